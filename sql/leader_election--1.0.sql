@@ -1,0 +1,292 @@
+/* leader_election 1.0 */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION leader_election" to load this file. \quit
+
+-- Made here, never adopted: a schema of this name that somebody else owns
+-- makes the script fail.
+CREATE SCHEMA leader_election;
+COMMENT ON SCHEMA leader_election IS
+'leader election; USAGE lets a role observe, EXECUTE on the routines lets it stand';
+
+--
+-- Tables.  Only the extension's own code writes them.  Columns in _mono are
+-- microseconds of the server's monotonic clock; they mean something only on
+-- the incarnation that wrote them.
+--
+
+CREATE TABLE leader_election.election (
+	election		text COLLATE "C" PRIMARY KEY,
+	strategy		text COLLATE "C" NOT NULL DEFAULT 'race',
+	lease_duration	interval NOT NULL,
+	quorum			integer NOT NULL DEFAULT 1,
+	takeover_delay	interval NOT NULL DEFAULT '0',
+	candidate_role	name,
+	channel			text COLLATE "C",
+	owner			name NOT NULL
+);
+COMMENT ON TABLE leader_election.election IS 'configuration, one row per election';
+
+-- The lease row: the durable half of the mutex.  Its holder changes only
+-- under the election lock.  Renewals touch no indexed column and find room in
+-- the page, so that they stay HOT.
+CREATE TABLE leader_election.lease (
+	election		text COLLATE "C" PRIMARY KEY,
+	term			bigint NOT NULL DEFAULT 0,
+	leader			text COLLATE "C",
+	kind			text COLLATE "C",
+	session_id		bigint,
+	backend_pid		integer,
+	role			name,
+	auto_renew		boolean,
+	rank			integer,
+	progress		bigint,
+	metadata		jsonb,
+	acquired_at		timestamptz,
+	renewed_at		timestamptz,
+	expires_at		timestamptz,
+	acquired_mono	bigint,
+	deadline_mono	bigint,
+	duration		bigint,
+	incarnation		text COLLATE "C",
+	yielding		boolean NOT NULL DEFAULT false,
+	successor		text COLLATE "C",
+	free_at			timestamptz,
+	free_mono		bigint,
+	free_for		bigint
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
+COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
+COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
+COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline';
+COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
+COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
+COMMENT ON COLUMN leader_election.lease.free_for IS 'microseconds from the moment that free_at was set to free_at';
+
+-- Ephemeral by nature: a session candidate ends with its session.
+CREATE UNLOGGED TABLE leader_election.candidate (
+	election		text COLLATE "C" NOT NULL,
+	candidate		text COLLATE "C" NOT NULL,
+	kind			text COLLATE "C" NOT NULL,
+	role			name NOT NULL,
+	rank			integer NOT NULL,
+	progress		bigint NOT NULL,
+	metadata		jsonb,
+	auto_renew		boolean NOT NULL,
+	session_id		bigint,
+	backend_pid		integer,
+	client_addr		inet,
+	joined_at		timestamptz NOT NULL,
+	place_mono		bigint NOT NULL,
+	sits_out		bigint,
+	PRIMARY KEY (election, candidate)
+);
+COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
+COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
+COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
+
+CREATE TABLE leader_election.history (
+	election		text COLLATE "C" NOT NULL,
+	term			bigint NOT NULL,
+	leader			text COLLATE "C" NOT NULL,
+	kind			text COLLATE "C" NOT NULL,
+	role			name NOT NULL,
+	client_addr		inet,
+	backend_pid		integer,
+	acquired_at		timestamptz NOT NULL,
+	ended_at		timestamptz,
+	reason			text COLLATE "C",
+	detail			text,
+	PRIMARY KEY (election, term)
+);
+COMMENT ON TABLE leader_election.history IS 'every term, and why it ended';
+
+CREATE TABLE leader_election.epoch (
+	incarnation		text COLLATE "C" PRIMARY KEY,
+	first_seen_at	timestamptz NOT NULL,
+	first_seen_mono	bigint NOT NULL,
+	epoch			bigint NOT NULL,
+	dropped_term	bigint NOT NULL DEFAULT 0
+);
+COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that this database has lived in';
+COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an election that was dropped';
+
+SELECT pg_extension_config_dump('leader_election.election', '');
+SELECT pg_extension_config_dump('leader_election.lease', '');
+SELECT pg_extension_config_dump('leader_election.history', '');
+SELECT pg_extension_config_dump('leader_election.epoch', '');
+
+-- A name in the catalogs and nothing else: every change of leadership
+-- invalidates it, which tells each session to read its lease rows again.
+CREATE TYPE leader_election.change AS ();
+COMMENT ON TYPE leader_election.change IS 'invalidated by every change of leadership';
+
+CREATE TYPE leader_election.lease_grant AS (
+	term			bigint,
+	remaining_ms	bigint,
+	expires_at		timestamptz,
+	yielding		boolean
+);
+COMMENT ON TYPE leader_election.lease_grant IS
+'a lease as granted: the term (the fencing token), milliseconds that remain, when that is, and whether the leader is asked to yield';
+
+--
+-- Session candidates
+--
+
+CREATE FUNCTION leader_election.join(election text, candidate text,
+	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL, auto_renew boolean DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'le_join'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.join(text, text, integer, bigint, jsonb, boolean) IS
+'stand for election with this session; the term if it leads, NULL if not (yet)';
+
+CREATE PROCEDURE leader_election.campaign(election text, candidate text,
+	timeout interval DEFAULT NULL, rank integer DEFAULT NULL,
+	progress bigint DEFAULT NULL, metadata jsonb DEFAULT NULL,
+	auto_renew boolean DEFAULT NULL, INOUT term bigint DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'le_campaign'
+LANGUAGE C;
+COMMENT ON PROCEDURE leader_election.campaign(text, text, interval, integer, bigint, jsonb, boolean, bigint) IS
+'stand for election and wait until elected: the term, or NULL after the timeout';
+
+CREATE FUNCTION leader_election.is_leader(election text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_is_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.is_leader(text) IS
+'does this session lead the election now?';
+
+CREATE FUNCTION leader_election.term(election text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'le_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.term(text) IS
+'the term (fencing token) in which this session leads the election now, else NULL';
+
+CREATE FUNCTION leader_election.renew(election text)
+RETURNS SETOF leader_election.lease_grant
+AS 'MODULE_PATHNAME', 'le_renew'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION leader_election.renew(text) IS
+'renew the lease that this session holds; no row if it does not lead';
+
+CREATE FUNCTION leader_election.resign(election text, hold interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_resign'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.resign(text, interval) IS
+'give up leadership but stay a candidate; with hold, nobody is elected until that long after this leadership began';
+
+CREATE FUNCTION leader_election.leave(election text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_leave'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.leave(text) IS
+'withdraw this session''s candidacy, resigning first; false if there was none';
+
+CREATE FUNCTION leader_election.leave_all()
+RETURNS integer
+AS 'MODULE_PATHNAME', 'le_leave_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.leave_all() IS
+'withdraw all candidacies of this session; how many there were';
+
+CREATE FUNCTION leader_election.transfer(election text, to_candidate text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_transfer'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.transfer(text, text) IS
+'hand the lease that this session holds to a live candidate; false if this session does not lead';
+
+--
+-- Observers
+--
+
+CREATE FUNCTION leader_election.leader(election text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'le_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
+COMMENT ON FUNCTION leader_election.leader(text) IS
+'who leads the election now; NULL when nobody does';
+
+CREATE PROCEDURE leader_election.wait_for_change(election text,
+	INOUT term bigint, INOUT leader text, timeout interval DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'le_wait_for_change'
+LANGUAGE C;
+COMMENT ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) IS
+'wait until the term or the leader differs from the one given, or the timeout is over';
+
+CREATE FUNCTION leader_election.observe(election text,
+	OUT state text, OUT waiting_for text, OUT leader text, OUT metadata jsonb,
+	OUT term bigint, OUT kind text, OUT backend_pid integer,
+	OUT acquired_at timestamptz, OUT renewed_at timestamptz,
+	OUT expires_at timestamptz, OUT remaining interval,
+	OUT candidates integer)
+AS 'MODULE_PATHNAME', 'le_observe'
+LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
+COMMENT ON FUNCTION leader_election.observe(text) IS
+'what the view status shows of one election';
+
+CREATE FUNCTION leader_election.standing(election text,
+	OUT candidate text, OUT kind text, OUT rank integer, OUT progress bigint,
+	OUT metadata jsonb, OUT joined_at timestamptz, OUT alive boolean,
+	OUT leads boolean, OUT "position" integer)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'le_standing'
+LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
+COMMENT ON FUNCTION leader_election.standing(text) IS
+'what the view candidates shows of one election; nothing on a standby';
+
+CREATE VIEW leader_election.status AS
+	SELECT e.election, e.strategy, o.state, o.waiting_for, o.leader,
+		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
+		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum
+	FROM leader_election.election e,
+		LATERAL leader_election.observe(e.election) o;
+COMMENT ON VIEW leader_election.status IS
+'each election now: who leads, in which term, until when, or why nobody does';
+
+CREATE VIEW leader_election.candidates AS
+	SELECT e.election, s.candidate, s.kind, s.rank, s.progress, s.metadata,
+		s.joined_at, s.alive, s.leads, s."position"
+	FROM leader_election.election e,
+		LATERAL leader_election.standing(e.election) s;
+COMMENT ON VIEW leader_election.candidates IS
+'who stands, in the order in which they would be elected';
+
+CREATE FUNCTION leader_election.incarnation()
+RETURNS text
+AS 'MODULE_PATHNAME', 'le_incarnation'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.incarnation() IS
+'the server''s present incarnation: system identifier, timeline, boot, database, lease table';
+
+CREATE FUNCTION leader_election.monotonic_clock()
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'le_monotonic_clock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.monotonic_clock() IS
+'the clock that leases are measured with, in microseconds';
+
+INSERT INTO leader_election.epoch (incarnation, first_seen_at, first_seen_mono, epoch)
+VALUES (leader_election.incarnation(), pg_catalog.clock_timestamp(),
+	leader_election.monotonic_clock(), 0);
+
+--
+-- Privileges.  Whoever has USAGE on the schema (nobody, by default) may
+-- observe; standing needs EXECUTE as well.
+--
+
+GRANT SELECT ON leader_election.status, leader_election.candidates,
+	leader_election.history, leader_election.election TO PUBLIC;
+
+REVOKE EXECUTE ON FUNCTION leader_election.join(text, text, integer, bigint, jsonb, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON PROCEDURE leader_election.campaign(text, text, interval, integer, bigint, jsonb, boolean, bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION leader_election.renew(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION leader_election.resign(text, interval) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION leader_election.leave(text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION leader_election.leave_all() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION leader_election.transfer(text, text) FROM PUBLIC;

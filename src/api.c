@@ -1,0 +1,133 @@
+/*-------------------------------------------------------------------------
+ *
+ * api.c
+ *		What the SQL-callable functions share: arguments, results, waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "api.h"
+#include "compat.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/*
+ * The name of an election or a candidate: 1 to LE_NAME_MAX bytes.  What is too
+ * long is refused before it is copied.
+ */
+char *
+le_name_arg(FunctionCallInfo fcinfo, int n, const char *what)
+{
+	Size		size;
+
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be null", what)));
+	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
+	if (size == 0 || size > LE_NAME_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 size == 0 ? errmsg("%s must not be empty", what) :
+				 errmsg("%s is too long", what),
+				 errdetail("It must have 1 to %d bytes, and has %zu.",
+						   LE_NAME_MAX, size)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+/*
+ * A duration in microseconds, 0 to longest.
+ */
+int64
+le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what, int64 longest)
+{
+	const Interval *interval = PG_GETARG_INTERVAL_P(n);
+	double		us = (double) interval->time +
+		(interval->day + interval->month * 30.0) * USECS_PER_DAY;
+
+	if (us < 0 || us > (double) longest)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is out of range: %s", what,
+						DatumGetCString(DirectFunctionCall1(interval_out,
+															PG_GETARG_DATUM(n)))),
+				 errdetail("It must be from 0 to " INT64_FORMAT " days.",
+						   longest / USECS_PER_DAY)));
+	return (int64) us;
+}
+
+/*
+ * Was this procedure called where it cannot end the transaction?
+ */
+bool
+le_call_is_atomic(FunctionCallInfo fcinfo)
+{
+	return fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic;
+}
+
+/*
+ * The INOUT parameters of a procedure, as what it returns.
+ */
+Datum
+le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
+}
+
+/*
+ * Sleep between two polls of a procedure, until then (monotonic) at the
+ * latest.  Where transaction_timeout is set, come back before it strikes: each
+ * poll commits, which starts it anew.
+ */
+void
+le_wait_between(int64 until, uint32 wait_event)
+{
+	int64		ms = (until - le_clock()) / 1000 + 1;
+
+	if (LeTransactionTimeout() > 0)
+		ms = Min(ms, LeTransactionTimeout() / 2);
+	if (ms > 0)
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ms, wait_event);
+}
+
+/*
+ * The server's message for a lock that was not free in time names no election
+ * and says nothing that a caller could do.
+ */
+static void
+explain_busy(void *arg)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		return;
+	errmsg("election \"%s\" is busy", (const char *) arg);
+	errhint("Another transaction holds its lock or its rows. Try again.");
+}
+
+void
+le_busy_begin(BusyContext *busy, const char *election)
+{
+	busy->callback.callback = explain_busy;
+	busy->callback.arg = unconstify(char *, election);
+	busy->callback.previous = error_context_stack;
+	error_context_stack = &busy->callback;
+}
+
+void
+le_busy_end(BusyContext *busy)
+{
+	error_context_stack = busy->callback.previous;
+}

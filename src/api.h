@@ -1,0 +1,32 @@
+/*-------------------------------------------------------------------------
+ *
+ * api.h
+ *		What the SQL-callable functions share: arguments, results, waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LE_API_H
+#define LE_API_H
+
+#include "leader_election.h"
+
+#define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
+#define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
+
+/* Gives errors of busy locks the name of the election */
+typedef struct BusyContext
+{
+	ErrorContextCallback callback;
+} BusyContext;
+
+extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
+extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
+							 int64 longest);
+extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
+extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
+							bool *nulls);
+extern void le_wait_between(int64 until, uint32 wait_event);
+extern void le_busy_begin(BusyContext *busy, const char *election);
+extern void le_busy_end(BusyContext *busy);
+
+#endif							/* LE_API_H */

@@ -1,0 +1,245 @@
+/*-------------------------------------------------------------------------
+ *
+ * clock.c
+ *		Monotonic time, the server's incarnation, and the terms that follow
+ *		from it.
+ *
+ * Durations are measured with the clock that counts while the machine sleeps
+ * and that nobody can set (CLOCK_BOOTTIME).  Its values, and the absence of a
+ * session lock, mean something only on the incarnation of the server that
+ * wrote them: the same cluster, timeline, boot, database and lease table.
+ *
+ * Invariants:
+ *
+ * - Where the incarnation changed (promotion, restore, reboot, copy), nobody
+ *	 is elected before the change was recorded in the table epoch, and a lease
+ *	 may have lasted since: somebody may still lead elsewhere, in a term that
+ *	 this server has never seen.
+ *
+ * - Each change starts a new epoch, and a term is epoch * 2^22 + counter, so
+ *	 that terms of a later epoch are greater than all earlier ones.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "common/pg_prng.h"
+#include "executor/spi.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#ifdef CLOCK_BOOTTIME
+#define LE_CLOCK_ID CLOCK_BOOTTIME
+#else
+#define LE_CLOCK_ID CLOCK_MONOTONIC
+#endif
+
+#define TERM_COUNTER_BITS 22
+
+/* Seconds from PostgreSQL's epoch (2000-01-01) to 2020-01-01 */
+#define SECONDS_TO_2020 INT64CONST(631152000)
+
+PG_FUNCTION_INFO_V1(le_incarnation);
+PG_FUNCTION_INFO_V1(le_monotonic_clock);
+
+/*
+ * Microseconds since some fixed moment of this boot.
+ */
+int64
+le_clock(void)
+{
+	struct timespec ts;
+
+	(void) clock_gettime(LE_CLOCK_ID, &ts);
+	return (int64) ts.tv_sec * USECS_PER_SEC + ts.tv_nsec / 1000;
+}
+
+/*
+ * What tells this boot of the machine from the others.  Where the system has
+ * no such name, each start of the server counts as a boot: that is safe, only
+ * slower after a restart.
+ */
+static const char *
+boot_id(void)
+{
+	static char id[64] = "";
+
+	if (id[0] == '\0')
+	{
+		int			fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
+		ssize_t		length = -1;
+
+		if (fd >= 0)
+		{
+			length = read(fd, id, sizeof(id) - 1);
+			close(fd);
+		}
+		if (length > 0)
+			id[strcspn(id, "\n")] = '\0';
+		else
+			snprintf(id, sizeof(id), "start-" INT64_FORMAT,
+					 (int64) PgStartTime);
+	}
+	return id;
+}
+
+/*
+ * The name of the present incarnation.  Not to be called in recovery: which
+ * timeline comes next is not known then.
+ */
+char *
+le_incarnation_name(Oid lease_oid)
+{
+	return psprintf(UINT64_FORMAT "/%u/%s/%u/%u", GetSystemIdentifier(),
+					GetWALInsertionTimeLine(), boot_id(), MyDatabaseId,
+					lease_oid);
+}
+
+/* Column numbers of epoch */
+enum
+{
+	EPOCH_INCARNATION,
+	EPOCH_FIRST_SEEN_AT,
+	EPOCH_FIRST_SEEN_MONO,
+	EPOCH_EPOCH,
+	EPOCH_DROPPED_TERM
+};
+
+/* What a scan of epoch collects */
+typedef struct EpochScan
+{
+	Incarnation *inc;
+	bool		own_row;
+	int64		own_epoch;
+	int64		other_epoch;	/* -1: there is no other row */
+} EpochScan;
+
+static void
+read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	EpochScan  *scan = arg;
+	int64		epoch = DatumGetInt64(values[EPOCH_EPOCH]);
+	char	   *name = TextDatumGetCString(values[EPOCH_INCARNATION]);
+
+	scan->inc->epoch = Max(scan->inc->epoch, epoch);
+	scan->inc->dropped_term = Max(scan->inc->dropped_term,
+								  DatumGetInt64(values[EPOCH_DROPPED_TERM]));
+	if (strcmp(name, scan->inc->name) == 0)
+	{
+		scan->own_row = true;
+		scan->own_epoch = epoch;
+		scan->inc->first_seen = DatumGetInt64(values[EPOCH_FIRST_SEEN_MONO]);
+	}
+	else
+		scan->other_epoch = Max(scan->other_epoch, epoch);
+}
+
+static void
+scan_epochs(EpochScan *scan)
+{
+	Store		store;
+
+	le_store_get(&store);
+	memset(scan, 0, sizeof(EpochScan));
+	scan->other_epoch = -1;
+	scan->inc = palloc0(sizeof(Incarnation));
+	scan->inc->name = le_incarnation_name(store.lease);
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	le_scan(store.epoch, InvalidOid, NULL, GetActiveSnapshot(),
+			read_epoch_row, scan);
+	PopActiveSnapshot();
+
+	/* A row of another one that is not older came with a restore. */
+	scan->inc->known = scan->own_row && scan->other_epoch < scan->own_epoch;
+}
+
+/*
+ * The present incarnation, and what is known of it.
+ */
+Incarnation *
+le_incarnation_read(void)
+{
+	EpochScan	scan;
+
+	scan_epochs(&scan);
+	return scan.inc;
+}
+
+/*
+ * Record an incarnation that was not seen before, starting a new epoch.
+ * Returns true if it did.  To be called in a transaction of its own, before
+ * any election lock; whoever cannot have the epoch lock leaves it to whoever
+ * has it.
+ */
+bool
+le_incarnation_settle(void)
+{
+	EpochScan	scan;
+	int64		epoch;
+	TimestampTz now = GetCurrentTimestamp();
+	Datum		values[4];
+
+	if (!le_epoch_lock())
+		return false;
+	scan_epochs(&scan);
+	if (scan.inc->known)
+		return false;
+
+	epoch = Max(scan.inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
+	values[0] = CStringGetTextDatum(scan.inc->name);
+	values[1] = TimestampTzGetDatum(now);
+	values[2] = Int64GetDatum(le_clock());
+	values[3] = Int64GetDatum(epoch);
+	if (le_execute(LE_INSERT_EPOCH, values, NULL) != 1)
+		elog(ERROR, "could not record the incarnation");
+	le_notify_durable();
+	ereport(LOG,
+			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
+					epoch),
+			 errdetail("Nobody is elected before every lease that was granted elsewhere is over.")));
+	return true;
+}
+
+/*
+ * The term that follows last.  In an epoch that has granted nothing yet the
+ * counter starts at random in its lower half, so that two servers that were
+ * promoted apart from each other do not count alike.
+ */
+int64
+le_next_term(int64 last, const Incarnation *inc)
+{
+	int64		floor = inc->epoch << TERM_COUNTER_BITS;
+
+	last = Max(last, inc->dropped_term);
+	if (last < floor)
+		last = floor + (int64) pg_prng_uint64_range(&pg_global_prng_state, 0,
+													(UINT64CONST(1) << (TERM_COUNTER_BITS - 1)) - 1);
+	return last + 1;
+}
+
+Datum
+le_incarnation(PG_FUNCTION_ARGS)
+{
+	Store		store;
+
+	if (RecoveryInProgress())
+		PG_RETURN_NULL();
+	le_store_get(&store);
+	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(store.lease)));
+}
+
+Datum
+le_monotonic_clock(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(le_clock());
+}

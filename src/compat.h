@@ -1,0 +1,64 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		Differences between the supported majors of PostgreSQL (15 to 18).
+ *
+ * The only file with version checks: call sites stay clean.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LE_COMPAT_H
+#define LE_COMPAT_H
+
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000
+#error "leader_election needs PostgreSQL 15 or later"
+#endif
+
+/* Does this session hold the lock, in exactly this mode? */
+static inline bool
+LeLockHeldByMe(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
+#endif
+}
+
+/* A custom wait event; before 17 it shows as "Extension" in the views. */
+static inline uint32
+LeWaitEvent(const char *name, uint16 id)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_EXTENSION | id;
+#endif
+}
+
+static inline bool
+LeIsBackgroundWorker(const PGPROC *proc)
+{
+#if PG_VERSION_NUM >= 180000
+	return !proc->isRegularBackend;
+#else
+	return proc->isBackgroundWorker;
+#endif
+}
+
+/* transaction_timeout in milliseconds, 0 where there is none. */
+static inline int
+LeTransactionTimeout(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return TransactionTimeout;
+#else
+	return 0;
+#endif
+}
+
+#endif							/* LE_COMPAT_H */

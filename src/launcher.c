@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *		The optional launcher: with leader_election in
+ *		shared_preload_libraries, workers are there from the start of the
+ *		server (and from a promotion) on, and again at once after one was
+ *		terminated.
+ *
+ * It goes through the databases once, and again whenever a worker wakes it as
+ * it is terminated.  A worker that finds nothing to do ends by itself, so that
+ * the launcher needs to know nothing of the extension.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "compat.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#define SETTLE_TRIES		50	/* how long one worker is waited for ... */
+#define SETTLE_MS			20	/* ... and how often it is looked at */
+#define NO_SLOT_RETRY_MS	10000
+
+static void
+nap(long ms)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+					 (ms > 0 ? WL_TIMEOUT : 0), ms,
+					 LeWaitEvent("LeaderElectionLauncher", 0x4C4C));
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * The databases that one can connect to.
+ */
+static List *
+list_databases(MemoryContext context)
+{
+	List	   *databases = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		MemoryContext old;
+
+		/* -2: a DROP DATABASE did not finish */
+		if (!database->datallowconn || database->datconnlimit == -2)
+			continue;
+		old = MemoryContextSwitchTo(context);
+		databases = lappend_oid(databases, database->oid);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return databases;
+}
+
+/*
+ * Start a worker in each database, one after the other, so that they need one
+ * slot beyond those that stay.  False if there was no slot.
+ */
+static bool
+start_workers(MemoryContext context)
+{
+	ListCell   *lc;
+
+	foreach(lc, list_databases(context))
+	{
+		BackgroundWorkerHandle *handle;
+		pid_t		pid;
+
+		if (!le_worker_start(lfirst_oid(lc), true, &handle))
+			return false;
+		for (int i = 0; i < SETTLE_TRIES; i++)
+		{
+			if (GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
+				break;
+			(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 SETTLE_MS, PG_WAIT_EXTENSION);
+			CHECK_FOR_INTERRUPTS();
+		}
+	}
+	return true;
+}
+
+void
+leader_election_launcher_main(Datum arg)
+{
+	MemoryContext context;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	context = AllocSetContextCreate(TopMemoryContext,
+									"leader_election launcher",
+									ALLOCSET_DEFAULT_SIZES);
+	for (;;)
+	{
+		bool		started;
+
+		ResetLatch(MyLatch);
+		MemoryContextReset(context);
+		started = start_workers(context);
+		if (!started)
+			ereport(LOG,
+					(errmsg("leader_election: no free background worker slot"),
+					 errhint("Consider increasing \"max_worker_processes\".")));
+		nap(started ? 0 : NO_SLOT_RETRY_MS);
+	}
+}
+
+/*
+ * From _PG_init(), while shared_preload_libraries are loaded.
+ */
+void
+le_launcher_register(void)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 5;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
+			 "leader_election_launcher_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "leader_election launcher");
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election launcher");
+	RegisterBackgroundWorker(&worker);
+}

@@ -1,0 +1,176 @@
+/*-------------------------------------------------------------------------
+ *
+ * notify.c
+ *		What a transaction changed, and who is told: listeners (NOTIFY), the
+ *		sessions' cached views (invalidation), the log, and whoever sleeps.
+ *
+ * Invariant: everybody is told at commit, and only of what was committed.
+ * NOTIFY and invalidations wait for the commit by themselves; the log line and
+ * the latches are kept here until then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "compat.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/datetime.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+/* What is to be done once the running transaction has committed */
+static List *log_lines = NIL;
+static List *winner_pids = NIL;
+static bool wake_worker = false;
+static bool must_be_durable = false;
+
+/*
+ * The wait event of wait_for_change, by which its backends are found.
+ */
+uint32
+le_observer_wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = LeWaitEvent("LeaderElectionWaitForChange", 0x4C45);
+	return event;
+}
+
+static void
+append_string(StringInfo buf, const char *key, const char *value)
+{
+	appendStringInfo(buf, ",\"%s\":", key);
+	if (value != NULL)
+		escape_json(buf, value);
+	else
+		appendStringInfoString(buf, "null");
+}
+
+static void
+append_payload(StringInfo buf, const Change *change, TimestampTz at)
+{
+	char		when[MAXDATELEN + 1];
+
+	appendStringInfoString(buf, "{\"election\":");
+	escape_json(buf, change->election);
+	append_string(buf, "event", change->event);
+	appendStringInfo(buf, ",\"term\":" INT64_FORMAT, change->term);
+	append_string(buf, "leader", change->leader);
+	append_string(buf, "previous", change->previous);
+	append_string(buf, "reason", change->reason);
+	JsonEncodeDateTime(when, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
+	append_string(buf, "at", when);
+	appendStringInfoChar(buf, '}');
+}
+
+static char *
+make_log_line(const Change *change)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfo(&buf, "leader_election: election \"%s\": ",
+					 change->election);
+	if (change->leader != NULL)
+		appendStringInfo(&buf, "\"%s\" leads in term " INT64_FORMAT,
+						 change->leader, change->term);
+	else
+		appendStringInfo(&buf, "vacant after term " INT64_FORMAT, change->term);
+	if (change->previous != NULL)
+		appendStringInfo(&buf, ", \"%s\" led before: %s", change->previous,
+						 change->reason);
+	return buf.data;
+}
+
+/*
+ * Tell everybody of a change of leadership, once this transaction commits.
+ */
+void
+le_notify(const Store *store, const Change *change, TimestampTz at)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	StringInfoData payload;
+
+	initStringInfo(&payload);
+	append_payload(&payload, change, at);
+	Async_Notify(change->channel != NULL ? change->channel : LE_CHANNEL,
+				 payload.data);
+	CacheInvalidateRelcacheByRelid(store->change);
+
+	log_lines = lappend(log_lines, make_log_line(change));
+	if (change->winner_pid != 0)
+		winner_pids = lappend_int(winner_pids, change->winner_pid);
+	le_notify_durable();
+	le_notify_worker();
+	MemoryContextSwitchTo(old);
+}
+
+/* This transaction grants, renews or ends a lease: nobody may make it less
+ * than durable. */
+void
+le_notify_durable(void)
+{
+	must_be_durable = true;
+}
+
+/* There will be something for the worker to look at. */
+void
+le_notify_worker(void)
+{
+	wake_worker = true;
+}
+
+void
+le_notify_pre_commit(void)
+{
+	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
+		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
+								 false);
+}
+
+static void
+forget(void)
+{
+	/* The lists themselves went with the transaction's memory. */
+	log_lines = NIL;
+	winner_pids = NIL;
+	wake_worker = false;
+	must_be_durable = false;
+}
+
+/*
+ * The transaction's changes are visible now; its locks are not free yet, so
+ * that only readers of the lease row are told here.
+ */
+void
+le_notify_commit(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, log_lines)
+		ereport(LOG_SERVER_ONLY,
+				(errmsg_internal("%s", (char *) lfirst(lc)),
+				 errhidestmt(true)));
+	foreach(lc, winner_pids)
+		le_wake_backend(lfirst_int(lc));
+	if (log_lines != NIL)
+		le_wake_waiters(le_observer_wait_event());
+	if (wake_worker)
+		le_wake_workers(MyDatabaseId);
+	forget();
+}
+
+void
+le_notify_abort(void)
+{
+	forget();
+}

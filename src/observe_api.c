@@ -1,0 +1,324 @@
+/*-------------------------------------------------------------------------
+ *
+ * observe_api.c
+ *		SQL functions for observers.
+ *
+ * They write nothing, take no election lock, and work on a standby as well:
+ * there the wall clock has to do, since the monotonic one is the primary's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "api.h"
+#include "catalog/pg_type.h"
+#include "compat.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_leader);
+PG_FUNCTION_INFO_V1(le_observe);
+PG_FUNCTION_INFO_V1(le_standing);
+PG_FUNCTION_INFO_V1(le_wait_for_change);
+
+/* Latest look of a waiting observer: wake-ups are prompt, this is the net. */
+#define LOOK_US			INT64CONST(1000000)
+
+/* On a standby nobody sends wake-ups. */
+#define STANDBY_LOOK_US	INT64CONST(100000)
+
+static Lease *
+read_lease(const Store *store, const char *election)
+{
+	Lease	   *lease;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	lease = le_lease_read(store, election, GetActiveSnapshot());
+	PopActiveSnapshot();
+	return lease;
+}
+
+/*
+ * Does somebody lead, as far as this server can tell?
+ */
+static bool
+is_led(const Store *store, const Lease *lease)
+{
+	if (lease == NULL || lease->leader == NULL)
+		return false;
+	if (RecoveryInProgress())
+		return GetCurrentTimestamp() < lease->expires_at;
+	return le_lease_state(lease, le_incarnation_name(store->lease),
+						  le_clock()) == LEASE_LED;
+}
+
+/*
+ * Microseconds until the lease is over.
+ */
+static int64
+remaining(const Lease *lease)
+{
+	int64		left = RecoveryInProgress() ?
+		lease->expires_at - GetCurrentTimestamp() :
+		lease->deadline_mono - le_clock();
+
+	return Max(left, 0);
+}
+
+static Datum
+interval_of(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+Datum
+le_leader(PG_FUNCTION_ARGS)
+{
+	text	   *arg = PG_GETARG_TEXT_PP(0);
+	Store		store;
+	Lease	   *lease;
+
+	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX || !le_store_find(&store))
+		PG_RETURN_NULL();
+	lease = read_lease(&store, text_to_cstring(arg));
+	if (!is_led(&store, lease))
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(lease->leader));
+}
+
+/*
+ * Why nobody leads; NULL where that cannot be told, or is just being mended.
+ */
+static char *
+waiting_for(const Store *store, const Election *election, const Lease *lease,
+			int live, int ready)
+{
+	Incarnation *inc = le_incarnation_read();
+	int64		now = le_clock();
+
+	if (live == 0)
+		return "candidates";
+	if (live < election->quorum)
+		return psprintf("quorum %d of %d", live, election->quorum);
+	if (le_election_grace_mono(election, lease, inc) > now)
+		return "grace after failover";
+	if (le_lease_free_mono(lease, inc) > now)
+		return "hold";
+	if (ready == 0)
+		return "candidates that do not sit out";
+	return NULL;
+}
+
+/*
+ * One election's row of the view status.
+ */
+Datum
+le_observe(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		STATE, WAITING_FOR, LEADER, METADATA, TERM, KIND, BACKEND_PID,
+		ACQUIRED_AT, RENEWED_AT, EXPIRES_AT, REMAINING, CANDIDATES, COLUMNS
+	};
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Store		store;
+	Election   *election;
+	Lease	   *lease;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+
+	le_store_get(&store);
+	memset(nulls, true, sizeof(nulls));
+	election = le_election_read(&store, name);
+	lease = read_lease(&store, name);
+	if (election == NULL || lease == NULL)
+		return le_call_result(fcinfo, values, nulls);
+
+#define SET(column, value) \
+	do { values[column] = (value); nulls[column] = false; } while (0)
+	if (is_led(&store, lease))
+	{
+		SET(STATE, CStringGetTextDatum(lease->yielding ? "yielding" : "led"));
+		SET(LEADER, CStringGetTextDatum(lease->leader));
+		if (lease->metadata != 0)
+			SET(METADATA, lease->metadata);
+		SET(TERM, Int64GetDatum(lease->term));
+		SET(KIND, CStringGetTextDatum(lease->kind));
+		if (lease->backend_pid != 0)
+			SET(BACKEND_PID, Int32GetDatum(lease->backend_pid));
+		SET(ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
+		SET(RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
+		SET(EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
+		SET(REMAINING, interval_of(remaining(lease)));
+	}
+	else
+		SET(STATE, CStringGetTextDatum("vacant"));
+
+	if (!RecoveryInProgress())
+	{
+		int			live = 0;
+		int			ready = 0;
+		ListCell   *lc;
+
+		foreach(lc, le_candidates_read(&store, name))
+		{
+			Candidate  *c = lfirst(lc);
+
+			if (!le_candidate_alive(c))
+				continue;
+			live++;
+			if (!le_election_passes_over(c, lease))
+				ready++;
+		}
+		SET(CANDIDATES, Int32GetDatum(live));
+		if (nulls[LEADER])
+		{
+			char	   *why = waiting_for(&store, election, lease, live, ready);
+
+			if (why != NULL)
+				SET(WAITING_FOR, CStringGetTextDatum(why));
+		}
+	}
+#undef SET
+	return le_call_result(fcinfo, values, nulls);
+}
+
+/*
+ * One election's rows of the view candidates.
+ */
+Datum
+le_standing(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	Store		store;
+	Election   *election;
+	Lease	   *lease;
+	bool		led;
+	int			position = 0;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (RecoveryInProgress())
+		return (Datum) 0;		/* the table is UNLOGGED */
+	le_store_get(&store);
+	election = le_election_read(&store, name);
+	lease = read_lease(&store, name);
+	if (election == NULL || lease == NULL)
+		return (Datum) 0;
+	led = is_led(&store, lease);
+
+	foreach(lc, le_election_order(&store, election, lease))
+	{
+		Candidate  *c = lfirst(lc);
+		bool		alive = le_candidate_alive(c);
+		Datum		values[9];
+		bool		nulls[9];
+
+		memset(nulls, false, sizeof(nulls));
+		values[0] = CStringGetTextDatum(c->candidate);
+		values[1] = CStringGetTextDatum(c->kind);
+		values[2] = Int32GetDatum(c->rank);
+		values[3] = Int64GetDatum(c->progress);
+		values[4] = c->metadata;
+		nulls[4] = c->metadata == 0;
+		values[5] = TimestampTzGetDatum(c->joined_at);
+		values[6] = BoolGetDatum(alive);
+		values[7] = BoolGetDatum(led && lease->session_id == c->session_id);
+		if (alive)
+			values[8] = Int32GetDatum(++position);
+		else
+			nulls[8] = true;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * What an observer sees of an election: term and leader, 0 and "" if vacant.
+ * Returns when that may change without anybody saying so.
+ */
+static int64
+look(const char *name, int64 *term, char *leader)
+{
+	Store		store;
+	Lease	   *lease;
+
+	le_store_get(&store);
+	lease = read_lease(&store, name);
+	if (lease == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NO_ELECTION),
+				 errmsg("election \"%s\" does not exist", name)));
+	*term = 0;
+	leader[0] = '\0';
+	if (!is_led(&store, lease))
+		return PG_INT64_MAX;
+	*term = lease->term;
+	strlcpy(leader, lease->leader, LE_NAME_MAX + 1);
+	return le_clock() + remaining(lease);
+}
+
+Datum
+le_wait_for_change(PG_FUNCTION_ARGS)
+{
+	char	   *name = le_name_arg(fcinfo, 0, "election name");
+	int64		known_term = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT64(1);
+	char		known_leader[LE_NAME_MAX + 1] = "";
+	int64		give_up_at = PG_INT64_MAX;
+	int64		term;
+	char		leader[LE_NAME_MAX + 1];
+	Datum		values[2];
+
+	if (le_call_is_atomic(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("leader_election.wait_for_change() cannot run inside a transaction block"),
+				 errhint("Call it in autocommit mode: autocommit = True in Python, setAutoCommit(true) in Java.")));
+	if (!PG_ARGISNULL(2))
+		strlcpy(known_leader, le_name_arg(fcinfo, 2, "leader name"),
+				sizeof(known_leader));
+	if (!PG_ARGISNULL(3))
+		give_up_at = le_clock() + le_interval_arg(fcinfo, 3, "timeout",
+												  LE_LONGEST_TIMEOUT);
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	name = pstrdup(name);
+
+	for (;;)
+	{
+		uint32		event = le_observer_wait_event();
+		int64		next;
+
+		/* Whoever changes the row from here on finds us waiting. */
+		ResetLatch(MyLatch);
+		pgstat_report_wait_start(event);
+		next = look(name, &term, leader);
+		SPI_commit();
+		if (term != known_term || strcmp(leader, known_leader) != 0 ||
+			le_clock() >= give_up_at)
+			break;
+		next = Min(next, le_clock() + (RecoveryInProgress() ? STANDBY_LOOK_US
+									   : LOOK_US));
+		le_wait_between(Min(next, give_up_at), event);
+		CHECK_FOR_INTERRUPTS();
+	}
+	pgstat_report_wait_end();
+	SPI_finish();
+
+	values[0] = Int64GetDatum(term);
+	values[1] = CStringGetTextDatum(leader);
+	return le_call_result(fcinfo, values,
+						  (bool[]) {term == 0, term == 0});
+}

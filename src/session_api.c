@@ -1,0 +1,682 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_api.c
+ *		SQL functions for session candidates.
+ *
+ * Each call does its work as the owner of the tables, between
+ * le_owner_enter() and le_owner_leave(), and is refused inside a transaction
+ * block: a transaction that sits idle must not freeze an election, and a grant
+ * must not roll back after it was told.
+ *
+ * Functions wait for nothing but other calls of ours, LE_WAIT_LIMIT_MS at the
+ * most.  campaign() waits as long as it takes, between transactions: without
+ * a snapshot and without a lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "api.h"
+#include "compat.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_join);
+PG_FUNCTION_INFO_V1(le_campaign);
+PG_FUNCTION_INFO_V1(le_is_leader);
+PG_FUNCTION_INFO_V1(le_term);
+PG_FUNCTION_INFO_V1(le_renew);
+PG_FUNCTION_INFO_V1(le_resign);
+PG_FUNCTION_INFO_V1(le_leave);
+PG_FUNCTION_INFO_V1(le_leave_all);
+PG_FUNCTION_INFO_V1(le_transfer);
+
+/* Latest poll of a waiting campaign, whatever it waits for */
+#define POLL_US			INT64CONST(1000000)
+#define RETRY_US		INT64CONST(50000)
+
+/* What a call stands for, and how far it got */
+typedef struct Standing
+{
+	char	   *election;
+	char	   *candidate;
+	char	   *role;
+	Profile		profile;
+	int32		rank;
+	int64		progress;
+	Datum		metadata;
+	bool		auto_renew;
+	Candidacy  *candidacy;		/* NULL: not yet */
+	bool		made;			/* the candidacy is this call's own */
+	bool		stands;			/* its row has been written */
+} Standing;
+
+/*
+ * Refuse what cannot be done in this place.
+ */
+static void
+check_callable(const char *call, bool in_transaction_block)
+{
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("%s cannot be executed during recovery", call),
+				 errhint("Connect to the primary server.")));
+	if (in_transaction_block)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", call),
+				 errhint("Call it in autocommit mode: autocommit = True in Python, setAutoCommit(true) in Java.")));
+	PreventCommandIfReadOnly(call);
+}
+
+static void
+check_function(const char *call)
+{
+	check_callable(call, IsInTransactionBlock(true));
+	PreventInTransactionBlock(true, call);
+}
+
+/*
+ * This session's candidacy, if it belongs to the extension that is there now
+ * and its session lock is held still.
+ */
+static Candidacy *
+find_candidacy(const Store *store, const char *election)
+{
+	Candidacy  *c = le_session_find(election, strlen(election));
+
+	if (c != NULL && (c->lease_oid != store->lease ||
+					  !LeLockHeldByMe(&c->lock, ExclusiveLock)))
+	{
+		le_session_drop(c);
+		c = NULL;
+	}
+	return c;
+}
+
+static void
+check_owner(const Candidacy *c)
+{
+	if (!le_session_owns(c))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
+						c->candidate, c->election),
+				 errdetail("It was made by role \"%s\".", NameStr(c->role))));
+}
+
+static void
+check_candidate_role(const Election *election, const char *role)
+{
+	if (election->candidate_role == NULL)
+		return;
+	if (!is_member_of_role(get_role_oid(role, false),
+						   get_role_oid(election->candidate_role, false)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to stand in election \"%s\"",
+						election->name),
+				 errdetail("Candidates must be members of role \"%s\".",
+						   election->candidate_role)));
+}
+
+static void
+report_name_in_use(const Standing *s)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NAME_IN_USE),
+			 errmsg("candidate name \"%s\" is in use in election \"%s\"",
+					s->candidate, s->election),
+			 errdetail("Another live session stands under this name."),
+			 errhint("Give each instance a name of its own.")));
+}
+
+/*
+ * The arguments that join and campaign share.  They may be needed after a
+ * commit: the current memory context must last.
+ */
+static void
+get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
+{
+	memset(s, 0, sizeof(Standing));
+	s->election = le_name_arg(fcinfo, 0, "election name");
+	s->candidate = le_name_arg(fcinfo, 1, "candidate name");
+	s->role = GetUserNameFromId(GetUserId(), false);
+	if (!PG_ARGISNULL(first_of_profile))
+	{
+		s->rank = PG_GETARG_INT32(first_of_profile);
+		s->profile.rank = &s->rank;
+	}
+	if (!PG_ARGISNULL(first_of_profile + 1))
+	{
+		s->progress = PG_GETARG_INT64(first_of_profile + 1);
+		s->profile.progress = &s->progress;
+	}
+	if (!PG_ARGISNULL(first_of_profile + 2))
+	{
+		s->metadata = PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(first_of_profile + 2)));
+		s->profile.metadata = &s->metadata;
+	}
+	if (!PG_ARGISNULL(first_of_profile + 3))
+	{
+		s->auto_renew = PG_GETARG_BOOL(first_of_profile + 3);
+		s->profile.auto_renew = &s->auto_renew;
+	}
+}
+
+/*
+ * Find this session's candidacy or begin one.
+ */
+static void
+begin_candidacy(const Store *store, Standing *s, bool campaigning)
+{
+	s->candidacy = find_candidacy(store, s->election);
+	if (s->candidacy == NULL)
+	{
+		int64		session_id = campaigning ? le_session_lock_new() :
+			le_session_id();
+
+		s->candidacy = le_session_add(store, s->election, s->candidate,
+									  s->role, session_id, campaigning);
+		s->made = true;
+		return;
+	}
+	s->candidacy->withdrawn = false;	/* leave() and join() in one statement */
+	if (strcmp(s->candidacy->candidate, s->candidate) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NAME_IN_USE),
+				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
+						s->election, s->candidacy->candidate),
+				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: connect them directly, or in session mode.")));
+	check_owner(s->candidacy);
+}
+
+/*
+ * The lease row as it is now, in the caller's memory.
+ */
+static Lease *
+read_lease(const Store *store, const char *election)
+{
+	Lease	   *lease;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	lease = le_lease_read(store, election, GetActiveSnapshot());
+	PopActiveSnapshot();
+	return lease;
+}
+
+static bool
+leads(const Store *store, const Lease *lease, const Candidacy *c)
+{
+	return lease != NULL && lease->leader != NULL &&
+		lease->session_id == c->session_id &&
+		le_lease_state(lease, le_incarnation_name(store->lease),
+					   le_clock()) == LEASE_LED;
+}
+
+/*
+ * Is this session's candidate passed over by everybody but itself?
+ */
+static bool
+sits_out(const Store *store, const Lease *lease, const Candidacy *c)
+{
+	ListCell   *lc;
+
+	foreach(lc, le_candidates_read(store, c->election))
+	{
+		Candidate  *candidate = lfirst(lc);
+
+		if (candidate->session_id == c->session_id)
+			return le_election_passes_over(candidate, lease);
+	}
+	return false;
+}
+
+/*
+ * Elect somebody if nobody leads.  The election lock is only tried: whoever
+ * has it is about to do the same, or the worker will; but nobody else will
+ * elect a candidate that sits out.
+ */
+static void
+try_to_elect(const Store *store, const Election *election, Candidacy *c,
+			 bool wait)
+{
+	for (;;)
+	{
+		Lease	   *lease = read_lease(store, election->name);
+
+		if (lease != NULL &&
+			le_lease_state(lease, le_incarnation_name(store->lease),
+						   le_clock()) == LEASE_LED)
+			return;
+		if (le_election_lock(election->name, false) &&
+			!le_election_settle(store, election, c->session_id, NULL).busy)
+			return;
+		le_notify_worker();
+		if (!wait || lease == NULL || !sits_out(store, lease, c) ||
+			!le_wait_more())
+			return;
+	}
+}
+
+/*
+ * Stand, and elect somebody if nobody leads.  Returns the term, if it is this
+ * session that will lead when the transaction has committed, else 0.  Without
+ * wait, what cannot be had at once is left for the next try (not stands).
+ */
+static int64
+stand(Standing *s, bool wait)
+{
+	Store		store;
+	OwnerContext owner;
+	Election   *election;
+	Lease	   *lease;
+	int64		term = 0;
+
+	le_store_get(&store);
+	if (s->candidacy == NULL)
+		begin_candidacy(&store, s, !wait);
+	le_owner_enter(&owner, store.owner);
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait))
+		goto done;
+	election = le_election_get_or_create(&store, s->election, wait);
+	if (election == NULL)
+	{
+		if (wait)
+			le_busy(s->election);
+		goto done;
+	}
+	check_candidate_role(election, s->role);
+
+	while (!s->stands)
+	{
+		StandResult result = le_candidate_stand(&store, s->election,
+												s->candidate,
+												s->candidacy->session_id,
+												s->role, &s->profile);
+
+		if (result == STAND_OK)
+		{
+			s->stands = true;
+			le_keepalive_tighten(election->lease_duration);
+			if (s->made)
+				le_notify_worker();
+		}
+		else if (!wait)
+			goto done;
+		else if (result == STAND_IN_USE)
+			report_name_in_use(s);
+		else if (!le_wait_more())
+			le_busy(s->election);
+	}
+
+	try_to_elect(&store, election, s->candidacy, wait);
+	lease = read_lease(&store, s->election);
+	if (leads(&store, lease, s->candidacy))
+		term = lease->term;
+done:
+	le_owner_leave(&owner);
+	return term;
+}
+
+Datum
+le_join(PG_FUNCTION_ARGS)
+{
+	Standing	s;
+	BusyContext busy;
+	int64		term;
+
+	check_function("leader_election.join()");
+	get_standing(fcinfo, 2, &s);
+	le_wait_begin();
+	le_busy_begin(&busy, s.election);
+	term = stand(&s, true);
+	le_busy_end(&busy);
+	le_worker_ensure();
+	if (term == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(term);
+}
+
+/*
+ * One poll of a waiting campaign, in a transaction of its own.  Returns when
+ * to look again (monotonic; 0: this session leads, once it has committed).
+ */
+static int64
+poll_campaign(Standing *s)
+{
+	Store		store;
+	Lease	   *lease;
+	int64		now;
+	bool		led;
+
+	if (!s->stands)
+		return stand(s, false) != 0 ? 0 :
+			le_clock() + (s->stands ? 0 : RETRY_US);
+
+	le_store_get(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+		return le_clock() + RETRY_US;
+	lease = read_lease(&store, s->election);
+	if (lease == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NO_ELECTION),
+				 errmsg("election \"%s\" does not exist", s->election),
+				 errdetail("It was dropped while this session campaigned.")));
+	if (leads(&store, lease, s->candidacy))
+		return 0;
+
+	now = le_clock();
+	led = le_lease_state(lease, le_incarnation_name(store.lease), now) == LEASE_LED;
+	if (!led && stand(s, false) != 0)
+		return 0;
+	if (led && lease->deadline_mono - now < POLL_US)
+		return lease->deadline_mono + RETRY_US;
+	return now + POLL_US;
+}
+
+Datum
+le_campaign(PG_FUNCTION_ARGS)
+{
+	static uint32 wait_event = 0;
+	Standing	s;
+	int64		give_up_at = PG_INT64_MAX;
+	int64		term = 0;
+
+	check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect failed");
+	if (wait_event == 0)
+		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
+	if (!PG_ARGISNULL(2))
+		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout", LE_LONGEST_TIMEOUT);
+	get_standing(fcinfo, 3, &s);
+
+	for (;;)
+	{
+		int64		next;
+
+		ResetLatch(MyLatch);
+		next = poll_campaign(&s);
+		le_worker_ensure();
+		SPI_commit();
+
+		/*
+		 * What counts is what has been committed, and that the lease is not
+		 * over by now.
+		 */
+		if (next == 0 && (term = le_session_term(s.candidacy)) != 0)
+			break;
+		if (le_clock() >= give_up_at)
+			break;
+		if (next != 0)
+			le_wait_between(Min(next, give_up_at), wait_event);
+		CHECK_FOR_INTERRUPTS();
+	}
+
+	if (term != 0)
+		s.candidacy->campaigning = false;
+	else if (s.made)
+	{
+		le_session_drop(s.candidacy);
+		le_wake_workers(MyDatabaseId);
+	}
+	SPI_finish();
+	return le_call_result(fcinfo, (Datum[]) {Int64GetDatum(term)},
+						  (bool[]) {term == 0});
+}
+
+Datum
+le_is_leader(PG_FUNCTION_ARGS)
+{
+	text	   *election;
+	Candidacy  *c;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_BOOL(false);
+	election = PG_GETARG_TEXT_PP(0);
+	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
+	PG_RETURN_BOOL(c != NULL && le_session_term(c) != 0);
+}
+
+Datum
+le_term(PG_FUNCTION_ARGS)
+{
+	text	   *election;
+	Candidacy  *c;
+	int64		term = 0;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	election = PG_GETARG_TEXT_PP(0);
+	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
+	if (c != NULL)
+		term = le_session_term(c);
+	if (term == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(term);
+}
+
+static void
+return_grant(FunctionCallInfo fcinfo, const Lease *lease)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
+	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
+
+	values[0] = Int64GetDatum(lease->term);
+	values[1] = Int64GetDatum(remaining / 1000);
+	values[2] = TimestampTzGetDatum(lease->expires_at);
+	values[3] = BoolGetDatum(lease->yielding);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * Renew the lease of this session's leadership.  What this transaction has
+ * renewed or granted already is told again: SELECT (renew('x')).* calls once
+ * per column.
+ */
+Datum
+le_renew(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Store		store;
+	OwnerContext owner;
+	BusyContext busy;
+	Candidacy  *c;
+	Election   *election;
+	Lease	   *lease;
+	int64		duration;
+
+	check_function("leader_election.renew()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	InitMaterializedSRF(fcinfo, 0);
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	le_owner_enter(&owner, store.owner);
+	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+						 RowExclusiveLock, true);
+	election = le_election_get(&store, name);
+	duration = election->lease_duration;
+	c = find_candidacy(&store, name);
+	for (;;)
+	{
+		lease = c != NULL ? read_lease(&store, name) : NULL;
+		if (lease == NULL || !leads(&store, lease, c))
+		{
+			lease = NULL;
+			break;
+		}
+		SetUserIdAndSecContext(owner.userid, owner.sec_context);
+		check_owner(c);
+		SetUserIdAndSecContext(store.owner,
+							   owner.sec_context | SECURITY_LOCAL_USERID_CHANGE);
+		if (lease->own_write || lease->yielding)
+			break;
+		if (le_lease_renew(list_make1(lease), &duration, le_clock(),
+						   GetCurrentTimestamp()) == 0 && !le_wait_more())
+			le_busy(name);
+	}
+	if (lease != NULL)
+		return_grant(fcinfo, lease);
+	le_owner_leave(&owner);
+	le_busy_end(&busy);
+	le_worker_ensure();
+	return (Datum) 0;
+}
+
+/*
+ * Have the holder give up, under the election lock.  True if this session led.
+ * withdraw: its candidacy ends as well.
+ */
+static bool
+give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
+{
+	Store		store;
+	OwnerContext owner;
+	BusyContext busy;
+	Election   *election;
+	Candidacy  *c;
+	Settled		settled = {false, false, false};
+
+	le_store_get(&store);
+	le_busy_begin(&busy, name);
+	c = find_candidacy(&store, name);
+	if (c != NULL && c->withdrawn)
+		c = NULL;
+	if (c != NULL)
+		check_owner(c);
+	le_owner_enter(&owner, store.owner);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get(&store, name);
+	if (c != NULL)
+	{
+		/* The leader's view ends before anybody can follow. */
+		c->stepped_down = true;
+		how->session_id = c->session_id;
+		le_wait_as_lock_timeout();
+		while (!le_election_lock(name, true))
+		{
+			if (!le_wait_more())
+				le_busy(name);
+		}
+		while (withdraw && !le_candidate_withdraw(name, c->candidate,
+												  c->session_id))
+		{
+			if (!le_wait_more())
+				le_busy(name);
+		}
+		while ((settled = le_election_settle(&store, election, 0, how)).busy)
+		{
+			if (!le_wait_more())
+				le_busy(name);
+		}
+		if (withdraw)
+			le_session_withdraw(c);
+		le_notify_worker();
+	}
+	le_owner_leave(&owner);
+	le_busy_end(&busy);
+	if (stood != NULL)
+		*stood = c != NULL;
+	return settled.gave_up;
+}
+
+Datum
+le_resign(PG_FUNCTION_ARGS)
+{
+	GiveUp		how = {.reason = "resigned", .sits_out = true};
+	char	   *name;
+	bool		led;
+
+	check_function("leader_election.resign()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	if (!PG_ARGISNULL(1))
+	{
+		how.hold = le_interval_arg(fcinfo, 1, "hold", LE_LONGEST_HOLD);
+		how.detail = psprintf("hold %s",
+							  DatumGetCString(DirectFunctionCall1(interval_out,
+																  PG_GETARG_DATUM(1))));
+	}
+	le_wait_begin();
+	led = give_up(name, &how, false, NULL);
+	le_worker_ensure();
+	PG_RETURN_BOOL(led);
+}
+
+Datum
+le_leave(PG_FUNCTION_ARGS)
+{
+	GiveUp		how = {.reason = "left"};
+	char	   *name;
+	bool		stood;
+
+	check_function("leader_election.leave()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	le_wait_begin();
+	(void) give_up(name, &how, true, &stood);
+	PG_RETURN_BOOL(stood);
+}
+
+Datum
+le_leave_all(PG_FUNCTION_ARGS)
+{
+	Store		store;
+	ListCell   *lc;
+	int			left = 0;
+
+	check_function("leader_election.leave_all()");
+	le_store_get(&store);
+	le_wait_begin();
+	foreach(lc, le_session_candidacies())
+	{
+		char	   *name = pstrdup(((Candidacy *) lfirst(lc))->election);
+		GiveUp		how = {.reason = "left"};
+		bool		stood;
+
+		if (find_candidacy(&store, name) == NULL)
+			continue;
+		(void) give_up(name, &how, true, &stood);
+		left += stood;
+	}
+	PG_RETURN_INT32(left);
+}
+
+Datum
+le_transfer(PG_FUNCTION_ARGS)
+{
+	GiveUp		how = {.reason = "transferred"};
+	char	   *name;
+	char	   *to;
+	Candidacy  *c;
+	bool		led;
+
+	check_function("leader_election.transfer()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	to = le_name_arg(fcinfo, 1, "candidate name");
+	c = le_session_find(name, strlen(name));
+	if (c != NULL && strcmp(c->candidate, to) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
+						to, name)));
+	how.to_candidate = to;
+	how.detail = psprintf("to %s", to);
+	le_wait_begin();
+	led = give_up(name, &how, false, NULL);
+	le_worker_ensure();
+	PG_RETURN_BOOL(led);
+}

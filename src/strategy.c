@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * strategy.c
+ *		The rules of election: in which order candidates are elected, and
+ *		whether one that comes first may ask the leader to yield.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "leader_election.h"
+#include "utils/builtins.h"
+
+/* Longest standing first; the name decides what the clock does not. */
+static int
+by_place(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	if (x->place != y->place)
+		return x->place < y->place ? -1 : 1;
+	return strcmp(x->candidate, y->candidate);
+}
+
+static const Strategy strategies[] = {
+	/* name, order, preempts */
+	{"race", by_place, false},
+};
+
+const Strategy *
+le_strategy(const char *name)
+{
+	for (int i = 0; i < lengthof(strategies); i++)
+	{
+		if (strcmp(strategies[i].name, name) == 0)
+			return &strategies[i];
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("unrecognized election strategy: \"%s\"", name)));
+}

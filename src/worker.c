@@ -1,0 +1,662 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *		The background worker: it renews the leases of live sessions, ends the
+ *		others, elects, and sleeps until the next of these is due.
+ *
+ * Correctness never depends on it, only promptness does: whatever it does,
+ * any candidate that calls in may do as well.
+ *
+ * It is started on demand, one per database, and ends after a while without
+ * candidates and leaders.  Invariant: as long as there is a candidacy, even
+ * one that is not committed yet, there is a worker.  A candidacy is written
+ * before its session looks for the worker's lock; the worker releases that
+ * lock before it looks for candidacies, with a snapshot that sees uncommitted
+ * ones, for the last time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "compat.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#define MS				INT64CONST(1000)
+#define LOCK_WAIT_MS	"50"			/* one busy election holds up the others so long */
+#define RETRY			(10 * MS)		/* after a table was locked */
+#define BUSY_PAUSE		(1 * MS)		/* after an election was busy, at first */
+#define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
+#define LONGEST_PAUSE	(60000 * MS)
+#define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define BATCH			1000
+
+/* Leases are renewed after a third of them, along with those past a quarter. */
+#define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
+#define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 3 / 4)
+
+/* An election that could not be settled, and when to try again */
+typedef struct Trouble
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int64		pause;
+	int64		retry_at;
+} Trouble;
+
+/* Who stands in an election, as far as the worker cares */
+typedef struct Standing
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int64		sits_out;		/* the lowest of all candidates, -1: none */
+} Standing;
+
+/* What one look at the tables has found */
+typedef struct Pass
+{
+	bool		installed;
+	bool		work;			/* there are candidates or leaders */
+	int64		next;			/* when to look again */
+	List	   *renew;			/* leases */
+	bool		renew_due;
+	List	   *settle;			/* names of elections */
+	List	   *candidates;
+} Pass;
+
+typedef void (*Work) (void *arg);
+
+static MemoryContext pass_context;
+static HTAB *troubles;
+static bool ended_by_itself = false;
+
+static void
+wake_launcher(int code, Datum arg)
+{
+	if (!ended_by_itself)
+		le_wake_workers(InvalidOid);
+}
+
+/*
+ * Run work in a transaction of its own.  An error is logged and undone, and
+ * ends nothing else.
+ */
+static bool
+in_transaction(Work work, void *arg, const char *activity)
+{
+	volatile bool done = false;
+
+	PG_TRY();
+	{
+		SetCurrentStatementStartTimestamp();
+		pgstat_report_activity(STATE_RUNNING, activity);
+		StartTransactionCommand();
+		MemoryContextSwitchTo(pass_context);
+		work(arg);
+		CommitTransactionCommand();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		/* A lock that was not free in time is nothing to write home about. */
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(pass_context);
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return done;
+}
+
+/*
+ * Find out in which elections somebody stands, and whether all sit out.
+ */
+static HTAB *
+gather_standing(List *candidates)
+{
+	HASHCTL		info;
+	HTAB	   *standing;
+	ListCell   *lc;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = LE_NAME_MAX + 1;
+	info.entrysize = sizeof(Standing);
+	info.hcxt = CurrentMemoryContext;
+	standing = hash_create("leader_election standing", 64, &info,
+						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	foreach(lc, candidates)
+	{
+		Candidate  *c = lfirst(lc);
+		int64		sits_out = c->gave_up_before ? c->sits_out : -1;
+		bool		found;
+		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
+
+		s->sits_out = found ? Min(s->sits_out, sits_out) : sits_out;
+	}
+	return standing;
+}
+
+/* Is there anybody whom the worker may elect? */
+static bool
+somebody_stands(HTAB *standing, const Lease *lease)
+{
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+
+	return s != NULL && s->sits_out < lease->term;
+}
+
+/*
+ * A vacant lease: when may it be granted?
+ */
+static int64
+vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
+{
+	Election   *election = le_election_read(store, lease->election);
+
+	if (election == NULL)
+		return PG_INT64_MAX;
+	return Max(le_lease_free_mono(lease, inc),
+			   le_election_grace_mono(election, lease, inc));
+}
+
+/*
+ * Look at all leases and candidates, and find out what is due.  Tables that
+ * somebody has locked are left for the next look, except that renewals need
+ * no more than the table of leases.
+ */
+static void
+look(void *arg)
+{
+	Pass	   *pass = arg;
+	int64		now = le_clock();
+	Store		store;
+	char	   *incarnation;
+	Incarnation *inc = NULL;
+	HTAB	   *standing = NULL;
+	ListCell   *lc;
+
+	pass->installed = le_store_find(&store);
+	if (!pass->installed)
+		return;
+	pass->work = true;			/* until proven otherwise */
+	pass->next = now + RETRY;
+	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+		return;
+	if (le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					  AccessShareLock, false))
+	{
+		pass->next = now + PRUNE_EVERY;
+		pass->work = false;
+		inc = le_incarnation_read();
+		pass->candidates = le_candidates_read(&store, NULL);
+		pass->work = pass->candidates != NIL;
+		standing = gather_standing(pass->candidates);
+	}
+
+	incarnation = le_incarnation_name(store.lease);
+	PushActiveSnapshot(GetLatestSnapshot());
+	foreach(lc, le_lease_read_all(&store, GetActiveSnapshot()))
+	{
+		Lease	   *lease = lfirst(lc);
+		int64		due = PG_INT64_MAX;
+
+		switch (le_lease_state(lease, incarnation, now))
+		{
+			case LEASE_LED:
+				pass->work = true;
+				due = lease->deadline_mono;
+				if (lease->auto_renew && lease->session_id != 0 &&
+					!lease->yielding)
+				{
+					if (RENEW_EARLY(lease) <= now)
+						pass->renew = lappend(pass->renew, lease);
+					pass->renew_due |= RENEW_DUE(lease) <= now;
+					due = RENEW_DUE(lease);
+				}
+				pass->next = Min(pass->next, due);
+				continue;
+			case LEASE_VACANT:
+				if (inc == NULL || !somebody_stands(standing, lease))
+					continue;
+				due = vacancy_ends(&store, lease, inc);
+				break;
+			case LEASE_EXPIRED:
+			case LEASE_ORPHANED:
+				pass->work = true;
+				due = now;
+				break;
+			case LEASE_FOREIGN:
+				pass->work = true;
+				if (inc == NULL)
+					continue;
+				due = vacancy_ends(&store, lease, inc);
+				break;
+		}
+		if (due <= now)
+			pass->settle = lappend(pass->settle, lease->election);
+		else
+			pass->next = Min(pass->next, due);
+	}
+	PopActiveSnapshot();
+}
+
+/*
+ * Renew a batch of leases in one statement.
+ */
+static void
+renew(void *arg)
+{
+	List	   *leases = arg;
+	int64		t0 = le_clock();
+	TimestampTz at = GetCurrentTimestamp();
+	Store		store;
+	OwnerContext owner;
+	int64	   *durations = palloc(list_length(leases) * sizeof(int64));
+	bool		configured;
+
+	le_store_get(&store);
+	le_owner_enter(&owner, store.owner);
+	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
+	{
+		le_owner_leave(&owner);
+		return;
+	}
+	configured = le_store_lock(&store, LE_TABLE_ELECTION, AccessShareLock, false);
+	for (int i = 0; i < list_length(leases); i++)
+	{
+		Lease	   *lease = list_nth(leases, i);
+		Election   *election = NULL;
+
+		if (configured)
+			election = le_election_read(&store, lease->election);
+		durations[i] = election != NULL ? election->lease_duration : lease->duration;
+	}
+	(void) le_lease_renew(leases, durations, t0, at);
+	le_owner_leave(&owner);
+}
+
+/*
+ * Settle one election, in a transaction of its own.
+ */
+static void
+settle(void *arg)
+{
+	const char *name = arg;
+	Store		store;
+	OwnerContext owner;
+	Election   *election;
+
+	le_store_get(&store);
+	le_wait_begin();
+	le_owner_enter(&owner, store.owner);
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	le_wait_as_lock_timeout();
+	if (election != NULL &&
+		(!le_election_lock(name, true) ||
+		 le_election_settle(&store, election, 0, NULL).busy))
+		le_busy(name);
+	le_owner_leave(&owner);
+}
+
+static void
+settle_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->settle)
+	{
+		char	   *name = lfirst(lc);
+		int64		now = le_clock();
+		Trouble    *trouble = hash_search(troubles, name, HASH_FIND, NULL);
+		bool		found;
+
+		if (trouble != NULL && trouble->retry_at > now)
+			pass->next = Min(pass->next, trouble->retry_at);
+		else if (in_transaction(settle, name, "electing"))
+			(void) hash_search(troubles, name, HASH_REMOVE, NULL);
+		else
+		{
+			trouble = hash_search(troubles, name, HASH_ENTER, &found);
+			trouble->pause = found ? Min(trouble->pause * 2, LONGEST_PAUSE)
+				: BUSY_PAUSE;
+			trouble->retry_at = le_clock() + trouble->pause;
+			pass->next = Min(pass->next, trouble->retry_at);
+		}
+	}
+}
+
+static void
+prune_candidates(void *arg)
+{
+	Pass	   *pass = arg;
+	List	   *dead = NIL;
+	Store		store;
+	OwnerContext owner;
+	ListCell   *lc;
+
+	foreach(lc, pass->candidates)
+	{
+		if (!le_candidate_alive(lfirst(lc)))
+			dead = lappend(dead, lfirst(lc));
+	}
+	if (dead == NIL)
+		return;
+	le_store_get(&store);
+	le_owner_enter(&owner, store.owner);
+	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
+		(void) le_candidates_prune(dead);
+	le_owner_leave(&owner);
+}
+
+static void
+prune_history(void *arg)
+{
+	Datum		values[1] = {Int64GetDatum((int64) le_history_retention_s)};
+	Store		store;
+	OwnerContext owner;
+
+	if (!le_store_find(&store))
+		return;
+	le_owner_enter(&owner, store.owner);
+	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
+		(void) le_execute(LE_PRUNE_HISTORY, values, NULL);
+	le_owner_leave(&owner);
+}
+
+/*
+ * See to it that this incarnation of the server has its row.
+ */
+static void
+settle_incarnation(void *arg)
+{
+	Store		store;
+	OwnerContext owner;
+
+	if (!le_store_find(&store))
+		return;
+	le_owner_enter(&owner, store.owner);
+	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false) &&
+		!le_incarnation_read()->known)
+		(void) le_incarnation_settle();
+	le_owner_leave(&owner);
+}
+
+static void
+note_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	*(bool *) arg = true;
+}
+
+/*
+ * The last look: does anybody stand, committed or not?
+ */
+static void
+look_once_more(void *arg)
+{
+	bool	   *work = arg;
+	Store		store;
+	SnapshotData snapshot;
+
+	if (!le_store_find(&store))
+		return;
+	if (!le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false))
+	{
+		*work = true;
+		return;
+	}
+	InitDirtySnapshot(snapshot);
+	le_scan(store.candidate, InvalidOid, NULL, &snapshot, note_row, work);
+}
+
+/*
+ * Take the worker's lock, waiting for one that is about to end.  A worker
+ * that goes on makes this one superfluous.
+ */
+static bool
+take_over(void)
+{
+	for (int i = 0; i < 100; i++)
+	{
+		if (le_worker_lock())
+			return true;
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
+						 PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return false;
+}
+
+/*
+ * May this worker end?  Its lock is released if so.
+ */
+static bool
+try_to_end(void)
+{
+	bool		work = false;
+
+	le_worker_unlock();
+	if (!in_transaction(look_once_more, &work, "looking once more"))
+		work = true;
+	return !work || !take_over();
+}
+
+/*
+ * One round: look, do what is due.  Returns when to look again.
+ */
+static void
+do_round(Pass *pass)
+{
+	static int64 pruned_history_at = 0;
+
+	memset(pass, 0, sizeof(Pass));
+	pass->installed = true;
+	pass->work = true;
+	pass->next = le_clock() + ERROR_PAUSE;
+	if (!in_transaction(look, pass, "looking") || !pass->installed)
+		return;
+	if (pass->renew_due)
+	{
+		for (int from = 0; from < list_length(pass->renew); from += BATCH)
+		{
+			List	   *batch = NIL;
+
+			for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
+				batch = lappend(batch, list_nth(pass->renew, i));
+			(void) in_transaction(renew, batch, "renewing leases");
+		}
+		/* How long they last now is to be read. */
+		pass->next = le_clock();
+	}
+	settle_all(pass);
+	if (pass->settle != NIL)
+		pass->next = Min(pass->next, le_clock() + RETRY);
+	if (pass->candidates != NIL)
+		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
+	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
+	{
+		pruned_history_at = le_clock();
+		(void) in_transaction(prune_history, NULL, "removing old history");
+	}
+}
+
+static void
+pin_settings(void)
+{
+	static const char *const pinned[][2] = {
+		{"search_path", "pg_catalog, pg_temp"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"lock_timeout", LOCK_WAIT_MS},
+		{"transaction_timeout", "0"},
+	};
+
+	for (int i = 0; i < lengthof(pinned); i++)
+	{
+		if (GetConfigOption(pinned[i][0], true, false) != NULL)
+			SetConfigOption(pinned[i][0], pinned[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	}
+}
+
+static void
+init_worker(Oid database)
+{
+	HASHCTL		info;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	on_shmem_exit(wake_launcher, (Datum) 0);
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	pin_settings();
+
+	pass_context = AllocSetContextCreate(TopMemoryContext,
+										 "leader_election pass",
+										 ALLOCSET_DEFAULT_SIZES);
+	memset(&info, 0, sizeof(info));
+	info.keysize = LE_NAME_MAX + 1;
+	info.entrysize = sizeof(Trouble);
+	info.hcxt = TopMemoryContext;
+	troubles = hash_create("leader_election troubles", 8, &info,
+						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+}
+
+/*
+ * Sleep until then.  A cancel that arrives here cancels nothing.
+ */
+static void
+sleep_until(int64 next)
+{
+	int64		ms = (next - le_clock()) / MS + 1;
+
+	if (ms > 0)
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(ms, INT_MAX),
+						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
+	ResetLatch(MyLatch);
+	if (!ProcDiePending)
+		QueryCancelPending = false;
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+void
+leader_election_worker_main(Datum arg)
+{
+	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
+	int64		idle_since = 0;
+
+	init_worker(DatumGetObjectId(arg));
+	if (!take_over())
+	{
+		ended_by_itself = true;
+		proc_exit(0);
+	}
+
+	for (;;)
+	{
+		Pass		pass;
+
+		MemoryContextReset(pass_context);
+		MemoryContextSwitchTo(pass_context);
+		(void) in_transaction(settle_incarnation, NULL, "looking");
+		do_round(&pass);
+		if (!pass.installed)
+			break;
+		if (pass.work)
+			idle_since = 0;
+		else
+		{
+			int64		idle_timeout = launched ? 0 :
+				le_worker_idle_timeout_ms * MS;
+
+			if (idle_since == 0)
+				idle_since = le_clock();
+			if (le_clock() - idle_since >= idle_timeout && try_to_end())
+				break;
+			pass.next = Min(pass.next, idle_since + idle_timeout);
+		}
+		sleep_until(pass.next);
+	}
+	ended_by_itself = true;
+	proc_exit(0);
+}
+
+/*
+ * Start a worker for a database; false if there is no free slot.
+ */
+bool
+le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_extra[0] = launched;
+	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
+			 "leader_election_worker_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+			 "leader_election worker for database %u", database);
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
+/*
+ * See to it that this database has a worker.  To be called in a transaction,
+ * after the call's candidacy was written.
+ */
+void
+le_worker_ensure(void)
+{
+	static int64 pause = 0;
+	static int64 next_try = 0;
+	int64		now = le_clock();
+
+	if (!le_worker_lock_is_free())
+	{
+		pause = 0;
+		next_try = 0;
+		return;
+	}
+	if (now < next_try)
+		return;
+	pause = Max(Min(pause * 2, 10000 * MS), ERROR_PAUSE);
+	next_try = now + pause;
+	if (!le_worker_start(MyDatabaseId, false, NULL))
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start the leader_election worker: no free background worker slot"),
+				 errdetail("Until there is one, no lease is renewed, and elections wait for the next call."),
+				 errhint("Consider increasing \"max_worker_processes\".")));
+}
