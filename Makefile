@@ -1,0 +1,50 @@
+# leader_election: leader election inside PostgreSQL
+#
+#   make, make install        build and install for the server of PG_CONFIG
+#   make installcheck         run the suites against an installed server
+#   make test, demo, bench    the same from nothing, in a temporary folder
+
+EXTENSION = leader_election
+EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
+DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql)
+DOCS := $(wildcard doc/*.md)
+
+MODULE_big = leader_election
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+PG_CPPFLAGS = -I$(srcdir)/src
+
+# Expected output of both is in expected/.
+TEST_OPTS = \
+	--inputdir=$(srcdir)/test \
+	--load-extension=$(EXTENSION) \
+	--encoding=UTF8 \
+	--no-locale
+REGRESS := $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
+REGRESS_OPTS = $(TEST_OPTS)
+ISOLATION := $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+ISOLATION_OPTS = $(TEST_OPTS) --outputdir=.
+TAP_TESTS = 1
+PROVE_TESTS = test/t/*.pl
+
+PG_CONFIG ?= pg_config
+
+# These find or install a PostgreSQL of their own, so they need none here.
+SELF_CONTAINED = test demo bench
+
+ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(PGXS),)
+$(error $(PG_CONFIG) not found: install postgresql-server-dev-NN, or set PG_CONFIG)
+endif
+include $(PGXS)
+
+$(OBJS): $(wildcard src/*.h)
+endif
+
+.PHONY: $(SELF_CONTAINED)
+test:
+	@test/run
+demo:
+	@test/demo
+bench:
+	@bench/run

@@ -1,0 +1,365 @@
+# shellcheck shell=bash
+#
+# Set-up shared by test/run, test/demo and bench/run.
+#
+# From a bare Debian machine to a running server with the extension:
+#
+#	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
+#	                     TOOL: iproute2, ipc-run or pgtap
+#	build [VARIABLE=...] make and make install with these variables
+#	start_server         a throw-away server; PGHOST, PGUSER... point at it
+#
+# Apart from packages that are missing, nothing is written outside of $WORK, a
+# temporary folder that goes away with the script (KEEP=1 keeps it). PostgreSQL
+# finds its files relative to its programs: the private prefix, $WORK/prefix,
+# has copies of the programs and links to the rest, so that `make install` goes
+# there, needs no privileges and leaves the system's PostgreSQL alone.
+#
+# The server refuses to run as root: root's work is then done as nobody.
+#
+# PG_CONFIG chooses the PostgreSQL. Without it: the newest supported one that
+# is installed, else the newest that the distribution offers.
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+SUPPORTED='18 17 16 15'
+WORK=
+JOB=
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# --- the temporary folder, and its end
+
+make_work() {
+	trap clean_up EXIT
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+
+	WORK=$(mktemp -d "${TMPDIR:-/tmp}/leader_election.XXXXXX")
+	AS_USER=(env HOME="$WORK" TMPDIR="$WORK")
+	if [ "$(id -u)" -eq 0 ]; then
+		chown nobody "$WORK"
+		AS_USER=(
+			setpriv --reuid=nobody --regid="$(id -g nobody)" --clear-groups
+			"${AS_USER[@]}"
+		)
+	fi
+}
+
+as_user() {
+	"${AS_USER[@]}" "$@"
+}
+
+# Runs a command in a process group of its own, so that a signal to this
+# script is answered at once and ends the whole group.
+job() {
+	local status=0
+
+	set -m
+	"$@" </dev/null &
+	set +m
+	JOB=$!
+	wait "$JOB" || status=$?
+	JOB=
+	return "$status"
+}
+
+clean_up() {
+	trap '' HUP INT TERM
+	if [ -n "$JOB" ]; then
+		kill -TERM -- "-$JOB" 2>/dev/null || :
+		wait "$JOB" 2>/dev/null || :
+	fi
+	[ -n "$WORK" ] || return 0
+	stop_servers
+	if [ "${KEEP:-0}" = 1 ]; then
+		printf '%s: kept %s\n' "${0##*/}" "$WORK" >&2
+	else
+		rm -rf "$WORK"
+	fi
+}
+
+# Ends every server whose data is in $WORK: ours, and what tests left behind.
+# A server's working directory is its data directory, until it is gone.
+stop_servers() {
+	local file pid i
+
+	while IFS= read -r file; do
+		pid=$(head -n 1 "$file" 2>/dev/null) || continue
+		for ((i = 0; i < 200; i++)); do
+			[ "$(readlink "/proc/$pid/cwd")" = "${file%/*}" ] || break
+			[ "$i" -gt 0 ] || kill -QUIT "$pid"
+			sleep 0.05
+		done
+	done < <(find "$WORK" -name postmaster.pid 2>/dev/null)
+}
+
+# --- packages
+
+# Runs as root, with the packages as arguments. The system gets no cluster from
+# us: createcluster.conf says so while packages are being installed.
+# shellcheck disable=SC2016
+INSTALL_SCRIPT='
+	set -eu
+	export DEBIAN_FRONTEND=noninteractive
+	install() { apt-get install -qq -y --no-install-recommends "$@"; }
+	conf=/etc/postgresql-common/createcluster.conf
+	case " $*" in
+		*" postgresql-"*)
+			test -e $conf || install postgresql-common
+			cp -p $conf $conf.saved
+			trap "mv $conf.saved $conf" EXIT
+			trap "exit 1" HUP INT TERM
+			echo "create_main_cluster = false" >>$conf
+			;;
+	esac
+	install "$@"
+'
+
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		"$@"
+	else
+		sudo -n "$@"
+	fi
+}
+
+can_be_root() {
+	[ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null
+}
+
+# The major version of the newest PostgreSQL among Debian's packages, which has
+# to be a supported one.
+newest_packaged() {
+	local v updated
+
+	for updated in no yes; do
+		for v in $SUPPORTED; do
+			if [ -x "/usr/lib/postgresql/$v/bin/postgres" ]; then
+				echo "$v"
+				return
+			fi
+		done
+		for v in $SUPPORTED; do
+			if apt-cache show "postgresql-server-dev-$v" >/dev/null 2>&1; then
+				echo "$v"
+				return
+			fi
+		done
+		if [ "$updated" = yes ] || ! can_be_root; then
+			break
+		fi
+		as_root apt-get -qq update >/dev/null 2>&1 || break
+	done
+	die "apt-get knows no PostgreSQL of $SUPPORTED; set PG_CONFIG, or run as" \
+		'root: apt-get update'
+}
+
+# Sets BINDIR, and DEBIAN to the major version if the server is a package.
+choose_server() {
+	local v config
+
+	DEBIAN=
+	if [ -n "${PG_CONFIG:-}" ]; then
+		config=$(command -v "$PG_CONFIG") || die "PG_CONFIG: no $PG_CONFIG"
+		BINDIR=$("$config" --bindir)
+	elif ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null &&
+		BINDIR=$(pg_config --bindir 2>/dev/null) &&
+		[ -x "$BINDIR/postgres" ]; then
+		:
+	else
+		v=$(newest_packaged)
+		BINDIR=/usr/lib/postgresql/$v/bin
+	fi
+	if [[ $BINDIR =~ ^/usr/lib/postgresql/([0-9]+)/bin$ ]]; then
+		DEBIAN=${BASH_REMATCH[1]}
+	fi
+}
+
+# Prints the packages that are missing for the server and for the tools.
+missing_packages() {
+	local tool v
+
+	if ! command -v make >/dev/null || ! command -v cc >/dev/null ||
+		[ ! -e /usr/include/stdio.h ]; then
+		echo build-essential
+	fi
+	if [ -n "$DEBIAN" ]; then
+		[ -x "$BINDIR/postgres" ] || echo "postgresql-$DEBIAN"
+		[ -x "$BINDIR/pg_config" ] || echo "postgresql-server-dev-$DEBIAN"
+	fi
+	for tool in "$@"; do
+		case $tool in
+			iproute2)
+				command -v ip >/dev/null || echo iproute2
+				;;
+			ipc-run)
+				perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
+				;;
+			pgtap)
+				command -v pg_prove >/dev/null ||
+					echo libtap-parser-sourcehandler-pgtap-perl
+				if [ -z "$(pgtap_files)" ]; then
+					v=${DEBIAN:-$(newest_packaged)} || exit
+					echo "postgresql-$v-pgtap"
+				fi
+				;;
+		esac
+	done
+}
+
+# pgTAP is pure SQL: the files of any version serve all versions.
+pgtap_files() {
+	local sharedir file
+
+	sharedir=$("$BINDIR/pg_config" --sharedir 2>/dev/null) || sharedir=
+	for file in "$sharedir" /usr/share/postgresql/*; do
+		if [ -e "$file/extension/pgtap.control" ]; then
+			printf '%s\n' "$file"/extension/pgtap*
+			return
+		fi
+	done
+}
+
+install_packages() {
+	local list
+	local -a packages
+
+	list=$(missing_packages "$@")
+	[ -n "$list" ] || return 0
+	mapfile -t packages <<<"$list"
+	command -v apt-get >/dev/null || die "missing: ${packages[*]}"
+	can_be_root || die "missing packages; as root, run:" \
+		"apt-get install --no-install-recommends ${packages[*]}"
+
+	printf 'installing %s\n' "${packages[*]}" >&2
+	if ! { as_root apt-get -qq update ||
+		echo 'apt-get update failed, using the lists as they are'; } \
+		>"$WORK/apt.log" 2>&1 ||
+		! as_root bash -c "$INSTALL_SCRIPT" install "${packages[@]}" \
+			</dev/null >>"$WORK/apt.log" 2>&1; then
+		tail -n 30 "$WORK/apt.log" >&2
+		die "could not install ${packages[*]}"
+	fi
+}
+
+# --- the private prefix and the sources
+
+# Makes $WORK/prefix/DIR look like DIR, with a link to it or, if it is there,
+# to each of its entries. An installed leader_election is not taken over.
+link_folder() {
+	local dir=$1 to=$WORK/prefix$1 entry
+	local -a entries=()
+
+	if [ ! -e "$to" ]; then
+		mkdir -p "${to%/*}"
+		ln -s "$dir" "$to"
+		return
+	fi
+	for entry in "$dir"/*; do
+		case ${entry##*/} in
+			leader_election*) continue ;;
+		esac
+		[ -e "$to/${entry##*/}" ] || entries+=("$entry")
+	done
+	[ ${#entries[@]} -eq 0 ] || ln -s -t "$to" "${entries[@]}"
+}
+
+make_prefix() {
+	local config=$BINDIR/pg_config prefix=$WORK/prefix pkglib share dir
+	local -a rest
+
+	[ -x "$BINDIR/postgres" ] || die "no server in $BINDIR"
+	[ -e "$("$config" --pgxs)" ] || die "no PGXS for $config"
+	pkglib=$("$config" --pkglibdir)
+	share=$("$config" --sharedir)
+	mapfile -t rest < <("$config" --libdir --includedir --pkgincludedir \
+		--includedir-server)
+
+	mkdir -p "$prefix$BINDIR" "$prefix$pkglib" "$prefix$share/extension"
+	cp -RL "$BINDIR/." "$prefix$BINDIR"
+	for dir in "$share/extension" "$share" "$pkglib" "${rest[@]}"; do
+		link_folder "$dir"
+	done
+	if [ ! -e "$prefix$share/extension/pgtap.control" ]; then
+		pgtap_files | xargs -r ln -s -t "$prefix$share/extension"
+	fi
+
+	PATH=$prefix$BINDIR:$PATH
+	export PG_CONFIG=$prefix$BINDIR/pg_config
+	[ "$("$PG_CONFIG" --pkglibdir)" = "$prefix$pkglib" ] ||
+		die "$BINDIR belongs to a PostgreSQL that cannot be relocated"
+}
+
+# The sources as they are now, without what git ignores.
+copy_sources() {
+	local file sources=$WORK/sources
+
+	if ! git -C "$TOP" ls-files -z -co --exclude-standard >"$sources" \
+		2>/dev/null; then
+		(cd "$TOP" && find . -name .git -prune -o \
+			! -name '*.o' ! -name '*.so' ! -name '*.bc' \
+			! -type d -print0) >"$sources"
+	fi
+	mkdir "$WORK/src"
+	while IFS= read -rd '' file; do
+		[ ! -e "$TOP/$file" ] || printf '%s\0' "$file"
+	done <"$sources" | tar -C "$TOP" --null -T - -cf - |
+		tar -C "$WORK/src" -xf -
+}
+
+set_up() {
+	# Neither the caller's make nor its server is ours.
+	unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
+	unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGPASSWORD PGPASSFILE
+	unset PGSERVICE PGSERVICEFILE PGOPTIONS PGAPPNAME PGDATA PGTZ PGDATESTYLE
+	unset PGSSLMODE PGCLIENTENCODING PGCONNECT_TIMEOUT PGTARGETSESSIONATTRS
+	export LC_ALL=C.UTF-8
+	umask 022
+
+	make_work
+	choose_server
+	install_packages "$@"
+	make_prefix
+	copy_sources
+	[ "$(id -u)" -ne 0 ] || chown -Rh nobody "$WORK"
+	cd "$WORK/src" || exit
+}
+
+# --- building and running
+
+run_make() {
+	as_user make -s --no-print-directory PG_CONFIG="$PG_CONFIG" \
+		with_llvm=no "$@"
+}
+
+build() {
+	if ! job run_make -j "$(nproc)" all "$@" >"$WORK/build.log" 2>&1 ||
+		! job run_make install "$@" >>"$WORK/build.log" 2>&1; then
+		cat "$WORK/build.log" >&2
+		die 'the build failed'
+	fi
+}
+
+start_server() {
+	if ! as_user initdb -D "$WORK/data" -U postgres -A trust -E UTF8 \
+		--no-locale -N >"$WORK/initdb.log" 2>&1; then
+		cat "$WORK/initdb.log" >&2
+		die 'initdb failed'
+	fi
+	cat >>"$WORK/data/postgresql.conf" <<-END
+		listen_addresses = ''
+		unix_socket_directories = '$WORK'
+		max_connections = 300
+		max_worker_processes = 16
+		log_line_prefix = '%m [%p] %q%a '
+	END
+	export PGHOST=$WORK PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
+	if ! as_user pg_ctl -D "$WORK/data" -l "$WORK/server.log" -s -w start; then
+		cat "$WORK/server.log" >&2
+		die 'the server does not start'
+	fi
+}

@@ -1,0 +1,360 @@
+# Helpers for the TAP tests, over PostgreSQL::Test::Cluster of 15 and up.
+#
+#	use FindBin;
+#	use lib $FindBin::RealBin;
+#	use LeaderElection;
+#
+#	my $node = new_server();
+#	my $one = session($node, name => 'one');
+#	is($one->query("SELECT leader_election.join('e', 'one')"), '1', 'leads');
+#	$one->kill;
+#	wait_for($node, "SELECT leader_election.leader('e') IS NULL");
+#
+# A session is a psql process of its own, so that it can be killed or stopped as
+# an application's process can. Whatever waits here waits for a condition, and
+# dies, which fails the test, when that takes too long: timeouts are in seconds,
+# by default those of PostgreSQL::Test::Utils.
+
+package LeaderElection;
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter qw(import);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(new_server session wait_for wait_until);
+
+my $POLL_INTERVAL = 0.005;
+
+# A server that runs, with the extension in its database postgres. Options:
+#	name       of the node, 'main'
+#	config     lines for postgresql.conf
+#	streaming  allow standbys
+#	preload    start with the library preloaded
+#	start      0: leave it initialised but not started, without the extension
+sub new_server
+{
+	my (%opts) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($opts{name} // 'main');
+
+	$node->init(
+		allows_streaming => $opts{streaming} // 0,
+		extra => [ '--no-locale', '--encoding=UTF8' ]);
+	$node->append_conf(
+		'postgresql.conf', qq(
+max_connections = 100
+max_worker_processes = 16
+));
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = 'leader_election'\n")
+	  if $opts{preload};
+	$node->append_conf('postgresql.conf', "$opts{config}\n")
+	  if defined $opts{config};
+
+	if ($opts{start} // 1)
+	{
+		$node->start;
+		$node->safe_psql('postgres', 'CREATE EXTENSION leader_election');
+	}
+	return $node;
+}
+
+# A new session; see LeaderElection::Session::new for the options.
+sub session
+{
+	my ($node, %opts) = @_;
+
+	return LeaderElection::Session->new($node, %opts);
+}
+
+# Waits until a code reference returns true. $what says for what; it may be a
+# code reference too. Returns the seconds that it took.
+sub wait_until
+{
+	my ($condition, $what, $timeout) = @_;
+	my $start = time;
+
+	$timeout //= $PostgreSQL::Test::Utils::timeout_default;
+	until ($condition->())
+	{
+		croak "timed out after $timeout s waiting for "
+		  . (ref $what ? $what->() : $what)
+		  if time - $start > $timeout;
+		sleep($POLL_INTERVAL);
+	}
+	return time - $start;
+}
+
+# Waits until a query returns the expected text, by default 't'. A server that
+# is down, or a query that fails, counts as not yet. Returns the seconds.
+sub wait_for
+{
+	my ($node, $sql, $expected, $timeout, $dbname) = @_;
+	my ($session, $result, $elapsed);
+
+	$expected //= 't';
+	$timeout //= $PostgreSQL::Test::Utils::timeout_default;
+	$elapsed = wait_until(
+		sub {
+			$session = eval {
+				LeaderElection::Session->new(
+					$node,
+					name => 'wait_for',
+					dbname => $dbname,
+					options => '-c log_statement=none');
+			} unless $session && $session->alive;
+			return 0 unless $session;
+			$result = $session->query($sql, $timeout);
+			return $session->sqlstate eq '00000' && $result eq $expected;
+		},
+		sub {
+			"'$expected' from: $sql\nlast result: "
+			  . ($result // 'none') . "\n"
+			  . ($session ? $session->errors : '');
+		},
+		$timeout);
+	$session->finish;
+	return $elapsed;
+}
+
+package LeaderElection::Session;
+
+use strict;
+use warnings;
+
+use Carp;
+use IPC::Run;
+
+# Ends the output of each query; psql adds the SQLSTATE.
+my $MARK = '--end-of-query--';
+
+# The clients that run. None outlives its test, not even a stopped one.
+my %processes;
+
+END
+{
+	CORE::kill('KILL', keys %processes);
+}
+
+# Connects. Options:
+#	name     application_name, and the name in messages
+#	dbname   'postgres'
+#	user     the role to connect as
+#	options  command-line options for the backend, '-c name=value'
+#	host     instead of the node's own, with port: through a pooler or a proxy
+#	port
+sub new
+{
+	my ($class, $node, %opts) = @_;
+	my $name = $opts{name} // 'session';
+	my $conn = $node->connstr($opts{dbname} // 'postgres');
+
+	$conn .= " application_name='$name'";
+	foreach my $key (qw(user options host port))
+	{
+		$conn .= " $key='$opts{$key}'" if defined $opts{$key};
+	}
+
+	my $self = bless {
+		name => $name,
+		in => '',
+		out => '',
+		err => '',
+		errors => '',
+		sqlstate => '00000',
+		notifications => [],
+		busy => 0,
+		alive => 1,
+		timer =>
+		  IPC::Run::timer($PostgreSQL::Test::Utils::timeout_default),
+	}, $class;
+
+	$self->{run} = IPC::Run::start(
+		[ 'psql', '-XqAt', '-d', $conn ],
+		'<' => \$self->{in},
+		'>' => \$self->{out},
+		'2>' => \$self->{err},
+		$self->{timer});
+	$self->{pid} = $self->{run}{KIDS}[0]{PID};
+	$processes{ $self->{pid} } = 1;
+	$self->{backend_pid} = $self->query('SELECT pg_catalog.pg_backend_pid()');
+	croak "$name cannot connect: $self->{errors}" unless $self->alive;
+	return $self;
+}
+
+# The client's process, and its server process.
+sub pid { return $_[0]{pid}; }
+sub backend_pid { return $_[0]{backend_pid}; }
+
+# Runs SQL or psql commands. Returns the rows that they output, as a list or as
+# one text, fields separated by '|'. An error does not end the session: see
+# sqlstate and errors.
+sub query
+{
+	my ($self, $sql, $timeout) = @_;
+
+	$self->query_async($sql);
+	return $self->result($timeout);
+}
+
+# Sends a query and does not wait for it; result does.
+sub query_async
+{
+	my ($self, $sql) = @_;
+
+	croak "$self->{name}: the query before this one was not finished"
+	  if $self->{busy};
+	$sql =~ s/[\s;]+\z//;
+	$self->{sql} = $sql;
+	$self->{errors} = '';
+	$self->{sqlstate} = '00000';
+	$self->{busy} = 1;
+	$self->{in} .= "\\set LAST_ERROR_SQLSTATE 00000\n$sql\n;\n"
+	  . "\\echo $MARK :LAST_ERROR_SQLSTATE\n\\warn $MARK\n";
+	$self->_pump(0);
+	return;
+}
+
+# Whether the query sent by query_async has ended, without waiting for it.
+sub finished
+{
+	my ($self) = @_;
+
+	$self->_pump(0) unless $self->_ended;
+	return $self->_ended;
+}
+
+# Waits for the query sent by query_async and returns what query does.
+sub result
+{
+	my ($self, $timeout) = @_;
+
+	croak "$self->{name}: no query was sent" unless $self->{busy};
+	$self->_wait($timeout, "the end of: $self->{sql}", sub { $self->_ended });
+	$self->{busy} = 0;
+
+	$self->{sqlstate} = $1
+	  if $self->{out} =~ s/^\Q$MARK\E (\w+)\n\z//m;
+	$self->{sqlstate} = '08006' unless $self->alive;
+	$self->{err} =~ s/^\Q$MARK\E\n//m;
+	$self->{errors} = $self->{err};
+	Test::More::note("$self->{name}: $self->{errors}") if $self->{errors};
+
+	my $out = $self->{out};
+	$self->{out} = $self->{err} = '';
+	push @{ $self->{notifications} }, $1 // ''
+	  while $out =~ s/^Asynchronous\ notification\ "[^"]*"
+	  (?:\ with\ payload\ "(.*)")?
+	  \ received\ from\ server\ process\ with\ PID\ \d+\.\n//mx;
+	chomp $out;
+	return wantarray ? split(/\n/, $out) : $out;
+}
+
+# What psql wrote to stderr for the last query: errors, warnings, notices.
+sub errors { return $_[0]{errors}; }
+
+# The SQLSTATE of the last query's last error; '00000' if there was none,
+# '08006' if the connection was lost.
+sub sqlstate { return $_[0]{sqlstate}; }
+
+# Runs a query for its SQLSTATE: is($one->sqlstate_of('...'), 'LE001', '...')
+sub sqlstate_of
+{
+	my ($self, $sql, $timeout) = @_;
+
+	$self->query($sql, $timeout);
+	return $self->{sqlstate};
+}
+
+# The payloads of the notifications that came since the last call.
+sub notifications
+{
+	my ($self) = @_;
+
+	$self->query('');
+	return splice @{ $self->{notifications} };
+}
+
+# Whether the client's process and its connection are there, as far as the last
+# query told.
+sub alive { return $_[0]{alive}; }
+
+# Disconnects politely, after what is still running, and returns psql's exit
+# code (128 and the signal's number if one ended it).
+sub finish
+{
+	my ($self, $timeout) = @_;
+
+	$self->{in} .= "\\q\n" if $self->{alive};
+	$self->_wait($timeout, 'its end', sub { !$self->{alive} });
+	return $self->{exit};
+}
+
+# Sends a signal to the client's process, by default KILL: then it is gone when
+# this returns, as is its side of the connection.
+sub kill
+{
+	my ($self, $signal) = @_;
+
+	$signal //= 'KILL';
+	CORE::kill($signal, $self->{pid})
+	  or croak "$self->{name}: cannot send $signal to $self->{pid}: $!"
+	  if $self->{alive};
+	$self->_wait(undef, "its end after SIG$signal", sub { !$self->{alive} })
+	  if $signal =~ /^(SIG)?KILL$/;
+	return;
+}
+
+# Whether all output of the current query is there.
+sub _ended
+{
+	my ($self) = @_;
+
+	return !$self->{alive}
+	  || ( $self->{out} =~ /^\Q$MARK\E \w+\n\z/m
+		&& $self->{err} =~ /^\Q$MARK\E\n/m);
+}
+
+# Exchanges what can be exchanged with psql, waiting for it or not.
+sub _pump
+{
+	my ($self, $wait) = @_;
+
+	return unless $self->{alive};
+	eval {
+		local $SIG{PIPE} = 'IGNORE';
+		$wait ? $self->{run}->pump : $self->{run}->pump_nb;
+	};
+	unless ($self->{run}->pumpable)
+	{
+		$self->{alive} = 0;
+		eval { $self->{run}->finish };
+		my ($status) = $self->{run}->full_results;
+		$self->{exit} = $status & 127 ? 128 + ($status & 127) : $status >> 8;
+		delete $processes{ $self->{pid} };
+	}
+	return;
+}
+
+sub _wait
+{
+	my ($self, $timeout, $what, $condition) = @_;
+
+	$timeout //= $PostgreSQL::Test::Utils::timeout_default;
+	$self->{timer}->start($timeout);
+	until ($condition->())
+	{
+		croak "$self->{name}: timed out after $timeout s waiting for $what\n"
+		  . $self->{err}
+		  if $self->{timer}->is_expired;
+		$self->_pump(1);
+	}
+	$self->{timer}->reset;
+	return;
+}
+
+1;
