@@ -10,7 +10,6 @@
 #include "access/detoast.h"
 #include "access/htup_details.h"
 #include "api.h"
-#include "compat.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"

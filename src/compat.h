@@ -18,6 +18,12 @@
 #error "leader_election needs PostgreSQL 15 or later"
 #endif
 
+#if PG_VERSION_NUM >= 180000
+#define LE_NORETURN pg_noreturn
+#else
+#define LE_NORETURN pg_attribute_noreturn()
+#endif
+
 /* Does this session hold the lock, in exactly this mode? */
 static inline bool
 LeLockHeldByMe(const LOCKTAG *tag, LOCKMODE mode)

@@ -20,7 +20,6 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "compat.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "pgstat.h"

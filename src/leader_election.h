@@ -31,6 +31,8 @@
 
 #include "postgres.h"
 
+#include "access/htup.h"
+#include "compat.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "nodes/pg_list.h"
@@ -155,7 +157,7 @@ extern void le_scan(Oid table, Oid index, const char *election,
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
 extern void le_wait_as_lock_timeout(void);
-extern void le_busy(const char *election) pg_attribute_noreturn();
+LE_NORETURN extern void le_busy(const char *election);
 
 /* lease.c */
 typedef enum LeaseState

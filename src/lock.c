@@ -22,7 +22,6 @@
 
 #include "access/xact.h"
 #include "common/hashfn.h"
-#include "compat.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"

@@ -15,7 +15,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
-#include "compat.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/datetime.h"

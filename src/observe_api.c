@@ -14,7 +14,6 @@
 #include "access/xlog.h"
 #include "api.h"
 #include "catalog/pg_type.h"
-#include "compat.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"

@@ -23,7 +23,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "compat.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"

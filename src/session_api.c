@@ -19,7 +19,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "api.h"
-#include "compat.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"

@@ -20,7 +20,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "compat.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "pgstat.h"
