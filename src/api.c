@@ -9,11 +9,14 @@
 
 #include "access/detoast.h"
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "api.h"
+#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /*
@@ -83,6 +86,20 @@ le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 		elog(ERROR, "return type must be a row type");
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));
+}
+
+/*
+ * End the transaction of one poll and begin the next one's; context is where
+ * the polls allocate.  Whatever the session's default isolation is, the next
+ * one sees what is committed, holds no snapshot while it waits, and cannot
+ * fail to serialize.
+ */
+void
+le_commit_poll(MemoryContext context)
+{
+	SPI_commit();
+	XactIsoLevel = XACT_READ_COMMITTED;
+	MemoryContextReset(context);
 }
 
 /*

@@ -25,6 +25,7 @@ extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
+extern void le_commit_poll(MemoryContext context);
 extern void le_wait_between(int64 until, uint32 wait_event);
 extern void le_busy_begin(BusyContext *busy, const char *election);
 extern void le_busy_end(BusyContext *busy);

@@ -176,12 +176,11 @@ le_incarnation_read(void)
 }
 
 /*
- * Record an incarnation that was not seen before, starting a new epoch.
- * Returns true if it did.  To be called in a transaction of its own, before
- * any election lock; whoever cannot have the epoch lock leaves it to whoever
- * has it.
+ * Record an incarnation that was not seen before, starting a new epoch.  To
+ * be called in a transaction of its own, before any election lock; whoever
+ * cannot have the epoch lock leaves it to whoever has it.
  */
-bool
+void
 le_incarnation_settle(void)
 {
 	EpochScan	scan;
@@ -190,10 +189,10 @@ le_incarnation_settle(void)
 	Datum		values[4];
 
 	if (!le_epoch_lock())
-		return false;
+		return;
 	scan_epochs(&scan);
 	if (scan.inc->known)
-		return false;
+		return;
 
 	epoch = Max(scan.inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
 	values[0] = CStringGetTextDatum(scan.inc->name);
@@ -207,7 +206,6 @@ le_incarnation_settle(void)
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
 					epoch),
 			 errdetail("Nobody is elected before every lease that was granted elsewhere is over.")));
-	return true;
 }
 
 /*

@@ -338,7 +338,7 @@ Settled
 le_election_settle(const Store *store, const Election *election,
 				   int64 caller_session_id, const GiveUp *give_up)
 {
-	Settled		result = {false, false, false};
+	Settled		result = {false, false};
 	Incarnation *inc = le_incarnation_read();
 	TimestampTz at = GetCurrentTimestamp();
 	int64		now;
@@ -428,6 +428,5 @@ le_election_settle(const Store *store, const Election *election,
 		le_lease_vacate(lease, free_mono, now, at);
 	}
 	le_notify(store, &change, at);
-	result.changed = true;
 	return result;
 }

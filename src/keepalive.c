@@ -24,7 +24,7 @@
 #include "utils/timeout.h"
 
 #define SHORTEST_MS		3000	/* the kernel counts keepalives in seconds */
-#define BUSY_CHECK_MS	100		/* how often a busy backend looks at its socket */
+#define BUSY_CHECK_MS	200		/* how often a busy backend looks at its socket */
 #define PROBES			2
 
 typedef struct Setting

@@ -71,7 +71,7 @@ typedef struct Incarnation
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
-extern bool le_incarnation_settle(void);
+extern void le_incarnation_settle(void);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
@@ -314,7 +314,6 @@ typedef struct Settled
 {
 	bool		busy;			/* nothing was looked at */
 	bool		gave_up;		/* the GiveUp was carried out */
-	bool		changed;
 } Settled;
 
 extern Election *le_election_read(const Store *store, const char *name);

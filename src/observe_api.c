@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -278,6 +279,8 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	int64		give_up_at = PG_INT64_MAX;
 	int64		term;
 	char		leader[LE_NAME_MAX + 1];
+	MemoryContext context;
+	MemoryContext old;
 	Datum		values[2];
 
 	if (le_call_is_atomic(fcinfo))
@@ -294,6 +297,11 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	name = pstrdup(name);
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"leader_election look",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	le_commit_poll(context);
 
 	for (;;)
 	{
@@ -304,7 +312,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		ResetLatch(MyLatch);
 		pgstat_report_wait_start(event);
 		next = look(name, &term, leader);
-		SPI_commit();
+		le_commit_poll(context);
 		if (term != known_term || strcmp(leader, known_leader) != 0 ||
 			le_clock() >= give_up_at)
 			break;
@@ -314,6 +322,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 	}
 	pgstat_report_wait_end();
+	MemoryContextSwitchTo(old);
 	SPI_finish();
 
 	values[0] = Int64GetDatum(term);

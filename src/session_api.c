@@ -27,6 +27,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -365,7 +366,7 @@ poll_campaign(Standing *s)
 			le_clock() + (s->stands ? 0 : RETRY_US);
 
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
 	lease = read_lease(&store, s->election);
 	if (lease == NULL)
@@ -390,6 +391,8 @@ le_campaign(PG_FUNCTION_ARGS)
 {
 	static uint32 wait_event = 0;
 	Standing	s;
+	MemoryContext context;
+	MemoryContext old;
 	int64		give_up_at = PG_INT64_MAX;
 	int64		term = 0;
 
@@ -401,6 +404,11 @@ le_campaign(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(2))
 		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout", LE_LONGEST_TIMEOUT);
 	get_standing(fcinfo, 3, &s);
+	context = AllocSetContextCreate(CurrentMemoryContext,
+									"leader_election poll",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	le_commit_poll(context);
 
 	for (;;)
 	{
@@ -409,7 +417,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		ResetLatch(MyLatch);
 		next = poll_campaign(&s);
 		le_worker_ensure();
-		SPI_commit();
+		le_commit_poll(context);
 
 		/*
 		 * What counts is what has been committed, and that the lease is not
@@ -424,6 +432,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 	}
 
+	MemoryContextSwitchTo(old);
 	if (term != 0)
 		s.candidacy->campaigning = false;
 	else if (s.made)
@@ -549,7 +558,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	BusyContext busy;
 	Election   *election;
 	Candidacy  *c;
-	Settled		settled = {false, false, false};
+	Settled		settled = {false, false};
 
 	le_store_get(&store);
 	le_busy_begin(&busy, name);

@@ -41,7 +41,8 @@
 #define RETRY			(10 * MS)		/* after a table was locked */
 #define BUSY_PAUSE		(1 * MS)		/* after an election was busy, at first */
 #define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
-#define LONGEST_PAUSE	(60000 * MS)
+#define LONGEST_BUSY	(100 * MS)
+#define LONGEST_ERROR	(60000 * MS)
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define BATCH			1000
 
@@ -68,6 +69,7 @@ typedef struct Standing
 typedef struct Pass
 {
 	bool		installed;
+	bool		new_incarnation;
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to look again */
 	List	   *renew;			/* leases */
@@ -75,6 +77,13 @@ typedef struct Pass
 	List	   *settle;			/* names of elections */
 	List	   *candidates;
 } Pass;
+
+typedef enum Outcome
+{
+	DONE,
+	BUSY,						/* a lock was not free in time */
+	FAILED
+} Outcome;
 
 typedef void (*Work) (void *arg);
 
@@ -93,10 +102,10 @@ wake_launcher(int code, Datum arg)
  * Run work in a transaction of its own.  An error is logged and undone, and
  * ends nothing else.
  */
-static bool
+static Outcome
 in_transaction(Work work, void *arg, const char *activity)
 {
-	volatile bool done = false;
+	volatile Outcome result = DONE;
 
 	PG_TRY();
 	{
@@ -106,13 +115,12 @@ in_transaction(Work work, void *arg, const char *activity)
 		MemoryContextSwitchTo(pass_context);
 		work(arg);
 		CommitTransactionCommand();
-		done = true;
 	}
 	PG_CATCH();
 	{
 		HOLD_INTERRUPTS();
-		/* A lock that was not free in time is nothing to write home about. */
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ? BUSY : FAILED;
+		if (result == FAILED)
 			EmitErrorReport();
 		AbortCurrentTransaction();
 		FlushErrorState();
@@ -122,7 +130,7 @@ in_transaction(Work work, void *arg, const char *activity)
 	MemoryContextSwitchTo(pass_context);
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	return done;
+	return result;
 }
 
 /*
@@ -205,6 +213,7 @@ look(void *arg)
 		pass->next = now + PRUNE_EVERY;
 		pass->work = false;
 		inc = le_incarnation_read();
+		pass->new_incarnation = !inc->known;
 		pass->candidates = le_candidates_read(&store, NULL);
 		pass->work = pass->candidates != NIL;
 		standing = gather_standing(pass->candidates);
@@ -317,6 +326,25 @@ settle(void *arg)
 	le_owner_leave(&owner);
 }
 
+/*
+ * Note that an election could not be settled, and when to try again.
+ */
+static int64
+note_trouble(const char *election, Outcome result)
+{
+	bool		found;
+	Trouble    *trouble = hash_search(troubles, election, HASH_ENTER, &found);
+
+	if (!found)
+		trouble->pause = 0;
+	if (result == BUSY)
+		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
+	else
+		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE), LONGEST_ERROR);
+	trouble->retry_at = le_clock() + trouble->pause;
+	return trouble->retry_at;
+}
+
 static void
 settle_all(Pass *pass)
 {
@@ -325,21 +353,22 @@ settle_all(Pass *pass)
 	foreach(lc, pass->settle)
 	{
 		char	   *name = lfirst(lc);
-		int64		now = le_clock();
 		Trouble    *trouble = hash_search(troubles, name, HASH_FIND, NULL);
-		bool		found;
+		Outcome		result;
 
-		if (trouble != NULL && trouble->retry_at > now)
+		if (trouble != NULL && trouble->retry_at > le_clock())
+		{
 			pass->next = Min(pass->next, trouble->retry_at);
-		else if (in_transaction(settle, name, "electing"))
-			(void) hash_search(troubles, name, HASH_REMOVE, NULL);
+			continue;
+		}
+		result = in_transaction(settle, name, "electing");
+		if (result != DONE)
+			pass->next = Min(pass->next, note_trouble(name, result));
 		else
 		{
-			trouble = hash_search(troubles, name, HASH_ENTER, &found);
-			trouble->pause = found ? Min(trouble->pause * 2, LONGEST_PAUSE)
-				: BUSY_PAUSE;
-			trouble->retry_at = le_clock() + trouble->pause;
-			pass->next = Min(pass->next, trouble->retry_at);
+			(void) hash_search(troubles, name, HASH_REMOVE, NULL);
+			/* What it granted is to be renewed. */
+			pass->next = Min(pass->next, le_clock() + RETRY);
 		}
 	}
 }
@@ -391,12 +420,10 @@ settle_incarnation(void *arg)
 	Store		store;
 	OwnerContext owner;
 
-	if (!le_store_find(&store))
-		return;
+	le_store_get(&store);
 	le_owner_enter(&owner, store.owner);
-	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false) &&
-		!le_incarnation_read()->known)
-		(void) le_incarnation_settle();
+	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false))
+		le_incarnation_settle();
 	le_owner_leave(&owner);
 }
 
@@ -454,7 +481,7 @@ try_to_end(void)
 	bool		work = false;
 
 	le_worker_unlock();
-	if (!in_transaction(look_once_more, &work, "looking once more"))
+	if (in_transaction(look_once_more, &work, "looking once more") != DONE)
 		work = true;
 	return !work || !take_over();
 }
@@ -471,8 +498,13 @@ do_round(Pass *pass)
 	pass->installed = true;
 	pass->work = true;
 	pass->next = le_clock() + ERROR_PAUSE;
-	if (!in_transaction(look, pass, "looking") || !pass->installed)
+	if (in_transaction(look, pass, "looking") != DONE || !pass->installed)
 		return;
+	if (pass->new_incarnation)
+	{
+		(void) in_transaction(settle_incarnation, NULL, "starting an epoch");
+		pass->next = Min(pass->next, le_clock() + ERROR_PAUSE);
+	}
 	if (pass->renew_due)
 	{
 		for (int from = 0; from < list_length(pass->renew); from += BATCH)
@@ -487,8 +519,6 @@ do_round(Pass *pass)
 		pass->next = le_clock();
 	}
 	settle_all(pass);
-	if (pass->settle != NIL)
-		pass->next = Min(pass->next, le_clock() + RETRY);
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
@@ -584,7 +614,6 @@ leader_election_worker_main(Datum arg)
 
 		MemoryContextReset(pass_context);
 		MemoryContextSwitchTo(pass_context);
-		(void) in_transaction(settle_incarnation, NULL, "looking");
 		do_round(&pass);
 		if (!pass.installed)
 			break;
