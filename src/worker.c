@@ -50,10 +50,10 @@
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
 #define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 3 / 4)
 
-/* An election that could not be settled, and when to try again */
+/* What could not be done, and when to try again */
 typedef struct Trouble
 {
-	char		election[LE_NAME_MAX + 1];	/* hash key */
+	char		key[LE_NAME_MAX + 1];	/* hash key: an election, or "" */
 	int64		pause;
 	int64		retry_at;
 } Trouble;
@@ -77,6 +77,13 @@ typedef struct Pass
 	List	   *settle;			/* names of elections */
 	List	   *candidates;
 } Pass;
+
+/* Leases to be renewed together */
+typedef struct Batch
+{
+	List	   *leases;
+	bool		complete;		/* all of them were */
+} Batch;
 
 typedef enum Outcome
 {
@@ -272,12 +279,13 @@ look(void *arg)
 static void
 renew(void *arg)
 {
-	List	   *leases = arg;
+	Batch	   *batch = arg;
+	int			n = list_length(batch->leases);
 	int64		t0 = le_clock();
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
 	OwnerContext owner;
-	int64	   *durations = palloc(list_length(leases) * sizeof(int64));
+	int64	   *durations = palloc(n * sizeof(int64));
 	bool		configured;
 
 	le_store_get(&store);
@@ -288,17 +296,40 @@ renew(void *arg)
 		return;
 	}
 	configured = le_store_lock(&store, LE_TABLE_ELECTION, AccessShareLock, false);
-	for (int i = 0; i < list_length(leases); i++)
+	for (int i = 0; i < n; i++)
 	{
-		Lease	   *lease = list_nth(leases, i);
+		Lease	   *lease = list_nth(batch->leases, i);
 		Election   *election = NULL;
 
 		if (configured)
 			election = le_election_read(&store, lease->election);
 		durations[i] = election != NULL ? election->lease_duration : lease->duration;
 	}
-	(void) le_lease_renew(leases, durations, t0, at);
+	batch->complete = le_lease_renew(batch->leases, durations, t0, at) == n;
 	le_owner_leave(&owner);
+}
+
+/*
+ * Renew all that is due, and look again at once: how long they last now is to
+ * be read.  Rows that somebody has locked are tried again soon.
+ */
+static void
+renew_all(Pass *pass)
+{
+	int64		pause = 0;
+
+	for (int from = 0; from < list_length(pass->renew); from += BATCH)
+	{
+		Batch		batch = {NIL, false};
+
+		for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
+			batch.leases = lappend(batch.leases, list_nth(pass->renew, i));
+		if (in_transaction(renew, &batch, "renewing leases") == FAILED)
+			pause = Max(pause, ERROR_PAUSE);
+		else if (!batch.complete)
+			pause = Max(pause, RETRY);
+	}
+	pass->next = Min(pass->next, le_clock() + pause);
 }
 
 /*
@@ -327,50 +358,39 @@ settle(void *arg)
 }
 
 /*
- * Note that an election could not be settled, and when to try again.
+ * Try something that may fail again and again, with a growing pause in
+ * between.  key says what it is: an election, or "".
  */
-static int64
-note_trouble(const char *election, Outcome result)
+static void
+attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 {
-	bool		found;
-	Trouble    *trouble = hash_search(troubles, election, HASH_ENTER, &found);
+	Trouble    *trouble = hash_search(troubles, key, HASH_FIND, NULL);
+	Outcome		outcome;
 
-	if (!found)
+	if (trouble != NULL && trouble->retry_at > le_clock())
+	{
+		pass->next = Min(pass->next, trouble->retry_at);
+		return;
+	}
+	outcome = in_transaction(work, arg, activity);
+	if (outcome == DONE)
+	{
+		(void) hash_search(troubles, key, HASH_REMOVE, NULL);
+		/* What it has changed is to be looked at. */
+		pass->next = Min(pass->next, le_clock() + RETRY);
+		return;
+	}
+	if (trouble == NULL)
+	{
+		trouble = hash_search(troubles, key, HASH_ENTER, NULL);
 		trouble->pause = 0;
-	if (result == BUSY)
+	}
+	if (outcome == BUSY)
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
 		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE), LONGEST_ERROR);
 	trouble->retry_at = le_clock() + trouble->pause;
-	return trouble->retry_at;
-}
-
-static void
-settle_all(Pass *pass)
-{
-	ListCell   *lc;
-
-	foreach(lc, pass->settle)
-	{
-		char	   *name = lfirst(lc);
-		Trouble    *trouble = hash_search(troubles, name, HASH_FIND, NULL);
-		Outcome		result;
-
-		if (trouble != NULL && trouble->retry_at > le_clock())
-		{
-			pass->next = Min(pass->next, trouble->retry_at);
-			continue;
-		}
-		result = in_transaction(settle, name, "electing");
-		if (result != DONE)
-			pass->next = Min(pass->next, note_trouble(name, result));
-		else
-		{
-			(void) hash_search(troubles, name, HASH_REMOVE, NULL);
-			/* What it granted is to be renewed. */
-			pass->next = Min(pass->next, le_clock() + RETRY);
-		}
-	}
+	pass->next = Min(pass->next, trouble->retry_at);
 }
 
 static void
@@ -487,12 +507,13 @@ try_to_end(void)
 }
 
 /*
- * One round: look, do what is due.  Returns when to look again.
+ * One round: look, and do what is due.
  */
 static void
 do_round(Pass *pass)
 {
 	static int64 pruned_history_at = 0;
+	ListCell   *lc;
 
 	memset(pass, 0, sizeof(Pass));
 	pass->installed = true;
@@ -501,24 +522,11 @@ do_round(Pass *pass)
 	if (in_transaction(look, pass, "looking") != DONE || !pass->installed)
 		return;
 	if (pass->new_incarnation)
-	{
-		(void) in_transaction(settle_incarnation, NULL, "starting an epoch");
-		pass->next = Min(pass->next, le_clock() + ERROR_PAUSE);
-	}
+		attempt(pass, "", settle_incarnation, NULL, "starting an epoch");
 	if (pass->renew_due)
-	{
-		for (int from = 0; from < list_length(pass->renew); from += BATCH)
-		{
-			List	   *batch = NIL;
-
-			for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
-				batch = lappend(batch, list_nth(pass->renew, i));
-			(void) in_transaction(renew, batch, "renewing leases");
-		}
-		/* How long they last now is to be read. */
-		pass->next = le_clock();
-	}
-	settle_all(pass);
+		renew_all(pass);
+	foreach(lc, pass->settle)
+		attempt(pass, lfirst(lc), settle, lfirst(lc), "electing");
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
