@@ -10,7 +10,23 @@ DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql
 DOCS := $(wildcard doc/*.md)
 
 MODULE_big = leader_election
-OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+OBJS = \
+	src/api.o \
+	src/candidate.o \
+	src/clock.o \
+	src/election.o \
+	src/keepalive.o \
+	src/launcher.o \
+	src/leader_election.o \
+	src/lease.o \
+	src/lock.o \
+	src/notify.o \
+	src/observe_api.o \
+	src/session.o \
+	src/session_api.o \
+	src/store.o \
+	src/strategy.o \
+	src/worker.o
 PG_CPPFLAGS = -I$(srcdir)/src
 
 # Expected output of both is in expected/.
