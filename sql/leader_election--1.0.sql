@@ -280,13 +280,48 @@ VALUES (leader_election.incarnation(), pg_catalog.clock_timestamp(),
 -- observe; standing needs EXECUTE as well.
 --
 
+-- Whatever ALTER DEFAULT PRIVILEGES has given away is taken back first:
+-- whoever could write these tables, or hang a trigger on them, could act as
+-- their owner.
+DO $$
+DECLARE
+	given record;
+BEGIN
+	FOR given IN
+		SELECT DISTINCT o.kind, o.name,
+			CASE a.grantee WHEN 0 THEN 'PUBLIC'
+				ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END AS grantee
+		FROM (
+			SELECT 'SCHEMA' AS kind, 'leader_election' AS name,
+				n.nspacl AS acl, n.nspowner AS owner
+			FROM pg_catalog.pg_namespace n
+			WHERE n.nspname = 'leader_election'
+			UNION ALL
+			SELECT 'TABLE', c.oid::pg_catalog.regclass::text, c.relacl, c.relowner
+			FROM pg_catalog.pg_class c
+			WHERE c.relnamespace = 'leader_election'::pg_catalog.regnamespace
+				AND c.relkind IN ('r', 'v')
+			UNION ALL
+			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text,
+				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner
+			FROM pg_catalog.pg_proc p
+			WHERE p.pronamespace = 'leader_election'::pg_catalog.regnamespace
+		) o, LATERAL pg_catalog.aclexplode(o.acl) a
+		WHERE a.grantee <> o.owner
+	LOOP
+		EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s',
+			given.kind, given.name, given.grantee);
+	END LOOP;
+END
+$$;
+
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election TO PUBLIC;
-
-REVOKE EXECUTE ON FUNCTION leader_election.join(text, text, integer, bigint, jsonb, boolean) FROM PUBLIC;
-REVOKE EXECUTE ON PROCEDURE leader_election.campaign(text, text, interval, integer, bigint, jsonb, boolean, bigint) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION leader_election.renew(text) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION leader_election.resign(text, interval) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION leader_election.leave(text) FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION leader_election.leave_all() FROM PUBLIC;
-REVOKE EXECUTE ON FUNCTION leader_election.transfer(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.monotonic_clock() TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;

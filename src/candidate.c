@@ -50,7 +50,6 @@ read_candidate(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 	c->election = TextDatumGetCString(values[CANDIDATE_ELECTION]);
 	c->candidate = TextDatumGetCString(values[CANDIDATE_CANDIDATE]);
 	c->kind = TextDatumGetCString(values[CANDIDATE_KIND]);
-	c->role = pstrdup(NameStr(*DatumGetName(values[CANDIDATE_ROLE])));
 	c->rank = DatumGetInt32(values[CANDIDATE_RANK]);
 	c->progress = DatumGetInt64(values[CANDIDATE_PROGRESS]);
 	if (!nulls[CANDIDATE_METADATA])
@@ -107,16 +106,24 @@ le_candidate_alive(const Candidate *candidate)
 	return le_session_alive(candidate->session_id);
 }
 
-/* Does the profile say anything that the row does not say already? */
+/*
+ * Does the profile say anything that the row does not say already?
+ */
 static bool
 profile_differs(const Profile *profile, const Candidate *c)
 {
-	return (profile->rank != NULL && *profile->rank != c->rank) ||
+	bool		differs;
+
+	/* A procedure has no snapshot of its own to fetch long metadata with. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	differs = (profile->rank != NULL && *profile->rank != c->rank) ||
 		(profile->progress != NULL && *profile->progress != c->progress) ||
 		(profile->auto_renew != NULL && *profile->auto_renew != c->auto_renew) ||
 		(profile->metadata != NULL &&
 		 (c->metadata == 0 ||
 		  !datum_image_eq(*profile->metadata, c->metadata, false, -1)));
+	PopActiveSnapshot();
+	return differs;
 }
 
 /*
@@ -191,16 +198,32 @@ le_candidate_stand(const Store *store, const char *election, const char *name,
  * False: its row is locked or gone.
  */
 bool
-le_candidate_sit_out(const char *election, const char *name, int64 term,
-					 int64 place)
+le_candidate_sit_out(const char *election, const char *name,
+					 int64 session_id, int64 term, int64 place)
 {
-	Datum		values[4];
+	Datum		values[5];
 
 	values[0] = CStringGetTextDatum(election);
 	values[1] = CStringGetTextDatum(name);
-	values[2] = Int64GetDatum(term);
-	values[3] = Int64GetDatum(place);
+	values[2] = Int64GetDatum(session_id);
+	values[3] = Int64GetDatum(term);
+	values[4] = Int64GetDatum(place);
 	return le_execute(LE_SIT_OUT, values, NULL) == 1;
+}
+
+/*
+ * Keep the row of a candidacy as it is until the transaction ends.  False: it
+ * is locked or gone.
+ */
+bool
+le_candidate_lock(const Candidate *candidate)
+{
+	Datum		values[3];
+
+	values[0] = CStringGetTextDatum(candidate->election);
+	values[1] = CStringGetTextDatum(candidate->candidate);
+	values[2] = Int64GetDatum(candidate->session_id);
+	return le_execute(LE_LOCK_CANDIDATE, values, NULL) == 1;
 }
 
 /*

@@ -213,11 +213,12 @@ le_election_order(const Store *store, const Election *election,
 
 /*
  * Who is next, NULL if nobody.  Whoever sits out is passed over, but may
- * elect itself by its own call if there is nobody else.
+ * elect itself by its own call if there is nobody else.  The same goes for
+ * the holder that steps down just now (0: none does).
  */
 static Candidate *
 choose(const Store *store, const Election *election, const Lease *lease,
-	   int64 caller_session_id)
+	   int64 caller_session_id, int64 steps_down)
 {
 	Candidate  *winner = NULL;
 	int			live = 0;
@@ -226,14 +227,16 @@ choose(const Store *store, const Election *election, const Lease *lease,
 	foreach(lc, le_election_order(store, election, lease))
 	{
 		Candidate  *c = lfirst(lc);
+		bool		passed_over = c->session_id == steps_down ||
+			le_election_passes_over(c, lease);
 
 		if (winner != NULL && live >= election->quorum)
 			break;
 		if (!le_candidate_alive(c))
 			continue;
 		live++;
-		if (winner == NULL && (!le_election_passes_over(c, lease) ||
-							   c->session_id == caller_session_id))
+		if (winner == NULL &&
+			(!passed_over || c->session_id == caller_session_id))
 			winner = c;
 	}
 	return live >= election->quorum ? winner : NULL;
@@ -305,24 +308,65 @@ lock_history(const Lease *lease)
 }
 
 /*
- * Pass the holder over, if its leadership ends in a way that asks for it.
- * Returns false if its row is locked by somebody else.
+ * Is the holder to be passed over, once its leadership has ended?  A leader
+ * that was to renew its lease itself and did not may be hung: electing it
+ * again at once would elect nobody else, ever.
  */
 static bool
-demote(const Lease *lease, LeaseState state, const GiveUp *give_up, int64 now)
+steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
 {
-	if (give_up != NULL && give_up->sits_out)
-		return le_candidate_sit_out(lease->election, lease->leader,
-									lease->term, now);
+	if (give_up != NULL)
+		return give_up->sits_out;
+	return state == LEASE_EXPIRED && !lease->auto_renew;
+}
 
-	/*
-	 * A leader that was to renew its lease itself and did not may be hung:
-	 * electing it again at once would elect nobody else, ever.
-	 */
-	if (state == LEASE_EXPIRED && !lease->auto_renew)
-		(void) le_candidate_sit_out(lease->election, lease->leader,
-									lease->term, now);
-	return true;
+static Lease *
+read_lease(const Store *store, const Election *election)
+{
+	Lease	   *lease;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	lease = le_lease_read(store, election->name, GetActiveSnapshot());
+	PopActiveSnapshot();
+	return lease;
+}
+
+/*
+ * Write the end of a term and, unless winner is NULL, the beginning of the
+ * next one, and tell everybody.
+ */
+static void
+write_change(const Store *store, const Election *election, const Lease *lease,
+			 const Incarnation *inc, const char *reason, const char *detail,
+			 const Candidate *winner, int64 free_mono, int64 now)
+{
+	TimestampTz at = GetCurrentTimestamp();
+	Change		change;
+
+	memset(&change, 0, sizeof(change));
+	change.election = election->name;
+	change.channel = election->channel;
+	change.term = lease->term;
+	change.previous = lease->leader;
+	change.reason = reason;
+	if (lease->leader != NULL)
+		end_history(lease, reason, detail, at);
+	if (winner != NULL)
+	{
+		change.event = "elected";
+		change.term = le_next_term(lease->term, inc);
+		change.leader = winner->candidate;
+		change.winner_pid = winner->backend_pid;
+		le_lease_grant(lease, winner->candidate, winner->session_id,
+					   change.term, election->lease_duration, now, at,
+					   inc->name);
+	}
+	else
+	{
+		change.event = "vacated";
+		le_lease_vacate(lease, free_mono, now, at, inc->name);
+	}
+	le_notify(store, &change, at);
 }
 
 /*
@@ -338,27 +382,23 @@ Settled
 le_election_settle(const Store *store, const Election *election,
 				   int64 caller_session_id, const GiveUp *give_up)
 {
-	Settled		result = {false, false};
+	Settled		result = {true, false, false};
 	Incarnation *inc = le_incarnation_read();
-	TimestampTz at = GetCurrentTimestamp();
+	Lease	   *lease = read_lease(store, election);
+	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
+	Candidate  *winner = NULL;
 	int64		now;
 	int64		grace;
 	int64		free_mono;
-	Lease	   *lease;
-	LeaseState	state;
-	Candidate  *winner = NULL;
-	const char *reason = NULL;
-	Change		change;
+	int64		passed_over;
 
-	if (!le_lease_lock(election->name))
+	/* Against renewals; a vacant lease has none, and costs no write. */
+	if (state != LEASE_VACANT)
 	{
-		result.busy = true;
-		return result;
+		if (!le_lease_lock(election->name))
+			return result;
+		lease = read_lease(store, election);
 	}
-	PushActiveSnapshot(GetLatestSnapshot());
-	lease = le_lease_read(store, election->name, GetActiveSnapshot());
-	PopActiveSnapshot();
-
 	now = le_clock();
 	state = le_lease_state(lease, inc->name, now);
 	grace = le_election_grace_mono(election, lease, inc);
@@ -366,6 +406,7 @@ le_election_settle(const Store *store, const Election *election,
 							give_up->session_id != lease->session_id))
 		give_up = NULL;			/* it is not the holder */
 
+	result.busy = false;
 	if (state == LEASE_LED && give_up == NULL)
 		return result;
 	if (state == LEASE_FOREIGN && grace > now)
@@ -373,60 +414,36 @@ le_election_settle(const Store *store, const Election *election,
 	if (state == LEASE_LED && give_up->to_candidate != NULL && grace > now)
 		le_busy(election->name);
 
-	/* End the old term ... */
-	free_mono = le_lease_free_mono(lease, inc);
-	if (state == LEASE_LED)
-	{
-		reason = give_up->reason;
-		if (give_up->hold > 0)
-			free_mono = lease->acquired_mono + give_up->hold;
-	}
-	else if (state != LEASE_VACANT)
-	{
-		reason = reason_of(state);
+	/* When may somebody follow, and who? */
+	if (state == LEASE_VACANT)
+		free_mono = le_lease_free_mono(lease, inc);
+	else if (state == LEASE_LED)
+		free_mono = give_up->hold > 0 ? lease->acquired_mono + give_up->hold : 0;
+	else
 		free_mono = now + election->takeover_delay;
-	}
-	if (state != LEASE_VACANT)
-	{
-		if (!lock_history(lease) || !demote(lease, state, give_up, now))
-		{
-			result.busy = true;
-			return result;
-		}
-		end_history(lease, reason,
-					state == LEASE_LED ? give_up->detail : NULL, at);
-		result.gave_up = state == LEASE_LED;
-	}
-
-	/* ... and grant the next one. */
-	if (result.gave_up && give_up->to_candidate != NULL)
+	passed_over = steps_down(lease, state, give_up) ? lease->session_id : 0;
+	if (state == LEASE_LED && give_up->to_candidate != NULL)
 		winner = choose_named(store, election, give_up->to_candidate);
 	else if (Max(free_mono, grace) <= now)
-		winner = choose(store, election, lease, caller_session_id);
+		winner = choose(store, election, lease, caller_session_id, passed_over);
 	if (winner == NULL && state == LEASE_VACANT)
 		return result;
 
-	memset(&change, 0, sizeof(change));
-	change.election = election->name;
-	change.channel = election->channel;
-	change.term = lease->term;
-	change.previous = lease->leader;
-	change.reason = reason;
-	if (winner != NULL)
-	{
-		change.event = "elected";
-		change.term = le_next_term(lease->term, inc);
-		change.leader = winner->candidate;
-		change.winner_pid = winner->backend_pid;
-		le_lease_grant(lease, winner->candidate, winner->session_id,
-					   change.term, election->lease_duration, now, at,
-					   inc->name);
-	}
-	else
-	{
-		change.event = "vacated";
-		le_lease_vacate(lease, free_mono, now, at);
-	}
-	le_notify(store, &change, at);
+	/* Every row that will be written, or read in writing, is ours first. */
+	result.busy = (state == LEASE_VACANT && !le_lease_lock(election->name)) ||
+		(state != LEASE_VACANT && !lock_history(lease)) ||
+		(winner != NULL && !le_candidate_lock(winner));
+	if (result.busy)
+		return result;
+	if (passed_over != 0)
+		(void) le_candidate_sit_out(lease->election, lease->leader,
+									lease->session_id, lease->term, now);
+
+	write_change(store, election, lease, inc,
+				 state == LEASE_LED ? give_up->reason : reason_of(state),
+				 state == LEASE_LED ? give_up->detail : NULL,
+				 winner, free_mono, now);
+	result.changed = true;
+	result.gave_up = state == LEASE_LED;
 	return result;
 }

@@ -10,8 +10,8 @@
  * so that the session of a dead peer ends within a lease (3 s at least), and
  * so that one lost probe ends nothing.
  *
- * Invariant: a setting is put back only if it still has the value that it was
- * given here.
+ * Invariant: what the session sets itself stays, then and afterwards; only the
+ * value that RESET would give is replaced, and put back in the end.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,8 +32,7 @@ typedef struct Setting
 	const char *name;
 	int		   *variable;
 	bool		is_ours;
-	int			saved;
-	int			ours;
+	int			reset_value;	/* what it was before */
 } Setting;
 
 static Setting settings[] = {
@@ -50,8 +49,8 @@ assign(Setting *setting, int value)
 	char		text[32];
 
 	/*
-	 * PGC_S_OVERRIDE is not transactional, and RESET ALL leaves it alone.
-	 * What the platform or the kind of socket does not have is not an error.
+	 * PGC_S_OVERRIDE is not transactional, gives way to what the session has
+	 * SET, and becomes what RESET gives, so that RESET ALL leaves it alone. What the platform or the kind of socket does not have is not an error.
 	 */
 	snprintf(text, sizeof(text), "%d", value);
 	(void) set_config_option(setting->name, text, PGC_USERSET, PGC_S_OVERRIDE,
@@ -80,11 +79,12 @@ le_keepalive_tighten(int64 lease_duration)
 
 		if (now > 0 && now <= wanted[i])
 			continue;
-		if (!s->is_ours || now != s->ours)
-			s->saved = now;
+		if (!s->is_ours)
+			s->reset_value = atoi(GetConfigOptionResetString(s->name));
 		assign(s, wanted[i]);
-		s->ours = wanted[i];
-		s->is_ours = *s->variable == s->ours;
+		s->is_ours = *s->variable == wanted[i];
+		if (!s->is_ours)
+			assign(s, s->reset_value);
 	}
 
 	/* The server arms this one only when a command begins: this one has. */
@@ -104,8 +104,8 @@ le_keepalive_restore(void)
 	{
 		Setting    *s = &settings[i];
 
-		if (s->is_ours && *s->variable == s->ours)
-			assign(s, s->saved);
+		if (s->is_ours)
+			assign(s, s->reset_value);
 		s->is_ours = false;
 	}
 }

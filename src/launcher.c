@@ -6,9 +6,9 @@
  *		server (and from a promotion) on, and again at once after one was
  *		terminated.
  *
- * It goes through the databases once, and again whenever a worker wakes it as
- * it is terminated.  A worker that finds nothing to do ends by itself, so that
- * the launcher needs to know nothing of the extension.
+ * It goes through the databases once, and again whenever a worker that had
+ * work wakes it as it is terminated.  A worker that finds nothing to do ends by
+ * itself, so that the launcher needs to know nothing of the extension.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,13 +34,18 @@
 #define SETTLE_TRIES		50	/* how long one worker is waited for ... */
 #define SETTLE_MS			20	/* ... and how often it is looked at */
 #define NO_SLOT_RETRY_MS	10000
+#define PAUSE_MS			1000	/* between two rounds, at least */
 
+/*
+ * Sleep until the time is over (0: never is) or, if wakeable, until somebody
+ * wakes us.
+ */
 static void
-nap(long ms)
+nap(long ms, bool wakeable)
 {
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-					 (ms > 0 ? WL_TIMEOUT : 0), ms,
-					 LeWaitEvent("LeaderElectionLauncher", 0x4C4C));
+	(void) WaitLatch(MyLatch, WL_EXIT_ON_PM_DEATH |
+					 (wakeable ? WL_LATCH_SET : 0) | (ms > 0 ? WL_TIMEOUT : 0),
+					 ms, LeWaitEvent("LeaderElectionLauncher", 0x4C4C));
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
@@ -103,9 +108,7 @@ start_workers(MemoryContext context)
 		{
 			if (GetBackgroundWorkerPid(handle, &pid) == BGWH_STOPPED)
 				break;
-			(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 SETTLE_MS, PG_WAIT_EXTENSION);
-			CHECK_FOR_INTERRUPTS();
+			nap(SETTLE_MS, false);
 		}
 	}
 	return true;
@@ -126,6 +129,7 @@ leader_election_launcher_main(Datum arg)
 	for (;;)
 	{
 		bool		started;
+		int64		round_at = le_clock();
 
 		ResetLatch(MyLatch);
 		MemoryContextReset(context);
@@ -134,7 +138,8 @@ leader_election_launcher_main(Datum arg)
 			ereport(LOG,
 					(errmsg("leader_election: no free background worker slot"),
 					 errhint("Consider increasing \"max_worker_processes\".")));
-		nap(started ? 0 : NO_SLOT_RETRY_MS);
+		nap(started ? 0 : NO_SLOT_RETRY_MS, true);
+		nap(Max(PAUSE_MS - (le_clock() - round_at) / 1000, 1), false);
 	}
 }
 

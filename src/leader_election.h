@@ -131,6 +131,7 @@ typedef enum Statement
 	LE_INSERT_CANDIDATE,
 	LE_UPDATE_CANDIDATE,
 	LE_SIT_OUT,
+	LE_LOCK_CANDIDATE,
 	LE_DELETE_CANDIDATE,
 	LE_PRUNE_CANDIDATES,
 	LE_BEGIN_HISTORY,
@@ -203,7 +204,7 @@ extern void le_lease_grant(const Lease *lease, const char *candidate,
 						   int64 session_id, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const char *incarnation);
 extern void le_lease_vacate(const Lease *lease, int64 free_mono, int64 now,
-							TimestampTz at);
+							TimestampTz at, const char *incarnation);
 extern uint64 le_lease_renew(List *leases, const int64 *durations, int64 t0,
 							 TimestampTz at);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
@@ -214,7 +215,6 @@ typedef struct Candidate
 	char	   *election;
 	char	   *candidate;
 	char	   *kind;
-	char	   *role;
 	int			rank;
 	int64		progress;
 	Datum		metadata;		/* 0: none */
@@ -251,7 +251,8 @@ extern StandResult le_candidate_stand(const Store *store,
 									  const char *role,
 									  const Profile *profile);
 extern bool le_candidate_sit_out(const char *election, const char *name,
-								 int64 term, int64 place);
+								 int64 session_id, int64 term, int64 place);
+extern bool le_candidate_lock(const Candidate *candidate);
 extern bool le_candidate_withdraw(const char *election, const char *name,
 								  int64 session_id);
 extern uint64 le_candidates_prune(List *candidates);
@@ -282,6 +283,7 @@ typedef struct Change
 extern void le_notify(const Store *store, const Change *change, TimestampTz at);
 extern void le_notify_durable(void);
 extern void le_notify_worker(void);
+extern void le_notify_wait_limit(int64 limit);
 extern void le_notify_pre_commit(void);
 extern void le_notify_commit(void);
 extern void le_notify_abort(void);
@@ -312,7 +314,8 @@ typedef struct GiveUp
 
 typedef struct Settled
 {
-	bool		busy;			/* nothing was looked at */
+	bool		busy;			/* some row was locked, nothing was done */
+	bool		changed;
 	bool		gave_up;		/* the GiveUp was carried out */
 } Settled;
 
@@ -341,7 +344,6 @@ typedef struct Candidacy
 	int64		session_id;
 	LOCKTAG		lock;
 	Oid			lease_oid;		/* which extension it belongs to */
-	int64		lease_duration;
 
 	/* what the running transaction did to it */
 	bool		made;
@@ -373,7 +375,7 @@ extern void le_keepalive_tighten(int64 lease_duration);
 extern void le_keepalive_restore(void);
 
 /* worker.c */
-extern void le_worker_ensure(void);
+extern void le_worker_ensure(bool urgent);
 extern bool le_worker_start(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
 extern PGDLLEXPORT void leader_election_worker_main(Datum arg);

@@ -157,7 +157,7 @@ le_lease_lock(const char *election)
 
 /*
  * Give the lease to a candidate, from t0 on, and write the term's row in the
- * history.  Under the election lock, with the row locked.
+ * history.  Under the election lock, with the rows of both locked.
  */
 void
 le_lease_grant(const Lease *lease, const char *candidate, int64 session_id,
@@ -177,23 +177,25 @@ le_lease_grant(const Lease *lease, const char *candidate, int64 session_id,
 	grant[7] = CStringGetTextDatum(incarnation);
 	if (le_execute(LE_GRANT_LEASE, grant, NULL) != 1 ||
 		le_execute(LE_BEGIN_HISTORY, begin, NULL) != 1)
-		le_busy(lease->election);	/* its candidacy was replaced just now */
+		elog(ERROR, "could not grant election \"%s\"", lease->election);
 }
 
 /*
  * Leave the seat empty, until free_mono at least (0: free at once).
  */
 void
-le_lease_vacate(const Lease *lease, int64 free_mono, int64 now, TimestampTz at)
+le_lease_vacate(const Lease *lease, int64 free_mono, int64 now, TimestampTz at,
+				const char *incarnation)
 {
 	bool		free = free_mono <= now;
-	Datum		values[4];
-	const char *nulls = free ? " nnn" : NULL;
+	Datum		values[5];
+	const char *nulls = free ? " nnn " : NULL;
 
 	values[0] = CStringGetTextDatum(lease->election);
 	values[1] = Int64GetDatum(free_mono);
 	values[2] = TimestampTzGetDatum(at);
 	values[3] = Int64GetDatum(free_mono - now);
+	values[4] = CStringGetTextDatum(incarnation);
 	if (le_execute(LE_VACATE_LEASE, values, nulls) != 1)
 		elog(ERROR, "could not vacate election \"%s\"", lease->election);
 }

@@ -189,8 +189,8 @@ le_worker_lock_is_free(void)
 }
 
 /*
- * Wake the background workers of a database (InvalidOid: those of none), ours
- * among them: a handful, and a spurious wake-up is harmless.  That needs no
+ * Wake the other background workers of a database (InvalidOid: those of none),
+ * ours among them: a handful, and a spurious wake-up is harmless.  That needs no
  * shared memory of our own.  It waits for nothing and cannot fail: backends
  * call it while they exit.
  */
@@ -201,8 +201,8 @@ le_wake_workers(Oid database)
 	{
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 
-		if (proc->pid != 0 && proc->databaseId == database &&
-			LeIsBackgroundWorker(proc))
+		if (proc->pid != 0 && proc != MyProc &&
+			proc->databaseId == database && LeIsBackgroundWorker(proc))
 			SetLatch(&proc->procLatch);
 	}
 }

@@ -17,6 +17,8 @@
 #include "commands/async.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -29,6 +31,9 @@ static List *log_lines = NIL;
 static List *winner_pids = NIL;
 static bool wake_worker = false;
 static bool must_be_durable = false;
+
+/* How long a commit may wait for its turn to notify, in milliseconds */
+static int	wait_limit_ms = LE_WAIT_LIMIT_MS;
 
 /*
  * The wait event of wait_for_change, by which its backends are found.
@@ -100,6 +105,7 @@ le_notify(const Store *store, const Change *change, TimestampTz at)
 
 	initStringInfo(&payload);
 	append_payload(&payload, change, at);
+	(void) le_observer_wait_event();	/* not for the first time at commit */
 	Async_Notify(change->channel != NULL ? change->channel : LE_CHANNEL,
 				 payload.data);
 	CacheInvalidateRelcacheByRelid(store->change);
@@ -127,13 +133,41 @@ le_notify_worker(void)
 	wake_worker = true;
 }
 
+/*
+ * How long commits of this process may wait for their turn to notify, in
+ * microseconds, instead of what functions may.
+ */
+void
+le_notify_wait_limit(int64 limit)
+{
+	wait_limit_ms = Max(limit / 1000, 1);
+}
+
+static void
+set_until_commit(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * The last moment at which settings can be made for the commit, and nobody can
+ * undo them.  All commits that notify wait for each other, on a lock of the
+ * server's, while we hold the election lock.
+ */
 void
 le_notify_pre_commit(void)
 {
+	char		value[32];
+
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		(void) set_config_option("synchronous_commit", "on", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0,
-								 false);
+		set_until_commit("synchronous_commit", "on");
+	if (log_lines != NIL &&
+		(IsBackgroundWorker || LockTimeout == 0 || LockTimeout > wait_limit_ms))
+	{
+		snprintf(value, sizeof(value), "%d", wait_limit_ms);
+		set_until_commit("lock_timeout", value);
+	}
 }
 
 static void

@@ -23,6 +23,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 PG_FUNCTION_INFO_V1(le_leader);
 PG_FUNCTION_INFO_V1(le_observe);
@@ -34,6 +35,7 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 
 /* On a standby nobody sends wake-ups. */
 #define STANDBY_LOOK_US	INT64CONST(100000)
+#define HIDDEN_LOOK_US	INT64CONST(10000)
 
 static Lease *
 read_lease(const Store *store, const char *election)
@@ -318,11 +320,15 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 			break;
 		next = Min(next, le_clock() + (RecoveryInProgress() ? STANDBY_LOOK_US
 									   : LOOK_US));
+		/* Another wait in between has hidden us from whoever changes it. */
+		if (*my_wait_event_info != event)
+			next = Min(next, le_clock() + HIDDEN_LOOK_US);
 		le_wait_between(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);
+	SPI_commit();				/* back to the caller's isolation level */
 	SPI_finish();
 
 	values[0] = Int64GetDatum(term);

@@ -217,9 +217,10 @@ le_session_owns(const Candidacy *candidacy)
  * read without a wait.
  */
 static bool
-read_view(Candidacy *c, int64 now)
+read_view(Candidacy *c)
 {
 	uint64		read_generation = generation;
+	int64		now;
 	Store		store;
 	Lease	   *lease;
 	MemoryContext context;
@@ -251,6 +252,8 @@ read_view(Candidacy *c, int64 now)
 	lease = le_lease_read(&store, c->election, GetActiveSnapshot());
 	PopActiveSnapshot();
 
+	/* Not before: a renewal may have been granted since. */
+	now = le_clock();
 	c->term = 0;
 	if (lease != NULL && lease->leader != NULL &&
 		lease->session_id == c->session_id &&
@@ -289,7 +292,7 @@ le_session_term(Candidacy *c)
 	{
 		bool		stale = c->generation != generation;
 
-		if (!read_view(c, now) && stale)
+		if (!read_view(c) && stale)
 			return 0;
 		now = le_clock();
 	}

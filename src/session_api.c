@@ -343,7 +343,7 @@ le_join(PG_FUNCTION_ARGS)
 	le_busy_begin(&busy, s.election);
 	term = stand(&s, true);
 	le_busy_end(&busy);
-	le_worker_ensure();
+	le_worker_ensure(true);
 	if (term == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
@@ -368,7 +368,8 @@ poll_campaign(Standing *s)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
-	lease = read_lease(&store, s->election);
+	lease = store.lease == s->candidacy->lease_oid ?
+		read_lease(&store, s->election) : NULL;
 	if (lease == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
@@ -395,6 +396,7 @@ le_campaign(PG_FUNCTION_ARGS)
 	MemoryContext old;
 	int64		give_up_at = PG_INT64_MAX;
 	int64		term = 0;
+	bool		first = true;
 
 	check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
@@ -416,7 +418,8 @@ le_campaign(PG_FUNCTION_ARGS)
 
 		ResetLatch(MyLatch);
 		next = poll_campaign(&s);
-		le_worker_ensure();
+		le_worker_ensure(first);
+		first = false;
 		le_commit_poll(context);
 
 		/*
@@ -427,12 +430,14 @@ le_campaign(PG_FUNCTION_ARGS)
 			break;
 		if (le_clock() >= give_up_at)
 			break;
-		if (next != 0)
-			le_wait_between(Min(next, give_up_at), wait_event);
+		if (next == 0)
+			next = le_clock() + RETRY_US;	/* it could not be read at once */
+		le_wait_between(Min(next, give_up_at), wait_event);
 		CHECK_FOR_INTERRUPTS();
 	}
 
 	MemoryContextSwitchTo(old);
+	SPI_commit();				/* back to the caller's isolation level */
 	if (term != 0)
 		s.candidacy->campaigning = false;
 	else if (s.made)
@@ -512,6 +517,9 @@ le_renew(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
+	c = find_candidacy(&store, name);
+	if (c != NULL)
+		check_owner(c);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
 	le_owner_enter(&owner, store.owner);
@@ -519,7 +527,6 @@ le_renew(PG_FUNCTION_ARGS)
 						 RowExclusiveLock, true);
 	election = le_election_get(&store, name);
 	duration = election->lease_duration;
-	c = find_candidacy(&store, name);
 	for (;;)
 	{
 		lease = c != NULL ? read_lease(&store, name) : NULL;
@@ -528,10 +535,6 @@ le_renew(PG_FUNCTION_ARGS)
 			lease = NULL;
 			break;
 		}
-		SetUserIdAndSecContext(owner.userid, owner.sec_context);
-		check_owner(c);
-		SetUserIdAndSecContext(store.owner,
-							   owner.sec_context | SECURITY_LOCAL_USERID_CHANGE);
 		if (lease->own_write || lease->yielding)
 			break;
 		if (le_lease_renew(list_make1(lease), &duration, le_clock(),
@@ -542,7 +545,7 @@ le_renew(PG_FUNCTION_ARGS)
 		return_grant(fcinfo, lease);
 	le_owner_leave(&owner);
 	le_busy_end(&busy);
-	le_worker_ensure();
+	le_worker_ensure(true);
 	return (Datum) 0;
 }
 
@@ -558,7 +561,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	BusyContext busy;
 	Election   *election;
 	Candidacy  *c;
-	Settled		settled = {false, false};
+	Settled		settled = {false, false, false};
 
 	le_store_get(&store);
 	le_busy_begin(&busy, name);
@@ -575,7 +578,6 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		/* The leader's view ends before anybody can follow. */
 		c->stepped_down = true;
 		how->session_id = c->session_id;
-		le_wait_as_lock_timeout();
 		while (!le_election_lock(name, true))
 		{
 			if (!le_wait_more())
@@ -621,7 +623,7 @@ le_resign(PG_FUNCTION_ARGS)
 	}
 	le_wait_begin();
 	led = give_up(name, &how, false, NULL);
-	le_worker_ensure();
+	le_worker_ensure(true);
 	PG_RETURN_BOOL(led);
 }
 
@@ -685,6 +687,6 @@ le_transfer(PG_FUNCTION_ARGS)
 	how.detail = psprintf("to %s", to);
 	le_wait_begin();
 	led = give_up(name, &how, false, NULL);
-	le_worker_ensure();
+	le_worker_ensure(true);
 	PG_RETURN_BOOL(led);
 }

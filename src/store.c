@@ -85,11 +85,11 @@ static const struct
 		"UPDATE leader_election.lease SET leader = NULL, kind = NULL, "
 		"session_id = NULL, backend_pid = NULL, role = NULL, "
 		"auto_renew = NULL, rank = NULL, progress = NULL, metadata = NULL, "
-		"yielding = false, successor = NULL, "
+		"yielding = false, successor = NULL, incarnation = $5, "
 		"free_at = $3 + $4 * interval '1 microsecond', free_mono = $2, "
 		"free_for = $4 "
 		"WHERE election = $1",
-		{TEXTOID, INT8OID, TIMESTAMPTZOID, INT8OID}
+		{TEXTOID, INT8OID, TIMESTAMPTZOID, INT8OID, TEXTOID}
 	},
 	/* A deadline never moves back, and a lease that is over stays over. */
 	[LE_RENEW_LEASES] = {
@@ -99,7 +99,8 @@ static const struct
 		"pg_catalog.unnest($3)) d (election, term, duration) "
 		"JOIN leader_election.lease l ON l.election = d.election "
 		"WHERE l.term = d.term AND l.leader IS NOT NULL AND NOT l.yielding "
-		"AND l.deadline_mono > $4 FOR NO KEY UPDATE OF l SKIP LOCKED) "
+		"AND l.deadline_mono > leader_election.monotonic_clock() "
+		"FOR NO KEY UPDATE OF l SKIP LOCKED) "
 		"UPDATE leader_election.lease l SET renewed_at = $5, "
 		"expires_at = $5 + due.duration * interval '1 microsecond', "
 		"deadline_mono = $4 + due.duration, duration = due.duration "
@@ -129,11 +130,17 @@ static const struct
 	},
 	[LE_SIT_OUT] = {
 		"WITH mine AS (SELECT FROM leader_election.candidate "
-		"WHERE election = $1 AND candidate = $2 "
+		"WHERE election = $1 AND candidate = $2 AND session_id = $3 "
 		"FOR NO KEY UPDATE SKIP LOCKED) "
-		"UPDATE leader_election.candidate SET sits_out = $3, place_mono = $4 "
+		"UPDATE leader_election.candidate SET sits_out = $4, place_mono = $5 "
 		"FROM mine WHERE election = $1 AND candidate = $2",
-		{TEXTOID, TEXTOID, INT8OID, INT8OID}
+		{TEXTOID, TEXTOID, INT8OID, INT8OID, INT8OID}
+	},
+	[LE_LOCK_CANDIDATE] = {
+		"SELECT FROM leader_election.candidate "
+		"WHERE election = $1 AND candidate = $2 AND session_id = $3 "
+		"FOR NO KEY UPDATE SKIP LOCKED",
+		{TEXTOID, TEXTOID, INT8OID}
 	},
 	[LE_DELETE_CANDIDATE] = {
 		"WITH mine AS (SELECT FROM leader_election.candidate "
@@ -175,10 +182,10 @@ static const struct
 	[LE_PRUNE_HISTORY] = {
 		"WITH old AS (SELECT h.election, h.term FROM leader_election.history h "
 		"WHERE h.ended_at < pg_catalog.clock_timestamp() - $1 * interval '1 second' "
-		"LIMIT 1000 FOR UPDATE SKIP LOCKED) "
+		"LIMIT $2 FOR UPDATE SKIP LOCKED) "
 		"DELETE FROM leader_election.history h USING old "
 		"WHERE h.election = old.election AND h.term = old.term",
-		{INT8OID}
+		{INT8OID, INT8OID}
 	},
 	[LE_INSERT_EPOCH] = {
 		"INSERT INTO leader_election.epoch (incarnation, first_seen_at, "
@@ -263,7 +270,8 @@ le_store_get(Store *store)
 /*
  * Lock these tables until the transaction ends, always in the same order.
  * Without wait, false if one of them is locked against us (others may be
- * locked by then).
+ * locked by then).  With wait, the server's own waits, here and later in the
+ * call, end when the call must have stopped waiting.
  */
 bool
 le_store_lock(const Store *store, int tables, LOCKMODE mode, bool wait)
@@ -281,6 +289,8 @@ le_store_lock(const Store *store, int tables, LOCKMODE mode, bool wait)
 	};
 	Store		now;
 
+	if (wait)
+		le_wait_as_lock_timeout();
 	for (int i = 0; i < lengthof(order); i++)
 	{
 		if ((tables & order[i].table) == 0)

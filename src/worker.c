@@ -37,14 +37,21 @@
 #include "utils/timestamp.h"
 
 #define MS				INT64CONST(1000)
-#define LOCK_WAIT_MS	"50"			/* one busy election holds up the others so long */
+#define LOCK_WAIT		(50 * MS)		/* one busy election holds up the others so long */
+#define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
+#define TELL_AFTER		(10000 * MS)	/* an election that stays busy is logged */
 #define RETRY			(10 * MS)		/* after a table was locked */
 #define BUSY_PAUSE		(1 * MS)		/* after an election was busy, at first */
 #define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
 #define LONGEST_ERROR	(60000 * MS)
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define BATCH			1000
+
+/* What else can fail: no election has these names */
+#define RENEWAL			""
+#define NEW_EPOCH		"\001epoch"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -53,7 +60,9 @@
 /* What could not be done, and when to try again */
 typedef struct Trouble
 {
-	char		key[LE_NAME_MAX + 1];	/* hash key: an election, or "" */
+	char		key[LE_NAME_MAX + 1];	/* hash key */
+	int64		since;
+	bool		told;
 	int64		pause;
 	int64		retry_at;
 } Trouble;
@@ -73,10 +82,18 @@ typedef struct Pass
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to look again */
 	List	   *renew;			/* leases */
-	bool		renew_due;
+	int64		renew_at;		/* when the next lease is to be renewed */
 	List	   *settle;			/* names of elections */
 	List	   *candidates;
 } Pass;
+
+/* An election to settle */
+typedef struct Case
+{
+	const char *election;
+	bool		changed;
+} Case;
+
 
 /* Leases to be renewed together */
 typedef struct Batch
@@ -200,8 +217,9 @@ static void
 look(void *arg)
 {
 	Pass	   *pass = arg;
-	int64		now = le_clock();
+	int64		now;
 	Store		store;
+	List	   *leases;
 	char	   *incarnation;
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
@@ -211,13 +229,13 @@ look(void *arg)
 	if (!pass->installed)
 		return;
 	pass->work = true;			/* until proven otherwise */
-	pass->next = now + RETRY;
+	pass->next = le_clock() + RETRY;
 	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
 		return;
 	if (le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					  AccessShareLock, false))
 	{
-		pass->next = now + PRUNE_EVERY;
+		pass->next = le_clock() + PRUNE_EVERY;
 		pass->work = false;
 		inc = le_incarnation_read();
 		pass->new_incarnation = !inc->known;
@@ -228,7 +246,10 @@ look(void *arg)
 
 	incarnation = le_incarnation_name(store.lease);
 	PushActiveSnapshot(GetLatestSnapshot());
-	foreach(lc, le_lease_read_all(&store, GetActiveSnapshot()))
+	leases = le_lease_read_all(&store, GetActiveSnapshot());
+	PopActiveSnapshot();
+	now = le_clock();			/* not before: they may have been renewed since */
+	foreach(lc, leases)
 	{
 		Lease	   *lease = lfirst(lc);
 		int64		due = PG_INT64_MAX;
@@ -243,8 +264,8 @@ look(void *arg)
 				{
 					if (RENEW_EARLY(lease) <= now)
 						pass->renew = lappend(pass->renew, lease);
-					pass->renew_due |= RENEW_DUE(lease) <= now;
-					due = RENEW_DUE(lease);
+					pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
+					continue;
 				}
 				pass->next = Min(pass->next, due);
 				continue;
@@ -270,7 +291,6 @@ look(void *arg)
 		else
 			pass->next = Min(pass->next, due);
 	}
-	PopActiveSnapshot();
 }
 
 /*
@@ -310,35 +330,12 @@ renew(void *arg)
 }
 
 /*
- * Renew all that is due, and look again at once: how long they last now is to
- * be read.  Rows that somebody has locked are tried again soon.
- */
-static void
-renew_all(Pass *pass)
-{
-	int64		pause = 0;
-
-	for (int from = 0; from < list_length(pass->renew); from += BATCH)
-	{
-		Batch		batch = {NIL, false};
-
-		for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
-			batch.leases = lappend(batch.leases, list_nth(pass->renew, i));
-		if (in_transaction(renew, &batch, "renewing leases") == FAILED)
-			pause = Max(pause, ERROR_PAUSE);
-		else if (!batch.complete)
-			pause = Max(pause, RETRY);
-	}
-	pass->next = Min(pass->next, le_clock() + pause);
-}
-
-/*
  * Settle one election, in a transaction of its own.
  */
 static void
 settle(void *arg)
 {
-	const char *name = arg;
+	Case	   *item = arg;
 	Store		store;
 	OwnerContext owner;
 	Election   *election;
@@ -347,21 +344,28 @@ settle(void *arg)
 	le_wait_begin();
 	le_owner_enter(&owner, store.owner);
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
-		le_busy(name);
-	election = le_election_read(&store, name);
-	le_wait_as_lock_timeout();
-	if (election != NULL &&
-		(!le_election_lock(name, true) ||
-		 le_election_settle(&store, election, 0, NULL).busy))
-		le_busy(name);
+		le_busy(item->election);
+	election = le_election_read(&store, item->election);
+	if (election != NULL)
+	{
+		Settled		settled = {true, false, false};
+
+		le_wait_as_lock_timeout();
+		if (le_election_lock(item->election, true))
+			settled = le_election_settle(&store, election, 0, NULL);
+		if (settled.busy)
+			le_busy(item->election);
+		item->changed = settled.changed;
+	}
 	le_owner_leave(&owner);
 }
 
 /*
  * Try something that may fail again and again, with a growing pause in
- * between.  key says what it is: an election, or "".
+ * between; true if it was done.  key says what it is: an election, or
+ * something that no election is named.
  */
-static void
+static bool
 attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 {
 	Trouble    *trouble = hash_search(troubles, key, HASH_FIND, NULL);
@@ -370,20 +374,20 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 	if (trouble != NULL && trouble->retry_at > le_clock())
 	{
 		pass->next = Min(pass->next, trouble->retry_at);
-		return;
+		return false;
 	}
 	outcome = in_transaction(work, arg, activity);
 	if (outcome == DONE)
 	{
 		(void) hash_search(troubles, key, HASH_REMOVE, NULL);
-		/* What it has changed is to be looked at. */
-		pass->next = Min(pass->next, le_clock() + RETRY);
-		return;
+		return true;
 	}
 	if (trouble == NULL)
 	{
 		trouble = hash_search(troubles, key, HASH_ENTER, NULL);
 		trouble->pause = 0;
+		trouble->since = le_clock();
+		trouble->told = false;
 	}
 	if (outcome == BUSY)
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
@@ -391,6 +395,61 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE), LONGEST_ERROR);
 	trouble->retry_at = le_clock() + trouble->pause;
 	pass->next = Min(pass->next, trouble->retry_at);
+	if (outcome == BUSY && !trouble->told &&
+		le_clock() - trouble->since > TELL_AFTER)
+	{
+		trouble->told = true;
+		ereport(LOG,
+				(errmsg("leader_election: %s \"%s\" has had to wait for locks for " INT64_FORMAT " s",
+						activity, key, TELL_AFTER / USECS_PER_SEC),
+				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\".",
+						 LE_SCHEMA)));
+	}
+	return false;
+}
+
+/*
+ * Renew all that is due.  Rows that somebody has locked are tried again soon.
+ */
+static void
+renew_all(Pass *pass)
+{
+	for (int from = 0; from < list_length(pass->renew); from += BATCH)
+	{
+		Batch		batch = {NIL, false};
+
+		for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
+			batch.leases = lappend(batch.leases, list_nth(pass->renew, i));
+		if (attempt(pass, RENEWAL, renew, &batch, "renewing leases"))
+			pass->next = Min(pass->next,
+							 le_clock() + (batch.complete ? 0 : RETRY));
+	}
+}
+
+/*
+ * Settle what is due, until leases are to be renewed: those of live leaders
+ * must not run out while there is much to settle.
+ */
+static void
+settle_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->settle)
+	{
+		Case		item = {lfirst(lc), false};
+		int64		left = pass->renew_at - le_clock();
+
+		if (left <= 0 && lc != list_head(pass->settle))
+		{
+			pass->next = le_clock();
+			return;
+		}
+		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
+		if (attempt(pass, item.election, settle, &item, "electing in") &&
+			item.changed)
+			pass->next = Min(pass->next, le_clock());	/* what was granted is to be renewed */
+	}
 }
 
 static void
@@ -412,14 +471,19 @@ prune_candidates(void *arg)
 	le_store_get(&store);
 	le_owner_enter(&owner, store.owner);
 	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
+	{
 		(void) le_candidates_prune(dead);
+		pass->next = le_clock();	/* they may have been all there was to do */
+	}
 	le_owner_leave(&owner);
 }
 
 static void
 prune_history(void *arg)
 {
-	Datum		values[1] = {Int64GetDatum((int64) le_history_retention_s)};
+	Datum		values[2] = {Int64GetDatum((int64) le_history_retention_s),
+		Int64GetDatum((int64) BATCH)};
+	bool	   *more = arg;
 	Store		store;
 	OwnerContext owner;
 
@@ -427,7 +491,7 @@ prune_history(void *arg)
 		return;
 	le_owner_enter(&owner, store.owner);
 	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
-		(void) le_execute(LE_PRUNE_HISTORY, values, NULL);
+		*more = le_execute(LE_PRUNE_HISTORY, values, NULL) == BATCH;
 	le_owner_leave(&owner);
 }
 
@@ -513,26 +577,35 @@ static void
 do_round(Pass *pass)
 {
 	static int64 pruned_history_at = 0;
-	ListCell   *lc;
 
 	memset(pass, 0, sizeof(Pass));
 	pass->installed = true;
 	pass->work = true;
 	pass->next = le_clock() + ERROR_PAUSE;
+	pass->renew_at = PG_INT64_MAX;
 	if (in_transaction(look, pass, "looking") != DONE || !pass->installed)
 		return;
 	if (pass->new_incarnation)
-		attempt(pass, "", settle_incarnation, NULL, "starting an epoch");
-	if (pass->renew_due)
+	{
+		if (attempt(pass, NEW_EPOCH, settle_incarnation, NULL, "starting an epoch"))
+			pass->next = le_clock();
+	}
+	if (pass->renew_at <= le_clock())
 		renew_all(pass);
-	foreach(lc, pass->settle)
-		attempt(pass, lfirst(lc), settle, lfirst(lc), "electing");
+	else
+		pass->next = Min(pass->next, pass->renew_at);
+	settle_all(pass);
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
 	{
-		pruned_history_at = le_clock();
-		(void) in_transaction(prune_history, NULL, "removing old history");
+		bool		more = false;
+
+		(void) in_transaction(prune_history, &more, "removing old history");
+		if (more)
+			pass->next = Min(pass->next, le_clock() + RETRY);
+		else
+			pruned_history_at = le_clock();
 	}
 }
 
@@ -545,7 +618,7 @@ pin_settings(void)
 		{"idle_in_transaction_session_timeout", "0"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
-		{"lock_timeout", LOCK_WAIT_MS},
+		{"lock_timeout", "50ms"},
 		{"transaction_timeout", "0"},
 	};
 
@@ -564,7 +637,6 @@ init_worker(Oid database)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	on_shmem_exit(wake_launcher, (Datum) 0);
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 	pin_settings();
 
@@ -611,10 +683,8 @@ leader_election_worker_main(Datum arg)
 
 	init_worker(DatumGetObjectId(arg));
 	if (!take_over())
-	{
-		ended_by_itself = true;
 		proc_exit(0);
-	}
+	on_shmem_exit(wake_launcher, (Datum) 0);
 
 	for (;;)
 	{
@@ -623,7 +693,7 @@ leader_election_worker_main(Datum arg)
 		MemoryContextReset(pass_context);
 		MemoryContextSwitchTo(pass_context);
 		do_round(&pass);
-		if (!pass.installed)
+		if (!pass.installed && try_to_end())
 			break;
 		if (pass.work)
 			idle_since = 0;
@@ -658,7 +728,6 @@ le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	worker.bgw_extra[0] = launched;
-	worker.bgw_notify_pid = handle != NULL ? MyProcPid : 0;
 	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
 	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
 			 "leader_election_worker_main");
@@ -670,29 +739,34 @@ le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
 
 /*
  * See to it that this database has a worker.  To be called in a transaction,
- * after the call's candidacy was written.
+ * after the call's candidacy was written.  A waiting campaign's polls are not
+ * urgent: they do not start one worker after the other if these die at once.
  */
 void
-le_worker_ensure(void)
+le_worker_ensure(bool urgent)
 {
-	static int64 pause = 0;
-	static int64 next_try = 0;
-	int64		now = le_clock();
+	static BackgroundWorkerHandle *last = NULL;
+	static int64 started_at = 0;
+	MemoryContext old;
+	pid_t		pid;
 
 	if (!le_worker_lock_is_free())
-	{
-		pause = 0;
-		next_try = 0;
 		return;
-	}
-	if (now < next_try)
+	if (last != NULL && GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
+		return;					/* it is on its way, or looks once more */
+	if (!urgent && le_clock() - started_at < START_PAUSE)
 		return;
-	pause = Max(Min(pause * 2, 10000 * MS), ERROR_PAUSE);
-	next_try = now + pause;
-	if (!le_worker_start(MyDatabaseId, false, NULL))
-		ereport(WARNING,
+
+	if (last != NULL)
+		pfree(last);
+	last = NULL;
+	started_at = le_clock();
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	if (!le_worker_start(MyDatabaseId, false, &last))
+		ereport(urgent ? WARNING : DEBUG1,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start the leader_election worker: no free background worker slot"),
 				 errdetail("Until there is one, no lease is renewed, and elections wait for the next call."),
 				 errhint("Consider increasing \"max_worker_processes\".")));
+	MemoryContextSwitchTo(old);
 }
