@@ -17,7 +17,6 @@
 #include "commands/async.h"
 #include "leader_election.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
 #include "utils/guc.h"
@@ -163,7 +162,7 @@ le_notify_pre_commit(void)
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
 		set_until_commit("synchronous_commit", "on");
 	if (log_lines != NIL &&
-		(IsBackgroundWorker || LockTimeout == 0 || LockTimeout > wait_limit_ms))
+		(MyBackendType == B_BG_WORKER || LockTimeout == 0 || LockTimeout > wait_limit_ms))
 	{
 		snprintf(value, sizeof(value), "%d", wait_limit_ms);
 		set_until_commit("lock_timeout", value);

@@ -147,6 +147,7 @@ END
 #	options  command-line options for the backend, '-c name=value'
 #	host     instead of the node's own, with port: through a pooler or a proxy
 #	port
+#	command  what starts psql, [ 'nsenter', ... ]; it has to become psql (exec)
 sub new
 {
 	my ($class, $node, %opts) = @_;
@@ -174,7 +175,7 @@ sub new
 	}, $class;
 
 	$self->{run} = IPC::Run::start(
-		[ 'psql', '-XqAt', '-d', $conn ],
+		[ @{ $opts{command} // [] }, 'psql', '-XqAt', '-d', $conn ],
 		'<' => \$self->{in},
 		'>' => \$self->{out},
 		'2>' => \$self->{err},
@@ -237,9 +238,11 @@ sub result
 	$self->_wait($timeout, "the end of: $self->{sql}", sub { $self->_ended });
 	$self->{busy} = 0;
 
+	# psql knows no SQLSTATE of a connection that it lost.
 	$self->{sqlstate} = $1
-	  if $self->{out} =~ s/^\Q$MARK\E (\w+)\n\z//m;
-	$self->{sqlstate} = '08006' unless $self->alive;
+	  if $self->{out} =~ s/^\Q$MARK\E (\w*)\n\z//m;
+	$self->{sqlstate} = '08006'
+	  unless $self->alive && $self->{sqlstate} ne '';
 	$self->{err} =~ s/^\Q$MARK\E\n//m;
 	$self->{errors} = $self->{err};
 	Test::More::note("$self->{name}: $self->{errors}") if $self->{errors};
@@ -315,7 +318,7 @@ sub _ended
 	my ($self) = @_;
 
 	return !$self->{alive}
-	  || ( $self->{out} =~ /^\Q$MARK\E \w+\n\z/m
+	  || ( $self->{out} =~ /^\Q$MARK\E \w*\n\z/m
 		&& $self->{err} =~ /^\Q$MARK\E\n/m);
 }
 
