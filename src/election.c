@@ -435,9 +435,14 @@ le_election_settle(const Store *store, const Election *election,
 		(winner != NULL && !le_candidate_lock(winner));
 	if (result.busy)
 		return result;
-	if (passed_over != 0)
-		(void) le_candidate_sit_out(lease->election, lease->leader,
-									lease->session_id, lease->term, now);
+	if (passed_over != 0 &&
+		!le_candidate_sit_out(lease->election, lease->leader,
+							  lease->session_id, lease->term, now) &&
+		give_up != NULL)
+	{
+		result.busy = true;
+		return result;
+	}
 
 	write_change(store, election, lease, inc,
 				 state == LEASE_LED ? give_up->reason : reason_of(state),
