@@ -16,6 +16,7 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -133,9 +134,14 @@ explain_busy(void *arg)
 	errhint("Another transaction holds its lock or its rows. Try again.");
 }
 
+/*
+ * From here to le_busy_end() the call's waits for locks are bounded (see
+ * le_wait_begin()), and what is not free in time is reported by this name.
+ */
 void
 le_busy_begin(BusyContext *busy, const char *election)
 {
+	busy->nest_level = NewGUCNestLevel();
 	busy->callback.callback = explain_busy;
 	busy->callback.arg = unconstify(char *, election);
 	busy->callback.previous = error_context_stack;
@@ -146,4 +152,5 @@ void
 le_busy_end(BusyContext *busy)
 {
 	error_context_stack = busy->callback.previous;
+	AtEOXact_GUC(false, busy->nest_level);
 }

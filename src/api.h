@@ -13,10 +13,11 @@
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
 
-/* Gives errors of busy locks the name of the election */
+/* A call that may wait for locks, and whose election errors are to name */
 typedef struct BusyContext
 {
 	ErrorContextCallback callback;
+	int			nest_level;
 } BusyContext;
 
 extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);

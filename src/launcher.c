@@ -31,10 +31,11 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-#define SETTLE_TRIES		50	/* how long one worker is waited for ... */
+#define SETTLE_TRIES		5	/* how long one worker is waited for ... */
 #define SETTLE_MS			20	/* ... and how often it is looked at */
 #define NO_SLOT_RETRY_MS	10000
-#define PAUSE_MS			1000	/* between two rounds, at least */
+#define SHORTEST_PAUSE_MS	100		/* between two rounds, at first ... */
+#define LONGEST_PAUSE_MS	10000	/* ... and when workers keep ending */
 
 /*
  * Sleep until the time is over (0: never is) or, if wakeable, until somebody
@@ -118,6 +119,7 @@ void
 leader_election_launcher_main(Datum arg)
 {
 	MemoryContext context;
+	long		pause = SHORTEST_PAUSE_MS / 2;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -139,7 +141,11 @@ leader_election_launcher_main(Datum arg)
 					(errmsg("leader_election: no free background worker slot"),
 					 errhint("Consider increasing \"max_worker_processes\".")));
 		nap(started ? 0 : NO_SLOT_RETRY_MS, true);
-		nap(Max(PAUSE_MS - (le_clock() - round_at) / 1000, 1), false);
+
+		/* Workers that are terminated again and again come back ever later. */
+		pause = le_clock() - round_at > LONGEST_PAUSE_MS * INT64CONST(1000) ?
+			SHORTEST_PAUSE_MS : Min(pause * 2, LONGEST_PAUSE_MS);
+		nap(pause, false);
 	}
 }
 

@@ -85,6 +85,8 @@ extern bool le_epoch_lock(void);
 extern bool le_worker_lock(void);
 extern void le_worker_unlock(void);
 extern bool le_worker_lock_is_free(void);
+extern bool le_starter_lock(void);
+extern void le_starter_unlock(void);
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);
 extern void le_wake_waiters(uint32 wait_event);
@@ -347,6 +349,7 @@ typedef struct Candidacy
 
 	/* what the running transaction did to it */
 	bool		made;
+	char		former[LE_NAME_MAX + 1];	/* name, if it has left and joined */
 	bool		withdrawn;
 	bool		stepped_down;
 	bool		campaigning;	/* ends with the campaign that made it */
@@ -364,6 +367,7 @@ extern Candidacy *le_session_add(const Store *store, const char *election,
 								 int64 session_id, bool campaigning);
 extern int64 le_session_id(void);
 extern void le_session_withdraw(Candidacy *candidacy);
+extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);
 extern List *le_session_candidacies(void);
 extern int64 le_session_term(Candidacy *candidacy);

@@ -34,6 +34,7 @@ typedef enum LockClass
 	LOCK_ELECTION,
 	LOCK_NAME,
 	LOCK_WORKER,
+	LOCK_STARTER,
 	LOCK_EPOCH
 } LockClass;
 
@@ -186,6 +187,21 @@ le_worker_lock_is_free(void)
 		return false;
 	LockRelease(&tag, ShareLock, false);
 	return true;
+}
+
+/* Whoever starts a worker holds this until it is there. */
+bool
+le_starter_lock(void)
+{
+	return acquire(make_tag(LOCK_STARTER, 0), ExclusiveLock, false, false);
+}
+
+void
+le_starter_unlock(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_STARTER, 0);
+
+	LockRelease(&tag, ExclusiveLock, false);
 }
 
 /*

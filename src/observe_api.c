@@ -84,17 +84,36 @@ interval_of(int64 us)
 	return IntervalPGetDatum(interval);
 }
 
+/*
+ * Get at the tables that are to be read, or give up as busy.
+ */
+static void
+begin_reading(BusyContext *busy, const Store *store, const char *name,
+			  int tables)
+{
+	le_wait_begin();
+	le_busy_begin(busy, name);
+	(void) le_store_lock(store, tables, AccessShareLock, true);
+}
+
 Datum
 le_leader(PG_FUNCTION_ARGS)
 {
 	text	   *arg = PG_GETARG_TEXT_PP(0);
+	char	   *name;
 	Store		store;
+	BusyContext busy;
 	Lease	   *lease;
+	bool		led;
 
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX || !le_store_find(&store))
 		PG_RETURN_NULL();
-	lease = read_lease(&store, text_to_cstring(arg));
-	if (!is_led(&store, lease))
+	name = text_to_cstring(arg);
+	begin_reading(&busy, &store, name, LE_TABLE_LEASE);
+	lease = read_lease(&store, name);
+	led = is_led(&store, lease);
+	le_busy_end(&busy);
+	if (!led)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(lease->leader));
 }
@@ -135,6 +154,7 @@ le_observe(PG_FUNCTION_ARGS)
 	};
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	Store		store;
+	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
 	Datum		values[COLUMNS];
@@ -142,10 +162,16 @@ le_observe(PG_FUNCTION_ARGS)
 
 	le_store_get(&store);
 	memset(nulls, true, sizeof(nulls));
+	begin_reading(&busy, &store, name, RecoveryInProgress() ?
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE :
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH);
 	election = le_election_read(&store, name);
 	lease = read_lease(&store, name);
 	if (election == NULL || lease == NULL)
+	{
+		le_busy_end(&busy);
 		return le_call_result(fcinfo, values, nulls);
+	}
 
 #define SET(column, value) \
 	do { values[column] = (value); nulls[column] = false; } while (0)
@@ -193,6 +219,7 @@ le_observe(PG_FUNCTION_ARGS)
 		}
 	}
 #undef SET
+	le_busy_end(&busy);
 	return le_call_result(fcinfo, values, nulls);
 }
 
@@ -205,6 +232,7 @@ le_standing(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	Store		store;
+	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
 	bool		led;
@@ -215,10 +243,15 @@ le_standing(PG_FUNCTION_ARGS)
 	if (RecoveryInProgress())
 		return (Datum) 0;		/* the table is UNLOGGED */
 	le_store_get(&store);
+	begin_reading(&busy, &store, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_CANDIDATE);
 	election = le_election_read(&store, name);
 	lease = read_lease(&store, name);
 	if (election == NULL || lease == NULL)
+	{
+		le_busy_end(&busy);
 		return (Datum) 0;
+	}
 	led = is_led(&store, lease);
 
 	foreach(lc, le_election_order(&store, election, lease))
@@ -244,12 +277,14 @@ le_standing(PG_FUNCTION_ARGS)
 			nulls[8] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
+	le_busy_end(&busy);
 	return (Datum) 0;
 }
 
 /*
- * What an observer sees of an election: term and leader, 0 and "" if vacant.
- * Returns when that may change without anybody saying so.
+ * What an observer sees of an election: term and leader, 0 and "" if vacant;
+ * as before, if the table is locked.  Returns when that may change without
+ * anybody saying so.
  */
 static int64
 look(const char *name, int64 *term, char *leader)
@@ -258,6 +293,8 @@ look(const char *name, int64 *term, char *leader)
 	Lease	   *lease;
 
 	le_store_get(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+		return le_clock() + HIDDEN_LOOK_US;
 	lease = read_lease(&store, name);
 	if (lease == NULL)
 		ereport(ERROR,
@@ -279,7 +316,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	int64		known_term = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT64(1);
 	char		known_leader[LE_NAME_MAX + 1] = "";
 	int64		give_up_at = PG_INT64_MAX;
-	int64		term;
+	int64		term = known_term;
 	char		leader[LE_NAME_MAX + 1];
 	MemoryContext context;
 	MemoryContext old;
@@ -299,6 +336,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	name = pstrdup(name);
+	strlcpy(leader, known_leader, sizeof(leader));
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"leader_election look",
 									ALLOCSET_DEFAULT_SIZES);

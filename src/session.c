@@ -203,6 +203,20 @@ le_session_withdraw(Candidacy *candidacy)
 }
 
 /*
+ * It stands again after all, maybe under another name, in the transaction in
+ * which it was withdrawn.
+ */
+void
+le_session_return(Candidacy *candidacy, const char *candidate)
+{
+	if (candidacy->former[0] == '\0')
+		strlcpy(candidacy->former, candidacy->candidate,
+				sizeof(candidacy->former));
+	strlcpy(candidacy->candidate, candidate, sizeof(candidacy->candidate));
+	candidacy->withdrawn = false;
+}
+
+/*
  * May the current role touch this candidacy?  Only the one that made it.
  */
 bool
@@ -331,6 +345,9 @@ end_of_xact(bool committed)
 				continue;
 			}
 			shared_needed |= c->session_id == shared_session_id;
+			if (!committed && c->former[0] != '\0')
+				strlcpy(c->candidate, c->former, sizeof(c->candidate));
+			c->former[0] = '\0';
 			c->made = false;
 			c->withdrawn = false;
 			if (c->stepped_down)

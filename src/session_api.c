@@ -192,14 +192,15 @@ begin_candidacy(const Store *store, Standing *s, bool campaigning)
 		s->made = true;
 		return;
 	}
-	s->candidacy->withdrawn = false;	/* leave() and join() in one statement */
+	check_owner(s->candidacy);
+	if (s->candidacy->withdrawn)
+		le_session_return(s->candidacy, s->candidate);
 	if (strcmp(s->candidacy->candidate, s->candidate) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NAME_IN_USE),
 				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
 						s->election, s->candidacy->candidate),
 				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: connect them directly, or in session mode.")));
-	check_owner(s->candidacy);
 }
 
 /*
@@ -298,6 +299,7 @@ stand(Standing *s, bool wait)
 		goto done;
 	}
 	check_candidate_role(election, s->role);
+	le_keepalive_tighten(election->lease_duration);
 
 	while (!s->stands)
 	{
@@ -309,7 +311,6 @@ stand(Standing *s, bool wait)
 		if (result == STAND_OK)
 		{
 			s->stands = true;
-			le_keepalive_tighten(election->lease_duration);
 			if (s->made)
 				le_notify_worker();
 		}

@@ -20,7 +20,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
@@ -267,6 +267,16 @@ le_store_get(Store *store)
 				 errhint("Run CREATE EXTENSION %s.", LE_EXTENSION)));
 }
 
+LE_NORETURN static void
+report_dropped(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("the elections of this database have been dropped"),
+			 errdetail("They ended with the extension \"%s\".",
+					   LE_EXTENSION)));
+}
+
 /*
  * Lock these tables until the transaction ends, always in the same order.
  * Without wait, false if one of them is locked against us (others may be
@@ -306,11 +316,7 @@ le_store_lock(const Store *store, int tables, LOCKMODE mode, bool wait)
 	/* They may have been dropped while we waited. */
 	le_store_get(&now);
 	if (memcmp(&now, store, sizeof(Store)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("the elections of this database have been dropped"),
-				 errdetail("The extension \"%s\" was created anew.",
-						   LE_EXTENSION)));
+		report_dropped();
 	return true;
 }
 
@@ -384,14 +390,17 @@ void
 le_scan(Oid table, Oid index, const char *election, Snapshot snapshot,
 		RowReader reader, void *arg)
 {
-	Relation	rel = table_open(table, AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(rel);
+	Relation	rel = try_relation_open(table, AccessShareLock);
+	TupleDesc	desc;
 	Datum		values[MAX_COLUMNS];
 	bool		nulls[MAX_COLUMNS];
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 
+	if (rel == NULL)
+		report_dropped();
+	desc = RelationGetDescr(rel);
 	Assert(desc->natts <= MAX_COLUMNS);
 	if (election != NULL)
 		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
@@ -405,7 +414,7 @@ le_scan(Oid table, Oid index, const char *election, Snapshot snapshot,
 		reader(tuple, values, nulls, arg);
 	}
 	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
+	relation_close(rel, AccessShareLock);
 }
 
 /*

@@ -47,6 +47,7 @@
 #define LONGEST_ERROR	(60000 * MS)
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
+#define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
 
 /* What else can fail: no election has these names */
@@ -704,8 +705,15 @@ leader_election_worker_main(Datum arg)
 
 			if (idle_since == 0)
 				idle_since = le_clock();
-			if (le_clock() - idle_since >= idle_timeout && try_to_end())
-				break;
+			if (le_clock() - idle_since >= idle_timeout)
+			{
+				if (try_to_end())
+					break;
+				/* Somebody is about to stand: there is time. */
+				launched = false;
+				idle_since = le_clock();
+				idle_timeout = Max(le_worker_idle_timeout_ms * MS, ERROR_PAUSE);
+			}
 			pass.next = Min(pass.next, idle_since + idle_timeout);
 		}
 		sleep_until(pass.next);
@@ -739,8 +747,10 @@ le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
 
 /*
  * See to it that this database has a worker.  To be called in a transaction,
- * after the call's candidacy was written.  A waiting campaign's polls are not
- * urgent: they do not start one worker after the other if these die at once.
+ * after the call's candidacy was written.  If many find none at once, one of
+ * them starts it, and waits until it is there, so that none of the others does.
+ * A waiting campaign's polls are not urgent: they do not start one worker after
+ * the other if these die at once.
  */
 void
 le_worker_ensure(bool urgent)
@@ -756,6 +766,8 @@ le_worker_ensure(bool urgent)
 		return;					/* it is on its way, or looks once more */
 	if (!urgent && le_clock() - started_at < START_PAUSE)
 		return;
+	if (!le_starter_lock())
+		return;
 
 	if (last != NULL)
 		pfree(last);
@@ -769,4 +781,10 @@ le_worker_ensure(bool urgent)
 				 errdetail("Until there is one, no lease is renewed, and elections wait for the next call."),
 				 errhint("Consider increasing \"max_worker_processes\".")));
 	MemoryContextSwitchTo(old);
+	while (last != NULL && le_worker_lock_is_free() &&
+		   le_clock() - started_at < START_WAIT &&
+		   GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
+						 PG_WAIT_EXTENSION);
+	le_starter_unlock();
 }
