@@ -10,8 +10,10 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/inval.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
@@ -33,6 +35,35 @@ LeLockHeldByMe(const LOCKTAG *tag, LOCKMODE mode)
 #else
 	return LockHeldByMe(tag, mode);
 #endif
+}
+
+/*
+ * Lock a table or index of this database for reading, unless that takes a wait
+ * or more lock space than there is.
+ */
+static inline bool
+LeTryLockRelation(Oid relid)
+{
+	LOCKTAG		tag;
+	LOCALLOCK  *locallock;
+	LockAcquireResult result;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+#if PG_VERSION_NUM >= 180000
+	result = LockAcquireExtended(&tag, AccessShareLock, false, true, false,
+								 &locallock, false);
+#else
+	result = LockAcquireExtended(&tag, AccessShareLock, false, true, false,
+								 &locallock);
+#endif
+	if (result == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	if (result != LOCKACQUIRE_ALREADY_CLEAR)
+	{
+		AcceptInvalidationMessages();
+		MarkLockClear(locallock);
+	}
+	return true;
 }
 
 /* A custom wait event; before 17 it shows as "Extension" in the views. */

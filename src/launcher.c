@@ -36,6 +36,7 @@
 #define NO_SLOT_RETRY_MS	10000
 #define SHORTEST_PAUSE_MS	100		/* between two rounds, at first ... */
 #define LONGEST_PAUSE_MS	10000	/* ... and when workers keep ending */
+#define QUIET_MS			1000	/* which they do if it is within this time */
 
 /*
  * Sleep until the time is over (0: never is) or, if wakeable, until somebody
@@ -143,7 +144,7 @@ leader_election_launcher_main(Datum arg)
 		nap(started ? 0 : NO_SLOT_RETRY_MS, true);
 
 		/* Workers that are terminated again and again come back ever later. */
-		pause = le_clock() - round_at > LONGEST_PAUSE_MS * INT64CONST(1000) ?
+		pause = le_clock() - round_at > QUIET_MS * INT64CONST(1000) ?
 			SHORTEST_PAUSE_MS : Min(pause * 2, LONGEST_PAUSE_MS);
 		nap(pause, false);
 	}

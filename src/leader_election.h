@@ -149,8 +149,7 @@ typedef void (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
-extern bool le_store_lock(const Store *store, int tables, LOCKMODE mode,
-						  bool wait);
+extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
 extern void le_owner_enter(OwnerContext *context, Oid owner);
 extern void le_owner_leave(OwnerContext *context);
 extern uint64 le_execute(Statement statement, Datum *values,

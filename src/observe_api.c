@@ -88,7 +88,7 @@ interval_of(int64 us)
  * Get at the tables that are to be read, or give up as busy.
  */
 static void
-begin_reading(BusyContext *busy, const Store *store, const char *name,
+begin_reading(BusyContext *busy, Store *store, const char *name,
 			  int tables)
 {
 	le_wait_begin();

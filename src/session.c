@@ -240,15 +240,16 @@ read_view(Candidacy *c)
 	MemoryContext context;
 	MemoryContext old;
 
-	if (IsInParallelMode() || RecoveryInProgress())
+	if (RecoveryInProgress())
 		return false;
-	if (!le_store_find(&store) || store.lease != c->lease_oid)
+	if (!LeTryLockRelation(c->lease_oid))
 		return false;
-	if (!ConditionalLockRelationOid(store.lease, AccessShareLock))
-		return false;
-	if (!ConditionalLockRelationOid(store.lease_pkey, AccessShareLock))
+
+	/* Which index it has is certain only now. */
+	if (!le_store_find(&store) || store.lease != c->lease_oid ||
+		!LeTryLockRelation(store.lease_pkey))
 	{
-		UnlockRelationOid(store.lease, AccessShareLock);
+		UnlockRelationOid(c->lease_oid, AccessShareLock);
 		return false;
 	}
 

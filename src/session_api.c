@@ -287,7 +287,12 @@ stand(Standing *s, bool wait)
 
 	le_store_get(&store);
 	if (s->candidacy == NULL)
+	{
 		begin_candidacy(&store, s, !wait);
+		/* A campaign may have to wait before it knows the election's lease. */
+		if (!wait)
+			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
+	}
 	le_owner_enter(&owner, store.owner);
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait))
 		goto done;
@@ -539,8 +544,12 @@ le_renew(PG_FUNCTION_ARGS)
 		if (lease->own_write || lease->yielding)
 			break;
 		if (le_lease_renew(list_make1(lease), &duration, le_clock(),
-						   GetCurrentTimestamp()) == 0 && !le_wait_more())
-			le_busy(name);
+						   GetCurrentTimestamp()) == 0)
+		{
+			/* Busy it is only if it still leads. */
+			if (!le_wait_more() && leads(&store, read_lease(&store, name), c))
+				le_busy(name);
+		}
 	}
 	if (lease != NULL)
 		return_grant(fcinfo, lease);

@@ -281,10 +281,11 @@ report_dropped(void)
  * Lock these tables until the transaction ends, always in the same order.
  * Without wait, false if one of them is locked against us (others may be
  * locked by then).  With wait, the server's own waits, here and later in the
- * call, end when the call must have stopped waiting.
+ * call, end when the call must have stopped waiting.  The store is brought up
+ * to date.
  */
 bool
-le_store_lock(const Store *store, int tables, LOCKMODE mode, bool wait)
+le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 {
 	const struct
 	{
@@ -313,10 +314,14 @@ le_store_lock(const Store *store, int tables, LOCKMODE mode, bool wait)
 		LockRelationOid(order[i].oid, mode);
 	}
 
-	/* They may have been dropped while we waited. */
+	/*
+	 * They may have been dropped while we waited, or have got other indexes.
+	 * From here on neither can happen to those that are locked.
+	 */
 	le_store_get(&now);
-	if (memcmp(&now, store, sizeof(Store)) != 0)
+	if (now.lease != store->lease)
 		report_dropped();
+	*store = now;
 	return true;
 }
 
