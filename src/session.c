@@ -240,7 +240,7 @@ read_view(Candidacy *c)
 	MemoryContext context;
 	MemoryContext old;
 
-	if (RecoveryInProgress())
+	if (IsInParallelMode() || RecoveryInProgress())
 		return false;
 	if (!LeTryLockRelation(c->lease_oid))
 		return false;

@@ -1,0 +1,194 @@
+-- The parts of the schema that applications rely on, and a small election.
+--
+-- It runs with pg_prove in a database that has the extensions pgtap and
+-- leader_election, and shows how an application can test its own elections:
+-- calls that stand for election are refused inside a transaction block, so
+-- there is none around this file; and lives_ok, throws_ok and the like run
+-- their query in a subtransaction, so what stands is called directly, and its
+-- result compared.
+
+\unset ECHO
+\set QUIET 1
+\pset format unaligned
+\pset tuples_only true
+\pset pager off
+\set ON_ERROR_STOP 1
+SET client_min_messages = warning;
+
+SELECT plan(88);
+
+--
+-- What there is
+--
+
+SELECT has_schema('leader_election');
+SELECT has_view('leader_election', 'status', 'status is a view');
+SELECT has_view('leader_election', 'candidates', 'candidates is a view');
+SELECT has_table('leader_election', 'history', 'history is a table');
+
+SELECT has_function('leader_election', 'join',
+	'{text,text,integer,bigint,jsonb,boolean}'::name[]);
+SELECT has_function('leader_election', 'is_leader', '{text}'::name[]);
+SELECT has_function('leader_election', 'term', '{text}'::name[]);
+SELECT has_function('leader_election', 'renew', '{text}'::name[]);
+SELECT has_function('leader_election', 'resign', '{text,interval}'::name[]);
+SELECT has_function('leader_election', 'leave', '{text}'::name[]);
+SELECT has_function('leader_election', 'leave_all', '{}'::name[]);
+SELECT has_function('leader_election', 'transfer', '{text,text}'::name[]);
+SELECT has_function('leader_election', 'leader', '{text}'::name[]);
+
+SELECT function_returns('leader_election', 'join', '{text,text,integer,bigint,jsonb,boolean}'::name[],
+	'bigint');
+SELECT function_returns('leader_election', 'is_leader', '{text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'term', '{text}'::name[],
+	'bigint');
+SELECT function_returns('leader_election', 'renew', '{text}'::name[],
+	'setof leader_election.lease_grant');
+SELECT function_returns('leader_election', 'resign', '{text,interval}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'leave', '{text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'leave_all', '{}'::name[],
+	'integer');
+SELECT function_returns('leader_election', 'transfer', '{text,text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'leader', '{text}'::name[],
+	'text');
+SELECT is_procedure('leader_election', 'campaign',
+	'campaign() is a procedure');
+SELECT is_procedure('leader_election', 'wait_for_change',
+	'wait_for_change() is a procedure');
+SELECT volatility_is('leader_election', 'is_leader', '{text}'::name[], 'volatile');
+
+SELECT columns_are('leader_election', 'status',
+	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum}'::name[]);
+SELECT columns_are('leader_election', 'candidates',
+	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position}'::name[]);
+SELECT columns_are('leader_election', 'history',
+	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
+SELECT col_type_is('leader_election', 'status', 'term', 'bigint', 'status.term');
+SELECT col_type_is('leader_election', 'status', 'metadata', 'jsonb', 'status.metadata');
+SELECT col_type_is('leader_election', 'status', 'expires_at', 'timestamp with time zone', 'status.expires_at');
+SELECT col_type_is('leader_election', 'status', 'remaining', 'interval', 'status.remaining');
+SELECT col_type_is('leader_election', 'candidates', 'rank', 'integer', 'candidates.rank');
+SELECT col_type_is('leader_election', 'candidates', 'progress', 'bigint', 'candidates.progress');
+SELECT col_is_pk('leader_election', 'history', '{election,term}'::name[], 'a term is never given twice');
+
+--
+-- Privileges: a role that gets nothing, one that observes, one that stands
+--
+
+CREATE ROLE le_pgtap_nobody;
+CREATE ROLE le_pgtap_observer;
+CREATE ROLE le_pgtap_candidate;
+GRANT USAGE ON SCHEMA leader_election TO le_pgtap_observer, le_pgtap_candidate;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO le_pgtap_candidate;
+
+SELECT schema_privs_are('leader_election', 'le_pgtap_nobody', '{}'::name[]);
+SELECT schema_privs_are('leader_election', 'le_pgtap_observer', '{USAGE}'::name[]);
+
+SELECT function_privs_are('leader_election', 'is_leader', '{text}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call is_leader()');
+SELECT function_privs_are('leader_election', 'leader', '{text}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
+SELECT function_privs_are('leader_election', name, args,
+	'le_pgtap_observer', '{}', format('an observer may not call %s()', name))
+  FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
+			   ('renew', '{text}'), ('resign', '{text,interval}'),
+			   ('leave', '{text}'), ('leave_all', '{}'),
+			   ('transfer', '{text,text}')) AS f (name, args);
+SELECT function_privs_are('leader_election', name, args,
+	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
+  FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
+			   ('renew', '{text}'), ('resign', '{text,interval}'),
+			   ('leave', '{text}'), ('leave_all', '{}'),
+			   ('transfer', '{text,text}')) AS f (name, args);
+SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
+	format('a candidate may not write %s', name))
+  FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
+			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
+			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}')) AS t (name, privs);
+
+SET ROLE le_pgtap_nobody;
+SELECT throws_ok($$SELECT leader_election.is_leader('pgtap')$$, '42501', NULL,
+	'nothing without USAGE of the schema');
+SET ROLE le_pgtap_observer;
+SELECT throws_ok($$SELECT leader_election.leave('pgtap')$$, '42501', NULL,
+	'no candidacy without EXECUTE');
+SELECT is(leader_election.leader('pgtap'), NULL, 'but it may look');
+RESET ROLE;
+
+--
+-- A small election
+--
+
+SELECT is(leader_election.leader('pgtap'), NULL, 'nobody leads at first');
+SELECT is(leader_election.is_leader('pgtap'), false, 'nor does this session');
+
+SELECT is(leader_election.join('pgtap', 'me', 7, 42, '{"zone": "a"}'), 1::bigint,
+	'the first who stands leads, in term 1');
+SELECT ok(leader_election.is_leader('pgtap'), 'and knows it');
+SELECT is(leader_election.term('pgtap'), 1::bigint, 'and its term');
+SELECT is(leader_election.leader('pgtap'), 'me', 'and so does everybody');
+SELECT results_eq(
+	$$SELECT leader, state, term, kind, backend_pid, metadata, candidates, quorum
+		FROM leader_election.status WHERE election = 'pgtap'$$,
+	$$VALUES ('me', 'led', 1::bigint, 'session', pg_backend_pid(), '{"zone": "a"}'::jsonb, 1, 1)$$,
+	'the status');
+SELECT results_eq(
+	$$SELECT candidate, kind, rank, progress, metadata, alive, leads, "position"
+		FROM leader_election.candidates WHERE election = 'pgtap'$$,
+	$$VALUES ('me', 'session', 7, 42::bigint, '{"zone": "a"}'::jsonb, true, true, 1)$$,
+	'the candidates');
+SELECT results_eq(
+	$$SELECT term, yielding, remaining_ms > 0 FROM leader_election.status,
+		LATERAL (SELECT state = 'yielding' AS yielding,
+			extract(epoch FROM remaining) * 1000 AS remaining_ms) r
+		WHERE election = 'pgtap'$$,
+	$$VALUES (1::bigint, false, true)$$, 'the lease');
+SELECT cmp_ok(remaining_ms, '>', 0::bigint, 'it can be renewed')
+  FROM leader_election.renew('pgtap');
+
+-- Inside a transaction block, as everything in throws_ok() is, nobody can
+-- stand: that is an error, and changes nothing.
+SELECT throws_ok($$SELECT leader_election.join('pgtap', 'me')$$, '25001', NULL,
+	'join() is refused in a transaction block');
+SELECT throws_ok($$SELECT leader_election.resign('pgtap')$$, '25001', NULL,
+	'so is resign()');
+SELECT throws_ok($$CALL leader_election.campaign('pgtap', 'me')$$, '25001', NULL,
+	'and campaign()');
+SELECT lives_ok($$SELECT leader_election.is_leader('pgtap')$$,
+	'is_leader() is not');
+SELECT ok(leader_election.is_leader('pgtap'), 'and it leads still');
+
+-- Other errors can only be had outside of one. (psql shows them as well.)
+\set ON_ERROR_STOP 0
+\set VERBOSITY sqlstate
+SELECT leader_election.transfer('pgtap', 'nobody');
+SELECT is(:'SQLSTATE'::text, 'LE005', 'a transfer to nobody');
+SELECT leader_election.join('pgtap', 'me too');
+SELECT is(:'SQLSTATE'::text, 'LE004', 'a second name for the same session');
+SELECT leader_election.leave('no such election');
+SELECT is(:'SQLSTATE'::text, 'LE003', 'an election that does not exist');
+\set ON_ERROR_STOP 1
+
+SELECT is(leader_election.resign('pgtap'), true, 'the leader resigns');
+SELECT is(leader_election.is_leader('pgtap'), false, 'and leads no more');
+SELECT is(leader_election.leader('pgtap'), NULL, 'and neither does anybody else');
+SELECT is(leader_election.resign('pgtap'), false, 'who does not lead cannot resign');
+SELECT is_empty($$SELECT * FROM leader_election.history WHERE election = 'pgtap' AND ended_at IS NULL$$,
+	'no term goes on');
+CALL leader_election.campaign('pgtap', 'me', '1 min') \gset
+SELECT is(:term, 2, 'it may come back, in a new term');
+SELECT results_eq(
+	$$SELECT term, leader, reason FROM leader_election.history
+		WHERE election = 'pgtap' ORDER BY term$$,
+	$$VALUES (1::bigint, 'me' COLLATE "C", 'resigned' COLLATE "C"), (2, 'me', NULL)$$,
+	'the history');
+SELECT is(leader_election.leave_all(), 1, 'it leaves its one election');
+SELECT is(leader_election.leave('pgtap'), false, 'and is gone');
+
+DROP OWNED BY le_pgtap_observer, le_pgtap_candidate;
+DROP ROLE le_pgtap_nobody, le_pgtap_observer, le_pgtap_candidate;
+SELECT * FROM finish();

@@ -1,0 +1,188 @@
+--
+-- Who may do what.
+--
+
+SET client_min_messages = warning;
+\set VERBOSITY sqlstate
+CREATE ROLE regress_le_nobody;
+CREATE ROLE regress_le_observer;
+CREATE ROLE regress_le_candidate;
+CREATE ROLE regress_le_group;
+CREATE ROLE regress_le_member NOINHERIT IN ROLE regress_le_group;
+GRANT USAGE ON SCHEMA leader_election
+   TO regress_le_observer, regress_le_candidate, regress_le_group,
+	  regress_le_member;
+GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election
+   TO regress_le_candidate, regress_le_group, regress_le_member;
+
+SELECT leader_election.join('p', 'super');
+SELECT leader_election.leave('p');
+
+--
+-- Without USAGE, nothing
+--
+
+SET ROLE regress_le_nobody;
+SELECT leader_election.join('p', 'nobody');
+SELECT leader_election.is_leader('p');
+SELECT leader_election.leader('p');
+SELECT count(*) FROM leader_election.status;
+SELECT count(*) FROM leader_election.history;
+CALL leader_election.wait_for_change('p', NULL, NULL, '1 ms');
+RESET ROLE;
+
+--
+-- With USAGE, everything can be seen and nothing done.
+--
+
+SET ROLE regress_le_observer;
+SELECT leader_election.is_leader('p'), leader_election.term('p'),
+	   leader_election.leader('p');
+SELECT election, state FROM leader_election.status WHERE election = 'p';
+SELECT count(*) FROM leader_election.candidates WHERE election = 'p';
+SELECT term, leader FROM leader_election.history WHERE election = 'p';
+SELECT strategy FROM leader_election.election WHERE election = 'p';
+CALL leader_election.wait_for_change('p', NULL, NULL, '1 ms');
+SELECT leader_election.join('p', 'observer');
+CALL leader_election.campaign('p', 'observer', '1 s');
+SELECT leader_election.renew('p');
+SELECT leader_election.resign('p');
+SELECT leader_election.leave('p');
+SELECT leader_election.leave_all();
+SELECT leader_election.transfer('p', 'super');
+RESET ROLE;
+
+--
+-- Whoever may stand can still not touch the tables, nor add anything to the
+-- schema.
+--
+
+CREATE FUNCTION pg_temp.not_refused(command text) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE command;
+	RETURN command;
+EXCEPTION WHEN insufficient_privilege THEN
+	RETURN NULL;
+END
+$$;
+SET ROLE regress_le_candidate;
+SELECT count(*) AS tried, count(pg_temp.not_refused(command)) AS not_refused
+  FROM (SELECT format(command, relname, attname) AS command
+		  FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid,
+			   unnest(ARRAY['INSERT INTO leader_election.%1$I (%2$I) VALUES (NULL)',
+							'UPDATE leader_election.%1$I SET %2$I = NULL',
+							'DELETE FROM leader_election.%1$I WHERE %2$I IS NULL',
+							'TRUNCATE leader_election.%1$I',
+							'SELECT FROM leader_election.%1$I FOR UPDATE',
+							'LOCK TABLE leader_election.%1$I',
+							'LOCK TABLE leader_election.%1$I IN ROW EXCLUSIVE MODE',
+							'ALTER TABLE leader_election.%1$I DROP COLUMN %2$I',
+							'CREATE TRIGGER t AFTER INSERT ON leader_election.%1$I EXECUTE FUNCTION suppress_redundant_updates_trigger()']) command
+		 WHERE relnamespace = 'leader_election'::regnamespace AND
+			   relkind = 'r' AND attnum = 1) commands;
+SELECT pg_temp.not_refused('SELECT session_id FROM leader_election.lease');
+SELECT pg_temp.not_refused('SELECT session_id FROM leader_election.candidate');
+SELECT pg_temp.not_refused('SELECT * FROM leader_election.epoch');
+SELECT pg_temp.not_refused('CREATE TABLE leader_election.mine ()');
+SELECT pg_temp.not_refused('CREATE FUNCTION leader_election.mine() RETURNS int LANGUAGE sql RETURN 1');
+SELECT pg_temp.not_refused('DROP FUNCTION leader_election.is_leader');
+SELECT pg_temp.not_refused('ALTER EXTENSION leader_election UPDATE');
+SET leader_election.auto_create = off;
+
+-- It stands under its own name, in elections that belong to the extension's
+-- owner.
+CALL leader_election.campaign('p', 'candidate');
+SELECT leader_election.join('p2', 'candidate');
+SELECT (leader_election.renew('p')).term;
+RESET ROLE;
+SELECT role FROM leader_election.history WHERE election = 'p' AND term = 2;
+SELECT owner = current_user AS owned FROM leader_election.election
+ WHERE election = 'p2';
+
+--
+-- A candidacy is touched only by the role that made it.
+--
+
+SELECT leader_election.join('p', 'candidate');
+CALL leader_election.campaign('p', 'candidate', '1 s');
+SELECT leader_election.renew('p');
+SELECT leader_election.resign('p');
+SELECT leader_election.leave('p');
+SELECT leader_election.leave_all();
+SELECT leader_election.transfer('p', 'candidate 2');
+SET ROLE regress_le_member;
+SELECT leader_election.join('p', 'candidate');
+SELECT leader_election.resign('p');
+SELECT leader_election.is_leader('p'), leader_election.term('p');
+SET ROLE regress_le_candidate;
+SELECT leader_election.term('p');
+SELECT leader_election.leave('p'), leader_election.leave('p2');
+RESET ROLE;
+
+-- A function that runs with its owner's rights stands as its owner.
+CREATE FUNCTION pg_temp.stand() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+AS $$SELECT leader_election.join('p3', 'owner')$$;
+ALTER FUNCTION pg_temp.stand OWNER TO regress_le_candidate;
+SELECT pg_temp.stand();
+SELECT leader_election.leave('p3');
+SET ROLE regress_le_candidate;
+SELECT leader_election.leave('p3');
+RESET ROLE;
+
+--
+-- Elections for some roles only
+--
+
+UPDATE leader_election.election SET candidate_role = 'regress_le_group'
+ WHERE election = 'p';
+SET ROLE regress_le_candidate;
+SELECT leader_election.join('p', 'candidate');
+CALL leader_election.campaign('p', 'candidate', '1 s');
+SELECT leader_election.leave_all();
+SET ROLE regress_le_member;
+CALL leader_election.campaign('p', 'member');
+SELECT leader_election.leave('p');
+SET ROLE regress_le_group;
+CALL leader_election.campaign('p', 'group');
+SELECT leader_election.leave('p');
+RESET ROLE;
+
+SELECT count(*) FROM leader_election.candidates;
+SELECT count(*) AS locks_left FROM pg_locks
+ WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+
+DROP FUNCTION pg_temp.stand;
+
+--
+-- Default privileges give nobody more than this.
+--
+
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO regress_le_nobody, PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO regress_le_nobody WITH GRANT OPTION;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON ROUTINES TO regress_le_nobody, PUBLIC;
+DROP EXTENSION leader_election;
+CREATE EXTENSION leader_election;
+SELECT role, has_schema_privilege(role, 'leader_election', 'USAGE') AS usage,
+	   has_schema_privilege(role, 'leader_election', 'CREATE') AS "create"
+  FROM unnest('{public,regress_le_nobody}'::name[]) role;
+SELECT role, relname, privilege
+  FROM unnest('{public,regress_le_nobody}'::name[]) role, pg_class,
+	   unnest('{SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) privilege
+ WHERE relnamespace = 'leader_election'::regnamespace AND
+	   relkind IN ('r', 'v') AND
+	   has_table_privilege(role, pg_class.oid, privilege) ORDER BY 1, 2, 3;
+SELECT role, proname
+  FROM unnest('{public,regress_le_nobody}'::name[]) role, pg_proc
+ WHERE pronamespace = 'leader_election'::regnamespace AND
+	   has_function_privilege(role, pg_proc.oid, 'EXECUTE')
+ ORDER BY 1, 2 COLLATE "C";
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM regress_le_nobody, PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_le_nobody, PUBLIC;
+ALTER DEFAULT PRIVILEGES REVOKE ALL ON ROUTINES FROM regress_le_nobody;
+
+DROP OWNED BY regress_le_observer, regress_le_candidate, regress_le_group,
+	regress_le_member;
+DROP ROLE regress_le_nobody, regress_le_observer, regress_le_candidate,
+	regress_le_group, regress_le_member;

@@ -1,0 +1,351 @@
+# Dead peer detection: the settings of a session that stands for election, and
+# takeover from leaders whose host vanishes without a word.
+#
+# Hosts are network namespaces, which need no privilege where the system allows
+# user namespaces: the whole test runs in one, with a network of its own, and so
+# does its server; the clients that vanish are in a second one behind a veth
+# pair.  Closing their end of it loses every packet, and nobody says goodbye.
+
+use strict;
+use warnings;
+
+my $no_network;
+
+BEGIN
+{
+	my @own_network =
+	  qw(unshare --user --map-current-user --net --keep-caps);
+	my $own = 'LEADER_ELECTION_OWN_NETWORK';
+
+	unless ($ENV{$own})
+	{
+		my $tried = qx(@own_network sh -c 'ip link set lo up && ss -H' 2>&1);
+
+		chomp $tried;
+		$no_network = "no network namespace can be made: $tried" if $? != 0;
+		unless ($no_network)
+		{
+			$ENV{$own} = 1;
+			exec @own_network, $^X, (map { "-I$_" } @INC), $0, @ARGV;
+			die "cannot start unshare: $!";
+		}
+	}
+	system('ip link set lo up') unless $no_network;
+}
+
+use FindBin;
+use lib $FindBin::RealBin;
+use IPC::Run;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $SERVER = '192.0.2.1';
+my $CLIENT = '192.0.2.2';
+my $MAC = '02:00:00:00:00:02';
+my $TAKEOVER = 4;    # seconds, with a lease of 2; a dead session ends after 3
+
+my $node = new_server(
+	config => qq(
+leader_election.lease_duration = '2s'
+client_min_messages = warning
+listen_addresses = '0.0.0.0'
+));
+$node->append_conf('pg_hba.conf', "host all all $CLIENT/32 trust\n");
+$node->reload;
+
+# --- The settings
+
+my @settings = qw(tcp_keepalives_idle tcp_keepalives_interval
+  tcp_keepalives_count tcp_user_timeout client_connection_check_interval);
+
+# Their values: seconds, seconds, number, milliseconds, milliseconds.
+sub settings
+{
+	my ($session) = @_;
+
+	return split /\|/,
+	  $session->query(
+		'SELECT '
+		  . join(', ',
+			map { "(SELECT setting FROM pg_settings WHERE name = '$_')" }
+			  @settings));
+}
+
+sub settings_are_tight
+{
+	my ($session, $name) = @_;
+	my ($idle, $interval, $count, $user_timeout, $check) = settings($session);
+
+	note("$name: $idle $interval $count $user_timeout $check");
+	cmp_ok($idle + $interval * $count,
+		'<=', 3, "$name: probes end a dead session within 3 s");
+	cmp_ok($count, '>=', 2, "$name: a lost probe ends nothing");
+	ok($user_timeout > 0 && $user_timeout <= 3000,
+		"$name: so does unacknowledged data");
+	cmp_ok($user_timeout, '>', 1000 * ($idle + $interval),
+		"$name: but only after a second probe");
+	ok($check > 0 && $check <= 1000, "$name: a busy server looks");
+	return;
+}
+
+sub local_session
+{
+	my (%opts) = @_;
+
+	return session($node, name => 'local', host => '127.0.0.1', %opts);
+}
+
+{
+	my $session = local_session();
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	settings_are_tight($session, 'candidate');
+	$session->query('RESET ALL');
+	settings_are_tight($session, 'after RESET ALL');
+	$session->query("SELECT leader_election.join('two', 'c')");
+	$session->query("SELECT leader_election.leave('one')");
+	settings_are_tight($session, 'one candidacy left');
+	$session->query("SELECT leader_election.leave('two')");
+	is_deeply([ settings($session) ], \@before, 'put back after the last');
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	settings_are_tight($session, 'candidate again');
+	$session->query('DISCARD ALL');
+	is_deeply([ settings($session) ], \@before, 'put back by DISCARD ALL');
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	$session->query('SET tcp_keepalives_idle = 7');
+	$session->query('SET client_connection_check_interval = 700');
+	$session->query("SELECT leader_election.leave('one')");
+	is_deeply(
+		[ (settings($session))[ 0, 4 ] ],
+		[ 7, 700 ],
+		'what the client has set since then stays');
+	$session->finish;
+}
+
+{
+	my $session = local_session(
+		options => '-c tcp_keepalives_interval=1 -c tcp_user_timeout=2500'
+		  . ' -c client_connection_check_interval=30');
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	is_deeply(
+		[ (settings($session))[ 1, 3, 4 ] ],
+		[ 1, 2500, 30 ],
+		'tighter settings stay');
+	$session->query("SELECT leader_election.leave('one')");
+	is_deeply([ settings($session) ], \@before, 'and the others are put back');
+	$session->finish;
+}
+
+# Looser ones that came with the connection are tightened; what the session has
+# SET is its own business, and RESET gives what it did before.
+foreach my $how ('connection', 'SET')
+{
+	my %loose = (
+		tcp_keepalives_idle => 100,
+		tcp_keepalives_interval => 100,
+		tcp_keepalives_count => 9,
+		tcp_user_timeout => 100000,
+		client_connection_check_interval => 100000);
+	my $session = local_session(
+		options => $how eq 'SET'
+		? ''
+		: join ' ', map { "-c $_=$loose{$_}" } @settings);
+	my @default = settings($session);
+
+	if ($how eq 'SET')
+	{
+		$session->query("SET $_ = $loose{$_}") foreach @settings;
+	}
+	is_deeply([ settings($session) ], [ @loose{@settings} ], "$how: loose");
+	$session->query("SELECT leader_election.join('one', 'c')");
+	settings_are_tight($session, $how) if $how eq 'connection';
+	is_deeply([ settings($session) ], [ @loose{@settings} ], "$how: stay")
+	  if $how eq 'SET';
+	$session->query("SELECT leader_election.leave('one')");
+	is_deeply([ settings($session) ], [ @loose{@settings} ],
+		"$how: put back");
+	$session->query("RESET $_") foreach @settings;
+	is_deeply([ settings($session) ], \@default, "$how: reset");
+	$session->finish;
+}
+
+{
+	my $session =
+	  local_session(options => '-c leader_election.dead_peer_detection=off');
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	is_deeply([ settings($session) ], \@before, 'left alone where it is off');
+	$session->finish;
+}
+
+# --- A host that vanishes
+
+SKIP:
+{
+	skip $no_network, 1 if $no_network;
+
+	# The clients' host; it ends with this test, even if that dies.
+	my ($in, $out) = ('', '');
+	my $host = IPC::Run::start(
+		[ 'unshare', '--net', 'sh', '-c', 'echo up; exec cat' ],
+		'<' => \$in,
+		'>' => \$out,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	$host->pump until $out =~ /up/;
+	my $pid = $host->{KIDS}[0]{PID};
+	my @on_host = ('nsenter', "--net=/proc/$pid/ns/net");
+
+	system_or_bail(
+		qw(ip link add name server type veth peer name client address),
+		$MAC, 'netns', $pid);
+	system_or_bail('ip', 'address', 'add', "$SERVER/24", 'dev', 'server');
+	system_or_bail(@on_host, 'ip', 'address', 'add', "$CLIENT/24", 'dev',
+		'client');
+	system_or_bail(qw(ip link set server up));
+	my $plug = sub {
+		system_or_bail(@on_host, qw(ip link set client), $_[0]);
+		return;
+	};
+	$plug->('up');
+
+	# The kernel must not know better than it would if the host were farther
+	# away: it forgets its neighbours when the line to them goes down.
+	system_or_bail('ip', 'neighbour', 'replace', $CLIENT, 'lladdr', $MAC,
+		qw(dev server nud permanent));
+
+	# How many probes of a session's connection are without an answer.
+	my $lost_probes = sub {
+		my ($session) = @_;
+		my $port = $session->{client_port} //=
+		  $session->query('SELECT inet_client_port()');
+		my $socket = qx(ss -Htno state established dst = $CLIENT:$port);
+
+		return $socket =~ /timer:\(keepalive,[^,]*,(\d+)\)/ ? $1 : -1;
+	};
+
+	# Leaders there, each with an heir here
+	my %there;
+	my %here;
+	foreach my $election (qw(idle busy transaction told late))
+	{
+		$there{$election} = session(
+			$node,
+			name => "$election there",
+			host => $SERVER,
+			command => \@on_host);
+		$here{$election} = session($node, name => "$election here");
+		is( $there{$election}->query(
+				"SELECT leader_election.join('$election', 'there')"),
+			1,
+			"$election: leads");
+		is( $here{$election}->query(
+				"SELECT leader_election.join('$election', 'here')"),
+			'',
+			"$election: follows");
+	}
+	is( $there{idle}->query('SELECT inet_client_addr()'),
+		$CLIENT, 'leaders are on the other host');
+	$there{$_}->query("LISTEN \"$_\"") foreach qw(told late);
+	$there{transaction}->query('BEGIN');
+	$lost_probes->($_) foreach values %there;
+	$there{busy}->query_async('SELECT pg_sleep(600)');
+
+	my $all_is_well = sub {
+		wait_until(
+			sub { !grep { $lost_probes->($_) != 0 } values %there },
+			'probes that are answered');
+		return;
+	};
+
+	# A short interruption, in which one probe is lost.
+	$all_is_well->();
+	$plug->('down');
+	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
+	$plug->('up');
+	$all_is_well->();
+	foreach my $election (qw(idle transaction told late))
+	{
+		is( $there{$election}->query(
+				"SELECT leader_election.is_leader('$election'),
+					leader_election.term('$election')"),
+			't|1',
+			"$election: one lost probe ends nothing");
+	}
+	is( $here{idle}->query("SELECT state FROM pg_catalog.pg_stat_activity
+			WHERE pid = " . $there{busy}->backend_pid),
+		'active',
+		'busy: one lost probe ends nothing');
+
+	# The same with data under way.
+	$plug->('down');
+	$here{idle}->query("NOTIFY late, 'news'");
+	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
+	$plug->('up');
+	wait_until(sub { ($there{late}->notifications)[0] }, 'the news');
+	is($there{late}->query("SELECT leader_election.term('late')"),
+		1, 'late: data that is late ends nothing');
+	$all_is_well->();
+
+	# The host vanishes.  What is sent from then on, and never acknowledged,
+	# starts the clock anew.  It has to be sent, though: the kernel must not
+	# refuse because the line was open a moment ago.
+	my %elapsed;
+	my $start = time;
+	$plug->('down');
+	wait_until(
+		sub { qx(ip -o link show server) =~ /state (LOWERLAYER)?DOWN/ },
+		'the line to be dead');
+	my $told = time - $start;
+	$here{idle}->query("NOTIFY told, 'news'");
+	wait_until(
+		sub {
+			foreach my $election (keys %here)
+			{
+				$elapsed{$election} //= time - $start
+				  if $here{$election}
+				  ->query("SELECT leader_election.is_leader('$election')") eq 't';
+			}
+			return keys %elapsed == keys %here;
+		},
+		sub { 'new leaders, got ' . join(', ', keys %elapsed) });
+	$elapsed{told} -= $told;
+	foreach my $election (sort keys %elapsed)
+	{
+		cmp_ok($elapsed{$election}, '<', $TAKEOVER, "$election: takeover");
+		note(sprintf '%s: %.3f s', $election, $elapsed{$election});
+		is( $here{$election}->query(
+				"SELECT leader_election.term('$election'),
+					string_agg(leader || ' ' || coalesce(reason, 'leads'), ', ' ORDER BY term),
+					min(host(client_addr)), min(ended_at) = max(acquired_at)
+				FROM leader_election.history WHERE election = '$election'"),
+			"2|there session ended, here leads|$CLIENT|t",
+			"$election: history");
+	}
+
+	# It comes back.
+	$plug->('up');
+	foreach my $election (qw(idle transaction told late))
+	{
+		is( $there{$election}->sqlstate_of(
+				"SELECT leader_election.is_leader('$election')"),
+			'08006',
+			"$election: its session is over");
+	}
+	is( $here{$_}->query("SELECT leader_election.term('$_')"),
+		2, "$_: goes on leading")
+	  foreach sort keys %here;
+
+	$there{busy}->kill;
+	$host->kill_kill;
+}
+
+$node->stop;
+done_testing();

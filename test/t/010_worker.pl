@@ -1,0 +1,643 @@
+# The background worker: when it is there, when it is not, and what its death,
+# its absence and its pauses do to elections. Whatever happens to it, leaders
+# go on or step down, and there are never two.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+# What the worker processes of the present database are
+my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'"
+  . ' AND datname = current_database()';
+my $WORKER_PID = "SELECT pid FROM $WORKERS ORDER BY backend_start LIMIT 1";
+my $NO_WORKER = "SELECT count(*) = 0 FROM $WORKERS";
+my $ONE_WORKER = "SELECT count(*) = 1 FROM $WORKERS";
+
+# An application's instance as a procedure: campaigns, notes the terms that
+# term() tells it, and gives up after lead_for. Of each term it notes when it
+# was first seen to be ours (the clock after the call) and last (before).
+my $CONTENDERS = <<'END';
+CREATE TABLE stint (election text, session text, term bigint,
+	first_after bigint, last_before bigint);
+CREATE TABLE stop ();
+CREATE PROCEDURE contend(e text, me text, lead_for interval)
+LANGUAGE plpgsql AS $$
+DECLARE
+	mine bigint;
+	seen bigint;
+	clock_before bigint;
+	clock_after bigint;
+	first_after bigint;
+	last_before bigint;
+	give_up_at timestamptz;
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM stop) LOOP
+		CALL leader_election.campaign(e, me, '300ms', term => mine);
+		CONTINUE WHEN mine IS NULL;
+		first_after := NULL;
+		give_up_at := clock_timestamp() + lead_for;
+		LOOP
+			clock_before := leader_election.monotonic_clock();
+			seen := leader_election.term(e);
+			clock_after := leader_election.monotonic_clock();
+			IF seen = mine THEN
+				first_after := coalesce(first_after, clock_after);
+				last_before := clock_before;
+			END IF;
+			EXIT WHEN seen IS DISTINCT FROM mine
+				OR clock_timestamp() > give_up_at
+				OR EXISTS (SELECT FROM stop);
+			PERFORM pg_sleep(0.005);
+		END LOOP;
+		IF first_after IS NOT NULL THEN
+			INSERT INTO stint VALUES (e, me, mine, first_after, last_before);
+		END IF;
+		IF clock_timestamp() > give_up_at THEN
+			PERFORM leader_election.resign(e);
+		END IF;
+		COMMIT;
+	END LOOP;
+END $$;
+END
+
+# Two leaders at once would show as a term that was led, by what its leader was
+# told, after a later one was led already; or as a term with two leaders.
+my $TWO_LEADERS = <<'END';
+SELECT a.election, a.session, a.term, b.session, b.term
+FROM stint a JOIN stint b USING (election)
+WHERE (a.term < b.term AND a.last_before > b.first_after)
+	OR (a.term = b.term AND a.session < b.session)
+END
+
+sub term_of
+{
+	my ($session, $election) = @_;
+
+	return $session->query(
+		"SELECT term FROM leader_election.lease WHERE election = '$election'");
+}
+
+# Waits until the present lease is one that was renewed or granted after this.
+sub wait_for_renewal
+{
+	my ($node, $election) = @_;
+	my $session = session($node);
+	my $now = $session->query('SELECT clock_timestamp()');
+
+	$session->finish;
+	return wait_for($node,
+		"SELECT renewed_at > '$now' FROM leader_election.lease"
+		  . " WHERE election = '$election'");
+}
+
+# Processor seconds that a process has used so far.
+sub cpu_seconds
+{
+	my ($pid) = @_;
+	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr;
+
+	return ($stat[11] + $stat[12]) / 100;
+}
+
+# Stops the worker, but not while it holds a lock: then the server itself
+# would have to wait for it.
+sub stop_worker
+{
+	my ($control) = @_;
+	my $pid;
+
+	wait_until(
+		sub {
+			$pid = $control->query($WORKER_PID) or return 0;
+			kill 'STOP', $pid;
+			return 1
+			  if $control->query("SELECT wait_event_type = 'Extension'"
+				  . " FROM pg_stat_activity WHERE pid = $pid") eq 't';
+			kill 'CONT', $pid;
+			return 0;
+		},
+		'the worker to sleep');
+	return $pid;
+}
+
+sub set_idle_timeout
+{
+	my ($control, $value) = @_;
+
+	$control->query(
+		"ALTER SYSTEM SET leader_election.worker_idle_timeout = '$value'");
+	$control->query('SELECT pg_reload_conf()');
+	return;
+}
+
+my $node = new_server(
+	config => q(
+leader_election.lease_duration = '2s'
+leader_election.worker_idle_timeout = '300ms'
+restart_after_crash = on
+max_worker_processes = 8
+));
+my $control = session($node, name => 'control');
+
+# -- There is a worker while somebody stands, and only then.
+
+{
+	my $one = session($node, name => 'one');
+
+	$one->query("SELECT leader_election.is_leader('come'),"
+		  . " leader_election.leader('come'), leader_election.term('come')");
+	$one->query('TABLE leader_election.status');
+	is($control->query($NO_WORKER), 't', 'observers start no worker');
+
+	$one->query("SELECT leader_election.join('come', 'one')");
+	wait_for($node, $ONE_WORKER);
+	pass('a candidacy starts the worker');
+	wait_for_renewal($node, 'come');
+	wait_for_renewal($node, 'come');
+	is(term_of($control, 'come'), 1, 'the worker renews the lease');
+
+	$one->query("SELECT leader_election.leave('come')");
+	wait_for($node, $NO_WORKER);
+	pass('the worker ends when nobody stands any more');
+
+	# A client that goes without a word leaves nothing behind either.
+	$one->query("SELECT leader_election.join('come', 'one')");
+	wait_for($node, $ONE_WORKER);
+	$one->kill;
+	wait_for($node, $NO_WORKER);
+	is( $control->query(
+			'SELECT count(*) FROM leader_election.candidate'),
+		0,
+		'the worker has removed the dead candidate before it ended');
+}
+
+# -- A candidacy that is not committed yet keeps the worker.
+
+SKIP:
+{
+	my $one = session($node, name => 'one');
+
+	$control->query('SELECT pg_advisory_lock(1)');
+	$one->query_async(
+		"SELECT leader_election.join('long', 'one'), pg_advisory_lock(1)");
+	wait_for($node, $ONE_WORKER);
+	my $pid = $control->query($WORKER_PID);
+	my $used = -e "/proc/$pid/stat" ? cpu_seconds($pid) : undef;
+
+	# Three times the idle timeout, and half a lease
+	wait_for($node,
+		'SELECT clock_timestamp() > query_start + interval \'1s\''
+		  . ' FROM pg_stat_activity WHERE pid = '
+		  . $one->backend_pid);
+	is($control->query($WORKER_PID),
+		$pid, 'the worker stays while a candidacy waits to be committed');
+	$used = cpu_seconds($pid) - $used if defined $used;
+
+	$control->query('SELECT pg_advisory_unlock(1)');
+	$one->result;
+	wait_for_renewal($node, 'long');
+	is($one->query("SELECT leader_election.term('long')"),
+		1, 'and renews the lease once it is');
+	$one->finish;
+	wait_for($node, $NO_WORKER);
+
+	skip 'needs /proc', 1 unless defined $used;
+	cmp_ok($used, '<', 0.2, 'the worker has not been spinning meanwhile');
+}
+
+# -- Settings are taken over while the worker sleeps.
+
+{
+	my $one = session($node, name => 'one');
+
+	set_idle_timeout($control, '1h');
+	$one->query("SELECT leader_election.join('hup', 'one')");
+	wait_for($node, $ONE_WORKER);
+	$one->finish;
+	wait_for($node, "SELECT leader_election.leader('hup') IS NULL AND"
+		  . ' NOT EXISTS (SELECT FROM leader_election.candidate)');
+	my $ended = eval { wait_for($node, $NO_WORKER, 't', 1) };
+	ok(!defined $ended, 'a worker waits as long as it is told to');
+
+	set_idle_timeout($control, '300ms');
+	wait_for($node, $NO_WORKER);
+	pass('and notices that it is told otherwise');
+}
+
+# -- The worker is terminated.
+
+{
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+
+	$one->query("SELECT leader_election.join('end', 'one')");
+	$two->query_async("CALL leader_election.campaign('end', 'two')");
+	wait_for($node, $ONE_WORKER);
+	foreach my $i (1 .. 3)
+	{
+		my $pid = $control->query($WORKER_PID);
+
+		$control->query("SELECT pg_terminate_backend($pid)");
+		wait_for($node, "SELECT pid <> $pid FROM $WORKERS");
+		wait_for_renewal($node, 'end');
+		is($one->query("SELECT leader_election.term('end')"),
+			1, "a waiting campaign brings the worker back ($i)");
+	}
+	$one->kill;
+	is($two->result, '2', 'and is elected in the end');
+
+	# Now nobody waits. The lease runs out without anybody's help, and
+	# is_leader() looks for no worker.
+	my $three = session($node, name => 'three');
+	$three->query("SELECT leader_election.join('end', 'three')");
+	my $pid = $control->query($WORKER_PID);
+	$control->query("SELECT pg_terminate_backend($pid)");
+	wait_for($node, $NO_WORKER);
+	is($two->query("SELECT leader_election.is_leader('end')"),
+		't', 'the leader goes on without a worker');
+	wait_until(
+		sub { $two->query("SELECT leader_election.is_leader('end')") eq 'f' },
+		'the end of the lease');
+	is($control->query($NO_WORKER), 't', 'until its lease is over');
+	is($control->query("SELECT leader_election.leader('end')"),
+		'', 'when nobody leads');
+	$three->query("SELECT leader_election.join('end', 'three')");
+	wait_for($node, $ONE_WORKER);
+	pass('a call brings the worker back');
+	is(term_of($control, 'end'), 3, 'and elects');
+	$_->finish foreach $two, $three;
+}
+
+# -- The worker is cancelled, terminated and stopped while there is a lot to
+# do. Instances of the election churn resign all the time; those of steady stay
+# as long as they can.
+
+{
+	my @contenders;
+	my $crowd = session($node, name => 'crowd');
+
+	$control->query($CONTENDERS);
+	$crowd->query("SELECT count(leader_election.join('crowd' || i, 'crowd'))"
+		  . ' FROM generate_series(1, 300) i');
+	foreach my $i (1 .. 3)
+	{
+		foreach (['steady', '1h'], ['churn', '20ms'])
+		{
+			my ($election, $lead_for) = @$_;
+			my $s = session($node, name => "$election$i");
+
+			$s->query_async(
+				"CALL contend('$election', '$election$i', '$lead_for')");
+			push @contenders, $s;
+		}
+	}
+	wait_for($node, "SELECT leader_election.leader('steady') IS NOT NULL");
+	wait_for($node, "SELECT term >= 20 FROM leader_election.lease"
+		  . " WHERE election = 'churn'");
+
+	my $steady = term_of($control, 'steady');
+	my $churn = term_of($control, 'churn');
+	my $pid = $control->query($WORKER_PID);
+	my $offset = -s $node->logfile;
+	$control->query("SELECT pg_cancel_backend($pid), pg_sleep(0.002)"
+		  . ' FROM generate_series(1, 300)');
+	like(
+		slurp_file($node->logfile, $offset),
+		qr/ERROR:  canceling statement due to user request/,
+		'the worker is cancelled at its work');
+	$control->query("SELECT count(pg_cancel_backend($pid))"
+		  . ' FROM generate_series(1, 50000)');
+	wait_for_renewal($node, 'steady');
+	is($control->query($WORKER_PID), $pid,
+		'a worker that is cancelled goes on');
+	is(term_of($control, 'steady'), $steady, 'and nobody loses a lease');
+	cmp_ok(term_of($control, 'churn'),
+		'>', $churn, 'nor do elections stand still');
+
+	foreach my $i (1 .. 3)
+	{
+		$pid = $control->query($WORKER_PID);
+		$control->query("SELECT pg_terminate_backend($pid)");
+		wait_for($node, "SELECT pid <> $pid FROM $WORKERS");
+	}
+	wait_for_renewal($node, 'steady');
+	is(term_of($control, 'steady'),
+		$steady, 'a worker that is terminated loses nobody a lease');
+
+	$pid = stop_worker($control);
+	wait_for($node, "SELECT term > $steady AND leader IS NOT NULL"
+		  . " FROM leader_election.lease WHERE election = 'steady'");
+	pass('while the worker is stopped, a lease ends and the next begins');
+	$churn = term_of($control, 'churn');
+	wait_for($node, "SELECT term > $churn + 10 FROM leader_election.lease"
+		  . " WHERE election = 'churn'");
+	is($control->query($WORKER_PID), $pid, 'no second worker was started');
+	kill 'CONT', $pid;
+	wait_for_renewal($node, 'steady');
+	$steady = term_of($control, 'steady');
+	wait_for_renewal($node, 'steady');
+	is(term_of($control, 'steady'), $steady, 'it goes on when it wakes up');
+
+	$control->query('INSERT INTO stop DEFAULT VALUES');
+	$crowd->finish;
+	foreach my $s (@contenders)
+	{
+		$s->result;
+		is($s->sqlstate, '00000', "$s->{name} saw no error");
+		$s->finish;
+	}
+	is($control->query($TWO_LEADERS), '', 'there were never two leaders');
+	cmp_ok(
+		$control->query("SELECT count(*) FROM stint WHERE election = 'churn'"),
+		'>', 20, '(among those who led, and could have been told so)');
+	is( $control->query(
+			'SELECT election, min(term), max(term) - count(*)'
+			  . ' FROM leader_election.history'
+			  . " WHERE election IN ('steady', 'churn')"
+			  . ' GROUP BY election ORDER BY election'),
+		"churn|1|0\nsteady|1|0",
+		'no term was left out');
+	is( $control->query(
+			'SELECT count(*) FROM (SELECT ended_at, lead(acquired_at)'
+			  . ' OVER (PARTITION BY election ORDER BY term) AS next'
+			  . ' FROM leader_election.history) h WHERE next < ended_at'
+			  . ' OR (next IS NOT NULL AND ended_at IS NULL)'),
+		0,
+		'each ended before the next began');
+}
+
+# -- Many join at once where there is no worker: they do not fill up the
+# server's slots with workers that are of no use.
+
+{
+	my @many = map { session($node, name => "many$_") } 1 .. 24;
+	my $warnings = '';
+
+	foreach my $round (1 .. 3)
+	{
+		wait_for($node, $NO_WORKER);
+		$control->query('SELECT pg_advisory_lock(2)');
+		$_->query_async("SELECT pg_advisory_lock_shared(2);\n"
+			  . "SELECT leader_election.join('$_->{name}', 'many');\n"
+			  . 'SELECT pg_advisory_unlock_shared(2)')
+		  foreach @many;
+		wait_for($node,
+			"SELECT count(*) = 24 FROM pg_locks WHERE locktype = 'advisory'"
+			  . ' AND objid = 2 AND NOT granted');
+		$control->query('SELECT pg_advisory_unlock(2)');
+		foreach my $s (@many)
+		{
+			$s->result;
+			$warnings .= $s->errors if $s->errors =~ /WARNING/;
+		}
+		wait_for($node, $ONE_WORKER);
+		$_->query('SELECT leader_election.leave_all()') foreach @many;
+	}
+	is($warnings, '', 'many that join at once do not use up the worker slots');
+	is( $control->query(
+			'SELECT count(*) FROM leader_election.history'
+			  . " WHERE leader = 'many' AND reason = 'left'"),
+		72,
+		'and all of them led');
+	$_->finish foreach @many;
+}
+
+# -- A dead candidate whose row was locked when it was to be removed does not
+# keep the worker for ever.
+
+{
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+
+	$one->query("SELECT leader_election.join('row', 'one')");
+	wait_for($node, $ONE_WORKER);
+	$two->query('BEGIN');
+	$two->query('SELECT FROM leader_election.candidate FOR UPDATE');
+	$one->kill;
+	wait_for($node, "SELECT ended_at IS NOT NULL"
+		  . " FROM leader_election.history WHERE election = 'row'");
+	$two->query('COMMIT');
+	ok( defined eval { wait_for($node, $NO_WORKER, 't', 10) },
+		'a row that was locked is removed later, and the worker ends');
+	$two->finish;
+}
+
+# -- DROP EXTENSION while all this is running.
+
+{
+	my $offset = -s $node->logfile;
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+	my $three = session($node, name => 'three');
+
+	$one->query("SELECT leader_election.join('drop', 'one')");
+	$two->query_async("CALL leader_election.campaign('drop', 'two')");
+	$three->query_async(
+		"CALL leader_election.wait_for_change('drop', 1, 'one')");
+	wait_for($node,
+		'SELECT count(*) = 2 FROM leader_election.candidates'
+		  . " WHERE election = 'drop' AND alive");
+	wait_for($node, $ONE_WORKER);
+
+	is($control->sqlstate_of('DROP EXTENSION leader_election'),
+		'00000', 'DROP EXTENSION beside a leader, waiters and the worker');
+	wait_for($node, $NO_WORKER);
+	pass('ends the worker');
+	$two->result;
+	is($two->sqlstate, 'LE003', 'campaign() ends');
+	like($two->errors, qr/HINT|DETAIL/, 'and says why');
+	$three->result;
+	is($three->sqlstate, 'LE003', 'wait_for_change() ends');
+	is( $control->query(
+			"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+			  . ' AND objsubid >= 20 AND pid <> '
+			  . $one->backend_pid),
+		0,
+		'neither leaves a lock behind');
+
+	is($control->sqlstate_of('CREATE EXTENSION leader_election'),
+		'00000', 'it can be created again');
+	is($one->query("SELECT leader_election.is_leader('drop')"),
+		'f', 'the leader of before does not lead');
+	is($two->query("SELECT leader_election.join('drop', 'two')"),
+		'1', 'the sessions of before can stand');
+	is($one->query("SELECT leader_election.join('drop', 'one')"),
+		'', 'all of them');
+	$two->query("SELECT leader_election.leave('drop')");
+	is($one->query("SELECT leader_election.term('drop')"),
+		'2', 'and are elected');
+	wait_for($node, $ONE_WORKER);
+	wait_for_renewal($node, 'drop');
+
+	# One that waits while the extension is replaced must not wait for an
+	# election that is no more. It is stopped, so as not to see the gap.
+	$two->query_async("CALL leader_election.campaign('drop', 'two')");
+	wait_for($node,
+		'SELECT count(*) = 2 FROM leader_election.candidates'
+		  . " WHERE election = 'drop' AND alive");
+	kill 'STOP', $two->backend_pid;
+	$control->query('DROP EXTENSION leader_election');
+	$control->query('CREATE EXTENSION leader_election');
+	is($three->query("SELECT leader_election.join('drop', 'three')"),
+		'1', 'an election of the same name, in a new extension');
+	kill 'CONT', $two->backend_pid;
+	my $ended = eval { wait_until(sub { $two->finished }, 'LE003', 5) };
+	ok( defined $ended
+		  || $control->query("SELECT count(*) FROM leader_election.candidates"
+			  . " WHERE candidate = 'two' AND alive"),
+		'whoever campaigned in the old one stands in the new one, or is told');
+	if (defined $ended)
+	{
+		$two->result;
+		is($two->sqlstate, 'LE003', 'that it is gone');
+	}
+
+	$_->kill foreach $one, $two, $three;
+	wait_for($node, $NO_WORKER);
+	my $log = slurp_file($node->logfile, $offset);
+	unlike(
+		$log,
+		qr/background worker "leader_election.*exited with exit code/,
+		'no worker failed on the way');
+}
+
+# -- DROP DATABASE.
+
+{
+	my $offset = -s $node->logfile;
+
+	foreach my $force (0, 1)
+	{
+		$control->query('CREATE DATABASE other');
+		my $one = session($node, name => 'one', dbname => 'other');
+		$one->query('CREATE EXTENSION leader_election');
+		$one->query("SELECT leader_election.join('db', 'one')");
+		wait_for($node, $ONE_WORKER, 't', undef, 'other');
+		if ($force)
+		{
+			is( $control->sqlstate_of('DROP DATABASE other WITH (FORCE)'),
+				'00000', 'DROP DATABASE WITH (FORCE) beside a leader');
+			$one->kill;
+		}
+		else
+		{
+			$one->finish;
+			is($control->sqlstate_of('DROP DATABASE other'),
+				'00000', 'DROP DATABASE just after the last candidate left');
+		}
+	}
+	wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity"
+		  . " WHERE backend_type = 'leader_election worker'");
+
+	# A worker that was on its way may fail once, but nothing goes on failing.
+	my @failures =
+	  slurp_file($node->logfile, $offset) =~
+	  /background worker "leader_election.*exited with exit code/g;
+	cmp_ok(scalar @failures, '<=', 2, 'no crash loop after that');
+}
+
+# -- The worker is killed, and with it, as is the server's way, every session.
+
+{
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+
+	$one->query("SELECT leader_election.join('crash', 'one')");
+	$two->query_async("CALL leader_election.campaign('crash', 'two')");
+	wait_for($node, $ONE_WORKER);
+	wait_for($node,
+		'SELECT count(*) = 2 FROM leader_election.candidates'
+		  . " WHERE election = 'crash' AND alive");
+	kill 'KILL', $control->query($WORKER_PID);
+	$two->result;
+	is($two->sqlstate, '08006', 'the crash ended the sessions');
+	wait_for($node, 'SELECT 1', '1');
+	$control = session($node, name => 'control');
+	is($control->query($NO_WORKER), 't', 'no worker after the crash');
+	is($control->query("SELECT leader_election.leader('crash')"),
+		'', 'the dead leader does not lead');
+	$two = session($node, name => 'two');
+	is($two->query("SELECT leader_election.join('crash', 'two')"),
+		'2', 'the first who comes back leads at once');
+	is( $control->query(
+			'SELECT reason FROM leader_election.history'
+			  . " WHERE election = 'crash' AND term = 1"),
+		'session ended',
+		'because the session of the one before has ended');
+	wait_for($node, $ONE_WORKER);
+	wait_for_renewal($node, 'crash');
+	is($two->query("SELECT leader_election.is_leader('crash')"),
+		't', 'with a worker');
+	$two->finish;
+}
+
+$control->finish;
+$node->stop;
+
+# -- No free worker slot. There is one, and another database has it.
+
+$node = new_server(
+	name => 'full',
+	config => q(
+leader_election.lease_duration = '1s'
+leader_election.worker_idle_timeout = '100ms'
+max_worker_processes = 1
+max_logical_replication_workers = 0
+));
+$control = session($node, name => 'control');
+$control->query('CREATE DATABASE other');
+
+{
+	my $occupant = session($node, name => 'occupant', dbname => 'other');
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+
+	$occupant->query('CREATE EXTENSION leader_election');
+	$occupant->query("SELECT leader_election.join('full', 'occupant')");
+	wait_for($node, $ONE_WORKER, 't', undef, 'other');
+
+	is($one->query("SELECT leader_election.join('full', 'one')"),
+		'1', 'join succeeds without a worker slot');
+	is($one->sqlstate, '00000', 'without an error');
+	like(
+		$one->errors,
+		qr/WARNING:.*worker.*HINT:.*max_worker_processes/s,
+		'but with a warning and a hint');
+	$one->query('\set VERBOSITY sqlstate');
+	$one->query("SELECT leader_election.leave('full')");
+	wait_until(
+		sub {
+			$one->query("SELECT leader_election.join('full', 'one')");
+			return $one->errors =~ /WARNING:\s+53400/;
+		},
+		'another warning, with SQLSTATE 53400');
+	is($one->query("SELECT leader_election.is_leader('full')"),
+		't', 'it leads');
+	wait_until(
+		sub { $one->query("SELECT leader_election.is_leader('full')") eq 'f' },
+		'the end of the lease');
+	pass('and, with nobody to renew the lease, steps down');
+
+	# A waiting campaign needs no worker to be elected, and gets one as soon
+	# as there is a slot.
+	$one->query("SELECT leader_election.leave('full')");
+	is($two->query("CALL leader_election.campaign('full', 'two', '5s')") > 1,
+		1, 'campaign elects without a worker');
+	$one->query_async("CALL leader_election.campaign('full', 'one')");
+	$occupant->finish;
+	wait_for($node, $ONE_WORKER);
+	pass('a waiting campaign starts the worker when a slot is free');
+	$two->kill if $two->query("SELECT leader_election.is_leader('full')") eq 't';
+	cmp_ok($one->result, '>', 2, 'and goes on waiting until elected');
+	$_->finish foreach grep { $_->alive } $one, $two;
+}
+
+$control->finish;
+$node->stop;
+done_testing();

@@ -1,0 +1,213 @@
+# The optional launcher: with the library in shared_preload_libraries, a worker
+# is there without anybody's call, where there is something for it to do.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $LAUNCHER =
+  "pg_stat_activity WHERE backend_type = 'leader_election launcher'";
+my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'";
+
+my $node = new_server(
+	preload => 1,
+	streaming => 1,
+	config => q(
+leader_election.lease_duration = '2s'
+));
+my $control = session($node, name => 'control');
+
+# No call of the extension's: those would start a worker themselves.
+sub wait_for_worker
+{
+	my ($dbname, $but_not) = @_;
+
+	return wait_for($node,
+		"SELECT count(*) > 0 FROM $WORKERS AND datname = '$dbname'"
+		  . ' AND pid <> ' . ($but_not // 0));
+}
+
+sub worker_pid
+{
+	my ($dbname) = @_;
+
+	# One that is not needed goes after a second.
+	return $control->query("SELECT pid FROM $WORKERS AND datname = '$dbname'"
+		  . ' ORDER BY backend_start LIMIT 1');
+}
+
+sub connect_to_control
+{
+	wait_for($node, 'SELECT 1', '1');
+	$control = session($node, name => 'control');
+	return;
+}
+
+is($control->query("SELECT count(*) FROM $LAUNCHER"),
+	'1', 'there is a launcher');
+wait_for($node, "SELECT count(*) = 0 FROM $WORKERS");
+pass('and no worker, where there is no candidate');
+
+# -- After a start
+
+{
+	my $leader = session($node, name => 'leader');
+
+	$leader->query("SELECT leader_election.join('e', 'leader')");
+	$node->stop('immediate');
+	$leader->kill;
+	$control->kill;
+	$node->start;
+	wait_for($node, 'SELECT reason FROM leader_election.history'
+		  . " WHERE election = 'e' AND term = 1", 'session ended');
+	pass('a worker is there after the start, and ends what is over');
+	connect_to_control();
+	wait_for($node, "SELECT count(*) = 0 FROM $WORKERS");
+	pass('and ends itself, since nobody stands');
+	is($control->query("SELECT count(*) FROM $LAUNCHER"),
+		'1', 'there is a launcher after a crash');
+}
+
+# -- After a worker was terminated
+
+{
+	my @databases = qw(postgres one two three);
+	my %leader;
+	my %pid;
+
+	$control->query('CREATE DATABASE plain');
+	foreach my $dbname (@databases)
+	{
+		$control->query("CREATE DATABASE $dbname") if $dbname ne 'postgres';
+		my $s = session($node, name => "leader_$dbname", dbname => $dbname);
+		$s->query('CREATE EXTENSION leader_election') if $dbname ne 'postgres';
+		$s->query("SELECT leader_election.join('e', 'leader')");
+		$leader{$dbname} = $s;
+		wait_for_worker($dbname);
+		$pid{$dbname} = worker_pid($dbname);
+	}
+	my $term = $control->query('SELECT term FROM leader_election.lease');
+
+	# The one that is found last, in the order in which they were created, is
+	# not to wait for the others, whose workers have nothing to do with it.
+	foreach my $dbname (qw(postgres three))
+	{
+		$control->query("SELECT pg_terminate_backend($pid{$dbname})");
+		my $elapsed = wait_for_worker($dbname, $pid{$dbname});
+		cmp_ok($elapsed, '<', 1, "a worker in $dbname is back at once");
+		$pid{$dbname} = worker_pid($dbname);
+	}
+	wait_for($node,
+		"SELECT renewed_at > acquired_at + interval '2.5s'"
+		  . ' FROM leader_election.lease', 't', undef, $_)
+	  foreach @databases;
+	is( join(' ', map { $_->query("SELECT leader_election.term('e')") }
+			  @leader{@databases}),
+		"$term 1 1 1",
+		'that nobody called, and nobody lost a lease');
+	is( join(' ', map { worker_pid($_) } @databases),
+		join(' ', @pid{@databases}),
+		'the other workers were not disturbed');
+	is( $control->query(
+			"SELECT count(*) FROM $WORKERS AND datname IN"
+			  . " ('plain', 'template1')"),
+		'0',
+		'a database without the extension has no worker');
+	like($node->safe_psql('plain', 'SELECT 1'), qr/1/, '(it is there, though)');
+
+	# A leader that dies while there is no worker is replaced by the next one.
+	my $heir = session($node, name => 'heir');
+	$heir->query("SELECT leader_election.join('e', 'heir')");
+	$control->query(
+		"SELECT pg_terminate_backend($pid{postgres}),"
+		  . ' pg_terminate_backend(' . $leader{postgres}->backend_pid . ')');
+	my $elapsed = wait_for($node,
+		"SELECT leader = 'heir' FROM leader_election.lease");
+	cmp_ok($elapsed, '<', 1, 'a leader that dies meanwhile is replaced soon');
+
+	# DROP DATABASE is not held up by workers that come back.
+	$control->query("SET statement_timeout = '20s'");
+	is($control->sqlstate_of('DROP DATABASE three WITH (FORCE)'),
+		'00000', 'DROP DATABASE WITH (FORCE)');
+	$leader{two}->finish;
+	is($control->sqlstate_of('DROP DATABASE two'), '00000', 'DROP DATABASE');
+	is($control->sqlstate_of('CREATE DATABASE copy TEMPLATE plain'),
+		'00000', 'CREATE DATABASE');
+	$control->query('RESET statement_timeout');
+	$_->kill foreach values %leader;
+	$heir->finish;
+	wait_for($node, "SELECT count(*) = 0 FROM $WORKERS");
+}
+
+# -- A database in which no worker can start neither keeps the launcher from
+# the others nor busy.
+
+{
+	my $oid = $control->query(
+		"SELECT oid FROM pg_database WHERE datname = 'one'");
+	my $file = $node->data_dir . "/base/$oid/PG_VERSION";
+	my $leader = session($node, name => 'leader');
+	my $offset = -s $node->logfile;
+	my $failures;
+
+	$leader->query("SELECT leader_election.join('broken', 'leader')");
+	wait_for_worker('postgres');
+	my $pid = worker_pid('postgres');
+	rename($file, "$file.away") or die "could not rename $file: $!";
+	$control->query("SELECT pg_terminate_backend($pid)");
+	wait_for_worker('postgres', $pid);
+	pass('a database that is broken does not concern the others');
+
+	# Until the lease has been renewed some times
+	wait_for($node,
+		"SELECT renewed_at > acquired_at + interval '4s'"
+		  . " FROM leader_election.lease WHERE election = 'broken'");
+	$failures = () =
+	  slurp_file($node->logfile, $offset) =~ /FATAL:.*base\/$oid/g;
+	cmp_ok($failures, '>=', 1, 'its worker has failed');
+	cmp_ok($failures, '<=', 2, 'but does not go on failing');
+	is($leader->query("SELECT leader_election.term('broken')"),
+		'1', 'and nobody has lost a lease');
+	rename("$file.away", $file) or die "could not rename $file: $!";
+	$leader->finish;
+}
+
+# -- The launcher itself is terminated. And at a promotion, there is one.
+
+{
+	my $leader = session($node, name => 'leader');
+
+	$leader->query("SELECT leader_election.join('promotion', 'leader')");
+	$node->backup('base');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'base', has_streaming => 1);
+	$standby->start;
+	$node->wait_for_catchup($standby);
+
+	my $pid = $control->query("SELECT pid FROM $LAUNCHER");
+	$control->query("SELECT pg_terminate_backend($pid)");
+
+	$standby->promote;
+	wait_for($standby, 'SELECT reason FROM leader_election.history'
+		  . " WHERE election = 'promotion' AND term = 1", 'failover');
+	pass('a worker is there after a promotion');
+	$standby->stop;
+
+	wait_for($node, "SELECT count(*) = 1 FROM $LAUNCHER AND pid <> $pid");
+	pass('a launcher that was terminated comes back');
+	is($leader->query("SELECT leader_election.term('promotion')"),
+		'1', 'and nobody has lost a lease');
+	$leader->kill;
+	$control->kill;
+}
+
+my $start = time;
+$node->stop;
+cmp_ok(time - $start, '<', 5, 'the server stops with all that running');
+done_testing();
