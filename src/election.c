@@ -99,7 +99,8 @@ le_election_get(const Store *store, const char *name)
 	if (election == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name)));
+				 errmsg("election \"%s\" does not exist", name),
+				 errhint("The first join() or campaign() creates it.")));
 	return election;
 }
 
@@ -261,7 +262,8 @@ choose_named(const Store *store, const Election *election,
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
 			 errmsg("\"%s\" is not a live candidate of election \"%s\"",
-					to_candidate, election->name)));
+					to_candidate, election->name),
+			 errhint("The view leader_election.candidates shows who stands.")));
 }
 
 static const char *

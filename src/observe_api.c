@@ -129,7 +129,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	int64		now = le_clock();
 
 	if (live == 0)
-		return "candidates";
+		return "no candidates";
 	if (live < election->quorum)
 		return psprintf("quorum %d of %d", live, election->quorum);
 	if (le_election_grace_mono(election, lease, inc) > now)
@@ -299,7 +299,8 @@ look(const char *name, int64 *term, char *leader)
 	if (lease == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name)));
+				 errmsg("election \"%s\" does not exist", name),
+				 errhint("The first join() or campaign() creates it.")));
 	*term = 0;
 	leader[0] = '\0';
 	if (!is_led(&store, lease))

@@ -234,6 +234,7 @@ static bool
 read_view(Candidacy *c)
 {
 	uint64		read_generation = generation;
+	bool		readable = true;
 	int64		now;
 	Store		store;
 	Lease	   *lease;
@@ -258,19 +259,36 @@ read_view(Candidacy *c)
 									ALLOCSET_SMALL_SIZES);
 	old = MemoryContextSwitchTo(context);
 
-	/*
-	 * A snapshot in which this transaction's own commands have not begun: what
-	 * it wrote itself does not count before it has committed.
-	 */
-	PushCopiedSnapshot(GetLatestSnapshot());
-	GetActiveSnapshot()->curcid = FirstCommandId;
-	lease = le_lease_read(&store, c->election, GetActiveSnapshot());
-	PopActiveSnapshot();
+	if (IsolationIsSerializable())
+	{
+		/*
+		 * The application's transaction must not fail for what happens in
+		 * elections.  This kind of snapshot takes no predicate lock; what it
+		 * might miss or see too early counts as unreadable.
+		 */
+		lease = le_lease_read(&store, c->election, SnapshotSelf);
+		readable = lease != NULL && !lease->own_write;
+	}
+	else
+	{
+		/*
+		 * A snapshot in which this transaction's own commands have not begun:
+		 * what it wrote itself does not count before it has committed.
+		 */
+		PushCopiedSnapshot(GetLatestSnapshot());
+		GetActiveSnapshot()->curcid = FirstCommandId;
+		lease = le_lease_read(&store, c->election, GetActiveSnapshot());
+		PopActiveSnapshot();
+	}
 
 	/* Not before: a renewal may have been granted since. */
 	now = le_clock();
-	c->term = 0;
-	if (lease != NULL && lease->leader != NULL &&
+	if (readable)
+	{
+		c->term = 0;
+		c->generation = read_generation;
+	}
+	if (readable && lease != NULL && lease->leader != NULL &&
 		lease->session_id == c->session_id &&
 		strcmp(lease->incarnation, le_incarnation_name(store.lease)) == 0 &&
 		lease->deadline_mono - now <= lease->duration)
@@ -281,13 +299,12 @@ read_view(Candidacy *c)
 						   c->deadline - LAST_PART(lease->duration));
 		c->next_read = Min(c->next_read, c->deadline);
 	}
-	c->generation = read_generation;
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	UnlockRelationOid(store.lease_pkey, AccessShareLock);
 	UnlockRelationOid(store.lease, AccessShareLock);
-	return true;
+	return readable;
 }
 
 /*

@@ -113,7 +113,8 @@ check_owner(const Candidacy *c)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
 						c->candidate, c->election),
-				 errdetail("It was made by role \"%s\".", NameStr(c->role))));
+				 errdetail("It was made by role \"%s\".", NameStr(c->role)),
+				 errhint("Only that role may touch it: use SET ROLE.")));
 }
 
 static void
@@ -128,7 +129,8 @@ check_candidate_role(const Election *election, const char *role)
 				 errmsg("permission denied to stand in election \"%s\"",
 						election->name),
 				 errdetail("Candidates must be members of role \"%s\".",
-						   election->candidate_role)));
+						   election->candidate_role),
+				 errhint("Ask for membership in it.")));
 }
 
 static void

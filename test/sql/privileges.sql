@@ -177,7 +177,7 @@ SELECT role, proname
   FROM unnest('{public,regress_le_nobody}'::name[]) role, pg_proc
  WHERE pronamespace = 'leader_election'::regnamespace AND
 	   has_function_privilege(role, pg_proc.oid, 'EXECUTE')
- ORDER BY 1, 2 COLLATE "C";
+ ORDER BY 1, proname COLLATE "C";
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON SCHEMAS FROM regress_le_nobody, PUBLIC;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON TABLES FROM regress_le_nobody, PUBLIC;
 ALTER DEFAULT PRIVILEGES REVOKE ALL ON ROUTINES FROM regress_le_nobody;

@@ -26,7 +26,7 @@ my $CONTENDERS = <<'END';
 CREATE TABLE stint (election text, session text, term bigint,
 	first_after bigint, last_before bigint);
 CREATE TABLE stop ();
-CREATE PROCEDURE contend(e text, me text, lead_for interval)
+CREATE PROCEDURE contend(e text, me text, lead_for interval, renewed boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
 	mine bigint;
@@ -38,7 +38,8 @@ DECLARE
 	give_up_at timestamptz;
 BEGIN
 	WHILE NOT EXISTS (SELECT FROM stop) LOOP
-		CALL leader_election.campaign(e, me, '300ms', term => mine);
+		CALL leader_election.campaign(e, me, '300ms', auto_renew => renewed,
+			term => mine);
 		CONTINUE WHEN mine IS NULL;
 		first_after := NULL;
 		give_up_at := clock_timestamp() + lead_for;
@@ -230,6 +231,26 @@ SKIP:
 	pass('and notices that it is told otherwise');
 }
 
+# -- The worker is cancelled while it has nothing to do but to wake up.
+
+{
+	my $one = session($node, name => 'one');
+
+	$one->query("SELECT leader_election.join('cancel', 'one')");
+	wait_for($node, $ONE_WORKER);
+	my $pid = $control->query($WORKER_PID);
+	foreach my $burst (1 .. 20)
+	{
+		last if $control->query($WORKER_PID) ne $pid;
+		$control->query("SELECT count(pg_cancel_backend($pid)), pg_sleep(0.02)"
+			  . ' FROM generate_series(1, 10000)');
+	}
+	wait_for_renewal($node, 'cancel');
+	is($control->query($WORKER_PID),
+		$pid, 'a worker that is cancelled while it sleeps goes on');
+	$one->query("SELECT leader_election.leave('cancel')");
+}
+
 # -- The worker is terminated.
 
 {
@@ -275,8 +296,8 @@ SKIP:
 }
 
 # -- The worker is cancelled, terminated and stopped while there is a lot to
-# do. Instances of the election churn resign all the time; those of steady stay
-# as long as they can.
+# do. Leaders of the election churn resign all the time, those of lapse let the
+# lease run out, those of steady stay as long as they can.
 
 {
 	my @contenders;
@@ -287,13 +308,16 @@ SKIP:
 		  . ' FROM generate_series(1, 300) i');
 	foreach my $i (1 .. 3)
 	{
-		foreach (['steady', '1h'], ['churn', '20ms'])
+		foreach (
+			[ 'steady', '1h', 'true' ],
+			[ 'lapse', '1h', 'false' ],
+			[ 'churn', '20ms', 'true' ])
 		{
-			my ($election, $lead_for) = @$_;
+			my ($election, $lead_for, $renewed) = @$_;
 			my $s = session($node, name => "$election$i");
 
-			$s->query_async(
-				"CALL contend('$election', '$election$i', '$lead_for')");
+			$s->query_async("CALL contend('$election', '$election$i',"
+				  . " '$lead_for', $renewed)");
 			push @contenders, $s;
 		}
 	}
@@ -311,8 +335,6 @@ SKIP:
 		slurp_file($node->logfile, $offset),
 		qr/ERROR:  canceling statement due to user request/,
 		'the worker is cancelled at its work');
-	$control->query("SELECT count(pg_cancel_backend($pid))"
-		  . ' FROM generate_series(1, 50000)');
 	wait_for_renewal($node, 'steady');
 	is($control->query($WORKER_PID), $pid,
 		'a worker that is cancelled goes on');
@@ -344,6 +366,8 @@ SKIP:
 	wait_for_renewal($node, 'steady');
 	is(term_of($control, 'steady'), $steady, 'it goes on when it wakes up');
 
+	wait_for($node, "SELECT term >= 4 FROM leader_election.lease"
+		  . " WHERE election = 'lapse'");
 	$control->query('INSERT INTO stop DEFAULT VALUES');
 	$crowd->finish;
 	foreach my $s (@contenders)
@@ -353,15 +377,18 @@ SKIP:
 		$s->finish;
 	}
 	is($control->query($TWO_LEADERS), '', 'there were never two leaders');
-	cmp_ok(
-		$control->query("SELECT count(*) FROM stint WHERE election = 'churn'"),
-		'>', 20, '(among those who led, and could have been told so)');
+	is( $control->query(
+			'SELECT election, count(*) > 2, count(DISTINCT session) > 1'
+			  . " FROM stint WHERE election <> 'steady'"
+			  . ' GROUP BY election ORDER BY election'),
+		"churn|t|t\nlapse|t|t",
+		'(among those who led, and were told so)');
 	is( $control->query(
 			'SELECT election, min(term), max(term) - count(*)'
 			  . ' FROM leader_election.history'
-			  . " WHERE election IN ('steady', 'churn')"
+			  . " WHERE election IN ('steady', 'lapse', 'churn')"
 			  . ' GROUP BY election ORDER BY election'),
-		"churn|1|0\nsteady|1|0",
+		"churn|1|0\nlapse|1|0\nsteady|1|0",
 		'no term was left out');
 	is( $control->query(
 			'SELECT count(*) FROM (SELECT ended_at, lead(acquired_at)'
