@@ -15,10 +15,15 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
+
+/* How often a waiting procedure looks for its client */
+#define CHECK_CLIENT_US INT64CONST(900000)
 
 /*
  * The name of an election or a candidate: 1 to LE_NAME_MAX bytes.  What is too
@@ -111,14 +116,30 @@ le_commit_poll(MemoryContext context)
 void
 le_wait_between(int64 until, uint32 wait_event)
 {
+	static int64 checked_at = 0;
 	int64		ms = (until - le_clock()) / 1000 + 1;
 
 	if (LeTransactionTimeout() > 0)
 		ms = Min(ms, LeTransactionTimeout() / 2);
-	if (ms > 0)
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 ms, wait_event);
+	if (ms <= 0)
+		return;
+
+	/*
+	 * The server's timer for that would wake us for a poll each time: look for
+	 * a dead client here instead.
+	 */
+	if (get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
+		disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 ms, wait_event);
+	if (client_connection_check_interval > 0 &&
+		le_clock() - checked_at >= CHECK_CLIENT_US)
+	{
+		checked_at = le_clock();
+		CheckClientConnectionPending = true;
+		InterruptPending = true;
+	}
 }
 
 /*

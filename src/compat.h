@@ -66,6 +66,23 @@ LeTryLockRelation(Oid relid)
 	return true;
 }
 
+/*
+ * This session's own entry of a lock that it holds at session level.
+ */
+static inline const LOCALLOCK *
+LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
+{
+	LOCALLOCK  *entry;
+
+#if PG_VERSION_NUM >= 180000
+	(void) LockAcquireExtended(tag, mode, true, true, true, &entry, false);
+#else
+	(void) LockAcquireExtended(tag, mode, true, true, true, &entry);
+#endif
+	LockRelease(tag, mode, true);
+	return entry;
+}
+
 /* A custom wait event; before 17 it shows as "Extension" in the views. */
 static inline uint32
 LeWaitEvent(const char *name, uint16 id)

@@ -344,6 +344,7 @@ typedef struct Candidacy
 	NameData	role;			/* who made it */
 	int64		session_id;
 	LOCKTAG		lock;
+	const LOCALLOCK *lock_entry;
 	Oid			lease_oid;		/* which extension it belongs to */
 
 	/* what the running transaction did to it */
@@ -370,6 +371,7 @@ extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);
 extern List *le_session_candidacies(void);
 extern int64 le_session_term(Candidacy *candidacy);
+extern bool le_session_holds_lock(const Candidacy *c);
 extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_init(void);
 

@@ -188,12 +188,12 @@ le_notify_commit(void)
 {
 	ListCell   *lc;
 
+	foreach(lc, winner_pids)
+		le_wake_backend(lfirst_int(lc));
 	foreach(lc, log_lines)
 		ereport(LOG_SERVER_ONLY,
 				(errmsg_internal("%s", (char *) lfirst(lc)),
 				 errhidestmt(true)));
-	foreach(lc, winner_pids)
-		le_wake_backend(lfirst_int(lc));
 	if (log_lines != NIL)
 		le_wake_waiters(le_observer_wait_event());
 	if (wake_worker)

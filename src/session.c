@@ -121,10 +121,19 @@ le_session_candidacies(void)
 	return all;
 }
 
-static bool
-holds_lock(const Candidacy *c)
+/*
+ * Is its session lock held?  This process's entry of the lock tells that in a
+ * third of the time of a look-up.  The server never frees such an entry: once
+ * the lock is released it has no owners, until it is that of another lock.
+ */
+bool
+le_session_holds_lock(const Candidacy *c)
 {
-	return LeLockHeldByMe(&c->lock, ExclusiveLock);
+	const LOCALLOCK *entry = c->lock_entry;
+
+	return entry->numLockOwners > 0 && entry->nLocks > 0 &&
+		entry->tag.mode == ExclusiveLock &&
+		memcmp(&entry->tag.lock, &c->lock, sizeof(LOCKTAG)) == 0;
 }
 
 /*
@@ -162,6 +171,7 @@ le_session_add(const Store *store, const char *election,
 	namestrcpy(&c->role, role);
 	c->session_id = session_id;
 	c->lock = le_session_tag(session_id);
+	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
 	c->lease_oid = store->lease;
 	c->made = true;
 	c->campaigning = campaigning;
@@ -316,11 +326,14 @@ le_session_term(Candidacy *c)
 {
 	int64		now;
 
-	if (c->stepped_down || !holds_lock(c))
+	if (c->stepped_down)
 		return 0;
 	AcceptInvalidationMessages();
+	if ((c->generation == generation && c->term == 0) ||
+		!le_session_holds_lock(c))
+		return 0;
 	now = le_clock();
-	if (c->generation != generation || (c->term != 0 && now >= c->next_read))
+	if (c->generation != generation || now >= c->next_read)
 	{
 		bool		stale = c->generation != generation;
 
@@ -351,7 +364,7 @@ end_of_xact(bool committed)
 			bool		over = committed ? c->withdrawn :
 				(c->made || c->campaigning);
 
-			if (!over && !holds_lock(c))
+			if (!over && !le_session_holds_lock(c))
 				over = true;
 			if (over)
 			{

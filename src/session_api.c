@@ -97,7 +97,7 @@ find_candidacy(const Store *store, const char *election)
 	Candidacy  *c = le_session_find(election, strlen(election));
 
 	if (c != NULL && (c->lease_oid != store->lease ||
-					  !LeLockHeldByMe(&c->lock, ExclusiveLock)))
+					  !le_session_holds_lock(c)))
 	{
 		le_session_drop(c);
 		c = NULL;

@@ -31,6 +31,7 @@
 #include "executor/spi.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "nodes/parsenodes.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -370,8 +371,10 @@ le_execute(Statement statement, Datum *values, const char *nulls)
 		while (nargs < MAX_ARGUMENTS &&
 			   OidIsValid(statements[statement].args[nargs]))
 			nargs++;
-		plan = SPI_prepare(statements[statement].sql, nargs,
-						   (Oid *) statements[statement].args);
+		/* Every one of them goes by key: there is nothing to gain by replanning */
+		plan = SPI_prepare_cursor(statements[statement].sql, nargs,
+								  (Oid *) statements[statement].args,
+								  CURSOR_OPT_GENERIC_PLAN);
 		if (plan == NULL || SPI_keepplan(plan) != 0)
 			elog(ERROR, "could not prepare statement %d: %s", statement,
 				 SPI_result_code_string(SPI_result));
