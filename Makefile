@@ -7,7 +7,6 @@
 EXTENSION = leader_election
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
 DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql)
-DOCS := $(wildcard doc/*.md)
 
 MODULE_big = leader_election
 OBJS = \

@@ -13,7 +13,6 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/array.h"
@@ -61,11 +60,8 @@ read_candidate(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 		c->backend_pid = DatumGetInt32(values[CANDIDATE_BACKEND_PID]);
 	c->joined_at = DatumGetTimestampTz(values[CANDIDATE_JOINED_AT]);
 	c->place = DatumGetInt64(values[CANDIDATE_PLACE]);
-	if (!nulls[CANDIDATE_SITS_OUT])
-	{
-		c->gave_up_before = true;
-		c->sits_out = DatumGetInt64(values[CANDIDATE_SITS_OUT]);
-	}
+	c->sits_out = nulls[CANDIDATE_SITS_OUT] ? -1 :
+		DatumGetInt64(values[CANDIDATE_SITS_OUT]);
 	*list = lappend(*list, c);
 }
 
@@ -77,11 +73,9 @@ le_candidates_read(const Store *store, const char *election)
 {
 	List	   *candidates = NIL;
 
-	PushActiveSnapshot(GetLatestSnapshot());
 	le_scan(store->candidate,
 			election != NULL ? store->candidate_pkey : InvalidOid, election,
-			GetActiveSnapshot(), read_candidate, &candidates);
-	PopActiveSnapshot();
+			NULL, read_candidate, &candidates);
 	return candidates;
 }
 
@@ -163,10 +157,7 @@ le_candidate_stand(const Store *store, const char *election, const char *name,
 	memset(nulls, ' ', sizeof(nulls));
 	values[0] = CStringGetTextDatum(election);
 	values[1] = CStringGetTextDatum(name);
-	if (c == NULL)
-		values[2] = DirectFunctionCall1(namein, CStringGetDatum(role));
-	else
-		values[2] = Int64GetDatum(session_id);
+	values[2] = Int64GetDatum(session_id);
 	if (profile->rank != NULL)
 		values[3] = Int32GetDatum(*profile->rank);
 	else
@@ -183,7 +174,8 @@ le_candidate_stand(const Store *store, const char *election, const char *name,
 		values[6] = BoolGetDatum(*profile->auto_renew);
 	else
 		nulls[6] = 'n';
-	values[7] = Int64GetDatum(session_id);
+	/* an update takes no more than these */
+	values[7] = DirectFunctionCall1(namein, CStringGetDatum(role));
 	values[8] = Int32GetDatum(MyProcPid);
 	values[9] = Int64GetDatum(le_clock());
 
@@ -241,9 +233,9 @@ le_candidate_withdraw(const char *election, const char *name, int64 session_id)
 }
 
 /*
- * Delete the rows of dead sessions; how many went.
+ * Delete the rows of dead sessions, but those that somebody has locked.
  */
-uint64
+void
 le_candidates_prune(List *candidates)
 {
 	int			n = list_length(candidates);
@@ -254,5 +246,5 @@ le_candidates_prune(List *candidates)
 		ids[i] = Int64GetDatum(((Candidate *) list_nth(candidates, i))->session_id);
 	values[0] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
 												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	return le_execute(LE_PRUNE_CANDIDATES, values, NULL);
+	(void) le_execute(LE_PRUNE_CANDIDATES, values, NULL);
 }

@@ -27,10 +27,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "common/pg_prng.h"
-#include "executor/spi.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -114,53 +112,30 @@ enum
 	EPOCH_DROPPED_TERM
 };
 
-/* What a scan of epoch collects */
+/* The highest epochs in the table; -1: no such row */
 typedef struct EpochScan
 {
 	Incarnation *inc;
-	bool		own_row;
-	int64		own_epoch;
-	int64		other_epoch;	/* -1: there is no other row */
+	int64		own;
+	int64		other;
 } EpochScan;
 
 static void
 read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	EpochScan  *scan = arg;
+	Incarnation *inc = scan->inc;
 	int64		epoch = DatumGetInt64(values[EPOCH_EPOCH]);
-	char	   *name = TextDatumGetCString(values[EPOCH_INCARNATION]);
 
-	scan->inc->epoch = Max(scan->inc->epoch, epoch);
-	scan->inc->dropped_term = Max(scan->inc->dropped_term,
-								  DatumGetInt64(values[EPOCH_DROPPED_TERM]));
-	if (strcmp(name, scan->inc->name) == 0)
+	inc->dropped_term = Max(inc->dropped_term,
+							DatumGetInt64(values[EPOCH_DROPPED_TERM]));
+	if (strcmp(TextDatumGetCString(values[EPOCH_INCARNATION]), inc->name) == 0)
 	{
-		scan->own_row = true;
-		scan->own_epoch = epoch;
-		scan->inc->first_seen = DatumGetInt64(values[EPOCH_FIRST_SEEN_MONO]);
+		scan->own = epoch;
+		inc->first_seen = DatumGetInt64(values[EPOCH_FIRST_SEEN_MONO]);
 	}
 	else
-		scan->other_epoch = Max(scan->other_epoch, epoch);
-}
-
-static void
-scan_epochs(EpochScan *scan)
-{
-	Store		store;
-
-	le_store_get(&store);
-	memset(scan, 0, sizeof(EpochScan));
-	scan->other_epoch = -1;
-	scan->inc = palloc0(sizeof(Incarnation));
-	scan->inc->name = le_incarnation_name(store.lease);
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	le_scan(store.epoch, InvalidOid, NULL, GetActiveSnapshot(),
-			read_epoch_row, scan);
-	PopActiveSnapshot();
-
-	/* A row of another one that is not older came with a restore. */
-	scan->inc->known = scan->own_row && scan->other_epoch < scan->own_epoch;
+		scan->other = Max(scan->other, epoch);
 }
 
 /*
@@ -169,10 +144,18 @@ scan_epochs(EpochScan *scan)
 Incarnation *
 le_incarnation_read(void)
 {
-	EpochScan	scan;
+	Incarnation *inc = palloc0(sizeof(Incarnation));
+	EpochScan	scan = {inc, -1, -1};
+	Store		store;
 
-	scan_epochs(&scan);
-	return scan.inc;
+	le_store_get(&store);
+	inc->name = le_incarnation_name(store.lease);
+	le_scan(store.epoch, InvalidOid, NULL, NULL, read_epoch_row, &scan);
+	inc->epoch = Max(Max(scan.own, scan.other), 0);
+
+	/* A row of another one that is not older came with a restore. */
+	inc->known = scan.own > scan.other;
+	return inc;
 }
 
 /*
@@ -183,19 +166,19 @@ le_incarnation_read(void)
 void
 le_incarnation_settle(void)
 {
-	EpochScan	scan;
+	Incarnation *inc;
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
 	Datum		values[4];
 
 	if (!le_epoch_lock())
 		return;
-	scan_epochs(&scan);
-	if (scan.inc->known)
+	inc = le_incarnation_read();
+	if (inc->known)
 		return;
 
-	epoch = Max(scan.inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
-	values[0] = CStringGetTextDatum(scan.inc->name);
+	epoch = Max(inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
+	values[0] = CStringGetTextDatum(inc->name);
 	values[1] = TimestampTzGetDatum(now);
 	values[2] = Int64GetDatum(le_clock());
 	values[3] = Int64GetDatum(epoch);

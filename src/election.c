@@ -19,12 +19,9 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "leader_election.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -55,10 +52,9 @@ static Election *
 make_election(Datum *values, bool *nulls)
 {
 	Election   *election = palloc0(sizeof(Election));
-	char	   *strategy = TextDatumGetCString(values[ELECTION_STRATEGY]);
 
 	election->name = TextDatumGetCString(values[ELECTION_ELECTION]);
-	election->strategy = le_strategy(strategy);
+	election->strategy = TextDatumGetCString(values[ELECTION_STRATEGY]);
 	election->lease_duration = interval_us(values[ELECTION_LEASE_DURATION]);
 	election->quorum = DatumGetInt32(values[ELECTION_QUORUM]);
 	election->takeover_delay = interval_us(values[ELECTION_TAKEOVER_DELAY]);
@@ -84,10 +80,8 @@ le_election_read(const Store *store, const char *name)
 {
 	Election   *election = NULL;
 
-	PushActiveSnapshot(GetLatestSnapshot());
-	le_scan(store->election, store->election_pkey, name, GetActiveSnapshot(),
-			read_one, &election);
-	PopActiveSnapshot();
+	le_scan(store->election, store->election_pkey, name, NULL, read_one,
+			&election);
 	return election;
 }
 
@@ -185,7 +179,7 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 bool
 le_election_passes_over(const Candidate *c, const Lease *lease)
 {
-	return c->gave_up_before && c->sits_out >= lease->term;
+	return c->sits_out >= lease->term;
 }
 
 /*
@@ -201,7 +195,7 @@ le_election_order(const Store *store, const Election *election,
 	List	   *sitting_out = NIL;
 	ListCell   *lc;
 
-	list_sort(candidates, election->strategy->order);
+	list_sort(candidates, le_strategy(election->strategy)->order);
 	foreach(lc, candidates)
 	{
 		if (le_election_passes_over(lfirst(lc), lease))
@@ -219,7 +213,7 @@ le_election_order(const Store *store, const Election *election,
  */
 static Candidate *
 choose(const Store *store, const Election *election, const Lease *lease,
-	   int64 caller_session_id, int64 steps_down)
+	   int64 caller_session_id, int64 passed_over)
 {
 	Candidate  *winner = NULL;
 	int			live = 0;
@@ -228,7 +222,7 @@ choose(const Store *store, const Election *election, const Lease *lease,
 	foreach(lc, le_election_order(store, election, lease))
 	{
 		Candidate  *c = lfirst(lc);
-		bool		passed_over = c->session_id == steps_down ||
+		bool		waits = c->session_id == passed_over ||
 			le_election_passes_over(c, lease);
 
 		if (winner != NULL && live >= election->quorum)
@@ -237,7 +231,7 @@ choose(const Store *store, const Election *election, const Lease *lease,
 			continue;
 		live++;
 		if (winner == NULL &&
-			(!passed_over || c->session_id == caller_session_id))
+			(!waits || c->session_id == caller_session_id))
 			winner = c;
 	}
 	return live >= election->quorum ? winner : NULL;
@@ -322,17 +316,6 @@ steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
 	return state == LEASE_EXPIRED && !lease->auto_renew;
 }
 
-static Lease *
-read_lease(const Store *store, const Election *election)
-{
-	Lease	   *lease;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	lease = le_lease_read(store, election->name, GetActiveSnapshot());
-	PopActiveSnapshot();
-	return lease;
-}
-
 /*
  * Write the end of a term and, unless winner is NULL, the beginning of the
  * next one, and tell everybody.
@@ -386,7 +369,7 @@ le_election_settle(const Store *store, const Election *election,
 {
 	Settled		result = {true, false, false};
 	Incarnation *inc = le_incarnation_read();
-	Lease	   *lease = read_lease(store, election);
+	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
 	Candidate  *winner = NULL;
 	int64		now;
@@ -399,7 +382,7 @@ le_election_settle(const Store *store, const Election *election,
 	{
 		if (!le_lease_lock(election->name))
 			return result;
-		lease = read_lease(store, election);
+		lease = le_lease_read(store, election->name, NULL);
 	}
 	now = le_clock();
 	state = le_lease_state(lease, inc->name, now);

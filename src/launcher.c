@@ -22,7 +22,6 @@
 #include "catalog/pg_database.h"
 #include "leader_election.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"

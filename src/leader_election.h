@@ -29,8 +29,6 @@
 #ifndef LEADER_ELECTION_H
 #define LEADER_ELECTION_H
 
-#include "postgres.h"
-
 #include "access/htup.h"
 #include "compat.h"
 #include "datatype/timestamp.h"
@@ -197,7 +195,7 @@ typedef struct Lease
 
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
-extern List *le_lease_read_all(const Store *store, Snapshot snapshot);
+extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
 extern bool le_lease_lock(const char *election);
@@ -224,8 +222,7 @@ typedef struct Candidate
 	int			backend_pid;
 	TimestampTz joined_at;
 	int64		place;
-	bool		gave_up_before;
-	int64		sits_out;		/* the term that it gave up, if it did */
+	int64		sits_out;		/* the term that it gave up, -1: none */
 } Candidate;
 
 /* What a call says of its candidacy; NULL pointers: nothing */
@@ -256,14 +253,13 @@ extern bool le_candidate_sit_out(const char *election, const char *name,
 extern bool le_candidate_lock(const Candidate *candidate);
 extern bool le_candidate_withdraw(const char *election, const char *name,
 								  int64 session_id);
-extern uint64 le_candidates_prune(List *candidates);
+extern void le_candidates_prune(List *candidates);
 
 /* strategy.c */
 typedef struct Strategy
 {
 	const char *name;
 	list_sort_comparator order;	/* of Candidate pointers: who comes first */
-	bool		preempts;
 } Strategy;
 
 extern const Strategy *le_strategy(const char *name);
@@ -294,7 +290,7 @@ extern uint32 le_observer_wait_event(void);
 typedef struct Election
 {
 	char	   *name;
-	const Strategy *strategy;
+	char	   *strategy;
 	int64		lease_duration;
 	int			quorum;
 	int64		takeover_delay;
@@ -321,7 +317,6 @@ typedef struct Settled
 } Settled;
 
 extern Election *le_election_read(const Store *store, const char *name);
-extern List *le_election_read_all(const Store *store);
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);

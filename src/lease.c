@@ -25,7 +25,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* Column numbers of lease */
@@ -116,11 +115,11 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 }
 
 List *
-le_lease_read_all(const Store *store, Snapshot snapshot)
+le_lease_read_all(const Store *store)
 {
 	List	   *leases = NIL;
 
-	le_scan(store->lease, InvalidOid, NULL, snapshot, read_into_list, &leases);
+	le_scan(store->lease, InvalidOid, NULL, NULL, read_into_list, &leases);
 	return leases;
 }
 

@@ -10,10 +10,8 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "api.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"
@@ -36,17 +34,6 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 /* On a standby nobody sends wake-ups. */
 #define STANDBY_LOOK_US	INT64CONST(100000)
 #define HIDDEN_LOOK_US	INT64CONST(10000)
-
-static Lease *
-read_lease(const Store *store, const char *election)
-{
-	Lease	   *lease;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	lease = le_lease_read(store, election, GetActiveSnapshot());
-	PopActiveSnapshot();
-	return lease;
-}
 
 /*
  * Does somebody lead, as far as this server can tell?
@@ -110,7 +97,7 @@ le_leader(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	name = text_to_cstring(arg);
 	begin_reading(&busy, &store, name, LE_TABLE_LEASE);
-	lease = read_lease(&store, name);
+	lease = le_lease_read(&store, name, NULL);
 	led = is_led(&store, lease);
 	le_busy_end(&busy);
 	if (!led)
@@ -166,7 +153,7 @@ le_observe(PG_FUNCTION_ARGS)
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE :
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH);
 	election = le_election_read(&store, name);
-	lease = read_lease(&store, name);
+	lease = le_lease_read(&store, name, NULL);
 	if (election == NULL || lease == NULL)
 	{
 		le_busy_end(&busy);
@@ -246,7 +233,7 @@ le_standing(PG_FUNCTION_ARGS)
 	begin_reading(&busy, &store, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_CANDIDATE);
 	election = le_election_read(&store, name);
-	lease = read_lease(&store, name);
+	lease = le_lease_read(&store, name, NULL);
 	if (election == NULL || lease == NULL)
 	{
 		le_busy_end(&busy);
@@ -295,7 +282,7 @@ look(const char *name, int64 *term, char *leader)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
 		return le_clock() + HIDDEN_LOOK_US;
-	lease = read_lease(&store, name);
+	lease = le_lease_read(&store, name, NULL);
 	if (lease == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),

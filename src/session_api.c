@@ -26,7 +26,6 @@
 #include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/datum.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -205,20 +204,6 @@ begin_candidacy(const Store *store, Standing *s, bool campaigning)
 				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: connect them directly, or in session mode.")));
 }
 
-/*
- * The lease row as it is now, in the caller's memory.
- */
-static Lease *
-read_lease(const Store *store, const char *election)
-{
-	Lease	   *lease;
-
-	PushActiveSnapshot(GetLatestSnapshot());
-	lease = le_lease_read(store, election, GetActiveSnapshot());
-	PopActiveSnapshot();
-	return lease;
-}
-
 static bool
 leads(const Store *store, const Lease *lease, const Candidacy *c)
 {
@@ -257,7 +242,7 @@ try_to_elect(const Store *store, const Election *election, Candidacy *c,
 {
 	for (;;)
 	{
-		Lease	   *lease = read_lease(store, election->name);
+		Lease	   *lease = le_lease_read(store, election->name, NULL);
 
 		if (lease != NULL &&
 			le_lease_state(lease, le_incarnation_name(store->lease),
@@ -330,7 +315,7 @@ stand(Standing *s, bool wait)
 	}
 
 	try_to_elect(&store, election, s->candidacy, wait);
-	lease = read_lease(&store, s->election);
+	lease = le_lease_read(&store, s->election, NULL);
 	if (leads(&store, lease, s->candidacy))
 		term = lease->term;
 done:
@@ -377,7 +362,7 @@ poll_campaign(Standing *s)
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
 	lease = store.lease == s->candidacy->lease_oid ?
-		read_lease(&store, s->election) : NULL;
+		le_lease_read(&store, s->election, NULL) : NULL;
 	if (lease == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
@@ -537,7 +522,7 @@ le_renew(PG_FUNCTION_ARGS)
 	duration = election->lease_duration;
 	for (;;)
 	{
-		lease = c != NULL ? read_lease(&store, name) : NULL;
+		lease = c != NULL ? le_lease_read(&store, name, NULL) : NULL;
 		if (lease == NULL || !leads(&store, lease, c))
 		{
 			lease = NULL;
@@ -549,7 +534,7 @@ le_renew(PG_FUNCTION_ARGS)
 						   GetCurrentTimestamp()) == 0)
 		{
 			/* Busy it is only if it still leads. */
-			if (!le_wait_more() && leads(&store, read_lease(&store, name), c))
+			if (!le_wait_more() && leads(&store, le_lease_read(&store, name, NULL), c))
 				le_busy(name);
 		}
 	}

@@ -21,7 +21,6 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -44,7 +43,7 @@
 #include "utils/wait_event.h"
 
 #define MAX_COLUMNS		32
-#define MAX_ARGUMENTS	13
+#define MAX_ARGUMENTS	10
 
 static const struct
 {
@@ -58,7 +57,8 @@ static const struct
 		{TEXTOID, INT8OID, NAMEOID}
 	},
 	[LE_INSERT_LEASE] = {
-		"INSERT INTO leader_election.lease (election) VALUES ($1)",
+		"INSERT INTO leader_election.lease (election) VALUES ($1) "
+		"ON CONFLICT (election) DO NOTHING",
 		{TEXTOID}
 	},
 	[LE_LOCK_LEASE] = {
@@ -112,11 +112,11 @@ static const struct
 		"INSERT INTO leader_election.candidate (election, candidate, kind, "
 		"role, rank, progress, metadata, auto_renew, session_id, "
 		"backend_pid, client_addr, joined_at, place_mono) "
-		"VALUES ($1, $2, 'session', $3, coalesce($4, 0), coalesce($5, 0), "
-		"$6, coalesce($7, true), $8, $9, pg_catalog.inet_client_addr(), "
+		"VALUES ($1, $2, 'session', $8, coalesce($4, 0), coalesce($5, 0), "
+		"$6, coalesce($7, true), $3, $9, pg_catalog.inet_client_addr(), "
 		"pg_catalog.clock_timestamp(), $10)",
-		{TEXTOID, TEXTOID, NAMEOID, INT4OID, INT8OID, JSONBOID, BOOLOID,
-		INT8OID, INT4OID, INT8OID}
+		{TEXTOID, TEXTOID, INT8OID, INT4OID, INT8OID, JSONBOID, BOOLOID,
+		NAMEOID, INT4OID, INT8OID}
 	},
 	[LE_UPDATE_CANDIDATE] = {
 		"WITH mine AS (SELECT FROM leader_election.candidate "
@@ -222,7 +222,6 @@ le_store_find(Store *store)
 		Oid			extension = getExtensionOfObject(NamespaceRelationId,
 													 namespace);
 
-		/* creating_extension: the script itself is running */
 		if (!OidIsValid(extension) ||
 			extension != get_extension_oid(LE_EXTENSION, true))
 			return false;
@@ -405,9 +404,15 @@ le_scan(Oid table, Oid index, const char *election, Snapshot snapshot,
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
+	bool		latest = snapshot == NULL;
 
 	if (rel == NULL)
 		report_dropped();
+	if (latest)
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		snapshot = GetActiveSnapshot();
+	}
 	desc = RelationGetDescr(rel);
 	Assert(desc->natts <= MAX_COLUMNS);
 	if (election != NULL)
@@ -422,6 +427,8 @@ le_scan(Oid table, Oid index, const char *election, Snapshot snapshot,
 		reader(tuple, values, nulls, arg);
 	}
 	systable_endscan(scan);
+	if (latest)
+		PopActiveSnapshot();
 	relation_close(rel, AccessShareLock);
 }
 

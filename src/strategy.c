@@ -1,15 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * strategy.c
- *		The rules of election: in which order candidates are elected, and
- *		whether one that comes first may ask the leader to yield.
+ *		The rules of election: in which order candidates are elected.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "leader_election.h"
-#include "utils/builtins.h"
 
 /* Longest standing first; the name decides what the clock does not. */
 static int
@@ -24,8 +22,8 @@ by_place(const ListCell *a, const ListCell *b)
 }
 
 static const Strategy strategies[] = {
-	/* name, order, preempts */
-	{"race", by_place, false},
+	/* name, order */
+	{"race", by_place},
 };
 
 const Strategy *

@@ -19,7 +19,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -27,9 +26,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -44,15 +41,17 @@
 #define BUSY_PAUSE		(1 * MS)		/* after an election was busy, at first */
 #define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
-#define LONGEST_ERROR	(60000 * MS)
+#define LONGEST_ERROR	(60000 * MS)	/* with one election */
+#define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
 
-/* What else can fail: no election has these names */
-#define RENEWAL			""
-#define NEW_EPOCH		"\001epoch"
+/* What can fail again and again, besides settling an election: "e" and its name */
+#define LOOK			"look"
+#define RENEWAL			"renewal"
+#define NEW_EPOCH		"new epoch"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -61,7 +60,7 @@
 /* What could not be done, and when to try again */
 typedef struct Trouble
 {
-	char		key[LE_NAME_MAX + 1];	/* hash key */
+	char		key[LE_NAME_MAX + 2];	/* hash key */
 	int64		since;
 	bool		told;
 	int64		pause;
@@ -106,7 +105,7 @@ typedef struct Batch
 typedef enum Outcome
 {
 	DONE,
-	BUSY,						/* a lock was not free in time */
+	BUSY,						/* a lock was not free in time, or cancelled */
 	FAILED
 } Outcome;
 
@@ -144,8 +143,9 @@ in_transaction(Work work, void *arg, const char *activity)
 	PG_CATCH();
 	{
 		HOLD_INTERRUPTS();
-		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ? BUSY : FAILED;
-		if (result == FAILED)
+		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ||
+			geterrcode() == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
 			EmitErrorReport();
 		AbortCurrentTransaction();
 		FlushErrorState();
@@ -177,11 +177,10 @@ gather_standing(List *candidates)
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		int64		sits_out = c->gave_up_before ? c->sits_out : -1;
 		bool		found;
 		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
 
-		s->sits_out = found ? Min(s->sits_out, sits_out) : sits_out;
+		s->sits_out = found ? Min(s->sits_out, c->sits_out) : c->sits_out;
 	}
 	return standing;
 }
@@ -246,9 +245,7 @@ look(void *arg)
 	}
 
 	incarnation = le_incarnation_name(store.lease);
-	PushActiveSnapshot(GetLatestSnapshot());
-	leases = le_lease_read_all(&store, GetActiveSnapshot());
-	PopActiveSnapshot();
+	leases = le_lease_read_all(&store);
 	now = le_clock();			/* not before: they may have been renewed since */
 	foreach(lc, leases)
 	{
@@ -363,8 +360,8 @@ settle(void *arg)
 
 /*
  * Try something that may fail again and again, with a growing pause in
- * between; true if it was done.  key says what it is: an election, or
- * something that no election is named.
+ * between; true if it was done.  key tells it from everything else that can
+ * fail.
  */
 static bool
 attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
@@ -393,7 +390,8 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 	if (outcome == BUSY)
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
-		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE), LONGEST_ERROR);
+		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
+							 key[0] == 'e' ? LONGEST_ERROR : LONGEST_ERROR_ALL);
 	trouble->retry_at = le_clock() + trouble->pause;
 	pass->next = Min(pass->next, trouble->retry_at);
 	if (outcome == BUSY && !trouble->told &&
@@ -401,8 +399,8 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 	{
 		trouble->told = true;
 		ereport(LOG,
-				(errmsg("leader_election: %s \"%s\" has had to wait for locks for " INT64_FORMAT " s",
-						activity, key, TELL_AFTER / USECS_PER_SEC),
+				(errmsg("leader_election: %s has had to wait for locks for " INT64_FORMAT " s",
+						activity, TELL_AFTER / USECS_PER_SEC),
 				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\".",
 						 LE_SCHEMA)));
 	}
@@ -447,7 +445,8 @@ settle_all(Pass *pass)
 			return;
 		}
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
-		if (attempt(pass, item.election, settle, &item, "electing in") &&
+		if (attempt(pass, psprintf("e%s", item.election), settle, &item,
+					psprintf("electing in \"%s\"", item.election)) &&
 			item.changed)
 			pass->next = Min(pass->next, le_clock());	/* what was granted is to be renewed */
 	}
@@ -473,7 +472,7 @@ prune_candidates(void *arg)
 	le_owner_enter(&owner, store.owner);
 	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
 	{
-		(void) le_candidates_prune(dead);
+		le_candidates_prune(dead);
 		pass->next = le_clock();	/* they may have been all there was to do */
 	}
 	le_owner_leave(&owner);
@@ -580,11 +579,16 @@ do_round(Pass *pass)
 	static int64 pruned_history_at = 0;
 
 	memset(pass, 0, sizeof(Pass));
-	pass->installed = true;
-	pass->work = true;
-	pass->next = le_clock() + ERROR_PAUSE;
 	pass->renew_at = PG_INT64_MAX;
-	if (in_transaction(look, pass, "looking") != DONE || !pass->installed)
+	pass->next = PG_INT64_MAX;
+	if (!attempt(pass, LOOK, look, pass, "looking"))
+	{
+		/* Whatever it had found by then is no answer. */
+		pass->installed = true;
+		pass->work = true;
+		return;
+	}
+	if (!pass->installed)
 		return;
 	if (pass->new_incarnation)
 	{
@@ -645,7 +649,7 @@ init_worker(Oid database)
 										 "leader_election pass",
 										 ALLOCSET_DEFAULT_SIZES);
 	memset(&info, 0, sizeof(info));
-	info.keysize = LE_NAME_MAX + 1;
+	info.keysize = LE_NAME_MAX + 2;
 	info.entrysize = sizeof(Trouble);
 	info.hcxt = TopMemoryContext;
 	troubles = hash_create("leader_election troubles", 8, &info,
