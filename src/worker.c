@@ -124,7 +124,8 @@ wake_launcher(int code, Datum arg)
 
 /*
  * Run work in a transaction of its own.  An error is logged and undone, and
- * ends nothing else.
+ * ends nothing else.  Only here is the worker open to a cancel: elsewhere it
+ * holds these off.
  */
 static Outcome
 in_transaction(Work work, void *arg, const char *activity)
@@ -133,16 +134,19 @@ in_transaction(Work work, void *arg, const char *activity)
 
 	PG_TRY();
 	{
+		RESUME_CANCEL_INTERRUPTS();
 		SetCurrentStatementStartTimestamp();
 		pgstat_report_activity(STATE_RUNNING, activity);
 		StartTransactionCommand();
 		MemoryContextSwitchTo(pass_context);
 		work(arg);
 		CommitTransactionCommand();
+		HOLD_CANCEL_INTERRUPTS();
 	}
 	PG_CATCH();
 	{
 		HOLD_INTERRUPTS();
+		HOLD_CANCEL_INTERRUPTS();	/* the error has reset that */
 		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ||
 			geterrcode() == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
@@ -670,8 +674,7 @@ sleep_until(int64 next)
 						 Min(ms, INT_MAX),
 						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
 	ResetLatch(MyLatch);
-	if (!ProcDiePending)
-		QueryCancelPending = false;
+	QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
@@ -687,6 +690,7 @@ leader_election_worker_main(Datum arg)
 	int64		idle_since = 0;
 
 	init_worker(DatumGetObjectId(arg));
+	HOLD_CANCEL_INTERRUPTS();
 	if (!take_over())
 		proc_exit(0);
 	on_shmem_exit(wake_launcher, (Datum) 0);
