@@ -231,7 +231,8 @@ SKIP:
 	pass('and notices that it is told otherwise');
 }
 
-# -- The worker is cancelled while it has nothing to do but to wake up.
+# -- The worker is cancelled while it has nothing to do but to wake up: at a
+# rate that finds the moments between its transactions.
 
 {
 	my $one = session($node, name => 'one');

@@ -398,9 +398,9 @@ sub session_locks
 		  . " WHERE election = 'w'");
 	$changes->('an expiry', sub { }, '|', $left + $PROMPT);
 
-	# With the extended protocol of every driver, the waiter is as prompt to
-	# be elected.
-	my $waiter = waiter($node, 'waiter', "CALL leader_election.campaign('e', 'w')");
+	# Whoever campaigns is told as promptly as the observer.
+	my $waiter =
+	  waiter($node, 'waiter', "CALL leader_election.campaign('e', 'w')");
 	$leader->kill;
 	my $elapsed = wait_until(sub { $waiter->finished }, 'the election');
 	is($waiter->result, '2', 'campaign() is elected');
