@@ -123,30 +123,21 @@ wake_launcher(int code, Datum arg)
 }
 
 /*
- * Run work in a transaction of its own.  An error is logged and undone, and
- * ends nothing else.  Only here is the worker open to a cancel: elsewhere it
- * holds these off.
+ * Do something that may fail or be cancelled.  An error is logged and undone,
+ * and ends nothing else: outside of this, nothing here may meet an interrupt.
  */
 static Outcome
-in_transaction(Work work, void *arg, const char *activity)
+guard(Work work, void *arg)
 {
 	volatile Outcome result = DONE;
 
 	PG_TRY();
 	{
-		RESUME_CANCEL_INTERRUPTS();
-		SetCurrentStatementStartTimestamp();
-		pgstat_report_activity(STATE_RUNNING, activity);
-		StartTransactionCommand();
-		MemoryContextSwitchTo(pass_context);
 		work(arg);
-		CommitTransactionCommand();
-		HOLD_CANCEL_INTERRUPTS();
 	}
 	PG_CATCH();
 	{
 		HOLD_INTERRUPTS();
-		HOLD_CANCEL_INTERRUPTS();	/* the error has reset that */
 		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ||
 			geterrcode() == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
@@ -157,6 +148,36 @@ in_transaction(Work work, void *arg, const char *activity)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(pass_context);
+	return result;
+}
+
+/* Work that needs a transaction of its own */
+typedef struct Transaction
+{
+	Work		work;
+	void	   *arg;
+} Transaction;
+
+static void
+run_transaction(void *arg)
+{
+	Transaction *transaction = arg;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(pass_context);
+	transaction->work(transaction->arg);
+	CommitTransactionCommand();
+}
+
+static Outcome
+in_transaction(Work work, void *arg, const char *activity)
+{
+	Transaction transaction = {work, arg};
+	Outcome		result;
+
+	pgstat_report_activity(STATE_RUNNING, activity);
+	result = guard(run_transaction, &transaction);
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return result;
@@ -402,11 +423,13 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 		le_clock() - trouble->since > TELL_AFTER)
 	{
 		trouble->told = true;
+		HOLD_INTERRUPTS();
 		ereport(LOG,
 				(errmsg("leader_election: %s has had to wait for locks for " INT64_FORMAT " s",
 						activity, TELL_AFTER / USECS_PER_SEC),
 				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\".",
 						 LE_SCHEMA)));
+		RESUME_INTERRUPTS();
 	}
 	return false;
 }
@@ -555,7 +578,8 @@ take_over(void)
 			return true;
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
 						 PG_WAIT_EXTENSION);
-		CHECK_FOR_INTERRUPTS();
+		if (ProcDiePending)
+			CHECK_FOR_INTERRUPTS();
 	}
 	return false;
 }
@@ -661,12 +685,12 @@ init_worker(Oid database)
 }
 
 /*
- * Sleep until then.  A cancel that arrives here cancels nothing.
+ * Sleep until then (a pointer to the moment).
  */
 static void
-sleep_until(int64 next)
+sleep_until(void *arg)
 {
-	int64		ms = (next - le_clock()) / MS + 1;
+	int64		ms = (*(int64 *) arg - le_clock()) / MS + 1;
 
 	if (ms > 0)
 		(void) WaitLatch(MyLatch,
@@ -674,7 +698,7 @@ sleep_until(int64 next)
 						 Min(ms, INT_MAX),
 						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
 	ResetLatch(MyLatch);
-	QueryCancelPending = false;
+	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
 	{
@@ -690,7 +714,6 @@ leader_election_worker_main(Datum arg)
 	int64		idle_since = 0;
 
 	init_worker(DatumGetObjectId(arg));
-	HOLD_CANCEL_INTERRUPTS();
 	if (!take_over())
 		proc_exit(0);
 	on_shmem_exit(wake_launcher, (Datum) 0);
@@ -724,7 +747,7 @@ leader_election_worker_main(Datum arg)
 			}
 			pass.next = Min(pass.next, idle_since + idle_timeout);
 		}
-		sleep_until(pass.next);
+		(void) guard(sleep_until, &pass.next);
 	}
 	ended_by_itself = true;
 	proc_exit(0);
