@@ -623,10 +623,12 @@ do_round(Pass *pass)
 		if (attempt(pass, NEW_EPOCH, settle_incarnation, NULL, "starting an epoch"))
 			pass->next = le_clock();
 	}
-	if (pass->renew_at <= le_clock())
+	if (pass->renew_at > le_clock())
+		pass->next = Min(pass->next, pass->renew_at);
+	else if (pass->renew != NIL)
 		renew_all(pass);
 	else
-		pass->next = Min(pass->next, pass->renew_at);
+		pass->next = le_clock();	/* it has become due since the look */
 	settle_all(pass);
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
