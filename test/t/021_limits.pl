@@ -9,10 +9,17 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use LeaderElection;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Nothing but the sessions and the worker writes to this server's WAL.
+# With checksums, which are the default from PostgreSQL 18 on, whoever reads a
+# page first may write WAL for it.
+my ($help) = run_command([ 'initdb', '--help' ]);
+my @initdb = $help =~ /--no-data-checksums/ ? ('--no-data-checksums') : ();
+
 my $node = new_server(
+	initdb => \@initdb,
 	config => q(
 max_connections = 20
 max_locks_per_transaction = 10
