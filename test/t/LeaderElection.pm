@@ -33,7 +33,6 @@ my $POLL_INTERVAL = 0.005;
 # A server that runs, with the extension in its database postgres. Options:
 #	name       of the node, 'main'
 #	config     lines for postgresql.conf
-#	initdb     options for initdb
 #	streaming  allow standbys
 #	preload    start with the library preloaded
 #	start      0: leave it initialised but not started, without the extension
@@ -44,7 +43,7 @@ sub new_server
 
 	$node->init(
 		allows_streaming => $opts{streaming} // 0,
-		extra => [ '--no-locale', '--encoding=UTF8', @{ $opts{initdb} // [] } ]);
+		extra => [ '--no-locale', '--encoding=UTF8' ]);
 	$node->append_conf(
 		'postgresql.conf', qq(
 max_connections = 100
