@@ -44,6 +44,7 @@
 #define LONGEST_ERROR	(60000 * MS)	/* with one election */
 #define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
@@ -454,11 +455,12 @@ renew_all(Pass *pass)
 
 /*
  * Settle what is due, until leases are to be renewed: those of live leaders
- * must not run out while there is much to settle.
+ * must not run out while there is much to settle.  True if anything changed.
  */
-static void
+static bool
 settle_all(Pass *pass)
 {
+	bool		changed = false;
 	ListCell   *lc;
 
 	foreach(lc, pass->settle)
@@ -469,14 +471,15 @@ settle_all(Pass *pass)
 		if (left <= 0 && lc != list_head(pass->settle))
 		{
 			pass->next = le_clock();
-			return;
+			break;
 		}
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
 		if (attempt(pass, psprintf("e%s", item.election), settle, &item,
 					psprintf("electing in \"%s\"", item.election)) &&
 			item.changed)
-			pass->next = Min(pass->next, le_clock());	/* what was granted is to be renewed */
+			changed = true;
 	}
+	return changed;
 }
 
 static void
@@ -605,6 +608,7 @@ static void
 do_round(Pass *pass)
 {
 	static int64 pruned_history_at = 0;
+	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
 
 	memset(pass, 0, sizeof(Pass));
 	pass->renew_at = PG_INT64_MAX;
@@ -629,7 +633,20 @@ do_round(Pass *pass)
 		renew_all(pass);
 	else
 		pass->next = le_clock();	/* it has become due since the look */
-	settle_all(pass);
+
+	/*
+	 * Whoever was elected goes first: what is left to tidy up, and to renew,
+	 * can wait for some milliseconds, but not for ever.
+	 */
+	if (settle_all(pass) &&
+		(postponed_at == 0 || le_clock() - postponed_at < LONGEST_POSTPONE))
+	{
+		if (postponed_at == 0)
+			postponed_at = le_clock();
+		pass->next = Min(pass->next, le_clock() + RETRY);
+		return;
+	}
+	postponed_at = 0;
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
