@@ -654,10 +654,14 @@ do_round(Pass *pass)
 		bool		more = false;
 
 		(void) in_transaction(prune_history, &more, "removing old history");
-		if (more)
-			pass->next = Min(pass->next, le_clock() + RETRY);
-		else
+		if (!more)
 			pruned_history_at = le_clock();
+
+		/*
+		 * Whatever waits resets our latch: who woke us meanwhile would go
+		 * unheard.  Sleep only after a pass that did nothing but look.
+		 */
+		pass->next = le_clock();
 	}
 }
 
