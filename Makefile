@@ -10,17 +10,21 @@ DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql
 
 MODULE_big = leader_election
 OBJS = \
+	src/admin_api.o \
 	src/api.o \
 	src/candidate.o \
 	src/clock.o \
 	src/election.o \
+	src/history.o \
 	src/keepalive.o \
 	src/launcher.o \
 	src/leader_election.o \
 	src/lease.o \
+	src/lease_api.o \
 	src/lock.o \
 	src/notify.o \
 	src/observe_api.o \
+	src/row.o \
 	src/session.o \
 	src/session_api.o \
 	src/store.o \

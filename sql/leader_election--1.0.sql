@@ -33,6 +33,7 @@ COMMENT ON TABLE leader_election.election IS 'configuration, one row per electio
 CREATE TABLE leader_election.lease (
 	election		text COLLATE "C" PRIMARY KEY,
 	term			bigint NOT NULL DEFAULT 0,
+	previous_term	bigint,
 	leader			text COLLATE "C",
 	kind			text COLLATE "C",
 	session_id		bigint,
@@ -53,17 +54,22 @@ CREATE TABLE leader_election.lease (
 	successor		text COLLATE "C",
 	free_at			timestamptz,
 	free_mono		bigint,
-	free_for		bigint
+	free_for		bigint,
+	reserved_mono	bigint
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
+COMMENT ON COLUMN leader_election.lease.previous_term IS 'the term that this one continues after a failover';
 COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
 COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline';
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
+COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
+COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when it is';
 COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
 COMMENT ON COLUMN leader_election.lease.free_for IS 'microseconds from the moment that free_at was set to free_at';
 
--- Ephemeral by nature: a session candidate ends with its session.
+-- Ephemeral by nature: a session candidate ends with its session, and a
+-- detached one when it has not called for a while.
 CREATE UNLOGGED TABLE leader_election.candidate (
 	election		text COLLATE "C" NOT NULL,
 	candidate		text COLLATE "C" NOT NULL,
@@ -79,9 +85,13 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	joined_at		timestamptz NOT NULL,
 	place_mono		bigint NOT NULL,
 	sits_out		bigint,
+	seen_mono		bigint,
+	seen_for		bigint,
 	PRIMARY KEY (election, candidate)
 );
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
+COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
+COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'a sign of life of a detached candidate, which is alive for seen_for since';
 COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
 COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
 
@@ -202,6 +212,69 @@ COMMENT ON FUNCTION leader_election.transfer(text, text) IS
 'hand the lease that this session holds to a live candidate; false if this session does not lead';
 
 --
+-- Detached candidates
+--
+
+CREATE FUNCTION leader_election.acquire(election text, candidate text,
+	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL)
+RETURNS SETOF leader_election.lease_grant
+AS 'MODULE_PATHNAME', 'le_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb) IS
+'stand for election and ask for the lease, over any connection; no row if it is not granted';
+
+CREATE FUNCTION leader_election.renew(election text, term bigint,
+	progress bigint DEFAULT NULL)
+RETURNS SETOF leader_election.lease_grant
+AS 'MODULE_PATHNAME', 'le_renew_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION leader_election.renew(text, bigint, bigint) IS
+'renew the lease of this term; no row if the term is over';
+
+CREATE FUNCTION leader_election.release(election text, term bigint,
+	hold interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.release(text, bigint, interval) IS
+'give back the lease of this term; with hold, nobody is elected until that long after this leadership began; false if the term is over';
+
+CREATE FUNCTION leader_election.transfer(election text, term bigint,
+	to_candidate text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_transfer_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.transfer(text, bigint, text) IS
+'hand the lease of this term to a live candidate; false if the term is over';
+
+CREATE FUNCTION leader_election.leave(election text, candidate text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_leave_name'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.leave(text, text) IS
+'withdraw the candidacy of a detached candidate; false if there was none';
+
+CREATE FUNCTION leader_election.is_leader(election text, term bigint)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_is_leader_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.is_leader(text, bigint) IS
+'does somebody, of either kind, lead the election in this term now?';
+
+--
+-- Operators
+--
+
+CREATE FUNCTION leader_election.request_yield(election text,
+	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'le_request_yield'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.request_yield(text, text, boolean) IS
+'ask the leader to yield, to a candidate or to whoever is next, and renew its lease no more; how long that may take, NULL if nobody leads';
+
+--
 -- Observers
 --
 
@@ -318,6 +391,7 @@ $$;
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;

@@ -10,12 +10,15 @@
 #include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "api.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -24,6 +27,41 @@
 
 /* How often a waiting procedure looks for its client */
 #define CHECK_CLIENT_US INT64CONST(900000)
+
+/*
+ * Refuse to work inside a transaction block.
+ */
+void
+le_check_block(const char *call, bool in_transaction_block)
+{
+	if (in_transaction_block)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", call),
+				 errhint("Call it in autocommit mode: autocommit = True in Python (psycopg), setAutoCommit(true) in Java (JDBC), outside of @Transactional in Spring.")));
+}
+
+/*
+ * Refuse what changes something where that cannot be done.
+ */
+void
+le_check_callable(const char *call, bool in_transaction_block)
+{
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("%s cannot be executed during recovery", call),
+				 errhint("Connect to the primary server.")));
+	le_check_block(call, in_transaction_block);
+	PreventCommandIfReadOnly(call);
+}
+
+void
+le_check_function(const char *call)
+{
+	le_check_callable(call, IsInTransactionBlock(true));
+	PreventInTransactionBlock(true, call);
+}
 
 /*
  * The name of an election or a candidate: 1 to LE_NAME_MAX bytes.  What is too
@@ -71,6 +109,47 @@ le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what, int64 longest)
 }
 
 /*
+ * How long nobody is to be elected after a leadership began, and how the
+ * history says so; NULL: 0.
+ */
+int64
+le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
+{
+	int64		hold;
+
+	if (PG_ARGISNULL(n))
+		return 0;
+	hold = le_interval_arg(fcinfo, n, "hold", LE_LONGEST_HOLD);
+	*detail = psprintf("hold %s",
+					   DatumGetCString(DirectFunctionCall1(interval_out,
+														   PG_GETARG_DATUM(n))));
+	return hold;
+}
+
+/*
+ * rank, progress, metadata and perhaps auto_renew, from that argument on.  They
+ * may be needed after a commit: the current memory context must last.
+ */
+void
+le_profile_args(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
+				Profile *profile)
+{
+	memset(profile, 0, sizeof(Profile));
+	profile->sets_rank = !PG_ARGISNULL(first);
+	if (profile->sets_rank)
+		profile->rank = PG_GETARG_INT32(first);
+	profile->sets_progress = !PG_ARGISNULL(first + 1);
+	if (profile->sets_progress)
+		profile->progress = PG_GETARG_INT64(first + 1);
+	if (!PG_ARGISNULL(first + 2))
+		profile->metadata =
+			PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(first + 2)));
+	profile->sets_auto_renew = with_auto_renew && !PG_ARGISNULL(first + 3);
+	if (profile->sets_auto_renew)
+		profile->auto_renew = PG_GETARG_BOOL(first + 3);
+}
+
+/*
  * Was this procedure called where it cannot end the transaction?
  */
 bool
@@ -92,6 +171,61 @@ le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 		elog(ERROR, "return type must be a row type");
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));
+}
+
+/*
+ * A grant row, after InitMaterializedSRF().
+ */
+void
+le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
+	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
+
+	values[0] = Int64GetDatum(lease->term);
+	values[1] = Int64GetDatum(remaining / 1000);
+	values[2] = TimestampTzGetDatum(lease->expires_at);
+	values[3] = BoolGetDatum(lease->yielding);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+void
+le_check_candidate_role(const Election *election, const char *role)
+{
+	if (election->candidate_role == NULL)
+		return;
+	if (!is_member_of_role(get_role_oid(role, false),
+						   get_role_oid(election->candidate_role, false)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to stand in election \"%s\"",
+						election->name),
+				 errdetail("Candidates must be members of role \"%s\".",
+						   election->candidate_role),
+				 errhint("Ask for membership in it.")));
+}
+
+void
+le_report_name_in_use(const Candidate *who)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NAME_IN_USE),
+			 errmsg("candidate name \"%s\" is in use in election \"%s\"",
+					who->candidate, who->election),
+			 errdetail("Another live candidate stands under this name."),
+			 errhint("Give each instance a name of its own.")));
+}
+
+/*
+ * Wait a little before another try, as long as this call may.
+ */
+void
+le_wait_or_busy(const char *election)
+{
+	if (!le_wait_more())
+		le_busy(election);
 }
 
 /*

@@ -20,12 +20,23 @@ typedef struct BusyContext
 	int			nest_level;
 } BusyContext;
 
+extern void le_check_block(const char *call, bool in_transaction_block);
+extern void le_check_callable(const char *call, bool in_transaction_block);
+extern void le_check_function(const char *call);
 extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
 extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 longest);
+extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
+extern void le_profile_args(FunctionCallInfo fcinfo, int first,
+							bool with_auto_renew, Profile *profile);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
+extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
+extern void le_check_candidate_role(const Election *election,
+									const char *role);
+LE_NORETURN extern void le_report_name_in_use(const Candidate *who);
+extern void le_wait_or_busy(const char *election);
 extern void le_commit_poll(MemoryContext context);
 extern void le_wait_between(int64 until, uint32 wait_event);
 extern void le_busy_begin(BusyContext *busy, const char *election);

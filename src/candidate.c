@@ -3,21 +3,22 @@
  * candidate.c
  *		Who stands.
  *
- * Invariant: the name of a live candidate belongs to one session.  A row is
- * inserted under its name lock, and is taken from another session only when
- * that one is provably dead.
+ * A session candidate is alive while its session lock is held.  A detached one
+ * has no session: it is alive for a while after its last call.
+ *
+ * Invariant: the name of a live candidate belongs to one session or, if it is
+ * detached, to one role.  A row is inserted under its name lock, and is taken
+ * from another candidate only when that one is provably dead.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_type.h"
 #include "leader_election.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -36,33 +37,63 @@ enum
 	CANDIDATE_BACKEND_PID,
 	CANDIDATE_CLIENT_ADDR,
 	CANDIDATE_JOINED_AT,
-	CANDIDATE_PLACE,
-	CANDIDATE_SITS_OUT
+	CANDIDATE_PLACE_MONO,
+	CANDIDATE_SITS_OUT,
+	CANDIDATE_SEEN_MONO,
+	CANDIDATE_SEEN_FOR
 };
 
-static void
-read_candidate(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+/* A detached candidate's life, and how often a sign of it is written */
+#define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
+#define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
+
+const char *
+le_kind(int64 session_id)
 {
-	List	  **list = arg;
+	return session_id != 0 ? "session" : "detached";
+}
+
+static Candidate *
+make_candidate(Datum *values, bool *nulls)
+{
 	Candidate  *c = palloc0(sizeof(Candidate));
 
+#define GET(column, get, other) (nulls[column] ? (other) : get(values[column]))
 	c->election = TextDatumGetCString(values[CANDIDATE_ELECTION]);
 	c->candidate = TextDatumGetCString(values[CANDIDATE_CANDIDATE]);
-	c->kind = TextDatumGetCString(values[CANDIDATE_KIND]);
+	c->session_id = GET(CANDIDATE_SESSION_ID, DatumGetInt64, 0);
+	c->role = pstrdup(NameStr(*DatumGetName(values[CANDIDATE_ROLE])));
 	c->rank = DatumGetInt32(values[CANDIDATE_RANK]);
 	c->progress = DatumGetInt64(values[CANDIDATE_PROGRESS]);
 	if (!nulls[CANDIDATE_METADATA])
 		c->metadata = datumCopy(values[CANDIDATE_METADATA], false, -1);
 	c->auto_renew = DatumGetBool(values[CANDIDATE_AUTO_RENEW]);
-	if (!nulls[CANDIDATE_SESSION_ID])
-		c->session_id = DatumGetInt64(values[CANDIDATE_SESSION_ID]);
-	if (!nulls[CANDIDATE_BACKEND_PID])
-		c->backend_pid = DatumGetInt32(values[CANDIDATE_BACKEND_PID]);
+	c->backend_pid = GET(CANDIDATE_BACKEND_PID, DatumGetInt32, 0);
+	if (!nulls[CANDIDATE_CLIENT_ADDR])
+		c->client_addr = datumCopy(values[CANDIDATE_CLIENT_ADDR], false, -1);
 	c->joined_at = DatumGetTimestampTz(values[CANDIDATE_JOINED_AT]);
-	c->place = DatumGetInt64(values[CANDIDATE_PLACE]);
-	c->sits_out = nulls[CANDIDATE_SITS_OUT] ? -1 :
-		DatumGetInt64(values[CANDIDATE_SITS_OUT]);
-	*list = lappend(*list, c);
+	c->place = DatumGetInt64(values[CANDIDATE_PLACE_MONO]);
+	c->sits_out = GET(CANDIDATE_SITS_OUT, DatumGetInt64, -1);
+	c->seen = GET(CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
+	c->seen_for = GET(CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
+#undef GET
+	return c;
+}
+
+static bool
+read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	*(Candidate **) arg = make_candidate(values, nulls);
+	return false;
+}
+
+static bool
+read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	List	  **list = arg;
+
+	*list = lappend(*list, make_candidate(values, nulls));
+	return true;
 }
 
 /*
@@ -72,179 +103,315 @@ List *
 le_candidates_read(const Store *store, const char *election)
 {
 	List	   *candidates = NIL;
+	Key			key;
 
-	le_scan(store->candidate,
-			election != NULL ? store->candidate_pkey : InvalidOid, election,
-			NULL, read_candidate, &candidates);
+	if (election == NULL)
+		le_scan(store->candidate, InvalidOid, NULL, NULL, read_into_list,
+				&candidates);
+	else
+	{
+		key = le_key(election);
+		le_scan(store->candidate, store->candidate_pkey, &key, NULL,
+				read_into_list, &candidates);
+	}
 	return candidates;
 }
 
-static Candidate *
-find_candidate(const Store *store, const char *election, const char *name)
+/*
+ * The candidate of that name, live or not; NULL if there is none.
+ */
+Candidate *
+le_candidate_find(const Store *store, const char *election, const char *name)
 {
-	ListCell   *lc;
+	Candidate  *c = NULL;
+	Key			key = le_key_text(election, name);
 
-	foreach(lc, le_candidates_read(store, election))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (strcmp(c->candidate, name) == 0)
-			return c;
-	}
-	return NULL;
-}
-
-bool
-le_candidate_alive(const Candidate *candidate)
-{
-	return le_session_alive(candidate->session_id);
+	le_scan(store->candidate, store->candidate_pkey, &key, NULL, read_one, &c);
+	return c;
 }
 
 /*
- * Does the profile say anything that the row does not say already?
+ * A time of life that begins in the future comes from another boot.
+ */
+bool
+le_candidate_alive(const Candidate *c)
+{
+	int64		now;
+
+	if (c->session_id != 0)
+		return le_session_alive(c->session_id);
+	now = le_clock();
+	return c->seen <= now && now - c->seen < c->seen_for;
+}
+
+/*
+ * Are these the same candidate?
+ */
+bool
+le_candidate_is_same(const Candidate *a, const Candidate *b)
+{
+	return a->session_id == b->session_id &&
+		strcmp(a->candidate, b->candidate) == 0 &&
+		strcmp(a->role, b->role) == 0;
+}
+
+/*
+ * Is it the holder of this lease?  (Whether that leads is another question.)
+ */
+bool
+le_candidate_leads(const Candidate *c, const Lease *lease)
+{
+	return lease->leader != NULL && lease->session_id == c->session_id &&
+		strcmp(lease->leader, c->candidate) == 0 &&
+		strcmp(lease->role, c->role) == 0;
+}
+
+/*
+ * The candidate that holds this lease, as it was when it was elected.
+ */
+Candidate *
+le_candidate_of_lease(const Lease *lease)
+{
+	Candidate  *c = palloc0(sizeof(Candidate));
+
+	c->election = lease->election;
+	c->candidate = lease->leader;
+	c->session_id = lease->session_id;
+	c->role = lease->role;
+	c->rank = lease->rank;
+	c->progress = lease->progress;
+	c->metadata = lease->metadata;
+	c->auto_renew = lease->auto_renew;
+	c->backend_pid = lease->backend_pid;
+	return c;
+}
+
+/*
+ * Lock its row until the transaction ends.  NULL: it is not there any more
+ * (*busy is false), or somebody else has it (true).
+ */
+static Row *
+lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
+{
+	Row		   *row = le_row_lock(store->candidate, store->candidate_pkey,
+								  le_key_text(c->election, c->candidate),
+								  mode, busy);
+
+	if (row != NULL && !le_candidate_is_same(make_candidate(row->values, row->nulls), c))
+		row = NULL;
+	return row;
+}
+
+/*
+ * The same to pass it over, or to elect it.  False: somebody else has the row.
+ * If it is gone, c->row is NULL.
+ */
+bool
+le_candidate_lock(const Store *store, Candidate *c)
+{
+	bool		busy;
+
+	c->row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
+	return !busy;
+}
+
+/*
+ * Pass this candidate, which is locked, over until somebody was elected after
+ * that term.
+ */
+void
+le_candidate_sit_out(Candidate *c, int64 term, int64 place)
+{
+	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
+	LE_SET(c->row, CANDIDATE_PLACE_MONO, Int64GetDatum(place));
+	le_row_update(c->row);
+}
+
+/*
+ * Delete the row of a candidacy.  False: somebody else has it.
+ */
+bool
+le_candidate_withdraw(const Store *store, const Candidate *who)
+{
+	bool		busy;
+	Row		   *row = lock_row(store, who, LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
+}
+
+/*
+ * Delete the rows of these dead candidates, but those that somebody has locked,
+ * and those of candidates that have given a sign of life since.  True if any
+ * was deleted.
+ */
+bool
+le_candidates_prune(const Store *store, List *candidates)
+{
+	bool		deleted = false;
+	ListCell   *lc;
+
+	foreach(lc, candidates)
+	{
+		bool		busy;
+		Row		   *row = lock_row(store, lfirst(lc), LockTupleExclusive, &busy);
+
+		if (row != NULL &&
+			!le_candidate_alive(make_candidate(row->values, row->nulls)))
+		{
+			le_row_delete(row);
+			deleted = true;
+		}
+	}
+	return deleted;
+}
+
+/*
+ * Does the call say anything that the row does not say already?
  */
 static bool
-profile_differs(const Profile *profile, const Candidate *c)
+differs(const Profile *profile, const Candidate *c, int64 lease_duration)
 {
-	bool		differs;
+	bool		result;
 
 	/* A procedure has no snapshot of its own to fetch long metadata with. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	differs = (profile->rank != NULL && *profile->rank != c->rank) ||
-		(profile->progress != NULL && *profile->progress != c->progress) ||
-		(profile->auto_renew != NULL && *profile->auto_renew != c->auto_renew) ||
-		(profile->metadata != NULL &&
+	result = (profile->sets_rank && profile->rank != c->rank) ||
+		(profile->sets_progress && profile->progress != c->progress) ||
+		(profile->sets_auto_renew && profile->auto_renew != c->auto_renew) ||
+		(profile->metadata != 0 &&
 		 (c->metadata == 0 ||
-		  !datum_image_eq(*profile->metadata, c->metadata, false, -1)));
+		  !datum_image_eq(profile->metadata, c->metadata, false, -1))) ||
+		(c->session_id == 0 &&
+		 le_clock() - c->seen >= SEEN_EVERY(lease_duration));
 	PopActiveSnapshot();
-	return differs;
+	return result;
+}
+
+static void
+set_profile(Row *row, const Candidate *who, const Profile *profile,
+			int64 lease_duration)
+{
+	if (profile->sets_rank)
+		LE_SET(row, CANDIDATE_RANK, Int32GetDatum(profile->rank));
+	if (profile->sets_progress)
+		LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(profile->progress));
+	if (profile->sets_auto_renew)
+		LE_SET(row, CANDIDATE_AUTO_RENEW, BoolGetDatum(profile->auto_renew));
+	if (profile->metadata != 0)
+		LE_SET(row, CANDIDATE_METADATA, profile->metadata);
+	if (who->session_id == 0)
+	{
+		LE_SET(row, CANDIDATE_SEEN_MONO, Int64GetDatum(le_clock()));
+		LE_SET(row, CANDIDATE_SEEN_FOR, Int64GetDatum(SEEN_FOR(lease_duration)));
+	}
 }
 
 /*
- * Make or update the row of a candidacy of this session.  Nothing is written
- * where the row says it all already.
+ * The address of this session's client; 0 if it has none.
+ */
+static Datum
+client_addr(void)
+{
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		addr;
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	addr = inet_client_addr(fcinfo);
+	return fcinfo->isnull ? (Datum) 0 : addr;
+}
+
+static void
+insert(const Store *store, const Candidate *who, const Profile *profile,
+	   int64 lease_duration)
+{
+	Row		   *row = le_row_new(store->candidate);
+	Datum		addr = client_addr();
+
+	LE_SET_TEXT(row, CANDIDATE_ELECTION, who->election);
+	LE_SET_TEXT(row, CANDIDATE_CANDIDATE, who->candidate);
+	LE_SET_TEXT(row, CANDIDATE_KIND, le_kind(who->session_id));
+	LE_SET_NAME(row, CANDIDATE_ROLE, who->role);
+	LE_SET(row, CANDIDATE_RANK, Int32GetDatum(who->rank));
+	LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(who->progress));
+	if (who->metadata != 0)
+		LE_SET(row, CANDIDATE_METADATA, who->metadata);
+	LE_SET(row, CANDIDATE_AUTO_RENEW, BoolGetDatum(who->auto_renew));
+	if (who->session_id != 0)
+	{
+		LE_SET(row, CANDIDATE_SESSION_ID, Int64GetDatum(who->session_id));
+		LE_SET(row, CANDIDATE_BACKEND_PID, Int32GetDatum(MyProcPid));
+	}
+	if (addr != 0)
+		LE_SET(row, CANDIDATE_CLIENT_ADDR, addr);
+	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(le_clock()));
+	set_profile(row, who, profile, lease_duration);
+	le_row_insert(row);
+}
+
+/*
+ * Is the name free for that candidate?  It is another's not only while that
+ * one stands, but also while it leads: its row may have gone in a crash.
+ */
+static bool
+name_is_free(const Store *store, const Candidate *who, const Candidate *present)
+{
+	Lease	   *lease;
+
+	if (present != NULL && le_candidate_alive(present))
+		return false;
+	lease = le_lease_read(store, who->election, NULL);
+	return lease == NULL || lease->leader == NULL ||
+		strcmp(lease->leader, who->candidate) != 0 ||
+		le_candidate_leads(who, lease) ||
+		le_lease_state(lease, le_incarnation_name(store->lease),
+					   le_clock()) != LEASE_LED;
+}
+
+/*
+ * Make or update the row of a candidacy; what the profile does not say is as
+ * it was or, at first, as in who.  Nothing is written where the row says it all
+ * already, save that a detached candidate gives a sign of life now and then.
  */
 StandResult
-le_candidate_stand(const Store *store, const char *election, const char *name,
-				   int64 session_id, const char *role, const Profile *profile)
+le_candidate_stand(const Store *store, const Candidate *who,
+				   const Profile *profile, int64 lease_duration)
 {
-	Candidate  *c = find_candidate(store, election, name);
-	Datum		values[10];
-	char		nulls[10];
+	Candidate  *present = le_candidate_find(store, who->election,
+											who->candidate);
+	bool		busy;
 
-	if (c != NULL && c->session_id == session_id)
+	if (present != NULL && le_candidate_is_same(present, who) &&
+		le_candidate_alive(present))
 	{
-		if (!profile_differs(profile, c))
+		Row		   *row;
+
+		if (!differs(profile, present, lease_duration))
 			return STAND_OK;
-	}
-	else
-	{
-		if (c != NULL && le_candidate_alive(c))
-			return STAND_IN_USE;
-		if (!le_name_lock(election, name))
+		row = lock_row(store, present, LockTupleNoKeyExclusive, &busy);
+		if (row == NULL)
 			return STAND_BUSY;
-
-		/* Look again: it may have been taken before we had the lock. */
-		c = find_candidate(store, election, name);
-		if (c != NULL && le_candidate_alive(c))
-			return STAND_IN_USE;
-		if (c != NULL && !le_candidate_withdraw(election, name, c->session_id))
-			return STAND_BUSY;
-		c = NULL;
+		set_profile(row, who, profile, lease_duration);
+		le_row_update(row);
+		return STAND_OK;
 	}
 
-	memset(values, 0, sizeof(values));
-	memset(nulls, ' ', sizeof(nulls));
-	values[0] = CStringGetTextDatum(election);
-	values[1] = CStringGetTextDatum(name);
-	values[2] = Int64GetDatum(session_id);
-	if (profile->rank != NULL)
-		values[3] = Int32GetDatum(*profile->rank);
-	else
-		nulls[3] = 'n';
-	if (profile->progress != NULL)
-		values[4] = Int64GetDatum(*profile->progress);
-	else
-		nulls[4] = 'n';
-	if (profile->metadata != NULL)
-		values[5] = *profile->metadata;
-	else
-		nulls[5] = 'n';
-	if (profile->auto_renew != NULL)
-		values[6] = BoolGetDatum(*profile->auto_renew);
-	else
-		nulls[6] = 'n';
-	/* an update takes no more than these */
-	values[7] = DirectFunctionCall1(namein, CStringGetDatum(role));
-	values[8] = Int32GetDatum(MyProcPid);
-	values[9] = Int64GetDatum(le_clock());
-
-	if (le_execute(c == NULL ? LE_INSERT_CANDIDATE : LE_UPDATE_CANDIDATE,
-				   values, nulls) != 1)
+	if (!name_is_free(store, who, present))
+		return STAND_IN_USE;
+	if (!le_name_lock(who->election, who->candidate))
 		return STAND_BUSY;
+
+	/* Look again: it may have been taken before we had the lock. */
+	present = le_candidate_find(store, who->election, who->candidate);
+	if (present != NULL && le_candidate_is_same(present, who) &&
+		le_candidate_alive(present))
+		return STAND_BUSY;
+	if (!name_is_free(store, who, present))
+		return STAND_IN_USE;
+	if (present != NULL && !le_candidate_withdraw(store, present))
+		return STAND_BUSY;
+	insert(store, who, profile, lease_duration);
 	return STAND_OK;
-}
-
-/*
- * Pass this candidate over until somebody was elected after that term.
- * False: its row is locked or gone.
- */
-bool
-le_candidate_sit_out(const char *election, const char *name,
-					 int64 session_id, int64 term, int64 place)
-{
-	Datum		values[5];
-
-	values[0] = CStringGetTextDatum(election);
-	values[1] = CStringGetTextDatum(name);
-	values[2] = Int64GetDatum(session_id);
-	values[3] = Int64GetDatum(term);
-	values[4] = Int64GetDatum(place);
-	return le_execute(LE_SIT_OUT, values, NULL) == 1;
-}
-
-/*
- * Keep the row of a candidacy as it is until the transaction ends.  False: it
- * is locked or gone.
- */
-bool
-le_candidate_lock(const Candidate *candidate)
-{
-	Datum		values[3];
-
-	values[0] = CStringGetTextDatum(candidate->election);
-	values[1] = CStringGetTextDatum(candidate->candidate);
-	values[2] = Int64GetDatum(candidate->session_id);
-	return le_execute(LE_LOCK_CANDIDATE, values, NULL) == 1;
-}
-
-/*
- * Delete the row of a candidacy.  False: it is locked or gone.
- */
-bool
-le_candidate_withdraw(const char *election, const char *name, int64 session_id)
-{
-	Datum		values[3];
-
-	values[0] = CStringGetTextDatum(election);
-	values[1] = CStringGetTextDatum(name);
-	values[2] = Int64GetDatum(session_id);
-	return le_execute(LE_DELETE_CANDIDATE, values, NULL) == 1;
-}
-
-/*
- * Delete the rows of dead sessions, but those that somebody has locked.
- */
-void
-le_candidates_prune(List *candidates)
-{
-	int			n = list_length(candidates);
-	Datum	   *ids = palloc(n * sizeof(Datum));
-	Datum		values[1];
-
-	for (int i = 0; i < n; i++)
-		ids[i] = Int64GetDatum(((Candidate *) list_nth(candidates, i))->session_id);
-	values[0] = PointerGetDatum(construct_array(ids, n, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	(void) le_execute(LE_PRUNE_CANDIDATES, values, NULL);
 }

@@ -120,7 +120,7 @@ typedef struct EpochScan
 	int64		other;
 } EpochScan;
 
-static void
+static bool
 read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	EpochScan  *scan = arg;
@@ -136,6 +136,7 @@ read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 	}
 	else
 		scan->other = Max(scan->other, epoch);
+	return true;
 }
 
 /*
@@ -164,12 +165,13 @@ le_incarnation_read(void)
  * cannot have the epoch lock leaves it to whoever has it.
  */
 void
-le_incarnation_settle(void)
+le_incarnation_settle(const Store *store)
 {
 	Incarnation *inc;
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
-	Datum		values[4];
+	Row		   *row;
+	bool		busy;
 
 	if (!le_epoch_lock())
 		return;
@@ -178,12 +180,23 @@ le_incarnation_settle(void)
 		return;
 
 	epoch = Max(inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
-	values[0] = CStringGetTextDatum(inc->name);
-	values[1] = TimestampTzGetDatum(now);
-	values[2] = Int64GetDatum(le_clock());
-	values[3] = Int64GetDatum(epoch);
-	if (le_execute(LE_INSERT_EPOCH, values, NULL) != 1)
-		elog(ERROR, "could not record the incarnation");
+	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+					  LockTupleNoKeyExclusive, &busy);
+	if (busy)
+		return;
+	if (row == NULL)
+	{
+		row = le_row_new(store->epoch);
+		LE_SET_TEXT(row, EPOCH_INCARNATION, inc->name);
+		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(0));
+	}
+	LE_SET(row, EPOCH_FIRST_SEEN_AT, TimestampTzGetDatum(now));
+	LE_SET(row, EPOCH_FIRST_SEEN_MONO, Int64GetDatum(le_clock()));
+	LE_SET(row, EPOCH_EPOCH, Int64GetDatum(epoch));
+	if (row->tuple == NULL)
+		le_row_insert(row);
+	else
+		le_row_update(row);
 	le_notify_durable();
 	ereport(LOG,
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",

@@ -10,6 +10,7 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
@@ -81,6 +82,17 @@ LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
 #endif
 	LockRelease(tag, mode, true);
 	return entry;
+}
+
+/* What row triggers would need to look again at a row; ours are locked. */
+static inline void
+LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1, NIL);
+#else
+	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
+#endif
 }
 
 /* A custom wait event; before 17 it shows as "Extension" in the views. */

@@ -19,11 +19,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 /* Column numbers of election */
@@ -63,13 +64,15 @@ make_election(Datum *values, bool *nulls)
 			pstrdup(NameStr(*DatumGetName(values[ELECTION_CANDIDATE_ROLE])));
 	if (!nulls[ELECTION_CHANNEL])
 		election->channel = TextDatumGetCString(values[ELECTION_CHANNEL]);
+	election->owner = pstrdup(NameStr(*DatumGetName(values[ELECTION_OWNER])));
 	return election;
 }
 
-static void
+static bool
 read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	*(Election **) arg = make_election(values, nulls);
+	return false;
 }
 
 /*
@@ -79,8 +82,9 @@ Election *
 le_election_read(const Store *store, const char *name)
 {
 	Election   *election = NULL;
+	Key			key = le_key(name);
 
-	le_scan(store->election, store->election_pkey, name, NULL, read_one,
+	le_scan(store->election, store->election_pkey, &key, NULL, read_one,
 			&election);
 	return election;
 }
@@ -94,8 +98,31 @@ le_election_get(const Store *store, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join() or campaign() creates it.")));
+				 errhint("The first join(), campaign() or acquire() creates it.")));
 	return election;
+}
+
+static Datum
+interval_datum(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+static char *
+owner_of_tables(const Store *store)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease));
+	char	   *owner;
+
+	if (!HeapTupleIsValid(tuple))
+		le_report_dropped();
+	owner = GetUserNameFromId(((Form_pg_class) GETSTRUCT(tuple))->relowner,
+							  false);
+	ReleaseSysCache(tuple);
+	return owner;
 }
 
 /*
@@ -104,15 +131,18 @@ le_election_get(const Store *store, const char *name)
 static void
 create_election(const Store *store, const char *name)
 {
-	Datum		values[3];
-	NameData	owner;
+	Row		   *row = le_row_new(store->election);
 
-	namestrcpy(&owner, GetUserNameFromId(store->owner, false));
-	values[0] = CStringGetTextDatum(name);
-	values[1] = Int64GetDatum(le_lease_duration_ms * INT64CONST(1000));
-	values[2] = NameGetDatum(&owner);
-	(void) le_execute(LE_INSERT_ELECTION, values, NULL);
-	(void) le_execute(LE_INSERT_LEASE, values, NULL);
+	LE_SET_TEXT(row, ELECTION_ELECTION, name);
+	LE_SET_TEXT(row, ELECTION_STRATEGY, "race");
+	LE_SET(row, ELECTION_LEASE_DURATION,
+		   interval_datum(le_lease_duration_ms * INT64CONST(1000)));
+	LE_SET(row, ELECTION_QUORUM, Int32GetDatum(1));
+	LE_SET(row, ELECTION_TAKEOVER_DELAY, interval_datum(0));
+	LE_SET_NAME(row, ELECTION_OWNER, owner_of_tables(store));
+	le_row_insert(row);
+	if (le_lease_read(store, name, NULL) == NULL)
+		le_lease_create(store, name);
 	ereport(NOTICE,
 			(errmsg("election \"%s\" does not exist, creating it with default settings",
 					name)));
@@ -146,7 +176,6 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 			/* Look again: it may have been made before we had the lock. */
 			if (le_election_read(store, name) == NULL)
 				create_election(store, name);
-			CommandCounterIncrement();
 		}
 		else if (!wait || !le_wait_more())
 			return NULL;
@@ -207,100 +236,119 @@ le_election_order(const Store *store, const Election *election,
 }
 
 /*
- * Who is next, NULL if nobody.  Whoever sits out is passed over, but may
- * elect itself by its own call if there is nobody else.  The same goes for
- * the holder that steps down just now (0: none does).
+ * Who is next, NULL if nobody.  Whoever sits out is passed over, and so is the
+ * holder that steps down just now; but if nobody else is eligible they may
+ * elect themselves by their own call (caller, NULL for none).  A detached
+ * candidate that does not call is next only where the strategy reserves the
+ * seat for it.
  */
 static Candidate *
 choose(const Store *store, const Election *election, const Lease *lease,
-	   int64 caller_session_id, int64 passed_over)
+	   const Candidate *caller, bool holder_steps_down)
 {
+	bool		reserves = le_strategy(election->strategy)->reserves;
 	Candidate  *winner = NULL;
+	Candidate  *last_resort = NULL;
+	bool		eligible = false;
 	int			live = 0;
 	ListCell   *lc;
 
 	foreach(lc, le_election_order(store, election, lease))
 	{
 		Candidate  *c = lfirst(lc);
-		bool		waits = c->session_id == passed_over ||
-			le_election_passes_over(c, lease);
+		bool		calls = caller != NULL && le_candidate_is_same(c, caller);
 
 		if (winner != NULL && live >= election->quorum)
 			break;
 		if (!le_candidate_alive(c))
 			continue;
 		live++;
-		if (winner == NULL &&
-			(!waits || c->session_id == caller_session_id))
+		if (le_election_passes_over(c, lease) ||
+			(holder_steps_down && le_candidate_leads(c, lease)))
+		{
+			if (calls)
+				last_resort = c;
+			continue;
+		}
+		eligible = true;
+		if (winner == NULL && (calls || c->session_id != 0 || reserves))
 			winner = c;
 	}
-	return live >= election->quorum ? winner : NULL;
+	if (live < election->quorum)
+		return NULL;
+	return eligible ? winner : last_resort;
 }
 
 /*
- * The candidate that the leader hands its lease to.
+ * The candidate that the leader hands its lease to, or is asked to yield to.
  */
-static Candidate *
-choose_named(const Store *store, const Election *election,
-			 const char *to_candidate)
+Candidate *
+le_election_candidate(const Store *store, const Election *election,
+					  const char *name)
 {
-	ListCell   *lc;
+	Candidate  *c = le_candidate_find(store, election->name, name);
 
-	foreach(lc, le_candidates_read(store, election->name))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (strcmp(c->candidate, to_candidate) == 0 && le_candidate_alive(c))
-			return c;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
-			 errmsg("\"%s\" is not a live candidate of election \"%s\"",
-					to_candidate, election->name),
-			 errhint("The view leader_election.candidates shows who stands.")));
+	if (c == NULL || !le_candidate_alive(c))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("\"%s\" is not a live candidate of election \"%s\"",
+						name, election->name),
+				 errhint("The view leader_election.candidates shows who stands.")));
+	return c;
 }
 
+/*
+ * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
+ * is not there any more.
+ */
+static Candidate *
+find_successor(const Store *store, const Lease *lease, LeaseState state,
+			   const Incarnation *inc, int64 now)
+{
+	Candidate  *c;
+
+	if (lease->successor == NULL ||
+		(state == LEASE_VACANT &&
+		 now >= le_lease_reserved_mono(lease, inc->name)))
+		return NULL;
+	c = le_candidate_find(store, lease->election, lease->successor);
+	return c != NULL && le_candidate_alive(c) ? c : NULL;
+}
+
+/*
+ * Until when a vacant seat is kept for a detached candidate; 0: it is not.
+ */
+int64
+le_election_reserved_mono(const Store *store, const Lease *lease,
+						  const Incarnation *inc)
+{
+	Candidate  *c = find_successor(store, lease, LEASE_VACANT, inc, le_clock());
+
+	if (c == NULL || c->session_id != 0)
+		return 0;
+	return Min(le_lease_reserved_mono(lease, inc->name), c->seen + c->seen_for);
+}
+
+/*
+ * Why did, or does, this leadership end?  It is not simply led on.
+ */
 static const char *
-reason_of(LeaseState state)
+reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
 {
 	switch (state)
 	{
+		case LEASE_LED:
+			return lease->yielding && give_up->yields ? "yielded" : give_up->reason;
 		case LEASE_EXPIRED:
-			return "expired";
+			return lease->yielding ? "yielded" : "expired";
 		case LEASE_ORPHANED:
 			return "session ended";
 		case LEASE_FOREIGN:
 			return "failover";
 		case LEASE_VACANT:
-		case LEASE_LED:
 			break;
 	}
 	return NULL;
-}
-
-static void
-end_history(const Lease *lease, const char *reason, const char *detail,
-			TimestampTz at)
-{
-	Datum		values[5];
-
-	values[0] = CStringGetTextDatum(lease->election);
-	values[1] = Int64GetDatum(lease->term);
-	values[2] = TimestampTzGetDatum(at);
-	values[3] = CStringGetTextDatum(reason);
-	if (detail != NULL)
-		values[4] = CStringGetTextDatum(detail);
-	(void) le_execute(LE_END_HISTORY, values, detail != NULL ? NULL : "    n");
-}
-
-static bool
-lock_history(const Lease *lease)
-{
-	Datum		values[2];
-
-	values[0] = CStringGetTextDatum(lease->election);
-	values[1] = Int64GetDatum(lease->term);
-	return le_execute(LE_LOCK_HISTORY, values, NULL) == 1;
 }
 
 /*
@@ -313,45 +361,73 @@ steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
 {
 	if (give_up != NULL)
 		return give_up->sits_out;
-	return state == LEASE_EXPIRED && !lease->auto_renew;
+	return state == LEASE_EXPIRED && (lease->yielding || !lease->auto_renew);
 }
 
 /*
- * Write the end of a term and, unless winner is NULL, the beginning of the
- * next one, and tell everybody.
+ * From when on may somebody follow?
+ */
+static int64
+free_from(const Election *election, const Lease *lease, LeaseState state,
+		  const GiveUp *give_up, const Incarnation *inc, int64 now)
+{
+	switch (state)
+	{
+		case LEASE_VACANT:
+			return le_lease_free_mono(lease, inc);
+		case LEASE_LED:
+			return give_up->hold > 0 ? lease->acquired_mono + give_up->hold : 0;
+		case LEASE_EXPIRED:
+			/* Who lets a requested yield run out has given up. */
+			return lease->yielding ? 0 : now + election->takeover_delay;
+		case LEASE_ORPHANED:
+		case LEASE_FOREIGN:
+			break;
+	}
+	return now + election->takeover_delay;
+}
+
+/*
+ * Grant the lease, which is locked, to a candidate.  It may continue its
+ * previous_term (0: none).
  */
 static void
-write_change(const Store *store, const Election *election, const Lease *lease,
-			 const Incarnation *inc, const char *reason, const char *detail,
-			 const Candidate *winner, int64 free_mono, int64 now)
+grant(const Store *store, const Election *election, Lease *lease,
+	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
+	  Change *change, int64 now, TimestampTz at)
 {
-	TimestampTz at = GetCurrentTimestamp();
-	Change		change;
+	change->event = "elected";
+	change->term = le_next_term(lease->term, inc);
+	change->leader = winner->candidate;
+	change->winner_pid = winner->backend_pid;
+	le_lease_grant(lease, winner, change->term, previous_term,
+				   election->lease_duration, now, at, inc->name);
+	le_history_begin(store, winner, change->term, at);
+}
 
-	memset(&change, 0, sizeof(change));
-	change.election = election->name;
-	change.channel = election->channel;
-	change.term = lease->term;
-	change.previous = lease->leader;
-	change.reason = reason;
-	if (lease->leader != NULL)
-		end_history(lease, reason, detail, at);
-	if (winner != NULL)
-	{
-		change.event = "elected";
-		change.term = le_next_term(lease->term, inc);
-		change.leader = winner->candidate;
-		change.winner_pid = winner->backend_pid;
-		le_lease_grant(lease, winner->candidate, winner->session_id,
-					   change.term, election->lease_duration, now, at,
-					   inc->name);
-	}
-	else
-	{
-		change.event = "vacated";
-		le_lease_vacate(lease, free_mono, now, at, inc->name);
-	}
-	le_notify(store, &change, at);
+/*
+ * Is it the holder of this lease that gives up?
+ */
+static bool
+is_holder(const GiveUp *give_up, const Lease *lease)
+{
+	if (give_up->session_id != 0)
+		return give_up->session_id == lease->session_id;
+	return le_lease_is_term(lease, give_up->term);
+}
+
+/*
+ * Is there nothing to be done: nobody gives up, and the leadership goes on, or
+ * it is not yet known whether it does?
+ */
+static bool
+goes_on(const Election *election, const Lease *lease, LeaseState state,
+		const GiveUp *give_up, const Incarnation *inc)
+{
+	if (state == LEASE_LED)
+		return give_up == NULL || !is_holder(give_up, lease);
+	return state == LEASE_FOREIGN &&
+		le_election_grace_mono(election, lease, inc) > le_clock();
 }
 
 /*
@@ -359,81 +435,143 @@ write_change(const Store *store, const Election *election, const Lease *lease,
  * that its holder gives up (give_up), and elect the next leader.  Returns what
  * was done; busy, if somebody has a row of ours locked and nothing was done.
  *
- * caller_session_id: the session candidate in whose own call this happens, 0
- * for none.  The caller holds the election lock and the tables' locks, and is
- * the owner.
+ * caller: the candidate in whose own call this happens, NULL for none.  The
+ * caller holds the election lock and the tables' locks.
  */
 Settled
 le_election_settle(const Store *store, const Election *election,
-				   int64 caller_session_id, const GiveUp *give_up)
+				   const Candidate *caller, const GiveUp *give_up)
 {
-	Settled		result = {true, false, false};
+	Settled		result = {false, false, false};
 	Incarnation *inc = le_incarnation_read();
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
+	Candidate  *successor;
 	Candidate  *winner = NULL;
+	Candidate  *holder = NULL;
+	Row		   *history = NULL;
+	Change		change = {.election = election->name,
+	.channel = election->channel};
 	int64		now;
 	int64		grace;
 	int64		free_mono;
-	int64		passed_over;
+	TimestampTz at;
 
 	/* Against renewals; a vacant lease has none, and costs no write. */
+	if (goes_on(election, lease, state, give_up, inc))
+		return result;
 	if (state != LEASE_VACANT)
 	{
-		if (!le_lease_lock(election->name))
+		lease = le_lease_lock(store, election->name);
+		result.busy = lease == NULL;
+		if (result.busy)
 			return result;
-		lease = le_lease_read(store, election->name, NULL);
 	}
 	now = le_clock();
 	state = le_lease_state(lease, inc->name, now);
+	if (goes_on(election, lease, state, give_up, inc))
+		return result;
+	if (give_up != NULL && !is_holder(give_up, lease))
+		give_up = NULL;
 	grace = le_election_grace_mono(election, lease, inc);
-	if (give_up != NULL && (lease->leader == NULL ||
-							give_up->session_id != lease->session_id))
-		give_up = NULL;			/* it is not the holder */
-
-	result.busy = false;
-	if (state == LEASE_LED && give_up == NULL)
-		return result;
-	if (state == LEASE_FOREIGN && grace > now)
-		return result;
 	if (state == LEASE_LED && give_up->to_candidate != NULL && grace > now)
 		le_busy(election->name);
 
 	/* When may somebody follow, and who? */
-	if (state == LEASE_VACANT)
-		free_mono = le_lease_free_mono(lease, inc);
-	else if (state == LEASE_LED)
-		free_mono = give_up->hold > 0 ? lease->acquired_mono + give_up->hold : 0;
-	else
-		free_mono = now + election->takeover_delay;
-	passed_over = steps_down(lease, state, give_up) ? lease->session_id : 0;
+	free_mono = free_from(election, lease, state, give_up, inc, now);
 	if (state == LEASE_LED && give_up->to_candidate != NULL)
-		winner = choose_named(store, election, give_up->to_candidate);
-	else if (Max(free_mono, grace) <= now)
-		winner = choose(store, election, lease, caller_session_id, passed_over);
+		successor = le_election_candidate(store, election, give_up->to_candidate);
+	else
+		successor = find_successor(store, lease, state, inc, now);
+	if (Max(free_mono, grace) <= now)
+		winner = successor != NULL ? successor :
+			choose(store, election, lease, caller, steps_down(lease, state, give_up));
+	if (winner != NULL && winner->session_id == 0 &&
+		(caller == NULL || !le_candidate_is_same(winner, caller)))
+	{
+		/* A detached candidate is granted the lease in its own call only. */
+		successor = winner;
+		winner = NULL;
+	}
 	if (winner == NULL && state == LEASE_VACANT)
 		return result;
 
 	/* Every row that will be written, or read in writing, is ours first. */
-	result.busy = (state == LEASE_VACANT && !le_lease_lock(election->name)) ||
-		(state != LEASE_VACANT && !lock_history(lease)) ||
-		(winner != NULL && !le_candidate_lock(winner));
-	if (result.busy)
-		return result;
-	if (passed_over != 0 &&
-		!le_candidate_sit_out(lease->election, lease->leader,
-							  lease->session_id, lease->term, now) &&
-		give_up != NULL)
+	if (steps_down(lease, state, give_up))
+		holder = le_candidate_of_lease(lease);
+	if ((lease->row == NULL &&
+		 (lease = le_lease_lock(store, election->name)) == NULL) ||
+		(state != LEASE_VACANT &&
+		 !le_history_lock(store, election->name, lease->term, &history)) ||
+		(holder != NULL && !le_candidate_lock(store, holder)) ||
+		(winner != NULL &&
+		 (!le_candidate_lock(store, winner) || winner->row == NULL)))
 	{
 		result.busy = true;
 		return result;
 	}
 
-	write_change(store, election, lease, inc,
-				 state == LEASE_LED ? give_up->reason : reason_of(state),
-				 state == LEASE_LED ? give_up->detail : NULL,
-				 winner, free_mono, now);
+	at = GetCurrentTimestamp();
+	change.term = lease->term;
+	change.previous = lease->leader;
+	change.reason = reason_of(lease, state, give_up);
+	if (history != NULL)
+		le_history_end(history, change.reason,
+					   state == LEASE_LED ? give_up->detail : NULL, at);
+	if (holder != NULL && holder->row != NULL)
+		le_candidate_sit_out(holder, lease->term, now);
+	if (winner != NULL)
+		grant(store, election, lease, inc, winner, 0, &change, now, at);
+	else
+	{
+		change.event = "vacated";
+		le_lease_vacate(lease, free_mono,
+						successor != NULL ? successor->candidate : NULL,
+						Max(free_mono, now) + lease->duration,
+						now, at, inc->name);
+	}
+	le_notify(store, &change, at);
 	result.changed = true;
 	result.gave_up = state == LEASE_LED;
 	return result;
+}
+
+/*
+ * Lead on after a failover: the detached holder of a lease that another
+ * incarnation of the server has granted, who knows its term, goes on in a term
+ * of the new epoch.  Later, somebody else may have been elected: the term is
+ * over.  The caller holds the election lock and the tables' locks.  NULL: it is
+ * over, or somebody has a row of ours locked.
+ */
+Lease *
+le_election_continue(const Store *store, const Election *election, int64 term,
+					 bool *over)
+{
+	Incarnation *inc = le_incarnation_read();
+	Lease	   *lease = le_lease_lock(store, election->name);
+	int64		now = le_clock();
+	TimestampTz at = GetCurrentTimestamp();
+	Row		   *history;
+	Change		change = {.election = election->name,
+	.channel = election->channel, .reason = "failover"};
+
+	*over = false;
+	if (lease == NULL)
+		return NULL;
+	*over = !le_lease_is_term(lease, term) ||
+		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN ||
+		le_election_grace_mono(election, lease, inc) <= now;
+	if (*over)
+		return NULL;
+	if (!inc->known)
+		le_busy(election->name);	/* until the worker has started the epoch */
+	if (!le_history_lock(store, election->name, lease->term, &history))
+		return NULL;
+	change.previous = lease->leader;
+	if (history != NULL)
+		le_history_end(history, change.reason, NULL, at);
+	grant(store, election, lease, inc, le_candidate_of_lease(lease),
+		  lease->term, &change, now, at);
+	le_notify(store, &change, at);
+	return le_lease_read(store, election->name, NULL);
 }

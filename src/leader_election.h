@@ -7,9 +7,11 @@
  *
  *	clock.c			monotonic time, the server's incarnation
  *	lock.c			the private class of advisory locks
- *	store.c			the tables: names, owner's rights, statements
+ *	store.c			the tables: where they are, how long to wait for them
+ *	row.c			their rows: found, locked and written by key
  *	lease.c			the lease row: read, judge, grant, renew, end
  *	candidate.c		who stands
+ *	history.c		a row for each term
  *	strategy.c		in which order
  *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
  *	election.c		the only place where the holder changes
@@ -17,6 +19,8 @@
  *	keepalive.c		noticing that this session's client is gone
  *	api.c			what the SQL functions share
  *	session_api.c	SQL functions for session candidates
+ *	lease_api.c		SQL functions for detached candidates
+ *	admin_api.c		SQL functions for operators
  *	observe_api.c	SQL functions for observers
  *	worker.c		the background worker
  *	launcher.c		the optional launcher
@@ -30,14 +34,17 @@
 #define LEADER_ELECTION_H
 
 #include "access/htup.h"
+#include "access/skey.h"
 #include "compat.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "nodes/lockoptions.h"
 #include "nodes/pg_list.h"
 #include "storage/lock.h"
 #include "utils/snapshot.h"
 
 struct BackgroundWorkerHandle;
+struct Store;
 
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
@@ -69,7 +76,7 @@ typedef struct Incarnation
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
-extern void le_incarnation_settle(void);
+extern void le_incarnation_settle(const struct Store *store);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
@@ -93,7 +100,6 @@ extern void le_lock_end_of_xact(void);
 /* store.c */
 typedef struct Store
 {
-	Oid			owner;
 	Oid			election;
 	Oid			election_pkey;
 	Oid			lease;
@@ -101,7 +107,9 @@ typedef struct Store
 	Oid			candidate;
 	Oid			candidate_pkey;
 	Oid			history;
+	Oid			history_pkey;
 	Oid			epoch;
+	Oid			epoch_pkey;
 	Oid			change;
 } Store;
 
@@ -113,51 +121,59 @@ typedef struct Store
 #define LE_TABLE_EPOCH		0x10
 #define LE_TABLES			0x1F
 
-typedef struct OwnerContext
-{
-	Oid			userid;
-	int			sec_context;
-	int			nest_level;
-} OwnerContext;
-
-typedef enum Statement
-{
-	LE_INSERT_ELECTION,
-	LE_INSERT_LEASE,
-	LE_LOCK_LEASE,
-	LE_GRANT_LEASE,
-	LE_VACATE_LEASE,
-	LE_RENEW_LEASES,
-	LE_INSERT_CANDIDATE,
-	LE_UPDATE_CANDIDATE,
-	LE_SIT_OUT,
-	LE_LOCK_CANDIDATE,
-	LE_DELETE_CANDIDATE,
-	LE_PRUNE_CANDIDATES,
-	LE_BEGIN_HISTORY,
-	LE_LOCK_HISTORY,
-	LE_END_HISTORY,
-	LE_PRUNE_HISTORY,
-	LE_INSERT_EPOCH,
-	LE_STATEMENTS				/* their number */
-} Statement;
-
-typedef void (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
-						   void *arg);
+extern uint64 le_changes;
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
 extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
-extern void le_owner_enter(OwnerContext *context, Oid owner);
-extern void le_owner_leave(OwnerContext *context);
-extern uint64 le_execute(Statement statement, Datum *values,
-						 const char *nulls);
-extern void le_scan(Oid table, Oid index, const char *election,
-					Snapshot snapshot, RowReader reader, void *arg);
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
 extern void le_wait_as_lock_timeout(void);
+LE_NORETURN extern void le_report_dropped(void);
 LE_NORETURN extern void le_busy(const char *election);
+
+/* row.c */
+#define LE_MAX_COLUMNS		32
+
+typedef struct Key
+{
+	int			columns;
+	ScanKeyData column[2];
+} Key;
+
+typedef struct Row
+{
+	Oid			table;
+	ItemPointerData tid;
+	HeapTuple	tuple;			/* what values point into */
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+} Row;
+
+/* False: enough */
+typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
+						   void *arg);
+
+#define LE_SET(row, column, datum) \
+	((row)->values[column] = (datum), (row)->nulls[column] = false)
+#define LE_SET_NULL(row, column) \
+	((row)->values[column] = (Datum) 0, (row)->nulls[column] = true)
+#define LE_SET_TEXT(row, column, string) \
+	LE_SET(row, column, CStringGetTextDatum(string))
+#define LE_SET_NAME(row, column, string) \
+	LE_SET(row, column, DirectFunctionCall1(namein, CStringGetDatum(string)))
+
+extern Key	le_key(const char *first);
+extern Key	le_key_text(const char *first, const char *second);
+extern Key	le_key_int64(const char *first, int64 second);
+extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
+					RowReader reader, void *arg);
+extern Row *le_row_new(Oid table);
+extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
+						bool *busy);
+extern void le_row_insert(Row *row);
+extern void le_row_update(Row *row);
+extern void le_row_delete(Row *row);
 
 /* lease.c */
 typedef enum LeaseState
@@ -173,11 +189,14 @@ typedef struct Lease
 {
 	char	   *election;
 	int64		term;			/* the present or, when vacant, the last one */
+	int64		previous_term;	/* that it continues, after a failover; 0: none */
 	char	   *leader;			/* NULL: vacant */
-	char	   *kind;
 	int64		session_id;		/* 0: none */
 	int			backend_pid;
+	char	   *role;
 	bool		auto_renew;
+	int			rank;
+	int64		progress;
 	Datum		metadata;		/* 0: none */
 	TimestampTz acquired_at;
 	TimestampTz renewed_at;
@@ -187,79 +206,115 @@ typedef struct Lease
 	int64		duration;
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
+	char	   *successor;		/* whom it is yielded to or reserved for */
 	TimestampTz free_at;
 	int64		free_mono;		/* 0: free */
 	int64		free_for;
+	int64		reserved_mono;	/* until then, if vacant; 0: not reserved */
 	bool		own_write;		/* written by the running transaction */
+	Row		   *row;			/* NULL: not locked */
 } Lease;
+
+struct Candidate;
 
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
+extern bool le_lease_read_committed(Oid lease_oid, const char *election,
+									Lease **lease);
 extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
-extern bool le_lease_lock(const char *election);
-extern void le_lease_grant(const Lease *lease, const char *candidate,
-						   int64 session_id, int64 term, int64 duration,
-						   int64 t0, TimestampTz at, const char *incarnation);
-extern void le_lease_vacate(const Lease *lease, int64 free_mono, int64 now,
-							TimestampTz at, const char *incarnation);
-extern uint64 le_lease_renew(List *leases, const int64 *durations, int64 t0,
-							 TimestampTz at);
+extern bool le_lease_is_term(const Lease *lease, int64 term);
+extern Lease *le_lease_lock(const Store *store, const char *election);
+extern void le_lease_create(const Store *store, const char *election);
+extern void le_lease_grant(Lease *lease, const struct Candidate *to,
+						   int64 term, int64 previous_term, int64 duration,
+						   int64 t0, TimestampTz at,
+						   const char *incarnation);
+extern void le_lease_vacate(Lease *lease, int64 free_mono,
+							const char *successor, int64 reserved_mono,
+							int64 now, TimestampTz at,
+							const char *incarnation);
+extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
+						   int64 t0, TimestampTz at, const int64 *progress);
+extern void le_lease_yield(Lease *lease, const char *successor);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
+extern int64 le_lease_reserved_mono(const Lease *lease,
+									const char *incarnation);
 
 /* candidate.c */
 typedef struct Candidate
 {
 	char	   *election;
 	char	   *candidate;
-	char	   *kind;
+	int64		session_id;		/* 0: detached */
+	char	   *role;
 	int			rank;
 	int64		progress;
 	Datum		metadata;		/* 0: none */
 	bool		auto_renew;
-	int64		session_id;
-	int			backend_pid;
+	int			backend_pid;	/* 0: detached */
+	Datum		client_addr;	/* 0: none */
 	TimestampTz joined_at;
 	int64		place;
 	int64		sits_out;		/* the term that it gave up, -1: none */
+	int64		seen;			/* monotonic; detached candidates only */
+	int64		seen_for;		/* it counts as alive for so long */
+	Row		   *row;			/* NULL: not locked */
 } Candidate;
 
-/* What a call says of its candidacy; NULL pointers: nothing */
+/* What a call says of its candidacy; the rest is as it was */
 typedef struct Profile
 {
-	const int32 *rank;
-	const int64 *progress;
-	const Datum *metadata;
-	const bool *auto_renew;
+	bool		sets_rank;
+	bool		sets_progress;
+	bool		sets_auto_renew;
+	int32		rank;
+	int64		progress;
+	bool		auto_renew;
+	Datum		metadata;		/* 0: not said */
 } Profile;
 
 typedef enum StandResult
 {
 	STAND_OK,
 	STAND_BUSY,					/* somebody is writing that row right now */
-	STAND_IN_USE				/* the name of another live session */
+	STAND_IN_USE				/* the name of another live candidate */
 } StandResult;
 
+extern const char *le_kind(int64 session_id);
 extern List *le_candidates_read(const Store *store, const char *election);
-extern bool le_candidate_alive(const Candidate *candidate);
+extern Candidate *le_candidate_find(const Store *store, const char *election,
+									const char *name);
+extern bool le_candidate_alive(const Candidate *c);
+extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
+extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
 extern StandResult le_candidate_stand(const Store *store,
-									  const char *election,
-									  const char *name, int64 session_id,
-									  const char *role,
-									  const Profile *profile);
-extern bool le_candidate_sit_out(const char *election, const char *name,
-								 int64 session_id, int64 term, int64 place);
-extern bool le_candidate_lock(const Candidate *candidate);
-extern bool le_candidate_withdraw(const char *election, const char *name,
-								  int64 session_id);
-extern void le_candidates_prune(List *candidates);
+									  const Candidate *who,
+									  const Profile *profile,
+									  int64 lease_duration);
+extern Candidate *le_candidate_of_lease(const Lease *lease);
+extern bool le_candidate_lock(const Store *store, Candidate *c);
+extern void le_candidate_sit_out(Candidate *c, int64 term, int64 place);
+extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
+extern bool le_candidates_prune(const Store *store, List *candidates);
+
+/* history.c */
+extern void le_history_begin(const Store *store, const Candidate *leader,
+							 int64 term, TimestampTz at);
+extern bool le_history_lock(const Store *store, const char *election,
+							int64 term, Row **row);
+extern void le_history_end(Row *row, const char *reason, const char *detail,
+						   TimestampTz at);
+extern bool le_history_prune(const Store *store, TimestampTz before,
+							 int limit);
 
 /* strategy.c */
 typedef struct Strategy
 {
 	const char *name;
-	list_sort_comparator order;	/* of Candidate pointers: who comes first */
+	list_sort_comparator order; /* of Candidate pointers: who comes first */
+	bool		reserves;		/* keeps the seat for a detached one's call */
 } Strategy;
 
 extern const Strategy *le_strategy(const char *name);
@@ -274,6 +329,7 @@ typedef struct Change
 	const char *leader;			/* NULL: vacant */
 	const char *previous;		/* NULL: was vacant */
 	const char *reason;			/* why previous ended */
+	const char *successor;		/* whom it is asked to yield to; NULL: none */
 	int			winner_pid;		/* whom to wake; 0: nobody */
 } Change;
 
@@ -296,13 +352,16 @@ typedef struct Election
 	int64		takeover_delay;
 	char	   *candidate_role;
 	char	   *channel;
+	char	   *owner;
 } Election;
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
 {
-	int64		session_id;		/* the holder's */
+	int64		session_id;		/* the holder's; 0: it is detached ... */
+	int64		term;			/* ... and knows its term */
 	const char *reason;
+	bool		yields;			/* so it does what it may have been asked to */
 	const char *detail;			/* NULL: nothing to add */
 	const char *to_candidate;	/* NULL: whoever is next */
 	int64		hold;			/* 0: none */
@@ -325,8 +384,16 @@ extern List *le_election_order(const Store *store, const Election *election,
 extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
 extern Settled le_election_settle(const Store *store,
 								  const Election *election,
-								  int64 caller_session_id,
+								  const Candidate *caller,
 								  const GiveUp *give_up);
+extern Lease *le_election_continue(const Store *store,
+								   const Election *election, int64 term,
+								   bool *over);
+extern Candidate *le_election_candidate(const Store *store,
+										const Election *election,
+										const char *name);
+extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
+									   const Incarnation *inc);
 extern int64 le_election_grace_mono(const Election *election,
 									const Lease *lease,
 									const Incarnation *inc);
@@ -350,7 +417,7 @@ typedef struct Candidacy
 	bool		campaigning;	/* ends with the campaign that made it */
 
 	/* the cached view of the lease row */
-	uint64		generation;		/* of the row that was read; 0: none */
+	uint64		changes;		/* le_changes when the row was read; 0: never */
 	int64		term;			/* 0: does not lead */
 	int64		deadline;
 	int64		next_read;

@@ -20,11 +20,12 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
+#include "access/xlog.h"
 #include "leader_election.h"
-#include "utils/array.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* Column numbers of lease */
@@ -32,6 +33,7 @@ enum
 {
 	LEASE_ELECTION,
 	LEASE_TERM,
+	LEASE_PREVIOUS_TERM,
 	LEASE_LEADER,
 	LEASE_KIND,
 	LEASE_SESSION_ID,
@@ -52,7 +54,8 @@ enum
 	LEASE_SUCCESSOR,
 	LEASE_FREE_AT,
 	LEASE_FREE_MONO,
-	LEASE_FREE_FOR
+	LEASE_FREE_FOR,
+	LEASE_RESERVED_MONO
 };
 
 static Lease *
@@ -63,11 +66,15 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 #define GET(column, get, other) (nulls[column] ? (other) : get(values[column]))
 	lease->election = TextDatumGetCString(values[LEASE_ELECTION]);
 	lease->term = DatumGetInt64(values[LEASE_TERM]);
+	lease->previous_term = GET(LEASE_PREVIOUS_TERM, DatumGetInt64, 0);
 	lease->leader = GET(LEASE_LEADER, TextDatumGetCString, NULL);
-	lease->kind = GET(LEASE_KIND, TextDatumGetCString, NULL);
 	lease->session_id = GET(LEASE_SESSION_ID, DatumGetInt64, 0);
 	lease->backend_pid = GET(LEASE_BACKEND_PID, DatumGetInt32, 0);
+	if (!nulls[LEASE_ROLE])
+		lease->role = pstrdup(NameStr(*DatumGetName(values[LEASE_ROLE])));
 	lease->auto_renew = GET(LEASE_AUTO_RENEW, DatumGetBool, false);
+	lease->rank = GET(LEASE_RANK, DatumGetInt32, 0);
+	lease->progress = GET(LEASE_PROGRESS, DatumGetInt64, 0);
 	if (!nulls[LEASE_METADATA])
 		lease->metadata = datumCopy(values[LEASE_METADATA], false, -1);
 	lease->acquired_at = GET(LEASE_ACQUIRED_AT, DatumGetTimestampTz, 0);
@@ -78,26 +85,30 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->duration = GET(LEASE_DURATION, DatumGetInt64, 0);
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
+	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
 	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
 	lease->free_mono = GET(LEASE_FREE_MONO, DatumGetInt64, 0);
 	lease->free_for = GET(LEASE_FREE_FOR, DatumGetInt64, 0);
+	lease->reserved_mono = GET(LEASE_RESERVED_MONO, DatumGetInt64, 0);
 #undef GET
 	lease->own_write = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
 	return lease;
 }
 
-static void
+static bool
 read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	*(Lease **) arg = make_lease(tuple, values, nulls);
+	return false;
 }
 
-static void
+static bool
 read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	List	  **list = arg;
 
 	*list = lappend(*list, make_lease(tuple, values, nulls));
+	return true;
 }
 
 /*
@@ -108,10 +119,57 @@ Lease *
 le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 {
 	Lease	   *lease = NULL;
+	Key			key = le_key(election);
 
-	le_scan(store->lease, store->lease_pkey, election, snapshot, read_one,
-			&lease);
+	le_scan(store->lease, store->lease_pkey, &key, snapshot, read_one, &lease);
 	return lease;
+}
+
+/*
+ * The committed lease row, without a wait and without a lock that stays; what
+ * the running transaction has written itself does not count.  False: it cannot
+ * be read at once, or that table of leases is gone.
+ */
+bool
+le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
+{
+	Store		store;
+	bool		readable = true;
+
+	if (IsInParallelMode() || RecoveryInProgress())
+		return false;
+	if (!LeTryLockRelation(lease_oid))
+		return false;
+
+	/* Which index it has is certain only now. */
+	if (!le_store_find(&store) || store.lease != lease_oid ||
+		!LeTryLockRelation(store.lease_pkey))
+	{
+		UnlockRelationOid(lease_oid, AccessShareLock);
+		return false;
+	}
+
+	if (IsolationIsSerializable())
+	{
+		/*
+		 * The application's transaction must not fail for what happens in
+		 * elections.  This kind of snapshot takes no predicate lock; what it
+		 * might miss or see too early counts as unreadable.
+		 */
+		*lease = le_lease_read(&store, election, SnapshotSelf);
+		readable = *lease != NULL && !(*lease)->own_write;
+	}
+	else
+	{
+		/* A snapshot in which this transaction's commands have not begun */
+		PushCopiedSnapshot(GetLatestSnapshot());
+		GetActiveSnapshot()->curcid = FirstCommandId;
+		*lease = le_lease_read(&store, election, GetActiveSnapshot());
+		PopActiveSnapshot();
+	}
+	UnlockRelationOid(store.lease_pkey, AccessShareLock);
+	UnlockRelationOid(store.lease, AccessShareLock);
+	return readable;
 }
 
 List *
@@ -143,94 +201,187 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 }
 
 /*
- * Lock the row against renewals until the transaction ends.  False: somebody
- * else has it, or it is gone.
+ * Is the lease held by a detached candidate that knows this term?  A term that
+ * was continued after a failover is known by its former number, too.
  */
 bool
-le_lease_lock(const char *election)
+le_lease_is_term(const Lease *lease, int64 term)
 {
-	Datum		values[1] = {CStringGetTextDatum(election)};
-
-	return le_execute(LE_LOCK_LEASE, values, NULL) == 1;
+	return lease->leader != NULL && lease->session_id == 0 &&
+		(term == lease->term ||
+		 (term == lease->previous_term && lease->previous_term != 0));
 }
 
 /*
- * Give the lease to a candidate, from t0 on, and write the term's row in the
- * history.  Under the election lock, with the rows of both locked.
+ * Lock the row until the transaction ends, and read it.  NULL: somebody else
+ * has it, or it is gone.
+ */
+Lease *
+le_lease_lock(const Store *store, const char *election)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store->lease, store->lease_pkey,
+								  le_key(election), LockTupleNoKeyExclusive,
+								  &busy);
+	Lease	   *lease;
+
+	if (row == NULL)
+		return NULL;
+	lease = make_lease(row->tuple, row->values, row->nulls);
+	lease->row = row;
+	return lease;
+}
+
+/*
+ * The lease of a new election, vacant.
  */
 void
-le_lease_grant(const Lease *lease, const char *candidate, int64 session_id,
-			   int64 term, int64 duration, int64 t0, TimestampTz at,
+le_lease_create(const Store *store, const char *election)
+{
+	Row		   *row = le_row_new(store->lease);
+
+	LE_SET_TEXT(row, LEASE_ELECTION, election);
+	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
+	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	le_row_insert(row);
+}
+
+static void
+set_deadline(Row *row, int64 duration, int64 t0, TimestampTz at)
+{
+	LE_SET(row, LEASE_RENEWED_AT, TimestampTzGetDatum(at));
+	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(at + duration));
+	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(t0 + duration));
+	LE_SET(row, LEASE_DURATION, Int64GetDatum(duration));
+}
+
+/*
+ * Give the lease, which is locked, to a candidate, in a new term, which may
+ * continue a previous one (0: none).  It lasts for duration from t0 on; at is
+ * the time of day at t0.
+ */
+void
+le_lease_grant(Lease *lease, const Candidate *to, int64 term,
+			   int64 previous_term, int64 duration, int64 t0, TimestampTz at,
 			   const char *incarnation)
 {
-	Datum		grant[8];
-	Datum		begin[4];
+	Row		   *row = lease->row;
 
-	grant[0] = begin[0] = CStringGetTextDatum(lease->election);
-	grant[1] = begin[1] = CStringGetTextDatum(candidate);
-	grant[2] = Int64GetDatum(session_id);
-	grant[3] = begin[2] = Int64GetDatum(term);
-	grant[4] = Int64GetDatum(duration);
-	grant[5] = Int64GetDatum(t0);
-	grant[6] = begin[3] = TimestampTzGetDatum(at);
-	grant[7] = CStringGetTextDatum(incarnation);
-	if (le_execute(LE_GRANT_LEASE, grant, NULL) != 1 ||
-		le_execute(LE_BEGIN_HISTORY, begin, NULL) != 1)
-		elog(ERROR, "could not grant election \"%s\"", lease->election);
+	LE_SET(row, LEASE_TERM, Int64GetDatum(term));
+	LE_SET_NULL(row, LEASE_PREVIOUS_TERM);
+	if (previous_term != 0)
+		LE_SET(row, LEASE_PREVIOUS_TERM, Int64GetDatum(previous_term));
+	LE_SET_TEXT(row, LEASE_LEADER, to->candidate);
+	LE_SET_TEXT(row, LEASE_KIND, le_kind(to->session_id));
+	LE_SET_NULL(row, LEASE_SESSION_ID);
+	LE_SET_NULL(row, LEASE_BACKEND_PID);
+	if (to->session_id != 0)
+	{
+		LE_SET(row, LEASE_SESSION_ID, Int64GetDatum(to->session_id));
+		LE_SET(row, LEASE_BACKEND_PID, Int32GetDatum(to->backend_pid));
+	}
+	LE_SET_NAME(row, LEASE_ROLE, to->role);
+	LE_SET(row, LEASE_AUTO_RENEW, BoolGetDatum(to->auto_renew));
+	LE_SET(row, LEASE_RANK, Int32GetDatum(to->rank));
+	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
+	LE_SET_NULL(row, LEASE_METADATA);
+	if (to->metadata != 0)
+		LE_SET(row, LEASE_METADATA, to->metadata);
+	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
+	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
+	set_deadline(row, duration, t0, at);
+	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
+	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET_NULL(row, LEASE_SUCCESSOR);
+	LE_SET_NULL(row, LEASE_FREE_AT);
+	LE_SET_NULL(row, LEASE_FREE_MONO);
+	LE_SET_NULL(row, LEASE_FREE_FOR);
+	LE_SET_NULL(row, LEASE_RESERVED_MONO);
+	le_row_update(row);
 }
 
 /*
- * Leave the seat empty, until free_mono at least (0: free at once).
+ * Leave the seat empty, until free_mono at least (if that is to come), and
+ * then until reserved_mono for nobody but successor (NULL: for anybody).  The
+ * lease is locked.
  */
 void
-le_lease_vacate(const Lease *lease, int64 free_mono, int64 now, TimestampTz at,
+le_lease_vacate(Lease *lease, int64 free_mono, const char *successor,
+				int64 reserved_mono, int64 now, TimestampTz at,
 				const char *incarnation)
 {
-	bool		free = free_mono <= now;
-	Datum		values[5];
-	const char *nulls = free ? " nnn " : NULL;
+	static const int cleared[] = {
+		LEASE_PREVIOUS_TERM, LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID,
+		LEASE_BACKEND_PID, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK,
+		LEASE_PROGRESS, LEASE_METADATA, LEASE_SUCCESSOR, LEASE_FREE_AT,
+		LEASE_FREE_MONO, LEASE_FREE_FOR, LEASE_RESERVED_MONO
+	};
+	Row		   *row = lease->row;
 
-	values[0] = CStringGetTextDatum(lease->election);
-	values[1] = Int64GetDatum(free_mono);
-	values[2] = TimestampTzGetDatum(at);
-	values[3] = Int64GetDatum(free_mono - now);
-	values[4] = CStringGetTextDatum(incarnation);
-	if (le_execute(LE_VACATE_LEASE, values, nulls) != 1)
-		elog(ERROR, "could not vacate election \"%s\"", lease->election);
+	for (int i = 0; i < lengthof(cleared); i++)
+		LE_SET_NULL(row, cleared[i]);
+	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
+	if (free_mono > now)
+	{
+		LE_SET(row, LEASE_FREE_AT, TimestampTzGetDatum(at + (free_mono - now)));
+		LE_SET(row, LEASE_FREE_MONO, Int64GetDatum(free_mono));
+		LE_SET(row, LEASE_FREE_FOR, Int64GetDatum(free_mono - now));
+	}
+	if (successor != NULL)
+	{
+		LE_SET_TEXT(row, LEASE_SUCCESSOR, successor);
+		LE_SET(row, LEASE_RESERVED_MONO, Int64GetDatum(reserved_mono));
+	}
+	le_row_update(row);
 }
 
 /*
- * Renew these leases, if they are still in the terms that were read, for
- * durations[] counted from t0; how many were.  Rows that somebody else has
- * locked are left out.
+ * Renew a lease that is locked and led, and whose holder is not to yield, for
+ * duration from t0 on; a deadline never moves back.  A holder that knows its
+ * present term is not believed with an earlier one any more.  progress may be
+ * NULL.
  */
-uint64
-le_lease_renew(List *leases, const int64 *durations, int64 t0, TimestampTz at)
+void
+le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
+			   TimestampTz at, const int64 *progress)
 {
-	int			n = list_length(leases);
-	Datum	   *columns[3];
-	Datum		values[5];
-
-	for (int i = 0; i < 3; i++)
-		columns[i] = palloc(n * sizeof(Datum));
-	for (int i = 0; i < n; i++)
-	{
-		Lease	   *lease = list_nth(leases, i);
-
-		columns[0][i] = CStringGetTextDatum(lease->election);
-		columns[1][i] = Int64GetDatum(lease->term);
-		columns[2][i] = Int64GetDatum(durations[i]);
-	}
-	values[0] = PointerGetDatum(construct_array(columns[0], n, TEXTOID, -1,
-												false, TYPALIGN_INT));
-	values[1] = PointerGetDatum(construct_array(columns[1], n, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	values[2] = PointerGetDatum(construct_array(columns[2], n, INT8OID, 8,
-												FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	values[3] = Int64GetDatum(t0);
-	values[4] = TimestampTzGetDatum(at);
+	duration = Max(duration, lease->deadline_mono - t0);
+	lease->duration = duration;
+	lease->deadline_mono = t0 + duration;
+	lease->renewed_at = at;
+	lease->expires_at = at + duration;
+	set_deadline(lease->row, duration, t0, at);
+	if (term == lease->term)
+		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);
+	if (progress != NULL)
+		LE_SET(lease->row, LEASE_PROGRESS, Int64GetDatum(*progress));
+	le_row_update(lease->row);
 	le_notify_durable();
-	return le_execute(LE_RENEW_LEASES, values, NULL);
+}
+
+/*
+ * Ask the holder of a lease, which is locked, to yield to a candidate (NULL:
+ * to whoever is next).
+ */
+void
+le_lease_yield(Lease *lease, const char *successor)
+{
+	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(true));
+	LE_SET_NULL(lease->row, LEASE_SUCCESSOR);
+	if (successor != NULL)
+		LE_SET_TEXT(lease->row, LEASE_SUCCESSOR, successor);
+	le_row_update(lease->row);
+}
+
+/*
+ * Was it this incarnation that wrote the row's monotonic values?
+ */
+static bool
+is_own(const Lease *lease, const char *incarnation)
+{
+	return lease->incarnation != NULL &&
+		strcmp(lease->incarnation, incarnation) == 0;
 }
 
 /*
@@ -245,9 +396,21 @@ le_lease_free_mono(const Lease *lease, const Incarnation *inc)
 
 	if (lease->free_mono == 0)
 		return 0;
-	if (lease->incarnation != NULL &&
-		strcmp(lease->incarnation, inc->name) == 0)
+	if (is_own(lease, inc->name) &&
+		lease->free_mono - le_clock() <= lease->free_for)
 		return lease->free_mono;
 	left = lease->free_at - GetCurrentTimestamp();
 	return Min(le_clock() + left, inc->first_seen + lease->free_for);
+}
+
+/*
+ * Until when the vacant seat is kept for the successor.
+ */
+int64
+le_lease_reserved_mono(const Lease *lease, const char *incarnation)
+{
+	if (!is_own(lease, incarnation) ||
+		lease->reserved_mono - le_clock() > lease->duration + lease->free_for)
+		return 0;
+	return lease->reserved_mono;
 }

@@ -69,6 +69,8 @@ append_payload(StringInfo buf, const Change *change, TimestampTz at)
 	append_string(buf, "leader", change->leader);
 	append_string(buf, "previous", change->previous);
 	append_string(buf, "reason", change->reason);
+	if (change->successor != NULL)
+		append_string(buf, "successor", change->successor);
 	JsonEncodeDateTime(when, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
 	append_string(buf, "at", when);
 	appendStringInfoChar(buf, '}');
@@ -82,7 +84,10 @@ make_log_line(const Change *change)
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "leader_election: election \"%s\": ",
 					 change->election);
-	if (change->leader != NULL)
+	if (strcmp(change->event, "yield_requested") == 0)
+		appendStringInfo(&buf, "\"%s\" is asked to yield, in term " INT64_FORMAT,
+						 change->leader, change->term);
+	else if (change->leader != NULL)
 		appendStringInfo(&buf, "\"%s\" leads in term " INT64_FORMAT,
 						 change->leader, change->term);
 	else

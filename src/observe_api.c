@@ -110,7 +110,7 @@ le_leader(PG_FUNCTION_ARGS)
  */
 static char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
-			int live, int ready)
+			int live, int ready, int told)
 {
 	Incarnation *inc = le_incarnation_read();
 	int64		now = le_clock();
@@ -123,8 +123,12 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return "grace after failover";
 	if (le_lease_free_mono(lease, inc) > now)
 		return "hold";
+	if (le_election_reserved_mono(store, lease, inc) > now)
+		return psprintf("reserved for %s", lease->successor);
 	if (ready == 0)
 		return "candidates that do not sit out";
+	if (told == 0)
+		return "acquire()";		/* of a detached candidate */
 	return NULL;
 }
 
@@ -169,7 +173,7 @@ le_observe(PG_FUNCTION_ARGS)
 		if (lease->metadata != 0)
 			SET(METADATA, lease->metadata);
 		SET(TERM, Int64GetDatum(lease->term));
-		SET(KIND, CStringGetTextDatum(lease->kind));
+		SET(KIND, CStringGetTextDatum(le_kind(lease->session_id)));
 		if (lease->backend_pid != 0)
 			SET(BACKEND_PID, Int32GetDatum(lease->backend_pid));
 		SET(ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
@@ -184,6 +188,7 @@ le_observe(PG_FUNCTION_ARGS)
 	{
 		int			live = 0;
 		int			ready = 0;
+		int			told = 0;	/* can be elected without a call */
 		ListCell   *lc;
 
 		foreach(lc, le_candidates_read(&store, name))
@@ -193,13 +198,16 @@ le_observe(PG_FUNCTION_ARGS)
 			if (!le_candidate_alive(c))
 				continue;
 			live++;
-			if (!le_election_passes_over(c, lease))
-				ready++;
+			if (le_election_passes_over(c, lease))
+				continue;
+			ready++;
+			if (c->session_id != 0)
+				told++;
 		}
 		SET(CANDIDATES, Int32GetDatum(live));
 		if (nulls[LEADER])
 		{
-			char	   *why = waiting_for(&store, election, lease, live, ready);
+			char	   *why = waiting_for(&store, election, lease, live, ready, told);
 
 			if (why != NULL)
 				SET(WAITING_FOR, CStringGetTextDatum(why));
@@ -250,14 +258,14 @@ le_standing(PG_FUNCTION_ARGS)
 
 		memset(nulls, false, sizeof(nulls));
 		values[0] = CStringGetTextDatum(c->candidate);
-		values[1] = CStringGetTextDatum(c->kind);
+		values[1] = CStringGetTextDatum(le_kind(c->session_id));
 		values[2] = Int32GetDatum(c->rank);
 		values[3] = Int64GetDatum(c->progress);
 		values[4] = c->metadata;
 		nulls[4] = c->metadata == 0;
 		values[5] = TimestampTzGetDatum(c->joined_at);
 		values[6] = BoolGetDatum(alive);
-		values[7] = BoolGetDatum(led && lease->session_id == c->session_id);
+		values[7] = BoolGetDatum(led && le_candidate_leads(c, lease));
 		if (alive)
 			values[8] = Int32GetDatum(++position);
 		else
@@ -287,7 +295,7 @@ look(const char *name, int64 *term, char *leader)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join() or campaign() creates it.")));
+				 errhint("The first join(), campaign() or acquire() creates it.")));
 	*term = 0;
 	leader[0] = '\0';
 	if (!is_led(&store, lease))
@@ -310,11 +318,8 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	MemoryContext old;
 	Datum		values[2];
 
-	if (le_call_is_atomic(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("leader_election.wait_for_change() cannot run inside a transaction block"),
-				 errhint("Call it in autocommit mode: autocommit = True in Python, setAutoCommit(true) in Java.")));
+	le_check_block("leader_election.wait_for_change()",
+				   le_call_is_atomic(fcinfo));
 	if (!PG_ARGISNULL(2))
 		strlcpy(known_leader, le_name_arg(fcinfo, 2, "leader name"),
 				sizeof(known_leader));

@@ -47,17 +47,6 @@ static Candidacy *recent = NULL;
 /* The session lock that join() shares between its candidacies; 0: none */
 static int64 shared_session_id = 0;
 
-/* Counts the invalidations of views */
-static uint64 generation = 1;
-static Oid	change_oid = InvalidOid;
-
-static void
-on_invalidation(Datum arg, Oid relid)
-{
-	if (relid == change_oid || !OidIsValid(relid))
-		generation++;
-}
-
 static void
 on_session_exit(int code, Datum arg)
 {
@@ -78,7 +67,6 @@ init_candidacies(void)
 	info.keysize = LE_NAME_MAX + 1;
 	info.entrysize = sizeof(Candidacy);
 	info.hcxt = TopMemoryContext;
-	CacheRegisterRelcacheCallback(on_invalidation, (Datum) 0);
 	on_shmem_exit(on_session_exit, (Datum) 0);
 	candidacies = hash_create("leader_election candidacies", 8, &info,
 							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
@@ -162,7 +150,6 @@ le_session_add(const Store *store, const char *election,
 	bool		found;
 
 	init_candidacies();
-	change_oid = store->change;
 	c = hash_search(candidacies, election, HASH_ENTER, &found);
 	Assert(!found);
 	memset((char *) c + sizeof(c->election), 0,
@@ -243,64 +230,29 @@ le_session_owns(const Candidacy *candidacy)
 static bool
 read_view(Candidacy *c)
 {
-	uint64		read_generation = generation;
-	bool		readable = true;
+	uint64		changes = le_changes;
 	int64		now;
-	Store		store;
 	Lease	   *lease;
 	MemoryContext context;
 	MemoryContext old;
-
-	if (IsInParallelMode() || RecoveryInProgress())
-		return false;
-	if (!LeTryLockRelation(c->lease_oid))
-		return false;
-
-	/* Which index it has is certain only now. */
-	if (!le_store_find(&store) || store.lease != c->lease_oid ||
-		!LeTryLockRelation(store.lease_pkey))
-	{
-		UnlockRelationOid(c->lease_oid, AccessShareLock);
-		return false;
-	}
+	bool		readable;
 
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"leader_election view",
 									ALLOCSET_SMALL_SIZES);
 	old = MemoryContextSwitchTo(context);
-
-	if (IsolationIsSerializable())
-	{
-		/*
-		 * The application's transaction must not fail for what happens in
-		 * elections.  This kind of snapshot takes no predicate lock; what it
-		 * might miss or see too early counts as unreadable.
-		 */
-		lease = le_lease_read(&store, c->election, SnapshotSelf);
-		readable = lease != NULL && !lease->own_write;
-	}
-	else
-	{
-		/*
-		 * A snapshot in which this transaction's own commands have not begun:
-		 * what it wrote itself does not count before it has committed.
-		 */
-		PushCopiedSnapshot(GetLatestSnapshot());
-		GetActiveSnapshot()->curcid = FirstCommandId;
-		lease = le_lease_read(&store, c->election, GetActiveSnapshot());
-		PopActiveSnapshot();
-	}
+	readable = le_lease_read_committed(c->lease_oid, c->election, &lease);
 
 	/* Not before: a renewal may have been granted since. */
 	now = le_clock();
 	if (readable)
 	{
 		c->term = 0;
-		c->generation = read_generation;
+		c->changes = changes;
 	}
 	if (readable && lease != NULL && lease->leader != NULL &&
 		lease->session_id == c->session_id &&
-		strcmp(lease->incarnation, le_incarnation_name(store.lease)) == 0 &&
+		strcmp(lease->incarnation, le_incarnation_name(c->lease_oid)) == 0 &&
 		lease->deadline_mono - now <= lease->duration)
 	{
 		c->term = lease->term;
@@ -312,8 +264,6 @@ read_view(Candidacy *c)
 
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-	UnlockRelationOid(store.lease_pkey, AccessShareLock);
-	UnlockRelationOid(store.lease, AccessShareLock);
 	return readable;
 }
 
@@ -329,13 +279,13 @@ le_session_term(Candidacy *c)
 	if (c->stepped_down)
 		return 0;
 	AcceptInvalidationMessages();
-	if ((c->generation == generation && c->term == 0) ||
+	if ((c->changes == le_changes && c->term == 0) ||
 		!le_session_holds_lock(c))
 		return 0;
 	now = le_clock();
-	if (c->generation != generation || now >= c->next_read)
+	if (c->changes != le_changes || now >= c->next_read)
 	{
-		bool		stale = c->generation != generation;
+		bool		stale = c->changes != le_changes;
 
 		if (!read_view(c) && stale)
 			return 0;
@@ -382,7 +332,7 @@ end_of_xact(bool committed)
 			c->made = false;
 			c->withdrawn = false;
 			if (c->stepped_down)
-				c->generation = 0;
+				c->changes = 0;
 			c->stepped_down = false;
 		}
 		if (hash_get_num_entries(candidacies) == 0)

@@ -47,44 +47,12 @@ PG_FUNCTION_INFO_V1(le_transfer);
 /* What a call stands for, and how far it got */
 typedef struct Standing
 {
-	char	   *election;
-	char	   *candidate;
-	char	   *role;
+	Candidate	who;
 	Profile		profile;
-	int32		rank;
-	int64		progress;
-	Datum		metadata;
-	bool		auto_renew;
 	Candidacy  *candidacy;		/* NULL: not yet */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
 } Standing;
-
-/*
- * Refuse what cannot be done in this place.
- */
-static void
-check_callable(const char *call, bool in_transaction_block)
-{
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("%s cannot be executed during recovery", call),
-				 errhint("Connect to the primary server.")));
-	if (in_transaction_block)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", call),
-				 errhint("Call it in autocommit mode: autocommit = True in Python, setAutoCommit(true) in Java.")));
-	PreventCommandIfReadOnly(call);
-}
-
-static void
-check_function(const char *call)
-{
-	check_callable(call, IsInTransactionBlock(true));
-	PreventInTransactionBlock(true, call);
-}
 
 /*
  * This session's candidacy, if it belongs to the extension that is there now
@@ -116,33 +84,6 @@ check_owner(const Candidacy *c)
 				 errhint("Only that role may touch it: use SET ROLE.")));
 }
 
-static void
-check_candidate_role(const Election *election, const char *role)
-{
-	if (election->candidate_role == NULL)
-		return;
-	if (!is_member_of_role(get_role_oid(role, false),
-						   get_role_oid(election->candidate_role, false)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to stand in election \"%s\"",
-						election->name),
-				 errdetail("Candidates must be members of role \"%s\".",
-						   election->candidate_role),
-				 errhint("Ask for membership in it.")));
-}
-
-static void
-report_name_in_use(const Standing *s)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LE_NAME_IN_USE),
-			 errmsg("candidate name \"%s\" is in use in election \"%s\"",
-					s->candidate, s->election),
-			 errdetail("Another live session stands under this name."),
-			 errhint("Give each instance a name of its own.")));
-}
-
 /*
  * The arguments that join and campaign share.  They may be needed after a
  * commit: the current memory context must last.
@@ -151,29 +92,11 @@ static void
 get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
 {
 	memset(s, 0, sizeof(Standing));
-	s->election = le_name_arg(fcinfo, 0, "election name");
-	s->candidate = le_name_arg(fcinfo, 1, "candidate name");
-	s->role = GetUserNameFromId(GetUserId(), false);
-	if (!PG_ARGISNULL(first_of_profile))
-	{
-		s->rank = PG_GETARG_INT32(first_of_profile);
-		s->profile.rank = &s->rank;
-	}
-	if (!PG_ARGISNULL(first_of_profile + 1))
-	{
-		s->progress = PG_GETARG_INT64(first_of_profile + 1);
-		s->profile.progress = &s->progress;
-	}
-	if (!PG_ARGISNULL(first_of_profile + 2))
-	{
-		s->metadata = PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(first_of_profile + 2)));
-		s->profile.metadata = &s->metadata;
-	}
-	if (!PG_ARGISNULL(first_of_profile + 3))
-	{
-		s->auto_renew = PG_GETARG_BOOL(first_of_profile + 3);
-		s->profile.auto_renew = &s->auto_renew;
-	}
+	s->who.election = le_name_arg(fcinfo, 0, "election name");
+	s->who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	s->who.role = GetUserNameFromId(GetUserId(), false);
+	s->who.auto_renew = true;
+	le_profile_args(fcinfo, first_of_profile, true, &s->profile);
 }
 
 /*
@@ -182,26 +105,27 @@ get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
 static void
 begin_candidacy(const Store *store, Standing *s, bool campaigning)
 {
-	s->candidacy = find_candidacy(store, s->election);
+	s->candidacy = find_candidacy(store, s->who.election);
 	if (s->candidacy == NULL)
 	{
-		int64		session_id = campaigning ? le_session_lock_new() :
+		s->who.session_id = campaigning ? le_session_lock_new() :
 			le_session_id();
-
-		s->candidacy = le_session_add(store, s->election, s->candidate,
-									  s->role, session_id, campaigning);
+		s->candidacy = le_session_add(store, s->who.election, s->who.candidate,
+									  s->who.role, s->who.session_id,
+									  campaigning);
 		s->made = true;
 		return;
 	}
 	check_owner(s->candidacy);
+	s->who.session_id = s->candidacy->session_id;
 	if (s->candidacy->withdrawn)
-		le_session_return(s->candidacy, s->candidate);
-	if (strcmp(s->candidacy->candidate, s->candidate) != 0)
+		le_session_return(s->candidacy, s->who.candidate);
+	if (strcmp(s->candidacy->candidate, s->who.candidate) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NAME_IN_USE),
 				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
-						s->election, s->candidacy->candidate),
-				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: connect them directly, or in session mode.")));
+						s->who.election, s->candidacy->candidate),
+				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: use acquire(), or connect them directly.")));
 }
 
 static bool
@@ -214,21 +138,14 @@ leads(const Store *store, const Lease *lease, const Candidacy *c)
 }
 
 /*
- * Is this session's candidate passed over by everybody but itself?
+ * Is this candidate passed over by everybody but itself?
  */
 static bool
-sits_out(const Store *store, const Lease *lease, const Candidacy *c)
+sits_out(const Store *store, const Lease *lease, const Candidate *who)
 {
-	ListCell   *lc;
+	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
 
-	foreach(lc, le_candidates_read(store, c->election))
-	{
-		Candidate  *candidate = lfirst(lc);
-
-		if (candidate->session_id == c->session_id)
-			return le_election_passes_over(candidate, lease);
-	}
-	return false;
+	return c != NULL && le_election_passes_over(c, lease);
 }
 
 /*
@@ -237,8 +154,8 @@ sits_out(const Store *store, const Lease *lease, const Candidacy *c)
  * elect a candidate that sits out.
  */
 static void
-try_to_elect(const Store *store, const Election *election, Candidacy *c,
-			 bool wait)
+try_to_elect(const Store *store, const Election *election,
+			 const Candidate *who, bool wait)
 {
 	for (;;)
 	{
@@ -249,10 +166,10 @@ try_to_elect(const Store *store, const Election *election, Candidacy *c,
 						   le_clock()) == LEASE_LED)
 			return;
 		if (le_election_lock(election->name, false) &&
-			!le_election_settle(store, election, c->session_id, NULL).busy)
+			!le_election_settle(store, election, who, NULL).busy)
 			return;
 		le_notify_worker();
-		if (!wait || lease == NULL || !sits_out(store, lease, c) ||
+		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
 			!le_wait_more())
 			return;
 	}
@@ -267,10 +184,8 @@ static int64
 stand(Standing *s, bool wait)
 {
 	Store		store;
-	OwnerContext owner;
 	Election   *election;
 	Lease	   *lease;
-	int64		term = 0;
 
 	le_store_get(&store);
 	if (s->candidacy == NULL)
@@ -280,25 +195,22 @@ stand(Standing *s, bool wait)
 		if (!wait)
 			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
 	}
-	le_owner_enter(&owner, store.owner);
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait))
-		goto done;
-	election = le_election_get_or_create(&store, s->election, wait);
+		return 0;
+	election = le_election_get_or_create(&store, s->who.election, wait);
 	if (election == NULL)
 	{
 		if (wait)
-			le_busy(s->election);
-		goto done;
+			le_busy(s->who.election);
+		return 0;
 	}
-	check_candidate_role(election, s->role);
+	le_check_candidate_role(election, s->who.role);
 	le_keepalive_tighten(election->lease_duration);
 
 	while (!s->stands)
 	{
-		StandResult result = le_candidate_stand(&store, s->election,
-												s->candidate,
-												s->candidacy->session_id,
-												s->role, &s->profile);
+		StandResult result = le_candidate_stand(&store, &s->who, &s->profile,
+												election->lease_duration);
 
 		if (result == STAND_OK)
 		{
@@ -307,20 +219,16 @@ stand(Standing *s, bool wait)
 				le_notify_worker();
 		}
 		else if (!wait)
-			goto done;
+			return 0;
 		else if (result == STAND_IN_USE)
-			report_name_in_use(s);
-		else if (!le_wait_more())
-			le_busy(s->election);
+			le_report_name_in_use(&s->who);
+		else
+			le_wait_or_busy(s->who.election);
 	}
 
-	try_to_elect(&store, election, s->candidacy, wait);
-	lease = le_lease_read(&store, s->election, NULL);
-	if (leads(&store, lease, s->candidacy))
-		term = lease->term;
-done:
-	le_owner_leave(&owner);
-	return term;
+	try_to_elect(&store, election, &s->who, wait);
+	lease = le_lease_read(&store, s->who.election, NULL);
+	return leads(&store, lease, s->candidacy) ? lease->term : 0;
 }
 
 Datum
@@ -330,10 +238,10 @@ le_join(PG_FUNCTION_ARGS)
 	BusyContext busy;
 	int64		term;
 
-	check_function("leader_election.join()");
+	le_check_function("leader_election.join()");
 	get_standing(fcinfo, 2, &s);
 	le_wait_begin();
-	le_busy_begin(&busy, s.election);
+	le_busy_begin(&busy, s.who.election);
 	term = stand(&s, true);
 	le_busy_end(&busy);
 	le_worker_ensure(true);
@@ -362,11 +270,11 @@ poll_campaign(Standing *s)
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
 	lease = store.lease == s->candidacy->lease_oid ?
-		le_lease_read(&store, s->election, NULL) : NULL;
+		le_lease_read(&store, s->who.election, NULL) : NULL;
 	if (lease == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", s->election),
+				 errmsg("election \"%s\" does not exist", s->who.election),
 				 errdetail("It was dropped while this session campaigned.")));
 	if (leads(&store, lease, s->candidacy))
 		return 0;
@@ -391,7 +299,7 @@ le_campaign(PG_FUNCTION_ARGS)
 	int64		term = 0;
 	bool		first = true;
 
-	check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
+	le_check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	if (wait_event == 0)
@@ -474,21 +382,6 @@ le_term(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(term);
 }
 
-static void
-return_grant(FunctionCallInfo fcinfo, const Lease *lease)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		values[4];
-	bool		nulls[4] = {false, false, false, false};
-	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
-
-	values[0] = Int64GetDatum(lease->term);
-	values[1] = Int64GetDatum(remaining / 1000);
-	values[2] = TimestampTzGetDatum(lease->expires_at);
-	values[3] = BoolGetDatum(lease->yielding);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-}
-
 /*
  * Renew the lease of this session's leadership.  What this transaction has
  * renewed or granted already is told again: SELECT (renew('x')).* calls once
@@ -499,14 +392,12 @@ le_renew(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Store		store;
-	OwnerContext owner;
 	BusyContext busy;
 	Candidacy  *c;
 	Election   *election;
 	Lease	   *lease;
-	int64		duration;
 
-	check_function("leader_election.renew()");
+	le_check_function("leader_election.renew()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
@@ -515,32 +406,31 @@ le_renew(PG_FUNCTION_ARGS)
 		check_owner(c);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	le_owner_enter(&owner, store.owner);
 	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
 						 RowExclusiveLock, true);
 	election = le_election_get(&store, name);
-	duration = election->lease_duration;
 	for (;;)
 	{
 		lease = c != NULL ? le_lease_read(&store, name, NULL) : NULL;
-		if (lease == NULL || !leads(&store, lease, c))
+		if (!leads(&store, lease, c))
+			break;				/* it is over, and not just busy */
+		if (!lease->own_write && !lease->yielding)
 		{
-			lease = NULL;
-			break;
+			lease = le_lease_lock(&store, name);
+			if (lease == NULL)
+			{
+				le_wait_or_busy(name);
+				continue;
+			}
+			if (!leads(&store, lease, c))
+				break;
+			if (!lease->yielding)
+				le_lease_renew(lease, lease->term, election->lease_duration,
+							   le_clock(), GetCurrentTimestamp(), NULL);
 		}
-		if (lease->own_write || lease->yielding)
-			break;
-		if (le_lease_renew(list_make1(lease), &duration, le_clock(),
-						   GetCurrentTimestamp()) == 0)
-		{
-			/* Busy it is only if it still leads. */
-			if (!le_wait_more() && leads(&store, le_lease_read(&store, name, NULL), c))
-				le_busy(name);
-		}
+		le_return_grant(fcinfo, lease);
+		break;
 	}
-	if (lease != NULL)
-		return_grant(fcinfo, lease);
-	le_owner_leave(&owner);
 	le_busy_end(&busy);
 	le_worker_ensure(true);
 	return (Datum) 0;
@@ -554,7 +444,6 @@ static bool
 give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 {
 	Store		store;
-	OwnerContext owner;
 	BusyContext busy;
 	Election   *election;
 	Candidacy  *c;
@@ -567,35 +456,26 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		c = NULL;
 	if (c != NULL)
 		check_owner(c);
-	le_owner_enter(&owner, store.owner);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	election = le_election_get(&store, name);
 	if (c != NULL)
 	{
+		Candidate	who = {.election = c->election, .candidate = c->candidate,
+		.session_id = c->session_id, .role = NameStr(c->role)};
+
 		/* The leader's view ends before anybody can follow. */
 		c->stepped_down = true;
 		how->session_id = c->session_id;
 		while (!le_election_lock(name, true))
-		{
-			if (!le_wait_more())
-				le_busy(name);
-		}
-		while (withdraw && !le_candidate_withdraw(name, c->candidate,
-												  c->session_id))
-		{
-			if (!le_wait_more())
-				le_busy(name);
-		}
-		while ((settled = le_election_settle(&store, election, 0, how)).busy)
-		{
-			if (!le_wait_more())
-				le_busy(name);
-		}
+			le_wait_or_busy(name);
+		while (withdraw && !le_candidate_withdraw(&store, &who))
+			le_wait_or_busy(name);
+		while ((settled = le_election_settle(&store, election, NULL, how)).busy)
+			le_wait_or_busy(name);
 		if (withdraw)
 			le_session_withdraw(c);
 		le_notify_worker();
 	}
-	le_owner_leave(&owner);
 	le_busy_end(&busy);
 	if (stood != NULL)
 		*stood = c != NULL;
@@ -605,19 +485,13 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 Datum
 le_resign(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned", .sits_out = true};
+	GiveUp		how = {.reason = "resigned", .yields = true, .sits_out = true};
 	char	   *name;
 	bool		led;
 
-	check_function("leader_election.resign()");
+	le_check_function("leader_election.resign()");
 	name = le_name_arg(fcinfo, 0, "election name");
-	if (!PG_ARGISNULL(1))
-	{
-		how.hold = le_interval_arg(fcinfo, 1, "hold", LE_LONGEST_HOLD);
-		how.detail = psprintf("hold %s",
-							  DatumGetCString(DirectFunctionCall1(interval_out,
-																  PG_GETARG_DATUM(1))));
-	}
+	how.hold = le_hold_arg(fcinfo, 1, &how.detail);
 	le_wait_begin();
 	led = give_up(name, &how, false, NULL);
 	le_worker_ensure(true);
@@ -631,7 +505,7 @@ le_leave(PG_FUNCTION_ARGS)
 	char	   *name;
 	bool		stood;
 
-	check_function("leader_election.leave()");
+	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_wait_begin();
 	(void) give_up(name, &how, true, &stood);
@@ -645,7 +519,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 	int			left = 0;
 
-	check_function("leader_election.leave_all()");
+	le_check_function("leader_election.leave_all()");
 	le_store_get(&store);
 	le_wait_begin();
 	foreach(lc, le_session_candidacies())
@@ -671,7 +545,7 @@ le_transfer(PG_FUNCTION_ARGS)
 	Candidacy  *c;
 	bool		led;
 
-	check_function("leader_election.transfer()");
+	le_check_function("leader_election.transfer()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	to = le_name_arg(fcinfo, 1, "candidate name");
 	c = le_session_find(name, strlen(name));

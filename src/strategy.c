@@ -9,21 +9,26 @@
 
 #include "leader_election.h"
 
-/* Longest standing first; the name decides what the clock does not. */
+/*
+ * Longest standing first, but those who can be told come before those who must
+ * call; the name decides what the clock does not.
+ */
 static int
-by_place(const ListCell *a, const ListCell *b)
+race(const ListCell *a, const ListCell *b)
 {
 	const Candidate *x = lfirst(a);
 	const Candidate *y = lfirst(b);
 
+	if ((x->session_id == 0) != (y->session_id == 0))
+		return x->session_id != 0 ? -1 : 1;
 	if (x->place != y->place)
 		return x->place < y->place ? -1 : 1;
 	return strcmp(x->candidate, y->candidate);
 }
 
 static const Strategy strategies[] = {
-	/* name, order */
-	{"race", by_place},
+	/* name, order, reserves */
+	{"race", race, false},
 };
 
 const Strategy *

@@ -45,6 +45,7 @@
 #define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
+#define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
@@ -68,7 +69,7 @@ typedef struct Trouble
 	int64		retry_at;
 } Trouble;
 
-/* Who stands in an election, as far as the worker cares */
+/* Whom the worker may elect in an election */
 typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
@@ -93,6 +94,7 @@ typedef struct Case
 {
 	const char *election;
 	bool		changed;
+	bool		waited;			/* for its lock */
 } Case;
 
 
@@ -185,10 +187,11 @@ in_transaction(Work work, void *arg, const char *activity)
 }
 
 /*
- * Find out in which elections somebody stands, and whether all sit out.
+ * Find out in which elections somebody stands whom the worker may elect, and
+ * whether all of them sit out.
  */
 static HTAB *
-gather_standing(List *candidates)
+gather_standing(Pass *pass)
 {
 	HASHCTL		info;
 	HTAB	   *standing;
@@ -200,12 +203,20 @@ gather_standing(List *candidates)
 	info.hcxt = CurrentMemoryContext;
 	standing = hash_create("leader_election standing", 64, &info,
 						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	foreach(lc, candidates)
+	foreach(lc, pass->candidates)
 	{
 		Candidate  *c = lfirst(lc);
+		Standing   *s;
 		bool		found;
-		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
 
+		if (c->session_id == 0)
+		{
+			/* It is elected in its own call, but its row is ours to remove. */
+			pass->next = Min(pass->next,
+							 Max(c->seen + c->seen_for, le_clock() + TIDY_PAUSE));
+			continue;
+		}
+		s = hash_search(standing, c->election, HASH_ENTER, &found);
 		s->sits_out = found ? Min(s->sits_out, c->sits_out) : c->sits_out;
 	}
 	return standing;
@@ -221,7 +232,7 @@ somebody_stands(HTAB *standing, const Lease *lease)
 }
 
 /*
- * A vacant lease: when may it be granted?
+ * A vacant lease: when may it be granted to somebody whom we may elect?
  */
 static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
@@ -230,8 +241,9 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 
 	if (election == NULL)
 		return PG_INT64_MAX;
-	return Max(le_lease_free_mono(lease, inc),
-			   le_election_grace_mono(election, lease, inc));
+	return Max(Max(le_lease_free_mono(lease, inc),
+				   le_election_grace_mono(election, lease, inc)),
+			   le_election_reserved_mono(store, lease, inc));
 }
 
 /*
@@ -267,7 +279,7 @@ look(void *arg)
 		pass->new_incarnation = !inc->known;
 		pass->candidates = le_candidates_read(&store, NULL);
 		pass->work = pass->candidates != NIL;
-		standing = gather_standing(pass->candidates);
+		standing = gather_standing(pass);
 	}
 
 	incarnation = le_incarnation_name(store.lease);
@@ -318,39 +330,45 @@ look(void *arg)
 }
 
 /*
- * Renew a batch of leases in one statement.
+ * Renew a batch of leases in one transaction.  Those that somebody has locked
+ * are left for the next one.
  */
 static void
 renew(void *arg)
 {
 	Batch	   *batch = arg;
-	int			n = list_length(batch->leases);
 	int64		t0 = le_clock();
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
-	OwnerContext owner;
-	int64	   *durations = palloc(n * sizeof(int64));
 	bool		configured;
+	ListCell   *lc;
 
 	le_store_get(&store);
-	le_owner_enter(&owner, store.owner);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
-	{
-		le_owner_leave(&owner);
 		return;
-	}
 	configured = le_store_lock(&store, LE_TABLE_ELECTION, AccessShareLock, false);
-	for (int i = 0; i < n; i++)
+	batch->complete = true;
+	foreach(lc, batch->leases)
 	{
-		Lease	   *lease = list_nth(batch->leases, i);
+		Lease	   *seen = lfirst(lc);
+		Lease	   *lease = le_lease_lock(&store, seen->election);
 		Election   *election = NULL;
 
+		if (lease == NULL)
+		{
+			batch->complete = false;
+			continue;
+		}
+		/* The look has tested its session; a lease that is over stays over. */
+		if (lease->leader == NULL || lease->term != seen->term ||
+			lease->yielding || lease->deadline_mono <= le_clock())
+			continue;
 		if (configured)
 			election = le_election_read(&store, lease->election);
-		durations[i] = election != NULL ? election->lease_duration : lease->duration;
+		le_lease_renew(lease, lease->term, election != NULL ?
+					   election->lease_duration : lease->duration,
+					   t0, at, NULL);
 	}
-	batch->complete = le_lease_renew(batch->leases, durations, t0, at) == n;
-	le_owner_leave(&owner);
 }
 
 /*
@@ -361,12 +379,10 @@ settle(void *arg)
 {
 	Case	   *item = arg;
 	Store		store;
-	OwnerContext owner;
 	Election   *election;
 
 	le_store_get(&store);
 	le_wait_begin();
-	le_owner_enter(&owner, store.owner);
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(item->election);
 	election = le_election_read(&store, item->election);
@@ -374,14 +390,13 @@ settle(void *arg)
 	{
 		Settled		settled = {true, false, false};
 
-		le_wait_as_lock_timeout();
-		if (le_election_lock(item->election, true))
-			settled = le_election_settle(&store, election, 0, NULL);
+		item->waited = !le_election_lock(item->election, false);
+		if (!item->waited || le_election_lock(item->election, true))
+			settled = le_election_settle(&store, election, NULL, NULL);
 		if (settled.busy)
 			le_busy(item->election);
 		item->changed = settled.changed;
 	}
-	le_owner_leave(&owner);
 }
 
 /*
@@ -465,7 +480,7 @@ settle_all(Pass *pass)
 
 	foreach(lc, pass->settle)
 	{
-		Case		item = {lfirst(lc), false};
+		Case		item = {lfirst(lc), false, false};
 		int64		left = pass->renew_at - le_clock();
 
 		if (left <= 0 && lc != list_head(pass->settle))
@@ -478,6 +493,10 @@ settle_all(Pass *pass)
 					psprintf("electing in \"%s\"", item.election)) &&
 			item.changed)
 			changed = true;
+
+		/* Our latch was reset meanwhile, and others may have decided. */
+		if (item.waited)
+			pass->next = le_clock();
 	}
 	return changed;
 }
@@ -488,7 +507,6 @@ prune_candidates(void *arg)
 	Pass	   *pass = arg;
 	List	   *dead = NIL;
 	Store		store;
-	OwnerContext owner;
 	ListCell   *lc;
 
 	foreach(lc, pass->candidates)
@@ -499,30 +517,24 @@ prune_candidates(void *arg)
 	if (dead == NIL)
 		return;
 	le_store_get(&store);
-	le_owner_enter(&owner, store.owner);
-	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
-	{
-		le_candidates_prune(dead);
+	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
+		le_candidates_prune(&store, dead))
 		pass->next = le_clock();	/* they may have been all there was to do */
-	}
-	le_owner_leave(&owner);
+	else
+		pass->next = Min(pass->next, le_clock() + TIDY_PAUSE);
 }
 
 static void
 prune_history(void *arg)
 {
-	Datum		values[2] = {Int64GetDatum((int64) le_history_retention_s),
-		Int64GetDatum((int64) BATCH)};
 	bool	   *more = arg;
 	Store		store;
-	OwnerContext owner;
+	TimestampTz before = GetCurrentTimestamp() -
+		le_history_retention_s * USECS_PER_SEC;
 
-	if (!le_store_find(&store))
-		return;
-	le_owner_enter(&owner, store.owner);
+	le_store_get(&store);
 	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
-		*more = le_execute(LE_PRUNE_HISTORY, values, NULL) == BATCH;
-	le_owner_leave(&owner);
+		*more = le_history_prune(&store, before, BATCH);
 }
 
 /*
@@ -532,19 +544,17 @@ static void
 settle_incarnation(void *arg)
 {
 	Store		store;
-	OwnerContext owner;
 
 	le_store_get(&store);
-	le_owner_enter(&owner, store.owner);
 	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false))
-		le_incarnation_settle();
-	le_owner_leave(&owner);
+		le_incarnation_settle(&store);
 }
 
-static void
+static bool
 note_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	*(bool *) arg = true;
+	return false;
 }
 
 /*

@@ -86,7 +86,7 @@ SELECT pg_temp.not_refused('SELECT session_id FROM leader_election.candidate');
 SELECT pg_temp.not_refused('SELECT * FROM leader_election.epoch');
 SELECT pg_temp.not_refused('CREATE TABLE leader_election.mine ()');
 SELECT pg_temp.not_refused('CREATE FUNCTION leader_election.mine() RETURNS int LANGUAGE sql RETURN 1');
-SELECT pg_temp.not_refused('DROP FUNCTION leader_election.is_leader');
+SELECT pg_temp.not_refused('DROP FUNCTION leader_election.is_leader(text)');
 SELECT pg_temp.not_refused('ALTER EXTENSION leader_election UPDATE');
 SET leader_election.auto_create = off;
 

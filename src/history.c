@@ -1,0 +1,135 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.c
+ *		The history: a row for each term.
+ *
+ * Invariant: a term's row is written in the transaction that grants it, and
+ * ended in the one that ends it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "leader_election.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/* Column numbers of history */
+enum
+{
+	HISTORY_ELECTION,
+	HISTORY_TERM,
+	HISTORY_LEADER,
+	HISTORY_KIND,
+	HISTORY_ROLE,
+	HISTORY_CLIENT_ADDR,
+	HISTORY_BACKEND_PID,
+	HISTORY_ACQUIRED_AT,
+	HISTORY_ENDED_AT,
+	HISTORY_REASON,
+	HISTORY_DETAIL
+};
+
+/* Old rows that are to be deleted */
+typedef struct Old
+{
+	TimestampTz before;
+	int			limit;
+	List	   *elections;
+	List	   *terms;			/* pointers to int64 */
+} Old;
+
+/*
+ * Write the beginning of a term.
+ */
+void
+le_history_begin(const Store *store, const Candidate *leader, int64 term,
+				 TimestampTz at)
+{
+	Row		   *row = le_row_new(store->history);
+
+	LE_SET_TEXT(row, HISTORY_ELECTION, leader->election);
+	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
+	LE_SET_TEXT(row, HISTORY_LEADER, leader->candidate);
+	LE_SET_TEXT(row, HISTORY_KIND, le_kind(leader->session_id));
+	LE_SET_NAME(row, HISTORY_ROLE, leader->role);
+	if (leader->client_addr != 0)
+		LE_SET(row, HISTORY_CLIENT_ADDR, leader->client_addr);
+	if (leader->backend_pid != 0)
+		LE_SET(row, HISTORY_BACKEND_PID, Int32GetDatum(leader->backend_pid));
+	LE_SET(row, HISTORY_ACQUIRED_AT, TimestampTzGetDatum(at));
+	le_row_insert(row);
+}
+
+/*
+ * Lock the row of a term that is to be ended.  False: somebody else has it.
+ * A row that is not there any more needs no end: *row is NULL then.
+ */
+bool
+le_history_lock(const Store *store, const char *election, int64 term,
+				Row **row)
+{
+	bool		busy;
+
+	*row = le_row_lock(store->history, store->history_pkey,
+					   le_key_int64(election, term), LockTupleNoKeyExclusive,
+					   &busy);
+	return !busy;
+}
+
+/*
+ * Write the end of a term.  detail may be NULL.
+ */
+void
+le_history_end(Row *row, const char *reason, const char *detail,
+			   TimestampTz at)
+{
+	LE_SET(row, HISTORY_ENDED_AT, TimestampTzGetDatum(at));
+	LE_SET_TEXT(row, HISTORY_REASON, reason);
+	if (detail != NULL)
+		LE_SET_TEXT(row, HISTORY_DETAIL, detail);
+	le_row_update(row);
+}
+
+static bool
+note_old(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	Old		   *old = arg;
+	int64	   *term;
+
+	if (nulls[HISTORY_ENDED_AT] ||
+		DatumGetTimestampTz(values[HISTORY_ENDED_AT]) >= old->before)
+		return true;
+	term = palloc(sizeof(int64));
+	*term = DatumGetInt64(values[HISTORY_TERM]);
+	old->elections = lappend(old->elections,
+							 TextDatumGetCString(values[HISTORY_ELECTION]));
+	old->terms = lappend(old->terms, term);
+	return list_length(old->terms) < old->limit;
+}
+
+/*
+ * Delete terms that ended before that moment, so many at most, except those
+ * that somebody has locked.  True: there may be more.
+ */
+bool
+le_history_prune(const Store *store, TimestampTz before, int limit)
+{
+	Old			old = {before, limit, NIL, NIL};
+	ListCell   *election;
+	ListCell   *term;
+
+	le_scan(store->history, InvalidOid, NULL, NULL, note_old, &old);
+	forboth(election, old.elections, term, old.terms)
+	{
+		bool		busy;
+		Row		   *row = le_row_lock(store->history, store->history_pkey,
+									  le_key_int64(lfirst(election),
+												   *(int64 *) lfirst(term)),
+									  LockTupleExclusive, &busy);
+
+		if (row != NULL)
+			le_row_delete(row);
+	}
+	return list_length(old.terms) == limit;
+}

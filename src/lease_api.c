@@ -1,0 +1,390 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_api.c
+ *		SQL functions for detached candidates, which have no session: any
+ *		connection will do for each call.
+ *
+ * Invariant: the term is the proof of ownership.  Whoever knows it, and acts as
+ * the role that stood, may renew the lease or give it back; nobody else is told
+ * it, not even under the same name.
+ *
+ * What holds for the calls of session candidates holds here (session_api.c):
+ * no transaction block, and no wait longer than LE_WAIT_LIMIT_MS.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api.h"
+#include "funcapi.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_acquire);
+PG_FUNCTION_INFO_V1(le_renew_term);
+PG_FUNCTION_INFO_V1(le_release);
+PG_FUNCTION_INFO_V1(le_transfer_term);
+PG_FUNCTION_INFO_V1(le_leave_name);
+PG_FUNCTION_INFO_V1(le_is_leader_term);
+
+static LeaseState
+state_of(const Store *store, const Lease *lease)
+{
+	return le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
+}
+
+static int64
+term_arg(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("term must not be null")));
+	return PG_GETARG_INT64(n);
+}
+
+/*
+ * May the caller, who knows the term, act for its holder?  That must be a
+ * detached candidate, and of the caller's role.
+ */
+static void
+check_holder(const Lease *lease, int64 term, const char *instead)
+{
+	if (lease->leader == NULL)
+		return;
+	if (lease->session_id != 0 && lease->term == term &&
+		le_session_alive(lease->session_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("election \"%s\" is led by a session in term " INT64_FORMAT,
+						lease->election, term),
+				 errhint("Call %s in that session.", instead)));
+	if (le_lease_is_term(lease, term) &&
+		strcmp(lease->role, GetUserNameFromId(GetUserId(), false)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for the lease of election \"%s\"",
+						lease->election),
+				 errdetail("It was granted to role \"%s\".", lease->role),
+				 errhint("Only that role may touch it: use SET ROLE.")));
+}
+
+/*
+ * Write the candidacy, or the sign of life that it needs now and then.
+ */
+static void
+stand(const Store *store, const Candidate *who, const Profile *profile,
+	  int64 lease_duration)
+{
+	for (;;)
+	{
+		switch (le_candidate_stand(store, who, profile, lease_duration))
+		{
+			case STAND_OK:
+				return;
+			case STAND_IN_USE:
+				le_report_name_in_use(who);
+			case STAND_BUSY:
+				le_wait_or_busy(who->election);
+		}
+	}
+}
+
+/*
+ * Was the lease granted to this candidate by the running transaction?  Then it
+ * is granted in every call of that statement: SELECT (acquire(...)).* calls
+ * once per column.
+ */
+static bool
+is_granted_here(const Lease *lease, const Candidate *who)
+{
+	return lease->own_write && le_candidate_leads(who, lease) &&
+		lease->deadline_mono - lease->duration == lease->acquired_mono;
+}
+
+/*
+ * Ask for the lease, standing as a candidate.
+ */
+Datum
+le_acquire(PG_FUNCTION_ARGS)
+{
+	Candidate	who = {.session_id = 0};
+	Profile		profile;
+	Store		store;
+	BusyContext busy;
+	Election   *election;
+	Lease	   *lease;
+
+	le_check_function("leader_election.acquire()");
+	who.election = le_name_arg(fcinfo, 0, "election name");
+	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &profile);
+	InitMaterializedSRF(fcinfo, 0);
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, who.election);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get_or_create(&store, who.election, true);
+	if (election == NULL)
+		le_busy(who.election);
+	le_check_candidate_role(election, who.role);
+	stand(&store, &who, &profile, election->lease_duration);
+
+	/* Whoever finds a leader writes nothing and locks nothing. */
+	lease = le_lease_read(&store, who.election, NULL);
+	if (lease != NULL && state_of(&store, lease) != LEASE_LED)
+	{
+		while (!le_election_lock(who.election, true) ||
+			   le_election_settle(&store, election, &who, NULL).busy)
+			le_wait_or_busy(who.election);
+		lease = le_lease_read(&store, who.election, NULL);
+	}
+	if (lease != NULL && is_granted_here(lease, &who))
+		le_return_grant(fcinfo, lease);
+	le_busy_end(&busy);
+	le_worker_ensure(true);
+	return (Datum) 0;
+}
+
+/*
+ * The detached leader gives a sign of life, and says how far it has got.  Where
+ * its row is gone (in a crash, or a failover) it is made again.  A table that
+ * somebody has locked must not cost it the lease.
+ */
+static void
+refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
+				  int64 lease_duration)
+{
+	Candidate  *holder = le_candidate_of_lease(lease);
+	Profile		profile = {.sets_progress = progress != NULL,
+	.progress = progress != NULL ? *progress : 0};
+
+	if (le_store_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
+		(void) le_candidate_stand(store, holder, &profile, lease_duration);
+}
+
+/*
+ * Renew the lease of a term, or what it has become in a failover.  NULL: the
+ * term is over.
+ */
+static Lease *
+renew(Store *store, const Election *election, int64 term,
+	  const int64 *progress)
+{
+	for (;;)
+	{
+		Lease	   *lease = le_lease_read(store, election->name, NULL);
+		LeaseState	state;
+
+		if (lease == NULL)
+			return NULL;
+		check_holder(lease, term, "renew(election)");
+		state = state_of(store, lease);
+		if (!le_lease_is_term(lease, term) ||
+			(state != LEASE_LED && state != LEASE_FOREIGN))
+			return NULL;
+		if (state == LEASE_LED && (lease->own_write || lease->yielding))
+			return lease;
+
+		if (state == LEASE_LED)
+		{
+			lease = le_lease_lock(store, election->name);
+			if (lease != NULL && le_lease_is_term(lease, term) &&
+				!lease->yielding && state_of(store, lease) == LEASE_LED)
+			{
+				le_lease_renew(lease, term, election->lease_duration, le_clock(),
+							   GetCurrentTimestamp(), progress);
+				refresh_candidate(store, lease, progress,
+								  election->lease_duration);
+				return lease;
+			}
+		}
+		else if (le_store_lock(store, LE_TABLES, RowExclusiveLock, true) &&
+				 le_election_lock(election->name, true))
+		{
+			bool		over;
+
+			lease = le_election_continue(store, election, term, &over);
+			if (over)
+				return NULL;
+			if (lease != NULL)
+			{
+				refresh_candidate(store, lease, progress,
+								  election->lease_duration);
+				return lease;
+			}
+		}
+		if (lease == NULL)
+			le_wait_or_busy(election->name);
+	}
+}
+
+Datum
+le_renew_term(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	int64		term;
+	int64		progress;
+	Store		store;
+	BusyContext busy;
+	Lease	   *lease;
+
+	le_check_function("leader_election.renew()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	term = term_arg(fcinfo, 1);
+	progress = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
+	InitMaterializedSRF(fcinfo, 0);
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+						 RowExclusiveLock, true);
+	lease = renew(&store, le_election_get(&store, name), term,
+				  PG_ARGISNULL(2) ? NULL : &progress);
+	if (lease != NULL)
+		le_return_grant(fcinfo, lease);
+	le_busy_end(&busy);
+	le_worker_ensure(true);
+	return (Datum) 0;
+}
+
+/*
+ * Have the holder of a term give up, under the election lock.  True if it was
+ * the present one.
+ */
+static bool
+give_up(const char *name, GiveUp *how, const char *instead)
+{
+	Store		store;
+	BusyContext busy;
+	Election   *election;
+	Lease	   *lease;
+	Settled		settled = {false, false, false};
+
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get(&store, name);
+	lease = le_lease_read(&store, name, NULL);
+	if (lease != NULL)
+		check_holder(lease, how->term, instead);
+	if (lease != NULL && le_lease_is_term(lease, how->term))
+	{
+		while (!le_election_lock(name, true) ||
+			   (settled = le_election_settle(&store, election, NULL, how)).busy)
+			le_wait_or_busy(name);
+		le_notify_worker();
+	}
+	le_busy_end(&busy);
+	le_worker_ensure(true);
+	return settled.gave_up;
+}
+
+Datum
+le_release(PG_FUNCTION_ARGS)
+{
+	GiveUp		how = {.reason = "resigned", .yields = true, .sits_out = true};
+	char	   *name;
+
+	le_check_function("leader_election.release()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	how.term = term_arg(fcinfo, 1);
+	how.hold = le_hold_arg(fcinfo, 2, &how.detail);
+	PG_RETURN_BOOL(give_up(name, &how, "resign(election)"));
+}
+
+Datum
+le_transfer_term(PG_FUNCTION_ARGS)
+{
+	GiveUp		how = {.reason = "transferred"};
+	char	   *name;
+
+	le_check_function("leader_election.transfer()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	how.term = term_arg(fcinfo, 1);
+	how.to_candidate = le_name_arg(fcinfo, 2, "candidate name");
+	how.detail = psprintf("to %s", how.to_candidate);
+	PG_RETURN_BOOL(give_up(name, &how, "transfer(election, to_candidate)"));
+}
+
+/*
+ * Withdraw a detached candidate, which is not to lead: its lease is given back
+ * only by whoever knows its term.
+ */
+Datum
+le_leave_name(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	char	   *candidate;
+	Store		store;
+	BusyContext busy;
+	Candidate  *c;
+	Lease	   *lease;
+
+	le_check_function("leader_election.leave()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	candidate = le_name_arg(fcinfo, 1, "candidate name");
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+						 LE_TABLE_CANDIDATE, RowExclusiveLock, true);
+	(void) le_election_get(&store, name);
+	c = le_candidate_find(&store, name, candidate);
+	lease = le_lease_read(&store, name, NULL);
+	if (c != NULL && !le_candidate_alive(c))
+		c = NULL;
+	if (c != NULL && c->session_id != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" of election \"%s\" is a session",
+						candidate, name),
+				 errhint("Call leave(election) in that session.")));
+	if (c != NULL &&
+		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
+						candidate, name),
+				 errdetail("It was made by role \"%s\".", c->role),
+				 errhint("Only that role may touch it: use SET ROLE.")));
+	if (c != NULL && lease != NULL && le_candidate_leads(c, lease) &&
+		state_of(&store, lease) == LEASE_LED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" leads election \"%s\"",
+						candidate, name),
+				 errhint("Give the lease back with release(election, term) first.")));
+	while (c != NULL && !le_candidate_withdraw(&store, c))
+		le_wait_or_busy(name);
+	if (c != NULL)
+		le_notify_worker();
+	le_busy_end(&busy);
+	PG_RETURN_BOOL(c != NULL);
+}
+
+/*
+ * Is this the present term, whoever holds it?  As is_leader(election): from a
+ * committed row, without a wait, and false in doubt.
+ */
+Datum
+le_is_leader_term(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Store		store;
+	Lease	   *lease;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
+		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX ||
+		!le_store_find(&store))
+		PG_RETURN_BOOL(false);
+	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
+				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
+				   state_of(&store, lease) == LEASE_LED);
+}

@@ -1,0 +1,270 @@
+/*-------------------------------------------------------------------------
+ *
+ * row.c
+ *		Single rows of our tables: found by key, locked, written.
+ *
+ * All of it is done by hand, the way in which the server applies the changes
+ * of a subscription.  No SQL runs here: no name can be captured, no setting
+ * and no privilege of the caller matters, nothing is planned, and the cost is
+ * that of the write itself.
+ *
+ * Invariant: nothing here waits for a row.  A row is locked before it is
+ * changed, and what somebody else has locked counts as busy; a row is inserted
+ * only by whoever holds the right to its key (a name lock, the election lock or
+ * the epoch lock).
+ *
+ * The caller has locked the tables (le_store_lock()).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+typedef enum WriteKind
+{
+	WRITE_INSERT,
+	WRITE_UPDATE,
+	WRITE_DELETE
+} WriteKind;
+
+/*
+ * The key of rows whose first column is this text.
+ */
+Key
+le_key(const char *first)
+{
+	Key			key;
+
+	key.columns = 1;
+	ScanKeyInit(&key.column[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The same, with this text in the second column ...
+ */
+Key
+le_key_text(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	key.columns = 2;
+	ScanKeyInit(&key.column[1], 2, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * ... or this number.
+ */
+Key
+le_key_int64(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	key.columns = 2;
+	ScanKeyInit(&key.column[1], 2, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(second));
+	return key;
+}
+
+/*
+ * Call reader for each row with that key (NULL: each row of the table) that
+ * the snapshot (NULL: the latest one) sees.  Reads by hand work on a standby,
+ * in any transaction and without any privilege.
+ */
+void
+le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
+		void *arg)
+{
+	Relation	rel = try_relation_open(table, AccessShareLock);
+	TupleDesc	desc;
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		latest = snapshot == NULL;
+
+	if (rel == NULL)
+		le_report_dropped();
+	if (latest)
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		snapshot = GetActiveSnapshot();
+	}
+	desc = RelationGetDescr(rel);
+	if (desc->natts > LE_MAX_COLUMNS)
+		elog(ERROR, "table \"%s\" has too many columns",
+			 RelationGetRelationName(rel));
+	scan = systable_beginscan(rel, index, key != NULL, snapshot,
+							  key != NULL ? key->columns : 0,
+							  key != NULL ? key->column : NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(tuple, desc, values, nulls);
+		if (!reader(tuple, values, nulls, arg))
+			break;
+	}
+	systable_endscan(scan);
+	if (latest)
+		PopActiveSnapshot();
+	relation_close(rel, AccessShareLock);
+}
+
+/*
+ * A row to be filled in and inserted; all its columns are NULL.
+ */
+Row *
+le_row_new(Oid table)
+{
+	Row		   *row = palloc0(sizeof(Row));
+
+	row->table = table;
+	memset(row->nulls, true, sizeof(row->nulls));
+	return row;
+}
+
+static bool
+note_tid(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	*(ItemPointer) arg = tuple->t_self;
+	return false;
+}
+
+/*
+ * Lock the row with that key until the transaction ends, against whoever would
+ * change it (LockTupleNoKeyExclusive) or so that it can be deleted
+ * (LockTupleExclusive), and read its latest version.  NULL: there is no such
+ * row (*busy is false), or somebody else has it, or has just changed it (true).
+ */
+Row *
+le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
+{
+	Relation	rel = table_open(table, RowExclusiveLock);
+	ItemPointerData tid;
+	TupleTableSlot *slot;
+	TM_FailureData failure;
+	Row		   *row = NULL;
+
+	*busy = false;
+	ItemPointerSetInvalid(&tid);
+	PushActiveSnapshot(GetLatestSnapshot());
+	le_scan(table, index, &key, GetActiveSnapshot(), note_tid, &tid);
+	if (ItemPointerIsValid(&tid))
+	{
+		slot = table_slot_create(rel, NULL);
+		switch (table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
+								 GetCurrentCommandId(false),
+								 mode, LockWaitSkip,
+								 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
+		{
+			case TM_Ok:
+				row = le_row_new(table);
+				row->tid = slot->tts_tid;
+				row->tuple = ExecCopySlotHeapTuple(slot);
+				heap_deform_tuple(row->tuple, RelationGetDescr(rel),
+								  row->values, row->nulls);
+				break;
+			case TM_Deleted:
+				break;
+			default:
+				*busy = true;
+				break;
+		}
+		ExecDropSingleTupleTableSlot(slot);
+	}
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
+	return row;
+}
+
+/*
+ * Write a row, and see it from now on.
+ */
+static void
+write_row(Row *row, WriteKind kind)
+{
+	Relation	rel = table_open(row->table, RowExclusiveLock);
+	EState	   *estate = CreateExecutorState();
+	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
+	ResultRelInfo *target = makeNode(ResultRelInfo);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsVirtual);
+	TupleTableSlot *former = table_slot_create(rel, NULL);
+	EPQState	epq;
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	estate->es_snapshot = GetActiveSnapshot();
+	InitResultRelInfo(target, rel, 0, NULL, 0);
+	ExecOpenIndices(target, false);
+	LeEvalPlanQualInit(&epq, estate);
+	AfterTriggerBeginQuery();
+
+	ExecClearTuple(slot);
+	memcpy(slot->tts_values, row->values,
+		   slot->tts_tupleDescriptor->natts * sizeof(Datum));
+	memcpy(slot->tts_isnull, row->nulls,
+		   slot->tts_tupleDescriptor->natts * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	former->tts_tid = row->tid;
+	switch (kind)
+	{
+		case WRITE_INSERT:
+			ExecSimpleRelationInsert(target, estate, slot);
+			break;
+		case WRITE_UPDATE:
+			ExecSimpleRelationUpdate(target, estate, &epq, former, slot);
+			break;
+		case WRITE_DELETE:
+			ExecSimpleRelationDelete(target, estate, &epq, former);
+			break;
+	}
+	row->tid = slot->tts_tid;
+
+	AfterTriggerEndQuery(estate);
+	EvalPlanQualEnd(&epq);
+	ExecCloseIndices(target);
+	ExecDropSingleTupleTableSlot(former);
+	ExecDropSingleTupleTableSlot(slot);
+	PopActiveSnapshot();
+	MemoryContextSwitchTo(old);
+	FreeExecutorState(estate);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+}
+
+/* Of a row made by le_row_new(). */
+void
+le_row_insert(Row *row)
+{
+	write_row(row, WRITE_INSERT);
+}
+
+/* Of a row that is locked; it may be updated again. */
+void
+le_row_update(Row *row)
+{
+	write_row(row, WRITE_UPDATE);
+}
+
+/* Of a row that is locked to be deleted. */
+void
+le_row_delete(Row *row)
+{
+	write_row(row, WRITE_DELETE);
+}
