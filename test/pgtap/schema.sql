@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(88);
+SELECT plan(148);
 
 --
 -- What there is
@@ -35,6 +35,16 @@ SELECT has_function('leader_election', 'resign', '{text,interval}'::name[]);
 SELECT has_function('leader_election', 'leave', '{text}'::name[]);
 SELECT has_function('leader_election', 'leave_all', '{}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,text}'::name[]);
+SELECT has_function('leader_election', 'acquire',
+	'{text,text,integer,bigint,jsonb}'::name[]);
+SELECT has_function('leader_election', 'renew', '{text,bigint,bigint}'::name[]);
+SELECT has_function('leader_election', 'release',
+	'{text,bigint,interval}'::name[]);
+SELECT has_function('leader_election', 'transfer', '{text,bigint,text}'::name[]);
+SELECT has_function('leader_election', 'leave', '{text,text}'::name[]);
+SELECT has_function('leader_election', 'is_leader', '{text,bigint}'::name[]);
+SELECT has_function('leader_election', 'request_yield',
+	'{text,text,boolean}'::name[]);
 SELECT has_function('leader_election', 'leader', '{text}'::name[]);
 
 SELECT function_returns('leader_election', 'join', '{text,text,integer,bigint,jsonb,boolean}'::name[],
@@ -53,6 +63,20 @@ SELECT function_returns('leader_election', 'leave_all', '{}'::name[],
 	'integer');
 SELECT function_returns('leader_election', 'transfer', '{text,text}'::name[],
 	'boolean');
+SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb}'::name[],
+	'setof leader_election.lease_grant');
+SELECT function_returns('leader_election', 'renew', '{text,bigint,bigint}'::name[],
+	'setof leader_election.lease_grant');
+SELECT function_returns('leader_election', 'release', '{text,bigint,interval}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'transfer', '{text,bigint,text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'leave', '{text,text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'is_leader', '{text,bigint}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'request_yield', '{text,text,boolean}'::name[],
+	'interval');
 SELECT function_returns('leader_election', 'leader', '{text}'::name[],
 	'text');
 SELECT is_procedure('leader_election', 'campaign',
@@ -60,6 +84,20 @@ SELECT is_procedure('leader_election', 'campaign',
 SELECT is_procedure('leader_election', 'wait_for_change',
 	'wait_for_change() is a procedure');
 SELECT volatility_is('leader_election', 'is_leader', '{text}'::name[], 'volatile');
+SELECT volatility_is('leader_election', 'is_leader', '{text,bigint}'::name[], 'volatile');
+-- Whoever calls by name, or with one argument less, relies on these.
+SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s()', name))
+  FROM (VALUES
+	('acquire', 5, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb'),
+	('renew', 3, 'election text, term bigint, progress bigint DEFAULT NULL::bigint'),
+	('release', 3, 'election text, term bigint, hold interval DEFAULT NULL::interval'),
+	('transfer', 3, 'election text, term bigint, to_candidate text'),
+	('leave', 2, 'election text, candidate text'),
+	('is_leader', 2, 'election text, term bigint'),
+	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false')
+	) AS f (name, args, arguments)
+	LEFT JOIN pg_proc p ON proname = name AND pronargs = args AND
+		pronamespace = 'leader_election'::regnamespace;
 
 SELECT columns_are('leader_election', 'status',
 	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum}'::name[]);
@@ -67,6 +105,12 @@ SELECT columns_are('leader_election', 'candidates',
 	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
+SELECT columns_are('leader_election', 'lease_grant',
+	'{term,remaining_ms,expires_at,yielding}'::name[], 'a grant row');
+SELECT col_type_is('leader_election', 'lease_grant', 'term', 'bigint', 'lease_grant.term');
+SELECT col_type_is('leader_election', 'lease_grant', 'remaining_ms', 'bigint', 'lease_grant.remaining_ms');
+SELECT col_type_is('leader_election', 'lease_grant', 'expires_at', 'timestamp with time zone', 'lease_grant.expires_at');
+SELECT col_type_is('leader_election', 'lease_grant', 'yielding', 'boolean', 'lease_grant.yielding');
 SELECT col_type_is('leader_election', 'status', 'term', 'bigint', 'status.term');
 SELECT col_type_is('leader_election', 'status', 'metadata', 'jsonb', 'status.metadata');
 SELECT col_type_is('leader_election', 'status', 'expires_at', 'timestamp with time zone', 'status.expires_at');
@@ -90,6 +134,8 @@ SELECT schema_privs_are('leader_election', 'le_pgtap_observer', '{USAGE}'::name[
 
 SELECT function_privs_are('leader_election', 'is_leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call is_leader()');
+SELECT function_privs_are('leader_election', 'is_leader', '{text,bigint}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call is_leader() with a term');
 SELECT function_privs_are('leader_election', 'leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
 SELECT function_privs_are('leader_election', name, args,
@@ -97,13 +143,23 @@ SELECT function_privs_are('leader_election', name, args,
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
 			   ('renew', '{text}'), ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
-			   ('transfer', '{text,text}')) AS f (name, args);
+			   ('transfer', '{text,text}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb}'),
+			   ('renew', '{text,bigint,bigint}'),
+			   ('release', '{text,bigint,interval}'),
+			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
+			   ('request_yield', '{text,text,boolean}')) AS f (name, args);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
 			   ('renew', '{text}'), ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
-			   ('transfer', '{text,text}')) AS f (name, args);
+			   ('transfer', '{text,text}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb}'),
+			   ('renew', '{text,bigint,bigint}'),
+			   ('release', '{text,bigint,interval}'),
+			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
+			   ('request_yield', '{text,text,boolean}')) AS f (name, args);
 SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
@@ -188,6 +244,49 @@ SELECT results_eq(
 	'the history');
 SELECT is(leader_election.leave_all(), 1, 'it leaves its one election');
 SELECT is(leader_election.leave('pgtap'), false, 'and is gone');
+
+--
+-- The same without a session: a lease, and the term that goes with it
+--
+
+SELECT is(term, 3::bigint, 'acquire() gives the next term')
+  FROM leader_election.acquire('pgtap', 'pooled', 3, 4, '{"zone": "b"}');
+SELECT ok(leader_election.is_leader('pgtap', 3), 'which leads');
+SELECT ok(NOT leader_election.is_leader('pgtap'), 'and this session does not');
+SELECT results_eq(
+	$$SELECT leader, state, term, kind, backend_pid, metadata, candidates
+		FROM leader_election.status WHERE election = 'pgtap'$$,
+	$$VALUES ('pooled', 'led', 3::bigint, 'detached', NULL::integer, '{"zone": "b"}'::jsonb, 1)$$,
+	'the status');
+SELECT is(count(*), 0::bigint, 'nobody else is granted it')
+  FROM leader_election.acquire('pgtap', 'another');
+SELECT cmp_ok(remaining_ms, '>', 0::bigint, 'whoever knows the term renews')
+  FROM leader_election.renew('pgtap', 3);
+SELECT is(count(*), 0::bigint, 'and who knows an old one does not')
+  FROM leader_election.renew('pgtap', 2);
+SELECT cmp_ok(leader_election.request_yield('pgtap', 'another'), '>', '0'::interval,
+	'it is asked to yield');
+SELECT is(yielding, true, 'and is told so') FROM leader_election.renew('pgtap', 3);
+SELECT is(leader_election.release('pgtap', 3), true, 'it gives back');
+SELECT is(leader_election.release('pgtap', 3), false, 'once');
+SELECT is(waiting_for, 'reserved for another', 'the seat is kept')
+  FROM leader_election.status WHERE election = 'pgtap';
+SELECT is(term, 4::bigint, 'for whom it was meant for')
+  FROM leader_election.acquire('pgtap', 'another');
+SELECT is(leader_election.transfer('pgtap', 4, 'pooled'), true, 'who hands it back');
+SELECT throws_ok($$SELECT leader_election.acquire('pgtap', 'pooled')$$, '25001', NULL,
+	'acquire() is refused in a transaction block');
+SELECT lives_ok($$SELECT leader_election.is_leader('pgtap', 4)$$,
+	'is_leader() with a term is not');
+SELECT ok(NOT leader_election.is_leader('pgtap', NULL), 'no term, no leader');
+SELECT is(leader_election.leave('pgtap', 'pooled'), true, 'one leaves');
+SELECT is(leader_election.leave('pgtap', 'another'), true, 'and so does the other');
+SELECT results_eq(
+	$$SELECT term, leader, kind, reason, detail FROM leader_election.history
+		WHERE election = 'pgtap' AND term > 2 ORDER BY term$$,
+	$$VALUES (3::bigint, 'pooled' COLLATE "C", 'detached' COLLATE "C", 'yielded' COLLATE "C", NULL),
+		(4, 'another', 'detached', 'transferred', 'to pooled')$$,
+	'the history');
 
 DROP OWNED BY le_pgtap_observer, le_pgtap_candidate;
 DROP ROLE le_pgtap_nobody, le_pgtap_observer, le_pgtap_candidate;

@@ -95,6 +95,16 @@ SELECT leader_election.resign('x', '1 microsecond');
 CALL leader_election.campaign('x', 'one');
 CALL leader_election.wait_for_change('x', NULL, NULL);
 SELECT leader_election.transfer('x', 'two');
+SELECT term, yielding FROM leader_election.acquire('z', 'one', 1, 2, '{}');
+SELECT term, yielding FROM leader_election.acquire('z', 'two', 2, 3, '[]');
+SELECT term, yielding FROM leader_election.renew('z', 1, 4);
+SELECT leader_election.is_leader('z', 1);
+SELECT leader_election.request_yield('z', 'two') IS NOT NULL;
+SELECT leader_election.transfer('z', 1, 'two');
+SELECT term, yielding FROM leader_election.acquire('z', 'two');
+SELECT leader_election.leave('z', 'one');
+SELECT leader_election.release('z', 2, '1 microsecond');
+SELECT leader_election.leave('z', 'two');
 SELECT leader, state FROM leader_election.status WHERE election LIKE 'x';
 SELECT candidate, rank, "position" FROM leader_election.candidates;
 SELECT term, leader, reason FROM leader_election.history

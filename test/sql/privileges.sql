@@ -28,6 +28,13 @@ SELECT leader_election.is_leader('p');
 SELECT leader_election.leader('p');
 SELECT count(*) FROM leader_election.status;
 SELECT count(*) FROM leader_election.history;
+SELECT leader_election.is_leader('p', 1);
+SELECT leader_election.acquire('p', 'nobody');
+SELECT leader_election.renew('p', 1);
+SELECT leader_election.release('p', 1);
+SELECT leader_election.transfer('p', 1, 'super');
+SELECT leader_election.leave('p', 'nobody');
+SELECT leader_election.request_yield('p');
 CALL leader_election.wait_for_change('p', NULL, NULL, '1 ms');
 RESET ROLE;
 
@@ -50,6 +57,13 @@ SELECT leader_election.resign('p');
 SELECT leader_election.leave('p');
 SELECT leader_election.leave_all();
 SELECT leader_election.transfer('p', 'super');
+SELECT leader_election.is_leader('p', 1);
+SELECT leader_election.acquire('p', 'observer');
+SELECT leader_election.renew('p', 1);
+SELECT leader_election.release('p', 1);
+SELECT leader_election.transfer('p', 1, 'super');
+SELECT leader_election.leave('p', 'observer');
+SELECT leader_election.request_yield('p');
 RESET ROLE;
 
 --
@@ -146,6 +160,100 @@ SELECT leader_election.leave('p');
 SET ROLE regress_le_group;
 CALL leader_election.campaign('p', 'group');
 SELECT leader_election.leave('p');
+RESET ROLE;
+
+--
+-- Detached candidates: a lease and a name belong to the role, whoever knows
+-- the term.
+--
+
+SELECT term FROM leader_election.acquire('pd', 'super');
+SELECT leader_election.release('pd', 1), leader_election.leave('pd', 'super');
+SET ROLE regress_le_candidate;
+SELECT term FROM leader_election.acquire('pd', 'one');
+SELECT count(*) FROM leader_election.acquire('pd', 'two');
+RESET ROLE;
+SELECT role FROM leader_election.history WHERE election = 'pd' AND leader = 'one';
+SELECT leader_election.is_leader('pd', 2);
+SELECT leader_election.acquire('pd', 'one');
+SELECT leader_election.acquire('pd', 'two');
+SELECT leader_election.renew('pd', 2);
+SELECT leader_election.release('pd', 2);
+SELECT leader_election.transfer('pd', 2, 'two');
+SELECT leader_election.leave('pd', 'one');
+SELECT leader_election.leave('pd', 'two');
+SELECT leader_election.join('pd', 'one');
+SELECT leader_election.join('pd', 'two');
+SET ROLE regress_le_member;
+SELECT leader_election.acquire('pd', 'two');
+SELECT leader_election.renew('pd', 2);
+SELECT leader_election.release('pd', 2);
+SELECT leader_election.leave('pd', 'two');
+-- What is over is nobody's.
+SELECT count(*) FROM leader_election.renew('pd', 1);
+SELECT leader_election.release('pd', 1), leader_election.transfer('pd', 3, 'two');
+SELECT leader_election.leave('pd', 'three');
+SET ROLE regress_le_observer;
+SELECT leader_election.is_leader('pd', 2), leader_election.is_leader('pd', 1);
+RESET ROLE;
+SELECT leader_election.is_leader('pd', 2);
+SELECT candidate, leads FROM leader_election.candidates WHERE election = 'pd';
+
+-- A function that runs with its owner's rights acts as its owner.
+CREATE FUNCTION pg_temp.renew() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+AS $$SELECT term FROM leader_election.renew('pd', 2)$$;
+ALTER FUNCTION pg_temp.renew OWNER TO regress_le_candidate;
+SELECT pg_temp.renew();
+DROP FUNCTION pg_temp.renew;
+
+--
+-- request_yield() is for the election's owner and for superusers.
+--
+
+SET ROLE regress_le_candidate;
+SELECT leader_election.request_yield('pd');
+SELECT leader_election.request_yield('pd', 'two', true);
+RESET ROLE;
+SELECT leader_election.request_yield('pd', 'two') > '0' AS superuser;
+UPDATE leader_election.election SET owner = 'regress_le_group'
+ WHERE election = 'pd';
+SET ROLE regress_le_candidate;
+SELECT leader_election.request_yield('pd');
+SET ROLE regress_le_group;
+SELECT leader_election.request_yield('pd') > '0' AS owner;
+-- As with all owners, a member needs its privileges (this one inherits none).
+SET ROLE regress_le_member;
+SELECT leader_election.request_yield('pd');
+RESET ROLE;
+-- Nor is it enough to be the owner.
+REVOKE EXECUTE ON FUNCTION leader_election.request_yield FROM regress_le_group;
+SET ROLE regress_le_group;
+SELECT leader_election.request_yield('pd');
+SELECT leader_election.release('pd', 2);
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION leader_election.request_yield TO regress_le_group;
+-- An owner that is not there any more
+UPDATE leader_election.election SET owner = 'regress_le_gone'
+ WHERE election = 'pd';
+SET ROLE regress_le_candidate;
+SELECT leader_election.request_yield('pd');
+-- An election is unknown to all alike.
+SELECT leader_election.request_yield('no such election');
+RESET ROLE;
+SELECT leader_election.request_yield('pd') > '0' AS superuser;
+
+-- Elections for some roles only; who leads already leads on.
+UPDATE leader_election.election SET candidate_role = 'regress_le_group'
+ WHERE election = 'pd';
+SET ROLE regress_le_candidate;
+SELECT leader_election.acquire('pd', 'one');
+SELECT leader_election.acquire('pd', 'three');
+SELECT term, yielding FROM leader_election.renew('pd', 2);
+SELECT leader_election.release('pd', 2);
+SELECT leader_election.leave('pd', 'one'), leader_election.leave('pd', 'two');
+SET ROLE regress_le_member;
+SELECT term FROM leader_election.acquire('pd', 'member');
+SELECT leader_election.release('pd', 3), leader_election.leave('pd', 'member');
 RESET ROLE;
 
 SELECT count(*) FROM leader_election.candidates;
