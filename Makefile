@@ -15,6 +15,7 @@ OBJS = \
 	src/candidate.o \
 	src/clock.o \
 	src/election.o \
+	src/fence.o \
 	src/history.o \
 	src/keepalive.o \
 	src/launcher.o \
@@ -24,6 +25,7 @@ OBJS = \
 	src/lock.o \
 	src/notify.o \
 	src/observe_api.o \
+	src/proof.o \
 	src/row.o \
 	src/session.o \
 	src/session_api.o \

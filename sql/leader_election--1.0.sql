@@ -263,6 +263,31 @@ COMMENT ON FUNCTION leader_election.is_leader(text, bigint) IS
 'does somebody, of either kind, lead the election in this term now?';
 
 --
+-- Fencing
+--
+
+CREATE FUNCTION leader_election.assert_leader(election text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_assert_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.assert_leader(text) IS
+'fail unless this session leads the election, now and when the transaction commits';
+
+CREATE FUNCTION leader_election.assert_leader(election text, term bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_assert_leader_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.assert_leader(text, bigint) IS
+'fail unless somebody leads the election in this term, now and when the transaction commits';
+
+CREATE FUNCTION leader_election.only_leader()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'le_only_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.only_leader() IS
+'trigger BEFORE a statement: only the leader of the election that is its argument may write the table';
+
+--
 -- Operators
 --
 
@@ -394,6 +419,9 @@ GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;

@@ -154,18 +154,22 @@ le_incarnation_read(void)
 	le_scan(store.epoch, InvalidOid, NULL, NULL, read_epoch_row, &scan);
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
-	/* A row of another one that is not older came with a restore. */
-	inc->known = scan.own > scan.other;
+	/*
+	 * A row of another one that is not older came with a restore, and a moment
+	 * that is still to come was not on this clock.
+	 */
+	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
 	return inc;
 }
 
 /*
- * Record an incarnation that was not seen before, starting a new epoch.  To
+ * Record an incarnation that was not seen before, starting a new epoch, later
+ * than that of the highest term of all.  To
  * be called in a transaction of its own, before any election lock; whoever
  * cannot have the epoch lock leaves it to whoever has it.
  */
 void
-le_incarnation_settle(const Store *store)
+le_incarnation_settle(const Store *store, int64 highest_term)
 {
 	Incarnation *inc;
 	int64		epoch;
@@ -179,7 +183,9 @@ le_incarnation_settle(const Store *store)
 	if (inc->known)
 		return;
 
-	epoch = Max(inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
+	/* A counter that ran out has gone on in a later epoch than was recorded. */
+	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
+	epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
 	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (busy)

@@ -10,8 +10,10 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "access/xlog.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "replication/message.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
@@ -93,6 +95,21 @@ LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 #else
 	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
 #endif
+}
+
+/* Write a record that changes nothing, and flush it: where it ends. */
+static inline XLogRecPtr
+LeLogProbe(void)
+{
+	XLogRecPtr	lsn;
+
+#if PG_VERSION_NUM >= 170000
+	lsn = LogLogicalMessage("leader_election", "", 0, false, true);
+#else
+	lsn = LogLogicalMessage("leader_election", "", 0, false);
+#endif
+	XLogFlush(lsn);
+	return lsn;
 }
 
 /* A custom wait event; before 17 it shows as "Extension" in the views. */

@@ -95,11 +95,17 @@ le_election_get(const Store *store, const char *name)
 	Election   *election = le_election_read(store, name);
 
 	if (election == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join(), campaign() or acquire() creates it.")));
+		le_report_no_election(name);
 	return election;
+}
+
+void
+le_report_no_election(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("election \"%s\" does not exist", name),
+			 errhint("The first join(), campaign() or acquire() creates it.")));
 }
 
 static Datum
@@ -388,20 +394,20 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 }
 
 /*
- * Grant the lease, which is locked, to a candidate.  It may continue its
- * previous_term (0: none).
+ * Grant the lease, which is locked, to a candidate, from t0 on.  It may continue
+ * its previous_term (0: none).
  */
 static void
 grant(const Store *store, const Election *election, Lease *lease,
 	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
-	  Change *change, int64 now, TimestampTz at)
+	  Change *change, int64 t0, TimestampTz at)
 {
 	change->event = "elected";
 	change->term = le_next_term(lease->term, inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
 	le_lease_grant(lease, winner, change->term, previous_term,
-				   election->lease_duration, now, at, inc->name);
+				   election->lease_duration, t0, at, inc->name);
 	le_history_begin(store, winner, change->term, at);
 }
 
@@ -435,14 +441,16 @@ goes_on(const Election *election, const Lease *lease, LeaseState state,
  * that its holder gives up (give_up), and elect the next leader.  Returns what
  * was done; busy, if somebody has a row of ours locked and nothing was done.
  *
- * caller: the candidate in whose own call this happens, NULL for none.  The
- * caller holds the election lock and the tables' locks.
+ * caller: the candidate in whose own call this happens, NULL for none.  proof
+ * was made before the election lock was taken.  The caller holds that lock and
+ * the tables' locks.
  */
 Settled
 le_election_settle(const Store *store, const Election *election,
-				   const Candidate *caller, const GiveUp *give_up)
+				   const Candidate *caller, const GiveUp *give_up,
+				   const Proof *proof)
 {
-	Settled		result = {false, false, false};
+	Settled		result = {.busy = false};
 	Incarnation *inc = le_incarnation_read();
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
@@ -496,6 +504,22 @@ le_election_settle(const Store *store, const Election *election,
 	if (winner == NULL && state == LEASE_VACANT)
 		return result;
 
+	/*
+	 * Where a standby may be promoted that does not know of the end of a term,
+	 * its detached holder could renew there: nobody follows before the standbys
+	 * have confirmed that end.
+	 */
+	if ((!proof->confirmed && give_up == NULL) ||
+		(proof->required && state == LEASE_VACANT &&
+		 proof->vacant_term != lease->term))
+	{
+		result.unproven = true;
+		return result;
+	}
+	if (!proof->confirmed ||
+		(proof->required && state != LEASE_VACANT && lease->session_id == 0))
+		winner = NULL;
+
 	/* Every row that will be written, or read in writing, is ours first. */
 	if (steps_down(lease, state, give_up))
 		holder = le_candidate_of_lease(lease);
@@ -521,7 +545,8 @@ le_election_settle(const Store *store, const Election *election,
 	if (holder != NULL && holder->row != NULL)
 		le_candidate_sit_out(holder, lease->term, now);
 	if (winner != NULL)
-		grant(store, election, lease, inc, winner, 0, &change, now, at);
+		grant(store, election, lease, inc, winner, 0, &change,
+			  proof->required ? proof->t0 : now, at);
 	else
 	{
 		change.event = "vacated";
@@ -545,7 +570,7 @@ le_election_settle(const Store *store, const Election *election,
  */
 Lease *
 le_election_continue(const Store *store, const Election *election, int64 term,
-					 bool *over)
+					 const Proof *proof, bool *over)
 {
 	Incarnation *inc = le_incarnation_read();
 	Lease	   *lease = le_lease_lock(store, election->name);
@@ -571,7 +596,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (history != NULL)
 		le_history_end(history, change.reason, NULL, at);
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  lease->term, &change, now, at);
+		  lease->term, &change, proof->t0, at);
 	le_notify(store, &change, at);
 	return le_lease_read(store, election->name, NULL);
 }

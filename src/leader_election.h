@@ -10,6 +10,7 @@
  *	store.c			the tables: where they are, how long to wait for them
  *	row.c			their rows: found, locked and written by key
  *	lease.c			the lease row: read, judge, grant, renew, end
+ *	proof.c			that synchronous standbys follow
  *	candidate.c		who stands
  *	history.c		a row for each term
  *	strategy.c		in which order
@@ -22,6 +23,7 @@
  *	lease_api.c		SQL functions for detached candidates
  *	admin_api.c		SQL functions for operators
  *	observe_api.c	SQL functions for observers
+ *	fence.c			transactions that commit only if their author leads
  *	worker.c		the background worker
  *	launcher.c		the optional launcher
  *	leader_election.c	settings, _PG_init
@@ -52,6 +54,8 @@ struct Store;
 #define LE_NAME_MAX			200	/* bytes in the name of an election or candidate */
 #define LE_WAIT_LIMIT_MS	1000	/* a function's waits, all together */
 
+#define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
+#define ERRCODE_LE_LOST				MAKE_SQLSTATE('L', 'E', '0', '0', '2')
 #define ERRCODE_LE_NO_ELECTION		MAKE_SQLSTATE('L', 'E', '0', '0', '3')
 #define ERRCODE_LE_NAME_IN_USE		MAKE_SQLSTATE('L', 'E', '0', '0', '4')
 #define ERRCODE_LE_NOT_A_CANDIDATE	MAKE_SQLSTATE('L', 'E', '0', '0', '5')
@@ -76,7 +80,8 @@ typedef struct Incarnation
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
-extern void le_incarnation_settle(const struct Store *store);
+extern void le_incarnation_settle(const struct Store *store,
+								  int64 highest_term);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
@@ -85,6 +90,8 @@ extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
 extern bool le_election_lock(const char *election, bool wait);
+extern void le_election_lock_shared(const char *election);
+extern int	le_election_lock_order(const char *a, const char *b);
 extern bool le_name_lock(const char *election, const char *candidate);
 extern bool le_epoch_lock(void);
 extern bool le_worker_lock(void);
@@ -128,6 +135,7 @@ extern void le_store_get(Store *store);
 extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
+extern int64 le_wait_left(void);
 extern void le_wait_as_lock_timeout(void);
 LE_NORETURN extern void le_report_dropped(void);
 LE_NORETURN extern void le_busy(const char *election);
@@ -241,6 +249,19 @@ extern void le_lease_yield(Lease *lease, const char *successor);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
+
+/* proof.c */
+typedef struct Proof
+{
+	bool		required;		/* there are synchronous standbys */
+	bool		confirmed;		/* they follow, or there are none */
+	int64		t0;				/* what a lease may count from */
+	int64		vacant_term;	/* the seat was seen vacant after it; -1: not */
+} Proof;
+
+extern bool le_prove(const Lease *seen, int64 lease_duration, int64 limit,
+					 Proof *proof);
+LE_NORETURN extern void le_unconfirmed(const char *election);
 
 /* candidate.c */
 typedef struct Candidate
@@ -371,12 +392,14 @@ typedef struct GiveUp
 typedef struct Settled
 {
 	bool		busy;			/* some row was locked, nothing was done */
+	bool		unproven;		/* more has happened since than is proven */
 	bool		changed;
 	bool		gave_up;		/* the GiveUp was carried out */
 } Settled;
 
 extern Election *le_election_read(const Store *store, const char *name);
 extern Election *le_election_get(const Store *store, const char *name);
+LE_NORETURN extern void le_report_no_election(const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
 extern List *le_election_order(const Store *store, const Election *election,
@@ -385,10 +408,10 @@ extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
 extern Settled le_election_settle(const Store *store,
 								  const Election *election,
 								  const Candidate *caller,
-								  const GiveUp *give_up);
+								  const GiveUp *give_up, const Proof *proof);
 extern Lease *le_election_continue(const Store *store,
 								   const Election *election, int64 term,
-								   bool *over);
+								   const Proof *proof, bool *over);
 extern Candidate *le_election_candidate(const Store *store,
 										const Election *election,
 										const char *name);
@@ -440,6 +463,9 @@ extern void le_session_init(void);
 /* keepalive.c */
 extern void le_keepalive_tighten(int64 lease_duration);
 extern void le_keepalive_restore(void);
+
+/* fence.c */
+extern void le_fence_init(void);
 
 /* worker.c */
 extern void le_worker_ensure(bool urgent);

@@ -135,13 +135,22 @@ le_acquire(PG_FUNCTION_ARGS)
 	stand(&store, &who, &profile, election->lease_duration);
 
 	/* Whoever finds a leader writes nothing and locks nothing. */
-	lease = le_lease_read(&store, who.election, NULL);
-	if (lease != NULL && state_of(&store, lease) != LEASE_LED)
+	while ((lease = le_lease_read(&store, who.election, NULL)) != NULL &&
+		   state_of(&store, lease) != LEASE_LED)
 	{
-		while (!le_election_lock(who.election, true) ||
-			   le_election_settle(&store, election, &who, NULL).busy)
-			le_wait_or_busy(who.election);
-		lease = le_lease_read(&store, who.election, NULL);
+		Settled		settled = {.busy = true};
+		Proof		proof;
+
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(who.election);
+		if (le_election_lock(who.election, true))
+			settled = le_election_settle(&store, election, &who, NULL, &proof);
+		if (!settled.busy && !settled.unproven)
+		{
+			lease = le_lease_read(&store, who.election, NULL);
+			break;
+		}
+		le_wait_or_busy(who.election);
 	}
 	if (lease != NULL && is_granted_here(lease, &who))
 		le_return_grant(fcinfo, lease);
@@ -179,6 +188,7 @@ renew(Store *store, const Election *election, int64 term,
 	{
 		Lease	   *lease = le_lease_read(store, election->name, NULL);
 		LeaseState	state;
+		Proof		proof;
 
 		if (lease == NULL)
 			return NULL;
@@ -190,13 +200,15 @@ renew(Store *store, const Election *election, int64 term,
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
 
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(election->name);
 		if (state == LEASE_LED)
 		{
 			lease = le_lease_lock(store, election->name);
 			if (lease != NULL && le_lease_is_term(lease, term) &&
 				!lease->yielding && state_of(store, lease) == LEASE_LED)
 			{
-				le_lease_renew(lease, term, election->lease_duration, le_clock(),
+				le_lease_renew(lease, term, election->lease_duration, proof.t0,
 							   GetCurrentTimestamp(), progress);
 				refresh_candidate(store, lease, progress,
 								  election->lease_duration);
@@ -208,7 +220,7 @@ renew(Store *store, const Election *election, int64 term,
 		{
 			bool		over;
 
-			lease = le_election_continue(store, election, term, &over);
+			lease = le_election_continue(store, election, term, &proof, &over);
 			if (over)
 				return NULL;
 			if (lease != NULL)
@@ -263,7 +275,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
-	Settled		settled = {false, false, false};
+	Settled		settled = {.busy = false};
+	Proof		proof;
 
 	le_store_get(&store);
 	le_wait_begin();
@@ -275,8 +288,10 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && le_lease_is_term(lease, how->term))
 	{
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(name);
 		while (!le_election_lock(name, true) ||
-			   (settled = le_election_settle(&store, election, NULL, how)).busy)
+			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
 		le_notify_worker();
 	}

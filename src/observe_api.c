@@ -292,10 +292,7 @@ look(const char *name, int64 *term, char *leader)
 		return le_clock() + HIDDEN_LOOK_US;
 	lease = le_lease_read(&store, name, NULL);
 	if (lease == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join(), campaign() or acquire() creates it.")));
+		le_report_no_election(name);
 	*term = 0;
 	leader[0] = '\0';
 	if (!is_led(&store, lease))

@@ -160,13 +160,19 @@ try_to_elect(const Store *store, const Election *election,
 	for (;;)
 	{
 		Lease	   *lease = le_lease_read(store, election->name, NULL);
+		Proof		proof;
+		Settled		settled = {.busy = true};
 
 		if (lease != NULL &&
 			le_lease_state(lease, le_incarnation_name(store->lease),
 						   le_clock()) == LEASE_LED)
 			return;
-		if (le_election_lock(election->name, false) &&
-			!le_election_settle(store, election, who, NULL).busy)
+		if (!le_prove(lease, election->lease_duration,
+					  wait ? le_wait_left() : PG_INT64_MAX, &proof))
+			return;				/* the worker goes on trying */
+		if (le_election_lock(election->name, false))
+			settled = le_election_settle(store, election, who, NULL, &proof);
+		if (!settled.busy && !settled.unproven)
 			return;
 		le_notify_worker();
 		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
@@ -416,6 +422,10 @@ le_renew(PG_FUNCTION_ARGS)
 			break;				/* it is over, and not just busy */
 		if (!lease->own_write && !lease->yielding)
 		{
+			Proof		proof;
+
+			if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+				le_unconfirmed(name);
 			lease = le_lease_lock(&store, name);
 			if (lease == NULL)
 			{
@@ -426,7 +436,7 @@ le_renew(PG_FUNCTION_ARGS)
 				break;
 			if (!lease->yielding)
 				le_lease_renew(lease, lease->term, election->lease_duration,
-							   le_clock(), GetCurrentTimestamp(), NULL);
+							   proof.t0, GetCurrentTimestamp(), NULL);
 		}
 		le_return_grant(fcinfo, lease);
 		break;
@@ -447,7 +457,8 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	BusyContext busy;
 	Election   *election;
 	Candidacy  *c;
-	Settled		settled = {false, false, false};
+	Lease	   *lease;
+	Settled		settled = {.busy = false};
 
 	le_store_get(&store);
 	le_busy_begin(&busy, name);
@@ -462,15 +473,21 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	{
 		Candidate	who = {.election = c->election, .candidate = c->candidate,
 		.session_id = c->session_id, .role = NameStr(c->role)};
+		Proof		proof;
 
 		/* The leader's view ends before anybody can follow. */
 		c->stepped_down = true;
 		how->session_id = c->session_id;
+		lease = le_lease_read(&store, name, NULL);
+		if (!le_prove(lease, election->lease_duration,
+					  leads(&store, lease, c) ? le_wait_left() : 0, &proof) &&
+			leads(&store, lease, c))
+			le_unconfirmed(name);
 		while (!le_election_lock(name, true))
 			le_wait_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))
 			le_wait_or_busy(name);
-		while ((settled = le_election_settle(&store, election, NULL, how)).busy)
+		while ((settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
 		if (withdraw)
 			le_session_withdraw(c);

@@ -200,6 +200,15 @@ le_wait_begin(void)
 }
 
 /*
+ * How long it may still wait.
+ */
+int64
+le_wait_left(void)
+{
+	return Max(wait_until - le_clock(), 0);
+}
+
+/*
  * Wait a little before another try; false if there was enough of that.
  */
 bool

@@ -46,6 +46,8 @@
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
 #define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
+#define PROOF_LIFE		(20 * MS)		/* several elections share one */
+#define PROOF_WAIT		(300 * MS)
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
@@ -54,6 +56,7 @@
 #define LOOK			"look"
 #define RENEWAL			"renewal"
 #define NEW_EPOCH		"new epoch"
+#define PROOF			"proof"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -85,14 +88,15 @@ typedef struct Pass
 	int64		next;			/* when to look again */
 	List	   *renew;			/* leases */
 	int64		renew_at;		/* when the next lease is to be renewed */
-	List	   *settle;			/* names of elections */
+	List	   *settle;			/* leases, as they were seen */
 	List	   *candidates;
 } Pass;
 
 /* An election to settle */
 typedef struct Case
 {
-	const char *election;
+	const Lease *seen;
+	Proof		proof;
 	bool		changed;
 	bool		waited;			/* for its lock */
 } Case;
@@ -323,7 +327,7 @@ look(void *arg)
 				break;
 		}
 		if (due <= now)
-			pass->settle = lappend(pass->settle, lease->election);
+			pass->settle = lappend(pass->settle, lease);
 		else
 			pass->next = Min(pass->next, due);
 	}
@@ -337,12 +341,17 @@ static void
 renew(void *arg)
 {
 	Batch	   *batch = arg;
-	int64		t0 = le_clock();
+	int64		shortest = PG_INT64_MAX;
+	Proof		proof;
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
 	bool		configured;
 	ListCell   *lc;
 
+	foreach(lc, batch->leases)
+		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
+	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
+		return;
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return;
@@ -367,7 +376,7 @@ renew(void *arg)
 			election = le_election_read(&store, lease->election);
 		le_lease_renew(lease, lease->term, election != NULL ?
 					   election->lease_duration : lease->duration,
-					   t0, at, NULL);
+					   proof.t0, at, NULL);
 	}
 }
 
@@ -378,23 +387,25 @@ static void
 settle(void *arg)
 {
 	Case	   *item = arg;
+	const char *name = item->seen->election;
 	Store		store;
 	Election   *election;
 
 	le_store_get(&store);
 	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
-		le_busy(item->election);
-	election = le_election_read(&store, item->election);
+		le_busy(name);
+	election = le_election_read(&store, name);
 	if (election != NULL)
 	{
-		Settled		settled = {true, false, false};
+		Settled		settled = {.busy = true};
 
-		item->waited = !le_election_lock(item->election, false);
-		if (!item->waited || le_election_lock(item->election, true))
-			settled = le_election_settle(&store, election, NULL, NULL);
-		if (settled.busy)
-			le_busy(item->election);
+		item->waited = !le_election_lock(name, false);
+		if (!item->waited || le_election_lock(name, true))
+			settled = le_election_settle(&store, election, NULL, NULL,
+										 &item->proof);
+		if (settled.busy || settled.unproven)
+			le_busy(name);
 		item->changed = settled.changed;
 	}
 }
@@ -441,9 +452,9 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 		trouble->told = true;
 		HOLD_INTERRUPTS();
 		ereport(LOG,
-				(errmsg("leader_election: %s has had to wait for locks for " INT64_FORMAT " s",
+				(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
 						activity, TELL_AFTER / USECS_PER_SEC),
-				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\".",
+				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
 						 LE_SCHEMA)));
 		RESUME_INTERRUPTS();
 	}
@@ -469,6 +480,18 @@ renew_all(Pass *pass)
 }
 
 /*
+ * One proof for all that is settled in the next moment.
+ */
+static void
+prove(void *arg)
+{
+	if (!le_prove(NULL, PROOF_WAIT, PROOF_WAIT, arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("synchronous standbys do not follow")));
+}
+
+/*
  * Settle what is due, until leases are to be renewed: those of live leaders
  * must not run out while there is much to settle.  True if anything changed.
  */
@@ -476,11 +499,13 @@ static bool
 settle_all(Pass *pass)
 {
 	bool		changed = false;
+	Proof		proof = {.confirmed = false};
 	ListCell   *lc;
 
 	foreach(lc, pass->settle)
 	{
-		Case		item = {lfirst(lc), false, false};
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
 		int64		left = pass->renew_at - le_clock();
 
 		if (left <= 0 && lc != list_head(pass->settle))
@@ -488,9 +513,15 @@ settle_all(Pass *pass)
 			pass->next = le_clock();
 			break;
 		}
+		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
+			!le_prove(NULL, 0, 0, &proof) &&
+			!attempt(pass, PROOF, prove, &proof, "asking synchronous standbys"))
+			break;
+		item.proof = proof;
+		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
-		if (attempt(pass, psprintf("e%s", item.election), settle, &item,
-					psprintf("electing in \"%s\"", item.election)) &&
+		if (attempt(pass, psprintf("e%s", name), settle, &item,
+					psprintf("electing in \"%s\"", name)) &&
 			item.changed)
 			changed = true;
 
@@ -544,10 +575,15 @@ static void
 settle_incarnation(void *arg)
 {
 	Store		store;
+	int64		highest_term = 0;
+	ListCell   *lc;
 
 	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false))
-		le_incarnation_settle(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_EPOCH, RowExclusiveLock, false))
+		return;
+	foreach(lc, le_lease_read_all(&store))
+		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
+	le_incarnation_settle(&store, highest_term);
 }
 
 static bool
