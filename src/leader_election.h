@@ -129,6 +129,7 @@ typedef struct Store
 #define LE_TABLES			0x1F
 
 extern uint64 le_changes;
+extern const char *const le_busy_hint;
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);

@@ -92,6 +92,6 @@ le_unconfirmed(const char *election)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),
-			 errdetail("The synchronous standbys have not confirmed in time that they follow."),
-			 errhint("Nothing was changed. Try again.")));
+			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
+			 errhint("%s", le_busy_hint)));
 }

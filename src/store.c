@@ -34,6 +34,8 @@ static uint64 invalidations = 0;
 /* Counts the invalidations of the type that stands for "who leads" */
 uint64		le_changes = 1;
 
+const char *const le_busy_hint = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
+
 /* When the present call must have stopped waiting */
 static int64 wait_until;
 
@@ -248,5 +250,5 @@ le_busy(const char *election)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),
-			 errhint("Another transaction holds its lock or its rows. Try again.")));
+			 errhint("%s", le_busy_hint)));
 }
