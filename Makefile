@@ -14,6 +14,7 @@ OBJS = \
 	src/api.o \
 	src/candidate.o \
 	src/clock.o \
+	src/config.o \
 	src/election.o \
 	src/fence.o \
 	src/history.o \
@@ -26,6 +27,7 @@ OBJS = \
 	src/notify.o \
 	src/observe_api.o \
 	src/proof.o \
+	src/ranking.o \
 	src/row.o \
 	src/session.o \
 	src/session_api.o \

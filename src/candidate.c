@@ -39,6 +39,7 @@ enum
 	CANDIDATE_JOINED_AT,
 	CANDIDATE_PLACE_MONO,
 	CANDIDATE_SITS_OUT,
+	CANDIDATE_DEFERS,
 	CANDIDATE_SEEN_MONO,
 	CANDIDATE_SEEN_FOR
 };
@@ -74,6 +75,7 @@ make_candidate(Datum *values, bool *nulls)
 	c->joined_at = DatumGetTimestampTz(values[CANDIDATE_JOINED_AT]);
 	c->place = DatumGetInt64(values[CANDIDATE_PLACE_MONO]);
 	c->sits_out = GET(CANDIDATE_SITS_OUT, DatumGetInt64, -1);
+	c->defers = DatumGetBool(values[CANDIDATE_DEFERS]);
 	c->seen = GET(CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
 	c->seen_for = GET(CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
 #undef GET
@@ -217,12 +219,13 @@ le_candidate_lock(const Store *store, Candidate *c)
 
 /*
  * Pass this candidate, which is locked, over until somebody was elected after
- * that term.
+ * that term.  Until it stands anew or its rank changes, it preempts nobody.
  */
 void
 le_candidate_sit_out(Candidate *c, int64 term, int64 place)
 {
 	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
+	LE_SET(c->row, CANDIDATE_DEFERS, BoolGetDatum(true));
 	LE_SET(c->row, CANDIDATE_PLACE_MONO, Int64GetDatum(place));
 	le_row_update(c->row);
 }
@@ -289,12 +292,20 @@ differs(const Profile *profile, const Candidate *c, int64 lease_duration)
 	return result;
 }
 
+/*
+ * A change of rank may be news to the strategy: the worker has a look.
+ */
 static void
 set_profile(Row *row, const Candidate *who, const Profile *profile,
 			int64 lease_duration)
 {
-	if (profile->sets_rank)
+	if (profile->sets_rank &&
+		DatumGetInt32(row->values[CANDIDATE_RANK]) != profile->rank)
+	{
 		LE_SET(row, CANDIDATE_RANK, Int32GetDatum(profile->rank));
+		LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
+		le_notify_worker();
+	}
 	if (profile->sets_progress)
 		LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(profile->progress));
 	if (profile->sets_auto_renew)
@@ -347,8 +358,10 @@ insert(const Store *store, const Candidate *who, const Profile *profile,
 		LE_SET(row, CANDIDATE_CLIENT_ADDR, addr);
 	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(le_clock()));
+	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
 	set_profile(row, who, profile, lease_duration);
 	le_row_insert(row);
+	le_notify_worker();
 }
 
 /*

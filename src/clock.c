@@ -211,6 +211,31 @@ le_incarnation_settle(const Store *store, int64 highest_term)
 }
 
 /*
+ * Remember the last term of an election that is dropped.  False: somebody has
+ * the row, or this incarnation has none yet.
+ */
+bool
+le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
+							int64 term)
+{
+	bool		busy;
+	Row		   *row;
+
+	if (term <= inc->dropped_term)
+		return true;
+	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+					  LockTupleNoKeyExclusive, &busy);
+	if (row == NULL)
+		return false;
+	if (DatumGetInt64(row->values[EPOCH_DROPPED_TERM]) < term)
+	{
+		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(term));
+		le_row_update(row);
+	}
+	return true;
+}
+
+/*
  * The term that follows last.  In an epoch that has granted nothing yet the
  * counter starts at random in its lower half, so that two servers that were
  * promoted apart from each other do not count alike.

@@ -9,12 +9,14 @@
  *	lock.c			the private class of advisory locks
  *	store.c			the tables: where they are, how long to wait for them
  *	row.c			their rows: found, locked and written by key
+ *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
  *	lease.c			the lease row: read, judge, grant, renew, end
  *	proof.c			that synchronous standbys follow
  *	candidate.c		who stands
  *	history.c		a row for each term
- *	strategy.c		in which order
- *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
+ *	config.c		what an election is: its row of settings
+ *	strategy.c		the rules: in which order, and who makes way
+ *	ranking.c		the rules applied: who is next
  *	election.c		the only place where the holder changes
  *	session.c		this session's candidacies and its view of its leases
  *	keepalive.c		noticing that this session's client is gone
@@ -82,6 +84,8 @@ extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
 extern void le_incarnation_settle(const struct Store *store,
 								  int64 highest_term);
+extern bool le_incarnation_note_dropped(const struct Store *store,
+										const Incarnation *inc, int64 term);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
@@ -215,6 +219,7 @@ typedef struct Lease
 	int64		duration;
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
+	bool		yield_ordered;	/* by an operator, not by the strategy */
 	char	   *successor;		/* whom it is yielded to or reserved for */
 	TimestampTz free_at;
 	int64		free_mono;		/* 0: free */
@@ -246,7 +251,12 @@ extern void le_lease_vacate(Lease *lease, int64 free_mono,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
-extern void le_lease_yield(Lease *lease, const char *successor);
+extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
+						   const char *successor);
+extern void le_lease_reserve(Lease *lease, const char *successor,
+							 int64 duration, int64 now,
+							 const char *incarnation);
+extern bool le_lease_delete(const Store *store, const char *election);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
@@ -280,6 +290,9 @@ typedef struct Candidate
 	TimestampTz joined_at;
 	int64		place;
 	int64		sits_out;		/* the term that it gave up, -1: none */
+	bool		defers;			/* has given up, and is not to preempt */
+	int			leads;			/* other elections, where the strategy counts */
+	TimestampTz led_at;			/* until when it led last, there; 0: never did */
 	int64		seen;			/* monotonic; detached candidates only */
 	int64		seen_for;		/* it counts as alive for so long */
 	Row		   *row;			/* NULL: not locked */
@@ -328,14 +341,23 @@ extern bool le_history_lock(const Store *store, const char *election,
 							int64 term, Row **row);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
+extern TimestampTz le_history_led_at(const Store *store, const Candidate *c);
+extern char *le_history_reason(const Store *store, const char *election,
+							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit);
 
 /* strategy.c */
+typedef bool (*Preempts) (const Candidate *challenger,
+						  const Candidate *leader);
+
 typedef struct Strategy
 {
 	const char *name;
 	list_sort_comparator order; /* of Candidate pointers: who comes first */
+	Preempts	preempts;		/* is the leader asked to yield?  NULL: never */
+	Preempts	still_preempts; /* ... and still, once it was asked? */
+	bool		counts;			/* needs what else the candidates lead */
 	bool		reserves;		/* keeps the seat for a detached one's call */
 } Strategy;
 
@@ -364,7 +386,7 @@ extern void le_notify_commit(void);
 extern void le_notify_abort(void);
 extern uint32 le_observer_wait_event(void);
 
-/* election.c */
+/* config.c */
 typedef struct Election
 {
 	char	   *name;
@@ -376,6 +398,43 @@ typedef struct Election
 	char	   *channel;
 	char	   *owner;
 } Election;
+
+/* What create_election and alter_election set; the rest is as it was */
+typedef struct Configuration
+{
+	const char *strategy;		/* NULL: not said */
+	int64		lease_duration; /* 0: not said */
+	int			quorum;			/* 0: not said */
+	int64		takeover_delay; /* -1: not said */
+	const char *candidate_role; /* NULL: not said, "": none */
+	const char *channel;		/* NULL: not said, "": the default one */
+} Configuration;
+
+extern Election *le_election_read(const Store *store, const char *name);
+extern List *le_elections_read(const Store *store);
+extern Election *le_election_get(const Store *store, const char *name);
+extern Election *le_election_get_or_create(const Store *store,
+										   const char *name, bool wait);
+extern bool le_election_insert(const Store *store, const char *name,
+							   const char *owner, const Configuration *config);
+extern bool le_election_alter(const Store *store, const char *name,
+							  const Configuration *config);
+extern bool le_election_delete(const Store *store, const char *name);
+LE_NORETURN extern void le_report_no_election(const char *name);
+
+/* ranking.c */
+extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
+extern List *le_election_order(const Store *store, const Election *election,
+							   const Lease *lease);
+extern Candidate *le_next_leader(const Store *store, const Election *election,
+								 const Lease *lease, const Candidate *caller,
+								 const Candidate *passed_over);
+extern List *le_seats_read(const Store *store, const char *strategy);
+extern Candidate *le_challenger(const Store *store, const Election *election,
+								const Lease *lease, List *seats);
+extern bool le_is_to_preempt(const Lease *lease, const Candidate *challenger);
+
+/* election.c */
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
@@ -398,14 +457,14 @@ typedef struct Settled
 	bool		gave_up;		/* the GiveUp was carried out */
 } Settled;
 
-extern Election *le_election_read(const Store *store, const char *name);
-extern Election *le_election_get(const Store *store, const char *name);
-LE_NORETURN extern void le_report_no_election(const char *name);
-extern Election *le_election_get_or_create(const Store *store,
-										   const char *name, bool wait);
-extern List *le_election_order(const Store *store, const Election *election,
-							   const Lease *lease);
-extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
+extern int64 le_election_grace_mono(const Election *election,
+									const Lease *lease,
+									const Incarnation *inc);
+extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
+									   const Incarnation *inc);
+extern Candidate *le_election_candidate(const Store *store,
+										const Election *election,
+										const char *name);
 extern Settled le_election_settle(const Store *store,
 								  const Election *election,
 								  const Candidate *caller,
@@ -413,14 +472,12 @@ extern Settled le_election_settle(const Store *store,
 extern Lease *le_election_continue(const Store *store,
 								   const Election *election, int64 term,
 								   const Proof *proof, bool *over);
-extern Candidate *le_election_candidate(const Store *store,
-										const Election *election,
-										const char *name);
-extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
-									   const Incarnation *inc);
-extern int64 le_election_grace_mono(const Election *election,
-									const Lease *lease,
-									const Incarnation *inc);
+extern void le_election_ask(const Store *store, const Election *election,
+							Lease *lease, bool ordered, const char *successor);
+extern bool le_election_preempt(const Store *store, const Election *election,
+								bool *changed);
+extern bool le_election_end(const Store *store, const Election *election,
+							const Incarnation *inc);
 
 /* session.c */
 typedef struct Candidacy

@@ -51,6 +51,7 @@ enum
 	LEASE_DURATION,
 	LEASE_INCARNATION,
 	LEASE_YIELDING,
+	LEASE_YIELD_ORDERED,
 	LEASE_SUCCESSOR,
 	LEASE_FREE_AT,
 	LEASE_FREE_MONO,
@@ -85,6 +86,7 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->duration = GET(LEASE_DURATION, DatumGetInt64, 0);
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
+	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
 	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
 	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
 	lease->free_mono = GET(LEASE_FREE_MONO, DatumGetInt64, 0);
@@ -243,6 +245,7 @@ le_lease_create(const Store *store, const char *election)
 	LE_SET_TEXT(row, LEASE_ELECTION, election);
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	le_row_insert(row);
 }
 
@@ -292,6 +295,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	set_deadline(row, duration, t0, at);
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET_NULL(row, LEASE_SUCCESSOR);
 	LE_SET_NULL(row, LEASE_FREE_AT);
 	LE_SET_NULL(row, LEASE_FREE_MONO);
@@ -321,6 +325,7 @@ le_lease_vacate(Lease *lease, int64 free_mono, const char *successor,
 	for (int i = 0; i < lengthof(cleared); i++)
 		LE_SET_NULL(row, cleared[i]);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	if (free_mono > now)
 	{
@@ -362,16 +367,49 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 
 /*
  * Ask the holder of a lease, which is locked, to yield to a candidate (NULL:
- * to whoever is next).
+ * to whoever is next); or (yields is false) to do so no more.
  */
 void
-le_lease_yield(Lease *lease, const char *successor)
+le_lease_yield(Lease *lease, bool yields, bool ordered, const char *successor)
 {
-	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(true));
+	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(yields));
+	LE_SET(lease->row, LEASE_YIELD_ORDERED, BoolGetDatum(ordered));
 	LE_SET_NULL(lease->row, LEASE_SUCCESSOR);
 	if (successor != NULL)
 		LE_SET_TEXT(lease->row, LEASE_SUCCESSOR, successor);
 	le_row_update(lease->row);
+}
+
+/*
+ * Keep a vacant seat, which is locked, for a candidate, for that long.
+ */
+void
+le_lease_reserve(Lease *lease, const char *successor, int64 duration,
+				 int64 now, const char *incarnation)
+{
+	LE_SET_TEXT(lease->row, LEASE_SUCCESSOR, successor);
+	LE_SET(lease->row, LEASE_RESERVED_MONO, Int64GetDatum(now + duration));
+	LE_SET(lease->row, LEASE_DURATION, Int64GetDatum(duration));
+	LE_SET_NULL(lease->row, LEASE_FREE_AT);
+	LE_SET_NULL(lease->row, LEASE_FREE_MONO);
+	LE_SET_NULL(lease->row, LEASE_FREE_FOR);
+	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
+	le_row_update(lease->row);
+}
+
+/*
+ * The lease of an election that is dropped.  False: somebody else has it.
+ */
+bool
+le_lease_delete(const Store *store, const char *election)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store->lease, store->lease_pkey,
+								  le_key(election), LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
 }
 
 /*

@@ -219,11 +219,7 @@ stand(Standing *s, bool wait)
 												election->lease_duration);
 
 		if (result == STAND_OK)
-		{
 			s->stands = true;
-			if (s->made)
-				le_notify_worker();
-		}
 		else if (!wait)
 			return 0;
 		else if (result == STAND_IN_USE)

@@ -72,11 +72,13 @@ typedef struct Trouble
 	int64		retry_at;
 } Trouble;
 
-/* Whom the worker may elect in an election */
+/* Who stands in an election, as far as the worker cares */
 typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int			candidates;
 	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
 /* What one look at the tables has found */
@@ -89,6 +91,7 @@ typedef struct Pass
 	List	   *renew;			/* leases */
 	int64		renew_at;		/* when the next lease is to be renewed */
 	List	   *settle;			/* leases, as they were seen */
+	List	   *preempt;		/* leases whose leader is to yield, or no more */
 	List	   *candidates;
 } Pass;
 
@@ -191,8 +194,7 @@ in_transaction(Work work, void *arg, const char *activity)
 }
 
 /*
- * Find out in which elections somebody stands whom the worker may elect, and
- * whether all of them sit out.
+ * Find out in which elections somebody stands, and whether all sit out.
  */
 static HTAB *
 gather_standing(Pass *pass)
@@ -210,44 +212,72 @@ gather_standing(Pass *pass)
 	foreach(lc, pass->candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		Standing   *s;
 		bool		found;
+		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
 
-		if (c->session_id == 0)
+		if (!found)
 		{
-			/* It is elected in its own call, but its row is ours to remove. */
+			s->candidates = 0;
+			s->sits_out = s->session_sits_out = PG_INT64_MAX;
+		}
+		s->candidates++;
+		s->sits_out = Min(s->sits_out, c->sits_out);
+		if (c->session_id != 0)
+			s->session_sits_out = Min(s->session_sits_out, c->sits_out);
+		else					/* its row is to be removed one day */
 			pass->next = Min(pass->next,
 							 Max(c->seen + c->seen_for, le_clock() + TIDY_PAUSE));
-			continue;
-		}
-		s = hash_search(standing, c->election, HASH_ENTER, &found);
-		s->sits_out = found ? Min(s->sits_out, c->sits_out) : c->sits_out;
 	}
 	return standing;
 }
 
-/* Is there anybody whom the worker may elect? */
-static bool
-somebody_stands(HTAB *standing, const Lease *lease)
-{
-	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
-
-	return s != NULL && s->sits_out < lease->term;
-}
-
 /*
- * A vacant lease: when may it be granted to somebody whom we may elect?
+ * A vacant lease: when may the worker elect somebody, or keep the seat for
+ * somebody?
  */
 static int64
-vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
+vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
+			 HTAB *standing)
 {
 	Election   *election = le_election_read(store, lease->election);
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
 
 	if (election == NULL)
+		return PG_INT64_MAX;
+	if (lease->leader == NULL &&
+		(s == NULL ||
+		 (le_strategy(election->strategy)->reserves ? s->sits_out :
+		  s->session_sits_out) >= lease->term))
 		return PG_INT64_MAX;
 	return Max(Max(le_lease_free_mono(lease, inc),
 				   le_election_grace_mono(election, lease, inc)),
 			   le_election_reserved_mono(store, lease, inc));
+}
+
+/*
+ * A lease that is led: does the strategy want its leader to yield, to somebody
+ * else than now, or no more?  seats are read once for all of them.
+ */
+static bool
+is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
+			  List **seats)
+{
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+	Election   *election;
+	const Strategy *strategy;
+
+	if (lease->yield_ordered ||
+		((s == NULL || s->candidates < 2) && !lease->yielding))
+		return false;
+	election = le_election_read(store, lease->election);
+	if (election == NULL)
+		return false;
+	strategy = le_strategy(election->strategy);
+	if (strategy->preempts == NULL && !lease->yielding)
+		return false;
+	if (strategy->counts && *seats == NIL)
+		*seats = le_seats_read(store, election->strategy);
+	return le_is_to_preempt(lease, le_challenger(store, election, lease, *seats));
 }
 
 /*
@@ -265,6 +295,7 @@ look(void *arg)
 	char	   *incarnation;
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
+	List	   *seats = NIL;
 	ListCell   *lc;
 
 	pass->installed = le_store_find(&store);
@@ -298,6 +329,8 @@ look(void *arg)
 		{
 			case LEASE_LED:
 				pass->work = true;
+				if (inc != NULL && is_to_preempt(&store, lease, standing, &seats))
+					pass->preempt = lappend(pass->preempt, lease);
 				due = lease->deadline_mono;
 				if (lease->auto_renew && lease->session_id != 0 &&
 					!lease->yielding)
@@ -310,9 +343,9 @@ look(void *arg)
 				pass->next = Min(pass->next, due);
 				continue;
 			case LEASE_VACANT:
-				if (inc == NULL || !somebody_stands(standing, lease))
+				if (inc == NULL)
 					continue;
-				due = vacancy_ends(&store, lease, inc);
+				due = vacancy_ends(&store, lease, inc, standing);
 				break;
 			case LEASE_EXPIRED:
 			case LEASE_ORPHANED:
@@ -323,7 +356,7 @@ look(void *arg)
 				pass->work = true;
 				if (inc == NULL)
 					continue;
-				due = vacancy_ends(&store, lease, inc);
+				due = vacancy_ends(&store, lease, inc, standing);
 				break;
 		}
 		if (due <= now)
@@ -408,6 +441,29 @@ settle(void *arg)
 			le_busy(name);
 		item->changed = settled.changed;
 	}
+}
+
+/*
+ * Have a strategy ask for a yield, or take that back, in a transaction of its
+ * own: each sees the last.
+ */
+static void
+preempt(void *arg)
+{
+	Case	   *item = arg;
+	const char *name = item->seen->election;
+	Store		store;
+	Election   *election;
+
+	le_store_get(&store);
+	le_wait_begin();
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election != NULL &&
+		(!le_election_lock(name, true) ||
+		 !le_election_preempt(&store, election, &item->changed)))
+		le_busy(name);
 }
 
 /*
@@ -530,6 +586,28 @@ settle_all(Pass *pass)
 			pass->next = le_clock();
 	}
 	return changed;
+}
+
+static void
+preempt_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->preempt)
+	{
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
+
+		if (pass->renew_at <= le_clock() && lc != list_head(pass->preempt))
+		{
+			pass->next = le_clock();
+			break;
+		}
+		if (attempt(pass, psprintf("e%s", name), preempt, &item,
+					psprintf("asking for a yield in \"%s\"", name)) &&
+			item.changed)
+			pass->next = le_clock();
+	}
 }
 
 static void
@@ -693,6 +771,7 @@ do_round(Pass *pass)
 		return;
 	}
 	postponed_at = 0;
+	preempt_all(pass);
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
