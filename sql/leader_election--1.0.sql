@@ -53,6 +53,7 @@ CREATE TABLE leader_election.lease (
 	yielding		boolean NOT NULL DEFAULT false,
 	yield_ordered	boolean NOT NULL DEFAULT false,
 	successor		text COLLATE "C",
+	successor_role	name,
 	free_at			timestamptz,
 	free_mono		bigint,
 	free_for		bigint,

@@ -203,6 +203,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
+	Candidate  *successor = NULL;
 	char	   *incarnation;
 	Interval   *left = palloc0(sizeof(Interval));
 
@@ -226,26 +227,23 @@ le_request_yield(PG_FUNCTION_ARGS)
 			le_busy_end(&busy);
 			PG_RETURN_NULL();
 		}
-		if (to != NULL)
-		{
-			Candidate  *c = le_election_candidate(&store, election, to);
-
-			if (le_candidate_leads(c, lease))
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("candidate \"%s\" leads election \"%s\" already",
-								to, name)));
-		}
 		lease = le_lease_lock(&store, name);
 		if (lease != NULL &&
 			le_lease_state(lease, incarnation, le_clock()) == LEASE_LED)
 			break;
 		le_wait_or_busy(name);
 	}
+	if (to != NULL)
+		successor = le_election_candidate(&store, election, to);
+	if (successor != NULL && le_candidate_leads(successor, lease))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" leads election \"%s\" already",
+						to, name)));
 	if (!lease->yielding || !lease->yield_ordered ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_election_ask(&store, election, lease, true, to);
+		le_election_ask(&store, election, lease, true, successor);
 	left->time = Max(lease->deadline_mono - le_clock(), 0);
 	le_busy_end(&busy);
 

@@ -205,15 +205,18 @@ lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
 }
 
 /*
- * The same to pass it over, or to elect it.  False: somebody else has the row.
- * If it is gone, c->row is NULL.
+ * The same to pass it over, or to elect it, as it is now.  False: somebody else
+ * has the row.  If it is gone, c->row is NULL.
  */
 bool
 le_candidate_lock(const Store *store, Candidate *c)
 {
 	bool		busy;
+	Row		   *row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
 
-	c->row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
+	if (row != NULL)
+		*c = *make_candidate(row->values, row->nulls);
+	c->row = row;
 	return !busy;
 }
 
@@ -366,21 +369,25 @@ insert(const Store *store, const Candidate *who, const Profile *profile,
 
 /*
  * Is the name free for that candidate?  It is another's not only while that
- * one stands, but also while it leads: its row may have gone in a crash.
+ * one stands, but also while it leads, or may yet lead on after a failover: its
+ * row is gone then.
  */
 static bool
 name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 {
 	Lease	   *lease;
+	LeaseState	state;
 
 	if (present != NULL && le_candidate_alive(present))
 		return false;
 	lease = le_lease_read(store, who->election, NULL);
-	return lease == NULL || lease->leader == NULL ||
+	if (lease == NULL || lease->leader == NULL ||
 		strcmp(lease->leader, who->candidate) != 0 ||
-		le_candidate_leads(who, lease) ||
-		le_lease_state(lease, le_incarnation_name(store->lease),
-					   le_clock()) != LEASE_LED;
+		le_candidate_leads(who, lease))
+		return true;
+	state = le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
+	return state != LEASE_LED &&
+		(state != LEASE_FOREIGN || lease->session_id != 0);
 }
 
 /*

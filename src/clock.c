@@ -62,31 +62,48 @@ le_clock(void)
 }
 
 /*
- * What tells this boot of the machine from the others.  Where the system has
- * no such name, each start of the server counts as a boot: that is safe, only
- * slower after a restart.
+ * Read the beginning of a file; false if that cannot be done.
+ */
+static bool
+read_file(const char *path, char *buf, size_t size)
+{
+	int			fd = open(path, O_RDONLY);
+	ssize_t		length = -1;
+
+	if (fd >= 0)
+	{
+		length = read(fd, buf, size - 1);
+		close(fd);
+	}
+	if (length <= 0)
+		return false;
+	buf[length] = '\0';
+	return true;
+}
+
+/*
+ * What tells this boot of the machine, and this time namespace of it, from the
+ * others.  Where the system has no such name, each start of the server counts
+ * as a boot: that is safe, only slower after a restart.
  */
 static const char *
 boot_id(void)
 {
-	static char id[64] = "";
+	static char id[128] = "";
+	char		offsets[256];
+	char	   *boottime;
+	long long	seconds;
 
-	if (id[0] == '\0')
-	{
-		int			fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
-		ssize_t		length = -1;
-
-		if (fd >= 0)
-		{
-			length = read(fd, id, sizeof(id) - 1);
-			close(fd);
-		}
-		if (length > 0)
-			id[strcspn(id, "\n")] = '\0';
-		else
-			snprintf(id, sizeof(id), "start-" INT64_FORMAT,
-					 (int64) PgStartTime);
-	}
+	if (id[0] != '\0')
+		return id;
+	if (read_file("/proc/sys/kernel/random/boot_id", id, sizeof(id)))
+		id[strcspn(id, "\n")] = '\0';
+	else
+		snprintf(id, sizeof(id), "start-" INT64_FORMAT, (int64) PgStartTime);
+	if (read_file("/proc/self/timens_offsets", offsets, sizeof(offsets)) &&
+		(boottime = strstr(offsets, "boottime")) != NULL &&
+		sscanf(boottime, "boottime %lld", &seconds) == 1 && seconds != 0)
+		snprintf(id + strlen(id), sizeof(id) - strlen(id), "%+lld", seconds);
 	return id;
 }
 

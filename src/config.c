@@ -90,6 +90,21 @@ le_election_get(const Store *store, const char *name)
 	return election;
 }
 
+/*
+ * For how long to renew a lease: as long as it was granted for, if the settings
+ * cannot be read at once.
+ */
+int64
+le_lease_duration(const Store *store, const Lease *lease)
+{
+	Store		locked = *store;
+	Election   *election = NULL;
+
+	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
+		election = le_election_read(&locked, lease->election);
+	return election != NULL ? election->lease_duration : lease->duration;
+}
+
 void
 le_report_no_election(const char *name)
 {

@@ -31,15 +31,23 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 					   const Incarnation *inc)
 {
 	int64		longest = election->lease_duration;
+	int64		grace = 0;
 
 	if (!inc->known)
 		return PG_INT64_MAX;
-	if (inc->epoch == 0)
-		return 0;
-	if (lease->incarnation != NULL &&
-		strcmp(lease->incarnation, inc->name) != 0)
-		longest = Max(longest, lease->duration);
-	return inc->first_seen + longest;
+	if (inc->epoch > 0)
+	{
+		if (lease->incarnation != NULL &&
+			strcmp(lease->incarnation, inc->name) != 0)
+			longest = Max(longest, lease->duration);
+		grace = inc->first_seen + longest;
+	}
+
+	/* Of a deadline that makes no sense, the time of day has to do. */
+	if (le_lease_is_void(lease, inc->name))
+		grace = Max(grace, le_clock() + Min(lease->duration,
+											lease->expires_at - GetCurrentTimestamp()));
+	return grace;
 }
 
 /*
@@ -48,11 +56,12 @@ le_election_grace_mono(const Election *election, const Lease *lease,
  */
 void
 le_election_ask(const Store *store, const Election *election, Lease *lease,
-				bool ordered, const char *successor)
+				bool ordered, const Candidate *successor)
 {
 	Change		change = {.election = election->name,
 		.channel = election->channel, .event = "yield_requested",
-	.term = lease->term, .leader = lease->leader, .successor = successor};
+		.term = lease->term, .leader = lease->leader,
+	.successor = successor != NULL ? successor->candidate : NULL};
 
 	le_lease_yield(lease, true, ordered, successor);
 	le_notify(store, &change, GetCurrentTimestamp());
@@ -85,7 +94,7 @@ le_election_preempt(const Store *store, const Election *election,
 		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		return true;
 	if (challenger != NULL)
-		le_election_ask(store, election, lease, false, challenger->candidate);
+		le_election_ask(store, election, lease, false, challenger);
 	else
 	{
 		le_lease_yield(lease, false, false, NULL);
@@ -130,7 +139,8 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 		 !lease->yield_ordered))
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && le_candidate_alive(c) ? c : NULL;
+	return c != NULL && strcmp(c->role, lease->successor_role) == 0 &&
+		le_candidate_alive(c) ? c : NULL;
 }
 
 /*
@@ -260,8 +270,12 @@ goes_on(const Election *election, const Lease *lease, LeaseState state,
 {
 	if (state == LEASE_LED)
 		return give_up == NULL || !is_holder(give_up, lease);
-	return state == LEASE_FOREIGN &&
-		le_election_grace_mono(election, lease, inc) > le_clock();
+	if (state != LEASE_FOREIGN ||
+		le_election_grace_mono(election, lease, inc) <= le_clock())
+		return false;
+	if (give_up != NULL && is_holder(give_up, lease))
+		le_busy(election->name);	/* it may lead on, but has not said so */
+	return true;
 }
 
 /* What is to be done about an election */
@@ -298,10 +312,18 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 		find_successor(store, d->lease, d->state, d->inc, d->now);
 	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
 									  d->successor);
+	if (transferred && le_candidate_leads(d->successor, d->lease))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
+						d->successor->candidate, election->name)));
 	if (Max(d->free_mono, grace) > d->now)
 		return;
-	d->winner = d->successor != NULL ? d->successor :
-		le_next_leader(store, election, d->lease, caller, d->passed_over);
+	if (d->successor == NULL)
+		d->winner = le_next_leader(store, election, d->lease, caller,
+								   d->passed_over);
+	else if (le_has_quorum(store, election))
+		d->winner = d->successor;
 	if (d->winner != NULL && d->winner->session_id == 0 &&
 		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
 	{
@@ -359,6 +381,7 @@ is_kept_for(const Decision *d)
 {
 	return d->lease->successor != NULL &&
 		strcmp(d->lease->successor, d->successor->candidate) == 0 &&
+		strcmp(d->lease->successor_role, d->successor->role) == 0 &&
 		d->now < le_lease_reserved_mono(d->lease, d->inc->name);
 }
 
@@ -368,8 +391,8 @@ is_kept_for(const Decision *d)
 static void
 keep_seat(const Election *election, Decision *d)
 {
-	le_lease_reserve(d->lease, d->successor->candidate, election->lease_duration,
-					 d->now, d->inc->name);
+	le_lease_reserve(d->lease, d->successor, election->lease_duration, d->now,
+					 d->inc->name);
 	le_notify_worker();
 }
 
@@ -396,8 +419,7 @@ write_change(const Store *store, const Election *election, Decision *d,
 	else
 	{
 		change.event = "vacated";
-		le_lease_vacate(d->lease, d->free_mono,
-						d->successor != NULL ? d->successor->candidate : NULL,
+		le_lease_vacate(d->lease, d->free_mono, d->successor,
 						Max(d->free_mono, d->now) + d->lease->duration,
 						d->now, at, d->inc->name);
 	}

@@ -221,6 +221,7 @@ typedef struct Lease
 	bool		yielding;
 	bool		yield_ordered;	/* by an operator, not by the strategy */
 	char	   *successor;		/* whom it is yielded to or reserved for */
+	char	   *successor_role;
 	TimestampTz free_at;
 	int64		free_mono;		/* 0: free */
 	int64		free_for;
@@ -238,6 +239,7 @@ extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
+extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern void le_lease_create(const Store *store, const char *election);
@@ -246,14 +248,15 @@ extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
 extern void le_lease_vacate(Lease *lease, int64 free_mono,
-							const char *successor, int64 reserved_mono,
+							const struct Candidate *successor,
+							int64 reserved_mono,
 							int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
-						   const char *successor);
-extern void le_lease_reserve(Lease *lease, const char *successor,
+						   const struct Candidate *successor);
+extern void le_lease_reserve(Lease *lease, const struct Candidate *successor,
 							 int64 duration, int64 now,
 							 const char *incarnation);
 extern bool le_lease_delete(const Store *store, const char *election);
@@ -415,6 +418,7 @@ extern List *le_elections_read(const Store *store);
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
+extern int64 le_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_insert(const Store *store, const char *name,
 							   const char *owner, const Configuration *config);
 extern bool le_election_alter(const Store *store, const char *name,
@@ -426,6 +430,7 @@ LE_NORETURN extern void le_report_no_election(const char *name);
 extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
 extern List *le_election_order(const Store *store, const Election *election,
 							   const Lease *lease);
+extern bool le_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_next_leader(const Store *store, const Election *election,
 								 const Lease *lease, const Candidate *caller,
 								 const Candidate *passed_over);
@@ -473,7 +478,8 @@ extern Lease *le_election_continue(const Store *store,
 								   const Election *election, int64 term,
 								   const Proof *proof, bool *over);
 extern void le_election_ask(const Store *store, const Election *election,
-							Lease *lease, bool ordered, const char *successor);
+							Lease *lease, bool ordered,
+							const Candidate *successor);
 extern bool le_election_preempt(const Store *store, const Election *election,
 								bool *changed);
 extern bool le_election_end(const Store *store, const Election *election,

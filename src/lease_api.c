@@ -101,8 +101,35 @@ stand(const Store *store, const Candidate *who, const Profile *profile,
 static bool
 is_granted_here(const Lease *lease, const Candidate *who)
 {
-	return lease->own_write && le_candidate_leads(who, lease) &&
+	return lease->own_write && !lease->yielding &&
+		le_candidate_leads(who, lease) &&
 		lease->deadline_mono - lease->duration == lease->acquired_mono;
+}
+
+/*
+ * Nobody leads: stand, and elect somebody.  The election lock comes first, so
+ * that whoever settles the election finds no row of it locked for long.
+ */
+static Lease *
+elect(const Store *store, const Election *election, const Candidate *who,
+	  const Profile *profile)
+{
+	for (;;)
+	{
+		Lease	   *lease = le_lease_read(store, who->election, NULL);
+		Settled		settled;
+		Proof		proof;
+
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(who->election);
+		while (!le_election_lock(who->election, true))
+			le_wait_or_busy(who->election);
+		stand(store, who, profile, election->lease_duration);
+		settled = le_election_settle(store, election, who, NULL, &proof);
+		if (!settled.busy && !settled.unproven)
+			return le_lease_read(store, who->election, NULL);
+		le_wait_or_busy(who->election);
+	}
 }
 
 /*
@@ -132,26 +159,13 @@ le_acquire(PG_FUNCTION_ARGS)
 	if (election == NULL)
 		le_busy(who.election);
 	le_check_candidate_role(election, who.role);
-	stand(&store, &who, &profile, election->lease_duration);
 
-	/* Whoever finds a leader writes nothing and locks nothing. */
-	while ((lease = le_lease_read(&store, who.election, NULL)) != NULL &&
-		   state_of(&store, lease) != LEASE_LED)
-	{
-		Settled		settled = {.busy = true};
-		Proof		proof;
-
-		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
-			le_unconfirmed(who.election);
-		if (le_election_lock(who.election, true))
-			settled = le_election_settle(&store, election, &who, NULL, &proof);
-		if (!settled.busy && !settled.unproven)
-		{
-			lease = le_lease_read(&store, who.election, NULL);
-			break;
-		}
-		le_wait_or_busy(who.election);
-	}
+	/* Whoever finds a leader writes no more than a sign of life. */
+	lease = le_lease_read(&store, who.election, NULL);
+	if (lease == NULL || state_of(&store, lease) == LEASE_LED)
+		stand(&store, &who, &profile, election->lease_duration);
+	else
+		lease = elect(&store, election, &who, &profile);
 	if (lease != NULL && is_granted_here(lease, &who))
 		le_return_grant(fcinfo, lease);
 	le_busy_end(&busy);
@@ -177,21 +191,61 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 }
 
 /*
+ * Renew the lease of a term.  NULL: somebody has its row, or it is over by now.
+ */
+static Lease *
+renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
+			const Proof *proof)
+{
+	Lease	   *lease = le_lease_lock(store, name);
+	int64		duration;
+
+	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
+		state_of(store, lease) != LEASE_LED)
+		return NULL;
+	duration = le_lease_duration(store, lease);
+	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
+				   progress);
+	refresh_candidate(store, lease, progress, duration);
+	return lease;
+}
+
+/*
+ * Renew a lease that another incarnation of the server has granted.
+ */
+static Lease *
+continue_lease(Store *store, const char *name, int64 term,
+			   const int64 *progress, const Proof *proof, bool *over)
+{
+	Election   *election;
+	Lease	   *lease;
+
+	(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get(store, name);
+	if (!le_election_lock(name, true))
+		return NULL;
+	lease = le_election_continue(store, election, term, proof, over);
+	if (lease != NULL)
+		refresh_candidate(store, lease, progress, election->lease_duration);
+	return lease;
+}
+
+/*
  * Renew the lease of a term, or what it has become in a failover.  NULL: the
  * term is over.
  */
 static Lease *
-renew(Store *store, const Election *election, int64 term,
-	  const int64 *progress)
+renew(Store *store, const char *name, int64 term, const int64 *progress)
 {
 	for (;;)
 	{
-		Lease	   *lease = le_lease_read(store, election->name, NULL);
+		Lease	   *lease = le_lease_read(store, name, NULL);
 		LeaseState	state;
 		Proof		proof;
+		bool		over = false;
 
 		if (lease == NULL)
-			return NULL;
+			le_report_no_election(name);
 		check_holder(lease, term, "renew(election)");
 		state = state_of(store, lease);
 		if (!le_lease_is_term(lease, term) ||
@@ -200,38 +254,14 @@ renew(Store *store, const Election *election, int64 term,
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
 
-		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
-			le_unconfirmed(election->name);
-		if (state == LEASE_LED)
-		{
-			lease = le_lease_lock(store, election->name);
-			if (lease != NULL && le_lease_is_term(lease, term) &&
-				!lease->yielding && state_of(store, lease) == LEASE_LED)
-			{
-				le_lease_renew(lease, term, election->lease_duration, proof.t0,
-							   GetCurrentTimestamp(), progress);
-				refresh_candidate(store, lease, progress,
-								  election->lease_duration);
-				return lease;
-			}
-		}
-		else if (le_store_lock(store, LE_TABLES, RowExclusiveLock, true) &&
-				 le_election_lock(election->name, true))
-		{
-			bool		over;
-
-			lease = le_election_continue(store, election, term, &proof, &over);
-			if (over)
-				return NULL;
-			if (lease != NULL)
-			{
-				refresh_candidate(store, lease, progress,
-								  election->lease_duration);
-				return lease;
-			}
-		}
-		if (lease == NULL)
-			le_wait_or_busy(election->name);
+		if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
+			le_unconfirmed(name);
+		lease = state == LEASE_LED ?
+			renew_lease(store, name, term, progress, &proof) :
+			continue_lease(store, name, term, progress, &proof, &over);
+		if (lease != NULL || over)
+			return lease;
+		le_wait_or_busy(name);
 	}
 }
 
@@ -253,10 +283,8 @@ le_renew_term(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
-						 RowExclusiveLock, true);
-	lease = renew(&store, le_election_get(&store, name), term,
-				  PG_ARGISNULL(2) ? NULL : &progress);
+	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
+	lease = renew(&store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease);
 	le_busy_end(&busy);

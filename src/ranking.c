@@ -26,7 +26,7 @@ typedef struct Seat
 {
 	const char *election;
 	const char *candidate;
-	const char *role;			/* NULL: whatever it is */
+	const char *role;
 } Seat;
 
 /*
@@ -62,7 +62,10 @@ le_seats_read(const Store *store, const char *strategy)
 		else if (lease->successor != NULL &&
 				 (state != LEASE_VACANT ||
 				  le_lease_reserved_mono(lease, incarnation) > now))
+		{
 			seat->candidate = lease->successor;
+			seat->role = lease->successor_role;
+		}
 		else
 			continue;
 		seats = lappend(seats, seat);
@@ -85,7 +88,7 @@ count_seats(const Candidate *c, List *seats)
 
 		n += strcmp(seat->candidate, c->candidate) == 0 &&
 			strcmp(seat->election, c->election) != 0 &&
-			(seat->role == NULL || strcmp(seat->role, c->role) == 0);
+			strcmp(seat->role, c->role) == 0;
 	}
 	return n;
 }
@@ -185,6 +188,23 @@ bool
 le_is_to_preempt(const Lease *lease, const Candidate *challenger)
 {
 	return lease->yielding ? challenger == NULL : challenger != NULL;
+}
+
+/*
+ * Are enough candidates alive to elect anybody?
+ */
+bool
+le_has_quorum(const Store *store, const Election *election)
+{
+	int			missing = election->quorum;
+	ListCell   *lc;
+
+	foreach(lc, le_candidates_read(store, election->name))
+	{
+		if (missing > 0 && le_candidate_alive(lfirst(lc)))
+			missing--;
+	}
+	return missing <= 0;
 }
 
 /*

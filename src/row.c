@@ -82,6 +82,14 @@ le_key_int64(const char *first, int64 second)
 	return key;
 }
 
+static void
+check_columns(Relation rel)
+{
+	if (RelationGetNumberOfAttributes(rel) > LE_MAX_COLUMNS)
+		elog(ERROR, "table \"%s\" has too many columns",
+			 RelationGetRelationName(rel));
+}
+
 /*
  * Call reader for each row with that key (NULL: each row of the table) that
  * the snapshot (NULL: the latest one) sees.  Reads by hand work on a standby,
@@ -107,9 +115,7 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 		snapshot = GetActiveSnapshot();
 	}
 	desc = RelationGetDescr(rel);
-	if (desc->natts > LE_MAX_COLUMNS)
-		elog(ERROR, "table \"%s\" has too many columns",
-			 RelationGetRelationName(rel));
+	check_columns(rel);
 	scan = systable_beginscan(rel, index, key != NULL, snapshot,
 							  key != NULL ? key->columns : 0,
 							  key != NULL ? key->column : NULL);
@@ -210,11 +216,13 @@ write_row(Row *row, WriteKind kind)
 
 	PushActiveSnapshot(GetLatestSnapshot());
 	estate->es_snapshot = GetActiveSnapshot();
+	estate->es_output_cid = GetCurrentCommandId(true);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
 	ExecOpenIndices(target, false);
 	LeEvalPlanQualInit(&epq, estate);
 	AfterTriggerBeginQuery();
 
+	check_columns(rel);
 	ExecClearTuple(slot);
 	memcpy(slot->tts_values, row->values,
 		   slot->tts_tupleDescriptor->natts * sizeof(Datum));
@@ -234,11 +242,17 @@ write_row(Row *row, WriteKind kind)
 			ExecSimpleRelationDelete(target, estate, &epq, former);
 			break;
 	}
+	if (kind != WRITE_DELETE && !ItemPointerIsValid(&slot->tts_tid))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("a trigger on table \"%s\" has suppressed a write",
+						RelationGetRelationName(rel))));
 	row->tid = slot->tts_tid;
 
 	AfterTriggerEndQuery(estate);
 	EvalPlanQualEnd(&epq);
 	ExecCloseIndices(target);
+	ExecResetTupleTable(estate->es_tupleTable, false);
 	ExecDropSingleTupleTableSlot(former);
 	ExecDropSingleTupleTableSlot(slot);
 	PopActiveSnapshot();

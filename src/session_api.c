@@ -396,7 +396,6 @@ le_renew(PG_FUNCTION_ARGS)
 	Store		store;
 	BusyContext busy;
 	Candidacy  *c;
-	Election   *election;
 	Lease	   *lease;
 
 	le_check_function("leader_election.renew()");
@@ -408,19 +407,19 @@ le_renew(PG_FUNCTION_ARGS)
 		check_owner(c);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
-						 RowExclusiveLock, true);
-	election = le_election_get(&store, name);
+	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
 	for (;;)
 	{
-		lease = c != NULL ? le_lease_read(&store, name, NULL) : NULL;
-		if (!leads(&store, lease, c))
+		lease = le_lease_read(&store, name, NULL);
+		if (lease == NULL)
+			le_report_no_election(name);
+		if (c == NULL || !leads(&store, lease, c))
 			break;				/* it is over, and not just busy */
 		if (!lease->own_write && !lease->yielding)
 		{
 			Proof		proof;
 
-			if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
 				le_unconfirmed(name);
 			lease = le_lease_lock(&store, name);
 			if (lease == NULL)
@@ -431,7 +430,7 @@ le_renew(PG_FUNCTION_ARGS)
 			if (!leads(&store, lease, c))
 				break;
 			if (!lease->yielding)
-				le_lease_renew(lease, lease->term, election->lease_duration,
+				le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
 							   proof.t0, GetCurrentTimestamp(), NULL);
 		}
 		le_return_grant(fcinfo, lease);

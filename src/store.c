@@ -139,12 +139,24 @@ le_report_dropped(void)
 					   LE_EXTENSION)));
 }
 
+static bool
+lock_relation(Oid oid, LOCKMODE mode, bool wait)
+{
+	if (ConditionalLockRelationOid(oid, mode))
+		return true;
+	if (!wait)
+		return false;
+	le_wait_as_lock_timeout();
+	LockRelationOid(oid, mode);
+	return true;
+}
+
 /*
- * Lock these tables until the transaction ends, always in the same order.
- * Without wait, false if one of them is locked against us (others may be
- * locked by then).  With wait, the server's own waits, here and later in the
- * call, end when the call must have stopped waiting.  The store is brought up
- * to date.
+ * Lock these tables, and their indexes for reading, until the transaction ends,
+ * always in the same order.  Without wait, false if one of them is locked
+ * against us (others may be locked by then).  With wait, the server's own
+ * waits, here and later in the call, end when the call must have stopped
+ * waiting.  The store is brought up to date.
  */
 bool
 le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
@@ -153,12 +165,13 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 	{
 		int			table;
 		Oid			oid;
+		Oid			pkey;
 	}			order[] = {
-		{LE_TABLE_ELECTION, store->election},
-		{LE_TABLE_LEASE, store->lease},
-		{LE_TABLE_CANDIDATE, store->candidate},
-		{LE_TABLE_HISTORY, store->history},
-		{LE_TABLE_EPOCH, store->epoch},
+		{LE_TABLE_ELECTION, store->election, store->election_pkey},
+		{LE_TABLE_LEASE, store->lease, store->lease_pkey},
+		{LE_TABLE_CANDIDATE, store->candidate, store->candidate_pkey},
+		{LE_TABLE_HISTORY, store->history, store->history_pkey},
+		{LE_TABLE_EPOCH, store->epoch, store->epoch_pkey},
 	};
 	Store		now;
 
@@ -168,18 +181,12 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 	{
 		if ((tables & order[i].table) == 0)
 			continue;
-		if (ConditionalLockRelationOid(order[i].oid, mode))
-			continue;
-		if (!wait)
+		if (!lock_relation(order[i].oid, mode, wait) ||
+			!lock_relation(order[i].pkey, AccessShareLock, wait))
 			return false;
-		le_wait_as_lock_timeout();
-		LockRelationOid(order[i].oid, mode);
 	}
 
-	/*
-	 * They may have been dropped while we waited, or have got other indexes.
-	 * From here on neither can happen to those that are locked.
-	 */
+	/* They may have been dropped, or have got other indexes, while we waited. */
 	le_store_get(&now);
 	if (now.lease != store->lease)
 		le_report_dropped();

@@ -378,7 +378,6 @@ renew(void *arg)
 	Proof		proof;
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
-	bool		configured;
 	ListCell   *lc;
 
 	foreach(lc, batch->leases)
@@ -388,13 +387,11 @@ renew(void *arg)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return;
-	configured = le_store_lock(&store, LE_TABLE_ELECTION, AccessShareLock, false);
 	batch->complete = true;
 	foreach(lc, batch->leases)
 	{
 		Lease	   *seen = lfirst(lc);
 		Lease	   *lease = le_lease_lock(&store, seen->election);
-		Election   *election = NULL;
 
 		if (lease == NULL)
 		{
@@ -405,10 +402,7 @@ renew(void *arg)
 		if (lease->leader == NULL || lease->term != seen->term ||
 			lease->yielding || lease->deadline_mono <= le_clock())
 			continue;
-		if (configured)
-			election = le_election_read(&store, lease->election);
-		le_lease_renew(lease, lease->term, election != NULL ?
-					   election->lease_duration : lease->duration,
+		le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
 					   proof.t0, at, NULL);
 	}
 }
