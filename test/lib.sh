@@ -5,7 +5,7 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: iproute2, ipc-run or pgtap
+#	                     TOOL: iproute2, ipc-run, pgbouncer or pgtap
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server; PGHOST, PGUSER... point at it
 #
@@ -99,24 +99,45 @@ stop_servers() {
 
 # --- packages
 
-# Runs as root, with the packages as arguments. The system gets no cluster from
-# us: createcluster.conf says so while packages are being installed.
+# Runs as root, with the packages as arguments. The system gets no cluster and
+# no running pooler from us: createcluster.conf and policy-rc.d say so while
+# packages are being installed. Nor is the pooler started with the system later.
 # shellcheck disable=SC2016
 INSTALL_SCRIPT='
 	set -eu
 	export DEBIAN_FRONTEND=noninteractive
 	install() { apt-get install -qq -y --no-install-recommends "$@"; }
 	conf=/etc/postgresql-common/createcluster.conf
+	policy=/usr/sbin/policy-rc.d
+	pooler=
+	restore() {
+		test ! -e $conf.saved || mv $conf.saved $conf
+		test -z "$pooler" || rm -f $policy
+		test ! -e $policy.saved || mv $policy.saved $policy
+	}
+	trap restore EXIT
+	trap "exit 1" HUP INT TERM
 	case " $*" in
 		*" postgresql-"*)
 			test -e $conf || install postgresql-common
 			cp -p $conf $conf.saved
-			trap "mv $conf.saved $conf" EXIT
-			trap "exit 1" HUP INT TERM
 			echo "create_main_cluster = false" >>$conf
 			;;
 	esac
+	case " $* " in
+		*" pgbouncer "*)
+			test ! -e $policy || mv $policy $policy.saved
+			pooler=yes
+			cat >$policy <<-END
+				#!/bin/sh
+				case "\$*" in *pgbouncer*) exit 101 ;; esac
+				test ! -x $policy.saved || exec $policy.saved "\$@"
+			END
+			chmod +x $policy
+			;;
+	esac
 	install "$@"
+	test -z "$pooler" || update-rc.d pgbouncer disable
 '
 
 as_root() {
@@ -198,6 +219,10 @@ missing_packages() {
 				;;
 			ipc-run)
 				perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
+				;;
+			pgbouncer)
+				command -v pgbouncer >/dev/null ||
+					[ -x /usr/sbin/pgbouncer ] || echo pgbouncer
 				;;
 			pgtap)
 				command -v pg_prove >/dev/null ||

@@ -332,6 +332,14 @@ sub _pump
 		local $SIG{PIPE} = 'IGNORE';
 		$wait ? $self->{run}->pump : $self->{run}->pump_nb;
 	};
+
+	# A psql that has ended reads nothing. As long as there is a pipe to it with
+	# something to write, IPC::Run tries that for ever and does not see the end.
+	if ($@ =~ /Broken pipe/)
+	{
+		$self->{run}->_clobber($_)
+		  foreach grep { $_->{TYPE} eq '<' } @{ $self->{run}{PIPES} };
+	}
 	unless ($self->{run}->pumpable)
 	{
 		$self->{alive} = 0;
