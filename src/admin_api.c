@@ -178,7 +178,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	check_election_owner(election);
 	while (!le_name_lock(name, NULL))
 		le_wait_or_busy(name);
-	while (!le_election_lock(name, true))
+	while (!le_election_queue(name))
 		le_wait_or_busy(name);
 
 	/* Somebody else may have dropped it before we had the locks. */

@@ -108,15 +108,26 @@ boot_id(void)
 }
 
 /*
- * The name of the present incarnation.  Not to be called in recovery: which
- * timeline comes next is not known then.
+ * The name of the present incarnation, made once and not to be changed.  Not to
+ * be called in recovery: which timeline comes next is not known then.
  */
 char *
 le_incarnation_name(Oid lease_oid)
 {
-	return psprintf(UINT64_FORMAT "/%u/%s/%u/%u", GetSystemIdentifier(),
-					GetWALInsertionTimeLine(), boot_id(), MyDatabaseId,
-					lease_oid);
+	static char name[256];
+	static TimeLineID timeline = 0;
+	static Oid	lease = InvalidOid;
+	TimeLineID	present = GetWALInsertionTimeLine();
+
+	if (timeline != present || lease != lease_oid)
+	{
+		timeline = present;
+		lease = lease_oid;
+		snprintf(name, sizeof(name), UINT64_FORMAT "/%u/%s/%u/%u",
+				 GetSystemIdentifier(), timeline, boot_id(), MyDatabaseId,
+				 lease_oid);
+	}
+	return name;
 }
 
 /* Column numbers of epoch */

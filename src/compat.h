@@ -10,6 +10,7 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "access/tableam.h"
 #include "access/xlog.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
@@ -94,6 +95,41 @@ LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1, NIL);
 #else
 	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
+#endif
+}
+
+/*
+ * Update a row that is locked.  True: indexes have to be told of its new
+ * version, maybe only those that summarize.
+ */
+static inline bool
+LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
+			  Snapshot snapshot, bool *only_summarizing)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes update;
+
+	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
+	*only_summarizing = update == TU_Summarizing;
+	return update != TU_None;
+#else
+	bool		update;
+
+	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
+	*only_summarizing = false;
+	return update;
+#endif
+}
+
+static inline void
+LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
+					EState *estate, bool only_summarizing)
+{
+#if PG_VERSION_NUM >= 160000
+	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL,
+						  only_summarizing);
+#else
+	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL);
 #endif
 }
 

@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "api.h"
 #include "funcapi.h"
 #include "leader_election.h"
@@ -122,7 +123,7 @@ elect(const Store *store, const Election *election, const Candidate *who,
 
 		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
 			le_unconfirmed(who->election);
-		while (!le_election_lock(who->election, true))
+		while (!le_election_queue(who->election))
 			le_wait_or_busy(who->election);
 		stand(store, who, profile, election->lease_duration);
 		settled = le_election_settle(store, election, who, NULL, &proof);
@@ -222,7 +223,7 @@ continue_lease(Store *store, const char *name, int64 term,
 
 	(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
 	election = le_election_get(store, name);
-	if (!le_election_lock(name, true))
+	if (!le_election_queue(name))
 		return NULL;
 	lease = le_election_continue(store, election, term, proof, over);
 	if (lease != NULL)
@@ -318,7 +319,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	{
 		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
 			le_unconfirmed(name);
-		while (!le_election_lock(name, true) ||
+		while (!le_election_queue(name) ||
 			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
 		le_notify_worker();
@@ -356,6 +357,28 @@ le_transfer_term(PG_FUNCTION_ARGS)
 }
 
 /*
+ * May the caller withdraw this candidate?  It must be detached, and of the
+ * caller's role.
+ */
+static void
+check_candidate(const Candidate *c)
+{
+	if (c->session_id != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" of election \"%s\" is a session",
+						c->candidate, c->election),
+				 errhint("Call leave(election) in that session.")));
+	if (strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
+						c->candidate, c->election),
+				 errdetail("It was made by role \"%s\".", c->role),
+				 errhint("Only that role may touch it: use SET ROLE.")));
+}
+
+/*
  * Withdraw a detached candidate, which is not to lead: its lease is given back
  * only by whoever knows its term.
  */
@@ -379,36 +402,36 @@ le_leave_name(PG_FUNCTION_ARGS)
 						 LE_TABLE_CANDIDATE, RowExclusiveLock, true);
 	(void) le_election_get(&store, name);
 	c = le_candidate_find(&store, name, candidate);
-	lease = le_lease_read(&store, name, NULL);
 	if (c != NULL && !le_candidate_alive(c))
 		c = NULL;
-	if (c != NULL && c->session_id != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" of election \"%s\" is a session",
-						candidate, name),
-				 errhint("Call leave(election) in that session.")));
-	if (c != NULL &&
-		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
-						candidate, name),
-				 errdetail("It was made by role \"%s\".", c->role),
-				 errhint("Only that role may touch it: use SET ROLE.")));
-	if (c != NULL && lease != NULL && le_candidate_leads(c, lease) &&
-		state_of(&store, lease) == LEASE_LED)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" leads election \"%s\"",
-						candidate, name),
-				 errhint("Give the lease back with release(election, term) first.")));
-	while (c != NULL && !le_candidate_withdraw(&store, c))
-		le_wait_or_busy(name);
 	if (c != NULL)
+	{
+		check_candidate(c);
+
+		/* Once its row is ours, it is not elected any more. */
+		while (!le_candidate_lock(&store, c))
+			le_wait_or_busy(name);
+		lease = le_lease_read(&store, name, NULL);
+		if (lease != NULL && le_candidate_leads(c, lease) &&
+			state_of(&store, lease) == LEASE_LED)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("candidate \"%s\" leads election \"%s\"",
+							candidate, name),
+					 errhint("Give the lease back with release(election, term) first.")));
+		while (!le_candidate_withdraw(&store, c))
+			le_wait_or_busy(name);
 		le_notify_worker();
+	}
 	le_busy_end(&busy);
 	PG_RETURN_BOOL(c != NULL);
+}
+
+static bool
+is_led_in(const Store *store, const Lease *lease, int64 term)
+{
+	return lease != NULL && lease->term == term &&
+		state_of(store, lease) == LEASE_LED;
 }
 
 /*
@@ -421,13 +444,19 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	char	   *name;
 	Store		store;
 	Lease	   *lease;
+	bool		leads;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
 		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX ||
 		!le_store_find(&store))
 		PG_RETURN_BOOL(false);
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
-				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   state_of(&store, lease) == LEASE_LED);
+	leads = le_lease_read_committed(store.lease, name, &lease) &&
+		is_led_in(&store, lease, PG_GETARG_INT64(1));
+
+	/* What this statement has given up does not count any more, either. */
+	if (leads && TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		leads = is_led_in(&store, le_lease_read(&store, name, NULL),
+						  PG_GETARG_INT64(1));
+	PG_RETURN_BOOL(leads);
 }

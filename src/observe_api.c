@@ -368,6 +368,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		le_wait_between(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
+	le_changes++;				/* the news may travel slower than we */
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */

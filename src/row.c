@@ -199,6 +199,17 @@ le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
 	return row;
 }
 
+static void
+store_values(TupleTableSlot *slot, const Row *row)
+{
+	int			columns = slot->tts_tupleDescriptor->natts;
+
+	ExecClearTuple(slot);
+	memcpy(slot->tts_values, row->values, columns * sizeof(Datum));
+	memcpy(slot->tts_isnull, row->nulls, columns * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+}
+
 /*
  * Write a row, and see it from now on.
  */
@@ -214,6 +225,7 @@ write_row(Row *row, WriteKind kind)
 	TupleTableSlot *former = table_slot_create(rel, NULL);
 	EPQState	epq;
 
+	check_columns(rel);
 	PushActiveSnapshot(GetLatestSnapshot());
 	estate->es_snapshot = GetActiveSnapshot();
 	estate->es_output_cid = GetCurrentCommandId(true);
@@ -222,13 +234,7 @@ write_row(Row *row, WriteKind kind)
 	LeEvalPlanQualInit(&epq, estate);
 	AfterTriggerBeginQuery();
 
-	check_columns(rel);
-	ExecClearTuple(slot);
-	memcpy(slot->tts_values, row->values,
-		   slot->tts_tupleDescriptor->natts * sizeof(Datum));
-	memcpy(slot->tts_isnull, row->nulls,
-		   slot->tts_tupleDescriptor->natts * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
+	store_values(slot, row);
 	former->tts_tid = row->tid;
 	switch (kind)
 	{
@@ -269,11 +275,53 @@ le_row_insert(Row *row)
 	write_row(row, WRITE_INSERT);
 }
 
+/*
+ * The same for an update of a table that has no triggers and no constraints
+ * but NOT NULL, which we keep.  Nearly always the new version finds room in the
+ * page and changes no key: then there is nothing to do but the write, and no
+ * need of an executor.
+ */
+static void
+update_plainly(Row *row, Relation rel)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsVirtual);
+	bool		only_summarizing;
+
+	store_values(slot, row);
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (LeTableUpdate(rel, &row->tid, slot, GetActiveSnapshot(),
+					  &only_summarizing))
+	{
+		EState	   *estate = CreateExecutorState();
+		ResultRelInfo *target = makeNode(ResultRelInfo);
+
+		InitResultRelInfo(target, rel, 0, NULL, 0);
+		ExecOpenIndices(target, false);
+		LeInsertIndexTuples(target, slot, estate, only_summarizing);
+		ExecCloseIndices(target);
+		FreeExecutorState(estate);
+	}
+	row->tid = slot->tts_tid;
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	CommandCounterIncrement();
+}
+
 /* Of a row that is locked; it may be updated again. */
 void
 le_row_update(Row *row)
 {
-	write_row(row, WRITE_UPDATE);
+	Relation	rel = table_open(row->table, RowExclusiveLock);
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+
+	if (rel->trigdesc == NULL &&
+		(constraints == NULL ||
+		 (constraints->num_check == 0 && !constraints->has_generated_stored)))
+		update_plainly(row, rel);
+	else
+		write_row(row, WRITE_UPDATE);
+	table_close(rel, NoLock);
 }
 
 /* Of a row that is locked to be deleted. */

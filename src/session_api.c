@@ -329,6 +329,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		 * What counts is what has been committed, and that the lease is not
 		 * over by now.
 		 */
+		le_changes++;			/* the news may travel slower than we */
 		if (next == 0 && (term = le_session_term(s.candidacy)) != 0)
 			break;
 		if (le_clock() >= give_up_at)
@@ -478,7 +479,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 					  leads(&store, lease, c) ? le_wait_left() : 0, &proof) &&
 			leads(&store, lease, c))
 			le_unconfirmed(name);
-		while (!le_election_lock(name, true))
+		while (!le_election_queue(name))
 			le_wait_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))
 			le_wait_or_busy(name);

@@ -175,8 +175,6 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 	};
 	Store		now;
 
-	if (wait)
-		le_wait_as_lock_timeout();
 	for (int i = 0; i < lengthof(order); i++)
 	{
 		if ((tables & order[i].table) == 0)
@@ -246,6 +244,19 @@ le_wait_as_lock_timeout(void)
 	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
 	(void) set_config_option("lock_timeout", value, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * Take an election lock, queueing for it as long as this call may wait.  The
+ * setting is made only where there is something to wait for.
+ */
+bool
+le_election_queue(const char *election)
+{
+	if (le_election_lock(election, false))
+		return true;
+	le_wait_as_lock_timeout();
+	return le_election_lock(election, true);
 }
 
 /*

@@ -428,7 +428,7 @@ settle(void *arg)
 		Settled		settled = {.busy = true};
 
 		item->waited = !le_election_lock(name, false);
-		if (!item->waited || le_election_lock(name, true))
+		if (!item->waited || le_election_queue(name))
 			settled = le_election_settle(&store, election, NULL, NULL,
 										 &item->proof);
 		if (settled.busy || settled.unproven)
@@ -455,7 +455,7 @@ preempt(void *arg)
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election != NULL &&
-		(!le_election_lock(name, true) ||
+		(!le_election_queue(name) ||
 		 !le_election_preempt(&store, election, &item->changed)))
 		le_busy(name);
 }
