@@ -14,7 +14,9 @@ OBJS = \
 	src/api.o \
 	src/candidate.o \
 	src/clock.o \
+	src/config.o \
 	src/election.o \
+	src/fence.o \
 	src/history.o \
 	src/keepalive.o \
 	src/launcher.o \
@@ -24,6 +26,8 @@ OBJS = \
 	src/lock.o \
 	src/notify.o \
 	src/observe_api.o \
+	src/proof.o \
+	src/ranking.o \
 	src/row.o \
 	src/session.o \
 	src/session_api.o \

@@ -51,7 +51,9 @@ CREATE TABLE leader_election.lease (
 	duration		bigint,
 	incarnation		text COLLATE "C",
 	yielding		boolean NOT NULL DEFAULT false,
+	yield_ordered	boolean NOT NULL DEFAULT false,
 	successor		text COLLATE "C",
+	successor_role	name,
 	free_at			timestamptz,
 	free_mono		bigint,
 	free_for		bigint,
@@ -63,6 +65,7 @@ COMMENT ON COLUMN leader_election.lease.previous_term IS 'the term that this one
 COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
 COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline';
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
+COMMENT ON COLUMN leader_election.lease.yield_ordered IS 'yielding: because an operator asked, not the strategy';
 COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when it is';
 COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
@@ -85,12 +88,14 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	joined_at		timestamptz NOT NULL,
 	place_mono		bigint NOT NULL,
 	sits_out		bigint,
+	defers			boolean NOT NULL,
 	seen_mono		bigint,
 	seen_for		bigint,
 	PRIMARY KEY (election, candidate)
 );
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
 COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
+COMMENT ON COLUMN leader_election.candidate.defers IS 'it has given up, and preempts nobody until it stands anew or its rank changes';
 COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'a sign of life of a detached candidate, which is alive for seen_for since';
 COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
 COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
@@ -263,8 +268,60 @@ COMMENT ON FUNCTION leader_election.is_leader(text, bigint) IS
 'does somebody, of either kind, lead the election in this term now?';
 
 --
+-- Fencing
+--
+
+CREATE FUNCTION leader_election.assert_leader(election text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_assert_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.assert_leader(text) IS
+'fail unless this session leads the election, now and when the transaction commits';
+
+CREATE FUNCTION leader_election.assert_leader(election text, term bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_assert_leader_term'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.assert_leader(text, bigint) IS
+'fail unless somebody leads the election in this term, now and when the transaction commits';
+
+CREATE FUNCTION leader_election.only_leader()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'le_only_leader'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.only_leader() IS
+'trigger BEFORE a statement: only the leader of the election that is its argument may write the table';
+
+--
 -- Operators
 --
+
+CREATE FUNCTION leader_election.create_election(election text,
+	strategy text DEFAULT 'race', lease_duration interval DEFAULT NULL,
+	quorum integer DEFAULT 1, takeover_delay interval DEFAULT '0',
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_create_election'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.create_election(text, text, interval, integer, interval, name, text) IS
+'create an election, owned by the caller';
+
+CREATE FUNCTION leader_election.alter_election(election text,
+	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
+	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_alter_election'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text) IS
+'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it';
+
+CREATE FUNCTION leader_election.drop_election(election text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_drop_election'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.drop_election(text) IS
+'drop an election that nobody leads, and end all candidacies in it';
 
 CREATE FUNCTION leader_election.request_yield(election text,
 	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
@@ -394,6 +451,9 @@ GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;

@@ -18,7 +18,14 @@
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
+PG_FUNCTION_INFO_V1(le_create_election);
+PG_FUNCTION_INFO_V1(le_alter_election);
+PG_FUNCTION_INFO_V1(le_drop_election);
 PG_FUNCTION_INFO_V1(le_request_yield);
+
+#define SHORTEST_LEASE	INT64CONST(100000)
+#define LONGEST_LEASE	USECS_PER_DAY
+#define LONGEST_DELAY	USECS_PER_DAY
 
 static void
 check_election_owner(const Election *election)
@@ -34,26 +41,152 @@ check_election_owner(const Election *election)
 			 errdetail("It is owned by role \"%s\".", election->owner)));
 }
 
+static void
+out_of_range(const char *what, const char *range)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("%s is out of range", what),
+			 errdetail("It must be %s.", range)));
+}
+
 /*
- * Ask the leader to yield.  Its lease is locked, and it leads.
+ * strategy, lease_duration, quorum, takeover_delay, candidate_role and channel,
+ * from argument 1 on; what is NULL is not said.
  */
 static void
-ask(const Store *store, const Election *election, Lease *lease,
-	const char *to_candidate)
+get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 {
-	Change		change = {.election = election->name,
-		.channel = election->channel,
-		.event = "yield_requested",
-		.term = lease->term,
-		.leader = lease->leader,
-	.successor = to_candidate};
+	memset(config, 0, sizeof(Configuration));
+	config->takeover_delay = -1;
+	if (!PG_ARGISNULL(1))
+		config->strategy = le_strategy(le_name_arg(fcinfo, 1, "strategy"))->name;
+	if (!PG_ARGISNULL(2))
+	{
+		config->lease_duration = le_interval_arg(fcinfo, 2, "lease_duration",
+												 LONGEST_LEASE);
+		if (config->lease_duration < SHORTEST_LEASE)
+			out_of_range("lease_duration", "from 100 ms to 1 day");
+	}
+	if (!PG_ARGISNULL(3))
+	{
+		config->quorum = PG_GETARG_INT32(3);
+		if (config->quorum < 1)
+			out_of_range("quorum", "1 or more");
+	}
+	if (!PG_ARGISNULL(4))
+		config->takeover_delay = le_interval_arg(fcinfo, 4, "takeover_delay",
+												 LONGEST_DELAY);
+	if (!PG_ARGISNULL(5))
+	{
+		config->candidate_role = pstrdup(NameStr(*PG_GETARG_NAME(5)));
+		if (config->candidate_role[0] != '\0')
+			(void) get_role_oid(config->candidate_role, false);
+	}
+	if (!PG_ARGISNULL(6))
+	{
+		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
+		if (strlen(config->channel) >= NAMEDATALEN)
+			out_of_range("channel", "63 bytes at most");
+	}
+}
 
-	if (lease->yielding &&
-		(to_candidate == NULL ? lease->successor == NULL :
-		 lease->successor != NULL && strcmp(lease->successor, to_candidate) == 0))
-		return;
-	le_lease_yield(lease, to_candidate);
-	le_notify(store, &change, GetCurrentTimestamp());
+/*
+ * Make an election, owned by the caller.
+ */
+Datum
+le_create_election(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Configuration config;
+	Store		store;
+	BusyContext busy;
+
+	le_check_callable("leader_election.create_election()", false);
+	name = le_name_arg(fcinfo, 0, "election name");
+	get_configuration(fcinfo, &config);
+	if (config.strategy == NULL)
+		config.strategy = le_strategy("race")->name;
+	if (config.lease_duration == 0)
+		config.lease_duration = le_lease_duration_ms * INT64CONST(1000);
+	if (config.quorum == 0)
+		config.quorum = 1;
+	if (config.takeover_delay < 0)
+		config.takeover_delay = 0;
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+						 RowExclusiveLock, true);
+	while (!le_election_insert(&store, name,
+							   GetUserNameFromId(GetUserId(), false), &config))
+	{
+		if (le_election_read(&store, name) != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_DUPLICATE_OBJECT),
+					 errmsg("election \"%s\" already exists", name)));
+		le_wait_or_busy(name);
+	}
+	le_busy_end(&busy);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Change the settings of an election.
+ */
+Datum
+le_alter_election(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Configuration config;
+	Store		store;
+	BusyContext busy;
+
+	le_check_callable("leader_election.alter_election()", false);
+	name = le_name_arg(fcinfo, 0, "election name");
+	get_configuration(fcinfo, &config);
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLE_ELECTION, RowExclusiveLock, true);
+	check_election_owner(le_election_get(&store, name));
+	while (!le_election_alter(&store, name, &config))
+		le_wait_or_busy(name);
+	le_notify_worker();
+	le_busy_end(&busy);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Drop an election that nobody leads.
+ */
+Datum
+le_drop_election(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Store		store;
+	BusyContext busy;
+	Election   *election;
+
+	le_check_callable("leader_election.drop_election()", false);
+	name = le_name_arg(fcinfo, 0, "election name");
+	le_store_get(&store);
+	le_wait_begin();
+	le_busy_begin(&busy, name);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get(&store, name);
+	check_election_owner(election);
+	while (!le_name_lock(name, NULL))
+		le_wait_or_busy(name);
+	while (!le_election_queue(name))
+		le_wait_or_busy(name);
+
+	/* Somebody else may have dropped it before we had the locks. */
+	(void) le_election_get(&store, name);
+	while (!le_election_end(&store, election, le_incarnation_read()))
+		le_wait_or_busy(name);
+	le_busy_end(&busy);
+	PG_RETURN_VOID();
 }
 
 /*
@@ -70,6 +203,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
+	Candidate  *successor = NULL;
 	char	   *incarnation;
 	Interval   *left = palloc0(sizeof(Interval));
 
@@ -93,23 +227,23 @@ le_request_yield(PG_FUNCTION_ARGS)
 			le_busy_end(&busy);
 			PG_RETURN_NULL();
 		}
-		if (to != NULL)
-		{
-			Candidate  *c = le_election_candidate(&store, election, to);
-
-			if (le_candidate_leads(c, lease))
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("candidate \"%s\" leads election \"%s\" already",
-								to, name)));
-		}
 		lease = le_lease_lock(&store, name);
 		if (lease != NULL &&
 			le_lease_state(lease, incarnation, le_clock()) == LEASE_LED)
 			break;
 		le_wait_or_busy(name);
 	}
-	ask(&store, election, lease, to);
+	if (to != NULL)
+		successor = le_election_candidate(&store, election, to);
+	if (successor != NULL && le_candidate_leads(successor, lease))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" leads election \"%s\" already",
+						to, name)));
+	if (!lease->yielding || !lease->yield_ordered ||
+		(to == NULL ? lease->successor != NULL :
+		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
+		le_election_ask(&store, election, lease, true, successor);
 	left->time = Max(lease->deadline_mono - le_clock(), 0);
 	le_busy_end(&busy);
 

@@ -286,7 +286,7 @@ explain_busy(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
 		return;
 	errmsg("election \"%s\" is busy", (const char *) arg);
-	errhint("Another transaction holds its lock or its rows. Try again.");
+	errhint("%s", le_busy_hint);
 }
 
 /*

@@ -39,6 +39,7 @@ enum
 	CANDIDATE_JOINED_AT,
 	CANDIDATE_PLACE_MONO,
 	CANDIDATE_SITS_OUT,
+	CANDIDATE_DEFERS,
 	CANDIDATE_SEEN_MONO,
 	CANDIDATE_SEEN_FOR
 };
@@ -74,6 +75,7 @@ make_candidate(Datum *values, bool *nulls)
 	c->joined_at = DatumGetTimestampTz(values[CANDIDATE_JOINED_AT]);
 	c->place = DatumGetInt64(values[CANDIDATE_PLACE_MONO]);
 	c->sits_out = GET(CANDIDATE_SITS_OUT, DatumGetInt64, -1);
+	c->defers = DatumGetBool(values[CANDIDATE_DEFERS]);
 	c->seen = GET(CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
 	c->seen_for = GET(CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
 #undef GET
@@ -203,26 +205,30 @@ lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
 }
 
 /*
- * The same to pass it over, or to elect it.  False: somebody else has the row.
- * If it is gone, c->row is NULL.
+ * The same to pass it over, or to elect it, as it is now.  False: somebody else
+ * has the row.  If it is gone, c->row is NULL.
  */
 bool
 le_candidate_lock(const Store *store, Candidate *c)
 {
 	bool		busy;
+	Row		   *row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
 
-	c->row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
+	if (row != NULL)
+		*c = *make_candidate(row->values, row->nulls);
+	c->row = row;
 	return !busy;
 }
 
 /*
  * Pass this candidate, which is locked, over until somebody was elected after
- * that term.
+ * that term.  Until it stands anew or its rank changes, it preempts nobody.
  */
 void
 le_candidate_sit_out(Candidate *c, int64 term, int64 place)
 {
 	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
+	LE_SET(c->row, CANDIDATE_DEFERS, BoolGetDatum(true));
 	LE_SET(c->row, CANDIDATE_PLACE_MONO, Int64GetDatum(place));
 	le_row_update(c->row);
 }
@@ -289,12 +295,20 @@ differs(const Profile *profile, const Candidate *c, int64 lease_duration)
 	return result;
 }
 
+/*
+ * A change of rank may be news to the strategy: the worker has a look.
+ */
 static void
 set_profile(Row *row, const Candidate *who, const Profile *profile,
 			int64 lease_duration)
 {
-	if (profile->sets_rank)
+	if (profile->sets_rank &&
+		DatumGetInt32(row->values[CANDIDATE_RANK]) != profile->rank)
+	{
 		LE_SET(row, CANDIDATE_RANK, Int32GetDatum(profile->rank));
+		LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
+		le_notify_worker();
+	}
 	if (profile->sets_progress)
 		LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(profile->progress));
 	if (profile->sets_auto_renew)
@@ -347,27 +361,33 @@ insert(const Store *store, const Candidate *who, const Profile *profile,
 		LE_SET(row, CANDIDATE_CLIENT_ADDR, addr);
 	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(le_clock()));
+	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
 	set_profile(row, who, profile, lease_duration);
 	le_row_insert(row);
+	le_notify_worker();
 }
 
 /*
  * Is the name free for that candidate?  It is another's not only while that
- * one stands, but also while it leads: its row may have gone in a crash.
+ * one stands, but also while it leads, or may yet lead on after a failover: its
+ * row is gone then.
  */
 static bool
 name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 {
 	Lease	   *lease;
+	LeaseState	state;
 
 	if (present != NULL && le_candidate_alive(present))
 		return false;
 	lease = le_lease_read(store, who->election, NULL);
-	return lease == NULL || lease->leader == NULL ||
+	if (lease == NULL || lease->leader == NULL ||
 		strcmp(lease->leader, who->candidate) != 0 ||
-		le_candidate_leads(who, lease) ||
-		le_lease_state(lease, le_incarnation_name(store->lease),
-					   le_clock()) != LEASE_LED;
+		le_candidate_leads(who, lease))
+		return true;
+	state = le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
+	return state != LEASE_LED &&
+		(state != LEASE_FOREIGN || lease->session_id != 0);
 }
 
 /*

@@ -62,44 +62,72 @@ le_clock(void)
 }
 
 /*
- * What tells this boot of the machine from the others.  Where the system has
- * no such name, each start of the server counts as a boot: that is safe, only
- * slower after a restart.
+ * Read the beginning of a file; false if that cannot be done.
+ */
+static bool
+read_file(const char *path, char *buf, size_t size)
+{
+	int			fd = open(path, O_RDONLY);
+	ssize_t		length = -1;
+
+	if (fd >= 0)
+	{
+		length = read(fd, buf, size - 1);
+		close(fd);
+	}
+	if (length <= 0)
+		return false;
+	buf[length] = '\0';
+	return true;
+}
+
+/*
+ * What tells this boot of the machine, and this time namespace of it, from the
+ * others.  Where the system has no such name, each start of the server counts
+ * as a boot: that is safe, only slower after a restart.
  */
 static const char *
 boot_id(void)
 {
-	static char id[64] = "";
+	static char id[128] = "";
+	char		offsets[256];
+	char	   *boottime;
+	long long	seconds;
 
-	if (id[0] == '\0')
-	{
-		int			fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
-		ssize_t		length = -1;
-
-		if (fd >= 0)
-		{
-			length = read(fd, id, sizeof(id) - 1);
-			close(fd);
-		}
-		if (length > 0)
-			id[strcspn(id, "\n")] = '\0';
-		else
-			snprintf(id, sizeof(id), "start-" INT64_FORMAT,
-					 (int64) PgStartTime);
-	}
+	if (id[0] != '\0')
+		return id;
+	if (read_file("/proc/sys/kernel/random/boot_id", id, sizeof(id)))
+		id[strcspn(id, "\n")] = '\0';
+	else
+		snprintf(id, sizeof(id), "start-" INT64_FORMAT, (int64) PgStartTime);
+	if (read_file("/proc/self/timens_offsets", offsets, sizeof(offsets)) &&
+		(boottime = strstr(offsets, "boottime")) != NULL &&
+		sscanf(boottime, "boottime %lld", &seconds) == 1 && seconds != 0)
+		snprintf(id + strlen(id), sizeof(id) - strlen(id), "%+lld", seconds);
 	return id;
 }
 
 /*
- * The name of the present incarnation.  Not to be called in recovery: which
- * timeline comes next is not known then.
+ * The name of the present incarnation, made once and not to be changed.  Not to
+ * be called in recovery: which timeline comes next is not known then.
  */
 char *
 le_incarnation_name(Oid lease_oid)
 {
-	return psprintf(UINT64_FORMAT "/%u/%s/%u/%u", GetSystemIdentifier(),
-					GetWALInsertionTimeLine(), boot_id(), MyDatabaseId,
-					lease_oid);
+	static char name[256];
+	static TimeLineID timeline = 0;
+	static Oid	lease = InvalidOid;
+	TimeLineID	present = GetWALInsertionTimeLine();
+
+	if (timeline != present || lease != lease_oid)
+	{
+		timeline = present;
+		lease = lease_oid;
+		snprintf(name, sizeof(name), UINT64_FORMAT "/%u/%s/%u/%u",
+				 GetSystemIdentifier(), timeline, boot_id(), MyDatabaseId,
+				 lease_oid);
+	}
+	return name;
 }
 
 /* Column numbers of epoch */
@@ -154,18 +182,22 @@ le_incarnation_read(void)
 	le_scan(store.epoch, InvalidOid, NULL, NULL, read_epoch_row, &scan);
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
-	/* A row of another one that is not older came with a restore. */
-	inc->known = scan.own > scan.other;
+	/*
+	 * A row of another one that is not older came with a restore, and a moment
+	 * that is still to come was not on this clock.
+	 */
+	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
 	return inc;
 }
 
 /*
- * Record an incarnation that was not seen before, starting a new epoch.  To
+ * Record an incarnation that was not seen before, starting a new epoch, later
+ * than that of the highest term of all.  To
  * be called in a transaction of its own, before any election lock; whoever
  * cannot have the epoch lock leaves it to whoever has it.
  */
 void
-le_incarnation_settle(const Store *store)
+le_incarnation_settle(const Store *store, int64 highest_term)
 {
 	Incarnation *inc;
 	int64		epoch;
@@ -179,7 +211,9 @@ le_incarnation_settle(const Store *store)
 	if (inc->known)
 		return;
 
-	epoch = Max(inc->epoch + 1, now / USECS_PER_SEC - SECONDS_TO_2020);
+	/* A counter that ran out has gone on in a later epoch than was recorded. */
+	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
+	epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
 	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (busy)
@@ -202,6 +236,31 @@ le_incarnation_settle(const Store *store)
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
 					epoch),
 			 errdetail("Nobody is elected before every lease that was granted elsewhere is over.")));
+}
+
+/*
+ * Remember the last term of an election that is dropped.  False: somebody has
+ * the row, or this incarnation has none yet.
+ */
+bool
+le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
+							int64 term)
+{
+	bool		busy;
+	Row		   *row;
+
+	if (term <= inc->dropped_term)
+		return true;
+	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+					  LockTupleNoKeyExclusive, &busy);
+	if (row == NULL)
+		return false;
+	if (DatumGetInt64(row->values[EPOCH_DROPPED_TERM]) < term)
+	{
+		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(term));
+		le_row_update(row);
+	}
+	return true;
 }
 
 /*

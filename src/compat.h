@@ -10,8 +10,11 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "access/tableam.h"
+#include "access/xlog.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "replication/message.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
@@ -93,6 +96,56 @@ LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 #else
 	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
 #endif
+}
+
+/*
+ * Update a row that is locked.  True: indexes have to be told of its new
+ * version, maybe only those that summarize.
+ */
+static inline bool
+LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
+			  Snapshot snapshot, bool *only_summarizing)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes update;
+
+	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
+	*only_summarizing = update == TU_Summarizing;
+	return update != TU_None;
+#else
+	bool		update;
+
+	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
+	*only_summarizing = false;
+	return update;
+#endif
+}
+
+static inline void
+LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
+					EState *estate, bool only_summarizing)
+{
+#if PG_VERSION_NUM >= 160000
+	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL,
+						  only_summarizing);
+#else
+	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL);
+#endif
+}
+
+/* Write a record that changes nothing, and flush it: where it ends. */
+static inline XLogRecPtr
+LeLogProbe(void)
+{
+	XLogRecPtr	lsn;
+
+#if PG_VERSION_NUM >= 170000
+	lsn = LogLogicalMessage("leader_election", "", 0, false, true);
+#else
+	lsn = LogLogicalMessage("leader_election", "", 0, false);
+#endif
+	XLogFlush(lsn);
+	return lsn;
 }
 
 /* A custom wait event; before 17 it shows as "Extension" in the views. */

@@ -19,168 +19,8 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_class.h"
 #include "leader_election.h"
-#include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
-
-/* Column numbers of election */
-enum
-{
-	ELECTION_ELECTION,
-	ELECTION_STRATEGY,
-	ELECTION_LEASE_DURATION,
-	ELECTION_QUORUM,
-	ELECTION_TAKEOVER_DELAY,
-	ELECTION_CANDIDATE_ROLE,
-	ELECTION_CHANNEL,
-	ELECTION_OWNER
-};
-
-static int64
-interval_us(Datum value)
-{
-	const Interval *interval = DatumGetIntervalP(value);
-
-	return interval->time +
-		(interval->day + interval->month * INT64CONST(30)) * USECS_PER_DAY;
-}
-
-static Election *
-make_election(Datum *values, bool *nulls)
-{
-	Election   *election = palloc0(sizeof(Election));
-
-	election->name = TextDatumGetCString(values[ELECTION_ELECTION]);
-	election->strategy = TextDatumGetCString(values[ELECTION_STRATEGY]);
-	election->lease_duration = interval_us(values[ELECTION_LEASE_DURATION]);
-	election->quorum = DatumGetInt32(values[ELECTION_QUORUM]);
-	election->takeover_delay = interval_us(values[ELECTION_TAKEOVER_DELAY]);
-	if (!nulls[ELECTION_CANDIDATE_ROLE])
-		election->candidate_role =
-			pstrdup(NameStr(*DatumGetName(values[ELECTION_CANDIDATE_ROLE])));
-	if (!nulls[ELECTION_CHANNEL])
-		election->channel = TextDatumGetCString(values[ELECTION_CHANNEL]);
-	election->owner = pstrdup(NameStr(*DatumGetName(values[ELECTION_OWNER])));
-	return election;
-}
-
-static bool
-read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	*(Election **) arg = make_election(values, nulls);
-	return false;
-}
-
-/*
- * The configuration of an election; NULL if there is none of that name.
- */
-Election *
-le_election_read(const Store *store, const char *name)
-{
-	Election   *election = NULL;
-	Key			key = le_key(name);
-
-	le_scan(store->election, store->election_pkey, &key, NULL, read_one,
-			&election);
-	return election;
-}
-
-Election *
-le_election_get(const Store *store, const char *name)
-{
-	Election   *election = le_election_read(store, name);
-
-	if (election == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join(), campaign() or acquire() creates it.")));
-	return election;
-}
-
-static Datum
-interval_datum(int64 us)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = us;
-	return IntervalPGetDatum(interval);
-}
-
-static char *
-owner_of_tables(const Store *store)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease));
-	char	   *owner;
-
-	if (!HeapTupleIsValid(tuple))
-		le_report_dropped();
-	owner = GetUserNameFromId(((Form_pg_class) GETSTRUCT(tuple))->relowner,
-							  false);
-	ReleaseSysCache(tuple);
-	return owner;
-}
-
-/*
- * Make an election with default settings.  Under its name lock.
- */
-static void
-create_election(const Store *store, const char *name)
-{
-	Row		   *row = le_row_new(store->election);
-
-	LE_SET_TEXT(row, ELECTION_ELECTION, name);
-	LE_SET_TEXT(row, ELECTION_STRATEGY, "race");
-	LE_SET(row, ELECTION_LEASE_DURATION,
-		   interval_datum(le_lease_duration_ms * INT64CONST(1000)));
-	LE_SET(row, ELECTION_QUORUM, Int32GetDatum(1));
-	LE_SET(row, ELECTION_TAKEOVER_DELAY, interval_datum(0));
-	LE_SET_NAME(row, ELECTION_OWNER, owner_of_tables(store));
-	le_row_insert(row);
-	if (le_lease_read(store, name, NULL) == NULL)
-		le_lease_create(store, name);
-	ereport(NOTICE,
-			(errmsg("election \"%s\" does not exist, creating it with default settings",
-					name)));
-	ereport(LOG_SERVER_ONLY,
-			(errmsg("leader_election: election \"%s\" is created on first use",
-					name),
-			 errhidestmt(true)));
-}
-
-/*
- * The same, but an election that does not exist is created, where the setting
- * allows that.  NULL if another transaction is about to create it: with wait,
- * only after the call has waited as long as it may.
- */
-Election *
-le_election_get_or_create(const Store *store, const char *name, bool wait)
-{
-	for (;;)
-	{
-		Election   *election = le_election_read(store, name);
-
-		if (election != NULL)
-			return election;
-		if (!le_auto_create)
-			ereport(ERROR,
-					(errcode(ERRCODE_LE_NO_ELECTION),
-					 errmsg("election \"%s\" does not exist", name),
-					 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
-		if (le_name_lock(name, NULL))
-		{
-			/* Look again: it may have been made before we had the lock. */
-			if (le_election_read(store, name) == NULL)
-				create_election(store, name);
-		}
-		else if (!wait || !le_wait_more())
-			return NULL;
-	}
-}
 
 /*
  * Until when nobody is elected because the server was another incarnation
@@ -191,92 +31,77 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 					   const Incarnation *inc)
 {
 	int64		longest = election->lease_duration;
+	int64		grace = 0;
 
 	if (!inc->known)
 		return PG_INT64_MAX;
-	if (inc->epoch == 0)
-		return 0;
-	if (lease->incarnation != NULL &&
-		strcmp(lease->incarnation, inc->name) != 0)
-		longest = Max(longest, lease->duration);
-	return inc->first_seen + longest;
+	if (inc->epoch > 0)
+	{
+		if (lease->incarnation != NULL &&
+			strcmp(lease->incarnation, inc->name) != 0)
+			longest = Max(longest, lease->duration);
+		grace = inc->first_seen + longest;
+	}
+
+	/* Of a deadline that makes no sense, the time of day has to do. */
+	if (le_lease_is_void(lease, inc->name))
+		grace = Max(grace, le_clock() + Min(lease->duration,
+											lease->expires_at - GetCurrentTimestamp()));
+	return grace;
 }
 
 /*
- * Is this candidate passed over for now?
+ * Ask the leader to yield to a candidate (NULL: to whoever is next).  The lease
+ * is locked, and led.
+ */
+void
+le_election_ask(const Store *store, const Election *election, Lease *lease,
+				bool ordered, const Candidate *successor)
+{
+	Change		change = {.election = election->name,
+		.channel = election->channel, .event = "yield_requested",
+		.term = lease->term, .leader = lease->leader,
+	.successor = successor != NULL ? successor->candidate : NULL};
+
+	le_lease_yield(lease, true, ordered, successor);
+	le_notify(store, &change, GetCurrentTimestamp());
+}
+
+/*
+ * Have the strategy ask the leader to yield, or take that back if whom it was
+ * to yield to is no longer there or no longer first.  The worker does that,
+ * under the election lock.  False: somebody has the lease row.
  */
 bool
-le_election_passes_over(const Candidate *c, const Lease *lease)
+le_election_preempt(const Store *store, const Election *election,
+					bool *changed)
 {
-	return c->sits_out >= lease->term;
-}
+	char	   *incarnation = le_incarnation_name(store->lease);
+	Lease	   *lease = le_lease_read(store, election->name, NULL);
+	Candidate  *challenger;
 
-/*
- * All candidates of an election, live or not, in the order in which they
- * would be elected.
- */
-List *
-le_election_order(const Store *store, const Election *election,
-				  const Lease *lease)
-{
-	List	   *candidates = le_candidates_read(store, election->name);
-	List	   *ready = NIL;
-	List	   *sitting_out = NIL;
-	ListCell   *lc;
-
-	list_sort(candidates, le_strategy(election->strategy)->order);
-	foreach(lc, candidates)
+	*changed = false;
+	if (lease == NULL || lease->yield_ordered ||
+		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
+		return true;
+	challenger = le_challenger(store, election, lease, NIL);
+	if (!le_is_to_preempt(lease, challenger))
+		return true;
+	lease = le_lease_lock(store, election->name);
+	if (lease == NULL)
+		return false;
+	if (lease->yield_ordered ||
+		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
+		return true;
+	if (challenger != NULL)
+		le_election_ask(store, election, lease, false, challenger);
+	else
 	{
-		if (le_election_passes_over(lfirst(lc), lease))
-			sitting_out = lappend(sitting_out, lfirst(lc));
-		else
-			ready = lappend(ready, lfirst(lc));
+		le_lease_yield(lease, false, false, NULL);
+		le_notify_worker();
 	}
-	return list_concat(ready, sitting_out);
-}
-
-/*
- * Who is next, NULL if nobody.  Whoever sits out is passed over, and so is the
- * holder that steps down just now; but if nobody else is eligible they may
- * elect themselves by their own call (caller, NULL for none).  A detached
- * candidate that does not call is next only where the strategy reserves the
- * seat for it.
- */
-static Candidate *
-choose(const Store *store, const Election *election, const Lease *lease,
-	   const Candidate *caller, bool holder_steps_down)
-{
-	bool		reserves = le_strategy(election->strategy)->reserves;
-	Candidate  *winner = NULL;
-	Candidate  *last_resort = NULL;
-	bool		eligible = false;
-	int			live = 0;
-	ListCell   *lc;
-
-	foreach(lc, le_election_order(store, election, lease))
-	{
-		Candidate  *c = lfirst(lc);
-		bool		calls = caller != NULL && le_candidate_is_same(c, caller);
-
-		if (winner != NULL && live >= election->quorum)
-			break;
-		if (!le_candidate_alive(c))
-			continue;
-		live++;
-		if (le_election_passes_over(c, lease) ||
-			(holder_steps_down && le_candidate_leads(c, lease)))
-		{
-			if (calls)
-				last_resort = c;
-			continue;
-		}
-		eligible = true;
-		if (winner == NULL && (calls || c->session_id != 0 || reserves))
-			winner = c;
-	}
-	if (live < election->quorum)
-		return NULL;
-	return eligible ? winner : last_resort;
+	*changed = true;
+	return true;
 }
 
 /*
@@ -299,7 +124,8 @@ le_election_candidate(const Store *store, const Election *election,
 
 /*
  * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
- * is not there any more.
+ * is not there any more.  Where it was the strategy that asked for a yield, the
+ * strategy decides anew.
  */
 static Candidate *
 find_successor(const Store *store, const Lease *lease, LeaseState state,
@@ -308,11 +134,13 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 	Candidate  *c;
 
 	if (lease->successor == NULL ||
-		(state == LEASE_VACANT &&
-		 now >= le_lease_reserved_mono(lease, inc->name)))
+		(state == LEASE_VACANT ?
+		 now >= le_lease_reserved_mono(lease, inc->name) :
+		 !lease->yield_ordered))
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && le_candidate_alive(c) ? c : NULL;
+	return c != NULL && strcmp(c->role, lease->successor_role) == 0 &&
+		le_candidate_alive(c) ? c : NULL;
 }
 
 /*
@@ -365,6 +193,22 @@ steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
 }
 
 /*
+ * Who is passed over from now on: the holder that steps down, or the candidate
+ * that the seat was kept for in vain.
+ */
+static Candidate *
+find_passed_over(const Store *store, const Lease *lease, LeaseState state,
+				 const GiveUp *give_up, const Candidate *successor)
+{
+	if (state != LEASE_VACANT)
+		return steps_down(lease, state, give_up) ?
+			le_candidate_of_lease(lease) : NULL;
+	if (successor != NULL || lease->successor == NULL)
+		return NULL;
+	return le_candidate_find(store, lease->election, lease->successor);
+}
+
+/*
  * From when on may somebody follow?
  */
 static int64
@@ -388,20 +232,20 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 }
 
 /*
- * Grant the lease, which is locked, to a candidate.  It may continue its
- * previous_term (0: none).
+ * Grant the lease, which is locked, to a candidate, from t0 on.  It may continue
+ * its previous_term (0: none).
  */
 static void
 grant(const Store *store, const Election *election, Lease *lease,
 	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
-	  Change *change, int64 now, TimestampTz at)
+	  Change *change, int64 t0, TimestampTz at)
 {
 	change->event = "elected";
 	change->term = le_next_term(lease->term, inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
 	le_lease_grant(lease, winner, change->term, previous_term,
-				   election->lease_duration, now, at, inc->name);
+				   election->lease_duration, t0, at, inc->name);
 	le_history_begin(store, winner, change->term, at);
 }
 
@@ -426,8 +270,160 @@ goes_on(const Election *election, const Lease *lease, LeaseState state,
 {
 	if (state == LEASE_LED)
 		return give_up == NULL || !is_holder(give_up, lease);
-	return state == LEASE_FOREIGN &&
-		le_election_grace_mono(election, lease, inc) > le_clock();
+	if (state != LEASE_FOREIGN ||
+		le_election_grace_mono(election, lease, inc) <= le_clock())
+		return false;
+	if (give_up != NULL && is_holder(give_up, lease))
+		le_busy(election->name);	/* it may lead on, but has not said so */
+	return true;
+}
+
+/* What is to be done about an election */
+typedef struct Decision
+{
+	Incarnation *inc;
+	Lease	   *lease;			/* locked, if it is to be written */
+	LeaseState	state;
+	const GiveUp *give_up;		/* NULL: the holder does not give up */
+	int64		now;
+	int64		free_mono;		/* nobody follows before */
+	Candidate  *winner;			/* NULL: nobody is elected now */
+	Candidate  *successor;		/* whom the seat is kept for; NULL: nobody */
+	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
+} Decision;
+
+/*
+ * Whose turn is it?
+ */
+static void
+decide(const Store *store, const Election *election, const Candidate *caller,
+	   Decision *d)
+{
+	int64		grace = le_election_grace_mono(election, d->lease, d->inc);
+	bool		transferred = d->state == LEASE_LED &&
+		d->give_up->to_candidate != NULL;
+
+	if (transferred && grace > d->now)
+		le_busy(election->name);
+	d->free_mono = free_from(election, d->lease, d->state, d->give_up, d->inc,
+							 d->now);
+	d->successor = transferred ?
+		le_election_candidate(store, election, d->give_up->to_candidate) :
+		find_successor(store, d->lease, d->state, d->inc, d->now);
+	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
+									  d->successor);
+	if (transferred && le_candidate_leads(d->successor, d->lease))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
+						d->successor->candidate, election->name)));
+	if (Max(d->free_mono, grace) > d->now)
+		return;
+	if (d->successor == NULL)
+		d->winner = le_next_leader(store, election, d->lease, caller,
+								   d->passed_over);
+	else if (le_has_quorum(store, election))
+		d->winner = d->successor;
+	if (d->winner != NULL && d->winner->session_id == 0 &&
+		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
+	{
+		/* A detached candidate is granted the lease in its own call only. */
+		d->successor = d->winner;
+		d->winner = NULL;
+	}
+}
+
+/*
+ * May somebody be elected on this proof?  If not, the change may be confined to
+ * the end of a term, or nothing may be done at all (false).
+ *
+ * Where a standby may be promoted that does not know of the end of a term, its
+ * detached holder could renew there: nobody follows before the standbys have
+ * confirmed that end.
+ */
+static bool
+is_proven(const Proof *proof, Decision *d)
+{
+	if ((!proof->confirmed && d->give_up == NULL) ||
+		(proof->required && d->state == LEASE_VACANT &&
+		 proof->vacant_term != d->lease->term))
+		return false;
+	if (!proof->confirmed ||
+		(proof->required && d->state != LEASE_VACANT &&
+		 d->lease->session_id == 0))
+		d->winner = NULL;
+	return true;
+}
+
+/*
+ * Make every row ours that will be written, or read in writing.  False:
+ * somebody else has one of them.
+ */
+static bool
+lock_rows(const Store *store, Decision *d, Row **history)
+{
+	*history = NULL;
+	if (d->lease->row == NULL)
+		d->lease = le_lease_lock(store, d->lease->election);
+	return d->lease != NULL &&
+		(d->state == LEASE_VACANT ||
+		 le_history_lock(store, d->lease->election, d->lease->term, history)) &&
+		(d->passed_over == NULL || le_candidate_lock(store, d->passed_over)) &&
+		(d->winner == NULL ||
+		 (le_candidate_lock(store, d->winner) && d->winner->row != NULL));
+}
+
+/*
+ * Is the vacant seat kept for its successor already?
+ */
+static bool
+is_kept_for(const Decision *d)
+{
+	return d->lease->successor != NULL &&
+		strcmp(d->lease->successor, d->successor->candidate) == 0 &&
+		strcmp(d->lease->successor_role, d->successor->role) == 0 &&
+		d->now < le_lease_reserved_mono(d->lease, d->inc->name);
+}
+
+/*
+ * The seat is vacant, and is to be kept for a detached candidate.
+ */
+static void
+keep_seat(const Election *election, Decision *d)
+{
+	le_lease_reserve(d->lease, d->successor, election->lease_duration, d->now,
+					 d->inc->name);
+	le_notify_worker();
+}
+
+/*
+ * Write the end of a term, if there is one, and the beginning of the next, if
+ * somebody was elected, and tell everybody.
+ */
+static void
+write_change(const Store *store, const Election *election, Decision *d,
+			 Row *history, const Proof *proof)
+{
+	TimestampTz at = GetCurrentTimestamp();
+	Change		change = {.election = election->name,
+		.channel = election->channel, .term = d->lease->term,
+		.previous = d->lease->leader,
+	.reason = reason_of(d->lease, d->state, d->give_up)};
+
+	if (history != NULL)
+		le_history_end(history, change.reason,
+					   d->state == LEASE_LED ? d->give_up->detail : NULL, at);
+	if (d->winner != NULL)
+		grant(store, election, d->lease, d->inc, d->winner, 0, &change,
+			  proof->required ? proof->t0 : d->now, at);
+	else
+	{
+		change.event = "vacated";
+		le_lease_vacate(d->lease, d->free_mono, d->successor,
+						Max(d->free_mono, d->now) + d->lease->duration,
+						d->now, at, d->inc->name);
+	}
+	le_notify(store, &change, at);
 }
 
 /*
@@ -435,104 +431,58 @@ goes_on(const Election *election, const Lease *lease, LeaseState state,
  * that its holder gives up (give_up), and elect the next leader.  Returns what
  * was done; busy, if somebody has a row of ours locked and nothing was done.
  *
- * caller: the candidate in whose own call this happens, NULL for none.  The
- * caller holds the election lock and the tables' locks.
+ * caller: the candidate in whose own call this happens, NULL for none.  proof
+ * was made before the election lock was taken.  The caller holds that lock and
+ * the tables' locks.
  */
 Settled
 le_election_settle(const Store *store, const Election *election,
-				   const Candidate *caller, const GiveUp *give_up)
+				   const Candidate *caller, const GiveUp *give_up,
+				   const Proof *proof)
 {
-	Settled		result = {false, false, false};
-	Incarnation *inc = le_incarnation_read();
-	Lease	   *lease = le_lease_read(store, election->name, NULL);
-	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
-	Candidate  *successor;
-	Candidate  *winner = NULL;
-	Candidate  *holder = NULL;
-	Row		   *history = NULL;
-	Change		change = {.election = election->name,
-	.channel = election->channel};
-	int64		now;
-	int64		grace;
-	int64		free_mono;
-	TimestampTz at;
+	Settled		result = {.busy = false};
+	Decision	d = {.inc = le_incarnation_read(),
+	.lease = le_lease_read(store, election->name, NULL)};
+	Row		   *history;
+
+	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
+	if (goes_on(election, d.lease, d.state, give_up, d.inc))
+		return result;
 
 	/* Against renewals; a vacant lease has none, and costs no write. */
-	if (goes_on(election, lease, state, give_up, inc))
-		return result;
-	if (state != LEASE_VACANT)
+	if (d.state != LEASE_VACANT)
 	{
-		lease = le_lease_lock(store, election->name);
-		result.busy = lease == NULL;
+		d.lease = le_lease_lock(store, election->name);
+		result.busy = d.lease == NULL;
 		if (result.busy)
 			return result;
 	}
-	now = le_clock();
-	state = le_lease_state(lease, inc->name, now);
-	if (goes_on(election, lease, state, give_up, inc))
+	d.now = le_clock();
+	d.state = le_lease_state(d.lease, d.inc->name, d.now);
+	if (goes_on(election, d.lease, d.state, give_up, d.inc))
 		return result;
-	if (give_up != NULL && !is_holder(give_up, lease))
-		give_up = NULL;
-	grace = le_election_grace_mono(election, lease, inc);
-	if (state == LEASE_LED && give_up->to_candidate != NULL && grace > now)
-		le_busy(election->name);
+	if (give_up != NULL && is_holder(give_up, d.lease))
+		d.give_up = give_up;
 
-	/* When may somebody follow, and who? */
-	free_mono = free_from(election, lease, state, give_up, inc, now);
-	if (state == LEASE_LED && give_up->to_candidate != NULL)
-		successor = le_election_candidate(store, election, give_up->to_candidate);
+	decide(store, election, caller, &d);
+	if (d.winner == NULL && d.state == LEASE_VACANT &&
+		(d.successor == NULL || is_kept_for(&d)))
+		return result;
+	result.unproven = !is_proven(proof, &d);
+	if (result.unproven)
+		return result;
+	result.busy = !lock_rows(store, &d, &history);
+	if (result.busy)
+		return result;
+
+	result.gave_up = d.state == LEASE_LED;
+	if (d.passed_over != NULL && d.passed_over->row != NULL)
+		le_candidate_sit_out(d.passed_over, d.lease->term, d.now);
+	if (d.winner == NULL && d.state == LEASE_VACANT)
+		keep_seat(election, &d);
 	else
-		successor = find_successor(store, lease, state, inc, now);
-	if (Max(free_mono, grace) <= now)
-		winner = successor != NULL ? successor :
-			choose(store, election, lease, caller, steps_down(lease, state, give_up));
-	if (winner != NULL && winner->session_id == 0 &&
-		(caller == NULL || !le_candidate_is_same(winner, caller)))
-	{
-		/* A detached candidate is granted the lease in its own call only. */
-		successor = winner;
-		winner = NULL;
-	}
-	if (winner == NULL && state == LEASE_VACANT)
-		return result;
-
-	/* Every row that will be written, or read in writing, is ours first. */
-	if (steps_down(lease, state, give_up))
-		holder = le_candidate_of_lease(lease);
-	if ((lease->row == NULL &&
-		 (lease = le_lease_lock(store, election->name)) == NULL) ||
-		(state != LEASE_VACANT &&
-		 !le_history_lock(store, election->name, lease->term, &history)) ||
-		(holder != NULL && !le_candidate_lock(store, holder)) ||
-		(winner != NULL &&
-		 (!le_candidate_lock(store, winner) || winner->row == NULL)))
-	{
-		result.busy = true;
-		return result;
-	}
-
-	at = GetCurrentTimestamp();
-	change.term = lease->term;
-	change.previous = lease->leader;
-	change.reason = reason_of(lease, state, give_up);
-	if (history != NULL)
-		le_history_end(history, change.reason,
-					   state == LEASE_LED ? give_up->detail : NULL, at);
-	if (holder != NULL && holder->row != NULL)
-		le_candidate_sit_out(holder, lease->term, now);
-	if (winner != NULL)
-		grant(store, election, lease, inc, winner, 0, &change, now, at);
-	else
-	{
-		change.event = "vacated";
-		le_lease_vacate(lease, free_mono,
-						successor != NULL ? successor->candidate : NULL,
-						Max(free_mono, now) + lease->duration,
-						now, at, inc->name);
-	}
-	le_notify(store, &change, at);
+		write_change(store, election, &d, history, proof);
 	result.changed = true;
-	result.gave_up = state == LEASE_LED;
 	return result;
 }
 
@@ -545,7 +495,7 @@ le_election_settle(const Store *store, const Election *election,
  */
 Lease *
 le_election_continue(const Store *store, const Election *election, int64 term,
-					 bool *over)
+					 const Proof *proof, bool *over)
 {
 	Incarnation *inc = le_incarnation_read();
 	Lease	   *lease = le_lease_lock(store, election->name);
@@ -571,7 +521,55 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (history != NULL)
 		le_history_end(history, change.reason, NULL, at);
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  lease->term, &change, now, at);
+		  lease->term, &change, proof->t0, at);
 	le_notify(store, &change, at);
 	return le_lease_read(store, election->name, NULL);
+}
+
+/*
+ * End an election that is to be dropped, with all that is standing in it.
+ * Nobody leads it (55006), and its highest term is remembered.  The caller
+ * holds the election lock and the tables' locks.  False: somebody has a row of
+ * ours locked.
+ */
+bool
+le_election_end(const Store *store, const Election *election,
+				const Incarnation *inc)
+{
+	Lease	   *lease = le_lease_read(store, election->name, NULL);
+	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
+	TimestampTz at = GetCurrentTimestamp();
+	Row		   *history;
+	ListCell   *lc;
+	Change		change = {.election = election->name,
+		.channel = election->channel, .event = "vacated",
+	.term = lease->term, .previous = lease->leader, .reason = "dropped"};
+
+	if (state == LEASE_FOREIGN &&
+		le_election_grace_mono(election, lease, inc) > le_clock())
+		le_busy(election->name);
+	if (state == LEASE_LED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("election \"%s\" is led by \"%s\"",
+						election->name, lease->leader),
+				 errhint("Have it resign: leader_election.request_yield().")));
+	if (state != LEASE_VACANT)
+	{
+		if (!le_history_lock(store, election->name, lease->term, &history))
+			return false;
+		if (history != NULL)
+			le_history_end(history, "dropped", NULL, at);
+	}
+	foreach(lc, le_candidates_read(store, election->name))
+	{
+		if (!le_candidate_withdraw(store, lfirst(lc)))
+			return false;
+	}
+	if (!le_incarnation_note_dropped(store, inc, lease->term) ||
+		!le_lease_delete(store, election->name) ||
+		!le_election_delete(store, election->name))
+		return false;
+	le_notify(store, &change, at);
+	return true;
 }

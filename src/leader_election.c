@@ -50,6 +50,7 @@ _PG_init(void)
 	MarkGUCPrefixReserved("leader_election");
 
 	le_session_init();
+	le_fence_init();
 	if (process_shared_preload_libraries_in_progress)
 		le_launcher_register();
 }

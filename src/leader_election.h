@@ -9,11 +9,14 @@
  *	lock.c			the private class of advisory locks
  *	store.c			the tables: where they are, how long to wait for them
  *	row.c			their rows: found, locked and written by key
+ *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
  *	lease.c			the lease row: read, judge, grant, renew, end
+ *	proof.c			that synchronous standbys follow
  *	candidate.c		who stands
  *	history.c		a row for each term
- *	strategy.c		in which order
- *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
+ *	config.c		what an election is: its row of settings
+ *	strategy.c		the rules: in which order, and who makes way
+ *	ranking.c		the rules applied: who is next
  *	election.c		the only place where the holder changes
  *	session.c		this session's candidacies and its view of its leases
  *	keepalive.c		noticing that this session's client is gone
@@ -22,6 +25,7 @@
  *	lease_api.c		SQL functions for detached candidates
  *	admin_api.c		SQL functions for operators
  *	observe_api.c	SQL functions for observers
+ *	fence.c			transactions that commit only if their author leads
  *	worker.c		the background worker
  *	launcher.c		the optional launcher
  *	leader_election.c	settings, _PG_init
@@ -52,6 +56,8 @@ struct Store;
 #define LE_NAME_MAX			200	/* bytes in the name of an election or candidate */
 #define LE_WAIT_LIMIT_MS	1000	/* a function's waits, all together */
 
+#define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
+#define ERRCODE_LE_LOST				MAKE_SQLSTATE('L', 'E', '0', '0', '2')
 #define ERRCODE_LE_NO_ELECTION		MAKE_SQLSTATE('L', 'E', '0', '0', '3')
 #define ERRCODE_LE_NAME_IN_USE		MAKE_SQLSTATE('L', 'E', '0', '0', '4')
 #define ERRCODE_LE_NOT_A_CANDIDATE	MAKE_SQLSTATE('L', 'E', '0', '0', '5')
@@ -76,7 +82,10 @@ typedef struct Incarnation
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
-extern void le_incarnation_settle(const struct Store *store);
+extern void le_incarnation_settle(const struct Store *store,
+								  int64 highest_term);
+extern bool le_incarnation_note_dropped(const struct Store *store,
+										const Incarnation *inc, int64 term);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
@@ -85,6 +94,8 @@ extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
 extern bool le_election_lock(const char *election, bool wait);
+extern void le_election_lock_shared(const char *election);
+extern int	le_election_lock_order(const char *a, const char *b);
 extern bool le_name_lock(const char *election, const char *candidate);
 extern bool le_epoch_lock(void);
 extern bool le_worker_lock(void);
@@ -122,13 +133,16 @@ typedef struct Store
 #define LE_TABLES			0x1F
 
 extern uint64 le_changes;
+extern const char *const le_busy_hint;
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
 extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
+extern int64 le_wait_left(void);
 extern void le_wait_as_lock_timeout(void);
+extern bool le_election_queue(const char *election);
 LE_NORETURN extern void le_report_dropped(void);
 LE_NORETURN extern void le_busy(const char *election);
 
@@ -206,7 +220,9 @@ typedef struct Lease
 	int64		duration;
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
+	bool		yield_ordered;	/* by an operator, not by the strategy */
 	char	   *successor;		/* whom it is yielded to or reserved for */
+	char	   *successor_role;
 	TimestampTz free_at;
 	int64		free_mono;		/* 0: free */
 	int64		free_for;
@@ -224,6 +240,7 @@ extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
+extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern void le_lease_create(const Store *store, const char *election);
@@ -232,15 +249,34 @@ extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
 extern void le_lease_vacate(Lease *lease, int64 free_mono,
-							const char *successor, int64 reserved_mono,
+							const struct Candidate *successor,
+							int64 reserved_mono,
 							int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
-extern void le_lease_yield(Lease *lease, const char *successor);
+extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
+						   const struct Candidate *successor);
+extern void le_lease_reserve(Lease *lease, const struct Candidate *successor,
+							 int64 duration, int64 now,
+							 const char *incarnation);
+extern bool le_lease_delete(const Store *store, const char *election);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
+
+/* proof.c */
+typedef struct Proof
+{
+	bool		required;		/* there are synchronous standbys */
+	bool		confirmed;		/* they follow, or there are none */
+	int64		t0;				/* what a lease may count from */
+	int64		vacant_term;	/* the seat was seen vacant after it; -1: not */
+} Proof;
+
+extern bool le_prove(const Lease *seen, int64 lease_duration, int64 limit,
+					 Proof *proof);
+LE_NORETURN extern void le_unconfirmed(const char *election);
 
 /* candidate.c */
 typedef struct Candidate
@@ -258,6 +294,9 @@ typedef struct Candidate
 	TimestampTz joined_at;
 	int64		place;
 	int64		sits_out;		/* the term that it gave up, -1: none */
+	bool		defers;			/* has given up, and is not to preempt */
+	int			leads;			/* other elections, where the strategy counts */
+	TimestampTz led_at;			/* until when it led last, there; 0: never did */
 	int64		seen;			/* monotonic; detached candidates only */
 	int64		seen_for;		/* it counts as alive for so long */
 	Row		   *row;			/* NULL: not locked */
@@ -306,14 +345,23 @@ extern bool le_history_lock(const Store *store, const char *election,
 							int64 term, Row **row);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
+extern TimestampTz le_history_led_at(const Store *store, const Candidate *c);
+extern char *le_history_reason(const Store *store, const char *election,
+							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit);
 
 /* strategy.c */
+typedef bool (*Preempts) (const Candidate *challenger,
+						  const Candidate *leader);
+
 typedef struct Strategy
 {
 	const char *name;
 	list_sort_comparator order; /* of Candidate pointers: who comes first */
+	Preempts	preempts;		/* is the leader asked to yield?  NULL: never */
+	Preempts	still_preempts; /* ... and still, once it was asked? */
+	bool		counts;			/* needs what else the candidates lead */
 	bool		reserves;		/* keeps the seat for a detached one's call */
 } Strategy;
 
@@ -342,7 +390,7 @@ extern void le_notify_commit(void);
 extern void le_notify_abort(void);
 extern uint32 le_observer_wait_event(void);
 
-/* election.c */
+/* config.c */
 typedef struct Election
 {
 	char	   *name;
@@ -354,6 +402,45 @@ typedef struct Election
 	char	   *channel;
 	char	   *owner;
 } Election;
+
+/* What create_election and alter_election set; the rest is as it was */
+typedef struct Configuration
+{
+	const char *strategy;		/* NULL: not said */
+	int64		lease_duration; /* 0: not said */
+	int			quorum;			/* 0: not said */
+	int64		takeover_delay; /* -1: not said */
+	const char *candidate_role; /* NULL: not said, "": none */
+	const char *channel;		/* NULL: not said, "": the default one */
+} Configuration;
+
+extern Election *le_election_read(const Store *store, const char *name);
+extern List *le_elections_read(const Store *store);
+extern Election *le_election_get(const Store *store, const char *name);
+extern Election *le_election_get_or_create(const Store *store,
+										   const char *name, bool wait);
+extern int64 le_lease_duration(const Store *store, const Lease *lease);
+extern bool le_election_insert(const Store *store, const char *name,
+							   const char *owner, const Configuration *config);
+extern bool le_election_alter(const Store *store, const char *name,
+							  const Configuration *config);
+extern bool le_election_delete(const Store *store, const char *name);
+LE_NORETURN extern void le_report_no_election(const char *name);
+
+/* ranking.c */
+extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
+extern List *le_election_order(const Store *store, const Election *election,
+							   const Lease *lease);
+extern bool le_has_quorum(const Store *store, const Election *election);
+extern Candidate *le_next_leader(const Store *store, const Election *election,
+								 const Lease *lease, const Candidate *caller,
+								 const Candidate *passed_over);
+extern List *le_seats_read(const Store *store, const char *strategy);
+extern Candidate *le_challenger(const Store *store, const Election *election,
+								const Lease *lease, List *seats);
+extern bool le_is_to_preempt(const Lease *lease, const Candidate *challenger);
+
+/* election.c */
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
@@ -371,32 +458,33 @@ typedef struct GiveUp
 typedef struct Settled
 {
 	bool		busy;			/* some row was locked, nothing was done */
+	bool		unproven;		/* more has happened since than is proven */
 	bool		changed;
 	bool		gave_up;		/* the GiveUp was carried out */
 } Settled;
 
-extern Election *le_election_read(const Store *store, const char *name);
-extern Election *le_election_get(const Store *store, const char *name);
-extern Election *le_election_get_or_create(const Store *store,
-										   const char *name, bool wait);
-extern List *le_election_order(const Store *store, const Election *election,
-							   const Lease *lease);
-extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
-extern Settled le_election_settle(const Store *store,
-								  const Election *election,
-								  const Candidate *caller,
-								  const GiveUp *give_up);
-extern Lease *le_election_continue(const Store *store,
-								   const Election *election, int64 term,
-								   bool *over);
-extern Candidate *le_election_candidate(const Store *store,
-										const Election *election,
-										const char *name);
-extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
-									   const Incarnation *inc);
 extern int64 le_election_grace_mono(const Election *election,
 									const Lease *lease,
 									const Incarnation *inc);
+extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
+									   const Incarnation *inc);
+extern Candidate *le_election_candidate(const Store *store,
+										const Election *election,
+										const char *name);
+extern Settled le_election_settle(const Store *store,
+								  const Election *election,
+								  const Candidate *caller,
+								  const GiveUp *give_up, const Proof *proof);
+extern Lease *le_election_continue(const Store *store,
+								   const Election *election, int64 term,
+								   const Proof *proof, bool *over);
+extern void le_election_ask(const Store *store, const Election *election,
+							Lease *lease, bool ordered,
+							const Candidate *successor);
+extern bool le_election_preempt(const Store *store, const Election *election,
+								bool *changed);
+extern bool le_election_end(const Store *store, const Election *election,
+							const Incarnation *inc);
 
 /* session.c */
 typedef struct Candidacy
@@ -440,6 +528,9 @@ extern void le_session_init(void);
 /* keepalive.c */
 extern void le_keepalive_tighten(int64 lease_duration);
 extern void le_keepalive_restore(void);
+
+/* fence.c */
+extern void le_fence_init(void);
 
 /* worker.c */
 extern void le_worker_ensure(bool urgent);

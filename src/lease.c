@@ -51,7 +51,9 @@ enum
 	LEASE_DURATION,
 	LEASE_INCARNATION,
 	LEASE_YIELDING,
+	LEASE_YIELD_ORDERED,
 	LEASE_SUCCESSOR,
+	LEASE_SUCCESSOR_ROLE,
 	LEASE_FREE_AT,
 	LEASE_FREE_MONO,
 	LEASE_FREE_FOR,
@@ -85,7 +87,11 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->duration = GET(LEASE_DURATION, DatumGetInt64, 0);
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
+	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
 	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
+	if (!nulls[LEASE_SUCCESSOR_ROLE])
+		lease->successor_role =
+			pstrdup(NameStr(*DatumGetName(values[LEASE_SUCCESSOR_ROLE])));
 	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
 	lease->free_mono = GET(LEASE_FREE_MONO, DatumGetInt64, 0);
 	lease->free_for = GET(LEASE_FREE_FOR, DatumGetInt64, 0);
@@ -182,6 +188,27 @@ le_lease_read_all(const Store *store)
 }
 
 /*
+ * Was it this incarnation that wrote the row's monotonic values?
+ */
+static bool
+is_own(const Lease *lease, const char *incarnation)
+{
+	return lease->incarnation != NULL &&
+		strcmp(lease->incarnation, incarnation) == 0;
+}
+
+/*
+ * Does its deadline lie further ahead than it can?  Then it was written by
+ * another clock, although by this incarnation.
+ */
+bool
+le_lease_is_void(const Lease *lease, const char *incarnation)
+{
+	return lease->leader != NULL && is_own(lease, incarnation) &&
+		lease->deadline_mono - le_clock() > lease->duration;
+}
+
+/*
  * What a lease row means on this incarnation of the server, now.  This is the
  * one place that says whether a holder's death is proven.
  */
@@ -190,8 +217,7 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 {
 	if (lease->leader == NULL)
 		return LEASE_VACANT;
-	if (strcmp(lease->incarnation, incarnation) != 0 ||
-		lease->deadline_mono - now > lease->duration)
+	if (!is_own(lease, incarnation) || le_lease_is_void(lease, incarnation))
 		return LEASE_FOREIGN;
 	if (now >= lease->deadline_mono)
 		return LEASE_EXPIRED;
@@ -243,6 +269,7 @@ le_lease_create(const Store *store, const char *election)
 	LE_SET_TEXT(row, LEASE_ELECTION, election);
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	le_row_insert(row);
 }
 
@@ -253,6 +280,17 @@ set_deadline(Row *row, int64 duration, int64 t0, TimestampTz at)
 	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(at + duration));
 	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(t0 + duration));
 	LE_SET(row, LEASE_DURATION, Int64GetDatum(duration));
+}
+
+static void
+set_successor(Row *row, const Candidate *successor)
+{
+	LE_SET_NULL(row, LEASE_SUCCESSOR);
+	LE_SET_NULL(row, LEASE_SUCCESSOR_ROLE);
+	if (successor == NULL)
+		return;
+	LE_SET_TEXT(row, LEASE_SUCCESSOR, successor->candidate);
+	LE_SET_NAME(row, LEASE_SUCCESSOR_ROLE, successor->role);
 }
 
 /*
@@ -292,7 +330,8 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	set_deadline(row, duration, t0, at);
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
-	LE_SET_NULL(row, LEASE_SUCCESSOR);
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
+	set_successor(row, NULL);
 	LE_SET_NULL(row, LEASE_FREE_AT);
 	LE_SET_NULL(row, LEASE_FREE_MONO);
 	LE_SET_NULL(row, LEASE_FREE_FOR);
@@ -306,14 +345,14 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
  * lease is locked.
  */
 void
-le_lease_vacate(Lease *lease, int64 free_mono, const char *successor,
+le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
 				int64 reserved_mono, int64 now, TimestampTz at,
 				const char *incarnation)
 {
 	static const int cleared[] = {
 		LEASE_PREVIOUS_TERM, LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID,
 		LEASE_BACKEND_PID, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK,
-		LEASE_PROGRESS, LEASE_METADATA, LEASE_SUCCESSOR, LEASE_FREE_AT,
+		LEASE_PROGRESS, LEASE_METADATA, LEASE_FREE_AT,
 		LEASE_FREE_MONO, LEASE_FREE_FOR, LEASE_RESERVED_MONO
 	};
 	Row		   *row = lease->row;
@@ -321,6 +360,7 @@ le_lease_vacate(Lease *lease, int64 free_mono, const char *successor,
 	for (int i = 0; i < lengthof(cleared); i++)
 		LE_SET_NULL(row, cleared[i]);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	if (free_mono > now)
 	{
@@ -328,11 +368,9 @@ le_lease_vacate(Lease *lease, int64 free_mono, const char *successor,
 		LE_SET(row, LEASE_FREE_MONO, Int64GetDatum(free_mono));
 		LE_SET(row, LEASE_FREE_FOR, Int64GetDatum(free_mono - now));
 	}
+	set_successor(row, successor);
 	if (successor != NULL)
-	{
-		LE_SET_TEXT(row, LEASE_SUCCESSOR, successor);
 		LE_SET(row, LEASE_RESERVED_MONO, Int64GetDatum(reserved_mono));
-	}
 	le_row_update(row);
 }
 
@@ -362,26 +400,48 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 
 /*
  * Ask the holder of a lease, which is locked, to yield to a candidate (NULL:
- * to whoever is next).
+ * to whoever is next); or (yields is false) to do so no more.
  */
 void
-le_lease_yield(Lease *lease, const char *successor)
+le_lease_yield(Lease *lease, bool yields, bool ordered,
+			   const Candidate *successor)
 {
-	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(true));
-	LE_SET_NULL(lease->row, LEASE_SUCCESSOR);
-	if (successor != NULL)
-		LE_SET_TEXT(lease->row, LEASE_SUCCESSOR, successor);
+	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(yields));
+	LE_SET(lease->row, LEASE_YIELD_ORDERED, BoolGetDatum(ordered));
+	set_successor(lease->row, successor);
 	le_row_update(lease->row);
 }
 
 /*
- * Was it this incarnation that wrote the row's monotonic values?
+ * Keep a vacant seat, which is locked, for a candidate, for that long.
  */
-static bool
-is_own(const Lease *lease, const char *incarnation)
+void
+le_lease_reserve(Lease *lease, const Candidate *successor, int64 duration,
+				 int64 now, const char *incarnation)
 {
-	return lease->incarnation != NULL &&
-		strcmp(lease->incarnation, incarnation) == 0;
+	set_successor(lease->row, successor);
+	LE_SET(lease->row, LEASE_RESERVED_MONO, Int64GetDatum(now + duration));
+	LE_SET(lease->row, LEASE_DURATION, Int64GetDatum(duration));
+	LE_SET_NULL(lease->row, LEASE_FREE_AT);
+	LE_SET_NULL(lease->row, LEASE_FREE_MONO);
+	LE_SET_NULL(lease->row, LEASE_FREE_FOR);
+	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
+	le_row_update(lease->row);
+}
+
+/*
+ * The lease of an election that is dropped.  False: somebody else has it.
+ */
+bool
+le_lease_delete(const Store *store, const char *election)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store->lease, store->lease_pkey,
+								  le_key(election), LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
 }
 
 /*

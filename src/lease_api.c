@@ -15,6 +15,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "api.h"
 #include "funcapi.h"
 #include "leader_election.h"
@@ -101,8 +102,35 @@ stand(const Store *store, const Candidate *who, const Profile *profile,
 static bool
 is_granted_here(const Lease *lease, const Candidate *who)
 {
-	return lease->own_write && le_candidate_leads(who, lease) &&
+	return lease->own_write && !lease->yielding &&
+		le_candidate_leads(who, lease) &&
 		lease->deadline_mono - lease->duration == lease->acquired_mono;
+}
+
+/*
+ * Nobody leads: stand, and elect somebody.  The election lock comes first, so
+ * that whoever settles the election finds no row of it locked for long.
+ */
+static Lease *
+elect(const Store *store, const Election *election, const Candidate *who,
+	  const Profile *profile)
+{
+	for (;;)
+	{
+		Lease	   *lease = le_lease_read(store, who->election, NULL);
+		Settled		settled;
+		Proof		proof;
+
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(who->election);
+		while (!le_election_queue(who->election))
+			le_wait_or_busy(who->election);
+		stand(store, who, profile, election->lease_duration);
+		settled = le_election_settle(store, election, who, NULL, &proof);
+		if (!settled.busy && !settled.unproven)
+			return le_lease_read(store, who->election, NULL);
+		le_wait_or_busy(who->election);
+	}
 }
 
 /*
@@ -132,17 +160,13 @@ le_acquire(PG_FUNCTION_ARGS)
 	if (election == NULL)
 		le_busy(who.election);
 	le_check_candidate_role(election, who.role);
-	stand(&store, &who, &profile, election->lease_duration);
 
-	/* Whoever finds a leader writes nothing and locks nothing. */
+	/* Whoever finds a leader writes no more than a sign of life. */
 	lease = le_lease_read(&store, who.election, NULL);
-	if (lease != NULL && state_of(&store, lease) != LEASE_LED)
-	{
-		while (!le_election_lock(who.election, true) ||
-			   le_election_settle(&store, election, &who, NULL).busy)
-			le_wait_or_busy(who.election);
-		lease = le_lease_read(&store, who.election, NULL);
-	}
+	if (lease == NULL || state_of(&store, lease) == LEASE_LED)
+		stand(&store, &who, &profile, election->lease_duration);
+	else
+		lease = elect(&store, election, &who, &profile);
 	if (lease != NULL && is_granted_here(lease, &who))
 		le_return_grant(fcinfo, lease);
 	le_busy_end(&busy);
@@ -168,20 +192,61 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 }
 
 /*
+ * Renew the lease of a term.  NULL: somebody has its row, or it is over by now.
+ */
+static Lease *
+renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
+			const Proof *proof)
+{
+	Lease	   *lease = le_lease_lock(store, name);
+	int64		duration;
+
+	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
+		state_of(store, lease) != LEASE_LED)
+		return NULL;
+	duration = le_lease_duration(store, lease);
+	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
+				   progress);
+	refresh_candidate(store, lease, progress, duration);
+	return lease;
+}
+
+/*
+ * Renew a lease that another incarnation of the server has granted.
+ */
+static Lease *
+continue_lease(Store *store, const char *name, int64 term,
+			   const int64 *progress, const Proof *proof, bool *over)
+{
+	Election   *election;
+	Lease	   *lease;
+
+	(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
+	election = le_election_get(store, name);
+	if (!le_election_queue(name))
+		return NULL;
+	lease = le_election_continue(store, election, term, proof, over);
+	if (lease != NULL)
+		refresh_candidate(store, lease, progress, election->lease_duration);
+	return lease;
+}
+
+/*
  * Renew the lease of a term, or what it has become in a failover.  NULL: the
  * term is over.
  */
 static Lease *
-renew(Store *store, const Election *election, int64 term,
-	  const int64 *progress)
+renew(Store *store, const char *name, int64 term, const int64 *progress)
 {
 	for (;;)
 	{
-		Lease	   *lease = le_lease_read(store, election->name, NULL);
+		Lease	   *lease = le_lease_read(store, name, NULL);
 		LeaseState	state;
+		Proof		proof;
+		bool		over = false;
 
 		if (lease == NULL)
-			return NULL;
+			le_report_no_election(name);
 		check_holder(lease, term, "renew(election)");
 		state = state_of(store, lease);
 		if (!le_lease_is_term(lease, term) ||
@@ -190,36 +255,14 @@ renew(Store *store, const Election *election, int64 term,
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
 
-		if (state == LEASE_LED)
-		{
-			lease = le_lease_lock(store, election->name);
-			if (lease != NULL && le_lease_is_term(lease, term) &&
-				!lease->yielding && state_of(store, lease) == LEASE_LED)
-			{
-				le_lease_renew(lease, term, election->lease_duration, le_clock(),
-							   GetCurrentTimestamp(), progress);
-				refresh_candidate(store, lease, progress,
-								  election->lease_duration);
-				return lease;
-			}
-		}
-		else if (le_store_lock(store, LE_TABLES, RowExclusiveLock, true) &&
-				 le_election_lock(election->name, true))
-		{
-			bool		over;
-
-			lease = le_election_continue(store, election, term, &over);
-			if (over)
-				return NULL;
-			if (lease != NULL)
-			{
-				refresh_candidate(store, lease, progress,
-								  election->lease_duration);
-				return lease;
-			}
-		}
-		if (lease == NULL)
-			le_wait_or_busy(election->name);
+		if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
+			le_unconfirmed(name);
+		lease = state == LEASE_LED ?
+			renew_lease(store, name, term, progress, &proof) :
+			continue_lease(store, name, term, progress, &proof, &over);
+		if (lease != NULL || over)
+			return lease;
+		le_wait_or_busy(name);
 	}
 }
 
@@ -241,10 +284,8 @@ le_renew_term(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
-						 RowExclusiveLock, true);
-	lease = renew(&store, le_election_get(&store, name), term,
-				  PG_ARGISNULL(2) ? NULL : &progress);
+	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
+	lease = renew(&store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease);
 	le_busy_end(&busy);
@@ -263,7 +304,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	BusyContext busy;
 	Election   *election;
 	Lease	   *lease;
-	Settled		settled = {false, false, false};
+	Settled		settled = {.busy = false};
+	Proof		proof;
 
 	le_store_get(&store);
 	le_wait_begin();
@@ -275,8 +317,10 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && le_lease_is_term(lease, how->term))
 	{
-		while (!le_election_lock(name, true) ||
-			   (settled = le_election_settle(&store, election, NULL, how)).busy)
+		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+			le_unconfirmed(name);
+		while (!le_election_queue(name) ||
+			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
 		le_notify_worker();
 	}
@@ -313,6 +357,28 @@ le_transfer_term(PG_FUNCTION_ARGS)
 }
 
 /*
+ * May the caller withdraw this candidate?  It must be detached, and of the
+ * caller's role.
+ */
+static void
+check_candidate(const Candidate *c)
+{
+	if (c->session_id != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" of election \"%s\" is a session",
+						c->candidate, c->election),
+				 errhint("Call leave(election) in that session.")));
+	if (strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
+						c->candidate, c->election),
+				 errdetail("It was made by role \"%s\".", c->role),
+				 errhint("Only that role may touch it: use SET ROLE.")));
+}
+
+/*
  * Withdraw a detached candidate, which is not to lead: its lease is given back
  * only by whoever knows its term.
  */
@@ -336,36 +402,36 @@ le_leave_name(PG_FUNCTION_ARGS)
 						 LE_TABLE_CANDIDATE, RowExclusiveLock, true);
 	(void) le_election_get(&store, name);
 	c = le_candidate_find(&store, name, candidate);
-	lease = le_lease_read(&store, name, NULL);
 	if (c != NULL && !le_candidate_alive(c))
 		c = NULL;
-	if (c != NULL && c->session_id != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" of election \"%s\" is a session",
-						candidate, name),
-				 errhint("Call leave(election) in that session.")));
-	if (c != NULL &&
-		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
-						candidate, name),
-				 errdetail("It was made by role \"%s\".", c->role),
-				 errhint("Only that role may touch it: use SET ROLE.")));
-	if (c != NULL && lease != NULL && le_candidate_leads(c, lease) &&
-		state_of(&store, lease) == LEASE_LED)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" leads election \"%s\"",
-						candidate, name),
-				 errhint("Give the lease back with release(election, term) first.")));
-	while (c != NULL && !le_candidate_withdraw(&store, c))
-		le_wait_or_busy(name);
 	if (c != NULL)
+	{
+		check_candidate(c);
+
+		/* Once its row is ours, it is not elected any more. */
+		while (!le_candidate_lock(&store, c))
+			le_wait_or_busy(name);
+		lease = le_lease_read(&store, name, NULL);
+		if (lease != NULL && le_candidate_leads(c, lease) &&
+			state_of(&store, lease) == LEASE_LED)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("candidate \"%s\" leads election \"%s\"",
+							candidate, name),
+					 errhint("Give the lease back with release(election, term) first.")));
+		while (!le_candidate_withdraw(&store, c))
+			le_wait_or_busy(name);
 		le_notify_worker();
+	}
 	le_busy_end(&busy);
 	PG_RETURN_BOOL(c != NULL);
+}
+
+static bool
+is_led_in(const Store *store, const Lease *lease, int64 term)
+{
+	return lease != NULL && lease->term == term &&
+		state_of(store, lease) == LEASE_LED;
 }
 
 /*
@@ -378,13 +444,19 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	char	   *name;
 	Store		store;
 	Lease	   *lease;
+	bool		leads;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
 		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX ||
 		!le_store_find(&store))
 		PG_RETURN_BOOL(false);
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
-				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   state_of(&store, lease) == LEASE_LED);
+	leads = le_lease_read_committed(store.lease, name, &lease) &&
+		is_led_in(&store, lease, PG_GETARG_INT64(1));
+
+	/* What this statement has given up does not count any more, either. */
+	if (leads && TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		leads = is_led_in(&store, le_lease_read(&store, name, NULL),
+						  PG_GETARG_INT64(1));
+	PG_RETURN_BOOL(leads);
 }

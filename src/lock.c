@@ -143,6 +143,27 @@ le_election_lock(const char *election, bool wait)
 }
 
 /*
+ * Nobody else changes the lease row's holder until the transaction ends.
+ * Queues as long as lock_timeout allows; whoever takes several takes them in
+ * the order below.
+ */
+void
+le_election_lock_shared(const char *election)
+{
+	(void) acquire(make_tag(LOCK_ELECTION, hash_name(election, 0)), ShareLock,
+				   false, true);
+}
+
+int
+le_election_lock_order(const char *a, const char *b)
+{
+	uint64		x = hash_name(a, 0);
+	uint64		y = hash_name(b, 0);
+
+	return x < y ? -1 : x > y;
+}
+
+/*
  * The right to insert a row of that name, until the transaction ends: without
  * it an insert would wait for an uncommitted twin.  candidate NULL: the
  * election's own rows.

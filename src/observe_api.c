@@ -106,6 +106,19 @@ le_leader(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Does a takeover wait after a leadership that ended for this reason?  Its
+ * leader did not give up itself.
+ */
+static bool
+is_delayed(const char *reason)
+{
+	return reason != NULL &&
+		(strcmp(reason, "expired") == 0 ||
+		 strcmp(reason, "session ended") == 0 ||
+		 strcmp(reason, "failover") == 0);
+}
+
+/*
  * Why nobody leads; NULL where that cannot be told, or is just being mended.
  */
 static char *
@@ -122,12 +135,13 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	if (le_election_grace_mono(election, lease, inc) > now)
 		return "grace after failover";
 	if (le_lease_free_mono(lease, inc) > now)
-		return "hold";
+		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
+			"takeover delay" : "hold";
 	if (le_election_reserved_mono(store, lease, inc) > now)
 		return psprintf("reserved for %s", lease->successor);
 	if (ready == 0)
 		return "candidates that do not sit out";
-	if (told == 0)
+	if (told == 0 && !le_strategy(election->strategy)->reserves)
 		return "acquire()";		/* of a detached candidate */
 	return NULL;
 }
@@ -155,7 +169,7 @@ le_observe(PG_FUNCTION_ARGS)
 	memset(nulls, true, sizeof(nulls));
 	begin_reading(&busy, &store, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE :
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH);
+				  LE_TABLES);
 	election = le_election_read(&store, name);
 	lease = le_lease_read(&store, name, NULL);
 	if (election == NULL || lease == NULL)
@@ -292,10 +306,7 @@ look(const char *name, int64 *term, char *leader)
 		return le_clock() + HIDDEN_LOOK_US;
 	lease = le_lease_read(&store, name, NULL);
 	if (lease == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errhint("The first join(), campaign() or acquire() creates it.")));
+		le_report_no_election(name);
 	*term = 0;
 	leader[0] = '\0';
 	if (!is_led(&store, lease))
@@ -357,6 +368,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		le_wait_between(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
+	le_changes++;				/* the news may travel slower than we */
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */

@@ -82,6 +82,14 @@ le_key_int64(const char *first, int64 second)
 	return key;
 }
 
+static void
+check_columns(Relation rel)
+{
+	if (RelationGetNumberOfAttributes(rel) > LE_MAX_COLUMNS)
+		elog(ERROR, "table \"%s\" has too many columns",
+			 RelationGetRelationName(rel));
+}
+
 /*
  * Call reader for each row with that key (NULL: each row of the table) that
  * the snapshot (NULL: the latest one) sees.  Reads by hand work on a standby,
@@ -107,9 +115,7 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 		snapshot = GetActiveSnapshot();
 	}
 	desc = RelationGetDescr(rel);
-	if (desc->natts > LE_MAX_COLUMNS)
-		elog(ERROR, "table \"%s\" has too many columns",
-			 RelationGetRelationName(rel));
+	check_columns(rel);
 	scan = systable_beginscan(rel, index, key != NULL, snapshot,
 							  key != NULL ? key->columns : 0,
 							  key != NULL ? key->column : NULL);
@@ -193,6 +199,17 @@ le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
 	return row;
 }
 
+static void
+store_values(TupleTableSlot *slot, const Row *row)
+{
+	int			columns = slot->tts_tupleDescriptor->natts;
+
+	ExecClearTuple(slot);
+	memcpy(slot->tts_values, row->values, columns * sizeof(Datum));
+	memcpy(slot->tts_isnull, row->nulls, columns * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+}
+
 /*
  * Write a row, and see it from now on.
  */
@@ -208,19 +225,16 @@ write_row(Row *row, WriteKind kind)
 	TupleTableSlot *former = table_slot_create(rel, NULL);
 	EPQState	epq;
 
+	check_columns(rel);
 	PushActiveSnapshot(GetLatestSnapshot());
 	estate->es_snapshot = GetActiveSnapshot();
+	estate->es_output_cid = GetCurrentCommandId(true);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
 	ExecOpenIndices(target, false);
 	LeEvalPlanQualInit(&epq, estate);
 	AfterTriggerBeginQuery();
 
-	ExecClearTuple(slot);
-	memcpy(slot->tts_values, row->values,
-		   slot->tts_tupleDescriptor->natts * sizeof(Datum));
-	memcpy(slot->tts_isnull, row->nulls,
-		   slot->tts_tupleDescriptor->natts * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
+	store_values(slot, row);
 	former->tts_tid = row->tid;
 	switch (kind)
 	{
@@ -234,11 +248,17 @@ write_row(Row *row, WriteKind kind)
 			ExecSimpleRelationDelete(target, estate, &epq, former);
 			break;
 	}
+	if (kind != WRITE_DELETE && !ItemPointerIsValid(&slot->tts_tid))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("a trigger on table \"%s\" has suppressed a write",
+						RelationGetRelationName(rel))));
 	row->tid = slot->tts_tid;
 
 	AfterTriggerEndQuery(estate);
 	EvalPlanQualEnd(&epq);
 	ExecCloseIndices(target);
+	ExecResetTupleTable(estate->es_tupleTable, false);
 	ExecDropSingleTupleTableSlot(former);
 	ExecDropSingleTupleTableSlot(slot);
 	PopActiveSnapshot();
@@ -255,11 +275,53 @@ le_row_insert(Row *row)
 	write_row(row, WRITE_INSERT);
 }
 
+/*
+ * The same for an update of a table that has no triggers and no constraints
+ * but NOT NULL, which we keep.  Nearly always the new version finds room in the
+ * page and changes no key: then there is nothing to do but the write, and no
+ * need of an executor.
+ */
+static void
+update_plainly(Row *row, Relation rel)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsVirtual);
+	bool		only_summarizing;
+
+	store_values(slot, row);
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (LeTableUpdate(rel, &row->tid, slot, GetActiveSnapshot(),
+					  &only_summarizing))
+	{
+		EState	   *estate = CreateExecutorState();
+		ResultRelInfo *target = makeNode(ResultRelInfo);
+
+		InitResultRelInfo(target, rel, 0, NULL, 0);
+		ExecOpenIndices(target, false);
+		LeInsertIndexTuples(target, slot, estate, only_summarizing);
+		ExecCloseIndices(target);
+		FreeExecutorState(estate);
+	}
+	row->tid = slot->tts_tid;
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(slot);
+	CommandCounterIncrement();
+}
+
 /* Of a row that is locked; it may be updated again. */
 void
 le_row_update(Row *row)
 {
-	write_row(row, WRITE_UPDATE);
+	Relation	rel = table_open(row->table, RowExclusiveLock);
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+
+	if (rel->trigdesc == NULL &&
+		(constraints == NULL ||
+		 (constraints->num_check == 0 && !constraints->has_generated_stored)))
+		update_plainly(row, rel);
+	else
+		write_row(row, WRITE_UPDATE);
+	table_close(rel, NoLock);
 }
 
 /* Of a row that is locked to be deleted. */

@@ -160,13 +160,19 @@ try_to_elect(const Store *store, const Election *election,
 	for (;;)
 	{
 		Lease	   *lease = le_lease_read(store, election->name, NULL);
+		Proof		proof;
+		Settled		settled = {.busy = true};
 
 		if (lease != NULL &&
 			le_lease_state(lease, le_incarnation_name(store->lease),
 						   le_clock()) == LEASE_LED)
 			return;
-		if (le_election_lock(election->name, false) &&
-			!le_election_settle(store, election, who, NULL).busy)
+		if (!le_prove(lease, election->lease_duration,
+					  wait ? le_wait_left() : PG_INT64_MAX, &proof))
+			return;				/* the worker goes on trying */
+		if (le_election_lock(election->name, false))
+			settled = le_election_settle(store, election, who, NULL, &proof);
+		if (!settled.busy && !settled.unproven)
 			return;
 		le_notify_worker();
 		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
@@ -213,11 +219,7 @@ stand(Standing *s, bool wait)
 												election->lease_duration);
 
 		if (result == STAND_OK)
-		{
 			s->stands = true;
-			if (s->made)
-				le_notify_worker();
-		}
 		else if (!wait)
 			return 0;
 		else if (result == STAND_IN_USE)
@@ -327,6 +329,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		 * What counts is what has been committed, and that the lease is not
 		 * over by now.
 		 */
+		le_changes++;			/* the news may travel slower than we */
 		if (next == 0 && (term = le_session_term(s.candidacy)) != 0)
 			break;
 		if (le_clock() >= give_up_at)
@@ -394,7 +397,6 @@ le_renew(PG_FUNCTION_ARGS)
 	Store		store;
 	BusyContext busy;
 	Candidacy  *c;
-	Election   *election;
 	Lease	   *lease;
 
 	le_check_function("leader_election.renew()");
@@ -406,16 +408,20 @@ le_renew(PG_FUNCTION_ARGS)
 		check_owner(c);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
-						 RowExclusiveLock, true);
-	election = le_election_get(&store, name);
+	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
 	for (;;)
 	{
-		lease = c != NULL ? le_lease_read(&store, name, NULL) : NULL;
-		if (!leads(&store, lease, c))
+		lease = le_lease_read(&store, name, NULL);
+		if (lease == NULL)
+			le_report_no_election(name);
+		if (c == NULL || !leads(&store, lease, c))
 			break;				/* it is over, and not just busy */
 		if (!lease->own_write && !lease->yielding)
 		{
+			Proof		proof;
+
+			if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
+				le_unconfirmed(name);
 			lease = le_lease_lock(&store, name);
 			if (lease == NULL)
 			{
@@ -425,8 +431,8 @@ le_renew(PG_FUNCTION_ARGS)
 			if (!leads(&store, lease, c))
 				break;
 			if (!lease->yielding)
-				le_lease_renew(lease, lease->term, election->lease_duration,
-							   le_clock(), GetCurrentTimestamp(), NULL);
+				le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
+							   proof.t0, GetCurrentTimestamp(), NULL);
 		}
 		le_return_grant(fcinfo, lease);
 		break;
@@ -447,7 +453,8 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	BusyContext busy;
 	Election   *election;
 	Candidacy  *c;
-	Settled		settled = {false, false, false};
+	Lease	   *lease;
+	Settled		settled = {.busy = false};
 
 	le_store_get(&store);
 	le_busy_begin(&busy, name);
@@ -462,15 +469,21 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	{
 		Candidate	who = {.election = c->election, .candidate = c->candidate,
 		.session_id = c->session_id, .role = NameStr(c->role)};
+		Proof		proof;
 
 		/* The leader's view ends before anybody can follow. */
 		c->stepped_down = true;
 		how->session_id = c->session_id;
-		while (!le_election_lock(name, true))
+		lease = le_lease_read(&store, name, NULL);
+		if (!le_prove(lease, election->lease_duration,
+					  leads(&store, lease, c) ? le_wait_left() : 0, &proof) &&
+			leads(&store, lease, c))
+			le_unconfirmed(name);
+		while (!le_election_queue(name))
 			le_wait_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))
 			le_wait_or_busy(name);
-		while ((settled = le_election_settle(&store, election, NULL, how)).busy)
+		while ((settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
 		if (withdraw)
 			le_session_withdraw(c);

@@ -34,6 +34,8 @@ static uint64 invalidations = 0;
 /* Counts the invalidations of the type that stands for "who leads" */
 uint64		le_changes = 1;
 
+const char *const le_busy_hint = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
+
 /* When the present call must have stopped waiting */
 static int64 wait_until;
 
@@ -137,12 +139,24 @@ le_report_dropped(void)
 					   LE_EXTENSION)));
 }
 
+static bool
+lock_relation(Oid oid, LOCKMODE mode, bool wait)
+{
+	if (ConditionalLockRelationOid(oid, mode))
+		return true;
+	if (!wait)
+		return false;
+	le_wait_as_lock_timeout();
+	LockRelationOid(oid, mode);
+	return true;
+}
+
 /*
- * Lock these tables until the transaction ends, always in the same order.
- * Without wait, false if one of them is locked against us (others may be
- * locked by then).  With wait, the server's own waits, here and later in the
- * call, end when the call must have stopped waiting.  The store is brought up
- * to date.
+ * Lock these tables, and their indexes for reading, until the transaction ends,
+ * always in the same order.  Without wait, false if one of them is locked
+ * against us (others may be locked by then).  With wait, the server's own
+ * waits, here and later in the call, end when the call must have stopped
+ * waiting.  The store is brought up to date.
  */
 bool
 le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
@@ -151,33 +165,26 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 	{
 		int			table;
 		Oid			oid;
+		Oid			pkey;
 	}			order[] = {
-		{LE_TABLE_ELECTION, store->election},
-		{LE_TABLE_LEASE, store->lease},
-		{LE_TABLE_CANDIDATE, store->candidate},
-		{LE_TABLE_HISTORY, store->history},
-		{LE_TABLE_EPOCH, store->epoch},
+		{LE_TABLE_ELECTION, store->election, store->election_pkey},
+		{LE_TABLE_LEASE, store->lease, store->lease_pkey},
+		{LE_TABLE_CANDIDATE, store->candidate, store->candidate_pkey},
+		{LE_TABLE_HISTORY, store->history, store->history_pkey},
+		{LE_TABLE_EPOCH, store->epoch, store->epoch_pkey},
 	};
 	Store		now;
 
-	if (wait)
-		le_wait_as_lock_timeout();
 	for (int i = 0; i < lengthof(order); i++)
 	{
 		if ((tables & order[i].table) == 0)
 			continue;
-		if (ConditionalLockRelationOid(order[i].oid, mode))
-			continue;
-		if (!wait)
+		if (!lock_relation(order[i].oid, mode, wait) ||
+			!lock_relation(order[i].pkey, AccessShareLock, wait))
 			return false;
-		le_wait_as_lock_timeout();
-		LockRelationOid(order[i].oid, mode);
 	}
 
-	/*
-	 * They may have been dropped while we waited, or have got other indexes.
-	 * From here on neither can happen to those that are locked.
-	 */
+	/* They may have been dropped, or have got other indexes, while we waited. */
 	le_store_get(&now);
 	if (now.lease != store->lease)
 		le_report_dropped();
@@ -197,6 +204,15 @@ le_wait_begin(void)
 	if (LockTimeout > 0)
 		limit = Min(limit, LockTimeout);
 	wait_until = le_clock() + limit * INT64CONST(1000);
+}
+
+/*
+ * How long it may still wait.
+ */
+int64
+le_wait_left(void)
+{
+	return Max(wait_until - le_clock(), 0);
 }
 
 /*
@@ -231,6 +247,19 @@ le_wait_as_lock_timeout(void)
 }
 
 /*
+ * Take an election lock, queueing for it as long as this call may wait.  The
+ * setting is made only where there is something to wait for.
+ */
+bool
+le_election_queue(const char *election)
+{
+	if (le_election_lock(election, false))
+		return true;
+	le_wait_as_lock_timeout();
+	return le_election_lock(election, true);
+}
+
+/*
  * Never "no" where the truth is "not now".
  */
 void
@@ -239,5 +268,5 @@ le_busy(const char *election)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),
-			 errhint("Another transaction holds its lock or its rows. Try again.")));
+			 errhint("%s", le_busy_hint)));
 }

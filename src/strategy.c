@@ -1,7 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * strategy.c
- *		The rules of election: in which order candidates are elected.
+ *		The rules of election: who comes first, and who has to make way.
+ *
+ * Each strategy is one row of the table below.  The classical ones are named
+ * after their sources: Garcia-Molina, "Elections in a Distributed Computing
+ * System" (bully); Chang and Roberts, "An Improved Algorithm for Decentralized
+ * Extrema-Finding in Circular Configurations of Processes" (ring); Junqueira,
+ * Reed and Serafini, "Zab: High-performance broadcast for primary-backup
+ * systems" (zab).  Here the database arbitrates, so that nothing is left of
+ * them but their order.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,26 +17,105 @@
 
 #include "leader_election.h"
 
-/*
- * Longest standing first, but those who can be told come before those who must
- * call; the name decides what the clock does not.
- */
+#define COMPARE(a, b) \
+	do { if ((a) != (b)) return (a) < (b) ? -1 : 1; } while (0)
+
+/* Longest standing first; the name decides what the clock does not. */
 static int
-race(const ListCell *a, const ListCell *b)
+longest_standing(const ListCell *a, const ListCell *b)
 {
 	const Candidate *x = lfirst(a);
 	const Candidate *y = lfirst(b);
 
-	if ((x->session_id == 0) != (y->session_id == 0))
-		return x->session_id != 0 ? -1 : 1;
-	if (x->place != y->place)
-		return x->place < y->place ? -1 : 1;
+	COMPARE(x->place, y->place);
 	return strcmp(x->candidate, y->candidate);
 }
 
+/* Those who can be told come before those who have to call. */
+static int
+first_come(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	COMPARE(x->session_id == 0, y->session_id == 0);
+	return longest_standing(a, b);
+}
+
+static int
+lowest_rank(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	COMPARE(x->rank, y->rank);
+	return longest_standing(a, b);
+}
+
+static int
+highest_rank(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	COMPARE(y->rank, x->rank);
+	return longest_standing(a, b);
+}
+
+static int
+most_advanced(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	COMPARE(y->progress, x->progress);
+	return highest_rank(a, b);
+}
+
+/* Who leads the fewest elections, then who led this one longest ago. */
+static int
+least_loaded(const ListCell *a, const ListCell *b)
+{
+	const Candidate *x = lfirst(a);
+	const Candidate *y = lfirst(b);
+
+	COMPARE(x->leads, y->leads);
+	COMPARE(x->led_at, y->led_at);
+	return longest_standing(a, b);
+}
+
+/*
+ * One that gave up is not to take over again at once, for no reason but its
+ * rank.
+ */
+static bool
+outranks(const Candidate *challenger, const Candidate *leader)
+{
+	return challenger->rank > leader->rank && !challenger->defers;
+}
+
+/* Neither counts this election: it is worth while if both gain by it. */
+static bool
+leads_fewer(const Candidate *challenger, const Candidate *leader)
+{
+	return leader->leads + 1 >= challenger->leads + 2;
+}
+
+/* Once asked for, a yield stands unless it would do harm. */
+static bool
+leads_no_more(const Candidate *challenger, const Candidate *leader)
+{
+	return leader->leads + 1 >= challenger->leads + 1;
+}
+
 static const Strategy strategies[] = {
-	/* name, order, reserves */
-	{"race", race, false},
+	/* name, order, preempts, still preempts, counts, reserves */
+	{"race", first_come, NULL, NULL, false, false},
+	{"lowest", lowest_rank, NULL, NULL, false, true},
+	{"bully", highest_rank, outranks, outranks, false, true},
+	{"ring", highest_rank, NULL, NULL, false, true},
+	{"zab", most_advanced, NULL, NULL, false, true},
+	{"spread", least_loaded, leads_fewer, leads_no_more, true, true},
 };
 
 const Strategy *
@@ -41,5 +128,6 @@ le_strategy(const char *name)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("unrecognized election strategy: \"%s\"", name)));
+			 errmsg("unrecognized election strategy: \"%s\"", name),
+			 errhint("Valid strategies are \"race\", \"lowest\", \"bully\", \"ring\", \"zab\" and \"spread\".")));
 }

@@ -46,6 +46,8 @@
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
 #define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
+#define PROOF_LIFE		(20 * MS)		/* several elections share one */
+#define PROOF_WAIT		(300 * MS)
 #define START_PAUSE		(1000 * MS)		/* between two starts of a worker */
 #define START_WAIT		(100 * MS)		/* for a worker to be there */
 #define BATCH			1000
@@ -54,6 +56,7 @@
 #define LOOK			"look"
 #define RENEWAL			"renewal"
 #define NEW_EPOCH		"new epoch"
+#define PROOF			"proof"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -69,11 +72,13 @@ typedef struct Trouble
 	int64		retry_at;
 } Trouble;
 
-/* Whom the worker may elect in an election */
+/* Who stands in an election, as far as the worker cares */
 typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int			candidates;
 	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
 /* What one look at the tables has found */
@@ -85,14 +90,16 @@ typedef struct Pass
 	int64		next;			/* when to look again */
 	List	   *renew;			/* leases */
 	int64		renew_at;		/* when the next lease is to be renewed */
-	List	   *settle;			/* names of elections */
+	List	   *settle;			/* leases, as they were seen */
+	List	   *preempt;		/* leases whose leader is to yield, or no more */
 	List	   *candidates;
 } Pass;
 
 /* An election to settle */
 typedef struct Case
 {
-	const char *election;
+	const Lease *seen;
+	Proof		proof;
 	bool		changed;
 	bool		waited;			/* for its lock */
 } Case;
@@ -187,8 +194,7 @@ in_transaction(Work work, void *arg, const char *activity)
 }
 
 /*
- * Find out in which elections somebody stands whom the worker may elect, and
- * whether all of them sit out.
+ * Find out in which elections somebody stands, and whether all sit out.
  */
 static HTAB *
 gather_standing(Pass *pass)
@@ -206,44 +212,72 @@ gather_standing(Pass *pass)
 	foreach(lc, pass->candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		Standing   *s;
 		bool		found;
+		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
 
-		if (c->session_id == 0)
+		if (!found)
 		{
-			/* It is elected in its own call, but its row is ours to remove. */
+			s->candidates = 0;
+			s->sits_out = s->session_sits_out = PG_INT64_MAX;
+		}
+		s->candidates++;
+		s->sits_out = Min(s->sits_out, c->sits_out);
+		if (c->session_id != 0)
+			s->session_sits_out = Min(s->session_sits_out, c->sits_out);
+		else					/* its row is to be removed one day */
 			pass->next = Min(pass->next,
 							 Max(c->seen + c->seen_for, le_clock() + TIDY_PAUSE));
-			continue;
-		}
-		s = hash_search(standing, c->election, HASH_ENTER, &found);
-		s->sits_out = found ? Min(s->sits_out, c->sits_out) : c->sits_out;
 	}
 	return standing;
 }
 
-/* Is there anybody whom the worker may elect? */
-static bool
-somebody_stands(HTAB *standing, const Lease *lease)
-{
-	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
-
-	return s != NULL && s->sits_out < lease->term;
-}
-
 /*
- * A vacant lease: when may it be granted to somebody whom we may elect?
+ * A vacant lease: when may the worker elect somebody, or keep the seat for
+ * somebody?
  */
 static int64
-vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
+vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
+			 HTAB *standing)
 {
 	Election   *election = le_election_read(store, lease->election);
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
 
 	if (election == NULL)
+		return PG_INT64_MAX;
+	if (lease->leader == NULL &&
+		(s == NULL ||
+		 (le_strategy(election->strategy)->reserves ? s->sits_out :
+		  s->session_sits_out) >= lease->term))
 		return PG_INT64_MAX;
 	return Max(Max(le_lease_free_mono(lease, inc),
 				   le_election_grace_mono(election, lease, inc)),
 			   le_election_reserved_mono(store, lease, inc));
+}
+
+/*
+ * A lease that is led: does the strategy want its leader to yield, to somebody
+ * else than now, or no more?  seats are read once for all of them.
+ */
+static bool
+is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
+			  List **seats)
+{
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+	Election   *election;
+	const Strategy *strategy;
+
+	if (lease->yield_ordered ||
+		((s == NULL || s->candidates < 2) && !lease->yielding))
+		return false;
+	election = le_election_read(store, lease->election);
+	if (election == NULL)
+		return false;
+	strategy = le_strategy(election->strategy);
+	if (strategy->preempts == NULL && !lease->yielding)
+		return false;
+	if (strategy->counts && *seats == NIL)
+		*seats = le_seats_read(store, election->strategy);
+	return le_is_to_preempt(lease, le_challenger(store, election, lease, *seats));
 }
 
 /*
@@ -261,6 +295,7 @@ look(void *arg)
 	char	   *incarnation;
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
+	List	   *seats = NIL;
 	ListCell   *lc;
 
 	pass->installed = le_store_find(&store);
@@ -294,6 +329,8 @@ look(void *arg)
 		{
 			case LEASE_LED:
 				pass->work = true;
+				if (inc != NULL && is_to_preempt(&store, lease, standing, &seats))
+					pass->preempt = lappend(pass->preempt, lease);
 				due = lease->deadline_mono;
 				if (lease->auto_renew && lease->session_id != 0 &&
 					!lease->yielding)
@@ -306,9 +343,9 @@ look(void *arg)
 				pass->next = Min(pass->next, due);
 				continue;
 			case LEASE_VACANT:
-				if (inc == NULL || !somebody_stands(standing, lease))
+				if (inc == NULL)
 					continue;
-				due = vacancy_ends(&store, lease, inc);
+				due = vacancy_ends(&store, lease, inc, standing);
 				break;
 			case LEASE_EXPIRED:
 			case LEASE_ORPHANED:
@@ -319,11 +356,11 @@ look(void *arg)
 				pass->work = true;
 				if (inc == NULL)
 					continue;
-				due = vacancy_ends(&store, lease, inc);
+				due = vacancy_ends(&store, lease, inc, standing);
 				break;
 		}
 		if (due <= now)
-			pass->settle = lappend(pass->settle, lease->election);
+			pass->settle = lappend(pass->settle, lease);
 		else
 			pass->next = Min(pass->next, due);
 	}
@@ -337,22 +374,24 @@ static void
 renew(void *arg)
 {
 	Batch	   *batch = arg;
-	int64		t0 = le_clock();
+	int64		shortest = PG_INT64_MAX;
+	Proof		proof;
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
-	bool		configured;
 	ListCell   *lc;
 
+	foreach(lc, batch->leases)
+		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
+	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
+		return;
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return;
-	configured = le_store_lock(&store, LE_TABLE_ELECTION, AccessShareLock, false);
 	batch->complete = true;
 	foreach(lc, batch->leases)
 	{
 		Lease	   *seen = lfirst(lc);
 		Lease	   *lease = le_lease_lock(&store, seen->election);
-		Election   *election = NULL;
 
 		if (lease == NULL)
 		{
@@ -363,11 +402,8 @@ renew(void *arg)
 		if (lease->leader == NULL || lease->term != seen->term ||
 			lease->yielding || lease->deadline_mono <= le_clock())
 			continue;
-		if (configured)
-			election = le_election_read(&store, lease->election);
-		le_lease_renew(lease, lease->term, election != NULL ?
-					   election->lease_duration : lease->duration,
-					   t0, at, NULL);
+		le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
+					   proof.t0, at, NULL);
 	}
 }
 
@@ -378,25 +414,50 @@ static void
 settle(void *arg)
 {
 	Case	   *item = arg;
+	const char *name = item->seen->election;
 	Store		store;
 	Election   *election;
 
 	le_store_get(&store);
 	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
-		le_busy(item->election);
-	election = le_election_read(&store, item->election);
+		le_busy(name);
+	election = le_election_read(&store, name);
 	if (election != NULL)
 	{
-		Settled		settled = {true, false, false};
+		Settled		settled = {.busy = true};
 
-		item->waited = !le_election_lock(item->election, false);
-		if (!item->waited || le_election_lock(item->election, true))
-			settled = le_election_settle(&store, election, NULL, NULL);
-		if (settled.busy)
-			le_busy(item->election);
+		item->waited = !le_election_lock(name, false);
+		if (!item->waited || le_election_queue(name))
+			settled = le_election_settle(&store, election, NULL, NULL,
+										 &item->proof);
+		if (settled.busy || settled.unproven)
+			le_busy(name);
 		item->changed = settled.changed;
 	}
+}
+
+/*
+ * Have a strategy ask for a yield, or take that back, in a transaction of its
+ * own: each sees the last.
+ */
+static void
+preempt(void *arg)
+{
+	Case	   *item = arg;
+	const char *name = item->seen->election;
+	Store		store;
+	Election   *election;
+
+	le_store_get(&store);
+	le_wait_begin();
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election != NULL &&
+		(!le_election_queue(name) ||
+		 !le_election_preempt(&store, election, &item->changed)))
+		le_busy(name);
 }
 
 /*
@@ -441,9 +502,9 @@ attempt(Pass *pass, const char *key, Work work, void *arg, const char *activity)
 		trouble->told = true;
 		HOLD_INTERRUPTS();
 		ereport(LOG,
-				(errmsg("leader_election: %s has had to wait for locks for " INT64_FORMAT " s",
+				(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
 						activity, TELL_AFTER / USECS_PER_SEC),
-				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\".",
+				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
 						 LE_SCHEMA)));
 		RESUME_INTERRUPTS();
 	}
@@ -469,6 +530,18 @@ renew_all(Pass *pass)
 }
 
 /*
+ * One proof for all that is settled in the next moment.
+ */
+static void
+prove(void *arg)
+{
+	if (!le_prove(NULL, PROOF_WAIT, PROOF_WAIT, arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("synchronous standbys do not follow")));
+}
+
+/*
  * Settle what is due, until leases are to be renewed: those of live leaders
  * must not run out while there is much to settle.  True if anything changed.
  */
@@ -476,11 +549,13 @@ static bool
 settle_all(Pass *pass)
 {
 	bool		changed = false;
+	Proof		proof = {.confirmed = false};
 	ListCell   *lc;
 
 	foreach(lc, pass->settle)
 	{
-		Case		item = {lfirst(lc), false, false};
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
 		int64		left = pass->renew_at - le_clock();
 
 		if (left <= 0 && lc != list_head(pass->settle))
@@ -488,9 +563,15 @@ settle_all(Pass *pass)
 			pass->next = le_clock();
 			break;
 		}
+		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
+			!le_prove(NULL, 0, 0, &proof) &&
+			!attempt(pass, PROOF, prove, &proof, "asking synchronous standbys"))
+			break;
+		item.proof = proof;
+		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
-		if (attempt(pass, psprintf("e%s", item.election), settle, &item,
-					psprintf("electing in \"%s\"", item.election)) &&
+		if (attempt(pass, psprintf("e%s", name), settle, &item,
+					psprintf("electing in \"%s\"", name)) &&
 			item.changed)
 			changed = true;
 
@@ -499,6 +580,28 @@ settle_all(Pass *pass)
 			pass->next = le_clock();
 	}
 	return changed;
+}
+
+static void
+preempt_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->preempt)
+	{
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
+
+		if (pass->renew_at <= le_clock() && lc != list_head(pass->preempt))
+		{
+			pass->next = le_clock();
+			break;
+		}
+		if (attempt(pass, psprintf("e%s", name), preempt, &item,
+					psprintf("asking for a yield in \"%s\"", name)) &&
+			item.changed)
+			pass->next = le_clock();
+	}
 }
 
 static void
@@ -544,10 +647,15 @@ static void
 settle_incarnation(void *arg)
 {
 	Store		store;
+	int64		highest_term = 0;
+	ListCell   *lc;
 
 	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock, false))
-		le_incarnation_settle(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_EPOCH, RowExclusiveLock, false))
+		return;
+	foreach(lc, le_lease_read_all(&store))
+		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
+	le_incarnation_settle(&store, highest_term);
 }
 
 static bool
@@ -657,6 +765,7 @@ do_round(Pass *pass)
 		return;
 	}
 	postponed_at = 0;
+	preempt_all(pass);
 	if (pass->candidates != NIL)
 		(void) in_transaction(prune_candidates, pass, "removing dead candidates");
 	if (le_clock() - pruned_history_at >= PRUNE_EVERY)

@@ -1,0 +1,278 @@
+/*-------------------------------------------------------------------------
+ *
+ * config.c
+ *		The configuration of the elections: the table election.
+ *
+ * Invariant: an election has a row here and a lease row, or neither.  They are
+ * made under the name lock, and dropped under that and the election lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+/* Column numbers of election */
+enum
+{
+	ELECTION_ELECTION,
+	ELECTION_STRATEGY,
+	ELECTION_LEASE_DURATION,
+	ELECTION_QUORUM,
+	ELECTION_TAKEOVER_DELAY,
+	ELECTION_CANDIDATE_ROLE,
+	ELECTION_CHANNEL,
+	ELECTION_OWNER
+};
+
+static int64
+interval_us(Datum value)
+{
+	const Interval *interval = DatumGetIntervalP(value);
+
+	return interval->time +
+		(interval->day + interval->month * INT64CONST(30)) * USECS_PER_DAY;
+}
+
+static Election *
+make_election(Datum *values, bool *nulls)
+{
+	Election   *election = palloc0(sizeof(Election));
+
+	election->name = TextDatumGetCString(values[ELECTION_ELECTION]);
+	election->strategy = TextDatumGetCString(values[ELECTION_STRATEGY]);
+	election->lease_duration = interval_us(values[ELECTION_LEASE_DURATION]);
+	election->quorum = DatumGetInt32(values[ELECTION_QUORUM]);
+	election->takeover_delay = interval_us(values[ELECTION_TAKEOVER_DELAY]);
+	if (!nulls[ELECTION_CANDIDATE_ROLE])
+		election->candidate_role =
+			pstrdup(NameStr(*DatumGetName(values[ELECTION_CANDIDATE_ROLE])));
+	if (!nulls[ELECTION_CHANNEL])
+		election->channel = TextDatumGetCString(values[ELECTION_CHANNEL]);
+	election->owner = pstrdup(NameStr(*DatumGetName(values[ELECTION_OWNER])));
+	return election;
+}
+
+static bool
+read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	*(Election **) arg = make_election(values, nulls);
+	return false;
+}
+
+/*
+ * The configuration of an election; NULL if there is none of that name.
+ */
+Election *
+le_election_read(const Store *store, const char *name)
+{
+	Election   *election = NULL;
+	Key			key = le_key(name);
+
+	le_scan(store->election, store->election_pkey, &key, NULL, read_one,
+			&election);
+	return election;
+}
+
+Election *
+le_election_get(const Store *store, const char *name)
+{
+	Election   *election = le_election_read(store, name);
+
+	if (election == NULL)
+		le_report_no_election(name);
+	return election;
+}
+
+/*
+ * For how long to renew a lease: as long as it was granted for, if the settings
+ * cannot be read at once.
+ */
+int64
+le_lease_duration(const Store *store, const Lease *lease)
+{
+	Store		locked = *store;
+	Election   *election = NULL;
+
+	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
+		election = le_election_read(&locked, lease->election);
+	return election != NULL ? election->lease_duration : lease->duration;
+}
+
+void
+le_report_no_election(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("election \"%s\" does not exist", name),
+			 errhint("The first join(), campaign() or acquire() creates it.")));
+}
+
+static Datum
+interval_datum(int64 us)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = us;
+	return IntervalPGetDatum(interval);
+}
+
+static char *
+owner_of_tables(const Store *store)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease));
+	char	   *owner;
+
+	if (!HeapTupleIsValid(tuple))
+		le_report_dropped();
+	owner = GetUserNameFromId(((Form_pg_class) GETSTRUCT(tuple))->relowner,
+							  false);
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
+static void
+set_configuration(Row *row, const Configuration *config)
+{
+	if (config->strategy != NULL)
+		LE_SET_TEXT(row, ELECTION_STRATEGY, config->strategy);
+	if (config->lease_duration > 0)
+		LE_SET(row, ELECTION_LEASE_DURATION,
+			   interval_datum(config->lease_duration));
+	if (config->quorum > 0)
+		LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
+	if (config->takeover_delay >= 0)
+		LE_SET(row, ELECTION_TAKEOVER_DELAY,
+			   interval_datum(config->takeover_delay));
+	if (config->candidate_role != NULL)
+		LE_SET_NULL(row, ELECTION_CANDIDATE_ROLE);
+	if (config->candidate_role != NULL && config->candidate_role[0] != '\0')
+		LE_SET_NAME(row, ELECTION_CANDIDATE_ROLE, config->candidate_role);
+	if (config->channel != NULL)
+		LE_SET_NULL(row, ELECTION_CHANNEL);
+	if (config->channel != NULL && config->channel[0] != '\0')
+		LE_SET_TEXT(row, ELECTION_CHANNEL, config->channel);
+}
+
+/*
+ * Make an election.  False: there is one, or somebody is about to make it.
+ */
+bool
+le_election_insert(const Store *store, const char *name, const char *owner,
+				   const Configuration *config)
+{
+	Row		   *row;
+
+	/* In this order: another may be made before we have the lock. */
+	if (!le_name_lock(name, NULL) || le_election_read(store, name) != NULL)
+		return false;
+	row = le_row_new(store->election);
+	LE_SET_TEXT(row, ELECTION_ELECTION, name);
+	LE_SET_NAME(row, ELECTION_OWNER, owner);
+	set_configuration(row, config);
+	le_row_insert(row);
+	if (le_lease_read(store, name, NULL) == NULL)
+		le_lease_create(store, name);
+	return true;
+}
+
+/*
+ * Change an election; it takes effect with its next renewal or change.  False:
+ * somebody else has its row.
+ */
+bool
+le_election_alter(const Store *store, const char *name,
+				  const Configuration *config)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store->election, store->election_pkey,
+								  le_key(name), LockTupleNoKeyExclusive, &busy);
+
+	if (row == NULL && !busy)
+		le_report_no_election(name);
+	if (row == NULL)
+		return false;
+	set_configuration(row, config);
+	le_row_update(row);
+	return true;
+}
+
+/*
+ * Delete the settings of an election that is dropped.  False: somebody else
+ * has the row.
+ */
+bool
+le_election_delete(const Store *store, const char *name)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store->election, store->election_pkey,
+								  le_key(name), LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
+}
+
+static bool
+read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	List	  **list = arg;
+
+	*list = lappend(*list, make_election(values, nulls));
+	return true;
+}
+
+List *
+le_elections_read(const Store *store)
+{
+	List	   *elections = NIL;
+
+	le_scan(store->election, InvalidOid, NULL, NULL, read_into_list,
+			&elections);
+	return elections;
+}
+
+/*
+ * The same, but an election that does not exist is created, where the setting
+ * allows that.  NULL if another transaction is about to create it: with wait,
+ * only after the call has waited as long as it may.
+ */
+Election *
+le_election_get_or_create(const Store *store, const char *name, bool wait)
+{
+	Configuration defaults = {.strategy = "race",
+		.lease_duration = le_lease_duration_ms * INT64CONST(1000),
+	.quorum = 1, .takeover_delay = 0};
+
+	for (;;)
+	{
+		Election   *election = le_election_read(store, name);
+
+		if (election != NULL)
+			return election;
+		if (!le_auto_create)
+			ereport(ERROR,
+					(errcode(ERRCODE_LE_NO_ELECTION),
+					 errmsg("election \"%s\" does not exist", name),
+					 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
+		if (le_election_insert(store, name, owner_of_tables(store), &defaults))
+		{
+			ereport(NOTICE,
+					(errmsg("election \"%s\" does not exist, creating it with default settings",
+							name)));
+			ereport(LOG_SERVER_ONLY,
+					(errmsg("leader_election: election \"%s\" is created on first use",
+							name),
+					 errhidestmt(true)));
+		}
+		else if (le_election_read(store, name) == NULL &&
+				 (!wait || !le_wait_more()))
+			return NULL;
+	}
+}

@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ *
+ * fence.c
+ *		Fenced transactions: they commit only if their author still leads, in
+ *		the same term.
+ *
+ * assert_leader() and the trigger function only_leader() look at the call, and
+ * mark the transaction with (election, term).  A leader may be paused for any
+ * time after that, and another be elected: so that term is looked for again at
+ * commit.
+ *
+ * Invariant: a fenced transaction holds the election lock in Share mode from
+ * before that second look until it is committed.  Whoever changes the holder
+ * has that lock in Exclusive mode, and thus waits for the commit, or comes
+ * first and is seen.
+ *
+ * In between, a fenced transaction holds no lock of ours, so that one that
+ * sits idle holds nobody up.  Nothing is written here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "api.h"
+#include "commands/trigger.h"
+#include "leader_election.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+PG_FUNCTION_INFO_V1(le_assert_leader);
+PG_FUNCTION_INFO_V1(le_assert_leader_term);
+PG_FUNCTION_INFO_V1(le_only_leader);
+
+typedef struct Fence
+{
+	char	   *election;
+	int64		term;
+	Oid			lease_oid;		/* which extension it belongs to */
+} Fence;
+
+/* Those of the running transaction, in its memory; savepoints undo none. */
+static List *fences = NIL;
+
+static void
+add_fence(const char *election, int64 term, Oid lease_oid)
+{
+	MemoryContext old;
+	Fence	   *fence;
+	ListCell   *lc;
+
+	foreach(lc, fences)
+	{
+		fence = lfirst(lc);
+		if (fence->term == term && strcmp(fence->election, election) == 0)
+			return;
+	}
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	fence = palloc(sizeof(Fence));
+	fence->election = pstrdup(election);
+	fence->term = term;
+	fence->lease_oid = lease_oid;
+	fences = lappend(fences, fence);
+	MemoryContextSwitchTo(old);
+}
+
+static bool
+is_fenced(const char *election)
+{
+	ListCell   *lc;
+
+	foreach(lc, fences)
+	{
+		if (strcmp(((Fence *) lfirst(lc))->election, election) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The committed lease row; NULL on a standby, where nobody leads.
+ */
+static Lease *
+get_lease(const char *election, Store *store)
+{
+	Lease	   *lease = NULL;
+
+	le_store_get(store);
+	if (RecoveryInProgress())
+		return NULL;
+	if (!le_lease_read_committed(store->lease, election, &lease))
+		le_busy(election);
+	if (lease == NULL)
+		le_report_no_election(election);
+	return lease;
+}
+
+/*
+ * Fence by this session's leadership.
+ */
+static void
+fence_session(const char *election)
+{
+	Candidacy  *c = le_session_find(election, strlen(election));
+	int64		term = c != NULL ? le_session_term(c) : 0;
+	Store		store;
+
+	if (term == 0)
+	{
+		(void) get_lease(election, &store);
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_LEADER),
+				 errmsg("this session does not lead election \"%s\"", election),
+				 errhint("Do the leader's work only while leader_election.is_leader() is true.")));
+	}
+	add_fence(election, term, c->lease_oid);
+}
+
+Datum
+le_assert_leader(PG_FUNCTION_ARGS)
+{
+	fence_session(le_name_arg(fcinfo, 0, "election name"));
+	PG_RETURN_VOID();
+}
+
+/*
+ * Fence by a term, whoever leads in it.
+ */
+Datum
+le_assert_leader_term(PG_FUNCTION_ARGS)
+{
+	char	   *name = le_name_arg(fcinfo, 0, "election name");
+	Store		store;
+	Lease	   *lease = get_lease(name, &store);
+
+	if (PG_ARGISNULL(1) || lease == NULL ||
+		lease->term != PG_GETARG_INT64(1) ||
+		le_lease_state(lease, le_incarnation_name(store.lease),
+					   le_clock()) != LEASE_LED)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_LEADER),
+				 PG_ARGISNULL(1) ?
+				 errmsg("there is no term to lead election \"%s\" in", name) :
+				 errmsg("nobody leads election \"%s\" in term " INT64_FORMAT,
+						name, PG_GETARG_INT64(1)),
+				 errhint("Do the leader's work only in the term in which it leads.")));
+	add_fence(name, lease->term, store.lease);
+	PG_RETURN_VOID();
+}
+
+/*
+ * A trigger: whoever writes this table leads the election, and still does when
+ * it commits.
+ */
+Datum
+le_only_leader(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	char	   *election;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("leader_election.only_leader() was not called by a trigger")));
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) ||
+		trigger->tg_trigger->tgnargs != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("trigger \"%s\" does not call leader_election.only_leader() as it must",
+						trigger->tg_trigger->tgname),
+				 errhint("Declare it BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT, with the name of the election as its one argument.")));
+	election = trigger->tg_trigger->tgargs[0];
+	if (!is_fenced(election))
+		fence_session(election);
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * The lease row as it would be after this commit.  The application's
+ * transaction must not fail for what happens in elections: in SERIALIZABLE, a
+ * snapshot that takes no predicate lock.  Such a scan may miss a row that is
+ * just being moved by a renewal.
+ */
+static Lease *
+read_lease(const Store *store, const char *election)
+{
+	Lease	   *lease;
+
+	if (!IsolationIsSerializable())
+		return le_lease_read(store, election, NULL);
+	for (int i = 0; i < 10; i++)
+	{
+		lease = le_lease_read(store, election, SnapshotSelf);
+		if (lease != NULL)
+			return lease;
+	}
+	return NULL;
+}
+
+/*
+ * Does that term lead still?  From here on nobody ends it, but at our own hand,
+ * before this transaction is over.
+ */
+static bool
+still_leads(const Fence *fence)
+{
+	BusyContext busy;
+	Store		store;
+	Lease	   *lease = NULL;
+
+	le_wait_begin();
+	le_busy_begin(&busy, fence->election);
+	le_wait_as_lock_timeout();
+	le_election_lock_shared(fence->election);
+	if (le_store_find(&store) && store.lease == fence->lease_oid &&
+		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, true))
+		lease = read_lease(&store, fence->election);
+	le_busy_end(&busy);
+	return lease != NULL && lease->term == fence->term &&
+		le_lease_state(lease, le_incarnation_name(store.lease),
+					   le_clock()) == LEASE_LED;
+}
+
+static int
+by_lock_key(const ListCell *a, const ListCell *b)
+{
+	return le_election_lock_order(((Fence *) lfirst(a))->election,
+								  ((Fence *) lfirst(b))->election);
+}
+
+static void
+check_fences(void)
+{
+	ListCell   *lc;
+
+	list_sort(fences, by_lock_key);
+	foreach(lc, fences)
+	{
+		Fence	   *fence = lfirst(lc);
+
+		if (!still_leads(fence))
+			ereport(ERROR,
+					(errcode(ERRCODE_LE_LOST),
+					 errmsg("leadership of election \"%s\" was lost before commit",
+							fence->election),
+					 errdetail("Term " INT64_FORMAT " is over.", fence->term),
+					 errhint("Nothing of this transaction was written. Repeat it only if you are elected again.")));
+	}
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			if (fences != NIL)
+				check_fences();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			if (fences != NIL)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that is fenced by an election"),
+						 errdetail("Who leads when it is committed cannot be known now.")));
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			fences = NIL;		/* the memory goes with the transaction */
+			break;
+		default:
+			break;
+	}
+}
+
+void
+le_fence_init(void)
+{
+	RegisterXactCallback(on_xact_event, NULL);
+}

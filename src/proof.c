@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * proof.c
+ *		The proof that synchronous standbys still follow this server.
+ *
+ * A commit waits for synchronous standbys, but that wait can be cut short (by
+ * a cancel, a terminate, a crash), and then the lease is there although no
+ * standby has it.  So what a lease counts from is proven beforehand.
+ *
+ * Invariant: where synchronous standbys are configured, a lease counts from a
+ * moment t0 after which WAL was written that they have confirmed.  Whatever is
+ * promoted has thus been promoted after t0, and elects nobody before as much
+ * time has passed there as this lease can last here.
+ *
+ * The wait for the proof is bounded, and no election lock is held meanwhile.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "utils/wait_event.h"
+
+#define LONGEST_WAIT	INT64CONST(5000000)
+
+static bool
+is_confirmed(XLogRecPtr lsn)
+{
+	bool		confirmed;
+
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH] >= lsn;
+	LWLockRelease(SyncRepLock);
+	return confirmed;
+}
+
+/*
+ * From when on may a lease count?  False: the standbys have not confirmed in
+ * time, which is a third of the lease, and no more than limit.  With limit 0
+ * they are not asked.
+ *
+ * seen is the lease row as it was read before this call: only what was there
+ * then is proven to be known to the standbys.
+ */
+bool
+le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
+{
+	XLogRecPtr	lsn;
+	int64		give_up_at;
+	bool		woken = false;
+
+	/* In this order: whoever configures standbys later has not been asked. */
+	proof->required = max_wal_senders > 0 && SyncRepStandbyNames != NULL &&
+		SyncRepStandbyNames[0] != '\0';
+	proof->vacant_term = seen != NULL && seen->leader == NULL ? seen->term : -1;
+	proof->t0 = le_clock();
+	proof->confirmed = !proof->required;
+	if (proof->confirmed || limit <= 0)
+		return proof->confirmed;
+
+	give_up_at = proof->t0 + Min(Min(lease_duration / 3, LONGEST_WAIT), limit);
+	lsn = LeLogProbe();
+	while (!(proof->confirmed = is_confirmed(lsn)) && le_clock() < give_up_at)
+	{
+		if (WaitLatch(MyLatch,
+					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
+					  PG_WAIT_EXTENSION) & WL_LATCH_SET)
+		{
+			woken = true;
+			ResetLatch(MyLatch);
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+	if (woken)
+		SetLatch(MyLatch);		/* it was for somebody further up */
+	return proof->confirmed;
+}
+
+/*
+ * Not confirmed in time, where the caller has to be told.
+ */
+void
+le_unconfirmed(const char *election)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
+			 errhint("%s", le_busy_hint)));
+}
