@@ -274,6 +274,15 @@ le_candidates_prune(const Store *store, List *candidates)
 }
 
 /*
+ * Is it time for another sign of life of a detached candidate?
+ */
+bool
+le_candidate_needs_sign(int64 seen, int64 lease_duration)
+{
+	return le_clock() - seen >= SEEN_EVERY(lease_duration);
+}
+
+/*
  * Does the call say anything that the row does not say already?
  */
 static bool
@@ -290,7 +299,7 @@ differs(const Profile *profile, const Candidate *c, int64 lease_duration)
 		 (c->metadata == 0 ||
 		  !datum_image_eq(profile->metadata, c->metadata, false, -1))) ||
 		(c->session_id == 0 &&
-		 le_clock() - c->seen >= SEEN_EVERY(lease_duration));
+		 le_candidate_needs_sign(c->seen, lease_duration));
 	PopActiveSnapshot();
 	return result;
 }
@@ -317,7 +326,7 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 		LE_SET(row, CANDIDATE_METADATA, profile->metadata);
 	if (who->session_id == 0)
 	{
-		LE_SET(row, CANDIDATE_SEEN_MONO, Int64GetDatum(le_clock()));
+		LE_SET(row, CANDIDATE_SEEN_MONO, Int64GetDatum(who->seen));
 		LE_SET(row, CANDIDATE_SEEN_FOR, Int64GetDatum(SEEN_FOR(lease_duration)));
 	}
 }
@@ -393,10 +402,11 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 /*
  * Make or update the row of a candidacy; what the profile does not say is as
  * it was or, at first, as in who.  Nothing is written where the row says it all
- * already, save that a detached candidate gives a sign of life now and then.
+ * already, save that a detached candidate gives a sign of life now and then:
+ * who is told when that was.
  */
 StandResult
-le_candidate_stand(const Store *store, const Candidate *who,
+le_candidate_stand(const Store *store, Candidate *who,
 				   const Profile *profile, int64 lease_duration)
 {
 	Candidate  *present = le_candidate_find(store, who->election,
@@ -408,11 +418,13 @@ le_candidate_stand(const Store *store, const Candidate *who,
 	{
 		Row		   *row;
 
+		who->seen = present->seen;
 		if (!differs(profile, present, lease_duration))
 			return STAND_OK;
 		row = lock_row(store, present, LockTupleNoKeyExclusive, &busy);
 		if (row == NULL)
 			return STAND_BUSY;
+		who->seen = le_clock();
 		set_profile(row, who, profile, lease_duration);
 		le_row_update(row);
 		return STAND_OK;
@@ -432,6 +444,7 @@ le_candidate_stand(const Store *store, const Candidate *who,
 		return STAND_IN_USE;
 	if (present != NULL && !le_candidate_withdraw(store, present))
 		return STAND_BUSY;
+	who->seen = le_clock();
 	insert(store, who, profile, lease_duration);
 	return STAND_OK;
 }

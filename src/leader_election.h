@@ -329,9 +329,10 @@ extern bool le_candidate_alive(const Candidate *c);
 extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
 extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
 extern StandResult le_candidate_stand(const Store *store,
-									  const Candidate *who,
+									  Candidate *who,
 									  const Profile *profile,
 									  int64 lease_duration);
+extern bool le_candidate_needs_sign(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_sit_out(Candidate *c, int64 term, int64 place);

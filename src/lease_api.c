@@ -77,7 +77,7 @@ check_holder(const Lease *lease, int64 term, const char *instead)
  * Write the candidacy, or the sign of life that it needs now and then.
  */
 static void
-stand(const Store *store, const Candidate *who, const Profile *profile,
+stand(const Store *store, Candidate *who, const Profile *profile,
 	  int64 lease_duration)
 {
 	for (;;)
@@ -178,17 +178,39 @@ le_acquire(PG_FUNCTION_ARGS)
  * The detached leader gives a sign of life, and says how far it has got.  Where
  * its row is gone (in a crash, or a failover) it is made again.  A table that
  * somebody has locked must not cost it the lease.
+ *
+ * This process remembers for which term it has found the row last.  While the
+ * sign of life in it is fresh nobody removes it, but a crash of the server,
+ * which this process does not survive.  What it writes itself does not count:
+ * that may be undone.
  */
 static void
 refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 				  int64 lease_duration)
 {
-	Candidate  *holder = le_candidate_of_lease(lease);
+	static Oid	lease_oid = InvalidOid;
+	static char election[LE_NAME_MAX + 1];
+	static int64 term;
+	static int64 seen;
+	int64		now = le_clock();
+	Candidate  *holder;
 	Profile		profile = {.sets_progress = progress != NULL,
 	.progress = progress != NULL ? *progress : 0};
 
-	if (le_store_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
-		(void) le_candidate_stand(store, holder, &profile, lease_duration);
+	if (progress == NULL && term == lease->term && lease_oid == store->lease &&
+		strcmp(election, lease->election) == 0 &&
+		!le_candidate_needs_sign(seen, lease_duration))
+		return;
+	holder = le_candidate_of_lease(lease);
+	if (le_store_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
+		le_candidate_stand(store, holder, &profile, lease_duration) == STAND_OK &&
+		holder->seen < now)
+	{
+		lease_oid = store->lease;
+		strlcpy(election, lease->election, sizeof(election));
+		term = lease->term;
+		seen = holder->seen;
+	}
 }
 
 /*
