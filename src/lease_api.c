@@ -112,7 +112,7 @@ is_granted_here(const Lease *lease, const Candidate *who)
  * that whoever settles the election finds no row of it locked for long.
  */
 static Lease *
-elect(const Store *store, const Election *election, const Candidate *who,
+elect(const Store *store, const Election *election, Candidate *who,
 	  const Profile *profile)
 {
 	for (;;)
