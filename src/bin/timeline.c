@@ -1,0 +1,2 @@
+#include "pg_leader.h"
+int show_history(const ObserveOptions *options) { return 0; }
