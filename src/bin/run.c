@@ -228,7 +228,9 @@ run_prepare(Run *run)
 bool
 grant_of(const Answer *answer, Grant *grant)
 {
-	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
+	/* A campaign in vain has a row, too, but a shorter one. */
+	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1 ||
+		PQnfields(answer->result) != 4)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 	grant->sent = answer->sent;
@@ -449,7 +451,11 @@ stand(Run *run)
 		if (run->signalled)
 			code = EXIT_SIGNAL(run->signo);
 		else if (run->connection.conn == NULL)
+		{
 			code = connect_to_stand(run, &s);
+			if (run->connection.conn != NULL)
+				continue;
+		}
 		else
 			code = try_once(run, &s);
 		if (code != GO_ON || run->signalled)
