@@ -460,8 +460,6 @@ lead(Run *run, bool *again)
 			.close_fd = o->session ? -1 : PQsocket(run->connection.conn)
 		};
 
-		if (o->session)
-			connection_listen(&run->connection, run->channel, answer_limit(&l));
 		guardian_start(&run->guardian, &charge);
 		if (run->guardian.pid != 0)
 			watch_over(&l);

@@ -20,9 +20,6 @@
 #define SHORTEST_PAUSE		(100 * MSEC)
 #define LONGEST_PAUSE		SEC
 
-/* A session's wait, in pieces, so that a dead connection is noticed */
-#define CAMPAIGN_PIECE		(5 * SEC)
-
 /* A command that ran less long than this is not started again at once. */
 #define SHORT_RUN			SEC
 #define FIRST_BACKOFF		SEC
@@ -52,16 +49,11 @@
 	" WHERE e.election = $1), 'leadership_changed')," \
 	" '{\"election\":' || to_json($1::text)::text || ','"
 
-#define SQL_SESSION \
-	"SELECT set_config('statement_timeout', '0', false)," \
-	" set_config('idle_session_timeout', '0', false)"
+#define SQL_SESSION "SELECT set_config('idle_session_timeout', '0', false)"
 #define SQL_ACQUIRE \
 	"SELECT * FROM leader_election.acquire($1, $2, $3::integer)"
 #define SQL_JOIN \
 	"SELECT leader_election.join($1, $2, $3::integer, auto_renew => false)"
-#define SQL_CAMPAIGN \
-	"CALL leader_election.campaign($1, $2, $4::interval, $3::integer," \
-	" NULL, NULL, false, NULL)"
 #define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
 #define SQL_LEAVE "SELECT leader_election.leave($1, $2)"
 #define SQL_STATE \
@@ -73,7 +65,6 @@ typedef struct Stand
 {
 	int64		until;			/* NEVER: no limit */
 	bool		connected;		/* there was a connection */
-	bool		joined;			/* in a session: it stands */
 	int64		pause;			/* before the next try to connect */
 } Stand;
 
@@ -215,7 +206,7 @@ run_prepare(Run *run)
 			set_election(run, &answer);
 		answer_free(&answer);
 	}
-	if (code == 0 && c->conn != NULL && !run->options->session)
+	if (code == 0)
 		connection_listen(c, run->channel, ANSWER_LIMIT);
 	return code;
 }
@@ -228,9 +219,7 @@ run_prepare(Run *run)
 bool
 grant_of(const Answer *answer, Grant *grant)
 {
-	/* A campaign in vain has a row, too, but a shorter one. */
-	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1 ||
-		PQnfields(answer->result) != 4)
+	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 	grant->sent = answer->sent;
@@ -241,47 +230,33 @@ grant_of(const Answer *answer, Grant *grant)
 }
 
 static Answer
-ask(Run *run, const char *sql, int nparams, int64 length, int64 limit,
-	bool may_stop)
+ask(Run *run, const char *sql, int nparams, int64 limit, bool may_stop)
 {
-	char	   *interval = psprintf("%lld us", (long long) length);
 	const char *values[] = {
-		run->options->election, run->options->candidate, run->options->rank,
-		interval
+		run->options->election, run->options->candidate, run->options->rank
 	};
-	Answer		answer = connection_query(&run->connection, sql, nparams,
-										  values, limit, may_stop);
 
-	pg_free(interval);
-	return answer;
+	return connection_query(&run->connection, sql, nparams, values, limit,
+							may_stop);
 }
 
 /*
- * One attempt in a session: join once, then wait for a while.
+ * One attempt in a session.  campaign() would wait in the server: then neither
+ * a signal nor the end of the connection could end the session at once, and it
+ * might be elected meanwhile.
  */
 static Answer
-try_session(Run *run, Stand *s)
+try_session(Run *run)
 {
-	int64		piece = Min(CAMPAIGN_PIECE, s->until - now_us());
-	Answer		answer;
+	Answer		answer = ask(run, SQL_JOIN, 3, ANSWER_LIMIT, false);
+	bool		leads;
 
-	if (run->options->skip)
-		piece = SHORTEST_PAUSE;
-	if (!s->joined)
-	{
-		answer = ask(run, SQL_JOIN, 3, 0, ANSWER_LIMIT, true);
-		if (answer.outcome != OUTCOME_ROWS)
-			return answer;
-		s->joined = true;
-		answer_free(&answer);
-	}
-	answer = ask(run, SQL_CAMPAIGN, 4, Max(piece, 0), piece + ANSWER_LIMIT,
-				 true);
-	if (answer.outcome != OUTCOME_ROWS ||
-		PQgetisnull(answer.result, 0, 0))
+	if (answer.outcome != OUTCOME_ROWS)
 		return answer;
+	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
-	return ask(run, SQL_RENEW_SESSION, 1, 0, ANSWER_LIMIT, true);
+	/* An answer without a result is one without a grant. */
+	return leads ? ask(run, SQL_RENEW_SESSION, 1, ANSWER_LIMIT, false) : answer;
 }
 
 /*
@@ -289,13 +264,13 @@ try_session(Run *run, Stand *s)
  * case: it may be a grant, which has to be given back.
  */
 static int
-try_once(Run *run, Stand *s)
+try_once(Run *run)
 {
 	Answer		answer;
 	int			code = GO_ON;
 
-	answer = run->options->session ? try_session(run, s) :
-		ask(run, SQL_ACQUIRE, 3, 0, ANSWER_LIMIT, false);
+	answer = run->options->session ? try_session(run) :
+		ask(run, SQL_ACQUIRE, 3, ANSWER_LIMIT, false);
 	if (grant_of(&answer, &run->grant))
 		code = ELECTED;
 	else if (is_no_extension(&answer))
@@ -329,7 +304,6 @@ connect_to_stand(Run *run, Stand *s)
 	Connection *c = &run->connection;
 	int64		limit = Max(Min(CONNECT_LIMIT, s->until - now_us()), SHORTEST_PAUSE);
 
-	s->joined = false;
 	if (connection_open(c, limit))
 	{
 		int			code = run_prepare(run);
@@ -388,7 +362,7 @@ wait_to_try(Run *run, int64 until)
 static int
 skip_verdict(Run *run, Stand *s)
 {
-	Answer		answer = ask(run, SQL_STATE, 1, 0, ANSWER_LIMIT, true);
+	Answer		answer = ask(run, SQL_STATE, 1, ANSWER_LIMIT, true);
 	int			code = GO_ON;
 
 	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)
@@ -428,7 +402,7 @@ leave(Run *run)
 		connection_close(&run->connection);
 		return;
 	}
-	answer = ask(run, SQL_LEAVE, 2, 0, SEC, false);
+	answer = ask(run, SQL_LEAVE, 2, SEC, false);
 	answer_free(&answer);
 }
 
@@ -457,7 +431,7 @@ stand(Run *run)
 				continue;
 		}
 		else
-			code = try_once(run, &s);
+			code = try_once(run);
 		if (code != GO_ON || run->signalled)
 			continue;
 		if (o->skip && run->connection.conn != NULL)
@@ -472,8 +446,9 @@ stand(Run *run)
 			pg_log_error("%s", s.connected ? "timed out waiting to be elected" :
 						 run->connection.error);
 		}
-		else if (!o->session || !s.joined)
-			wait_to_try(run, Min(s.until, now_us() + Min(LONGEST_POLL, run->lease / 3)));
+		else
+			wait_to_try(run, Min(s.until, now_us() +
+							Min(LONGEST_POLL, run->lease / 3)));
 	}
 	return code;
 }
