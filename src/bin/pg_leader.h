@@ -232,6 +232,7 @@ extern int	show_status(const ObserveOptions *options);
 extern int	watch_elections(const ObserveOptions *options);
 extern int	show_history(const ObserveOptions *options);
 extern int	yield_election(const ObserveOptions *options);
+extern int	display_width(const char *text);
 extern void connect_observer(Connection *c, const ObserveOptions *options);
 extern Answer ask_observer(Connection *c, const char *sql, int nparams,
 						   const char *const *values);

@@ -257,7 +257,9 @@ foreach my $mode (qw(detached session))
 	$node->wait_for_catchup($standby, 'replay', $node->lsn('write'));
 	$node->stop('immediate');
 	$standby->promote;
-	wait_until(sub { slurp_file($file) > 2**22 }, 'the term of the promoted server');
+	wait_until(sub { $one->ended || slurp_file($file) > 2**22 },
+		sub { 'the term of the promoted server: ' . $one->output });
+	note($one->output);
 	ok(is_running($command), 'the command goes on through a failover');
 	is($standby->safe_psql('postgres', "SELECT leader_election.leader('failover') IS NOT NULL AND term = " . slurp_file($file) . " FROM leader_election.status WHERE election = 'failover'"),
 		't', 'in the term that the file says');
