@@ -45,7 +45,8 @@
 	" s.backend_pid, s.acquired_at, s.renewed_at, s.expires_at," \
 	" (extract(epoch FROM s.remaining) * 1000)::bigint AS remaining_ms," \
 	" s.quorum, CASE WHEN NOT pg_is_in_recovery() THEN (" \
-	"SELECT coalesce(json_agg(c ORDER BY c.position), '[]') FROM (" \
+	"SELECT ('[' || coalesce(string_agg(row_to_json(c)::text, ','" \
+	" ORDER BY c.position, c.candidate), '') || ']')::json FROM (" \
 	"SELECT a.candidate, a.kind, a.rank, a.progress, a.metadata, a.joined_at," \
 	" a.alive, a.leads, a.position FROM leader_election.candidates a" \
 	" WHERE a.election = s.election) c) END AS candidates" \
