@@ -85,10 +85,11 @@ $(LEADER_OBJS): override CPPFLAGS := -DFRONTEND -I$(libpq_srcdir) \
 $(LEADER_OBJS): $(wildcard src/bin/*.h)
 $(LEADER_OBJS): $(EXTENSION).control
 
-# Not a PROGRAM, which PGXS would link with $(OBJS), nor with $(LIBS), which
-# names libraries of the server.
+# Not a PROGRAM, which PGXS would link with $(OBJS); nor linked with $(LIBS),
+# which names libraries of the server.
 pg_leader: $(LEADER_OBJS)
-	$(CC) $(CFLAGS) $^ $(libpq_pgport) $(LDFLAGS) $(LDFLAGS_EX) -o $@
+	$(CC) $(CFLAGS) $^ -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(libpq) \
+		$(LDFLAGS) $(LDFLAGS_EX) -o $@
 endif
 
 .PHONY: $(SELF_CONTAINED)
