@@ -100,6 +100,8 @@ static const char run_notes[] =
 "  While waiting to be elected, pg_leader leaves the election and exits.  With\n"
 "  --forever it does not stand again after SIGTERM, SIGINT or SIGQUIT, or when\n"
 "  the command has died of the signal.\n"
+"  If stdin is a terminal, it is the command's while that runs: Ctrl-C reaches\n"
+"  the command alone.\n"
 "\n"
 "The command gets SIGTERM, too, when the leader is asked to yield (until the\n"
 "lease is over), and when the lease could not be renewed in time (then SIGKILL,\n"

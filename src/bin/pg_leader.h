@@ -3,14 +3,15 @@
  * pg_leader.h
  *		Shared declarations of the command-line program pg_leader.
  *
- *	main.c			pg_leader.c: options, --help, dispatch
+ *	pg_leader.c		options, and which part is meant
+ *	help.c			--help
  *	run.c			the life of `run`: waiting, leading, giving back
  *	lead.c			one leadership: renewals while the command runs
  *	guardian.c		the process that runs the command and ends it in time
  *	process.c		descendants: how they are found and killed
  *	connection.c	libpq without a wait that nothing can interrupt
  *	observe.c		status, watch, yield
- *	timeline.c		history
+ *	timeline.c		history, drawn
  *
  * All moments are microseconds of now_us(); all lengths are microseconds, too,
  * unless their names end in _ms.
