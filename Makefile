@@ -47,7 +47,8 @@ LEADER_OBJS = \
 	src/bin/pg_leader.o \
 	src/bin/process.o \
 	src/bin/run.o \
-	src/bin/timeline.o
+	src/bin/timeline.o \
+	src/bin/watch.o
 ifeq ($(shell uname -s),Linux)
 SCRIPTS_built = pg_leader
 endif

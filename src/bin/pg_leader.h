@@ -10,7 +10,8 @@
  *	guardian.c		the process that runs the command and ends it in time
  *	process.c		descendants: how they are found and killed
  *	connection.c	libpq without a wait that nothing can interrupt
- *	observe.c		status, watch, yield
+ *	observe.c		status, yield
+ *	watch.c			watch
  *	timeline.c		history, drawn
  *
  * All moments are microseconds of now_us(); all lengths are microseconds, too,
@@ -227,7 +228,7 @@ extern bool grant_of(const Answer *answer, Grant *grant);
 extern int	lead(Run *run, bool *again);
 extern bool run_on_event(void *arg);
 
-/* --- observe.c and timeline.c */
+/* --- observe.c, watch.c and timeline.c */
 
 extern int	show_status(const ObserveOptions *options);
 extern int	watch_elections(const ObserveOptions *options);
