@@ -118,9 +118,9 @@ answer_limit(const Leadership *l)
 	int64		limit = l->run->lease / 8 << Min(l->unanswered, 4);
 	int64		left = l->run->grant.deadline - now_us();
 
-	if (l->run->options->session)
-		limit = l->run->lease;	/* there is no other try */
 	limit = Max(Min(limit, LONGEST_LIMIT), SHORTEST_LIMIT);
+	if (l->run->options->session)
+		limit = left;			/* there is no other try */
 	return Max(Min(limit, left), 1);
 }
 
@@ -213,7 +213,8 @@ reconnect(Leadership *l)
 
 	if (run->options->session)
 	{
-		lose(l, run->connection.error);
+		lose(l, run->connection.error != NULL ? run->connection.error :
+			 "the connection is closed");
 		return;
 	}
 	if (connection_open(&run->connection, answer_limit(l)) &&
@@ -442,6 +443,7 @@ lead(Run *run, bool *again)
 	const RunOptions *o = run->options;
 	Leadership	l = {.run = run,.pause = SHORTEST_PAUSE};
 	Grant		grant = run->grant;
+	bool		hopeless = false;
 	int			code;
 
 	memset(&run->guardian, 0, sizeof(Guardian));
@@ -451,7 +453,10 @@ lead(Run *run, bool *again)
 	if (!is_fresh(&l))
 		code = run->signalled ? EXIT_SIGNAL(run->signo) : EXIT_LOST;
 	else if (!prepare_environment(&l))
-		code = run->guardian.exec_errno = EXIT_USAGE;
+	{
+		hopeless = true;
+		code = EXIT_USAGE;
+	}
 	else
 	{
 		Charge		charge = {
@@ -464,10 +469,10 @@ lead(Run *run, bool *again)
 		if (run->guardian.pid != 0)
 			watch_over(&l);
 		code = exit_code(&l);
+		hopeless = run->guardian.exec_errno != 0;
 		remove_term_dir(l.term_dir);
 	}
-	*again = o->forever && !was_told_to_end(run) &&
-		run->guardian.exec_errno == 0;
+	*again = o->forever && !hopeless && !was_told_to_end(run);
 	give_back(&l);
 	*again = *again && !run->signalled;
 	if (*again)

@@ -118,15 +118,15 @@ is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE election =
 
 # --- what the command is given
 
+foreach my $mode (qw(detached session))
 {
-	my $one = pg_leader($node, '-e', 'given "x"', '-n', "it's \\ one", '--', 'sh', '-c',
+	my $one = pg_leader($node, '-e', 'given "x"', '--mode', $mode, '-n', "it's \\ one", '--', 'sh', '-c',
 		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; ps -o pid=,pgid= -p $$; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 60');
 	my $text = wait_for_text($one, qr/SigIgn.*\n(?:.*\n)*SigCgt/);
 
 	like($text, qr/^PG_LEADER_ELECTION=given "x"$/m, 'the election');
 	like($text, qr/^PG_LEADER_CANDIDATE=it's \\ one$/m, 'the candidate');
-	like($text, qr/^PG_LEADER_TERM=1$/m, 'the term');
-	like($text, qr/^1$/m, 'the term in the file');
+	like($text, qr/^PG_LEADER_TERM=(\d)$(?=(?:.*\n)*^\1$)/m, 'the term, also in the file');
 	like($text, qr/^mode 600$/m, 'which is private');
 	like($text, qr/^\s*(\d+)\s+\1\npid \1$/m, 'a process group of its own');
 	like($text, qr/^SigBlk:\s+0+$/m, 'no signal is blocked');
@@ -236,6 +236,26 @@ foreach my $mode (qw(detached session))
 	like($text, qr/ 2 started/, 'what the command left is gone before another runs');
 	$two->signal('TERM');
 	$two->exit_code;
+}
+
+# As process 1 of a container it collects what others leave to it.
+SKIP:
+{
+	my @unshare = qw(unshare --user --map-current-user --pid --fork --mount-proc --kill-child);
+	skip 'no process namespace can be made', 3 if system("@unshare true 2>/dev/null") != 0;
+
+	my $out = '';
+	my $run = IPC::Run::start([ @unshare, 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'first', '--', 'sh', '-c',
+			'(sleep 0.1 & exec sleep 0) & trap "exit 9" TERM; ps -o comm= -p 1; until [ -e ' . $dir . '/look ]; do sleep 0.05; done; ps -eo stat= | grep -c Z; echo looked; while :; do sleep 0.05; done' ],
+		'<', \undef, '>', \$out);
+	wait_until(sub { $run->pump_nb; $out =~ /\n/ }, 'its start');
+	append_to_file("$dir/look", '');
+	wait_until(sub { $run->pump_nb; $out =~ /looked/ }, 'a look');
+	is($out, "pg_leader\n0\nlooked\n", 'process 1, and no zombies');
+	my ($first) = descendants($run->{KIDS}[0]{PID});
+	is(kill('TERM', $first), 1, 'is told to end');
+	$run->finish;
+	is($run->full_result >> 8, 9, 'passes that on, and the exit code back');
 }
 
 # --- the end of a leadership

@@ -213,7 +213,8 @@ foreach my $mode (qw(detached session))
 	{
 		my @rounds = start_rounds("restart$i", $SIDE_BY_SIDE, lease => '6 s', args => [ '--grace', '200ms' ]);
 
-		$node->restart('immediate');
+		$node->stop('immediate');
+		$node->start;
 		wait_for($node, "SELECT count(*) = $SIDE_BY_SIDE FROM leader_election.status WHERE election LIKE 'restart$i %' AND leader = 'one' AND renewed_at > pg_postmaster_start_time()");
 		$goes_on += grep { is_running($_->{family}[1]) && log_of($_) !~ /two/ } @rounds;
 		foreach my $r (@rounds)

@@ -88,6 +88,7 @@ sub pg_leader
 		open(STDOUT, '>', $output);
 		open(STDERR, '>&', \*STDOUT);
 		POSIX::close($_) for 3 .. 63;
+		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM PIPE);
 		exec('pg_leader', 'run', '-d', $connstr, @args)
 		  or POSIX::_exit(127);
 	}
