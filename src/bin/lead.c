@@ -311,11 +311,11 @@ give_back(Leadership *l)
 	{
 		Answer		answer;
 
-		if (run->connection.conn == NULL && (o->session ||
-											 !connection_open(&run->connection, until - now_us())))
+		if (run->connection.conn == NULL && o->session)
+			break;
+		if (run->connection.conn == NULL &&
+			!connection_open(&run->connection, until - now_us()))
 		{
-			if (o->session)
-				break;
 			(void) connection_wait(&run->connection,
 								   Min(now_us() + SHORTEST_PAUSE, until));
 			continue;
