@@ -204,6 +204,24 @@ foreach my $mode (qw(detached session))
 		});
 }
 
+# A host that does not answer any more is given up for the next of the list.
+{
+	my $hosts = sprintf('host=127.0.0.1,%s port=%s,%s dbname=postgres', $node->host, $port, $node->port);
+	my ($r) = start_rounds('hosts', 1, lease => '6 s', connect => $hosts, args => [ '--grace', '100ms' ]);
+
+	kill('STOP', $proxy);
+	my $stopped = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	wait_until(
+		sub { $r->{one}->ended || $node->safe_psql('postgres', "SELECT renewed_at > '$stopped' FROM leader_election.status WHERE election = 'hosts 1'") eq 't' },
+		'a renewal');
+	ok(!$r->{one}->ended && is_running($r->{family}[1]), 'the next host is tried in time');
+	$r->{$_}->signal('KILL') for qw(one two);
+	$r->{$_}->exit_code for qw(one two);
+	kill('KILL', $proxy);
+	waitpid($proxy, 0);
+	undef $proxy;
+}
+
 # --- the server is away for less than the lease
 
 {
