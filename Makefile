@@ -36,6 +36,24 @@ OBJS = \
 	src/worker.o
 PG_CPPFLAGS = -I$(srcdir)/src
 
+# The command-line program needs what only Linux has (child subreapers, timers
+# that count while the machine sleeps).
+LEADER_OBJS = \
+	src/bin/connection.o \
+	src/bin/guardian.o \
+	src/bin/help.o \
+	src/bin/lead.o \
+	src/bin/observe.o \
+	src/bin/pg_leader.o \
+	src/bin/process.o \
+	src/bin/run.o \
+	src/bin/timeline.o \
+	src/bin/watch.o
+ifeq ($(shell uname -s),Linux)
+SCRIPTS_built = pg_leader
+endif
+EXTRA_CLEAN = $(LEADER_OBJS)
+
 # Expected output of both is in expected/.
 TEST_OPTS = \
 	--inputdir=$(srcdir)/test \
@@ -62,6 +80,17 @@ endif
 include $(PGXS)
 
 $(OBJS): $(wildcard src/*.h)
+
+$(LEADER_OBJS): override CPPFLAGS := -DFRONTEND -I$(libpq_srcdir) \
+	-DPG_LEADER_VERSION='"$(EXTVERSION)"' $(CPPFLAGS)
+$(LEADER_OBJS): $(wildcard src/bin/*.h)
+$(LEADER_OBJS): $(EXTENSION).control
+
+# Not a PROGRAM, which PGXS would link with $(OBJS); nor linked with $(LIBS),
+# which names libraries of the server.
+pg_leader: $(LEADER_OBJS)
+	$(CC) $(CFLAGS) $^ -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(libpq) \
+		$(LDFLAGS) $(LDFLAGS_EX) -o $@
 endif
 
 .PHONY: $(SELF_CONTAINED)

@@ -277,6 +277,9 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
 
+		/* After a promotion, the worker has to start the epoch first. */
+		if (state == LEASE_FOREIGN)
+			le_worker_ensure(true);
 		if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
 			le_unconfirmed(name);
 		lease = state == LEASE_LED ?
@@ -339,6 +342,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && le_lease_is_term(lease, how->term))
 	{
+		if (state_of(&store, lease) == LEASE_FOREIGN)
+			le_worker_ensure(true);
 		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
 			le_unconfirmed(name);
 		while (!le_election_queue(name) ||

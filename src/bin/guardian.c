@@ -1,0 +1,575 @@
+/*-------------------------------------------------------------------------
+ *
+ * guardian.c
+ *		The guardian: a process that runs the command of one leadership, and
+ *		the only one that ends it.
+ *
+ * Invariant: nothing of the command runs after the deadline, whatever becomes
+ * of pg_leader.  The guardian knows the deadline, needs neither its parent nor
+ * the server to keep it, and says that the command is gone only when no
+ * descendant of it is left.  It never waits for its parent.
+ *
+ *		pg_leader ---- guardian ---- command ---- ...
+ *
+ * They talk over a socket pair; its end, on either side, is the news that the
+ * other process is gone.  If that is pg_leader, the guardian ends the command
+ * as for a deadline.  If it is the guardian, the kernel kills the command, and
+ * pg_leader, which has become the parent of the rest, that.  (The two have
+ * different names, so that killall does not take them for one.)
+ *
+ * The guardian may hold an inherited descriptor of pg_leader's connection: then
+ * the server sees its end only when both are gone (see lead.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define GUARDIAN_NAME	"leader_guardian"
+
+/* How often killing is repeated until everything is gone, in milliseconds */
+#define KILL_INTERVAL_MS 5
+
+typedef enum MessageKind
+{
+	/* to the guardian */
+	MESSAGE_DEADLINE,			/* at: the new one; number: the lease, in ms */
+	MESSAGE_SIGNAL,				/* number: signal the command */
+	MESSAGE_STOP,				/* at: SIGTERM now, SIGKILL then */
+	MESSAGE_KILL,				/* SIGKILL now */
+	/* to its parent */
+	MESSAGE_NOT_EXECUTED,		/* number: errno */
+	MESSAGE_DONE				/* number: status; at: cause */
+} MessageKind;
+
+typedef struct Message
+{
+	int32		kind;
+	int32		number;
+	int64		at;
+} Message;
+
+/* The guardian as it sees itself */
+typedef struct Ward
+{
+	const Charge *charge;
+	int			socket;			/* -1: the parent is gone */
+	int			signal_fd;
+	int			timer_fd;
+	int			exec_fd;		/* -1: the command is executed, or was not */
+	pid_t		command;
+	bool		reaped;			/* the command itself has ended */
+	int			status;
+	int64		deadline;
+	int64		margin;			/* so long before it, all is killed */
+	int64		grace;			/* and so long before that, asked to end */
+	int64		kill_at;		/* NEVER: it was not asked to end */
+	bool		killing;
+	Cause		cause;
+	pid_t		terminal_group; /* that had the terminal; 0: not ours */
+} Ward;
+
+static sigset_t own_signals;
+static pid_t own_pid;
+
+/*
+ * To be called once, before the first guardian: what is left of a guardian
+ * that was killed becomes our child.
+ */
+void
+guardian_prepare(void)
+{
+	own_pid = getpid();
+	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
+	(void) signal(SIGCHLD, SIG_DFL);
+	(void) signal(SIGPIPE, SIG_IGN);
+	/* Who gives the terminal back is not in its foreground. */
+	(void) signal(SIGTTOU, SIG_IGN);
+	sigemptyset(&own_signals);
+	sigaddset(&own_signals, SIGCHLD);
+	sigaddset(&own_signals, SIGTERM);
+	sigaddset(&own_signals, SIGINT);
+	sigaddset(&own_signals, SIGHUP);
+	sigaddset(&own_signals, SIGQUIT);
+	(void) sigprocmask(SIG_BLOCK, &own_signals, NULL);
+}
+
+/*
+ * Remove the folder of the term file.  Both processes do, because either may
+ * be killed.
+ */
+void
+remove_term_dir(const char *dir)
+{
+	static const char *const names[] = {"term", "term.new"};
+	char		path[MAXPGPATH];
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+		(void) unlink(path);
+	}
+	(void) rmdir(dir);
+}
+
+/* --- the command's own process, until it executes the command */
+
+static void
+become_command(const Ward *w, int exec_fd)
+{
+	sigset_t	none;
+	int32		error;
+
+	(void) setpgid(0, 0);
+	if (w->terminal_group != 0)
+		(void) tcsetpgrp(STDIN_FILENO, getpid());
+
+	/* What was ignored when we were started (nohup) stays so. */
+	(void) signal(SIGPIPE, SIG_DFL);
+	(void) signal(SIGTTOU, SIG_DFL);
+	sigemptyset(&none);
+	(void) sigprocmask(SIG_SETMASK, &none, NULL);
+
+	execvp(w->charge->command[0], w->charge->command);
+	error = errno;
+	(void) !write(exec_fd, &error, sizeof(error));
+	_exit(EXIT_CANNOT_EXECUTE);
+}
+
+/*
+ * Start the command.  Its group is made on both sides, so that nobody can
+ * signal it before it is there.
+ */
+static void
+start_command(Ward *w)
+{
+	pid_t		guardian = getpid();
+	int			fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) != 0)
+	{
+		pg_log_error("could not make a pipe: %m");
+		_exit(EXIT_USAGE);
+	}
+	w->command = fork();
+	if (w->command == 0)
+	{
+		(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != guardian)
+			_exit(EXIT_LOST);
+		become_command(w, fds[1]);
+	}
+	if (w->command < 0)
+	{
+		pg_log_error("could not fork: %m");
+		_exit(EXIT_USAGE);
+	}
+	(void) setpgid(w->command, w->command);
+	close(fds[1]);
+	w->exec_fd = fds[0];
+}
+
+/* --- the guardian */
+
+/*
+ * How long before the deadline of a lease the command is killed: whatever that
+ * takes should be over by then.
+ */
+int64
+kill_margin(int64 lease)
+{
+	return Max(Min(lease / 20, SEC), 50 * MSEC);
+}
+
+static void
+set_deadline(Ward *w, int64 deadline, int64 lease)
+{
+	w->deadline = deadline;
+	w->margin = kill_margin(lease);
+	/* The lease may have become shorter since this was checked. */
+	w->grace = Min(w->charge->grace, lease / 2);
+}
+
+static void
+tell_parent(const Ward *w, MessageKind kind, int number, int64 at)
+{
+	Message		m = {.kind = kind,.number = number,.at = at};
+
+	if (w->socket >= 0)
+		(void) send(w->socket, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void
+signal_command(const Ward *w, int signo)
+{
+	/* A group without its leader might be somebody else's by now. */
+	kill_others(w->reaped ? 0 : w->command, signo);
+}
+
+/*
+ * Ask the command to end, unless that was done; what is left at that moment
+ * is killed.
+ */
+static void
+ask_to_end(Ward *w, Cause cause, int64 kill_at)
+{
+	if (w->kill_at == NEVER)
+		signal_command(w, SIGTERM);
+	w->kill_at = Min(w->kill_at, kill_at);
+	if (w->cause == CAUSE_NONE && !w->reaped)
+		w->cause = cause;
+}
+
+static void
+kill_command(Ward *w, Cause cause)
+{
+	if (!w->reaped && (w->cause == CAUSE_NONE || cause == CAUSE_DEADLINE))
+		w->cause = cause;
+	w->killing = true;
+	signal_command(w, SIGKILL);
+}
+
+/*
+ * Collect whoever has ended: the command, and what it left to us.  False when
+ * nobody is left.
+ */
+static bool
+reap_all(Ward *w)
+{
+	for (;;)
+	{
+		int			status;
+		pid_t		pid = waitpid(-1, &status, WNOHANG | WUNTRACED);
+
+		if (pid == 0)
+			return true;
+		if (pid < 0)
+			return errno != ECHILD;
+		if (WIFSTOPPED(status))
+		{
+			/*
+			 * The terminal's user has stopped the command.  The shell, which
+			 * waits for pg_leader, would never get its terminal back.
+			 */
+			if (w->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
+				(void) kill(-w->command, SIGCONT);
+		}
+		else if (pid == w->command)
+		{
+			w->reaped = true;
+			w->status = status;
+		}
+	}
+}
+
+static void
+read_exec_error(Ward *w)
+{
+	int32		error;
+
+	if (read(w->exec_fd, &error, sizeof(error)) == sizeof(error))
+		tell_parent(w, MESSAGE_NOT_EXECUTED, error, 0);
+	close(w->exec_fd);
+	w->exec_fd = -1;
+}
+
+static void
+read_messages(Ward *w)
+{
+	for (;;)
+	{
+		Message		m;
+		ssize_t		length = recv(w->socket, &m, sizeof(m), MSG_DONTWAIT);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length < 0 && errno == EAGAIN)
+			return;
+		if (length != sizeof(m))
+		{
+			/* pg_leader is gone. */
+			close(w->socket);
+			w->socket = -1;
+			ask_to_end(w, CAUSE_STOPPED, now_us() + w->grace);
+			return;
+		}
+		switch ((MessageKind) m.kind)
+		{
+			case MESSAGE_DEADLINE:
+				set_deadline(w, m.at, m.number * MSEC);
+				break;
+			case MESSAGE_SIGNAL:
+				signal_command(w, m.number);
+				break;
+			case MESSAGE_STOP:
+				ask_to_end(w, CAUSE_STOPPED, m.at);
+				break;
+			case MESSAGE_KILL:
+				kill_command(w, CAUSE_KILLED);
+				break;
+			default:
+				break;
+		}
+	}
+}
+
+/*
+ * Do what is due by the clock.
+ */
+static void
+keep_deadline(Ward *w)
+{
+	int64		now = now_us();
+	int64		last = w->deadline - w->margin;
+
+	if (w->killing)
+		signal_command(w, SIGKILL);
+	else if (now >= last)
+		kill_command(w, CAUSE_DEADLINE);
+	else if (now >= w->kill_at)
+		kill_command(w, w->cause);
+	else if (w->kill_at == NEVER && now >= last - w->grace)
+		ask_to_end(w, CAUSE_DEADLINE, last);
+}
+
+/*
+ * Have the timer go off when something is due next.  It counts while the
+ * machine sleeps, which a poll() does not.
+ */
+static void
+set_timer(const Ward *w)
+{
+	int64		due = w->deadline - w->margin;
+	struct itimerspec at = {{0, 0}, {0, 0}};
+
+	if (w->kill_at == NEVER)
+		due -= w->grace;
+	due = Max(Min(due, w->kill_at), 1);
+	at.it_value.tv_sec = due / SEC;
+	at.it_value.tv_nsec = due % SEC * 1000;
+	(void) timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+static void
+wait_for_event(Ward *w)
+{
+	struct pollfd fds[4] = {
+		{.fd = w->signal_fd,.events = POLLIN},
+		{.fd = w->timer_fd,.events = POLLIN},
+		{.fd = w->socket,.events = POLLIN},
+		{.fd = w->exec_fd,.events = POLLIN}
+	};
+	struct signalfd_siginfo info;
+	uint64		expirations;
+
+	set_timer(w);
+	if (poll(fds, lengthof(fds), w->killing ? KILL_INTERVAL_MS : -1) <= 0)
+		return;
+	while (fds[0].revents && read(w->signal_fd, &info, sizeof(info)) > 0)
+		;
+	if (fds[1].revents)
+		(void) !read(w->timer_fd, &expirations, sizeof(expirations));
+	if (fds[3].revents)
+		read_exec_error(w);
+	if (fds[2].revents)
+		read_messages(w);
+}
+
+/*
+ * All of the guardian's life.
+ */
+static void
+guard(const Charge *charge, int socket, pid_t parent)
+{
+	Ward		w = {
+		.charge = charge,.socket = socket,.exec_fd = -1,.kill_at = NEVER
+	};
+	pid_t		group = getpgrp();
+
+	set_deadline(&w, charge->deadline, charge->lease);
+	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
+	(void) prctl(PR_SET_NAME, GUARDIAN_NAME);
+	if (charge->close_fd >= 0)
+		close(charge->close_fd);
+	if (tcgetpgrp(STDIN_FILENO) == group)
+		w.terminal_group = group;
+
+	/* What the terminal sends to pg_leader's group is not for us. */
+	(void) setpgid(0, 0);
+	w.signal_fd = signalfd(-1, &own_signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	w.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (w.signal_fd < 0 || w.timer_fd < 0)
+	{
+		pg_log_error("could not make a timer: %m");
+		_exit(EXIT_USAGE);
+	}
+	if (getppid() != parent)
+		_exit(EXIT_LOST);
+
+	start_command(&w);
+	for (;;)
+	{
+		bool		left = reap_all(&w);
+
+		if (w.exec_fd >= 0 && w.reaped)
+			read_exec_error(&w);
+		if (!left)
+			break;
+		/* What outlives the command itself is not a way to lead on. */
+		if (w.reaped && w.kill_at == NEVER)
+			ask_to_end(&w, CAUSE_NONE, now_us() + w.grace);
+		keep_deadline(&w);
+		wait_for_event(&w);
+	}
+
+	if (w.terminal_group != 0)
+		(void) tcsetpgrp(STDIN_FILENO, w.terminal_group);
+	remove_term_dir(charge->term_dir);
+	tell_parent(&w, MESSAGE_DONE, w.status, w.cause);
+	_exit(0);
+}
+
+/* --- the parent's side */
+
+/*
+ * Start a guardian, which starts the command.  If that cannot be done, g->done
+ * is set, with an exec_errno.
+ */
+void
+guardian_start(Guardian *g, const Charge *charge)
+{
+	int			sockets[2];
+
+	memset(g, 0, sizeof(Guardian));
+	g->socket = -1;
+	g->had_terminal = tcgetpgrp(STDIN_FILENO) == getpgrp();
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
+		(g->pid = fork()) < 0)
+	{
+		g->exec_errno = errno;
+		g->done = g->reaped = true;
+		g->pid = 0;
+		return;
+	}
+	if (g->pid == 0)
+	{
+		close(sockets[0]);
+		guard(charge, sockets[1], own_pid);
+	}
+	close(sockets[1]);
+	g->socket = sockets[0];
+}
+
+static void
+tell_guardian(const Guardian *g, MessageKind kind, int number, int64 at)
+{
+	Message		m = {.kind = kind,.number = number,.at = at};
+
+	/* One that does not read any more is replaced before the deadline. */
+	if (g->socket >= 0)
+		(void) send(g->socket, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void
+guardian_set_deadline(Guardian *g, int64 deadline, int64 lease)
+{
+	tell_guardian(g, MESSAGE_DEADLINE, (int) (lease / MSEC), deadline);
+}
+
+void
+guardian_signal(Guardian *g, int signo)
+{
+	tell_guardian(g, MESSAGE_SIGNAL, signo, 0);
+}
+
+/*
+ * Have the command end: SIGTERM now; SIGKILL then, or at the deadline.
+ */
+void
+guardian_stop(Guardian *g, int64 kill_at)
+{
+	tell_guardian(g, MESSAGE_STOP, 0, kill_at);
+}
+
+void
+guardian_kill(Guardian *g)
+{
+	tell_guardian(g, MESSAGE_KILL, 0, 0);
+}
+
+/*
+ * Read what the guardian says.
+ */
+void
+guardian_receive(Guardian *g)
+{
+	while (g->socket >= 0)
+	{
+		Message		m;
+		ssize_t		length = recv(g->socket, &m, sizeof(m), MSG_DONTWAIT);
+
+		if (length < 0 && errno == EINTR)
+			continue;
+		if (length < 0 && errno == EAGAIN)
+			return;
+		if (length != sizeof(m))
+		{
+			close(g->socket);
+			g->socket = -1;
+		}
+		else if (m.kind == MESSAGE_NOT_EXECUTED)
+			g->exec_errno = m.number;
+		else if (m.kind == MESSAGE_DONE)
+		{
+			g->done = true;
+			g->status = m.number;
+			g->cause = (Cause) m.at;
+		}
+	}
+}
+
+/*
+ * Collect ended children: the guardian, and (as process 1 of a container, or
+ * after a guardian's death) whatever else was left to us.
+ */
+void
+guardian_reap(Guardian *g)
+{
+	pid_t		pid;
+
+	while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+	{
+		if (pid == g->pid)
+			g->reaped = true;
+	}
+}
+
+/*
+ * Do the work of a guardian that was killed, or that does not do it: kill all
+ * that is left, and return when it is gone.
+ */
+void
+guardian_replace(Guardian *g)
+{
+	kill_descendants();
+	if (g->had_terminal)
+		(void) tcsetpgrp(STDIN_FILENO, getpgrp());
+	if (g->socket >= 0)
+		close(g->socket);
+	g->socket = -1;
+	g->reaped = true;
+	if (!g->done)
+	{
+		g->done = true;
+		g->cause = CAUSE_KILLED;
+		g->status = SIGKILL;
+	}
+}

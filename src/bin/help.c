@@ -1,0 +1,234 @@
+/*-------------------------------------------------------------------------
+ *
+ * help.c
+ *		What pg_leader --help says.
+ *
+ * Invariant: this is the manual; what is not said here is not promised.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+static const char general_help[] =
+"pg_leader runs a command while this machine leads an election, and shows\n"
+"elections of the extension leader_election.\n"
+"\n"
+"Usage:\n"
+"  pg_leader run [OPTION]... -e ELECTION [--] COMMAND [ARGUMENT]...\n"
+"  pg_leader status [OPTION]... [-e ELECTION]\n"
+"  pg_leader watch [OPTION]... [-e ELECTION]\n"
+"  pg_leader history [OPTION]... -e ELECTION\n"
+"  pg_leader yield [OPTION]... -e ELECTION\n"
+"\n"
+"Subcommands:\n"
+"  run        run a command while leading\n"
+"  status     show who leads, and who stands\n"
+"  watch      show the present state, then every change as it happens\n"
+"  history    show the terms of an election as a timeline\n"
+"  yield      ask the leader to go, and wait until it has gone\n"
+"\n"
+"General options:\n"
+"  -V, --version            output version information, then exit\n"
+"  -?, --help               show this help, then exit; that of a subcommand with\n"
+"                           \"pg_leader SUBCOMMAND --help\"\n";
+
+static const char connection_help[] =
+"\n"
+"Connection options:\n"
+"  -d, --dbname=DBNAME      database name, or connection string or URI\n"
+"  -h, --host=HOSTNAME      database server host or socket directory; several\n"
+"                           with commas between\n"
+"  -p, --port=PORT          database server port\n"
+"  -U, --username=USERNAME  database user name\n"
+"  -w, --no-password        never prompt for password (the default)\n"
+"  -W, --password           prompt for password\n"
+"What is not given comes from the environment (PGHOST and so on), or from the\n"
+"service file.\n";
+
+static const char run_help[] =
+"pg_leader run runs a command while this machine leads an election.\n"
+"\n"
+"Usage:\n"
+"  pg_leader run [OPTION]... -e ELECTION [--] COMMAND [ARGUMENT]...\n"
+"\n"
+"It waits to be elected, runs the command (without a shell, in a process group\n"
+"of its own), renews the lease while it runs, and gives it back when nothing of\n"
+"the command is left.  Before the lease is over the command is dead, with\n"
+"everything that it has started, whatever happens to the network, the server or\n"
+"pg_leader.\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  the election to stand in\n"
+"  -n, --candidate=NAME     the candidate's name; has to be unique (default: host\n"
+"                           name and process ID)\n"
+"      --rank=INTEGER       the candidate's rank, for elections that look at it\n"
+"      --mode=MODE          detached (default): rides out lost connections,\n"
+"                           server restarts and failovers that are shorter than\n"
+"                           the lease; works through a connection pooler\n"
+"                           session: another leads within milliseconds if this\n"
+"                           machine's processes die, but a lost connection ends\n"
+"                           the leadership and kills the command at once\n"
+"      --wait=DURATION      wait so long to be elected (default: without end)\n"
+"      --skip               do not wait: exit with 0 if another leads, or a hold\n"
+"                           is in force\n"
+"      --hold=DURATION      when done, nobody is elected until that long after\n"
+"                           this leadership began\n"
+"      --grace=DURATION     the time between SIGTERM and SIGKILL, where the\n"
+"                           command has to end; half of the lease at most\n"
+"                           (default: a third of the lease, 10 s at most)\n"
+"      --once               exit when the command has ended (default)\n"
+"      --forever            stand for election again when the command has ended\n"
+"                           or leadership is lost; after a pause of 1 s to 30 s\n"
+"                           if it ran for less than 1 s\n"
+"  -v, --verbose            say what is going on\n"
+"A DURATION is a number and a unit: us, ms, s (default), min, h or d.\n";
+
+static const char run_notes[] =
+"\n"
+"Environment of the command:\n"
+"  PG_LEADER_ELECTION       the election\n"
+"  PG_LEADER_CANDIDATE      the candidate's name\n"
+"  PG_LEADER_TERM           the term when the command was started: the fencing\n"
+"                           token to send along with every request\n"
+"  PG_LEADER_TERM_FILE      a file that holds the present term; a failover of the\n"
+"                           server may raise it while the command runs\n"
+"The file is in a folder in TMPDIR that only this user can read.\n"
+"\n"
+"Signals:\n"
+"  SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the command's process\n"
+"  group.  The lease is renewed until the command has ended, and then given back.\n"
+"  While waiting to be elected, pg_leader leaves the election and exits.  With\n"
+"  --forever it does not stand again after SIGTERM, SIGINT or SIGQUIT, or when\n"
+"  the command has died of the signal.\n"
+"  If stdin is a terminal, it is the command's while that runs: Ctrl-C reaches\n"
+"  the command alone.\n"
+"\n"
+"The command gets SIGTERM, too, when the leader is asked to yield (until the\n"
+"lease is over), and when the lease could not be renewed in time (then SIGKILL,\n"
+"after the grace).  It gets SIGKILL at once when the term is over already.\n"
+"\n"
+"Exit status:\n"
+"  that of the command; 128 + N if signal N has ended it, or pg_leader while it\n"
+"  was waiting; else\n"
+"    0    with --skip: another leads, or a hold is in force\n"
+"  121    leadership was lost, or asked back, and the command was ended\n"
+"  122    timed out waiting to be elected\n"
+"  123    could not connect\n"
+"  124    the database does not have the extension\n"
+"  125    wrong usage, or another error of pg_leader\n"
+"  126    the command could not be executed\n"
+"  127    the command was not found\n"
+"\n"
+"Examples:\n"
+"  pg_leader run -e scheduler --forever -- ./scheduler\n"
+"  pg_leader run -e nightly --skip --hold 12h -- ./nightly-report\n";
+
+static const char status_help[] =
+"pg_leader status shows who leads, and who stands.\n"
+"\n"
+"Usage:\n"
+"  pg_leader status [OPTION]... [-e ELECTION]\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  only this one, with its candidates in the order in\n"
+"                           which they would be elected (default: all elections)\n"
+"      --json               one JSON object per line, with the candidates\n"
+"\n"
+"It works on a standby, too, where the candidates are not known.\n"
+"\n"
+"Exit status:\n"
+"    0    all well; with -e: somebody leads\n"
+"    1    with -e: nobody leads\n"
+"  123    could not connect\n"
+"  124    the database does not have the extension\n"
+"  125    any other error\n";
+
+static const char watch_help[] =
+"pg_leader watch shows the present state of elections, then every change as it\n"
+"happens, until it is ended (Ctrl-C).\n"
+"\n"
+"Usage:\n"
+"  pg_leader watch [OPTION]... [-e ELECTION]\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  only this one (default: all elections)\n"
+"      --json               one JSON object per line: election, event, term,\n"
+"                           leader, previous, reason and at; event is state (at\n"
+"                           first), elected, vacated or yield_requested\n"
+"\n"
+"It connects again when the connection is lost, and shows what happened\n"
+"meanwhile (but not requests to yield).  On a standby it looks once a second.\n";
+
+static const char history_help[] =
+"pg_leader history shows the terms of an election.\n"
+"\n"
+"Usage:\n"
+"  pg_leader history [OPTION]... -e ELECTION\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  the election\n"
+"      --since=TIME         only terms that had not ended by then: a timestamp,\n"
+"                           or how long ago (\"2h\"; default: all that is kept)\n"
+"      --json               one JSON object per line and term\n"
+"\n"
+"On a terminal it draws a timeline, with a lane for each candidate; otherwise\n"
+"there is a line per term, with fields separated by tabs: term, leader, kind,\n"
+"acquired at, ended at, reason, detail.\n";
+
+static const char yield_help[] =
+"pg_leader yield asks the leader of an election to go, says how long that may\n"
+"take, waits until it has gone, and says who leads then.\n"
+"\n"
+"Usage:\n"
+"  pg_leader yield [OPTION]... -e ELECTION\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  the election\n"
+"      --to=CANDIDATE       in favour of this candidate (default: of the next)\n"
+"      --terminate          also end the leader's database session, if it leads\n"
+"                           with one\n"
+"\n"
+"The leader is renewed no more: it ends at its deadline, or earlier if it wants\n"
+"to. This is for the owner of the election, and for superusers.\n"
+"\n"
+"Exit status:\n"
+"    0    the term is over, or nobody led\n"
+"    1    nobody leads yet, a lease later\n"
+"  123    could not connect\n"
+"  124    the database does not have the extension\n"
+"  125    any other error\n";
+
+static const struct
+{
+	const char *subcommand;
+	const char *parts[3];
+}			helps[] = {
+	{"run", {run_help, connection_help, run_notes}},
+	{"status", {status_help, connection_help}},
+	{"watch", {watch_help, connection_help}},
+	{"history", {history_help, connection_help}},
+	{"yield", {yield_help, connection_help}}
+};
+
+/*
+ * Print the help of a subcommand, or (NULL) of the program.
+ */
+void
+show_help(const char *progname, const char *subcommand)
+{
+	if (subcommand == NULL)
+	{
+		fputs(general_help, stdout);
+		return;
+	}
+	for (int i = 0; i < lengthof(helps); i++)
+	{
+		if (strcmp(helps[i].subcommand, subcommand) != 0)
+			continue;
+		for (int j = 0; j < lengthof(helps[i].parts); j++)
+		{
+			if (helps[i].parts[j] != NULL)
+				fputs(helps[i].parts[j], stdout);
+		}
+	}
+}

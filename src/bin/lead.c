@@ -1,0 +1,481 @@
+/*-------------------------------------------------------------------------
+ *
+ * lead.c
+ *		One leadership of pg_leader run: the command runs, the lease is renewed.
+ *
+ * Invariants:
+ *
+ * - The deadline counts from when the request that was granted was sent, so
+ *	 that it is never later than the server's.  The guardian is told of each new
+ *	 one and keeps it alone; if it does not, its work is done here.
+ *
+ * - The lease is given back only when nothing of the command is left.
+ *
+ * - In a session, the connection is the leadership: when it is lost, all is
+ *	 killed at once.  The guardian holds the connection's socket too, so that,
+ *	 should this process be killed, the server sees the end of the session, and
+ *	 elects another, when the command is gone and no earlier.  (Such a session
+ *	 stands with auto_renew => false, since the server would prolong the lease
+ *	 of a process that is stopped.)
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SHORTEST_LIMIT		(250 * MSEC)
+#define LONGEST_LIMIT		(10 * SEC)
+#define SHORTEST_PAUSE		(100 * MSEC)
+#define LONGEST_PAUSE		SEC
+#define GIVE_BACK_LIMIT		(10 * SEC)
+
+#define SQL_RENEW "SELECT * FROM leader_election.renew($1, $2::bigint)"
+#define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
+#define SQL_RELEASE \
+	"SELECT leader_election.release($1, $2::bigint, $3::interval)"
+#define SQL_RESIGN "SELECT leader_election.resign($1, $2::interval)"
+
+typedef struct Leadership
+{
+	Run		   *run;
+	char		term_dir[MAXPGPATH];
+	int64		next;			/* when to renew, or to connect, again */
+	int64		pause;			/* before the next try to connect */
+	int			unanswered;		/* requests in a row */
+	bool		over;			/* the term is over: do not give it back */
+	bool		yielding;
+} Leadership;
+
+/* --- the term file */
+
+/*
+ * Write the present term where the command finds it.  A reader sees the old one
+ * or the new one, and nothing in between.
+ */
+static bool
+write_term(const Leadership *l)
+{
+	char		path[MAXPGPATH + 16];
+	char		new_path[MAXPGPATH + 16];
+	char		line[32];
+	int			length;
+	int			fd;
+	bool		written;
+
+	snprintf(path, sizeof(path), "%s/term", l->term_dir);
+	snprintf(new_path, sizeof(new_path), "%s/term.new", l->term_dir);
+	length = snprintf(line, sizeof(line), "%lld\n",
+					  (long long) l->run->grant.term);
+	fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+			  S_IRUSR | S_IWUSR);
+	if (fd < 0)
+		return false;
+	written = write(fd, line, length) == length;
+	return close(fd) == 0 && written && rename(new_path, path) == 0;
+}
+
+/*
+ * Make the term file, and tell the command about its leadership.
+ */
+static bool
+prepare_environment(Leadership *l)
+{
+	const RunOptions *o = l->run->options;
+	const char *tmpdir = getenv("TMPDIR");
+	char	   *term = psprintf("%lld", (long long) l->run->grant.term);
+	char	   *path;
+
+	snprintf(l->term_dir, sizeof(l->term_dir), "%s/pg_leader.XXXXXX",
+			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
+	if (mkdtemp(l->term_dir) == NULL || !write_term(l))
+	{
+		pg_log_error("could not write a file in \"%s\": %m", l->term_dir);
+		return false;
+	}
+	path = psprintf("%s/term", l->term_dir);
+	setenv("PG_LEADER_ELECTION", o->election, 1);
+	setenv("PG_LEADER_CANDIDATE", o->candidate, 1);
+	setenv("PG_LEADER_TERM", term, 1);
+	setenv("PG_LEADER_TERM_FILE", path, 1);
+	pg_free(path);
+	pg_free(term);
+	return true;
+}
+
+/* --- renewing */
+
+/*
+ * How long an answer may take.  One that does not come at all must leave time
+ * for another try; the next one gets more, since the server may be slow.
+ */
+static int64
+answer_limit(const Leadership *l)
+{
+	int64		limit = l->run->lease / 8 << Min(l->unanswered, 4);
+	int64		left = l->run->grant.deadline - now_us();
+
+	limit = Max(Min(limit, LONGEST_LIMIT), SHORTEST_LIMIT);
+	if (l->run->options->session)
+		limit = left;			/* there is no other try */
+	return Max(Min(limit, left), 1);
+}
+
+static void
+set_deadline(Leadership *l, const Grant *grant)
+{
+	Run		   *run = l->run;
+	int64		length = grant->deadline - grant->sent;
+	bool		new_term = grant->term != run->grant.term;
+	int64		old_deadline = run->grant.deadline;
+
+	run->grant = *grant;
+	/* No renewal moves a deadline back. */
+	run->grant.deadline = Max(grant->deadline, old_deadline);
+	if (!grant->yielding)
+		run->lease = length;
+	l->next = grant->sent + Max(length / 3, run->lease / 20);
+	if (run->guardian.pid != 0)
+	{
+		guardian_set_deadline(&run->guardian, run->grant.deadline, run->lease);
+		if (new_term && !write_term(l))
+			pg_log_warning("could not write the term file: %m");
+	}
+	if (new_term)
+		pg_log_info("leading in term %lld", (long long) grant->term);
+	if (grant->yielding && !l->yielding)
+	{
+		pg_log_info("asked to yield");
+		l->yielding = true;
+		if (run->guardian.pid != 0)
+			guardian_stop(&run->guardian, NEVER);
+	}
+}
+
+static void
+lose(Leadership *l, const char *why)
+{
+	if (!l->over)
+		pg_log_warning("leadership of election \"%s\" is lost: %s",
+					   l->run->options->election, why);
+	l->over = true;
+	if (l->run->guardian.pid != 0)
+		guardian_kill(&l->run->guardian);
+}
+
+/*
+ * Renew the lease.
+ */
+static void
+renew(Leadership *l)
+{
+	Run		   *run = l->run;
+	char	   *term = psprintf("%lld", (long long) run->grant.term);
+	const char *values[] = {run->options->election, term};
+	Answer		answer;
+	Grant		grant;
+
+	answer = connection_query(&run->connection, run->options->session ?
+							  SQL_RENEW_SESSION : SQL_RENEW,
+							  run->options->session ? 1 : 2, values,
+							  answer_limit(l), false);
+	pg_free(term);
+	l->unanswered = answer.outcome == OUTCOME_LOST ? l->unanswered + 1 : 0;
+	if (grant_of(&answer, &grant))
+	{
+		set_deadline(l, &grant);
+		if (!run->connection.listening)
+			connection_listen(&run->connection, run->channel, answer_limit(l));
+	}
+	else if (answer.outcome == OUTCOME_ROWS)
+		lose(l, "the term is over");
+	else
+	{
+		run_warn_answer(run, &answer);
+		l->next = now_us() + Min(LONGEST_PAUSE, run->lease / 10);
+		if (strcmp(answer.sqlstate, "25006") == 0)
+			connection_close(&run->connection);
+	}
+	answer_free(&answer);
+}
+
+/*
+ * The connection is lost: make a new one, or give up.  The lease is renewed
+ * over it at once.
+ */
+static void
+reconnect(Leadership *l)
+{
+	Run		   *run = l->run;
+
+	if (run->options->session)
+	{
+		lose(l, run->connection.error != NULL ? run->connection.error :
+			 "the connection is closed");
+		return;
+	}
+	if (connection_open(&run->connection, answer_limit(l)) &&
+		run->connection.conn != NULL)
+	{
+		l->pause = SHORTEST_PAUSE;
+		l->next = 0;
+		return;
+	}
+	run_warn(run, run->connection.error);
+	l->unanswered++;
+	l->next = now_us() + l->pause;
+	l->pause = Min(l->pause * 2, LONGEST_PAUSE);
+}
+
+static void
+read_notifications(Leadership *l)
+{
+	Run		   *run = l->run;
+	PGnotify   *n;
+
+	while ((n = connection_notification(&run->connection)) != NULL)
+	{
+		/* Whether we are to yield is for the answer to say. */
+		if (strncmp(n->extra, run->payload, strlen(run->payload)) == 0 &&
+			strstr(n->extra, "\"yield_requested\"") != NULL)
+			l->next = 0;
+		PQfreemem(n);
+	}
+}
+
+/*
+ * Do what is due over the connection, once.
+ */
+static void
+keep_lease(Leadership *l)
+{
+	Connection *c = &l->run->connection;
+
+	read_notifications(l);
+	if (l->over || now_us() < l->next)
+		return;
+	if (c->conn == NULL)
+		reconnect(l);
+	else
+		renew(l);
+	if (c->conn == NULL && l->run->options->session)
+		reconnect(l);
+}
+
+/*
+ * Renew a lease that was long on its way, before anything relies on it.  False:
+ * it is not ours any more, or is not to be.
+ */
+static bool
+is_fresh(Leadership *l)
+{
+	Run		   *run = l->run;
+
+	for (;;)
+	{
+		if (l->over || run->signalled || l->yielding)
+			return false;
+		if (now_us() < run->grant.sent + run->lease / 3)
+			return true;
+		if (now_us() >= run->grant.deadline)
+			lose(l, "the lease ran out before it was granted");
+		else if (now_us() < l->next)
+			(void) connection_wait(&run->connection, l->next);
+		else
+			keep_lease(l);
+	}
+}
+
+/* --- the end of it */
+
+/*
+ * Give the lease back, unless the term is over or cannot be reached.  A second
+ * signal ends the attempts.
+ */
+static void
+give_back(Leadership *l)
+{
+	Run		   *run = l->run;
+	const RunOptions *o = run->options;
+	int64		until = Min(run->grant.deadline, now_us() + GIVE_BACK_LIMIT);
+	char	   *term = psprintf("%lld", (long long) run->grant.term);
+	char	   *hold = o->hold < 0 ? NULL : psprintf("%lld us", (long long) o->hold);
+	const char *by_term[] = {o->election, term, hold};
+	const char *by_session[] = {o->election, hold};
+
+	run->signalled = false;
+	while (!l->over && !run->signalled && now_us() < until)
+	{
+		Answer		answer;
+
+		if (run->connection.conn == NULL && o->session)
+			break;
+		if (run->connection.conn == NULL &&
+			!connection_open(&run->connection, until - now_us()))
+		{
+			(void) connection_wait(&run->connection,
+								   Min(now_us() + SHORTEST_PAUSE, until));
+			continue;
+		}
+		answer = connection_query(&run->connection,
+								  o->session ? SQL_RESIGN : SQL_RELEASE,
+								  o->session ? 2 : 3,
+								  o->session ? by_session : by_term,
+								  Max(until - now_us(), 1), true);
+		l->over = answer.outcome == OUTCOME_ROWS ||
+			(answer.outcome == OUTCOME_ERROR && !is_transient(&answer));
+		if (answer.outcome == OUTCOME_ERROR)
+		{
+			run_warn_answer(run, &answer);
+			(void) connection_wait(&run->connection, now_us() + SHORTEST_PAUSE);
+		}
+		answer_free(&answer);
+	}
+	if (!l->over && now_us() < run->grant.deadline)
+		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
+					   o->election);
+	pg_free(term);
+	pg_free(hold);
+}
+
+/*
+ * Collect the guardian, when nothing of the command is left.
+ */
+static void
+end_guardian(Run *run)
+{
+	Guardian   *g = &run->guardian;
+
+	guardian_receive(g);
+	if (!g->done)
+	{
+		pg_log_warning("the guardian of the command does not do its work: everything is killed");
+		guardian_replace(g);
+	}
+	if (!g->reaped)
+		(void) waitpid(g->pid, NULL, 0);
+	g->reaped = true;
+	if (g->socket >= 0)
+		close(g->socket);
+	g->socket = -1;
+	g->pid = 0;
+}
+
+/*
+ * Renew while the command runs.
+ */
+static void
+watch_over(Leadership *l)
+{
+	Run		   *run = l->run;
+	Guardian   *g = &run->guardian;
+
+	while (!g->done && !g->reaped)
+	{
+		/* When the guardian should have killed everything by now */
+		int64		overdue = run->grant.deadline - kill_margin(run->lease) / 2;
+
+		if (now_us() >= overdue)
+			break;
+		(void) connection_wait(&run->connection,
+							   l->over ? overdue : Min(l->next, overdue));
+		/* A connection that has just been lost is not waited for. */
+		if (run->connection.conn == NULL && l->next > now_us() &&
+			l->pause == SHORTEST_PAUSE)
+			l->next = 0;
+		if (!g->done && !g->reaped)
+			keep_lease(l);
+	}
+	end_guardian(run);
+}
+
+/*
+ * What to exit with, after a guardian.
+ */
+static int
+exit_code(Leadership *l)
+{
+	const Guardian *g = &l->run->guardian;
+	const char *command = l->run->options->command[0];
+
+	if (g->exec_errno != 0)
+	{
+		errno = g->exec_errno;
+		pg_log_error("could not execute \"%s\": %m", command);
+		return errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
+	}
+	if (g->cause == CAUSE_DEADLINE)
+		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
+					   l->run->options->election);
+	if (g->cause != CAUSE_NONE)
+		return EXIT_LOST;
+	if (WIFSIGNALED(g->status))
+		return EXIT_SIGNAL(WTERMSIG(g->status));
+	return WEXITSTATUS(g->status);
+}
+
+/*
+ * Does the user want no more of it?  Not if the signal was one that the command
+ * takes for something else (SIGHUP).
+ */
+static bool
+was_told_to_end(const Run *run)
+{
+	const Guardian *g = &run->guardian;
+	int			signo = WIFSIGNALED(g->status) ? WTERMSIG(g->status) : 0;
+
+	return run->signo == SIGTERM || run->signo == SIGINT ||
+		run->signo == SIGQUIT ||
+		(signo != 0 && signo == run->signo) ||
+		(g->had_terminal && (signo == SIGINT || signo == SIGQUIT));
+}
+
+/*
+ * Run the command in a leadership that was granted.  Its exit code; *again: may
+ * there be another?
+ */
+int
+lead(Run *run, bool *again)
+{
+	const RunOptions *o = run->options;
+	Leadership	l = {.run = run,.pause = SHORTEST_PAUSE};
+	Grant		grant = run->grant;
+	bool		hopeless = false;
+	int			code;
+
+	memset(&run->guardian, 0, sizeof(Guardian));
+	run->guardian.socket = -1;
+	run->grant.term = 0;
+	set_deadline(&l, &grant);
+	if (!is_fresh(&l))
+		code = run->signalled ? EXIT_SIGNAL(run->signo) : EXIT_LOST;
+	else if (!prepare_environment(&l))
+	{
+		hopeless = true;
+		code = EXIT_USAGE;
+	}
+	else
+	{
+		Charge		charge = {
+			.command = o->command,.deadline = run->grant.deadline,
+			.lease = run->lease,.grace = run->grace,.term_dir = l.term_dir,
+			.close_fd = o->session ? -1 : PQsocket(run->connection.conn)
+		};
+
+		guardian_start(&run->guardian, &charge);
+		if (run->guardian.pid != 0)
+			watch_over(&l);
+		code = exit_code(&l);
+		hopeless = run->guardian.exec_errno != 0;
+		remove_term_dir(l.term_dir);
+	}
+	*again = o->forever && !hopeless && !was_told_to_end(run);
+	give_back(&l);
+	*again = *again && !run->signalled;
+	if (*again)
+		run->signo = 0;
+	return code;
+}

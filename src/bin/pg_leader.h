@@ -1,0 +1,252 @@
+/*-------------------------------------------------------------------------
+ *
+ * pg_leader.h
+ *		Shared declarations of the command-line program pg_leader.
+ *
+ *	pg_leader.c		options, and which part is meant
+ *	help.c			--help
+ *	run.c			the life of `run`: waiting, leading, giving back
+ *	lead.c			one leadership: renewals while the command runs
+ *	guardian.c		the process that runs the command and ends it in time
+ *	process.c		descendants: how they are found and killed
+ *	connection.c	libpq without a wait that nothing can interrupt
+ *	observe.c		status, yield
+ *	watch.c			watch
+ *	timeline.c		history, drawn
+ *
+ * All moments are microseconds of now_us(); all lengths are microseconds, too,
+ * unless their names end in _ms.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PG_LEADER_H
+#define PG_LEADER_H
+
+#include "postgres_fe.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/types.h>
+
+#include "common/logging.h"
+#include "libpq-fe.h"
+
+#define MSEC			INT64CONST(1000)
+#define SEC				INT64CONST(1000000)
+#define DAY				(86400 * SEC)
+#define NEVER			PG_INT64_MAX
+
+/* What pg_leader exits with, where it is not the status of the command */
+#define EXIT_NOBODY_LEADS	1	/* status and yield only */
+#define EXIT_LOST			121
+#define EXIT_TIMED_OUT		122
+#define EXIT_NO_CONNECTION	123
+#define EXIT_NO_EXTENSION	124
+#define EXIT_USAGE			125
+#define EXIT_CANNOT_EXECUTE 126
+#define EXIT_NOT_FOUND		127
+#define EXIT_SIGNAL(signo)	(128 + (signo))
+
+/* --- options: pg_leader.c */
+
+/* How to reach the server, as given on the command line; NULL: not given */
+typedef struct ConnectOptions
+{
+	const char *dbname;			/* or a connection string */
+	const char *host;
+	const char *port;
+	const char *user;
+	const char *password;
+	bool		read_write;		/* to the primary, unless the user says else */
+} ConnectOptions;
+
+typedef struct RunOptions
+{
+	ConnectOptions connect;
+	const char *election;
+	const char *candidate;
+	const char *rank;			/* NULL: not given */
+	bool		session;
+	bool		forever;
+	bool		skip;
+	int64		wait;			/* NEVER: no limit */
+	int64		hold;			/* -1: none */
+	int64		grace;			/* -1: not given */
+	char	  **command;
+} RunOptions;
+
+typedef struct ObserveOptions
+{
+	ConnectOptions connect;
+	const char *election;		/* NULL: all */
+	const char *since;
+	const char *to_candidate;
+	bool		terminate;
+	bool		json;
+} ObserveOptions;
+
+/* --- connection.c */
+
+/*
+ * Called whenever something is waited for and one of these descriptors is
+ * ready.  True ends the wait, if whoever waits allows that.
+ */
+typedef struct Watcher
+{
+	int			(*fds) (struct pollfd *fds, void *arg); /* how many; at most 2 */
+	bool		(*on_event) (void *arg);
+	void	   *arg;
+} Watcher;
+
+typedef struct Connection
+{
+	const ConnectOptions *options;
+	const Watcher *watcher;		/* NULL: nothing else is waited for */
+	PGconn	   *conn;			/* NULL: not connected */
+	bool		listening;		/* as far as that is possible */
+	int			rotation;		/* which of several hosts comes first */
+	char	   *error;			/* why there is no connection */
+} Connection;
+
+/* How a query ended */
+typedef enum Outcome
+{
+	OUTCOME_ROWS,				/* there is a result */
+	OUTCOME_ERROR,				/* the server said no: see sqlstate */
+	OUTCOME_LOST,				/* no answer, and no connection any more */
+	OUTCOME_STOPPED				/* the watcher ended it; the connection is
+								 * closed */
+} Outcome;
+
+typedef struct Answer
+{
+	Outcome		outcome;
+	PGresult   *result;			/* NULL unless there are rows */
+	char		sqlstate[6];
+	char	   *message;
+	int64		sent;
+} Answer;
+
+extern bool connection_open(Connection *c, int64 limit);
+extern void connection_close(Connection *c);
+extern Answer connection_query(Connection *c, const char *sql, int nparams,
+							   const char *const *values, int64 limit,
+							   bool may_stop);
+extern void answer_free(Answer *answer);
+extern bool connection_wait(Connection *c, int64 until);
+extern PGnotify *connection_notification(Connection *c);
+extern void connection_listen(Connection *c, const char *channel, int64 limit);
+extern bool is_transient(const Answer *answer);
+extern bool is_no_extension(const Answer *answer);
+extern void report_answer(const Answer *answer);
+extern void report_no_extension(Connection *c);
+
+/* --- process.c */
+
+extern void kill_others(pid_t group, int signo);
+extern void kill_descendants(void);
+
+/* --- guardian.c */
+
+/* Why the guardian ended the command */
+typedef enum Cause
+{
+	CAUSE_NONE,					/* it did not: the command ended by itself */
+	CAUSE_DEADLINE,				/* the lease was running out */
+	CAUSE_STOPPED,				/* asked to, in time */
+	CAUSE_KILLED				/* asked to, at once */
+} Cause;
+
+/* What the guardian needs to know about a leadership */
+typedef struct Charge
+{
+	char	  **command;
+	int64		deadline;
+	int64		lease;
+	int64		grace;			/* between SIGTERM and SIGKILL */
+	const char *term_dir;		/* removed at the end */
+	int			close_fd;		/* not for the guardian; -1: none */
+} Charge;
+
+/* The guardian as its parent sees it */
+typedef struct Guardian
+{
+	pid_t		pid;			/* 0: none */
+	int			socket;
+	bool		had_terminal;	/* stdin is ours, and was given away */
+	bool		reaped;			/* the process is gone */
+	bool		done;			/* nothing of the command is left */
+	Cause		cause;
+	int			status;			/* of the command, as from waitpid */
+	int			exec_errno;		/* 0: the command was executed */
+} Guardian;
+
+extern void guardian_prepare(void);
+extern void guardian_start(Guardian *g, const Charge *charge);
+extern int64 kill_margin(int64 lease);
+extern void guardian_set_deadline(Guardian *g, int64 deadline, int64 lease);
+extern void guardian_signal(Guardian *g, int signo);
+extern void guardian_stop(Guardian *g, int64 kill_at);
+extern void guardian_kill(Guardian *g);
+extern void guardian_receive(Guardian *g);
+extern void guardian_reap(Guardian *g);
+extern void guardian_replace(Guardian *g);
+extern void remove_term_dir(const char *dir);
+
+/* --- run.c and lead.c */
+
+/* A leadership as granted */
+typedef struct Grant
+{
+	int64		term;			/* 0: none */
+	int64		sent;			/* the request for it */
+	int64		deadline;
+	bool		yielding;
+} Grant;
+
+typedef struct Run
+{
+	const RunOptions *options;
+	Connection	connection;
+	Guardian	guardian;
+	int			signal_fd;
+	int			signo;			/* the last signal that asked us to end */
+	bool		signalled;		/* there was one since this was cleared */
+	int64		lease;			/* of the election, or what was granted */
+	int64		grace;
+	char	   *channel;
+	char	   *payload;		/* how the election's notifications begin */
+	char	   *warned;			/* the last warning, to say it once */
+	Grant		grant;
+} Run;
+
+extern int	run_command(const RunOptions *options);
+extern int	run_prepare(Run *run);
+extern void run_warn(Run *run, const char *message);
+extern void run_warn_answer(Run *run, const Answer *answer);
+extern bool grant_of(const Answer *answer, Grant *grant);
+extern int	lead(Run *run, bool *again);
+extern bool run_on_event(void *arg);
+
+/* --- observe.c, watch.c and timeline.c */
+
+extern int	show_status(const ObserveOptions *options);
+extern int	watch_elections(const ObserveOptions *options);
+extern int	show_history(const ObserveOptions *options);
+extern int	yield_election(const ObserveOptions *options);
+extern int	display_width(const char *text);
+extern void connect_observer(Connection *c, const ObserveOptions *options);
+extern Answer ask_observer(Connection *c, const char *sql, int nparams,
+						   const char *const *values);
+
+/* --- pg_leader.c */
+
+extern int64 now_us(void);
+extern bool parse_duration(const char *text, int64 *length);
+extern char *format_duration(int64 length);
+
+/* --- help.c */
+
+extern void show_help(const char *progname, const char *subcommand);
+
+#endif							/* PG_LEADER_H */

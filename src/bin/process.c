@@ -1,0 +1,181 @@
+/*-------------------------------------------------------------------------
+ *
+ * process.c
+ *		The descendants of this process: how they are found, and killed.
+ *
+ * Invariant: whatever descends from this process stays a descendant of it,
+ * since it is a subreaper (PR_SET_CHILD_SUBREAPER): a process whose parent
+ * ends becomes our child, in whatever session and group it is.  So "nothing is
+ * left" is "waitpid() knows no child", and killing is repeated until then.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A process tree that is deeper than this is killed from the top down. */
+#define MAX_DEPTH 64
+
+typedef void (*Visit) (pid_t pid, void *arg);
+
+typedef struct Kill
+{
+	pid_t		except_group;	/* which has had the signal already; 0: none */
+	int			signo;
+	int			depth;
+} Kill;
+
+/*
+ * The children of one thread, from the list that the kernel keeps.  False if
+ * it keeps none.
+ */
+static bool
+visit_children_of_thread(pid_t pid, const char *tid, Visit visit, void *arg)
+{
+	char		path[MAXPGPATH];
+	FILE	   *file;
+	int			child;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%s/children", (int) pid, tid);
+	file = fopen(path, "re");
+	if (file == NULL)
+		return errno != ENOENT;
+	while (fscanf(file, "%d", &child) == 1)
+		visit(child, arg);
+	fclose(file);
+	return true;
+}
+
+static bool
+visit_children_by_list(pid_t pid, Visit visit, void *arg)
+{
+	char		path[MAXPGPATH];
+	DIR		   *dir;
+	struct dirent *entry;
+	bool		found = false;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int) pid);
+	dir = opendir(path);
+	if (dir == NULL)
+		return true;			/* it is gone */
+	while ((entry = readdir(dir)) != NULL)
+	{
+		if (entry->d_name[0] != '.' &&
+			visit_children_of_thread(pid, entry->d_name, visit, arg))
+			found = true;
+	}
+	closedir(dir);
+	return found;
+}
+
+static pid_t
+parent_of(const char *pid)
+{
+	char		path[MAXPGPATH];
+	char		line[1024];
+	char	   *end;
+	int			parent = 0;
+	FILE	   *file;
+
+	snprintf(path, sizeof(path), "/proc/%s/stat", pid);
+	file = fopen(path, "re");
+	if (file == NULL)
+		return 0;
+	/* The name, in parentheses, may contain anything, parentheses too. */
+	if (fgets(line, sizeof(line), file) != NULL &&
+		(end = strrchr(line, ')')) != NULL)
+		(void) sscanf(end, ") %*c %d", &parent);
+	fclose(file);
+	return parent;
+}
+
+/*
+ * Where the kernel keeps no lists of children, all processes are looked at.
+ */
+static void
+visit_children_by_scan(pid_t pid, Visit visit, void *arg)
+{
+	DIR		   *dir = opendir("/proc");
+	struct dirent *entry;
+
+	if (dir == NULL)
+		return;
+	while ((entry = readdir(dir)) != NULL)
+	{
+		if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' &&
+			parent_of(entry->d_name) == pid)
+			visit(atoi(entry->d_name), arg);
+	}
+	closedir(dir);
+}
+
+static void
+visit_children(pid_t pid, Visit visit, void *arg)
+{
+	if (!visit_children_by_list(pid, visit, arg))
+		visit_children_by_scan(pid, visit, arg);
+}
+
+/*
+ * Kill a process and what descends from it, children first: they are found
+ * through their parent.
+ */
+static void
+kill_tree(pid_t pid, void *arg)
+{
+	Kill	   *k = arg;
+
+	if (k->depth < MAX_DEPTH)
+	{
+		k->depth++;
+		visit_children(pid, kill_tree, k);
+		k->depth--;
+	}
+	if (k->except_group != 0 && getpgid(pid) == k->except_group)
+		return;
+	(void) kill(pid, k->signo);
+	/* A stopped process has to go on to see any other signal. */
+	if (k->signo != SIGKILL)
+		(void) kill(pid, SIGCONT);
+}
+
+/*
+ * Send a signal to all descendants, a process group of them first, all at once.
+ */
+void
+kill_others(pid_t group, int signo)
+{
+	Kill		k = {.except_group = group, .signo = signo};
+
+	if (group != 0)
+	{
+		(void) kill(-group, signo);
+		if (signo != SIGKILL)
+			(void) kill(-group, SIGCONT);
+	}
+	visit_children(getpid(), kill_tree, &k);
+}
+
+/*
+ * Kill all descendants, and return when they are gone.
+ */
+void
+kill_descendants(void)
+{
+	for (;;)
+	{
+		pid_t		pid;
+
+		kill_others(0, SIGKILL);
+		do
+			pid = waitpid(-1, NULL, WNOHANG);
+		while (pid > 0);
+		if (pid < 0 && errno == ECHILD)
+			return;
+		pg_usleep(MSEC);
+	}
+}

@@ -1,0 +1,285 @@
+/*-------------------------------------------------------------------------
+ *
+ * timeline.c
+ *		pg_leader history: the terms of an election, drawn on a terminal.
+ *
+ * Invariant: what is drawn has no more detail than a column has time: a term is
+ * never left out, however short it is, and a gap is drawn only where nobody led
+ * for a whole column.  Whoever reads by program gets lines, never the drawing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#define DEFAULT_COLUMNS		80
+#define SHORTEST_LANE		20
+#define LONGEST_NAME		24
+
+#define SQL_HISTORY \
+	"SELECT h.term, h.leader, h.kind, h.acquired_at, h.ended_at, h.reason," \
+	" h.detail, extract(epoch FROM h.acquired_at)," \
+	" extract(epoch FROM coalesce(h.ended_at, clock_timestamp()))," \
+	" row_to_json(h) FROM (SELECT election, term, leader, kind, role," \
+	" client_addr, backend_pid, acquired_at, ended_at, reason, detail" \
+	" FROM leader_election.history WHERE election = $1" \
+	" AND ($2::timestamptz IS NULL" \
+	" OR coalesce(ended_at, 'infinity') >= $2)) h ORDER BY h.term"
+
+/* Columns of that */
+enum
+{
+	COL_TERM,
+	COL_LEADER,
+	COL_KIND,
+	COL_ACQUIRED_AT,
+	COL_ENDED_AT,
+	COL_REASON,
+	COL_DETAIL,
+	COL_FROM,
+	COL_TO,
+	COL_JSON
+};
+
+/* A column of a lane; anything else is the letter of a reason */
+#define CELL_EMPTY	' '
+#define CELL_LEADS	'='
+#define CELL_GAP	'.'
+
+typedef struct Timeline
+{
+	PGresult   *terms;
+	double		from;			/* seconds */
+	double		to;
+	int			name_width;
+	int			columns;		/* of a lane */
+	bool		blocks;			/* the terminal knows Unicode */
+} Timeline;
+
+/* How a term ended, in one letter */
+static const struct
+{
+	const char *reason;
+	char		letter;
+}			reasons[] = {
+	{"resigned", 'r'}, {"left", 'l'}, {"session ended", 's'},
+	{"expired", 'x'}, {"transferred", 't'}, {"yielded", 'y'},
+	{"failover", 'f'}, {"dropped", 'd'}
+};
+
+static char
+letter_of(const char *reason)
+{
+	for (int i = 0; i < lengthof(reasons); i++)
+	{
+		if (strcmp(reasons[i].reason, reason) == 0)
+			return reasons[i].letter;
+	}
+	return '?';
+}
+
+static double
+seconds(const Timeline *t, int row, int column)
+{
+	return strtod(PQgetvalue(t->terms, row, column), NULL);
+}
+
+/*
+ * The column of a lane in which a moment is.
+ */
+static int
+cell_of(const Timeline *t, double at)
+{
+	double		span = Max(t->to - t->from, 0.001);
+	int			cell = (int) ((at - t->from) / span * t->columns);
+
+	return Max(Min(cell, t->columns - 1), 0);
+}
+
+/*
+ * Draw the terms of a candidate, or (NULL) where nobody led.
+ */
+static void
+fill_lane(const Timeline *t, const char *leader, char *lane)
+{
+	memset(lane, leader == NULL ? CELL_GAP : CELL_EMPTY, t->columns);
+	lane[t->columns] = '\0';
+	for (int row = 0; row < PQntuples(t->terms); row++)
+	{
+		int			first = cell_of(t, seconds(t, row, COL_FROM));
+		int			last = cell_of(t, seconds(t, row, COL_TO));
+
+		if (leader == NULL)
+			memset(lane + first, CELL_EMPTY, last - first + 1);
+		else if (strcmp(PQgetvalue(t->terms, row, COL_LEADER), leader) == 0)
+		{
+			memset(lane + first, CELL_LEADS, last - first + 1);
+			if (!PQgetisnull(t->terms, row, COL_ENDED_AT))
+				lane[last] = letter_of(PQgetvalue(t->terms, row, COL_REASON));
+		}
+	}
+}
+
+static void
+print_lane(const Timeline *t, const char *name, const char *lane)
+{
+	char		shown[LONGEST_NAME * 6 + 1];
+	int			length = Min(strlen(name), sizeof(shown) - 1);
+
+	/* Not in the middle of a character */
+	do
+	{
+		while (length > 0 && (name[length] & 0xC0) == 0x80)
+			length--;
+		memcpy(shown, name, length);
+		shown[length] = '\0';
+	} while (display_width(shown) > t->name_width && length-- > 0);
+
+	printf("%s%*s ", shown, t->name_width - display_width(shown), "");
+	for (; *lane != '\0'; lane++)
+	{
+		if (t->blocks && *lane == CELL_LEADS)
+			fputs("\xE2\x96\x88", stdout);	/* full block */
+		else if (t->blocks && *lane == CELL_GAP)
+			fputs("\xC2\xB7", stdout);	/* middle dot */
+		else
+			putchar(*lane);
+	}
+	putchar('\n');
+}
+
+static bool
+is_first_of(const Timeline *t, int row)
+{
+	for (int i = 0; i < row; i++)
+	{
+		if (strcmp(PQgetvalue(t->terms, i, COL_LEADER),
+				   PQgetvalue(t->terms, row, COL_LEADER)) == 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * From when to when, and what the letters mean.
+ */
+static void
+print_legend(const Timeline *t)
+{
+	int			last = PQntuples(t->terms) - 1;
+	const char *from = PQgetvalue(t->terms, 0, COL_ACQUIRED_AT);
+	const char *to = "now";
+	bool		any = false;
+
+	if (!PQgetisnull(t->terms, last, COL_ENDED_AT))
+		to = PQgetvalue(t->terms, last, COL_ENDED_AT);
+	printf("%*s %s%*s%s\n", t->name_width, "", from,
+		   (int) Max(t->columns - (int) (strlen(from) + strlen(to)), 1), "", to);
+	for (int i = 0; i < lengthof(reasons); i++)
+	{
+		bool		used = false;
+
+		for (int row = 0; row <= last; row++)
+			used = used || strcmp(PQgetvalue(t->terms, row, COL_REASON),
+								  reasons[i].reason) == 0;
+		if (used)
+			printf("%s%c %s", any ? ", " : "", reasons[i].letter,
+				   reasons[i].reason);
+		any = any || used;
+	}
+	if (any)
+		putchar('\n');
+}
+
+static int
+terminal_columns(void)
+{
+	struct winsize size;
+
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+		return size.ws_col;
+	return DEFAULT_COLUMNS;
+}
+
+static void
+draw(PGresult *terms)
+{
+	Timeline	t = {.terms = terms,.name_width = strlen("nobody")};
+	int			last = PQntuples(terms) - 1;
+	char	   *lane;
+
+	t.from = seconds(&t, 0, COL_FROM);
+	t.to = seconds(&t, last, COL_TO);
+	t.blocks = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+	for (int row = 0; row <= last; row++)
+		t.name_width = Max(t.name_width,
+						   display_width(PQgetvalue(terms, row, COL_LEADER)));
+	t.name_width = Min(t.name_width, LONGEST_NAME);
+	t.columns = Max(terminal_columns() - t.name_width - 1, SHORTEST_LANE);
+
+	lane = pg_malloc(t.columns + 1);
+	for (int row = 0; row <= last; row++)
+	{
+		if (!is_first_of(&t, row))
+			continue;
+		fill_lane(&t, PQgetvalue(terms, row, COL_LEADER), lane);
+		print_lane(&t, PQgetvalue(terms, row, COL_LEADER), lane);
+	}
+	fill_lane(&t, NULL, lane);
+	if (strchr(lane, CELL_GAP) != NULL)
+		print_lane(&t, "nobody", lane);
+	print_legend(&t);
+	pg_free(lane);
+}
+
+static void
+print_lines(const PGresult *terms, bool json)
+{
+	for (int row = 0; row < PQntuples(terms); row++)
+	{
+		if (json)
+		{
+			puts(PQgetvalue(terms, row, COL_JSON));
+			continue;
+		}
+		for (int col = COL_TERM; col <= COL_DETAIL; col++)
+			printf("%s%c", PQgetvalue(terms, row, col),
+				   col == COL_DETAIL ? '\n' : '\t');
+	}
+}
+
+int
+show_history(const ObserveOptions *options)
+{
+	const char *values[] = {options->election, options->since};
+	int64		ago;
+	Connection	c;
+	Answer		answer;
+
+	connect_observer(&c, options);
+	if (options->since != NULL && parse_duration(options->since, &ago))
+	{
+		const char *length[] = {psprintf("%lld us", (long long) ago)};
+
+		answer = ask_observer(&c, "SELECT clock_timestamp() - $1::interval", 1,
+							  length);
+		values[1] = pg_strdup(PQgetvalue(answer.result, 0, 0));
+		answer_free(&answer);
+	}
+	answer = ask_observer(&c, SQL_HISTORY, 2, values);
+	if (isatty(STDOUT_FILENO) && !options->json)
+	{
+		if (PQntuples(answer.result) > 0)
+			draw(answer.result);
+		else
+			printf("no terms\n");
+	}
+	else
+		print_lines(answer.result, options->json);
+	answer_free(&answer);
+	connection_close(&c);
+	return EXIT_SUCCESS;
+}

@@ -1,0 +1,365 @@
+# pg_leader run: exit codes, signals, what the command is given, and that
+# nothing of it is left.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaderElection;
+use PgLeader;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $node = new_server(config => "leader_election.lease_duration = '1s'");
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $sql = session($node, name => 'observer', options => '-c client_min_messages=warning');
+
+# Waits until a file, or the output of a pg_leader, says something.
+sub wait_for_text
+{
+	my ($from, $regexp) = @_;
+	my $text;
+
+	wait_until(
+		sub {
+			$text = ref $from ? $from->output : -e $from ? slurp_file($from) : '';
+			return $text =~ $regexp;
+		},
+		sub { "$regexp in: $text" });
+	return $text;
+}
+
+sub leader_of
+{
+	my ($election) = @_;
+
+	return $sql->query("SELECT leader_election.leader('$election')");
+}
+
+# The names of the candidates of its last terms, oldest first, and why they ended.
+sub reasons
+{
+	my ($election) = @_;
+
+	return join(
+		' ',
+		$sql->query(
+			"SELECT leader || ':' || coalesce(reason, 'leads') FROM leader_election.history
+			  WHERE election = '$election' ORDER BY term"));
+}
+
+# --- the program
+
+foreach my $subcommand ('', 'run', 'status', 'watch', 'history', 'yield')
+{
+	my ($out, $err);
+	my @command = ('pg_leader', $subcommand ? $subcommand : (), '--help');
+
+	ok(run_log(\@command, '>', \$out, '2>', \$err), "@command");
+	like($out, qr/^Usage:$/m, "@command: usage");
+	is($err, '', "@command: no error");
+	is(join("\n", grep { length > 80 } split(/\n/, $out)), '', "@command: no long line");
+}
+program_version_ok('pg_leader');
+
+# --- exit codes
+
+my $ok = run_pg_leader($node, '-e', 'codes', '--', 'true');
+is($ok, 0, 'the command succeeds');
+is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'exit 7'), 7, "the command's own");
+is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'kill -KILL $$'),
+	137, 'the command is killed');
+
+my @errors = (
+	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', '200ms', '--', 'true' ],
+	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', '200ms', '--mode', 'session', '--', 'true' ],
+	[ 122, qr/quorum 1 of 2/, '-e', 'quorum', '--skip', '--', 'true' ],
+	[ 123, qr/no-such-place/, '-d', 'host=/no-such-place', '-e', 'codes', '--', 'true' ],
+	[ 123, qr/no-such-place/, '-d', 'host=/no-such-place', '-e', 'codes', '--wait', '300ms', '--', 'true' ],
+	[ 124, qr/hint: .*CREATE EXTENSION leader_election/, '-d', $node->connstr('template1'), '-e', 'codes', '--', 'true' ],
+	[ 125, qr/hint: Try/, '-e', 'codes' ],
+	[ 125, qr/no election/, '--', 'true' ],
+	[ 125, qr/--wait/, '-e', 'codes', '--wait', 'soon', '--', 'true' ],
+	[ 125, qr/--hold/, '-e', 'codes', '--hold', '367d', '--', 'true' ],
+	[ 125, qr/--rank/, '-e', 'codes', '--rank', '1x', '--', 'true' ],
+	[ 125, qr/exclude/, '-e', 'codes', '--wait', '1s', '--skip', '--', 'true' ],
+	[ 125, qr/exclude/, '-e', 'codes', '--once', '--forever', '--', 'true' ],
+	[ 125, qr/does not have the option/, '-e', 'codes', '--json', '--', 'true' ],
+	[ 125, qr/does not fit into the lease .* 1 s/, '-e', 'codes', '--grace', '501ms', '--', 'true' ],
+	[ 125, qr/permission denied/, '-U', 'nobody_special', '-e', 'codes', '--', 'true' ],
+	[ 126, qr/could not execute/, '-e', 'codes', '--', '/' ],
+	[ 127, qr/could not execute/, '-e', 'codes', '--', "$dir/no-such-command" ]);
+
+$sql->query("SELECT leader_election.create_election('quorum', quorum => 2)");
+$sql->query('CREATE ROLE nobody_special LOGIN');
+my $busy = pg_leader($node, '-n', 'one', '-e', 'busy', '--', 'sleep', '60');
+wait_until(sub { leader_of('busy') eq 'one' }, 'a leader');
+foreach my $case (@errors)
+{
+	my ($code, $message, @args) = @$case;
+	my ($is, $output) = run_pg_leader($node, @args);
+
+	is($is, $code, "exit code $code: @args");
+	like($output, $message, "and says why: @args");
+}
+
+# --skip
+is_deeply([ run_pg_leader($node, '-e', 'busy', '--skip', '--', 'echo', 'runs') ],
+	[ 0, '' ], '--skip while another leads');
+is_deeply([ run_pg_leader($node, '-e', 'busy', '--skip', '--mode', 'session', '--', 'echo', 'runs') ],
+	[ 0, '' ], 'and in a session');
+$busy->signal('TERM');
+is($busy->exit_code, 143, 'SIGTERM is passed on');
+is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'busy' AND alive"),
+	'0', 'nobody is left standing');
+
+# --- what the command is given
+
+foreach my $mode (qw(detached session))
+{
+	my $one = pg_leader($node, '-e', 'given "x"', '--mode', $mode, '-n', "it's \\ one", '--', 'sh', '-c',
+		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; ps -o pid=,pgid= -p $$; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 60');
+	my $text = wait_for_text($one, qr/SigIgn.*\n(?:.*\n)*SigCgt/);
+
+	like($text, qr/^PG_LEADER_ELECTION=given "x"$/m, 'the election');
+	like($text, qr/^PG_LEADER_CANDIDATE=it's \\ one$/m, 'the candidate');
+	like($text, qr/^PG_LEADER_TERM=(\d)$(?=(?:.*\n)*^\1$)/m, 'the term, also in the file');
+	like($text, qr/^mode 600$/m, 'which is private');
+	like($text, qr/^\s*(\d+)\s+\1\npid \1$/m, 'a process group of its own');
+	like($text, qr/^SigBlk:\s+0+$/m, 'no signal is blocked');
+	my ($ignored) = $text =~ /^SigIgn:\s+\w*(\w{8})$/m;
+	is(hex($ignored) & 0x201000, 0, 'SIGPIPE and SIGTTOU are not ignored');
+	unlike($text, qr/socket:/, 'no socket');
+	my ($file) = $text =~ /^PG_LEADER_TERM_FILE=(.*)$/m;
+	$one->signal('INT');
+	is($one->exit_code, 130, 'SIGINT is passed on');
+	ok(!-e $file, 'the file is gone');
+	(my $folder = $file) =~ s/\/term$//;
+	ok(!-e $folder, 'and its folder');
+}
+{
+	my ($in, $out, $err) = ("hello\n", '', '');
+
+	IPC::Run::run([ 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'stdin', '--', 'cat' ],
+		\$in, \$out, \$err);
+	is($out, "hello\n", 'stdin is passed through');
+}
+
+# --- signals
+
+foreach my $mode (qw(detached session))
+{
+	my $log = "$dir/signals-$mode";
+	my @args = ('-e', "signals $mode", '--mode', $mode);
+
+	# The command takes its time, for longer than the lease, and is renewed.
+	my $one = pg_leader($node, @args, '-n', 'one', '--', 'sh', '-c',
+		'trap "sleep 1.5; echo ended; exit 5" TERM; trap "echo HUP" HUP; echo started; while :; do sleep 0.01; done');
+	wait_for_text($one, qr/started/);
+	$one->signal('HUP');
+	wait_for_text($one, qr/HUP/);
+	my $two = pg_leader($node, @args, '-n', 'two', worker($log));
+	wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'signals $mode' AND alive") eq '2' }, 'two candidates');
+	$one->signal('TERM');
+	is($one->exit_code, 5, "$mode: the command takes its time");
+	like($one->output, qr/ended/, "$mode: to the end");
+	wait_for_text("$log.log", qr/started/);
+
+	my $three = pg_leader($node, @args, '-n', 'three', '--', 'true');
+	wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'signals $mode' AND alive") eq '2' }, 'two candidates');
+	$three->signal('QUIT');
+	is($three->exit_code, 131, "$mode: a signal while waiting");
+	$two->signal('TERM');
+	is($two->exit_code, 143, "$mode: ended by a signal");
+	is(reasons("signals $mode"), 'one:resigned two:resigned', "$mode: the lease was given back");
+}
+
+# --- hand-over
+
+# The first leader is told to end while a second one waits: how long until that
+# one's command runs?
+foreach my $mode (qw(detached session))
+{
+	my @took;
+
+	foreach my $i (1 .. 10)
+	{
+		my $log = "$dir/over-$mode-$i";
+		my @args = ('-e', "over $mode $i", '--mode', $mode);
+		my $one = pg_leader($node, @args, '-n', 'one', worker($log));
+		wait_for_text("$log.log", qr/one 1 started/);
+		my $two = pg_leader($node, @args, '-n', 'two', worker($log));
+		wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'over $mode $i' AND alive") eq '2' }, 'two candidates');
+		my $start = time;
+		$one->signal('TERM');
+		my $text = wait_for_text("$log.log", qr/two 2 (started|OVERLAP)/);
+		my ($at) = $text =~ /^(\S+) \d+ two 2 started/m;
+		push @took, ($at // $start + 99) - $start;
+		$two->signal('KILL');
+	}
+	@took = sort { $a <=> $b } @took;
+	note("hand-over, $mode, in seconds: @took");
+	cmp_ok($took[5], '<', 0.1, "$mode: hand-over within 100 ms");
+}
+
+# --- nothing is left
+
+# The family ignores SIGTERM: the guardian has to find and kill every member.
+foreach my $mode (qw(detached session))
+{
+	foreach my $killed (qw(pg_leader guardian))
+	{
+		my $name = "$killed, $mode";
+		my $log = "$dir/family-$killed-$mode";
+		my $one = pg_leader($node, '-e', $name, '--mode', $mode, worker($log, 'stubborn', 'family'));
+		wait_for_text("$log.log", qr/family/);
+		my @family = descendants($one->pid);
+		is(scalar @family, 4, "$name is killed: guardian, command, child, grandchild");
+		kill('KILL', $killed eq 'guardian' ? $one->guardian : $one->pid);
+		my $took = wait_until(sub { !grep { is_running($_) } @family }, 'their end');
+		cmp_ok($took, '<', 1.0, "$name is killed: nothing is left");
+		is($one->exit_code, $killed eq 'guardian' ? 121 : 137, "$name is killed: exit code");
+	}
+}
+
+# What the command leaves when it ends by itself goes before the lease does.
+{
+	my $log = "$dir/left";
+	my $one = pg_leader($node, '-e', 'left', worker($log, 'stubborn', 'family', 'short'));
+	wait_for_text("$log.log", qr/family/);
+	my $two = pg_leader($node, '-e', 'left', worker($log));
+	is($one->exit_code, 0, "the command's own exit code");
+	my $text = wait_for_text("$log.log", qr/ 2 (started|OVERLAP)/);
+	like($text, qr/ 2 started/, 'what the command left is gone before another runs');
+	$two->signal('TERM');
+	$two->exit_code;
+}
+
+# As process 1 of a container it collects what others leave to it.
+SKIP:
+{
+	my @unshare = qw(unshare --user --map-current-user --pid --fork --mount-proc --kill-child);
+	skip 'no process namespace can be made', 3 if system("@unshare true 2>/dev/null") != 0;
+
+	my $out = '';
+	my $run = IPC::Run::start([ @unshare, 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'first', '--', 'sh', '-c',
+			'(sleep 0.1 & exec sleep 0) & trap "exit 9" TERM; ps -o comm= -p 1; until [ -e ' . $dir . '/look ]; do sleep 0.05; done; ps -eo stat= | grep -c Z; echo looked; while :; do sleep 0.05; done' ],
+		'<', \undef, '>', \$out);
+	wait_until(sub { $run->pump_nb; $out =~ /\n/ }, 'its start');
+	append_to_file("$dir/look", '');
+	wait_until(sub { $run->pump_nb; $out =~ /looked/ }, 'a look');
+	is($out, "pg_leader\n0\nlooked\n", 'process 1, and no zombies');
+	my ($first) = descendants($run->{KIDS}[0]{PID});
+	is(kill('TERM', $first), 1, 'is told to end');
+	$run->finish;
+	is($run->full_result >> 8, 9, 'passes that on, and the exit code back');
+}
+
+# --- the end of a leadership
+
+# The leader is asked to yield.
+foreach my $mode (qw(detached session))
+{
+	my $log = "$dir/yield-$mode";
+	$sql->query("SELECT leader_election.create_election('yield $mode', lease_duration => '30 s')");
+	my $one = pg_leader($node, '-e', "yield $mode", '--mode', $mode, worker($log, 'polite'));
+	wait_for_text("$log.log", qr/started/);
+	my $start = time;
+	$sql->query("SELECT leader_election.request_yield('yield $mode')");
+	is($one->exit_code, 121, "$mode: yields");
+	cmp_ok(time - $start, '<', 5, "$mode: at once");
+	like(slurp_file("$log.log"), qr/terminated/, "$mode: the command got SIGTERM");
+	is($sql->query("SELECT reason FROM leader_election.history WHERE election = 'yield $mode'"),
+		'yielded', "$mode: the lease was given back");
+}
+
+# The session's backend is ended.
+{
+	my $log = "$dir/terminated";
+	$sql->query("SELECT leader_election.create_election('terminated', lease_duration => '30 s')");
+	my $one = pg_leader($node, '-e', 'terminated', '--mode', 'session', worker($log, 'stubborn', 'family'));
+	wait_for_text("$log.log", qr/family/);
+	my @family = descendants($one->pid);
+	$sql->query("SELECT pg_terminate_backend(backend_pid) FROM leader_election.status WHERE election = 'terminated'");
+	my $took = wait_until(sub { !grep { is_running($_) } @family }, 'their end');
+	cmp_ok($took, '<', 1.0, 'a session that is ended kills at once');
+	is($one->exit_code, 121, 'leadership is lost');
+}
+
+# In mode detached the same is ridden out.
+{
+	my $log = "$dir/rides";
+	$sql->query("SELECT leader_election.create_election('rides', lease_duration => '3 s')");
+	my $one = pg_leader($node, '-e', 'rides', '--grace', '100ms', worker($log, 'polite'));
+	wait_for_text("$log.log", qr/started/);
+	foreach my $i (1 .. 3)
+	{
+		my $renewed = $sql->query("SELECT renewed_at FROM leader_election.status WHERE election = 'rides'");
+		$sql->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
+		wait_until(sub { $sql->query("SELECT renewed_at > '$renewed' FROM leader_election.status WHERE election = 'rides'") eq 't' }, 'a renewal');
+	}
+	$one->signal('TERM');
+	is($one->exit_code, 0, 'lost connections are ridden out');
+	is($sql->query("SELECT count(*) FROM leader_election.history WHERE election = 'rides'"), '1', 'in one term');
+}
+
+# --- --forever, --hold
+
+{
+	my $log = "$dir/forever";
+	my $start = time;
+	my $one = pg_leader($node, '-e', 'forever', '--forever', worker($log, 'short'));
+	my $text = wait_for_text("$log.log", qr/ 3 started/);
+	my @at = $text =~ /^(\S+) .* started$/mg;
+	cmp_ok($at[1] - $at[0], '>=', 1, 'a command that ends at once does not spin');
+	cmp_ok($at[2] - $at[1], '>=', 2, 'less and less');
+	wait_until(sub { leader_of('forever') eq '' }, 'the end of its third term');
+	$one->signal('TERM');
+	is($one->exit_code, 143, 'a signal ends it');
+
+	$one = pg_leader($node, '-e', 'forever again', '--forever', worker("$log-2"));
+	wait_for_text("$log-2.log", qr/ 1 started/);
+	my ($command) = slurp_file("$log-2.log") =~ /^\S+ (\d+)/;
+	wait_until(sub { $sql->query("SELECT renewed_at > acquired_at FROM leader_election.status WHERE election = 'forever again'") eq 't' }, 'a renewal');
+	kill('KILL', $command);
+	wait_for_text("$log-2.log", qr/ 2 started/);
+	$one->signal('INT');
+	is($one->exit_code, 130, 'it stands again after a crash, and not after SIGINT');
+}
+
+# A cron line on three hosts whose clocks differ, 30 nights: each night is a
+# second and a half long, and the hosts start within a quarter of a second.
+{
+	my @nights = map { 0 } 1 .. 30;
+	my @elections = (0 .. 2);
+	my $hold = '1 s';
+	my $bad = 0;
+	my $start = time + 0.1;
+
+	foreach my $night (0 .. 9)
+	{
+		my @hosts;
+
+		foreach my $skew (0, 0.1, 0.25)
+		{
+			my $at = $start + 1.5 * $night + $skew;
+			sleep($at - time) if $at > time;
+			push @hosts, map {
+				[ pg_leader($node, '-e', "nightly $_", '--skip', '--hold', $hold, '--', 'echo', 'runs'), $_ ]
+			} @elections;
+		}
+		foreach my $host (@hosts)
+		{
+			$bad++ if $host->[0]->exit_code != 0;
+			$nights[ 10 * $host->[1] + $night ]++ if $host->[0]->output =~ /runs/;
+		}
+	}
+	is("@nights", join(' ', map { 1 } 1 .. 30), 'once a night, for 30 nights');
+	is($bad, 0, 'and nobody complains');
+}
+
+$sql->finish;
+done_testing();

@@ -1,0 +1,291 @@
+# pg_leader run when things go wrong, in 30 rounds each: whatever happens to
+# pg_leader, the server or the network, nothing of one leader's command is left
+# when the next one's starts. Rounds run side by side, in an election each.
+#
+# The commands of an election share a lock that proves it (see PgLeader.pm).
+# Each has a child and a grandchild in another session, and all ignore SIGTERM.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use IO::Select;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
+use LeaderElection;
+use PgLeader;
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+my $ROUNDS = 30;
+my $SIDE_BY_SIDE = 10;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $node = new_server(
+	streaming => 1,
+	config => q(
+leader_election.lease_duration = '1s'
+client_min_messages = warning
+));
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $proxy;
+
+# A proxy to the server, which can be stopped: packets are lost without a word.
+sub start_proxy
+{
+	my $listener = IO::Socket::INET->new(
+		LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 100, ReuseAddr => 1) or die "no proxy: $@";
+	my $pid = fork // die;
+
+	return $pid if $pid;
+	my ($select, %peer) = (IO::Select->new($listener));
+	while (getppid > 1)
+	{
+		foreach my $from ($select->can_read(1))
+		{
+			if ($from == $listener)
+			{
+				my $client = $listener->accept or next;
+				my $server = IO::Socket::UNIX->new($node->host . '/.s.PGSQL.' . $node->port) or next;
+				@peer{ $client, $server } = ($server, $client);
+				$select->add($client, $server);
+				next;
+			}
+			my $to = $peer{$from} or next;
+			my $data;
+			next if sysread($from, $data, 65536) and defined syswrite($to, $data);
+			$select->remove($from, $to);
+			delete @peer{ $from, $to };
+			close($_) for $from, $to;
+		}
+	}
+	POSIX::_exit(0);
+}
+
+END { kill('KILL', $proxy) if $proxy; }
+
+sub log_of
+{
+	my ($round) = @_;
+
+	return -e "$round->{file}.log" ? slurp_file("$round->{file}.log") : '';
+}
+
+# Starts rounds: in each, a leader whose command runs, and another that waits.
+# Options are those of the first leader; connect is how it connects.
+sub start_rounds
+{
+	my ($name, $n, %opts) = @_;
+	my @rounds = map { { election => "$name $_", file => "$dir/$name-$_" } } 1 .. $n;
+	my @args = @{ $opts{args} // [] };
+
+	foreach my $r (@rounds)
+	{
+		$node->safe_psql('postgres', "SELECT leader_election.create_election('$r->{election}', lease_duration => '$opts{lease}')")
+		  if $opts{lease};
+		$r->{one} = pg_leader($opts{connect} // $node, '-e', $r->{election}, '-n', 'one', @args,
+			worker($r->{file}, 'stubborn', 'family'));
+	}
+	foreach my $r (@rounds)
+	{
+		wait_until(sub { log_of($r) =~ /family/ }, "the first leader of $r->{election}");
+		$r->{family} = [ descendants($r->{one}->pid) ];
+		$r->{two} = pg_leader($node, '-e', $r->{election}, '-n', 'two', @args, worker($r->{file}));
+	}
+	wait_for($node, "SELECT count(*) = 2 * $n FROM leader_election.candidates WHERE election LIKE '$name %' AND alive");
+	return @rounds;
+}
+
+# Waits for the takeovers, and ends the second leaders. How many were right:
+# nothing was left of the first one's command.
+sub end_rounds
+{
+	my (@rounds) = @_;
+	my $right = 0;
+
+	foreach my $r (@rounds)
+	{
+		wait_until(sub { log_of($r) =~ / two \d+ (started|OVERLAP)$/m }, "takeover of $r->{election}");
+		$right++ if log_of($r) =~ / two \d+ started$/m && !grep { is_running($_) } @{ $r->{family} }[ 1 .. 3 ];
+		diag(log_of($r)) if log_of($r) =~ /OVERLAP/;
+	}
+	foreach my $r (@rounds)
+	{
+		$r->{two}->signal('TERM');
+		$r->{two}->exit_code;
+	}
+	return $right;
+}
+
+# All rounds of a kind, some side by side.
+sub rounds
+{
+	my ($name, $fault, %opts) = @_;
+	my ($right, $i) = (0, 0);
+
+	for (my $left = $ROUNDS; $left > 0; $left -= $SIDE_BY_SIDE)
+	{
+		my @rounds = start_rounds($name . ++$i, $SIDE_BY_SIDE, %opts);
+
+		$fault->(@rounds);
+		$right += end_rounds(@rounds);
+		$opts{after}->(@rounds) if $opts{after};
+	}
+	is($right, $ROUNDS, "$name: the command was dead before the next one's started");
+	return;
+}
+
+sub exit_codes
+{
+	return join(' ', sort { $a <=> $b } do { my %c = map { $_->{one}->exit_code => 1 } @_; keys %c });
+}
+
+# --- pg_leader is killed
+
+foreach my $mode (qw(detached session))
+{
+	rounds(
+		"killed $mode",
+		sub { $_->{one}->signal('KILL') for @_; },
+		args => [ '--mode', $mode ]);
+}
+
+# --- pg_leader is stopped for longer than the lease
+
+foreach my $mode (qw(detached session))
+{
+	rounds(
+		"stopped $mode",
+		sub { $_->{one}->signal('STOP') for @_; },
+		args => [ '--mode', $mode ],
+		after => sub {
+			$_->{one}->signal('CONT') for @_;
+			is(exit_codes(@_), '121', "stopped, $mode: when it goes on, it has lost its leadership");
+		});
+}
+
+# If the command is stopped as well, and so is what would kill it, it cannot be
+# killed in time. Its late writes are refused: that is what terms are for.
+{
+	my ($r) = start_rounds('all stopped', 1);
+	my $term = $node->safe_psql('postgres', "SELECT term FROM leader_election.status WHERE election = 'all stopped 1'");
+
+	kill('STOP', $r->{one}->pid, @{ $r->{family} });
+	wait_for($node, "SELECT leader_election.leader('all stopped 1') = 'two'");
+	my ($code, $out, $err) = $node->psql('postgres', "SELECT leader_election.assert_leader('all stopped 1', $term)");
+	like($err, qr/is not led in term|not the leader|LE001|term/i, 'the old term is refused');
+	isnt($code, 0, 'with an error');
+	kill('CONT', $_) for @{ $r->{family} }, $r->{one}->pid;
+	is($r->{one}->exit_code, 121, 'killed when it goes on');
+	$r->{two}->signal('TERM');
+	$r->{two}->exit_code;
+}
+
+# --- the network is cut
+
+$proxy = start_proxy();
+foreach my $mode (qw(detached session))
+{
+	rounds(
+		"cut $mode",
+		sub { kill('STOP', $proxy); },
+		connect => "host=127.0.0.1 port=$port dbname=postgres",
+		args => [ '--mode', $mode ],
+		after => sub {
+			is(exit_codes(@_), '121', "cut, $mode: leadership is lost");
+			kill('KILL', $proxy);
+			waitpid($proxy, 0);
+			$proxy = start_proxy();
+		});
+}
+
+# A host that does not answer any more is given up for the next of the list.
+{
+	my $hosts = sprintf('host=127.0.0.1,%s port=%s,%s dbname=postgres', $node->host, $port, $node->port);
+	my ($r) = start_rounds('hosts', 1, lease => '6 s', connect => $hosts, args => [ '--grace', '100ms' ]);
+
+	kill('STOP', $proxy);
+	my $stopped = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
+	wait_until(
+		sub { $r->{one}->ended || $node->safe_psql('postgres', "SELECT renewed_at > '$stopped' FROM leader_election.status WHERE election = 'hosts 1'") eq 't' },
+		'a renewal');
+	ok(!$r->{one}->ended && is_running($r->{family}[1]), 'the next host is tried in time');
+	$r->{$_}->signal('KILL') for qw(one two);
+	$r->{$_}->exit_code for qw(one two);
+	kill('KILL', $proxy);
+	waitpid($proxy, 0);
+	undef $proxy;
+}
+
+# --- the server is away for less than the lease
+
+{
+	my $goes_on = 0;
+
+	foreach my $i (1 .. 3)
+	{
+		my @rounds = start_rounds("restart$i", $SIDE_BY_SIDE, lease => '6 s', args => [ '--grace', '200ms' ]);
+
+		$node->stop('immediate');
+		$node->start;
+		wait_for($node, "SELECT count(*) = $SIDE_BY_SIDE FROM leader_election.status WHERE election LIKE 'restart$i %' AND leader = 'one' AND renewed_at > pg_postmaster_start_time()");
+		$goes_on += grep { is_running($_->{family}[1]) && log_of($_) !~ /two/ } @rounds;
+		foreach my $r (@rounds)
+		{
+			$r->{one}->signal('KILL');
+			$r->{two}->signal('KILL');
+		}
+		$_->{one}->exit_code for @rounds;
+	}
+	is($goes_on, $ROUNDS, 'restart within the lease: the commands go on');
+}
+
+# --- the server is away for longer
+
+{
+	my @rounds = start_rounds('away', $ROUNDS, args => []);
+
+	$node->stop('immediate');
+	is(exit_codes(@rounds), '121', 'stopped server: leadership is lost');
+	is(scalar(grep { is_running($_) } map { @{ $_->{family} } } @rounds), 0, 'nothing is left');
+	$node->start;
+	is(end_rounds(@rounds), $ROUNDS, 'beyond the lease: the commands were dead before others started');
+}
+
+# --- a failover
+
+{
+	my $log = "$dir/failover";
+	$node->safe_psql('postgres', "SELECT leader_election.create_election('failover', lease_duration => '10 s')");
+	$node->backup('backup');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($node, 'backup', has_streaming => 1);
+	$standby->start;
+	my $hosts = sprintf('host=%s,%s port=%s,%s dbname=postgres', $node->host, $standby->host, $node->port, $standby->port);
+	my $one = pg_leader($hosts, '-e', 'failover', '--grace', '100ms', '--', 'sh', '-c',
+		'echo $PG_LEADER_TERM_FILE; while :; do sleep 0.01; done');
+	wait_until(sub { $one->output =~ /\n/ }, 'its start');
+	(my $file = $one->output) =~ s/\n.*//s;
+	my $command = (descendants($one->pid))[1];
+	is(slurp_file($file), "1\n", 'the first term');
+	$node->wait_for_catchup($standby, 'replay', $node->lsn('write'));
+	$node->stop('immediate');
+	$standby->promote;
+	wait_until(sub { $one->ended || slurp_file($file) > 2**22 },
+		sub { 'the term of the promoted server: ' . $one->output });
+	note($one->output);
+	ok(is_running($command), 'the command goes on through a failover');
+	is($standby->safe_psql('postgres', "SELECT leader_election.leader('failover') IS NOT NULL AND term = " . slurp_file($file) . " FROM leader_election.status WHERE election = 'failover'"),
+		't', 'in the term that the file says');
+	$one->signal('TERM');
+	is($one->exit_code, 143, 'and ends');
+	is($standby->safe_psql('postgres', "SELECT string_agg(reason, ' ' ORDER BY term) FROM leader_election.history WHERE election = 'failover'"),
+		'failover resigned', 'its lease was given back');
+}
+
+done_testing();

@@ -1,0 +1,194 @@
+# pg_leader status, watch, history and yield: what they show, also on a standby
+# and across a lost connection.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use IPC::Run;
+use JSON::PP;
+use LeaderElection;
+use PgLeader;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+$ENV{PGTZ} = 'UTC';
+my $node = new_server(streaming => 1, config => "client_min_messages = warning");
+my $one = session($node, name => 'one');
+my $two = session($node, name => 'two');
+my @watchers;
+
+END
+{
+	my $status = $?;
+
+	$_->kill_kill foreach @watchers;
+	$? = $status;
+}
+
+sub ask
+{
+	my ($server, $subcommand, @args) = @_;
+	my ($out, $err) = ('', '');
+
+	IPC::Run::run([ 'pg_leader', $subcommand, '-d', $server->connstr('postgres'), @args ],
+		'<', \undef, '>', \$out, '2>', \$err);
+	note($err) if $err;
+	return wantarray ? ($? >> 8, $out, $err) : $out;
+}
+
+# Starts a watch; its output is in the second element.
+sub watch
+{
+	my ($server, @args) = @_;
+	my $out = '';
+	my $run = IPC::Run::start([ 'pg_leader', 'watch', '-d', $server->connstr('postgres'), @args ],
+		'<', \undef, '>', \$out);
+
+	push @watchers, $run;
+	return [ $run, \$out ];
+}
+
+# Waits until a watch has told of so many events: those, without the times.
+sub events
+{
+	my ($watch, $n) = @_;
+	my ($run, $out) = @$watch;
+
+	wait_until(sub { $run->pump_nb; ($$out =~ tr/\n//) >= $n }, sub { "$n events in: $$out" });
+	return [ map { my $e = decode_json($_); join(' ', map { $_ // '-' } @$e{qw(election event term leader previous reason)}) }
+		  split(/\n/, $$out) ];
+}
+
+# --- status
+
+$one->query("SELECT leader_election.join('e', 'one')");
+$two->query("SELECT leader_election.join('e', 'two', rank => 3)");
+$node->safe_psql('postgres', "SELECT leader_election.create_election('vacant', quorum => 2)");
+
+my ($code, $out) = ask($node, 'status');
+is($code, 0, 'status');
+like($out, qr/^Election +State +Leader +Term +Remaining +Candidates +Waiting for$/m, 'a head');
+like($out, qr/^e +led +one +1 +1[0-9.]+ s +2 *$/m, 'one that is led');
+like($out, qr/^vacant +vacant +0 +no candidates$/m, 'one that is not');
+($code, $out) = ask($node, 'status', '-e', 'e');
+is($code, 0, 'status of one');
+like($out, qr/^ +1 +one +session +0 +0 +leads$/m, 'with its leader');
+like($out, qr/^ +2 +two +session +3 +0 *$/m, 'and its candidates');
+is((ask($node, 'status', '-e', 'vacant'))[0], 1, 'nobody leads: exit code');
+($code, undef, my $err) = ask($node, 'status', '-e', 'none');
+is($code, 125, 'no such election');
+like($err, qr/election "none" does not exist/, 'says so');
+my $status = decode_json(scalar ask($node, 'status', '-e', 'e', '--json'));
+is($status->{leader}, 'one', 'JSON: the leader');
+is($status->{candidates}[1]{candidate}, 'two', 'JSON: the candidates');
+my @lines = split(/\n/, scalar ask($node, 'status', '--json'));
+is(join(' ', map { decode_json($_)->{election} } @lines), 'e vacant', 'JSON: a line each');
+
+# --- a standby
+
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+like(scalar ask($standby, 'status', '-e', 'e'), qr/^e +led +one +1 +[0-9.]+ s *$/m, 'status on a standby');
+is(decode_json(scalar ask($standby, 'status', '-e', 'e', '--json'))->{candidates}, undef, 'which knows no candidates');
+
+# --- watch
+
+my $watch = watch($node, '--json', '-e', 'e');
+my $all = watch($node, '--json');
+my $there = watch($standby, '--json', '-e', 'e');
+my @told = ('e state 1 one - -');
+is_deeply(events($watch, 1), \@told, 'watch: the state');
+is_deeply(events($there, 1), \@told, 'and on a standby');
+is_deeply(events($all, 2), [ @told, 'vacant state - - - -' ], 'and of all');
+
+$one->query("SELECT leader_election.resign('e')");
+push @told, 'e elected 2 two one resigned';
+is_deeply(events($watch, 2), \@told, 'a change without a vacancy is one event');
+$one->query("SELECT leader_election.leave('e')");
+$two->query("SELECT leader_election.leave('e')");
+push @told, 'e vacated 2 - two left';
+is_deeply(events($watch, 3), \@told, 'a vacancy');
+$two->query("SELECT leader_election.join('e', 'two')");
+push @told, 'e elected 3 two - -';
+is_deeply(events($watch, 4), \@told, 'its end');
+is_deeply(events($there, 4), \@told, 'the same on a standby');
+
+# What happens while it has no connection
+kill('STOP', $watch->[0]{KIDS}[0]{PID});
+$node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
+$one->query("SELECT leader_election.join('e', 'one')");
+$two->query("SELECT leader_election.resign('e')");
+$one->query("SELECT leader_election.leave('e')");
+kill('CONT', $watch->[0]{KIDS}[0]{PID});
+push @told, 'e elected 4 one two resigned', 'e elected 5 two one left';
+is_deeply(events($watch, 6), \@told, 'nothing is missed without a connection');
+
+# A channel of its own, a new election, and a request to yield
+$node->safe_psql('postgres', "SELECT leader_election.create_election('own', channel => 'own channel')");
+my $own = watch($node, '--json', '-e', 'own');
+is_deeply(events($own, 1), ['own state - - - -'], 'an election with a channel of its own');
+$one->query("SELECT leader_election.join('own', 'one')");
+is_deeply(events($own, 2)->[1], 'own elected 1 one - -', 'elected');
+$node->safe_psql('postgres', "SELECT leader_election.request_yield('own')");
+is_deeply(events($own, 3)->[2], 'own yield_requested 1 one - -', 'asked to yield');
+
+my $text = watch($node, '-e', 'e');
+wait_until(sub { $text->[0]->pump_nb; ${ $text->[1] } =~ /\n/ }, 'text');
+like(${ $text->[1] }, qr/^\d{4}-\d\d-\d\d [0-9:.]+\+00  e: "two" leads in term 5$/m, 'as text');
+
+# --- history
+
+$out = ask($node, 'history', '-e', 'e');
+is(scalar(@lines = split(/\n/, $out)), 5, 'history: a line each');
+like($lines[0], qr/^1\tone\tsession\t[^\t]+\t[^\t]+\tresigned\t$/, 'with its fields');
+is(decode_json((split(/\n/, scalar ask($node, 'history', '-e', 'e', '--json')))[1])->{reason}, 'left', 'as JSON');
+is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since', '2100-01-01'))), 1, 'since: the present one only');
+is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since', '1h'))), 5, 'since an hour ago');
+is((ask($node, 'history', '-e', 'e', '--since', 'nonsense'))[0], 125, 'since nonsense');
+
+# On a terminal, in and out of a locale that has blocks
+foreach my $locale ('C', 'C.UTF-8')
+{
+	my $drawn = '';
+	local $ENV{LC_ALL} = $locale;
+
+	IPC::Run::run([ 'pg_leader', 'history', '-d', $node->connstr('postgres'), '-e', 'e' ], '<', \undef, '>pty>', \$drawn);
+	my $bar = $locale eq 'C' ? '=' : "\xE2\x96\x88";
+	like($drawn, qr/^one +.*r/m, "$locale: a lane for one");
+	like($drawn, qr/^two +.*(?:$bar)+\r?$/m, "$locale: one for two, who leads");
+	like($drawn, qr/^r resigned, l left\r?$/m, "$locale: a legend");
+}
+
+# --- yield
+
+my $start = time;
+$node->safe_psql('postgres', "SELECT leader_election.create_election('y', lease_duration => '2 s')");
+my $led = pg_leader($node, '-e', 'y', '-n', 'led', '--', 'sleep', '60');
+wait_for($node, "SELECT leader_election.leader('y') = 'led'");
+my $next = pg_leader($node, '-e', 'y', '-n', 'next', '--', 'sleep', '60');
+wait_for($node, "SELECT count(*) = 2 FROM leader_election.candidates WHERE election = 'y' AND alive");
+($code, $out) = ask($node, 'yield', '-e', 'y');
+is($code, 0, 'yield');
+like($out, qr/^"led" is asked to yield: that takes [0-9.]+ m?s at most\n"next" leads in term 2\n\z/, 'says what happens');
+is($led->exit_code, 121, 'the leader has gone');
+($code, $out, $err) = ask($node, 'yield', '-e', 'y', '--to', 'nobody');
+is($code, 125, 'yield to nobody');
+like($err, qr/nobody/, 'says why not');
+$next->signal('TERM');
+is($next->exit_code, 143, 'ends');
+is_deeply([ ask($node, 'yield', '-e', 'y') ], [ 0, "nobody leads\n", '' ], 'nobody leads');
+$node->safe_psql('postgres', "SELECT leader_election.create_election('session', lease_duration => '2 s')");
+$one->query("SELECT leader_election.join('session', 'one')");
+($code, $out) = ask($node, 'yield', '-e', 'session', '--terminate');
+like($out, qr/^"one" is asked to yield/, 'a session');
+ok(!defined eval { $one->query('SELECT 1'); $one->alive ? 1 : undef }, 'is terminated');
+
+$two->finish;
+done_testing();

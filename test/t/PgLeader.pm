@@ -1,0 +1,197 @@
+# Processes of pg_leader run, for the TAP tests, and a command for them to run.
+#
+#	my $one = pg_leader($node, '-e', 'e', '--', 'sleep', '10');
+#	wait_until(sub { $one->output =~ /started/ }, 'its start');
+#	$one->signal('TERM');
+#	is($one->exit_code, 143, 'ended by the signal');
+#
+# worker(...) is a command that proves that nothing of another one of its
+# election is left when it starts: it takes a lock on a file, and whatever it
+# starts inherits that. The kernel frees it when the last of them is gone.
+
+package PgLeader;
+
+use strict;
+use warnings;
+
+use Carp;
+use Exporter qw(import);
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use POSIX ();
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+our @EXPORT = qw(pg_leader run_pg_leader worker is_running descendants);
+
+my $WORKER = <<'END';
+use strict;
+use warnings;
+use Fcntl qw(:flock F_SETFD);
+use Time::HiRes qw(sleep time);
+
+my ($log, $lock_file, @options) = @ARGV;
+my %is = map { $_ => 1 } @options;
+my $name = "$ENV{PG_LEADER_CANDIDATE} $ENV{PG_LEADER_TERM}";
+
+sub note
+{
+	open(my $file, '>>', $log) or die;
+	syswrite($file, sprintf("%.6f %d %s %s\n", time, $$, $name, $_[0]));
+	close($file);
+}
+
+open(my $lock, '>>', $lock_file) or die;
+fcntl($lock, F_SETFD, 0);
+note(flock($lock, LOCK_EX | LOCK_NB) ? 'started' : 'OVERLAP');
+$SIG{TERM} = 'IGNORE' if $is{stubborn};
+$SIG{TERM} = sub { note('terminated'); exit 0 } if $is{polite};
+if ($is{family})
+{
+	# A child, and a grandchild that has left the session and has no parent.
+	fork or do { sleep 1 while 1 };
+	fork or do { fork and exit; require POSIX; POSIX::setsid(); sleep 1 while 1 };
+	wait;
+	note('family');
+}
+exit 0 if $is{short};
+sleep 0.01 while getppid > 1;
+END
+my $worker_file = PostgreSQL::Test::Utils::tempdir() . '/worker.pl';
+
+PostgreSQL::Test::Utils::append_to_file($worker_file, $WORKER);
+
+my %processes;
+
+# None outlives its test: guardians end what pg_leader leaves.
+END
+{
+	my $status = $?;
+
+	kill('KILL', keys %processes);
+	waitpid($_, 0) for keys %processes;
+	$? = $status;
+}
+
+# Starts pg_leader run with these arguments. $node may be a connection string.
+sub pg_leader
+{
+	my ($node, @args) = @_;
+	my $connstr = ref $node ? $node->connstr('postgres') : $node;
+	my $output = PostgreSQL::Test::Utils::tempdir() . '/output';
+	my $pid = fork // croak "cannot fork: $!";
+
+	if ($pid == 0)
+	{
+		# What belongs to the test is not for the command.
+		open(STDIN, '<', '/dev/null');
+		open(STDOUT, '>', $output);
+		open(STDERR, '>&', \*STDOUT);
+		POSIX::close($_) for 3 .. 63;
+		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM PIPE);
+		exec('pg_leader', 'run', '-d', $connstr, @args)
+		  or POSIX::_exit(127);
+	}
+	$processes{$pid} = 1;
+	return bless { pid => $pid, output => $output }, 'PgLeader';
+}
+
+# Runs it to its end: exit code and output.
+sub run_pg_leader
+{
+	my $one = pg_leader(@_);
+	my $code = $one->exit_code;
+
+	return wantarray ? ($code, $one->output) : $code;
+}
+
+# The command: where it logs, what it locks, and options
+#	stubborn  it ignores SIGTERM, with all its family
+#	polite    it ends with 0 when it gets SIGTERM
+#	family    it has a child, and a grandchild in another session
+#	short     it ends at once
+sub worker
+{
+	my ($file, @options) = @_;
+
+	return ('--', $^X, $worker_file, "$file.log", "$file.lock", @options);
+}
+
+sub pid { return $_[0]{pid}; }
+
+sub output { return -e $_[0]{output} ? slurp_file($_[0]{output}) : ''; }
+
+sub signal
+{
+	my ($self, $signal) = @_;
+
+	kill($signal, $self->{pid}) or croak "cannot signal $self->{pid}: $!";
+	return;
+}
+
+# Whether it has ended, without waiting for that.
+sub ended
+{
+	my ($self) = @_;
+
+	unless (defined $self->{status})
+	{
+		return 0 unless waitpid($self->{pid}, POSIX::WNOHANG()) == $self->{pid};
+		$self->{status} = $?;
+		delete $processes{ $self->{pid} };
+	}
+	return 1;
+}
+
+# Waits for its end: the exit code, or 128 and the signal's number.
+sub exit_code
+{
+	my ($self) = @_;
+
+	wait_until(sub { $self->ended }, sub { "the end of pg_leader: " . $self->output });
+	my $signal = $self->{status} & 127;
+	return $signal ? 128 + $signal : $self->{status} >> 8;
+}
+
+# The guardian's process.
+sub guardian
+{
+	my ($self) = @_;
+
+	return (_children($self->{pid}))[0];
+}
+
+sub _children
+{
+	my ($pid) = @_;
+	my @children;
+
+	foreach my $file (glob("/proc/$pid/task/*/children"))
+	{
+		open(my $handle, '<', $file) or next;
+		push @children, split(' ', <$handle> // '');
+		close($handle);
+	}
+	return @children;
+}
+
+# All processes that descend from one.
+sub descendants
+{
+	my ($pid) = @_;
+
+	return map { ($_, descendants($_)) } _children($pid);
+}
+
+# Whether a process is there and more than a zombie.
+sub is_running
+{
+	my ($pid) = @_;
+
+	open(my $file, '<', "/proc/$pid/stat") or return 0;
+	my $stat = <$file> // '';
+	close($file);
+	return $stat =~ /\) [^ZX]/ ? 1 : 0;
+}
+
+1;
