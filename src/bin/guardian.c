@@ -181,12 +181,12 @@ start_command(Ward *w)
 
 /*
  * How long before the deadline of a lease the command is killed: whatever that
- * takes should be over by then.
+ * takes should be over by then, also where processes have to wait for a processor.
  */
 int64
 kill_margin(int64 lease)
 {
-	return Max(Min(lease / 20, SEC), 50 * MSEC);
+	return Max(Min(lease / 10, 2 * SEC), 100 * MSEC);
 }
 
 static void
