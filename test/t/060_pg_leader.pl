@@ -316,7 +316,7 @@ foreach my $mode (qw(detached session))
 	my @at = $text =~ /^(\S+) .* started$/mg;
 	cmp_ok($at[1] - $at[0], '>=', 1, 'a command that ends at once does not spin');
 	cmp_ok($at[2] - $at[1], '>=', 2, 'less and less');
-	wait_until(sub { leader_of('forever') eq '' }, 'the end of its third term');
+	wait_for($node, "SELECT count(*) = 0 FROM leader_election.candidates WHERE election = 'forever'");
 	$one->signal('TERM');
 	is($one->exit_code, 143, 'a signal ends it');
 
