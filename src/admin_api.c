@@ -127,6 +127,7 @@ le_create_election(PG_FUNCTION_ARGS)
 					 errmsg("election \"%s\" already exists", name)));
 		le_wait_or_busy(name);
 	}
+	le_notify_worker();
 	le_busy_end(&busy);
 	PG_RETURN_VOID();
 }
@@ -141,6 +142,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 	Configuration config;
 	Store		store;
 	BusyContext busy;
+	Election   *election;
+	Lease	   *lease;
 
 	le_check_callable("leader_election.alter_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -148,8 +151,27 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION, RowExclusiveLock, true);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
+
+	/*
+	 * No lease is granted or renewed meanwhile: where a standby has the new
+	 * settings, it has every lease that was granted by the old ones.
+	 */
+	while (!le_election_queue(name))
+		le_wait_or_busy(name);
+	while ((lease = le_lease_lock(&store, name)) == NULL)
+	{
+		(void) le_election_get(&store, name);	/* it may have been dropped */
+		le_wait_or_busy(name);
+	}
+	election = le_election_get(&store, name);
+
+	/* Nor is the wait for what may be led elsewhere cut short. */
+	if (config.lease_duration > 0 &&
+		config.lease_duration < election->lease_duration &&
+		le_election_grace_mono(election, lease, le_incarnation_read()) > le_clock())
+		le_busy(name);
 	while (!le_election_alter(&store, name, &config))
 		le_wait_or_busy(name);
 	le_notify_worker();

@@ -15,6 +15,9 @@
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "replication/message.h"
+#include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
@@ -133,10 +136,36 @@ LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
 #endif
 }
 
-/* Write a record that changes nothing, and flush it: where it ends. */
+/*
+ * Do commits of this server wait for synchronous standbys?  A backend reads its
+ * settings again only between two commands of its client: what has been made
+ * known to all of them counts as well.
+ */
+static inline bool
+LeSyncStandbysDefined(void)
+{
+	if (max_wal_senders == 0)
+		return false;
+	if (SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0')
+		return true;
+#if PG_VERSION_NUM >= 170005 || \
+	(PG_VERSION_NUM >= 160009 && PG_VERSION_NUM < 170000) || \
+	(PG_VERSION_NUM >= 150013 && PG_VERSION_NUM < 160000)
+	return (WalSndCtl->sync_standbys_status & SYNC_STANDBY_DEFINED) != 0;
+#else
+	return WalSndCtl->sync_standbys_defined;
+#endif
+}
+
+/*
+ * Write a record that changes nothing, and flush it: where it ends.  It is not
+ * the transaction's: one that writes nothing else is not to wait at its commit
+ * for the standbys to have it.
+ */
 static inline XLogRecPtr
 LeLogProbe(void)
 {
+	XLogRecPtr	last = XactLastRecEnd;
 	XLogRecPtr	lsn;
 
 #if PG_VERSION_NUM >= 170000
@@ -144,6 +173,7 @@ LeLogProbe(void)
 #else
 	lsn = LogLogicalMessage("leader_election", "", 0, false);
 #endif
+	XactLastRecEnd = last;
 	XLogFlush(lsn);
 	return lsn;
 }

@@ -238,14 +238,14 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 static void
 grant(const Store *store, const Election *election, Lease *lease,
 	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
-	  Change *change, int64 t0, TimestampTz at)
+	  Change *change, int64 duration, int64 t0, TimestampTz at)
 {
 	change->event = "elected";
 	change->term = le_next_term(lease->term, inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
-	le_lease_grant(lease, winner, change->term, previous_term,
-				   election->lease_duration, t0, at, inc->name);
+	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at,
+				   inc->name);
 	le_history_begin(store, winner, change->term, at);
 }
 
@@ -415,6 +415,7 @@ write_change(const Store *store, const Election *election, Decision *d,
 					   d->state == LEASE_LED ? d->give_up->detail : NULL, at);
 	if (d->winner != NULL)
 		grant(store, election, d->lease, d->inc, d->winner, 0, &change,
+			  proof->required ? proof->lease_duration : election->lease_duration,
 			  proof->required ? proof->t0 : d->now, at);
 	else
 	{
@@ -445,6 +446,9 @@ le_election_settle(const Store *store, const Election *election,
 	.lease = le_lease_read(store, election->name, NULL)};
 	Row		   *history;
 
+	/* It may have been dropped while the caller queued for its lock. */
+	if (d.lease == NULL)
+		le_report_no_election(election->name);
 	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
 	if (goes_on(election, d.lease, d.state, give_up, d.inc))
 		return result;
@@ -474,6 +478,14 @@ le_election_settle(const Store *store, const Election *election,
 	result.busy = !lock_rows(store, &d, &history);
 	if (result.busy)
 		return result;
+
+	/* Settings change only under the lock on the lease row. */
+	if (d.winner != NULL && proof->required &&
+		le_lease_duration(store, d.lease) != proof->lease_duration)
+	{
+		result.unproven = true;
+		return result;
+	}
 
 	result.gave_up = d.state == LEASE_LED;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
@@ -517,11 +529,14 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 		le_busy(election->name);	/* until the worker has started the epoch */
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
+	if (proof->required &&
+		le_lease_duration(store, lease) != proof->lease_duration)
+		return NULL;
 	change.previous = lease->leader;
 	if (history != NULL)
 		le_history_end(history, change.reason, NULL, at);
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  lease->term, &change, proof->t0, at);
+		  lease->term, &change, election->lease_duration, proof->t0, at);
 	le_notify(store, &change, at);
 	return le_lease_read(store, election->name, NULL);
 }
@@ -537,16 +552,21 @@ le_election_end(const Store *store, const Election *election,
 				const Incarnation *inc)
 {
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
-	LeaseState	state = le_lease_state(lease, inc->name, le_clock());
+	LeaseState	state;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
 	Change		change = {.election = election->name,
-		.channel = election->channel, .event = "vacated",
-	.term = lease->term, .previous = lease->leader, .reason = "dropped"};
+	.channel = election->channel, .event = "vacated", .reason = "dropped"};
 
-	if (state == LEASE_FOREIGN &&
-		le_election_grace_mono(election, lease, inc) > le_clock())
+	if (lease == NULL)
+		le_report_no_election(election->name);
+	change.term = lease->term;
+	change.previous = lease->leader;
+	state = le_lease_state(lease, inc->name, le_clock());
+
+	/* What is made anew under this name must not be led any sooner. */
+	if (le_election_grace_mono(election, lease, inc) > le_clock())
 		le_busy(election->name);
 	if (state == LEASE_LED)
 		ereport(ERROR,

@@ -218,6 +218,7 @@ typedef struct Lease
 	int64		acquired_mono;
 	int64		deadline_mono;
 	int64		duration;
+	int64		configured;		/* what the election's settings said then */
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
 	bool		yield_ordered;	/* by an operator, not by the strategy */
@@ -271,6 +272,7 @@ typedef struct Proof
 	bool		required;		/* there are synchronous standbys */
 	bool		confirmed;		/* they follow, or there are none */
 	int64		t0;				/* what a lease may count from */
+	int64		lease_duration; /* the longest that may be granted on it */
 	int64		vacant_term;	/* the seat was seen vacant after it; -1: not */
 } Proof;
 

@@ -227,6 +227,8 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 		state_of(store, lease) != LEASE_LED)
 		return NULL;
 	duration = le_lease_duration(store, lease);
+	if (proof->required && duration != proof->lease_duration)
+		return NULL;
 	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
 	refresh_candidate(store, lease, progress, duration);
@@ -280,7 +282,8 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		/* After a promotion, the worker has to start the epoch first. */
 		if (state == LEASE_FOREIGN)
 			le_worker_ensure(true);
-		if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
+		if (!le_prove(lease, le_lease_duration(store, lease), le_wait_left(),
+					  &proof))
 			le_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, progress, &proof) :
@@ -349,6 +352,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		while (!le_election_queue(name) ||
 			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
+		if (settled.unproven)
+			le_busy(name);
 		le_notify_worker();
 	}
 	le_busy_end(&busy);

@@ -46,8 +46,9 @@ is_confirmed(XLogRecPtr lsn)
  * time, which is a third of the lease, and no more than limit.  With limit 0
  * they are not asked.
  *
- * seen is the lease row as it was read before this call: only what was there
- * then is proven to be known to the standbys.
+ * seen is the lease row as it was read before this call, and lease_duration
+ * comes from settings that were: only what was there then is proven to be known
+ * to the standbys.
  */
 bool
 le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
@@ -57,8 +58,8 @@ le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
 	bool		woken = false;
 
 	/* In this order: whoever configures standbys later has not been asked. */
-	proof->required = max_wal_senders > 0 && SyncRepStandbyNames != NULL &&
-		SyncRepStandbyNames[0] != '\0';
+	proof->required = LeSyncStandbysDefined();
+	proof->lease_duration = lease_duration;
 	proof->vacant_term = seen != NULL && seen->leader == NULL ? seen->term : -1;
 	proof->t0 = le_clock();
 	proof->confirmed = !proof->required;

@@ -419,8 +419,10 @@ le_renew(PG_FUNCTION_ARGS)
 		if (!lease->own_write && !lease->yielding)
 		{
 			Proof		proof;
+			int64		duration;
 
-			if (!le_prove(lease, lease->duration, le_wait_left(), &proof))
+			if (!le_prove(lease, le_lease_duration(&store, lease),
+						  le_wait_left(), &proof))
 				le_unconfirmed(name);
 			lease = le_lease_lock(&store, name);
 			if (lease == NULL)
@@ -430,9 +432,15 @@ le_renew(PG_FUNCTION_ARGS)
 			}
 			if (!leads(&store, lease, c))
 				break;
+			duration = le_lease_duration(&store, lease);
+			if (proof.required && duration != proof.lease_duration)
+			{
+				le_wait_or_busy(name);
+				continue;
+			}
 			if (!lease->yielding)
-				le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
-							   proof.t0, GetCurrentTimestamp(), NULL);
+				le_lease_renew(lease, lease->term, duration, proof.t0,
+							   GetCurrentTimestamp(), NULL);
 		}
 		le_return_grant(fcinfo, lease);
 		break;
@@ -485,6 +493,8 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 			le_wait_or_busy(name);
 		while ((settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
+		if (settled.unproven && leads(&store, lease, c))
+			le_busy(name);
 		if (withdraw)
 			le_session_withdraw(c);
 		le_notify_worker();

@@ -99,6 +99,7 @@ typedef struct Pass
 typedef struct Case
 {
 	const Lease *seen;
+	int64		lease_duration; /* as it was configured before the proof */
 	Proof		proof;
 	bool		changed;
 	bool		waited;			/* for its lock */
@@ -245,7 +246,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 	if (election == NULL)
 		return PG_INT64_MAX;
 	if (lease->leader == NULL &&
-		(s == NULL ||
+		(s == NULL || s->candidates < election->quorum ||
 		 (le_strategy(election->strategy)->reserves ? s->sits_out :
 		  s->session_sits_out) >= lease->term))
 		return PG_INT64_MAX;
@@ -360,7 +361,10 @@ look(void *arg)
 				break;
 		}
 		if (due <= now)
+		{
+			lease->configured = le_lease_duration(&store, lease);
 			pass->settle = lappend(pass->settle, lease);
+		}
 		else
 			pass->next = Min(pass->next, due);
 	}
@@ -375,22 +379,29 @@ renew(void *arg)
 {
 	Batch	   *batch = arg;
 	int64		shortest = PG_INT64_MAX;
+	int64	   *durations = palloc(list_length(batch->leases) * sizeof(int64));
 	Proof		proof;
 	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
 	ListCell   *lc;
 
-	foreach(lc, batch->leases)
-		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
-	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
-		return;
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
+		return;
+	foreach(lc, batch->leases)
+	{
+		Lease	   *seen = lfirst(lc);
+
+		shortest = Min(shortest, seen->duration);
+		durations[foreach_current_index(lc)] = le_lease_duration(&store, seen);
+	}
+	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
 		return;
 	batch->complete = true;
 	foreach(lc, batch->leases)
 	{
 		Lease	   *seen = lfirst(lc);
+		int64		duration = durations[foreach_current_index(lc)];
 		Lease	   *lease = le_lease_lock(&store, seen->election);
 
 		if (lease == NULL)
@@ -402,8 +413,13 @@ renew(void *arg)
 		if (lease->leader == NULL || lease->term != seen->term ||
 			lease->yielding || lease->deadline_mono <= le_clock())
 			continue;
-		le_lease_renew(lease, lease->term, le_lease_duration(&store, lease),
-					   proof.t0, at, NULL);
+		/* What was altered after the proof counts from the next one on. */
+		if (proof.required && le_lease_duration(&store, lease) != duration)
+		{
+			batch->complete = false;
+			continue;
+		}
+		le_lease_renew(lease, lease->term, duration, proof.t0, at, NULL);
 	}
 }
 
@@ -422,15 +438,15 @@ settle(void *arg)
 	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
-	election = le_election_read(&store, name);
+	item->waited = !le_election_lock(name, false);
+	if (item->waited && !le_election_queue(name))
+		le_busy(name);
+	election = le_election_read(&store, name);	/* it may have been dropped */
 	if (election != NULL)
 	{
-		Settled		settled = {.busy = true};
+		Settled		settled = le_election_settle(&store, election, NULL, NULL,
+												 &item->proof);
 
-		item->waited = !le_election_lock(name, false);
-		if (!item->waited || le_election_queue(name))
-			settled = le_election_settle(&store, election, NULL, NULL,
-										 &item->proof);
 		if (settled.busy || settled.unproven)
 			le_busy(name);
 		item->changed = settled.changed;
@@ -558,6 +574,8 @@ settle_all(Pass *pass)
 		const char *name = item.seen->election;
 		int64		left = pass->renew_at - le_clock();
 
+		item.lease_duration = item.seen->configured;
+
 		if (left <= 0 && lc != list_head(pass->settle))
 		{
 			pass->next = le_clock();
@@ -568,6 +586,7 @@ settle_all(Pass *pass)
 			!attempt(pass, PROOF, prove, &proof, "asking synchronous standbys"))
 			break;
 		item.proof = proof;
+		item.proof.lease_duration = item.lease_duration;
 		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
 		if (attempt(pass, psprintf("e%s", name), settle, &item,
