@@ -159,11 +159,17 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	{
 		/*
 		 * The application's transaction must not fail for what happens in
-		 * elections.  This kind of snapshot takes no predicate lock; what it
-		 * might miss or see too early counts as unreadable.
+		 * elections.  This kind of snapshot takes no predicate lock.  It may
+		 * miss a row that is just being moved, but not again and again; what it
+		 * sees too early counts as unreadable.
 		 */
-		*lease = le_lease_read(&store, election, SnapshotSelf);
-		readable = *lease != NULL && !(*lease)->own_write;
+		for (int i = 0; i < 10; i++)
+		{
+			*lease = le_lease_read(&store, election, SnapshotSelf);
+			if (*lease != NULL)
+				break;
+		}
+		readable = *lease == NULL || !(*lease)->own_write;
 	}
 	else
 	{
