@@ -462,6 +462,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	Election   *election;
 	Candidacy  *c;
 	Lease	   *lease;
+	bool		holds;
 	Settled		settled = {.busy = false};
 
 	le_store_get(&store);
@@ -483,9 +484,9 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		c->stepped_down = true;
 		how->session_id = c->session_id;
 		lease = le_lease_read(&store, name, NULL);
+		holds = lease != NULL && lease->session_id == c->session_id;
 		if (!le_prove(lease, election->lease_duration,
-					  leads(&store, lease, c) ? le_wait_left() : 0, &proof) &&
-			leads(&store, lease, c))
+					  holds ? le_wait_left() : 0, &proof) && holds)
 			le_unconfirmed(name);
 		while (!le_election_queue(name))
 			le_wait_or_busy(name);
@@ -493,7 +494,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 			le_wait_or_busy(name);
 		while ((settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);
-		if (settled.unproven && leads(&store, lease, c))
+		if (settled.unproven && holds)
 			le_busy(name);
 		if (withdraw)
 			le_session_withdraw(c);
