@@ -145,7 +145,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 	Election   *election;
 	Lease	   *lease;
 
-	le_check_callable("leader_election.alter_election()", false);
+	/* It locks the lease row: an idle transaction would keep it from renewals. */
+	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
 	le_store_get(&store);

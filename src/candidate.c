@@ -299,7 +299,8 @@ differs(const Profile *profile, const Candidate *c, int64 lease_duration)
 		 (c->metadata == 0 ||
 		  !datum_image_eq(profile->metadata, c->metadata, false, -1))) ||
 		(c->session_id == 0 &&
-		 le_candidate_needs_sign(c->seen, lease_duration));
+		 (c->seen_for != SEEN_FOR(lease_duration) ||
+		  le_candidate_needs_sign(c->seen, lease_duration)));
 	PopActiveSnapshot();
 	return result;
 }

@@ -194,9 +194,9 @@ le_incarnation_read(void)
  * Record an incarnation that was not seen before, starting a new epoch, later
  * than that of the highest term of all.  To
  * be called in a transaction of its own, before any election lock; whoever
- * cannot have the epoch lock leaves it to whoever has it.
+ * cannot have the epoch lock leaves it to whoever has it (false).
  */
-void
+bool
 le_incarnation_settle(const Store *store, int64 highest_term)
 {
 	Incarnation *inc;
@@ -206,10 +206,10 @@ le_incarnation_settle(const Store *store, int64 highest_term)
 	bool		busy;
 
 	if (!le_epoch_lock())
-		return;
+		return false;
 	inc = le_incarnation_read();
 	if (inc->known)
-		return;
+		return true;
 
 	/* A counter that ran out has gone on in a later epoch than was recorded. */
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
@@ -217,7 +217,7 @@ le_incarnation_settle(const Store *store, int64 highest_term)
 	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (busy)
-		return;
+		return false;
 	if (row == NULL)
 	{
 		row = le_row_new(store->epoch);
@@ -236,6 +236,7 @@ le_incarnation_settle(const Store *store, int64 highest_term)
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
 					epoch),
 			 errdetail("Nobody is elected before every lease that was granted elsewhere is over.")));
+	return true;
 }
 
 /*

@@ -111,7 +111,7 @@ le_report_no_election(const char *name)
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),
 			 errmsg("election \"%s\" does not exist", name),
-			 errhint("The first join(), campaign() or acquire() creates it.")));
+			 errhint("Check its name. The first join(), campaign() or acquire() creates an election, unless leader_election.auto_create is off.")));
 }
 
 static Datum

@@ -82,7 +82,7 @@ typedef struct Incarnation
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern Incarnation *le_incarnation_read(void);
-extern void le_incarnation_settle(const struct Store *store,
+extern bool le_incarnation_settle(const struct Store *store,
 								  int64 highest_term);
 extern bool le_incarnation_note_dropped(const struct Store *store,
 										const Incarnation *inc, int64 term);

@@ -133,8 +133,9 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 
 /*
  * The committed lease row, without a wait and without a lock that stays; what
- * the running transaction has written itself does not count.  False: it cannot
- * be read at once, or that table of leases is gone.
+ * the running transaction has written itself does not count, except that a
+ * leadership that it has ended is over.  False: it cannot be read at once, or
+ * that table of leases is gone.
  */
 bool
 le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
@@ -178,6 +179,15 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		GetActiveSnapshot()->curcid = FirstCommandId;
 		*lease = le_lease_read(&store, election, GetActiveSnapshot());
 		PopActiveSnapshot();
+		if (*lease != NULL && (*lease)->leader != NULL &&
+			TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		{
+			Lease	   *own = le_lease_read(&store, election, NULL);
+
+			if (own == NULL || own->leader == NULL ||
+				own->term != (*lease)->term)
+				(*lease)->leader = NULL;
+		}
 	}
 	UnlockRelationOid(store.lease_pkey, AccessShareLock);
 	UnlockRelationOid(store.lease, AccessShareLock);
@@ -279,12 +289,22 @@ le_lease_create(const Store *store, const char *election)
 	le_row_insert(row);
 }
 
+/*
+ * The lease lasts for duration from t0 on, which may be a while ago.  The time
+ * of day when it ends is for people: it counts whole milliseconds.
+ */
 static void
-set_deadline(Row *row, int64 duration, int64 t0, TimestampTz at)
+set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
 {
+	Row		   *row = lease->row;
+
+	lease->duration = duration;
+	lease->deadline_mono = t0 + duration;
+	lease->renewed_at = at;
+	lease->expires_at = at + duration - (le_clock() - t0) / 1000 * 1000;
 	LE_SET(row, LEASE_RENEWED_AT, TimestampTzGetDatum(at));
-	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(at + duration));
-	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(t0 + duration));
+	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
+	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(lease->deadline_mono));
 	LE_SET(row, LEASE_DURATION, Int64GetDatum(duration));
 }
 
@@ -302,7 +322,7 @@ set_successor(Row *row, const Candidate *successor)
 /*
  * Give the lease, which is locked, to a candidate, in a new term, which may
  * continue a previous one (0: none).  It lasts for duration from t0 on; at is
- * the time of day at t0.
+ * the time of day now.
  */
 void
 le_lease_grant(Lease *lease, const Candidate *to, int64 term,
@@ -333,7 +353,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 		LE_SET(row, LEASE_METADATA, to->metadata);
 	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
-	set_deadline(row, duration, t0, at);
+	set_deadline(lease, duration, t0, at);
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
@@ -390,12 +410,7 @@ void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 			   TimestampTz at, const int64 *progress)
 {
-	duration = Max(duration, lease->deadline_mono - t0);
-	lease->duration = duration;
-	lease->deadline_mono = t0 + duration;
-	lease->renewed_at = at;
-	lease->expires_at = at + duration;
-	set_deadline(lease->row, duration, t0, at);
+	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
 	if (term == lease->term)
 		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);
 	if (progress != NULL)

@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "api.h"
 #include "funcapi.h"
 #include "leader_election.h"
@@ -191,6 +190,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 	static Oid	lease_oid = InvalidOid;
 	static char election[LE_NAME_MAX + 1];
 	static int64 term;
+	static int64 duration;
 	static int64 seen;
 	int64		now = le_clock();
 	Candidate  *holder;
@@ -198,7 +198,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 	.progress = progress != NULL ? *progress : 0};
 
 	if (progress == NULL && term == lease->term && lease_oid == store->lease &&
-		strcmp(election, lease->election) == 0 &&
+		strcmp(election, lease->election) == 0 && duration == lease_duration &&
 		!le_candidate_needs_sign(seen, lease_duration))
 		return;
 	holder = le_candidate_of_lease(lease);
@@ -209,6 +209,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 		lease_oid = store->lease;
 		strlcpy(election, lease->election, sizeof(election));
 		term = lease->term;
+		duration = lease_duration;
 		seen = holder->seen;
 	}
 }
@@ -459,13 +460,6 @@ le_leave_name(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(c != NULL);
 }
 
-static bool
-is_led_in(const Store *store, const Lease *lease, int64 term)
-{
-	return lease != NULL && lease->term == term &&
-		state_of(store, lease) == LEASE_LED;
-}
-
 /*
  * Is this the present term, whoever holds it?  As is_leader(election): from a
  * committed row, without a wait, and false in doubt.
@@ -476,19 +470,13 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	char	   *name;
 	Store		store;
 	Lease	   *lease;
-	bool		leads;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
 		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX ||
 		!le_store_find(&store))
 		PG_RETURN_BOOL(false);
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	leads = le_lease_read_committed(store.lease, name, &lease) &&
-		is_led_in(&store, lease, PG_GETARG_INT64(1));
-
-	/* What this statement has given up does not count any more, either. */
-	if (leads && TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		leads = is_led_in(&store, le_lease_read(&store, name, NULL),
-						  PG_GETARG_INT64(1));
-	PG_RETURN_BOOL(leads);
+	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
+				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
+				   state_of(&store, lease) == LEASE_LED);
 }

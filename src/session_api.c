@@ -3,10 +3,9 @@
  * session_api.c
  *		SQL functions for session candidates.
  *
- * Each call does its work as the owner of the tables, between
- * le_owner_enter() and le_owner_leave(), and is refused inside a transaction
- * block: a transaction that sits idle must not freeze an election, and a grant
- * must not roll back after it was told.
+ * Calls that change something are refused inside a transaction block: a
+ * transaction that sits idle must not freeze an election, and a grant must not
+ * roll back after it was told.
  *
  * Functions wait for nothing but other calls of ours, LE_WAIT_LIMIT_MS at the
  * most.  campaign() waits as long as it takes, between transactions: without
@@ -253,6 +252,19 @@ le_join(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Does the election go on in which this session campaigns?  Another one may
+ * have been created under its name; a live session's row goes only with the
+ * election.
+ */
+static bool
+still_stands(const Store *store, const Candidate *who)
+{
+	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+
+	return c != NULL && c->session_id == who->session_id;
+}
+
+/*
  * One poll of a waiting campaign, in a transaction of its own.  Returns when
  * to look again (monotonic; 0: this session leads, once it has committed).
  */
@@ -273,13 +285,15 @@ poll_campaign(Standing *s)
 		return le_clock() + RETRY_US;
 	lease = store.lease == s->candidacy->lease_oid ?
 		le_lease_read(&store, s->who.election, NULL) : NULL;
-	if (lease == NULL)
+	if (lease != NULL && leads(&store, lease, s->candidacy))
+		return 0;
+	if (lease == NULL ||
+		(le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false) &&
+		 !still_stands(&store, &s->who)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", s->who.election),
 				 errdetail("It was dropped while this session campaigned.")));
-	if (leads(&store, lease, s->candidacy))
-		return 0;
 
 	now = le_clock();
 	led = le_lease_state(lease, le_incarnation_name(store.lease), now) == LEASE_LED;

@@ -98,13 +98,11 @@ typedef struct Pass
 /* An election to settle */
 typedef struct Case
 {
-	const Lease *seen;
-	int64		lease_duration; /* as it was configured before the proof */
+	const Lease *seen;			/* before the proof */
 	Proof		proof;
 	bool		changed;
 	bool		waited;			/* for its lock */
 } Case;
-
 
 /* Leases to be renewed together */
 typedef struct Batch
@@ -160,6 +158,17 @@ guard(Work work, void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(pass_context);
 	return result;
+}
+
+/*
+ * Give up for now: whoever attempt()s this tries again.
+ */
+LE_NORETURN static void
+postpone(const char *why)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg_internal("%s", why)));
 }
 
 /* Work that needs a transaction of its own */
@@ -552,9 +561,7 @@ static void
 prove(void *arg)
 {
 	if (!le_prove(NULL, PROOF_WAIT, PROOF_WAIT, arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("synchronous standbys do not follow")));
+		postpone("synchronous standbys do not follow");
 }
 
 /*
@@ -574,8 +581,6 @@ settle_all(Pass *pass)
 		const char *name = item.seen->election;
 		int64		left = pass->renew_at - le_clock();
 
-		item.lease_duration = item.seen->configured;
-
 		if (left <= 0 && lc != list_head(pass->settle))
 		{
 			pass->next = le_clock();
@@ -586,7 +591,7 @@ settle_all(Pass *pass)
 			!attempt(pass, PROOF, prove, &proof, "asking synchronous standbys"))
 			break;
 		item.proof = proof;
-		item.proof.lease_duration = item.lease_duration;
+		item.proof.lease_duration = item.seen->configured;
 		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
 		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
 		if (attempt(pass, psprintf("e%s", name), settle, &item,
@@ -671,10 +676,11 @@ settle_incarnation(void *arg)
 
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_EPOCH, RowExclusiveLock, false))
-		return;
+		postpone("the table of epochs is locked");
 	foreach(lc, le_lease_read_all(&store))
 		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
-	le_incarnation_settle(&store, highest_term);
+	if (!le_incarnation_settle(&store, highest_term))
+		postpone("somebody else is at it");
 }
 
 static bool

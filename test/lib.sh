@@ -210,7 +210,8 @@ missing_packages() {
 	fi
 	if [ -n "$DEBIAN" ]; then
 		[ -x "$BINDIR/postgres" ] || echo "postgresql-$DEBIAN"
-		[ -x "$BINDIR/pg_config" ] || echo "postgresql-server-dev-$DEBIAN"
+		[ -e "$("$BINDIR/pg_config" --includedir-server 2>/dev/null)/postgres.h" ] ||
+			echo "postgresql-server-dev-$DEBIAN"
 	fi
 	for tool in "$@"; do
 		case $tool in
@@ -279,6 +280,8 @@ link_folder() {
 	local dir=$1 to=$WORK/prefix$1 entry
 	local -a entries=()
 
+	# What a link shows may not have it: nothing is to be made in there.
+	[ -e "$dir" ] || return 0
 	if [ ! -e "$to" ]; then
 		mkdir -p "${to%/*}"
 		ln -s "$dir" "$to"
@@ -298,7 +301,8 @@ make_prefix() {
 	local -a rest
 
 	[ -x "$BINDIR/postgres" ] || die "no server in $BINDIR"
-	[ -e "$("$config" --pgxs)" ] || die "no PGXS for $config"
+	[ -e "$("$config" --includedir-server)/postgres.h" ] &&
+		[ -e "$("$config" --pgxs)" ] || die "no PGXS for $config"
 	pkglib=$("$config" --pkglibdir)
 	share=$("$config" --sharedir)
 	mapfile -t rest < <("$config" --libdir --includedir --pkgincludedir \
