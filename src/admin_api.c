@@ -50,6 +50,20 @@ out_of_range(const char *what, const char *range)
 			 errdetail("It must be %s.", range)));
 }
 
+static const char *
+strategy_arg(FunctionCallInfo fcinfo, int n)
+{
+	char	   *name = le_name_arg(fcinfo, n, "strategy");
+	const Strategy *strategy = le_strategy_find(name);
+
+	if (strategy == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("unrecognized election strategy: \"%s\"", name),
+				 errhint("Valid strategies are \"race\", \"lowest\", \"bully\", \"ring\", \"zab\" and \"spread\".")));
+	return strategy->name;
+}
+
 /*
  * strategy, lease_duration, quorum, takeover_delay, candidate_role and channel,
  * from argument 1 on; what is NULL is not said.
@@ -60,7 +74,7 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 	memset(config, 0, sizeof(Configuration));
 	config->takeover_delay = -1;
 	if (!PG_ARGISNULL(1))
-		config->strategy = le_strategy(le_name_arg(fcinfo, 1, "strategy"))->name;
+		config->strategy = strategy_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 	{
 		config->lease_duration = le_interval_arg(fcinfo, 2, "lease_duration",
@@ -106,7 +120,7 @@ le_create_election(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
 	if (config.strategy == NULL)
-		config.strategy = le_strategy("race")->name;
+		config.strategy = "race";
 	if (config.lease_duration == 0)
 		config.lease_duration = le_lease_duration_ms * INT64CONST(1000);
 	if (config.quorum == 0)

@@ -69,30 +69,31 @@ le_election_ask(const Store *store, const Election *election, Lease *lease,
 
 /*
  * Have the strategy ask the leader to yield, or take that back if whom it was
- * to yield to is no longer there or no longer first.  The worker does that,
- * under the election lock.  False: somebody has the lease row.
+ * to yield to is no longer there or has no claim any more.  Only the worker does
+ * that; the holder does not change, so that the row's lock is enough.  False:
+ * somebody has that row, or has changed it meanwhile.
  */
 bool
 le_election_preempt(const Store *store, const Election *election,
 					bool *changed)
 {
 	char	   *incarnation = le_incarnation_name(store->lease);
-	Lease	   *lease = le_lease_read(store, election->name, NULL);
+	Lease	   *seen = le_lease_read(store, election->name, NULL);
+	Lease	   *lease;
 	Candidate  *challenger;
 
 	*changed = false;
-	if (lease == NULL || lease->yield_ordered ||
-		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
+	if (seen == NULL || seen->yield_ordered ||
+		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED)
 		return true;
-	challenger = le_challenger(store, election, lease, NIL);
-	if (!le_is_to_preempt(lease, challenger))
+	challenger = le_challenger(store, election, seen, NULL);
+	if (!le_is_to_preempt(seen, challenger))
 		return true;
 	lease = le_lease_lock(store, election->name);
-	if (lease == NULL)
-		return false;
-	if (lease->yield_ordered ||
+	if (lease == NULL || lease->term != seen->term ||
+		lease->yield_ordered ||
 		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
-		return true;
+		return false;
 	if (challenger != NULL)
 		le_election_ask(store, election, lease, false, challenger);
 	else
@@ -144,6 +145,18 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 }
 
 /*
+ * Was the vacant seat kept for somebody who did not come in time, or is not
+ * there any more?
+ */
+bool
+le_election_kept_in_vain(const Store *store, const Lease *lease,
+						 const Incarnation *inc)
+{
+	return lease->leader == NULL && lease->successor != NULL &&
+		find_successor(store, lease, LEASE_VACANT, inc, le_clock()) == NULL;
+}
+
+/*
  * Until when a vacant seat is kept for a detached candidate; 0: it is not.
  */
 int64
@@ -182,30 +195,37 @@ reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
  * that was to renew its lease itself and did not may be hung: electing it
- * again at once would elect nobody else, ever.
+ * again at once would elect nobody else, ever.  Where its strategy wanted it to
+ * go, its strategy decides who follows: that may be itself, if there is no
+ * challenger any more.
  */
 static bool
 steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
 {
 	if (give_up != NULL)
 		return give_up->sits_out;
-	return state == LEASE_EXPIRED && (lease->yielding || !lease->auto_renew);
+	return state == LEASE_EXPIRED && (lease->yield_ordered || !lease->auto_renew);
 }
 
 /*
- * Who is passed over from now on: the holder that steps down, or the candidate
- * that the seat was kept for in vain.
+ * Who is passed over from now on: the holder that steps down, or the detached
+ * candidate that did not come for the seat in time.
  */
 static Candidate *
 find_passed_over(const Store *store, const Lease *lease, LeaseState state,
-				 const GiveUp *give_up, const Candidate *successor)
+				 const GiveUp *give_up, const Candidate *successor,
+				 const Incarnation *inc, int64 now)
 {
+	Candidate  *c;
+
 	if (state != LEASE_VACANT)
 		return steps_down(lease, state, give_up) ?
 			le_candidate_of_lease(lease) : NULL;
-	if (successor != NULL || lease->successor == NULL)
+	if (successor != NULL || lease->successor == NULL ||
+		now < le_lease_reserved_mono(lease, inc->name))
 		return NULL;
-	return le_candidate_find(store, lease->election, lease->successor);
+	c = le_candidate_find(store, lease->election, lease->successor);
+	return c != NULL && c->session_id == 0 ? c : NULL;
 }
 
 /*
@@ -311,7 +331,7 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 		le_election_candidate(store, election, d->give_up->to_candidate) :
 		find_successor(store, d->lease, d->state, d->inc, d->now);
 	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
-									  d->successor);
+									  d->successor, d->inc, d->now);
 	if (transferred && le_candidate_leads(d->successor, d->lease))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -374,11 +394,13 @@ lock_rows(const Store *store, Decision *d, Row **history)
 }
 
 /*
- * Is the vacant seat kept for its successor already?
+ * Is the vacant seat kept already for whom it is to be kept?
  */
 static bool
 is_kept_for(const Decision *d)
 {
+	if (d->successor == NULL)
+		return d->lease->successor == NULL;
 	return d->lease->successor != NULL &&
 		strcmp(d->lease->successor, d->successor->candidate) == 0 &&
 		strcmp(d->lease->successor_role, d->successor->role) == 0 &&
@@ -386,13 +408,17 @@ is_kept_for(const Decision *d)
 }
 
 /*
- * The seat is vacant, and is to be kept for a detached candidate.
+ * The seat is vacant, and is to be kept for a detached candidate, or for nobody
+ * any more.
  */
 static void
 keep_seat(const Election *election, Decision *d)
 {
-	le_lease_reserve(d->lease, d->successor, election->lease_duration, d->now,
-					 d->inc->name);
+	if (d->successor != NULL)
+		le_lease_reserve(d->lease, d->successor, election->lease_duration,
+						 d->now, d->inc->name);
+	else
+		le_lease_unreserve(d->lease);
 	le_notify_worker();
 }
 
@@ -469,8 +495,7 @@ le_election_settle(const Store *store, const Election *election,
 		d.give_up = give_up;
 
 	decide(store, election, caller, &d);
-	if (d.winner == NULL && d.state == LEASE_VACANT &&
-		(d.successor == NULL || is_kept_for(&d)))
+	if (d.winner == NULL && d.state == LEASE_VACANT && is_kept_for(&d))
 		return result;
 	result.unproven = !is_proven(proof, &d);
 	if (result.unproven)

@@ -48,6 +48,7 @@
 #include "utils/snapshot.h"
 
 struct BackgroundWorkerHandle;
+struct HTAB;
 struct Store;
 
 #define LE_EXTENSION		"leader_election"
@@ -261,6 +262,7 @@ extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 extern void le_lease_reserve(Lease *lease, const struct Candidate *successor,
 							 int64 duration, int64 now,
 							 const char *incarnation);
+extern void le_lease_unreserve(Lease *lease);
 extern bool le_lease_delete(const Store *store, const char *election);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
@@ -354,22 +356,6 @@ extern char *le_history_reason(const Store *store, const char *election,
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit);
 
-/* strategy.c */
-typedef bool (*Preempts) (const Candidate *challenger,
-						  const Candidate *leader);
-
-typedef struct Strategy
-{
-	const char *name;
-	list_sort_comparator order; /* of Candidate pointers: who comes first */
-	Preempts	preempts;		/* is the leader asked to yield?  NULL: never */
-	Preempts	still_preempts; /* ... and still, once it was asked? */
-	bool		counts;			/* needs what else the candidates lead */
-	bool		reserves;		/* keeps the seat for a detached one's call */
-} Strategy;
-
-extern const Strategy *le_strategy(const char *name);
-
 /* notify.c */
 typedef struct Change
 {
@@ -430,17 +416,34 @@ extern bool le_election_alter(const Store *store, const char *name,
 extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_report_no_election(const char *name);
 
+/* strategy.c */
+typedef bool (*Preempts) (const Candidate *challenger,
+						  const Candidate *leader);
+
+typedef struct Strategy
+{
+	const char *name;
+	list_sort_comparator order; /* of Candidate pointers: who comes first */
+	Preempts	preempts;		/* is the leader asked to yield?  NULL: never */
+	Preempts	still_preempts; /* ... and still, once it was asked? */
+	bool		counts;			/* needs what else the candidates lead */
+	bool		reserves;		/* keeps the seat for a detached one's call */
+} Strategy;
+
+extern const Strategy *le_strategy_find(const char *name);
+extern const Strategy *le_strategy(const Election *election);
+
 /* ranking.c */
 extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
 extern List *le_election_order(const Store *store, const Election *election,
-							   const Lease *lease);
+							   const Lease *lease, struct HTAB *seats);
 extern bool le_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_next_leader(const Store *store, const Election *election,
 								 const Lease *lease, const Candidate *caller,
 								 const Candidate *passed_over);
-extern List *le_seats_read(const Store *store, const char *strategy);
+extern struct HTAB *le_seats_read(const Store *store, const char *strategy);
 extern Candidate *le_challenger(const Store *store, const Election *election,
-								const Lease *lease, List *seats);
+								const Lease *lease, struct HTAB *seats);
 extern bool le_is_to_preempt(const Lease *lease, const Candidate *challenger);
 
 /* election.c */
@@ -471,6 +474,8 @@ extern int64 le_election_grace_mono(const Election *election,
 									const Incarnation *inc);
 extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
 									   const Incarnation *inc);
+extern bool le_election_kept_in_vain(const Store *store, const Lease *lease,
+									 const Incarnation *inc);
 extern Candidate *le_election_candidate(const Store *store,
 										const Election *election,
 										const char *name);

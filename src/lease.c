@@ -451,6 +451,17 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 duration,
 }
 
 /*
+ * Keep it for nobody any more.
+ */
+void
+le_lease_unreserve(Lease *lease)
+{
+	set_successor(lease->row, NULL);
+	LE_SET_NULL(lease->row, LEASE_RESERVED_MONO);
+	le_row_update(lease->row);
+}
+
+/*
  * The lease of an election that is dropped.  False: somebody else has it.
  */
 bool

@@ -141,7 +141,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return psprintf("reserved for %s", lease->successor);
 	if (ready == 0)
 		return "candidates that do not sit out";
-	if (told == 0 && !le_strategy(election->strategy)->reserves)
+	if (told == 0 && !le_strategy(election)->reserves)
 		return "acquire()";		/* of a detached candidate */
 	return NULL;
 }
@@ -263,7 +263,7 @@ le_standing(PG_FUNCTION_ARGS)
 	}
 	led = is_led(&store, lease);
 
-	foreach(lc, le_election_order(&store, election, lease))
+	foreach(lc, le_election_order(&store, election, lease, NULL))
 	{
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);

@@ -11,6 +11,8 @@
 #include "postgres.h"
 
 #include "leader_election.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
 
 /*
  * Is this candidate passed over for now?
@@ -21,87 +23,158 @@ le_election_passes_over(const Candidate *c, const Lease *lease)
 	return c->sits_out >= lease->term;
 }
 
-/* Who leads, or is about to lead, an election of a strategy that counts */
-typedef struct Seat
+/* How many elections of a strategy a candidate leads, or is about to lead */
+typedef struct Seats
 {
-	const char *election;
-	const char *candidate;
-	const char *role;
-} Seat;
+	struct
+	{
+		char		candidate[LE_NAME_MAX + 1];
+		NameData	role;
+	}			of;				/* hash key */
+	int			count;
+} Seats;
 
 /*
- * The seats in all elections of a strategy.  A leader that was asked to yield
- * counts no more, whom it yields to does already.
+ * Whose seat is it?  A leader that was asked to yield counts no more, whom it
+ * yields to does already.  NULL: nobody's.
  */
-List *
+static Candidate *
+seat_of(const Lease *lease, const char *incarnation, int64 now)
+{
+	LeaseState	state = le_lease_state(lease, incarnation, now);
+	Candidate  *c;
+
+	if (state == LEASE_LED && !lease->yielding)
+		return le_candidate_of_lease(lease);
+	if (lease->successor == NULL ||
+		(state == LEASE_VACANT &&
+		 le_lease_reserved_mono(lease, incarnation) <= now))
+		return NULL;
+	c = palloc0(sizeof(Candidate));
+	c->candidate = lease->successor;
+	c->role = lease->successor_role;
+	return c;
+}
+
+static Seats *
+find_seats(HTAB *seats, const Candidate *c, HASHACTION action, bool *found)
+{
+	Seats		key;
+
+	memset(&key, 0, sizeof(key));
+	strlcpy(key.of.candidate, c->candidate, sizeof(key.of.candidate));
+	namestrcpy(&key.of.role, c->role);
+	return hash_search(seats, &key.of, action, found);
+}
+
+static HTAB *
+make_hash(const char *name, Size keysize, Size entrysize, int flags)
+{
+	HASHCTL		info;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = keysize;
+	info.entrysize = entrysize;
+	info.hcxt = CurrentMemoryContext;
+	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
+}
+
+/*
+ * The seats in all elections of a strategy, by candidate.
+ */
+HTAB *
 le_seats_read(const Store *store, const char *strategy)
 {
 	char	   *incarnation = le_incarnation_name(store->lease);
 	int64		now = le_clock();
-	List	   *seats = NIL;
+	HTAB	   *elections = make_hash("leader_election elections", LE_NAME_MAX + 1,
+									  LE_NAME_MAX + 1, HASH_STRINGS);
+	HTAB	   *seats = make_hash("leader_election seats", sizeof(((Seats *) 0)->of),
+								  sizeof(Seats), HASH_BLOBS);
 	ListCell   *lc;
 
 	foreach(lc, le_elections_read(store))
 	{
 		Election   *election = lfirst(lc);
-		Lease	   *lease;
-		LeaseState	state;
-		Seat	   *seat;
 
-		if (strcmp(election->strategy, strategy) != 0 ||
-			(lease = le_lease_read(store, election->name, NULL)) == NULL)
+		if (strcmp(election->strategy, strategy) == 0)
+			(void) hash_search(elections, election->name, HASH_ENTER, NULL);
+	}
+	foreach(lc, le_lease_read_all(store))
+	{
+		Lease	   *lease = lfirst(lc);
+		Candidate  *c;
+		Seats	   *of;
+		bool		found;
+
+		if (hash_search(elections, lease->election, HASH_FIND, NULL) == NULL ||
+			(c = seat_of(lease, incarnation, now)) == NULL)
 			continue;
-		state = le_lease_state(lease, incarnation, now);
-		seat = palloc0(sizeof(Seat));
-		seat->election = lease->election;
-		if (state == LEASE_LED && !lease->yielding)
-		{
-			seat->candidate = lease->leader;
-			seat->role = lease->role;
-		}
-		else if (lease->successor != NULL &&
-				 (state != LEASE_VACANT ||
-				  le_lease_reserved_mono(lease, incarnation) > now))
-		{
-			seat->candidate = lease->successor;
-			seat->role = lease->successor_role;
-		}
-		else
-			continue;
-		seats = lappend(seats, seat);
+		of = find_seats(seats, c, HASH_ENTER, &found);
+		of->count = found ? of->count + 1 : 1;
 	}
 	return seats;
 }
 
 /*
- * How many other elections does a candidate lead?
+ * Have these candidates of an election know how many others they lead.
  */
-static int
-count_seats(const Candidate *c, List *seats)
+static void
+count_seats(const Store *store, const Lease *lease, List *candidates,
+			HTAB *seats)
 {
-	int			n = 0;
+	Candidate  *own = seat_of(lease, le_incarnation_name(store->lease),
+							  le_clock());
 	ListCell   *lc;
 
-	foreach(lc, seats)
+	foreach(lc, candidates)
 	{
-		Seat	   *seat = lfirst(lc);
+		Candidate  *c = lfirst(lc);
+		Seats	   *of = find_seats(seats, c, HASH_FIND, NULL);
 
-		n += strcmp(seat->candidate, c->candidate) == 0 &&
-			strcmp(seat->election, c->election) != 0 &&
-			strcmp(seat->role, c->role) == 0;
+		c->leads = of != NULL ? of->count : 0;
+		if (own != NULL && c->leads > 0 &&
+			strcmp(own->candidate, c->candidate) == 0 &&
+			strcmp(own->role, c->role) == 0)
+			c->leads--;
 	}
-	return n;
+}
+
+/*
+ * Have those know when they led this election last for whom that matters.
+ */
+static void
+note_led_at(const Store *store, List *candidates)
+{
+	ListCell   *lc;
+	ListCell   *other;
+
+	foreach(lc, candidates)
+	{
+		Candidate  *c = lfirst(lc);
+
+		foreach(other, candidates)
+		{
+			Candidate  *o = lfirst(other);
+
+			if (o == c || o->leads != c->leads)
+				continue;
+			c->led_at = le_history_led_at(store, c);
+			break;
+		}
+	}
 }
 
 /*
  * All candidates of an election, live or not, in the order in which they
- * would be elected.
+ * would be elected.  seats, if the strategy counts: NULL to have them read; with
+ * those that were, the history does not decide between equals.
  */
 List *
 le_election_order(const Store *store, const Election *election,
-				  const Lease *lease)
+				  const Lease *lease, HTAB *seats)
 {
-	const Strategy *strategy = le_strategy(election->strategy);
+	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);
 	List	   *ready = NIL;
 	List	   *sitting_out = NIL;
@@ -109,15 +182,10 @@ le_election_order(const Store *store, const Election *election,
 
 	if (strategy->counts)
 	{
-		List	   *seats = le_seats_read(store, election->strategy);
-
-		foreach(lc, candidates)
-		{
-			Candidate  *c = lfirst(lc);
-
-			c->leads = count_seats(c, seats);
-			c->led_at = le_history_led_at(store, c);
-		}
+		count_seats(store, lease, candidates,
+					seats != NULL ? seats : le_seats_read(store, election->strategy));
+		if (seats == NULL)
+			note_led_at(store, candidates);
 	}
 	list_sort(candidates, strategy->order);
 	foreach(lc, candidates)
@@ -131,40 +199,49 @@ le_election_order(const Store *store, const Election *election,
 }
 
 /*
+ * Is it the one that the leader was asked to yield to?
+ */
+static bool
+is_successor(const Candidate *c, const Lease *lease)
+{
+	return lease->successor != NULL &&
+		strcmp(lease->successor, c->candidate) == 0 &&
+		strcmp(lease->successor_role, c->role) == 0;
+}
+
+/*
  * Whom the strategy wants the leader to yield to; NULL: to nobody.  The lease
- * is led.  With seats (if the strategy counts), it is only told whether there
- * is anybody: any of them, at less cost.
+ * is led.  Once asked for, a yield is for the same candidate as long as that
+ * is there and has a claim still.  seats: as for le_election_order().
  */
 Candidate *
 le_challenger(const Store *store, const Election *election,
-			  const Lease *lease, List *seats)
+			  const Lease *lease, HTAB *seats)
 {
-	const Strategy *strategy = le_strategy(election->strategy);
-	Preempts	preempts = lease->yielding ? strategy->still_preempts :
-		strategy->preempts;
+	const Strategy *strategy = le_strategy(election);
 	List	   *candidates;
 	Candidate  *leader = NULL;
 	Candidate  *challenger = NULL;
+	Candidate  *asked_for = NULL;
 	int			live = 0;
 	ListCell   *lc;
 
-	if (preempts == NULL)
+	if (strategy->preempts == NULL)
 		return NULL;
-	if (seats == NIL)
-		candidates = le_election_order(store, election, lease);
-	else
-		candidates = le_candidates_read(store, election->name);
+	candidates = le_election_order(store, election, lease, seats);
 	foreach(lc, candidates)
 	{
-		Candidate  *c = lfirst(lc);
-
-		if (seats != NIL)
-			c->leads = count_seats(c, seats);
-		if (le_candidate_leads(c, lease))
-			leader = c;
+		if (le_candidate_leads(lfirst(lc), lease))
+			leader = lfirst(lc);
 	}
 	if (leader == NULL)
-		leader = le_candidate_of_lease(lease);	/* a crash has emptied the table */
+	{
+		/* A crash has emptied the table. */
+		leader = le_candidate_of_lease(lease);
+		if (strategy->counts)
+			count_seats(store, lease, list_make1(leader),
+						seats != NULL ? seats : le_seats_read(store, election->strategy));
+	}
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
@@ -172,22 +249,29 @@ le_challenger(const Store *store, const Election *election,
 		if (!le_candidate_alive(c))
 			continue;
 		live++;
-		if (challenger == NULL && c != leader &&
-			!le_election_passes_over(c, lease) && preempts(c, leader))
+		if (c == leader || le_election_passes_over(c, lease))
+			continue;
+		if (lease->yielding && is_successor(c, lease) &&
+			strategy->still_preempts(c, leader))
+			asked_for = c;
+		if (challenger == NULL && strategy->preempts(c, leader))
 			challenger = c;
 	}
-	return live >= election->quorum ? challenger : NULL;
+	if (live < election->quorum)
+		return NULL;
+	return asked_for != NULL ? asked_for : challenger;
 }
 
 /*
- * Must the leader be asked to yield to this challenger, or (NULL) to nobody any
- * more?  Once asked, it is not asked again for another one's sake as long as
- * the first is there.
+ * Must the leader be asked to yield to this challenger, instead of whom it was
+ * asked for before, or (NULL) to nobody any more?
  */
 bool
 le_is_to_preempt(const Lease *lease, const Candidate *challenger)
 {
-	return lease->yielding ? challenger == NULL : challenger != NULL;
+	if (challenger == NULL)
+		return lease->yielding;
+	return !lease->yielding || !is_successor(challenger, lease);
 }
 
 /*
@@ -219,14 +303,14 @@ le_next_leader(const Store *store, const Election *election,
 			   const Lease *lease, const Candidate *caller,
 			   const Candidate *passed_over)
 {
-	bool		reserves = le_strategy(election->strategy)->reserves;
+	bool		reserves = le_strategy(election)->reserves;
 	Candidate  *winner = NULL;
 	Candidate  *last_resort = NULL;
 	bool		eligible = false;
 	int			live = 0;
 	ListCell   *lc;
 
-	foreach(lc, le_election_order(store, election, lease))
+	foreach(lc, le_election_order(store, election, lease, NULL))
 	{
 		Candidate  *c = lfirst(lc);
 		bool		calls = caller != NULL && le_candidate_is_same(c, caller);

@@ -118,16 +118,28 @@ static const Strategy strategies[] = {
 	{"spread", least_loaded, leads_fewer, leads_no_more, true, true},
 };
 
+/*
+ * The strategy of that name; NULL if there is none.
+ */
 const Strategy *
-le_strategy(const char *name)
+le_strategy_find(const char *name)
 {
 	for (int i = 0; i < lengthof(strategies); i++)
 	{
 		if (strcmp(strategies[i].name, name) == 0)
 			return &strategies[i];
 	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("unrecognized election strategy: \"%s\"", name),
-			 errhint("Valid strategies are \"race\", \"lowest\", \"bully\", \"ring\", \"zab\" and \"spread\".")));
+	return NULL;
+}
+
+/*
+ * The strategy of an election.  A name that is unknown here, in a table of
+ * another version, must not hold up all elections: that one is a race.
+ */
+const Strategy *
+le_strategy(const Election *election)
+{
+	const Strategy *strategy = le_strategy_find(election->strategy);
+
+	return strategy != NULL ? strategy : &strategies[0];
 }

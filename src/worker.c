@@ -254,11 +254,14 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 
 	if (election == NULL)
 		return PG_INT64_MAX;
+	if (le_election_kept_in_vain(store, lease, inc))
+		return 0;
 	if (lease->leader == NULL &&
 		(s == NULL || s->candidates < election->quorum ||
-		 (le_strategy(election->strategy)->reserves ? s->sits_out :
+		 (le_strategy(election)->reserves ? s->sits_out :
 		  s->session_sits_out) >= lease->term))
-		return PG_INT64_MAX;
+		return lease->successor == NULL ? PG_INT64_MAX :
+			le_lease_reserved_mono(lease, inc->name);
 	return Max(Max(le_lease_free_mono(lease, inc),
 				   le_election_grace_mono(election, lease, inc)),
 			   le_election_reserved_mono(store, lease, inc));
@@ -270,7 +273,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
-			  List **seats)
+			  HTAB **seats)
 {
 	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
 	Election   *election;
@@ -282,10 +285,10 @@ is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
 	election = le_election_read(store, lease->election);
 	if (election == NULL)
 		return false;
-	strategy = le_strategy(election->strategy);
+	strategy = le_strategy(election);
 	if (strategy->preempts == NULL && !lease->yielding)
 		return false;
-	if (strategy->counts && *seats == NIL)
+	if (strategy->counts && *seats == NULL)
 		*seats = le_seats_read(store, election->strategy);
 	return le_is_to_preempt(lease, le_challenger(store, election, lease, *seats));
 }
@@ -305,7 +308,7 @@ look(void *arg)
 	char	   *incarnation;
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
-	List	   *seats = NIL;
+	HTAB	   *seats = NULL;
 	ListCell   *lc;
 
 	pass->installed = le_store_find(&store);
@@ -475,13 +478,11 @@ preempt(void *arg)
 	Election   *election;
 
 	le_store_get(&store);
-	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election != NULL &&
-		(!le_election_queue(name) ||
-		 !le_election_preempt(&store, election, &item->changed)))
+		!le_election_preempt(&store, election, &item->changed))
 		le_busy(name);
 }
 
