@@ -41,15 +41,6 @@ check_election_owner(const Election *election)
 			 errdetail("It is owned by role \"%s\".", election->owner)));
 }
 
-static void
-out_of_range(const char *what, const char *range)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("%s is out of range", what),
-			 errdetail("It must be %s.", range)));
-}
-
 static const char *
 strategy_arg(FunctionCallInfo fcinfo, int n)
 {
@@ -76,21 +67,20 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 	if (!PG_ARGISNULL(1))
 		config->strategy = strategy_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
-	{
 		config->lease_duration = le_interval_arg(fcinfo, 2, "lease_duration",
-												 LONGEST_LEASE);
-		if (config->lease_duration < SHORTEST_LEASE)
-			out_of_range("lease_duration", "from 100 ms to 1 day");
-	}
+												 SHORTEST_LEASE, LONGEST_LEASE);
 	if (!PG_ARGISNULL(3))
 	{
 		config->quorum = PG_GETARG_INT32(3);
 		if (config->quorum < 1)
-			out_of_range("quorum", "1 or more");
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("quorum is out of range: %d", config->quorum),
+					 errdetail("It must be 1 or more.")));
 	}
 	if (!PG_ARGISNULL(4))
 		config->takeover_delay = le_interval_arg(fcinfo, 4, "takeover_delay",
-												 LONGEST_DELAY);
+												 0, LONGEST_DELAY);
 	if (!PG_ARGISNULL(5))
 	{
 		config->candidate_role = pstrdup(NameStr(*PG_GETARG_NAME(5)));
@@ -101,7 +91,11 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 	{
 		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
 		if (strlen(config->channel) >= NAMEDATALEN)
-			out_of_range("channel", "63 bytes at most");
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("channel is too long"),
+					 errdetail("It must have %d bytes at most, and has %zu.",
+							   NAMEDATALEN - 1, strlen(config->channel))));
 	}
 }
 

@@ -87,24 +87,34 @@ le_name_arg(FunctionCallInfo fcinfo, int n, const char *what)
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
 }
 
+static char *
+interval_text(int64 us)
+{
+	Interval	interval = {.day = us / USECS_PER_DAY,.time = us % USECS_PER_DAY};
+
+	return DatumGetCString(DirectFunctionCall1(interval_out,
+											   IntervalPGetDatum(&interval)));
+}
+
 /*
- * A duration in microseconds, 0 to longest.
+ * A duration in microseconds, from shortest to longest.
  */
 int64
-le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what, int64 longest)
+le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
+				int64 shortest, int64 longest)
 {
 	const Interval *interval = PG_GETARG_INTERVAL_P(n);
 	double		us = (double) interval->time +
 		(interval->day + interval->month * 30.0) * USECS_PER_DAY;
 
-	if (us < 0 || us > (double) longest)
+	if (us < (double) shortest || us > (double) longest)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s is out of range: %s", what,
 						DatumGetCString(DirectFunctionCall1(interval_out,
 															PG_GETARG_DATUM(n)))),
-				 errdetail("It must be from 0 to " INT64_FORMAT " days.",
-						   longest / USECS_PER_DAY)));
+				 errdetail("It must be from %s to %s.",
+						   interval_text(shortest), interval_text(longest))));
 	return (int64) us;
 }
 
@@ -119,7 +129,7 @@ le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
 
 	if (PG_ARGISNULL(n))
 		return 0;
-	hold = le_interval_arg(fcinfo, n, "hold", LE_LONGEST_HOLD);
+	hold = le_interval_arg(fcinfo, n, "hold", 0, LE_LONGEST_HOLD);
 	*detail = psprintf("hold %s",
 					   DatumGetCString(DirectFunctionCall1(interval_out,
 														   PG_GETARG_DATUM(n))));

@@ -25,7 +25,7 @@ extern void le_check_callable(const char *call, bool in_transaction_block);
 extern void le_check_function(const char *call);
 extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
 extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
-							 int64 longest);
+							 int64 shortest, int64 longest);
 extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
 extern void le_profile_args(FunctionCallInfo fcinfo, int first,
 							bool with_auto_renew, Profile *profile);

@@ -6,9 +6,10 @@
  * A session candidate is alive while its session lock is held.  A detached one
  * has no session: it is alive for a while after its last call.
  *
- * Invariant: the name of a live candidate belongs to one session or, if it is
+ * Invariants: the name of a live candidate belongs to one session or, if it is
  * detached, to one role.  A row is inserted under its name lock, and is taken
- * from another candidate only when that one is provably dead.
+ * from another candidate only when that one is provably dead.  Nobody stands
+ * in an election that does not exist.
  *
  *-------------------------------------------------------------------------
  */
@@ -433,8 +434,11 @@ le_candidate_stand(const Store *store, Candidate *who,
 
 	if (!name_is_free(store, who, present))
 		return STAND_IN_USE;
-	if (!le_name_lock(who->election, who->candidate))
+	if (!le_name_lock(who->election, who->candidate) ||
+		!le_name_lock_shared(who->election))
 		return STAND_BUSY;
+	if (le_lease_read(store, who->election, NULL) == NULL)
+		return STAND_DROPPED;
 
 	/* Look again: it may have been taken before we had the lock. */
 	present = le_candidate_find(store, who->election, who->candidate);

@@ -212,10 +212,9 @@ still_leads(const Fence *fence)
 	Store		store;
 	Lease	   *lease = NULL;
 
-	le_wait_begin();
 	le_busy_begin(&busy, fence->election);
-	le_wait_as_lock_timeout();
-	le_election_lock_shared(fence->election);
+	while (!le_election_queue_shared(fence->election))
+		le_wait_or_busy(fence->election);
 	if (le_store_find(&store) && store.lease == fence->lease_oid &&
 		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, true))
 		lease = read_lease(&store, fence->election);
@@ -237,6 +236,7 @@ check_fences(void)
 {
 	ListCell   *lc;
 
+	le_wait_begin();
 	list_sort(fences, by_lock_key);
 	foreach(lc, fences)
 	{

@@ -95,9 +95,11 @@ extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
 extern bool le_election_lock(const char *election, bool wait);
-extern void le_election_lock_shared(const char *election);
+extern void le_election_unlock(const char *election);
+extern bool le_election_lock_shared(const char *election, bool wait);
 extern int	le_election_lock_order(const char *a, const char *b);
 extern bool le_name_lock(const char *election, const char *candidate);
+extern bool le_name_lock_shared(const char *election);
 extern bool le_epoch_lock(void);
 extern bool le_worker_lock(void);
 extern void le_worker_unlock(void);
@@ -144,6 +146,7 @@ extern bool le_wait_more(void);
 extern int64 le_wait_left(void);
 extern void le_wait_as_lock_timeout(void);
 extern bool le_election_queue(const char *election);
+extern bool le_election_queue_shared(const char *election);
 LE_NORETURN extern void le_report_dropped(void);
 LE_NORETURN extern void le_busy(const char *election);
 
@@ -322,7 +325,8 @@ typedef enum StandResult
 {
 	STAND_OK,
 	STAND_BUSY,					/* somebody is writing that row right now */
-	STAND_IN_USE				/* the name of another live candidate */
+	STAND_IN_USE,				/* the name of another live candidate */
+	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
 extern const char *le_kind(int64 session_id);

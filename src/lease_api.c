@@ -87,6 +87,8 @@ stand(const Store *store, Candidate *who, const Profile *profile,
 				return;
 			case STAND_IN_USE:
 				le_report_name_in_use(who);
+			case STAND_DROPPED:
+				le_report_no_election(who->election);
 			case STAND_BUSY:
 				le_wait_or_busy(who->election);
 		}
@@ -128,6 +130,7 @@ elect(const Store *store, const Election *election, Candidate *who,
 		settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return le_lease_read(store, who->election, NULL);
+		le_election_unlock(who->election);
 		le_wait_or_busy(who->election);
 	}
 }

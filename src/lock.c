@@ -13,8 +13,8 @@
  *	 releases it however the session ends, and nobody can take it again: its
  *	 number is random and is drawn anew for every candidacy after it was lost.
  *
- * - A transaction queues for an election lock only while it holds no other,
- *	 so that these locks cannot deadlock.
+ * - A transaction queues for an election lock only while it holds no other in
+ *	 Exclusive mode, so that these locks cannot deadlock.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,8 +38,8 @@ typedef enum LockClass
 	LOCK_EPOCH
 } LockClass;
 
-/* Does this transaction hold, or wait for, an election lock already? */
-static bool holds_election_lock = false;
+/* How many election locks this transaction holds in Exclusive mode */
+static int	election_locks = 0;
 
 /*
  * The one place where tags are made.
@@ -136,22 +136,34 @@ le_election_lock(const char *election, bool wait)
 {
 	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
 
-	if (!acquire(tag, ExclusiveLock, false, wait && !holds_election_lock))
+	if (!acquire(tag, ExclusiveLock, false, wait && election_locks == 0))
 		return false;
-	holds_election_lock = true;
+	election_locks++;
 	return true;
 }
 
 /*
- * Nobody else changes the lease row's holder until the transaction ends.
- * Queues as long as lock_timeout allows; whoever takes several takes them in
- * the order below.
+ * Release it before the transaction ends: nothing was written under it.
  */
 void
-le_election_lock_shared(const char *election)
+le_election_unlock(const char *election)
 {
-	(void) acquire(make_tag(LOCK_ELECTION, hash_name(election, 0)), ShareLock,
-				   false, true);
+	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
+
+	LockRelease(&tag, ExclusiveLock, false);
+	election_locks--;
+}
+
+/*
+ * Nobody else changes the lease row's holder until the transaction ends.  With
+ * wait, it queues as above; whoever takes several takes them in the order
+ * below.
+ */
+bool
+le_election_lock_shared(const char *election, bool wait)
+{
+	return acquire(make_tag(LOCK_ELECTION, hash_name(election, 0)), ShareLock,
+				   false, wait && election_locks == 0);
 }
 
 int
@@ -176,6 +188,16 @@ le_name_lock(const char *election, const char *candidate)
 	if (candidate != NULL)
 		key = hash_name(candidate, key);
 	return acquire(make_tag(LOCK_NAME, key), ExclusiveLock, false, false);
+}
+
+/*
+ * The election of that name is not dropped before the transaction ends.
+ */
+bool
+le_name_lock_shared(const char *election)
+{
+	return acquire(make_tag(LOCK_NAME, hash_name(election, 1)), ShareLock, false,
+				   false);
 }
 
 bool
@@ -272,5 +294,5 @@ le_wake_waiters(uint32 wait_event)
 void
 le_lock_end_of_xact(void)
 {
-	holds_election_lock = false;
+	election_locks = 0;
 }

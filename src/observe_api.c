@@ -336,7 +336,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 				sizeof(known_leader));
 	if (!PG_ARGISNULL(3))
 		give_up_at = le_clock() + le_interval_arg(fcinfo, 3, "timeout",
-												  LE_LONGEST_TIMEOUT);
+												  0, LE_LONGEST_TIMEOUT);
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	name = pstrdup(name);

@@ -51,19 +51,35 @@ typedef struct Standing
 	Candidacy  *candidacy;		/* NULL: not yet */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
+	int64		give_up_at;		/* a campaign's end (monotonic) */
 } Standing;
 
 /*
+ * Is the candidacy's row there?  A live session's row goes only with the
+ * election.  (Another one may have been created under its name.)
+ */
+static bool
+still_stands(const Store *store, const Candidacy *c)
+{
+	Candidate  *row = le_candidate_find(store, c->election, c->candidate);
+
+	return row != NULL && row->session_id == c->session_id;
+}
+
+/*
  * This session's candidacy, if it belongs to the extension that is there now
- * and its session lock is held still.
+ * and its session lock is held still.  look: to the election that is there now,
+ * too; the tables are locked.
  */
 static Candidacy *
-find_candidacy(const Store *store, const char *election)
+find_candidacy(const Store *store, const char *election, bool look)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
 
 	if (c != NULL && (c->lease_oid != store->lease ||
-					  !le_session_holds_lock(c)))
+					  !le_session_holds_lock(c) ||
+					  (look && !c->made && !c->withdrawn &&
+					   !still_stands(store, c))))
 	{
 		le_session_drop(c);
 		c = NULL;
@@ -102,9 +118,9 @@ get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
  * Find this session's candidacy or begin one.
  */
 static void
-begin_candidacy(const Store *store, Standing *s, bool campaigning)
+begin_candidacy(const Store *store, Standing *s, bool campaigning, bool look)
 {
-	s->candidacy = find_candidacy(store, s->who.election);
+	s->candidacy = find_candidacy(store, s->who.election, look);
 	if (s->candidacy == NULL)
 	{
 		s->who.session_id = campaigning ? le_session_lock_new() :
@@ -150,33 +166,68 @@ sits_out(const Store *store, const Lease *lease, const Candidate *who)
 /*
  * Elect somebody if nobody leads.  The election lock is only tried: whoever
  * has it is about to do the same, or the worker will; but nobody else will
- * elect a candidate that sits out.
+ * elect a candidate that sits out.  A campaign (no wait) gives up at that moment.
  */
 static void
 try_to_elect(const Store *store, const Election *election,
-			 const Candidate *who, bool wait)
+			 const Candidate *who, bool wait, int64 give_up_at)
 {
 	for (;;)
 	{
 		Lease	   *lease = le_lease_read(store, election->name, NULL);
 		Proof		proof;
 		Settled		settled = {.busy = true};
+		bool		locked;
 
 		if (lease != NULL &&
 			le_lease_state(lease, le_incarnation_name(store->lease),
 						   le_clock()) == LEASE_LED)
 			return;
 		if (!le_prove(lease, election->lease_duration,
-					  wait ? le_wait_left() : PG_INT64_MAX, &proof))
+					  wait ? le_wait_left() : Max(give_up_at - le_clock(), 0),
+					  &proof))
 			return;				/* the worker goes on trying */
-		if (le_election_lock(election->name, false))
+		locked = le_election_lock(election->name, false);
+		if (locked)
 			settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return;
+		if (locked)
+			le_election_unlock(election->name);
 		le_notify_worker();
 		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
 			!le_wait_more())
 			return;
+	}
+}
+
+/*
+ * Write the row of the candidacy, unless an earlier poll has done so, in an
+ * election that may have to be created.  NULL: not now.
+ */
+static Election *
+write_candidacy(const Store *store, Standing *s, bool wait)
+{
+	for (;;)
+	{
+		Election   *election = le_election_get_or_create(store, s->who.election,
+														 wait);
+		StandResult result;
+
+		if (election == NULL || s->stands)
+			return election;
+		le_check_candidate_role(election, s->who.role);
+		le_keepalive_tighten(election->lease_duration);
+		result = le_candidate_stand(store, &s->who, &s->profile,
+									election->lease_duration);
+		s->stands = result == STAND_OK;
+		if (s->stands)
+			return election;
+		if (!wait)
+			return NULL;
+		if (result == STAND_IN_USE)
+			le_report_name_in_use(&s->who);
+		le_wait_or_busy(s->who.election);
 	}
 }
 
@@ -191,43 +242,27 @@ stand(Standing *s, bool wait)
 	Store		store;
 	Election   *election;
 	Lease	   *lease;
+	bool		locked;
 
 	le_store_get(&store);
+	locked = le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait);
 	if (s->candidacy == NULL)
 	{
-		begin_candidacy(&store, s, !wait);
+		begin_candidacy(&store, s, !wait, locked);
 		/* A campaign may have to wait before it knows the election's lease. */
 		if (!wait)
 			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
 	}
-	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait))
+	if (!locked)
 		return 0;
-	election = le_election_get_or_create(&store, s->who.election, wait);
+	election = write_candidacy(&store, s, wait);
 	if (election == NULL)
 	{
 		if (wait)
 			le_busy(s->who.election);
 		return 0;
 	}
-	le_check_candidate_role(election, s->who.role);
-	le_keepalive_tighten(election->lease_duration);
-
-	while (!s->stands)
-	{
-		StandResult result = le_candidate_stand(&store, &s->who, &s->profile,
-												election->lease_duration);
-
-		if (result == STAND_OK)
-			s->stands = true;
-		else if (!wait)
-			return 0;
-		else if (result == STAND_IN_USE)
-			le_report_name_in_use(&s->who);
-		else
-			le_wait_or_busy(s->who.election);
-	}
-
-	try_to_elect(&store, election, &s->who, wait);
+	try_to_elect(&store, election, &s->who, wait, s->give_up_at);
 	lease = le_lease_read(&store, s->who.election, NULL);
 	return leads(&store, lease, s->candidacy) ? lease->term : 0;
 }
@@ -249,19 +284,6 @@ le_join(PG_FUNCTION_ARGS)
 	if (term == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
-}
-
-/*
- * Does the election go on in which this session campaigns?  Another one may
- * have been created under its name; a live session's row goes only with the
- * election.
- */
-static bool
-still_stands(const Store *store, const Candidate *who)
-{
-	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
-
-	return c != NULL && c->session_id == who->session_id;
 }
 
 /*
@@ -289,7 +311,7 @@ poll_campaign(Standing *s)
 		return 0;
 	if (lease == NULL ||
 		(le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false) &&
-		 !still_stands(&store, &s->who)))
+		 !still_stands(&store, s->candidacy)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", s->who.election),
@@ -321,8 +343,10 @@ le_campaign(PG_FUNCTION_ARGS)
 	if (wait_event == 0)
 		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
 	if (!PG_ARGISNULL(2))
-		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout", LE_LONGEST_TIMEOUT);
+		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout",
+												  0, LE_LONGEST_TIMEOUT);
 	get_standing(fcinfo, 3, &s);
+	s.give_up_at = give_up_at;
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"leader_election poll",
 									ALLOCSET_DEFAULT_SIZES);
@@ -417,7 +441,7 @@ le_renew(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
-	c = find_candidacy(&store, name);
+	c = find_candidacy(&store, name, false);
 	if (c != NULL)
 		check_owner(c);
 	le_wait_begin();
@@ -481,13 +505,13 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 
 	le_store_get(&store);
 	le_busy_begin(&busy, name);
-	c = find_candidacy(&store, name);
+	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	c = find_candidacy(&store, name, true);
+	election = le_election_get(&store, name);
 	if (c != NULL && c->withdrawn)
 		c = NULL;
 	if (c != NULL)
 		check_owner(c);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
-	election = le_election_get(&store, name);
 	if (c != NULL)
 	{
 		Candidate	who = {.election = c->election, .candidate = c->candidate,
@@ -555,18 +579,20 @@ le_leave_all(PG_FUNCTION_ARGS)
 {
 	Store		store;
 	ListCell   *lc;
+	bool		look;
 	int			left = 0;
 
 	le_check_function("leader_election.leave_all()");
 	le_store_get(&store);
 	le_wait_begin();
+	look = le_store_lock(&store, LE_TABLES, RowExclusiveLock, false);
 	foreach(lc, le_session_candidacies())
 	{
 		char	   *name = pstrdup(((Candidacy *) lfirst(lc))->election);
 		GiveUp		how = {.reason = "left"};
 		bool		stood;
 
-		if (find_candidacy(&store, name) == NULL)
+		if (find_candidacy(&store, name, look) == NULL)
 			continue;
 		(void) give_up(name, &how, true, &stood);
 		left += stood;

@@ -260,6 +260,18 @@ le_election_queue(const char *election)
 }
 
 /*
+ * The same for the lock of those who are not to see the holder change.
+ */
+bool
+le_election_queue_shared(const char *election)
+{
+	if (le_election_lock_shared(election, false))
+		return true;
+	le_wait_as_lock_timeout();
+	return le_election_lock_shared(election, true);
+}
+
+/*
  * Never "no" where the truth is "not now".
  */
 void
