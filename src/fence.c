@@ -202,8 +202,9 @@ read_lease(const Store *store, const char *election)
 }
 
 /*
- * Does that term lead still?  From here on nobody ends it, but at our own hand,
- * before this transaction is over.
+ * Is that term the present one still?  From here on nobody ends it, but at our
+ * own hand, before this transaction is over: not even if its session is dead by
+ * now, which is not asked for the sake of many who commit at once.
  */
 static bool
 still_leads(const Fence *fence)
@@ -220,8 +221,7 @@ still_leads(const Fence *fence)
 		lease = read_lease(&store, fence->election);
 	le_busy_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_state(lease, le_incarnation_name(store.lease),
-					   le_clock()) == LEASE_LED;
+		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock());
 }
 
 static int

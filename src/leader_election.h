@@ -245,6 +245,8 @@ extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
+extern bool le_lease_lasts(const Lease *lease, const char *incarnation,
+						   int64 now);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);

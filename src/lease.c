@@ -225,6 +225,16 @@ le_lease_is_void(const Lease *lease, const char *incarnation)
 }
 
 /*
+ * Is this the present term, whose holder is not, or not yet, known to be dead?
+ */
+bool
+le_lease_lasts(const Lease *lease, const char *incarnation, int64 now)
+{
+	return lease->leader != NULL && is_own(lease, incarnation) &&
+		!le_lease_is_void(lease, incarnation) && now < lease->deadline_mono;
+}
+
+/*
  * What a lease row means on this incarnation of the server, now.  This is the
  * one place that says whether a holder's death is proven.
  */

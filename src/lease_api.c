@@ -130,7 +130,8 @@ elect(const Store *store, const Election *election, Candidate *who,
 		settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return le_lease_read(store, who->election, NULL);
-		le_election_unlock(who->election);
+		if (proof.required)		/* the next proof may take a while */
+			le_election_unlock(who->election);
 		le_wait_or_busy(who->election);
 	}
 }

@@ -192,7 +192,7 @@ try_to_elect(const Store *store, const Election *election,
 			settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return;
-		if (locked)
+		if (locked && proof.required)	/* the next proof may take a while */
 			le_election_unlock(election->name);
 		le_notify_worker();
 		if (!wait || lease == NULL || !sits_out(store, lease, who) ||

@@ -676,8 +676,18 @@ settle_incarnation(void *arg)
 	ListCell   *lc;
 
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_EPOCH, RowExclusiveLock, false))
+	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					   RowExclusiveLock, false))
 		postpone("the table of epochs is locked");
+
+	/* In a copy, the other incarnation's candidates look alive. */
+	foreach(lc, le_candidates_read(&store, NULL))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (c->session_id == 0 && !le_candidate_withdraw(&store, c))
+			postpone("a candidate gives a sign of life");
+	}
 	foreach(lc, le_lease_read_all(&store))
 		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
 	if (!le_incarnation_settle(&store, highest_term))
