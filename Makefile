@@ -12,6 +12,7 @@ MODULE_big = leader_election
 OBJS = \
 	src/admin_api.o \
 	src/api.o \
+	src/attempt.o \
 	src/candidate.o \
 	src/clock.o \
 	src/config.o \
@@ -33,6 +34,7 @@ OBJS = \
 	src/session_api.o \
 	src/store.o \
 	src/strategy.o \
+	src/upkeep.o \
 	src/worker.o
 PG_CPPFLAGS = -I$(srcdir)/src
 

@@ -26,7 +26,9 @@
  *	admin_api.c		SQL functions for operators
  *	observe_api.c	SQL functions for observers
  *	fence.c			transactions that commit only if their author leads
- *	worker.c		the background worker
+ *	attempt.c		the background worker's way to do what may fail
+ *	upkeep.c		what the background worker does in a round
+ *	worker.c		its process: how it starts, sleeps and ends
  *	launcher.c		the optional launcher
  *	leader_election.c	settings, _PG_init
  *

@@ -1,0 +1,182 @@
+/*-------------------------------------------------------------------------
+ *
+ * attempt.c
+ *		The background worker's way to do what may fail.
+ *
+ * Invariant: no error, cancelled statement or lock that is not free ends the
+ * worker, nor keeps it from its other work: what fails is undone, and is tried
+ * again after a pause that grows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "worker.h"
+
+#define MS				INT64CONST(1000)
+#define TELL_AFTER		(10000 * MS)	/* what stays busy is logged */
+#define BUSY_PAUSE		(1 * MS)		/* after a lock was not free, at first */
+#define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
+#define LONGEST_BUSY	(100 * MS)
+#define LONGEST_ERROR	(60000 * MS)	/* with one election */
+#define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
+
+/* What could not be done, and when to try again */
+typedef struct Trouble
+{
+	char		key[LE_NAME_MAX + 2];	/* hash key */
+	int64		since;
+	bool		told;
+	int64		pause;
+	int64		retry_at;
+} Trouble;
+
+MemoryContext le_worker_context;
+static HTAB *troubles;
+
+void
+le_attempt_init(void)
+{
+	HASHCTL		info;
+
+	le_worker_context = AllocSetContextCreate(TopMemoryContext,
+											  "leader_election worker",
+											  ALLOCSET_DEFAULT_SIZES);
+	memset(&info, 0, sizeof(info));
+	info.keysize = sizeof(((Trouble *) 0)->key);
+	info.entrysize = sizeof(Trouble);
+	info.hcxt = TopMemoryContext;
+	troubles = hash_create("leader_election troubles", 8, &info,
+						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+}
+
+/*
+ * Do something that may fail or be cancelled.  An error is logged and undone,
+ * and ends nothing else: outside of this, nothing here may meet an interrupt.
+ */
+Outcome
+le_guard(Work work, void *arg)
+{
+	volatile Outcome result = DONE;
+
+	PG_TRY();
+	{
+		work(arg);
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ||
+			geterrcode() == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(le_worker_context);
+	return result;
+}
+
+/*
+ * Give up for now: le_attempt() tries again.
+ */
+void
+le_postpone(const char *why)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg_internal("%s", why)));
+}
+
+/* Work that needs a transaction of its own */
+typedef struct Transaction
+{
+	Work		work;
+	void	   *arg;
+} Transaction;
+
+static void
+run_transaction(void *arg)
+{
+	Transaction *transaction = arg;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	MemoryContextSwitchTo(le_worker_context);
+	transaction->work(transaction->arg);
+	CommitTransactionCommand();
+}
+
+Outcome
+le_in_transaction(Work work, void *arg, const char *activity)
+{
+	Transaction transaction = {work, arg};
+	Outcome		result;
+
+	pgstat_report_activity(STATE_RUNNING, activity);
+	result = le_guard(run_transaction, &transaction);
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return result;
+}
+
+/*
+ * Try something that may fail again and again, with a growing pause in
+ * between; true if it was done, else it is to be tried again at *next, if not
+ * before.  key tells it from everything else that can fail: that of an election
+ * begins with "e".
+ */
+bool
+le_attempt(const char *key, Work work, void *arg, const char *activity,
+		   int64 *next)
+{
+	Trouble    *trouble = hash_search(troubles, key, HASH_FIND, NULL);
+	Outcome		outcome;
+
+	if (trouble != NULL && trouble->retry_at > le_clock())
+	{
+		*next = Min(*next, trouble->retry_at);
+		return false;
+	}
+	outcome = le_in_transaction(work, arg, activity);
+	if (outcome == DONE)
+	{
+		(void) hash_search(troubles, key, HASH_REMOVE, NULL);
+		return true;
+	}
+	if (trouble == NULL)
+	{
+		trouble = hash_search(troubles, key, HASH_ENTER, NULL);
+		trouble->pause = 0;
+		trouble->since = le_clock();
+		trouble->told = false;
+	}
+	if (outcome == BUSY)
+		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
+	else
+		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
+							 key[0] == 'e' ? LONGEST_ERROR : LONGEST_ERROR_ALL);
+	trouble->retry_at = le_clock() + trouble->pause;
+	*next = Min(*next, trouble->retry_at);
+	if (outcome == BUSY && !trouble->told &&
+		le_clock() - trouble->since > TELL_AFTER)
+	{
+		trouble->told = true;
+		HOLD_INTERRUPTS();
+		ereport(LOG,
+				(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
+						activity, TELL_AFTER / USECS_PER_SEC),
+				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
+						 LE_SCHEMA)));
+		RESUME_INTERRUPTS();
+	}
+	return false;
+}

@@ -1,0 +1,608 @@
+/*-------------------------------------------------------------------------
+ *
+ * upkeep.c
+ *		What the background worker does in a round: it renews the leases of
+ *		live sessions, ends the others, elects, asks for yields, and removes
+ *		what is no longer needed.
+ *
+ * Invariant: a look decides nothing.  Whatever it found due is looked at again
+ * under the locks that the change needs, by the code that candidates' own calls
+ * go through as well.
+ *
+ * Renewals come first, and again in between: live leaders must not lose their
+ * leases while there is much else to do.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "leader_election.h"
+#include "miscadmin.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "worker.h"
+
+#define MS				INT64CONST(1000)
+#define LOCK_WAIT		(50 * MS)		/* one busy election holds up the others so long */
+#define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
+#define RETRY			(10 * MS)		/* after a table was locked */
+#define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
+#define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
+#define PROOF_LIFE		(20 * MS)		/* several elections share one */
+#define PROOF_WAIT		(300 * MS)
+#define BATCH			1000
+
+/* What can fail again and again, besides settling an election: "e" and its name */
+#define LOOK			"look"
+#define RENEWAL			"renewal"
+#define NEW_EPOCH		"new epoch"
+#define PROOF			"proof"
+
+/* Leases are renewed after a third of them, along with those past a quarter. */
+#define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
+#define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 3 / 4)
+
+/* Who stands in an election, as far as the worker cares */
+typedef struct Standing
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int			candidates;
+	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		session_sits_out;	/* the same of session candidates */
+} Standing;
+
+/* What one look at the tables has found */
+typedef struct Pass
+{
+	bool		installed;
+	bool		new_incarnation;
+	bool		work;			/* there are candidates or leaders */
+	int64		next;			/* when to look again */
+	List	   *renew;			/* leases */
+	int64		renew_at;		/* when the next lease is to be renewed */
+	List	   *settle;			/* leases, as they were seen */
+	List	   *preempt;		/* leases whose leader is to yield, or no more */
+	List	   *candidates;
+} Pass;
+
+/* An election to settle */
+typedef struct Case
+{
+	const Lease *seen;			/* before the proof */
+	Proof		proof;
+	bool		changed;
+	bool		waited;			/* for its lock */
+} Case;
+
+/* Leases to be renewed together */
+typedef struct Batch
+{
+	List	   *leases;
+	bool		complete;		/* all of them were */
+} Batch;
+
+/*
+ * Find out in which elections somebody stands, and whether all sit out.
+ */
+static HTAB *
+gather_standing(Pass *pass)
+{
+	HASHCTL		info;
+	HTAB	   *standing;
+	ListCell   *lc;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = LE_NAME_MAX + 1;
+	info.entrysize = sizeof(Standing);
+	info.hcxt = CurrentMemoryContext;
+	standing = hash_create("leader_election standing", 64, &info,
+						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	foreach(lc, pass->candidates)
+	{
+		Candidate  *c = lfirst(lc);
+		bool		found;
+		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
+
+		if (!found)
+		{
+			s->candidates = 0;
+			s->sits_out = s->session_sits_out = PG_INT64_MAX;
+		}
+		s->candidates++;
+		s->sits_out = Min(s->sits_out, c->sits_out);
+		if (c->session_id != 0)
+			s->session_sits_out = Min(s->session_sits_out, c->sits_out);
+		else					/* its row is to be removed one day */
+			pass->next = Min(pass->next,
+							 Max(c->seen + c->seen_for, le_clock() + TIDY_PAUSE));
+	}
+	return standing;
+}
+
+/*
+ * A vacant lease: when may the worker elect somebody, or keep the seat for
+ * somebody?
+ */
+static int64
+vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
+			 HTAB *standing)
+{
+	Election   *election = le_election_read(store, lease->election);
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+
+	if (election == NULL)
+		return PG_INT64_MAX;
+	if (le_election_kept_in_vain(store, lease, inc))
+		return 0;
+	if (lease->leader == NULL &&
+		(s == NULL || s->candidates < election->quorum ||
+		 (le_strategy(election)->reserves ? s->sits_out :
+		  s->session_sits_out) >= lease->term))
+		return lease->successor == NULL ? PG_INT64_MAX :
+			le_lease_reserved_mono(lease, inc->name);
+	return Max(Max(le_lease_free_mono(lease, inc),
+				   le_election_grace_mono(election, lease, inc)),
+			   le_election_reserved_mono(store, lease, inc));
+}
+
+/*
+ * A lease that is led: does the strategy want its leader to yield, to somebody
+ * else than now, or no more?  seats are read once for all of them.
+ */
+static bool
+is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
+			  HTAB **seats)
+{
+	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+	Election   *election;
+	const Strategy *strategy;
+
+	if (lease->yield_ordered ||
+		((s == NULL || s->candidates < 2) && !lease->yielding))
+		return false;
+	election = le_election_read(store, lease->election);
+	if (election == NULL)
+		return false;
+	strategy = le_strategy(election);
+	if (strategy->preempts == NULL && !lease->yielding)
+		return false;
+	if (strategy->counts && *seats == NULL)
+		*seats = le_seats_read(store, election->strategy);
+	return le_is_to_preempt(lease, le_challenger(store, election, lease, *seats));
+}
+
+/*
+ * Look at all leases and candidates, and find out what is due.  Tables that
+ * somebody has locked are left for the next look, except that renewals need
+ * no more than the table of leases.
+ */
+static void
+look(void *arg)
+{
+	Pass	   *pass = arg;
+	int64		now;
+	Store		store;
+	List	   *leases;
+	char	   *incarnation;
+	Incarnation *inc = NULL;
+	HTAB	   *standing = NULL;
+	HTAB	   *seats = NULL;
+	ListCell   *lc;
+
+	pass->installed = le_store_find(&store);
+	if (!pass->installed)
+		return;
+	pass->work = true;			/* until proven otherwise */
+	pass->next = le_clock() + RETRY;
+	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+		return;
+	if (le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					  AccessShareLock, false))
+	{
+		pass->next = le_clock() + PRUNE_EVERY;
+		pass->work = false;
+		inc = le_incarnation_read();
+		pass->new_incarnation = !inc->known;
+		pass->candidates = le_candidates_read(&store, NULL);
+		pass->work = pass->candidates != NIL;
+		standing = gather_standing(pass);
+	}
+
+	incarnation = le_incarnation_name(store.lease);
+	leases = le_lease_read_all(&store);
+	now = le_clock();			/* not before: they may have been renewed since */
+	foreach(lc, leases)
+	{
+		Lease	   *lease = lfirst(lc);
+		int64		due = PG_INT64_MAX;
+
+		switch (le_lease_state(lease, incarnation, now))
+		{
+			case LEASE_LED:
+				pass->work = true;
+				if (inc != NULL && is_to_preempt(&store, lease, standing, &seats))
+					pass->preempt = lappend(pass->preempt, lease);
+				due = lease->deadline_mono;
+				if (lease->auto_renew && lease->session_id != 0 &&
+					!lease->yielding)
+				{
+					if (RENEW_EARLY(lease) <= now)
+						pass->renew = lappend(pass->renew, lease);
+					pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
+					continue;
+				}
+				pass->next = Min(pass->next, due);
+				continue;
+			case LEASE_VACANT:
+				if (inc == NULL)
+					continue;
+				due = vacancy_ends(&store, lease, inc, standing);
+				break;
+			case LEASE_EXPIRED:
+			case LEASE_ORPHANED:
+				pass->work = true;
+				due = now;
+				break;
+			case LEASE_FOREIGN:
+				pass->work = true;
+				if (inc == NULL)
+					continue;
+				due = vacancy_ends(&store, lease, inc, standing);
+				break;
+		}
+		if (due <= now)
+		{
+			lease->configured = le_lease_duration(&store, lease);
+			pass->settle = lappend(pass->settle, lease);
+		}
+		else
+			pass->next = Min(pass->next, due);
+	}
+}
+
+/*
+ * Renew a batch of leases in one transaction.  Those that somebody has locked
+ * are left for the next one.
+ */
+static void
+renew(void *arg)
+{
+	Batch	   *batch = arg;
+	int64		shortest = PG_INT64_MAX;
+	int64	   *durations = palloc(list_length(batch->leases) * sizeof(int64));
+	Proof		proof;
+	TimestampTz at = GetCurrentTimestamp();
+	Store		store;
+	ListCell   *lc;
+
+	le_store_get(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
+		return;
+	foreach(lc, batch->leases)
+	{
+		Lease	   *seen = lfirst(lc);
+
+		shortest = Min(shortest, seen->duration);
+		durations[foreach_current_index(lc)] = le_lease_duration(&store, seen);
+	}
+	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
+		return;
+	batch->complete = true;
+	foreach(lc, batch->leases)
+	{
+		Lease	   *seen = lfirst(lc);
+		int64		duration = durations[foreach_current_index(lc)];
+		Lease	   *lease = le_lease_lock(&store, seen->election);
+
+		if (lease == NULL)
+		{
+			batch->complete = false;
+			continue;
+		}
+		/* The look has tested its session; a lease that is over stays over. */
+		if (lease->leader == NULL || lease->term != seen->term ||
+			lease->yielding || lease->deadline_mono <= le_clock())
+			continue;
+		/* What was altered after the proof counts from the next one on. */
+		if (proof.required && le_lease_duration(&store, lease) != duration)
+		{
+			batch->complete = false;
+			continue;
+		}
+		le_lease_renew(lease, lease->term, duration, proof.t0, at, NULL);
+	}
+}
+
+/*
+ * Settle one election, in a transaction of its own.
+ */
+static void
+settle(void *arg)
+{
+	Case	   *item = arg;
+	const char *name = item->seen->election;
+	Store		store;
+	Election   *election;
+
+	le_store_get(&store);
+	le_wait_begin();
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+		le_busy(name);
+	item->waited = !le_election_lock(name, false);
+	if (item->waited && !le_election_queue(name))
+		le_busy(name);
+	election = le_election_read(&store, name);	/* it may have been dropped */
+	if (election != NULL)
+	{
+		Settled		settled = le_election_settle(&store, election, NULL, NULL,
+												 &item->proof);
+
+		if (settled.busy || settled.unproven)
+			le_busy(name);
+		item->changed = settled.changed;
+	}
+}
+
+/*
+ * Have a strategy ask for a yield, or take that back, in a transaction of its
+ * own: each sees the last.
+ */
+static void
+preempt(void *arg)
+{
+	Case	   *item = arg;
+	const char *name = item->seen->election;
+	Store		store;
+	Election   *election;
+
+	le_store_get(&store);
+	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election != NULL &&
+		!le_election_preempt(&store, election, &item->changed))
+		le_busy(name);
+}
+
+/*
+ * Renew all that is due.  Rows that somebody has locked are tried again soon.
+ */
+static void
+renew_all(Pass *pass)
+{
+	for (int from = 0; from < list_length(pass->renew); from += BATCH)
+	{
+		Batch		batch = {NIL, false};
+
+		for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
+			batch.leases = lappend(batch.leases, list_nth(pass->renew, i));
+		if (le_attempt(RENEWAL, renew, &batch, "renewing leases", &pass->next))
+			pass->next = Min(pass->next,
+							 le_clock() + (batch.complete ? 0 : RETRY));
+	}
+}
+
+/*
+ * One proof for all that is settled in the next moment.
+ */
+static void
+prove(void *arg)
+{
+	if (!le_prove(NULL, PROOF_WAIT, PROOF_WAIT, arg))
+		le_postpone("synchronous standbys do not follow");
+}
+
+/*
+ * Settle what is due, until leases are to be renewed: those of live leaders
+ * must not run out while there is much to settle.  True if anything changed.
+ */
+static bool
+settle_all(Pass *pass)
+{
+	bool		changed = false;
+	Proof		proof = {.confirmed = false};
+	ListCell   *lc;
+
+	foreach(lc, pass->settle)
+	{
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
+		int64		left = pass->renew_at - le_clock();
+
+		if (left <= 0 && lc != list_head(pass->settle))
+		{
+			pass->next = le_clock();
+			break;
+		}
+		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
+			!le_prove(NULL, 0, 0, &proof) &&
+			!le_attempt(PROOF, prove, &proof, "asking synchronous standbys",
+						&pass->next))
+			break;
+		item.proof = proof;
+		item.proof.lease_duration = item.seen->configured;
+		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
+		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
+		if (le_attempt(psprintf("e%s", name), settle, &item,
+					   psprintf("electing in \"%s\"", name), &pass->next) &&
+			item.changed)
+			changed = true;
+
+		/* Our latch was reset meanwhile, and others may have decided. */
+		if (item.waited)
+			pass->next = le_clock();
+	}
+	return changed;
+}
+
+static void
+preempt_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->preempt)
+	{
+		Case		item = {.seen = lfirst(lc)};
+		const char *name = item.seen->election;
+
+		if (pass->renew_at <= le_clock() && lc != list_head(pass->preempt))
+		{
+			pass->next = le_clock();
+			break;
+		}
+		if (le_attempt(psprintf("e%s", name), preempt, &item,
+					   psprintf("asking for a yield in \"%s\"", name), &pass->next) &&
+			item.changed)
+			pass->next = le_clock();
+	}
+}
+
+static void
+prune_candidates(void *arg)
+{
+	Pass	   *pass = arg;
+	List	   *dead = NIL;
+	Store		store;
+	ListCell   *lc;
+
+	foreach(lc, pass->candidates)
+	{
+		if (!le_candidate_alive(lfirst(lc)))
+			dead = lappend(dead, lfirst(lc));
+	}
+	if (dead == NIL)
+		return;
+	le_store_get(&store);
+	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
+		le_candidates_prune(&store, dead))
+		pass->next = le_clock();	/* they may have been all there was to do */
+	else
+		pass->next = Min(pass->next, le_clock() + TIDY_PAUSE);
+}
+
+static void
+prune_history(void *arg)
+{
+	bool	   *more = arg;
+	Store		store;
+	TimestampTz before = GetCurrentTimestamp() -
+		le_history_retention_s * USECS_PER_SEC;
+
+	le_store_get(&store);
+	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
+		*more = le_history_prune(&store, before, BATCH);
+}
+
+/*
+ * See to it that this incarnation of the server has its row.
+ */
+static void
+settle_incarnation(void *arg)
+{
+	Store		store;
+	int64		highest_term = 0;
+	ListCell   *lc;
+
+	le_store_get(&store);
+	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					   RowExclusiveLock, false))
+		le_postpone("the table of epochs is locked");
+
+	/* In a copy, the other incarnation's candidates look alive. */
+	foreach(lc, le_candidates_read(&store, NULL))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (c->session_id == 0 && !le_candidate_withdraw(&store, c))
+			le_postpone("a candidate gives a sign of life");
+	}
+	foreach(lc, le_lease_read_all(&store))
+		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
+	if (!le_incarnation_settle(&store, highest_term))
+		le_postpone("somebody else is at it");
+}
+
+/*
+ * One round: look, and do what is due.
+ */
+static void
+do_round(Pass *pass)
+{
+	static int64 pruned_history_at = 0;
+	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
+
+	memset(pass, 0, sizeof(Pass));
+	pass->renew_at = PG_INT64_MAX;
+	pass->next = PG_INT64_MAX;
+	if (!le_attempt(LOOK, look, pass, "looking", &pass->next))
+	{
+		/* Whatever it had found by then is no answer. */
+		pass->installed = true;
+		pass->work = true;
+		return;
+	}
+	if (!pass->installed)
+		return;
+	if (pass->new_incarnation)
+	{
+		if (le_attempt(NEW_EPOCH, settle_incarnation, NULL, "starting an epoch",
+					   &pass->next))
+			pass->next = le_clock();
+	}
+	if (pass->renew_at > le_clock())
+		pass->next = Min(pass->next, pass->renew_at);
+	else if (pass->renew != NIL)
+		renew_all(pass);
+	else
+		pass->next = le_clock();	/* it has become due since the look */
+
+	/*
+	 * Whoever was elected goes first: what is left to tidy up, and to renew,
+	 * can wait for some milliseconds, but not for ever.
+	 */
+	if (settle_all(pass) &&
+		(postponed_at == 0 || le_clock() - postponed_at < LONGEST_POSTPONE))
+	{
+		if (postponed_at == 0)
+			postponed_at = le_clock();
+		pass->next = Min(pass->next, le_clock() + RETRY);
+		return;
+	}
+	postponed_at = 0;
+	preempt_all(pass);
+	if (pass->candidates != NIL)
+		(void) le_in_transaction(prune_candidates, pass, "removing dead candidates");
+	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
+	{
+		bool		more = false;
+
+		(void) le_in_transaction(prune_history, &more, "removing old history");
+		if (!more)
+			pruned_history_at = le_clock();
+
+		/*
+		 * Whatever waits resets our latch: who woke us meanwhile would go
+		 * unheard.  Sleep only after a pass that did nothing but look.
+		 */
+		pass->next = le_clock();
+	}
+}
+
+/*
+ * One round, in memory of its own.
+ */
+void
+le_upkeep(Upkeep *found)
+{
+	Pass		pass;
+
+	MemoryContextReset(le_worker_context);
+	MemoryContextSwitchTo(le_worker_context);
+	do_round(&pass);
+	found->installed = pass.installed;
+	found->work = pass.work;
+	found->next = pass.next;
+}

@@ -1,0 +1,42 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.h
+ *		What the parts of the background worker share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LE_WORKER_H
+#define LE_WORKER_H
+
+#include "leader_election.h"
+
+/* attempt.c */
+typedef enum Outcome
+{
+	DONE,
+	BUSY,						/* a lock was not free in time, or cancelled */
+	FAILED
+} Outcome;
+
+typedef void (*Work) (void *arg);
+
+extern MemoryContext le_worker_context; /* reset before each round */
+
+extern void le_attempt_init(void);
+extern Outcome le_guard(Work work, void *arg);
+extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
+extern bool le_attempt(const char *key, Work work, void *arg,
+					   const char *activity, int64 *next);
+LE_NORETURN extern void le_postpone(const char *why);
+
+/* upkeep.c */
+typedef struct Upkeep
+{
+	bool		installed;		/* the extension is there */
+	bool		work;			/* there are candidates or leaders */
+	int64		next;			/* when to look again */
+} Upkeep;
+
+extern void le_upkeep(Upkeep *found);
+
+#endif							/* LE_WORKER_H */
