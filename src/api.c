@@ -306,6 +306,7 @@ explain_busy(void *arg)
 void
 le_busy_begin(BusyContext *busy, const char *election)
 {
+	le_wal_begin(&busy->wal);
 	busy->nest_level = NewGUCNestLevel();
 	busy->callback.callback = explain_busy;
 	busy->callback.arg = unconstify(char *, election);
@@ -318,4 +319,5 @@ le_busy_end(BusyContext *busy)
 {
 	error_context_stack = busy->callback.previous;
 	AtEOXact_GUC(false, busy->nest_level);
+	le_wal_end(&busy->wal);
 }

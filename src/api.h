@@ -18,6 +18,7 @@ typedef struct BusyContext
 {
 	ErrorContextCallback callback;
 	int			nest_level;
+	WalMark		wal;
 } BusyContext;
 
 extern void le_check_block(const char *call, bool in_transaction_block);

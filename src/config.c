@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "leader_election.h"
 #include "miscadmin.h"
@@ -41,7 +42,7 @@ interval_us(Datum value)
 }
 
 static Election *
-make_election(Datum *values, bool *nulls)
+make_election(HeapTuple tuple, Datum *values, bool *nulls)
 {
 	Election   *election = palloc0(sizeof(Election));
 
@@ -56,13 +57,14 @@ make_election(Datum *values, bool *nulls)
 	if (!nulls[ELECTION_CHANNEL])
 		election->channel = TextDatumGetCString(values[ELECTION_CHANNEL]);
 	election->owner = pstrdup(NameStr(*DatumGetName(values[ELECTION_OWNER])));
+	election->own_write = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
 	return election;
 }
 
 static bool
 read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
-	*(Election **) arg = make_election(values, nulls);
+	*(Election **) arg = make_election(tuple, values, nulls);
 	return false;
 }
 
@@ -92,7 +94,7 @@ le_election_get(const Store *store, const char *name)
 
 /*
  * For how long to renew a lease: as long as it was granted for, if the settings
- * cannot be read at once.
+ * cannot be read at once, or are not committed yet.
  */
 int64
 le_lease_duration(const Store *store, const Lease *lease)
@@ -102,7 +104,8 @@ le_lease_duration(const Store *store, const Lease *lease)
 
 	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
 		election = le_election_read(&locked, lease->election);
-	return election != NULL ? election->lease_duration : lease->duration;
+	return election != NULL && !election->own_write ?
+		election->lease_duration : lease->duration;
 }
 
 void
@@ -224,7 +227,7 @@ read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	List	  **list = arg;
 
-	*list = lappend(*list, make_election(values, nulls));
+	*list = lappend(*list, make_election(tuple, values, nulls));
 	return true;
 }
 

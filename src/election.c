@@ -495,6 +495,10 @@ le_election_settle(const Store *store, const Election *election,
 		d.give_up = give_up;
 
 	decide(store, election, caller, &d);
+
+	/* No standby knows of settings that are not committed yet. */
+	if (proof->required && election->own_write)
+		d.winner = NULL;
 	if (d.winner == NULL && d.state == LEASE_VACANT && is_kept_for(&d))
 		return result;
 	result.unproven = !is_proven(proof, &d);
@@ -555,7 +559,8 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
 	if (proof->required &&
-		le_lease_duration(store, lease) != proof->lease_duration)
+		(election->own_write ||
+		 le_lease_duration(store, lease) != proof->lease_duration))
 		return NULL;
 	change.previous = lease->leader;
 	if (history != NULL)

@@ -174,6 +174,12 @@ typedef struct Row
 typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
 						   void *arg);
 
+typedef struct WalMark
+{
+	uint64		end;			/* of what the transaction has logged, by then */
+	uint64		writes;
+} WalMark;
+
 #define LE_SET(row, column, datum) \
 	((row)->values[column] = (datum), (row)->nulls[column] = false)
 #define LE_SET_NULL(row, column) \
@@ -183,6 +189,8 @@ typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
 #define LE_SET_NAME(row, column, string) \
 	LE_SET(row, column, DirectFunctionCall1(namein, CStringGetDatum(string)))
 
+extern void le_wal_begin(WalMark *mark);
+extern void le_wal_end(const WalMark *mark);
 extern Key	le_key(const char *first);
 extern Key	le_key_text(const char *first, const char *second);
 extern Key	le_key_int64(const char *first, int64 second);
@@ -398,6 +406,7 @@ typedef struct Election
 	char	   *candidate_role;
 	char	   *channel;
 	char	   *owner;
+	bool		own_write;		/* written by the running transaction */
 } Election;
 
 /* What create_election and alter_election set; the rest is as it was */

@@ -15,6 +15,9 @@
  *
  * The caller has locked the tables (le_store_lock()).
  *
+ * A call that writes no more than UNLOGGED rows does not wait at its commit for
+ * the WAL of anything, and thus not for synchronous standbys, either.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -25,6 +28,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "leader_election.h"
@@ -33,12 +37,42 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+/* Writes by this process that have to last */
+static uint64 lasting_writes = 0;
+
 typedef enum WriteKind
 {
 	WRITE_INSERT,
 	WRITE_UPDATE,
 	WRITE_DELETE
 } WriteKind;
+
+static void
+note_write(Relation rel)
+{
+	if (RelationNeedsWAL(rel) || rel->trigdesc != NULL)
+		lasting_writes++;
+}
+
+/*
+ * From here to le_wal_end(): what is logged on the side, in tidying up pages
+ * that are read, does not count as this transaction's own, unless a call of ours
+ * writes what has to last.  (Where it has no number yet, it has written nothing.)
+ */
+void
+le_wal_begin(WalMark *mark)
+{
+	mark->end = TransactionIdIsValid(GetTopTransactionIdIfAny()) ?
+		XactLastRecEnd : InvalidXLogRecPtr;
+	mark->writes = lasting_writes;
+}
+
+void
+le_wal_end(const WalMark *mark)
+{
+	if (mark->writes == lasting_writes)
+		XactLastRecEnd = mark->end;
+}
 
 /*
  * The key of rows whose first column is this text.
@@ -226,6 +260,7 @@ write_row(Row *row, WriteKind kind)
 	EPQState	epq;
 
 	check_columns(rel);
+	note_write(rel);
 	PushActiveSnapshot(GetLatestSnapshot());
 	estate->es_snapshot = GetActiveSnapshot();
 	estate->es_output_cid = GetCurrentCommandId(true);
@@ -288,6 +323,7 @@ update_plainly(Row *row, Relation rel)
 													&TTSOpsVirtual);
 	bool		only_summarizing;
 
+	note_write(rel);
 	store_values(slot, row);
 	PushActiveSnapshot(GetLatestSnapshot());
 	if (LeTableUpdate(rel, &row->tid, slot, GetActiveSnapshot(),

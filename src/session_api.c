@@ -355,10 +355,13 @@ le_campaign(PG_FUNCTION_ARGS)
 
 	for (;;)
 	{
+		WalMark		wal;
 		int64		next;
 
 		ResetLatch(MyLatch);
+		le_wal_begin(&wal);
 		next = poll_campaign(&s);
+		le_wal_end(&wal);
 		le_worker_ensure(first);
 		first = false;
 		le_commit_poll(context);

@@ -391,7 +391,7 @@ renew_all(Pass *pass)
 static void
 prove(void *arg)
 {
-	if (!le_prove(NULL, PROOF_WAIT, PROOF_WAIT, arg))
+	if (!le_prove(NULL, PG_INT64_MAX, PROOF_WAIT, arg))
 		le_postpone("synchronous standbys do not follow");
 }
 
