@@ -447,8 +447,7 @@ write_change(const Store *store, const Election *election, Decision *d,
 	{
 		change.event = "vacated";
 		le_lease_vacate(d->lease, d->free_mono, d->successor,
-						Max(d->free_mono, d->now) + d->lease->duration,
-						d->now, at, d->inc->name);
+						election->lease_duration, d->now, at, d->inc->name);
 	}
 	le_notify(store, &change, at);
 }

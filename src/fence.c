@@ -26,6 +26,7 @@
 #include "api.h"
 #include "commands/trigger.h"
 #include "leader_election.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -204,7 +205,8 @@ read_lease(const Store *store, const char *election)
 /*
  * Is that term the present one still?  From here on nobody ends it, but at our
  * own hand, before this transaction is over: not even if its session is dead by
- * now, which is not asked for the sake of many who commit at once.
+ * now.  That is asked only of this very session: many who commit at once would
+ * queue for it.
  */
 static bool
 still_leads(const Fence *fence)
@@ -221,7 +223,9 @@ still_leads(const Fence *fence)
 		lease = read_lease(&store, fence->election);
 	le_busy_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock());
+		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock()) &&
+		(lease->backend_pid != MyProcPid ||
+		 le_session_alive(lease->session_id));
 }
 
 static int

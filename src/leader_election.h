@@ -267,7 +267,7 @@ extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   const char *incarnation);
 extern void le_lease_vacate(Lease *lease, int64 free_mono,
 							const struct Candidate *successor,
-							int64 reserved_mono,
+							int64 reserved_for,
 							int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,

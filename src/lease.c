@@ -377,12 +377,12 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 
 /*
  * Leave the seat empty, until free_mono at least (if that is to come), and
- * then until reserved_mono for nobody but successor (NULL: for anybody).  The
- * lease is locked.
+ * then for so long for nobody but successor (NULL: for anybody).  The lease is
+ * locked.
  */
 void
 le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
-				int64 reserved_mono, int64 now, TimestampTz at,
+				int64 reserved_for, int64 now, TimestampTz at,
 				const char *incarnation)
 {
 	static const int cleared[] = {
@@ -406,7 +406,11 @@ le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
 	}
 	set_successor(row, successor);
 	if (successor != NULL)
-		LE_SET(row, LEASE_RESERVED_MONO, Int64GetDatum(reserved_mono));
+	{
+		LE_SET(row, LEASE_RESERVED_MONO,
+			   Int64GetDatum(Max(free_mono, now) + reserved_for));
+		LE_SET(row, LEASE_DURATION, Int64GetDatum(reserved_for));
+	}
 	le_row_update(row);
 }
 
