@@ -125,7 +125,7 @@ le_election_candidate(const Store *store, const Election *election,
 
 /*
  * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
- * is not there any more.  Where it was the strategy that asked for a yield, the
+ * is not there any more, or only again.  Where it was the strategy that asked for a yield, the
  * strategy decides anew.
  */
 static Candidate *
@@ -141,6 +141,7 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
 	return c != NULL && strcmp(c->role, lease->successor_role) == 0 &&
+		(state != LEASE_VACANT || c->place <= le_lease_reserved_since(lease)) &&
 		le_candidate_alive(c) ? c : NULL;
 }
 

@@ -282,6 +282,7 @@ extern bool le_lease_delete(const Store *store, const char *election);
 extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
+extern int64 le_lease_reserved_since(const Lease *lease);
 
 /* proof.c */
 typedef struct Proof

@@ -520,3 +520,12 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 		return 0;
 	return lease->reserved_mono;
 }
+
+/*
+ * Since when it is.
+ */
+int64
+le_lease_reserved_since(const Lease *lease)
+{
+	return lease->reserved_mono - lease->duration - lease->free_for;
+}
