@@ -42,11 +42,6 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 			longest = Max(longest, lease->duration);
 		grace = inc->first_seen + longest;
 	}
-
-	/* Of a deadline that makes no sense, the time of day has to do. */
-	if (le_lease_is_void(lease, inc->name))
-		grace = Max(grace, le_clock() + Min(lease->duration,
-											lease->expires_at - GetCurrentTimestamp()));
 	return grace;
 }
 
@@ -245,8 +240,12 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 		case LEASE_EXPIRED:
 			/* Who lets a requested yield run out has given up. */
 			return lease->yielding ? 0 : now + election->takeover_delay;
-		case LEASE_ORPHANED:
 		case LEASE_FOREIGN:
+			/* If void: whoever holds it really believes so no longer than that. */
+			if (le_lease_is_void(lease, inc->name))
+				return now + Max(election->takeover_delay, lease->duration);
+			break;
+		case LEASE_ORPHANED:
 			break;
 	}
 	return now + election->takeover_delay;
@@ -596,7 +595,8 @@ le_election_end(const Store *store, const Election *election,
 	state = le_lease_state(lease, inc->name, le_clock());
 
 	/* What is made anew under this name must not be led any sooner. */
-	if (le_election_grace_mono(election, lease, inc) > le_clock())
+	if (le_election_grace_mono(election, lease, inc) > le_clock() ||
+		le_lease_is_void(lease, inc->name))
 		le_busy(election->name);
 	if (state == LEASE_LED)
 		ereport(ERROR,

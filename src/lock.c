@@ -162,8 +162,12 @@ le_election_unlock(const char *election)
 bool
 le_election_lock_shared(const char *election, bool wait)
 {
-	return acquire(make_tag(LOCK_ELECTION, hash_name(election, 0)), ShareLock,
-				   false, wait && election_locks == 0);
+	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
+
+	/* Whoever queues behind our own lock must not keep us from it. */
+	if (election_locks > 0 && LeLockHeldByMe(&tag, ExclusiveLock))
+		return true;
+	return acquire(tag, ShareLock, false, wait && election_locks == 0);
 }
 
 int

@@ -346,7 +346,8 @@ le_campaign(PG_FUNCTION_ARGS)
 		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout",
 												  0, LE_LONGEST_TIMEOUT);
 	get_standing(fcinfo, 3, &s);
-	s.give_up_at = give_up_at;
+	/* It asks the standbys for as long as a join() would, at least. */
+	s.give_up_at = Max(give_up_at, le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"leader_election poll",
 									ALLOCSET_DEFAULT_SIZES);
