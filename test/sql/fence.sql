@@ -434,7 +434,13 @@ CREATE VIEW fence_view AS SELECT * FROM fence_jobs;
 INSERT INTO fence_view VALUES (4, 'view');
 SELECT * FROM fence_jobs ORDER BY id;
 
--- It has fenced: lost before commit
+-- It has fenced: not to be prepared
+BEGIN;
+UPDATE fence_jobs SET state = 'prepared';
+PREPARE TRANSACTION 'fenced';
+SELECT count(*) FROM pg_prepared_xacts WHERE gid = 'fenced';
+
+-- nor committed, when leadership was lost
 BEGIN;
 UPDATE fence_jobs SET state = 'lost';
 SELECT pg_temp.drop_session_lock();
@@ -524,6 +530,19 @@ INSERT INTO fence_source VALUES ('assert'), ('lose it');
 CALL pg_temp.lead('f');
 TABLE fence_source;
 SELECT state FROM fence_jobs WHERE id = 1;
+
+-- So do the queries of cursors that outlive the transaction.
+BEGIN;
+DECLARE c CURSOR WITH HOLD FOR SELECT leader_election.assert_leader('f')::text;
+INSERT INTO fence_log VALUES ('holdable');
+COMMIT;
+CLOSE c;
+BEGIN;
+DECLARE c CURSOR WITH HOLD FOR SELECT leader_election.assert_leader('f', 0)::text;
+INSERT INTO fence_log VALUES ('holdable, not the leader');
+COMMIT;
+:show
+TRUNCATE fence_log;
 
 -- Referential actions are writes of the tables that they change.
 CREATE TABLE fence_parent (id int PRIMARY KEY);
