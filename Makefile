@@ -46,9 +46,11 @@ LEADER_OBJS = \
 	src/bin/help.o \
 	src/bin/lead.o \
 	src/bin/observe.o \
+	src/bin/params.o \
 	src/bin/pg_leader.o \
 	src/bin/process.o \
 	src/bin/run.o \
+	src/bin/text.o \
 	src/bin/timeline.o \
 	src/bin/watch.o
 ifeq ($(shell uname -s),Linux)

@@ -15,184 +15,7 @@
  */
 #include "pg_leader.h"
 
-#include <unistd.h>
-
 #include "common/string.h"
-
-/* libpq's parameters that we set, at most */
-#define MAX_PARAMS 16
-
-typedef struct Params
-{
-	const char *keywords[MAX_PARAMS + 1];
-	const char *values[MAX_PARAMS + 1];
-	int			n;
-} Params;
-
-/* --- parameters */
-
-static bool
-is_connection_string(const char *dbname)
-{
-	return dbname != NULL && (strchr(dbname, '=') != NULL ||
-							  strncmp(dbname, "postgresql://", 13) == 0 ||
-							  strncmp(dbname, "postgres://", 11) == 0);
-}
-
-static char *
-value_of(PQconninfoOption *list, const char *keyword)
-{
-	for (PQconninfoOption *o = list; o != NULL && o->keyword != NULL; o++)
-	{
-		if (strcmp(o->keyword, keyword) == 0)
-			return o->val != NULL && o->val[0] != '\0' ? o->val : NULL;
-	}
-	return NULL;
-}
-
-/*
- * What a parameter will be, from wherever it comes: the command line, the
- * connection string, the environment, a service file, the default.  NULL: it
- * is not set.
- */
-static char *
-effective(const ConnectOptions *options, const char *keyword)
-{
-	PQconninfoOption *given = NULL;
-	PQconninfoOption *defaults;
-	const char *value = NULL;
-	const char *service;
-	char	   *old_service = getenv("PGSERVICE");
-	char	   *result;
-
-	if (strcmp(keyword, "host") == 0)
-		value = options->host;
-	else if (strcmp(keyword, "port") == 0)
-		value = options->port;
-	if (is_connection_string(options->dbname))
-		given = PQconninfoParse(options->dbname, NULL);
-
-	/* Only PQconndefaults() reads a service file without connecting. */
-	service = value_of(given, "service");
-	if (old_service != NULL)
-		old_service = pg_strdup(old_service);
-	if (service != NULL)
-		setenv("PGSERVICE", service, 1);
-	defaults = PQconndefaults();
-	if (service != NULL && old_service == NULL)
-		unsetenv("PGSERVICE");
-	else if (service != NULL)
-		setenv("PGSERVICE", old_service, 1);
-
-	if (value_of(given, keyword) != NULL)
-		value = value_of(given, keyword);
-	else if (value == NULL)
-		value = value_of(defaults, keyword);
-	result = value == NULL ? NULL : pg_strdup(value);
-	PQconninfoFree(given);
-	PQconninfoFree(defaults);
-	pg_free(old_service);
-	return result;
-}
-
-static int
-count_items(const char *list)
-{
-	int			n = 1;
-
-	for (; list != NULL && *list != '\0'; list++)
-		n += *list == ',';
-	return n;
-}
-
-/*
- * A comma-separated list that begins with its nth item.
- */
-static char *
-rotate(const char *list, int n)
-{
-	const char *second = list;
-
-	while (n-- > 0 && second != NULL)
-	{
-		second = strchr(second, ',');
-		if (second != NULL)
-			second++;
-	}
-	if (second == NULL || second == list)
-		return pg_strdup(list);
-	return psprintf("%s,%.*s", second, (int) (second - list - 1), list);
-}
-
-static void
-add_param(Params *p, const char *keyword, const char *value)
-{
-	if (value == NULL)
-		return;
-	Assert(p->n < MAX_PARAMS);
-	p->keywords[p->n] = keyword;
-	p->values[p->n] = value;
-	p->n++;
-}
-
-/*
- * libpq gives up a host that refuses, but only connect_timeout, which is not
- * for us, gives up one that does not answer.  So after a time-out the list of
- * hosts begins with the next one.
- */
-static void
-add_rotated_hosts(Params *p, const Connection *c)
-{
-	static const char *const lists[] = {"host", "hostaddr", "port"};
-	int			hosts = 1;
-	char	   *value[lengthof(lists)];
-
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		value[i] = effective(c->options, lists[i]);
-		hosts = Max(hosts, count_items(value[i]));
-	}
-	for (int i = 0; i < lengthof(lists) && c->rotation % hosts != 0; i++)
-	{
-		if (value[i] != NULL && count_items(value[i]) == hosts)
-			add_param(p, lists[i], rotate(value[i], c->rotation % hosts));
-	}
-}
-
-static void
-add_default(Params *p, const ConnectOptions *options, const char *keyword,
-			const char *unless, const char *value)
-{
-	char	   *is = effective(options, keyword);
-
-	if (is == NULL || strcmp(is, unless) == 0)
-		add_param(p, keyword, value);
-	pg_free(is);
-}
-
-static void
-set_params(Params *p, const Connection *c)
-{
-	const ConnectOptions *o = c->options;
-
-	memset(p, 0, sizeof(Params));
-	/* What comes before dbname is overridden by a connection string in it. */
-	if (o->read_write && getenv("PGTARGETSESSIONATTRS") == NULL)
-		add_default(p, o, "target_session_attrs", "any", "read-write");
-	if (getenv("PGCLIENTENCODING") == NULL)
-		add_param(p, "client_encoding", "auto");
-	/* A dead peer must be noticed while nothing is being sent. */
-	add_default(p, o, "keepalives_idle", "", "5");
-	add_default(p, o, "keepalives_interval", "", "2");
-	add_default(p, o, "keepalives_count", "", "3");
-	add_param(p, "host", o->host);
-	add_param(p, "port", o->port);
-	add_param(p, "user", o->user);
-	add_param(p, "password", o->password);
-	add_param(p, "fallback_application_name", "pg_leader");
-	add_param(p, "dbname", o->dbname);
-	add_rotated_hosts(p, c);
-}
 
 /* --- waiting */
 
@@ -251,14 +74,21 @@ connection_wait(Connection *c, int64 until)
 					&stopped))
 		return stopped;
 	if (!PQconsumeInput(c->conn) || PQstatus(c->conn) != CONNECTION_OK)
-	{
-		set_error(c, PQerrorMessage(c->conn));
-		connection_close(c);
-	}
+		connection_fail(c, PQerrorMessage(c->conn));
 	return true;
 }
 
 /* --- connecting */
+
+/*
+ * Close it, and remember why.
+ */
+void
+connection_fail(Connection *c, const char *message)
+{
+	set_error(c, message);
+	connection_close(c);
+}
 
 void
 connection_close(Connection *c)
@@ -284,12 +114,13 @@ connection_open(Connection *c, int64 limit)
 {
 	Params		params;
 	PostgresPollingStatusType state = PGRES_POLLING_WRITING;
-	int64		until = now_us() + limit;
+	int64		until = now_us() + Min(limit, params_connect_timeout(c->options));
 	bool		stopped = false;
 
 	connection_close(c);
-	set_params(&params, c);
+	params_set(&params, c);
 	c->conn = PQconnectStartParams(params.keywords, params.values, 1);
+	params_free(&params);
 	if (c->conn == NULL)
 		pg_fatal("out of memory");
 	if (PQstatus(c->conn) == CONNECTION_BAD)
@@ -305,6 +136,7 @@ connection_open(Connection *c, int64 limit)
 	if (state == PGRES_POLLING_OK)
 	{
 		PQsetNoticeProcessor(c->conn, ignore_notice, NULL);
+		text_encoding(PQclientEncoding(c->conn));
 		return true;
 	}
 	if (state == PGRES_POLLING_FAILED)
@@ -474,7 +306,7 @@ bool
 is_no_extension(const Answer *answer)
 {
 	static const char *const states[] = {
-		"3F000", "42883", "42P01", "42704"
+		"3F000", "42883", "42P01"
 	};
 
 	for (int i = 0; answer->outcome == OUTCOME_ERROR && i < lengthof(states); i++)
@@ -492,12 +324,15 @@ void
 report_answer(const Answer *answer)
 {
 	const char *message = answer->message;
+	char	   *shown;
 
 	/* "ERROR:  ..." would be said twice. */
 	if (message != NULL && strstr(message, ":  ") != NULL &&
 		strstr(message, ":  ") < message + 20)
 		message = strstr(message, ":  ") + 3;
-	pg_log_error("%s", message == NULL ? "the server did not answer" : message);
+	shown = printable_lines(message == NULL ? "the server did not answer" : message);
+	pg_log_error("%s", shown);
+	pg_free(shown);
 }
 
 void

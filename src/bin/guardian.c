@@ -77,16 +77,19 @@ typedef struct Ward
 	pid_t		terminal_group; /* that had the terminal; 0: not ours */
 } Ward;
 
+/* SIGCHLD, and what is passed on */
 static sigset_t own_signals;
 static pid_t own_pid;
 
 /*
  * To be called once, before the first guardian: what is left of a guardian
- * that was killed becomes our child.
+ * that was killed becomes our child.  Returns the signals to take, blocked.
  */
-void
+const sigset_t *
 guardian_prepare(void)
 {
+	static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
 	own_pid = getpid();
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) signal(SIGCHLD, SIG_DFL);
@@ -95,11 +98,17 @@ guardian_prepare(void)
 	(void) signal(SIGTTOU, SIG_IGN);
 	sigemptyset(&own_signals);
 	sigaddset(&own_signals, SIGCHLD);
-	sigaddset(&own_signals, SIGTERM);
-	sigaddset(&own_signals, SIGINT);
-	sigaddset(&own_signals, SIGHUP);
-	sigaddset(&own_signals, SIGQUIT);
+	for (int i = 0; i < lengthof(passed_on); i++)
+	{
+		struct sigaction now;
+
+		/* What was ignored when we were started (nohup) stays so. */
+		if (passed_on[i] == SIGTERM ||
+			sigaction(passed_on[i], NULL, &now) != 0 || now.sa_handler != SIG_IGN)
+			sigaddset(&own_signals, passed_on[i]);
+	}
 	(void) sigprocmask(SIG_BLOCK, &own_signals, NULL);
+	return &own_signals;
 }
 
 /*
@@ -132,12 +141,14 @@ become_command(const Ward *w, int exec_fd)
 	if (w->terminal_group != 0)
 		(void) tcsetpgrp(STDIN_FILENO, getpid());
 
-	/* What was ignored when we were started (nohup) stays so. */
 	(void) signal(SIGPIPE, SIG_DFL);
 	(void) signal(SIGTTOU, SIG_DFL);
 	sigemptyset(&none);
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
 
+	/* Whatever has kept us so long, the lease is not ours any more. */
+	if (now_us() >= w->deadline - w->margin)
+		_exit(EXIT_LOST);
 	execvp(w->charge->command[0], w->charge->command);
 	error = errno;
 	(void) !write(exec_fd, &error, sizeof(error));
@@ -189,13 +200,23 @@ kill_margin(int64 lease)
 	return Max(Min(lease / 10, 2 * SEC), 100 * MSEC);
 }
 
+/*
+ * The longest grace that leaves time to renew a lease, which is due after a
+ * third of it, before SIGTERM is.
+ */
+int64
+longest_grace(int64 lease)
+{
+	return Min(lease / 2, lease / 5 * 3 - kill_margin(lease));
+}
+
 static void
 set_deadline(Ward *w, int64 deadline, int64 lease)
 {
 	w->deadline = deadline;
 	w->margin = kill_margin(lease);
 	/* The lease may have become shorter since this was checked. */
-	w->grace = Min(w->charge->grace, lease / 2);
+	w->grace = Max(Min(w->charge->grace, longest_grace(lease)), 0);
 }
 
 static void
@@ -212,6 +233,20 @@ signal_command(const Ward *w, int signo)
 {
 	/* A group without its leader might be somebody else's by now. */
 	kill_others(w->reaped ? 0 : w->command, signo);
+}
+
+/*
+ * A signal of the user's is for the command's group, and not for what has left
+ * that.
+ */
+static void
+pass_on(const Ward *w, int signo)
+{
+	if (w->reaped)
+		return;
+	(void) kill(-w->command, signo);
+	/* A stopped process has to go on to see it. */
+	(void) kill(-w->command, SIGCONT);
 }
 
 /*
@@ -307,7 +342,7 @@ read_messages(Ward *w)
 				set_deadline(w, m.at, m.number * MSEC);
 				break;
 			case MESSAGE_SIGNAL:
-				signal_command(w, m.number);
+				pass_on(w, m.number);
 				break;
 			case MESSAGE_STOP:
 				ask_to_end(w, CAUSE_STOPPED, m.at);
@@ -439,6 +474,14 @@ guard(const Charge *charge, int socket, pid_t parent)
 
 /* --- the parent's side */
 
+static void
+not_started(Guardian *g)
+{
+	g->exec_errno = errno;
+	g->done = g->reaped = true;
+	g->pid = 0;
+}
+
 /*
  * Start a guardian, which starts the command.  If that cannot be done, g->done
  * is set, with an exec_errno.
@@ -451,12 +494,17 @@ guardian_start(Guardian *g, const Charge *charge)
 	memset(g, 0, sizeof(Guardian));
 	g->socket = -1;
 	g->had_terminal = tcgetpgrp(STDIN_FILENO) == getpgrp();
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0 ||
-		(g->pid = fork()) < 0)
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
 	{
-		g->exec_errno = errno;
-		g->done = g->reaped = true;
-		g->pid = 0;
+		not_started(g);
+		return;
+	}
+	g->pid = fork();
+	if (g->pid < 0)
+	{
+		not_started(g);
+		close(sockets[0]);
+		close(sockets[1]);
 		return;
 	}
 	if (g->pid == 0)
@@ -506,7 +554,8 @@ guardian_kill(Guardian *g)
 }
 
 /*
- * Read what the guardian says.
+ * Read what the guardian says.  One that has ended without reading all that we
+ * said is a connection reset first; what it said comes after that.
  */
 void
 guardian_receive(Guardian *g)
@@ -516,7 +565,7 @@ guardian_receive(Guardian *g)
 		Message		m;
 		ssize_t		length = recv(g->socket, &m, sizeof(m), MSG_DONTWAIT);
 
-		if (length < 0 && errno == EINTR)
+		if (length < 0 && (errno == EINTR || errno == ECONNRESET))
 			continue;
 		if (length < 0 && errno == EAGAIN)
 			return;

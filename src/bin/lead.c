@@ -94,6 +94,7 @@ prepare_environment(Leadership *l)
 	if (mkdtemp(l->term_dir) == NULL || !write_term(l))
 	{
 		pg_log_error("could not write a file in \"%s\": %m", l->term_dir);
+		remove_term_dir(l->term_dir);
 		return false;
 	}
 	path = psprintf("%s/term", l->term_dir);
@@ -109,6 +110,15 @@ prepare_environment(Leadership *l)
 /* --- renewing */
 
 /*
+ * When the guardian should have killed everything by now: if not, we do.
+ */
+static int64
+overdue_at(const Run *run)
+{
+	return run->grant.deadline - kill_margin(run->lease) / 2;
+}
+
+/*
  * How long an answer may take.  One that does not come at all must leave time
  * for another try; the next one gets more, since the server may be slow.
  */
@@ -116,7 +126,7 @@ static int64
 answer_limit(const Leadership *l)
 {
 	int64		limit = l->run->lease / 8 << Min(l->unanswered, 4);
-	int64		left = l->run->grant.deadline - now_us();
+	int64		left = overdue_at(l->run) - now_us();
 
 	limit = Max(Min(limit, LONGEST_LIMIT), SHORTEST_LIMIT);
 	if (l->run->options->session)
@@ -314,7 +324,9 @@ give_back(Leadership *l)
 		if (run->connection.conn == NULL && o->session)
 			break;
 		if (run->connection.conn == NULL &&
-			!connection_open(&run->connection, until - now_us()))
+			!connection_open(&run->connection,
+							 Min(until - now_us(),
+								 Max(run->lease / 8, SHORTEST_LIMIT))))
 		{
 			(void) connection_wait(&run->connection,
 								   Min(now_us() + SHORTEST_PAUSE, until));
@@ -356,7 +368,11 @@ end_guardian(Run *run)
 		guardian_replace(g);
 	}
 	if (!g->reaped)
+	{
+		/* It has nothing left to do, even if somebody has stopped it. */
+		(void) kill(g->pid, SIGKILL);
 		(void) waitpid(g->pid, NULL, 0);
+	}
 	g->reaped = true;
 	if (g->socket >= 0)
 		close(g->socket);
@@ -375,8 +391,7 @@ watch_over(Leadership *l)
 
 	while (!g->done && !g->reaped)
 	{
-		/* When the guardian should have killed everything by now */
-		int64		overdue = run->grant.deadline - kill_margin(run->lease) / 2;
+		int64		overdue = overdue_at(run);
 
 		if (now_us() >= overdue)
 			break;
@@ -405,7 +420,7 @@ exit_code(Leadership *l)
 	{
 		errno = g->exec_errno;
 		pg_log_error("could not execute \"%s\": %m", command);
-		return errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
+		return g->exec_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
 	}
 	if (g->cause == CAUSE_DEADLINE)
 		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",

@@ -8,10 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#define _XOPEN_SOURCE 700		/* wcswidth() */
 #include "pg_leader.h"
-
-#include <wchar.h>
 
 #define CONNECT_LIMIT		(10 * SEC)
 #define ANSWER_LIMIT		(60 * SEC)
@@ -107,21 +104,6 @@ no_such_election(const char *election)
 
 /* --- status */
 
-/*
- * How many columns of a terminal a text takes.
- */
-int
-display_width(const char *text)
-{
-	wchar_t		wide[1024];
-	size_t		n = mbstowcs(wide, text, lengthof(wide));
-	int			width = -1;
-
-	if (n != (size_t) -1 && n < lengthof(wide))
-		width = wcswidth(wide, n);
-	return width >= 0 ? width : (int) strlen(text);
-}
-
 static bool
 is_number(const PGresult *result, int column)
 {
@@ -130,8 +112,18 @@ is_number(const PGresult *result, int column)
 	return type == 20 || type == 23;	/* bigint, integer */
 }
 
+/*
+ * The value in a cell, or (row -1) the head of its column; to be freed.
+ */
+static char *
+cell(const PGresult *result, int row, int column)
+{
+	return printable(row < 0 ? PQfname(result, column) :
+					 PQgetvalue(result, row, column));
+}
+
 static void
-print_cell(const char *text, int width, bool right, bool last)
+print_cell(char *text, int width, bool right, bool last)
 {
 	int			fill = width - display_width(text);
 
@@ -140,6 +132,7 @@ print_cell(const char *text, int width, bool right, bool last)
 	else
 		printf("%s%*s", text, last ? 0 : fill, "");
 	fputs(last ? "\n" : "  ", stdout);
+	pg_free(text);
 }
 
 /*
@@ -153,21 +146,23 @@ print_table(const PGresult *result)
 
 	for (int col = 0; col < PQnfields(result); col++)
 	{
-		for (int row = 0; row < PQntuples(result); row++)
-			width[col] = Max(width[col],
-							 display_width(PQgetvalue(result, row, col)));
-		if (width[col] == 0)
-			continue;
-		width[col] = Max(width[col], display_width(PQfname(result, col)));
-		last = col;
+		for (int row = PQntuples(result) - 1; row >= -1; row--)
+		{
+			char	   *text = cell(result, row, col);
+
+			if (row >= 0 || width[col] > 0)
+				width[col] = Max(width[col], display_width(text));
+			pg_free(text);
+		}
+		if (width[col] > 0)
+			last = col;
 	}
 	for (int row = -1; row < PQntuples(result); row++)
 	{
 		for (int col = 0; col < PQnfields(result); col++)
 		{
 			if (width[col] > 0)
-				print_cell(row < 0 ? PQfname(result, col) :
-						   PQgetvalue(result, row, col), width[col],
+				print_cell(cell(result, row, col), width[col],
 						   is_number(result, col), col == last);
 		}
 	}
@@ -191,7 +186,7 @@ show_status(const ObserveOptions *options)
 	if (!options->json)
 		print_table(answer.result);
 	for (int i = 0; options->json && i < PQntuples(answer.result); i++)
-		puts(PQgetvalue(answer.result, i, 0));
+		print_json(PQgetvalue(answer.result, i, 0));
 	answer_free(&answer);
 
 	if (options->election != NULL && !options->json)
@@ -237,7 +232,8 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 		vacant = PQgetisnull(answer.result, 0, 1);
 		if (!vacant && bigint(&answer, 0) > term)
 		{
-			printf("\"%s\" leads in term %s\n", PQgetvalue(answer.result, 0, 1),
+			printf("\"%s\" leads in term %s\n",
+				   printable(PQgetvalue(answer.result, 0, 1)),
 				   PQgetvalue(answer.result, 0, 0));
 			return EXIT_SUCCESS;
 		}
@@ -246,7 +242,7 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 		if (vacant && now_us() >= give_up)
 		{
 			printf("nobody leads%s%s\n", PQgetisnull(answer.result, 0, 2) ? "" :
-				   ", waiting for ", PQgetvalue(answer.result, 0, 2));
+				   ", waiting for ", printable(PQgetvalue(answer.result, 0, 2)));
 			return EXIT_NOBODY_LEADS;
 		}
 		answer_free(&answer);
@@ -280,7 +276,8 @@ yield_election(const ObserveOptions *options)
 		return EXIT_SUCCESS;
 	}
 	printf("\"%s\" is asked to yield: that takes %s at most\n",
-		   PQgetvalue(leader.result, 0, 1), format_duration(bigint(&answer, 0)));
+		   printable(PQgetvalue(leader.result, 0, 1)),
+		   format_duration(bigint(&answer, 0)));
 	fflush(stdout);
 	code = wait_for_successor(&c, options, bigint(&leader, 0));
 	answer_free(&leader);

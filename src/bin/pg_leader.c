@@ -11,7 +11,7 @@
  */
 #include "pg_leader.h"
 
-#include <limits.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <time.h>
 #include <unistd.h>
@@ -456,6 +456,22 @@ answer_questions(const char *word, const char *subcommand)
 	}
 }
 
+/*
+ * Where standard input or output is closed, a connection must not take its
+ * place: what is meant for the user would go to the server.
+ */
+static void
+open_standard_files(void)
+{
+	int			fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -463,6 +479,9 @@ main(int argc, char **argv)
 	pg_logging_set_level(PG_LOG_WARNING);
 	progname = get_progname(argv[0]);
 	(void) setlocale(LC_ALL, "");
+	/* Numbers are PostgreSQL's. */
+	(void) setlocale(LC_NUMERIC, "C");
+	open_standard_files();
 
 	if (argc < 2)
 	{

@@ -10,6 +10,8 @@
  *	guardian.c		the process that runs the command and ends it in time
  *	process.c		descendants: how they are found and killed
  *	connection.c	libpq without a wait that nothing can interrupt
+ *	params.c		how to connect
+ *	text.c			what the server says, made fit for a terminal
  *	observe.c		status, yield
  *	watch.c			watch
  *	timeline.c		history, drawn
@@ -129,6 +131,7 @@ typedef struct Answer
 
 extern bool connection_open(Connection *c, int64 limit);
 extern void connection_close(Connection *c);
+extern void connection_fail(Connection *c, const char *message);
 extern Answer connection_query(Connection *c, const char *sql, int nparams,
 							   const char *const *values, int64 limit,
 							   bool may_stop);
@@ -140,6 +143,32 @@ extern bool is_transient(const Answer *answer);
 extern bool is_no_extension(const Answer *answer);
 extern void report_answer(const Answer *answer);
 extern void report_no_extension(Connection *c);
+
+/* --- params.c */
+
+/* libpq's parameters that we set, at most */
+#define MAX_PARAMS 16
+
+typedef struct Params
+{
+	const char *keywords[MAX_PARAMS + 1];
+	const char *values[MAX_PARAMS + 1];
+	int			n;
+	char	   *rotated[3];		/* to be freed */
+} Params;
+
+extern void params_set(Params *p, const Connection *c);
+extern void params_free(Params *p);
+extern int64 params_connect_timeout(const ConnectOptions *options);
+
+/* --- text.c */
+
+extern void text_encoding(int encoding);
+extern char *printable(const char *text);
+extern char *printable_lines(const char *text);
+extern int	display_width(const char *text);
+extern int	prefix_length(const char *text, int width);
+extern void print_json(const char *json);
 
 /* --- process.c */
 
@@ -181,9 +210,10 @@ typedef struct Guardian
 	int			exec_errno;		/* 0: the command was executed */
 } Guardian;
 
-extern void guardian_prepare(void);
+extern const sigset_t *guardian_prepare(void);
 extern void guardian_start(Guardian *g, const Charge *charge);
 extern int64 kill_margin(int64 lease);
+extern int64 longest_grace(int64 lease);
 extern void guardian_set_deadline(Guardian *g, int64 deadline, int64 lease);
 extern void guardian_signal(Guardian *g, int signo);
 extern void guardian_stop(Guardian *g, int64 kill_at);
@@ -234,7 +264,6 @@ extern int	show_status(const ObserveOptions *options);
 extern int	watch_elections(const ObserveOptions *options);
 extern int	show_history(const ObserveOptions *options);
 extern int	yield_election(const ObserveOptions *options);
-extern int	display_width(const char *text);
 extern void connect_observer(Connection *c, const ObserveOptions *options);
 extern Answer ask_observer(Connection *c, const char *sql, int nparams,
 						   const char *const *values);

@@ -117,11 +117,12 @@ run_on_event(void *arg)
 void
 run_warn(Run *run, const char *message)
 {
-	if (run->warned != NULL && strcmp(run->warned, message) == 0)
-		return;
-	pg_log_warning("%s", message);
+	char	   *shown = printable_lines(message);
+
+	if (run->warned == NULL || strcmp(run->warned, shown) != 0)
+		pg_log_warning("%s", shown);
 	pg_free(run->warned);
-	run->warned = pg_strdup(message);
+	run->warned = shown;
 }
 
 void
@@ -138,16 +139,24 @@ run_warn_answer(Run *run, const Answer *answer)
 static bool
 check_grace(Run *run)
 {
+	int64		longest = longest_grace(run->lease);
+
 	run->grace = run->options->grace;
 	if (run->grace < 0)
-		run->grace = Min(10 * SEC, run->lease / 3);
-	if (run->grace <= run->lease / 2)
+		run->grace = Min(10 * SEC, Min(run->lease / 3, longest));
+	if (longest >= 0 && run->grace <= longest)
 		return true;
-	pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-				 format_duration(run->grace), run->options->election,
-				 format_duration(run->lease));
-	pg_log_error_hint("It may be half of the lease at most. A longer lease: SELECT leader_election.alter_election('%s', lease_duration => '...').",
-					  run->options->election);
+	if (longest < 0)
+		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
+					 run->options->election, format_duration(run->lease));
+	else
+	{
+		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
+					 format_duration(run->grace), run->options->election,
+					 format_duration(run->lease));
+		pg_log_error_detail("It may be %s at most.", format_duration(longest));
+	}
+	pg_log_error_hint("Set a longer lease with leader_election.alter_election().");
 	return false;
 }
 
@@ -200,7 +209,8 @@ run_prepare(Run *run)
 		else if (answer.outcome != OUTCOME_ROWS)
 		{
 			run_warn_answer(run, &answer);
-			connection_close(c);
+			if (answer.outcome == OUTCOME_ERROR)
+				connection_fail(c, answer.message);
 		}
 		else if (i == lengthof(queries) - 1)
 			set_election(run, &answer);
@@ -372,18 +382,29 @@ skip_verdict(Run *run, Stand *s)
 
 		if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
 		{
+			char	   *leader = printable(PQgetvalue(answer.result, 0, 2));
+
 			pg_log_info("skipped: %s%s", strcmp(state, "vacant") != 0 ?
-						"the leader is " : "hold",
-						PQgetvalue(answer.result, 0, 2));
+						"the leader is " : "hold", leader);
+			pg_free(leader);
 			code = EXIT_SUCCESS;
 		}
 		else if (now_us() >= s->until)
 		{
+			char	   *what = printable(waiting_for);
+
 			pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-						 run->options->election,
-						 waiting_for[0] ? ": " : "", waiting_for);
+						 run->options->election, what[0] ? ": " : "", what);
+			pg_free(what);
 			code = EXIT_TIMED_OUT;
 		}
+	}
+	else if (now_us() >= s->until && !run->signalled)
+	{
+		run_warn_answer(run, &answer);
+		pg_log_error("it is not known whether anybody leads election \"%s\"",
+					 run->options->election);
+		code = EXIT_TIMED_OUT;
 	}
 	answer_free(&answer);
 	return code;
@@ -458,16 +479,8 @@ stand(Run *run)
 static void
 start_watching(Run *run, Watcher *watcher)
 {
-	sigset_t	set;
-
-	guardian_prepare();
-	sigemptyset(&set);
-	sigaddset(&set, SIGCHLD);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	sigaddset(&set, SIGQUIT);
-	run->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	run->signal_fd = signalfd(-1, guardian_prepare(),
+							  SFD_CLOEXEC | SFD_NONBLOCK);
 	if (run->signal_fd < 0)
 	{
 		pg_log_error("could not watch for signals: %m");

@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define DEFAULT_COLUMNS		80
-#define SHORTEST_LANE		20
+#define MOST_COLUMNS		1000
+#define SHORTEST_LANE		10
 #define LONGEST_NAME		24
 
 #define SQL_HISTORY \
@@ -126,19 +127,11 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 static void
 print_lane(const Timeline *t, const char *name, const char *lane)
 {
-	char		shown[LONGEST_NAME * 6 + 1];
-	int			length = Min(strlen(name), sizeof(shown) - 1);
+	char	   *shown = printable(name);
 
-	/* Not in the middle of a character */
-	do
-	{
-		while (length > 0 && (name[length] & 0xC0) == 0x80)
-			length--;
-		memcpy(shown, name, length);
-		shown[length] = '\0';
-	} while (display_width(shown) > t->name_width && length-- > 0);
-
+	shown[prefix_length(shown, t->name_width)] = '\0';
 	printf("%s%*s ", shown, t->name_width - display_width(shown), "");
+	pg_free(shown);
 	for (; *lane != '\0'; lane++)
 	{
 		if (t->blocks && *lane == CELL_LEADS)
@@ -176,8 +169,11 @@ print_legend(const Timeline *t)
 
 	if (!PQgetisnull(t->terms, last, COL_ENDED_AT))
 		to = PQgetvalue(t->terms, last, COL_ENDED_AT);
-	printf("%*s %s%*s%s\n", t->name_width, "", from,
-		   (int) Max(t->columns - (int) (strlen(from) + strlen(to)), 1), "", to);
+	if (strlen(from) + strlen(to) < t->columns)
+		printf("%*s %s%*s%s\n", t->name_width, "", from,
+			   t->columns - (int) (strlen(from) + strlen(to)), "", to);
+	else
+		printf("from %s\nto %s\n", from, to);
 	for (int i = 0; i < lengthof(reasons); i++)
 	{
 		bool		used = false;
@@ -198,9 +194,12 @@ static int
 terminal_columns(void)
 {
 	struct winsize size;
+	const char *columns = getenv("COLUMNS");
 
+	if (columns != NULL && atoi(columns) > 0)
+		return Min(atoi(columns), MOST_COLUMNS);
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-		return size.ws_col;
+		return Min(size.ws_col, MOST_COLUMNS);
 	return DEFAULT_COLUMNS;
 }
 
@@ -209,16 +208,22 @@ draw(PGresult *terms)
 {
 	Timeline	t = {.terms = terms,.name_width = strlen("nobody")};
 	int			last = PQntuples(terms) - 1;
+	int			columns = terminal_columns();
 	char	   *lane;
 
 	t.from = seconds(&t, 0, COL_FROM);
 	t.to = seconds(&t, last, COL_TO);
 	t.blocks = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 	for (int row = 0; row <= last; row++)
-		t.name_width = Max(t.name_width,
-						   display_width(PQgetvalue(terms, row, COL_LEADER)));
-	t.name_width = Min(t.name_width, LONGEST_NAME);
-	t.columns = Max(terminal_columns() - t.name_width - 1, SHORTEST_LANE);
+	{
+		char	   *shown = printable(PQgetvalue(terms, row, COL_LEADER));
+
+		t.name_width = Max(t.name_width, display_width(shown));
+		pg_free(shown);
+	}
+	/* A lane has at least two thirds of a narrow terminal. */
+	t.name_width = Min(t.name_width, Min(LONGEST_NAME, columns / 3));
+	t.columns = Max(columns - t.name_width - 1, SHORTEST_LANE);
 
 	lane = pg_malloc(t.columns + 1);
 	for (int row = 0; row <= last; row++)
@@ -242,12 +247,16 @@ print_lines(const PGresult *terms, bool json)
 	{
 		if (json)
 		{
-			puts(PQgetvalue(terms, row, COL_JSON));
+			print_json(PQgetvalue(terms, row, COL_JSON));
 			continue;
 		}
 		for (int col = COL_TERM; col <= COL_DETAIL; col++)
-			printf("%s%c", PQgetvalue(terms, row, col),
-				   col == COL_DETAIL ? '\n' : '\t');
+		{
+			char	   *shown = printable(PQgetvalue(terms, row, col));
+
+			printf("%s%c", shown, col == COL_DETAIL ? '\n' : '\t');
+			pg_free(shown);
+		}
 	}
 }
 
@@ -260,7 +269,9 @@ show_history(const ObserveOptions *options)
 	Answer		answer;
 
 	connect_observer(&c, options);
-	if (options->since != NULL && parse_duration(options->since, &ago))
+	/* A mere number is a date (20261121). */
+	if (options->since != NULL && parse_duration(options->since, &ago) &&
+		options->since[strspn(options->since, "0123456789.")] != '\0')
 	{
 		const char *length[] = {psprintf("%lld us", (long long) ago)};
 

@@ -30,25 +30,31 @@
 	" WHEN e.leader IS NULL THEN 'vacant'" \
 	" ELSE format('\"%s\" leads in term %s', e.leader, e.term) END," \
 	" CASE WHEN e.previous IS NOT NULL THEN" \
-	" format(', \"%s\" led before: %s', e.previous, e.reason) END)," \
+	" format(', \"%s\" led before: %s', e.previous, e.reason) END) AS line," \
 	" json_build_object('election', e.election, 'event', e.event," \
 	" 'term', e.term, 'leader', e.leader, 'previous', e.previous," \
-	" 'reason', e.reason, 'at', e.at)"
+	" 'reason', e.reason, 'at', e.at) AS json"
 
-/* The present state, the last term, and whether that has ended */
+/*
+ * The present state, the last term, and whether that has ended.  No lines where
+ * there is no such election any more, but its history.
+ */
 #define SQL_STATE \
-	"SELECT e.election, h.term, h.ended_at IS NOT NULL," SQL_LINES \
+	"SELECT election, h.term, h.ended_at IS NOT NULL, x.line, x.json" \
+	" FROM (SELECT e.election," SQL_LINES \
 	" FROM (SELECT s.election, 'state' AS event, s.term, s.leader," \
 	" NULL::text AS previous, NULL::text AS reason, clock_timestamp() AS at" \
 	" FROM leader_election.status s" \
-	" WHERE $1::text IS NULL OR s.election = $1) e" \
-	" LEFT JOIN LATERAL (SELECT l.term, l.ended_at" \
-	" FROM leader_election.history l WHERE l.election = e.election" \
-	" ORDER BY l.term DESC LIMIT 1) h ON true ORDER BY e.election"
+	" WHERE $1::text IS NULL OR s.election = $1) e) x" \
+	" FULL JOIN (SELECT DISTINCT ON (l.election) l.election, l.term, l.ended_at" \
+	" FROM leader_election.history l" \
+	" WHERE $1::text IS NULL OR l.election = $1" \
+	" ORDER BY l.election, l.term DESC) h USING (election) ORDER BY election"
 
 /*
  * What has happened since: $2 to $4 are the elections that are known, their
- * terms, and whether those had ended.
+ * terms, and whether those had ended.  An election's events are in the order of
+ * its terms, even where somebody has set back the clock.
  */
 #define SQL_EVENTS \
 	"WITH k AS (SELECT * FROM unnest($2::text[], $3::bigint[], $4::boolean[])" \
@@ -69,14 +75,20 @@
 	" FROM h WHERE ended_at IS NOT NULL AND next_at IS DISTINCT FROM ended_at" \
 	" AND (known IS NULL OR term > known OR NOT known_end))" \
 	" SELECT e.election, e.term, e.event = 'vacated'," SQL_LINES \
-	" FROM e ORDER BY e.at, e.election, e.term, e.event"
+	" FROM e ORDER BY max(e.at) OVER (PARTITION BY e.election" \
+	" ORDER BY e.term, e.event), e.election, e.term, e.event"
 
-/* A notification that history has nothing of */
+/*
+ * A notification that history has nothing of.  Anybody can send one that looks
+ * like it: that there is such a term is the least.
+ */
 #define SQL_YIELD_EVENT \
 	"SELECT e.election, e.term, false," SQL_LINES \
 	" FROM (SELECT * FROM json_to_record($2::json) AS j(election text," \
 	" event text, term bigint, leader text, previous text, reason text," \
-	" at timestamptz)) e WHERE e.event = 'yield_requested'" \
+	" at timestamptz)) e JOIN leader_election.history h" \
+	" ON (h.election, h.term, h.leader) = (e.election, e.term, e.leader)" \
+	" WHERE e.event = 'yield_requested'" \
 	" AND ($1::text IS NULL OR e.election = $1)"
 
 #define SQL_CHANNELS \
@@ -128,6 +140,18 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 	k->ended = ended;
 }
 
+static void
+print_line(const char *line, bool json)
+{
+	char	   *shown = printable(line);
+
+	if (json)
+		print_json(line);
+	else
+		puts(shown);
+	pg_free(shown);
+}
+
 /*
  * Print events, and remember them unless they are about requests.
  */
@@ -136,7 +160,9 @@ tell(Watch *w, const PGresult *result, bool is_change)
 {
 	for (int i = 0; i < PQntuples(result); i++)
 	{
-		puts(PQgetvalue(result, i, w->options->json ? 4 : 3));
+		if (!PQgetisnull(result, i, 3))
+			print_line(PQgetvalue(result, i, w->options->json ? 4 : 3),
+					   w->options->json);
 		if (is_change)
 			remember(w, PQgetvalue(result, i, 0), PQgetvalue(result, i, 1),
 					 PQgetvalue(result, i, 2)[0] == 't');
@@ -188,6 +214,16 @@ known_array(const Watch *w, int field)
 }
 
 /*
+ * Is this what the server says to a notification that is not one of its own?
+ */
+static bool
+is_bad_data(const Answer *answer)
+{
+	return answer->outcome == OUTCOME_ERROR &&
+		strncmp(answer->sqlstate, "22", 2) == 0;
+}
+
+/*
  * Ask something.  False: the connection is lost, or the server cannot answer
  * now.
  */
@@ -199,6 +235,8 @@ ask_watch(Watch *w, const char *sql, int nparams, const char *const *values,
 							   ANSWER_LIMIT, false);
 	if (answer->outcome == OUTCOME_ROWS)
 		return true;
+	if (strcmp(sql, SQL_YIELD_EVENT) == 0 && is_bad_data(answer))
+		return false;
 	if (is_no_extension(answer))
 	{
 		report_no_extension(&w->connection);
@@ -256,6 +294,17 @@ listen_to_all(Watch *w)
 	answer_free(&answer);
 }
 
+static void
+tell_request(Watch *w, const char *payload)
+{
+	const char *values[] = {w->options->election, payload};
+	Answer		answer;
+
+	if (ask_watch(w, SQL_YIELD_EVENT, 2, values, &answer))
+		tell(w, answer.result, false);
+	answer_free(&answer);
+}
+
 /*
  * Wait until it is time to look again, and tell of requests to yield.  True:
  * because something has happened.
@@ -270,16 +319,9 @@ wait_to_look(Watch *w)
 						   (w->standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL));
 	while ((n = connection_notification(&w->connection)) != NULL)
 	{
-		const char *values[] = {w->options->election, n->extra};
-		Answer		answer;
-
 		happened = true;
-		if (strstr(n->extra, "\"yield_requested\"") != NULL &&
-			ask_watch(w, SQL_YIELD_EVENT, 2, values, &answer))
-		{
-			tell(w, answer.result, false);
-			answer_free(&answer);
-		}
+		if (strstr(n->extra, "\"yield_requested\"") != NULL)
+			tell_request(w, n->extra);
 		PQfreemem(n);
 	}
 	return happened;

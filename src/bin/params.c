@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * params.c
+ *		The parameters of a connection, from wherever they come.
+ *
+ * Invariant: what the user says is not changed, be it in the command line, a
+ * connection string, the environment or a service file.  Only what is not said
+ * gets a default of ours.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pg_leader.h"
+
+#include <langinfo.h>
+#include <unistd.h>
+
+static bool
+is_connection_string(const char *dbname)
+{
+	return dbname != NULL && (strchr(dbname, '=') != NULL ||
+							  strncmp(dbname, "postgresql://", 13) == 0 ||
+							  strncmp(dbname, "postgres://", 11) == 0);
+}
+
+static char *
+value_of(PQconninfoOption *list, const char *keyword)
+{
+	for (PQconninfoOption *o = list; o != NULL && o->keyword != NULL; o++)
+	{
+		if (strcmp(o->keyword, keyword) == 0)
+			return o->val != NULL && o->val[0] != '\0' ? o->val : NULL;
+	}
+	return NULL;
+}
+
+/*
+ * What a parameter will be, from wherever it comes: the command line, the
+ * connection string, the environment, a service file, the default.  NULL: it
+ * is not set.
+ */
+static char *
+effective(const ConnectOptions *options, const char *keyword)
+{
+	PQconninfoOption *given = NULL;
+	PQconninfoOption *defaults;
+	const char *value = NULL;
+	const char *service;
+	char	   *old_service = getenv("PGSERVICE");
+	char	   *result;
+
+	if (strcmp(keyword, "host") == 0)
+		value = options->host;
+	else if (strcmp(keyword, "port") == 0)
+		value = options->port;
+	if (is_connection_string(options->dbname))
+		given = PQconninfoParse(options->dbname, NULL);
+
+	/* Only PQconndefaults() reads a service file without connecting. */
+	service = value_of(given, "service");
+	if (old_service != NULL)
+		old_service = pg_strdup(old_service);
+	if (service != NULL)
+		setenv("PGSERVICE", service, 1);
+	defaults = PQconndefaults();
+	if (service != NULL && old_service == NULL)
+		unsetenv("PGSERVICE");
+	else if (service != NULL)
+		setenv("PGSERVICE", old_service, 1);
+
+	if (value_of(given, keyword) != NULL)
+		value = value_of(given, keyword);
+	else if (value == NULL)
+		value = value_of(defaults, keyword);
+	result = value == NULL ? NULL : pg_strdup(value);
+	PQconninfoFree(given);
+	PQconninfoFree(defaults);
+	pg_free(old_service);
+	return result;
+}
+
+static int
+count_items(const char *list)
+{
+	int			n = 1;
+
+	for (; list != NULL && *list != '\0'; list++)
+		n += *list == ',';
+	return n;
+}
+
+/*
+ * A comma-separated list that begins with its nth item.
+ */
+static char *
+rotate(const char *list, int n)
+{
+	const char *second = list;
+
+	while (n-- > 0 && second != NULL)
+	{
+		second = strchr(second, ',');
+		if (second != NULL)
+			second++;
+	}
+	if (second == NULL || second == list)
+		return pg_strdup(list);
+	return psprintf("%s,%.*s", second, (int) (second - list - 1), list);
+}
+
+static void
+add_param(Params *p, const char *keyword, const char *value)
+{
+	if (value == NULL)
+		return;
+	Assert(p->n < MAX_PARAMS);
+	p->keywords[p->n] = keyword;
+	p->values[p->n] = value;
+	p->n++;
+}
+
+/*
+ * libpq gives up a host that refuses, but only connect_timeout, which is not
+ * for us, gives up one that does not answer.  So after a time-out the list of
+ * hosts begins with the next one.
+ */
+static void
+add_rotated_hosts(Params *p, const Connection *c)
+{
+	static const char *const lists[] = {"host", "hostaddr", "port"};
+	int			hosts = 1;
+	char	   *value[lengthof(lists)];
+
+	StaticAssertStmt(lengthof(lists) == lengthof(p->rotated), "one each");
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		value[i] = effective(c->options, lists[i]);
+		hosts = Max(hosts, count_items(value[i]));
+	}
+	for (int i = 0; i < lengthof(lists) && c->rotation % hosts != 0; i++)
+	{
+		if (value[i] == NULL || count_items(value[i]) != hosts)
+			continue;
+		p->rotated[i] = rotate(value[i], c->rotation % hosts);
+		add_param(p, lists[i], p->rotated[i]);
+	}
+	for (int i = 0; i < lengthof(lists); i++)
+		pg_free(value[i]);
+}
+
+static void
+add_default(Params *p, const ConnectOptions *options, const char *keyword,
+			const char *unless, const char *value)
+{
+	char	   *is = effective(options, keyword);
+
+	if (is == NULL || strcmp(is, unless) == 0)
+		add_param(p, keyword, value);
+	pg_free(is);
+}
+
+/*
+ * The locale's encoding.  In the locale C, as in most containers and in cron,
+ * that is none: then it is UTF8, as JSON has to be.
+ */
+static const char *
+client_encoding(void)
+{
+	return strcmp(nl_langinfo(CODESET), "ANSI_X3.4-1968") == 0 ? "UTF8" : "auto";
+}
+
+/*
+ * All parameters, for PQconnectStartParams() with expand_dbname; to be freed
+ * with params_free().
+ */
+void
+params_set(Params *p, const Connection *c)
+{
+	const ConnectOptions *o = c->options;
+
+	memset(p, 0, sizeof(Params));
+	/* What comes before dbname is overridden by a connection string in it. */
+	if (o->read_write && getenv("PGTARGETSESSIONATTRS") == NULL)
+		add_default(p, o, "target_session_attrs", "any", "read-write");
+	if (getenv("PGCLIENTENCODING") == NULL)
+		add_param(p, "client_encoding", client_encoding());
+	/* A dead peer must be noticed while nothing is being sent. */
+	add_default(p, o, "keepalives_idle", "", "5");
+	add_default(p, o, "keepalives_interval", "", "2");
+	add_default(p, o, "keepalives_count", "", "3");
+	add_param(p, "host", o->host);
+	add_param(p, "port", o->port);
+	add_param(p, "user", o->user);
+	add_param(p, "password", o->password);
+	add_param(p, "fallback_application_name", "pg_leader");
+	add_param(p, "dbname", o->dbname);
+	add_rotated_hosts(p, c);
+}
+
+void
+params_free(Params *p)
+{
+	for (int i = 0; i < lengthof(p->rotated); i++)
+		pg_free(p->rotated[i]);
+}
+
+/*
+ * How long one attempt to connect may take, if the user has said that: libpq
+ * itself looks at connect_timeout only where it waits.
+ */
+int64
+params_connect_timeout(const ConnectOptions *options)
+{
+	char	   *value = effective(options, "connect_timeout");
+	int			timeout = value == NULL ? 0 : atoi(value);
+
+	pg_free(value);
+	return timeout > 0 ? timeout * SEC : NEVER;
+}
