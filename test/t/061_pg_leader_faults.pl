@@ -4,9 +4,36 @@
 #
 # The commands of an election share a lock that proves it (see PgLeader.pm).
 # Each has a child and a grandchild in another session, and all ignore SIGTERM.
+#
+# The network is cut between two network namespaces, as in 002_lost_host.pl.
+# Where none can be made, a proxy that is stopped has to do.
 
 use strict;
 use warnings;
+
+my $no_network;
+
+BEGIN
+{
+	my @own_network =
+	  qw(unshare --user --map-current-user --net --keep-caps);
+	my $own = 'LEADER_ELECTION_OWN_NETWORK';
+
+	unless ($ENV{$own})
+	{
+		my $tried = qx(@own_network sh -c 'ip link set lo up' 2>&1);
+
+		chomp $tried;
+		$no_network = "no network namespace can be made: $tried" if $? != 0;
+		unless ($no_network)
+		{
+			$ENV{$own} = 1;
+			exec @own_network, $^X, (map { "-I$_" } @INC), $0, @ARGV;
+			die "cannot start unshare: $!";
+		}
+	}
+	system('ip link set lo up') unless $no_network;
+}
 
 use FindBin;
 use lib $FindBin::RealBin;
@@ -14,6 +41,7 @@ use lib $FindBin::RealBin;
 use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
+use IPC::Run;
 use LeaderElection;
 use PgLeader;
 use POSIX ();
@@ -31,7 +59,10 @@ my $node = new_server(
 	config => q(
 leader_election.lease_duration = '1s'
 client_min_messages = warning
+listen_addresses = '*'
 ));
+$node->append_conf('pg_hba.conf', "host all all 192.0.2.2/32 trust\n");
+$node->reload;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
@@ -67,7 +98,41 @@ sub start_proxy
 	POSIX::_exit(0);
 }
 
-END { kill('KILL', $proxy) if $proxy; }
+# Another host, behind a line that can be cut: no packet gets through then, and
+# neither side is told. Returns what starts something there, and what sets the
+# line up or down.
+my $host;
+
+sub other_host
+{
+	my $mac = '02:00:00:00:00:02';
+	my ($in, $out) = ('', '');
+
+	$host = IPC::Run::start([ 'unshare', '--net', 'sh', '-c', 'echo up; exec cat' ],
+		'<' => \$in, '>' => \$out, IPC::Run::timeout(10 * $PostgreSQL::Test::Utils::timeout_default));
+	$host->pump until $out =~ /up/;
+	my $pid = $host->{KIDS}[0]{PID};
+	my @on_host = ('nsenter', "--net=/proc/$pid/ns/net");
+	my $set = sub { system_or_bail(@on_host, qw(ip link set client), $_[0]); };
+
+	system_or_bail(qw(ip link add name server type veth peer name client address), $mac, 'netns', $pid);
+	system_or_bail(qw(ip address add 192.0.2.1/24 dev server));
+	system_or_bail(@on_host, qw(ip address add 192.0.2.2/24 dev client));
+	system_or_bail(qw(ip link set server up));
+	$set->('up');
+	# The kernel must not know better than if the host were farther away.
+	system_or_bail('ip', 'neighbour', 'replace', '192.0.2.2', 'lladdr', $mac, qw(dev server nud permanent));
+	return (\@on_host, $set);
+}
+
+END
+{
+	my $status = $?;
+
+	kill('KILL', $proxy) if $proxy;
+	$host->kill_kill if $host;
+	$? = $status;
+}
 
 sub log_of
 {
@@ -88,6 +153,7 @@ sub start_rounds
 	{
 		$node->safe_psql('postgres', "SELECT leader_election.create_election('$r->{election}', lease_duration => '$opts{lease}')")
 		  if $opts{lease};
+		local @PgLeader::ON_HOST = @{ $opts{on_host} // [] };
 		$r->{one} = pg_leader($opts{connect} // $node, '-e', $r->{election}, '-n', 'one', @args,
 			worker($r->{file}, 'stubborn', 'family'));
 	}
@@ -188,16 +254,22 @@ foreach my $mode (qw(detached session))
 
 # --- the network is cut
 
+my ($on_host, $set_line);
+($on_host, $set_line) = other_host() unless $no_network;
 $proxy = start_proxy();
 foreach my $mode (qw(detached session))
 {
+	note($no_network) if $no_network;
 	rounds(
 		"cut $mode",
-		sub { kill('STOP', $proxy); },
-		connect => "host=127.0.0.1 port=$port dbname=postgres",
+		sub { $no_network ? kill('STOP', $proxy) : $set_line->('down'); },
+		connect => $no_network ? "host=127.0.0.1 port=$port dbname=postgres" :
+		  'host=192.0.2.1 port=' . $node->port . ' dbname=postgres',
+		on_host => $on_host,
 		args => [ '--mode', $mode ],
 		after => sub {
 			is(exit_codes(@_), '121', "cut, $mode: leadership is lost");
+			return $set_line->('up') unless $no_network;
 			kill('KILL', $proxy);
 			waitpid($proxy, 0);
 			$proxy = start_proxy();

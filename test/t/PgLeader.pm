@@ -24,6 +24,9 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(pg_leader run_pg_leader worker is_running descendants);
 
+# What starts pg_leader, if not the shell; it has to become pg_leader (exec).
+our @ON_HOST;
+
 my $WORKER = <<'END';
 use strict;
 use warnings;
@@ -89,7 +92,7 @@ sub pg_leader
 		open(STDERR, '>&', \*STDOUT);
 		POSIX::close($_) for 3 .. 63;
 		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM PIPE);
-		exec('pg_leader', 'run', '-d', $connstr, @args)
+		exec(@ON_HOST, 'pg_leader', 'run', '-d', $connstr, @args)
 		  or POSIX::_exit(127);
 	}
 	$processes{$pid} = 1;
