@@ -67,6 +67,8 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
 # A proxy to the server, which can be stopped: packets are lost without a word.
+# After SIGUSR1 it delays the server's next answer by a second, and is stopped
+# as soon as that has passed.
 sub start_proxy
 {
 	my $listener = IO::Socket::INET->new(
@@ -74,7 +76,8 @@ sub start_proxy
 	my $pid = fork // die;
 
 	return $pid if $pid;
-	my ($select, %peer) = (IO::Select->new($listener));
+	my ($select, %peer, %is_server, $last) = (IO::Select->new($listener));
+	local $SIG{USR1} = sub { $last = 1; };
 	while (getppid > 1)
 	{
 		foreach my $from ($select->can_read(1))
@@ -84,12 +87,21 @@ sub start_proxy
 				my $client = $listener->accept or next;
 				my $server = IO::Socket::UNIX->new($node->host . '/.s.PGSQL.' . $node->port) or next;
 				@peer{ $client, $server } = ($server, $client);
+				$is_server{$server} = 1;
 				$select->add($client, $server);
 				next;
 			}
 			my $to = $peer{$from} or next;
 			my $data;
-			next if sysread($from, $data, 65536) and defined syswrite($to, $data);
+			if (sysread($from, $data, 65536))
+			{
+				my $stop = $last && $is_server{$from};
+
+				sleep(1) if $stop;
+				my $passed = defined syswrite($to, $data);
+				kill('STOP', $$) if $stop;
+				next if $passed;
+			}
 			$select->remove($from, $to);
 			delete @peer{ $from, $to };
 			close($_) for $from, $to;
@@ -274,6 +286,21 @@ foreach my $mode (qw(detached session))
 			waitpid($proxy, 0);
 			$proxy = start_proxy();
 		});
+}
+
+# The deadline counts from when a request was sent, however late the answer is:
+# counted from the answer, it would be later than the server's by more than the
+# margin.
+{
+	my ($r) = start_rounds('slow', 1, lease => '4 s', connect => "host=127.0.0.1 port=$port dbname=postgres",
+		args => [ '--mode', 'session', '--grace', '100ms' ]);
+
+	kill('USR1', $proxy);
+	is(end_rounds($r), 1, 'a late answer: the command was dead before the next one started');
+	is($r->{one}->exit_code, 121, 'a late answer: leadership is lost');
+	kill('KILL', $proxy);
+	waitpid($proxy, 0);
+	$proxy = start_proxy();
 }
 
 # A host that does not answer any more is given up for the next of the list.

@@ -357,5 +357,28 @@ is((ask('history', '-e', 'news', '--since', '20200101'))[1] =~ tr/\n//, 1, 'sinc
 is((ask('history', '-e', 'news', '--since', '20990101'))[1], '', 'since one to come');
 is((ask('history', '-e', 'news', '--since', '3600'))[0], 125, 'a mere number is no length of time');
 
-$sql->finish;
+# --- the end of a lease
+
+# The command is asked to end first. Where the guardian does not work, pg_leader
+# does, before others can be elected. (The server is gone, and no lease ends
+# later than where it was last renewed.)
+{
+	my @args = ('--grace', '500ms');
+	my $polite = pg_leader($node, '-e', 'end polite', @args, worker("$dir/polite", 'polite'));
+	my $stopped = pg_leader($node, '-e', 'end stopped', @args, worker("$dir/stopped", 'stubborn', 'family'));
+	my $log = sub { return -e "$dir/$_[0].log" ? slurp_file("$dir/$_[0].log") : ''; };
+	wait_until(sub { $log->('polite') =~ /started/ && $log->('stopped') =~ /family/ }, 'both');
+	my ($guardian, @family) = descendants($stopped->pid);
+
+	$sql->finish;
+	kill('STOP', $guardian);
+	$node->stop('immediate');
+	my $took = wait_until(sub { !grep { is_running($_) } @family }, 'their end');
+	cmp_ok($took, '<', 2, 'without a guardian everything is killed before the lease is over');
+	is($stopped->exit_code, 121, 'leadership is lost');
+	ok(!is_running($guardian), 'the guardian is gone');
+	is($polite->exit_code, 121, 'leadership is lost');
+	like($log->('polite'), qr/terminated/, 'a command that ends when it is asked to');
+}
+
 done_testing();
