@@ -43,6 +43,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 LEADER_OBJS = \
 	src/bin/connection.o \
 	src/bin/guardian.o \
+	src/bin/handle.o \
 	src/bin/help.o \
 	src/bin/lead.o \
 	src/bin/observe.o \

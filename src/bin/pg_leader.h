@@ -7,6 +7,7 @@
  *	help.c			--help
  *	run.c			the life of `run`: waiting, leading, giving back
  *	lead.c			one leadership: renewals while the command runs
+ *	handle.c		the guardian, as seen by its parent
  *	guardian.c		the process that runs the command and ends it in time
  *	process.c		descendants: how they are found and killed
  *	connection.c	libpq without a wait that nothing can interrupt
@@ -175,7 +176,7 @@ extern void print_json(const char *json);
 extern void kill_others(pid_t group, int signo);
 extern void kill_descendants(void);
 
-/* --- guardian.c */
+/* --- guardian.c and handle.c */
 
 /* Why the guardian ended the command */
 typedef enum Cause
@@ -197,6 +198,25 @@ typedef struct Charge
 	int			close_fd;		/* not for the guardian; -1: none */
 } Charge;
 
+typedef enum MessageKind
+{
+	/* to the guardian */
+	MESSAGE_DEADLINE,			/* at: the new one; number: the lease, in ms */
+	MESSAGE_SIGNAL,				/* number: signal the command */
+	MESSAGE_STOP,				/* at: SIGTERM now, SIGKILL then */
+	MESSAGE_KILL,				/* SIGKILL now */
+	/* to its parent */
+	MESSAGE_NOT_EXECUTED,		/* number: errno */
+	MESSAGE_DONE				/* number: status; at: cause */
+} MessageKind;
+
+typedef struct Message
+{
+	int32		kind;
+	int32		number;
+	int64		at;
+} Message;
+
 /* The guardian as its parent sees it */
 typedef struct Guardian
 {
@@ -210,6 +230,8 @@ typedef struct Guardian
 	int			exec_errno;		/* 0: the command was executed */
 } Guardian;
 
+extern void guardian_main(const Charge *charge, int socket, pid_t parent,
+						  const sigset_t *signals) pg_attribute_noreturn();
 extern const sigset_t *guardian_prepare(void);
 extern void guardian_start(Guardian *g, const Charge *charge);
 extern int64 kill_margin(int64 lease);

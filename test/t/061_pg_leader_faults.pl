@@ -67,8 +67,8 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
 # A proxy to the server, which can be stopped: packets are lost without a word.
-# After SIGUSR1 it delays the server's next answer by a second, and is stopped
-# as soon as that has passed.
+# After SIGUSR1 it delays the answer to the next request by a second, and is
+# stopped as soon as that has passed.
 sub start_proxy
 {
 	my $listener = IO::Socket::INET->new(
@@ -77,6 +77,7 @@ sub start_proxy
 
 	return $pid if $pid;
 	my ($select, %peer, %is_server, $last) = (IO::Select->new($listener));
+	$last = 0;
 	local $SIG{USR1} = sub { $last = 1; };
 	while (getppid > 1)
 	{
@@ -95,8 +96,9 @@ sub start_proxy
 			my $data;
 			if (sysread($from, $data, 65536))
 			{
-				my $stop = $last && $is_server{$from};
+				my $stop = $last == 2 && $is_server{$from};
 
+				$last = 2 if $last == 1 && !$is_server{$from};
 				sleep(1) if $stop;
 				my $passed = defined syswrite($to, $data);
 				kill('STOP', $$) if $stop;
@@ -298,6 +300,8 @@ foreach my $mode (qw(detached session))
 	kill('USR1', $proxy);
 	is(end_rounds($r), 1, 'a late answer: the command was dead before the next one started');
 	is($r->{one}->exit_code, 121, 'a late answer: leadership is lost');
+	is($node->safe_psql('postgres', "SELECT ended_at - acquired_at > '5 s' FROM leader_election.history WHERE election = 'slow 1' AND term = 1"),
+		't', 'a late answer: there was one');
 	kill('KILL', $proxy);
 	waitpid($proxy, 0);
 	$proxy = start_proxy();
