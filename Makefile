@@ -51,6 +51,7 @@ LEADER_OBJS = \
 	src/bin/pg_leader.o \
 	src/bin/process.o \
 	src/bin/run.o \
+	src/bin/stand.o \
 	src/bin/text.o \
 	src/bin/timeline.o \
 	src/bin/watch.o

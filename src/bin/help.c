@@ -43,7 +43,7 @@ static const char connection_help[] =
 "  -w, --no-password        never prompt for password (the default)\n"
 "  -W, --password           prompt for password\n"
 "What is not given comes from the environment (PGHOST and so on), or from the\n"
-"service file.\n";
+"service file.  One attempt takes connect_timeout, if that is set, 10 s at most.\n";
 
 static const char run_help[] =
 "pg_leader run runs a command while this machine leads an election.\n"
@@ -74,8 +74,9 @@ static const char run_help[] =
 "      --hold=DURATION      when done, nobody is elected until that long after\n"
 "                           this leadership began\n"
 "      --grace=DURATION     the time between SIGTERM and SIGKILL, where the\n"
-"                           command has to end; half of the lease at most\n"
-"                           (default: a third of the lease, 10 s at most)\n"
+"                           command has to end; half of the lease at most, less\n"
+"                           if that is below 1 s (default: a third of the lease,\n"
+"                           10 s at most)\n"
 "      --once               exit when the command has ended (default)\n"
 "      --forever            stand for election again when the command has ended\n"
 "                           or leadership is lost; after a pause of 1 s to 30 s\n"
@@ -100,6 +101,7 @@ static const char run_notes[] =
 "  While waiting to be elected, pg_leader leaves the election and exits.  With\n"
 "  --forever it does not stand again after SIGTERM, SIGINT or SIGQUIT, or when\n"
 "  the command has died of the signal.\n"
+"  What was ignored when pg_leader was started (nohup) stays ignored.\n"
 "  If stdin is a terminal, it is the command's while that runs: Ctrl-C reaches\n"
 "  the command alone.\n"
 "\n"
@@ -173,7 +175,8 @@ static const char history_help[] =
 "\n"
 "On a terminal it draws a timeline, with a lane for each candidate; otherwise\n"
 "there is a line per term, with fields separated by tabs: term, leader, kind,\n"
-"acquired at, ended at, reason, detail.\n";
+"acquired at, ended at, reason, detail.  Control characters in names are shown as\n"
+"\\n, \\t, \\xNN.\n";
 
 static const char yield_help[] =
 "pg_leader yield asks the leader of an election to go, says how long that may\n"

@@ -5,7 +5,8 @@
  *
  *	pg_leader.c		options, and which part is meant
  *	help.c			--help
- *	run.c			the life of `run`: waiting, leading, giving back
+ *	run.c			the life of `run`
+ *	stand.c			standing for election until elected
  *	lead.c			one leadership: renewals while the command runs
  *	handle.c		the guardian, as seen by its parent
  *	guardian.c		the process that runs the command and ends it in time
@@ -245,7 +246,9 @@ extern void guardian_reap(Guardian *g);
 extern void guardian_replace(Guardian *g);
 extern void remove_term_dir(const char *dir);
 
-/* --- run.c and lead.c */
+/* --- run.c, stand.c and lead.c */
+
+#define ELECTED		(-1)		/* what stand() returns, if not an exit code */
 
 /* A leadership as granted */
 typedef struct Grant
@@ -276,6 +279,8 @@ extern int	run_command(const RunOptions *options);
 extern int	run_prepare(Run *run);
 extern void run_warn(Run *run, const char *message);
 extern void run_warn_answer(Run *run, const Answer *answer);
+extern int	stand(Run *run);
+extern void stop_standing(Run *run);
 extern bool grant_of(const Answer *answer, Grant *grant);
 extern int	lead(Run *run, bool *again);
 extern bool run_on_event(void *arg);
