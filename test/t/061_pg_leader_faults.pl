@@ -57,12 +57,13 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 my $node = new_server(
 	streaming => 1,
 	config => q(
-leader_election.lease_duration = '1s'
+leader_election.lease_duration = '1500ms'
 client_min_messages = warning
 listen_addresses = '*'
 ));
 $node->append_conf('pg_hba.conf', "host all all 192.0.2.2/32 trust\n");
 $node->reload;
+my $observer = session($node, name => 'observer');
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
@@ -156,8 +157,34 @@ sub log_of
 }
 
 # Starts rounds: in each, a leader whose command runs, and another that waits.
-# Options are those of the first leader; connect is how it connects.
+# Options are those of the first leader; connect is how it connects. On a machine
+# so busy that a leader cannot renew in time, its round is started anew.
 sub start_rounds
+{
+	my ($name, $n, %opts) = @_;
+	my @started;
+
+	for (my $try = 1; @started < $n; $try++)
+	{
+		die "$name: rounds do not start" if $try > 5;
+		my @rounds = try_to_start($try > 1 ? "$name again $try" : $name, $n - @started, %opts);
+
+		foreach my $r (@rounds)
+		{
+			if (!$r->{one}->ended)
+			{
+				push @started, $r;
+				next;
+			}
+			note("$r->{election} is started anew: " . $r->{one}->output . log_of($r));
+			$r->{two}->signal('KILL');
+			$r->{two}->exit_code;
+		}
+	}
+	return @started;
+}
+
+sub try_to_start
 {
 	my ($name, $n, %opts) = @_;
 	my @rounds = map { { election => "$name $_", file => "$dir/$name-$_" } } 1 .. $n;
@@ -173,11 +200,19 @@ sub start_rounds
 	}
 	foreach my $r (@rounds)
 	{
-		wait_until(sub { log_of($r) =~ /family/ }, "the first leader of $r->{election}");
+		wait_until(sub { log_of($r) =~ /family/ || $r->{one}->ended }, "the first leader of $r->{election}");
 		$r->{family} = [ descendants($r->{one}->pid) ];
 		$r->{two} = pg_leader($node, '-e', $r->{election}, '-n', 'two', @args, worker($r->{file}));
 	}
-	wait_for($node, "SELECT count(*) = 2 * $n FROM leader_election.candidates WHERE election LIKE '$name %' AND alive");
+	foreach my $r (@rounds)
+	{
+		wait_until(
+			sub {
+				$r->{one}->ended || $observer->query(
+					"SELECT count(*) FROM leader_election.candidates WHERE election = '$r->{election}' AND alive") eq '2';
+			},
+			"two candidates of $r->{election}");
+	}
 	return @rounds;
 }
 
@@ -253,12 +288,12 @@ foreach my $mode (qw(detached session))
 # killed in time. Its late writes are refused: that is what terms are for.
 {
 	my ($r) = start_rounds('all stopped', 1);
-	my $term = $node->safe_psql('postgres', "SELECT term FROM leader_election.status WHERE election = 'all stopped 1'");
+	my $term = $node->safe_psql('postgres', "SELECT term FROM leader_election.status WHERE election = '$r->{election}'");
 
 	kill('STOP', $r->{one}->pid, @{ $r->{family} });
-	wait_for($node, "SELECT leader_election.leader('all stopped 1') = 'two'");
-	my ($code, $out, $err) = $node->psql('postgres', "SELECT leader_election.assert_leader('all stopped 1', $term)");
-	like($err, qr/is not led in term|not the leader|LE001|term/i, 'the old term is refused');
+	wait_for($node, "SELECT leader_election.leader('$r->{election}') = 'two'");
+	my ($code, $out, $err) = $node->psql('postgres', "SELECT leader_election.assert_leader('$r->{election}', $term)");
+	like($err, qr/ERROR: .*term $term\b/, 'the old term is refused');
 	isnt($code, 0, 'with an error');
 	kill('CONT', $_) for @{ $r->{family} }, $r->{one}->pid;
 	is($r->{one}->exit_code, 121, 'killed when it goes on');
@@ -300,7 +335,7 @@ foreach my $mode (qw(detached session))
 	kill('USR1', $proxy);
 	is(end_rounds($r), 1, 'a late answer: the command was dead before the next one started');
 	is($r->{one}->exit_code, 121, 'a late answer: leadership is lost');
-	is($node->safe_psql('postgres', "SELECT ended_at - acquired_at > '5 s' FROM leader_election.history WHERE election = 'slow 1' AND term = 1"),
+	is($node->safe_psql('postgres', "SELECT ended_at - acquired_at > '5 s' FROM leader_election.history WHERE election = '$r->{election}' AND term = 1"),
 		't', 'a late answer: there was one');
 	kill('KILL', $proxy);
 	waitpid($proxy, 0);
@@ -315,7 +350,7 @@ foreach my $mode (qw(detached session))
 	kill('STOP', $proxy);
 	my $stopped = $node->safe_psql('postgres', 'SELECT clock_timestamp()');
 	wait_until(
-		sub { $r->{one}->ended || $node->safe_psql('postgres', "SELECT renewed_at > '$stopped' FROM leader_election.status WHERE election = 'hosts 1'") eq 't' },
+		sub { $r->{one}->ended || $node->safe_psql('postgres', "SELECT renewed_at > '$stopped' FROM leader_election.status WHERE election = '$r->{election}'") eq 't' },
 		'a renewal');
 	ok(!$r->{one}->ended && is_running($r->{family}[1]), 'the next host is tried in time');
 	$r->{$_}->signal('KILL') for qw(one two);
@@ -337,6 +372,7 @@ foreach my $mode (qw(detached session))
 		$node->stop('immediate');
 		$node->start;
 		wait_for($node, "SELECT count(*) = $SIDE_BY_SIDE FROM leader_election.status WHERE election LIKE 'restart$i %' AND leader = 'one' AND renewed_at > pg_postmaster_start_time()");
+		$observer = session($node, name => 'observer');
 		$goes_on += grep { is_running($_->{family}[1]) && log_of($_) !~ /two/ } @rounds;
 		foreach my $r (@rounds)
 		{
