@@ -211,6 +211,27 @@ bigint(const Answer *answer, int column)
 	return strtoll(PQgetvalue(answer->result, 0, column), NULL, 10);
 }
 
+static int
+tell_successor(const Answer *answer)
+{
+	char	   *leader = printable(PQgetvalue(answer->result, 0, 1));
+
+	printf("\"%s\" leads in term %s\n", leader, PQgetvalue(answer->result, 0, 0));
+	pg_free(leader);
+	return EXIT_SUCCESS;
+}
+
+static int
+tell_vacancy(const Answer *answer)
+{
+	char	   *waiting_for = printable(PQgetvalue(answer->result, 0, 2));
+
+	printf("nobody leads%s%s\n", waiting_for[0] ? ", waiting for " : "",
+		   waiting_for);
+	pg_free(waiting_for);
+	return EXIT_NOBODY_LEADS;
+}
+
 /*
  * Wait until another term than this one is led or, when this one is over, no
  * longer than a lease more.  Says who leads then.
@@ -220,6 +241,7 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 {
 	const char *values[] = {options->election};
 	int64		give_up = NEVER;
+	int			code = -1;
 
 	for (;;)
 	{
@@ -231,21 +253,14 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 			no_such_election(options->election);
 		vacant = PQgetisnull(answer.result, 0, 1);
 		if (!vacant && bigint(&answer, 0) > term)
-		{
-			printf("\"%s\" leads in term %s\n",
-				   printable(PQgetvalue(answer.result, 0, 1)),
-				   PQgetvalue(answer.result, 0, 0));
-			return EXIT_SUCCESS;
-		}
-		if (vacant && give_up == NEVER)
+			code = tell_successor(&answer);
+		else if (vacant && give_up == NEVER)
 			give_up = now_us() + bigint(&answer, 3);
-		if (vacant && now_us() >= give_up)
-		{
-			printf("nobody leads%s%s\n", PQgetisnull(answer.result, 0, 2) ? "" :
-				   ", waiting for ", printable(PQgetvalue(answer.result, 0, 2)));
-			return EXIT_NOBODY_LEADS;
-		}
+		else if (vacant && now_us() >= give_up)
+			code = tell_vacancy(&answer);
 		answer_free(&answer);
+		if (code >= 0)
+			return code;
 		(void) connection_wait(c, now_us() + YIELD_INTERVAL);
 		while ((n = connection_notification(c)) != NULL)
 			PQfreemem(n);
@@ -262,6 +277,8 @@ yield_election(const ObserveOptions *options)
 	Connection	c;
 	Answer		leader;
 	Answer		answer;
+	char	   *name;
+	char	   *length;
 	int			code;
 
 	connect_observer(&c, options);
@@ -275,10 +292,12 @@ yield_election(const ObserveOptions *options)
 		printf("nobody leads\n");
 		return EXIT_SUCCESS;
 	}
-	printf("\"%s\" is asked to yield: that takes %s at most\n",
-		   printable(PQgetvalue(leader.result, 0, 1)),
-		   format_duration(bigint(&answer, 0)));
+	name = printable(PQgetvalue(leader.result, 0, 1));
+	length = format_duration(bigint(&answer, 0));
+	printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
 	fflush(stdout);
+	pg_free(name);
+	pg_free(length);
 	code = wait_for_successor(&c, options, bigint(&leader, 0));
 	answer_free(&leader);
 	answer_free(&answer);

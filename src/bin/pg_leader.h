@@ -232,7 +232,7 @@ typedef struct Guardian
 } Guardian;
 
 extern void guardian_main(const Charge *charge, int socket, pid_t parent,
-						  const sigset_t *signals) pg_attribute_noreturn();
+						  const sigset_t *signals);
 extern const sigset_t *guardian_prepare(void);
 extern void guardian_start(Guardian *g, const Charge *charge);
 extern int64 kill_margin(int64 lease);

@@ -237,5 +237,9 @@ run_command(const RunOptions *options)
 	}
 	stop_standing(&run);
 	connection_close(&run.connection);
+	pg_free(run.connection.error);
+	pg_free(run.channel);
+	pg_free(run.payload);
+	pg_free(run.warned);
 	return code;
 }

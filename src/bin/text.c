@@ -56,8 +56,8 @@ escape(const char *text, bool lines)
 		int			width;
 		int			length = measure(text, &width);
 
-		if (width < 0 && *text == '\n' && lines)
-			*end++ = '\n';
+		if (width < 0 && (*text == '\n' || *text == '\t') && lines)
+			*end++ = *text;
 		else if (width < 0 && strchr("\n\r\t", *text) != NULL)
 			end += sprintf(end, "\\%c", *text == '\n' ? 'n' : *text == '\r' ? 'r' : 't');
 		else if (width < 0)

@@ -264,6 +264,7 @@ int
 show_history(const ObserveOptions *options)
 {
 	const char *values[] = {options->election, options->since};
+	char	   *since = NULL;
 	int64		ago;
 	Connection	c;
 	Answer		answer;
@@ -273,11 +274,13 @@ show_history(const ObserveOptions *options)
 	if (options->since != NULL && parse_duration(options->since, &ago) &&
 		options->since[strspn(options->since, "0123456789.")] != '\0')
 	{
-		const char *length[] = {psprintf("%lld us", (long long) ago)};
+		char	   *length = psprintf("%lld us", (long long) ago);
+		const char *lengths[] = {length};
 
 		answer = ask_observer(&c, "SELECT clock_timestamp() - $1::interval", 1,
-							  length);
-		values[1] = pg_strdup(PQgetvalue(answer.result, 0, 0));
+							  lengths);
+		pg_free(length);
+		values[1] = since = pg_strdup(PQgetvalue(answer.result, 0, 0));
 		answer_free(&answer);
 	}
 	answer = ask_observer(&c, SQL_HISTORY, 2, values);
@@ -291,6 +294,7 @@ show_history(const ObserveOptions *options)
 	else
 		print_lines(answer.result, options->json);
 	answer_free(&answer);
+	pg_free(since);
 	connection_close(&c);
 	return EXIT_SUCCESS;
 }
