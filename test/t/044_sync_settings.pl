@@ -1,0 +1,446 @@
+# Synchronous standbys: what changes around the proof that they follow.
+#
+# A proof says that the standby knows what was there before it. The election's
+# settings, its holder's end, and the standby's own role may change between it
+# and the grant that it is for: whoever waits for the election lock in between
+# must not be granted more than the standby knows of. That schedule is made by a
+# session that holds the election lock, and then commits or not.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use SyncStandby;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $LEASE = 3_000_000;      # microseconds
+my $LONGER = 6_000_000;
+my $VERY_LONG = 60_000_000;
+my $CANCELED = qr/WARNING:  canceling wait for synchronous replication/;
+
+my $pair = SyncStandby->new(
+	config => qq(
+leader_election.lease_duration = '${LEASE}us'
+client_min_messages = warning
+));
+my ($old, $new, $observer) = @{$pair}{qw(primary standby observer)};
+my $holder = session($old, name => 'holder');
+my $caller = session($old, name => 'caller');
+my $other = session($old, name => 'other');
+
+# The standby has to know an election before it can be led.
+$caller->query("SELECT leader_election.create_election(e)
+	FROM (VALUES ('altered'), ('renewed'), ('renewed itself'), ('wrapped'),
+		('configured'), ('proven')) v (e)");
+
+sub lease
+{
+	my ($election, $columns) = @_;
+
+	return split /\|/,
+	  $observer->query(
+		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
+	  );
+}
+
+# What only stands writes nothing that a standby has to have.
+sub is_refused
+{
+	my ($session, $sqlstate, $name) = @_;
+
+	wait_until(
+		sub {
+			$session->finished
+			  || $pair->wait_event($session->backend_pid) eq 'SyncRep';
+		},
+		"$name to end");
+	unless ($session->finished)
+	{
+		fail("$name: waits for the standby");
+		$pair->{observer}
+		  ->query('SELECT pg_cancel_backend(' . $session->backend_pid . ')');
+	}
+	is($session->result, '', "$name: nothing is granted");
+	is($session->sqlstate, $sqlstate, "$name: SQLSTATE");
+	return;
+}
+
+sub refused
+{
+	my ($session, $sql, $sqlstate, $name) = @_;
+
+	$session->query_async($sql);
+	is_refused($session, $sqlstate, $name);
+	return;
+}
+
+# The caller has made its proof and waits for the election lock, which somebody
+# else holds, when the line is stopped; the other then commits, which the standby
+# does not hear of, or rolls back. Returns when the line was stopped. The caller
+# waits for a second at most: where the machine was slower than that, once more.
+my $GATE = 4711;
+
+sub proven_before
+{
+	my ($meanwhile, $sql, $commit, $stop) = @_;
+	my $start;
+	my $frozen;
+
+	$observer->query("SELECT pg_advisory_lock($GATE)");
+	$holder->query_async(
+		"DO \$\$ BEGIN
+			PERFORM leader_election.$meanwhile;
+			PERFORM pg_advisory_xact_lock_shared($GATE);
+			@{[ $commit ? '' : 'RAISE EXCEPTION $m$it rolls back$m$;' ]}
+		END \$\$");
+	wait_for($old,
+		"SELECT wait_event = 'advisory' FROM pg_stat_activity
+			WHERE pid = " . $holder->backend_pid);
+	$start = time;
+	$caller->query_async($sql);
+	wait_until(
+		sub {
+			return $caller->finished || $observer->query(
+				"SELECT count(*) FROM pg_locks
+				WHERE NOT granted AND locktype NOT IN ('relation', 'tuple', 'transactionid')
+					AND pid = " . $caller->backend_pid) eq '1';
+		},
+		'the caller to wait for the election lock');
+	$stop->();
+	$frozen = $pair->clock;
+	$observer->query("SELECT pg_advisory_unlock($GATE)");
+	if ($commit)
+	{
+		wait_until(
+			sub { $pair->wait_event($holder->backend_pid) eq 'SyncRep' },
+			'the commit to wait');
+		$pair->cancel($holder);
+		like($holder->errors, $CANCELED, "$meanwhile: is there, on one side");
+	}
+	else
+	{
+		$holder->result;
+	}
+	note(sprintf 'the caller has waited for %.3f s', time - $start);
+	return $frozen;
+}
+
+#
+# What is granted after the line was stopped counts from before.
+#
+
+my $frozen = proven_before(
+	"alter_election('proven')",
+	"SELECT term FROM leader_election.acquire('proven', 'caller')",
+	0, sub { $pair->stop_line });
+wait_until(
+	sub {
+		$caller->finished
+		  || $pair->wait_event($caller->backend_pid) eq 'SyncRep';
+	},
+	'the grant to wait for the standby');
+is($pair->cancel($caller), 1, 'proven: granted');
+is( (lease('proven', "deadline_mono <= $frozen + $LEASE"))[0],
+	't', 'proven: from before the standby was lost');
+$pair->resume_line;
+
+#
+# A lease is not granted by settings that the standby does not have.
+#
+
+$frozen = proven_before(
+	"alter_election('altered', lease_duration => '${VERY_LONG}us')",
+	"SELECT term FROM leader_election.acquire('altered', 'caller')",
+	1, sub { $pair->stop_line });
+is_refused($caller, '55P03', 'altered: by a proof from before');
+is( $observer->query(
+		"SELECT lease_duration, term, leader IS NULL
+		FROM leader_election.election JOIN leader_election.lease USING (election)
+		WHERE election = 'altered'"),
+	'00:01:00|0|t',
+	'altered: there are other settings by now');
+refused($other, "SELECT leader_election.join('altered', 'other')",
+	'00000', 'altered: join()');
+$pair->resume_line;
+$other->query('SELECT leader_election.leave_all()');
+wait_until(
+	sub {
+		$caller->query("SELECT remaining_ms > 50000
+			FROM leader_election.acquire('altered', 'caller')") eq 't';
+	},
+	'altered: granted once the standby knows');
+
+#
+# Whoever stands does not wait for the standby, even if what it reads makes the
+# server log something: here a page whose hints are set for the first time.
+#
+
+foreach my $call (
+	[ 'join', "SELECT leader_election.join('altered', 'reader')" ],
+	[ 'campaign', "CALL leader_election.campaign('altered', 'reader', '100ms')" ],
+	[ 'acquire', "SELECT leader_election.acquire('altered', 'reader')" ])
+{
+	my ($name, $sql) = @$call;
+	my $reader = session($old, name => 'reader');
+
+	$observer->query("CREATE ROLE $name;
+		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO $name;
+		CHECKPOINT");
+	$pair->stop_line;
+	refused($reader, $sql, '00000', "reading: $name()");
+	$pair->resume_line;
+	$reader->finish;
+}
+
+#
+# A campaign that does not wait is elected where nobody leads.
+#
+
+{
+	my $one = session($old, name => 'one');
+
+	$one->query("SELECT leader_election.create_election('at once')");
+	like($one->query("CALL leader_election.campaign('at once', 'one', '0')"),
+		qr/^\d+$/, 'at once: campaign() without a wait');
+	$one->finish;
+}
+
+#
+# Nor is one renewed by them.
+#
+
+is($caller->query("SELECT term FROM leader_election.acquire('renewed', 'caller')"),
+	1, 'renewed: leads');
+is($other->query("SELECT leader_election.join('renewed itself', 'other')"),
+	1, 'renewed itself: leads');
+$frozen = $pair->catch_at_commit(
+	sub {
+		$caller->query("SELECT leader_election.renew('renewed', 1)");
+		return [ $holder,
+			"SELECT leader_election.alter_election(e, lease_duration => '${VERY_LONG}us')
+			FROM (VALUES ('renewed'), ('renewed itself')) v (e)" ];
+	});
+refused($caller, "SELECT * FROM leader_election.renew('renewed', 1)",
+	'55P03', 'renewed: while they change');
+$pair->cancel($holder);
+like($holder->errors, $CANCELED, 'renewed: the settings have changed');
+refused($caller, "SELECT * FROM leader_election.renew('renewed', 1)",
+	'55P03', 'renewed: they have changed');
+is( $observer->query(
+		"SELECT max(deadline_mono) <= $frozen + $LEASE, max(duration)
+		FROM leader_election.lease WHERE election LIKE 'renewed%'"),
+	"t|$LEASE",
+	'renewed: not for longer than the standby knows');
+wait_until(sub { $pair->clock > $frozen + $LEASE }, 'the end of the leases');
+is( $other->query(
+		"SELECT leader_election.is_leader('renewed itself'),
+			leader_election.is_leader('renewed', 1)"),
+	'f|f',
+	'renewed: is_leader()');
+$pair->resume_line;
+$pair->delay_line(0);
+wait_for($old, "SELECT leader_election.leader('renewed itself')", 'other');
+is( (lease('renewed itself', "duration"))[0],
+	$VERY_LONG, 'renewed: by the new settings, once the standby knows');
+$other->query('SELECT leader_election.leave_all()');
+
+#
+# All in one transaction: the standby cannot know any of it.
+#
+
+is($caller->query("SELECT term FROM leader_election.acquire('wrapped', 'caller')"),
+	1, 'wrapped: leads');
+$frozen = $pair->catch_at_commit(
+	sub {
+		return [ $caller, "DO \$\$ BEGIN
+			PERFORM leader_election.alter_election('wrapped', lease_duration => '${VERY_LONG}us');
+			PERFORM leader_election.renew('wrapped', 1);
+		END \$\$" ];
+	});
+$pair->cancel($caller);
+is( (lease('wrapped', "deadline_mono <= $frozen + $LEASE"))[0],
+	't', 'wrapped: not for longer than the standby knows');
+$pair->resume_line;
+$pair->delay_line(0);
+
+#
+# Standbys that are configured between the proof and the grant have not been
+# asked; the commit waits for them nevertheless.
+#
+
+$pair->be_synchronous('');
+$frozen = proven_before(
+	"alter_election('configured')",
+	"SELECT term FROM leader_election.acquire('configured', 'caller')",
+	0,
+	sub {
+		$pair->stop_line;
+		$old->append_conf('postgresql.conf', "synchronous_standby_names = '*'");
+		$old->reload;
+		wait_until(
+			sub { $observer->query('SHOW synchronous_standby_names') eq '*' },
+			'the setting');
+	});
+wait_until(
+	sub {
+		$caller->finished
+		  || $pair->wait_event($caller->backend_pid) eq 'SyncRep';
+	},
+	'the end of the call');
+$pair->cancel($caller) if !$caller->finished;
+$caller->result if $caller->{busy};
+is( (lease('configured', "coalesce(deadline_mono <= $frozen + 2 * $LEASE, true)"))[0],
+	't', 'configured: for no longer than a lease');
+refused($other, "SELECT leader_election.renew('configured', 1)",
+	'55P03', 'configured: not renewed');
+$pair->resume_line;
+wait_for($old, "SELECT sync_state FROM pg_stat_replication", 'sync');
+
+#
+# A detached leader's lease has run out, and the standby does not know that its
+# term was ended. It could renew on the other side: nobody follows on this one.
+# The worker is stopped meanwhile, so that the end is the caller's to write.
+#
+# Just before, a lease is shortened.
+#
+
+my $leader = session($old, name => 'leader');
+my $on_new = session($new, name => 'on the standby');
+my $heir_on_new = session($new, name => 'heir on the standby');
+
+$observer->query(
+	"SELECT leader_election.create_election(e, lease_duration => '${LONGER}us')
+	FROM (VALUES ('shortened'), ('shortened, vacant')) v (e)");
+is($leader->query("SELECT leader_election.join('shortened', 'leader', auto_renew => false)"),
+	1, 'shortened: leads');
+$observer->query(
+	"SELECT leader_election.alter_election(e, lease_duration => '200ms')
+	FROM (VALUES ('shortened'), ('shortened, vacant')) v (e)");
+my @ended = map { "ended $_" } 1 .. 5;    # the last for another purpose
+$observer->query("SELECT leader_election.create_election('$_')") foreach @ended;
+foreach my $election (@ended)
+{
+	is($other->query("SELECT term FROM leader_election.acquire('$election', 'other')"),
+		1, "$election: leads");
+}
+my $worker;
+wait_until(
+	sub {
+		$worker = $pair->worker_pid;
+		SyncStandby::stop_process($worker);
+		return 1
+		  if $observer->query("SELECT state = 'idle' FROM pg_stat_activity
+			WHERE pid = $worker") eq 't';
+		SyncStandby::resume_process($worker);
+		return 0;
+	},
+	'an idle worker');
+wait_for($old, "SELECT bool_and(deadline_mono < leader_election.monotonic_clock())
+	FROM leader_election.lease WHERE election LIKE 'ended%'");
+is( $observer->query("SELECT leader_election.renew('ended 1', 1)"),
+	'', 'ended: the lease has run out');
+
+# By somebody who proved that before the term was ended ...
+proven_before(
+	"acquire('ended 5', 'holder')",
+	"SELECT term FROM leader_election.acquire('ended 5', 'caller')",
+	1, sub { $pair->stop_line });
+is_refused($caller, '55P03', 'ended: by a proof from before');
+is((lease('ended 5', 'term, leader IS NULL'))[1], 't', 'ended: the seat is vacant');
+$pair->resume_line;
+
+# ... or who ends it.
+
+my $election;
+$frozen = $pair->catch_at_commit(
+	sub {
+		$election = $_[0] < 5 ? $ended[ $_[0] - 1 ] : die 'no election is left';
+		return [ $caller, "SELECT * FROM leader_election.acquire('$election', 'caller')" ];
+	});
+is($pair->cancel($caller), '', 'ended: is not granted at once');
+is((lease($election, 'term, leader IS NULL'))[1], 't', 'ended: the term is over');
+my ($shortened) = lease('shortened', 'deadline_mono');
+my $before = $observer->query('SELECT max(term), count(*) FROM leader_election.history');
+
+SyncStandby::resume_process($worker);
+foreach my $name (qw(caller passer-by))
+{
+	refused($caller,
+		"SELECT * FROM leader_election.acquire('$election', '$name')",
+		'55P03', "ended: acquire() of $name");
+}
+refused($holder, "SELECT leader_election.join('$election', 'holder')",
+	'00000', 'ended: join()');
+refused($holder, "CALL leader_election.campaign('$election', 'holder', '100ms')",
+	'00000', 'ended: campaign()');
+
+# Where the receiver was frozen, and goes on without a primary
+{
+	my $pid = $on_new->query(
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walreceiver'");
+
+	SyncStandby::stop_process($pid);
+	$pair->cut_line;
+	SyncStandby::resume_process($pid);
+}
+$new->promote;
+wait_until(
+	sub {
+		$on_new->query("SELECT leader_election.join('shortened', 'new'),
+			leader_election.join('shortened, vacant', 'new')");
+		return $on_new->query('SELECT count(*) FROM leader_election.epoch') eq '2';
+	},
+	'the epoch');
+my $term;
+wait_until(
+	sub {
+		$term = $heir_on_new->query(
+			"SELECT term FROM leader_election.renew('$election', 1)");
+		return $heir_on_new->sqlstate eq '00000';
+	},
+	'an answer');
+cmp_ok($term, '>', 1, 'ended: leads on, on the other side');
+is($heir_on_new->query("SELECT leader_election.is_leader('$election', $term)"),
+	't', 'ended: is_leader()');
+refused($caller,
+	"SELECT * FROM leader_election.acquire('$election', 'caller')",
+	'55P03', 'ended: nobody follows on this side');
+is( $observer->query('SELECT max(term), count(*) FROM leader_election.history'),
+	$before, 'ended: nobody was elected on this side');
+
+wait_for($new, "SELECT leader_election.leader('shortened')", 'new');
+my ($acquired, $first_seen) = split /\|/, $on_new->query(
+	"SELECT acquired_mono, (SELECT max(first_seen_mono) FROM leader_election.epoch)
+	FROM leader_election.lease WHERE election = 'shortened'");
+cmp_ok($acquired, '>=', $first_seen + $LONGER,
+	'shortened: nobody is elected in the longer grace');
+cmp_ok($acquired, '>=', $shortened,
+	'shortened: nor while the old side may have a leader');
+
+#
+# The old primary is stopped, with commits, a campaign and calls that wait.
+#
+
+$pair->{observer} = $observer;
+$holder->query_async("CALL leader_election.campaign('altered', 'holder')");
+$leader->query_async("SELECT leader_election.join('new election', 'leader')");
+$caller->query_async("SELECT leader_election.create_election('another')");
+foreach my $session ($leader, $caller)
+{
+	wait_until(
+		sub { $pair->wait_event($session->backend_pid) eq 'SyncRep' },
+		'a commit to wait for the standby');
+}
+wait_until(sub { $pair->worker_pid ne '' }, 'a worker');
+my $start = time;
+$old->stop('fast');
+cmp_ok(time - $start, '<', 30, 'a fast stop is not held up');
+$_->result foreach $holder, $leader, $caller;
+is($_->sqlstate, '08006', "$_->{name}: its session has ended")
+  foreach $holder, $leader, $caller;
+
+done_testing();
