@@ -110,6 +110,12 @@ SELECT candidate, rank, "position" FROM leader_election.candidates;
 SELECT term, leader, reason FROM leader_election.history
  WHERE election LIKE 'x';
 SELECT leader_election.leave('x');
+SELECT leader_election.create_election('w', 'zab', '1 s', 2, '1 s', current_user, 'c');
+SELECT leader_election.alter_election('w', 'spread', '2 s', 1, '2 s', '', '');
+SELECT leader_election.join('w', 'one');
+SELECT leader_election.assert_leader('w');
+SELECT leader_election.leave('w');
+SELECT leader_election.drop_election('w');
 SELECT leader_election.join('y', 'one');
 SELECT leader_election.leave_all();
 
