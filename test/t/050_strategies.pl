@@ -807,7 +807,8 @@ $one->finish;
 $one = session($node, name => 'one');
 $two = session($node, name => 'two');
 $high = session($node, name => 'high');
-create($_, 'bully') foreach 'broken led', 'sound', 'sound asked';
+create($_, 'bully') foreach 'sound', 'sound asked';
+create('broken led', 'bully', "lease_duration => '1 min'");
 create('broken vacant', 'bully', "quorum => 3");
 create('broken detached', 'bully', "quorum => 2");
 foreach my $election ('broken led', 'broken vacant', 'sound', 'sound asked')
