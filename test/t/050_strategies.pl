@@ -916,6 +916,8 @@ is($admin->query("SELECT sum(term) FROM leader_election.lease WHERE election LIK
 $worker{w4}->kill;
 delete $worker{w4};
 share_evenly('66 67 67', 'spread: one dies, the others lead a third each');
+worker_looks();
+is(shares(), '66 67 67', 'spread: nobody is asked for a difference of one');
 is( $admin->query(
 		"SELECT string_agg(DISTINCT reason, ' ') || ' ' || count(*) FROM leader_election.history
 			WHERE election LIKE 'shard %' AND reason <> 'yielded'"),
