@@ -204,10 +204,18 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
 void
 le_check_candidate_role(const Election *election, const char *role)
 {
+	Oid			group;
+
 	if (election->candidate_role == NULL)
 		return;
-	if (!is_member_of_role(get_role_oid(role, false),
-						   get_role_oid(election->candidate_role, false)))
+	group = get_role_oid(election->candidate_role, true);
+	if (!OidIsValid(group))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("candidate_role \"%s\" of election \"%s\" does not exist",
+						election->candidate_role, election->name),
+				 errhint("Create that role, or have the election's owner name another one with leader_election.alter_election().")));
+	if (!is_member_of_role(get_role_oid(role, false), group))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to stand in election \"%s\"",

@@ -36,35 +36,58 @@ PG_FUNCTION_INFO_V1(le_assert_leader);
 PG_FUNCTION_INFO_V1(le_assert_leader_term);
 PG_FUNCTION_INFO_V1(le_only_leader);
 
+/*
+ * What is known of a term that leads.  Whoever ends it invalidates that, before
+ * letting the election lock go: so whoever has that lock, and has heard of
+ * nothing, need not read the row again.
+ */
 typedef struct Fence
 {
-	char	   *election;
-	int64		term;
+	char		election[LE_NAME_MAX + 1];
 	Oid			lease_oid;		/* which extension it belongs to */
+	int64		term;
+	int64		deadline;
+	int64		session_id;		/* the leader's; 0: it is detached */
+	bool		own_session;	/* the leader is this very session */
+	uint64		changes;		/* le_changes when it was read */
+	uint64		writes;			/* le_lasting_writes, then */
 } Fence;
 
 /* Those of the running transaction, in its memory; savepoints undo none. */
 static List *fences = NIL;
 
+/* The last term that was asserted */
+static Fence recent;
+
+/*
+ * Is what is known still so?  No, if this process has written anything itself.
+ */
+static bool
+is_fresh(const Fence *fence)
+{
+	AcceptInvalidationMessages();
+	return fence->changes == le_changes &&
+		fence->writes == le_lasting_writes && le_clock() < fence->deadline;
+}
+
 static void
-add_fence(const char *election, int64 term, Oid lease_oid)
+add_fence(const Fence *fence)
 {
 	MemoryContext old;
-	Fence	   *fence;
+	Fence	   *copy;
 	ListCell   *lc;
 
 	foreach(lc, fences)
 	{
-		fence = lfirst(lc);
-		if (fence->term == term && strcmp(fence->election, election) == 0)
+		copy = lfirst(lc);
+		if (copy->term == fence->term &&
+			strcmp(copy->election, fence->election) == 0)
 			return;
 	}
 	old = MemoryContextSwitchTo(TopTransactionContext);
-	fence = palloc(sizeof(Fence));
-	fence->election = pstrdup(election);
-	fence->term = term;
-	fence->lease_oid = lease_oid;
-	fences = lappend(fences, fence);
+	copy = palloc(sizeof(Fence));
+	*copy = *fence;
+	fences = lappend(fences, copy);
 	MemoryContextSwitchTo(old);
 }
 
@@ -82,14 +105,13 @@ is_fenced(const char *election)
 }
 
 /*
- * The committed lease row; NULL on a standby, where nobody leads.
+ * Read the committed lease row; NULL on a standby, where nobody leads.
  */
 static Lease *
 get_lease(const char *election, Store *store)
 {
 	Lease	   *lease = NULL;
 
-	le_store_get(store);
 	if (RecoveryInProgress())
 		return NULL;
 	if (!le_lease_read_committed(store->lease, election, &lease))
@@ -106,18 +128,27 @@ static void
 fence_session(const char *election)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
-	int64		term = c != NULL ? le_session_term(c) : 0;
+	Fence		fence = {.own_session = true};
 	Store		store;
 
-	if (term == 0)
+	if (c != NULL)
+		fence.term = le_session_term(c);
+	if (fence.term == 0)
 	{
+		le_store_get(&store);
 		(void) get_lease(election, &store);
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_LEADER),
 				 errmsg("this session does not lead election \"%s\"", election),
 				 errhint("Do the leader's work only while leader_election.is_leader() is true.")));
 	}
-	add_fence(election, term, c->lease_oid);
+	strlcpy(fence.election, election, sizeof(fence.election));
+	fence.lease_oid = c->lease_oid;
+	fence.deadline = c->deadline;
+	fence.session_id = c->session_id;
+	fence.changes = c->changes;
+	fence.writes = le_lasting_writes;
+	add_fence(&fence);
 }
 
 Datum
@@ -128,15 +159,35 @@ le_assert_leader(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Is that the term that was asserted last, and does it lead still?
+ */
+static bool
+is_recent(const Store *store, const char *election, int64 term)
+{
+	return recent.term == term && recent.lease_oid == store->lease &&
+		strcmp(recent.election, election) == 0 && is_fresh(&recent) &&
+		(recent.session_id == 0 || le_session_alive(recent.session_id));
+}
+
+/*
  * Fence by a term, whoever leads in it.
  */
 Datum
 le_assert_leader_term(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_name_arg(fcinfo, 0, "election name");
+	uint64		changes = le_changes;
 	Store		store;
-	Lease	   *lease = get_lease(name, &store);
+	Lease	   *lease;
 
+	le_store_get(&store);
+	if (!PG_ARGISNULL(1) && !IsInParallelMode() &&
+		is_recent(&store, name, PG_GETARG_INT64(1)))
+	{
+		add_fence(&recent);
+		PG_RETURN_VOID();
+	}
+	lease = get_lease(name, &store);
 	if (PG_ARGISNULL(1) || lease == NULL ||
 		lease->term != PG_GETARG_INT64(1) ||
 		le_lease_state(lease, le_incarnation_name(store.lease),
@@ -148,7 +199,15 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 				 errmsg("nobody leads election \"%s\" in term " INT64_FORMAT,
 						name, PG_GETARG_INT64(1)),
 				 errhint("Do the leader's work only in the term in which it leads.")));
-	add_fence(name, lease->term, store.lease);
+	strlcpy(recent.election, name, sizeof(recent.election));
+	recent.lease_oid = store.lease;
+	recent.term = lease->term;
+	recent.deadline = lease->deadline_mono;
+	recent.session_id = lease->session_id;
+	recent.own_session = lease->backend_pid == MyProcPid;
+	recent.changes = changes;
+	recent.writes = le_lasting_writes;
+	add_fence(&recent);
 	PG_RETURN_VOID();
 }
 
@@ -218,14 +277,18 @@ still_leads(const Fence *fence)
 	le_busy_begin(&busy, fence->election);
 	while (!le_election_queue_shared(fence->election))
 		le_wait_or_busy(fence->election);
+	if (is_fresh(fence))
+	{
+		le_busy_end(&busy);
+		return !fence->own_session || le_session_alive(fence->session_id);
+	}
 	if (le_store_find(&store) && store.lease == fence->lease_oid &&
 		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, true))
 		lease = read_lease(&store, fence->election);
 	le_busy_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
 		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock()) &&
-		(lease->backend_pid != MyProcPid ||
-		 le_session_alive(lease->session_id));
+		(!fence->own_session || le_session_alive(lease->session_id));
 }
 
 static int

@@ -170,6 +170,8 @@ typedef struct Row
 	bool		nulls[LE_MAX_COLUMNS];
 } Row;
 
+extern uint64 le_lasting_writes;
+
 /* False: enough */
 typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
 						   void *arg);

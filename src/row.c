@@ -37,8 +37,8 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-/* Writes by this process that have to last */
-static uint64 lasting_writes = 0;
+/* Counts the writes by this process that have to last */
+uint64		le_lasting_writes = 0;
 
 typedef enum WriteKind
 {
@@ -51,7 +51,7 @@ static void
 note_write(Relation rel)
 {
 	if (RelationNeedsWAL(rel) || rel->trigdesc != NULL)
-		lasting_writes++;
+		le_lasting_writes++;
 }
 
 /*
@@ -64,13 +64,13 @@ le_wal_begin(WalMark *mark)
 {
 	mark->end = TransactionIdIsValid(GetTopTransactionIdIfAny()) ?
 		XactLastRecEnd : InvalidXLogRecPtr;
-	mark->writes = lasting_writes;
+	mark->writes = le_lasting_writes;
 }
 
 void
 le_wal_end(const WalMark *mark)
 {
-	if (mark->writes == lasting_writes)
+	if (mark->writes == le_lasting_writes)
 		XactLastRecEnd = mark->end;
 }
 

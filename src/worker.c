@@ -240,12 +240,15 @@ le_worker_ensure(bool urgent)
 	static BackgroundWorkerHandle *last = NULL;
 	static int64 started_at = 0;
 	MemoryContext old;
+	BgwHandleStatus status;
 	pid_t		pid;
 
 	if (!le_worker_lock_is_free())
 		return;
-	if (last != NULL && GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
-		return;					/* it is on its way, or looks once more */
+	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
+	if (status == BGWH_NOT_YET_STARTED ||
+		(status == BGWH_STARTED && le_clock() - started_at < START_PAUSE))
+		return;					/* it is on its way */
 	if (!urgent && le_clock() - started_at < START_PAUSE)
 		return;
 	if (!le_starter_lock())

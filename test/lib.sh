@@ -5,7 +5,7 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: iproute2, ipc-run, pgbouncer or pgtap
+#	                     TOOL: faketime, iproute2, ipc-run, pgbouncer or pgtap
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server; PGHOST, PGUSER... point at it
 #
@@ -215,6 +215,10 @@ missing_packages() {
 	fi
 	for tool in "$@"; do
 		case $tool in
+			faketime)
+				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
+					echo libfaketime
+				;;
 			iproute2)
 				command -v ip >/dev/null || echo iproute2
 				;;
