@@ -175,6 +175,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 		le_wait_or_busy(name);
 	}
 	election = le_election_get(&store, name);
+	check_election_owner(election);
 
 	/* Nor is the wait for what may be led elsewhere cut short. */
 	if (config.lease_duration > 0 &&
@@ -205,15 +206,15 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_wait_begin();
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
-	election = le_election_get(&store, name);
-	check_election_owner(election);
+	check_election_owner(le_election_get(&store, name));
 	while (!le_name_lock(name, NULL))
 		le_wait_or_busy(name);
 	while (!le_election_queue(name))
 		le_wait_or_busy(name);
 
-	/* Somebody else may have dropped it before we had the locks. */
-	(void) le_election_get(&store, name);
+	/* It may have been dropped, and made again, before we had the locks. */
+	election = le_election_get(&store, name);
+	check_election_owner(election);
 	while (!le_election_end(&store, election, le_incarnation_read()))
 		le_wait_or_busy(name);
 	le_busy_end(&busy);
@@ -246,8 +247,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	le_wait_begin();
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
-	election = le_election_get(&store, name);
-	check_election_owner(election);
+	check_election_owner(le_election_get(&store, name));
 	incarnation = le_incarnation_name(store.lease);
 	for (;;)
 	{
@@ -264,6 +264,8 @@ le_request_yield(PG_FUNCTION_ARGS)
 			break;
 		le_wait_or_busy(name);
 	}
+	election = le_election_get(&store, name);
+	check_election_owner(election);
 	if (to != NULL)
 		successor = le_election_candidate(&store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))

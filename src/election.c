@@ -471,7 +471,8 @@ le_election_settle(const Store *store, const Election *election,
 	.lease = le_lease_read(store, election->name, NULL)};
 	Row		   *history;
 
-	/* It may have been dropped while the caller queued for its lock. */
+	/* Both may have changed, or be gone, while the caller queued for the lock. */
+	election = le_election_get(store, election->name);
 	if (d.lease == NULL)
 		le_report_no_election(election->name);
 	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
@@ -548,6 +549,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	*over = false;
 	if (lease == NULL)
 		return NULL;
+	election = le_election_get(store, election->name);
 	*over = !le_lease_is_term(lease, term) ||
 		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN ||
 		le_election_grace_mono(election, lease, inc) <= now;

@@ -25,6 +25,13 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+/* A line for the log, by the subtransaction that has made it true */
+typedef struct LogLine
+{
+	TransactionId xid;
+	char	   *text;
+} LogLine;
+
 /* What is to be done once the running transaction has committed */
 static List *log_lines = NIL;
 static List *winner_pids = NIL;
@@ -106,6 +113,7 @@ le_notify(const Store *store, const Change *change, TimestampTz at)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	StringInfoData payload;
+	LogLine    *line;
 
 	initStringInfo(&payload);
 	append_payload(&payload, change, at);
@@ -114,7 +122,10 @@ le_notify(const Store *store, const Change *change, TimestampTz at)
 				 payload.data);
 	CacheInvalidateRelcacheByRelid(store->change);
 
-	log_lines = lappend(log_lines, make_log_line(change));
+	line = palloc(sizeof(LogLine));
+	line->xid = GetCurrentTransactionId();
+	line->text = make_log_line(change);
+	log_lines = lappend(log_lines, line);
 	if (change->winner_pid != 0)
 		winner_pids = lappend_int(winner_pids, change->winner_pid);
 	le_notify_durable();
@@ -163,7 +174,16 @@ void
 le_notify_pre_commit(void)
 {
 	char		value[32];
+	ListCell   *lc;
 
+	/* What a subtransaction has undone did not happen. */
+	foreach(lc, log_lines)
+	{
+		LogLine    *line = lfirst(lc);
+
+		if (!TransactionIdIsCurrentTransactionId(line->xid))
+			log_lines = foreach_delete_current(log_lines, lc);
+	}
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
 		set_until_commit("synchronous_commit", "on");
 	if (log_lines != NIL &&
@@ -197,7 +217,7 @@ le_notify_commit(void)
 		le_wake_backend(lfirst_int(lc));
 	foreach(lc, log_lines)
 		ereport(LOG_SERVER_ONLY,
-				(errmsg_internal("%s", (char *) lfirst(lc)),
+				(errmsg_internal("%s", ((LogLine *) lfirst(lc))->text),
 				 errhidestmt(true)));
 	if (log_lines != NIL)
 		le_wake_waiters(le_observer_wait_event());

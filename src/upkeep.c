@@ -63,6 +63,7 @@ typedef struct Pass
 	int64		next;			/* when to look again */
 	List	   *renew;			/* leases */
 	int64		renew_at;		/* when the next lease is to be renewed */
+	int64		renew_later_at; /* the next one but those */
 	List	   *settle;			/* leases, as they were seen */
 	List	   *preempt;		/* leases whose leader is to yield, or no more */
 	List	   *candidates;
@@ -231,6 +232,9 @@ look(void *arg)
 				{
 					if (RENEW_EARLY(lease) <= now)
 						pass->renew = lappend(pass->renew, lease);
+					else
+						pass->renew_later_at = Min(pass->renew_later_at,
+												   RENEW_DUE(lease));
 					pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
 					continue;
 				}
@@ -373,6 +377,10 @@ preempt(void *arg)
 static void
 renew_all(Pass *pass)
 {
+	bool		complete = true;
+	int64		shortest = PG_INT64_MAX;
+	ListCell   *lc;
+
 	for (int from = 0; from < list_length(pass->renew); from += BATCH)
 	{
 		Batch		batch = {NIL, false};
@@ -382,7 +390,16 @@ renew_all(Pass *pass)
 		if (le_attempt(RENEWAL, renew, &batch, "renewing leases", &pass->next))
 			pass->next = Min(pass->next,
 							 le_clock() + (batch.complete ? 0 : RETRY));
+		complete = complete && batch.complete;
 	}
+
+	/* A lease that somebody has locked is not to keep us from everything else. */
+	foreach(lc, pass->renew)
+		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
+	pass->renew_at = le_clock() + RETRY;
+	if (complete)
+		pass->renew_at = Max(pass->renew_at,
+							 Min(pass->renew_later_at, le_clock() + shortest / 3));
 }
 
 /*
@@ -536,6 +553,7 @@ do_round(Pass *pass)
 
 	memset(pass, 0, sizeof(Pass));
 	pass->renew_at = PG_INT64_MAX;
+	pass->renew_later_at = PG_INT64_MAX;
 	pass->next = PG_INT64_MAX;
 	if (!le_attempt(LOOK, look, pass, "looking", &pass->next))
 	{
