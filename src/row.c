@@ -291,6 +291,7 @@ write_row(Row *row, WriteKind kind)
 	row->tid = slot->tts_tid;
 
 	AfterTriggerEndQuery(estate);
+	ExecCloseResultRelations(estate);	/* those that triggers have opened */
 	EvalPlanQualEnd(&epq);
 	ExecCloseIndices(target);
 	ExecResetTupleTable(estate->es_tupleTable, false);
