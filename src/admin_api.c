@@ -207,10 +207,17 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
-	while (!le_election_queue(name))
+
+	/* Whoever has the one and wants the other must not wait for us. */
+	for (;;)
+	{
+		while (!le_election_queue(name))
+			le_wait_or_busy(name);
+		if (le_name_lock(name, NULL))
+			break;
+		le_election_unlock(name);
 		le_wait_or_busy(name);
-	while (!le_name_lock(name, NULL))
-		le_wait_or_busy(name);
+	}
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_election_get(&store, name);

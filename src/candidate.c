@@ -402,6 +402,38 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 }
 
 /*
+ * Make the row of a candidacy.  Both name locks are held; that of the candidate
+ * is released again if nothing was written.
+ */
+static StandResult
+stand_anew(const Store *store, Candidate *who, const Profile *profile,
+		   int64 lease_duration)
+{
+	Candidate  *present;
+	StandResult result = STAND_OK;
+
+	/* Look again: it may have been taken before we had the locks. */
+	present = le_candidate_find(store, who->election, who->candidate);
+	if (le_lease_read(store, who->election, NULL) == NULL)
+		result = STAND_DROPPED;
+	else if (present != NULL && le_candidate_is_same(present, who) &&
+			 le_candidate_alive(present))
+		result = STAND_BUSY;
+	else if (!name_is_free(store, who, present))
+		result = STAND_IN_USE;
+	else if (present != NULL && !le_candidate_withdraw(store, present))
+		result = STAND_BUSY;
+	if (result != STAND_OK)
+	{
+		le_name_unlock(who->election, who->candidate);
+		return result;
+	}
+	who->seen = le_clock();
+	insert(store, who, profile, lease_duration);
+	return STAND_OK;
+}
+
+/*
  * Make or update the row of a candidacy; what the profile does not say is as
  * it was or, at first, as in who.  Nothing is written where the row says it all
  * already, save that a detached candidate gives a sign of life now and then:
@@ -413,6 +445,7 @@ le_candidate_stand(const Store *store, Candidate *who,
 {
 	Candidate  *present = le_candidate_find(store, who->election,
 											who->candidate);
+	StandResult result;
 	bool		busy;
 
 	if (present != NULL && le_candidate_is_same(present, who) &&
@@ -434,22 +467,11 @@ le_candidate_stand(const Store *store, Candidate *who,
 
 	if (!name_is_free(store, who, present))
 		return STAND_IN_USE;
-	if (!le_name_lock(who->election, who->candidate) ||
-		!le_name_lock_shared(who->election))
+	if (!le_name_lock_shared(who->election))
 		return STAND_BUSY;
-	if (le_lease_read(store, who->election, NULL) == NULL)
-		return STAND_DROPPED;
-
-	/* Look again: it may have been taken before we had the lock. */
-	present = le_candidate_find(store, who->election, who->candidate);
-	if (present != NULL && le_candidate_is_same(present, who) &&
-		le_candidate_alive(present))
-		return STAND_BUSY;
-	if (!name_is_free(store, who, present))
-		return STAND_IN_USE;
-	if (present != NULL && !le_candidate_withdraw(store, present))
-		return STAND_BUSY;
-	who->seen = le_clock();
-	insert(store, who, profile, lease_duration);
-	return STAND_OK;
+	result = le_name_lock(who->election, who->candidate) ?
+		stand_anew(store, who, profile, lease_duration) : STAND_BUSY;
+	if (result != STAND_OK)
+		le_name_unlock_shared(who->election);
+	return result;
 }

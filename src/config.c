@@ -173,8 +173,13 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	Row		   *row;
 
 	/* In this order: another may be made before we have the lock. */
-	if (!le_name_lock(name, NULL) || le_election_read(store, name) != NULL)
+	if (!le_name_lock(name, NULL))
 		return false;
+	if (le_election_read(store, name) != NULL)
+	{
+		le_name_unlock(name, NULL);
+		return false;
+	}
 	row = le_row_new(store->election);
 	LE_SET_TEXT(row, ELECTION_ELECTION, name);
 	LE_SET_NAME(row, ELECTION_OWNER, owner);

@@ -102,6 +102,8 @@ extern bool le_election_lock_shared(const char *election, bool wait);
 extern int	le_election_lock_order(const char *a, const char *b);
 extern bool le_name_lock(const char *election, const char *candidate);
 extern bool le_name_lock_shared(const char *election);
+extern void le_name_unlock(const char *election, const char *candidate);
+extern void le_name_unlock_shared(const char *election);
 extern bool le_epoch_lock(void);
 extern bool le_worker_lock(void);
 extern void le_worker_unlock(void);

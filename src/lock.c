@@ -204,6 +204,30 @@ le_name_lock_shared(const char *election)
 				   false);
 }
 
+/*
+ * Release these before the transaction ends: nothing was written under them.
+ * Whoever waits for one of them must hold none that others wait for.
+ */
+void
+le_name_unlock(const char *election, const char *candidate)
+{
+	uint64		key = hash_name(election, 1);
+	LOCKTAG		tag;
+
+	if (candidate != NULL)
+		key = hash_name(candidate, key);
+	tag = make_tag(LOCK_NAME, key);
+	LockRelease(&tag, ExclusiveLock, false);
+}
+
+void
+le_name_unlock_shared(const char *election)
+{
+	LOCKTAG		tag = make_tag(LOCK_NAME, hash_name(election, 1));
+
+	LockRelease(&tag, ShareLock, false);
+}
+
 bool
 le_epoch_lock(void)
 {
