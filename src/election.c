@@ -213,15 +213,19 @@ find_passed_over(const Store *store, const Lease *lease, LeaseState state,
 				 const Incarnation *inc, int64 now)
 {
 	Candidate  *c;
+	int64		reserved;
 
 	if (state != LEASE_VACANT)
 		return steps_down(lease, state, give_up) ?
 			le_candidate_of_lease(lease) : NULL;
+	reserved = le_lease_reserved_mono(lease, inc->name);
 	if (successor != NULL || lease->successor == NULL ||
-		now < le_lease_reserved_mono(lease, inc->name))
+		reserved == 0 || now < reserved)
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && c->session_id == 0 ? c : NULL;
+	return c != NULL && c->session_id == 0 &&
+		strcmp(c->role, lease->successor_role) == 0 &&
+		c->place <= le_lease_reserved_since(lease) ? c : NULL;
 }
 
 /*

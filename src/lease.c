@@ -510,7 +510,8 @@ le_lease_free_mono(const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * Until when the vacant seat is kept for the successor.
+ * Until when the vacant seat is kept for the successor; 0: not at all, on this
+ * incarnation.
  */
 int64
 le_lease_reserved_mono(const Lease *lease, const char *incarnation)

@@ -73,9 +73,10 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 }
 
 /*
- * Write the candidacy, or the sign of life that it needs now and then.
+ * Write the candidacy, or the sign of life that it needs now and then.  False:
+ * the election has been dropped.
  */
-static void
+static bool
 stand(const Store *store, Candidate *who, const Profile *profile,
 	  int64 lease_duration)
 {
@@ -84,11 +85,11 @@ stand(const Store *store, Candidate *who, const Profile *profile,
 		switch (le_candidate_stand(store, who, profile, lease_duration))
 		{
 			case STAND_OK:
-				return;
+				return true;
 			case STAND_IN_USE:
 				le_report_name_in_use(who);
 			case STAND_DROPPED:
-				le_report_no_election(who->election);
+				return false;
 			case STAND_BUSY:
 				le_wait_or_busy(who->election);
 		}
@@ -114,11 +115,12 @@ is_granted_here(const Lease *lease, const Candidate *who)
  */
 static Lease *
 elect(const Store *store, const Election *election, Candidate *who,
-	  const Profile *profile)
+	  const Profile *profile, bool *dropped)
 {
 	for (;;)
 	{
 		Lease	   *lease = le_lease_read(store, who->election, NULL);
+		StandResult stood;
 		Settled		settled;
 		Proof		proof;
 
@@ -126,7 +128,20 @@ elect(const Store *store, const Election *election, Candidate *who,
 			le_unconfirmed(who->election);
 		while (!le_election_queue(who->election))
 			le_wait_or_busy(who->election);
-		stand(store, who, profile, election->lease_duration);
+		stood = le_candidate_stand(store, who, profile,
+								   election->lease_duration);
+		*dropped = stood == STAND_DROPPED;
+		if (stood == STAND_IN_USE)
+			le_report_name_in_use(who);
+		if (stood != STAND_OK)
+		{
+			/* Whoever has its name may be waiting for this lock. */
+			le_election_unlock(who->election);
+			if (*dropped)
+				return NULL;
+			le_wait_or_busy(who->election);
+			continue;
+		}
 		settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return le_lease_read(store, who->election, NULL);
@@ -159,17 +174,25 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_wait_begin();
 	le_busy_begin(&busy, who.election);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
-	election = le_election_get_or_create(&store, who.election, true);
-	if (election == NULL)
-		le_busy(who.election);
-	le_check_candidate_role(election, who.role);
+	for (;;)
+	{
+		bool		dropped;
 
-	/* Whoever finds a leader writes no more than a sign of life. */
-	lease = le_lease_read(&store, who.election, NULL);
-	if (lease == NULL || state_of(&store, lease) == LEASE_LED)
-		stand(&store, &who, &profile, election->lease_duration);
-	else
-		lease = elect(&store, election, &who, &profile);
+		election = le_election_get_or_create(&store, who.election, true);
+		if (election == NULL)
+			le_busy(who.election);
+		le_check_candidate_role(election, who.role);
+
+		/* Whoever finds a leader writes no more than a sign of life. */
+		lease = le_lease_read(&store, who.election, NULL);
+		if (lease == NULL || state_of(&store, lease) == LEASE_LED)
+			dropped = !stand(&store, &who, &profile, election->lease_duration);
+		else
+			lease = elect(&store, election, &who, &profile, &dropped);
+		if (!dropped)
+			break;
+		le_wait_or_busy(who.election);	/* it may be created anew */
+	}
 	if (lease != NULL && is_granted_here(lease, &who))
 		le_return_grant(fcinfo, lease);
 	le_busy_end(&busy);
@@ -257,6 +280,8 @@ continue_lease(Store *store, const char *name, int64 term,
 	lease = le_election_continue(store, election, term, proof, over);
 	if (lease != NULL)
 		refresh_candidate(store, lease, progress, election->lease_duration);
+	else if (proof->required)	/* the next proof may take a while */
+		le_election_unlock(name);
 	return lease;
 }
 

@@ -77,12 +77,22 @@ find_candidacy(const Store *store, const char *election, bool look)
 	Candidacy  *c = le_session_find(election, strlen(election));
 
 	if (c != NULL && (c->lease_oid != store->lease ||
-					  !le_session_holds_lock(c) ||
-					  (look && !c->made && !c->withdrawn &&
-					   !still_stands(store, c))))
+					  !le_session_holds_lock(c)))
 	{
 		le_session_drop(c);
 		c = NULL;
+	}
+	if (c != NULL && look && !c->made && !c->withdrawn &&
+		!still_stands(store, c))
+	{
+		/* What this very transaction may have dropped may come back. */
+		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+			le_session_withdraw(c);
+		else
+		{
+			le_session_drop(c);
+			c = NULL;
+		}
 	}
 	return c;
 }
@@ -583,6 +593,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 {
 	Store		store;
 	ListCell   *lc;
+	Candidacy  *c;
 	bool		look;
 	int			left = 0;
 
@@ -596,7 +607,8 @@ le_leave_all(PG_FUNCTION_ARGS)
 		GiveUp		how = {.reason = "left"};
 		bool		stood;
 
-		if (find_candidacy(&store, name, look) == NULL)
+		c = find_candidacy(&store, name, look);
+		if (c == NULL || c->withdrawn)
 			continue;
 		(void) give_up(name, &how, true, &stood);
 		left += stood;
