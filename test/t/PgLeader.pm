@@ -82,6 +82,13 @@ sub pg_leader
 	my ($node, @args) = @_;
 	my $connstr = ref $node ? $node->connstr('postgres') : $node;
 	my $output = PostgreSQL::Test::Utils::tempdir() . '/output';
+	my @signals = qw(HUP INT QUIT TERM PIPE);
+	my $all = POSIX::SigSet->new(map { POSIX->can("SIG$_")->() } @signals);
+	my $mask = POSIX::SigSet->new;
+
+	# A signal that comes before pg_leader does would end a copy of the test,
+	# which would stop its server.
+	POSIX::sigprocmask(POSIX::SIG_BLOCK(), $all, $mask);
 	my $pid = fork // croak "cannot fork: $!";
 
 	if ($pid == 0)
@@ -91,10 +98,12 @@ sub pg_leader
 		open(STDOUT, '>', $output);
 		open(STDERR, '>&', \*STDOUT);
 		POSIX::close($_) for 3 .. 63;
-		$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT TERM PIPE);
+		$SIG{$_} = 'DEFAULT' foreach @signals;
+		POSIX::sigprocmask(POSIX::SIG_SETMASK(), $mask);
 		exec(@ON_HOST, 'pg_leader', 'run', '-d', $connstr, @args)
 		  or POSIX::_exit(127);
 	}
+	POSIX::sigprocmask(POSIX::SIG_SETMASK(), $mask);
 	$processes{$pid} = 1;
 	return bless { pid => $pid, output => $output }, 'PgLeader';
 }
