@@ -3,6 +3,9 @@
 #   make, make install        build and install for the server of PG_CONFIG
 #   make installcheck         run the suites against an installed server
 #   make test, demo, bench    the same from nothing, in a temporary folder
+#   make model                check the model of the protocol (test/model)
+#   make chaos [SECONDS=60] [SEED=1] [PROFILE=all]
+#                             try to break it: see test/chaos/README.md
 
 EXTENSION = leader_election
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
@@ -76,7 +79,7 @@ PROVE_TESTS = test/t/*.pl
 PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
-SELF_CONTAINED = test demo bench
+SELF_CONTAINED = test demo bench chaos model
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -106,3 +109,8 @@ demo:
 	@test/demo
 bench:
 	@bench/run
+chaos:
+	@test/chaos/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PROFILE),--profile $(PROFILE)) $(if $(BUG),--bug $(BUG))
+model:
+	@test/model/run

@@ -1,11 +1,13 @@
 # shellcheck shell=bash
 #
-# Set-up shared by test/run, test/demo and bench/run.
+# Set-up shared by test/run, test/demo, test/chaos/run, test/model/run and
+# bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: faketime, iproute2, ipc-run, pgbouncer or pgtap
+#	                     TOOL: faketime, iproute2, ipc-run, pgbouncer, pgtap
+#	                     or spin
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server; PGHOST, PGUSER... point at it
 #
@@ -236,6 +238,9 @@ missing_packages() {
 					v=${DEBIAN:-$(newest_packaged)} || exit
 					echo "postgresql-$v-pgtap"
 				fi
+				;;
+			spin)
+				command -v spin >/dev/null || echo spin
 				;;
 		esac
 	done

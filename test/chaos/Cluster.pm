@@ -1,0 +1,443 @@
+# What the chaos run plays with: two servers, one of them the synchronous
+# standby of the other, a pooler, proxies that are the network, and processes
+# that can be started, stopped and killed.
+#
+# Everything is in $dir, and what is to be checked later in $out. Each fault and
+# each change of the cluster is a line of $out/events:
+#
+#	TIME KIND REST...		microseconds of CLOCK_BOOTTIME, as in all logs
+
+package Cluster;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use IO::Socket::INET;
+use POSIX ();
+use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
+
+our @EXPORT = qw(
+  $dir $out $lease_ms $clock now event note_failure slurp spit signal_all
+  start_process running
+  start_cluster stop_servers server_running start_server primary standby
+  set_primary sql sql_async
+  reap proxy_pid client_connection pooled_connection start_pooler
+  pooler_pid operation operation_running server_processes
+  attach_standby synchronous_for set_synchronous build_standby postmaster ctl
+);
+
+our ($dir, $out);
+our $clock = '';	# the library that sets the servers' wall clocks
+our $lease_ms = 1500;
+
+my %port;			# of servers (1, 2), proxies (c1, c2, r, b), pooler
+my %proxy;			# process ids of the proxies
+my $pooler_pid;
+my %children;		# processes without anybody who waits for them
+my $operation;		# process id of what is done to the servers now
+my $events;
+
+sub now { return int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000); }
+
+sub event
+{
+	open $events, '>>', "$out/events" or die "$out/events: $!" unless $events;
+	syswrite $events, join(' ', now(), @_) . "\n";
+	return;
+}
+
+# The run itself does not work: that is a failure, too.
+sub note_failure
+{
+	event('failure', @_);
+	return;
+}
+
+sub slurp
+{
+	my ($path) = @_;
+
+	open my $file, '<', $path or return '';
+	local $/ = undef;
+	return scalar(<$file>) // '';
+}
+
+# In one step, so that no reader finds half of it
+sub spit
+{
+	my ($path, $text) = @_;
+
+	open my $file, '>', "$path.new" or die "$path: $!";
+	print $file $text;
+	close $file or die "$path: $!";
+	rename "$path.new", $path or die "$path: $!";
+	return;
+}
+
+sub free_port
+{
+	for (1 .. 100)
+	{
+		my $port = 10_000 + int(rand(20_000));
+
+		next if grep { $_ == $port } values %port;
+		return $port
+		  if IO::Socket::INET->new(
+			LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1);
+	}
+	die 'no free port';
+}
+
+# --- processes
+
+# Starts a program that does not outlive this one, with its output in $out.
+sub start_process
+{
+	my ($name, @command) = @_;
+	my $pid = fork // die "fork: $!";
+
+	if ($pid == 0)
+	{
+		open STDIN, '<', '/dev/null';
+		open STDOUT, '>>', "$out/$name.out";
+		open STDERR, '>&', \*STDOUT;
+		exec qw(setpriv --pdeathsig KILL), @command or POSIX::_exit(127);
+	}
+	$children{$pid} = 1;
+	return $pid;
+}
+
+# Forgets the children that have ended.
+sub reap
+{
+	while ((my $pid = waitpid(-1, POSIX::WNOHANG())) > 0)
+	{
+		delete $children{$pid};
+		$operation = undef if $operation && $pid == $operation;
+	}
+	return;
+}
+
+sub running
+{
+	my ($pid) = @_;
+
+	reap();
+	return $pid && $children{$pid};
+}
+
+# Does something to the servers in the background, one thing at a time.
+sub operation
+{
+	my ($name, $code) = @_;
+
+	reap();
+	return 0 if $operation;
+	$operation = fork // die "fork: $!";
+	if ($operation == 0)
+	{
+		srand($$);
+		eval { $code->(); 1 } or note_failure("$name: $@" =~ s/\s+/ /gr);
+		event('done', $name);
+		POSIX::_exit(0);
+	}
+	$children{$operation} = 1;
+	return 1;
+}
+
+sub operation_running
+{
+	reap();
+	return defined $operation;
+}
+
+# --- servers
+
+sub primary { return slurp("$dir/primary") + 0; }
+sub standby { return 3 - primary(); }
+
+sub set_primary
+{
+	my ($n) = @_;
+
+	spit("$dir/primary", $n);
+	spit("$dir/$_.target", $port{$n}) foreach qw(r b);
+	kill 'HUP', $proxy{b};
+	return;
+}
+
+sub postmaster
+{
+	my ($n) = @_;
+	my ($pid) = slurp("$dir/disk/server$n/postmaster.pid") =~ /^(\d+)/;
+
+	return $pid && kill(0, $pid) ? $pid : undef;
+}
+
+sub server_running { return defined postmaster($_[0]); }
+
+# The postmaster's children
+sub server_processes
+{
+	my ($n) = @_;
+	my $postmaster = postmaster($n) // return;
+
+	return grep { /^\d+$/ } split ' ',
+	  slurp("/proc/$postmaster/task/$postmaster/children");
+}
+
+sub signal_all
+{
+	my ($signal) = @_;
+
+	foreach my $n (1, 2)
+	{
+		my $postmaster = postmaster($n) // next;
+
+		kill $signal, $postmaster, server_processes($n);
+	}
+	kill $signal, keys %children;
+	return;
+}
+
+# pg_ctl, which is given up after a while
+sub ctl
+{
+	my ($n, @arguments) = @_;
+
+	# What libfaketime needs; it leaves the monotonic clocks alone.
+	local %ENV = %ENV;
+	%ENV = (%ENV,
+		LD_PRELOAD => $clock, FAKETIME_TIMESTAMP_FILE => "$dir/clock",
+		FAKETIME_NO_CACHE => 1, FAKETIME_DONT_FAKE_MONOTONIC => 1,
+		DONT_FAKE_MONOTONIC => 1, NO_FAKE_STAT => 1)
+	  if $clock && grep { /start/ } @arguments;
+
+	return system("timeout -k 1 60 pg_ctl -D '$dir/disk/server$n' "
+		  . "-l '$out/server$n.log' -s @arguments >>'$out/ctl.out' 2>&1") == 0;
+}
+
+sub start_server { return ctl($_[0], '-w -t 50 start'); }
+
+# A query over the server's own socket: no proxy in between. Returns undef if
+# that fails or takes too long. Several, in a list, are transactions of their own.
+sub psql
+{
+	my ($n, $sql, $seconds, $database) = @_;
+
+	my @statements = ref $sql ? @$sql : ($sql);
+
+	s/'/'\\''/g foreach @statements;
+	$database //= 'postgres';
+	return "PGCONNECT_TIMEOUT=2 timeout -k 1 $seconds psql -XqAt -v ON_ERROR_STOP=1 "
+	  . "'host=$dir port=$port{$n} user=postgres dbname=$database "
+	  . "application_name=nemesis' " . join(' ', map { "-c '$_'" } @statements) . " 2>>'$out/psql.out'";
+}
+
+sub sql
+{
+	my ($n, $sql, $seconds, $database) = @_;
+	my $output = readpipe(psql($n, $sql, $seconds // 3, $database));
+
+	return if $? != 0;
+	chomp $output;
+	return $output;
+}
+
+# The same in the background; nobody looks at the answer.
+sub sql_async
+{
+	my ($n, $sql, $seconds, $database) = @_;
+
+	return start_process('psql', 'sh', '-c', psql($n, $sql, $seconds // 10, $database));
+}
+
+sub write_settings
+{
+	my ($n) = @_;
+
+	open my $conf, '>>', "$dir/disk/server$n/postgresql.conf" or die $!;
+	print $conf qq(
+listen_addresses = '127.0.0.1'
+port = $port{$n}
+unix_socket_directories = '$dir'
+cluster_name = 'server$n'
+fsync = off
+wal_level = replica
+max_wal_senders = 10
+max_connections = 150
+max_worker_processes = 16
+max_prepared_transactions = 5
+hot_standby = on
+track_commit_timestamp = on
+wal_keep_size = '64MB'
+min_wal_size = '32MB'
+max_wal_size = '128MB'
+shared_buffers = '64MB'
+wal_receiver_timeout = '3s'
+wal_sender_timeout = '3s'
+wal_retrieve_retry_interval = '200ms'
+autovacuum_naptime = '5s'
+log_line_prefix = '%m [%p] %e %b/%a: '
+log_checkpoints = off
+log_min_messages = warning
+include_if_exists = 'chaos.conf'
+);
+	close $conf;
+	return;
+}
+
+# Who has to confirm what this server commits: '' or the other one
+sub set_synchronous
+{
+	my ($n, $names) = @_;
+
+	spit("$dir/disk/server$n/chaos.conf", $names eq '' ? '' : "synchronous_standby_names = '$names'\n");
+	ctl($n, 'reload') if server_running($n);
+	return;
+}
+
+# For how many seconds the primary has waited for its standby
+sub synchronous_for
+{
+	return time - (stat("$dir/disk/server" . primary() . '/chaos.conf'))[9] - 1;
+}
+
+# Makes server $n the standby of the other one, from a new copy. It is the
+# replication that goes through the proxy, not the copying.
+sub build_standby
+{
+	my ($n) = @_;
+	my $primary = 3 - $n;
+
+	system("rm -rf '$dir/disk/server$n'");
+	system("timeout -k 1 60 pg_basebackup -D '$dir/disk/server$n' -c fast -X stream "
+		  . "-h '$dir' -p $port{$primary} -U postgres >>'$out/ctl.out' 2>&1") == 0
+	  or return 0;
+	spit("$dir/disk/server$n/standby.signal", '');
+	spit("$dir/disk/server$n/chaos.conf", "primary_conninfo = 'host=127.0.0.1 port=$port{r} "
+		  . "user=postgres application_name=server$n connect_timeout=2'\n");
+	write_settings($n);
+	return start_server($n);
+}
+
+# Waits until the standby follows, and lets the primary wait for it from then on.
+sub attach_standby
+{
+	my ($seconds) = @_;
+	my ($p, $s) = (primary(), standby());
+	my $end = now() + $seconds * 1_000_000;
+
+	while (now() < $end)
+	{
+		my $state = sql($p, "SELECT sync_state FROM pg_stat_replication
+			WHERE application_name = 'server$s' AND state = 'streaming'") // '';
+
+		return 1 if $state eq 'sync';
+		set_synchronous($p, "server$s")
+		  if $state && slurp("$dir/disk/server$p/chaos.conf") !~ /server$s/;
+		sleep 0.1;
+	}
+	return 0;
+}
+
+# --- the network and the pooler
+
+sub proxy_pid { return $proxy{ $_[0] }; }
+
+# Servers in the order of the proxies given: to whichever may be written
+sub client_connection
+{
+	my ($name, @order) = @_;
+
+	return join ' ', "application_name=$name user=app dbname=postgres",
+	  'host=' . join(',', map { '127.0.0.1' } @order),
+	  'port=' . join(',', map { $port{"c$_"} } @order),
+	  'connect_timeout=2 target_session_attrs=read-write';
+}
+
+sub pooled_connection
+{
+	my ($name) = @_;
+
+	return "application_name=$name user=app dbname=pool host=127.0.0.1 "
+	  . "port=$port{pooler} connect_timeout=2";
+}
+
+sub pooler_pid { return $pooler_pid; }
+
+sub start_pooler
+{
+	my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}),
+	  '/usr/sbin';
+
+	$pooler_pid = start_process('pooler', $pgbouncer, "$dir/pgbouncer.ini");
+	return;
+}
+
+sub start_network
+{
+	$port{pooler} = free_port();
+	foreach my $name (qw(c1 c2 r b))
+	{
+		my ($n) = $name =~ /(\d)/;
+
+		$port{$name} = free_port();
+		spit("$dir/$name.target", $port{ $n // 1 });
+		$proxy{$name} = start_process("proxy-$name", "$dir/proxy", $port{$name},
+			"$dir/$name.target");
+	}
+	spit("$dir/pgbouncer.ini", qq([databases]
+pool = host=127.0.0.1 port=$port{b} dbname=postgres user=app pool_size=4
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = $port{pooler}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+server_round_robin = 1
+server_login_retry = 0.2
+server_connect_timeout = 2
+query_wait_timeout = 3
+));
+	start_pooler();
+	return;
+}
+
+# --- from nothing
+
+sub start_cluster
+{
+	my ($preload) = @_;
+
+	@port{ 1, 2 } = (free_port(), free_port());
+	spit("$dir/clock", "+0\n");
+	start_network();
+	system("initdb -D '$dir/disk/server1' -U postgres -A trust -E UTF8 --no-locale -N "
+		  . ">>'$out/ctl.out' 2>&1") == 0
+	  or die 'initdb failed';
+	open my $conf, '>>', "$dir/disk/server1/postgresql.conf" or die $!;
+	print $conf "shared_preload_libraries = 'leader_election'\n" if $preload;
+	close $conf;
+	open my $hba, '>>', "$dir/disk/server1/pg_hba.conf" or die $!;
+	print $hba "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";
+	close $hba;
+	write_settings(1);
+	spit("$dir/disk/server1/chaos.conf", '');
+	set_primary(1);
+	start_server(1) or die 'the primary does not start';
+	return;
+}
+
+sub stop_servers
+{
+	foreach my $n (standby(), primary())
+	{
+		ctl($n, '-m fast -w -t 20 stop') || ctl($n, '-m immediate -w -t 20 stop')
+		  if server_running($n);
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,472 @@
+# What is done to the candidates, the servers and the network: the table of
+# faults, and the profiles that favour some of them.
+#
+# A fault is injected by a function, which returns what it did it to, or undef
+# if there was nothing to do it to. What has to be undone is undone some time
+# later by whatever it gave to heal().
+
+package Nemesis;
+
+use strict;
+use warnings;
+
+use Cluster;
+use Exporter qw(import);
+use List::Util qw(max sum);
+use Time::HiRes qw(sleep);
+
+our @EXPORT = qw(inject heal_due heal_all %candidates @elections $small_disk);
+
+our %candidates;	# name => {pid, kind, ...}, see chaos.pl
+our @elections;		# names
+our $small_disk = 0;	# the servers' disk may be filled
+
+my @heals;			# [when, what]
+
+sub pick { return @_ ? $_[ int(rand(@_)) ] : undef; }
+
+sub heal
+{
+	my ($seconds, $code) = @_;
+
+	push @heals, [ now() + $seconds * 1_000_000, $code ];
+	return;
+}
+
+sub heal_due
+{
+	my @due = grep { $_->[0] <= now() } @heals;
+
+	@heals = grep { $_->[0] > now() } @heals;
+	$_->[1]->() foreach @due;
+	return;
+}
+
+sub heal_all
+{
+	$_->[1]->() foreach @heals;
+	@heals = ();
+	return;
+}
+
+# Stops processes for up to so many seconds.
+sub pause
+{
+	my ($seconds, @pids) = @_;
+
+	return 0 unless @pids && kill('STOP', @pids);
+	heal(rand($seconds), sub { kill 'CONT', @pids });
+	return 1;
+}
+
+# --- clients
+
+sub any_candidate
+{
+	return pick(grep { running($candidates{$_}{pid}) } sort keys %candidates);
+}
+
+# pg_leader, its guardian, or the command: never the first two at a time
+sub process_of
+{
+	my ($name) = @_;
+	my $pid = $candidates{$name}{pid};
+	my @all = ($pid);
+
+	return $pid unless $candidates{$name}{kind} =~ /^pg_leader/;
+	for (my $i = 0; $i < @all; $i++)
+	{
+		push @all, split ' ', slurp("/proc/$all[$i]/task/$all[$i]/children");
+	}
+	return @all > 2 ? pick($all[0], $all[2]) : $pid;
+}
+
+sub kill_client
+{
+	my $name = any_candidate() // return;
+
+	kill 'KILL', process_of($name);
+	return $name;
+}
+
+sub stop_client
+{
+	my $name = any_candidate() // return;
+
+	return pause(2 * $lease_ms / 1000, process_of($name)) ? $name : undef;
+}
+
+# --- server processes
+
+# One process of the primary that this condition on pg_stat_activity is true of
+sub backend
+{
+	my ($condition, $n) = @_;
+	my $row = sql($n // primary(),
+		"SELECT pid, backend_type, application_name FROM pg_stat_activity
+		WHERE $condition AND application_name <> 'nemesis' ORDER BY random() LIMIT 1", 2)
+	  // return;
+
+	return split /\|/, $row;
+}
+
+my $CLIENTS = "backend_type = 'client backend'";
+my $WORKER = "backend_type = 'leader_election worker'";
+my $LEADERS = "pid IN (SELECT backend_pid FROM leader_election.lease)";
+
+sub signal_backend
+{
+	my ($signal, $condition, $seconds) = @_;
+	my ($pid, @who) = backend($condition);
+
+	return unless $pid;
+	return "@who" if $signal eq 'STOP' ? pause($seconds, $pid) : kill($signal, $pid);
+	return;
+}
+
+sub stop_walreceiver
+{
+	my $pid = sql(standby(), 'SELECT pid FROM pg_stat_wal_receiver', 2);
+
+	return if operation_running();
+	return $pid && pause(2, $pid) ? 'of the standby' : undef;
+}
+
+sub cancel_sync_waits
+{
+	my ($n) = @_;
+
+	return sql($n // primary(),
+		"SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", 2);
+}
+
+sub cut_waits_short
+{
+	my ($n, $seconds) = @_;
+	my $end = now() + $seconds * 1_000_000;
+
+	while (now() < $end)
+	{
+		cancel_sync_waits($n);
+		sleep 0.05;
+	}
+	return;
+}
+
+# --- the network
+
+sub cut
+{
+	my ($name, $seconds) = @_;
+
+	return pause($seconds, proxy_pid($name)) ? $name : undef;
+}
+
+sub reset_network
+{
+	my ($name) = @_;
+
+	return kill(pick('HUP', 'USR1'), proxy_pid($name)) ? $name : undef;
+}
+
+sub kill_pooler
+{
+	return unless running(pooler_pid());
+	kill 'KILL', pooler_pid();
+	heal(rand(1), sub { start_pooler() unless running(pooler_pid()) });
+	return 'pooler';
+}
+
+# --- the servers
+
+sub restart
+{
+	my ($mode, $n) = @_;
+
+	return operation("restart $mode", sub {
+		if ($mode eq 'kill')
+		{
+			kill 'KILL', postmaster($n) // 0;
+			sleep 0.05 while server_processes($n);
+		}
+		else
+		{
+			# Whoever is stopped would hold up a fast one.
+			ctl($n, "-m $mode -w -t 5 stop") || ctl($n, '-m immediate -w stop');
+		}
+		sleep rand(1);
+		for (1 .. 20)
+		{
+			return if start_server($n);
+			sleep 0.5;
+		}
+		die "server$n does not start";
+	}) ? "server$n" : undef;
+}
+
+# Nobody waits for the standby for a while, as when one is taken away.
+sub forget_standby
+{
+	my $n = primary();
+
+	return operation('standby forgotten', sub {
+		set_synchronous($n, '');
+		sleep rand(2 * $lease_ms / 1000);
+		attach_standby(10);
+	}) ? "by server$n" : undef;
+}
+
+# The history of a server that is about to go, for the checker
+sub save_history
+{
+	my ($n) = @_;
+	my $rows = sql($n, "SELECT election, term, leader, kind, acquired_at, ended_at, reason
+		FROM leader_election.history");
+
+	spit("$out/history.old." . now(), "$rows\n") if defined $rows;
+	return;
+}
+
+# The standby is promoted, and the old primary becomes a standby of it. crash:
+# the old primary is dead before. split: it goes on for a while, cut off from
+# the standby, but not from its clients, and its waits for the standby are cut
+# short.
+sub fail_over
+{
+	my ($kind) = @_;
+	my ($old, $new) = (primary(), standby());
+
+	return operation("failover $kind", sub {
+		# Only whoever was waited for, for more than a lease, may be promoted.
+		attach_standby(5) or return event('skipped', "failover $kind");
+		sleep max(0, 2 * $lease_ms / 1000 - synchronous_for());
+		attach_standby(1) && server_running($new)
+		  or return event('skipped', "failover $kind");
+
+		my @processes = server_processes($old);
+
+		event('split', $kind, $old, $new);
+		if ($kind eq 'crash')
+		{
+			rand() < 0.5 ? kill('KILL', postmaster($old) // 0)
+			  : ctl($old, '-m immediate -w stop');
+		}
+		else
+		{
+			kill 'STOP', proxy_pid('r');
+		}
+		if ($kind eq 'split' && rand() < 0.5)
+		{
+			# Nothing can be granted there, and what ends there is not known here.
+			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
+		}
+		ctl($new, '-w -t 20 promote') or die "server$new: no promotion";
+		event('promoted', $new);
+		set_primary($new);
+		if ($kind eq 'split')
+		{
+			# Some clients stay with the old side, some find the new one.
+			kill 'USR1', proxy_pid("c$old");
+			cut_waits_short($old, (1 + rand(2)) * $lease_ms / 1000);
+			save_history($old);
+		}
+		ctl($old, '-m immediate -w stop') if server_running($old);
+		kill 'KILL', @processes;	# who is stopped has not noticed its end
+		event('joined', $old);
+		kill 'CONT', proxy_pid('r');
+		kill 'HUP', proxy_pid('r');
+		for (1 .. 20)
+		{
+			return if build_standby($old) && attach_standby(20);
+			ctl($old, '-m immediate -w stop') if server_running($old);
+			sleep 0.5;
+		}
+		die "server$old cannot be rebuilt";
+	}) ? "server$old to server$new" : undef;
+}
+
+# Nothing more can be written; only where the servers have a disk of their own.
+sub fill_disk
+{
+	return unless $small_disk;
+	return operation('full disk', sub {
+		my ($free) = `df --output=avail -B1 '$dir/disk'` =~ /^(\d+)$/m;
+
+		system('fallocate', '-l', $free - ($free > 1e6 ? int(rand(1e6)) : 0), "$dir/disk/ballast");
+
+		# Until no segment of WAL is left that could be used again
+		for (1 .. int(rand(12)))
+		{
+			sql(primary(), [ "SELECT pg_logical_emit_message(true, '', '')", 'SELECT pg_switch_wal()' ], 2) // last;
+		}
+		sleep rand(2);
+		unlink "$dir/disk/ballast";
+		foreach my $n (1, 2)
+		{
+			start_server($n) unless server_running($n);
+		}
+	}) ? 'both servers' : undef;
+}
+
+# The servers' wall clocks, not their monotonic ones
+sub set_clock
+{
+	return unless $clock;
+
+	my $offset = int(rand(7)) - 3;
+
+	spit("$dir/clock", sprintf("%+d\n", $offset));
+	return "$offset s";
+}
+
+# --- what operators and applications do
+
+sub long_transaction
+{
+	my $seconds = 1 + int(rand(5));
+
+	sql_async(primary(), pick(
+			"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leader_election.lease; SELECT pg_sleep($seconds); COMMIT",
+			"BEGIN; SELECT pg_current_xact_id(); SELECT leader_election.leader('race'); SELECT pg_sleep($seconds); COMMIT",
+			"BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM leader_election.history; SELECT pg_sleep($seconds); COMMIT"));
+	return "$seconds s";
+}
+
+sub lock_table
+{
+	my $table = pick(qw(election lease candidate history epoch));
+	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
+	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
+
+	sql_async(primary(), "SET lock_timeout = '2s'; BEGIN; LOCK TABLE leader_election.$table IN $mode MODE; SELECT pg_sleep($seconds); COMMIT");
+	return "$table $mode";
+}
+
+sub lock_row
+{
+	my $seconds = sprintf '%.1f', rand($lease_ms / 1500);
+
+	sql_async(primary(), "BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '"
+		  . pick(@elections) . "' FOR UPDATE; SELECT pg_sleep($seconds); COMMIT");
+	return 'lease';
+}
+
+sub maintain
+{
+	my $table = pick(qw(election lease candidate history epoch));
+	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
+	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
+
+	sql_async(primary(), $sql);
+	return $sql;
+}
+
+sub dump_database
+{
+	start_process('pg_dump', 'timeout', 10, 'pg_dump', '-d',
+		Cluster::client_connection('pg_dump', primary()) =~ s/user=app/user=postgres/r,
+		'-f', '/dev/null');
+	return 'postgres';
+}
+
+# In another database of the same servers
+sub change_extension
+{
+	sql_async(primary(), pick(
+			'DROP EXTENSION IF EXISTS leader_election; DROP SCHEMA IF EXISTS leader_election CASCADE',
+			'CREATE EXTENSION IF NOT EXISTS leader_election',
+			[ "SELECT leader_election.join('race', 'other')", 'SELECT pg_sleep(1)' ]),
+		5, 'other');
+	return 'other';
+}
+
+sub request_yield
+{
+	my $election = pick(@elections);
+	my $terminate = rand() < 0.3 ? 'true' : 'false';
+	my $to = rand() < 0.3
+	  ? "(SELECT candidate FROM leader_election.candidates WHERE election = '$election' AND alive AND NOT leads ORDER BY random() LIMIT 1)"
+	  : 'NULL';
+
+	sql_async(primary(), "SELECT leader_election.request_yield('$election', $to, $terminate)");
+	return $election;
+}
+
+sub alter_election
+{
+	my $election = pick(@elections);
+	my $ms = int($lease_ms * (0.75 + rand(0.5)));
+	my $delay = int(rand(300));
+
+	sql_async(primary(), "SELECT leader_election.alter_election('$election', lease_duration => '$ms ms', takeover_delay => '$delay ms')");
+	return "$election $ms $delay";
+}
+
+# name => [function, weight in each profile]. A profile favours what brings out
+# a kind of defect; "all" is the run.
+my %faults = (
+	#                                                                 all split fence
+	'kill client' => [ \&kill_client,                                  10,  2,  4 ],
+	'stop client' => [ \&stop_client,                                  10,  2,  8 ],
+	'terminate backend' => [ sub { signal_backend('TERM', $CLIENTS) },  5,  0,  2 ],
+	'terminate leader' => [ sub { signal_backend('TERM', $LEADERS) },   5,  0,  4 ],
+	'cancel' => [ sub { signal_backend('INT', "$CLIENTS AND state = 'active'") }, 5, 1, 0 ],
+	'cancel worker' => [ sub { signal_backend('INT', $WORKER) },        2,  1,  0 ],
+	'kill backend' => [ sub { signal_backend('KILL', $CLIENTS) },       1,  0,  0 ],
+	'stop backend' => [ sub { signal_backend('STOP', $CLIENTS, 2) },    5,  0,  2 ],
+	'stop leader' => [ sub { signal_backend('STOP', $LEADERS, 3) },     3,  0,  4 ],
+	'terminate worker' => [ sub { signal_backend('TERM', $WORKER) },    4,  0,  2 ],
+	'kill worker' => [ sub { signal_backend('KILL', $WORKER) },         1,  0,  0 ],
+	'stop worker' => [ sub { signal_backend('STOP', $WORKER, 2) },      4,  1,  4 ],
+	'stop walsender' => [ sub { signal_backend('STOP', "backend_type = 'walsender'", 2) }, 2, 0, 0 ],
+	'stop walreceiver' => [ \&stop_walreceiver,                          2,  0,  0 ],
+	'cancel waits for standby' => [ \&cancel_sync_waits,                6,  4,  0 ],
+	'cut clients' => [ sub { cut('c' . primary(), 2) },                 3,  0,  2 ],
+	'cut pooler' => [ sub { cut('b', 2) },                              2,  0,  0 ],
+	'cut replication' => [ sub { operation_running() ? undef : cut('r', 2) }, 4, 0, 0 ],
+	'reset clients' => [ sub { reset_network('c' . primary()) },        2,  0,  1 ],
+	'reset pooler' => [ sub { reset_network('b') },                     2,  0,  0 ],
+	'reset replication' => [ sub { operation_running() ? undef : reset_network('r') }, 2, 0, 0 ],
+	'kill pooler' => [ \&kill_pooler,                                   2,  0,  0 ],
+	'stop pooler' => [ sub { pause(2, pooler_pid()) ? 'pooler' : undef }, 2, 0, 0 ],
+	'immediate restart' => [ sub { restart('immediate', primary()) },   3,  0,  0 ],
+	'fast restart' => [ sub { restart('fast', primary()) },             1,  0,  0 ],
+	'kill postmaster' => [ sub { restart('kill', primary()) },          2,  0,  0 ],
+	'restart standby' => [ sub { restart('immediate', standby()) },     1,  0,  0 ],
+	'standby forgotten' => [ \&forget_standby,                           1,  0,  0 ],
+	'failover, crashed' => [ sub { fail_over('crash') },                2,  1,  0 ],
+	'failover, split' => [ sub { fail_over('split') },                  2, 10,  0 ],
+	'full disk' => [ \&fill_disk,                                        3,  0,  0 ],
+	'set clock' => [ \&set_clock,                                        4,  0,  0 ],
+	'long transaction' => [ \&long_transaction,                         3,  0,  0 ],
+	'lock table' => [ \&lock_table,                                     4,  0,  0 ],
+	'lock row' => [ \&lock_row,                                         3,  0,  0 ],
+	'maintenance' => [ \&maintain,                                      4,  0,  0 ],
+	'pg_dump' => [ \&dump_database,                                     1,  0,  0 ],
+	'extension elsewhere' => [ \&change_extension,                      2,  0,  0 ],
+	'request yield' => [ \&request_yield,                               4,  1,  4 ],
+	'alter election' => [ \&alter_election,                             2,  0,  0 ],
+);
+my %column = (all => 1, clock => 1, split => 2, fence => 3);
+
+# Does one thing, chosen at random.
+sub inject
+{
+	my ($profile) = @_;
+	my $c = $column{$profile};
+	my $left = rand(sum(map { $_->[$c] } values %faults));
+
+	foreach my $name (sort keys %faults)
+	{
+		$left -= $faults{$name}[$c];
+		next if $left >= 0;
+
+		my $what = $faults{$name}[0]->();
+
+		event('fault', "$name:", $what) if defined $what && $what ne '';
+		last;
+	}
+	return;
+}
+
+1;

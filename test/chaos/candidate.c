@@ -1,0 +1,637 @@
+/*-------------------------------------------------------------------------
+ *
+ * candidate.c
+ *		A candidate of the chaos run: it stands for elections, works as leader,
+ *		and writes down what it believed, and when.
+ *
+ *		candidate KIND NAME INSTANCE SEED LOG RESOURCE CONNECTION LEASE_MS
+ *			ELECTION...
+ *
+ *	CONNECTION	a connection string; or two, with | between them, of which each
+ *				connection takes one at random
+ *	KIND		session   join(), and the worker renews
+ *				manual    join(auto_renew => false), and renew()
+ *				detached  acquire() and renew(election, term)
+ *				command   what pg_leader runs: it leads as long as it lives
+ *				listener  does not stand, but listens to what is announced
+ *
+ * A line of the log is one write(), so that a killed process leaves whole
+ * lines.  Times are microseconds of CLOCK_BOOTTIME, taken before a statement
+ * was sent (sent) and after its answer was received (received):
+ *
+ *	q SERIAL ELECTION sent received TERM	is_leader() was true, on connection
+ *											SERIAL, in this term
+ *	m SERIAL ELECTION received TERM MS		renewed, for MS (-1: not known)
+ *	g ELECTION sent received TERM MS ASKED	granted, for MS, when asked with term
+ *											ASKED (0: acquire)
+ *	n ELECTION sent received TERM			renew(election, TERM): no row
+ *	r ELECTION time TERM WHY				about to give up this term
+ *	c ELECTION time TERM					the command runs
+ *	w ELECTION sent received TERM ID OUTCOME	COMMIT of a fenced row
+ *	e time SQLSTATE WHAT					an error
+ *	x time WHAT								the connection was given up
+ *	l received PAYLOAD						a notification
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <libpq-fe.h>
+
+#define MAX_ELECTIONS	8
+#define TICK_MS			40
+#define ANSWER_MS		3000	/* then the connection is given up */
+
+typedef struct Seat
+{
+	const char *election;
+	int64_t		term;			/* 0: does not lead, as far as it knows */
+	int64_t		last_term;		/* in which it led last */
+	int64_t		deadline;		/* its own; detached only */
+	int64_t		next_call;
+	int64_t		hangs_until;	/* renews nothing before */
+	bool		yielding;
+} Seat;
+
+static Seat seats[MAX_ELECTIONS];
+static int	nseats;
+static char all_elections[500];	/* with commas between */
+static const char *name;
+static char *connections[2];
+static int64_t lease_us;
+static int	log_fd;
+static int	resource_fd;
+static struct sockaddr_un resource;
+static int	rank;
+static int64_t progress;
+static int64_t next_id;
+
+static PGconn *conn;
+static int	serial;				/* of the connection */
+static bool warned;				/* a wait for the standby was cut short */
+static int64_t sent;			/* of the last statement */
+static int64_t received;
+static char sqlstate[6];
+
+static int64_t
+now_us(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_BOOTTIME, &ts);
+	return ts.tv_sec * INT64_C(1000000) + ts.tv_nsec / 1000;
+}
+
+static void
+pause_ms(int ms)
+{
+	struct timespec ts = {ms / 1000, ms % 1000 * 1000000L};
+
+	nanosleep(&ts, NULL);
+}
+
+/* True once in a while: per mille of the calls */
+static bool
+chance(int per_mille)
+{
+	return random() % 1000 < per_mille;
+}
+
+static void __attribute__((format(printf, 1, 2)))
+note(const char *format,...)
+{
+	char		line[500];
+	va_list		args;
+	int			length;
+
+	va_start(args, format);
+	length = vsnprintf(line, sizeof(line) - 1, format, args);
+	va_end(args);
+	if (length > (int) sizeof(line) - 2)
+		length = sizeof(line) - 2;
+	for (int i = 0; i < length; i++)
+	{
+		if (line[i] == '\n')
+			line[i] = ' ';
+	}
+	line[length] = '\n';
+	if (write(log_fd, line, length + 1) != length + 1)
+		exit(1);
+}
+
+static void
+give_up_connection(const char *why)
+{
+	note("x %lld %s", (long long) now_us(), why);
+	PQfinish(conn);
+	conn = NULL;
+}
+
+static void
+receive_notice(void *arg, const PGresult *result)
+{
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+
+	if (message != NULL && strstr(message, "synchronous replication") != NULL)
+		warned = true;
+}
+
+/*
+ * The answer to a statement; NULL if there was none, or an error, which is in
+ * sqlstate then ("08006": the connection is lost, and the outcome unknown).
+ */
+static PGresult * __attribute__((format(printf, 1, 2)))
+query(const char *format,...)
+{
+	char		sql[1000];
+	va_list		args;
+	PGresult   *result = NULL;
+	PGresult   *next;
+
+	va_start(args, format);
+	vsnprintf(sql, sizeof(sql), format, args);
+	va_end(args);
+	strcpy(sqlstate, "08006");
+	warned = false;
+	if (conn == NULL)
+		return NULL;
+	sent = now_us();
+	if (!PQsendQuery(conn, sql))
+	{
+		give_up_connection("not sent");
+		return NULL;
+	}
+	for (;;)
+	{
+		struct pollfd fd = {PQsocket(conn), POLLIN, 0};
+
+		while (PQisBusy(conn))
+		{
+			int64_t		left = sent / 1000 + ANSWER_MS - now_us() / 1000;
+
+			if (left <= 0 || poll(&fd, 1, left) <= 0)
+			{
+				PQclear(result);
+				give_up_connection("no answer");
+				return NULL;
+			}
+			if (!PQconsumeInput(conn))
+				break;
+		}
+		next = PQgetResult(conn);
+		if (next == NULL)
+			break;
+		PQclear(result);
+		result = next;
+	}
+	received = now_us();
+	if (PQstatus(conn) != CONNECTION_OK)
+	{
+		PQclear(result);
+		give_up_connection("lost");
+		return NULL;
+	}
+	if (PQresultStatus(result) == PGRES_TUPLES_OK ||
+		PQresultStatus(result) == PGRES_COMMAND_OK)
+	{
+		strcpy(sqlstate, "00000");
+		return result;
+	}
+	snprintf(sqlstate, sizeof(sqlstate), "%s",
+			 PQresultErrorField(result, PG_DIAG_SQLSTATE) ?
+			 PQresultErrorField(result, PG_DIAG_SQLSTATE) : "?????");
+	note("e %lld %s %.60s: %s", (long long) received, sqlstate, sql,
+		 PQresultErrorMessage(result));
+	PQclear(result);
+	return NULL;
+}
+
+#define RUN(...) PQclear(query(__VA_ARGS__))
+
+/* The first value as a number; 0 if there is none */
+static int64_t
+number(const PGresult *result, int row, int column)
+{
+	if (result == NULL || PQntuples(result) <= row)
+		return 0;
+	return strtoll(PQgetvalue(result, row, column), NULL, 10);
+}
+
+/*
+ * Tell the outside resource, which keeps the highest term.
+ */
+static void
+use_resource(const Seat *seat)
+{
+	char		message[300];
+	int			length = snprintf(message, sizeof(message), "%s %lld %s %lld",
+								  seat->election, (long long) seat->term, name,
+								  (long long) now_us());
+
+	(void) sendto(resource_fd, message, length, MSG_DONTWAIT,
+				  (struct sockaddr *) &resource, sizeof(resource));
+}
+
+/*
+ * A fenced row.  Between its INSERT, which looks at the leadership, and its
+ * COMMIT, which looks again, anything may happen: now and then for long.
+ */
+static void
+write_fenced(const Seat *seat, bool by_term)
+{
+	PGresult   *result;
+	int64_t		id = ++next_id;
+	int64_t		term = seat->term;
+	const char *outcome = sqlstate;
+
+	RUN("BEGIN");
+	if (by_term)
+	{
+		RUN("SELECT leader_election.assert_leader('%s', %lld)",
+			seat->election, (long long) term);
+		if (strcmp(sqlstate, "00000") == 0)
+			RUN("INSERT INTO chaos.w_%s (term, candidate, id) VALUES (%lld, '%s', %lld)",
+				seat->election, (long long) term, name, (long long) id);
+	}
+	else
+	{
+		result = query("INSERT INTO chaos.w_%s (term, candidate, id) "
+					   "SELECT leader_election.term('%s'), '%s', %lld RETURNING term",
+					   seat->election, seat->election, name, (long long) id);
+		term = number(result, 0, 0);
+		PQclear(result);
+	}
+	if (strcmp(sqlstate, "00000") != 0)
+	{
+		if (conn != NULL)
+			RUN("ROLLBACK");
+		return;
+	}
+	if (chance(100))
+		pause_ms(random() % (lease_us * 3 / 2000));
+	result = query("COMMIT");
+	if (result == NULL)
+		received = now_us();
+	else if (strcmp(PQcmdStatus(result), "COMMIT") != 0)
+		outcome = "rollback";
+	else
+		outcome = warned ? "unconfirmed" : "committed";
+	note("w %s %lld %lld %lld %lld %s", seat->election, (long long) sent,
+		 (long long) received, (long long) term, (long long) id, outcome);
+	PQclear(result);
+}
+
+/* --- session candidates */
+
+static bool
+join(const Seat *seat, bool manual)
+{
+	RUN("SELECT leader_election.join('%s', '%s', %d, %lld, auto_renew => %s)",
+		seat->election, name, rank, (long long) progress,
+		manual ? "false" : "true");
+	return conn != NULL;
+}
+
+/*
+ * Somebody to hand over to; an empty string if there is nobody.
+ */
+static const char *
+choose_other(const Seat *seat)
+{
+	static char other[100];
+	PGresult   *result =
+		query("SELECT candidate FROM leader_election.candidates "
+			  "WHERE election = '%s' AND alive AND NOT leads "
+			  "ORDER BY random() LIMIT 1", seat->election);
+
+	other[0] = '\0';
+	if (result != NULL && PQntuples(result) == 1)
+		snprintf(other, sizeof(other), "%s", PQgetvalue(result, 0, 0));
+	PQclear(result);
+	return other;
+}
+
+static void
+renew_session(const Seat *seat)
+{
+	PGresult   *result = query("SELECT * FROM leader_election.renew('%s')",
+							   seat->election);
+
+	if (result == NULL || PQntuples(result) == 1)
+		note("m %d %s %lld %lld %lld", serial, seat->election,
+			 (long long) received,
+			 (long long) (result == NULL ? seat->term : number(result, 0, 0)),
+			 (long long) (result == NULL ? -1 : number(result, 0, 1)));
+	PQclear(result);
+}
+
+static void
+lead_session(Seat *seat, bool manual)
+{
+	const char *other;
+
+	use_resource(seat);
+	if (manual && now_us() >= seat->next_call && now_us() >= seat->hangs_until)
+	{
+		renew_session(seat);
+		seat->next_call = now_us() + lease_us / 4;
+		if (chance(50))
+			seat->hangs_until = now_us() + lease_us * 2;
+	}
+	if (chance(150))
+		write_fenced(seat, false);
+	if (chance(6))
+		RUN("SELECT leader_election.resign('%s')", seat->election);
+	else if (chance(3) && *(other = choose_other(seat)))
+		RUN("SELECT leader_election.transfer('%s', '%s')", seat->election, other);
+	else if (chance(2))
+		RUN("SELECT leader_election.leave('%s')", seat->election);
+	else if (chance(1))
+		RUN("DISCARD ALL");
+	else if (chance(1))
+		RUN("SELECT pg_advisory_unlock_all()");
+}
+
+static void
+tick_session(bool manual)
+{
+	static int64_t next_join = 0;
+	PGresult   *result;
+	bool		joins = now_us() >= next_join;
+
+	for (int i = 0; joins && i < nseats; i++)
+	{
+		if (!join(&seats[i], manual))
+			return;
+	}
+	if (joins)
+		next_join = now_us() + 300000 + random() % 300000;
+	result = query("SELECT leader_election.is_leader(e), leader_election.term(e) "
+				   "FROM unnest('{%s}'::text[]) e", all_elections);
+	for (int i = 0; i < nseats; i++)
+	{
+		seats[i].term = 0;
+		if (result == NULL || strcmp(PQgetvalue(result, i, 0), "t") != 0 ||
+			PQgetisnull(result, i, 1))
+			continue;
+		seats[i].term = number(result, i, 1);
+		note("q %d %s %lld %lld %lld", serial, seats[i].election,
+			 (long long) sent, (long long) received, (long long) seats[i].term);
+	}
+	PQclear(result);
+	for (int i = 0; i < nseats; i++)
+	{
+		if (conn != NULL && seats[i].term != 0)
+			lead_session(&seats[i], manual);
+	}
+}
+
+/* --- detached candidates */
+
+static void
+believe(Seat *seat, const PGresult *result, int64_t asked)
+{
+	if (PQntuples(result) == 0)
+	{
+		if (asked != 0)
+			note("n %s %lld %lld %lld", seat->election, (long long) sent,
+				 (long long) received, (long long) asked);
+		seat->term = 0;
+		return;
+	}
+	seat->term = number(result, 0, 0);
+	seat->deadline = sent + number(result, 0, 1) * 1000;
+	seat->yielding = strcmp(PQgetvalue(result, 0, 3), "t") == 0;
+	note("g %s %lld %lld %lld %lld %lld", seat->election, (long long) sent,
+		 (long long) received, (long long) seat->term,
+		 (long long) number(result, 0, 1), (long long) asked);
+}
+
+/*
+ * From now on this term is not ours any more, whatever the answer will be.
+ */
+static int64_t
+step_down(Seat *seat, const char *why)
+{
+	int64_t		term = seat->term;
+
+	note("r %s %lld %lld %s", seat->election, (long long) now_us(),
+		 (long long) term, why);
+	seat->term = 0;
+	return term;
+}
+
+static void
+lead_detached(Seat *seat)
+{
+	const char *other;
+
+	use_resource(seat);
+	if (chance(120))
+		write_fenced(seat, true);
+	if (conn == NULL)
+		return;
+	if (chance(seat->yielding ? 100 : 6))
+		RUN("SELECT leader_election.release('%s', %lld)", seat->election,
+			(long long) step_down(seat, "release"));
+	else if (chance(3) && *(other = choose_other(seat)))
+		RUN("SELECT leader_election.transfer('%s', %lld, '%s')", seat->election,
+			(long long) step_down(seat, "transfer"), other);
+}
+
+static void
+tick_detached(void)
+{
+	for (int i = 0; i < nseats; i++)
+	{
+		Seat	   *seat = &seats[i];
+		int64_t		asked = seat->term;
+		PGresult   *result;
+
+		if (conn == NULL)
+			return;
+		if (now_us() >= seat->next_call && now_us() >= seat->hangs_until)
+		{
+			seat->next_call = now_us() + lease_us / 4 + random() % (lease_us / 8);
+			if (asked != 0)
+				result = query("SELECT * FROM leader_election.renew('%s', %lld, %lld)",
+							   seat->election, (long long) asked,
+							   (long long) ++progress);
+			else
+				result = query("SELECT * FROM "
+							   "leader_election.acquire('%s', '%s', %d, %lld)",
+							   seat->election, name, rank, (long long) progress);
+			if (result != NULL)
+				believe(seat, result, asked);
+			PQclear(result);
+			if (seat->term != 0 && chance(20))
+				seat->hangs_until = now_us() + lease_us * 2;
+		}
+		if (seat->term != 0 && now_us() < seat->deadline)
+			lead_detached(seat);
+		else if (seat->term == 0 && chance(1))
+			RUN("SELECT leader_election.leave('%s', '%s')", seat->election, name);
+	}
+}
+
+/* --- the command of pg_leader */
+
+static void
+read_term(Seat *seat)
+{
+	const char *path = getenv("PG_LEADER_TERM_FILE");
+	FILE	   *file = path != NULL ? fopen(path, "r") : NULL;
+	long long	term;
+
+	if (file != NULL && fscanf(file, "%lld", &term) == 1)
+		seat->term = term;
+	if (file != NULL)
+		fclose(file);
+}
+
+static void
+tick_command(int64_t end)
+{
+	Seat	   *seat = &seats[0];
+
+	if (now_us() >= end)
+		exit(chance(500));
+	read_term(seat);
+	note("c %s %lld %lld", seat->election, (long long) now_us(),
+		 (long long) seat->term);
+	use_resource(seat);
+	if (conn != NULL && chance(100))
+		write_fenced(seat, true);
+}
+
+/* --- who listens */
+
+static void
+tick_listener(void)
+{
+	PGnotify   *notify;
+
+	RUN("SELECT 1");
+	while (conn != NULL && (notify = PQnotifies(conn)) != NULL)
+	{
+		note("l %lld %s", (long long) received, notify->extra);
+		PQfreemem(notify);
+	}
+}
+
+/* --- all of them */
+
+static void
+connect_again(bool listens)
+{
+	conn = PQconnectdb(connections[random() % 2]);
+	if (PQstatus(conn) != CONNECTION_OK)
+	{
+		PQfinish(conn);
+		conn = NULL;
+		pause_ms(50 + random() % 100);
+		return;
+	}
+	serial++;
+	PQsetNoticeReceiver(conn, receive_notice, NULL);
+	if (listens)
+		RUN("LISTEN leadership_changed");
+}
+
+int
+main(int argc, char **argv)
+{
+	const char *kind;
+	int64_t		end;
+
+	if (argc < 10 || argc - 9 > MAX_ELECTIONS)
+	{
+		fprintf(stderr, "usage: see candidate.c\n");
+		return 2;
+	}
+	kind = argv[1];
+	name = argv[2];
+	srandom(atoi(argv[4]) * 1000 + atoi(argv[3]));
+	next_id = atoll(argv[3]) * 1000000;
+	connections[0] = connections[1] = argv[7];
+	if (strchr(argv[7], '|') != NULL)
+	{
+		connections[1] = strchr(argv[7], '|') + 1;
+		*strchr(argv[7], '|') = '\0';
+	}
+	lease_us = atoll(argv[8]) * 1000;
+	if (strcmp(kind, "command") == 0)
+	{
+		/* One instance for each time that pg_leader runs it */
+		char		path[1000];
+
+		snprintf(path, sizeof(path), "%s.%d", argv[5], (int) getpid());
+		log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT, 0644);
+		next_id += getpid() * INT64_C(1000000000);
+		srandom(getpid());
+		if (random() % 3 == 0)
+			signal(SIGTERM, SIG_IGN);
+	}
+	else
+		log_fd = open(argv[5], O_WRONLY | O_APPEND | O_CREAT, 0644);
+	resource_fd = socket(AF_UNIX, SOCK_DGRAM, 0);
+	resource.sun_family = AF_UNIX;
+	snprintf(resource.sun_path, sizeof(resource.sun_path), "%s", argv[6]);
+	if (log_fd < 0 || resource_fd < 0)
+		return 1;
+	for (int i = 9; i < argc; i++)
+	{
+		seats[nseats++].election = argv[i];
+		snprintf(all_elections + strlen(all_elections),
+				 sizeof(all_elections) - strlen(all_elections), "%s%s",
+				 i > 9 ? "," : "", argv[i]);
+	}
+	rank = random() % 5;
+	progress = random() % 100;
+
+	end = now_us() + 500000 + random() % 6000000;
+	for (;;)
+	{
+		if (conn == NULL)
+			connect_again(strcmp(kind, "listener") == 0);
+		if (strcmp(kind, "command") == 0)
+			tick_command(end);
+		else if (conn != NULL && strcmp(kind, "listener") == 0)
+			tick_listener();
+		else if (conn != NULL && strcmp(kind, "detached") == 0)
+			tick_detached();
+		else if (conn != NULL)
+			tick_session(strcmp(kind, "manual") == 0);
+		for (int i = 0; i < nseats; i++)
+		{
+			Seat		late = seats[i];
+
+			/* Whoever has no connection may still lead. */
+			if (conn == NULL && strcmp(kind, "detached") == 0 &&
+				late.term != 0 && now_us() < late.deadline)
+				use_resource(&late);
+
+			/* And what a leader of yesterday does may come late. */
+			if (late.term != 0)
+				seats[i].last_term = late.term;
+			else if (late.last_term != 0 && chance(4))
+			{
+				late.term = late.last_term;
+				use_resource(&late);
+			}
+		}
+		pause_ms(TICK_MS);
+	}
+}

@@ -1,0 +1,242 @@
+# The chaos run: starts the cluster and the candidates, lets the nemesis loose in
+# rounds, each of which ends with a calm in which every election has to find a
+# leader, and leaves in a folder what check.pl looks at.
+#
+#	perl chaos.pl --dir DIR --seconds N --seed N [--profile all|clock|split|fence]
+#	     [--small-disk]
+#
+# DIR has the programs candidate and proxy, and a folder disk for the servers,
+# which may be a small file system. run is what starts this.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use Cluster;
+use Getopt::Long;
+use Nemesis;
+use Time::HiRes qw(sleep);
+
+my %option = (seconds => 60, seed => 1, profile => 'all');
+
+GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i', 'profile=s', 'small-disk') or die;
+$dir = $option{dir};
+$out = "$dir/out";
+mkdir $out;
+srand($option{seed});
+$small_disk = $option{'small-disk'};
+($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} eq 'clock';
+$lease_ms = 3000 if $option{profile} eq 'split';
+
+# Elections, with the options of create_election()
+my %election = (
+	race => "strategy => 'race'",
+	lone => "strategy => 'race'",
+	bully => "strategy => 'bully'",
+	spread1 => "strategy => 'spread'",
+	spread2 => "strategy => 'spread'",
+	zab => "strategy => 'zab', quorum => 2, takeover_delay => '100 ms'",
+);
+@elections = sort keys %election;
+
+# Candidates: kind, the connection (d: direct, p: through the pooler), and in
+# what they stand. A session always comes before a detached candidate in a
+# race, so those have one of their own.
+my @sessions = qw(race bully zab);
+my @detached = qw(lone bully zab);
+my @spread = qw(spread1 spread2);
+%candidates = (
+	s1 => { kind => 'session', via => 'd', in => [ @sessions, @spread ] },
+	s2 => { kind => 'session', via => 'd', in => [ @sessions, @spread ] },
+	s3 => { kind => 'session', via => 'd', in => \@sessions },
+	m1 => { kind => 'manual', via => 'd', in => \@sessions },
+	m2 => { kind => 'manual', via => 'd', in => \@sessions },
+	d1 => { kind => 'detached', via => 'd', in => \@detached },
+	d2 => { kind => 'detached', via => 'd', in => \@detached },
+	p1 => { kind => 'detached', via => 'p', in => [ @detached, @spread ] },
+	p2 => { kind => 'detached', via => 'p', in => \@detached },
+	l1 => { kind => 'pg_leader detached', via => 'd', in => ['lone'] },
+	l2 => { kind => 'pg_leader session', via => 'd', in => ['race'] },
+	listener => { kind => 'listener', via => 'd', in => ['race'] },
+);
+
+sub start_candidate
+{
+	my ($name) = @_;
+	my $c = $candidates{$name};
+	my $instance = ++$c->{instance};
+	my @connections =
+	  $c->{via} eq 'p' ? pooled_connection($name)
+	  : (client_connection($name, 1, 2), client_connection($name, 2, 1));
+	my @arguments = (
+		$name, $instance, $option{seed}, "$out/candidate.$name.$instance",
+		"$dir/resource", join('|', @connections), $lease_ms, @{ $c->{in} });
+
+	if ($c->{kind} =~ /^pg_leader (\w+)/)
+	{
+		$c->{pid} = start_process("pg_leader.$name", 'pg_leader', 'run', '-d',
+			$connections[ $instance % 2 ], '-e', $c->{in}[0], '-n', $name, "--mode=$1", '--forever',
+			'--grace=200ms', '--', "$dir/candidate", 'command', @arguments);
+	}
+	else
+	{
+		$c->{pid} = start_process('candidate.out', "$dir/candidate", $c->{kind},
+			@arguments);
+	}
+	$c->{restart_at} = undef;
+	return;
+}
+
+# Whoever has ended is started again after a while.
+sub look_after_candidates
+{
+	my ($at_once) = @_;
+
+	foreach my $name (sort keys %candidates)
+	{
+		my $c = $candidates{$name};
+
+		next if running($c->{pid});
+		$c->{restart_at} //= now() + rand(1_500_000);
+		start_candidate($name) if $at_once || now() >= $c->{restart_at};
+	}
+	return;
+}
+
+sub set_up
+{
+	start_cluster($option{seed} % 2);
+	sql(1, $_) // die "failed: $_" foreach (
+		'CREATE DATABASE other',
+		'CREATE EXTENSION leader_election',
+		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
+		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app;
+		CREATE SCHEMA chaos AUTHORIZATION app',
+		map { "SELECT leader_election.create_election('$_', $election{$_}, lease_duration => '$lease_ms ms');
+			CREATE TABLE chaos.w_$_ (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
+			ALTER TABLE chaos.w_$_ OWNER TO app;
+			CREATE TRIGGER only_leader BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON chaos.w_$_
+			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_')"
+		} @elections);
+	build_standby(2) && attach_standby(20) or die 'no standby';
+	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
+		"$dir/resource", "$out/resource");
+	look_after_candidates(1);
+	return;
+}
+
+# Waits for something that has to happen in some time.
+sub await
+{
+	my ($what, $seconds, $code) = @_;
+	my $end = now() + $seconds * 1_000_000;
+
+	until ($code->())
+	{
+		if (now() > $end)
+		{
+			note_failure("waited for $seconds s: $what");
+			return 0;
+		}
+		look_after_candidates(1);
+		sleep 0.02;
+	}
+	return 1;
+}
+
+# All faults are over; everything has to be well again.
+sub calm
+{
+	my (%vacant, $start, $grace);
+
+	event('healing');
+	heal_all();
+	await('what is done to the servers', 120, sub { !operation_running() });
+	heal_all();
+	signal_all('CONT');
+	spit("$dir/clock", "+0\n");
+	start_pooler() unless running(pooler_pid());
+	foreach my $n (primary(), standby())
+	{
+		start_server($n) unless server_running($n);
+	}
+	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
+	await('the standby', 30, sub { attach_standby(1) });
+	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
+	look_after_candidates(1);
+
+	event('calm');
+	$start = now();
+	%vacant = map { $_ => 1 } @elections;
+	await('a leader of each election', 20, sub {
+		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
+			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';
+
+		foreach my $election (split /,/, $led)
+		{
+			event('led', $election, now() - $start);
+			delete $vacant{$election};
+		}
+		return !%vacant;
+	}) or event('status', (sql(primary(), 'SELECT jsonb_agg(to_jsonb(s)) FROM leader_election.status s') // 'unknown') =~ s/\s+/ /gr);
+	event('calm over');
+	return;
+}
+
+# Nobody stands any more: nothing may be left.
+sub end_all
+{
+	my $left;
+	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20";
+	my $workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
+
+	event('ending');
+	kill 'TERM', map { $_->{pid} } values %candidates;
+	for (my $end = now() + ($lease_ms * 2 + 8_000) * 1000; now() < $end; sleep 0.2)
+	{
+		$left = sql(primary(), "SELECT ($locks), ($workers), (SELECT count(*) FROM leader_election.candidates)") // 'unknown';
+		last if $left eq '0|0|0';
+	}
+	event('left', $left);
+	return;
+}
+
+sub collect
+{
+	my ($p, $s) = (primary(), standby());
+
+	spit("$out/history", sql($p, 'SELECT election, term, leader, kind, acquired_at, ended_at, reason
+		FROM leader_election.history ORDER BY 1, 2', 20) . "\n");
+	spit("$out/writes", join '', map {
+		(sql($p, "SELECT '$_', term, candidate, id, extract(epoch FROM pg_xact_commit_timestamp(xmin))::numeric(20, 6), xmin
+			FROM chaos.w_$_", 20) // '') . "\n"
+	} @elections);
+	return;
+}
+
+my $end;
+
+event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
+set_up();
+$end = now() + $option{seconds} * 1_000_000;
+while (now() < $end)
+{
+	my $round_end = now() + (12 + rand(12)) * 1_000_000;
+
+	$round_end = $end if $end - $round_end < 8_000_000;
+	event('round');
+	while (now() < $round_end)
+	{
+		heal_due();
+		look_after_candidates(0);
+		inject($option{profile});
+		sleep 0.05 + rand(0.5);
+	}
+	calm();
+}
+end_all();
+collect();
+stop_servers();
+event('end');

@@ -1,0 +1,585 @@
+# The checker of the chaos run: reads what candidates, listener, resource,
+# nemesis and servers have written down, and says where they contradict the
+# contract. It shares no code with the extension, and needs no server.
+#
+#	perl check.pl FOLDER
+#
+# All logs are of one machine, with times of one clock. A claim is an interval
+# in which a candidate has certainly led, if what it was told is true:
+#
+#	session    from the receipt of a "true" to the sending of a later one, on the
+#	           same connection and in the same term
+#	detached   from the receipt of a grant to its own deadline (counted from when
+#	           the request was sent), or to when it gave up: its being killed
+#	           changes nothing
+#	command    from one sign of life to a later one
+#
+# A single "true" proves a moment somewhere between sending and receipt.
+
+use strict;
+use warnings;
+
+use JSON::PP;
+use List::Util qw(max min sum0 uniq);
+
+my ($out) = @ARGV;
+my (%count, %violations, %faults, %info);
+my @claims;			# {election, term, candidate, who, from, to}
+my @moments;		# the same, from and to: sent and received
+my %leader;			# {election}{term}{candidate} = where it was said
+my @written;		# what candidates say of their fenced rows
+my @announced;		# notifications
+my @early;			# [when, claim]: a leader was told that its term is over
+my @windows;		# [from, to] of failovers, from when the standby may have lagged
+my $lease_us = 0;
+my $wall_clock = 1;	# timestamps mean something
+
+sub violation
+{
+	my ($kind, $text) = @_;
+
+	push @{ $violations{$kind} }, $text;
+	return;
+}
+
+sub lines
+{
+	my ($path) = @_;
+
+	open my $file, '<', $path or return;
+	my @lines = <$file>;
+	chomp @lines;
+	return @lines;
+}
+
+sub describe
+{
+	my ($c) = @_;
+
+	return sprintf '%s: %s (%s) in term %s from %s to %s', $c->{election},
+	  $c->{candidate}, $c->{who}, $c->{term}, $c->{from}, $c->{to};
+}
+
+# --- what happened
+
+sub read_events
+{
+	my $ended = 0;
+
+	foreach (lines("$out/events"))
+	{
+		my ($time, $kind, @rest) = split / /;
+
+		$ended = 1 if $kind eq 'end';
+		if ($kind eq 'start')
+		{
+			$lease_us = $rest[-1] * 1000;
+			$wall_clock = $rest[3] ne 'clock';
+		}
+		$count{rounds}++ if $kind eq 'round';
+		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
+		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
+		$windows[-1][1] = $time if $kind eq 'joined';
+		violation('the run itself', "$time @rest") if $kind eq 'failure';
+		if ($kind eq 'led')
+		{
+			my $bound = $lease_us * 1.25 + 2_000_000;
+
+			$count{'bounded vacancies'}++;
+			$info{'longest vacancy in a calm, s'} =
+			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1] / 1e6);
+			violation('vacancy', "$rest[0]: $rest[1] us") if $rest[1] > $bound;
+		}
+		violation('left over', "locks|workers|candidates: @rest")
+		  if $kind eq 'left' && $rest[0] ne '0|0|0';
+	}
+	violation('the run itself', 'it was not finished') unless $ended;
+	return;
+}
+
+# Was that in a failover, in which the old side may do what is lost?
+sub in_failover
+{
+	my ($from, $to) = @_;
+
+	return grep { $from <= ($_->[1] // $to) && $to >= $_->[0] } @windows;
+}
+
+# Errors that a client may get, and why
+my %expected_error = (
+	'53100' => 'the disk is full',
+	'55P03' => 'busy: locks and waits are part of the nemesis',
+	'57014' => 'cancelled',
+	'57P01' => 'terminated, or shut down',
+	'57P02' => 'crash of another server process',
+	'57P03' => 'the server is starting',
+	'25006' => 'a standby, or a server that is being promoted',
+	'LE001' => 'no longer the leader',
+	'LE002' => 'fenced',
+	'LE004' => 'the former session of this name has not ended yet',
+	'LE005' => 'the candidate chosen for a transfer has gone',
+	'08006' => 'connection lost',
+	'08P01' => 'connection lost, as the pooler puts it',
+	'58000' => 'connection lost, as the pooler puts it',
+	'25P02' => 'after another error in the transaction',
+	'23502' => 'a session that has ceased to lead after the trigger has no term',
+	'22023' => 'a term that a session leads in by now, or a transfer to itself',
+);
+
+sub add_claim
+{
+	my (%c) = @_;
+
+	push @claims, \%c;
+	$leader{ $c{election} }{ $c{term} }{ $c{candidate} } //= $c{who};
+	return \%c;
+}
+
+sub read_candidate
+{
+	my ($path) = @_;
+	my ($who) = $path =~ m{/candidate\.([^/]+)$};
+	my ($candidate) = $who =~ /^(\w+)/;
+	my %now;		# the present claim in each election
+	my %deadline;	# of sessions that renew themselves
+
+	foreach (lines($path))
+	{
+		my ($kind, @f) = split / /;
+
+		if ($kind eq 'q')
+		{
+			my ($serial, $election, $sent, $received, $term) = @f;
+			my $c = $now{$election};
+
+			my $deadline = $deadline{"$serial $election $term"};
+
+			$count{'is_leader() = true'}++;
+			violation('past the deadline', "$who: true for $election in term $term at $sent, renewed until $deadline")
+			  if defined $deadline && $sent > $deadline;
+			push @moments, { election => $election, term => $term, candidate => $candidate,
+				who => "$who.$serial", from => $sent, to => $received };
+			$leader{$election}{$term}{$candidate} //= $who;
+			if ($c && $c->{who} eq "$who.$serial" && $c->{term} == $term)
+			{
+				$c->{to} = max($c->{to}, $sent);
+				next;
+			}
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => "$who.$serial",
+				from => $received, to => $received);
+		}
+		elsif ($kind eq 'm')
+		{
+			my ($serial, $election, $received, $term, $ms) = @f;
+
+			$count{'leases renewed by sessions'}++;
+			$deadline{"$serial $election $term"} = $ms < 0 ? undef : $received + ($ms + 1) * 1000;
+		}
+		elsif ($kind eq 'g')
+		{
+			my ($election, $sent, $received, $term, $ms, $asked) = @f;
+			my $c = $now{$election};
+
+			$count{'leases granted to detached candidates'}++;
+			violation('term', "$path: asked with $asked, told $term")
+			  if $asked > $term;
+			if ($c && $c->{term} == $term && $c->{to} >= $received)
+			{
+				$c->{to} = max($c->{to}, $sent + $ms * 1000);
+				next;
+			}
+
+			# After a failover it leads on in another term.
+			$c->{to} = min($c->{to}, $sent) if $c && $c->{term} == $asked;
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => $who,
+				from => $received, to => $sent + $ms * 1000);
+		}
+		elsif ($kind eq 'r')
+		{
+			my ($election, $time, $term) = @f;
+
+			$now{$election}{to} = min($now{$election}{to}, $time)
+			  if $now{$election} && $now{$election}{term} == $term;
+		}
+		elsif ($kind eq 'n')
+		{
+			my ($election, $sent, $received, $term) = @f;
+			my $c = $now{$election};
+
+			push @early, [ $received, $c ]
+			  if $c && $c->{term} == $term && $c->{to} > $received;
+		}
+		elsif ($kind eq 'c')
+		{
+			my ($election, $time, $term) = @f;
+			my $c = $now{$election};
+
+			$count{'signs of life of commands'}++;
+			if ($c && $c->{term} == $term)
+			{
+				$c->{to} = $time;
+				next;
+			}
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => $who, from => $time, to => $time);
+		}
+		elsif ($kind eq 'w')
+		{
+			my ($election, $sent, $received, $term, $id, $outcome) = @f;
+
+			$count{"fenced transactions: $outcome"}++;
+			push @written, { election => $election, sent => $sent, received => $received,
+				term => $term, id => $id, outcome => $outcome, candidate => $candidate };
+		}
+		elsif ($kind eq 'l')
+		{
+			push @announced, [ $f[0], decode_json(join ' ', @f[ 1 .. $#f ]) ];
+		}
+		elsif ($kind eq 'e')
+		{
+			$count{"errors at clients: $f[1]"}++;
+			violation('error at a client', "$who: $_") unless $expected_error{ $f[1] };
+		}
+		elsif ($kind eq 'x')
+		{
+			$count{'connections lost'}++;
+		}
+	}
+	return;
+}
+
+# --- one leader at a time
+
+sub check_overlaps
+{
+	foreach my $election (uniq map { $_->{election} } @claims)
+	{
+		my @sorted = sort { $a->{from} <=> $b->{from} }
+		  grep { $_->{election} eq $election && $_->{from} < $_->{to} } @claims;
+		my @open;
+
+		foreach my $c (@sorted)
+		{
+			@open = grep { $_->{to} > $c->{from} } @open;
+			foreach my $other (grep { $_->{who} ne $c->{who} } @open)
+			{
+				$count{'pairs compared'}++;
+				violation('two leaders', describe($other) . ', and ' . describe($c));
+			}
+			push @open, $c;
+		}
+		$count{'intervals of leadership'} += @sorted;
+		$info{"led, $election, s"} = sprintf '%.1f',
+		  sum0(map { $_->{to} - $_->{from} } @sorted) / 1e6;
+
+		# Moments within somebody else's interval
+		foreach my $m (grep { $_->{election} eq $election } @moments)
+		{
+			while (@sorted && $sorted[0]{to} < $m->{from} - 60_000_000) { shift @sorted; }
+			foreach my $c (@sorted)
+			{
+				last if $c->{from} > $m->{from};
+				violation('two leaders', describe($c) . ', and at a moment ' . describe($m))
+				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who};
+			}
+		}
+	}
+	return;
+}
+
+# --- terms
+
+sub check_terms
+{
+	foreach my $election (sort keys %leader)
+	{
+		foreach my $term (sort { $a <=> $b } keys %{ $leader{$election} })
+		{
+			my @names = sort keys %{ $leader{$election}{$term} };
+
+			$count{'terms that somebody led in'}++;
+			violation('term twice', "$election: term $term: @names") if @names > 1;
+		}
+	}
+
+	# The same term by two processes of the same name
+	my %who;
+	$who{"$_->{election} $_->{term}"}{ $_->{who} } = 1 foreach @claims;
+	foreach my $key (sort keys %who)
+	{
+		violation('term twice', "$key: " . join(', ', sort keys %{ $who{$key} }))
+		  if keys %{ $who{$key} } > 1;
+	}
+	return;
+}
+
+# Terms as they were announced, in the order of the commits
+sub check_announced
+{
+	my ($history) = @_;
+	my %last;
+
+	foreach (sort { $a->[0] <=> $b->[0] } @announced)
+	{
+		my ($time, $n) = @$_;
+		my ($election, $term) = @{$n}{qw(election term)};
+		my $row = $history->{$election}{$term};
+
+		$count{"announced: $n->{event}"}++;
+		next if $n->{event} eq 'yield_requested';
+		violation('term order', "$election: $n->{event} $term announced after $last{$election}")
+		  if $term < ($last{$election} // 0)
+		  || $n->{event} eq 'elected' && $term == ($last{$election} // 0);
+		$last{$election} = $term;
+		if (!$row)
+		{
+			violation('history', "$election: term $term was announced at $time, and is not in it")
+			  unless in_failover($time, $time);
+			next;
+		}
+		if ($n->{event} eq 'elected')
+		{
+			violation('history', "$election: term $term of $n->{leader} is that of $row->{leader}")
+			  if $row->{leader} ne $n->{leader};
+		}
+		elsif (($row->{reason} // '') ne $n->{reason} && !in_failover($time, $time))
+		{
+			violation('history', "$election: term $term ended with $n->{reason}, and in it with "
+				  . ($row->{reason} // 'nothing'));
+		}
+	}
+	return;
+}
+
+sub read_history
+{
+	my (%history, %order);
+
+	foreach my $path ("$out/history", glob "$out/history.old.*")
+	{
+		foreach (lines($path))
+		{
+			my ($election, $term, $leader, $kind, $acquired, $ended, $reason) = split /\|/;
+
+			next unless defined $leader;
+			$leader{$election}{$term}{$leader} //= 'history';
+			$history{$election}{$term} //=
+			  { leader => $leader, kind => $kind, acquired => $acquired, ended => $ended, reason => $reason };
+		}
+		last if $path ne "$out/history" && !%history;
+	}
+	violation('history', 'there is none') unless %history;
+
+	# The server's own, in order of terms
+	foreach (lines("$out/history"))
+	{
+		my ($election, $term, $leader, $kind, $acquired, $ended, $reason) = split /\|/;
+		my $last = $order{$election};
+
+		next unless defined $leader;
+		$count{'terms in history'}++;
+		violation('history', "$election: term $term began at $acquired, term $last->[0] ended at $last->[1]")
+		  if $wall_clock && $last && ($last->[1] eq '' || $last->[1] gt $acquired);
+
+		# Within an epoch (its number is above the lowest 22 bits) none is left out.
+		violation('history', "$election: after term $last->[0] comes term $term")
+		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22;
+		$order{$election} = [ $term, $ended ];
+	}
+	return \%history;
+}
+
+# A grant that no standby knew of, since the wait for it was cut short, may be
+# lost in a failover: then it is over indeed (and nobody else leads in that time).
+sub check_early
+{
+	my %kept = map { join(' ', (split /\|/)[ 0, 1 ]) => 1 } lines("$out/history");
+
+	foreach (@early)
+	{
+		my ($time, $c) = @$_;
+
+		next if !$kept{"$c->{election} $c->{term}"} && in_failover($c->{from}, $time);
+		violation('ended early', "told at $time that this is over: " . describe($c));
+	}
+	return;
+}
+
+sub check_claims_in_history
+{
+	my ($history) = @_;
+
+	foreach my $c (@claims)
+	{
+		my $row = $history->{ $c->{election} }{ $c->{term} };
+
+		next if $row && $row->{leader} eq $c->{candidate};
+		violation('history', 'nothing of ' . describe($c))
+		  unless !$row && in_failover($c->{from}, $c->{to});
+	}
+	return;
+}
+
+# --- fenced rows
+
+sub check_writes
+{
+	my (%rows, %present);
+
+	foreach (lines("$out/writes"))
+	{
+		my ($election, $term, $candidate, $id, $committed) = split /\|/;
+
+		next unless defined $committed;
+		$count{'fenced rows'}++;
+		$present{$election}{"$candidate $id"} = 1;
+		$leader{$election}{$term}{$candidate} //= 'fenced row';
+		push @{ $rows{$election} }, [ $term, $committed, "$candidate $id" ];
+	}
+	foreach my $election (sort keys %rows)
+	{
+		my $highest = [ 0, 0, '' ];
+
+		foreach my $row (sort { $a->[1] <=> $b->[1] } @{ $rows{$election} })
+		{
+			last unless $wall_clock;
+			violation('fenced row', "$election: $row->[2] of term $row->[0] was committed at $row->[1], after $highest->[2] of term $highest->[0] at $highest->[1]")
+			  if $row->[0] < $highest->[0];
+			$highest = $row if $row->[0] > $highest->[0];
+		}
+	}
+
+	# By the clients' clock, and none is lost
+	my %first;
+	foreach my $w (sort { $a->{received} <=> $b->{received} } grep { $_->{outcome} eq 'committed' } @written)
+	{
+		$first{ $w->{election} }{ $w->{term} } //= $w;
+		violation('lost row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}, committed at $w->{received}")
+		  unless $present{ $w->{election} }{"$w->{candidate} $w->{id}"};
+	}
+	foreach my $w (grep { $_->{outcome} eq 'committed' } @written)
+	{
+		foreach my $term (grep { $_ > $w->{term} } keys %{ $first{ $w->{election} } })
+		{
+			my $other = $first{ $w->{election} }{$term};
+
+			violation('fenced row', "$w->{election}: $w->{candidate} $w->{id} of term $w->{term}: COMMIT was sent at $w->{sent}, that of $other->{candidate} $other->{id} of term $term answered at $other->{received}")
+			  if $w->{sent} > $other->{received};
+		}
+	}
+	return;
+}
+
+# --- the outside resource
+
+sub check_resource
+{
+	my %highest;
+
+	foreach (lines("$out/resource"))
+	{
+		my ($answer, $election, $term, $candidate, $sent) = split / /;
+		my $before = $highest{$election} // 0;
+
+		$count{'outside resource: ' . ($answer eq 'a' ? 'accepted' : 'denied')}++;
+		if ($answer eq 'a')
+		{
+			violation('outside resource', "$election: $candidate in term $term after $before") if $term < $before;
+			$highest{$election} = max($before, $term);
+			$leader{$election}{$term}{$candidate} //= 'outside resource';
+			next;
+		}
+		violation('outside resource', "$election: $candidate was denied in term $term at $sent, although it led: " . describe($_))
+		  foreach grep { $_->{election} eq $election && $_->{term} == $term
+			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $sent } @claims;
+	}
+	return;
+}
+
+# --- the servers' logs
+
+# Errors that a server may log, and why; where the SQLSTATE says too little,
+# with the message
+my %expected_log = (
+	%expected_error,
+	'08003' => 'connection lost',
+	'53300' => 'all connections used, by those that are stopped',
+);
+my @expected_messages = (
+	qr/could not (receive data from|send data to|connect to).*(primary|WAL stream)/,	# the network
+	qr/(terminating walreceiver|replication terminated by primary|streaming replication)/,
+	qr/requested (timeline|WAL segment|starting point)/,	# before a rebuild
+	qr/canceling (the )?wait for synchronous replication/,	# the nemesis
+	qr/could not (send|receive|write|read).*(client|data)/,	# the network
+	qr/terminating connection because of (crash|unexpected postmaster)/,
+	qr/could not write init file/,	# the disk is full
+	qr/pre-existing shared memory block/,	# its postmaster was killed, and some are stopped
+	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
+);
+
+sub check_logs
+{
+	foreach my $path (glob "$out/server*.log")
+	{
+		my ($name) = $path =~ m{([^/]+)$};
+		my %disk_full;
+
+		foreach (lines($path))
+		{
+			# As it has to be, for WAL
+			$disk_full{$1} = 1, next if /\[(\d+)\].* PANIC:  .*No space left on device/;
+			next if /\(PID (\d+)\) was terminated by signal 6/ && $disk_full{$1};
+
+			if (/PANIC:|TRAP:|was terminated by signal (?!9\b)\d+/)
+			{
+				violation('crash', "$name: $_");
+				next;
+			}
+			next unless /^\S+ \S+ \S+ \[\d+\] (\w{5}) ([^:]*): (ERROR|FATAL):  (.*)/;
+			my ($state, $who, $message) = ($1, $2, $4);
+
+			$count{"errors in servers' logs: $state"}++;
+
+			# The nemesis may get any, but none that cannot happen.
+			next if $who =~ m{/(nemesis|pg_dump)$} && $state !~ /^XX/;
+			violation('error in a log', "$name: $_")
+			  unless $expected_log{$state} || grep { $message =~ $_ } @expected_messages;
+		}
+	}
+	return;
+}
+
+# --- all
+
+read_events();
+read_candidate($_) foreach glob "$out/candidate.*";
+my $history = read_history();
+check_overlaps();
+check_announced($history);
+check_early();
+check_claims_in_history($history);
+check_writes();
+check_resource();
+check_terms();
+check_logs();
+violation('the run itself', 'nobody led for long')
+  if ($count{'intervals of leadership'} // 0) < 3 || !$count{'fenced rows'};
+
+print "Faults:\n";
+printf "  %-44s %8d\n", $_, $faults{$_} foreach sort keys %faults;
+printf "  %-44s %8d\n", 'in all', sum0(values %faults);
+print "Counts:\n";
+printf "  %-44s %8d\n", $_, $count{$_} foreach sort keys %count;
+printf "  %-44s %8s\n", $_, $info{$_} foreach sort keys %info;
+foreach my $kind (sort keys %violations)
+{
+	my @all = @{ $violations{$kind} };
+
+	print "VIOLATION, $kind (" . @all . "):\n";
+	print "  $_\n" foreach @all[ 0 .. min($#all, 9) ];
+}
+printf "Violations: %d%s\n", sum0(map { scalar @$_ } values %violations),
+  %violations ? ' (' . join(', ', sort keys %violations) . ')' : '';
+exit(%violations ? 1 : 0);
