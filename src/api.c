@@ -204,25 +204,21 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
 void
 le_check_candidate_role(const Election *election, const char *role)
 {
-	Oid			group;
-
-	if (election->candidate_role == NULL)
+	if (le_election_admits(election, role))
 		return;
-	group = get_role_oid(election->candidate_role, true);
-	if (!OidIsValid(group))
+	if (!OidIsValid(get_role_oid(election->candidate_role, true)))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("candidate_role \"%s\" of election \"%s\" does not exist",
 						election->candidate_role, election->name),
 				 errhint("Create that role, or have the election's owner name another one with leader_election.alter_election().")));
-	if (!is_member_of_role(get_role_oid(role, false), group))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to stand in election \"%s\"",
-						election->name),
-				 errdetail("Candidates must be members of role \"%s\".",
-						   election->candidate_role),
-				 errhint("Ask for membership in it.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied to stand in election \"%s\"",
+					election->name),
+			 errdetail("Candidates must be members of role \"%s\".",
+					   election->candidate_role),
+			 errhint("Ask for membership in it.")));
 }
 
 void

@@ -265,7 +265,8 @@ le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
 }
 
 /*
- * The term that follows last.  In an epoch that has granted nothing yet the
+ * The term that follows last; an election that had none yet (0) begins above
+ * whatever was dropped, maybe under its name.  In an epoch that has granted nothing yet the
  * counter starts at random in its lower half, so that two servers that were
  * promoted apart from each other do not count alike.
  */
@@ -274,7 +275,8 @@ le_next_term(int64 last, const Incarnation *inc)
 {
 	int64		floor = inc->epoch << TERM_COUNTER_BITS;
 
-	last = Max(last, inc->dropped_term);
+	if (last == 0)
+		last = inc->dropped_term;
 	if (last < floor)
 		last = floor + (int64) pg_prng_uint64_range(&pg_global_prng_state, 0,
 													(UINT64CONST(1) << (TERM_COUNTER_BITS - 1)) - 1);

@@ -15,6 +15,7 @@
 #include "catalog/pg_class.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -90,6 +91,23 @@ le_election_get(const Store *store, const char *name)
 	if (election == NULL)
 		le_report_no_election(name);
 	return election;
+}
+
+/*
+ * May candidates of this role stand in the election?
+ */
+bool
+le_election_admits(const Election *election, const char *role)
+{
+	Oid			group;
+	Oid			member;
+
+	if (election->candidate_role == NULL)
+		return true;
+	group = get_role_oid(election->candidate_role, true);
+	member = get_role_oid(role, true);
+	return OidIsValid(group) && OidIsValid(member) &&
+		is_member_of_role(member, group);
 }
 
 /*

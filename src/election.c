@@ -109,7 +109,8 @@ le_election_candidate(const Store *store, const Election *election,
 {
 	Candidate  *c = le_candidate_find(store, election->name, name);
 
-	if (c == NULL || !le_candidate_alive(c))
+	if (c == NULL || !le_candidate_alive(c) ||
+		!le_election_admits(election, c->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
 				 errmsg("\"%s\" is not a live candidate of election \"%s\"",

@@ -105,15 +105,19 @@ is_fenced(const char *election)
 }
 
 /*
- * Read the committed lease row; NULL on a standby, where nobody leads.
+ * Read the committed lease row.
  */
 static Lease *
 get_lease(const char *election, Store *store)
 {
-	Lease	   *lease = NULL;
+	Lease	   *lease;
 
 	if (RecoveryInProgress())
-		return NULL;
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_LEADER),
+				 errmsg("a standby cannot tell who leads election \"%s\"",
+						election),
+				 errhint("Connect to the primary server.")));
 	if (!le_lease_read_committed(store->lease, election, &lease))
 		le_busy(election);
 	if (lease == NULL)
@@ -188,7 +192,7 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 		PG_RETURN_VOID();
 	}
 	lease = get_lease(name, &store);
-	if (PG_ARGISNULL(1) || lease == NULL ||
+	if (PG_ARGISNULL(1) ||
 		lease->term != PG_GETARG_INT64(1) ||
 		le_lease_state(lease, le_incarnation_name(store.lease),
 					   le_clock()) != LEASE_LED)

@@ -430,6 +430,7 @@ extern List *le_elections_read(const Store *store);
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
+extern bool le_election_admits(const Election *election, const char *role);
 extern int64 le_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_insert(const Store *store, const char *name,
 							   const char *owner, const Configuration *config);

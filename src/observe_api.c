@@ -143,6 +143,10 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return "candidates that do not sit out";
 	if (told == 0 && !le_strategy(election)->reserves)
 		return "acquire()";		/* of a detached candidate */
+	if (le_worker_lock_is_free())
+		return "a worker";
+	if (LeSyncStandbysDefined())
+		return "synchronous standbys";
 	return NULL;
 }
 
@@ -212,7 +216,8 @@ le_observe(PG_FUNCTION_ARGS)
 			if (!le_candidate_alive(c))
 				continue;
 			live++;
-			if (le_election_passes_over(c, lease))
+			if (le_election_passes_over(c, lease) ||
+				!le_election_admits(election, c->role))
 				continue;
 			ready++;
 			if (c->session_id != 0)

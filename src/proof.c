@@ -94,5 +94,5 @@ le_unconfirmed(const char *election)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),
 			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
-			 errhint("%s", le_busy_hint)));
+			 errhint("Try again. If this goes on, look in pg_stat_replication.")));
 }

@@ -249,7 +249,8 @@ le_challenger(const Store *store, const Election *election,
 		if (!le_candidate_alive(c))
 			continue;
 		live++;
-		if (c == leader || le_election_passes_over(c, lease))
+		if (c == leader || le_election_passes_over(c, lease) ||
+			!le_election_admits(election, c->role))
 			continue;
 		if (lease->yielding && is_successor(c, lease) &&
 			strategy->still_preempts(c, leader))
@@ -320,6 +321,8 @@ le_next_leader(const Store *store, const Election *election,
 		if (!le_candidate_alive(c))
 			continue;
 		live++;
+		if (!le_election_admits(election, c->role))
+			continue;			/* the rule has changed since it stood */
 		if (le_election_passes_over(c, lease) ||
 			(passed_over != NULL && le_candidate_is_same(c, passed_over)))
 		{

@@ -302,7 +302,36 @@ SELECT leader_election.create_election('e drop');
 COMMIT;
 SELECT term > :last_term AS above, leader_election.release('e drop', term) AS released
   FROM leader_election.acquire('e drop', 'one');
-SELECT leader_election.drop_election('e drop'), leader_election.drop_election('e drop 2');
+-- What is there already counts on.
+SELECT term AS there_term, leader_election.release('e drop 2', term) AS released
+  FROM leader_election.acquire('e drop 2', 'one') \gset
+SELECT term > :there_term AS later, leader_election.release('e drop', term) AS released
+  FROM leader_election.acquire('e drop', 'one');
+SELECT leader_election.drop_election('e drop');
+SELECT term - :there_term AS one_more, leader_election.release('e drop 2', term) AS released
+  FROM leader_election.acquire('e drop 2', 'one');
+SELECT leader_election.drop_election('e drop 2');
+
+-- Who stands already is not elected any more when candidate_role excludes it,
+-- nor handed the lease; who leads goes on.
+SELECT leader_election.create_election('e role', 'lowest', '1 hour');
+SELECT term > 0 AS leads FROM leader_election.acquire('e role', 'super', 5);
+SET ROLE regress_le_app;
+SELECT count(*) FROM leader_election.acquire('e role', 'app', 1);
+RESET ROLE;
+SELECT leader_election.alter_election('e role', candidate_role => 'regress_le_owner');
+SELECT term AS role_term FROM leader_election.status WHERE election = 'e role' \gset
+SELECT leader_election.transfer('e role', :role_term, 'app');
+SELECT count(*) AS renewed FROM leader_election.renew('e role', :role_term);
+SELECT leader_election.release('e role', :role_term);
+SELECT state, waiting_for, candidates FROM leader_election.status WHERE election = 'e role';
+SELECT leader_election.alter_election('e role', candidate_role => 'regress_le_app');
+SELECT pg_temp.await($$SELECT waiting_for = 'reserved for app' FROM leader_election.status WHERE election = 'e role'$$);
+SELECT state, waiting_for FROM leader_election.status WHERE election = 'e role';
+SET ROLE regress_le_app;
+SELECT count(*) AS leads, max(leader_election.release('e role', term)::int) AS released FROM leader_election.acquire('e role', 'app', 1);
+RESET ROLE;
+SELECT leader_election.drop_election('e role');
 \set VERBOSITY default
 
 --
