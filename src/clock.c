@@ -192,9 +192,9 @@ le_incarnation_read(void)
 
 /*
  * Record an incarnation that was not seen before, starting a new epoch, later
- * than that of the highest term of all.  To
- * be called in a transaction of its own, before any election lock; whoever
- * cannot have the epoch lock leaves it to whoever has it (false).
+ * than that of the highest term of all.  To be called in a transaction of its
+ * own, before any election lock; whoever cannot have the epoch lock leaves it to
+ * whoever has it (false).
  */
 bool
 le_incarnation_settle(const Store *store, int64 highest_term)
@@ -266,9 +266,9 @@ le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
 
 /*
  * The term that follows last; an election that had none yet (0) begins above
- * whatever was dropped, maybe under its name.  In an epoch that has granted nothing yet the
- * counter starts at random in its lower half, so that two servers that were
- * promoted apart from each other do not count alike.
+ * whatever was dropped, maybe under its name.  In an epoch that has granted
+ * nothing yet the counter starts at random in its lower half, so that two
+ * servers that were promoted apart from each other do not count alike.
  */
 int64
 le_next_term(int64 last, const Incarnation *inc)

@@ -121,8 +121,8 @@ le_election_candidate(const Store *store, const Election *election,
 
 /*
  * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
- * is not there any more, or only again.  Where it was the strategy that asked for a yield, the
- * strategy decides anew.
+ * is not there any more, or only again.  Where it was the strategy that asked
+ * for a yield, the strategy decides anew.
  */
 static Candidate *
 find_successor(const Store *store, const Lease *lease, LeaseState state,

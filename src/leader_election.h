@@ -148,7 +148,6 @@ extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
 extern int64 le_wait_left(void);
-extern void le_wait_as_lock_timeout(void);
 extern bool le_election_queue(const char *election);
 extern bool le_election_queue_shared(const char *election);
 LE_NORETURN extern void le_report_dropped(void);

@@ -207,7 +207,8 @@ le_acquire(PG_FUNCTION_ARGS)
  *
  * This process remembers for which term it has found the row last.  While the
  * sign of life in it is fresh nobody removes it, but a crash of the server,
- * which this process does not survive.  What it writes itself does not count:
+ * which this process does not survive, and a new incarnation, whose terms are
+ * others.  What it writes itself does not count:
  * that may be undone.
  */
 static void

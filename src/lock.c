@@ -143,7 +143,7 @@ le_election_lock(const char *election, bool wait)
 }
 
 /*
- * Release it before the transaction ends: nothing was written under it.
+ * Release it before the transaction ends: no lease was written under it.
  */
 void
 le_election_unlock(const char *election)

@@ -139,6 +139,20 @@ le_report_dropped(void)
 					   LE_EXTENSION)));
 }
 
+/*
+ * Let the server's own waits for locks end when ours must.
+ */
+static void
+wait_as_lock_timeout(void)
+{
+	int64		left = (wait_until - le_clock()) / 1000;
+	char		value[32];
+
+	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
+	(void) set_config_option("lock_timeout", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
 static bool
 lock_relation(Oid oid, LOCKMODE mode, bool wait)
 {
@@ -146,7 +160,7 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 		return true;
 	if (!wait)
 		return false;
-	le_wait_as_lock_timeout();
+	wait_as_lock_timeout();
 	LockRelationOid(oid, mode);
 	return true;
 }
@@ -233,20 +247,6 @@ le_wait_more(void)
 }
 
 /*
- * Let the server's own waits for locks end when ours must.
- */
-void
-le_wait_as_lock_timeout(void)
-{
-	int64		left = (wait_until - le_clock()) / 1000;
-	char		value[32];
-
-	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
-	(void) set_config_option("lock_timeout", value, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
-/*
  * Take an election lock, queueing for it as long as this call may wait.  The
  * setting is made only where there is something to wait for.
  */
@@ -255,7 +255,7 @@ le_election_queue(const char *election)
 {
 	if (le_election_lock(election, false))
 		return true;
-	le_wait_as_lock_timeout();
+	wait_as_lock_timeout();
 	return le_election_lock(election, true);
 }
 
@@ -267,7 +267,7 @@ le_election_queue_shared(const char *election)
 {
 	if (le_election_lock_shared(election, false))
 		return true;
-	le_wait_as_lock_timeout();
+	wait_as_lock_timeout();
 	return le_election_lock_shared(election, true);
 }
 
