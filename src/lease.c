@@ -300,8 +300,9 @@ le_lease_create(const Store *store, const char *election)
 }
 
 /*
- * The lease lasts for duration from t0 on, which may be a while ago.  The time
- * of day when it ends is for people: it counts whole milliseconds.
+ * The lease lasts for duration from t0 on, which may be a while ago; at is the
+ * time of day now.  That when it ends is for people: it counts whole
+ * milliseconds.
  */
 static void
 set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)

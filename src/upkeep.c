@@ -278,7 +278,6 @@ renew(void *arg)
 	int64		shortest = PG_INT64_MAX;
 	int64	   *durations = palloc(list_length(batch->leases) * sizeof(int64));
 	Proof		proof;
-	TimestampTz at = GetCurrentTimestamp();
 	Store		store;
 	ListCell   *lc;
 
@@ -316,7 +315,8 @@ renew(void *arg)
 			batch->complete = false;
 			continue;
 		}
-		le_lease_renew(lease, lease->term, duration, proof.t0, at, NULL);
+		le_lease_renew(lease, lease->term, duration, proof.t0,
+					   GetCurrentTimestamp(), NULL);
 	}
 }
 

@@ -211,6 +211,8 @@ is($detached->query("SELECT term FROM leader_election.acquire('lent', 'detached'
 	refused($manual, "SELECT * FROM leader_election.renew('manual')",
 		'', '00000', 'manual: renew() after the deadline');
 	is($observer->query($history), $before, 'no term began or ended');
+	is( $observer->query("SELECT waiting_for FROM leader_election.status WHERE election = 'vacant'"),
+		'synchronous standbys', 'which everybody can see');
 
 	$observer->query("SELECT pg_advisory_unlock($WATCHING)");
 	foreach (
