@@ -413,6 +413,16 @@ prove(void *arg)
 }
 
 /*
+ * A commit that waits for its turn to notify must not keep us from renewing.
+ */
+static void
+limit_notify_wait(const Pass *pass)
+{
+	le_notify_wait_limit(Min(Max(pass->renew_at - le_clock(), LOCK_WAIT),
+							 LONGEST_NOTIFY));
+}
+
+/*
  * Settle what is due, until leases are to be renewed: those of live leaders
  * must not run out while there is much to settle.  True if anything changed.
  */
@@ -427,9 +437,8 @@ settle_all(Pass *pass)
 	{
 		Case		item = {.seen = lfirst(lc)};
 		const char *name = item.seen->election;
-		int64		left = pass->renew_at - le_clock();
 
-		if (left <= 0 && lc != list_head(pass->settle))
+		if (pass->renew_at <= le_clock() && lc != list_head(pass->settle))
 		{
 			pass->next = le_clock();
 			break;
@@ -442,7 +451,7 @@ settle_all(Pass *pass)
 		item.proof = proof;
 		item.proof.lease_duration = item.seen->configured;
 		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
-		le_notify_wait_limit(Min(Max(left, LOCK_WAIT), LONGEST_NOTIFY));
+		limit_notify_wait(pass);
 		if (le_attempt(psprintf("e%s", name), settle, &item,
 					   psprintf("electing in \"%s\"", name), &pass->next) &&
 			item.changed)
@@ -470,6 +479,7 @@ preempt_all(Pass *pass)
 			pass->next = le_clock();
 			break;
 		}
+		limit_notify_wait(pass);
 		if (le_attempt(psprintf("e%s", name), preempt, &item,
 					   psprintf("asking for a yield in \"%s\"", name), &pass->next) &&
 			item.changed)
