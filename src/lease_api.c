@@ -287,6 +287,23 @@ continue_lease(Store *store, const char *name, int64 term,
 }
 
 /*
+ * Is that term over?  One that this server has not heard of may be that of a
+ * server that was promoted in its place: then only a proof tells.
+ */
+static bool
+is_over(const Store *store, const Lease *lease, int64 term)
+{
+	Proof		proof;
+
+	if (le_lease_is_term(lease, term))
+		return false;
+	if (term > lease->term &&
+		!le_prove(lease, le_lease_duration(store, lease), le_wait_left(), &proof))
+		le_unconfirmed(lease->election);
+	return true;
+}
+
+/*
  * Renew the lease of a term, or what it has become in a failover.  NULL: the
  * term is over.
  */
@@ -304,7 +321,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			le_report_no_election(name);
 		check_holder(lease, term, "renew(election)");
 		state = state_of(store, lease);
-		if (!le_lease_is_term(lease, term) ||
+		if (is_over(store, lease, term) ||
 			(state != LEASE_LED && state != LEASE_FOREIGN))
 			return NULL;
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
@@ -374,7 +391,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	lease = le_lease_read(&store, name, NULL);
 	if (lease != NULL)
 		check_holder(lease, how->term, instead);
-	if (lease != NULL && le_lease_is_term(lease, how->term))
+	if (lease != NULL && !is_over(&store, lease, how->term))
 	{
 		if (state_of(&store, lease) == LEASE_FOREIGN)
 			le_worker_ensure(true);

@@ -129,6 +129,9 @@ my $detached = session($old, name => 'detached');
 my $other = session($old, name => 'other');
 my $watcher = session($old, name => 'watcher');
 
+# A term that no server here has granted
+my $unheard_of = 1000000;
+
 $observer->query("SELECT pg_advisory_lock($WATCHING)");
 
 # Made beforehand: the standby has to know an election before it can be led.
@@ -154,6 +157,11 @@ is($manual->query("SELECT leader_election.join('manual', 'manual', auto_renew =>
 	1, 'manual: leads');
 is($detached->query("SELECT term FROM leader_election.acquire('lent', 'detached')"),
 	1, 'lent: leads');
+is( $detached->query(
+		"SELECT count(*), leader_election.release('lent', $unheard_of)
+		FROM leader_election.renew('lent', $unheard_of)"),
+	'0|f',
+	'lent: a term of which nobody has heard is over');
 
 {
 	my $receiver = session($new, name => 'standby');
@@ -395,6 +403,9 @@ refused($detached, "SELECT * FROM leader_election.renew('kept', 1)",
 	'', '55P03', 'kept: renew() on the old side');
 refused($canceled, "SELECT * FROM leader_election.renew('canceled')",
 	'', '55P03', 'canceled: renew() on the old side');
+refused($detached, $_, '', '55P03', "$_: may be a term of the new side")
+  foreach "SELECT * FROM leader_election.renew('kept', $unheard_of)",
+  "SELECT leader_election.release('kept', $unheard_of)";
 is(too_long($frozen), '', 'nothing was prolonged since');
 my %deadline = map { $_ => (lease($_, 'deadline_mono'))[0] // 0 } @election, $fresh;
 is( $observer->query(
