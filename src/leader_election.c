@@ -51,6 +51,7 @@ _PG_init(void)
 
 	le_session_init();
 	le_fence_init();
-	if (process_shared_preload_libraries_in_progress)
+	/* pg_upgrade is to find all as it was, and nobody in the databases. */
+	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
 		le_launcher_register();
 }

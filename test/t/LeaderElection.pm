@@ -36,14 +36,17 @@ my $POLL_INTERVAL = 0.005;
 #	streaming  allow standbys
 #	preload    start with the library preloaded
 #	start      0: leave it initialised but not started, without the extension
+#	initdb     more options for initdb
+#	install    the installation to use, if not that of PATH
 sub new_server
 {
 	my (%opts) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($opts{name} // 'main');
+	my $node = PostgreSQL::Test::Cluster->new($opts{name} // 'main',
+		install_path => $opts{install});
 
 	$node->init(
 		allows_streaming => $opts{streaming} // 0,
-		extra => [ '--no-locale', '--encoding=UTF8' ]);
+		extra => [ '--no-locale', '--encoding=UTF8', @{ $opts{initdb} // [] } ]);
 	$node->append_conf(
 		'postgresql.conf', qq(
 max_connections = 100
