@@ -18,7 +18,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock now event note_failure slurp spit signal_all
+  $dir $out $lease_ms $clock now stopwatch event note_failure slurp spit signal_all
   start_process running
   start_cluster stop_servers server_running start_server primary standby
   set_primary sql sql_async
@@ -39,6 +39,10 @@ my $operation;		# process id of what is done to the servers now
 my $events;
 
 sub now { return int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000); }
+
+# Seconds of the run, as far as the machine has kept up: what comes late of a
+# timer of 10 ms does not count.
+sub stopwatch { return (-s "$out/ticks.out") / 100; }
 
 sub event
 {
@@ -271,6 +275,7 @@ max_worker_processes = 16
 max_prepared_transactions = 5
 hot_standby = on
 track_commit_timestamp = on
+wal_log_hints = on
 wal_keep_size = '64MB'
 min_wal_size = '32MB'
 max_wal_size = '128MB'
@@ -282,6 +287,7 @@ autovacuum_naptime = '5s'
 log_line_prefix = '%m [%p] %e %b/%a: '
 log_checkpoints = off
 log_min_messages = warning
+leader_election.lease_duration = '$lease_ms ms'
 include_if_exists = 'chaos.conf'
 );
 	close $conf;
@@ -304,19 +310,23 @@ sub synchronous_for
 	return time - (stat("$dir/disk/server" . primary() . '/chaos.conf'))[9] - 1;
 }
 
-# Makes server $n the standby of the other one, from a new copy. It is the
-# replication that goes through the proxy, not the copying.
+# Makes server $n the standby of the other one, from its own data or from a new
+# copy. It is the replication that goes through the proxy, not the copying.
 sub build_standby
 {
-	my ($n) = @_;
-	my $primary = 3 - $n;
+	my ($n, $rewinds) = @_;
+	my $data = "$dir/disk/server$n";
+	my $source = "host=$dir port=$port{3 - $n} user=postgres";
 
-	system("rm -rf '$dir/disk/server$n'");
-	system("timeout -k 1 60 pg_basebackup -D '$dir/disk/server$n' -c fast -X stream "
-		  . "-h '$dir' -p $port{$primary} -U postgres >>'$out/ctl.out' 2>&1") == 0
+	# It has to know its new timeline.
+	sql(3 - $n, 'CHECKPOINT', 20) if $rewinds;
+	system("rm -rf '$data'") unless $rewinds;
+	system('timeout -k 1 60 ' . ($rewinds ? "pg_rewind -N --source-server '$source dbname=postgres'"
+			: "pg_basebackup -c fast -X stream -d '$source'") . " -D '$data' >>'$out/ctl.out' 2>&1") == 0
 	  or return 0;
-	spit("$dir/disk/server$n/standby.signal", '');
-	spit("$dir/disk/server$n/chaos.conf", "primary_conninfo = 'host=127.0.0.1 port=$port{r} "
+	event($rewinds ? 'rewound' : 'copied', $n);
+	spit("$data/standby.signal", '');
+	spit("$data/chaos.conf", "primary_conninfo = 'host=127.0.0.1 port=$port{r} "
 		  . "user=postgres application_name=server$n connect_timeout=2'\n");
 	write_settings($n);
 	return start_server($n);
@@ -411,6 +421,7 @@ sub start_cluster
 {
 	my ($preload) = @_;
 
+	start_process('ticks', $^X, '-MTime::HiRes=sleep', '-e', '$| = 1; print "." while sleep 0.01');
 	@port{ 1, 2 } = (free_port(), free_port());
 	spit("$dir/clock", "+0\n");
 	start_network();

@@ -15,10 +15,10 @@ use Exporter qw(import);
 use List::Util qw(max sum);
 use Time::HiRes qw(sleep);
 
-our @EXPORT = qw(inject heal_due heal_all %candidates @elections $small_disk);
+our @EXPORT = qw(inject heal_due heal_all %candidates %elections $small_disk);
 
 our %candidates;	# name => {pid, kind, ...}, see chaos.pl
-our @elections;		# names
+our %elections;		# name => arguments of create_election()
 our $small_disk = 0;	# the servers' disk may be filled
 
 my @heals;			# [when, what]
@@ -227,10 +227,21 @@ sub save_history
 	return;
 }
 
+# The same lease for all elections. Those that are held go on as they are until
+# they are renewed.
+sub alter_leases
+{
+	my ($n, $ms) = @_;
+
+	sql($n, [ map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %elections ], 5);
+	return;
+}
+
 # The standby is promoted, and the old primary becomes a standby of it. crash:
 # the old primary is dead before. split: it goes on for a while, cut off from
 # the standby, but not from its clients, and its waits for the standby are cut
-# short.
+# short; what it granted last is longer than what is granted from now on, and
+# some of it may not have got to the standby.
 sub fail_over
 {
 	my ($kind) = @_;
@@ -239,12 +250,15 @@ sub fail_over
 	return operation("failover $kind", sub {
 		# Only whoever was waited for, for more than a lease, may be promoted.
 		attach_standby(5) or return event('skipped', "failover $kind");
-		sleep max(0, 2 * $lease_ms / 1000 - synchronous_for());
+		alter_leases($old, $lease_ms * 1.25) if $kind eq 'split';
+		sleep max($lease_ms / 2000, 1.5 * $lease_ms / 1000 - synchronous_for());
 		attach_standby(1) && server_running($new)
 		  or return event('skipped', "failover $kind");
 
 		my @processes = server_processes($old);
+		my $rewinds = rand() < 0.5;
 
+		alter_leases($old, $lease_ms / 2) if $kind eq 'split';
 		event('split', $kind, $old, $new);
 		if ($kind eq 'crash')
 		{
@@ -253,9 +267,11 @@ sub fail_over
 		}
 		else
 		{
+			kill 'TERM', grep { rand() < 0.3 } split /\n/, sql($old, "SELECT pid FROM pg_stat_activity WHERE $LEADERS") // '';
+			sleep rand(0.05);
 			kill 'STOP', proxy_pid('r');
 		}
-		if ($kind eq 'split' && rand() < 0.5)
+		if ($kind eq 'split' && rand() < 0.3)
 		{
 			# Nothing can be granted there, and what ends there is not known here.
 			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
@@ -267,17 +283,18 @@ sub fail_over
 		{
 			# Some clients stay with the old side, some find the new one.
 			kill 'USR1', proxy_pid("c$old");
-			cut_waits_short($old, (1 + rand(2)) * $lease_ms / 1000);
+			cut_waits_short($old, (1.5 + rand(1.5)) * $lease_ms / 1000);
 			save_history($old);
 		}
 		ctl($old, '-m immediate -w stop') if server_running($old);
 		kill 'KILL', @processes;	# who is stopped has not noticed its end
 		event('joined', $old);
+		alter_leases($new, $lease_ms) if $kind eq 'split';
 		kill 'CONT', proxy_pid('r');
 		kill 'HUP', proxy_pid('r');
 		for (1 .. 20)
 		{
-			return if build_standby($old) && attach_standby(20);
+			return if build_standby($old, $rewinds && $_ == 1) && attach_standby(20);
 			ctl($old, '-m immediate -w stop') if server_running($old);
 			sleep 0.5;
 		}
@@ -347,7 +364,7 @@ sub lock_row
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1500);
 
 	sql_async(primary(), "BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '"
-		  . pick(@elections) . "' FOR UPDATE; SELECT pg_sleep($seconds); COMMIT");
+		  . any_election() . "' FOR UPDATE; SELECT pg_sleep($seconds); COMMIT");
 	return 'lease';
 }
 
@@ -380,9 +397,11 @@ sub change_extension
 	return 'other';
 }
 
+sub any_election { return pick(sort keys %elections); }
+
 sub request_yield
 {
-	my $election = pick(@elections);
+	my $election = any_election();
 	my $terminate = rand() < 0.3 ? 'true' : 'false';
 	my $to = rand() < 0.3
 	  ? "(SELECT candidate FROM leader_election.candidates WHERE election = '$election' AND alive AND NOT leads ORDER BY random() LIMIT 1)"
@@ -392,9 +411,36 @@ sub request_yield
 	return $election;
 }
 
+# Drops an election, once nobody leads it, and creates it again, unless somebody
+# who stands has done so.
+sub recreate_election
+{
+	my $election = any_election();
+
+	return operation("recreate $election", sub {
+		my ($p, $end) = (primary(), now() + 3_000 * $lease_ms);
+
+		sql($p, [ "SELECT leader_election.alter_election('$election', quorum => 1000)",
+				"SELECT leader_election.request_yield('$election', terminate => true)" ]);
+		until (defined sql($p, "SELECT leader_election.drop_election('$election')") || now() > $end)
+		{
+			sleep 0.1;
+		}
+		for (1 .. 30)
+		{
+			foreach my $function (qw(create_election alter_election))
+			{
+				return if defined sql($p, "SELECT leader_election.$function('$election', $elections{$election})");
+			}
+			sleep 0.5;
+		}
+		die 'not possible';
+	}) ? $election : undef;
+}
+
 sub alter_election
 {
-	my $election = pick(@elections);
+	my $election = any_election();
 	my $ms = int($lease_ms * (0.75 + rand(0.5)));
 	my $delay = int(rand(300));
 
@@ -446,6 +492,7 @@ my %faults = (
 	'extension elsewhere' => [ \&change_extension,                      2,  0,  0 ],
 	'request yield' => [ \&request_yield,                               4,  1,  4 ],
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
+	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 );
 my %column = (all => 1, clock => 1, split => 2, fence => 3);
 

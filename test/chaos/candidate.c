@@ -295,13 +295,23 @@ write_fenced(const Seat *seat, bool by_term)
 
 /* --- session candidates */
 
-static bool
+/*
+ * Stand, and now and then wait for a while until elected.
+ */
+static void
 join(const Seat *seat, bool manual)
 {
-	RUN("SELECT leader_election.join('%s', '%s', %d, %lld, auto_renew => %s)",
-		seat->election, name, rank, (long long) progress,
-		manual ? "false" : "true");
-	return conn != NULL;
+	char		profile[200];
+
+	snprintf(profile, sizeof(profile),
+			 "rank => %d, progress => %lld, auto_renew => %s",
+			 rank, (long long) progress, manual ? "false" : "true");
+	if (chance(30))
+		RUN("CALL leader_election.campaign('%s', '%s', timeout => '%ld ms', %s)",
+			seat->election, name, random() % 1500, profile);
+	else
+		RUN("SELECT leader_election.join('%s', '%s', %s)",
+			seat->election, name, profile);
 }
 
 /*
@@ -368,16 +378,15 @@ static void
 tick_session(bool manual)
 {
 	static int64_t next_join = 0;
+	static int	turn = 0;
 	PGresult   *result;
-	bool		joins = now_us() >= next_join;
 
-	for (int i = 0; joins && i < nseats; i++)
+	/* One at a time: where nothing is confirmed, each may take a second. */
+	if (now_us() >= next_join)
 	{
-		if (!join(&seats[i], manual))
-			return;
+		next_join = now_us() + (300000 + random() % 300000) / nseats;
+		join(&seats[turn++ % nseats], manual);
 	}
-	if (joins)
-		next_join = now_us() + 300000 + random() % 300000;
 	result = query("SELECT leader_election.is_leader(e), leader_election.term(e) "
 				   "FROM unnest('{%s}'::text[]) e", all_elections);
 	for (int i = 0; i < nseats; i++)

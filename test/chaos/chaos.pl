@@ -30,16 +30,16 @@ $small_disk = $option{'small-disk'};
 ($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} eq 'clock';
 $lease_ms = 3000 if $option{profile} eq 'split';
 
-# Elections, with the options of create_election()
-my %election = (
-	race => "strategy => 'race'",
-	lone => "strategy => 'race'",
-	bully => "strategy => 'bully'",
-	spread1 => "strategy => 'spread'",
-	spread2 => "strategy => 'spread'",
-	zab => "strategy => 'zab', quorum => 2, takeover_delay => '100 ms'",
+# Strategy, lease, quorum, takeover delay
+%elections = (
+	race => "'race', '$lease_ms ms', 1, '0'",
+	lone => "'race', '$lease_ms ms', 1, '0'",
+	bully => "'bully', '$lease_ms ms', 1, '0'",
+	spread1 => "'spread', '$lease_ms ms', 1, '0'",
+	spread2 => "'spread', '$lease_ms ms', 1, '0'",
+	zab => "'zab', '$lease_ms ms', 2, '100 ms'",
 );
-@elections = sort keys %election;
+my @elections = sort keys %elections;
 
 # Candidates: kind, the connection (d: direct, p: through the pooler), and in
 # what they stand. A session always comes before a detached candidate in a
@@ -114,7 +114,7 @@ sub set_up
 		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
 		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app;
 		CREATE SCHEMA chaos AUTHORIZATION app',
-		map { "SELECT leader_election.create_election('$_', $election{$_}, lease_duration => '$lease_ms ms');
+		map { "SELECT leader_election.create_election('$_', $elections{$_});
 			CREATE TABLE chaos.w_$_ (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
 			ALTER TABLE chaos.w_$_ OWNER TO app;
 			CREATE TRIGGER only_leader BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON chaos.w_$_
@@ -131,11 +131,11 @@ sub set_up
 sub await
 {
 	my ($what, $seconds, $code) = @_;
-	my $end = now() + $seconds * 1_000_000;
+	my $end = stopwatch() + $seconds;
 
 	until ($code->())
 	{
-		if (now() > $end)
+		if (stopwatch() > $end)
 		{
 			note_failure("waited for $seconds s: $what");
 			return 0;
@@ -168,7 +168,7 @@ sub calm
 	look_after_candidates(1);
 
 	event('calm');
-	$start = now();
+	$start = stopwatch();
 	%vacant = map { $_ => 1 } @elections;
 	await('a leader of each election', 20, sub {
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
@@ -176,7 +176,7 @@ sub calm
 
 		foreach my $election (split /,/, $led)
 		{
-			event('led', $election, now() - $start);
+			event('led', $election, stopwatch() - $start);
 			delete $vacant{$election};
 		}
 		return !%vacant;
@@ -194,7 +194,7 @@ sub end_all
 
 	event('ending');
 	kill 'TERM', map { $_->{pid} } values %candidates;
-	for (my $end = now() + ($lease_ms * 2 + 8_000) * 1000; now() < $end; sleep 0.2)
+	for (my $end = stopwatch() + $lease_ms / 500 + 8; stopwatch() < $end; sleep 0.2)
 	{
 		$left = sql(primary(), "SELECT ($locks), ($workers), (SELECT count(*) FROM leader_election.candidates)") // 'unknown';
 		last if $left eq '0|0|0';

@@ -31,6 +31,7 @@ my @written;		# what candidates say of their fenced rows
 my @announced;		# notifications
 my @early;			# [when, claim]: a leader was told that its term is over
 my @windows;		# [from, to] of failovers, from when the standby may have lagged
+my %recreated;		# elections that were dropped and created again
 my $lease_us = 0;
 my $wall_clock = 1;	# timestamps mean something
 
@@ -78,17 +79,19 @@ sub read_events
 		}
 		$count{rounds}++ if $kind eq 'round';
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
+		$recreated{ $rest[2] } = 1 if "@rest" =~ /^recreate/;
+		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
 		$windows[-1][1] = $time if $kind eq 'joined';
 		violation('the run itself', "$time @rest") if $kind eq 'failure';
 		if ($kind eq 'led')
 		{
-			my $bound = $lease_us * 1.25 + 2_000_000;
+			my $bound = $lease_us * 1.25 / 1e6 + 2;
 
 			$count{'bounded vacancies'}++;
 			$info{'longest vacancy in a calm, s'} =
-			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1] / 1e6);
-			violation('vacancy', "$rest[0]: $rest[1] us") if $rest[1] > $bound;
+			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1]);
+			violation('vacancy', "$rest[0]: $rest[1] s") if $rest[1] > $bound;
 		}
 		violation('left over', "locks|workers|candidates: @rest")
 		  if $kind eq 'left' && $rest[0] ne '0|0|0';
@@ -116,6 +119,7 @@ my %expected_error = (
 	'25006' => 'a standby, or a server that is being promoted',
 	'LE001' => 'no longer the leader',
 	'LE002' => 'fenced',
+	'LE003' => 'dropped',
 	'LE004' => 'the former session of this name has not ended yet',
 	'LE005' => 'the candidate chosen for a transfer has gone',
 	'08006' => 'connection lost',
@@ -329,6 +333,7 @@ sub check_announced
 
 		$count{"announced: $n->{event}"}++;
 		next if $n->{event} eq 'yield_requested';
+		next if ($n->{reason} // '') eq 'dropped' && !defined $n->{previous};
 		violation('term order', "$election: $n->{event} $term announced after $last{$election}")
 		  if $term < ($last{$election} // 0)
 		  || $n->{event} eq 'elected' && $term == ($last{$election} // 0);
@@ -383,9 +388,10 @@ sub read_history
 		violation('history', "$election: term $term began at $acquired, term $last->[0] ended at $last->[1]")
 		  if $wall_clock && $last && ($last->[1] eq '' || $last->[1] gt $acquired);
 
-		# Within an epoch (its number is above the lowest 22 bits) none is left out.
+		# Within an epoch (its number is above the lowest 22 bits) none is left out;
+		# but a new election begins above whatever was dropped.
 		violation('history', "$election: after term $last->[0] comes term $term")
-		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22;
+		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22 && !$recreated{$election};
 		$order{$election} = [ $term, $ended ];
 	}
 	return \%history;

@@ -8,7 +8,7 @@
  * The file holds the port to pass them on to, on the same host; it is read for
  * every new connection.  SIGSTOP cuts the network without a word, SIGCONT heals
  * it (what was on its way arrives then), SIGHUP resets all connections, SIGUSR1
- * about half of them.
+ * about a third of them.
  *
  *-------------------------------------------------------------------------
  */
@@ -140,7 +140,7 @@ main(int argc, char **argv)
 		{
 			for (int i = nfds - 1; i > 0; i -= 2)
 			{
-				if (resets == SIGHUP || random() % 2 == 0)
+				if (resets == SIGHUP || random() % 3 == 0)
 					close_pair(i);
 			}
 			resets = 0;
