@@ -79,11 +79,12 @@ sub spit
 	return;
 }
 
+# Not by rand(): a run with the same seed may be under way beside.
 sub free_port
 {
 	for (1 .. 100)
 	{
-		my $port = 10_000 + int(rand(20_000));
+		my $port = 10_000 + now() % 20_000;
 
 		next if grep { $_ == $port } values %port;
 		return $port

@@ -20,7 +20,8 @@
  * was sent (sent) and after its answer was received (received):
  *
  *	q SERIAL ELECTION sent received TERM	is_leader() was true, on connection
- *											SERIAL, in this term
+ *											SERIAL, in this term; or campaign()
+ *											ended with it
  *	m SERIAL ELECTION received TERM MS		renewed, for MS (-1: not known)
  *	g ELECTION sent received TERM MS ASKED	granted, for MS, when asked with term
  *											ASKED (0: acquire)
@@ -295,6 +296,13 @@ write_fenced(const Seat *seat, bool by_term)
 
 /* --- session candidates */
 
+static void
+note_true(const Seat *seat, int64_t term)
+{
+	note("q %d %s %lld %lld %lld", serial, seat->election, (long long) sent,
+		 (long long) received, (long long) term);
+}
+
 /*
  * Stand, and now and then wait for a while until elected.
  */
@@ -302,16 +310,24 @@ static void
 join(const Seat *seat, bool manual)
 {
 	char		profile[200];
+	PGresult   *result;
+	int64_t		term;
 
 	snprintf(profile, sizeof(profile),
 			 "rank => %d, progress => %lld, auto_renew => %s",
 			 rank, (long long) progress, manual ? "false" : "true");
-	if (chance(30))
-		RUN("CALL leader_election.campaign('%s', '%s', timeout => '%ld ms', %s)",
-			seat->election, name, random() % 1500, profile);
-	else
+	if (!chance(30))
+	{
 		RUN("SELECT leader_election.join('%s', '%s', %s)",
 			seat->election, name, profile);
+		return;
+	}
+	result = query("CALL leader_election.campaign('%s', '%s', timeout => '%ld ms', %s)",
+				   seat->election, name, random() % 1500, profile);
+	term = number(result, 0, 0);
+	if (term != 0)
+		note_true(seat, term);
+	PQclear(result);
 }
 
 /*
@@ -396,8 +412,7 @@ tick_session(bool manual)
 			PQgetisnull(result, i, 1))
 			continue;
 		seats[i].term = number(result, i, 1);
-		note("q %d %s %lld %lld %lld", serial, seats[i].election,
-			 (long long) sent, (long long) received, (long long) seats[i].term);
+		note_true(&seats[i], seats[i].term);
 	}
 	PQclear(result);
 	for (int i = 0; i < nseats; i++)

@@ -275,7 +275,7 @@ sub check_overlaps
 			push @open, $c;
 		}
 		$count{'intervals of leadership'} += @sorted;
-		$info{"led, $election, s"} = sprintf '%.1f',
+		$info{"led, $election, s"} =
 		  sum0(map { $_->{to} - $_->{from} } @sorted) / 1e6;
 
 		# Moments within somebody else's interval
@@ -578,7 +578,7 @@ printf "  %-44s %8d\n", $_, $faults{$_} foreach sort keys %faults;
 printf "  %-44s %8d\n", 'in all', sum0(values %faults);
 print "Counts:\n";
 printf "  %-44s %8d\n", $_, $count{$_} foreach sort keys %count;
-printf "  %-44s %8s\n", $_, $info{$_} foreach sort keys %info;
+printf "  %-44s %8.4g\n", $_, $info{$_} foreach sort keys %info;
 foreach my $kind (sort keys %violations)
 {
 	my @all = @{ $violations{$kind} };
