@@ -31,7 +31,7 @@ SELECT count(*) AS session_locks FROM pg_locks
  WHERE locktype = 'advisory' AND pid = pg_backend_pid();
 
 -- A refusal tells nothing: to another candidate, to itself, or to whoever uses
--- its name.
+-- its name (oban-py#32, oban#1488).
 SELECT * FROM leader_election.acquire('d', 'two');
 SELECT * FROM leader_election.acquire('d', 'one');
 SELECT leader_election.acquire('d', 'two');

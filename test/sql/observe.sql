@@ -1,5 +1,6 @@
 --
--- Observers: leader(), the views, history, wait_for_change().
+-- Observers: leader(), the views, history, wait_for_change(): who leads, since
+-- when, and why the last one lost it (jobrunr#406, wolverine#475).
 --
 
 SET client_min_messages = warning;

@@ -197,6 +197,17 @@ SELECT leader_election.leave_all();
 SELECT count(*) FROM leader_election.candidates;
 SELECT leader_election.join('l2', 'one'), leader_election.join('l3', 'one'),
 	   leader_election.leave_all(), leader_election.leave_all();
+-- However often one has stood for election, leaving once frees the session
+-- lock (good_job#1735).
+SELECT count(leader_election.join('again', 'one')) FROM generate_series(1, 3);
+SELECT leader_election.join('again', 'one');
+CALL leader_election.campaign('again', 'one');
+SELECT leader_election.leave('again');
+CALL leader_election.campaign('again', 'one');
+CALL leader_election.campaign('again', 'one');
+SELECT leader_election.leave('again');
+SELECT count(*) FROM pg_locks
+ WHERE locktype = 'advisory' AND objsubid >= 20 AND pid = pg_backend_pid();
 
 --
 -- transfer(): what it refuses

@@ -122,7 +122,10 @@ my $leader = session($node, name => 'first');
 is($leader->query("SELECT leader_election.join('chain', 'first')"),
 	1, 'the first to join leads');
 
-$leader = test_takeover($leader, 'client killed, idle', sub { $_[0]->kill });
+$leader = test_takeover(
+	$leader,
+	'client killed, idle (DistributedLock#230)',
+	sub { $_[0]->kill });
 
 $leader = test_takeover(
 	$leader,
@@ -148,7 +151,7 @@ $leader = test_takeover(
 
 $leader = test_takeover(
 	$leader,
-	'client killed, running a query that sleeps',
+	'client killed, running a query that sleeps (DistributedLock#230)',
 	sub {
 		$_[0]->query_async('SELECT pg_sleep(600)');
 		wait_for_activity($_[0], $running_for_a_second);
@@ -200,16 +203,6 @@ $leader = test_takeover(
 
 $leader = test_takeover(
 	$leader,
-	'backend terminated, idle',
-	sub {
-		is( $observer->query(
-				'SELECT pg_terminate_backend(' . $_[0]->backend_pid . ')'),
-			't',
-			'terminated');
-	});
-
-$leader = test_takeover(
-	$leader,
 	'backend terminated, running a query',
 	sub {
 		$_[0]->query_async('SELECT pg_sleep(600)');
@@ -217,6 +210,46 @@ $leader = test_takeover(
 		$observer->query(
 			'SELECT pg_terminate_backend(' . $_[0]->backend_pid . ')');
 	});
+
+# The server ends an idle session, and its application does not know: nothing
+# that it asks then says that it leads still, nor do its writes go through.
+my $version =
+  $observer->query("SELECT current_setting('server_version_num')::int / 10000");
+foreach my $how (
+	'pg_terminate_backend()',
+	'idle_session_timeout',
+	'idle_in_transaction_session_timeout',
+	$version >= 17 ? 'transaction_timeout' : ())
+{
+	my $former = $leader;
+	my $ended = $term + 1;
+	my $again;
+
+	$leader = test_takeover(
+		$leader,
+		"session ended by $how (wolverine#2602)",
+		sub {
+			$_[0]->query('BEGIN') if $how =~ /transaction/;
+			$how =~ /terminate/
+			  ? $observer->query(
+				'SELECT pg_terminate_backend(' . $_[0]->backend_pid . ')')
+			  : $_[0]->query("SET $how = '100 ms'");
+		});
+	is($former->query("SELECT leader_election.is_leader('chain')"),
+		'', "$how: its application is not told that it leads");
+	is($former->sqlstate, '08006', "$how: but that its connection is lost");
+	$again = session($node, name => $former->{name});
+	is( $again->query(
+			"SELECT leader_election.is_leader('chain'),
+				leader_election.is_leader('chain', $ended)"),
+		'f|f',
+		"$how: nor over another connection");
+	is( $again->sqlstate_of(
+			"SELECT leader_election.assert_leader('chain', $ended)"),
+		'LE001',
+		"$how: what it writes is refused");
+	$again->finish;
+}
 
 $leader =
   test_takeover($leader, 'client disconnected', sub { $_[0]->finish });

@@ -319,7 +319,7 @@ SKIP:
 	$elapsed{told} -= $told;
 	foreach my $election (sort keys %elapsed)
 	{
-		cmp_ok($elapsed{$election}, '<', $TAKEOVER, "$election: takeover");
+		cmp_ok($elapsed{$election}, '<', $TAKEOVER, "$election: takeover (liquibase#872)");
 		note(sprintf '%s: %.3f s', $election, $elapsed{$election});
 		is( $here{$election}->query(
 				"SELECT leader_election.term('$election'),

@@ -135,7 +135,7 @@ sub test_return
 	# Under a name that was in use.
 	$start = time;
 	($leader, $got) = stand('follower');
-	cmp_ok(time - $start, '<', $AT_ONCE, "$name: at once");
+	cmp_ok(time - $start, '<', $AT_ONCE, "$name: at once (client-go#448)");
 	is($got, $last + 1, "$name: a greater term");
 	$term = $got;
 	ok(leads($leader), "$name: says so");

@@ -148,7 +148,7 @@ sub expired_is
 	);
 	($leader, $acquired) = lease($election, 'leader, acquired_mono');
 	is($leader, $election =~ /^automatic/ ? 'leader' : 'heir',
-		"$election: who is next");
+		"$election: who is next (kubernetes#82960)");
 	cmp_ok($acquired, '>=', $deadline, "$election: not before the deadline");
 	cmp_ok($acquired, '<', $deadline + $SOON, "$election: but soon after");
 	is( $observer->query(
@@ -307,7 +307,7 @@ is($heir{automatic}->query("SELECT leader_election.is_leader('automatic')"),
 	'f', 'automatic: nobody else leads');
 resume($leader{automatic}->pid);
 is($leader{automatic}->result,
-	't|1', 'automatic: a stopped client goes on leading');
+	't|1', 'automatic: a stopped client goes on leading (quartz#782)');
 
 # It is not elected again by others, even if nobody else stands.
 is( $observer->query(
@@ -394,22 +394,28 @@ wait_for($node, "SELECT count(*) FROM ($worker_pid) w", 1);
 # --- With a worker that does nothing
 
 # Not in the middle of something: it might have a lock then.
-sub stop_worker
+sub stop_where
 {
+	my ($pid_query, $condition) = @_;
 	my $pid;
 
 	wait_until(
 		sub {
-			$pid = $observer->query($worker_pid);
+			$pid = $observer->query($pid_query);
 			stop($pid);
 			return 1
-			  if $observer->query("SELECT state = 'idle'
+			  if $observer->query("SELECT $condition
 				FROM pg_catalog.pg_stat_activity WHERE pid = $pid") eq 't';
 			resume($pid);
 			return 0;
 		},
-		'an idle worker');
+		"a process with $condition");
 	return $pid;
+}
+
+sub stop_worker
+{
+	return stop_where($worker_pid, "state = 'idle'");
 }
 
 finish_all();
@@ -446,9 +452,45 @@ is( $leader{'manual, stopped worker'}->query(
 	'f',
 	'manual, stopped worker: one leader after the worker is back');
 
-# --- Whoever leads is stopped in the middle of whatever it does
+# --- A campaign that hears late that it was elected: the lease was over while
+# it waited.
 
 finish_all();
+foreach my $election ('late news', 'late news, stopped worker')
+{
+	my ($one, $two) = map { session($node, name => "$election $_") } qw(one two);
+	my @stopped;
+
+	is($one->query("CALL leader_election.campaign('$election', 'one')"),
+		1, "$election: leads");
+	$two->query_async("CALL leader_election.campaign('$election', 'two',
+		auto_renew => false)");
+	wait_for($node, "SELECT candidates FROM leader_election.status
+		WHERE election = '$election'", 2);
+	push @stopped, stop_where('SELECT ' . $two->backend_pid,
+		"wait_event_type = 'Extension'");
+	push @stopped, stop_worker() if $election =~ /stopped/;
+	is($one->query("SELECT leader_election.leave('$election')"),
+		't', "$election: leaves");
+	is_deeply([ lease($election, 'leader, term') ],
+		[ 'two', 2 ], "$election: the other one is elected, and does not know");
+	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
+		FROM leader_election.lease WHERE election = '$election'");
+	wait_for($node, "SELECT reason FROM leader_election.history
+		WHERE election = '$election' AND term = 2", 'expired')
+	  unless $election =~ /stopped/;
+	resume($stopped[0]);
+	is($two->result, 3,
+		"$election: campaign() does not return a term that is over (etcd Campaign)");
+	is( $two->query("SELECT leader_election.is_leader('$election'),
+			leader_election.term('$election')"),
+		't|3', "$election: but one in which it leads (etcd Campaign)");
+	resume($_) foreach @stopped[ 1 .. $#stopped ];
+	$_->finish foreach $one, $two;
+}
+
+# --- Whoever leads is stopped in the middle of whatever it does
+
 $node->append_conf('postgresql.conf',
 	"leader_election.lease_duration = '300ms'");
 $node->reload;

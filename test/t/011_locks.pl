@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use IPC::Run;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -369,6 +370,86 @@ foreach my $table (@TABLES)
 	$leader->finish;
 	cmp_ok($waiter->result, '>', $term, 'until the leader goes');
 	$waiter->finish;
+}
+
+# -- One renewal that is held up loses nobody a lease.
+
+{
+	my $leader = session($node, name => 'leader');
+	my $waiter;
+	my $deadline;
+
+	$control->query("SELECT leader_election.create_election('slow',"
+		  . " lease_duration => '4s')");
+	$leader->query("SELECT leader_election.join('slow', 'leader')");
+	$waiter = campaigner('slow', 'waiter');
+	$deadline = $control->query('SELECT deadline_mono FROM'
+		  . " leader_election.lease WHERE election = 'slow'");
+
+	# It was due after a third of the lease, and is to be done in the second half.
+	$locker->query('BEGIN; SELECT FROM leader_election.lease'
+		  . " WHERE election = 'slow' FOR UPDATE");
+	wait_for($node,
+		"SELECT leader_election.monotonic_clock() > $deadline - 2000000");
+	is( $control->query('SELECT deadline_mono FROM leader_election.lease'
+			  . " WHERE election = 'slow'"),
+		$deadline, 'a renewal is held up');
+	$locker->query('COMMIT');
+	wait_for($node, "SELECT leader_election.monotonic_clock() > $deadline");
+	is($leader->query("SELECT leader_election.term('slow')"),
+		'1', 'its leader leads on (opensearch-operator#1545)');
+	ok(!$waiter->finished, '... and nobody else');
+	$_->kill foreach $leader, $waiter;
+}
+
+# -- A pg_dump has locked the tables for longer than a lease.
+
+{
+	my $leader = session($node, name => 'leader');
+	my $heir = session($node, name => 'heir');
+	my $dump;
+
+	$control->query('CREATE TABLE big AS SELECT repeat(md5(i::text), 100)'
+		  . ' FROM generate_series(1, 5000) i');
+	$leader->query("SELECT leader_election.join('dumped', 'leader')");
+	$heir->query("SELECT leader_election.join('dumped', 'heir')");
+	wait_until(
+		sub {
+			$leader->query("SELECT leader_election.is_leader('dumped')") eq 't';
+		},
+		'the leader');
+
+	# Nobody reads what it writes.
+	$dump = IPC::Run::start(
+		[ 'pg_dump', $node->connstr('postgres') . ' application_name=pg_dump' ],
+		'>pipe', \*DUMP);
+	wait_for($node,
+		"SELECT wait_event = 'ClientWrite' AND EXISTS (SELECT FROM pg_locks l"
+		  . ' WHERE l.pid = a.pid'
+		  . " AND relation = 'leader_election.lease'::regclass)"
+		  . " FROM pg_stat_activity a WHERE application_name = 'pg_dump'");
+	wait_for($node,
+		"SELECT renewed_at > clock_timestamp() - interval '2s' AND renewed_at >"
+		  . " (SELECT xact_start + interval '2s' FROM pg_stat_activity"
+		  . " WHERE application_name = 'pg_dump')"
+		  . " FROM leader_election.lease WHERE election = 'dumped'");
+	is($leader->query("SELECT leader_election.term('dumped')"),
+		'1', 'pg_dump: leases are renewed (chainlink#5829)');
+	$leader->kill;
+	wait_until(
+		sub { $heir->query("SELECT leader_election.term('dumped')") eq '2' },
+		'the heir', 2);
+	pass('pg_dump: another leader is elected (chainlink#5829)');
+	is( $control->query(
+			'SELECT count(*) FROM pg_stat_activity'
+			  . " WHERE application_name = 'pg_dump' AND wait_event = 'ClientWrite'"
+		),
+		'1',
+		'... while it goes on');
+	1 while sysread(DUMP, my $text, 65536);
+	ok($dump->finish, '... to its end');
+	$heir->finish;
+	$control->query('DROP TABLE big');
 }
 
 # -- An index that is being built anew, by a transaction that does not end,

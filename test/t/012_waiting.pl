@@ -125,8 +125,18 @@ sub session_locks
 	is( $control->sqlstate_of(
 			'CREATE INDEX CONCURRENTLY ON elsewhere (i)'),
 		'00000',
-		'CREATE INDEX CONCURRENTLY is not held up by those who wait');
+		'CREATE INDEX CONCURRENTLY is not held up by those who wait (MAS#5298)');
 	$control->query('RESET statement_timeout');
+	$control->query('INSERT INTO elsewhere VALUES (1); DELETE FROM elsewhere');
+	ok( defined eval {
+			wait_until(
+				sub {
+					$control->query('VACUUM elsewhere;'
+						  . " SELECT pg_relation_size('elsewhere')") eq '0';
+				},
+				'VACUUM', 10);
+		},
+		'nor is VACUUM (MAS#5298)');
 
 	# All of them can be cancelled.
 	my $start = time;
@@ -352,7 +362,7 @@ sub session_locks
 		wait_waiting($node, $observer, 'WaitForChange');
 		$change->();
 		$elapsed = wait_until(sub { $observer->finished }, 'the observer');
-		is($observer->result, $expected, "wait_for_change() tells of $what");
+		is($observer->result, $expected, "wait_for_change() tells of $what (etcd#18163)");
 		cmp_ok($elapsed, '<', $limit // $PROMPT, '... promptly');
 		$known = $expected =~ /(\d+)\|(\w+)/ ? "$1, '$2'" : 'NULL, NULL';
 	};
@@ -375,11 +385,20 @@ sub session_locks
 		'a transfer',
 		sub { $two->query("SELECT leader_election.transfer('w', 'one')") },
 		'5|one');
-	$changes->('a death', sub { $one->kill }, '6|two');
+	$changes->(
+		'the last of several changes',
+		sub {
+			kill('STOP', $observer->backend_pid);
+			$one->query("SELECT leader_election.transfer('w', 'two')");
+			$two->query("SELECT leader_election.transfer('w', 'one')");
+			kill('CONT', $observer->backend_pid);
+		},
+		'7|one');
+	$changes->('a death', sub { $one->kill }, '8|two');
 	$changes->('a death without heirs', sub { $two->kill }, '|');
 
 	is( $observer->query(
-			"CALL leader_election.wait_for_change('w', 6, 'two', '1h')"),
+			"CALL leader_election.wait_for_change('w', 8, 'two', '1h')"),
 		'|',
 		'what is known wrongly is put right at once');
 	my $start = time;
@@ -392,7 +411,7 @@ sub session_locks
 	# A lease that runs out, with nobody to follow
 	$one = session($node, name => 'one');
 	$one->query("SELECT leader_election.join('w', 'one', auto_renew => false)");
-	$known = "7, 'one'";
+	$known = "9, 'one'";
 	my $left = $control->query(
 		'SELECT extract(epoch FROM remaining) FROM leader_election.status'
 		  . " WHERE election = 'w'");

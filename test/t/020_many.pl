@@ -280,7 +280,7 @@ for my $round (1 .. 3)
 	is_deeply(
 		[ grep { $leads[$_] eq 't' } 0 .. $#leads ],
 		[ grep { $joined[$_] !~ /error/ } 0 .. $#joined ],
-		"same name, $round: it leads, and nobody else");
+		"same name, $round: it leads, and nobody else (oban-py#32, oban#1488)");
 	foreach my $n (grep { $joined[$_] !~ /error/ } 0 .. $#joined)
 	{
 		is($sessions[$n]->query("SELECT leader_election.leave('one name')"),

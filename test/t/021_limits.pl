@@ -150,7 +150,7 @@ is( $two->query(
 	'nor one that says what is known already');
 is($two->query("CALL leader_election.campaign('long', 'two', '200 ms')"),
 	'', 'a losing campaign');
-is(written(), $before, 'losing has written nothing');
+is(written(), $before, 'losing has written nothing (oban#651)');
 
 # Where nobody can be elected for now, nobody keeps on trying: neither during
 # a hold nor without a quorum, nor if the only candidate sits out.
@@ -177,6 +177,65 @@ is($two->query("SELECT leader_election.join('alone', 'two')"),
 	'', 'a quorum: the one that stood longer is elected');
 wait_for($node, "SELECT leader_election.leader('alone') = 'one'");
 $_->query('SELECT leader_election.leave_all()') for $one, $two;
+
+#
+# Heartbeats: what a session leads is renewed together, and not more often than
+# after a quarter of the lease.
+#
+
+my $beats = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), leader_election.monotonic_clock()};
+
+$observer->query(
+	q{SELECT count(leader_election.create_election('beat ' || i, lease_duration => '2 s'))
+		FROM generate_series(1, 100) i});
+is( $one->query(q{SELECT count(leader_election.join('beat ' || i, 'one')) FROM generate_series(1, 100) i}),
+	'100',
+	'leads a hundred');
+is( $two->query(q{SELECT count(leader_election.join('beat ' || i, 'two')) FROM generate_series(1, 100) i}),
+	'0',
+	'another follows in all of them');
+my ($xids, $since) = split /\|/, $observer->query($beats);
+wait_for($node,
+	"SELECT min(deadline_mono) > $since + 4000000 FROM leader_election.lease WHERE election LIKE 'beat %'");
+my ($more_xids, $until) = split /\|/, $observer->query($beats);
+cmp_ok(
+	$more_xids - $xids,
+	'<',
+	100 / 10 * ($until - $since) / 500_000,
+	'a hundred renewals are a few transactions (oban#651)');
+is( $one->query(
+		q{SELECT count(*) FROM generate_series(1, 100) i WHERE leader_election.term('beat ' || i) = 1}),
+	'100',
+	'and lose none');
+$_->query('SELECT leader_election.leave_all()') for $one, $two;
+
+#
+# All connections are taken, and the leader is busy: that is no reason not to
+# renew its lease.
+#
+
+{
+	my @taken;
+	my $deadline;
+
+	set_lease('short', '2 s');
+	$deadline = $one->query(
+		q{CALL leader_election.campaign('short', 'one') \g /dev/null
+		  SELECT deadline_mono FROM leader_election.lease WHERE election = 'short'});
+	is($two->query("SELECT leader_election.join('short', 'two')"), '', 'another waits');
+	1 while eval { push @taken, session($node, name => 'taken') };
+	like($@, qr/too many clients|remaining connection slots/, 'there is no connection left');
+	is( $one->query(
+			qq{DO \$\$ BEGIN
+				WHILE leader_election.monotonic_clock() < $deadline + 1000000 LOOP END LOOP;
+			END \$\$;
+			SELECT leader_election.is_leader('short')}),
+		't',
+		'the leader of a long statement leads on (quartz#782)');
+	is($two->query("SELECT leader_election.is_leader('short')"), 'f', 'alone');
+	$_->finish for @taken;
+	$_->query('SELECT leader_election.leave_all()') for $one, $two;
+}
 
 #
 # Observers do not wait for a locked table for ever.

@@ -741,13 +741,15 @@ is(renew('itself', 1), 1, 'itself: leads on');
 	ok(!leads($four, 'gone'), 'worker gone: nobody is elected');
 	is(lease('gone')->{leader}, 'd', 'worker gone: nor is the lease touched');
 	is($control->query($NO_WORKER), 't', 'worker gone: it is gone');
-	is(joins($four, 'gone'), 2, 'worker gone: the first poll elects');
+	is(joins($four, 'gone'), 2,
+		'worker gone: the first poll elects (client-go#448)');
 	cmp_ok(lease('gone')->{acquired_mono},
 		'>=', $before{gone}{deadline_mono}, 'worker gone: not early');
 	is(history('gone'), 'd expired, four ', 'worker gone: history');
 	wait_until(sub { !holds('gone alone', 1) }, 'the end of a lease');
 	is(renew('gone alone', 1), '', 'worker gone: a lease is over all the same');
-	is(acquire('gone alone', 'd'), 2, 'worker gone: but granted anew');
+	is(acquire('gone alone', 'd'), 2,
+		'worker gone: but granted anew (client-go#448)');
 
 	is(acquire('gone poll', 'd'), 1, 'worker gone once more: leads');
 	$before{'gone poll'} = lease('gone poll');
@@ -1336,7 +1338,8 @@ sub written
 					  . " PERFORM $calls{$call}; COMMIT; END LOOP; END \$\$");
 				is($s->sqlstate, '00000', "$call") if $round == 1;
 			}
-			is(written(), $before, "$call writes nothing") if $round == 2;
+			is(written(), $before, "$call writes nothing (oban#651)")
+				  if $round == 2;
 		}
 	}
 	is( any("SELECT count(*), count(a.term),"
@@ -1392,7 +1395,7 @@ sub written
 			  . ' OVER (PARTITION BY who ORDER BY mono) AS pause FROM seen) s'
 			  . ' GROUP BY who ORDER BY who'),
 		"d1|t|t|t\nd2|t|t|t",
-		'life: a sign of it after a third of a lease, not before');
+		'life: a sign of it after a third of a lease, not before (oban#651)');
 }
 
 # -- What the session's transactions look like is of no account.

@@ -467,6 +467,11 @@ is( $control->query(
 	'0',
 	'... and no term began before the one before had ended');
 
+is( $control->query(
+		'SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)'
+		  . " WHERE locktype = 'advisory' AND backend_type = 'client backend'"),
+	'0',
+	'no lock is left on any server connection (authentik#23876)');
 $_->{session}->kill foreach @clients, @observers;
 
 # From here on leases are long: nothing expires by itself.

@@ -229,7 +229,8 @@ foreach my $case (@cases)
 
 	resume($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
 	$told = $leader->result;
-	is($leader->sqlstate, 'LE002', "$e: its commit is refused");
+	is($leader->sqlstate, 'LE002',
+		"$e: its commit is refused (ShedLock#132, ldk-node#932)");
 	like($leader->errors, qr/^DETAIL:\s+Term 1 is over\.$/m,
 		"$e: as its term is over");
 	is($told, 'f|' . ($fence eq 'detached' ? '' : $again),

@@ -306,9 +306,10 @@ sub test_step
 
 		cmp_ok($heir->result, '>=', 2, "$name: $election: is led again");
 		($acquired) = lease($election, 'acquired_mono');
-		cmp_ok($acquired, '>=', $due{$election}, "$name: $election: not early");
+		cmp_ok($acquired, '>=', $due{$election},
+			"$name: $election: not early (ShedLock#231, jobrunr#629)");
 		cmp_ok($acquired, '<', $due{$election} + $LATE,
-			"$name: $election: nor late");
+			"$name: $election: nor late (db-scheduler#433)");
 		$heir->finish;
 	}
 	foreach my $who (qw(campaigns watches))

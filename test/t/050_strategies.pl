@@ -239,7 +239,7 @@ start_process(0);
 is_asked('bully', 6, 'bully: 6 returns, 5 is asked to yield to it');
 $process{5}->query("SELECT leader_election.resign('bully')");
 is($process{6}->query("SELECT leader_election.is_leader('bully')"),
-	't', 'bully: 6 takes over');
+	't', 'bully: 6 takes over (client-go#587, oban#1341)');
 worker_looks();
 is(lease('ring', 'leader, yielding'),
 	'5|f', 'ring: 6 returns and does not take over');
@@ -440,7 +440,7 @@ foreach my $election (qw(handed reserved untouched))
 is($one->query("SELECT leader_election.transfer('handed', 'three')"),
 	't', 'transfer: to a session');
 is($three->query("SELECT leader_election.is_leader('handed')"),
-	't', 'transfer: it leads at once, whatever its rank');
+	't', 'transfer: it leads at once, whatever its rank (oban#1341)');
 is( announced('handed'),
 	'elected one, elected three transferred',
 	'transfer: one event, and no vacancy');
@@ -899,7 +899,7 @@ sub share_evenly
 
 is(joins_all('w1'), $SHARDS, 'spread: one leads all');
 joins_all($_) foreach qw(w2 w3 w4);
-share_evenly('50 50 50 50', 'spread: with three more, each leads a quarter');
+share_evenly('50 50 50 50', 'spread: with three more, each leads a quarter (Curator#1139)');
 is( $admin->query(
 		"SELECT string_agg(DISTINCT reason, ' ') FROM leader_election.history WHERE election LIKE 'shard %'"),
 	'yielded',

@@ -69,7 +69,7 @@ program_version_ok('pg_leader');
 
 my $ok = run_pg_leader($node, '-e', 'codes', '--', 'true');
 is($ok, 0, 'the command succeeds');
-is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'exit 7'), 7, "the command's own");
+is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'exit 7'), 7, "the command's own (consul#947)");
 is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'kill -KILL $$'),
 	137, 'the command is killed');
 
@@ -220,7 +220,7 @@ foreach my $mode (qw(detached session))
 		is(scalar @family, 4, "$name is killed: guardian, command, child, grandchild");
 		kill('KILL', $killed eq 'guardian' ? $one->guardian : $one->pid);
 		my $took = wait_until(sub { !grep { is_running($_) } @family }, 'their end');
-		cmp_ok($took, '<', 2, "$name is killed: nothing is left");
+		cmp_ok($took, '<', 2, "$name is killed: nothing is left (consul#2489)");
 		is($one->exit_code, $killed eq 'guardian' ? 121 : 137, "$name is killed: exit code");
 	}
 }
@@ -285,7 +285,7 @@ foreach my $mode (qw(detached session))
 	my @family = descendants($one->pid);
 	$sql->query("SELECT pg_terminate_backend(backend_pid) FROM leader_election.status WHERE election = 'terminated'");
 	my $took = wait_until(sub { !grep { is_running($_) } @family }, 'their end');
-	cmp_ok($took, '<', 1.0, 'a session that is ended kills at once');
+	cmp_ok($took, '<', 1.0, 'a session that is ended kills at once (wolverine#2602)');
 	is($one->exit_code, 121, 'leadership is lost');
 }
 
@@ -302,7 +302,7 @@ foreach my $mode (qw(detached session))
 		wait_until(sub { $sql->query("SELECT renewed_at > '$renewed' FROM leader_election.status WHERE election = 'rides'") eq 't' }, 'a renewal');
 	}
 	$one->signal('TERM');
-	is($one->exit_code, 0, 'lost connections are ridden out');
+	is($one->exit_code, 0, 'lost connections are ridden out (opensearch-operator#1545)');
 	is($sql->query("SELECT count(*) FROM leader_election.history WHERE election = 'rides'"), '1', 'in one term');
 }
 
@@ -368,7 +368,7 @@ foreach my $mode (qw(detached session))
 		}
 		wait_for($node, "SELECT max(acquired_at) + '1.5 s' < clock_timestamp() FROM leader_election.history WHERE election LIKE 'nightly %'");
 	}
-	is_deeply(\%runs, { 1 => 30 }, 'once a night, for 30 nights');
+	is_deeply(\%runs, { 1 => 30 }, 'once a night, for 30 nights (ShedLock#231)');
 	is($bad, 0, 'and nobody complains');
 }
 

@@ -251,7 +251,7 @@ sub rounds
 		$right += end_rounds(@rounds);
 		$opts{after}->(@rounds) if $opts{after};
 	}
-	is($right, $ROUNDS, "$name: the command was dead before the next one's started");
+	is($right, $ROUNDS, "$name: the command was dead before the next one's started (consul#1843, consul#9788)");
 	return;
 }
 
@@ -293,7 +293,7 @@ foreach my $mode (qw(detached session))
 	kill('STOP', $r->{one}->pid, @{ $r->{family} });
 	wait_for($node, "SELECT leader_election.leader('$r->{election}') = 'two'");
 	my ($code, $out, $err) = $node->psql('postgres', "SELECT leader_election.assert_leader('$r->{election}', $term)");
-	like($err, qr/ERROR: .*term $term\b/, 'the old term is refused');
+	like($err, qr/ERROR: .*term $term\b/, 'the old term is refused (ShedLock#132, ldk-node#932)');
 	isnt($code, 0, 'with an error');
 	kill('CONT', $_) for @{ $r->{family} }, $r->{one}->pid;
 	is($r->{one}->exit_code, 121, 'killed when it goes on');

@@ -114,7 +114,7 @@ is_deeply(events($watch, 2), \@told, 'a change without a vacancy is one event');
 $one->query("SELECT leader_election.leave('e')");
 $two->query("SELECT leader_election.leave('e')");
 push @told, 'e vacated 2 - two left';
-is_deeply(events($watch, 3), \@told, 'a vacancy');
+is_deeply(events($watch, 3), \@told, 'a vacancy (etcd#18163)');
 $two->query("SELECT leader_election.join('e', 'two')");
 push @told, 'e elected 3 two - -';
 is_deeply(events($watch, 4), \@told, 'its end');
@@ -128,7 +128,7 @@ $two->query("SELECT leader_election.resign('e')");
 $one->query("SELECT leader_election.leave('e')");
 kill('CONT', $watch->[0]{KIDS}[0]{PID});
 push @told, 'e elected 4 one two resigned', 'e elected 5 two one left';
-is_deeply(events($watch, 6), \@told, 'nothing is missed without a connection');
+is_deeply(events($watch, 6), \@told, 'nothing is missed without a connection (etcd#18163)');
 
 # A channel of its own, a new election, and a request to yield
 $node->safe_psql('postgres', "SELECT leader_election.create_election('own', channel => 'own channel')");
@@ -147,7 +147,7 @@ like(${ $text->[1] }, qr/^\d{4}-\d\d-\d\d [0-9:.]+\+00  e: "two" leads in term 5
 
 $out = ask($node, 'history', '-e', 'e');
 is(scalar(@lines = split(/\n/, $out)), 5, 'history: a line each');
-like($lines[0], qr/^1\tone\tsession\t[^\t]+\t[^\t]+\tresigned\t$/, 'with its fields');
+like($lines[0], qr/^1\tone\tsession\t[^\t]+\t[^\t]+\tresigned\t$/, 'with its fields (jobrunr#406, wolverine#475)');
 is(decode_json((split(/\n/, scalar ask($node, 'history', '-e', 'e', '--json')))[1])->{reason}, 'left', 'as JSON');
 is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since', '2100-01-01'))), 1, 'since: the present one only');
 is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since', '1h'))), 5, 'since an hour ago');

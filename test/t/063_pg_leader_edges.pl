@@ -180,7 +180,7 @@ is(system('sh', '-c', 'exec pg_leader run -d "$0" -e closed -- sh -c "exit 9" <&
 	my $one = pg_leader($node, '-e', 'same', '-n', 'same', '--', 'sleep', '60');
 	leads('same');
 	is(run_pg_leader($node, '-e', 'same', '-n', 'same', '--skip', '--', 'true'), 0, 'the same name: skipped');
-	is(run_pg_leader($node, '-e', 'same', '-n', 'same', '--wait', '100ms', '--', 'true'), 122, 'the same name: waits');
+	is(run_pg_leader($node, '-e', 'same', '-n', 'same', '--wait', '100ms', '--', 'true'), 122, 'the same name: waits (oban-py#32, oban#1488)');
 	ok(!$one->ended, 'the first one leads on');
 	is($sql->query("SELECT term FROM leader_election.status WHERE election = 'same' AND state = 'led'"), '1', 'in its term');
 	$one->signal('TERM');
