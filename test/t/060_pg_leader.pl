@@ -126,7 +126,7 @@ foreach my $mode (qw(detached session))
 
 	like($text, qr/^PG_LEADER_ELECTION=given "x"$/m, 'the election');
 	like($text, qr/^PG_LEADER_CANDIDATE=it's \\ one$/m, 'the candidate');
-	like($text, qr/^PG_LEADER_TERM=(\d)$(?=(?:.*\n)*^\1$)/m, 'the term, also in the file');
+	like($text, qr/^PG_LEADER_TERM=(\d)$(?=(?:.*\n)*^\1$)/m, 'the term, also in the file (consul lock)');
 	like($text, qr/^mode 600$/m, 'which is private');
 	like($text, qr/^\s*(\d+)\s+\1\npid \1$/m, 'a process group of its own');
 	like($text, qr/^SigBlk:\s+0+$/m, 'no signal is blocked');
