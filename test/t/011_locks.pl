@@ -128,6 +128,9 @@ sub cpu_seconds
 
 # -- A client is idle in a transaction with a lock on rows.
 
+# For as long as that takes, the lease is not renewed.
+$control->query(
+	"SELECT leader_election.create_election('locked', lease_duration => '1 min')");
 foreach my $table (@TABLES)
 {
 	my $what = "a row of $table locked";
@@ -192,6 +195,9 @@ foreach my $table (@TABLES)
 	$leader->kill;
 	$_->finish foreach $waiter, $heir;
 }
+
+$control->query(
+	"SELECT leader_election.alter_election('locked', lease_duration => '2s')");
 
 # -- A lock that lasts keeps neither the worker busy nor, once it is gone, a
 # candidate waiting that joined and waits for the worker.
