@@ -274,14 +274,14 @@ le_wait_between(int64 until, uint32 wait_event)
 
 	/*
 	 * The server's timer for that would wake us for a poll each time: look for
-	 * a dead client here instead.
+	 * a dead client here instead.  A background worker has none.
 	 */
 	if (get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
 		disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
 	(void) WaitLatch(MyLatch,
 					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 ms, wait_event);
-	if (client_connection_check_interval > 0 &&
+	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
 		le_clock() - checked_at >= CHECK_CLIENT_US)
 	{
 		checked_at = le_clock();
