@@ -591,13 +591,13 @@ do_round(Pass *pass)
 	 * Whoever was elected goes first: what is left to tidy up, and to renew,
 	 * can wait for some milliseconds, but not for ever.
 	 */
-	if (settle_all(pass) &&
-		(postponed_at == 0 || le_clock() - postponed_at < LONGEST_POSTPONE))
+	if (settle_all(pass))
 	{
+		pass->next = Min(pass->next, le_clock() + RETRY);
 		if (postponed_at == 0)
 			postponed_at = le_clock();
-		pass->next = Min(pass->next, le_clock() + RETRY);
-		return;
+		if (le_clock() - postponed_at < LONGEST_POSTPONE)
+			return;
 	}
 	postponed_at = 0;
 	preempt_all(pass);

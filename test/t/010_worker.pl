@@ -457,6 +457,55 @@ SKIP:
 	$two->finish;
 }
 
+# -- There was much to settle, for longer than tidying up is put off. The worker
+# looks again after the last of it, too: whoever was elected then has a lease to
+# be renewed.
+
+{
+	my $gate = session($node, name => 'gate');
+	my $hung = session($node, name => 'hung');
+	my $next = session($node, name => 'next');
+
+	$control->query(q{
+		CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			WHILE NOT pg_try_advisory_xact_lock_shared(hashtext(NEW.election)) LOOP
+				PERFORM pg_sleep(0.005);
+			END LOOP;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER gate BEFORE UPDATE ON leader_election.history
+			FOR EACH ROW EXECUTE FUNCTION wait_at_gate()});
+	$gate->query("SELECT pg_advisory_lock(hashtext(e)) FROM unnest('{much,last}'::text[]) e");
+
+	# Each is settled in a round of its own, the last one a second later.
+	foreach my $election ('much', 'last')
+	{
+		$control->query(
+			"SELECT leader_election.create_election('$election', lease_duration => '100 ms')");
+		$hung->query("SELECT leader_election.join('$election', 'hung', auto_renew => false)");
+		$next->query("SELECT leader_election.join('$election', 'next')");
+		$control->query("SELECT leader_election.alter_election('$election',"
+			  . ' lease_duration => '
+			  . ($election eq 'last' ? "'6 s')" : "'1 day')"));
+		wait_for($node, "SELECT leader_election.leader('$election') IS NULL");
+		$gate->query("SELECT pg_advisory_unlock(hashtext('much'))") if $election eq 'last';
+		wait_for($node, "SELECT wait_event = 'PgSleep' AND query LIKE '%\"$election\"' FROM $WORKERS");
+	}
+	my $then = $gate->query('SELECT leader_election.monotonic_clock()');
+	wait_for($node, "SELECT leader_election.monotonic_clock() - $then > 1100000");
+	$gate->query("SELECT pg_advisory_unlock(hashtext('last'))");
+
+	wait_for($node, "SELECT leader_election.leader('last')", 'next');
+	wait_for($node, "SELECT renewed_at > acquired_at OR leader_election.leader('last') IS NULL"
+		  . q{ FROM leader_election.lease WHERE election = 'last'});
+	is($next->query("SELECT leader_election.term('last')"),
+		'2', 'whoever was elected last is renewed');
+
+	$control->query('DROP FUNCTION wait_at_gate() CASCADE');
+	$_->finish foreach $gate, $hung, $next;
+}
+
 # -- DROP EXTENSION while all this is running.
 
 {
