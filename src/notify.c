@@ -19,6 +19,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 #include "utils/datetime.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/json.h"
@@ -37,6 +38,9 @@ static List *log_lines = NIL;
 static List *winner_pids = NIL;
 static bool wake_worker = false;
 static bool must_be_durable = false;
+
+/* Usage of the queue that counts as full: the server rounds it up a little */
+#define FULL_QUEUE		0.999
 
 /* How long a commit may wait for its turn to notify, in milliseconds */
 static int	wait_limit_ms = LE_WAIT_LIMIT_MS;
@@ -106,6 +110,18 @@ make_log_line(const Change *change)
 }
 
 /*
+ * All databases share a queue of notifications, which any client can keep from
+ * being emptied.  Elections must not end with that: commits that notify fail
+ * then.
+ */
+static bool
+queue_is_full(void)
+{
+	return DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage,
+											  (Datum) 0)) >= FULL_QUEUE;
+}
+
+/*
  * Tell everybody of a change of leadership, once this transaction commits.
  */
 void
@@ -118,8 +134,15 @@ le_notify(const Store *store, const Change *change, TimestampTz at)
 	initStringInfo(&payload);
 	append_payload(&payload, change, at);
 	(void) le_observer_wait_event();	/* not for the first time at commit */
-	Async_Notify(change->channel != NULL ? change->channel : LE_CHANNEL,
-				 payload.data);
+	if (queue_is_full())
+		ereport(WARNING,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("nobody is notified of a change in election \"%s\": the queue of notifications is full",
+						change->election),
+				 errhint("Look in pg_stat_activity for a client that listens and has been in a transaction for long.")));
+	else
+		Async_Notify(change->channel != NULL ? change->channel : LE_CHANNEL,
+					 payload.data);
 	CacheInvalidateRelcacheByRelid(store->change);
 
 	line = palloc(sizeof(LogLine));

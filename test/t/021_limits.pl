@@ -363,5 +363,49 @@ is( $two->query(
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),
 	'0',
 	'nothing stays locked');
+$node->stop;
+
+#
+# The queue of notifications is full: a client of another database listens and
+# does not come round to reading.
+#
+
+SKIP:
+{
+	skip 'before 17 the queue takes 8 GB', 7 if $node->pg_version < 17;
+
+	$node = new_server(name => 'full', config => 'max_notify_queue_pages = 64');
+	$observer = session($node, name => 'observer', options => $quiet);
+	$observer->query('CREATE DATABASE other');
+	$one = session($node, name => 'one', options => $quiet);
+	$two = session($node, name => 'two', options => $quiet);
+	$one->query("SELECT leader_election.join('unheard', 'one')");
+	$two->query("SELECT leader_election.join('unheard', 'two')");
+
+	my $idle = session($node, name => 'idle', dbname => 'other');
+	my $talker = session($node, name => 'talker', dbname => 'other');
+	$idle->query('LISTEN talk; BEGIN; SELECT');
+	wait_until(
+		sub {
+			return $talker->sqlstate_of(
+				"SELECT pg_notify('talk', repeat('x', 7900)), pg_notify('talk', repeat('y', 7900))"
+			) eq '54000';
+		},
+		'a full queue');
+
+	is($one->query("SELECT leader_election.resign('unheard')"),
+		't', 'full queue: a leader can resign');
+	like($one->errors, qr/WARNING:.*"unheard".*queue.*HINT:/s, 'with a warning');
+	is($two->query("SELECT leader_election.term('unheard')"), '2', 'the next one leads');
+	$two->kill;
+	wait_for($node, "SELECT leader_election.leader('unheard')", 'one');
+	pass('the worker elects, too');
+
+	$one->query('LISTEN leadership_changed');
+	$idle->query('ROLLBACK');
+	is($one->query("SELECT leader_election.resign('unheard')"), 't', 'no longer full');
+	is($one->errors, '', 'no warning');
+	like(($one->notifications)[-1] // '', qr/"event":"vacated","term":3/, 'and a notification');
+}
 
 done_testing();
