@@ -28,6 +28,7 @@
 #define LOCK_WAIT		(50 * MS)		/* one busy election holds up the others so long */
 #define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
 #define RETRY			(10 * MS)		/* after a table was locked */
+#define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
 #define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
@@ -425,6 +426,8 @@ limit_notify_wait(const Pass *pass)
 /*
  * Settle what is due, until leases are to be renewed: those of live leaders
  * must not run out while there is much to settle.  True if anything changed.
+ * Where nothing did, although it was due, candidates lack a role: nobody tells
+ * us when they are given it.
  */
 static bool
 settle_all(Pass *pass)
@@ -453,9 +456,12 @@ settle_all(Pass *pass)
 		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
 		limit_notify_wait(pass);
 		if (le_attempt(psprintf("e%s", name), settle, &item,
-					   psprintf("electing in \"%s\"", name), &pass->next) &&
-			item.changed)
-			changed = true;
+					   psprintf("electing in \"%s\"", name), &pass->next))
+		{
+			changed |= item.changed;
+			if (!item.changed)
+				pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
+		}
 
 		/* Our latch was reset meanwhile, and others may have decided. */
 		if (item.waited)

@@ -506,6 +506,33 @@ SKIP:
 	$_->finish foreach $gate, $hung, $next;
 }
 
+# -- Candidates of a role are made members of it again.
+
+{
+	$control->query(q{
+		CREATE ROLE team;
+		CREATE ROLE member LOGIN IN ROLE team;
+		GRANT USAGE ON SCHEMA leader_election TO member;
+		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO member;
+		SELECT leader_election.create_election('team', candidate_role => 'team')});
+	my $one = session($node, name => 'one', user => 'member');
+	my $two = session($node, name => 'two', user => 'member');
+
+	$one->query("SELECT leader_election.join('team', 'one')");
+	$two->query("SELECT leader_election.join('team', 'two')");
+	$control->query('REVOKE team FROM member');
+	$one->kill;
+	wait_for($node, 'SELECT count(*) = 1 FROM leader_election.candidates'
+		  . " WHERE election = 'team'");
+	is($control->query("SELECT leader_election.leader('team')"),
+		'', 'nobody is elected who is no member');
+	$control->query('GRANT team TO member');
+	wait_for($node, "SELECT leader_election.leader('team')", 'two', 20);
+	pass('but soon after it has become one');
+	$two->finish;
+	$control->query('DROP OWNED BY member; DROP ROLE team, member');
+}
+
 # -- DROP EXTENSION while all this is running.
 
 {
