@@ -17,6 +17,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "executor/instrument.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/hsearch.h"
@@ -27,7 +28,7 @@
 #define MS				INT64CONST(1000)
 #define LOCK_WAIT		(50 * MS)		/* one busy election holds up the others so long */
 #define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
-#define RETRY			(10 * MS)		/* after a table was locked */
+#define RETRY			(10 * MS)		/* after a table was locked, and the like */
 #define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
@@ -564,7 +565,7 @@ settle_incarnation(void *arg)
 static void
 do_round(Pass *pass)
 {
-	static int64 pruned_history_at = 0;
+	static int64 pruned_history_at = 0; /* 0: not yet */
 	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
 
 	memset(pass, 0, sizeof(Pass));
@@ -609,7 +610,7 @@ do_round(Pass *pass)
 	preempt_all(pass);
 	if (pass->candidates != NIL)
 		(void) le_in_transaction(prune_candidates, pass, "removing dead candidates");
-	if (le_clock() - pruned_history_at >= PRUNE_EVERY)
+	if (pruned_history_at == 0 || le_clock() - pruned_history_at >= PRUNE_EVERY)
 	{
 		bool		more = false;
 
@@ -632,10 +633,14 @@ void
 le_upkeep(Upkeep *found)
 {
 	Pass		pass;
+	int64		reads = pgBufferUsage.shared_blks_read;
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
 	do_round(&pass);
+	/* A wait for the disk may reset our latch: see above. */
+	if (pgBufferUsage.shared_blks_read != reads)
+		pass.next = Min(pass.next, le_clock() + RETRY);
 	found->installed = pass.installed;
 	found->work = pass.work;
 	found->next = pass.next;
