@@ -54,6 +54,7 @@ le_check_callable(const char *call, bool in_transaction_block)
 				 errhint("Connect to the primary server.")));
 	le_check_block(call, in_transaction_block);
 	PreventCommandIfReadOnly(call);
+	PreventCommandIfParallelMode(call);
 }
 
 void

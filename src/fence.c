@@ -231,7 +231,8 @@ le_only_leader(PG_FUNCTION_ARGS)
 				 errmsg("leader_election.only_leader() was not called by a trigger")));
 	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		!TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) ||
-		trigger->tg_trigger->tgnargs != 1)
+		trigger->tg_trigger->tgnargs != 1 ||
+		strlen(trigger->tg_trigger->tgargs[0]) > LE_NAME_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("trigger \"%s\" does not call leader_election.only_leader() as it must",

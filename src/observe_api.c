@@ -161,7 +161,8 @@ le_observe(PG_FUNCTION_ARGS)
 		STATE, WAITING_FOR, LEADER, METADATA, TERM, KIND, BACKEND_PID,
 		ACQUIRED_AT, RENEWED_AT, EXPIRES_AT, REMAINING, CANDIDATES, COLUMNS
 	};
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	text	   *arg = PG_GETARG_TEXT_PP(0);
+	char	   *name;
 	Store		store;
 	BusyContext busy;
 	Election   *election;
@@ -169,8 +170,11 @@ le_observe(PG_FUNCTION_ARGS)
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	le_store_get(&store);
 	memset(nulls, true, sizeof(nulls));
+	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
+		return le_call_result(fcinfo, values, nulls);
+	name = text_to_cstring(arg);
+	le_store_get(&store);
 	begin_reading(&busy, &store, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE :
 				  LE_TABLES);
@@ -244,7 +248,8 @@ Datum
 le_standing(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	text	   *arg = PG_GETARG_TEXT_PP(0);
+	char	   *name;
 	Store		store;
 	BusyContext busy;
 	Election   *election;
@@ -254,8 +259,10 @@ le_standing(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (RecoveryInProgress())
-		return (Datum) 0;		/* the table is UNLOGGED */
+	if (RecoveryInProgress() || /* the table is UNLOGGED */
+		VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
+		return (Datum) 0;
+	name = text_to_cstring(arg);
 	le_store_get(&store);
 	begin_reading(&busy, &store, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_CANDIDATE);

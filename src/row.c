@@ -145,6 +145,12 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 		le_report_dropped();
 	if (latest)
 	{
+		/* There is none; whoever called us claims to be PARALLEL SAFE. */
+		if (IsInParallelMode())
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+					 errmsg("elections cannot be read during a parallel operation"),
+					 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
 		PushActiveSnapshot(GetLatestSnapshot());
 		snapshot = GetActiveSnapshot();
 	}
