@@ -1,0 +1,962 @@
+# Bad input: every function of the extension, with every value of a table at
+# each of its arguments, in every state of a transaction and by every kind of
+# role. What comes back is one of a few SQLSTATEs, never an internal error, and
+# a message that is short and clean; no lock stays, no session ends, and others
+# can lead afterwards.
+#
+# Functions and their arguments are found in the catalog: a new one is called
+# like all the others, and one whose arguments have no values below fails the
+# test.
+#
+# From the environment: BAD_INPUT_SEED (1) and BAD_INPUT_CALLS (1500), of
+# random values.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use LeaderElection;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $SEED = $ENV{BAD_INPUT_SEED} // 1;
+my $CALLS = $ENV{BAD_INPUT_CALLS} // 1500;
+
+# More than a message with an election, two candidates and a hint
+my $LONGEST_MESSAGE = 2000;
+
+# Milliseconds: how long a call may take; and a procedure, which may wait for
+# ever
+my $LIMIT = 30000;
+my $PATIENCE = 200;
+
+srand($SEED);
+note("BAD_INPUT_SEED=$SEED BAD_INPUT_CALLS=$CALLS");
+
+my $node = new_server(
+	streaming => 1,
+	config => q(
+leader_election.lease_duration = '1h'
+log_error_verbosity = verbose
+log_min_error_statement = panic
+log_statement = none
+max_prepared_transactions = 2
+));
+my $super = session($node, name => 'super');
+my $version = $super->query('SHOW server_version_num');
+
+#
+# The values of each type, in SQL: a few, and more of them.
+#
+
+# Text that is not valid in the database's encoding: the server's error, before
+# anything is called
+my %INVALID =
+  map { $_ => 1 } ("'\xff'", "'e\xc3'", "'\xed\xa0\x80'", q{E'\xc0\x80'}, q{E'a\000b'});
+
+# 10 MB
+my $LONG = q{repeat(repeat('m', 100000), 100)};
+my $LONG_UTF8 = q{repeat(repeat('𝄞', 25000), 100)};
+
+my %VALUES = (
+	text => [
+		[
+			'NULL', q{''}, q{'me'}, q{'mine'}, q{'detached'}, q{'theirs'},
+			q{repeat('m', 200)}, q{repeat('m', 201)},
+			q{'''; DROP TABLE leader_election.lease; --'} ],
+		[
+			q{' '}, q{'me '}, q{' me'}, q{'d'}, q{'heir'}, q{'other'},
+			q{'vacant'}, q{'spare'}, q{'no such election'},
+			q{'"quoted"'}, q{'$1'}, q{'%s%n%d%-1000000s'}, q{'\\'}, q{'\N'},
+			q{'../../x'}, q{'{"a":[1,null]}'},
+			q{E'\x01\x02\x1b[31m\x7f\u0085'}, q{E'line\r\nline\tab'},
+			q{E'e\u0301\u202e\u200b\ufeff\uffff\U0010ffff\U0001f600'},
+			q{repeat('é', 100)}, q{'m' || repeat('é', 100)},
+			q{repeat('m', 199) || 'é'}, q{repeat('𝄞', 50) || 'm'},
+			q{repeat(E'\x01', 200)},
+			$LONG, $LONG_UTF8, sort keys %INVALID ] ],
+	name => [
+		[ 'NULL', q{''}, q{'le_app'}, q{'no such role'} ],
+		[
+			q{' '}, q{'none'}, q{'public'}, q{'pg_monitor'}, q{'"le_app"'},
+			q{repeat('m', 63)}, $LONG_UTF8 ] ],
+	integer => [ [qw(NULL 0 2147483647 -2147483648)], [qw(1 -1 2)] ],
+	bigint => [
+		[qw(NULL 1 9223372036854775807 -9223372036854775808)],
+		[
+			qw(0 -1 2147483648 9007199254740992), q{term_of('mine')},
+			q{term_of('theirs')} ] ],
+	boolean => [ [qw(NULL true false)], [] ],
+	interval => [
+		[ 'NULL', map { "'$_'" } '0', '-1 us', '1 day', '178000000 years' ],
+		[
+			map { "'$_'" } '1 us', '99 ms', '100 ms', '1 day 1 us', '366 days',
+			'366 days 1 us', '1 month', '-1 month', '1 month -30 days',
+			'-1 month 31 days', '1 day -24 h', '-1 day 24 h',
+			'-178000000 years', '2147483647 days', '-2147483648 days',
+			'2147483647 months 2147483647 days 2562047788 h',
+			'2147483647 months -2147483648 days', '9223372036854.775807 s',
+			'-9223372036854.775808 s',
+			$version >= 170000 ? qw(infinity -infinity) : () ] ],
+	jsonb => [
+		[ 'NULL', q{'{}'}, q{megabyte()} ],
+		[
+			q{'null'}, q{'1e1000'}, q{'"text"'}, q{'[]'},
+			q{'{"": {"election": "mine", "\u0001\ud834\udd1e": null}}'},
+			q{(repeat('[', 1000) || repeat(']', 1000))::jsonb},
+			qq{to_jsonb($LONG)}, qq{jsonb_build_object($LONG, 1)} ] ]);
+
+# What an argument is good with: by its function and its name, or by its name.
+my %GOOD = (
+	election => q{'mine'},
+	candidate => q{'me'},
+	to_candidate => q{'heir'},
+	rank => '0',
+	progress => '0',
+	metadata => q{'{"a": 1}'},
+	auto_renew => 'true',
+	timeout => q{'0'},
+	hold => q{'0'},
+	term => q{term_of('detached')},
+	leader => q{'nobody'},
+	terminate => 'false',
+	strategy => q{'race'},
+	lease_duration => q{'1 h'},
+	quorum => '1',
+	takeover_delay => q{'0'},
+	candidate_role => q{''},
+	channel => q{''},
+	'acquire.election' => q{'detached'},
+	'acquire.candidate' => q{'d'},
+	'alter_election.election' => q{'spare'},
+	'campaign.term' => 'NULL',
+	'create_election.election' => q{'new'},
+	'drop_election.election' => q{'spare'},
+	'request_yield.election' => q{'detached'},
+	'request_yield.to_candidate' => 'NULL',
+	'wait_for_change.term' => '-1');
+
+#
+# The functions: of which kind they are decides where they may be called, and
+# beside it is what they may come to, other than success and 22023.
+#
+
+my %FUNCTIONS = (
+	acquire => [ 'changes', 'LE004' ],
+	alter_election => [ 'changes', '42704', 'LE003' ],
+	assert_leader => [ 'fences', 'LE001', 'LE003' ],
+	campaign => [ 'changes', 'LE004' ],
+	create_election => [ 'defines', '42704', '42710' ],
+	drop_election => [ 'defines', '55006', 'LE003' ],
+	incarnation => ['observes'],
+	is_leader => ['observes'],
+	join => [ 'changes', 'LE004' ],
+	leader => ['observes'],
+	leave => [ 'changes', 'LE003' ],
+	leave_all => ['changes'],
+	monotonic_clock => ['observes'],
+	observe => ['observes'],
+	release => [ 'changes', 'LE003' ],
+	renew => [ 'changes', 'LE003' ],
+	request_yield => [ 'changes', 'LE003', 'LE005' ],
+	resign => [ 'changes', 'LE003' ],
+	standing => ['observes'],
+	term => ['observes'],
+	transfer => [ 'changes', 'LE003', 'LE005' ],
+	wait_for_change => [ 'waits', 'LE003' ]);
+
+# As they are in the catalog, with the arguments that go in.
+sub find_functions
+{
+	my @found;
+
+	foreach my $row (
+		$super->query(
+			q{SELECT p.oid, proname, prokind,
+					 (SELECT string_agg(a.name || '=' || format_type(a.type, NULL), ',' ORDER BY a.n)
+						FROM unnest(proargnames, coalesce(proallargtypes, proargtypes::oid[]), proargmodes)
+							 WITH ORDINALITY a (name, type, mode, n)
+					   WHERE coalesce(a.mode, 'i') IN ('i', 'b', 'v'))
+				FROM pg_proc p
+					 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+					 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leader_election'
+			   WHERE prorettype <> 'trigger'::regtype
+			   ORDER BY proname, pronargs, p.oid}))
+	{
+		my ($oid, $name, $prokind, $args) = split /\|/, $row, -1;
+		my ($kind, @errors) = @{ $FUNCTIONS{$name} // [] };
+		my %f = (
+			oid => $oid,
+			name => $name,
+			kind => $kind,
+			errors => \@errors,
+			is_procedure => $prokind eq 'p',
+			args => []);
+
+		foreach my $arg (split /,/, $args)
+		{
+			my ($arg_name, $type) = split /=/, $arg;
+			my $good = $GOOD{"$name.$arg_name"} // $GOOD{$arg_name};
+
+			# Whoever is called with a term is a detached candidate.
+			$good = q{'detached'}
+			  if $arg_name eq 'election' && $args =~ /\bterm=/ && $prokind eq 'f';
+			push @{ $f{args} },
+			  { name => "$name($arg_name $type)", good => $good, values => $VALUES{$type} };
+		}
+		push @found, \%f;
+	}
+	return @found;
+}
+
+my @functions = find_functions();
+cmp_ok(scalar @functions, '>', 25, 'functions');
+is_deeply([ map { $_->{name} } grep { !$_->{kind} } @functions ],
+	[], 'each is of some kind');
+is_deeply(
+	[
+		map { $_->{name} } grep { !$_->{values} || !defined $_->{good} }
+		map { @{ $_->{args} } } @functions
+	],
+	[],
+	'each argument has values');
+
+#
+# The calls: a function, and the SQL of each argument.
+#
+
+# None that would end the calling session, which may lead any election by now.
+sub make_call
+{
+	my ($f, @values) = @_;
+
+	return
+	  if $f->{name} eq 'request_yield'
+	  && $values[2] eq 'true'
+	  && $values[0] !~ /^(NULL|'')$|m', 201|1000/;
+	return {
+		f => $f,
+		text => "leader_election.$f->{name}(" . join(', ', @values) . ')',
+		is_invalid => scalar grep({ $INVALID{$_} } @values),
+		may_wait => scalar grep({
+			$f->{args}[$_]{name} =~ /\(timeout / && $values[$_] ne q{'0'}
+		} 0 .. $#values) };
+}
+
+# A function with all arguments good but these, by number
+sub change_good
+{
+	my ($f, %changes) = @_;
+
+	return make_call($f,
+		map { $changes{$_} // $f->{args}[$_]{good} } 0 .. $#{ $f->{args} });
+}
+
+sub few
+{
+	my ($arg) = @_;
+
+	return @{ $arg->{values}[0] };
+}
+
+sub all
+{
+	my ($arg) = @_;
+
+	return map { @$_ } @{ $arg->{values} };
+}
+
+# Each argument at each of its values
+sub single_calls
+{
+	my ($values) = @_;
+	my @calls;
+
+	foreach my $f (@functions)
+	{
+		my $args = $f->{args};
+
+		push @calls, change_good($f);
+		foreach my $n (0 .. $#$args)
+		{
+			push @calls, map { change_good($f, $n => $_) } $values->($args->[$n]);
+		}
+	}
+	return @calls;
+}
+
+# Each two arguments at their values
+sub pair_calls
+{
+	my ($values) = @_;
+	my @calls;
+
+	foreach my $f (@functions)
+	{
+		my $args = $f->{args};
+
+		foreach my $m (0 .. $#$args)
+		{
+			foreach my $n ($m + 1 .. $#$args)
+			{
+				foreach my $x ($values->($args->[$m]))
+				{
+					push @calls,
+					  map { change_good($f, $m => $x, $n => $_) } $values->($args->[$n]);
+				}
+			}
+		}
+	}
+	return @calls;
+}
+
+sub random_calls
+{
+	my ($count) = @_;
+	my @with_args = grep { @{ $_->{args} } } @functions;
+	my @calls;
+
+	while (@calls < $count)
+	{
+		my $f = $with_args[ rand @with_args ];
+
+		push @calls, make_call(
+			$f,
+			map {
+				my @values = all($_);
+				rand() < 0.4 ? $_->{good} : $values[ rand @values ];
+			} @{ $f->{args} });
+	}
+	return @calls;
+}
+
+#
+# The server's side: what the calls are made on, and ways to make them.
+#
+
+$super->query(
+	q{CREATE ROLE le_group;
+	CREATE ROLE le_app LOGIN;
+	CREATE ROLE le_reader LOGIN;
+	CREATE ROLE le_none LOGIN;
+	CREATE ROLE le_noinherit LOGIN NOINHERIT IN ROLE le_group;
+	GRANT USAGE ON SCHEMA leader_election TO le_app, le_reader, le_group;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO le_app, le_group;
+
+	CREATE SCHEMA made;
+	GRANT CREATE, USAGE ON SCHEMA made TO PUBLIC;
+
+	-- What this process has locked: sessions, and anything else
+	CREATE FUNCTION locks() RETURNS text LANGUAGE plpgsql AS $$
+	BEGIN
+		RETURN (
+			SELECT count(*) FILTER (WHERE own) || ' ' || count(*) FILTER (WHERE NOT own)
+			  FROM (SELECT locktype = 'advisory' AND objsubid = 20 AS own
+					  FROM pg_locks
+					 WHERE pid = pg_backend_pid() AND locktype <> 'virtualxid' AND
+						   relation IS DISTINCT FROM 'pg_locks'::regclass) l);
+	END
+	$$;
+
+	CREATE FUNCTION term_of(e text) RETURNS bigint SECURITY DEFINER
+	LANGUAGE sql STABLE AS
+		'SELECT term FROM leader_election.lease WHERE election = e';
+
+	CREATE TABLE big AS
+		SELECT jsonb_agg(md5(i::text)) AS metadata FROM generate_series(1, 30000) i;
+	GRANT SELECT ON big TO PUBLIC;
+	CREATE FUNCTION megabyte() RETURNS jsonb LANGUAGE sql STABLE AS
+		'SELECT metadata FROM public.big';
+
+	-- An election like new, whatever was made of it
+	CREATE FUNCTION remake(e text) RETURNS void SECURITY DEFINER
+	LANGUAGE plpgsql AS $$
+	BEGIN
+		UPDATE leader_election.lease SET leader = NULL, session_id = NULL,
+			successor = NULL, free_at = NULL, free_mono = NULL
+		 WHERE election = e;
+		DELETE FROM leader_election.candidate WHERE election = e;
+		PERFORM leader_election.drop_election(election)
+		   FROM leader_election.election WHERE election = e;
+		IF e <> 'new' THEN
+			PERFORM leader_election.create_election(e);
+		END IF;
+	END
+	$$;
+
+	-- This session leads an election, a detached candidate another, and both
+	-- have somebody to hand it to.
+	CREATE PROCEDURE fixture(INOUT locks text) LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM leader_election.create_election('spare')
+		  WHERE NOT EXISTS (SELECT FROM leader_election.election WHERE election = 'spare');
+		PERFORM remake('new')
+		  WHERE EXISTS (SELECT FROM leader_election.election WHERE election = 'new');
+		IF NOT leader_election.is_leader('mine') THEN
+			PERFORM remake('mine');
+			COMMIT;
+			WHILE leader_election.join('mine', 'me') IS NULL LOOP
+				COMMIT;
+			END LOOP;
+			COMMIT;
+			PERFORM leader_election.acquire('mine', 'heir');
+		END IF;
+		IF NOT leader_election.is_leader('detached', term_of('detached')) THEN
+			PERFORM remake('detached');
+			COMMIT;
+			PERFORM leader_election.acquire('detached', 'd');
+			COMMIT;
+			PERFORM leader_election.acquire('detached', 'heir');
+		END IF;
+		COMMIT;
+		locks := locks();
+	END
+	$$;
+
+	CREATE FUNCTION run(statement text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE statement;
+	END
+	$$;
+
+	CREATE FUNCTION run_as_app(statement text) RETURNS void SECURITY DEFINER
+	LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE statement;
+	END
+	$$;
+	ALTER FUNCTION run_as_app OWNER TO le_app;
+
+	CREATE FUNCTION run_caught(statement text) RETURNS text LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE statement;
+		RETURN '00000';
+	EXCEPTION WHEN others THEN
+		RETURN sqlstate;
+	END
+	$$;
+
+	-- It says what is not true.
+	CREATE FUNCTION run_parallel(statement text) RETURNS boolean
+	LANGUAGE plpgsql PARALLEL SAFE AS $$
+	BEGIN
+		EXECUTE statement;
+		RETURN true;
+	END
+	$$;
+	CREATE TABLE numbers AS SELECT n FROM generate_series(1, 10) n;
+	ALTER TABLE numbers SET (parallel_workers = 1);
+
+	CREATE FUNCTION run_row() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE NEW.statement;
+		RETURN NULL;
+	END
+	$$;
+	CREATE TABLE made.at_once (statement text);
+	CREATE TRIGGER run AFTER INSERT ON made.at_once
+		FOR EACH ROW EXECUTE FUNCTION run_row();
+	CREATE TABLE made.deferred (statement text);
+	CREATE CONSTRAINT TRIGGER run AFTER INSERT ON made.deferred
+		DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION run_row()});
+is($super->sqlstate, '00000', 'set up');
+
+# Others lead, and go on leading.
+my $other = session($node, name => 'other');
+$other->query("SELECT leader_election.join('theirs', 'other')");
+$super->query("SELECT leader_election.create_election('vacant')");
+
+#
+# The states in which calls are made:
+#
+#	before, after	statements around the call
+#	statement		makes a statement of the call, %s, a query without a
+#					procedure; or, with text, of its text
+#	then			another statement, if that one succeeded
+#	errors			what each kind of function comes to there, if that differs
+#	also			what may be an error there, beside all else
+#	always			the only SQLSTATE there
+#	slow			too slow for many calls
+#	bare			elections are not made as they should be before each call
+#	server			another than the usual one
+#	connection		more to connect with
+#
+
+my @REFUSED = (errors => { changes => ['25001'], waits => [ '22023', '25001' ] });
+my @BLOCK = (@REFUSED, after => 'ROLLBACK');
+my @ATOMIC = (text => 1, errors => {}, also => ['25001']);
+my $UNDO = q{$$ROLLBACK PREPARED 'p'$$};
+my $PARALLEL = $version >= 160000 ? 'debug_parallel_query' : 'force_parallel_mode';
+
+my %STATES = (
+	'autocommit' => {},
+	'repeatable read' => {
+		before => "SET default_transaction_isolation = 'repeatable read'",
+		after => 'RESET default_transaction_isolation' },
+	'serializable' => {
+		before => 'SET default_transaction_isolation = serializable',
+		after => 'RESET default_transaction_isolation' },
+	'read only' => {
+		before => 'SET default_transaction_read_only = on',
+		after => 'RESET default_transaction_read_only',
+		errors => { changes => ['25006'], defines => ['25006'] } },
+	'block' => { @BLOCK, before => 'BEGIN' },
+	'repeatable read block' =>
+	  { @BLOCK, before => 'BEGIN ISOLATION LEVEL REPEATABLE READ' },
+	'serializable block' =>
+	  { @BLOCK, before => 'BEGIN ISOLATION LEVEL SERIALIZABLE' },
+	'read only block' => {
+		before => 'BEGIN READ ONLY',
+		after => 'ROLLBACK',
+		errors => {
+			changes => ['25001'],
+			waits => [ '22023', '25001' ],
+			defines => ['25006'] } },
+	'savepoint' => { @BLOCK, before => "BEGIN;\nSAVEPOINT s" },
+	'undone savepoint' =>
+	  { @BLOCK, before => "BEGIN;\nSAVEPOINT s;\nROLLBACK TO s" },
+	'failed block' => {
+		before => "BEGIN;\nSELECT 1 / 0",
+		after => 'ROLLBACK',
+		always => '25P02' },
+	'several statements' => { @REFUSED, statement => 'SELECT\; %s' },
+	'prepared statement' => {
+		statement => 'PREPARE p AS %s',
+		then => 'EXECUTE p',
+		after => 'DEALLOCATE ALL' },
+	'cursor' => {
+		@BLOCK,
+		before => 'BEGIN',
+		statement => 'DECLARE c CURSOR FOR %s',
+		then => 'FETCH ALL FROM c' },
+	'cursor with hold' =>
+	  { statement => 'DECLARE c CURSOR WITH HOLD FOR %s', after => 'CLOSE ALL' },
+	'new table' => {
+		statement => 'CREATE TABLE made.new AS %s',
+		after => 'DROP TABLE IF EXISTS made.new' },
+	'materialized view' => {
+		statement => 'CREATE MATERIALIZED VIEW made.new AS %s',
+		after => 'DROP MATERIALIZED VIEW IF EXISTS made.new' },
+	'explain' => { statement => 'EXPLAIN (ANALYZE, COSTS OFF) %s' },
+	'copy' => { statement => q{COPY (%s) TO '/dev/null'} },
+	'parallel queries' => {
+		before => "SET $PARALLEL = on",
+		after => "RESET $PARALLEL",
+		statement => '%s' },
+	'parallel query, wrongly' => {
+		slow => 1,
+		text => 1,
+		before => "SET $PARALLEL = on",
+		statement => 'SELECT count(*) FROM numbers WHERE run_parallel(%s)',
+		after => "RESET $PARALLEL",
+		errors => {
+			changes => [ '22023', '25000', '25001' ],
+			waits => [ '22023', '25001' ],
+			defines => [ '22023', '25000', '42704' ] },
+		also => [ '25000', '55P03' ] },
+	'function' => { @ATOMIC, statement => 'SELECT run(%s)' },
+	'DO' =>
+	  { @ATOMIC, statement => 'DO $DO$BEGIN EXECUTE %s; END$DO$' },
+	'exception handler' =>
+	  { @REFUSED, text => 1, statement => 'SELECT run_caught(%s) AS code \gset' },
+	'trigger' =>
+	  { @ATOMIC, statement => 'INSERT INTO made.at_once VALUES (%s)' },
+	'deferred trigger' =>
+	  { @ATOMIC, statement => 'INSERT INTO made.deferred VALUES (%s)' },
+	'deferred trigger of a block' => {
+		@REFUSED,
+		text => 1,
+		before => 'BEGIN',
+		statement => 'INSERT INTO made.deferred VALUES (%s)',
+		then => 'COMMIT',
+		after => 'ROLLBACK' },
+	'prepared transaction' => {
+		errors => {
+			changes => ['25001'],
+			waits => [ '22023', '25001' ],
+			fences => [ '0A000', '22023', 'LE001', 'LE003' ] },
+		also => ['0A000'],
+		before => 'BEGIN',
+		then => q{PREPARE TRANSACTION 'p'},
+		after => "ROLLBACK;\nSELECT $UNDO FROM pg_prepared_xacts\n\\gexec\n" },
+	'replication connection' => { connection => 'replication=database' },
+);
+
+# The statement of a call
+sub statement_of
+{
+	my ($state, $call) = @_;
+	my $is_procedure = $call->{f}{is_procedure};
+	my $sql = ($is_procedure ? 'CALL ' : 'SELECT ') . $call->{text};
+
+	$sql = '$call$' . $sql . '$call$' if $state->{text};
+	$sql = "SELECT count(*) FROM $call->{text}"
+	  if $state->{statement} && !$state->{text} && !$is_procedure;
+	return $state->{statement} ? $state->{statement} =~ s/%s/$sql/r : $sql;
+}
+
+# What a call may come to
+sub expected
+{
+	my ($call, $state, $role) = @_;
+	my $f = $call->{f};
+	my $errors = $state->{errors}{ $f->{kind} };
+
+	return '22021' if $call->{is_invalid};
+	return $state->{always} if $state->{always};
+	return '42501' if !$role->{may}{ $f->{oid} };
+	return @$errors, @{ $state->{also} // [] } if $errors;
+	return (
+		'00000', '22023',
+		@{ $f->{errors} },
+		@{ $state->{also} // [] },
+		@{ $role->{errors} // [] },
+		$call->{may_wait} ? '57014' : ());
+}
+
+#
+# Makes calls in one session, and checks each. A role may be given as
+#
+#	user	whom to connect as
+#	become	statements with which to become somebody else
+#	may		the functions that it may call
+#	errors	what else it comes to
+#	stands	whether it can stand in elections, so that there are some for it
+#
+my $made = 0;
+
+sub script_of
+{
+	my ($n, $call, $state, $role) = @_;
+	my $limit = $call->{may_wait} ? $PATIENCE : $LIMIT;
+	my $statement = statement_of($state, $call);
+	my $script = $role->{stands} && !$state->{bare}
+	  ? "CALL fixture(NULL)\\gset before_\n" : "SELECT locks()\\gset before_\n";
+
+	$script .= "SET statement_timeout = $limit;\n";
+	$script .= "$state->{before};\n" if $state->{before};
+	$script .= "\\warn \@$n\n\\set code 00000\n$statement";
+	$script .= "\n;" unless $statement =~ /\\gset$/;
+	$script .= "\n\\if :ERROR\n\\set code :SQLSTATE\n";
+	$script .= "\\else\n$state->{then};\n\\set code :SQLSTATE\n" if $state->{then};
+	$script .= "\\endif\n\\warn =:code\n";
+	$script .= "$state->{after};\n" if $state->{after};
+	return "$script\nSELECT locks()\\gset\n\\warn \@ :before_locks, :locks\n";
+}
+
+# What is wrong with the answer to a call
+sub wrongs_of
+{
+	my ($code, $text, $later, $before, $locks, @expected) = @_;
+	my @wrong;
+
+	push @wrong, "SQLSTATE, not " . join(' ', @expected)
+	  unless grep { $_ eq $code } @expected;
+	push @wrong, 'length of the message' if length $text > $LONGEST_MESSAGE;
+	push @wrong, 'warning' if $text =~ /^psql:\S+ WARNING:  (?!53400)/m;
+	$later =~ s/^psql:\S+ WARNING:  25P01: .*\n(LOCATION.*\n)?//mg;
+	push @wrong, 'what follows' if $later ne '';
+	push @wrong, 'locks' if $locks !~ / 0$/;
+	push @wrong, 'sessions'
+	  if $code ne '00000' && (split / /, $locks)[0] > (split / /, $before)[0];
+	return @wrong;
+}
+
+sub run_calls
+{
+	my ($what, $state, $role, @calls) = @_;
+	my $server = $state->{server} // $node;
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/calls';
+	my $conn = $server->connstr($state->{dbname} // 'postgres') . " user='$role->{user}' "
+	  . ($state->{connection} // '');
+	my @bad;
+
+	@calls = grep { !$_->{f}{is_procedure} } @calls
+	  if $state->{statement} && !$state->{text};
+	open my $script, '>:raw', $file or die "$file: $!";
+	print $script "\\set VERBOSITY verbose\n\\o /dev/null\n",
+	  "SET client_min_messages = warning;\n",
+	  ($role->{become} // '') . "\n",
+	  "SELECT pg_backend_pid() AS pid\\gset\n",
+	  map({ script_of($_, $calls[$_], $state, $role) } 0 .. $#calls),
+	  "SELECT pg_backend_pid() = :pid AS same\\gset\n\\warn same :same\n";
+	close $script;
+
+	my $status = system("psql -Xq -f '$file' -d \"$conn\" >/dev/null 2>'$file.errors'");
+	my $out = slurp_file("$file.errors");
+
+	push @bad, "the session ended, $status: " . substr($out, -1000)
+	  if $status != 0 || $out !~ /^same t$/m;
+	my (undef, %answers) = split /^\@(\d+)\n/m, $out;
+	foreach my $n (0 .. $#calls)
+	{
+		my ($text, $code, $later, $before, $locks) = ($answers{$n} // '') =~
+		  /\A(.*?)^=(\w*)\n(.*?)^\@ (\d+ \d+), (\d+ \d+)$/ms
+		  or push(@bad, "$calls[$n]{text}: no answer: " . substr($answers{$n} // '', 0, 1000)), next;
+		my @wrong = wrongs_of($code, $text, $later, $before, $locks,
+			expected($calls[$n], $state, $role));
+
+		push @bad, join(', ', @wrong) . ": $calls[$n]{text}: $code, locks $before to $locks\n"
+		  . substr($text, 0, 1000) . substr($later, 0, 1000)
+		  if @wrong;
+	}
+	$made += @calls;
+
+	# Nothing of it is left to the next run.
+	$super->query(
+		q{SELECT remake(election) FROM leader_election.election
+		   WHERE election NOT IN ('theirs', 'vacant');
+		SELECT leader_election.drop_election(election) FROM leader_election.election
+		 WHERE election NOT IN ('theirs', 'vacant')})
+	  unless $state->{bare};
+	ok(@bad == 0, "$what, $role->{user}: " . @calls . ' calls')
+	  or diag(scalar @bad, " wrong, among them:\n",
+		join("\n", @bad[ 0 .. ($#bad > 9 ? 9 : $#bad) ]));
+	return;
+}
+
+# The functions that a role may call
+sub may_call
+{
+	my ($role) = @_;
+
+	return {
+		map { $_ => 1 } $super->query(
+			"SELECT oid FROM pg_proc
+			  WHERE pronamespace = 'leader_election'::regnamespace
+				AND has_schema_privilege('$role', pronamespace, 'USAGE')
+				AND has_function_privilege('$role', oid, 'EXECUTE')") };
+}
+
+my $user = $super->query('SELECT current_user');
+my %ROLES = (
+	super => { user => $user, stands => 1, may => may_call($user) },
+	app => { user => 'le_app', stands => 1, may => may_call('le_app'), errors => ['42501'] },
+	reader => { user => 'le_reader', may => may_call('le_reader'), errors => ['42501'] },
+	none => { user => 'le_none', may => {} },
+	noinherit => { user => 'le_noinherit', may => {} },
+	member => {
+		user => 'le_noinherit',
+		become => 'SET ROLE le_group;',
+		stands => 1,
+		may => may_call('le_group'),
+		errors => ['42501'] },
+);
+
+#
+# All values, in a transaction of their own
+#
+
+my @few = single_calls(\&few);
+my @good = single_calls(sub { () });
+
+run_calls('every value', {}, $ROLES{super}, single_calls(\&all));
+run_calls('every two of a few values', {}, $ROLES{super}, pair_calls(\&few));
+run_calls("random values (BAD_INPUT_SEED=$SEED)",
+	{}, $ROLES{super}, random_calls($CALLS));
+
+#
+# Every state, and every kind of role
+#
+
+run_calls($_, $STATES{$_}, $ROLES{super}, $STATES{$_}{slow} ? @good : @few)
+  foreach sort keys %STATES;
+run_calls("as $_", {}, $ROLES{$_}, @few)
+  foreach qw(app reader none noinherit member);
+run_calls(
+	'security definer',
+	{ @ATOMIC, statement => 'SELECT run_as_app(%s)' },
+	{ user => 'le_none', may => may_call('le_app'), errors => ['42501'] },
+	@few);
+
+# A role that is gone has no name to stand under.
+$super->query(
+	q{CREATE ROLE le_gone;
+	GRANT USAGE ON SCHEMA leader_election TO PUBLIC;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO PUBLIC});
+run_calls(
+	'a role that was dropped',
+	{},
+	{
+		user => $user,
+		become => "SET ROLE le_gone;\n\\! psql -Xq -c 'DROP ROLE le_gone' -d '"
+		  . $node->connstr('postgres') =~ s/'//gr . "'\n",
+		may => may_call('le_none'),
+		errors => [ '42501', '42704' ] },
+	@few);
+$super->query('REVOKE ALL ON SCHEMA leader_election FROM PUBLIC');
+
+# Whoever may read a view or a table can.
+foreach my $relation (
+	$super->query(
+		q{SELECT oid::regclass FROM pg_class
+		   WHERE relnamespace = 'leader_election'::regnamespace AND relkind IN ('r', 'v')}))
+{
+	foreach my $role (qw(super app reader none))
+	{
+		my $name = $ROLES{$role}{user};
+		my $may = $super->query(
+			"SELECT has_schema_privilege('$name', 'leader_election', 'USAGE')
+				AND has_table_privilege('$name', '$relation', 'SELECT')");
+
+		is( $super->sqlstate_of("SET ROLE $name; SELECT * FROM $relation"),
+			$may eq 't' ? '00000' : '42501',
+			"$role reads $relation: $may");
+		$super->query('RESET ROLE');
+	}
+}
+
+#
+# Where a table is locked, calls say so, and repeat no long name.
+#
+
+$super->query($_) for 'BEGIN', 'LOCK TABLE leader_election.lease';
+run_calls(
+	'locked table',
+	{
+		bare => 1,
+		before => "SET lock_timeout = '1 ms'",
+		after => 'RESET lock_timeout',
+		also => [qw(55P03 LE001)] },
+	$ROLES{super},
+	single_calls(sub { grep { /^NULL$|repeat/ } all($_[0]) }));
+$super->query('ROLLBACK');
+
+#
+# The trigger function
+#
+
+is($super->sqlstate_of('SELECT leader_election.only_leader()'),
+	'39P01', 'a trigger function');
+foreach my $trigger (
+	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', '' ],
+	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{'a', 'b'} ],
+	[ 'LE003', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{''} ],
+	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 201 . "'" ],
+	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 1000000 . "'" ],
+	[ '39P01', 'BEFORE INSERT ON t FOR EACH ROW', q{'theirs'} ],
+	[ '39P01', 'AFTER INSERT ON t FOR EACH STATEMENT', q{'theirs'} ],
+	[ 'LE003', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 200 . "'" ],
+	[ 'LE001', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{'theirs'} ])
+{
+	my ($expected, $definition, $args) = @$trigger;
+
+	$super->query("CREATE TABLE t (); CREATE TRIGGER t $definition
+		EXECUTE FUNCTION leader_election.only_leader($args)");
+	is( $super->sqlstate_of('INSERT INTO t DEFAULT VALUES'),
+		$expected, "trigger $definition (" . substr($args, 0, 20) . ')');
+	cmp_ok(length $super->errors, '<', $LONGEST_MESSAGE, 'and no long message');
+	$super->query('DROP TABLE t');
+}
+
+#
+# On a standby
+#
+
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$node->backup('backup');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby);
+run_calls(
+	'standby',
+	{
+		server => $standby,
+		bare => 1,
+		errors => { changes => ['25006'], defines => ['25006'] } },
+	$ROLES{super},
+	@few);
+$standby->stop;
+
+#
+# In databases of other encodings, with a name of bytes that are not UTF-8
+#
+
+foreach my $encoding (qw(LATIN1 SQL_ASCII))
+{
+	my $name = q{E'\x80\xe9\xff\xf0'};
+	my $session;
+
+	$super->query("CREATE DATABASE other ENCODING '$encoding' LOCALE 'C' TEMPLATE template0");
+	$session = session($node, name => $encoding, dbname => 'other',
+		options => "-c client_encoding=$encoding");
+	$session->query($_)
+	  for 'CREATE EXTENSION leader_election', 'LISTEN leadership_changed';
+	is($session->query("SELECT leader_election.join($name, $name)"),
+		'1', "$encoding: leads");
+	is( $session->query(
+			"SELECT leader_election.leader($name) = $name, leader_election.is_leader($name),
+				(SELECT election = $name AND leader = $name FROM leader_election.status),
+				(SELECT candidate = $name FROM leader_election.candidates)"),
+		't|t|t|t', "$encoding: is seen");
+	is($session->sqlstate_of("SELECT leader_election.join($name, 'x')"),
+		'LE004', "$encoding: an error");
+	is($session->sqlstate_of("SELECT leader_election.join(repeat($name, 51), 'x')"),
+		'22023', "$encoding: bytes count");
+	is($session->query("SELECT leader_election.leave_all()"), '1', "$encoding: leaves");
+	is( scalar grep({ /"leader":"\x80\xe9\xff\xf0"/ } $session->notifications),
+		1, "$encoding: is told of");
+	$session->finish;
+	wait_for($node,
+		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'other'});
+	$super->query('DROP DATABASE other');
+}
+
+#
+# In a server without other processes, and in one without room for a worker
+#
+
+$_->finish for $super, $other;
+$node->stop;
+my $file = PostgreSQL::Test::Utils::tempdir() . '/single';
+open my $script, '>:raw', $file or die "$file: $!";
+print $script map({ statement_of({}, $_) . "\n" } grep { $_->{f}{name} ne 'request_yield' } @few),
+  "SELECT 'the end' AS reached\n";
+close $script;
+my ($output, $errors);
+ok( IPC::Run::run(
+		[ 'postgres', '--single', '-D', $node->data_dir, '-c', 'statement_timeout=100', 'postgres' ],
+		'<' => $file,
+		'>' => \$output,
+		'2>' => \$errors),
+	'single-user mode');
+like($output, qr/reached = "the end"/, 'to the end');
+is_deeply(
+	[
+		grep { !/ERROR:  (22023|42704|42710|55006|57014|LE00\d): / }
+		  $errors =~ /^(.*(?:ERROR|FATAL|PANIC|TRAP): .*)/mg
+	],
+	[],
+	'with no other errors than elsewhere');
+
+$node->append_conf('postgresql.conf', "max_worker_processes = 1\n");
+$node->start;
+run_calls('no worker', { no_worker => 1 }, $ROLES{super}, @good);
+
+#
+# All is well with the others, and with the log.
+#
+
+$super = session($node, name => 'super');
+$other = session($node, name => 'other');
+is($other->query("SELECT leader_election.create_election('after')"),
+	'', 'an election is made');
+like($other->query("SELECT leader_election.join('after', 'other')"),
+	qr/^\d+$/, 'and led');
+is($super->query("SELECT leader_election.leader('after')"), 'other', 'as others see');
+is($other->query("SELECT leader_election.resign('after')"), 't', 'and given up');
+like($super->query("SELECT term FROM leader_election.acquire('after', 'd')"),
+	qr/^\d+$/, 'and led by somebody else');
+
+my $log = slurp_file($node->logfile);
+my ($longest) = sort { $b <=> $a } map { length } split /\n/, $log;
+cmp_ok($longest, '<', $LONGEST_MESSAGE, 'no line of the log is longer than a message');
+is_deeply([ $log =~ /^(.* XX\d\d\d: .*|.*(?:PANIC|TRAP): .*|.*leak.*)/mg ],
+	[], 'nothing worse in it');
+note("$made calls");
+
+done_testing();
