@@ -395,6 +395,7 @@ extern void le_notify_durable(void);
 extern void le_notify_worker(void);
 extern void le_notify_wait_limit(int64 limit);
 extern void le_notify_pre_commit(void);
+extern void le_notify_pre_prepare(void);
 extern void le_notify_commit(void);
 extern void le_notify_abort(void);
 extern uint32 le_observer_wait_event(void);

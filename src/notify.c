@@ -217,6 +217,20 @@ le_notify_pre_commit(void)
 	}
 }
 
+/*
+ * A change of leadership is told when it happens, by whoever makes it.  The
+ * server refuses it where it has a notification to keep, with a full queue we
+ * do.
+ */
+void
+le_notify_pre_prepare(void)
+{
+	if (log_lines != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that changes who leads")));
+}
+
 static void
 forget(void)
 {

@@ -355,6 +355,9 @@ on_xact_event(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			le_notify_pre_commit();
 			break;
+		case XACT_EVENT_PRE_PREPARE:
+			le_notify_pre_prepare();
+			break;
 		case XACT_EVENT_COMMIT:
 			end_of_xact(true);
 			le_notify_commit();
@@ -362,6 +365,10 @@ on_xact_event(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 			end_of_xact(false);
+			le_notify_abort();
+			le_lock_end_of_xact();
+			break;
+		case XACT_EVENT_PREPARE:
 			le_notify_abort();
 			le_lock_end_of_xact();
 			break;

@@ -372,9 +372,9 @@ $node->stop;
 
 SKIP:
 {
-	skip 'before 17 the queue takes 8 GB', 7 if $node->pg_version < 17;
+	skip 'before 17 the queue takes 8 GB', 9 if $node->pg_version < 17;
 
-	$node = new_server(name => 'full', config => 'max_notify_queue_pages = 64');
+	$node = new_server(name => 'full', config => "max_notify_queue_pages = 64\nmax_prepared_transactions = 1");
 	$observer = session($node, name => 'observer', options => $quiet);
 	$observer->query('CREATE DATABASE other');
 	$one = session($node, name => 'one', options => $quiet);
@@ -400,6 +400,13 @@ SKIP:
 	$two->kill;
 	wait_for($node, "SELECT leader_election.leader('unheard')", 'one');
 	pass('the worker elects, too');
+
+	my $term = $one->query("SELECT term FROM leader_election.acquire('gone', 'x')");
+	$one->query("SELECT leader_election.release('gone', $term);
+		BEGIN; SELECT leader_election.drop_election('gone')");
+	is($one->sqlstate_of("PREPARE TRANSACTION 'p'"), '0A000', 'no change is prepared');
+	is($one->query("SELECT count(*) FROM leader_election.status WHERE election = 'gone'"),
+		'1', 'and none is made');
 
 	$one->query('LISTEN leadership_changed');
 	$idle->query('ROLLBACK');
