@@ -325,9 +325,11 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 	   Decision *d)
 {
 	int64		grace = le_election_grace_mono(election, d->lease, d->inc);
-	bool		transferred = d->state == LEASE_LED &&
-		d->give_up->to_candidate != NULL;
+	bool		transferred;
 
+	/* A leadership that nobody gives up goes on. */
+	Assert(d->state != LEASE_LED || d->give_up != NULL);
+	transferred = d->state == LEASE_LED && d->give_up->to_candidate != NULL;
 	if (transferred && grace > d->now)
 		le_busy(election->name);
 	d->free_mono = free_from(election, d->lease, d->state, d->give_up, d->inc,

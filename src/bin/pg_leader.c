@@ -24,10 +24,10 @@
 #define LONGEST_HOLD	(366 * DAY)
 #define LONGEST_WAIT	(100 * 366 * DAY)
 
-/* Options without a letter */
+/* Options without a letter, beyond all that are a char */
 enum
 {
-	OPT_RANK = 1000,
+	OPT_RANK = 256,
 	OPT_MODE,
 	OPT_WAIT,
 	OPT_SKIP,

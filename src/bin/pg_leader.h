@@ -169,7 +169,7 @@ extern void text_encoding(int encoding);
 extern char *printable(const char *text);
 extern char *printable_lines(const char *text);
 extern int	display_width(const char *text);
-extern int	prefix_length(const char *text, int width);
+extern int	prefix_length(const char *text, int columns);
 extern void print_json(const char *json);
 
 /* --- process.c */

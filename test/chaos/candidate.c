@@ -578,6 +578,7 @@ int
 main(int argc, char **argv)
 {
 	const char *kind;
+	char	   *bar;
 	int64_t		end;
 
 	if (argc < 10 || argc - 9 > MAX_ELECTIONS)
@@ -590,10 +591,11 @@ main(int argc, char **argv)
 	srandom(atoi(argv[4]) * 1000 + atoi(argv[3]));
 	next_id = atoll(argv[3]) * 1000000;
 	connections[0] = connections[1] = argv[7];
-	if (strchr(argv[7], '|') != NULL)
+	bar = strchr(argv[7], '|');
+	if (bar != NULL)
 	{
-		connections[1] = strchr(argv[7], '|') + 1;
-		*strchr(argv[7], '|') = '\0';
+		connections[1] = bar + 1;
+		*bar = '\0';
 	}
 	lease_us = atoll(argv[8]) * 1000;
 	if (strcmp(kind, "command") == 0)
