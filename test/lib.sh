@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 #
-# Set-up shared by test/run, test/demo, test/chaos/run, test/model/run and
-# bench/run.
+# Set-up shared by test/run, test/analyze, test/demo, test/chaos/run,
+# test/model/run and bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: faketime, iproute2, ipc-run, pgbouncer, pgtap
-#	                     or spin
+#	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server; PGHOST, PGUSER... point at it
 #
@@ -24,6 +24,9 @@
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SUPPORTED='18 17 16 15'
+# The exceptions are what PostgreSQL's own headers and calling conventions need.
+WARNINGS='-Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare'
+WARNINGS+=' -Wno-missing-field-initializers -Wno-cast-function-type'
 WORK=
 JOB=
 
@@ -239,8 +242,8 @@ missing_packages() {
 					echo "postgresql-$v-pgtap"
 				fi
 				;;
-			spin)
-				command -v spin >/dev/null || echo spin
+			*)
+				command -v "$tool" >/dev/null || echo "$tool"
 				;;
 		esac
 	done
@@ -306,12 +309,14 @@ link_folder() {
 }
 
 make_prefix() {
-	local config=$BINDIR/pg_config prefix=$WORK/prefix pkglib share dir
+	local config=$BINDIR/pg_config prefix=$WORK/prefix pkglib share dir file
 	local -a rest
 
 	[ -x "$BINDIR/postgres" ] || die "no server in $BINDIR"
-	[ -e "$("$config" --includedir-server)/postgres.h" ] &&
-		[ -e "$("$config" --pgxs)" ] || die "no PGXS for $config"
+	for file in "$("$config" --includedir-server)/postgres.h" \
+		"$("$config" --pgxs)"; do
+		[ -e "$file" ] || die "no PGXS for $config"
+	done
 	pkglib=$("$config" --pkglibdir)
 	share=$("$config" --sharedir)
 	mapfile -t rest < <("$config" --libdir --includedir --pkgincludedir \
