@@ -3,6 +3,11 @@
 #   make, make install        build and install for the server of PG_CONFIG
 #   make installcheck         run the suites against an installed server
 #   make test, demo, bench    the same from nothing, in a temporary folder
+#   make check-versions [PG_CONFIGS='...']
+#                             the tests with several PostgreSQLs
+#   make check-valgrind, check-sanitizers
+#                             the tests, watched by a tool (test/README.md)
+#   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
 #   make chaos [SECONDS=60] [SEED=1] [PROFILE=all]
 #                             try to break it: see test/chaos/README.md
@@ -79,7 +84,8 @@ PROVE_TESTS = test/t/*.pl
 PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
-SELF_CONTAINED = test demo bench chaos model
+SELF_CONTAINED = test demo bench chaos model analyze \
+	check-versions check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -109,6 +115,12 @@ demo:
 	@test/demo
 bench:
 	@bench/run
+analyze:
+	@test/analyze
+check-versions:
+	@test/versions $(PG_CONFIGS)
+check-valgrind check-sanitizers:
+	@test/run --under $(@:check-%=%)
 chaos:
 	@test/chaos/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PROFILE),--profile $(PROFILE)) $(if $(BUG),--bug $(BUG))

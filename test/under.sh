@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+#
+# What test/run does to have the server and pg_leader watched by a tool:
+#
+#	build_under_TOOL         build, and make the programs of the prefix run so
+#	show_reports_TOOL        print what concerns us; true if there is anything
+#
+# TOOL: none, valgrind or sanitizers.
+
+# Programs are slow under a tool, and what they wait for is not to give up.
+be_patient() {
+	export PGCTLTIMEOUT=600 PG_TEST_TIMEOUT_DEFAULT=600
+}
+
+# Puts a script in the place of a program of the prefix, which moves to $UNDER.
+replace_program() {
+	local program=$WORK/prefix$BINDIR/$1
+
+	as_user mkdir -p "$UNDER"
+	mv "$program" "$UNDER/$1"
+	cat >"$program"
+	chmod 755 "$program"
+}
+
+# Servers run under a command; initdb needs none.  pg_ctl, which starts and
+# restarts them, is told so.  What compiles queries is none of our business.
+replace_postgres() {
+	replace_program pg_ctl <<-END
+		#!/bin/sh
+		exec $UNDER/pg_ctl -p $UNDER/postgres "\$@"
+	END
+	cat >"$UNDER/postgres" <<-END
+		#!/bin/sh
+		exec $* $WORK/prefix$BINDIR/postgres "\$@" -c jit=off
+	END
+	chmod 755 "$UNDER/postgres"
+}
+
+build_under_none() {
+	build COPT="$WARNINGS"
+}
+
+show_reports_none() {
+	false
+}
+
+# --- valgrind
+
+# What a server that was built with -DUSE_VALGRIND tells it of palloc() makes it
+# find much more.
+build_under_valgrind() {
+	local valgrind
+
+	UNDER=$WORK/valgrind
+	build COPT="$WARNINGS -O1 -g"
+	valgrind="valgrind --quiet --num-callers=50 --fullpath-after=$WORK/src/"
+	valgrind+=" --suppressions=$TOP/test/valgrind.exceptions"
+	replace_postgres "$valgrind" --leak-check=no --log-file="$UNDER/postgres.%p"
+	replace_program pg_leader <<-END
+		#!/bin/sh
+		exec $valgrind --leak-check=full --show-leak-kinds=definite \
+			--log-file=$UNDER/pg_leader.%p $UNDER/pg_leader "\$@"
+	END
+	be_patient
+}
+
+# Of the server's, those that happened somewhere below our code.
+show_reports_valgrind() {
+	find "$UNDER" -type f -name '*.[0-9]*' -size +0 -exec cat {} + |
+		sed -E 's/^==[0-9]+== ?//' |
+		awk -v RS= -v ORS='\n\n' '/\(src\/|leader_election\.so|pg_leader/' |
+		grep .
+}
+
+# --- AddressSanitizer and UndefinedBehaviorSanitizer
+
+# Only our own code is built with them, so the server has to load the first of
+# them before anything else; and start it before other libraries start, which
+# call gettext: that would call malloc, that the sanitizer, and that gettext,
+# under its own lock.  Leaks are for valgrind.
+build_under_sanitizers() {
+	local first=$WORK/sanitizers/first.so
+
+	UNDER=$WORK/sanitizers
+	as_user mkdir "$UNDER"
+	as_user cc -shared -fPIC -fsanitize=address -Wl,-z,initfirst -x c \
+		-o "$first" /dev/null
+	build COPT="$WARNINGS -O1 -g -fsanitize=address,undefined \
+		-fno-sanitize-recover=undefined"
+	export ASAN_OPTIONS=log_path=$UNDER/report:detect_leaks=0
+	export UBSAN_OPTIONS=print_stacktrace=1
+	replace_postgres env LD_PRELOAD="$(cc -print-file-name=libasan.so):$first"
+	be_patient
+}
+
+# Beside AddressSanitizer, the other one writes to the standard error only.
+show_reports_sanitizers() {
+	{
+		find "$UNDER" -name 'report.*' -exec cat {} +
+		find "$WORK" -name '*.log' -exec grep -h -A 20 ' runtime error: ' {} + || :
+	} | grep .
+}
