@@ -235,7 +235,7 @@ sub psql
 
 	s/'/'\\''/g foreach @statements;
 	$database //= 'postgres';
-	return "PGCONNECT_TIMEOUT=2 timeout -k 1 $seconds psql -XqAt -v ON_ERROR_STOP=1 "
+	return "timeout -k 1 $seconds psql -XqAt -v ON_ERROR_STOP=1 "
 	  . "'host=$dir port=$port{$n} user=postgres dbname=$database "
 	  . "application_name=nemesis' " . join(' ', map { "-c '$_'" } @statements) . " 2>>'$out/psql.out'";
 }
@@ -338,9 +338,9 @@ sub attach_standby
 {
 	my ($seconds) = @_;
 	my ($p, $s) = (primary(), standby());
-	my $end = now() + $seconds * 1_000_000;
+	my $end = stopwatch() + $seconds;
 
-	while (now() < $end)
+	while (stopwatch() < $end)
 	{
 		my $state = sql($p, "SELECT sync_state FROM pg_stat_replication
 			WHERE application_name = 'server$s' AND state = 'streaming'") // '';

@@ -276,7 +276,7 @@ sub fail_over
 			# Nothing can be granted there, and what ends there is not known here.
 			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
 		}
-		ctl($new, '-w -t 20 promote') or die "server$new: no promotion";
+		ctl($new, '-w -t 50 promote') or die "server$new: no promotion";
 		event('promoted', $new);
 		set_primary($new);
 		if ($kind eq 'split')

@@ -108,7 +108,7 @@ sub look_after_candidates
 sub set_up
 {
 	start_cluster($option{seed} % 2);
-	sql(1, $_) // die "failed: $_" foreach (
+	sql(1, $_, 60) // die "failed: $_" foreach (
 		'CREATE DATABASE other',
 		'CREATE EXTENSION leader_election',
 		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
@@ -120,7 +120,7 @@ sub set_up
 			CREATE TRIGGER only_leader BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON chaos.w_$_
 			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_')"
 		} @elections);
-	build_standby(2) && attach_standby(20) or die 'no standby';
+	build_standby(2) && attach_standby(60) or die 'no standby';
 	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
 		"$dir/resource", "$out/resource");
 	look_after_candidates(1);
@@ -232,10 +232,10 @@ sub collect
 	my ($p, $s) = (primary(), standby());
 
 	spit("$out/history", sql($p, 'SELECT election, term, leader, kind, acquired_at, ended_at, reason
-		FROM leader_election.history ORDER BY 1, 2', 20) . "\n");
+		FROM leader_election.history ORDER BY 1, 2', 60) . "\n");
 	spit("$out/writes", join '', map {
 		(sql($p, "SELECT '$_', term, candidate, id, extract(epoch FROM pg_xact_commit_timestamp(xmin))::numeric(20, 6), xmin
-			FROM chaos.w_$_", 20) // '') . "\n"
+			FROM chaos.w_$_", 60) // '') . "\n"
 	} @elections);
 	return;
 }

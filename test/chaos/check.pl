@@ -487,7 +487,7 @@ sub check_resource
 
 	foreach (lines("$out/resource"))
 	{
-		my ($answer, $election, $term, $candidate, $sent) = split / /;
+		my ($answer, $election, $term, $candidate, $sent, $received) = split / /;
 		my $before = $highest{$election} // 0;
 
 		$count{'outside resource: ' . ($answer eq 'a' ? 'accepted' : 'denied')}++;
@@ -500,7 +500,7 @@ sub check_resource
 		}
 		violation('outside resource', "$election: $candidate was denied in term $term at $sent, although it led: " . describe($_))
 		  foreach grep { $_->{election} eq $election && $_->{term} == $term
-			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $sent } @claims;
+			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received } @claims;
 	}
 	return;
 }

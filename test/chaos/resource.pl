@@ -4,7 +4,7 @@
 #	perl resource.pl SOCKET LOG
 #
 # A line of the log: a (accepted) or d (denied), election, term, candidate, when
-# it was sent, the highest term before.
+# it was sent, when it was received.
 
 use strict;
 use warnings;
@@ -12,6 +12,7 @@ use warnings;
 use IO::Handle;
 use IO::Socket::UNIX;
 use Socket;
+use Time::HiRes qw(clock_gettime CLOCK_BOOTTIME);
 
 my ($path, $log_path) = @ARGV;
 my $socket = IO::Socket::UNIX->new(Type => SOCK_DGRAM, Local => $path)
@@ -29,5 +30,5 @@ while (1)
 
 	$highest{$election} = $term if $accepted;
 	print $log join(' ', $accepted ? 'a' : 'd',
-		$election, $term, $candidate, $sent, $before), "\n";
+		$election, $term, $candidate, $sent, int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000)), "\n";
 }
