@@ -162,6 +162,15 @@ sub cut
 	return pause($seconds, proxy_pid($name)) ? $name : undef;
 }
 
+sub slow_down
+{
+	my ($name, $seconds) = @_;
+
+	kill 'USR2', proxy_pid($name);
+	heal(rand($seconds), sub { kill 'USR1', proxy_pid($name) });
+	return $name;
+}
+
 sub reset_network
 {
 	my ($name) = @_;
@@ -267,8 +276,9 @@ sub fail_over
 		}
 		else
 		{
+			kill 'USR2', proxy_pid('r');
 			kill 'TERM', grep { rand() < 0.3 } split /\n/, sql($old, "SELECT pid FROM pg_stat_activity WHERE $LEADERS") // '';
-			sleep rand(0.05);
+			sleep 0.05 + rand(0.3);
 			kill 'STOP', proxy_pid('r');
 		}
 		if ($kind eq 'split' && rand() < 0.3)
@@ -472,6 +482,7 @@ my %faults = (
 	'cut replication' => [ sub { operation_running() ? undef : cut('r', 2) }, 4, 0, 0 ],
 	'reset clients' => [ sub { reset_network('c' . primary()) },        2,  0,  1 ],
 	'reset pooler' => [ sub { reset_network('b') },                     2,  0,  0 ],
+	'slow replication' => [ sub { operation_running() ? undef : slow_down('r', 2) }, 2, 0, 0 ],
 	'reset replication' => [ sub { operation_running() ? undef : reset_network('r') }, 2, 0, 0 ],
 	'kill pooler' => [ \&kill_pooler,                                   2,  0,  0 ],
 	'stop pooler' => [ sub { pause(2, pooler_pid()) ? 'pooler' : undef }, 2, 0, 0 ],

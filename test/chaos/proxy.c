@@ -8,7 +8,8 @@
  * The file holds the port to pass them on to, on the same host; it is read for
  * every new connection.  SIGSTOP cuts the network without a word, SIGCONT heals
  * it (what was on its way arrives then), SIGHUP resets all connections, SIGUSR1
- * about a third of them.
+ * about a third of them.  SIGUSR2 makes it slow until the next reset: what comes
+ * from the target arrives 50 ms late.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_FDS 512
@@ -27,11 +29,14 @@
 static struct pollfd fds[MAX_FDS];	/* the listener, then pairs */
 static int	nfds = 1;
 static volatile sig_atomic_t resets = 0;	/* the signal that asks for it */
+static volatile sig_atomic_t slow = 0;
 
 static void
 on_signal(int signal)
 {
-	resets = signal;
+	slow = signal == SIGUSR2;
+	if (!slow)
+		resets = signal;
 }
 
 static struct sockaddr_in
@@ -95,14 +100,16 @@ close_pair(int i)
 }
 
 static bool
-pass_on(int from, int to)
+pass_on(int from, int to, bool late)
 {
+	struct timespec delay = {0, 50000000};
 	char		buffer[65536];
 	ssize_t		length = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
 
 	if (length < 0 && errno == EAGAIN)
 		return true;
-
+	if (late)
+		nanosleep(&delay, NULL);
 	for (ssize_t done = 0; done < length;)
 	{
 		ssize_t		n = send(to, buffer + done, length - done, MSG_NOSIGNAL);
@@ -124,6 +131,7 @@ main(int argc, char **argv)
 	srandom(getpid());
 	sigaction(SIGHUP, &action, NULL);
 	sigaction(SIGUSR1, &action, NULL);
+	sigaction(SIGUSR2, &action, NULL);
 	fds[0] = (struct pollfd) {socket(AF_INET, SOCK_STREAM, 0), POLLIN, 0};
 	setsockopt(fds[0].fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (argc != 3 || bind(fds[0].fd, (struct sockaddr *) &a, sizeof(a)) != 0 ||
@@ -150,7 +158,8 @@ main(int argc, char **argv)
 		{
 			/* A pair's other half is at the other of (odd, even). */
 			if (i < nfds && fds[i].revents != 0 &&
-				!pass_on(fds[i].fd, fds[i % 2 == 1 ? i + 1 : i - 1].fd))
+				!pass_on(fds[i].fd, fds[i % 2 == 1 ? i + 1 : i - 1].fd,
+						 slow && i % 2 == 0))
 				close_pair(i);
 		}
 		if (ready > 0 && fds[0].revents != 0)
