@@ -267,7 +267,7 @@ sub fail_over
 		my @processes = server_processes($old);
 		my $rewinds = rand() < 0.5;
 
-		alter_leases($old, $lease_ms / 2) if $kind eq 'split';
+		alter_leases($old, $lease_ms / 4) if $kind eq 'split';
 		event('split', $kind, $old, $new);
 		if ($kind eq 'crash')
 		{
@@ -328,8 +328,11 @@ sub fill_disk
 		}
 		sleep rand(2);
 		unlink "$dir/disk/ballast";
+
+		# PostgreSQL 18 does not end if recovery fails after a crash.
 		foreach my $n (1, 2)
 		{
+			ctl($n, '-m immediate -w stop') if server_running($n) && !defined sql($n, 'SELECT 1');
 			start_server($n) unless server_running($n);
 		}
 	}) ? 'both servers' : undef;
