@@ -79,7 +79,7 @@ sub read_events
 		}
 		$count{rounds}++ if $kind eq 'round';
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
-		$recreated{ $rest[2] } = 1 if "@rest" =~ /^recreate/;
+		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		$count{'servers that hung, and were started again'}++ if $kind eq 'revived';
 		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
