@@ -329,7 +329,8 @@ sub fill_disk
 		sleep rand(2);
 		unlink "$dir/disk/ballast";
 
-		# PostgreSQL 18 does not end if recovery fails after a crash.
+		# Where recovery fails after a crash, PostgreSQL 18 goes on without it, and
+		# accepts no connections for ever.
 		foreach my $n (1, 2)
 		{
 			ctl($n, '-m immediate -w stop') if server_running($n) && !defined sql($n, 'SELECT 1');

@@ -146,29 +146,6 @@ sub await
 	return 1;
 }
 
-# Seen once with PostgreSQL 18: its disk was full when it recovered from a crash,
-# and it has been "not yet accepting connections" ever since. Whoever watches over
-# a server starts it again then.
-sub revive_primary
-{
-	my $end = stopwatch() + 10;
-	my $p = primary();
-
-	until (sql($p, 'SELECT 1'))
-	{
-		next if stopwatch() < $end;
-		event('revived', $p, join ', ', map { slurp("/proc/$_/cmdline") =~ s/\0+$//r } server_processes($p));
-		ctl($p, '-m immediate -w stop');
-		start_server($p);
-		last;
-	}
-	continue
-	{
-		sleep 0.1;
-	}
-	return;
-}
-
 # All faults are over; everything has to be well again.
 sub calm
 {
@@ -185,7 +162,6 @@ sub calm
 	{
 		start_server($n) unless server_running($n);
 	}
-	revive_primary();
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
 	await('the standby', 30, sub { attach_standby(1) });
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");

@@ -81,7 +81,6 @@ sub read_events
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
 		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
-		$count{'servers that hung, and were started again'}++ if $kind eq 'revived';
 		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
 		$windows[-1][1] = $time if $kind eq 'joined';
 		violation('the run itself', "$time @rest") if $kind eq 'failure';
