@@ -9,7 +9,7 @@
 #                             the tests, watched by a tool (test/README.md)
 #   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
-#   make chaos [SECONDS=60] [SEED=1] [PROFILE=all]
+#   make chaos [SECONDS=60] [SEED=1] [PROFILE=all] [BUG=NAME]
 #                             try to break it: see test/chaos/README.md
 
 EXTENSION = leader_election
@@ -25,6 +25,7 @@ OBJS = \
 	src/clock.o \
 	src/config.o \
 	src/election.o \
+	src/epoch.o \
 	src/fence.o \
 	src/history.o \
 	src/keepalive.o \
@@ -40,6 +41,7 @@ OBJS = \
 	src/row.o \
 	src/session.o \
 	src/session_api.o \
+	src/start.o \
 	src/store.o \
 	src/strategy.o \
 	src/upkeep.o \

@@ -63,11 +63,11 @@ COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who l
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
 COMMENT ON COLUMN leader_election.lease.previous_term IS 'the term that this one continues after a failover';
 COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
-COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline';
+COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline; when vacant, those for which the seat is reserved';
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
 COMMENT ON COLUMN leader_election.lease.yield_ordered IS 'yielding: because an operator asked, not the strategy';
 COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
-COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when it is';
+COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
 COMMENT ON COLUMN leader_election.lease.free_for IS 'microseconds from the moment that free_at was set to free_at';
 
@@ -392,7 +392,7 @@ RETURNS text
 AS 'MODULE_PATHNAME', 'le_incarnation'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.incarnation() IS
-'the server''s present incarnation: system identifier, timeline, boot, database, lease table';
+'the server''s present incarnation: system identifier, timeline, boot, database, lease table; NULL in recovery';
 
 CREATE FUNCTION leader_election.monotonic_clock()
 RETURNS bigint

@@ -23,8 +23,6 @@ PG_FUNCTION_INFO_V1(le_alter_election);
 PG_FUNCTION_INFO_V1(le_drop_election);
 PG_FUNCTION_INFO_V1(le_request_yield);
 
-#define SHORTEST_LEASE	INT64CONST(100000)
-#define LONGEST_LEASE	USECS_PER_DAY
 #define LONGEST_DELAY	USECS_PER_DAY
 
 static void
@@ -68,7 +66,8 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 		config->strategy = strategy_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		config->lease_duration = le_interval_arg(fcinfo, 2, "lease_duration",
-												 SHORTEST_LEASE, LONGEST_LEASE);
+												 LE_SHORTEST_LEASE_MS * INT64CONST(1000),
+												 LE_LONGEST_LEASE_MS * INT64CONST(1000));
 	if (!PG_ARGISNULL(3))
 	{
 		config->quorum = PG_GETARG_INT32(3);
@@ -113,14 +112,7 @@ le_create_election(PG_FUNCTION_ARGS)
 	le_check_callable("leader_election.create_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
-	if (config.strategy == NULL)
-		config.strategy = "race";
-	if (config.lease_duration == 0)
-		config.lease_duration = le_lease_duration_ms * INT64CONST(1000);
-	if (config.quorum == 0)
-		config.quorum = 1;
-	if (config.takeover_delay < 0)
-		config.takeover_delay = 0;
+	le_configuration_complete(&config);
 	le_store_get(&store);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
@@ -244,7 +236,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	Lease	   *lease;
 	Candidate  *successor = NULL;
 	char	   *incarnation;
-	Interval   *left = palloc0(sizeof(Interval));
+	int64		left;
 
 	le_check_function("leader_election.request_yield()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -284,7 +276,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
 		le_election_ask(&store, election, lease, true, successor);
-	left->time = Max(lease->deadline_mono - le_clock(), 0);
+	left = Max(lease->deadline_mono - le_clock(), 0);
 	le_busy_end(&busy);
 
 	/* Its session is alive, so that the process is still the one it was. */
@@ -293,5 +285,5 @@ le_request_yield(PG_FUNCTION_ARGS)
 								   Int32GetDatum(lease->backend_pid),
 								   Int64GetDatum(0));
 	le_worker_ensure(true);
-	PG_RETURN_INTERVAL_P(left);
+	PG_RETURN_DATUM(le_interval(left));
 }

@@ -57,6 +57,10 @@ le_check_callable(const char *call, bool in_transaction_block)
 	PreventCommandIfParallelMode(call);
 }
 
+/*
+ * For functions.  The first refusal has a hint; the second, which is not met
+ * after it, has the server commit at once what comes in a pipeline.
+ */
 void
 le_check_function(const char *call)
 {
@@ -233,6 +237,18 @@ le_report_name_in_use(const Candidate *who)
 			 errhint("Give each instance a name of its own.")));
 }
 
+void
+le_report_not_owner(const char *election, const char *candidate,
+					const char *role)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
+					candidate, election),
+			 errdetail("It was made by role \"%s\".", role),
+			 errhint("Only that role may touch it: use SET ROLE.")));
+}
+
 /*
  * Wait a little before another try, as long as this call may.
  */
@@ -291,6 +307,23 @@ le_wait_between(int64 until, uint32 wait_event)
 	}
 }
 
+/* The error says already what a caller could do. */
+static bool explained;
+
+/*
+ * Standbys have not confirmed in time: see le_prove().
+ */
+void
+le_unconfirmed(const char *election)
+{
+	explained = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
+			 errhint("Try again. If this goes on, look in pg_stat_replication.")));
+}
+
 /*
  * The server's message for a lock that was not free in time names no election
  * and says nothing that a caller could do.
@@ -298,7 +331,7 @@ le_wait_between(int64 until, uint32 wait_event)
 static void
 explain_busy(void *arg)
 {
-	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
 		return;
 	errmsg("election \"%s\" is busy", (const char *) arg);
 	errhint("%s", le_busy_hint);
@@ -311,6 +344,7 @@ explain_busy(void *arg)
 void
 le_busy_begin(BusyContext *busy, const char *election)
 {
+	explained = false;
 	le_wal_begin(&busy->wal);
 	busy->nest_level = NewGUCNestLevel();
 	busy->callback.callback = explain_busy;

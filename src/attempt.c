@@ -19,7 +19,6 @@
 #include "utils/memutils.h"
 #include "worker.h"
 
-#define MS				INT64CONST(1000)
 #define TELL_AFTER		(10000 * MS)	/* what stays busy is logged */
 #define BUSY_PAUSE		(1 * MS)		/* after a lock was not free, at first */
 #define ERROR_PAUSE		(100 * MS)		/* after an error, at first */

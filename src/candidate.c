@@ -49,12 +49,6 @@ enum
 #define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
-const char *
-le_kind(int64 session_id)
-{
-	return session_id != 0 ? "session" : "detached";
-}
-
 static Candidate *
 make_candidate(Datum *values, bool *nulls)
 {
@@ -167,6 +161,17 @@ le_candidate_leads(const Candidate *c, const Lease *lease)
 	return lease->leader != NULL && lease->session_id == c->session_id &&
 		strcmp(lease->leader, c->candidate) == 0 &&
 		strcmp(lease->role, c->role) == 0;
+}
+
+/*
+ * Is it the one whom this lease is to be yielded to, or kept for?
+ */
+bool
+le_candidate_succeeds(const Candidate *c, const Lease *lease)
+{
+	return lease->successor != NULL &&
+		strcmp(lease->successor, c->candidate) == 0 &&
+		strcmp(lease->successor_role, c->role) == 0;
 }
 
 /*
@@ -396,7 +401,7 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 		strcmp(lease->leader, who->candidate) != 0 ||
 		le_candidate_leads(who, lease))
 		return true;
-	state = le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
+	state = le_lease_state_now(store, lease);
 	return state != LEASE_LED &&
 		(state != LEASE_FOREIGN || lease->session_id != 0);
 }

@@ -135,13 +135,27 @@ le_report_no_election(const char *name)
 			 errhint("Check its name. The first join(), campaign() or acquire() creates an election, unless leader_election.auto_create is off.")));
 }
 
-static Datum
-interval_datum(int64 us)
+Datum
+le_interval(int64 us)
 {
 	Interval   *interval = palloc0(sizeof(Interval));
 
 	interval->time = us;
 	return IntervalPGetDatum(interval);
+}
+
+/*
+ * What a new election is where nothing is said.
+ */
+void
+le_configuration_complete(Configuration *config)
+{
+	if (config->strategy == NULL)
+		config->strategy = "race";
+	if (config->lease_duration == 0)
+		config->lease_duration = le_lease_duration_ms * INT64CONST(1000);
+	config->quorum = Max(config->quorum, 1);
+	config->takeover_delay = Max(config->takeover_delay, 0);
 }
 
 static char *
@@ -164,13 +178,11 @@ set_configuration(Row *row, const Configuration *config)
 	if (config->strategy != NULL)
 		LE_SET_TEXT(row, ELECTION_STRATEGY, config->strategy);
 	if (config->lease_duration > 0)
-		LE_SET(row, ELECTION_LEASE_DURATION,
-			   interval_datum(config->lease_duration));
+		LE_SET(row, ELECTION_LEASE_DURATION, le_interval(config->lease_duration));
 	if (config->quorum > 0)
 		LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
 	if (config->takeover_delay >= 0)
-		LE_SET(row, ELECTION_TAKEOVER_DELAY,
-			   interval_datum(config->takeover_delay));
+		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_interval(config->takeover_delay));
 	if (config->candidate_role != NULL)
 		LE_SET_NULL(row, ELECTION_CANDIDATE_ROLE);
 	if (config->candidate_role != NULL && config->candidate_role[0] != '\0')
@@ -265,17 +277,16 @@ le_elections_read(const Store *store)
 }
 
 /*
- * The same, but an election that does not exist is created, where the setting
- * allows that.  NULL if another transaction is about to create it: with wait,
- * only after the call has waited as long as it may.
+ * The configuration of an election; one that does not exist is created, where
+ * the setting allows that.  NULL if another transaction is about to create it:
+ * with wait, only after the call has waited as long as it may.
  */
 Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)
 {
-	Configuration defaults = {.strategy = "race",
-		.lease_duration = le_lease_duration_ms * INT64CONST(1000),
-	.quorum = 1, .takeover_delay = 0};
+	Configuration defaults = {.takeover_delay = -1};
 
+	le_configuration_complete(&defaults);
 	for (;;)
 	{
 		Election   *election = le_election_read(store, name);

@@ -7,7 +7,8 @@
  *
  * - The holder changes under the election lock in Exclusive mode, in one
  *	 transaction that ends the old term, grants the new one, writes history
- *	 and notifies.  If the process dies anywhere in between, nothing happened.
+ *	 and notifies; or in two, of which the first only ends the old term (see
+ *	 is_proven()).  If the process dies anywhere in between, nothing happened.
  *
  * - A new leader is chosen only if the old one itself gave up, or its deadline
  *	 passed, or its session is provably dead on this incarnation.
@@ -136,7 +137,7 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 		 !lease->yield_ordered))
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && strcmp(c->role, lease->successor_role) == 0 &&
+	return c != NULL && le_candidate_succeeds(c, lease) &&
 		(state != LEASE_VACANT || c->place <= le_lease_reserved_since(lease)) &&
 		le_candidate_alive(c) ? c : NULL;
 }
@@ -224,8 +225,7 @@ find_passed_over(const Store *store, const Lease *lease, LeaseState state,
 		reserved == 0 || now < reserved)
 		return NULL;
 	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && c->session_id == 0 &&
-		strcmp(c->role, lease->successor_role) == 0 &&
+	return c != NULL && c->session_id == 0 && le_candidate_succeeds(c, lease) &&
 		c->place <= le_lease_reserved_since(lease) ? c : NULL;
 }
 
@@ -408,9 +408,7 @@ is_kept_for(const Decision *d)
 {
 	if (d->successor == NULL)
 		return d->lease->successor == NULL;
-	return d->lease->successor != NULL &&
-		strcmp(d->lease->successor, d->successor->candidate) == 0 &&
-		strcmp(d->lease->successor_role, d->successor->role) == 0 &&
+	return le_candidate_succeeds(d->successor, d->lease) &&
 		d->now < le_lease_reserved_mono(d->lease, d->inc->name);
 }
 

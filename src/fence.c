@@ -27,8 +27,6 @@
 #include "commands/trigger.h"
 #include "leader_election.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -194,8 +192,7 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 	lease = get_lease(name, &store);
 	if (PG_ARGISNULL(1) ||
 		lease->term != PG_GETARG_INT64(1) ||
-		le_lease_state(lease, le_incarnation_name(store.lease),
-					   le_clock()) != LEASE_LED)
+		le_lease_state_now(&store, lease) != LEASE_LED)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_LEADER),
 				 PG_ARGISNULL(1) ?
@@ -245,28 +242,6 @@ le_only_leader(PG_FUNCTION_ARGS)
 }
 
 /*
- * The lease row as it would be after this commit.  The application's
- * transaction must not fail for what happens in elections: in SERIALIZABLE, a
- * snapshot that takes no predicate lock.  Such a scan may miss a row that is
- * just being moved by a renewal.
- */
-static Lease *
-read_lease(const Store *store, const char *election)
-{
-	Lease	   *lease;
-
-	if (!IsolationIsSerializable())
-		return le_lease_read(store, election, NULL);
-	for (int i = 0; i < 10; i++)
-	{
-		lease = le_lease_read(store, election, SnapshotSelf);
-		if (lease != NULL)
-			return lease;
-	}
-	return NULL;
-}
-
-/*
  * Is that term the present one still?  From here on nobody ends it, but at our
  * own hand, before this transaction is over: not even if its session is dead by
  * now.  That is asked only of this very session: many who commit at once would
@@ -289,7 +264,9 @@ still_leads(const Fence *fence)
 	}
 	if (le_store_find(&store) && store.lease == fence->lease_oid &&
 		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, true))
-		lease = read_lease(&store, fence->election);
+		lease = IsolationIsSerializable() ?
+			le_lease_read_self(&store, fence->election) :
+			le_lease_read(&store, fence->election, NULL);
 	le_busy_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
 		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock()) &&

@@ -50,7 +50,9 @@ assign(Setting *setting, int value)
 
 	/*
 	 * PGC_S_OVERRIDE is not transactional, gives way to what the session has
-	 * SET, and becomes what RESET gives, so that RESET ALL leaves it alone. What the platform or the kind of socket does not have is not an error.
+	 * SET, and becomes what RESET gives, so that RESET ALL leaves it
+	 * alone.  What the platform or the kind of socket does not have is not an
+	 * error.
 	 */
 	snprintf(text, sizeof(text), "%d", value);
 	(void) set_config_option(setting->name, text, PGC_USERSET, PGC_S_OVERRIDE,

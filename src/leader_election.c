@@ -27,7 +27,7 @@ _PG_init(void)
 	DefineCustomIntVariable("leader_election.lease_duration",
 							"Lease duration of elections that are created without one.",
 							NULL, &le_lease_duration_ms,
-							15000, 100, 86400000,
+							15000, LE_SHORTEST_LEASE_MS, LE_LONGEST_LEASE_MS,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("leader_election.history_retention",
 							"How long the history of ended terms is kept.",

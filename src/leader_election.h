@@ -10,6 +10,7 @@
  *	store.c			the tables: where they are, how long to wait for them
  *	row.c			their rows: found, locked and written by key
  *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
+ *	epoch.c			the incarnations so far, and the terms that follow
  *	lease.c			the lease row: read, judge, grant, renew, end
  *	proof.c			that synchronous standbys follow
  *	candidate.c		who stands
@@ -18,8 +19,9 @@
  *	strategy.c		the rules: in which order, and who makes way
  *	ranking.c		the rules applied: who is next
  *	election.c		the only place where the holder changes
- *	session.c		this session's candidacies and its view of its leases
  *	keepalive.c		noticing that this session's client is gone
+ *	session.c		this session's candidacies and its view of its leases
+ *	start.c			starting a worker
  *	api.c			what the SQL functions share
  *	session_api.c	SQL functions for session candidates
  *	lease_api.c		SQL functions for detached candidates
@@ -28,7 +30,7 @@
  *	fence.c			transactions that commit only if their author leads
  *	attempt.c		the background worker's way to do what may fail
  *	upkeep.c		what the background worker does in a round
- *	worker.c		its process: how it starts, sleeps and ends
+ *	worker.c		its process: how it begins, sleeps and ends
  *	launcher.c		the optional launcher
  *	leader_election.c	settings, _PG_init
  *
@@ -51,12 +53,13 @@
 
 struct BackgroundWorkerHandle;
 struct HTAB;
-struct Store;
 
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
 #define LE_CHANNEL			"leadership_changed"
 #define LE_NAME_MAX			200	/* bytes in the name of an election or candidate */
+#define LE_SHORTEST_LEASE_MS	100
+#define LE_LONGEST_LEASE_MS		86400000
 #define LE_WAIT_LIMIT_MS	1000	/* a function's waits, all together */
 
 #define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
@@ -73,23 +76,8 @@ extern bool le_auto_create;
 extern bool le_dead_peer_detection;
 
 /* clock.c */
-typedef struct Incarnation
-{
-	char	   *name;
-	bool		known;			/* has a row of its own in epoch */
-	int64		epoch;			/* the effective one; 0: never changed */
-	int64		dropped_term;	/* new elections start above it */
-	int64		first_seen;		/* monotonic; only if known */
-} Incarnation;
-
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
-extern Incarnation *le_incarnation_read(void);
-extern bool le_incarnation_settle(const struct Store *store,
-								  int64 highest_term);
-extern bool le_incarnation_note_dropped(const struct Store *store,
-										const Incarnation *inc, int64 term);
-extern int64 le_next_term(int64 last, const Incarnation *inc);
 
 /* lock.c */
 extern LOCKTAG le_session_tag(int64 session_id);
@@ -206,6 +194,46 @@ extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);
 
+/* notify.c */
+typedef struct Change
+{
+	const char *election;
+	const char *channel;		/* NULL: the default one */
+	const char *event;
+	int64		term;
+	const char *leader;			/* NULL: vacant */
+	const char *previous;		/* NULL: was vacant */
+	const char *reason;			/* why previous ended */
+	const char *successor;		/* whom it is asked to yield to; NULL: none */
+	int			winner_pid;		/* whom to wake; 0: nobody */
+} Change;
+
+extern void le_notify(const Store *store, const Change *change, TimestampTz at);
+extern void le_notify_durable(void);
+extern void le_notify_worker(void);
+extern void le_notify_wait_limit(int64 limit);
+extern void le_notify_pre_commit(void);
+extern void le_notify_pre_prepare(void);
+extern void le_notify_commit(void);
+extern void le_notify_abort(void);
+extern uint32 le_observer_wait_event(void);
+
+/* epoch.c */
+typedef struct Incarnation
+{
+	char	   *name;
+	bool		known;			/* has a row of its own in epoch */
+	int64		epoch;			/* the effective one; 0: never changed */
+	int64		dropped_term;	/* new elections start above it */
+	int64		first_seen;		/* monotonic; only if known */
+} Incarnation;
+
+extern Incarnation *le_incarnation_read(void);
+extern bool le_incarnation_settle(const Store *store, int64 highest_term);
+extern bool le_incarnation_note_dropped(const Store *store,
+										const Incarnation *inc, int64 term);
+extern int64 le_next_term(int64 last, const Incarnation *inc);
+
 /* lease.c */
 typedef enum LeaseState
 {
@@ -251,13 +279,16 @@ typedef struct Lease
 
 struct Candidate;
 
+extern const char *le_kind(int64 session_id);
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
+extern Lease *le_lease_read_self(const Store *store, const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
 extern List *le_lease_read_all(const Store *store);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
+extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
 extern bool le_lease_lasts(const Lease *lease, const char *incarnation,
 						   int64 now);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
@@ -299,7 +330,6 @@ typedef struct Proof
 
 extern bool le_prove(const Lease *seen, int64 lease_duration, int64 limit,
 					 Proof *proof);
-LE_NORETURN extern void le_unconfirmed(const char *election);
 
 /* candidate.c */
 typedef struct Candidate
@@ -345,13 +375,13 @@ typedef enum StandResult
 	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
-extern const char *le_kind(int64 session_id);
 extern List *le_candidates_read(const Store *store, const char *election);
 extern Candidate *le_candidate_find(const Store *store, const char *election,
 									const char *name);
 extern bool le_candidate_alive(const Candidate *c);
 extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
 extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
+extern bool le_candidate_succeeds(const Candidate *c, const Lease *lease);
 extern StandResult le_candidate_stand(const Store *store,
 									  Candidate *who,
 									  const Profile *profile,
@@ -375,30 +405,6 @@ extern char *le_history_reason(const Store *store, const char *election,
 							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit);
-
-/* notify.c */
-typedef struct Change
-{
-	const char *election;
-	const char *channel;		/* NULL: the default one */
-	const char *event;
-	int64		term;
-	const char *leader;			/* NULL: vacant */
-	const char *previous;		/* NULL: was vacant */
-	const char *reason;			/* why previous ended */
-	const char *successor;		/* whom it is asked to yield to; NULL: none */
-	int			winner_pid;		/* whom to wake; 0: nobody */
-} Change;
-
-extern void le_notify(const Store *store, const Change *change, TimestampTz at);
-extern void le_notify_durable(void);
-extern void le_notify_worker(void);
-extern void le_notify_wait_limit(int64 limit);
-extern void le_notify_pre_commit(void);
-extern void le_notify_pre_prepare(void);
-extern void le_notify_commit(void);
-extern void le_notify_abort(void);
-extern uint32 le_observer_wait_event(void);
 
 /* config.c */
 typedef struct Election
@@ -425,6 +431,8 @@ typedef struct Configuration
 	const char *channel;		/* NULL: not said, "": the default one */
 } Configuration;
 
+extern Datum le_interval(int64 us);
+extern void le_configuration_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
 extern Election *le_election_get(const Store *store, const char *name);
@@ -517,6 +525,10 @@ extern bool le_election_preempt(const Store *store, const Election *election,
 extern bool le_election_end(const Store *store, const Election *election,
 							const Incarnation *inc);
 
+/* keepalive.c */
+extern void le_keepalive_tighten(int64 lease_duration);
+extern void le_keepalive_restore(void);
+
 /* session.c */
 typedef struct Candidacy
 {
@@ -556,17 +568,15 @@ extern bool le_session_holds_lock(const Candidacy *c);
 extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_init(void);
 
-/* keepalive.c */
-extern void le_keepalive_tighten(int64 lease_duration);
-extern void le_keepalive_restore(void);
+/* start.c */
+extern void le_worker_ensure(bool urgent);
+extern bool le_worker_start(Oid database, bool launched,
+							struct BackgroundWorkerHandle **handle);
 
 /* fence.c */
 extern void le_fence_init(void);
 
 /* worker.c */
-extern void le_worker_ensure(bool urgent);
-extern bool le_worker_start(Oid database, bool launched,
-							struct BackgroundWorkerHandle **handle);
 extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 /* launcher.c */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *		The lease row: reading it, judging it, and the statements that grant,
- *		vacate and renew it.
+ *		The lease row: read, judged, and written (granted, renewed, asked for,
+ *		vacated, reserved).
  *
  * Invariants:
  *
@@ -59,6 +59,15 @@ enum
 	LEASE_FREE_FOR,
 	LEASE_RESERVED_MONO
 };
+
+/*
+ * Candidates that have a session, and those that have none.
+ */
+const char *
+le_kind(int64 session_id)
+{
+	return session_id != 0 ? "session" : "detached";
+}
 
 static Lease *
 make_lease(HeapTuple tuple, Datum *values, bool *nulls)
@@ -132,6 +141,22 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 }
 
 /*
+ * The same for a serializable transaction of the application, which must not
+ * fail for what happens in elections: this kind of snapshot takes no predicate
+ * lock.  It may miss a row that is just being moved, but not again and again; and
+ * it sees what the running command has written.
+ */
+Lease *
+le_lease_read_self(const Store *store, const char *election)
+{
+	Lease	   *lease = NULL;
+
+	for (int i = 0; i < 10 && lease == NULL; i++)
+		lease = le_lease_read(store, election, SnapshotSelf);
+	return lease;
+}
+
+/*
  * The committed lease row, without a wait and without a lock that stays; what
  * the running transaction has written itself does not count, except that a
  * leadership that it has ended is over.  False: it cannot be read at once, or
@@ -158,18 +183,8 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 
 	if (IsolationIsSerializable())
 	{
-		/*
-		 * The application's transaction must not fail for what happens in
-		 * elections.  This kind of snapshot takes no predicate lock.  It may
-		 * miss a row that is just being moved, but not again and again; what it
-		 * sees too early counts as unreadable.
-		 */
-		for (int i = 0; i < 10; i++)
-		{
-			*lease = le_lease_read(&store, election, SnapshotSelf);
-			if (*lease != NULL)
-				break;
-		}
+		/* What this sees too early counts as unreadable. */
+		*lease = le_lease_read_self(&store, election);
 		readable = *lease == NULL || !(*lease)->own_write;
 	}
 	else
@@ -250,6 +265,12 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 	if (lease->session_id != 0 && !le_session_alive(lease->session_id))
 		return LEASE_ORPHANED;
 	return LEASE_LED;
+}
+
+LeaseState
+le_lease_state_now(const Store *store, const Lease *lease)
+{
+	return le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
 }
 
 /*

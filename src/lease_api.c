@@ -20,7 +20,6 @@
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_acquire);
@@ -29,12 +28,6 @@ PG_FUNCTION_INFO_V1(le_release);
 PG_FUNCTION_INFO_V1(le_transfer_term);
 PG_FUNCTION_INFO_V1(le_leave_name);
 PG_FUNCTION_INFO_V1(le_is_leader_term);
-
-static LeaseState
-state_of(const Store *store, const Lease *lease)
-{
-	return le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
-}
 
 static int64
 term_arg(FunctionCallInfo fcinfo, int n)
@@ -185,7 +178,7 @@ le_acquire(PG_FUNCTION_ARGS)
 
 		/* Whoever finds a leader writes no more than a sign of life. */
 		lease = le_lease_read(&store, who.election, NULL);
-		if (lease == NULL || state_of(&store, lease) == LEASE_LED)
+		if (lease == NULL || le_lease_state_now(&store, lease) == LEASE_LED)
 			dropped = !stand(&store, &who, &profile, election->lease_duration);
 		else
 			lease = elect(&store, election, &who, &profile, &dropped);
@@ -208,8 +201,7 @@ le_acquire(PG_FUNCTION_ARGS)
  * This process remembers for which term it has found the row last.  While the
  * sign of life in it is fresh nobody removes it, but a crash of the server,
  * which this process does not survive, and a new incarnation, whose terms are
- * others.  What it writes itself does not count:
- * that may be undone.
+ * others.  What it writes itself does not count: that may be undone.
  */
 static void
 refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
@@ -253,7 +245,7 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 	int64		duration;
 
 	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
-		state_of(store, lease) != LEASE_LED)
+		le_lease_state_now(store, lease) != LEASE_LED)
 		return NULL;
 	duration = le_lease_duration(store, lease);
 	if (proof->required && duration != proof->lease_duration)
@@ -320,7 +312,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (lease == NULL)
 			le_report_no_election(name);
 		check_holder(lease, term, "renew(election)");
-		state = state_of(store, lease);
+		state = le_lease_state_now(store, lease);
 		if (is_over(store, lease, term) ||
 			(state != LEASE_LED && state != LEASE_FOREIGN))
 			return NULL;
@@ -393,7 +385,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && !is_over(&store, lease, how->term))
 	{
-		if (state_of(&store, lease) == LEASE_FOREIGN)
+		if (le_lease_state_now(&store, lease) == LEASE_FOREIGN)
 			le_worker_ensure(true);
 		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
 			le_unconfirmed(name);
@@ -450,12 +442,7 @@ check_candidate(const Candidate *c)
 						c->candidate, c->election),
 				 errhint("Call leave(election) in that session.")));
 	if (strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
-						c->candidate, c->election),
-				 errdetail("It was made by role \"%s\".", c->role),
-				 errhint("Only that role may touch it: use SET ROLE.")));
+		le_report_not_owner(c->election, c->candidate, c->role);
 }
 
 /*
@@ -493,7 +480,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 			le_wait_or_busy(name);
 		lease = le_lease_read(&store, name, NULL);
 		if (lease != NULL && le_candidate_leads(c, lease) &&
-			state_of(&store, lease) == LEASE_LED)
+			le_lease_state_now(&store, lease) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("candidate \"%s\" leads election \"%s\"",
@@ -525,5 +512,5 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
 				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   state_of(&store, lease) == LEASE_LED);
+				   le_lease_state_now(&store, lease) == LEASE_LED);
 }

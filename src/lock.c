@@ -179,6 +179,16 @@ le_election_lock_order(const char *a, const char *b)
 	return x < y ? -1 : x > y;
 }
 
+static LOCKTAG
+name_tag(const char *election, const char *candidate)
+{
+	uint64		key = hash_name(election, 1);
+
+	if (candidate != NULL)
+		key = hash_name(candidate, key);
+	return make_tag(LOCK_NAME, key);
+}
+
 /*
  * The right to insert a row of that name, until the transaction ends: without
  * it an insert would wait for an uncommitted twin.  candidate NULL: the
@@ -187,11 +197,7 @@ le_election_lock_order(const char *a, const char *b)
 bool
 le_name_lock(const char *election, const char *candidate)
 {
-	uint64		key = hash_name(election, 1);
-
-	if (candidate != NULL)
-		key = hash_name(candidate, key);
-	return acquire(make_tag(LOCK_NAME, key), ExclusiveLock, false, false);
+	return acquire(name_tag(election, candidate), ExclusiveLock, false, false);
 }
 
 /*
@@ -200,8 +206,7 @@ le_name_lock(const char *election, const char *candidate)
 bool
 le_name_lock_shared(const char *election)
 {
-	return acquire(make_tag(LOCK_NAME, hash_name(election, 1)), ShareLock, false,
-				   false);
+	return acquire(name_tag(election, NULL), ShareLock, false, false);
 }
 
 /*
@@ -211,19 +216,15 @@ le_name_lock_shared(const char *election)
 void
 le_name_unlock(const char *election, const char *candidate)
 {
-	uint64		key = hash_name(election, 1);
-	LOCKTAG		tag;
+	LOCKTAG		tag = name_tag(election, candidate);
 
-	if (candidate != NULL)
-		key = hash_name(candidate, key);
-	tag = make_tag(LOCK_NAME, key);
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
 void
 le_name_unlock_shared(const char *election)
 {
-	LOCKTAG		tag = make_tag(LOCK_NAME, hash_name(election, 1));
+	LOCKTAG		tag = name_tag(election, NULL);
 
 	LockRelease(&tag, ShareLock, false);
 }

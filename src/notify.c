@@ -156,8 +156,10 @@ le_notify(const Store *store, const Change *change, TimestampTz at)
 	MemoryContextSwitchTo(old);
 }
 
-/* This transaction grants, renews or ends a lease: nobody may make it less
- * than durable. */
+/*
+ * This transaction grants, renews or ends a lease: nobody may make it less than
+ * durable.
+ */
 void
 le_notify_durable(void)
 {
@@ -242,8 +244,8 @@ forget(void)
 }
 
 /*
- * The transaction's changes are visible now; its locks are not free yet, so
- * that only readers of the lease row are told here.
+ * The transaction's changes are visible now; its locks are not free yet.
+ * Whoever is woken here reads first, and queues for what it has to write.
  */
 void
 le_notify_commit(void)

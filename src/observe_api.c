@@ -19,7 +19,6 @@
 #include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -45,8 +44,7 @@ is_led(const Store *store, const Lease *lease)
 		return false;
 	if (RecoveryInProgress())
 		return GetCurrentTimestamp() < lease->expires_at;
-	return le_lease_state(lease, le_incarnation_name(store->lease),
-						  le_clock()) == LEASE_LED;
+	return le_lease_state_now(store, lease) == LEASE_LED;
 }
 
 /*
@@ -60,15 +58,6 @@ remaining(const Lease *lease)
 		lease->deadline_mono - le_clock();
 
 	return Max(left, 0);
-}
-
-static Datum
-interval_of(int64 us)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = us;
-	return IntervalPGetDatum(interval);
 }
 
 /*
@@ -201,7 +190,7 @@ le_observe(PG_FUNCTION_ARGS)
 		SET(ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
 		SET(RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
 		SET(EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-		SET(REMAINING, interval_of(remaining(lease)));
+		SET(REMAINING, le_interval(remaining(lease)));
 	}
 	else
 		SET(STATE, CStringGetTextDatum("vacant"));

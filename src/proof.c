@@ -12,17 +12,16 @@
  * promoted has thus been promoted after t0, and elects nobody before as much
  * time has passed there as this lease can last here.
  *
- * The wait for the proof is bounded, and no election lock is held meanwhile.
+ * The wait for the proof is bounded, and the lock of that election is not held
+ * meanwhile.  (A statement that calls for several elections may hold others'.)
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
-#include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
@@ -82,17 +81,4 @@ le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
 	if (woken)
 		SetLatch(MyLatch);		/* it was for somebody further up */
 	return proof->confirmed;
-}
-
-/*
- * Not confirmed in time, where the caller has to be told.
- */
-void
-le_unconfirmed(const char *election)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("election \"%s\" is busy", election),
-			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
-			 errhint("Try again. If this goes on, look in pg_stat_replication.")));
 }

@@ -199,17 +199,6 @@ le_election_order(const Store *store, const Election *election,
 }
 
 /*
- * Is it the one that the leader was asked to yield to?
- */
-static bool
-is_successor(const Candidate *c, const Lease *lease)
-{
-	return lease->successor != NULL &&
-		strcmp(lease->successor, c->candidate) == 0 &&
-		strcmp(lease->successor_role, c->role) == 0;
-}
-
-/*
  * Whom the strategy wants the leader to yield to; NULL: to nobody.  The lease
  * is led.  Once asked for, a yield is for the same candidate as long as that
  * is there and has a claim still.  seats: as for le_election_order().
@@ -252,7 +241,7 @@ le_challenger(const Store *store, const Election *election,
 		if (c == leader || le_election_passes_over(c, lease) ||
 			!le_election_admits(election, c->role))
 			continue;
-		if (lease->yielding && is_successor(c, lease) &&
+		if (lease->yielding && le_candidate_succeeds(c, lease) &&
 			strategy->still_preempts(c, leader))
 			asked_for = c;
 		if (challenger == NULL && strategy->preempts(c, leader))
@@ -272,7 +261,7 @@ le_is_to_preempt(const Lease *lease, const Candidate *challenger)
 {
 	if (challenger == NULL)
 		return lease->yielding;
-	return !lease->yielding || !is_successor(challenger, lease);
+	return !lease->yielding || !le_candidate_succeeds(challenger, lease);
 }
 
 /*

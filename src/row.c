@@ -310,7 +310,7 @@ write_row(Row *row, WriteKind kind)
 	CommandCounterIncrement();
 }
 
-/* Of a row made by le_row_new(). */
+/* Insert a row made by le_row_new(). */
 void
 le_row_insert(Row *row)
 {
@@ -318,7 +318,7 @@ le_row_insert(Row *row)
 }
 
 /*
- * The same for an update of a table that has no triggers and no constraints
+ * write_row() for an update of a table that has no triggers and no constraints
  * but NOT NULL, which we keep.  Nearly always the new version finds room in the
  * page and changes no key: then there is nothing to do but the write, and no
  * need of an executor.
@@ -351,7 +351,7 @@ update_plainly(Row *row, Relation rel)
 	CommandCounterIncrement();
 }
 
-/* Of a row that is locked; it may be updated again. */
+/* Update a row that is locked; it may be updated again. */
 void
 le_row_update(Row *row)
 {
@@ -367,7 +367,7 @@ le_row_update(Row *row)
 	table_close(rel, NoLock);
 }
 
-/* Of a row that is locked to be deleted. */
+/* Delete a row that was locked for that. */
 void
 le_row_delete(Row *row)
 {

@@ -7,8 +7,8 @@
  * transaction that sits idle must not freeze an election, and a grant must not
  * roll back after it was told.
  *
- * Functions wait for nothing but other calls of ours, LE_WAIT_LIMIT_MS at the
- * most.  campaign() waits as long as it takes, between transactions: without
+ * Functions wait LE_WAIT_LIMIT_MS at the most, for locks and for synchronous
+ * standbys.  campaign() waits as long as it takes, between transactions: without
  * a snapshot and without a lock.
  *
  *-------------------------------------------------------------------------
@@ -16,17 +16,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "api.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_join);
@@ -51,7 +48,7 @@ typedef struct Standing
 	Candidacy  *candidacy;		/* NULL: not yet */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
-	int64		give_up_at;		/* a campaign's end (monotonic) */
+	int64		ask_until;		/* a campaign asks standbys no longer (monotonic) */
 } Standing;
 
 /*
@@ -101,12 +98,7 @@ static void
 check_owner(const Candidacy *c)
 {
 	if (!le_session_owns(c))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
-						c->candidate, c->election),
-				 errdetail("It was made by role \"%s\".", NameStr(c->role)),
-				 errhint("Only that role may touch it: use SET ROLE.")));
+		le_report_not_owner(c->election, c->candidate, NameStr(c->role));
 }
 
 /*
@@ -158,8 +150,7 @@ leads(const Store *store, const Lease *lease, const Candidacy *c)
 {
 	return lease != NULL && lease->leader != NULL &&
 		lease->session_id == c->session_id &&
-		le_lease_state(lease, le_incarnation_name(store->lease),
-					   le_clock()) == LEASE_LED;
+		le_lease_state_now(store, lease) == LEASE_LED;
 }
 
 /*
@@ -176,11 +167,12 @@ sits_out(const Store *store, const Lease *lease, const Candidate *who)
 /*
  * Elect somebody if nobody leads.  The election lock is only tried: whoever
  * has it is about to do the same, or the worker will; but nobody else will
- * elect a candidate that sits out.  A campaign (no wait) gives up at that moment.
+ * elect a candidate that sits out.  A campaign (no wait) asks the standbys until
+ * ask_until.
  */
 static void
 try_to_elect(const Store *store, const Election *election,
-			 const Candidate *who, bool wait, int64 give_up_at)
+			 const Candidate *who, bool wait, int64 ask_until)
 {
 	for (;;)
 	{
@@ -189,12 +181,10 @@ try_to_elect(const Store *store, const Election *election,
 		Settled		settled = {.busy = true};
 		bool		locked;
 
-		if (lease != NULL &&
-			le_lease_state(lease, le_incarnation_name(store->lease),
-						   le_clock()) == LEASE_LED)
+		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return;
 		if (!le_prove(lease, election->lease_duration,
-					  wait ? le_wait_left() : Max(give_up_at - le_clock(), 0),
+					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
 					  &proof))
 			return;				/* the worker goes on trying */
 		locked = le_election_lock(election->name, false);
@@ -272,7 +262,7 @@ stand(Standing *s, bool wait)
 			le_busy(s->who.election);
 		return 0;
 	}
-	try_to_elect(&store, election, &s->who, wait, s->give_up_at);
+	try_to_elect(&store, election, &s->who, wait, s->ask_until);
 	lease = le_lease_read(&store, s->who.election, NULL);
 	return leads(&store, lease, s->candidacy) ? lease->term : 0;
 }
@@ -328,7 +318,7 @@ poll_campaign(Standing *s)
 				 errdetail("It was dropped while this session campaigned.")));
 
 	now = le_clock();
-	led = le_lease_state(lease, le_incarnation_name(store.lease), now) == LEASE_LED;
+	led = le_lease_state_now(&store, lease) == LEASE_LED;
 	if (!led && stand(s, false) != 0)
 		return 0;
 	if (led && lease->deadline_mono - now < POLL_US)
@@ -357,7 +347,7 @@ le_campaign(PG_FUNCTION_ARGS)
 												  0, LE_LONGEST_TIMEOUT);
 	get_standing(fcinfo, 3, &s);
 	/* It asks the standbys for as long as a join() would, at least. */
-	s.give_up_at = Max(give_up_at, le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
+	s.ask_until = Max(give_up_at, le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
 	context = AllocSetContextCreate(CurrentMemoryContext,
 									"leader_election poll",
 									ALLOCSET_DEFAULT_SIZES);
@@ -504,7 +494,7 @@ le_renew(PG_FUNCTION_ARGS)
 
 /*
  * Have the holder give up, under the election lock.  True if this session led.
- * withdraw: its candidacy ends as well.
+ * withdraw: its candidacy ends as well.  *stood, unless NULL: did it stand?
  */
 static bool
 give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
@@ -525,12 +515,12 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	if (c != NULL && c->withdrawn)
 		c = NULL;
 	if (c != NULL)
-		check_owner(c);
-	if (c != NULL)
 	{
 		Candidate	who = {.election = c->election, .candidate = c->candidate,
 		.session_id = c->session_id, .role = NameStr(c->role)};
 		Proof		proof;
+
+		check_owner(c);
 
 		/* The leader's view ends before anybody can follow. */
 		c->stepped_down = true;

@@ -16,17 +16,14 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "executor/instrument.h"
 #include "leader_election.h"
-#include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker.h"
 
-#define MS				INT64CONST(1000)
-#define LOCK_WAIT		(50 * MS)		/* one busy election holds up the others so long */
+#define LOCK_WAIT		(LOCK_WAIT_MS * MS)
 #define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
 #define RETRY			(10 * MS)		/* after a table was locked, and the like */
 #define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */

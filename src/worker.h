@@ -10,6 +10,9 @@
 
 #include "leader_election.h"
 
+#define MS				INT64CONST(1000)
+#define LOCK_WAIT_MS	50		/* one busy election holds up the others so long */
+
 /* attempt.c */
 typedef enum Outcome
 {

@@ -185,6 +185,9 @@ is( $detached->query(
 	$heir->query_async("CALL leader_election.campaign('slow', 'heir', '300ms')");
 	refused($detached, "SELECT * FROM leader_election.renew('lent', 1)",
 		'', '55P03', 'renew() with a term');
+	like($detached->errors,
+		qr/election "lent" is busy.*standbys.*HINT:.*pg_stat_replication/s,
+		'renew() with a term: says why');
 	refused($manual, "SELECT * FROM leader_election.renew('manual')",
 		'', '55P03', 'renew()');
 	$heir->result;

@@ -1,0 +1,196 @@
+/*-------------------------------------------------------------------------
+ *
+ * epoch.c
+ *		The incarnations that this server has been, and the terms that follow
+ *		from them: the table epoch.
+ *
+ * Invariants:
+ *
+ * - Where the incarnation changed (promotion, restore, reboot, copy), nobody
+ *	 is elected before the change was recorded here, and a lease may have
+ *	 lasted since: somebody may still lead elsewhere, in a term that this
+ *	 server has never seen.
+ *
+ * - Each change starts a new epoch, and a term is epoch * 2^22 + counter, so
+ *	 that terms of a later epoch are greater than all earlier ones.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "common/pg_prng.h"
+#include "leader_election.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#define TERM_COUNTER_BITS 22
+
+/* Seconds from PostgreSQL's epoch (2000-01-01) to 2020-01-01 */
+#define SECONDS_TO_2020 INT64CONST(631152000)
+
+PG_FUNCTION_INFO_V1(le_incarnation);
+
+/* Column numbers of epoch */
+enum
+{
+	EPOCH_INCARNATION,
+	EPOCH_FIRST_SEEN_AT,
+	EPOCH_FIRST_SEEN_MONO,
+	EPOCH_EPOCH,
+	EPOCH_DROPPED_TERM
+};
+
+/* The highest epochs in the table; -1: no such row */
+typedef struct EpochScan
+{
+	Incarnation *inc;
+	int64		own;
+	int64		other;
+} EpochScan;
+
+static bool
+read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	EpochScan  *scan = arg;
+	Incarnation *inc = scan->inc;
+	int64		epoch = DatumGetInt64(values[EPOCH_EPOCH]);
+
+	inc->dropped_term = Max(inc->dropped_term,
+							DatumGetInt64(values[EPOCH_DROPPED_TERM]));
+	if (strcmp(TextDatumGetCString(values[EPOCH_INCARNATION]), inc->name) == 0)
+	{
+		scan->own = epoch;
+		inc->first_seen = DatumGetInt64(values[EPOCH_FIRST_SEEN_MONO]);
+	}
+	else
+		scan->other = Max(scan->other, epoch);
+	return true;
+}
+
+/*
+ * The present incarnation, and what is known of it.
+ */
+Incarnation *
+le_incarnation_read(void)
+{
+	Incarnation *inc = palloc0(sizeof(Incarnation));
+	EpochScan	scan = {inc, -1, -1};
+	Store		store;
+
+	le_store_get(&store);
+	inc->name = le_incarnation_name(store.lease);
+	le_scan(store.epoch, InvalidOid, NULL, NULL, read_epoch_row, &scan);
+	inc->epoch = Max(Max(scan.own, scan.other), 0);
+
+	/*
+	 * A row of another one that is not older came with a restore, and a moment
+	 * that is still to come was not on this clock.
+	 */
+	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
+	return inc;
+}
+
+/*
+ * Record an incarnation that was not seen before, starting a new epoch, later
+ * than that of the highest term of all.  To be called in a transaction of its
+ * own, before any election lock; whoever cannot have the epoch lock leaves it to
+ * whoever has it (false).
+ */
+bool
+le_incarnation_settle(const Store *store, int64 highest_term)
+{
+	Incarnation *inc;
+	int64		epoch;
+	TimestampTz now = GetCurrentTimestamp();
+	Row		   *row;
+	bool		busy;
+
+	if (!le_epoch_lock())
+		return false;
+	inc = le_incarnation_read();
+	if (inc->known)
+		return true;
+
+	/* A counter that ran out has gone on in a later epoch than was recorded. */
+	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
+	epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
+	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+					  LockTupleNoKeyExclusive, &busy);
+	if (busy)
+		return false;
+	if (row == NULL)
+	{
+		row = le_row_new(store->epoch);
+		LE_SET_TEXT(row, EPOCH_INCARNATION, inc->name);
+		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(0));
+	}
+	LE_SET(row, EPOCH_FIRST_SEEN_AT, TimestampTzGetDatum(now));
+	LE_SET(row, EPOCH_FIRST_SEEN_MONO, Int64GetDatum(le_clock()));
+	LE_SET(row, EPOCH_EPOCH, Int64GetDatum(epoch));
+	if (row->tuple == NULL)
+		le_row_insert(row);
+	else
+		le_row_update(row);
+	le_notify_durable();
+	ereport(LOG,
+			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
+					epoch),
+			 errdetail("Nobody is elected before every lease that was granted elsewhere is over.")));
+	return true;
+}
+
+/*
+ * Remember the last term of an election that is dropped.  False: somebody has
+ * the row, or this incarnation has none yet.
+ */
+bool
+le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
+							int64 term)
+{
+	bool		busy;
+	Row		   *row;
+
+	if (term <= inc->dropped_term)
+		return true;
+	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+					  LockTupleNoKeyExclusive, &busy);
+	if (row == NULL)
+		return false;
+	if (DatumGetInt64(row->values[EPOCH_DROPPED_TERM]) < term)
+	{
+		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(term));
+		le_row_update(row);
+	}
+	return true;
+}
+
+/*
+ * The term that follows last; an election that had none yet (0) begins above
+ * whatever was dropped, maybe under its name.  In an epoch that has granted
+ * nothing yet the counter starts at random in its lower half, so that two
+ * servers that were promoted apart from each other do not count alike.
+ */
+int64
+le_next_term(int64 last, const Incarnation *inc)
+{
+	int64		floor = inc->epoch << TERM_COUNTER_BITS;
+
+	if (last == 0)
+		last = inc->dropped_term;
+	if (last < floor)
+		last = floor + (int64) pg_prng_uint64_range(&pg_global_prng_state, 0,
+													(UINT64CONST(1) << (TERM_COUNTER_BITS - 1)) - 1);
+	return last + 1;
+}
+
+Datum
+le_incarnation(PG_FUNCTION_ARGS)
+{
+	Store		store;
+
+	if (RecoveryInProgress())
+		PG_RETURN_NULL();
+	le_store_get(&store);
+	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(store.lease)));
+}
