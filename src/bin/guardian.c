@@ -17,8 +17,10 @@
  * pg_leader, which has become the parent of the rest, that.  (The two have
  * different names, so that killall does not take them for one.)
  *
- * The guardian may hold an inherited descriptor of pg_leader's connection: then
- * the server sees its end only when both are gone (see lead.c).
+ * Where the connection is the leadership (see lead.c), the guardian holds an
+ * inherited descriptor of it: the server sees its end only when both processes
+ * are gone, and the guardian sees it when the server has ended it, also while
+ * pg_leader is stopped.  It only looks, and reads nothing.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,6 +48,7 @@ typedef struct Ward
 	int			signal_fd;
 	int			timer_fd;
 	int			exec_fd;		/* -1: the command is executed, or was not */
+	int			connection_fd;	/* -1: no matter, or it has ended */
 	pid_t		command;
 	bool		reaped;			/* the command itself has ended */
 	int			status;
@@ -343,11 +346,12 @@ set_timer(const Ward *w)
 static void
 wait_for_event(Ward *w)
 {
-	struct pollfd fds[4] = {
+	struct pollfd fds[5] = {
 		{.fd = w->signal_fd,.events = POLLIN},
 		{.fd = w->timer_fd,.events = POLLIN},
 		{.fd = w->socket,.events = POLLIN},
-		{.fd = w->exec_fd,.events = POLLIN}
+		{.fd = w->exec_fd,.events = POLLIN},
+		{.fd = w->connection_fd,.events = POLLRDHUP}
 	};
 	struct signalfd_siginfo info;
 	uint64		expirations;
@@ -363,6 +367,11 @@ wait_for_event(Ward *w)
 		read_exec_error(w);
 	if (fds[2].revents)
 		read_messages(w);
+	if (fds[4].revents)
+	{
+		w->connection_fd = -1;
+		kill_command(w, CAUSE_DISCONNECTED);
+	}
 }
 
 /*
@@ -373,15 +382,17 @@ guardian_main(const Charge *charge, int socket, pid_t parent,
 			  const sigset_t *signals)
 {
 	Ward		w = {
-		.charge = charge,.socket = socket,.exec_fd = -1,.kill_at = NEVER
+		.charge = charge,.socket = socket,.exec_fd = -1,
+		.connection_fd = charge->session ? charge->connection_fd : -1,
+		.kill_at = NEVER
 	};
 	pid_t		group = getpgrp();
 
 	set_deadline(&w, charge->deadline, charge->lease);
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) prctl(PR_SET_NAME, GUARDIAN_NAME);
-	if (charge->close_fd >= 0)
-		close(charge->close_fd);
+	if (!charge->session && charge->connection_fd >= 0)
+		close(charge->connection_fd);
 	if (tcgetpgrp(STDIN_FILENO) == group)
 		w.terminal_group = group;
 

@@ -12,9 +12,9 @@
  * - The lease is given back only when nothing of the command is left.
  *
  * - In a session, the connection is the leadership: when it is lost, all is
- *	 killed at once.  The guardian holds the connection's socket too, so that,
- *	 should this process be killed, the server sees the end of the session, and
- *	 elects another, when the command is gone and no earlier.  (Such a session
+ *	 killed at once.  The guardian holds the connection's socket too: it sees
+ *	 that by itself; and should this process be killed, the server sees the end
+ *	 of the session, and elects another, when the command is gone and no earlier.  (Such a session
  *	 stands with auto_renew => false, since the server would prolong the lease
  *	 of a process that is stopped.)
  *
@@ -29,12 +29,9 @@
 
 #define SHORTEST_LIMIT		(250 * MSEC)
 #define LONGEST_LIMIT		(10 * SEC)
-#define SHORTEST_PAUSE		(100 * MSEC)
-#define LONGEST_PAUSE		SEC
 #define GIVE_BACK_LIMIT		(10 * SEC)
 
 #define SQL_RENEW "SELECT * FROM leader_election.renew($1, $2::bigint)"
-#define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
 #define SQL_RELEASE \
 	"SELECT leader_election.release($1, $2::bigint, $3::interval)"
 #define SQL_RESIGN "SELECT leader_election.resign($1, $2::interval)"
@@ -227,8 +224,7 @@ reconnect(Leadership *l)
 			 "the connection is closed");
 		return;
 	}
-	if (connection_open(&run->connection, answer_limit(l)) &&
-		run->connection.conn != NULL)
+	if (connection_open(&run->connection, answer_limit(l)))
 	{
 		l->pause = SHORTEST_PAUSE;
 		l->next = 0;
@@ -422,6 +418,8 @@ exit_code(Leadership *l)
 		pg_log_error("could not execute \"%s\": %m", command);
 		return g->exec_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
 	}
+	if (g->cause == CAUSE_DISCONNECTED)
+		lose(l, "the server closed the connection");
 	if (g->cause == CAUSE_DEADLINE)
 		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
 					   l->run->options->election);
@@ -477,7 +475,8 @@ lead(Run *run, bool *again)
 		Charge		charge = {
 			.command = o->command,.deadline = run->grant.deadline,
 			.lease = run->lease,.grace = run->grace,.term_dir = l.term_dir,
-			.close_fd = o->session ? -1 : PQsocket(run->connection.conn)
+			.connection_fd = PQsocket(run->connection.conn),
+			.session = o->session
 		};
 
 		guardian_start(&run->guardian, &charge);

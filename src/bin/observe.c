@@ -10,10 +10,6 @@
  */
 #include "pg_leader.h"
 
-#define CONNECT_LIMIT		(10 * SEC)
-#define ANSWER_LIMIT		(60 * SEC)
-#define CHANNEL				"leadership_changed"
-
 /* How often to look whether the leader has gone */
 #define YIELD_INTERVAL		(200 * MSEC)
 
@@ -77,7 +73,7 @@ ask_observer(Connection *c, const char *sql, int nparams,
 			 const char *const *values)
 {
 	Answer		answer = connection_query(c, sql, nparams, values,
-										  ANSWER_LIMIT, false);
+										  OBSERVER_ANSWER_LIMIT, false);
 
 	if (answer.outcome == OUTCOME_ROWS)
 		return answer;
@@ -277,28 +273,27 @@ yield_election(const ObserveOptions *options)
 	Connection	c;
 	Answer		leader;
 	Answer		answer;
-	char	   *name;
-	char	   *length;
-	int			code;
+	int			code = EXIT_SUCCESS;
 
 	connect_observer(&c, options);
-	connection_listen(&c, CHANNEL, ANSWER_LIMIT);
+	connection_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
 	leader = ask_observer(&c, SQL_LEADER, 1, values);
 	if (PQntuples(leader.result) == 0)
 		no_such_election(options->election);
 	answer = ask_observer(&c, SQL_YIELD, 3, values);
 	if (PQgetisnull(answer.result, 0, 0) || PQgetisnull(leader.result, 0, 1))
-	{
 		printf("nobody leads\n");
-		return EXIT_SUCCESS;
+	else
+	{
+		char	   *name = printable(PQgetvalue(leader.result, 0, 1));
+		char	   *length = format_duration(bigint(&answer, 0));
+
+		printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
+		fflush(stdout);
+		pg_free(name);
+		pg_free(length);
+		code = wait_for_successor(&c, options, bigint(&leader, 0));
 	}
-	name = printable(PQgetvalue(leader.result, 0, 1));
-	length = format_duration(bigint(&answer, 0));
-	printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
-	fflush(stdout);
-	pg_free(name);
-	pg_free(length);
-	code = wait_for_successor(&c, options, bigint(&leader, 0));
 	answer_free(&leader);
 	answer_free(&answer);
 	connection_close(&c);

@@ -12,7 +12,6 @@
 #include "pg_leader.h"
 
 #include <langinfo.h>
-#include <unistd.h>
 
 static bool
 is_connection_string(const char *dbname)

@@ -38,6 +38,12 @@
 #define MSEC			INT64CONST(1000)
 #define SEC				INT64CONST(1000000)
 #define DAY				(86400 * SEC)
+
+#define CONNECT_LIMIT	(10 * SEC)
+#define RUN_ANSWER_LIMIT (10 * SEC)	/* of what stands and leads */
+#define OBSERVER_ANSWER_LIMIT (60 * SEC)
+#define SHORTEST_PAUSE	(100 * MSEC)	/* between two tries, at first */
+#define LONGEST_PAUSE	SEC
 #define NEVER			PG_INT64_MAX
 
 /* What pg_leader exits with, where it is not the status of the command */
@@ -185,7 +191,8 @@ typedef enum Cause
 	CAUSE_NONE,					/* it did not: the command ended by itself */
 	CAUSE_DEADLINE,				/* the lease was running out */
 	CAUSE_STOPPED,				/* asked to, in time */
-	CAUSE_KILLED				/* asked to, at once */
+	CAUSE_KILLED,				/* asked to, at once */
+	CAUSE_DISCONNECTED			/* the session that led has ended */
 } Cause;
 
 /* What the guardian needs to know about a leadership */
@@ -196,7 +203,8 @@ typedef struct Charge
 	int64		lease;
 	int64		grace;			/* between SIGTERM and SIGKILL */
 	const char *term_dir;		/* removed at the end */
-	int			close_fd;		/* not for the guardian; -1: none */
+	int			connection_fd;	/* -1: none */
+	bool		session;		/* the connection is the leadership */
 } Charge;
 
 typedef enum MessageKind
@@ -275,6 +283,9 @@ typedef struct Run
 	Grant		grant;
 } Run;
 
+/* By a session that leads: whoever leads without one says its term, too */
+#define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
+
 extern int	run_command(const RunOptions *options);
 extern int	run_prepare(Run *run);
 extern void run_warn(Run *run, const char *message);
@@ -283,9 +294,10 @@ extern int	stand(Run *run);
 extern void stop_standing(Run *run);
 extern bool grant_of(const Answer *answer, Grant *grant);
 extern int	lead(Run *run, bool *again);
-extern bool run_on_event(void *arg);
 
 /* --- observe.c, watch.c and timeline.c */
+
+#define CHANNEL			"leadership_changed"
 
 extern int	show_status(const ObserveOptions *options);
 extern int	watch_elections(const ObserveOptions *options);

@@ -13,7 +13,6 @@
 #include "pg_leader.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

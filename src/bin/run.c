@@ -14,8 +14,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define ANSWER_LIMIT		(10 * SEC)
-
 /* A command that ran less long than this is not started again at once. */
 #define SHORT_RUN			SEC
 #define FIRST_BACKOFF		SEC
@@ -61,8 +59,8 @@ watched_fds(struct pollfd *fds, void *arg)
 /*
  * Take signals, and what the guardian says.  True: whoever waits should look.
  */
-bool
-run_on_event(void *arg)
+static bool
+on_event(void *arg)
 {
 	Run		   *run = arg;
 	struct signalfd_siginfo info;
@@ -143,7 +141,7 @@ run_prepare(Run *run)
 			continue;
 		answer = connection_query(c, queries[i],
 								  strstr(queries[i], "$1") ? 1 : 0, values,
-								  ANSWER_LIMIT, run->guardian.pid == 0);
+								  RUN_ANSWER_LIMIT, run->guardian.pid == 0);
 		if (is_no_extension(&answer))
 		{
 			report_no_extension(c);
@@ -165,7 +163,7 @@ run_prepare(Run *run)
 		answer_free(&answer);
 	}
 	if (code == 0)
-		connection_listen(c, run->channel, ANSWER_LIMIT);
+		connection_listen(c, run->channel, RUN_ANSWER_LIMIT);
 	return code;
 }
 
@@ -212,7 +210,7 @@ int
 run_command(const RunOptions *options)
 {
 	Run			run = {.options = options};
-	Watcher		watcher = {watched_fds, run_on_event, &run};
+	Watcher		watcher = {watched_fds, on_event, &run};
 	int64		backoff = FIRST_BACKOFF;
 	int			code;
 

@@ -10,11 +10,7 @@
  */
 #include "pg_leader.h"
 
-#define CONNECT_LIMIT		(10 * SEC)
-#define ANSWER_LIMIT		(10 * SEC)
 #define LONGEST_POLL		SEC
-#define SHORTEST_PAUSE		(100 * MSEC)
-#define LONGEST_PAUSE		SEC
 
 /* How long --skip tries, where nobody leads */
 #define SKIP_LIMIT			SEC
@@ -26,7 +22,6 @@
 	"SELECT * FROM leader_election.acquire($1, $2, $3::integer)"
 #define SQL_JOIN \
 	"SELECT leader_election.join($1, $2, $3::integer, auto_renew => false)"
-#define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
 #define SQL_LEAVE "SELECT leader_election.leave($1, $2)"
 #define SQL_STATE \
 	"SELECT state, coalesce(waiting_for, ''), coalesce(leader, '')" \
@@ -99,7 +94,7 @@ ask(Run *run, const char *sql, int nparams, int64 limit, bool may_stop)
 static Answer
 try_session(Run *run)
 {
-	Answer		answer = ask(run, SQL_JOIN, 3, ANSWER_LIMIT, false);
+	Answer		answer = ask(run, SQL_JOIN, 3, RUN_ANSWER_LIMIT, false);
 	bool		leads;
 
 	if (answer.outcome != OUTCOME_ROWS)
@@ -107,7 +102,7 @@ try_session(Run *run)
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
 	/* An answer without a result is one without a grant. */
-	return leads ? ask(run, SQL_RENEW_SESSION, 1, ANSWER_LIMIT, false) : answer;
+	return leads ? ask(run, SQL_RENEW_SESSION, 1, RUN_ANSWER_LIMIT, false) : answer;
 }
 
 /*
@@ -121,7 +116,7 @@ try_once(Run *run)
 	int			code = GO_ON;
 
 	answer = run->options->session ? try_session(run) :
-		ask(run, SQL_ACQUIRE, 3, ANSWER_LIMIT, false);
+		ask(run, SQL_ACQUIRE, 3, RUN_ANSWER_LIMIT, false);
 	if (grant_of(&answer, &run->grant))
 		code = ELECTED;
 	else if (is_no_extension(&answer))
@@ -213,7 +208,7 @@ wait_to_try(Run *run, int64 until)
 static int
 skip_verdict(Run *run, Stand *s)
 {
-	Answer		answer = ask(run, SQL_STATE, 1, ANSWER_LIMIT, true);
+	Answer		answer = ask(run, SQL_STATE, 1, RUN_ANSWER_LIMIT, true);
 	int			code = GO_ON;
 
 	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)

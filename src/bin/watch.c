@@ -12,15 +12,9 @@
  */
 #include "pg_leader.h"
 
-#define CONNECT_LIMIT		(10 * SEC)
-#define ANSWER_LIMIT		(60 * SEC)
-#define CHANNEL				"leadership_changed"
-
 /* How often to look where there are no notifications, and where there are */
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
-#define SHORTEST_PAUSE		(100 * MSEC)
-#define LONGEST_PAUSE		SEC
 
 /* A line of text and a line of JSON for each event */
 #define SQL_LINES \
@@ -143,12 +137,15 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 static void
 print_line(const char *line, bool json)
 {
-	char	   *shown = printable(line);
+	char	   *shown;
 
 	if (json)
+	{
 		print_json(line);
-	else
-		puts(shown);
+		return;
+	}
+	shown = printable(line);
+	puts(shown);
 	pg_free(shown);
 }
 
@@ -232,7 +229,7 @@ ask_watch(Watch *w, const char *sql, int nparams, const char *const *values,
 		  Answer *answer)
 {
 	*answer = connection_query(&w->connection, sql, nparams, values,
-							   ANSWER_LIMIT, false);
+							   OBSERVER_ANSWER_LIMIT, false);
 	if (answer->outcome == OUTCOME_ROWS)
 		return true;
 	if (strcmp(sql, SQL_YIELD_EVENT) == 0 && is_bad_data(answer))
@@ -290,7 +287,7 @@ listen_to_all(Watch *w)
 	w->standby = PQntuples(answer.result) == 0;
 	for (int i = 0; i < PQntuples(answer.result); i++)
 		connection_listen(&w->connection, PQgetvalue(answer.result, i, 0),
-						  ANSWER_LIMIT);
+						  OBSERVER_ANSWER_LIMIT);
 	answer_free(&answer);
 }
 

@@ -284,6 +284,24 @@ foreach my $mode (qw(detached session))
 		});
 }
 
+# A session may end while pg_leader is stopped: then others lead long before its
+# deadline.
+{
+	my ($r) = start_rounds('stopped and terminated', 1, lease => '1 min', args => [ '--mode', 'session' ]);
+	my $start = time;
+
+	$r->{one}->signal('STOP');
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend(backend_pid) FROM leader_election.status WHERE election = '$r->{election}'");
+	wait_until(sub { !grep { is_running($_) } @{ $r->{family} }[ 1 .. 3 ] }, 'the end of the command');
+	cmp_ok(time - $start, '<', 30, 'stopped, and its session has ended: the command is killed before its deadline');
+	$r->{one}->signal('CONT');
+	is($r->{one}->exit_code, 121, 'when it goes on, it has lost its leadership');
+	like($r->{one}->output, qr/is lost/, 'and says so');
+	wait_for($node, "SELECT leader_election.leader('$r->{election}') = 'two'");
+	$r->{two}->signal('TERM');
+	$r->{two}->exit_code;
+}
+
 # If the command is stopped as well, and so is what would kill it, it cannot be
 # killed in time. Its late writes are refused: that is what terms are for.
 {
