@@ -22,7 +22,7 @@ our @EXPORT = qw(
   start_process running
   start_cluster stop_servers server_running start_server primary standby
   set_primary sql sql_async
-  reap proxy_pid client_connection pooled_connection start_pooler
+  proxy_pid client_connection pooled_connection start_pooler
   pooler_pid operation operation_running server_processes
   attach_standby synchronous_for set_synchronous build_standby postmaster ctl
 );

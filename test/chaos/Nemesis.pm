@@ -101,8 +101,8 @@ sub stop_client
 # One process of the primary that this condition on pg_stat_activity is true of
 sub backend
 {
-	my ($condition, $n) = @_;
-	my $row = sql($n // primary(),
+	my ($condition) = @_;
+	my $row = sql(primary(),
 		"SELECT pid, backend_type, application_name FROM pg_stat_activity
 		WHERE $condition AND application_name <> 'nemesis' ORDER BY random() LIMIT 1", 2)
 	  // return;
@@ -159,7 +159,12 @@ sub cut
 {
 	my ($name, $seconds) = @_;
 
-	return pause($seconds, proxy_pid($name)) ? $name : undef;
+	my $proxy = proxy_pid($name);
+
+	event('cut', $name);
+	kill 'STOP', $proxy or return;
+	heal(rand($seconds), sub { kill 'CONT', $proxy; event('healed', $name); });
+	return $name;
 }
 
 sub slow_down

@@ -218,6 +218,7 @@ sub collect
 
 my $end;
 
+event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
 set_up();
 $end = now() + $option{seconds} * 1_000_000;

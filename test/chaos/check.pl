@@ -31,6 +31,8 @@ my @written;		# what candidates say of their fenced rows
 my @announced;		# notifications
 my @early;			# [when, claim]: a leader was told that its term is over
 my @windows;		# [from, to] of failovers, from when the standby may have lagged
+my @cuts;			# [from, to, name] of the clients' network
+my %bound;			# candidates whose command depends on a session
 my %recreated;		# elections that were dropped and created again
 my $lease_us = 0;
 my $wall_clock = 1;	# timestamps mean something
@@ -81,6 +83,9 @@ sub read_events
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
 		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
+		$bound{ $rest[0] } = 1 if $kind eq 'candidate' && "@rest[1, 2]" eq 'pg_leader session';
+		push @cuts, [ $time, undef, $rest[0] ] if $kind eq 'cut' && $rest[0] =~ /^c/;
+		$_->[1] //= $time foreach grep { $kind eq 'healed' && $_->[2] eq $rest[0] } @cuts;
 		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
 		$windows[-1][1] = $time if $kind eq 'joined';
 		violation('the run itself', "$time @rest") if $kind eq 'failure';
@@ -106,6 +111,16 @@ sub in_failover
 	my ($from, $to) = @_;
 
 	return grep { $from <= ($_->[1] // $to) && $to >= $_->[0] } @windows;
+}
+
+# Does this command run on in a session of which it cannot know, until its
+# deadline, that the server has ended it? Its network was cut off then.
+sub cannot_know
+{
+	my ($c, $time) = @_;
+
+	return $c->{command} && $bound{ $c->{candidate} }
+	  && grep { $_->[0] <= $time && $time < ($_->[1] // $time) + 100_000 } @cuts;
 }
 
 # Errors that a client may get, and why
@@ -227,7 +242,8 @@ sub read_candidate
 				next;
 			}
 			$now{$election} = add_claim(election => $election, term => $term,
-				candidate => $candidate, who => $who, from => $time, to => $time);
+				candidate => $candidate, who => $who, from => $time, to => $time,
+				command => 1);
 		}
 		elsif ($kind eq 'w')
 		{
@@ -270,6 +286,7 @@ sub check_overlaps
 			foreach my $other (grep { $_->{who} ne $c->{who} } @open)
 			{
 				$count{'pairs compared'}++;
+				next if cannot_know($other, $c->{from});
 				violation('two leaders', describe($other) . ', and ' . describe($c));
 			}
 			push @open, $c;
@@ -286,7 +303,8 @@ sub check_overlaps
 			{
 				last if $c->{from} > $m->{from};
 				violation('two leaders', describe($c) . ', and at a moment ' . describe($m))
-				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who};
+				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who}
+				  && !cannot_know($c, $m->{from});
 			}
 		}
 	}
@@ -319,11 +337,19 @@ sub check_terms
 	return;
 }
 
-# Terms as they were announced, in the order of the commits
+# The terms that the last server knows of
+sub kept_terms
+{
+	return map { join(' ', (split /\|/)[ 0, 1 ]) => 1 } lines("$out/history");
+}
+
+# Terms as they were announced, in the order of the commits. One that a failover
+# has lost does not count where another server ends the term before it.
 sub check_announced
 {
 	my ($history) = @_;
-	my %last;
+	my %kept = kept_terms();
+	my (%last, %last_kept);
 
 	foreach (sort { $a->[0] <=> $b->[0] } @announced)
 	{
@@ -335,9 +361,11 @@ sub check_announced
 		next if $n->{event} eq 'yield_requested';
 		next if ($n->{reason} // '') eq 'dropped' && !defined $n->{previous};
 		violation('term order', "$election: $n->{event} $term announced after $last{$election}")
-		  if $term < ($last{$election} // 0)
-		  || $n->{event} eq 'elected' && $term == ($last{$election} // 0);
-		$last{$election} = $term;
+		  if $n->{event} eq 'elected' ? $term <= ($last{$election} // 0)
+		  : $term < ($last_kept{$election} // 0);
+		$last{$election} = max($last{$election} // 0, $term);
+		$last_kept{$election} = $term
+		  if $kept{"$election $term"} || !in_failover($time, $time);
 		if (!$row)
 		{
 			violation('history', "$election: term $term was announced at $time, and is not in it")
@@ -366,12 +394,11 @@ sub read_history
 	{
 		foreach (lines($path))
 		{
-			my ($election, $term, $leader, $kind, $acquired, $ended, $reason) = split /\|/;
+			my ($election, $term, $leader, undef, undef, undef, $reason) = split /\|/;
 
 			next unless defined $leader;
 			$leader{$election}{$term}{$leader} //= 'history';
-			$history{$election}{$term} //=
-			  { leader => $leader, kind => $kind, acquired => $acquired, ended => $ended, reason => $reason };
+			$history{$election}{$term} //= { leader => $leader, reason => $reason };
 		}
 		last if $path ne "$out/history" && !%history;
 	}
@@ -401,7 +428,7 @@ sub read_history
 # lost in a failover: then it is over indeed (and nobody else leads in that time).
 sub check_early
 {
-	my %kept = map { join(' ', (split /\|/)[ 0, 1 ]) => 1 } lines("$out/history");
+	my %kept = kept_terms();
 
 	foreach (@early)
 	{
@@ -499,7 +526,8 @@ sub check_resource
 		}
 		violation('outside resource', "$election: $candidate was denied in term $term at $sent, although it led: " . describe($_))
 		  foreach grep { $_->{election} eq $election && $_->{term} == $term
-			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received } @claims;
+			  && $_->{candidate} eq $candidate && $_->{from} <= $sent && $_->{to} > $received
+			  && !cannot_know($_, $sent) } @claims;
 	}
 	return;
 }
