@@ -52,6 +52,7 @@ le_worker_ensure(bool urgent)
 {
 	static BackgroundWorkerHandle *last = NULL;
 	static int64 started_at = 0;
+	int64		began = le_clock();
 	MemoryContext old;
 	BgwHandleStatus status;
 	pid_t		pid;
@@ -59,11 +60,20 @@ le_worker_ensure(bool urgent)
 	if (!le_worker_lock_is_free())
 		return;
 	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
-	if (status == BGWH_NOT_YET_STARTED ||
-		(status == BGWH_STARTED && le_clock() - started_at < START_PAUSE))
+	if (status == BGWH_NOT_YET_STARTED)
 		return;					/* it is on its way */
-	if (!urgent && le_clock() - started_at < START_PAUSE)
+	if (!urgent && began - started_at < START_PAUSE)
 		return;
+
+	/* Ours may be about to take the lock, or to end: it did not see us then. */
+	while (status == BGWH_STARTED && le_clock() - began < START_WAIT)
+	{
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
+						 PG_WAIT_EXTENSION);
+		if (!le_worker_lock_is_free())
+			return;
+		status = GetBackgroundWorkerPid(last, &pid);
+	}
 	if (!le_starter_lock())
 		return;
 

@@ -231,6 +231,27 @@ SKIP:
 	pass('and notices that it is told otherwise');
 }
 
+# -- Whoever stands while a worker that the same session has started is about to
+# end, and does not see it any more, starts another.
+
+{
+	my $one = session($node, name => 'one');
+
+	set_idle_timeout($control, '0');
+	foreach (1 .. 20)
+	{
+		$one->query("SELECT leader_election.join('ends', 'one')");
+		$one->query("SELECT leader_election.leave('ends')");
+		$one->query("SELECT leader_election.join('ends', 'one')");
+		wait_for($node, $ONE_WORKER);
+		$one->query("SELECT leader_election.leave('ends')");
+		wait_for($node, $NO_WORKER);
+	}
+	pass('20 workers that were about to end');
+	$one->finish;
+	set_idle_timeout($control, '300ms');
+}
+
 # -- The worker is cancelled while it has nothing to do but to wake up: at a
 # rate that finds the moments between its transactions.
 
