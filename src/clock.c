@@ -19,6 +19,7 @@
 #include "access/xlog.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "storage/fd.h"
 #include "utils/timestamp.h"
 
 #ifdef CLOCK_BOOTTIME
@@ -42,23 +43,29 @@ le_clock(void)
 }
 
 /*
- * Read the beginning of a file; false if that cannot be done.
+ * Read the beginning of a file of the system; false if it has none.  All
+ * processes have to come to the same result.
  */
 static bool
 read_file(const char *path, char *buf, size_t size)
 {
-	int			fd = open(path, O_RDONLY);
-	ssize_t		length = -1;
+	int			fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
+	ssize_t		length;
 
-	if (fd >= 0)
-	{
-		length = read(fd, buf, size - 1);
-		close(fd);
-	}
-	if (length <= 0)
+	if (fd < 0 && (errno == ENOENT || errno == EACCES))
 		return false;
+	if (fd < 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open file \"%s\": %m", path)));
+	length = read(fd, buf, size - 1);
+	close(fd);
+	if (length < 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read file \"%s\": %m", path)));
 	buf[length] = '\0';
-	return true;
+	return length > 0;
 }
 
 /*
@@ -70,20 +77,23 @@ static const char *
 boot_id(void)
 {
 	static char id[128] = "";
+	char		name[64];
 	char		offsets[256];
 	char	   *boottime;
-	long long	seconds;
+	long long	seconds = 0;
 
 	if (id[0] != '\0')
 		return id;
-	if (read_file("/proc/sys/kernel/random/boot_id", id, sizeof(id)))
-		id[strcspn(id, "\n")] = '\0';
+	if (read_file("/proc/sys/kernel/random/boot_id", name, sizeof(name)))
+		name[strcspn(name, "\n")] = '\0';
 	else
-		snprintf(id, sizeof(id), "start-" INT64_FORMAT, (int64) PgStartTime);
+		snprintf(name, sizeof(name), "start-" INT64_FORMAT, (int64) PgStartTime);
 	if (read_file("/proc/self/timens_offsets", offsets, sizeof(offsets)) &&
 		(boottime = strstr(offsets, "boottime")) != NULL &&
 		sscanf(boottime, "boottime %lld", &seconds) == 1 && seconds != 0)
-		snprintf(id + strlen(id), sizeof(id) - strlen(id), "%+lld", seconds);
+		snprintf(id, sizeof(id), "%s%+lld", name, seconds);
+	else
+		strlcpy(id, name, sizeof(id));
 	return id;
 }
 
