@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "leader_election.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 /*
@@ -31,19 +32,14 @@ int64
 le_election_grace_mono(const Election *election, const Lease *lease,
 					   const Incarnation *inc)
 {
-	int64		longest = election->lease_duration;
-	int64		grace = 0;
+	bool		foreign = le_lease_is_foreign(lease, inc->name);
 
-	if (!inc->known)
-		return PG_INT64_MAX;
-	if (inc->epoch > 0)
-	{
-		if (lease->incarnation != NULL &&
-			strcmp(lease->incarnation, inc->name) != 0)
-			longest = Max(longest, lease->duration);
-		grace = inc->first_seen + longest;
-	}
-	return grace;
+	if (!inc->known || (foreign && inc->epoch == 0))
+		return PG_INT64_MAX;	/* a new epoch is to begin */
+	if (inc->epoch == 0)
+		return 0;
+	return inc->first_seen + Max(election->lease_duration,
+								 foreign ? lease->duration : 0);
 }
 
 /*
@@ -366,14 +362,14 @@ decide(const Store *store, const Election *election, const Candidate *caller,
  *
  * Where a standby may be promoted that does not know of the end of a term, its
  * detached holder could renew there: nobody follows before the standbys have
- * confirmed that end.
+ * confirmed that end, with the very row that is there now.
  */
 static bool
 is_proven(const Proof *proof, Decision *d)
 {
 	if ((!proof->confirmed && d->give_up == NULL) ||
 		(proof->required && d->state == LEASE_VACANT &&
-		 proof->vacant_term != d->lease->term))
+		 proof->vacant_xmin != d->lease->xmin))
 		return false;
 	if (!proof->confirmed ||
 		(proof->required && d->state != LEASE_VACANT &&
@@ -546,6 +542,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	Incarnation *inc = le_incarnation_read();
 	Lease	   *lease = le_lease_lock(store, election->name);
 	int64		now = le_clock();
+	int64		grace;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	Change		change = {.election = election->name,
@@ -555,13 +552,17 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (lease == NULL)
 		return NULL;
 	election = le_election_get(store, election->name);
+	grace = le_election_grace_mono(election, lease, inc);
 	*over = !le_lease_is_term(lease, term) ||
-		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN ||
-		le_election_grace_mono(election, lease, inc) <= now;
+		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN || grace <= now;
 	if (*over)
 		return NULL;
-	if (!inc->known)
-		le_busy(election->name);	/* until the worker has started the epoch */
+	if (grace == PG_INT64_MAX)
+	{
+		/* The worker has to start the epoch first. */
+		le_wake_workers(MyDatabaseId);
+		le_busy(election->name);
+	}
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
 	if (proof->required &&
@@ -571,8 +572,11 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	change.previous = lease->leader;
 	if (history != NULL)
 		le_history_end(history, change.reason, NULL, at);
+
+	/* A lease that is longer than they are granted now may last elsewhere. */
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  lease->term, &change, election->lease_duration, proof->t0, at);
+		  lease->term, &change, Max(election->lease_duration, lease->duration),
+		  proof->t0, at);
 	le_notify(store, &change, at);
 	return le_lease_read(store, election->name, NULL);
 }

@@ -93,12 +93,14 @@ le_incarnation_read(void)
 
 /*
  * Record an incarnation that was not seen before, starting a new epoch, later
- * than that of the highest term of all.  To be called in a transaction of its
+ * than that of the highest term of all.  foreign: there are leases of another
+ * one, which therefore must have been before, even if it is not recorded: a
+ * restore may load the tables in any order.  To be called in a transaction of its
  * own, before any election lock; whoever cannot have the epoch lock leaves it to
  * whoever has it (false).
  */
 bool
-le_incarnation_settle(const Store *store, int64 highest_term)
+le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
 {
 	Incarnation *inc;
 	int64		epoch;
@@ -109,7 +111,7 @@ le_incarnation_settle(const Store *store, int64 highest_term)
 	if (!le_epoch_lock())
 		return false;
 	inc = le_incarnation_read();
-	if (inc->known)
+	if (inc->known && !(foreign && inc->epoch == 0))
 		return true;
 
 	/* A counter that ran out has gone on in a later epoch than was recorded. */

@@ -229,7 +229,8 @@ typedef struct Incarnation
 } Incarnation;
 
 extern Incarnation *le_incarnation_read(void);
-extern bool le_incarnation_settle(const Store *store, int64 highest_term);
+extern bool le_incarnation_settle(const Store *store, bool foreign,
+								  int64 highest_term);
 extern bool le_incarnation_note_dropped(const Store *store,
 										const Incarnation *inc, int64 term);
 extern int64 le_next_term(int64 last, const Incarnation *inc);
@@ -273,7 +274,8 @@ typedef struct Lease
 	int64		free_mono;		/* 0: free */
 	int64		free_for;
 	int64		reserved_mono;	/* until then, if vacant; 0: not reserved */
-	bool		own_write;		/* written by the running transaction */
+	TransactionId xmin;			/* who has written the row ... */
+	bool		own_write;		/* ... is it the running transaction? */
 	Row		   *row;			/* NULL: not locked */
 } Lease;
 
@@ -291,6 +293,7 @@ extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
 extern bool le_lease_lasts(const Lease *lease, const char *incarnation,
 						   int64 now);
+extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);
@@ -325,9 +328,11 @@ typedef struct Proof
 	bool		confirmed;		/* they follow, or there are none */
 	int64		t0;				/* what a lease may count from */
 	int64		lease_duration; /* the longest that may be granted on it */
-	int64		vacant_term;	/* the seat was seen vacant after it; -1: not */
+	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
 } Proof;
 
+extern void le_proof_about(Proof *proof, const Lease *seen,
+						   int64 lease_duration);
 extern bool le_prove(const Lease *seen, int64 lease_duration, int64 limit,
 					 Proof *proof);
 

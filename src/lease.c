@@ -106,7 +106,8 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->free_for = GET(LEASE_FREE_FOR, DatumGetInt64, 0);
 	lease->reserved_mono = GET(LEASE_RESERVED_MONO, DatumGetInt64, 0);
 #undef GET
-	lease->own_write = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	lease->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	lease->own_write = TransactionIdIsCurrentTransactionId(lease->xmin);
 	return lease;
 }
 
@@ -226,6 +227,15 @@ is_own(const Lease *lease, const char *incarnation)
 {
 	return lease->incarnation != NULL &&
 		strcmp(lease->incarnation, incarnation) == 0;
+}
+
+/*
+ * Was its row written by another incarnation?
+ */
+bool
+le_lease_is_foreign(const Lease *lease, const char *incarnation)
+{
+	return lease->incarnation != NULL && !is_own(lease, incarnation);
 }
 
 /*

@@ -41,6 +41,18 @@ is_confirmed(XLogRecPtr lsn)
 }
 
 /*
+ * What the proof is about: that lease row, and leases of that duration.  A
+ * vacancy that the running transaction has made is known to no standby.
+ */
+void
+le_proof_about(Proof *proof, const Lease *seen, int64 lease_duration)
+{
+	proof->lease_duration = lease_duration;
+	proof->vacant_xmin = seen != NULL && seen->leader == NULL &&
+		!seen->own_write ? seen->xmin : InvalidTransactionId;
+}
+
+/*
  * From when on may a lease count?  False: the standbys have not confirmed in
  * time, which is a third of the lease, and no more than limit.  With limit 0
  * they are not asked.
@@ -58,8 +70,7 @@ le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
 
 	/* In this order: whoever configures standbys later has not been asked. */
 	proof->required = LeSyncStandbysDefined();
-	proof->lease_duration = lease_duration;
-	proof->vacant_term = seen != NULL && seen->leader == NULL ? seen->term : -1;
+	le_proof_about(proof, seen, lease_duration);
 	proof->t0 = le_clock();
 	proof->confirmed = !proof->required;
 	if (proof->confirmed || limit <= 0)

@@ -219,6 +219,9 @@ look(void *arg)
 		Lease	   *lease = lfirst(lc);
 		int64		due = PG_INT64_MAX;
 
+		if (inc != NULL && inc->epoch == 0 &&
+			le_lease_is_foreign(lease, incarnation))
+			pass->new_incarnation = true;
 		switch (le_lease_state(lease, incarnation, now))
 		{
 			case LEASE_LED:
@@ -450,8 +453,7 @@ settle_all(Pass *pass)
 						&pass->next))
 			break;
 		item.proof = proof;
-		item.proof.lease_duration = item.seen->configured;
-		item.proof.vacant_term = item.seen->leader == NULL ? item.seen->term : -1;
+		le_proof_about(&item.proof, item.seen, item.seen->configured);
 		limit_notify_wait(pass);
 		if (le_attempt(psprintf("e%s", name), settle, &item,
 					   psprintf("electing in \"%s\"", name), &pass->next))
@@ -534,10 +536,13 @@ static void
 settle_incarnation(void *arg)
 {
 	Store		store;
+	char	   *incarnation;
+	bool		foreign = false;
 	int64		highest_term = 0;
 	ListCell   *lc;
 
 	le_store_get(&store);
+	incarnation = le_incarnation_name(store.lease);
 	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					   RowExclusiveLock, false))
 		le_postpone("the table of epochs is locked");
@@ -551,8 +556,13 @@ settle_incarnation(void *arg)
 			le_postpone("a candidate gives a sign of life");
 	}
 	foreach(lc, le_lease_read_all(&store))
-		highest_term = Max(highest_term, ((Lease *) lfirst(lc))->term);
-	if (!le_incarnation_settle(&store, highest_term))
+	{
+		Lease	   *lease = lfirst(lc);
+
+		highest_term = Max(highest_term, lease->term);
+		foreign |= le_lease_is_foreign(lease, incarnation);
+	}
+	if (!le_incarnation_settle(&store, foreign, highest_term))
 		le_postpone("somebody else is at it");
 }
 

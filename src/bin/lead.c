@@ -140,8 +140,9 @@ set_deadline(Leadership *l, const Grant *grant)
 	int64		old_deadline = run->grant.deadline;
 
 	run->grant = *grant;
-	/* No renewal moves a deadline back. */
-	run->grant.deadline = Max(grant->deadline, old_deadline);
+	/* No renewal moves a deadline back, but another server may know no better. */
+	if (!new_term)
+		run->grant.deadline = Max(grant->deadline, old_deadline);
 	if (!grant->yielding)
 		run->lease = length;
 	l->next = grant->sent + Max(length / 3, run->lease / 20);

@@ -226,6 +226,17 @@ foreach my $election (@detached)
 		"SELECT term FROM leader_election.acquire('$election', 'detached')");
 	is($term{$election}, 1, "$election: led on the primary");
 }
+
+# A lease that is longer than they are granted from then on
+$primary->query("SELECT leader_election.create_election('shortened', lease_duration => '${LONG}us')");
+is( $primary->query(
+		"SELECT term FROM leader_election.acquire('shortened', 'detached')"),
+	1,
+	'shortened: led on the primary');
+$primary->query("SELECT leader_election.alter_election('shortened',
+	lease_duration => '${SHORT}us')");
+my $long_deadline = $primary->query(
+	"SELECT deadline_mono FROM leader_election.lease WHERE election = 'shortened'");
 $old->wait_for_catchup($_, 'replay') foreach $one, $two;
 
 # It waits across the promotion.
@@ -333,7 +344,7 @@ is( $new->query(
 		FROM leader_election.status
 		WHERE waiting_for IS DISTINCT FROM 'grace after failover'
 			AND election NOT LIKE '%known%'
-			AND election NOT IN ('new here', 'held', 'vacant', 'unattended')"),
+			AND election NOT IN ('new here', 'held', 'vacant', 'unattended', 'shortened')"),
 	'',
 	'grace: which status says');
 is( $new->query(
@@ -407,6 +418,15 @@ is( $new->query(
 	'continued: for transfer()');
 is($new->query("SELECT leader_election.leader('continued')"),
 	'detached', 'continued: leads on');
+
+# It may be believed in on the old side for as long as it was granted there.
+cmp_ok(
+	query_unless_busy($new,
+		"SELECT term FROM leader_election.renew('shortened', 1)"),
+	'>', 1, 'shortened: leads on');
+cmp_ok(
+	$new->query("SELECT deadline_mono FROM leader_election.lease WHERE election = 'shortened'"),
+	'>=', $long_deadline, 'shortened: no sooner over than on the old side');
 
 my $in_time = $new->query(
 	"SELECT leader_election.monotonic_clock() < max(first_seen_mono) + $LONG
@@ -504,7 +524,7 @@ wait_for(
 	"SELECT string_agg(DISTINCT election, ', ' ORDER BY election)
 	FROM leader_election.history WHERE term = 1 AND reason = 'failover'",
 	'configured longer, continued, granted longer, held, lapsed, released, '
-	  . 'transferred, unattended');
+	  . 'shortened, transferred, unattended');
 
 is( $new->query(
 		"SELECT * FROM leader_election.renew('lapsed', $term{lapsed})"),

@@ -269,10 +269,11 @@ my @sides;
 my %granted;
 
 # In the grace: nobody leads as far as anybody can see; whoever stands is not
-# elected; who led may lead on.
+# elected; who led may lead on. (was_there: somebody has called already, so that
+# no seat is reserved any more.)
 sub arrive
 {
-	my ($name, $node, $dbname) = @_;
+	my ($name, $node, $dbname, %opts) = @_;
 	my $session = new_session($node, $dbname, name => $name);
 	my $side = {
 		name => $name,
@@ -283,7 +284,7 @@ sub arrive
 	};
 	my $new;
 
-	check_scene($session, $name);
+	check_scene($session, $name) unless $opts{was_there};
 	$side->{known} = terms_of($session);
 	is( $session->query(
 			"SELECT count(*) FROM leader_election.status s
@@ -509,6 +510,33 @@ foreach my $what (qw(plain custom))
 			WHERE election = 'team'"),
 		'owner|team|team_news',
 		"$what: settings");
+}
+
+# The tables in another order, and somebody calls in between: that there was
+# another incarnation is known before its name is.
+$there->query('CREATE DATABASE disordered');
+{
+	my ($list) = run_command([ 'pg_restore', '-l', $file{custom} ]);
+	my @contents = split /^/, "$list\n";
+	my @epoch = grep { /TABLE DATA leader_election epoch / } @contents;
+	my $session;
+
+	is(@epoch, 1, 'disordered: the dump has the epochs');
+	append_to_file("$dir/first", join '', grep { !/TABLE DATA leader_election epoch / } @contents);
+	append_to_file("$dir/last", $epoch[0]);
+	$fresh->command_ok([ 'pg_restore', '-e', '-d', 'disordered', '-L', "$dir/first", $file{custom} ],
+		'disordered: all but the epochs');
+	$session = new_session($fresh, 'disordered');
+	foreach my $election (@elections)
+	{
+		is($session->query("SELECT leader_election.join('$election', 'early')"),
+			'', "disordered: $election: nobody is elected");
+	}
+	$session->query('SELECT leader_election.leave_all()');
+	$session->finish;
+	$fresh->command_ok([ 'pg_restore', '-e', '-d', 'disordered', '-L', "$dir/last", $file{custom} ],
+		'disordered: the epochs');
+	arrive('disordered', $fresh, 'disordered', was_there => 1);
 }
 
 # A database that has elections of its own, led at the time
