@@ -237,7 +237,8 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 		case LEASE_VACANT:
 			return le_lease_free_mono(lease, inc);
 		case LEASE_LED:
-			return give_up->hold > 0 ? lease->acquired_mono + give_up->hold : 0;
+			return Max(le_lease_free_mono(lease, inc), give_up->hold > 0 ?
+					   lease->acquired_mono + give_up->hold : 0);
 		case LEASE_EXPIRED:
 			/* Who lets a requested yield run out has given up. */
 			return lease->yielding ? 0 : now + election->takeover_delay;
@@ -573,10 +574,14 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (history != NULL)
 		le_history_end(history, change.reason, NULL, at);
 
-	/* A lease that is longer than they are granted now may last elsewhere. */
+	/*
+	 * Elsewhere it may last longer than leases are granted for now.  Nobody
+	 * follows any sooner, even if its holder gives up here.
+	 */
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
 		  lease->term, &change, Max(election->lease_duration, lease->duration),
 		  proof->t0, at);
+	le_lease_hold(lease, grace, now, at);
 	le_notify(store, &change, at);
 	return le_lease_read(store, election->name, NULL);
 }

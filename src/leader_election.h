@@ -302,6 +302,8 @@ extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
+extern void le_lease_hold(Lease *lease, int64 free_mono, int64 now,
+						  TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 free_mono,
 							const struct Candidate *successor,
 							int64 reserved_for,

@@ -361,6 +361,14 @@ set_successor(Row *row, const Candidate *successor)
 	LE_SET_NAME(row, LEASE_SUCCESSOR_ROLE, successor->role);
 }
 
+static void
+set_free(Row *row, int64 free_mono, int64 now, TimestampTz at)
+{
+	LE_SET(row, LEASE_FREE_AT, TimestampTzGetDatum(at + (free_mono - now)));
+	LE_SET(row, LEASE_FREE_MONO, Int64GetDatum(free_mono));
+	LE_SET(row, LEASE_FREE_FOR, Int64GetDatum(free_mono - now));
+}
+
 /*
  * Give the lease, which is locked, to a candidate, in a new term, which may
  * continue a previous one (0: none).  It lasts for duration from t0 on; at is
@@ -408,6 +416,17 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 }
 
 /*
+ * Nobody is to follow the holder of this lease, which is locked, before
+ * free_mono, even if it gives up.
+ */
+void
+le_lease_hold(Lease *lease, int64 free_mono, int64 now, TimestampTz at)
+{
+	set_free(lease->row, free_mono, now, at);
+	le_row_update(lease->row);
+}
+
+/*
  * Leave the seat empty, until free_mono at least (if that is to come), and
  * then for so long for nobody but successor (NULL: for anybody).  The lease is
  * locked.
@@ -431,11 +450,7 @@ le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	if (free_mono > now)
-	{
-		LE_SET(row, LEASE_FREE_AT, TimestampTzGetDatum(at + (free_mono - now)));
-		LE_SET(row, LEASE_FREE_MONO, Int64GetDatum(free_mono));
-		LE_SET(row, LEASE_FREE_FOR, Int64GetDatum(free_mono - now));
-	}
+		set_free(row, free_mono, now, at);
 	set_successor(row, successor);
 	if (successor != NULL)
 	{

@@ -66,6 +66,12 @@ sub any_candidate
 	return pick(grep { running($candidates{$_}{pid}) } sort keys %candidates);
 }
 
+sub detached_candidates
+{
+	return grep { $candidates{$_}{kind} =~ /detached/ && running($candidates{$_}{pid}) }
+	  sort keys %candidates;
+}
+
 # pg_leader, its guardian, or the command: never the first two at a time
 sub process_of
 {
@@ -148,8 +154,22 @@ sub cut_waits_short
 	while (now() < $end)
 	{
 		cancel_sync_waits($n);
+		note_leaders($n);
 		sleep 0.05;
 	}
+	return;
+}
+
+# Who leads, by what that server says to anybody
+sub note_leaders
+{
+	my ($n) = @_;
+	my $sent = now();
+	my $rows = sql($n, "SELECT election, term, leader FROM leader_election.lease
+		WHERE leader_election.is_leader(election, term)", 2) // return;
+	my $received = now();
+
+	event('seen', $n, $sent, $received, split /\|/) foreach split /\n/, $rows;
 	return;
 }
 
@@ -298,7 +318,14 @@ sub fail_over
 		{
 			# Some clients stay with the old side, some find the new one.
 			kill 'USR1', proxy_pid("c$old");
-			cut_waits_short($old, (1.5 + rand(1.5)) * $lease_ms / 1000);
+			cut_waits_short($old, (0.2 + rand(0.5)) * $lease_ms / 1000);
+
+			# Whoever leads on at the new side may say no more.
+			my @silent = map { process_of($_) } grep { rand() < 0.5 } detached_candidates();
+
+			kill 'STOP', @silent;
+			cut_waits_short($old, (1.3 + rand) * $lease_ms / 1000);
+			kill 'CONT', @silent;
 			save_history($old);
 		}
 		ctl($old, '-m immediate -w stop') if server_running($old);

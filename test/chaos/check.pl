@@ -83,7 +83,16 @@ sub read_events
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
 		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
-		$bound{ $rest[0] } = 1 if $kind eq 'candidate' && "@rest[1, 2]" eq 'pg_leader session';
+		if ($kind eq 'seen')
+		{
+			my ($n, $sent, $received, $election, $term, $candidate) = @rest;
+
+			$count{'leaders seen on the old side'}++;
+			push @moments, { election => $election, term => $term, candidate => $candidate,
+				who => "by server$n", from => $sent, to => $received };
+			$leader{$election}{$term}{$candidate} //= "server$n";
+		}
+		$bound{ $rest[0] } = 1 if "$kind @rest" =~ /^candidate \w+ pg_leader session$/;
 		push @cuts, [ $time, undef, $rest[0] ] if $kind eq 'cut' && $rest[0] =~ /^c/;
 		$_->[1] //= $time foreach grep { $kind eq 'healed' && $_->[2] eq $rest[0] } @cuts;
 		push @windows, [ $time - 3_000_000, undef ] if $kind eq 'split';
@@ -296,7 +305,8 @@ sub check_overlaps
 		  sum0(map { $_->{to} - $_->{from} } @sorted) / 1e6;
 
 		# Moments within somebody else's interval
-		foreach my $m (grep { $_->{election} eq $election } @moments)
+		foreach my $m (sort { $a->{from} <=> $b->{from} }
+			grep { $_->{election} eq $election } @moments)
 		{
 			while (@sorted && $sorted[0]{to} < $m->{from} - 60_000_000) { shift @sorted; }
 			foreach my $c (@sorted)
@@ -304,6 +314,7 @@ sub check_overlaps
 				last if $c->{from} > $m->{from};
 				violation('two leaders', describe($c) . ', and at a moment ' . describe($m))
 				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who}
+				  && ($c->{candidate} ne $m->{candidate} || $m->{who} !~ /^by server/)
 				  && !cannot_know($c, $m->{from});
 			}
 		}

@@ -427,6 +427,11 @@ cmp_ok(
 cmp_ok(
 	$new->query("SELECT deadline_mono FROM leader_election.lease WHERE election = 'shortened'"),
 	'>=', $long_deadline, 'shortened: no sooner over than on the old side');
+is( $new->query(
+		"SELECT leader_election.release('shortened', 1),
+			leader_election.join('shortened', 'from one')"),
+	't|',
+	'shortened: nor does anybody follow, if it gives up');
 
 my $in_time = $new->query(
 	"SELECT leader_election.monotonic_clock() < max(first_seen_mono) + $LONG
@@ -498,6 +503,8 @@ foreach my $election ('held', 'granted longer', 'configured longer',
 }
 cmp_ok($watcher->result, '>', 0, 'new there: campaign() after the promotion');
 
+wait_for($one, "SELECT leader_election.leader('shortened')", 'from one');
+
 # Nobody was a microsecond early.
 foreach my $grace (
 	[ 'held', $LEASE ],
@@ -508,7 +515,8 @@ foreach my $grace (
 	[ 'new here', $LEASE ],
 	[ 'new there', $LEASE ],
 	[ 'lapsed', $LONG ],
-	[ 'released', $LONG ])
+	[ 'released', $LONG ],
+	[ 'shortened', $LONG ])
 {
 	my ($election, $longest) = @$grace;
 
