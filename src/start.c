@@ -15,7 +15,7 @@
 #include "utils/wait_event.h"
 
 #define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
-#define START_WAIT		INT64CONST(100000)	/* for a worker to be there */
+#define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or gone */
 
 /*
  * Start a worker for a database; false if there is no free slot.
