@@ -327,7 +327,8 @@ keep_deadline(Ward *w)
 
 /*
  * Have the timer go off when something is due next.  It counts while the
- * machine sleeps, which a poll() does not.
+ * machine sleeps, which a poll() does not.  While all is being killed, nothing
+ * else is due.
  */
 static void
 set_timer(const Ward *w)
@@ -338,8 +339,11 @@ set_timer(const Ward *w)
 	if (w->kill_at == NEVER)
 		due -= w->grace;
 	due = Max(Min(due, w->kill_at), 1);
-	at.it_value.tv_sec = due / SEC;
-	at.it_value.tv_nsec = due % SEC * 1000;
+	if (!w->killing)
+	{
+		at.it_value.tv_sec = due / SEC;
+		at.it_value.tv_nsec = due % SEC * 1000;
+	}
 	(void) timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 

@@ -24,7 +24,8 @@
 	"SELECT leader_election.join($1, $2, $3::integer, auto_renew => false)"
 #define SQL_LEAVE "SELECT leader_election.leave($1, $2)"
 #define SQL_STATE \
-	"SELECT state, coalesce(waiting_for, ''), coalesce(leader, '')" \
+	"SELECT state, coalesce(waiting_for, ''), coalesce(leader, '')," \
+	" (extract(epoch FROM coalesce(remaining, '0')) * 1000000)::bigint" \
 	" FROM leader_election.status WHERE election = $1"
 
 /* One wait to be elected */
@@ -215,10 +216,17 @@ skip_verdict(Run *run, Stand *s)
 	{
 		const char *state = PQgetvalue(answer.result, 0, 0);
 		const char *waiting_for = PQgetvalue(answer.result, 0, 1);
+		const char *name = PQgetvalue(answer.result, 0, 2);
 
-		if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
+		if (strcmp(name, run->options->candidate) == 0 && !run->options->session)
 		{
-			char	   *leader = printable(PQgetvalue(answer.result, 0, 2));
+			/* A grant whose answer was lost: nobody leads until it is over. */
+			s->until = Max(s->until, now_us() + SKIP_LIMIT +
+						   strtoll(PQgetvalue(answer.result, 0, 3), NULL, 10));
+		}
+		else if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
+		{
+			char	   *leader = printable(name);
 
 			pg_log_info("skipped: %s%s", strcmp(state, "vacant") != 0 ?
 						"the leader is " : "hold", leader);
