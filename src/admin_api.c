@@ -133,6 +133,24 @@ le_create_election(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Where a new epoch is to begin, it is the worker that sees to that: what is
+ * refused before would else be refused for ever.
+ */
+static void
+begin_epoch(const Store *store, const char *name)
+{
+	Election   *election = le_election_get(store, name);
+	Lease	   *lease = le_lease_read(store, name, NULL);
+
+	if (lease != NULL &&
+		le_election_grace_mono(election, lease, le_incarnation_read()) == PG_INT64_MAX)
+	{
+		le_worker_ensure(true);
+		le_wake_workers(MyDatabaseId);
+	}
+}
+
+/*
  * Change the settings of an election.
  */
 Datum
@@ -154,6 +172,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
+	begin_epoch(&store, name);
 
 	/*
 	 * No lease is granted or renewed meanwhile: where a standby has the new
@@ -199,6 +218,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
+	begin_epoch(&store, name);
 
 	/* Whoever has the one and wants the other must not wait for us. */
 	for (;;)

@@ -127,20 +127,37 @@ le_in_transaction(Work work, void *arg, const char *activity)
 	return result;
 }
 
+static Trouble *
+find_trouble(const char *key)
+{
+	return hash_search(troubles, key, HASH_FIND, NULL);
+}
+
+/*
+ * Would le_attempt() do it, or is there a pause?
+ */
+bool
+le_may_attempt(const char *key)
+{
+	Trouble    *trouble = find_trouble(key);
+
+	return trouble == NULL || trouble->retry_at <= le_clock();
+}
+
 /*
  * Try something that may fail again and again, with a growing pause in
  * between; true if it was done, else it is to be tried again at *next, if not
- * before.  key tells it from everything else that can fail: that of an election
- * begins with "e".
+ * before.  key tells it from everything else that can fail; what begins with
+ * "E" may be left alone for longest.
  */
 bool
 le_attempt(const char *key, Work work, void *arg, const char *activity,
 		   int64 *next)
 {
-	Trouble    *trouble = hash_search(troubles, key, HASH_FIND, NULL);
+	Trouble    *trouble = find_trouble(key);
 	Outcome		outcome;
 
-	if (trouble != NULL && trouble->retry_at > le_clock())
+	if (!le_may_attempt(key))
 	{
 		*next = Min(*next, trouble->retry_at);
 		return false;
@@ -162,7 +179,7 @@ le_attempt(const char *key, Work work, void *arg, const char *activity,
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
 		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
-							 key[0] == 'e' ? LONGEST_ERROR : LONGEST_ERROR_ALL);
+							 key[0] == 'E' ? LONGEST_ERROR : LONGEST_ERROR_ALL);
 	trouble->retry_at = le_clock() + trouble->pause;
 	*next = Min(*next, trouble->retry_at);
 	if (outcome == BUSY && !trouble->told &&

@@ -33,13 +33,21 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 					   const Incarnation *inc)
 {
 	bool		foreign = le_lease_is_foreign(lease, inc->name);
+	bool		led = lease->leader != NULL;
 
 	if (!inc->known || (foreign && inc->epoch == 0))
 		return PG_INT64_MAX;	/* a new epoch is to begin */
 	if (inc->epoch == 0)
 		return 0;
+
+	/* What was granted here since was granted after it, or continued in it. */
+	if (!foreign && lease->incarnation != NULL &&
+		lease->acquired_mono > inc->first_seen)
+		return led ? le_lease_free_mono(lease, inc) : 0;
+
+	/* Who has seen the end of a lease need not wait for it. */
 	return inc->first_seen + Max(election->lease_duration,
-								 foreign ? lease->duration : 0);
+								 foreign && led ? lease->duration : 0);
 }
 
 /*
@@ -241,7 +249,8 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 					   lease->acquired_mono + give_up->hold : 0);
 		case LEASE_EXPIRED:
 			/* Who lets a requested yield run out has given up. */
-			return lease->yielding ? 0 : now + election->takeover_delay;
+			return lease->yielding ? 0 :
+				lease->deadline_mono + election->takeover_delay;
 		case LEASE_FOREIGN:
 			/* If void: whoever holds it really believes so no longer than that. */
 			if (le_lease_is_void(lease, inc->name))
@@ -358,6 +367,18 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 }
 
 /*
+ * Do the standbys know the epoch that a new term is of, so that whichever is
+ * promoted goes on above it?  And is the proof fresh enough for a lease?
+ */
+static bool
+is_proof_of_grant(const Proof *proof, const Incarnation *inc)
+{
+	return !proof->required ||
+		(proof->epoch == inc->epoch &&
+		 le_clock() - proof->t0 <= proof->lease_duration / 3);
+}
+
+/*
  * May somebody be elected on this proof?  If not, the change may be confined to
  * the end of a term, or nothing may be done at all (false).
  *
@@ -376,7 +397,7 @@ is_proven(const Proof *proof, Decision *d)
 		(proof->required && d->state != LEASE_VACANT &&
 		 d->lease->session_id == 0))
 		d->winner = NULL;
-	return true;
+	return d->winner == NULL || is_proof_of_grant(proof, d->inc);
 }
 
 /*
@@ -566,9 +587,10 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	}
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
-	if (proof->required &&
-		(election->own_write ||
-		 le_lease_duration(store, lease) != proof->lease_duration))
+	if (!is_proof_of_grant(proof, inc) ||
+		(proof->required &&
+		 (election->own_write ||
+		  le_lease_duration(store, lease) != proof->lease_duration)))
 		return NULL;
 	change.previous = lease->leader;
 	if (history != NULL)
@@ -579,7 +601,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	 * follows any sooner, even if its holder gives up here.
 	 */
 	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  lease->term, &change, Max(election->lease_duration, lease->duration),
+		  term, &change, Max(election->lease_duration, lease->duration),
 		  proof->t0, at);
 	le_lease_hold(lease, grace, now, at);
 	le_notify(store, &change, at);

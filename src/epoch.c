@@ -29,6 +29,9 @@
 /* Seconds from PostgreSQL's epoch (2000-01-01) to 2020-01-01 */
 #define SECONDS_TO_2020 INT64CONST(631152000)
 
+/* A clock that is further ahead (of 2054) is wrong, and would waste terms */
+#define LATEST_EPOCH	(INT64CONST(1) << 30)
+
 PG_FUNCTION_INFO_V1(le_incarnation);
 
 /* Column numbers of epoch */
@@ -115,8 +118,10 @@ le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
 		return true;
 
 	/* A counter that ran out has gone on in a later epoch than was recorded. */
+	highest_term = Max(highest_term, inc->dropped_term);
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
-	epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
+	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)
+		epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
 	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (busy)

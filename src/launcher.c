@@ -39,20 +39,34 @@
 
 /*
  * Sleep until the time is over (0: never is) or, if wakeable, until somebody
- * wakes us.
+ * wakes us.  Who does while we are not wakeable does so for the next time.
  */
 static void
 nap(long ms, bool wakeable)
 {
-	(void) WaitLatch(MyLatch, WL_EXIT_ON_PM_DEATH |
-					 (wakeable ? WL_LATCH_SET : 0) | (ms > 0 ? WL_TIMEOUT : 0),
-					 ms, LeWaitEvent("LeaderElectionLauncher", 0x4C4C));
-	CHECK_FOR_INTERRUPTS();
-	if (ConfigReloadPending)
+	int64		until = le_clock() + ms * INT64CONST(1000);
+	bool		woken = false;
+
+	while (!(woken && wakeable) && (ms == 0 || le_clock() < until))
 	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
+		long		left = ms == 0 ? -1 : (until - le_clock()) / 1000 + 1;
+
+		if (WaitLatch(MyLatch, WL_EXIT_ON_PM_DEATH | WL_LATCH_SET |
+					  (ms > 0 ? WL_TIMEOUT : 0), left,
+					  LeWaitEvent("LeaderElectionLauncher", 0x4C4C)) & WL_LATCH_SET)
+		{
+			woken = true;
+			ResetLatch(MyLatch);
+		}
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
 	}
+	if (woken && !wakeable)
+		SetLatch(MyLatch);
 }
 
 /*

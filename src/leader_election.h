@@ -212,6 +212,7 @@ extern void le_notify(const Store *store, const Change *change, TimestampTz at);
 extern void le_notify_durable(void);
 extern void le_notify_worker(void);
 extern void le_notify_wait_limit(int64 limit);
+extern bool le_notify_try(void);
 extern void le_notify_pre_commit(void);
 extern void le_notify_pre_prepare(void);
 extern void le_notify_commit(void);
@@ -331,12 +332,13 @@ typedef struct Proof
 	int64		t0;				/* what a lease may count from */
 	int64		lease_duration; /* the longest that may be granted on it */
 	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
+	int64		epoch;			/* the one of new terms; -1: not known then */
 } Proof;
 
 extern void le_proof_about(Proof *proof, const Lease *seen,
-						   int64 lease_duration);
-extern bool le_prove(const Lease *seen, int64 lease_duration, int64 limit,
-					 Proof *proof);
+						   int64 lease_duration, const Incarnation *inc);
+extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
+					 int64 limit, Proof *proof);
 
 /* candidate.c */
 typedef struct Candidate

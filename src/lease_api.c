@@ -117,7 +117,8 @@ elect(const Store *store, const Election *election, Candidate *who,
 		Settled		settled;
 		Proof		proof;
 
-		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
+					  &proof))
 			le_unconfirmed(who->election);
 		while (!le_election_queue(who->election))
 			le_wait_or_busy(who->election);
@@ -257,7 +258,8 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 }
 
 /*
- * Renew a lease that another incarnation of the server has granted.
+ * Renew a lease that another incarnation of the server has granted.  All tables
+ * are locked.
  */
 static Lease *
 continue_lease(Store *store, const char *name, int64 term,
@@ -266,7 +268,6 @@ continue_lease(Store *store, const char *name, int64 term,
 	Election   *election;
 	Lease	   *lease;
 
-	(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
 	election = le_election_get(store, name);
 	if (!le_election_queue(name))
 		return NULL;
@@ -290,7 +291,8 @@ is_over(const Store *store, const Lease *lease, int64 term)
 	if (le_lease_is_term(lease, term))
 		return false;
 	if (term > lease->term &&
-		!le_prove(lease, le_lease_duration(store, lease), le_wait_left(), &proof))
+		!le_prove(lease, le_lease_duration(store, lease), false, le_wait_left(),
+				  &proof))
 		le_unconfirmed(lease->election);
 	return true;
 }
@@ -321,9 +323,12 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 
 		/* After a promotion, the worker has to start the epoch first. */
 		if (state == LEASE_FOREIGN)
+		{
 			le_worker_ensure(true);
-		if (!le_prove(lease, le_lease_duration(store, lease), le_wait_left(),
-					  &proof))
+			(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
+		}
+		if (!le_prove(lease, le_lease_duration(store, lease),
+					  state == LEASE_FOREIGN, le_wait_left(), &proof))
 			le_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, progress, &proof) :
@@ -387,7 +392,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	{
 		if (le_lease_state_now(&store, lease) == LEASE_FOREIGN)
 			le_worker_ensure(true);
-		if (!le_prove(lease, election->lease_duration, le_wait_left(), &proof))
+		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
+					  &proof))
 			le_unconfirmed(name);
 		while (!le_election_queue(name) ||
 			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)

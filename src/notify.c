@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "catalog/pg_database.h"
 #include "commands/async.h"
 #include "leader_election.h"
 #include "miscadmin.h"
@@ -181,6 +182,20 @@ void
 le_notify_wait_limit(int64 limit)
 {
 	wait_limit_ms = Max(limit / 1000, 1);
+}
+
+/*
+ * Take our turn to notify now, if it is free, so that this commit does not wait
+ * for it.
+ */
+bool
+le_notify_try(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+	return LockAcquire(&tag, AccessExclusiveLock, false, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void

@@ -41,13 +41,16 @@ is_confirmed(XLogRecPtr lsn)
 }
 
 /*
- * What the proof is about: that lease row, and leases of that duration.  A
- * vacancy that the running transaction has made is known to no standby.
+ * What the proof is about: that lease row, leases of that duration, and new
+ * terms of the present epoch (inc NULL: there will be none).  A vacancy that the
+ * running transaction has made is known to no standby.
  */
 void
-le_proof_about(Proof *proof, const Lease *seen, int64 lease_duration)
+le_proof_about(Proof *proof, const Lease *seen, int64 lease_duration,
+			   const Incarnation *inc)
 {
 	proof->lease_duration = lease_duration;
+	proof->epoch = inc != NULL && inc->known ? inc->epoch : -1;
 	proof->vacant_xmin = seen != NULL && seen->leader == NULL &&
 		!seen->own_write ? seen->xmin : InvalidTransactionId;
 }
@@ -59,10 +62,12 @@ le_proof_about(Proof *proof, const Lease *seen, int64 lease_duration)
  *
  * seen is the lease row as it was read before this call, and lease_duration
  * comes from settings that were: only what was there then is proven to be known
- * to the standbys.
+ * to the standbys.  grants: a new term may be granted on it, and the table of
+ * epochs is locked.
  */
 bool
-le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
+le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
+		 Proof *proof)
 {
 	XLogRecPtr	lsn;
 	int64		give_up_at;
@@ -70,7 +75,8 @@ le_prove(const Lease *seen, int64 lease_duration, int64 limit, Proof *proof)
 
 	/* In this order: whoever configures standbys later has not been asked. */
 	proof->required = LeSyncStandbysDefined();
-	le_proof_about(proof, seen, lease_duration);
+	le_proof_about(proof, seen, lease_duration,
+				   proof->required && grants ? le_incarnation_read() : NULL);
 	proof->t0 = le_clock();
 	proof->confirmed = !proof->required;
 	if (proof->confirmed || limit <= 0)

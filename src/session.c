@@ -230,6 +230,7 @@ read_view(Candidacy *c)
 	uint64		changes = le_changes;
 	int64		now;
 	Lease	   *lease;
+	char	   *incarnation;
 	MemoryContext context;
 	MemoryContext old;
 	bool		readable;
@@ -238,6 +239,7 @@ read_view(Candidacy *c)
 									"leader_election view",
 									ALLOCSET_SMALL_SIZES);
 	old = MemoryContextSwitchTo(context);
+	incarnation = le_incarnation_name(c->lease_oid);
 	readable = le_lease_read_committed(c->lease_oid, c->election, &lease);
 
 	/* Not before: a renewal may have been granted since. */
@@ -249,7 +251,7 @@ read_view(Candidacy *c)
 	}
 	if (readable && lease != NULL && lease->leader != NULL &&
 		lease->session_id == c->session_id &&
-		strcmp(lease->incarnation, le_incarnation_name(c->lease_oid)) == 0 &&
+		strcmp(lease->incarnation, incarnation) == 0 &&
 		lease->deadline_mono - now <= lease->duration)
 	{
 		c->term = lease->term;

@@ -183,11 +183,16 @@ try_to_elect(const Store *store, const Election *election,
 
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return;
-		if (!le_prove(lease, election->lease_duration,
+		if (!le_prove(lease, election->lease_duration, true,
 					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
 					  &proof))
 			return;				/* the worker goes on trying */
 		locked = le_election_lock(election->name, false);
+		if (locked && !wait && !le_notify_try())
+		{
+			le_election_unlock(election->name);
+			locked = false;
+		}
 		if (locked)
 			settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
@@ -463,7 +468,7 @@ le_renew(PG_FUNCTION_ARGS)
 			Proof		proof;
 			int64		duration;
 
-			if (!le_prove(lease, le_lease_duration(&store, lease),
+			if (!le_prove(lease, le_lease_duration(&store, lease), false,
 						  le_wait_left(), &proof))
 				le_unconfirmed(name);
 			lease = le_lease_lock(&store, name);
@@ -527,7 +532,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		how->session_id = c->session_id;
 		lease = le_lease_read(&store, name, NULL);
 		holds = lease != NULL && lease->session_id == c->session_id;
-		if (!le_prove(lease, election->lease_duration,
+		if (!le_prove(lease, election->lease_duration, true,
 					  holds ? le_wait_left() : 0, &proof) && holds)
 			le_unconfirmed(name);
 		while (!le_election_queue(name))

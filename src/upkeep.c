@@ -33,12 +33,17 @@
 #define PROOF_LIFE		(20 * MS)		/* several elections share one */
 #define PROOF_WAIT		(300 * MS)
 #define BATCH			1000
+#define MANY_FAILURES	3
 
-/* What can fail again and again, besides settling an election: "e" and its name */
+/*
+ * What can fail again and again, besides what concerns one election: settling
+ * it ("E" and its name), a yield ("Y"), a renewal ("R")
+ */
 #define LOOK			"look"
 #define RENEWAL			"renewal"
 #define NEW_EPOCH		"new epoch"
 #define PROOF			"proof"
+#define TIDYING			"tidying"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -57,6 +62,7 @@ typedef struct Standing
 typedef struct Pass
 {
 	bool		installed;
+	Incarnation *inc;			/* NULL: some table was locked */
 	bool		new_incarnation;
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to look again */
@@ -143,7 +149,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 		  s->session_sits_out) >= lease->term))
 		return lease->successor == NULL ? PG_INT64_MAX :
 			le_lease_reserved_mono(lease, inc->name);
-	return Max(Max(le_lease_free_mono(lease, inc),
+	return Max(Max(lease->leader == NULL ? le_lease_free_mono(lease, inc) : 0,
 				   le_election_grace_mono(election, lease, inc)),
 			   le_election_reserved_mono(store, lease, inc));
 }
@@ -204,7 +210,7 @@ look(void *arg)
 	{
 		pass->next = le_clock() + PRUNE_EVERY;
 		pass->work = false;
-		inc = le_incarnation_read();
+		inc = pass->inc = le_incarnation_read();
 		pass->new_incarnation = !inc->known;
 		pass->candidates = le_candidates_read(&store, NULL);
 		pass->work = pass->candidates != NIL;
@@ -293,7 +299,7 @@ renew(void *arg)
 		shortest = Min(shortest, seen->duration);
 		durations[foreach_current_index(lc)] = le_lease_duration(&store, seen);
 	}
-	if (!le_prove(NULL, shortest, PG_INT64_MAX, &proof))
+	if (!le_prove(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	batch->complete = true;
 	foreach(lc, batch->leases)
@@ -374,6 +380,34 @@ preempt(void *arg)
 }
 
 /*
+ * Renew these leases one by one, since they could not be renewed together: one
+ * of them may be broken.  If nothing works, do not try all of them.  True if all
+ * were renewed.
+ */
+static bool
+renew_each(Pass *pass, List *leases)
+{
+	bool		complete = true;
+	int			failed = 0;
+	ListCell   *lc;
+
+	foreach(lc, leases)
+	{
+		Lease	   *lease = lfirst(lc);
+		char	   *key = psprintf("R%s", lease->election);
+		Batch		one = {list_make1(lease), false};
+
+		if (!le_may_attempt(key))
+			complete = false;
+		else if (!le_attempt(key, renew, &one, "renewing a lease", &pass->next) &&
+				 ++failed == MANY_FAILURES)
+			break;
+		complete = complete && one.complete;
+	}
+	return complete && failed == 0;
+}
+
+/*
  * Renew all that is due.  Rows that somebody has locked are tried again soon.
  */
 static void
@@ -392,6 +426,8 @@ renew_all(Pass *pass)
 		if (le_attempt(RENEWAL, renew, &batch, "renewing leases", &pass->next))
 			pass->next = Min(pass->next,
 							 le_clock() + (batch.complete ? 0 : RETRY));
+		else if (list_length(batch.leases) > 1)
+			batch.complete = renew_each(pass, batch.leases);
 		complete = complete && batch.complete;
 	}
 
@@ -410,7 +446,7 @@ renew_all(Pass *pass)
 static void
 prove(void *arg)
 {
-	if (!le_prove(NULL, PG_INT64_MAX, PROOF_WAIT, arg))
+	if (!le_prove(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
 		le_postpone("synchronous standbys do not follow");
 }
 
@@ -425,37 +461,61 @@ limit_notify_wait(const Pass *pass)
 }
 
 /*
+ * These leases, beginning with the one of that election, if it is there.
+ */
+static List *
+begin_with(List *leases, const char *election)
+{
+	ListCell   *lc;
+
+	foreach(lc, leases)
+	{
+		int			n = foreach_current_index(lc);
+
+		if (strcmp(((Lease *) lfirst(lc))->election, election) == 0)
+			return list_concat(list_copy_tail(leases, n),
+							   list_truncate(list_copy(leases), n));
+	}
+	return leases;
+}
+
+/*
  * Settle what is due, until leases are to be renewed: those of live leaders
- * must not run out while there is much to settle.  True if anything changed.
- * Where nothing did, although it was due, candidates lack a role: nobody tells
- * us when they are given it.
+ * must not run out while there is much to settle.  The next round goes on there,
+ * so that those that are busy do not keep us from the others.  True if anything
+ * changed.  Where nothing did, although it was due, candidates lack a role:
+ * nobody tells us when they are given it.
  */
 static bool
 settle_all(Pass *pass)
 {
+	static char go_on_at[LE_NAME_MAX + 1] = "";
+	List	   *leases = begin_with(pass->settle, go_on_at);
 	bool		changed = false;
 	Proof		proof = {.confirmed = false};
 	ListCell   *lc;
 
-	foreach(lc, pass->settle)
+	go_on_at[0] = '\0';
+	foreach(lc, leases)
 	{
 		Case		item = {.seen = lfirst(lc)};
 		const char *name = item.seen->election;
 
-		if (pass->renew_at <= le_clock() && lc != list_head(pass->settle))
+		if (pass->renew_at <= le_clock() && lc != list_head(leases))
 		{
+			strlcpy(go_on_at, name, sizeof(go_on_at));
 			pass->next = le_clock();
 			break;
 		}
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
-			!le_prove(NULL, 0, 0, &proof) &&
+			!le_prove(NULL, 0, false, 0, &proof) &&
 			!le_attempt(PROOF, prove, &proof, "asking synchronous standbys",
 						&pass->next))
 			break;
 		item.proof = proof;
-		le_proof_about(&item.proof, item.seen, item.seen->configured);
+		le_proof_about(&item.proof, item.seen, item.seen->configured, pass->inc);
 		limit_notify_wait(pass);
-		if (le_attempt(psprintf("e%s", name), settle, &item,
+		if (le_attempt(psprintf("E%s", name), settle, &item,
 					   psprintf("electing in \"%s\"", name), &pass->next))
 		{
 			changed |= item.changed;
@@ -486,7 +546,7 @@ preempt_all(Pass *pass)
 			break;
 		}
 		limit_notify_wait(pass);
-		if (le_attempt(psprintf("e%s", name), preempt, &item,
+		if (le_attempt(psprintf("Y%s", name), preempt, &item,
 					   psprintf("asking for a yield in \"%s\"", name), &pass->next) &&
 			item.changed)
 			pass->next = le_clock();
@@ -616,7 +676,8 @@ do_round(Pass *pass)
 	postponed_at = 0;
 	preempt_all(pass);
 	if (pass->candidates != NIL)
-		(void) le_in_transaction(prune_candidates, pass, "removing dead candidates");
+		(void) le_attempt(TIDYING, prune_candidates, pass,
+						  "removing dead candidates", &pass->next);
 	if (pruned_history_at == 0 || le_clock() - pruned_history_at >= PRUNE_EVERY)
 	{
 		bool		more = false;

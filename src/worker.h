@@ -28,6 +28,7 @@ extern MemoryContext le_worker_context; /* reset before each round */
 extern void le_attempt_init(void);
 extern Outcome le_guard(Work work, void *arg);
 extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
+extern bool le_may_attempt(const char *key);
 extern bool le_attempt(const char *key, Work work, void *arg,
 					   const char *activity, int64 *next);
 LE_NORETURN extern void le_postpone(const char *why);

@@ -1,0 +1,100 @@
+# What is wrong with some elections, or with one client, does not concern the
+# others.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+# Longer than anything here may take
+my $LONG = 60;
+
+my $node = new_server(
+	config => q(
+leader_election.lease_duration = '1 s'
+client_min_messages = warning
+));
+my $control = session($node, name => 'control');
+
+# -- Elections that a client keeps locked, and whose leases are short, do not
+# keep the worker from the others.
+
+{
+	my ($busy, $healthy, $one, $two) =
+	  map { session($node, name => $_) } qw(busy healthy one two);
+	my @busy = map { "busy $_" } 1 .. 8;
+
+	foreach my $election (@busy, 'healthy')
+	{
+		$control->query("SELECT leader_election.create_election('$election', lease_duration => '300ms')");
+	}
+	$control->query("SELECT leader_election.create_election('last', lease_duration => '1 h')");
+	$busy->query("SELECT leader_election.join('$_', 'busy')") foreach @busy;
+	$healthy->query("SELECT leader_election.join('healthy', 'healthy')");
+	$one->query("SELECT leader_election.join('last', 'one')");
+	$two->query("SELECT leader_election.join('last', 'two')");
+	$busy->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.leave_all(); PERFORM pg_sleep($LONG); END \$\$");
+	wait_for($node,
+		"SELECT count(*) FROM leader_election.status WHERE election LIKE 'busy%' AND state = 'vacant'",
+		scalar @busy);
+	$one->kill;
+	wait_for($node, "SELECT leader_election.leader('last')", 'two');
+	ok(!$busy->finished, 'a leader is replaced while others are locked');
+	$busy->kill;
+	$_->finish foreach $healthy, $two;
+}
+
+# -- A lease that cannot be renewed ends alone.
+
+{
+	my ($broken, $one) = map { session($node, name => $_) } qw(broken one);
+
+	$control->query("CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+		\$\$ BEGIN RAISE 'broken'; END \$\$");
+	$control->query("SELECT leader_election.create_election('broken', lease_duration => '3 s')");
+	$broken->query("SELECT leader_election.join('broken', 'broken')");
+	$one->query("SELECT leader_election.join('fine $_', 'one')") foreach 1 .. 3;
+	$control->query("CREATE TRIGGER fail BEFORE UPDATE ON leader_election.lease
+		FOR EACH ROW WHEN (old.election = 'broken') EXECUTE FUNCTION fail()");
+	wait_for($node, "SELECT leader_election.leader('broken') IS NULL");
+	is( $control->query("SELECT string_agg(term::text, ' ') FROM leader_election.history
+			WHERE election LIKE 'fine%' AND ended_at IS NULL"),
+		'1 1 1',
+		'leases are renewed though another one cannot be');
+	$control->query('DROP TRIGGER fail ON leader_election.lease');
+	$_->finish foreach $broken, $one;
+}
+
+# -- A client that dies is noticed while its command goes on, also if that had to
+# wait to be elected.
+
+{
+	my ($first, $heir) = map { session($node, name => $_) } qw(first heir);
+	my $client = session($node, name => 'client');
+
+	$control->query("CREATE PROCEDURE work() LANGUAGE plpgsql AS
+		\$\$ DECLARE term bigint;
+		BEGIN CALL leader_election.campaign('worked', 'client', term => term);
+		PERFORM pg_sleep($LONG); END \$\$");
+	$first->query("SELECT leader_election.join('worked', 'first')");
+	$client->query_async('CALL work()');
+	wait_for($node, "SELECT count(*) FROM leader_election.candidates WHERE election = 'worked'", 2);
+	$first->query("SELECT leader_election.leave('worked')");
+	wait_for($node, "SELECT leader_election.leader('worked')", 'client');
+	$heir->query("SELECT leader_election.join('worked', 'heir')");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'client' AND wait_event = 'PgSleep'", 1);
+	my $start = time;
+	$client->kill;
+	wait_for($node, "SELECT leader_election.leader('worked')", 'heir');
+	cmp_ok(time - $start, '<', $LONG / 2, 'a dead client is noticed though its command goes on');
+	$_->finish foreach $first, $heir;
+}
+
+done_testing();

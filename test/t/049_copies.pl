@@ -1,0 +1,108 @@
+# One incarnation of a server after the other: a database is copied, and the copy
+# is copied again. Each begins an epoch, with a grace in which only a detached
+# leader that knows its term may lead on.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_server(
+	config => q(
+leader_election.lease_duration = '1 s'
+client_min_messages = warning
+));
+my $control = session($node, name => 'control');
+
+# Copies a database that nobody else is in, and begins with what changes nothing.
+sub copy
+{
+	my ($template, $copy) = @_;
+
+	wait_for(
+		$node,
+		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE datname = '$template'",
+		0);
+	$control->query("CREATE DATABASE $copy TEMPLATE $template");
+	is($control->sqlstate, '00000', "$copy: a copy of $template");
+	return session($node, name => $copy, dbname => $copy);
+}
+
+# Tries again what is refused until the epoch has begun, or its grace is over.
+sub query_unless_busy
+{
+	my ($session, $sql) = @_;
+	my $result;
+
+	wait_until(
+		sub {
+			$result = $session->query($sql);
+			return $session->sqlstate ne '55P03';
+		},
+		"an answer to: $sql");
+	return $result;
+}
+
+$control->query('CREATE DATABASE first');
+$node->safe_psql('first', 'CREATE EXTENSION leader_election');
+my $first = session($node, name => 'first', dbname => 'first');
+$first->query("SELECT leader_election.create_election('twice', lease_duration => '1 h')");
+is( $first->query("SELECT term FROM leader_election.acquire('twice', 'x')"),
+	1, 'twice: led in term 1');
+$first->query("SELECT leader_election.create_election('longer', lease_duration => '1 day')");
+$first->query("SELECT leader_election.acquire('longer', 'x')");
+$first->query("SELECT leader_election.release('longer', 1)");
+$first->query("SELECT leader_election.alter_election('longer', lease_duration => '1 s')");
+$first->query("SELECT leader_election.create_election('$_')") foreach qw(dropped later);
+$first->query("SELECT leader_election.create_election('altered', lease_duration => '2 s')");
+$first->finish;
+
+# Nobody calls that would have the epoch begun, but those who are refused for it.
+my $second = copy('first', 'second');
+query_unless_busy($second, "SELECT leader_election.alter_election('altered', lease_duration => '1 s')");
+is($second->sqlstate, '00000', 'an election can be altered after the grace');
+query_unless_busy($second, "SELECT leader_election.drop_election('dropped')");
+is($second->sqlstate, '00000', 'and dropped');
+
+# It has ended here, and is waited for no more.
+$second->query("SELECT leader_election.join('longer', 'y')");
+wait_for($node, "SELECT leader_election.leader('longer')", 'y', undef, 'second');
+pass('a vacant election does not wait for the lease that it had');
+
+# What was granted here is no reason for another grace.
+$second->query("SELECT leader_election.join('later', 'y')");
+wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
+{
+	my $other = session($node, name => 'other', dbname => 'second');
+
+	$second->query("SELECT leader_election.alter_election('later', lease_duration => '1 day')");
+	$other->query("SELECT leader_election.join('later', 'z')");
+	$second->query("SELECT leader_election.leave('later')");
+	is($other->query("SELECT leader_election.is_leader('later')"),
+		't', 'the grace does not begin again with a longer lease');
+	$other->query("SELECT leader_election.alter_election('later', lease_duration => '1 s')");
+	is($other->sqlstate, '00000', 'which can be made shorter again');
+	$other->finish;
+}
+
+# An answer that was lost in one incarnation is told again in the next.
+my $now = query_unless_busy($second, "SELECT term FROM leader_election.renew('twice', 1)");
+cmp_ok($now, '>', 1, 'twice: continued');
+$second->finish;
+my $third = copy('second', 'third');
+my $again = query_unless_busy($third, "SELECT (leader_election.renew('twice', 1)).*");
+my ($term) = split /\|/, $again;
+cmp_ok($term, '>', $now, 'twice: continued again, by the first term');
+is($third->query("SELECT term FROM leader_election.renew('twice', 1)"),
+	$term, 'twice: the answer is told again');
+is($third->query("SELECT leader_election.release('twice', 1)"),
+	't', 'twice: and given back by it');
+$third->finish;
+
+done_testing();
