@@ -34,6 +34,8 @@ typedef struct Stand
 	int64		until;			/* NEVER: no limit */
 	bool		connected;		/* there was a connection */
 	int64		pause;			/* before the next try to connect */
+	bool		unheard;		/* no answer came: it may have been a grant */
+	int64		unheard_until;	/* if it was, until then */
 } Stand;
 
 static bool
@@ -111,7 +113,7 @@ try_session(Run *run)
  * case: it may be a grant, which has to be given back.
  */
 static int
-try_once(Run *run)
+try_once(Run *run, Stand *s)
 {
 	Answer		answer;
 	int			code = GO_ON;
@@ -133,6 +135,8 @@ try_once(Run *run)
 	else if (answer.outcome != OUTCOME_ROWS && answer.outcome != OUTCOME_STOPPED)
 	{
 		run_warn_answer(run, &answer);
+		if (answer.outcome == OUTCOME_LOST && !run->options->session)
+			s->unheard = true;
 		/* A server that cannot be written to is not the one we want. */
 		if (strcmp(answer.sqlstate, "25006") == 0)
 			connection_close(&run->connection);
@@ -218,12 +222,16 @@ skip_verdict(Run *run, Stand *s)
 		const char *waiting_for = PQgetvalue(answer.result, 0, 1);
 		const char *name = PQgetvalue(answer.result, 0, 2);
 
-		if (strcmp(name, run->options->candidate) == 0 && !run->options->session)
+		/* It may be ourselves: then nobody leads until that lease is over. */
+		if (s->unheard && strcmp(name, run->options->candidate) == 0)
 		{
-			/* A grant whose answer was lost: nobody leads until it is over. */
-			s->until = Max(s->until, now_us() + SKIP_LIMIT +
-						   strtoll(PQgetvalue(answer.result, 0, 3), NULL, 10));
+			s->unheard_until = now_us() +
+				strtoll(PQgetvalue(answer.result, 0, 3), NULL, 10);
+			s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
 		}
+		s->unheard = false;
+		if (now_us() < s->unheard_until && strcmp(state, "vacant") != 0)
+			;
 		else if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
 		{
 			char	   *leader = printable(name);
@@ -296,7 +304,7 @@ stand(Run *run)
 				continue;
 		}
 		else
-			code = try_once(run);
+			code = try_once(run, &s);
 		if (code != GO_ON || run->signalled)
 			continue;
 		if (o->skip && run->connection.conn != NULL)

@@ -149,7 +149,7 @@ sub await
 # All faults are over; everything has to be well again.
 sub calm
 {
-	my (%vacant, $start, $grace);
+	my (%vacant, %kept, $start);
 
 	event('healing');
 	heal_all();
@@ -174,9 +174,13 @@ sub calm
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
 			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';
 
+		my $kept = sql(primary(), "SELECT string_agg(election, ',') FROM leader_election.status
+			WHERE waiting_for LIKE 'reserved for %'") // '';
+
+		$kept{$_} = 1 foreach split /,/, $kept;
 		foreach my $election (split /,/, $led)
 		{
-			event('led', $election, stopwatch() - $start);
+			event('led', $election, stopwatch() - $start, $kept{$election} ? 'kept' : ());
 			delete $vacant{$election};
 		}
 		return !%vacant;

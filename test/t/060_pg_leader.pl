@@ -107,10 +107,6 @@ foreach my $case (@errors)
 }
 
 # --skip
-$node->safe_psql('postgres', "SELECT leader_election.create_election('unheard', lease_duration => '2 s');
-	SELECT leader_election.acquire('unheard', 'me')");
-is_deeply([ run_pg_leader($node, '-e', 'unheard', '-n', 'me', '--skip', '--', 'echo', 'runs') ],
-	[ 0, "runs\n" ], '--skip after a grant of which it has not heard');
 is_deeply([ run_pg_leader($node, '-e', 'busy', '--skip', '--', 'echo', 'runs') ],
 	[ 0, '' ], '--skip while another leads');
 is_deeply([ run_pg_leader($node, '-e', 'busy', '--skip', '--mode', 'session', '--', 'echo', 'runs') ],
