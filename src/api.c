@@ -298,15 +298,24 @@ le_wait_between(int64 until, uint32 wait_event)
 	(void) WaitLatch(MyLatch,
 					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 ms, wait_event);
-	if (MyProcPort == NULL || client_connection_check_interval <= 0)
-		return;
-	if (le_clock() - checked_at >= CHECK_CLIENT_US)
+	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
+		le_clock() - checked_at >= CHECK_CLIENT_US)
 	{
 		checked_at = le_clock();
 		CheckClientConnectionPending = true;
 		InterruptPending = true;
 	}
-	else						/* whatever the command does next */
+}
+
+/*
+ * After the last of these waits: whatever this command does next, the server is
+ * to look for a dead client again.
+ */
+void
+le_wait_end(void)
+{
+	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
+		!get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
 		enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT,
 							 client_connection_check_interval);
 }

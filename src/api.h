@@ -44,6 +44,7 @@ extern void le_wait_or_busy(const char *election);
 LE_NORETURN extern void le_unconfirmed(const char *election);
 extern void le_commit_poll(MemoryContext context);
 extern void le_wait_between(int64 until, uint32 wait_event);
+extern void le_wait_end(void);
 extern void le_busy_begin(BusyContext *busy, const char *election);
 extern void le_busy_end(BusyContext *busy);
 

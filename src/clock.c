@@ -52,7 +52,7 @@ read_file(const char *path, char *buf, size_t size)
 	int			fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
 	ssize_t		length;
 
-	if (fd < 0 && (errno == ENOENT || errno == EACCES))
+	if (fd < 0 && (errno == ENOENT || errno == EACCES || errno == EPERM))
 		return false;
 	if (fd < 0)
 		ereport(ERROR,

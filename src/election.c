@@ -34,16 +34,24 @@ le_election_grace_mono(const Election *election, const Lease *lease,
 {
 	bool		foreign = le_lease_is_foreign(lease, inc->name);
 	bool		led = lease->leader != NULL;
+	int64		free_mono;
 
 	if (!inc->known || (foreign && inc->epoch == 0))
 		return PG_INT64_MAX;	/* a new epoch is to begin */
 	if (inc->epoch == 0)
 		return 0;
 
-	/* What was granted here since was granted after it, or continued in it. */
+	/*
+	 * What was granted here since was granted after it, or continued in it:
+	 * then the seat is held until it is over.  (Others are held for longer.)
+	 */
 	if (!foreign && lease->incarnation != NULL &&
 		lease->acquired_mono > inc->first_seen)
-		return led ? le_lease_free_mono(lease, inc) : 0;
+	{
+		free_mono = le_lease_free_mono(lease, inc);
+		return led || free_mono <= inc->first_seen +
+			Max(election->lease_duration, lease->duration) ? free_mono : 0;
+	}
 
 	/* Who has seen the end of a lease need not wait for it. */
 	return inc->first_seen + Max(election->lease_duration,
@@ -397,7 +405,13 @@ is_proven(const Proof *proof, Decision *d)
 		(proof->required && d->state != LEASE_VACANT &&
 		 d->lease->session_id == 0))
 		d->winner = NULL;
-	return d->winner == NULL || is_proof_of_grant(proof, d->inc);
+	if (d->winner != NULL && !is_proof_of_grant(proof, d->inc))
+	{
+		if (d->give_up == NULL)
+			return false;
+		d->winner = NULL;
+	}
+	return true;
 }
 
 /*
@@ -519,10 +533,12 @@ le_election_settle(const Store *store, const Election *election,
 
 	decide(store, election, caller, &d);
 
-	/* No standby knows of settings that are not committed yet. */
+	/* No standby knows of settings, or a vacancy, that are not committed yet. */
 	if (proof->required && election->own_write)
 		d.winner = NULL;
-	if (d.winner == NULL && d.state == LEASE_VACANT && is_kept_for(&d))
+	if (d.state == LEASE_VACANT &&
+		((d.winner == NULL && is_kept_for(&d)) ||
+		 (proof->required && d.lease->own_write)))
 		return result;
 	result.unproven = !is_proven(proof, &d);
 	if (result.unproven)
@@ -620,6 +636,7 @@ le_election_end(const Store *store, const Election *election,
 {
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
+	int64		free_mono;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
@@ -632,8 +649,14 @@ le_election_end(const Store *store, const Election *election,
 	change.previous = lease->leader;
 	state = le_lease_state(lease, inc->name, le_clock());
 
-	/* What is made anew under this name must not be led any sooner. */
+	/*
+	 * What is made anew under this name must not be led any sooner.  A seat may
+	 * be held since its lease was continued in the grace.
+	 */
+	free_mono = le_lease_free_mono(lease, inc);
 	if (le_election_grace_mono(election, lease, inc) > le_clock() ||
+		(inc->epoch > 0 && free_mono > le_clock() &&
+		 free_mono <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))
 		le_busy(election->name);
 	if (state == LEASE_LED)

@@ -361,6 +361,17 @@ set_successor(Row *row, const Candidate *successor)
 	LE_SET_NAME(row, LEASE_SUCCESSOR_ROLE, successor->role);
 }
 
+/*
+ * From now on the row's monotonic values are this incarnation's.
+ */
+static void
+set_incarnation(Lease *lease, const char *incarnation, int64 now)
+{
+	if (!is_own(lease, incarnation))
+		LE_SET(lease->row, LEASE_ACQUIRED_MONO, Int64GetDatum(now));
+	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
+}
+
 static void
 set_free(Row *row, int64 free_mono, int64 now, TimestampTz at)
 {
@@ -448,7 +459,7 @@ le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
 		LE_SET_NULL(row, cleared[i]);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
-	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
+	set_incarnation(lease, incarnation, now);
 	if (free_mono > now)
 		set_free(row, free_mono, now, at);
 	set_successor(row, successor);
@@ -507,7 +518,7 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 duration,
 	LE_SET_NULL(lease->row, LEASE_FREE_AT);
 	LE_SET_NULL(lease->row, LEASE_FREE_MONO);
 	LE_SET_NULL(lease->row, LEASE_FREE_FOR);
-	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
+	set_incarnation(lease, incarnation, now);
 	le_row_update(lease->row);
 }
 

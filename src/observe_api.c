@@ -369,6 +369,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		le_wait_between(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
+	le_wait_end();
 	le_changes++;				/* the news may travel slower than we */
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);

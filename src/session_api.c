@@ -368,9 +368,9 @@ le_campaign(PG_FUNCTION_ARGS)
 		le_wal_begin(&wal);
 		next = poll_campaign(&s);
 		le_wal_end(&wal);
-		le_worker_ensure(first);
-		first = false;
 		le_commit_poll(context);
+		le_worker_ensure(first);	/* which may take a while, with no lock */
+		first = false;
 
 		/*
 		 * What counts is what has been committed, and that the lease is not
@@ -386,6 +386,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		le_wait_between(Min(next, give_up_at), wait_event);
 		CHECK_FOR_INTERRUPTS();
 	}
+	le_wait_end();
 
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */

@@ -90,7 +90,7 @@ le_worker_ensure(bool urgent)
 				 errhint("Consider increasing \"max_worker_processes\".")));
 	MemoryContextSwitchTo(old);
 	while (last != NULL && le_worker_lock_is_free() &&
-		   le_clock() - started_at < START_WAIT &&
+		   le_clock() - began < START_WAIT &&
 		   GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);

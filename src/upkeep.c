@@ -398,13 +398,16 @@ renew_each(Pass *pass, List *leases)
 		Batch		one = {list_make1(lease), false};
 
 		if (!le_may_attempt(key))
+		{
 			complete = false;
-		else if (!le_attempt(key, renew, &one, "renewing a lease", &pass->next) &&
-				 ++failed == MANY_FAILURES)
-			break;
+			continue;
+		}
+		(void) le_attempt(key, renew, &one, "renewing a lease", &pass->next);
 		complete = complete && one.complete;
+		if (!one.complete && ++failed == MANY_FAILURES)
+			break;
 	}
-	return complete && failed == 0;
+	return complete;
 }
 
 /*

@@ -55,6 +55,8 @@ my $first = session($node, name => 'first', dbname => 'first');
 $first->query("SELECT leader_election.create_election('twice', lease_duration => '1 h')");
 is( $first->query("SELECT term FROM leader_election.acquire('twice', 'x')"),
 	1, 'twice: led in term 1');
+$first->query("SELECT leader_election.create_election('given up', lease_duration => '1 h')");
+$first->query("SELECT leader_election.acquire('given up', 'x')");
 $first->query("SELECT leader_election.create_election('longer', lease_duration => '1 day')");
 $first->query("SELECT leader_election.acquire('longer', 'x')");
 $first->query("SELECT leader_election.release('longer', 1)");
@@ -89,6 +91,18 @@ wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
 	$other->query("SELECT leader_election.alter_election('later', lease_duration => '1 s')");
 	is($other->sqlstate, '00000', 'which can be made shorter again');
 	$other->finish;
+}
+
+# A seat that was given up in the grace is not led sooner under a new name.
+{
+	my $now = query_unless_busy($second, "SELECT term FROM leader_election.renew('given up', 1)");
+
+	cmp_ok($now, '>', 1, 'given up: continued');
+	is($second->query("SELECT leader_election.release('given up', 1)"), 't', 'and given up');
+	is($second->query("SELECT waiting_for FROM leader_election.status WHERE election = 'given up'"),
+		'grace after failover', 'which is still to be waited for');
+	is($second->sqlstate_of("SELECT leader_election.drop_election('given up')"),
+		'55P03', 'nor can it be dropped');
 }
 
 # An answer that was lost in one incarnation is told again in the next.
