@@ -3,6 +3,11 @@
  * start.c
  *		Starting a background worker, where a database has none.
  *
+ * Invariant: whoever has written a candidacy finds the lock of a worker held
+ * that will see it (worker.c), or has one started.  These waits can be
+ * interrupted: what the call has done is undone then, and the lock of whoever
+ * starts a worker goes with its transaction.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -70,6 +75,7 @@ le_worker_ensure(bool urgent)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
 		if (!le_worker_lock_is_free())
 			return;
 		status = GetBackgroundWorkerPid(last, &pid);
@@ -92,7 +98,10 @@ le_worker_ensure(bool urgent)
 	while (last != NULL && le_worker_lock_is_free() &&
 		   le_clock() - began < START_WAIT &&
 		   GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
+	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
+	}
 	le_starter_unlock();
 }

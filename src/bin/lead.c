@@ -14,9 +14,9 @@
  * - In a session, the connection is the leadership: when it is lost, all is
  *	 killed at once.  The guardian holds the connection's socket too: it sees
  *	 that by itself; and should this process be killed, the server sees the end
- *	 of the session, and elects another, when the command is gone and no earlier.  (Such a session
- *	 stands with auto_renew => false, since the server would prolong the lease
- *	 of a process that is stopped.)
+ *	 of the session, and elects another, when the command is gone and no
+ *	 earlier.  (Such a session stands with auto_renew => false, since the server
+ *	 would prolong the lease of a process that is stopped.)
  *
  *-------------------------------------------------------------------------
  */

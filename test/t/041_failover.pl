@@ -93,21 +93,6 @@ sub by_election
 sub lowest { return (sort { $a <=> $b } keys %{ $_[0] })[0]; }
 sub highest { return (sort { $b <=> $a } keys %{ $_[0] })[0]; }
 
-# Tries again what the epoch's start, which is the worker's to make, makes busy.
-sub query_unless_busy
-{
-	my ($session, $sql) = @_;
-	my $result;
-
-	wait_until(
-		sub {
-			$result = $session->query($sql);
-			return $session->sqlstate ne '55P03';
-		},
-		"an answer to: $sql");
-	return $result;
-}
-
 #
 # The old primary, its elections, and the standbys.
 #

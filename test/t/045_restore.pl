@@ -75,21 +75,6 @@ sub once_sqlstate
 	return $sqlstate;
 }
 
-# Tries again what is busy until the worker has started an epoch.
-sub query_unless_busy
-{
-	my ($session, $sql) = @_;
-	my $result;
-
-	wait_until(
-		sub {
-			$result = $session->query($sql);
-			return $session->sqlstate ne '55P03';
-		},
-		"an answer to: $sql");
-	return $result;
-}
-
 # The terms that a database knows of, by election.  bigint fits in Perl's.
 sub terms_of
 {

@@ -34,21 +34,6 @@ sub copy
 	return session($node, name => $copy, dbname => $copy);
 }
 
-# Tries again what is refused until the epoch has begun, or its grace is over.
-sub query_unless_busy
-{
-	my ($session, $sql) = @_;
-	my $result;
-
-	wait_until(
-		sub {
-			$result = $session->query($sql);
-			return $session->sqlstate ne '55P03';
-		},
-		"an answer to: $sql");
-	return $result;
-}
-
 $control->query('CREATE DATABASE first');
 $node->safe_psql('first', 'CREATE EXTENSION leader_election');
 my $first = session($node, name => 'first', dbname => 'first');

@@ -26,7 +26,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(new_server session wait_for wait_until);
+our @EXPORT = qw(new_server query_unless_busy session wait_for wait_until);
 
 my $POLL_INTERVAL = 0.005;
 
@@ -72,6 +72,22 @@ sub session
 	my ($node, %opts) = @_;
 
 	return LeaderElection::Session->new($node, %opts);
+}
+
+# Runs SQL in a session, and again until it is not refused as busy: until the
+# worker has started an epoch, say, or its grace is over.
+sub query_unless_busy
+{
+	my ($session, $sql) = @_;
+	my $result;
+
+	wait_until(
+		sub {
+			$result = $session->query($sql);
+			return $session->sqlstate ne '55P03';
+		},
+		"an answer to: $sql");
+	return $result;
 }
 
 # Waits until a code reference returns true. $what says for what; it may be a
