@@ -70,12 +70,19 @@ le_guard(Work work, void *arg)
 	}
 	PG_CATCH();
 	{
+		int			code = geterrcode();
+		bool		no_room = code == ERRCODE_OUT_OF_MEMORY;
+
 		HOLD_INTERRUPTS();
-		result = geterrcode() == ERRCODE_LOCK_NOT_AVAILABLE ||
-			geterrcode() == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		result = no_room || code == ERRCODE_LOCK_NOT_AVAILABLE ||
+			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
+		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE)
 			EmitErrorReport();
 		AbortCurrentTransaction();
+
+		/* Told once: with our spare locks it may succeed at once. */
+		if (no_room && le_spares_release())
+			EmitErrorReport();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
 	}

@@ -45,30 +45,44 @@ LeLockHeldByMe(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Lock a table or index of this database for reading, unless that takes a wait
- * or more lock space than there is.
+ * Take a lock if that takes neither a wait nor more lock space than there is.
+ * False does not tell which of the two was missing.
  */
 static inline bool
-LeTryLockRelation(Oid relid)
+LeLockTry(const LOCKTAG *tag, LOCKMODE mode, bool session_level,
+		  LOCALLOCK **entry)
+{
+	LockAcquireResult result;
+	LOCALLOCK  *ignored;
+
+	if (entry == NULL)
+		entry = &ignored;
+#if PG_VERSION_NUM >= 180000
+	result = LockAcquireExtended(tag, mode, session_level, true, false, entry,
+								 false);
+#else
+	result = LockAcquireExtended(tag, mode, session_level, true, false, entry);
+#endif
+	return result != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * The same for a table or an index of this database, until the transaction
+ * ends.
+ */
+static inline bool
+LeTryLockRelation(Oid relid, LOCKMODE mode)
 {
 	LOCKTAG		tag;
-	LOCALLOCK  *locallock;
-	LockAcquireResult result;
+	LOCALLOCK  *entry;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-#if PG_VERSION_NUM >= 180000
-	result = LockAcquireExtended(&tag, AccessShareLock, false, true, false,
-								 &locallock, false);
-#else
-	result = LockAcquireExtended(&tag, AccessShareLock, false, true, false,
-								 &locallock);
-#endif
-	if (result == LOCKACQUIRE_NOT_AVAIL)
+	if (!LeLockTry(&tag, mode, false, &entry))
 		return false;
-	if (result != LOCKACQUIRE_ALREADY_CLEAR)
+	if (!entry->lockCleared)
 	{
 		AcceptInvalidationMessages();
-		MarkLockClear(locallock);
+		MarkLockClear(entry);
 	}
 	return true;
 }
@@ -81,11 +95,7 @@ LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
 {
 	LOCALLOCK  *entry;
 
-#if PG_VERSION_NUM >= 180000
-	(void) LockAcquireExtended(tag, mode, true, true, true, &entry, false);
-#else
-	(void) LockAcquireExtended(tag, mode, true, true, true, &entry);
-#endif
+	(void) LeLockTry(tag, mode, true, &entry);
 	LockRelease(tag, mode, true);
 	return entry;
 }

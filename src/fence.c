@@ -42,6 +42,7 @@ PG_FUNCTION_INFO_V1(le_only_leader);
 typedef struct Fence
 {
 	char		election[LE_NAME_MAX + 1];
+	LOCKTAG		lock;			/* the election lock */
 	Oid			lease_oid;		/* which extension it belongs to */
 	int64		term;
 	int64		deadline;
@@ -145,6 +146,7 @@ fence_session(const char *election)
 				 errhint("Do the leader's work only while leader_election.is_leader() is true.")));
 	}
 	strlcpy(fence.election, election, sizeof(fence.election));
+	fence.lock = le_election_tag(election);
 	fence.lease_oid = c->lease_oid;
 	fence.deadline = c->deadline;
 	fence.session_id = c->session_id;
@@ -201,6 +203,7 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 						name, PG_GETARG_INT64(1)),
 				 errhint("Do the leader's work only in the term in which it leads.")));
 	strlcpy(recent.election, name, sizeof(recent.election));
+	recent.lock = le_election_tag(name);
 	recent.lease_oid = store.lease;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
@@ -255,7 +258,7 @@ still_leads(const Fence *fence)
 	Lease	   *lease = NULL;
 
 	le_busy_begin(&busy, fence->election);
-	while (!le_election_queue_shared(fence->election))
+	while (!le_election_queue_shared(&fence->lock))
 		le_wait_or_busy(fence->election);
 	if (is_fresh(fence))
 	{
@@ -276,8 +279,8 @@ still_leads(const Fence *fence)
 static int
 by_lock_key(const ListCell *a, const ListCell *b)
 {
-	return le_election_lock_order(((Fence *) lfirst(a))->election,
-								  ((Fence *) lfirst(b))->election);
+	return le_election_lock_order(&((Fence *) lfirst(a))->lock,
+								  &((Fence *) lfirst(b))->lock);
 }
 
 static void

@@ -171,12 +171,12 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 
 	if (IsInParallelMode() || RecoveryInProgress())
 		return false;
-	if (!LeTryLockRelation(lease_oid))
+	if (!LeTryLockRelation(lease_oid, AccessShareLock))
 		return false;
 
 	/* Which index it has is certain only now. */
 	if (!le_store_find(&store) || store.lease != lease_oid ||
-		!LeTryLockRelation(store.lease_pkey))
+		!LeTryLockRelation(store.lease_pkey, AccessShareLock))
 	{
 		UnlockRelationOid(lease_oid, AccessShareLock);
 		return false;

@@ -16,17 +16,28 @@
  * - A transaction queues for an election lock only while it holds no other in
  *	 Exclusive mode, so that these locks cannot deadlock.
  *
+ * - Nobody can find a name whose lock is that of another name: the tag is the
+ *	 beginning of a SHA-256.  (With a hash that can be inverted, a role that may
+ *	 create elections could sit on the lock of any other election.)
+ *
+ * - A lock table without room is no proof of anything.  A conditional request
+ *	 answers the same for want of room as for a lock that is held, so that the
+ *	 locks whose holders decide are tested by is_held().
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
+#include "common/cryptohash.h"
+#include "common/sha2.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "port/pg_bswap.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "utils/memutils.h"
 
 typedef enum LockClass
 {
@@ -35,11 +46,25 @@ typedef enum LockClass
 	LOCK_NAME,
 	LOCK_WORKER,
 	LOCK_STARTER,
-	LOCK_EPOCH
+	LOCK_EPOCH,
+	LOCK_NEXT_WORKER,
+	LOCK_SPARE
 } LockClass;
 
-/* How many election locks this transaction holds in Exclusive mode */
-static int	election_locks = 0;
+/* Is a lock held in Exclusive mode? */
+typedef enum Held
+{
+	NOT_HELD,
+	HELD,
+	UNTESTABLE					/* there is no room in the lock table */
+} Held;
+
+#define SPARES			16		/* entries that a worker keeps for others */
+#define SPARES_PAUSE	INT64CONST(1000000) /* before it takes them back */
+#define COPY_LIFE		INT64CONST(50000)
+
+/* The election locks that this transaction has taken in Exclusive mode */
+static List *election_locks = NIL;
 
 /*
  * The one place where tags are made.
@@ -54,18 +79,81 @@ make_tag(LockClass class, uint64 key)
 	return tag;
 }
 
-static uint64
-hash_name(const char *name, uint64 seed)
+/*
+ * The tag of a name, or of two: the first 8 bytes of the SHA-256 of the class and
+ * of each name with the zero byte that ends it.  Only in a transaction: the
+ * server's SHA-256 needs a resource owner.
+ */
+static LOCKTAG
+make_name_tag(LockClass class, const char *first, const char *second)
 {
-	return DatumGetUInt64(hash_any_extended((const unsigned char *) name,
-											strlen(name), seed));
+	pg_cryptohash_ctx *context = pg_cryptohash_create(PG_SHA256);
+	uint8		class_byte = class;
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	uint64		key;
+
+	Assert(IsTransactionState());
+	if (context == NULL ||
+		pg_cryptohash_init(context) < 0 ||
+		pg_cryptohash_update(context, &class_byte, 1) < 0 ||
+		pg_cryptohash_update(context, (const uint8 *) first,
+							 strlen(first) + 1) < 0 ||
+		(second != NULL &&
+		 pg_cryptohash_update(context, (const uint8 *) second,
+							  strlen(second) + 1) < 0) ||
+		pg_cryptohash_final(context, digest, sizeof(digest)) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not compute %s hash: %s", "SHA-256",
+						pg_cryptohash_error(context))));
+	pg_cryptohash_free(context);
+	memcpy(&key, digest, sizeof(key));
+	return make_tag(class, pg_ntoh64(key));
 }
 
+/*
+ * Take a lock if it is free; without error, but in vain, if there is no room.
+ */
 static bool
-acquire(LOCKTAG tag, LOCKMODE mode, bool session_level, bool wait)
+try_lock(LOCKTAG tag, LOCKMODE mode, bool session_level)
 {
-	return LockAcquire(&tag, mode, session_level, !wait) !=
-		LOCKACQUIRE_NOT_AVAIL;
+	return LeLockTry(&tag, mode, session_level, NULL);
+}
+
+/*
+ * Take a lock in Exclusive or Share mode until the transaction ends, and queue
+ * for it if need be.  An error if there is no room.
+ */
+static void
+wait_for_lock(LOCKTAG tag, LOCKMODE mode)
+{
+	(void) LockAcquire(&tag, mode, false, false);
+}
+
+/*
+ * Does anybody hold the lock in Exclusive mode?
+ *
+ * No lock of ours conflicts with AccessShare mode: that request fails only for
+ * want of room.  Once it was granted, this process has its entry in the lock
+ * table, so that the answer to the second request is that of the lock itself.
+ * That one is in Share mode, so that two testers do not take each other for the
+ * holder.  A lock group always gets its own locks: not in parallel mode.
+ */
+static Held
+is_held(LOCKTAG tag)
+{
+	bool		free;
+
+	Assert(!IsInParallelMode());
+	if (LeLockHeldByMe(&tag, ExclusiveLock))
+		return HELD;
+	if (!try_lock(tag, AccessShareLock, false))
+		return UNTESTABLE;
+	free = try_lock(tag, ShareLock, false);
+	if (free)
+		LockRelease(&tag, ShareLock, false);
+	LockRelease(&tag, AccessShareLock, false);
+	return free ? NOT_HELD : HELD;
 }
 
 LOCKTAG
@@ -81,6 +169,7 @@ int64
 le_session_lock_new(void)
 {
 	uint64		id;
+	LOCKTAG		tag;
 
 	do
 	{
@@ -89,8 +178,9 @@ le_session_lock_new(void)
 					(errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate random session number")));
 		id &= PG_INT64_MAX;
+		tag = le_session_tag((int64) id);
 	} while (id == 0 ||
-			 !acquire(le_session_tag((int64) id), ExclusiveLock, true, false));
+			 LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL);
 	return (int64) id;
 }
 
@@ -108,22 +198,80 @@ le_session_lock_release(int64 session_id)
 }
 
 /*
- * Is that session alive?  The test takes the lock in Share mode, so that two
- * testers do not take each other for the session.  A lock group always gets
- * its own locks: not to be called in parallel mode.
+ * Is that session's lock among all locks of the server, as they were at most
+ * so long ago?  A copy of the lock table needs no room in it, but takes
+ * milliseconds: one is kept for a while.
+ */
+static bool
+is_in_copy(LOCKTAG tag, int64 max_age)
+{
+	static MemoryContext context = NULL;
+	static LockData *copy = NULL;
+	static int64 copied_at;
+	int64		now = le_clock();
+
+	if (context == NULL)
+		context = AllocSetContextCreate(TopMemoryContext,
+										"leader_election lock table",
+										ALLOCSET_DEFAULT_SIZES);
+	if (copy == NULL || now - copied_at >= max_age)
+	{
+		MemoryContext old;
+
+		copy = NULL;
+		MemoryContextReset(context);
+		old = MemoryContextSwitchTo(context);
+		copy = GetLockStatusData();
+		MemoryContextSwitchTo(old);
+		copied_at = now;
+	}
+	for (int i = 0; i < copy->nelements; i++)
+	{
+		const LockInstanceData *lock = &copy->locks[i];
+
+		if ((lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0 &&
+			memcmp(&lock->locktag, &tag, sizeof(LOCKTAG)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is that session alive?  Where there is no room to test its lock, a copy of the
+ * lock table tells.  A copy that is older than what has named this session may
+ * lack it, although it is alive: only a new copy proves that it is dead.
  */
 bool
 le_session_alive(int64 session_id)
 {
 	LOCKTAG		tag = le_session_tag(session_id);
+	Held		held = is_held(tag);
 
-	Assert(!IsInParallelMode());
-	if (LeLockHeldByMe(&tag, ExclusiveLock))
-		return true;
-	if (!acquire(tag, ShareLock, false, false))
-		return true;
-	LockRelease(&tag, ShareLock, false);
+	if (held == UNTESTABLE)
+		return is_in_copy(tag, COPY_LIFE) || is_in_copy(tag, 0);
+	return held == HELD;
+}
+
+/*
+ * Does this transaction hold an election lock in Exclusive mode?  Those that a
+ * rolled back savepoint has released are the last ones.
+ */
+static bool
+holds_election_lock(void)
+{
+	while (election_locks != NIL)
+	{
+		if (LeLockHeldByMe(llast(election_locks), ExclusiveLock))
+			return true;
+		election_locks = list_delete_last(election_locks);
+	}
 	return false;
+}
+
+LOCKTAG
+le_election_tag(const char *election)
+{
+	return make_name_tag(LOCK_ELECTION, election, NULL);
 }
 
 /*
@@ -134,11 +282,19 @@ le_session_alive(int64 session_id)
 bool
 le_election_lock(const char *election, bool wait)
 {
-	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
+	LOCKTAG		tag = le_election_tag(election);
+	MemoryContext old;
+	LOCKTAG    *held;
 
-	if (!acquire(tag, ExclusiveLock, false, wait && election_locks == 0))
+	if (wait && !holds_election_lock())
+		wait_for_lock(tag, ExclusiveLock);
+	else if (!try_lock(tag, ExclusiveLock, false))
 		return false;
-	election_locks++;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	held = palloc(sizeof(LOCKTAG));
+	*held = tag;
+	election_locks = lappend(election_locks, held);
+	MemoryContextSwitchTo(old);
 	return true;
 }
 
@@ -148,45 +304,32 @@ le_election_lock(const char *election, bool wait)
 void
 le_election_unlock(const char *election)
 {
-	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
+	LOCKTAG		tag = le_election_tag(election);
 
 	LockRelease(&tag, ExclusiveLock, false);
-	election_locks--;
 }
 
 /*
  * Nobody else changes the lease row's holder until the transaction ends.  With
- * wait, it queues as above; whoever takes several takes them in the order
- * below.
+ * wait, it queues as above; a transaction that takes several takes them in the
+ * order below.
  */
 bool
-le_election_lock_shared(const char *election, bool wait)
+le_election_lock_shared(const LOCKTAG *tag, bool wait)
 {
-	LOCKTAG		tag = make_tag(LOCK_ELECTION, hash_name(election, 0));
-
-	/* Whoever queues behind our own lock must not keep us from it. */
-	if (election_locks > 0 && LeLockHeldByMe(&tag, ExclusiveLock))
+	/* A request that queues behind our own lock must not keep us from it. */
+	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
-	return acquire(tag, ShareLock, false, wait && election_locks == 0);
+	if (!wait || holds_election_lock())
+		return try_lock(*tag, ShareLock, false);
+	wait_for_lock(*tag, ShareLock);
+	return true;
 }
 
 int
-le_election_lock_order(const char *a, const char *b)
+le_election_lock_order(const LOCKTAG *a, const LOCKTAG *b)
 {
-	uint64		x = hash_name(a, 0);
-	uint64		y = hash_name(b, 0);
-
-	return x < y ? -1 : x > y;
-}
-
-static LOCKTAG
-name_tag(const char *election, const char *candidate)
-{
-	uint64		key = hash_name(election, 1);
-
-	if (candidate != NULL)
-		key = hash_name(candidate, key);
-	return make_tag(LOCK_NAME, key);
+	return memcmp(a, b, sizeof(LOCKTAG));
 }
 
 /*
@@ -197,7 +340,8 @@ name_tag(const char *election, const char *candidate)
 bool
 le_name_lock(const char *election, const char *candidate)
 {
-	return acquire(name_tag(election, candidate), ExclusiveLock, false, false);
+	return try_lock(make_name_tag(LOCK_NAME, election, candidate),
+					ExclusiveLock, false);
 }
 
 /*
@@ -206,17 +350,17 @@ le_name_lock(const char *election, const char *candidate)
 bool
 le_name_lock_shared(const char *election)
 {
-	return acquire(name_tag(election, NULL), ShareLock, false, false);
+	return try_lock(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
 }
 
 /*
  * Release these before the transaction ends: nothing was written under them.
- * Whoever waits for one of them must hold none that others wait for.
+ * A call that waits for one of them must hold none that others wait for.
  */
 void
 le_name_unlock(const char *election, const char *candidate)
 {
-	LOCKTAG		tag = name_tag(election, candidate);
+	LOCKTAG		tag = make_name_tag(LOCK_NAME, election, candidate);
 
 	LockRelease(&tag, ExclusiveLock, false);
 }
@@ -224,22 +368,39 @@ le_name_unlock(const char *election, const char *candidate)
 void
 le_name_unlock_shared(const char *election)
 {
-	LOCKTAG		tag = name_tag(election, NULL);
+	LOCKTAG		tag = make_name_tag(LOCK_NAME, election, NULL);
 
 	LockRelease(&tag, ShareLock, false);
 }
 
+/* A transaction that begins an epoch holds this, and does nothing else. */
 bool
 le_epoch_lock(void)
 {
-	return acquire(make_tag(LOCK_EPOCH, 0), ExclusiveLock, false, false);
+	return try_lock(make_tag(LOCK_EPOCH, 0), ExclusiveLock, false);
 }
 
-/* One worker per database holds this for as long as it works. */
+bool
+le_epoch_lock_is_mine(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_EPOCH, 0);
+
+	return LeLockHeldByMe(&tag, ExclusiveLock);
+}
+
+/*
+ * One worker per database holds this for as long as it works.  Its entry in the
+ * lock table, in AccessShare mode, stays its own after le_worker_unlock(): a
+ * worker that has to go on after all needs no room for that.
+ */
 bool
 le_worker_lock(void)
 {
-	return acquire(make_tag(LOCK_WORKER, 0), ExclusiveLock, true, false);
+	LOCKTAG		tag = make_tag(LOCK_WORKER, 0);
+
+	if (!LeLockHeldByMe(&tag, AccessShareLock))
+		(void) try_lock(tag, AccessShareLock, true);
+	return try_lock(tag, ExclusiveLock, true);
 }
 
 void
@@ -250,22 +411,36 @@ le_worker_unlock(void)
 	LockRelease(&tag, ExclusiveLock, true);
 }
 
+/*
+ * Has this database certainly no worker?  Without room for a test, a new one
+ * would find no room for its lock either.
+ */
 bool
 le_worker_lock_is_free(void)
 {
-	LOCKTAG		tag = make_tag(LOCK_WORKER, 0);
-
-	if (!acquire(tag, ShareLock, false, false))
-		return false;
-	LockRelease(&tag, ShareLock, false);
-	return true;
+	return is_held(make_tag(LOCK_WORKER, 0)) == NOT_HELD;
 }
 
-/* Whoever starts a worker holds this until it is there. */
+/* The place of the worker that waits for the one that is about to end. */
+bool
+le_next_worker_lock(void)
+{
+	return try_lock(make_tag(LOCK_NEXT_WORKER, 0), ExclusiveLock, true);
+}
+
+void
+le_next_worker_unlock(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_NEXT_WORKER, 0);
+
+	LockRelease(&tag, ExclusiveLock, true);
+}
+
+/* A session that starts a worker holds this until that one is there. */
 bool
 le_starter_lock(void)
 {
-	return acquire(make_tag(LOCK_STARTER, 0), ExclusiveLock, false, false);
+	return try_lock(make_tag(LOCK_STARTER, 0), ExclusiveLock, false);
 }
 
 void
@@ -274,6 +449,76 @@ le_starter_unlock(void)
 	LOCKTAG		tag = make_tag(LOCK_STARTER, 0);
 
 	LockRelease(&tag, ExclusiveLock, false);
+}
+
+/*
+ * Is there room in the lock table?  Without room no transaction gets a number,
+ * and so none can renew a lease.
+ */
+bool
+le_lock_room(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_SPARE, (uint64) MyProcPid << 32);
+
+	if (!try_lock(tag, AccessShareLock, true))
+		return false;
+	LockRelease(&tag, AccessShareLock, true);
+	return true;
+}
+
+/* How many spare entries this process, a worker, has */
+static int	spares = 0;
+static int64 spares_released_at = 0;
+
+/*
+ * Free the spare entries, for transactions that renew leases: ours, and those of
+ * detached leaders.  False: they were free already.
+ */
+bool
+le_spares_release(void)
+{
+	bool		had_any = spares > 0;
+
+	while (spares > 0)
+	{
+		LOCKTAG		tag = make_tag(LOCK_SPARE, --spares);
+
+		LockRelease(&tag, AccessShareLock, true);
+	}
+	spares_released_at = le_clock();
+	return had_any;
+}
+
+/*
+ * Keep spare entries in the lock table, or free them if there is no room but
+ * theirs.  They are taken back when there is room for twice as many.  To be
+ * called now and then by the worker.
+ */
+void
+le_spares_keep(void)
+{
+	if (spares > 0)
+	{
+		if (!le_lock_room())
+			(void) le_spares_release();
+		return;
+	}
+	if (spares_released_at != 0 && le_clock() - spares_released_at < SPARES_PAUSE)
+		return;
+	while (spares < 2 * SPARES &&
+		   try_lock(make_tag(LOCK_SPARE, spares), AccessShareLock, true))
+		spares++;
+	if (spares < 2 * SPARES)
+	{
+		(void) le_spares_release();
+		return;
+	}
+	while (spares > SPARES)
+	{
+		LOCKTAG		tag = make_tag(LOCK_SPARE, --spares);
+
+		LockRelease(&tag, AccessShareLock, true);
+	}
 }
 
 /*
@@ -323,5 +568,5 @@ le_wake_waiters(uint32 wait_event)
 void
 le_lock_end_of_xact(void)
 {
-	election_locks = 0;
+	election_locks = NIL;
 }

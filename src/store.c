@@ -156,13 +156,29 @@ wait_as_lock_timeout(void)
 static bool
 lock_relation(Oid oid, LOCKMODE mode, bool wait)
 {
-	if (ConditionalLockRelationOid(oid, mode))
+	if (LeTryLockRelation(oid, mode))
 		return true;
 	if (!wait)
 		return false;
 	wait_as_lock_timeout();
 	LockRelationOid(oid, mode);
 	return true;
+}
+
+/*
+ * What is to be written needs room in the lock table.  Where there is none, the
+ * worker frees its spare entries: wait for that, but no longer than this call
+ * may.  (Without any room the server raises 53200 later on.)
+ */
+static void
+wait_for_room(void)
+{
+	while (!le_lock_room())
+	{
+		le_wake_workers(MyDatabaseId);
+		if (!le_wait_more())
+			return;
+	}
 }
 
 /*
@@ -189,6 +205,17 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 	};
 	Store		now;
 
+	if (wait && mode > AccessShareLock)
+	{
+		wait_for_room();
+
+		/* A grant of its epoch could commit before any standby knows of it. */
+		if (le_epoch_lock_is_mine())
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("this transaction has begun an epoch"),
+					 errhint("Repeat the call in a transaction of its own.")));
+	}
 	for (int i = 0; i < lengthof(order); i++)
 	{
 		if ((tables & order[i].table) == 0)
@@ -255,6 +282,7 @@ le_election_queue(const char *election)
 {
 	if (le_election_lock(election, false))
 		return true;
+	wait_for_room();
 	wait_as_lock_timeout();
 	return le_election_lock(election, true);
 }
@@ -263,12 +291,13 @@ le_election_queue(const char *election)
  * The same for the lock of those who are not to see the holder change.
  */
 bool
-le_election_queue_shared(const char *election)
+le_election_queue_shared(const LOCKTAG *tag)
 {
-	if (le_election_lock_shared(election, false))
+	if (le_election_lock_shared(tag, false))
 		return true;
+	wait_for_room();
 	wait_as_lock_timeout();
-	return le_election_lock_shared(election, true);
+	return le_election_lock_shared(tag, true);
 }
 
 /*

@@ -708,6 +708,7 @@ le_upkeep(Upkeep *found)
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
+	le_spares_keep();
 	do_round(&pass);
 	/* A wait for the disk may reset our latch: see above. */
 	if (pgBufferUsage.shared_blks_read != reads)

@@ -71,21 +71,25 @@ look_once_more(void *arg)
 
 /*
  * Take the worker's lock, waiting for one that is about to end.  A worker
- * that goes on makes this one superfluous.
+ * that goes on makes this one superfluous, and so does one that waits already.
  */
 static bool
 take_over(void)
 {
-	for (int i = 0; i < 100; i++)
+	bool		taken = le_worker_lock();
+
+	if (taken || !le_next_worker_lock())
+		return taken;
+	for (int i = 0; i < 100 && !taken; i++)
 	{
-		if (le_worker_lock())
-			return true;
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
 						 PG_WAIT_EXTENSION);
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
+		taken = le_worker_lock();
 	}
-	return false;
+	le_next_worker_unlock();
+	return taken;
 }
 
 /*
