@@ -338,6 +338,21 @@ le_unconfirmed(const char *election)
 }
 
 /*
+ * The lease may be renewed in the epoch that is to begin, but no worker can be
+ * had that begins it: see le_epoch_ensure().
+ */
+void
+le_report_no_epoch(const char *election)
+{
+	explained = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errdetail("The server has been promoted, restored or moved, and has no worker that begins a new epoch."),
+			 errhint("Call acquire() by the same candidate name, which begins it, and then renew() again.")));
+}
+
+/*
  * The server's message for a lock that was not free in time names no election
  * and says nothing that a caller could do.
  */

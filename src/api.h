@@ -42,6 +42,7 @@ LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *role);
 extern void le_wait_or_busy(const char *election);
 LE_NORETURN extern void le_unconfirmed(const char *election);
+LE_NORETURN extern void le_report_no_epoch(const char *election);
 extern void le_commit_poll(MemoryContext context);
 extern void le_wait_between(int64 until, uint32 wait_event);
 extern void le_wait_end(void);

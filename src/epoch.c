@@ -98,9 +98,8 @@ le_incarnation_read(void)
  * Record an incarnation that was not seen before, starting a new epoch, later
  * than that of the highest term of all.  foreign: there are leases of another
  * one, which therefore must have been before, even if it is not recorded: a
- * restore may load the tables in any order.  To be called in a transaction of its
- * own, before any election lock; whoever cannot have the epoch lock leaves it to
- * whoever has it (false).
+ * restore may load the tables in any order.  The caller holds the epoch lock, in
+ * a transaction of its own.  False: some row is locked.
  */
 bool
 le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
@@ -111,8 +110,6 @@ le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
 	Row		   *row;
 	bool		busy;
 
-	if (!le_epoch_lock())
-		return false;
 	inc = le_incarnation_read();
 	if (inc->known && !(foreign && inc->epoch == 0))
 		return true;

@@ -21,7 +21,7 @@
  *	election.c		the only place where the holder changes
  *	keepalive.c		noticing that this session's client is gone
  *	session.c		this session's candidacies and its view of its leases
- *	start.c			starting a worker
+ *	start.c			what must be there first: a worker, an epoch
  *	api.c			what the SQL functions share
  *	session_api.c	SQL functions for session candidates
  *	lease_api.c		SQL functions for detached candidates
@@ -568,6 +568,7 @@ typedef struct Candidacy
 	int64		term;			/* 0: does not lead */
 	int64		deadline;
 	int64		next_read;
+	int64		renew_not_before;	/* by join(), which has tried just now */
 } Candidacy;
 
 extern Candidacy *le_session_find(const char *election, Size length);
@@ -585,9 +586,12 @@ extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_init(void);
 
 /* start.c */
-extern void le_worker_ensure(bool urgent);
+extern bool le_worker_ensure(bool urgent);
 extern bool le_worker_start(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
+extern bool le_epoch_begin(Store *store);
+extern bool le_epoch_ensure(Store *store, const char *election, bool urgent,
+							int64 limit);
 
 /* fence.c */
 extern void le_fence_init(void);

@@ -165,9 +165,16 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_profile_args(fcinfo, 2, false, &profile);
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
+	if (le_epoch_lock_is_mine())
+		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_wait_begin();
 	le_busy_begin(&busy, who.election);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	if (!le_epoch_ensure(&store, who.election, true, le_wait_left()))
+	{
+		le_busy_end(&busy);
+		return (Datum) 0;
+	}
 	for (;;)
 	{
 		bool		dropped;
@@ -321,11 +328,16 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
 
-		/* After a promotion, the worker has to start the epoch first. */
+		/* After a promotion, the worker has to begin the epoch first. */
 		if (state == LEASE_FOREIGN)
 		{
-			le_worker_ensure(true);
+			bool		worker = le_worker_ensure(true);
+
 			(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
+			if (!worker &&
+				le_election_grace_mono(le_election_get(store, name), lease,
+									   le_incarnation_read()) == PG_INT64_MAX)
+				le_report_no_epoch(name);
 		}
 		if (!le_prove(lease, le_lease_duration(store, lease),
 					  state == LEASE_FOREIGN, le_wait_left(), &proof))

@@ -34,6 +34,9 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 #define STANDBY_LOOK_US	INT64CONST(100000)
 #define HIDDEN_LOOK_US	INT64CONST(10000)
 
+/* What a vacancy waits for, where only candidates' own calls elect anybody */
+#define NO_WORKER		"a worker or a call"
+
 /*
  * Does somebody lead, as far as this server can tell?
  */
@@ -116,12 +119,16 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 {
 	Incarnation *inc = le_incarnation_read();
 	int64		now = le_clock();
+	int64		grace;
 
 	if (live == 0)
 		return "no candidates";
 	if (live < election->quorum)
 		return psprintf("quorum %d of %d", live, election->quorum);
-	if (le_election_grace_mono(election, lease, inc) > now)
+	grace = le_election_grace_mono(election, lease, inc);
+	if (grace == PG_INT64_MAX && le_worker_lock_is_free())
+		return NO_WORKER;		/* to begin the epoch */
+	if (grace > now)
 		return "grace after failover";
 	if (le_lease_free_mono(lease, inc) > now)
 		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
@@ -133,7 +140,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	if (told == 0 && !le_strategy(election)->reserves)
 		return "acquire()";		/* of a detached candidate */
 	if (le_worker_lock_is_free())
-		return "a worker";
+		return NO_WORKER;
 	if (LeSyncStandbysDefined())
 		return "synchronous standbys";
 	return NULL;

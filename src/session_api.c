@@ -237,6 +237,53 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 }
 
 /*
+ * Renew the lease of this session, if it leads still and is not asked to yield;
+ * lease is as it was read before the proof, or as it is now.  False: somebody
+ * has its row, or the settings are not those of the proof.
+ */
+static bool
+renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
+			Lease **lease)
+{
+	Lease	   *locked = le_lease_lock(store, c->election);
+	int64		duration;
+
+	if (locked == NULL)
+		return false;
+	*lease = locked;
+	if (!leads(store, locked, c) || locked->yielding)
+		return true;
+	duration = le_lease_duration(store, locked);
+	if (proof->required && duration != proof->lease_duration)
+		return false;
+	le_lease_renew(locked, locked->term, duration, proof->t0,
+				   GetCurrentTimestamp(), NULL);
+	return true;
+}
+
+/*
+ * The leader calls join() again, and half of its lease is over: no worker renews
+ * it, so that this call does.  What is busy, unproven or without room in the lock
+ * table is left out, since this session leads on; a later call tries again.
+ */
+static void
+renew_late(const Store *store, Lease *lease, Candidacy *c)
+{
+	int64		now = le_clock();
+	Proof		proof;
+
+	if (!lease->auto_renew || lease->own_write || lease->yielding ||
+		lease->deadline_mono - now > lease->duration / 2 ||
+		now < c->renew_not_before)
+		return;
+	c->renew_not_before = now + lease->duration / 10;
+	if (le_lock_room() &&
+		le_prove(lease, le_lease_duration(store, lease), false, le_wait_left(),
+				 &proof))
+		(void) renew_lease(store, c, &proof, &lease);
+}
+
+/*
  * Stand, and elect somebody if nobody leads.  Returns the term, if it is this
  * session that will lead when the transaction has committed, else 0.  Without
  * wait, what cannot be had at once is left for the next try (not stands).
@@ -250,7 +297,16 @@ stand(Standing *s, bool wait)
 	bool		locked;
 
 	le_store_get(&store);
+	if (!wait && !le_lock_room())
+	{
+		le_wake_workers(MyDatabaseId);	/* it makes room */
+		return 0;
+	}
 	locked = le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait);
+	if (locked &&
+		!le_epoch_ensure(&store, s->who.election, wait,
+						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
+		return 0;
 	if (s->candidacy == NULL)
 	{
 		begin_candidacy(&store, s, !wait, locked);
@@ -269,7 +325,11 @@ stand(Standing *s, bool wait)
 	}
 	try_to_elect(&store, election, &s->who, wait, s->ask_until);
 	lease = le_lease_read(&store, s->who.election, NULL);
-	return leads(&store, lease, s->candidacy) ? lease->term : 0;
+	if (!leads(&store, lease, s->candidacy))
+		return 0;
+	if (wait)
+		renew_late(&store, lease, s->candidacy);
+	return lease->term;
 }
 
 Datum
@@ -281,6 +341,8 @@ le_join(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.join()");
 	get_standing(fcinfo, 2, &s);
+	if (le_epoch_lock_is_mine())
+		PG_RETURN_NULL();		/* this transaction has begun an epoch */
 	le_wait_begin();
 	le_busy_begin(&busy, s.who.election);
 	term = stand(&s, true);
@@ -467,28 +529,17 @@ le_renew(PG_FUNCTION_ARGS)
 		if (!lease->own_write && !lease->yielding)
 		{
 			Proof		proof;
-			int64		duration;
 
 			if (!le_prove(lease, le_lease_duration(&store, lease), false,
 						  le_wait_left(), &proof))
 				le_unconfirmed(name);
-			lease = le_lease_lock(&store, name);
-			if (lease == NULL)
+			if (!renew_lease(&store, c, &proof, &lease))
 			{
 				le_wait_or_busy(name);
 				continue;
 			}
 			if (!leads(&store, lease, c))
 				break;
-			duration = le_lease_duration(&store, lease);
-			if (proof.required && duration != proof.lease_duration)
-			{
-				le_wait_or_busy(name);
-				continue;
-			}
-			if (!lease->yielding)
-				le_lease_renew(lease, lease->term, duration, proof.t0,
-							   GetCurrentTimestamp(), NULL);
 		}
 		le_return_grant(fcinfo, lease);
 		break;

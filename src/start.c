@@ -1,17 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * start.c
- *		Starting a background worker, where a database has none.
+ *		What elections need before anybody is elected: a background worker,
+ *		where one can be had, and an epoch of the present incarnation.
  *
- * Invariant: whoever has written a candidacy finds the lock of a worker held
- * that will see it (worker.c), or has one started.  These waits can be
- * interrupted: what the call has done is undone then, and the lock of whoever
- * starts a worker goes with its transaction.
+ * Invariants:
+ *
+ * - A call that has written a candidacy finds the lock of a worker held that
+ *	 will see it (worker.c), or has one started.  These waits can be interrupted:
+ *	 what the call has done is undone then, and the starter's lock goes with its
+ *	 transaction.
+ *
+ * - A transaction that begins an epoch does nothing else.  If it also granted a
+ *	 lease, the standbys could miss both: the server that is promoted then would
+ *	 begin an epoch that may be lower, and issue a term twice.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -50,9 +58,9 @@ le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
  * after the call's candidacy was written.  If many find none at once, one of
  * them starts it, and waits until it is there, so that none of the others does.
  * A waiting campaign's polls are not urgent: they do not start one worker after
- * the other if these die at once.
+ * the other if these die at once.  False: there is none, and none can be had.
  */
-void
+bool
 le_worker_ensure(bool urgent)
 {
 	static BackgroundWorkerHandle *last = NULL;
@@ -63,12 +71,12 @@ le_worker_ensure(bool urgent)
 	pid_t		pid;
 
 	if (!le_worker_lock_is_free())
-		return;
+		return true;
 	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
 	if (status == BGWH_NOT_YET_STARTED)
-		return;					/* it is on its way */
+		return true;			/* it is on its way */
 	if (!urgent && began - started_at < START_PAUSE)
-		return;
+		return status != BGWH_STOPPED;
 
 	/* Ours may be about to take the lock, or to end: it did not see us then. */
 	while (status == BGWH_STARTED && le_clock() - began < START_WAIT)
@@ -77,11 +85,11 @@ le_worker_ensure(bool urgent)
 						 PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
 		if (!le_worker_lock_is_free())
-			return;
+			return true;
 		status = GetBackgroundWorkerPid(last, &pid);
 	}
 	if (!le_starter_lock())
-		return;
+		return true;			/* another session is starting one */
 
 	if (last != NULL)
 		pfree(last);
@@ -92,16 +100,85 @@ le_worker_ensure(bool urgent)
 		ereport(urgent ? WARNING : DEBUG1,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start the leader_election worker: no free background worker slot"),
-				 errdetail("Until there is one, no lease is renewed, and elections wait for the next call."),
-				 errhint("Consider increasing \"max_worker_processes\".")));
+				 errdetail("Until there is one, candidates renew leases and elect by their own calls only."),
+				 errhint("Call join() or renew() several times per lease. Consider increasing \"max_worker_processes\", from which parallel queries take their workers, too.")));
 	MemoryContextSwitchTo(old);
-	while (last != NULL && le_worker_lock_is_free() &&
-		   le_clock() - began < START_WAIT &&
-		   GetBackgroundWorkerPid(last, &pid) != BGWH_STOPPED)
+	status = last != NULL ? BGWH_NOT_YET_STARTED : BGWH_STOPPED;
+	while (status != BGWH_STOPPED && le_worker_lock_is_free() &&
+		   le_clock() - began < START_WAIT)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
+		status = GetBackgroundWorkerPid(last, &pid);
 	}
 	le_starter_unlock();
+	return status != BGWH_STOPPED;
+}
+
+/*
+ * Begin the epoch of the present incarnation, if it has none yet.  To be called
+ * in a transaction of its own.  False: not now, some table or row is locked.
+ */
+bool
+le_epoch_begin(Store *store)
+{
+	char	   *incarnation = le_incarnation_name(store->lease);
+	bool		foreign = false;
+	int64		highest_term = 0;
+	ListCell   *lc;
+
+	if (!le_store_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					   RowExclusiveLock, false) ||
+		!le_epoch_lock())
+		return false;
+
+	/* In a copy, the other incarnation's candidates look alive. */
+	foreach(lc, le_candidates_read(store, NULL))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
+			return false;		/* it is giving a sign of life */
+	}
+	foreach(lc, le_lease_read_all(store))
+	{
+		Lease	   *lease = lfirst(lc);
+
+		highest_term = Max(highest_term, lease->term);
+		foreign |= le_lease_is_foreign(lease, incarnation);
+	}
+	return le_incarnation_settle(store, foreign, highest_term);
+}
+
+/*
+ * See to it that there is an epoch in which somebody can be elected, before a
+ * call that asks for an election writes anything.  That is the worker's task;
+ * where none can be had, this transaction begins the epoch, unless it has done
+ * anything else before.  False: it has begun it.  The call is to do nothing
+ * more, and its caller to call again.
+ *
+ * limit is how long synchronous standbys may be waited for: a commit that waits
+ * for standbys that are not there would not end.
+ */
+bool
+le_epoch_ensure(Store *store, const char *election, bool urgent, int64 limit)
+{
+	Lease	   *lease = le_lease_read(store, election, NULL);
+	Incarnation *inc;
+	Proof		proof;
+
+	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
+		return true;
+	inc = le_incarnation_read();
+	if (inc->known &&
+		(inc->epoch > 0 || lease == NULL ||
+		 !le_lease_is_foreign(lease, inc->name)))
+		return true;
+	if (le_worker_ensure(urgent) ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		!le_prove(NULL, PG_INT64_MAX, false, limit, &proof))
+		return true;
+	(void) le_epoch_begin(store);
+	return !le_epoch_lock_is_mine();
 }

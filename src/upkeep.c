@@ -596,37 +596,13 @@ prune_history(void *arg)
  * See to it that this incarnation of the server has its row.
  */
 static void
-settle_incarnation(void *arg)
+begin_epoch(void *arg)
 {
 	Store		store;
-	char	   *incarnation;
-	bool		foreign = false;
-	int64		highest_term = 0;
-	ListCell   *lc;
 
 	le_store_get(&store);
-	incarnation = le_incarnation_name(store.lease);
-	if (!le_store_lock(&store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
-					   RowExclusiveLock, false))
-		le_postpone("the table of epochs is locked");
-
-	/* In a copy, the other incarnation's candidates look alive. */
-	foreach(lc, le_candidates_read(&store, NULL))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (c->session_id == 0 && !le_candidate_withdraw(&store, c))
-			le_postpone("a candidate gives a sign of life");
-	}
-	foreach(lc, le_lease_read_all(&store))
-	{
-		Lease	   *lease = lfirst(lc);
-
-		highest_term = Max(highest_term, lease->term);
-		foreign |= le_lease_is_foreign(lease, incarnation);
-	}
-	if (!le_incarnation_settle(&store, foreign, highest_term))
-		le_postpone("somebody else is at it");
+	if (!le_epoch_begin(&store))
+		le_postpone("a table or row that an epoch needs is locked");
 }
 
 /*
@@ -653,7 +629,7 @@ do_round(Pass *pass)
 		return;
 	if (pass->new_incarnation)
 	{
-		if (le_attempt(NEW_EPOCH, settle_incarnation, NULL, "starting an epoch",
+		if (le_attempt(NEW_EPOCH, begin_epoch, NULL, "starting an epoch",
 					   &pass->next))
 			pass->next = le_clock();
 	}
