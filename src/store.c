@@ -301,11 +301,18 @@ le_election_queue_shared(const LOCKTAG *tag)
 }
 
 /*
- * Never "no" where the truth is "not now".
+ * 55P03: what was asked for could not be found out, or done, in time.  The answer
+ * is not "no".  Without room in the lock table, it was that: 53200.
  */
 void
 le_busy(const char *election)
 {
+	if (!le_lock_room())
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("no room in the lock table for election \"%s\"",
+						election),
+				 errhint("Use fewer elections in one statement. You might need to increase max_locks_per_transaction.")));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),

@@ -602,6 +602,35 @@ END
 	$_->finish foreach $waiter, $caller;
 }
 
+# A call queues for an election lock, unless its transaction holds another one:
+# one that a rolled back savepoint has released does not count.
+{
+	my ($holder, $caller) = map { session($node, name => $_) } qw(holder caller);
+	my $asks = sub {
+		return $control->query(
+			"SELECT count(*) FROM pg_locks WHERE pid = $_[0] AND objsubid = 21 AND granted = $_[1]");
+	};
+
+	is($holder->query("SELECT leader_election.join('accounted', 'holder')"), '1', 'leads');
+	$holder->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.leave('accounted'); PERFORM pg_sleep(300); END \$\$");
+	wait_until(sub { $asks->($holder->backend_pid, 'true') eq '1' }, 'its election lock');
+	$caller->query("SELECT leader_election.create_election('undone'); BEGIN; SAVEPOINT s;
+		SELECT leader_election.drop_election('undone'); ROLLBACK TO s");
+	$caller->query_async("SELECT leader_election.drop_election('accounted')");
+	my $queues = 0;
+	wait_until(
+		sub {
+			$queues = $asks->($caller->backend_pid, 'false') eq '1';
+			return $queues || $caller->finished;
+		},
+		'an answer');
+	ok($queues, 'a call after a rolled back savepoint queues');
+	$caller->result;
+	is($caller->sqlstate, '55P03', 'until it may wait no longer');
+	$_->kill foreach $holder, $caller;
+}
+
 # A client that has left may be gone a moment before its backend.
 wait_for(
 	$node,

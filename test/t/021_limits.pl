@@ -309,7 +309,7 @@ $one->query("SELECT count(*) FROM pg_catalog.$_")
 is($two->query("SELECT leader_election.join('elsewhere', 'two')"),
 	'1', 'somebody else is elected elsewhere');
 $observer->query('BEGIN');
-$observer->query(q{
+my $FILL = q{
 	DO $$
 	DECLARE
 		n bigint := 0;
@@ -323,8 +323,13 @@ $observer->query(q{
 			END;
 		END LOOP;
 	END
-	$$});
+	$$};
+$observer->query($FILL);
 is($observer->sqlstate, '00000', 'the lock table is full');
+is($two->query("SELECT leader_election.join('some room', 'two')"),
+	'1', 'but for what the worker has kept');
+$observer->query($FILL);
+is($observer->sqlstate, '00000', 'which is taken, too');
 is($two->sqlstate_of("SELECT leader_election.join('no room', 'two')"),
 	'53200', 'join() is an error');
 is(locks_of($two, $LOCKS), '0', 'nothing stays locked');
