@@ -229,7 +229,9 @@ sub end_rounds
 
 	foreach my $r (@rounds)
 	{
-		wait_until(sub { log_of($r) =~ / two \d+ (started|OVERLAP)$/m }, "takeover of $r->{election}");
+		wait_until(
+			sub { log_of($r) =~ / two \d+ (started|OVERLAP)$/m },
+			sub { "takeover of $r->{election}\n" . join('', log_of($r), map { $r->{$_}->describe } qw(one two)) });
 		$right++ if log_of($r) =~ / two \d+ started$/m && !grep { is_running($_) } @{ $r->{family} }[ 1 .. 3 ];
 		diag(log_of($r)) if log_of($r) =~ /OVERLAP/;
 	}

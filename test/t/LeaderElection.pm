@@ -13,7 +13,8 @@
 # A session is a psql process of its own, so that it can be killed or stopped as
 # an application's process can. Whatever waits here waits for a condition, and
 # dies, which fails the test, when that takes too long: timeouts are in seconds,
-# by default those of PostgreSQL::Test::Utils.
+# by default those of PostgreSQL::Test::Utils. What the servers and pg_leader
+# (PgLeader.pm) know at that moment is part of the message.
 
 package LeaderElection;
 
@@ -22,6 +23,7 @@ use warnings;
 
 use Carp;
 use Exporter qw(import);
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
@@ -29,6 +31,12 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(new_server query_unless_busy session wait_for wait_until);
 
 my $POLL_INTERVAL = 0.005;
+
+# What adds to the message of a wait that has timed out: code references that
+# return text.
+our @REPORTS = (\&report_servers);
+
+my @servers;
 
 # A server that runs, with the extension in its database postgres. Options:
 #	name       of the node, 'main'
@@ -44,6 +52,7 @@ sub new_server
 	my $node = PostgreSQL::Test::Cluster->new($opts{name} // 'main',
 		install_path => $opts{install});
 
+	push @servers, $node;
 	$node->init(
 		allows_streaming => $opts{streaming} // 0,
 		extra => [ '--no-locale', '--encoding=UTF8', @{ $opts{initdb} // [] } ]);
@@ -102,6 +111,7 @@ sub wait_until
 	{
 		croak "timed out after $timeout s waiting for "
 		  . (ref $what ? $what->() : $what)
+		  . report()
 		  if time - $start > $timeout;
 		sleep($POLL_INTERVAL);
 	}
@@ -138,6 +148,63 @@ sub wait_for
 		$timeout);
 	$session->finish;
 	return $elapsed;
+}
+
+my $LATELY = "clock_timestamp() - interval '10 min'";
+my @REPORT = (
+	[ 'status', "SELECT s.election, s.state, s.waiting_for, s.leader, s.term,
+		s.remaining, s.candidates FROM leader_election.status s
+		WHERE s.state <> 'vacant' OR s.candidates > 0 ORDER BY s.election LIMIT 50" ],
+	[ 'candidates', 'SELECT election, candidate, kind, alive, leads, "position"
+		FROM leader_election.candidates ORDER BY 1, 6, 2 LIMIT 100' ],
+	[ 'history', "SELECT election, term, leader, acquired_at::time, ended_at::time,
+		reason FROM leader_election.history
+		WHERE coalesce(ended_at, acquired_at) > $LATELY
+		ORDER BY acquired_at DESC LIMIT 50" ],
+	[ 'lease', "SELECT election, term, leader, kind, session_id, acquired_mono,
+		deadline_mono, duration, successor, free_mono, reserved_mono, incarnation,
+		leader_election.monotonic_clock() AS clock FROM leader_election.lease
+		WHERE renewed_at > $LATELY ORDER BY renewed_at DESC LIMIT 50" ],
+	[ 'epoch', 'SELECT * FROM leader_election.epoch' ],
+	[ 'pg_stat_activity', 'SELECT pid, backend_type, application_name, datname,
+		state, wait_event_type, wait_event, xact_start::time, query_start::time,
+		pg_blocking_pids(pid) AS blocked_by, left(query, 120) AS query
+		FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+		ORDER BY backend_start LIMIT 100' ],
+	[ 'pg_locks', "SELECT pid, locktype, relation::regclass, classid, objid, objsubid,
+		mode, granted, waitstart::time FROM pg_locks
+		WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid()
+		ORDER BY granted, pid LIMIT 100" ]);
+
+# What each server that was made by new_server knows, and the end of its log.
+sub report_servers
+{
+	my $sql = "SET lock_timeout = '2s';\nSET statement_timeout = '10s';\n"
+	  . join('', map { "\\qecho '-- $_->[0]'\n$_->[1];\n" } @REPORT);
+	my $report = '';
+
+	foreach my $node (grep { -e $_->logfile } @servers)
+	{
+		my @log = split(/^/, slurp_file($node->logfile));
+
+		$report .= '== server ' . $node->name . "\n";
+		eval {
+			IPC::Run::run(
+				[ 'psql', '-Xq', '-P', 'pager=off', '-d',
+					$node->connstr('postgres') . ' connect_timeout=10' ],
+				'<' => \$sql, '>&' => \my $known, IPC::Run::timeout(60));
+			$report .= $known;
+		} or $report .= "no answer\n";
+		splice(@log, 0, -200);
+		$report .= join('', "-- the end of its log\n", @log);
+	}
+	return $report;
+}
+
+# All that can be reported.
+sub report
+{
+	return join('', map { "\n" . $_->() } @REPORTS);
 }
 
 package LeaderElection::Session;
@@ -380,6 +447,7 @@ sub _wait
 	{
 		croak "$self->{name}: timed out after $timeout s waiting for $what\n"
 		  . $self->{err}
+		  . LeaderElection::report()
 		  if $self->{timer}->is_expired;
 		$self->_pump(1);
 	}

@@ -65,6 +65,10 @@ my $worker_file = PostgreSQL::Test::Utils::tempdir() . '/worker.pl';
 PostgreSQL::Test::Utils::append_to_file($worker_file, $WORKER);
 
 my %processes;
+my @started;
+
+push @LeaderElection::REPORTS,
+  sub { join('', map { $_->describe } grep { !defined $_->{status} } @started) };
 
 # None outlives its test: guardians end what pg_leader leaves.
 END
@@ -105,7 +109,9 @@ sub pg_leader
 	}
 	POSIX::sigprocmask(POSIX::SIG_SETMASK(), $mask);
 	$processes{$pid} = 1;
-	return bless { pid => $pid, output => $output }, 'PgLeader';
+	my $self = bless { pid => $pid, args => "@args", output => $output }, 'PgLeader';
+	push @started, $self;
+	return $self;
 }
 
 # Runs it to its end: exit code and output.
@@ -163,6 +169,19 @@ sub exit_code
 	wait_until(sub { $self->ended }, sub { "the end of pg_leader: " . $self->output });
 	my $signal = $self->{status} & 127;
 	return $signal ? 128 + $signal : $self->{status} >> 8;
+}
+
+# Its state and output, for the message of a wait that has timed out.
+sub describe
+{
+	my ($self) = @_;
+	my $pid = $self->{pid};
+	my $state = '';
+
+	$state .= "it runs: " . slurp_file("/proc/$_/stat")
+	  for $self->ended ? () : grep { -e "/proc/$_/stat" } $pid, descendants($pid);
+	$state ||= "it has ended with status $self->{status}\n";
+	return "== pg_leader $pid ($self->{args})\n$state" . $self->output;
 }
 
 # The guardian's process.
