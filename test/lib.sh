@@ -105,23 +105,61 @@ stop_servers() {
 # --- packages
 
 # Runs as root, with the packages as arguments. The system gets no cluster and
-# no running pooler from us: createcluster.conf and policy-rc.d say so while
-# packages are being installed. Nor is the pooler started with the system later.
+# no running service from us: createcluster.conf and policy-rc.d say so while
+# packages are being installed. Nor is a service that they bring started with
+# the system later. What was there before goes on as it was, and is restarted
+# when its package is upgraded.
+#
+# Whatever ends this script, both files are restored; what one that was killed
+# has left is cleared up by the next.
 # shellcheck disable=SC2016
 INSTALL_SCRIPT='
 	set -eu
 	export DEBIAN_FRONTEND=noninteractive
-	install() { apt-get install -qq -y --no-install-recommends "$@"; }
 	conf=/etc/postgresql-common/createcluster.conf
 	policy=/usr/sbin/policy-rc.d
-	pooler=
+	services=/run/leader_election.services
+	install() { apt-get install -qq -y --no-install-recommends "$@" 9<&-; }
+	was_there() { grep -qxF -e "$1" -e "$1.service" $services; }
 	restore() {
-		test ! -e $conf.saved || mv $conf.saved $conf
-		test -z "$pooler" || rm -f $policy
-		test ! -e $policy.saved || mv $policy.saved $policy
+		if grep -qsF $services $policy; then rm $policy; fi
+		for file in $policy $conf; do
+			test ! -e $file.saved || mv $file.saved $file
+		done
+		rm -f $services
 	}
-	trap restore EXIT
+	finish() {
+		trap "" HUP INT TERM
+		for file in /etc/init.d/* /etc/systemd/system/*.wants/*; do
+			name=${file##*/}
+			if test ! -e "$file" || was_there "$name"; then continue; fi
+			case $file in
+				/etc/init.d/*) update-rc.d "$name" disable || continue ;;
+				*) rm "$file" ;;
+			esac
+			echo "service left disabled: $name"
+		done
+		restore
+	}
+
+	exec 9</usr/sbin
+	flock 9
+	restore
+	ls /etc/init.d /etc/systemd/system /lib/systemd/system >$services || :
+	trap finish EXIT
 	trap "exit 1" HUP INT TERM
+	test ! -e $policy || mv $policy $policy.saved
+	cat >$policy <<-END
+		#!/bin/sh
+		# Made by leader_election, whose tests are having packages installed
+		for service; do
+			case \$service in -*) ;; *) break ;; esac
+		done
+		grep -qxF -e "\$service" -e "\$service.service" $services
+		test \$? -ne 1 || exit 101
+		test ! -x $policy.saved || exec $policy.saved "\$@"
+	END
+	chmod +x $policy
 	case " $*" in
 		*" postgresql-"*)
 			test -e $conf || install postgresql-common
@@ -129,20 +167,7 @@ INSTALL_SCRIPT='
 			echo "create_main_cluster = false" >>$conf
 			;;
 	esac
-	case " $* " in
-		*" pgbouncer "*)
-			test ! -e $policy || mv $policy $policy.saved
-			pooler=yes
-			cat >$policy <<-END
-				#!/bin/sh
-				case "\$*" in *pgbouncer*) exit 101 ;; esac
-				test ! -x $policy.saved || exec $policy.saved "\$@"
-			END
-			chmod +x $policy
-			;;
-	esac
 	install "$@"
-	test -z "$pooler" || update-rc.d pgbouncer disable
 '
 
 as_root() {
@@ -282,6 +307,7 @@ install_packages() {
 		tail -n 30 "$WORK/apt.log" >&2
 		die "could not install ${packages[*]}"
 	fi
+	grep '^service left disabled' "$WORK/apt.log" >&2 || :
 }
 
 # --- the private prefix and the sources
