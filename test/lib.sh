@@ -144,7 +144,7 @@ INSTALL_SCRIPT='
 
 	exec 9</usr/sbin
 	flock 9
-	restore
+	if test -e $services; then finish; else restore; fi
 	ls /etc/init.d /etc/systemd/system /lib/systemd/system >$services || :
 	trap finish EXIT
 	trap "exit 1" HUP INT TERM
