@@ -145,7 +145,8 @@ INSTALL_SCRIPT='
 	exec 9</usr/sbin
 	flock 9
 	if test -e $services; then finish; else restore; fi
-	ls /etc/init.d /etc/systemd/system /lib/systemd/system >$services || :
+	ls /etc/init.d /lib/systemd/system /etc/systemd/system \
+		/etc/systemd/system/*.wants >$services || :
 	trap finish EXIT
 	trap "exit 1" HUP INT TERM
 	test ! -e $policy || mv $policy $policy.saved

@@ -37,8 +37,7 @@ sub is_stopped
 {
 	my ($pid) = @_;
 
-	return slurp_file("/proc/$pid/stat") =~ /\) T / if -e "/proc/$pid/stat";
-	return qx(ps -o state= -p $pid) =~ /^T/;
+	return -e "/proc/$pid/stat" && slurp_file("/proc/$pid/stat") =~ /\) T /;
 }
 
 sub stop

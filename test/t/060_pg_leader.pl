@@ -121,7 +121,7 @@ is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE election =
 foreach my $mode (qw(detached session))
 {
 	my $one = pg_leader($node, '-e', 'given "x"', '--mode', $mode, '-n', "it's \\ one", '--', 'sh', '-c',
-		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; ps -o pid=,pgid= -p $$; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 60');
+		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; cut -d " " -f 1,5 /proc/$$/stat; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 60');
 	my $text = wait_for_text($one, qr/SigIgn.*\n(?:.*\n)*SigCgt/);
 
 	like($text, qr/^PG_LEADER_ELECTION=given "x"$/m, 'the election');
@@ -246,7 +246,7 @@ SKIP:
 
 	my $out = '';
 	my $run = IPC::Run::start([ @unshare, 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'first', '--', 'sh', '-c',
-			'(sleep 0.1 & exec sleep 0) & trap "exit 9" TERM; ps -o comm= -p 1; until [ -e ' . $dir . '/look ]; do sleep 0.05; done; ps -eo stat= | grep -c Z; echo looked; while :; do sleep 0.05; done' ],
+			'(sleep 0.1 & exec sleep 0) & trap "exit 9" TERM; cat /proc/1/comm; until [ -e ' . $dir . '/look ]; do sleep 0.05; done; cat /proc/[0-9]*/stat | grep -c ") Z "; echo looked; while :; do sleep 0.05; done' ],
 		'<', \undef, '>', \$out);
 	wait_until(sub { $run->pump_nb; $out =~ /\n/ }, 'its start');
 	append_to_file("$dir/look", '');
