@@ -168,7 +168,7 @@ my @REPORT = (
 	[ 'epoch', 'SELECT * FROM leader_election.epoch' ],
 	[ 'pg_stat_activity', 'SELECT pid, backend_type, application_name, datname,
 		state, wait_event_type, wait_event, xact_start::time, query_start::time,
-		pg_blocking_pids(pid) AS blocked_by, left(query, 120) AS query
+		pg_blocking_pids(pid) AS blocked_by, left(regexp_replace(query, '\\s+', ' ', 'g'), 100) AS query
 		FROM pg_stat_activity WHERE pid <> pg_backend_pid()
 		ORDER BY backend_start LIMIT 100' ],
 	[ 'pg_locks', "SELECT pid, locktype, relation::regclass, classid, objid, objsubid,

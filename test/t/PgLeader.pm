@@ -176,12 +176,20 @@ sub describe
 {
 	my ($self) = @_;
 	my $pid = $self->{pid};
-	my $state = '';
+	my @state;
 
-	$state .= "it runs: " . slurp_file("/proc/$_/stat")
-	  for $self->ended ? () : grep { -e "/proc/$_/stat" } $pid, descendants($pid);
-	$state ||= "it has ended with status $self->{status}\n";
-	return "== pg_leader $pid ($self->{args})\n$state" . $self->output;
+	if ($self->ended)
+	{
+		@state = sprintf("it has ended: exit code %d, signal %d\n",
+			$self->{status} >> 8, $self->{status} & 127);
+	}
+	else
+	{
+		# Process, command, state; and whatever it has started
+		@state = map { /^(\d+ \(.*\) \S)/ ? "it runs: $1\n" : () }
+		  map { eval { slurp_file("/proc/$_/stat") } // '' } $pid, descendants($pid);
+	}
+	return join('', "== pg_leader $pid ($self->{args})\n", @state, $self->output);
 }
 
 # The guardian's process.
