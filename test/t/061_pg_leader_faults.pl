@@ -162,7 +162,8 @@ sub log_of
 
 # Starts rounds: in each, a leader whose command runs, and another that waits.
 # Options are those of the first leader; connect is how it connects. On a machine
-# so busy that a leader cannot renew in time, its round is started anew.
+# so busy that a leader cannot renew in time, its round is started anew; and the
+# other one may lose its leadership before its command has begun: it stands again.
 sub start_rounds
 {
 	my ($name, $n, %opts) = @_;
@@ -206,7 +207,7 @@ sub try_to_start
 	{
 		wait_until(sub { log_of($r) =~ /family/ || $r->{one}->ended }, "the first leader of $r->{election}");
 		$r->{family} = [ descendants($r->{one}->pid) ];
-		$r->{two} = pg_leader($node, '-e', $r->{election}, '-n', 'two', @args, worker($r->{file}));
+		$r->{two} = pg_leader($node, '-e', $r->{election}, '-n', 'two', '--forever', @args, worker($r->{file}));
 	}
 	foreach my $r (@rounds)
 	{
