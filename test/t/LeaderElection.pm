@@ -166,11 +166,11 @@ my @REPORT = (
 		leader_election.monotonic_clock() AS clock FROM leader_election.lease
 		WHERE renewed_at > $LATELY ORDER BY renewed_at DESC LIMIT 50" ],
 	[ 'epoch', 'SELECT * FROM leader_election.epoch' ],
-	[ 'pg_stat_activity', 'SELECT pid, backend_type, application_name, datname,
+	[ 'pg_stat_activity', q(SELECT pid, backend_type, application_name, datname,
 		state, wait_event_type, wait_event, xact_start::time, query_start::time,
-		pg_blocking_pids(pid) AS blocked_by, left(regexp_replace(query, '\\s+', ' ', 'g'), 100) AS query
+		pg_blocking_pids(pid) AS blocked_by, left(regexp_replace(query, '\s+', ' ', 'g'), 100) AS query
 		FROM pg_stat_activity WHERE pid <> pg_backend_pid()
-		ORDER BY backend_start LIMIT 100' ],
+		ORDER BY backend_start LIMIT 100) ],
 	[ 'pg_locks', "SELECT pid, locktype, relation::regclass, classid, objid, objsubid,
 		mode, granted, waitstart::time FROM pg_locks
 		WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid()
