@@ -110,8 +110,8 @@ stop_servers() {
 # the system later. What was there before goes on as it was, and is restarted
 # when its package is upgraded.
 #
-# Whatever ends this script, both files are restored; what one that was killed
-# has left is cleared up by the next.
+# Whatever ends this script, both files are restored; if it was killed, by the
+# next one.
 # shellcheck disable=SC2016
 INSTALL_SCRIPT='
 	set -eu
@@ -120,33 +120,40 @@ INSTALL_SCRIPT='
 	policy=/usr/sbin/policy-rc.d
 	services=/run/leader_election.services
 	install() { apt-get install -qq -y --no-install-recommends "$@" 9<&-; }
-	was_there() { grep -qxF -e "$1" -e "$1.service" $services; }
+	is_new() {
+		grep -qxF -e "$1" -e "$1.service" $services
+		test $? -eq 1
+	}
 	restore() {
 		if grep -qsF $services $policy; then rm $policy; fi
 		for file in $policy $conf; do
 			test ! -e $file.saved || mv $file.saved $file
 		done
-		rm -f $services
+		rm -f $services $services.new
 	}
 	finish() {
 		trap "" HUP INT TERM
 		for file in /etc/init.d/* /etc/systemd/system/*.wants/*; do
 			name=${file##*/}
-			if test ! -e "$file" || was_there "$name"; then continue; fi
-			case $file in
-				/etc/init.d/*) update-rc.d "$name" disable || continue ;;
-				*) rm "$file" ;;
-			esac
-			echo "service left disabled: $name"
+			if test -e "$file" && is_new "$name"; then
+				case $file in
+					/etc/init.d/*) update-rc.d "$name" disable || : ;;
+					*) rm "$file" ;;
+				esac
+				echo "service left disabled: $name"
+			fi
 		done
 		restore
 	}
 
 	exec 9</usr/sbin
 	flock 9
-	if test -e $services; then finish; else restore; fi
-	ls /etc/init.d /lib/systemd/system /etc/systemd/system \
-		/etc/systemd/system/*.wants >$services || :
+	restore
+	for dir in /etc/init.d /lib/systemd/system /etc/systemd/system \
+		/etc/systemd/system/*.wants; do
+		test ! -d $dir || ls $dir
+	done >$services.new
+	mv $services.new $services
 	trap finish EXIT
 	trap "exit 1" HUP INT TERM
 	test ! -e $policy || mv $policy $policy.saved
