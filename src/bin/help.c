@@ -35,7 +35,8 @@ static const char general_help[] =
 static const char connection_help[] =
 "\n"
 "Connection options:\n"
-"  -d, --dbname=DBNAME      database name, or connection string or URI\n"
+"  -d, --dbname=DBNAME      database name, or connection string or URI; a password\n"
+"                           in it can be seen by all users of this machine (ps)\n"
 "  -h, --host=HOSTNAME      database server host or socket directory; several\n"
 "                           with commas between\n"
 "  -p, --port=PORT          database server port\n"
@@ -43,7 +44,8 @@ static const char connection_help[] =
 "  -w, --no-password        never prompt for password (the default)\n"
 "  -W, --password           prompt for password\n"
 "What is not given comes from the environment (PGHOST and so on), or from the\n"
-"service file.  One attempt takes connect_timeout, if that is set, 10 s at most.\n";
+"service file.  Put a password there, or into the password file (~/.pgpass).\n"
+"One attempt takes connect_timeout, if that is set, 10 s at most.\n";
 
 static const char run_help[] =
 "pg_leader run runs a command while this machine leads an election.\n"
@@ -81,8 +83,9 @@ static const char run_help[] =
 "      --forever            stand for election again when the command has ended\n"
 "                           or leadership is lost; after a pause of 1 s to 30 s\n"
 "                           if it ran for less than 1 s\n"
-"  -v, --verbose            say what is going on\n"
-"A DURATION is a number and a unit: us, ms, s (default), min, h or d.\n";
+"  -v, --verbose            say what is going on; messages begin with the time and\n"
+"                           name the election\n"
+"A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
 
 static const char run_notes[] =
 "\n"
@@ -118,7 +121,8 @@ static const char run_notes[] =
 "         elected now\n"
 "  123    could not connect (at first; without --wait and --forever there is one\n"
 "         attempt)\n"
-"  124    the database does not have the extension\n"
+"  124    the database does not have the extension; a schema leader_election\n"
+"         that is not the extension's is not used\n"
 "  125    wrong usage, or another error of pg_leader\n"
 "  126    the command could not be executed\n"
 "  127    the command was not found\n"
@@ -161,7 +165,9 @@ static const char watch_help[] =
 "                           first), elected, vacated or yield_requested\n"
 "\n"
 "It connects again when the connection is lost, and shows what happened\n"
-"meanwhile (but not requests to yield).  On a standby it looks once a second.\n";
+"meanwhile (but not requests to yield).  On a standby it looks once a second.\n"
+"What it shows is what the server's tables say: a notification, which anybody can\n"
+"send, only makes it look.\n";
 
 static const char history_help[] =
 "pg_leader history shows the terms of an election.\n"
@@ -177,8 +183,8 @@ static const char history_help[] =
 "\n"
 "On a terminal it draws a timeline, with a lane for each candidate; otherwise\n"
 "there is a line per term, with fields separated by tabs: term, leader, kind,\n"
-"acquired at, ended at, reason, detail.  Control characters in names are shown as\n"
-"\\n, \\t, \\xNN.\n";
+"acquired at, ended at, reason, detail.  Control characters in names, and others\n"
+"that cannot be seen, are shown as \\n, \\t, \\xNN.\n";
 
 static const char yield_help[] =
 "pg_leader yield asks the leader of an election to go, says how long that may\n"

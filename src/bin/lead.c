@@ -31,16 +31,25 @@
 #define LONGEST_LIMIT		(10 * SEC)
 #define GIVE_BACK_LIMIT		(10 * SEC)
 
-#define SQL_RENEW "SELECT * FROM leader_election.renew($1, $2::bigint)"
-#define SQL_RELEASE \
-	"SELECT leader_election.release($1, $2::bigint, $3::interval)"
-#define SQL_RESIGN "SELECT leader_election.resign($1, $2::interval)"
+static const Statement sql_renew = {
+	SQL_GRANT "leader_election.renew($1, $2)",
+	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
+};
+static const Statement sql_release = {
+	"SELECT leader_election.release($1, $2, $3)",
+	1, true, 3, {TEXTOID, INT8OID, INTERVALOID}
+};
+static const Statement sql_resign = {
+	"SELECT leader_election.resign($1, $2)",
+	1, true, 2, {TEXTOID, INTERVALOID}
+};
 
 typedef struct Leadership
 {
 	Run		   *run;
 	char		term_dir[MAXPGPATH];
 	int64		next;			/* when to renew, or to connect, again */
+	bool		notified;		/* because of a notification */
 	int64		pause;			/* before the next try to connect */
 	int			unanswered;		/* requests in a row */
 	bool		over;			/* the term is over: do not give it back */
@@ -146,6 +155,7 @@ set_deadline(Leadership *l, const Grant *grant)
 	if (!grant->yielding)
 		run->lease = length;
 	l->next = grant->sent + Max(length / 3, run->lease / 20);
+	l->notified = false;
 	if (run->guardian.pid != 0)
 	{
 		guardian_set_deadline(&run->guardian, run->grant.deadline, run->lease);
@@ -186,10 +196,8 @@ renew(Leadership *l)
 	Answer		answer;
 	Grant		grant;
 
-	answer = connection_query(&run->connection, run->options->session ?
-							  SQL_RENEW_SESSION : SQL_RENEW,
-							  run->options->session ? 1 : 2, values,
-							  answer_limit(l), false);
+	answer = run->options->session ? run_renew_session(run, answer_limit(l)) :
+		run_ask(run, &sql_renew, values, answer_limit(l), false);
 	pg_free(term);
 	l->unanswered = answer.outcome == OUTCOME_LOST ? l->unanswered + 1 : 0;
 	if (grant_of(&answer, &grant))
@@ -241,14 +249,19 @@ static void
 read_notifications(Leadership *l)
 {
 	Run		   *run = l->run;
+	Connection *c = &run->connection;
 	PGnotify   *n;
 
-	while ((n = connection_notification(&run->connection)) != NULL)
+	while ((n = connection_notification(c)) != NULL)
 	{
 		/* Whether we are to yield is for the answer to say. */
-		if (strncmp(n->extra, run->payload, strlen(run->payload)) == 0 &&
+		if (!l->notified &&
+			strncmp(n->extra, run->payload, strlen(run->payload)) == 0 &&
 			strstr(n->extra, "\"yield_requested\"") != NULL)
-			l->next = 0;
+		{
+			l->notified = true;
+			l->next = Min(l->next, connection_next_notified(c));
+		}
 		PQfreemem(n);
 	}
 }
@@ -267,7 +280,14 @@ keep_lease(Leadership *l)
 	if (c->conn == NULL)
 		reconnect(l);
 	else
+	{
+		if (l->notified)
+			c->notified = now_us();
+		l->notified = false;
 		renew(l);
+		/* One that came with the answer is not waited for. */
+		read_notifications(l);
+	}
 	if (c->conn == NULL && l->run->options->session)
 		reconnect(l);
 }
@@ -329,11 +349,9 @@ give_back(Leadership *l)
 								   Min(now_us() + SHORTEST_PAUSE, until));
 			continue;
 		}
-		answer = connection_query(&run->connection,
-								  o->session ? SQL_RESIGN : SQL_RELEASE,
-								  o->session ? 2 : 3,
-								  o->session ? by_session : by_term,
-								  Max(until - now_us(), 1), true);
+		answer = run_ask(run, o->session ? &sql_resign : &sql_release,
+						 o->session ? by_session : by_term,
+						 Max(until - now_us(), 1), true);
 		l->over = answer.outcome == OUTCOME_ROWS ||
 			(answer.outcome == OUTCOME_ERROR && !is_transient(&answer));
 		if (answer.outcome == OUTCOME_ERROR)

@@ -13,41 +13,56 @@
 /* How often to look whether the leader has gone */
 #define YIELD_INTERVAL		(200 * MSEC)
 
-#define SQL_STATUS \
-	"SELECT s.election AS \"Election\", s.state AS \"State\"," \
-	" s.leader AS \"Leader\", s.term AS \"Term\"," \
-	" round(extract(epoch FROM s.remaining), 1) || ' s' AS \"Remaining\"," \
-	" s.candidates AS \"Candidates\", s.waiting_for AS \"Waiting for\"" \
-	" FROM leader_election.status s" \
-	" WHERE $1::text IS NULL OR s.election = $1 ORDER BY s.election"
-#define SQL_CANDIDATES \
-	"SELECT c.position AS \"Position\", c.candidate AS \"Candidate\"," \
-	" c.kind AS \"Kind\", c.rank AS \"Rank\", c.progress AS \"Progress\"," \
-	" CASE WHEN c.leads THEN 'leads' WHEN NOT c.alive THEN 'dead' END AS \"Note\"" \
-	" FROM leader_election.candidates c WHERE c.election = $1" \
-	" ORDER BY c.position, c.candidate"
-#define SQL_STATUS_JSON \
-	"SELECT row_to_json(x), x.leader FROM (SELECT s.election, s.strategy," \
-	" s.state, s.waiting_for, s.leader, s.metadata, s.term, s.kind," \
-	" s.backend_pid, s.acquired_at, s.renewed_at, s.expires_at," \
-	" (extract(epoch FROM s.remaining) * 1000)::bigint AS remaining_ms," \
-	" s.quorum, CASE WHEN NOT pg_is_in_recovery() THEN (" \
-	"SELECT ('[' || coalesce(string_agg(row_to_json(c)::text, ','" \
-	" ORDER BY c.position, c.candidate), '') || ']')::json FROM (" \
-	"SELECT a.candidate, a.kind, a.rank, a.progress, a.metadata, a.joined_at," \
-	" a.alive, a.leads, a.position FROM leader_election.candidates a" \
-	" WHERE a.election = s.election) c) END AS candidates" \
-	" FROM leader_election.status s" \
-	" WHERE $1::text IS NULL OR s.election = $1 ORDER BY s.election) x"
+static const Statement sql_status = {
+	"SELECT election AS \"Election\", state AS \"State\","
+	" leader AS \"Leader\", term AS \"Term\","
+	" pg_catalog.round(pg_catalog.extract('epoch', remaining), 1)"
+	"::pg_catalog.text OPERATOR(pg_catalog.||) ' s' AS \"Remaining\","
+	" candidates AS \"Candidates\", waiting_for AS \"Waiting for\""
+	" FROM leader_election.status"
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1 ORDER BY election",
+	7, false, 1, {TEXTOID}
+};
+static const Statement sql_candidates = {
+	"SELECT \"position\" AS \"Position\", candidate AS \"Candidate\","
+	" kind AS \"Kind\", rank AS \"Rank\", progress AS \"Progress\","
+	" CASE WHEN leads THEN 'leads' WHEN NOT alive THEN 'dead' END AS \"Note\""
+	" FROM leader_election.candidates WHERE election OPERATOR(pg_catalog.=) $1"
+	" ORDER BY \"position\", candidate",
+	6, false, 1, {TEXTOID}
+};
+static const Statement sql_status_json = {
+	"SELECT pg_catalog.row_to_json(s), leader FROM (SELECT election, strategy,"
+	" state, waiting_for, leader, metadata, term, kind, backend_pid,"
+	" acquired_at, renewed_at, expires_at,"
+	" (pg_catalog.extract('epoch', remaining) OPERATOR(pg_catalog.*) 1000)"
+	"::pg_catalog.int8 AS remaining_ms, quorum,"
+	" CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN (SELECT"
+	" pg_catalog.concat('[', pg_catalog.string_agg("
+	"pg_catalog.row_to_json(c)::pg_catalog.text, ','"
+	" ORDER BY \"position\", candidate), ']')::pg_catalog.json FROM"
+	" (SELECT candidate, kind, rank, progress, metadata, joined_at, alive,"
+	" leads, \"position\" FROM (SELECT election AS stands_in, candidate, kind,"
+	" rank, progress, metadata, joined_at, alive, leads, \"position\""
+	" FROM leader_election.candidates) a"
+	" WHERE stands_in OPERATOR(pg_catalog.=) election) c) END AS candidates"
+	" FROM leader_election.status"
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
+	" ORDER BY election",
+	2, false, 1, {TEXTOID}
+};
 
-#define SQL_LEADER \
-	"SELECT s.term, s.leader, s.waiting_for," \
-	" (extract(epoch FROM e.lease_duration) * 1000000)::bigint" \
-	" FROM leader_election.status s JOIN leader_election.election e" \
-	" USING (election) WHERE s.election = $1"
-#define SQL_YIELD \
-	"SELECT (extract(epoch FROM leader_election.request_yield($1, $2, $3))" \
-	" * 1000000)::bigint"
+static const Statement sql_leader = {
+	"SELECT term, leader, waiting_for,"
+	" (SELECT pg_catalog.extract('epoch', lease_duration)"
+	" FROM leader_election.election WHERE election OPERATOR(pg_catalog.=) $1)"
+	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
+	4, false, 1, {TEXTOID}
+};
+static const Statement sql_yield = {
+	"SELECT pg_catalog.extract('epoch', leader_election.request_yield($1, $2, $3))",
+	1, true, 3, {TEXTOID, TEXTOID, BOOLOID}
+};
 
 /* --- asking */
 
@@ -69,10 +84,10 @@ connect_observer(Connection *c, const ObserveOptions *options)
  * Ask something, or say why there is no answer and exit.
  */
 Answer
-ask_observer(Connection *c, const char *sql, int nparams,
+ask_observer(Connection *c, const Statement *statement,
 			 const char *const *values)
 {
-	Answer		answer = connection_query(c, sql, nparams, values,
+	Answer		answer = connection_query(c, statement, values,
 										  OBSERVER_ANSWER_LIMIT, false);
 
 	if (answer.outcome == OUTCOME_ROWS)
@@ -105,7 +120,7 @@ is_number(const PGresult *result, int column)
 {
 	Oid			type = PQftype(result, column);
 
-	return type == 20 || type == 23;	/* bigint, integer */
+	return type == INT8OID || type == INT4OID;
 }
 
 /*
@@ -173,7 +188,7 @@ show_status(const ObserveOptions *options)
 	bool		led = true;
 
 	connect_observer(&c, options);
-	answer = ask_observer(&c, options->json ? SQL_STATUS_JSON : SQL_STATUS, 1,
+	answer = ask_observer(&c, options->json ? &sql_status_json : &sql_status,
 						  values);
 	if (options->election != NULL && PQntuples(answer.result) == 0)
 		no_such_election(options->election);
@@ -187,7 +202,7 @@ show_status(const ObserveOptions *options)
 
 	if (options->election != NULL && !options->json)
 	{
-		answer = ask_observer(&c, SQL_CANDIDATES, 1, values);
+		answer = ask_observer(&c, &sql_candidates, values);
 		if (PQntuples(answer.result) > 0)
 		{
 			putchar('\n');
@@ -202,9 +217,9 @@ show_status(const ObserveOptions *options)
 /* --- yield */
 
 static int64
-bigint(const Answer *answer, int column)
+term_of(const Answer *answer)
 {
-	return strtoll(PQgetvalue(answer->result, 0, column), NULL, 10);
+	return strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 }
 
 static int
@@ -212,7 +227,8 @@ tell_successor(const Answer *answer)
 {
 	char	   *leader = printable(PQgetvalue(answer->result, 0, 1));
 
-	printf("\"%s\" leads in term %s\n", leader, PQgetvalue(answer->result, 0, 0));
+	printf("\"%s\" leads in term %lld\n", leader,
+		   (long long) term_of(answer));
 	pg_free(leader);
 	return EXIT_SUCCESS;
 }
@@ -228,6 +244,12 @@ tell_vacancy(const Answer *answer)
 	return EXIT_NOBODY_LEADS;
 }
 
+static bool
+any(const char *payload, void *arg)
+{
+	return true;
+}
+
 /*
  * Wait until another term than this one is led or, when this one is over, no
  * longer than a lease more.  Says who leads then.
@@ -241,25 +263,23 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 
 	for (;;)
 	{
-		Answer		answer = ask_observer(c, SQL_LEADER, 1, values);
+		Answer		answer = ask_observer(c, &sql_leader, values);
 		bool		vacant;
-		PGnotify   *n;
 
 		if (PQntuples(answer.result) == 0)
 			no_such_election(options->election);
 		vacant = PQgetisnull(answer.result, 0, 1);
-		if (!vacant && bigint(&answer, 0) > term)
+		if (!vacant && term_of(&answer) > term)
 			code = tell_successor(&answer);
 		else if (vacant && give_up == NEVER)
-			give_up = now_us() + bigint(&answer, 3);
+			give_up = now_us() +
+				seconds_us(PQgetvalue(answer.result, 0, 3));
 		else if (vacant && now_us() >= give_up)
 			code = tell_vacancy(&answer);
 		answer_free(&answer);
 		if (code >= 0)
 			return code;
-		(void) connection_wait(c, now_us() + YIELD_INTERVAL);
-		while ((n = connection_notification(c)) != NULL)
-			PQfreemem(n);
+		(void) connection_wait_notified(c, now_us() + YIELD_INTERVAL, any, NULL);
 	}
 }
 
@@ -277,22 +297,22 @@ yield_election(const ObserveOptions *options)
 
 	connect_observer(&c, options);
 	connection_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
-	leader = ask_observer(&c, SQL_LEADER, 1, values);
+	leader = ask_observer(&c, &sql_leader, values);
 	if (PQntuples(leader.result) == 0)
 		no_such_election(options->election);
-	answer = ask_observer(&c, SQL_YIELD, 3, values);
+	answer = ask_observer(&c, &sql_yield, values);
 	if (PQgetisnull(answer.result, 0, 0) || PQgetisnull(leader.result, 0, 1))
 		printf("nobody leads\n");
 	else
 	{
 		char	   *name = printable(PQgetvalue(leader.result, 0, 1));
-		char	   *length = format_duration(bigint(&answer, 0));
+		char	   *length = format_duration(seconds_us(PQgetvalue(answer.result, 0, 0)));
 
 		printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
 		fflush(stdout);
 		pg_free(name);
 		pg_free(length);
-		code = wait_for_successor(&c, options, bigint(&leader, 0));
+		code = wait_for_successor(&c, options, term_of(&leader));
 	}
 	answer_free(&leader);
 	answer_free(&answer);

@@ -22,7 +22,6 @@
 /* What the extension accepts */
 #define LONGEST_NAME	200
 #define LONGEST_HOLD	(366 * DAY)
-#define LONGEST_WAIT	(100 * 366 * DAY)
 
 /* Options without a letter, beyond all that are a char */
 enum
@@ -54,6 +53,7 @@ typedef struct Options
 	RunOptions	run;
 	ObserveOptions observe;
 	bool		ask_password;
+	bool		verbose;
 	bool		once;
 	bool		waits;
 } Options;
@@ -100,7 +100,7 @@ static const struct
 };
 
 /*
- * A number and a unit, seconds if there is none.  False: it is neither.
+ * A number and a unit.  False: it is none.
  */
 bool
 parse_duration(const char *text, int64 *length)
@@ -118,14 +118,12 @@ parse_duration(const char *text, int64 *length)
 		return false;
 	while (*end == ' ')
 		end++;
-	if (*end == '\0')
-		unit = SEC;
 	for (int i = 0; i < lengthof(units); i++)
 	{
 		if (strcmp(end, units[i].name) == 0)
 			unit = units[i].length;
 	}
-	if (unit == 0 || number * unit > LONGEST_WAIT)
+	if (unit == 0 || number * unit > LONGEST_TIME)
 		return false;
 	*length = (int64) (number * unit + 0.5);
 	return true;
@@ -149,6 +147,45 @@ format_duration(int64 length)
 			return psprintf("%.1f %s", number, units[i].name);
 	}
 	return psprintf("%lld us", (long long) length);
+}
+
+/* --- what -v prints before each message */
+
+static char *locus;
+
+static void
+print_time(void)
+{
+	struct timespec now;
+	struct tm	tm;
+	char		date[64] = "";
+	char		zone[16] = "";
+
+	(void) clock_gettime(CLOCK_REALTIME, &now);
+	if (localtime_r(&now.tv_sec, &tm) != NULL)
+	{
+		(void) strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
+		(void) strftime(zone, sizeof(zone), "%z", &tm);
+	}
+	fprintf(stderr, "%s.%03d%s ", date, (int) (now.tv_nsec / 1000000), zone);
+}
+
+static void
+name_locus(const char **filename, uint64 *lineno)
+{
+	*filename = locus;
+}
+
+static void
+be_verbose(const char *election)
+{
+	char	   *shown = printable(election);
+
+	locus = psprintf(" election \"%s\"", shown);
+	pg_free(shown);
+	pg_logging_set_level(PG_LOG_INFO);
+	pg_logging_set_pre_callback(print_time);
+	pg_logging_set_locus_callback(name_locus);
 }
 
 /* --- options */
@@ -246,7 +283,7 @@ set_option(Options *o, int option, const char *value)
 			o->run.candidate = name_option("-n/--candidate", value);
 			break;
 		case 'v':
-			pg_logging_set_level(PG_LOG_INFO);
+			o->verbose = true;
 			break;
 		case OPT_RANK:
 			o->run.rank = rank_option(value);
@@ -261,7 +298,7 @@ set_option(Options *o, int option, const char *value)
 			}
 			break;
 		case OPT_WAIT:
-			o->run.wait = duration_option("--wait", value, LONGEST_WAIT);
+			o->run.wait = duration_option("--wait", value, LONGEST_TIME);
 			o->waits = true;
 			break;
 		case OPT_SKIP:
@@ -385,6 +422,8 @@ check_run(Options *o, int argc, char **argv)
 		pg_log_error("%s", wrong);
 		usage_error();
 	}
+	if (o->verbose)
+		be_verbose(o->run.election);
 	o->run.command = argv + optind;
 	if (o->run.candidate == NULL)
 		o->run.candidate = default_candidate();

@@ -32,6 +32,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include "catalog/pg_type_d.h"
 #include "common/logging.h"
 #include "libpq-fe.h"
 
@@ -44,7 +45,9 @@
 #define OBSERVER_ANSWER_LIMIT (60 * SEC)
 #define SHORTEST_PAUSE	(100 * MSEC)	/* between two tries, at first */
 #define LONGEST_PAUSE	SEC
+#define NOTIFIED_PAUSE	(50 * MSEC) /* between two calls that notifications cause */
 #define NEVER			PG_INT64_MAX
+#define LONGEST_TIME	(100 * 366 * DAY)	/* that anybody may ask for */
 
 /* What pg_leader exits with, where it is not the status of the command */
 #define EXIT_NOBODY_LEADS	1	/* status and yield only */
@@ -114,9 +117,41 @@ typedef struct Connection
 	const Watcher *watcher;		/* NULL: nothing else is waited for */
 	PGconn	   *conn;			/* NULL: not connected */
 	bool		listening;		/* as far as that is possible */
+	bool		foreign_schema; /* leader_election is not the extension's */
+	bool		was_reset;		/* a pool has reset this session once */
 	int			rotation;		/* which of several hosts comes first */
-	char	   *error;			/* why there is no connection */
+	int64		notified;		/* a notification caused a call then */
+	char	   *error;			/* why there is no connection, printable */
 } Connection;
+
+/*
+ * What is sent, with the shape of its answer: an answer of another shape is an
+ * error, so that nobody reads a field that is not there.
+ *
+ * It runs with our user's rights, often a superuser's, in databases that others
+ * own.  The owner of a database can make functions, operators, types and
+ * relations in it, and set a search_path that finds them before those of
+ * pg_catalog.  So the SQL has to find everything without a search_path, which
+ * could not be set either where a pooler gives each statement another session:
+ *
+ * - Functions, operators, types and relations are qualified.  What looks one up
+ *	 without naming it is not used: IN, BETWEEN, LIKE, USING, NULLIF, CASE x
+ *	 WHEN, IS DISTINCT FROM and their like.
+ *
+ * - Columns are not qualified: where x has no column y, x.y calls function y.
+ *
+ * - Parameters have types, so that the server does not choose among functions.
+ *
+ * test/t/064_pg_leader_traps.pl holds each statement to that.
+ */
+typedef struct Statement
+{
+	const char *sql;
+	int			nfields;		/* of the answer */
+	bool		one_row;		/* is what it has; else any number */
+	int			nparams;
+	Oid			types[4];		/* of the parameters */
+} Statement;
 
 /* How a query ended */
 typedef enum Outcome
@@ -140,13 +175,20 @@ typedef struct Answer
 extern bool connection_open(Connection *c, int64 limit);
 extern void connection_close(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
-extern Answer connection_query(Connection *c, const char *sql, int nparams,
+extern Answer connection_query(Connection *c, const Statement *statement,
 							   const char *const *values, int64 limit,
 							   bool may_stop);
 extern void answer_free(Answer *answer);
 extern bool connection_wait(Connection *c, int64 until);
 extern PGnotify *connection_notification(Connection *c);
+extern char *payload_prefix(const char *election);
+extern int64 connection_next_notified(const Connection *c);
+extern bool connection_wait_notified(Connection *c, int64 until,
+									 bool (*matters) (const char *payload,
+													  void *arg),
+									 void *arg);
 extern void connection_listen(Connection *c, const char *channel, int64 limit);
+extern int64 seconds_us(const char *seconds);
 extern bool is_transient(const Answer *answer);
 extern bool is_no_extension(const Answer *answer);
 extern void report_answer(const Answer *answer);
@@ -174,6 +216,7 @@ extern int64 params_connect_timeout(const ConnectOptions *options);
 extern void text_encoding(int encoding);
 extern char *printable(const char *text);
 extern char *printable_lines(const char *text);
+extern char *json_string(const char *text);
 extern int	display_width(const char *text);
 extern int	prefix_length(const char *text, int columns);
 extern void print_json(const char *json);
@@ -283,13 +326,17 @@ typedef struct Run
 	Grant		grant;
 } Run;
 
-/* By a session that leads: whoever leads without one says its term, too */
-#define SQL_RENEW_SESSION "SELECT * FROM leader_election.renew($1)"
+/* The columns of a grant row that we read */
+#define SQL_GRANT	"SELECT term, remaining_ms, yielding FROM "
+#define GRANT_FIELDS	3
 
 extern int	run_command(const RunOptions *options);
 extern int	run_prepare(Run *run);
 extern void run_warn(Run *run, const char *message);
 extern void run_warn_answer(Run *run, const Answer *answer);
+extern Answer run_ask(Run *run, const Statement *statement,
+					  const char *const *values, int64 limit, bool may_stop);
+extern Answer run_renew_session(Run *run, int64 limit);
 extern int	stand(Run *run);
 extern void stop_standing(Run *run);
 extern bool grant_of(const Answer *answer, Grant *grant);
@@ -304,7 +351,7 @@ extern int	watch_elections(const ObserveOptions *options);
 extern int	show_history(const ObserveOptions *options);
 extern int	yield_election(const ObserveOptions *options);
 extern void connect_observer(Connection *c, const ObserveOptions *options);
-extern Answer ask_observer(Connection *c, const char *sql, int nparams,
+extern Answer ask_observer(Connection *c, const Statement *statement,
 						   const char *const *values);
 
 /* --- pg_leader.c */

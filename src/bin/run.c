@@ -19,24 +19,38 @@
 #define FIRST_BACKOFF		SEC
 #define LONGEST_BACKOFF		(30 * SEC)
 
-#define SQL_LOAD "SELECT leader_election.leader($1)"
+/* Where the setting is not known, either */
+#define DEFAULT_LEASE		(15 * SEC)
+
+/* This loads the library, with its settings. */
+static const Statement sql_load = {
+	"SELECT leader_election.leader($1)",
+	1, true, 1, {TEXTOID}
+};
+static const Statement sql_session = {
+	"SELECT pg_catalog.set_config('idle_session_timeout', '0', false)",
+	1, true
+};
 
 /*
- * The lease of the election or, before there is one, what it will get; its
- * channel; and how payloads that are about it begin.
+ * The lease of the election or, before there is one, what it will get, and its
+ * channel.
  */
-#define SQL_ELECTION \
-	"SELECT coalesce(" \
-	"(SELECT ceil(extract(epoch FROM e.lease_duration) * 1000000)::bigint" \
-	" FROM leader_election.election e WHERE e.election = $1)," \
-	" (SELECT s.setting::bigint * 1000 FROM pg_catalog.pg_settings s" \
-	" WHERE s.name = 'leader_election.lease_duration'" \
-	" AND s.setting ~ '^[0-9]+$'), 15000000)," \
-	" coalesce((SELECT e.channel FROM leader_election.election e" \
-	" WHERE e.election = $1), 'leadership_changed')," \
-	" '{\"election\":' || to_json($1::text)::text || ','"
+static const Statement sql_election = {
+	"SELECT (SELECT pg_catalog.extract('epoch', lease_duration)"
+	" FROM leader_election.election WHERE election OPERATOR(pg_catalog.=) $1),"
+	" (SELECT setting FROM pg_catalog.pg_settings"
+	" WHERE name OPERATOR(pg_catalog.=) 'leader_election.lease_duration'),"
+	" (SELECT channel FROM leader_election.election"
+	" WHERE election OPERATOR(pg_catalog.=) $1)",
+	3, true, 1, {TEXTOID}
+};
 
-#define SQL_SESSION "SELECT set_config('idle_session_timeout', '0', false)"
+/* By a session that leads: whoever leads without one says its term, too */
+static const Statement sql_renew_session = {
+	SQL_GRANT "leader_election.renew($1)",
+	GRANT_FIELDS, false, 1, {TEXTOID}
+};
 
 /* --- what happens meanwhile */
 
@@ -104,19 +118,66 @@ run_warn_answer(Run *run, const Answer *answer)
 		run_warn(run, run->connection.error);
 }
 
+/* --- asking */
+
+/*
+ * Ask the server.  That a pool has reset the session (LE006) may have happened
+ * to whoever had it before us, so the first time on a connection it is asked
+ * again; the second time it is an error like others.
+ */
+Answer
+run_ask(Run *run, const Statement *statement, const char *const *values,
+		int64 limit, bool may_stop)
+{
+	Connection *c = &run->connection;
+	int64		until = now_us() + limit;
+	Answer		answer;
+
+	answer = connection_query(c, statement, values, limit, may_stop);
+	if (answer.outcome != OUTCOME_ERROR || c->was_reset ||
+		strcmp(answer.sqlstate, "LE006") != 0)
+		return answer;
+	c->was_reset = true;
+	run_warn_answer(run, &answer);
+	answer_free(&answer);
+	return connection_query(c, statement, values, Max(until - now_us(), 1),
+							may_stop);
+}
+
+/*
+ * Renew as the session that leads.
+ */
+Answer
+run_renew_session(Run *run, int64 limit)
+{
+	const char *values[] = {run->options->election};
+
+	return run_ask(run, &sql_renew_session, values, limit, false);
+}
+
 /* --- a connection that is ready */
 
 /*
- * Take the answer to SQL_ELECTION.
+ * Take the answer to sql_election.
  */
 static void
 set_election(Run *run, const Answer *answer)
 {
-	run->lease = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
+	const PGresult *result = answer->result;
+	const char *setting = PQgetvalue(result, 0, 1);
+	const char *channel = PQgetvalue(result, 0, 2);
+
+	run->lease = seconds_us(PQgetvalue(result, 0, 0));
+	/* Milliseconds; without the library it is any text. */
+	if (PQgetisnull(result, 0, 0) &&
+		setting[strspn(setting, "0123456789")] == '\0')
+		run->lease = seconds_us(setting) / 1000;
+	if (run->lease <= 0)
+		run->lease = DEFAULT_LEASE;
 	pg_free(run->channel);
 	pg_free(run->payload);
-	run->channel = pg_strdup(PQgetvalue(answer->result, 0, 1));
-	run->payload = pg_strdup(PQgetvalue(answer->result, 0, 2));
+	run->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
+	run->payload = payload_prefix(run->options->election);
 }
 
 /*
@@ -127,8 +188,8 @@ int
 run_prepare(Run *run)
 {
 	const char *values[] = {run->options->election};
-	const char *queries[] = {
-		SQL_LOAD, run->options->session ? SQL_SESSION : NULL, SQL_ELECTION
+	const Statement *queries[] = {
+		&sql_load, run->options->session ? &sql_session : NULL, &sql_election
 	};
 	Connection *c = &run->connection;
 	int			code = 0;
@@ -139,9 +200,8 @@ run_prepare(Run *run)
 
 		if (queries[i] == NULL)
 			continue;
-		answer = connection_query(c, queries[i],
-								  strstr(queries[i], "$1") ? 1 : 0, values,
-								  RUN_ANSWER_LIMIT, run->guardian.pid == 0);
+		answer = connection_query(c, queries[i], values, RUN_ANSWER_LIMIT,
+								  run->guardian.pid == 0);
 		if (is_no_extension(&answer))
 		{
 			report_no_extension(c);

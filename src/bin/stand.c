@@ -18,15 +18,23 @@
 /* A step of standing that has no exit code yet */
 #define GO_ON				(-2)
 
-#define SQL_ACQUIRE \
-	"SELECT * FROM leader_election.acquire($1, $2, $3::integer)"
-#define SQL_JOIN \
-	"SELECT leader_election.join($1, $2, $3::integer, auto_renew => false)"
-#define SQL_LEAVE "SELECT leader_election.leave($1, $2)"
-#define SQL_STATE \
-	"SELECT state, coalesce(waiting_for, ''), coalesce(leader, '')," \
-	" (extract(epoch FROM coalesce(remaining, '0')) * 1000000)::bigint" \
-	" FROM leader_election.status WHERE election = $1"
+static const Statement sql_acquire = {
+	SQL_GRANT "leader_election.acquire($1, $2, $3)",
+	GRANT_FIELDS, false, 3, {TEXTOID, TEXTOID, INT4OID}
+};
+static const Statement sql_join = {
+	"SELECT leader_election.join($1, $2, $3, auto_renew => false)",
+	1, true, 3, {TEXTOID, TEXTOID, INT4OID}
+};
+static const Statement sql_leave = {
+	"SELECT leader_election.leave($1, $2)",
+	1, true, 2, {TEXTOID, TEXTOID}
+};
+static const Statement sql_state = {
+	"SELECT state, waiting_for, leader, pg_catalog.extract('epoch', remaining)"
+	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
+	4, false, 1, {TEXTOID}
+};
 
 /* One wait to be elected */
 typedef struct Stand
@@ -68,25 +76,27 @@ check_grace(Run *run)
 bool
 grant_of(const Answer *answer, Grant *grant)
 {
+	int64		remaining_ms;
+
 	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 	grant->sent = answer->sent;
+	remaining_ms = strtoll(PQgetvalue(answer->result, 0, 1), NULL, 10);
 	grant->deadline = answer->sent +
-		strtoll(PQgetvalue(answer->result, 0, 1), NULL, 10) * MSEC;
-	grant->yielding = PQgetvalue(answer->result, 0, 3)[0] == 't';
-	return true;
+		Max(Min(remaining_ms, LONGEST_TIME / MSEC), 0) * MSEC;
+	grant->yielding = PQgetvalue(answer->result, 0, 2)[0] == 't';
+	return grant->term > 0;
 }
 
 static Answer
-ask(Run *run, const char *sql, int nparams, int64 limit, bool may_stop)
+ask(Run *run, const Statement *statement, int64 limit, bool may_stop)
 {
 	const char *values[] = {
 		run->options->election, run->options->candidate, run->options->rank
 	};
 
-	return connection_query(&run->connection, sql, nparams, values, limit,
-							may_stop);
+	return run_ask(run, statement, values, limit, may_stop);
 }
 
 /*
@@ -97,7 +107,7 @@ ask(Run *run, const char *sql, int nparams, int64 limit, bool may_stop)
 static Answer
 try_session(Run *run)
 {
-	Answer		answer = ask(run, SQL_JOIN, 3, RUN_ANSWER_LIMIT, false);
+	Answer		answer = ask(run, &sql_join, RUN_ANSWER_LIMIT, false);
 	bool		leads;
 
 	if (answer.outcome != OUTCOME_ROWS)
@@ -105,7 +115,7 @@ try_session(Run *run)
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
 	/* An answer without a result is one without a grant. */
-	return leads ? ask(run, SQL_RENEW_SESSION, 1, RUN_ANSWER_LIMIT, false) : answer;
+	return leads ? run_renew_session(run, RUN_ANSWER_LIMIT) : answer;
 }
 
 /*
@@ -119,7 +129,7 @@ try_once(Run *run, Stand *s)
 	int			code = GO_ON;
 
 	answer = run->options->session ? try_session(run) :
-		ask(run, SQL_ACQUIRE, 3, RUN_ANSWER_LIMIT, false);
+		ask(run, &sql_acquire, RUN_ANSWER_LIMIT, false);
 	if (grant_of(&answer, &run->grant))
 		code = ELECTED;
 	else if (is_no_extension(&answer))
@@ -183,27 +193,23 @@ connect_to_stand(Run *run, Stand *s)
 	return GO_ON;
 }
 
+static bool
+is_of_election(const char *payload, void *arg)
+{
+	const Run  *run = arg;
+
+	return strncmp(payload, run->payload, strlen(run->payload)) == 0;
+}
+
 /*
  * Wait for the next moment to try: a notification, or the next poll.
  */
 static void
 wait_to_try(Run *run, int64 until)
 {
-	Connection *c = &run->connection;
-	bool		notified = false;
-
-	while (!notified && !run->signalled && c->conn != NULL && now_us() < until)
-	{
-		PGnotify   *n;
-
-		(void) connection_wait(c, until);
-		while ((n = connection_notification(c)) != NULL)
-		{
-			if (strncmp(n->extra, run->payload, strlen(run->payload)) == 0)
-				notified = true;
-			PQfreemem(n);
-		}
-	}
+	if (!run->signalled)
+		(void) connection_wait_notified(&run->connection, until, is_of_election,
+										run);
 }
 
 /*
@@ -213,7 +219,7 @@ wait_to_try(Run *run, int64 until)
 static int
 skip_verdict(Run *run, Stand *s)
 {
-	Answer		answer = ask(run, SQL_STATE, 1, RUN_ANSWER_LIMIT, true);
+	Answer		answer = ask(run, &sql_state, RUN_ANSWER_LIMIT, true);
 	int			code = GO_ON;
 
 	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)
@@ -226,7 +232,7 @@ skip_verdict(Run *run, Stand *s)
 		if (s->unheard && strcmp(name, run->options->candidate) == 0)
 		{
 			s->unheard_until = now_us() +
-				strtoll(PQgetvalue(answer.result, 0, 3), NULL, 10);
+				seconds_us(PQgetvalue(answer.result, 0, 3));
 			s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
 		}
 		s->unheard = false;
@@ -275,7 +281,7 @@ stop_standing(Run *run)
 		connection_close(&run->connection);
 		return;
 	}
-	answer = ask(run, SQL_LEAVE, 2, SEC, false);
+	answer = ask(run, &sql_leave, SEC, false);
 	answer_free(&answer);
 }
 

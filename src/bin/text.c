@@ -4,16 +4,42 @@
  *		What the server says, made fit to be shown.
  *
  * Invariant: a name is whatever somebody has chosen.  No character that a
- * terminal obeys is shown as it is, nor one that ends a line or a field: whoever
- * stands for election does not write on the screens of others.
+ * terminal obeys is shown as it is, nor one that ends a line or a field, that
+ * cannot be seen, or that turns the direction of writing: whoever stands for
+ * election does not write on the screens of others, nor looks like another.
  *
  *-------------------------------------------------------------------------
  */
 #include "pg_leader.h"
 
+#include <wchar.h>
+
 #include "mb/pg_wchar.h"
 
+/* What decode() says where there is no character of Unicode to name */
+#define UNKNOWN			((pg_wchar) 0xFFFFFFFE)
+#define NO_CHARACTER	((pg_wchar) 0xFFFFFFFF)
+
 static int	encoding = PG_UTF8;
+static bool is_locales = false; /* the locale has it, too */
+
+/*
+ * Characters of Unicode that are not seen, or that change how others are:
+ * controls, what is to be ignored by default (zero-width characters, fillers,
+ * variation selectors, tags), directions of writing, ends of lines.
+ */
+static const struct
+{
+	pg_wchar	first;
+	pg_wchar	last;
+}			hidden[] = {
+	{0x00, 0x1F}, {0x7F, 0x9F}, {0xAD, 0xAD}, {0x034F, 0x034F},
+	{0x061C, 0x061C}, {0x115F, 0x1160}, {0x17B4, 0x17B5}, {0x180B, 0x180F},
+	{0x200B, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0x3164, 0x3164},
+	{0xFE00, 0xFE0F}, {0xFEFF, 0xFEFF}, {0xFFA0, 0xFFA0}, {0xFFF0, 0xFFFB},
+	{0x13430, 0x1345F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
+	{0xE0000, 0xE0FFF}
+};
 
 /*
  * Set what texts are encoded in from now on.
@@ -23,6 +49,52 @@ text_encoding(int client_encoding)
 {
 	/* Without any, UTF-8 is what a terminal takes bytes for. */
 	encoding = client_encoding == PG_SQL_ASCII ? PG_UTF8 : client_encoding;
+	is_locales = pg_get_encoding_from_locale(NULL, false) == encoding;
+}
+
+/*
+ * The character of Unicode that a text begins with, and its length in bytes.
+ */
+static pg_wchar
+decode(const char *text, int *length)
+{
+	wchar_t		wide;
+	mbstate_t	state = {0};
+
+	*length = Max(PQmblenBounded(text, encoding), 1);
+	if (encoding == PG_UTF8)
+	{
+		if (pg_utf8_islegal((const unsigned char *) text, *length))
+			return utf8_to_unicode((const unsigned char *) text);
+		*length = 1;
+		return NO_CHARACTER;
+	}
+	/* With glibc that is Unicode, in every locale. */
+	if (is_locales && mbrtowc(&wide, text, *length, &state) == (size_t) *length)
+		return wide;
+	for (int i = 0; i < *length; i++)
+	{
+		/* What is no character must not hide one. */
+		if ((unsigned char) text[i] < ' ' || text[i] == '\x7F' ||
+			(*length == 1 && IS_HIGHBIT_SET(text[i]) &&
+			 (unsigned char) text[i] < 0xA0))
+		{
+			*length = 1;
+			return NO_CHARACTER;
+		}
+	}
+	return UNKNOWN;
+}
+
+static bool
+is_hidden(pg_wchar c)
+{
+	for (int i = 0; i < lengthof(hidden); i++)
+	{
+		if (c >= hidden[i].first && c <= hidden[i].last)
+			return true;
+	}
+	return c == NO_CHARACTER;
 }
 
 /*
@@ -32,16 +104,13 @@ text_encoding(int client_encoding)
 static int
 measure(const char *text, int *width)
 {
-	int			length = PQmblenBounded(text, encoding);
+	int			length;
 
-	*width = PQdsplen(text, encoding);
-	for (int i = 1; i < length; i++)
-	{
-		/* What is no character must not hide one. */
-		if ((unsigned char) text[i] < ' ' || text[i] == '\x7F')
-			*width = -1;
-	}
-	return *width < 0 ? 1 : Max(length, 1);
+	if (is_hidden(decode(text, &length)))
+		*width = -1;
+	else
+		*width = Max(PQdsplen(text, encoding), 0);
+	return length;
 }
 
 static char *
@@ -62,8 +131,6 @@ escape(const char *text, bool lines)
 			end += sprintf(end, "\\%c", *text == '\n' ? 'n' : *text == '\r' ? 'r' : 't');
 		else if (width < 0)
 		{
-			/* All of a control character of more than one byte */
-			length = Max(PQmblenBounded(text, encoding), 1);
 			for (int i = 0; i < length; i++)
 				end += sprintf(end, "\\x%02X", (unsigned char) text[i]);
 		}
@@ -138,20 +205,63 @@ prefix_length(const char *text, int columns)
 }
 
 /*
- * Print JSON of the server, a line.  It escapes the control characters of
- * ASCII, but not U+007F to U+009F, some of which terminals obey, too.
+ * A text as a string of JSON, written as the server writes them in
+ * notifications, in memory that is the caller's.
+ */
+char *
+json_string(const char *text)
+{
+	/* A byte becomes six at most. */
+	char	   *json = pg_malloc(6 * strlen(text) + 3);
+	char	   *end = json;
+
+	*end++ = '"';
+	while (*text != '\0')
+	{
+		static const char escaped[] = "\b\f\n\r\t\"\\";
+		static const char letters[] = "bfnrt\"\\";
+		const char *found = strchr(escaped, *text);
+		int			length = Max(PQmblenBounded(text, encoding), 1);
+
+		if (found != NULL)
+			end += sprintf(end, "\\%c", letters[found - escaped]);
+		else if ((unsigned char) *text < ' ')
+			end += sprintf(end, "\\u%04x", *text);
+		else
+		{
+			memcpy(end, text, length);
+			end += length;
+		}
+		text += length;
+	}
+	strcpy(end, "\"");
+	return json;
+}
+
+/*
+ * Print JSON, a line.  Its strings have no control characters of ASCII, but may
+ * have others that must not be shown.
  */
 void
 print_json(const char *json)
 {
-	for (const unsigned char *c = (const unsigned char *) json; *c != '\0'; c++)
+	while (*json != '\0')
 	{
-		if (*c == 0x7F)
-			fputs("\\u007f", stdout);
-		else if (encoding == PG_UTF8 && c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
-			printf("\\u%04x", *++c);
+		int			length;
+		pg_wchar	c = decode(json, &length);
+
+		if (c < ' ')
+			putchar(' ');
+		else if (c == NO_CHARACTER)
+			fputs("\\ufffd", stdout);
+		else if (!is_hidden(c))
+			fwrite(json, 1, length, stdout);
+		else if (c < 0x10000)
+			printf("\\u%04x", c);
 		else
-			putchar(*c);
+			printf("\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10),
+				   0xDC00 + ((c - 0x10000) & 0x3FF));
+		json += length;
 	}
 	putchar('\n');
 }

@@ -20,15 +20,19 @@
 #define SHORTEST_LANE		10
 #define LONGEST_NAME		24
 
-#define SQL_HISTORY \
-	"SELECT h.term, h.leader, h.kind, h.acquired_at, h.ended_at, h.reason," \
-	" h.detail, extract(epoch FROM h.acquired_at)," \
-	" extract(epoch FROM coalesce(h.ended_at, clock_timestamp()))," \
-	" row_to_json(h) FROM (SELECT election, term, leader, kind, role," \
-	" client_addr, backend_pid, acquired_at, ended_at, reason, detail" \
-	" FROM leader_election.history WHERE election = $1" \
-	" AND ($2::timestamptz IS NULL" \
-	" OR coalesce(ended_at, 'infinity') >= $2)) h ORDER BY h.term"
+/* $2: from when on; $3: or how long ago */
+static const Statement sql_history = {
+	"SELECT term, leader, kind, acquired_at, ended_at, reason, detail,"
+	" pg_catalog.extract('epoch', acquired_at), pg_catalog.extract('epoch',"
+	" COALESCE(ended_at, pg_catalog.clock_timestamp())),"
+	" pg_catalog.row_to_json(h) FROM (SELECT election, term, leader, kind,"
+	" role, client_addr, backend_pid, acquired_at, ended_at, reason, detail"
+	" FROM leader_election.history WHERE election OPERATOR(pg_catalog.=) $1"
+	" AND (ended_at OPERATOR(pg_catalog.>=) COALESCE($2,"
+	" pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $3)) IS NOT FALSE) h"
+	" ORDER BY term",
+	10, false, 3, {TEXTOID, TIMESTAMPTZOID, INTERVALOID}
+};
 
 /* Columns of that */
 enum
@@ -163,17 +167,19 @@ static void
 print_legend(const Timeline *t)
 {
 	int			last = PQntuples(t->terms) - 1;
-	const char *from = PQgetvalue(t->terms, 0, COL_ACQUIRED_AT);
-	const char *to = "now";
+	/* The owner of a database can choose the name of its time zone. */
+	char	   *from = printable(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
+	char	   *to = printable(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
+							   PQgetvalue(t->terms, last, COL_ENDED_AT));
 	bool		any = false;
 
-	if (!PQgetisnull(t->terms, last, COL_ENDED_AT))
-		to = PQgetvalue(t->terms, last, COL_ENDED_AT);
 	if (strlen(from) + strlen(to) < t->columns)
 		printf("%*s %s%*s%s\n", t->name_width, "", from,
 			   t->columns - (int) (strlen(from) + strlen(to)), "", to);
 	else
 		printf("from %s\nto %s\n", from, to);
+	pg_free(from);
+	pg_free(to);
 	for (int i = 0; i < lengthof(reasons); i++)
 	{
 		bool		used = false;
@@ -263,27 +269,21 @@ print_lines(const PGresult *terms, bool json)
 int
 show_history(const ObserveOptions *options)
 {
-	const char *values[] = {options->election, options->since};
-	char	   *since = NULL;
+	const char *values[] = {options->election, options->since, NULL};
+	char	   *length = NULL;
 	int64		ago;
 	Connection	c;
 	Answer		answer;
 
-	connect_observer(&c, options);
 	/* A mere number is a date (20261121). */
-	if (options->since != NULL && parse_duration(options->since, &ago) &&
-		options->since[strspn(options->since, "0123456789.")] != '\0')
+	if (options->since != NULL && parse_duration(options->since, &ago))
 	{
-		char	   *length = psprintf("%lld us", (long long) ago);
-		const char *lengths[] = {length};
-
-		answer = ask_observer(&c, "SELECT clock_timestamp() - $1::interval", 1,
-							  lengths);
-		pg_free(length);
-		values[1] = since = pg_strdup(PQgetvalue(answer.result, 0, 0));
-		answer_free(&answer);
+		values[1] = NULL;
+		values[2] = length = psprintf("%lld us", (long long) ago);
 	}
-	answer = ask_observer(&c, SQL_HISTORY, 2, values);
+	connect_observer(&c, options);
+	answer = ask_observer(&c, &sql_history, values);
+	pg_free(length);
 	if (isatty(STDOUT_FILENO) && !options->json)
 	{
 		if (PQntuples(answer.result) > 0)
@@ -294,7 +294,6 @@ show_history(const ObserveOptions *options)
 	else
 		print_lines(answer.result, options->json);
 	answer_free(&answer);
-	pg_free(since);
 	connection_close(&c);
 	return EXIT_SUCCESS;
 }

@@ -12,91 +12,112 @@
  */
 #include "pg_leader.h"
 
+#include "pqexpbuffer.h"
+
 /* How often to look where there are no notifications, and where there are */
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
 
-/* A line of text and a line of JSON for each event */
-#define SQL_LINES \
-	" concat(e.at::timestamptz(3), '  ', e.election, ': ', CASE" \
-	" WHEN e.event = 'yield_requested' THEN" \
-	" format('\"%s\" is asked to yield', e.leader)" \
-	" WHEN e.leader IS NULL THEN 'vacant'" \
-	" ELSE format('\"%s\" leads in term %s', e.leader, e.term) END," \
-	" CASE WHEN e.previous IS NOT NULL THEN" \
-	" format(', \"%s\" led before: %s', e.previous, e.reason) END) AS line," \
-	" json_build_object('election', e.election, 'event', e.event," \
-	" 'term', e.term, 'leader', e.leader, 'previous', e.previous," \
-	" 'reason', e.reason, 'at', e.at) AS json"
+/* Payloads to keep that are about elections that are not known yet */
+#define MOST_PAYLOADS		100
 
 /*
- * The present state, the last term, and whether that has ended.  No lines where
+ * The present state, the last term, and whether that has ended.  No state where
  * there is no such election any more, but its history.
  */
-#define SQL_STATE \
-	"SELECT election, h.term, h.ended_at IS NOT NULL, x.line, x.json" \
-	" FROM (SELECT e.election," SQL_LINES \
-	" FROM (SELECT s.election, 'state' AS event, s.term, s.leader," \
-	" NULL::text AS previous, NULL::text AS reason, clock_timestamp() AS at" \
-	" FROM leader_election.status s" \
-	" WHERE $1::text IS NULL OR s.election = $1) e) x" \
-	" FULL JOIN (SELECT DISTINCT ON (l.election) l.election, l.term, l.ended_at" \
-	" FROM leader_election.history l" \
-	" WHERE $1::text IS NULL OR l.election = $1" \
-	" ORDER BY l.election, l.term DESC) h USING (election) ORDER BY election"
+static const Statement sql_state = {
+	"SELECT COALESCE(name, election), state, led_term, leader, NULL, NULL,"
+	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp()), last_term, ended"
+	" FROM (SELECT election AS name, 'state' AS state, term AS led_term, leader"
+	" FROM leader_election.status"
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
+	" FULL JOIN (SELECT DISTINCT ON (election) election, term AS last_term,"
+	" ended_at IS NOT NULL AS ended FROM leader_election.history"
+	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1"
+	" ORDER BY election, term DESC) h ON (name OPERATOR(pg_catalog.=) election)"
+	" ORDER BY 1",
+	10, false, 1, {TEXTOID}
+};
 
 /*
  * What has happened since: $2 to $4 are the elections that are known, their
  * terms, and whether those had ended.  An election's events are in the order of
  * its terms, even where somebody has set back the clock.
  */
-#define SQL_EVENTS \
-	"WITH k AS (SELECT * FROM unnest($2::text[], $3::bigint[], $4::boolean[])" \
-	" k(election, known, known_end))," \
-	" h AS (SELECT h.*, k.known, k.known_end," \
-	" lag(h.ended_at) OVER w AS last_end, lag(h.leader) OVER w AS last," \
-	" lag(h.reason) OVER w AS last_reason," \
-	" lead(h.acquired_at) OVER w AS next_at" \
-	" FROM leader_election.history h LEFT JOIN k USING (election)" \
-	" WHERE ($1::text IS NULL OR h.election = $1)" \
-	" AND h.term >= coalesce(k.known, 0)" \
-	" WINDOW w AS (PARTITION BY h.election ORDER BY h.term))," \
-	" e AS (SELECT election, 'elected' AS event, term, leader," \
-	" CASE WHEN last_end = acquired_at THEN last END AS previous," \
-	" CASE WHEN last_end = acquired_at THEN last_reason END AS reason," \
-	" acquired_at AS at FROM h WHERE known IS NULL OR term > known" \
-	" UNION ALL SELECT election, 'vacated', term, NULL, leader, reason, ended_at" \
-	" FROM h WHERE ended_at IS NOT NULL AND next_at IS DISTINCT FROM ended_at" \
-	" AND (known IS NULL OR term > known OR NOT known_end))" \
-	" SELECT e.election, e.term, e.event = 'vacated'," SQL_LINES \
-	" FROM e ORDER BY max(e.at) OVER (PARTITION BY e.election" \
-	" ORDER BY e.term, e.event), e.election, e.term, e.event"
+static const Statement sql_events = {
+	"WITH h AS (SELECT election, term, leader, reason, acquired_at, ended_at,"
+	" known, known_end, pg_catalog.lag(ended_at) OVER w AS last_end,"
+	" pg_catalog.lag(leader) OVER w AS last_leader,"
+	" pg_catalog.lag(reason) OVER w AS last_reason,"
+	" pg_catalog.lead(acquired_at) OVER w AS next_at"
+	" FROM leader_election.history LEFT JOIN ROWS FROM"
+	" (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4))"
+	" AS k (name, known, known_end) ON (name OPERATOR(pg_catalog.=) election)"
+	" WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
+	" AND term OPERATOR(pg_catalog.>=) COALESCE(known, 0)"
+	" WINDOW w AS (PARTITION BY election ORDER BY term)),"
+	" e AS (SELECT election, 'elected' AS event, term, leader,"
+	" CASE WHEN last_end OPERATOR(pg_catalog.=) acquired_at THEN last_leader END"
+	" AS previous, CASE WHEN last_end OPERATOR(pg_catalog.=) acquired_at"
+	" THEN last_reason END AS reason, acquired_at AS happened"
+	" FROM h WHERE known IS NULL OR term OPERATOR(pg_catalog.>) known"
+	" UNION ALL SELECT election, 'vacated', term, NULL, leader, reason, ended_at"
+	" FROM h WHERE ended_at IS NOT NULL"
+	" AND (next_at OPERATOR(pg_catalog.=) ended_at) IS NOT TRUE"
+	" AND (known IS NULL OR term OPERATOR(pg_catalog.>) known OR NOT known_end))"
+	" SELECT election, event, term, leader, previous, reason,"
+	" happened::pg_catalog.timestamptz(3), pg_catalog.to_json(happened)"
+	" FROM e ORDER BY pg_catalog.max(happened) OVER (PARTITION BY election"
+	" ORDER BY term, event), election, term, event",
+	8, false, 4, {TEXTOID, TEXTARRAYOID, INT8ARRAYOID, BOOLARRAYOID}
+};
 
 /*
- * A notification that history has nothing of.  Anybody can send one that looks
- * like it: that there is such a term is the least.
+ * Which of these are asked to yield: history has nothing of that.
  */
-#define SQL_YIELD_EVENT \
-	"SELECT e.election, e.term, false," SQL_LINES \
-	" FROM (SELECT * FROM json_to_record($2::json) AS j(election text," \
-	" event text, term bigint, leader text, previous text, reason text," \
-	" at timestamptz)) e JOIN leader_election.history h" \
-	" ON (h.election, h.term, h.leader) = (e.election, e.term, e.leader)" \
-	" WHERE e.event = 'yield_requested'" \
-	" AND ($1::text IS NULL OR e.election = $1)"
+static const Statement sql_yields = {
+	"SELECT election, 'yield_requested', term, leader, NULL, NULL,"
+	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp())"
+	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) ANY ($1)"
+	" AND state OPERATOR(pg_catalog.=) 'yielding' ORDER BY election",
+	8, false, 1, {TEXTARRAYOID}
+};
 
-#define SQL_CHANNELS \
-	"SELECT DISTINCT coalesce(e.channel, '" CHANNEL "')" \
-	" FROM leader_election.election e" \
-	" WHERE NOT pg_is_in_recovery() AND ($1::text IS NULL OR e.election = $1)" \
-	" UNION SELECT '" CHANNEL "' WHERE NOT pg_is_in_recovery()"
+static const Statement sql_channels = {
+	"SELECT DISTINCT COALESCE(channel, '" CHANNEL "')"
+	" FROM leader_election.election WHERE NOT pg_catalog.pg_is_in_recovery()"
+	" AND ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
+	" UNION SELECT '" CHANNEL "' WHERE NOT pg_catalog.pg_is_in_recovery()",
+	1, false, 1, {TEXTOID}
+};
+
+/* Columns of all that has events, and two more of sql_state */
+enum
+{
+	COL_ELECTION,
+	COL_EVENT,
+	COL_TERM,
+	COL_LEADER,
+	COL_PREVIOUS,
+	COL_REASON,
+	COL_AT,
+	COL_AT_JSON,
+	COL_LAST_TERM,
+	COL_ENDED
+};
 
 /* What watch has told of an election */
 typedef struct Known
 {
 	char	   *election;
+	char	   *payload;		/* how notifications about it begin */
 	char	   *term;
 	bool		ended;
+	bool		hinted;			/* there was one about a request to yield */
+	bool		yielding;		/* a request to yield was told of */
+	char	   *yielding_term;	/* in this term */
 } Known;
 
 typedef struct Watch
@@ -105,8 +126,24 @@ typedef struct Watch
 	Connection	connection;
 	Known	   *known;
 	int			n;
+	char	   *payloads[MOST_PAYLOADS];	/* of hints, to be looked at again */
+	int			npayloads;
+	bool		started;		/* the present state was told */
 	bool		standby;
 } Watch;
+
+/* --- what is known */
+
+static Known *
+find_known(const Watch *w, const char *election)
+{
+	for (int i = 0; i < w->n; i++)
+	{
+		if (strcmp(w->known[i].election, election) == 0)
+			return &w->known[i];
+	}
+	return NULL;
+}
 
 /*
  * Remember what was told of an election.
@@ -114,60 +151,154 @@ typedef struct Watch
 static void
 remember(Watch *w, const char *election, const char *term, bool ended)
 {
-	Known	   *k = NULL;
+	Known	   *k = find_known(w, election);
 
-	for (int i = 0; i < w->n; i++)
-	{
-		if (strcmp(w->known[i].election, election) == 0)
-			k = &w->known[i];
-	}
 	if (k == NULL)
 	{
 		w->known = w->known == NULL ? pg_malloc(sizeof(Known)) :
 			pg_realloc(w->known, (w->n + 1) * sizeof(Known));
 		k = &w->known[w->n++];
+		memset(k, 0, sizeof(Known));
 		k->election = pg_strdup(election);
-		k->term = NULL;
+		k->payload = payload_prefix(election);
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
 	k->ended = ended;
 }
 
-static void
-print_line(const char *line, bool json)
+/*
+ * Mark the election that a notification about a request to yield names.  False:
+ * it is not known.
+ */
+static bool
+take_hint(Watch *w, const char *payload)
 {
-	char	   *shown;
-
-	if (json)
+	for (int i = 0; i < w->n; i++)
 	{
-		print_json(line);
-		return;
+		Known	   *k = &w->known[i];
+
+		if (strncmp(payload, k->payload, strlen(k->payload)) == 0)
+		{
+			k->hinted = true;
+			return true;
+		}
 	}
-	shown = printable(line);
-	puts(shown);
-	pg_free(shown);
+	return false;
 }
 
 /*
- * Print events, and remember them unless they are about requests.
+ * Take a notification.  It says that it is time to look, and no more: anybody
+ * can send it.
+ */
+static bool
+take_notification(const char *payload, void *arg)
+{
+	Watch	   *w = arg;
+
+	if (strstr(payload, "\"yield_requested\"") != NULL && !take_hint(w, payload) &&
+		w->npayloads < MOST_PAYLOADS)
+		w->payloads[w->npayloads++] = pg_strdup(payload);
+	return true;
+}
+
+/*
+ * Look at notifications again that were about elections not known then.
  */
 static void
-tell(Watch *w, const PGresult *result, bool is_change)
+take_hints(Watch *w)
 {
-	for (int i = 0; i < PQntuples(result); i++)
+	while (w->npayloads > 0)
 	{
-		if (!PQgetisnull(result, i, 3))
-			print_line(PQgetvalue(result, i, w->options->json ? 4 : 3),
-					   w->options->json);
-		if (is_change)
-			remember(w, PQgetvalue(result, i, 0), PQgetvalue(result, i, 1),
-					 PQgetvalue(result, i, 2)[0] == 't');
+		char	   *payload = w->payloads[--w->npayloads];
+
+		(void) take_hint(w, payload);
+		pg_free(payload);
 	}
+}
+
+/* --- telling */
+
+static void
+print_text_event(const PGresult *events, int row)
+{
+	PQExpBufferData line;
+	const char *leader = PQgetvalue(events, row, COL_LEADER);
+	char	   *shown;
+
+	initPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, COL_AT),
+					  PQgetvalue(events, row, COL_ELECTION));
+	if (strcmp(PQgetvalue(events, row, COL_EVENT), "yield_requested") == 0)
+		appendPQExpBuffer(&line, "\"%s\" is asked to yield", leader);
+	else if (PQgetisnull(events, row, COL_LEADER))
+		appendPQExpBufferStr(&line, "vacant");
+	else
+		appendPQExpBuffer(&line, "\"%s\" leads in term %s", leader,
+						  PQgetvalue(events, row, COL_TERM));
+	if (!PQgetisnull(events, row, COL_PREVIOUS))
+		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
+						  PQgetvalue(events, row, COL_PREVIOUS),
+						  PQgetvalue(events, row, COL_REASON));
+	shown = printable(line.data);
+	puts(shown);
+	pg_free(shown);
+	termPQExpBuffer(&line);
+}
+
+static void
+print_json_event(const PGresult *events, int row)
+{
+	static const struct
+	{
+		const char *key;
+		int			column;
+		bool		is_text;
+	}			fields[] = {
+		{"election", COL_ELECTION, true}, {"event", COL_EVENT, true},
+		{"term", COL_TERM, false}, {"leader", COL_LEADER, true},
+		{"previous", COL_PREVIOUS, true}, {"reason", COL_REASON, true},
+		{"at", COL_AT_JSON, false}
+	};
+	PQExpBufferData line;
+
+	initPQExpBuffer(&line);
+	for (int i = 0; i < lengthof(fields); i++)
+	{
+		const char *value = PQgetvalue(events, row, fields[i].column);
+		char	   *text = fields[i].is_text ? json_string(value) : NULL;
+
+		if (PQgetisnull(events, row, fields[i].column))
+			value = "null";
+		else if (text != NULL)
+			value = text;
+		appendPQExpBuffer(&line, "%s\"%s\" : %s", i == 0 ? "{" : ", ",
+						  fields[i].key, value);
+		pg_free(text);
+	}
+	appendPQExpBufferChar(&line, '}');
+	print_json(line.data);
+	termPQExpBuffer(&line);
+}
+
+static void
+tell(const Watch *w, const PGresult *events, int row)
+{
+	if (w->options->json)
+		print_json_event(events, row);
+	else
+		print_text_event(events, row);
+}
+
+static void
+flush(void)
+{
 	fflush(stdout);
 	if (ferror(stdout))
 		exit(EXIT_USAGE);
 }
+
+/* --- asking */
 
 static void
 append_quoted(char **end, const char *text)
@@ -182,11 +313,20 @@ append_quoted(char **end, const char *text)
 	*(*end)++ = '"';
 }
 
+/* What to make an array of */
+typedef enum Field
+{
+	FIELD_ELECTION,
+	FIELD_TERM,
+	FIELD_ENDED
+} Field;
+
 /*
- * One field of all that is known, as an array of PostgreSQL.
+ * One field of all that is known, or of what may be yielding, as an array of
+ * PostgreSQL.
  */
 static char *
-known_array(const Watch *w, int field)
+known_array(const Watch *w, Field field, bool only_yielding)
 {
 	size_t		size = 3;
 	char	   *array;
@@ -200,10 +340,12 @@ known_array(const Watch *w, int field)
 	{
 		const Known *k = &w->known[i];
 
-		if (i > 0)
+		if (only_yielding && !k->hinted && !k->yielding)
+			continue;
+		if (end > array + 1)
 			*end++ = ',';
-		append_quoted(&end, field == 0 ? k->election :
-					  field == 1 ? k->term : k->ended ? "t" : "f");
+		append_quoted(&end, field == FIELD_ELECTION ? k->election :
+					  field == FIELD_TERM ? k->term : k->ended ? "t" : "f");
 	}
 	*end++ = '}';
 	*end = '\0';
@@ -211,29 +353,17 @@ known_array(const Watch *w, int field)
 }
 
 /*
- * Is this what the server says to a notification that is not one of its own?
- */
-static bool
-is_bad_data(const Answer *answer)
-{
-	return answer->outcome == OUTCOME_ERROR &&
-		strncmp(answer->sqlstate, "22", 2) == 0;
-}
-
-/*
  * Ask something.  False: the connection is lost, or the server cannot answer
  * now.
  */
 static bool
-ask_watch(Watch *w, const char *sql, int nparams, const char *const *values,
+ask_watch(Watch *w, const Statement *statement, const char *const *values,
 		  Answer *answer)
 {
-	*answer = connection_query(&w->connection, sql, nparams, values,
+	*answer = connection_query(&w->connection, statement, values,
 							   OBSERVER_ANSWER_LIMIT, false);
 	if (answer->outcome == OUTCOME_ROWS)
 		return true;
-	if (strcmp(sql, SQL_YIELD_EVENT) == 0 && is_bad_data(answer))
-		return false;
 	if (is_no_extension(answer))
 	{
 		report_no_extension(&w->connection);
@@ -250,27 +380,105 @@ ask_watch(Watch *w, const char *sql, int nparams, const char *const *values,
 }
 
 /*
- * Tell what has happened since the last time, or (first) what is.
+ * Tell the present state.
  */
 static void
-look(Watch *w, bool first)
+tell_state(Watch *w)
+{
+	const char *values[] = {w->options->election};
+	Answer		answer;
+
+	if (!ask_watch(w, &sql_state, values, &answer))
+		return;
+	for (int i = 0; i < PQntuples(answer.result); i++)
+	{
+		if (!PQgetisnull(answer.result, i, COL_EVENT))
+			tell(w, answer.result, i);
+		remember(w, PQgetvalue(answer.result, i, COL_ELECTION),
+				 PQgetvalue(answer.result, i, COL_LAST_TERM),
+				 PQgetvalue(answer.result, i, COL_ENDED)[0] == 't');
+	}
+	w->started = true;
+	answer_free(&answer);
+}
+
+/*
+ * Tell what has happened since the last time.
+ */
+static void
+tell_changes(Watch *w)
 {
 	char	   *known[] = {
-		known_array(w, 0), known_array(w, 1), known_array(w, 2)
+		known_array(w, FIELD_ELECTION, false), known_array(w, FIELD_TERM, false),
+		known_array(w, FIELD_ENDED, false)
 	};
 	const char *values[] = {
 		w->options->election, known[0], known[1], known[2]
 	};
 	Answer		answer;
 
-	if (ask_watch(w, first ? SQL_STATE : SQL_EVENTS, first ? 1 : 4, values,
-				  &answer))
+	if (ask_watch(w, &sql_events, values, &answer))
 	{
-		tell(w, answer.result, true);
+		for (int i = 0; i < PQntuples(answer.result); i++)
+		{
+			tell(w, answer.result, i);
+			remember(w, PQgetvalue(answer.result, i, COL_ELECTION),
+					 PQgetvalue(answer.result, i, COL_TERM),
+					 strcmp(PQgetvalue(answer.result, i, COL_EVENT), "vacated") == 0);
+		}
 		answer_free(&answer);
 	}
 	for (int i = 0; i < lengthof(known); i++)
 		pg_free(known[i]);
+}
+
+/*
+ * Forget requests to yield, but not whose was told.
+ */
+static void
+end_hints(Watch *w, const PGresult *yields)
+{
+	for (int i = 0; i < w->n; i++)
+		w->known[i].hinted = w->known[i].yielding = false;
+	for (int row = 0; row < PQntuples(yields); row++)
+	{
+		Known	   *k = find_known(w, PQgetvalue(yields, row, COL_ELECTION));
+
+		if (k != NULL)
+			k->yielding = true;
+	}
+}
+
+/*
+ * Tell who is asked to yield, once for each request.
+ */
+static void
+tell_requests(Watch *w)
+{
+	char	   *elections;
+	const char *values[1];
+	Answer		answer;
+
+	take_hints(w);
+	values[0] = elections = known_array(w, FIELD_ELECTION, true);
+	if (strcmp(elections, "{}") != 0 && ask_watch(w, &sql_yields, values, &answer))
+	{
+		for (int i = 0; i < PQntuples(answer.result); i++)
+		{
+			const char *term = PQgetvalue(answer.result, i, COL_TERM);
+			Known	   *k = find_known(w, PQgetvalue(answer.result, i, COL_ELECTION));
+
+			if (k == NULL ||
+				(k->yielding && strcmp(k->yielding_term, term) == 0))
+				continue;
+			tell(w, answer.result, i);
+			pg_free(k->yielding_term);
+			k->yielding_term = pg_strdup(term);
+		}
+		end_hints(w, answer.result);
+		answer_free(&answer);
+	}
+	pg_free(elections);
 }
 
 /*
@@ -282,7 +490,7 @@ listen_to_all(Watch *w)
 	const char *values[] = {w->options->election};
 	Answer		answer;
 
-	if (!ask_watch(w, SQL_CHANNELS, 1, values, &answer))
+	if (!ask_watch(w, &sql_channels, values, &answer))
 		return;
 	w->standby = PQntuples(answer.result) == 0;
 	for (int i = 0; i < PQntuples(answer.result); i++)
@@ -292,66 +500,45 @@ listen_to_all(Watch *w)
 }
 
 static void
-tell_request(Watch *w, const char *payload)
+connect_again(Watch *w)
 {
-	const char *values[] = {w->options->election, payload};
-	Answer		answer;
+	int64		pause = SHORTEST_PAUSE;
 
-	if (ask_watch(w, SQL_YIELD_EVENT, 2, values, &answer))
-		tell(w, answer.result, false);
-	answer_free(&answer);
-}
-
-/*
- * Wait until it is time to look again, and tell of requests to yield.  True:
- * because something has happened.
- */
-static bool
-wait_to_look(Watch *w)
-{
-	PGnotify   *n;
-	bool		happened = false;
-
-	(void) connection_wait(&w->connection, now_us() +
-						   (w->standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL));
-	while ((n = connection_notification(&w->connection)) != NULL)
+	while (!connection_open(&w->connection, CONNECT_LIMIT))
 	{
-		happened = true;
-		if (strstr(n->extra, "\"yield_requested\"") != NULL)
-			tell_request(w, n->extra);
-		PQfreemem(n);
+		pg_usleep(pause);
+		pause = Min(pause * 2, LONGEST_PAUSE);
 	}
-	return happened;
 }
 
 int
 watch_elections(const ObserveOptions *options)
 {
 	Watch		w = {.options = options};
-	int64		pause = SHORTEST_PAUSE;
-	bool		first = true;
+	int64		listen_at = 0;
 
 	connect_observer(&w.connection, options);
 	for (;;)
 	{
+		if (w.connection.conn == NULL)
+		{
+			connect_again(&w);
+			listen_at = 0;
+		}
 		/* Whoever listens before looking misses nothing. */
-		listen_to_all(&w);
-		if (w.connection.conn != NULL)
+		if (now_us() >= listen_at)
 		{
-			look(&w, first);
-			first = first && w.connection.conn == NULL;
+			listen_to_all(&w);
+			listen_at = now_us() + (w.standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL);
 		}
-		while (w.connection.conn != NULL && wait_to_look(&w))
-		{
-			if (w.connection.conn != NULL)
-				look(&w, false);
-		}
-		while (w.connection.conn == NULL &&
-			   !connection_open(&w.connection, CONNECT_LIMIT))
-		{
-			pg_usleep(pause);
-			pause = Min(pause * 2, LONGEST_PAUSE);
-		}
-		pause = SHORTEST_PAUSE;
+		if (w.started)
+			tell_changes(&w);
+		else
+			tell_state(&w);
+		if (w.started)
+			tell_requests(&w);
+		flush();
+		(void) connection_wait_notified(&w.connection, listen_at,
+										take_notification, &w);
 	}
 }
