@@ -35,8 +35,8 @@ static const char general_help[] =
 static const char connection_help[] =
 "\n"
 "Connection options:\n"
-"  -d, --dbname=DBNAME      database name, or connection string or URI; a password\n"
-"                           in it can be seen by all users of this machine (ps)\n"
+"  -d, --dbname=DBNAME      database name, or connection string or URI; all users\n"
+"                           of this machine can see a password in it (ps)\n"
 "  -h, --host=HOSTNAME      database server host or socket directory; several\n"
 "                           with commas between\n"
 "  -p, --port=PORT          database server port\n"
@@ -83,8 +83,8 @@ static const char run_help[] =
 "      --forever            stand for election again when the command has ended\n"
 "                           or leadership is lost; after a pause of 1 s to 30 s\n"
 "                           if it ran for less than 1 s\n"
-"  -v, --verbose            say what is going on; messages begin with the time and\n"
-"                           name the election\n"
+"  -v, --verbose            say what is going on; messages begin with the time,\n"
+"                           and name the election\n"
 "A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
 
 static const char run_notes[] =
