@@ -390,22 +390,25 @@ foreach my $sql (
 
 # --- in one that is full of traps
 
-# The names that statements look up, by what they are.
-my (%functions, %operators, %types, %relations);
+# The names that statements look up, qualified or not, by what they are.
+my (%functions, %types, %relations);
+my %operators = ('=' => 1);
 foreach my $sql (@statements)
 {
 	my @t = tokens($sql);
 
-	foreach my $i (2 .. $#t)
+	foreach my $i (0 .. $#t)
 	{
-		next unless $t[ $i - 1 ][1] eq '.' && $SCHEMAS{ $t[ $i - 2 ][1] };
-		my $next = $t[ $i + 1 ] // [ '', '' ];
-		my $name = $t[$i][1];
+		my ($kind, $name) = @{ $t[$i] };
+		my $schema = $i > 1 && $t[ $i - 1 ][1] eq '.' && $SCHEMAS{ $t[ $i - 2 ][1] } ? $t[ $i - 2 ][1] : '';
+		my $before = $i - 1 - ($schema ? 2 : 0);
+		my $next = $t[ $i + 1 ] ? $t[ $i + 1 ][1] : '';
 
-		if ($t[$i][0] eq 'operator') { $operators{$name} = 1; }
-		elsif ($i > 2 && $t[ $i - 3 ][1] eq '::') { $types{$name} = 1; }
-		elsif ($next->[1] eq '(') { $functions{$name} = 1; }
-		else { $relations{"$t[$i - 2][1].$name"} = 1; }
+		if ($kind eq 'operator') { $operators{$name} = 1; }
+		elsif ($kind ne 'word' || $next eq '.') { next; }
+		elsif ($before >= 0 && $t[$before][1] eq '::') { $types{$name} = 1; }
+		elsif ($next eq '(') { $functions{$name} = 1 if $schema || !$HARMLESS{$name}; }
+		elsif ($schema) { $relations{"$schema.$name"} = 1; }
 	}
 }
 note('functions: ', join(' ', sort keys %functions));
@@ -511,11 +514,13 @@ sub sprung
 {
 	my ($from) = @_;
 
-	return slurp_file($node->logfile, $from) =~ /TRAP (.* ran as \w+)/g;
+	my %sprung = map { $_ => 1 } slurp_file($node->logfile, $from) =~ /TRAP (.* ran as \w+)/g;
+
+	return sort keys %sprung;
 }
 
 my $from = -s $node->logfile;
-exercise('trapped');
+ok(eval { exercise('trapped'); 1 }, 'it does all the same there') or diag($@);
 is(join("\n", sprung($from)), '', 'no trap was run');
 is(join("\n", statements($from)), join("\n", @statements), 'and nothing else was sent');
 
