@@ -68,7 +68,7 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $proxy;
 
 # A proxy to the server, which can be stopped: packets are lost without a word.
-# After SIGUSR1 it delays the answer to the next request by a second, and is
+# After SIGUSR1 it delays the answer to the next renewal by a second, and is
 # stopped as soon as that has passed.
 sub start_proxy
 {
@@ -101,7 +101,7 @@ sub start_proxy
 				my $stop = $last == 2 && $is_server{$from};
 				my $lost = $lose && $data =~ /acquire/;
 
-				$last = 2 if $last == 1 && !$is_server{$from};
+				$last = 2 if $last == 1 && $data =~ /renew/;
 				sleep(1) if $stop;
 				my $passed = defined syswrite($to, $data);
 				kill('STOP', $$) if $stop;

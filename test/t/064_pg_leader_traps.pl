@@ -58,7 +58,8 @@ sub code
 
 	push @used, "@args";
 	splice @args, 1, 0, '--dbname', $node->connstr($db);
-	IPC::Run::run([ 'pg_leader', @args ], '<', \undef, '>', \$out, '2>', \$err);
+	IPC::Run::run([ 'pg_leader', @args ], '<', \undef, '>', \$out, '2>', \$err,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	note("@args: $err") if $err;
 	return $? >> 8;
 }

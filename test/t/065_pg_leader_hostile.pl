@@ -50,7 +50,8 @@ sub ask
 	my ($out, $err) = ('', '');
 
 	IPC::Run::run([ 'pg_leader', $subcommand, '-d', connstr($db), @args ],
-		'<', \undef, '>', \$out, '2>', \$err);
+		'<', \undef, '>', \$out, '2>', \$err,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	note($err) if $err;
 	# A signal's number, or the exit code
 	return ($? & 127 ? 128 + ($? & 127) : $? >> 8, $out, $err);
