@@ -298,7 +298,8 @@ foreach my $mode (qw(detached session))
 	foreach my $i (1 .. 3)
 	{
 		my $renewed = $sql->query("SELECT renewed_at FROM leader_election.status WHERE election = 'rides'");
-		$sql->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
+		cmp_ok($sql->query("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pg_leader'"),
+			'>=', 1, 'its session is ended');
 		wait_until(sub { $sql->query("SELECT renewed_at > '$renewed' FROM leader_election.status WHERE election = 'rides'") eq 't' }, 'a renewal');
 	}
 	$one->signal('TERM');

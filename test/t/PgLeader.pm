@@ -24,6 +24,10 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(pg_leader run_pg_leader worker is_running descendants);
 
+# PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
+# its own name, by which its sessions are found.
+delete $ENV{PGAPPNAME};
+
 # What starts pg_leader, if not the shell; it has to become pg_leader (exec).
 our @ON_HOST;
 
