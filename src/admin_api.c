@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "api.h"
 #include "leader_election.h"
 #include "miscadmin.h"
@@ -88,13 +89,15 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 	}
 	if (!PG_ARGISNULL(6))
 	{
-		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
-		if (strlen(config->channel) >= NAMEDATALEN)
+		Size		size = toast_raw_datum_size(PG_GETARG_DATUM(6)) - VARHDRSZ;
+
+		if (size >= NAMEDATALEN)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("channel is too long"),
 					 errdetail("It must have %d bytes at most, and has %zu.",
-							   NAMEDATALEN - 1, strlen(config->channel))));
+							   NAMEDATALEN - 1, size)));
+		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
 	}
 }
 

@@ -142,6 +142,25 @@ le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
 }
 
 /*
+ * A candidate's metadata is read with its row, and copied to the lease under
+ * the election lock.  What is too long is refused before it is copied.
+ */
+static Datum
+metadata_arg(FunctionCallInfo fcinfo, int n)
+{
+	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(n));
+
+	if (size > LE_METADATA_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("metadata is too long"),
+				 errdetail("It must have %d bytes at most as jsonb, and has %zu.",
+						   LE_METADATA_MAX, size),
+				 errhint("Keep what is long elsewhere, and say in the metadata where. pg_column_size() tells the size.")));
+	return PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(n)));
+}
+
+/*
  * rank, progress, metadata and perhaps auto_renew, from that argument on.  They
  * may be needed after a commit: the current memory context must last.
  */
@@ -157,8 +176,7 @@ le_profile_args(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
 	if (profile->sets_progress)
 		profile->progress = PG_GETARG_INT64(first + 1);
 	if (!PG_ARGISNULL(first + 2))
-		profile->metadata =
-			PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(first + 2)));
+		profile->metadata = metadata_arg(fcinfo, first + 2);
 	profile->sets_auto_renew = with_auto_renew && !PG_ARGISNULL(first + 3);
 	if (profile->sets_auto_renew)
 		profile->auto_renew = PG_GETARG_BOOL(first + 3);

@@ -79,6 +79,9 @@ SELECT leader_election.renew('msgd', NULL);
 SELECT leader_election.release('msgd', 1, '-1 s');
 SELECT leader_election.release('msgd', 1, '367 days');
 SELECT leader_election.acquire('msgd', 'session');
+\set VERBOSITY default
+SELECT leader_election.acquire('msgd', 'three', metadata => to_jsonb(repeat('x', 8181)));
+-- (Whose session has a name is told with its process ID: see 032_pools.)
 SELECT leader_election.join('msg', 'session');
 SELECT leader_election.renew('msg', 3);
 SELECT leader_election.release('msg', 3);

@@ -54,6 +54,39 @@ CALL pg_temp.lead('s', 'one');
 SELECT rank, progress, metadata, auto_renew
   FROM leader_election.lease WHERE election = 's';
 
+-- 8 kB of metadata, as pg_column_size() counts what is not compressed, and no
+-- more.  What is refused is not even read.
+CREATE TEMPORARY TABLE sizes AS
+	SELECT length, to_jsonb(repeat('x', length)) AS metadata
+	  FROM unnest('{8180, 8181, 10000000, 96000000}'::int[]) AS length;
+SELECT length, pg_column_size(to_jsonb(repeat('x', length))) AS bytes
+  FROM sizes WHERE length < 9000;
+SELECT leader_election.join('s', 'one', metadata => metadata)
+  FROM sizes WHERE length = 8180;
+SELECT metadata = to_jsonb(repeat('x', 8180)) AS said FROM profile;
+SELECT leader_election.join('s', 'one', metadata => metadata)
+  FROM sizes WHERE length = 8181;
+SELECT leader_election.join('s', 'one', metadata => metadata)
+  FROM sizes WHERE length = 10000000;
+SELECT leader_election.join('s', 'one', metadata => metadata)
+  FROM sizes WHERE length = 96000000;
+SELECT leader_election.join('large', 'one', metadata => to_jsonb(repeat('x', 10000000)));
+CALL leader_election.campaign('large', 'one', '0', metadata => to_jsonb(repeat('x', 8181)));
+SELECT leader_election.acquire('large', 'one', metadata => metadata)
+  FROM sizes WHERE length = 8181;
+SELECT leader_election.acquire('large', 'one', metadata => metadata)
+  FROM sizes WHERE length = 96000000;
+SELECT count(*) FROM leader_election.election WHERE election = 'large';
+SELECT term FROM leader_election.acquire('large', 'one', metadata => to_jsonb(repeat('x', 8180)));
+SELECT metadata = to_jsonb(repeat('x', 8180)) AS copied
+  FROM leader_election.status WHERE election = 'large';
+SELECT leader_election.release('large', 1), leader_election.leave('large', 'one');
+CALL leader_election.campaign('large', 'one', metadata => to_jsonb(repeat('y', 8180)));
+SELECT metadata = to_jsonb(repeat('y', 8180)) AS copied
+  FROM leader_election.status WHERE election = 'large';
+SELECT leader_election.leave('large');
+SELECT leader_election.join('s', 'one', metadata => 'null');
+
 --
 -- A grant does not count before it is committed.
 --

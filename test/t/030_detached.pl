@@ -1131,7 +1131,7 @@ sub efforts
 	my ($app, $stranger, $offset, $deadline, $witness);
 
 	# Longer than a page, so that it is stored out of line
-	my $metadata = "(SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 400) i)";
+	my $metadata = "(SELECT jsonb_agg(md5(i::text)) FROM generate_series(1, 227) i)";
 	my $profile = "SELECT rank, progress, metadata = $metadata, kind, role"
 	  . " FROM leader_election.candidate WHERE election = '$e'"
 	  . " AND candidate = 'd'";
