@@ -181,6 +181,13 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.term(text) IS
 'the term (fencing token) in which this session leads the election now, else NULL';
 
+CREATE FUNCTION leader_election.remaining_ms(election text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'le_remaining_ms'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.remaining_ms(text) IS
+'milliseconds for which this session goes on leading even if nothing is renewed any more; NULL if it does not lead';
+
 CREATE FUNCTION leader_election.renew(election text)
 RETURNS SETOF leader_election.lease_grant
 AS 'MODULE_PATHNAME', 'le_renew'
@@ -450,6 +457,7 @@ GRANT SELECT ON leader_election.status, leader_election.candidates,
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.remaining_ms(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO PUBLIC;

@@ -582,6 +582,7 @@ extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);
 extern List *le_session_candidacies(void);
 extern int64 le_session_term(Candidacy *candidacy);
+extern int64 le_session_remaining(Candidacy *candidacy);
 extern bool le_session_holds_lock(const Candidacy *c);
 extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_init(void);

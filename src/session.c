@@ -268,10 +268,11 @@ read_view(Candidacy *c)
 
 /*
  * The term in which this session leads now; 0 if it does not, or if that
- * cannot be told at once.  Never writes, never waits.
+ * cannot be told at once.  Never writes, never waits.  fresh: with the deadline
+ * as it is now, if that can be read at once.
  */
-int64
-le_session_term(Candidacy *c)
+static int64
+get_term(Candidacy *c, bool fresh)
 {
 	int64		now;
 
@@ -282,7 +283,7 @@ le_session_term(Candidacy *c)
 		!le_session_holds_lock(c))
 		return 0;
 	now = le_clock();
-	if (c->changes != le_changes || now >= c->next_read)
+	if (fresh || c->changes != le_changes || now >= c->next_read)
 	{
 		bool		stale = c->changes != le_changes;
 
@@ -291,6 +292,25 @@ le_session_term(Candidacy *c)
 		now = le_clock();
 	}
 	return now < c->deadline ? c->term : 0;
+}
+
+int64
+le_session_term(Candidacy *candidacy)
+{
+	return get_term(candidacy, false);
+}
+
+/*
+ * For how long this session goes on leading if nothing is renewed any more; -1
+ * if it does not lead, or if that cannot be told at once.
+ */
+int64
+le_session_remaining(Candidacy *candidacy)
+{
+	int64		remaining = get_term(candidacy, true) != 0 ?
+		candidacy->deadline - le_clock() : -1;
+
+	return remaining > 0 ? remaining : -1;
 }
 
 /*

@@ -30,6 +30,7 @@ PG_FUNCTION_INFO_V1(le_join);
 PG_FUNCTION_INFO_V1(le_campaign);
 PG_FUNCTION_INFO_V1(le_is_leader);
 PG_FUNCTION_INFO_V1(le_term);
+PG_FUNCTION_INFO_V1(le_remaining_ms);
 PG_FUNCTION_INFO_V1(le_renew);
 PG_FUNCTION_INFO_V1(le_resign);
 PG_FUNCTION_INFO_V1(le_leave);
@@ -493,6 +494,27 @@ le_term(PG_FUNCTION_ARGS)
 	if (term == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
+}
+
+/*
+ * Milliseconds, rounded down: never more than there are.
+ */
+Datum
+le_remaining_ms(PG_FUNCTION_ARGS)
+{
+	text	   *election;
+	Candidacy  *c;
+	int64		remaining = -1;
+
+	if (PG_ARGISNULL(0))
+		PG_RETURN_NULL();
+	election = PG_GETARG_TEXT_PP(0);
+	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
+	if (c != NULL)
+		remaining = le_session_remaining(c);
+	if (remaining < 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(remaining / 1000);
 }
 
 /*

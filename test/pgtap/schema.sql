@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(148);
+SELECT plan(154);
 
 --
 -- What there is
@@ -30,6 +30,7 @@ SELECT has_function('leader_election', 'join',
 	'{text,text,integer,bigint,jsonb,boolean}'::name[]);
 SELECT has_function('leader_election', 'is_leader', '{text}'::name[]);
 SELECT has_function('leader_election', 'term', '{text}'::name[]);
+SELECT has_function('leader_election', 'remaining_ms', '{text}'::name[]);
 SELECT has_function('leader_election', 'renew', '{text}'::name[]);
 SELECT has_function('leader_election', 'resign', '{text,interval}'::name[]);
 SELECT has_function('leader_election', 'leave', '{text}'::name[]);
@@ -52,6 +53,8 @@ SELECT function_returns('leader_election', 'join', '{text,text,integer,bigint,js
 SELECT function_returns('leader_election', 'is_leader', '{text}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'term', '{text}'::name[],
+	'bigint');
+SELECT function_returns('leader_election', 'remaining_ms', '{text}'::name[],
 	'bigint');
 SELECT function_returns('leader_election', 'renew', '{text}'::name[],
 	'setof leader_election.lease_grant');
@@ -85,6 +88,7 @@ SELECT is_procedure('leader_election', 'wait_for_change',
 	'wait_for_change() is a procedure');
 SELECT volatility_is('leader_election', 'is_leader', '{text}'::name[], 'volatile');
 SELECT volatility_is('leader_election', 'is_leader', '{text,bigint}'::name[], 'volatile');
+SELECT volatility_is('leader_election', 'remaining_ms', '{text}'::name[], 'volatile');
 -- Whoever calls by name, or with one argument less, relies on these.
 SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s()', name))
   FROM (VALUES
@@ -93,6 +97,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('release', 3, 'election text, term bigint, hold interval DEFAULT NULL::interval'),
 	('transfer', 3, 'election text, term bigint, to_candidate text'),
 	('leave', 2, 'election text, candidate text'),
+	('remaining_ms', 1, 'election text'),
 	('is_leader', 2, 'election text, term bigint'),
 	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false')
 	) AS f (name, args, arguments)
@@ -136,6 +141,8 @@ SELECT function_privs_are('leader_election', 'is_leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call is_leader()');
 SELECT function_privs_are('leader_election', 'is_leader', '{text,bigint}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call is_leader() with a term');
+SELECT function_privs_are('leader_election', 'remaining_ms', '{text}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call remaining_ms()');
 SELECT function_privs_are('leader_election', 'leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
 SELECT function_privs_are('leader_election', name, args,
@@ -186,6 +193,7 @@ SELECT is(leader_election.join('pgtap', 'me', 7, 42, '{"zone": "a"}'), 1::bigint
 	'the first who stands leads, in term 1');
 SELECT ok(leader_election.is_leader('pgtap'), 'and knows it');
 SELECT is(leader_election.term('pgtap'), 1::bigint, 'and its term');
+SELECT cmp_ok(leader_election.remaining_ms('pgtap'), '>', 0::bigint, 'and for how long');
 SELECT is(leader_election.leader('pgtap'), 'me', 'and so does everybody');
 SELECT results_eq(
 	$$SELECT leader, state, term, kind, backend_pid, metadata, candidates, quorum

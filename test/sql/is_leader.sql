@@ -8,6 +8,7 @@ SELECT leader_election.join('i', 'one');
 CREATE TEMPORARY VIEW look AS
 	SELECT leader_election.is_leader('i') AS leads,
 		   leader_election.term('i') AS term,
+		   leader_election.remaining_ms('i') BETWEEN 1 AND 15000 AS remains,
 		   leader_election.is_leader('nothing') AS leads_nothing,
 		   pg_current_xact_id_if_assigned() IS NULL AS wrote_nothing;
 TABLE look;
@@ -114,10 +115,17 @@ DECLARE
 	deadline bigint := (SELECT deadline_mono FROM leader_election.lease
 						 WHERE election = 'short');
 	clock bigint;
+	remaining bigint;
 	leads boolean;
 	led_at bigint;
 BEGIN
 	LOOP
+		clock := leader_election.monotonic_clock();
+		remaining := leader_election.remaining_ms('short');
+		ASSERT remaining IS NULL OR remaining * 1000 <= deadline - clock,
+			'remaining_ms() promises no more than there is';
+		ASSERT remaining IS NOT NULL OR leader_election.monotonic_clock() >= deadline,
+			'it promises something until the deadline';
 		clock := leader_election.monotonic_clock();
 		leads := leader_election.is_leader('short');
 		EXIT WHEN NOT leads;
@@ -130,6 +138,7 @@ BEGIN
 	ASSERT led_at < deadline, 'true before the deadline, and not after it';
 	ASSERT clock >= deadline, 'false after the deadline, and not before it';
 	ASSERT leader_election.term('short') IS NULL, 'nor is there a term';
+	ASSERT leader_election.remaining_ms('short') IS NULL, 'nor does anything remain';
 	ASSERT pg_current_xact_id_if_assigned() IS NULL, 'nothing was written';
 END
 $$;

@@ -176,6 +176,56 @@ SELECT count(*) FROM leader_election.renew('c'), leader_election.resign('c'),
 SELECT count(*) FROM leader_election.renew('c');
 
 --
+-- remaining_ms()
+--
+
+SELECT leader_election.join('remains', 'one'),
+	   leader_election.remaining_ms('remains');
+-- It is current, though what this session knows may be older, and rounded down.
+CREATE FUNCTION pg_temp.remains(election text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	deadline bigint := (SELECT deadline_mono FROM leader_election.lease l
+						 WHERE l.election = remains.election);
+	before bigint := leader_election.monotonic_clock();
+	remaining bigint := leader_election.remaining_ms(election);
+	after bigint := leader_election.monotonic_clock();
+BEGIN
+	RETURN CASE WHEN remaining IS NULL THEN 'does not lead'
+		WHEN remaining BETWEEN (deadline - after) / 1000 AND (deadline - before) / 1000 THEN 'is right'
+		ELSE format('%s, not %s to %s', remaining, (deadline - after) / 1000, (deadline - before) / 1000) END;
+END
+$$;
+SELECT pg_temp.remains('remains');
+SELECT count(*) FROM pg_sleep(0.02), leader_election.renew('remains');
+SELECT pg_temp.remains('remains');
+-- A renewal that is not committed does not count.
+DO $$
+DECLARE
+	deadline bigint := (SELECT deadline_mono FROM leader_election.lease
+						 WHERE election = 'remains');
+	before bigint;
+BEGIN
+	PERFORM pg_sleep(0.02);
+	PERFORM leader_election.renew('remains');
+	ASSERT deadline < (SELECT deadline_mono FROM leader_election.lease
+						WHERE election = 'remains'), 'has renewed';
+	before := leader_election.monotonic_clock();
+	ASSERT leader_election.remaining_ms('remains') <= (deadline - before) / 1000,
+		'remains until the committed deadline';
+END
+$$;
+SELECT pg_temp.remains('remains');
+-- It stays so while this session is asked to yield, and ends with leadership.
+SELECT leader_election.request_yield('remains') > '10 s' AS asked;
+SELECT pg_temp.remains('remains');
+SELECT leader_election.resign('remains'), leader_election.remaining_ms('remains');
+SELECT leader_election.remaining_ms('remains'),
+	   leader_election.remaining_ms('no such election') AS of_none,
+	   leader_election.remaining_ms(NULL) AS of_null,
+	   leader_election.remaining_ms(repeat('x', 10000000)) AS of_a_long_name;
+SELECT leader_election.leave('remains');
+
+--
 -- resign()
 --
 

@@ -162,6 +162,8 @@ foreach my $table (@TABLES)
 	wait_gone($dead->backend_pid, $other->backend_pid);
 	is($leader->query("SELECT leader_election.is_leader('locked')"),
 		't', "$what: is_leader() says what it knows");
+	cmp_ok($leader->query("SELECT leader_election.remaining_ms('locked')"),
+		'>', 0, "$what: so does remaining_ms()");
 	answers_soon($control, "SELECT leader_election.leader('locked')", $what);
 	answers_soon($control, 'SELECT count(*) FROM leader_election.status', $what);
 	answers_soon($control, 'SELECT count(*) FROM leader_election.candidates',
@@ -269,6 +271,9 @@ foreach my $table (@TABLES)
 		$s->query("SELECT leader_election.is_leader('locked')");
 		is($s->sqlstate, '00000',
 			"$what: is_leader() of $s->{name} does not wait");
+		$s->query("SELECT leader_election.remaining_ms('locked')");
+		is($s->sqlstate, '00000',
+			"$what: remaining_ms() of $s->{name} does not wait");
 		$s->query('RESET statement_timeout');
 	}
 	is($dead[0]->query("SELECT leader_election.is_leader('locked')"),

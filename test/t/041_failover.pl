@@ -155,8 +155,9 @@ is($standby->query('SELECT count(*) FROM leader_election.candidates'),
 	0, 'standby: candidates');
 is( $standby->query(
 		"SELECT leader_election.is_leader('held'), leader_election.is_leader('held', 1),
-			leader_election.term('held') IS NULL, leader_election.is_leader('none')"),
-	'f|f|t|f',
+			leader_election.term('held') IS NULL, leader_election.is_leader('none'),
+			leader_election.remaining_ms('held') IS NULL"),
+	'f|f|t|f|t',
 	'standby: is_leader()');
 is($standby->query("CALL leader_election.wait_for_change('held', NULL, NULL)"),
 	'1|holder', 'standby: wait_for_change() tells what is news');

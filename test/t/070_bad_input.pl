@@ -159,6 +159,7 @@ my %FUNCTIONS = (
 	leave_all => ['changes'],
 	monotonic_clock => ['observes'],
 	observe => ['observes'],
+	remaining_ms => ['observes'],
 	release => [ 'changes', 'LE003' ],
 	renew => [ 'changes', 'LE003' ],
 	request_yield => [ 'changes', 'LE003', 'LE005' ],
