@@ -12,8 +12,11 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "api.h"
+#include "catalog/pg_authid.h"
+#include "common/ip.h"
 #include "executor/spi.h"
 #include "funcapi.h"
+#include "libpq/libpq-be.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
@@ -38,7 +41,7 @@ le_check_block(const char *call, bool in_transaction_block)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", call),
-				 errhint("Call it in autocommit mode: autocommit = True in Python (psycopg), setAutoCommit(true) in Java (JDBC), outside of @Transactional in Spring.")));
+				 errhint("Call it in autocommit mode, and neither among several statements in one string nor in a pipeline: autocommit = True in Python (psycopg), isolation_level \"AUTOCOMMIT\" in SQLAlchemy, outside of atomic() and without ATOMIC_REQUESTS in Django, setAutoCommit(true) in Java (JDBC), outside of @Transactional in Spring.")));
 }
 
 /*
@@ -244,14 +247,91 @@ le_check_candidate_role(const Election *election, const char *role)
 			 errhint("Ask for membership in it.")));
 }
 
-void
-le_report_name_in_use(const Candidate *who)
+/*
+ * Where a client is; NULL if it has none.
+ */
+static const char *
+address_text(const SockAddr *address)
 {
+	char		host[NI_MAXHOST];
+
+	if (address->addr.ss_family == AF_UNIX)
+		return "[local]";
+	if ((address->addr.ss_family != AF_INET &&
+		 address->addr.ss_family != AF_INET6) ||
+		pg_getnameinfo_all(&address->addr, address->salen, host, sizeof(host),
+						   NULL, 0, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+		return NULL;
+	return pstrdup(host);
+}
+
+/*
+ * Whose is the name that the caller cannot have?  NULL: nobody's any more.
+ */
+static Candidate *
+find_namesake(const Store *store, const Candidate *who)
+{
+	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Lease	   *lease;
+
+	if (c != NULL && le_candidate_alive(c))
+		return c;
+	lease = le_lease_read(store, who->election, NULL);
+	if (lease == NULL || lease->leader == NULL ||
+		strcmp(lease->leader, who->candidate) != 0)
+		return NULL;
+	return le_candidate_of_lease(lease);
+}
+
+/*
+ * Which session is it?  Its address and application_name are told to those who
+ * see them in pg_stat_activity.  *own: it has the caller's role and address.
+ */
+static char *
+describe_session(const Candidate *c, bool *own)
+{
+	const PgBackendStatus *backend = LeBackendStatus(c->backend_pid);
+	const char *address = NULL;
+	const char *application = NULL;
+	const char *here;
+
+	/* If it lives now, it was its own process that we have found. */
+	if (backend != NULL && le_session_alive(c->session_id) &&
+		(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		 has_privs_of_role(GetUserId(), backend->st_userid)))
+	{
+		address = address_text(&backend->st_clientaddr);
+		application = backend->st_appname;
+	}
+	if (address == NULL)
+		return psprintf("A session of role \"%s\" stands under this name: process ID %d.",
+						c->role, c->backend_pid);
+	here = MyProcPort != NULL ? address_text(&MyProcPort->raddr) : NULL;
+	*own = here != NULL && strcmp(address, here) == 0 &&
+		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) == 0;
+	return psprintf("A session of role \"%s\" stands under this name: process ID %d, client address %s, application_name \"%s\".",
+					c->role, c->backend_pid, address, application);
+}
+
+void
+le_report_name_in_use(const Store *store, const Candidate *who)
+{
+	Candidate  *c = find_namesake(store, who);
+	char	   *detail = "Another candidate stood under this name just now.";
+	bool		own = false;
+
+	if (c != NULL && c->session_id == 0)
+		detail = psprintf("A detached candidate of role \"%s\" stands under this name.",
+						  c->role);
+	else if (c != NULL)
+		detail = describe_session(c, &own);
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NAME_IN_USE),
 			 errmsg("candidate name \"%s\" is in use in election \"%s\"",
 					who->candidate, who->election),
-			 errdetail("Another live candidate stands under this name."),
+			 errdetail_internal("%s", detail),
+			 own ?
+			 errhint("Give each instance a name of its own. If that session is this program's, a connection pool lends it one connection now and another one then: use a connection that no pool manages, or acquire().") :
 			 errhint("Give each instance a name of its own.")));
 }
 

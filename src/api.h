@@ -36,7 +36,8 @@ extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
-LE_NORETURN extern void le_report_name_in_use(const Candidate *who);
+LE_NORETURN extern void le_report_name_in_use(const Store *store,
+											const Candidate *who);
 LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
 											const char *role);

@@ -20,6 +20,7 @@
 #include "replication/walsender_private.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/backend_status.h"
 #include "utils/inval.h"
 #include "utils/wait_event.h"
 
@@ -206,6 +207,38 @@ LeIsBackgroundWorker(const PGPROC *proc)
 	return !proc->isRegularBackend;
 #else
 	return proc->isBackgroundWorker;
+#endif
+}
+
+/* What the server knows of a backend now; NULL if there is none. */
+static inline const PgBackendStatus *
+LeBackendStatus(int pid)
+{
+	int			n;
+
+	pgstat_clear_backend_activity_snapshot();
+	n = pgstat_fetch_stat_numbackends();
+	for (int i = 1; i <= n; i++)
+	{
+#if PG_VERSION_NUM >= 160000
+		const LocalPgBackendStatus *entry = pgstat_get_local_beentry_by_index(i);
+#else
+		const LocalPgBackendStatus *entry = pgstat_fetch_stat_local_beentry(i);
+#endif
+
+		if (entry != NULL && entry->backendStatus.st_procpid == pid)
+			return &entry->backendStatus;
+	}
+	return NULL;
+}
+
+static inline bool
+LeIsInTransaction(const PGPROC *proc)
+{
+#if PG_VERSION_NUM >= 170000
+	return LocalTransactionIdIsValid(proc->vxid.lxid);
+#else
+	return LocalTransactionIdIsValid(proc->lxid);
 #endif
 }
 

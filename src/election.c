@@ -193,7 +193,8 @@ reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
 		case LEASE_EXPIRED:
 			return lease->yielding ? "yielded" : "expired";
 		case LEASE_ORPHANED:
-			return "session ended";
+			return le_was_reset(lease->backend_pid) ?
+				"session reset" : "session ended";
 		case LEASE_FOREIGN:
 			return "failover";
 		case LEASE_VACANT:

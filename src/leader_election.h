@@ -68,6 +68,7 @@ struct HTAB;
 #define ERRCODE_LE_NO_ELECTION		MAKE_SQLSTATE('L', 'E', '0', '0', '3')
 #define ERRCODE_LE_NAME_IN_USE		MAKE_SQLSTATE('L', 'E', '0', '0', '4')
 #define ERRCODE_LE_NOT_A_CANDIDATE	MAKE_SQLSTATE('L', 'E', '0', '0', '5')
+#define ERRCODE_LE_SESSION_RESET	MAKE_SQLSTATE('L', 'E', '0', '0', '6')
 
 /* Settings (leader_election.c) */
 extern int	le_lease_duration_ms;
@@ -85,6 +86,9 @@ extern LOCKTAG le_session_tag(int64 session_id);
 extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
+extern void le_reset_mark(void);
+extern void le_reset_unmark(void);
+extern bool le_was_reset(int pid);
 extern bool le_election_lock(const char *election, bool wait);
 extern void le_election_unlock(const char *election);
 extern LOCKTAG le_election_tag(const char *election);
@@ -556,6 +560,7 @@ typedef struct Candidacy
 	LOCKTAG		lock;
 	const LOCALLOCK *lock_entry;
 	Oid			lease_oid;		/* which extension it belongs to */
+	int64		lease_duration; /* of its election; 0: not known yet */
 
 	/* what the running transaction did to it */
 	bool		made;
@@ -580,7 +585,10 @@ extern int64 le_session_id(void);
 extern void le_session_withdraw(Candidacy *candidacy);
 extern void le_session_return(Candidacy *candidacy, const char *candidate);
 extern void le_session_drop(Candidacy *candidacy);
-extern List *le_session_candidacies(void);
+extern void le_session_lose(Candidacy *candidacy);
+extern bool le_session_take_loss(Oid lease_oid, const char *election,
+								 const char *candidate);
+extern List *le_session_elections(void);
 extern int64 le_session_term(Candidacy *candidacy);
 extern int64 le_session_remaining(Candidacy *candidacy);
 extern bool le_session_holds_lock(const Candidacy *c);

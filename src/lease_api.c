@@ -80,7 +80,7 @@ stand(const Store *store, Candidate *who, const Profile *profile,
 			case STAND_OK:
 				return true;
 			case STAND_IN_USE:
-				le_report_name_in_use(who);
+				le_report_name_in_use(store, who);
 			case STAND_DROPPED:
 				return false;
 			case STAND_BUSY:
@@ -126,7 +126,7 @@ elect(const Store *store, const Election *election, Candidate *who,
 								   election->lease_duration);
 		*dropped = stood == STAND_DROPPED;
 		if (stood == STAND_IN_USE)
-			le_report_name_in_use(who);
+			le_report_name_in_use(store, who);
 		if (stood != STAND_OK)
 		{
 			/* Whoever has its name may be waiting for this lock. */

@@ -48,7 +48,8 @@ typedef enum LockClass
 	LOCK_STARTER,
 	LOCK_EPOCH,
 	LOCK_NEXT_WORKER,
-	LOCK_SPARE
+	LOCK_SPARE,
+	LOCK_RESET
 } LockClass;
 
 /* Is a lock held in Exclusive mode? */
@@ -272,6 +273,48 @@ LOCKTAG
 le_election_tag(const char *election)
 {
 	return make_name_tag(LOCK_ELECTION, election, NULL);
+}
+
+/*
+ * This backend lives, but has lost a session lock that it had: others are to
+ * see that from now on, until it unmarks itself, or ends.
+ */
+void
+le_reset_mark(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_RESET, MyProcPid);
+
+	if (!LeLockHeldByMe(&tag, ExclusiveLock))
+		(void) try_lock(tag, ExclusiveLock, true);
+}
+
+void
+le_reset_unmark(void)
+{
+	LOCKTAG		tag = make_tag(LOCK_RESET, MyProcPid);
+
+	if (LeLockHeldByMe(&tag, ExclusiveLock))
+		LockRelease(&tag, ExclusiveLock, true);
+}
+
+/*
+ * Is the backend alive whose session lock is gone?  An exiting backend is still
+ * in the server's list of processes when its locks are free, but not in a
+ * transaction any more.  So one that is in a transaction lives, and has lost the
+ * lock in it.  When that commits the backend marks itself first.  (If it rolls
+ * back instead, or if there is no room for the mark, the backend is taken for one
+ * that has ended.  And one that gives up its campaign in the very moment in which
+ * it is elected is taken for one that was reset.)
+ */
+bool
+le_was_reset(int pid)
+{
+	PGPROC	   *proc = BackendPidGetProc(pid);
+
+	if (proc != NULL && proc->databaseId == MyDatabaseId &&
+		LeIsInTransaction(proc))
+		return true;
+	return is_held(make_tag(LOCK_RESET, pid)) == HELD;
 }
 
 /*

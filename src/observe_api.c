@@ -107,6 +107,7 @@ is_delayed(const char *reason)
 	return reason != NULL &&
 		(strcmp(reason, "expired") == 0 ||
 		 strcmp(reason, "session ended") == 0 ||
+		 strcmp(reason, "session reset") == 0 ||
 		 strcmp(reason, "failover") == 0);
 }
 

@@ -13,6 +13,10 @@
  * - A candidacy here is as committed as its row: what a transaction made, it
  *	 takes away again if it aborts, and what it withdrew, it puts back.
  *
+ * - A session whose locks are released behind its back, by a connection pool
+ *	 that resets it, is told so: else every client of the pool would stand in
+ *	 vain, or believe in turn that it leads, and see no error.
+ *
  * - When the session ends, nothing is done but to wake the worker, after the
  *	 server has released the locks: waits in an exiting backend cannot be
  *	 interrupted.
@@ -23,6 +27,7 @@
 
 #include "access/xact.h"
 #include "leader_election.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
@@ -36,7 +41,33 @@
 /* ... and then no sooner than after this part of it. */
 #define READ_PAUSE(duration) ((duration) / 30)
 
+/*
+ * A candidacy that ended because its session lock was released behind our back.
+ * The client that made it may not know that yet.
+ */
+typedef struct Loss
+{
+	dlist_node	node;
+	char		election[LE_NAME_MAX + 1];
+	char		candidate[LE_NAME_MAX + 1];
+	Oid			lease_oid;		/* which extension it belonged to */
+	int64		forget_at;		/* monotonic */
+} Loss;
+
+/* A loss is to be told for a lease, and for no less than that. */
+#define SHORTEST_MEMORY		(10 * USECS_PER_SEC)
+
+/* No more of them are kept: a pool may lend a session to many in that time. */
+#define MAX_LOSSES			10000
+
 static HTAB *candidacies = NULL;
+
+/* The losses that have not been told yet, the latest first */
+static dlist_head losses = DLIST_STATIC_INIT(losses);
+static int	nlosses = 0;
+
+/* Until when others are to see that this session was reset; 0: they are not */
+static int64 marked_until = 0;
 
 /* The candidacy that was looked up last; NULL: none */
 static Candidacy *recent = NULL;
@@ -89,10 +120,10 @@ le_session_find(const char *election, Size length)
 }
 
 /*
- * All of them, as a list of pointers.
+ * The elections of all of them, as a list of names.
  */
 List *
-le_session_candidacies(void)
+le_session_elections(void)
 {
 	List	   *all = NIL;
 	HASH_SEQ_STATUS scan;
@@ -102,7 +133,7 @@ le_session_candidacies(void)
 		return NIL;
 	hash_seq_init(&scan, candidacies);
 	while ((c = hash_seq_search(&scan)) != NULL)
-		all = lappend(all, c);
+		all = lappend(all, pstrdup(c->election));
 	return all;
 }
 
@@ -183,6 +214,97 @@ le_session_drop(Candidacy *candidacy)
 		le_session_lock_release(session_id);
 	if (hash_get_num_entries(candidacies) == 0)
 		le_keepalive_restore();
+}
+
+static void
+forget_loss(Loss *loss)
+{
+	dlist_delete(&loss->node);
+	nlosses--;
+	pfree(loss);
+}
+
+/*
+ * Remember that this candidacy was lost, so that the client can be told.  It
+ * cannot fail: a loss for which there is no memory is not told.
+ */
+static void
+note_loss(const Candidacy *c)
+{
+	int64		forget_at = le_clock() + Max(c->lease_duration, SHORTEST_MEMORY);
+	Loss	   *loss;
+
+	marked_until = Max(marked_until, forget_at);
+	if (nlosses >= MAX_LOSSES)
+		forget_loss(dlist_tail_element(Loss, node, &losses));
+	loss = MemoryContextAllocExtended(TopMemoryContext, sizeof(Loss),
+									  MCXT_ALLOC_NO_OOM);
+	if (loss == NULL)
+		return;
+	strlcpy(loss->election, c->election, sizeof(loss->election));
+	strlcpy(loss->candidate, c->candidate, sizeof(loss->candidate));
+	loss->lease_oid = c->lease_oid;
+	loss->forget_at = forget_at;
+	dlist_push_head(&losses, &loss->node);
+	nlosses++;
+}
+
+/*
+ * Forget what need not be told any more.
+ */
+static void
+forget_old_losses(void)
+{
+	int64		now = le_clock();
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &losses)
+	{
+		Loss	   *loss = dlist_container(Loss, node, iter.cur);
+
+		if (now >= loss->forget_at)
+			forget_loss(loss);
+	}
+}
+
+/*
+ * Has this session lost its candidacy in that election under that name (NULL:
+ * under any)?  The caller tells its client, which is not told again.
+ */
+bool
+le_session_take_loss(Oid lease_oid, const char *election,
+					 const char *candidate)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &losses)
+	{
+		Loss	   *loss = dlist_container(Loss, node, iter.cur);
+
+		if (loss->lease_oid == lease_oid &&
+			strcmp(loss->election, election) == 0 &&
+			(candidate == NULL || strcmp(loss->candidate, candidate) == 0))
+		{
+			bool		told = le_clock() < loss->forget_at;
+
+			forget_loss(loss);
+			return told;
+		}
+	}
+	return false;
+}
+
+/*
+ * A call finds that the candidacy's session lock was released behind our back,
+ * by this very transaction, maybe.
+ */
+void
+le_session_lose(Candidacy *candidacy)
+{
+	le_reset_mark();
+	note_loss(candidacy);
+	le_session_drop(candidacy);
+	le_wake_workers(MyDatabaseId);
 }
 
 /*
@@ -314,8 +436,39 @@ le_session_remaining(Candidacy *candidacy)
 }
 
 /*
+ * The last moment before a commit at which a lock may be taken: see to it that
+ * others can tell whether a session lock that is gone was lost in a session that
+ * lives.  One lock serves all candidacies, for as long as losses are told.
+ */
+static void
+mark_losses(void)
+{
+	HASH_SEQ_STATUS scan;
+	Candidacy  *c;
+	bool		lost = false;
+
+	if (candidacies != NULL && hash_get_num_entries(candidacies) > 0)
+	{
+		hash_seq_init(&scan, candidacies);
+		while ((c = hash_seq_search(&scan)) != NULL)
+			lost |= !c->withdrawn && !le_session_holds_lock(c);
+	}
+	if (lost)
+		forget_old_losses();
+	if (lost || (marked_until != 0 && le_clock() < marked_until))
+		le_reset_mark();
+	else if (marked_until != 0)
+	{
+		le_reset_unmark();
+		marked_until = 0;
+		forget_old_losses();
+	}
+}
+
+/*
  * The end of a transaction.  The candidacies become what it has left of them;
- * those whose session lock was dropped behind our back (DISCARD ALL) are over.
+ * those whose session lock was released behind our back (DISCARD ALL) are lost.
+ * Nothing here may fail.
  */
 static void
 end_of_xact(bool committed)
@@ -333,8 +486,13 @@ end_of_xact(bool committed)
 			bool		over = committed ? c->withdrawn :
 				(c->made || c->campaigning);
 
+			if (!committed && c->former[0] != '\0')
+				strlcpy(c->candidate, c->former, sizeof(c->candidate));
 			if (!over && !le_session_holds_lock(c))
+			{
+				note_loss(c);
 				over = true;
+			}
 			if (over)
 			{
 				wake = true;
@@ -345,8 +503,6 @@ end_of_xact(bool committed)
 				continue;
 			}
 			shared_needed |= c->session_id == shared_session_id;
-			if (!committed && c->former[0] != '\0')
-				strlcpy(c->candidate, c->former, sizeof(c->candidate));
 			c->former[0] = '\0';
 			c->made = false;
 			c->withdrawn = false;
@@ -372,6 +528,7 @@ on_xact_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+			mark_losses();
 			le_notify_pre_commit();
 			break;
 		case XACT_EVENT_PRE_PREPARE:

@@ -44,9 +44,9 @@ PG_FUNCTION_INFO_V1(le_transfer);
 /* What a call stands for, and how far it got */
 typedef struct Standing
 {
-	Candidate	who;
+	Candidate	who;			/* session_id 0: there is no candidacy yet */
 	Profile		profile;
-	Candidacy  *candidacy;		/* NULL: not yet */
+	Oid			lease_oid;		/* which extension the candidacy belongs to */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
 	int64		ask_until;		/* a campaign asks standbys no longer (monotonic) */
@@ -57,11 +57,33 @@ typedef struct Standing
  * election.  (Another one may have been created under its name.)
  */
 static bool
-still_stands(const Store *store, const Candidacy *c)
+still_stands(const Store *store, const char *election, const char *candidate,
+			 int64 session_id)
 {
-	Candidate  *row = le_candidate_find(store, c->election, c->candidate);
+	Candidate  *row = le_candidate_find(store, election, candidate);
 
-	return row != NULL && row->session_id == c->session_id;
+	return row != NULL && row->session_id == session_id;
+}
+
+/*
+ * The candidacy was lost, which the client may not know: a pool has lent it this
+ * session, and reset it in between.
+ */
+LE_NORETURN static void report_reset(const char *election,
+									 const char *candidate);
+
+static void
+report_reset(const char *election, const char *candidate)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_SESSION_RESET),
+			 candidate != NULL ?
+			 errmsg("this session was reset while it stood in election \"%s\", as candidate \"%s\"",
+					election, candidate) :
+			 errmsg("this session was reset while it stood in election \"%s\"",
+					election),
+			 errdetail("Its locks were released, as by DISCARD ALL or pg_advisory_unlock_all(), and its candidacy and leadership ended then."),
+			 errhint("Connection pools do that when a connection is given back: use a connection that no pool manages, or acquire(). If this is a new client, repeat the call.")));
 }
 
 /*
@@ -77,11 +99,14 @@ find_candidacy(const Store *store, const char *election, bool look)
 	if (c != NULL && (c->lease_oid != store->lease ||
 					  !le_session_holds_lock(c)))
 	{
-		le_session_drop(c);
+		if (c->lease_oid == store->lease && !c->withdrawn)
+			le_session_lose(c);
+		else
+			le_session_drop(c);
 		c = NULL;
 	}
 	if (c != NULL && look && !c->made && !c->withdrawn &&
-		!still_stands(store, c))
+		!still_stands(store, c->election, c->candidate, c->session_id))
 	{
 		/* What this very transaction may have dropped may come back. */
 		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
@@ -123,34 +148,50 @@ get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
 static void
 begin_candidacy(const Store *store, Standing *s, bool campaigning, bool look)
 {
-	s->candidacy = find_candidacy(store, s->who.election, look);
-	if (s->candidacy == NULL)
+	Candidacy  *c = find_candidacy(store, s->who.election, look);
+
+	if (le_session_take_loss(store->lease, s->who.election, s->who.candidate))
+		report_reset(s->who.election, s->who.candidate);
+	s->lease_oid = store->lease;
+	if (c == NULL)
 	{
 		s->who.session_id = campaigning ? le_session_lock_new() :
 			le_session_id();
-		s->candidacy = le_session_add(store, s->who.election, s->who.candidate,
-									  s->who.role, s->who.session_id,
-									  campaigning);
+		(void) le_session_add(store, s->who.election, s->who.candidate,
+							  s->who.role, s->who.session_id, campaigning);
 		s->made = true;
 		return;
 	}
-	check_owner(s->candidacy);
-	s->who.session_id = s->candidacy->session_id;
-	if (s->candidacy->withdrawn)
-		le_session_return(s->candidacy, s->who.candidate);
-	if (strcmp(s->candidacy->candidate, s->who.candidate) != 0)
+	check_owner(c);
+	s->who.session_id = c->session_id;
+	if (c->withdrawn)
+		le_session_return(c, s->who.candidate);
+	if (strcmp(c->candidate, s->who.candidate) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NAME_IN_USE),
 				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
-						s->who.election, s->candidacy->candidate),
+						s->who.election, c->candidate),
 				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: use acquire(), or connect them directly.")));
 }
 
+/*
+ * This call's candidacy; NULL if it was lost meanwhile.  It is looked up after
+ * each commit, and after what may have run a trigger: that may have released
+ * the session's locks, and have called functions of ours.
+ */
+static Candidacy *
+candidacy_of(const Standing *s)
+{
+	Candidacy  *c = le_session_find(s->who.election, strlen(s->who.election));
+
+	return c != NULL && c->session_id == s->who.session_id ? c : NULL;
+}
+
 static bool
-leads(const Store *store, const Lease *lease, const Candidacy *c)
+leads(const Store *store, const Lease *lease, int64 session_id)
 {
 	return lease != NULL && lease->leader != NULL &&
-		lease->session_id == c->session_id &&
+		lease->session_id == session_id &&
 		le_lease_state_now(store, lease) == LEASE_LED;
 }
 
@@ -218,12 +259,15 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 	{
 		Election   *election = le_election_get_or_create(store, s->who.election,
 														 wait);
+		Candidacy  *c = candidacy_of(s);
 		StandResult result;
 
 		if (election == NULL || s->stands)
 			return election;
 		le_check_candidate_role(election, s->who.role);
 		le_keepalive_tighten(election->lease_duration);
+		if (c != NULL)
+			c->lease_duration = election->lease_duration;
 		result = le_candidate_stand(store, &s->who, &s->profile,
 									election->lease_duration);
 		s->stands = result == STAND_OK;
@@ -232,7 +276,7 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 		if (!wait)
 			return NULL;
 		if (result == STAND_IN_USE)
-			le_report_name_in_use(&s->who);
+			le_report_name_in_use(store, &s->who);
 		le_wait_or_busy(s->who.election);
 	}
 }
@@ -252,7 +296,7 @@ renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
 	if (locked == NULL)
 		return false;
 	*lease = locked;
-	if (!leads(store, locked, c) || locked->yielding)
+	if (!leads(store, locked, c->session_id) || locked->yielding)
 		return true;
 	duration = le_lease_duration(store, locked);
 	if (proof->required && duration != proof->lease_duration)
@@ -295,6 +339,7 @@ stand(Standing *s, bool wait)
 	Store		store;
 	Election   *election;
 	Lease	   *lease;
+	Candidacy  *c;
 	bool		locked;
 
 	le_store_get(&store);
@@ -308,7 +353,7 @@ stand(Standing *s, bool wait)
 		!le_epoch_ensure(&store, s->who.election, wait,
 						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
 		return 0;
-	if (s->candidacy == NULL)
+	if (s->who.session_id == 0)
 	{
 		begin_candidacy(&store, s, !wait, locked);
 		/* A campaign may have to wait before it knows the election's lease. */
@@ -326,10 +371,11 @@ stand(Standing *s, bool wait)
 	}
 	try_to_elect(&store, election, &s->who, wait, s->ask_until);
 	lease = le_lease_read(&store, s->who.election, NULL);
-	if (!leads(&store, lease, s->candidacy))
+	if (!leads(&store, lease, s->who.session_id))
 		return 0;
-	if (wait)
-		renew_late(&store, lease, s->candidacy);
+	c = candidacy_of(s);
+	if (wait && c != NULL)
+		renew_late(&store, lease, c);
 	return lease->term;
 }
 
@@ -373,13 +419,14 @@ poll_campaign(Standing *s)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
-	lease = store.lease == s->candidacy->lease_oid ?
+	lease = store.lease == s->lease_oid ?
 		le_lease_read(&store, s->who.election, NULL) : NULL;
-	if (lease != NULL && leads(&store, lease, s->candidacy))
+	if (leads(&store, lease, s->who.session_id))
 		return 0;
 	if (lease == NULL ||
 		(le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false) &&
-		 !still_stands(&store, s->candidacy)))
+		 !still_stands(&store, s->who.election, s->who.candidate,
+					   s->who.session_id)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", s->who.election),
@@ -404,6 +451,7 @@ le_campaign(PG_FUNCTION_ARGS)
 	int64		give_up_at = PG_INT64_MAX;
 	int64		term = 0;
 	bool		first = true;
+	Candidacy  *c;
 
 	le_check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
@@ -432,6 +480,13 @@ le_campaign(PG_FUNCTION_ARGS)
 		next = poll_campaign(&s);
 		le_wal_end(&wal);
 		le_commit_poll(context);
+		c = candidacy_of(&s);
+		if (c == NULL && s.who.session_id != 0)
+		{
+			(void) le_session_take_loss(s.lease_oid, s.who.election,
+										s.who.candidate);
+			report_reset(s.who.election, s.who.candidate);
+		}
 		le_worker_ensure(first);	/* which may take a while, with no lock */
 		first = false;
 
@@ -440,7 +495,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		 * over by now.
 		 */
 		le_changes++;			/* the news may travel slower than we */
-		if (next == 0 && (term = le_session_term(s.candidacy)) != 0)
+		if (next == 0 && (term = le_session_term(c)) != 0)
 			break;
 		if (le_clock() >= give_up_at)
 			break;
@@ -453,11 +508,12 @@ le_campaign(PG_FUNCTION_ARGS)
 
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */
-	if (term != 0)
-		s.candidacy->campaigning = false;
-	else if (s.made)
+	c = candidacy_of(&s);
+	if (term != 0 && c != NULL)
+		c->campaigning = false;
+	else if (s.made && c != NULL)
 	{
-		le_session_drop(s.candidacy);
+		le_session_drop(c);
 		le_wake_workers(MyDatabaseId);
 	}
 	SPI_finish();
@@ -538,6 +594,8 @@ le_renew(PG_FUNCTION_ARGS)
 	c = find_candidacy(&store, name, false);
 	if (c != NULL)
 		check_owner(c);
+	else if (le_session_take_loss(store.lease, name, NULL))
+		report_reset(name, NULL);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
@@ -546,7 +604,7 @@ le_renew(PG_FUNCTION_ARGS)
 		lease = le_lease_read(&store, name, NULL);
 		if (lease == NULL)
 			le_report_no_election(name);
-		if (c == NULL || !leads(&store, lease, c))
+		if (c == NULL || !leads(&store, lease, c->session_id))
 			break;				/* it is over, and not just busy */
 		if (!lease->own_write && !lease->yielding)
 		{
@@ -560,7 +618,7 @@ le_renew(PG_FUNCTION_ARGS)
 				le_wait_or_busy(name);
 				continue;
 			}
-			if (!leads(&store, lease, c))
+			if (!leads(&store, lease, c->session_id))
 				break;
 		}
 		le_return_grant(fcinfo, lease);
@@ -618,12 +676,17 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		if (settled.unproven && holds)
 			le_busy(name);
 		if (withdraw)
-			le_session_withdraw(c);
+		{
+			/* A trigger may have lost it. */
+			c = le_session_find(name, strlen(name));
+			if (c != NULL && c->session_id == how->session_id)
+				le_session_withdraw(c);
+		}
 		le_notify_worker();
 	}
 	le_busy_end(&busy);
 	if (stood != NULL)
-		*stood = c != NULL;
+		*stood = how->session_id != 0;
 	return settled.gave_up;
 }
 
@@ -670,9 +733,9 @@ le_leave_all(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_begin();
 	look = le_store_lock(&store, LE_TABLES, RowExclusiveLock, false);
-	foreach(lc, le_session_candidacies())
+	foreach(lc, le_session_elections())
 	{
-		char	   *name = pstrdup(((Candidacy *) lfirst(lc))->election);
+		char	   *name = lfirst(lc);
 		GiveUp		how = {.reason = "left"};
 		bool		stood;
 

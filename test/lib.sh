@@ -6,7 +6,8 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: faketime, iproute2, ipc-run, pgbouncer, pgtap
+#	                     TOOL: asyncpg, faketime, iproute2, ipc-run,
+#	                     pgbouncer, pgtap
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server; PGHOST, PGUSER... point at it
@@ -253,6 +254,10 @@ missing_packages() {
 	fi
 	for tool in "$@"; do
 		case $tool in
+			asyncpg)
+				/usr/bin/python3 -c 'import asyncpg' 2>/dev/null ||
+					echo python3-asyncpg
+				;;
 			faketime)
 				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
 					echo libfaketime

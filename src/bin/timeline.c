@@ -71,8 +71,8 @@ static const struct
 	char		letter;
 }			reasons[] = {
 	{"resigned", 'r'}, {"left", 'l'}, {"session ended", 's'},
-	{"expired", 'x'}, {"transferred", 't'}, {"yielded", 'y'},
-	{"failover", 'f'}, {"dropped", 'd'}
+	{"session reset", 'S'}, {"expired", 'x'}, {"transferred", 't'},
+	{"yielded", 'y'}, {"failover", 'f'}, {"dropped", 'd'}
 };
 
 static char

@@ -150,6 +150,7 @@ my %expected_error = (
 	'LE003' => 'dropped',
 	'LE004' => 'the former session of this name has not ended yet',
 	'LE005' => 'the candidate chosen for a transfer has gone',
+	'LE006' => 'the session was reset before',
 	'08006' => 'connection lost',
 	'08P01' => 'connection lost, as the pooler puts it',
 	'58000' => 'connection lost, as the pooler puts it',

@@ -78,6 +78,7 @@ SELECT leader_election.acquire('msgd', repeat('é', 101));
 SELECT leader_election.renew('msgd', NULL);
 SELECT leader_election.release('msgd', 1, '-1 s');
 SELECT leader_election.release('msgd', 1, '367 days');
+\set VERBOSITY terse
 SELECT leader_election.acquire('msgd', 'session');
 \set VERBOSITY default
 SELECT leader_election.acquire('msgd', 'three', metadata => to_jsonb(repeat('x', 8181)));

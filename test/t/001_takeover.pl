@@ -359,21 +359,25 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 				leader_election.leader('$shared') IS DISTINCT FROM 'one'"),
 		'f|f|t|t|t',
 		"$drop: leads nowhere, at once");
+	is($one->sqlstate_of("SELECT leader_election.join('$shared', 'one')"),
+		'LE006', "$drop: is told so");
 	is($one->query("SELECT leader_election.join('$shared', 'one')"),
 		'', "$drop: joins again and follows");
 	is($two->query("SELECT leader_election.is_leader('$shared'),
 		leader_election.term('$shared'), leader_election.is_leader('$other'),
 		leader_election.term('$other')"),
 		't|2|t|1', "$drop: the other one leads, and where it did before");
-	succession_is($shared, 1, 'one', 'session ended', 'two', $drop);
+	succession_is($shared, 1, 'one', 'session reset', 'two', $drop);
 
 	wait_for(
 		$node,
 		"SELECT leader, reason, (SELECT state FROM leader_election.status
 			WHERE election = '$alone')
 		FROM leader_election.history WHERE election = '$alone' AND term = 1",
-		'one|session ended|vacant',
+		'one|session reset|vacant',
 		$SOON);
+	is($one->sqlstate_of("SELECT leader_election.join('$alone', 'one')"),
+		'LE006', "$drop: is told so there, too");
 	is($one->query("SELECT leader_election.join('$alone', 'one')"),
 		2, "$drop: joins again where nobody else stands: a greater term");
 	ok(leads($one, $alone), "$drop: leads again");
@@ -399,6 +403,7 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 	like(
 		$one->query(
 			"$drop \\g /dev/null\n
+			SELECT leader_election.renew('$alone');
 			SELECT leader_election.join('$alone', 'one')"),
 		qr/^3?$/,
 		"$drop: joins again in the next breath");
@@ -423,10 +428,16 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 	$one->query('ROLLBACK');
 	ok(!leads($one, 'in block'), 'unlock in a transaction: not undone');
 	wait_until(sub { leads($two, 'in block') }, 'takeover: rolled back', $SOON);
-	succession_is('in block', 1, 'one', 'session ended', 'two',
-		'unlock in a transaction');
+	like(
+		$observer->query(
+			"SELECT reason FROM leader_election.history WHERE election = 'in block'
+			AND term = 1"),
+		qr/^session (reset|ended)$/,
+		'unlock in a transaction that rolls back: why can be told only during it');
 
 	# A campaign's candidacy has a lock of its own: it goes as well.
+	is($one->sqlstate_of("CALL leader_election.campaign('in block', 'one', '0 s')"),
+		'LE006', 'is told so');
 	is($one->query("CALL leader_election.campaign('in block', 'one', '0 s')"),
 		'', 'campaign gives up');
 	is($two->query("SELECT leader_election.leave('in block')"), 't', 'leave');
@@ -434,12 +445,14 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 		3, 'elected by campaign');
 	$one->query('DISCARD ALL');
 	ok(!leads($one, 'in block'), 'DISCARD ALL after campaign');
+	is($one->sqlstate_of("SELECT leader_election.renew('in block')"),
+		'LE006', 'is told so');
 	is($one->query("CALL leader_election.campaign('in block', 'one')"),
 		4, 'campaign after DISCARD ALL: a greater term');
 	is( $observer->query(
 			"SELECT string_agg(reason, ',' ORDER BY term)
-			FROM leader_election.history WHERE election = 'in block'"),
-		'session ended,left,session ended',
+			FROM leader_election.history WHERE election = 'in block' AND term > 1"),
+		'left,session reset',
 		'history');
 }
 

@@ -116,6 +116,8 @@ sub local_session
 	$session->query('DISCARD ALL');
 	is_deeply([ settings($session) ], \@before, 'put back by DISCARD ALL');
 
+	is($session->sqlstate_of("SELECT leader_election.join('one', 'c')"),
+		'LE006', 'is told of that');
 	$session->query("SELECT leader_election.join('one', 'c')");
 	$session->query('SET tcp_keepalives_idle = 7');
 	$session->query('SET client_connection_check_interval = 700');

@@ -595,7 +595,7 @@ SKIP:
 	is( $control->query(
 			'SELECT leader, reason FROM leader_election.history'
 			  . " WHERE election = 'session' AND term = 1"),
-		'a|session ended',
+		'a|session reset',
 		'... for a reason that history knows');
 	$_->finish foreach $b, $heir;
 }

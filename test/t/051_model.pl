@@ -306,7 +306,7 @@ sub next_states
 		elsif (defined $l->{over})
 		{
 			end_term($n, $election, $l->{over},
-				sits_out => $l->{over} ne 'session ended'
+				sits_out => $l->{over} !~ /^session/
 				  && (!$l->{auto_renew} || $l->{yield} eq 'operator'),
 				later => $l->{delay} && $l->{over} ne 'yielded');
 			push @states, $n;
@@ -380,14 +380,14 @@ sub withdraw
 # Its session is over.
 sub die_session
 {
-	my ($s, $name) = @_;
+	my ($s, $name, $reason) = @_;
 
 	foreach my $l (values %{ $s->{elections} })
 	{
 		my $c = $l->{candidates}{$name};
 
 		next unless $c && $c->{kind} eq 'session';
-		$l->{over} = 'session ended' if leads($l, $name);
+		$l->{over} = $reason // 'session ended' if leads($l, $name);
 		delete $l->{candidates}{$name};
 	}
 	return;
@@ -1014,7 +1014,21 @@ sub die_at_once
 		$run,
 		"$name: $how",
 		sub {
-			if ($how eq 'discard') { $session->query('DISCARD ALL'); }
+			if ($how eq 'discard')
+			{
+				$session->query('DISCARD ALL');
+
+				# It is told, in each election in which it stood.
+				foreach my $e (sort keys %{ $s->{elections} })
+				{
+					my $c = $s->{elections}{$e}{candidates}{$name};
+
+					next unless $c && $c->{kind} eq 'session';
+					return "no LE006 in $e: " . $session->sqlstate
+					  if $session->sqlstate_of(
+						"SELECT leader_election.renew('$e')") ne 'LE006';
+				}
+			}
 			elsif ($how eq 'kill') { $session->kill; }
 			else
 			{
@@ -1027,7 +1041,11 @@ sub die_at_once
 			delete $run->{sessions}{$name} unless $how eq 'discard';
 			return '';
 		},
-		sub { die_session($_[0], $name); return ''; });
+		sub {
+			die_session($_[0], $name,
+				$how eq 'discard' ? 'session reset' : undef);
+			return '';
+		});
 }
 
 sub ask_to_yield
