@@ -12,6 +12,7 @@
 
 #include "access/tableam.h"
 #include "access/xlog.h"
+#include "catalog/pg_proc.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "replication/message.h"
@@ -20,6 +21,7 @@
 #include "replication/walsender_private.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/inval.h"
 #include "utils/wait_event.h"
@@ -239,6 +241,18 @@ LeIsInTransaction(const PGPROC *proc)
 	return LocalTransactionIdIsValid(proc->vxid.lxid);
 #else
 	return LocalTransactionIdIsValid(proc->lxid);
+#endif
+}
+
+/* May this role execute that function? */
+static inline bool
+LeMayExecute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, role,
+						   ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #endif
 }
 

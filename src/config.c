@@ -12,11 +12,16 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_proc.h"
+#include "commands/extension.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -277,9 +282,59 @@ le_elections_read(const Store *store)
 }
 
 /*
+ * May the current user call create_election()?  The one that belongs to the
+ * extension counts, whatever else has that name.
+ */
+static bool
+may_create(void)
+{
+	Oid			namespace = get_namespace_oid(LE_SCHEMA, false);
+	Oid			extension = get_extension_oid(LE_EXTENSION, false);
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
+										   CStringGetDatum("create_election"));
+	bool		may = false;
+
+	for (int i = 0; i < list->n_members && !may; i++)
+	{
+		Form_pg_proc proc =
+			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		may = proc->pronamespace == namespace &&
+			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension &&
+			LeMayExecute(proc->oid, GetUserId());
+	}
+	ReleaseSysCacheList(list);
+	return may;
+}
+
+/*
+ * May this call create an election, because nobody else has?  The setting alone
+ * does not say: as long as the library is not loaded, a client can give it a
+ * value that is refused when the library is, and then the default counts instead
+ * of what the server's administrator has set.
+ */
+static void
+check_auto_create(const char *name)
+{
+	if (!le_auto_create)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NO_ELECTION),
+				 errmsg("election \"%s\" does not exist", name),
+				 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
+	if (!may_create())
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NO_ELECTION),
+				 errmsg("election \"%s\" does not exist", name),
+				 errdetail("Role \"%s\" may not create it: it lacks EXECUTE on leader_election.create_election().",
+						   GetUserNameFromId(GetUserId(), false)),
+				 errhint("Check its name, or have somebody with that privilege create it.")));
+}
+
+/*
  * The configuration of an election; one that does not exist is created, where
- * the setting allows that.  NULL if another transaction is about to create it:
- * with wait, only after the call has waited as long as it may.
+ * the setting and the current user's privileges allow that.  NULL if another
+ * transaction is about to create it: with wait, only after the call has waited
+ * as long as it may.
  */
 Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)
@@ -293,11 +348,7 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 
 		if (election != NULL)
 			return election;
-		if (!le_auto_create)
-			ereport(ERROR,
-					(errcode(ERRCODE_LE_NO_ELECTION),
-					 errmsg("election \"%s\" does not exist", name),
-					 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
+		check_auto_create(name);
 		if (le_election_insert(store, name, owner_of_tables(store), &defaults))
 		{
 			ereport(NOTICE,
