@@ -256,6 +256,17 @@ LeMayExecute(Oid function, Oid role)
 #endif
 }
 
+/*
+ * The socket of this session's client, of which there is one (MyProcPort).  It is
+ * what a Port begins with, in 15 to 18.  The header that says so needs those of
+ * GSSAPI and OpenSSL, which are not there where extensions are merely built.
+ */
+static inline pgsocket
+LeClientSocket(void)
+{
+	return *(const pgsocket *) MyProcPort;
+}
+
 /* transaction_timeout in milliseconds, 0 where there is none. */
 static inline int
 LeTransactionTimeout(void)

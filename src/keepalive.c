@@ -7,8 +7,22 @@
  * and so its leadership, would go on for hours.  And a backend that runs a
  * query does not look at its socket.  From a session's first candidacy to its
  * last, the settings below are made tighter, unless they are tighter already,
- * so that the session of a dead peer ends within a lease (3 s at least), and
- * so that one lost probe ends nothing.
+ * so that one lost probe ends nothing, and the session of a dead peer ends
+ *
+ * - while nothing is on its way to it, within a lease (3 s at least), by
+ *	 keepalives;
+ *
+ * - with data on its way, for which the kernel sends no keepalives, within two
+ *	 leases (30 s at least), by tcp_user_timeout.  That cannot be as short: it
+ *	 counts the time in which the client reads nothing and its window is closed,
+ *	 too, and a client may have something else to do.
+ *
+ * On Linux a tcp_user_timeout also replaces the count of keepalives: an idle
+ * session would end that late.  So the kernel's option is set back to nothing
+ * while keepalives go unanswered and no data is on its way, and again to what
+ * the setting says afterwards: a timer looks (watch_socket()).  An error of the
+ * session ends all timers: this one is started again when the transaction is
+ * over.  Without it the session of a dead peer ends later, but it ends.
  *
  * Invariant: what the session sets itself stays, then and afterwards; only the
  * value that RESET would give is replaced, and put back in the end.
@@ -17,31 +31,60 @@
  */
 #include "postgres.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#ifdef __linux__
+#include <linux/sockios.h>
+#endif
+
+#include "access/xact.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 #define SHORTEST_MS		3000	/* the kernel counts keepalives in seconds */
+#define SHORTEST_UNSENT_MS	30000
 #define BUSY_CHECK_MS	200		/* how often a busy backend looks at its socket */
 #define PROBES			2
+
+#if defined(TCP_USER_TIMEOUT) && defined(TCP_INFO) && defined(SIOCOUTQ)
+#define WATCHES_SOCKET
+#endif
 
 typedef struct Setting
 {
 	const char *name;
 	int		   *variable;
 	bool		is_ours;
+	int			value;			/* that we have given it */
 	int			reset_value;	/* what it was before */
 } Setting;
 
-static Setting settings[] = {
-	{"tcp_keepalives_idle", &tcp_keepalives_idle},
-	{"tcp_keepalives_interval", &tcp_keepalives_interval},
-	{"tcp_keepalives_count", &tcp_keepalives_count},
-	{"tcp_user_timeout", &tcp_user_timeout},
-	{"client_connection_check_interval", &client_connection_check_interval},
+enum
+{
+	KEEPALIVES_IDLE, KEEPALIVES_INTERVAL, KEEPALIVES_COUNT, USER_TIMEOUT_MS,
+	CONNECTION_CHECK
 };
+
+static Setting settings[] = {
+	[KEEPALIVES_IDLE] = {"tcp_keepalives_idle", &tcp_keepalives_idle},
+	[KEEPALIVES_INTERVAL] = {"tcp_keepalives_interval", &tcp_keepalives_interval},
+	[KEEPALIVES_COUNT] = {"tcp_keepalives_count", &tcp_keepalives_count},
+	[USER_TIMEOUT_MS] = {"tcp_user_timeout", &tcp_user_timeout},
+	[CONNECTION_CHECK] = {"client_connection_check_interval",
+	&client_connection_check_interval},
+};
+
+#ifdef WATCHES_SOCKET
+static TimeoutId watch_timer = MAX_TIMEOUTS;	/* not registered yet */
+static int	watch_every = 0;	/* milliseconds; 0: it is not to run */
+#endif
 
 static void
 assign(Setting *setting, int value)
@@ -59,6 +102,130 @@ assign(Setting *setting, int value)
 							 GUC_ACTION_SET, true, DEBUG1, false);
 }
 
+#ifdef WATCHES_SOCKET
+/*
+ * What the timer does, whatever this process is doing meanwhile: nothing but a few
+ * system calls.
+ *
+ * An idle connection to a dead peer is left to the count of keepalives: from the
+ * first one without an answer until the peer is heard of again.
+ */
+static void
+watch_socket(void)
+{
+	const Setting *s = &settings[USER_TIMEOUT_MS];
+	struct tcp_info info;
+	socklen_t	size = sizeof(info);
+	int			unsent = 0;
+	int			present = 0;
+	int			wanted;
+	int			save_errno = errno;
+	int			sock = LeClientSocket();
+
+	/* What the session has set itself since is its own business. */
+	if (s->is_ours && *s->variable == s->value &&
+		getsockopt(sock, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+		ioctl(sock, SIOCOUTQ, &unsent) == 0)
+	{
+		wanted = info.tcpi_probes > 0 && unsent == 0 ? 0 : s->value;
+		size = sizeof(present);
+		if (getsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &present, &size) == 0 &&
+			present != wanted)
+			(void) setsockopt(sock, IPPROTO_TCP, TCP_USER_TIMEOUT, &wanted,
+							  sizeof(wanted));
+	}
+	errno = save_errno;
+}
+
+static bool
+is_tcp(void)
+{
+	struct tcp_info info;
+	socklen_t	size = sizeof(info);
+
+	return getsockopt(LeClientSocket(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0;
+}
+
+/*
+ * See to it that the timer runs, if it is to: an error of the session may have
+ * ended it.  Can be called while a transaction ends.
+ */
+static void
+keep_watching(void)
+{
+	if (watch_every > 0 && !get_timeout_active(watch_timer))
+		enable_timeout_every(watch_timer,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 watch_every),
+							 watch_every);
+}
+
+static void
+on_cleanup(void *arg)
+{
+	keep_watching();
+}
+
+/*
+ * What fails in a transaction that has failed already is followed by no such
+ * event, but its memory goes when it is over.
+ */
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	static MemoryContextCallback cleanup = {.func = on_cleanup};
+
+	if (watch_every == 0)
+		return;
+	keep_watching();
+	if (event == XACT_EVENT_ABORT)
+		MemoryContextRegisterResetCallback(TopTransactionContext, &cleanup);
+}
+
+static void
+on_subxact_event(SubXactEvent event, SubTransactionId own,
+				 SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		keep_watching();
+}
+
+/*
+ * Look at the socket so often, in milliseconds; 0: no more.
+ */
+static void
+set_watch(int every)
+{
+	if (watch_timer == MAX_TIMEOUTS)
+	{
+		if (every == 0)
+			return;
+		watch_timer = RegisterTimeout(USER_TIMEOUT, watch_socket);
+		RegisterXactCallback(on_xact_event, NULL);
+		RegisterSubXactCallback(on_subxact_event, NULL);
+	}
+	if (every != watch_every)
+		disable_timeout(watch_timer, false);
+	watch_every = every;
+	keep_watching();
+}
+#endif
+
+/*
+ * The tcp_user_timeout for a lease, given the one that there is without us.  It
+ * is never the same, so that *variable tells whether the session has set it.
+ */
+static int
+user_timeout(int limit_ms)
+{
+	const Setting *s = &settings[USER_TIMEOUT_MS];
+	int			without = s->is_ours ? s->reset_value : *s->variable;
+	int			wanted = Max(limit_ms > INT_MAX / 2 ? INT_MAX : limit_ms * 2,
+							 SHORTEST_UNSENT_MS);
+
+	return without > 0 ? Min(wanted, without - 1) : wanted;
+}
+
 /*
  * Make the session notice a dead client within that lease.
  */
@@ -67,7 +234,8 @@ le_keepalive_tighten(int64 lease_duration)
 {
 	int			limit_ms = Min(Max(lease_duration / 1000, SHORTEST_MS), INT_MAX);
 	int			step_s = limit_ms / 1000 / (PROBES + 1);
-	int			wanted[] = {step_s, step_s, PROBES, limit_ms, BUSY_CHECK_MS};
+	int			wanted[] = {step_s, step_s, PROBES, user_timeout(limit_ms),
+	BUSY_CHECK_MS};
 
 	StaticAssertStmt(lengthof(wanted) == lengthof(settings),
 					 "one value for each setting");
@@ -79,15 +247,24 @@ le_keepalive_tighten(int64 lease_duration)
 		Setting    *s = &settings[i];
 		int			now = *s->variable;
 
-		if (now > 0 && now <= wanted[i])
+		if (now > 0 && now <= (i == USER_TIMEOUT_MS ? limit_ms : wanted[i]))
+			continue;
+		if (s->is_ours && now == wanted[i])
 			continue;
 		if (!s->is_ours)
 			s->reset_value = atoi(GetConfigOptionResetString(s->name));
 		assign(s, wanted[i]);
+		s->value = wanted[i];
 		s->is_ours = *s->variable == wanted[i];
 		if (!s->is_ours)
 			assign(s, s->reset_value);
 	}
+#ifdef WATCHES_SOCKET
+	/* It has to look between the first keepalive without an answer and the last. */
+	if (settings[USER_TIMEOUT_MS].is_ours && is_tcp())
+		set_watch((tcp_keepalives_interval > 0 ?
+				   Min(tcp_keepalives_interval, step_s) : step_s) * 1000);
+#endif
 
 	/* The server arms this one only when a command begins: this one has. */
 	if (client_connection_check_interval > 0 &&
@@ -110,4 +287,7 @@ le_keepalive_restore(void)
 			assign(s, s->reset_value);
 		s->is_ours = false;
 	}
+#ifdef WATCHES_SOCKET
+	set_watch(0);
+#endif
 }

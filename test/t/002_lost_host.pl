@@ -1,5 +1,7 @@
 # Dead peer detection: the settings of a session that stands for election, and
-# takeover from leaders whose host vanishes without a word.
+# takeover from leaders whose host vanishes without a word: within max(lease,
+# 3 s) if nothing was on its way to it, else within max(two leases, 30 s), so
+# that a client may read nothing for a while.
 #
 # Hosts are network namespaces, which need no privilege where the system allows
 # user namespaces: the whole test runs in one, with a network of its own, and so
@@ -45,6 +47,8 @@ my $SERVER = '192.0.2.1';
 my $CLIENT = '192.0.2.2';
 my $MAC = '02:00:00:00:00:02';
 my $TAKEOVER = 4;    # seconds, with a lease of 2; a dead session ends after 3
+my $UNSENT = 36;     # with data on its way to it, after 30
+my $SLOW_LEASE = 4;
 
 my $node = new_server(
 	config => qq(
@@ -82,10 +86,8 @@ sub settings_are_tight
 	cmp_ok($idle + $interval * $count,
 		'<=', 3, "$name: probes end a dead session within 3 s");
 	cmp_ok($count, '>=', 2, "$name: a lost probe ends nothing");
-	ok($user_timeout > 0 && $user_timeout <= 3000,
-		"$name: so does unacknowledged data");
-	cmp_ok($user_timeout, '>', 1000 * ($idle + $interval),
-		"$name: but only after a second probe");
+	is($user_timeout, 30000,
+		"$name: unacknowledged data does that after 30 s");
 	ok($check > 0 && $check <= 1000, "$name: a busy server looks");
 	return;
 }
@@ -142,6 +144,24 @@ sub local_session
 		'tighter settings stay');
 	$session->query("SELECT leader_election.leave('one')");
 	is_deeply([ settings($session) ], \@before, 'and the others are put back');
+	$session->finish;
+}
+
+# One that is looser than keepalives are to be, but tighter than data on its way
+# needs, is as good as kept.
+{
+	my $session = local_session(options => '-c tcp_user_timeout=20000');
+	my @before = settings($session);
+
+	$session->query("SELECT leader_election.join('one', 'c')");
+	is((settings($session))[3], 19999, 'a user timeout in between');
+	$session->query("SELECT leader_election.join('two', 'c')");
+	is((settings($session))[3], 19999, 'a user timeout in between, again');
+	$session->query('SELECT leader_election.leave_all()');
+	is_deeply([ settings($session) ], \@before, 'is put back');
+	$session->query('SET tcp_user_timeout = 25000');
+	$session->query("SELECT leader_election.join('one', 'c')");
+	is((settings($session))[3], 25000, 'but not touched after SET');
 	$session->finish;
 }
 
@@ -236,7 +256,10 @@ SKIP:
 	# Leaders there, each with an heir here
 	my %there;
 	my %here;
-	foreach my $election (qw(idle busy transaction told late))
+	$node->safe_psql('postgres',
+		"SELECT leader_election.create_election('slow', lease_duration => '$SLOW_LEASE s')");
+	foreach my $election (
+		qw(idle busy transaction failed told late slow writing))
 	{
 		$there{$election} = session(
 			$node,
@@ -273,7 +296,7 @@ SKIP:
 	wait_until(sub { $lost_probes->($there{idle}) > 0 }, 'a lost probe');
 	$plug->('up');
 	$all_is_well->();
-	foreach my $election (qw(idle transaction told late))
+	foreach my $election (qw(idle transaction failed told late slow writing))
 	{
 		is( $there{$election}->query(
 				"SELECT leader_election.is_leader('$election'),
@@ -295,6 +318,54 @@ SKIP:
 	is($there{late}->query("SELECT leader_election.term('late')"),
 		1, 'late: data that is late ends nothing');
 	$all_is_well->();
+
+	# A client that reads nothing while there is much to read: its window is
+	# closed.
+	my $stop_reading = sub {
+		my ($session) = @_;
+
+		$session->query('\o /dev/null');
+		$here{idle}->query('SELECT pg_advisory_lock(1)');
+		$session->query_async(
+			"SELECT repeat('x', 1000) FROM generate_series(1, 30000),
+				(SELECT pg_advisory_lock_shared(1)) lock");
+		wait_for($node, q{SELECT count(*) = 1 FROM pg_locks
+			WHERE NOT granted AND locktype = 'advisory'});
+		$session->kill('STOP');
+		$here{idle}->query('SELECT pg_advisory_unlock(1)');
+		wait_for($node, "SELECT wait_event = 'ClientWrite' FROM pg_stat_activity
+			WHERE pid = " . $session->backend_pid);
+		return time;
+	};
+
+	# It may do so for longer than a lease.
+	my $since = $stop_reading->($there{slow});
+	wait_until(sub { time - $since > 1.5 * $SLOW_LEASE }, 'one and a half leases');
+	$there{slow}->kill('CONT');
+	$there{slow}->result;
+	is($there{slow}->sqlstate, '00000', 'slow: a slow reader reads on');
+	$there{slow}->query('\o');
+	is($there{slow}->query("SELECT leader_election.term('slow')"),
+		1, 'slow: and leads on');
+	$there{slow}->finish;
+	delete $there{slow};
+	(delete $here{slow})->finish;
+
+	# What fails ends all timers of a session.
+	foreach my $sql ('BEGIN', 'SELECT 1/0', 'SELECT 1', 'ROLLBACK')
+	{
+		$there{failed}->query($sql);
+	}
+	foreach my $sql ('SAVEPOINT s', 'SELECT 1/0', 'ROLLBACK TO s')
+	{
+		$there{transaction}->query($sql);
+	}
+	$stop_reading->($there{writing});
+
+	# What these have been answered has to be acknowledged.
+	wait_until(
+		sub { !grep { $lost_probes->($there{$_}) != 0 } qw(failed transaction) },
+		'nothing on its way');
 
 	# The host vanishes.  What is sent from then on, and never acknowledged,
 	# starts the clock anew.  It has to be sent, though: the kernel must not
@@ -321,7 +392,10 @@ SKIP:
 	$elapsed{told} -= $told;
 	foreach my $election (sort keys %elapsed)
 	{
-		cmp_ok($elapsed{$election}, '<', $TAKEOVER, "$election: takeover (liquibase#872)");
+		cmp_ok(
+			$elapsed{$election}, '<',
+			$election =~ /told|writing/ ? $UNSENT : $TAKEOVER,
+			"$election: takeover (liquibase#872)");
 		note(sprintf '%s: %.3f s', $election, $elapsed{$election});
 		is( $here{$election}->query(
 				"SELECT leader_election.term('$election'),
@@ -334,7 +408,7 @@ SKIP:
 
 	# It comes back.
 	$plug->('up');
-	foreach my $election (qw(idle transaction told late))
+	foreach my $election (qw(idle transaction failed told late))
 	{
 		is( $there{$election}->sqlstate_of(
 				"SELECT leader_election.is_leader('$election')"),
@@ -345,7 +419,7 @@ SKIP:
 		2, "$_: goes on leading")
 	  foreach sort keys %here;
 
-	$there{busy}->kill;
+	$there{$_}->kill foreach qw(busy writing);
 	$host->kill_kill;
 }
 
