@@ -43,35 +43,35 @@ le_clock(void)
 }
 
 /*
- * Read the beginning of a file of the system; false if it has none.  All
- * processes have to come to the same result.
+ * Read the beginning of a file of the system; empty if it has none.  All
+ * processes have to come to the same result: false, with errno, if it cannot be
+ * read now (there is no descriptor left, say).
  */
 static bool
 read_file(const char *path, char *buf, size_t size)
 {
 	int			fd = BasicOpenFile(path, O_RDONLY | PG_BINARY);
 	ssize_t		length;
+	int			save_errno;
 
-	if (fd < 0 && (errno == ENOENT || errno == EACCES || errno == EPERM))
-		return false;
+	buf[0] = '\0';
 	if (fd < 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not open file \"%s\": %m", path)));
+		return errno == ENOENT || errno == EACCES || errno == EPERM;
 	length = read(fd, buf, size - 1);
+	save_errno = errno;
 	close(fd);
+	errno = save_errno;
 	if (length < 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read file \"%s\": %m", path)));
+		return false;
 	buf[length] = '\0';
-	return length > 0;
+	return true;
 }
 
 /*
  * What tells this boot of the machine, and this time namespace of it, from the
- * others.  Where the system has no such name, each start of the server counts
- * as a boot: that is safe, only slower after a restart.
+ * others; NULL, with errno, if that cannot be read now.  Where the system has no
+ * such name, each start of the server counts as a boot: that is safe, only slower
+ * after a restart.
  */
 static const char *
 boot_id(void)
@@ -84,12 +84,13 @@ boot_id(void)
 
 	if (id[0] != '\0')
 		return id;
-	if (read_file("/proc/sys/kernel/random/boot_id", name, sizeof(name)))
-		name[strcspn(name, "\n")] = '\0';
-	else
+	if (!read_file("/proc/sys/kernel/random/boot_id", name, sizeof(name)) ||
+		!read_file("/proc/self/timens_offsets", offsets, sizeof(offsets)))
+		return NULL;
+	name[strcspn(name, "\n")] = '\0';
+	if (name[0] == '\0')
 		snprintf(name, sizeof(name), "start-" INT64_FORMAT, (int64) PgStartTime);
-	if (read_file("/proc/self/timens_offsets", offsets, sizeof(offsets)) &&
-		(boottime = strstr(offsets, "boottime")) != NULL &&
+	if ((boottime = strstr(offsets, "boottime")) != NULL &&
 		sscanf(boottime, "boottime %lld", &seconds) == 1 && seconds != 0)
 		snprintf(id, sizeof(id), "%s%+lld", name, seconds);
 	else
@@ -98,11 +99,12 @@ boot_id(void)
 }
 
 /*
- * The name of the present incarnation, made once and not to be changed.  Not to
- * be called in recovery: which timeline comes next is not known then.
+ * The name of the present incarnation, made once and not to be changed; NULL,
+ * with errno, if it cannot be made now.  Not to be called in recovery: which
+ * timeline comes next is not known then.
  */
 char *
-le_incarnation_name(Oid lease_oid)
+le_incarnation_name_try(Oid lease_oid)
 {
 	static char name[256];
 	static TimeLineID timeline = 0;
@@ -111,12 +113,30 @@ le_incarnation_name(Oid lease_oid)
 
 	if (timeline != present || lease != lease_oid)
 	{
+		const char *boot = boot_id();
+
+		if (boot == NULL)
+			return NULL;
 		timeline = present;
 		lease = lease_oid;
 		snprintf(name, sizeof(name), UINT64_FORMAT "/%u/%s/%u/%u",
-				 GetSystemIdentifier(), timeline, boot_id(), MyDatabaseId,
-				 lease_oid);
+				 GetSystemIdentifier(), timeline, boot, MyDatabaseId, lease_oid);
 	}
+	return name;
+}
+
+/*
+ * The same for callers that cannot do without it.
+ */
+char *
+le_incarnation_name(Oid lease_oid)
+{
+	char	   *name = le_incarnation_name_try(lease_oid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not find out which boot of the machine this is: %m")));
 	return name;
 }
 

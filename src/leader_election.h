@@ -80,6 +80,7 @@ extern bool le_dead_peer_detection;
 /* clock.c */
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
+extern char *le_incarnation_name_try(Oid lease_oid);
 
 /* lock.c */
 extern LOCKTAG le_session_tag(int64 session_id);

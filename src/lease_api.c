@@ -514,12 +514,14 @@ le_leave_name(PG_FUNCTION_ARGS)
 
 /*
  * Is this the present term, whoever holds it?  As is_leader(election): from a
- * committed row, without a wait, and false in doubt.
+ * committed row, without a wait, and false in doubt, also where this process
+ * cannot find out for the first time which incarnation the server is.
  */
 Datum
 le_is_leader_term(PG_FUNCTION_ARGS)
 {
 	char	   *name;
+	char	   *incarnation;
 	Store		store;
 	Lease	   *lease;
 
@@ -530,5 +532,6 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
 				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   le_lease_state_now(&store, lease) == LEASE_LED);
+				   (incarnation = le_incarnation_name_try(store.lease)) != NULL &&
+				   le_lease_state(lease, incarnation, le_clock()) == LEASE_LED);
 }
