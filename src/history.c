@@ -91,41 +91,6 @@ le_history_end(Row *row, const char *reason, const char *detail,
 	le_row_update(row);
 }
 
-/* When a candidate led last */
-typedef struct Led
-{
-	const Candidate *candidate;
-	TimestampTz at;
-} Led;
-
-static bool
-note_led(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	Led		   *led = arg;
-	char	   *leader = TextDatumGetCString(values[HISTORY_LEADER]);
-
-	if (!nulls[HISTORY_ENDED_AT] &&
-		strcmp(leader, led->candidate->candidate) == 0 &&
-		strcmp(NameStr(*DatumGetName(values[HISTORY_ROLE])),
-			   led->candidate->role) == 0)
-		led->at = Max(led->at, DatumGetTimestampTz(values[HISTORY_ENDED_AT]));
-	pfree(leader);
-	return true;
-}
-
-/*
- * Until when a candidate led its election last; 0: it did not.
- */
-TimestampTz
-le_history_led_at(const Store *store, const Candidate *c)
-{
-	Led			led = {c, 0};
-	Key			key = le_key(c->election);
-
-	le_scan(store->history, store->history_pkey, &key, NULL, note_led, &led);
-	return led.at;
-}
-
 static bool
 note_reason(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {

@@ -371,7 +371,6 @@ typedef struct Candidate
 	int64		sits_out;		/* the term that it gave up, -1: none */
 	bool		defers;			/* has given up, and is not to preempt */
 	int			leads;			/* other elections, where the strategy counts */
-	TimestampTz led_at;			/* until when it led last, there; 0: never did */
 	int64		seen;			/* monotonic; detached candidates only */
 	int64		seen_for;		/* it counts as alive for so long */
 	Row		   *row;			/* NULL: not locked */
@@ -422,7 +421,6 @@ extern bool le_history_lock(const Store *store, const char *election,
 							int64 term, Row **row);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
-extern TimestampTz le_history_led_at(const Store *store, const Candidate *c);
 extern char *le_history_reason(const Store *store, const char *election,
 							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,

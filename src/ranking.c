@@ -141,34 +141,8 @@ count_seats(const Store *store, const Lease *lease, List *candidates,
 }
 
 /*
- * Have those know when they led this election last for whom that matters.
- */
-static void
-note_led_at(const Store *store, List *candidates)
-{
-	ListCell   *lc;
-	ListCell   *other;
-
-	foreach(lc, candidates)
-	{
-		Candidate  *c = lfirst(lc);
-
-		foreach(other, candidates)
-		{
-			Candidate  *o = lfirst(other);
-
-			if (o == c || o->leads != c->leads)
-				continue;
-			c->led_at = le_history_led_at(store, c);
-			break;
-		}
-	}
-}
-
-/*
  * All candidates of an election, live or not, in the order in which they
- * would be elected.  seats, if the strategy counts: NULL to have them read; with
- * those that were, the history does not decide between equals.
+ * would be elected.  seats, if the strategy counts: NULL to have them read.
  */
 List *
 le_election_order(const Store *store, const Election *election,
@@ -181,12 +155,8 @@ le_election_order(const Store *store, const Election *election,
 	ListCell   *lc;
 
 	if (strategy->counts)
-	{
 		count_seats(store, lease, candidates,
 					seats != NULL ? seats : le_seats_read(store, election->strategy));
-		if (seats == NULL)
-			note_led_at(store, candidates);
-	}
 	list_sort(candidates, strategy->order);
 	foreach(lc, candidates)
 	{

@@ -72,7 +72,7 @@ most_advanced(const ListCell *a, const ListCell *b)
 	return highest_rank(a, b);
 }
 
-/* Who leads the fewest elections, then who led this one longest ago. */
+/* Who leads the fewest elections, then who is first in line. */
 static int
 least_loaded(const ListCell *a, const ListCell *b)
 {
@@ -80,7 +80,6 @@ least_loaded(const ListCell *a, const ListCell *b)
 	const Candidate *y = lfirst(b);
 
 	COMPARE(x->leads, y->leads);
-	COMPARE(x->led_at, y->led_at);
 	return longest_standing(a, b);
 }
 

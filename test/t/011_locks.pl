@@ -636,6 +636,28 @@ END
 	$_->kill foreach $holder, $caller;
 }
 
+# What nobody reads need not be free: who stands in a spread election, in which
+# order, and who is elected does not depend on the history.
+{
+	my $one = session($node, name => 'one');
+	my $two = session($node, name => 'two');
+
+	$control->query("SELECT leader_election.create_election('even', 'spread')");
+	$one->query("SELECT leader_election.join('even', 'one')");
+	$two->query("SELECT leader_election.join('even', 'two')");
+	lock_tables('history');
+	$control->query("SET statement_timeout = '5s'");
+	is( $control->query(
+			"SELECT string_agg(candidate, ', ' ORDER BY position)
+			FROM leader_election.candidates WHERE election = 'even'"),
+		'one, two',
+		'candidates of a spread election, while the history is locked');
+	is($control->sqlstate, '00000', 'without a wait');
+	$control->query('RESET statement_timeout');
+	$locker->query('ROLLBACK');
+	$_->finish foreach $one, $two;
+}
+
 # A client that has left may be gone a moment before its backend.
 wait_for(
 	$node,

@@ -68,7 +68,6 @@ $Data::Dumper::Useqq = 0;
 #		yield       '', 'strategy' or 'operator': who has asked it to
 #		to          in favour of whom; undef: of whoever is next
 #		reserved    whom the vacant seat is kept for
-#		ended       by candidate: the last of its terms that has ended
 #		history     the last few terms
 #		candidates  by name; only those who are alive, each with
 #			kind, rank, progress, auto_renew
@@ -120,8 +119,7 @@ sub merits
 		bully => [ -$c->{rank} ],
 		ring => [ -$c->{rank} ],
 		zab => [ -$c->{progress}, -$c->{rank} ],
-		spread =>
-		  [ count_seats($s, $election, $name), $l->{ended}{$name} // 0 ]);
+		spread => [ count_seats($s, $election, $name) ]);
 
 	return (
 		$c->{out} ? 1 : 0,
@@ -249,7 +247,6 @@ sub end_term
 
 	$h->{reason} = $reason;
 	$h->{detail} = "to $how{to}" if $reason eq 'transferred';
-	$l->{ended}{ $l->{leader} } = $l->{term};
 	sit_out($s, $election, $l->{leader}) if $how{sits_out};
 	$l->{reserved} = $how{to} // ($l->{yield} eq 'operator' ? $l->{to} : undef);
 	$l->{yield} = '';
