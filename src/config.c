@@ -355,8 +355,8 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 					(errmsg("election \"%s\" does not exist, creating it with default settings",
 							name)));
 			ereport(LOG_SERVER_ONLY,
-					(errmsg("leader_election: election \"%s\" is created on first use",
-							name),
+					(errmsg("leader_election: election %s is created on first use",
+							le_quote(name)),
 					 errhidestmt(true)));
 		}
 		else if (le_election_read(store, name) == NULL &&

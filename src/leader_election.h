@@ -221,6 +221,7 @@ typedef struct Change
 	int			winner_pid;		/* whom to wake; 0: nobody */
 } Change;
 
+extern char *le_quote(const char *name);
 extern void le_notify(const Store *store, const Change *change, TimestampTz at);
 extern void le_notify_durable(void);
 extern void le_notify_worker(void);

@@ -88,25 +88,39 @@ append_payload(StringInfo buf, const Change *change, TimestampTz at)
 	appendStringInfoChar(buf, '}');
 }
 
+/*
+ * A name as the log shows it: in quotes, and whatever it has in it, one name on
+ * one line (as a string in JSON).
+ */
+char *
+le_quote(const char *name)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	escape_json(&buf, name);
+	return buf.data;
+}
+
 static char *
 make_log_line(const Change *change)
 {
 	StringInfoData buf;
 
 	initStringInfo(&buf);
-	appendStringInfo(&buf, "leader_election: election \"%s\": ",
-					 change->election);
+	appendStringInfo(&buf, "leader_election: election %s: ",
+					 le_quote(change->election));
 	if (strcmp(change->event, "yield_requested") == 0)
-		appendStringInfo(&buf, "\"%s\" is asked to yield, in term " INT64_FORMAT,
-						 change->leader, change->term);
+		appendStringInfo(&buf, "%s is asked to yield, in term " INT64_FORMAT,
+						 le_quote(change->leader), change->term);
 	else if (change->leader != NULL)
-		appendStringInfo(&buf, "\"%s\" leads in term " INT64_FORMAT,
-						 change->leader, change->term);
+		appendStringInfo(&buf, "%s leads in term " INT64_FORMAT,
+						 le_quote(change->leader), change->term);
 	else
 		appendStringInfo(&buf, "vacant after term " INT64_FORMAT, change->term);
 	if (change->previous != NULL)
-		appendStringInfo(&buf, ", \"%s\" led before: %s", change->previous,
-						 change->reason);
+		appendStringInfo(&buf, ", %s led before: %s",
+						 le_quote(change->previous), change->reason);
 	return buf.data;
 }
 

@@ -519,7 +519,7 @@ settle_all(Pass *pass)
 		le_proof_about(&item.proof, item.seen, item.seen->configured, pass->inc);
 		limit_notify_wait(pass);
 		if (le_attempt(psprintf("E%s", name), settle, &item,
-					   psprintf("electing in \"%s\"", name), &pass->next))
+					   psprintf("electing in %s", le_quote(name)), &pass->next))
 		{
 			changed |= item.changed;
 			if (!item.changed)
@@ -550,7 +550,7 @@ preempt_all(Pass *pass)
 		}
 		limit_notify_wait(pass);
 		if (le_attempt(psprintf("Y%s", name), preempt, &item,
-					   psprintf("asking for a yield in \"%s\"", name), &pass->next) &&
+					   psprintf("asking for a yield in %s", le_quote(name)), &pass->next) &&
 			item.changed)
 			pass->next = le_clock();
 	}

@@ -953,6 +953,28 @@ is($other->query("SELECT leader_election.resign('after')"), 't', 'and given up')
 like($super->query("SELECT term FROM leader_election.acquire('after', 'd')"),
 	qr/^\d+$/, 'and led by somebody else');
 
+# A name is one name in the log, whatever it has in it.
+my $odd = q{E'a": "b" leads in term x, "c" led before: y\n\\\\LOG:  z'};
+my $shown = q{"a\": \"b\" leads in term x, \"c\" led before: y\n\\\\LOG:  z"};
+my $end = -s $node->logfile;
+$super->query("SELECT leader_election.acquire($odd, $odd)");
+$super->query("SELECT leader_election.request_yield($odd)");
+$super->query("SELECT leader_election.release($odd, term)
+	FROM leader_election.status WHERE election = $odd");
+wait_for($node, "SELECT leader_election.leader($odd) IS NULL");
+is_deeply(
+	[
+		map { s/term \d+/term N/r }
+		  slurp_file($node->logfile, $end) =~ /LOG:  .*?leader_election: (.*\n(?:\t.*\n)*)/g
+	],
+	[
+		"election $shown is created on first use\n",
+		"election $shown: $shown leads in term N\n",
+		"election $shown: $shown is asked to yield, in term N\n",
+		"election $shown: vacant after term N, $shown led before: yielded\n"
+	],
+	'names with quotes and newlines in the log');
+
 my $log = slurp_file($node->logfile);
 my ($longest) = sort { $b <=> $a } map { length } split /\n/, $log;
 cmp_ok($longest, '<', $LONGEST_MESSAGE, 'no line of the log is longer than a message');
