@@ -25,6 +25,7 @@
 #define LONGEST_BUSY	(100 * MS)
 #define LONGEST_ERROR	(60000 * MS)	/* with one election */
 #define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
+#define FORGET_AFTER	(10000 * MS)		/* what nobody tries again is over */
 
 /* What could not be done, and when to try again */
 typedef struct Trouble
@@ -141,6 +142,29 @@ find_trouble(const char *key)
 }
 
 /*
+ * Forget what has not been tried again although the pause is long over: it is
+ * not due any more, its election was dropped, say.
+ */
+static void
+forget_troubles(void)
+{
+	static int64 looked_at = 0;
+	int64		now = le_clock();
+	HASH_SEQ_STATUS scan;
+	Trouble    *trouble;
+
+	if (now - looked_at < FORGET_AFTER)
+		return;
+	looked_at = now;
+	hash_seq_init(&scan, troubles);
+	while ((trouble = hash_seq_search(&scan)) != NULL)
+	{
+		if (now - trouble->retry_at >= FORGET_AFTER)
+			(void) hash_search(troubles, trouble->key, HASH_REMOVE, NULL);
+	}
+}
+
+/*
  * Would le_attempt() do it, or is there a pause?
  */
 bool
@@ -177,6 +201,7 @@ le_attempt(const char *key, Work work, void *arg, const char *activity,
 	}
 	if (trouble == NULL)
 	{
+		forget_troubles();
 		trouble = hash_search(troubles, key, HASH_ENTER, NULL);
 		trouble->pause = 0;
 		trouble->since = le_clock();

@@ -247,6 +247,59 @@ sub come_and_go
 	return;
 }
 
+# Elections that could not be settled, until they were dropped, leave nothing
+# behind: what is remembered of some is forgotten before there are many.
+sub fail_and_go
+{
+	my ($turn) = @_;
+	my $offset = -s $node->logfile;
+
+	$one->query("SELECT leader_election.create_election('fails $turn ' || n, 'lowest', '100 ms')
+		FROM generate_series(1, 200) n");
+	$two->query("SELECT leader_election.join('fails $turn ' || n, 'two')
+		FROM generate_series(1, 200) n");
+	$two->query(q{CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+			$$BEGIN
+				RAISE LOG 'refused %', NEW.election;
+				RAISE 'refused';
+			END$$;
+		CREATE TRIGGER refuse BEFORE UPDATE ON leader_election.lease
+			FOR EACH ROW WHEN (NEW.election LIKE 'fails%')
+			EXECUTE FUNCTION refuse()});
+	wait_until(
+		sub {
+			my %seen = map { $_ => 1 }
+			  slurp_file($node->logfile, $offset) =~ /LOG:.*refused fails $turn (\d+)/g;
+			return keys %seen == 200;
+		},
+		"failures in all elections of turn $turn");
+	$two->query('DROP FUNCTION refuse() CASCADE');
+	$two->query('SELECT leader_election.leave_all()');
+	wait_until(
+		sub {
+			$one->query("SELECT leader_election.drop_election(election)
+				FROM leader_election.election WHERE election LIKE 'fails%'");
+			return $one->sqlstate eq '00000';
+		},
+		'all of them dropped');
+	return;
+}
+
+fail_and_go(1);
+fail_and_go(2);
+my $known = used_by_worker();
+foreach my $turn (3 .. 5)
+{
+	my $then = $one->query('SELECT leader_election.monotonic_clock()');
+
+	# So long it is remembered that something has failed.
+	wait_for($node,
+		"SELECT leader_election.monotonic_clock() - $then > 11000000");
+	fail_and_go($turn);
+}
+cmp_ok(used_by_worker() - $known, '<', 50000,
+	'the worker: flat over elections that failed and were dropped');
+
 come_and_go(200);
 my $before = used_by_worker();
 come_and_go(2000);
