@@ -132,7 +132,8 @@ init_worker(Oid database)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
 	pin_settings();
 
 	le_attempt_init();

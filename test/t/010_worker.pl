@@ -633,6 +633,39 @@ SKIP:
 		'no worker failed on the way');
 }
 
+# -- No new sessions, but those that stay still get a worker.
+
+{
+	$control->query('CREATE DATABASE closed');
+	my $one = session($node, name => 'one', dbname => 'closed');
+	my $two = session($node, name => 'two', dbname => 'closed');
+
+	$one->query('CREATE EXTENSION leader_election');
+	$control->query('ALTER DATABASE closed ALLOW_CONNECTIONS false');
+	is($one->query("SELECT leader_election.join('closed', 'one')"),
+		'1', 'a session of a database that is closed to new ones is elected');
+	is($two->query("SELECT leader_election.join('closed', 'two')"),
+		'', 'another one stands');
+	my $now = $one->query('SELECT clock_timestamp()');
+	wait_until(
+		sub {
+			$one->query("SELECT renewed_at > '$now' FROM leader_election.lease") eq 't';
+		},
+		'a renewal');
+	is($one->query("SELECT leader_election.is_leader('closed')"),
+		't', 'its lease is renewed by a worker');
+	$one->kill;
+	wait_until(
+		sub { $two->query("SELECT leader_election.is_leader('closed')") eq 't' },
+		'a takeover');
+	pass('and taken over');
+	$two->finish;
+	wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity"
+		  . " WHERE backend_type = 'leader_election worker'");
+	is($control->sqlstate_of('DROP DATABASE closed'),
+		'00000', 'DROP DATABASE');
+}
+
 # -- DROP DATABASE.
 
 {
