@@ -30,6 +30,9 @@ COMMENT ON TABLE leader_election.election IS 'configuration, one row per electio
 -- The lease row: the durable half of the mutex.  Its holder changes only
 -- under the election lock.  Renewals touch no indexed column and find room in
 -- the page, so that they stay HOT.
+--
+-- What the code writes keeps the constraints named kept_..., and is not checked
+-- each time (row.c): they are for rows that come from elsewhere.
 CREATE TABLE leader_election.lease (
 	election		text COLLATE "C" PRIMARY KEY,
 	term			bigint NOT NULL DEFAULT 0,
@@ -57,7 +60,19 @@ CREATE TABLE leader_election.lease (
 	free_at			timestamptz,
 	free_mono		bigint,
 	free_for		bigint,
-	reserved_mono	bigint
+	reserved_mono	bigint,
+	CONSTRAINT kept_led CHECK (leader IS NULL OR
+		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
+		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
+	CONSTRAINT kept_kind CHECK (leader IS NULL OR
+		CASE kind WHEN 'session' THEN (session_id, backend_pid) IS NOT NULL
+			WHEN 'detached' THEN (session_id, backend_pid) IS NULL
+			ELSE false END),
+	CONSTRAINT kept_successor CHECK ((successor IS NULL) = (successor_role IS NULL)),
+	CONSTRAINT kept_free CHECK ((free_at, free_mono, free_for) IS NULL OR
+		(free_at, free_mono, free_for) IS NOT NULL),
+	CONSTRAINT kept_reserved CHECK (reserved_mono IS NULL OR
+		leader IS NULL AND (successor, duration, incarnation) IS NOT NULL)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';

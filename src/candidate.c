@@ -158,7 +158,8 @@ le_candidate_is_same(const Candidate *a, const Candidate *b)
 bool
 le_candidate_leads(const Candidate *c, const Lease *lease)
 {
-	return lease->leader != NULL && lease->session_id == c->session_id &&
+	return lease->leader != NULL && !lease->incomplete &&
+		lease->session_id == c->session_id &&
 		strcmp(lease->leader, c->candidate) == 0 &&
 		strcmp(lease->role, c->role) == 0;
 }
@@ -403,7 +404,7 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 		return true;
 	state = le_lease_state_now(store, lease);
 	return state != LEASE_LED &&
-		(state != LEASE_FOREIGN || lease->session_id != 0);
+		(state != LEASE_FOREIGN || lease->session_id != 0 || lease->incomplete);
 }
 
 /*

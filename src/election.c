@@ -263,7 +263,8 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 		case LEASE_FOREIGN:
 			/* If void: whoever holds it really believes so no longer than that. */
 			if (le_lease_is_void(lease, inc->name))
-				return now + Max(election->takeover_delay, lease->duration);
+				return now + Max(election->takeover_delay,
+								 Max(election->lease_duration, lease->duration));
 			break;
 		case LEASE_ORPHANED:
 			break;
@@ -296,7 +297,7 @@ static bool
 is_holder(const GiveUp *give_up, const Lease *lease)
 {
 	if (give_up->session_id != 0)
-		return give_up->session_id == lease->session_id;
+		return give_up->session_id == lease->session_id && !lease->incomplete;
 	return le_lease_is_term(lease, give_up->term);
 }
 

@@ -266,9 +266,10 @@ typedef struct Lease
 	int64		term;			/* the present or, when vacant, the last one */
 	int64		previous_term;	/* that it continues, after a failover; 0: none */
 	char	   *leader;			/* NULL: vacant */
+	bool		incomplete;		/* led, but it lacks what every grant writes */
 	int64		session_id;		/* 0: none */
 	int			backend_pid;
-	char	   *role;
+	char	   *role;			/* "" (nobody's): not there */
 	bool		auto_renew;
 	int			rank;
 	int64		progress;
@@ -284,7 +285,7 @@ typedef struct Lease
 	bool		yielding;
 	bool		yield_ordered;	/* by an operator, not by the strategy */
 	char	   *successor;		/* whom it is yielded to or reserved for */
-	char	   *successor_role;
+	char	   *successor_role; /* "": not there */
 	TimestampTz free_at;
 	int64		free_mono;		/* 0: free */
 	int64		free_for;

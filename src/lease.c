@@ -69,6 +69,45 @@ le_kind(int64 session_id)
 	return session_id != 0 ? "session" : "detached";
 }
 
+/*
+ * Does the row say that somebody leads, but not all that every grant writes?  Its
+ * constraints do not allow that, but may have been dropped.
+ */
+static bool
+is_incomplete(Datum *values, bool *nulls)
+{
+	static const int required[] = {
+		LEASE_KIND, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
+		LEASE_ACQUIRED_AT, LEASE_RENEWED_AT, LEASE_EXPIRES_AT,
+		LEASE_ACQUIRED_MONO, LEASE_DEADLINE_MONO, LEASE_DURATION,
+		LEASE_INCARNATION
+	};
+	const text *kind;
+	const char *expected;
+
+	if (nulls[LEASE_LEADER])
+		return false;
+	for (int i = 0; i < lengthof(required); i++)
+	{
+		if (nulls[required[i]])
+			return true;
+	}
+	kind = DatumGetTextPP(values[LEASE_KIND]);
+	expected = le_kind(!nulls[LEASE_SESSION_ID]);
+	return nulls[LEASE_SESSION_ID] != nulls[LEASE_BACKEND_PID] ||
+		VARSIZE_ANY_EXHDR(kind) != strlen(expected) ||
+		memcmp(VARDATA_ANY(kind), expected, strlen(expected)) != 0;
+}
+
+/*
+ * No pointer to a role is NULL: what is not there is no role's name.
+ */
+static char *
+get_role(Datum *values, bool *nulls, int column)
+{
+	return pstrdup(nulls[column] ? "" : NameStr(*DatumGetName(values[column])));
+}
+
 static Lease *
 make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 {
@@ -79,10 +118,10 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->term = DatumGetInt64(values[LEASE_TERM]);
 	lease->previous_term = GET(LEASE_PREVIOUS_TERM, DatumGetInt64, 0);
 	lease->leader = GET(LEASE_LEADER, TextDatumGetCString, NULL);
+	lease->incomplete = is_incomplete(values, nulls);
 	lease->session_id = GET(LEASE_SESSION_ID, DatumGetInt64, 0);
 	lease->backend_pid = GET(LEASE_BACKEND_PID, DatumGetInt32, 0);
-	if (!nulls[LEASE_ROLE])
-		lease->role = pstrdup(NameStr(*DatumGetName(values[LEASE_ROLE])));
+	lease->role = get_role(values, nulls, LEASE_ROLE);
 	lease->auto_renew = GET(LEASE_AUTO_RENEW, DatumGetBool, false);
 	lease->rank = GET(LEASE_RANK, DatumGetInt32, 0);
 	lease->progress = GET(LEASE_PROGRESS, DatumGetInt64, 0);
@@ -98,9 +137,7 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
 	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
 	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
-	if (!nulls[LEASE_SUCCESSOR_ROLE])
-		lease->successor_role =
-			pstrdup(NameStr(*DatumGetName(values[LEASE_SUCCESSOR_ROLE])));
+	lease->successor_role = get_role(values, nulls, LEASE_SUCCESSOR_ROLE);
 	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
 	lease->free_mono = GET(LEASE_FREE_MONO, DatumGetInt64, 0);
 	lease->free_for = GET(LEASE_FREE_FOR, DatumGetInt64, 0);
@@ -240,13 +277,16 @@ le_lease_is_foreign(const Lease *lease, const char *incarnation)
 
 /*
  * Does its deadline lie further ahead than it can?  Then it was written by
- * another clock, although by this incarnation.
+ * another clock, although by this incarnation.  A row that is incomplete was not
+ * written by us at all.
  */
 bool
 le_lease_is_void(const Lease *lease, const char *incarnation)
 {
-	return lease->leader != NULL && is_own(lease, incarnation) &&
-		lease->deadline_mono - le_clock() > lease->duration;
+	return lease->leader != NULL &&
+		(lease->incomplete ||
+		 (is_own(lease, incarnation) &&
+		  lease->deadline_mono - le_clock() > lease->duration));
 }
 
 /*
@@ -290,7 +330,8 @@ le_lease_state_now(const Store *store, const Lease *lease)
 bool
 le_lease_is_term(const Lease *lease, int64 term)
 {
-	return lease->leader != NULL && lease->session_id == 0 &&
+	return lease->leader != NULL && !lease->incomplete &&
+		lease->session_id == 0 &&
 		(term == lease->term ||
 		 (term == lease->previous_term && lease->previous_term != 0));
 }

@@ -43,7 +43,7 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 static bool
 is_led(const Store *store, const Lease *lease)
 {
-	if (lease == NULL || lease->leader == NULL)
+	if (lease == NULL || lease->leader == NULL || lease->incomplete)
 		return false;
 	if (RecoveryInProgress())
 		return GetCurrentTimestamp() < lease->expires_at;

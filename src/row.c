@@ -37,6 +37,9 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+/* So begin the names of constraints that what we write keeps anyway */
+#define KEPT	"kept_"
+
 /* Counts the writes by this process that have to last */
 uint64		le_lasting_writes = 0;
 
@@ -318,10 +321,41 @@ le_row_insert(Row *row)
 }
 
 /*
+ * Is every constraint of the table one of those that whatever we write keeps
+ * anyway?  NOT NULL is, and so are those that the extension's script has named so.
+ */
+static bool
+keeps_constraints(const TupleConstr *constraints)
+{
+	if (constraints == NULL)
+		return true;
+	for (int i = 0; i < constraints->num_check; i++)
+	{
+		if (strncmp(constraints->check[i].ccname, KEPT, strlen(KEPT)) != 0)
+			return false;
+	}
+	return !constraints->has_generated_stored;
+}
+
+#ifdef USE_ASSERT_CHECKING
+static void
+check_kept(Relation rel, TupleTableSlot *slot)
+{
+	EState	   *estate = CreateExecutorState();
+	ResultRelInfo *target = makeNode(ResultRelInfo);
+
+	InitResultRelInfo(target, rel, 0, NULL, 0);
+	if (RelationGetDescr(rel)->constr != NULL)
+		ExecConstraints(target, slot, estate);
+	FreeExecutorState(estate);
+}
+#endif
+
+/*
  * write_row() for an update of a table that has no triggers and no constraints
- * but NOT NULL, which we keep.  Nearly always the new version finds room in the
- * page and changes no key: then there is nothing to do but the write, and no
- * need of an executor.
+ * but those that we keep.  Nearly always the new version finds room in the page
+ * and changes no key: then there is nothing to do but the write, and no need of
+ * an executor.
  */
 static void
 update_plainly(Row *row, Relation rel)
@@ -333,6 +367,9 @@ update_plainly(Row *row, Relation rel)
 	note_write(rel);
 	store_values(slot, row);
 	PushActiveSnapshot(GetLatestSnapshot());
+#ifdef USE_ASSERT_CHECKING
+	check_kept(rel, slot);
+#endif
 	if (LeTableUpdate(rel, &row->tid, slot, GetActiveSnapshot(),
 					  &only_summarizing))
 	{
@@ -356,11 +393,9 @@ void
 le_row_update(Row *row)
 {
 	Relation	rel = table_open(row->table, RowExclusiveLock);
-	TupleConstr *constraints = RelationGetDescr(rel)->constr;
 
 	if (rel->trigdesc == NULL &&
-		(constraints == NULL ||
-		 (constraints->num_check == 0 && !constraints->has_generated_stored)))
+		keeps_constraints(RelationGetDescr(rel)->constr))
 		update_plainly(row, rel);
 	else
 		write_row(row, WRITE_UPDATE);

@@ -372,7 +372,7 @@ read_view(Candidacy *c)
 		c->changes = changes;
 	}
 	if (readable && lease != NULL && lease->leader != NULL &&
-		lease->session_id == c->session_id &&
+		!lease->incomplete && lease->session_id == c->session_id &&
 		strcmp(lease->incarnation, incarnation) == 0 &&
 		lease->deadline_mono - now <= lease->duration)
 	{

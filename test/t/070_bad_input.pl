@@ -377,7 +377,8 @@ $super->query(
 	LANGUAGE plpgsql AS $$
 	BEGIN
 		UPDATE leader_election.lease SET leader = NULL, session_id = NULL,
-			successor = NULL, free_at = NULL, free_mono = NULL
+			successor = NULL, successor_role = NULL, reserved_mono = NULL,
+			free_at = NULL, free_mono = NULL, free_for = NULL
 		 WHERE election = e;
 		DELETE FROM leader_election.candidate WHERE election = e;
 		PERFORM leader_election.drop_election(election)
