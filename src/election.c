@@ -134,12 +134,13 @@ le_election_candidate(const Store *store, const Election *election,
 
 /*
  * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
- * is not there any more, or only again.  Where it was the strategy that asked
- * for a yield, the strategy decides anew.
+ * is not there any more, or only again, or may not stand any more.  Where it was
+ * the strategy that asked for a yield, the strategy decides anew.
  */
 static Candidate *
-find_successor(const Store *store, const Lease *lease, LeaseState state,
-			   const Incarnation *inc, int64 now)
+find_successor(const Store *store, const Election *election,
+			   const Lease *lease, LeaseState state, const Incarnation *inc,
+			   int64 now)
 {
 	Candidate  *c;
 
@@ -151,6 +152,7 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
 	c = le_candidate_find(store, lease->election, lease->successor);
 	return c != NULL && le_candidate_succeeds(c, lease) &&
 		(state != LEASE_VACANT || c->place <= le_lease_reserved_since(lease)) &&
+		le_election_admits(election, c->role) &&
 		le_candidate_alive(c) ? c : NULL;
 }
 
@@ -159,21 +161,23 @@ find_successor(const Store *store, const Lease *lease, LeaseState state,
  * there any more?
  */
 bool
-le_election_kept_in_vain(const Store *store, const Lease *lease,
-						 const Incarnation *inc)
+le_election_kept_in_vain(const Store *store, const Election *election,
+						 const Lease *lease, const Incarnation *inc)
 {
 	return lease->leader == NULL && lease->successor != NULL &&
-		find_successor(store, lease, LEASE_VACANT, inc, le_clock()) == NULL;
+		find_successor(store, election, lease, LEASE_VACANT, inc,
+					   le_clock()) == NULL;
 }
 
 /*
  * Until when a vacant seat is kept for a detached candidate; 0: it is not.
  */
 int64
-le_election_reserved_mono(const Store *store, const Lease *lease,
-						  const Incarnation *inc)
+le_election_reserved_mono(const Store *store, const Election *election,
+						  const Lease *lease, const Incarnation *inc)
 {
-	Candidate  *c = find_successor(store, lease, LEASE_VACANT, inc, le_clock());
+	Candidate  *c = find_successor(store, election, lease, LEASE_VACANT, inc,
+								   le_clock());
 
 	if (c == NULL || c->session_id != 0)
 		return 0;
@@ -352,7 +356,7 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 							 d->now);
 	d->successor = transferred ?
 		le_election_candidate(store, election, d->give_up->to_candidate) :
-		find_successor(store, d->lease, d->state, d->inc, d->now);
+		find_successor(store, election, d->lease, d->state, d->inc, d->now);
 	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
 									  d->successor, d->inc, d->now);
 	if (transferred && le_candidate_leads(d->successor, d->lease))

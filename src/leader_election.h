@@ -525,9 +525,13 @@ typedef struct Settled
 extern int64 le_election_grace_mono(const Election *election,
 									const Lease *lease,
 									const Incarnation *inc);
-extern int64 le_election_reserved_mono(const Store *store, const Lease *lease,
+extern int64 le_election_reserved_mono(const Store *store,
+									   const Election *election,
+									   const Lease *lease,
 									   const Incarnation *inc);
-extern bool le_election_kept_in_vain(const Store *store, const Lease *lease,
+extern bool le_election_kept_in_vain(const Store *store,
+									 const Election *election,
+									 const Lease *lease,
 									 const Incarnation *inc);
 extern Candidate *le_election_candidate(const Store *store,
 										const Election *election,

@@ -134,8 +134,12 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	if (le_lease_free_mono(lease, inc) > now)
 		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
 			"takeover delay" : "hold";
-	if (le_election_reserved_mono(store, lease, inc) > now)
+	if (le_election_reserved_mono(store, election, lease, inc) > now)
 		return psprintf("reserved for %s", lease->successor);
+	if (live == 0)
+		return "no candidates";
+	if (live < election->quorum)
+		return psprintf("quorum %d of %d", live, election->quorum);
 	if (ready == 0)
 		return "candidates that do not sit out";
 	if (told == 0 && !le_strategy(election)->reserves)

@@ -141,7 +141,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 
 	if (election == NULL)
 		return PG_INT64_MAX;
-	if (le_election_kept_in_vain(store, lease, inc))
+	if (le_election_kept_in_vain(store, election, lease, inc))
 		return 0;
 	if (lease->leader == NULL &&
 		(s == NULL || s->candidates < election->quorum ||
@@ -151,7 +151,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 			le_lease_reserved_mono(lease, inc->name);
 	return Max(Max(lease->leader == NULL ? le_lease_free_mono(lease, inc) : 0,
 				   le_election_grace_mono(election, lease, inc)),
-			   le_election_reserved_mono(store, lease, inc));
+			   le_election_reserved_mono(store, election, lease, inc));
 }
 
 /*

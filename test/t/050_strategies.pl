@@ -620,6 +620,91 @@ foreach my $election ('named', 'named, unnoticed')
 	$_->finish foreach $one, $worse, $better;
 }
 
+# A successor who was named by an operator or a leader, and may not stand any
+# more when its turn comes, is none: the rules decide, when the leader gives up,
+# at its deadline, and while a seat is kept.
+$admin->query('CREATE ROLE le_group; CREATE ROLE le_member LOGIN;
+	GRANT USAGE ON SCHEMA leader_election TO le_member;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO le_member');
+foreach my $end ('resigns', 'expires', 'transfers', 'lets wait')
+{
+	my $election = "revoked, $end";
+
+	create($election, 'lowest', "candidate_role => 'le_group'");
+	$admin->query('GRANT le_group TO le_member');
+	$one = candidate($election, 'one', 1);
+	my $better = candidate($election, 'better', 2);
+	my $worse = session($node, name => 'worse', user => 'le_member');
+	if ($end =~ /transfers|lets wait/)
+	{
+		$worse->query(
+			"SELECT leader_election.acquire('$election', 'worse', 9)");
+		$admin->query("SELECT leader_election.alter_election('$election', lease_duration => '1 h')");
+		$worse->query(
+			"SELECT leader_election.acquire('$election', 'worse', 9)");
+	}
+	else
+	{
+		stand_as($worse, $election, 'worse', 9);
+	}
+	die $worse->errors if $worse->errors;
+	if ($end eq 'transfers')
+	{
+		$one->query("SELECT leader_election.transfer('$election', 'worse')");
+		is(waiting_for($election), 'reserved for worse',
+			"$election: the seat is kept for it");
+		$admin->query('REVOKE le_group FROM le_member');
+		isnt(waiting_for($election), 'reserved for worse',
+			"$election: and then no more");
+		is( $worse->sqlstate_of(
+				"SELECT leader_election.acquire('$election', 'worse')"),
+			'42501',
+			"$election: it may not stand any more");
+		$better->query("SELECT leader_election.join('$election', 'better')");
+	}
+	else
+	{
+		$admin->query(
+			"SELECT leader_election.request_yield('$election', 'worse')");
+		$admin->query('REVOKE le_group FROM le_member');
+		$one->query("SELECT leader_election.resign('$election')")
+		  if $end ne 'expires';
+	}
+	# One that has transferred its lease does not sit out.
+	leads_soon(
+		$election,
+		$end eq 'transfers' ? 'one' : 'better',
+		"$election: the next in order leads");
+	unlike(history($election), qr/worse/, "$election: and nobody else did");
+	$_->finish foreach $one, $better, $worse;
+}
+
+# What keeps a seat vacant for a while is named first: also where nobody stands.
+create('held', 'race');
+$one = candidate('held', 'one');
+$one->query("SELECT leader_election.resign('held', '1 h')");
+is(waiting_for('held'), 'hold', 'held: while somebody stands');
+$one->query("SELECT leader_election.leave('held')");
+is(waiting_for('held'), 'hold', 'held: and while nobody does');
+$one->finish;
+create('held by term', 'race');
+my $held = acquire('held by term', 'one');
+$admin->query("SELECT leader_election.release('held by term', $held, '1 h')");
+$admin->query("SELECT leader_election.leave('held by term', 'one')");
+is(waiting_for('held by term'), 'hold', 'held: after release() and leave()');
+create('held, no quorum', 'race');
+acquire('held, no quorum', 'one');
+$admin->query("SELECT leader_election.release('held, no quorum', 1, '1 h')");
+$admin->query(
+	"SELECT leader_election.alter_election('held, no quorum', quorum => 5)");
+is(waiting_for('held, no quorum'), 'hold', 'held: and without a quorum');
+create('delayed', 'race', "takeover_delay => '1 h'");
+$one = candidate('delayed', 'one');
+$one->kill;
+comes_true(
+	"waiting_for = 'takeover delay' FROM leader_election.status WHERE election = 'delayed' AND candidates = 0",
+	'delayed: while nobody stands');
+
 #
 # takeover_delay
 #
