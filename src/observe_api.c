@@ -112,7 +112,8 @@ is_delayed(const char *reason)
 }
 
 /*
- * Why nobody leads; NULL where that cannot be told, or is just being mended.
+ * Why nobody leads: what binds for some time, and then whom the election lacks.
+ * NULL where that cannot be told, or is just being mended.
  */
 static char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
@@ -122,10 +123,6 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	int64		now = le_clock();
 	int64		grace;
 
-	if (live == 0)
-		return "no candidates";
-	if (live < election->quorum)
-		return psprintf("quorum %d of %d", live, election->quorum);
 	grace = le_election_grace_mono(election, lease, inc);
 	if (grace == PG_INT64_MAX && le_worker_lock_is_free())
 		return NO_WORKER;		/* to begin the epoch */
@@ -134,7 +131,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	if (le_lease_free_mono(lease, inc) > now)
 		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
 			"takeover delay" : "hold";
-	if (le_election_reserved_mono(store, election, lease, inc) > now)
+	if (lease->leader == NULL && lease->successor != NULL &&
+		!le_election_kept_in_vain(store, election, lease, inc))
 		return psprintf("reserved for %s", lease->successor);
 	if (live == 0)
 		return "no candidates";

@@ -424,7 +424,7 @@ SELECT leader_election.join('e why', 'session');
 SELECT round(extract(epoch FROM free_at - clock_timestamp())) BETWEEN 3500 AND 3600 AS delayed
   FROM leader_election.lease WHERE election = 'e why';
 SELECT leader_election.leave('e why');
-SELECT pg_temp.await($$SELECT waiting_for = 'no candidates' FROM seat$$);
+SELECT pg_temp.await($$SELECT waiting_for = 'takeover delay' AND candidates = 0 FROM seat$$);
 SELECT leader_election.drop_election('e why');
 SELECT leader_election.create_election('e why', 'race', '500 ms', takeover_delay => '1 hour');
 SELECT count(*) FROM leader_election.acquire('e why', 'one');

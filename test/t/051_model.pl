@@ -405,9 +405,9 @@ sub waiting_for
 	my @eligible = grep { !$_->{out} } values %{ $l->{candidates} };
 
 	return '' if led($l);
+	return "reserved for $l->{reserved}" if defined $l->{reserved};
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
-	return "reserved for $l->{reserved}" if defined $l->{reserved};
 	return 'candidates that do not sit out' unless @eligible;
 	return 'acquire()';
 }
