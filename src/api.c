@@ -16,7 +16,6 @@
 #include "common/ip.h"
 #include "executor/spi.h"
 #include "funcapi.h"
-#include "libpq/libpq-be.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
@@ -290,12 +289,17 @@ find_namesake(const Store *store, const Candidate *who)
 static char *
 describe_session(const Candidate *c, bool *own)
 {
-	const PgBackendStatus *backend = LeBackendStatus(c->backend_pid);
+	const PgBackendStatus *backend;
 	const char *address = NULL;
 	const char *application = NULL;
 	const char *here;
 
+	/* The next look at any backend overwrites what this one has found. */
+	backend = LeBackendStatus(MyProcPid);
+	here = backend != NULL ? address_text(&backend->st_clientaddr) : NULL;
+
 	/* If it lives now, it was its own process that we have found. */
+	backend = LeBackendStatus(c->backend_pid);
 	if (backend != NULL && le_session_alive(c->session_id) &&
 		(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 		 has_privs_of_role(GetUserId(), backend->st_userid)))
@@ -306,7 +310,6 @@ describe_session(const Candidate *c, bool *own)
 	if (address == NULL)
 		return psprintf("A session of role \"%s\" stands under this name: process ID %d.",
 						c->role, c->backend_pid);
-	here = MyProcPort != NULL ? address_text(&MyProcPort->raddr) : NULL;
 	*own = here != NULL && strcmp(address, here) == 0 &&
 		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) == 0;
 	return psprintf("A session of role \"%s\" stands under this name: process ID %d, client address %s, application_name \"%s\".",
