@@ -282,8 +282,8 @@ le_elections_read(const Store *store)
 }
 
 /*
- * May the current user call create_election()?  The one that belongs to the
- * extension counts, whatever else has that name.
+ * May the current user call the extension's create_election()?  Other functions
+ * of that name do not count.
  */
 static bool
 may_create(void)
@@ -327,7 +327,7 @@ check_auto_create(const char *name)
 				 errmsg("election \"%s\" does not exist", name),
 				 errdetail("Role \"%s\" may not create it: it lacks EXECUTE on leader_election.create_election().",
 						   GetUserNameFromId(GetUserId(), false)),
-				 errhint("Check its name, or have somebody with that privilege create it.")));
+				 errhint("Check its name, or have a role with that privilege create it.")));
 }
 
 /*

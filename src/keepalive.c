@@ -104,8 +104,8 @@ assign(Setting *setting, int value)
 
 #ifdef WATCHES_SOCKET
 /*
- * What the timer does, whatever this process is doing meanwhile: nothing but a few
- * system calls.
+ * What the timer does.  It interrupts this process anywhere, and so makes nothing
+ * but a few system calls.
  *
  * An idle connection to a dead peer is left to the count of keepalives: from the
  * first one without an answer until the peer is heard of again.

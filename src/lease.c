@@ -70,8 +70,8 @@ le_kind(int64 session_id)
 }
 
 /*
- * Does the row say that somebody leads, but not all that every grant writes?  Its
- * constraints do not allow that, but may have been dropped.
+ * Does the row name a leader, but lack a value that every grant writes?  The
+ * table's constraints do not allow that, but may have been dropped.
  */
 static bool
 is_incomplete(Datum *values, bool *nulls)

@@ -464,7 +464,7 @@ le_worker_lock_is_free(void)
 	return is_held(make_tag(LOCK_WORKER, 0)) == NOT_HELD;
 }
 
-/* The place of the worker that waits for the one that is about to end. */
+/* The place of a worker that waits until another one has ended. */
 bool
 le_next_worker_lock(void)
 {

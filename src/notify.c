@@ -89,8 +89,8 @@ append_payload(StringInfo buf, const Change *change, TimestampTz at)
 }
 
 /*
- * A name as the log shows it: in quotes, and whatever it has in it, one name on
- * one line (as a string in JSON).
+ * A name as the log shows it: a string as in JSON, so that quotes and newlines
+ * in it do not end it.
  */
 char *
 le_quote(const char *name)

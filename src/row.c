@@ -321,8 +321,8 @@ le_row_insert(Row *row)
 }
 
 /*
- * Is every constraint of the table one of those that whatever we write keeps
- * anyway?  NOT NULL is, and so are those that the extension's script has named so.
+ * Do all rows that we write keep every constraint of the table?  They keep NOT
+ * NULL, and those constraints whose names the extension's script begins so.
  */
 static bool
 keeps_constraints(const TupleConstr *constraints)

@@ -283,8 +283,8 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 
 /*
  * Renew the lease of this session, if it leads still and is not asked to yield;
- * lease is as it was read before the proof, or as it is now.  False: somebody
- * has its row, or the settings are not those of the proof.
+ * lease is as it was read before the proof, or as it is now.  False: another
+ * session has locked its row, or the settings are not those of the proof.
  */
 static bool
 renew_lease(const Store *store, const Candidacy *c, const Proof *proof,

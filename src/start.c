@@ -152,8 +152,8 @@ le_epoch_begin(Store *store)
 }
 
 /*
- * See to it that there is an epoch in which somebody can be elected, before a
- * call that asks for an election writes anything.  That is the worker's task;
+ * See to it that there is an epoch to elect a leader in, before a call that asks
+ * for an election writes anything.  That is the worker's task;
  * where none can be had, this transaction begins the epoch, unless it has done
  * anything else before.  False: it has begun it.  The call is to do nothing
  * more, and its caller to call again.

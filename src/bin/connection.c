@@ -319,10 +319,10 @@ exchange(Connection *c, const Statement *s, const char *const *values,
 /*
  * Ask the server, and wait for the answer, but not longer than the limit.
  *
- * The schema is looked at before every statement: whoever drops the extension
- * while we are connected leaves the name to the owner of the database, who could
- * have something in its place before our next call.  What remains is that this
- * happens between these two statements: no single one can do both, since names
+ * The schema is looked at before every statement.  If a superuser drops the
+ * extension while we are connected, the owner of the database can make a schema
+ * of its name before our next call.  What remains is that both happen between
+ * these two statements: no single one can do both, since names
  * are looked up before anything of it is executed, and calls that change who
  * leads run in no transaction with another statement.
  */

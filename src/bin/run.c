@@ -46,7 +46,7 @@ static const Statement sql_election = {
 	3, true, 1, {TEXTOID}
 };
 
-/* By a session that leads: whoever leads without one says its term, too */
+/* By the session that leads; a detached leader has to say its term, too */
 static const Statement sql_renew_session = {
 	SQL_GRANT "leader_election.renew($1)",
 	GRANT_FIELDS, false, 1, {TEXTOID}
@@ -121,9 +121,9 @@ run_warn_answer(Run *run, const Answer *answer)
 /* --- asking */
 
 /*
- * Ask the server.  That a pool has reset the session (LE006) may have happened
- * to whoever had it before us, so the first time on a connection it is asked
- * again; the second time it is an error like others.
+ * Ask the server.  LE006 says that a pool has reset the session: that may have
+ * happened to the client that had the session before us.  So the first time on a
+ * connection we ask again; the second time it is an error like others.
  */
 Answer
 run_ask(Run *run, const Statement *statement, const char *const *values,

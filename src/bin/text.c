@@ -5,8 +5,8 @@
  *
  * Invariant: a name is whatever somebody has chosen.  No character that a
  * terminal obeys is shown as it is, nor one that ends a line or a field, that
- * cannot be seen, or that turns the direction of writing: whoever stands for
- * election does not write on the screens of others, nor looks like another.
+ * cannot be seen, or that turns the direction of writing: a candidate can neither
+ * write on the screens of others by its name, nor look like another candidate.
  *
  *-------------------------------------------------------------------------
  */

@@ -525,7 +525,7 @@ watch_elections(const ObserveOptions *options)
 			connect_again(&w);
 			listen_at = 0;
 		}
-		/* Whoever listens before looking misses nothing. */
+		/* Listen before looking: no change between the two is missed. */
 		if (now_us() >= listen_at)
 		{
 			listen_to_all(&w);
