@@ -109,7 +109,7 @@ extern void le_next_worker_unlock(void);
 extern bool le_starter_lock(void);
 extern void le_starter_unlock(void);
 extern bool le_lock_room(void);
-extern void le_spares_keep(void);
+extern int64 le_spares_keep(void);
 extern bool le_spares_release(void);
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);

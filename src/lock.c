@@ -534,27 +534,26 @@ le_spares_release(void)
 
 /*
  * Keep spare entries in the lock table, or free them if there is no room but
- * theirs.  They are taken back when there is room for twice as many.  To be
- * called now and then by the worker.
+ * theirs.  They are taken back when there is room for twice as many; to find that
+ * out takes all room for a moment, and so is not done often.  The worker calls
+ * this in each round; returns when to call it again, at the latest.
  */
-void
+int64
 le_spares_keep(void)
 {
+	if (spares > 0 && !le_lock_room())
+		(void) le_spares_release();
 	if (spares > 0)
-	{
-		if (!le_lock_room())
-			(void) le_spares_release();
-		return;
-	}
+		return PG_INT64_MAX;
 	if (spares_released_at != 0 && le_clock() - spares_released_at < SPARES_PAUSE)
-		return;
+		return spares_released_at + SPARES_PAUSE;
 	while (spares < 2 * SPARES &&
 		   try_lock(make_tag(LOCK_SPARE, spares), AccessShareLock, true))
 		spares++;
 	if (spares < 2 * SPARES)
 	{
 		(void) le_spares_release();
-		return;
+		return spares_released_at + SPARES_PAUSE;
 	}
 	while (spares > SPARES)
 	{
@@ -562,6 +561,7 @@ le_spares_keep(void)
 
 		LockRelease(&tag, AccessShareLock, true);
 	}
+	return PG_INT64_MAX;
 }
 
 /*

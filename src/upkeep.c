@@ -681,11 +681,13 @@ le_upkeep(Upkeep *found)
 {
 	Pass		pass;
 	int64		reads = pgBufferUsage.shared_blks_read;
+	int64		spares_at;
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
-	le_spares_keep();
+	spares_at = le_spares_keep();
 	do_round(&pass);
+	pass.next = Min(pass.next, spares_at);
 	/* A wait for the disk may reset our latch: see above. */
 	if (pgBufferUsage.shared_blks_read != reads)
 		pass.next = Min(pass.next, le_clock() + RETRY);
