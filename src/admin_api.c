@@ -148,7 +148,8 @@ begin_epoch(const Store *store, const char *name)
 	if (lease != NULL &&
 		le_election_grace_mono(election, lease, le_incarnation_read()) == PG_INT64_MAX)
 	{
-		le_worker_ensure(true);
+		if (!le_worker_ensure(true))
+			le_report_no_epoch(name);
 		le_wake_workers(MyDatabaseId);
 	}
 }

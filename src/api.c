@@ -439,8 +439,8 @@ le_unconfirmed(const char *election)
 }
 
 /*
- * The lease may be renewed in the epoch that is to begin, but no worker can be
- * had that begins it: see le_epoch_ensure().
+ * What is asked for has to wait for the epoch that is to begin, but no worker can
+ * be had that begins it: see le_epoch_ensure().
  */
 void
 le_report_no_epoch(const char *election)
@@ -450,7 +450,7 @@ le_report_no_epoch(const char *election)
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("election \"%s\" is busy", election),
 			 errdetail("The server has been promoted, restored or moved, and has no worker that begins a new epoch."),
-			 errhint("Call acquire() by the same candidate name, which begins it, and then renew() again.")));
+			 errhint("join(), campaign() and acquire() begin it. A detached leader calls acquire() by the same candidate name, and then renew() again.")));
 }
 
 /*
@@ -463,7 +463,10 @@ explain_busy(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
 		return;
 	errmsg("election \"%s\" is busy", (const char *) arg);
-	errhint("%s", le_busy_hint);
+	if (le_epoch_lock_is_mine())
+		errhint("An earlier call of this statement began a new epoch, which is undone with the statement. Call join() or acquire() once in a statement of its own.");
+	else
+		errhint("%s", le_busy_hint);
 }
 
 /*

@@ -81,8 +81,11 @@ le_guard(Work work, void *arg)
 			EmitErrorReport();
 		AbortCurrentTransaction();
 
-		/* Told once: with our spare locks it may succeed at once. */
-		if (no_room && le_spares_release())
+		/*
+		 * A full lock table is told once: with our spare locks it may succeed at
+		 * once.  If there is room in it, memory was short, which has the same code.
+		 */
+		if (no_room && (le_lock_room(1) || le_spares_release()))
 			EmitErrorReport();
 		FlushErrorState();
 		RESUME_INTERRUPTS();

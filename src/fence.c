@@ -146,7 +146,7 @@ fence_session(const char *election)
 				 errhint("Do the leader's work only while leader_election.is_leader() is true.")));
 	}
 	strlcpy(fence.election, election, sizeof(fence.election));
-	fence.lock = le_election_tag(election);
+	fence.lock = c->election_lock;
 	fence.lease_oid = c->lease_oid;
 	fence.deadline = c->deadline;
 	fence.session_id = c->session_id;

@@ -160,15 +160,19 @@ keep_watching(void)
 							 watch_every);
 }
 
+static bool cleanup_registered = false;
+
 static void
 on_cleanup(void *arg)
 {
+	cleanup_registered = false;
 	keep_watching();
 }
 
 /*
- * What fails in a transaction that has failed already is followed by no such
- * event, but its memory goes when it is over.
+ * An error in a transaction that has failed already fires no event, but ends all
+ * timers.  The transaction's memory is freed when it is over: the timer is started
+ * then.  (This event comes twice if something fails in the abort itself.)
  */
 static void
 on_xact_event(XactEvent event, void *arg)
@@ -178,8 +182,11 @@ on_xact_event(XactEvent event, void *arg)
 	if (watch_every == 0)
 		return;
 	keep_watching();
-	if (event == XACT_EVENT_ABORT)
+	if (event == XACT_EVENT_ABORT && !cleanup_registered)
+	{
+		cleanup_registered = true;
 		MemoryContextRegisterResetCallback(TopTransactionContext, &cleanup);
+	}
 }
 
 static void
@@ -212,8 +219,9 @@ set_watch(int every)
 #endif
 
 /*
- * The tcp_user_timeout for a lease, given the one that there is without us.  It
- * is never the same, so that *variable tells whether the session has set it.
+ * The tcp_user_timeout for a lease, given the one that there is without us.  Our
+ * value always differs from the session's own, so that *variable shows whose it
+ * is.
  */
 static int
 user_timeout(int limit_ms)
@@ -249,7 +257,7 @@ le_keepalive_tighten(int64 lease_duration)
 
 		if (now > 0 && now <= (i == USER_TIMEOUT_MS ? limit_ms : wanted[i]))
 			continue;
-		if (s->is_ours && now == wanted[i])
+		if (s->is_ours && now > 0 && now <= wanted[i])
 			continue;
 		if (!s->is_ours)
 			s->reset_value = atoi(GetConfigOptionResetString(s->name));

@@ -62,6 +62,7 @@ struct HTAB;
 #define LE_SHORTEST_LEASE_MS	100
 #define LE_LONGEST_LEASE_MS		86400000
 #define LE_WAIT_LIMIT_MS	1000	/* a function's waits, all together */
+#define LE_LOCKS_OF_CHANGE	6	/* entries in the lock table, at most */
 
 #define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
 #define ERRCODE_LE_LOST				MAKE_SQLSTATE('L', 'E', '0', '0', '2')
@@ -108,7 +109,7 @@ extern bool le_next_worker_lock(void);
 extern void le_next_worker_unlock(void);
 extern bool le_starter_lock(void);
 extern void le_starter_unlock(void);
-extern bool le_lock_room(void);
+extern bool le_lock_room(int locks);
 extern int64 le_spares_keep(void);
 extern bool le_spares_release(void);
 extern void le_wake_workers(Oid database);
@@ -564,6 +565,7 @@ typedef struct Candidacy
 	int64		session_id;
 	LOCKTAG		lock;
 	const LOCALLOCK *lock_entry;
+	LOCKTAG		election_lock;
 	Oid			lease_oid;		/* which extension it belongs to */
 	int64		lease_duration; /* of its election; 0: not known yet */
 

@@ -132,7 +132,8 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->expires_at = GET(LEASE_EXPIRES_AT, DatumGetTimestampTz, 0);
 	lease->acquired_mono = GET(LEASE_ACQUIRED_MONO, DatumGetInt64, 0);
 	lease->deadline_mono = GET(LEASE_DEADLINE_MONO, DatumGetInt64, 0);
-	lease->duration = GET(LEASE_DURATION, DatumGetInt64, 0);
+	lease->duration = Min(GET(LEASE_DURATION, DatumGetInt64, 0),
+						  LE_LONGEST_LEASE_MS * INT64CONST(1000));
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
 	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);

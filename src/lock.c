@@ -61,7 +61,8 @@ typedef enum Held
 } Held;
 
 #define SPARES			16		/* entries that a worker keeps for others */
-#define SPARES_PAUSE	INT64CONST(1000000) /* before it takes them back */
+#define SPARES_PAUSE	INT64CONST(1000000) /* before it takes them back ... */
+#define LONGEST_SPARES_PAUSE INT64CONST(10000000)	/* ... if there is no room */
 #define COPY_LIFE		INT64CONST(50000)
 
 /* The election locks that this transaction has taken in Exclusive mode */
@@ -199,9 +200,9 @@ le_session_lock_release(int64 session_id)
 }
 
 /*
- * Is that session's lock among all locks of the server, as they were at most
- * so long ago?  A copy of the lock table needs no room in it, but takes
- * milliseconds: one is kept for a while.
+ * Is that session's lock in a copy of the lock table that is no older than
+ * max_age?  A copy needs no room in the lock table, but takes milliseconds: one
+ * is kept for a while.
  */
 static bool
 is_in_copy(LOCKTAG tag, int64 max_age)
@@ -254,8 +255,9 @@ le_session_alive(int64 session_id)
 }
 
 /*
- * Does this transaction hold an election lock in Exclusive mode?  Those that a
- * rolled back savepoint has released are the last ones.
+ * Does this transaction hold an election lock in Exclusive mode?  A savepoint that
+ * is rolled back releases the locks that were taken last: they are dropped from
+ * the end of the list.
  */
 static bool
 holds_election_lock(void)
@@ -301,10 +303,12 @@ le_reset_unmark(void)
  * Is the backend alive whose session lock is gone?  An exiting backend is still
  * in the server's list of processes when its locks are free, but not in a
  * transaction any more.  So one that is in a transaction lives, and has lost the
- * lock in it.  When that commits the backend marks itself first.  (If it rolls
- * back instead, or if there is no room for the mark, the backend is taken for one
- * that has ended.  And one that gives up its campaign in the very moment in which
- * it is elected is taken for one that was reset.)
+ * lock in it.  When that commits the backend marks itself first.
+ *
+ * The answer, which only names the reason in the history, is wrong in three cases.
+ * If the transaction rolls back instead, or if there is no room for the mark, the
+ * backend is taken for one that has ended.  A backend that gives up its campaign
+ * in the moment in which it is elected is taken for one that was reset.
  */
 bool
 le_was_reset(int pid)
@@ -495,23 +499,35 @@ le_starter_unlock(void)
 }
 
 /*
- * Is there room in the lock table?  Without room no transaction gets a number,
- * and so none can renew a lease.
+ * Is there room for so many locks in the lock table?  Without room no transaction
+ * gets a number, and so none can renew a lease.
  */
 bool
-le_lock_room(void)
+le_lock_room(int locks)
 {
-	LOCKTAG		tag = make_tag(LOCK_SPARE, (uint64) MyProcPid << 32);
+	uint64		key = (uint64) MyProcPid << 32;
+	int			taken = 0;
+	bool		room;
 
-	if (!try_lock(tag, AccessShareLock, true))
-		return false;
-	LockRelease(&tag, AccessShareLock, true);
-	return true;
+	while (taken < locks &&
+		   try_lock(make_tag(LOCK_SPARE, key + taken), AccessShareLock, true))
+		taken++;
+	room = taken == locks;
+	while (taken > 0)
+	{
+		LOCKTAG		tag = make_tag(LOCK_SPARE, key + --taken);
+
+		LockRelease(&tag, AccessShareLock, true);
+	}
+	return room;
 }
 
 /* How many spare entries this process, a worker, has */
 static int	spares = 0;
-static int64 spares_released_at = 0;
+
+/* When to take them back, and after which pause if there is no room then */
+static int64 spares_retry_at = 0;
+static int64 spares_pause = SPARES_PAUSE;
 
 /*
  * Free the spare entries, for transactions that renew leases: ours, and those of
@@ -528,33 +544,38 @@ le_spares_release(void)
 
 		LockRelease(&tag, AccessShareLock, true);
 	}
-	spares_released_at = le_clock();
+	if (had_any)
+		spares_retry_at = le_clock() + spares_pause;
 	return had_any;
 }
 
 /*
  * Keep spare entries in the lock table, or free them if there is no room but
- * theirs.  They are taken back when there is room for twice as many; to find that
- * out takes all room for a moment, and so is not done often.  The worker calls
- * this in each round; returns when to call it again, at the latest.
+ * theirs.  They are taken back when there is room for twice as many.  To find that
+ * out takes all room for a moment, which others may miss: so it is done ever less
+ * often.  The worker calls this in each round; returns when to call it again, at
+ * the latest.
  */
 int64
 le_spares_keep(void)
 {
-	if (spares > 0 && !le_lock_room())
+	if (spares > 0 && !le_lock_room(1))
 		(void) le_spares_release();
 	if (spares > 0)
 		return PG_INT64_MAX;
-	if (spares_released_at != 0 && le_clock() - spares_released_at < SPARES_PAUSE)
-		return spares_released_at + SPARES_PAUSE;
+	if (le_clock() < spares_retry_at)
+		return spares_retry_at;
 	while (spares < 2 * SPARES &&
 		   try_lock(make_tag(LOCK_SPARE, spares), AccessShareLock, true))
 		spares++;
 	if (spares < 2 * SPARES)
 	{
 		(void) le_spares_release();
-		return spares_released_at + SPARES_PAUSE;
+		spares_pause = Min(spares_pause * 2, LONGEST_SPARES_PAUSE);
+		spares_retry_at = le_clock() + spares_pause;
+		return spares_retry_at;
 	}
+	spares_pause = SPARES_PAUSE;
 	while (spares > SPARES)
 	{
 		LOCKTAG		tag = make_tag(LOCK_SPARE, --spares);

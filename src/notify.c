@@ -208,8 +208,7 @@ le_notify_try(void)
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
-	return LockAcquire(&tag, AccessExclusiveLock, false, true) !=
-		LOCKACQUIRE_NOT_AVAIL;
+	return LeLockTry(&tag, AccessExclusiveLock, false, NULL);
 }
 
 static void

@@ -37,7 +37,7 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-/* So begin the names of constraints that what we write keeps anyway */
+/* Names of constraints begin so if all rows that we write keep them */
 #define KEPT	"kept_"
 
 /* Counts the writes by this process that have to last */

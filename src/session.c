@@ -187,6 +187,7 @@ le_session_add(const Store *store, const char *election,
 	c->session_id = session_id;
 	c->lock = le_session_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
+	c->election_lock = le_election_tag(election);
 	c->lease_oid = store->lease;
 	c->made = true;
 	c->campaigning = campaigning;

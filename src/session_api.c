@@ -50,6 +50,7 @@ typedef struct Standing
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
 	int64		ask_until;		/* a campaign asks standbys no longer (monotonic) */
+	int64		deadline;		/* of the lease, if this session leads */
 } Standing;
 
 /*
@@ -282,9 +283,10 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 }
 
 /*
- * Renew the lease of this session, if it leads still and is not asked to yield;
- * lease is as it was read before the proof, or as it is now.  False: another
- * session has locked its row, or the settings are not those of the proof.
+ * Renew the lease of this session, if it leads still and is not asked to yield.
+ * *lease, as it was read before the proof, becomes the row as it is now.  False:
+ * another session has locked that row, or the settings are not those of the
+ * proof.
  */
 static bool
 renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
@@ -307,25 +309,27 @@ renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
 }
 
 /*
- * The leader calls join() again, and half of its lease is over: no worker renews
- * it, so that this call does.  What is busy, unproven or without room in the lock
- * table is left out, since this session leads on; a later call tries again.
+ * The leader calls join() again.  If half of its lease is over, no worker renews
+ * it: this call does.  What is busy, unproven or without room in the lock table
+ * is left out, since this session leads on; a later call tries again.  The proof
+ * may take longer than the lease lasts: the caller looks again at who leads.
  */
 static void
-renew_late(const Store *store, Lease *lease, Candidacy *c)
+renew_late(const Store *store, Lease **lease, Candidacy *c)
 {
+	const Lease *seen = *lease;
 	int64		now = le_clock();
 	Proof		proof;
 
-	if (!lease->auto_renew || lease->own_write || lease->yielding ||
-		lease->deadline_mono - now > lease->duration / 2 ||
+	if (!seen->auto_renew || seen->own_write || seen->yielding ||
+		seen->deadline_mono - now > seen->duration / 2 ||
 		now < c->renew_not_before)
 		return;
-	c->renew_not_before = now + lease->duration / 10;
-	if (le_lock_room() &&
-		le_prove(lease, le_lease_duration(store, lease), false, le_wait_left(),
+	c->renew_not_before = now + seen->duration / 10;
+	if (le_lock_room(LE_LOCKS_OF_CHANGE) &&
+		le_prove(seen, le_lease_duration(store, seen), false, le_wait_left(),
 				 &proof))
-		(void) renew_lease(store, c, &proof, &lease);
+		(void) renew_lease(store, c, &proof, lease);
 }
 
 /*
@@ -343,7 +347,7 @@ stand(Standing *s, bool wait)
 	bool		locked;
 
 	le_store_get(&store);
-	if (!wait && !le_lock_room())
+	if (!wait && !le_lock_room(LE_LOCKS_OF_CHANGE))
 	{
 		le_wake_workers(MyDatabaseId);	/* it makes room */
 		return 0;
@@ -375,8 +379,9 @@ stand(Standing *s, bool wait)
 		return 0;
 	c = candidacy_of(s);
 	if (wait && c != NULL)
-		renew_late(&store, lease, c);
-	return lease->term;
+		renew_late(&store, &lease, c);
+	s->deadline = lease->deadline_mono;
+	return leads(&store, lease, s->who.session_id) ? lease->term : 0;
 }
 
 Datum
@@ -395,7 +400,9 @@ le_join(PG_FUNCTION_ARGS)
 	term = stand(&s, true);
 	le_busy_end(&busy);
 	le_worker_ensure(true);
-	if (term == 0)
+
+	/* That may have waited until the lease was over. */
+	if (term == 0 || le_clock() >= s.deadline)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
 }

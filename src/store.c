@@ -24,6 +24,8 @@
 #include "utils/lsyscache.h"
 #include "utils/wait_event.h"
 
+#define ROOM_WAIT	INT64CONST(100000)	/* for the worker to make room */
+
 /* What was found last, as long as nothing of it has changed */
 static Store found;
 static bool found_is_valid = false;
@@ -167,13 +169,15 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 
 /*
  * What is to be written needs room in the lock table.  Where there is none, the
- * worker frees its spare entries: wait for that, but no longer than this call
- * may.  (Without any room the server raises 53200 later on.)
+ * worker frees its spare entries: wait for that, but only for a moment.  (Without
+ * any room the server raises 53200 as soon as something is written.)
  */
 static void
 wait_for_room(void)
 {
-	while (!le_lock_room())
+	int64		give_up_at = le_clock() + ROOM_WAIT;
+
+	while (!le_lock_room(1) && le_clock() < give_up_at)
 	{
 		le_wake_workers(MyDatabaseId);
 		if (!le_wait_more())
@@ -213,8 +217,7 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 		if (le_epoch_lock_is_mine())
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("this transaction has begun an epoch"),
-					 errhint("Repeat the call in a transaction of its own.")));
+					 errmsg("this transaction has begun an epoch")));
 	}
 	for (int i = 0; i < lengthof(order); i++)
 	{
@@ -307,7 +310,7 @@ le_election_queue_shared(const LOCKTAG *tag)
 void
 le_busy(const char *election)
 {
-	if (!le_lock_room())
+	if (!le_lock_room(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("no room in the lock table for election \"%s\"",

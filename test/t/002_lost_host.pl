@@ -131,6 +131,20 @@ sub local_session
 	$session->finish;
 }
 
+# The shortest lease counts, whichever candidacy came first.
+foreach my $order ([ 15, 20, 29 ], [ 29, 15, 20 ])
+{
+	my $session = local_session();
+
+	foreach my $seconds (@$order)
+	{
+		$session->query("SELECT leader_election.create_election('lasts $seconds', lease_duration => '$seconds s')");
+		$session->query("SELECT leader_election.join('lasts $seconds', 'c')");
+	}
+	is((settings($session))[3], 30000, "the shortest of @$order");
+	$session->finish;
+}
+
 {
 	my $session = local_session(
 		options => '-c tcp_keepalives_interval=1 -c tcp_user_timeout=2500'

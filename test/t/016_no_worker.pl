@@ -193,6 +193,7 @@ $standby->promote;
 sub forget_epoch
 {
 	$standby->safe_psql('postgres', q{
+		SET synchronous_commit = local;
 		UPDATE leader_election.epoch SET incarnation = 'was ' || incarnation || ' ' || epoch
 		 WHERE incarnation = leader_election.incarnation()});
 	return;
@@ -259,7 +260,12 @@ foreach my $sql (
 			END \$\$"),
 		'55P03',
 		'no lease is renewed in a transaction that has begun an epoch');
+	like($session->errors, qr/HINT:.*in a statement of its own/, 'and the hint says so');
 	is($session->query($KNOWN), '0', 'which has not begun then');
+	is($session->sqlstate_of("SELECT leader_election.drop_election('other')"),
+		'55P03', 'nor is an election dropped before an epoch has begun');
+	like($session->errors, qr/HINT:.*join\(\), campaign\(\) and acquire\(\) begin it/,
+		'and the hint says how it begins');
 	is( $session->sqlstate_of(
 			"DO \$\$ BEGIN
 				PERFORM leader_election.renew('held', $detached);
@@ -300,11 +306,24 @@ sub wait_until_term
 {
 	my $session = session($standby, name => 'sync');
 
-	forget_epoch();
+	$session->query("SELECT leader_election.create_election('brief', lease_duration => '1 s')");
+	wait_until(
+		sub { $session->query("SELECT leader_election.join('brief', 'b')") ne '' },
+		'a leader');
 	$standby->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'\n");
 	$standby->reload;
 	wait_until(sub { $session->query('SHOW synchronous_standby_names') eq 'nobody' },
 		'the setting');
+
+	# A proof that takes longer than the lease lasts
+	wait_until(
+		sub { $session->query("SELECT leader_election.remaining_ms('brief') > 250") ne 't' },
+		'the end of a lease');
+	is($session->query("SELECT leader_election.join('brief', 'b')"),
+		'', 'join() answers no term that is over by now');
+	is($session->sqlstate, '00000', 'without an error');
+
+	forget_epoch();
 	is( $session->query(
 			"SET statement_timeout = '60 s'; SELECT leader_election.join('other', 'a')", 20),
 		'',
