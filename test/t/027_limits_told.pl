@@ -114,25 +114,25 @@ $fresh->finish;
 # superuser.  What the owner can do:
 #
 
-$super->query('CREATE ROLE owner LOGIN; CREATE DATABASE owned OWNER owner');
+$super->query('CREATE ROLE owner LOGIN; CREATE ROLE app LOGIN; CREATE DATABASE owned OWNER owner');
 my $inside = session($node, dbname => 'owned');
 $inside->query('CREATE EXTENSION leader_election;
-	GRANT USAGE ON SCHEMA leader_election TO owner;
-	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO owner');
+	GRANT USAGE ON SCHEMA leader_election TO app;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
 $inside->finish;
 my $owner = session($node, user => 'owner');
-my $candidate = session($node, user => 'owner', dbname => 'owned');
+my $candidate = session($node, user => 'app', dbname => 'owned');
 is($candidate->query(q{SELECT leader_election.join('e', 'candidate')}),
 	1, 'led in a database of somebody else');
 is($owner->sqlstate_of('DROP DATABASE owned WITH (FORCE)'),
 	'42501', 'WITH (FORCE) fails');
 is($owner->sqlstate_of('ALTER DATABASE owned ALLOW_CONNECTIONS false'),
 	'00000', 'allow no more connections');
-is( $owner->query(
-		q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = 'owned' AND backend_type = 'client backend'}),
-	't',
-	'end those that there are');
+my $END_SESSIONS = q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	WHERE datname = 'owned' AND backend_type = 'client backend'};
+is($owner->query($END_SESSIONS), '', 'sessions of other roles are not shown');
+$super->query('GRANT pg_read_all_stats, pg_signal_backend TO owner');
+is($owner->query($END_SESSIONS), 't', 'but are ended by members of two roles');
 wait_until(
 	sub { $owner->sqlstate_of('DROP DATABASE owned') eq '00000' },
 	'DROP DATABASE');
