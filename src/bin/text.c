@@ -234,7 +234,8 @@ json_string(const char *text)
 		}
 		text += length;
 	}
-	strcpy(end, "\"");
+	*end++ = '"';
+	*end = '\0';
 	return json;
 }
 
