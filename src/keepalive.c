@@ -219,9 +219,9 @@ set_watch(int every)
 #endif
 
 /*
- * The tcp_user_timeout for a lease, given the one that there is without us.  Our
- * value always differs from the session's own, so that *variable shows whose it
- * is.
+ * The tcp_user_timeout that a lease wants.  It is always smaller than a value that
+ * the session had before, so that *variable shows whether the session has set it
+ * since.
  */
 static int
 user_timeout(int limit_ms)
