@@ -38,12 +38,14 @@ OBJS = \
 	src/observe_api.o \
 	src/proof.o \
 	src/ranking.o \
+	src/renewal.o \
 	src/row.o \
 	src/session.o \
 	src/session_api.o \
 	src/start.o \
 	src/store.o \
 	src/strategy.o \
+	src/tidy.o \
 	src/upkeep.o \
 	src/worker.o
 PG_CPPFLAGS = -I$(srcdir)/src

@@ -29,6 +29,8 @@
  *	observe_api.c	SQL functions for observers
  *	fence.c			transactions that commit only if their author leads
  *	attempt.c		the background worker's way to do what may fail
+ *	renewal.c		the leases that it renews
+ *	tidy.c			what it removes
  *	upkeep.c		what the background worker does in a round
  *	worker.c		its process: how it begins, sleeps and ends
  *	launcher.c		the optional launcher

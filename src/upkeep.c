@@ -25,25 +25,19 @@
 
 #define LOCK_WAIT		(LOCK_WAIT_MS * MS)
 #define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
-#define RETRY			(10 * MS)		/* after a table was locked, and the like */
 #define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */
-#define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define LONGEST_SLEEP	(3600000 * MS)
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
-#define TIDY_PAUSE		(1000 * MS)		/* before a dead candidate's row is removed */
 #define PROOF_LIFE		(20 * MS)		/* several elections share one */
 #define PROOF_WAIT		(300 * MS)
-#define BATCH			1000
-#define MANY_FAILURES	3
 
 /*
  * What can fail again and again, besides what concerns one election: settling
  * it ("E" and its name), a yield ("Y"), a renewal ("R")
  */
 #define LOOK			"look"
-#define RENEWAL			"renewal"
 #define NEW_EPOCH		"new epoch"
 #define PROOF			"proof"
-#define TIDYING			"tidying"
 
 /* Leases are renewed after a third of them, along with those past a quarter. */
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
@@ -58,22 +52,6 @@ typedef struct Standing
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
-/* What one look at the tables has found */
-typedef struct Pass
-{
-	bool		installed;
-	Incarnation *inc;			/* NULL: some table was locked */
-	bool		new_incarnation;
-	bool		work;			/* there are candidates or leaders */
-	int64		next;			/* when to look again */
-	List	   *renew;			/* leases */
-	int64		renew_at;		/* when the next lease is to be renewed */
-	int64		renew_later_at; /* the next one but those */
-	List	   *settle;			/* leases, as they were seen */
-	List	   *preempt;		/* leases whose leader is to yield, or no more */
-	List	   *candidates;
-} Pass;
-
 /* An election to settle */
 typedef struct Case
 {
@@ -82,13 +60,6 @@ typedef struct Case
 	bool		changed;
 	bool		waited;			/* for its lock */
 } Case;
-
-/* Leases to be renewed together */
-typedef struct Batch
-{
-	List	   *leases;
-	bool		complete;		/* all of them were */
-} Batch;
 
 /*
  * Find out in which elections somebody stands, and whether all sit out.
@@ -208,7 +179,7 @@ look(void *arg)
 	if (le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					  AccessShareLock, false))
 	{
-		pass->next = le_clock() + PRUNE_EVERY;
+		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
 		inc = pass->inc = le_incarnation_read();
 		pass->new_incarnation = !inc->known;
@@ -276,59 +247,6 @@ look(void *arg)
 }
 
 /*
- * Renew a batch of leases in one transaction.  Those that somebody has locked
- * are left for the next one.
- */
-static void
-renew(void *arg)
-{
-	Batch	   *batch = arg;
-	int64		shortest = PG_INT64_MAX;
-	int64	   *durations = palloc(list_length(batch->leases) * sizeof(int64));
-	Proof		proof;
-	Store		store;
-	ListCell   *lc;
-
-	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
-		return;
-	foreach(lc, batch->leases)
-	{
-		Lease	   *seen = lfirst(lc);
-
-		shortest = Min(shortest, seen->duration);
-		durations[foreach_current_index(lc)] = le_lease_duration(&store, seen);
-	}
-	if (!le_prove(NULL, shortest, false, PG_INT64_MAX, &proof))
-		return;
-	batch->complete = true;
-	foreach(lc, batch->leases)
-	{
-		Lease	   *seen = lfirst(lc);
-		int64		duration = durations[foreach_current_index(lc)];
-		Lease	   *lease = le_lease_lock(&store, seen->election);
-
-		if (lease == NULL)
-		{
-			batch->complete = false;
-			continue;
-		}
-		/* The look has tested its session; a lease that is over stays over. */
-		if (lease->leader == NULL || lease->term != seen->term ||
-			lease->yielding || lease->deadline_mono <= le_clock())
-			continue;
-		/* What was altered after the proof counts from the next one on. */
-		if (proof.required && le_lease_duration(&store, lease) != duration)
-		{
-			batch->complete = false;
-			continue;
-		}
-		le_lease_renew(lease, lease->term, duration, proof.t0,
-					   GetCurrentTimestamp(), NULL);
-	}
-}
-
-/*
  * Settle one election, in a transaction of its own.
  */
 static void
@@ -377,70 +295,6 @@ preempt(void *arg)
 	if (election != NULL &&
 		!le_election_preempt(&store, election, &item->changed))
 		le_busy(name);
-}
-
-/*
- * Renew these leases one by one, since they could not be renewed together: one
- * of them may be broken.  If nothing works, do not try all of them.  True if all
- * were renewed.
- */
-static bool
-renew_each(Pass *pass, List *leases)
-{
-	bool		complete = true;
-	int			failed = 0;
-	ListCell   *lc;
-
-	foreach(lc, leases)
-	{
-		Lease	   *lease = lfirst(lc);
-		char	   *key = psprintf("R%s", lease->election);
-		Batch		one = {list_make1(lease), false};
-
-		if (!le_may_attempt(key))
-		{
-			complete = false;
-			continue;
-		}
-		(void) le_attempt(key, renew, &one, "renewing a lease", &pass->next);
-		complete = complete && one.complete;
-		if (!one.complete && ++failed == MANY_FAILURES)
-			break;
-	}
-	return complete;
-}
-
-/*
- * Renew all that is due.  Rows that somebody has locked are tried again soon.
- */
-static void
-renew_all(Pass *pass)
-{
-	bool		complete = true;
-	int64		shortest = PG_INT64_MAX;
-	ListCell   *lc;
-
-	for (int from = 0; from < list_length(pass->renew); from += BATCH)
-	{
-		Batch		batch = {NIL, false};
-
-		for (int i = from; i < Min(from + BATCH, list_length(pass->renew)); i++)
-			batch.leases = lappend(batch.leases, list_nth(pass->renew, i));
-		if (le_attempt(RENEWAL, renew, &batch, "renewing leases", &pass->next))
-			pass->next = Min(pass->next,
-							 le_clock() + (batch.complete ? 0 : RETRY));
-		else if (list_length(batch.leases) > 1)
-			batch.complete = renew_each(pass, batch.leases);
-		complete = complete && batch.complete;
-	}
-
-	/* A lease that somebody has locked is not to keep us from everything else. */
-	foreach(lc, pass->renew)
-		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
-	pass->renew_at = le_clock() + RETRY;
-	if (complete)
-		pass->renew_at = Max(pass->renew_at,
-							 Min(pass->renew_later_at, le_clock() + shortest / 3));
 }
 
 /*
@@ -556,42 +410,6 @@ preempt_all(Pass *pass)
 	}
 }
 
-static void
-prune_candidates(void *arg)
-{
-	Pass	   *pass = arg;
-	List	   *dead = NIL;
-	Store		store;
-	ListCell   *lc;
-
-	foreach(lc, pass->candidates)
-	{
-		if (!le_candidate_alive(lfirst(lc)))
-			dead = lappend(dead, lfirst(lc));
-	}
-	if (dead == NIL)
-		return;
-	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
-		le_candidates_prune(&store, dead))
-		pass->next = le_clock();	/* they may have been all there was to do */
-	else
-		pass->next = Min(pass->next, le_clock() + TIDY_PAUSE);
-}
-
-static void
-prune_history(void *arg)
-{
-	bool	   *more = arg;
-	Store		store;
-	TimestampTz before = GetCurrentTimestamp() -
-		le_history_retention_s * USECS_PER_SEC;
-
-	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
-		*more = le_history_prune(&store, before, BATCH);
-}
-
 /*
  * See to it that this incarnation of the server has its row.
  */
@@ -611,7 +429,6 @@ begin_epoch(void *arg)
 static void
 do_round(Pass *pass)
 {
-	static int64 pruned_history_at = 0; /* 0: not yet */
 	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
 
 	memset(pass, 0, sizeof(Pass));
@@ -636,7 +453,7 @@ do_round(Pass *pass)
 	if (pass->renew_at > le_clock())
 		pass->next = Min(pass->next, pass->renew_at);
 	else if (pass->renew != NIL)
-		renew_all(pass);
+		le_renew_all(pass);
 	else
 		pass->next = le_clock();	/* it has become due since the look */
 
@@ -654,23 +471,7 @@ do_round(Pass *pass)
 	}
 	postponed_at = 0;
 	preempt_all(pass);
-	if (pass->candidates != NIL)
-		(void) le_attempt(TIDYING, prune_candidates, pass,
-						  "removing dead candidates", &pass->next);
-	if (pruned_history_at == 0 || le_clock() - pruned_history_at >= PRUNE_EVERY)
-	{
-		bool		more = false;
-
-		(void) le_in_transaction(prune_history, &more, "removing old history");
-		if (!more)
-			pruned_history_at = le_clock();
-
-		/*
-		 * Whatever waits resets our latch: who woke us meanwhile would go
-		 * unheard.  Sleep only after a pass that did nothing but look.
-		 */
-		pass->next = le_clock();
-	}
+	le_tidy(pass);
 }
 
 /*

@@ -12,6 +12,8 @@
 
 #define MS				INT64CONST(1000)
 #define LOCK_WAIT_MS	50		/* one busy election holds up the others so long */
+#define RETRY			(10 * MS)	/* after a table was locked, and the like */
+#define TIDY_PAUSE		(1000 * MS) /* before a dead candidate's row is removed */
 
 /* attempt.c */
 typedef enum Outcome
@@ -32,6 +34,28 @@ extern bool le_may_attempt(const char *key);
 extern bool le_attempt(const char *key, Work work, void *arg,
 					   const char *activity, int64 *next);
 LE_NORETURN extern void le_postpone(const char *why);
+
+/* What one look at the tables has found */
+typedef struct Pass
+{
+	bool		installed;
+	Incarnation *inc;			/* NULL: some table was locked */
+	bool		new_incarnation;
+	bool		work;			/* there are candidates or leaders */
+	int64		next;			/* when to look again */
+	List	   *renew;			/* leases */
+	int64		renew_at;		/* when the next lease is to be renewed */
+	int64		renew_later_at; /* the next one but those */
+	List	   *settle;			/* leases, as they were seen */
+	List	   *preempt;		/* leases whose leader is to yield, or no more */
+	List	   *candidates;
+} Pass;
+
+/* renewal.c */
+extern void le_renew_all(Pass *pass);
+
+/* tidy.c */
+extern void le_tidy(Pass *pass);
 
 /* upkeep.c */
 typedef struct Upkeep
