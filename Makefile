@@ -19,6 +19,7 @@ DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql
 MODULE_big = leader_election
 OBJS = \
 	src/admin_api.o \
+	src/announce.o \
 	src/api.o \
 	src/attempt.o \
 	src/candidate.o \
@@ -34,6 +35,7 @@ OBJS = \
 	src/lease.o \
 	src/lease_api.o \
 	src/lock.o \
+	src/mark.o \
 	src/notify.o \
 	src/observe_api.o \
 	src/proof.o \

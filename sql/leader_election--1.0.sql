@@ -55,6 +55,7 @@ CREATE TABLE leader_election.lease (
 	incarnation		text COLLATE "C",
 	yielding		boolean NOT NULL DEFAULT false,
 	yield_ordered	boolean NOT NULL DEFAULT false,
+	yields			bigint NOT NULL DEFAULT 0,
 	successor		text COLLATE "C",
 	successor_role	name,
 	free_at			timestamptz,
@@ -81,6 +82,7 @@ COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
 COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline; when vacant, those for which the seat is reserved';
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
 COMMENT ON COLUMN leader_election.lease.yield_ordered IS 'yielding: because an operator asked, not the strategy';
+COMMENT ON COLUMN leader_election.lease.yields IS 'requests to yield, in this term';
 COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
@@ -130,6 +132,20 @@ CREATE TABLE leader_election.history (
 	PRIMARY KEY (election, term)
 );
 COMMENT ON TABLE leader_election.history IS 'every term, and why it ended';
+
+-- Ephemeral, too: a crash or a promotion ends all listeners' sessions.
+CREATE UNLOGGED TABLE leader_election.announced (
+	election		text COLLATE "C" PRIMARY KEY,
+	term			bigint NOT NULL,
+	vacated			boolean NOT NULL,
+	yields			bigint NOT NULL,
+	channel			text COLLATE "C"
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE leader_election.announced IS 'what listeners have been told last; emptied by a crash and by a promotion';
+COMMENT ON COLUMN leader_election.announced.term IS 'they know of the terms up to this one';
+COMMENT ON COLUMN leader_election.announced.vacated IS 'they know that it has ended';
+COMMENT ON COLUMN leader_election.announced.yields IS 'they know of so many requests to yield in it';
+COMMENT ON COLUMN leader_election.announced.channel IS 'that they were told on last; NULL: leadership_changed';
 
 CREATE TABLE leader_election.epoch (
 	incarnation		text COLLATE "C" PRIMARY KEY,

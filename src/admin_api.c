@@ -119,7 +119,8 @@ le_create_election(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_begin();
 	le_busy_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+						 LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED,
 						 RowExclusiveLock, true);
 	while (!le_election_insert(&store, name,
 							   GetUserNameFromId(GetUserId(), false), &config))

@@ -168,44 +168,60 @@ forget_troubles(void)
 }
 
 /*
+ * When to try it: now (0), or after a pause.
+ */
+int64
+le_attempt_at(const char *key)
+{
+	Trouble    *trouble = find_trouble(key);
+
+	return trouble != NULL && trouble->retry_at > le_clock() ?
+		trouble->retry_at : 0;
+}
+
+/*
  * Would le_attempt() do it, or is there a pause?
  */
 bool
 le_may_attempt(const char *key)
 {
-	Trouble    *trouble = find_trouble(key);
+	return le_attempt_at(key) == 0;
+}
 
-	return trouble == NULL || trouble->retry_at <= le_clock();
+static void
+tell_trouble(Trouble *trouble, const char *activity)
+{
+	trouble->told = true;
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
+					activity, TELL_AFTER / USECS_PER_SEC),
+			 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
+					 LE_SCHEMA)));
+	RESUME_INTERRUPTS();
 }
 
 /*
- * Try something that may fail again and again, with a growing pause in
- * between; true if it was done, else it is to be tried again at *next, if not
- * before.  key tells it from everything else that can fail; what begins with
- * "E" may be left alone for longest.
+ * After it was tried: what has failed is to be tried again after a pause that
+ * grows, at *next, if not before.
  */
-bool
-le_attempt(const char *key, Work work, void *arg, const char *activity,
-		   int64 *next)
+void
+le_attempt_ended(const char *key, Outcome outcome, const char *activity,
+				 int64 *next)
 {
-	Trouble    *trouble = find_trouble(key);
-	Outcome		outcome;
+	Trouble    *trouble;
+	bool		found;
 
-	if (!le_may_attempt(key))
-	{
-		*next = Min(*next, trouble->retry_at);
-		return false;
-	}
-	outcome = le_in_transaction(work, arg, activity);
 	if (outcome == DONE)
 	{
 		(void) hash_search(troubles, key, HASH_REMOVE, NULL);
-		return true;
+		return;
 	}
-	if (trouble == NULL)
-	{
+	if (find_trouble(key) == NULL)
 		forget_troubles();
-		trouble = hash_search(troubles, key, HASH_ENTER, NULL);
+	trouble = hash_search(troubles, key, HASH_ENTER, &found);
+	if (!found)
+	{
 		trouble->pause = 0;
 		trouble->since = le_clock();
 		trouble->told = false;
@@ -214,20 +230,34 @@ le_attempt(const char *key, Work work, void *arg, const char *activity,
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
 		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
-							 key[0] == 'E' ? LONGEST_ERROR : LONGEST_ERROR_ALL);
+							 key[0] == 'E' || key[0] == 'A' ? LONGEST_ERROR :
+							 LONGEST_ERROR_ALL);
 	trouble->retry_at = le_clock() + trouble->pause;
 	*next = Min(*next, trouble->retry_at);
 	if (outcome == BUSY && !trouble->told &&
 		le_clock() - trouble->since > TELL_AFTER)
+		tell_trouble(trouble, activity);
+}
+
+/*
+ * Try something that may fail again and again, with a growing pause in
+ * between; true if it was done, else it is to be tried again at *next, if not
+ * before.  key tells it from everything else that can fail; what begins with
+ * "E" or "A" may be left alone for longest.
+ */
+bool
+le_attempt(const char *key, Work work, void *arg, const char *activity,
+		   int64 *next)
+{
+	int64		at = le_attempt_at(key);
+	Outcome		outcome;
+
+	if (at != 0)
 	{
-		trouble->told = true;
-		HOLD_INTERRUPTS();
-		ereport(LOG,
-				(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
-						activity, TELL_AFTER / USECS_PER_SEC),
-				 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
-						 LE_SCHEMA)));
-		RESUME_INTERRUPTS();
+		*next = Min(*next, at);
+		return false;
 	}
-	return false;
+	outcome = le_in_transaction(work, arg, activity);
+	le_attempt_ended(key, outcome, activity, next);
+	return outcome == DONE;
 }

@@ -4,7 +4,8 @@
  *		The configuration of the elections: the table election.
  *
  * Invariant: an election has a row here and a lease row, or neither.  They are
- * made under the name lock, and dropped under that and the election lock.
+ * made under the name lock, with a mark, and dropped under that and the election
+ * lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -86,6 +87,28 @@ le_election_read(const Store *store, const char *name)
 	le_scan(store->election, store->election_pkey, &key, NULL, read_one,
 			&election);
 	return election;
+}
+
+static bool
+read_channel(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	if (!nulls[ELECTION_CHANNEL])
+		*(char **) arg = TextDatumGetCString(values[ELECTION_CHANNEL]);
+	return false;
+}
+
+/*
+ * The channel of an election, as the snapshot sees it; NULL: the default one.
+ */
+char *
+le_election_channel(const Store *store, const char *name, Snapshot snapshot)
+{
+	char	   *channel = NULL;
+	Key			key = le_key(name);
+
+	le_scan(store->election, store->election_pkey, &key, snapshot,
+			read_channel, &channel);
+	return channel;
 }
 
 Election *
@@ -199,7 +222,8 @@ set_configuration(Row *row, const Configuration *config)
 }
 
 /*
- * Make an election.  False: there is one, or somebody is about to make it.
+ * Make an election: its settings, its lease and its mark.  False: there is one,
+ * or another transaction is about to make it.
  */
 bool
 le_election_insert(const Store *store, const char *name, const char *owner,
@@ -222,6 +246,8 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	le_row_insert(row);
 	if (le_lease_read(store, name, NULL) == NULL)
 		le_lease_create(store, name);
+	le_mark_create(store, name, config->channel != NULL &&
+				   config->channel[0] != '\0' ? config->channel : NULL);
 	return true;
 }
 
@@ -340,6 +366,7 @@ Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)
 {
 	Configuration defaults = {.takeover_delay = -1};
+	Store		locked = *store;
 
 	le_configuration_complete(&defaults);
 	for (;;)
@@ -349,6 +376,8 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 		if (election != NULL)
 			return election;
 		check_auto_create(name);
+		if (!le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock, wait))
+			return NULL;
 		if (le_election_insert(store, name, owner_of_tables(store), &defaults))
 		{
 			ereport(NOTICE,

@@ -6,8 +6,8 @@
  * Invariants:
  *
  * - The holder changes under the election lock in Exclusive mode, in one
- *	 transaction that ends the old term, grants the new one, writes history
- *	 and notifies; or in two, of which the first only ends the old term (see
+ *	 transaction that ends the old term, grants the new one and writes
+ *	 history; or in two, of which the first only ends the old term (see
  *	 is_proven()).  If the process dies anywhere in between, nothing happened.
  *
  * - A new leader is chosen only if the old one itself gave up, or its deadline
@@ -66,13 +66,11 @@ void
 le_election_ask(const Store *store, const Election *election, Lease *lease,
 				bool ordered, const Candidate *successor)
 {
-	Change		change = {.election = election->name,
-		.channel = election->channel, .event = "yield_requested",
-		.term = lease->term, .leader = lease->leader,
-	.successor = successor != NULL ? successor->candidate : NULL};
+	Change		change = {.election = election->name, .term = lease->term,
+	.leader = lease->leader, .yield = true};
 
 	le_lease_yield(lease, true, ordered, successor);
-	le_notify(store, &change, GetCurrentTimestamp());
+	le_notify(store, &change);
 }
 
 /*
@@ -285,7 +283,6 @@ grant(const Store *store, const Election *election, Lease *lease,
 	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
 	  Change *change, int64 duration, int64 t0, TimestampTz at)
 {
-	change->event = "elected";
 	change->term = le_next_term(lease->term, inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
@@ -467,15 +464,14 @@ keep_seat(const Election *election, Decision *d)
 
 /*
  * Write the end of a term, if there is one, and the beginning of the next, if
- * somebody was elected, and tell everybody.
+ * a candidate was elected.  Both have the same time: one event for listeners.
  */
 static void
 write_change(const Store *store, const Election *election, Decision *d,
 			 Row *history, const Proof *proof)
 {
 	TimestampTz at = GetCurrentTimestamp();
-	Change		change = {.election = election->name,
-		.channel = election->channel, .term = d->lease->term,
+	Change		change = {.election = election->name, .term = d->lease->term,
 		.previous = d->lease->leader,
 	.reason = reason_of(d->lease, d->state, d->give_up)};
 
@@ -487,12 +483,9 @@ write_change(const Store *store, const Election *election, Decision *d,
 			  proof->required ? proof->lease_duration : election->lease_duration,
 			  proof->required ? proof->t0 : d->now, at);
 	else
-	{
-		change.event = "vacated";
 		le_lease_vacate(d->lease, d->free_mono, d->successor,
 						election->lease_duration, d->now, at, d->inc->name);
-	}
-	le_notify(store, &change, at);
+	le_notify(store, &change);
 }
 
 /*
@@ -589,8 +582,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	int64		grace;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
-	Change		change = {.election = election->name,
-	.channel = election->channel, .reason = "failover"};
+	Change		change = {.election = election->name, .reason = "failover"};
 
 	*over = false;
 	if (lease == NULL)
@@ -626,7 +618,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 		  term, &change, Max(election->lease_duration, lease->duration),
 		  proof->t0, at);
 	le_lease_hold(lease, grace, now, at);
-	le_notify(store, &change, at);
+	le_notify(store, &change);
 	return le_lease_read(store, election->name, NULL);
 }
 
@@ -646,8 +638,7 @@ le_election_end(const Store *store, const Election *election,
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
-	Change		change = {.election = election->name,
-	.channel = election->channel, .event = "vacated", .reason = "dropped"};
+	Change		change = {.election = election->name, .reason = "dropped"};
 
 	if (lease == NULL)
 		le_report_no_election(election->name);
@@ -687,6 +678,6 @@ le_election_end(const Store *store, const Election *election,
 		!le_lease_delete(store, election->name) ||
 		!le_election_delete(store, election->name))
 		return false;
-	le_notify(store, &change, at);
+	le_notify(store, &change);
 	return true;
 }

@@ -289,6 +289,7 @@ check_fences(void)
 	ListCell   *lc;
 
 	le_wait_begin();
+	le_bound_commit();
 	list_sort(fences, by_lock_key);
 	foreach(lc, fences)
 	{

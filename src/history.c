@@ -30,6 +30,13 @@ enum
 	HISTORY_DETAIL
 };
 
+/* Who reads terms */
+typedef struct Reading
+{
+	TermReader	reader;
+	void	   *arg;
+} Reading;
+
 /* Old rows that are to be deleted */
 typedef struct Old
 {
@@ -111,6 +118,38 @@ le_history_reason(const Store *store, const char *election, int64 term)
 	le_scan(store->history, store->history_pkey, &key, NULL, note_reason,
 			&reason);
 	return reason;
+}
+
+static bool
+read_term(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	Reading    *reading = arg;
+	Term		term = {.term = DatumGetInt64(values[HISTORY_TERM]),
+		.leader = TextDatumGetCString(values[HISTORY_LEADER]),
+		.acquired_at = DatumGetTimestampTz(values[HISTORY_ACQUIRED_AT]),
+	.ended = !nulls[HISTORY_ENDED_AT]};
+
+	if (term.ended)
+		term.ended_at = DatumGetTimestampTz(values[HISTORY_ENDED_AT]);
+	if (!nulls[HISTORY_REASON])
+		term.reason = TextDatumGetCString(values[HISTORY_REASON]);
+	return reading->reader(&term, reading->arg);
+}
+
+/*
+ * Read the terms of an election, from that one on, as the snapshot sees them, in
+ * their order or in the reverse order.
+ */
+void
+le_history_read(const Store *store, const char *election, int64 from,
+				ScanDirection direction, Snapshot snapshot, TermReader reader,
+				void *arg)
+{
+	Key			key = le_key_from(election, from);
+	Reading		reading = {reader, arg};
+
+	le_scan_ordered(store->history, store->history_pkey, &key, direction,
+					snapshot, read_term, &reading);
 }
 
 static bool

@@ -9,12 +9,13 @@
  *	lock.c			the private class of advisory locks
  *	store.c			the tables: where they are, how long to wait for them
  *	row.c			their rows: found, locked and written by key
- *	notify.c		what a transaction changed: NOTIFY, log, wake-ups
+ *	notify.c		what a transaction changed: log, wake-ups
  *	epoch.c			the incarnations so far, and the terms that follow
  *	lease.c			the lease row: read, judge, grant, renew, end
  *	proof.c			that synchronous standbys follow
  *	candidate.c		who stands
  *	history.c		a row for each term
+ *	mark.c			what listeners have been told
  *	config.c		what an election is: its row of settings
  *	strategy.c		the rules: in which order, and who makes way
  *	ranking.c		the rules applied: who is next
@@ -31,6 +32,7 @@
  *	attempt.c		the background worker's way to do what may fail
  *	renewal.c		the leases that it renews
  *	tidy.c			what it removes
+ *	announce.c		what it tells listeners
  *	upkeep.c		what the background worker does in a round
  *	worker.c		its process: how it begins, sleeps and ends
  *	launcher.c		the optional launcher
@@ -44,6 +46,7 @@
 #define LEADER_ELECTION_H
 
 #include "access/htup.h"
+#include "access/sdir.h"
 #include "access/skey.h"
 #include "compat.h"
 #include "datatype/timestamp.h"
@@ -98,6 +101,7 @@ extern void le_election_unlock(const char *election);
 extern LOCKTAG le_election_tag(const char *election);
 extern bool le_election_lock_shared(const LOCKTAG *tag, bool wait);
 extern int	le_election_lock_order(const LOCKTAG *a, const LOCKTAG *b);
+extern bool le_election_lock_is_mine(void);
 extern bool le_name_lock(const char *election, const char *candidate);
 extern bool le_name_lock_shared(const char *election);
 extern void le_name_unlock(const char *election, const char *candidate);
@@ -132,6 +136,8 @@ typedef struct Store
 	Oid			history_pkey;
 	Oid			epoch;
 	Oid			epoch_pkey;
+	Oid			announced;
+	Oid			announced_pkey;
 	Oid			change;
 } Store;
 
@@ -141,7 +147,8 @@ typedef struct Store
 #define LE_TABLE_CANDIDATE	0x04
 #define LE_TABLE_HISTORY	0x08
 #define LE_TABLE_EPOCH		0x10
-#define LE_TABLES			0x1F
+#define LE_TABLES			0x1F	/* what a change of holder needs */
+#define LE_TABLE_ANNOUNCED	0x20
 
 extern uint64 le_changes;
 extern const char *const le_busy_hint;
@@ -149,6 +156,7 @@ extern const char *const le_busy_hint;
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
 extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
+extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 extern void le_wait_begin(void);
 extern bool le_wait_more(void);
 extern int64 le_wait_left(void);
@@ -201,8 +209,12 @@ extern void le_wal_end(const WalMark *mark);
 extern Key	le_key(const char *first);
 extern Key	le_key_text(const char *first, const char *second);
 extern Key	le_key_int64(const char *first, int64 second);
+extern Key	le_key_from(const char *first, int64 second);
 extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
 					RowReader reader, void *arg);
+extern void le_scan_ordered(Oid table, Oid index, Key *key,
+							ScanDirection direction, Snapshot snapshot,
+							RowReader reader, void *arg);
 extern Row *le_row_new(Oid table);
 extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
 						bool *busy);
@@ -214,22 +226,21 @@ extern void le_row_delete(Row *row);
 typedef struct Change
 {
 	const char *election;
-	const char *channel;		/* NULL: the default one */
-	const char *event;
 	int64		term;
 	const char *leader;			/* NULL: vacant */
 	const char *previous;		/* NULL: was vacant */
 	const char *reason;			/* why previous ended */
-	const char *successor;		/* whom it is asked to yield to; NULL: none */
+	bool		yield;			/* the leader is asked to yield */
 	int			winner_pid;		/* whom to wake; 0: nobody */
 } Change;
 
 extern char *le_quote(const char *name);
-extern void le_notify(const Store *store, const Change *change, TimestampTz at);
+extern void le_notify(const Store *store, const Change *change);
 extern void le_notify_durable(void);
 extern void le_notify_worker(void);
-extern void le_notify_wait_limit(int64 limit);
-extern bool le_notify_try(void);
+extern bool le_worker_start(Oid database, bool launched,
+							struct BackgroundWorkerHandle **handle);
+extern void le_bound_commit(void);
 extern void le_notify_pre_commit(void);
 extern void le_notify_pre_prepare(void);
 extern void le_notify_commit(void);
@@ -287,6 +298,7 @@ typedef struct Lease
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
 	bool		yield_ordered;	/* by an operator, not by the strategy */
+	int64		yields;			/* requests to yield, in this term */
 	char	   *successor;		/* whom it is yielded to or reserved for */
 	char	   *successor_role; /* "": not there */
 	TimestampTz free_at;
@@ -420,6 +432,22 @@ extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
 extern bool le_candidates_prune(const Store *store, List *candidates);
 
 /* history.c */
+typedef struct Term
+{
+	int64		term;
+	char	   *leader;
+	TimestampTz acquired_at;
+	bool		ended;
+	TimestampTz ended_at;		/* if it has */
+	char	   *reason;			/* NULL: not known */
+} Term;
+
+/* False: enough */
+typedef bool (*TermReader) (const Term *term, void *arg);
+
+extern void le_history_read(const Store *store, const char *election,
+							int64 from, ScanDirection direction,
+							Snapshot snapshot, TermReader reader, void *arg);
 extern void le_history_begin(const Store *store, const Candidate *leader,
 							 int64 term, TimestampTz at);
 extern bool le_history_lock(const Store *store, const char *election,
@@ -430,6 +458,26 @@ extern char *le_history_reason(const Store *store, const char *election,
 							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit);
+
+/* mark.c */
+typedef struct Mark
+{
+	char	   *election;
+	int64		term;			/* listeners know of terms up to this one */
+	bool		vacated;		/* ... and of its end */
+	int64		yields;			/* ... and of so many requests to yield */
+	char	   *channel;		/* told on it last; NULL: the default one */
+	Row		   *row;			/* NULL: not locked */
+} Mark;
+
+extern Mark *le_mark_read(const Store *store, const char *election);
+extern List *le_marks_read(const Store *store);
+extern Mark *le_mark_lock(const Store *store, const char *election,
+						  bool deletes, bool *busy);
+extern void le_mark_write(const Store *store, Mark *mark);
+extern void le_mark_create(const Store *store, const char *election,
+						   const char *channel);
+extern void le_mark_delete(Mark *mark);
 
 /* config.c */
 typedef struct Election
@@ -460,6 +508,8 @@ extern Datum le_interval(int64 us);
 extern void le_configuration_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
+extern char *le_election_channel(const Store *store, const char *name,
+								 Snapshot snapshot);
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
@@ -606,8 +656,6 @@ extern void le_session_init(void);
 
 /* start.c */
 extern bool le_worker_ensure(bool urgent);
-extern bool le_worker_start(Oid database, bool launched,
-							struct BackgroundWorkerHandle **handle);
 extern bool le_epoch_begin(Store *store);
 extern bool le_epoch_ensure(Store *store, const char *election, bool urgent,
 							int64 limit);

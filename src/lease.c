@@ -52,6 +52,7 @@ enum
 	LEASE_INCARNATION,
 	LEASE_YIELDING,
 	LEASE_YIELD_ORDERED,
+	LEASE_YIELDS,
 	LEASE_SUCCESSOR,
 	LEASE_SUCCESSOR_ROLE,
 	LEASE_FREE_AT,
@@ -137,6 +138,7 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
 	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
+	lease->yields = DatumGetInt64(values[LEASE_YIELDS]);
 	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
 	lease->successor_role = get_role(values, nulls, LEASE_SUCCESSOR_ROLE);
 	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
@@ -369,6 +371,7 @@ le_lease_create(const Store *store, const char *election)
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	le_row_insert(row);
 }
 
@@ -460,6 +463,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
+	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	set_successor(row, NULL);
 	LE_SET_NULL(row, LEASE_FREE_AT);
 	LE_SET_NULL(row, LEASE_FREE_MONO);
@@ -543,6 +547,7 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
 {
 	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(yields));
 	LE_SET(lease->row, LEASE_YIELD_ORDERED, BoolGetDatum(ordered));
+	LE_SET(lease->row, LEASE_YIELDS, Int64GetDatum(lease->yields + yields));
 	set_successor(lease->row, successor);
 	le_row_update(lease->row);
 }

@@ -259,8 +259,8 @@ le_session_alive(int64 session_id)
  * is rolled back releases the locks that were taken last: they are dropped from
  * the end of the list.
  */
-static bool
-holds_election_lock(void)
+bool
+le_election_lock_is_mine(void)
 {
 	while (election_locks != NIL)
 	{
@@ -333,7 +333,7 @@ le_election_lock(const char *election, bool wait)
 	MemoryContext old;
 	LOCKTAG    *held;
 
-	if (wait && !holds_election_lock())
+	if (wait && !le_election_lock_is_mine())
 		wait_for_lock(tag, ExclusiveLock);
 	else if (!try_lock(tag, ExclusiveLock, false))
 		return false;
@@ -367,7 +367,7 @@ le_election_lock_shared(const LOCKTAG *tag, bool wait)
 	/* A request that queues behind our own lock must not keep us from it. */
 	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
-	if (!wait || holds_election_lock())
+	if (!wait || le_election_lock_is_mine())
 		return try_lock(*tag, ShareLock, false);
 	wait_for_lock(*tag, ShareLock);
 	return true;

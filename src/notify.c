@@ -1,31 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * notify.c
- *		What a transaction changed, and who is told: listeners (NOTIFY), the
- *		sessions' cached views (invalidation), the log, and whoever sleeps.
+ *		What a transaction changed, and what is told at its commit: the
+ *		sessions' cached views (invalidation), the log, the winner, sessions
+ *		that wait, and the worker, which tells listeners (announce.c).
  *
- * Invariant: everybody is told at commit, and only of what was committed.
- * NOTIFY and invalidations wait for the commit by themselves; the log line and
- * the latches are kept here until then.
+ * Invariants:
+ *
+ * - All are told at the commit, and only of what was committed.  Invalidations
+ *	 wait for the commit by themselves; the log line and the latches are kept
+ *	 here until then.
+ *
+ * - A transaction that holds an election lock or a lease row does not wait for
+ *	 long when it commits.  None of ours calls NOTIFY, but its caller may: then
+ *	 the commit queues for a lock that all databases share.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "catalog/pg_database.h"
-#include "commands/async.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/proc.h"
-#include "utils/datetime.h"
-#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 /* A line for the log, by the subtransaction that has made it true */
 typedef struct LogLine
@@ -38,13 +40,8 @@ typedef struct LogLine
 static List *log_lines = NIL;
 static List *winner_pids = NIL;
 static bool wake_worker = false;
+static bool start_worker = false;
 static bool must_be_durable = false;
-
-/* Usage of the queue that counts as full: the server rounds it up a little */
-#define FULL_QUEUE		0.999
-
-/* How long a commit may wait for its turn to notify, in milliseconds */
-static int	wait_limit_ms = LE_WAIT_LIMIT_MS;
 
 /*
  * The wait event of wait_for_change, by which its backends are found.
@@ -57,35 +54,6 @@ le_observer_wait_event(void)
 	if (event == 0)
 		event = LeWaitEvent("LeaderElectionWaitForChange", 0x4C45);
 	return event;
-}
-
-static void
-append_string(StringInfo buf, const char *key, const char *value)
-{
-	appendStringInfo(buf, ",\"%s\":", key);
-	if (value != NULL)
-		escape_json(buf, value);
-	else
-		appendStringInfoString(buf, "null");
-}
-
-static void
-append_payload(StringInfo buf, const Change *change, TimestampTz at)
-{
-	char		when[MAXDATELEN + 1];
-
-	appendStringInfoString(buf, "{\"election\":");
-	escape_json(buf, change->election);
-	append_string(buf, "event", change->event);
-	appendStringInfo(buf, ",\"term\":" INT64_FORMAT, change->term);
-	append_string(buf, "leader", change->leader);
-	append_string(buf, "previous", change->previous);
-	append_string(buf, "reason", change->reason);
-	if (change->successor != NULL)
-		append_string(buf, "successor", change->successor);
-	JsonEncodeDateTime(when, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
-	append_string(buf, "at", when);
-	appendStringInfoChar(buf, '}');
 }
 
 /*
@@ -110,7 +78,7 @@ make_log_line(const Change *change)
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "leader_election: election %s: ",
 					 le_quote(change->election));
-	if (strcmp(change->event, "yield_requested") == 0)
+	if (change->yield)
 		appendStringInfo(&buf, "%s is asked to yield, in term " INT64_FORMAT,
 						 le_quote(change->leader), change->term);
 	else if (change->leader != NULL)
@@ -125,41 +93,16 @@ make_log_line(const Change *change)
 }
 
 /*
- * All databases share a queue of notifications, which any client can keep from
- * being emptied.  Elections must not end with that: commits that notify fail
- * then.
- */
-static bool
-queue_is_full(void)
-{
-	return DatumGetFloat8(DirectFunctionCall1(pg_notification_queue_usage,
-											  (Datum) 0)) >= FULL_QUEUE;
-}
-
-/*
- * Tell everybody of a change of leadership, once this transaction commits.
+ * This transaction changes who leads, or asks the leader to yield.
  */
 void
-le_notify(const Store *store, const Change *change, TimestampTz at)
+le_notify(const Store *store, const Change *change)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
-	StringInfoData payload;
 	LogLine    *line;
 
-	initStringInfo(&payload);
-	append_payload(&payload, change, at);
 	(void) le_observer_wait_event();	/* not for the first time at commit */
-	if (queue_is_full())
-		ereport(WARNING,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("nobody is notified of a change in election \"%s\": the queue of notifications is full",
-						change->election),
-				 errhint("Look in pg_stat_activity for a client that listens and has been in a transaction for long.")));
-	else
-		Async_Notify(change->channel != NULL ? change->channel : LE_CHANNEL,
-					 payload.data);
 	CacheInvalidateRelcacheByRelid(store->change);
-
 	line = palloc(sizeof(LogLine));
 	line->xid = GetCurrentTransactionId();
 	line->text = make_log_line(change);
@@ -188,29 +131,6 @@ le_notify_worker(void)
 	wake_worker = true;
 }
 
-/*
- * How long commits of this process may wait for their turn to notify, in
- * microseconds, instead of what functions may.
- */
-void
-le_notify_wait_limit(int64 limit)
-{
-	wait_limit_ms = Max(limit / 1000, 1);
-}
-
-/*
- * Take our turn to notify now, if it is free, so that this commit does not wait
- * for it.
- */
-bool
-le_notify_try(void)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
-	return LeLockTry(&tag, AccessExclusiveLock, false, NULL);
-}
-
 static void
 set_until_commit(const char *name, const char *value)
 {
@@ -219,14 +139,23 @@ set_until_commit(const char *name, const char *value)
 }
 
 /*
+ * From a pre-commit callback: let the commit wait for locks no longer than a
+ * function may.  (Only that of its caller's own NOTIFY is left to be taken.)
+ */
+void
+le_bound_commit(void)
+{
+	if (LockTimeout == 0 || LockTimeout > LE_WAIT_LIMIT_MS)
+		set_until_commit("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
+}
+
+/*
  * The last moment at which settings can be made for the commit, and nobody can
- * undo them.  All commits that notify wait for each other, on a lock of the
- * server's, while we hold the election lock.
+ * undo them, and at which an error is only that.
  */
 void
 le_notify_pre_commit(void)
 {
-	char		value[32];
 	ListCell   *lc;
 
 	/* What a subtransaction has undone did not happen. */
@@ -239,18 +168,18 @@ le_notify_pre_commit(void)
 	}
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
 		set_until_commit("synchronous_commit", "on");
-	if (log_lines != NIL &&
-		(MyBackendType == B_BG_WORKER || LockTimeout == 0 || LockTimeout > wait_limit_ms))
-	{
-		snprintf(value, sizeof(value), "%d", wait_limit_ms);
-		set_until_commit("lock_timeout", value);
-	}
+	if (log_lines != NIL || must_be_durable || le_election_lock_is_mine())
+		le_bound_commit();
+
+	/*
+	 * A worker that is there now stays until it has seen this change: the
+	 * candidate or the lease that it concerns is not gone before the commit.
+	 */
+	start_worker = log_lines != NIL && le_worker_lock_is_free();
 }
 
 /*
- * A change of leadership is told when it happens, by whoever makes it.  The
- * server refuses it where it has a notification to keep, with a full queue we
- * do.
+ * Who leads in a transaction that is committed later, maybe, cannot be told now.
  */
 void
 le_notify_pre_prepare(void)
@@ -261,6 +190,30 @@ le_notify_pre_prepare(void)
 				 errmsg("cannot PREPARE a transaction that changes who leads")));
 }
 
+/*
+ * Start a worker for a database; false if there is no free slot.  Without a
+ * handle it raises no error, and may be called at a commit.
+ */
+bool
+le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_extra[0] = launched;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
+			 "leader_election_worker_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+			 "leader_election worker for database %u", database);
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
+
 static void
 forget(void)
 {
@@ -268,12 +221,14 @@ forget(void)
 	log_lines = NIL;
 	winner_pids = NIL;
 	wake_worker = false;
+	start_worker = false;
 	must_be_durable = false;
 }
 
 /*
- * The transaction's changes are visible now; its locks are not free yet.
- * Whoever is woken here reads first, and queues for what it has to write.
+ * The transaction's changes are visible now; its locks are not free yet: those
+ * that are woken here read first, and queue for what they have to write.
+ * Nothing here may fail.
  */
 void
 le_notify_commit(void)
@@ -290,6 +245,8 @@ le_notify_commit(void)
 		le_wake_waiters(le_observer_wait_event());
 	if (wake_worker)
 		le_wake_workers(MyDatabaseId);
+	if (start_worker)
+		(void) le_worker_start(MyDatabaseId, false, NULL);
 	forget();
 }
 

@@ -119,6 +119,20 @@ le_key_int64(const char *first, int64 second)
 	return key;
 }
 
+/*
+ * The same, or any greater number.
+ */
+Key
+le_key_from(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	key.columns = 2;
+	ScanKeyInit(&key.column[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
+				Int64GetDatum(second));
+	return key;
+}
+
 static void
 check_columns(Relation rel)
 {
@@ -173,6 +187,36 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 	if (latest)
 		PopActiveSnapshot();
 	relation_close(rel, AccessShareLock);
+}
+
+/*
+ * The same in the order of an index, or in the reverse order.
+ */
+void
+le_scan_ordered(Oid table, Oid index, Key *key, ScanDirection direction,
+				Snapshot snapshot, RowReader reader, void *arg)
+{
+	Relation	rel = table_open(table, AccessShareLock);
+	Relation	irel = index_open(index, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	check_columns(rel);
+	scan = systable_beginscan_ordered(rel, irel, snapshot, key->columns,
+									  key->column);
+	while (HeapTupleIsValid(tuple = systable_getnext_ordered(scan, direction)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		heap_deform_tuple(tuple, desc, values, nulls);
+		if (!reader(tuple, values, nulls, arg))
+			break;
+	}
+	systable_endscan_ordered(scan);
+	index_close(irel, AccessShareLock);
+	table_close(rel, AccessShareLock);
 }
 
 /*

@@ -231,11 +231,6 @@ try_to_elect(const Store *store, const Election *election,
 					  &proof))
 			return;				/* the worker goes on trying */
 		locked = le_election_lock(election->name, false);
-		if (locked && !wait && !le_notify_try())
-		{
-			le_election_unlock(election->name);
-			locked = false;
-		}
 		if (locked)
 			settled = le_election_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)

@@ -31,29 +31,6 @@
 #define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or gone */
 
 /*
- * Start a worker for a database; false if there is no free slot.
- */
-bool
-le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
-{
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	worker.bgw_extra[0] = launched;
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
-	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
-			 "leader_election_worker_main");
-	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
-			 "leader_election worker for database %u", database);
-	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
-	return RegisterDynamicBackgroundWorker(&worker, handle);
-}
-
-/*
  * See to it that this database has a worker.  To be called in a transaction,
  * after the call's candidacy was written.  If many find none at once, one of
  * them starts it, and waits until it is there, so that none of the others does.

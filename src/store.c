@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
@@ -22,6 +23,7 @@
 #include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/wait_event.h"
 
 #define ROOM_WAIT	INT64CONST(100000)	/* for the worker to make room */
@@ -52,6 +54,7 @@ on_invalidation(Datum arg, Oid relid)
 		relid == found.candidate || relid == found.candidate_pkey ||
 		relid == found.history || relid == found.history_pkey ||
 		relid == found.epoch || relid == found.epoch_pkey ||
+		relid == found.announced || relid == found.announced_pkey ||
 		!OidIsValid(relid))
 		found_is_valid = false;
 }
@@ -105,6 +108,8 @@ le_store_find(Store *store)
 		!find_one("history_pkey", namespace, &store->history_pkey) ||
 		!find_one("epoch", namespace, &store->epoch) ||
 		!find_one("epoch_pkey", namespace, &store->epoch_pkey) ||
+		!find_one("announced", namespace, &store->announced) ||
+		!find_one("announced_pkey", namespace, &store->announced_pkey) ||
 		!find_one("change", namespace, &store->change))
 		return false;
 
@@ -206,6 +211,7 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 		{LE_TABLE_CANDIDATE, store->candidate, store->candidate_pkey},
 		{LE_TABLE_HISTORY, store->history, store->history_pkey},
 		{LE_TABLE_EPOCH, store->epoch, store->epoch_pkey},
+		{LE_TABLE_ANNOUNCED, store->announced, store->announced_pkey},
 	};
 	Store		now;
 
@@ -234,6 +240,23 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 		le_report_dropped();
 	*store = now;
 	return true;
+}
+
+/*
+ * Lock all indexes of a table, which is locked, as a write does, until the
+ * transaction ends.  False: one of them is locked against us.
+ */
+bool
+le_lock_indexes(Oid table, LOCKMODE mode)
+{
+	Relation	rel = table_open(table, NoLock);
+	bool		locked = true;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+		locked = locked && LeTryLockRelation(lfirst_oid(lc), mode);
+	table_close(rel, NoLock);
+	return locked;
 }
 
 /*

@@ -23,8 +23,7 @@
 #include "utils/timestamp.h"
 #include "worker.h"
 
-#define LOCK_WAIT		(LOCK_WAIT_MS * MS)
-#define LONGEST_NOTIFY	(1000 * MS)		/* or so long, if no renewal is due before */
+#define ANNOUNCE_AT		100		/* so many elections, amid much to settle */
 #define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */
 #define LONGEST_SLEEP	(3600000 * MS)
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
@@ -167,6 +166,7 @@ look(void *arg)
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
 	HTAB	   *seats = NULL;
+	bool		announces = false;
 	ListCell   *lc;
 
 	pass->installed = le_store_find(&store);
@@ -186,6 +186,9 @@ look(void *arg)
 		pass->candidates = le_candidates_read(&store, NULL);
 		pass->work = pass->candidates != NIL;
 		standing = gather_standing(pass);
+		announces = le_announce_look(&store);
+		if (!announces)
+			pass->next = le_clock() + RETRY;
 	}
 
 	incarnation = le_incarnation_name(store.lease);
@@ -199,6 +202,8 @@ look(void *arg)
 		if (inc != NULL && inc->epoch == 0 &&
 			le_lease_is_foreign(lease, incarnation))
 			pass->new_incarnation = true;
+		if (announces)
+			le_announce_lease(&store, lease, inc, &pass->next);
 		switch (le_lease_state(lease, incarnation, now))
 		{
 			case LEASE_LED:
@@ -244,6 +249,8 @@ look(void *arg)
 		else
 			pass->next = Min(pass->next, due);
 	}
+	if (announces)
+		le_announce_looked();
 }
 
 /*
@@ -308,16 +315,6 @@ prove(void *arg)
 }
 
 /*
- * A commit that waits for its turn to notify must not keep us from renewing.
- */
-static void
-limit_notify_wait(const Pass *pass)
-{
-	le_notify_wait_limit(Min(Max(pass->renew_at - le_clock(), LOCK_WAIT),
-							 LONGEST_NOTIFY));
-}
-
-/*
  * These leases, beginning with the one of that election, if it is there.
  */
 static List *
@@ -371,13 +368,16 @@ settle_all(Pass *pass)
 			break;
 		item.proof = proof;
 		le_proof_about(&item.proof, item.seen, item.seen->configured, pass->inc);
-		limit_notify_wait(pass);
 		if (le_attempt(psprintf("E%s", name), settle, &item,
 					   psprintf("electing in %s", le_quote(name)), &pass->next))
 		{
 			changed |= item.changed;
-			if (!item.changed)
+			if (item.changed)
+				le_announce_add(name);
+			else
 				pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
+			if (le_announce_pending() >= ANNOUNCE_AT)
+				le_announce(pass);
 		}
 
 		/* Our latch was reset meanwhile, and others may have decided. */
@@ -402,11 +402,13 @@ preempt_all(Pass *pass)
 			pass->next = le_clock();
 			break;
 		}
-		limit_notify_wait(pass);
 		if (le_attempt(psprintf("Y%s", name), preempt, &item,
 					   psprintf("asking for a yield in %s", le_quote(name)), &pass->next) &&
 			item.changed)
+		{
+			le_announce_add(name);
 			pass->next = le_clock();
+		}
 	}
 }
 
@@ -431,6 +433,9 @@ do_round(Pass *pass)
 {
 	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
 
+	bool		changed;
+
+	le_announce_begin();
 	memset(pass, 0, sizeof(Pass));
 	pass->renew_at = PG_INT64_MAX;
 	pass->renew_later_at = PG_INT64_MAX;
@@ -461,7 +466,9 @@ do_round(Pass *pass)
 	 * Whoever was elected goes first: what is left to tidy up, and to renew,
 	 * can wait for some milliseconds, but not for ever.
 	 */
-	if (settle_all(pass))
+	changed = settle_all(pass);
+	le_announce(pass);
+	if (changed)
 	{
 		pass->next = Min(pass->next, le_clock() + RETRY);
 		if (postponed_at == 0)
@@ -471,6 +478,7 @@ do_round(Pass *pass)
 	}
 	postponed_at = 0;
 	preempt_all(pass);
+	le_announce(pass);
 	le_tidy(pass);
 }
 
@@ -494,5 +502,6 @@ le_upkeep(Upkeep *found)
 		pass.next = Min(pass.next, le_clock() + RETRY);
 	found->installed = pass.installed;
 	found->work = pass.work;
+	found->untold = le_announce_pending() > 0;
 	found->next = pass.next;
 }

@@ -184,7 +184,7 @@ leader_election_worker_main(Datum arg)
 			idle_since = 0;
 		else
 		{
-			int64		idle_timeout = launched ? 0 :
+			int64		idle_timeout = launched && !found.untold ? 0 :
 				le_worker_idle_timeout_ms * MS;
 
 			if (idle_since == 0)

@@ -30,6 +30,9 @@ extern MemoryContext le_worker_context; /* reset before each round */
 extern void le_attempt_init(void);
 extern Outcome le_guard(Work work, void *arg);
 extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
+extern int64 le_attempt_at(const char *key);
+extern void le_attempt_ended(const char *key, Outcome outcome,
+							 const char *activity, int64 *next);
 extern bool le_may_attempt(const char *key);
 extern bool le_attempt(const char *key, Work work, void *arg,
 					   const char *activity, int64 *next);
@@ -57,11 +60,22 @@ extern void le_renew_all(Pass *pass);
 /* tidy.c */
 extern void le_tidy(Pass *pass);
 
+/* announce.c */
+extern void le_announce_begin(void);
+extern bool le_announce_look(Store *store);
+extern void le_announce_lease(const Store *store, const Lease *lease,
+							  const Incarnation *inc, int64 *next);
+extern void le_announce_looked(void);
+extern void le_announce_add(const char *election);
+extern int	le_announce_pending(void);
+extern void le_announce(Pass *pass);
+
 /* upkeep.c */
 typedef struct Upkeep
 {
 	bool		installed;		/* the extension is there */
 	bool		work;			/* there are candidates or leaders */
+	bool		untold;			/* listeners have not been told everything */
 	int64		next;			/* when to look again */
 } Upkeep;
 
