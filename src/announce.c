@@ -699,11 +699,6 @@ announce_batch(Pass *pass, List *elections)
 	Outcome		outcome;
 	ListCell   *lc;
 
-	if (batch.queue_for < MS)
-	{
-		queue_at = pass->renew_at;
-		return false;
-	}
 	outcome = le_in_transaction(announce, &batch, "announcing");
 	if (batch.full)
 	{
@@ -733,19 +728,24 @@ announce_batch(Pass *pass, List *elections)
 	/* One of them may have a name or channel that cannot be sent. */
 	foreach(lc, elections)
 	{
-		if (!announce_batch(pass, list_make1(lfirst(lc))))
+		if (pass->renew_at < le_clock() + MS ||
+			!announce_batch(pass, list_make1(lfirst(lc))))
 			return false;
 	}
 	return true;
 }
 
 /*
- * Tell what there is to tell, as far as that is possible at once.
+ * Tell what there is to tell, as far as that is possible before the next
+ * renewal.
  */
 void
 le_announce(Pass *pass)
 {
-	while (news != NIL && le_clock() >= queue_at)
+	int64		now;
+
+	while (news != NIL && (now = le_clock()) >= queue_at &&
+		   now + MS <= pass->renew_at)
 	{
 		List	   *elections = NIL;
 
@@ -755,13 +755,16 @@ le_announce(Pass *pass)
 			int64		retry_at = le_attempt_at(attempt_key(election));
 
 			news = list_delete_first(news);
-			if (retry_at > le_clock())
+			if (retry_at > now)
 				pass->next = Min(pass->next, retry_at);
 			else
 				elections = lappend(elections, election);
 		}
 		if (elections != NIL && !announce_batch(pass, elections))
+		{
 			news = list_concat(elections, news);
+			break;
+		}
 	}
 	if (news != NIL)
 		pass->next = Min(pass->next, Max(queue_at, le_clock()));
