@@ -31,7 +31,9 @@
  *	w ELECTION sent received TERM ID OUTCOME	COMMIT of a fenced row
  *	e time SQLSTATE WHAT					an error
  *	x time WHAT								the connection was given up
- *	l received PAYLOAD						a notification
+ *	s SERIAL received SERVER				listens, on this connection, to SERVER,
+ *											which is another one after a crash
+ *	l SERIAL received PAYLOAD				a notification
  *
  *-------------------------------------------------------------------------
  */
@@ -542,6 +544,28 @@ tick_command(int64_t end)
 
 /* --- who listens */
 
+/*
+ * Note which life of which server this is.  A crash begins the statistics anew,
+ * a promotion begins a timeline; both end all connections that listen.
+ */
+static void
+start_listening(void)
+{
+	PGresult   *result = NULL;
+
+	RUN("LISTEN leadership_changed");
+	if (strcmp(sqlstate, "00000") == 0)
+		result = query("SELECT concat_ws('.', current_setting('cluster_name'), "
+					   "left(pg_walfile_name(pg_current_wal_lsn()), 8), "
+					   "extract(epoch FROM stats_reset)) FROM pg_stat_archiver");
+	if (result != NULL)
+		note("s %d %lld %s", serial, (long long) received,
+			 PQgetvalue(result, 0, 0));
+	else if (conn != NULL)
+		give_up_connection("not listening");
+	PQclear(result);
+}
+
 static void
 tick_listener(void)
 {
@@ -550,7 +574,7 @@ tick_listener(void)
 	RUN("SELECT 1");
 	while (conn != NULL && (notify = PQnotifies(conn)) != NULL)
 	{
-		note("l %lld %s", (long long) received, notify->extra);
+		note("l %d %lld %s", serial, (long long) received, notify->extra);
 		PQfreemem(notify);
 	}
 }
@@ -571,7 +595,7 @@ connect_again(bool listens)
 	serial++;
 	PQsetNoticeReceiver(conn, receive_notice, NULL);
 	if (listens)
-		RUN("LISTEN leadership_changed");
+		start_listening();
 }
 
 int

@@ -17,7 +17,7 @@ use lib $FindBin::RealBin;
 use Cluster;
 use Getopt::Long;
 use Nemesis;
-use Time::HiRes qw(sleep);
+use Time::HiRes qw(sleep time);
 
 my %option = (seconds => 60, seed => 1, profile => 'all');
 
@@ -211,7 +211,8 @@ sub collect
 {
 	my ($p, $s) = (primary(), standby());
 
-	spit("$out/history", sql($p, 'SELECT election, term, leader, kind, acquired_at, ended_at, reason
+	spit("$out/history", sql($p, 'SELECT election, term, leader, kind, acquired_at, ended_at, reason,
+		extract(epoch FROM acquired_at), extract(epoch FROM ended_at)
 		FROM leader_election.history ORDER BY 1, 2', 60) . "\n");
 	spit("$out/writes", join '', map {
 		(sql($p, "SELECT '$_', term, candidate, id, extract(epoch FROM pg_xact_commit_timestamp(xmin))::numeric(20, 6), xmin
@@ -224,6 +225,7 @@ my $end;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
+event('epoch', int(time() * 1_000_000) - now());
 set_up();
 $end = now() + $option{seconds} * 1_000_000;
 while (now() < $end)

@@ -28,7 +28,9 @@ my @claims;			# {election, term, candidate, who, from, to}
 my @moments;		# the same, from and to: sent and received
 my %leader;			# {election}{term}{candidate} = where it was said
 my @written;		# what candidates say of their fenced rows
-my @announced;		# notifications
+my @announced;		# notifications: {time, number, payload, session}
+my %listening;		# sessions that listen: {server, from, to}
+my @delays;			# from a change to its notification
 my @early;			# [when, claim]: a leader was told that its term is over
 my @windows;		# [from, to] of failovers, from when the standby may have lagged
 my @cuts;			# [from, to, name] of the clients' network
@@ -36,6 +38,10 @@ my %bound;			# candidates whose command depends on a session
 my %recreated;		# elections that were dropped and created again
 my $lease_us = 0;
 my $wall_clock = 1;	# timestamps mean something
+my $epoch_us = 0;	# a timestamp less our time
+
+my $LATE_US = 4_000_000;	# how long a listener may be stopped, or cut off
+my $LONG_US = 3_000_000;	# how much later one election may be announced than another
 
 sub violation
 {
@@ -79,6 +85,7 @@ sub read_events
 			$lease_us = $rest[-1] * 1000;
 			$wall_clock = $rest[3] ne 'clock';
 		}
+		$epoch_us = $rest[0] if $kind eq 'epoch';
 		$count{rounds}++ if $kind eq 'round';
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
 		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
@@ -175,6 +182,7 @@ sub read_candidate
 	my ($candidate) = $who =~ /^(\w+)/;
 	my %now;		# the present claim in each election
 	my %deadline;	# of sessions that renew themselves
+	my $session;	# that listens
 
 	foreach (lines($path))
 	{
@@ -267,9 +275,19 @@ sub read_candidate
 			push @written, { election => $election, sent => $sent, received => $received,
 				term => $term, id => $id, outcome => $outcome, candidate => $candidate };
 		}
+		elsif ($kind eq 's')
+		{
+			my ($serial, $received, $server) = @f;
+
+			$session = "$who.$serial";
+			$listening{$session} = { server => $server, from => $received, to => $received };
+		}
 		elsif ($kind eq 'l')
 		{
-			push @announced, [ $f[0], decode_json(join ' ', @f[ 1 .. $#f ]) ];
+			my ($serial, $received, @payload) = @f;
+
+			push @announced, { time => $received, number => scalar(@announced),
+				payload => decode_json(join ' ', @payload), session => $session };
 		}
 		elsif ($kind eq 'e')
 		{
@@ -359,44 +377,124 @@ sub kept_terms
 	return map { join(' ', (split /\|/)[ 0, 1 ]) => 1 } lines("$out/history");
 }
 
-# Terms as they were announced, in the order of the commits. One that a failover
-# has lost does not count where another server ends the term before it.
+# A beginning or an end is in history as it was told. What was told may have been
+# lost in a failover: then there is another end, or nothing.
+sub check_event
+{
+	my ($e, $row) = @_;
+	my $n = $e->{payload};
+	my $began = $n->{event} eq 'elected';
+	my $at = $n->{at} =~ tr/T/ /r =~ s/:00$//r;
+	my ($who, $stored, $stored_at) =
+	  $began ? ($n->{leader}, @{ $row // {} }{qw(leader acquired)})
+	  : ($n->{reason}, @{ $row // {} }{qw(reason ended)});
+
+	return if $row && $stored && $stored eq $who && $stored_at eq $at;
+	return if (!$row || !$began) && !$e->{counts};
+	violation('history', "$e->{what}: $who, $at; and in it is "
+		  . ($row ? ($stored // 'nothing') . ", $stored_at" : 'no such term'));
+	return;
+}
+
+# Does this event come next after the last one, in the ears of a session that has
+# heard both? If one transaction ends a term and begins another, only the
+# beginning is told, which then names the previous leader.
+sub check_next
+{
+	my ($event, $last, $kept) = @_;
+	my $n = $event->{payload};
+	my @between = grep { /^$n->{election} (\d+)/ && $1 > $last->{term} && $1 < $n->{term} } keys %$kept;
+	my $follows = $event->{event} eq 'elected' ? ($last->{event} eq 'vacated') != defined $n->{previous}
+	  : $event->{event} eq 'vacated' && $n->{term} == $last->{term};
+
+	$count{'announced in turn'}++;
+	violation('not announced', "before $event->{what}, after $last->{event} $last->{term}"
+		  . (@between ? ': ' . join(', ', sort @between) : ''))
+	  if @between || !$follows;
+	return;
+}
+
+# What is told of an election, in the order in which it was received. Each change
+# has a place in that order: 2t - 1 is the beginning of term t, 2t its end.
+#
+# While a server lives, no event is heard twice, or after a later one, and whoever
+# listens misses none between two others. After a crash or a promotion the last one
+# may be repeated; those that a failover has lost do not count then.
 sub check_announced
 {
 	my ($history) = @_;
 	my %kept = kept_terms();
-	my (%last, %last_kept);
+	my (%heard, %last_kept);
 
-	foreach (sort { $a->[0] <=> $b->[0] } @announced)
+	foreach my $e (sort { $a->{time} <=> $b->{time} || $a->{number} <=> $b->{number} } @announced)
 	{
-		my ($time, $n) = @$_;
-		my ($election, $term) = @{$n}{qw(election term)};
+		my ($time, $n, $session) = @{$e}{qw(time payload session)};
+		my ($election, $term, $event) = @{$n}{qw(election term event)};
 		my $row = $history->{$election}{$term};
+		my $last = $heard{$election};
 
-		$count{"announced: $n->{event}"}++;
-		next if $n->{event} eq 'yield_requested';
-		next if ($n->{reason} // '') eq 'dropped' && !defined $n->{previous};
-		violation('term order', "$election: $n->{event} $term announced after $last{$election}")
-		  if $n->{event} eq 'elected' ? $term <= ($last{$election} // 0)
-		  : $term < ($last_kept{$election} // 0);
-		$last{$election} = max($last{$election} // 0, $term);
-		$last_kept{$election} = $term
-		  if $kept{"$election $term"} || !in_failover($time, $time);
-		if (!$row)
+		$count{"announced: $event"}++;
+		$e->{$_} = $n->{$_} foreach qw(term event);
+		$e->{place} = $event eq 'vacated' ? 2 * $term : 2 * $term - 1;
+		$e->{server} = $listening{$session}{server};
+		$e->{what} = "$election: $event $term at $time to $session";
+		$e->{counts} = !in_failover($time - $LATE_US, $time);
+		check_event($e, $row) if $event ne 'yield_requested';
+		if ($last && $last->{server} eq $e->{server})
 		{
-			violation('history', "$election: term $term was announced at $time, and is not in it")
-			  unless in_failover($time, $time);
-			next;
+			violation('announced twice', "$e->{what}, and before at $last->{time}")
+			  if $e->{place} == $last->{place} && $event ne 'yield_requested';
+			violation('term order', "$e->{what}, after $last->{event} $last->{term}")
+			  if $e->{place} < $last->{place};
+			check_next($e, $last, \%kept)
+			  if $last->{session} eq $session && $e->{place} > $last->{place};
 		}
-		if ($n->{event} eq 'elected')
+		else
 		{
-			violation('history', "$election: term $term of $n->{leader} is that of $row->{leader}")
-			  if $row->{leader} ne $n->{leader};
+			violation('term order', "$e->{what}, after $last_kept{$election}{what}")
+			  if $last_kept{$election} && $e->{place} < $last_kept{$election}{place};
+			$count{'announced again after a crash'}++
+			  if $last && $e->{place} == $last->{place} && $event eq $last->{event};
 		}
-		elsif (($row->{reason} // '') ne $n->{reason} && !in_failover($time, $time))
+		if ($event eq 'elected' && $wall_clock && $e->{counts} && $row && $row->{began})
 		{
-			violation('history', "$election: term $term ended with $n->{reason}, and in it with "
-				  . ($row->{reason} // 'nothing'));
+			push @delays, $time - $row->{began};
+			$listening{$session}{until} = max($listening{$session}{until} // 0, $row->{began});
+		}
+		$heard{$election} = $listening{$session}{heard}{$election} = $e;
+		$listening{$session}{to} = $time;
+		$last_kept{$election} = $e if $kept{"$election $term"} || $e->{counts};
+	}
+	return;
+}
+
+# Whoever hears of a change has heard of what another election went through long
+# before, if anything was heard of that one.
+sub check_unannounced
+{
+	my ($history) = @_;
+
+	foreach my $session (sort keys %listening)
+	{
+		my ($from, $to, $until, $heard) = @{ $listening{$session} }{qw(from to until heard)};
+
+		next if !$until || in_failover($from, $to);
+		foreach my $election (sort keys %$heard)
+		{
+			my $last = $heard->{$election};
+			my $rows = $history->{$election};
+
+			foreach my $term (sort { $a <=> $b } keys %$rows)
+			{
+				my %when = (elected => $rows->{$term}{began}, vacated => $rows->{$term}{over});
+
+				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - $LONG_US } sort keys %when)
+				{
+					$count{'changes that were to be announced'}++;
+					violation('not announced', "$election: $event $term at $when{$event} to $session, which heard of a change at $until")
+					  if $event eq 'elected' ? $term > $last->{term} : $term == $last->{term} && $last->{event} ne 'vacated';
+				}
+			}
 		}
 	}
 	return;
@@ -410,11 +508,13 @@ sub read_history
 	{
 		foreach (lines($path))
 		{
-			my ($election, $term, $leader, undef, undef, undef, $reason) = split /\|/;
+			my ($election, $term, $leader, undef, $acquired, $ended, $reason, $began, $over) = split /\|/;
 
 			next unless defined $leader;
 			$leader{$election}{$term}{$leader} //= 'history';
-			$history{$election}{$term} //= { leader => $leader, reason => $reason };
+			$history{$election}{$term} //= { leader => $leader, reason => $reason,
+				acquired => $acquired, ended => $ended,
+				began => $began && $began * 1e6 - $epoch_us, over => $over && $over * 1e6 - $epoch_us };
 		}
 		last if $path ne "$out/history" && !%history;
 	}
@@ -608,6 +708,7 @@ read_candidate($_) foreach glob "$out/candidate.*";
 my $history = read_history();
 check_overlaps();
 check_announced($history);
+check_unannounced($history);
 check_early();
 check_claims_in_history($history);
 check_writes();
@@ -617,6 +718,12 @@ check_logs();
 violation('the run itself', 'nobody led for long')
   if ($count{'intervals of leadership'} // 0) < 3 || !$count{'fenced rows'};
 
+if (@delays)
+{
+	@delays = sort { $a <=> $b } @delays;
+	$info{'from a change to its notification, s, median'} = $delays[ @delays / 2 ] / 1e6;
+	$info{'from a change to its notification, s, longest'} = $delays[-1] / 1e6;
+}
 print "Faults:\n";
 printf "  %-44s %8d\n", $_, $faults{$_} foreach sort keys %faults;
 printf "  %-44s %8d\n", 'in all', sum0(values %faults);
