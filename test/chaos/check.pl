@@ -417,9 +417,9 @@ sub check_next
 # What is told of an election, in the order in which it was received. Each change
 # has a place in that order: 2t - 1 is the beginning of term t, 2t its end.
 #
-# While a server lives, no event is heard twice, or after a later one, and whoever
-# listens misses none between two others. After a crash or a promotion the last one
-# may be repeated; those that a failover has lost do not count then.
+# While a server lives, no event is heard twice, or after a later one, and a session
+# misses none between two that it hears. After a crash or a promotion the last one
+# may be repeated; events that a failover has lost do not count then.
 sub check_announced
 {
 	my ($history) = @_;
@@ -468,8 +468,8 @@ sub check_announced
 	return;
 }
 
-# Whoever hears of a change has heard of what another election went through long
-# before, if anything was heard of that one.
+# A session that hears of a change has heard of the changes of other elections that
+# happened long before it, if it has heard anything of those elections.
 sub check_unannounced
 {
 	my ($history) = @_;

@@ -7,9 +7,9 @@
  * them.  README.md, beside this file, says which function of src each action
  * stands for; `run` checks all of it.
  *
- * Each change has a place: 2t - 1 is the beginning of term t, 2t its end.  If one
- * transaction ends term t and begins term t + 1, that is one event, at the place
- * of the beginning, and there is no event at place 2t.
+ * Each change has a place: 2t - 1 is the beginning of term t, 2t its end.  If
+ * one transaction ends term t and begins term t + 1, that is one event, at the
+ * place of the beginning, and there is no event at place 2t.
  *
  * What is chosen with -D: NO_... is one rule less, and bounds: TERMS, YIELDS
  * (requests in a term), DROPS, CRASHES, BATCH (events in a transaction).
@@ -88,7 +88,7 @@ typedef Announcer {
 Announcer worker[WORKERS];
 
 /*
- * Whoever owns the election, and drops and creates it
+ * The owner of the election drops it and creates it.
  */
 #define DROPPED		1
 #define CREATES		2
@@ -256,7 +256,7 @@ proctype Owner()
 	od
 }
 
-/*** who announces ***/
+/*** announcing ***/
 
 #ifdef NO_YIELD_COUNT
 #define IS_ASKED(asks, count, told)	((asks) && (told) == 0)
@@ -390,14 +390,15 @@ inline write_mark(i)
 }
 
 /*
- * Only a mark of an election that was dropped is deleted, and only one that does
- * not have a mark gets one: under the name lock, both are looked at again.
+ * A mark is deleted if its election was dropped, and inserted if the election
+ * has none: under the name lock, the worker looks at both again.
  */
 #define NEEDS_NAME(i)	(!worker[i].exists || !worker[i].marked)
 #ifdef NO_NAME_LOOK
 #define IS_STILL_SO(i)	1
 #elif defined(NO_NAME_HISTORY)
-#define IS_STILL_SO(i)	(exists == worker[i].exists && marked == worker[i].marked)
+#define IS_STILL_SO(i) \
+	(exists == worker[i].exists && marked == worker[i].marked)
 #else
 #define IS_STILL_SO(i) \
 	(exists == worker[i].exists && marked == worker[i].marked && \
