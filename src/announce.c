@@ -319,6 +319,40 @@ begin_mark(const Store *store, Batch *batch, Telling *t, Lease *lease,
 	return true;
 }
 
+/* Is there anything in history that a mark does not cover? */
+typedef struct Coverage
+{
+	const Mark *mark;
+	bool		is_behind;
+} Coverage;
+
+static bool
+check_coverage(const Term *term, void *arg)
+{
+	Coverage   *coverage = arg;
+	const Mark *mark = coverage->mark;
+
+	coverage->is_behind = term->term > mark->term ||
+		(term->ended && !mark->vacated);
+	return !coverage->is_behind;
+}
+
+/*
+ * Does history know more than the mark by now?  An election of that name may
+ * have been made, led and dropped since the snapshot.
+ */
+static bool
+is_behind(const Store *store, const Mark *mark)
+{
+	Coverage	coverage = {.mark = mark};
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	le_history_read(store, mark->election, mark->term, ForwardScanDirection,
+					GetActiveSnapshot(), check_coverage, &coverage);
+	PopActiveSnapshot();
+	return coverage.is_behind;
+}
+
 /*
  * The election of this mark was dropped, and all that there was to tell of it
  * has been told.  False: not now, maybe one of that name is being made.
@@ -334,7 +368,7 @@ end_mark(const Store *store, Batch *batch, const char *election)
 	if (le_lease_read(store, election, NULL) != NULL)
 		return false;
 	mark = le_mark_lock(store, election, true, &busy);
-	if (busy)
+	if (busy || (mark != NULL && is_behind(store, mark)))
 		return false;
 	if (mark != NULL)
 		le_mark_delete(mark);
