@@ -42,6 +42,7 @@ OBJS = \
 	src/ranking.o \
 	src/renewal.o \
 	src/row.o \
+	src/seats.o \
 	src/session.o \
 	src/session_api.o \
 	src/start.o \

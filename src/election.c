@@ -70,6 +70,7 @@ le_election_ask(const Store *store, const Election *election, Lease *lease,
 	.leader = lease->leader, .yield = true};
 
 	le_lease_yield(lease, true, ordered, successor);
+	le_seats_touch(election->name);
 	le_notify(store, &change);
 }
 
@@ -92,7 +93,7 @@ le_election_preempt(const Store *store, const Election *election,
 	if (seen == NULL || seen->yield_ordered ||
 		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED)
 		return true;
-	challenger = le_challenger(store, election, seen, NULL);
+	challenger = le_challenger(store, election, seen);
 	if (!le_is_to_preempt(seen, challenger))
 		return true;
 	lease = le_lease_lock(store, election->name);
@@ -105,6 +106,7 @@ le_election_preempt(const Store *store, const Election *election,
 	else
 	{
 		le_lease_yield(lease, false, false, NULL);
+		le_seats_touch(election->name);
 		le_notify_worker();
 	}
 	*changed = true;
@@ -554,6 +556,13 @@ le_election_settle(const Store *store, const Election *election,
 		return result;
 	}
 
+	/*
+	 * What is granted, or kept for somebody, counts from here.  The choice has
+	 * taken the longer the more candidates there are: that must not eat the
+	 * lease.  (On a proof it counts from before; is_proven() has seen to it that
+	 * enough of it is left after the choice.)
+	 */
+	d.now = le_clock();
 	result.gave_up = d.state == LEASE_LED;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
 		le_candidate_sit_out(d.passed_over, d.lease->term, d.now);
@@ -561,6 +570,7 @@ le_election_settle(const Store *store, const Election *election,
 		keep_seat(election, &d);
 	else
 		write_change(store, election, &d, history, proof);
+	le_seats_touch(election->name);
 	result.changed = true;
 	return result;
 }
@@ -618,6 +628,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 		  term, &change, Max(election->lease_duration, lease->duration),
 		  proof->t0, at);
 	le_lease_hold(lease, grace, now, at);
+	le_seats_touch(election->name);
 	le_notify(store, &change);
 	return le_lease_read(store, election->name, NULL);
 }
@@ -678,6 +689,7 @@ le_election_end(const Store *store, const Election *election,
 		!le_lease_delete(store, election->name) ||
 		!le_election_delete(store, election->name))
 		return false;
+	le_seats_touch(election->name);
 	le_notify(store, &change);
 	return true;
 }

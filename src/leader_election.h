@@ -18,6 +18,7 @@
  *	mark.c			what listeners have been told
  *	config.c		what an election is: its row of settings
  *	strategy.c		the rules: in which order, and who makes way
+ *	seats.c			how many elections a candidate leads
  *	ranking.c		the rules applied: who is next
  *	election.c		the only place where the holder changes
  *	keepalive.c		noticing that this session's client is gone
@@ -57,7 +58,6 @@
 #include "utils/snapshot.h"
 
 struct BackgroundWorkerHandle;
-struct HTAB;
 
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
@@ -539,17 +539,30 @@ typedef struct Strategy
 extern const Strategy *le_strategy_find(const char *name);
 extern const Strategy *le_strategy(const Election *election);
 
+/* seats.c */
+typedef struct Seats Seats;
+
+extern Seats *le_seats_read(const Store *store, MemoryContext context);
+extern void le_seats_begin_round(void);
+extern bool le_seats_are_counted(void);
+extern Seats *le_seats_now(const Store *store);
+extern void le_seats_touch(const char *election);
+extern void le_seats_tell(Seats *seats, const Election *election,
+						  const Lease *lease, List *candidates);
+
 /* ranking.c */
 extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
 extern List *le_election_order(const Store *store, const Election *election,
-							   const Lease *lease, struct HTAB *seats);
+							   const Lease *lease, Seats **seats,
+							   MemoryContext context);
 extern bool le_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_next_leader(const Store *store, const Election *election,
 								 const Lease *lease, const Candidate *caller,
 								 const Candidate *passed_over);
-extern struct HTAB *le_seats_read(const Store *store, const char *strategy);
+extern void le_seats_prepare(const Store *store, const Election *election,
+							 const Candidate *passed_over);
 extern Candidate *le_challenger(const Store *store, const Election *election,
-								const Lease *lease, struct HTAB *seats);
+								const Lease *lease);
 extern bool le_is_to_preempt(const Lease *lease, const Candidate *challenger);
 
 /* election.c */

@@ -120,6 +120,7 @@ elect(const Store *store, const Election *election, Candidate *who,
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(who->election);
+		le_seats_prepare(store, election, NULL);
 		while (!le_election_queue(who->election))
 			le_wait_or_busy(who->election);
 		stood = le_candidate_stand(store, who, profile,
@@ -407,6 +408,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(name);
+		if (how->to_candidate == NULL)
+			le_seats_prepare(&store, election, le_candidate_of_lease(lease));
 		while (!le_election_queue(name) ||
 			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);

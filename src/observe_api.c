@@ -241,7 +241,9 @@ le_observe(PG_FUNCTION_ARGS)
 }
 
 /*
- * One election's rows of the view candidates.
+ * One election's rows of the view candidates.  Where seats have to be counted, one
+ * query counts them once, for all elections: what fn_extra points to is the
+ * query's, and of no other.
  */
 Datum
 le_standing(PG_FUNCTION_ARGS)
@@ -274,7 +276,9 @@ le_standing(PG_FUNCTION_ARGS)
 	}
 	led = is_led(&store, lease);
 
-	foreach(lc, le_election_order(&store, election, lease, NULL))
+	foreach(lc, le_election_order(&store, election, lease,
+								  (Seats **) &fcinfo->flinfo->fn_extra,
+								  fcinfo->flinfo->fn_mcxt))
 	{
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);

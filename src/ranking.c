@@ -11,8 +11,6 @@
 #include "postgres.h"
 
 #include "leader_election.h"
-#include "utils/builtins.h"
-#include "utils/hsearch.h"
 
 /*
  * Is this candidate passed over for now?
@@ -23,130 +21,76 @@ le_election_passes_over(const Candidate *c, const Lease *lease)
 	return c->sits_out >= lease->term;
 }
 
-/* How many elections of a strategy a candidate leads, or is about to lead */
-typedef struct Seats
-{
-	struct
-	{
-		char		candidate[LE_NAME_MAX + 1];
-		NameData	role;
-	}			of;				/* hash key */
-	int			count;
-} Seats;
-
 /*
- * Whose seat is it?  A leader that was asked to yield counts no more, whom it
- * yields to does already.  NULL: nobody's.
+ * Could this candidate be elected, if it is alive and may stand?  Nobody is
+ * locked for that.
  */
-static Candidate *
-seat_of(const Lease *lease, const char *incarnation, int64 now)
+static bool
+is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 {
-	LeaseState	state = le_lease_state(lease, incarnation, now);
-	Candidate  *c;
-
-	if (state == LEASE_LED && !lease->yielding)
-		return le_candidate_of_lease(lease);
-	if (lease->successor == NULL ||
-		(state == LEASE_VACANT &&
-		 le_lease_reserved_mono(lease, incarnation) <= now))
-		return NULL;
-	c = palloc0(sizeof(Candidate));
-	c->candidate = lease->successor;
-	c->role = lease->successor_role;
-	return c;
-}
-
-static Seats *
-find_seats(HTAB *seats, const Candidate *c, HASHACTION action, bool *found)
-{
-	Seats		key;
-
-	memset(&key, 0, sizeof(key));
-	strlcpy(key.of.candidate, c->candidate, sizeof(key.of.candidate));
-	namestrcpy(&key.of.role, c->role);
-	return hash_search(seats, &key.of, action, found);
-}
-
-static HTAB *
-make_hash(const char *name, Size keysize, Size entrysize, int flags)
-{
-	HASHCTL		info;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = keysize;
-	info.entrysize = entrysize;
-	info.hcxt = CurrentMemoryContext;
-	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
+	return !le_election_passes_over(c, lease) &&
+		(passed_over == NULL || !le_candidate_is_same(c, passed_over));
 }
 
 /*
- * The seats in all elections of a strategy, by candidate.
+ * Does it live, and may it stand?  The rule may have changed since it stood.
  */
-HTAB *
-le_seats_read(const Store *store, const char *strategy)
+static bool
+is_eligible(const Candidate *c, const Election *election)
 {
-	char	   *incarnation = le_incarnation_name(store->lease);
-	int64		now = le_clock();
-	HTAB	   *elections = make_hash("leader_election elections", LE_NAME_MAX + 1,
-									  LE_NAME_MAX + 1, HASH_STRINGS);
-	HTAB	   *seats = make_hash("leader_election seats", sizeof(((Seats *) 0)->of),
-								  sizeof(Seats), HASH_BLOBS);
-	ListCell   *lc;
-
-	foreach(lc, le_elections_read(store))
-	{
-		Election   *election = lfirst(lc);
-
-		if (strcmp(election->strategy, strategy) == 0)
-			(void) hash_search(elections, election->name, HASH_ENTER, NULL);
-	}
-	foreach(lc, le_lease_read_all(store))
-	{
-		Lease	   *lease = lfirst(lc);
-		Candidate  *c;
-		Seats	   *of;
-		bool		found;
-
-		if (hash_search(elections, lease->election, HASH_FIND, NULL) == NULL ||
-			(c = seat_of(lease, incarnation, now)) == NULL)
-			continue;
-		of = find_seats(seats, c, HASH_ENTER, &found);
-		of->count = found ? of->count + 1 : 1;
-	}
-	return seats;
+	return le_candidate_alive(c) && le_election_admits(election, c->role);
 }
 
 /*
- * Have these candidates of an election know how many others they lead.
+ * Are there two who could be elected?  Otherwise there is nothing to choose, and
+ * nothing to count.
  */
-static void
-count_seats(const Store *store, const Lease *lease, List *candidates,
-			HTAB *seats)
+static bool
+is_contested(const Election *election, const Lease *lease, List *candidates,
+			 const Candidate *passed_over)
 {
-	Candidate  *own = seat_of(lease, le_incarnation_name(store->lease),
-							  le_clock());
+	int			eligible = 0;
 	ListCell   *lc;
 
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		Seats	   *of = find_seats(seats, c, HASH_FIND, NULL);
 
-		c->leads = of != NULL ? of->count : 0;
-		if (own != NULL && c->leads > 0 &&
-			strcmp(own->candidate, c->candidate) == 0 &&
-			strcmp(own->role, c->role) == 0)
-			c->leads--;
+		if (is_ready(c, lease, passed_over) && is_eligible(c, election) &&
+			++eligible == 2)
+			return true;
 	}
+	return false;
+}
+
+/*
+ * Count what the candidates lead, if the next choice needs that, before the
+ * election lock is taken: that takes the longer the more elections there are.
+ * passed_over, unless NULL, is about to give up.
+ */
+void
+le_seats_prepare(const Store *store, const Election *election,
+				 const Candidate *passed_over)
+{
+	Lease	   *lease;
+
+	if (!le_strategy(election)->counts || le_seats_are_counted())
+		return;
+	lease = le_lease_read(store, election->name, NULL);
+	if (lease != NULL &&
+		is_contested(election, lease,
+					 le_candidates_read(store, election->name), passed_over))
+		(void) le_seats_now(store);
 }
 
 /*
  * All candidates of an election, live or not, in the order in which they
- * would be elected.  seats, if the strategy counts: NULL to have them read.
+ * would be elected, for observers.  *seats are read if the strategy counts and
+ * they were not yet, in memory that is freed with context.
  */
 List *
 le_election_order(const Store *store, const Election *election,
-				  const Lease *lease, HTAB *seats)
+				  const Lease *lease, Seats **seats, MemoryContext context)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);
@@ -154,9 +98,12 @@ le_election_order(const Store *store, const Election *election,
 	List	   *sitting_out = NIL;
 	ListCell   *lc;
 
-	if (strategy->counts)
-		count_seats(store, lease, candidates,
-					seats != NULL ? seats : le_seats_read(store, election->strategy));
+	if (strategy->counts && list_length(candidates) > 1)
+	{
+		if (*seats == NULL)
+			*seats = le_seats_read(store, context);
+		le_seats_tell(*seats, election, lease, candidates);
+	}
 	list_sort(candidates, strategy->order);
 	foreach(lc, candidates)
 	{
@@ -169,25 +116,42 @@ le_election_order(const Store *store, const Election *election,
 }
 
 /*
+ * Are so many of these alive?
+ */
+static bool
+are_alive(List *candidates, int quorum)
+{
+	ListCell   *lc;
+
+	foreach(lc, candidates)
+	{
+		if (quorum <= 0)
+			break;
+		if (le_candidate_alive(lfirst(lc)))
+			quorum--;
+	}
+	return quorum <= 0;
+}
+
+/*
  * Whom the strategy wants the leader to yield to; NULL: to nobody.  The lease
  * is led.  Once asked for, a yield is for the same candidate as long as that
- * is there and has a claim still.  seats: as for le_election_order().
+ * is there and has a claim still.
  */
 Candidate *
 le_challenger(const Store *store, const Election *election,
-			  const Lease *lease, HTAB *seats)
+			  const Lease *lease)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates;
 	Candidate  *leader = NULL;
-	Candidate  *challenger = NULL;
+	ListCell   *challenger = NULL;
 	Candidate  *asked_for = NULL;
-	int			live = 0;
 	ListCell   *lc;
 
 	if (strategy->preempts == NULL)
 		return NULL;
-	candidates = le_election_order(store, election, lease, seats);
+	candidates = le_candidates_read(store, election->name);
 	foreach(lc, candidates)
 	{
 		if (le_candidate_leads(lfirst(lc), lease))
@@ -197,29 +161,32 @@ le_challenger(const Store *store, const Election *election,
 	{
 		/* A crash has emptied the table. */
 		leader = le_candidate_of_lease(lease);
-		if (strategy->counts)
-			count_seats(store, lease, list_make1(leader),
-						seats != NULL ? seats : le_seats_read(store, election->strategy));
 	}
+	else if (list_length(candidates) == 1)
+		return NULL;
+	if (strategy->counts)
+		le_seats_tell(le_seats_now(store), election, lease,
+					  lcons(leader, list_copy(candidates)));
+
+	/* What takes locks, to see who is alive, comes last. */
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
 
-		if (!le_candidate_alive(c))
-			continue;
-		live++;
-		if (c == leader || le_election_passes_over(c, lease) ||
-			!le_election_admits(election, c->role))
+		if (c == leader || !is_ready(c, lease, NULL))
 			continue;
 		if (lease->yielding && le_candidate_succeeds(c, lease) &&
-			strategy->still_preempts(c, leader))
+			strategy->still_preempts(c, leader) && is_eligible(c, election))
 			asked_for = c;
-		if (challenger == NULL && strategy->preempts(c, leader))
-			challenger = c;
+		if (strategy->preempts(c, leader) &&
+			(challenger == NULL || strategy->order(lc, challenger) < 0) &&
+			is_eligible(c, election))
+			challenger = lc;
 	}
-	if (live < election->quorum)
+	if ((asked_for == NULL && challenger == NULL) ||
+		!are_alive(candidates, election->quorum))
 		return NULL;
-	return asked_for != NULL ? asked_for : challenger;
+	return asked_for != NULL ? asked_for : lfirst(challenger);
 }
 
 /*
@@ -235,20 +202,13 @@ le_is_to_preempt(const Lease *lease, const Candidate *challenger)
 }
 
 /*
- * Are enough candidates alive to elect anybody?
+ * Are enough candidates alive to elect this one, who is?
  */
 bool
 le_has_quorum(const Store *store, const Election *election)
 {
-	int			missing = election->quorum;
-	ListCell   *lc;
-
-	foreach(lc, le_candidates_read(store, election->name))
-	{
-		if (missing > 0 && le_candidate_alive(lfirst(lc)))
-			missing--;
-	}
-	return missing <= 0;
+	return election->quorum <= 1 ||
+		are_alive(le_candidates_read(store, election->name), election->quorum);
 }
 
 /*
@@ -263,37 +223,43 @@ le_next_leader(const Store *store, const Election *election,
 			   const Lease *lease, const Candidate *caller,
 			   const Candidate *passed_over)
 {
-	bool		reserves = le_strategy(election)->reserves;
-	Candidate  *winner = NULL;
+	const Strategy *strategy = le_strategy(election);
+	List	   *candidates = le_candidates_read(store, election->name);
+	ListCell   *winner = NULL;
 	Candidate  *last_resort = NULL;
-	bool		eligible = false;
-	int			live = 0;
 	ListCell   *lc;
 
-	foreach(lc, le_election_order(store, election, lease, NULL))
+	if (strategy->counts &&
+		is_contested(election, lease, candidates, passed_over))
+		le_seats_tell(le_seats_now(store), election, lease, candidates);
+
+	/* What takes locks, to see who is alive, comes last. */
+	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
 		bool		calls = caller != NULL && le_candidate_is_same(c, caller);
 
-		if (winner != NULL && live >= election->quorum)
-			break;
-		if (!le_candidate_alive(c))
-			continue;
-		live++;
-		if (!le_election_admits(election, c->role))
-			continue;			/* the rule has changed since it stood */
-		if (le_election_passes_over(c, lease) ||
-			(passed_over != NULL && le_candidate_is_same(c, passed_over)))
+		if (!is_ready(c, lease, passed_over))
 		{
 			if (calls)
 				last_resort = c;
-			continue;
 		}
-		eligible = true;
-		if (winner == NULL && (calls || c->session_id != 0 || reserves))
-			winner = c;
+		else if ((calls || c->session_id != 0 || strategy->reserves) &&
+				 (winner == NULL || strategy->order(lc, winner) < 0) &&
+				 is_eligible(c, election))
+			winner = lc;
 	}
-	if (live < election->quorum)
+	if ((winner == NULL && last_resort == NULL) ||
+		!are_alive(candidates, election->quorum))
 		return NULL;
-	return eligible ? winner : last_resort;
+	if (winner != NULL)
+		return lfirst(winner);
+	foreach(lc, candidates)
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (is_ready(c, lease, passed_over) && is_eligible(c, election))
+			return NULL;		/* it has to call */
+	}
+	return is_eligible(last_resort, election) ? last_resort : NULL;
 }

@@ -230,6 +230,7 @@ try_to_elect(const Store *store, const Election *election,
 					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
 					  &proof))
 			return;				/* the worker goes on trying */
+		le_seats_prepare(store, election, NULL);
 		locked = le_election_lock(election->name, false);
 		if (locked)
 			settled = le_election_settle(store, election, who, NULL, &proof);
@@ -669,6 +670,8 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		if (!le_prove(lease, election->lease_duration, true,
 					  holds ? le_wait_left() : 0, &proof) && holds)
 			le_unconfirmed(name);
+		if (holds && how->to_candidate == NULL)
+			le_seats_prepare(&store, election, &who);
 		while (!le_election_queue(name))
 			le_wait_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))

@@ -126,11 +126,10 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
 
 /*
  * A lease that is led: does the strategy want its leader to yield, to somebody
- * else than now, or no more?  seats are read once for all of them.
+ * else than now, or no more?
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
-			  HTAB **seats)
+is_to_preempt(const Store *store, const Lease *lease, HTAB *standing)
 {
 	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
 	Election   *election;
@@ -145,9 +144,7 @@ is_to_preempt(const Store *store, const Lease *lease, HTAB *standing,
 	strategy = le_strategy(election);
 	if (strategy->preempts == NULL && !lease->yielding)
 		return false;
-	if (strategy->counts && *seats == NULL)
-		*seats = le_seats_read(store, election->strategy);
-	return le_is_to_preempt(lease, le_challenger(store, election, lease, *seats));
+	return le_is_to_preempt(lease, le_challenger(store, election, lease));
 }
 
 /*
@@ -165,7 +162,6 @@ look(void *arg)
 	char	   *incarnation;
 	Incarnation *inc = NULL;
 	HTAB	   *standing = NULL;
-	HTAB	   *seats = NULL;
 	bool		announces = false;
 	ListCell   *lc;
 
@@ -208,7 +204,7 @@ look(void *arg)
 		{
 			case LEASE_LED:
 				pass->work = true;
-				if (inc != NULL && is_to_preempt(&store, lease, standing, &seats))
+				if (inc != NULL && is_to_preempt(&store, lease, standing))
 					pass->preempt = lappend(pass->preempt, lease);
 				due = lease->deadline_mono;
 				if (lease->auto_renew && lease->session_id != 0 &&
@@ -268,10 +264,14 @@ settle(void *arg)
 	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election == NULL)
+		return;					/* it has been dropped */
+	le_seats_prepare(&store, election, NULL);
 	item->waited = !le_election_lock(name, false);
 	if (item->waited && !le_election_queue(name))
 		le_busy(name);
-	election = le_election_read(&store, name);	/* it may have been dropped */
+	election = le_election_read(&store, name);	/* it may be gone by now */
 	if (election != NULL)
 	{
 		Settled		settled = le_election_settle(&store, election, NULL, NULL,
@@ -494,6 +494,7 @@ le_upkeep(Upkeep *found)
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
+	le_seats_begin_round();
 	spares_at = le_spares_keep();
 	do_round(&pass);
 	pass.next = Min(pass.next, spares_at);

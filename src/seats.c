@@ -1,0 +1,387 @@
+/*-------------------------------------------------------------------------
+ *
+ * seats.c
+ *		How many elections a candidate leads, for the strategies that count
+ *		that (strategy.c).
+ *
+ * To count, all lease rows are read, which takes milliseconds where there are
+ * thousands.  So this process counts once for many choices: a call once in its
+ * transaction, the worker once in its round.  In between it notes what it
+ * changes itself: the seat of such an election is read again before the next
+ * choice.  What others change meanwhile is seen in the next round, or call.
+ *
+ * Counts decide about balance, and never about safety: where two processes elect
+ * at the same moment neither has seen the other's choice, however often they
+ * count.  The worker asks for yields until the balance is right.
+ *
+ * Invariants:
+ *
+ * - A seat is counted for at most one candidate at any time.
+ *
+ * - What was seen of changes that their transaction has undone since is read
+ *	 again before it counts.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "leader_election.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+/* A candidate, and how many elections of a strategy are its */
+typedef struct Holder
+{
+	struct
+	{
+		const Strategy *strategy;
+		NameData	role;
+		char		candidate[LE_NAME_MAX + 1];
+	}			key;			/* hash key */
+	int			seats;
+} Holder;
+
+/* An election of a strategy that counts, and whose it is */
+typedef struct Seat
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	const Strategy *strategy;
+	Holder	   *holder;			/* NULL: nobody's */
+} Seat;
+
+struct Seats
+{
+	MemoryContext context;		/* all of it */
+	Oid			lease_oid;		/* which extension's */
+	HTAB	   *elections;		/* of Seat */
+	HTAB	   *holders;		/* of Holder */
+	List	   *touched;		/* names of elections to be read again ... */
+	List	   *unsure;			/* ... if the running transaction is undone */
+};
+
+/* A session, and whether it was alive when it was looked up */
+typedef struct Session
+{
+	int64		session_id;		/* hash key */
+	bool		alive;
+} Session;
+
+/* What the running transaction, or the worker's round, has counted */
+static Seats *counted = NULL;
+
+/* Does it last for a round of the worker? */
+static bool in_round = false;
+
+static HTAB *
+make_hash(const char *name, Size keysize, Size entrysize, int flags)
+{
+	HASHCTL		info;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = keysize;
+	info.entrysize = entrysize;
+	info.hcxt = CurrentMemoryContext;
+	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
+}
+
+static Holder *
+find_holder(const Seats *seats, const Strategy *strategy,
+			const char *candidate, const char *role, HASHACTION action)
+{
+	Holder		key;
+	Holder	   *holder;
+	bool		found;
+
+	memset(&key, 0, sizeof(key));
+	key.key.strategy = strategy;
+	strlcpy(key.key.candidate, candidate, sizeof(key.key.candidate));
+	namestrcpy(&key.key.role, role);
+	holder = hash_search(seats->holders, &key.key, action, &found);
+	if (holder != NULL && !found)
+		holder->seats = 0;
+	return holder;
+}
+
+/*
+ * Is that session alive?  Several leases may be those of one session: it is
+ * tested once (memo; NULL: it is tested now).
+ */
+static bool
+is_alive(int64 session_id, HTAB *memo)
+{
+	Session    *session;
+	bool		found;
+
+	if (memo == NULL)
+		return le_session_alive(session_id);
+	session = hash_search(memo, &session_id, HASH_ENTER, &found);
+	if (!found)
+		session->alive = le_session_alive(session_id);
+	return session->alive;
+}
+
+static void
+remember(const Seats *seats, List **list, const char *election)
+{
+	MemoryContext old = MemoryContextSwitchTo(seats->context);
+
+	*list = lappend(*list, pstrdup(election));
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Note whose seat it is.  A leader that was asked to yield counts no more, whom
+ * it yields to does already.  lease NULL: the election is gone.
+ */
+static void
+note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
+{
+	const char *candidate = NULL;
+	const char *role = NULL;
+
+	if (lease != NULL)
+	{
+		char	   *incarnation = le_incarnation_name(seats->lease_oid);
+		int64		now = le_clock();
+
+		if (!lease->yielding && le_lease_lasts(lease, incarnation, now) &&
+			(lease->session_id == 0 || is_alive(lease->session_id, memo)))
+		{
+			candidate = lease->leader;
+			role = lease->role;
+		}
+		else if (lease->leader != NULL ||
+				 now < le_lease_reserved_mono(lease, incarnation))
+		{
+			candidate = lease->successor;
+			role = lease->successor_role;
+		}
+	}
+	if (lease == NULL || lease->own_write)
+		remember(seats, &seats->unsure, seat->election);
+	if (seat->holder != NULL)
+		seat->holder->seats--;
+	seat->holder = NULL;
+	if (candidate != NULL)
+	{
+		seat->holder = find_holder(seats, seat->strategy, candidate, role,
+								   HASH_ENTER);
+		seat->holder->seats++;
+	}
+}
+
+static Seat *
+find_seat(const Seats *seats, const char *election, const Strategy *strategy)
+{
+	bool		found;
+	Seat	   *seat = hash_search(seats->elections, election, HASH_ENTER, &found);
+
+	if (!found)
+		seat->holder = NULL;
+	seat->strategy = strategy;
+	return seat;
+}
+
+/*
+ * Count all seats, in memory that is freed with context.
+ */
+Seats *
+le_seats_read(const Store *store, MemoryContext context)
+{
+	MemoryContext own = AllocSetContextCreate(context,
+											  "leader_election seats",
+											  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(own);
+	Seats	   *seats = palloc0(sizeof(Seats));
+	MemoryContext rows = AllocSetContextCreate(own,
+											   "leader_election rows",
+											   ALLOCSET_DEFAULT_SIZES);
+	HTAB	   *memo;
+	ListCell   *lc;
+
+	seats->context = own;
+	seats->lease_oid = store->lease;
+	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
+								 sizeof(Seat), HASH_STRINGS);
+	seats->holders = make_hash("leader_election holders",
+							   sizeof(((Holder *) 0)->key), sizeof(Holder),
+							   HASH_BLOBS);
+	MemoryContextSwitchTo(rows);
+	memo = make_hash("leader_election sessions", sizeof(int64),
+					 sizeof(Session), HASH_BLOBS);
+	foreach(lc, le_elections_read(store))
+	{
+		Election   *election = lfirst(lc);
+		const Strategy *strategy = le_strategy(election);
+
+		if (strategy->counts)
+			(void) find_seat(seats, election->name, strategy);
+	}
+	foreach(lc, le_lease_read_all(store))
+	{
+		Lease	   *lease = lfirst(lc);
+		Seat	   *seat = hash_search(seats->elections, lease->election,
+									   HASH_FIND, NULL);
+
+		if (seat != NULL)
+			note(seats, seat, lease, memo);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(rows);
+	return seats;
+}
+
+static void
+forget(void)
+{
+	Seats	   *former = counted;
+
+	counted = NULL;
+	if (former != NULL)
+		MemoryContextDelete(former->context);
+}
+
+/*
+ * What the running (sub)transaction has changed, or more, did not happen.
+ */
+static void
+undo(void)
+{
+	if (counted == NULL)
+		return;
+	counted->touched = list_concat(counted->touched, counted->unsure);
+	list_free(counted->unsure);
+	counted->unsure = NIL;
+}
+
+static void
+end_of_xact(bool committed)
+{
+	if (!in_round)
+		forget();
+	else if (!committed)
+		undo();
+	else if (counted != NULL)
+	{
+		list_free_deep(counted->unsure);
+		counted->unsure = NIL;
+	}
+}
+
+/*
+ * Forget what was counted, as the worker does at the beginning of each round:
+ * what it counts next lasts for that round.
+ */
+void
+le_seats_begin_round(void)
+{
+	in_round = true;
+	forget();
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+			end_of_xact(true);
+			break;
+		case XACT_EVENT_ABORT:
+			end_of_xact(false);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+on_subxact_event(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		undo();
+}
+
+bool
+le_seats_are_counted(void)
+{
+	return counted != NULL;
+}
+
+/*
+ * The seats as they were counted last, and changed by this process since.
+ */
+Seats *
+le_seats_now(const Store *store)
+{
+	static bool listening = false;
+	ListCell   *lc;
+
+	if (!listening)
+	{
+		RegisterXactCallback(on_xact_event, NULL);
+		RegisterSubXactCallback(on_subxact_event, NULL);
+		listening = true;
+	}
+	if (counted != NULL && counted->lease_oid != store->lease)
+		forget();
+	if (counted == NULL)
+	{
+		Seats	   *seats = le_seats_read(store, CurrentMemoryContext);
+
+		/* An error before would have freed it. */
+		MemoryContextSetParent(seats->context, TopMemoryContext);
+		counted = seats;
+		return counted;
+	}
+	foreach(lc, counted->touched)
+	{
+		const char *election = lfirst(lc);
+		Seat	   *seat = hash_search(counted->elections, election, HASH_FIND,
+									   NULL);
+
+		if (seat != NULL)
+			note(counted, seat, le_lease_read(store, election, NULL), NULL);
+	}
+	list_free_deep(counted->touched);
+	counted->touched = NIL;
+	return counted;
+}
+
+/*
+ * This process changes whose seat that is.
+ */
+void
+le_seats_touch(const char *election)
+{
+	if (counted != NULL)
+		remember(counted, &counted->touched, election);
+}
+
+/*
+ * Have these candidates of an election know how many others they lead.  lease is
+ * its row, as it was read just now.
+ */
+void
+le_seats_tell(Seats *seats, const Election *election, const Lease *lease,
+			  List *candidates)
+{
+	const Strategy *strategy = le_strategy(election);
+	Seat	   *seat = find_seat(seats, election->name, strategy);
+	ListCell   *lc;
+
+	note(seats, seat, lease, NULL);
+	foreach(lc, candidates)
+	{
+		Candidate  *c = lfirst(lc);
+		Holder	   *holder = find_holder(seats, strategy, c->candidate, c->role,
+										 HASH_FIND);
+
+		c->leads = holder == NULL ? 0 :
+			holder->seats - (holder == seat->holder ? 1 : 0);
+	}
+}
