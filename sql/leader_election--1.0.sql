@@ -133,6 +133,10 @@ CREATE TABLE leader_election.history (
 );
 COMMENT ON TABLE leader_election.history IS 'every term, and why it ended';
 
+-- Old rows are removed along it.  An index on ended_at would be in the way of
+-- every end of a term: that would have to enter its row into all indexes anew.
+CREATE INDEX history_acquired_at ON leader_election.history (acquired_at);
+
 -- Ephemeral, too: a crash or a promotion ends all listeners' sessions.
 CREATE UNLOGGED TABLE leader_election.announced (
 	election		text COLLATE "C" PRIMARY KEY,

@@ -255,29 +255,20 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 }
 
 /*
- * Delete the rows of these dead candidates, but those that somebody has locked,
- * and those of candidates that have given a sign of life since.  True if any
- * was deleted.
+ * Delete the row of a dead candidate, unless somebody has locked it, or it has
+ * given a sign of life since.  True if it was deleted.
  */
 bool
-le_candidates_prune(const Store *store, List *candidates)
+le_candidate_prune(const Store *store, const Candidate *c)
 {
-	bool		deleted = false;
-	ListCell   *lc;
+	bool		busy;
+	Row		   *row = lock_row(store, c, LockTupleExclusive, &busy);
 
-	foreach(lc, candidates)
-	{
-		bool		busy;
-		Row		   *row = lock_row(store, lfirst(lc), LockTupleExclusive, &busy);
-
-		if (row != NULL &&
-			!le_candidate_alive(make_candidate(row->values, row->nulls)))
-		{
-			le_row_delete(row);
-			deleted = true;
-		}
-	}
-	return deleted;
+	if (row == NULL ||
+		le_candidate_alive(make_candidate(row->values, row->nulls)))
+		return false;
+	le_row_delete(row);
+	return true;
 }
 
 /*

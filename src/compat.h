@@ -10,6 +10,7 @@
 #ifndef LE_COMPAT_H
 #define LE_COMPAT_H
 
+#include "access/genam.h"
 #include "access/tableam.h"
 #include "access/xlog.h"
 #include "catalog/pg_proc.h"
@@ -134,6 +135,16 @@ LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
 	*only_summarizing = false;
 	return update;
+#endif
+}
+
+static inline IndexScanDesc
+LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(rel, index, snapshot, nkeys, 0);
 #endif
 }
 

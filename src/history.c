@@ -37,14 +37,21 @@ typedef struct Reading
 	void	   *arg;
 } Reading;
 
-/* Old rows that are to be deleted */
+/* An old row that is to be deleted */
 typedef struct Old
 {
-	TimestampTz before;
-	int			limit;
-	List	   *elections;
-	List	   *terms;			/* pointers to int64 */
+	Walk		at;				/* where it was found */
+	char	   *election;
+	int64		term;
 } Old;
+
+/* Old rows, as a walk finds them */
+typedef struct Pruning
+{
+	TimestampTz before;
+	const Walk *walk;
+	List	   *old;
+} Pruning;
 
 /*
  * Write the beginning of a term.
@@ -155,42 +162,71 @@ le_history_read(const Store *store, const char *election, int64 from,
 static bool
 note_old(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
-	Old		   *old = arg;
-	int64	   *term;
+	Pruning    *pruning = arg;
+	Old		   *old;
 
 	if (nulls[HISTORY_ENDED_AT] ||
-		DatumGetTimestampTz(values[HISTORY_ENDED_AT]) >= old->before)
+		DatumGetTimestampTz(values[HISTORY_ENDED_AT]) >= pruning->before)
 		return true;
-	term = palloc(sizeof(int64));
-	*term = DatumGetInt64(values[HISTORY_TERM]);
-	old->elections = lappend(old->elections,
-							 TextDatumGetCString(values[HISTORY_ELECTION]));
-	old->terms = lappend(old->terms, term);
-	return list_length(old->terms) < old->limit;
+	old = palloc(sizeof(Old));
+	old->at = *pruning->walk;
+	old->election = TextDatumGetCString(values[HISTORY_ELECTION]);
+	old->term = DatumGetInt64(values[HISTORY_TERM]);
+	pruning->old = lappend(pruning->old, old);
+	return true;
 }
 
 /*
- * Delete terms that ended before that moment, so many at most, except those
- * that somebody has locked.  True: there may be more.
+ * Do listeners know of the end of that term?  Where the mark is missing, as after
+ * a crash, they are to be told the last one.
+ */
+static bool
+is_announced(const Store *store, const Old *old)
+{
+	Mark	   *mark = le_mark_read(store, old->election);
+
+	if (mark == NULL)
+		return le_lease_read(store, old->election, NULL) == NULL;
+	return old->term < mark->term || (old->term == mark->term && mark->vacated);
+}
+
+/*
+ * Delete terms that ended before that moment, in the order in which they began:
+ * go on with the walk, by so many entries at most, and until that moment
+ * (monotonic).  Those that somebody has locked, or that listeners have not been
+ * told, are left.  False: the walk is over.
  */
 bool
-le_history_prune(const Store *store, TimestampTz before, int limit)
+le_history_prune(const Store *store, TimestampTz before, int limit,
+				 int64 until, Walk *walk, bool *left)
 {
-	Old			old = {before, limit, NIL, NIL};
-	ListCell   *election;
-	ListCell   *term;
+	Walk		done = *walk;
+	Pruning		pruning = {before, walk, NIL};
+	bool		more = le_walk(store->history, store->history_acquired_at,
+							   before, limit, walk, note_old, &pruning);
+	ListCell   *lc;
 
-	le_scan(store->history, InvalidOid, NULL, NULL, note_old, &old);
-	forboth(election, old.elections, term, old.terms)
+	foreach(lc, pruning.old)
 	{
-		bool		busy;
-		Row		   *row = le_row_lock(store->history, store->history_pkey,
-									  le_key_int64(lfirst(election),
-												   *(int64 *) lfirst(term)),
-									  LockTupleExclusive, &busy);
+		const Old  *old = lfirst(lc);
+		bool		busy = true;
+		Row		   *row;
 
-		if (row != NULL)
-			le_row_delete(row);
+		if (le_clock() >= until && lc != list_head(pruning.old))
+		{
+			*walk = done;
+			return true;
+		}
+		if (is_announced(store, old))
+		{
+			row = le_row_lock(store->history, store->history_pkey,
+							  le_key_int64(old->election, old->term),
+							  LockTupleExclusive, &busy);
+			if (row != NULL)
+				le_row_delete(row);
+		}
+		*left |= busy;
+		done = old->at;
 	}
-	return list_length(old.terms) == limit;
+	return more;
 }

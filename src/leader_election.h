@@ -134,6 +134,7 @@ typedef struct Store
 	Oid			candidate_pkey;
 	Oid			history;
 	Oid			history_pkey;
+	Oid			history_acquired_at;
 	Oid			epoch;
 	Oid			epoch_pkey;
 	Oid			announced;
@@ -204,6 +205,14 @@ typedef struct WalMark
 #define LE_SET_NAME(row, column, string) \
 	LE_SET(row, column, DirectFunctionCall1(namein, CStringGetDatum(string)))
 
+/* How far a walk along an index has come: the entry that it has passed last */
+typedef struct Walk
+{
+	bool		begun;
+	TimestampTz value;
+	ItemPointerData tid;
+} Walk;
+
 extern void le_wal_begin(WalMark *mark);
 extern void le_wal_end(const WalMark *mark);
 extern Key	le_key(const char *first);
@@ -215,6 +224,8 @@ extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
 extern void le_scan_ordered(Oid table, Oid index, Key *key,
 							ScanDirection direction, Snapshot snapshot,
 							RowReader reader, void *arg);
+extern bool le_walk(Oid table, Oid index, TimestampTz end, int limit,
+					Walk *walk, RowReader reader, void *arg);
 extern Row *le_row_new(Oid table);
 extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
 						bool *busy);
@@ -429,7 +440,7 @@ extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_sit_out(Candidate *c, int64 term, int64 place);
 extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
-extern bool le_candidates_prune(const Store *store, List *candidates);
+extern bool le_candidate_prune(const Store *store, const Candidate *c);
 
 /* history.c */
 typedef struct Term
@@ -457,7 +468,7 @@ extern void le_history_end(Row *row, const char *reason, const char *detail,
 extern char *le_history_reason(const Store *store, const char *election,
 							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
-							 int limit);
+							 int limit, int64 until, Walk *walk, bool *left);
 
 /* mark.c */
 typedef struct Mark

@@ -220,6 +220,75 @@ le_scan_ordered(Oid table, Oid index, Key *key, ScanDirection direction,
 }
 
 /*
+ * Go on along an index on one column of type timestamptz, up to end, and by so
+ * many entries at most.  Those of rows that are gone count as well: there may be
+ * any number of them until the next vacuum.  Call reader, which finds *walk at
+ * its row, for each row that is there.  False: the walk is over.
+ */
+bool
+le_walk(Oid table, Oid index, TimestampTz end, int limit, Walk *walk,
+		RowReader reader, void *arg)
+{
+	Relation	rel = table_open(table, AccessShareLock);
+	Relation	irel = index_open(index, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+	ScanKeyData key[2];
+	int			nkeys = 0;
+	IndexScanDesc scan;
+	ItemPointer tid;
+	bool		more = false;
+
+	check_columns(rel);
+	ScanKeyInit(&key[nkeys++], 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
+				TimestampTzGetDatum(end));
+	if (walk->begun)
+		ScanKeyInit(&key[nkeys++], 1, BTGreaterEqualStrategyNumber,
+					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk->value));
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = LeIndexBeginScan(rel, irel, GetActiveSnapshot(), nkeys);
+	scan->xs_want_itup = true;
+	index_rescan(scan, key, nkeys, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+		TimestampTz value;
+		HeapTuple	tuple;
+
+		CHECK_FOR_INTERRUPTS();
+		value = DatumGetTimestampTz(index_getattr(scan->xs_itup, 1,
+												  scan->xs_itupdesc, &isnull));
+
+		/* Entries of one value are in the order of their rows' places. */
+		if (walk->begun && value == walk->value &&
+			ItemPointerCompare(tid, &walk->tid) <= 0)
+			continue;
+		more = limit-- <= 0;
+		if (more)
+			break;
+		walk->begun = true;
+		walk->value = value;
+		walk->tid = *tid;
+		if (!index_fetch_heap(scan, slot))
+			continue;
+		tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (!reader(tuple, values, nulls, arg))
+		{
+			more = true;
+			break;
+		}
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	PopActiveSnapshot();
+	index_close(irel, AccessShareLock);
+	table_close(rel, AccessShareLock);
+	return more;
+}
+
+/*
  * A row to be filled in and inserted; all its columns are NULL.
  */
 Row *

@@ -53,6 +53,7 @@ on_invalidation(Datum arg, Oid relid)
 		relid == found.lease || relid == found.lease_pkey ||
 		relid == found.candidate || relid == found.candidate_pkey ||
 		relid == found.history || relid == found.history_pkey ||
+		relid == found.history_acquired_at ||
 		relid == found.epoch || relid == found.epoch_pkey ||
 		relid == found.announced || relid == found.announced_pkey ||
 		!OidIsValid(relid))
@@ -106,6 +107,8 @@ le_store_find(Store *store)
 		!find_one("candidate_pkey", namespace, &store->candidate_pkey) ||
 		!find_one("history", namespace, &store->history) ||
 		!find_one("history_pkey", namespace, &store->history_pkey) ||
+		!find_one("history_acquired_at", namespace,
+				  &store->history_acquired_at) ||
 		!find_one("epoch", namespace, &store->epoch) ||
 		!find_one("epoch_pkey", namespace, &store->epoch_pkey) ||
 		!find_one("announced", namespace, &store->announced) ||

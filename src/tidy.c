@@ -4,77 +4,192 @@
  *		The background worker removes what is no longer needed: dead
  *		candidates, and old history.
  *
+ * Invariant: it does so in steps, each a short transaction of its own, and ends
+ * after a step when a renewal, or anything else, is due.  There may be any number
+ * of dead candidates, and of old terms.  The next round goes on there.
+ *
+ * Nothing is lost if the removal is: these transactions wait for no flush and for
+ * no standby.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "leader_election.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker.h"
 
-#define BATCH			1000
+#define STEP_ROWS		250		/* looked at in a step, at most ... */
+#define STEP_TIME		(5 * MS)	/* ... and how long it may take */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
+#define PRUNE_AGAIN		(60000 * MS)	/* what could not be removed */
 #define TIDYING			"tidying"	/* what can fail again and again */
+
+/* A step in removing dead candidates */
+typedef struct CandidateStep
+{
+	List	   *candidates;
+	int			from;			/* the one to begin with ... */
+	int			left;			/* ... and how many are to be looked at yet */
+	bool		deleted;
+	bool		kept;			/* somebody has locked a dead one's row */
+} CandidateStep;
+
+/* A step in removing old history */
+typedef struct HistoryStep
+{
+	Oid			table;			/* that the walk is about */
+	Walk		walk;
+	bool		more;
+	bool		left;			/* some rows could not be removed */
+} HistoryStep;
+
+/*
+ * Is there time for another step?
+ */
+static bool
+has_time(const Pass *pass)
+{
+	return le_clock() < Min(pass->next, pass->renew_at) && !MyLatch->is_set;
+}
+
+/*
+ * Each step is to leave nothing behind in the round's memory.
+ */
+static void
+begin_step(void)
+{
+	MemoryContextSwitchTo(CurTransactionContext);
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
 
 static void
 prune_candidates(void *arg)
 {
-	Pass	   *pass = arg;
-	List	   *dead = NIL;
+	CandidateStep *step = arg;
+	int64		until = le_clock() + STEP_TIME;
+	bool		locked = false;
 	Store		store;
-	ListCell   *lc;
 
-	foreach(lc, pass->candidates)
-	{
-		if (!le_candidate_alive(lfirst(lc)))
-			dead = lappend(dead, lfirst(lc));
-	}
-	if (dead == NIL)
-		return;
+	begin_step();
 	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
-		le_candidates_prune(&store, dead))
-		pass->next = le_clock();	/* they may have been all there was to do */
-	else
-		pass->next = Min(pass->next, le_clock() + TIDY_PAUSE);
+	while (step->left > 0 && le_clock() < until)
+	{
+		Candidate  *c = list_nth(step->candidates,
+								 step->from % list_length(step->candidates));
+
+		step->from++;
+		step->left--;
+		if (le_candidate_alive(c))
+			continue;
+		locked = locked ||
+			le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false);
+		if (locked && le_candidate_prune(&store, c))
+			step->deleted = true;
+		else
+			step->kept = true;
+	}
+}
+
+static void
+prune_all_candidates(Pass *pass)
+{
+	static int	go_on_at = 0;
+	CandidateStep step = {.candidates = pass->candidates,.from = go_on_at,
+	.left = list_length(pass->candidates)};
+	int64		next = pass->next;
+
+	while (step.left > 0)
+	{
+		if (!le_attempt(TIDYING, prune_candidates, &step,
+						"removing dead candidates", &next))
+			break;
+		if (step.left > 0 && !has_time(pass))
+		{
+			next = le_clock();
+			break;
+		}
+	}
+	go_on_at = step.left > 0 ? step.from : 0;
+	if (step.deleted)
+		next = le_clock();		/* they may have been all there was to do */
+	else if (step.kept)
+		next = Min(next, le_clock() + TIDY_PAUSE);
+	pass->next = next;
 }
 
 static void
 prune_history(void *arg)
 {
-	bool	   *more = arg;
+	HistoryStep *step = arg;
 	Store		store;
 	TimestampTz before = GetCurrentTimestamp() -
 		le_history_retention_s * USECS_PER_SEC;
 
+	begin_step();
 	le_store_get(&store);
-	if (le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false))
-		*more = le_history_prune(&store, before, BATCH);
+	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false) ||
+		!le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false) ||
+		!le_lock_indexes(store.history, RowExclusiveLock) ||
+		!le_store_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock, false))
+		le_postpone("a table that old history is removed from is locked");
+	if (step->table != store.history)
+		*step = (HistoryStep) {.table = store.history};
+	step->more = le_history_prune(&store, before, STEP_ROWS,
+								  le_clock() + STEP_TIME, &step->walk,
+								  &step->left);
+}
+
+static void
+prune_all_history(Pass *pass)
+{
+	static HistoryStep at = {.table = InvalidOid};
+	static int64 prune_at = 0;	/* the next step: now */
+
+	while (le_clock() >= prune_at)
+	{
+		HistoryStep step = at;
+
+		if (le_in_transaction(prune_history, &step, "removing old history") != DONE)
+			prune_at = le_clock() + PRUNE_AGAIN;
+		else if (step.more)
+			at = step;
+		else
+		{
+			prune_at = le_clock() + (step.left ? PRUNE_AGAIN : PRUNE_EVERY);
+			at.table = InvalidOid;
+		}
+
+		/*
+		 * Whatever waits resets our latch: a process that woke us meanwhile would
+		 * go unheard.  Sleep only after a pass that did nothing but look.
+		 */
+		if (!has_time(pass) || le_clock() < prune_at)
+		{
+			pass->next = le_clock();
+			return;
+		}
+	}
+	pass->next = Min(pass->next, prune_at);
 }
 
 /*
- * Remove what is no longer needed.
+ * Remove what is no longer needed, unless a renewal is due.
  */
 void
 le_tidy(Pass *pass)
 {
-	static int64 pruned_history_at = 0; /* 0: not yet */
-
-	if (pass->candidates != NIL)
-		(void) le_attempt(TIDYING, prune_candidates, pass,
-						  "removing dead candidates", &pass->next);
-	if (pruned_history_at == 0 || le_clock() - pruned_history_at >= PRUNE_EVERY)
+	if (pass->renew_at <= le_clock())
 	{
-		bool		more = false;
-
-		(void) le_in_transaction(prune_history, &more, "removing old history");
-		if (!more)
-			pruned_history_at = le_clock();
-
-		/*
-		 * Whatever waits resets our latch: who woke us meanwhile would go
-		 * unheard.  Sleep only after a pass that did nothing but look.
-		 */
 		pass->next = le_clock();
+		return;
 	}
+	if (pass->candidates != NIL)
+		prune_all_candidates(pass);
+	prune_all_history(pass);
 }
