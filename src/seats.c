@@ -243,30 +243,20 @@ forget(void)
 		MemoryContextDelete(former->context);
 }
 
-/*
- * What the running (sub)transaction has changed, or more, did not happen.
- */
-static void
-undo(void)
-{
-	if (counted == NULL)
-		return;
-	counted->touched = list_concat(counted->touched, counted->unsure);
-	list_free(counted->unsure);
-	counted->unsure = NIL;
-}
-
 static void
 end_of_xact(bool committed)
 {
 	if (!in_round)
 		forget();
-	else if (!committed)
-		undo();
 	else if (counted != NULL)
 	{
-		list_free_deep(counted->unsure);
+		MemoryContext old = MemoryContextSwitchTo(counted->context);
+
+		if (!committed)
+			counted->touched = list_concat(counted->touched, counted->unsure);
+		list_free(counted->unsure);
 		counted->unsure = NIL;
+		MemoryContextSwitchTo(old);
 	}
 }
 
@@ -298,14 +288,6 @@ on_xact_event(XactEvent event, void *arg)
 	}
 }
 
-static void
-on_subxact_event(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
-{
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-		undo();
-}
-
 bool
 le_seats_are_counted(void)
 {
@@ -324,7 +306,6 @@ le_seats_now(const Store *store)
 	if (!listening)
 	{
 		RegisterXactCallback(on_xact_event, NULL);
-		RegisterSubXactCallback(on_subxact_event, NULL);
 		listening = true;
 	}
 	if (counted != NULL && counted->lease_oid != store->lease)
