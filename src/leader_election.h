@@ -570,7 +570,7 @@ extern bool le_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_next_leader(const Store *store, const Election *election,
 								 const Lease *lease, const Candidate *caller,
 								 const Candidate *passed_over);
-extern void le_seats_prepare(const Store *store, const Election *election,
+extern bool le_seats_prepare(const Store *store, const Election *election,
 							 const Candidate *passed_over);
 extern Candidate *le_challenger(const Store *store, const Election *election,
 								const Lease *lease);

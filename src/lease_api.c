@@ -117,10 +117,10 @@ elect(const Store *store, const Election *election, Candidate *who,
 		Settled		settled;
 		Proof		proof;
 
+		le_seats_prepare(store, election, NULL);
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(who->election);
-		le_seats_prepare(store, election, NULL);
 		while (!le_election_queue(who->election))
 			le_wait_or_busy(who->election);
 		stood = le_candidate_stand(store, who, profile,
@@ -405,11 +405,11 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	{
 		if (le_lease_state_now(&store, lease) == LEASE_FOREIGN)
 			le_worker_ensure(true);
+		if (how->to_candidate == NULL)
+			le_seats_prepare(&store, election, le_candidate_of_lease(lease));
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(name);
-		if (how->to_candidate == NULL)
-			le_seats_prepare(&store, election, le_candidate_of_lease(lease));
 		while (!le_election_queue(name) ||
 			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
 			le_wait_or_busy(name);

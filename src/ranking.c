@@ -66,21 +66,23 @@ is_contested(const Election *election, const Lease *lease, List *candidates,
 /*
  * Count what the candidates lead, if the next choice needs that, before the
  * election lock is taken: that takes the longer the more elections there are.
- * passed_over, unless NULL, is about to give up.
+ * passed_over, unless NULL, is about to give up.  True if they were counted now.
  */
-void
+bool
 le_seats_prepare(const Store *store, const Election *election,
 				 const Candidate *passed_over)
 {
 	Lease	   *lease;
 
 	if (!le_strategy(election)->counts || le_seats_are_counted())
-		return;
+		return false;
 	lease = le_lease_read(store, election->name, NULL);
-	if (lease != NULL &&
-		is_contested(election, lease,
-					 le_candidates_read(store, election->name), passed_over))
-		(void) le_seats_now(store);
+	if (lease == NULL ||
+		!is_contested(election, lease,
+					  le_candidates_read(store, election->name), passed_over))
+		return false;
+	(void) le_seats_now(store);
+	return true;
 }
 
 /*

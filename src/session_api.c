@@ -226,11 +226,11 @@ try_to_elect(const Store *store, const Election *election,
 
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return;
+		le_seats_prepare(store, election, NULL);
 		if (!le_prove(lease, election->lease_duration, true,
 					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
 					  &proof))
 			return;				/* the worker goes on trying */
-		le_seats_prepare(store, election, NULL);
 		locked = le_election_lock(election->name, false);
 		if (locked)
 			settled = le_election_settle(store, election, who, NULL, &proof);
@@ -667,11 +667,11 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		how->session_id = c->session_id;
 		lease = le_lease_read(&store, name, NULL);
 		holds = lease != NULL && lease->session_id == c->session_id;
+		if (holds && how->to_candidate == NULL)
+			le_seats_prepare(&store, election, &who);
 		if (!le_prove(lease, election->lease_duration, true,
 					  holds ? le_wait_left() : 0, &proof) && holds)
 			le_unconfirmed(name);
-		if (holds && how->to_candidate == NULL)
-			le_seats_prepare(&store, election, &who);
 		while (!le_election_queue(name))
 			le_wait_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))

@@ -10,7 +10,18 @@
  * go through as well.
  *
  * Renewals come first, and again in between: live leaders must not lose their
- * leases while there is much else to do.
+ * leases while there is much else to do.  However large the tables are, no more
+ * than one of these is done before it is asked again whether a renewal is due:
+ *
+ * - a look, which reads each row of a table once;
+ * - a change of holder or of a request to yield, which reads the candidates of
+ *	 that election.  The first one in a round where the strategy counts seats
+ *	 reads the leases, too (seats.c);
+ * - a transaction that tells listeners 100 events (announce.c);
+ * - a step of tidying up: 5 ms, or 250 rows of history (tidy.c).
+ *
+ * Rows of history are read by key, or along an index from where the last step
+ * has ended, and never all of them.
  *
  *-------------------------------------------------------------------------
  */
@@ -267,7 +278,10 @@ settle(void *arg)
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* it has been dropped */
-	le_seats_prepare(&store, election, NULL);
+	if (le_seats_prepare(&store, election, NULL) && item->proof.required &&
+		!le_prove(le_lease_read(&store, name, NULL), election->lease_duration,
+				  true, PROOF_WAIT, &item->proof))
+		le_busy(name);			/* the proof got old meanwhile */
 	item->waited = !le_election_lock(name, false);
 	if (item->waited && !le_election_queue(name))
 		le_busy(name);
