@@ -22,8 +22,7 @@ le_election_passes_over(const Candidate *c, const Lease *lease)
 }
 
 /*
- * Could this candidate be elected, if it is alive and may stand?  Nobody is
- * locked for that.
+ * Could this candidate be elected, if it is alive and may stand?
  */
 static bool
 is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
@@ -160,10 +159,7 @@ le_challenger(const Store *store, const Election *election,
 			leader = lfirst(lc);
 	}
 	if (leader == NULL)
-	{
-		/* A crash has emptied the table. */
-		leader = le_candidate_of_lease(lease);
-	}
+		leader = le_candidate_of_lease(lease);	/* a crash has emptied the table */
 	else if (list_length(candidates) == 1)
 		return NULL;
 	if (strategy->counts)

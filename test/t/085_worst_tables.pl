@@ -153,7 +153,7 @@ $blocker->finish;
 #
 # Dead candidates
 #
-my $DEAD = 150_000;
+my $DEAD = 300_000;
 
 my $NOBODY = "SELECT 1 WHERE NOT EXISTS (SELECT FROM leader_election.candidate
 	WHERE election = 'crowded')";
@@ -195,13 +195,13 @@ is($leader->query("SELECT leader_election.is_leader('innocent')"),
 #
 $control->query("DELETE FROM leader_election.candidate WHERE election = 'popular'");
 create('slow', 'lowest', '10 s');
-add_candidates('slow', 100_000, 3_600_000_000);
+add_candidates('slow', 200_000, 3_600_000_000);
 my $at = $control->query("SELECT $CLOCK");
 my $remaining = $control->query(
 	"SELECT remaining_ms FROM leader_election.acquire('slow', 'first', rank => 1)");
 my $took = $control->query("SELECT acquired_mono - $at FROM leader_election.lease WHERE election = 'slow'");
 cmp_ok($remaining, '>', 0, 'slow choice: a lease is granted');
-cmp_ok($took, '>', 40_000, "slow choice: it counts from after the choice ($took us)");
+cmp_ok($took, '>', 60_000, "slow choice: it counts from after the choice ($took us)");
 is(lapses(), 0, 'slow choice: the lease of another election never lapsed');
 
 done_testing();
