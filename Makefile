@@ -34,6 +34,7 @@ OBJS = \
 	src/leader_election.o \
 	src/lease.o \
 	src/lease_api.o \
+	src/led.o \
 	src/lock.o \
 	src/mark.o \
 	src/notify.o \
@@ -45,6 +46,7 @@ OBJS = \
 	src/seats.o \
 	src/session.o \
 	src/session_api.o \
+	src/standing.o \
 	src/start.o \
 	src/store.o \
 	src/strategy.o \

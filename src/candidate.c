@@ -20,6 +20,7 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -84,12 +85,28 @@ read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 	return false;
 }
 
+/* When reading all candidates of an election is to be given up */
+static int64 read_until = PG_INT64_MAX;
+
+/*
+ * The worker reads no crowd of candidates for longer than other leases can
+ * wait.  Those who stand may elect by their own calls.
+ */
+void
+le_candidates_read_until(int64 until)
+{
+	read_until = until;
+}
+
 static bool
 read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	List	  **list = arg;
+	Candidate  *c = make_candidate(values, nulls);
 
-	*list = lappend(*list, make_candidate(values, nulls));
+	*list = lappend(*list, c);
+	if (list_length(*list) % 1000 == 0 && le_clock() >= read_until)
+		le_busy(c->election);
 	return true;
 }
 
@@ -112,6 +129,72 @@ le_candidates_read(const Store *store, const char *election)
 				read_into_list, &candidates);
 	}
 	return candidates;
+}
+
+/* A scan of all candidates, and memory for one row */
+typedef struct CandidateScan
+{
+	CandidateReader reader;
+	void	   *arg;
+	MemoryContext context;
+	bool		ended;			/* by the reader */
+} CandidateScan;
+
+static bool
+read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	CandidateScan *scan = arg;
+	Candidate	c = {.session_id = 0};
+	MemoryContext old = MemoryContextSwitchTo(scan->context);
+
+#define GET(column, other) (nulls[column] ? (other) : DatumGetInt64(values[column]))
+	c.election = TextDatumGetCString(values[CANDIDATE_ELECTION]);
+	c.candidate = TextDatumGetCString(values[CANDIDATE_CANDIDATE]);
+	c.role = NameStr(*DatumGetName(values[CANDIDATE_ROLE]));
+	c.session_id = GET(CANDIDATE_SESSION_ID, 0);
+	c.sits_out = GET(CANDIDATE_SITS_OUT, -1);
+	c.seen = GET(CANDIDATE_SEEN_MONO, 0);
+	c.seen_for = GET(CANDIDATE_SEEN_FOR, 0);
+#undef GET
+	scan->ended = !scan->reader(&c, scan->arg);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(scan->context);
+	return !scan->ended;
+}
+
+/*
+ * Have reader look at all candidates of all elections, in the order of the
+ * primary key, from the one that follows this one (NULL: from the first) until it
+ * returns false.  It sees their names, role, session and signs of life, and that
+ * they sit out, until it returns.
+ */
+void
+le_candidates_scan(const Store *store, const char *election,
+				   const char *candidate, CandidateReader reader, void *arg)
+{
+	CandidateScan scan = {reader, arg};
+	Key			key;
+
+	scan.context = AllocSetContextCreate(CurrentMemoryContext,
+										 "leader_election candidate",
+										 ALLOCSET_SMALL_SIZES);
+	PushActiveSnapshot(GetLatestSnapshot());
+	if (election != NULL)
+	{
+		key = le_key_text_after(election, candidate);
+		le_scan_ordered(store->candidate, store->candidate_pkey, &key,
+						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
+						&scan);
+	}
+	if (!scan.ended)
+	{
+		key = le_key_after(election != NULL ? election : "");
+		le_scan_ordered(store->candidate, store->candidate_pkey, &key,
+						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
+						&scan);
+	}
+	PopActiveSnapshot();
+	MemoryContextDelete(scan.context);
 }
 
 /*

@@ -34,6 +34,8 @@
  *	renewal.c		the leases that it renews
  *	tidy.c			what it removes
  *	announce.c		what it tells listeners
+ *	led.c			which sessions lead what, as its last look has found
+ *	standing.c		who stands, looked at in steps
  *	upkeep.c		what the background worker does in a round
  *	worker.c		its process: how it begins, sleeps and ends
  *	launcher.c		the optional launcher
@@ -219,6 +221,8 @@ extern Key	le_key(const char *first);
 extern Key	le_key_text(const char *first, const char *second);
 extern Key	le_key_int64(const char *first, int64 second);
 extern Key	le_key_from(const char *first, int64 second);
+extern Key	le_key_after(const char *first);
+extern Key	le_key_text_after(const char *first, const char *second);
 extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
 					RowReader reader, void *arg);
 extern void le_scan_ordered(Oid table, Oid index, Key *key,
@@ -323,6 +327,8 @@ typedef struct Lease
 
 struct Candidate;
 
+typedef void (*LeaseReader) (Lease *lease, void *arg);
+
 extern const char *le_kind(int64 session_id);
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
@@ -330,6 +336,10 @@ extern Lease *le_lease_read_self(const Store *store, const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
 extern List *le_lease_read_all(const Store *store);
+extern void le_lease_scan(const Store *store, LeaseReader reader, void *arg);
+extern Lease *le_lease_copy(const Lease *lease);
+extern LeaseState le_lease_state_if_alive(const Lease *lease,
+										  const char *incarnation, int64 now);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
 extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
@@ -424,7 +434,14 @@ typedef enum StandResult
 	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
+/* False: enough */
+typedef bool (*CandidateReader) (const Candidate *c, void *arg);
+
 extern List *le_candidates_read(const Store *store, const char *election);
+extern void le_candidates_read_until(int64 until);
+extern void le_candidates_scan(const Store *store, const char *election,
+							   const char *candidate, CandidateReader reader,
+							   void *arg);
 extern Candidate *le_candidate_find(const Store *store, const char *election,
 									const char *name);
 extern bool le_candidate_alive(const Candidate *c);
@@ -673,6 +690,8 @@ extern bool le_session_take_loss(Oid lease_oid, const char *election,
 								 const char *candidate);
 extern List *le_session_elections(void);
 extern int64 le_session_term(Candidacy *candidacy);
+extern int64 le_session_term_of(Candidacy *candidacy, const Lease *lease,
+								uint64 changes);
 extern int64 le_session_remaining(Candidacy *candidacy);
 extern bool le_session_holds_lock(const Candidacy *c);
 extern bool le_session_owns(const Candidacy *candidacy);

@@ -25,6 +25,7 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -259,6 +260,65 @@ le_lease_read_all(const Store *store)
 	return leases;
 }
 
+/* A scan of all leases, and memory for one row */
+typedef struct LeaseScan
+{
+	LeaseReader reader;
+	void	   *arg;
+	MemoryContext context;
+} LeaseScan;
+
+static bool
+read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+{
+	LeaseScan  *scan = arg;
+	MemoryContext old = MemoryContextSwitchTo(scan->context);
+
+	scan->reader(make_lease(tuple, values, nulls), scan->arg);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(scan->context);
+	return true;
+}
+
+/*
+ * Have reader look at each lease.  It runs in memory that is gone with the row.
+ */
+void
+le_lease_scan(const Store *store, LeaseReader reader, void *arg)
+{
+	LeaseScan	scan = {reader, arg};
+
+	scan.context = AllocSetContextCreate(CurrentMemoryContext,
+										 "leader_election lease",
+										 ALLOCSET_DEFAULT_SIZES);
+	le_scan(store->lease, InvalidOid, NULL, NULL, read_briefly, &scan);
+	MemoryContextDelete(scan.context);
+}
+
+/*
+ * A copy, in the current memory context, of a lease that is not locked.
+ */
+Lease *
+le_lease_copy(const Lease *lease)
+{
+	Lease	   *copy = palloc(sizeof(Lease));
+
+#define COPY(field) \
+	copy->field = lease->field != NULL ? pstrdup(lease->field) : NULL
+	Assert(lease->row == NULL);
+	*copy = *lease;
+	COPY(election);
+	COPY(leader);
+	COPY(role);
+	COPY(incarnation);
+	COPY(successor);
+	COPY(successor_role);
+	if (lease->metadata != 0)
+		copy->metadata = datumCopy(lease->metadata, false, -1);
+#undef COPY
+	return copy;
+}
+
 /*
  * Was it this incarnation that wrote the row's monotonic values?
  */
@@ -303,11 +363,11 @@ le_lease_lasts(const Lease *lease, const char *incarnation, int64 now)
 }
 
 /*
- * What a lease row means on this incarnation of the server, now.  This is the
- * one place that says whether a holder's death is proven.
+ * What a lease row means on this incarnation of the server, now, if the session
+ * that holds it, if any, is alive.
  */
 LeaseState
-le_lease_state(const Lease *lease, const char *incarnation, int64 now)
+le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
 {
 	if (lease->leader == NULL)
 		return LEASE_VACANT;
@@ -315,9 +375,22 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 		return LEASE_FOREIGN;
 	if (now >= lease->deadline_mono)
 		return LEASE_EXPIRED;
-	if (lease->session_id != 0 && !le_session_alive(lease->session_id))
-		return LEASE_ORPHANED;
 	return LEASE_LED;
+}
+
+/*
+ * What it means.  This is the one place that says whether a holder's death is
+ * proven.
+ */
+LeaseState
+le_lease_state(const Lease *lease, const char *incarnation, int64 now)
+{
+	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
+
+	if (state == LEASE_LED && lease->session_id != 0 &&
+		!le_session_alive(lease->session_id))
+		return LEASE_ORPHANED;
+	return state;
 }
 
 LeaseState

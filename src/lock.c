@@ -139,22 +139,24 @@ wait_for_lock(LOCKTAG tag, LOCKMODE mode)
  * want of room.  Once it was granted, this process has its entry in the lock
  * table, so that the answer to the second request is that of the lock itself.
  * That one is in Share mode, so that two testers do not take each other for the
- * holder.  A lock group always gets its own locks: not in parallel mode.
+ * holder.  A lock group always gets its own locks: not in parallel mode.  Outside
+ * of a transaction only a session can own the locks of the test.
  */
 static Held
 is_held(LOCKTAG tag)
 {
+	bool		outside = !IsTransactionState();
 	bool		free;
 
 	Assert(!IsInParallelMode());
 	if (LeLockHeldByMe(&tag, ExclusiveLock))
 		return HELD;
-	if (!try_lock(tag, AccessShareLock, false))
+	if (!try_lock(tag, AccessShareLock, outside))
 		return UNTESTABLE;
-	free = try_lock(tag, ShareLock, false);
+	free = try_lock(tag, ShareLock, outside);
 	if (free)
-		LockRelease(&tag, ShareLock, false);
-	LockRelease(&tag, AccessShareLock, false);
+		LockRelease(&tag, ShareLock, outside);
+	LockRelease(&tag, AccessShareLock, outside);
 	return free ? NOT_HELD : HELD;
 }
 

@@ -133,6 +133,35 @@ le_key_from(const char *first, int64 second)
 	return key;
 }
 
+/*
+ * The key of rows whose first column is a text (of collation "C") that comes
+ * after this one.
+ */
+Key
+le_key_after(const char *first)
+{
+	Key			key;
+
+	key.columns = 1;
+	ScanKeyInit(&key.column[0], 1, BTGreaterStrategyNumber, F_TEXT_GT,
+				CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The same for the second column, where the first one is that text.
+ */
+Key
+le_key_text_after(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	key.columns = 2;
+	ScanKeyInit(&key.column[1], 2, BTGreaterStrategyNumber, F_TEXT_GT,
+				CStringGetTextDatum(second));
+	return key;
+}
+
 static void
 check_columns(Relation rel)
 {

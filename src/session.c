@@ -344,6 +344,31 @@ le_session_owns(const Candidacy *candidacy)
 }
 
 /*
+ * Make the view that of this lease row, which is committed.  changes is
+ * le_changes from before it was read.
+ */
+static void
+set_view(Candidacy *c, const Lease *lease, const char *incarnation,
+		 uint64 changes)
+{
+	int64		now = le_clock();	/* a renewal may be later than the reading */
+
+	c->term = 0;
+	c->changes = changes;
+	if (lease != NULL && lease->leader != NULL && !lease->incomplete &&
+		lease->session_id == c->session_id &&
+		strcmp(lease->incarnation, incarnation) == 0 &&
+		lease->deadline_mono - now <= lease->duration)
+	{
+		c->term = lease->term;
+		c->deadline = lease->deadline_mono;
+		c->next_read = Max(now + READ_PAUSE(lease->duration),
+						   c->deadline - LAST_PART(lease->duration));
+		c->next_read = Min(c->next_read, c->deadline);
+	}
+}
+
+/*
  * Read the lease row anew.  False, with the view as it was, if it cannot be
  * read without a wait.
  */
@@ -351,7 +376,6 @@ static bool
 read_view(Candidacy *c)
 {
 	uint64		changes = le_changes;
-	int64		now;
 	Lease	   *lease;
 	char	   *incarnation;
 	MemoryContext context;
@@ -364,26 +388,8 @@ read_view(Candidacy *c)
 	old = MemoryContextSwitchTo(context);
 	incarnation = le_incarnation_name(c->lease_oid);
 	readable = le_lease_read_committed(c->lease_oid, c->election, &lease);
-
-	/* Not before: a renewal may have been granted since. */
-	now = le_clock();
 	if (readable)
-	{
-		c->term = 0;
-		c->changes = changes;
-	}
-	if (readable && lease != NULL && lease->leader != NULL &&
-		!lease->incomplete && lease->session_id == c->session_id &&
-		strcmp(lease->incarnation, incarnation) == 0 &&
-		lease->deadline_mono - now <= lease->duration)
-	{
-		c->term = lease->term;
-		c->deadline = lease->deadline_mono;
-		c->next_read = Max(now + READ_PAUSE(lease->duration),
-						   c->deadline - LAST_PART(lease->duration));
-		c->next_read = Min(c->next_read, c->deadline);
-	}
-
+		set_view(c, lease, incarnation, changes);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	return readable;
@@ -421,6 +427,22 @@ int64
 le_session_term(Candidacy *candidacy)
 {
 	return get_term(candidacy, false);
+}
+
+/*
+ * The same, as of this lease row, which the caller has just read in a transaction
+ * that has written nothing: it is committed.  changes is le_changes from before
+ * it was read.
+ */
+int64
+le_session_term_of(Candidacy *candidacy, const Lease *lease, uint64 changes)
+{
+	if (candidacy->stepped_down || lease->own_write ||
+		!le_session_holds_lock(candidacy))
+		return 0;
+	set_view(candidacy, lease, le_incarnation_name(candidacy->lease_oid),
+			 changes);
+	return le_clock() < candidacy->deadline ? candidacy->term : 0;
 }
 
 /*

@@ -49,6 +49,7 @@ typedef struct Standing
 	Oid			lease_oid;		/* which extension the candidacy belongs to */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
+	int64		term;			/* as of a committed row; 0: not known to lead */
 	int64		ask_until;		/* a campaign asks standbys no longer (monotonic) */
 	int64		deadline;		/* of the lease, if this session leads */
 } Standing;
@@ -406,12 +407,17 @@ le_join(PG_FUNCTION_ARGS)
 /*
  * One poll of a waiting campaign, in a transaction of its own.  Returns when
  * to look again (monotonic; 0: this session leads, once it has committed).
+ *
+ * Whoever has elected this session wakes it, and has committed by then: the first
+ * look at the lease row says all (s->term), unless there is a worker to be started.
  */
 static int64
 poll_campaign(Standing *s)
 {
 	Store		store;
+	uint64		changes;
 	Lease	   *lease;
+	Candidacy  *c;
 	int64		now;
 	bool		led;
 
@@ -422,10 +428,16 @@ poll_campaign(Standing *s)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
+	changes = le_changes;
 	lease = store.lease == s->lease_oid ?
 		le_lease_read(&store, s->who.election, NULL) : NULL;
 	if (leads(&store, lease, s->who.session_id))
+	{
+		c = candidacy_of(s);
+		if (c != NULL && !le_worker_lock_is_free())
+			s->term = le_session_term_of(c, lease, changes);
 		return 0;
+	}
 	if (lease == NULL ||
 		(le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false) &&
 		 !still_stands(&store, s->who.election, s->who.candidate,
@@ -482,6 +494,8 @@ le_campaign(PG_FUNCTION_ARGS)
 		le_wal_begin(&wal);
 		next = poll_campaign(&s);
 		le_wal_end(&wal);
+		if (next == 0 && (term = s.term) != 0)
+			break;
 		le_commit_poll(context);
 		c = candidacy_of(&s);
 		if (c == NULL && s.who.session_id != 0)

@@ -32,11 +32,9 @@
 /* A step in removing dead candidates */
 typedef struct CandidateStep
 {
-	List	   *candidates;
-	int			from;			/* the one to begin with ... */
-	int			left;			/* ... and how many are to be looked at yet */
+	List	   *dead;			/* candidates that the look has found dead */
 	bool		deleted;
-	bool		kept;			/* somebody has locked a dead one's row */
+	bool		kept;			/* another transaction has locked a row */
 } CandidateStep;
 
 /* A step in removing old history */
@@ -73,49 +71,39 @@ prune_candidates(void *arg)
 {
 	CandidateStep *step = arg;
 	int64		until = le_clock() + STEP_TIME;
-	bool		locked = false;
 	Store		store;
 
 	begin_step();
 	le_store_get(&store);
-	while (step->left > 0 && le_clock() < until)
+	if (!le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
+		le_postpone("the table of candidates is locked");
+	while (step->dead != NIL && le_clock() < until)
 	{
-		Candidate  *c = list_nth(step->candidates,
-								 step->from % list_length(step->candidates));
-
-		step->from++;
-		step->left--;
-		if (le_candidate_alive(c))
-			continue;
-		locked = locked ||
-			le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false);
-		if (locked && le_candidate_prune(&store, c))
+		if (le_candidate_prune(&store, linitial(step->dead)))
 			step->deleted = true;
 		else
 			step->kept = true;
+		step->dead = list_delete_first(step->dead);
 	}
 }
 
 static void
 prune_all_candidates(Pass *pass)
 {
-	static int	go_on_at = 0;
-	CandidateStep step = {.candidates = pass->candidates,.from = go_on_at,
-	.left = list_length(pass->candidates)};
+	CandidateStep step = {.dead = pass->dead};
 	int64		next = pass->next;
 
-	while (step.left > 0)
+	while (step.dead != NIL)
 	{
 		if (!le_attempt(TIDYING, prune_candidates, &step,
 						"removing dead candidates", &next))
 			break;
-		if (step.left > 0 && !has_time(pass))
+		if (step.dead != NIL && !has_time(pass))
 		{
 			next = le_clock();
 			break;
 		}
 	}
-	go_on_at = step.left > 0 ? step.from : 0;
 	if (step.deleted)
 		next = le_clock();		/* they may have been all there was to do */
 	else if (step.kept)
@@ -189,7 +177,7 @@ le_tidy(Pass *pass)
 		pass->next = le_clock();
 		return;
 	}
-	if (pass->candidates != NIL)
+	if (pass->dead != NIL)
 		prune_all_candidates(pass);
 	prune_all_history(pass);
 }

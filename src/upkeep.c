@@ -9,6 +9,12 @@
  * under the locks that the change needs, by the code that candidates' own calls
  * go through as well.
  *
+ * So a look need not have seen everything, either.  A round begins with what
+ * the last look has left in memory: which sessions lead what (led.c).  Those that
+ * have ended since are replaced at once.  What else has changed since, also in
+ * elections that are not remembered, is found by the look at all leases that
+ * always follows.
+ *
  * Renewals come first, and again in between: live leaders must not lose their
  * leases while there is much else to do.  However large the tables are, no more
  * than one of these is done before it is asked again whether a renewal is due:
@@ -29,7 +35,8 @@
 
 #include "executor/instrument.h"
 #include "leader_election.h"
-#include "utils/hsearch.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker.h"
@@ -40,6 +47,9 @@
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
 #define PROOF_LIFE		(20 * MS)		/* several elections share one */
 #define PROOF_WAIT		(300 * MS)
+#define CROWD			1000	/* so many candidates are not read in a look */
+#define LONGEST_WORK	(25 * MS)	/* between two looks at leases, if waked */
+#define WINNER_FIRST	(MS / 2)	/* before we do anything else */
 
 /*
  * What can fail again and again, besides what concerns one election: settling
@@ -53,73 +63,42 @@
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
 #define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 3 / 4)
 
-/* Who stands in an election, as far as the worker cares */
-typedef struct Standing
+/* A look at the tables */
+typedef struct Look
 {
-	char		election[LE_NAME_MAX + 1];	/* hash key */
-	int			candidates;
-	int64		sits_out;		/* the lowest of all candidates, -1: none */
-	int64		session_sits_out;	/* the same of session candidates */
-} Standing;
+	Pass	   *pass;
+	Store		store;
+	const char *incarnation;
+	bool		all;			/* the candidates are known, too */
+	bool		announces;		/* the marks are known, too */
+} Look;
 
 /* An election to settle */
 typedef struct Case
 {
-	const Lease *seen;			/* before the proof */
+	const char *election;
 	Proof		proof;
 	bool		changed;
+	int64		duration;		/* of its leases */
 	bool		waited;			/* for its lock */
 } Case;
 
-/*
- * Find out in which elections somebody stands, and whether all sit out.
- */
-static HTAB *
-gather_standing(Pass *pass)
-{
-	HASHCTL		info;
-	HTAB	   *standing;
-	ListCell   *lc;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = LE_NAME_MAX + 1;
-	info.entrysize = sizeof(Standing);
-	info.hcxt = CurrentMemoryContext;
-	standing = hash_create("leader_election standing", 64, &info,
-						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	foreach(lc, pass->candidates)
-	{
-		Candidate  *c = lfirst(lc);
-		bool		found;
-		Standing   *s = hash_search(standing, c->election, HASH_ENTER, &found);
-
-		if (!found)
-		{
-			s->candidates = 0;
-			s->sits_out = s->session_sits_out = PG_INT64_MAX;
-		}
-		s->candidates++;
-		s->sits_out = Min(s->sits_out, c->sits_out);
-		if (c->session_id != 0)
-			s->session_sits_out = Min(s->session_sits_out, c->sits_out);
-		else					/* its row is to be removed one day */
-			pass->next = Min(pass->next,
-							 Max(c->seen + c->seen_for, le_clock() + TIDY_PAUSE));
-	}
-	return standing;
-}
+/* When the next renewal is due, as far as the last look has found */
+static int64 renewal_due = 0;
 
 /*
  * A vacant lease: when may the worker elect somebody, or keep the seat for
- * somebody?
+ * somebody?  One for which nobody stands costs nothing but its row.
  */
 static int64
-vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
-			 HTAB *standing)
+vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 {
-	Election   *election = le_election_read(store, lease->election);
-	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+	const Standing *s = le_standing_find(lease->election);
+	Election   *election;
 
+	if (lease->leader == NULL && lease->successor == NULL && s == NULL)
+		return PG_INT64_MAX;
+	election = le_election_read(store, lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
 	if (le_election_kept_in_vain(store, election, lease, inc))
@@ -140,9 +119,9 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc,
  * else than now, or no more?
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease, HTAB *standing)
+is_to_preempt(const Store *store, const Lease *lease)
 {
-	Standing   *s = hash_search(standing, lease->election, HASH_FIND, NULL);
+	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
 	const Strategy *strategy;
 
@@ -155,108 +134,121 @@ is_to_preempt(const Store *store, const Lease *lease, HTAB *standing)
 	strategy = le_strategy(election);
 	if (strategy->preempts == NULL && !lease->yielding)
 		return false;
+	if (s != NULL && s->candidates >= CROWD)
+		return true;
 	return le_is_to_preempt(lease, le_challenger(store, election, lease));
+}
+
+static List *
+keep(List *leases, const Lease *lease)
+{
+	MemoryContext old = MemoryContextSwitchTo(le_worker_context);
+
+	leases = lappend(leases, le_lease_copy(lease));
+	MemoryContextSwitchTo(old);
+	return leases;
+}
+
+static void
+look_at_led(Look *look, Lease *lease, int64 now)
+{
+	Pass	   *pass = look->pass;
+
+	pass->work = true;
+	if (look->all && is_to_preempt(&look->store, lease))
+		pass->preempt = keep(pass->preempt, lease);
+	if (!lease->auto_renew || lease->session_id == 0 || lease->yielding)
+	{
+		pass->next = Min(pass->next, lease->deadline_mono);
+		return;
+	}
+	if (RENEW_EARLY(lease) <= now)
+		pass->renew = keep(pass->renew, lease);
+	else
+		pass->renew_later_at = Min(pass->renew_later_at, RENEW_DUE(lease));
+	pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
+}
+
+static void
+look_at_lease(Lease *lease, void *arg)
+{
+	Look	   *look = arg;
+	Pass	   *pass = look->pass;
+	const Incarnation *inc = pass->inc;
+	int64		now = le_clock();	/* not before the row was read */
+	LeaseState	state = le_lease_state_if_alive(lease, look->incarnation, now);
+	int64		due = now;
+
+	if (inc != NULL && inc->epoch == 0 &&
+		le_lease_is_foreign(lease, look->incarnation))
+		pass->new_incarnation = true;
+	if (look->announces)
+		le_announce_lease(&look->store, lease, inc, &pass->next);
+	if (state == LEASE_LED && lease->session_id != 0)
+	{
+		if (le_led_alive(lease->session_id))
+			le_led_note(lease->session_id, lease->election);
+		else
+			state = LEASE_ORPHANED;
+	}
+	if (state == LEASE_LED)
+	{
+		look_at_led(look, lease, now);
+		return;
+	}
+	pass->work |= state != LEASE_VACANT;
+	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
+	{
+		if (!look->all)
+			return;
+		due = vacancy_ends(&look->store, lease, inc);
+	}
+	if (due <= now)
+	{
+		lease->configured = le_lease_duration(&look->store, lease);
+		pass->settle = keep(pass->settle, lease);
+	}
+	else
+		pass->next = Min(pass->next, due);
 }
 
 /*
  * Look at all leases and candidates, and find out what is due.  Tables that
- * somebody has locked are left for the next look, except that renewals need
- * no more than the table of leases.
+ * somebody has locked are left for the next look, and so are candidates that take
+ * too long: to renew and to end leases, the table of leases is enough.
  */
 static void
 look(void *arg)
 {
 	Pass	   *pass = arg;
-	int64		now;
-	Store		store;
-	List	   *leases;
-	char	   *incarnation;
-	Incarnation *inc = NULL;
-	HTAB	   *standing = NULL;
-	bool		announces = false;
-	ListCell   *lc;
+	Look		look = {.pass = pass};
 
-	pass->installed = le_store_find(&store);
+	pass->installed = le_store_find(&look.store);
 	if (!pass->installed)
 		return;
 	pass->work = true;			/* until proven otherwise */
 	pass->next = le_clock() + RETRY;
-	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+	if (!le_store_lock(&look.store, LE_TABLE_LEASE, AccessShareLock, false))
 		return;
-	if (le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+	le_led_begin();
+	if (le_store_lock(&look.store,
+					  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					  AccessShareLock, false))
 	{
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
-		inc = pass->inc = le_incarnation_read();
-		pass->new_incarnation = !inc->known;
-		pass->candidates = le_candidates_read(&store, NULL);
-		pass->work = pass->candidates != NIL;
-		standing = gather_standing(pass);
-		announces = le_announce_look(&store);
-		if (!announces)
-			pass->next = le_clock() + RETRY;
+		pass->inc = le_incarnation_read();
+		pass->new_incarnation = !pass->inc->known;
+		look.all = le_standing_look(&look.store, pass);
+		look.announces = le_announce_look(&look.store);
+		if (!look.announces)
+			pass->next = Min(pass->next, le_clock() + RETRY);
 	}
-
-	incarnation = le_incarnation_name(store.lease);
-	leases = le_lease_read_all(&store);
-	now = le_clock();			/* not before: they may have been renewed since */
-	foreach(lc, leases)
-	{
-		Lease	   *lease = lfirst(lc);
-		int64		due = PG_INT64_MAX;
-
-		if (inc != NULL && inc->epoch == 0 &&
-			le_lease_is_foreign(lease, incarnation))
-			pass->new_incarnation = true;
-		if (announces)
-			le_announce_lease(&store, lease, inc, &pass->next);
-		switch (le_lease_state(lease, incarnation, now))
-		{
-			case LEASE_LED:
-				pass->work = true;
-				if (inc != NULL && is_to_preempt(&store, lease, standing))
-					pass->preempt = lappend(pass->preempt, lease);
-				due = lease->deadline_mono;
-				if (lease->auto_renew && lease->session_id != 0 &&
-					!lease->yielding)
-				{
-					if (RENEW_EARLY(lease) <= now)
-						pass->renew = lappend(pass->renew, lease);
-					else
-						pass->renew_later_at = Min(pass->renew_later_at,
-												   RENEW_DUE(lease));
-					pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
-					continue;
-				}
-				pass->next = Min(pass->next, due);
-				continue;
-			case LEASE_VACANT:
-				if (inc == NULL)
-					continue;
-				due = vacancy_ends(&store, lease, inc, standing);
-				break;
-			case LEASE_EXPIRED:
-			case LEASE_ORPHANED:
-				pass->work = true;
-				due = now;
-				break;
-			case LEASE_FOREIGN:
-				pass->work = true;
-				if (inc == NULL)
-					continue;
-				due = vacancy_ends(&store, lease, inc, standing);
-				break;
-		}
-		if (due <= now)
-		{
-			lease->configured = le_lease_duration(&store, lease);
-			pass->settle = lappend(pass->settle, lease);
-		}
-		else
-			pass->next = Min(pass->next, due);
-	}
-	if (announces)
+	look.incarnation = le_incarnation_name(look.store.lease);
+	pass->looked_at = le_clock();
+	le_lease_scan(&look.store, look_at_lease, &look);
+	le_led_end();
+	if (look.announces)
 		le_announce_looked();
 }
 
@@ -267,11 +259,12 @@ static void
 settle(void *arg)
 {
 	Case	   *item = arg;
-	const char *name = item->seen->election;
+	const char *name = item->election;
 	Store		store;
 	Election   *election;
 
-	le_store_get(&store);
+	if (!le_store_find(&store))
+		return;					/* dropped since the look */
 	le_wait_begin();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
@@ -294,6 +287,7 @@ settle(void *arg)
 		if (settled.busy || settled.unproven)
 			le_busy(name);
 		item->changed = settled.changed;
+		item->duration = election->lease_duration;
 	}
 }
 
@@ -305,7 +299,7 @@ static void
 preempt(void *arg)
 {
 	Case	   *item = arg;
-	const char *name = item->seen->election;
+	const char *name = item->election;
 	Store		store;
 	Election   *election;
 
@@ -348,11 +342,95 @@ begin_with(List *leases, const char *election)
 }
 
 /*
+ * Is other work to end now, because leases are to be renewed?  A wake-up may
+ * tell of a lease that is not known yet.
+ */
+bool
+le_is_to_renew(const Pass *pass)
+{
+	int64		now = le_clock();
+
+	return pass->renew_at <= now ||
+		(MyLatch->is_set && now - pass->looked_at >= LONGEST_WORK);
+}
+
+/*
+ * Settle an election, or see to its yields, in the time that the next renewal
+ * leaves.
+ */
+static bool
+attempt_one(Pass *pass, const char *key, Work work, Case *item,
+			const char *activity)
+{
+	bool		done;
+
+	le_candidates_read_until(Max(pass->renew_at, le_clock() + LONGEST_WORK));
+	done = le_attempt(key, work, item, activity, &pass->next);
+	le_candidates_read_until(PG_INT64_MAX);
+	return done;
+}
+
+/*
+ * Settle one election.  True if anything changed.  Where nothing did, although it
+ * was due, candidates lack a role: nobody tells us when they are given it.
+ */
+static bool
+settle_one(Pass *pass, Case *item)
+{
+	const char *name = item->election;
+	bool		done = attempt_one(pass, psprintf("E%s", name), settle, item,
+								   psprintf("electing in %s", le_quote(name)));
+
+	if (done && item->changed)
+	{
+		pass->renew_at = Min(pass->renew_at, le_clock() + item->duration / 3);
+		le_announce_add(name);
+		if (le_announce_pending() >= ANNOUNCE_AT)
+			le_announce(pass);
+	}
+	else if (done)
+		pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
+
+	/* Our latch was reset meanwhile, and others may have decided. */
+	if (item->waited)
+	{
+		pass->next = le_clock();
+		le_standing_look_again();
+	}
+	return done && item->changed;
+}
+
+/*
+ * Settle the elections of sessions that have ended since the last look, before
+ * anything else is looked at.  Where synchronous standbys are configured, a proof
+ * needs a look first.  What is left for want of time, or because it is busy, is
+ * found by the look that follows.  True if anything changed.
+ */
+static bool
+settle_orphaned(Pass *pass)
+{
+	List	   *elections = le_led_orphaned();
+	bool		changed = false;
+	ListCell   *lc;
+
+	pass->looked_at = le_clock();
+	foreach(lc, elections)
+	{
+		Case		item = {.election = lfirst(lc)};
+
+		if ((le_is_to_renew(pass) && lc != list_head(elections)) ||
+			!le_prove(NULL, 0, false, 0, &item.proof))
+			break;
+		changed |= settle_one(pass, &item);
+	}
+	return changed;
+}
+
+/*
  * Settle what is due, until leases are to be renewed: those of live leaders
  * must not run out while there is much to settle.  The next round goes on there,
  * so that those that are busy do not keep us from the others.  True if anything
- * changed.  Where nothing did, although it was due, candidates lack a role:
- * nobody tells us when they are given it.
+ * changed.
  */
 static bool
 settle_all(Pass *pass)
@@ -366,12 +444,12 @@ settle_all(Pass *pass)
 	go_on_at[0] = '\0';
 	foreach(lc, leases)
 	{
-		Case		item = {.seen = lfirst(lc)};
-		const char *name = item.seen->election;
+		const Lease *seen = lfirst(lc);
+		Case		item = {.election = seen->election};
 
-		if (pass->renew_at <= le_clock() && lc != list_head(leases))
+		if (le_is_to_renew(pass) && lc != list_head(leases))
 		{
-			strlcpy(go_on_at, name, sizeof(go_on_at));
+			strlcpy(go_on_at, item.election, sizeof(go_on_at));
 			pass->next = le_clock();
 			break;
 		}
@@ -381,22 +459,8 @@ settle_all(Pass *pass)
 						&pass->next))
 			break;
 		item.proof = proof;
-		le_proof_about(&item.proof, item.seen, item.seen->configured, pass->inc);
-		if (le_attempt(psprintf("E%s", name), settle, &item,
-					   psprintf("electing in %s", le_quote(name)), &pass->next))
-		{
-			changed |= item.changed;
-			if (item.changed)
-				le_announce_add(name);
-			else
-				pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
-			if (le_announce_pending() >= ANNOUNCE_AT)
-				le_announce(pass);
-		}
-
-		/* Our latch was reset meanwhile, and others may have decided. */
-		if (item.waited)
-			pass->next = le_clock();
+		le_proof_about(&item.proof, seen, seen->configured, pass->inc);
+		changed |= settle_one(pass, &item);
 	}
 	return changed;
 }
@@ -408,16 +472,16 @@ preempt_all(Pass *pass)
 
 	foreach(lc, pass->preempt)
 	{
-		Case		item = {.seen = lfirst(lc)};
-		const char *name = item.seen->election;
+		const char *name = ((Lease *) lfirst(lc))->election;
+		Case		item = {.election = name};
 
-		if (pass->renew_at <= le_clock() && lc != list_head(pass->preempt))
+		if (le_is_to_renew(pass) && lc != list_head(pass->preempt))
 		{
 			pass->next = le_clock();
 			break;
 		}
-		if (le_attempt(psprintf("Y%s", name), preempt, &item,
-					   psprintf("asking for a yield in %s", le_quote(name)), &pass->next) &&
+		if (attempt_one(pass, psprintf("Y%s", name), preempt, &item,
+						psprintf("asking for a yield in %s", le_quote(name))) &&
 			item.changed)
 		{
 			le_announce_add(name);
@@ -440,17 +504,43 @@ begin_epoch(void *arg)
 }
 
 /*
+ * What comes before the look: see to the elections of sessions that have just
+ * ended.  Whom we have elected goes first, and for a moment we leave it the
+ * processor.  False: look now, since nothing has changed, or a look is overdue.
+ */
+static bool
+see_to_orphaned(Pass *pass)
+{
+	static int64 look_by = 0;	/* 0: the look was not put off */
+	bool		changed;
+
+	pass->renew_at = renewal_due;
+	changed = settle_orphaned(pass);
+	if (look_by == 0)
+		look_by = le_clock() + LONGEST_WORK;
+	if (!changed || pass->renew_at <= le_clock() || look_by <= le_clock())
+	{
+		look_by = 0;
+		return false;
+	}
+	pass->installed = true;
+	pass->work = true;
+	pass->next = Min(le_clock() + WINNER_FIRST, pass->renew_at);
+	return true;
+}
+
+/*
  * One round: look, and do what is due.
  */
 static void
 do_round(Pass *pass)
 {
 	static int64 postponed_at = 0;	/* tidying up; 0: it was not */
-
 	bool		changed;
 
 	le_announce_begin();
-	memset(pass, 0, sizeof(Pass));
+	if (see_to_orphaned(pass))
+		return;
 	pass->renew_at = PG_INT64_MAX;
 	pass->renew_later_at = PG_INT64_MAX;
 	pass->next = PG_INT64_MAX;
@@ -459,6 +549,7 @@ do_round(Pass *pass)
 		/* Whatever it had found by then is no answer. */
 		pass->installed = true;
 		pass->work = true;
+		pass->renew_at = renewal_due;
 		return;
 	}
 	if (!pass->installed)
@@ -502,7 +593,7 @@ do_round(Pass *pass)
 void
 le_upkeep(Upkeep *found)
 {
-	Pass		pass;
+	Pass		pass = {.woken = found->woken};
 	int64		reads = pgBufferUsage.shared_blks_read;
 	int64		spares_at;
 
@@ -511,10 +602,14 @@ le_upkeep(Upkeep *found)
 	le_seats_begin_round();
 	spares_at = le_spares_keep();
 	do_round(&pass);
+	renewal_due = pass.renew_at;
 	pass.next = Min(pass.next, spares_at);
 	/* A wait for the disk may reset our latch: see above. */
 	if (pgBufferUsage.shared_blks_read != reads)
+	{
 		pass.next = Min(pass.next, le_clock() + RETRY);
+		le_standing_look_again();
+	}
 	found->installed = pass.installed;
 	found->work = pass.work;
 	found->untold = le_announce_pending() > 0;

@@ -140,18 +140,20 @@ init_worker(Oid database)
 }
 
 /*
- * Sleep until then (a pointer to the moment).
+ * Sleep until the next round is due.
  */
 static void
-sleep_until(void *arg)
+sleep_after(void *arg)
 {
-	int64		ms = (*(int64 *) arg - le_clock()) / MS + 1;
+	Upkeep	   *found = arg;
+	int64		ms = (found->next - le_clock()) / MS + 1;
 
 	if (ms > 0)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Min(ms, INT_MAX),
 						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
+	found->woken = MyLatch->is_set;
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -167,6 +169,7 @@ leader_election_worker_main(Datum arg)
 {
 	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
 	int64		idle_since = 0;
+	Upkeep		found = {.woken = false};
 
 	init_worker(DatumGetObjectId(arg));
 	if (!take_over())
@@ -175,8 +178,6 @@ leader_election_worker_main(Datum arg)
 
 	for (;;)
 	{
-		Upkeep		found;
-
 		le_upkeep(&found);
 		if (!found.installed && try_to_end())
 			break;
@@ -200,7 +201,7 @@ leader_election_worker_main(Datum arg)
 			}
 			found.next = Min(found.next, idle_since + idle_timeout);
 		}
-		(void) le_guard(sleep_until, &found.next);
+		(void) le_guard(sleep_after, &found);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

@@ -51,8 +51,32 @@ typedef struct Pass
 	int64		renew_later_at; /* the next one but those */
 	List	   *settle;			/* leases, as they were seen */
 	List	   *preempt;		/* leases whose leader is to yield, or no more */
-	List	   *candidates;
+	List	   *dead;			/* candidates, by the names of their rows */
+	int64		looked_at;		/* the leases */
+	bool		woken;			/* not by a timeout, nor at once */
 } Pass;
+
+extern bool le_is_to_renew(const Pass *pass);
+
+/* led.c */
+extern void le_led_begin(void);
+extern bool le_led_alive(int64 session_id);
+extern void le_led_note(int64 session_id, const char *election);
+extern void le_led_end(void);
+extern List *le_led_orphaned(void);
+
+/* standing.c: who stands in an election */
+typedef struct Standing
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int			candidates;
+	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		session_sits_out;	/* the same of session candidates */
+} Standing;
+
+extern bool le_standing_look(const Store *store, Pass *pass);
+extern void le_standing_look_again(void);
+extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
 extern void le_renew_all(Pass *pass);
@@ -77,6 +101,7 @@ typedef struct Upkeep
 	bool		work;			/* there are candidates or leaders */
 	bool		untold;			/* listeners have not been told everything */
 	int64		next;			/* when to look again */
+	bool		woken;			/* since the last round */
 } Upkeep;
 
 extern void le_upkeep(Upkeep *found);
