@@ -115,6 +115,17 @@ LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 #endif
 }
 
+/* Its keys are given by index_rescan(). */
+static inline IndexScanDesc
+LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int columns)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(rel, index, snapshot, NULL, columns, 0);
+#else
+	return index_beginscan(rel, index, snapshot, columns, 0);
+#endif
+}
+
 /*
  * Update a row that is locked.  True: indexes have to be told of its new
  * version, maybe only those that summarize.
@@ -135,16 +146,6 @@ LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 	simple_table_tuple_update(rel, tid, slot, snapshot, &update);
 	*only_summarizing = false;
 	return update;
-#endif
-}
-
-static inline IndexScanDesc
-LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
-{
-#if PG_VERSION_NUM >= 180000
-	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
-#else
-	return index_beginscan(rel, index, snapshot, nkeys, 0);
 #endif
 }
 

@@ -12,12 +12,14 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
 #include "commands/extension.h"
+#include "executor/tuptable.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -84,8 +86,8 @@ le_election_read(const Store *store, const char *name)
 	Election   *election = NULL;
 	Key			key = le_key(name);
 
-	le_scan(store->election, store->election_pkey, &key, NULL, read_one,
-			&election);
+	le_read_one(store->election, store->election_pkey, &key, NULL, read_one,
+				&election);
 	return election;
 }
 
@@ -139,19 +141,59 @@ le_election_admits(const Election *election, const char *role)
 }
 
 /*
- * For how long to renew a lease: as long as it was granted for, if the settings
- * cannot be read at once, or are not committed yet.
+ * The setting as it is committed; as long as the lease was granted for if there
+ * is none.  finder (NULL: they cannot be read at once) finds settings.
+ */
+static int64
+find_duration(Finder *finder, const Lease *lease)
+{
+	Key			key = le_key(lease->election);
+	bool		isnull;
+	Datum		xmin;
+
+	if (finder == NULL || !le_find(finder, &key))
+		return lease->duration;
+	xmin = slot_getsysattr(finder->slot, MinTransactionIdAttributeNumber,
+						   &isnull);
+	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin)))
+		return lease->duration;
+	return interval_us(slot_getattr(finder->slot, ELECTION_LEASE_DURATION + 1,
+									&isnull));
+}
+
+/*
+ * For how long to renew these leases: as long as they were granted for, where
+ * the settings cannot be read at once, or are not committed yet.
+ */
+void
+le_lease_durations(const Store *store, List *leases)
+{
+	Store		locked = *store;
+	Finder	   *finder = NULL;
+	ListCell   *lc;
+
+	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
+		finder = le_find_begin(locked.election, locked.election_pkey, 1, NULL);
+	foreach(lc, leases)
+	{
+		Lease	   *lease = lfirst(lc);
+
+		lease->configured = find_duration(finder, lease);
+	}
+	if (finder != NULL)
+		le_find_end(finder);
+}
+
+/*
+ * The same for one.
  */
 int64
 le_lease_duration(const Store *store, const Lease *lease)
 {
-	Store		locked = *store;
-	Election   *election = NULL;
+	Lease		copy = *lease;
 
-	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
-		election = le_election_read(&locked, lease->election);
-	return election != NULL && !election->own_write ?
-		election->lease_duration : lease->duration;
+	le_lease_durations(store, list_make1(&copy));
+	return copy.configured;
 }
 
 void

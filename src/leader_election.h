@@ -95,6 +95,7 @@ extern LOCKTAG le_session_tag(int64 session_id);
 extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
+extern void le_sessions_remember(void);
 extern void le_reset_mark(void);
 extern void le_reset_unmark(void);
 extern bool le_was_reset(int pid);
@@ -186,7 +187,19 @@ typedef struct Row
 	bool		nulls[LE_MAX_COLUMNS];
 } Row;
 
+/* Rows of a table that are found by key, one after the other */
+typedef struct Finder
+{
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	bool		latest;			/* it is registered by le_find_begin() */
+	struct IndexScanDescData *scan;
+	struct TupleTableSlot *slot;	/* what was found last */
+} Finder;
+
 extern uint64 le_lasting_writes;
+extern uint64 le_slow_writes;
 
 /* False: enough */
 typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
@@ -230,6 +243,14 @@ extern void le_scan_ordered(Oid table, Oid index, Key *key,
 							RowReader reader, void *arg);
 extern bool le_walk(Oid table, Oid index, TimestampTz end, int limit,
 					Walk *walk, RowReader reader, void *arg);
+extern Finder *le_find_begin(Oid table, Oid index, int columns,
+							 Snapshot snapshot);
+extern bool le_find(Finder *finder, Key *key);
+extern Row *le_find_lock(Finder *finder, Key key, LockTupleMode mode,
+						 bool *busy);
+extern void le_find_end(Finder *finder);
+extern void le_read_one(Oid table, Oid index, Key *key, Snapshot snapshot,
+						RowReader reader, void *arg);
 extern Row *le_row_new(Oid table);
 extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
 						bool *busy);
@@ -349,6 +370,7 @@ extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);
+extern Lease *le_lease_find_lock(Finder *finder, const char *election);
 extern void le_lease_create(const Store *store, const char *election);
 extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
@@ -542,6 +564,7 @@ extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
 extern bool le_election_admits(const Election *election, const char *role);
+extern void le_lease_durations(const Store *store, List *leases);
 extern int64 le_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_insert(const Store *store, const char *name,
 							   const char *owner, const Configuration *config);

@@ -178,7 +178,7 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 	Lease	   *lease = NULL;
 	Key			key = le_key(election);
 
-	le_scan(store->lease, store->lease_pkey, &key, snapshot, read_one, &lease);
+	le_read_one(store->lease, store->lease_pkey, &key, snapshot, read_one, &lease);
 	return lease;
 }
 
@@ -414,21 +414,30 @@ le_lease_is_term(const Lease *lease, int64 term)
 
 /*
  * Lock the row until the transaction ends, and read it.  NULL: somebody else
- * has it, or it is gone.
+ * has it, or it is gone.  finder finds leases.
  */
 Lease *
-le_lease_lock(const Store *store, const char *election)
+le_lease_find_lock(Finder *finder, const char *election)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store->lease, store->lease_pkey,
-								  le_key(election), LockTupleNoKeyExclusive,
-								  &busy);
+	Row		   *row = le_find_lock(finder, le_key(election),
+								   LockTupleNoKeyExclusive, &busy);
 	Lease	   *lease;
 
 	if (row == NULL)
 		return NULL;
 	lease = make_lease(row->tuple, row->values, row->nulls);
 	lease->row = row;
+	return lease;
+}
+
+Lease *
+le_lease_lock(const Store *store, const char *election)
+{
+	Finder	   *finder = le_find_begin(store->lease, store->lease_pkey, 1, NULL);
+	Lease	   *lease = le_lease_find_lock(finder, election);
+
+	le_find_end(finder);
 	return lease;
 }
 

@@ -37,6 +37,7 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 typedef enum LockClass
@@ -67,6 +68,16 @@ typedef enum Held
 
 /* The election locks that this transaction has taken in Exclusive mode */
 static List *election_locks = NIL;
+
+/* A session that this transaction has tested */
+typedef struct Remembered
+{
+	int64		session_id;		/* hash key */
+	bool		alive;
+} Remembered;
+
+/* NULL: sessions are tested each time */
+static HTAB *remembered = NULL;
 
 /*
  * The one place where tags are made.
@@ -245,8 +256,8 @@ is_in_copy(LOCKTAG tag, int64 max_age)
  * lock table tells.  A copy that is older than what has named this session may
  * lack it, although it is alive: only a new copy proves that it is dead.
  */
-bool
-le_session_alive(int64 session_id)
+static bool
+test_session(int64 session_id)
 {
 	LOCKTAG		tag = le_session_tag(session_id);
 	Held		held = is_held(tag);
@@ -254,6 +265,38 @@ le_session_alive(int64 session_id)
 	if (held == UNTESTABLE)
 		return is_in_copy(tag, COPY_LIFE) || is_in_copy(tag, 0);
 	return held == HELD;
+}
+
+bool
+le_session_alive(int64 session_id)
+{
+	Remembered *session;
+	bool		found;
+
+	if (remembered == NULL)
+		return test_session(session_id);
+	session = hash_search(remembered, &session_id, HASH_ENTER, &found);
+	if (!found)
+		session->alive = test_session(session_id);
+	return session->alive;
+}
+
+/*
+ * Until the transaction ends, test each session once.  This is for transactions
+ * that look at many rows and take no lease from a session: a session that is
+ * found alive may have ended since.  (One that is dead stays dead.)
+ */
+void
+le_sessions_remember(void)
+{
+	HASHCTL		info;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = sizeof(int64);
+	info.entrysize = sizeof(Remembered);
+	info.hcxt = TopTransactionContext;
+	remembered = hash_create("leader_election sessions", 64, &info,
+							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 /*
@@ -635,4 +678,5 @@ void
 le_lock_end_of_xact(void)
 {
 	election_locks = NIL;
+	remembered = NULL;
 }

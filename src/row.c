@@ -33,6 +33,7 @@
 #include "executor/executor.h"
 #include "leader_election.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -42,6 +43,9 @@
 
 /* Counts the writes by this process that have to last */
 uint64		le_lasting_writes = 0;
+
+/* ... and those that did more than write into a row's own page: they may wait */
+uint64		le_slow_writes = 0;
 
 typedef enum WriteKind
 {
@@ -170,6 +174,18 @@ check_columns(Relation rel)
 			 RelationGetRelationName(rel));
 }
 
+static Snapshot
+latest_snapshot(void)
+{
+	/* There is none; whoever called us claims to be PARALLEL SAFE. */
+	if (IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("elections cannot be read during a parallel operation"),
+				 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
+	return GetLatestSnapshot();
+}
+
 /*
  * Call reader for each row with that key (NULL: each row of the table) that
  * the snapshot (NULL: the latest one) sees.  Reads by hand work on a standby,
@@ -191,13 +207,7 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 		le_report_dropped();
 	if (latest)
 	{
-		/* There is none; whoever called us claims to be PARALLEL SAFE. */
-		if (IsInParallelMode())
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
-					 errmsg("elections cannot be read during a parallel operation"),
-					 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
-		PushActiveSnapshot(GetLatestSnapshot());
+		PushActiveSnapshot(latest_snapshot());
 		snapshot = GetActiveSnapshot();
 	}
 	desc = RelationGetDescr(rel);
@@ -330,11 +340,81 @@ le_row_new(Oid table)
 	return row;
 }
 
-static bool
-note_tid(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+/*
+ * Find single rows of one table by their key, one after the other, as the (active
+ * or registered) snapshot (NULL: the latest one by now) sees them.  To be ended
+ * in the same transaction.
+ */
+Finder *
+le_find_begin(Oid table, Oid index, int columns, Snapshot snapshot)
 {
-	*(ItemPointer) arg = tuple->t_self;
-	return false;
+	Finder	   *finder = palloc(sizeof(Finder));
+
+	finder->rel = try_relation_open(table, AccessShareLock);
+	if (finder->rel == NULL)
+		le_report_dropped();
+	check_columns(finder->rel);
+	finder->index = index_open(index, AccessShareLock);
+	finder->latest = snapshot == NULL;
+	finder->snapshot = finder->latest ? RegisterSnapshot(latest_snapshot()) :
+		snapshot;
+	finder->scan = LeIndexBeginScan(finder->rel, finder->index,
+									finder->snapshot, columns);
+	finder->slot = table_slot_create(finder->rel, NULL);
+	return finder;
+}
+
+/*
+ * The row with that key is in finder->slot then.  False: there is none.
+ *
+ * While some transaction keeps a snapshot, all versions of a row that have come
+ * since are kept, and a row that is renewed all the time has many.  Equal keys
+ * are in the order of their places, and a new version that does not find room in
+ * the page of the former one is nearly always put further back: so whoever begins
+ * at the end need not look at all of them.
+ */
+bool
+le_find(Finder *finder, Key *key)
+{
+	CHECK_FOR_INTERRUPTS();
+	index_rescan(finder->scan, key->column, key->columns, NULL, 0);
+	return index_getnext_slot(finder->scan, BackwardScanDirection,
+							  finder->slot);
+}
+
+void
+le_find_end(Finder *finder)
+{
+	ExecDropSingleTupleTableSlot(finder->slot);
+	index_endscan(finder->scan);
+	if (finder->latest)
+		UnregisterSnapshot(finder->snapshot);
+	index_close(finder->index, AccessShareLock);
+	relation_close(finder->rel, AccessShareLock);
+	pfree(finder);
+}
+
+/*
+ * Call reader for the row with that key, if there is one, as for le_scan().
+ */
+void
+le_read_one(Oid table, Oid index, Key *key, Snapshot snapshot,
+			RowReader reader, void *arg)
+{
+	Finder	   *finder = le_find_begin(table, index, key->columns, snapshot);
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+
+	if (le_find(finder, key))
+	{
+		bool		should_free;
+		HeapTuple	tuple = ExecFetchSlotHeapTuple(finder->slot, false,
+												   &should_free);
+
+		heap_deform_tuple(tuple, RelationGetDescr(finder->rel), values, nulls);
+		(void) reader(tuple, values, nulls, arg);
+	}
+	le_find_end(finder);
 }
 
 /*
@@ -344,43 +424,48 @@ note_tid(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
  * row (*busy is false), or somebody else has it, or has just changed it (true).
  */
 Row *
-le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
+le_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 {
-	Relation	rel = table_open(table, RowExclusiveLock);
+	TupleTableSlot *slot = finder->slot;
 	ItemPointerData tid;
-	TupleTableSlot *slot;
 	TM_FailureData failure;
 	Row		   *row = NULL;
 
+	Assert(CheckRelationLockedByMe(finder->rel, RowExclusiveLock, true));
 	*busy = false;
-	ItemPointerSetInvalid(&tid);
-	PushActiveSnapshot(GetLatestSnapshot());
-	le_scan(table, index, &key, GetActiveSnapshot(), note_tid, &tid);
-	if (ItemPointerIsValid(&tid))
+	if (!le_find(finder, &key))
+		return NULL;
+	tid = slot->tts_tid;
+	switch (table_tuple_lock(finder->rel, &tid, finder->snapshot, slot,
+							 GetCurrentCommandId(false), mode, LockWaitSkip,
+							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
-		slot = table_slot_create(rel, NULL);
-		switch (table_tuple_lock(rel, &tid, GetActiveSnapshot(), slot,
-								 GetCurrentCommandId(false),
-								 mode, LockWaitSkip,
-								 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
-		{
-			case TM_Ok:
-				row = le_row_new(table);
-				row->tid = slot->tts_tid;
-				row->tuple = ExecCopySlotHeapTuple(slot);
-				heap_deform_tuple(row->tuple, RelationGetDescr(rel),
-								  row->values, row->nulls);
-				break;
-			case TM_Deleted:
-				break;
-			default:
-				*busy = true;
-				break;
-		}
-		ExecDropSingleTupleTableSlot(slot);
+		case TM_Ok:
+			row = le_row_new(RelationGetRelid(finder->rel));
+			row->tid = slot->tts_tid;
+			row->tuple = ExecCopySlotHeapTuple(slot);
+			heap_deform_tuple(row->tuple, RelationGetDescr(finder->rel),
+							  row->values, row->nulls);
+			break;
+		case TM_Deleted:
+			break;
+		default:
+			*busy = true;
+			break;
 	}
-	PopActiveSnapshot();
-	table_close(rel, NoLock);
+	return row;
+}
+
+/*
+ * The same for a single row.
+ */
+Row *
+le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
+{
+	Finder	   *finder = le_find_begin(table, index, key.columns, NULL);
+	Row		   *row = le_find_lock(finder, key, mode, busy);
+
+	le_find_end(finder);
 	return row;
 }
 
@@ -412,6 +497,7 @@ write_row(Row *row, WriteKind kind)
 
 	check_columns(rel);
 	note_write(rel);
+	le_slow_writes++;
 	PushActiveSnapshot(GetLatestSnapshot());
 	estate->es_snapshot = GetActiveSnapshot();
 	estate->es_output_cid = GetCurrentCommandId(true);
@@ -518,6 +604,7 @@ update_plainly(Row *row, Relation rel)
 		EState	   *estate = CreateExecutorState();
 		ResultRelInfo *target = makeNode(ResultRelInfo);
 
+		le_slow_writes++;
 		InitResultRelInfo(target, rel, 0, NULL, 0);
 		ExecOpenIndices(target, false);
 		LeInsertIndexTuples(target, slot, estate, only_summarizing);

@@ -59,10 +59,6 @@
 #define NEW_EPOCH		"new epoch"
 #define PROOF			"proof"
 
-/* Leases are renewed after a third of them, along with those past a quarter. */
-#define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
-#define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 3 / 4)
-
 /* A look at the tables */
 typedef struct Look
 {
@@ -157,16 +153,8 @@ look_at_led(Look *look, Lease *lease, int64 now)
 	pass->work = true;
 	if (look->all && is_to_preempt(&look->store, lease))
 		pass->preempt = keep(pass->preempt, lease);
-	if (!lease->auto_renew || lease->session_id == 0 || lease->yielding)
-	{
+	if (!le_renewal_note(pass, lease, now))
 		pass->next = Min(pass->next, lease->deadline_mono);
-		return;
-	}
-	if (RENEW_EARLY(lease) <= now)
-		pass->renew = keep(pass->renew, lease);
-	else
-		pass->renew_later_at = Min(pass->renew_later_at, RENEW_DUE(lease));
-	pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
 }
 
 static void

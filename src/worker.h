@@ -46,7 +46,7 @@ typedef struct Pass
 	bool		new_incarnation;
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to look again */
-	List	   *renew;			/* leases */
+	List	   *renew;			/* leases, if one of them is due */
 	int64		renew_at;		/* when the next lease is to be renewed */
 	int64		renew_later_at; /* the next one but those */
 	List	   *settle;			/* leases, as they were seen */
@@ -79,6 +79,7 @@ extern void le_standing_look_again(void);
 extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
+extern bool le_renewal_note(Pass *pass, const Lease *lease, int64 now);
 extern void le_renew_all(Pass *pass);
 
 /* tidy.c */

@@ -1,0 +1,240 @@
+# Renewals in batches: what happens to a lease between the look that found it due
+# and its turn in the batch.  A trigger on the table of leases notes each update,
+# and keeps the worker in the update of one lease, the first of its batch, for as
+# long as the test wants: meanwhile the others are yielded, locked, altered, left to
+# expire, or their session dies.
+#
+# Also: leases of different beginnings come to be renewed together, but a short
+# one does not drag along long ones; and a row whose old versions are all kept for
+# a snapshot is found without looking at each.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_server(
+	config => qq(
+log_lock_waits = on
+deadlock_timeout = 10ms
+client_min_messages = warning
+));
+my $observer = session($node, name => 'observer');
+
+$observer->query(<<'END');
+CREATE TABLE gate (election text);
+CREATE TABLE note (id bigserial, xid xid8, pid int, election text, term bigint,
+	old_term bigint, deadline bigint, old_deadline bigint, duration bigint,
+	clock bigint, yielding boolean, old_yielding boolean);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.note VALUES (DEFAULT, pg_current_xact_id(), pg_backend_pid(),
+		NEW.election, NEW.term, OLD.term, NEW.deadline_mono, OLD.deadline_mono,
+		OLD.duration, leader_election.monotonic_clock(), NEW.yielding, OLD.yielding);
+	WHILE EXISTS (SELECT FROM public.gate g WHERE g.election = NEW.election) LOOP
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RETURN NEW;
+END $$;
+CREATE TRIGGER note BEFORE UPDATE ON leader_election.lease
+	FOR EACH ROW EXECUTE FUNCTION note();
+END
+
+sub create
+{
+	my ($lease, @elections) = @_;
+
+	$observer->query("SELECT leader_election.create_election('$_',"
+		  . " lease_duration => '$lease')")
+	  foreach @elections;
+	return;
+}
+
+# Fills a page of the table of leases, and more.  A look goes through the pages in
+# their order, and renewals stay in a page: what is made before this comes first in
+# a batch.
+sub fill_page
+{
+	my ($what) = @_;
+
+	$observer->query("SELECT count(leader_election.create_election('$what' || i))
+		FROM generate_series(1, 60) i");
+	return;
+}
+
+# Has the worker wait in the next renewal of this election, which begins now.
+sub close_gate
+{
+	my ($election) = @_;
+
+	$observer->query("INSERT INTO gate VALUES ('$election')");
+	wait_for($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity
+		WHERE backend_type = 'leader_election worker'");
+	return;
+}
+
+sub open_gate
+{
+	$observer->query('DELETE FROM gate');
+	return;
+}
+
+# How often the batch with the last update of the first of these elections has
+# renewed the second one.
+sub renewed_with
+{
+	my ($first, $election) = @_;
+
+	return $observer->query("SELECT count(*) FROM note
+		WHERE election = '$election' AND term = old_term AND xid =
+			(SELECT xid FROM note WHERE election = '$first' ORDER BY id DESC LIMIT 1)");
+}
+
+# -- One batch.
+{
+	my $LEASE = '9s';
+	my $leader = session($node, name => 'leader');
+	my $mortal = session($node, name => 'mortal');
+	my $heir = session($node, name => 'heir');
+	my $locker = session($node, name => 'locker');
+
+	create($LEASE, 'first');
+	fill_page('pad');
+	create($LEASE, qw(yielded locked dead altered last));
+	is( $leader->query("SELECT string_agg(leader_election.join(e, 'leader')::text, ' ')
+			FROM unnest('{first,yielded,locked,altered,last}'::text[]) e"),
+		'1 1 1 1 1', 'one session leads five elections');
+	is($mortal->query("SELECT leader_election.join('dead', 'mortal')"), '1', 'another one leads one');
+	$heir->query("SELECT leader_election.join('dead', 'heir')");
+
+	# All are due in the same batch from the second time on.
+	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
+		WHERE renewed_at > acquired_at");
+	close_gate('first');
+	my $worker = $observer->query("SELECT pid FROM pg_stat_activity
+		WHERE backend_type = 'leader_election worker'");
+
+	$observer->query("SELECT leader_election.request_yield('yielded')");
+	is($observer->sqlstate, '00000', 'a yield is asked for amid a batch');
+	my $deadline = $observer->query("SELECT deadline_mono FROM leader_election.lease
+		WHERE election = 'yielded'");
+	$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'locked' FOR UPDATE");
+	$mortal->kill;
+	wait_for($node, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = '
+		  . $mortal->backend_pid);
+	$observer->query("SELECT leader_election.alter_election('altered', lease_duration => '2s')");
+	is($observer->sqlstate, '00000', 'settings are altered amid a batch');
+	my $since = $observer->query("SELECT max(id) FROM note");
+	open_gate();
+	wait_for($node, "SELECT xmin = (SELECT xmin FROM leader_election.lease
+			WHERE election = 'first') FROM leader_election.lease WHERE election = 'last'");
+
+	is(renewed_with('first', 'last'), '1', 'the last of a batch is renewed');
+	is(renewed_with('first', 'yielded'), '0', 'a lease that is to be yielded is not');
+	is( $observer->query("SELECT yielding, deadline_mono = $deadline
+			FROM leader_election.lease WHERE election = 'yielded'"),
+		't|t', '... and the yield is not lost');
+	is(renewed_with('first', 'dead'), '0', 'nor is that of a session that has ended');
+	wait_for($node, "SELECT leader = 'heir' FROM leader_election.lease WHERE election = 'dead'");
+	is(renewed_with('first', 'locked'), '0', 'nor is one that is locked');
+	$locker->query('COMMIT');
+	wait_for($node, "SELECT count(*) > 0 FROM note WHERE election = 'locked'
+		AND id > $since AND term = old_term");
+	is($leader->query("SELECT leader_election.term('locked')"), '1', '... until it is unlocked');
+	wait_for($node, "SELECT duration = 2000000 FROM leader_election.lease
+		WHERE election = 'altered'");
+	is($leader->query("SELECT leader_election.term('altered')"), '1', 'the new settings count later');
+	is( $observer->query("SELECT count(*) FROM note
+			WHERE term = old_term AND deadline < old_deadline"),
+		'0', 'no renewal has moved a deadline back');
+	unlike(slurp_file($node->logfile), qr/process $worker still waiting/,
+		'the worker has waited for nobody');
+	$_->finish foreach $leader, $heir, $locker;
+}
+
+# -- A lease whose deadline passes before its turn is over.
+{
+	my $leader = session($node, name => 'leader');
+
+	create('2s', 'gated');
+	fill_page('more');
+	create('2s', 'expired');
+	is( $leader->query("SELECT string_agg(leader_election.join(e, 'leader')::text, ' ')
+			FROM unnest('{gated,expired}'::text[]) e"),
+		'1 1', 'two elections of one session');
+	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
+		WHERE election IN ('gated', 'expired') AND renewed_at > acquired_at");
+	close_gate('gated');
+	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
+		FROM leader_election.lease WHERE election = 'expired'");
+	open_gate();
+	wait_for($node, "SELECT count(*) = 1 FROM leader_election.history
+		WHERE election = 'expired' AND term = 1 AND reason = 'expired'");
+	is( $observer->query("SELECT count(*) FROM note WHERE election = 'expired'
+			AND term = old_term AND clock >= old_deadline"),
+		'0', 'a lease whose deadline has passed is not renewed');
+	$leader->finish;
+}
+
+# -- What is renewed together, and what is not.
+{
+	my $leader = session($node, name => 'leader');
+
+	create('6s', qw(one two long));
+	create('300ms', 'short');
+	$leader->query("SELECT leader_election.join('one', 'leader')");
+	wait_for($node, "SELECT clock_timestamp() > acquired_at + interval '0.7s'
+		FROM leader_election.lease WHERE election = 'one'");
+	$leader->query("SELECT leader_election.join('two', 'leader')");
+	isnt( $observer->query("SELECT count(DISTINCT xmin::text) FROM leader_election.lease
+			WHERE election IN ('one', 'two')"),
+		'1', 'two leases of different beginnings');
+	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
+		WHERE election IN ('one', 'two')");
+	pass('... are renewed together, later');
+	$leader->query("SELECT leader_election.leave_all()");
+
+	$leader->query("SELECT leader_election.join('long', 'leader'), leader_election.join('short', 'leader')");
+	wait_for($node, "SELECT count(*) >= 2 FROM note WHERE election = 'long' AND term = old_term
+		AND NOT yielding");
+	cmp_ok(
+		$observer->query("SELECT count(*) FROM note WHERE election = 'short' AND term = old_term"),
+		'>', 4, 'a short lease is renewed often');
+	is( $observer->query("SELECT count(*) FROM note WHERE election = 'long' AND term = old_term
+			AND old_deadline - clock > duration * 2 / 3"),
+		'0', '... and has none that lasts longer renewed along with it');
+	$leader->finish;
+}
+
+# -- While a snapshot is kept, so are all versions of a lease.
+{
+	my $leader = session($node, name => 'leader');
+	my $reader = session($node, name => 'reader');
+	my $HIT = "SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables
+		WHERE relname = 'lease'";
+
+	$observer->query('DROP TRIGGER note ON leader_election.lease');
+	create('30s', 'kept');
+	$leader->query("SELECT leader_election.join('kept', 'leader', auto_renew => false)");
+	$reader->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class LIMIT 1');
+	$leader->query("SELECT leader_election.renew('kept')") foreach 1 .. 600;
+	cmp_ok(
+		$observer->query("SELECT pg_relation_size('leader_election.lease')
+			/ current_setting('block_size')::int"),
+		'>', 15, '600 versions of a lease fill many pages');
+
+	my $before = $observer->query("SELECT pg_stat_force_next_flush(); $HIT");
+	$observer->query("SELECT leader_election.leader('kept')") foreach 1 .. 20;
+	my $after = $observer->query("SELECT pg_stat_force_next_flush(); $HIT");
+	s/^\n*// foreach $before, $after;
+	cmp_ok(($after - $before) / 20, '<', 10, 'leader() does not look at all of them');
+	$_->finish foreach $leader, $reader;
+}
+
+$observer->finish;
+$node->stop;
+done_testing();
