@@ -8,7 +8,8 @@
  * thousands.  So this process counts once for many choices: a call once in its
  * transaction, the worker once in its round.  In between it notes what it
  * changes itself: the seat of such an election is read again before the next
- * choice.  What others change meanwhile is seen in the next round, or call.
+ * choice.  When other processes have changed something since (le_changes), all is
+ * counted anew, but not so often that this would take most of the time.
  *
  * Counts decide about balance, and never about safety: where two processes elect
  * at the same moment neither has seen the other's choice, however often they
@@ -51,12 +52,19 @@ typedef struct Seat
 	Holder	   *holder;			/* NULL: nobody's */
 } Seat;
 
+/* No count is made anew before so many microseconds for each row of the last */
+#define PAUSE_PER_ROW	5
+
 struct Seats
 {
 	MemoryContext context;		/* all of it */
 	Oid			lease_oid;		/* which extension's */
 	HTAB	   *elections;		/* of Seat */
 	HTAB	   *holders;		/* of Holder */
+	int64		anew_at;		/* not before (monotonic) */
+	uint64		changes;		/* le_changes, when that was looked at last */
+	uint64		own_changes;	/* those that this process has made since */
+	bool		others_changed;
 	List	   *touched;		/* names of elections to be read again ... */
 	List	   *unsure;			/* ... if the running transaction is undone */
 };
@@ -195,12 +203,14 @@ le_seats_read(const Store *store, MemoryContext context)
 											  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(own);
 	Seats	   *seats = palloc0(sizeof(Seats));
-	MemoryContext rows = AllocSetContextCreate(own,
-											   "leader_election rows",
-											   ALLOCSET_DEFAULT_SIZES);
+	MemoryContext temporary = AllocSetContextCreate(own,
+													"leader_election rows",
+													ALLOCSET_DEFAULT_SIZES);
 	HTAB	   *memo;
+	int64		rows = 0;
 	ListCell   *lc;
 
+	seats->changes = le_changes;	/* not after what is read below */
 	seats->context = own;
 	seats->lease_oid = store->lease;
 	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
@@ -208,7 +218,7 @@ le_seats_read(const Store *store, MemoryContext context)
 	seats->holders = make_hash("leader_election holders",
 							   sizeof(((Holder *) 0)->key), sizeof(Holder),
 							   HASH_BLOBS);
-	MemoryContextSwitchTo(rows);
+	MemoryContextSwitchTo(temporary);
 	memo = make_hash("leader_election sessions", sizeof(int64),
 					 sizeof(Session), HASH_BLOBS);
 	foreach(lc, le_elections_read(store))
@@ -225,11 +235,13 @@ le_seats_read(const Store *store, MemoryContext context)
 		Seat	   *seat = hash_search(seats->elections, lease->election,
 									   HASH_FIND, NULL);
 
+		rows++;
 		if (seat != NULL)
 			note(seats, seat, lease, memo);
 	}
+	seats->anew_at = le_clock() + rows * PAUSE_PER_ROW;
 	MemoryContextSwitchTo(old);
-	MemoryContextDelete(rows);
+	MemoryContextDelete(temporary);
 	return seats;
 }
 
@@ -295,6 +307,20 @@ le_seats_are_counted(void)
 }
 
 /*
+ * Have others changed who leads?  Each change of ours counts once in le_changes
+ * as well (or not at all: then one of the others' is overlooked, until the next).
+ */
+static bool
+is_out_of_date(void)
+{
+	if (le_changes - counted->changes > counted->own_changes)
+		counted->others_changed = true;
+	counted->changes = le_changes;
+	counted->own_changes = 0;
+	return counted->others_changed && le_clock() >= counted->anew_at;
+}
+
+/*
  * The seats as they were counted last, and changed by this process since.
  */
 Seats *
@@ -308,7 +334,8 @@ le_seats_now(const Store *store)
 		RegisterXactCallback(on_xact_event, NULL);
 		listening = true;
 	}
-	if (counted != NULL && counted->lease_oid != store->lease)
+	if (counted != NULL &&
+		(counted->lease_oid != store->lease || is_out_of_date()))
 		forget();
 	if (counted == NULL)
 	{
@@ -339,8 +366,10 @@ le_seats_now(const Store *store)
 void
 le_seats_touch(const char *election)
 {
-	if (counted != NULL)
-		remember(counted, &counted->touched, election);
+	if (counted == NULL)
+		return;
+	remember(counted, &counted->touched, election);
+	counted->own_changes++;
 }
 
 /*
