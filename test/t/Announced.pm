@@ -1,0 +1,267 @@
+# Helpers for the tests of what listeners are told.
+#
+#	use Announced;
+#
+#	my $listener = Announced->new($node);
+#	$one->query("SELECT leader_election.join('e', 'one')");
+#	$listener->wait_for_events('e', 'elected 1 one');
+#	$listener->all_told_ok('^e', 'joined');
+#
+# A listener listens from when it is made. Elections are chosen by a regular
+# expression that means the same to Perl and to PostgreSQL.
+#
+#	my $holder = NotifyLock->new($node);
+#	$holder->hold;      no commit with NOTIFY gets on
+#	$holder->free;
+
+package Announced;
+
+use strict;
+use warnings;
+
+use JSON::PP;
+use LeaderElection;
+use Test::More;
+
+# What the history says, as the events that must have been told. A term that
+# begins in the very moment in which the one before it ended is one event.
+my $EVENTS = q{
+	WITH terms AS (
+		SELECT h.*, lag(leader) OVER w AS before, lag(reason) OVER w AS why,
+			   lag(ended_at) OVER w AS before_ended_at,
+			   lead(acquired_at) OVER w AS next_acquired_at
+		  FROM leader_election.history h WHERE election ~ '%s'
+		WINDOW w AS (PARTITION BY election ORDER BY term)
+	), events AS (
+		SELECT election, 'elected' AS event, term, leader,
+			   CASE WHEN before_ended_at = acquired_at THEN before END AS previous,
+			   CASE WHEN before_ended_at = acquired_at THEN why END AS reason,
+			   acquired_at AS at
+		  FROM terms
+		UNION ALL
+		SELECT election, 'vacated', term, NULL, leader, reason, ended_at
+		  FROM terms
+		 WHERE ended_at IS NOT NULL AND
+			   next_acquired_at IS DISTINCT FROM ended_at
+	)
+	SELECT row_to_json(events) FROM events
+	 ORDER BY election COLLATE "C", term, event
+};
+
+my $json = JSON::PP->new->canonical->allow_nonref;
+my $fences = 0;
+
+# Options:
+#	channel  'leadership_changed'
+#	dbname   'postgres'
+sub new
+{
+	my ($class, $node, %opts) = @_;
+	my $channel = $opts{channel} // 'leadership_changed';
+	my $self = bless {
+		node => $node,
+		session => session(
+			$node,
+			name => 'listener',
+			dbname => $opts{dbname},
+			options => '-c client_min_messages=warning -c log_statement=none'),
+		told => []
+	}, $class;
+
+	$self->{session}->query("LISTEN \"$channel\"");
+	return $self;
+}
+
+sub session_of { return $_[0]{session}; }
+
+# All that was told so far about some elections, or all, in the order in which it
+# came. What is no JSON is text.
+sub told
+{
+	my ($self, $pattern) = @_;
+
+	push @{ $self->{told} },
+	  map { eval { decode_json($_) } // $_ } $self->{session}->notifications;
+	return grep { !defined $pattern || !ref || $_->{election} =~ /$pattern/ }
+	  @{ $self->{told} };
+}
+
+# The same as short texts: "elected 2 two, one resigned", "vacated 2, two left",
+# "yield_requested 3 three, to four"
+sub events
+{
+	my ($self, $election) = @_;
+
+	return map {
+		my $text = "$_->{event} $_->{term}";
+		$text .= " $_->{leader}" if defined $_->{leader};
+		$text .= ", $_->{previous} $_->{reason}" if defined $_->{previous};
+		$text .= ", to $_->{successor}" if defined $_->{successor};
+		$text;
+	} grep { $_->{election} eq $election } $self->told;
+}
+
+# Waits until so many events of an election were told.
+sub wait_for_count
+{
+	my ($self, $election, $count) = @_;
+
+	return wait_until(
+		sub { $self->events($election) >= $count },
+		sub { "$count events of $election; there are\n"
+			  . join("\n", $self->events($election)) });
+}
+
+# These events, in this order, and no others, were told of an election.
+sub events_ok
+{
+	my ($self, $election, $expected, $what) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$self->wait_for_count($election, scalar @$expected);
+	$self->fence;
+	return is_deeply([ $self->events($election) ], $expected, $what);
+}
+
+# Waits until what changes now is told: everything before it has been, or never
+# will be.
+sub fence
+{
+	my ($self, $timeout) = @_;
+	my $election = 'fence ' . ++$fences;
+	my $call = session($self->{node}, name => $election,
+		options => '-c client_min_messages=warning -c log_statement=none');
+
+	wait_until(
+		sub {
+			return $call->query("SELECT term
+				FROM leader_election.acquire('$election', 'fence')") ne '';
+		},
+		"$election to be granted");
+	wait_until(sub { $self->told("^$election\$") }, "$election to be told",
+		$timeout);
+	$call->query("SELECT leader_election.release('$election', 1)");
+	wait_until(sub { $self->told("^$election\$") > 1 }, "$election to be told",
+		$timeout);
+	$call->finish;
+	return;
+}
+
+# What must be told of the elections that match, as the history has it now.
+sub expected
+{
+	my ($self, $pattern) = @_;
+	my $call = session($self->{node}, name => 'reads history',
+		options => '-c log_statement=none');
+	my @events = map { decode_json($_) } $call->query(sprintf($EVENTS, $pattern));
+
+	$call->finish;
+	return @events;
+}
+
+# All changes of the elections that match, which change no more, were told, each
+# once, within an election in the order in which they happened, as JSON that
+# agrees with the history. Waits for what is under way. Requests to yield are
+# left out. Returns the events.
+sub all_told_ok
+{
+	my ($self, $pattern, $what, $timeout) = @_;
+	my @expected = $self->expected($pattern);
+	my @told;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_until(
+		sub {
+			@told = grep { !ref || $_->{event} ne 'yield_requested' }
+			  $self->told($pattern);
+			return @told >= @expected;
+		},
+		sub { @expected . " events of $pattern to be told, not only " . @told },
+		$timeout);
+	$self->fence($timeout);
+	@told = grep { !ref || $_->{event} ne 'yield_requested' }
+	  $self->told($pattern);
+
+	# In the order in which they came, but for that of elections
+	my %of;
+	push @{ $of{ ref ? $_->{election} : '' } }, $json->encode($_) foreach @told;
+	same_lists([ map { @{ $of{$_} } } sort keys %of ],
+		[ map { $json->encode($_) } @expected ],
+		"$what: " . @expected . ' events, each told once, in order');
+	return @expected;
+}
+
+# Says where two lists differ first.
+sub same_lists
+{
+	my ($got, $expected, $what) = @_;
+	my $n = 0;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$n++
+	  while $n < @$got && $n < @$expected && $got->[$n] eq $expected->[$n];
+	return ok($n == @$got && $n == @$expected, $what) || diag(
+		@$got . ' events, of ' . @$expected . "; after $n:\n",
+		join("\n", map { $_ // 'nothing' } @$got[ $n .. $n + 2 ]),
+		"\nshould be\n",
+		join("\n", map { $_ // 'nothing' } @$expected[ $n .. $n + 2 ]), "\n");
+}
+
+package NotifyLock;
+
+use strict;
+use warnings;
+
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+
+my $folder;
+
+# The settings that a server needs for it
+sub config
+{
+	unless (defined $folder)
+	{
+		my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
+		my $compiler = (split ' ', `$pg_config --cc`)[0];
+		chomp(my $include = `$pg_config --includedir-server`);
+
+		$folder = PostgreSQL::Test::Utils::tempdir();
+		system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
+			"$folder/notify_lock.so", "$FindBin::RealBin/notify_lock.c");
+	}
+	return "dynamic_library_path = '\$libdir:$folder'\n";
+}
+
+# A session of another database, which is made.
+sub new
+{
+	my ($class, $node) = @_;
+	my $self = bless { node => $node }, $class;
+
+	$node->safe_psql('postgres', 'CREATE DATABASE other');
+	$self->{session} = session($node, name => 'holder', dbname => 'other');
+	$self->{session}->query(
+		"CREATE FUNCTION hold_notify_lock() RETURNS void LANGUAGE c AS 'notify_lock'"
+	);
+	return $self;
+}
+
+sub hold
+{
+	my ($self) = @_;
+
+	$self->{session}->query('BEGIN; SELECT hold_notify_lock()');
+	die $self->{session}->errors if $self->{session}->sqlstate ne '00000';
+	return;
+}
+
+sub free
+{
+	my ($self) = @_;
+
+	$self->{session}->query('ROLLBACK');
+	return;
+}
+
+1;
