@@ -10,9 +10,9 @@
 # A listener listens from when it is made. Elections are chosen by a regular
 # expression that means the same to Perl and to PostgreSQL.
 #
-#	my $holder = NotifyLock->new($node);
-#	$holder->hold;      no commit with NOTIFY gets on
-#	$holder->free;
+#	my $notify = NotifyLock->new($node);
+#	$notify->hold;      no commit with NOTIFY gets on
+#	$notify->free;
 
 package Announced;
 
@@ -189,6 +189,63 @@ sub all_told_ok
 		[ map { $json->encode($_) } @expected ],
 		"$what: " . @expected . ' events, each told once, in order');
 	return @expected;
+}
+
+# Clients that change who leads, as fast as they can: one for each of some
+# elections, "PREFIX 1", "PREFIX 2"..., who leads and gives up in turn until so
+# many terms are over. Who finds it busy, or is continued later, goes on from
+# there.
+sub start_changes
+{
+	my ($node, $prefix, $elections, $terms) = @_;
+	my @clients = map { session($node, name => "client $_") } 1 .. $elections;
+
+	$clients[0]->query(
+		q{CREATE OR REPLACE PROCEDURE lead(e text, terms int)
+		LANGUAGE plpgsql AS $$
+		DECLARE
+			last bigint;
+			who text;
+			t bigint;
+		BEGIN
+			LOOP
+				SELECT term, leader INTO last, who
+				  FROM leader_election.lease WHERE election = e;
+				EXIT WHEN who IS NULL AND last >= terms;
+				IF who IS NULL THEN
+					t := (SELECT term FROM leader_election.acquire(e, 'x'));
+					IF t <> last + 1 THEN
+						RAISE 'after term % of % came term %', last, e, t;
+					END IF;
+				ELSIF NOT leader_election.release(e, last) THEN
+					RAISE 'term % of % is over', last, e;
+				END IF;
+				COMMIT;
+			END LOOP;
+		END $$});
+	foreach my $n (1 .. $elections)
+	{
+		$clients[ $n - 1 ]->query('\set VERBOSITY sqlstate');
+		$clients[ $n - 1 ]->query_async("CALL lead('$prefix $n', $terms);\n" x 100);
+	}
+	return @clients;
+}
+
+# They come to their end, without errors.
+sub end_changes
+{
+	my (@clients) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	foreach my $client (@clients)
+	{
+		$client->result;
+		is_deeply(
+			[ grep { $_ ne '55P03' } $client->errors =~ /(?:ERROR|WARNING):\s+(.*)/g ],
+			[], "$client->{name}: all its changes");
+		$client->finish;
+	}
+	return;
 }
 
 # Says where two lists differ first.
