@@ -77,10 +77,10 @@ client_min_messages = warning
 		't', 'stuck: transfer()');
 	is($two->query("SELECT leader_election.term('chain')"), 2, 'stuck: leads at once');
 	is($two->query("SELECT leader_election.resign('chain')"), 't', 'stuck: resign()');
-	wait_for($primary, "SELECT leader_election.leader('chain')", 'heir', $PROMPT);
-	$heir->query("SELECT leader_election.resign('chain')");
 	wait_for($primary, "SELECT leader_election.leader('chain')", 'one', $PROMPT);
 	$one->kill;
+	wait_for($primary, "SELECT leader_election.leader('chain')", 'heir', $PROMPT);
+	$heir->query("SELECT leader_election.resign('chain')");
 	wait_for($primary, "SELECT leader_election.leader('chain')", 'two', $PROMPT);
 	my $campaign = session($primary, name => 'campaign');
 	$campaign->query_async("CALL leader_election.campaign('chain', 'campaign')");

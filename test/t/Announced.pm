@@ -129,18 +129,20 @@ sub fence
 {
 	my ($self, $timeout) = @_;
 	my $election = 'fence ' . ++$fences;
+	my $term = '';
 	my $call = session($self->{node}, name => $election,
 		options => '-c client_min_messages=warning -c log_statement=none');
 
 	wait_until(
 		sub {
-			return $call->query("SELECT term
-				FROM leader_election.acquire('$election', 'fence')") ne '';
+			$term = $call->query("SELECT term
+				FROM leader_election.acquire('$election', 'fence')");
+			return $term ne '';
 		},
 		"$election to be granted");
 	wait_until(sub { $self->told("^$election\$") }, "$election to be told",
 		$timeout);
-	$call->query("SELECT leader_election.release('$election', 1)");
+	$call->query("SELECT leader_election.release('$election', $term)");
 	wait_until(sub { $self->told("^$election\$") > 1 }, "$election to be told",
 		$timeout);
 	$call->finish;
