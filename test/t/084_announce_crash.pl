@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $ELECTIONS = 4;
-my $TERMS = 1500;
+my $TERMS = 1000;
 my $WORKER = "FROM pg_stat_activity WHERE backend_type = 'leader_election worker'";
 
 my $node = new_server(config => NotifyLock::config() . q(
@@ -115,14 +115,14 @@ sub change
 	# And then all goes on.
 	change('left', 1, 0);
 	change('untold', 1, 1);
-	change('never led', 1, 1);
+	my $first = acquire('never led');
 	$after->events_ok(
 		'left',
 		[ 'vacated 1, x resigned', 'elected 2 x', 'vacated 2, x resigned' ],
 		'crash: then each change');
 	$after->events_ok('untold', [ 'vacated 2, x resigned', 'elected 3 x' ],
 		'crash: in order');
-	$after->events_ok('never led', [ 'elected 1 x' ], 'crash: from the first on');
+	$after->events_ok('never led', [ "elected $first x" ], 'crash: from the first on');
 	$_->finish foreach $control, $after->session_of;
 }
 
@@ -148,7 +148,7 @@ sub change
 		$control = session($node, name => 'control');
 		wait_until(
 			sub {
-				$pid = $control->query("SELECT pid $WORKER");
+				$pid = $control->query("SELECT min(pid) $WORKER");
 				return $pid ne '';
 			},
 			'a worker');
@@ -207,7 +207,7 @@ my $old = new_server(
 	name => 'old',
 	streaming => 1,
 	config => q(
-leader_election.lease_duration = '3s'
+leader_election.lease_duration = '6s'
 client_min_messages = warning
 ));
 $control = session($old, name => 'control');
@@ -229,7 +229,6 @@ my $there = session($new, name => 'there');
 my $term = query_unless_busy($there,
 	"SELECT term FROM leader_election.renew('continued', 2)");
 cmp_ok($term, '>', 2, 'promoted: leads on');
-$listener->wait_for_count('vacant', 1);
 $listener->wait_for_count('continued', 1);
 is($there->query("SELECT count(*) FROM leader_election.history
 	WHERE election = 'lost' AND ended_at IS NULL"),
