@@ -169,15 +169,20 @@ sub is_asked
 			FROM leader_election.lease WHERE election = '$election'", $name);
 }
 
-# The announcements about an election since the last call
+# The announcements about an election since the last call, once there are so many
 my @announced;
 
 sub announced
 {
-	my ($election) = @_;
+	my ($election, $count) = @_;
 	my @mine;
 
-	push @announced, $listener->notifications;
+	wait_until(
+		sub {
+			push @announced, $listener->notifications;
+			return $count <= grep { /"election":"\Q$election\E"/ } @announced;
+		},
+		"$count announcements about $election");
 	@mine = grep { /"election":"\Q$election\E"/ } @announced;
 	@announced = grep { !/"election":"\Q$election\E"/ } @announced;
 	return join ', ', map {
@@ -333,7 +338,7 @@ is($low->query("SELECT leader_election.resign('polite')"),
 is($high->query("SELECT leader_election.is_leader('polite')"),
 	't', 'polite: and the other one leads as soon as that is done');
 is(history('polite'), 'low yielded, high', 'polite: history');
-is( announced('polite'),
+is( announced('polite', 3),
 	'elected low, yield_requested low high, elected high yielded',
 	'polite: announced, with the successor, and without a vacancy');
 $_->finish foreach $low, $high;
@@ -441,7 +446,7 @@ is($one->query("SELECT leader_election.transfer('handed', 'three')"),
 	't', 'transfer: to a session');
 is($three->query("SELECT leader_election.is_leader('handed')"),
 	't', 'transfer: it leads at once, whatever its rank (oban#1341)');
-is( announced('handed'),
+is( announced('handed', 2),
 	'elected one, elected three transferred',
 	'transfer: one event, and no vacancy');
 is( $admin->query(
@@ -507,7 +512,7 @@ acquire('reserved', 'detached', 9);
 is($one->query("SELECT leader_election.transfer('reserved', 'detached')"),
 	't', 'transfer: to a detached one again');
 like(acquire('reserved', 'detached'), qr/^\d+$/, 'transfer: which comes');
-is(announced('reserved') =~ s/^elected one, //r,
+is(announced('reserved', 5) =~ s/^elected one, //r,
 	'vacated transferred, elected one, vacated transferred, elected detached',
 	'transfer: announced');
 $_->finish foreach $one, $two, $three;
@@ -781,11 +786,11 @@ leads_soon('quorum', 'two', 'altered: until the quorum is reached');
 $listener->query('LISTEN "own channel"');
 $admin->query("SELECT leader_election.alter_election('quorum', channel => 'own channel')");
 $two->query("SELECT leader_election.leave('quorum')");
-like(announced('quorum'), qr/vacated left$/, 'altered: announced where it is to be');
+like(announced('quorum', 4), qr/vacated left$/, 'altered: announced where it is to be');
 $listener->query('UNLISTEN leadership_changed');
 $admin->query("SELECT leader_election.alter_election('quorum', quorum => 1)");
 leads_soon('quorum', 'one', 'altered: the next one leads');
-is(announced('quorum'), 'elected one', 'altered: and only there');
+is(announced('quorum', 1), 'elected one', 'altered: and only there');
 $listener->query('LISTEN leadership_changed');
 $_->finish foreach $one, $two;
 
