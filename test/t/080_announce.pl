@@ -46,15 +46,6 @@ sub release
 	return $admin->query("SELECT leader_election.release('$election', $term)");
 }
 
-# Whether what has just been done took no longer than it should.
-sub was_prompt
-{
-	my ($start, $what) = @_;
-
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return cmp_ok(time - $start, '<', $PROMPT, "$what: nobody waited");
-}
-
 #
 # One after the other: every kind of change
 #
@@ -334,30 +325,6 @@ marks_ok('never led', 0);
 	is($on->($listener), '', 'channel: not the default one');
 	$_->session_of->finish foreach $own, $new;
 }
-
-#
-# Old history is not removed before it was told.
-#
-
-$node->append_conf('postgresql.conf', "leader_election.history_retention = '0'");
-$node->reload;
-$notify->hold;
-$first = acquire('old', 'x');
-release('old', $first);
-$second = acquire('old', 'y');
-$admin->query("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-	WHERE backend_type = 'leader_election worker' AND datname = 'postgres'");
-my $start = time;
-acquire('starts a worker', 'x');
-wait_for($node, "SELECT count(*) FROM pg_stat_activity
-	WHERE backend_type = 'leader_election worker' AND datname = 'postgres'", 1);
-wait_for($node, "SELECT count(*) = 0 FROM leader_election.history
-	WHERE election = 'kinds' AND ended_at IS NOT NULL");
-was_prompt($start, 'history');
-$notify->free;
-$listener->events_ok('old',
-	[ "elected $first x", "vacated $first, x resigned", "elected $second y" ],
-	'history: what is told later is told all the same');
 
 $admin->finish;
 $node->stop;
