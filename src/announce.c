@@ -67,6 +67,9 @@ typedef struct Known
 static HTAB *known = NULL;
 static Oid	known_table = InvalidOid;	/* that they were read from */
 
+/* The highest term ever dropped, when all marks were read last */
+static int64 dropped_term = -1;
+
 static uint64 looks = 0;		/* counts them */
 static long found = 0;			/* marks whose lease the look has found */
 
@@ -83,6 +86,7 @@ typedef struct Batch
 	List	   *elections;		/* names */
 	int64		queue_for;		/* the NOTIFY lock */
 	bool		queued;			/* ... has begun to */
+	bool		waited;			/* ... and was not at once the first */
 	bool		locked;			/* ... has got it */
 	bool		full;			/* the queue of notifications is */
 	List	   *told;			/* marks as they were written; -1: deleted */
@@ -479,7 +483,9 @@ lock_notify(Batch *batch)
 			 Max(batch->queue_for / MS, 1));
 	set_locally("lock_timeout", value);
 	batch->queued = true;
-	(void) LockAcquire(&tag, AccessExclusiveLock, false, false);
+	batch->waited = !LeLockTry(&tag, AccessExclusiveLock, false, NULL);
+	if (batch->waited)
+		(void) LockAcquire(&tag, AccessExclusiveLock, false, false);
 	batch->locked = true;
 	set_locally("lock_timeout", "1");
 }
@@ -649,14 +655,28 @@ le_announce_lease(const Store *store, const Lease *lease,
 }
 
 /*
- * The look has found all leases: the elections of other marks were dropped.
+ * The look has found all leases: the elections of other marks were dropped.  An
+ * election may have been created, led and dropped since the last look.  Its
+ * terms were above all that had been dropped by then: read all marks.
  */
 void
-le_announce_looked(void)
+le_announce_looked(const Store *store, const Incarnation *inc)
 {
 	HASH_SEQ_STATUS scan;
 	Known	   *k;
+	ListCell   *lc;
 
+	if (inc->dropped_term != dropped_term)
+	{
+		foreach(lc, le_marks_read(store))
+		{
+			const Mark *mark = lfirst(lc);
+
+			if (find_known(mark->election, HASH_FIND) == NULL)
+				remember(mark)->look = 0;
+		}
+		dropped_term = inc->dropped_term;
+	}
 	if (found == hash_get_num_entries(known))
 		return;
 	hash_seq_init(&scan, known);
@@ -734,6 +754,13 @@ announce_batch(Pass *pass, List *elections)
 	ListCell   *lc;
 
 	outcome = le_in_transaction(announce, &batch, "announcing");
+
+	/* Our latch was reset meanwhile: look again, and sleep only after that. */
+	if (batch.waited)
+	{
+		pass->next = le_clock();
+		le_standing_look_again();
+	}
 	if (batch.full)
 	{
 		queue_at = le_clock() + FULL_PAUSE;

@@ -237,7 +237,7 @@ look(void *arg)
 	le_lease_scan(&look.store, look_at_lease, &look);
 	le_led_end();
 	if (look.announces)
-		le_announce_looked();
+		le_announce_looked(&look.store, pass->inc);
 }
 
 /*

@@ -90,7 +90,8 @@ extern void le_announce_begin(void);
 extern bool le_announce_look(Store *store);
 extern void le_announce_lease(const Store *store, const Lease *lease,
 							  const Incarnation *inc, int64 *next);
-extern void le_announce_looked(void);
+extern void le_announce_looked(const Store *store,
+							   const Incarnation *inc);
 extern void le_announce_add(const char *election);
 extern int	le_announce_pending(void);
 extern void le_announce(Pass *pass);
