@@ -120,8 +120,11 @@ main(void)
 		const Expression *e = &expressions[i];
 		double		m = median(&ns[i]);
 
-		report(e->name, "ns", &ns[i], text("%.2f", m / base),
-			   e->targeted ? text("median <= %.0f", TARGET) : "", m <= TARGET);
+		report(e->name, "ns", &ns[i], (Against) {
+			.floor = expressions[0].name, .ratio = m / base,
+			.target = e->targeted ? text("median <= %.0f", TARGET) : NULL,
+			.met = m <= TARGET
+		});
 	}
 	PQfinish(leader);
 	PQfinish(follower);

@@ -73,7 +73,7 @@ report_wake_ups(const char *who, long before, long after, int ms)
 	if (before < 0 || after < 0)
 		return;
 	add(&per_minute, (after - before) * 60000.0 / ms);
-	report(who, "1/min", &per_minute, "", "", false);
+	report(who, "1/min", &per_minute, NO_FLOOR);
 }
 
 static void
@@ -127,9 +127,11 @@ without_candidates(PGconn *monitor)
 		pause_ms(LOOK_MS);
 	}
 	report(text("no candidates: worker ends after (set: %s)", idle_timeout),
-		   "s", &seconds, "", "", false);
-	report("no candidates: processes, so wake-ups, then", "", &count, "",
-		   "max = 0", maximum(&count) == 0);
+		   "s", &seconds, NO_FLOOR);
+	report("no candidates: processes, so wake-ups, then", "", &count,
+		   (Against) {
+		.target = "max = 0", .met = maximum(&count) == 0
+	});
 	free(idle_timeout);
 }
 

@@ -232,6 +232,13 @@ find_base(const Measure *measure)
 	}
 }
 
+static const char *
+name_of(int m)
+{
+	return text("%s, %d client%s", kinds[measures[m].kind].name,
+				measures[m].nclients, measures[m].nclients > 1 ? "s" : "");
+}
+
 /*
  * The table has a line for each measure, with the quotient of times.
  */
@@ -239,18 +246,19 @@ static void
 report_measure(int m)
 {
 	const Measure *measure = &measures[m];
-	const Sample *base = &rates[find_base(measure)];
+	int			floor = find_base(measure);
+	const Sample *base = &rates[floor];
 	Sample		ratios = {.n = 0};
 	double		ratio;
 
 	for (int round = 0; round < ROUNDS; round++)
 		add(&ratios, base->values[round] / rates[m].values[round]);
 	ratio = median(&ratios);
-	report(text("%s, %d client%s", kinds[measure->kind].name,
-				measure->nclients, measure->nclients > 1 ? "s" : ""),
-		   "1/s", &rates[m], text("%.2f", ratio),
-		   measure->targeted ? text("ratio <= %.2f", TARGET) : "",
-		   ratio <= TARGET);
+	report(name_of(m), "1/s", &rates[m], (Against) {
+		.floor = name_of(floor), .ratio = ratio,
+		.target = measure->targeted ? text("ratio <= %.2f", TARGET) : NULL,
+		.met = ratio <= TARGET
+	});
 }
 
 int

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * client.c
- *		What the benchmarks share: connections, samples, the table.
+ *		What the benchmarks share: connections, clients that are processes of
+ *		their own, the time that the worker takes.
  *
  * A benchmark waits for conditions on the server, and whatever fails ends it:
  * a figure that was measured on something else than intended is worth less
@@ -9,15 +10,20 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client.h"
 
-#define TIMEOUT_US	60e6
+#define TIMEOUT_US	180e6
 #define POLL_MS		5
 
 double
@@ -55,8 +61,19 @@ die(const char *format,...)
 PGconn *
 new_connection(const char *name)
 {
-	const char *keys[] = {"application_name", "options", NULL};
-	const char *values[] = {name, "-c client_min_messages=warning", NULL};
+	return new_connection_to(NULL, name);
+}
+
+/*
+ * To another database there.
+ */
+PGconn *
+new_connection_to(const char *database, const char *name)
+{
+	const char *keys[] = {"dbname", "application_name", "options", NULL};
+	const char *values[] = {
+		database, name, "-c client_min_messages=warning", NULL
+	};
 	PGconn	   *conn = PQconnectdbParams(keys, values, 0);
 
 	if (PQstatus(conn) != CONNECTION_OK)
@@ -108,6 +125,22 @@ ask(PGconn *conn, const char *format,...)
 	return query(conn, sql);
 }
 
+double
+ask_number(PGconn *conn, const char *format,...)
+{
+	char		sql[2000];
+	char	   *value;
+	double		number;
+
+	FORMAT_SQL(sql, format);
+	value = query(conn, sql);
+	if (value == NULL)
+		die("no row from: %s", sql);
+	number = atof(value);
+	free(value);
+	return number;
+}
+
 /*
  * Wait until a query returns true.
  */
@@ -132,106 +165,159 @@ wait_for(PGconn *conn, const char *format,...)
 	}
 }
 
-void
-add(Sample *sample, double value)
-{
-	if (sample->n == MAX_VALUES)
-		die("more than %d values in a sample", MAX_VALUES);
-	sample->values[sample->n++] = value;
-}
-
-static int
-compare(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
 /*
- * The values in ascending order.
+ * Start a client as a process of its own, which can be killed without closing
+ * other sockets: this program, with these arguments.  It says with a byte that
+ * it has got so far as it is to get, and ends at the end of its input.
  */
-static Sample
-sorted(const Sample *sample)
+Child
+start_child(const char *role, const char *arg, const char *other)
 {
-	Sample		copy = *sample;
+	Child		child;
+	int			to[2];
+	int			from[2];
 
-	if (copy.n == 0)
-		die("an empty sample");
-	qsort(copy.values, copy.n, sizeof(double), compare);
-	return copy;
-}
-
-double
-median(const Sample *sample)
-{
-	Sample		s = sorted(sample);
-
-	return (s.values[(s.n - 1) / 2] + s.values[s.n / 2]) / 2;
-}
-
-double
-maximum(const Sample *sample)
-{
-	return sorted(sample).values[sample->n - 1];
-}
-
-/*
- * bench/run shows all tables in one, at the end.
- */
-static FILE *
-table(void)
-{
-	static FILE *file = NULL;
-	const char *name = getenv("BENCH_TABLE");
-
-	if (file == NULL)
+	if (pipe(to) != 0 || pipe(from) != 0)
+		die("pipe: %s", strerror(errno));
+	/* A child must not keep another one's pipe open. */
+	fcntl(to[1], F_SETFD, FD_CLOEXEC);
+	fcntl(from[0], F_SETFD, FD_CLOEXEC);
+	child.pid = fork();
+	if (child.pid == -1)
+		die("fork: %s", strerror(errno));
+	if (child.pid == 0)
 	{
-		file = name != NULL ? fopen(name, "a") : stdout;
-		if (file == NULL)
-			die("cannot write %s", name);
-		setvbuf(file, NULL, _IOLBF, 0);
+		dup2(to[0], STDIN_FILENO);
+		dup2(from[1], STDOUT_FILENO);
+		close(to[0]);
+		close(from[1]);
+		execl("/proc/self/exe", "bench", role, arg, other, (char *) NULL);
+		_exit(127);
 	}
-	return file;
+	close(to[0]);
+	close(from[1]);
+	child.lives = to[1];
+	child.answers = from[0];
+	return child;
 }
 
 void
-report(const char *measure, const char *unit, const Sample *sample,
-	   const char *ratio, const char *target, bool met)
+await_child(const Child *child)
 {
-	Sample		s = sorted(sample);
+	char		byte;
 
-	fprintf(table(), "%-44s %-6s %5d %9.2f %9.2f %9.2f %6s  %s%s\n",
-			measure, unit, s.n, median(&s), s.values[0], s.values[s.n - 1],
-			ratio, target,
-			target[0] == '\0' ? "" : met ? ": met" : ": MISSED");
+	if (read(child->answers, &byte, 1) != 1)
+		die("a client ended");
+}
+
+void
+kill_child(const Child *child)
+{
+	kill(child->pid, SIGKILL);
 }
 
 /*
- * A line of text in the table.
+ * What was not killed ends at the end of its input.
  */
 void
-report_note(const char *format,...)
+reap_child(Child *child)
 {
-	va_list		args;
-
-	va_start(args, format);
-	vfprintf(table(), format, args);
-	va_end(args);
-	fputc('\n', table());
+	close(child->lives);
+	close(child->answers);
+	waitpid(child->pid, NULL, 0);
+	child->pid = 0;
 }
 
-const char *
-text(const char *format,...)
+/*
+ * In a child.
+ */
+void
+tell_parent(void)
 {
-	static char buffers[8][200];
-	static int	next = 0;
-	char	   *buffer = buffers[next++ % 8];
-	va_list		args;
+	char		byte = '!';
 
-	va_start(args, format);
-	vsnprintf(buffer, sizeof(buffers[0]), format, args);
-	va_end(args);
-	return buffer;
+	if (write(STDOUT_FILENO, &byte, 1) != 1)
+		exit(1);
+}
+
+/*
+ * A child that runs a statement, says so, and idles until it is killed or the
+ * benchmark ends.
+ */
+int
+hold(const char *name, const char *sql)
+{
+	PGconn	   *conn = new_connection(name);
+	char		byte;
+
+	run(conn, "%s", sql);
+	tell_parent();
+	return read(STDIN_FILENO, &byte, 1) != 0;
+}
+
+/*
+ * How long a process has been on a processor; 0 where that cannot be told.
+ */
+double
+cpu_ms(const char *pid)
+{
+	char		name[64];
+	double		ns = 0;
+	FILE	   *file;
+
+	snprintf(name, sizeof(name), "/proc/%s/schedstat", pid);
+	file = fopen(name, "r");
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, "%lf", &ns) != 1)
+		ns = 0;
+	fclose(file);
+	return ns / 1e6;
+}
+
+char *
+worker_pid(PGconn *conn)
+{
+	char	   *pid = ask(conn, "SELECT pid FROM pg_stat_activity "
+						  "WHERE backend_type = 'leader_election worker'");
+
+	if (pid == NULL)
+		die("there is no worker");
+	return pid;
+}
+
+/*
+ * What share of a core, in percent, the worker takes in that time.
+ */
+double
+worker_load(PGconn *conn, int ms)
+{
+	char	   *pid = worker_pid(conn);
+	double		before = cpu_ms(pid);
+	double		start = now_us();
+	double		load;
+
+	pause_ms(ms);
+	load = (cpu_ms(pid) - before) * 100 / ((now_us() - start) / 1000);
+	free(pid);
+	return load;
+}
+
+/*
+ * Change a setting of the whole server; NULL: as it was.
+ */
+void
+set_server(PGconn *conn, const char *name, const char *value)
+{
+	if (value != NULL)
+		run(conn, "ALTER SYSTEM SET %s = %s", name, value);
+	else
+		run(conn, "ALTER SYSTEM RESET %s", name);
+	run(conn, "SELECT pg_reload_conf()");
+	if (value != NULL)
+		wait_for(conn, "SELECT setting = '%s' FROM pg_settings "
+				 "WHERE name = '%s'", value, name);
+	else
+		wait_for(conn, "SELECT source = 'default' FROM pg_settings "
+				 "WHERE name = '%s'", name);
 }

@@ -6,11 +6,12 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: asyncpg, faketime, iproute2, ipc-run,
-#	                     pgbouncer, pgtap
+#	                     TOOL: asyncpg, etcd-server, faketime, gnuplot-nox,
+#	                     iproute2, ipc-run, pgbouncer, pgtap, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
-#	start_server         a throw-away server; PGHOST, PGUSER... point at it
+#	start_server         a throw-away server, with the lines of SETTINGS in its
+#	                     configuration; PGHOST, PGUSER... point at it
 #
 # Apart from packages that are missing, nothing is written outside of $WORK, a
 # temporary folder that goes away with the script (KEEP=1 keeps it). PostgreSQL
@@ -28,6 +29,7 @@ SUPPORTED='18 17 16 15'
 # The exceptions are what PostgreSQL's own headers and calling conventions need.
 WARNINGS='-Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare'
 WARNINGS+=' -Wno-missing-field-initializers -Wno-cast-function-type'
+SETTINGS=()
 WORK=
 JOB=
 
@@ -258,9 +260,15 @@ missing_packages() {
 				/usr/bin/python3 -c 'import asyncpg' 2>/dev/null ||
 					echo python3-asyncpg
 				;;
+			etcd-server)
+				command -v etcd >/dev/null || echo etcd-server
+				;;
 			faketime)
 				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null ||
 					echo libfaketime
+				;;
+			gnuplot-nox)
+				command -v gnuplot >/dev/null || echo gnuplot-nox
 				;;
 			iproute2)
 				command -v ip >/dev/null || echo iproute2
@@ -279,6 +287,9 @@ missing_packages() {
 					v=${DEBIAN:-$(newest_packaged)} || exit
 					echo "postgresql-$v-pgtap"
 				fi
+				;;
+			zookeeper)
+				[ -e /usr/share/java/zookeeper.jar ] || echo zookeeper
 				;;
 			*)
 				command -v "$tool" >/dev/null || echo "$tool"
@@ -439,6 +450,7 @@ start_server() {
 		max_worker_processes = 16
 		log_line_prefix = '%m [%p] %q%a '
 	END
+	printf '%s\n' "${SETTINGS[@]}" >>"$WORK/data/postgresql.conf"
 	export PGHOST=$WORK PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
 	if ! as_user pg_ctl -D "$WORK/data" -l "$WORK/server.log" -s -w start; then
 		cat "$WORK/server.log" >&2
