@@ -286,7 +286,7 @@ report_growth(const Growth *growth, Against against)
 	FILE	   *points;
 	FILE	   *line = output("BENCH_GROWTH", &summary);
 
-	fprintf(line, "%-34s %-5s", growth->title, growth->unit);
+	fprintf(line, "%-46s %-5s", growth->title, growth->unit);
 	for (int i = 0; i < growth->npoints; i++)
 	{
 		Sample		s = sorted(&growth->samples[i]);
