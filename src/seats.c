@@ -30,6 +30,7 @@
 #include "leader_election.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 
 /* A candidate, and how many elections of a strategy are its */
@@ -52,8 +53,12 @@ typedef struct Seat
 	Holder	   *holder;			/* NULL: nobody's */
 } Seat;
 
-/* No count is made anew before so many microseconds for each row of the last */
+/*
+ * No count is made anew before so many microseconds for each row of the last one
+ * beyond the first thousand
+ */
 #define PAUSE_PER_ROW	5
+#define FEW_ROWS		1000
 
 struct Seats
 {
@@ -239,7 +244,7 @@ le_seats_read(const Store *store, MemoryContext context)
 		if (seat != NULL)
 			note(seats, seat, lease, memo);
 	}
-	seats->anew_at = le_clock() + rows * PAUSE_PER_ROW;
+	seats->anew_at = le_clock() + Max(rows - FEW_ROWS, 0) * PAUSE_PER_ROW;
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(temporary);
 	return seats;
@@ -313,6 +318,7 @@ le_seats_are_counted(void)
 static bool
 is_out_of_date(void)
 {
+	AcceptInvalidationMessages();
 	if (le_changes - counted->changes > counted->own_changes)
 		counted->others_changed = true;
 	counted->changes = le_changes;
