@@ -251,6 +251,7 @@ settle(void *arg)
 	Store		store;
 	Election   *election;
 
+	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
 	if (!le_store_find(&store))
 		return;					/* dropped since the look */
 	le_wait_begin();
@@ -291,6 +292,7 @@ preempt(void *arg)
 	Store		store;
 	Election   *election;
 
+	MemoryContextSwitchTo(CurTransactionContext);
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
