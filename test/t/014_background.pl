@@ -12,17 +12,8 @@ use Test::More;
 
 my $BACKGROUND = "pg_stat_activity WHERE backend_type = 'background'";
 
-my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-my $folder = PostgreSQL::Test::Utils::tempdir();
-my $compiler = (split ' ', `$pg_config --cc`)[0];
-chomp(my $include = `$pg_config --includedir-server`);
-
-system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
-	"$folder/background.so", "$FindBin::RealBin/background.c");
-
 # What looks for a dead client is on for everybody.
-my $node = new_server(config => qq(
-dynamic_library_path = '\$libdir:$folder'
+my $node = new_server(config => compile_library('background') . q(
 client_connection_check_interval = '100ms'
 ));
 my $control = session($node, name => 'control');

@@ -29,7 +29,7 @@ my $PROMPT = 10;
 # logs those that it can undo by itself, too.
 my $node = new_server(
 	streaming => 1,
-	config => q(
+	config => compile_library('stop_at_commit') . q(
 leader_election.lease_duration = '1h'
 client_min_messages = warning
 track_commit_timestamp = on
@@ -37,6 +37,7 @@ deadlock_timeout = '10ms'
 log_lock_waits = on
 ));
 my $control = session($node, name => 'control');
+$control->query("CREATE FUNCTION stop_at_commit() RETURNS void LANGUAGE c AS 'stop_at_commit'");
 
 # Nothing stays stopped, however this test ends.
 my %stopped;
@@ -50,8 +51,16 @@ sub stop
 {
 	my ($pid) = @_;
 
-	$stopped{$pid} = 1;
 	kill('STOP', $pid) or die "cannot stop $pid: $!";
+	wait_stopped($pid);
+	return;
+}
+
+sub wait_stopped
+{
+	my ($pid) = @_;
+
+	$stopped{$pid} = 1;
 	wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) T / },
 		"$pid to stop");
 	return;
@@ -257,12 +266,7 @@ $control->query("SELECT leader_election.alter_election(election,
 # commit: the next leader of that election waits for it, however long, and
 # nothing else does.
 #
-# That instant is held open by a temporary table that is to be emptied then,
-# and that somebody reads.
-#
-
 {
-	my $keeper = session($node, name => 'keeper');
 	my (%worker, %leader);
 
 	create_election($_, $LEASE) foreach qw(kept expired);
@@ -272,28 +276,19 @@ $control->query("SELECT leader_election.alter_election(election,
 	foreach my $e (qw(killed expired))
 	{
 		$worker{$e} = session($node, name => "$e worker");
-		$worker{$e}->query('CREATE TEMPORARY TABLE gate () ON COMMIT DELETE ROWS');
-		$keeper->query('BEGIN') if $e eq 'killed';
-		$keeper->query('LOCK TABLE '
-			  . $worker{$e}->query("SELECT 'gate'::regclass::oid::regclass,
-				relnamespace::regnamespace FROM pg_class
-				WHERE oid = 'gate'::regclass") =~ s/(.*)\|(.*)/$2.$1/r
-			  . ' IN ACCESS SHARE MODE');
+		$worker{$e}->query("LOAD 'stop_at_commit'");	# before leader_election
 	}
 	is(acquire($pool, 'expired', 'leader'), 1, 'expired: leads');
 	foreach my $e (sort keys %worker)
 	{
-		# Only a table that was used in a transaction is emptied at its end.
 		$worker{$e}->query("BEGIN; SELECT leader_election.assert_leader('$e', 1);
-			INSERT INTO jobs VALUES ('$e', 'stopped'); TABLE gate");
+			INSERT INTO jobs VALUES ('$e', 'stopped'); SELECT stop_at_commit()");
 		is($worker{$e}->sqlstate, '00000', "$e: leads");
 		$worker{$e}->query_async('COMMIT');
-		wait_for_lock($worker{$e}, "locktype = 'relation'");
-		stop($worker{$e}->backend_pid);
+		wait_stopped($worker{$e}->backend_pid);
 	}
 	$heir->query("SELECT leader_election.join('$_', 'heir')")
 	  foreach qw(killed other expired);
-	$keeper->query('COMMIT');
 
 	# The leaders of two are gone, and the lease of a third runs out.
 	$leader{$_}->kill foreach qw(killed other);
@@ -338,7 +333,7 @@ $control->query("SELECT leader_election.alter_election(election,
 			WHERE election = '$e' AND o.term = 1 AND n.term = 2"),
 			'1|t|t', "stopped, $e: after that commit");
 	}
-	$_->finish foreach values %worker, $leader{kept}, $keeper;
+	$_->finish foreach values %worker, $leader{kept};
 }
 
 #

@@ -274,22 +274,13 @@ use warnings;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 
-my $folder;
+my $config;
 
 # The settings that a server needs for it
 sub config
 {
-	unless (defined $folder)
-	{
-		my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-		my $compiler = (split ' ', `$pg_config --cc`)[0];
-		chomp(my $include = `$pg_config --includedir-server`);
-
-		$folder = PostgreSQL::Test::Utils::tempdir();
-		system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
-			"$folder/notify_lock.so", "$FindBin::RealBin/notify_lock.c");
-	}
-	return "dynamic_library_path = '\$libdir:$folder'\n";
+	$config //= compile_library('notify_lock');
+	return $config;
 }
 
 # A session of another database, which is made.

@@ -23,12 +23,13 @@ use warnings;
 
 use Carp;
 use Exporter qw(import);
+use FindBin;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(new_server query_unless_busy session wait_for wait_until);
+our @EXPORT = qw(compile_library new_server query_unless_busy session wait_for wait_until);
 
 my $POLL_INTERVAL = 0.005;
 
@@ -37,6 +38,21 @@ my $POLL_INTERVAL = 0.005;
 our @REPORTS = (\&report_servers);
 
 my @servers;
+
+# Compile NAME.c of this folder: a line for postgresql.conf, with which servers
+# find the library NAME.
+sub compile_library
+{
+	my ($name) = @_;
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
+	my $compiler = (split ' ', `$pg_config --cc`)[0];
+	chomp(my $include = `$pg_config --includedir-server`);
+
+	system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
+		"$folder/$name.so", "$FindBin::RealBin/$name.c");
+	return "dynamic_library_path = '\$libdir:$folder'\n";
+}
 
 # A server that runs, with the extension in its database postgres. Options:
 #	name       of the node, 'main'
