@@ -360,8 +360,7 @@ test_step('ahead', 0, $HOUR);
 
 # What is old by the clock is pruned by it; nobody who leads is.
 $control->query(
-	"SELECT leader_election.create_election('pruned');
-	INSERT INTO leader_election.history (election, term, leader, kind, role,
+	"INSERT INTO leader_election.history (election, term, leader, kind, role,
 			acquired_at, ended_at, reason)
 	SELECT 'pruned', age, 'c', 'session', current_user, '-infinity',
 		clock_timestamp() - age * interval '1 min', 'resigned'
