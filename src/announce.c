@@ -741,17 +741,17 @@ note_outcome(const Batch *batch, Outcome outcome, int64 *next)
 }
 
 /*
- * Announce these elections in one transaction.  False: not now, since the NOTIFY
- * lock, or a table, or room in the queue of notifications cannot be had.
+ * Announce these elections in one transaction.  BUSY: not now, since the NOTIFY
+ * lock, or a table, or room in the queue of notifications cannot be had.  FAILED:
+ * it was undone, because of one of several elections.
  */
-static bool
+static Outcome
 announce_batch(Pass *pass, List *elections)
 {
 	int64		began = le_clock();
 	Batch		batch = {.elections = elections,
 	.queue_for = Min(queue_for, pass->renew_at - began)};
 	Outcome		outcome;
-	ListCell   *lc;
 
 	outcome = le_in_transaction(announce, &batch, "announcing");
 
@@ -764,7 +764,7 @@ announce_batch(Pass *pass, List *elections)
 	if (batch.full)
 	{
 		queue_at = le_clock() + FULL_PAUSE;
-		return false;
+		return BUSY;
 	}
 	if (!batch.locked)
 	{
@@ -775,22 +775,33 @@ announce_batch(Pass *pass, List *elections)
 		}
 		else
 			queue_at = le_clock() + RETRY;
-		return false;
+		return BUSY;
 	}
 	queue_for = SHORTEST_QUEUE;
 	if (batch.more)
 		pass->next = le_clock();
-	if (outcome == DONE || list_length(elections) == 1)
-	{
-		note_outcome(&batch, outcome, &pass->next);
-		return true;
-	}
+	if (outcome != DONE && list_length(elections) > 1)
+		return FAILED;
+	note_outcome(&batch, outcome, &pass->next);
+	return DONE;
+}
 
-	/* One of them may have a name or channel that cannot be sent. */
+/*
+ * Announce these elections together or, since one of them may have a name or
+ * channel that cannot be sent, one by one.  False: not now.
+ */
+static bool
+announce_list(Pass *pass, List *elections)
+{
+	Outcome		outcome = announce_batch(pass, elections);
+	ListCell   *lc;
+
+	if (outcome != FAILED)
+		return outcome == DONE;
 	foreach(lc, elections)
 	{
 		if (pass->renew_at < le_clock() + MS ||
-			!announce_batch(pass, list_make1(lfirst(lc))))
+			announce_batch(pass, list_make1(lfirst(lc))) == BUSY)
 			return false;
 	}
 	return true;
@@ -821,7 +832,7 @@ le_announce(Pass *pass)
 			else
 				elections = lappend(elections, election);
 		}
-		if (elections != NIL && !announce_batch(pass, elections))
+		if (elections != NIL && !announce_list(pass, elections))
 		{
 			news = list_concat(elections, news);
 			break;

@@ -187,7 +187,7 @@ look_at_lease(Lease *lease, void *arg)
 	pass->work |= state != LEASE_VACANT;
 	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
 	{
-		if (!look->all)
+		if (inc == NULL || !look->all)
 			return;
 		due = vacancy_ends(&look->store, lease, inc);
 	}
