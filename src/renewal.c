@@ -13,6 +13,9 @@
  * renewal is only for leases that last no longer than one that is due; else a
  * short lease would have all long ones renewed more often than they need.
  *
+ * What is to be renewed is remembered from the last look, so that a short lease
+ * is renewed in time however long a look at all leases takes, and costs no look.
+ *
  * Renewing many leases takes a while, but is not urgent before the half of one
  * is over.  Until then, whoever wakes the worker interrupts it after a batch.
  *
@@ -41,29 +44,95 @@ typedef struct Batch
 	List	   *leases;
 	bool		complete;		/* none of them was busy ... */
 	bool		look_again;		/* ... but there may be something else to do */
-	int64		next_due;		/* when the first of them is due again */
 } Batch;
+
+/* A lease that the worker renews */
+typedef struct Renewal
+{
+	Lease		seen;			/* its term, deadline and duration */
+	bool		over;			/* the next look decides */
+
+	/* what the running transaction does to it */
+	bool		ends;
+	int64		deadline;		/* 0: not renewed */
+	int64		duration;
+} Renewal;
+
+/* Those leases, as a look has found them */
+typedef struct Remembered
+{
+	MemoryContext context;
+	List	   *leases;
+} Remembered;
+
+static Remembered last;			/* by the last look that was completed */
+static Remembered next;			/* by the one that is under way */
+
+/*
+ * A look begins.  What the last one has found counts until this one ends.
+ */
+void
+le_renewal_begin(void)
+{
+	if (next.context == NULL)
+		next.context = AllocSetContextCreate(TopMemoryContext,
+											 "leader_election renewals",
+											 ALLOCSET_DEFAULT_SIZES);
+	next.leases = NIL;
+	MemoryContextReset(next.context);
+}
 
 /*
  * The look has found this lease led.  False: the worker does not renew it.
  */
 bool
-le_renewal_note(Pass *pass, const Lease *lease, int64 now)
+le_renewal_note(const Lease *lease)
 {
 	MemoryContext old;
+	Renewal    *renewal;
 
 	if (!lease->auto_renew || lease->session_id == 0 || lease->yielding)
 		return false;
-	if (RENEW_EARLY(lease) <= now)
-	{
-		old = MemoryContextSwitchTo(le_worker_context);
-		pass->renew = lappend(pass->renew, le_lease_copy(lease));
-		MemoryContextSwitchTo(old);
-	}
-	else
-		pass->renew_later_at = Min(pass->renew_later_at, RENEW_DUE(lease));
-	pass->renew_at = Min(pass->renew_at, RENEW_DUE(lease));
+	old = MemoryContextSwitchTo(next.context);
+	renewal = palloc0(sizeof(Renewal));
+	renewal->seen.election = pstrdup(lease->election);
+	renewal->seen.term = lease->term;
+	renewal->seen.deadline_mono = lease->deadline_mono;
+	renewal->seen.duration = lease->duration;
+	next.leases = lappend(next.leases, renewal);
+	MemoryContextSwitchTo(old);
 	return true;
+}
+
+/*
+ * The look has seen all leases.
+ */
+void
+le_renewal_end(void)
+{
+	Remembered	former = last;
+
+	last = next;
+	next = former;
+}
+
+/*
+ * When is the next lease to be renewed?
+ */
+int64
+le_renewal_due(void)
+{
+	int64		due = PG_INT64_MAX;
+	ListCell   *lc;
+
+	foreach(lc, last.leases)
+	{
+		const Renewal *renewal = lfirst(lc);
+
+		if (!renewal->over)
+			due = Min(due, RENEW_DUE(&renewal->seen));
+	}
+	return due;
 }
 
 /*
@@ -92,12 +161,14 @@ renew(void *arg)
 	Finder	   *finder;
 	ListCell   *lc;
 
-	le_store_get(&store);
+	batch->look_again = !le_store_find(&store);
+	if (batch->look_again)
+		return;					/* dropped since the look */
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return;
 	le_lease_durations(&store, batch->leases);
 	foreach(lc, batch->leases)
-		shortest = Min(shortest, ((Lease *) lfirst(lc))->duration);
+		shortest = Min(shortest, ((Renewal *) lfirst(lc))->seen.duration);
 	if (!le_prove(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
@@ -105,15 +176,18 @@ renew(void *arg)
 	finder = le_find_begin(store.lease, store.lease_pkey, 1, NULL);
 	foreach(lc, batch->leases)
 	{
-		Lease	   *seen = lfirst(lc);
+		Renewal    *renewal = lfirst(lc);
+		const Lease *seen = &renewal->seen;
 		Lease	   *lease = le_lease_find_lock(finder, seen->election);
 
+		renewal->deadline = 0;
+		renewal->ends = lease != NULL && !goes_on(lease, seen);
 		if (lease == NULL)
 		{
 			batch->complete = false;
 			continue;
 		}
-		if (!goes_on(lease, seen))
+		if (renewal->ends)
 		{
 			batch->look_again = true;
 			continue;
@@ -127,13 +201,40 @@ renew(void *arg)
 		}
 		le_lease_renew(lease, lease->term, seen->configured, proof.t0,
 					   GetCurrentTimestamp(), NULL);
-		batch->next_due = Min(batch->next_due, RENEW_DUE(lease));
+		renewal->deadline = lease->deadline_mono;
+		renewal->duration = lease->duration;
 	}
 	le_find_end(finder);
 
 	/* A wait for standbys or for a page resets our latch: see upkeep.c. */
 	if (proof.required || le_slow_writes != moved)
 		batch->look_again = true;
+}
+
+/*
+ * Renew these leases, in a transaction, and remember what has come of it.
+ * False: that was undone, or is not to be tried now.
+ */
+static bool
+renew_batch(Pass *pass, const char *key, Batch *batch, const char *activity)
+{
+	ListCell   *lc;
+
+	if (!le_attempt(key, renew, batch, activity, &pass->next))
+		return false;
+	foreach(lc, batch->leases)
+	{
+		Renewal    *renewal = lfirst(lc);
+
+		if (!batch->complete && renewal->deadline == 0 && !renewal->ends)
+			continue;
+		renewal->over = renewal->ends;
+		if (renewal->deadline == 0)
+			continue;
+		renewal->seen.deadline_mono = renewal->deadline;
+		renewal->seen.duration = renewal->duration;
+	}
+	return true;
 }
 
 /*
@@ -148,26 +249,21 @@ renew_each(Pass *pass, Batch *batch)
 
 	batch->complete = list_length(batch->leases) > 1;
 	batch->look_again = batch->complete;
-	batch->next_due = PG_INT64_MAX;
 	if (!batch->complete)
 		return;
 	foreach(lc, batch->leases)
 	{
-		Lease	   *lease = lfirst(lc);
-		char	   *key = psprintf("R%s", lease->election);
-		Batch		one = {list_make1(lease), .next_due = PG_INT64_MAX};
+		const Renewal *renewal = lfirst(lc);
+		char	   *key = psprintf("R%s", renewal->seen.election);
+		Batch		one = {list_make1(lfirst(lc))};
 
 		if (!le_may_attempt(key))
 		{
 			batch->complete = false;
 			continue;
 		}
-		if (le_attempt(key, renew, &one, "renewing a lease", &pass->next) &&
-			one.complete)
-		{
-			batch->next_due = Min(batch->next_due, one.next_due);
+		if (renew_batch(pass, key, &one, "renewing a lease") && one.complete)
 			continue;
-		}
 		batch->complete = false;
 		if (++failed == MANY_FAILURES)
 			break;
@@ -175,32 +271,31 @@ renew_each(Pass *pass, Batch *batch)
 }
 
 /*
- * Which of those that may be renewed now?  Not one that is not due and lasts
- * longer than all that are.
+ * Which are to be renewed now?  Not one that is not due and lasts longer than all
+ * that are.
  */
 static List *
-choose(Pass *pass)
+choose(void)
 {
 	int64		now = le_clock();
 	int64		longest = 0;
 	List	   *chosen = NIL;
 	ListCell   *lc;
 
-	foreach(lc, pass->renew)
+	foreach(lc, last.leases)
 	{
-		Lease	   *lease = lfirst(lc);
+		const Renewal *renewal = lfirst(lc);
 
-		if (RENEW_DUE(lease) <= now)
-			longest = Max(longest, lease->duration);
+		if (!renewal->over && RENEW_DUE(&renewal->seen) <= now)
+			longest = Max(longest, renewal->seen.duration);
 	}
-	foreach(lc, pass->renew)
+	foreach(lc, last.leases)
 	{
-		Lease	   *lease = lfirst(lc);
+		Renewal    *renewal = lfirst(lc);
 
-		if (lease->duration <= longest)
-			chosen = lappend(chosen, lease);
-		else
-			pass->renew_later_at = Min(pass->renew_later_at, RENEW_DUE(lease));
+		if (!renewal->over && RENEW_EARLY(&renewal->seen) <= now &&
+			renewal->seen.duration <= longest)
+			chosen = lappend(chosen, renewal);
 	}
 	return chosen;
 }
@@ -216,48 +311,42 @@ urgent_at(List *leases, int from)
 	ListCell   *lc;
 
 	for_each_from(lc, leases, from)
-		first = Min(first, RENEW_URGENT((Lease *) lfirst(lc)));
+		first = Min(first, RENEW_URGENT(&((Renewal *) lfirst(lc))->seen));
 	return first;
 }
 
 /*
- * Renew all that is due.  Rows that somebody has locked are tried again soon.
+ * Renew all that is due.  Rows that another transaction has locked are tried
+ * again soon: they are not to keep us from everything else.
  */
 void
 le_renew_all(Pass *pass)
 {
-	List	   *leases = choose(pass);
-	bool		complete = true;
-	int64		next_due = PG_INT64_MAX;
+	List	   *leases = choose();
+	int64		again_at = 0;
 
 	for (int from = 0; from < list_length(leases); from += BATCH)
 	{
-		Batch		batch = {.next_due = PG_INT64_MAX};
+		Batch		batch = {.complete = false};
 
 		if (from > 0 && MyLatch->is_set && le_clock() < urgent_at(leases, from))
 		{
-			/* Somebody may be waiting for a leader: go on in the next round. */
-			next_due = Min(next_due, urgent_at(leases, from));
+			/* A candidate may be waiting: go on in the next round. */
+			again_at = urgent_at(leases, from);
 			pass->next = le_clock();
 			break;
 		}
 		for (int i = from; i < Min(from + BATCH, list_length(leases)); i++)
 			batch.leases = lappend(batch.leases, list_nth(leases, i));
-		if (!le_attempt(RENEWAL, renew, &batch, "renewing leases", &pass->next))
+		if (!renew_batch(pass, RENEWAL, &batch, "renewing leases"))
 			renew_each(pass, &batch);
 		if (batch.look_again)
 		{
 			pass->next = le_clock();
 			le_standing_look_again();
 		}
-		complete = complete && batch.complete;
-		next_due = Min(next_due, batch.next_due);
+		if (!batch.complete)
+			again_at = le_clock() + RETRY;
 	}
-
-	/* A lease that somebody has locked is not to keep us from everything else. */
-	pass->renew_at = le_clock() + RETRY;
-	if (complete)
-		pass->renew_at = Max(pass->renew_at,
-							 Min(pass->renew_later_at, next_due));
-	pass->next = Min(pass->next, pass->renew_at);
+	pass->renew_at = Max(le_renewal_due(), again_at);
 }

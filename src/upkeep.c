@@ -15,9 +15,10 @@
  * elections that are not remembered, is found by the look at all leases that
  * always follows.
  *
- * Renewals come first, and again in between: live leaders must not lose their
- * leases while there is much else to do.  However large the tables are, no more
- * than one of these is done before it is asked again whether a renewal is due:
+ * Renewals come first, from the memory of the last look (renewal.c), and again in
+ * between: live leaders must not lose their leases while there is much else to do.
+ * However large the tables are, no more than one of these is done before it is asked
+ * again whether a renewal is due:
  *
  * - a look, which reads each row of a table once;
  * - a change of holder or of a request to yield, which reads the candidates of
@@ -79,8 +80,8 @@ typedef struct Case
 	bool		waited;			/* for its lock */
 } Case;
 
-/* When the next renewal is due, as far as the last look has found */
-static int64 renewal_due = 0;
+/* When the next look is due, if nobody wakes us before */
+static int64 look_at = 0;
 
 /*
  * A vacant lease: when may the worker elect somebody, or keep the seat for
@@ -146,14 +147,14 @@ keep(List *leases, const Lease *lease)
 }
 
 static void
-look_at_led(Look *look, Lease *lease, int64 now)
+look_at_led(Look *look, Lease *lease)
 {
 	Pass	   *pass = look->pass;
 
 	pass->work = true;
 	if (look->all && is_to_preempt(&look->store, lease))
 		pass->preempt = keep(pass->preempt, lease);
-	if (!le_renewal_note(pass, lease, now))
+	if (!le_renewal_note(lease))
 		pass->next = Min(pass->next, lease->deadline_mono);
 }
 
@@ -181,7 +182,7 @@ look_at_lease(Lease *lease, void *arg)
 	}
 	if (state == LEASE_LED)
 	{
-		look_at_led(look, lease, now);
+		look_at_led(look, lease);
 		return;
 	}
 	pass->work |= state != LEASE_VACANT;
@@ -219,6 +220,7 @@ look(void *arg)
 	if (!le_store_lock(&look.store, LE_TABLE_LEASE, AccessShareLock, false))
 		return;
 	le_led_begin();
+	le_renewal_begin();
 	if (le_store_lock(&look.store,
 					  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					  AccessShareLock, false))
@@ -236,6 +238,7 @@ look(void *arg)
 	pass->looked_at = le_clock();
 	le_lease_scan(&look.store, look_at_lease, &look);
 	le_led_end();
+	le_renewal_end();
 	if (look.announces)
 		le_announce_looked(&look.store, pass->inc);
 }
@@ -504,7 +507,6 @@ see_to_orphaned(Pass *pass)
 	static int64 look_by = 0;	/* 0: the look was not put off */
 	bool		changed;
 
-	pass->renew_at = renewal_due;
 	changed = settle_orphaned(pass);
 	if (look_by == 0)
 		look_by = le_clock() + LONGEST_WORK;
@@ -515,8 +517,24 @@ see_to_orphaned(Pass *pass)
 	}
 	pass->installed = true;
 	pass->work = true;
-	pass->next = Min(le_clock() + WINNER_FIRST, pass->renew_at);
+	pass->next = le_clock() + WINNER_FIRST;
 	return true;
+}
+
+/*
+ * Renew what is due, as the last look has found it.  False: that was all there is
+ * to do in this round.  True: look now.
+ */
+static bool
+renew_before_look(Pass *pass)
+{
+	if (pass->renew_at > le_clock())
+		return true;
+	pass->next = look_at;
+	le_renew_all(pass);
+	pass->installed = true;
+	pass->work = true;
+	return pass->woken || pass->next <= le_clock();
 }
 
 /*
@@ -529,19 +547,18 @@ do_round(Pass *pass)
 	bool		changed;
 
 	le_announce_begin();
-	if (see_to_orphaned(pass))
+	pass->renew_at = le_renewal_due();
+	if (see_to_orphaned(pass) || !renew_before_look(pass))
 		return;
-	pass->renew_at = PG_INT64_MAX;
-	pass->renew_later_at = PG_INT64_MAX;
 	pass->next = PG_INT64_MAX;
 	if (!le_attempt(LOOK, look, pass, "looking", &pass->next))
 	{
 		/* Whatever it had found by then is no answer. */
 		pass->installed = true;
 		pass->work = true;
-		pass->renew_at = renewal_due;
 		return;
 	}
+	pass->renew_at = le_renewal_due();
 	if (!pass->installed)
 		return;
 	if (pass->new_incarnation)
@@ -550,12 +567,8 @@ do_round(Pass *pass)
 					   &pass->next))
 			pass->next = le_clock();
 	}
-	if (pass->renew_at > le_clock())
-		pass->next = Min(pass->next, pass->renew_at);
-	else if (pass->renew != NIL)
+	if (pass->renew_at <= le_clock())
 		le_renew_all(pass);
-	else
-		pass->next = le_clock();	/* it has become due since the look */
 
 	/*
 	 * Whoever was elected goes first: what is left to tidy up, and to renew,
@@ -592,7 +605,6 @@ le_upkeep(Upkeep *found)
 	le_seats_begin_round();
 	spares_at = le_spares_keep();
 	do_round(&pass);
-	renewal_due = pass.renew_at;
 	pass.next = Min(pass.next, spares_at);
 	/* A wait for the disk may reset our latch: see above. */
 	if (pgBufferUsage.shared_blks_read != reads)
@@ -600,8 +612,9 @@ le_upkeep(Upkeep *found)
 		pass.next = Min(pass.next, le_clock() + RETRY);
 		le_standing_look_again();
 	}
+	look_at = pass.next;
 	found->installed = pass.installed;
 	found->work = pass.work;
 	found->untold = le_announce_pending() > 0;
-	found->next = pass.next;
+	found->next = Min(pass.next, pass.renew_at);
 }

@@ -46,9 +46,7 @@ typedef struct Pass
 	bool		new_incarnation;
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to look again */
-	List	   *renew;			/* leases, if one of them is due */
 	int64		renew_at;		/* when the next lease is to be renewed */
-	int64		renew_later_at; /* the next one but those */
 	List	   *settle;			/* leases, as they were seen */
 	List	   *preempt;		/* leases whose leader is to yield, or no more */
 	List	   *dead;			/* candidates, by the names of their rows */
@@ -79,7 +77,10 @@ extern void le_standing_look_again(void);
 extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
-extern bool le_renewal_note(Pass *pass, const Lease *lease, int64 now);
+extern void le_renewal_begin(void);
+extern bool le_renewal_note(const Lease *lease);
+extern void le_renewal_end(void);
+extern int64 le_renewal_due(void);
 extern void le_renew_all(Pass *pass);
 
 /* tidy.c */
