@@ -45,7 +45,7 @@
 
 #define EVENTS			100		/* told in one transaction, at most */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first ... */
-#define LONGEST_QUEUE	(160 * MS)	/* ... and at most */
+#define LONGEST_QUEUE	(40 * MS)	/* ... and at most: a lease lasts 100 ms */
 #define QUEUE_PAUSE		10		/* so many times the wait, after it was in vain */
 #define FULL_PAUSE		(100 * MS)	/* while the queue of notifications is full */
 #define FULL_QUEUE		0.9		/* this part of it counts as full */
@@ -423,11 +423,14 @@ tell_news(const Store *store, Batch *batch, Telling *t, Mark *mark,
 	mark->vacated = t->vacated;
 	if (t->complete && lease != NULL)
 		tell_lease(t, lease, mark);
-	if (mark->term == before.term && mark->vacated == before.vacated &&
-		mark->yields == before.yields)
-		return;
-	mark->channel = unconstify(char *, t->channel);
-	le_mark_write(store, mark);
+	if (mark->term != before.term || mark->vacated != before.vacated ||
+		mark->yields != before.yields)
+	{
+		mark->channel = unconstify(char *, t->channel);
+		le_mark_write(store, mark);
+	}
+
+	/* Another worker may have told it: then that is news to us. */
 	batch->told = lappend(batch->told, mark);
 }
 
@@ -579,6 +582,8 @@ void
 le_announce_begin(void)
 {
 	news = NIL;
+	if (known == NULL)
+		forget_known();
 }
 
 /*
@@ -591,7 +596,8 @@ le_announce_look(Store *store)
 
 	found = 0;
 	looks++;
-	if (!le_store_lock(store, LE_TABLE_ANNOUNCED, AccessShareLock, false))
+	if (!le_store_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
+					   AccessShareLock, false))
 		return false;
 	if (known_table == store->announced)
 		return true;
@@ -639,6 +645,16 @@ le_announce_lease(const Store *store, const Lease *lease,
 	{
 		k->look = looks;
 		found++;
+
+		/*
+		 * One of that name may have been led, dropped and made anew since the
+		 * last look: its mark is kept, but the lease says nothing of that.
+		 */
+		if (lease->term == 0 && k->vacated &&
+			inc->dropped_term != dropped_term &&
+			is_behind(store, &(Mark) {.election = k->election,
+					  .term = k->term,.vacated = true}))
+			k->vacated = false; /* until all is told */
 		if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 			has_yield(lease, k->yields))
 			le_announce_add(lease->election);
@@ -724,11 +740,12 @@ note_outcome(const Batch *batch, Outcome outcome, int64 *next)
 	ListCell   *lc;
 
 	foreach(lc, batch->elections)
-		le_attempt_ended(attempt_key(lfirst(lc)), outcome, "announcing", next);
+		le_attempt_ended(attempt_key(lfirst(lc)),
+						 outcome == DONE &&
+						 list_member_ptr(batch->busy, lfirst(lc)) ? BUSY :
+						 outcome, "announcing", next);
 	if (outcome != DONE)
 		return;
-	foreach(lc, batch->busy)
-		le_attempt_ended(attempt_key(lfirst(lc)), BUSY, "announcing", next);
 	foreach(lc, batch->told)
 	{
 		const Mark *mark = lfirst(lc);
@@ -814,19 +831,21 @@ announce_list(Pass *pass, List *elections)
 void
 le_announce(Pass *pass)
 {
+	int			done = 0;
 	int64		now;
 
-	while (news != NIL && (now = le_clock()) >= queue_at &&
-		   now + MS <= pass->renew_at)
+	/* What has woken us may be the end of a leader's session. */
+	while (done < list_length(news) && (now = le_clock()) >= queue_at &&
+		   now + MS <= pass->renew_at && (done == 0 || !le_is_to_renew(pass)))
 	{
 		List	   *elections = NIL;
+		int			from = done;
 
-		while (news != NIL && list_length(elections) < EVENTS)
+		while (done < list_length(news) && list_length(elections) < EVENTS)
 		{
-			char	   *election = linitial(news);
+			char	   *election = list_nth(news, done++);
 			int64		retry_at = le_attempt_at(attempt_key(election));
 
-			news = list_delete_first(news);
 			if (retry_at > now)
 				pass->next = Min(pass->next, retry_at);
 			else
@@ -834,10 +853,11 @@ le_announce(Pass *pass)
 		}
 		if (elections != NIL && !announce_list(pass, elections))
 		{
-			news = list_concat(elections, news);
+			done = from;
 			break;
 		}
 	}
+	news = list_copy_tail(news, done);
 	if (news != NIL)
 		pass->next = Min(pass->next, Max(queue_at, le_clock()));
 }

@@ -29,6 +29,9 @@
 #include "utils/json.h"
 #include "utils/memutils.h"
 
+/* When a commit of this process has started a worker last; 0: never */
+int64		le_worker_started_at = 0;
+
 /* A line for the log, by the subtransaction that has made it true */
 typedef struct LogLine
 {
@@ -245,8 +248,8 @@ le_notify_commit(void)
 		le_wake_waiters(le_observer_wait_event());
 	if (wake_worker)
 		le_wake_workers(MyDatabaseId);
-	if (start_worker)
-		(void) le_worker_start(MyDatabaseId, false, NULL);
+	if (start_worker && le_worker_start(MyDatabaseId, false, NULL))
+		le_worker_started_at = le_clock();
 	forget();
 }
 

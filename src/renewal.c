@@ -161,6 +161,7 @@ renew(void *arg)
 	Finder	   *finder;
 	ListCell   *lc;
 
+	MemoryContextSwitchTo(CurTransactionContext);
 	batch->look_again = !le_store_find(&store);
 	if (batch->look_again)
 		return;					/* dropped since the look */

@@ -163,14 +163,12 @@ le_standing_look(const Store *store, Pass *pass)
 
 	if (in_step || table != store->candidate)
 		under_way = false;
-	if (under_way)
-		again |= pass->woken;
-	else if (le_clock() < rest_until)
+	if (!under_way && le_clock() < rest_until)
 	{
 		pass->next = Min(pass->next, rest_until);
 		return false;
 	}
-	else
+	if (!under_way)
 		begin(store);
 
 	in_step = true;

@@ -49,6 +49,20 @@ le_worker_ensure(bool urgent)
 
 	if (!le_worker_lock_is_free())
 		return true;
+
+	/* Our last commit may have started one: it is on its way. */
+	while (le_worker_started_at != 0 &&
+		   began - le_worker_started_at < START_WAIT &&
+		   le_clock() - began < START_WAIT)
+	{
+		if (!urgent)
+			return true;
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
+						 PG_WAIT_EXTENSION);
+		CHECK_FOR_INTERRUPTS();
+		if (!le_worker_lock_is_free())
+			return true;
+	}
 	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
 	if (status == BGWH_NOT_YET_STARTED)
 		return true;			/* it is on its way */

@@ -604,6 +604,8 @@ le_upkeep(Upkeep *found)
 	MemoryContextSwitchTo(le_worker_context);
 	le_seats_begin_round();
 	spares_at = le_spares_keep();
+	if (found->woken)
+		le_standing_look_again();	/* even if this round does not look */
 	do_round(&pass);
 	pass.next = Min(pass.next, spares_at);
 	/* A wait for the disk may reset our latch: see above. */

@@ -51,7 +51,7 @@ typedef struct Pass
 	List	   *preempt;		/* leases whose leader is to yield, or no more */
 	List	   *dead;			/* candidates, by the names of their rows */
 	int64		looked_at;		/* the leases */
-	bool		woken;			/* not by a timeout, nor at once */
+	bool		woken;			/* since the last round */
 } Pass;
 
 extern bool le_is_to_renew(const Pass *pass);

@@ -900,7 +900,15 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 	is($session->sqlstate_of("SELECT leader_election.join(repeat($name, 51), 'x')"),
 		'22023', "$encoding: bytes count");
 	is($session->query("SELECT leader_election.leave_all()"), '1', "$encoding: leaves");
-	is( scalar grep({ /"leader":"\x80\xe9\xff\xf0"/ } $session->notifications),
+	my @told;
+	wait_until(
+		sub {
+			$session->query('SELECT 1');
+			push @told, $session->notifications;
+			return scalar grep { /"event":"vacated"/ } @told;
+		},
+		"$encoding: news");
+	is( scalar grep({ /"leader":"\x80\xe9\xff\xf0"/ } @told),
 		1, "$encoding: is told of");
 	$session->finish;
 	wait_for($node,
