@@ -177,8 +177,10 @@ le_notify_pre_commit(void)
 	/*
 	 * A worker that is there now stays until it has seen this change: the
 	 * candidate or the lease that it concerns is not gone before the commit.
+	 * Of many that find none, one starts it.
 	 */
-	start_worker = log_lines != NIL && le_worker_lock_is_free();
+	start_worker = log_lines != NIL && le_worker_lock_is_free() &&
+		le_starter_lock();
 }
 
 /*

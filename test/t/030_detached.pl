@@ -305,7 +305,10 @@ sub stop_worker
 
 	wait_until(
 		sub {
-			$pid = $control->query($WORKER_PID) or return 0;
+			# Another one may be there for a second: it was started at the
+			# same time, and has found the first.
+			return 0 unless $control->query("SELECT count(*) FROM $WORKERS") == 1;
+			$pid = $control->query($WORKER_PID);
 			kill 'STOP', $pid;
 			return 1
 			  if $control->query("SELECT wait_event_type = 'Extension'"
