@@ -172,6 +172,7 @@ foreach my $mode (qw(detached session))
 	wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'signals $mode' AND alive") eq '2' }, 'two candidates');
 	$three->signal('QUIT');
 	is($three->exit_code, 131, "$mode: a signal while waiting");
+	wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'signals $mode' AND alive") eq '1' }, 'one candidate');
 	$two->signal('TERM');
 	is($two->exit_code, 143, "$mode: ended by a signal");
 	is(reasons("signals $mode"), 'one:resigned two:resigned', "$mode: the lease was given back");
