@@ -1,0 +1,248 @@
+# How the worker announces in moments that are rare: right after its start while
+# the marks are locked, while it queues for the NOTIFY lock, while an election's
+# name is locked, or after an election was made anew. What there is to announce,
+# and how many elections there are, costs no live leader its lease.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use Announced;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $WORKER = "pg_stat_activity WHERE backend_type = 'leader_election worker'
+	AND datname = 'postgres'";
+
+my $node = new_server(config => NotifyLock::config() . q(
+leader_election.lease_duration = '10min'
+client_min_messages = warning
+log_statement = none
+autovacuum = off
+));
+my $control = session($node, name => 'control');
+my $notify = NotifyLock->new($node);
+my $observer = session($node, name => 'observer', dbname => 'other');
+my $listener = Announced->new($node);
+
+# A call must not fail.
+sub call
+{
+	my ($session, $sql) = @_;
+	my $result = $session->query($sql);
+
+	die "$session->{name}: $sql: " . $session->errors if $session->sqlstate ne '00000';
+	return $result;
+}
+
+sub wait_for_worker
+{
+	my ($column, $value) = @_;
+
+	return wait_until(sub { call($control, "SELECT $column FROM $WORKER") eq $value },
+		"$column of the worker to be $value");
+}
+
+#
+# A worker whose first look finds the marks locked elects, and announces that
+# once they are not. Here elections wait until then, within one round.
+#
+
+call($control, q{
+	CREATE FUNCTION await_marks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		WHILE EXISTS (SELECT FROM pg_locks
+			WHERE mode = 'AccessExclusiveLock' AND granted AND relation IN
+				('leader_election.announced'::regclass,
+				 'leader_election.announced_pkey'::regclass))
+		LOOP
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER await BEFORE UPDATE ON leader_election.lease FOR EACH ROW
+		WHEN (OLD.session_id IS DISTINCT FROM NEW.session_id)
+		EXECUTE FUNCTION await_marks()});
+
+foreach (
+	[ 'table', 'LOCK TABLE leader_election.announced' ],
+	[ 'index', 'REINDEX INDEX leader_election.announced_pkey' ])
+{
+	my ($what, $lock) = @$_;
+	my ($one, $two, $locker) = map { session($node, name => $_) } qw(one two locker);
+
+	call($two, "SELECT leader_election.join('beside $what', 'two')");
+	call($_, "SELECT leader_election.join('$what ' || i, '$_->{name}')
+		FROM generate_series(1, 20) i") foreach $one, $two;
+	$listener->all_told_ok("^$what ", "$what: at first");
+	call($locker, $_) foreach 'BEGIN', $lock;
+	call($control, "SELECT pg_terminate_backend(pid, 60000) FROM $WORKER");
+	$one->kill;
+	wait_until(sub { !-e "/proc/@{[ $one->backend_pid ]}" }, 'the end of a leader');
+	call($two, "SELECT leader_election.renew('beside $what')");    # starts a worker
+	wait_for_worker('wait_event', 'PgSleep');    # in the trigger
+	$locker->query('ROLLBACK');
+	wait_until(
+		sub {
+			return call($control, "SELECT count(*) FROM leader_election.lease
+				WHERE election ~ '^$what ' AND term = 2 AND leader = 'two'") eq '20';
+		},
+		'all takeovers');
+	$listener->all_told_ok("^$what ", "$what: after takeovers");
+}
+unlike(slurp_file($node->logfile), qr/terminated by signal/, 'no crash');
+call($control, 'DROP TRIGGER await ON leader_election.lease');
+
+#
+# A lease of 100 ms that is granted while the worker queues for the NOTIFY lock,
+# for as long as it ever does, is renewed in time, but for a few on a busy machine.
+#
+
+{
+	my $ROUNDS = 30;
+	my $leader = session($node, name => 'leader');
+
+	call($control, "SELECT leader_election.create_election('short', lease_duration => '100ms')");
+	$notify->hold;
+	call($control, "SELECT leader_election.acquire('pending', 'x')");
+	foreach my $round (1 .. $ROUNDS)
+	{
+		wait_for_worker('wait_event_type', 'Lock');
+		die 'no leader' if call($leader, "SELECT leader_election.join('short', 'leader')") eq '';
+
+		# Three leases' time, or the end of this one
+		wait_until(
+			sub {
+				return $control->query("SELECT deadline_mono > acquired_mono + 3 * duration
+					AND leader IS NOT NULL FROM leader_election.lease
+					WHERE election = 'short'") eq 't'
+				  || $leader->query("SELECT leader_election.is_leader('short')") eq 'f';
+			},
+			'renewals');
+		call($leader, "SELECT leader_election.leave('short')");
+	}
+	$notify->free;
+	my $expired = $control->query("SELECT count(*) FROM leader_election.history
+		WHERE election = 'short' AND reason = 'expired'");
+	cmp_ok($expired, '<=', $ROUNDS / 6, "short leases: $expired of $ROUNDS have expired");
+	$listener->all_told_ok('^(pending|short)$', 'short leases');
+}
+
+#
+# The worker does not look while elections are led, dropped and made anew: their
+# terms are told although their leases have none, and nobody is elected. One of
+# them is not committed before its former mark is gone: that one is tried ever less
+# often, until the log says so.
+#
+
+{
+	my $TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database
+		WHERE datname = 'postgres'";
+	my @elections = qw(known unknown busy);
+	my $maker = session($node, name => 'maker');
+	my $before = $observer->query($TRANSACTIONS);
+	my ($pid, $asleep);
+	my $lead = sub {
+		call($control, "SELECT leader_election.release('$_[0]', term)
+			FROM leader_election.acquire('$_[0]', 'x')");
+	};
+
+	$lead->('known');
+	$listener->fence;
+	wait_until(
+		sub {
+			$pid = call($control, "SELECT pid FROM $WORKER");
+			return 0 if $pid eq '';
+			kill 'STOP', $pid;
+			$asleep = $observer->query("SELECT wait_event_type FROM $WORKER") eq 'Extension';
+			kill 'CONT', $pid if !$asleep;
+			return $asleep;
+		},
+		'the worker to sleep');
+	foreach my $election (@elections)
+	{
+		$lead->($election);
+		call($control, "SELECT leader_election.drop_election('$election')");
+		call($maker, 'BEGIN') if $election eq 'busy';
+		call($maker, "SELECT leader_election.create_election('$election')");
+	}
+	kill 'CONT', $pid;
+	$listener->fence;
+	foreach my $election (@elections)
+	{
+		my @terms = $control->query("SELECT term FROM leader_election.history
+			WHERE election = '$election' ORDER BY term");
+
+		is_deeply([ $listener->events($election) ],
+			[ map { ("elected $_ x", "vacated $_, x resigned") } @terms ],
+			"$election: terms @terms are told before the next");
+	}
+	my $said = sub { slurp_file($node->logfile) =~ /announcing has had to wait/ };
+	ok(eval { wait_until($said, 'the log', 30) }, 'busy: the log says so');
+	my $spent = $observer->query($TRANSACTIONS) - $before;
+	cmp_ok($spent, '<', 1500, "busy: $spent transactions until then");
+	$maker->finish;
+	wait_for($node, "SELECT count(*) FROM leader_election.announced
+		WHERE election = 'busy'", 0);
+}
+
+#
+# A short lease beside many elections is renewed without a look at each of them.
+#
+
+{
+	my $leader = session($node, name => 'leader');
+	my $COUNTERS = "SELECT seq_scan, n_tup_upd FROM pg_stat_user_tables
+		WHERE relid = 'leader_election.lease'::regclass";
+	my ($scans, $renewals, @before);
+
+	call($control, "INSERT INTO leader_election.$_ FROM generate_series(1, 30000) i") foreach
+	  q{election (election, lease_duration, owner) SELECT 'v' || i, '15 s', current_user},
+	  q{lease (election, term, incarnation) SELECT 'v' || i, 6, leader_election.incarnation()},
+	  q{announced SELECT 'v' || i, 6, true, 0, NULL};
+	call($control, "SELECT leader_election.create_election('crowded', lease_duration => '300 ms')");
+	$listener->fence;
+	call($leader, "SELECT leader_election.join('crowded', 'leader')");
+	$listener->fence;
+	@before = split /\|/, $control->query($COUNTERS);
+	wait_until(
+		sub {
+			my @now = split /\|/, $control->query($COUNTERS);
+			($scans, $renewals) = map { $now[$_] - $before[$_] } 0, 1;
+			return $renewals >= 50;
+		},
+		'renewals');
+	cmp_ok($scans, '<', $renewals / 3, "crowded: $scans looks for $renewals renewals");
+	is( $leader->query("SELECT count(*), leader_election.is_leader('crowded')
+			FROM leader_election.history WHERE election = 'crowded'"),
+		'1|t', 'crowded: in one term');
+}
+
+$_->finish foreach $control, $observer;
+$node->stop;
+
+#
+# A campaign whose own commit has started the worker does not miss it, although
+# there is no room for another one.
+#
+
+$node = new_server(
+	name => 'single',
+	config => q(
+leader_election.worker_idle_timeout = 0
+max_worker_processes = 1
+max_logical_replication_workers = 0
+));
+foreach my $round (1 .. 3)
+{
+	my $one = session($node, name => 'one');
+
+	wait_for($node, "SELECT count(*) FROM $WORKER", 0);
+	is(call($one, "CALL leader_election.campaign('fresh $round', 'one')"), 1, 'campaign: leads');
+	unlike($one->errors, qr/WARNING/, 'campaign: has a worker');
+	$one->finish;
+}
+
+$node->stop;
+done_testing();
