@@ -137,13 +137,14 @@ sub change
 	my @listeners;
 	my @clients;
 
+	# Each time there are more terms to come, however fast the last ones were.
 	foreach my $crash (1 .. 3)
 	{
 		my $listener = Announced->new($node);
 		my $pid;
 
 		push @listeners, $listener;
-		@clients = Announced::start_changes($node, 'busy', $ELECTIONS, $TERMS);
+		@clients = Announced::start_changes($node, 'busy', $ELECTIONS, $crash * $TERMS);
 		wait_until(sub { $listener->told('^busy') > 300 }, 'something to be told');
 		$control = session($node, name => 'control');
 		wait_until(
@@ -156,7 +157,7 @@ sub change
 		$listener->told;
 	}
 	push @listeners, Announced->new($node);
-	@clients = Announced::start_changes($node, 'busy', $ELECTIONS, $TERMS);
+	@clients = Announced::start_changes($node, 'busy', $ELECTIONS, 4 * $TERMS);
 	wait_until(
 		sub {
 			$listeners[-1]->told;
