@@ -19,9 +19,10 @@
  * - The rows of an election are read under the NOTIFY lock, with one snapshot
  *	 that was taken after that.  What is told is thus complete up to some moment.
  *
- * - The worker waits for nothing while it has the NOTIFY lock: not for a flush or
- *	 a standby (synchronous_commit is off, whatever reading has logged), nor for a
- *	 table, index or row.  Other databases' notifications would wait with it.
+ * - The worker waits for nothing while it has the NOTIFY lock, since the
+ *	 notifications of other databases would wait with it.  It has locked tables
+ *	 and indexes before, and skips locked rows.  Its commit waits for no flush and
+ *	 no standby: synchronous_commit is off, for reading alone can log something.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +36,6 @@
 #include "miscadmin.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
@@ -464,13 +464,6 @@ announce_one(const Store *store, Batch *batch, const char *election,
 	return done;
 }
 
-static void
-set_locally(const char *name, const char *value)
-{
-	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-}
-
 /*
  * Queue for the NOTIFY lock, since a mere try fails while any other transaction
  * waits for it.  The commit finds it ours already.
@@ -484,13 +477,13 @@ lock_notify(Batch *batch)
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
 	snprintf(value, sizeof(value), INT64_FORMAT,
 			 Max(batch->queue_for / MS, 1));
-	set_locally("lock_timeout", value);
+	le_set_locally("lock_timeout", value);
 	batch->queued = true;
 	batch->waited = !LeLockTry(&tag, AccessExclusiveLock, false, NULL);
 	if (batch->waited)
 		(void) LockAcquire(&tag, AccessExclusiveLock, false, false);
 	batch->locked = true;
-	set_locally("lock_timeout", "1");
+	le_set_locally("lock_timeout", "1");
 }
 
 static bool
@@ -512,7 +505,7 @@ announce(void *arg)
 	ListCell   *lc;
 
 	le_store_get(&store);
-	set_locally("synchronous_commit", "off");
+	le_set_locally("synchronous_commit", "off");
 	if (!le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 					   LE_TABLE_HISTORY | LE_TABLE_EPOCH,
 					   AccessShareLock, false) ||
@@ -647,8 +640,8 @@ le_announce_lease(const Store *store, const Lease *lease,
 		found++;
 
 		/*
-		 * One of that name may have been led, dropped and made anew since the
-		 * last look: its mark is kept, but the lease says nothing of that.
+		 * An election of that name may have been led, dropped and created anew
+		 * since the last look.  The new lease says nothing of the old terms.
 		 */
 		if (lease->term == 0 && k->vacated &&
 			inc->dropped_term != dropped_term &&
@@ -834,7 +827,7 @@ le_announce(Pass *pass)
 	int			done = 0;
 	int64		now;
 
-	/* What has woken us may be the end of a leader's session. */
+	/* A wake-up may tell of a leader's session that has ended: stop for it. */
 	while (done < list_length(news) && (now = le_clock()) >= queue_at &&
 		   now + MS <= pass->renew_at && (done == 0 || !le_is_to_renew(pass)))
 	{

@@ -164,8 +164,8 @@ read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 
 /*
  * Have reader look at all candidates of all elections, in the order of the
- * primary key, from the one that follows this one (NULL: from the first) until it
- * returns false.  It sees their names, role, session and signs of life, and that
+ * primary key, until it returns false.  Begin after that candidate of that
+ * election (NULL: with the first).  It sees their names, role, session and signs of life, and that
  * they sit out, until it returns.
  */
 void
@@ -338,8 +338,8 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 }
 
 /*
- * Delete the row of a dead candidate, unless somebody has locked it, or it has
- * given a sign of life since.  True if it was deleted.
+ * Delete the row of a dead candidate, unless another transaction has locked it, or
+ * the candidate has given a sign of life since.  True if it was deleted.
  */
 bool
 le_candidate_prune(const Store *store, const Candidate *c)

@@ -557,10 +557,10 @@ le_election_settle(const Store *store, const Election *election,
 	}
 
 	/*
-	 * What is granted, or kept for somebody, counts from here.  The choice has
-	 * taken the longer the more candidates there are: that must not eat the
-	 * lease.  (On a proof it counts from before; is_proven() has seen to it that
-	 * enough of it is left after the choice.)
+	 * A lease or a reservation counts from here, after the choice.  With many
+	 * candidates the choice takes long, and would use up the lease.  (Where a
+	 * proof is required, the lease counts from the proof, and is_proven() has
+	 * refused a proof that is too old by now.)
 	 */
 	d.now = le_clock();
 	result.gave_up = d.state == LEASE_LED;

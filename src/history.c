@@ -193,8 +193,8 @@ is_announced(const Store *store, const Old *old)
 /*
  * Delete terms that ended before that moment, in the order in which they began:
  * go on with the walk, by so many entries at most, and until that moment
- * (monotonic).  Those that somebody has locked, or that listeners have not been
- * told, are left.  False: the walk is over.
+ * (monotonic).  Rows that another transaction has locked, and terms that
+ * listeners have not been told, are left.  False: the walk is over.
  */
 bool
 le_history_prune(const Store *store, TimestampTz before, int limit,

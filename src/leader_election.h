@@ -277,6 +277,7 @@ extern void le_notify_worker(void);
 extern bool le_worker_start(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
 extern int64 le_worker_started_at;
+extern void le_set_locally(const char *name, const char *value);
 extern void le_bound_commit(void);
 extern void le_notify_pre_commit(void);
 extern void le_notify_pre_prepare(void);

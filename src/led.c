@@ -38,7 +38,7 @@ typedef struct Found
 } Found;
 
 static Found last;				/* by the last look that was completed */
-static Found next;				/* by the one that is under way */
+static Found next;				/* by the look that is under way */
 
 static void
 make_empty(Found *found)

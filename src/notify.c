@@ -134,8 +134,11 @@ le_notify_worker(void)
 	wake_worker = true;
 }
 
-static void
-set_until_commit(const char *name, const char *value)
+/*
+ * Make a setting that lasts until the transaction ends.
+ */
+void
+le_set_locally(const char *name, const char *value)
 {
 	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
@@ -149,7 +152,7 @@ void
 le_bound_commit(void)
 {
 	if (LockTimeout == 0 || LockTimeout > LE_WAIT_LIMIT_MS)
-		set_until_commit("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
+		le_set_locally("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
 }
 
 /*
@@ -170,7 +173,7 @@ le_notify_pre_commit(void)
 			log_lines = foreach_delete_current(log_lines, lc);
 	}
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		set_until_commit("synchronous_commit", "on");
+		le_set_locally("synchronous_commit", "on");
 	if (log_lines != NIL || must_be_durable || le_election_lock_is_mine())
 		le_bound_commit();
 

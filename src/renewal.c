@@ -16,8 +16,8 @@
  * What is to be renewed is remembered from the last look, so that a short lease
  * is renewed in time however long a look at all leases takes, and costs no look.
  *
- * Renewing many leases takes a while, but is not urgent before the half of one
- * is over.  Until then, whoever wakes the worker interrupts it after a batch.
+ * Renewing many leases takes a while, but no lease is urgent before half of it is
+ * over.  Until then a wake-up interrupts the renewals after a batch.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +49,7 @@ typedef struct Batch
 /* A lease that the worker renews */
 typedef struct Renewal
 {
-	Lease		seen;			/* its term, deadline and duration */
+	Lease		seen;			/* first: a list of these is one of leases, too */
 	bool		over;			/* the next look decides */
 
 	/* what the running transaction does to it */
@@ -66,7 +66,7 @@ typedef struct Remembered
 } Remembered;
 
 static Remembered last;			/* by the last look that was completed */
-static Remembered next;			/* by the one that is under way */
+static Remembered next;			/* by the look that is under way */
 
 /*
  * A look begins.  What the last one has found counts until this one ends.
@@ -147,8 +147,8 @@ goes_on(const Lease *lease, const Lease *seen)
 }
 
 /*
- * Renew a batch of leases in one transaction.  Those that somebody has locked
- * are left for the next one.
+ * Renew a batch of leases in one transaction.  Rows that another transaction has
+ * locked are left for the next batch.
  */
 static void
 renew(void *arg)

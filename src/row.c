@@ -370,8 +370,8 @@ le_find_begin(Oid table, Oid index, int columns, Snapshot snapshot)
  * While some transaction keeps a snapshot, all versions of a row that have come
  * since are kept, and a row that is renewed all the time has many.  Equal keys
  * are in the order of their places, and a new version that does not find room in
- * the page of the former one is nearly always put further back: so whoever begins
- * at the end need not look at all of them.
+ * the page of the former one is nearly always put further back: so a search that
+ * begins at the end need not look at all of them.
  */
 bool
 le_find(Finder *finder, Key *key)

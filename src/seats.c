@@ -11,9 +11,8 @@
  * choice.  When other processes have changed something since (le_changes), all is
  * counted anew, but not so often that this would take most of the time.
  *
- * Counts decide about balance, and never about safety: where two processes elect
- * at the same moment neither has seen the other's choice, however often they
- * count.  The worker asks for yields until the balance is right.
+ * Counts decide about balance, and never about safety: two processes that elect at
+ * the same moment do not see each other's choices, however often they count.  The worker asks for yields until the balance is right.
  *
  * Invariants:
  *

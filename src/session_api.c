@@ -408,8 +408,9 @@ le_join(PG_FUNCTION_ARGS)
  * One poll of a waiting campaign, in a transaction of its own.  Returns when
  * to look again (monotonic; 0: this session leads, once it has committed).
  *
- * Whoever has elected this session wakes it, and has committed by then: the first
- * look at the lease row says all (s->term), unless there is a worker to be started.
+ * The process that elects this session wakes it after it has committed.  So the
+ * lease row as read here is committed, and the answer (s->term), unless a worker is
+ * to be started first.
  */
 static int64
 poll_campaign(Standing *s)

@@ -15,8 +15,8 @@
  *	 the step before it has ended.  A row keeps its key, wherever its new versions
  *	 are: no candidate that stands all the time is missed or counted twice.
  *
- * - Whatever is written while a look is under way is seen by it, or by the next
- *	 one: a wake-up meanwhile calls for another look.
+ * - A row that is written while a look is under way is seen by that look or by the
+ *	 next one: a wake-up meanwhile calls for another look.
  *
  *-------------------------------------------------------------------------
  */

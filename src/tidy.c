@@ -18,7 +18,6 @@
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "worker.h"
@@ -62,8 +61,7 @@ static void
 begin_step(void)
 {
 	MemoryContextSwitchTo(CurTransactionContext);
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	le_set_locally("synchronous_commit", "off");
 }
 
 static void
@@ -154,8 +152,8 @@ prune_all_history(Pass *pass)
 		}
 
 		/*
-		 * Whatever waits resets our latch: a process that woke us meanwhile would
-		 * go unheard.  Sleep only after a pass that did nothing but look.
+		 * Waits above may have swallowed a wake-up.  Run one more round, and
+		 * sleep only after one that only looked.
 		 */
 		if (!has_time(pass) || le_clock() < prune_at)
 		{

@@ -84,8 +84,8 @@ typedef struct Case
 static int64 look_at = 0;
 
 /*
- * A vacant lease: when may the worker elect somebody, or keep the seat for
- * somebody?  One for which nobody stands costs nothing but its row.
+ * A vacant lease: when may the worker elect a leader, or keep the seat for a
+ * candidate?  A seat for which nobody stands costs nothing but its row.
  */
 static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
@@ -203,8 +203,8 @@ look_at_lease(Lease *lease, void *arg)
 
 /*
  * Look at all leases and candidates, and find out what is due.  Tables that
- * somebody has locked are left for the next look, and so are candidates that take
- * too long: to renew and to end leases, the table of leases is enough.
+ * another transaction has locked are left for the next look, and so are candidates
+ * that take too long: the table of leases is enough to renew and to end leases.
  */
 static void
 look(void *arg)
@@ -553,7 +553,7 @@ do_round(Pass *pass)
 	pass->next = PG_INT64_MAX;
 	if (!le_attempt(LOOK, look, pass, "looking", &pass->next))
 	{
-		/* Whatever it had found by then is no answer. */
+		/* What the look had found before it failed is no answer. */
 		pass->installed = true;
 		pass->work = true;
 		return;
@@ -571,8 +571,8 @@ do_round(Pass *pass)
 		le_renew_all(pass);
 
 	/*
-	 * Whoever was elected goes first: what is left to tidy up, and to renew,
-	 * can wait for some milliseconds, but not for ever.
+	 * A leader that was elected just now goes first: tidying up can wait for
+	 * some milliseconds, but not for ever.
 	 */
 	changed = settle_all(pass);
 	le_announce(pass);
