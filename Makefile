@@ -18,41 +18,41 @@ DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql
 
 MODULE_big = leader_election
 OBJS = \
-	src/admin_api.o \
-	src/announce.o \
-	src/api.o \
-	src/attempt.o \
-	src/candidate.o \
-	src/clock.o \
-	src/config.o \
-	src/election.o \
-	src/epoch.o \
-	src/fence.o \
-	src/history.o \
-	src/keepalive.o \
-	src/launcher.o \
-	src/leader_election.o \
-	src/lease.o \
-	src/lease_api.o \
-	src/led.o \
-	src/lock.o \
-	src/mark.o \
-	src/notify.o \
-	src/observe_api.o \
-	src/proof.o \
-	src/ranking.o \
-	src/renewal.o \
-	src/row.o \
-	src/seats.o \
-	src/session.o \
-	src/session_api.o \
-	src/standing.o \
-	src/start.o \
-	src/store.o \
-	src/strategy.o \
-	src/tidy.o \
-	src/upkeep.o \
-	src/worker.o
+	src/base/clock.o \
+	src/base/commit.o \
+	src/base/lock.o \
+	src/base/row.o \
+	src/base/start.o \
+	src/base/store.o \
+	src/state/candidate.o \
+	src/state/election.o \
+	src/state/epoch.o \
+	src/state/history.o \
+	src/state/lease.o \
+	src/state/mark.o \
+	src/decide/proof.o \
+	src/decide/ranking.o \
+	src/decide/seats.o \
+	src/decide/settle.o \
+	src/decide/strategy.o \
+	src/session/fence.o \
+	src/session/keepalive.o \
+	src/session/session.o \
+	src/api/admin_api.o \
+	src/api/call.o \
+	src/api/detached_api.o \
+	src/api/observe_api.o \
+	src/api/session_api.o \
+	src/worker/announce.o \
+	src/worker/attempt.o \
+	src/worker/launcher.o \
+	src/worker/led.o \
+	src/worker/renewal.o \
+	src/worker/standing.o \
+	src/worker/tidy.o \
+	src/worker/upkeep.o \
+	src/worker/worker.o \
+	src/leader_election.o
 PG_CPPFLAGS = -I$(srcdir)/src
 
 # The command-line program needs what only Linux has (child subreapers, timers
@@ -103,7 +103,7 @@ $(error $(PG_CONFIG) not found: install postgresql-server-dev-NN, or set PG_CONF
 endif
 include $(PGXS)
 
-$(OBJS): $(wildcard src/*.h)
+$(OBJS): $(wildcard src/*.h src/*/*.h)
 
 $(LEADER_OBJS): override CPPFLAGS := -DFRONTEND -I$(libpq_srcdir) \
 	-DPG_LEADER_VERSION='"$(EXTVERSION)"' $(CPPFLAGS)

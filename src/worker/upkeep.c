@@ -40,7 +40,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define ANNOUNCE_AT		100		/* so many elections, amid much to settle */
 #define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */

@@ -17,7 +17,7 @@
 #include "pgstat.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define TELL_AFTER		(10000 * MS)	/* what stays busy is logged */
 #define BUSY_PAUSE		(1 * MS)		/* after a lock was not free, at first */

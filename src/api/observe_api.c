@@ -11,7 +11,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "api.h"
+#include "api/api.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"

@@ -11,7 +11,7 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
-#include "api.h"
+#include "api/api.h"
 #include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/acl.h"

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * api.c
+ * call.c
  *		What the SQL-callable functions share: arguments, results, waits.
  *
  *-------------------------------------------------------------------------
@@ -11,7 +11,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "api.h"
+#include "api/api.h"
 #include "catalog/pg_authid.h"
 #include "common/ip.h"
 #include "executor/spi.h"

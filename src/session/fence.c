@@ -23,7 +23,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "api.h"
+#include "api/api.h"
 #include "commands/trigger.h"
 #include "leader_election.h"
 #include "miscadmin.h"

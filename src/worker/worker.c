@@ -28,7 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define SHORTEST_IDLE	(100 * MS)
 

@@ -20,7 +20,7 @@
 #include "leader_election.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 /* A session, tested once in a look */
 typedef struct Tested

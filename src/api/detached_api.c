@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lease_api.c
+ * detached_api.c
  *		SQL functions for detached candidates, which have no session: any
  *		connection will do for each call.
  *
@@ -15,7 +15,7 @@
  */
 #include "postgres.h"
 
-#include "api.h"
+#include "api/api.h"
 #include "funcapi.h"
 #include "leader_election.h"
 #include "miscadmin.h"

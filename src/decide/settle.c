@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * election.c
+ * settle.c
  *		The only place where the holder of an election changes.
  *
  * Invariants:

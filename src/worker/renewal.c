@@ -28,7 +28,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define BATCH			1000
 #define MANY_FAILURES	3

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * notify.c
+ * commit.c
  *		What a transaction changed, and what is told at its commit: the
  *		sessions' cached views (invalidation), the log, the winner, sessions
  *		that wait, and the worker, which tells listeners (announce.c).

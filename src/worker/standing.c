@@ -25,7 +25,7 @@
 #include "leader_election.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define STEP			(5 * MS)
 #define CHECK_EVERY		64		/* rows, before another look at the clock */

@@ -41,7 +41,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define EVENTS			100		/* told in one transaction, at most */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first ... */

@@ -20,7 +20,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "worker.h"
+#include "worker/worker.h"
 
 #define STEP_ROWS		250		/* looked at in a step, at most ... */
 #define STEP_TIME		(5 * MS)	/* ... and how long it may take */

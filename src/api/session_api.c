@@ -16,7 +16,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "api.h"
+#include "api/api.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "leader_election.h"

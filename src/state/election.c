@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * config.c
+ * election.c
  *		The configuration of the elections: the table election.
  *
  * Invariant: an election has a row here and a lease row, or neither.  They are
