@@ -24,12 +24,14 @@ OBJS = \
 	src/base/row.o \
 	src/base/start.o \
 	src/base/store.o \
+	src/base/wait.o \
 	src/state/candidate.o \
 	src/state/election.o \
 	src/state/epoch.o \
 	src/state/history.o \
 	src/state/lease.o \
 	src/state/mark.o \
+	src/decide/begin.o \
 	src/decide/proof.o \
 	src/decide/ranking.o \
 	src/decide/seats.o \
@@ -41,6 +43,7 @@ OBJS = \
 	src/api/admin_api.o \
 	src/api/call.o \
 	src/api/detached_api.o \
+	src/api/fence_api.o \
 	src/api/observe_api.o \
 	src/api/session_api.o \
 	src/worker/announce.o \

@@ -7,9 +7,10 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
 #include "miscadmin.h"
+#include "session/session.h"
 #include "utils/guc.h"
+#include "worker/worker.h"
 
 PG_MODULE_MAGIC;
 

@@ -12,7 +12,6 @@
 
 #include "access/detoast.h"
 #include "api/api.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"

@@ -8,18 +8,10 @@
 #ifndef LE_API_H
 #define LE_API_H
 
-#include "leader_election.h"
+#include "session/session.h"
 
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
-
-/* A call that may wait for locks, and whose election errors are to name */
-typedef struct BusyContext
-{
-	ErrorContextCallback callback;
-	int			nest_level;
-	WalMark		wal;
-} BusyContext;
 
 extern void le_check_block(const char *call, bool in_transaction_block);
 extern void le_check_callable(const char *call, bool in_transaction_block);
@@ -41,13 +33,8 @@ LE_NORETURN extern void le_report_name_in_use(const Store *store,
 LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
 											const char *role);
-extern void le_wait_or_busy(const char *election);
-LE_NORETURN extern void le_unconfirmed(const char *election);
-LE_NORETURN extern void le_report_no_epoch(const char *election);
 extern void le_commit_poll(MemoryContext context);
 extern void le_wait_between(int64 until, uint32 wait_event);
 extern void le_wait_end(void);
-extern void le_busy_begin(BusyContext *busy, const char *election);
-extern void le_busy_end(BusyContext *busy);
 
 #endif							/* LE_API_H */

@@ -351,16 +351,6 @@ le_report_not_owner(const char *election, const char *candidate,
 }
 
 /*
- * Wait a little before another try, as long as this call may.
- */
-void
-le_wait_or_busy(const char *election)
-{
-	if (!le_wait_more())
-		le_busy(election);
-}
-
-/*
  * End the transaction of one poll and begin the next one's; context is where
  * the polls allocate.  Whatever the session's default isolation is, the next
  * one sees what is committed, holds no snapshot while it waits, and cannot
@@ -419,76 +409,4 @@ le_wait_end(void)
 		!get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
 		enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT,
 							 client_connection_check_interval);
-}
-
-/* The error says already what a caller could do. */
-static bool explained;
-
-/*
- * Standbys have not confirmed in time: see le_prove().
- */
-void
-le_unconfirmed(const char *election)
-{
-	explained = true;
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("election \"%s\" is busy", election),
-			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
-			 errhint("Try again. If this goes on, look in pg_stat_replication.")));
-}
-
-/*
- * What is asked for has to wait for the epoch that is to begin, but no worker can
- * be had that begins it: see le_epoch_ensure().
- */
-void
-le_report_no_epoch(const char *election)
-{
-	explained = true;
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("election \"%s\" is busy", election),
-			 errdetail("The server has been promoted, restored or moved, and has no worker that begins a new epoch."),
-			 errhint("join(), campaign() and acquire() begin it. A detached leader calls acquire() by the same candidate name, and then renew() again.")));
-}
-
-/*
- * The server's message for a lock that was not free in time names no election
- * and says nothing that a caller could do.
- */
-static void
-explain_busy(void *arg)
-{
-	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
-		return;
-	errmsg("election \"%s\" is busy", (const char *) arg);
-	if (le_epoch_lock_is_mine())
-		errhint("An earlier call of this statement began a new epoch, which is undone with the statement. Call join() or acquire() once in a statement of its own.");
-	else
-		errhint("%s", le_busy_hint);
-}
-
-/*
- * From here to le_busy_end() the call's waits for locks are bounded (see
- * le_wait_begin()), and what is not free in time is reported by this name.
- */
-void
-le_busy_begin(BusyContext *busy, const char *election)
-{
-	explained = false;
-	le_wal_begin(&busy->wal);
-	busy->nest_level = NewGUCNestLevel();
-	busy->callback.callback = explain_busy;
-	busy->callback.arg = unconstify(char *, election);
-	busy->callback.previous = error_context_stack;
-	error_context_stack = &busy->callback;
-}
-
-void
-le_busy_end(BusyContext *busy)
-{
-	error_context_stack = busy->callback.previous;
-	AtEOXact_GUC(false, busy->nest_level);
-	le_wal_end(&busy->wal);
 }

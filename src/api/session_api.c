@@ -19,7 +19,6 @@
 #include "api/api.h"
 #include "executor/spi.h"
 #include "funcapi.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "access/xlog.h"
-#include "leader_election.h"
+#include "base/base.h"
 #include "miscadmin.h"
 #include "storage/fd.h"
 #include "utils/timestamp.h"

@@ -20,9 +20,8 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "leader_election.h"
+#include "base/base.h"
 #include "miscadmin.h"
-#include "postmaster/bgworker.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
@@ -196,30 +195,6 @@ le_notify_pre_prepare(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that changes who leads")));
-}
-
-/*
- * Start a worker for a database; false if there is no free slot.  Without a
- * handle it raises no error, and may be called at a commit.
- */
-bool
-le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
-{
-	BackgroundWorker worker;
-
-	memset(&worker, 0, sizeof(worker));
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	worker.bgw_extra[0] = launched;
-	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
-	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
-			 "leader_election_worker_main");
-	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
-			 "leader_election worker for database %u", database);
-	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
-	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
 
 static void

@@ -29,9 +29,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "base/base.h"
 #include "common/cryptohash.h"
 #include "common/sha2.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "storage/latch.h"

@@ -20,7 +20,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "leader_election.h"
+#include "base/base.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/latch.h"
@@ -29,6 +29,30 @@
 
 #define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
 #define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or gone */
+
+/*
+ * Start a worker for a database; false if there is no free slot.  Without a
+ * handle it raises no error, and may be called at a commit.
+ */
+bool
+le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
+{
+	BackgroundWorker worker;
+
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_extra[0] = launched;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), LE_EXTENSION);
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name),
+			 "leader_election_worker_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
+			 "leader_election worker for database %u", database);
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
+	return RegisterDynamicBackgroundWorker(&worker, handle);
+}
 
 /*
  * See to it that this database has a worker.  To be called in a transaction,
@@ -105,72 +129,4 @@ le_worker_ensure(bool urgent)
 	}
 	le_starter_unlock();
 	return status != BGWH_STOPPED;
-}
-
-/*
- * Begin the epoch of the present incarnation, if it has none yet.  To be called
- * in a transaction of its own.  False: not now, some table or row is locked.
- */
-bool
-le_epoch_begin(Store *store)
-{
-	char	   *incarnation = le_incarnation_name(store->lease);
-	bool		foreign = false;
-	int64		highest_term = 0;
-	ListCell   *lc;
-
-	if (!le_store_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
-					   RowExclusiveLock, false) ||
-		!le_epoch_lock())
-		return false;
-
-	/* In a copy, the other incarnation's candidates look alive. */
-	foreach(lc, le_candidates_read(store, NULL))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
-			return false;		/* it is giving a sign of life */
-	}
-	foreach(lc, le_lease_read_all(store))
-	{
-		Lease	   *lease = lfirst(lc);
-
-		highest_term = Max(highest_term, lease->term);
-		foreign |= le_lease_is_foreign(lease, incarnation);
-	}
-	return le_incarnation_settle(store, foreign, highest_term);
-}
-
-/*
- * See to it that there is an epoch to elect a leader in, before a call that asks
- * for an election writes anything.  That is the worker's task;
- * where none can be had, this transaction begins the epoch, unless it has done
- * anything else before.  False: it holds the epoch lock, and has begun the
- * epoch if it could.  The call is to do nothing more, and its caller to call
- * again.
- *
- * limit is how long synchronous standbys may be waited for: a commit that waits
- * for standbys that are not there would not end.
- */
-bool
-le_epoch_ensure(Store *store, const char *election, bool urgent, int64 limit)
-{
-	Lease	   *lease = le_lease_read(store, election, NULL);
-	Incarnation *inc;
-	Proof		proof;
-
-	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
-		return true;
-	inc = le_incarnation_read();
-	if (inc->known &&
-		(inc->epoch > 0 || lease == NULL ||
-		 !le_lease_is_foreign(lease, inc->name)))
-		return true;
-	if (le_worker_ensure(urgent) ||
-		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!le_prove(NULL, PG_INT64_MAX, false, limit, &proof))
-		return true;
-	(void) le_epoch_begin(store);
-	return !le_epoch_lock_is_mine();
 }

@@ -11,11 +11,11 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "base/base.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
@@ -26,8 +26,6 @@
 #include "utils/rel.h"
 #include "utils/wait_event.h"
 
-#define ROOM_WAIT	INT64CONST(100000)	/* for the worker to make room */
-
 /* What was found last, as long as nothing of it has changed */
 static Store found;
 static bool found_is_valid = false;
@@ -37,11 +35,6 @@ static uint64 invalidations = 0;
 
 /* Counts the invalidations of the type that stands for "who leads" */
 uint64		le_changes = 1;
-
-const char *const le_busy_hint = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
-
-/* When the present call must have stopped waiting */
-static int64 wait_until;
 
 static void
 on_invalidation(Datum arg, Oid relid)
@@ -149,20 +142,6 @@ le_report_dropped(void)
 					   LE_EXTENSION)));
 }
 
-/*
- * Let the server's own waits for locks end when ours must.
- */
-static void
-wait_as_lock_timeout(void)
-{
-	int64		left = (wait_until - le_clock()) / 1000;
-	char		value[32];
-
-	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
-	(void) set_config_option("lock_timeout", value, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
 static bool
 lock_relation(Oid oid, LOCKMODE mode, bool wait)
 {
@@ -170,27 +149,9 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 		return true;
 	if (!wait)
 		return false;
-	wait_as_lock_timeout();
+	le_wait_as_lock_timeout();
 	LockRelationOid(oid, mode);
 	return true;
-}
-
-/*
- * What is to be written needs room in the lock table.  Where there is none, the
- * worker frees its spare entries: wait for that, but only for a moment.  (Without
- * any room the server raises 53200 as soon as something is written.)
- */
-static void
-wait_for_room(void)
-{
-	int64		give_up_at = le_clock() + ROOM_WAIT;
-
-	while (!le_lock_room(1) && le_clock() < give_up_at)
-	{
-		le_wake_workers(MyDatabaseId);
-		if (!le_wait_more())
-			return;
-	}
 }
 
 /*
@@ -220,7 +181,7 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 
 	if (wait && mode > AccessShareLock)
 	{
-		wait_for_room();
+		le_wait_for_room();
 
 		/* A grant of its epoch could commit before any standby knows of it. */
 		if (le_epoch_lock_is_mine())
@@ -260,90 +221,4 @@ le_lock_indexes(Oid table, LOCKMODE mode)
 		locked = locked && LeTryLockRelation(lfirst_oid(lc), mode);
 	table_close(rel, NoLock);
 	return locked;
-}
-
-/*
- * From here on this call may wait for LE_WAIT_LIMIT_MS in all, or for the
- * caller's lock_timeout if that is less.
- */
-void
-le_wait_begin(void)
-{
-	int			limit = LE_WAIT_LIMIT_MS;
-
-	if (LockTimeout > 0)
-		limit = Min(limit, LockTimeout);
-	wait_until = le_clock() + limit * INT64CONST(1000);
-}
-
-/*
- * How long it may still wait.
- */
-int64
-le_wait_left(void)
-{
-	return Max(wait_until - le_clock(), 0);
-}
-
-/*
- * Wait a little before another try; false if there was enough of that.
- */
-bool
-le_wait_more(void)
-{
-	int64		left = wait_until - le_clock();
-
-	if (left <= 0)
-		return false;
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 Min(left / 1000 + 1, 5), PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-/*
- * Take an election lock, queueing for it as long as this call may wait.  The
- * setting is made only where there is something to wait for.
- */
-bool
-le_election_queue(const char *election)
-{
-	if (le_election_lock(election, false))
-		return true;
-	wait_for_room();
-	wait_as_lock_timeout();
-	return le_election_lock(election, true);
-}
-
-/*
- * The same for the lock of those who are not to see the holder change.
- */
-bool
-le_election_queue_shared(const LOCKTAG *tag)
-{
-	if (le_election_lock_shared(tag, false))
-		return true;
-	wait_for_room();
-	wait_as_lock_timeout();
-	return le_election_lock_shared(tag, true);
-}
-
-/*
- * 55P03: what was asked for could not be found out, or done, in time.  The answer
- * is not "no".  Without room in the lock table, it was that: 53200.
- */
-void
-le_busy(const char *election)
-{
-	if (!le_lock_room(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("no room in the lock table for election \"%s\"",
-						election),
-				 errhint("Use fewer elections in one statement. You might need to increase max_locks_per_transaction.")));
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("election \"%s\" is busy", election),
-			 errhint("%s", le_busy_hint)));
 }

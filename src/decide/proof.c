@@ -19,7 +19,7 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "decide/decide.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "replication/walsender_private.h"

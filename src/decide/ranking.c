@@ -10,7 +10,8 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "decide/decide.h"
+
 
 /*
  * Is this candidate passed over for now?

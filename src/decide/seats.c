@@ -26,7 +26,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "leader_election.h"
+#include "decide/decide.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"

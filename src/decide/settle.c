@@ -20,7 +20,7 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "decide/decide.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 

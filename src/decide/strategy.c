@@ -15,7 +15,8 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "decide/decide.h"
+
 
 #define COMPARE(a, b) \
 	do { if ((a) != (b)) return (a) < (b) ? -1 : 1; } while (0)

@@ -23,16 +23,10 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "api/api.h"
-#include "commands/trigger.h"
-#include "leader_election.h"
 #include "miscadmin.h"
+#include "session/session.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-
-PG_FUNCTION_INFO_V1(le_assert_leader);
-PG_FUNCTION_INFO_V1(le_assert_leader_term);
-PG_FUNCTION_INFO_V1(le_only_leader);
 
 /*
  * What is known of a term that leads.  Whoever ends it invalidates that, before
@@ -90,8 +84,11 @@ add_fence(const Fence *fence)
 	MemoryContextSwitchTo(old);
 }
 
-static bool
-is_fenced(const char *election)
+/*
+ * Is the running transaction fenced by this election, in any term?
+ */
+bool
+le_is_fenced(const char *election)
 {
 	ListCell   *lc;
 
@@ -125,10 +122,11 @@ get_lease(const char *election, Store *store)
 }
 
 /*
- * Fence by this session's leadership.
+ * Fence the running transaction by this session's leadership.  LE001: it does
+ * not lead; LE003: there is no such election.
  */
-static void
-fence_session(const char *election)
+void
+le_fence_by_session(const char *election)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
 	Fence		fence = {.own_session = true};
@@ -155,13 +153,6 @@ fence_session(const char *election)
 	add_fence(&fence);
 }
 
-Datum
-le_assert_leader(PG_FUNCTION_ARGS)
-{
-	fence_session(le_name_arg(fcinfo, 0, "election name"));
-	PG_RETURN_VOID();
-}
-
 /*
  * Is that the term that was asserted last, and does it lead still?
  */
@@ -174,36 +165,35 @@ is_recent(const Store *store, const char *election, int64 term)
 }
 
 /*
- * Fence by a term, whoever leads in it.
+ * Fence the running transaction by a term (NULL: there is none), of any leader.
+ * LE001: nobody leads in it; LE003: there is no such election.
  */
-Datum
-le_assert_leader_term(PG_FUNCTION_ARGS)
+void
+le_fence_by_term(const char *election, const int64 *term)
 {
-	char	   *name = le_name_arg(fcinfo, 0, "election name");
 	uint64		changes = le_changes;
 	Store		store;
 	Lease	   *lease;
 
 	le_store_get(&store);
-	if (!PG_ARGISNULL(1) && !IsInParallelMode() &&
-		is_recent(&store, name, PG_GETARG_INT64(1)))
+	if (term != NULL && !IsInParallelMode() &&
+		is_recent(&store, election, *term))
 	{
 		add_fence(&recent);
-		PG_RETURN_VOID();
+		return;
 	}
-	lease = get_lease(name, &store);
-	if (PG_ARGISNULL(1) ||
-		lease->term != PG_GETARG_INT64(1) ||
+	lease = get_lease(election, &store);
+	if (term == NULL || lease->term != *term ||
 		le_lease_state_now(&store, lease) != LEASE_LED)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_LEADER),
-				 PG_ARGISNULL(1) ?
-				 errmsg("there is no term to lead election \"%s\" in", name) :
+				 term == NULL ?
+				 errmsg("there is no term to lead election \"%s\" in", election) :
 				 errmsg("nobody leads election \"%s\" in term " INT64_FORMAT,
-						name, PG_GETARG_INT64(1)),
+						election, *term),
 				 errhint("Do the leader's work only in the term in which it leads.")));
-	strlcpy(recent.election, name, sizeof(recent.election));
-	recent.lock = le_election_tag(name);
+	strlcpy(recent.election, election, sizeof(recent.election));
+	recent.lock = le_election_tag(election);
 	recent.lease_oid = store.lease;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
@@ -212,36 +202,6 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 	recent.changes = changes;
 	recent.writes = le_lasting_writes;
 	add_fence(&recent);
-	PG_RETURN_VOID();
-}
-
-/*
- * A trigger: whoever writes this table leads the election, and still does when
- * it commits.
- */
-Datum
-le_only_leader(PG_FUNCTION_ARGS)
-{
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
-	char	   *election;
-
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("leader_election.only_leader() was not called by a trigger")));
-	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_STATEMENT(trigger->tg_event) ||
-		trigger->tg_trigger->tgnargs != 1 ||
-		strlen(trigger->tg_trigger->tgargs[0]) > LE_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("trigger \"%s\" does not call leader_election.only_leader() as it must",
-						trigger->tg_trigger->tgname),
-				 errhint("Declare it BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT, with the name of the election as its one argument.")));
-	election = trigger->tg_trigger->tgargs[0];
-	if (!is_fenced(election))
-		fence_session(election);
-	return PointerGetDatum(NULL);
 }
 
 /*

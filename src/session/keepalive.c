@@ -40,8 +40,8 @@
 #endif
 
 #include "access/xact.h"
-#include "leader_election.h"
 #include "miscadmin.h"
+#include "session/session.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"

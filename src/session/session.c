@@ -26,9 +26,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "leader_election.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
+#include "session/session.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"

@@ -15,8 +15,8 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
 #include "miscadmin.h"
+#include "state/state.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgrprotos.h"

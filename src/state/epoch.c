@@ -20,7 +20,7 @@
 
 #include "access/xlog.h"
 #include "common/pg_prng.h"
-#include "leader_election.h"
+#include "state/state.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 

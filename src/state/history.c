@@ -10,7 +10,7 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "state/state.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 

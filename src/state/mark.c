@@ -23,7 +23,7 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
+#include "state/state.h"
 #include "utils/builtins.h"
 
 /* Column numbers of announced */

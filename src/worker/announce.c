@@ -32,7 +32,6 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"

@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/hsearch.h"

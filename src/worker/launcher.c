@@ -20,7 +20,6 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -29,6 +28,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "worker/worker.h"
 
 #define SETTLE_TRIES		5	/* how long one worker is waited for ... */
 #define SETTLE_MS			20	/* ... and how often it is looked at */

@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "worker/worker.h"

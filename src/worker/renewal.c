@@ -23,7 +23,6 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"

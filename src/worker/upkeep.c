@@ -35,7 +35,6 @@
 #include "postgres.h"
 
 #include "executor/instrument.h"
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"

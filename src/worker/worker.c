@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "leader_election.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"

@@ -8,7 +8,7 @@
 #ifndef LE_WORKER_H
 #define LE_WORKER_H
 
-#include "leader_election.h"
+#include "decide/decide.h"
 
 #define MS				INT64CONST(1000)
 #define LOCK_WAIT_MS	50		/* one busy election holds up the others so long */
@@ -97,6 +97,10 @@ extern void le_announce_add(const char *election);
 extern int	le_announce_pending(void);
 extern void le_announce(Pass *pass);
 
+/* launcher.c */
+extern void le_launcher_register(void);
+extern PGDLLEXPORT void leader_election_launcher_main(Datum arg);
+
 /* upkeep.c */
 typedef struct Upkeep
 {
@@ -108,5 +112,8 @@ typedef struct Upkeep
 } Upkeep;
 
 extern void le_upkeep(Upkeep *found);
+
+/* worker.c */
+extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 #endif							/* LE_WORKER_H */

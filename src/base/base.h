@@ -1,0 +1,243 @@
+/*-------------------------------------------------------------------------
+ *
+ * base.h
+ *		The floor of PostgreSQL's mechanics: time, locks, bounded waits, tables,
+ *		rows, commits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LE_BASE_H
+#define LE_BASE_H
+
+#include "access/htup.h"
+#include "access/sdir.h"
+#include "access/skey.h"
+#include "datatype/timestamp.h"
+#include "leader_election.h"
+#include "nodes/lockoptions.h"
+#include "nodes/pg_list.h"
+#include "storage/lock.h"
+#include "utils/snapshot.h"
+
+struct BackgroundWorkerHandle;
+
+/* clock.c */
+extern int64 le_clock(void);
+extern char *le_incarnation_name(Oid lease_oid);
+extern char *le_incarnation_name_try(Oid lease_oid);
+
+/* lock.c */
+extern LOCKTAG le_session_tag(int64 session_id);
+extern int64 le_session_lock_new(void);
+extern void le_session_lock_release(int64 session_id);
+extern bool le_session_alive(int64 session_id);
+extern void le_sessions_remember(void);
+extern void le_reset_mark(void);
+extern void le_reset_unmark(void);
+extern bool le_was_reset(int pid);
+extern bool le_election_lock(const char *election, bool wait);
+extern void le_election_unlock(const char *election);
+extern LOCKTAG le_election_tag(const char *election);
+extern bool le_election_lock_shared(const LOCKTAG *tag, bool wait);
+extern int	le_election_lock_order(const LOCKTAG *a, const LOCKTAG *b);
+extern bool le_election_lock_is_mine(void);
+extern bool le_name_lock(const char *election, const char *candidate);
+extern bool le_name_lock_shared(const char *election);
+extern void le_name_unlock(const char *election, const char *candidate);
+extern void le_name_unlock_shared(const char *election);
+extern bool le_epoch_lock(void);
+extern bool le_epoch_lock_is_mine(void);
+extern bool le_worker_lock(void);
+extern void le_worker_unlock(void);
+extern bool le_worker_lock_is_free(void);
+extern bool le_next_worker_lock(void);
+extern void le_next_worker_unlock(void);
+extern bool le_starter_lock(void);
+extern void le_starter_unlock(void);
+extern bool le_lock_room(int locks);
+extern int64 le_spares_keep(void);
+extern bool le_spares_release(void);
+extern void le_wake_workers(Oid database);
+extern void le_wake_backend(int pid);
+extern void le_wake_waiters(uint32 wait_event);
+extern void le_lock_end_of_xact(void);
+
+/* store.c */
+typedef struct Store
+{
+	Oid			election;
+	Oid			election_pkey;
+	Oid			lease;
+	Oid			lease_pkey;
+	Oid			candidate;
+	Oid			candidate_pkey;
+	Oid			history;
+	Oid			history_pkey;
+	Oid			history_acquired_at;
+	Oid			epoch;
+	Oid			epoch_pkey;
+	Oid			announced;
+	Oid			announced_pkey;
+	Oid			change;
+} Store;
+
+/* The tables that a piece of work needs, to be locked before it starts */
+#define LE_TABLE_ELECTION	0x01
+#define LE_TABLE_LEASE		0x02
+#define LE_TABLE_CANDIDATE	0x04
+#define LE_TABLE_HISTORY	0x08
+#define LE_TABLE_EPOCH		0x10
+#define LE_TABLES			0x1F	/* what a change of holder needs */
+#define LE_TABLE_ANNOUNCED	0x20
+
+extern uint64 le_changes;
+
+extern bool le_store_find(Store *store);
+extern void le_store_get(Store *store);
+extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
+extern bool le_lock_indexes(Oid table, LOCKMODE mode);
+LE_NORETURN extern void le_report_dropped(void);
+
+/* row.c */
+#define LE_MAX_COLUMNS		32
+
+typedef struct Key
+{
+	int			columns;
+	ScanKeyData column[2];
+} Key;
+
+typedef struct Row
+{
+	Oid			table;
+	ItemPointerData tid;
+	HeapTuple	tuple;			/* what values point into */
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+} Row;
+
+/* Rows of a table that are found by key, one after the other */
+typedef struct Finder
+{
+	Relation	rel;
+	Relation	index;
+	Snapshot	snapshot;
+	bool		latest;			/* it is registered by le_find_begin() */
+	struct IndexScanDescData *scan;
+	struct TupleTableSlot *slot;	/* what was found last */
+} Finder;
+
+extern uint64 le_lasting_writes;
+extern uint64 le_slow_writes;
+
+/* False: enough */
+typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
+						   void *arg);
+
+typedef struct WalMark
+{
+	uint64		end;			/* of what the transaction has logged, by then */
+	uint64		writes;
+} WalMark;
+
+#define LE_SET(row, column, datum) \
+	((row)->values[column] = (datum), (row)->nulls[column] = false)
+#define LE_SET_NULL(row, column) \
+	((row)->values[column] = (Datum) 0, (row)->nulls[column] = true)
+#define LE_SET_TEXT(row, column, string) \
+	LE_SET(row, column, CStringGetTextDatum(string))
+#define LE_SET_NAME(row, column, string) \
+	LE_SET(row, column, DirectFunctionCall1(namein, CStringGetDatum(string)))
+
+/* How far a walk along an index has come: the entry that it has passed last */
+typedef struct Walk
+{
+	bool		begun;
+	TimestampTz value;
+	ItemPointerData tid;
+} Walk;
+
+extern void le_wal_begin(WalMark *mark);
+extern void le_wal_end(const WalMark *mark);
+extern Key	le_key(const char *first);
+extern Key	le_key_text(const char *first, const char *second);
+extern Key	le_key_int64(const char *first, int64 second);
+extern Key	le_key_from(const char *first, int64 second);
+extern Key	le_key_after(const char *first);
+extern Key	le_key_text_after(const char *first, const char *second);
+extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
+					RowReader reader, void *arg);
+extern void le_scan_ordered(Oid table, Oid index, Key *key,
+							ScanDirection direction, Snapshot snapshot,
+							RowReader reader, void *arg);
+extern bool le_walk(Oid table, Oid index, TimestampTz end, int limit,
+					Walk *walk, RowReader reader, void *arg);
+extern Finder *le_find_begin(Oid table, Oid index, int columns,
+							 Snapshot snapshot);
+extern bool le_find(Finder *finder, Key *key);
+extern Row *le_find_lock(Finder *finder, Key key, LockTupleMode mode,
+						 bool *busy);
+extern void le_find_end(Finder *finder);
+extern void le_read_one(Oid table, Oid index, Key *key, Snapshot snapshot,
+						RowReader reader, void *arg);
+extern Row *le_row_new(Oid table);
+extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
+						bool *busy);
+extern void le_row_insert(Row *row);
+extern void le_row_update(Row *row);
+extern void le_row_delete(Row *row);
+
+/* wait.c */
+/* A call that may wait for locks, and whose election errors are to name */
+typedef struct BusyContext
+{
+	ErrorContextCallback callback;
+	int			nest_level;
+	WalMark		wal;
+} BusyContext;
+
+extern void le_wait_begin(void);
+extern bool le_wait_more(void);
+extern int64 le_wait_left(void);
+extern void le_wait_or_busy(const char *election);
+extern void le_wait_as_lock_timeout(void);
+extern void le_wait_for_room(void);
+extern bool le_election_queue(const char *election);
+extern bool le_election_queue_shared(const LOCKTAG *tag);
+extern void le_busy_begin(BusyContext *busy, const char *election);
+extern void le_busy_end(BusyContext *busy);
+LE_NORETURN extern void le_busy(const char *election);
+LE_NORETURN extern void le_unconfirmed(const char *election);
+LE_NORETURN extern void le_report_no_epoch(const char *election);
+
+/* commit.c */
+typedef struct Change
+{
+	const char *election;
+	int64		term;
+	const char *leader;			/* NULL: vacant */
+	const char *previous;		/* NULL: was vacant */
+	const char *reason;			/* why previous ended */
+	bool		yield;			/* the leader is asked to yield */
+	int			winner_pid;		/* whom to wake; 0: nobody */
+} Change;
+
+extern char *le_quote(const char *name);
+extern void le_notify(const Store *store, const Change *change);
+extern void le_notify_durable(void);
+extern void le_notify_worker(void);
+extern int64 le_worker_started_at;
+extern void le_set_locally(const char *name, const char *value);
+extern void le_bound_commit(void);
+extern void le_notify_pre_commit(void);
+extern void le_notify_pre_prepare(void);
+extern void le_notify_commit(void);
+extern void le_notify_abort(void);
+extern uint32 le_observer_wait_event(void);
+
+/* start.c */
+extern bool le_worker_start(Oid database, bool launched,
+							struct BackgroundWorkerHandle **handle);
+extern bool le_worker_ensure(bool urgent);
+
+#endif							/* LE_BASE_H */

@@ -1,0 +1,226 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.c
+ *		How long a call may wait, and what it says when it has waited enough.
+ *
+ * Invariant: a call waits for tables, election locks and synchronous standbys
+ * for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if that is less.
+ * It never waits for a row (row.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/base.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+#include "utils/wait_event.h"
+
+#define ROOM_WAIT	INT64CONST(100000)	/* for the worker to make room */
+
+static const char busy_hint[] = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
+
+/* When the present call must have stopped waiting */
+static int64 wait_until;
+
+/* The error says already what a caller could do. */
+static bool explained;
+
+/*
+ * Let the server's own waits for locks end when ours must.
+ */
+void
+le_wait_as_lock_timeout(void)
+{
+	int64		left = (wait_until - le_clock()) / 1000;
+	char		value[32];
+
+	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
+	(void) set_config_option("lock_timeout", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * What is to be written needs room in the lock table.  Where there is none, the
+ * worker frees its spare entries: wait for that, but only for a moment.  (Without
+ * any room the server raises 53200 as soon as something is written.)
+ */
+void
+le_wait_for_room(void)
+{
+	int64		give_up_at = le_clock() + ROOM_WAIT;
+
+	while (!le_lock_room(1) && le_clock() < give_up_at)
+	{
+		le_wake_workers(MyDatabaseId);
+		if (!le_wait_more())
+			return;
+	}
+}
+
+/*
+ * From here on this call may wait for LE_WAIT_LIMIT_MS in all, or for the
+ * caller's lock_timeout if that is less.
+ */
+void
+le_wait_begin(void)
+{
+	int			limit = LE_WAIT_LIMIT_MS;
+
+	if (LockTimeout > 0)
+		limit = Min(limit, LockTimeout);
+	wait_until = le_clock() + limit * INT64CONST(1000);
+}
+
+/*
+ * How long it may still wait.
+ */
+int64
+le_wait_left(void)
+{
+	return Max(wait_until - le_clock(), 0);
+}
+
+/*
+ * Wait a little before another try; false if there was enough of that.
+ */
+bool
+le_wait_more(void)
+{
+	int64		left = wait_until - le_clock();
+
+	if (left <= 0)
+		return false;
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 Min(left / 1000 + 1, 5), PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * Take an election lock, queueing for it as long as this call may wait.  The
+ * setting is made only where there is something to wait for.
+ */
+bool
+le_election_queue(const char *election)
+{
+	if (le_election_lock(election, false))
+		return true;
+	le_wait_for_room();
+	le_wait_as_lock_timeout();
+	return le_election_lock(election, true);
+}
+
+/*
+ * The same for the lock of those who are not to see the holder change.
+ */
+bool
+le_election_queue_shared(const LOCKTAG *tag)
+{
+	if (le_election_lock_shared(tag, false))
+		return true;
+	le_wait_for_room();
+	le_wait_as_lock_timeout();
+	return le_election_lock_shared(tag, true);
+}
+
+/*
+ * 55P03: what was asked for could not be found out, or done, in time.  The answer
+ * is not "no".  Without room in the lock table, it was that: 53200.
+ */
+void
+le_busy(const char *election)
+{
+	if (!le_lock_room(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("no room in the lock table for election \"%s\"",
+						election),
+				 errhint("Use fewer elections in one statement. You might need to increase max_locks_per_transaction.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errhint("%s", busy_hint)));
+}
+
+/*
+ * Wait a little before another try, as long as this call may.
+ */
+void
+le_wait_or_busy(const char *election)
+{
+	if (!le_wait_more())
+		le_busy(election);
+}
+
+/*
+ * Standbys have not confirmed in time: see le_prove().
+ */
+void
+le_unconfirmed(const char *election)
+{
+	explained = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errdetail("Synchronous standbys have not confirmed in time that they follow."),
+			 errhint("Try again. If this goes on, look in pg_stat_replication.")));
+}
+
+/*
+ * What is asked for has to wait for the epoch that is to begin, but no worker can
+ * be had that begins it: see le_epoch_ensure().
+ */
+void
+le_report_no_epoch(const char *election)
+{
+	explained = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("election \"%s\" is busy", election),
+			 errdetail("The server has been promoted, restored or moved, and has no worker that begins a new epoch."),
+			 errhint("join(), campaign() and acquire() begin it. A detached leader calls acquire() by the same candidate name, and then renew() again.")));
+}
+
+/*
+ * The server's message for a lock that was not free in time names no election
+ * and says nothing that a caller could do.
+ */
+static void
+explain_busy(void *arg)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
+		return;
+	errmsg("election \"%s\" is busy", (const char *) arg);
+	if (le_epoch_lock_is_mine())
+		errhint("An earlier call of this statement began a new epoch, which is undone with the statement. Call join() or acquire() once in a statement of its own.");
+	else
+		errhint("%s", busy_hint);
+}
+
+/*
+ * From here to le_busy_end() the call's waits for locks are bounded (see
+ * le_wait_begin()), and what is not free in time is reported by this name.
+ */
+void
+le_busy_begin(BusyContext *busy, const char *election)
+{
+	explained = false;
+	le_wal_begin(&busy->wal);
+	busy->nest_level = NewGUCNestLevel();
+	busy->callback.callback = explain_busy;
+	busy->callback.arg = unconstify(char *, election);
+	busy->callback.previous = error_context_stack;
+	error_context_stack = &busy->callback;
+}
+
+void
+le_busy_end(BusyContext *busy)
+{
+	error_context_stack = busy->callback.previous;
+	AtEOXact_GUC(false, busy->nest_level);
+	le_wal_end(&busy->wal);
+}

@@ -1,0 +1,84 @@
+/*-------------------------------------------------------------------------
+ *
+ * begin.c
+ *		The beginning of an epoch, without which nobody is elected on a server
+ *		that has become another incarnation.
+ *
+ * Invariant: a transaction that begins an epoch does nothing else.  If it also
+ * granted a lease, the standbys could miss both: the server that is promoted then
+ * would begin an epoch that may be lower, and issue a term twice.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "decide/decide.h"
+
+/*
+ * Begin the epoch of the present incarnation, if it has none yet.  To be called
+ * in a transaction of its own.  False: not now, some table or row is locked.
+ */
+bool
+le_epoch_begin(Store *store)
+{
+	char	   *incarnation = le_incarnation_name(store->lease);
+	bool		foreign = false;
+	int64		highest_term = 0;
+	ListCell   *lc;
+
+	if (!le_store_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+					   RowExclusiveLock, false) ||
+		!le_epoch_lock())
+		return false;
+
+	/* In a copy, the other incarnation's candidates look alive. */
+	foreach(lc, le_candidates_read(store, NULL))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
+			return false;		/* it is giving a sign of life */
+	}
+	foreach(lc, le_lease_read_all(store))
+	{
+		Lease	   *lease = lfirst(lc);
+
+		highest_term = Max(highest_term, lease->term);
+		foreign |= le_lease_is_foreign(lease, incarnation);
+	}
+	return le_incarnation_settle(store, foreign, highest_term);
+}
+
+/*
+ * See to it that there is an epoch to elect a leader in, before a call that asks
+ * for an election writes anything.  That is the worker's task;
+ * where none can be had, this transaction begins the epoch, unless it has done
+ * anything else before.  False: it holds the epoch lock, and has begun the
+ * epoch if it could.  The call is to do nothing more, and its caller to call
+ * again.
+ *
+ * limit is how long synchronous standbys may be waited for: a commit that waits
+ * for standbys that are not there would not end.
+ */
+bool
+le_epoch_ensure(Store *store, const char *election, bool urgent, int64 limit)
+{
+	Lease	   *lease = le_lease_read(store, election, NULL);
+	Incarnation *inc;
+	Proof		proof;
+
+	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
+		return true;
+	inc = le_incarnation_read();
+	if (inc->known &&
+		(inc->epoch > 0 || lease == NULL ||
+		 !le_lease_is_foreign(lease, inc->name)))
+		return true;
+	if (le_worker_ensure(urgent) ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		!le_prove(NULL, PG_INT64_MAX, false, limit, &proof))
+		return true;
+	(void) le_epoch_begin(store);
+	return !le_epoch_lock_is_mine();
+}

@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.h
+ *		What a backend knows of its own candidacies and leaderships.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LE_SESSION_H
+#define LE_SESSION_H
+
+#include "decide/decide.h"
+
+/* keepalive.c */
+extern void le_keepalive_tighten(int64 lease_duration);
+extern void le_keepalive_restore(void);
+
+/* session.c */
+typedef struct Candidacy
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	char		candidate[LE_NAME_MAX + 1];
+	NameData	role;			/* who made it */
+	int64		session_id;
+	LOCKTAG		lock;
+	const LOCALLOCK *lock_entry;
+	LOCKTAG		election_lock;
+	Oid			lease_oid;		/* which extension it belongs to */
+	int64		lease_duration; /* of its election; 0: not known yet */
+
+	/* what the running transaction did to it */
+	bool		made;
+	char		former[LE_NAME_MAX + 1];	/* name, if it has left and joined */
+	bool		withdrawn;
+	bool		stepped_down;
+	bool		campaigning;	/* ends with the campaign that made it */
+
+	/* the cached view of the lease row */
+	uint64		changes;		/* le_changes when the row was read; 0: never */
+	int64		term;			/* 0: does not lead */
+	int64		deadline;
+	int64		next_read;
+	int64		renew_not_before;	/* by join(), which has tried just now */
+} Candidacy;
+
+extern Candidacy *le_session_find(const char *election, Size length);
+extern Candidacy *le_session_add(const Store *store, const char *election,
+								 const char *candidate, const char *role,
+								 int64 session_id, bool campaigning);
+extern int64 le_session_id(void);
+extern void le_session_withdraw(Candidacy *candidacy);
+extern void le_session_return(Candidacy *candidacy, const char *candidate);
+extern void le_session_drop(Candidacy *candidacy);
+extern void le_session_lose(Candidacy *candidacy);
+extern bool le_session_take_loss(Oid lease_oid, const char *election,
+								 const char *candidate);
+extern List *le_session_elections(void);
+extern int64 le_session_term(Candidacy *candidacy);
+extern int64 le_session_term_of(Candidacy *candidacy, const Lease *lease,
+								uint64 changes);
+extern int64 le_session_remaining(Candidacy *candidacy);
+extern bool le_session_holds_lock(const Candidacy *c);
+extern bool le_session_owns(const Candidacy *candidacy);
+extern void le_session_init(void);
+
+/* fence.c */
+extern bool le_is_fenced(const char *election);
+extern void le_fence_by_session(const char *election);
+extern void le_fence_by_term(const char *election, const int64 *term);
+extern void le_fence_init(void);
+
+#endif							/* LE_SESSION_H */
