@@ -21,10 +21,13 @@ OBJS = \
 	src/base/clock.o \
 	src/base/commit.o \
 	src/base/lock.o \
+	src/base/room.o \
 	src/base/row.o \
+	src/base/session_lock.o \
 	src/base/start.o \
 	src/base/store.o \
 	src/base/wait.o \
+	src/base/wake.o \
 	src/state/candidate.o \
 	src/state/election.o \
 	src/state/epoch.o \

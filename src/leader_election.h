@@ -26,7 +26,8 @@
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
 #define LE_CHANNEL			"leadership_changed"
-#define LE_NAME_MAX			200	/* bytes in the name of an election or candidate */
+#define LE_NAME_MAX			200 /* bytes in the name of an election or
+								 * candidate */
 #define LE_METADATA_MAX		8192	/* bytes of jsonb, not compressed */
 #define LE_SHORTEST_LEASE_MS	100
 #define LE_LONGEST_LEASE_MS		86400000

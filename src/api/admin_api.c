@@ -109,15 +109,15 @@ le_create_election(PG_FUNCTION_ARGS)
 	char	   *name;
 	Configuration config;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 
 	le_check_callable("leader_election.create_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
-	le_configuration_complete(&config);
+	le_election_complete(&config);
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 						 LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED,
 						 RowExclusiveLock, true);
@@ -128,10 +128,10 @@ le_create_election(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_DUPLICATE_OBJECT),
 					 errmsg("election \"%s\" already exists", name)));
-		le_wait_or_busy(name);
+		le_wait_retry_or_busy(name);
 	}
-	le_notify_worker();
-	le_busy_end(&busy);
+	le_commit_wakes_worker();
+	le_wait_bounded_end(&busy);
 	PG_RETURN_VOID();
 }
 
@@ -146,9 +146,9 @@ begin_epoch(const Store *store, const char *name)
 	Lease	   *lease = le_lease_read(store, name, NULL);
 
 	if (lease != NULL &&
-		le_election_grace_mono(election, lease, le_incarnation_read()) == PG_INT64_MAX)
+		le_grace_mono(election, lease, le_epoch_read()) == PG_INT64_MAX)
 	{
-		if (!le_worker_ensure(true))
+		if (!le_start_ensure(true))
 			le_report_no_epoch(name);
 		le_wake_workers(MyDatabaseId);
 	}
@@ -163,17 +163,20 @@ le_alter_election(PG_FUNCTION_ARGS)
 	char	   *name;
 	Configuration config;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 
-	/* It locks the lease row: an idle transaction would keep it from renewals. */
+	/*
+	 * It locks the lease row: an idle transaction would keep it from
+	 * renewals.
+	 */
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
 	begin_epoch(&store, name);
@@ -182,12 +185,12 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 * No lease is granted or renewed meanwhile: where a standby has the new
 	 * settings, it has every lease that was granted by the old ones.
 	 */
-	while (!le_election_queue(name))
-		le_wait_or_busy(name);
+	while (!le_wait_for_election(name))
+		le_wait_retry_or_busy(name);
 	while ((lease = le_lease_lock(&store, name)) == NULL)
 	{
 		(void) le_election_get(&store, name);	/* it may have been dropped */
-		le_wait_or_busy(name);
+		le_wait_retry_or_busy(name);
 	}
 	election = le_election_get(&store, name);
 	check_election_owner(election);
@@ -195,12 +198,12 @@ le_alter_election(PG_FUNCTION_ARGS)
 	/* Nor is the wait for what may be led elsewhere cut short. */
 	if (config.lease_duration > 0 &&
 		config.lease_duration < election->lease_duration &&
-		le_election_grace_mono(election, lease, le_incarnation_read()) > le_clock())
+		le_grace_mono(election, lease, le_epoch_read()) > le_clock())
 		le_busy(name);
 	while (!le_election_alter(&store, name, &config))
-		le_wait_or_busy(name);
-	le_notify_worker();
-	le_busy_end(&busy);
+		le_wait_retry_or_busy(name);
+	le_commit_wakes_worker();
+	le_wait_bounded_end(&busy);
 	PG_RETURN_VOID();
 }
 
@@ -212,14 +215,14 @@ le_drop_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 
 	le_check_callable("leader_election.drop_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
 	begin_epoch(&store, name);
@@ -227,20 +230,20 @@ le_drop_election(PG_FUNCTION_ARGS)
 	/* Whoever has the one and wants the other must not wait for us. */
 	for (;;)
 	{
-		while (!le_election_queue(name))
-			le_wait_or_busy(name);
-		if (le_name_lock(name, NULL))
+		while (!le_wait_for_election(name))
+			le_wait_retry_or_busy(name);
+		if (le_lock_name(name, NULL))
 			break;
-		le_election_unlock(name);
-		le_wait_or_busy(name);
+		le_unlock_election(name);
+		le_wait_retry_or_busy(name);
 	}
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_election_get(&store, name);
 	check_election_owner(election);
-	while (!le_election_end(&store, election, le_incarnation_read()))
-		le_wait_or_busy(name);
-	le_busy_end(&busy);
+	while (!le_settle_drop(&store, election, le_epoch_read()))
+		le_wait_retry_or_busy(name);
+	le_wait_bounded_end(&busy);
 	PG_RETURN_VOID();
 }
 
@@ -255,7 +258,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 	Candidate  *successor = NULL;
@@ -267,8 +270,8 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		to = le_name_arg(fcinfo, 1, "candidate name");
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	check_election_owner(le_election_get(&store, name));
 	incarnation = le_incarnation_name(store.lease);
@@ -278,19 +281,19 @@ le_request_yield(PG_FUNCTION_ARGS)
 		if (lease == NULL ||
 			le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		{
-			le_busy_end(&busy);
+			le_wait_bounded_end(&busy);
 			PG_RETURN_NULL();
 		}
 		lease = le_lease_lock(&store, name);
 		if (lease != NULL &&
 			le_lease_state(lease, incarnation, le_clock()) == LEASE_LED)
 			break;
-		le_wait_or_busy(name);
+		le_wait_retry_or_busy(name);
 	}
 	election = le_election_get(&store, name);
 	check_election_owner(election);
 	if (to != NULL)
-		successor = le_election_candidate(&store, election, to);
+		successor = le_settle_named(&store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -299,15 +302,15 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!lease->yielding || !lease->yield_ordered ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_election_ask(&store, election, lease, true, successor);
+		le_settle_ask_yield(&store, election, lease, true, successor);
 	left = Max(lease->deadline_mono - le_clock(), 0);
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 
 	/* Its session is alive, so that the process is still the one it was. */
 	if (terminate && lease->session_id != 0)
 		(void) DirectFunctionCall2(pg_terminate_backend,
 								   Int32GetDatum(lease->backend_pid),
 								   Int64GetDatum(0));
-	le_worker_ensure(true);
+	le_start_ensure(true);
 	PG_RETURN_DATUM(le_interval(left));
 }

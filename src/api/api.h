@@ -29,12 +29,12 @@ extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,
-											const Candidate *who);
+											  const Candidate *who);
 LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
 											const char *role);
-extern void le_commit_poll(MemoryContext context);
-extern void le_wait_between(int64 until, uint32 wait_event);
-extern void le_wait_end(void);
+extern void le_poll_commit(MemoryContext context);
+extern void le_poll_sleep(int64 until, uint32 wait_event);
+extern void le_poll_end(void);
 
 #endif							/* LE_API_H */

@@ -357,7 +357,7 @@ le_report_not_owner(const char *election, const char *candidate,
  * fail to serialize.
  */
 void
-le_commit_poll(MemoryContext context)
+le_poll_commit(MemoryContext context)
 {
 	SPI_commit();
 	XactIsoLevel = XACT_READ_COMMITTED;
@@ -370,7 +370,7 @@ le_commit_poll(MemoryContext context)
  * poll commits, which starts it anew.
  */
 void
-le_wait_between(int64 until, uint32 wait_event)
+le_poll_sleep(int64 until, uint32 wait_event)
 {
 	static int64 checked_at = 0;
 	int64		ms = (until - le_clock()) / 1000 + 1;
@@ -381,8 +381,8 @@ le_wait_between(int64 until, uint32 wait_event)
 		return;
 
 	/*
-	 * The server's timer for that would wake us for a poll each time: look for
-	 * a dead client here instead.  A background worker has none.
+	 * The server's timer for that would wake us for a poll each time: look
+	 * for a dead client here instead.  A background worker has none.
 	 */
 	if (get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
 		disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
@@ -403,7 +403,7 @@ le_wait_between(int64 until, uint32 wait_event)
  * to look for a dead client again.
  */
 void
-le_wait_end(void)
+le_poll_end(void)
 {
 	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
 		!get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))

@@ -83,7 +83,7 @@ stand(const Store *store, Candidate *who, const Profile *profile,
 			case STAND_DROPPED:
 				return false;
 			case STAND_BUSY:
-				le_wait_or_busy(who->election);
+				le_wait_retry_or_busy(who->election);
 		}
 	}
 }
@@ -116,12 +116,12 @@ elect(const Store *store, const Election *election, Candidate *who,
 		Settled		settled;
 		Proof		proof;
 
-		le_seats_prepare(store, election, NULL);
+		le_ranking_prepare(store, election, NULL);
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(who->election);
-		while (!le_election_queue(who->election))
-			le_wait_or_busy(who->election);
+		while (!le_wait_for_election(who->election))
+			le_wait_retry_or_busy(who->election);
 		stood = le_candidate_stand(store, who, profile,
 								   election->lease_duration);
 		*dropped = stood == STAND_DROPPED;
@@ -130,18 +130,18 @@ elect(const Store *store, const Election *election, Candidate *who,
 		if (stood != STAND_OK)
 		{
 			/* Whoever has its name may be waiting for this lock. */
-			le_election_unlock(who->election);
+			le_unlock_election(who->election);
 			if (*dropped)
 				return NULL;
-			le_wait_or_busy(who->election);
+			le_wait_retry_or_busy(who->election);
 			continue;
 		}
-		settled = le_election_settle(store, election, who, NULL, &proof);
+		settled = le_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return le_lease_read(store, who->election, NULL);
 		if (proof.required)		/* the next proof may take a while */
-			le_election_unlock(who->election);
-		le_wait_or_busy(who->election);
+			le_unlock_election(who->election);
+		le_wait_retry_or_busy(who->election);
 	}
 }
 
@@ -154,7 +154,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	Candidate	who = {.session_id = 0};
 	Profile		profile;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 
@@ -165,14 +165,14 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_profile_args(fcinfo, 2, false, &profile);
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
-	if (le_epoch_lock_is_mine())
+	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_wait_begin();
-	le_busy_begin(&busy, who.election);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, who.election);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
-	if (!le_epoch_ensure(&store, who.election, true, le_wait_left()))
+	if (!le_begin_ensure(&store, who.election, true, le_wait_left()))
 	{
-		le_busy_end(&busy);
+		le_wait_bounded_end(&busy);
 		return (Datum) 0;
 	}
 	for (;;)
@@ -192,12 +192,12 @@ le_acquire(PG_FUNCTION_ARGS)
 			lease = elect(&store, election, &who, &profile, &dropped);
 		if (!dropped)
 			break;
-		le_wait_or_busy(who.election);	/* it may be created anew */
+		le_wait_retry_or_busy(who.election);	/* it may be created anew */
 	}
 	if (lease != NULL && is_granted_here(lease, &who))
 		le_return_grant(fcinfo, lease);
-	le_busy_end(&busy);
-	le_worker_ensure(true);
+	le_wait_bounded_end(&busy);
+	le_start_ensure(true);
 	return (Datum) 0;
 }
 
@@ -238,6 +238,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 		strlcpy(election, lease->election, sizeof(election));
 		term = lease->term;
 		duration = lease_duration;
+
 		seen = holder->seen;
 	}
 }
@@ -250,13 +251,14 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 			const Proof *proof)
 {
 	Lease	   *lease = le_lease_lock(store, name);
-	int64		duration;
+	int64 duration;
 
 	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
 		le_lease_state_now(store, lease) != LEASE_LED)
 		return NULL;
-	duration = le_lease_duration(store, lease);
-	if (proof->required && duration != proof->lease_duration)
+	duration = le_election_lease_duration(store, lease);
+
+	if (proof->required && duration !=proof->lease_duration)
 		return NULL;
 	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
@@ -276,13 +278,13 @@ continue_lease(Store *store, const char *name, int64 term,
 	Lease	   *lease;
 
 	election = le_election_get(store, name);
-	if (!le_election_queue(name))
+	if (!le_wait_for_election(name))
 		return NULL;
-	lease = le_election_continue(store, election, term, proof, over);
+	lease = le_settle_continue(store, election, term, proof, over);
 	if (lease != NULL)
 		refresh_candidate(store, lease, progress, election->lease_duration);
 	else if (proof->required)	/* the next proof may take a while */
-		le_election_unlock(name);
+		le_unlock_election(name);
 	return lease;
 }
 
@@ -298,7 +300,7 @@ is_over(const Store *store, const Lease *lease, int64 term)
 	if (le_lease_is_term(lease, term))
 		return false;
 	if (term > lease->term &&
-		!le_prove(lease, le_lease_duration(store, lease), false, le_wait_left(),
+		!le_prove(lease, le_election_lease_duration(store, lease), false, le_wait_left(),
 				  &proof))
 		le_unconfirmed(lease->election);
 	return true;
@@ -331,15 +333,15 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		/* After a promotion, the worker has to begin the epoch first. */
 		if (state == LEASE_FOREIGN)
 		{
-			bool		worker = le_worker_ensure(true);
+			bool		worker = le_start_ensure(true);
 
 			(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
 			if (!worker &&
-				le_election_grace_mono(le_election_get(store, name), lease,
-									   le_incarnation_read()) == PG_INT64_MAX)
+				le_grace_mono(le_election_get(store, name), lease,
+							  le_epoch_read()) == PG_INT64_MAX)
 				le_report_no_epoch(name);
 		}
-		if (!le_prove(lease, le_lease_duration(store, lease),
+		if (!le_prove(lease, le_election_lease_duration(store, lease),
 					  state == LEASE_FOREIGN, le_wait_left(), &proof))
 			le_unconfirmed(name);
 		lease = state == LEASE_LED ?
@@ -347,7 +349,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			continue_lease(store, name, term, progress, &proof, &over);
 		if (lease != NULL || over)
 			return lease;
-		le_wait_or_busy(name);
+		le_wait_retry_or_busy(name);
 	}
 }
 
@@ -358,7 +360,7 @@ le_renew_term(PG_FUNCTION_ARGS)
 	int64		term;
 	int64		progress;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Lease	   *lease;
 
 	le_check_function("leader_election.renew()");
@@ -367,14 +369,14 @@ le_renew_term(PG_FUNCTION_ARGS)
 	progress = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
 	lease = renew(&store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease);
-	le_busy_end(&busy);
-	le_worker_ensure(true);
+	le_wait_bounded_end(&busy);
+	le_start_ensure(true);
 	return (Datum) 0;
 }
 
@@ -386,15 +388,15 @@ static bool
 give_up(const char *name, GiveUp *how, const char *instead)
 {
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 	Settled		settled = {.busy = false};
 	Proof		proof;
 
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	election = le_election_get(&store, name);
 	lease = le_lease_read(&store, name, NULL);
@@ -403,28 +405,28 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	if (lease != NULL && !is_over(&store, lease, how->term))
 	{
 		if (le_lease_state_now(&store, lease) == LEASE_FOREIGN)
-			le_worker_ensure(true);
+			le_start_ensure(true);
 		if (how->to_candidate == NULL)
-			le_seats_prepare(&store, election, le_candidate_of_lease(lease));
+			le_ranking_prepare(&store, election, le_candidate_of_lease(lease));
 		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
 					  &proof))
 			le_unconfirmed(name);
-		while (!le_election_queue(name) ||
-			   (settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
-			le_wait_or_busy(name);
+		while (!le_wait_for_election(name) ||
+			   (settled = le_settle(&store, election, NULL, how, &proof)).busy)
+			le_wait_retry_or_busy(name);
 		if (settled.unproven)
 			le_busy(name);
-		le_notify_worker();
+		le_commit_wakes_worker();
 	}
-	le_busy_end(&busy);
-	le_worker_ensure(true);
+	le_wait_bounded_end(&busy);
+	le_start_ensure(true);
 	return settled.gave_up;
 }
 
 Datum
 le_release(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned", .yields = true, .sits_out = true};
+	GiveUp		how = {.reason = "resigned",.yields = true,.sits_out = true};
 	char	   *name;
 
 	le_check_function("leader_election.release()");
@@ -475,7 +477,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 	char	   *name;
 	char	   *candidate;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Candidate  *c;
 	Lease	   *lease;
 
@@ -483,8 +485,8 @@ le_leave_name(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	candidate = le_name_arg(fcinfo, 1, "candidate name");
 	le_store_get(&store);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 						 LE_TABLE_CANDIDATE, RowExclusiveLock, true);
 	(void) le_election_get(&store, name);
@@ -497,7 +499,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 
 		/* Once its row is ours, it is not elected any more. */
 		while (!le_candidate_lock(&store, c))
-			le_wait_or_busy(name);
+			le_wait_retry_or_busy(name);
 		lease = le_lease_read(&store, name, NULL);
 		if (lease != NULL && le_candidate_leads(c, lease) &&
 			le_lease_state_now(&store, lease) == LEASE_LED)
@@ -507,10 +509,10 @@ le_leave_name(PG_FUNCTION_ARGS)
 							candidate, name),
 					 errhint("Give the lease back with release(election, term) first.")));
 		while (!le_candidate_withdraw(&store, c))
-			le_wait_or_busy(name);
-		le_notify_worker();
+			le_wait_retry_or_busy(name);
+		le_commit_wakes_worker();
 	}
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	PG_RETURN_BOOL(c != NULL);
 }
 

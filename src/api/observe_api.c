@@ -66,11 +66,11 @@ remaining(const Lease *lease)
  * Get at the tables that are to be read, or give up as busy.
  */
 static void
-begin_reading(BusyContext *busy, Store *store, const char *name,
+begin_reading(BoundedWaits *busy, Store *store, const char *name,
 			  int tables)
 {
-	le_wait_begin();
-	le_busy_begin(busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(busy, name);
 	(void) le_store_lock(store, tables, AccessShareLock, true);
 }
 
@@ -80,7 +80,7 @@ le_leader(PG_FUNCTION_ARGS)
 	text	   *arg = PG_GETARG_TEXT_PP(0);
 	char	   *name;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Lease	   *lease;
 	bool		led;
 
@@ -90,7 +90,7 @@ le_leader(PG_FUNCTION_ARGS)
 	begin_reading(&busy, &store, name, LE_TABLE_LEASE);
 	lease = le_lease_read(&store, name, NULL);
 	led = is_led(&store, lease);
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	if (!led)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(lease->leader));
@@ -118,12 +118,12 @@ static char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
 			int live, int ready, int told)
 {
-	Incarnation *inc = le_incarnation_read();
+	Incarnation *inc = le_epoch_read();
 	int64		now = le_clock();
 	int64		grace;
 
-	grace = le_election_grace_mono(election, lease, inc);
-	if (grace == PG_INT64_MAX && le_worker_lock_is_free())
+	grace = le_grace_mono(election, lease, inc);
+	if (grace == PG_INT64_MAX && le_lock_worker_is_free())
 		return NO_WORKER;		/* to begin the epoch */
 	if (grace > now)
 		return "grace after failover";
@@ -131,7 +131,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
 			"takeover delay" : "hold";
 	if (lease->leader == NULL && lease->successor != NULL &&
-		!le_election_kept_in_vain(store, election, lease, inc))
+		!le_reservation_lapsed(store, election, lease, inc))
 		return psprintf("reserved for %s", lease->successor);
 	if (live == 0)
 		return "no candidates";
@@ -141,7 +141,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return "candidates that do not sit out";
 	if (told == 0 && !le_strategy(election)->reserves)
 		return "acquire()";		/* of a detached candidate */
-	if (le_worker_lock_is_free())
+	if (le_lock_worker_is_free())
 		return NO_WORKER;
 	if (LeSyncStandbysDefined())
 		return "synchronous standbys";
@@ -162,7 +162,7 @@ le_observe(PG_FUNCTION_ARGS)
 	text	   *arg = PG_GETARG_TEXT_PP(0);
 	char	   *name;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 	Datum		values[COLUMNS];
@@ -180,7 +180,7 @@ le_observe(PG_FUNCTION_ARGS)
 	lease = le_lease_read(&store, name, NULL);
 	if (election == NULL || lease == NULL)
 	{
-		le_busy_end(&busy);
+		le_wait_bounded_end(&busy);
 		return le_call_result(fcinfo, values, nulls);
 	}
 
@@ -218,7 +218,7 @@ le_observe(PG_FUNCTION_ARGS)
 			if (!le_candidate_alive(c))
 				continue;
 			live++;
-			if (le_election_passes_over(c, lease) ||
+			if (le_candidate_sits_out(c, lease) ||
 				!le_election_admits(election, c->role))
 				continue;
 			ready++;
@@ -235,7 +235,7 @@ le_observe(PG_FUNCTION_ARGS)
 		}
 	}
 #undef SET
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	return le_call_result(fcinfo, values, nulls);
 }
 
@@ -251,7 +251,7 @@ le_standing(PG_FUNCTION_ARGS)
 	text	   *arg = PG_GETARG_TEXT_PP(0);
 	char	   *name;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Lease	   *lease;
 	bool		led;
@@ -270,12 +270,12 @@ le_standing(PG_FUNCTION_ARGS)
 	lease = le_lease_read(&store, name, NULL);
 	if (election == NULL || lease == NULL)
 	{
-		le_busy_end(&busy);
+		le_wait_bounded_end(&busy);
 		return (Datum) 0;
 	}
 	led = is_led(&store, lease);
 
-	foreach(lc, le_election_order(&store, election, lease,
+	foreach(lc, le_ranking(&store, election, lease,
 								  (Seats **) &fcinfo->flinfo->fn_extra,
 								  fcinfo->flinfo->fn_mcxt))
 	{
@@ -300,7 +300,7 @@ le_standing(PG_FUNCTION_ARGS)
 			nulls[8] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	return (Datum) 0;
 }
 
@@ -359,7 +359,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 									"leader_election look",
 									ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
-	le_commit_poll(context);
+	le_poll_commit(context);
 
 	for (;;)
 	{
@@ -370,7 +370,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		ResetLatch(MyLatch);
 		pgstat_report_wait_start(event);
 		next = look(name, &term, leader);
-		le_commit_poll(context);
+		le_poll_commit(context);
 		if (term != known_term || strcmp(leader, known_leader) != 0 ||
 			le_clock() >= give_up_at)
 			break;
@@ -379,11 +379,11 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		/* Another wait in between has hidden us from whoever changes it. */
 		if (*my_wait_event_info != event)
 			next = Min(next, le_clock() + HIDDEN_LOOK_US);
-		le_wait_between(Min(next, give_up_at), event);
+		le_poll_sleep(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
-	le_wait_end();
-	le_changes++;				/* the news may travel slower than we */
+	le_poll_end();
+	le_leadership_generation++;				/* the news may travel slower than we */
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */

@@ -204,7 +204,7 @@ sits_out(const Store *store, const Lease *lease, const Candidate *who)
 {
 	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
 
-	return c != NULL && le_election_passes_over(c, lease);
+	return c != NULL && le_candidate_sits_out(c, lease);
 }
 
 /*
@@ -226,21 +226,21 @@ try_to_elect(const Store *store, const Election *election,
 
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return;
-		le_seats_prepare(store, election, NULL);
+		le_ranking_prepare(store, election, NULL);
 		if (!le_prove(lease, election->lease_duration, true,
 					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
 					  &proof))
 			return;				/* the worker goes on trying */
-		locked = le_election_lock(election->name, false);
+		locked = le_lock_election(election->name, false);
 		if (locked)
-			settled = le_election_settle(store, election, who, NULL, &proof);
+			settled = le_settle(store, election, who, NULL, &proof);
 		if (!settled.busy && !settled.unproven)
 			return;
 		if (locked && proof.required)	/* the next proof may take a while */
-			le_election_unlock(election->name);
-		le_notify_worker();
+			le_unlock_election(election->name);
+		le_commit_wakes_worker();
 		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
-			!le_wait_more())
+			!le_wait_retry())
 			return;
 	}
 }
@@ -274,7 +274,7 @@ write_candidacy(const Store *store, Standing *s, bool wait)
 			return NULL;
 		if (result == STAND_IN_USE)
 			le_report_name_in_use(store, &s->who);
-		le_wait_or_busy(s->who.election);
+		le_wait_retry_or_busy(s->who.election);
 	}
 }
 
@@ -296,7 +296,7 @@ renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
 	*lease = locked;
 	if (!leads(store, locked, c->session_id) || locked->yielding)
 		return true;
-	duration = le_lease_duration(store, locked);
+	duration = le_election_lease_duration(store, locked);
 	if (proof->required && duration != proof->lease_duration)
 		return false;
 	le_lease_renew(locked, locked->term, duration, proof->t0,
@@ -322,8 +322,8 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 		now < c->renew_not_before)
 		return;
 	c->renew_not_before = now + seen->duration / 10;
-	if (le_lock_room(LE_LOCKS_OF_CHANGE) &&
-		le_prove(seen, le_lease_duration(store, seen), false, le_wait_left(),
+	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
+		le_prove(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
 				 &proof))
 		(void) renew_lease(store, c, &proof, lease);
 }
@@ -343,14 +343,14 @@ stand(Standing *s, bool wait)
 	bool		locked;
 
 	le_store_get(&store);
-	if (!wait && !le_lock_room(LE_LOCKS_OF_CHANGE))
+	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
 	{
 		le_wake_workers(MyDatabaseId);	/* it makes room */
 		return 0;
 	}
 	locked = le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait);
 	if (locked &&
-		!le_epoch_ensure(&store, s->who.election, wait,
+		!le_begin_ensure(&store, s->who.election, wait,
 						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
 		return 0;
 	if (s->who.session_id == 0)
@@ -384,18 +384,18 @@ Datum
 le_join(PG_FUNCTION_ARGS)
 {
 	Standing	s;
-	BusyContext busy;
+	BoundedWaits busy;
 	int64		term;
 
 	le_check_function("leader_election.join()");
 	get_standing(fcinfo, 2, &s);
-	if (le_epoch_lock_is_mine())
+	if (le_lock_epoch_is_mine())
 		PG_RETURN_NULL();		/* this transaction has begun an epoch */
-	le_wait_begin();
-	le_busy_begin(&busy, s.who.election);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, s.who.election);
 	term = stand(&s, true);
-	le_busy_end(&busy);
-	le_worker_ensure(true);
+	le_wait_bounded_end(&busy);
+	le_start_ensure(true);
 
 	/* That may have waited until the lease was over. */
 	if (term == 0 || le_clock() >= s.deadline)
@@ -428,13 +428,13 @@ poll_campaign(Standing *s)
 	le_store_get(&store);
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return le_clock() + RETRY_US;
-	changes = le_changes;
+	changes = le_leadership_generation;
 	lease = store.lease == s->lease_oid ?
 		le_lease_read(&store, s->who.election, NULL) : NULL;
 	if (leads(&store, lease, s->who.session_id))
 	{
 		c = candidacy_of(s);
-		if (c != NULL && !le_worker_lock_is_free())
+		if (c != NULL && !le_lock_worker_is_free())
 			s->term = le_session_term_of(c, lease, changes);
 		return 0;
 	}
@@ -483,7 +483,7 @@ le_campaign(PG_FUNCTION_ARGS)
 									"leader_election poll",
 									ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
-	le_commit_poll(context);
+	le_poll_commit(context);
 
 	for (;;)
 	{
@@ -496,7 +496,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		le_wal_end(&wal);
 		if (next == 0 && (term = s.term) != 0)
 			break;
-		le_commit_poll(context);
+		le_poll_commit(context);
 		c = candidacy_of(&s);
 		if (c == NULL && s.who.session_id != 0)
 		{
@@ -504,24 +504,24 @@ le_campaign(PG_FUNCTION_ARGS)
 										s.who.candidate);
 			report_reset(s.who.election, s.who.candidate);
 		}
-		le_worker_ensure(first);	/* which may take a while, with no lock */
+		le_start_ensure(first);	/* which may take a while, with no lock */
 		first = false;
 
 		/*
 		 * What counts is what has been committed, and that the lease is not
 		 * over by now.
 		 */
-		le_changes++;			/* the news may travel slower than we */
+		le_leadership_generation++;			/* the news may travel slower than we */
 		if (next == 0 && (term = le_session_term(c)) != 0)
 			break;
 		if (le_clock() >= give_up_at)
 			break;
 		if (next == 0)
 			next = le_clock() + RETRY_US;	/* it could not be read at once */
-		le_wait_between(Min(next, give_up_at), wait_event);
+		le_poll_sleep(Min(next, give_up_at), wait_event);
 		CHECK_FOR_INTERRUPTS();
 	}
-	le_wait_end();
+	le_poll_end();
 
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */
@@ -600,7 +600,7 @@ le_renew(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Candidacy  *c;
 	Lease	   *lease;
 
@@ -613,8 +613,8 @@ le_renew(PG_FUNCTION_ARGS)
 		check_owner(c);
 	else if (le_session_take_loss(store.lease, name, NULL))
 		report_reset(name, NULL);
-	le_wait_begin();
-	le_busy_begin(&busy, name);
+	le_wait_start();
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
 	for (;;)
 	{
@@ -627,12 +627,12 @@ le_renew(PG_FUNCTION_ARGS)
 		{
 			Proof		proof;
 
-			if (!le_prove(lease, le_lease_duration(&store, lease), false,
+			if (!le_prove(lease, le_election_lease_duration(&store, lease), false,
 						  le_wait_left(), &proof))
 				le_unconfirmed(name);
 			if (!renew_lease(&store, c, &proof, &lease))
 			{
-				le_wait_or_busy(name);
+				le_wait_retry_or_busy(name);
 				continue;
 			}
 			if (!leads(&store, lease, c->session_id))
@@ -641,8 +641,8 @@ le_renew(PG_FUNCTION_ARGS)
 		le_return_grant(fcinfo, lease);
 		break;
 	}
-	le_busy_end(&busy);
-	le_worker_ensure(true);
+	le_wait_bounded_end(&busy);
+	le_start_ensure(true);
 	return (Datum) 0;
 }
 
@@ -654,7 +654,7 @@ static bool
 give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 {
 	Store		store;
-	BusyContext busy;
+	BoundedWaits busy;
 	Election   *election;
 	Candidacy  *c;
 	Lease	   *lease;
@@ -662,7 +662,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 	Settled		settled = {.busy = false};
 
 	le_store_get(&store);
-	le_busy_begin(&busy, name);
+	le_wait_bounded_begin(&busy, name);
 	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
 	c = find_candidacy(&store, name, true);
 	election = le_election_get(&store, name);
@@ -682,16 +682,16 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 		lease = le_lease_read(&store, name, NULL);
 		holds = lease != NULL && lease->session_id == c->session_id;
 		if (holds && how->to_candidate == NULL)
-			le_seats_prepare(&store, election, &who);
+			le_ranking_prepare(&store, election, &who);
 		if (!le_prove(lease, election->lease_duration, true,
 					  holds ? le_wait_left() : 0, &proof) && holds)
 			le_unconfirmed(name);
-		while (!le_election_queue(name))
-			le_wait_or_busy(name);
+		while (!le_wait_for_election(name))
+			le_wait_retry_or_busy(name);
 		while (withdraw && !le_candidate_withdraw(&store, &who))
-			le_wait_or_busy(name);
-		while ((settled = le_election_settle(&store, election, NULL, how, &proof)).busy)
-			le_wait_or_busy(name);
+			le_wait_retry_or_busy(name);
+		while ((settled = le_settle(&store, election, NULL, how, &proof)).busy)
+			le_wait_retry_or_busy(name);
 		if (settled.unproven && holds)
 			le_busy(name);
 		if (withdraw)
@@ -701,9 +701,9 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 			if (c != NULL && c->session_id == how->session_id)
 				le_session_withdraw(c);
 		}
-		le_notify_worker();
+		le_commit_wakes_worker();
 	}
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	if (stood != NULL)
 		*stood = how->session_id != 0;
 	return settled.gave_up;
@@ -719,9 +719,9 @@ le_resign(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.resign()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	how.hold = le_hold_arg(fcinfo, 1, &how.detail);
-	le_wait_begin();
+	le_wait_start();
 	led = give_up(name, &how, false, NULL);
-	le_worker_ensure(true);
+	le_start_ensure(true);
 	PG_RETURN_BOOL(led);
 }
 
@@ -734,7 +734,7 @@ le_leave(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
-	le_wait_begin();
+	le_wait_start();
 	(void) give_up(name, &how, true, &stood);
 	PG_RETURN_BOOL(stood);
 }
@@ -750,7 +750,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.leave_all()");
 	le_store_get(&store);
-	le_wait_begin();
+	le_wait_start();
 	look = le_store_lock(&store, LE_TABLES, RowExclusiveLock, false);
 	foreach(lc, le_session_elections())
 	{
@@ -787,8 +787,8 @@ le_transfer(PG_FUNCTION_ARGS)
 						to, name)));
 	how.to_candidate = to;
 	how.detail = psprintf("to %s", to);
-	le_wait_begin();
+	le_wait_start();
 	led = give_up(name, &how, false, NULL);
-	le_worker_ensure(true);
+	le_start_ensure(true);
 	PG_RETURN_BOOL(led);
 }

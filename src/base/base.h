@@ -27,40 +27,71 @@ extern char *le_incarnation_name(Oid lease_oid);
 extern char *le_incarnation_name_try(Oid lease_oid);
 
 /* lock.c */
-extern LOCKTAG le_session_tag(int64 session_id);
+typedef enum LockClass
+{
+	LOCK_SESSION = 20,
+	LOCK_ELECTION,
+	LOCK_NAME,
+	LOCK_WORKER,
+	LOCK_STARTER,
+	LOCK_EPOCH,
+	LOCK_NEXT_WORKER,
+	LOCK_SPARE,
+	LOCK_RESET
+} LockClass;
+
+/* Is a lock held in Exclusive mode? */
+typedef enum Held
+{
+	NOT_HELD,
+	HELD,
+	UNTESTABLE					/* there is no room in the lock table */
+} Held;
+
+extern LOCKTAG le_lock_tag(LockClass class, uint64 key);
+extern bool le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level);
+extern Held le_lock_is_held(LOCKTAG tag);
+extern bool le_lock_election(const char *election, bool wait);
+extern void le_unlock_election(const char *election);
+extern LOCKTAG le_lock_election_tag(const char *election);
+extern bool le_lock_election_shared(const LOCKTAG *tag, bool wait);
+extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
+extern bool le_lock_election_is_mine(void);
+extern bool le_lock_name(const char *election, const char *candidate);
+extern bool le_lock_name_shared(const char *election);
+extern void le_unlock_name(const char *election, const char *candidate);
+extern void le_unlock_name_shared(const char *election);
+extern bool le_lock_epoch(void);
+extern bool le_lock_epoch_is_mine(void);
+extern bool le_lock_worker(void);
+extern void le_unlock_worker(void);
+extern bool le_lock_worker_is_free(void);
+extern bool le_lock_next_worker(void);
+extern void le_unlock_next_worker(void);
+extern bool le_lock_starter(void);
+extern void le_unlock_starter(void);
+extern void le_lock_end_of_xact(void);
+
+/* session_lock.c */
+extern LOCKTAG le_session_lock_tag(int64 session_id);
 extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
 extern void le_sessions_remember(void);
-extern void le_reset_mark(void);
-extern void le_reset_unmark(void);
-extern bool le_was_reset(int pid);
-extern bool le_election_lock(const char *election, bool wait);
-extern void le_election_unlock(const char *election);
-extern LOCKTAG le_election_tag(const char *election);
-extern bool le_election_lock_shared(const LOCKTAG *tag, bool wait);
-extern int	le_election_lock_order(const LOCKTAG *a, const LOCKTAG *b);
-extern bool le_election_lock_is_mine(void);
-extern bool le_name_lock(const char *election, const char *candidate);
-extern bool le_name_lock_shared(const char *election);
-extern void le_name_unlock(const char *election, const char *candidate);
-extern void le_name_unlock_shared(const char *election);
-extern bool le_epoch_lock(void);
-extern bool le_epoch_lock_is_mine(void);
-extern bool le_worker_lock(void);
-extern void le_worker_unlock(void);
-extern bool le_worker_lock_is_free(void);
-extern bool le_next_worker_lock(void);
-extern void le_next_worker_unlock(void);
-extern bool le_starter_lock(void);
-extern void le_starter_unlock(void);
-extern bool le_lock_room(int locks);
-extern int64 le_spares_keep(void);
-extern bool le_spares_release(void);
+extern void le_session_lock_mark_lost(void);
+extern void le_session_lock_unmark_lost(void);
+extern bool le_session_lock_was_lost(int pid);
+extern void le_session_lock_forget(void);
+
+/* room.c */
+extern bool le_room_for_locks(int locks);
+extern int64 le_room_keep_spares(void);
+extern bool le_room_free_spares(void);
+
+/* wake.c */
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);
 extern void le_wake_waiters(uint32 wait_event);
-extern void le_lock_end_of_xact(void);
 
 /* store.c */
 typedef struct Store
@@ -90,7 +121,7 @@ typedef struct Store
 #define LE_TABLES			0x1F	/* what a change of holder needs */
 #define LE_TABLE_ANNOUNCED	0x20
 
-extern uint64 le_changes;
+extern uint64 le_leadership_generation;
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
@@ -189,23 +220,23 @@ extern void le_row_delete(Row *row);
 
 /* wait.c */
 /* A call that may wait for locks, and whose election errors are to name */
-typedef struct BusyContext
+typedef struct BoundedWaits
 {
 	ErrorContextCallback callback;
 	int			nest_level;
 	WalMark		wal;
-} BusyContext;
+} BoundedWaits;
 
-extern void le_wait_begin(void);
-extern bool le_wait_more(void);
+extern void le_wait_start(void);
+extern bool le_wait_retry(void);
 extern int64 le_wait_left(void);
-extern void le_wait_or_busy(const char *election);
+extern void le_wait_retry_or_busy(const char *election);
 extern void le_wait_as_lock_timeout(void);
 extern void le_wait_for_room(void);
-extern bool le_election_queue(const char *election);
-extern bool le_election_queue_shared(const LOCKTAG *tag);
-extern void le_busy_begin(BusyContext *busy, const char *election);
-extern void le_busy_end(BusyContext *busy);
+extern bool le_wait_for_election(const char *election);
+extern bool le_wait_for_election_shared(const LOCKTAG *tag);
+extern void le_wait_bounded_begin(BoundedWaits *busy, const char *election);
+extern void le_wait_bounded_end(BoundedWaits *busy);
 LE_NORETURN extern void le_busy(const char *election);
 LE_NORETURN extern void le_unconfirmed(const char *election);
 LE_NORETURN extern void le_report_no_epoch(const char *election);
@@ -223,21 +254,21 @@ typedef struct Change
 } Change;
 
 extern char *le_quote(const char *name);
-extern void le_notify(const Store *store, const Change *change);
-extern void le_notify_durable(void);
-extern void le_notify_worker(void);
-extern int64 le_worker_started_at;
+extern void le_commit_change(const Store *store, const Change *change);
+extern void le_commit_durably(void);
+extern void le_commit_wakes_worker(void);
+extern int64 le_start_committed_at;
 extern void le_set_locally(const char *name, const char *value);
-extern void le_bound_commit(void);
-extern void le_notify_pre_commit(void);
-extern void le_notify_pre_prepare(void);
-extern void le_notify_commit(void);
-extern void le_notify_abort(void);
+extern void le_commit_bounded(void);
+extern void le_commit_before(void);
+extern void le_commit_before_prepare(void);
+extern void le_commit_after(void);
+extern void le_commit_forget(void);
 extern uint32 le_observer_wait_event(void);
 
 /* start.c */
-extern bool le_worker_start(Oid database, bool launched,
+extern bool le_start_worker(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
-extern bool le_worker_ensure(bool urgent);
+extern bool le_start_ensure(bool urgent);
 
 #endif							/* LE_BASE_H */

@@ -29,7 +29,7 @@
 #include "utils/memutils.h"
 
 /* When a commit of this process has started a worker last; 0: never */
-int64		le_worker_started_at = 0;
+int64		le_start_committed_at = 0;
 
 /* A line for the log, by the subtransaction that has made it true */
 typedef struct LogLine
@@ -98,7 +98,7 @@ make_log_line(const Change *change)
  * This transaction changes who leads, or asks the leader to yield.
  */
 void
-le_notify(const Store *store, const Change *change)
+le_commit_change(const Store *store, const Change *change)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	LogLine    *line;
@@ -111,8 +111,8 @@ le_notify(const Store *store, const Change *change)
 	log_lines = lappend(log_lines, line);
 	if (change->winner_pid != 0)
 		winner_pids = lappend_int(winner_pids, change->winner_pid);
-	le_notify_durable();
-	le_notify_worker();
+	le_commit_durably();
+	le_commit_wakes_worker();
 	MemoryContextSwitchTo(old);
 }
 
@@ -121,14 +121,14 @@ le_notify(const Store *store, const Change *change)
  * durable.
  */
 void
-le_notify_durable(void)
+le_commit_durably(void)
 {
 	must_be_durable = true;
 }
 
 /* There will be something for the worker to look at. */
 void
-le_notify_worker(void)
+le_commit_wakes_worker(void)
 {
 	wake_worker = true;
 }
@@ -148,7 +148,7 @@ le_set_locally(const char *name, const char *value)
  * function may.  (Only that of its caller's own NOTIFY is left to be taken.)
  */
 void
-le_bound_commit(void)
+le_commit_bounded(void)
 {
 	if (LockTimeout == 0 || LockTimeout > LE_WAIT_LIMIT_MS)
 		le_set_locally("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
@@ -159,7 +159,7 @@ le_bound_commit(void)
  * undo them, and at which an error is only that.
  */
 void
-le_notify_pre_commit(void)
+le_commit_before(void)
 {
 	ListCell   *lc;
 
@@ -173,23 +173,23 @@ le_notify_pre_commit(void)
 	}
 	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
 		le_set_locally("synchronous_commit", "on");
-	if (log_lines != NIL || must_be_durable || le_election_lock_is_mine())
-		le_bound_commit();
+	if (log_lines != NIL || must_be_durable || le_lock_election_is_mine())
+		le_commit_bounded();
 
 	/*
 	 * A worker that is there now stays until it has seen this change: the
 	 * candidate or the lease that it concerns is not gone before the commit.
 	 * Of many that find none, one starts it.
 	 */
-	start_worker = log_lines != NIL && le_worker_lock_is_free() &&
-		le_starter_lock();
+	start_worker = log_lines != NIL && le_lock_worker_is_free() &&
+		le_lock_starter();
 }
 
 /*
  * Who leads in a transaction that is committed later, maybe, cannot be told now.
  */
 void
-le_notify_pre_prepare(void)
+le_commit_before_prepare(void)
 {
 	if (log_lines != NIL)
 		ereport(ERROR,
@@ -214,7 +214,7 @@ forget(void)
  * Nothing here may fail.
  */
 void
-le_notify_commit(void)
+le_commit_after(void)
 {
 	ListCell   *lc;
 
@@ -228,13 +228,13 @@ le_notify_commit(void)
 		le_wake_waiters(le_observer_wait_event());
 	if (wake_worker)
 		le_wake_workers(MyDatabaseId);
-	if (start_worker && le_worker_start(MyDatabaseId, false, NULL))
-		le_worker_started_at = le_clock();
+	if (start_worker && le_start_worker(MyDatabaseId, false, NULL))
+		le_start_committed_at = le_clock();
 	forget();
 }
 
 void
-le_notify_abort(void)
+le_commit_forget(void)
 {
 	forget();
 }

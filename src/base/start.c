@@ -28,14 +28,15 @@
 #include "utils/wait_event.h"
 
 #define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
-#define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or gone */
+#define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or
+											 * gone */
 
 /*
  * Start a worker for a database; false if there is no free slot.  Without a
  * handle it raises no error, and may be called at a commit.
  */
 bool
-le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
+le_start_worker(Oid database, bool launched, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker;
 
@@ -62,7 +63,7 @@ le_worker_start(Oid database, bool launched, BackgroundWorkerHandle **handle)
  * the other if these die at once.  False: there is none, and none can be had.
  */
 bool
-le_worker_ensure(bool urgent)
+le_start_ensure(bool urgent)
 {
 	static BackgroundWorkerHandle *last = NULL;
 	static int64 started_at = 0;
@@ -71,12 +72,12 @@ le_worker_ensure(bool urgent)
 	BgwHandleStatus status;
 	pid_t		pid;
 
-	if (!le_worker_lock_is_free())
+	if (!le_lock_worker_is_free())
 		return true;
 
 	/* Our last commit may have started one: it is on its way. */
-	while (le_worker_started_at != 0 &&
-		   began - le_worker_started_at < START_WAIT &&
+	while (le_start_committed_at != 0 &&
+		   began - le_start_committed_at < START_WAIT &&
 		   le_clock() - began < START_WAIT)
 	{
 		if (!urgent)
@@ -84,7 +85,7 @@ le_worker_ensure(bool urgent)
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
-		if (!le_worker_lock_is_free())
+		if (!le_lock_worker_is_free())
 			return true;
 	}
 	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
@@ -99,11 +100,11 @@ le_worker_ensure(bool urgent)
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
 						 PG_WAIT_EXTENSION);
 		CHECK_FOR_INTERRUPTS();
-		if (!le_worker_lock_is_free())
+		if (!le_lock_worker_is_free())
 			return true;
 		status = GetBackgroundWorkerPid(last, &pid);
 	}
-	if (!le_starter_lock())
+	if (!le_lock_starter())
 		return true;			/* another session is starting one */
 
 	if (last != NULL)
@@ -111,7 +112,7 @@ le_worker_ensure(bool urgent)
 	last = NULL;
 	started_at = le_clock();
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (!le_worker_start(MyDatabaseId, false, &last))
+	if (!le_start_worker(MyDatabaseId, false, &last))
 		ereport(urgent ? WARNING : DEBUG1,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start the leader_election worker: no free background worker slot"),
@@ -119,7 +120,7 @@ le_worker_ensure(bool urgent)
 				 errhint("Call join() or renew() several times per lease. Consider increasing \"max_worker_processes\", from which parallel queries take their workers, too.")));
 	MemoryContextSwitchTo(old);
 	status = last != NULL ? BGWH_NOT_YET_STARTED : BGWH_STOPPED;
-	while (status != BGWH_STOPPED && le_worker_lock_is_free() &&
+	while (status != BGWH_STOPPED && le_lock_worker_is_free() &&
 		   le_clock() - began < START_WAIT)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
@@ -127,6 +128,6 @@ le_worker_ensure(bool urgent)
 		CHECK_FOR_INTERRUPTS();
 		status = GetBackgroundWorkerPid(last, &pid);
 	}
-	le_starter_unlock();
+	le_unlock_starter();
 	return status != BGWH_STOPPED;
 }

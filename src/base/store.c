@@ -34,14 +34,14 @@ static bool found_is_valid = false;
 static uint64 invalidations = 0;
 
 /* Counts the invalidations of the type that stands for "who leads" */
-uint64		le_changes = 1;
+uint64		le_leadership_generation = 1;
 
 static void
 on_invalidation(Datum arg, Oid relid)
 {
 	invalidations++;
 	if (relid == found.change || !OidIsValid(relid))
-		le_changes++;
+		le_leadership_generation++;
 	if (relid == found.election || relid == found.election_pkey ||
 		relid == found.lease || relid == found.lease_pkey ||
 		relid == found.candidate || relid == found.candidate_pkey ||
@@ -184,7 +184,7 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 		le_wait_for_room();
 
 		/* A grant of its epoch could commit before any standby knows of it. */
-		if (le_epoch_lock_is_mine())
+		if (le_lock_epoch_is_mine())
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("this transaction has begun an epoch")));

@@ -52,10 +52,10 @@ le_wait_for_room(void)
 {
 	int64		give_up_at = le_clock() + ROOM_WAIT;
 
-	while (!le_lock_room(1) && le_clock() < give_up_at)
+	while (!le_room_for_locks(1) && le_clock() < give_up_at)
 	{
 		le_wake_workers(MyDatabaseId);
-		if (!le_wait_more())
+		if (!le_wait_retry())
 			return;
 	}
 }
@@ -65,7 +65,7 @@ le_wait_for_room(void)
  * caller's lock_timeout if that is less.
  */
 void
-le_wait_begin(void)
+le_wait_start(void)
 {
 	int			limit = LE_WAIT_LIMIT_MS;
 
@@ -87,7 +87,7 @@ le_wait_left(void)
  * Wait a little before another try; false if there was enough of that.
  */
 bool
-le_wait_more(void)
+le_wait_retry(void)
 {
 	int64		left = wait_until - le_clock();
 
@@ -105,26 +105,26 @@ le_wait_more(void)
  * setting is made only where there is something to wait for.
  */
 bool
-le_election_queue(const char *election)
+le_wait_for_election(const char *election)
 {
-	if (le_election_lock(election, false))
+	if (le_lock_election(election, false))
 		return true;
 	le_wait_for_room();
 	le_wait_as_lock_timeout();
-	return le_election_lock(election, true);
+	return le_lock_election(election, true);
 }
 
 /*
  * The same for the lock of those who are not to see the holder change.
  */
 bool
-le_election_queue_shared(const LOCKTAG *tag)
+le_wait_for_election_shared(const LOCKTAG *tag)
 {
-	if (le_election_lock_shared(tag, false))
+	if (le_lock_election_shared(tag, false))
 		return true;
 	le_wait_for_room();
 	le_wait_as_lock_timeout();
-	return le_election_lock_shared(tag, true);
+	return le_lock_election_shared(tag, true);
 }
 
 /*
@@ -134,7 +134,7 @@ le_election_queue_shared(const LOCKTAG *tag)
 void
 le_busy(const char *election)
 {
-	if (!le_lock_room(1))
+	if (!le_room_for_locks(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("no room in the lock table for election \"%s\"",
@@ -150,9 +150,9 @@ le_busy(const char *election)
  * Wait a little before another try, as long as this call may.
  */
 void
-le_wait_or_busy(const char *election)
+le_wait_retry_or_busy(const char *election)
 {
-	if (!le_wait_more())
+	if (!le_wait_retry())
 		le_busy(election);
 }
 
@@ -172,7 +172,7 @@ le_unconfirmed(const char *election)
 
 /*
  * What is asked for has to wait for the epoch that is to begin, but no worker can
- * be had that begins it: see le_epoch_ensure().
+ * be had that begins it: see le_begin_ensure().
  */
 void
 le_report_no_epoch(const char *election)
@@ -195,18 +195,18 @@ explain_busy(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
 		return;
 	errmsg("election \"%s\" is busy", (const char *) arg);
-	if (le_epoch_lock_is_mine())
+	if (le_lock_epoch_is_mine())
 		errhint("An earlier call of this statement began a new epoch, which is undone with the statement. Call join() or acquire() once in a statement of its own.");
 	else
 		errhint("%s", busy_hint);
 }
 
 /*
- * From here to le_busy_end() the call's waits for locks are bounded (see
- * le_wait_begin()), and what is not free in time is reported by this name.
+ * From here to le_wait_bounded_end() the call's waits for locks are bounded (see
+ * le_wait_start()), and what is not free in time is reported by this name.
  */
 void
-le_busy_begin(BusyContext *busy, const char *election)
+le_wait_bounded_begin(BoundedWaits *busy, const char *election)
 {
 	explained = false;
 	le_wal_begin(&busy->wal);
@@ -218,7 +218,7 @@ le_busy_begin(BusyContext *busy, const char *election)
 }
 
 void
-le_busy_end(BusyContext *busy)
+le_wait_bounded_end(BoundedWaits *busy)
 {
 	error_context_stack = busy->callback.previous;
 	AtEOXact_GUC(false, busy->nest_level);

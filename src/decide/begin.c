@@ -20,7 +20,7 @@
  * in a transaction of its own.  False: not now, some table or row is locked.
  */
 bool
-le_epoch_begin(Store *store)
+le_begin_epoch(Store *store)
 {
 	char	   *incarnation = le_incarnation_name(store->lease);
 	bool		foreign = false;
@@ -29,7 +29,7 @@ le_epoch_begin(Store *store)
 
 	if (!le_store_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 					   RowExclusiveLock, false) ||
-		!le_epoch_lock())
+		!le_lock_epoch())
 		return false;
 
 	/* In a copy, the other incarnation's candidates look alive. */
@@ -47,7 +47,7 @@ le_epoch_begin(Store *store)
 		highest_term = Max(highest_term, lease->term);
 		foreign |= le_lease_is_foreign(lease, incarnation);
 	}
-	return le_incarnation_settle(store, foreign, highest_term);
+	return le_epoch_write(store, foreign, highest_term);
 }
 
 /*
@@ -62,7 +62,7 @@ le_epoch_begin(Store *store)
  * for standbys that are not there would not end.
  */
 bool
-le_epoch_ensure(Store *store, const char *election, bool urgent, int64 limit)
+le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)
 {
 	Lease	   *lease = le_lease_read(store, election, NULL);
 	Incarnation *inc;
@@ -70,15 +70,15 @@ le_epoch_ensure(Store *store, const char *election, bool urgent, int64 limit)
 
 	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 		return true;
-	inc = le_incarnation_read();
+	inc = le_epoch_read();
 	if (inc->known &&
 		(inc->epoch > 0 || lease == NULL ||
 		 !le_lease_is_foreign(lease, inc->name)))
 		return true;
-	if (le_worker_ensure(urgent) ||
+	if (le_start_ensure(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		!le_prove(NULL, PG_INT64_MAX, false, limit, &proof))
 		return true;
-	(void) le_epoch_begin(store);
-	return !le_epoch_lock_is_mine();
+	(void) le_begin_epoch(store);
+	return !le_lock_epoch_is_mine();
 }

@@ -40,19 +40,19 @@ extern void le_seats_tell(Seats *seats, const Election *election,
 						  const Lease *lease, List *candidates);
 
 /* ranking.c */
-extern bool le_election_passes_over(const Candidate *c, const Lease *lease);
-extern List *le_election_order(const Store *store, const Election *election,
-							   const Lease *lease, Seats **seats,
-							   MemoryContext context);
-extern bool le_has_quorum(const Store *store, const Election *election);
-extern Candidate *le_next_leader(const Store *store, const Election *election,
-								 const Lease *lease, const Candidate *caller,
-								 const Candidate *passed_over);
-extern bool le_seats_prepare(const Store *store, const Election *election,
-							 const Candidate *passed_over);
-extern Candidate *le_challenger(const Store *store, const Election *election,
-								const Lease *lease);
-extern bool le_is_to_preempt(const Lease *lease, const Candidate *challenger);
+extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
+extern List *le_ranking(const Store *store, const Election *election,
+						const Lease *lease, Seats **seats,
+						MemoryContext context);
+extern bool le_ranking_has_quorum(const Store *store, const Election *election);
+extern Candidate *le_ranking_first(const Store *store, const Election *election,
+								   const Lease *lease, const Candidate *caller,
+								   const Candidate *passed_over);
+extern bool le_ranking_prepare(const Store *store, const Election *election,
+							   const Candidate *passed_over);
+extern Candidate *le_ranking_challenger(const Store *store, const Election *election,
+										const Lease *lease);
+extern bool le_ranking_preempts(const Lease *lease, const Candidate *challenger);
 
 /* proof.c */
 typedef struct Proof
@@ -65,8 +65,8 @@ typedef struct Proof
 	int64		epoch;			/* the one of new terms; -1: not known then */
 } Proof;
 
-extern void le_proof_about(Proof *proof, const Lease *seen,
-						   int64 lease_duration, const Incarnation *inc);
+extern void le_proof_set_subject(Proof *proof, const Lease *seen,
+								 int64 lease_duration, const Incarnation *inc);
 extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
 					 int64 limit, Proof *proof);
 
@@ -92,38 +92,38 @@ typedef struct Settled
 	bool		gave_up;		/* the GiveUp was carried out */
 } Settled;
 
-extern int64 le_election_grace_mono(const Election *election,
-									const Lease *lease,
-									const Incarnation *inc);
-extern int64 le_election_reserved_mono(const Store *store,
-									   const Election *election,
-									   const Lease *lease,
-									   const Incarnation *inc);
-extern bool le_election_kept_in_vain(const Store *store,
-									 const Election *election,
-									 const Lease *lease,
-									 const Incarnation *inc);
-extern Candidate *le_election_candidate(const Store *store,
-										const Election *election,
-										const char *name);
-extern Settled le_election_settle(const Store *store,
+extern int64 le_grace_mono(const Election *election,
+						   const Lease *lease,
+						   const Incarnation *inc);
+extern int64 le_reserved_mono(const Store *store,
+							  const Election *election,
+							  const Lease *lease,
+							  const Incarnation *inc);
+extern bool le_reservation_lapsed(const Store *store,
 								  const Election *election,
-								  const Candidate *caller,
-								  const GiveUp *give_up, const Proof *proof);
-extern Lease *le_election_continue(const Store *store,
-								   const Election *election, int64 term,
-								   const Proof *proof, bool *over);
-extern void le_election_ask(const Store *store, const Election *election,
-							Lease *lease, bool ordered,
-							const Candidate *successor);
-extern bool le_election_preempt(const Store *store, const Election *election,
-								bool *changed);
-extern bool le_election_end(const Store *store, const Election *election,
-							const Incarnation *inc);
+								  const Lease *lease,
+								  const Incarnation *inc);
+extern Candidate *le_settle_named(const Store *store,
+								  const Election *election,
+								  const char *name);
+extern Settled le_settle(const Store *store,
+						 const Election *election,
+						 const Candidate *caller,
+						 const GiveUp *give_up, const Proof *proof);
+extern Lease *le_settle_continue(const Store *store,
+								 const Election *election, int64 term,
+								 const Proof *proof, bool *over);
+extern void le_settle_ask_yield(const Store *store, const Election *election,
+								Lease *lease, bool ordered,
+								const Candidate *successor);
+extern bool le_settle_preempt(const Store *store, const Election *election,
+							  bool *changed);
+extern bool le_settle_drop(const Store *store, const Election *election,
+						   const Incarnation *inc);
 
 /* begin.c */
-extern bool le_epoch_begin(Store *store);
-extern bool le_epoch_ensure(Store *store, const char *election, bool urgent,
+extern bool le_begin_epoch(Store *store);
+extern bool le_begin_ensure(Store *store, const char *election, bool urgent,
 							int64 limit);
 
 #endif							/* LE_DECIDE_H */

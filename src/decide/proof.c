@@ -46,8 +46,8 @@ is_confirmed(XLogRecPtr lsn)
  * running transaction has made is known to no standby.
  */
 void
-le_proof_about(Proof *proof, const Lease *seen, int64 lease_duration,
-			   const Incarnation *inc)
+le_proof_set_subject(Proof *proof, const Lease *seen, int64 lease_duration,
+					 const Incarnation *inc)
 {
 	proof->lease_duration = lease_duration;
 	proof->epoch = inc != NULL && inc->known ? inc->epoch : -1;
@@ -75,8 +75,8 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 
 	/* In this order: whoever configures standbys later has not been asked. */
 	proof->required = LeSyncStandbysDefined();
-	le_proof_about(proof, seen, lease_duration,
-				   proof->required && grants ? le_incarnation_read() : NULL);
+	le_proof_set_subject(proof, seen, lease_duration,
+						 proof->required && grants ? le_epoch_read() : NULL);
 	proof->t0 = le_clock();
 	proof->confirmed = !proof->required;
 	if (proof->confirmed || limit <= 0)

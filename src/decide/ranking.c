@@ -17,7 +17,7 @@
  * Is this candidate passed over for now?
  */
 bool
-le_election_passes_over(const Candidate *c, const Lease *lease)
+le_candidate_sits_out(const Candidate *c, const Lease *lease)
 {
 	return c->sits_out >= lease->term;
 }
@@ -28,7 +28,7 @@ le_election_passes_over(const Candidate *c, const Lease *lease)
 static bool
 is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 {
-	return !le_election_passes_over(c, lease) &&
+	return !le_candidate_sits_out(c, lease) &&
 		(passed_over == NULL || !le_candidate_is_same(c, passed_over));
 }
 
@@ -69,8 +69,8 @@ is_contested(const Election *election, const Lease *lease, List *candidates,
  * passed_over, unless NULL, is about to give up.  True if they were counted now.
  */
 bool
-le_seats_prepare(const Store *store, const Election *election,
-				 const Candidate *passed_over)
+le_ranking_prepare(const Store *store, const Election *election,
+				   const Candidate *passed_over)
 {
 	Lease	   *lease;
 
@@ -91,8 +91,8 @@ le_seats_prepare(const Store *store, const Election *election,
  * they were not yet, in memory that is freed with context.
  */
 List *
-le_election_order(const Store *store, const Election *election,
-				  const Lease *lease, Seats **seats, MemoryContext context)
+le_ranking(const Store *store, const Election *election,
+		   const Lease *lease, Seats **seats, MemoryContext context)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);
@@ -109,7 +109,7 @@ le_election_order(const Store *store, const Election *election,
 	list_sort(candidates, strategy->order);
 	foreach(lc, candidates)
 	{
-		if (le_election_passes_over(lfirst(lc), lease))
+		if (le_candidate_sits_out(lfirst(lc), lease))
 			sitting_out = lappend(sitting_out, lfirst(lc));
 		else
 			ready = lappend(ready, lfirst(lc));
@@ -141,8 +141,8 @@ are_alive(List *candidates, int quorum)
  * is there and has a claim still.
  */
 Candidate *
-le_challenger(const Store *store, const Election *election,
-			  const Lease *lease)
+le_ranking_challenger(const Store *store, const Election *election,
+					  const Lease *lease)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates;
@@ -160,7 +160,8 @@ le_challenger(const Store *store, const Election *election,
 			leader = lfirst(lc);
 	}
 	if (leader == NULL)
-		leader = le_candidate_of_lease(lease);	/* a crash has emptied the table */
+		leader = le_candidate_of_lease(lease);	/* a crash has emptied the
+												 * table */
 	else if (list_length(candidates) == 1)
 		return NULL;
 	if (strategy->counts)
@@ -193,7 +194,7 @@ le_challenger(const Store *store, const Election *election,
  * asked for before, or (NULL) to nobody any more?
  */
 bool
-le_is_to_preempt(const Lease *lease, const Candidate *challenger)
+le_ranking_preempts(const Lease *lease, const Candidate *challenger)
 {
 	if (challenger == NULL)
 		return lease->yielding;
@@ -204,7 +205,7 @@ le_is_to_preempt(const Lease *lease, const Candidate *challenger)
  * Are enough candidates alive to elect this one, who is?
  */
 bool
-le_has_quorum(const Store *store, const Election *election)
+le_ranking_has_quorum(const Store *store, const Election *election)
 {
 	return election->quorum <= 1 ||
 		are_alive(le_candidates_read(store, election->name), election->quorum);
@@ -218,9 +219,9 @@ le_has_quorum(const Store *store, const Election *election)
  * seat for it.
  */
 Candidate *
-le_next_leader(const Store *store, const Election *election,
-			   const Lease *lease, const Candidate *caller,
-			   const Candidate *passed_over)
+le_ranking_first(const Store *store, const Election *election,
+				 const Lease *lease, const Candidate *caller,
+				 const Candidate *passed_over)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);

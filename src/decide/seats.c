@@ -8,7 +8,7 @@
  * thousands.  So this process counts once for many choices: a call once in its
  * transaction, the worker once in its round.  In between it notes what it
  * changes itself: the seat of such an election is read again before the next
- * choice.  When other processes have changed something since (le_changes), all is
+ * choice.  When other processes have changed something since (le_leadership_generation), all is
  * counted anew, but not so often that this would take most of the time.
  *
  * Counts decide about balance, and never about safety: two processes that elect at
@@ -66,7 +66,8 @@ struct Seats
 	HTAB	   *elections;		/* of Seat */
 	HTAB	   *holders;		/* of Holder */
 	int64		anew_at;		/* not before (monotonic) */
-	uint64		changes;		/* le_changes, when that was looked at last */
+	uint64		changes;		/* le_leadership_generation, when that was
+								 * looked at last */
 	uint64		own_changes;	/* those that this process has made since */
 	bool		others_changed;
 	List	   *touched;		/* names of elections to be read again ... */
@@ -158,7 +159,7 @@ note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
 		char	   *incarnation = le_incarnation_name(seats->lease_oid);
 		int64		now = le_clock();
 
-		if (!lease->yielding && le_lease_lasts(lease, incarnation, now) &&
+		if (!lease->yielding && le_lease_unexpired(lease, incarnation, now) &&
 			(lease->session_id == 0 || is_alive(lease->session_id, memo)))
 		{
 			candidate = lease->leader;
@@ -214,7 +215,8 @@ le_seats_read(const Store *store, MemoryContext context)
 	int64		rows = 0;
 	ListCell   *lc;
 
-	seats->changes = le_changes;	/* not after what is read below */
+	seats->changes = le_leadership_generation;	/* not after what is read
+												 * below */
 	seats->context = own;
 	seats->lease_oid = store->lease;
 	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
@@ -311,16 +313,16 @@ le_seats_are_counted(void)
 }
 
 /*
- * Have others changed who leads?  Each change of ours counts once in le_changes
+ * Have others changed who leads?  Each change of ours counts once in le_leadership_generation
  * as well (or not at all: then one of the others' is overlooked, until the next).
  */
 static bool
 is_out_of_date(void)
 {
 	AcceptInvalidationMessages();
-	if (le_changes - counted->changes > counted->own_changes)
+	if (le_leadership_generation - counted->changes > counted->own_changes)
 		counted->others_changed = true;
-	counted->changes = le_changes;
+	counted->changes = le_leadership_generation;
 	counted->own_changes = 0;
 	return counted->others_changed && le_clock() >= counted->anew_at;
 }

@@ -29,8 +29,8 @@
  * before: somebody may still lead elsewhere until a lease has passed.
  */
 int64
-le_election_grace_mono(const Election *election, const Lease *lease,
-					   const Incarnation *inc)
+le_grace_mono(const Election *election, const Lease *lease,
+			  const Incarnation *inc)
 {
 	bool		foreign = le_lease_is_foreign(lease, inc->name);
 	bool		led = lease->leader != NULL;
@@ -63,15 +63,15 @@ le_election_grace_mono(const Election *election, const Lease *lease,
  * is locked, and led.
  */
 void
-le_election_ask(const Store *store, const Election *election, Lease *lease,
-				bool ordered, const Candidate *successor)
+le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
+					bool ordered, const Candidate *successor)
 {
-	Change		change = {.election = election->name, .term = lease->term,
-	.leader = lease->leader, .yield = true};
+	Change		change = {.election = election->name,.term = lease->term,
+	.leader = lease->leader,.yield = true};
 
 	le_lease_yield(lease, true, ordered, successor);
 	le_seats_touch(election->name);
-	le_notify(store, &change);
+	le_commit_change(store, &change);
 }
 
 /*
@@ -81,8 +81,8 @@ le_election_ask(const Store *store, const Election *election, Lease *lease,
  * somebody has that row, or has changed it meanwhile.
  */
 bool
-le_election_preempt(const Store *store, const Election *election,
-					bool *changed)
+le_settle_preempt(const Store *store, const Election *election,
+				  bool *changed)
 {
 	char	   *incarnation = le_incarnation_name(store->lease);
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
@@ -93,8 +93,8 @@ le_election_preempt(const Store *store, const Election *election,
 	if (seen == NULL || seen->yield_ordered ||
 		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED)
 		return true;
-	challenger = le_challenger(store, election, seen);
-	if (!le_is_to_preempt(seen, challenger))
+	challenger = le_ranking_challenger(store, election, seen);
+	if (!le_ranking_preempts(seen, challenger))
 		return true;
 	lease = le_lease_lock(store, election->name);
 	if (lease == NULL || lease->term != seen->term ||
@@ -102,12 +102,12 @@ le_election_preempt(const Store *store, const Election *election,
 		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		return false;
 	if (challenger != NULL)
-		le_election_ask(store, election, lease, false, challenger);
+		le_settle_ask_yield(store, election, lease, false, challenger);
 	else
 	{
 		le_lease_yield(lease, false, false, NULL);
 		le_seats_touch(election->name);
-		le_notify_worker();
+		le_commit_wakes_worker();
 	}
 	*changed = true;
 	return true;
@@ -117,8 +117,8 @@ le_election_preempt(const Store *store, const Election *election,
  * The candidate that the leader hands its lease to, or is asked to yield to.
  */
 Candidate *
-le_election_candidate(const Store *store, const Election *election,
-					  const char *name)
+le_settle_named(const Store *store, const Election *election,
+				const char *name)
 {
 	Candidate  *c = le_candidate_find(store, election->name, name);
 
@@ -161,8 +161,8 @@ find_successor(const Store *store, const Election *election,
  * there any more?
  */
 bool
-le_election_kept_in_vain(const Store *store, const Election *election,
-						 const Lease *lease, const Incarnation *inc)
+le_reservation_lapsed(const Store *store, const Election *election,
+					  const Lease *lease, const Incarnation *inc)
 {
 	return lease->leader == NULL && lease->successor != NULL &&
 		find_successor(store, election, lease, LEASE_VACANT, inc,
@@ -173,8 +173,8 @@ le_election_kept_in_vain(const Store *store, const Election *election,
  * Until when a vacant seat is kept for a detached candidate; 0: it is not.
  */
 int64
-le_election_reserved_mono(const Store *store, const Election *election,
-						  const Lease *lease, const Incarnation *inc)
+le_reserved_mono(const Store *store, const Election *election,
+				 const Lease *lease, const Incarnation *inc)
 {
 	Candidate  *c = find_successor(store, election, lease, LEASE_VACANT, inc,
 								   le_clock());
@@ -197,7 +197,7 @@ reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
 		case LEASE_EXPIRED:
 			return lease->yielding ? "yielded" : "expired";
 		case LEASE_ORPHANED:
-			return le_was_reset(lease->backend_pid) ?
+			return le_session_lock_was_lost(lease->backend_pid) ?
 				"session reset" : "session ended";
 		case LEASE_FOREIGN:
 			return "failover";
@@ -265,7 +265,11 @@ free_from(const Election *election, const Lease *lease, LeaseState state,
 			return lease->yielding ? 0 :
 				lease->deadline_mono + election->takeover_delay;
 		case LEASE_FOREIGN:
-			/* If void: whoever holds it really believes so no longer than that. */
+
+			/*
+			 * If void: whoever holds it really believes so no longer than
+			 * that.
+			 */
 			if (le_lease_is_void(lease, inc->name))
 				return now + Max(election->takeover_delay,
 								 Max(election->lease_duration, lease->duration));
@@ -285,7 +289,7 @@ grant(const Store *store, const Election *election, Lease *lease,
 	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
 	  Change *change, int64 duration, int64 t0, TimestampTz at)
 {
-	change->term = le_next_term(lease->term, inc);
+	change->term = le_epoch_next_term(lease->term, inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
 	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at,
@@ -315,7 +319,7 @@ goes_on(const Election *election, const Lease *lease, LeaseState state,
 	if (state == LEASE_LED)
 		return give_up == NULL || !is_holder(give_up, lease);
 	if (state != LEASE_FOREIGN ||
-		le_election_grace_mono(election, lease, inc) <= le_clock())
+		le_grace_mono(election, lease, inc) <= le_clock())
 		return false;
 	if (give_up != NULL && is_holder(give_up, lease))
 		le_busy(election->name);	/* it may lead on, but has not said so */
@@ -343,7 +347,7 @@ static void
 decide(const Store *store, const Election *election, const Candidate *caller,
 	   Decision *d)
 {
-	int64		grace = le_election_grace_mono(election, d->lease, d->inc);
+	int64		grace = le_grace_mono(election, d->lease, d->inc);
 	bool		transferred;
 
 	/* A leadership that nobody gives up goes on. */
@@ -354,7 +358,7 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 	d->free_mono = free_from(election, d->lease, d->state, d->give_up, d->inc,
 							 d->now);
 	d->successor = transferred ?
-		le_election_candidate(store, election, d->give_up->to_candidate) :
+		le_settle_named(store, election, d->give_up->to_candidate) :
 		find_successor(store, election, d->lease, d->state, d->inc, d->now);
 	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
 									  d->successor, d->inc, d->now);
@@ -366,9 +370,9 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 	if (Max(d->free_mono, grace) > d->now)
 		return;
 	if (d->successor == NULL)
-		d->winner = le_next_leader(store, election, d->lease, caller,
-								   d->passed_over);
-	else if (le_has_quorum(store, election))
+		d->winner = le_ranking_first(store, election, d->lease, caller,
+									 d->passed_over);
+	else if (le_ranking_has_quorum(store, election))
 		d->winner = d->successor;
 	if (d->winner != NULL && d->winner->session_id == 0 &&
 		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
@@ -461,7 +465,7 @@ keep_seat(const Election *election, Decision *d)
 						 d->now, d->inc->name);
 	else
 		le_lease_unreserve(d->lease);
-	le_notify_worker();
+	le_commit_wakes_worker();
 }
 
 /*
@@ -473,7 +477,7 @@ write_change(const Store *store, const Election *election, Decision *d,
 			 Row *history, const Proof *proof)
 {
 	TimestampTz at = GetCurrentTimestamp();
-	Change		change = {.election = election->name, .term = d->lease->term,
+	Change		change = {.election = election->name,.term = d->lease->term,
 		.previous = d->lease->leader,
 	.reason = reason_of(d->lease, d->state, d->give_up)};
 
@@ -487,7 +491,7 @@ write_change(const Store *store, const Election *election, Decision *d,
 	else
 		le_lease_vacate(d->lease, d->free_mono, d->successor,
 						election->lease_duration, d->now, at, d->inc->name);
-	le_notify(store, &change);
+	le_commit_change(store, &change);
 }
 
 /*
@@ -500,16 +504,19 @@ write_change(const Store *store, const Election *election, Decision *d,
  * the tables' locks.
  */
 Settled
-le_election_settle(const Store *store, const Election *election,
-				   const Candidate *caller, const GiveUp *give_up,
-				   const Proof *proof)
+le_settle(const Store *store, const Election *election,
+		  const Candidate *caller, const GiveUp *give_up,
+		  const Proof *proof)
 {
 	Settled		result = {.busy = false};
-	Decision	d = {.inc = le_incarnation_read(),
+	Decision	d = {.inc = le_epoch_read(),
 	.lease = le_lease_read(store, election->name, NULL)};
 	Row		   *history;
 
-	/* Both may have changed, or be gone, while the caller queued for the lock. */
+	/*
+	 * Both may have changed, or be gone, while the caller queued for the
+	 * lock.
+	 */
 	election = le_election_get(store, election->name);
 	if (d.lease == NULL)
 		le_report_no_election(election->name);
@@ -550,7 +557,7 @@ le_election_settle(const Store *store, const Election *election,
 
 	/* Settings change only under the lock on the lease row. */
 	if (d.winner != NULL && proof->required &&
-		le_lease_duration(store, d.lease) != proof->lease_duration)
+		le_election_lease_duration(store, d.lease) != proof->lease_duration)
 	{
 		result.unproven = true;
 		return result;
@@ -565,7 +572,7 @@ le_election_settle(const Store *store, const Election *election,
 	d.now = le_clock();
 	result.gave_up = d.state == LEASE_LED;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
-		le_candidate_sit_out(d.passed_over, d.lease->term, d.now);
+		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
 	if (d.winner == NULL && d.state == LEASE_VACANT)
 		keep_seat(election, &d);
 	else
@@ -583,22 +590,22 @@ le_election_settle(const Store *store, const Election *election,
  * over, or somebody has a row of ours locked.
  */
 Lease *
-le_election_continue(const Store *store, const Election *election, int64 term,
-					 const Proof *proof, bool *over)
+le_settle_continue(const Store *store, const Election *election, int64 term,
+				   const Proof *proof, bool *over)
 {
-	Incarnation *inc = le_incarnation_read();
+	Incarnation *inc = le_epoch_read();
 	Lease	   *lease = le_lease_lock(store, election->name);
 	int64		now = le_clock();
 	int64		grace;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
-	Change		change = {.election = election->name, .reason = "failover"};
+	Change		change = {.election = election->name,.reason = "failover"};
 
 	*over = false;
 	if (lease == NULL)
 		return NULL;
 	election = le_election_get(store, election->name);
-	grace = le_election_grace_mono(election, lease, inc);
+	grace = le_grace_mono(election, lease, inc);
 	*over = !le_lease_is_term(lease, term) ||
 		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN || grace <= now;
 	if (*over)
@@ -614,7 +621,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 	if (!is_proof_of_grant(proof, inc) ||
 		(proof->required &&
 		 (election->own_write ||
-		  le_lease_duration(store, lease) != proof->lease_duration)))
+		  le_election_lease_duration(store, lease) != proof->lease_duration)))
 		return NULL;
 	change.previous = lease->leader;
 	if (history != NULL)
@@ -629,7 +636,7 @@ le_election_continue(const Store *store, const Election *election, int64 term,
 		  proof->t0, at);
 	le_lease_hold(lease, grace, now, at);
 	le_seats_touch(election->name);
-	le_notify(store, &change);
+	le_commit_change(store, &change);
 	return le_lease_read(store, election->name, NULL);
 }
 
@@ -640,8 +647,8 @@ le_election_continue(const Store *store, const Election *election, int64 term,
  * ours locked.
  */
 bool
-le_election_end(const Store *store, const Election *election,
-				const Incarnation *inc)
+le_settle_drop(const Store *store, const Election *election,
+			   const Incarnation *inc)
 {
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
@@ -649,7 +656,7 @@ le_election_end(const Store *store, const Election *election,
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
-	Change		change = {.election = election->name, .reason = "dropped"};
+	Change		change = {.election = election->name,.reason = "dropped"};
 
 	if (lease == NULL)
 		le_report_no_election(election->name);
@@ -658,11 +665,11 @@ le_election_end(const Store *store, const Election *election,
 	state = le_lease_state(lease, inc->name, le_clock());
 
 	/*
-	 * What is made anew under this name must not be led any sooner.  A seat may
-	 * be held since its lease was continued in the grace.
+	 * What is made anew under this name must not be led any sooner.  A seat
+	 * may be held since its lease was continued in the grace.
 	 */
 	free_mono = le_lease_free_mono(lease, inc);
-	if (le_election_grace_mono(election, lease, inc) > le_clock() ||
+	if (le_grace_mono(election, lease, inc) > le_clock() ||
 		(inc->epoch > 0 && free_mono > le_clock() &&
 		 free_mono <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))
@@ -685,11 +692,11 @@ le_election_end(const Store *store, const Election *election,
 		if (!le_candidate_withdraw(store, lfirst(lc)))
 			return false;
 	}
-	if (!le_incarnation_note_dropped(store, inc, lease->term) ||
+	if (!le_epoch_note_dropped(store, inc, lease->term) ||
 		!le_lease_delete(store, election->name) ||
 		!le_election_delete(store, election->name))
 		return false;
 	le_seats_touch(election->name);
-	le_notify(store, &change);
+	le_commit_change(store, &change);
 	return true;
 }

@@ -42,7 +42,7 @@ typedef struct Fence
 	int64		deadline;
 	int64		session_id;		/* the leader's; 0: it is detached */
 	bool		own_session;	/* the leader is this very session */
-	uint64		changes;		/* le_changes when it was read */
+	uint64		changes;		/* le_leadership_generation when it was read */
 	uint64		writes;			/* le_lasting_writes, then */
 } Fence;
 
@@ -59,7 +59,7 @@ static bool
 is_fresh(const Fence *fence)
 {
 	AcceptInvalidationMessages();
-	return fence->changes == le_changes &&
+	return fence->changes == le_leadership_generation &&
 		fence->writes == le_lasting_writes && le_clock() < fence->deadline;
 }
 
@@ -171,7 +171,7 @@ is_recent(const Store *store, const char *election, int64 term)
 void
 le_fence_by_term(const char *election, const int64 *term)
 {
-	uint64		changes = le_changes;
+	uint64		changes = le_leadership_generation;
 	Store		store;
 	Lease	   *lease;
 
@@ -193,7 +193,7 @@ le_fence_by_term(const char *election, const int64 *term)
 						election, *term),
 				 errhint("Do the leader's work only in the term in which it leads.")));
 	strlcpy(recent.election, election, sizeof(recent.election));
-	recent.lock = le_election_tag(election);
+	recent.lock = le_lock_election_tag(election);
 	recent.lease_oid = store.lease;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
@@ -213,16 +213,16 @@ le_fence_by_term(const char *election, const int64 *term)
 static bool
 still_leads(const Fence *fence)
 {
-	BusyContext busy;
+	BoundedWaits busy;
 	Store		store;
 	Lease	   *lease = NULL;
 
-	le_busy_begin(&busy, fence->election);
-	while (!le_election_queue_shared(&fence->lock))
-		le_wait_or_busy(fence->election);
+	le_wait_bounded_begin(&busy, fence->election);
+	while (!le_wait_for_election_shared(&fence->lock))
+		le_wait_retry_or_busy(fence->election);
 	if (is_fresh(fence))
 	{
-		le_busy_end(&busy);
+		le_wait_bounded_end(&busy);
 		return !fence->own_session || le_session_alive(fence->session_id);
 	}
 	if (le_store_find(&store) && store.lease == fence->lease_oid &&
@@ -230,16 +230,16 @@ still_leads(const Fence *fence)
 		lease = IsolationIsSerializable() ?
 			le_lease_read_self(&store, fence->election) :
 			le_lease_read(&store, fence->election, NULL);
-	le_busy_end(&busy);
+	le_wait_bounded_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_lasts(lease, le_incarnation_name(store.lease), le_clock()) &&
+		le_lease_unexpired(lease, le_incarnation_name(store.lease), le_clock()) &&
 		(!fence->own_session || le_session_alive(lease->session_id));
 }
 
 static int
 by_lock_key(const ListCell *a, const ListCell *b)
 {
-	return le_election_lock_order(&((Fence *) lfirst(a))->lock,
+	return le_lock_election_order(&((Fence *) lfirst(a))->lock,
 								  &((Fence *) lfirst(b))->lock);
 }
 
@@ -248,8 +248,8 @@ check_fences(void)
 {
 	ListCell   *lc;
 
-	le_wait_begin();
-	le_bound_commit();
+	le_wait_start();
+	le_commit_bounded();
 	list_sort(fences, by_lock_key);
 	foreach(lc, fences)
 	{

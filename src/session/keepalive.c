@@ -50,7 +50,8 @@
 
 #define SHORTEST_MS		3000	/* the kernel counts keepalives in seconds */
 #define SHORTEST_UNSENT_MS	30000
-#define BUSY_CHECK_MS	200		/* how often a busy backend looks at its socket */
+#define BUSY_CHECK_MS	200		/* how often a busy backend looks at its
+								 * socket */
 #define PROBES			2
 
 #if defined(TCP_USER_TIMEOUT) && defined(TCP_INFO) && defined(SIOCOUTQ)
@@ -89,13 +90,12 @@ static int	watch_every = 0;	/* milliseconds; 0: it is not to run */
 static void
 assign(Setting *setting, int value)
 {
-	char		text[32];
+	char text[	32];
 
 	/*
 	 * PGC_S_OVERRIDE is not transactional, gives way to what the session has
-	 * SET, and becomes what RESET gives, so that RESET ALL leaves it
-	 * alone.  What the platform or the kind of socket does not have is not an
-	 * error.
+	 * SET, and becomes what RESET gives, so that RESET ALL leaves it alone.
+	 * What the platform or the kind of socket does not have is not an error.
 	 */
 	snprintf(text, sizeof(text), "%d", value);
 	(void) set_config_option(setting->name, text, PGC_USERSET, PGC_S_OVERRIDE,
@@ -268,7 +268,11 @@ le_keepalive_tighten(int64 lease_duration)
 			assign(s, s->reset_value);
 	}
 #ifdef WATCHES_SOCKET
-	/* It has to look between the first keepalive without an answer and the last. */
+
+	/*
+	 * It has to look between the first keepalive without an answer and the
+	 * last.
+	 */
 	if (settings[USER_TIMEOUT_MS].is_ours && is_tcp())
 		set_watch((tcp_keepalives_interval > 0 ?
 				   Min(tcp_keepalives_interval, step_s) : step_s) * 1000);

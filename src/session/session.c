@@ -158,7 +158,7 @@ le_session_holds_lock(const Candidacy *c)
 int64
 le_session_id(void)
 {
-	LOCKTAG		tag = le_session_tag(shared_session_id);
+	LOCKTAG		tag = le_session_lock_tag(shared_session_id);
 
 	if (shared_session_id == 0 || !LeLockHeldByMe(&tag, ExclusiveLock))
 		shared_session_id = le_session_lock_new();
@@ -185,9 +185,9 @@ le_session_add(const Store *store, const char *election,
 	strlcpy(c->candidate, candidate, sizeof(c->candidate));
 	namestrcpy(&c->role, role);
 	c->session_id = session_id;
-	c->lock = le_session_tag(session_id);
+	c->lock = le_session_lock_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
-	c->election_lock = le_election_tag(election);
+	c->election_lock = le_lock_election_tag(election);
 	c->lease_oid = store->lease;
 	c->made = true;
 	c->campaigning = campaigning;
@@ -302,7 +302,7 @@ le_session_take_loss(Oid lease_oid, const char *election,
 void
 le_session_lose(Candidacy *candidacy)
 {
-	le_reset_mark();
+	le_session_lock_mark_lost();
 	note_loss(candidacy);
 	le_session_drop(candidacy);
 	le_wake_workers(MyDatabaseId);
@@ -345,7 +345,7 @@ le_session_owns(const Candidacy *candidacy)
 
 /*
  * Make the view that of this lease row, which is committed.  changes is
- * le_changes from before it was read.
+ * le_leadership_generation from before it was read.
  */
 static void
 set_view(Candidacy *c, const Lease *lease, const char *incarnation,
@@ -375,7 +375,7 @@ set_view(Candidacy *c, const Lease *lease, const char *incarnation,
 static bool
 read_view(Candidacy *c)
 {
-	uint64		changes = le_changes;
+	uint64		changes = le_leadership_generation;
 	Lease	   *lease;
 	char	   *incarnation;
 	MemoryContext context;
@@ -408,13 +408,13 @@ get_term(Candidacy *c, bool fresh)
 	if (c->stepped_down)
 		return 0;
 	AcceptInvalidationMessages();
-	if ((c->changes == le_changes && c->term == 0) ||
+	if ((c->changes == le_leadership_generation && c->term == 0) ||
 		!le_session_holds_lock(c))
 		return 0;
 	now = le_clock();
-	if (fresh || c->changes != le_changes || now >= c->next_read)
+	if (fresh || c->changes != le_leadership_generation || now >= c->next_read)
 	{
-		bool		stale = c->changes != le_changes;
+		bool		stale = c->changes != le_leadership_generation;
 
 		if (!read_view(c) && stale)
 			return 0;
@@ -431,7 +431,7 @@ le_session_term(Candidacy *candidacy)
 
 /*
  * The same, as of this lease row, which the caller has just read in a transaction
- * that has written nothing: it is committed.  changes is le_changes from before
+ * that has written nothing: it is committed.  changes is le_leadership_generation from before
  * it was read.
  */
 int64
@@ -479,10 +479,10 @@ mark_losses(void)
 	if (lost)
 		forget_old_losses();
 	if (lost || (marked_until != 0 && le_clock() < marked_until))
-		le_reset_mark();
+		le_session_lock_mark_lost();
 	else if (marked_until != 0)
 	{
-		le_reset_unmark();
+		le_session_lock_unmark_lost();
 		marked_until = 0;
 		forget_old_losses();
 	}
@@ -552,23 +552,23 @@ on_xact_event(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			mark_losses();
-			le_notify_pre_commit();
+			le_commit_before();
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			le_notify_pre_prepare();
+			le_commit_before_prepare();
 			break;
 		case XACT_EVENT_COMMIT:
 			end_of_xact(true);
-			le_notify_commit();
+			le_commit_after();
 			le_lock_end_of_xact();
 			break;
 		case XACT_EVENT_ABORT:
 			end_of_xact(false);
-			le_notify_abort();
+			le_commit_forget();
 			le_lock_end_of_xact();
 			break;
 		case XACT_EVENT_PREPARE:
-			le_notify_abort();
+			le_commit_forget();
 			le_lock_end_of_xact();
 			break;
 		default:

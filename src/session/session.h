@@ -35,7 +35,8 @@ typedef struct Candidacy
 	bool		campaigning;	/* ends with the campaign that made it */
 
 	/* the cached view of the lease row */
-	uint64		changes;		/* le_changes when the row was read; 0: never */
+	uint64		changes;		/* le_leadership_generation when the row was
+								 * read; 0: never */
 	int64		term;			/* 0: does not lead */
 	int64		deadline;
 	int64		next_read;

@@ -315,7 +315,7 @@ le_candidate_lock(const Store *store, Candidate *c)
  * that term.  Until it stands anew or its rank changes, it preempts nobody.
  */
 void
-le_candidate_sit_out(Candidate *c, int64 term, int64 place)
+le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
 {
 	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
 	LE_SET(c->row, CANDIDATE_DEFERS, BoolGetDatum(true));
@@ -398,7 +398,7 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 	{
 		LE_SET(row, CANDIDATE_RANK, Int32GetDatum(profile->rank));
 		LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
-		le_notify_worker();
+		le_commit_wakes_worker();
 	}
 	if (profile->sets_progress)
 		LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(profile->progress));
@@ -455,7 +455,7 @@ insert(const Store *store, const Candidate *who, const Profile *profile,
 	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
 	set_profile(row, who, profile, lease_duration);
 	le_row_insert(row);
-	le_notify_worker();
+	le_commit_wakes_worker();
 }
 
 /*
@@ -505,7 +505,7 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 		result = STAND_BUSY;
 	if (result != STAND_OK)
 	{
-		le_name_unlock(who->election, who->candidate);
+		le_unlock_name(who->election, who->candidate);
 		return result;
 	}
 	who->seen = le_clock();
@@ -547,11 +547,11 @@ le_candidate_stand(const Store *store, Candidate *who,
 
 	if (!name_is_free(store, who, present))
 		return STAND_IN_USE;
-	if (!le_name_lock_shared(who->election))
+	if (!le_lock_name_shared(who->election))
 		return STAND_BUSY;
-	result = le_name_lock(who->election, who->candidate) ?
+	result = le_lock_name(who->election, who->candidate) ?
 		stand_anew(store, who, profile, lease_duration) : STAND_BUSY;
 	if (result != STAND_OK)
-		le_name_unlock_shared(who->election);
+		le_unlock_name_shared(who->election);
 	return result;
 }

@@ -166,7 +166,7 @@ find_duration(Finder *finder, const Lease *lease)
  * the settings cannot be read at once, or are not committed yet.
  */
 void
-le_lease_durations(const Store *store, List *leases)
+le_election_lease_durations(const Store *store, List *leases)
 {
 	Store		locked = *store;
 	Finder	   *finder = NULL;
@@ -188,11 +188,11 @@ le_lease_durations(const Store *store, List *leases)
  * The same for one.
  */
 int64
-le_lease_duration(const Store *store, const Lease *lease)
+le_election_lease_duration(const Store *store, const Lease *lease)
 {
 	Lease		copy = *lease;
 
-	le_lease_durations(store, list_make1(&copy));
+	le_election_lease_durations(store, list_make1(&copy));
 	return copy.configured;
 }
 
@@ -218,7 +218,7 @@ le_interval(int64 us)
  * What a new election is where nothing is said.
  */
 void
-le_configuration_complete(Configuration *config)
+le_election_complete(Configuration *config)
 {
 	if (config->strategy == NULL)
 		config->strategy = "race";
@@ -274,11 +274,11 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	Row		   *row;
 
 	/* In this order: another may be made before we have the lock. */
-	if (!le_name_lock(name, NULL))
+	if (!le_lock_name(name, NULL))
 		return false;
 	if (le_election_read(store, name) != NULL)
 	{
-		le_name_unlock(name, NULL);
+		le_unlock_name(name, NULL);
 		return false;
 	}
 	row = le_row_new(store->election);
@@ -410,7 +410,7 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 	Configuration defaults = {.takeover_delay = -1};
 	Store		locked = *store;
 
-	le_configuration_complete(&defaults);
+	le_election_complete(&defaults);
 	for (;;)
 	{
 		Election   *election = le_election_read(store, name);
@@ -431,7 +431,7 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 					 errhidestmt(true)));
 		}
 		else if (le_election_read(store, name) == NULL &&
-				 (!wait || !le_wait_more()))
+				 (!wait || !le_wait_retry()))
 			return NULL;
 	}
 }

@@ -75,7 +75,7 @@ read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
  * The present incarnation, and what is known of it.
  */
 Incarnation *
-le_incarnation_read(void)
+le_epoch_read(void)
 {
 	Incarnation *inc = palloc0(sizeof(Incarnation));
 	EpochScan	scan = {inc, -1, -1};
@@ -87,8 +87,8 @@ le_incarnation_read(void)
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
 	/*
-	 * A row of another one that is not older came with a restore, and a moment
-	 * that is still to come was not on this clock.
+	 * A row of another one that is not older came with a restore, and a
+	 * moment that is still to come was not on this clock.
 	 */
 	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
 	return inc;
@@ -102,7 +102,7 @@ le_incarnation_read(void)
  * a transaction of its own.  False: some row is locked.
  */
 bool
-le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
+le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 {
 	Incarnation *inc;
 	int64		epoch;
@@ -110,7 +110,7 @@ le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
 	Row		   *row;
 	bool		busy;
 
-	inc = le_incarnation_read();
+	inc = le_epoch_read();
 	if (inc->known && !(foreign && inc->epoch == 0))
 		return true;
 
@@ -136,7 +136,7 @@ le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
 		le_row_insert(row);
 	else
 		le_row_update(row);
-	le_notify_durable();
+	le_commit_durably();
 	ereport(LOG,
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",
 					epoch),
@@ -149,8 +149,8 @@ le_incarnation_settle(const Store *store, bool foreign, int64 highest_term)
  * the row, or this incarnation has none yet.
  */
 bool
-le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
-							int64 term)
+le_epoch_note_dropped(const Store *store, const Incarnation *inc,
+					  int64 term)
 {
 	bool		busy;
 	Row		   *row;
@@ -176,7 +176,7 @@ le_incarnation_note_dropped(const Store *store, const Incarnation *inc,
  * servers that were promoted apart from each other do not count alike.
  */
 int64
-le_next_term(int64 last, const Incarnation *inc)
+le_epoch_next_term(int64 last, const Incarnation *inc)
 {
 	int64		floor = inc->epoch << TERM_COUNTER_BITS;
 

@@ -356,7 +356,7 @@ le_lease_is_void(const Lease *lease, const char *incarnation)
  * Is this the present term, whose holder is not, or not yet, known to be dead?
  */
 bool
-le_lease_lasts(const Lease *lease, const char *incarnation, int64 now)
+le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
 {
 	return lease->leader != NULL && is_own(lease, incarnation) &&
 		!le_lease_is_void(lease, incarnation) && now < lease->deadline_mono;
@@ -469,8 +469,10 @@ set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
 
 	lease->duration = duration;
 	lease->deadline_mono = t0 + duration;
+
 	lease->renewed_at = at;
-	lease->expires_at = at + duration - (le_clock() - t0) / 1000 * 1000;
+	lease->expires_at = at + duration -(le_clock() - t0) / 1000 * 1000;
+
 	LE_SET(row, LEASE_RENEWED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
 	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(lease->deadline_mono));
@@ -616,7 +618,7 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 	if (progress != NULL)
 		LE_SET(lease->row, LEASE_PROGRESS, Int64GetDatum(*progress));
 	le_row_update(lease->row);
-	le_notify_durable();
+	le_commit_durably();
 }
 
 /*
@@ -704,7 +706,7 @@ int64
 le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 {
 	if (!is_own(lease, incarnation) ||
-		lease->reserved_mono - le_clock() > lease->duration + lease->free_for)
+		lease->reserved_mono - le_clock() > lease->duration +lease->free_for)
 		return 0;
 	return lease->reserved_mono;
 }
@@ -715,5 +717,5 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 int64
 le_lease_reserved_since(const Lease *lease)
 {
-	return lease->reserved_mono - lease->duration - lease->free_for;
+	return lease->reserved_mono - lease->duration -lease->free_for;
 }

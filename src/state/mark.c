@@ -145,11 +145,11 @@ void
 le_mark_create(const Store *store, const char *election, const char *channel)
 {
 	Mark		mark = {.election = unconstify(char *, election),
-		.vacated = true,.channel = unconstify(char *, channel)};
+	.vacated = true,.channel = unconstify(char *, channel)};
 
 	if (le_mark_read(store, election) != NULL)
 		return;
-	mark.term = le_incarnation_read()->dropped_term;
+	mark.term = le_epoch_read()->dropped_term;
 	le_mark_write(store, &mark);
 }
 

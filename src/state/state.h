@@ -20,12 +20,12 @@ typedef struct Incarnation
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
 
-extern Incarnation *le_incarnation_read(void);
-extern bool le_incarnation_settle(const Store *store, bool foreign,
-								  int64 highest_term);
-extern bool le_incarnation_note_dropped(const Store *store,
-										const Incarnation *inc, int64 term);
-extern int64 le_next_term(int64 last, const Incarnation *inc);
+extern Incarnation *le_epoch_read(void);
+extern bool le_epoch_write(const Store *store, bool foreign,
+						   int64 highest_term);
+extern bool le_epoch_note_dropped(const Store *store,
+								  const Incarnation *inc, int64 term);
+extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
 /* lease.c */
 typedef enum LeaseState
@@ -41,7 +41,8 @@ typedef struct Lease
 {
 	char	   *election;
 	int64		term;			/* the present or, when vacant, the last one */
-	int64		previous_term;	/* that it continues, after a failover; 0: none */
+	int64		previous_term;	/* that it continues, after a failover; 0:
+								 * none */
 	char	   *leader;			/* NULL: vacant */
 	bool		incomplete;		/* led, but it lacks what every grant writes */
 	int64		session_id;		/* 0: none */
@@ -56,7 +57,7 @@ typedef struct Lease
 	TimestampTz expires_at;
 	int64		acquired_mono;
 	int64		deadline_mono;
-	int64		duration;
+	int64 duration;
 	int64		configured;		/* what the election's settings said then */
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;
@@ -91,8 +92,8 @@ extern LeaseState le_lease_state_if_alive(const Lease *lease,
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
 extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
-extern bool le_lease_lasts(const Lease *lease, const char *incarnation,
-						   int64 now);
+extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
+							   int64 now);
 extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
@@ -188,7 +189,7 @@ extern StandResult le_candidate_stand(const Store *store,
 extern bool le_candidate_needs_sign(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
-extern void le_candidate_sit_out(Candidate *c, int64 term, int64 place);
+extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
 extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
 extern bool le_candidate_prune(const Store *store, const Candidate *c);
 
@@ -266,7 +267,7 @@ typedef struct Configuration
 } Configuration;
 
 extern Datum le_interval(int64 us);
-extern void le_configuration_complete(Configuration *config);
+extern void le_election_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
 extern char *le_election_channel(const Store *store, const char *name,
@@ -275,8 +276,8 @@ extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
 extern bool le_election_admits(const Election *election, const char *role);
-extern void le_lease_durations(const Store *store, List *leases);
-extern int64 le_lease_duration(const Store *store, const Lease *lease);
+extern void le_election_lease_durations(const Store *store, List *leases);
+extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_insert(const Store *store, const char *name,
 							   const char *owner, const Configuration *config);
 extern bool le_election_alter(const Store *store, const char *name,

@@ -299,11 +299,11 @@ static bool
 begin_mark(const Store *store, Batch *batch, Telling *t, Lease *lease,
 		   Snapshot snapshot)
 {
-	Incarnation *inc = le_incarnation_read();
+	Incarnation *inc = le_epoch_read();
 	Mark	   *mark = palloc0(sizeof(Mark));
 	bool		told = lease->term == 0;
 
-	if (!le_name_lock_shared(t->election))
+	if (!le_lock_name_shared(t->election))
 		return false;
 
 	/* It may have been dropped, and made again, before we had the lock. */
@@ -366,7 +366,7 @@ end_mark(const Store *store, Batch *batch, const char *election)
 	Mark	   *mark;
 	bool		busy;
 
-	if (!le_name_lock_shared(election))
+	if (!le_lock_name_shared(election))
 		return false;
 	if (le_lease_read(store, election, NULL) != NULL)
 		return false;
@@ -616,7 +616,7 @@ untold_until(const Store *store, const Lease *lease, const Incarnation *inc)
 	if (inc->first_seen + lease->duration > le_clock())
 		return inc->first_seen + lease->duration;	/* no sooner than that */
 	election = le_election_read(store, lease->election);
-	return election != NULL ? le_election_grace_mono(election, lease, inc) :
+	return election != NULL ? le_grace_mono(election, lease, inc) :
 		PG_INT64_MAX;
 }
 

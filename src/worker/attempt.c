@@ -19,12 +19,12 @@
 #include "worker/worker.h"
 
 #define TELL_AFTER		(10000 * MS)	/* what stays busy is logged */
-#define BUSY_PAUSE		(1 * MS)		/* after a lock was not free, at first */
-#define ERROR_PAUSE		(100 * MS)		/* after an error, at first */
+#define BUSY_PAUSE		(1 * MS)	/* after a lock was not free, at first */
+#define ERROR_PAUSE		(100 * MS)	/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
 #define LONGEST_ERROR	(60000 * MS)	/* with one election */
 #define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
-#define FORGET_AFTER	(10000 * MS)		/* what nobody tries again is over */
+#define FORGET_AFTER	(10000 * MS)	/* what nobody tries again is over */
 
 /* What could not be done, and when to try again */
 typedef struct Trouble
@@ -81,10 +81,11 @@ le_guard(Work work, void *arg)
 		AbortCurrentTransaction();
 
 		/*
-		 * A full lock table is told once: with our spare locks it may succeed at
-		 * once.  If there is room in it, memory was short, which has the same code.
+		 * A full lock table is told once: with our spare locks it may succeed
+		 * at once.  If there is room in it, memory was short, which has the
+		 * same code.
 		 */
-		if (no_room && (le_lock_room(1) || le_spares_release()))
+		if (no_room && (le_room_for_locks(1) || le_room_free_spares()))
 			EmitErrorReport();
 		FlushErrorState();
 		RESUME_INTERRUPTS();

@@ -33,7 +33,7 @@
 #define SETTLE_TRIES		5	/* how long one worker is waited for ... */
 #define SETTLE_MS			20	/* ... and how often it is looked at */
 #define NO_SLOT_RETRY_MS	10000
-#define SHORTEST_PAUSE_MS	100		/* between two rounds, at first ... */
+#define SHORTEST_PAUSE_MS	100 /* between two rounds, at first ... */
 #define LONGEST_PAUSE_MS	10000	/* ... and when workers keep ending */
 #define QUIET_MS			1000	/* which they do if it is within this time */
 
@@ -117,7 +117,7 @@ start_workers(MemoryContext context)
 		BackgroundWorkerHandle *handle;
 		pid_t		pid;
 
-		if (!le_worker_start(lfirst_oid(lc), true, &handle))
+		if (!le_start_worker(lfirst_oid(lc), true, &handle))
 			return false;
 		for (int i = 0; i < SETTLE_TRIES; i++)
 		{

@@ -26,7 +26,8 @@ typedef struct Tested
 {
 	int64		session_id;		/* hash key */
 	bool		alive;
-	List	   *elections;		/* names of those that it leads, if it is alive */
+	List	   *elections;		/* names of those that it leads, if it is
+								 * alive */
 } Tested;
 
 /* What a look has found */

@@ -48,13 +48,14 @@ typedef struct Batch
 /* A lease that the worker renews */
 typedef struct Renewal
 {
-	Lease		seen;			/* first: a list of these is one of leases, too */
+	Lease		seen;			/* first: a list of these is one of leases,
+								 * too */
 	bool		over;			/* the next look decides */
 
 	/* what the running transaction does to it */
 	bool		ends;
 	int64		deadline;		/* 0: not renewed */
-	int64		duration;
+	int64 duration;
 } Renewal;
 
 /* Those leases, as a look has found them */
@@ -166,7 +167,7 @@ renew(void *arg)
 		return;					/* dropped since the look */
 	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
 		return;
-	le_lease_durations(&store, batch->leases);
+	le_election_lease_durations(&store, batch->leases);
 	foreach(lc, batch->leases)
 		shortest = Min(shortest, ((Renewal *) lfirst(lc))->seen.duration);
 	if (!le_prove(NULL, shortest, false, PG_INT64_MAX, &proof))
@@ -194,7 +195,7 @@ renew(void *arg)
 		}
 		/* What was altered after the proof counts from the next one on. */
 		if (proof.required &&
-			le_lease_duration(&store, lease) != seen->configured)
+			le_election_lease_duration(&store, lease) != seen->configured)
 		{
 			batch->complete = false;
 			continue;
@@ -294,7 +295,7 @@ choose(void)
 		Renewal    *renewal = lfirst(lc);
 
 		if (!renewal->over && RENEW_EARLY(&renewal->seen) <= now &&
-			renewal->seen.duration <= longest)
+			renewal->seen.duration <=longest)
 			chosen = lappend(chosen, renewal);
 	}
 	return chosen;

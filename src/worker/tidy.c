@@ -124,7 +124,10 @@ prune_history(void *arg)
 		!le_store_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock, false))
 		le_postpone("a table that old history is removed from is locked");
 	if (step->table != store.history)
-		*step = (HistoryStep) {.table = store.history};
+		*step = (HistoryStep)
+	{
+		.table = store.history
+	};
 	step->more = le_history_prune(&store, before, STEP_ROWS,
 								  le_clock() + STEP_TIME, &step->walk,
 								  &step->left);

@@ -42,10 +42,10 @@
 #include "worker/worker.h"
 
 #define ANNOUNCE_AT		100		/* so many elections, amid much to settle */
-#define LOOK_AGAIN		(1000 * MS)		/* where nobody who stands may be elected */
+#define LOOK_AGAIN		(1000 * MS) /* where nobody who stands may be elected */
 #define LONGEST_SLEEP	(3600000 * MS)
 #define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
-#define PROOF_LIFE		(20 * MS)		/* several elections share one */
+#define PROOF_LIFE		(20 * MS)	/* several elections share one */
 #define PROOF_WAIT		(300 * MS)
 #define CROWD			1000	/* so many candidates are not read in a look */
 #define LONGEST_WORK	(25 * MS)	/* between two looks at leases, if waked */
@@ -70,14 +70,14 @@ typedef struct Look
 } Look;
 
 /* An election to settle */
-typedef struct Case
+typedef struct SettleTask
 {
 	const char *election;
 	Proof		proof;
 	bool		changed;
-	int64		duration;		/* of its leases */
+	int64 duration;				/* of its leases */
 	bool		waited;			/* for its lock */
-} Case;
+} SettleTask;
 
 /* When the next look is due, if nobody wakes us before */
 static int64 look_at = 0;
@@ -97,7 +97,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 	election = le_election_read(store, lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
-	if (le_election_kept_in_vain(store, election, lease, inc))
+	if (le_reservation_lapsed(store, election, lease, inc))
 		return 0;
 	if (lease->leader == NULL &&
 		(s == NULL || s->candidates < election->quorum ||
@@ -106,8 +106,8 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 		return lease->successor == NULL ? PG_INT64_MAX :
 			le_lease_reserved_mono(lease, inc->name);
 	return Max(Max(lease->leader == NULL ? le_lease_free_mono(lease, inc) : 0,
-				   le_election_grace_mono(election, lease, inc)),
-			   le_election_reserved_mono(store, election, lease, inc));
+				   le_grace_mono(election, lease, inc)),
+			   le_reserved_mono(store, election, lease, inc));
 }
 
 /*
@@ -132,7 +132,7 @@ is_to_preempt(const Store *store, const Lease *lease)
 		return false;
 	if (s != NULL && s->candidates >= CROWD)
 		return true;
-	return le_is_to_preempt(lease, le_challenger(store, election, lease));
+	return le_ranking_preempts(lease, le_ranking_challenger(store, election, lease));
 }
 
 static List *
@@ -193,7 +193,7 @@ look_at_lease(Lease *lease, void *arg)
 	}
 	if (due <= now)
 	{
-		lease->configured = le_lease_duration(&look->store, lease);
+		lease->configured = le_election_lease_duration(&look->store, lease);
 		pass->settle = keep(pass->settle, lease);
 	}
 	else
@@ -226,7 +226,7 @@ look(void *arg)
 	{
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
-		pass->inc = le_incarnation_read();
+		pass->inc = le_epoch_read();
 		pass->new_incarnation = !pass->inc->known;
 		look.all = le_standing_look(&look.store, pass);
 		look.announces = le_announce_look(&look.store);
@@ -248,7 +248,7 @@ look(void *arg)
 static void
 settle(void *arg)
 {
-	Case	   *item = arg;
+	SettleTask *item = arg;
 	const char *name = item->election;
 	Store		store;
 	Election   *election;
@@ -256,24 +256,24 @@ settle(void *arg)
 	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
 	if (!le_store_find(&store))
 		return;					/* dropped since the look */
-	le_wait_begin();
+	le_wait_start();
 	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* it has been dropped */
-	if (le_seats_prepare(&store, election, NULL) && item->proof.required &&
+	if (le_ranking_prepare(&store, election, NULL) && item->proof.required &&
 		!le_prove(le_lease_read(&store, name, NULL), election->lease_duration,
 				  true, PROOF_WAIT, &item->proof))
 		le_busy(name);			/* the proof got old meanwhile */
-	item->waited = !le_election_lock(name, false);
-	if (item->waited && !le_election_queue(name))
+	item->waited = !le_lock_election(name, false);
+	if (item->waited && !le_wait_for_election(name))
 		le_busy(name);
 	election = le_election_read(&store, name);	/* it may be gone by now */
 	if (election != NULL)
 	{
-		Settled		settled = le_election_settle(&store, election, NULL, NULL,
-												 &item->proof);
+		Settled		settled = le_settle(&store, election, NULL, NULL,
+										&item->proof);
 
 		if (settled.busy || settled.unproven)
 			le_busy(name);
@@ -289,7 +289,7 @@ settle(void *arg)
 static void
 preempt(void *arg)
 {
-	Case	   *item = arg;
+	SettleTask *item = arg;
 	const char *name = item->election;
 	Store		store;
 	Election   *election;
@@ -300,7 +300,7 @@ preempt(void *arg)
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election != NULL &&
-		!le_election_preempt(&store, election, &item->changed))
+		!le_settle_preempt(&store, election, &item->changed))
 		le_busy(name);
 }
 
@@ -351,7 +351,7 @@ le_is_to_renew(const Pass *pass)
  * leaves.
  */
 static bool
-attempt_one(Pass *pass, const char *key, Work work, Case *item,
+attempt_one(Pass *pass, const char *key, Work work, SettleTask *item,
 			const char *activity)
 {
 	bool		done;
@@ -367,7 +367,7 @@ attempt_one(Pass *pass, const char *key, Work work, Case *item,
  * was due, candidates lack a role: nobody tells us when they are given it.
  */
 static bool
-settle_one(Pass *pass, Case *item)
+settle_one(Pass *pass, SettleTask *item)
 {
 	const char *name = item->election;
 	bool		done = attempt_one(pass, psprintf("E%s", name), settle, item,
@@ -375,7 +375,7 @@ settle_one(Pass *pass, Case *item)
 
 	if (done && item->changed)
 	{
-		pass->renew_at = Min(pass->renew_at, le_clock() + item->duration / 3);
+		pass->renew_at = Min(pass->renew_at, le_clock() + item->duration /3);
 		le_announce_add(name);
 		if (le_announce_pending() >= ANNOUNCE_AT)
 			le_announce(pass);
@@ -408,7 +408,7 @@ settle_orphaned(Pass *pass)
 	pass->looked_at = le_clock();
 	foreach(lc, elections)
 	{
-		Case		item = {.election = lfirst(lc)};
+		SettleTask	item = {.election = lfirst(lc)};
 
 		if ((le_is_to_renew(pass) && lc != list_head(elections)) ||
 			!le_prove(NULL, 0, false, 0, &item.proof))
@@ -437,7 +437,7 @@ settle_all(Pass *pass)
 	foreach(lc, leases)
 	{
 		const Lease *seen = lfirst(lc);
-		Case		item = {.election = seen->election};
+		SettleTask	item = {.election = seen->election};
 
 		if (le_is_to_renew(pass) && lc != list_head(leases))
 		{
@@ -451,7 +451,7 @@ settle_all(Pass *pass)
 						&pass->next))
 			break;
 		item.proof = proof;
-		le_proof_about(&item.proof, seen, seen->configured, pass->inc);
+		le_proof_set_subject(&item.proof, seen, seen->configured, pass->inc);
 		changed |= settle_one(pass, &item);
 	}
 	return changed;
@@ -465,7 +465,7 @@ preempt_all(Pass *pass)
 	foreach(lc, pass->preempt)
 	{
 		const char *name = ((Lease *) lfirst(lc))->election;
-		Case		item = {.election = name};
+		SettleTask	item = {.election = name};
 
 		if (le_is_to_renew(pass) && lc != list_head(pass->preempt))
 		{
@@ -491,7 +491,7 @@ begin_epoch(void *arg)
 	Store		store;
 
 	le_store_get(&store);
-	if (!le_epoch_begin(&store))
+	if (!le_begin_epoch(&store))
 		le_postpone("a table or row that an epoch needs is locked");
 }
 
@@ -602,7 +602,7 @@ le_upkeep(Upkeep *found)
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
 	le_seats_begin_round();
-	spares_at = le_spares_keep();
+	spares_at = le_room_keep_spares();
 	if (found->woken)
 		le_standing_look_again();	/* even if this round does not look */
 	do_round(&pass);

@@ -75,9 +75,9 @@ look_once_more(void *arg)
 static bool
 take_over(void)
 {
-	bool		taken = le_worker_lock();
+	bool		taken = le_lock_worker();
 
-	if (taken || !le_next_worker_lock())
+	if (taken || !le_lock_next_worker())
 		return taken;
 	for (int i = 0; i < 100 && !taken; i++)
 	{
@@ -85,9 +85,9 @@ take_over(void)
 						 PG_WAIT_EXTENSION);
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
-		taken = le_worker_lock();
+		taken = le_lock_worker();
 	}
-	le_next_worker_unlock();
+	le_unlock_next_worker();
 	return taken;
 }
 
@@ -99,7 +99,7 @@ try_to_end(void)
 {
 	bool		work = false;
 
-	le_worker_unlock();
+	le_unlock_worker();
 	if (le_in_transaction(look_once_more, &work, "looking once more") != DONE)
 		work = true;
 	return !work || !take_over();

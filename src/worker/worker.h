@@ -11,9 +11,11 @@
 #include "decide/decide.h"
 
 #define MS				INT64CONST(1000)
-#define LOCK_WAIT_MS	50		/* one busy election holds up the others so long */
+#define LOCK_WAIT_MS	50		/* one busy election holds up the others so
+								 * long */
 #define RETRY			(10 * MS)	/* after a table was locked, and the like */
-#define TIDY_PAUSE		(1000 * MS) /* before a dead candidate's row is removed */
+#define TIDY_PAUSE		(1000 * MS) /* before a dead candidate's row is
+									 * removed */
 
 /* attempt.c */
 typedef enum Outcome
