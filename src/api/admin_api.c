@@ -118,9 +118,9 @@ le_create_election(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-						 LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED,
-						 RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED,
+				  RowExclusiveLock);
 	while (!le_election_insert(&store, name,
 							   GetUserNameFromId(GetUserId(), false), &config))
 	{
@@ -177,7 +177,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	check_election_owner(le_election_get(&store, name));
 	begin_epoch(&store, name);
 
@@ -223,7 +223,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	check_election_owner(le_election_get(&store, name));
 	begin_epoch(&store, name);
 
@@ -272,9 +272,9 @@ le_request_yield(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	check_election_owner(le_election_get(&store, name));
-	incarnation = le_incarnation_name(store.lease);
+	incarnation = le_incarnation_name(store.lease_oid);
 	for (;;)
 	{
 		lease = le_lease_read(&store, name, NULL);

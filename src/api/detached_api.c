@@ -169,7 +169,7 @@ le_acquire(PG_FUNCTION_ARGS)
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_wait_start();
 	le_wait_bounded_begin(&busy, who.election);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	if (!le_begin_ensure(&store, who.election, true, le_wait_left()))
 	{
 		le_wait_bounded_end(&busy);
@@ -225,16 +225,16 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 	Profile		profile = {.sets_progress = progress != NULL,
 	.progress = progress != NULL ? *progress : 0};
 
-	if (progress == NULL && term == lease->term && lease_oid == store->lease &&
+	if (progress == NULL && term == lease->term && lease_oid == store->lease_oid &&
 		strcmp(election, lease->election) == 0 && duration == lease_duration &&
 		!le_candidate_needs_sign(seen, lease_duration))
 		return;
 	holder = le_candidate_of_lease(lease);
-	if (le_store_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock, false) &&
+	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
 		le_candidate_stand(store, holder, &profile, lease_duration) == STAND_OK &&
 		holder->seen < now)
 	{
-		lease_oid = store->lease;
+		lease_oid = store->lease_oid;
 		strlcpy(election, lease->election, sizeof(election));
 		term = lease->term;
 		duration = lease_duration;
@@ -335,7 +335,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		{
 			bool		worker = le_start_ensure(true);
 
-			(void) le_store_lock(store, LE_TABLES, RowExclusiveLock, true);
+			le_store_lock(store, LE_TABLES, RowExclusiveLock);
 			if (!worker &&
 				le_grace_mono(le_election_get(store, name), lease,
 							  le_epoch_read()) == PG_INT64_MAX)
@@ -371,7 +371,7 @@ le_renew_term(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock);
 	lease = renew(&store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease);
@@ -397,7 +397,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(&store, name);
 	lease = le_lease_read(&store, name, NULL);
 	if (lease != NULL)
@@ -487,8 +487,8 @@ le_leave_name(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-						 LE_TABLE_CANDIDATE, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_CANDIDATE, RowExclusiveLock);
 	(void) le_election_get(&store, name);
 	c = le_candidate_find(&store, name, candidate);
 	if (c != NULL && !le_candidate_alive(c))
@@ -534,8 +534,8 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 		!le_store_find(&store))
 		PG_RETURN_BOOL(false);
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	PG_RETURN_BOOL(le_lease_read_committed(store.lease, name, &lease) &&
+	PG_RETURN_BOOL(le_lease_read_committed(store.lease_oid, name, &lease) &&
 				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   (incarnation = le_incarnation_name_try(store.lease)) != NULL &&
+				   (incarnation = le_incarnation_name_try(store.lease_oid)) != NULL &&
 				   le_lease_state(lease, incarnation, le_clock()) == LEASE_LED);
 }

@@ -71,7 +71,7 @@ begin_reading(BoundedWaits *busy, Store *store, const char *name,
 {
 	le_wait_start();
 	le_wait_bounded_begin(busy, name);
-	(void) le_store_lock(store, tables, AccessShareLock, true);
+	le_store_lock(store, tables, AccessShareLock);
 }
 
 Datum
@@ -316,7 +316,7 @@ look(const char *name, int64 *term, char *leader)
 	Lease	   *lease;
 
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock))
 		return le_clock() + HIDDEN_LOOK_US;
 	lease = le_lease_read(&store, name, NULL);
 	if (lease == NULL)

@@ -97,10 +97,10 @@ find_candidacy(const Store *store, const char *election, bool look)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
 
-	if (c != NULL && (c->lease_oid != store->lease ||
+	if (c != NULL && (c->lease_oid != store->lease_oid ||
 					  !le_session_holds_lock(c)))
 	{
-		if (c->lease_oid == store->lease && !c->withdrawn)
+		if (c->lease_oid == store->lease_oid && !c->withdrawn)
 			le_session_lose(c);
 		else
 			le_session_drop(c);
@@ -151,9 +151,9 @@ begin_candidacy(const Store *store, Standing *s, bool campaigning, bool look)
 {
 	Candidacy  *c = find_candidacy(store, s->who.election, look);
 
-	if (le_session_take_loss(store->lease, s->who.election, s->who.candidate))
+	if (le_session_take_loss(store->lease_oid, s->who.election, s->who.candidate))
 		report_reset(s->who.election, s->who.candidate);
-	s->lease_oid = store->lease;
+	s->lease_oid = store->lease_oid;
 	if (c == NULL)
 	{
 		s->who.session_id = campaigning ? le_session_lock_new() :
@@ -348,7 +348,9 @@ stand(Standing *s, bool wait)
 		le_wake_workers(MyDatabaseId);	/* it makes room */
 		return 0;
 	}
-	locked = le_store_lock(&store, LE_TABLES, RowExclusiveLock, wait);
+	locked = wait || le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
+	if (wait)
+		le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	if (locked &&
 		!le_begin_ensure(&store, s->who.election, wait,
 						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
@@ -426,10 +428,10 @@ poll_campaign(Standing *s)
 			le_clock() + (s->stands ? 0 : RETRY_US);
 
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
 		return le_clock() + RETRY_US;
 	changes = le_leadership_generation;
-	lease = store.lease == s->lease_oid ?
+	lease = store.lease_oid == s->lease_oid ?
 		le_lease_read(&store, s->who.election, NULL) : NULL;
 	if (leads(&store, lease, s->who.session_id))
 	{
@@ -439,7 +441,7 @@ poll_campaign(Standing *s)
 		return 0;
 	}
 	if (lease == NULL ||
-		(le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false) &&
+		(le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock) &&
 		 !still_stands(&store, s->who.election, s->who.candidate,
 					   s->who.session_id)))
 		ereport(ERROR,
@@ -611,11 +613,11 @@ le_renew(PG_FUNCTION_ARGS)
 	c = find_candidacy(&store, name, false);
 	if (c != NULL)
 		check_owner(c);
-	else if (le_session_take_loss(store.lease, name, NULL))
+	else if (le_session_take_loss(store.lease_oid, name, NULL))
 		report_reset(name, NULL);
 	le_wait_start();
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock);
 	for (;;)
 	{
 		lease = le_lease_read(&store, name, NULL);
@@ -663,7 +665,7 @@ give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
 
 	le_store_get(&store);
 	le_wait_bounded_begin(&busy, name);
-	(void) le_store_lock(&store, LE_TABLES, RowExclusiveLock, true);
+	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	c = find_candidacy(&store, name, true);
 	election = le_election_get(&store, name);
 	if (c != NULL && c->withdrawn)
@@ -751,7 +753,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.leave_all()");
 	le_store_get(&store);
 	le_wait_start();
-	look = le_store_lock(&store, LE_TABLES, RowExclusiveLock, false);
+	look = le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
 	foreach(lc, le_session_elections())
 	{
 		char	   *name = lfirst(lc);

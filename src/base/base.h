@@ -94,38 +94,52 @@ extern void le_wake_backend(int pid);
 extern void le_wake_waiters(uint32 wait_event);
 
 /* store.c */
+/* Our tables, in the order in which they are locked */
+typedef enum TableId
+{
+	TABLE_ELECTION,
+	TABLE_LEASE,
+	TABLE_CANDIDATE,
+	TABLE_HISTORY,
+	TABLE_EPOCH,
+	TABLE_ANNOUNCED,
+	TABLE_COUNT
+} TableId;
+
+typedef struct Table
+{
+	Oid			rel;
+	Oid			pkey;
+} Table;
+
 typedef struct Store
 {
-	Oid			election;
-	Oid			election_pkey;
-	Oid			lease;
-	Oid			lease_pkey;
-	Oid			candidate;
-	Oid			candidate_pkey;
-	Oid			history;
-	Oid			history_pkey;
-	Oid			history_acquired_at;
-	Oid			epoch;
-	Oid			epoch_pkey;
-	Oid			announced;
-	Oid			announced_pkey;
-	Oid			change;
+	Table		table[TABLE_COUNT];
+	Oid			lease_oid;		/* table lease: tells this extension from one
+								 * that was dropped */
+	Oid			history_acquired_at;	/* an index */
+	Oid			change;			/* a type */
 } Store;
 
 /* The tables that a piece of work needs, to be locked before it starts */
-#define LE_TABLE_ELECTION	0x01
-#define LE_TABLE_LEASE		0x02
-#define LE_TABLE_CANDIDATE	0x04
-#define LE_TABLE_HISTORY	0x08
-#define LE_TABLE_EPOCH		0x10
-#define LE_TABLES			0x1F	/* what a change of holder needs */
-#define LE_TABLE_ANNOUNCED	0x20
+#define LE_TABLE_ELECTION	(1 << TABLE_ELECTION)
+#define LE_TABLE_LEASE		(1 << TABLE_LEASE)
+#define LE_TABLE_CANDIDATE	(1 << TABLE_CANDIDATE)
+#define LE_TABLE_HISTORY	(1 << TABLE_HISTORY)
+#define LE_TABLE_EPOCH		(1 << TABLE_EPOCH)
+#define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
+
+/* What a change of holder needs */
+#define LE_TABLES \
+	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | \
+	 LE_TABLE_HISTORY | LE_TABLE_EPOCH)
 
 extern uint64 le_leadership_generation;
 
 extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
-extern bool le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait);
+extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
+extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 
@@ -196,23 +210,23 @@ extern Key	le_key_int64(const char *first, int64 second);
 extern Key	le_key_from(const char *first, int64 second);
 extern Key	le_key_after(const char *first);
 extern Key	le_key_text_after(const char *first, const char *second);
-extern void le_scan(Oid table, Oid index, Key *key, Snapshot snapshot,
+extern void le_scan(const Store *store, TableId table, Key *key, Snapshot snapshot,
 					RowReader reader, void *arg);
-extern void le_scan_ordered(Oid table, Oid index, Key *key,
+extern void le_scan_ordered(const Store *store, TableId table, Key *key,
 							ScanDirection direction, Snapshot snapshot,
 							RowReader reader, void *arg);
-extern bool le_walk(Oid table, Oid index, TimestampTz end, int limit,
+extern bool le_walk(const Store *store, TableId table, Oid index, TimestampTz end, int limit,
 					Walk *walk, RowReader reader, void *arg);
-extern Finder *le_find_begin(Oid table, Oid index, int columns,
+extern Finder *le_find_begin(const Store *store, TableId table, int columns,
 							 Snapshot snapshot);
 extern bool le_find(Finder *finder, Key *key);
 extern Row *le_find_lock(Finder *finder, Key key, LockTupleMode mode,
 						 bool *busy);
 extern void le_find_end(Finder *finder);
-extern void le_read_one(Oid table, Oid index, Key *key, Snapshot snapshot,
+extern void le_read_one(const Store *store, TableId table, Key *key, Snapshot snapshot,
 						RowReader reader, void *arg);
-extern Row *le_row_new(Oid table);
-extern Row *le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode,
+extern Row *le_row_new(const Store *store, TableId table);
+extern Row *le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 						bool *busy);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);

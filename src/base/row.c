@@ -192,10 +192,10 @@ latest_snapshot(void)
  * in any transaction and without any privilege.
  */
 void
-le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
-		void *arg)
+le_scan(const Store *store, TableId table, Key *key, Snapshot snapshot,
+		RowReader reader, void *arg)
 {
-	Relation	rel = try_relation_open(table, AccessShareLock);
+	Relation	rel = try_relation_open(store->table[table].rel, AccessShareLock);
 	TupleDesc	desc;
 	Datum		values[LE_MAX_COLUMNS];
 	bool		nulls[LE_MAX_COLUMNS];
@@ -212,7 +212,7 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 	}
 	desc = RelationGetDescr(rel);
 	check_columns(rel);
-	scan = systable_beginscan(rel, index, key != NULL, snapshot,
+	scan = systable_beginscan(rel, store->table[table].pkey, key != NULL, snapshot,
 							  key != NULL ? key->columns : 0,
 							  key != NULL ? key->column : NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
@@ -229,14 +229,15 @@ le_scan(Oid table, Oid index, Key *key, Snapshot snapshot, RowReader reader,
 }
 
 /*
- * The same in the order of an index, or in the reverse order.
+ * The same in the order of the primary key, or in the reverse order.
  */
 void
-le_scan_ordered(Oid table, Oid index, Key *key, ScanDirection direction,
-				Snapshot snapshot, RowReader reader, void *arg)
+le_scan_ordered(const Store *store, TableId table, Key *key,
+				ScanDirection direction, Snapshot snapshot, RowReader reader,
+				void *arg)
 {
-	Relation	rel = table_open(table, AccessShareLock);
-	Relation	irel = index_open(index, AccessShareLock);
+	Relation	rel = table_open(store->table[table].rel, AccessShareLock);
+	Relation	irel = index_open(store->table[table].pkey, AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(rel);
 	Datum		values[LE_MAX_COLUMNS];
 	bool		nulls[LE_MAX_COLUMNS];
@@ -265,10 +266,10 @@ le_scan_ordered(Oid table, Oid index, Key *key, ScanDirection direction,
  * its row, for each row that is there.  False: the walk is over.
  */
 bool
-le_walk(Oid table, Oid index, TimestampTz end, int limit, Walk *walk,
+le_walk(const Store *store, TableId table, Oid index, TimestampTz end, int limit, Walk *walk,
 		RowReader reader, void *arg)
 {
-	Relation	rel = table_open(table, AccessShareLock);
+	Relation	rel = table_open(store->table[table].rel, AccessShareLock);
 	Relation	irel = index_open(index, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	Datum		values[LE_MAX_COLUMNS];
@@ -327,11 +328,8 @@ le_walk(Oid table, Oid index, TimestampTz end, int limit, Walk *walk,
 	return more;
 }
 
-/*
- * A row to be filled in and inserted; all its columns are NULL.
- */
-Row *
-le_row_new(Oid table)
+static Row *
+row_new(Oid table)
 {
 	Row		   *row = palloc0(sizeof(Row));
 
@@ -341,20 +339,30 @@ le_row_new(Oid table)
 }
 
 /*
+ * A row to be filled in and inserted; all its columns are NULL.
+ */
+Row *
+le_row_new(const Store *store, TableId table)
+{
+	return row_new(store->table[table].rel);
+}
+
+/*
  * Find single rows of one table by their key, one after the other, as the (active
  * or registered) snapshot (NULL: the latest one by now) sees them.  To be ended
  * in the same transaction.
  */
 Finder *
-le_find_begin(Oid table, Oid index, int columns, Snapshot snapshot)
+le_find_begin(const Store *store, TableId table, int columns,
+			  Snapshot snapshot)
 {
 	Finder	   *finder = palloc(sizeof(Finder));
 
-	finder->rel = try_relation_open(table, AccessShareLock);
+	finder->rel = try_relation_open(store->table[table].rel, AccessShareLock);
 	if (finder->rel == NULL)
 		le_report_dropped();
 	check_columns(finder->rel);
-	finder->index = index_open(index, AccessShareLock);
+	finder->index = index_open(store->table[table].pkey, AccessShareLock);
 	finder->latest = snapshot == NULL;
 	finder->snapshot = finder->latest ? RegisterSnapshot(latest_snapshot()) :
 		snapshot;
@@ -398,10 +406,10 @@ le_find_end(Finder *finder)
  * Call reader for the row with that key, if there is one, as for le_scan().
  */
 void
-le_read_one(Oid table, Oid index, Key *key, Snapshot snapshot,
+le_read_one(const Store *store, TableId table, Key *key, Snapshot snapshot,
 			RowReader reader, void *arg)
 {
-	Finder	   *finder = le_find_begin(table, index, key->columns, snapshot);
+	Finder	   *finder = le_find_begin(store, table, key->columns, snapshot);
 	Datum		values[LE_MAX_COLUMNS];
 	bool		nulls[LE_MAX_COLUMNS];
 
@@ -441,7 +449,7 @@ le_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
-			row = le_row_new(RelationGetRelid(finder->rel));
+			row = row_new(RelationGetRelid(finder->rel));
 			row->tid = slot->tts_tid;
 			row->tuple = ExecCopySlotHeapTuple(slot);
 			heap_deform_tuple(row->tuple, RelationGetDescr(finder->rel),
@@ -460,9 +468,10 @@ le_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
  * The same for a single row.
  */
 Row *
-le_row_lock(Oid table, Oid index, Key key, LockTupleMode mode, bool *busy)
+le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
+			bool *busy)
 {
-	Finder	   *finder = le_find_begin(table, index, key.columns, NULL);
+	Finder	   *finder = le_find_begin(store, table, key.columns, NULL);
 	Row		   *row = le_find_lock(finder, key, mode, busy);
 
 	le_find_end(finder);

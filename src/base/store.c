@@ -26,6 +26,15 @@
 #include "utils/rel.h"
 #include "utils/wait_event.h"
 
+static const char *const table_names[TABLE_COUNT] = {
+	[TABLE_ELECTION] = "election",
+	[TABLE_LEASE] = "lease",
+	[TABLE_CANDIDATE] = "candidate",
+	[TABLE_HISTORY] = "history",
+	[TABLE_EPOCH] = "epoch",
+	[TABLE_ANNOUNCED] = "announced",
+};
+
 /* What was found last, as long as nothing of it has changed */
 static Store found;
 static bool found_is_valid = false;
@@ -42,15 +51,13 @@ on_invalidation(Datum arg, Oid relid)
 	invalidations++;
 	if (relid == found.change || !OidIsValid(relid))
 		le_leadership_generation++;
-	if (relid == found.election || relid == found.election_pkey ||
-		relid == found.lease || relid == found.lease_pkey ||
-		relid == found.candidate || relid == found.candidate_pkey ||
-		relid == found.history || relid == found.history_pkey ||
-		relid == found.history_acquired_at ||
-		relid == found.epoch || relid == found.epoch_pkey ||
-		relid == found.announced || relid == found.announced_pkey ||
-		!OidIsValid(relid))
+	if (!OidIsValid(relid) || relid == found.history_acquired_at)
 		found_is_valid = false;
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if (relid == found.table[i].rel || relid == found.table[i].pkey)
+			found_is_valid = false;
+	}
 }
 
 /*
@@ -92,20 +99,18 @@ le_store_find(Store *store)
 	if (!OidIsValid(extension) ||
 		extension != get_extension_oid(LE_EXTENSION, true))
 		return false;
-	if (!find_one("election", namespace, &store->election) ||
-		!find_one("election_pkey", namespace, &store->election_pkey) ||
-		!find_one("lease", namespace, &store->lease) ||
-		!find_one("lease_pkey", namespace, &store->lease_pkey) ||
-		!find_one("candidate", namespace, &store->candidate) ||
-		!find_one("candidate_pkey", namespace, &store->candidate_pkey) ||
-		!find_one("history", namespace, &store->history) ||
-		!find_one("history_pkey", namespace, &store->history_pkey) ||
-		!find_one("history_acquired_at", namespace,
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		char		pkey[NAMEDATALEN];
+
+		snprintf(pkey, sizeof(pkey), "%s_pkey", table_names[i]);
+		if (!find_one(table_names[i], namespace, &store->table[i].rel) ||
+			!find_one(pkey, namespace, &store->table[i].pkey))
+			return false;
+	}
+	store->lease_oid = store->table[TABLE_LEASE].rel;
+	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at) ||
-		!find_one("epoch", namespace, &store->epoch) ||
-		!find_one("epoch_pkey", namespace, &store->epoch_pkey) ||
-		!find_one("announced", namespace, &store->announced) ||
-		!find_one("announced_pkey", namespace, &store->announced_pkey) ||
 		!find_one("change", namespace, &store->change))
 		return false;
 
@@ -155,31 +160,38 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 }
 
 /*
- * Lock these tables, and their indexes for reading, until the transaction ends,
- * always in the same order.  Without wait, false if one of them is locked
- * against us (others may be locked by then).  With wait, the server's own
- * waits, here and later in the call, end when the call must have stopped
- * waiting.  The store is brought up to date.
+ * Lock these tables, and their indexes for reading.
  */
-bool
-le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
+static bool
+lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 {
-	const struct
-	{
-		int			table;
-		Oid			oid;
-		Oid			pkey;
-	}			order[] = {
-		{LE_TABLE_ELECTION, store->election, store->election_pkey},
-		{LE_TABLE_LEASE, store->lease, store->lease_pkey},
-		{LE_TABLE_CANDIDATE, store->candidate, store->candidate_pkey},
-		{LE_TABLE_HISTORY, store->history, store->history_pkey},
-		{LE_TABLE_EPOCH, store->epoch, store->epoch_pkey},
-		{LE_TABLE_ANNOUNCED, store->announced, store->announced_pkey},
-	};
 	Store		now;
 
-	if (wait && mode > AccessShareLock)
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if ((tables & (1 << i)) != 0 &&
+			(!lock_relation(store->table[i].rel, mode, wait) ||
+			 !lock_relation(store->table[i].pkey, AccessShareLock, wait)))
+			return false;
+	}
+
+	/* They may have been dropped, or have got other indexes, while we waited. */
+	le_store_get(&now);
+	if (now.lease_oid != store->lease_oid)
+		le_report_dropped();
+	*store = now;
+	return true;
+}
+
+/*
+ * Lock these tables until the transaction ends, always in the same order.  The
+ * server's own waits, here and later in the call, end when the call must have
+ * stopped waiting.  The store is brought up to date.
+ */
+void
+le_store_lock(Store *store, int tables, LOCKMODE mode)
+{
+	if (mode > AccessShareLock)
 	{
 		le_wait_for_room();
 
@@ -189,21 +201,17 @@ le_store_lock(Store *store, int tables, LOCKMODE mode, bool wait)
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("this transaction has begun an epoch")));
 	}
-	for (int i = 0; i < lengthof(order); i++)
-	{
-		if ((tables & order[i].table) == 0)
-			continue;
-		if (!lock_relation(order[i].oid, mode, wait) ||
-			!lock_relation(order[i].pkey, AccessShareLock, wait))
-			return false;
-	}
+	(void) lock_tables(store, tables, mode, true);
+}
 
-	/* They may have been dropped, or have got other indexes, while we waited. */
-	le_store_get(&now);
-	if (now.lease != store->lease)
-		le_report_dropped();
-	*store = now;
-	return true;
+/*
+ * The same without a wait.  False: one of them is locked against us (others may
+ * be locked by then).
+ */
+bool
+le_store_try_lock(Store *store, int tables, LOCKMODE mode)
+{
+	return lock_tables(store, tables, mode, false);
 }
 
 /*

@@ -22,13 +22,13 @@
 bool
 le_begin_epoch(Store *store)
 {
-	char	   *incarnation = le_incarnation_name(store->lease);
+	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	bool		foreign = false;
 	int64		highest_term = 0;
 	ListCell   *lc;
 
-	if (!le_store_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
-					   RowExclusiveLock, false) ||
+	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+						   RowExclusiveLock) ||
 		!le_lock_epoch())
 		return false;
 

@@ -218,7 +218,7 @@ le_seats_read(const Store *store, MemoryContext context)
 	seats->changes = le_leadership_generation;	/* not after what is read
 												 * below */
 	seats->context = own;
-	seats->lease_oid = store->lease;
+	seats->lease_oid = store->lease_oid;
 	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
 								 sizeof(Seat), HASH_STRINGS);
 	seats->holders = make_hash("leader_election holders",
@@ -342,7 +342,7 @@ le_seats_now(const Store *store)
 		listening = true;
 	}
 	if (counted != NULL &&
-		(counted->lease_oid != store->lease || is_out_of_date()))
+		(counted->lease_oid != store->lease_oid || is_out_of_date()))
 		forget();
 	if (counted == NULL)
 	{

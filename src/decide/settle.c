@@ -84,7 +84,7 @@ bool
 le_settle_preempt(const Store *store, const Election *election,
 				  bool *changed)
 {
-	char	   *incarnation = le_incarnation_name(store->lease);
+	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
 	Candidate  *challenger;

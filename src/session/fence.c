@@ -114,7 +114,7 @@ get_lease(const char *election, Store *store)
 				 errmsg("a standby cannot tell who leads election \"%s\"",
 						election),
 				 errhint("Connect to the primary server.")));
-	if (!le_lease_read_committed(store->lease, election, &lease))
+	if (!le_lease_read_committed(store->lease_oid, election, &lease))
 		le_busy(election);
 	if (lease == NULL)
 		le_report_no_election(election);
@@ -159,7 +159,7 @@ le_fence_by_session(const char *election)
 static bool
 is_recent(const Store *store, const char *election, int64 term)
 {
-	return recent.term == term && recent.lease_oid == store->lease &&
+	return recent.term == term && recent.lease_oid == store->lease_oid &&
 		strcmp(recent.election, election) == 0 && is_fresh(&recent) &&
 		(recent.session_id == 0 || le_session_alive(recent.session_id));
 }
@@ -194,7 +194,7 @@ le_fence_by_term(const char *election, const int64 *term)
 				 errhint("Do the leader's work only in the term in which it leads.")));
 	strlcpy(recent.election, election, sizeof(recent.election));
 	recent.lock = le_lock_election_tag(election);
-	recent.lease_oid = store.lease;
+	recent.lease_oid = store.lease_oid;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
 	recent.session_id = lease->session_id;
@@ -225,14 +225,16 @@ still_leads(const Fence *fence)
 		le_wait_bounded_end(&busy);
 		return !fence->own_session || le_session_alive(fence->session_id);
 	}
-	if (le_store_find(&store) && store.lease == fence->lease_oid &&
-		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, true))
+	if (le_store_find(&store) && store.lease_oid == fence->lease_oid)
+	{
+		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock);
 		lease = IsolationIsSerializable() ?
 			le_lease_read_self(&store, fence->election) :
 			le_lease_read(&store, fence->election, NULL);
+	}
 	le_wait_bounded_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_unexpired(lease, le_incarnation_name(store.lease), le_clock()) &&
+		le_lease_unexpired(lease, le_incarnation_name(store.lease_oid), le_clock()) &&
 		(!fence->own_session || le_session_alive(lease->session_id));
 }
 

@@ -188,7 +188,7 @@ le_session_add(const Store *store, const char *election,
 	c->lock = le_session_lock_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
 	c->election_lock = le_lock_election_tag(election);
-	c->lease_oid = store->lease;
+	c->lease_oid = store->lease_oid;
 	c->made = true;
 	c->campaigning = campaigning;
 	return c;

@@ -120,12 +120,12 @@ le_candidates_read(const Store *store, const char *election)
 	Key			key;
 
 	if (election == NULL)
-		le_scan(store->candidate, InvalidOid, NULL, NULL, read_into_list,
+		le_scan(store, TABLE_CANDIDATE, NULL, NULL, read_into_list,
 				&candidates);
 	else
 	{
 		key = le_key(election);
-		le_scan(store->candidate, store->candidate_pkey, &key, NULL,
+		le_scan(store, TABLE_CANDIDATE, &key, NULL,
 				read_into_list, &candidates);
 	}
 	return candidates;
@@ -182,14 +182,14 @@ le_candidates_scan(const Store *store, const char *election,
 	if (election != NULL)
 	{
 		key = le_key_text_after(election, candidate);
-		le_scan_ordered(store->candidate, store->candidate_pkey, &key,
+		le_scan_ordered(store, TABLE_CANDIDATE, &key,
 						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
 						&scan);
 	}
 	if (!scan.ended)
 	{
 		key = le_key_after(election != NULL ? election : "");
-		le_scan_ordered(store->candidate, store->candidate_pkey, &key,
+		le_scan_ordered(store, TABLE_CANDIDATE, &key,
 						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
 						&scan);
 	}
@@ -206,7 +206,7 @@ le_candidate_find(const Store *store, const char *election, const char *name)
 	Candidate  *c = NULL;
 	Key			key = le_key_text(election, name);
 
-	le_scan(store->candidate, store->candidate_pkey, &key, NULL, read_one, &c);
+	le_scan(store, TABLE_CANDIDATE, &key, NULL, read_one, &c);
 	return c;
 }
 
@@ -285,7 +285,7 @@ le_candidate_of_lease(const Lease *lease)
 static Row *
 lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
 {
-	Row		   *row = le_row_lock(store->candidate, store->candidate_pkey,
+	Row		   *row = le_row_lock(store, TABLE_CANDIDATE,
 								  le_key_text(c->election, c->candidate),
 								  mode, busy);
 
@@ -431,7 +431,7 @@ static void
 insert(const Store *store, const Candidate *who, const Profile *profile,
 	   int64 lease_duration)
 {
-	Row		   *row = le_row_new(store->candidate);
+	Row		   *row = le_row_new(store, TABLE_CANDIDATE);
 	Datum		addr = client_addr();
 
 	LE_SET_TEXT(row, CANDIDATE_ELECTION, who->election);

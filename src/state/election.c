@@ -86,7 +86,7 @@ le_election_read(const Store *store, const char *name)
 	Election   *election = NULL;
 	Key			key = le_key(name);
 
-	le_read_one(store->election, store->election_pkey, &key, NULL, read_one,
+	le_read_one(store, TABLE_ELECTION, &key, NULL, read_one,
 				&election);
 	return election;
 }
@@ -108,7 +108,7 @@ le_election_channel(const Store *store, const char *name, Snapshot snapshot)
 	char	   *channel = NULL;
 	Key			key = le_key(name);
 
-	le_scan(store->election, store->election_pkey, &key, snapshot,
+	le_scan(store, TABLE_ELECTION, &key, snapshot,
 			read_channel, &channel);
 	return channel;
 }
@@ -172,8 +172,8 @@ le_election_lease_durations(const Store *store, List *leases)
 	Finder	   *finder = NULL;
 	ListCell   *lc;
 
-	if (le_store_lock(&locked, LE_TABLE_ELECTION, AccessShareLock, false))
-		finder = le_find_begin(locked.election, locked.election_pkey, 1, NULL);
+	if (le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
+		finder = le_find_begin(&locked, TABLE_ELECTION, 1, NULL);
 	foreach(lc, leases)
 	{
 		Lease	   *lease = lfirst(lc);
@@ -231,7 +231,7 @@ le_election_complete(Configuration *config)
 static char *
 owner_of_tables(const Store *store)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease));
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease_oid));
 	char	   *owner;
 
 	if (!HeapTupleIsValid(tuple))
@@ -281,7 +281,7 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 		le_unlock_name(name, NULL);
 		return false;
 	}
-	row = le_row_new(store->election);
+	row = le_row_new(store, TABLE_ELECTION);
 	LE_SET_TEXT(row, ELECTION_ELECTION, name);
 	LE_SET_NAME(row, ELECTION_OWNER, owner);
 	set_configuration(row, config);
@@ -302,7 +302,7 @@ le_election_alter(const Store *store, const char *name,
 				  const Configuration *config)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store->election, store->election_pkey,
+	Row		   *row = le_row_lock(store, TABLE_ELECTION,
 								  le_key(name), LockTupleNoKeyExclusive, &busy);
 
 	if (row == NULL && !busy)
@@ -322,7 +322,7 @@ bool
 le_election_delete(const Store *store, const char *name)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store->election, store->election_pkey,
+	Row		   *row = le_row_lock(store, TABLE_ELECTION,
 								  le_key(name), LockTupleExclusive, &busy);
 
 	if (row != NULL)
@@ -344,7 +344,7 @@ le_elections_read(const Store *store)
 {
 	List	   *elections = NIL;
 
-	le_scan(store->election, InvalidOid, NULL, NULL, read_into_list,
+	le_scan(store, TABLE_ELECTION, NULL, NULL, read_into_list,
 			&elections);
 	return elections;
 }
@@ -418,7 +418,9 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 		if (election != NULL)
 			return election;
 		check_auto_create(name);
-		if (!le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock, wait))
+		if (wait)
+			le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock);
+		else if (!le_store_try_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock))
 			return NULL;
 		if (le_election_insert(store, name, owner_of_tables(store), &defaults))
 		{

@@ -82,8 +82,8 @@ le_epoch_read(void)
 	Store		store;
 
 	le_store_get(&store);
-	inc->name = le_incarnation_name(store.lease);
-	le_scan(store.epoch, InvalidOid, NULL, NULL, read_epoch_row, &scan);
+	inc->name = le_incarnation_name(store.lease_oid);
+	le_scan(&store, TABLE_EPOCH, NULL, NULL, read_epoch_row, &scan);
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
 	/*
@@ -119,13 +119,13 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
 	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)
 		epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
-	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+	row = le_row_lock(store, TABLE_EPOCH, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (busy)
 		return false;
 	if (row == NULL)
 	{
-		row = le_row_new(store->epoch);
+		row = le_row_new(store, TABLE_EPOCH);
 		LE_SET_TEXT(row, EPOCH_INCARNATION, inc->name);
 		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(0));
 	}
@@ -157,7 +157,7 @@ le_epoch_note_dropped(const Store *store, const Incarnation *inc,
 
 	if (term <= inc->dropped_term)
 		return true;
-	row = le_row_lock(store->epoch, store->epoch_pkey, le_key(inc->name),
+	row = le_row_lock(store, TABLE_EPOCH, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (row == NULL)
 		return false;
@@ -196,5 +196,5 @@ le_incarnation(PG_FUNCTION_ARGS)
 	if (RecoveryInProgress())
 		PG_RETURN_NULL();
 	le_store_get(&store);
-	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(store.lease)));
+	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(store.lease_oid)));
 }

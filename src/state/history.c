@@ -60,7 +60,7 @@ void
 le_history_begin(const Store *store, const Candidate *leader, int64 term,
 				 TimestampTz at)
 {
-	Row		   *row = le_row_new(store->history);
+	Row		   *row = le_row_new(store, TABLE_HISTORY);
 
 	LE_SET_TEXT(row, HISTORY_ELECTION, leader->election);
 	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
@@ -85,7 +85,7 @@ le_history_lock(const Store *store, const char *election, int64 term,
 {
 	bool		busy;
 
-	*row = le_row_lock(store->history, store->history_pkey,
+	*row = le_row_lock(store, TABLE_HISTORY,
 					   le_key_int64(election, term), LockTupleNoKeyExclusive,
 					   &busy);
 	return !busy;
@@ -122,7 +122,7 @@ le_history_reason(const Store *store, const char *election, int64 term)
 	char	   *reason = NULL;
 	Key			key = le_key_int64(election, term);
 
-	le_scan(store->history, store->history_pkey, &key, NULL, note_reason,
+	le_scan(store, TABLE_HISTORY, &key, NULL, note_reason,
 			&reason);
 	return reason;
 }
@@ -155,7 +155,7 @@ le_history_read(const Store *store, const char *election, int64 from,
 	Key			key = le_key_from(election, from);
 	Reading		reading = {reader, arg};
 
-	le_scan_ordered(store->history, store->history_pkey, &key, direction,
+	le_scan_ordered(store, TABLE_HISTORY, &key, direction,
 					snapshot, read_term, &reading);
 }
 
@@ -202,7 +202,7 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 {
 	Walk		done = *walk;
 	Pruning		pruning = {before, walk, NIL};
-	bool		more = le_walk(store->history, store->history_acquired_at,
+	bool		more = le_walk(store, TABLE_HISTORY, store->history_acquired_at,
 							   before, limit, walk, note_old, &pruning);
 	ListCell   *lc;
 
@@ -219,7 +219,7 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 		}
 		if (is_announced(store, old))
 		{
-			row = le_row_lock(store->history, store->history_pkey,
+			row = le_row_lock(store, TABLE_HISTORY,
 							  le_key_int64(old->election, old->term),
 							  LockTupleExclusive, &busy);
 			if (row != NULL)

@@ -178,7 +178,7 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 	Lease	   *lease = NULL;
 	Key			key = le_key(election);
 
-	le_read_one(store->lease, store->lease_pkey, &key, snapshot, read_one, &lease);
+	le_read_one(store, TABLE_LEASE, &key, snapshot, read_one, &lease);
 	return lease;
 }
 
@@ -216,8 +216,8 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		return false;
 
 	/* Which index it has is certain only now. */
-	if (!le_store_find(&store) || store.lease != lease_oid ||
-		!LeTryLockRelation(store.lease_pkey, AccessShareLock))
+	if (!le_store_find(&store) || store.lease_oid != lease_oid ||
+		!LeTryLockRelation(store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
 		UnlockRelationOid(lease_oid, AccessShareLock);
 		return false;
@@ -246,8 +246,8 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 				(*lease)->leader = NULL;
 		}
 	}
-	UnlockRelationOid(store.lease_pkey, AccessShareLock);
-	UnlockRelationOid(store.lease, AccessShareLock);
+	UnlockRelationOid(store.table[TABLE_LEASE].pkey, AccessShareLock);
+	UnlockRelationOid(store.lease_oid, AccessShareLock);
 	return readable;
 }
 
@@ -256,7 +256,7 @@ le_lease_read_all(const Store *store)
 {
 	List	   *leases = NIL;
 
-	le_scan(store->lease, InvalidOid, NULL, NULL, read_into_list, &leases);
+	le_scan(store, TABLE_LEASE, NULL, NULL, read_into_list, &leases);
 	return leases;
 }
 
@@ -291,7 +291,7 @@ le_lease_scan(const Store *store, LeaseReader reader, void *arg)
 	scan.context = AllocSetContextCreate(CurrentMemoryContext,
 										 "leader_election lease",
 										 ALLOCSET_DEFAULT_SIZES);
-	le_scan(store->lease, InvalidOid, NULL, NULL, read_briefly, &scan);
+	le_scan(store, TABLE_LEASE, NULL, NULL, read_briefly, &scan);
 	MemoryContextDelete(scan.context);
 }
 
@@ -396,7 +396,7 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 LeaseState
 le_lease_state_now(const Store *store, const Lease *lease)
 {
-	return le_lease_state(lease, le_incarnation_name(store->lease), le_clock());
+	return le_lease_state(lease, le_incarnation_name(store->lease_oid), le_clock());
 }
 
 /*
@@ -434,7 +434,7 @@ le_lease_find_lock(Finder *finder, const char *election)
 Lease *
 le_lease_lock(const Store *store, const char *election)
 {
-	Finder	   *finder = le_find_begin(store->lease, store->lease_pkey, 1, NULL);
+	Finder	   *finder = le_find_begin(store, TABLE_LEASE, 1, NULL);
 	Lease	   *lease = le_lease_find_lock(finder, election);
 
 	le_find_end(finder);
@@ -447,7 +447,7 @@ le_lease_lock(const Store *store, const char *election)
 void
 le_lease_create(const Store *store, const char *election)
 {
-	Row		   *row = le_row_new(store->lease);
+	Row		   *row = le_row_new(store, TABLE_LEASE);
 
 	LE_SET_TEXT(row, LEASE_ELECTION, election);
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
@@ -671,7 +671,7 @@ bool
 le_lease_delete(const Store *store, const char *election)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store->lease, store->lease_pkey,
+	Row		   *row = le_row_lock(store, TABLE_LEASE,
 								  le_key(election), LockTupleExclusive, &busy);
 
 	if (row != NULL)

@@ -75,7 +75,7 @@ le_mark_read(const Store *store, const char *election)
 	Mark	   *mark = NULL;
 	Key			key = le_key(election);
 
-	le_scan(store->announced, store->announced_pkey, &key, NULL, read_one,
+	le_scan(store, TABLE_ANNOUNCED, &key, NULL, read_one,
 			&mark);
 	return mark;
 }
@@ -85,7 +85,7 @@ le_marks_read(const Store *store)
 {
 	List	   *marks = NIL;
 
-	le_scan(store->announced, InvalidOid, NULL, NULL, read_into_list, &marks);
+	le_scan(store, TABLE_ANNOUNCED, NULL, NULL, read_into_list, &marks);
 	return marks;
 }
 
@@ -98,7 +98,7 @@ Mark *
 le_mark_lock(const Store *store, const char *election, bool deletes,
 			 bool *busy)
 {
-	Row		   *row = le_row_lock(store->announced, store->announced_pkey,
+	Row		   *row = le_row_lock(store, TABLE_ANNOUNCED,
 								  le_key(election),
 								  deletes ? LockTupleExclusive :
 								  LockTupleNoKeyExclusive, busy);
@@ -119,7 +119,7 @@ void
 le_mark_write(const Store *store, Mark *mark)
 {
 	bool		is_new = mark->row == NULL;
-	Row		   *row = is_new ? le_row_new(store->announced) : mark->row;
+	Row		   *row = is_new ? le_row_new(store, TABLE_ANNOUNCED) : mark->row;
 
 	LE_SET_TEXT(row, ANNOUNCED_ELECTION, mark->election);
 	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));

@@ -505,11 +505,11 @@ announce(void *arg)
 
 	le_store_get(&store);
 	le_set_locally("synchronous_commit", "off");
-	if (!le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+	if (!le_store_try_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 					   LE_TABLE_HISTORY | LE_TABLE_EPOCH,
-					   AccessShareLock, false) ||
-		!le_store_lock(&store, LE_TABLE_ANNOUNCED, RowExclusiveLock, false) ||
-		!le_lock_indexes(store.announced, RowExclusiveLock))
+					   AccessShareLock) ||
+		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
+		!le_lock_indexes(store.table[TABLE_ANNOUNCED].rel, RowExclusiveLock))
 		le_postpone("a table or index that announcing needs is locked");
 	lock_notify(batch);
 	batch->full = queue_is_full();
@@ -588,15 +588,15 @@ le_announce_look(Store *store)
 
 	found = 0;
 	looks++;
-	if (!le_store_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
-					   AccessShareLock, false))
+	if (!le_store_try_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
+					   AccessShareLock))
 		return false;
-	if (known_table == store->announced)
+	if (known_table == store->table[TABLE_ANNOUNCED].rel)
 		return true;
 	forget_known();
 	foreach(lc, le_marks_read(store))
 		(void) remember(lfirst(lc));
-	known_table = store->announced;
+	known_table = store->table[TABLE_ANNOUNCED].rel;
 	return true;
 }
 

@@ -165,7 +165,7 @@ renew(void *arg)
 	batch->look_again = !le_store_find(&store);
 	if (batch->look_again)
 		return;					/* dropped since the look */
-	if (!le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
 		return;
 	le_election_lease_durations(&store, batch->leases);
 	foreach(lc, batch->leases)
@@ -174,7 +174,7 @@ renew(void *arg)
 		return;
 	le_sessions_remember();
 	batch->complete = true;
-	finder = le_find_begin(store.lease, store.lease_pkey, 1, NULL);
+	finder = le_find_begin(&store, TABLE_LEASE, 1, NULL);
 	foreach(lc, batch->leases)
 	{
 		Renewal    *renewal = lfirst(lc);

@@ -72,7 +72,7 @@ begin(const Store *store)
 	info.hcxt = context;
 	standing = hash_create("leader_election standing", 64, &info,
 						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	table = store->candidate;
+	table = store->table[TABLE_CANDIDATE].rel;
 	under_way = true;
 	again = false;
 	steps = 0;
@@ -160,7 +160,7 @@ le_standing_look(const Store *store, Pass *pass)
 {
 	Step		step = {.pass = pass};
 
-	if (in_step || table != store->candidate)
+	if (in_step || table != store->table[TABLE_CANDIDATE].rel)
 		under_way = false;
 	if (!under_way && le_clock() < rest_until)
 	{

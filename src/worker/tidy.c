@@ -72,7 +72,7 @@ prune_candidates(void *arg)
 
 	begin_step();
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock))
 		le_postpone("the table of candidates is locked");
 	while (step->dead != NIL && le_clock() < until)
 	{
@@ -118,15 +118,15 @@ prune_history(void *arg)
 
 	begin_step();
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock, false) ||
-		!le_store_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock, false) ||
-		!le_lock_indexes(store.history, RowExclusiveLock) ||
-		!le_store_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock) ||
+		!le_store_try_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock) ||
+		!le_lock_indexes(store.table[TABLE_HISTORY].rel, RowExclusiveLock) ||
+		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock))
 		le_postpone("a table that old history is removed from is locked");
-	if (step->table != store.history)
+	if (step->table != store.table[TABLE_HISTORY].rel)
 		*step = (HistoryStep)
 	{
-		.table = store.history
+		.table = store.table[TABLE_HISTORY].rel
 	};
 	step->more = le_history_prune(&store, before, STEP_ROWS,
 								  le_clock() + STEP_TIME, &step->walk,

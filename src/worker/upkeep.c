@@ -216,13 +216,13 @@ look(void *arg)
 		return;
 	pass->work = true;			/* until proven otherwise */
 	pass->next = le_clock() + RETRY;
-	if (!le_store_lock(&look.store, LE_TABLE_LEASE, AccessShareLock, false))
+	if (!le_store_try_lock(&look.store, LE_TABLE_LEASE, AccessShareLock))
 		return;
 	le_led_begin();
 	le_renewal_begin();
-	if (le_store_lock(&look.store,
-					  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
-					  AccessShareLock, false))
+	if (le_store_try_lock(&look.store,
+						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+						  AccessShareLock))
 	{
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
@@ -233,7 +233,7 @@ look(void *arg)
 		if (!look.announces)
 			pass->next = Min(pass->next, le_clock() + RETRY);
 	}
-	look.incarnation = le_incarnation_name(look.store.lease);
+	look.incarnation = le_incarnation_name(look.store.lease_oid);
 	pass->looked_at = le_clock();
 	le_lease_scan(&look.store, look_at_lease, &look);
 	le_led_end();
@@ -257,7 +257,7 @@ settle(void *arg)
 	if (!le_store_find(&store))
 		return;					/* dropped since the look */
 	le_wait_start();
-	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
@@ -296,7 +296,7 @@ preempt(void *arg)
 
 	MemoryContextSwitchTo(CurTransactionContext);
 	le_store_get(&store);
-	if (!le_store_lock(&store, LE_TABLES, RowExclusiveLock, false))
+	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election != NULL &&

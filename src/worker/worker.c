@@ -59,13 +59,13 @@ look_once_more(void *arg)
 
 	if (!le_store_find(&store))
 		return;
-	if (!le_store_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock, false))
+	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock))
 	{
 		*work = true;
 		return;
 	}
 	InitDirtySnapshot(snapshot);
-	le_scan(store.candidate, InvalidOid, NULL, &snapshot, note_row, work);
+	le_scan(&store, TABLE_CANDIDATE, NULL, &snapshot, note_row, work);
 }
 
 /*
