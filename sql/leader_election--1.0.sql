@@ -58,10 +58,12 @@ CREATE TABLE leader_election.lease (
 	yields			bigint NOT NULL DEFAULT 0,
 	successor		text COLLATE "C",
 	successor_role	name,
-	free_at			timestamptz,
-	free_mono		bigint,
-	free_for		bigint,
+	not_before_at	timestamptz,
+	not_before_mono	bigint,
+	not_before_for	bigint,
+	held			boolean,
 	reserved_mono	bigint,
+	reserved_for	bigint,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -70,23 +72,27 @@ CREATE TABLE leader_election.lease (
 			WHEN 'detached' THEN (session_id, backend_pid) IS NULL
 			ELSE false END),
 	CONSTRAINT kept_successor CHECK ((successor IS NULL) = (successor_role IS NULL)),
-	CONSTRAINT kept_free CHECK ((free_at, free_mono, free_for) IS NULL OR
-		(free_at, free_mono, free_for) IS NOT NULL),
-	CONSTRAINT kept_reserved CHECK (reserved_mono IS NULL OR
-		leader IS NULL AND (successor, duration, incarnation) IS NOT NULL)
+	CONSTRAINT kept_not_before CHECK (
+		(not_before_at, not_before_mono, not_before_for, held) IS NULL OR
+		(not_before_at, not_before_mono, not_before_for, held) IS NOT NULL),
+	CONSTRAINT kept_reserved CHECK ((reserved_mono, reserved_for) IS NULL OR
+		leader IS NULL AND
+		(reserved_mono, reserved_for, successor, incarnation) IS NOT NULL)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
 COMMENT ON COLUMN leader_election.lease.previous_term IS 'the term that this one continues after a failover';
 COMMENT ON COLUMN leader_election.lease.leader IS 'NULL: vacant';
-COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline; when vacant, those for which the seat is reserved';
+COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were granted, from the last renewal to the deadline';
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
 COMMENT ON COLUMN leader_election.lease.yield_ordered IS 'yielding: because an operator asked, not the strategy';
 COMMENT ON COLUMN leader_election.lease.yields IS 'requests to yield, in this term';
 COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
+COMMENT ON COLUMN leader_election.lease.not_before_at IS 'nobody is elected before';
+COMMENT ON COLUMN leader_election.lease.not_before_for IS 'microseconds from the moment that not_before_at was set to not_before_at';
+COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a hold; false: of a takeover delay';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
-COMMENT ON COLUMN leader_election.lease.free_at IS 'nobody is elected before';
-COMMENT ON COLUMN leader_election.lease.free_for IS 'microseconds from the moment that free_at was set to free_at';
+COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
 -- detached one when it has not called for a while.

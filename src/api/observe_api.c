@@ -97,20 +97,6 @@ le_leader(PG_FUNCTION_ARGS)
 }
 
 /*
- * Does a takeover wait after a leadership that ended for this reason?  Its
- * leader did not give up itself.
- */
-static bool
-is_delayed(const char *reason)
-{
-	return reason != NULL &&
-		(strcmp(reason, "expired") == 0 ||
-		 strcmp(reason, "session ended") == 0 ||
-		 strcmp(reason, "session reset") == 0 ||
-		 strcmp(reason, "failover") == 0);
-}
-
-/*
  * Why nobody leads: what binds for some time, and then whom the election lacks.
  * NULL where that cannot be told, or is just being mended.
  */
@@ -127,9 +113,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		return NO_WORKER;		/* to begin the epoch */
 	if (grace > now)
 		return "grace after failover";
-	if (le_lease_free_mono(lease, inc) > now)
-		return is_delayed(le_history_reason(store, lease->election, lease->term)) ?
-			"takeover delay" : "hold";
+	if (le_lease_not_before(lease, inc) > now)
+		return lease->held ? "hold" : "takeover delay";
 	if (lease->leader == NULL && lease->successor != NULL &&
 		!le_reservation_lapsed(store, election, lease, inc))
 		return psprintf("reserved for %s", lease->successor);

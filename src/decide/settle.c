@@ -34,7 +34,7 @@ le_grace_mono(const Election *election, const Lease *lease,
 {
 	bool		foreign = le_lease_is_foreign(lease, inc->name);
 	bool		led = lease->leader != NULL;
-	int64		free_mono;
+	int64		not_before;
 
 	if (!inc->known || (foreign && inc->epoch == 0))
 		return PG_INT64_MAX;	/* a new epoch is to begin */
@@ -48,9 +48,9 @@ le_grace_mono(const Election *election, const Lease *lease,
 	if (!foreign && lease->incarnation != NULL &&
 		lease->acquired_mono > inc->first_seen)
 	{
-		free_mono = le_lease_free_mono(lease, inc);
-		return led || free_mono <= inc->first_seen +
-			Max(election->lease_duration, lease->duration) ? free_mono : 0;
+		not_before = le_lease_not_before(lease, inc);
+		return led || not_before <= inc->first_seen +
+			Max(election->lease_duration, lease->duration) ? not_before : 0;
 	}
 
 	/* Who has seen the end of a lease need not wait for it. */
@@ -250,15 +250,16 @@ find_passed_over(const Store *store, const Lease *lease, LeaseState state,
  * From when on may somebody follow?
  */
 static int64
-free_from(const Election *election, const Lease *lease, LeaseState state,
-		  const GiveUp *give_up, const Incarnation *inc, int64 now)
+earliest_election(const Election *election, const Lease *lease,
+				  LeaseState state, const GiveUp *give_up,
+				  const Incarnation *inc, int64 now)
 {
 	switch (state)
 	{
 		case LEASE_VACANT:
-			return le_lease_free_mono(lease, inc);
+			return le_lease_not_before(lease, inc);
 		case LEASE_LED:
-			return Max(le_lease_free_mono(lease, inc), give_up->hold > 0 ?
+			return Max(le_lease_not_before(lease, inc), give_up->hold > 0 ?
 					   lease->acquired_mono + give_up->hold : 0);
 		case LEASE_EXPIRED:
 			/* Who lets a requested yield run out has given up. */
@@ -334,7 +335,7 @@ typedef struct Decision
 	LeaseState	state;
 	const GiveUp *give_up;		/* NULL: the holder does not give up */
 	int64		now;
-	int64		free_mono;		/* nobody follows before */
+	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
 	Candidate  *successor;		/* whom the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
@@ -355,8 +356,8 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 	transferred = d->state == LEASE_LED && d->give_up->to_candidate != NULL;
 	if (transferred && grace > d->now)
 		le_busy(election->name);
-	d->free_mono = free_from(election, d->lease, d->state, d->give_up, d->inc,
-							 d->now);
+	d->not_before = earliest_election(election, d->lease, d->state, d->give_up,
+									  d->inc, d->now);
 	d->successor = transferred ?
 		le_settle_named(store, election, d->give_up->to_candidate) :
 		find_successor(store, election, d->lease, d->state, d->inc, d->now);
@@ -367,7 +368,7 @@ decide(const Store *store, const Election *election, const Candidate *caller,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
 						d->successor->candidate, election->name)));
-	if (Max(d->free_mono, grace) > d->now)
+	if (Max(d->not_before, grace) > d->now)
 		return;
 	if (d->successor == NULL)
 		d->winner = le_ranking_first(store, election, d->lease, caller,
@@ -489,8 +490,9 @@ write_change(const Store *store, const Election *election, Decision *d,
 			  proof->required ? proof->lease_duration : election->lease_duration,
 			  proof->required ? proof->t0 : d->now, at);
 	else
-		le_lease_vacate(d->lease, d->free_mono, d->successor,
-						election->lease_duration, d->now, at, d->inc->name);
+		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
+						d->successor, election->lease_duration, d->now, at,
+						d->inc->name);
 	le_commit_change(store, &change);
 }
 
@@ -652,7 +654,7 @@ le_settle_drop(const Store *store, const Election *election,
 {
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
-	int64		free_mono;
+	int64		not_before;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
@@ -668,10 +670,10 @@ le_settle_drop(const Store *store, const Election *election,
 	 * What is made anew under this name must not be led any sooner.  A seat
 	 * may be held since its lease was continued in the grace.
 	 */
-	free_mono = le_lease_free_mono(lease, inc);
+	not_before = le_lease_not_before(lease, inc);
 	if (le_grace_mono(election, lease, inc) > le_clock() ||
-		(inc->epoch > 0 && free_mono > le_clock() &&
-		 free_mono <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
+		(inc->epoch > 0 && not_before > le_clock() &&
+		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))
 		le_busy(election->name);
 	if (state == LEASE_LED)

@@ -106,28 +106,6 @@ le_history_end(Row *row, const char *reason, const char *detail,
 }
 
 static bool
-note_reason(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	if (!nulls[HISTORY_REASON])
-		*(char **) arg = TextDatumGetCString(values[HISTORY_REASON]);
-	return false;
-}
-
-/*
- * Why a term ended; NULL where that is not known any more.
- */
-char *
-le_history_reason(const Store *store, const char *election, int64 term)
-{
-	char	   *reason = NULL;
-	Key			key = le_key_int64(election, term);
-
-	le_scan(store, TABLE_HISTORY, &key, NULL, note_reason,
-			&reason);
-	return reason;
-}
-
-static bool
 read_term(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 {
 	Reading    *reading = arg;

@@ -56,11 +56,16 @@ enum
 	LEASE_YIELDS,
 	LEASE_SUCCESSOR,
 	LEASE_SUCCESSOR_ROLE,
-	LEASE_FREE_AT,
-	LEASE_FREE_MONO,
-	LEASE_FREE_FOR,
-	LEASE_RESERVED_MONO
+	LEASE_NOT_BEFORE_AT,
+	LEASE_NOT_BEFORE_MONO,
+	LEASE_NOT_BEFORE_FOR,
+	LEASE_HELD,
+	LEASE_RESERVED_MONO,
+	LEASE_RESERVED_FOR
 };
+
+/* No lease is granted, and no seat is reserved, for longer. */
+#define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 
 /*
  * Candidates that have a session, and those that have none.
@@ -135,17 +140,20 @@ make_lease(HeapTuple tuple, Datum *values, bool *nulls)
 	lease->acquired_mono = GET(LEASE_ACQUIRED_MONO, DatumGetInt64, 0);
 	lease->deadline_mono = GET(LEASE_DEADLINE_MONO, DatumGetInt64, 0);
 	lease->duration = Min(GET(LEASE_DURATION, DatumGetInt64, 0),
-						  LE_LONGEST_LEASE_MS * INT64CONST(1000));
+						  LONGEST_LEASE);
 	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
 	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
 	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
 	lease->yields = DatumGetInt64(values[LEASE_YIELDS]);
 	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
 	lease->successor_role = get_role(values, nulls, LEASE_SUCCESSOR_ROLE);
-	lease->free_at = GET(LEASE_FREE_AT, DatumGetTimestampTz, 0);
-	lease->free_mono = GET(LEASE_FREE_MONO, DatumGetInt64, 0);
-	lease->free_for = GET(LEASE_FREE_FOR, DatumGetInt64, 0);
+	lease->not_before_at = GET(LEASE_NOT_BEFORE_AT, DatumGetTimestampTz, 0);
+	lease->not_before_mono = GET(LEASE_NOT_BEFORE_MONO, DatumGetInt64, 0);
+	lease->not_before_for = GET(LEASE_NOT_BEFORE_FOR, DatumGetInt64, 0);
+	lease->held = GET(LEASE_HELD, DatumGetBool, false);
 	lease->reserved_mono = GET(LEASE_RESERVED_MONO, DatumGetInt64, 0);
+	lease->reserved_for = Min(GET(LEASE_RESERVED_FOR, DatumGetInt64, 0),
+							  LONGEST_LEASE);
 #undef GET
 	lease->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	lease->own_write = TransactionIdIsCurrentTransactionId(lease->xmin);
@@ -501,12 +509,46 @@ set_incarnation(Lease *lease, const char *incarnation, int64 now)
 	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
 }
 
+/*
+ * Nobody is elected before not_before, because of a hold or (held is false) a
+ * takeover delay.  now and at are the same moment.
+ */
 static void
-set_free(Row *row, int64 free_mono, int64 now, TimestampTz at)
+set_not_before(Row *row, int64 not_before, bool held, int64 now,
+			   TimestampTz at)
 {
-	LE_SET(row, LEASE_FREE_AT, TimestampTzGetDatum(at + (free_mono - now)));
-	LE_SET(row, LEASE_FREE_MONO, Int64GetDatum(free_mono));
-	LE_SET(row, LEASE_FREE_FOR, Int64GetDatum(free_mono - now));
+	LE_SET(row, LEASE_NOT_BEFORE_AT,
+		   TimestampTzGetDatum(at + (not_before - now)));
+	LE_SET(row, LEASE_NOT_BEFORE_MONO, Int64GetDatum(not_before));
+	LE_SET(row, LEASE_NOT_BEFORE_FOR, Int64GetDatum(not_before - now));
+	LE_SET(row, LEASE_HELD, BoolGetDatum(held));
+}
+
+static void
+clear_not_before(Row *row)
+{
+	LE_SET_NULL(row, LEASE_NOT_BEFORE_AT);
+	LE_SET_NULL(row, LEASE_NOT_BEFORE_MONO);
+	LE_SET_NULL(row, LEASE_NOT_BEFORE_FOR);
+	LE_SET_NULL(row, LEASE_HELD);
+}
+
+/*
+ * The vacant seat is for the row's successor alone, for so long from that moment
+ * on.
+ */
+static void
+set_reserved(Row *row, int64 from, int64 reserved_for)
+{
+	LE_SET(row, LEASE_RESERVED_MONO, Int64GetDatum(from + reserved_for));
+	LE_SET(row, LEASE_RESERVED_FOR, Int64GetDatum(reserved_for));
+}
+
+static void
+clear_reserved(Row *row)
+{
+	LE_SET_NULL(row, LEASE_RESERVED_MONO);
+	LE_SET_NULL(row, LEASE_RESERVED_FOR);
 }
 
 /*
@@ -549,39 +591,36 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	set_successor(row, NULL);
-	LE_SET_NULL(row, LEASE_FREE_AT);
-	LE_SET_NULL(row, LEASE_FREE_MONO);
-	LE_SET_NULL(row, LEASE_FREE_FOR);
-	LE_SET_NULL(row, LEASE_RESERVED_MONO);
+	clear_not_before(row);
+	clear_reserved(row);
 	le_row_update(row);
 }
 
 /*
  * Nobody is to follow the holder of this lease, which is locked, before
- * free_mono, even if it gives up.
+ * not_before, even if it gives up.
  */
 void
-le_lease_hold(Lease *lease, int64 free_mono, int64 now, TimestampTz at)
+le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
 {
-	set_free(lease->row, free_mono, now, at);
+	set_not_before(lease->row, not_before, true, now, at);
 	le_row_update(lease->row);
 }
 
 /*
- * Leave the seat empty, until free_mono at least (if that is to come), and
- * then for so long for nobody but successor (NULL: for anybody).  The lease is
- * locked.
+ * Leave the seat empty, until not_before at least (if that is to come), because
+ * of a hold or (held is false) a takeover delay, and then for so long for nobody
+ * but successor (NULL: for anybody).  The lease is locked.
  */
 void
-le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
-				int64 reserved_for, int64 now, TimestampTz at,
-				const char *incarnation)
+le_lease_vacate(Lease *lease, int64 not_before, bool held,
+				const Candidate *successor, int64 reserved_for,
+				int64 now, TimestampTz at, const char *incarnation)
 {
 	static const int cleared[] = {
 		LEASE_PREVIOUS_TERM, LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID,
 		LEASE_BACKEND_PID, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK,
-		LEASE_PROGRESS, LEASE_METADATA, LEASE_FREE_AT,
-		LEASE_FREE_MONO, LEASE_FREE_FOR, LEASE_RESERVED_MONO
+		LEASE_PROGRESS, LEASE_METADATA
 	};
 	Row		   *row = lease->row;
 
@@ -590,15 +629,13 @@ le_lease_vacate(Lease *lease, int64 free_mono, const Candidate *successor,
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	set_incarnation(lease, incarnation, now);
-	if (free_mono > now)
-		set_free(row, free_mono, now, at);
+	clear_not_before(row);
+	if (not_before > now)
+		set_not_before(row, not_before, held, now, at);
 	set_successor(row, successor);
+	clear_reserved(row);
 	if (successor != NULL)
-	{
-		LE_SET(row, LEASE_RESERVED_MONO,
-			   Int64GetDatum(Max(free_mono, now) + reserved_for));
-		LE_SET(row, LEASE_DURATION, Int64GetDatum(reserved_for));
-	}
+		set_reserved(row, Max(not_before, now), reserved_for);
 	le_row_update(row);
 }
 
@@ -640,15 +677,12 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
  * Keep a vacant seat, which is locked, for a candidate, for that long.
  */
 void
-le_lease_reserve(Lease *lease, const Candidate *successor, int64 duration,
+le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
 				 int64 now, const char *incarnation)
 {
 	set_successor(lease->row, successor);
-	LE_SET(lease->row, LEASE_RESERVED_MONO, Int64GetDatum(now + duration));
-	LE_SET(lease->row, LEASE_DURATION, Int64GetDatum(duration));
-	LE_SET_NULL(lease->row, LEASE_FREE_AT);
-	LE_SET_NULL(lease->row, LEASE_FREE_MONO);
-	LE_SET_NULL(lease->row, LEASE_FREE_FOR);
+	set_reserved(lease->row, now, reserved_for);
+	clear_not_before(lease->row);
 	set_incarnation(lease, incarnation, now);
 	le_row_update(lease->row);
 }
@@ -660,7 +694,7 @@ void
 le_lease_unreserve(Lease *lease)
 {
 	set_successor(lease->row, NULL);
-	LE_SET_NULL(lease->row, LEASE_RESERVED_MONO);
+	clear_reserved(lease->row);
 	le_row_update(lease->row);
 }
 
@@ -685,17 +719,17 @@ le_lease_delete(const Store *store, const char *election)
  * no longer than it was set for.
  */
 int64
-le_lease_free_mono(const Lease *lease, const Incarnation *inc)
+le_lease_not_before(const Lease *lease, const Incarnation *inc)
 {
 	int64		left;
 
-	if (lease->free_mono == 0)
+	if (lease->not_before_mono == 0)
 		return 0;
 	if (is_own(lease, inc->name) &&
-		lease->free_mono - le_clock() <= lease->free_for)
-		return lease->free_mono;
-	left = lease->free_at - GetCurrentTimestamp();
-	return Min(le_clock() + left, inc->first_seen + lease->free_for);
+		lease->not_before_mono - le_clock() <= lease->not_before_for)
+		return lease->not_before_mono;
+	left = lease->not_before_at - GetCurrentTimestamp();
+	return Min(le_clock() + left, inc->first_seen + lease->not_before_for);
 }
 
 /*
@@ -706,7 +740,8 @@ int64
 le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 {
 	if (!is_own(lease, incarnation) ||
-		lease->reserved_mono - le_clock() > lease->duration +lease->free_for)
+		lease->reserved_mono - le_clock() >
+		lease->reserved_for + lease->not_before_for)
 		return 0;
 	return lease->reserved_mono;
 }
@@ -717,5 +752,5 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 int64
 le_lease_reserved_since(const Lease *lease)
 {
-	return lease->reserved_mono - lease->duration -lease->free_for;
+	return lease->reserved_mono - lease->reserved_for - lease->not_before_for;
 }

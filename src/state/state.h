@@ -65,10 +65,12 @@ typedef struct Lease
 	int64		yields;			/* requests to yield, in this term */
 	char	   *successor;		/* whom it is yielded to or reserved for */
 	char	   *successor_role; /* "": not there */
-	TimestampTz free_at;
-	int64		free_mono;		/* 0: free */
-	int64		free_for;
+	TimestampTz not_before_at;
+	int64		not_before_mono;	/* nobody follows before; 0: no such bar */
+	int64		not_before_for; /* counted from when it was set */
+	bool		held;			/* it is a hold; false: a takeover delay */
 	int64		reserved_mono;	/* until then, if vacant; 0: not reserved */
+	int64		reserved_for;	/* ... counted from not_before_mono, if set */
 	TransactionId xmin;			/* who has written the row ... */
 	bool		own_write;		/* ... is it the running transaction? */
 	Row		   *row;			/* NULL: not locked */
@@ -104,9 +106,9 @@ extern void le_lease_grant(Lease *lease, const struct Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
-extern void le_lease_hold(Lease *lease, int64 free_mono, int64 now,
+extern void le_lease_hold(Lease *lease, int64 not_before, int64 now,
 						  TimestampTz at);
-extern void le_lease_vacate(Lease *lease, int64 free_mono,
+extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							const struct Candidate *successor,
 							int64 reserved_for,
 							int64 now, TimestampTz at,
@@ -116,11 +118,11 @@ extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 						   const struct Candidate *successor);
 extern void le_lease_reserve(Lease *lease, const struct Candidate *successor,
-							 int64 duration, int64 now,
+							 int64 reserved_for, int64 now,
 							 const char *incarnation);
 extern void le_lease_unreserve(Lease *lease);
 extern bool le_lease_delete(const Store *store, const char *election);
-extern int64 le_lease_free_mono(const Lease *lease, const Incarnation *inc);
+extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
 extern int64 le_lease_reserved_since(const Lease *lease);
@@ -216,8 +218,6 @@ extern bool le_history_lock(const Store *store, const char *election,
 							int64 term, Row **row);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
-extern char *le_history_reason(const Store *store, const char *election,
-							   int64 term);
 extern bool le_history_prune(const Store *store, TimestampTz before,
 							 int limit, int64 until, Walk *walk, bool *left);
 

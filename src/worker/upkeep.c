@@ -105,7 +105,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 		  s->session_sits_out) >= lease->term))
 		return lease->successor == NULL ? PG_INT64_MAX :
 			le_lease_reserved_mono(lease, inc->name);
-	return Max(Max(lease->leader == NULL ? le_lease_free_mono(lease, inc) : 0,
+	return Max(Max(lease->leader == NULL ? le_lease_not_before(lease, inc) : 0,
 				   le_grace_mono(election, lease, inc)),
 			   le_reserved_mono(store, election, lease, inc));
 }

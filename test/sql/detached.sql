@@ -293,7 +293,7 @@ UPDATE leader_election.election SET lease_duration = '1 hour'
 SELECT leader_election.release('d hold', 1, '1 hour');
 SELECT state, waiting_for, candidates FROM leader_election.status
  WHERE election = 'd hold';
-SELECT free_at - acquired_at BETWEEN '59:59.99' AND '1:00:00.01' AS held
+SELECT not_before_at - acquired_at BETWEEN '59:59.99' AND '1:00:00.01' AS held
   FROM leader_election.lease WHERE election = 'd hold';
 SELECT count(*) FROM leader_election.acquire('d hold', 'one');
 SELECT count(*) FROM leader_election.acquire('d hold', 'two');

@@ -421,7 +421,7 @@ SELECT count(*) FROM leader_election.acquire('e why', 'one');
 SELECT pg_temp.await($$SELECT waiting_for = 'takeover delay' FROM seat$$);
 SELECT count(*) FROM leader_election.acquire('e why', 'one');
 SELECT leader_election.join('e why', 'session');
-SELECT round(extract(epoch FROM free_at - clock_timestamp())) BETWEEN 3500 AND 3600 AS delayed
+SELECT round(extract(epoch FROM not_before_at - clock_timestamp())) BETWEEN 3500 AND 3600 AS delayed
   FROM leader_election.lease WHERE election = 'e why';
 SELECT leader_election.leave('e why');
 SELECT pg_temp.await($$SELECT waiting_for = 'takeover delay' AND candidates = 0 FROM seat$$);

@@ -244,7 +244,7 @@ CALL leader_election.campaign('r', 'one', '1 min');
 -- hold counts from acquired_at, not from the call.
 SELECT leader_election.resign('r', '1 hour');
 SELECT state, waiting_for FROM leader_election.status WHERE election = 'r';
-SELECT free_at - acquired_at BETWEEN '59:59.99' AND '1:00:00.01' AS held
+SELECT not_before_at - acquired_at BETWEEN '59:59.99' AND '1:00:00.01' AS held
   FROM leader_election.lease WHERE election = 'r';
 SELECT leader_election.join('r', 'one');
 -- A campaign that ends without a term leaves what it has found.

@@ -104,10 +104,13 @@ is(try_change(@$_), '23514', "constraints: $_->[0]: $_->[1]")
   [ detached => q{backend_pid = 1} ],
   [ detached => q{successor = 'x'} ],
   [ detached => q{successor_role = 'x'} ],
-  [ detached => q{free_at = now()} ],
-  [ detached => q{free_mono = 1, free_for = 1} ],
-  [ detached => q{reserved_mono = 1} ],
-  [ stays => q{leader = NULL, reserved_mono = 1} ];
+  [ detached => q{not_before_at = now()} ],
+  [ detached => q{not_before_mono = 1, not_before_for = 1, held = true} ],
+  [ detached => q{not_before_at = now(), not_before_mono = 1, not_before_for = 1} ],
+  [ detached => q{reserved_mono = 1, reserved_for = 1} ],
+  [ stays => q{leader = NULL, reserved_mono = 1} ],
+  [ stays => q{leader = NULL, reserved_for = 1} ],
+  [ stays => q{leader = NULL, reserved_mono = 1, reserved_for = 1} ];
 is(run($super, "SELECT count(*) FROM pg_constraint
 		WHERE conrelid = 'leader_election.lease'::regclass AND contype = 'c'
 			AND conname NOT LIKE 'kept\\_%'"),
@@ -221,7 +224,7 @@ foreach my $kind (@kinds)
 	$changes{$kind eq 'session' ? q{kind = 'detached'} : q{kind = 'session'}} = 1;
 	$changes{q{session_id = 1, backend_pid = NULL}} = 1;
 	$changes{"yielding = true, yield_ordered = true, $_"} = 0 foreach @successor;
-	$changes{"leader = NULL, reserved_mono = deadline_mono, $_"} = 1
+	$changes{"leader = NULL, reserved_mono = deadline_mono, reserved_for = duration, $_"} = 1
 	  foreach @successor;
 	$changes{"incarnation = 'another', role = NULL"} = 1;
 	foreach my $change (sort keys %changes)

@@ -171,7 +171,7 @@ sub lease
 
 	return row('lease', "election = '$election'",
 		qw(term leader kind acquired_mono deadline_mono reserved_mono
-		  free_mono expires_at yielding successor));
+		  not_before_mono expires_at yielding successor));
 }
 
 sub history

@@ -222,12 +222,12 @@ sub test_step
 	$control->query("SELECT leader_election.transfer('$reserved', 1, 'absent')");
 	$session{dies}->kill;
 	wait_for($node,
-		"SELECT leader IS NULL AND free_mono IS NOT NULL
+		"SELECT leader IS NULL AND not_before_mono IS NOT NULL
 		FROM leader_election.lease WHERE election = '$delayed'");
 	($due{$lapsing}) = lease($lapsing, 'deadline_mono');
 	($due{$manual}) = lease($manual, 'deadline_mono');
-	($due{$held}) = lease($held, 'free_mono');
-	($due{$delayed}) = lease($delayed, 'free_mono');
+	($due{$held}) = lease($held, 'not_before_mono');
+	($due{$delayed}) = lease($delayed, 'not_before_mono');
 	($due{$reserved}) = lease($reserved, 'reserved_mono');
 	foreach my $election (@elections)
 	{

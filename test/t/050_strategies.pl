@@ -709,6 +709,8 @@ $one->kill;
 comes_true(
 	"waiting_for = 'takeover delay' FROM leader_election.status WHERE election = 'delayed' AND candidates = 0",
 	'delayed: while nobody stands');
+$admin->query("DELETE FROM leader_election.history WHERE election = 'delayed'");
+is(waiting_for('delayed'), 'takeover delay', 'delayed: and once history is gone');
 
 #
 # takeover_delay

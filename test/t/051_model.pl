@@ -462,7 +462,7 @@ SELECT concat_ws('|', s.election, s.strategy, s.state,
 	coalesce(s.waiting_for, ''), coalesce(s.leader, ''),
 	coalesce(s.term::text, ''), coalesce(s.kind, ''),
 	leader_election.is_leader(s.election, s.term),
-	coalesce(l.free_at <= clock_timestamp(), true), s.candidates, s.quorum,
+	coalesce(l.not_before_at <= clock_timestamp(), true), s.candidates, s.quorum,
 	(SELECT coalesce(string_agg(concat_ws(' ', c.position, c.candidate, c.kind,
 			c.rank, c.progress, c.leads), ', ' ORDER BY c.position), '')
 		FROM leader_election.candidates c

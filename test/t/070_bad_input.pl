@@ -378,7 +378,8 @@ $super->query(
 	BEGIN
 		UPDATE leader_election.lease SET leader = NULL, session_id = NULL,
 			successor = NULL, successor_role = NULL, reserved_mono = NULL,
-			free_at = NULL, free_mono = NULL, free_for = NULL
+			reserved_for = NULL, not_before_at = NULL, not_before_mono = NULL,
+			not_before_for = NULL, held = NULL
 		 WHERE election = e;
 		DELETE FROM leader_election.candidate WHERE election = e;
 		PERFORM leader_election.drop_election(election)

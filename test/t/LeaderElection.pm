@@ -178,7 +178,7 @@ my @REPORT = (
 		WHERE coalesce(ended_at, acquired_at) > $LATELY
 		ORDER BY acquired_at DESC LIMIT 50" ],
 	[ 'lease', "SELECT election, term, leader, kind, session_id, acquired_mono,
-		deadline_mono, duration, successor, free_mono, reserved_mono, incarnation,
+		deadline_mono, duration, successor, not_before_mono, reserved_mono, incarnation,
 		leader_election.monotonic_clock() AS clock FROM leader_election.lease
 		WHERE renewed_at > $LATELY ORDER BY renewed_at DESC LIMIT 50" ],
 	[ 'epoch', 'SELECT * FROM leader_election.epoch' ],
