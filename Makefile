@@ -40,6 +40,8 @@ OBJS = \
 	src/decide/seats.o \
 	src/decide/settle.o \
 	src/decide/strategy.o \
+	src/decide/turn.o \
+	src/decide/vacancy.o \
 	src/session/fence.o \
 	src/session/keepalive.o \
 	src/session/session.o \

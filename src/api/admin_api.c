@@ -108,36 +108,31 @@ le_create_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Configuration config;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 
 	le_check_callable("leader_election.create_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
 	le_election_complete(&config);
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED,
-				  RowExclusiveLock);
-	while (!le_election_insert(&store, name,
+	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
+	while (!le_election_insert(&call.store, name,
 							   GetUserNameFromId(GetUserId(), false), &config))
 	{
-		if (le_election_read(&store, name) != NULL)
+		if (le_election_read(&call.store, name) != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_DUPLICATE_OBJECT),
 					 errmsg("election \"%s\" already exists", name)));
 		le_wait_retry_or_busy(name);
 	}
 	le_commit_wakes_worker();
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	PG_RETURN_VOID();
 }
 
 /*
- * Where a new epoch is to begin, it is the worker that sees to that: what is
- * refused before would else be refused for ever.
+ * The worker begins an epoch where one is needed.  See to it that there is a
+ * worker: what is refused until then would else be refused for ever.
  */
 static void
 begin_epoch(const Store *store, const char *name)
@@ -146,7 +141,7 @@ begin_epoch(const Store *store, const char *name)
 	Lease	   *lease = le_lease_read(store, name, NULL);
 
 	if (lease != NULL &&
-		le_grace_mono(election, lease, le_epoch_read()) == PG_INT64_MAX)
+		le_vacancy_grace(election, lease, le_epoch_read()) == PG_INT64_MAX)
 	{
 		if (!le_start_ensure(true))
 			le_report_no_epoch(name);
@@ -162,8 +157,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Configuration config;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Election   *election;
 	Lease	   *lease;
 
@@ -174,12 +168,9 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&store, name));
-	begin_epoch(&store, name);
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	check_election_owner(le_election_get(&call.store, name));
+	begin_epoch(&call.store, name);
 
 	/*
 	 * No lease is granted or renewed meanwhile: where a standby has the new
@@ -187,23 +178,27 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 */
 	while (!le_wait_for_election(name))
 		le_wait_retry_or_busy(name);
-	while ((lease = le_lease_lock(&store, name)) == NULL)
+	while ((lease = le_lease_lock(&call.store, name)) == NULL)
 	{
-		(void) le_election_get(&store, name);	/* it may have been dropped */
+		(void) le_election_get(&call.store, name);	/* it may have been
+													 * dropped */
 		le_wait_retry_or_busy(name);
 	}
-	election = le_election_get(&store, name);
+	election = le_election_get(&call.store, name);
 	check_election_owner(election);
 
-	/* Nor is the wait for what may be led elsewhere cut short. */
+	/*
+	 * During the grace an old leader may still lead elsewhere by the longer
+	 * lease: do not shorten the wait for its end.
+	 */
 	if (config.lease_duration > 0 &&
 		config.lease_duration < election->lease_duration &&
-		le_grace_mono(election, lease, le_epoch_read()) > le_clock())
+		le_vacancy_grace(election, lease, le_epoch_read()) > le_clock())
 		le_busy(name);
-	while (!le_election_alter(&store, name, &config))
+	while (!le_election_alter(&call.store, name, &config))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	PG_RETURN_VOID();
 }
 
@@ -214,20 +209,20 @@ Datum
 le_drop_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Election   *election;
 
 	le_check_callable("leader_election.drop_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&store, name));
-	begin_epoch(&store, name);
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	check_election_owner(le_election_get(&call.store, name));
+	begin_epoch(&call.store, name);
 
-	/* Whoever has the one and wants the other must not wait for us. */
+	/*
+	 * Another call may hold the name lock and want the election lock.
+	 * Release the election lock before waiting for the name, or neither gets
+	 * on.
+	 */
 	for (;;)
 	{
 		while (!le_wait_for_election(name))
@@ -239,11 +234,11 @@ le_drop_election(PG_FUNCTION_ARGS)
 	}
 
 	/* It may have been dropped, and made again, before we had the locks. */
-	election = le_election_get(&store, name);
+	election = le_election_get(&call.store, name);
 	check_election_owner(election);
-	while (!le_settle_drop(&store, election, le_epoch_read()))
+	while (!le_settle_drop(&call.store, election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	PG_RETURN_VOID();
 }
 
@@ -257,8 +252,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *name;
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Election   *election;
 	Lease	   *lease;
 	Candidate  *successor = NULL;
@@ -269,31 +263,28 @@ le_request_yield(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(1))
 		to = le_name_arg(fcinfo, 1, "candidate name");
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&store, name));
-	incarnation = le_incarnation_name(store.lease_oid);
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	check_election_owner(le_election_get(&call.store, name));
+	incarnation = le_incarnation_name(call.store.lease_oid);
 	for (;;)
 	{
-		lease = le_lease_read(&store, name, NULL);
+		lease = le_lease_read(&call.store, name, NULL);
 		if (lease == NULL ||
 			le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		{
-			le_wait_bounded_end(&busy);
+			le_call_end(&call);
 			PG_RETURN_NULL();
 		}
-		lease = le_lease_lock(&store, name);
+		lease = le_lease_lock(&call.store, name);
 		if (lease != NULL &&
 			le_lease_state(lease, incarnation, le_clock()) == LEASE_LED)
 			break;
 		le_wait_retry_or_busy(name);
 	}
-	election = le_election_get(&store, name);
+	election = le_election_get(&call.store, name);
 	check_election_owner(election);
 	if (to != NULL)
-		successor = le_settle_named(&store, election, to);
+		successor = le_settle_named(&call.store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -302,9 +293,9 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!lease->yielding || !lease->yield_ordered ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_settle_ask_yield(&store, election, lease, true, successor);
+		le_settle_ask_yield(&call.store, election, lease, true, successor);
 	left = Max(lease->deadline_mono - le_clock(), 0);
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 
 	/* Its session is alive, so that the process is still the one it was. */
 	if (terminate && lease->session_id != 0)

@@ -13,6 +13,19 @@
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
 
+/* A call that may wait, and the tables that it works on */
+typedef struct Call
+{
+	const char *election;
+	Store		store;
+	BoundedWaits waits;
+} Call;
+
+extern void le_call_begin(Call *call, const char *election, int tables,
+						  LOCKMODE mode);
+extern void le_call_enter(Call *call, const char *election, int tables,
+						  LOCKMODE mode);
+extern void le_call_end(Call *call);
 extern void le_check_block(const char *call, bool in_transaction_block);
 extern void le_check_callable(const char *call, bool in_transaction_block);
 extern void le_check_function(const char *call);

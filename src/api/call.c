@@ -31,6 +31,37 @@
 #define CHECK_CLIENT_US INT64CONST(900000)
 
 /*
+ * What every call does that reads or writes an election: find the tables, and
+ * lock them.  From here to le_call_end() its waits for locks are bounded, and what
+ * is not free in time is reported by this election's name.
+ */
+void
+le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
+{
+	le_wait_start();
+	le_call_enter(call, election, tables, mode);
+}
+
+/*
+ * The same for one of several elections of a call, which may wait no longer for
+ * all of them than for one: le_wait_start() was called before the first.
+ */
+void
+le_call_enter(Call *call, const char *election, int tables, LOCKMODE mode)
+{
+	call->election = election;
+	le_store_get(&call->store);
+	le_wait_bounded_begin(&call->waits, election);
+	le_store_lock(&call->store, tables, mode);
+}
+
+void
+le_call_end(Call *call)
+{
+	le_wait_bounded_end(&call->waits);
+}
+
+/*
  * Refuse to work inside a transaction block.
  */
 void

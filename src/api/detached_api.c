@@ -65,30 +65,6 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 }
 
 /*
- * Write the candidacy, or the sign of life that it needs now and then.  False:
- * the election has been dropped.
- */
-static bool
-stand(const Store *store, Candidate *who, const Profile *profile,
-	  int64 lease_duration)
-{
-	for (;;)
-	{
-		switch (le_candidate_stand(store, who, profile, lease_duration))
-		{
-			case STAND_OK:
-				return true;
-			case STAND_IN_USE:
-				le_report_name_in_use(store, who);
-			case STAND_DROPPED:
-				return false;
-			case STAND_BUSY:
-				le_wait_retry_or_busy(who->election);
-		}
-	}
-}
-
-/*
  * Was the lease granted to this candidate by the running transaction?  Then it
  * is granted in every call of that statement: SELECT (acquire(...)).* calls
  * once per column.
@@ -101,48 +77,56 @@ is_granted_here(const Lease *lease, const Candidate *who)
 		lease->deadline_mono - lease->duration == lease->acquired_mono;
 }
 
-/*
- * Nobody leads: stand, and elect somebody.  The election lock comes first, so
- * that whoever settles the election finds no row of it locked for long.
- */
-static Lease *
-elect(const Store *store, const Election *election, Candidate *who,
-	  const Profile *profile, bool *dropped)
+/* An acquire() */
+typedef struct Acquisition
 {
-	for (;;)
-	{
-		Lease	   *lease = le_lease_read(store, who->election, NULL);
-		StandResult stood;
-		Settled		settled;
-		Proof		proof;
+	Candidate	who;
+	Profile		profile;
+	int64		lease_duration; /* of the election */
+	StandResult stood;
+} Acquisition;
 
-		le_ranking_prepare(store, election, NULL);
-		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
-					  &proof))
-			le_unconfirmed(who->election);
-		while (!le_wait_for_election(who->election))
-			le_wait_retry_or_busy(who->election);
-		stood = le_candidate_stand(store, who, profile,
-								   election->lease_duration);
-		*dropped = stood == STAND_DROPPED;
-		if (stood == STAND_IN_USE)
-			le_report_name_in_use(store, who);
-		if (stood != STAND_OK)
-		{
-			/* Whoever has its name may be waiting for this lock. */
-			le_unlock_election(who->election);
-			if (*dropped)
-				return NULL;
-			le_wait_retry_or_busy(who->election);
-			continue;
-		}
-		settled = le_settle(store, election, who, NULL, &proof);
-		if (!settled.busy && !settled.unproven)
-			return le_lease_read(store, who->election, NULL);
-		if (proof.required)		/* the next proof may take a while */
-			le_unlock_election(who->election);
-		le_wait_retry_or_busy(who->election);
-	}
+/*
+ * Write the candidacy, or the sign of life that it needs now and then.  True: the
+ * candidate stands.  False: it does not yet, or there is no such election any more.
+ */
+static bool
+stand(const Store *store, void *arg)
+{
+	Acquisition *a = arg;
+
+	a->stood = le_candidate_stand(store, &a->who, &a->profile,
+								  a->lease_duration);
+	if (a->stood == STAND_IN_USE)
+		le_report_name_in_use(store, &a->who);
+	return a->stood == STAND_OK;
+}
+
+/*
+ * Stand, and ask for the lease.  A call that finds a leader writes no more than a
+ * sign of life.  Else the election lock comes first, so that another process that
+ * settles the election finds no row of it locked for long.  False: try again.
+ */
+static bool
+try_to_acquire(const Store *store, Acquisition *a)
+{
+	Election   *election = le_election_get_or_create(store, a->who.election,
+													 true);
+	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,
+	.ask_until = le_wait_deadline(),.work = stand,.arg = a};
+	Lease	   *lease;
+
+	if (election == NULL)
+		le_busy(a->who.election);
+	le_check_candidate_role(election, a->who.role);
+	a->lease_duration = election->lease_duration;
+	a->stood = STAND_BUSY;
+	lease = le_lease_read(store, a->who.election, NULL);
+	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED)
+		return stand(store, a);
+	if (le_turn(store, election, &turn) == SETTLED_UNCONFIRMED)
+		le_unconfirmed(a->who.election);
+	return a->stood == STAND_OK;
 }
 
 /*
@@ -151,52 +135,30 @@ elect(const Store *store, const Election *election, Candidate *who,
 Datum
 le_acquire(PG_FUNCTION_ARGS)
 {
-	Candidate	who = {.session_id = 0};
-	Profile		profile;
-	Store		store;
-	BoundedWaits busy;
-	Election   *election;
+	Acquisition a = {.who.session_id = 0};
+	Call		call;
 	Lease	   *lease;
 
 	le_check_function("leader_election.acquire()");
-	who.election = le_name_arg(fcinfo, 0, "election name");
-	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	who.role = GetUserNameFromId(GetUserId(), false);
-	le_profile_args(fcinfo, 2, false, &profile);
+	a.who.election = le_name_arg(fcinfo, 0, "election name");
+	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	a.who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &a.profile);
 	InitMaterializedSRF(fcinfo, 0);
-	le_store_get(&store);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_wait_start();
-	le_wait_bounded_begin(&busy, who.election);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	if (!le_begin_ensure(&store, who.election, true, le_wait_left()))
+	le_call_begin(&call, a.who.election, LE_TABLES, RowExclusiveLock);
+	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
 	{
-		le_wait_bounded_end(&busy);
+		le_call_end(&call);
 		return (Datum) 0;
 	}
-	for (;;)
-	{
-		bool		dropped;
-
-		election = le_election_get_or_create(&store, who.election, true);
-		if (election == NULL)
-			le_busy(who.election);
-		le_check_candidate_role(election, who.role);
-
-		/* Whoever finds a leader writes no more than a sign of life. */
-		lease = le_lease_read(&store, who.election, NULL);
-		if (lease == NULL || le_lease_state_now(&store, lease) == LEASE_LED)
-			dropped = !stand(&store, &who, &profile, election->lease_duration);
-		else
-			lease = elect(&store, election, &who, &profile, &dropped);
-		if (!dropped)
-			break;
-		le_wait_retry_or_busy(who.election);	/* it may be created anew */
-	}
-	if (lease != NULL && is_granted_here(lease, &who))
+	while (!try_to_acquire(&call.store, &a))
+		le_wait_retry_or_busy(a.who.election);	/* it may be created anew */
+	lease = le_lease_read(&call.store, a.who.election, NULL);
+	if (lease != NULL && is_granted_here(lease, &a.who))
 		le_return_grant(fcinfo, lease);
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;
 }
@@ -251,14 +213,14 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 			const Proof *proof)
 {
 	Lease	   *lease = le_lease_lock(store, name);
-	int64 duration;
+	int64		duration;
 
 	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
 		le_lease_state_now(store, lease) != LEASE_LED)
 		return NULL;
 	duration = le_election_lease_duration(store, lease);
 
-	if (proof->required && duration !=proof->lease_duration)
+	if (!le_proof_covers(proof, duration))
 		return NULL;
 	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
@@ -337,7 +299,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 
 			le_store_lock(store, LE_TABLES, RowExclusiveLock);
 			if (!worker &&
-				le_grace_mono(le_election_get(store, name), lease,
+				le_vacancy_grace(le_election_get(store, name), lease,
 							  le_epoch_read()) == PG_INT64_MAX)
 				le_report_no_epoch(name);
 		}
@@ -359,8 +321,7 @@ le_renew_term(PG_FUNCTION_ARGS)
 	char	   *name;
 	int64		term;
 	int64		progress;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Lease	   *lease;
 
 	le_check_function("leader_election.renew()");
@@ -368,14 +329,11 @@ le_renew_term(PG_FUNCTION_ARGS)
 	term = term_arg(fcinfo, 1);
 	progress = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
 	InitMaterializedSRF(fcinfo, 0);
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock);
-	lease = renew(&store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
+	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
+	lease = renew(&call.store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease);
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;
 }
@@ -387,46 +345,38 @@ le_renew_term(PG_FUNCTION_ARGS)
 static bool
 give_up(const char *name, GiveUp *how, const char *instead)
 {
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Election   *election;
 	Lease	   *lease;
-	Settled		settled = {.busy = false};
-	Proof		proof;
+	Settled		settled = SETTLED_NOTHING;
 
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(&store, name);
-	lease = le_lease_read(&store, name, NULL);
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	election = le_election_get(&call.store, name);
+	lease = le_lease_read(&call.store, name, NULL);
 	if (lease != NULL)
 		check_holder(lease, how->term, instead);
-	if (lease != NULL && !is_over(&store, lease, how->term))
+	if (lease != NULL && !is_over(&call.store, lease, how->term))
 	{
-		if (le_lease_state_now(&store, lease) == LEASE_FOREIGN)
+		Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
+			.passed_over = le_candidate_of_lease(lease),
+		.ask_until = le_wait_deadline()};
+
+		if (le_lease_state_now(&call.store, lease) == LEASE_FOREIGN)
 			le_start_ensure(true);
-		if (how->to_candidate == NULL)
-			le_ranking_prepare(&store, election, le_candidate_of_lease(lease));
-		if (!le_prove(lease, election->lease_duration, true, le_wait_left(),
-					  &proof))
+		settled = le_turn(&call.store, election, &turn);
+		if (settled == SETTLED_UNCONFIRMED)
 			le_unconfirmed(name);
-		while (!le_wait_for_election(name) ||
-			   (settled = le_settle(&store, election, NULL, how, &proof)).busy)
-			le_wait_retry_or_busy(name);
-		if (settled.unproven)
-			le_busy(name);
 		le_commit_wakes_worker();
 	}
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	le_start_ensure(true);
-	return settled.gave_up;
+	return settled == SETTLED_GAVE_UP;
 }
 
 Datum
 le_release(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned",.yields = true,.sits_out = true};
+	GiveUp		how = {.reason = "resigned",.resigns = true};
 	char	   *name;
 
 	le_check_function("leader_election.release()");
@@ -476,21 +426,16 @@ le_leave_name(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	char	   *candidate;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Candidate  *c;
 	Lease	   *lease;
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	candidate = le_name_arg(fcinfo, 1, "candidate name");
-	le_store_get(&store);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-				  LE_TABLE_CANDIDATE, RowExclusiveLock);
-	(void) le_election_get(&store, name);
-	c = le_candidate_find(&store, name, candidate);
+	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
+	(void) le_election_get(&call.store, name);
+	c = le_candidate_find(&call.store, name, candidate);
 	if (c != NULL && !le_candidate_alive(c))
 		c = NULL;
 	if (c != NULL)
@@ -498,21 +443,21 @@ le_leave_name(PG_FUNCTION_ARGS)
 		check_candidate(c);
 
 		/* Once its row is ours, it is not elected any more. */
-		while (!le_candidate_lock(&store, c))
+		while (!le_candidate_lock(&call.store, c))
 			le_wait_retry_or_busy(name);
-		lease = le_lease_read(&store, name, NULL);
+		lease = le_lease_read(&call.store, name, NULL);
 		if (lease != NULL && le_candidate_leads(c, lease) &&
-			le_lease_state_now(&store, lease) == LEASE_LED)
+			le_lease_state_now(&call.store, lease) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("candidate \"%s\" leads election \"%s\"",
 							candidate, name),
 					 errhint("Give the lease back with release(election, term) first.")));
-		while (!le_candidate_withdraw(&store, c))
+		while (!le_candidate_withdraw(&call.store, c))
 			le_wait_retry_or_busy(name);
 		le_commit_wakes_worker();
 	}
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	PG_RETURN_BOOL(c != NULL);
 }
 

@@ -62,166 +62,183 @@ remaining(const Lease *lease)
 	return Max(left, 0);
 }
 
-/*
- * Get at the tables that are to be read, or give up as busy.
- */
-static void
-begin_reading(BoundedWaits *busy, Store *store, const char *name,
-			  int tables)
-{
-	le_wait_start();
-	le_wait_bounded_begin(busy, name);
-	le_store_lock(store, tables, AccessShareLock);
-}
-
 Datum
 le_leader(PG_FUNCTION_ARGS)
 {
 	text	   *arg = PG_GETARG_TEXT_PP(0);
-	char	   *name;
 	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Lease	   *lease;
 	bool		led;
 
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX || !le_store_find(&store))
 		PG_RETURN_NULL();
-	name = text_to_cstring(arg);
-	begin_reading(&busy, &store, name, LE_TABLE_LEASE);
-	lease = le_lease_read(&store, name, NULL);
-	led = is_led(&store, lease);
-	le_wait_bounded_end(&busy);
+	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_LEASE, AccessShareLock);
+	lease = le_lease_read(&call.store, call.election, NULL);
+	led = is_led(&call.store, lease);
+	le_call_end(&call);
 	if (!led)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(lease->leader));
 }
 
 /*
- * Why nobody leads: what binds for some time, and then whom the election lacks.
- * NULL where that cannot be told, or is just being mended.
+ * How many stand, and how many of them could be elected?
  */
-static char *
-waiting_for(const Store *store, const Election *election, const Lease *lease,
-			int live, int ready, int told)
+static Turnout
+count_turnout(const Store *store, const Election *election, const Lease *lease)
 {
-	Incarnation *inc = le_epoch_read();
-	int64		now = le_clock();
-	int64		grace;
+	Turnout		turnout = {0, 0, 0};
+	ListCell   *lc;
 
-	grace = le_grace_mono(election, lease, inc);
-	if (grace == PG_INT64_MAX && le_lock_worker_is_free())
-		return NO_WORKER;		/* to begin the epoch */
-	if (grace > now)
-		return "grace after failover";
-	if (le_lease_not_before(lease, inc) > now)
-		return lease->held ? "hold" : "takeover delay";
-	if (lease->leader == NULL && lease->successor != NULL &&
-		!le_reservation_lapsed(store, election, lease, inc))
-		return psprintf("reserved for %s", lease->successor);
-	if (live == 0)
-		return "no candidates";
-	if (live < election->quorum)
-		return psprintf("quorum %d of %d", live, election->quorum);
-	if (ready == 0)
-		return "candidates that do not sit out";
-	if (told == 0 && !le_strategy(election)->reserves)
-		return "acquire()";		/* of a detached candidate */
-	if (le_lock_worker_is_free())
-		return NO_WORKER;
-	if (LeSyncStandbysDefined())
-		return "synchronous standbys";
-	return NULL;
+	foreach(lc, le_candidates_read(store, election->name))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (!le_candidate_alive(c))
+			continue;
+		turnout.live++;
+		if (le_candidate_sits_out(c, lease) ||
+			!le_election_admits(election, c->role))
+			continue;
+		turnout.ready++;
+		if (c->session_id != 0)
+			turnout.told++;
+	}
+	return turnout;
 }
 
 /*
- * One election's row of the view status.
+ * What a vacant election waits for, in words: what binds for some time, and then
+ * whom it lacks.  NULL where that cannot be told, or is just being mended.
+ */
+static const char *
+waiting_for(const Store *store, const Election *election, const Lease *lease,
+			const Turnout *turnout)
+{
+	bool		worker = !le_lock_worker_is_free();
+	Vacancy		v;
+
+	le_vacancy(store, election, lease, le_epoch_read(), turnout, &v);
+	switch (v.obstacle)
+	{
+		case OBSTACLE_EPOCH:
+			return worker ? "grace after failover" : NO_WORKER;
+		case OBSTACLE_GRACE:
+			return "grace after failover";
+		case OBSTACLE_HOLD:
+			return "hold";
+		case OBSTACLE_TAKEOVER_DELAY:
+			return "takeover delay";
+		case OBSTACLE_RESERVED:
+			return psprintf("reserved for %s", v.kept_for->candidate);
+		case OBSTACLE_NO_CANDIDATES:
+			return "no candidates";
+		case OBSTACLE_QUORUM:
+			return psprintf("quorum %d of %d", turnout->live, election->quorum);
+		case OBSTACLE_SITTING_OUT:
+			return "candidates that do not sit out";
+		case OBSTACLE_CALL:
+			return "acquire()";
+		case OBSTACLE_NONE:
+			break;
+	}
+	if (!worker)
+		return NO_WORKER;
+	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
+}
+
+/* The columns of a row of the view status */
+typedef enum StatusColumn
+{
+	STATUS_STATE,
+	STATUS_WAITING_FOR,
+	STATUS_LEADER,
+	STATUS_METADATA,
+	STATUS_TERM,
+	STATUS_KIND,
+	STATUS_BACKEND_PID,
+	STATUS_ACQUIRED_AT,
+	STATUS_RENEWED_AT,
+	STATUS_EXPIRES_AT,
+	STATUS_REMAINING,
+	STATUS_CANDIDATES,
+	STATUS_COLUMNS
+} StatusColumn;
+
+typedef struct StatusRow
+{
+	Datum		values[STATUS_COLUMNS];
+	bool		nulls[STATUS_COLUMNS];
+} StatusRow;
+
+static void
+set(StatusRow *row, StatusColumn column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+static void
+show_leader(const Lease *lease, StatusRow *row)
+{
+	set(row, STATUS_STATE,
+		CStringGetTextDatum(lease->yielding ? "yielding" : "led"));
+	set(row, STATUS_LEADER, CStringGetTextDatum(lease->leader));
+	if (lease->metadata != 0)
+		set(row, STATUS_METADATA, lease->metadata);
+	set(row, STATUS_TERM, Int64GetDatum(lease->term));
+	set(row, STATUS_KIND, CStringGetTextDatum(le_kind(lease->session_id)));
+	if (lease->backend_pid != 0)
+		set(row, STATUS_BACKEND_PID, Int32GetDatum(lease->backend_pid));
+	set(row, STATUS_ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
+	set(row, STATUS_RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
+	set(row, STATUS_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
+	set(row, STATUS_REMAINING, le_interval(remaining(lease)));
+}
+
+/*
+ * One election's row of the view status; all NULL if there is no such election.
  */
 Datum
 le_observe(PG_FUNCTION_ARGS)
 {
-	enum
-	{
-		STATE, WAITING_FOR, LEADER, METADATA, TERM, KIND, BACKEND_PID,
-		ACQUIRED_AT, RENEWED_AT, EXPIRES_AT, REMAINING, CANDIDATES, COLUMNS
-	};
 	text	   *arg = PG_GETARG_TEXT_PP(0);
-	char	   *name;
-	Store		store;
-	BoundedWaits busy;
+	StatusRow	row;
+	Call		call;
 	Election   *election;
 	Lease	   *lease;
-	Datum		values[COLUMNS];
-	bool		nulls[COLUMNS];
 
-	memset(nulls, true, sizeof(nulls));
+	memset(row.nulls, true, sizeof(row.nulls));
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
-		return le_call_result(fcinfo, values, nulls);
-	name = text_to_cstring(arg);
-	le_store_get(&store);
-	begin_reading(&busy, &store, name, RecoveryInProgress() ?
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE :
-				  LE_TABLES);
-	election = le_election_read(&store, name);
-	lease = le_lease_read(&store, name, NULL);
-	if (election == NULL || lease == NULL)
+		return le_call_result(fcinfo, row.values, row.nulls);
+	le_call_begin(&call, text_to_cstring(arg), RecoveryInProgress() ?
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE : LE_TABLES,
+				  AccessShareLock);
+	election = le_election_read(&call.store, call.election);
+	lease = le_lease_read(&call.store, call.election, NULL);
+	if (election != NULL && lease != NULL)
 	{
-		le_wait_bounded_end(&busy);
-		return le_call_result(fcinfo, values, nulls);
-	}
+		bool		led = is_led(&call.store, lease);
 
-#define SET(column, value) \
-	do { values[column] = (value); nulls[column] = false; } while (0)
-	if (is_led(&store, lease))
-	{
-		SET(STATE, CStringGetTextDatum(lease->yielding ? "yielding" : "led"));
-		SET(LEADER, CStringGetTextDatum(lease->leader));
-		if (lease->metadata != 0)
-			SET(METADATA, lease->metadata);
-		SET(TERM, Int64GetDatum(lease->term));
-		SET(KIND, CStringGetTextDatum(le_kind(lease->session_id)));
-		if (lease->backend_pid != 0)
-			SET(BACKEND_PID, Int32GetDatum(lease->backend_pid));
-		SET(ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
-		SET(RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
-		SET(EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-		SET(REMAINING, le_interval(remaining(lease)));
-	}
-	else
-		SET(STATE, CStringGetTextDatum("vacant"));
-
-	if (!RecoveryInProgress())
-	{
-		int			live = 0;
-		int			ready = 0;
-		int			told = 0;	/* can be elected without a call */
-		ListCell   *lc;
-
-		foreach(lc, le_candidates_read(&store, name))
+		if (led)
+			show_leader(lease, &row);
+		else
+			set(&row, STATUS_STATE, CStringGetTextDatum("vacant"));
+		if (!RecoveryInProgress())	/* there, nobody can see who stands */
 		{
-			Candidate  *c = lfirst(lc);
+			Turnout		turnout = count_turnout(&call.store, election, lease);
+			const char *why = NULL;
 
-			if (!le_candidate_alive(c))
-				continue;
-			live++;
-			if (le_candidate_sits_out(c, lease) ||
-				!le_election_admits(election, c->role))
-				continue;
-			ready++;
-			if (c->session_id != 0)
-				told++;
-		}
-		SET(CANDIDATES, Int32GetDatum(live));
-		if (nulls[LEADER])
-		{
-			char	   *why = waiting_for(&store, election, lease, live, ready, told);
-
+			if (!led)
+				why = waiting_for(&call.store, election, lease, &turnout);
+			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
 			if (why != NULL)
-				SET(WAITING_FOR, CStringGetTextDatum(why));
+				set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
 		}
 	}
-#undef SET
-	le_wait_bounded_end(&busy);
-	return le_call_result(fcinfo, values, nulls);
+	le_call_end(&call);
+	return le_call_result(fcinfo, row.values, row.nulls);
 }
 
 /*
@@ -234,11 +251,10 @@ le_standing(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	text	   *arg = PG_GETARG_TEXT_PP(0);
-	char	   *name;
-	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Election   *election;
 	Lease	   *lease;
+	List	   *ranking = NIL;
 	bool		led;
 	int			position = 0;
 	ListCell   *lc;
@@ -247,22 +263,17 @@ le_standing(PG_FUNCTION_ARGS)
 	if (RecoveryInProgress() || /* the table is UNLOGGED */
 		VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
 		return (Datum) 0;
-	name = text_to_cstring(arg);
-	le_store_get(&store);
-	begin_reading(&busy, &store, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-				  LE_TABLE_CANDIDATE);
-	election = le_election_read(&store, name);
-	lease = le_lease_read(&store, name, NULL);
-	if (election == NULL || lease == NULL)
-	{
-		le_wait_bounded_end(&busy);
-		return (Datum) 0;
-	}
-	led = is_led(&store, lease);
+	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_ELECTION |
+				  LE_TABLE_LEASE | LE_TABLE_CANDIDATE, AccessShareLock);
+	election = le_election_read(&call.store, call.election);
+	lease = le_lease_read(&call.store, call.election, NULL);
+	if (election != NULL && lease != NULL)
+		ranking = le_ranking(&call.store, election, lease,
+							 (Seats **) &fcinfo->flinfo->fn_extra,
+							 fcinfo->flinfo->fn_mcxt);
+	led = is_led(&call.store, lease);
 
-	foreach(lc, le_ranking(&store, election, lease,
-								  (Seats **) &fcinfo->flinfo->fn_extra,
-								  fcinfo->flinfo->fn_mcxt))
+	foreach(lc, ranking)
 	{
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);
@@ -285,7 +296,7 @@ le_standing(PG_FUNCTION_ARGS)
 			nulls[8] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	le_wait_bounded_end(&busy);
+	le_call_end(&call);
 	return (Datum) 0;
 }
 

@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(le_transfer);
 #define RETRY_US		INT64CONST(50000)
 
 /* What a call stands for, and how far it got */
-typedef struct Standing
+typedef struct StandCall
 {
 	Candidate	who;			/* session_id 0: there is no candidacy yet */
 	Profile		profile;
@@ -51,7 +51,7 @@ typedef struct Standing
 	int64		term;			/* as of a committed row; 0: not known to lead */
 	int64		ask_until;		/* a campaign asks standbys no longer (monotonic) */
 	int64		deadline;		/* of the lease, if this session leads */
-} Standing;
+} StandCall;
 
 /*
  * Is the candidacy's row there?  A live session's row goes only with the
@@ -133,9 +133,9 @@ check_owner(const Candidacy *c)
  * commit: the current memory context must last.
  */
 static void
-get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
+get_standing(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
 {
-	memset(s, 0, sizeof(Standing));
+	memset(s, 0, sizeof(StandCall));
 	s->who.election = le_name_arg(fcinfo, 0, "election name");
 	s->who.candidate = le_name_arg(fcinfo, 1, "candidate name");
 	s->who.role = GetUserNameFromId(GetUserId(), false);
@@ -147,7 +147,7 @@ get_standing(FunctionCallInfo fcinfo, int first_of_profile, Standing *s)
  * Find this session's candidacy or begin one.
  */
 static void
-begin_candidacy(const Store *store, Standing *s, bool campaigning, bool look)
+begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 {
 	Candidacy  *c = find_candidacy(store, s->who.election, look);
 
@@ -181,7 +181,7 @@ begin_candidacy(const Store *store, Standing *s, bool campaigning, bool look)
  * the session's locks, and have called functions of ours.
  */
 static Candidacy *
-candidacy_of(const Standing *s)
+candidacy_of(const StandCall *s)
 {
 	Candidacy  *c = le_session_find(s->who.election, strlen(s->who.election));
 
@@ -197,60 +197,11 @@ leads(const Store *store, const Lease *lease, int64 session_id)
 }
 
 /*
- * Is this candidate passed over by everybody but itself?
- */
-static bool
-sits_out(const Store *store, const Lease *lease, const Candidate *who)
-{
-	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
-
-	return c != NULL && le_candidate_sits_out(c, lease);
-}
-
-/*
- * Elect somebody if nobody leads.  The election lock is only tried: whoever
- * has it is about to do the same, or the worker will; but nobody else will
- * elect a candidate that sits out.  A campaign (no wait) asks the standbys until
- * ask_until.
- */
-static void
-try_to_elect(const Store *store, const Election *election,
-			 const Candidate *who, bool wait, int64 ask_until)
-{
-	for (;;)
-	{
-		Lease	   *lease = le_lease_read(store, election->name, NULL);
-		Proof		proof;
-		Settled		settled = {.busy = true};
-		bool		locked;
-
-		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
-			return;
-		le_ranking_prepare(store, election, NULL);
-		if (!le_prove(lease, election->lease_duration, true,
-					  wait ? le_wait_left() : Max(ask_until - le_clock(), 0),
-					  &proof))
-			return;				/* the worker goes on trying */
-		locked = le_lock_election(election->name, false);
-		if (locked)
-			settled = le_settle(store, election, who, NULL, &proof);
-		if (!settled.busy && !settled.unproven)
-			return;
-		if (locked && proof.required)	/* the next proof may take a while */
-			le_unlock_election(election->name);
-		le_commit_wakes_worker();
-		if (!wait || lease == NULL || !sits_out(store, lease, who) ||
-			!le_wait_retry())
-			return;
-	}
-}
-
-/*
  * Write the row of the candidacy, unless an earlier poll has done so, in an
  * election that may have to be created.  NULL: not now.
  */
 static Election *
-write_candidacy(const Store *store, Standing *s, bool wait)
+write_candidacy(const Store *store, StandCall *s, bool wait)
 {
 	for (;;)
 	{
@@ -297,7 +248,7 @@ renew_lease(const Store *store, const Candidacy *c, const Proof *proof,
 	if (!leads(store, locked, c->session_id) || locked->yielding)
 		return true;
 	duration = le_election_lease_duration(store, locked);
-	if (proof->required && duration != proof->lease_duration)
+	if (!le_proof_covers(proof, duration))
 		return false;
 	le_lease_renew(locked, locked->term, duration, proof->t0,
 				   GetCurrentTimestamp(), NULL);
@@ -334,13 +285,14 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
  * wait, what cannot be had at once is left for the next try (not stands).
  */
 static int64
-stand(Standing *s, bool wait)
+stand(StandCall *s, bool wait)
 {
 	Store		store;
 	Election   *election;
 	Lease	   *lease;
 	Candidacy  *c;
 	bool		locked;
+	Turn		turn = {.caller = &s->who};
 
 	le_store_get(&store);
 	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
@@ -371,7 +323,9 @@ stand(Standing *s, bool wait)
 			le_busy(s->who.election);
 		return 0;
 	}
-	try_to_elect(&store, election, &s->who, wait, s->ask_until);
+	turn.mode = wait ? TURN_TRIES : TURN_SKIPS;
+	turn.ask_until = wait ? le_wait_deadline() : s->ask_until;
+	(void) le_turn(&store, election, &turn);	/* else the worker goes on */
 	lease = le_lease_read(&store, s->who.election, NULL);
 	if (!leads(&store, lease, s->who.session_id))
 		return 0;
@@ -385,8 +339,8 @@ stand(Standing *s, bool wait)
 Datum
 le_join(PG_FUNCTION_ARGS)
 {
-	Standing	s;
-	BoundedWaits busy;
+	StandCall	s;
+	BoundedWaits waits;
 	int64		term;
 
 	le_check_function("leader_election.join()");
@@ -394,9 +348,9 @@ le_join(PG_FUNCTION_ARGS)
 	if (le_lock_epoch_is_mine())
 		PG_RETURN_NULL();		/* this transaction has begun an epoch */
 	le_wait_start();
-	le_wait_bounded_begin(&busy, s.who.election);
+	le_wait_bounded_begin(&waits, s.who.election);
 	term = stand(&s, true);
-	le_wait_bounded_end(&busy);
+	le_wait_bounded_end(&waits);
 	le_start_ensure(true);
 
 	/* That may have waited until the lease was over. */
@@ -414,7 +368,7 @@ le_join(PG_FUNCTION_ARGS)
  * to be started first.
  */
 static int64
-poll_campaign(Standing *s)
+poll_campaign(StandCall *s)
 {
 	Store		store;
 	uint64		changes;
@@ -462,7 +416,7 @@ Datum
 le_campaign(PG_FUNCTION_ARGS)
 {
 	static uint32 wait_event = 0;
-	Standing	s;
+	StandCall	s;
 	MemoryContext context;
 	MemoryContext old;
 	int64		give_up_at = PG_INT64_MAX;
@@ -602,7 +556,7 @@ le_renew(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Store		store;
-	BoundedWaits busy;
+	Call		call;
 	Candidacy  *c;
 	Lease	   *lease;
 
@@ -615,106 +569,105 @@ le_renew(PG_FUNCTION_ARGS)
 		check_owner(c);
 	else if (le_session_take_loss(store.lease_oid, name, NULL))
 		report_reset(name, NULL);
-	le_wait_start();
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLE_LEASE, RowExclusiveLock);
+	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
 	for (;;)
 	{
-		lease = le_lease_read(&store, name, NULL);
+		Proof		proof;
+
+		lease = le_lease_read(&call.store, name, NULL);
 		if (lease == NULL)
 			le_report_no_election(name);
-		if (c == NULL || !leads(&store, lease, c->session_id))
-			break;				/* it is over, and not just busy */
-		if (!lease->own_write && !lease->yielding)
-		{
-			Proof		proof;
-
-			if (!le_prove(lease, le_election_lease_duration(&store, lease), false,
-						  le_wait_left(), &proof))
-				le_unconfirmed(name);
-			if (!renew_lease(&store, c, &proof, &lease))
-			{
-				le_wait_retry_or_busy(name);
-				continue;
-			}
-			if (!leads(&store, lease, c->session_id))
-				break;
-		}
-		le_return_grant(fcinfo, lease);
-		break;
+		if (c == NULL || !leads(&call.store, lease, c->session_id) ||
+			lease->own_write || lease->yielding)
+			break;
+		if (!le_prove(lease, le_election_lease_duration(&call.store, lease),
+					  false, le_wait_left(), &proof))
+			le_unconfirmed(name);
+		if (renew_lease(&call.store, c, &proof, &lease))
+			break;
+		le_wait_retry_or_busy(name);
 	}
-	le_wait_bounded_end(&busy);
+	if (c != NULL && leads(&call.store, lease, c->session_id))
+		le_return_grant(fcinfo, lease);
+	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;
 }
 
 /*
- * Have the holder give up, under the election lock.  True if this session led.
- * withdraw: its candidacy ends as well.  *stood, unless NULL: did it stand?
+ * Withdraw a candidacy, under the election lock.
  */
 static bool
-give_up(const char *name, GiveUp *how, bool withdraw, bool *stood)
+withdraw(const Store *store, void *arg)
 {
-	Store		store;
-	BoundedWaits busy;
+	return le_candidate_withdraw(store, arg);
+}
+
+/*
+ * Have this session's candidacy c give up what it leads, if it leads.  leaves: its
+ * candidacy ends as well.  True if it led.
+ */
+static bool
+give_up_candidacy(const Store *store, const Election *election, Candidacy *c,
+				  GiveUp *how, bool leaves)
+{
+	const char *name = election->name;
+	Lease	   *lease = le_lease_read(store, name, NULL);
+	bool		holds = lease != NULL && lease->session_id == c->session_id;
+	Candidate	who = {.election = c->election,.candidate = c->candidate,
+	.session_id = c->session_id,.role = NameStr(c->role)};
+	Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
+		.passed_over = holds ? &who : NULL,
+		.optional = !holds,.ask_until = holds ? le_wait_deadline() : 0,
+	.work = leaves ? withdraw : NULL,.arg = &who};
+	Settled		settled;
+
+	/* The leader's view ends before anybody can follow. */
+	c->stepped_down = true;
+	how->session_id = c->session_id;
+	settled = le_turn(store, election, &turn);
+	if (settled == SETTLED_UNCONFIRMED)
+		le_unconfirmed(name);
+
+	/* A trigger of somebody's may have ended the candidacy meanwhile. */
+	c = le_session_find(name, strlen(name));
+	if (leaves && c != NULL && c->session_id == how->session_id)
+		le_session_withdraw(c);
+	le_commit_wakes_worker();
+	return settled == SETTLED_GAVE_UP;
+}
+
+/*
+ * The same for an election by its name.  True if this session led.  *stood, unless
+ * NULL: did it stand?
+ */
+static bool
+give_up(const char *name, GiveUp *how, bool leaves, bool *stood)
+{
+	Call		call;
 	Election   *election;
 	Candidacy  *c;
-	Lease	   *lease;
-	bool		holds;
-	Settled		settled = {.busy = false};
+	bool		stands;
+	bool		led;
 
-	le_store_get(&store);
-	le_wait_bounded_begin(&busy, name);
-	le_store_lock(&store, LE_TABLES, RowExclusiveLock);
-	c = find_candidacy(&store, name, true);
-	election = le_election_get(&store, name);
-	if (c != NULL && c->withdrawn)
-		c = NULL;
-	if (c != NULL)
-	{
-		Candidate	who = {.election = c->election, .candidate = c->candidate,
-		.session_id = c->session_id, .role = NameStr(c->role)};
-		Proof		proof;
-
+	le_call_enter(&call, name, LE_TABLES, RowExclusiveLock);
+	c = find_candidacy(&call.store, name, true);
+	election = le_election_get(&call.store, name);
+	stands = c != NULL && !c->withdrawn;
+	if (stands)
 		check_owner(c);
-
-		/* The leader's view ends before anybody can follow. */
-		c->stepped_down = true;
-		how->session_id = c->session_id;
-		lease = le_lease_read(&store, name, NULL);
-		holds = lease != NULL && lease->session_id == c->session_id;
-		if (holds && how->to_candidate == NULL)
-			le_ranking_prepare(&store, election, &who);
-		if (!le_prove(lease, election->lease_duration, true,
-					  holds ? le_wait_left() : 0, &proof) && holds)
-			le_unconfirmed(name);
-		while (!le_wait_for_election(name))
-			le_wait_retry_or_busy(name);
-		while (withdraw && !le_candidate_withdraw(&store, &who))
-			le_wait_retry_or_busy(name);
-		while ((settled = le_settle(&store, election, NULL, how, &proof)).busy)
-			le_wait_retry_or_busy(name);
-		if (settled.unproven && holds)
-			le_busy(name);
-		if (withdraw)
-		{
-			/* A trigger may have lost it. */
-			c = le_session_find(name, strlen(name));
-			if (c != NULL && c->session_id == how->session_id)
-				le_session_withdraw(c);
-		}
-		le_commit_wakes_worker();
-	}
-	le_wait_bounded_end(&busy);
+	led = stands &&
+		give_up_candidacy(&call.store, election, c, how, leaves);
+	le_call_end(&call);
 	if (stood != NULL)
-		*stood = how->session_id != 0;
-	return settled.gave_up;
+		*stood = stands;
+	return led;
 }
 
 Datum
 le_resign(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned", .yields = true, .sits_out = true};
+	GiveUp		how = {.reason = "resigned",.resigns = true};
 	char	   *name;
 	bool		led;
 

@@ -243,6 +243,7 @@ typedef struct BoundedWaits
 
 extern void le_wait_start(void);
 extern bool le_wait_retry(void);
+extern int64 le_wait_deadline(void);
 extern int64 le_wait_left(void);
 extern void le_wait_retry_or_busy(const char *election);
 extern void le_wait_as_lock_timeout(void);

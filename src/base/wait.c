@@ -75,6 +75,15 @@ le_wait_start(void)
 }
 
 /*
+ * When it must have stopped waiting (monotonic).
+ */
+int64
+le_wait_deadline(void)
+{
+	return wait_until;
+}
+
+/*
  * How long it may still wait.
  */
 int64

@@ -67,42 +67,82 @@ typedef struct Proof
 
 extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 								 int64 lease_duration, const Incarnation *inc);
+extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
 					 int64 limit, Proof *proof);
 
+/* vacancy.c */
+
+/* Why nobody leads; the first that applies is the one that counts */
+typedef enum Obstacle
+{
+	OBSTACLE_NONE,
+	OBSTACLE_EPOCH,				/* this incarnation has no epoch yet */
+	OBSTACLE_GRACE,				/* after a failover */
+	OBSTACLE_HOLD,
+	OBSTACLE_TAKEOVER_DELAY,
+	OBSTACLE_RESERVED,			/* for one candidate */
+	OBSTACLE_NO_CANDIDATES,
+	OBSTACLE_QUORUM,
+	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
+	OBSTACLE_CALL				/* those that do not have to call themselves */
+} Obstacle;
+
+/* How many stand in an election */
+typedef struct Turnout
+{
+	int			live;
+	int			ready;			/* and could be elected ... */
+	int			told;			/* ... without a call of their own */
+} Turnout;
+
+typedef struct Vacancy
+{
+	Obstacle	obstacle;
+	int64		barred_until;	/* nobody is elected before (monotonic) */
+	Candidate  *kept_for;		/* NULL: the seat is kept for nobody ... */
+	int64		kept_until;		/* ... but for this candidate, until then */
+	bool		lapsed;			/* it was kept for one that did not come */
+} Vacancy;
+
+extern int64 le_vacancy_grace(const Election *election, const Lease *lease,
+							  const Incarnation *inc);
+extern Candidate *le_vacancy_successor(const Store *store,
+									   const Election *election,
+									   const Lease *lease,
+									   const Incarnation *inc, bool led);
+extern void le_vacancy(const Store *store, const Election *election,
+					   const Lease *lease, const Incarnation *inc,
+					   const Turnout *turnout, Vacancy *v);
+extern int64 le_vacancy_due(const Election *election, const Lease *lease,
+							const Turnout *turnout, const Vacancy *v);
+
 /* settle.c */
+
 /* How a holder ends its own leadership */
 typedef struct GiveUp
 {
 	int64		session_id;		/* the holder's; 0: it is detached ... */
 	int64		term;			/* ... and knows its term */
 	const char *reason;
-	bool		yields;			/* so it does what it may have been asked to */
+	bool		resigns;		/* as it may have been asked to; it sits out */
 	const char *detail;			/* NULL: nothing to add */
-	const char *to_candidate;	/* NULL: whoever is next */
+	const char *to_candidate;	/* NULL: whom the strategy ranks first */
 	int64		hold;			/* 0: none */
-	bool		sits_out;
 } GiveUp;
 
-typedef struct Settled
+typedef enum Settled
 {
-	bool		busy;			/* some row was locked, nothing was done */
-	bool		unproven;		/* more has happened since than is proven */
-	bool		changed;
-	bool		gave_up;		/* the GiveUp was carried out */
+	SETTLED_NOTHING,			/* nothing was due */
+	SETTLED_CHANGED,
+	SETTLED_GAVE_UP,			/* changed, and the GiveUp was carried out */
+
+	/* nothing was done, although something may be due: */
+	SETTLED_BUSY,				/* another transaction has a lock or a row */
+	SETTLED_UNPROVEN,			/* more has happened since than is proven */
+	SETTLED_UNCONFIRMED			/* standbys have not confirmed in time */
 } Settled;
 
-extern int64 le_grace_mono(const Election *election,
-						   const Lease *lease,
-						   const Incarnation *inc);
-extern int64 le_reserved_mono(const Store *store,
-							  const Election *election,
-							  const Lease *lease,
-							  const Incarnation *inc);
-extern bool le_reservation_lapsed(const Store *store,
-								  const Election *election,
-								  const Lease *lease,
-								  const Incarnation *inc);
 extern Candidate *le_settle_named(const Store *store,
 								  const Election *election,
 								  const char *name);
@@ -120,6 +160,36 @@ extern bool le_settle_preempt(const Store *store, const Election *election,
 							  bool *changed);
 extern bool le_settle_drop(const Store *store, const Election *election,
 						   const Incarnation *inc);
+
+/* turn.c */
+
+/* How much a call insists on its turn */
+typedef enum TurnMode
+{
+	TURN_SKIPS,					/* a poll: it waits for no lock */
+	TURN_TRIES,					/* the same, but again if nobody else elects
+								 * it */
+	TURN_QUEUES					/* it waits as long as the call may */
+} TurnMode;
+
+/* What to do under the election lock first; false: busy, do not settle */
+typedef bool (*TurnWork) (const Store *store, void *arg);
+
+typedef struct Turn
+{
+	TurnMode	mode;
+	const Candidate *caller;	/* in whose own call; NULL: no candidate's */
+	const GiveUp *give_up;		/* NULL: elect, if nobody leads */
+	const Candidate *passed_over;	/* who gives up; NULL: nobody */
+	bool		optional;		/* nothing may be due: no proof is needed for
+								 * that, and no retry */
+	int64		ask_until;		/* ask them until then (monotonic) */
+	TurnWork	work;			/* NULL: nothing */
+	void	   *arg;
+} Turn;
+
+extern Settled le_turn(const Store *store, const Election *election,
+					   const Turn *turn);
 
 /* begin.c */
 extern bool le_begin_epoch(Store *store);

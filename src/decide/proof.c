@@ -56,6 +56,16 @@ le_proof_set_subject(Proof *proof, const Lease *seen, int64 lease_duration,
 }
 
 /*
+ * Does it cover a lease of that duration?  The settings may have been altered
+ * since: the standbys may lack those of now.
+ */
+bool
+le_proof_covers(const Proof *proof, int64 duration)
+{
+	return !proof->required || duration == proof->lease_duration;
+}
+
+/*
  * From when on may a lease count?  False: the standbys have not confirmed in
  * time, which is a third of the lease, and no more than limit.  With limit 0
  * they are not asked.

@@ -13,8 +13,9 @@
  * - A new leader is chosen only if the old one itself gave up, or its deadline
  *	 passed, or its session is provably dead on this incarnation.
  *
- * Candidates, the worker and waiting campaigns all come here to decide; none
- * of them is trusted to know better.
+ * Candidates' own calls, the worker and waiting campaigns all come here to
+ * decide; none of them is trusted to know better.  What they have read before they
+ * had the election lock is read again under it.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,39 +25,21 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-/*
- * Until when nobody is elected because the server was another incarnation
- * before: somebody may still lead elsewhere until a lease has passed.
- */
-int64
-le_grace_mono(const Election *election, const Lease *lease,
-			  const Incarnation *inc)
+/* An election that is to be settled, and what is to be done about it */
+typedef struct Decision
 {
-	bool		foreign = le_lease_is_foreign(lease, inc->name);
-	bool		led = lease->leader != NULL;
-	int64		not_before;
-
-	if (!inc->known || (foreign && inc->epoch == 0))
-		return PG_INT64_MAX;	/* a new epoch is to begin */
-	if (inc->epoch == 0)
-		return 0;
-
-	/*
-	 * What was granted here since was granted after it, or continued in it:
-	 * then the seat is held until it is over.  (Others are held for longer.)
-	 */
-	if (!foreign && lease->incarnation != NULL &&
-		lease->acquired_mono > inc->first_seen)
-	{
-		not_before = le_lease_not_before(lease, inc);
-		return led || not_before <= inc->first_seen +
-			Max(election->lease_duration, lease->duration) ? not_before : 0;
-	}
-
-	/* Who has seen the end of a lease need not wait for it. */
-	return inc->first_seen + Max(election->lease_duration,
-								 foreign && led ? lease->duration : 0);
-}
+	const Store *store;
+	const Election *election;
+	Incarnation *inc;
+	Lease	   *lease;			/* locked, if it is to be written */
+	LeaseState	state;
+	const GiveUp *give_up;		/* NULL: the holder does not give up */
+	int64		now;
+	int64		not_before;		/* nobody follows before */
+	Candidate  *winner;			/* NULL: nobody is elected now */
+	Candidate  *successor;		/* whom the seat is kept for; NULL: nobody */
+	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
+} Decision;
 
 /*
  * Ask the leader to yield to a candidate (NULL: to whoever is next).  The lease
@@ -133,67 +116,18 @@ le_settle_named(const Store *store, const Election *election,
 }
 
 /*
- * Whom the seat is, or is to be, kept for; NULL: for nobody, or for one that
- * is not there any more, or only again, or may not stand any more.  Where it was
- * the strategy that asked for a yield, the strategy decides anew.
- */
-static Candidate *
-find_successor(const Store *store, const Election *election,
-			   const Lease *lease, LeaseState state, const Incarnation *inc,
-			   int64 now)
-{
-	Candidate  *c;
-
-	if (lease->successor == NULL ||
-		(state == LEASE_VACANT ?
-		 now >= le_lease_reserved_mono(lease, inc->name) :
-		 !lease->yield_ordered))
-		return NULL;
-	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && le_candidate_succeeds(c, lease) &&
-		(state != LEASE_VACANT || c->place <= le_lease_reserved_since(lease)) &&
-		le_election_admits(election, c->role) &&
-		le_candidate_alive(c) ? c : NULL;
-}
-
-/*
- * Was the vacant seat kept for somebody who did not come in time, or is not
- * there any more?
- */
-bool
-le_reservation_lapsed(const Store *store, const Election *election,
-					  const Lease *lease, const Incarnation *inc)
-{
-	return lease->leader == NULL && lease->successor != NULL &&
-		find_successor(store, election, lease, LEASE_VACANT, inc,
-					   le_clock()) == NULL;
-}
-
-/*
- * Until when a vacant seat is kept for a detached candidate; 0: it is not.
- */
-int64
-le_reserved_mono(const Store *store, const Election *election,
-				 const Lease *lease, const Incarnation *inc)
-{
-	Candidate  *c = find_successor(store, election, lease, LEASE_VACANT, inc,
-								   le_clock());
-
-	if (c == NULL || c->session_id != 0)
-		return 0;
-	return Min(le_lease_reserved_mono(lease, inc->name), c->seen + c->seen_for);
-}
-
-/*
- * Why did, or does, this leadership end?  It is not simply led on.
+ * Why does this leadership end?  NULL: it has ended before.
  */
 static const char *
-reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
+reason_of(const Decision *d)
 {
-	switch (state)
+	const Lease *lease = d->lease;
+
+	switch (d->state)
 	{
 		case LEASE_LED:
-			return lease->yielding && give_up->yields ? "yielded" : give_up->reason;
+			return lease->yielding && d->give_up->resigns ?
+				"yielded" : d->give_up->reason;
 		case LEASE_EXPIRED:
 			return lease->yielding ? "yielded" : "expired";
 		case LEASE_ORPHANED:
@@ -209,76 +143,69 @@ reason_of(const Lease *lease, LeaseState state, const GiveUp *give_up)
 
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: electing it
- * again at once would elect nobody else, ever.  Where its strategy wanted it to
- * go, its strategy decides who follows: that may be itself, if there is no
- * challenger any more.
+ * that was to renew its lease itself and did not may be hung: if it were elected
+ * again at once, nobody else ever would.  Where its strategy wanted it to go, the
+ * strategy decides who follows: that may be the same one, if it has no challenger
+ * any more.
  */
 static bool
-steps_down(const Lease *lease, LeaseState state, const GiveUp *give_up)
+steps_down(const Decision *d)
 {
-	if (give_up != NULL)
-		return give_up->sits_out;
-	return state == LEASE_EXPIRED && (lease->yield_ordered || !lease->auto_renew);
+	if (d->give_up != NULL)
+		return d->give_up->resigns;
+	return d->state == LEASE_EXPIRED &&
+		(d->lease->yield_ordered || !d->lease->auto_renew);
 }
 
 /*
  * Who is passed over from now on: the holder that steps down, or the detached
- * candidate that did not come for the seat in time.
+ * candidate that did not come in time for the seat that was kept for it.
  */
 static Candidate *
-find_passed_over(const Store *store, const Lease *lease, LeaseState state,
-				 const GiveUp *give_up, const Candidate *successor,
-				 const Incarnation *inc, int64 now)
+find_passed_over(const Decision *d)
 {
+	const Lease *lease = d->lease;
+	int64		reserved = le_lease_reserved_mono(lease, d->inc->name);
 	Candidate  *c;
-	int64		reserved;
 
-	if (state != LEASE_VACANT)
-		return steps_down(lease, state, give_up) ?
-			le_candidate_of_lease(lease) : NULL;
-	reserved = le_lease_reserved_mono(lease, inc->name);
-	if (successor != NULL || lease->successor == NULL ||
-		reserved == 0 || now < reserved)
+	if (d->state != LEASE_VACANT)
+		return steps_down(d) ? le_candidate_of_lease(lease) : NULL;
+	if (d->successor != NULL || lease->successor == NULL ||
+		reserved == 0 || d->now < reserved)
 		return NULL;
-	c = le_candidate_find(store, lease->election, lease->successor);
+	c = le_candidate_find(d->store, lease->election, lease->successor);
 	return c != NULL && c->session_id == 0 && le_candidate_succeeds(c, lease) &&
 		c->place <= le_lease_reserved_since(lease) ? c : NULL;
 }
 
 /*
- * From when on may somebody follow?
+ * From when on may somebody follow the leader of this lease?
  */
 static int64
-earliest_election(const Election *election, const Lease *lease,
-				  LeaseState state, const GiveUp *give_up,
-				  const Incarnation *inc, int64 now)
+earliest_election(const Decision *d)
 {
-	switch (state)
-	{
-		case LEASE_VACANT:
-			return le_lease_not_before(lease, inc);
-		case LEASE_LED:
-			return Max(le_lease_not_before(lease, inc), give_up->hold > 0 ?
-					   lease->acquired_mono + give_up->hold : 0);
-		case LEASE_EXPIRED:
-			/* Who lets a requested yield run out has given up. */
-			return lease->yielding ? 0 :
-				lease->deadline_mono + election->takeover_delay;
-		case LEASE_FOREIGN:
+	const Lease *lease = d->lease;
+	int64		delay = d->election->takeover_delay;
 
-			/*
-			 * If void: whoever holds it really believes so no longer than
-			 * that.
-			 */
-			if (le_lease_is_void(lease, inc->name))
-				return now + Max(election->takeover_delay,
-								 Max(election->lease_duration, lease->duration));
+	switch (d->state)
+	{
+		case LEASE_LED:
+			return Max(le_lease_not_before(lease, d->inc), d->give_up->hold > 0 ?
+					   lease->acquired_mono + d->give_up->hold : 0);
+		case LEASE_EXPIRED:
+			/* A leader that lets a requested yield run out has given up. */
+			return lease->yielding ? 0 : lease->deadline_mono + delay;
+		case LEASE_FOREIGN:
+			/* If it is void, its holder believes in it for that long at most. */
+			if (le_lease_is_void(lease, d->inc->name))
+				delay = Max(delay, Max(d->election->lease_duration,
+									   lease->duration));
 			break;
 		case LEASE_ORPHANED:
+		case LEASE_VACANT:
 			break;
 	}
-	return now + election->takeover_delay;
+	return d->now + delay;
 }
 
 /*
@@ -286,9 +213,9 @@ earliest_election(const Election *election, const Lease *lease,
  * its previous_term (0: none).
  */
 static void
-grant(const Store *store, const Election *election, Lease *lease,
-	  const Incarnation *inc, const Candidate *winner, int64 previous_term,
-	  Change *change, int64 duration, int64 t0, TimestampTz at)
+grant(const Store *store, Lease *lease, const Incarnation *inc,
+	  const Candidate *winner, int64 previous_term, Change *change,
+	  int64 duration, int64 t0, TimestampTz at)
 {
 	change->term = le_epoch_next_term(lease->term, inc);
 	change->leader = winner->candidate;
@@ -314,66 +241,75 @@ is_holder(const GiveUp *give_up, const Lease *lease)
  * it is not yet known whether it does?
  */
 static bool
-goes_on(const Election *election, const Lease *lease, LeaseState state,
-		const GiveUp *give_up, const Incarnation *inc)
+goes_on(const Decision *d, const GiveUp *give_up)
 {
-	if (state == LEASE_LED)
-		return give_up == NULL || !is_holder(give_up, lease);
-	if (state != LEASE_FOREIGN ||
-		le_grace_mono(election, lease, inc) <= le_clock())
+	if (d->state == LEASE_LED)
+		return give_up == NULL || !is_holder(give_up, d->lease);
+	if (d->state != LEASE_FOREIGN ||
+		le_vacancy_grace(d->election, d->lease, d->inc) <= le_clock())
 		return false;
-	if (give_up != NULL && is_holder(give_up, lease))
-		le_busy(election->name);	/* it may lead on, but has not said so */
+
+	/* A detached holder may still renew during the grace. */
+	if (give_up != NULL && is_holder(give_up, d->lease))
+		le_busy(d->election->name);
 	return true;
 }
 
-/* What is to be done about an election */
-typedef struct Decision
+/*
+ * The lease is led, and its leader gives up, or it is led no more.  Whom is the
+ * seat kept for?  Returns until when nobody is elected.
+ */
+static int64
+decide_succession(Decision *d)
 {
-	Incarnation *inc;
-	Lease	   *lease;			/* locked, if it is to be written */
-	LeaseState	state;
-	const GiveUp *give_up;		/* NULL: the holder does not give up */
-	int64		now;
-	int64		not_before;		/* nobody follows before */
-	Candidate  *winner;			/* NULL: nobody is elected now */
-	Candidate  *successor;		/* whom the seat is kept for; NULL: nobody */
-	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
-} Decision;
+	int64		grace = le_vacancy_grace(d->election, d->lease, d->inc);
+	const char *named;
+
+	Assert(d->state != LEASE_LED || d->give_up != NULL);
+	d->not_before = earliest_election(d);
+	named = d->state == LEASE_LED ? d->give_up->to_candidate : NULL;
+	if (named == NULL)
+		d->successor = le_vacancy_successor(d->store, d->election, d->lease,
+											d->inc, true);
+	else
+	{
+		if (grace > d->now)
+			le_busy(d->election->name);
+		d->successor = le_settle_named(d->store, d->election, named);
+		if (le_candidate_leads(d->successor, d->lease))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
+							named, d->election->name)));
+	}
+	return Max(d->not_before, grace);
+}
 
 /*
- * Whose turn is it?
+ * Who is elected now, whom is the seat kept for, and who is passed over?
  */
 static void
-decide(const Store *store, const Election *election, const Candidate *caller,
-	   Decision *d)
+decide(Decision *d, const Candidate *caller)
 {
-	int64		grace = le_grace_mono(election, d->lease, d->inc);
-	bool		transferred;
+	int64		barred_until;
 
-	/* A leadership that nobody gives up goes on. */
-	Assert(d->state != LEASE_LED || d->give_up != NULL);
-	transferred = d->state == LEASE_LED && d->give_up->to_candidate != NULL;
-	if (transferred && grace > d->now)
-		le_busy(election->name);
-	d->not_before = earliest_election(election, d->lease, d->state, d->give_up,
-									  d->inc, d->now);
-	d->successor = transferred ?
-		le_settle_named(store, election, d->give_up->to_candidate) :
-		find_successor(store, election, d->lease, d->state, d->inc, d->now);
-	d->passed_over = find_passed_over(store, d->lease, d->state, d->give_up,
-									  d->successor, d->inc, d->now);
-	if (transferred && le_candidate_leads(d->successor, d->lease))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
-						d->successor->candidate, election->name)));
-	if (Max(d->not_before, grace) > d->now)
+	if (d->state == LEASE_VACANT)
+	{
+		Vacancy		v;
+
+		le_vacancy(d->store, d->election, d->lease, d->inc, NULL, &v);
+		d->successor = v.kept_for;
+		barred_until = v.barred_until;
+	}
+	else
+		barred_until = decide_succession(d);
+	d->passed_over = find_passed_over(d);
+	if (barred_until > d->now)
 		return;
 	if (d->successor == NULL)
-		d->winner = le_ranking_first(store, election, d->lease, caller,
+		d->winner = le_ranking_first(d->store, d->election, d->lease, caller,
 									 d->passed_over);
-	else if (le_ranking_has_quorum(store, election))
+	else if (le_ranking_has_quorum(d->store, d->election))
 		d->winner = d->successor;
 	if (d->winner != NULL && d->winner->session_id == 0 &&
 		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
@@ -425,21 +361,21 @@ is_proven(const Proof *proof, Decision *d)
 }
 
 /*
- * Make every row ours that will be written, or read in writing.  False:
- * somebody else has one of them.
+ * Lock every row that will be written, or that decides what is.  False: another
+ * transaction has one of them.
  */
 static bool
-lock_rows(const Store *store, Decision *d, Row **history)
+lock_rows(Decision *d, Row **history)
 {
 	*history = NULL;
 	if (d->lease->row == NULL)
-		d->lease = le_lease_lock(store, d->lease->election);
+		d->lease = le_lease_lock(d->store, d->lease->election);
 	return d->lease != NULL &&
 		(d->state == LEASE_VACANT ||
-		 le_history_lock(store, d->lease->election, d->lease->term, history)) &&
-		(d->passed_over == NULL || le_candidate_lock(store, d->passed_over)) &&
+		 le_history_lock(d->store, d->lease->election, d->lease->term, history)) &&
+		(d->passed_over == NULL || le_candidate_lock(d->store, d->passed_over)) &&
 		(d->winner == NULL ||
-		 (le_candidate_lock(store, d->winner) && d->winner->row != NULL));
+		 (le_candidate_lock(d->store, d->winner) && d->winner->row != NULL));
 }
 
 /*
@@ -459,10 +395,10 @@ is_kept_for(const Decision *d)
  * any more.
  */
 static void
-keep_seat(const Election *election, Decision *d)
+keep_seat(Decision *d)
 {
 	if (d->successor != NULL)
-		le_lease_reserve(d->lease, d->successor, election->lease_duration,
+		le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
 						 d->now, d->inc->name);
 	else
 		le_lease_unreserve(d->lease);
@@ -474,32 +410,32 @@ keep_seat(const Election *election, Decision *d)
  * a candidate was elected.  Both have the same time: one event for listeners.
  */
 static void
-write_change(const Store *store, const Election *election, Decision *d,
-			 Row *history, const Proof *proof)
+write_change(Decision *d, Row *history, const Proof *proof)
 {
 	TimestampTz at = GetCurrentTimestamp();
-	Change		change = {.election = election->name,.term = d->lease->term,
-		.previous = d->lease->leader,
-	.reason = reason_of(d->lease, d->state, d->give_up)};
+	int64		duration = d->election->lease_duration;
+	Change		change = {.election = d->election->name,
+		.term = d->lease->term,.previous = d->lease->leader,
+	.reason = reason_of(d)};
 
 	if (history != NULL)
 		le_history_end(history, change.reason,
 					   d->state == LEASE_LED ? d->give_up->detail : NULL, at);
-	if (d->winner != NULL)
-		grant(store, election, d->lease, d->inc, d->winner, 0, &change,
-			  proof->required ? proof->lease_duration : election->lease_duration,
-			  proof->required ? proof->t0 : d->now, at);
-	else
+	if (d->winner == NULL)
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
-						d->successor, election->lease_duration, d->now, at,
-						d->inc->name);
-	le_commit_change(store, &change);
+						d->successor, duration, d->now, at, d->inc->name);
+	else if (proof->required)
+		grant(d->store, d->lease, d->inc, d->winner, 0, &change,
+			  proof->lease_duration, proof->t0, at);
+	else
+		grant(d->store, d->lease, d->inc, d->winner, 0, &change,
+			  duration, d->now, at);
+	le_commit_change(d->store, &change);
 }
 
 /*
  * Look at an election and do what is due: end a leadership that is over, or
- * that its holder gives up (give_up), and elect the next leader.  Returns what
- * was done; busy, if somebody has a row of ours locked and nothing was done.
+ * that its holder gives up (give_up), and elect the next leader.
  *
  * caller: the candidate in whose own call this happens, NULL for none.  proof
  * was made before the election lock was taken.  The caller holds that lock and
@@ -507,63 +443,56 @@ write_change(const Store *store, const Election *election, Decision *d,
  */
 Settled
 le_settle(const Store *store, const Election *election,
-		  const Candidate *caller, const GiveUp *give_up,
-		  const Proof *proof)
+		  const Candidate *caller, const GiveUp *give_up, const Proof *proof)
 {
-	Settled		result = {.busy = false};
-	Decision	d = {.inc = le_epoch_read(),
-	.lease = le_lease_read(store, election->name, NULL)};
+	Decision	d = {.store = store};
 	Row		   *history;
 
 	/*
 	 * Both may have changed, or be gone, while the caller queued for the
 	 * lock.
 	 */
-	election = le_election_get(store, election->name);
+	d.inc = le_epoch_read();
+	d.lease = le_lease_read(store, election->name, NULL);
+	d.election = le_election_get(store, election->name);
 	if (d.lease == NULL)
 		le_report_no_election(election->name);
 	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
-	if (goes_on(election, d.lease, d.state, give_up, d.inc))
-		return result;
+	if (goes_on(&d, give_up))
+		return SETTLED_NOTHING;
 
 	/* Against renewals; a vacant lease has none, and costs no write. */
 	if (d.state != LEASE_VACANT)
 	{
 		d.lease = le_lease_lock(store, election->name);
-		result.busy = d.lease == NULL;
-		if (result.busy)
-			return result;
+		if (d.lease == NULL)
+			return SETTLED_BUSY;
 	}
 	d.now = le_clock();
 	d.state = le_lease_state(d.lease, d.inc->name, d.now);
-	if (goes_on(election, d.lease, d.state, give_up, d.inc))
-		return result;
+	if (goes_on(&d, give_up))
+		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d.lease))
 		d.give_up = give_up;
 
-	decide(store, election, caller, &d);
+	decide(&d, caller);
 
 	/* No standby knows of settings, or a vacancy, that are not committed yet. */
-	if (proof->required && election->own_write)
+	if (proof->required && d.election->own_write)
 		d.winner = NULL;
 	if (d.state == LEASE_VACANT &&
 		((d.winner == NULL && is_kept_for(&d)) ||
 		 (proof->required && d.lease->own_write)))
-		return result;
-	result.unproven = !is_proven(proof, &d);
-	if (result.unproven)
-		return result;
-	result.busy = !lock_rows(store, &d, &history);
-	if (result.busy)
-		return result;
+		return SETTLED_NOTHING;
+	if (!is_proven(proof, &d))
+		return SETTLED_UNPROVEN;
+	if (!lock_rows(&d, &history))
+		return SETTLED_BUSY;
 
 	/* Settings change only under the lock on the lease row. */
-	if (d.winner != NULL && proof->required &&
-		le_election_lease_duration(store, d.lease) != proof->lease_duration)
-	{
-		result.unproven = true;
-		return result;
-	}
+	if (d.winner != NULL &&
+		!le_proof_covers(proof, le_election_lease_duration(store, d.lease)))
+		return SETTLED_UNPROVEN;
 
 	/*
 	 * A lease or a reservation counts from here, after the choice.  With many
@@ -572,16 +501,14 @@ le_settle(const Store *store, const Election *election,
 	 * refused a proof that is too old by now.)
 	 */
 	d.now = le_clock();
-	result.gave_up = d.state == LEASE_LED;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
 		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
 	if (d.winner == NULL && d.state == LEASE_VACANT)
-		keep_seat(election, &d);
+		keep_seat(&d);
 	else
-		write_change(store, election, &d, history, proof);
+		write_change(&d, history, proof);
 	le_seats_touch(election->name);
-	result.changed = true;
-	return result;
+	return d.state == LEASE_LED ? SETTLED_GAVE_UP : SETTLED_CHANGED;
 }
 
 /*
@@ -607,7 +534,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	if (lease == NULL)
 		return NULL;
 	election = le_election_get(store, election->name);
-	grace = le_grace_mono(election, lease, inc);
+	grace = le_vacancy_grace(election, lease, inc);
 	*over = !le_lease_is_term(lease, term) ||
 		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN || grace <= now;
 	if (*over)
@@ -621,9 +548,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
 	if (!is_proof_of_grant(proof, inc) ||
-		(proof->required &&
-		 (election->own_write ||
-		  le_election_lease_duration(store, lease) != proof->lease_duration)))
+		(proof->required && election->own_write) ||
+		!le_proof_covers(proof, le_election_lease_duration(store, lease)))
 		return NULL;
 	change.previous = lease->leader;
 	if (history != NULL)
@@ -633,8 +559,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	 * Elsewhere it may last longer than leases are granted for now.  Nobody
 	 * follows any sooner, even if its holder gives up here.
 	 */
-	grant(store, election, lease, inc, le_candidate_of_lease(lease),
-		  term, &change, Max(election->lease_duration, lease->duration),
+	grant(store, lease, inc, le_candidate_of_lease(lease), term, &change,
+		  Max(election->lease_duration, lease->duration),
 		  proof->t0, at);
 	le_lease_hold(lease, grace, now, at);
 	le_seats_touch(election->name);
@@ -671,7 +597,7 @@ le_settle_drop(const Store *store, const Election *election,
 	 * may be held since its lease was continued in the grace.
 	 */
 	not_before = le_lease_not_before(lease, inc);
-	if (le_grace_mono(election, lease, inc) > le_clock() ||
+	if (le_vacancy_grace(election, lease, inc) > le_clock() ||
 		(inc->epoch > 0 && not_before > le_clock() &&
 		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))

@@ -479,7 +479,7 @@ set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
 	lease->deadline_mono = t0 + duration;
 
 	lease->renewed_at = at;
-	lease->expires_at = at + duration -(le_clock() - t0) / 1000 * 1000;
+	lease->expires_at = at + duration - (le_clock() - t0) / 1000 * 1000;
 
 	LE_SET(row, LEASE_RENEWED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));

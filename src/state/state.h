@@ -57,7 +57,7 @@ typedef struct Lease
 	TimestampTz expires_at;
 	int64		acquired_mono;
 	int64		deadline_mono;
-	int64 duration;
+	int64		duration;
 	int64		configured;		/* what the election's settings said then */
 	char	   *incarnation;	/* NULL: never granted */
 	bool		yielding;

@@ -616,7 +616,7 @@ untold_until(const Store *store, const Lease *lease, const Incarnation *inc)
 	if (inc->first_seen + lease->duration > le_clock())
 		return inc->first_seen + lease->duration;	/* no sooner than that */
 	election = le_election_read(store, lease->election);
-	return election != NULL ? le_grace_mono(election, lease, inc) :
+	return election != NULL ? le_vacancy_grace(election, lease, inc) :
 		PG_INT64_MAX;
 }
 

@@ -55,7 +55,7 @@ typedef struct Renewal
 	/* what the running transaction does to it */
 	bool		ends;
 	int64		deadline;		/* 0: not renewed */
-	int64 duration;
+	int64		duration;
 } Renewal;
 
 /* Those leases, as a look has found them */
@@ -295,7 +295,7 @@ choose(void)
 		Renewal    *renewal = lfirst(lc);
 
 		if (!renewal->over && RENEW_EARLY(&renewal->seen) <= now &&
-			renewal->seen.duration <=longest)
+			renewal->seen.duration <= longest)
 			chosen = lappend(chosen, renewal);
 	}
 	return chosen;

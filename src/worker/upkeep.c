@@ -75,7 +75,7 @@ typedef struct SettleTask
 	const char *election;
 	Proof		proof;
 	bool		changed;
-	int64 duration;				/* of its leases */
+	int64		duration;		/* of its leases */
 	bool		waited;			/* for its lock */
 } SettleTask;
 
@@ -83,31 +83,30 @@ typedef struct SettleTask
 static int64 look_at = 0;
 
 /*
- * A vacant lease: when may the worker elect a leader, or keep the seat for a
- * candidate?  A seat for which nobody stands costs nothing but its row.
+ * A lease that is led no more, or on another incarnation: when is it to be
+ * settled?  A seat for which nobody stands costs nothing but its row.
  */
 static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 {
 	const Standing *s = le_standing_find(lease->election);
+	Turnout		turnout = {0, 0, 0};
 	Election   *election;
+	Vacancy		v;
 
 	if (lease->leader == NULL && lease->successor == NULL && s == NULL)
 		return PG_INT64_MAX;
 	election = le_election_read(store, lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
-	if (le_reservation_lapsed(store, election, lease, inc))
-		return 0;
-	if (lease->leader == NULL &&
-		(s == NULL || s->candidates < election->quorum ||
-		 (le_strategy(election)->reserves ? s->sits_out :
-		  s->session_sits_out) >= lease->term))
-		return lease->successor == NULL ? PG_INT64_MAX :
-			le_lease_reserved_mono(lease, inc->name);
-	return Max(Max(lease->leader == NULL ? le_lease_not_before(lease, inc) : 0,
-				   le_grace_mono(election, lease, inc)),
-			   le_reserved_mono(store, election, lease, inc));
+	if (s != NULL)
+	{
+		turnout.live = s->candidates;
+		turnout.ready = s->sits_out < lease->term ? 1 : 0;
+		turnout.told = s->session_sits_out < lease->term ? 1 : 0;
+	}
+	le_vacancy(store, election, lease, inc, &turnout, &v);
+	return le_vacancy_due(election, lease, &turnout, &v);
 }
 
 /*
@@ -275,9 +274,9 @@ settle(void *arg)
 		Settled		settled = le_settle(&store, election, NULL, NULL,
 										&item->proof);
 
-		if (settled.busy || settled.unproven)
+		if (settled >= SETTLED_BUSY)
 			le_busy(name);
-		item->changed = settled.changed;
+		item->changed = settled != SETTLED_NOTHING;
 		item->duration = election->lease_duration;
 	}
 }
@@ -375,7 +374,7 @@ settle_one(Pass *pass, SettleTask *item)
 
 	if (done && item->changed)
 	{
-		pass->renew_at = Min(pass->renew_at, le_clock() + item->duration /3);
+		pass->renew_at = Min(pass->renew_at, le_clock() + item->duration / 3);
 		le_announce_add(name);
 		if (le_announce_pending() >= ANNOUNCE_AT)
 			le_announce(pass);

@@ -1,0 +1,151 @@
+/*-------------------------------------------------------------------------
+ *
+ * vacancy.c
+ *		Why a seat is vacant, and until when.
+ *
+ * This is the one place that says so: to the code that elects (settle.c), to the
+ * worker, which sleeps until then, and to observers.
+ *
+ * Nothing is written here, and nothing is locked but to see who is alive.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "decide/decide.h"
+
+/*
+ * Until when (monotonic) nobody new is elected because the server was another
+ * incarnation before: the leader of then may still lead on the other side, until
+ * its lease has passed.  PG_INT64_MAX: this incarnation has no epoch yet, and the
+ * grace does not end before it has.
+ */
+int64
+le_vacancy_grace(const Election *election, const Lease *lease,
+				 const Incarnation *inc)
+{
+	bool		foreign = le_lease_is_foreign(lease, inc->name);
+	bool		led = lease->leader != NULL;
+	int64		not_before;
+
+	if (!inc->known || (foreign && inc->epoch == 0))
+		return PG_INT64_MAX;
+	if (inc->epoch == 0)
+		return 0;
+
+	/*
+	 * Granted by this incarnation: after the grace, or continued in it.  A
+	 * continued lease carries a hold to the end of the grace, so that its
+	 * holder may give up here while others wait.  (Other holds last longer.)
+	 */
+	if (!foreign && lease->incarnation != NULL &&
+		lease->acquired_mono > inc->first_seen)
+	{
+		not_before = le_lease_not_before(lease, inc);
+		return led || not_before <= inc->first_seen +
+			Max(election->lease_duration, lease->duration) ? not_before : 0;
+	}
+	return inc->first_seen + Max(election->lease_duration,
+								 foreign && led ? lease->duration : 0);
+}
+
+/*
+ * The candidate that an operator wants the leader to yield to (led), or that a
+ * vacant seat is kept for.  NULL: none, or one that has gone, has come back only
+ * since, or may not stand any more.  (Where the strategy has asked the leader to
+ * yield, the strategy decides anew who follows.)
+ */
+Candidate *
+le_vacancy_successor(const Store *store, const Election *election,
+					 const Lease *lease, const Incarnation *inc, bool led)
+{
+	Candidate  *c;
+
+	if (lease->successor == NULL ||
+		(led ? !lease->yield_ordered :
+		 le_clock() >= le_lease_reserved_mono(lease, inc->name)))
+		return NULL;
+	c = le_candidate_find(store, lease->election, lease->successor);
+	return c != NULL && le_candidate_succeeds(c, lease) &&
+		(led || c->place <= le_lease_reserved_since(lease)) &&
+		le_election_admits(election, c->role) &&
+		le_candidate_alive(c) ? c : NULL;
+}
+
+/*
+ * What is missing among those who stand?
+ */
+static Obstacle
+missing(const Election *election, const Turnout *turnout)
+{
+	if (turnout->live == 0)
+		return OBSTACLE_NO_CANDIDATES;
+	if (turnout->live < election->quorum)
+		return OBSTACLE_QUORUM;
+	if (turnout->ready == 0)
+		return OBSTACLE_SITTING_OUT;
+	if (turnout->told == 0 && !le_strategy(election)->reserves)
+		return OBSTACLE_CALL;
+	return OBSTACLE_NONE;
+}
+
+/*
+ * Why does nobody lead this election?  The first obstacle that applies, in the
+ * order of their numbers.  turnout is NULL where it does not matter who stands.
+ *
+ * The lease may still name a leader: it is led no more, or only on another
+ * incarnation.
+ */
+void
+le_vacancy(const Store *store, const Election *election, const Lease *lease,
+		   const Incarnation *inc, const Turnout *turnout, Vacancy *v)
+{
+	int64		now = le_clock();
+	int64		grace = le_vacancy_grace(election, lease, inc);
+	int64		not_before = le_lease_not_before(lease, inc);
+	bool		vacant = lease->leader == NULL;
+
+	memset(v, 0, sizeof(Vacancy));
+	v->barred_until = vacant ? Max(grace, not_before) : grace;
+	if (vacant && lease->successor != NULL)
+	{
+		v->kept_for = le_vacancy_successor(store, election, lease, inc, false);
+		v->lapsed = v->kept_for == NULL;
+	}
+	if (v->kept_for != NULL)
+		v->kept_until = le_lease_reserved_mono(lease, inc->name);
+
+	if (grace == PG_INT64_MAX)
+		v->obstacle = OBSTACLE_EPOCH;
+	else if (grace > now)
+		v->obstacle = OBSTACLE_GRACE;
+	else if (not_before > now)
+		v->obstacle = lease->held ? OBSTACLE_HOLD : OBSTACLE_TAKEOVER_DELAY;
+	else if (v->kept_for != NULL)
+		v->obstacle = OBSTACLE_RESERVED;
+	else if (turnout != NULL)
+		v->obstacle = missing(election, turnout);
+}
+
+/*
+ * When does something have to be done about it: elect, end what another
+ * incarnation has granted, or release the seat from a reservation?
+ * PG_INT64_MAX: not before somebody stands, or calls.
+ */
+int64
+le_vacancy_due(const Election *election, const Lease *lease,
+			   const Turnout *turnout, const Vacancy *v)
+{
+	int64		due = v->barred_until;
+
+	if (v->lapsed)
+		return 0;
+	if (lease->leader == NULL && missing(election, turnout) != OBSTACLE_NONE)
+		return v->kept_for != NULL ? v->kept_until : PG_INT64_MAX;
+
+	/* A session is elected at once, a detached candidate in its own call. */
+	if (v->kept_for != NULL && v->kept_for->session_id == 0)
+		due = Max(due, Min(v->kept_until,
+						   v->kept_for->seen + v->kept_for->seen_for));
+	return due;
+}
