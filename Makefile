@@ -47,10 +47,12 @@ OBJS = \
 	src/session/session.o \
 	src/api/admin_api.o \
 	src/api/call.o \
+	src/api/campaign.o \
 	src/api/detached_api.o \
 	src/api/fence_api.o \
 	src/api/observe_api.o \
 	src/api/session_api.o \
+	src/api/stand.o \
 	src/worker/announce.o \
 	src/worker/attempt.o \
 	src/worker/launcher.o \

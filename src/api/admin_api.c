@@ -219,9 +219,8 @@ le_drop_election(PG_FUNCTION_ARGS)
 	begin_epoch(&call.store, name);
 
 	/*
-	 * Another call may hold the name lock and want the election lock.
-	 * Release the election lock before waiting for the name, or neither gets
-	 * on.
+	 * Another call may hold the name lock and want the election lock. Release
+	 * the election lock before waiting for the name, or neither gets on.
 	 */
 	for (;;)
 	{

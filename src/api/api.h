@@ -21,6 +21,7 @@ typedef struct Call
 	BoundedWaits waits;
 } Call;
 
+/* call.c */
 extern void le_call_begin(Call *call, const char *election, int tables,
 						  LOCKMODE mode);
 extern void le_call_enter(Call *call, const char *election, int tables,
@@ -49,5 +50,36 @@ LE_NORETURN extern void le_report_not_owner(const char *election,
 extern void le_poll_commit(MemoryContext context);
 extern void le_poll_sleep(int64 until, uint32 wait_event);
 extern void le_poll_end(void);
+
+/* stand.c */
+/* What a call stands for, and how far it got */
+typedef struct StandCall
+{
+	Candidate	who;			/* session_id 0: there is no candidacy yet */
+	Profile		profile;
+	Oid			lease_oid;		/* which extension the candidacy belongs to */
+	bool		made;			/* the candidacy is this call's own */
+	bool		stands;			/* its row has been written */
+	int64		term;			/* as of a committed row; 0: not known to lead */
+	int64		ask_until;		/* a campaign asks standbys no longer
+								 * (monotonic) */
+	int64		deadline;		/* of the lease, if this session leads */
+} StandCall;
+
+extern void le_stand_args(FunctionCallInfo fcinfo, int first_of_profile,
+						  StandCall *s);
+extern int64 le_stand(StandCall *s, bool wait);
+extern Candidacy *le_stand_candidacy(const StandCall *s);
+extern Candidacy *le_stand_find(const Store *store, const char *election,
+								bool look);
+extern void le_stand_check_owner(const Candidacy *c);
+extern bool le_stand_has_row(const Store *store, const char *election,
+							 const char *candidate, int64 session_id);
+extern bool le_stand_leads(const Store *store, const Lease *lease,
+						   int64 session_id);
+extern bool le_stand_renew(const Store *store, const Candidacy *c,
+						   const Proof *proof, Lease **lease);
+LE_NORETURN extern void le_report_reset(const char *election,
+										const char *candidate);
 
 #endif							/* LE_API_H */

@@ -300,7 +300,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			le_store_lock(store, LE_TABLES, RowExclusiveLock);
 			if (!worker &&
 				le_vacancy_grace(le_election_get(store, name), lease,
-							  le_epoch_read()) == PG_INT64_MAX)
+								 le_epoch_read()) == PG_INT64_MAX)
 				le_report_no_epoch(name);
 		}
 		if (!le_prove(lease, le_election_lease_duration(store, lease),

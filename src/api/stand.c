@@ -1,0 +1,293 @@
+/*-------------------------------------------------------------------------
+ *
+ * stand.c
+ *		A session stands: what join() and campaign() share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "api/api.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+/*
+ * Is the candidacy's row there?  A live session's row goes only with the
+ * election.  (Another one may have been created under its name.)
+ */
+bool
+le_stand_has_row(const Store *store, const char *election, const char *candidate,
+				 int64 session_id)
+{
+	Candidate  *row = le_candidate_find(store, election, candidate);
+
+	return row != NULL && row->session_id == session_id;
+}
+
+/*
+ * The candidacy was lost, which the client may not know: a pool has lent it this
+ * session, and reset it in between.
+ */
+void
+le_report_reset(const char *election, const char *candidate)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_SESSION_RESET),
+			 candidate != NULL ?
+			 errmsg("this session was reset while it stood in election \"%s\", as candidate \"%s\"",
+					election, candidate) :
+			 errmsg("this session was reset while it stood in election \"%s\"",
+					election),
+			 errdetail("Its locks were released, as by DISCARD ALL or pg_advisory_unlock_all(), and its candidacy and leadership ended then."),
+			 errhint("Connection pools do that when a connection is given back: use a connection that no pool manages, or acquire(). If this is a new client, repeat the call.")));
+}
+
+/*
+ * This session's candidacy, if it belongs to the extension that is there now
+ * and its session lock is held still.  look: to the election that is there now,
+ * too; the tables are locked.
+ */
+Candidacy *
+le_stand_find(const Store *store, const char *election, bool look)
+{
+	Candidacy  *c = le_session_find(election, strlen(election));
+
+	if (c != NULL && (c->lease_oid != store->lease_oid ||
+					  !le_session_holds_lock(c)))
+	{
+		if (c->lease_oid == store->lease_oid && !c->withdrawn)
+			le_session_lose(c);
+		else
+			le_session_drop(c);
+		c = NULL;
+	}
+	if (c != NULL && look && !c->made && !c->withdrawn &&
+		!le_stand_has_row(store, c->election, c->candidate, c->session_id))
+	{
+		/* What this very transaction may have dropped may come back. */
+		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+			le_session_withdraw(c);
+		else
+		{
+			le_session_drop(c);
+			c = NULL;
+		}
+	}
+	return c;
+}
+
+void
+le_stand_check_owner(const Candidacy *c)
+{
+	if (!le_session_owns(c))
+		le_report_not_owner(c->election, c->candidate, NameStr(c->role));
+}
+
+/*
+ * The arguments that join and campaign share.  They may be needed after a
+ * commit: the current memory context must last.
+ */
+void
+le_stand_args(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
+{
+	memset(s, 0, sizeof(StandCall));
+	s->who.election = le_name_arg(fcinfo, 0, "election name");
+	s->who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	s->who.role = GetUserNameFromId(GetUserId(), false);
+	s->who.auto_renew = true;
+	le_profile_args(fcinfo, first_of_profile, true, &s->profile);
+}
+
+/*
+ * Find this session's candidacy or begin one.
+ */
+static void
+begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
+{
+	Candidacy  *c = le_stand_find(store, s->who.election, look);
+
+	if (le_session_take_loss(store->lease_oid, s->who.election, s->who.candidate))
+		le_report_reset(s->who.election, s->who.candidate);
+	s->lease_oid = store->lease_oid;
+	if (c == NULL)
+	{
+		s->who.session_id = campaigning ? le_session_lock_new() :
+			le_session_id();
+		(void) le_session_add(store, s->who.election, s->who.candidate,
+							  s->who.role, s->who.session_id, campaigning);
+		s->made = true;
+		return;
+	}
+	le_stand_check_owner(c);
+	s->who.session_id = c->session_id;
+	if (c->withdrawn)
+		le_session_return(c, s->who.candidate);
+	if (strcmp(c->candidate, s->who.candidate) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NAME_IN_USE),
+				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
+						s->who.election, c->candidate),
+				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: use acquire(), or connect them directly.")));
+}
+
+/*
+ * This call's candidacy; NULL if it was lost meanwhile.  It is looked up after
+ * each commit, and after what may have run a trigger: that may have released
+ * the session's locks, and have called functions of ours.
+ */
+Candidacy *
+le_stand_candidacy(const StandCall *s)
+{
+	Candidacy  *c = le_session_find(s->who.election, strlen(s->who.election));
+
+	return c != NULL && c->session_id == s->who.session_id ? c : NULL;
+}
+
+bool
+le_stand_leads(const Store *store, const Lease *lease, int64 session_id)
+{
+	return lease != NULL && lease->leader != NULL &&
+		lease->session_id == session_id &&
+		le_lease_state_now(store, lease) == LEASE_LED;
+}
+
+/*
+ * Write the row of the candidacy, unless an earlier poll has done so, in an
+ * election that may have to be created.  NULL: not now.
+ */
+static Election *
+write_candidacy(const Store *store, StandCall *s, bool wait)
+{
+	for (;;)
+	{
+		Election   *election = le_election_get_or_create(store, s->who.election,
+														 wait);
+		Candidacy  *c = le_stand_candidacy(s);
+		StandResult result;
+
+		if (election == NULL || s->stands)
+			return election;
+		le_check_candidate_role(election, s->who.role);
+		le_keepalive_tighten(election->lease_duration);
+		if (c != NULL)
+			c->lease_duration = election->lease_duration;
+		result = le_candidate_stand(store, &s->who, &s->profile,
+									election->lease_duration);
+		s->stands = result == STAND_OK;
+		if (s->stands)
+			return election;
+		if (!wait)
+			return NULL;
+		if (result == STAND_IN_USE)
+			le_report_name_in_use(store, &s->who);
+		le_wait_retry_or_busy(s->who.election);
+	}
+}
+
+/*
+ * Renew the lease of this session, if it leads still and is not asked to yield.
+ * *lease, as it was read before the proof, becomes the row as it is now.  False:
+ * another session has locked that row, or the settings are not those of the
+ * proof.
+ */
+bool
+le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
+			   Lease **lease)
+{
+	Lease	   *locked = le_lease_lock(store, c->election);
+	int64		duration;
+
+	if (locked == NULL)
+		return false;
+	*lease = locked;
+	if (!le_stand_leads(store, locked, c->session_id) || locked->yielding)
+		return true;
+	duration = le_election_lease_duration(store, locked);
+	if (!le_proof_covers(proof, duration))
+		return false;
+	le_lease_renew(locked, locked->term, duration, proof->t0,
+				   GetCurrentTimestamp(), NULL);
+	return true;
+}
+
+/*
+ * The leader calls join() again.  If half of its lease is over, no worker renews
+ * it: this call does.  What is busy, unproven or without room in the lock table
+ * is left out, since this session leads on; a later call tries again.  The proof
+ * may take longer than the lease lasts: the caller looks again at who leads.
+ */
+static void
+renew_late(const Store *store, Lease **lease, Candidacy *c)
+{
+	const Lease *seen = *lease;
+	int64		now = le_clock();
+	Proof		proof;
+
+	if (!seen->auto_renew || seen->own_write || seen->yielding ||
+		seen->deadline_mono - now > seen->duration / 2 ||
+		now < c->renew_not_before)
+		return;
+	c->renew_not_before = now + seen->duration / 10;
+	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
+		le_prove(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
+				 &proof))
+		(void) le_stand_renew(store, c, &proof, lease);
+}
+
+/*
+ * Stand, and elect somebody if nobody leads.  Returns the term, if it is this
+ * session that will lead when the transaction has committed, else 0.  Without
+ * wait, what cannot be had at once is left for the next try (not stands).
+ */
+int64
+le_stand(StandCall *s, bool wait)
+{
+	Store		store;
+	Election   *election;
+	Lease	   *lease;
+	Candidacy  *c;
+	bool		locked;
+	Turn		turn = {.caller = &s->who};
+
+	le_store_get(&store);
+	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
+	{
+		le_wake_workers(MyDatabaseId);	/* it makes room */
+		return 0;
+	}
+	locked = wait || le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
+	if (wait)
+		le_store_lock(&store, LE_TABLES, RowExclusiveLock);
+	if (locked &&
+		!le_begin_ensure(&store, s->who.election, wait,
+						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
+		return 0;
+	if (s->who.session_id == 0)
+	{
+		begin_candidacy(&store, s, !wait, locked);
+		/* A campaign may have to wait before it knows the election's lease. */
+		if (!wait)
+			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
+	}
+	if (!locked)
+		return 0;
+	election = write_candidacy(&store, s, wait);
+	if (election == NULL)
+	{
+		if (wait)
+			le_busy(s->who.election);
+		return 0;
+	}
+	turn.mode = wait ? TURN_TRIES : TURN_SKIPS;
+	turn.ask_until = wait ? le_wait_deadline() : s->ask_until;
+	(void) le_turn(&store, election, &turn);	/* else the worker goes on */
+	lease = le_lease_read(&store, s->who.election, NULL);
+	if (!le_stand_leads(&store, lease, s->who.session_id))
+		return 0;
+	c = le_stand_candidacy(s);
+	if (wait && c != NULL)
+		renew_late(&store, &lease, c);
+	s->deadline = lease->deadline_mono;
+	return le_stand_leads(&store, lease, s->who.session_id) ? lease->term : 0;
+}
