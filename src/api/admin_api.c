@@ -296,7 +296,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	left = Max(lease->deadline_mono - le_clock(), 0);
 	le_call_end(&call);
 
-	/* Its session is alive, so that the process is still the one it was. */
+	/* Its session is alive: the process ID has not been given to another. */
 	if (terminate && lease->session_id != 0)
 		(void) DirectFunctionCall2(pg_terminate_backend,
 								   Int32GetDatum(lease->backend_pid),

@@ -315,7 +315,7 @@ find_namesake(const Store *store, const Candidate *who)
 
 /*
  * Which session is it?  Its address and application_name are told to those who
- * see them in pg_stat_activity.  *own: it has the caller's role and address.
+ * see them in pg_stat_activity.  *own: the session has the caller's role and address.
  */
 static char *
 describe_session(const Candidate *c, bool *own)
@@ -382,10 +382,10 @@ le_report_not_owner(const char *election, const char *candidate,
 }
 
 /*
- * End the transaction of one poll and begin the next one's; context is where
- * the polls allocate.  Whatever the session's default isolation is, the next
- * one sees what is committed, holds no snapshot while it waits, and cannot
- * fail to serialize.
+ * End the transaction of one poll and begin that of the next; the polls allocate
+ * in context.  The next transaction is READ COMMITTED, also where the session's
+ * default is another isolation level: so it sees what is committed, holds no
+ * snapshot while it waits, and cannot fail to serialize.
  */
 void
 le_poll_commit(MemoryContext context)
@@ -430,8 +430,7 @@ le_poll_sleep(int64 until, uint32 wait_event)
 }
 
 /*
- * After the last of these waits: whatever this command does next, the server is
- * to look for a dead client again.
+ * After the last of these waits: the server looks for a dead client again.
  */
 void
 le_poll_end(void)

@@ -18,8 +18,9 @@
 
 PG_FUNCTION_INFO_V1(le_campaign);
 
-/* Latest poll of a waiting campaign, whatever it waits for */
+/* A waiting campaign polls no later than this after its last poll ... */
 #define POLL_US			INT64CONST(1000000)
+/* ... and so soon where something was locked */
 #define RETRY_US		INT64CONST(50000)
 
 /*
@@ -127,10 +128,11 @@ le_campaign(PG_FUNCTION_ARGS)
 		first = false;
 
 		/*
-		 * What counts is what has been committed, and that the lease is not
+		 * The answer comes from a committed row, and from a lease that is not
 		 * over by now.
 		 */
-		le_leadership_generation++;			/* the news may travel slower than we */
+		/* The invalidation may not have arrived: have leases read again. */
+		le_leadership_generation++;
 		if (next == 0 && (term = le_session_term(c)) != 0)
 			break;
 		if (le_clock() >= give_up_at)

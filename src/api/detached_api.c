@@ -4,9 +4,9 @@
  *		SQL functions for detached candidates, which have no session: any
  *		connection will do for each call.
  *
- * Invariant: the term is the proof of ownership.  Whoever knows it, and acts as
- * the role that stood, may renew the lease or give it back; nobody else is told
- * it, not even under the same name.
+ * Invariant: the term is the proof of ownership.  A caller that knows it, and acts
+ * as the role that stood, may renew the lease or give it back; no other caller is
+ * told it, not even one that stands under the same name.
  *
  * What holds for the calls of session candidates holds here (session_api.c):
  * no transaction block, and no wait longer than LE_WAIT_LIMIT_MS.
@@ -165,8 +165,8 @@ le_acquire(PG_FUNCTION_ARGS)
 
 /*
  * The detached leader gives a sign of life, and says how far it has got.  Where
- * its row is gone (in a crash, or a failover) it is made again.  A table that
- * somebody has locked must not cost it the lease.
+ * its row is gone (in a crash, or a failover) it is made again.  If the table of
+ * candidates is locked, the sign is left out: that must not cost it the lease.
  *
  * This process remembers for which term it has found the row last.  While the
  * sign of life in it is fresh nobody removes it, but a crash of the server,
@@ -206,7 +206,8 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 }
 
 /*
- * Renew the lease of a term.  NULL: somebody has its row, or it is over by now.
+ * Renew the lease of a term.  NULL: another transaction has locked its row, or it
+ * is over by now.
  */
 static Lease *
 renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
@@ -418,8 +419,8 @@ check_candidate(const Candidate *c)
 }
 
 /*
- * Withdraw a detached candidate, which is not to lead: its lease is given back
- * only by whoever knows its term.
+ * Withdraw a detached candidate that does not lead.  (A lease is given back with
+ * release(), by a caller that knows its term.)
  */
 Datum
 le_leave_name(PG_FUNCTION_ARGS)
@@ -462,9 +463,9 @@ le_leave_name(PG_FUNCTION_ARGS)
 }
 
 /*
- * Is this the present term, whoever holds it?  As is_leader(election): from a
- * committed row, without a wait, and false in doubt, also where this process
- * cannot find out for the first time which incarnation the server is.
+ * Is this the present term, held by any candidate?  As is_leader(election), it
+ * answers from a committed row, without a wait, and false in doubt, also where this
+ * process cannot find out for the first time which incarnation the server is.
  */
 Datum
 le_is_leader_term(PG_FUNCTION_ARGS)

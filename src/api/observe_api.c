@@ -37,7 +37,7 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 #define NO_WORKER		"a worker or a call"
 
 /*
- * Does somebody lead, as far as this server can tell?
+ * Is the election led, as far as this server can tell?
  */
 static bool
 is_led(const Store *store, const Lease *lease)
@@ -109,8 +109,8 @@ count_turnout(const Store *store, const Election *election, const Lease *lease)
 }
 
 /*
- * What a vacant election waits for, in words: what binds for some time, and then
- * whom it lacks.  NULL where that cannot be told, or is just being mended.
+ * What a vacant election waits for, in words.  NULL: for nothing but the worker,
+ * which is about to elect.
  */
 static const char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
@@ -362,7 +362,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 		uint32		event = le_observer_wait_event();
 		int64		next;
 
-		/* Whoever changes the row from here on finds us waiting. */
+		/* From here on a commit that changes the row finds us waiting. */
 		ResetLatch(MyLatch);
 		pgstat_report_wait_start(event);
 		next = look(name, &term, leader);
@@ -372,14 +372,18 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 			break;
 		next = Min(next, le_clock() + (RecoveryInProgress() ? STANDBY_LOOK_US
 									   : LOOK_US));
-		/* Another wait in between has hidden us from whoever changes it. */
+		/*
+		 * A wait for something else has replaced our wait event: commits in that
+		 * time did not wake us.
+		 */
 		if (*my_wait_event_info != event)
 			next = Min(next, le_clock() + HIDDEN_LOOK_US);
 		le_poll_sleep(Min(next, give_up_at), event);
 		CHECK_FOR_INTERRUPTS();
 	}
 	le_poll_end();
-	le_leadership_generation++;				/* the news may travel slower than we */
+	/* The invalidation may not have arrived: have leases read again. */
+	le_leadership_generation++;
 	pgstat_report_wait_end();
 	MemoryContextSwitchTo(old);
 	SPI_commit();				/* back to the caller's isolation level */

@@ -188,7 +188,7 @@ give_up_candidacy(const Store *store, const Election *election, Candidacy *c,
 	if (settled == SETTLED_UNCONFIRMED)
 		le_unconfirmed(name);
 
-	/* A trigger of somebody's may have ended the candidacy meanwhile. */
+	/* A trigger on our tables may have ended the candidacy meanwhile. */
 	c = le_session_find(name, strlen(name));
 	if (leaves && c != NULL && c->session_id == how->session_id)
 		le_session_withdraw(c);

@@ -236,7 +236,7 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 }
 
 /*
- * Stand, and elect somebody if nobody leads.  Returns the term, if it is this
+ * Stand, and have a leader elected if there is none.  Returns the term, if it is this
  * session that will lead when the transaction has committed, else 0.  Without
  * wait, what cannot be had at once is left for the next try (not stands).
  */

@@ -32,7 +32,10 @@ le_begin_epoch(Store *store)
 		!le_lock_epoch())
 		return false;
 
-	/* In a copy, the other incarnation's candidates look alive. */
+	/*
+	 * Where this database is a copy, the detached candidates of the original look
+	 * alive here: they are not.
+	 */
 	foreach(lc, le_candidates_read(store, NULL))
 	{
 		Candidate  *c = lfirst(lc);

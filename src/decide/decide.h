@@ -62,7 +62,7 @@ typedef struct Proof
 	int64		t0;				/* what a lease may count from */
 	int64		lease_duration; /* the longest that may be granted on it */
 	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
-	int64		epoch;			/* the one of new terms; -1: not known then */
+	int64		epoch;			/* that new terms are of; -1: not known then */
 } Proof;
 
 extern void le_proof_set_subject(Proof *proof, const Lease *seen,
@@ -73,7 +73,7 @@ extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
 
 /* vacancy.c */
 
-/* Why nobody leads; the first that applies is the one that counts */
+/* Why nobody leads.  Of several obstacles, the first one here is told. */
 typedef enum Obstacle
 {
 	OBSTACLE_NONE,

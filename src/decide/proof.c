@@ -8,12 +8,18 @@
  * standby has it.  So what a lease counts from is proven beforehand.
  *
  * Invariant: where synchronous standbys are configured, a lease counts from a
- * moment t0 after which WAL was written that they have confirmed.  Whatever is
- * promoted has thus been promoted after t0, and elects nobody before as much
- * time has passed there as this lease can last here.
+ * moment t0 after which WAL was written that they have confirmed.  So a standby that
+ * is promoted is promoted after t0, and elects nobody before as much time has passed
+ * there as this lease can last here.
+ *
+ * The order: the configuration of standbys is read, then t0, then the WAL is
+ * written and its confirmation awaited, then the election lock is taken, and what the
+ * proof rests on is read again.  With t0 read after the confirmation, a standby
+ * promoted in between could end its grace while the lease still lasts here.
  *
  * The wait for the proof is bounded, and the lock of that election is not held
- * meanwhile.  (A statement that calls for several elections may hold others'.)
+ * meanwhile.  (A statement that calls for several elections may hold the locks of
+ * others.)
  *
  *-------------------------------------------------------------------------
  */
@@ -83,7 +89,10 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 	int64		give_up_at;
 	bool		woken = false;
 
-	/* In this order: whoever configures standbys later has not been asked. */
+	/*
+	 * In this order: standbys that are configured after t0 do not count for
+	 * leases from t0 on.
+	 */
 	proof->required = LeSyncStandbysDefined();
 	le_proof_set_subject(proof, seen, lease_duration,
 						 proof->required && grants ? le_epoch_read() : NULL);
@@ -106,6 +115,6 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 		CHECK_FOR_INTERRUPTS();
 	}
 	if (woken)
-		SetLatch(MyLatch);		/* it was for somebody further up */
+		SetLatch(MyLatch);		/* the wake-up was for our caller */
 	return proof->confirmed;
 }

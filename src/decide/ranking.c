@@ -12,7 +12,6 @@
 
 #include "decide/decide.h"
 
-
 /*
  * Is this candidate passed over for now?
  */
@@ -136,9 +135,9 @@ are_alive(List *candidates, int quorum)
 }
 
 /*
- * Whom the strategy wants the leader to yield to; NULL: to nobody.  The lease
- * is led.  Once asked for, a yield is for the same candidate as long as that
- * is there and has a claim still.
+ * The candidate that the strategy wants the leader to yield to; NULL: none.  The
+ * lease is led.  Once the leader was asked to yield to a candidate, it is the same
+ * candidate for as long as that one stands and still has a claim.
  */
 Candidate *
 le_ranking_challenger(const Store *store, const Election *election,
@@ -190,8 +189,8 @@ le_ranking_challenger(const Store *store, const Election *election,
 }
 
 /*
- * Must the leader be asked to yield to this challenger, instead of whom it was
- * asked for before, or (NULL) to nobody any more?
+ * Is the request to the leader to be changed: is it to yield to this challenger
+ * instead of another candidate, or (NULL) not to yield any more?
  */
 bool
 le_ranking_preempts(const Lease *lease, const Candidate *challenger)
@@ -212,11 +211,11 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
- * Who is next, NULL if nobody.  Whoever sits out is passed over, and so is the
- * one that is about to (NULL for none); but if nobody else is eligible they may
- * elect themselves by their own call (caller, NULL for none).  A detached
- * candidate that does not call is next only where the strategy reserves the
- * seat for it.
+ * Who is next, NULL if nobody.  Candidates that sit out are passed over, and so is
+ * passed_over, which is about to (NULL: none).  If nobody else is eligible, such a
+ * candidate may still elect itself in its own call (caller, NULL: no candidate's).
+ * A detached candidate that does not call is next only where the strategy
+ * reserves the seat for it.
  */
 Candidate *
 le_ranking_first(const Store *store, const Election *election,

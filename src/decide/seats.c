@@ -145,8 +145,8 @@ remember(const Seats *seats, List **list, const char *election)
 }
 
 /*
- * Note whose seat it is.  A leader that was asked to yield counts no more, whom
- * it yields to does already.  lease NULL: the election is gone.
+ * Note whose seat it is.  Where the leader was asked to yield, the seat counts for
+ * the candidate that it yields to.  lease NULL: the election is gone.
  */
 static void
 note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)

@@ -37,13 +37,13 @@ typedef struct Decision
 	int64		now;
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
-	Candidate  *successor;		/* whom the seat is kept for; NULL: nobody */
+	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 } Decision;
 
 /*
- * Ask the leader to yield to a candidate (NULL: to whoever is next).  The lease
- * is locked, and led.
+ * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked, and
+ * led.
  */
 void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
@@ -58,10 +58,10 @@ le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Have the strategy ask the leader to yield, or take that back if whom it was
- * to yield to is no longer there or has no claim any more.  Only the worker does
- * that; the holder does not change, so that the row's lock is enough.  False:
- * somebody has that row, or has changed it meanwhile.
+ * Have the strategy ask the leader to yield, or take that back if the candidate
+ * that it was to yield to stands no more or has no claim any more.  Only the worker
+ * does that; the holder does not change, so that the row's lock is enough.  False:
+ * another transaction has locked that row, or has changed it meanwhile.
  */
 bool
 le_settle_preempt(const Store *store, const Election *election,
@@ -179,7 +179,7 @@ find_passed_over(const Decision *d)
 }
 
 /*
- * From when on may somebody follow the leader of this lease?
+ * From when on may another candidate follow the leader of this lease?
  */
 static int64
 earliest_election(const Decision *d)
@@ -256,8 +256,8 @@ goes_on(const Decision *d, const GiveUp *give_up)
 }
 
 /*
- * The lease is led, and its leader gives up, or it is led no more.  Whom is the
- * seat kept for?  Returns until when nobody is elected.
+ * The leader of this lease gives up, or leads no more.  Is the seat kept for a
+ * candidate?  Returns until when nobody is elected.
  */
 static int64
 decide_succession(Decision *d)
@@ -286,7 +286,8 @@ decide_succession(Decision *d)
 }
 
 /*
- * Who is elected now, whom is the seat kept for, and who is passed over?
+ * Decide who is elected now, for which candidate the seat is kept, and who is
+ * passed over from now on.
  */
 static void
 decide(Decision *d, const Candidate *caller)
@@ -333,7 +334,7 @@ is_proof_of_grant(const Proof *proof, const Incarnation *inc)
 }
 
 /*
- * May somebody be elected on this proof?  If not, the change may be confined to
+ * May a leader be elected on this proof?  If not, the change may be confined to
  * the end of a term, or nothing may be done at all (false).
  *
  * Where a standby may be promoted that does not know of the end of a term, its
@@ -379,7 +380,7 @@ lock_rows(Decision *d, Row **history)
 }
 
 /*
- * Is the vacant seat kept already for whom it is to be kept?
+ * Is the vacant seat already kept for the candidate that was decided?
  */
 static bool
 is_kept_for(const Decision *d)
@@ -391,8 +392,7 @@ is_kept_for(const Decision *d)
 }
 
 /*
- * The seat is vacant, and is to be kept for a detached candidate, or for nobody
- * any more.
+ * Keep the vacant seat for the successor or, if there is none, for nobody any more.
  */
 static void
 keep_seat(Decision *d)

@@ -17,7 +17,6 @@
 
 #include "decide/decide.h"
 
-
 #define COMPARE(a, b) \
 	do { if ((a) != (b)) return (a) < (b) ? -1 : 1; } while (0)
 

@@ -16,7 +16,7 @@
 
 /*
  * Until when (monotonic) nobody new is elected because the server was another
- * incarnation before: the leader of then may still lead on the other side, until
+ * incarnation before: a leader that was elected there may lead on over there, until
  * its lease has passed.  PG_INT64_MAX: this incarnation has no epoch yet, and the
  * grace does not end before it has.
  */
@@ -128,9 +128,9 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 }
 
 /*
- * When does something have to be done about it: elect, end what another
- * incarnation has granted, or release the seat from a reservation?
- * PG_INT64_MAX: not before somebody stands, or calls.
+ * When is the seat to be settled: a leader to be elected, a lease of another
+ * incarnation to be ended, or a reservation to be lifted?  PG_INT64_MAX: not before
+ * another candidate stands, or a detached one calls.
  */
 int64
 le_vacancy_due(const Election *election, const Lease *lease,
@@ -143,7 +143,7 @@ le_vacancy_due(const Election *election, const Lease *lease,
 	if (lease->leader == NULL && missing(election, turnout) != OBSTACLE_NONE)
 		return v->kept_for != NULL ? v->kept_until : PG_INT64_MAX;
 
-	/* A session is elected at once, a detached candidate in its own call. */
+	/* A session is elected at once; a detached candidate has until then to call. */
 	if (v->kept_for != NULL && v->kept_for->session_id == 0)
 		due = Max(due, Min(v->kept_until,
 						   v->kept_for->seen + v->kept_for->seen_for));

@@ -10,9 +10,9 @@
  * commit.
  *
  * Invariant: a fenced transaction holds the election lock in Share mode from
- * before that second look until it is committed.  Whoever changes the holder
- * has that lock in Exclusive mode, and thus waits for the commit, or comes
- * first and is seen.
+ * before that second look until it is committed.  A transaction that changes the
+ * holder has that lock in Exclusive mode.  So it waits for the fenced commit, or it
+ * comes first and the second look sees its change.
  *
  * In between, a fenced transaction holds no lock of ours, so that one that
  * sits idle holds nobody up.  Nothing is written here.
@@ -29,9 +29,9 @@
 #include "utils/snapmgr.h"
 
 /*
- * What is known of a term that leads.  Whoever ends it invalidates that, before
- * letting the election lock go: so whoever has that lock, and has heard of
- * nothing, need not read the row again.
+ * What is known of a term that leads.  The transaction that ends the term sends an
+ * invalidation before it releases the election lock.  So a transaction that has
+ * got this lock, and has received no invalidation, need not read the row again.
  */
 typedef struct Fence
 {

@@ -90,15 +90,15 @@ static int	watch_every = 0;	/* milliseconds; 0: it is not to run */
 static void
 assign(Setting *setting, int value)
 {
-	char text[	32];
+	char		number[32];
 
 	/*
 	 * PGC_S_OVERRIDE is not transactional, gives way to what the session has
 	 * SET, and becomes what RESET gives, so that RESET ALL leaves it alone.
 	 * What the platform or the kind of socket does not have is not an error.
 	 */
-	snprintf(text, sizeof(text), "%d", value);
-	(void) set_config_option(setting->name, text, PGC_USERSET, PGC_S_OVERRIDE,
+	snprintf(number, sizeof(number), "%d", value);
+	(void) set_config_option(setting->name, number, PGC_USERSET, PGC_S_OVERRIDE,
 							 GUC_ACTION_SET, true, DEBUG1, false);
 }
 

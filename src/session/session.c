@@ -14,8 +14,8 @@
  *	 takes away again if it aborts, and what it withdrew, it puts back.
  *
  * - A session whose locks are released behind its back, by a connection pool
- *	 that resets it, is told so: else every client of the pool would stand in
- *	 vain, or believe in turn that it leads, and see no error.
+ *	 that resets it, tells its client so (LE006): else the clients of the pool
+ *	 would stand in vain, or each believe in turn that it leads, without an error.
  *
  * - When the session ends, nothing is done but to wake the worker, after the
  *	 server has released the locks: waits in an exiting backend cannot be
@@ -334,7 +334,7 @@ le_session_return(Candidacy *candidacy, const char *candidate)
 }
 
 /*
- * May the current role touch this candidacy?  Only the one that made it.
+ * May the current role touch this candidacy?  Only the role that made it may.
  */
 bool
 le_session_owns(const Candidacy *candidacy)
