@@ -68,17 +68,17 @@ PG_CPPFLAGS = -I$(srcdir)/src
 # The command-line program needs what only Linux has (child subreapers, timers
 # that count while the machine sleeps).
 LEADER_OBJS = \
+	src/bin/agent.o \
 	src/bin/connection.o \
 	src/bin/guardian.o \
-	src/bin/handle.o \
+	src/bin/guardian_handle.o \
 	src/bin/help.o \
 	src/bin/lead.o \
-	src/bin/observe.o \
+	src/bin/options.o \
 	src/bin/params.o \
-	src/bin/pg_leader.o \
 	src/bin/process.o \
-	src/bin/run.o \
 	src/bin/stand.o \
+	src/bin/status.o \
 	src/bin/text.o \
 	src/bin/timeline.o \
 	src/bin/watch.o
