@@ -70,18 +70,25 @@ PG_CPPFLAGS = -I$(srcdir)/src
 LEADER_OBJS = \
 	src/bin/agent.o \
 	src/bin/connection.o \
+	src/bin/duration.o \
+	src/bin/event.o \
 	src/bin/guardian.o \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \
 	src/bin/lead.o \
+	src/bin/notification.o \
+	src/bin/observer.o \
 	src/bin/options.o \
 	src/bin/params.o \
 	src/bin/process.o \
+	src/bin/query.o \
 	src/bin/stand.o \
 	src/bin/status.o \
+	src/bin/term_file.o \
 	src/bin/text.o \
 	src/bin/timeline.o \
-	src/bin/watch.o
+	src/bin/watch.o \
+	src/bin/yield.o
 ifeq ($(shell uname -s),Linux)
 SCRIPTS_built = pg_leader
 endif

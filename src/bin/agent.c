@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * run.c
+ * agent.c
  *		pg_leader run: stand for election (stand.c), lead (lead.c), and so on.
  *
  * Invariant: whatever ends the program while it stands, it leaves the election
@@ -9,7 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "agent.h"
+#include "subcommands.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>

@@ -24,9 +24,10 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "guardian.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -60,24 +61,6 @@ typedef struct Ward
 	Cause		cause;
 	pid_t		terminal_group; /* that had the terminal; 0: not ours */
 } Ward;
-
-/*
- * Remove the folder of the term file.  Both processes do, because either may
- * be killed.
- */
-void
-remove_term_dir(const char *dir)
-{
-	static const char *const names[] = {"term", "term.new"};
-	char		path[MAXPGPATH];
-
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
-		(void) unlink(path);
-	}
-	(void) rmdir(dir);
-}
 
 /* --- the command's own process, until it executes the command */
 

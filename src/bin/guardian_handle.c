@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * handle.c
+ * guardian_handle.c
  *		The guardian as pg_leader sees it: started, told, heard and collected.
  *
  * Invariant: nothing here waits for the guardian, which may be stopped or gone.
@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "guardian.h"
 
 #include <sys/prctl.h>
 #include <sys/socket.h>

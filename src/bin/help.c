@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "options.h"
 
 static const char general_help[] =
 "pg_leader runs a command while this machine leads an election, and shows\n"

@@ -20,10 +20,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "agent.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,34 +54,6 @@ typedef struct Leadership
 	bool		yielding;
 } Leadership;
 
-/* --- the term file */
-
-/*
- * Write the present term where the command finds it.  A reader sees the old one
- * or the new one, and nothing in between.
- */
-static bool
-write_term(const Leadership *l)
-{
-	char		path[MAXPGPATH + 16];
-	char		new_path[MAXPGPATH + 16];
-	char		line[32];
-	int			length;
-	int			fd;
-	bool		written;
-
-	snprintf(path, sizeof(path), "%s/term", l->term_dir);
-	snprintf(new_path, sizeof(new_path), "%s/term.new", l->term_dir);
-	length = snprintf(line, sizeof(line), "%lld\n",
-					  (long long) l->run->grant.term);
-	fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-			  S_IRUSR | S_IWUSR);
-	if (fd < 0)
-		return false;
-	written = write(fd, line, length) == length;
-	return close(fd) == 0 && written && rename(new_path, path) == 0;
-}
-
 /*
  * Make the term file, and tell the command about its leadership.
  */
@@ -91,18 +61,11 @@ static bool
 prepare_environment(Leadership *l)
 {
 	const RunOptions *o = l->run->options;
-	const char *tmpdir = getenv("TMPDIR");
 	char	   *term = psprintf("%lld", (long long) l->run->grant.term);
 	char	   *path;
 
-	snprintf(l->term_dir, sizeof(l->term_dir), "%s/pg_leader.XXXXXX",
-			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
-	if (mkdtemp(l->term_dir) == NULL || !write_term(l))
-	{
-		pg_log_error("could not write a file in \"%s\": %m", l->term_dir);
-		remove_term_dir(l->term_dir);
+	if (!make_term_file(l->term_dir, sizeof(l->term_dir), l->run->grant.term))
 		return false;
-	}
 	path = psprintf("%s/term", l->term_dir);
 	setenv("PG_LEADER_ELECTION", o->election, 1);
 	setenv("PG_LEADER_CANDIDATE", o->candidate, 1);
@@ -159,7 +122,7 @@ set_deadline(Leadership *l, const Grant *grant)
 	if (run->guardian.pid != 0)
 	{
 		guardian_set_deadline(&run->guardian, run->grant.deadline, run->lease);
-		if (new_term && !write_term(l))
+		if (new_term && !write_term(l->term_dir, run->grant.term))
 			pg_log_warning("could not write the term file: %m");
 	}
 	if (new_term)

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * pg_leader.c
+ * options.c
  *		The command-line program of the extension leader_election: options,
  *		and which part of the program is meant.  The help is in help.c.
  *
@@ -9,7 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "options.h"
+#include "subcommands.h"
 
 #include <fcntl.h>
 #include <locale.h>
@@ -75,79 +76,6 @@ static const Subcommand subcommands[] = {
 };
 
 static const char *progname;
-
-/* --- time */
-
-/*
- * The clock that counts while the machine sleeps, and that nobody can set.
- */
-int64
-now_us(void)
-{
-	struct timespec ts;
-
-	(void) clock_gettime(CLOCK_BOOTTIME, &ts);
-	return (int64) ts.tv_sec * SEC + ts.tv_nsec / 1000;
-}
-
-static const struct
-{
-	const char *name;
-	int64		length;
-}			units[] = {
-	{"us", 1}, {"ms", MSEC}, {"s", SEC}, {"min", 60 * SEC},
-	{"h", 3600 * SEC}, {"d", DAY}
-};
-
-/*
- * A number and a unit.  False: it is none.
- */
-bool
-parse_duration(const char *text, int64 *length)
-{
-	char	   *end;
-	double		number;
-	int64		unit = 0;
-
-	/* strtod() knows infinities, and numbers that nobody means. */
-	if (text[0] == '\0' || strspn(text, "0123456789.") == 0)
-		return false;
-	errno = 0;
-	number = strtod(text, &end);
-	if (errno != 0 || end != text + strspn(text, "0123456789."))
-		return false;
-	while (*end == ' ')
-		end++;
-	for (int i = 0; i < lengthof(units); i++)
-	{
-		if (strcmp(end, units[i].name) == 0)
-			unit = units[i].length;
-	}
-	if (unit == 0 || number * unit > LONGEST_TIME)
-		return false;
-	*length = (int64) (number * unit + 0.5);
-	return true;
-}
-
-/*
- * A length in the greatest unit in which it is a whole number or, if it is
- * long, nearly one.
- */
-char *
-format_duration(int64 length)
-{
-	for (int i = lengthof(units) - 1; i > 0; i--)
-	{
-		double		number = (double) length / units[i].length;
-
-		if (length % units[i].length == 0 && length != 0)
-			return psprintf("%lld %s", (long long) (length / units[i].length),
-							units[i].name);
-		if (number >= (i == 1 ? 0 : 2))
-			return psprintf("%.1f %s", number, units[i].name);
-	}
-	return psprintf("%lld us", (long long) length);
-}
 
 /* --- what -v prints before each message */
 

@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "connection.h"
 
 #include <langinfo.h>
 

@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "guardian.h"
 
 #include <dirent.h>
 #include <sys/wait.h>

@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "agent.h"
 
 #define LONGEST_POLL		SEC
 

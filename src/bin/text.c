@@ -14,6 +14,7 @@
 
 #include <wchar.h>
 
+#include "libpq-fe.h"
 #include "mb/pg_wchar.h"
 
 /* What decode() says where there is no character of Unicode to name */

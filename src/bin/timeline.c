@@ -9,7 +9,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
+#include "observer.h"
+#include "subcommands.h"
 
 #include <langinfo.h>
 #include <sys/ioctl.h>

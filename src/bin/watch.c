@@ -10,9 +10,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "pg_leader.h"
-
-#include "pqexpbuffer.h"
+#include "observer.h"
+#include "subcommands.h"
 
 /* How often to look where there are no notifications, and where there are */
 #define STANDBY_INTERVAL	SEC
@@ -91,21 +90,6 @@ static const Statement sql_channels = {
 	" AND ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
 	" UNION SELECT '" CHANNEL "' WHERE NOT pg_catalog.pg_is_in_recovery()",
 	1, false, 1, {TEXTOID}
-};
-
-/* Columns of all that has events, and two more of sql_state */
-enum
-{
-	COL_ELECTION,
-	COL_EVENT,
-	COL_TERM,
-	COL_LEADER,
-	COL_PREVIOUS,
-	COL_REASON,
-	COL_AT,
-	COL_AT_JSON,
-	COL_LAST_TERM,
-	COL_ENDED
 };
 
 /* What watch has told of an election */
@@ -217,87 +201,6 @@ take_hints(Watch *w)
 	}
 }
 
-/* --- telling */
-
-static void
-print_text_event(const PGresult *events, int row)
-{
-	PQExpBufferData line;
-	const char *leader = PQgetvalue(events, row, COL_LEADER);
-	char	   *shown;
-
-	initPQExpBuffer(&line);
-	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, COL_AT),
-					  PQgetvalue(events, row, COL_ELECTION));
-	if (strcmp(PQgetvalue(events, row, COL_EVENT), "yield_requested") == 0)
-		appendPQExpBuffer(&line, "\"%s\" is asked to yield", leader);
-	else if (PQgetisnull(events, row, COL_LEADER))
-		appendPQExpBufferStr(&line, "vacant");
-	else
-		appendPQExpBuffer(&line, "\"%s\" leads in term %s", leader,
-						  PQgetvalue(events, row, COL_TERM));
-	if (!PQgetisnull(events, row, COL_PREVIOUS))
-		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
-						  PQgetvalue(events, row, COL_PREVIOUS),
-						  PQgetvalue(events, row, COL_REASON));
-	shown = printable(line.data);
-	puts(shown);
-	pg_free(shown);
-	termPQExpBuffer(&line);
-}
-
-static void
-print_json_event(const PGresult *events, int row)
-{
-	static const struct
-	{
-		const char *key;
-		int			column;
-		bool		is_text;
-	}			fields[] = {
-		{"election", COL_ELECTION, true}, {"event", COL_EVENT, true},
-		{"term", COL_TERM, false}, {"leader", COL_LEADER, true},
-		{"previous", COL_PREVIOUS, true}, {"reason", COL_REASON, true},
-		{"at", COL_AT_JSON, false}
-	};
-	PQExpBufferData line;
-
-	initPQExpBuffer(&line);
-	for (int i = 0; i < lengthof(fields); i++)
-	{
-		const char *value = PQgetvalue(events, row, fields[i].column);
-		char	   *text = fields[i].is_text ? json_string(value) : NULL;
-
-		if (PQgetisnull(events, row, fields[i].column))
-			value = "null";
-		else if (text != NULL)
-			value = text;
-		appendPQExpBuffer(&line, "%s\"%s\" : %s", i == 0 ? "{" : ", ",
-						  fields[i].key, value);
-		pg_free(text);
-	}
-	appendPQExpBufferChar(&line, '}');
-	print_json(line.data);
-	termPQExpBuffer(&line);
-}
-
-static void
-tell(const Watch *w, const PGresult *events, int row)
-{
-	if (w->options->json)
-		print_json_event(events, row);
-	else
-		print_text_event(events, row);
-}
-
-static void
-flush(void)
-{
-	fflush(stdout);
-	if (ferror(stdout))
-		exit(EXIT_USAGE);
-}
-
 /* --- asking */
 
 static void
@@ -392,11 +295,11 @@ tell_state(Watch *w)
 		return;
 	for (int i = 0; i < PQntuples(answer.result); i++)
 	{
-		if (!PQgetisnull(answer.result, i, COL_EVENT))
-			tell(w, answer.result, i);
-		remember(w, PQgetvalue(answer.result, i, COL_ELECTION),
-				 PQgetvalue(answer.result, i, COL_LAST_TERM),
-				 PQgetvalue(answer.result, i, COL_ENDED)[0] == 't');
+		if (!PQgetisnull(answer.result, i, EVENT_EVENT))
+			tell(w->options->json, answer.result, i);
+		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
+				 PQgetvalue(answer.result, i, STATE_LAST_TERM),
+				 PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't');
 	}
 	w->started = true;
 	answer_free(&answer);
@@ -421,10 +324,10 @@ tell_changes(Watch *w)
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			tell(w, answer.result, i);
-			remember(w, PQgetvalue(answer.result, i, COL_ELECTION),
-					 PQgetvalue(answer.result, i, COL_TERM),
-					 strcmp(PQgetvalue(answer.result, i, COL_EVENT), "vacated") == 0);
+			tell(w->options->json, answer.result, i);
+			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
+					 PQgetvalue(answer.result, i, EVENT_TERM),
+					 strcmp(PQgetvalue(answer.result, i, EVENT_EVENT), "vacated") == 0);
 		}
 		answer_free(&answer);
 	}
@@ -442,7 +345,7 @@ end_hints(Watch *w, const PGresult *yields)
 		w->known[i].hinted = w->known[i].yielding = false;
 	for (int row = 0; row < PQntuples(yields); row++)
 	{
-		Known	   *k = find_known(w, PQgetvalue(yields, row, COL_ELECTION));
+		Known	   *k = find_known(w, PQgetvalue(yields, row, EVENT_ELECTION));
 
 		if (k != NULL)
 			k->yielding = true;
@@ -465,13 +368,13 @@ tell_requests(Watch *w)
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			const char *term = PQgetvalue(answer.result, i, COL_TERM);
-			Known	   *k = find_known(w, PQgetvalue(answer.result, i, COL_ELECTION));
+			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
+			Known	   *k = find_known(w, PQgetvalue(answer.result, i, EVENT_ELECTION));
 
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
 				continue;
-			tell(w, answer.result, i);
+			tell(w->options->json, answer.result, i);
 			pg_free(k->yielding_term);
 			k->yielding_term = pg_strdup(term);
 		}

@@ -1,0 +1,145 @@
+/*-------------------------------------------------------------------------
+ *
+ * connection.h
+ *		Connections, statements and answers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef CONNECTION_H
+#define CONNECTION_H
+
+#include "pg_leader.h"
+
+#include <poll.h>
+
+#include "catalog/pg_type_d.h"
+#include "libpq-fe.h"
+
+#define CONNECT_LIMIT	(10 * SEC)
+#define SHORTEST_PAUSE	(100 * MSEC)	/* before the second try to connect */
+#define LONGEST_PAUSE	SEC
+
+/* The channel of elections that do not name another one */
+#define CHANNEL			"leadership_changed"
+
+/*
+ * What every wait watches, beside the connection.  When one of the descriptors
+ * is ready, on_event() is called.  If that returns true, the wait ends, unless
+ * the caller of the wait does not allow that.
+ */
+typedef struct Watcher
+{
+	int			(*fds) (struct pollfd *fds, void *arg); /* how many; at most 2 */
+	bool		(*on_event) (void *arg);
+	void	   *arg;
+} Watcher;
+
+typedef struct Connection
+{
+	const ConnectOptions *options;
+	const Watcher *watcher;		/* NULL: waits watch the connection only */
+	PGconn	   *conn;			/* NULL: not connected */
+	bool		listening;		/* LISTEN was sent, whether it worked or not */
+	bool		foreign_schema; /* leader_election is not the extension's */
+	bool		was_reset;		/* a pool has reset this session once */
+	int			rotation;		/* which of several hosts comes first */
+	int64		notified;		/* when a notification last caused a call */
+	char	   *error;			/* why there is no connection, printable */
+} Connection;
+
+/*
+ * A statement, with the shape of its answer.  An answer of another shape is an
+ * error, so that no code reads a field that is not there.
+ *
+ * It runs with our user's rights, often a superuser's, in databases that others
+ * own.  The owner of a database can make functions, operators, types and
+ * relations in it, and set a search_path that finds them before those of
+ * pg_catalog.  So the SQL has to find everything without a search_path.  (We
+ * could not set one: a pooler may give each statement another session.)
+ *
+ * - Functions, operators, types and relations are qualified.  Syntax that looks
+ *	 up a function or an operator without naming it is not used: IN, BETWEEN,
+ *	 LIKE, USING, NULLIF, CASE x WHEN, IS DISTINCT FROM and their like.
+ *
+ * - Columns are not qualified: where x has no column y, x.y calls function y.
+ *
+ * - Parameters have types, so that the server does not choose among functions.
+ *
+ * test/t/064_pg_leader_traps.pl holds each statement to these rules.
+ */
+typedef struct Statement
+{
+	const char *sql;
+	int			nfields;		/* of the answer */
+	bool		one_row;		/* the answer has exactly one */
+	int			nparams;
+	Oid			types[4];		/* of the parameters */
+} Statement;
+
+/* How a query ended */
+typedef enum Outcome
+{
+	OUTCOME_ROWS,				/* there is a result */
+	OUTCOME_ERROR,				/* the server sent an error: see sqlstate */
+	OUTCOME_LOST,				/* no answer; the connection is closed */
+	OUTCOME_STOPPED				/* the watcher ended the wait; the connection
+								 * is closed */
+} Outcome;
+
+typedef struct Answer
+{
+	Outcome		outcome;
+	PGresult   *result;			/* NULL unless there are rows */
+	char		sqlstate[6];
+	char	   *message;
+	int64		sent;			/* when the statement was sent */
+} Answer;
+
+/* params.c: libpq's parameters that we set, at most */
+#define MAX_PARAMS 16
+
+typedef struct Params
+{
+	const char *keywords[MAX_PARAMS + 1];
+	const char *values[MAX_PARAMS + 1];
+	int			n;
+	char	   *rotated[3];		/* to be freed */
+} Params;
+
+extern void params_set(Params *p, const Connection *c);
+extern void params_free(Params *p);
+extern int64 params_connect_timeout(const ConnectOptions *options);
+
+/* connection.c */
+extern bool connection_open(Connection *c, int64 limit);
+extern void connection_close(Connection *c);
+extern void connection_fail(Connection *c, const char *message);
+extern void set_error(Connection *c, const char *message);
+extern bool connection_wait(Connection *c, int64 until);
+extern bool wait_ready(Connection *c, int fd, short events, int64 until,
+					   bool *stopped);
+extern bool wait_input(Connection *c, int64 until, bool *stopped);
+
+/* query.c */
+extern Answer connection_query(Connection *c, const Statement *statement,
+							   const char *const *values, int64 limit,
+							   bool may_stop);
+extern Answer exchange(Connection *c, const Statement *s,
+					   const char *const *values, int64 until, bool may_stop);
+extern void answer_free(Answer *answer);
+extern bool is_transient(const Answer *answer);
+extern bool is_no_extension(const Answer *answer);
+extern void report_answer(const Answer *answer);
+extern void report_no_extension(Connection *c);
+
+/* notification.c */
+extern void connection_listen(Connection *c, const char *channel, int64 limit);
+extern PGnotify *connection_notification(Connection *c);
+extern char *payload_prefix(const char *election);
+extern int64 connection_next_notified(const Connection *c);
+extern bool connection_wait_notified(Connection *c, int64 until,
+									 bool (*matters) (const char *payload,
+													  void *arg),
+									 void *arg);
+
+#endif							/* CONNECTION_H */

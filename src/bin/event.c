@@ -1,0 +1,89 @@
+/*-------------------------------------------------------------------------
+ *
+ * event.c
+ *		The events that pg_leader watch prints.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "observer.h"
+
+#include "pqexpbuffer.h"
+
+static void
+print_text_event(const PGresult *events, int row)
+{
+	PQExpBufferData line;
+	const char *leader = PQgetvalue(events, row, EVENT_LEADER);
+	char	   *shown;
+
+	initPQExpBuffer(&line);
+	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, EVENT_AT),
+					  PQgetvalue(events, row, EVENT_ELECTION));
+	if (strcmp(PQgetvalue(events, row, EVENT_EVENT), "yield_requested") == 0)
+		appendPQExpBuffer(&line, "\"%s\" is asked to yield", leader);
+	else if (PQgetisnull(events, row, EVENT_LEADER))
+		appendPQExpBufferStr(&line, "vacant");
+	else
+		appendPQExpBuffer(&line, "\"%s\" leads in term %s", leader,
+						  PQgetvalue(events, row, EVENT_TERM));
+	if (!PQgetisnull(events, row, EVENT_PREVIOUS))
+		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
+						  PQgetvalue(events, row, EVENT_PREVIOUS),
+						  PQgetvalue(events, row, EVENT_REASON));
+	shown = printable(line.data);
+	puts(shown);
+	pg_free(shown);
+	termPQExpBuffer(&line);
+}
+
+static void
+print_json_event(const PGresult *events, int row)
+{
+	static const struct
+	{
+		const char *key;
+		int			column;
+		bool		is_text;
+	}			fields[] = {
+		{"election", EVENT_ELECTION, true}, {"event", EVENT_EVENT, true},
+		{"term", EVENT_TERM, false}, {"leader", EVENT_LEADER, true},
+		{"previous", EVENT_PREVIOUS, true}, {"reason", EVENT_REASON, true},
+		{"at", EVENT_AT_JSON, false}
+	};
+	PQExpBufferData line;
+
+	initPQExpBuffer(&line);
+	for (int i = 0; i < lengthof(fields); i++)
+	{
+		const char *value = PQgetvalue(events, row, fields[i].column);
+		char	   *text = fields[i].is_text ? json_string(value) : NULL;
+
+		if (PQgetisnull(events, row, fields[i].column))
+			value = "null";
+		else if (text != NULL)
+			value = text;
+		appendPQExpBuffer(&line, "%s\"%s\" : %s", i == 0 ? "{" : ", ",
+						  fields[i].key, value);
+		pg_free(text);
+	}
+	appendPQExpBufferChar(&line, '}');
+	print_json(line.data);
+	termPQExpBuffer(&line);
+}
+
+void
+tell(bool json, const PGresult *events, int row)
+{
+	if (json)
+		print_json_event(events, row);
+	else
+		print_text_event(events, row);
+}
+
+void
+flush(void)
+{
+	fflush(stdout);
+	if (ferror(stdout))
+		exit(EXIT_USAGE);
+}

@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * term_file.c
+ *		The file that tells the command its term.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "guardian.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/*
+ * Write the present term where the command finds it.  A reader sees the old one
+ * or the new one, and nothing in between.
+ */
+bool
+write_term(const char *dir, int64 term)
+{
+	char		path[MAXPGPATH + 16];
+	char		new_path[MAXPGPATH + 16];
+	char		line[32];
+	int			length;
+	int			fd;
+	bool		written;
+
+	snprintf(path, sizeof(path), "%s/term", dir);
+	snprintf(new_path, sizeof(new_path), "%s/term.new", dir);
+	length = snprintf(line, sizeof(line), "%lld\n", (long long) term);
+	fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+			  S_IRUSR | S_IWUSR);
+	if (fd < 0)
+		return false;
+	written = write(fd, line, length) == length;
+	return close(fd) == 0 && written && rename(new_path, path) == 0;
+}
+
+/*
+ * Make a folder with the term file in it.
+ */
+bool
+make_term_file(char *dir, size_t size, int64 term)
+{
+	const char *tmpdir = getenv("TMPDIR");
+
+	snprintf(dir, size, "%s/pg_leader.XXXXXX",
+			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
+	if (mkdtemp(dir) != NULL && write_term(dir, term))
+		return true;
+	pg_log_error("could not write a file in \"%s\": %m", dir);
+	remove_term_dir(dir);
+	return false;
+}
+
+/*
+ * Remove the folder of the term file.  Both processes do, because either may
+ * be killed.
+ */
+void
+remove_term_dir(const char *dir)
+{
+	static const char *const names[] = {"term", "term.new"};
+	char		path[MAXPGPATH];
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+		(void) unlink(path);
+	}
+	(void) rmdir(dir);
+}

@@ -1,0 +1,128 @@
+/*-------------------------------------------------------------------------
+ *
+ * yield.c
+ *		pg_leader yield.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "observer.h"
+#include "subcommands.h"
+
+/* How often to look whether the leader has gone */
+#define YIELD_INTERVAL		(200 * MSEC)
+
+static const Statement sql_leader = {
+	"SELECT term, leader, waiting_for,"
+	" (SELECT pg_catalog.extract('epoch', lease_duration)"
+	" FROM leader_election.election WHERE election OPERATOR(pg_catalog.=) $1)"
+	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
+	4, false, 1, {TEXTOID}
+};
+static const Statement sql_yield = {
+	"SELECT pg_catalog.extract('epoch', leader_election.request_yield($1, $2, $3))",
+	1, true, 3, {TEXTOID, TEXTOID, BOOLOID}
+};
+
+static int64
+term_of(const Answer *answer)
+{
+	return strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
+}
+
+static int
+tell_successor(const Answer *answer)
+{
+	char	   *leader = printable(PQgetvalue(answer->result, 0, 1));
+
+	printf("\"%s\" leads in term %lld\n", leader,
+		   (long long) term_of(answer));
+	pg_free(leader);
+	return EXIT_SUCCESS;
+}
+
+static int
+tell_vacancy(const Answer *answer)
+{
+	char	   *waiting_for = printable(PQgetvalue(answer->result, 0, 2));
+
+	printf("nobody leads%s%s\n", waiting_for[0] ? ", waiting for " : "",
+		   waiting_for);
+	pg_free(waiting_for);
+	return EXIT_NOBODY_LEADS;
+}
+
+static bool
+any(const char *payload, void *arg)
+{
+	return true;
+}
+
+/*
+ * Wait until another term than this one is led or, when this one is over, no
+ * longer than a lease more.  Says who leads then.
+ */
+static int
+wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
+{
+	const char *values[] = {options->election};
+	int64		give_up = NEVER;
+	int			code = -1;
+
+	for (;;)
+	{
+		Answer		answer = ask_observer(c, &sql_leader, values);
+		bool		vacant;
+
+		if (PQntuples(answer.result) == 0)
+			no_such_election(options->election);
+		vacant = PQgetisnull(answer.result, 0, 1);
+		if (!vacant && term_of(&answer) > term)
+			code = tell_successor(&answer);
+		else if (vacant && give_up == NEVER)
+			give_up = now_us() +
+				seconds_us(PQgetvalue(answer.result, 0, 3));
+		else if (vacant && now_us() >= give_up)
+			code = tell_vacancy(&answer);
+		answer_free(&answer);
+		if (code >= 0)
+			return code;
+		(void) connection_wait_notified(c, now_us() + YIELD_INTERVAL, any, NULL);
+	}
+}
+
+int
+yield_election(const ObserveOptions *options)
+{
+	const char *values[] = {
+		options->election, options->to_candidate,
+		options->terminate ? "true" : "false"
+	};
+	Connection	c;
+	Answer		leader;
+	Answer		answer;
+	int			code = EXIT_SUCCESS;
+
+	connect_observer(&c, options);
+	connection_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
+	leader = ask_observer(&c, &sql_leader, values);
+	if (PQntuples(leader.result) == 0)
+		no_such_election(options->election);
+	answer = ask_observer(&c, &sql_yield, values);
+	if (PQgetisnull(answer.result, 0, 0) || PQgetisnull(leader.result, 0, 1))
+		printf("nobody leads\n");
+	else
+	{
+		char	   *name = printable(PQgetvalue(leader.result, 0, 1));
+		char	   *length = format_duration(seconds_us(PQgetvalue(answer.result, 0, 0)));
+
+		printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
+		fflush(stdout);
+		pg_free(name);
+		pg_free(length);
+		code = wait_for_successor(&c, options, term_of(&leader));
+	}
+	answer_free(&leader);
+	answer_free(&answer);
+	connection_close(&c);
+	return code;
+}
