@@ -58,14 +58,14 @@ static const Statement sql_renew_session = {
 static int
 watched_fds(struct pollfd *fds, void *arg)
 {
-	Run		   *run = arg;
+	Agent	   *a = arg;
 	int			n = 0;
 
-	fds[n].fd = run->signal_fd;
+	fds[n].fd = a->signal_fd;
 	fds[n++].events = POLLIN;
-	if (run->guardian.pid != 0 && run->guardian.socket >= 0)
+	if (a->guardian.pid != 0 && a->guardian.socket >= 0)
 	{
-		fds[n].fd = run->guardian.socket;
+		fds[n].fd = a->guardian.socket;
 		fds[n++].events = POLLIN;
 	}
 	return n;
@@ -77,46 +77,46 @@ watched_fds(struct pollfd *fds, void *arg)
 static bool
 on_event(void *arg)
 {
-	Run		   *run = arg;
+	Agent	   *a = arg;
 	struct signalfd_siginfo info;
 
-	while (read(run->signal_fd, &info, sizeof(info)) == sizeof(info))
+	while (read(a->signal_fd, &info, sizeof(info)) == sizeof(info))
 	{
 		if (info.ssi_signo == SIGCHLD)
 			continue;
-		run->signo = info.ssi_signo;
-		run->signalled = true;
-		if (run->guardian.pid != 0)
-			guardian_signal(&run->guardian, info.ssi_signo);
+		a->signo = info.ssi_signo;
+		a->signalled = true;
+		if (a->guardian.pid != 0)
+			guardian_signal(&a->guardian, info.ssi_signo);
 	}
-	guardian_reap(&run->guardian);
-	if (run->guardian.pid == 0)
-		return run->signalled;
-	guardian_receive(&run->guardian);
-	return run->guardian.done || run->guardian.reaped;
+	guardian_reap(&a->guardian);
+	if (a->guardian.pid == 0)
+		return a->signalled;
+	guardian_receive(&a->guardian);
+	return a->guardian.done || a->guardian.reaped;
 }
 
 /*
  * Say what is wrong, but not the same thing again and again.
  */
 void
-run_warn(Run *run, const char *message)
+agent_warn(Agent *a, const char *message)
 {
-	char	   *shown = printable_lines(message);
+	char	   *shown = text_printable_lines(message);
 
-	if (run->warned == NULL || strcmp(run->warned, shown) != 0)
+	if (a->warned == NULL || strcmp(a->warned, shown) != 0)
 		pg_log_warning("%s", shown);
-	pg_free(run->warned);
-	run->warned = shown;
+	pg_free(a->warned);
+	a->warned = shown;
 }
 
 void
-run_warn_answer(Run *run, const Answer *answer)
+agent_warn_answer(Agent *a, const Answer *answer)
 {
 	if (answer->outcome == OUTCOME_ERROR)
-		run_warn(run, answer->message);
-	else if (run->connection.error != NULL)
-		run_warn(run, run->connection.error);
+		agent_warn(a, answer->message);
+	else if (a->connection.error != NULL)
+		agent_warn(a, a->connection.error);
 }
 
 /* --- asking */
@@ -127,21 +127,21 @@ run_warn_answer(Run *run, const Answer *answer)
  * connection we ask again; the second time it is an error like others.
  */
 Answer
-run_ask(Run *run, const Statement *statement, const char *const *values,
+agent_ask(Agent *a, const Statement *statement, const char *const *values,
 		int64 limit, bool may_stop)
 {
-	Connection *c = &run->connection;
+	Connection *c = &a->connection;
 	int64		until = now_us() + limit;
 	Answer		answer;
 
-	answer = connection_query(c, statement, values, limit, may_stop);
+	answer = query_ask(c, statement, values, limit, may_stop);
 	if (answer.outcome != OUTCOME_ERROR || c->was_reset ||
 		strcmp(answer.sqlstate, "LE006") != 0)
 		return answer;
 	c->was_reset = true;
-	run_warn_answer(run, &answer);
+	agent_warn_answer(a, &answer);
 	answer_free(&answer);
-	return connection_query(c, statement, values, Max(until - now_us(), 1),
+	return query_ask(c, statement, values, Max(until - now_us(), 1),
 							may_stop);
 }
 
@@ -149,11 +149,11 @@ run_ask(Run *run, const Statement *statement, const char *const *values,
  * Renew as the session that leads.
  */
 Answer
-run_renew_session(Run *run, int64 limit)
+agent_renew_session(Agent *a, int64 limit)
 {
-	const char *values[] = {run->options->election};
+	const char *values[] = {a->options->election};
 
-	return run_ask(run, &sql_renew_session, values, limit, false);
+	return agent_ask(a, &sql_renew_session, values, limit, false);
 }
 
 /* --- a connection that is ready */
@@ -162,23 +162,23 @@ run_renew_session(Run *run, int64 limit)
  * Take the answer to sql_election.
  */
 static void
-set_election(Run *run, const Answer *answer)
+set_election(Agent *a, const Answer *answer)
 {
 	const PGresult *result = answer->result;
 	const char *setting = PQgetvalue(result, 0, 1);
 	const char *channel = PQgetvalue(result, 0, 2);
 
-	run->lease = seconds_us(PQgetvalue(result, 0, 0));
+	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));
 	/* Milliseconds; without the library it is any text. */
 	if (PQgetisnull(result, 0, 0) &&
 		setting[strspn(setting, "0123456789")] == '\0')
-		run->lease = seconds_us(setting) / 1000;
-	if (run->lease <= 0)
-		run->lease = DEFAULT_LEASE;
-	pg_free(run->channel);
-	pg_free(run->payload);
-	run->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
-	run->payload = payload_prefix(run->options->election);
+		a->lease = duration_from_seconds(setting) / 1000;
+	if (a->lease <= 0)
+		a->lease = DEFAULT_LEASE;
+	pg_free(a->channel);
+	pg_free(a->payload);
+	a->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
+	a->payload = notification_prefix(a->options->election);
 }
 
 /*
@@ -186,13 +186,13 @@ set_election(Run *run, const Answer *answer)
  * there?  An exit code, or 0; in that case the connection may be lost again.
  */
 int
-run_prepare(Run *run)
+agent_prepare(Agent *a)
 {
-	const char *values[] = {run->options->election};
+	const char *values[] = {a->options->election};
 	const Statement *queries[] = {
-		&sql_load, run->options->session ? &sql_session : NULL, &sql_election
+		&sql_load, a->options->session ? &sql_session : NULL, &sql_election
 	};
-	Connection *c = &run->connection;
+	Connection *c = &a->connection;
 	int			code = 0;
 
 	for (int i = 0; i < lengthof(queries) && code == 0 && c->conn != NULL; i++)
@@ -201,48 +201,48 @@ run_prepare(Run *run)
 
 		if (queries[i] == NULL)
 			continue;
-		answer = connection_query(c, queries[i], values, RUN_ANSWER_LIMIT,
-								  run->guardian.pid == 0);
-		if (is_no_extension(&answer))
+		answer = query_ask(c, queries[i], values, RUN_ANSWER_LIMIT,
+								  a->guardian.pid == 0);
+		if (answer_is_no_extension(&answer))
 		{
-			report_no_extension(c);
+			answer_report_no_extension(c);
 			code = EXIT_NO_EXTENSION;
 		}
-		else if (answer.outcome == OUTCOME_ERROR && !is_transient(&answer))
+		else if (answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer))
 		{
-			report_answer(&answer);
+			answer_report(&answer);
 			code = EXIT_USAGE;
 		}
 		else if (answer.outcome != OUTCOME_ROWS)
 		{
-			run_warn_answer(run, &answer);
+			agent_warn_answer(a, &answer);
 			if (answer.outcome == OUTCOME_ERROR)
 				connection_fail(c, answer.message);
 		}
 		else if (i == lengthof(queries) - 1)
-			set_election(run, &answer);
+			set_election(a, &answer);
 		answer_free(&answer);
 	}
 	if (code == 0)
-		connection_listen(c, run->channel, RUN_ANSWER_LIMIT);
+		notification_listen(c, a->channel, RUN_ANSWER_LIMIT);
 	return code;
 }
 
 /* --- the whole of it */
 
 static void
-start_watching(Run *run, Watcher *watcher)
+start_watching(Agent *a, Watcher *watcher)
 {
-	run->signal_fd = signalfd(-1, guardian_prepare(),
+	a->signal_fd = signalfd(-1, guardian_prepare(),
 							  SFD_CLOEXEC | SFD_NONBLOCK);
-	if (run->signal_fd < 0)
+	if (a->signal_fd < 0)
 	{
 		pg_log_error("could not watch for signals: %m");
 		exit(EXIT_USAGE);
 	}
-	run->guardian.socket = -1;
-	run->connection.options = &run->options->connect;
-	run->connection.watcher = watcher;
+	a->guardian.socket = -1;
+	a->connection.options = &a->options->connect;
+	a->connection.watcher = watcher;
 }
 
 /*
@@ -250,7 +250,7 @@ start_watching(Run *run, Watcher *watcher)
  * was a signal.
  */
 static bool
-back_off(Run *run, int64 ran, int64 *backoff)
+back_off(Agent *a, int64 ran, int64 *backoff)
 {
 	int64		until;
 
@@ -259,46 +259,46 @@ back_off(Run *run, int64 ran, int64 *backoff)
 		*backoff = FIRST_BACKOFF;
 		return true;
 	}
-	stop_standing(run);
+	stand_stop(a);
 	until = now_us() + *backoff;
 	*backoff = Min(*backoff * 2, LONGEST_BACKOFF);
-	while (!run->signalled && now_us() < until)
-		(void) connection_wait(&run->connection, until);
-	return !run->signalled;
+	while (!a->signalled && now_us() < until)
+		(void) connection_wait(&a->connection, until);
+	return !a->signalled;
 }
 
 int
-run_command(const RunOptions *options)
+agent_run(const RunOptions *options)
 {
-	Run			run = {.options = options};
-	Watcher		watcher = {watched_fds, on_event, &run};
+	Agent		a = {.options = options};
+	Watcher		watcher = {watched_fds, on_event, &a};
 	int64		backoff = FIRST_BACKOFF;
 	int			code;
 
-	start_watching(&run, &watcher);
+	start_watching(&a, &watcher);
 	for (;;)
 	{
 		int64		began;
 		bool		again;
 
-		code = stand(&run);
+		code = stand_until_elected(&a);
 		if (code != ELECTED)
 			break;
 		began = now_us();
-		code = lead(&run, &again);
+		code = lead_run(&a, &again);
 		if (!again)
 			break;
-		if (!back_off(&run, now_us() - began, &backoff))
+		if (!back_off(&a, now_us() - began, &backoff))
 		{
-			code = EXIT_SIGNAL(run.signo);
+			code = EXIT_SIGNAL(a.signo);
 			break;
 		}
 	}
-	stop_standing(&run);
-	connection_close(&run.connection);
-	pg_free(run.connection.error);
-	pg_free(run.channel);
-	pg_free(run.payload);
-	pg_free(run.warned);
+	stand_stop(&a);
+	connection_close(&a.connection);
+	pg_free(a.connection.error);
+	pg_free(a.channel);
+	pg_free(a.payload);
+	pg_free(a.warned);
 	return code;
 }

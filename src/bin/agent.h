@@ -25,7 +25,7 @@ typedef struct Grant
 	bool		yielding;
 } Grant;
 
-typedef struct Run
+typedef struct Agent
 {
 	const RunOptions *options;
 	Connection	connection;
@@ -39,26 +39,26 @@ typedef struct Run
 	char	   *payload;		/* how the election's notifications begin */
 	char	   *warned;			/* the last warning, to say it once */
 	Grant		grant;
-} Run;
+} Agent;
 
 /* The columns of a grant row that we read */
 #define SQL_GRANT	"SELECT term, remaining_ms, yielding FROM "
 #define GRANT_FIELDS	3
 
 /* agent.c */
-extern int	run_prepare(Run *run);
-extern void run_warn(Run *run, const char *message);
-extern void run_warn_answer(Run *run, const Answer *answer);
-extern Answer run_ask(Run *run, const Statement *statement,
+extern int	agent_prepare(Agent *a);
+extern void agent_warn(Agent *a, const char *message);
+extern void agent_warn_answer(Agent *a, const Answer *answer);
+extern Answer agent_ask(Agent *a, const Statement *statement,
 					  const char *const *values, int64 limit, bool may_stop);
-extern Answer run_renew_session(Run *run, int64 limit);
+extern Answer agent_renew_session(Agent *a, int64 limit);
 
 /* stand.c */
-extern int	stand(Run *run);
-extern void stop_standing(Run *run);
-extern bool grant_of(const Answer *answer, Grant *grant);
+extern int	stand_until_elected(Agent *a);
+extern void stand_stop(Agent *a);
+extern bool agent_read_grant(const Answer *answer, Grant *grant);
 
 /* lead.c */
-extern int	lead(Run *run, bool *again);
+extern int	lead_run(Agent *a, bool *again);
 
 #endif							/* AGENT_H */

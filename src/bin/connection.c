@@ -21,11 +21,11 @@
 /* --- waiting */
 
 void
-set_error(Connection *c, const char *message)
+connection_set_error(Connection *c, const char *message)
 {
 	pg_free(c->error);
 	/* Much of it may be the server's. */
-	c->error = printable_lines(message);
+	c->error = text_printable_lines(message);
 	(void) pg_strip_crlf(c->error);
 }
 
@@ -34,7 +34,7 @@ set_error(Connection *c, const char *message)
  * or the watcher says to stop.  True: it is ready.
  */
 bool
-wait_ready(Connection *c, int fd, short events, int64 until, bool *stopped)
+connection_wait_ready(Connection *c, int fd, short events, int64 until, bool *stopped)
 {
 	*stopped = false;
 	for (;;)
@@ -68,9 +68,9 @@ wait_ready(Connection *c, int fd, short events, int64 until, bool *stopped)
  * there was input.  A connection that is lost is closed here.
  */
 bool
-wait_input(Connection *c, int64 until, bool *stopped)
+connection_wait_input(Connection *c, int64 until, bool *stopped)
 {
-	if (!wait_ready(c, c->conn == NULL ? -1 : PQsocket(c->conn), POLLIN, until,
+	if (!connection_wait_ready(c, c->conn == NULL ? -1 : PQsocket(c->conn), POLLIN, until,
 					stopped))
 		return false;
 	if (!PQconsumeInput(c->conn) || PQstatus(c->conn) != CONNECTION_OK)
@@ -87,7 +87,7 @@ connection_wait(Connection *c, int64 until)
 {
 	bool		stopped;
 
-	return wait_input(c, until, &stopped) || stopped;
+	return connection_wait_input(c, until, &stopped) || stopped;
 }
 
 /* --- connecting */
@@ -98,7 +98,7 @@ connection_wait(Connection *c, int64 until)
 void
 connection_fail(Connection *c, const char *message)
 {
-	set_error(c, message);
+	connection_set_error(c, message);
 	connection_close(c);
 }
 
@@ -140,7 +140,7 @@ connection_open(Connection *c, int64 limit)
 		state = PGRES_POLLING_FAILED;
 	while (state == PGRES_POLLING_READING || state == PGRES_POLLING_WRITING)
 	{
-		if (!wait_ready(c, PQsocket(c->conn),
+		if (!connection_wait_ready(c, PQsocket(c->conn),
 						state == PGRES_POLLING_READING ? POLLIN : POLLOUT,
 						until, &stopped))
 			break;
@@ -149,15 +149,15 @@ connection_open(Connection *c, int64 limit)
 	if (state == PGRES_POLLING_OK)
 	{
 		PQsetNoticeProcessor(c->conn, ignore_notice, NULL);
-		text_encoding(PQclientEncoding(c->conn));
+		text_set_encoding(PQclientEncoding(c->conn));
 		return true;
 	}
 	if (state == PGRES_POLLING_FAILED)
-		set_error(c, PQerrorMessage(c->conn));
+		connection_set_error(c, PQerrorMessage(c->conn));
 	else
 	{
 		c->rotation++;
-		set_error(c, stopped ? "interrupted" : "timeout expired");
+		connection_set_error(c, stopped ? "interrupted" : "timeout expired");
 	}
 	connection_close(c);
 	return false;

@@ -114,30 +114,30 @@ extern int64 params_connect_timeout(const ConnectOptions *options);
 extern bool connection_open(Connection *c, int64 limit);
 extern void connection_close(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
-extern void set_error(Connection *c, const char *message);
+extern void connection_set_error(Connection *c, const char *message);
 extern bool connection_wait(Connection *c, int64 until);
-extern bool wait_ready(Connection *c, int fd, short events, int64 until,
+extern bool connection_wait_ready(Connection *c, int fd, short events, int64 until,
 					   bool *stopped);
-extern bool wait_input(Connection *c, int64 until, bool *stopped);
+extern bool connection_wait_input(Connection *c, int64 until, bool *stopped);
 
 /* query.c */
-extern Answer connection_query(Connection *c, const Statement *statement,
+extern Answer query_ask(Connection *c, const Statement *statement,
 							   const char *const *values, int64 limit,
 							   bool may_stop);
-extern Answer exchange(Connection *c, const Statement *s,
+extern Answer query_exchange(Connection *c, const Statement *s,
 					   const char *const *values, int64 until, bool may_stop);
 extern void answer_free(Answer *answer);
-extern bool is_transient(const Answer *answer);
-extern bool is_no_extension(const Answer *answer);
-extern void report_answer(const Answer *answer);
-extern void report_no_extension(Connection *c);
+extern bool answer_is_transient(const Answer *answer);
+extern bool answer_is_no_extension(const Answer *answer);
+extern void answer_report(const Answer *answer);
+extern void answer_report_no_extension(Connection *c);
 
 /* notification.c */
-extern void connection_listen(Connection *c, const char *channel, int64 limit);
-extern PGnotify *connection_notification(Connection *c);
-extern char *payload_prefix(const char *election);
-extern int64 connection_next_notified(const Connection *c);
-extern bool connection_wait_notified(Connection *c, int64 until,
+extern void notification_listen(Connection *c, const char *channel, int64 limit);
+extern PGnotify *notification_next(Connection *c);
+extern char *notification_prefix(const char *election);
+extern int64 notification_next_call(const Connection *c);
+extern bool notification_wait(Connection *c, int64 until,
 									 bool (*matters) (const char *payload,
 													  void *arg),
 									 void *arg);

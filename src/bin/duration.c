@@ -34,7 +34,7 @@ static const struct
  * A number and a unit.  False: it is none.
  */
 bool
-parse_duration(const char *text, int64 *length)
+duration_parse(const char *text, int64 *length)
 {
 	char	   *end;
 	double		number;
@@ -65,7 +65,7 @@ parse_duration(const char *text, int64 *length)
  * long, nearly one.
  */
 char *
-format_duration(int64 length)
+duration_format(int64 length)
 {
 	for (int i = lengthof(units) - 1; i > 0; i--)
 	{
@@ -85,7 +85,7 @@ format_duration(int64 length)
  * which stands for NULL, is 0.
  */
 int64
-seconds_us(const char *seconds)
+duration_from_seconds(const char *seconds)
 {
 	double		us = strtod(seconds, NULL) * SEC + 0.5;
 

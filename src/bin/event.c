@@ -30,7 +30,7 @@ print_text_event(const PGresult *events, int row)
 		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
 						  PQgetvalue(events, row, EVENT_PREVIOUS),
 						  PQgetvalue(events, row, EVENT_REASON));
-	shown = printable(line.data);
+	shown = text_printable(line.data);
 	puts(shown);
 	pg_free(shown);
 	termPQExpBuffer(&line);
@@ -56,7 +56,7 @@ print_json_event(const PGresult *events, int row)
 	for (int i = 0; i < lengthof(fields); i++)
 	{
 		const char *value = PQgetvalue(events, row, fields[i].column);
-		char	   *text = fields[i].is_text ? json_string(value) : NULL;
+		char	   *text = fields[i].is_text ? text_json(value) : NULL;
 
 		if (PQgetisnull(events, row, fields[i].column))
 			value = "null";
@@ -67,12 +67,12 @@ print_json_event(const PGresult *events, int row)
 		pg_free(text);
 	}
 	appendPQExpBufferChar(&line, '}');
-	print_json(line.data);
+	text_print_json(line.data);
 	termPQExpBuffer(&line);
 }
 
 void
-tell(bool json, const PGresult *events, int row)
+event_print(bool json, const PGresult *events, int row)
 {
 	if (json)
 		print_json_event(events, row);
@@ -81,7 +81,7 @@ tell(bool json, const PGresult *events, int row)
 }
 
 void
-flush(void)
+event_flush(void)
 {
 	fflush(stdout);
 	if (ferror(stdout))

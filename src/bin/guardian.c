@@ -42,9 +42,9 @@
 #define KILL_INTERVAL_MS 5
 
 /* The guardian as it sees itself */
-typedef struct Ward
+typedef struct GuardianState
 {
-	const Charge *charge;
+	const GuardianArgs *charge;
 	int			socket;			/* -1: the parent is gone */
 	int			signal_fd;
 	int			timer_fd;
@@ -60,12 +60,12 @@ typedef struct Ward
 	bool		killing;
 	Cause		cause;
 	pid_t		terminal_group; /* that had the terminal; 0: not ours */
-} Ward;
+} GuardianState;
 
 /* --- the command's own process, until it executes the command */
 
 static void
-become_command(const Ward *w, int exec_fd)
+become_command(const GuardianState *w, int exec_fd)
 {
 	sigset_t	none;
 	int32		error;
@@ -93,7 +93,7 @@ become_command(const Ward *w, int exec_fd)
  * signal it before it is there.
  */
 static void
-start_command(Ward *w)
+start_command(GuardianState *w)
 {
 	pid_t		guardian = getpid();
 	int			fds[2];
@@ -128,7 +128,7 @@ start_command(Ward *w)
  * takes should be over by then, also where processes have to wait for a processor.
  */
 int64
-kill_margin(int64 lease)
+guardian_kill_margin(int64 lease)
 {
 	return Max(Min(lease / 10, 2 * SEC), 100 * MSEC);
 }
@@ -138,22 +138,22 @@ kill_margin(int64 lease)
  * third of it, before SIGTERM is.
  */
 int64
-longest_grace(int64 lease)
+guardian_longest_grace(int64 lease)
 {
-	return Min(lease / 2, lease / 5 * 3 - kill_margin(lease));
+	return Min(lease / 2, lease / 5 * 3 - guardian_kill_margin(lease));
 }
 
 static void
-set_deadline(Ward *w, int64 deadline, int64 lease)
+set_deadline(GuardianState *w, int64 deadline, int64 lease)
 {
 	w->deadline = deadline;
-	w->margin = kill_margin(lease);
+	w->margin = guardian_kill_margin(lease);
 	/* The lease may have become shorter since this was checked. */
-	w->grace = Max(Min(w->charge->grace, longest_grace(lease)), 0);
+	w->grace = Max(Min(w->charge->grace, guardian_longest_grace(lease)), 0);
 }
 
 static void
-tell_parent(const Ward *w, MessageKind kind, int number, int64 at)
+tell_parent(const GuardianState *w, MessageKind kind, int number, int64 at)
 {
 	Message		m = {.kind = kind,.number = number,.at = at};
 
@@ -162,10 +162,10 @@ tell_parent(const Ward *w, MessageKind kind, int number, int64 at)
 }
 
 static void
-signal_command(const Ward *w, int signo)
+signal_command(const GuardianState *w, int signo)
 {
 	/* A group without its leader might be somebody else's by now. */
-	kill_others(w->reaped ? 0 : w->command, signo);
+	process_signal_descendants(w->reaped ? 0 : w->command, signo);
 }
 
 /*
@@ -173,7 +173,7 @@ signal_command(const Ward *w, int signo)
  * that.
  */
 static void
-pass_on(const Ward *w, int signo)
+pass_on(const GuardianState *w, int signo)
 {
 	if (w->reaped)
 		return;
@@ -187,7 +187,7 @@ pass_on(const Ward *w, int signo)
  * is killed.
  */
 static void
-ask_to_end(Ward *w, Cause cause, int64 kill_at)
+ask_to_end(GuardianState *w, Cause cause, int64 kill_at)
 {
 	if (w->kill_at == NEVER)
 		signal_command(w, SIGTERM);
@@ -197,7 +197,7 @@ ask_to_end(Ward *w, Cause cause, int64 kill_at)
 }
 
 static void
-kill_command(Ward *w, Cause cause)
+kill_command(GuardianState *w, Cause cause)
 {
 	if (!w->reaped && (w->cause == CAUSE_NONE || cause == CAUSE_DEADLINE))
 		w->cause = cause;
@@ -210,7 +210,7 @@ kill_command(Ward *w, Cause cause)
  * nobody is left.
  */
 static bool
-reap_all(Ward *w)
+reap_all(GuardianState *w)
 {
 	for (;;)
 	{
@@ -239,7 +239,7 @@ reap_all(Ward *w)
 }
 
 static void
-read_exec_error(Ward *w)
+read_exec_error(GuardianState *w)
 {
 	int32		error;
 
@@ -250,7 +250,7 @@ read_exec_error(Ward *w)
 }
 
 static void
-read_messages(Ward *w)
+read_messages(GuardianState *w)
 {
 	for (;;)
 	{
@@ -293,7 +293,7 @@ read_messages(Ward *w)
  * Do what is due by the clock.
  */
 static void
-keep_deadline(Ward *w)
+keep_deadline(GuardianState *w)
 {
 	int64		now = now_us();
 	int64		last = w->deadline - w->margin;
@@ -314,7 +314,7 @@ keep_deadline(Ward *w)
  * else is due.
  */
 static void
-set_timer(const Ward *w)
+set_timer(const GuardianState *w)
 {
 	int64		due = w->deadline - w->margin;
 	struct itimerspec at = {{0, 0}, {0, 0}};
@@ -331,7 +331,7 @@ set_timer(const Ward *w)
 }
 
 static void
-wait_for_event(Ward *w)
+wait_for_event(GuardianState *w)
 {
 	struct pollfd fds[5] = {
 		{.fd = w->signal_fd,.events = POLLIN},
@@ -365,10 +365,10 @@ wait_for_event(Ward *w)
  * All of the guardian's life.  The signals are blocked.
  */
 void
-guardian_main(const Charge *charge, int socket, pid_t parent,
+guardian_main(const GuardianArgs *charge, int socket, pid_t parent,
 			  const sigset_t *signals)
 {
-	Ward		w = {
+	GuardianState		w = {
 		.charge = charge,.socket = socket,.exec_fd = -1,
 		.connection_fd = charge->session ? charge->connection_fd : -1,
 		.kill_at = NEVER
@@ -413,7 +413,7 @@ guardian_main(const Charge *charge, int socket, pid_t parent,
 
 	if (w.terminal_group != 0)
 		(void) tcsetpgrp(STDIN_FILENO, w.terminal_group);
-	remove_term_dir(charge->term_dir);
+	term_file_remove(charge->term_dir);
 	tell_parent(&w, MESSAGE_DONE, w.status, w.cause);
 	_exit(0);
 }

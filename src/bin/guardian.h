@@ -24,7 +24,7 @@ typedef enum Cause
 } Cause;
 
 /* What the guardian needs to know about a leadership */
-typedef struct Charge
+typedef struct GuardianArgs
 {
 	char	  **command;
 	int64		deadline;
@@ -33,7 +33,7 @@ typedef struct Charge
 	const char *term_dir;		/* removed at the end */
 	int			connection_fd;	/* -1: none */
 	bool		session;		/* the connection is the leadership */
-} Charge;
+} GuardianArgs;
 
 /* What pg_leader and the guardian tell each other */
 typedef enum MessageKind
@@ -69,23 +69,23 @@ typedef struct Guardian
 } Guardian;
 
 /* process.c */
-extern void kill_others(pid_t group, int signo);
-extern void kill_descendants(void);
+extern void process_signal_descendants(pid_t group, int signo);
+extern void process_kill_descendants(void);
 
 /* term_file.c */
-extern bool make_term_file(char *dir, size_t size, int64 term);
-extern bool write_term(const char *dir, int64 term);
-extern void remove_term_dir(const char *dir);
+extern bool term_file_make(char *dir, size_t size, int64 term);
+extern bool term_file_write(const char *dir, int64 term);
+extern void term_file_remove(const char *dir);
 
 /* guardian.c */
-extern void guardian_main(const Charge *charge, int socket, pid_t parent,
+extern void guardian_main(const GuardianArgs *charge, int socket, pid_t parent,
 						  const sigset_t *signals) pg_attribute_noreturn();
-extern int64 kill_margin(int64 lease);
-extern int64 longest_grace(int64 lease);
+extern int64 guardian_kill_margin(int64 lease);
+extern int64 guardian_longest_grace(int64 lease);
 
 /* guardian_handle.c */
 extern const sigset_t *guardian_prepare(void);
-extern void guardian_start(Guardian *g, const Charge *charge);
+extern void guardian_start(Guardian *g, const GuardianArgs *charge);
 extern void guardian_set_deadline(Guardian *g, int64 deadline, int64 lease);
 extern void guardian_signal(Guardian *g, int signo);
 extern void guardian_stop(Guardian *g, int64 kill_at);

@@ -62,7 +62,7 @@ not_started(Guardian *g)
  * is set, with an exec_errno.
  */
 void
-guardian_start(Guardian *g, const Charge *charge)
+guardian_start(Guardian *g, const GuardianArgs *charge)
 {
 	int			sockets[2];
 
@@ -183,7 +183,7 @@ guardian_reap(Guardian *g)
 void
 guardian_replace(Guardian *g)
 {
-	kill_descendants();
+	process_kill_descendants();
 	if (g->had_terminal)
 		(void) tcsetpgrp(STDIN_FILENO, getpgrp());
 	if (g->socket >= 0)

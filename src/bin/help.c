@@ -225,7 +225,7 @@ static const struct
  * Print the help of a subcommand, or (NULL) of the program.
  */
 void
-show_help(const char *progname, const char *subcommand)
+help_show(const char *progname, const char *subcommand)
 {
 	if (subcommand == NULL)
 	{

@@ -44,7 +44,7 @@ static const Statement sql_resign = {
 
 typedef struct Leadership
 {
-	Run		   *run;
+	Agent	   *agent;
 	char		term_dir[MAXPGPATH];
 	int64		next;			/* when to renew, or to connect, again */
 	bool		notified;		/* because of a notification */
@@ -60,11 +60,11 @@ typedef struct Leadership
 static bool
 prepare_environment(Leadership *l)
 {
-	const RunOptions *o = l->run->options;
-	char	   *term = psprintf("%lld", (long long) l->run->grant.term);
+	const RunOptions *o = l->agent->options;
+	char	   *term = psprintf("%lld", (long long) l->agent->grant.term);
 	char	   *path;
 
-	if (!make_term_file(l->term_dir, sizeof(l->term_dir), l->run->grant.term))
+	if (!term_file_make(l->term_dir, sizeof(l->term_dir), l->agent->grant.term))
 		return false;
 	path = psprintf("%s/term", l->term_dir);
 	setenv("PG_LEADER_ELECTION", o->election, 1);
@@ -82,9 +82,9 @@ prepare_environment(Leadership *l)
  * When the guardian should have killed everything by now: if not, we do.
  */
 static int64
-overdue_at(const Run *run)
+overdue_at(const Agent *a)
 {
-	return run->grant.deadline - kill_margin(run->lease) / 2;
+	return a->grant.deadline - guardian_kill_margin(a->lease) / 2;
 }
 
 /*
@@ -94,11 +94,11 @@ overdue_at(const Run *run)
 static int64
 answer_limit(const Leadership *l)
 {
-	int64		limit = l->run->lease / 8 << Min(l->unanswered, 4);
-	int64		left = overdue_at(l->run) - now_us();
+	int64		limit = l->agent->lease / 8 << Min(l->unanswered, 4);
+	int64		left = overdue_at(l->agent) - now_us();
 
 	limit = Max(Min(limit, LONGEST_LIMIT), SHORTEST_LIMIT);
-	if (l->run->options->session)
+	if (l->agent->options->session)
 		limit = left;			/* there is no other try */
 	return Max(Min(limit, left), 1);
 }
@@ -106,23 +106,23 @@ answer_limit(const Leadership *l)
 static void
 set_deadline(Leadership *l, const Grant *grant)
 {
-	Run		   *run = l->run;
+	Agent	   *a = l->agent;
 	int64		length = grant->deadline - grant->sent;
-	bool		new_term = grant->term != run->grant.term;
-	int64		old_deadline = run->grant.deadline;
+	bool		new_term = grant->term != a->grant.term;
+	int64		old_deadline = a->grant.deadline;
 
-	run->grant = *grant;
+	a->grant = *grant;
 	/* No renewal moves a deadline back, but another server may know no better. */
 	if (!new_term)
-		run->grant.deadline = Max(grant->deadline, old_deadline);
+		a->grant.deadline = Max(grant->deadline, old_deadline);
 	if (!grant->yielding)
-		run->lease = length;
-	l->next = grant->sent + Max(length / 3, run->lease / 20);
+		a->lease = length;
+	l->next = grant->sent + Max(length / 3, a->lease / 20);
 	l->notified = false;
-	if (run->guardian.pid != 0)
+	if (a->guardian.pid != 0)
 	{
-		guardian_set_deadline(&run->guardian, run->grant.deadline, run->lease);
-		if (new_term && !write_term(l->term_dir, run->grant.term))
+		guardian_set_deadline(&a->guardian, a->grant.deadline, a->lease);
+		if (new_term && !term_file_write(l->term_dir, a->grant.term))
 			pg_log_warning("could not write the term file: %m");
 	}
 	if (new_term)
@@ -131,8 +131,8 @@ set_deadline(Leadership *l, const Grant *grant)
 	{
 		pg_log_info("asked to yield");
 		l->yielding = true;
-		if (run->guardian.pid != 0)
-			guardian_stop(&run->guardian, NEVER);
+		if (a->guardian.pid != 0)
+			guardian_stop(&a->guardian, NEVER);
 	}
 }
 
@@ -141,10 +141,10 @@ lose(Leadership *l, const char *why)
 {
 	if (!l->over)
 		pg_log_warning("leadership of election \"%s\" is lost: %s",
-					   l->run->options->election, why);
+					   l->agent->options->election, why);
 	l->over = true;
-	if (l->run->guardian.pid != 0)
-		guardian_kill(&l->run->guardian);
+	if (l->agent->guardian.pid != 0)
+		guardian_kill(&l->agent->guardian);
 }
 
 /*
@@ -153,30 +153,30 @@ lose(Leadership *l, const char *why)
 static void
 renew(Leadership *l)
 {
-	Run		   *run = l->run;
-	char	   *term = psprintf("%lld", (long long) run->grant.term);
-	const char *values[] = {run->options->election, term};
+	Agent	   *a = l->agent;
+	char	   *term = psprintf("%lld", (long long) a->grant.term);
+	const char *values[] = {a->options->election, term};
 	Answer		answer;
 	Grant		grant;
 
-	answer = run->options->session ? run_renew_session(run, answer_limit(l)) :
-		run_ask(run, &sql_renew, values, answer_limit(l), false);
+	answer = a->options->session ? agent_renew_session(a, answer_limit(l)) :
+		agent_ask(a, &sql_renew, values, answer_limit(l), false);
 	pg_free(term);
 	l->unanswered = answer.outcome == OUTCOME_LOST ? l->unanswered + 1 : 0;
-	if (grant_of(&answer, &grant))
+	if (agent_read_grant(&answer, &grant))
 	{
 		set_deadline(l, &grant);
-		if (!run->connection.listening)
-			connection_listen(&run->connection, run->channel, answer_limit(l));
+		if (!a->connection.listening)
+			notification_listen(&a->connection, a->channel, answer_limit(l));
 	}
 	else if (answer.outcome == OUTCOME_ROWS)
 		lose(l, "the term is over");
 	else
 	{
-		run_warn_answer(run, &answer);
-		l->next = now_us() + Min(LONGEST_PAUSE, run->lease / 10);
+		agent_warn_answer(a, &answer);
+		l->next = now_us() + Min(LONGEST_PAUSE, a->lease / 10);
 		if (strcmp(answer.sqlstate, "25006") == 0)
-			connection_close(&run->connection);
+			connection_close(&a->connection);
 	}
 	answer_free(&answer);
 }
@@ -188,21 +188,21 @@ renew(Leadership *l)
 static void
 reconnect(Leadership *l)
 {
-	Run		   *run = l->run;
+	Agent	   *a = l->agent;
 
-	if (run->options->session)
+	if (a->options->session)
 	{
-		lose(l, run->connection.error != NULL ? run->connection.error :
+		lose(l, a->connection.error != NULL ? a->connection.error :
 			 "the connection is closed");
 		return;
 	}
-	if (connection_open(&run->connection, answer_limit(l)))
+	if (connection_open(&a->connection, answer_limit(l)))
 	{
 		l->pause = SHORTEST_PAUSE;
 		l->next = 0;
 		return;
 	}
-	run_warn(run, run->connection.error);
+	agent_warn(a, a->connection.error);
 	l->unanswered++;
 	l->next = now_us() + l->pause;
 	l->pause = Min(l->pause * 2, LONGEST_PAUSE);
@@ -211,19 +211,19 @@ reconnect(Leadership *l)
 static void
 read_notifications(Leadership *l)
 {
-	Run		   *run = l->run;
-	Connection *c = &run->connection;
+	Agent	   *a = l->agent;
+	Connection *c = &a->connection;
 	PGnotify   *n;
 
-	while ((n = connection_notification(c)) != NULL)
+	while ((n = notification_next(c)) != NULL)
 	{
 		/* Whether we are to yield is for the answer to say. */
 		if (!l->notified &&
-			strncmp(n->extra, run->payload, strlen(run->payload)) == 0 &&
+			strncmp(n->extra, a->payload, strlen(a->payload)) == 0 &&
 			strstr(n->extra, "\"yield_requested\"") != NULL)
 		{
 			l->notified = true;
-			l->next = Min(l->next, connection_next_notified(c));
+			l->next = Min(l->next, notification_next_call(c));
 		}
 		PQfreemem(n);
 	}
@@ -235,7 +235,7 @@ read_notifications(Leadership *l)
 static void
 keep_lease(Leadership *l)
 {
-	Connection *c = &l->run->connection;
+	Connection *c = &l->agent->connection;
 
 	read_notifications(l);
 	if (l->over || now_us() < l->next)
@@ -251,7 +251,7 @@ keep_lease(Leadership *l)
 		/* One that came with the answer is not waited for. */
 		read_notifications(l);
 	}
-	if (c->conn == NULL && l->run->options->session)
+	if (c->conn == NULL && l->agent->options->session)
 		reconnect(l);
 }
 
@@ -262,18 +262,18 @@ keep_lease(Leadership *l)
 static bool
 is_fresh(Leadership *l)
 {
-	Run		   *run = l->run;
+	Agent	   *a = l->agent;
 
 	for (;;)
 	{
-		if (l->over || run->signalled || l->yielding)
+		if (l->over || a->signalled || l->yielding)
 			return false;
-		if (now_us() < run->grant.sent + run->lease / 3)
+		if (now_us() < a->grant.sent + a->lease / 3)
 			return true;
-		if (now_us() >= run->grant.deadline)
+		if (now_us() >= a->grant.deadline)
 			lose(l, "the lease ran out before it was granted");
 		else if (now_us() < l->next)
-			(void) connection_wait(&run->connection, l->next);
+			(void) connection_wait(&a->connection, l->next);
 		else
 			keep_lease(l);
 	}
@@ -288,43 +288,43 @@ is_fresh(Leadership *l)
 static void
 give_back(Leadership *l)
 {
-	Run		   *run = l->run;
-	const RunOptions *o = run->options;
-	int64		until = Min(run->grant.deadline, now_us() + GIVE_BACK_LIMIT);
-	char	   *term = psprintf("%lld", (long long) run->grant.term);
+	Agent	   *a = l->agent;
+	const RunOptions *o = a->options;
+	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
+	char	   *term = psprintf("%lld", (long long) a->grant.term);
 	char	   *hold = o->hold < 0 ? NULL : psprintf("%lld us", (long long) o->hold);
 	const char *by_term[] = {o->election, term, hold};
 	const char *by_session[] = {o->election, hold};
 
-	run->signalled = false;
-	while (!l->over && !run->signalled && now_us() < until)
+	a->signalled = false;
+	while (!l->over && !a->signalled && now_us() < until)
 	{
 		Answer		answer;
 
-		if (run->connection.conn == NULL && o->session)
+		if (a->connection.conn == NULL && o->session)
 			break;
-		if (run->connection.conn == NULL &&
-			!connection_open(&run->connection,
+		if (a->connection.conn == NULL &&
+			!connection_open(&a->connection,
 							 Min(until - now_us(),
-								 Max(run->lease / 8, SHORTEST_LIMIT))))
+								 Max(a->lease / 8, SHORTEST_LIMIT))))
 		{
-			(void) connection_wait(&run->connection,
+			(void) connection_wait(&a->connection,
 								   Min(now_us() + SHORTEST_PAUSE, until));
 			continue;
 		}
-		answer = run_ask(run, o->session ? &sql_resign : &sql_release,
+		answer = agent_ask(a, o->session ? &sql_resign : &sql_release,
 						 o->session ? by_session : by_term,
 						 Max(until - now_us(), 1), true);
 		l->over = answer.outcome == OUTCOME_ROWS ||
-			(answer.outcome == OUTCOME_ERROR && !is_transient(&answer));
+			(answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer));
 		if (answer.outcome == OUTCOME_ERROR)
 		{
-			run_warn_answer(run, &answer);
-			(void) connection_wait(&run->connection, now_us() + SHORTEST_PAUSE);
+			agent_warn_answer(a, &answer);
+			(void) connection_wait(&a->connection, now_us() + SHORTEST_PAUSE);
 		}
 		answer_free(&answer);
 	}
-	if (!l->over && now_us() < run->grant.deadline)
+	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
 					   o->election);
 	pg_free(term);
@@ -335,9 +335,9 @@ give_back(Leadership *l)
  * Collect the guardian, when nothing of the command is left.
  */
 static void
-end_guardian(Run *run)
+end_guardian(Agent *a)
 {
-	Guardian   *g = &run->guardian;
+	Guardian   *g = &a->guardian;
 
 	guardian_receive(g);
 	if (!g->done)
@@ -364,25 +364,25 @@ end_guardian(Run *run)
 static void
 watch_over(Leadership *l)
 {
-	Run		   *run = l->run;
-	Guardian   *g = &run->guardian;
+	Agent	   *a = l->agent;
+	Guardian   *g = &a->guardian;
 
 	while (!g->done && !g->reaped)
 	{
-		int64		overdue = overdue_at(run);
+		int64		overdue = overdue_at(a);
 
 		if (now_us() >= overdue)
 			break;
-		(void) connection_wait(&run->connection,
+		(void) connection_wait(&a->connection,
 							   l->over ? overdue : Min(l->next, overdue));
 		/* A connection that has just been lost is not waited for. */
-		if (run->connection.conn == NULL && l->next > now_us() &&
+		if (a->connection.conn == NULL && l->next > now_us() &&
 			l->pause == SHORTEST_PAUSE)
 			l->next = 0;
 		if (!g->done && !g->reaped)
 			keep_lease(l);
 	}
-	end_guardian(run);
+	end_guardian(a);
 }
 
 /*
@@ -391,8 +391,8 @@ watch_over(Leadership *l)
 static int
 exit_code(Leadership *l)
 {
-	const Guardian *g = &l->run->guardian;
-	const char *command = l->run->options->command[0];
+	const Guardian *g = &l->agent->guardian;
+	const char *command = l->agent->options->command[0];
 
 	if (g->exec_errno != 0)
 	{
@@ -404,7 +404,7 @@ exit_code(Leadership *l)
 		lose(l, "the server closed the connection");
 	if (g->cause == CAUSE_DEADLINE)
 		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
-					   l->run->options->election);
+					   l->agent->options->election);
 	if (g->cause != CAUSE_NONE)
 		return EXIT_LOST;
 	if (WIFSIGNALED(g->status))
@@ -417,14 +417,14 @@ exit_code(Leadership *l)
  * takes for something else (SIGHUP).
  */
 static bool
-was_told_to_end(const Run *run)
+was_told_to_end(const Agent *a)
 {
-	const Guardian *g = &run->guardian;
+	const Guardian *g = &a->guardian;
 	int			signo = WIFSIGNALED(g->status) ? WTERMSIG(g->status) : 0;
 
-	return run->signo == SIGTERM || run->signo == SIGINT ||
-		run->signo == SIGQUIT ||
-		(signo != 0 && signo == run->signo) ||
+	return a->signo == SIGTERM || a->signo == SIGINT ||
+		a->signo == SIGQUIT ||
+		(signo != 0 && signo == a->signo) ||
 		(g->had_terminal && (signo == SIGINT || signo == SIGQUIT));
 }
 
@@ -433,20 +433,20 @@ was_told_to_end(const Run *run)
  * there be another?
  */
 int
-lead(Run *run, bool *again)
+lead_run(Agent *a, bool *again)
 {
-	const RunOptions *o = run->options;
-	Leadership	l = {.run = run,.pause = SHORTEST_PAUSE};
-	Grant		grant = run->grant;
+	const RunOptions *o = a->options;
+	Leadership	l = {.agent = a,.pause = SHORTEST_PAUSE};
+	Grant		grant = a->grant;
 	bool		hopeless = false;
 	int			code;
 
-	memset(&run->guardian, 0, sizeof(Guardian));
-	run->guardian.socket = -1;
-	run->grant.term = 0;
+	memset(&a->guardian, 0, sizeof(Guardian));
+	a->guardian.socket = -1;
+	a->grant.term = 0;
 	set_deadline(&l, &grant);
 	if (!is_fresh(&l))
-		code = run->signalled ? EXIT_SIGNAL(run->signo) : EXIT_LOST;
+		code = a->signalled ? EXIT_SIGNAL(a->signo) : EXIT_LOST;
 	else if (!prepare_environment(&l))
 	{
 		hopeless = true;
@@ -454,24 +454,24 @@ lead(Run *run, bool *again)
 	}
 	else
 	{
-		Charge		charge = {
-			.command = o->command,.deadline = run->grant.deadline,
-			.lease = run->lease,.grace = run->grace,.term_dir = l.term_dir,
-			.connection_fd = PQsocket(run->connection.conn),
+		GuardianArgs		charge = {
+			.command = o->command,.deadline = a->grant.deadline,
+			.lease = a->lease,.grace = a->grace,.term_dir = l.term_dir,
+			.connection_fd = PQsocket(a->connection.conn),
 			.session = o->session
 		};
 
-		guardian_start(&run->guardian, &charge);
-		if (run->guardian.pid != 0)
+		guardian_start(&a->guardian, &charge);
+		if (a->guardian.pid != 0)
 			watch_over(&l);
 		code = exit_code(&l);
-		hopeless = run->guardian.exec_errno != 0;
-		remove_term_dir(l.term_dir);
+		hopeless = a->guardian.exec_errno != 0;
+		term_file_remove(l.term_dir);
 	}
-	*again = o->forever && !hopeless && !was_told_to_end(run);
+	*again = o->forever && !hopeless && !was_told_to_end(a);
 	give_back(&l);
-	*again = *again && !run->signalled;
+	*again = *again && !a->signalled;
 	if (*again)
-		run->signo = 0;
+		a->signo = 0;
 	return code;
 }

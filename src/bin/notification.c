@@ -14,7 +14,7 @@
  * if there is none.
  */
 PGnotify *
-connection_notification(Connection *c)
+notification_next(Connection *c)
 {
 	return c->conn == NULL ? NULL : PQnotifies(c->conn);
 }
@@ -24,9 +24,9 @@ connection_notification(Connection *c)
  * caller's.
  */
 char *
-payload_prefix(const char *election)
+notification_prefix(const char *election)
 {
-	char	   *name = json_string(election);
+	char	   *name = text_json(election);
 	char	   *prefix = psprintf("{\"election\":%s,", name);
 
 	pg_free(name);
@@ -39,7 +39,7 @@ payload_prefix(const char *election)
  * like.
  */
 int64
-connection_next_notified(const Connection *c)
+notification_next_call(const Connection *c)
 {
 	return Max(c->notified + NOTIFIED_PAUSE, now_us());
 }
@@ -50,7 +50,7 @@ connection_next_notified(const Connection *c)
  * come with an earlier answer.
  */
 bool
-connection_wait_notified(Connection *c, int64 until,
+notification_wait(Connection *c, int64 until,
 						 bool (*matters) (const char *payload, void *arg),
 						 void *arg)
 {
@@ -61,18 +61,18 @@ connection_wait_notified(Connection *c, int64 until,
 	{
 		PGnotify   *n;
 
-		while ((n = connection_notification(c)) != NULL)
+		while ((n = notification_next(c)) != NULL)
 		{
 			if (matters(n->extra, arg) && !notified)
 			{
 				notified = true;
-				until = Min(until, connection_next_notified(c));
+				until = Min(until, notification_next_call(c));
 			}
 			PQfreemem(n);
 		}
 		if (stopped || c->conn == NULL || now_us() >= until)
 			break;
-		(void) wait_input(c, until, &stopped);
+		(void) connection_wait_input(c, until, &stopped);
 	}
 	if (notified)
 		c->notified = now_us();
@@ -84,7 +84,7 @@ connection_wait_notified(Connection *c, int64 until,
  * then.
  */
 void
-connection_listen(Connection *c, const char *channel, int64 limit)
+notification_listen(Connection *c, const char *channel, int64 limit)
 {
 	Statement	statement = {0};
 	char	   *name;
@@ -95,7 +95,7 @@ connection_listen(Connection *c, const char *channel, int64 limit)
 		(name = PQescapeIdentifier(c->conn, channel, strlen(channel))) == NULL)
 		return;
 	statement.sql = sql = psprintf("LISTEN %s", name);
-	answer = exchange(c, &statement, NULL, now_us() + limit, false);
+	answer = query_exchange(c, &statement, NULL, now_us() + limit, false);
 	c->listening = true;
 	answer_free(&answer);
 	pg_free(sql);

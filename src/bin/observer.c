@@ -11,7 +11,7 @@
  * Connect, or say why not and exit.
  */
 void
-connect_observer(Connection *c, const ObserveOptions *options)
+observer_connect(Connection *c, const ObserveOptions *options)
 {
 	memset(c, 0, sizeof(Connection));
 	c->options = &options->connect;
@@ -25,22 +25,22 @@ connect_observer(Connection *c, const ObserveOptions *options)
  * Ask something, or say why there is no answer and exit.
  */
 Answer
-ask_observer(Connection *c, const Statement *statement,
+observer_ask(Connection *c, const Statement *statement,
 			 const char *const *values)
 {
-	Answer		answer = connection_query(c, statement, values,
+	Answer		answer = query_ask(c, statement, values,
 										  OBSERVER_ANSWER_LIMIT, false);
 
 	if (answer.outcome == OUTCOME_ROWS)
 		return answer;
-	if (is_no_extension(&answer))
+	if (answer_is_no_extension(&answer))
 	{
-		report_no_extension(c);
+		answer_report_no_extension(c);
 		exit(EXIT_NO_EXTENSION);
 	}
 	if (answer.outcome == OUTCOME_ERROR)
 	{
-		report_answer(&answer);
+		answer_report(&answer);
 		exit(EXIT_USAGE);
 	}
 	pg_log_error("%s", c->error);
@@ -48,7 +48,7 @@ ask_observer(Connection *c, const Statement *statement,
 }
 
 void
-no_such_election(const char *election)
+observer_no_such_election(const char *election)
 {
 	pg_log_error("election \"%s\" does not exist", election);
 	exit(EXIT_USAGE);

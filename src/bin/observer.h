@@ -29,13 +29,13 @@ enum
 };
 
 /* observer.c */
-extern void connect_observer(Connection *c, const ObserveOptions *options);
-extern Answer ask_observer(Connection *c, const Statement *statement,
+extern void observer_connect(Connection *c, const ObserveOptions *options);
+extern Answer observer_ask(Connection *c, const Statement *statement,
 						   const char *const *values);
-extern void no_such_election(const char *election) pg_attribute_noreturn();
+extern void observer_no_such_election(const char *election) pg_attribute_noreturn();
 
 /* event.c */
-extern void tell(bool json, const PGresult *events, int row);
-extern void flush(void);
+extern void event_print(bool json, const PGresult *events, int row);
+extern void event_flush(void);
 
 #endif							/* OBSERVER_H */

@@ -107,7 +107,7 @@ name_locus(const char **filename, uint64 *lineno)
 static void
 be_verbose(const char *election)
 {
-	char	   *shown = printable(election);
+	char	   *shown = text_printable(election);
 
 	locus = psprintf(" election \"%s\"", shown);
 	pg_free(shown);
@@ -130,11 +130,11 @@ duration_option(const char *option, const char *value, int64 longest)
 {
 	int64		length;
 
-	if (!parse_duration(value, &length) || length > longest)
+	if (!duration_parse(value, &length) || length > longest)
 	{
 		pg_log_error("invalid value \"%s\" for option %s", value, option);
 		pg_log_error_hint("A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
-						  format_duration(longest));
+						  duration_format(longest));
 		exit(EXIT_USAGE);
 	}
 	return length;
@@ -392,14 +392,14 @@ run_subcommand(const Subcommand *s, int argc, char **argv)
 		check_observe(s, &o, argc, argv);
 
 	if (is_run)
-		return run_command(&o.run);
+		return agent_run(&o.run);
 	if (strcmp(s->name, "status") == 0)
-		return show_status(&o.observe);
+		return status_show(&o.observe);
 	if (strcmp(s->name, "watch") == 0)
-		return watch_elections(&o.observe);
+		return watch_run(&o.observe);
 	if (strcmp(s->name, "history") == 0)
-		return show_history(&o.observe);
-	return yield_election(&o.observe);
+		return timeline_show(&o.observe);
+	return yield_run(&o.observe);
 }
 
 /*
@@ -413,7 +413,7 @@ answer_questions(const char *word, const char *subcommand)
 		return;
 	if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0)
 	{
-		show_help(progname, subcommand);
+		help_show(progname, subcommand);
 		exit(EXIT_SUCCESS);
 	}
 	if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)

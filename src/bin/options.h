@@ -36,6 +36,6 @@ typedef struct ObserveOptions
 } ObserveOptions;
 
 /* help.c */
-extern void show_help(const char *progname, const char *subcommand);
+extern void help_show(const char *progname, const char *subcommand);
 
 #endif							/* OPTIONS_H */

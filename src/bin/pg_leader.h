@@ -74,17 +74,17 @@ typedef struct ConnectOptions
 
 /* duration.c */
 extern int64 now_us(void);
-extern bool parse_duration(const char *text, int64 *length);
-extern char *format_duration(int64 length);
-extern int64 seconds_us(const char *seconds);
+extern bool duration_parse(const char *text, int64 *length);
+extern char *duration_format(int64 length);
+extern int64 duration_from_seconds(const char *seconds);
 
 /* text.c */
-extern void text_encoding(int encoding);
-extern char *printable(const char *text);
-extern char *printable_lines(const char *text);
-extern char *json_string(const char *text);
-extern int	display_width(const char *text);
-extern int	prefix_length(const char *text, int columns);
-extern void print_json(const char *json);
+extern void text_set_encoding(int encoding);
+extern char *text_printable(const char *text);
+extern char *text_printable_lines(const char *text);
+extern char *text_json(const char *text);
+extern int	text_width(const char *text);
+extern int	text_prefix_length(const char *text, int columns);
+extern void text_print_json(const char *json);
 
 #endif							/* PG_LEADER_H */

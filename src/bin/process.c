@@ -146,7 +146,7 @@ kill_tree(pid_t pid, void *arg)
  * Send a signal to all descendants, a process group of them first, all at once.
  */
 void
-kill_others(pid_t group, int signo)
+process_signal_descendants(pid_t group, int signo)
 {
 	Kill		k = {.except_group = group, .signo = signo};
 
@@ -163,13 +163,13 @@ kill_others(pid_t group, int signo)
  * Kill all descendants, and return when they are gone.
  */
 void
-kill_descendants(void)
+process_kill_descendants(void)
 {
 	for (;;)
 	{
 		pid_t		pid;
 
-		kill_others(0, SIGKILL);
+		process_signal_descendants(0, SIGKILL);
 		do
 			pid = waitpid(-1, NULL, WNOHANG);
 		while (pid > 0);

@@ -85,7 +85,7 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 		}
 		if (PQflush(c->conn) < 0)
 			return false;
-		if (!wait_ready(c, PQsocket(c->conn), POLLIN, until, &said_stop))
+		if (!connection_wait_ready(c, PQsocket(c->conn), POLLIN, until, &said_stop))
 		{
 			*stopped = said_stop && may_stop;
 			if (said_stop && !may_stop)
@@ -134,7 +134,7 @@ check_shape(const Statement *s, Answer *answer)
  * Send a statement, and wait for the answer until that moment.
  */
 Answer
-exchange(Connection *c, const Statement *s, const char *const *values,
+query_exchange(Connection *c, const Statement *s, const char *const *values,
 		 int64 until, bool may_stop)
 {
 	Answer		answer = {.outcome = OUTCOME_LOST,.sent = now_us()};
@@ -152,9 +152,9 @@ exchange(Connection *c, const Statement *s, const char *const *values,
 	}
 
 	if (PQstatus(c->conn) == CONNECTION_OK)
-		set_error(c, "the server did not answer in time");
+		connection_set_error(c, "the server did not answer in time");
 	else
-		set_error(c, PQerrorMessage(c->conn));
+		connection_set_error(c, PQerrorMessage(c->conn));
 	PQclear(answer.result);
 	answer.result = NULL;
 	answer.outcome = stopped ? OUTCOME_STOPPED : OUTCOME_LOST;
@@ -173,11 +173,11 @@ exchange(Connection *c, const Statement *s, const char *const *values,
  * leads run in no transaction with another statement.
  */
 Answer
-connection_query(Connection *c, const Statement *statement,
+query_ask(Connection *c, const Statement *statement,
 				 const char *const *values, int64 limit, bool may_stop)
 {
 	int64		until = now_us() + limit;
-	Answer		answer = exchange(c, &sql_schema, NULL, until, may_stop);
+	Answer		answer = query_exchange(c, &sql_schema, NULL, until, may_stop);
 	bool		is_ours;
 
 	if (answer.outcome != OUTCOME_ROWS)
@@ -192,7 +192,7 @@ connection_query(Connection *c, const Statement *statement,
 		return answer;
 	}
 	answer_free(&answer);
-	return exchange(c, statement, values, until, may_stop);
+	return query_exchange(c, statement, values, until, may_stop);
 }
 
 /* --- what answers mean */
@@ -201,7 +201,7 @@ connection_query(Connection *c, const Statement *statement,
  * Might the same call succeed a little later?
  */
 bool
-is_transient(const Answer *answer)
+answer_is_transient(const Answer *answer)
 {
 	static const char *const classes[] = {
 		"08", "25", "40", "53", "55", "57", "58", "XX"
@@ -221,7 +221,7 @@ is_transient(const Answer *answer)
  * Does the database lack the extension?
  */
 bool
-is_no_extension(const Answer *answer)
+answer_is_no_extension(const Answer *answer)
 {
 	static const char *const states[] = {
 		"3F000", "42883", "42P01"
@@ -239,7 +239,7 @@ is_no_extension(const Answer *answer)
  * Tell the user what the server said.
  */
 void
-report_answer(const Answer *answer)
+answer_report(const Answer *answer)
 {
 	const char *message = answer->message;
 	char	   *shown;
@@ -248,13 +248,13 @@ report_answer(const Answer *answer)
 	if (message != NULL && strstr(message, ":  ") != NULL &&
 		strstr(message, ":  ") < message + 20)
 		message = strstr(message, ":  ") + 3;
-	shown = printable_lines(message == NULL ? "the server did not answer" : message);
+	shown = text_printable_lines(message == NULL ? "the server did not answer" : message);
 	pg_log_error("%s", shown);
 	pg_free(shown);
 }
 
 void
-report_no_extension(Connection *c)
+answer_report_no_extension(Connection *c)
 {
 	pg_log_error("database \"%s\" does not have the extension leader_election",
 				 PQdb(c->conn));

@@ -47,24 +47,24 @@ typedef struct Stand
 } Stand;
 
 static bool
-check_grace(Run *run)
+check_grace(Agent *a)
 {
-	int64		longest = longest_grace(run->lease);
+	int64		longest = guardian_longest_grace(a->lease);
 
-	run->grace = run->options->grace;
-	if (run->grace < 0)
-		run->grace = Min(10 * SEC, Min(run->lease / 3, longest));
-	if (longest >= 0 && run->grace <= longest)
+	a->grace = a->options->grace;
+	if (a->grace < 0)
+		a->grace = Min(10 * SEC, Min(a->lease / 3, longest));
+	if (longest >= 0 && a->grace <= longest)
 		return true;
 	if (longest < 0)
 		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
-					 run->options->election, format_duration(run->lease));
+					 a->options->election, duration_format(a->lease));
 	else
 	{
 		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-					 format_duration(run->grace), run->options->election,
-					 format_duration(run->lease));
-		pg_log_error_detail("It may be %s at most.", format_duration(longest));
+					 duration_format(a->grace), a->options->election,
+					 duration_format(a->lease));
+		pg_log_error_detail("It may be %s at most.", duration_format(longest));
 	}
 	pg_log_error_hint("Set a longer lease with leader_election.alter_election().");
 	return false;
@@ -74,7 +74,7 @@ check_grace(Run *run)
  * Read a grant row; false if there is none.
  */
 bool
-grant_of(const Answer *answer, Grant *grant)
+agent_read_grant(const Answer *answer, Grant *grant)
 {
 	int64		remaining_ms;
 
@@ -90,13 +90,13 @@ grant_of(const Answer *answer, Grant *grant)
 }
 
 static Answer
-ask(Run *run, const Statement *statement, int64 limit, bool may_stop)
+ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 {
 	const char *values[] = {
-		run->options->election, run->options->candidate, run->options->rank
+		a->options->election, a->options->candidate, a->options->rank
 	};
 
-	return run_ask(run, statement, values, limit, may_stop);
+	return agent_ask(a, statement, values, limit, may_stop);
 }
 
 /*
@@ -105,9 +105,9 @@ ask(Run *run, const Statement *statement, int64 limit, bool may_stop)
  * might be elected meanwhile.
  */
 static Answer
-try_session(Run *run)
+try_session(Agent *a)
 {
-	Answer		answer = ask(run, &sql_join, RUN_ANSWER_LIMIT, false);
+	Answer		answer = ask(a, &sql_join, RUN_ANSWER_LIMIT, false);
 	bool		leads;
 
 	if (answer.outcome != OUTCOME_ROWS)
@@ -115,7 +115,7 @@ try_session(Run *run)
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
 	/* An answer without a result is one without a grant. */
-	return leads ? run_renew_session(run, RUN_ANSWER_LIMIT) : answer;
+	return leads ? agent_renew_session(a, RUN_ANSWER_LIMIT) : answer;
 }
 
 /*
@@ -123,33 +123,33 @@ try_session(Run *run)
  * case: it may be a grant, which has to be given back.
  */
 static int
-try_once(Run *run, Stand *s)
+try_once(Agent *a, Stand *s)
 {
 	Answer		answer;
 	int			code = GO_ON;
 
-	answer = run->options->session ? try_session(run) :
-		ask(run, &sql_acquire, RUN_ANSWER_LIMIT, false);
-	if (grant_of(&answer, &run->grant))
+	answer = a->options->session ? try_session(a) :
+		ask(a, &sql_acquire, RUN_ANSWER_LIMIT, false);
+	if (agent_read_grant(&answer, &a->grant))
 		code = ELECTED;
-	else if (is_no_extension(&answer))
+	else if (answer_is_no_extension(&answer))
 	{
-		report_no_extension(&run->connection);
+		answer_report_no_extension(&a->connection);
 		code = EXIT_NO_EXTENSION;
 	}
-	else if (answer.outcome == OUTCOME_ERROR && !is_transient(&answer))
+	else if (answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer))
 	{
-		report_answer(&answer);
+		answer_report(&answer);
 		code = EXIT_USAGE;
 	}
 	else if (answer.outcome != OUTCOME_ROWS && answer.outcome != OUTCOME_STOPPED)
 	{
-		run_warn_answer(run, &answer);
-		if (answer.outcome == OUTCOME_LOST && !run->options->session)
+		agent_warn_answer(a, &answer);
+		if (answer.outcome == OUTCOME_LOST && !a->options->session)
 			s->unheard = true;
 		/* A server that cannot be written to is not the one we want. */
 		if (strcmp(answer.sqlstate, "25006") == 0)
-			connection_close(&run->connection);
+			connection_close(&a->connection);
 	}
 	answer_free(&answer);
 	return code;
@@ -159,35 +159,35 @@ try_once(Run *run, Stand *s)
  * Connect, or wait a little before the next try.  An exit code, or GO_ON.
  */
 static int
-connect_to_stand(Run *run, Stand *s)
+connect_to_stand(Agent *a, Stand *s)
 {
-	const RunOptions *o = run->options;
-	Connection *c = &run->connection;
+	const RunOptions *o = a->options;
+	Connection *c = &a->connection;
 	int64		limit = Max(Min(CONNECT_LIMIT, s->until - now_us()), SHORTEST_PAUSE);
 
 	if (connection_open(c, limit))
 	{
-		int			code = run_prepare(run);
+		int			code = agent_prepare(a);
 
 		if (code != 0)
 			return code;
 		if (c->conn != NULL)
 		{
-			if (!s->connected && !check_grace(run))
+			if (!s->connected && !check_grace(a))
 				return EXIT_USAGE;
 			s->connected = true;
 			s->pause = SHORTEST_PAUSE;
 			return GO_ON;
 		}
 	}
-	if (run->signalled)
+	if (a->signalled)
 		return GO_ON;
 	if (o->skip || (!s->connected && !o->forever && o->wait == NEVER))
 	{
 		pg_log_error("%s", c->error);
 		return EXIT_NO_CONNECTION;
 	}
-	run_warn(run, c->error);
+	agent_warn(a, c->error);
 	(void) connection_wait(c, Min(now_us() + s->pause, s->until));
 	s->pause = Min(s->pause * 2, LONGEST_PAUSE);
 	return GO_ON;
@@ -196,20 +196,20 @@ connect_to_stand(Run *run, Stand *s)
 static bool
 is_of_election(const char *payload, void *arg)
 {
-	const Run  *run = arg;
+	const Agent  *a = arg;
 
-	return strncmp(payload, run->payload, strlen(run->payload)) == 0;
+	return strncmp(payload, a->payload, strlen(a->payload)) == 0;
 }
 
 /*
  * Wait for the next moment to try: a notification, or the next poll.
  */
 static void
-wait_to_try(Run *run, int64 until)
+wait_to_try(Agent *a, int64 until)
 {
-	if (!run->signalled)
-		(void) connection_wait_notified(&run->connection, until, is_of_election,
-										run);
+	if (!a->signalled)
+		(void) notification_wait(&a->connection, until, is_of_election,
+										a);
 }
 
 /*
@@ -217,9 +217,9 @@ wait_to_try(Run *run, int64 until)
  * lately?  An exit code, or GO_ON: it is not, so try again.
  */
 static int
-skip_verdict(Run *run, Stand *s)
+skip_verdict(Agent *a, Stand *s)
 {
-	Answer		answer = ask(run, &sql_state, RUN_ANSWER_LIMIT, true);
+	Answer		answer = ask(a, &sql_state, RUN_ANSWER_LIMIT, true);
 	int			code = GO_ON;
 
 	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)
@@ -229,10 +229,10 @@ skip_verdict(Run *run, Stand *s)
 		const char *name = PQgetvalue(answer.result, 0, 2);
 
 		/* It may be ourselves: then nobody leads until that lease is over. */
-		if (s->unheard && strcmp(name, run->options->candidate) == 0)
+		if (s->unheard && strcmp(name, a->options->candidate) == 0)
 		{
 			s->unheard_until = now_us() +
-				seconds_us(PQgetvalue(answer.result, 0, 3));
+				duration_from_seconds(PQgetvalue(answer.result, 0, 3));
 			s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
 		}
 		s->unheard = false;
@@ -240,7 +240,7 @@ skip_verdict(Run *run, Stand *s)
 			;
 		else if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
 		{
-			char	   *leader = printable(name);
+			char	   *leader = text_printable(name);
 
 			pg_log_info("skipped: %s%s", strcmp(state, "vacant") != 0 ?
 						"the leader is " : "hold", leader);
@@ -249,19 +249,19 @@ skip_verdict(Run *run, Stand *s)
 		}
 		else if (now_us() >= s->until)
 		{
-			char	   *what = printable(waiting_for);
+			char	   *what = text_printable(waiting_for);
 
 			pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-						 run->options->election, what[0] ? ": " : "", what);
+						 a->options->election, what[0] ? ": " : "", what);
 			pg_free(what);
 			code = EXIT_TIMED_OUT;
 		}
 	}
-	else if (now_us() >= s->until && !run->signalled)
+	else if (now_us() >= s->until && !a->signalled)
 	{
-		run_warn_answer(run, &answer);
+		agent_warn_answer(a, &answer);
 		pg_log_error("it is not known whether anybody leads election \"%s\"",
-					 run->options->election);
+					 a->options->election);
 		code = EXIT_TIMED_OUT;
 	}
 	answer_free(&answer);
@@ -272,16 +272,16 @@ skip_verdict(Run *run, Stand *s)
  * Stop standing: others may count the candidates.
  */
 void
-stop_standing(Run *run)
+stand_stop(Agent *a)
 {
 	Answer		answer;
 
-	if (run->connection.conn == NULL || run->options->session)
+	if (a->connection.conn == NULL || a->options->session)
 	{
-		connection_close(&run->connection);
+		connection_close(&a->connection);
 		return;
 	}
-	answer = ask(run, &sql_leave, SEC, false);
+	answer = ask(a, &sql_leave, SEC, false);
 	answer_free(&answer);
 }
 
@@ -289,9 +289,9 @@ stop_standing(Run *run)
  * Stand until elected.  ELECTED, or an exit code.
  */
 int
-stand(Run *run)
+stand_until_elected(Agent *a)
 {
-	const RunOptions *o = run->options;
+	const RunOptions *o = a->options;
 	Stand		s = {.until = NEVER,.pause = SHORTEST_PAUSE};
 	int			code = GO_ON;
 
@@ -301,33 +301,33 @@ stand(Run *run)
 		s.until = now_us() + o->wait;
 	while (code == GO_ON)
 	{
-		if (run->signalled)
-			code = EXIT_SIGNAL(run->signo);
-		else if (run->connection.conn == NULL)
+		if (a->signalled)
+			code = EXIT_SIGNAL(a->signo);
+		else if (a->connection.conn == NULL)
 		{
-			code = connect_to_stand(run, &s);
-			if (run->connection.conn != NULL)
+			code = connect_to_stand(a, &s);
+			if (a->connection.conn != NULL)
 				continue;
 		}
 		else
-			code = try_once(run, &s);
-		if (code != GO_ON || run->signalled)
+			code = try_once(a, &s);
+		if (code != GO_ON || a->signalled)
 			continue;
-		if (o->skip && run->connection.conn != NULL)
+		if (o->skip && a->connection.conn != NULL)
 		{
-			code = skip_verdict(run, &s);
+			code = skip_verdict(a, &s);
 			if (code == GO_ON)
-				wait_to_try(run, now_us() + SHORTEST_PAUSE);
+				wait_to_try(a, now_us() + SHORTEST_PAUSE);
 		}
 		else if (now_us() >= s.until)
 		{
 			code = s.connected ? EXIT_TIMED_OUT : EXIT_NO_CONNECTION;
 			pg_log_error("%s", s.connected ? "timed out waiting to be elected" :
-						 run->connection.error);
+						 a->connection.error);
 		}
 		else
-			wait_to_try(run, Min(s.until, now_us() +
-							Min(LONGEST_POLL, run->lease / 3)));
+			wait_to_try(a, Min(s.until, now_us() +
+							Min(LONGEST_POLL, a->lease / 3)));
 	}
 	return code;
 }

@@ -64,14 +64,14 @@ is_number(const PGresult *result, int column)
 static char *
 cell(const PGresult *result, int row, int column)
 {
-	return printable(row < 0 ? PQfname(result, column) :
+	return text_printable(row < 0 ? PQfname(result, column) :
 					 PQgetvalue(result, row, column));
 }
 
 static void
 print_cell(char *text, int width, bool right, bool last)
 {
-	int			fill = width - display_width(text);
+	int			fill = width - text_width(text);
 
 	if (right)
 		printf("%*s%s", fill, "", text);
@@ -97,7 +97,7 @@ print_table(const PGresult *result)
 			char	   *text = cell(result, row, col);
 
 			if (row >= 0 || width[col] > 0)
-				width[col] = Max(width[col], display_width(text));
+				width[col] = Max(width[col], text_width(text));
 			pg_free(text);
 		}
 		if (width[col] > 0)
@@ -115,29 +115,29 @@ print_table(const PGresult *result)
 }
 
 int
-show_status(const ObserveOptions *options)
+status_show(const ObserveOptions *options)
 {
 	const char *values[] = {options->election};
 	Connection	c;
 	Answer		answer;
 	bool		led = true;
 
-	connect_observer(&c, options);
-	answer = ask_observer(&c, options->json ? &sql_status_json : &sql_status,
+	observer_connect(&c, options);
+	answer = observer_ask(&c, options->json ? &sql_status_json : &sql_status,
 						  values);
 	if (options->election != NULL && PQntuples(answer.result) == 0)
-		no_such_election(options->election);
+		observer_no_such_election(options->election);
 	if (options->election != NULL)
 		led = !PQgetisnull(answer.result, 0, options->json ? 1 : 2);
 	if (!options->json)
 		print_table(answer.result);
 	for (int i = 0; options->json && i < PQntuples(answer.result); i++)
-		print_json(PQgetvalue(answer.result, i, 0));
+		text_print_json(PQgetvalue(answer.result, i, 0));
 	answer_free(&answer);
 
 	if (options->election != NULL && !options->json)
 	{
-		answer = ask_observer(&c, &sql_candidates, values);
+		answer = observer_ask(&c, &sql_candidates, values);
 		if (PQntuples(answer.result) > 0)
 		{
 			putchar('\n');

@@ -11,10 +11,10 @@
 
 #include "options.h"
 
-extern int	run_command(const RunOptions *options);
-extern int	show_status(const ObserveOptions *options);
-extern int	watch_elections(const ObserveOptions *options);
-extern int	show_history(const ObserveOptions *options);
-extern int	yield_election(const ObserveOptions *options);
+extern int	agent_run(const RunOptions *options);
+extern int	status_show(const ObserveOptions *options);
+extern int	watch_run(const ObserveOptions *options);
+extern int	timeline_show(const ObserveOptions *options);
+extern int	yield_run(const ObserveOptions *options);
 
 #endif							/* SUBCOMMANDS_H */

@@ -16,7 +16,7 @@
  * or the new one, and nothing in between.
  */
 bool
-write_term(const char *dir, int64 term)
+term_file_write(const char *dir, int64 term)
 {
 	char		path[MAXPGPATH + 16];
 	char		new_path[MAXPGPATH + 16];
@@ -40,16 +40,16 @@ write_term(const char *dir, int64 term)
  * Make a folder with the term file in it.
  */
 bool
-make_term_file(char *dir, size_t size, int64 term)
+term_file_make(char *dir, size_t size, int64 term)
 {
 	const char *tmpdir = getenv("TMPDIR");
 
 	snprintf(dir, size, "%s/pg_leader.XXXXXX",
 			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
-	if (mkdtemp(dir) != NULL && write_term(dir, term))
+	if (mkdtemp(dir) != NULL && term_file_write(dir, term))
 		return true;
 	pg_log_error("could not write a file in \"%s\": %m", dir);
-	remove_term_dir(dir);
+	term_file_remove(dir);
 	return false;
 }
 
@@ -58,7 +58,7 @@ make_term_file(char *dir, size_t size, int64 term)
  * be killed.
  */
 void
-remove_term_dir(const char *dir)
+term_file_remove(const char *dir)
 {
 	static const char *const names[] = {"term", "term.new"};
 	char		path[MAXPGPATH];

@@ -46,7 +46,7 @@ static const struct
  * Set what texts are encoded in from now on.
  */
 void
-text_encoding(int client_encoding)
+text_set_encoding(int client_encoding)
 {
 	/* Without any, UTF-8 is what a terminal takes bytes for. */
 	encoding = client_encoding == PG_SQL_ASCII ? PG_UTF8 : client_encoding;
@@ -151,7 +151,7 @@ escape(const char *text, bool lines)
  * caller's.
  */
 char *
-printable(const char *text)
+text_printable(const char *text)
 {
 	return escape(text, false);
 }
@@ -160,7 +160,7 @@ printable(const char *text)
  * The same for messages, which may have several lines.
  */
 char *
-printable_lines(const char *text)
+text_printable_lines(const char *text)
 {
 	return escape(text, true);
 }
@@ -169,7 +169,7 @@ printable_lines(const char *text)
  * How many columns of a terminal a printable text takes.
  */
 int
-display_width(const char *text)
+text_width(const char *text)
 {
 	int			sum = 0;
 
@@ -187,7 +187,7 @@ display_width(const char *text)
  * How much of a printable text fits into so many columns, in bytes.
  */
 int
-prefix_length(const char *text, int columns)
+text_prefix_length(const char *text, int columns)
 {
 	const char *end = text;
 	int			sum = 0;
@@ -210,7 +210,7 @@ prefix_length(const char *text, int columns)
  * notifications, in memory that is the caller's.
  */
 char *
-json_string(const char *text)
+text_json(const char *text)
 {
 	/* A byte becomes six at most. */
 	char	   *json = pg_malloc(6 * strlen(text) + 3);
@@ -245,7 +245,7 @@ json_string(const char *text)
  * have others that must not be shown.
  */
 void
-print_json(const char *json)
+text_print_json(const char *json)
 {
 	while (*json != '\0')
 	{

@@ -132,10 +132,10 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 static void
 print_lane(const Timeline *t, const char *name, const char *lane)
 {
-	char	   *shown = printable(name);
+	char	   *shown = text_printable(name);
 
-	shown[prefix_length(shown, t->name_width)] = '\0';
-	printf("%s%*s ", shown, t->name_width - display_width(shown), "");
+	shown[text_prefix_length(shown, t->name_width)] = '\0';
+	printf("%s%*s ", shown, t->name_width - text_width(shown), "");
 	pg_free(shown);
 	for (; *lane != '\0'; lane++)
 	{
@@ -169,8 +169,8 @@ print_legend(const Timeline *t)
 {
 	int			last = PQntuples(t->terms) - 1;
 	/* The owner of a database can choose the name of its time zone. */
-	char	   *from = printable(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
-	char	   *to = printable(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
+	char	   *from = text_printable(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
+	char	   *to = text_printable(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
 							   PQgetvalue(t->terms, last, COL_ENDED_AT));
 	bool		any = false;
 
@@ -223,9 +223,9 @@ draw(PGresult *terms)
 	t.blocks = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 	for (int row = 0; row <= last; row++)
 	{
-		char	   *shown = printable(PQgetvalue(terms, row, COL_LEADER));
+		char	   *shown = text_printable(PQgetvalue(terms, row, COL_LEADER));
 
-		t.name_width = Max(t.name_width, display_width(shown));
+		t.name_width = Max(t.name_width, text_width(shown));
 		pg_free(shown);
 	}
 	/* A lane has at least two thirds of a narrow terminal. */
@@ -254,12 +254,12 @@ print_lines(const PGresult *terms, bool json)
 	{
 		if (json)
 		{
-			print_json(PQgetvalue(terms, row, COL_JSON));
+			text_print_json(PQgetvalue(terms, row, COL_JSON));
 			continue;
 		}
 		for (int col = COL_TERM; col <= COL_DETAIL; col++)
 		{
-			char	   *shown = printable(PQgetvalue(terms, row, col));
+			char	   *shown = text_printable(PQgetvalue(terms, row, col));
 
 			printf("%s%c", shown, col == COL_DETAIL ? '\n' : '\t');
 			pg_free(shown);
@@ -268,7 +268,7 @@ print_lines(const PGresult *terms, bool json)
 }
 
 int
-show_history(const ObserveOptions *options)
+timeline_show(const ObserveOptions *options)
 {
 	const char *values[] = {options->election, options->since, NULL};
 	char	   *length = NULL;
@@ -277,13 +277,13 @@ show_history(const ObserveOptions *options)
 	Answer		answer;
 
 	/* A mere number is a date (20261121). */
-	if (options->since != NULL && parse_duration(options->since, &ago))
+	if (options->since != NULL && duration_parse(options->since, &ago))
 	{
 		values[1] = NULL;
 		values[2] = length = psprintf("%lld us", (long long) ago);
 	}
-	connect_observer(&c, options);
-	answer = ask_observer(&c, &sql_history, values);
+	observer_connect(&c, options);
+	answer = observer_ask(&c, &sql_history, values);
 	pg_free(length);
 	if (isatty(STDOUT_FILENO) && !options->json)
 	{

@@ -144,7 +144,7 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 		k = &w->known[w->n++];
 		memset(k, 0, sizeof(Known));
 		k->election = pg_strdup(election);
-		k->payload = payload_prefix(election);
+		k->payload = notification_prefix(election);
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
@@ -263,18 +263,18 @@ static bool
 ask_watch(Watch *w, const Statement *statement, const char *const *values,
 		  Answer *answer)
 {
-	*answer = connection_query(&w->connection, statement, values,
+	*answer = query_ask(&w->connection, statement, values,
 							   OBSERVER_ANSWER_LIMIT, false);
 	if (answer->outcome == OUTCOME_ROWS)
 		return true;
-	if (is_no_extension(answer))
+	if (answer_is_no_extension(answer))
 	{
-		report_no_extension(&w->connection);
+		answer_report_no_extension(&w->connection);
 		exit(EXIT_NO_EXTENSION);
 	}
-	if (answer->outcome == OUTCOME_ERROR && !is_transient(answer))
+	if (answer->outcome == OUTCOME_ERROR && !answer_is_transient(answer))
 	{
-		report_answer(answer);
+		answer_report(answer);
 		exit(EXIT_USAGE);
 	}
 	answer_free(answer);
@@ -296,7 +296,7 @@ tell_state(Watch *w)
 	for (int i = 0; i < PQntuples(answer.result); i++)
 	{
 		if (!PQgetisnull(answer.result, i, EVENT_EVENT))
-			tell(w->options->json, answer.result, i);
+			event_print(w->options->json, answer.result, i);
 		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
 				 PQgetvalue(answer.result, i, STATE_LAST_TERM),
 				 PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't');
@@ -324,7 +324,7 @@ tell_changes(Watch *w)
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			tell(w->options->json, answer.result, i);
+			event_print(w->options->json, answer.result, i);
 			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
 					 PQgetvalue(answer.result, i, EVENT_TERM),
 					 strcmp(PQgetvalue(answer.result, i, EVENT_EVENT), "vacated") == 0);
@@ -374,7 +374,7 @@ tell_requests(Watch *w)
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
 				continue;
-			tell(w->options->json, answer.result, i);
+			event_print(w->options->json, answer.result, i);
 			pg_free(k->yielding_term);
 			k->yielding_term = pg_strdup(term);
 		}
@@ -397,7 +397,7 @@ listen_to_all(Watch *w)
 		return;
 	w->standby = PQntuples(answer.result) == 0;
 	for (int i = 0; i < PQntuples(answer.result); i++)
-		connection_listen(&w->connection, PQgetvalue(answer.result, i, 0),
+		notification_listen(&w->connection, PQgetvalue(answer.result, i, 0),
 						  OBSERVER_ANSWER_LIMIT);
 	answer_free(&answer);
 }
@@ -415,12 +415,12 @@ connect_again(Watch *w)
 }
 
 int
-watch_elections(const ObserveOptions *options)
+watch_run(const ObserveOptions *options)
 {
 	Watch		w = {.options = options};
 	int64		listen_at = 0;
 
-	connect_observer(&w.connection, options);
+	observer_connect(&w.connection, options);
 	for (;;)
 	{
 		if (w.connection.conn == NULL)
@@ -440,8 +440,8 @@ watch_elections(const ObserveOptions *options)
 			tell_state(&w);
 		if (w.started)
 			tell_requests(&w);
-		flush();
-		(void) connection_wait_notified(&w.connection, listen_at,
+		event_flush();
+		(void) notification_wait(&w.connection, listen_at,
 										take_notification, &w);
 	}
 }

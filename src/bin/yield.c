@@ -32,7 +32,7 @@ term_of(const Answer *answer)
 static int
 tell_successor(const Answer *answer)
 {
-	char	   *leader = printable(PQgetvalue(answer->result, 0, 1));
+	char	   *leader = text_printable(PQgetvalue(answer->result, 0, 1));
 
 	printf("\"%s\" leads in term %lld\n", leader,
 		   (long long) term_of(answer));
@@ -43,7 +43,7 @@ tell_successor(const Answer *answer)
 static int
 tell_vacancy(const Answer *answer)
 {
-	char	   *waiting_for = printable(PQgetvalue(answer->result, 0, 2));
+	char	   *waiting_for = text_printable(PQgetvalue(answer->result, 0, 2));
 
 	printf("nobody leads%s%s\n", waiting_for[0] ? ", waiting for " : "",
 		   waiting_for);
@@ -70,28 +70,28 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 
 	for (;;)
 	{
-		Answer		answer = ask_observer(c, &sql_leader, values);
+		Answer		answer = observer_ask(c, &sql_leader, values);
 		bool		vacant;
 
 		if (PQntuples(answer.result) == 0)
-			no_such_election(options->election);
+			observer_no_such_election(options->election);
 		vacant = PQgetisnull(answer.result, 0, 1);
 		if (!vacant && term_of(&answer) > term)
 			code = tell_successor(&answer);
 		else if (vacant && give_up == NEVER)
 			give_up = now_us() +
-				seconds_us(PQgetvalue(answer.result, 0, 3));
+				duration_from_seconds(PQgetvalue(answer.result, 0, 3));
 		else if (vacant && now_us() >= give_up)
 			code = tell_vacancy(&answer);
 		answer_free(&answer);
 		if (code >= 0)
 			return code;
-		(void) connection_wait_notified(c, now_us() + YIELD_INTERVAL, any, NULL);
+		(void) notification_wait(c, now_us() + YIELD_INTERVAL, any, NULL);
 	}
 }
 
 int
-yield_election(const ObserveOptions *options)
+yield_run(const ObserveOptions *options)
 {
 	const char *values[] = {
 		options->election, options->to_candidate,
@@ -102,18 +102,18 @@ yield_election(const ObserveOptions *options)
 	Answer		answer;
 	int			code = EXIT_SUCCESS;
 
-	connect_observer(&c, options);
-	connection_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
-	leader = ask_observer(&c, &sql_leader, values);
+	observer_connect(&c, options);
+	notification_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
+	leader = observer_ask(&c, &sql_leader, values);
 	if (PQntuples(leader.result) == 0)
-		no_such_election(options->election);
-	answer = ask_observer(&c, &sql_yield, values);
+		observer_no_such_election(options->election);
+	answer = observer_ask(&c, &sql_yield, values);
 	if (PQgetisnull(answer.result, 0, 0) || PQgetisnull(leader.result, 0, 1))
 		printf("nobody leads\n");
 	else
 	{
-		char	   *name = printable(PQgetvalue(leader.result, 0, 1));
-		char	   *length = format_duration(seconds_us(PQgetvalue(answer.result, 0, 0)));
+		char	   *name = text_printable(PQgetvalue(leader.result, 0, 1));
+		char	   *length = duration_format(duration_from_seconds(PQgetvalue(answer.result, 0, 0)));
 
 		printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
 		fflush(stdout);
