@@ -76,6 +76,7 @@ LEADER_OBJS = \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \
 	src/bin/lead.o \
+	src/bin/main.o \
 	src/bin/notification.o \
 	src/bin/observer.o \
 	src/bin/options.o \

@@ -268,7 +268,7 @@ back_off(Agent *a, int64 ran, int64 *backoff)
 }
 
 int
-agent_run(const RunOptions *options)
+agent_run(const Options *options)
 {
 	Agent		a = {.options = options};
 	Watcher		watcher = {watched_fds, on_event, &a};

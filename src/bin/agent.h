@@ -27,7 +27,7 @@ typedef struct Grant
 
 typedef struct Agent
 {
-	const RunOptions *options;
+	const Options *options;
 	Connection	connection;
 	Guardian	guardian;
 	int			signal_fd;

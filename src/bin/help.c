@@ -3,8 +3,6 @@
  * help.c
  *		What pg_leader --help says.
  *
- * Invariant: this is the manual; what is not said here is not promised.
- *
  *-------------------------------------------------------------------------
  */
 #include "options.h"
@@ -222,10 +220,10 @@ static const struct
 };
 
 /*
- * Print the help of a subcommand, or (NULL) of the program.
+ * Print the help of a subcommand; if that is NULL, of the program.
  */
 void
-help_show(const char *progname, const char *subcommand)
+help_show(const char *subcommand)
 {
 	if (subcommand == NULL)
 	{

@@ -60,7 +60,7 @@ typedef struct Leadership
 static bool
 prepare_environment(Leadership *l)
 {
-	const RunOptions *o = l->agent->options;
+	const Options *o = l->agent->options;
 	char	   *term = psprintf("%lld", (long long) l->agent->grant.term);
 	char	   *path;
 
@@ -289,7 +289,7 @@ static void
 give_back(Leadership *l)
 {
 	Agent	   *a = l->agent;
-	const RunOptions *o = a->options;
+	const Options *o = a->options;
 	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
 	char	   *term = psprintf("%lld", (long long) a->grant.term);
 	char	   *hold = o->hold < 0 ? NULL : psprintf("%lld us", (long long) o->hold);
@@ -435,7 +435,7 @@ was_told_to_end(const Agent *a)
 int
 lead_run(Agent *a, bool *again)
 {
-	const RunOptions *o = a->options;
+	const Options *o = a->options;
 	Leadership	l = {.agent = a,.pause = SHORTEST_PAUSE};
 	Grant		grant = a->grant;
 	bool		hopeless = false;

@@ -11,7 +11,7 @@
  * Connect, or say why not and exit.
  */
 void
-observer_connect(Connection *c, const ObserveOptions *options)
+observer_connect(Connection *c, const Options *options)
 {
 	memset(c, 0, sizeof(Connection));
 	c->options = &options->connect;

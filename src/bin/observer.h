@@ -29,7 +29,7 @@ enum
 };
 
 /* observer.c */
-extern void observer_connect(Connection *c, const ObserveOptions *options);
+extern void observer_connect(Connection *c, const Options *options);
 extern Answer observer_ask(Connection *c, const Statement *statement,
 						   const char *const *values);
 extern void observer_no_such_election(const char *election) pg_attribute_noreturn();

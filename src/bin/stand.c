@@ -161,7 +161,7 @@ try_once(Agent *a, Stand *s)
 static int
 connect_to_stand(Agent *a, Stand *s)
 {
-	const RunOptions *o = a->options;
+	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		limit = Max(Min(CONNECT_LIMIT, s->until - now_us()), SHORTEST_PAUSE);
 
@@ -291,7 +291,7 @@ stand_stop(Agent *a)
 int
 stand_until_elected(Agent *a)
 {
-	const RunOptions *o = a->options;
+	const Options *o = a->options;
 	Stand		s = {.until = NEVER,.pause = SHORTEST_PAUSE};
 	int			code = GO_ON;
 

@@ -115,7 +115,7 @@ print_table(const PGresult *result)
 }
 
 int
-status_show(const ObserveOptions *options)
+status_show(const Options *options)
 {
 	const char *values[] = {options->election};
 	Connection	c;

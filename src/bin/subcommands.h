@@ -2,7 +2,9 @@
  *
  * subcommands.h
  *		What main.c calls: one function for each subcommand.
- *		Each returns the exit code of the program.
+ *
+ * Each returns the exit code of pg_leader.  Those that look at elections exit
+ * by themselves if the server does not answer (see observer.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -11,10 +13,10 @@
 
 #include "options.h"
 
-extern int	agent_run(const RunOptions *options);
-extern int	status_show(const ObserveOptions *options);
-extern int	watch_run(const ObserveOptions *options);
-extern int	timeline_show(const ObserveOptions *options);
-extern int	yield_run(const ObserveOptions *options);
+extern int	agent_run(const Options *options);
+extern int	status_show(const Options *options);
+extern int	watch_run(const Options *options);
+extern int	timeline_show(const Options *options);
+extern int	yield_run(const Options *options);
 
 #endif							/* SUBCOMMANDS_H */

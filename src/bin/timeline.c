@@ -268,7 +268,7 @@ print_lines(const PGresult *terms, bool json)
 }
 
 int
-timeline_show(const ObserveOptions *options)
+timeline_show(const Options *options)
 {
 	const char *values[] = {options->election, options->since, NULL};
 	char	   *length = NULL;

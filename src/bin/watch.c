@@ -106,7 +106,7 @@ typedef struct Known
 
 typedef struct Watch
 {
-	const ObserveOptions *options;
+	const Options *options;
 	Connection	connection;
 	Known	   *known;
 	int			n;
@@ -415,7 +415,7 @@ connect_again(Watch *w)
 }
 
 int
-watch_run(const ObserveOptions *options)
+watch_run(const Options *options)
 {
 	Watch		w = {.options = options};
 	int64		listen_at = 0;

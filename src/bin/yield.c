@@ -62,7 +62,7 @@ any(const char *payload, void *arg)
  * longer than a lease more.  Says who leads then.
  */
 static int
-wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
+wait_for_successor(Connection *c, const Options *options, int64 term)
 {
 	const char *values[] = {options->election};
 	int64		give_up = NEVER;
@@ -91,7 +91,7 @@ wait_for_successor(Connection *c, const ObserveOptions *options, int64 term)
 }
 
 int
-yield_run(const ObserveOptions *options)
+yield_run(const Options *options)
 {
 	const char *values[] = {
 		options->election, options->to_candidate,

@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ *
+ * main.c
+ *		The command-line program of the extension leader_election: chooses
+ *		the subcommand, and sets up what all of them need.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "subcommands.h"
+
+#include <fcntl.h>
+#include <locale.h>
+#include <time.h>
+#include <unistd.h>
+
+static const Subcommand subcommands[] = {
+	{
+		.name = "run",.execute = agent_run,.needs_primary = true,
+		.needs_election = true,.takes_command = true,
+		.options = {'e', 'n', 'v', OPT_RANK, OPT_MODE, OPT_WAIT, OPT_SKIP,
+		OPT_HOLD, OPT_GRACE, OPT_ONCE, OPT_FOREVER}
+	},
+	{
+		.name = "status",.execute = status_show,.options = {'e', OPT_JSON}
+	},
+	{
+		.name = "watch",.execute = watch_run,.options = {'e', OPT_JSON}
+	},
+	{
+		.name = "history",.execute = timeline_show,.needs_election = true,
+		.options = {'e', OPT_JSON, OPT_SINCE}
+	},
+	{
+		.name = "yield",.execute = yield_run,.needs_primary = true,
+		.needs_election = true,.options = {'e', OPT_TO, OPT_TERMINATE}
+	}
+};
+
+/* --- what run -v prints before each message */
+
+static char *locus;
+
+static void
+print_time(void)
+{
+	struct timespec now;
+	struct tm	tm;
+	char		date[64] = "";
+	char		zone[16] = "";
+
+	(void) clock_gettime(CLOCK_REALTIME, &now);
+	if (localtime_r(&now.tv_sec, &tm) != NULL)
+	{
+		(void) strftime(date, sizeof(date), "%Y-%m-%d %H:%M:%S", &tm);
+		(void) strftime(zone, sizeof(zone), "%z", &tm);
+	}
+	fprintf(stderr, "%s.%03d%s ", date, (int) (now.tv_nsec / 1000000), zone);
+}
+
+static void
+name_locus(const char **filename, uint64 *lineno)
+{
+	*filename = locus;
+}
+
+static void
+be_verbose(const char *election)
+{
+	char	   *shown = text_printable(election);
+
+	locus = psprintf(" election \"%s\"", shown);
+	pg_free(shown);
+	pg_logging_set_level(PG_LOG_INFO);
+	pg_logging_set_pre_callback(print_time);
+	pg_logging_set_locus_callback(name_locus);
+}
+
+/* --- the start of the program */
+
+/*
+ * Answer --help and --version, and exit.  They are the first word, or the first
+ * after the subcommand.  Further on, they may belong to the command of run.
+ */
+static void
+answer_questions(const char *word, const char *subcommand)
+{
+	if (word == NULL)
+		return;
+	if (strcmp(word, "--help") == 0 || strcmp(word, "-?") == 0)
+	{
+		help_show(subcommand);
+		exit(EXIT_SUCCESS);
+	}
+	if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0)
+	{
+		printf("pg_leader (leader_election) " PG_LEADER_VERSION "\n");
+		exit(EXIT_SUCCESS);
+	}
+}
+
+/*
+ * Open each of standard input, output and error that is closed.  Otherwise the
+ * connection's socket could get the number of standard output, and what is
+ * printed for the user would go to the server.
+ */
+static void
+open_standard_files(void)
+{
+	int			fd;
+
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
+static int
+run_subcommand(const Subcommand *s, int argc, char **argv)
+{
+	Options		o;
+
+	options_read(s, argc, argv, &o);
+	if (o.verbose)
+		be_verbose(o.election);
+	return s->execute(&o);
+}
+
+int
+main(int argc, char **argv)
+{
+	pg_logging_init(argv[0]);
+	pg_logging_set_level(PG_LOG_WARNING);
+	progname = get_progname(argv[0]);
+	(void) setlocale(LC_ALL, "");
+	/* Numbers are read and written as PostgreSQL does, with a period. */
+	(void) setlocale(LC_NUMERIC, "C");
+	open_standard_files();
+
+	if (argc < 2)
+	{
+		pg_log_error("no subcommand is given");
+		options_usage_error();
+	}
+	answer_questions(argv[1], NULL);
+	for (int i = 0; i < lengthof(subcommands); i++)
+	{
+		if (strcmp(argv[1], subcommands[i].name) == 0)
+		{
+			answer_questions(argv[2], subcommands[i].name);
+			return run_subcommand(&subcommands[i], argc - 1, argv + 1);
+		}
+	}
+	pg_log_error("unknown subcommand \"%s\"", argv[1]);
+	options_usage_error();
+}
