@@ -16,23 +16,14 @@
 static const Subcommand subcommands[] = {
 	{
 		.name = "run",.execute = agent_run,.needs_primary = true,
-		.needs_election = true,.takes_command = true,
-		.options = {'e', 'n', 'v', OPT_RANK, OPT_MODE, OPT_WAIT, OPT_SKIP,
-		OPT_HOLD, OPT_GRACE, OPT_ONCE, OPT_FOREVER}
+		.needs_election = true,.takes_command = true
 	},
-	{
-		.name = "status",.execute = status_show,.options = {'e', OPT_JSON}
-	},
-	{
-		.name = "watch",.execute = watch_run,.options = {'e', OPT_JSON}
-	},
-	{
-		.name = "history",.execute = timeline_show,.needs_election = true,
-		.options = {'e', OPT_JSON, OPT_SINCE}
-	},
+	{.name = "status",.execute = status_show},
+	{.name = "watch",.execute = watch_run},
+	{.name = "history",.execute = timeline_show,.needs_election = true},
 	{
 		.name = "yield",.execute = yield_run,.needs_primary = true,
-		.needs_election = true,.options = {'e', OPT_TO, OPT_TERMINATE}
+		.needs_election = true
 	}
 };
 
@@ -78,8 +69,9 @@ be_verbose(const char *election)
 /* --- the start of the program */
 
 /*
- * Answer --help and --version, and exit.  They are the first word, or the first
- * after the subcommand.  Further on, they may belong to the command of run.
+ * Answer --help and --version, and exit.  They are the first word, or the
+ * first after the subcommand.  Further on, they may belong to the command of
+ * run.
  */
 static void
 answer_questions(const char *word, const char *subcommand)

@@ -19,6 +19,55 @@
 #define LONGEST_NAME	200
 #define LONGEST_HOLD	(366 * DAY)
 
+#define SETS(member)	offsetof(Options, member)
+#define ALL				"run status watch history yield"
+
+/* The value of an option */
+typedef enum Kind
+{
+	KIND_TEXT,
+	KIND_NAME,
+	KIND_INTEGER,
+	KIND_DURATION,
+	KIND_MODE,
+	KIND_YES,					/* none; the option sets a bool */
+	KIND_NO						/* none; the option clears a bool */
+} Kind;
+
+typedef struct Option
+{
+	const char *name;
+	char		letter;			/* 0: none */
+	Kind		kind;
+	size_t		member;			/* of Options, as an offset */
+	const char *subcommands;	/* that have it */
+	int64		longest;		/* of a duration */
+} Option;
+
+static const Option options[] = {
+	{"dbname", 'd', KIND_TEXT, SETS(connect.dbname), ALL},
+	{"host", 'h', KIND_TEXT, SETS(connect.host), ALL},
+	{"port", 'p', KIND_TEXT, SETS(connect.port), ALL},
+	{"username", 'U', KIND_TEXT, SETS(connect.user), ALL},
+	{"no-password", 'w', KIND_NO, SETS(ask_password), ALL},
+	{"password", 'W', KIND_YES, SETS(ask_password), ALL},
+	{"election", 'e', KIND_NAME, SETS(election), ALL},
+	{"candidate", 'n', KIND_NAME, SETS(candidate), "run"},
+	{"verbose", 'v', KIND_YES, SETS(verbose), "run"},
+	{"rank", 0, KIND_INTEGER, SETS(rank), "run"},
+	{"mode", 0, KIND_MODE, SETS(session), "run"},
+	{"wait", 0, KIND_DURATION, SETS(wait), "run", LONGEST_TIME},
+	{"skip", 0, KIND_YES, SETS(skip), "run"},
+	{"hold", 0, KIND_DURATION, SETS(hold), "run", LONGEST_HOLD},
+	{"grace", 0, KIND_DURATION, SETS(grace), "run", DAY},
+	{"once", 0, KIND_YES, SETS(once), "run"},
+	{"forever", 0, KIND_YES, SETS(forever), "run"},
+	{"json", 0, KIND_YES, SETS(json), "status watch history"},
+	{"since", 0, KIND_TEXT, SETS(since), "history"},
+	{"to", 0, KIND_NAME, SETS(to_candidate), "yield"},
+	{"terminate", 0, KIND_YES, SETS(terminate), "yield"}
+};
+
 const char *progname;
 
 /*
@@ -31,46 +80,32 @@ options_usage_error(void)
 	exit(EXIT_USAGE);
 }
 
+/* --- values */
+
 /*
  * Report a value that an option does not take, with a hint, and exit.
  */
-static void invalid_value(const char *option, const char *value,
-						  const char *hint,...) pg_attribute_printf(3, 4) pg_attribute_noreturn();
+static void invalid_value(const Option *option, const char *value,
+						  const char *hint,...) pg_attribute_printf(3, 4);
 
 static void
-invalid_value(const char *option, const char *value, const char *hint,...)
+invalid_value(const Option *option, const char *value, const char *hint,...)
 {
 	va_list		args;
 
-	pg_log_error("invalid value \"%s\" for option %s", value, option);
+	if (option->letter != 0)
+		pg_log_error("invalid value \"%s\" for option -%c/--%s", value,
+					 option->letter, option->name);
+	else
+		pg_log_error("invalid value \"%s\" for option --%s", value, option->name);
 	va_start(args, hint);
 	pg_log_generic_v(PG_LOG_ERROR, PG_LOG_HINT, hint, args);
 	va_end(args);
 	exit(EXIT_USAGE);
 }
 
-static int64
-duration_option(const char *option, const char *value, int64 longest)
-{
-	int64		length;
-
-	if (!duration_parse(value, &length) || length > longest)
-		invalid_value(option, value,
-					  "A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
-					  duration_format(longest));
-	return length;
-}
-
-static const char *
-name_option(const char *option, const char *value)
-{
-	if (value[0] == '\0' || strlen(value) > LONGEST_NAME)
-		invalid_value(option, value, "A name has 1 to %d bytes.", LONGEST_NAME);
-	return value;
-}
-
-static const char *
-rank_option(const char *value)
+static bool
+is_integer(const char *value)
 {
 	int			sign = value[0] == '-' ? 1 : 0;
 	char	   *end;
@@ -78,153 +113,102 @@ rank_option(const char *value)
 	/* strtoint() would also take spaces and a plus before the digits. */
 	errno = 0;
 	(void) strtoint(value, &end, 10);
-	if (errno != 0 || *end != '\0' || value[sign] < '0' || value[sign] > '9')
-		invalid_value("--rank", value, "A rank is an integer.");
-	return value;
+	return errno == 0 && *end == '\0' && value[sign] >= '0' && value[sign] <= '9';
 }
 
 /*
- * Set an option that every subcommand has.  Return false if it is another one.
+ * Set an option, or report its value as invalid and exit.
  */
-static bool
-set_common_option(Options *o, int option, const char *value)
-{
-	ConnectOptions *c = &o->connect;
-
-	switch (option)
-	{
-		case 'd':
-			c->dbname = value;
-			return true;
-		case 'h':
-			c->host = value;
-			return true;
-		case 'p':
-			c->port = value;
-			return true;
-		case 'U':
-			c->user = value;
-			return true;
-		case 'w':
-			o->ask_password = false;
-			return true;
-		case 'W':
-			o->ask_password = true;
-			return true;
-		case 'e':
-			o->election = name_option("-e/--election", value);
-			return true;
-	}
-	return false;
-}
-
 static void
-set_option(Options *o, int option, const char *value)
+set_option(Options *o, const Option *option, const char *value)
 {
-	switch (option)
+	void	   *member = (char *) o + option->member;
+	int64		length;
+
+	switch (option->kind)
 	{
-		case 'n':
-			o->candidate = name_option("-n/--candidate", value);
+		case KIND_TEXT:
+			*(const char **) member = value;
 			break;
-		case 'v':
-			o->verbose = true;
+		case KIND_NAME:
+			if (value[0] == '\0' || strlen(value) > LONGEST_NAME)
+				invalid_value(option, value, "A name has 1 to %d bytes.",
+							  LONGEST_NAME);
+			*(const char **) member = value;
 			break;
-		case OPT_RANK:
-			o->rank = rank_option(value);
+		case KIND_INTEGER:
+			if (!is_integer(value))
+				invalid_value(option, value, "A rank is an integer.");
+			*(const char **) member = value;
 			break;
-		case OPT_MODE:
-			o->session = strcmp(value, "session") == 0;
-			if (!o->session && strcmp(value, "detached") != 0)
-				invalid_value("--mode", value,
+		case KIND_DURATION:
+			if (!duration_parse(value, &length) || length > option->longest)
+				invalid_value(option, value,
+							  "A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
+							  duration_format(option->longest));
+			*(int64 *) member = length;
+			break;
+		case KIND_MODE:
+			*(bool *) member = strcmp(value, "session") == 0;
+			if (!*(bool *) member && strcmp(value, "detached") != 0)
+				invalid_value(option, value,
 							  "It is \"detached\" or \"session\".");
 			break;
-		case OPT_WAIT:
-			o->wait = duration_option("--wait", value, LONGEST_TIME);
-			break;
-		case OPT_SKIP:
-			o->skip = true;
-			break;
-		case OPT_HOLD:
-			o->hold = duration_option("--hold", value, LONGEST_HOLD);
-			break;
-		case OPT_GRACE:
-			o->grace = duration_option("--grace", value, DAY);
-			break;
-		case OPT_ONCE:
-			o->once = true;
-			break;
-		case OPT_FOREVER:
-			o->forever = true;
-			break;
-		case OPT_JSON:
-			o->json = true;
-			break;
-		case OPT_SINCE:
-			o->since = value;
-			break;
-		case OPT_TO:
-			o->to_candidate = name_option("--to", value);
-			break;
-		case OPT_TERMINATE:
-			o->terminate = true;
+		case KIND_YES:
+		case KIND_NO:
+			*(bool *) member = option->kind == KIND_YES;
 			break;
 	}
 }
 
-static bool
-has_option(const Subcommand *s, int option)
+/* --- the command line */
+
+/*
+ * Find an option by what getopt_long() returns: a letter or, for a long
+ * option, 256 and its place in the table.
+ */
+static const Option *
+find_option(int found)
 {
-	for (const int *has = s->options; *has != 0; has++)
+	int			i = found - 256;
+
+	if (i < 0)
 	{
-		if (*has == option)
-			return true;
+		for (i = 0; options[i].letter != found; i++)
+			;
 	}
-	return option < OPT_RANK && strchr("dhpUwW", option) != NULL;
+	return &options[i];
 }
 
 static void
 parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 {
-	static const struct option long_options[] = {
-		{"dbname", required_argument, NULL, 'd'},
-		{"host", required_argument, NULL, 'h'},
-		{"port", required_argument, NULL, 'p'},
-		{"username", required_argument, NULL, 'U'},
-		{"no-password", no_argument, NULL, 'w'},
-		{"password", no_argument, NULL, 'W'},
-		{"election", required_argument, NULL, 'e'},
-		{"candidate", required_argument, NULL, 'n'},
-		{"verbose", no_argument, NULL, 'v'},
-		{"rank", required_argument, NULL, OPT_RANK},
-		{"mode", required_argument, NULL, OPT_MODE},
-		{"wait", required_argument, NULL, OPT_WAIT},
-		{"skip", no_argument, NULL, OPT_SKIP},
-		{"hold", required_argument, NULL, OPT_HOLD},
-		{"grace", required_argument, NULL, OPT_GRACE},
-		{"once", no_argument, NULL, OPT_ONCE},
-		{"forever", no_argument, NULL, OPT_FOREVER},
-		{"json", no_argument, NULL, OPT_JSON},
-		{"since", required_argument, NULL, OPT_SINCE},
-		{"to", required_argument, NULL, OPT_TO},
-		{"terminate", no_argument, NULL, OPT_TERMINATE},
-		{NULL, 0, NULL, 0}
-	};
-	int			option;
+	struct option long_options[lengthof(options) + 1] = {0};
+	int			found;
 
-	/* "+" ends the options at the first word that is none: the command's. */
-	while ((option = getopt_long(argc, argv, "+d:h:p:U:wWe:n:v", long_options,
-								 NULL)) != -1)
+	for (int i = 0; i < lengthof(options); i++)
 	{
-		if (option == '?')
+		long_options[i].name = options[i].name;
+		long_options[i].has_arg = options[i].kind < KIND_YES ?
+			required_argument : no_argument;
+		long_options[i].val = 256 + i;
+	}
+	/* "+" ends the options at the first word that is none: the command's. */
+	while ((found = getopt_long(argc, argv, "+d:h:p:U:wWe:n:v", long_options,
+								NULL)) != -1)
+	{
+		const Option *option;
+
+		if (found == '?')
 			options_usage_error();
-		if (!has_option(s, option))
+		option = find_option(found);
+		if (strstr(option->subcommands, s->name) == NULL)
 		{
 			pg_log_error("%s %s does not have the option \"%s\"", progname,
 						 s->name, argv[optind - 1]);
 			options_usage_error();
 		}
-		if (!set_common_option(o, option, optarg))
-			set_option(o, option, optarg);
+		set_option(o, option, optarg);
 	}
 }
 

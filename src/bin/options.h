@@ -10,24 +10,7 @@
 
 #include "pg_leader.h"
 
-/* Options that have no letter: numbers beyond every char */
-enum
-{
-	OPT_RANK = 256,
-	OPT_MODE,
-	OPT_WAIT,
-	OPT_SKIP,
-	OPT_HOLD,
-	OPT_GRACE,
-	OPT_ONCE,
-	OPT_FOREVER,
-	OPT_JSON,
-	OPT_SINCE,
-	OPT_TO,
-	OPT_TERMINATE
-};
-
-/* What the command line says.  An option that a subcommand lacks is not given. */
+/* What the command line says */
 typedef struct Options
 {
 	ConnectOptions connect;
@@ -54,21 +37,20 @@ typedef struct Options
 	bool		json;
 } Options;
 
-/* A subcommand, and what its command line may and must have */
+/* A subcommand, and what it needs */
 typedef struct Subcommand
 {
 	const char *name;
-	int			(*execute) (const Options *options);	/* returns the exit code */
+	int			(*execute) (const Options *options);	/* the exit code */
 	bool		needs_primary;
 	bool		needs_election;
 	bool		takes_command;	/* after the options */
-	int			options[12];	/* besides the connection's; ends with 0 */
 } Subcommand;
 
 /* options.c */
 extern const char *progname;
 
-extern void options_usage_error(void) pg_attribute_noreturn();
+extern void options_usage_error(void);
 extern void options_read(const Subcommand *s, int argc, char **argv,
 						 Options *o);
 
