@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * params.c
- *		The parameters of a connection, from wherever they come.
+ *		The parameters of a connection.
  *
- * Invariant: what the user says is not changed, be it in the command line, a
- * connection string, the environment or a service file.  Only what is not said
- * gets a default of ours.
+ * Invariant: a parameter that the user sets is not changed, be it set in the
+ * command line, a connection string, the environment or a service file.  Only
+ * parameters that the user does not set get a default of ours.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +21,10 @@ is_connection_string(const char *dbname)
 							  strncmp(dbname, "postgres://", 11) == 0);
 }
 
+/*
+ * Return the value of a parameter in a list of libpq, or NULL if it is not
+ * set.
+ */
 static char *
 value_of(PQconninfoOption *list, const char *keyword)
 {
@@ -33,9 +37,9 @@ value_of(PQconninfoOption *list, const char *keyword)
 }
 
 /*
- * What a parameter will be, from wherever it comes: the command line, the
- * connection string, the environment, a service file, the default.  NULL: it
- * is not set.
+ * Return the value that libpq will use for a parameter, to be freed by the
+ * caller: from the connection string, the command line, the environment, a
+ * service file, or the default.  NULL: it is not set.
  */
 static char *
 effective(const ConnectOptions *options, const char *keyword)
@@ -54,7 +58,11 @@ effective(const ConnectOptions *options, const char *keyword)
 	if (is_connection_string(options->dbname))
 		given = PQconninfoParse(options->dbname, NULL);
 
-	/* Only PQconndefaults() reads a service file without connecting. */
+	/*
+	 * Only PQconndefaults() reads a service file without connecting, and it
+	 * takes the service from the environment.  Put the connection string's
+	 * there.
+	 */
 	service = value_of(given, "service");
 	if (old_service != NULL)
 		old_service = pg_strdup(old_service);
@@ -88,7 +96,7 @@ count_items(const char *list)
 }
 
 /*
- * A comma-separated list that begins with its nth item.
+ * Return a comma-separated list, turned so that it begins with its nth item.
  */
 static char *
 rotate(const char *list, int n)
@@ -118,9 +126,10 @@ add_param(Params *p, const char *keyword, const char *value)
 }
 
 /*
- * libpq gives up a host that refuses, but only connect_timeout, which is not
- * for us, gives up one that does not answer.  So after a time-out the list of
- * hosts begins with the next one.
+ * When a host refuses the connection, libpq goes on to the next host.  When a
+ * host does not answer, libpq goes on only after connect_timeout, which it
+ * does not look at in PQconnectPoll().  So after a time-out of ours, begin the
+ * list of hosts with the next one.
  */
 static void
 add_rotated_hosts(Params *p, const Connection *c)
@@ -146,6 +155,9 @@ add_rotated_hosts(Params *p, const Connection *c)
 		pg_free(value[i]);
 }
 
+/*
+ * Add a parameter, unless the user has set it to something else than "unless".
+ */
 static void
 add_default(Params *p, const ConnectOptions *options, const char *keyword,
 			const char *unless, const char *value)
@@ -158,8 +170,8 @@ add_default(Params *p, const ConnectOptions *options, const char *keyword,
 }
 
 /*
- * The locale's encoding.  In the locale C, as in most containers and in cron,
- * that is none: then it is UTF8, as JSON has to be.
+ * Return the locale's encoding.  The locale C, which most containers and cron
+ * have, says ASCII: use UTF8 then, as JSON has to be.
  */
 static const char *
 client_encoding(void)
@@ -168,8 +180,8 @@ client_encoding(void)
 }
 
 /*
- * All parameters, for PQconnectStartParams() with expand_dbname; to be freed
- * with params_free().
+ * Set all parameters for PQconnectStartParams() with expand_dbname.
+ * params_free() frees them.
  */
 void
 params_set(Params *p, const Connection *c)
@@ -177,12 +189,13 @@ params_set(Params *p, const Connection *c)
 	const ConnectOptions *o = c->options;
 
 	memset(p, 0, sizeof(Params));
-	/* What comes before dbname is overridden by a connection string in it. */
+
+	/* A connection string in dbname overrides the parameters before it. */
 	if (o->read_write && getenv("PGTARGETSESSIONATTRS") == NULL)
 		add_default(p, o, "target_session_attrs", "any", "read-write");
 	if (getenv("PGCLIENTENCODING") == NULL)
 		add_param(p, "client_encoding", client_encoding());
-	/* A dead peer must be noticed while nothing is being sent. */
+	/* Have the kernel notice a dead server while nothing is being sent. */
 	add_default(p, o, "keepalives_idle", "", "5");
 	add_default(p, o, "keepalives_interval", "", "2");
 	add_default(p, o, "keepalives_count", "", "3");
@@ -203,8 +216,8 @@ params_free(Params *p)
 }
 
 /*
- * How long one attempt to connect may take, if the user has said that: libpq
- * itself looks at connect_timeout only where it waits.
+ * Return connect_timeout, or NEVER.  libpq itself looks at it only in
+ * functions that wait, which we do not use.
  */
 int64
 params_connect_timeout(const ConnectOptions *options)

@@ -1,12 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * process.c
- *		The descendants of this process: how they are found, and killed.
+ *		Finds and kills the descendants of this process.
  *
- * Invariant: whatever descends from this process stays a descendant of it,
- * since it is a subreaper (PR_SET_CHILD_SUBREAPER): a process whose parent
- * ends becomes our child, in whatever session and group it is.  So "nothing is
- * left" is "waitpid() knows no child", and killing is repeated until then.
+ * Invariant: a descendant of this process stays its descendant, because this
+ * process is a subreaper (PR_SET_CHILD_SUBREAPER): when a descendant's parent
+ * ends, the descendant becomes our child, even in another session or process
+ * group.  So nothing is left when waitpid() knows no child.  A process may
+ * fork while we look for its children; so killing is repeated until nothing is
+ * left.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,21 +18,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A process tree that is deeper than this is killed from the top down. */
+/*
+ * Deeper in the tree of processes, a process is killed before its children are
+ * looked for.  They become our children then, and the next round kills them.
+ */
 #define MAX_DEPTH 64
 
 typedef void (*Visit) (pid_t pid, void *arg);
 
 typedef struct Kill
 {
-	pid_t		except_group;	/* which has had the signal already; 0: none */
+	pid_t		except_group;	/* has had the signal already; 0: none */
 	int			signo;
 	int			depth;
 } Kill;
 
 /*
- * The children of one thread, from the list that the kernel keeps.  False if
- * it keeps none.
+ * Visit the children of one thread, from the list that the kernel keeps.
+ * Return false if the kernel keeps no such lists.
  */
 static bool
 visit_children_of_thread(pid_t pid, const char *tid, Visit visit, void *arg)
@@ -49,6 +54,10 @@ visit_children_of_thread(pid_t pid, const char *tid, Visit visit, void *arg)
 	return true;
 }
 
+/*
+ * Visit the children of a process by the lists of its threads.  Return false
+ * if the kernel keeps no such lists.
+ */
 static bool
 visit_children_by_list(pid_t pid, Visit visit, void *arg)
 {
@@ -60,7 +69,7 @@ visit_children_by_list(pid_t pid, Visit visit, void *arg)
 	snprintf(path, sizeof(path), "/proc/%d/task", (int) pid);
 	dir = opendir(path);
 	if (dir == NULL)
-		return true;			/* it is gone */
+		return true;			/* the process is gone */
 	while ((entry = readdir(dir)) != NULL)
 	{
 		if (entry->d_name[0] != '.' &&
@@ -84,7 +93,7 @@ parent_of(const char *pid)
 	file = fopen(path, "re");
 	if (file == NULL)
 		return 0;
-	/* The name, in parentheses, may contain anything, parentheses too. */
+	/* The process has chosen its name; it may have parentheses in it. */
 	if (fgets(line, sizeof(line), file) != NULL &&
 		(end = strrchr(line, ')')) != NULL)
 		(void) sscanf(end, ") %*c %d", &parent);
@@ -93,7 +102,8 @@ parent_of(const char *pid)
 }
 
 /*
- * Where the kernel keeps no lists of children, all processes are looked at.
+ * Visit the children of a process where the kernel keeps no lists of them:
+ * look at all processes.
  */
 static void
 visit_children_by_scan(pid_t pid, Visit visit, void *arg)
@@ -120,8 +130,8 @@ visit_children(pid_t pid, Visit visit, void *arg)
 }
 
 /*
- * Kill a process and what descends from it, children first: they are found
- * through their parent.
+ * Signal a process and what descends from it.  The children come first: once
+ * their parent is dead, this walk would not find them.
  */
 static void
 kill_tree(pid_t pid, void *arg)
@@ -137,13 +147,14 @@ kill_tree(pid_t pid, void *arg)
 	if (k->except_group != 0 && getpgid(pid) == k->except_group)
 		return;
 	(void) kill(pid, k->signo);
-	/* A stopped process has to go on to see any other signal. */
+	/* A stopped process must continue to receive any other signal. */
 	if (k->signo != SIGKILL)
 		(void) kill(pid, SIGCONT);
 }
 
 /*
- * Send a signal to all descendants, a process group of them first, all at once.
+ * Signal all descendants.  If group is not 0, signal that process group first:
+ * the kernel does so at once, and no member can fork in between.
  */
 void
 process_signal_descendants(pid_t group, int signo)
@@ -160,7 +171,7 @@ process_signal_descendants(pid_t group, int signo)
 }
 
 /*
- * Kill all descendants, and return when they are gone.
+ * Kill all descendants, and return when they are gone.  This also reaps them.
  */
 void
 process_kill_descendants(void)

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *		pg_leader status.
+ *		pg_leader status: who leads, and who stands.
  *
- * Invariant: what is shown is what the server's views say; whoever cannot be
- * asked is an error with an exit code of its own, never an empty answer.
+ * Invariant: it shows what the server's views say, and works out nothing
+ * itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,7 +59,8 @@ is_number(const PGresult *result, int column)
 }
 
 /*
- * The value in a cell, or (row -1) the head of its column; to be freed.
+ * Return the value in a cell, to be freed by the caller.  Row -1 is the
+ * heading.
  */
 static char *
 cell(const PGresult *result, int row, int column)
@@ -68,6 +69,9 @@ cell(const PGresult *result, int row, int column)
 					 PQgetvalue(result, row, column));
 }
 
+/*
+ * Print a cell, and free its text.  The last cell of a line is not filled up.
+ */
 static void
 print_cell(char *text, int width, bool right, bool last)
 {
@@ -82,7 +86,7 @@ print_cell(char *text, int width, bool right, bool last)
 }
 
 /*
- * Print a result as a table, columns with nothing in them left out.
+ * Print a result as a table, without the columns that are empty in all rows.
  */
 static void
 print_table(const PGresult *result)
@@ -114,6 +118,22 @@ print_table(const PGresult *result)
 	}
 }
 
+/*
+ * Print the candidates of an election; nothing on a standby, which knows none.
+ */
+static void
+print_candidates(Connection *c, const char *const *values)
+{
+	Answer		answer = observer_ask(c, &sql_candidates, values);
+
+	if (PQntuples(answer.result) > 0)
+	{
+		putchar('\n');
+		print_table(answer.result);
+	}
+	answer_free(&answer);
+}
+
 int
 status_show(const Options *options)
 {
@@ -125,26 +145,19 @@ status_show(const Options *options)
 	observer_connect(&c, options);
 	answer = observer_ask(&c, options->json ? &sql_status_json : &sql_status,
 						  values);
-	if (options->election != NULL && PQntuples(answer.result) == 0)
-		observer_no_such_election(options->election);
 	if (options->election != NULL)
+	{
+		if (PQntuples(answer.result) == 0)
+			observer_no_such_election(options->election);
 		led = !PQgetisnull(answer.result, 0, options->json ? 1 : 2);
+	}
 	if (!options->json)
 		print_table(answer.result);
 	for (int i = 0; options->json && i < PQntuples(answer.result); i++)
 		text_print_json(PQgetvalue(answer.result, i, 0));
 	answer_free(&answer);
-
 	if (options->election != NULL && !options->json)
-	{
-		answer = observer_ask(&c, &sql_candidates, values);
-		if (PQntuples(answer.result) > 0)
-		{
-			putchar('\n');
-			print_table(answer.result);
-		}
-		answer_free(&answer);
-	}
+		print_candidates(&c, values);
 	connection_close(&c);
 	return led ? EXIT_SUCCESS : EXIT_NOBODY_LEADS;
 }

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *		What the server says, made fit to be shown.
+ *		Makes what the server says fit for a terminal.
  *
- * Invariant: a name is whatever somebody has chosen.  No character that a
- * terminal obeys is shown as it is, nor one that ends a line or a field, that
- * cannot be seen, or that turns the direction of writing: a candidate can neither
- * write on the screens of others by its name, nor look like another candidate.
+ * Invariant: a candidate can choose any name, but with its name it can neither
+ * write on the screens of others nor look like another candidate.  So this
+ * file escapes characters that a terminal obeys, that end a line or a field,
+ * that cannot be seen, or that turn the direction of writing.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,16 +17,16 @@
 #include "libpq-fe.h"
 #include "mb/pg_wchar.h"
 
-/* What decode() says where there is no character of Unicode to name */
-#define UNKNOWN			((pg_wchar) 0xFFFFFFFE)
-#define NO_CHARACTER	((pg_wchar) 0xFFFFFFFF)
+/* What decode() returns instead of a character of Unicode */
+#define UNKNOWN			((pg_wchar) 0xFFFFFFFE) /* a character, but which? */
+#define NO_CHARACTER	((pg_wchar) 0xFFFFFFFF) /* not valid, or a control */
 
-static int	encoding = PG_UTF8;
-static bool is_locales = false; /* the locale has it, too */
+static int	encoding = PG_UTF8; /* of texts from the server */
+static bool is_locales = false; /* the locale has the same one */
 
 /*
- * Characters of Unicode that are not seen, or that change how others are:
- * controls, what is to be ignored by default (zero-width characters, fillers,
+ * Characters of Unicode that cannot be seen, or that change how others look:
+ * controls, those to be ignored by default (zero-width characters, fillers,
  * variation selectors, tags), directions of writing, ends of lines.
  */
 static const struct
@@ -43,18 +43,18 @@ static const struct
 };
 
 /*
- * Set what texts are encoded in from now on.
+ * Set the encoding of all texts from now on.
  */
 void
 text_set_encoding(int client_encoding)
 {
-	/* Without any, UTF-8 is what a terminal takes bytes for. */
+	/* If the server does not know, assume what a terminal assumes. */
 	encoding = client_encoding == PG_SQL_ASCII ? PG_UTF8 : client_encoding;
 	is_locales = pg_get_encoding_from_locale(NULL, false) == encoding;
 }
 
 /*
- * The character of Unicode that a text begins with, and its length in bytes.
+ * Return the character that a text begins with, and its length in bytes.
  */
 static pg_wchar
 decode(const char *text, int *length)
@@ -70,12 +70,16 @@ decode(const char *text, int *length)
 		*length = 1;
 		return NO_CHARACTER;
 	}
-	/* With glibc that is Unicode, in every locale. */
+	/* In glibc, wchar_t is Unicode in every locale. */
 	if (is_locales && mbrtowc(&wide, text, *length, &state) == (size_t) *length)
 		return wide;
 	for (int i = 0; i < *length; i++)
 	{
-		/* What is no character must not hide one. */
+
+		/*
+		 * A control within the bytes: this is no character of the encoding.  A
+		 * terminal with another encoding would obey the control.
+		 */
 		if ((unsigned char) text[i] < ' ' || text[i] == '\x7F' ||
 			(*length == 1 && IS_HIGHBIT_SET(text[i]) &&
 			 (unsigned char) text[i] < 0xA0))
@@ -99,8 +103,8 @@ is_hidden(pg_wchar c)
 }
 
 /*
- * The length of a character, and how many columns of a terminal it takes: -1
- * if it is not one that can be shown.
+ * Return the length of a character in bytes, and how many columns of a
+ * terminal it takes; -1: it must not be shown.
  */
 static int
 measure(const char *text, int *width)
@@ -114,10 +118,14 @@ measure(const char *text, int *width)
 	return length;
 }
 
+/*
+ * Return a text with \n, \r, \t and \xNN for what must not be shown.  If
+ * lines, keep ends of lines and tabs.
+ */
 static char *
 escape(const char *text, bool lines)
 {
-	/* A byte becomes four at most. */
+	/* A byte becomes four at most: \xNN. */
 	char	   *shown = pg_malloc(4 * strlen(text) + 1);
 	char	   *end = shown;
 
@@ -147,8 +155,7 @@ escape(const char *text, bool lines)
 }
 
 /*
- * A text with control characters as \n, \t, \xNN, in memory that is the
- * caller's.
+ * Make a name or another text of one line printable.  The caller frees it.
  */
 char *
 text_printable(const char *text)
@@ -157,7 +164,8 @@ text_printable(const char *text)
 }
 
 /*
- * The same for messages, which may have several lines.
+ * Make a message, which may have several lines, printable.  The caller frees
+ * it.
  */
 char *
 text_printable_lines(const char *text)
@@ -166,7 +174,7 @@ text_printable_lines(const char *text)
 }
 
 /*
- * How many columns of a terminal a printable text takes.
+ * Return how many columns of a terminal a printable text takes.
  */
 int
 text_width(const char *text)
@@ -184,7 +192,7 @@ text_width(const char *text)
 }
 
 /*
- * How much of a printable text fits into so many columns, in bytes.
+ * Return how many bytes of a printable text fit into so many columns.
  */
 int
 text_prefix_length(const char *text, int columns)
@@ -206,13 +214,14 @@ text_prefix_length(const char *text, int columns)
 }
 
 /*
- * A text as a string of JSON, written as the server writes them in
- * notifications, in memory that is the caller's.
+ * Return a text as a string of JSON, to be freed by the caller.  It has to be
+ * what the server writes into notifications, byte by byte, since prefixes of
+ * payloads are compared with it.
  */
 char *
 text_json(const char *text)
 {
-	/* A byte becomes six at most. */
+	/* A byte becomes six at most: \uNNNN. */
 	char	   *json = pg_malloc(6 * strlen(text) + 3);
 	char	   *end = json;
 
@@ -241,8 +250,8 @@ text_json(const char *text)
 }
 
 /*
- * Print JSON, a line.  Its strings have no control characters of ASCII, but may
- * have others that must not be shown.
+ * Print JSON as one line.  The server has escaped the control characters of
+ * ASCII in its strings.  Escape the other characters that must not be shown.
  */
 void
 text_print_json(const char *json)
@@ -253,7 +262,7 @@ text_print_json(const char *json)
 		pg_wchar	c = decode(json, &length);
 
 		if (c < ' ')
-			putchar(' ');
+			putchar(' ');		/* between values, not in a string */
 		else if (c == NO_CHARACTER)
 			fputs("\\ufffd", stdout);
 		else if (!is_hidden(c))

@@ -3,9 +3,10 @@
  * timeline.c
  *		pg_leader history: the terms of an election, drawn on a terminal.
  *
- * Invariant: what is drawn has no more detail than a column has time: a term is
- * never left out, however short it is, and a gap is drawn only where nobody led
- * for a whole column.  Whoever reads by program gets lines, never the drawing.
+ * Invariant: a lane shows every term, however short: a term takes one column
+ * at least.  It shows a gap only where nobody led for the whole time of a
+ * column.  If standard output is no terminal, a line per term is printed, for
+ * programs.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +22,7 @@
 #define SHORTEST_LANE		10
 #define LONGEST_NAME		24
 
-/* $2: from when on; $3: or how long ago */
+/* $2: since when; $3: or since how long ago */
 static const Statement sql_history = {
 	"SELECT term, leader, kind, acquired_at, ended_at, reason, detail,"
 	" pg_catalog.extract('epoch', acquired_at), pg_catalog.extract('epoch',"
@@ -35,7 +36,7 @@ static const Statement sql_history = {
 	10, false, 3, {TEXTOID, TIMESTAMPTZOID, INTERVALOID}
 };
 
-/* Columns of that */
+/* Columns of sql_history */
 enum
 {
 	COL_TERM,
@@ -94,7 +95,7 @@ seconds(const Timeline *t, int row, int column)
 }
 
 /*
- * The column of a lane in which a moment is.
+ * Return the column of a lane that a moment is in.
  */
 static int
 cell_of(const Timeline *t, double at)
@@ -106,7 +107,8 @@ cell_of(const Timeline *t, double at)
 }
 
 /*
- * Draw the terms of a candidate, or (NULL) where nobody led.
+ * Fill a lane with the terms of a candidate; if that is NULL, with the gaps
+ * between all terms.
  */
 static void
 fill_lane(const Timeline *t, const char *leader, char *lane)
@@ -149,6 +151,9 @@ print_lane(const Timeline *t, const char *name, const char *lane)
 	putchar('\n');
 }
 
+/*
+ * Is this the first term of its leader?
+ */
 static bool
 is_first_of(const Timeline *t, int row)
 {
@@ -162,17 +167,16 @@ is_first_of(const Timeline *t, int row)
 }
 
 /*
- * From when to when, and what the letters mean.
+ * Print the first and the last moment under the lanes.  The owner of a
+ * database can choose its time zone, whose name is part of these texts.
  */
 static void
-print_legend(const Timeline *t)
+print_period(const Timeline *t)
 {
 	int			last = PQntuples(t->terms) - 1;
-	/* The owner of a database can choose the name of its time zone. */
 	char	   *from = text_printable(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
 	char	   *to = text_printable(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
-							   PQgetvalue(t->terms, last, COL_ENDED_AT));
-	bool		any = false;
+									PQgetvalue(t->terms, last, COL_ENDED_AT));
 
 	if (strlen(from) + strlen(to) < t->columns)
 		printf("%*s %s%*s%s\n", t->name_width, "", from,
@@ -181,11 +185,21 @@ print_legend(const Timeline *t)
 		printf("from %s\nto %s\n", from, to);
 	pg_free(from);
 	pg_free(to);
+}
+
+/*
+ * Print what the letters mean that are in the lanes.
+ */
+static void
+print_reasons(const Timeline *t)
+{
+	bool		any = false;
+
 	for (int i = 0; i < lengthof(reasons); i++)
 	{
 		bool		used = false;
 
-		for (int row = 0; row <= last; row++)
+		for (int row = 0; row < PQntuples(t->terms); row++)
 			used = used || strcmp(PQgetvalue(t->terms, row, COL_REASON),
 								  reasons[i].reason) == 0;
 		if (used)
@@ -228,7 +242,7 @@ draw(PGresult *terms)
 		t.name_width = Max(t.name_width, text_width(shown));
 		pg_free(shown);
 	}
-	/* A lane has at least two thirds of a narrow terminal. */
+	/* On a narrow terminal, leave two thirds of a line for the lane. */
 	t.name_width = Min(t.name_width, Min(LONGEST_NAME, columns / 3));
 	t.columns = Max(columns - t.name_width - 1, SHORTEST_LANE);
 
@@ -243,7 +257,8 @@ draw(PGresult *terms)
 	fill_lane(&t, NULL, lane);
 	if (strchr(lane, CELL_GAP) != NULL)
 		print_lane(&t, "nobody", lane);
-	print_legend(&t);
+	print_period(&t);
+	print_reasons(&t);
 	pg_free(lane);
 }
 
@@ -276,7 +291,7 @@ timeline_show(const Options *options)
 	Connection	c;
 	Answer		answer;
 
-	/* A mere number is a date (20261121). */
+	/* A number without a unit is a date (20261121). */
 	if (options->since != NULL && duration_parse(options->since, &ago))
 	{
 		values[1] = NULL;
