@@ -77,6 +77,7 @@ LEADER_OBJS = \
 	src/bin/help.o \
 	src/bin/lead.o \
 	src/bin/main.o \
+	src/bin/message.o \
 	src/bin/notification.o \
 	src/bin/observer.o \
 	src/bin/options.o \

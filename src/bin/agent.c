@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * agent.c
- *		pg_leader run: stand for election (stand.c), lead (lead.c), and so on.
+ *		pg_leader run: stands for election (stand.c), leads (lead.c), and with
+ *		--forever stands again.
  *
- * Invariant: whatever ends the program while it stands, it leaves the election
- * first, as far as the server can be reached; and a lease that was granted
- * is given back.
+ * Invariant: before pg_leader exits, it leaves the election if it stands, and
+ * gives back a lease that it was granted, unless the server cannot be reached.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,27 +15,29 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* A command that ran less long than this is not started again at once. */
+/* A command that ran for less than this is not started again at once. */
 #define SHORT_RUN			SEC
 #define FIRST_BACKOFF		SEC
 #define LONGEST_BACKOFF		(30 * SEC)
 
-/* Where the setting is not known, either */
+/* The lease to assume where the server does not say the setting, either */
 #define DEFAULT_LEASE		(15 * SEC)
 
-/* This loads the library, with its settings. */
+/* This loads the library.  Without it, the server has none of its settings. */
 static const Statement sql_load = {
 	"SELECT leader_election.leader($1)",
 	1, true, 1, {TEXTOID}
 };
+
+/* A session that leads is idle between renewals, and must not be ended then. */
 static const Statement sql_session = {
 	"SELECT pg_catalog.set_config('idle_session_timeout', '0', false)",
 	1, true
 };
 
 /*
- * The lease of the election or, before there is one, what it will get, and its
- * channel.
+ * The election's lease, the lease that it will get if it does not exist yet,
+ * and its channel
  */
 static const Statement sql_election = {
 	"SELECT (SELECT pg_catalog.extract('epoch', lease_duration)"
@@ -47,13 +49,13 @@ static const Statement sql_election = {
 	3, true, 1, {TEXTOID}
 };
 
-/* By the session that leads; a detached leader has to say its term, too */
+/* By the session that leads; a detached leader names its term, too (lead.c) */
 static const Statement sql_renew_session = {
 	SQL_GRANT "leader_election.renew($1)",
 	GRANT_FIELDS, false, 1, {TEXTOID}
 };
 
-/* --- what happens meanwhile */
+/* --- what every wait watches beside the connection */
 
 static int
 watched_fds(struct pollfd *fds, void *arg)
@@ -63,7 +65,7 @@ watched_fds(struct pollfd *fds, void *arg)
 
 	fds[n].fd = a->signal_fd;
 	fds[n++].events = POLLIN;
-	if (a->guardian.pid != 0 && a->guardian.socket >= 0)
+	if (a->guardian.socket >= 0)
 	{
 		fds[n].fd = a->guardian.socket;
 		fds[n++].events = POLLIN;
@@ -72,7 +74,9 @@ watched_fds(struct pollfd *fds, void *arg)
 }
 
 /*
- * Take signals, and what the guardian says.  True: whoever waits should look.
+ * Take signals, and what the guardian says.  While the command runs, a signal
+ * is passed on to it, and only the command's end stops a wait.  Otherwise a
+ * signal stops the wait.
  */
 static bool
 on_event(void *arg)
@@ -86,8 +90,7 @@ on_event(void *arg)
 			continue;
 		a->signo = info.ssi_signo;
 		a->signalled = true;
-		if (a->guardian.pid != 0)
-			guardian_signal(&a->guardian, info.ssi_signo);
+		guardian_tell(&a->guardian, MESSAGE_SIGNAL, info.ssi_signo, 0);
 	}
 	guardian_reap(&a->guardian);
 	if (a->guardian.pid == 0)
@@ -96,8 +99,10 @@ on_event(void *arg)
 	return a->guardian.done || a->guardian.reaped;
 }
 
+/* --- warnings */
+
 /*
- * Say what is wrong, but not the same thing again and again.
+ * Warn the user, but not of the same thing twice in a row.
  */
 void
 agent_warn(Agent *a, const char *message)
@@ -119,16 +124,30 @@ agent_warn_answer(Agent *a, const Answer *answer)
 		agent_warn(a, a->connection.error);
 }
 
+/*
+ * Warn of a call that failed and will be tried again.  25006: this server
+ * cannot be written to, so connect again; with several hosts, that finds
+ * another one.
+ */
+void
+agent_take_failure(Agent *a, const Answer *answer)
+{
+	agent_warn_answer(a, answer);
+	if (strcmp(answer->sqlstate, "25006") == 0)
+		connection_close(&a->connection);
+}
+
 /* --- asking */
 
 /*
- * Ask the server.  LE006 says that a pool has reset the session: that may have
- * happened to the client that had the session before us.  So the first time on a
- * connection we ask again; the second time it is an error like others.
+ * Ask the server.  LE006 says that a pooler has reset the session.  It may
+ * have done so for the client that had the session before us.  So the first
+ * time on a connection ask again; the second time, LE006 is an error like
+ * others.
  */
 Answer
 agent_ask(Agent *a, const Statement *statement, const char *const *values,
-		int64 limit, bool may_stop)
+		  int64 limit, bool may_stop)
 {
 	Connection *c = &a->connection;
 	int64		until = now_us() + limit;
@@ -141,8 +160,7 @@ agent_ask(Agent *a, const Statement *statement, const char *const *values,
 	c->was_reset = true;
 	agent_warn_answer(a, &answer);
 	answer_free(&answer);
-	return query_ask(c, statement, values, Max(until - now_us(), 1),
-							may_stop);
+	return query_ask(c, statement, values, Max(until - now_us(), 1), may_stop);
 }
 
 /*
@@ -156,98 +174,110 @@ agent_renew_session(Agent *a, int64 limit)
 	return agent_ask(a, &sql_renew_session, values, limit, false);
 }
 
-/* --- a connection that is ready */
+/*
+ * Read a grant.  Return false if the answer has none.
+ *
+ * The deadline counts from when the request was sent.  Counted from when the
+ * answer came, it would be later than the server's by the time that the answer
+ * took, and another candidate could lead while the command still runs.
+ */
+bool
+agent_read_grant(const Answer *answer, Grant *grant)
+{
+	int64		remaining_ms;
+
+	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
+		return false;
+	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
+	grant->sent = answer->sent;
+	remaining_ms = strtoll(PQgetvalue(answer->result, 0, 1), NULL, 10);
+	grant->deadline = answer->sent +
+		Max(Min(remaining_ms, LONGEST_TIME / MSEC), 0) * MSEC;
+	grant->yielding = PQgetvalue(answer->result, 0, 2)[0] == 't';
+	return grant->term > 0;
+}
+
+/* --- a new connection */
 
 /*
  * Take the answer to sql_election.
  */
 static void
-set_election(Agent *a, const Answer *answer)
+set_election(Agent *a, const PGresult *result)
 {
-	const PGresult *result = answer->result;
 	const char *setting = PQgetvalue(result, 0, 1);
 	const char *channel = PQgetvalue(result, 0, 2);
 
 	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));
-	/* Milliseconds; without the library it is any text. */
+	/* In milliseconds.  Without the library, it can be any text. */
 	if (PQgetisnull(result, 0, 0) &&
 		setting[strspn(setting, "0123456789")] == '\0')
 		a->lease = duration_from_seconds(setting) / 1000;
 	if (a->lease <= 0)
 		a->lease = DEFAULT_LEASE;
 	pg_free(a->channel);
-	pg_free(a->payload);
+	pg_free(a->prefix);
 	a->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
-	a->payload = notification_prefix(a->options->election);
+	a->prefix = notification_prefix(a->options->election);
 }
 
 /*
- * Make a new connection ready: what is the election like, and what happens
- * there?  An exit code, or 0; in that case the connection may be lost again.
+ * Make a new connection ready: learn what the election is like, and listen to
+ * its channel.  Return an exit code, or 0.  The connection may be lost again
+ * in the latter case.
  */
 int
 agent_prepare(Agent *a)
 {
 	const char *values[] = {a->options->election};
-	const Statement *queries[] = {
+	const Statement *statements[] = {
 		&sql_load, a->options->session ? &sql_session : NULL, &sql_election
 	};
 	Connection *c = &a->connection;
 	int			code = 0;
 
-	for (int i = 0; i < lengthof(queries) && code == 0 && c->conn != NULL; i++)
+	for (int i = 0; i < lengthof(statements) && code == 0 && c->conn != NULL; i++)
 	{
 		Answer		answer;
 
-		if (queries[i] == NULL)
+		if (statements[i] == NULL)
 			continue;
-		answer = query_ask(c, queries[i], values, RUN_ANSWER_LIMIT,
-								  a->guardian.pid == 0);
-		if (answer_is_no_extension(&answer))
-		{
-			answer_report_no_extension(c);
-			code = EXIT_NO_EXTENSION;
-		}
-		else if (answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer))
-		{
-			answer_report(&answer);
-			code = EXIT_USAGE;
-		}
-		else if (answer.outcome != OUTCOME_ROWS)
+		answer = query_ask(c, statements[i], values, ANSWER_LIMIT, true);
+		code = answer_final_error(c, &answer);
+		if (code == 0 && answer.outcome != OUTCOME_ROWS)
 		{
 			agent_warn_answer(a, &answer);
 			if (answer.outcome == OUTCOME_ERROR)
 				connection_fail(c, answer.message);
 		}
-		else if (i == lengthof(queries) - 1)
-			set_election(a, &answer);
+		else if (code == 0 && statements[i] == &sql_election)
+			set_election(a, answer.result);
 		answer_free(&answer);
 	}
 	if (code == 0)
-		notification_listen(c, a->channel, RUN_ANSWER_LIMIT);
+		notification_listen(c, a->channel, ANSWER_LIMIT);
 	return code;
 }
 
-/* --- the whole of it */
+/* --- the life of `run` */
 
 static void
-start_watching(Agent *a, Watcher *watcher)
+start_watching(Agent *a, const Watcher *watcher)
 {
 	a->signal_fd = signalfd(-1, guardian_prepare(),
-							  SFD_CLOEXEC | SFD_NONBLOCK);
+							SFD_CLOEXEC | SFD_NONBLOCK);
 	if (a->signal_fd < 0)
 	{
 		pg_log_error("could not watch for signals: %m");
 		exit(EXIT_USAGE);
 	}
-	a->guardian.socket = -1;
 	a->connection.options = &a->options->connect;
 	a->connection.watcher = watcher;
 }
 
 /*
- * Wait before the command is started again, if it ended at once.  False: there
- * was a signal.
+ * If the command ended at once, do not stand for some time.  Return false if
+ * there was a signal.
  */
 static bool
 back_off(Agent *a, int64 ran, int64 *backoff)
@@ -260,45 +290,51 @@ back_off(Agent *a, int64 ran, int64 *backoff)
 		return true;
 	}
 	stand_stop(a);
-	until = now_us() + *backoff;
-	*backoff = Min(*backoff * 2, LONGEST_BACKOFF);
+	until = now_us() + duration_next_pause(backoff, LONGEST_BACKOFF);
 	while (!a->signalled && now_us() < until)
 		(void) connection_wait(&a->connection, until);
 	return !a->signalled;
 }
 
-int
-agent_run(const Options *options)
+/*
+ * Stand and lead, with --forever again and again.  Return the exit code.
+ */
+static int
+stand_and_lead(Agent *a)
 {
-	Agent		a = {.options = options};
-	Watcher		watcher = {watched_fds, on_event, &a};
 	int64		backoff = FIRST_BACKOFF;
-	int			code;
 
-	start_watching(&a, &watcher);
 	for (;;)
 	{
 		int64		began;
 		bool		again;
+		int			code = stand_until_elected(a);
 
-		code = stand_until_elected(&a);
 		if (code != ELECTED)
-			break;
+			return code;
 		began = now_us();
-		code = lead_run(&a, &again);
+		code = lead_run(a, &again);
 		if (!again)
-			break;
-		if (!back_off(&a, now_us() - began, &backoff))
-		{
-			code = EXIT_SIGNAL(a.signo);
-			break;
-		}
+			return code;
+		if (!back_off(a, now_us() - began, &backoff))
+			return EXIT_SIGNAL(a->signo);
 	}
+}
+
+int
+agent_run(const Options *options)
+{
+	Agent		a = {.options = options,.guardian = NO_GUARDIAN};
+	Watcher		watcher = {watched_fds, on_event, &a};
+	int			code;
+
+	start_watching(&a, &watcher);
+	code = stand_and_lead(&a);
 	stand_stop(&a);
 	connection_close(&a.connection);
 	pg_free(a.connection.error);
 	pg_free(a.channel);
-	pg_free(a.payload);
+	pg_free(a.prefix);
 	pg_free(a.warned);
 	return code;
 }

@@ -12,9 +12,11 @@
 #include "guardian.h"
 #include "options.h"
 
-#define RUN_ANSWER_LIMIT (10 * SEC)
+/* How long the server may take to answer the agent */
+#define ANSWER_LIMIT	(10 * SEC)
 
-#define ELECTED		(-1)		/* what stand() returns, if not an exit code */
+/* What stand_until_elected() returns instead of an exit code */
+#define ELECTED			(-1)
 
 /* A leadership as granted */
 typedef struct Grant
@@ -22,7 +24,7 @@ typedef struct Grant
 	int64		term;			/* 0: none */
 	int64		sent;			/* when the request for it was sent */
 	int64		deadline;
-	bool		yielding;
+	bool		yielding;		/* the leader is asked to yield */
 } Grant;
 
 typedef struct Agent
@@ -33,16 +35,16 @@ typedef struct Agent
 	int			signal_fd;
 	int			signo;			/* the last signal that asked us to end */
 	bool		signalled;		/* one has come since this was cleared */
-	int64		lease;			/* of the election, or what was granted */
-	int64		grace;
+	int64		lease;			/* of the election, or as granted */
+	int64		grace;			/* between SIGTERM and SIGKILL */
 	char	   *channel;
-	char	   *payload;		/* how the election's notifications begin */
+	char	   *prefix;			/* of payloads about the election */
 	char	   *warned;			/* the last warning, to say it once */
 	Grant		grant;
 } Agent;
 
-/* The columns of a grant row that we read */
-#define SQL_GRANT	"SELECT term, remaining_ms, yielding FROM "
+/* The columns of a grant that agent_read_grant() reads */
+#define SQL_GRANT		"SELECT term, remaining_ms, yielding FROM "
 #define GRANT_FIELDS	3
 
 /* agent.c */
@@ -50,13 +52,14 @@ extern int	agent_prepare(Agent *a);
 extern void agent_warn(Agent *a, const char *message);
 extern void agent_warn_answer(Agent *a, const Answer *answer);
 extern Answer agent_ask(Agent *a, const Statement *statement,
-					  const char *const *values, int64 limit, bool may_stop);
+						const char *const *values, int64 limit, bool may_stop);
 extern Answer agent_renew_session(Agent *a, int64 limit);
+extern bool agent_read_grant(const Answer *answer, Grant *grant);
+extern void agent_take_failure(Agent *a, const Answer *answer);
 
 /* stand.c */
 extern int	stand_until_elected(Agent *a);
 extern void stand_stop(Agent *a);
-extern bool agent_read_grant(const Answer *answer, Grant *grant);
 
 /* lead.c */
 extern int	lead_run(Agent *a, bool *again);

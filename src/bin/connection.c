@@ -1,16 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *		libpq without a wait that nothing can interrupt.
+ *		libpq without a wait that cannot be interrupted: waiting, connecting.
  *
- * Invariant: whatever is waited for has a limit, and while it is, a watcher
- * is called for what happens elsewhere (signals, the guardian).  A query that
- * was not answered costs the connection: what it did is not known, and no
- * later query can be taken for it.  And no statement reaches a schema
- * leader_election that is not the extension's.
+ * Invariant: every wait has a limit, and meanwhile a watcher is called for
+ * what happens elsewhere (signals, messages of the guardian).
  *
- * (One wait of libpq has no limit here: that for the name server.  The guardian
- * keeps the deadline all the same.)
+ * One wait of libpq has no limit here: the one for the name server.  The
+ * guardian keeps the deadline during that wait, too.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,28 +15,34 @@
 
 #include "common/string.h"
 
-/* --- waiting */
-
+/*
+ * Remember why there is no connection.  The server may have written part of
+ * the message, so it is made printable.
+ */
 void
 connection_set_error(Connection *c, const char *message)
 {
 	pg_free(c->error);
-	/* Much of it may be the server's. */
 	c->error = text_printable_lines(message);
 	(void) pg_strip_crlf(c->error);
 }
 
+/* --- waiting */
+
 /*
- * Wait until a descriptor is ready (-1: none is looked at), a moment has come,
- * or the watcher says to stop.  True: it is ready.
+ * Wait until the connection's socket is ready, until a moment, or until the
+ * watcher stops the wait.  Return true if the socket is ready.  Without a
+ * connection, wait for the other two.
  */
 bool
-connection_wait_ready(Connection *c, int fd, short events, int64 until, bool *stopped)
+connection_wait_ready(Connection *c, short events, int64 until, bool *stopped)
 {
 	*stopped = false;
 	for (;;)
 	{
-		struct pollfd fds[3] = {{.fd = fd,.events = events}};
+		struct pollfd fds[3] = {
+			{.fd = c->conn == NULL ? -1 : PQsocket(c->conn),.events = events}
+		};
 		int64		left = until - now_us();
 		int			nfds = 1;
 		int			ready;
@@ -64,14 +67,13 @@ connection_wait_ready(Connection *c, int fd, short events, int64 until, bool *st
 }
 
 /*
- * Wait until a moment, for input, or until the watcher says to stop.  True:
- * there was input.  A connection that is lost is closed here.
+ * The same for input, which is read into libpq's buffer.  If the connection
+ * turns out to be lost, close it.
  */
 bool
 connection_wait_input(Connection *c, int64 until, bool *stopped)
 {
-	if (!connection_wait_ready(c, c->conn == NULL ? -1 : PQsocket(c->conn), POLLIN, until,
-					stopped))
+	if (!connection_wait_ready(c, POLLIN, until, stopped))
 		return false;
 	if (!PQconsumeInput(c->conn) || PQstatus(c->conn) != CONNECTION_OK)
 		connection_fail(c, PQerrorMessage(c->conn));
@@ -79,8 +81,8 @@ connection_wait_input(Connection *c, int64 until, bool *stopped)
 }
 
 /*
- * Wait until a moment, or for something to happen: true then, and it is for the
- * caller to find out what.
+ * Wait until a moment, or until something has happened.  Return true in the
+ * latter case; the caller has to find out what it was.
  */
 bool
 connection_wait(Connection *c, int64 until)
@@ -92,16 +94,6 @@ connection_wait(Connection *c, int64 until)
 
 /* --- connecting */
 
-/*
- * Close it, and remember why.
- */
-void
-connection_fail(Connection *c, const char *message)
-{
-	connection_set_error(c, message);
-	connection_close(c);
-}
-
 void
 connection_close(Connection *c)
 {
@@ -111,15 +103,26 @@ connection_close(Connection *c)
 	c->listening = false;
 }
 
-/* Errors are told by whoever knows what to make of them. */
+/*
+ * Close the connection, and remember why.  The message may be libpq's, which
+ * PQfinish() frees: copy it first.
+ */
+void
+connection_fail(Connection *c, const char *message)
+{
+	connection_set_error(c, message);
+	connection_close(c);
+}
+
+/* libpq would print notices.  Errors are reported by the callers. */
 static void
 ignore_notice(void *arg, const char *message)
 {
 }
 
 /*
- * Try to connect once.  False: c->error says why not, or the watcher has
- * stopped it.
+ * Try to connect once.  Return false if there is no connection: then c->error
+ * says why not.
  */
 bool
 connection_open(Connection *c, int64 limit)
@@ -140,9 +143,8 @@ connection_open(Connection *c, int64 limit)
 		state = PGRES_POLLING_FAILED;
 	while (state == PGRES_POLLING_READING || state == PGRES_POLLING_WRITING)
 	{
-		if (!connection_wait_ready(c, PQsocket(c->conn),
-						state == PGRES_POLLING_READING ? POLLIN : POLLOUT,
-						until, &stopped))
+		if (!connection_wait_ready(c, state == PGRES_POLLING_READING ? POLLIN :
+								   POLLOUT, until, &stopped))
 			break;
 		state = PQconnectPoll(c->conn);
 	}
@@ -153,12 +155,12 @@ connection_open(Connection *c, int64 limit)
 		return true;
 	}
 	if (state == PGRES_POLLING_FAILED)
-		connection_set_error(c, PQerrorMessage(c->conn));
+		connection_fail(c, PQerrorMessage(c->conn));
 	else
 	{
+		/* This host has not answered: begin with the next one. */
 		c->rotation++;
-		connection_set_error(c, stopped ? "interrupted" : "timeout expired");
+		connection_fail(c, stopped ? "interrupted" : "timeout expired");
 	}
-	connection_close(c);
 	return false;
 }

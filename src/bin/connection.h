@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * connection.h
- *		Connections, statements and answers.
+ *		Connections, statements and their answers, notifications.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,16 +16,18 @@
 #include "libpq-fe.h"
 
 #define CONNECT_LIMIT	(10 * SEC)
-#define SHORTEST_PAUSE	(100 * MSEC)	/* before the second try to connect */
+
+/* Between tries to connect: at first, and at last */
+#define SHORTEST_PAUSE	(100 * MSEC)
 #define LONGEST_PAUSE	SEC
 
-/* The channel of elections that do not name another one */
+/* The channel of elections that have none of their own */
 #define CHANNEL			"leadership_changed"
 
 /*
- * What every wait watches, beside the connection.  When one of the descriptors
- * is ready, on_event() is called.  If that returns true, the wait ends, unless
- * the caller of the wait does not allow that.
+ * What every wait watches beside the connection.  When one of the descriptors
+ * is ready, the wait calls on_event().  If that returns true, the wait ends,
+ * or goes on if the caller has said that it must not be stopped.
  */
 typedef struct Watcher
 {
@@ -51,15 +53,17 @@ typedef struct Connection
  * A statement, with the shape of its answer.  An answer of another shape is an
  * error, so that no code reads a field that is not there.
  *
- * It runs with our user's rights, often a superuser's, in databases that others
- * own.  The owner of a database can make functions, operators, types and
- * relations in it, and set a search_path that finds them before those of
- * pg_catalog.  So the SQL has to find everything without a search_path.  (We
- * could not set one: a pooler may give each statement another session.)
+ * A statement runs with our user's rights, often a superuser's, in databases
+ * that others own.  The owner of a database can make functions, operators,
+ * types and relations in it, and set a search_path that finds them before
+ * those of pg_catalog.  So the SQL has to find everything without a
+ * search_path.  (We cannot set one: a pooler may give each statement another
+ * session.)
  *
- * - Functions, operators, types and relations are qualified.  Syntax that looks
- *	 up a function or an operator without naming it is not used: IN, BETWEEN,
- *	 LIKE, USING, NULLIF, CASE x WHEN, IS DISTINCT FROM and their like.
+ * - Functions, operators, types and relations are qualified.  Syntax that
+ *	 looks up a function or an operator without naming it is not used: IN,
+ *	 BETWEEN, LIKE, USING, NULLIF, CASE x WHEN, IS DISTINCT FROM and their
+ *	 like.
  *
  * - Columns are not qualified: where x has no column y, x.y calls function y.
  *
@@ -91,11 +95,11 @@ typedef struct Answer
 	Outcome		outcome;
 	PGresult   *result;			/* NULL unless there are rows */
 	char		sqlstate[6];
-	char	   *message;
+	char	   *message;		/* of an error, as the server wrote it */
 	int64		sent;			/* when the statement was sent */
 } Answer;
 
-/* params.c: libpq's parameters that we set, at most */
+/* libpq's parameters that we set, at most */
 #define MAX_PARAMS 16
 
 typedef struct Params
@@ -106,6 +110,10 @@ typedef struct Params
 	char	   *rotated[3];		/* to be freed */
 } Params;
 
+/* Does a payload matter to a wait? */
+typedef bool (*PayloadFilter) (const char *payload, void *arg);
+
+/* params.c */
 extern void params_set(Params *p, const Connection *c);
 extern void params_free(Params *p);
 extern int64 params_connect_timeout(const ConnectOptions *options);
@@ -116,30 +124,30 @@ extern void connection_close(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
 extern void connection_set_error(Connection *c, const char *message);
 extern bool connection_wait(Connection *c, int64 until);
-extern bool connection_wait_ready(Connection *c, int fd, short events, int64 until,
-					   bool *stopped);
+extern bool connection_wait_ready(Connection *c, short events, int64 until,
+								  bool *stopped);
 extern bool connection_wait_input(Connection *c, int64 until, bool *stopped);
 
 /* query.c */
 extern Answer query_ask(Connection *c, const Statement *statement,
-							   const char *const *values, int64 limit,
-							   bool may_stop);
+						const char *const *values, int64 limit, bool may_stop);
 extern Answer query_exchange(Connection *c, const Statement *s,
-					   const char *const *values, int64 until, bool may_stop);
+							 const char *const *values, int64 until,
+							 bool may_stop);
 extern void answer_free(Answer *answer);
 extern bool answer_is_transient(const Answer *answer);
-extern bool answer_is_no_extension(const Answer *answer);
+extern int	answer_final_error(const Connection *c, const Answer *answer);
 extern void answer_report(const Answer *answer);
-extern void answer_report_no_extension(Connection *c);
 
 /* notification.c */
-extern void notification_listen(Connection *c, const char *channel, int64 limit);
-extern PGnotify *notification_next(Connection *c);
+extern void notification_listen(Connection *c, const char *channel,
+								int64 limit);
 extern char *notification_prefix(const char *election);
+extern bool notification_is_about(const char *payload, const char *prefix);
+extern bool notification_is_yield(const char *payload);
+extern bool notification_take(Connection *c, PayloadFilter matters, void *arg);
 extern int64 notification_next_call(const Connection *c);
 extern bool notification_wait(Connection *c, int64 until,
-									 bool (*matters) (const char *payload,
-													  void *arg),
-									 void *arg);
+							  PayloadFilter matters, void *arg);
 
 #endif							/* CONNECTION_H */

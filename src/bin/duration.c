@@ -3,23 +3,14 @@
  * duration.c
  *		The clock, and lengths of time as text.
  *
+ * Invariant: all processes of pg_leader on a machine read the same clock, so
+ * that a deadline means the same moment to pg_leader and to its guardian.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pg_leader.h"
 
 #include <time.h>
-
-/*
- * The clock that counts while the machine sleeps, and that nobody can set.
- */
-int64
-now_us(void)
-{
-	struct timespec ts;
-
-	(void) clock_gettime(CLOCK_BOOTTIME, &ts);
-	return (int64) ts.tv_sec * SEC + ts.tv_nsec / 1000;
-}
 
 static const struct
 {
@@ -31,21 +22,38 @@ static const struct
 };
 
 /*
- * A number and a unit.  False: it is none.
+ * The time since the machine was started.  This clock also counts while the
+ * machine sleeps, and nobody can set it: with any other clock, a machine that
+ * wakes up, or whose clock is set back, would take an old lease for a valid
+ * one.
+ */
+int64
+now_us(void)
+{
+	struct timespec ts;
+
+	(void) clock_gettime(CLOCK_BOOTTIME, &ts);
+	return (int64) ts.tv_sec * SEC + ts.tv_nsec / 1000;
+}
+
+/*
+ * Read a number and a unit, as the user writes them.  Return false if the text
+ * is something else.
  */
 bool
 duration_parse(const char *text, int64 *length)
 {
+	size_t		digits = strspn(text, "0123456789.");
 	char	   *end;
 	double		number;
 	int64		unit = 0;
 
-	/* strtod() knows infinities, and numbers that nobody means. */
-	if (text[0] == '\0' || strspn(text, "0123456789.") == 0)
+	/* strtod() would also take "inf", "nan", signs and hexadecimal numbers. */
+	if (digits == 0)
 		return false;
 	errno = 0;
 	number = strtod(text, &end);
-	if (errno != 0 || end != text + strspn(text, "0123456789."))
+	if (errno != 0 || end != text + digits)
 		return false;
 	while (*end == ' ')
 		end++;
@@ -61,8 +69,8 @@ duration_parse(const char *text, int64 *length)
 }
 
 /*
- * A length in the greatest unit in which it is a whole number or, if it is
- * long, nearly one.
+ * Write a length in the greatest unit of which it is a whole number.  A length
+ * of at least two units is written in that unit with one decimal.
  */
 char *
 duration_format(int64 length)
@@ -81,14 +89,27 @@ duration_format(int64 length)
 }
 
 /*
- * A number of seconds, as the server writes it, in microseconds; an empty text,
- * which stands for NULL, is 0.
+ * Read a number of seconds, as the server writes it.  An empty text, which is
+ * how libpq returns NULL, is 0.
  */
 int64
 duration_from_seconds(const char *seconds)
 {
 	double		us = strtod(seconds, NULL) * SEC + 0.5;
 
-	/* Nothing is longer; what is would be no int64. */
+	/* A greater number need not fit into an int64. */
 	return us > 0 ? (int64) Min(us, LONGEST_TIME) : 0;
+}
+
+/*
+ * Return how long to pause before the next try, and double that for the try
+ * after it.
+ */
+int64
+duration_next_pause(int64 *pause, int64 longest)
+{
+	int64		now = *pause;
+
+	*pause = Min(now * 2, longest);
+	return now;
 }

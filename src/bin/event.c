@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * event.c
- *		The events that pg_leader watch prints.
+ *		Prints one event of an election: a line of text, or a JSON object.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,7 @@ print_text_event(const PGresult *events, int row)
 	initPQExpBuffer(&line);
 	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, EVENT_AT),
 					  PQgetvalue(events, row, EVENT_ELECTION));
-	if (strcmp(PQgetvalue(events, row, EVENT_EVENT), "yield_requested") == 0)
+	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
 		appendPQExpBuffer(&line, "\"%s\" is asked to yield", leader);
 	else if (PQgetisnull(events, row, EVENT_LEADER))
 		appendPQExpBufferStr(&line, "vacant");
@@ -45,7 +45,7 @@ print_json_event(const PGresult *events, int row)
 		int			column;
 		bool		is_text;
 	}			fields[] = {
-		{"election", EVENT_ELECTION, true}, {"event", EVENT_EVENT, true},
+		{"election", EVENT_ELECTION, true}, {"event", EVENT_KIND, true},
 		{"term", EVENT_TERM, false}, {"leader", EVENT_LEADER, true},
 		{"previous", EVENT_PREVIOUS, true}, {"reason", EVENT_REASON, true},
 		{"at", EVENT_AT_JSON, false}
@@ -71,8 +71,11 @@ print_json_event(const PGresult *events, int row)
 	termPQExpBuffer(&line);
 }
 
+/*
+ * Print the event in a row.
+ */
 void
-event_print(bool json, const PGresult *events, int row)
+event_print(const PGresult *events, int row, bool json)
 {
 	if (json)
 		print_json_event(events, row);
@@ -80,6 +83,9 @@ event_print(bool json, const PGresult *events, int row)
 		print_text_event(events, row);
 }
 
+/*
+ * Write out what was printed.  Exit if standard output is closed.
+ */
 void
 event_flush(void)
 {

@@ -2,25 +2,32 @@
  *
  * guardian.c
  *		The guardian: a process that runs the command of one leadership, and
- *		the only one that ends it.
- *
- * Invariant: nothing of the command runs after the deadline, whatever becomes
- * of pg_leader.  The guardian knows the deadline, needs neither its parent nor
- * the server to keep it, and says that the command is gone only when no
- * descendant of it is left.  It never waits for its parent.
+ *		the only process that ends it.
  *
  *		pg_leader ---- guardian ---- command ---- ...
  *
- * They talk over a socket pair; its end, on either side, is the news that the
- * other process is gone.  If that is pg_leader, the guardian ends the command
- * as for a deadline.  If it is the guardian, the kernel kills the command, and
- * pg_leader, which has become the parent of the rest, that.  (The two have
- * different names, so that killall does not take them for one.)
+ * Invariant: nothing of the command runs after the deadline, even if pg_leader
+ * is stopped, is killed or waits for the server.  The guardian knows the
+ * deadline, and needs neither pg_leader nor the server to keep it.  It never
+ * waits for pg_leader.  It says that the command is gone only when no
+ * descendant of the guardian is left.
+ *
+ * The two processes talk over a socket pair.  When one of them is gone, the
+ * other sees the end of the socket.
+ *
+ * - If pg_leader is gone, the guardian ends the command: SIGTERM, and SIGKILL
+ *	 after the grace.
+ *
+ * - If the guardian is gone, the kernel kills the command (PR_SET_PDEATHSIG).
+ *	 What the command has started becomes pg_leader's, which kills it.
+ *
+ * The processes have different names, so that one killall does not kill both.
  *
  * Where the connection is the leadership (see lead.c), the guardian holds an
- * inherited descriptor of it: the server sees its end only when both processes
- * are gone, and the guardian sees it when the server has ended it, also while
- * pg_leader is stopped.  It only looks, and reads nothing.
+ * inherited descriptor of the connection's socket.  So the server sees the end
+ * of the session only when both processes are gone; and when the server has
+ * ended the session, the guardian sees that even while pg_leader is stopped.
+ * The guardian polls the descriptor, and never reads from it.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +37,6 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -44,19 +50,19 @@
 /* The guardian as it sees itself */
 typedef struct GuardianState
 {
-	const GuardianArgs *charge;
-	int			socket;			/* -1: the parent is gone */
+	const GuardianArgs *args;
+	int			socket;			/* -1: pg_leader is gone */
 	int			signal_fd;
 	int			timer_fd;
 	int			exec_fd;		/* -1: the command is executed, or was not */
-	int			connection_fd;	/* -1: no matter, or it has ended */
+	int			connection_fd;	/* -1: not watched, or it has ended */
 	pid_t		command;
 	bool		reaped;			/* the command itself has ended */
-	int			status;
+	int			status;			/* of the command, as from waitpid() */
 	int64		deadline;
-	int64		margin;			/* so long before it, all is killed */
-	int64		grace;			/* and so long before that, asked to end */
-	int64		kill_at;		/* NEVER: it was not asked to end */
+	int64		margin;			/* SIGKILL comes so long before the deadline */
+	int64		grace;			/* SIGTERM comes so long before SIGKILL */
+	int64		kill_at;		/* NEVER: SIGTERM was not sent yet */
 	bool		killing;
 	Cause		cause;
 	pid_t		terminal_group; /* that had the terminal; 0: not ours */
@@ -65,13 +71,13 @@ typedef struct GuardianState
 /* --- the command's own process, until it executes the command */
 
 static void
-become_command(const GuardianState *w, int exec_fd)
+become_command(const GuardianState *g, int exec_fd)
 {
 	sigset_t	none;
 	int32		error;
 
 	(void) setpgid(0, 0);
-	if (w->terminal_group != 0)
+	if (g->terminal_group != 0)
 		(void) tcsetpgrp(STDIN_FILENO, getpid());
 
 	(void) signal(SIGPIPE, SIG_DFL);
@@ -79,21 +85,25 @@ become_command(const GuardianState *w, int exec_fd)
 	sigemptyset(&none);
 	(void) sigprocmask(SIG_SETMASK, &none, NULL);
 
-	/* Whatever has kept us so long, the lease is not ours any more. */
-	if (now_us() >= w->deadline - w->margin)
+	/*
+	 * This process may have been stopped since the fork for longer than the
+	 * lease: then another candidate may lead by now.
+	 */
+	if (now_us() >= g->deadline - g->margin)
 		_exit(EXIT_LOST);
-	execvp(w->charge->command[0], w->charge->command);
+	execvp(g->args->command[0], g->args->command);
 	error = errno;
 	(void) !write(exec_fd, &error, sizeof(error));
 	_exit(EXIT_CANNOT_EXECUTE);
 }
 
 /*
- * Start the command.  Its group is made on both sides, so that nobody can
- * signal it before it is there.
+ * Start the command.  Both processes make its process group: if only the child
+ * did, the guardian could signal the group before it exists; if only the
+ * guardian did, the child could execute the command before it is in the group.
  */
 static void
-start_command(GuardianState *w)
+start_command(GuardianState *g)
 {
 	pid_t		guardian = getpid();
 	int			fds[2];
@@ -103,29 +113,31 @@ start_command(GuardianState *w)
 		pg_log_error("could not make a pipe: %m");
 		_exit(EXIT_USAGE);
 	}
-	w->command = fork();
-	if (w->command == 0)
+	g->command = fork();
+	if (g->command == 0)
 	{
 		(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
+		/* A guardian that died before that line sends no signal. */
 		if (getppid() != guardian)
 			_exit(EXIT_LOST);
-		become_command(w, fds[1]);
+		become_command(g, fds[1]);
 	}
-	if (w->command < 0)
+	if (g->command < 0)
 	{
 		pg_log_error("could not fork: %m");
 		_exit(EXIT_USAGE);
 	}
-	(void) setpgid(w->command, w->command);
+	(void) setpgid(g->command, g->command);
 	close(fds[1]);
-	w->exec_fd = fds[0];
+	g->exec_fd = fds[0];
 }
 
-/* --- the guardian */
+/* --- deadlines */
 
 /*
- * How long before the deadline of a lease the command is killed: whatever that
- * takes should be over by then, also where processes have to wait for a processor.
+ * Return how long before the deadline of a lease the guardian kills the
+ * command.  Killing has to be over by the deadline, even if the processes that
+ * die have to wait for a processor.
  */
 int64
 guardian_kill_margin(int64 lease)
@@ -134,8 +146,9 @@ guardian_kill_margin(int64 lease)
 }
 
 /*
- * The longest grace that leaves time to renew a lease, which is due after a
- * third of it, before SIGTERM is.
+ * Return the longest grace that a lease allows.  pg_leader renews a lease when
+ * a third of it is over; it must have time to do that before SIGTERM is due.
+ * Negative: the lease is too short.
  */
 int64
 guardian_longest_grace(int64 lease)
@@ -144,73 +157,75 @@ guardian_longest_grace(int64 lease)
 }
 
 static void
-set_deadline(GuardianState *w, int64 deadline, int64 lease)
+set_deadline(GuardianState *g, int64 deadline, int64 lease)
 {
-	w->deadline = deadline;
-	w->margin = guardian_kill_margin(lease);
-	/* The lease may have become shorter since this was checked. */
-	w->grace = Max(Min(w->charge->grace, guardian_longest_grace(lease)), 0);
+	g->deadline = deadline;
+	g->margin = guardian_kill_margin(lease);
+	/* The lease may have become shorter since stand.c checked the grace. */
+	g->grace = Max(Min(g->args->grace, guardian_longest_grace(lease)), 0);
 }
 
-static void
-tell_parent(const GuardianState *w, MessageKind kind, int number, int64 at)
-{
-	Message		m = {.kind = kind,.number = number,.at = at};
+/* --- signals to the command */
 
-	if (w->socket >= 0)
-		(void) send(w->socket, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
+/*
+ * Signal all that descends from the command, and its process group at once.
+ */
 static void
-signal_command(const GuardianState *w, int signo)
+signal_command(const GuardianState *g, int signo)
 {
-	/* A group without its leader might be somebody else's by now. */
-	process_signal_descendants(w->reaped ? 0 : w->command, signo);
+	/*
+	 * Once the command is reaped, the kernel may give its process ID to a
+	 * group of another user of the machine.
+	 */
+	process_signal_descendants(g->reaped ? 0 : g->command, signo);
 }
 
 /*
- * A signal of the user's is for the command's group, and not for what has left
- * that.
+ * Pass on a signal of the user.  It is for the command's group only, as it
+ * would be from a terminal, and not for processes that have left the group.
  */
 static void
-pass_on(const GuardianState *w, int signo)
+pass_on(const GuardianState *g, int signo)
 {
-	if (w->reaped)
+	if (g->reaped)
 		return;
-	(void) kill(-w->command, signo);
-	/* A stopped process has to go on to see it. */
-	(void) kill(-w->command, SIGCONT);
+	(void) kill(-g->command, signo);
+	/* A stopped process must continue to receive the signal. */
+	(void) kill(-g->command, SIGCONT);
 }
 
 /*
- * Ask the command to end, unless that was done; what is left at that moment
- * is killed.
+ * Ask the command to end, unless that was done, and have what is left be
+ * killed at a moment, or earlier if an earlier request said so.
  */
 static void
-ask_to_end(GuardianState *w, Cause cause, int64 kill_at)
+ask_to_end(GuardianState *g, Cause cause, int64 kill_at)
 {
-	if (w->kill_at == NEVER)
-		signal_command(w, SIGTERM);
-	w->kill_at = Min(w->kill_at, kill_at);
-	if (w->cause == CAUSE_NONE && !w->reaped)
-		w->cause = cause;
+	if (g->kill_at == NEVER)
+		signal_command(g, SIGTERM);
+	g->kill_at = Min(g->kill_at, kill_at);
+	if (g->cause == CAUSE_NONE && !g->reaped)
+		g->cause = cause;
 }
 
 static void
-kill_command(GuardianState *w, Cause cause)
+kill_command(GuardianState *g, Cause cause)
 {
-	if (!w->reaped && (w->cause == CAUSE_NONE || cause == CAUSE_DEADLINE))
-		w->cause = cause;
-	w->killing = true;
-	signal_command(w, SIGKILL);
+	if (!g->reaped && (g->cause == CAUSE_NONE || cause == CAUSE_DEADLINE))
+		g->cause = cause;
+	g->killing = true;
+	signal_command(g, SIGKILL);
 }
 
+/* --- what happens */
+
 /*
- * Collect whoever has ended: the command, and what it left to us.  False when
- * nobody is left.
+ * Reap the children that have ended: the command, and processes that became
+ * our children when their parents ended.  Return false when there are no
+ * children left.
  */
 static bool
-reap_all(GuardianState *w)
+reap_all(GuardianState *g)
 {
 	for (;;)
 	{
@@ -224,196 +239,211 @@ reap_all(GuardianState *w)
 		if (WIFSTOPPED(status))
 		{
 			/*
-			 * The terminal's user has stopped the command.  The shell, which
-			 * waits for pg_leader, would never get its terminal back.
+			 * The user has stopped the command at the terminal (Ctrl-Z).  The
+			 * shell waits for pg_leader, which is not stopped, and would never
+			 * get its terminal back: have the command continue.
 			 */
-			if (w->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
-				(void) kill(-w->command, SIGCONT);
+			if (g->terminal_group != 0 && WSTOPSIG(status) == SIGTSTP)
+				(void) kill(-g->command, SIGCONT);
 		}
-		else if (pid == w->command)
+		else if (pid == g->command)
 		{
-			w->reaped = true;
-			w->status = status;
+			g->reaped = true;
+			g->status = status;
 		}
 	}
 }
 
+/*
+ * Read why the command was not executed.  When it was, execvp() has closed the
+ * pipe, and there is nothing to read.
+ */
 static void
-read_exec_error(GuardianState *w)
+read_exec_error(GuardianState *g)
 {
 	int32		error;
 
-	if (read(w->exec_fd, &error, sizeof(error)) == sizeof(error))
-		tell_parent(w, MESSAGE_NOT_EXECUTED, error, 0);
-	close(w->exec_fd);
-	w->exec_fd = -1;
+	if (read(g->exec_fd, &error, sizeof(error)) == sizeof(error))
+		message_send(g->socket, MESSAGE_NOT_EXECUTED, error, 0);
+	close(g->exec_fd);
+	g->exec_fd = -1;
 }
 
+/*
+ * Obey the messages of pg_leader.  If it is gone, end the command.
+ */
 static void
-read_messages(GuardianState *w)
+read_messages(GuardianState *g)
 {
-	for (;;)
-	{
-		Message		m;
-		ssize_t		length = recv(w->socket, &m, sizeof(m), MSG_DONTWAIT);
+	Message		m;
 
-		if (length < 0 && errno == EINTR)
-			continue;
-		if (length < 0 && errno == EAGAIN)
-			return;
-		if (length != sizeof(m))
-		{
-			/* pg_leader is gone. */
-			close(w->socket);
-			w->socket = -1;
-			ask_to_end(w, CAUSE_STOPPED, now_us() + w->grace);
-			return;
-		}
+	while (message_receive(&g->socket, &m))
+	{
 		switch ((MessageKind) m.kind)
 		{
 			case MESSAGE_DEADLINE:
-				set_deadline(w, m.at, m.number * MSEC);
+				set_deadline(g, m.at, m.number * MSEC);
 				break;
 			case MESSAGE_SIGNAL:
-				pass_on(w, m.number);
+				pass_on(g, m.number);
 				break;
 			case MESSAGE_STOP:
-				ask_to_end(w, CAUSE_STOPPED, m.at);
+				ask_to_end(g, CAUSE_STOPPED, m.at);
 				break;
 			case MESSAGE_KILL:
-				kill_command(w, CAUSE_KILLED);
+				kill_command(g, CAUSE_KILLED);
 				break;
 			default:
 				break;
 		}
 	}
+	if (g->socket < 0)
+		ask_to_end(g, CAUSE_STOPPED, now_us() + g->grace);
 }
 
 /*
  * Do what is due by the clock.
  */
 static void
-keep_deadline(GuardianState *w)
+keep_deadline(GuardianState *g)
 {
 	int64		now = now_us();
-	int64		last = w->deadline - w->margin;
+	int64		last = g->deadline - g->margin;
 
-	if (w->killing)
-		signal_command(w, SIGKILL);
+	if (g->killing)
+		signal_command(g, SIGKILL);
 	else if (now >= last)
-		kill_command(w, CAUSE_DEADLINE);
-	else if (now >= w->kill_at)
-		kill_command(w, w->cause);
-	else if (w->kill_at == NEVER && now >= last - w->grace)
-		ask_to_end(w, CAUSE_DEADLINE, last);
+		kill_command(g, CAUSE_DEADLINE);
+	else if (now >= g->kill_at)
+		kill_command(g, g->cause);
+	else if (g->kill_at == NEVER && now >= last - g->grace)
+		ask_to_end(g, CAUSE_DEADLINE, last);
 }
 
 /*
- * Have the timer go off when something is due next.  It counts while the
- * machine sleeps, which a poll() does not.  While all is being killed, nothing
- * else is due.
+ * Set the timer to the moment when keep_deadline() has to act next.  A timer
+ * of this clock counts while the machine sleeps; the time-out of poll() does
+ * not.  While killing, the time-out of poll() is all that is needed.
  */
 static void
-set_timer(const GuardianState *w)
+set_timer(const GuardianState *g)
 {
-	int64		due = w->deadline - w->margin;
+	int64		due = g->deadline - g->margin;
 	struct itimerspec at = {{0, 0}, {0, 0}};
 
-	if (w->kill_at == NEVER)
-		due -= w->grace;
-	due = Max(Min(due, w->kill_at), 1);
-	if (!w->killing)
+	if (g->kill_at == NEVER)
+		due -= g->grace;
+	due = Max(Min(due, g->kill_at), 1);
+	if (!g->killing)
 	{
 		at.it_value.tv_sec = due / SEC;
 		at.it_value.tv_nsec = due % SEC * 1000;
 	}
-	(void) timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+	(void) timerfd_settime(g->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
+/*
+ * Wait until something happens, and take what has come.  Children and
+ * deadlines are for the caller to look at.
+ */
 static void
-wait_for_event(GuardianState *w)
+wait_for_event(GuardianState *g)
 {
 	struct pollfd fds[5] = {
-		{.fd = w->signal_fd,.events = POLLIN},
-		{.fd = w->timer_fd,.events = POLLIN},
-		{.fd = w->socket,.events = POLLIN},
-		{.fd = w->exec_fd,.events = POLLIN},
-		{.fd = w->connection_fd,.events = POLLRDHUP}
+		{.fd = g->signal_fd,.events = POLLIN},
+		{.fd = g->timer_fd,.events = POLLIN},
+		{.fd = g->socket,.events = POLLIN},
+		{.fd = g->exec_fd,.events = POLLIN},
+		{.fd = g->connection_fd,.events = POLLRDHUP}
 	};
 	struct signalfd_siginfo info;
 	uint64		expirations;
 
-	set_timer(w);
-	if (poll(fds, lengthof(fds), w->killing ? KILL_INTERVAL_MS : -1) <= 0)
+	set_timer(g);
+	if (poll(fds, lengthof(fds), g->killing ? KILL_INTERVAL_MS : -1) <= 0)
 		return;
-	while (fds[0].revents && read(w->signal_fd, &info, sizeof(info)) > 0)
+	while (fds[0].revents && read(g->signal_fd, &info, sizeof(info)) > 0)
 		;
 	if (fds[1].revents)
-		(void) !read(w->timer_fd, &expirations, sizeof(expirations));
+		(void) !read(g->timer_fd, &expirations, sizeof(expirations));
 	if (fds[3].revents)
-		read_exec_error(w);
+		read_exec_error(g);
 	if (fds[2].revents)
-		read_messages(w);
+		read_messages(g);
 	if (fds[4].revents)
 	{
-		w->connection_fd = -1;
-		kill_command(w, CAUSE_DISCONNECTED);
+		g->connection_fd = -1;
+		kill_command(g, CAUSE_DISCONNECTED);
 	}
 }
 
+/* --- the guardian's life */
+
 /*
- * All of the guardian's life.  The signals are blocked.
+ * Make this process, just forked, a guardian.
  */
-void
-guardian_main(const GuardianArgs *charge, int socket, pid_t parent,
-			  const sigset_t *signals)
+static void
+set_up(GuardianState *g, pid_t parent, const sigset_t *signals)
 {
-	GuardianState		w = {
-		.charge = charge,.socket = socket,.exec_fd = -1,
-		.connection_fd = charge->session ? charge->connection_fd : -1,
-		.kill_at = NEVER
-	};
+	const GuardianArgs *args = g->args;
 	pid_t		group = getpgrp();
 
-	set_deadline(&w, charge->deadline, charge->lease);
+	set_deadline(g, args->deadline, args->lease);
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) prctl(PR_SET_NAME, GUARDIAN_NAME);
-	if (!charge->session && charge->connection_fd >= 0)
-		close(charge->connection_fd);
+	if (args->session)
+		g->connection_fd = args->connection_fd;
+	else if (args->connection_fd >= 0)
+		close(args->connection_fd);
 	if (tcgetpgrp(STDIN_FILENO) == group)
-		w.terminal_group = group;
+		g->terminal_group = group;
 
-	/* What the terminal sends to pg_leader's group is not for us. */
+	/* Signals that the terminal sends to pg_leader's group are not for us. */
 	(void) setpgid(0, 0);
-	w.signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
-	w.timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (w.signal_fd < 0 || w.timer_fd < 0)
+	g->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	g->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (g->signal_fd < 0 || g->timer_fd < 0)
 	{
 		pg_log_error("could not make a timer: %m");
 		_exit(EXIT_USAGE);
 	}
+	/* Run no command for a pg_leader that is gone already. */
 	if (getppid() != parent)
 		_exit(EXIT_LOST);
+}
 
-	start_command(&w);
+/*
+ * All of the guardian's life, with the signals blocked.
+ */
+void
+guardian_main(const GuardianArgs *args, int socket, pid_t parent,
+			  const sigset_t *signals)
+{
+	GuardianState g = {
+		.args = args,.socket = socket,.exec_fd = -1,.connection_fd = -1,
+		.kill_at = NEVER
+	};
+
+	set_up(&g, parent, signals);
+	start_command(&g);
 	for (;;)
 	{
-		bool		left = reap_all(&w);
+		bool		left = reap_all(&g);
 
-		if (w.exec_fd >= 0 && w.reaped)
-			read_exec_error(&w);
+		if (g.exec_fd >= 0 && g.reaped)
+			read_exec_error(&g);
 		if (!left)
 			break;
-		/* What outlives the command itself is not a way to lead on. */
-		if (w.reaped && w.kill_at == NEVER)
-			ask_to_end(&w, CAUSE_NONE, now_us() + w.grace);
-		keep_deadline(&w);
-		wait_for_event(&w);
+		/* Processes that outlive the command itself do not prolong the term. */
+		if (g.reaped && g.kill_at == NEVER)
+			ask_to_end(&g, CAUSE_NONE, now_us() + g.grace);
+		keep_deadline(&g);
+		wait_for_event(&g);
 	}
 
-	if (w.terminal_group != 0)
-		(void) tcsetpgrp(STDIN_FILENO, w.terminal_group);
-	term_file_remove(charge->term_dir);
-	tell_parent(&w, MESSAGE_DONE, w.status, w.cause);
+	if (g.terminal_group != 0)
+		(void) tcsetpgrp(STDIN_FILENO, g.terminal_group);
+	term_file_remove(args->term_dir);
+	message_send(g.socket, MESSAGE_DONE, g.status, g.cause);
 	_exit(0);
 }

@@ -18,12 +18,12 @@ typedef enum Cause
 {
 	CAUSE_NONE,					/* it did not: the command ended by itself */
 	CAUSE_DEADLINE,				/* the lease was running out */
-	CAUSE_STOPPED,				/* MESSAGE_STOP, or pg_leader is gone */
-	CAUSE_KILLED,				/* MESSAGE_KILL */
+	CAUSE_STOPPED,				/* MESSAGE_STOP came, or pg_leader is gone */
+	CAUSE_KILLED,				/* MESSAGE_KILL came */
 	CAUSE_DISCONNECTED			/* the session that led has ended */
 } Cause;
 
-/* What the guardian needs to know about a leadership */
+/* What the guardian gets to know about a leadership when it is started */
 typedef struct GuardianArgs
 {
 	char	  **command;
@@ -40,8 +40,8 @@ typedef enum MessageKind
 {
 	/* to the guardian */
 	MESSAGE_DEADLINE,			/* at: the new one; number: the lease, in ms */
-	MESSAGE_SIGNAL,				/* number: signal the command */
-	MESSAGE_STOP,				/* at: SIGTERM now, SIGKILL then */
+	MESSAGE_SIGNAL,				/* number: pass this signal on */
+	MESSAGE_STOP,				/* at: SIGKILL then, and SIGTERM now */
 	MESSAGE_KILL,				/* SIGKILL now */
 	/* to pg_leader */
 	MESSAGE_NOT_EXECUTED,		/* number: errno */
@@ -55,12 +55,12 @@ typedef struct Message
 	int64		at;
 } Message;
 
-/* The guardian as its parent sees it */
+/* The guardian as pg_leader sees it */
 typedef struct Guardian
 {
 	pid_t		pid;			/* 0: none */
-	int			socket;			/* -1: none */
-	bool		had_terminal;	/* stdin is ours, and was given to the command */
+	int			socket;			/* -1: none, or the guardian closed its end */
+	bool		had_terminal;	/* stdin is ours, and went to the command */
 	bool		reaped;			/* waitpid() has returned the guardian */
 	bool		done;			/* nothing of the command is left */
 	Cause		cause;
@@ -68,30 +68,35 @@ typedef struct Guardian
 	int			exec_errno;		/* 0: the command was executed */
 } Guardian;
 
+#define NO_GUARDIAN		((Guardian) {.socket = -1})
+
 /* process.c */
 extern void process_signal_descendants(pid_t group, int signo);
 extern void process_kill_descendants(void);
 
+/* message.c */
+extern void message_send(int socket, MessageKind kind, int number, int64 at);
+extern bool message_receive(int *socket, Message *m);
+
 /* term_file.c */
 extern bool term_file_make(char *dir, size_t size, int64 term);
+extern char *term_file_path(const char *dir);
 extern bool term_file_write(const char *dir, int64 term);
 extern void term_file_remove(const char *dir);
 
 /* guardian.c */
-extern void guardian_main(const GuardianArgs *charge, int socket, pid_t parent,
-						  const sigset_t *signals) pg_attribute_noreturn();
+extern void guardian_main(const GuardianArgs *args, int socket, pid_t parent,
+						  const sigset_t *signals);
 extern int64 guardian_kill_margin(int64 lease);
 extern int64 guardian_longest_grace(int64 lease);
 
 /* guardian_handle.c */
 extern const sigset_t *guardian_prepare(void);
-extern void guardian_start(Guardian *g, const GuardianArgs *charge);
-extern void guardian_set_deadline(Guardian *g, int64 deadline, int64 lease);
-extern void guardian_signal(Guardian *g, int signo);
-extern void guardian_stop(Guardian *g, int64 kill_at);
-extern void guardian_kill(Guardian *g);
+extern void guardian_start(Guardian *g, const GuardianArgs *args);
+extern void guardian_tell(const Guardian *g, MessageKind kind, int number,
+						  int64 at);
 extern void guardian_receive(Guardian *g);
 extern void guardian_reap(Guardian *g);
-extern void guardian_replace(Guardian *g);
+extern void guardian_end(Guardian *g);
 
 #endif							/* GUARDIAN_H */

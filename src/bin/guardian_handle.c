@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * guardian_handle.c
- *		The guardian as pg_leader sees it: started, told, heard and collected.
+ *		The guardian as pg_leader sees it: started, told, heard and reaped.
  *
- * Invariant: nothing here waits for the guardian, which may be stopped or gone.
- * Only guardian_replace() waits, for what has been killed.
+ * Invariant: nothing here waits for the guardian, which may be stopped or
+ * gone.  Only guardian_end() waits, for processes that were killed.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,13 +15,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* SIGCHLD, and what is passed on */
+/* SIGCHLD, and the signals that are passed on to the command */
 static sigset_t own_signals;
 static pid_t own_pid;
 
 /*
- * To be called once, before the first guardian: what is left of a guardian
- * that was killed becomes our child.  Returns the signals to take, blocked.
+ * Prepare this process for guardians, once, before the first one.  Return the
+ * signals that it has to read from a signalfd; they are blocked.
+ *
+ * As a subreaper, this process becomes the parent of what a killed guardian
+ * leaves.
  */
 const sigset_t *
 guardian_prepare(void)
@@ -32,7 +35,7 @@ guardian_prepare(void)
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) signal(SIGCHLD, SIG_DFL);
 	(void) signal(SIGPIPE, SIG_IGN);
-	/* Who gives the terminal back is not in its foreground. */
+	/* Taking the terminal back, from its background, must not stop us. */
 	(void) signal(SIGTTOU, SIG_IGN);
 	sigemptyset(&own_signals);
 	sigaddset(&own_signals, SIGCHLD);
@@ -40,7 +43,7 @@ guardian_prepare(void)
 	{
 		struct sigaction now;
 
-		/* What was ignored when we were started (nohup) stays so. */
+		/* A signal that was ignored when we were started (nohup) stays so. */
 		if (passed_on[i] == SIGTERM ||
 			sigaction(passed_on[i], NULL, &now) != 0 || now.sa_handler != SIG_IGN)
 			sigaddset(&own_signals, passed_on[i]);
@@ -58,16 +61,15 @@ not_started(Guardian *g)
 }
 
 /*
- * Start a guardian, which starts the command.  If that cannot be done, g->done
- * is set, with an exec_errno.
+ * Start a guardian, which starts the command.  If that is not possible,
+ * g->done is set, with an exec_errno.
  */
 void
-guardian_start(Guardian *g, const GuardianArgs *charge)
+guardian_start(Guardian *g, const GuardianArgs *args)
 {
 	int			sockets[2];
 
-	memset(g, 0, sizeof(Guardian));
-	g->socket = -1;
+	*g = NO_GUARDIAN;
 	g->had_terminal = tcgetpgrp(STDIN_FILENO) == getpgrp();
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
 	{
@@ -85,71 +87,32 @@ guardian_start(Guardian *g, const GuardianArgs *charge)
 	if (g->pid == 0)
 	{
 		close(sockets[0]);
-		guardian_main(charge, sockets[1], own_pid, &own_signals);
+		guardian_main(args, sockets[1], own_pid, &own_signals);
 	}
 	close(sockets[1]);
 	g->socket = sockets[0];
 }
 
-static void
-tell_guardian(const Guardian *g, MessageKind kind, int number, int64 at)
-{
-	Message		m = {.kind = kind,.number = number,.at = at};
-
-	/* One that does not read any more is replaced before the deadline. */
-	if (g->socket >= 0)
-		(void) send(g->socket, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-void
-guardian_set_deadline(Guardian *g, int64 deadline, int64 lease)
-{
-	tell_guardian(g, MESSAGE_DEADLINE, (int) (lease / MSEC), deadline);
-}
-
-void
-guardian_signal(Guardian *g, int signo)
-{
-	tell_guardian(g, MESSAGE_SIGNAL, signo, 0);
-}
-
 /*
- * Have the command end: SIGTERM now; SIGKILL then, or at the deadline.
+ * Tell the guardian something.  Without a guardian, do nothing.
  */
 void
-guardian_stop(Guardian *g, int64 kill_at)
+guardian_tell(const Guardian *g, MessageKind kind, int number, int64 at)
 {
-	tell_guardian(g, MESSAGE_STOP, 0, kill_at);
-}
-
-void
-guardian_kill(Guardian *g)
-{
-	tell_guardian(g, MESSAGE_KILL, 0, 0);
+	message_send(g->socket, kind, number, at);
 }
 
 /*
- * Read what the guardian says.  One that has ended without reading all that we
- * said is a connection reset first; what it said comes after that.
+ * Take what the guardian says.
  */
 void
 guardian_receive(Guardian *g)
 {
-	while (g->socket >= 0)
-	{
-		Message		m;
-		ssize_t		length = recv(g->socket, &m, sizeof(m), MSG_DONTWAIT);
+	Message		m;
 
-		if (length < 0 && (errno == EINTR || errno == ECONNRESET))
-			continue;
-		if (length < 0 && errno == EAGAIN)
-			return;
-		if (length != sizeof(m))
-		{
-			close(g->socket);
-			g->socket = -1;
-		}
-		else if (m.kind == MESSAGE_NOT_EXECUTED)
+	while (message_receive(&g->socket, &m))
+	{
+		if (m.kind == MESSAGE_NOT_EXECUTED)
 			g->exec_errno = m.number;
 		else if (m.kind == MESSAGE_DONE)
 		{
@@ -160,9 +123,12 @@ guardian_receive(Guardian *g)
 	}
 }
 
+/* --- the end of a guardian */
+
 /*
- * Collect ended children: the guardian, and (as process 1 of a container, or
- * after a guardian's death) whatever else was left to us.
+ * Reap the children that have ended: the guardian, and other processes that
+ * became our children (we may be process 1 of a container, or the guardian may
+ * have been killed).
  */
 void
 guardian_reap(Guardian *g)
@@ -177,23 +143,41 @@ guardian_reap(Guardian *g)
 }
 
 /*
- * Do the work of a guardian that was killed, or that does not do it: kill all
- * that is left, and return when it is gone.
+ * Do the work of a guardian that was killed, or that is stopped: kill it and
+ * all that is left of the command, and return when all of that is gone.
  */
-void
-guardian_replace(Guardian *g)
+static void
+replace(Guardian *g)
 {
+	pg_log_warning("the guardian of the command does not do its work: everything is killed");
 	process_kill_descendants();
 	if (g->had_terminal)
 		(void) tcsetpgrp(STDIN_FILENO, getpgrp());
+	g->reaped = true;
+	g->done = true;
+	g->cause = CAUSE_KILLED;
+	g->status = SIGKILL;
+}
+
+/*
+ * Return when nothing of the command is left, nor the guardian.  Unless the
+ * guardian has said that the command is gone, everything is killed.
+ */
+void
+guardian_end(Guardian *g)
+{
+	guardian_receive(g);
+	if (!g->done)
+		replace(g);
+	if (!g->reaped)
+	{
+		/* It has nothing left to do, even if somebody has stopped it. */
+		(void) kill(g->pid, SIGKILL);
+		(void) waitpid(g->pid, NULL, 0);
+	}
+	g->reaped = true;
 	if (g->socket >= 0)
 		close(g->socket);
 	g->socket = -1;
-	g->reaped = true;
-	if (!g->done)
-	{
-		g->done = true;
-		g->cause = CAUSE_KILLED;
-		g->status = SIGKILL;
-	}
+	g->pid = 0;
 }

@@ -1,32 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * lead.c
- *		One leadership of pg_leader run: the command runs, the lease is renewed.
+ *		pg_leader run: renews one leadership while its command runs.
  *
  * Invariants:
  *
- * - The deadline counts from when the request that was granted was sent, so
- *	 that it is never later than the server's.  The guardian is told of each new
- *	 one and keeps it alone; if it does not, its work is done here.
+ * - The deadline is never later than the server's (see agent_read_grant()).
+ *	 The guardian gets each new deadline, and keeps it alone.  If the guardian
+ *	 does not, this file does its work.
  *
  * - The lease is given back only when nothing of the command is left.
+ *	 Otherwise the next leader's command would run beside ours.
  *
- * - In a session, the connection is the leadership: when it is lost, all is
- *	 killed at once.  The guardian holds the connection's socket too: it sees
- *	 that by itself; and should this process be killed, the server sees the end
- *	 of the session, and elects another, when the command is gone and no
- *	 earlier.  (Such a session stands with auto_renew => false, since the server
- *	 would prolong the lease of a process that is stopped.)
+ * - In a session, the connection is the leadership: when it is lost,
+ *	 everything is killed at once.  The guardian, too, holds the connection's
+ *	 socket, and sees its end by itself.  If this process is killed, the server
+ *	 sees the end of the session, and elects another candidate, only when the
+ *	 command is gone.  (Such a session stands with auto_renew => false.
+ *	 Otherwise the server would prolong the lease of a process that is
+ *	 stopped.)
  *
  *-------------------------------------------------------------------------
  */
 #include "agent.h"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
+/* How long one answer may take: an eighth of the lease, within these limits */
 #define SHORTEST_LIMIT		(250 * MSEC)
 #define LONGEST_LIMIT		(10 * SEC)
+
 #define GIVE_BACK_LIMIT		(10 * SEC)
 
 static const Statement sql_renew = {
@@ -47,39 +50,18 @@ typedef struct Leadership
 	Agent	   *agent;
 	char		term_dir[MAXPGPATH];
 	int64		next;			/* when to renew, or to connect, again */
-	bool		notified;		/* because of a notification */
+	bool		notified;		/* next is so early due to a notification */
 	int64		pause;			/* before the next try to connect */
 	int			unanswered;		/* requests in a row */
 	bool		over;			/* the term is over: do not give it back */
 	bool		yielding;
 } Leadership;
 
-/*
- * Make the term file, and tell the command about its leadership.
- */
-static bool
-prepare_environment(Leadership *l)
-{
-	const Options *o = l->agent->options;
-	char	   *term = psprintf("%lld", (long long) l->agent->grant.term);
-	char	   *path;
-
-	if (!term_file_make(l->term_dir, sizeof(l->term_dir), l->agent->grant.term))
-		return false;
-	path = psprintf("%s/term", l->term_dir);
-	setenv("PG_LEADER_ELECTION", o->election, 1);
-	setenv("PG_LEADER_CANDIDATE", o->candidate, 1);
-	setenv("PG_LEADER_TERM", term, 1);
-	setenv("PG_LEADER_TERM_FILE", path, 1);
-	pg_free(path);
-	pg_free(term);
-	return true;
-}
-
-/* --- renewing */
+/* --- deadlines */
 
 /*
- * When the guardian should have killed everything by now: if not, we do.
+ * Return when this process kills the command because the guardian has not.
+ * The guardian kills a whole margin before the deadline.
  */
 static int64
 overdue_at(const Agent *a)
@@ -88,8 +70,9 @@ overdue_at(const Agent *a)
 }
 
 /*
- * How long an answer may take.  One that does not come at all must leave time
- * for another try; the next one gets more, since the server may be slow.
+ * Return how long an answer may take.  If it never comes, there must be time
+ * for another try.  Each try gets more time, because the server may be slow.
+ * In a session there is no other try.
  */
 static int64
 answer_limit(const Leadership *l)
@@ -99,10 +82,14 @@ answer_limit(const Leadership *l)
 
 	limit = Max(Min(limit, LONGEST_LIMIT), SHORTEST_LIMIT);
 	if (l->agent->options->session)
-		limit = left;			/* there is no other try */
+		limit = left;
 	return Max(Min(limit, left), 1);
 }
 
+/*
+ * Take a grant, the first one or a renewal: set the deadline, tell the
+ * guardian, and plan the next renewal.
+ */
 static void
 set_deadline(Leadership *l, const Grant *grant)
 {
@@ -112,27 +99,30 @@ set_deadline(Leadership *l, const Grant *grant)
 	int64		old_deadline = a->grant.deadline;
 
 	a->grant = *grant;
-	/* No renewal moves a deadline back, but another server may know no better. */
+
+	/*
+	 * No renewal moves the deadline back.  But a server that was just promoted
+	 * may not know of the last renewal, and grant less than we have already.
+	 */
 	if (!new_term)
 		a->grant.deadline = Max(grant->deadline, old_deadline);
+	/* A leader that is asked to yield gets what remains, not a whole lease. */
 	if (!grant->yielding)
 		a->lease = length;
 	l->next = grant->sent + Max(length / 3, a->lease / 20);
 	l->notified = false;
-	if (a->guardian.pid != 0)
-	{
-		guardian_set_deadline(&a->guardian, a->grant.deadline, a->lease);
-		if (new_term && !term_file_write(l->term_dir, a->grant.term))
-			pg_log_warning("could not write the term file: %m");
-	}
+	guardian_tell(&a->guardian, MESSAGE_DEADLINE, (int) (a->lease / MSEC),
+				  a->grant.deadline);
+	if (new_term && a->guardian.pid != 0 &&
+		!term_file_write(l->term_dir, grant->term))
+		pg_log_warning("could not write the term file: %m");
 	if (new_term)
 		pg_log_info("leading in term %lld", (long long) grant->term);
 	if (grant->yielding && !l->yielding)
 	{
 		pg_log_info("asked to yield");
 		l->yielding = true;
-		if (a->guardian.pid != 0)
-			guardian_stop(&a->guardian, NEVER);
+		guardian_tell(&a->guardian, MESSAGE_STOP, 0, NEVER);
 	}
 }
 
@@ -143,13 +133,11 @@ lose(Leadership *l, const char *why)
 		pg_log_warning("leadership of election \"%s\" is lost: %s",
 					   l->agent->options->election, why);
 	l->over = true;
-	if (l->agent->guardian.pid != 0)
-		guardian_kill(&l->agent->guardian);
+	guardian_tell(&l->agent->guardian, MESSAGE_KILL, 0, 0);
 }
 
-/*
- * Renew the lease.
- */
+/* --- renewing */
+
 static void
 renew(Leadership *l)
 {
@@ -173,64 +161,65 @@ renew(Leadership *l)
 		lose(l, "the term is over");
 	else
 	{
-		agent_warn_answer(a, &answer);
+		agent_take_failure(a, &answer);
 		l->next = now_us() + Min(LONGEST_PAUSE, a->lease / 10);
-		if (strcmp(answer.sqlstate, "25006") == 0)
-			connection_close(&a->connection);
 	}
 	answer_free(&answer);
 }
 
 /*
- * The connection is lost: make a new one, or give up.  The lease is renewed
- * over it at once.
+ * The connection is lost.  In a session, the leadership is, too.  Otherwise
+ * try once to connect, and renew at once if that succeeds.
  */
 static void
 reconnect(Leadership *l)
 {
 	Agent	   *a = l->agent;
+	Connection *c = &a->connection;
 
 	if (a->options->session)
 	{
-		lose(l, a->connection.error != NULL ? a->connection.error :
-			 "the connection is closed");
+		lose(l, c->error != NULL ? c->error : "the connection is closed");
 		return;
 	}
-	if (connection_open(&a->connection, answer_limit(l)))
+	if (connection_open(c, answer_limit(l)))
 	{
 		l->pause = SHORTEST_PAUSE;
 		l->next = 0;
 		return;
 	}
-	agent_warn(a, a->connection.error);
+	agent_warn(a, c->error);
 	l->unanswered++;
-	l->next = now_us() + l->pause;
-	l->pause = Min(l->pause * 2, LONGEST_PAUSE);
+	l->next = now_us() + duration_next_pause(&l->pause, LONGEST_PAUSE);
 }
 
+static bool
+is_our_yield(const char *payload, void *arg)
+{
+	const Agent *a = arg;
+
+	return notification_is_yield(payload) &&
+		notification_is_about(payload, a->prefix);
+}
+
+/*
+ * Renew early if a notification says that we are asked to yield.  Whether that
+ * is true, the answer says.
+ */
 static void
 read_notifications(Leadership *l)
 {
-	Agent	   *a = l->agent;
-	Connection *c = &a->connection;
-	PGnotify   *n;
+	Connection *c = &l->agent->connection;
 
-	while ((n = notification_next(c)) != NULL)
+	if (notification_take(c, is_our_yield, l->agent) && !l->notified)
 	{
-		/* Whether we are to yield is for the answer to say. */
-		if (!l->notified &&
-			strncmp(n->extra, a->payload, strlen(a->payload)) == 0 &&
-			strstr(n->extra, "\"yield_requested\"") != NULL)
-		{
-			l->notified = true;
-			l->next = Min(l->next, notification_next_call(c));
-		}
-		PQfreemem(n);
+		l->notified = true;
+		l->next = Min(l->next, notification_next_call(c));
 	}
 }
 
 /*
- * Do what is due over the connection, once.
+ * Do once what is due over the connection.
  */
 static void
 keep_lease(Leadership *l)
@@ -248,7 +237,11 @@ keep_lease(Leadership *l)
 			c->notified = now_us();
 		l->notified = false;
 		renew(l);
-		/* One that came with the answer is not waited for. */
+
+		/*
+		 * libpq has already read a notification that came with the answer: no
+		 * wait for input would see it.
+		 */
 		read_notifications(l);
 	}
 	if (c->conn == NULL && l->agent->options->session)
@@ -256,8 +249,9 @@ keep_lease(Leadership *l)
 }
 
 /*
- * Renew a lease that was long on its way, before anything relies on it.  False:
- * it is not ours any more, or is not to be.
+ * Before the command is started, renew a lease of which a third is over
+ * already: the grant may have been long on its way.  Return false if the lease
+ * is not ours any more, or the command must not be started.
  */
 static bool
 is_fresh(Leadership *l)
@@ -279,50 +273,158 @@ is_fresh(Leadership *l)
 	}
 }
 
-/* --- the end of it */
+/* --- the command */
 
 /*
- * Give the lease back, unless the term is over or cannot be reached.  A second
- * signal ends the attempts.
+ * Tell the command about its leadership, in its environment and the term file.
+ */
+static bool
+prepare_environment(Leadership *l)
+{
+	const Agent *a = l->agent;
+	char	   *term;
+	char	   *path;
+
+	if (!term_file_make(l->term_dir, sizeof(l->term_dir), a->grant.term))
+		return false;
+	term = psprintf("%lld", (long long) a->grant.term);
+	path = term_file_path(l->term_dir);
+	setenv("PG_LEADER_ELECTION", a->options->election, 1);
+	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
+	setenv("PG_LEADER_TERM", term, 1);
+	setenv("PG_LEADER_TERM_FILE", path, 1);
+	pg_free(path);
+	pg_free(term);
+	return true;
+}
+
+/*
+ * Renew while the command runs.  Return when nothing of it is left.
+ */
+static void
+watch_over(Leadership *l)
+{
+	Agent	   *a = l->agent;
+	Guardian   *g = &a->guardian;
+
+	while (!g->done && !g->reaped && now_us() < overdue_at(a))
+	{
+		int64		overdue = overdue_at(a);
+
+		(void) connection_wait(&a->connection,
+							   l->over ? overdue : Min(l->next, overdue));
+		/* Do not wait for the next renewal if the connection was just lost. */
+		if (a->connection.conn == NULL && l->next > now_us() &&
+			l->pause == SHORTEST_PAUSE)
+			l->next = 0;
+		if (!g->done && !g->reaped)
+			keep_lease(l);
+	}
+	guardian_end(g);
+}
+
+/*
+ * Return what to exit with after a guardian.
+ */
+static int
+exit_code(Leadership *l)
+{
+	const Guardian *g = &l->agent->guardian;
+	const Options *o = l->agent->options;
+
+	if (g->exec_errno != 0)
+	{
+		errno = g->exec_errno;
+		pg_log_error("could not execute \"%s\": %m", o->command[0]);
+		return g->exec_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
+	}
+	if (g->cause == CAUSE_DISCONNECTED)
+		lose(l, "the server closed the connection");
+	if (g->cause == CAUSE_DEADLINE)
+		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
+					   o->election);
+	if (g->cause != CAUSE_NONE)
+		return EXIT_LOST;
+	if (WIFSIGNALED(g->status))
+		return EXIT_SIGNAL(WTERMSIG(g->status));
+	return WEXITSTATUS(g->status);
+}
+
+/*
+ * Run the command, and return what to exit with.
+ */
+static int
+run_command(Leadership *l)
+{
+	Agent	   *a = l->agent;
+	GuardianArgs args = {
+		.command = a->options->command,.deadline = a->grant.deadline,
+		.lease = a->lease,.grace = a->grace,.term_dir = l->term_dir,
+		.connection_fd = PQsocket(a->connection.conn),
+		.session = a->options->session
+	};
+	int			code;
+
+	guardian_start(&a->guardian, &args);
+	if (a->guardian.pid != 0)
+		watch_over(l);
+	code = exit_code(l);
+	term_file_remove(l->term_dir);
+	return code;
+}
+
+/* --- the end of a leadership */
+
+/*
+ * Try once to give the lease back.  A call that failed is followed by a pause.
+ */
+static void
+try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
+{
+	Agent	   *a = l->agent;
+	bool		session = a->options->session;
+	const char *by_term[] = {a->options->election, term, hold};
+	const char *by_session[] = {a->options->election, hold};
+	Answer		answer;
+
+	answer = agent_ask(a, session ? &sql_resign : &sql_release,
+					   session ? by_session : by_term,
+					   Max(until - now_us(), 1), true);
+	l->over = answer.outcome == OUTCOME_ROWS ||
+		(answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer));
+	if (answer.outcome == OUTCOME_ERROR)
+	{
+		agent_warn_answer(a, &answer);
+		(void) connection_wait(&a->connection, now_us() + SHORTEST_PAUSE);
+	}
+	answer_free(&answer);
+}
+
+/*
+ * Give the lease back, unless the term is over or the server cannot be
+ * reached.  A second signal ends the attempts.
  */
 static void
 give_back(Leadership *l)
 {
 	Agent	   *a = l->agent;
 	const Options *o = a->options;
+	Connection *c = &a->connection;
 	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
 	char	   *term = psprintf("%lld", (long long) a->grant.term);
 	char	   *hold = o->hold < 0 ? NULL : psprintf("%lld us", (long long) o->hold);
-	const char *by_term[] = {o->election, term, hold};
-	const char *by_session[] = {o->election, hold};
 
 	a->signalled = false;
 	while (!l->over && !a->signalled && now_us() < until)
 	{
-		Answer		answer;
+		int64		limit = Min(until - now_us(), Max(a->lease / 8, SHORTEST_LIMIT));
 
-		if (a->connection.conn == NULL && o->session)
+		if (c->conn == NULL && o->session)
 			break;
-		if (a->connection.conn == NULL &&
-			!connection_open(&a->connection,
-							 Min(until - now_us(),
-								 Max(a->lease / 8, SHORTEST_LIMIT))))
-		{
-			(void) connection_wait(&a->connection,
-								   Min(now_us() + SHORTEST_PAUSE, until));
-			continue;
-		}
-		answer = agent_ask(a, o->session ? &sql_resign : &sql_release,
-						 o->session ? by_session : by_term,
-						 Max(until - now_us(), 1), true);
-		l->over = answer.outcome == OUTCOME_ROWS ||
-			(answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer));
-		if (answer.outcome == OUTCOME_ERROR)
-		{
-			agent_warn_answer(a, &answer);
-			(void) connection_wait(&a->connection, now_us() + SHORTEST_PAUSE);
-		}
-		answer_free(&answer);
+		if (c->conn != NULL || connection_open(c, limit))
+			try_give_back(l, term, hold, until);
+		else
+			(void) connection_wait(c, Min(now_us() + SHORTEST_PAUSE, until));
 	}
 	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
@@ -332,89 +434,9 @@ give_back(Leadership *l)
 }
 
 /*
- * Collect the guardian, when nothing of the command is left.
- */
-static void
-end_guardian(Agent *a)
-{
-	Guardian   *g = &a->guardian;
-
-	guardian_receive(g);
-	if (!g->done)
-	{
-		pg_log_warning("the guardian of the command does not do its work: everything is killed");
-		guardian_replace(g);
-	}
-	if (!g->reaped)
-	{
-		/* It has nothing left to do, even if somebody has stopped it. */
-		(void) kill(g->pid, SIGKILL);
-		(void) waitpid(g->pid, NULL, 0);
-	}
-	g->reaped = true;
-	if (g->socket >= 0)
-		close(g->socket);
-	g->socket = -1;
-	g->pid = 0;
-}
-
-/*
- * Renew while the command runs.
- */
-static void
-watch_over(Leadership *l)
-{
-	Agent	   *a = l->agent;
-	Guardian   *g = &a->guardian;
-
-	while (!g->done && !g->reaped)
-	{
-		int64		overdue = overdue_at(a);
-
-		if (now_us() >= overdue)
-			break;
-		(void) connection_wait(&a->connection,
-							   l->over ? overdue : Min(l->next, overdue));
-		/* A connection that has just been lost is not waited for. */
-		if (a->connection.conn == NULL && l->next > now_us() &&
-			l->pause == SHORTEST_PAUSE)
-			l->next = 0;
-		if (!g->done && !g->reaped)
-			keep_lease(l);
-	}
-	end_guardian(a);
-}
-
-/*
- * What to exit with, after a guardian.
- */
-static int
-exit_code(Leadership *l)
-{
-	const Guardian *g = &l->agent->guardian;
-	const char *command = l->agent->options->command[0];
-
-	if (g->exec_errno != 0)
-	{
-		errno = g->exec_errno;
-		pg_log_error("could not execute \"%s\": %m", command);
-		return g->exec_errno == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
-	}
-	if (g->cause == CAUSE_DISCONNECTED)
-		lose(l, "the server closed the connection");
-	if (g->cause == CAUSE_DEADLINE)
-		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
-					   l->agent->options->election);
-	if (g->cause != CAUSE_NONE)
-		return EXIT_LOST;
-	if (WIFSIGNALED(g->status))
-		return EXIT_SIGNAL(WTERMSIG(g->status));
-	return WEXITSTATUS(g->status);
-}
-
-/*
- * Does the user want no more of it?  Not if the signal was one that the command
- * takes for something else (SIGHUP).
+ * Does the user want pg_leader to end? A signal says so, sent to pg_leader or,
+ * from the terminal, to the command alone.  SIGHUP does not, unless the
+ * command died of it: many commands take it to mean "read the configuration".
  */
 static bool
 was_told_to_end(const Agent *a)
@@ -422,27 +444,24 @@ was_told_to_end(const Agent *a)
 	const Guardian *g = &a->guardian;
 	int			signo = WIFSIGNALED(g->status) ? WTERMSIG(g->status) : 0;
 
-	return a->signo == SIGTERM || a->signo == SIGINT ||
-		a->signo == SIGQUIT ||
+	return a->signo == SIGTERM || a->signo == SIGINT || a->signo == SIGQUIT ||
 		(signo != 0 && signo == a->signo) ||
 		(g->had_terminal && (signo == SIGINT || signo == SIGQUIT));
 }
 
 /*
- * Run the command in a leadership that was granted.  Its exit code; *again: may
- * there be another?
+ * Run the command in the leadership that a->grant grants.  Return the exit
+ * code. *again: stand for election again.
  */
 int
 lead_run(Agent *a, bool *again)
 {
-	const Options *o = a->options;
 	Leadership	l = {.agent = a,.pause = SHORTEST_PAUSE};
 	Grant		grant = a->grant;
 	bool		hopeless = false;
 	int			code;
 
-	memset(&a->guardian, 0, sizeof(Guardian));
-	a->guardian.socket = -1;
+	a->guardian = NO_GUARDIAN;
 	a->grant.term = 0;
 	set_deadline(&l, &grant);
 	if (!is_fresh(&l))
@@ -454,21 +473,10 @@ lead_run(Agent *a, bool *again)
 	}
 	else
 	{
-		GuardianArgs		charge = {
-			.command = o->command,.deadline = a->grant.deadline,
-			.lease = a->lease,.grace = a->grace,.term_dir = l.term_dir,
-			.connection_fd = PQsocket(a->connection.conn),
-			.session = o->session
-		};
-
-		guardian_start(&a->guardian, &charge);
-		if (a->guardian.pid != 0)
-			watch_over(&l);
-		code = exit_code(&l);
+		code = run_command(&l);
 		hopeless = a->guardian.exec_errno != 0;
-		term_file_remove(l.term_dir);
 	}
-	*again = o->forever && !hopeless && !was_told_to_end(a);
+	*again = a->options->forever && !hopeless && !was_told_to_end(a);
 	give_back(&l);
 	*again = *again && !a->signalled;
 	if (*again)

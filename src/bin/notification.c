@@ -3,85 +3,20 @@
  * notification.c
  *		Notifications, and waiting for them.
  *
+ * Invariant: a notification causes a look at the server, and nothing else.
+ * Anybody can send one, with any payload, as often as they like.  So it
+ * decides nothing, and causes no more than one look per NOTIFIED_PAUSE.
+ *
  *-------------------------------------------------------------------------
  */
 #include "connection.h"
 
-#define NOTIFIED_PAUSE	(50 * MSEC) /* between two calls that notifications cause */
+/* Between two calls that notifications cause */
+#define NOTIFIED_PAUSE	(50 * MSEC)
 
 /*
- * The next notification that has come in, to be freed with PQfreemem(); NULL
- * if there is none.
- */
-PGnotify *
-notification_next(Connection *c)
-{
-	return c->conn == NULL ? NULL : PQnotifies(c->conn);
-}
-
-/*
- * How the payloads that are about an election begin, in memory that is the
- * caller's.
- */
-char *
-notification_prefix(const char *election)
-{
-	char	   *name = text_json(election);
-	char	   *prefix = psprintf("{\"election\":%s,", name);
-
-	pg_free(name);
-	return prefix;
-}
-
-/*
- * When a notification that has come may cause a call: at once, but no sooner
- * than some time after the last one did.  Anybody can notify, as often as they
- * like.
- */
-int64
-notification_next_call(const Connection *c)
-{
-	return Max(c->notified + NOTIFIED_PAUSE, now_us());
-}
-
-/*
- * Wait until a moment, until the connection is lost or the watcher says to stop,
- * or until a notification that matters may cause a call: true then.  It may have
- * come with an earlier answer.
- */
-bool
-notification_wait(Connection *c, int64 until,
-						 bool (*matters) (const char *payload, void *arg),
-						 void *arg)
-{
-	bool		notified = false;
-	bool		stopped = false;
-
-	for (;;)
-	{
-		PGnotify   *n;
-
-		while ((n = notification_next(c)) != NULL)
-		{
-			if (matters(n->extra, arg) && !notified)
-			{
-				notified = true;
-				until = Min(until, notification_next_call(c));
-			}
-			PQfreemem(n);
-		}
-		if (stopped || c->conn == NULL || now_us() >= until)
-			break;
-		(void) connection_wait_input(c, until, &stopped);
-	}
-	if (notified)
-		c->notified = now_us();
-	return notified;
-}
-
-/*
- * Listen to a channel.  Where that is not possible, one has to look now and
- * then.
+ * Listen to a channel.  A failure (on a standby, or behind a pooler) is no
+ * error: all callers also look from time to time.
  */
 void
 notification_listen(Connection *c, const char *channel, int64 limit)
@@ -100,4 +35,88 @@ notification_listen(Connection *c, const char *channel, int64 limit)
 	answer_free(&answer);
 	pg_free(sql);
 	PQfreemem(name);
+}
+
+/*
+ * Return how the payloads about an election begin, to be freed by the caller.
+ */
+char *
+notification_prefix(const char *election)
+{
+	char	   *name = text_json(election);
+	char	   *prefix = psprintf("{\"election\":%s,", name);
+
+	pg_free(name);
+	return prefix;
+}
+
+bool
+notification_is_about(const char *payload, const char *prefix)
+{
+	return strncmp(payload, prefix, strlen(prefix)) == 0;
+}
+
+/*
+ * Does the payload say that a leader is asked to yield?
+ */
+bool
+notification_is_yield(const char *payload)
+{
+	return strstr(payload, "\"yield_requested\"") != NULL;
+}
+
+/*
+ * Take all notifications that have come in, also those that came with an
+ * earlier answer.  Return true if one of them matters.  The filter sees all of
+ * them.
+ */
+bool
+notification_take(Connection *c, PayloadFilter matters, void *arg)
+{
+	bool		any = false;
+	PGnotify   *n;
+
+	while (c->conn != NULL && (n = PQnotifies(c->conn)) != NULL)
+	{
+		if (matters(n->extra, arg))
+			any = true;
+		PQfreemem(n);
+	}
+	return any;
+}
+
+/*
+ * Return when a notification that has come may cause a call.
+ */
+int64
+notification_next_call(const Connection *c)
+{
+	return Max(c->notified + NOTIFIED_PAUSE, now_us());
+}
+
+/*
+ * Wait until a notification that matters may cause a call, and return true; or
+ * until a moment, until the connection is lost, or until the watcher stops the
+ * wait.
+ */
+bool
+notification_wait(Connection *c, int64 until, PayloadFilter matters, void *arg)
+{
+	bool		notified = false;
+	bool		stopped = false;
+
+	for (;;)
+	{
+		if (notification_take(c, matters, arg) && !notified)
+		{
+			notified = true;
+			until = Min(until, notification_next_call(c));
+		}
+		if (stopped || c->conn == NULL || now_us() >= until)
+			break;
+		(void) connection_wait_input(c, until, &stopped);
+	}
+	if (notified)
+		c->notified = now_us();
+	return notified;
 }

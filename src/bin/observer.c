@@ -1,14 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * observer.c
- *		What all subcommands that observe have in common.
+ *		Asks a server about elections, or exits with an error.
+ *
+ * Invariant: if the server cannot be asked, the user sees an error, and an
+ * exit code of its own.  An empty answer means that there is nothing to show.
  *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"
 
 /*
- * Connect, or say why not and exit.
+ * Connect, or exit.
  */
 void
 observer_connect(Connection *c, const Options *options)
@@ -22,22 +25,33 @@ observer_connect(Connection *c, const Options *options)
 }
 
 /*
- * Ask something, or say why there is no answer and exit.
+ * Ask the server.  Return false if it does not answer now, but may later; exit
+ * after any other error.
+ */
+bool
+observer_try(Connection *c, const Statement *statement,
+			 const char *const *values, Answer *answer)
+{
+	int			code;
+
+	*answer = query_ask(c, statement, values, OBSERVER_LIMIT, false);
+	code = answer_final_error(c, answer);
+	if (code != 0)
+		exit(code);
+	return answer->outcome == OUTCOME_ROWS;
+}
+
+/*
+ * Ask the server, or exit.
  */
 Answer
 observer_ask(Connection *c, const Statement *statement,
 			 const char *const *values)
 {
-	Answer		answer = query_ask(c, statement, values,
-										  OBSERVER_ANSWER_LIMIT, false);
+	Answer		answer;
 
-	if (answer.outcome == OUTCOME_ROWS)
+	if (observer_try(c, statement, values, &answer))
 		return answer;
-	if (answer_is_no_extension(&answer))
-	{
-		answer_report_no_extension(c);
-		exit(EXIT_NO_EXTENSION);
-	}
 	if (answer.outcome == OUTCOME_ERROR)
 	{
 		answer_report(&answer);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * observer.h
- *		What the subcommands share that look at elections.
+ *		What the subcommands share that look at elections: status, watch,
+ *		history and yield.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,31 +12,33 @@
 #include "connection.h"
 #include "options.h"
 
-#define OBSERVER_ANSWER_LIMIT (60 * SEC)
+/* How long the server may take to answer an observer */
+#define OBSERVER_LIMIT	(60 * SEC)
 
-/* Columns of all that has events, and two more of sql_state */
+/* Columns of events, as event_print() reads them */
 enum
 {
 	EVENT_ELECTION,
-	EVENT_EVENT,
+	EVENT_KIND,
 	EVENT_TERM,
 	EVENT_LEADER,
 	EVENT_PREVIOUS,
 	EVENT_REASON,
 	EVENT_AT,
 	EVENT_AT_JSON,
-	STATE_LAST_TERM,
-	STATE_ENDED
+	EVENT_FIELDS
 };
 
 /* observer.c */
 extern void observer_connect(Connection *c, const Options *options);
+extern bool observer_try(Connection *c, const Statement *statement,
+						 const char *const *values, Answer *answer);
 extern Answer observer_ask(Connection *c, const Statement *statement,
 						   const char *const *values);
-extern void observer_no_such_election(const char *election) pg_attribute_noreturn();
+extern void observer_no_such_election(const char *election);
 
 /* event.c */
-extern void event_print(bool json, const PGresult *events, int row);
+extern void event_print(const PGresult *events, int row, bool json);
 extern void event_flush(void);
 
 #endif							/* OBSERVER_H */

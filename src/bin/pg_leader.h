@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pg_leader.h
- *		The ground of the command-line program pg_leader: time, text, exit codes.
+ *		The ground of the command-line program pg_leader.
  *
  * The floors, each with its header, lowest first.  A file includes its own
  * floor's header and, through it, those of floors below; never a higher one.
@@ -11,17 +11,18 @@
  *	options.h		options.c		reads the command line
  *					help.c			--help
  *	connection.h	params.c		how to connect
- *					connection.c	libpq without a wait that cannot be interrupted
+ *					connection.c	waiting, connecting
  *					query.c			statements and their answers
  *					notification.c	notifications, and waiting for them
  *	guardian.h		process.c		finds and kills descendants
+ *					message.c		messages between pg_leader and the guardian
  *					term_file.c		the file that tells the command its term
- *					guardian.c		the process that runs the command and ends it
+ *					guardian.c		the process that runs and ends the command
  *					guardian_handle.c	the guardian as its parent sees it
- *	agent.h			agent.c			`run`: stands, leads, and so on
+ *	agent.h			agent.c			`run`: stands, leads, stands again
  *					stand.c			stands for election until elected
  *					lead.c			renews one leadership while the command runs
- *	observer.h		observer.c		asks, or exits with an error
+ *	observer.h		observer.c		asks the server, or exits with an error
  *					status.c		`status`
  *					yield.c			`yield`
  *					event.c			prints one event
@@ -29,7 +30,7 @@
  *					timeline.c		`history`
  *	subcommands.h	main.c			chooses the subcommand
  *
- * guardian.h and connection.h do not know each other: the guardian talks to no
+ * guardian.h and connection.h do not include each other: the guardian needs no
  * server.
  *
  * All moments are microseconds of now_us().  All lengths of time are
@@ -69,7 +70,7 @@ typedef struct ConnectOptions
 	const char *port;
 	const char *user;
 	const char *password;
-	bool		read_write;		/* the primary, unless the user says otherwise */
+	bool		read_write;		/* a server that can be written to */
 } ConnectOptions;
 
 /* duration.c */
@@ -77,6 +78,7 @@ extern int64 now_us(void);
 extern bool duration_parse(const char *text, int64 *length);
 extern char *duration_format(int64 length);
 extern int64 duration_from_seconds(const char *seconds);
+extern int64 duration_next_pause(int64 *pause, int64 longest);
 
 /* text.c */
 extern void text_set_encoding(int encoding);

@@ -3,6 +3,14 @@
  * query.c
  *		Statements and their answers.
  *
+ * Invariants:
+ *
+ * - A query that was not answered costs the connection.  We do not know
+ *	 whether the server has executed it, and a later query on the same
+ *	 connection would get its answer.
+ *
+ * - No statement reaches a schema leader_election that is not the extension's.
+ *
  *-------------------------------------------------------------------------
  */
 #include "connection.h"
@@ -10,8 +18,9 @@
 #include "common/string.h"
 
 /*
- * Is there a schema leader_election, and is it the extension's?  Who owns a
- * database can make a schema of that name, but not a member of an extension.
+ * Is there a schema leader_election, and is it the extension's? The owner of a
+ * database can make a schema of that name, but cannot make it a member of an
+ * extension.
  */
 static const Statement sql_schema = {
 	"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace"
@@ -30,7 +39,7 @@ static const Statement sql_schema = {
 	2, true
 };
 
-/* --- queries */
+/* --- one statement */
 
 void
 answer_free(Answer *answer)
@@ -41,13 +50,28 @@ answer_free(Answer *answer)
 }
 
 /*
- * Take the result of the query that was sent.  True: this was the last one.
+ * Make an answer an error.  It takes over the message.
+ */
+static void
+set_error(Answer *answer, const char *sqlstate, char *message)
+{
+	PQclear(answer->result);
+	answer->result = NULL;
+	answer->outcome = OUTCOME_ERROR;
+	strlcpy(answer->sqlstate, sqlstate == NULL ? "" : sqlstate,
+			sizeof(answer->sqlstate));
+	pg_free(answer->message);
+	answer->message = message;
+}
+
+/*
+ * Take the next result of the statement that was sent.  Return true if there
+ * are no more.
  */
 static bool
 take_result(Connection *c, Answer *answer)
 {
 	PGresult   *result = PQgetResult(c->conn);
-	const char *sqlstate;
 
 	if (result == NULL)
 		return true;
@@ -59,17 +83,17 @@ take_result(Connection *c, Answer *answer)
 		answer->outcome = OUTCOME_ROWS;
 		return false;
 	}
-	sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
-	strlcpy(answer->sqlstate, sqlstate == NULL ? "" : sqlstate,
-			sizeof(answer->sqlstate));
-	pg_free(answer->message);
-	answer->message = pg_strdup(PQresultErrorMessage(result));
+	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
+			  pg_strdup(PQresultErrorMessage(result)));
 	(void) pg_strip_crlf(answer->message);
-	answer->outcome = OUTCOME_ERROR;
 	PQclear(result);
 	return false;
 }
 
+/*
+ * Read the whole answer.  Return false if it has not come: the moment has
+ * come, the watcher has stopped the wait, or the connection is lost.
+ */
 static bool
 read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 			bool *stopped)
@@ -85,11 +109,11 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 		}
 		if (PQflush(c->conn) < 0)
 			return false;
-		if (!connection_wait_ready(c, PQsocket(c->conn), POLLIN, until, &said_stop))
+		if (!connection_wait_ready(c, POLLIN, until, &said_stop))
 		{
-			*stopped = said_stop && may_stop;
 			if (said_stop && !may_stop)
 				continue;
+			*stopped = said_stop;
 			return false;
 		}
 		if (!PQconsumeInput(c->conn))
@@ -98,22 +122,8 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 }
 
 /*
- * Make an answer of ours an error.
- */
-static void
-set_answer_error(Answer *answer, const char *sqlstate, char *message)
-{
-	PQclear(answer->result);
-	answer->result = NULL;
-	answer->outcome = OUTCOME_ERROR;
-	strlcpy(answer->sqlstate, sqlstate, sizeof(answer->sqlstate));
-	pg_free(answer->message);
-	answer->message = message;
-}
-
-/*
- * An answer of another shape than the statement's is an error (42804: wrong
- * type) that the same call would only meet again.
+ * Make an answer of another shape than the statement's an error.  42804, wrong
+ * type, is not transient: the same call would be answered like that again.
  */
 static void
 check_shape(const Statement *s, Answer *answer)
@@ -121,21 +131,22 @@ check_shape(const Statement *s, Answer *answer)
 	if (answer->outcome != OUTCOME_ROWS)
 		return;
 	if (PQnfields(answer->result) != s->nfields)
-		set_answer_error(answer, "42804",
-						 psprintf("the server answered with %d columns instead of %d",
-								  PQnfields(answer->result), s->nfields));
+		set_error(answer, "42804",
+				  psprintf("the server answered with %d columns instead of %d",
+						   PQnfields(answer->result), s->nfields));
 	else if (s->one_row && PQntuples(answer->result) != 1)
-		set_answer_error(answer, "42804",
-						 psprintf("the server answered with %d rows instead of 1",
-								  PQntuples(answer->result)));
+		set_error(answer, "42804",
+				  psprintf("the server answered with %d rows instead of 1",
+						   PQntuples(answer->result)));
 }
 
 /*
- * Send a statement, and wait for the answer until that moment.
+ * Send a statement, and wait for its answer until that moment, without a look
+ * at the schema.
  */
 Answer
 query_exchange(Connection *c, const Statement *s, const char *const *values,
-		 int64 until, bool may_stop)
+			   int64 until, bool may_stop)
 {
 	Answer		answer = {.outcome = OUTCOME_LOST,.sent = now_us()};
 	bool		stopped = false;
@@ -151,30 +162,29 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 		return answer;
 	}
 
-	if (PQstatus(c->conn) == CONNECTION_OK)
-		connection_set_error(c, "the server did not answer in time");
-	else
-		connection_set_error(c, PQerrorMessage(c->conn));
+	connection_fail(c, PQstatus(c->conn) != CONNECTION_OK ?
+					PQerrorMessage(c->conn) :
+					"the server did not answer in time");
 	PQclear(answer.result);
 	answer.result = NULL;
 	answer.outcome = stopped ? OUTCOME_STOPPED : OUTCOME_LOST;
-	connection_close(c);
 	return answer;
 }
 
 /*
- * Ask the server, and wait for the answer, but not longer than the limit.
+ * Send a statement, and wait for its answer, but not longer than the limit.
+ * If may_stop, the watcher can end the wait, which costs the connection.
  *
- * The schema is looked at before every statement.  If a superuser drops the
- * extension while we are connected, the owner of the database can make a schema
- * of its name before our next call.  What remains is that both happen between
- * these two statements: no single one can do both, since names
- * are looked up before anything of it is executed, and calls that change who
- * leads run in no transaction with another statement.
+ * We look at the schema before every statement.  If a superuser drops the
+ * extension while we are connected, the owner of the database can make a
+ * schema of its name before our next call.  A gap remains: both may happen
+ * between these two statements.  A single statement cannot close it, because
+ * the server looks up all names in a statement before it executes any part of
+ * it, and the calls that change who leads must be alone in their transaction.
  */
 Answer
 query_ask(Connection *c, const Statement *statement,
-				 const char *const *values, int64 limit, bool may_stop)
+		  const char *const *values, int64 limit, bool may_stop)
 {
 	int64		until = now_us() + limit;
 	Answer		answer = query_exchange(c, &sql_schema, NULL, until, may_stop);
@@ -186,9 +196,9 @@ query_ask(Connection *c, const Statement *statement,
 	c->foreign_schema = !is_ours && PQgetvalue(answer.result, 0, 0)[0] == 't';
 	if (!is_ours)
 	{
-		set_answer_error(&answer, "3F000", pg_strdup(c->foreign_schema ?
-													 "schema \"leader_election\" does not belong to the extension leader_election" :
-													 "there is no extension leader_election"));
+		set_error(&answer, "3F000", pg_strdup(c->foreign_schema ?
+											  "schema \"leader_election\" does not belong to the extension leader_election" :
+											  "there is no extension leader_election"));
 		return answer;
 	}
 	answer_free(&answer);
@@ -198,41 +208,31 @@ query_ask(Connection *c, const Statement *statement,
 /* --- what answers mean */
 
 /*
+ * Is the answer an error with one of these SQLSTATEs, or of these classes?
+ */
+static bool
+has_sqlstate(const Answer *answer, const char *const *states, int n)
+{
+	for (int i = 0; answer->outcome == OUTCOME_ERROR && i < n; i++)
+	{
+		if (strncmp(answer->sqlstate, states[i], strlen(states[i])) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Might the same call succeed a little later?
  */
 bool
 answer_is_transient(const Answer *answer)
 {
-	static const char *const classes[] = {
-		"08", "25", "40", "53", "55", "57", "58", "XX"
-	};
-
-	if (answer->outcome != OUTCOME_ERROR)
-		return true;
-	for (int i = 0; i < lengthof(classes); i++)
-	{
-		if (strncmp(answer->sqlstate, classes[i], 2) == 0)
-			return true;
-	}
-	return strcmp(answer->sqlstate, "LE004") == 0;
-}
-
-/*
- * Does the database lack the extension?
- */
-bool
-answer_is_no_extension(const Answer *answer)
-{
 	static const char *const states[] = {
-		"3F000", "42883", "42P01"
+		"08", "25", "40", "53", "55", "57", "58", "XX", "LE004"
 	};
 
-	for (int i = 0; answer->outcome == OUTCOME_ERROR && i < lengthof(states); i++)
-	{
-		if (strcmp(answer->sqlstate, states[i]) == 0)
-			return true;
-	}
-	return false;
+	return answer->outcome != OUTCOME_ERROR ||
+		has_sqlstate(answer, states, lengthof(states));
 }
 
 /*
@@ -244,7 +244,7 @@ answer_report(const Answer *answer)
 	const char *message = answer->message;
 	char	   *shown;
 
-	/* "ERROR:  ..." would be said twice. */
+	/* pg_log_error() prints "error: " itself: leave out "ERROR:  ". */
 	if (message != NULL && strstr(message, ":  ") != NULL &&
 		strstr(message, ":  ") < message + 20)
 		message = strstr(message, ":  ") + 3;
@@ -253,8 +253,8 @@ answer_report(const Answer *answer)
 	pg_free(shown);
 }
 
-void
-answer_report_no_extension(Connection *c)
+static void
+report_no_extension(const Connection *c)
 {
 	pg_log_error("database \"%s\" does not have the extension leader_election",
 				 PQdb(c->conn));
@@ -265,4 +265,27 @@ answer_report_no_extension(Connection *c)
 		return;
 	}
 	pg_log_error_hint("In this database, as superuser: CREATE EXTENSION leader_election.");
+}
+
+/*
+ * Is the answer an error that the same call would only meet again? Then report
+ * it, and return what to exit with; else return 0.
+ */
+int
+answer_final_error(const Connection *c, const Answer *answer)
+{
+	/* No schema, no function, no table */
+	static const char *const no_extension[] = {"3F000", "42883", "42P01"};
+
+	if (has_sqlstate(answer, no_extension, lengthof(no_extension)))
+	{
+		report_no_extension(c);
+		return EXIT_NO_EXTENSION;
+	}
+	if (!answer_is_transient(answer))
+	{
+		answer_report(answer);
+		return EXIT_USAGE;
+	}
+	return 0;
 }

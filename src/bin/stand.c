@@ -1,21 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * stand.c
- *		pg_leader run: standing for election until elected.
+ *		pg_leader run: stands for election until elected.
  *
- * Invariant: a grant is never overlooked.  What might be one is waited for, also
- * when a signal says to end: it has to be given back.
+ * Invariant: a grant is never overlooked.  An answer that may be a grant is
+ * waited for, even when a signal says to end: the lease has to be given back.
  *
  *-------------------------------------------------------------------------
  */
 #include "agent.h"
 
+/* The longest pause between two tries to be elected */
 #define LONGEST_POLL		SEC
 
-/* How long --skip tries, where nobody leads */
+/* How long --skip tries where nobody leads */
 #define SKIP_LIMIT			SEC
 
-/* A step of standing that has no exit code yet */
+/* A step has no exit code yet: take the next one */
 #define GO_ON				(-2)
 
 static const Statement sql_acquire = {
@@ -42,12 +43,28 @@ typedef struct Stand
 	int64		until;			/* NEVER: no limit */
 	bool		connected;		/* there was a connection */
 	int64		pause;			/* before the next try to connect */
-	bool		unheard;		/* no answer came: it may have been a grant */
-	int64		unheard_until;	/* if it was, until then */
+	bool		unheard;		/* an answer was lost that may be a grant */
+	int64		unheard_until;	/* until then, we may lead by such a grant */
 } Stand;
 
+static Answer
+ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
+{
+	const char *values[] = {
+		a->options->election, a->options->candidate, a->options->rank
+	};
+
+	return agent_ask(a, statement, values, limit, may_stop);
+}
+
+/* --- connecting */
+
+/*
+ * Set the grace.  Return false, with an error reported, if it does not fit
+ * into the lease.
+ */
 static bool
-check_grace(Agent *a)
+set_grace(Agent *a)
 {
 	int64		longest = guardian_longest_grace(a->lease);
 
@@ -71,92 +88,21 @@ check_grace(Agent *a)
 }
 
 /*
- * Read a grant row; false if there is none.
- */
-bool
-agent_read_grant(const Answer *answer, Grant *grant)
-{
-	int64		remaining_ms;
-
-	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
-		return false;
-	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
-	grant->sent = answer->sent;
-	remaining_ms = strtoll(PQgetvalue(answer->result, 0, 1), NULL, 10);
-	grant->deadline = answer->sent +
-		Max(Min(remaining_ms, LONGEST_TIME / MSEC), 0) * MSEC;
-	grant->yielding = PQgetvalue(answer->result, 0, 2)[0] == 't';
-	return grant->term > 0;
-}
-
-static Answer
-ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
-{
-	const char *values[] = {
-		a->options->election, a->options->candidate, a->options->rank
-	};
-
-	return agent_ask(a, statement, values, limit, may_stop);
-}
-
-/*
- * One attempt in a session.  campaign() would wait in the server: then neither
- * a signal nor the end of the connection could end the session at once, and it
- * might be elected meanwhile.
- */
-static Answer
-try_session(Agent *a)
-{
-	Answer		answer = ask(a, &sql_join, RUN_ANSWER_LIMIT, false);
-	bool		leads;
-
-	if (answer.outcome != OUTCOME_ROWS)
-		return answer;
-	leads = !PQgetisnull(answer.result, 0, 0);
-	answer_free(&answer);
-	/* An answer without a result is one without a grant. */
-	return leads ? agent_renew_session(a, RUN_ANSWER_LIMIT) : answer;
-}
-
-/*
- * One attempt to be elected.  An answer to acquire() is waited for in any
- * case: it may be a grant, which has to be given back.
+ * Give up when the time to wait is over: an exit code; else GO_ON.
  */
 static int
-try_once(Agent *a, Stand *s)
+check_time(const Agent *a, const Stand *s)
 {
-	Answer		answer;
-	int			code = GO_ON;
-
-	answer = a->options->session ? try_session(a) :
-		ask(a, &sql_acquire, RUN_ANSWER_LIMIT, false);
-	if (agent_read_grant(&answer, &a->grant))
-		code = ELECTED;
-	else if (answer_is_no_extension(&answer))
-	{
-		answer_report_no_extension(&a->connection);
-		code = EXIT_NO_EXTENSION;
-	}
-	else if (answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer))
-	{
-		answer_report(&answer);
-		code = EXIT_USAGE;
-	}
-	else if (answer.outcome != OUTCOME_ROWS && answer.outcome != OUTCOME_STOPPED)
-	{
-		agent_warn_answer(a, &answer);
-		if (answer.outcome == OUTCOME_LOST && !a->options->session)
-			s->unheard = true;
-		/* A server that cannot be written to is not the one we want. */
-		if (strcmp(answer.sqlstate, "25006") == 0)
-			connection_close(&a->connection);
-	}
-	answer_free(&answer);
-	return code;
+	if (a->signalled || now_us() < s->until)
+		return GO_ON;
+	pg_log_error("%s", s->connected ? "timed out waiting to be elected" :
+				 a->connection.error);
+	return s->connected ? EXIT_TIMED_OUT : EXIT_NO_CONNECTION;
 }
 
 /*
- * Connect, or wait a little before the next try.  An exit code, or GO_ON.
+ * Try to connect.  If that fails, pause a little.  Return an exit code, or
+ * GO_ON.
  */
 static int
 connect_to_stand(Agent *a, Stand *s)
@@ -173,7 +119,7 @@ connect_to_stand(Agent *a, Stand *s)
 			return code;
 		if (c->conn != NULL)
 		{
-			if (!s->connected && !check_grace(a))
+			if (!s->connected && !set_grace(a))
 				return EXIT_USAGE;
 			s->connected = true;
 			s->pause = SHORTEST_PAUSE;
@@ -188,74 +134,74 @@ connect_to_stand(Agent *a, Stand *s)
 		return EXIT_NO_CONNECTION;
 	}
 	agent_warn(a, c->error);
-	(void) connection_wait(c, Min(now_us() + s->pause, s->until));
-	s->pause = Min(s->pause * 2, LONGEST_PAUSE);
-	return GO_ON;
+	(void) connection_wait(c, Min(now_us() +
+								  duration_next_pause(&s->pause, LONGEST_PAUSE),
+								  s->until));
+	return check_time(a, s);
 }
 
-static bool
-is_of_election(const char *payload, void *arg)
-{
-	const Agent  *a = arg;
-
-	return strncmp(payload, a->payload, strlen(a->payload)) == 0;
-}
+/* --- --skip */
 
 /*
- * Wait for the next moment to try: a notification, or the next poll.
+ * A try has not elected us.  If an earlier answer was lost, the leader may be
+ * ourselves, by a grant that we have not seen.  Then try until that lease is
+ * over: nobody else leads during it, so there is no reason to skip.
  */
 static void
-wait_to_try(Agent *a, int64 until)
+note_unheard_grant(const Agent *a, Stand *s, const PGresult *state)
 {
-	if (!a->signalled)
-		(void) notification_wait(&a->connection, until, is_of_election,
-										a);
+	if (s->unheard &&
+		strcmp(PQgetvalue(state, 0, 2), a->options->candidate) == 0)
+	{
+		s->unheard_until = now_us() +
+			duration_from_seconds(PQgetvalue(state, 0, 3));
+		s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
+	}
+	s->unheard = false;
 }
 
 /*
- * --skip has not been elected: is that because another leads, or was here
- * lately?  An exit code, or GO_ON: it is not, so try again.
+ * Skip if another candidate leads or a hold is in force, and give up if nobody
+ * could be elected for long enough.  Return an exit code, or GO_ON.
+ */
+static int
+judge_state(const Agent *a, const Stand *s, const PGresult *state)
+{
+	bool		vacant = strcmp(PQgetvalue(state, 0, 0), "vacant") == 0;
+	const char *waiting_for = PQgetvalue(state, 0, 1);
+	char	   *shown;
+
+	if (!vacant && now_us() < s->unheard_until)
+		return GO_ON;
+	if (!vacant || strcmp(waiting_for, "hold") == 0)
+	{
+		shown = text_printable(PQgetvalue(state, 0, 2));
+		pg_log_info("skipped: %s%s", vacant ? "hold" : "the leader is ", shown);
+		pg_free(shown);
+		return EXIT_SUCCESS;
+	}
+	if (now_us() < s->until)
+		return GO_ON;
+	shown = text_printable(waiting_for);
+	pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
+				 a->options->election, shown[0] ? ": " : "", shown);
+	pg_free(shown);
+	return EXIT_TIMED_OUT;
+}
+
+/*
+ * --skip has not been elected: find out why.  Return an exit code, or GO_ON.
  */
 static int
 skip_verdict(Agent *a, Stand *s)
 {
-	Answer		answer = ask(a, &sql_state, RUN_ANSWER_LIMIT, true);
+	Answer		answer = ask(a, &sql_state, ANSWER_LIMIT, true);
 	int			code = GO_ON;
 
 	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)
 	{
-		const char *state = PQgetvalue(answer.result, 0, 0);
-		const char *waiting_for = PQgetvalue(answer.result, 0, 1);
-		const char *name = PQgetvalue(answer.result, 0, 2);
-
-		/* It may be ourselves: then nobody leads until that lease is over. */
-		if (s->unheard && strcmp(name, a->options->candidate) == 0)
-		{
-			s->unheard_until = now_us() +
-				duration_from_seconds(PQgetvalue(answer.result, 0, 3));
-			s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
-		}
-		s->unheard = false;
-		if (now_us() < s->unheard_until && strcmp(state, "vacant") != 0)
-			;
-		else if (strcmp(state, "vacant") != 0 || strcmp(waiting_for, "hold") == 0)
-		{
-			char	   *leader = text_printable(name);
-
-			pg_log_info("skipped: %s%s", strcmp(state, "vacant") != 0 ?
-						"the leader is " : "hold", leader);
-			pg_free(leader);
-			code = EXIT_SUCCESS;
-		}
-		else if (now_us() >= s->until)
-		{
-			char	   *what = text_printable(waiting_for);
-
-			pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-						 a->options->election, what[0] ? ": " : "", what);
-			pg_free(what);
-			code = EXIT_TIMED_OUT;
-		}
+		note_unheard_grant(a, s, answer.result);
+		code = judge_state(a, s, answer.result);
 	}
 	else if (now_us() >= s->until && !a->signalled)
 	{
@@ -268,25 +214,90 @@ skip_verdict(Agent *a, Stand *s)
 	return code;
 }
 
-/*
- * Stop standing: others may count the candidates.
- */
-void
-stand_stop(Agent *a)
-{
-	Answer		answer;
+/* --- trying to be elected */
 
-	if (a->connection.conn == NULL || a->options->session)
-	{
-		connection_close(&a->connection);
-		return;
-	}
-	answer = ask(a, &sql_leave, SEC, false);
+/*
+ * One try in a session.  We do not use campaign(), which waits in the server:
+ * a signal or the loss of the connection could not end the session at once,
+ * and the session might be elected meanwhile.
+ */
+static Answer
+try_session(Agent *a)
+{
+	Answer		answer = ask(a, &sql_join, ANSWER_LIMIT, false);
+	bool		leads;
+
+	if (answer.outcome != OUTCOME_ROWS)
+		return answer;
+	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
+	/* join() does not say the deadline; ask for it.  Else there is no grant. */
+	return leads ? agent_renew_session(a, ANSWER_LIMIT) : answer;
 }
 
 /*
- * Stand until elected.  ELECTED, or an exit code.
+ * Try once to be elected: ELECTED, an exit code, or GO_ON.
+ */
+static int
+try_once(Agent *a, Stand *s)
+{
+	Answer		answer;
+	int			code;
+
+	answer = a->options->session ? try_session(a) :
+		ask(a, &sql_acquire, ANSWER_LIMIT, false);
+	if (agent_read_grant(&answer, &a->grant))
+		code = ELECTED;
+	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
+	{
+		code = GO_ON;
+		if (answer.outcome == OUTCOME_ERROR || answer.outcome == OUTCOME_LOST)
+			agent_take_failure(a, &answer);
+		if (answer.outcome == OUTCOME_LOST && !a->options->session)
+			s->unheard = true;
+	}
+	answer_free(&answer);
+	return code;
+}
+
+static bool
+is_about_election(const char *payload, void *arg)
+{
+	const Agent *a = arg;
+
+	return notification_is_about(payload, a->prefix);
+}
+
+/*
+ * Try to be elected; if that fails, wait for the moment to try again.  Return
+ * ELECTED, an exit code, or GO_ON.
+ */
+static int
+try_and_wait(Agent *a, Stand *s)
+{
+	Connection *c = &a->connection;
+	int			code = try_once(a, s);
+	int64		pause = Min(LONGEST_POLL, a->lease / 3);
+
+	if (code != GO_ON || a->signalled)
+		return code;
+	if (a->options->skip && c->conn != NULL)
+	{
+		code = skip_verdict(a, s);
+		pause = SHORTEST_PAUSE;
+	}
+	else
+	{
+		code = check_time(a, s);
+		pause = Min(pause, s->until - now_us());
+	}
+	if (code == GO_ON && !a->signalled)
+		(void) notification_wait(c, now_us() + pause, is_about_election, a);
+	return code;
+}
+
+/*
+ * Stand until elected.  Return ELECTED, or an exit code.
  */
 int
 stand_until_elected(Agent *a)
@@ -304,30 +315,27 @@ stand_until_elected(Agent *a)
 		if (a->signalled)
 			code = EXIT_SIGNAL(a->signo);
 		else if (a->connection.conn == NULL)
-		{
 			code = connect_to_stand(a, &s);
-			if (a->connection.conn != NULL)
-				continue;
-		}
 		else
-			code = try_once(a, &s);
-		if (code != GO_ON || a->signalled)
-			continue;
-		if (o->skip && a->connection.conn != NULL)
-		{
-			code = skip_verdict(a, &s);
-			if (code == GO_ON)
-				wait_to_try(a, now_us() + SHORTEST_PAUSE);
-		}
-		else if (now_us() >= s.until)
-		{
-			code = s.connected ? EXIT_TIMED_OUT : EXIT_NO_CONNECTION;
-			pg_log_error("%s", s.connected ? "timed out waiting to be elected" :
-						 a->connection.error);
-		}
-		else
-			wait_to_try(a, Min(s.until, now_us() +
-							Min(LONGEST_POLL, a->lease / 3)));
+			code = try_and_wait(a, &s);
 	}
 	return code;
+}
+
+/*
+ * Stop standing, so that others do not count us as a candidate any more.  A
+ * session stops when its connection ends.
+ */
+void
+stand_stop(Agent *a)
+{
+	Answer		answer;
+
+	if (a->connection.conn == NULL || a->options->session)
+	{
+		connection_close(&a->connection);
+		return;
+	}
+	answer = ask(a, &sql_leave, SEC, false);
+	answer_free(&answer);
 }

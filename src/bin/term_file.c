@@ -3,6 +3,11 @@
  * term_file.c
  *		The file that tells the command its term.
  *
+ * It is the file "term" in a folder of its own, which only this user can read.
+ *
+ * Invariant: who reads the file sees the old term or the new one, and nothing
+ * in between, since a new file is renamed over the old one.
+ *
  *-------------------------------------------------------------------------
  */
 #include "guardian.h"
@@ -12,8 +17,33 @@
 #include <unistd.h>
 
 /*
- * Write the present term where the command finds it.  A reader sees the old one
- * or the new one, and nothing in between.
+ * Make the folder and the file.  The folder's name is returned in dir.
+ */
+bool
+term_file_make(char *dir, size_t size, int64 term)
+{
+	const char *tmpdir = getenv("TMPDIR");
+
+	snprintf(dir, size, "%s/pg_leader.XXXXXX",
+			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
+	if (mkdtemp(dir) != NULL && term_file_write(dir, term))
+		return true;
+	pg_log_error("could not write a file in \"%s\": %m", dir);
+	term_file_remove(dir);
+	return false;
+}
+
+/*
+ * Return the file's name, to be freed by the caller.
+ */
+char *
+term_file_path(const char *dir)
+{
+	return psprintf("%s/term", dir);
+}
+
+/*
+ * Write a term into the file.
  */
 bool
 term_file_write(const char *dir, int64 term)
@@ -37,25 +67,8 @@ term_file_write(const char *dir, int64 term)
 }
 
 /*
- * Make a folder with the term file in it.
- */
-bool
-term_file_make(char *dir, size_t size, int64 term)
-{
-	const char *tmpdir = getenv("TMPDIR");
-
-	snprintf(dir, size, "%s/pg_leader.XXXXXX",
-			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
-	if (mkdtemp(dir) != NULL && term_file_write(dir, term))
-		return true;
-	pg_log_error("could not write a file in \"%s\": %m", dir);
-	term_file_remove(dir);
-	return false;
-}
-
-/*
- * Remove the folder of the term file.  Both processes do, because either may
- * be killed.
+ * Remove the folder.  Both pg_leader and the guardian do that, because the
+ * other process may have been killed.
  */
 void
 term_file_remove(const char *dir)

@@ -1,28 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * watch.c
- *		pg_leader watch.
+ *		pg_leader watch: prints every change of elections as it happens.
  *
- * Invariant: every change is told of once, in order.  Notifications only say
- * that it is time to look: what has happened is read from the history, from the
- * last term that was told of on, so that neither a lost connection nor a
- * standby, which has no notifications, makes a difference.
+ * Invariant: every change is printed once, in order.  A notification only says
+ * that it is time to look.  What has happened is read from the history, from
+ * the last term that was printed on.  So nothing is missed when the connection
+ * was lost, or on a standby, which has no notifications.
  *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"
 #include "subcommands.h"
 
+#include "pqexpbuffer.h"
+
 /* How often to look where there are no notifications, and where there are */
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
 
-/* Payloads to keep that are about elections that are not known yet */
-#define MOST_PAYLOADS		100
+/* How many hints to keep about elections that are not known yet */
+#define MOST_HINTS			100
 
 /*
- * The present state, the last term, and whether that has ended.  No state where
- * there is no such election any more, but its history.
+ * Events that say the present state, each with the last term in the history
+ * and whether that has ended.  Of an election that was dropped there is only
+ * the history, and no state.
  */
 static const Statement sql_state = {
 	"SELECT COALESCE(name, election), state, led_term, leader, NULL, NULL,"
@@ -40,9 +43,9 @@ static const Statement sql_state = {
 };
 
 /*
- * What has happened since: $2 to $4 are the elections that are known, their
- * terms, and whether those had ended.  An election's events are in the order of
- * its terms, even where somebody has set back the clock.
+ * The events since the last look.  $2 to $4 are the elections that are known,
+ * their last terms, and whether those had ended.  An election's events come in
+ * the order of its terms, even if the server's clock was set back meanwhile.
  */
 static const Statement sql_events = {
 	"WITH h AS (SELECT election, term, leader, reason, acquired_at, ended_at,"
@@ -73,7 +76,8 @@ static const Statement sql_events = {
 };
 
 /*
- * Which of these are asked to yield: history has nothing of that.
+ * Which of these elections have a leader that is asked to yield.  The history
+ * does not say that.
  */
 static const Statement sql_yields = {
 	"SELECT election, 'yield_requested', term, leader, NULL, NULL,"
@@ -84,6 +88,7 @@ static const Statement sql_yields = {
 	8, false, 1, {TEXTARRAYOID}
 };
 
+/* The channels to listen to; none on a standby */
 static const Statement sql_channels = {
 	"SELECT DISTINCT COALESCE(channel, '" CHANNEL "')"
 	" FROM leader_election.election WHERE NOT pg_catalog.pg_is_in_recovery()"
@@ -92,16 +97,25 @@ static const Statement sql_channels = {
 	1, false, 1, {TEXTOID}
 };
 
-/* What watch has told of an election */
+/* Further columns of sql_state */
+#define STATE_LAST_TERM		EVENT_FIELDS
+#define STATE_ENDED			(EVENT_FIELDS + 1)
+
+/*
+ * What was printed of an election.
+ *
+ * A hint is a notification that says that the leader is asked to yield.  It
+ * makes watch look whether that is true.
+ */
 typedef struct Known
 {
 	char	   *election;
-	char	   *payload;		/* how notifications about it begin */
-	char	   *term;
-	bool		ended;
-	bool		hinted;			/* there was one about a request to yield */
-	bool		yielding;		/* a request to yield was told of */
-	char	   *yielding_term;	/* in this term */
+	char	   *prefix;			/* of payloads about it */
+	char	   *term;			/* the last one */
+	bool		ended;			/* the end of that term was printed */
+	bool		hinted;			/* a hint has come since the last look */
+	bool		yielding;		/* the leader was asked to, at the last look */
+	char	   *yielding_term;	/* the last request printed was in this term */
 } Known;
 
 typedef struct Watch
@@ -110,9 +124,9 @@ typedef struct Watch
 	Connection	connection;
 	Known	   *known;
 	int			n;
-	char	   *payloads[MOST_PAYLOADS];	/* of hints, to be looked at again */
-	int			npayloads;
-	bool		started;		/* the present state was told */
+	char	   *hints[MOST_HINTS];	/* payloads about elections not known yet */
+	int			nhints;
+	bool		started;		/* the present state was printed */
 	bool		standby;
 } Watch;
 
@@ -130,7 +144,7 @@ find_known(const Watch *w, const char *election)
 }
 
 /*
- * Remember what was told of an election.
+ * Remember the last term of an election that was printed.
  */
 static void
 remember(Watch *w, const char *election, const char *term, bool ended)
@@ -144,79 +158,27 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 		k = &w->known[w->n++];
 		memset(k, 0, sizeof(Known));
 		k->election = pg_strdup(election);
-		k->payload = notification_prefix(election);
+		k->prefix = notification_prefix(election);
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
 	k->ended = ended;
 }
 
-/*
- * Mark the election that a notification about a request to yield names.  False:
- * it is not known.
- */
-static bool
-take_hint(Watch *w, const char *payload)
-{
-	for (int i = 0; i < w->n; i++)
-	{
-		Known	   *k = &w->known[i];
-
-		if (strncmp(payload, k->payload, strlen(k->payload)) == 0)
-		{
-			k->hinted = true;
-			return true;
-		}
-	}
-	return false;
-}
-
-/*
- * Take a notification.  It says that it is time to look, and no more: anybody
- * can send it.
- */
-static bool
-take_notification(const char *payload, void *arg)
-{
-	Watch	   *w = arg;
-
-	if (strstr(payload, "\"yield_requested\"") != NULL && !take_hint(w, payload) &&
-		w->npayloads < MOST_PAYLOADS)
-		w->payloads[w->npayloads++] = pg_strdup(payload);
-	return true;
-}
-
-/*
- * Look at notifications again that were about elections not known then.
- */
 static void
-take_hints(Watch *w)
+append_quoted(PQExpBuffer array, const char *text)
 {
-	while (w->npayloads > 0)
-	{
-		char	   *payload = w->payloads[--w->npayloads];
-
-		(void) take_hint(w, payload);
-		pg_free(payload);
-	}
-}
-
-/* --- asking */
-
-static void
-append_quoted(char **end, const char *text)
-{
-	*(*end)++ = '"';
+	appendPQExpBufferChar(array, '"');
 	for (; *text != '\0'; text++)
 	{
 		if (*text == '"' || *text == '\\')
-			*(*end)++ = '\\';
-		*(*end)++ = *text;
+			appendPQExpBufferChar(array, '\\');
+		appendPQExpBufferChar(array, *text);
 	}
-	*(*end)++ = '"';
+	appendPQExpBufferChar(array, '"');
 }
 
-/* What to make an array of */
+/* What known_array() makes an array of */
 typedef enum Field
 {
 	FIELD_ELECTION,
@@ -225,78 +187,114 @@ typedef enum Field
 } Field;
 
 /*
- * One field of all that is known, or of what may be yielding, as an array of
- * PostgreSQL.
+ * Return one field of all known elections, or of those that may be yielding,
+ * as an array of PostgreSQL, to be freed by the caller.
  */
 static char *
 known_array(const Watch *w, Field field, bool only_yielding)
 {
-	size_t		size = 3;
-	char	   *array;
-	char	   *end;
+	PQExpBufferData array;
 
-	for (int i = 0; i < w->n; i++)
-		size += 2 * strlen(w->known[i].election) + strlen(w->known[i].term) + 8;
-	end = array = pg_malloc(size);
-	*end++ = '{';
+	initPQExpBuffer(&array);
+	appendPQExpBufferChar(&array, '{');
 	for (int i = 0; i < w->n; i++)
 	{
 		const Known *k = &w->known[i];
 
 		if (only_yielding && !k->hinted && !k->yielding)
 			continue;
-		if (end > array + 1)
-			*end++ = ',';
-		append_quoted(&end, field == FIELD_ELECTION ? k->election :
+		if (array.len > 1)
+			appendPQExpBufferChar(&array, ',');
+		append_quoted(&array, field == FIELD_ELECTION ? k->election :
 					  field == FIELD_TERM ? k->term : k->ended ? "t" : "f");
 	}
-	*end++ = '}';
-	*end = '\0';
-	return array;
+	appendPQExpBufferChar(&array, '}');
+	if (PQExpBufferDataBroken(array))
+		pg_fatal("out of memory");
+	return array.data;
+}
+
+/* --- hints */
+
+/*
+ * Mark the election that a hint is about.  Return false if it is not known.
+ */
+static bool
+mark_hinted(Watch *w, const char *payload)
+{
+	for (int i = 0; i < w->n; i++)
+	{
+		if (notification_is_about(payload, w->known[i].prefix))
+		{
+			w->known[i].hinted = true;
+			return true;
+		}
+	}
+	return false;
 }
 
 /*
- * Ask something.  False: the connection is lost, or the server cannot answer
- * now.
+ * Every notification is a reason to look.  Keep a hint about an election that
+ * is not known yet: the look at the history, which comes first, may find it.
  */
 static bool
-ask_watch(Watch *w, const Statement *statement, const char *const *values,
-		  Answer *answer)
+take_notification(const char *payload, void *arg)
 {
-	*answer = query_ask(&w->connection, statement, values,
-							   OBSERVER_ANSWER_LIMIT, false);
-	if (answer->outcome == OUTCOME_ROWS)
+	Watch	   *w = arg;
+
+	if (notification_is_yield(payload) && !mark_hinted(w, payload) &&
+		w->nhints < MOST_HINTS)
+		w->hints[w->nhints++] = pg_strdup(payload);
+	return true;
+}
+
+/*
+ * Mark the elections of hints that were kept.
+ */
+static void
+take_kept_hints(Watch *w)
+{
+	while (w->nhints > 0)
+	{
+		char	   *payload = w->hints[--w->nhints];
+
+		(void) mark_hinted(w, payload);
+		pg_free(payload);
+	}
+}
+
+/* --- looking */
+
+/*
+ * Ask the server.  Return false if it does not answer now: the connection is
+ * closed then, for the next round to make a new one.
+ */
+static bool
+ask(Watch *w, const Statement *statement, const char *const *values,
+	Answer *answer)
+{
+	if (observer_try(&w->connection, statement, values, answer))
 		return true;
-	if (answer_is_no_extension(answer))
-	{
-		answer_report_no_extension(&w->connection);
-		exit(EXIT_NO_EXTENSION);
-	}
-	if (answer->outcome == OUTCOME_ERROR && !answer_is_transient(answer))
-	{
-		answer_report(answer);
-		exit(EXIT_USAGE);
-	}
 	answer_free(answer);
 	connection_close(&w->connection);
 	return false;
 }
 
 /*
- * Tell the present state.
+ * Print the present state.
  */
 static void
-tell_state(Watch *w)
+print_state(Watch *w)
 {
 	const char *values[] = {w->options->election};
 	Answer		answer;
 
-	if (!ask_watch(w, &sql_state, values, &answer))
+	if (!ask(w, &sql_state, values, &answer))
 		return;
 	for (int i = 0; i < PQntuples(answer.result); i++)
 	{
-		if (!PQgetisnull(answer.result, i, EVENT_EVENT))
-			event_print(w->options->json, answer.result, i);
+		if (!PQgetisnull(answer.result, i, EVENT_KIND))
+			event_print(answer.result, i, w->options->json);
 		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
 				 PQgetvalue(answer.result, i, STATE_LAST_TERM),
 				 PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't');
@@ -306,10 +304,10 @@ tell_state(Watch *w)
 }
 
 /*
- * Tell what has happened since the last time.
+ * Print what has happened since the last look.
  */
 static void
-tell_changes(Watch *w)
+print_changes(Watch *w)
 {
 	char	   *known[] = {
 		known_array(w, FIELD_ELECTION, false), known_array(w, FIELD_TERM, false),
@@ -320,14 +318,14 @@ tell_changes(Watch *w)
 	};
 	Answer		answer;
 
-	if (ask_watch(w, &sql_events, values, &answer))
+	if (ask(w, &sql_events, values, &answer))
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			event_print(w->options->json, answer.result, i);
+			event_print(answer.result, i, w->options->json);
 			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
 					 PQgetvalue(answer.result, i, EVENT_TERM),
-					 strcmp(PQgetvalue(answer.result, i, EVENT_EVENT), "vacated") == 0);
+					 strcmp(PQgetvalue(answer.result, i, EVENT_KIND), "vacated") == 0);
 		}
 		answer_free(&answer);
 	}
@@ -336,10 +334,12 @@ tell_changes(Watch *w)
 }
 
 /*
- * Forget requests to yield, but not whose was told.
+ * After a look for requests to yield: forget the hints, and remember which
+ * leaders are asked.  The next round looks at those again without a hint, to
+ * see when they are not asked any more.
  */
 static void
-end_hints(Watch *w, const PGresult *yields)
+remember_yielding(Watch *w, const PGresult *yields)
 {
 	for (int i = 0; i < w->n; i++)
 		w->known[i].hinted = w->known[i].yielding = false;
@@ -353,18 +353,18 @@ end_hints(Watch *w, const PGresult *yields)
 }
 
 /*
- * Tell who is asked to yield, once for each request.
+ * Print which leaders are asked to yield, each request once.
  */
 static void
-tell_requests(Watch *w)
+print_requests(Watch *w)
 {
 	char	   *elections;
 	const char *values[1];
 	Answer		answer;
 
-	take_hints(w);
+	take_kept_hints(w);
 	values[0] = elections = known_array(w, FIELD_ELECTION, true);
-	if (strcmp(elections, "{}") != 0 && ask_watch(w, &sql_yields, values, &answer))
+	if (strcmp(elections, "{}") != 0 && ask(w, &sql_yields, values, &answer))
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
@@ -374,15 +374,17 @@ tell_requests(Watch *w)
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
 				continue;
-			event_print(w->options->json, answer.result, i);
+			event_print(answer.result, i, w->options->json);
 			pg_free(k->yielding_term);
 			k->yielding_term = pg_strdup(term);
 		}
-		end_hints(w, answer.result);
+		remember_yielding(w, answer.result);
 		answer_free(&answer);
 	}
 	pg_free(elections);
 }
+
+/* --- rounds */
 
 /*
  * Listen to the channels of all elections that are watched.
@@ -393,12 +395,12 @@ listen_to_all(Watch *w)
 	const char *values[] = {w->options->election};
 	Answer		answer;
 
-	if (!ask_watch(w, &sql_channels, values, &answer))
+	if (!ask(w, &sql_channels, values, &answer))
 		return;
 	w->standby = PQntuples(answer.result) == 0;
 	for (int i = 0; i < PQntuples(answer.result); i++)
 		notification_listen(&w->connection, PQgetvalue(answer.result, i, 0),
-						  OBSERVER_ANSWER_LIMIT);
+							OBSERVER_LIMIT);
 	answer_free(&answer);
 }
 
@@ -408,12 +410,12 @@ connect_again(Watch *w)
 	int64		pause = SHORTEST_PAUSE;
 
 	while (!connection_open(&w->connection, CONNECT_LIMIT))
-	{
-		pg_usleep(pause);
-		pause = Min(pause * 2, LONGEST_PAUSE);
-	}
+		pg_usleep(duration_next_pause(&pause, LONGEST_PAUSE));
 }
 
+/*
+ * Watch until a signal ends the program.
+ */
 int
 watch_run(const Options *options)
 {
@@ -428,20 +430,23 @@ watch_run(const Options *options)
 			connect_again(&w);
 			listen_at = 0;
 		}
-		/* Listen before looking: no change between the two is missed. */
+
+		/*
+		 * Listen before looking: otherwise nothing would tell us of a change
+		 * that is committed after the look and before LISTEN.
+		 */
 		if (now_us() >= listen_at)
 		{
 			listen_to_all(&w);
 			listen_at = now_us() + (w.standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL);
 		}
 		if (w.started)
-			tell_changes(&w);
+			print_changes(&w);
 		else
-			tell_state(&w);
+			print_state(&w);
 		if (w.started)
-			tell_requests(&w);
+			print_requests(&w);
 		event_flush();
-		(void) notification_wait(&w.connection, listen_at,
-										take_notification, &w);
+		(void) notification_wait(&w.connection, listen_at, take_notification, &w);
 	}
 }

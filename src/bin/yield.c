@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * yield.c
- *		pg_leader yield.
+ *		pg_leader yield: asks a leader to go, and waits until it has gone.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,6 +23,26 @@ static const Statement sql_yield = {
 	1, true, 3, {TEXTOID, TEXTOID, BOOLOID}
 };
 
+/*
+ * Ask who leads, or exit if there is no such election.
+ */
+static Answer
+ask_leader(Connection *c, const Options *options)
+{
+	const char *values[] = {options->election};
+	Answer		answer = observer_ask(c, &sql_leader, values);
+
+	if (PQntuples(answer.result) == 0)
+		observer_no_such_election(options->election);
+	return answer;
+}
+
+static bool
+is_led(const Answer *answer)
+{
+	return !PQgetisnull(answer->result, 0, 1);
+}
+
 static int64
 term_of(const Answer *answer)
 {
@@ -30,7 +50,7 @@ term_of(const Answer *answer)
 }
 
 static int
-tell_successor(const Answer *answer)
+print_successor(const Answer *answer)
 {
 	char	   *leader = text_printable(PQgetvalue(answer->result, 0, 1));
 
@@ -41,7 +61,7 @@ tell_successor(const Answer *answer)
 }
 
 static int
-tell_vacancy(const Answer *answer)
+print_vacancy(const Answer *answer)
 {
 	char	   *waiting_for = text_printable(PQgetvalue(answer->result, 0, 2));
 
@@ -52,41 +72,36 @@ tell_vacancy(const Answer *answer)
 }
 
 static bool
-any(const char *payload, void *arg)
+is_any(const char *payload, void *arg)
 {
 	return true;
 }
 
 /*
- * Wait until another term than this one is led or, when this one is over, no
- * longer than a lease more.  Says who leads then.
+ * Wait until a later term than this one is led.  Once nobody leads, wait for a
+ * lease at most.  Say who leads then, and return the exit code.
  */
 static int
 wait_for_successor(Connection *c, const Options *options, int64 term)
 {
-	const char *values[] = {options->election};
 	int64		give_up = NEVER;
 	int			code = -1;
 
 	for (;;)
 	{
-		Answer		answer = observer_ask(c, &sql_leader, values);
-		bool		vacant;
+		Answer		answer = ask_leader(c, options);
 
-		if (PQntuples(answer.result) == 0)
-			observer_no_such_election(options->election);
-		vacant = PQgetisnull(answer.result, 0, 1);
-		if (!vacant && term_of(&answer) > term)
-			code = tell_successor(&answer);
-		else if (vacant && give_up == NEVER)
+		if (is_led(&answer) && term_of(&answer) > term)
+			code = print_successor(&answer);
+		else if (!is_led(&answer) && give_up == NEVER)
 			give_up = now_us() +
 				duration_from_seconds(PQgetvalue(answer.result, 0, 3));
-		else if (vacant && now_us() >= give_up)
-			code = tell_vacancy(&answer);
+		else if (!is_led(&answer) && now_us() >= give_up)
+			code = print_vacancy(&answer);
 		answer_free(&answer);
 		if (code >= 0)
 			return code;
-		(void) notification_wait(c, now_us() + YIELD_INTERVAL, any, NULL);
+		(void) notification_wait(c, now_us() + YIELD_INTERVAL, is_any, NULL);
 	}
 }
 
@@ -103,12 +118,10 @@ yield_run(const Options *options)
 	int			code = EXIT_SUCCESS;
 
 	observer_connect(&c, options);
-	notification_listen(&c, CHANNEL, OBSERVER_ANSWER_LIMIT);
-	leader = observer_ask(&c, &sql_leader, values);
-	if (PQntuples(leader.result) == 0)
-		observer_no_such_election(options->election);
+	notification_listen(&c, CHANNEL, OBSERVER_LIMIT);
+	leader = ask_leader(&c, options);
 	answer = observer_ask(&c, &sql_yield, values);
-	if (PQgetisnull(answer.result, 0, 0) || PQgetisnull(leader.result, 0, 1))
+	if (PQgetisnull(answer.result, 0, 0) || !is_led(&leader))
 		printf("nobody leads\n");
 	else
 	{

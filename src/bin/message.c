@@ -1,0 +1,55 @@
+/*-------------------------------------------------------------------------
+ *
+ * message.c
+ *		Messages between pg_leader and the guardian.
+ *
+ * Invariant: neither process waits for the other one, which may be stopped or
+ * gone.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "guardian.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+/*
+ * Send a message, if there is a socket.  A process that is stopped reads
+ * nothing, and the socket may be full: drop the message then.  If the guardian
+ * does not get a message, lead.c kills the command before the deadline.
+ */
+void
+message_send(int socket, MessageKind kind, int number, int64 at)
+{
+	Message		m = {.kind = kind,.number = number,.at = at};
+
+	if (socket >= 0)
+		(void) send(socket, &m, sizeof(m), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/*
+ * Receive the next message.  Return false if there is none.  If the other
+ * process is gone, close the socket, and set it to -1.
+ */
+bool
+message_receive(int *socket, Message *m)
+{
+	while (*socket >= 0)
+	{
+		ssize_t		length = recv(*socket, m, sizeof(Message), MSG_DONTWAIT);
+
+		if (length == sizeof(Message))
+			return true;
+		/*
+		 * A process that ended with messages of ours unread is reported as a
+		 * connection reset first.  Its own messages come after that.
+		 */
+		if (length < 0 && (errno == EINTR || errno == ECONNRESET))
+			continue;
+		if (length < 0 && errno == EAGAIN)
+			return false;
+		close(*socket);
+		*socket = -1;
+	}
+	return false;
+}
