@@ -118,7 +118,7 @@ agent_warn(Agent *a, const char *message)
 void
 agent_warn_answer(Agent *a, const Answer *answer)
 {
-	if (answer->outcome == OUTCOME_ERROR)
+	if (answer->outcome == ANSWER_ERROR)
 		agent_warn(a, answer->message);
 	else if (a->connection.error != NULL)
 		agent_warn(a, a->connection.error);
@@ -154,7 +154,7 @@ agent_ask(Agent *a, const Statement *statement, const char *const *values,
 	Answer		answer;
 
 	answer = query_ask(c, statement, values, limit, may_stop);
-	if (answer.outcome != OUTCOME_ERROR || c->was_reset ||
+	if (answer.outcome != ANSWER_ERROR || c->was_reset ||
 		strcmp(answer.sqlstate, "LE006") != 0)
 		return answer;
 	c->was_reset = true;
@@ -186,7 +186,7 @@ agent_read_grant(const Answer *answer, Grant *grant)
 {
 	int64		remaining_ms;
 
-	if (answer->outcome != OUTCOME_ROWS || PQntuples(answer->result) != 1)
+	if (answer->outcome != ANSWER_ROWS || PQntuples(answer->result) != 1)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 	grant->sent = answer->sent;
@@ -242,12 +242,12 @@ agent_prepare(Agent *a)
 
 		if (statements[i] == NULL)
 			continue;
-		answer = query_ask(c, statements[i], values, ANSWER_LIMIT, true);
+		answer = query_ask(c, statements[i], values, AGENT_LIMIT, true);
 		code = answer_final_error(c, &answer);
-		if (code == 0 && answer.outcome != OUTCOME_ROWS)
+		if (code == 0 && answer.outcome != ANSWER_ROWS)
 		{
 			agent_warn_answer(a, &answer);
-			if (answer.outcome == OUTCOME_ERROR)
+			if (answer.outcome == ANSWER_ERROR)
 				connection_fail(c, answer.message);
 		}
 		else if (code == 0 && statements[i] == &sql_election)
@@ -255,7 +255,7 @@ agent_prepare(Agent *a)
 		answer_free(&answer);
 	}
 	if (code == 0)
-		notification_listen(c, a->channel, ANSWER_LIMIT);
+		notification_listen(c, a->channel, AGENT_LIMIT);
 	return code;
 }
 

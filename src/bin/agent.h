@@ -13,7 +13,7 @@
 #include "options.h"
 
 /* How long the server may take to answer the agent */
-#define ANSWER_LIMIT	(10 * SEC)
+#define AGENT_LIMIT		(10 * SEC)
 
 /* What stand_until_elected() returns instead of an exit code */
 #define ELECTED			(-1)

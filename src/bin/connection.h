@@ -81,18 +81,18 @@ typedef struct Statement
 } Statement;
 
 /* How a query ended */
-typedef enum Outcome
+typedef enum AnswerOutcome
 {
-	OUTCOME_ROWS,				/* there is a result */
-	OUTCOME_ERROR,				/* the server sent an error: see sqlstate */
-	OUTCOME_LOST,				/* no answer; the connection is closed */
-	OUTCOME_STOPPED				/* the watcher ended the wait; the connection
+	ANSWER_ROWS,				/* there is a result */
+	ANSWER_ERROR,				/* the server sent an error: see sqlstate */
+	ANSWER_LOST,				/* no answer; the connection is closed */
+	ANSWER_STOPPED				/* the watcher ended the wait; the connection
 								 * is closed */
-} Outcome;
+} AnswerOutcome;
 
 typedef struct Answer
 {
-	Outcome		outcome;
+	AnswerOutcome outcome;
 	PGresult   *result;			/* NULL unless there are rows */
 	char		sqlstate[6];
 	char	   *message;		/* of an error, as the server wrote it */

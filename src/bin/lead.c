@@ -150,14 +150,14 @@ renew(Leadership *l)
 	answer = a->options->session ? agent_renew_session(a, answer_limit(l)) :
 		agent_ask(a, &sql_renew, values, answer_limit(l), false);
 	pg_free(term);
-	l->unanswered = answer.outcome == OUTCOME_LOST ? l->unanswered + 1 : 0;
+	l->unanswered = answer.outcome == ANSWER_LOST ? l->unanswered + 1 : 0;
 	if (agent_read_grant(&answer, &grant))
 	{
 		set_deadline(l, &grant);
 		if (!a->connection.listening)
 			notification_listen(&a->connection, a->channel, answer_limit(l));
 	}
-	else if (answer.outcome == OUTCOME_ROWS)
+	else if (answer.outcome == ANSWER_ROWS)
 		lose(l, "the term is over");
 	else
 	{
@@ -390,9 +390,9 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 	answer = agent_ask(a, session ? &sql_resign : &sql_release,
 					   session ? by_session : by_term,
 					   Max(until - now_us(), 1), true);
-	l->over = answer.outcome == OUTCOME_ROWS ||
-		(answer.outcome == OUTCOME_ERROR && !answer_is_transient(&answer));
-	if (answer.outcome == OUTCOME_ERROR)
+	l->over = answer.outcome == ANSWER_ROWS ||
+		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
+	if (answer.outcome == ANSWER_ERROR)
 	{
 		agent_warn_answer(a, &answer);
 		(void) connection_wait(&a->connection, now_us() + SHORTEST_PAUSE);

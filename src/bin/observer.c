@@ -38,7 +38,7 @@ observer_try(Connection *c, const Statement *statement,
 	code = answer_final_error(c, answer);
 	if (code != 0)
 		exit(code);
-	return answer->outcome == OUTCOME_ROWS;
+	return answer->outcome == ANSWER_ROWS;
 }
 
 /*
@@ -52,7 +52,7 @@ observer_ask(Connection *c, const Statement *statement,
 
 	if (observer_try(c, statement, values, &answer))
 		return answer;
-	if (answer.outcome == OUTCOME_ERROR)
+	if (answer.outcome == ANSWER_ERROR)
 	{
 		answer_report(&answer);
 		exit(EXIT_USAGE);

@@ -23,49 +23,49 @@
 #define ALL				"run status watch history yield"
 
 /* The value of an option */
-typedef enum Kind
+typedef enum ValueKind
 {
-	KIND_TEXT,
-	KIND_NAME,
-	KIND_INTEGER,
-	KIND_DURATION,
-	KIND_MODE,
-	KIND_YES,					/* none; the option sets a bool */
-	KIND_NO						/* none; the option clears a bool */
-} Kind;
+	VALUE_TEXT,
+	VALUE_NAME,
+	VALUE_INTEGER,
+	VALUE_DURATION,
+	VALUE_MODE,
+	VALUE_YES,					/* none; the option sets a bool */
+	VALUE_NO						/* none; the option clears a bool */
+} ValueKind;
 
 typedef struct Option
 {
 	const char *name;
 	char		letter;			/* 0: none */
-	Kind		kind;
+	ValueKind	kind;
 	size_t		member;			/* of Options, as an offset */
 	const char *subcommands;	/* that have it */
 	int64		longest;		/* of a duration */
 } Option;
 
 static const Option options[] = {
-	{"dbname", 'd', KIND_TEXT, SETS(connect.dbname), ALL},
-	{"host", 'h', KIND_TEXT, SETS(connect.host), ALL},
-	{"port", 'p', KIND_TEXT, SETS(connect.port), ALL},
-	{"username", 'U', KIND_TEXT, SETS(connect.user), ALL},
-	{"no-password", 'w', KIND_NO, SETS(ask_password), ALL},
-	{"password", 'W', KIND_YES, SETS(ask_password), ALL},
-	{"election", 'e', KIND_NAME, SETS(election), ALL},
-	{"candidate", 'n', KIND_NAME, SETS(candidate), "run"},
-	{"verbose", 'v', KIND_YES, SETS(verbose), "run"},
-	{"rank", 0, KIND_INTEGER, SETS(rank), "run"},
-	{"mode", 0, KIND_MODE, SETS(session), "run"},
-	{"wait", 0, KIND_DURATION, SETS(wait), "run", LONGEST_TIME},
-	{"skip", 0, KIND_YES, SETS(skip), "run"},
-	{"hold", 0, KIND_DURATION, SETS(hold), "run", LONGEST_HOLD},
-	{"grace", 0, KIND_DURATION, SETS(grace), "run", DAY},
-	{"once", 0, KIND_YES, SETS(once), "run"},
-	{"forever", 0, KIND_YES, SETS(forever), "run"},
-	{"json", 0, KIND_YES, SETS(json), "status watch history"},
-	{"since", 0, KIND_TEXT, SETS(since), "history"},
-	{"to", 0, KIND_NAME, SETS(to_candidate), "yield"},
-	{"terminate", 0, KIND_YES, SETS(terminate), "yield"}
+	{"dbname", 'd', VALUE_TEXT, SETS(connect.dbname), ALL},
+	{"host", 'h', VALUE_TEXT, SETS(connect.host), ALL},
+	{"port", 'p', VALUE_TEXT, SETS(connect.port), ALL},
+	{"username", 'U', VALUE_TEXT, SETS(connect.user), ALL},
+	{"no-password", 'w', VALUE_NO, SETS(ask_password), ALL},
+	{"password", 'W', VALUE_YES, SETS(ask_password), ALL},
+	{"election", 'e', VALUE_NAME, SETS(election), ALL},
+	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run"},
+	{"verbose", 'v', VALUE_YES, SETS(verbose), "run"},
+	{"rank", 0, VALUE_INTEGER, SETS(rank), "run"},
+	{"mode", 0, VALUE_MODE, SETS(session), "run"},
+	{"wait", 0, VALUE_DURATION, SETS(wait), "run", LONGEST_TIME},
+	{"skip", 0, VALUE_YES, SETS(skip), "run"},
+	{"hold", 0, VALUE_DURATION, SETS(hold), "run", LONGEST_HOLD},
+	{"grace", 0, VALUE_DURATION, SETS(grace), "run", DAY},
+	{"once", 0, VALUE_YES, SETS(once), "run"},
+	{"forever", 0, VALUE_YES, SETS(forever), "run"},
+	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
+	{"since", 0, VALUE_TEXT, SETS(since), "history"},
+	{"to", 0, VALUE_NAME, SETS(to_candidate), "yield"},
+	{"terminate", 0, VALUE_YES, SETS(terminate), "yield"}
 };
 
 const char *progname;
@@ -127,36 +127,36 @@ set_option(Options *o, const Option *option, const char *value)
 
 	switch (option->kind)
 	{
-		case KIND_TEXT:
+		case VALUE_TEXT:
 			*(const char **) member = value;
 			break;
-		case KIND_NAME:
+		case VALUE_NAME:
 			if (value[0] == '\0' || strlen(value) > LONGEST_NAME)
 				invalid_value(option, value, "A name has 1 to %d bytes.",
 							  LONGEST_NAME);
 			*(const char **) member = value;
 			break;
-		case KIND_INTEGER:
+		case VALUE_INTEGER:
 			if (!is_integer(value))
 				invalid_value(option, value, "A rank is an integer.");
 			*(const char **) member = value;
 			break;
-		case KIND_DURATION:
+		case VALUE_DURATION:
 			if (!duration_parse(value, &length) || length > option->longest)
 				invalid_value(option, value,
 							  "A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
 							  duration_format(option->longest));
 			*(int64 *) member = length;
 			break;
-		case KIND_MODE:
+		case VALUE_MODE:
 			*(bool *) member = strcmp(value, "session") == 0;
 			if (!*(bool *) member && strcmp(value, "detached") != 0)
 				invalid_value(option, value,
 							  "It is \"detached\" or \"session\".");
 			break;
-		case KIND_YES:
-		case KIND_NO:
-			*(bool *) member = option->kind == KIND_YES;
+		case VALUE_YES:
+		case VALUE_NO:
+			*(bool *) member = option->kind == VALUE_YES;
 			break;
 	}
 }
@@ -189,7 +189,7 @@ parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 	for (int i = 0; i < lengthof(options); i++)
 	{
 		long_options[i].name = options[i].name;
-		long_options[i].has_arg = options[i].kind < KIND_YES ?
+		long_options[i].has_arg = options[i].kind < VALUE_YES ?
 			required_argument : no_argument;
 		long_options[i].val = 256 + i;
 	}

@@ -57,7 +57,7 @@ set_error(Answer *answer, const char *sqlstate, char *message)
 {
 	PQclear(answer->result);
 	answer->result = NULL;
-	answer->outcome = OUTCOME_ERROR;
+	answer->outcome = ANSWER_ERROR;
 	strlcpy(answer->sqlstate, sqlstate == NULL ? "" : sqlstate,
 			sizeof(answer->sqlstate));
 	pg_free(answer->message);
@@ -80,7 +80,7 @@ take_result(Connection *c, Answer *answer)
 	{
 		PQclear(answer->result);
 		answer->result = result;
-		answer->outcome = OUTCOME_ROWS;
+		answer->outcome = ANSWER_ROWS;
 		return false;
 	}
 	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
@@ -128,7 +128,7 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 static void
 check_shape(const Statement *s, Answer *answer)
 {
-	if (answer->outcome != OUTCOME_ROWS)
+	if (answer->outcome != ANSWER_ROWS)
 		return;
 	if (PQnfields(answer->result) != s->nfields)
 		set_error(answer, "42804",
@@ -148,7 +148,7 @@ Answer
 query_exchange(Connection *c, const Statement *s, const char *const *values,
 			   int64 until, bool may_stop)
 {
-	Answer		answer = {.outcome = OUTCOME_LOST,.sent = now_us()};
+	Answer		answer = {.outcome = ANSWER_LOST,.sent = now_us()};
 	bool		stopped = false;
 
 	if (c->conn == NULL)
@@ -167,7 +167,7 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 					"the server did not answer in time");
 	PQclear(answer.result);
 	answer.result = NULL;
-	answer.outcome = stopped ? OUTCOME_STOPPED : OUTCOME_LOST;
+	answer.outcome = stopped ? ANSWER_STOPPED : ANSWER_LOST;
 	return answer;
 }
 
@@ -190,7 +190,7 @@ query_ask(Connection *c, const Statement *statement,
 	Answer		answer = query_exchange(c, &sql_schema, NULL, until, may_stop);
 	bool		is_ours;
 
-	if (answer.outcome != OUTCOME_ROWS)
+	if (answer.outcome != ANSWER_ROWS)
 		return answer;
 	is_ours = PQgetvalue(answer.result, 0, 1)[0] == 't';
 	c->foreign_schema = !is_ours && PQgetvalue(answer.result, 0, 0)[0] == 't';
@@ -213,7 +213,7 @@ query_ask(Connection *c, const Statement *statement,
 static bool
 has_sqlstate(const Answer *answer, const char *const *states, int n)
 {
-	for (int i = 0; answer->outcome == OUTCOME_ERROR && i < n; i++)
+	for (int i = 0; answer->outcome == ANSWER_ERROR && i < n; i++)
 	{
 		if (strncmp(answer->sqlstate, states[i], strlen(states[i])) == 0)
 			return true;
@@ -231,7 +231,7 @@ answer_is_transient(const Answer *answer)
 		"08", "25", "40", "53", "55", "57", "58", "XX", "LE004"
 	};
 
-	return answer->outcome != OUTCOME_ERROR ||
+	return answer->outcome != ANSWER_ERROR ||
 		has_sqlstate(answer, states, lengthof(states));
 }
 

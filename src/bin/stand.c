@@ -195,10 +195,10 @@ judge_state(const Agent *a, const Stand *s, const PGresult *state)
 static int
 skip_verdict(Agent *a, Stand *s)
 {
-	Answer		answer = ask(a, &sql_state, ANSWER_LIMIT, true);
+	Answer		answer = ask(a, &sql_state, AGENT_LIMIT, true);
 	int			code = GO_ON;
 
-	if (answer.outcome == OUTCOME_ROWS && PQntuples(answer.result) == 1)
+	if (answer.outcome == ANSWER_ROWS && PQntuples(answer.result) == 1)
 	{
 		note_unheard_grant(a, s, answer.result);
 		code = judge_state(a, s, answer.result);
@@ -224,15 +224,15 @@ skip_verdict(Agent *a, Stand *s)
 static Answer
 try_session(Agent *a)
 {
-	Answer		answer = ask(a, &sql_join, ANSWER_LIMIT, false);
+	Answer		answer = ask(a, &sql_join, AGENT_LIMIT, false);
 	bool		leads;
 
-	if (answer.outcome != OUTCOME_ROWS)
+	if (answer.outcome != ANSWER_ROWS)
 		return answer;
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
 	/* join() does not say the deadline; ask for it.  Else there is no grant. */
-	return leads ? agent_renew_session(a, ANSWER_LIMIT) : answer;
+	return leads ? agent_renew_session(a, AGENT_LIMIT) : answer;
 }
 
 /*
@@ -245,15 +245,15 @@ try_once(Agent *a, Stand *s)
 	int			code;
 
 	answer = a->options->session ? try_session(a) :
-		ask(a, &sql_acquire, ANSWER_LIMIT, false);
+		ask(a, &sql_acquire, AGENT_LIMIT, false);
 	if (agent_read_grant(&answer, &a->grant))
 		code = ELECTED;
 	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
 	{
 		code = GO_ON;
-		if (answer.outcome == OUTCOME_ERROR || answer.outcome == OUTCOME_LOST)
+		if (answer.outcome == ANSWER_ERROR || answer.outcome == ANSWER_LOST)
 			agent_take_failure(a, &answer);
-		if (answer.outcome == OUTCOME_LOST && !a->options->session)
+		if (answer.outcome == ANSWER_LOST && !a->options->session)
 			s->unheard = true;
 	}
 	answer_free(&answer);

@@ -107,7 +107,7 @@ static const Statement sql_channels = {
  * A hint is a notification that says that the leader is asked to yield.  It
  * makes watch look whether that is true.
  */
-typedef struct Known
+typedef struct KnownElection
 {
 	char	   *election;
 	char	   *prefix;			/* of payloads about it */
@@ -116,13 +116,13 @@ typedef struct Known
 	bool		hinted;			/* a hint has come since the last look */
 	bool		yielding;		/* the leader was asked to, at the last look */
 	char	   *yielding_term;	/* the last request printed was in this term */
-} Known;
+} KnownElection;
 
 typedef struct Watch
 {
 	const Options *options;
 	Connection	connection;
-	Known	   *known;
+	KnownElection *known;
 	int			n;
 	char	   *hints[MOST_HINTS];	/* payloads about elections not known yet */
 	int			nhints;
@@ -132,7 +132,7 @@ typedef struct Watch
 
 /* --- what is known */
 
-static Known *
+static KnownElection *
 find_known(const Watch *w, const char *election)
 {
 	for (int i = 0; i < w->n; i++)
@@ -149,14 +149,13 @@ find_known(const Watch *w, const char *election)
 static void
 remember(Watch *w, const char *election, const char *term, bool ended)
 {
-	Known	   *k = find_known(w, election);
+	KnownElection *k = find_known(w, election);
 
 	if (k == NULL)
 	{
-		w->known = w->known == NULL ? pg_malloc(sizeof(Known)) :
-			pg_realloc(w->known, (w->n + 1) * sizeof(Known));
+		w->known = pg_realloc(w->known, (w->n + 1) * sizeof(KnownElection));
 		k = &w->known[w->n++];
-		memset(k, 0, sizeof(Known));
+		memset(k, 0, sizeof(KnownElection));
 		k->election = pg_strdup(election);
 		k->prefix = notification_prefix(election);
 	}
@@ -199,7 +198,7 @@ known_array(const Watch *w, Field field, bool only_yielding)
 	appendPQExpBufferChar(&array, '{');
 	for (int i = 0; i < w->n; i++)
 	{
-		const Known *k = &w->known[i];
+		const KnownElection *k = &w->known[i];
 
 		if (only_yielding && !k->hinted && !k->yielding)
 			continue;
@@ -345,7 +344,7 @@ remember_yielding(Watch *w, const PGresult *yields)
 		w->known[i].hinted = w->known[i].yielding = false;
 	for (int row = 0; row < PQntuples(yields); row++)
 	{
-		Known	   *k = find_known(w, PQgetvalue(yields, row, EVENT_ELECTION));
+		KnownElection *k = find_known(w, PQgetvalue(yields, row, EVENT_ELECTION));
 
 		if (k != NULL)
 			k->yielding = true;
@@ -369,7 +368,7 @@ print_requests(Watch *w)
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
 			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
-			Known	   *k = find_known(w, PQgetvalue(answer.result, i, EVENT_ELECTION));
+			KnownElection *k = find_known(w, PQgetvalue(answer.result, i, EVENT_ELECTION));
 
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
