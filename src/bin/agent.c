@@ -90,7 +90,7 @@ on_event(void *arg)
 			continue;
 		a->signo = info.ssi_signo;
 		a->signalled = true;
-		guardian_tell(&a->guardian, MESSAGE_SIGNAL, info.ssi_signo, 0);
+		message_send(a->guardian.socket, MESSAGE_SIGNAL, info.ssi_signo, 0);
 	}
 	guardian_reap(&a->guardian);
 	if (a->guardian.pid == 0)

@@ -85,9 +85,7 @@ typedef enum AnswerOutcome
 {
 	ANSWER_ROWS,				/* there is a result */
 	ANSWER_ERROR,				/* the server sent an error: see sqlstate */
-	ANSWER_LOST,				/* no answer; the connection is closed */
-	ANSWER_STOPPED				/* the watcher ended the wait; the connection
-								 * is closed */
+	ANSWER_LOST					/* no answer; the connection is closed */
 } AnswerOutcome;
 
 typedef struct Answer

@@ -93,8 +93,6 @@ extern int64 guardian_longest_grace(int64 lease);
 /* guardian_handle.c */
 extern const sigset_t *guardian_prepare(void);
 extern void guardian_start(Guardian *g, const GuardianArgs *args);
-extern void guardian_tell(const Guardian *g, MessageKind kind, int number,
-						  int64 at);
 extern void guardian_receive(Guardian *g);
 extern void guardian_reap(Guardian *g);
 extern void guardian_end(Guardian *g);

@@ -94,15 +94,6 @@ guardian_start(Guardian *g, const GuardianArgs *args)
 }
 
 /*
- * Tell the guardian something.  Without a guardian, do nothing.
- */
-void
-guardian_tell(const Guardian *g, MessageKind kind, int number, int64 at)
-{
-	message_send(g->socket, kind, number, at);
-}
-
-/*
  * Take what the guardian says.
  */
 void

@@ -111,8 +111,8 @@ set_deadline(Leadership *l, const Grant *grant)
 		a->lease = length;
 	l->next = grant->sent + Max(length / 3, a->lease / 20);
 	l->notified = false;
-	guardian_tell(&a->guardian, MESSAGE_DEADLINE, (int) (a->lease / MSEC),
-				  a->grant.deadline);
+	message_send(a->guardian.socket, MESSAGE_DEADLINE,
+				 (int) (a->lease / MSEC), a->grant.deadline);
 	if (new_term && a->guardian.pid != 0 &&
 		!term_file_write(l->term_dir, grant->term))
 		pg_log_warning("could not write the term file: %m");
@@ -122,7 +122,7 @@ set_deadline(Leadership *l, const Grant *grant)
 	{
 		pg_log_info("asked to yield");
 		l->yielding = true;
-		guardian_tell(&a->guardian, MESSAGE_STOP, 0, NEVER);
+		message_send(a->guardian.socket, MESSAGE_STOP, 0, NEVER);
 	}
 }
 
@@ -133,7 +133,7 @@ lose(Leadership *l, const char *why)
 		pg_log_warning("leadership of election \"%s\" is lost: %s",
 					   l->agent->options->election, why);
 	l->over = true;
-	guardian_tell(&l->agent->guardian, MESSAGE_KILL, 0, 0);
+	message_send(l->agent->guardian.socket, MESSAGE_KILL, 0, 0);
 }
 
 /* --- renewing */

@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 /*
- * Send a message, if there is a socket.  A process that is stopped reads
- * nothing, and the socket may be full: drop the message then.  If the guardian
- * does not get a message, lead.c kills the command before the deadline.
+ * Send a message, unless there is no socket, hence no other process.  A
+ * process that is stopped reads nothing, and the socket may be full: drop the
+ * message then.  If the guardian does not get a message, lead.c kills the
+ * command before the deadline.
  */
 void
 message_send(int socket, MessageKind kind, int number, int64 at)

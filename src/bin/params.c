@@ -13,6 +13,9 @@
 
 #include <langinfo.h>
 
+/*
+ * Decide as libpq does for dbname with expand_dbname.
+ */
 static bool
 is_connection_string(const char *dbname)
 {
@@ -37,6 +40,31 @@ value_of(PQconninfoOption *list, const char *keyword)
 }
 
 /*
+ * Return libpq's defaults, from the environment and a service file.  Only
+ * PQconndefaults() reads that file without connecting, and it takes the
+ * service from the environment: put the connection string's there meanwhile.
+ */
+static PQconninfoOption *
+defaults_of(const char *service)
+{
+	char	   *old = getenv("PGSERVICE");
+	PQconninfoOption *defaults;
+
+	if (service == NULL)
+		return PQconndefaults();
+	if (old != NULL)
+		old = pg_strdup(old);
+	setenv("PGSERVICE", service, 1);
+	defaults = PQconndefaults();
+	if (old == NULL)
+		unsetenv("PGSERVICE");
+	else
+		setenv("PGSERVICE", old, 1);
+	pg_free(old);
+	return defaults;
+}
+
+/*
  * Return the value that libpq will use for a parameter, to be freed by the
  * caller: from the connection string, the command line, the environment, a
  * service file, or the default.  NULL: it is not set.
@@ -47,33 +75,15 @@ effective(const ConnectOptions *options, const char *keyword)
 	PQconninfoOption *given = NULL;
 	PQconninfoOption *defaults;
 	const char *value = NULL;
-	const char *service;
-	char	   *old_service = getenv("PGSERVICE");
 	char	   *result;
 
+	if (is_connection_string(options->dbname))
+		given = PQconninfoParse(options->dbname, NULL);
+	defaults = defaults_of(value_of(given, "service"));
 	if (strcmp(keyword, "host") == 0)
 		value = options->host;
 	else if (strcmp(keyword, "port") == 0)
 		value = options->port;
-	if (is_connection_string(options->dbname))
-		given = PQconninfoParse(options->dbname, NULL);
-
-	/*
-	 * Only PQconndefaults() reads a service file without connecting, and it
-	 * takes the service from the environment.  Put the connection string's
-	 * there.
-	 */
-	service = value_of(given, "service");
-	if (old_service != NULL)
-		old_service = pg_strdup(old_service);
-	if (service != NULL)
-		setenv("PGSERVICE", service, 1);
-	defaults = PQconndefaults();
-	if (service != NULL && old_service == NULL)
-		unsetenv("PGSERVICE");
-	else if (service != NULL)
-		setenv("PGSERVICE", old_service, 1);
-
 	if (value_of(given, keyword) != NULL)
 		value = value_of(given, keyword);
 	else if (value == NULL)
@@ -81,7 +91,6 @@ effective(const ConnectOptions *options, const char *keyword)
 	result = value == NULL ? NULL : pg_strdup(value);
 	PQconninfoFree(given);
 	PQconninfoFree(defaults);
-	pg_free(old_service);
 	return result;
 }
 

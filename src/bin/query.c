@@ -95,12 +95,11 @@ take_result(Connection *c, Answer *answer)
  * come, the watcher has stopped the wait, or the connection is lost.
  */
 static bool
-read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
-			bool *stopped)
+read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
 {
 	for (;;)
 	{
-		bool		said_stop;
+		bool		stopped;
 
 		while (!PQisBusy(c->conn))
 		{
@@ -109,11 +108,10 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop,
 		}
 		if (PQflush(c->conn) < 0)
 			return false;
-		if (!connection_wait_ready(c, POLLIN, until, &said_stop))
+		if (!connection_wait_ready(c, POLLIN, until, &stopped))
 		{
-			if (said_stop && !may_stop)
+			if (stopped && !may_stop)
 				continue;
-			*stopped = said_stop;
 			return false;
 		}
 		if (!PQconsumeInput(c->conn))
@@ -149,13 +147,12 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 			   int64 until, bool may_stop)
 {
 	Answer		answer = {.outcome = ANSWER_LOST,.sent = now_us()};
-	bool		stopped = false;
 
 	if (c->conn == NULL)
 		return answer;
 	if (PQsendQueryParams(c->conn, s->sql, s->nparams, s->types, values, NULL,
 						  NULL, 0) &&
-		read_answer(c, &answer, until, may_stop, &stopped) &&
+		read_answer(c, &answer, until, may_stop) &&
 		PQstatus(c->conn) == CONNECTION_OK)
 	{
 		check_shape(s, &answer);
@@ -167,7 +164,7 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 					"the server did not answer in time");
 	PQclear(answer.result);
 	answer.result = NULL;
-	answer.outcome = stopped ? ANSWER_STOPPED : ANSWER_LOST;
+	answer.outcome = ANSWER_LOST;
 	return answer;
 }
 

@@ -251,7 +251,7 @@ try_once(Agent *a, Stand *s)
 	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
 	{
 		code = GO_ON;
-		if (answer.outcome == ANSWER_ERROR || answer.outcome == ANSWER_LOST)
+		if (answer.outcome != ANSWER_ROWS)
 			agent_take_failure(a, &answer);
 		if (answer.outcome == ANSWER_LOST && !a->options->session)
 			s->unheard = true;

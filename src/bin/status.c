@@ -66,7 +66,7 @@ static char *
 cell(const PGresult *result, int row, int column)
 {
 	return text_printable(row < 0 ? PQfname(result, column) :
-					 PQgetvalue(result, row, column));
+						  PQgetvalue(result, row, column));
 }
 
 /*

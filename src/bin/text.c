@@ -75,7 +75,6 @@ decode(const char *text, int *length)
 		return wide;
 	for (int i = 0; i < *length; i++)
 	{
-
 		/*
 		 * A control within the bytes: this is no character of the encoding.  A
 		 * terminal with another encoding would obey the control.
