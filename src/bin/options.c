@@ -164,8 +164,8 @@ set_option(Options *o, const Option *option, const char *value)
 /* --- the command line */
 
 /*
- * Find an option by what getopt_long() returns: a letter or, for a long
- * option, 256 and its place in the table.
+ * Find an option by what getopt_long() returns: a letter of the table or, for
+ * a long option, 256 and its place in the table.
  */
 static const Option *
 find_option(int found)
@@ -180,22 +180,29 @@ find_option(int found)
 	return &options[i];
 }
 
+/*
+ * Read the options.  optind is then what comes after them.
+ */
 static void
 parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 {
+	/* "+" ends the options at the first word that is none: the command's. */
+	char		letters[2 * lengthof(options) + 2] = "+";
+	char	   *end = letters + 1;
 	struct option long_options[lengthof(options) + 1] = {0};
 	int			found;
 
 	for (int i = 0; i < lengthof(options); i++)
 	{
+		bool		has_value = options[i].kind < VALUE_YES;
+
 		long_options[i].name = options[i].name;
-		long_options[i].has_arg = options[i].kind < VALUE_YES ?
-			required_argument : no_argument;
+		long_options[i].has_arg = has_value ? required_argument : no_argument;
 		long_options[i].val = 256 + i;
+		if (options[i].letter != 0)
+			end += sprintf(end, has_value ? "%c:" : "%c", options[i].letter);
 	}
-	/* "+" ends the options at the first word that is none: the command's. */
-	while ((found = getopt_long(argc, argv, "+d:h:p:U:wWe:n:v", long_options,
-								NULL)) != -1)
+	while ((found = getopt_long(argc, argv, letters, long_options, NULL)) != -1)
 	{
 		const Option *option;
 
