@@ -51,6 +51,7 @@ OBJS = \
 	src/api/detached_api.o \
 	src/api/fence_api.o \
 	src/api/observe_api.o \
+	src/api/poll.o \
 	src/api/session_api.o \
 	src/api/stand.o \
 	src/worker/announce.o \

@@ -47,9 +47,21 @@ LE_NORETURN extern void le_report_name_in_use(const Store *store,
 LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
 											const char *role);
-extern void le_poll_commit(MemoryContext context);
-extern void le_poll_sleep(int64 until, uint32 wait_event);
-extern void le_poll_end(void);
+
+/* poll.c */
+typedef struct Poll
+{
+	MemoryContext context;		/* of one poll */
+	MemoryContext caller;
+	int64		give_up_at;		/* monotonic */
+} Poll;
+
+extern void le_poll_connect(Poll *poll, FunctionCallInfo fcinfo,
+							int timeout_arg);
+extern void le_poll_begin(Poll *poll);
+extern void le_poll_commit(Poll *poll);
+extern bool le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event);
+extern void le_poll_end(Poll *poll);
 
 /* stand.c */
 /* What a call stands for, and how far it got */

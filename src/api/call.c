@@ -14,21 +14,12 @@
 #include "api/api.h"
 #include "catalog/pg_authid.h"
 #include "common/ip.h"
-#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
-#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
-
-/* How often a waiting procedure looks for its client */
-#define CHECK_CLIENT_US INT64CONST(900000)
 
 /*
  * What every call does that reads or writes an election: find the tables, and
@@ -379,64 +370,4 @@ le_report_not_owner(const char *election, const char *candidate,
 					candidate, election),
 			 errdetail("It was made by role \"%s\".", role),
 			 errhint("Only that role may touch it: use SET ROLE.")));
-}
-
-/*
- * End the transaction of one poll and begin that of the next; the polls allocate
- * in context.  The next transaction is READ COMMITTED, also where the session's
- * default is another isolation level: so it sees what is committed, holds no
- * snapshot while it waits, and cannot fail to serialize.
- */
-void
-le_poll_commit(MemoryContext context)
-{
-	SPI_commit();
-	XactIsoLevel = XACT_READ_COMMITTED;
-	MemoryContextReset(context);
-}
-
-/*
- * Sleep between two polls of a procedure, until then (monotonic) at the
- * latest.  Where transaction_timeout is set, come back before it strikes: each
- * poll commits, which starts it anew.
- */
-void
-le_poll_sleep(int64 until, uint32 wait_event)
-{
-	static int64 checked_at = 0;
-	int64		ms = (until - le_clock()) / 1000 + 1;
-
-	if (LeTransactionTimeout() > 0)
-		ms = Min(ms, LeTransactionTimeout() / 2);
-	if (ms <= 0)
-		return;
-
-	/*
-	 * The server's timer for that would wake us for a poll each time: look
-	 * for a dead client here instead.  A background worker has none.
-	 */
-	if (get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
-		disable_timeout(CLIENT_CONNECTION_CHECK_TIMEOUT, false);
-	(void) WaitLatch(MyLatch,
-					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, wait_event);
-	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
-		le_clock() - checked_at >= CHECK_CLIENT_US)
-	{
-		checked_at = le_clock();
-		CheckClientConnectionPending = true;
-		InterruptPending = true;
-	}
-}
-
-/*
- * After the last of these waits: the server looks for a dead client again.
- */
-void
-le_poll_end(void)
-{
-	if (MyProcPort != NULL && client_connection_check_interval > 0 &&
-		!get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
-		enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT,
-							 client_connection_check_interval);
 }

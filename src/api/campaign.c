@@ -76,84 +76,83 @@ poll_campaign(StandCall *s)
 	return now + POLL_US;
 }
 
+/*
+ * A poll has committed.  Returns the term, if this session leads: as of a committed
+ * row, and of a lease that is not over by now.  first: it was the first poll.
+ */
+static int64
+after_commit(StandCall *s, bool elected, bool first)
+{
+	Candidacy  *c = le_stand_candidacy(s);
+
+	if (c == NULL && s->who.session_id != 0)
+	{
+		(void) le_session_take_loss(s->lease_oid, s->who.election,
+									s->who.candidate);
+		le_report_reset(s->who.election, s->who.candidate);
+	}
+	le_start_ensure(first);		/* which may take a while, with no lock */
+
+	/* The invalidation may not have arrived: have the lease read again. */
+	le_leadership_generation++;
+	return elected ? le_session_term(c) : 0;
+}
+
+/*
+ * Without a term, a candidacy that this call has made ends with it.
+ */
+static void
+end_campaign(const StandCall *s, int64 term)
+{
+	Candidacy  *c = le_stand_candidacy(s);
+
+	if (term != 0 && c != NULL)
+		c->campaigning = false;
+	else if (s->made && c != NULL)
+	{
+		le_session_drop(c);
+		le_wake_workers(MyDatabaseId);
+	}
+}
+
 Datum
 le_campaign(PG_FUNCTION_ARGS)
 {
 	static uint32 wait_event = 0;
 	StandCall	s;
-	MemoryContext context;
-	MemoryContext old;
-	int64		give_up_at = PG_INT64_MAX;
+	Poll		poll;
 	int64		term = 0;
+	int64		next;
 	bool		first = true;
-	Candidacy  *c;
 
 	le_check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
 	if (wait_event == 0)
 		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
-	if (!PG_ARGISNULL(2))
-		give_up_at = le_clock() + le_interval_arg(fcinfo, 2, "timeout",
-												  0, LE_LONGEST_TIMEOUT);
+	le_poll_connect(&poll, fcinfo, 2);
 	le_stand_args(fcinfo, 3, &s);
 	/* It asks the standbys for as long as a join() would, at least. */
-	s.ask_until = Max(give_up_at, le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
-	context = AllocSetContextCreate(CurrentMemoryContext,
-									"leader_election poll",
-									ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(context);
-	le_poll_commit(context);
-
-	for (;;)
+	s.ask_until = Max(poll.give_up_at,
+					  le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
+	le_poll_begin(&poll);
+	do
 	{
 		WalMark		wal;
-		int64		next;
 
 		ResetLatch(MyLatch);
 		le_wal_begin(&wal);
 		next = poll_campaign(&s);
 		le_wal_end(&wal);
-		if (next == 0 && (term = s.term) != 0)
+		term = next == 0 ? s.term : 0;
+		if (term != 0)
 			break;
-		le_poll_commit(context);
-		c = le_stand_candidacy(&s);
-		if (c == NULL && s.who.session_id != 0)
-		{
-			(void) le_session_take_loss(s.lease_oid, s.who.election,
-										s.who.candidate);
-			le_report_reset(s.who.election, s.who.candidate);
-		}
-		le_start_ensure(first);	/* which may take a while, with no lock */
+		le_poll_commit(&poll);
+		term = after_commit(&s, next == 0, first);
 		first = false;
-
-		/*
-		 * The answer comes from a committed row, and from a lease that is not
-		 * over by now.
-		 */
-		/* The invalidation may not have arrived: have leases read again. */
-		le_leadership_generation++;
-		if (next == 0 && (term = le_session_term(c)) != 0)
-			break;
-		if (le_clock() >= give_up_at)
-			break;
 		if (next == 0)
 			next = le_clock() + RETRY_US;	/* it could not be read at once */
-		le_poll_sleep(Min(next, give_up_at), wait_event);
-		CHECK_FOR_INTERRUPTS();
-	}
-	le_poll_end();
-
-	MemoryContextSwitchTo(old);
-	SPI_commit();				/* back to the caller's isolation level */
-	c = le_stand_candidacy(&s);
-	if (term != 0 && c != NULL)
-		c->campaigning = false;
-	else if (s.made && c != NULL)
-	{
-		le_session_drop(c);
-		le_wake_workers(MyDatabaseId);
-	}
+	} while (term == 0 && le_poll_sleep(&poll, next, wait_event));
+	le_poll_end(&poll);
+	end_campaign(&s, term);
 	SPI_finish();
 	return le_call_result(fcinfo, (Datum[]) {Int64GetDatum(term)},
 						  (bool[]) {term == 0});

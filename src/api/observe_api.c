@@ -17,7 +17,6 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -326,71 +325,59 @@ look(const char *name, int64 *term, char *leader)
 	return le_clock() + remaining(lease);
 }
 
+/*
+ * When to look again, if nobody wakes us before.  Another wait (for a table, or a
+ * page) replaces our wait event, by which commits find those to be woken: after
+ * one, look again soon.
+ */
+static int64
+next_look(int64 next, uint32 event)
+{
+	int64		now = le_clock();
+
+	if (*my_wait_event_info != event)
+		return Min(next, now + HIDDEN_LOOK_US);
+	return Min(next, now + (RecoveryInProgress() ? STANDBY_LOOK_US : LOOK_US));
+}
+
 Datum
 le_wait_for_change(PG_FUNCTION_ARGS)
 {
-	char	   *name = le_name_arg(fcinfo, 0, "election name");
 	int64		known_term = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT64(1);
 	char		known_leader[LE_NAME_MAX + 1] = "";
-	int64		give_up_at = PG_INT64_MAX;
+	uint32		event = le_observer_wait_event();
 	int64		term = known_term;
 	char		leader[LE_NAME_MAX + 1];
-	MemoryContext context;
-	MemoryContext old;
+	char	   *name;
+	Poll		poll;
+	int64		next;
 	Datum		values[2];
 
 	le_check_block("leader_election.wait_for_change()",
 				   le_call_is_atomic(fcinfo));
+	le_poll_connect(&poll, fcinfo, 3);
+	name = le_name_arg(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(2))
 		strlcpy(known_leader, le_name_arg(fcinfo, 2, "leader name"),
 				sizeof(known_leader));
-	if (!PG_ARGISNULL(3))
-		give_up_at = le_clock() + le_interval_arg(fcinfo, 3, "timeout",
-												  0, LE_LONGEST_TIMEOUT);
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect failed");
-	name = pstrdup(name);
 	strlcpy(leader, known_leader, sizeof(leader));
-	context = AllocSetContextCreate(CurrentMemoryContext,
-									"leader_election look",
-									ALLOCSET_DEFAULT_SIZES);
-	old = MemoryContextSwitchTo(context);
-	le_poll_commit(context);
-
-	for (;;)
+	le_poll_begin(&poll);
+	do
 	{
-		uint32		event = le_observer_wait_event();
-		int64		next;
-
 		/* From here on a commit that changes the row finds us waiting. */
 		ResetLatch(MyLatch);
 		pgstat_report_wait_start(event);
 		next = look(name, &term, leader);
-		le_poll_commit(context);
-		if (term != known_term || strcmp(leader, known_leader) != 0 ||
-			le_clock() >= give_up_at)
-			break;
-		next = Min(next, le_clock() + (RecoveryInProgress() ? STANDBY_LOOK_US
-									   : LOOK_US));
-		/*
-		 * A wait for something else has replaced our wait event: commits in that
-		 * time did not wake us.
-		 */
-		if (*my_wait_event_info != event)
-			next = Min(next, le_clock() + HIDDEN_LOOK_US);
-		le_poll_sleep(Min(next, give_up_at), event);
-		CHECK_FOR_INTERRUPTS();
-	}
-	le_poll_end();
+		le_poll_commit(&poll);
+	} while (term == known_term && strcmp(leader, known_leader) == 0 &&
+			 le_poll_sleep(&poll, next_look(next, event), event));
+	pgstat_report_wait_end();
 	/* The invalidation may not have arrived: have leases read again. */
 	le_leadership_generation++;
-	pgstat_report_wait_end();
-	MemoryContextSwitchTo(old);
-	SPI_commit();				/* back to the caller's isolation level */
+	le_poll_end(&poll);
 	SPI_finish();
 
 	values[0] = Int64GetDatum(term);
 	values[1] = CStringGetTextDatum(leader);
-	return le_call_result(fcinfo, values,
-						  (bool[]) {term == 0, term == 0});
+	return le_call_result(fcinfo, values, (bool[]) {term == 0, term == 0});
 }
