@@ -7,7 +7,8 @@
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: asyncpg, etcd-server, faketime, gnuplot-nox,
-#	                     iproute2, ipc-run, pgbouncer, pgtap, zookeeper
+#	                     iproute2, ipc-run, jdbc, jdk, pgbouncer, pgtap,
+#	                     psycopg, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -276,6 +277,13 @@ missing_packages() {
 			ipc-run)
 				perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
 				;;
+			jdbc)
+				[ -e /usr/share/java/postgresql.jar ] ||
+					echo libpostgresql-jdbc-java
+				;;
+			jdk)
+				command -v javac >/dev/null || echo default-jdk-headless
+				;;
 			pgbouncer)
 				command -v pgbouncer >/dev/null ||
 					[ -x /usr/sbin/pgbouncer ] || echo pgbouncer
@@ -287,6 +295,10 @@ missing_packages() {
 					v=${DEBIAN:-$(newest_packaged)} || exit
 					echo "postgresql-$v-pgtap"
 				fi
+				;;
+			psycopg | yaml)
+				/usr/bin/python3 -c "import $tool" 2>/dev/null ||
+					echo "python3-$tool"
 				;;
 			zookeeper)
 				[ -e /usr/share/java/zookeeper.jar ] || echo zookeeper
