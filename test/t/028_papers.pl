@@ -80,6 +80,7 @@ sub begin_paper
 		join("\n", '[app]', 'host=' . $node->host, 'port=' . $node->port, 'dbname=app', 'user=app', ''));
 
 	# The programs that examples run
+	symlink(which('pg_leader'), "$folder/pg_leader");
 	append_to_file("$folder/scheduler",
 		"#!/bin/sh\necho \"scheduler, term \$PG_LEADER_TERM\"\nexec sleep 1000\n");
 	append_to_file("$folder/nightly-report", "#!/bin/sh\necho 'nightly report'\n");
@@ -113,6 +114,11 @@ sub end_paper
 	return;
 }
 
+sub which
+{
+	return (grep { -x } map { "$_/$_[0]" } split(/:/, $ENV{PATH}))[0];
+}
+
 # --- Running. Each sets $output, and returns what is wrong, if anything is.
 
 # What clients find in their environment. Whatever hosts a block names are this
@@ -129,7 +135,7 @@ sub environment
 		TMPDIR => $folder,
 		LC_ALL => 'C.UTF-8',
 		PGHOST => $node->host,
-		PGPORT => $node->port,
+		PGPORT => '' . $node->port,
 		PGDATABASE => 'app',
 		PGUSER => 'app',
 		PGSERVICEFILE => "$folder/pg_service.conf",
@@ -159,7 +165,7 @@ sub run_sql
 	$sessions{$name}->query_async($block->{text});
 	return undef if $block->{run}{background};
 	$output = $sessions{$name}->result;
-	$output .= "\n" . $sessions{$name}->errors;
+	$output .= "\n" . $sessions{$name}->errors =~ s/^NOTICE:.*\n//gmr;
 	return "psql: $output" if $output =~ /^(invalid command|\\\w+:)/m;
 	return state_differs($sessions{$name}->sqlstate, $block, '00000');
 }
@@ -410,6 +416,7 @@ sub check_pg_leader
 	my ($text) = @_;
 	my @unknown;
 
+	$text =~ s/(^|\s)#.*//gm;
 	while ($text =~ /\bpg_leader\s+([a-z]+)((?:(?!\s--\s).)*)/g)
 	{
 		my ($subcommand, $args) = ($1, $2);
