@@ -1,7 +1,8 @@
 # Every example in the papers, run as it stands there: the fenced blocks of the
 # Markdown files, one after the other, on a server of their own. SQL, shell,
 # Python and Java run, YAML, INI and JSON are parsed, and text is what the block
-# before it has to print. Papers.pm says what a paper may say of its blocks.
+# before it has to print. Papers.pm says what a paper may say of its blocks. Links
+# from paper to paper lead to a file, and a heading, that is there.
 #
 # A paper begins with a database "app" with the extension, and a role "app" that
 # may stand; or, if it has CREATE EXTENSION leader_election, without both.
@@ -14,6 +15,7 @@ use strict;
 use warnings;
 
 use Cwd qw(abs_path);
+use File::Basename qw(dirname);
 use FindBin;
 use lib $FindBin::RealBin;
 use IPC::Run;
@@ -177,6 +179,7 @@ sub start
 	my %environment = environment($text);
 	my $one = { output => PostgreSQL::Test::Utils::tempdir() . '/output' };
 
+	append_to_file($one->{output}, '');
 	$one->{pid} = fork // die "cannot fork: $!";
 	if ($one->{pid} == 0)
 	{
@@ -463,6 +466,22 @@ sub run_paper
 	return @results;
 }
 
+sub broken_links
+{
+	my ($file, $markdown) = @_;
+	my @broken;
+
+	foreach (links_of($markdown))
+	{
+		my ($path, $heading) = m{^([^#]*)#?(.*)$};
+		my $to = $path eq '' ? $file : dirname($file) . "/$path";
+
+		push @broken, $_
+		  unless -e $to && ($heading eq '' || grep { $_ eq $heading } headings_of(slurp_file($to)));
+	}
+	return @broken;
+}
+
 foreach my $file (@PAPERS)
 {
 	my $name = $file =~ s,^\Q$TOP\E/,,r;
@@ -473,6 +492,7 @@ foreach my $file (@PAPERS)
 
 		ok(!defined $wrong, "$name:$line: $language") or diag($wrong);
 	}
+	is_deeply([ broken_links($file, slurp_file($file)) ], [], "$name: links");
 }
 
 # --- What this test has to find
@@ -591,6 +611,11 @@ foreach my $i (0 .. $#WRONG)
 	if ($expected) { like($wrong // '', $expected, '... is found'); }
 	else { is($wrong, undef, '... is good'); }
 }
+
+is_deeply(
+	[ broken_links($PAPERS[0], '[a](no-such-file.md) [b](#no-such-heading) [c](Makefile)') ],
+	[ 'no-such-file.md', '#no-such-heading' ],
+	'links that lead nowhere');
 
 $psql->finish;
 $node->stop;

@@ -24,7 +24,7 @@ use warnings;
 
 use Exporter qw(import);
 
-our @EXPORT = qw(blocks_of output_differs);
+our @EXPORT = qw(blocks_of headings_of links_of output_differs);
 
 # How a block of a language may be run
 my %WORDS = (
@@ -118,6 +118,24 @@ sub _block
 		$block->{run}{$word} = @args ? "@args" : 1;
 	}
 	return $block;
+}
+
+# Where links to other papers, and to headings, lead to
+sub links_of
+{
+	my ($markdown) = @_;
+
+	$markdown =~ s/^```.*?^```$//gms;
+	return grep { !/^\w+:/ } $markdown =~ /\]\(([^()\s]+)\)/g;
+}
+
+# What links call the headings
+sub headings_of
+{
+	my ($markdown) = @_;
+
+	$markdown =~ s/^```.*?^```$//gms;
+	return map { lc(s/[^\w\s-]//gr) =~ tr/ /-/r } $markdown =~ /^#+ +(.*?) *$/gm;
 }
 
 # Makes output comparable: columns may be wider or narrower, and times differ.
