@@ -11,7 +11,7 @@
 #
 #	session NAME    sql: in another psql session than the first
 #	as ROLE         sql: the role that this session connects as
-#	background      python, sh, sql: not waited for; what it prints by then is
+#	background      sh, sql: not waited for; what it prints by then is
 #	                what the text after it shows; ended with the paper
 #	fails STATE     this SQLSTATE, or this exit status, is expected
 #	terminal        sh: its output is a terminal

@@ -1,0 +1,475 @@
+# Runs the blocks of a paper (Papers.pm), for 028_papers.pl.
+#
+#	plan skip_all => missing_for_papers() if missing_for_papers();
+#	foreach (run_paper($markdown)) { my ($line, $language, $wrong) = @$_; ... }
+#
+# A paper begins with a database "app" with the extension, and a role "app" that
+# may stand; or, if it has CREATE EXTENSION leader_election, without both. SQL is
+# run by psql, as superuser; other programs find the database and the role in
+# their environment, and in the service "app".
+#
+# What would need another machine is only checked: whether make knows the target,
+# the script is there and knows its arguments, pg_leader its options. That is so
+# for commands of a few names and no others: no paper can ask for it.
+
+package PaperRunner;
+
+use strict;
+use warnings;
+
+use Cwd qw(abs_path);
+use Exporter qw(import);
+use FindBin;
+use IPC::Run;
+use JSON::PP;
+use LeaderElection;
+use Papers;
+use PostgreSQL::Test::Utils;
+use POSIX ();
+
+our @EXPORT = qw(missing_for_papers run_paper);
+
+my $TOP = abs_path("$FindBin::RealBin/../..");
+my $PYTHON = '/usr/bin/python3';
+my $JDBC = '/usr/share/java/postgresql.jar';
+
+# The server of all papers, and a superuser's session on it
+my ($node, $psql);
+
+# What belongs to the paper that is being run
+my ($folder, $output, %sessions, $python, @started);
+
+# None outlives this test.
+END
+{
+	my $status = $?;
+
+	kill('KILL', map { -$_->{pid} } @started);
+	$? = $status;
+}
+
+# What is not installed, if anything is
+sub missing_for_papers
+{
+	foreach my $module (qw(psycopg yaml))
+	{
+		return "there is no Python module $module"
+		  if system("$PYTHON -c 'import $module' >/dev/null 2>&1") != 0;
+	}
+	return 'there is no pg_leader' unless which('pg_leader');
+	return 'there is no JDBC driver' unless -e $JDBC;
+	return 'there is no JDK' if system('javac -version >/dev/null 2>&1') != 0;
+	return undef;
+}
+
+# --- What a paper begins with, and leaves
+
+sub begin_paper
+{
+	my ($bare) = @_;
+
+	$node //= new_server(config => "listen_addresses = '127.0.0.1'");
+	$psql //= session($node, name => 'papers');
+	$folder = PostgreSQL::Test::Utils::tempdir();
+	undef $output;
+	$psql->query('CREATE DATABASE app');
+	unless ($bare)
+	{
+		my $app = session($node, dbname => 'app');
+
+		$app->query(
+			'CREATE EXTENSION leader_election;
+			CREATE ROLE app LOGIN;
+			GRANT USAGE ON SCHEMA leader_election TO app;
+			GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
+		$app->finish;
+	}
+	append_to_file("$folder/pg_service.conf",
+		join("\n", '[app]', 'host=' . $node->host, 'port=' . $node->port, 'dbname=app', 'user=app', ''));
+
+	# The programs that examples run
+	symlink(which('pg_leader'), "$folder/pg_leader");
+	append_to_file("$folder/scheduler",
+		"#!/bin/sh\necho \"scheduler, term \$PG_LEADER_TERM\"\nexec sleep 1000\n");
+	append_to_file("$folder/nightly-report", "#!/bin/sh\necho 'nightly report'\n");
+	chmod(0755, $folder, "$folder/scheduler", "$folder/nightly-report");
+	return;
+}
+
+sub end_paper
+{
+	foreach my $one (@started)
+	{
+		kill('TERM', -$one->{pid});
+		wait_until(sub { ended($one) }, 'the end of a block in the background');
+	}
+	@started = ();
+	$python->{run}->kill_kill if $python;
+	undef $python;
+	$_->kill foreach values %sessions;
+	%sessions = ();
+
+	$psql->query('ALTER SYSTEM RESET ALL');
+	$psql->query('SELECT pg_reload_conf()');
+	foreach my $name ($psql->query("SELECT quote_ident(datname) FROM pg_database
+		WHERE datname <> 'postgres' AND NOT datistemplate"))
+	{
+		$psql->query("DROP DATABASE $name WITH (FORCE)");
+	}
+	$psql->query("DROP OWNED BY $_ CASCADE; DROP ROLE $_")
+	  foreach $psql->query('SELECT quote_ident(rolname) FROM pg_roles
+		WHERE oid >= 16384 AND NOT rolsuper');
+	return;
+}
+
+sub which
+{
+	return (grep { -x } map { "$_/$_[0]" } split(/:/, $ENV{PATH}))[0];
+}
+
+# --- Running. Each sets $output, and returns what is wrong, if anything is.
+
+# What clients find in their environment. Whatever hosts a block names are this
+# server.
+sub environment
+{
+	my ($text) = @_;
+	my ($hosts) = $text =~ /\bhost=([\w.,-]+)/;
+	my @hosts = split(/,/, $hosts // '');
+
+	return (
+		PATH => "$folder:$ENV{PATH}",
+		HOME => $folder,
+		TMPDIR => $folder,
+		LC_ALL => 'C.UTF-8',
+		PGHOST => $node->host,
+		PGPORT => '' . $node->port,
+		PGDATABASE => 'app',
+		PGUSER => 'app',
+		PGSERVICEFILE => "$folder/pg_service.conf",
+		@hosts ? (PGHOSTADDR => join(',', ('127.0.0.1') x @hosts)) : ());
+}
+
+sub state_differs
+{
+	my ($state, $block, $good) = @_;
+	my $expected = $block->{run}{fails} // $good;
+
+	return $state eq $expected ? undef : "$state instead of $expected:\n$output";
+}
+
+sub run_sql
+{
+	my ($block) = @_;
+	my $name = $block->{run}{session} // '';
+
+	unless ($sessions{$name})
+	{
+		my %as = $block->{run}{as} ? (user => $block->{run}{as}) : ();
+
+		$sessions{$name} = session($node, name => $name || 'psql', dbname => 'app', %as);
+		$sessions{$name}->query("\\pset format aligned\n\\pset tuples_only off");
+	}
+	$sessions{$name}->query_async($block->{text});
+	return undef if $block->{run}{background};
+	$output = $sessions{$name}->result;
+	$output .= "\n" . $sessions{$name}->errors =~ s/^NOTICE:.*\n//gmr;
+	return "psql: $output" if $output =~ /^(invalid command|\\\w+:)/m;
+	return state_differs($sessions{$name}->sqlstate, $block, '00000');
+}
+
+# Starts a program in a process group of its own, with its output in a file.
+sub start
+{
+	my ($text, @command) = @_;
+	my %environment = environment($text);
+	my $one = { output => PostgreSQL::Test::Utils::tempdir() . '/output' };
+
+	append_to_file($one->{output}, '');
+	$one->{pid} = fork // die "cannot fork: $!";
+	if ($one->{pid} == 0)
+	{
+		POSIX::setsid();
+		delete @ENV{ grep { /^(PG|MAKE|MFLAGS)/ } keys %ENV };
+		@ENV{ keys %environment } = values %environment;
+		chdir($folder);
+		open(STDIN, '<', '/dev/null');
+		open(STDOUT, '>', $one->{output});
+		open(STDERR, '>&', \*STDOUT);
+		POSIX::close($_) for 3 .. 63;
+		exec(@command) or POSIX::_exit(127);
+	}
+	push @started, $one;
+	return $one;
+}
+
+sub ended
+{
+	my ($one) = @_;
+
+	$one->{status} = $?
+	  if !defined $one->{status} && waitpid($one->{pid}, POSIX::WNOHANG()) > 0;
+	return defined $one->{status};
+}
+
+# Runs a program to its end: its exit status, as a shell has it.
+sub run_program
+{
+	my $one = start(@_);
+
+	wait_until(sub { ended($one) }, sub { "the end of @_: " . slurp_file($one->{output}) });
+	@started = grep { $_ != $one } @started;
+	$output = slurp_file($one->{output});
+	return $one->{status} & 127 ? 128 + ($one->{status} & 127) : $one->{status} >> 8;
+}
+
+sub run_sh
+{
+	my ($block) = @_;
+	my $text = $block->{text} =~ s,/usr/local/bin/,$folder/,gr;
+	my @command = ('bash', '-eu', '-o', 'pipefail', '-c', $text);
+
+	return check_commands($text) if grep { is_for_another_machine($_) } commands($text);
+	if ($block->{run}{terminal})
+	{
+		my $file = "$folder/on_terminal";
+
+		append_to_file($file, $text);
+		@command = ('script', '-qec', "bash -eu $file", '/dev/null');
+	}
+	if ($block->{run}{background})
+	{
+		my $one = start($text, @command);
+
+		$output = sub { slurp_file($one->{output}) };
+		return undef;
+	}
+	return state_differs(run_program($text, @command), $block, 0);
+}
+
+sub run_crontab
+{
+	my ($block) = @_;
+	my ($command) = $block->{text} =~ /\A(?:[\d*\/,-]+[ \t]+){5}(\S.*)\n\z/;
+
+	return $command ? run_sh({ %$block, text => $command }) : 'no line of crontab';
+}
+
+sub run_python
+{
+	my ($block) = @_;
+	my %environment = environment($block->{text});
+
+	unless ($python)
+	{
+		my ($in, $out) = ('', '');
+		local %ENV = (%ENV, %environment);
+
+		delete $ENV{PGAPPNAME};
+		$python = { in => \$in, out => \$out };
+		$python->{run} =
+		  IPC::Run::start([ $PYTHON, '-u', "$FindBin::RealBin/papers.py" ],
+			'<', \$in, '>', \$out, '2>&1',
+			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	}
+	${ $python->{in} } .= encode_json(
+		{ name => 'block', text => $block->{text}, env => \%environment }) . "\n";
+	my $state;
+	eval {
+		$python->{run}->pump until ${ $python->{out} } =~ s/^--end-of-block-- (\w+)\n//m and $state = $1;
+		1;
+	} or return "Python has ended: $@${ $python->{out} }";
+	($output, ${ $python->{out} }) = (${ $python->{out} }, '');
+	return state_differs($state, $block, '00000');
+}
+
+# A whole program. Its server is this one.
+sub run_java
+{
+	my ($block) = @_;
+	my ($class) = $block->{text} =~ /^public class (\w+)/m;
+	my $text = $block->{text};
+
+	return 'no public class' unless $class;
+	$text =~ s{jdbc:postgresql://[^/]+/}{'jdbc:postgresql://127.0.0.1:' . $node->port . '/'}e;
+	append_to_file("$folder/$class.java", $text);
+	return state_differs(
+		run_program('', 'java', '-XX:TieredStopAtLevel=1', '-cp', $JDBC, "$folder/$class.java"),
+		$block, 0);
+}
+
+sub run_yaml
+{
+	return parsed_by_python($_[0],
+		'import yaml
+print(len([d for d in yaml.safe_load_all(text) if d]))');
+}
+
+sub run_ini
+{
+	return parsed_by_python($_[0],
+		'import configparser
+parser = configparser.ConfigParser(interpolation=None)
+parser.read_string(text)
+print(len(parser.sections()))');
+}
+
+# Whether there is something that can be parsed; and whether pg_leader knows the
+# options that it has there.
+sub parsed_by_python
+{
+	my ($block, $program) = @_;
+
+	append_to_file("$folder/parsed", $block->{text});
+	run_program('', $PYTHON, '-c', "text = open('parsed').read()\n$program");
+	unlink("$folder/parsed");
+	return $output unless $output =~ /^[1-9]\d*$/;
+	return check_pg_leader($block->{text} =~ tr/[],/ /r);
+}
+
+sub run_json
+{
+	my ($block) = @_;
+
+	return eval { decode_json($block->{text}); 1 } ? undef : $@;
+}
+
+sub run_text
+{
+	my ($block) = @_;
+	my $printed = sub { ref $output ? $output->() : $output };
+
+	return 'there is no output to compare with' unless defined $output;
+	eval {
+		wait_until(sub { !output_differs($printed->(), $block) }, 'output', 30)
+		  if ref $output;
+	};
+	return output_differs($printed->(), $block) ? "printed was\n" . $printed->() : undef;
+}
+
+# --- What can only be checked
+
+# The commands of a script, a line each, without comments, sudo and variables
+sub commands
+{
+	my ($text) = @_;
+	my @commands;
+
+	foreach (split(/\n/, $text =~ s/\\\n//gr))
+	{
+		s/(^|\s+)#.*$//;
+		s/^\s+//;
+		s/^((sudo|\w+=('[^']*'|\S*))\s+)+//;
+		push @commands, $_ if $_ ne '';
+	}
+	return @commands;
+}
+
+sub is_for_another_machine
+{
+	my ($program) = split(' ', $_[0]);
+
+	return $program =~ /^(make|apt-get|git|cd)$/ || ($program =~ m{/} && -f "$TOP/$program");
+}
+
+sub check_commands
+{
+	my ($text) = @_;
+	my @wrong;
+
+	foreach my $command (commands($text))
+	{
+		my ($program, @args) = map { tr/'"//dr } split(' ', $command);
+
+		if (!is_for_another_machine($command))
+		{
+			push @wrong, "$command: is not run, for it stands beside what cannot be run";
+		}
+		elsif ($program eq 'make')
+		{
+			run_program('', 'make', '-n', '-C', $TOP, 'PG_CONFIG=' . ($ENV{PG_CONFIG} // 'pg_config'),
+				grep { !/^PG_CONFIGS?=/ } @args) == 0
+			  or push @wrong, "$command: $output";
+		}
+		elsif ($program =~ m{/})
+		{
+			push @wrong, map { "$program does not know $_" } unknown_arguments($program, @args);
+		}
+	}
+	undef $output;
+	return @wrong ? join("\n", @wrong) : undef;
+}
+
+# Arguments of a script that are neither in its text nor files beside it, nor
+# what an option is given.
+sub unknown_arguments
+{
+	my ($program, @args) = @_;
+	my $script = slurp_file("$TOP/$program");
+	my ($beside) = "$TOP/$program" =~ m{(.*)/};
+	my ($after_option, @unknown) = (0);
+
+	foreach my $arg (@args)
+	{
+		push @unknown, $arg
+		  unless ($after_option && $arg !~ /^-/)
+		  || index($script, $arg) >= 0
+		  || (my @files = (glob("$beside/$arg.*"), glob("$beside/*/$arg.*")));
+		$after_option = $arg =~ /^-/;
+	}
+	return @unknown;
+}
+
+sub check_pg_leader
+{
+	my ($text) = @_;
+	my @unknown;
+
+	$text =~ s/(^|\s)#.*//gm;
+	while ($text =~ /\bpg_leader\s+([a-z]+)((?:(?!\s--\s).)*)/g)
+	{
+		my ($subcommand, $args) = ($1, $2);
+
+		return "pg_leader $subcommand: $output"
+		  if run_program('', 'pg_leader', $subcommand, '--help') != 0;
+		push @unknown, grep { $output !~ /^ .*(?<!\S)\Q$_\E(?=[=,\s])/m }
+		  $args =~ /(?<!\S)(--?[a-z]+)/g;
+	}
+	undef $output;
+	return @unknown ? "pg_leader does not know @unknown" : undef;
+}
+
+# --- A paper
+
+my %run = (
+	sql => \&run_sql,
+	sh => \&run_sh,
+	python => \&run_python,
+	java => \&run_java,
+	crontab => \&run_crontab,
+	yaml => \&run_yaml,
+	ini => \&run_ini,
+	json => \&run_json,
+	text => \&run_text);
+
+# Runs a paper: for each of its blocks, its line, language, and what is wrong.
+sub run_paper
+{
+	my ($markdown) = @_;
+	my @blocks = blocks_of($markdown);
+	my @results;
+
+	return unless @blocks;
+	begin_paper(scalar grep { /^\s*CREATE EXTENSION leader_election;/m } map { $_->{text} } @blocks);
+	foreach my $block (@blocks)
+	{
+		my $wrong = $block->{fault};
+
+		eval { $wrong //= $run{ $block->{language} }->($block); 1 } or $wrong = $@;
+		push @results, [ $block->{line}, $block->{language}, $wrong ];
+	}
+	end_paper();
+	return @results;
+}
+
+1;
