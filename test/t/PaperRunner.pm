@@ -165,14 +165,10 @@ sub run_sql
 
 	unless ($sessions{$name})
 	{
-		my %as = $block->{run}{as} ? (user => $block->{run}{as}) : ();
-
-		$sessions{$name} = session($node, name => $name || 'psql', dbname => 'app', %as);
+		$sessions{$name} = session($node, name => $name || 'psql', dbname => 'app');
 		$sessions{$name}->query("\\pset format aligned\n\\pset tuples_only off");
 	}
-	$sessions{$name}->query_async($block->{text});
-	return undef if $block->{run}{background};
-	$output = $sessions{$name}->result;
+	$output = $sessions{$name}->query($block->{text});
 	$output .= "\n" . $sessions{$name}->errors =~ s/^NOTICE:.*\n//gmr;
 	return "psql: $output" if $output =~ /^(invalid command|\\\w+:)/m;
 	return state_differs($sessions{$name}->sqlstate, $block, '00000');
@@ -369,7 +365,7 @@ sub is_for_another_machine
 {
 	my ($program) = split(' ', $_[0]);
 
-	return $program =~ /^(make|apt-get|git|cd)$/ || ($program =~ m{/} && -f "$TOP/$program");
+	return $program eq 'make' || ($program =~ m{^(test|bench)/} && -f "$TOP/$program");
 }
 
 sub check_commands
@@ -391,7 +387,7 @@ sub check_commands
 				grep { !/^PG_CONFIGS?=/ } @args) == 0
 			  or push @wrong, "$command: $output";
 		}
-		elsif ($program =~ m{/})
+		else
 		{
 			push @wrong, map { "$program does not know $_" } unknown_arguments($program, @args);
 		}

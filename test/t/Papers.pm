@@ -10,9 +10,8 @@
 # WORDS, with commas between:
 #
 #	session NAME    sql: in another psql session than the first
-#	as ROLE         sql: the role that this session connects as
-#	background      sh, sql: not waited for; what it prints by then is
-#	                what the text after it shows; ended with the paper
+#	background      sh: not waited for; a text after it is waited for; ended
+#	                with the paper
 #	fails STATE     this SQLSTATE, or this exit status, is expected
 #	terminal        sh: its output is a terminal
 #	varies WORD...  text: these words stand for any word
@@ -28,7 +27,7 @@ our @EXPORT = qw(blocks_of headings_of links_of output_differs);
 
 # How a block of a language may be run
 my %WORDS = (
-	sql => 'session|as|background|fails',
+	sql => 'session|fails',
 	sh => 'background|fails|terminal',
 	python => 'fails',
 	java => 'fails',
