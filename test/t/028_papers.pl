@@ -57,6 +57,26 @@ foreach my $file (@PAPERS)
 
 is(system("$TOP/docs/draw", '--check'), 0, 'pictures');
 
+# The reference has each routine, with its arguments, and each setting.
+my $reference = slurp_file("$TOP/docs/reference.md");
+my $script = join('', map { slurp_file($_) } glob("$TOP/sql/*.sql"));
+my $settings = slurp_file("$TOP/src/leader_election.c");
+my @missing;
+
+while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\)\n/gms)
+{
+	my ($name, $args) = ($1, $2);
+
+	$args =~ s/\s+/ /g;
+	$args =~ s/ DEFAULT [^,]+//g;
+	$args = '' if $args =~ /\bOUT /;
+	$args = 'election text, ...' if $name eq 'alter_election';
+	$args = "'election'" if $name eq 'only_leader';
+	push @missing, "$name($args)" if index($reference, "$name($args)") < 0;
+}
+push @missing, grep { index($reference, "`$_`") < 0 } $settings =~ /Variable\("([^"]+)"/g;
+is_deeply(\@missing, [], 'the reference lacks nothing');
+
 # --- What this test has to find
 
 my $BAD = <<'END_OF_PAPER';
