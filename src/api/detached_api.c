@@ -112,8 +112,8 @@ try_to_acquire(const Store *store, Acquisition *a)
 {
 	Election   *election = le_election_get_or_create(store, a->who.election,
 													 true);
-	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,
-	.ask_until = le_wait_deadline(),.work = stand,.arg = a};
+	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
+	.arg = a};
 	Lease	   *lease;
 
 	if (election == NULL)
@@ -124,9 +124,8 @@ try_to_acquire(const Store *store, Acquisition *a)
 	lease = le_lease_read(store, a->who.election, NULL);
 	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED)
 		return stand(store, a);
-	if (le_turn(store, election, &turn) == SETTLED_UNCONFIRMED)
-		le_unconfirmed(a->who.election);
-	return a->stood == STAND_OK;
+	return le_turn(store, a->who.election, &turn) != SETTLED_GONE &&
+		a->stood == STAND_OK;
 }
 
 /*
@@ -347,26 +346,23 @@ static bool
 give_up(const char *name, GiveUp *how, const char *instead)
 {
 	Call		call;
-	Election   *election;
 	Lease	   *lease;
 	Settled		settled = SETTLED_NOTHING;
 
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(&call.store, name);
+	(void) le_election_get(&call.store, name);
 	lease = le_lease_read(&call.store, name, NULL);
 	if (lease != NULL)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && !is_over(&call.store, lease, how->term))
 	{
-		Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
-			.passed_over = le_candidate_of_lease(lease),
-		.ask_until = le_wait_deadline()};
+		Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
 		if (le_lease_state_now(&call.store, lease) == LEASE_FOREIGN)
 			le_start_ensure(true);
-		settled = le_turn(&call.store, election, &turn);
-		if (settled == SETTLED_UNCONFIRMED)
-			le_unconfirmed(name);
+		settled = le_turn(&call.store, name, &turn);
+		if (settled == SETTLED_GONE)
+			le_report_no_election(name);
 		le_commit_wakes_worker();
 	}
 	le_call_end(&call);

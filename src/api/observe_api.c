@@ -115,14 +115,15 @@ static const char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
 			const Turnout *turnout)
 {
-	bool		worker = !le_lock_worker_is_free();
 	Vacancy		v;
 
-	le_vacancy(store, election, lease, le_epoch_read(), turnout, &v);
+	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
 	switch (v.obstacle)
 	{
 		case OBSTACLE_EPOCH:
-			return worker ? "grace after failover" : NO_WORKER;
+			if (le_lock_worker_is_free())
+				return NO_WORKER;
+			return "grace after failover";
 		case OBSTACLE_GRACE:
 			return "grace after failover";
 		case OBSTACLE_HOLD:
@@ -142,7 +143,7 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 		case OBSTACLE_NONE:
 			break;
 	}
-	if (!worker)
+	if (le_lock_worker_is_free())
 		return NO_WORKER;
 	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
 }

@@ -167,29 +167,25 @@ withdraw(const Store *store, void *arg)
  * candidacy ends as well.  True if it led.
  */
 static bool
-give_up_candidacy(const Store *store, const Election *election, Candidacy *c,
-				  GiveUp *how, bool leaves)
+give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 {
-	const char *name = election->name;
-	Lease	   *lease = le_lease_read(store, name, NULL);
-	bool		holds = lease != NULL && lease->session_id == c->session_id;
-	Candidate	who = {.election = c->election,.candidate = c->candidate,
-	.session_id = c->session_id,.role = NameStr(c->role)};
+	/* Copies: a trigger on our tables may end the candidacy meanwhile. */
+	Candidate	who = {.election = pstrdup(c->election),
+		.candidate = pstrdup(c->candidate),
+	.session_id = c->session_id,.role = pstrdup(NameStr(c->role))};
+	Lease	   *lease = le_lease_read(store, who.election, NULL);
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
-		.passed_over = holds ? &who : NULL,
-		.optional = !holds,.ask_until = holds ? le_wait_deadline() : 0,
+		.optional = lease == NULL || lease->session_id != c->session_id,
 	.work = leaves ? withdraw : NULL,.arg = &who};
 	Settled		settled;
 
-	/* The leader's view ends before anybody can follow. */
+	/* The leader's view ends before another candidate can follow. */
 	c->stepped_down = true;
 	how->session_id = c->session_id;
-	settled = le_turn(store, election, &turn);
-	if (settled == SETTLED_UNCONFIRMED)
-		le_unconfirmed(name);
-
-	/* A trigger on our tables may have ended the candidacy meanwhile. */
-	c = le_session_find(name, strlen(name));
+	settled = le_turn(store, who.election, &turn);
+	if (settled == SETTLED_GONE)
+		le_report_no_election(who.election);
+	c = le_session_find(who.election, strlen(who.election));
 	if (leaves && c != NULL && c->session_id == how->session_id)
 		le_session_withdraw(c);
 	le_commit_wakes_worker();
@@ -197,26 +193,24 @@ give_up_candidacy(const Store *store, const Election *election, Candidacy *c,
 }
 
 /*
- * The same for an election by its name.  True if this session led.  *stood, unless
- * NULL: did it stand?
+ * Have this session give up an election.  True if it led.  *stood, unless NULL: did
+ * it stand?
  */
 static bool
 give_up(const char *name, GiveUp *how, bool leaves, bool *stood)
 {
 	Call		call;
-	Election   *election;
 	Candidacy  *c;
 	bool		stands;
 	bool		led;
 
 	le_call_enter(&call, name, LE_TABLES, RowExclusiveLock);
 	c = le_stand_find(&call.store, name, true);
-	election = le_election_get(&call.store, name);
+	(void) le_election_get(&call.store, name);
 	stands = c != NULL && !c->withdrawn;
 	if (stands)
 		le_stand_check_owner(c);
-	led = stands &&
-		give_up_candidacy(&call.store, election, c, how, leaves);
+	led = stands && give_up_candidacy(&call.store, c, how, leaves);
 	le_call_end(&call);
 	if (stood != NULL)
 		*stood = stands;

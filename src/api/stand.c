@@ -280,8 +280,9 @@ le_stand(StandCall *s, bool wait)
 		return 0;
 	}
 	turn.mode = wait ? TURN_TRIES : TURN_SKIPS;
-	turn.ask_until = wait ? le_wait_deadline() : s->ask_until;
-	(void) le_turn(&store, election, &turn);	/* else the worker goes on */
+	turn.ask_until = s->ask_until;
+	if (le_turn(&store, s->who.election, &turn) == SETTLED_GONE)
+		le_report_no_election(s->who.election);
 	lease = le_lease_read(&store, s->who.election, NULL);
 	if (!le_stand_leads(&store, lease, s->who.session_id))
 		return 0;

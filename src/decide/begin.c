@@ -33,8 +33,8 @@ le_begin_epoch(Store *store)
 		return false;
 
 	/*
-	 * Where this database is a copy, the detached candidates of the original look
-	 * alive here: they are not.
+	 * Where this database is a copy, the detached candidates of the original
+	 * look alive here: they are not.
 	 */
 	foreach(lc, le_candidates_read(store, NULL))
 	{

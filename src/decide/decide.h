@@ -60,7 +60,7 @@ typedef struct Proof
 	bool		required;		/* there are synchronous standbys */
 	bool		confirmed;		/* they follow, or there are none */
 	int64		t0;				/* what a lease may count from */
-	int64		lease_duration; /* the longest that may be granted on it */
+	int64		lease_duration; /* of the leases that may be granted on it */
 	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
 	int64		epoch;			/* that new terms are of; -1: not known then */
 } Proof;
@@ -88,7 +88,7 @@ typedef enum Obstacle
 	OBSTACLE_CALL				/* those that do not have to call themselves */
 } Obstacle;
 
-/* How many stand in an election */
+/* How many stand in an election; of ready and told, only whether there are any */
 typedef struct Turnout
 {
 	int			live;
@@ -100,19 +100,19 @@ typedef struct Vacancy
 {
 	Obstacle	obstacle;
 	int64		barred_until;	/* nobody is elected before (monotonic) */
-	Candidate  *kept_for;		/* NULL: the seat is kept for nobody ... */
-	int64		kept_until;		/* ... but for this candidate, until then */
-	bool		lapsed;			/* it was kept for one that did not come */
+	bool		reserved;		/* the lease names a successor ... */
+	Candidate  *kept_for;		/* ... for which the seat is kept ... */
+	int64		kept_until;		/* ... until then, if it is not elected */
+	Candidate  *absent;			/* ... which has not called in time */
 } Vacancy;
 
 extern int64 le_vacancy_grace(const Election *election, const Lease *lease,
 							  const Incarnation *inc);
 extern Candidate *le_vacancy_successor(const Store *store,
 									   const Election *election,
-									   const Lease *lease,
-									   const Incarnation *inc, bool led);
+									   const Lease *lease);
 extern void le_vacancy(const Store *store, const Election *election,
-					   const Lease *lease, const Incarnation *inc,
+					   const Lease *lease, const Incarnation *inc, int64 now,
 					   const Turnout *turnout, Vacancy *v);
 extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 							const Turnout *turnout, const Vacancy *v);
@@ -140,7 +140,8 @@ typedef enum Settled
 	/* nothing was done, although something may be due: */
 	SETTLED_BUSY,				/* another transaction has a lock or a row */
 	SETTLED_UNPROVEN,			/* more has happened since than is proven */
-	SETTLED_UNCONFIRMED			/* standbys have not confirmed in time */
+	SETTLED_UNCONFIRMED,		/* standbys have not confirmed in time */
+	SETTLED_GONE				/* there is no such election any more */
 } Settled;
 
 extern Candidate *le_settle_named(const Store *store,
@@ -166,30 +167,27 @@ extern bool le_settle_drop(const Store *store, const Election *election,
 /* How much a call insists on its turn */
 typedef enum TurnMode
 {
-	TURN_SKIPS,					/* a poll: it waits for no lock */
-	TURN_TRIES,					/* the same, but again if nobody else elects
-								 * it */
+	TURN_SKIPS,					/* a poll: what is locked is left to others */
+	TURN_TRIES,					/* so it is, if others will elect the caller,
+								 * too */
 	TURN_QUEUES					/* it waits as long as the call may */
 } TurnMode;
 
-/* What to do under the election lock first; false: busy, do not settle */
+/* What to do under the election lock first; false: it is refused, try again */
 typedef bool (*TurnWork) (const Store *store, void *arg);
 
 typedef struct Turn
 {
 	TurnMode	mode;
+	int64		ask_until;		/* TURN_SKIPS asks standbys until then */
 	const Candidate *caller;	/* in whose own call; NULL: no candidate's */
 	const GiveUp *give_up;		/* NULL: elect, if nobody leads */
-	const Candidate *passed_over;	/* who gives up; NULL: nobody */
-	bool		optional;		/* nothing may be due: no proof is needed for
-								 * that, and no retry */
-	int64		ask_until;		/* ask them until then (monotonic) */
+	bool		optional;		/* what cannot be proven need not be done */
 	TurnWork	work;			/* NULL: nothing */
 	void	   *arg;
 } Turn;
 
-extern Settled le_turn(const Store *store, const Election *election,
-					   const Turn *turn);
+extern Settled le_turn(const Store *store, const char *name, const Turn *turn);
 
 /* begin.c */
 extern bool le_begin_epoch(Store *store);

@@ -145,8 +145,8 @@ reason_of(const Decision *d)
  * Is the holder to be passed over, once its leadership has ended?  A leader
  * that was to renew its lease itself and did not may be hung: if it were elected
  * again at once, nobody else ever would.  Where its strategy wanted it to go, the
- * strategy decides who follows: that may be the same one, if it has no challenger
- * any more.
+ * strategy decides who follows: that may be the same candidate, if it has no
+ * challenger any more.
  */
 static bool
 steps_down(const Decision *d)
@@ -155,27 +155,6 @@ steps_down(const Decision *d)
 		return d->give_up->resigns;
 	return d->state == LEASE_EXPIRED &&
 		(d->lease->yield_ordered || !d->lease->auto_renew);
-}
-
-/*
- * Who is passed over from now on: the holder that steps down, or the detached
- * candidate that did not come in time for the seat that was kept for it.
- */
-static Candidate *
-find_passed_over(const Decision *d)
-{
-	const Lease *lease = d->lease;
-	int64		reserved = le_lease_reserved_mono(lease, d->inc->name);
-	Candidate  *c;
-
-	if (d->state != LEASE_VACANT)
-		return steps_down(d) ? le_candidate_of_lease(lease) : NULL;
-	if (d->successor != NULL || lease->successor == NULL ||
-		reserved == 0 || d->now < reserved)
-		return NULL;
-	c = le_candidate_find(d->store, lease->election, lease->successor);
-	return c != NULL && c->session_id == 0 && le_candidate_succeeds(c, lease) &&
-		c->place <= le_lease_reserved_since(lease) ? c : NULL;
 }
 
 /*
@@ -269,8 +248,7 @@ decide_succession(Decision *d)
 	d->not_before = earliest_election(d);
 	named = d->state == LEASE_LED ? d->give_up->to_candidate : NULL;
 	if (named == NULL)
-		d->successor = le_vacancy_successor(d->store, d->election, d->lease,
-											d->inc, true);
+		d->successor = le_vacancy_successor(d->store, d->election, d->lease);
 	else
 	{
 		if (grace > d->now)
@@ -298,13 +276,17 @@ decide(Decision *d, const Candidate *caller)
 	{
 		Vacancy		v;
 
-		le_vacancy(d->store, d->election, d->lease, d->inc, NULL, &v);
+		le_vacancy(d->store, d->election, d->lease, d->inc, d->now, NULL, &v);
 		d->successor = v.kept_for;
+		d->passed_over = v.absent;
 		barred_until = v.barred_until;
 	}
 	else
+	{
 		barred_until = decide_succession(d);
-	d->passed_over = find_passed_over(d);
+		if (steps_down(d))
+			d->passed_over = le_candidate_of_lease(d->lease);
+	}
 	if (barred_until > d->now)
 		return;
 	if (d->successor == NULL)
@@ -490,7 +472,7 @@ le_settle(const Store *store, const Election *election,
 		return SETTLED_BUSY;
 
 	/* Settings change only under the lock on the lease row. */
-	if (d.winner != NULL &&
+	if (d.winner != NULL && proof->required &&
 		!le_proof_covers(proof, le_election_lease_duration(store, d.lease)))
 		return SETTLED_UNPROVEN;
 
@@ -514,9 +496,9 @@ le_settle(const Store *store, const Election *election,
 /*
  * Lead on after a failover: the detached holder of a lease that another
  * incarnation of the server has granted, who knows its term, goes on in a term
- * of the new epoch.  Later, somebody else may have been elected: the term is
+ * of the new epoch.  Later, another candidate may have been elected: the term is
  * over.  The caller holds the election lock and the tables' locks.  NULL: it is
- * over, or somebody has a row of ours locked.
+ * over, or another transaction has locked a row.
  */
 Lease *
 le_settle_continue(const Store *store, const Election *election, int64 term,
@@ -571,8 +553,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 /*
  * End an election that is to be dropped, with all that is standing in it.
  * Nobody leads it (55006), and its highest term is remembered.  The caller
- * holds the election lock and the tables' locks.  False: somebody has a row of
- * ours locked.
+ * holds the election lock and the tables' locks.  False: another
+ * transaction has locked a row.
  */
 bool
 le_settle_drop(const Store *store, const Election *election,

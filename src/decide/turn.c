@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * turn.c
- *		One call's turn at an election: prove, lock, settle, and again.
+ *		A call's turn at an election: prove, lock, settle, and again.
  *
  * The order matters.  What is needed to choose and may take long (counting
  * seats, asking standbys) comes before the election lock, so that nobody waits for
  * it; le_settle() reads again, under the lock, what it rests on.  If more has
- * happened meanwhile than is proven, the turn begins anew.
- *
- * The background worker goes this way, too (upkeep.c), with one proof for many
- * elections.
+ * happened meanwhile than is proven, the turn begins anew, with the settings of
+ * then.  While a row is locked by another transaction, the lock and the proof are
+ * kept: a proof that gets too old meanwhile is refused by le_settle().
  *
  *-------------------------------------------------------------------------
  */
@@ -18,40 +17,38 @@
 #include "decide/decide.h"
 
 /*
- * Is this candidate passed over by everybody but itself?
+ * Is this candidate passed over by every call but its own?
  */
 static bool
-sits_out(const Store *store, const Lease *lease, const Candidate *who)
+sits_out(const Store *store, const Candidate *who)
 {
+	Lease	   *lease = le_lease_read(store, who->election, NULL);
 	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
 
-	return c != NULL && le_candidate_sits_out(c, lease);
+	return lease != NULL && c != NULL && le_candidate_sits_out(c, lease);
 }
 
 /*
- * Try again after this?  TURN_TRIES leaves what is busy to the process that holds
- * the lock, which is about to elect as well, or to the worker; but no other
- * process elects a candidate that sits out.
+ * Wait a little, to try again.  False: leave what is busy to others.  TURN_TRIES
+ * leaves it to the process that has the lock, which is about to elect as well, or
+ * to the worker; but no other process elects a candidate that sits out.
  */
 static bool
-is_to_retry(const Store *store, const Turn *turn, const Lease *lease)
+wait_to_retry(const Store *store, const Turn *turn, const char *election)
 {
 	switch (turn->mode)
 	{
 		case TURN_SKIPS:
 			return false;
 		case TURN_TRIES:
-			return lease != NULL && sits_out(store, lease, turn->caller) &&
-				le_wait_retry();
+			return sits_out(store, turn->caller) && le_wait_retry();
 		case TURN_QUEUES:
+			le_wait_retry_or_busy(election);
 			break;
 	}
 	return true;
 }
 
-/*
- * Take the election lock.
- */
 static bool
 take_lock(const Turn *turn, const char *election)
 {
@@ -63,54 +60,82 @@ take_lock(const Turn *turn, const char *election)
 }
 
 /*
- * Elect a leader if nobody leads, or have the holder give up.  The tables are
- * locked.  TURN_QUEUES raises 55P03 when the call has waited enough; else what
- * was not done is left to the worker, which is told.
+ * Take the election lock, do the work, and settle.  The lock is kept if anything was
+ * or may have been written under it.
  */
-Settled
-le_turn(const Store *store, const Election *election, const Turn *turn)
+static Settled
+settle_locked(const Store *store, const Election *election, const Turn *turn,
+			  const Proof *proof)
 {
 	const char *name = election->name;
+	Settled		settled = SETTLED_BUSY;
 
-	for (;;)
+	if (!take_lock(turn, name))
+		return SETTLED_BUSY;
+
+	/*
+	 * Release the lock if the work is refused: the transaction that has our
+	 * candidate's name may be waiting for it.  Keep the lock when the work is
+	 * done: its rows are ours then, and of many calls that took turns at the
+	 * lock, each would find the rows of the others locked.
+	 */
+	if (turn->work == NULL || turn->work(store, turn->arg))
 	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
-		Settled		settled = SETTLED_BUSY;
-		Proof		proof;
-		bool		locked;
-		bool		worked;
+		do
+			settled = le_settle(store, election, turn->caller, turn->give_up,
+								proof);
+		while (settled == SETTLED_BUSY && wait_to_retry(store, turn, name));
+		if (settled != SETTLED_UNPROVEN)
+			return settled;
+	}
+	le_unlock_election(name);
+	return settled;
+}
 
-		if (turn->give_up == NULL && lease != NULL &&
+/*
+ * Elect a leader if nobody leads, or have the holder give up.  The tables are
+ * locked.  TURN_QUEUES raises 55P03 when the call has waited enough; in the other
+ * modes, what was not done is left to the worker, which is told.
+ */
+Settled
+le_turn(const Store *store, const char *name, const Turn *turn)
+{
+	for (bool first = true;; first = false)
+	{
+		Election   *election = le_election_read(store, name);
+		Lease	   *lease = le_lease_read(store, name, NULL);
+		int64		ask_until = turn->mode == TURN_SKIPS ?
+			turn->ask_until : le_wait_deadline();
+		Settled		settled;
+		Proof		proof;
+
+		if (election == NULL || lease == NULL)
+			return SETTLED_GONE;
+		if (turn->give_up == NULL &&
 			le_lease_state_now(store, lease) == LEASE_LED)
 			return SETTLED_NOTHING;
-		if (!turn->optional &&
-			(turn->give_up == NULL || turn->give_up->to_candidate == NULL))
-			le_ranking_prepare(store, election, turn->passed_over);
+		if (turn->optional)
+			ask_until = 0;
+		else if (turn->give_up == NULL)
+			le_ranking_prepare(store, election, NULL);
+		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
+			le_ranking_prepare(store, election, le_candidate_of_lease(lease));
 		if (!le_prove(lease, election->lease_duration, true,
-					  Max(turn->ask_until - le_clock(), 0), &proof) &&
+					  Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
+		{
+			if (turn->mode == TURN_QUEUES && first)
+				le_unconfirmed(name);
+			if (turn->mode == TURN_QUEUES)
+				le_busy(name);	/* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
-		locked = take_lock(turn, name);
-		worked = locked && (turn->work == NULL || turn->work(store, turn->arg));
-		if (worked)
-			settled = le_settle(store, election, turn->caller, turn->give_up,
-								&proof);
+		}
+		settled = settle_locked(store, election, turn, &proof);
 		if (settled < SETTLED_BUSY ||
 			(settled == SETTLED_UNPROVEN && turn->optional))
 			return settled;
-
-		/*
-		 * If the work was refused, the transaction that has our candidate's name
-		 * may be waiting for this lock.  If the work was done, keep the lock: its
-		 * rows are ours, and each of many calls that took turns at the lock would
-		 * find the rows of the others locked.  (But the next proof may take long.)
-		 */
-		if (locked && (proof.required || !worked))
-			le_unlock_election(name);
 		le_commit_wakes_worker();
-		if (!is_to_retry(store, turn, lease))
+		if (!wait_to_retry(store, turn, name))
 			return settled;
-		if (turn->mode == TURN_QUEUES)
-			le_wait_retry_or_busy(name);
 	}
 }

@@ -50,26 +50,60 @@ le_vacancy_grace(const Election *election, const Lease *lease,
 }
 
 /*
- * The candidate that an operator wants the leader to yield to (led), or that a
- * vacant seat is kept for.  NULL: none, or one that has gone, has come back only
- * since, or may not stand any more.  (Where the strategy has asked the leader to
- * yield, the strategy decides anew who follows.)
+ * The candidate of the row that names the successor of this lease; NULL: it has
+ * gone, or may not stand any more.
+ */
+static Candidate *
+find_successor(const Store *store, const Election *election, const Lease *lease)
+{
+	Candidate  *c = le_candidate_find(store, lease->election, lease->successor);
+
+	return c != NULL && le_candidate_succeeds(c, lease) &&
+		le_election_admits(election, c->role) ? c : NULL;
+}
+
+/*
+ * The candidate that an operator wants the leader of this lease to yield to; NULL:
+ * none, or it is gone.  (Where the strategy has asked the leader to yield, the
+ * strategy decides anew who follows.)
  */
 Candidate *
 le_vacancy_successor(const Store *store, const Election *election,
-					 const Lease *lease, const Incarnation *inc, bool led)
+					 const Lease *lease)
 {
 	Candidate  *c;
 
-	if (lease->successor == NULL ||
-		(led ? !lease->yield_ordered :
-		 le_clock() >= le_lease_reserved_mono(lease, inc->name)))
+	if (lease->successor == NULL || !lease->yield_ordered)
 		return NULL;
-	c = le_candidate_find(store, lease->election, lease->successor);
-	return c != NULL && le_candidate_succeeds(c, lease) &&
-		(led || c->place <= le_lease_reserved_since(lease)) &&
-		le_election_admits(election, c->role) &&
-		le_candidate_alive(c) ? c : NULL;
+	c = find_successor(store, election, lease);
+	return c != NULL && le_candidate_alive(c) ? c : NULL;
+}
+
+/*
+ * The lease is vacant and names a successor.  Is the seat kept for it still?  Not
+ * for a candidate that has come back only since.
+ */
+static void
+look_at_reservation(const Store *store, const Election *election,
+					const Lease *lease, const Incarnation *inc, int64 now,
+					Vacancy *v)
+{
+	int64		until = le_lease_reserved_mono(lease, inc->name);
+	Candidate  *c = find_successor(store, election, lease);
+
+	v->reserved = true;
+	if (c == NULL || until == 0 || c->place > le_lease_reserved_since(lease))
+		return;
+	if (now >= until)
+	{
+		if (c->session_id == 0)
+			v->absent = c;
+		return;
+	}
+	if (!le_candidate_alive(c))
+		return;
+	v->kept_for = c;
+	v->kept_until = until;
 }
 
 /*
@@ -98,9 +132,9 @@ missing(const Election *election, const Turnout *turnout)
  */
 void
 le_vacancy(const Store *store, const Election *election, const Lease *lease,
-		   const Incarnation *inc, const Turnout *turnout, Vacancy *v)
+		   const Incarnation *inc, int64 now, const Turnout *turnout,
+		   Vacancy *v)
 {
-	int64		now = le_clock();
 	int64		grace = le_vacancy_grace(election, lease, inc);
 	int64		not_before = le_lease_not_before(lease, inc);
 	bool		vacant = lease->leader == NULL;
@@ -108,12 +142,7 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	memset(v, 0, sizeof(Vacancy));
 	v->barred_until = vacant ? Max(grace, not_before) : grace;
 	if (vacant && lease->successor != NULL)
-	{
-		v->kept_for = le_vacancy_successor(store, election, lease, inc, false);
-		v->lapsed = v->kept_for == NULL;
-	}
-	if (v->kept_for != NULL)
-		v->kept_until = le_lease_reserved_mono(lease, inc->name);
+		look_at_reservation(store, election, lease, inc, now, v);
 
 	if (grace == PG_INT64_MAX)
 		v->obstacle = OBSTACLE_EPOCH;
@@ -138,12 +167,15 @@ le_vacancy_due(const Election *election, const Lease *lease,
 {
 	int64		due = v->barred_until;
 
-	if (v->lapsed)
+	if (v->reserved && v->kept_for == NULL)
 		return 0;
 	if (lease->leader == NULL && missing(election, turnout) != OBSTACLE_NONE)
 		return v->kept_for != NULL ? v->kept_until : PG_INT64_MAX;
 
-	/* A session is elected at once; a detached candidate has until then to call. */
+	/*
+	 * A session is elected at once; a detached candidate has until then to
+	 * call.
+	 */
 	if (v->kept_for != NULL && v->kept_for->session_id == 0)
 		due = Max(due, Min(v->kept_until,
 						   v->kept_for->seen + v->kept_for->seen_for));

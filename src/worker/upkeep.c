@@ -105,7 +105,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 		turnout.ready = s->sits_out < lease->term ? 1 : 0;
 		turnout.told = s->session_sits_out < lease->term ? 1 : 0;
 	}
-	le_vacancy(store, election, lease, inc, &turnout, &v);
+	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
 	return le_vacancy_due(election, lease, &turnout, &v);
 }
 
