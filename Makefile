@@ -56,10 +56,13 @@ OBJS = \
 	src/api/stand.o \
 	src/worker/announce.o \
 	src/worker/attempt.o \
+	src/worker/elect.o \
 	src/worker/launcher.o \
 	src/worker/led.o \
+	src/worker/news.o \
 	src/worker/renewal.o \
 	src/worker/standing.o \
+	src/worker/tell.o \
 	src/worker/tidy.o \
 	src/worker/upkeep.o \
 	src/worker/worker.o \

@@ -4,8 +4,10 @@
  *		The background worker's way to do what may fail.
  *
  * Invariant: no error, cancelled statement or lock that is not free ends the
- * worker, nor keeps it from its other work: what fails is undone, and is tried
- * again after a pause that grows.
+ * worker, nor keeps it from its other work.  What fails is undone, and is tried
+ * again after a pause that doubles each time.  Each kind of work with each
+ * election has a pause of its own, so that an election that is broken holds up
+ * no other.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,50 +16,63 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "worker/worker.h"
 
-#define TELL_AFTER		(10000 * MS)	/* what stays busy is logged */
+#define LOG_AFTER		(10000 * MS)	/* what stays busy is logged */
 #define BUSY_PAUSE		(1 * MS)	/* after a lock was not free, at first */
 #define ERROR_PAUSE		(100 * MS)	/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
-#define LONGEST_ERROR	(60000 * MS)	/* with one election */
-#define LONGEST_ERROR_ALL (1000 * MS)	/* with what all of them need */
-#define FORGET_AFTER	(10000 * MS)	/* what nobody tries again is over */
+#define LONGEST_ERROR	(60000 * MS)	/* where candidates can do without us */
+#define LONGEST_ERROR_ALL (1000 * MS)	/* where leaders lose their leases */
+#define FORGET_AFTER	(10000 * MS)	/* work that is not due any more */
 
-/* What could not be done, and when to try again */
+static const struct
+{
+	const char *activity;		/* for pg_stat_activity and the log */
+	bool		is_named;		/* ... which also name the election */
+	int64		longest_pause;	/* after an error */
+}			kinds[] = {
+	[ATTEMPT_LOOK] = {"looking", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_BEGIN_EPOCH] = {"starting an epoch", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_PROVE] = {"asking synchronous standbys", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_RENEW_ALL] = {"renewing leases", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_TIDY] = {"removing dead candidates", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_RENEW] = {"renewing a lease", false, LONGEST_ERROR_ALL},
+	[ATTEMPT_PREEMPT] = {"asking for a yield in", true, LONGEST_ERROR_ALL},
+	[ATTEMPT_SETTLE] = {"electing in", true, LONGEST_ERROR},
+	[ATTEMPT_ANNOUNCE] = {"announcing", false, LONGEST_ERROR},
+};
+
+typedef struct TroubleKey
+{
+	AttemptKind kind;
+	char		election[LE_NAME_MAX + 1];	/* "": all */
+} TroubleKey;
+
+/* Work that could not be done, and when to try it again */
 typedef struct Trouble
 {
-	char		key[LE_NAME_MAX + 2];	/* hash key */
+	TroubleKey	key;			/* hash key */
 	int64		since;
-	bool		told;
+	bool		logged;
 	int64		pause;
 	int64		retry_at;
 } Trouble;
 
-MemoryContext le_worker_context;
 static HTAB *troubles;
 
 void
 le_attempt_init(void)
 {
-	HASHCTL		info;
-
-	le_worker_context = AllocSetContextCreate(TopMemoryContext,
-											  "leader_election worker",
-											  ALLOCSET_DEFAULT_SIZES);
-	memset(&info, 0, sizeof(info));
-	info.keysize = sizeof(((Trouble *) 0)->key);
-	info.entrysize = sizeof(Trouble);
-	info.hcxt = TopMemoryContext;
-	troubles = hash_create("leader_election troubles", 8, &info,
-						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	troubles = le_worker_hash("leader_election troubles", sizeof(TroubleKey),
+							  sizeof(Trouble), HASH_BLOBS, TopMemoryContext);
 }
 
 /*
- * Do something that may fail or be cancelled.  An error is logged and undone,
- * and ends nothing else: outside of this, nothing here may meet an interrupt.
+ * Do something that may fail or be cancelled.  An error is logged, and undone by
+ * aborting the transaction.  Outside of this function, nothing in the worker may
+ * raise an error or process an interrupt: that would end the process.
  */
 Outcome
 le_guard(Work work, void *arg)
@@ -81,9 +96,10 @@ le_guard(Work work, void *arg)
 		AbortCurrentTransaction();
 
 		/*
-		 * A full lock table is told once: with our spare locks it may succeed
-		 * at once.  If there is room in it, memory was short, which has the
-		 * same code.
+		 * A full lock table and a shortage of memory have the same code.  If
+		 * the lock table is full, free our spare entries: the next try may
+		 * succeed with their room.  Only the try that freed them is logged,
+		 * not all those that follow while the table stays full.
 		 */
 		if (no_room && (le_room_for_locks(1) || le_room_free_spares()))
 			EmitErrorReport();
@@ -96,7 +112,8 @@ le_guard(Work work, void *arg)
 }
 
 /*
- * Give up for now: le_attempt() tries again.
+ * From within le_attempt(): undo it for now, without a line in the log, and have
+ * it tried again soon.
  */
 void
 le_postpone(const char *why)
@@ -125,6 +142,9 @@ run_transaction(void *arg)
 	CommitTransactionCommand();
 }
 
+/*
+ * Do something in a transaction, in the round's memory unless it chooses another.
+ */
 Outcome
 le_in_transaction(Work work, void *arg, const char *activity)
 {
@@ -139,14 +159,30 @@ le_in_transaction(Work work, void *arg, const char *activity)
 }
 
 static Trouble *
-find_trouble(const char *key)
+find_trouble(AttemptKind kind, const char *election, HASHACTION action)
 {
-	return hash_search(troubles, key, HASH_FIND, NULL);
+	TroubleKey	key;
+	bool		found;
+	Trouble    *trouble;
+
+	memset(&key, 0, sizeof(key));	/* the padding, too, is hashed */
+	key.kind = kind;
+	if (election != NULL)
+		strlcpy(key.election, election, sizeof(key.election));
+	trouble = hash_search(troubles, &key, action, &found);
+	if (action == HASH_ENTER && !found)
+	{
+		trouble->since = le_clock();
+		trouble->logged = false;
+		trouble->pause = 0;
+		trouble->retry_at = 0;
+	}
+	return trouble;
 }
 
 /*
- * Forget what has not been tried again although the pause is long over: it is
- * not due any more, its election was dropped, say.
+ * Forget what was not tried again although its pause is long over: it is not
+ * due any more.  Its election was dropped, say.
  */
 static void
 forget_troubles(void)
@@ -163,101 +199,92 @@ forget_troubles(void)
 	while ((trouble = hash_seq_search(&scan)) != NULL)
 	{
 		if (now - trouble->retry_at >= FORGET_AFTER)
-			(void) hash_search(troubles, trouble->key, HASH_REMOVE, NULL);
+			(void) hash_search(troubles, &trouble->key, HASH_REMOVE, NULL);
 	}
 }
 
-/*
- * When to try it: now (0), or after a pause.
- */
-int64
-le_attempt_at(const char *key)
+static const char *
+activity_of(AttemptKind kind, const char *election)
 {
-	Trouble    *trouble = find_trouble(key);
-
-	return trouble != NULL && trouble->retry_at > le_clock() ?
-		trouble->retry_at : 0;
-}
-
-/*
- * Would le_attempt() do it, or is there a pause?
- */
-bool
-le_may_attempt(const char *key)
-{
-	return le_attempt_at(key) == 0;
+	return kinds[kind].is_named ?
+		psprintf("%s %s", kinds[kind].activity, le_quote(election)) :
+		kinds[kind].activity;
 }
 
 static void
-tell_trouble(Trouble *trouble, const char *activity)
+log_trouble(Trouble *trouble)
 {
-	trouble->told = true;
+	trouble->logged = true;
 	HOLD_INTERRUPTS();
 	ereport(LOG,
 			(errmsg("leader_election: %s has had to wait for " INT64_FORMAT " s",
-					activity, TELL_AFTER / USECS_PER_SEC),
+					activity_of(trouble->key.kind, trouble->key.election),
+					LOG_AFTER / USECS_PER_SEC),
 			 errhint("Look in pg_locks for who holds locks on the tables of schema \"%s\", and in pg_stat_replication for synchronous standbys that do not follow.",
 					 LE_SCHEMA)));
 	RESUME_INTERRUPTS();
 }
 
 /*
- * After it was tried: what has failed is to be tried again after a pause that
- * grows, at *next, if not before.
+ * Until when that work pauses, because it has failed; 0: it does not.
+ */
+int64
+le_attempt_paused_until(AttemptKind kind, const char *election)
+{
+	Trouble    *trouble = find_trouble(kind, election, HASH_FIND);
+
+	return trouble != NULL && trouble->retry_at > le_clock() ?
+		trouble->retry_at : 0;
+}
+
+/*
+ * Note what has come of an attempt.  What has failed pauses, for longer each
+ * time; *next becomes the end of the pause, if that is sooner.
  */
 void
-le_attempt_ended(const char *key, Outcome outcome, const char *activity,
+le_attempt_ended(AttemptKind kind, const char *election, Outcome outcome,
 				 int64 *next)
 {
-	Trouble    *trouble;
-	bool		found;
+	Trouble    *trouble = find_trouble(kind, election,
+									   outcome == DONE ? HASH_REMOVE : HASH_FIND);
 
 	if (outcome == DONE)
-	{
-		(void) hash_search(troubles, key, HASH_REMOVE, NULL);
 		return;
-	}
-	if (find_trouble(key) == NULL)
-		forget_troubles();
-	trouble = hash_search(troubles, key, HASH_ENTER, &found);
-	if (!found)
+	if (trouble == NULL)
 	{
-		trouble->pause = 0;
-		trouble->since = le_clock();
-		trouble->told = false;
+		forget_troubles();
+		trouble = find_trouble(kind, election, HASH_ENTER);
 	}
 	if (outcome == BUSY)
 		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
 		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
-							 key[0] == 'E' || key[0] == 'A' ? LONGEST_ERROR :
-							 LONGEST_ERROR_ALL);
+							 kinds[kind].longest_pause);
 	trouble->retry_at = le_clock() + trouble->pause;
 	*next = Min(*next, trouble->retry_at);
-	if (outcome == BUSY && !trouble->told &&
-		le_clock() - trouble->since > TELL_AFTER)
-		tell_trouble(trouble, activity);
+	if (outcome == BUSY && !trouble->logged &&
+		le_clock() - trouble->since > LOG_AFTER)
+		log_trouble(trouble);
 }
 
 /*
- * Try something that may fail again and again, with a growing pause in
- * between; true if it was done, else it is to be tried again at *next, if not
- * before.  key tells it from everything else that can fail; what begins with
- * "E" or "A" may be left alone for longest.
+ * Try that work with an election (NULL: with all) in a transaction, unless it
+ * pauses.  True if it was done; else *next becomes the time to try it again, if
+ * that is sooner.
  */
 bool
-le_attempt(const char *key, Work work, void *arg, const char *activity,
+le_attempt(AttemptKind kind, const char *election, Work work, void *arg,
 		   int64 *next)
 {
-	int64		at = le_attempt_at(key);
+	int64		paused_until = le_attempt_paused_until(kind, election);
 	Outcome		outcome;
 
-	if (at != 0)
+	if (paused_until != 0)
 	{
-		*next = Min(*next, at);
+		*next = Min(*next, paused_until);
 		return false;
 	}
-	outcome = le_in_transaction(work, arg, activity);
-	le_attempt_ended(key, outcome, activity, next);
+	outcome = le_in_transaction(work, arg, activity_of(kind, election));
+	le_attempt_ended(kind, election, outcome, next);
 	return outcome == DONE;
 }

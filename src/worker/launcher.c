@@ -1,14 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *		The optional launcher: with leader_election in
- *		shared_preload_libraries, workers are there from the start of the
- *		server (and from a promotion) on, and again at once after one was
- *		terminated.
+ *		The optional launcher, a background worker of no database.  With
+ *		leader_election in shared_preload_libraries it starts workers when
+ *		the server starts or is promoted, and after a worker was terminated.
  *
- * It goes through the databases once, and again whenever a worker that had
- * work wakes it as it is terminated.  A worker that finds nothing to do ends by
- * itself, so that the launcher needs to know nothing of the extension.
+ * The launcher starts a worker in each database, one after the other.  A worker
+ * that finds nothing to do ends by itself, so that the launcher needs to know
+ * nothing of the extension.  A worker that is terminated while it has work sets
+ * the launcher's latch, and the launcher goes through all databases again.
+ *
+ * Invariant: a wake-up is never lost.  One that comes while the launcher goes
+ * through the databases, or makes a pause, is kept for the next sleep.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,16 +33,17 @@
 #include "utils/snapmgr.h"
 #include "worker/worker.h"
 
-#define SETTLE_TRIES		5	/* how long one worker is waited for ... */
-#define SETTLE_MS			20	/* ... and how often it is looked at */
+#define SETTLE_TRIES		5	/* looks whether a worker has ended ... */
+#define SETTLE_MS			20	/* ... and the time between two of them */
 #define NO_SLOT_RETRY_MS	10000
 #define SHORTEST_PAUSE_MS	100 /* between two rounds, at first ... */
-#define LONGEST_PAUSE_MS	10000	/* ... and when workers keep ending */
-#define QUIET_MS			1000	/* which they do if it is within this time */
+#define LONGEST_PAUSE_MS	10000	/* ... and if workers keep being
+									 * terminated */
+#define QUIET_MS			1000	/* a round that ends sooner counts as that */
 
 /*
- * Sleep until the time is over (0: never is) or, if wakeable, until somebody
- * wakes us.  Who does while we are not wakeable does so for the next time.
+ * Sleep for ms (0: forever).  A wake-up ends the sleep if wakeable; otherwise it
+ * is kept for the next wakeable sleep.
  */
 static void
 nap(long ms, bool wakeable)
@@ -70,7 +74,7 @@ nap(long ms, bool wakeable)
 }
 
 /*
- * The databases that one can connect to.
+ * The databases that a worker can connect to, in that memory.
  */
 static List *
 list_databases(MemoryContext context)
@@ -104,8 +108,9 @@ list_databases(MemoryContext context)
 }
 
 /*
- * Start a worker in each database, one after the other, so that they need one
- * slot beyond those that stay.  False if there was no slot.
+ * Start a worker in each database.  Before the next one, give a worker time to
+ * end: so all that end need only one slot, beyond those of workers that stay.
+ * False if there was no slot.
  */
 static bool
 start_workers(MemoryContext context)
@@ -156,7 +161,10 @@ leader_election_launcher_main(Datum arg)
 					 errhint("Consider increasing \"max_worker_processes\".")));
 		nap(started ? 0 : NO_SLOT_RETRY_MS, true);
 
-		/* Workers that are terminated again and again come back ever later. */
+		/*
+		 * Workers that are terminated again and again come back later each
+		 * time.
+		 */
 		pause = le_clock() - round_at > QUIET_MS * INT64CONST(1000) ?
 			SHORTEST_PAUSE_MS : Min(pause * 2, LONGEST_PAUSE_MS);
 		nap(pause, false);

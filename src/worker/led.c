@@ -1,134 +1,138 @@
 /*-------------------------------------------------------------------------
  *
  * led.c
- *		Which sessions lead which elections, as the background worker's last
- *		look has found them.
+ *		What the background worker remembers of the leases that its last look
+ *		has found led.
  *
- * An exiting session can only wake the worker.  With this the worker finds in
- * microseconds which session that was, and which elections need another
- * leader, however many elections there are.
+ * - Which session leads which elections.  An exiting session can only wake the
+ *	 worker.  From this memory the worker finds in microseconds which session
+ *	 that was, and which elections need another leader, however many elections
+ *	 there are.
  *
- * Invariant: this is a hint.  It says where to look, not what is so: what is done
- * about it reads everything anew, under the locks that a change needs.  It lacks
- * what has been granted since that look, and names elections that have been
- * taken over or dropped since.  So a look at all leases always follows.
+ * - Which leases the worker renews.  Thanks to this memory a short lease is
+ *	 renewed in time however long a look at all leases takes, and a renewal
+ *	 needs no look.
+ *
+ * Invariant: this memory only says where to look.  It lacks what was granted
+ * since that look, and it names elections that were taken over or dropped since.
+ * So work that follows from it reads the rows again, under the locks that a
+ * change needs, and a look at all leases always follows.
+ *
+ * A look that fails half-way leaves the memory of the one before it.
+ *
+ * Whether a session is alive is remembered elsewhere: for a transaction, by
+ * le_sessions_remember().  It cannot be remembered here, because between two
+ * looks it is the very question.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "worker/worker.h"
 
-/* A session, tested once in a look */
-typedef struct Tested
+/* A session that leads */
+typedef struct LedBySession
 {
 	int64		session_id;		/* hash key */
-	bool		alive;
-	List	   *elections;		/* names of those that it leads, if it is
-								 * alive */
-} Tested;
+	List	   *elections;		/* their names */
+} LedBySession;
 
 /* What a look has found */
-typedef struct Found
+typedef struct Led
 {
 	MemoryContext context;
-	HTAB	   *sessions;		/* of Tested; NULL: there was no look yet */
-} Found;
+	HTAB	   *sessions;		/* of LedBySession; NULL: there was no look
+								 * yet */
+	List	   *renewals;		/* of Renewal */
+} Led;
 
-static Found last;				/* by the last look that was completed */
-static Found next;				/* by the look that is under way */
+static Led	last;				/* by the last look that was completed */
+static Led	next;				/* by the look that is under way */
+
+/*
+ * A look begins.  What is remembered counts until the look ends.
+ */
+void
+le_led_begin_look(void)
+{
+	if (next.context == NULL)
+		next.context = AllocSetContextCreate(TopMemoryContext,
+											 "leader_election led",
+											 ALLOCSET_DEFAULT_SIZES);
+	MemoryContextReset(next.context);
+	next.renewals = NIL;
+	next.sessions = le_worker_hash("leader_election sessions", sizeof(int64),
+								   sizeof(LedBySession), HASH_BLOBS,
+								   next.context);
+}
 
 static void
-make_empty(Found *found)
-{
-	HASHCTL		info;
-
-	if (found->context == NULL)
-		found->context = AllocSetContextCreate(TopMemoryContext,
-											   "leader_election led",
-											   ALLOCSET_DEFAULT_SIZES);
-	found->sessions = NULL;
-	MemoryContextReset(found->context);
-	memset(&info, 0, sizeof(info));
-	info.keysize = sizeof(int64);
-	info.entrysize = sizeof(Tested);
-	info.hcxt = found->context;
-	found->sessions = hash_create("leader_election sessions", 64, &info,
-								  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-/*
- * A look begins.  The hint stays what it was until that is completed.
- */
-void
-le_led_begin(void)
-{
-	make_empty(&next);
-}
-
-static Tested *
-test(int64 session_id)
+note_session(const Lease *lease)
 {
 	bool		found;
-	Tested	   *session = hash_search(next.sessions, &session_id, HASH_ENTER,
-									  &found);
+	LedBySession *session = hash_search(next.sessions, &lease->session_id,
+										HASH_ENTER, &found);
 
 	if (!found)
-	{
 		session->elections = NIL;
-		session->alive = true;	/* if the test fails with an error */
-		session->alive = le_session_alive(session_id);
-	}
-	return session;
+	session->elections = lappend(session->elections, pstrdup(lease->election));
+}
+
+static void
+note_renewal(const Lease *lease)
+{
+	Renewal    *renewal = palloc0(sizeof(Renewal));
+
+	renewal->seen.election = pstrdup(lease->election);
+	renewal->seen.term = lease->term;
+	renewal->seen.deadline_mono = lease->deadline_mono;
+	renewal->seen.duration = lease->duration;
+	next.renewals = lappend(next.renewals, renewal);
 }
 
 /*
- * Is this session alive?  The lock of each is tested once in a look.
+ * The look has found this lease led, by a live session or by a detached
+ * candidate.  True if the worker is to renew it.
  */
 bool
-le_led_alive(int64 session_id)
+le_led_note(const Lease *lease)
 {
-	return test(session_id)->alive;
-}
-
-/*
- * It leads this election.
- */
-void
-le_led_note(int64 session_id, const char *election)
-{
-	Tested	   *session = test(session_id);
+	bool		renews = lease->session_id != 0 && lease->auto_renew &&
+		!lease->yielding;
 	MemoryContext old = MemoryContextSwitchTo(next.context);
 
-	session->elections = lappend(session->elections, pstrdup(election));
+	if (lease->session_id != 0)
+		note_session(lease);
+	if (renews)
+		note_renewal(lease);
 	MemoryContextSwitchTo(old);
+	return renews;
 }
 
 /*
- * The look has seen all leases.
+ * The look has seen all leases: from now on, what it has found counts.
  */
 void
-le_led_end(void)
+le_led_end_look(void)
 {
-	Found		former = last;
+	Led			former = last;
 
 	last = next;
 	next = former;
 }
 
 /*
- * The elections of the sessions that have ended since the last look, which are
- * not named again.  The names last until the next look has ended.  It needs no
- * transaction.
+ * The elections of the sessions that have ended since the last look.  They are
+ * named only once, and the names last until the next look has ended.  It needs
+ * no transaction.
  */
 List *
 le_led_orphaned(void)
 {
 	List	   *elections = NIL;
 	HASH_SEQ_STATUS scan;
-	Tested	   *session;
+	LedBySession *session;
 
 	if (last.sessions == NULL)
 		return NIL;
@@ -141,4 +145,14 @@ le_led_orphaned(void)
 		session->elections = NIL;
 	}
 	return elections;
+}
+
+/*
+ * The leases to be renewed.  They last until the next look has ended; what the
+ * caller writes into them is remembered until then.
+ */
+List *
+le_led_renewals(void)
+{
+	return last.renewals;
 }

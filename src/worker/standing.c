@@ -1,42 +1,43 @@
 /*-------------------------------------------------------------------------
  *
  * standing.c
- *		Who stands, as far as the background worker cares: it looks at all
- *		candidates, live or not, in steps.
+ *		Who stands, as far as the background worker needs to know: it looks at
+ *		all candidates, live or not, in steps.
  *
  * A role that may stand can fill the table of candidates.  A look at all of them
- * may take longer than other applications' leases last, so that it is made in
- * steps of some milliseconds.  In between, the worker looks at the leases and
+ * may then take longer than the leases of other applications last.  So the worker
+ * makes it in steps of some milliseconds, and in between looks at the leases and
  * renews them.  Nearly always the first step is the last one.
  *
  * Invariants:
  *
  * - A step begins after the row, in the order of the primary key, with which
- *	 the step before it has ended.  A row keeps its key, wherever its new versions
- *	 are: no candidate that stands all the time is missed or counted twice.
+ *	 the step before it ended.  An update moves a row within the table, but never
+ *	 changes its key.  So a candidate that stands all the time is neither missed
+ *	 nor counted twice.
  *
- * - A row that is written while a look is under way is seen by that look or by the
- *	 next one: a wake-up meanwhile calls for another look.
+ * - A row that is written while a look is under way is seen by that look or by
+ *	 the next one.  Who writes the row wakes the worker, and a wake-up during a
+ *	 look of several steps calls for another look.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "worker/worker.h"
 
 #define STEP			(5 * MS)
-#define CHECK_EVERY		64		/* rows, before another look at the clock */
-#define MANY_DEAD		1000	/* in a step: they are removed first */
+#define CHECK_EVERY		64		/* rows, before the step checks the clock */
+#define MANY_DEAD		1000	/* found in a step: remove them first */
 
-/* The look that is under way or, if it is over, was the last one */
-static MemoryContext context = NULL;
-static HTAB *standing;
+/* The look that is under way or, if none is, the last one */
+static MemoryContext context = NULL;	/* of all below */
+static HTAB *standing;			/* of Standing */
 static Oid	table = InvalidOid; /* that it looks at */
 static bool under_way = false;
-static bool in_step = false;	/* if that is left by an error: begin anew */
-static bool again = false;		/* it may have missed something */
+static bool in_step = false;	/* still true if an error has ended a step */
+static bool has_missed = false; /* a row may have been written behind it */
 static int	steps;
 static char *last_election;		/* the last row of the step before */
 static char *last_candidate;
@@ -53,28 +54,22 @@ typedef struct Step
 	int64		until;
 	int			rows;
 	bool		cut;			/* there are more rows */
-	Standing   *recent;			/* whose row was the last one */
+	Standing   *recent;			/* of the last row's election */
 } Step;
 
 static void
-begin(const Store *store)
+begin_look(const Store *store)
 {
-	HASHCTL		info;
-
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext,
 										"leader_election standing",
 										ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(context);
-	memset(&info, 0, sizeof(info));
-	info.keysize = LE_NAME_MAX + 1;
-	info.entrysize = sizeof(Standing);
-	info.hcxt = context;
-	standing = hash_create("leader_election standing", 64, &info,
-						   HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	standing = le_worker_hash("leader_election standing", LE_NAME_MAX + 1,
+							  sizeof(Standing), HASH_STRINGS, context);
 	table = store->table[TABLE_CANDIDATE].rel;
 	under_way = true;
-	again = false;
+	has_missed = false;
 	steps = 0;
 	last_election = last_candidate = NULL;
 	began_at = le_clock();
@@ -117,25 +112,18 @@ note_dead(Pass *pass, const Candidate *c)
  * One row.  False: enough for this step.
  */
 static bool
-note(const Candidate *c, void *arg)
+note_candidate(const Candidate *c, void *arg)
 {
 	Step	   *step = arg;
 	Standing   *s = find_or_make(step, c->election);
-	bool		alive;
 
 	s->candidates++;
 	s->sits_out = Min(s->sits_out, c->sits_out);
 	if (c->session_id != 0)
-	{
 		s->session_sits_out = Min(s->session_sits_out, c->sits_out);
-		alive = le_led_alive(c->session_id);
-	}
 	else
-	{
-		alive = le_candidate_alive(c);
 		prune_at = Min(prune_at, c->seen + c->seen_for);
-	}
-	if (!alive)
+	if (!le_candidate_alive(c))
 	{
 		prune_at = Min(prune_at, le_clock());
 		note_dead(step->pass, c);
@@ -153,7 +141,8 @@ note(const Candidate *c, void *arg)
 /*
  * Look at the candidates, or at some more of them.  True: all have been looked
  * at, and le_standing_find() answers.  False: pass->next says when to go on.
- * pass->dead becomes those that this step has found dead.  The table is locked.
+ * pass->dead becomes the candidates that this step has found dead.  The table is
+ * locked.
  */
 bool
 le_standing_look(const Store *store, Pass *pass)
@@ -168,12 +157,13 @@ le_standing_look(const Store *store, Pass *pass)
 		return false;
 	}
 	if (!under_way)
-		begin(store);
+		begin_look(store);
 
 	in_step = true;
 	steps++;
 	step.until = le_clock() + STEP;
-	le_candidates_scan(store, last_election, last_candidate, note, &step);
+	le_candidates_scan(store, last_election, last_candidate, note_candidate,
+					   &step);
 	in_step = false;
 	pass->work |= hash_get_num_entries(standing) > 0;
 	if (step.cut)
@@ -186,26 +176,28 @@ le_standing_look(const Store *store, Pass *pass)
 		pass->next = Min(pass->next, Max(prune_at, le_clock() + TIDY_PAUSE));
 	if (steps > 1)
 	{
-		/* Others need the processor, too. */
+		/* Rest for as long as the look took: others need the processor, too. */
 		rest_until = le_clock() + (le_clock() - began_at);
-		if (again)
+		if (has_missed)
 			pass->next = Min(pass->next, rest_until);
 	}
 	return true;
 }
 
 /*
- * A wake-up may have gone unheard: if a look is under way, there is to be
- * another one.
+ * The worker was woken, or a wait of its own may have swallowed a wake-up.  If a
+ * look is under way, a row may have been written that its earlier steps have
+ * passed: there is to be another look.
  */
 void
 le_standing_look_again(void)
 {
-	again = true;
+	has_missed = true;
 }
 
 /*
- * Who stands in that election; NULL: nobody.  Only after a look at all of them.
+ * Who stands in that election; NULL: nobody.  Only after a look at all
+ * candidates, that is, after le_standing_look() was true.
  */
 const Standing *
 le_standing_find(const char *election)

@@ -4,12 +4,12 @@
  *		The background worker removes what is no longer needed: dead
  *		candidates, and old history.
  *
- * Invariant: it does so in steps, each a short transaction of its own, and ends
- * after a step when a renewal, or anything else, is due.  There may be any number
- * of dead candidates, and of old terms.  The next round goes on there.
+ * Invariant: it does so in steps, each a short transaction, and ends after a
+ * step when a renewal, or anything else, is due.  There may be any number of dead
+ * candidates, and of old terms; the next round goes on where this one ends.
  *
- * Nothing is lost if the removal is: these transactions wait for no flush and for
- * no standby.
+ * These transactions wait for no flush and for no standby.  If a crash undoes a
+ * removal, it is done again.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,23 +25,22 @@
 #define STEP_TIME		(5 * MS)	/* ... and how long it may take */
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define PRUNE_AGAIN		(60000 * MS)	/* what could not be removed */
-#define TIDYING			"tidying"	/* what can fail again and again */
 
 /* A step in removing dead candidates */
 typedef struct CandidateStep
 {
 	List	   *dead;			/* candidates that the look has found dead */
-	bool		deleted;
-	bool		kept;			/* another transaction has locked a row */
+	bool		deleted;		/* some row */
+	bool		kept;			/* some row, which was locked, or is alive */
 } CandidateStep;
 
 /* A step in removing old history */
 typedef struct HistoryStep
 {
 	Oid			table;			/* that the walk is about */
-	Walk		walk;
-	bool		more;
-	bool		left;			/* some rows could not be removed */
+	Walk		walk;			/* how far the steps have come */
+	bool		more;			/* the walk is not over */
+	bool		left;			/* some old rows could not be removed */
 } HistoryStep;
 
 /*
@@ -54,7 +53,8 @@ has_time(const Pass *pass)
 }
 
 /*
- * Each step is to leave nothing behind in the round's memory.
+ * A round may have any number of steps: each is to leave nothing behind in the
+ * round's memory.
  */
 static void
 begin_step(void)
@@ -92,8 +92,7 @@ prune_all_candidates(Pass *pass)
 
 	while (step.dead != NIL)
 	{
-		if (!le_attempt(TIDYING, prune_candidates, &step,
-						"removing dead candidates", &next))
+		if (!le_attempt(ATTEMPT_TIDY, NULL, prune_candidates, &step, &next))
 			break;
 		if (step.dead != NIL && !has_time(pass))
 		{
@@ -113,21 +112,23 @@ prune_history(void *arg)
 {
 	HistoryStep *step = arg;
 	Store		store;
+	Oid			table;
 	TimestampTz before = GetCurrentTimestamp() -
 		le_history_retention_s * USECS_PER_SEC;
 
 	begin_step();
 	le_store_get(&store);
+	table = store.table[TABLE_HISTORY].rel;
 	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock) ||
-		!le_lock_indexes(store.table[TABLE_HISTORY].rel, RowExclusiveLock) ||
+		!le_lock_indexes(table, RowExclusiveLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock))
 		le_postpone("a table that old history is removed from is locked");
-	if (step->table != store.table[TABLE_HISTORY].rel)
-		*step = (HistoryStep)
+	if (step->table != table)
 	{
-		.table = store.table[TABLE_HISTORY].rel
-	};
+		memset(step, 0, sizeof(HistoryStep));
+		step->table = table;
+	}
 	step->more = le_history_prune(&store, before, STEP_ROWS,
 								  le_clock() + STEP_TIME, &step->walk,
 								  &step->left);
@@ -137,11 +138,11 @@ static void
 prune_all_history(Pass *pass)
 {
 	static HistoryStep at = {.table = InvalidOid};
-	static int64 prune_at = 0;	/* the next step: now */
+	static int64 prune_at = 0;	/* when to make the next step */
 
 	while (le_clock() >= prune_at)
 	{
-		HistoryStep step = at;
+		HistoryStep step = at;	/* a step that is undone is made again */
 
 		if (le_in_transaction(prune_history, &step, "removing old history") != DONE)
 			prune_at = le_clock() + PRUNE_AGAIN;

@@ -3,15 +3,18 @@
  * worker.c
  *		The background worker's process: how it begins, sleeps and ends.
  *
- * Correctness never depends on it, only promptness does: whatever it does,
- * any candidate that calls in may do as well.
+ * Elections are correct without a worker; it only makes them prompt.  Any
+ * candidate that calls may do what the worker does, but for telling listeners.
  *
- * It is started on demand, one per database, and ends after a while without
- * candidates and leaders.  Invariant: as long as there is a candidacy, even
- * one that is not committed yet, there is a worker.  A candidacy is written
- * before its session looks for the worker's lock; the worker releases that
- * lock before it looks for candidacies, with a snapshot that sees uncommitted
- * ones, for the last time.
+ * A worker is started on demand, one per database, and ends after a while without
+ * candidates and leaders.
+ *
+ * Invariant: as long as there is a candidacy, even one that is not committed yet,
+ * there is a worker, or its session has one started.  The session first writes the
+ * candidacy and then tests the worker's lock.  A worker that is to end first
+ * releases that lock and then looks for candidacies once more, with a snapshot
+ * that sees uncommitted ones.  If either did it the other way round, the session
+ * could find the lock held by a worker that has looked already.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,10 +32,35 @@
 #include "utils/wait_event.h"
 #include "worker/worker.h"
 
+#define LOCK_WAIT_MS	50		/* for a busy election, while others wait */
 #define SHORTEST_IDLE	(100 * MS)
+#define TAKE_OVER_TRIES	100
+#define TAKE_OVER_MS	10		/* between two of them */
+
+MemoryContext le_worker_context;
 
 static bool ended_by_itself = false;
 
+/*
+ * Make a hash table.  flags say what the keys are: HASH_STRINGS or HASH_BLOBS.
+ */
+HTAB *
+le_worker_hash(const char *name, Size keysize, Size entrysize, int flags,
+			   MemoryContext context)
+{
+	HASHCTL		info;
+
+	memset(&info, 0, sizeof(info));
+	info.keysize = keysize;
+	info.entrysize = entrysize;
+	info.hcxt = context;
+	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
+}
+
+/*
+ * On exit: if this worker was terminated while it had work, the launcher, if
+ * there is one, starts another worker at once.
+ */
 static void
 wake_launcher(int code, Datum arg)
 {
@@ -48,7 +76,8 @@ note_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 }
 
 /*
- * The last look: does anybody stand, committed or not?
+ * The last look: does anybody stand, committed or not?  A locked table means
+ * that somebody may.
  */
 static void
 look_once_more(void *arg)
@@ -69,8 +98,9 @@ look_once_more(void *arg)
 }
 
 /*
- * Take the worker's lock, waiting for one that is about to end.  A worker
- * that goes on makes this one superfluous, and so does one that waits already.
+ * Take the worker's lock.  If another worker has it, that one may be about to
+ * end, and may not have seen the candidacy that we were started for: wait for
+ * it.  False: the other worker goes on, or a third one waits for its lock already.
  */
 static bool
 take_over(void)
@@ -79,10 +109,10 @@ take_over(void)
 
 	if (taken || !le_lock_next_worker())
 		return taken;
-	for (int i = 0; i < 100 && !taken; i++)
+	for (int i = 0; i < TAKE_OVER_TRIES && !taken; i++)
 	{
-		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10,
-						 PG_WAIT_EXTENSION);
+		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
 		taken = le_lock_worker();
@@ -92,7 +122,8 @@ take_over(void)
 }
 
 /*
- * May this worker end?  Its lock is released if so.
+ * May this worker end?  If so, its lock is released; if not, it has it again.
+ * The order of the first two steps is the invariant above.
  */
 static bool
 try_to_end(void)
@@ -105,6 +136,10 @@ try_to_end(void)
 	return !work || !take_over();
 }
 
+/*
+ * No setting of the database or of the role that owns it may slow the worker
+ * down or lead it astray.
+ */
 static void
 pin_settings(void)
 {
@@ -135,24 +170,27 @@ init_worker(Oid database)
 											  BGWORKER_BYPASS_ALLOWCONN);
 	pin_settings();
 
+	le_worker_context = AllocSetContextCreate(TopMemoryContext,
+											  "leader_election worker",
+											  ALLOCSET_DEFAULT_SIZES);
 	le_attempt_init();
 }
 
 /*
- * Sleep until the next round is due.
+ * Sleep until the next round is due, or until another process sets our latch.
  */
 static void
 sleep_after(void *arg)
 {
-	Upkeep	   *found = arg;
-	int64		ms = (found->next - le_clock()) / MS + 1;
+	Pass	   *pass = arg;
+	int64		ms = (pass->next - le_clock()) / MS + 1;
 
 	if (ms > 0)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Min(ms, INT_MAX),
 						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
-	found->woken = MyLatch->is_set;
+	pass->woken = MyLatch->is_set;
 	ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -163,12 +201,46 @@ sleep_after(void *arg)
 	}
 }
 
+/*
+ * After a round that has found no work: may this worker end, since it has been
+ * idle for long enough?  Otherwise the next round comes no later than that.
+ */
+static bool
+has_idled_enough(Pass *pass)
+{
+	static bool may_end_at_once = true;
+	static int64 idle_since = 0;	/* 0: there was work in the last round */
+	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
+	int64		timeout = le_worker_idle_timeout_ms * MS;
+
+	if (pass->work)
+	{
+		idle_since = 0;
+		return false;
+	}
+
+	/* The launcher starts a worker in each database, just to have a look. */
+	if (launched && may_end_at_once && pass->news == NIL)
+		timeout = 0;
+	if (idle_since == 0)
+		idle_since = le_clock();
+	if (le_clock() - idle_since >= timeout)
+	{
+		if (try_to_end())
+			return true;
+		/* Somebody is about to stand, but may not commit for a while. */
+		may_end_at_once = false;
+		idle_since = le_clock();
+		timeout = Max(le_worker_idle_timeout_ms * MS, SHORTEST_IDLE);
+	}
+	pass->next = Min(pass->next, idle_since + timeout);
+	return false;
+}
+
 void
 leader_election_worker_main(Datum arg)
 {
-	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
-	int64		idle_since = 0;
-	Upkeep		found = {.woken = false};
+	Pass		pass = {.woken = false};
 
 	init_worker(DatumGetObjectId(arg));
 	if (!take_over())
@@ -177,30 +249,10 @@ leader_election_worker_main(Datum arg)
 
 	for (;;)
 	{
-		le_upkeep(&found);
-		if (!found.installed && try_to_end())
+		le_upkeep(&pass);
+		if ((!pass.installed && try_to_end()) || has_idled_enough(&pass))
 			break;
-		if (found.work)
-			idle_since = 0;
-		else
-		{
-			int64		idle_timeout = launched && !found.untold ? 0 :
-				le_worker_idle_timeout_ms * MS;
-
-			if (idle_since == 0)
-				idle_since = le_clock();
-			if (le_clock() - idle_since >= idle_timeout)
-			{
-				if (try_to_end())
-					break;
-				/* Somebody is about to stand: there is time. */
-				launched = false;
-				idle_since = le_clock();
-				idle_timeout = Max(le_worker_idle_timeout_ms * MS, SHORTEST_IDLE);
-			}
-			found.next = Min(found.next, idle_since + idle_timeout);
-		}
-		(void) le_guard(sleep_after, &found);
+		(void) le_guard(sleep_after, &pass);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

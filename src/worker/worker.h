@@ -1,7 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * worker.h
- *		What the parts of the background worker share.
+ *		The floor of the background processes: what the worker's parts share.
+ *
+ * The worker works in rounds (upkeep.c).  A round renews leases, looks at the
+ * tables, and does what the look has found due.  What may fail is an attempt
+ * (attempt.c): it is undone and tried again later.
+ *
+ *	worker		the process: how it begins, sleeps and ends
+ *	upkeep		a round, and its look at the tables
+ *	elect		settling elections, and asking leaders to yield
+ *	renewal		renewing the leases of live sessions
+ *	led			what is remembered of the leases that the last look found led
+ *	standing	who stands, found in steps
+ *	news		of which elections listeners have not been told everything
+ *	announce	the transaction that tells listeners
+ *	tell		what it tells of one election
+ *	tidy		removing dead candidates and old history
+ *	attempt		doing what may fail
+ *	launcher	starting workers with the server
  *
  *-------------------------------------------------------------------------
  */
@@ -9,13 +26,42 @@
 #define LE_WORKER_H
 
 #include "decide/decide.h"
+#include "utils/hsearch.h"
 
 #define MS				INT64CONST(1000)
-#define LOCK_WAIT_MS	50		/* one busy election holds up the others so
-								 * long */
 #define RETRY			(10 * MS)	/* after a table was locked, and the like */
 #define TIDY_PAUSE		(1000 * MS) /* before a dead candidate's row is
 									 * removed */
+
+/*
+ * A round of the worker
+ */
+typedef struct Pass
+{
+	bool		woken;			/* our latch was set since the last round */
+	bool		installed;		/* the extension is there */
+	bool		work;			/* there are candidates or leaders */
+	int64		next;			/* when to begin the next round */
+	int64		renew_at;		/* when to renew the next lease */
+	List	   *news;			/* names of elections of which listeners are
+								 * to be told something */
+
+	/* what the look at the tables has found */
+	int64		looked_at;		/* when it began with the leases */
+	Incarnation *inc;			/* NULL: some table was locked */
+	bool		new_incarnation;	/* an epoch is to begin */
+	List	   *settle;			/* leases that are to be settled, as seen */
+	List	   *preempt;		/* leases whose leader is to be asked to
+								 * yield, or no more, as seen */
+	List	   *dead;			/* candidates whose rows are to be removed */
+} Pass;
+
+/* worker.c */
+extern MemoryContext le_worker_context; /* reset before each round */
+
+extern HTAB *le_worker_hash(const char *name, Size keysize, Size entrysize,
+							int flags, MemoryContext context);
+extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 /* attempt.c */
 typedef enum Outcome
@@ -25,47 +71,57 @@ typedef enum Outcome
 	FAILED
 } Outcome;
 
-typedef void (*Work) (void *arg);
+/* What can fail again and again, each with pauses of its own */
+typedef enum AttemptKind
+{
+	/* with what all elections need */
+	ATTEMPT_LOOK,
+	ATTEMPT_BEGIN_EPOCH,
+	ATTEMPT_PROVE,
+	ATTEMPT_RENEW_ALL,
+	ATTEMPT_TIDY,
 
-extern MemoryContext le_worker_context; /* reset before each round */
+	/* with one election */
+	ATTEMPT_RENEW,
+	ATTEMPT_PREEMPT,
+	ATTEMPT_SETTLE,
+	ATTEMPT_ANNOUNCE
+} AttemptKind;
+
+typedef void (*Work) (void *arg);
 
 extern void le_attempt_init(void);
 extern Outcome le_guard(Work work, void *arg);
 extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
-extern int64 le_attempt_at(const char *key);
-extern void le_attempt_ended(const char *key, Outcome outcome,
-							 const char *activity, int64 *next);
-extern bool le_may_attempt(const char *key);
-extern bool le_attempt(const char *key, Work work, void *arg,
-					   const char *activity, int64 *next);
 LE_NORETURN extern void le_postpone(const char *why);
-
-/* What one look at the tables has found */
-typedef struct Pass
-{
-	bool		installed;
-	Incarnation *inc;			/* NULL: some table was locked */
-	bool		new_incarnation;
-	bool		work;			/* there are candidates or leaders */
-	int64		next;			/* when to look again */
-	int64		renew_at;		/* when the next lease is to be renewed */
-	List	   *settle;			/* leases, as they were seen */
-	List	   *preempt;		/* leases whose leader is to yield, or no more */
-	List	   *dead;			/* candidates, by the names of their rows */
-	int64		looked_at;		/* the leases */
-	bool		woken;			/* since the last round */
-} Pass;
-
-extern bool le_is_to_renew(const Pass *pass);
+extern bool le_attempt(AttemptKind kind, const char *election, Work work,
+					   void *arg, int64 *next);
+extern int64 le_attempt_paused_until(AttemptKind kind, const char *election);
+extern void le_attempt_ended(AttemptKind kind, const char *election,
+							 Outcome outcome, int64 *next);
 
 /* led.c */
-extern void le_led_begin(void);
-extern bool le_led_alive(int64 session_id);
-extern void le_led_note(int64 session_id, const char *election);
-extern void le_led_end(void);
-extern List *le_led_orphaned(void);
+/* A lease that the worker renews */
+typedef struct Renewal
+{
+	Lease		seen;			/* election, term, deadline_mono and duration;
+								 * first: a list of these is one of leases */
+	bool		over;			/* not to be renewed: the next look decides */
 
-/* standing.c: who stands in an election */
+	/* what the running transaction does to it */
+	bool		ends;			/* it is over from now on */
+	int64		deadline;		/* it is renewed until then; 0: it is not */
+	int64		lasts;			/* ... for so long */
+} Renewal;
+
+extern void le_led_begin_look(void);
+extern bool le_led_note(const Lease *lease);
+extern void le_led_end_look(void);
+extern List *le_led_orphaned(void);
+extern List *le_led_renewals(void);
+
+/* standing.c */
+/* Who stands in an election */
 typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
@@ -79,43 +135,53 @@ extern void le_standing_look_again(void);
 extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
-extern void le_renewal_begin(void);
-extern bool le_renewal_note(const Lease *lease);
-extern void le_renewal_end(void);
 extern int64 le_renewal_due(void);
 extern void le_renew_all(Pass *pass);
+
+/* elect.c */
+extern bool le_elect_orphaned(Pass *pass);
+extern bool le_elect_all(Pass *pass);
+extern void le_elect_preempt_all(Pass *pass);
+
+/* news.c */
+extern bool le_news_begin_look(Store *store);
+extern void le_news_look_at(Pass *pass, const Store *store,
+							const Lease *lease);
+extern void le_news_end_look(Pass *pass, const Store *store);
+extern void le_news_add(Pass *pass, const char *election);
+extern void le_news_remember(const Mark *mark);
+extern void le_news_forget(const char *election);
+
+/* tell.c */
+/* What came of telling listeners of an election */
+typedef enum Told
+{
+	TOLD_ALL,
+	TOLD_PART,					/* there is more than may be told at once */
+	TOLD_DROPPED,				/* all of an election that is gone: its mark
+								 * was deleted */
+	TOLD_LATER					/* the mark's row or the name is locked */
+} Told;
+
+extern bool le_tell_is_behind(const Store *store, const Mark *mark);
+extern Told le_tell(const Store *store, const char *election,
+					Snapshot snapshot, int *left, Mark **mark);
+
+/* announce.c */
+#define LE_ANNOUNCE_EVENTS	100 /* told in one transaction, at most */
+
+extern void le_announce(Pass *pass);
 
 /* tidy.c */
 extern void le_tidy(Pass *pass);
 
-/* announce.c */
-extern void le_announce_begin(void);
-extern bool le_announce_look(Store *store);
-extern void le_announce_lease(const Store *store, const Lease *lease,
-							  const Incarnation *inc, int64 *next);
-extern void le_announce_looked(const Store *store,
-							   const Incarnation *inc);
-extern void le_announce_add(const char *election);
-extern int	le_announce_pending(void);
-extern void le_announce(Pass *pass);
+/* upkeep.c */
+extern bool le_upkeep_is_to_renew(const Pass *pass);
+extern void le_upkeep_again(Pass *pass);
+extern void le_upkeep(Pass *pass);
 
 /* launcher.c */
 extern void le_launcher_register(void);
 extern PGDLLEXPORT void leader_election_launcher_main(Datum arg);
-
-/* upkeep.c */
-typedef struct Upkeep
-{
-	bool		installed;		/* the extension is there */
-	bool		work;			/* there are candidates or leaders */
-	bool		untold;			/* listeners have not been told everything */
-	int64		next;			/* when to look again */
-	bool		woken;			/* since the last round */
-} Upkeep;
-
-extern void le_upkeep(Upkeep *found);
-
-/* worker.c */
-extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 #endif							/* LE_WORKER_H */

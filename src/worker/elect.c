@@ -1,0 +1,258 @@
+/*-------------------------------------------------------------------------
+ *
+ * elect.c
+ *		The background worker settles elections: it ends leaderships that are
+ *		over, elects leaders, and has strategies ask for yields.
+ *
+ * Invariant: each election is settled in a transaction of its own, which reads
+ * everything anew under the election lock.  What a look or the memory of a look
+ * said is only the reason to do so.  A busy or broken election thus holds up no
+ * other, and no lock is held for longer than one election needs.
+ *
+ * All of this ends as soon as leases are to be renewed, but not before one
+ * election was settled: otherwise frequent renewals could keep the worker from
+ * electing at all.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+#include "worker/worker.h"
+
+#define ANNOUNCE_AT		100		/* so many elections, amid much to settle */
+#define LOOK_AGAIN		(1000 * MS) /* where nobody who stands may be elected */
+#define PROOF_LIFE		(20 * MS)	/* several elections share one */
+#define PROOF_WAIT		(300 * MS)
+#define LONGEST_READ	(25 * MS)	/* of an election's candidates */
+
+/* An election to settle */
+typedef struct SettleTask
+{
+	const char *election;
+	Proof		proof;
+	bool		changed;
+	int64		duration;		/* of its leases */
+	bool		waited;			/* for its lock */
+} SettleTask;
+
+/*
+ * Settle one election, in a transaction.
+ */
+static void
+settle(void *arg)
+{
+	SettleTask *task = arg;
+	const char *name = task->election;
+	Store		store;
+	Election   *election;
+	Settled		settled;
+
+	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
+	if (!le_store_find(&store))
+		return;					/* dropped since the look */
+	le_wait_start();
+	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election == NULL)
+		return;					/* it has been dropped */
+
+	/* Counting seats takes a while: the proof may have become too old. */
+	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
+		!le_prove(le_lease_read(&store, name, NULL), election->lease_duration,
+				  true, PROOF_WAIT, &task->proof))
+		le_busy(name);
+	task->waited = !le_lock_election(name, false);
+	if (task->waited && !le_wait_for_election(name))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election == NULL)
+		return;					/* dropped while we queued for the lock */
+	settled = le_settle(&store, election, NULL, NULL, &task->proof);
+	if (settled >= SETTLED_BUSY)
+		le_busy(name);
+	task->changed = settled != SETTLED_NOTHING;
+	task->duration = election->lease_duration;
+}
+
+/*
+ * Have a strategy ask for a yield, or take that back, in a transaction.  Where the
+ * strategy counts seats, each of these transactions sees what the last has asked.
+ */
+static void
+preempt(void *arg)
+{
+	SettleTask *task = arg;
+	const char *name = task->election;
+	Store		store;
+	Election   *election;
+
+	MemoryContextSwitchTo(CurTransactionContext);
+	le_store_get(&store);
+	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election != NULL &&
+		!le_settle_preempt(&store, election, &task->changed))
+		le_busy(name);
+}
+
+/*
+ * One proof for all elections that are settled in the next moment.
+ */
+static void
+prove(void *arg)
+{
+	if (!le_prove(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
+		le_postpone("synchronous standbys do not follow");
+}
+
+/*
+ * Settle an election, or see to its yields, in the time that the next renewal
+ * leaves: a crowd of candidates is not read for longer.  True if it was done.
+ */
+static bool
+attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
+{
+	bool		done;
+
+	le_candidates_read_until(Max(pass->renew_at, le_clock() + LONGEST_READ));
+	done = le_attempt(kind, task->election, work, task, &pass->next);
+	le_candidates_read_until(PG_INT64_MAX);
+	return done;
+}
+
+/*
+ * Settle one election.  True if anything changed.  If nothing did although it was
+ * due, candidates lack a role, and nothing wakes the worker when they are given it:
+ * look again after a while.
+ */
+static bool
+settle_one(Pass *pass, SettleTask *task)
+{
+	bool		done = attempt_task(pass, ATTEMPT_SETTLE, settle, task);
+
+	if (done && task->changed)
+	{
+		/* No look has seen the new lease yet: it is to be renewed then. */
+		pass->renew_at = Min(pass->renew_at, le_clock() + task->duration / 3);
+		le_news_add(pass, task->election);
+		if (list_length(pass->news) >= ANNOUNCE_AT)
+			le_announce(pass);
+	}
+	else if (done)
+		pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
+	if (task->waited)
+		le_upkeep_again(pass);
+	return done && task->changed;
+}
+
+/*
+ * Settle the elections of sessions that have ended since the last look, before
+ * anything else is looked at.  Where synchronous standbys are configured, a proof
+ * needs a look first.  What is left for want of time, or because it is busy, is
+ * found by the look that follows.  True if anything changed.
+ */
+bool
+le_elect_orphaned(Pass *pass)
+{
+	List	   *elections = le_led_orphaned();
+	bool		changed = false;
+	ListCell   *lc;
+
+	pass->looked_at = le_clock();
+	foreach(lc, elections)
+	{
+		SettleTask	task = {.election = lfirst(lc)};
+
+		if ((le_upkeep_is_to_renew(pass) && lc != list_head(elections)) ||
+			!le_prove(NULL, 0, false, 0, &task.proof))
+			break;
+		changed |= settle_one(pass, &task);
+	}
+	return changed;
+}
+
+/*
+ * These leases, beginning with that election's, if it is there.
+ */
+static List *
+begin_with(List *leases, const char *election)
+{
+	ListCell   *lc;
+
+	foreach(lc, leases)
+	{
+		int			n = foreach_current_index(lc);
+
+		if (strcmp(((Lease *) lfirst(lc))->election, election) == 0)
+			return list_concat(list_copy_tail(leases, n),
+							   list_truncate(list_copy(leases), n));
+	}
+	return leases;
+}
+
+/*
+ * Settle what the look has found due, until leases are to be renewed.  The next
+ * round goes on with the election at which this one ends, so that elections that
+ * are busy do not keep the worker from those behind them.  True if anything
+ * changed.
+ */
+bool
+le_elect_all(Pass *pass)
+{
+	static char go_on_at[LE_NAME_MAX + 1] = "";
+	List	   *leases = begin_with(pass->settle, go_on_at);
+	bool		changed = false;
+	Proof		proof = {.confirmed = false};
+	ListCell   *lc;
+
+	go_on_at[0] = '\0';
+	foreach(lc, leases)
+	{
+		const Lease *seen = lfirst(lc);
+		SettleTask	task = {.election = seen->election};
+
+		if (le_upkeep_is_to_renew(pass) && lc != list_head(leases))
+		{
+			strlcpy(go_on_at, task.election, sizeof(go_on_at));
+			pass->next = le_clock();
+			break;
+		}
+		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
+			!le_prove(NULL, 0, false, 0, &proof) &&
+			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &pass->next))
+			break;
+		task.proof = proof;
+		le_proof_set_subject(&task.proof, seen, seen->configured, pass->inc);
+		changed |= settle_one(pass, &task);
+	}
+	return changed;
+}
+
+/*
+ * Ask the leaders to yield whom the look has found to be asked, or no more, until
+ * leases are to be renewed.  The next look finds those that are left.
+ */
+void
+le_elect_preempt_all(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->preempt)
+	{
+		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election};
+
+		if (le_upkeep_is_to_renew(pass) && lc != list_head(pass->preempt))
+		{
+			pass->next = le_clock();
+			break;
+		}
+		if (attempt_task(pass, ATTEMPT_PREEMPT, preempt, &task) && task.changed)
+		{
+			le_news_add(pass, task.election);
+			pass->next = le_clock();
+		}
+	}
+}

@@ -1,0 +1,257 @@
+/*-------------------------------------------------------------------------
+ *
+ * news.c
+ *		Of which elections is there something to tell listeners?  The background
+ *		worker's memory of the marks, with which a look compares the leases.
+ *
+ * No other process changes a mark, so that marks need not be read in each round.
+ * An election without a mark in this memory may have been created since, or have
+ * lost its mark in a crash.
+ *
+ * Invariant: this memory only says where to look.  What is told of an election
+ * follows from rows that are read anew under the NOTIFY lock (tell.c).  So the
+ * memory may name an election in vain, but must not overlook one:
+ *
+ * - a lease that differs from its mark is found by the look at all leases;
+ *
+ * - a mark that no lease belongs to is found at the end of that look: its
+ *	 election was dropped;
+ *
+ * - terms of an election that was dropped, whether or not one of its name was
+ *	 created since, raise the highest term ever dropped (table epoch).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+#include "worker/worker.h"
+
+#define MANY_UNKNOWN	100		/* marks: read all, not each by its key */
+
+/* What listeners know of an election: its mark, in this process's memory */
+typedef struct KnownMark
+{
+	char		election[LE_NAME_MAX + 1];	/* hash key */
+	int64		term;
+	bool		vacated;
+	int64		yields;
+	uint64		look;			/* the number of the last look that has found
+								 * a lease of that name; 0: none has yet */
+} KnownMark;
+
+static HTAB *known = NULL;
+static Oid	known_table = InvalidOid;	/* that they were read from */
+
+/* The highest term ever dropped, when all marks were read last */
+static int64 dropped_term = -1;
+
+/* The look that is under way, or was the last one */
+static uint64 look_number = 0;
+static long leases_known = 0;	/* leases whose marks are known */
+static int	marks_missed = 0;	/* leases whose marks were not */
+
+/*
+ * Forget all marks.
+ */
+static void
+make_empty(void)
+{
+	if (known != NULL)
+		hash_destroy(known);
+	known = le_worker_hash("leader_election marks", LE_NAME_MAX + 1,
+						   sizeof(KnownMark), HASH_STRINGS, TopMemoryContext);
+	known_table = InvalidOid;
+}
+
+static KnownMark *
+find_known(const char *election, HASHACTION action, bool *found)
+{
+	if (known == NULL)
+		make_empty();
+	return hash_search(known, election, action, found);
+}
+
+/*
+ * This is the mark of its election now, as the worker has read or written it.
+ */
+void
+le_news_remember(const Mark *mark)
+{
+	bool		found;
+	KnownMark  *k = find_known(mark->election, HASH_ENTER, &found);
+
+	k->term = mark->term;
+	k->vacated = mark->vacated;
+	k->yields = mark->yields;
+	if (!found)
+		k->look = 0;
+}
+
+/*
+ * The mark of that election was deleted.
+ */
+void
+le_news_forget(const char *election)
+{
+	(void) find_known(election, HASH_REMOVE, NULL);
+}
+
+/*
+ * Remember all marks that are not known yet.
+ */
+static void
+read_marks(const Store *store)
+{
+	ListCell   *lc;
+
+	foreach(lc, le_marks_read(store))
+	{
+		const Mark *mark = lfirst(lc);
+
+		if (find_known(mark->election, HASH_FIND, NULL) == NULL)
+			le_news_remember(mark);
+	}
+}
+
+/*
+ * The mark of an election, which is read if it is not known; NULL: it has none.
+ * Where many elections were created since the last look, one scan of all marks
+ * is faster than a search for each.
+ */
+static KnownMark *
+find_or_read(const Store *store, const char *election)
+{
+	KnownMark  *k = find_known(election, HASH_FIND, NULL);
+	Mark	   *mark;
+
+	if (k != NULL || marks_missed > MANY_UNKNOWN)
+		return k;
+	if (++marks_missed > MANY_UNKNOWN)
+		read_marks(store);
+	else if ((mark = le_mark_read(store, election)) != NULL)
+		le_news_remember(mark);
+	return find_known(election, HASH_FIND, NULL);
+}
+
+/*
+ * A look begins.  False: the marks cannot be read at once.
+ */
+bool
+le_news_begin_look(Store *store)
+{
+	Oid			table = store->table[TABLE_ANNOUNCED].rel;
+
+	if (!le_store_try_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
+						   AccessShareLock))
+		return false;
+	look_number++;
+	leases_known = 0;
+	marks_missed = 0;
+	if (known_table != table)
+	{
+		make_empty();
+		read_marks(store);
+		known_table = table;
+	}
+	return true;
+}
+
+/*
+ * Until when nothing is told of a lease of another incarnation that has no mark:
+ * its holder may lead on elsewhere, or continue here.
+ */
+static int64
+silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
+{
+	Election   *election;
+
+	if (!le_lease_is_foreign(lease, inc->name))
+		return 0;
+	if (!inc->known)
+		return PG_INT64_MAX;
+	if (inc->first_seen + lease->duration > le_clock())
+		return inc->first_seen + lease->duration;	/* no sooner than that */
+	election = le_election_read(store, lease->election);
+	return election != NULL ? le_vacancy_grace(election, lease, inc) :
+		PG_INT64_MAX;
+}
+
+/*
+ * The look has found this lease: is there anything to tell of its election?
+ * pass->next becomes the time from which on there may be, if that is sooner.
+ */
+void
+le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
+{
+	KnownMark  *k = find_or_read(store, lease->election);
+	int64		until;
+
+	if (k == NULL)
+	{
+		until = silent_until(store, lease, pass->inc);
+		if (until <= le_clock())
+			le_news_add(pass, lease->election);
+		else
+			pass->next = Min(pass->next, until);
+		return;
+	}
+	k->look = look_number;
+	leases_known++;
+
+	/*
+	 * An election of that name may have been led, dropped and created anew
+	 * since the last look.  The new lease says nothing of the old terms, but
+	 * history does.  The mark that is remembered then differs from the lease
+	 * until all is told.
+	 */
+	if (lease->term == 0 && k->vacated && pass->inc->dropped_term != dropped_term)
+	{
+		Mark		mark = {.election = k->election,.term = k->term,
+		.vacated = true};
+
+		k->vacated = !le_tell_is_behind(store, &mark);
+	}
+	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
+		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
+		le_news_add(pass, lease->election);
+}
+
+/*
+ * The look has found all leases: the elections of other marks were dropped.  One
+ * of them may have been created, led and dropped since the last look, so that its
+ * mark is not known.  Its terms were greater than all that had been dropped by
+ * then, so that the highest term ever dropped has risen: then read all marks.
+ */
+void
+le_news_end_look(Pass *pass, const Store *store)
+{
+	HASH_SEQ_STATUS scan;
+	KnownMark  *k;
+
+	if (pass->inc->dropped_term != dropped_term)
+	{
+		read_marks(store);
+		dropped_term = pass->inc->dropped_term;
+	}
+	if (leases_known == hash_get_num_entries(known))
+		return;
+	hash_seq_init(&scan, known);
+	while ((k = hash_seq_search(&scan)) != NULL)
+	{
+		if (k->look != look_number)
+			le_news_add(pass, k->election);
+	}
+}
+
+/*
+ * There is something to tell of this election.
+ */
+void
+le_news_add(Pass *pass, const char *election)
+{
+	MemoryContext old = MemoryContextSwitchTo(le_worker_context);
+
+	pass->news = lappend(pass->news, pstrdup(election));
+	MemoryContextSwitchTo(old);
+}

@@ -1,0 +1,409 @@
+/*-------------------------------------------------------------------------
+ *
+ * tell.c
+ *		What listeners are told (NOTIFY) of an election: the rows of history
+ *		beyond its mark (mark.c), and then the lease row.
+ *
+ * The caller, announce.c, has the NOTIFY lock, has locked the tables, and has
+ * taken one snapshot after that.
+ *
+ * Invariants:
+ *
+ * - A mark is written in the transaction that tells what it stands for.  So
+ *	 every term is told once, whenever a worker is terminated.
+ *
+ * - Terms are told in order, as that one snapshot sees them.  What is told is
+ *	 complete up to the moment of the snapshot.  With a snapshot for each row, the
+ *	 lease could be newer than history, and its mark would pass over a term.
+ *
+ * - Nothing here waits: locked rows are skipped, and the name lock is only tried.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "utils/datetime.h"
+#include "utils/json.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "worker/worker.h"
+
+/* An election that listeners are being told of */
+typedef struct Telling
+{
+	const Store *store;
+	Snapshot	snapshot;
+	const char *election;
+	const char *channel;		/* NULL: the default one */
+	int			left;			/* events that the transaction may tell yet */
+	bool		complete;		/* they were enough so far */
+	Mark	   *mark;			/* what listeners know by now; NULL: there is
+								 * no mark */
+	Term	   *last;			/* the row of the mark's term, if its end is
+								 * not told; NULL: there is none */
+} Telling;
+
+/* What is told */
+typedef struct Event
+{
+	const char *event;
+	int64		term;
+	const char *leader;			/* NULL: vacant */
+	const Term *previous;		/* which has ended; NULL: was vacant */
+	const char *successor;		/* whom it is asked to yield to; NULL: none */
+	TimestampTz at;
+} Event;
+
+static void
+append_string(StringInfo buf, const char *key, const char *value)
+{
+	appendStringInfo(buf, ",\"%s\":", key);
+	if (value != NULL)
+		escape_json(buf, value);
+	else
+		appendStringInfoString(buf, "null");
+}
+
+static void
+tell(Telling *t, const Event *event)
+{
+	StringInfoData buf;
+	char		when[MAXDATELEN + 1];
+
+	initStringInfo(&buf);
+	appendStringInfoString(&buf, "{\"election\":");
+	escape_json(&buf, t->election);
+	append_string(&buf, "event", event->event);
+	appendStringInfo(&buf, ",\"term\":" INT64_FORMAT, event->term);
+	append_string(&buf, "leader", event->leader);
+	append_string(&buf, "previous",
+				  event->previous != NULL ? event->previous->leader : NULL);
+	append_string(&buf, "reason",
+				  event->previous != NULL ? event->previous->reason : NULL);
+	if (event->successor != NULL)
+		append_string(&buf, "successor", event->successor);
+	JsonEncodeDateTime(when, TimestampTzGetDatum(event->at), TIMESTAMPTZOID,
+					   NULL);
+	append_string(&buf, "at", when);
+	appendStringInfoChar(&buf, '}');
+	Async_Notify(t->channel != NULL ? t->channel : LE_CHANNEL, buf.data);
+	t->left--;
+}
+
+static void
+tell_vacated(Telling *t, const Term *ended)
+{
+	Event		event = {.event = "vacated",.term = ended->term,
+	.previous = ended,.at = ended->ended_at};
+
+	tell(t, &event);
+}
+
+/*
+ * previous: the term that ended in the same transaction; NULL: none did.
+ */
+static void
+tell_elected(Telling *t, const Term *term, const Term *previous)
+{
+	Event		event = {.event = "elected",.term = term->term,
+		.leader = term->leader,.previous = previous,
+	.at = term->acquired_at};
+
+	tell(t, &event);
+}
+
+static void
+tell_yield(Telling *t, const Lease *lease)
+{
+	Event		event = {.event = "yield_requested",.term = lease->term,
+		.leader = lease->leader,.successor = lease->successor,
+	.at = GetCurrentTimestamp()};
+
+	tell(t, &event);
+}
+
+/*
+ * Did the former term (NULL: there is none) end in the transaction in which this
+ * one began?  Then both are one event.
+ */
+static bool
+is_continuous(const Term *former, const Term *term)
+{
+	return former != NULL && former->ended &&
+		former->ended_at == term->acquired_at;
+}
+
+static Term *
+copy_term(const Term *term)
+{
+	Term	   *copy = palloc(sizeof(Term));
+
+	*copy = *term;
+	return copy;
+}
+
+/*
+ * The next row of history, in the order of terms; the first one may be that of
+ * the mark.  False: enough for this transaction.
+ */
+static bool
+tell_term(const Term *term, void *arg)
+{
+	Telling    *t = arg;
+	Mark	   *mark = t->mark;
+
+	if (term->term > mark->term)
+	{
+		bool		continuous = is_continuous(t->last, term);
+
+		t->complete = t->left >= 2;
+		if (!t->complete)
+			return false;
+		if (t->last != NULL && t->last->ended && !continuous)
+			tell_vacated(t, t->last);
+		tell_elected(t, term, continuous ? t->last : NULL);
+		mark->term = term->term;
+		mark->vacated = false;
+		mark->yields = 0;		/* they are counted in each term */
+	}
+	if (!mark->vacated)
+		t->last = copy_term(term);
+	return true;
+}
+
+/*
+ * Tell what history knows beyond the mark.
+ */
+static void
+tell_history(Telling *t)
+{
+	le_history_read(t->store, t->election, t->mark->term, ForwardScanDirection,
+					t->snapshot, tell_term, t);
+	if (!t->complete || t->last == NULL || !t->last->ended)
+		return;
+	t->complete = t->left > 0;
+	if (!t->complete)
+		return;
+	tell_vacated(t, t->last);
+	t->mark->vacated = true;
+}
+
+/*
+ * Bring the mark up to the lease, all of whose history has been told, and tell of
+ * a request to yield.  (The lease is ahead of history only if history was deleted
+ * by hand: then there was less to tell.)
+ */
+static void
+tell_lease(Telling *t, const Lease *lease)
+{
+	Mark	   *mark = t->mark;
+
+	if (lease->term > mark->term)
+		mark->yields = 0;
+	mark->term = Max(mark->term, lease->term);
+	mark->vacated = lease->leader == NULL;
+	if (lease->leader == NULL || !lease->yielding ||
+		lease->yields <= mark->yields)
+		return;
+	t->complete = t->left > 0;
+	if (t->complete)
+	{
+		tell_yield(t, lease);
+		mark->yields = lease->yields;
+	}
+}
+
+/*
+ * Tell what is new beyond the mark, which is locked, of an election, or of one
+ * that was dropped (lease is NULL).
+ */
+static void
+tell_news(Telling *t, const Lease *lease)
+{
+	Mark	   *mark = t->mark;
+	const Mark	before = *mark;
+
+	tell_history(t);
+	if (t->complete && lease != NULL)
+		tell_lease(t, lease);
+	if (mark->term != before.term || mark->vacated != before.vacated ||
+		mark->yields != before.yields)
+	{
+		mark->channel = unconstify(char *, t->channel);
+		le_mark_write(t->store, mark);
+	}
+}
+
+/* The last terms, the latest first */
+typedef struct LastTerms
+{
+	Term	   *term[2];
+	int			n;
+} LastTerms;
+
+static bool
+note_term(const Term *term, void *arg)
+{
+	LastTerms  *last = arg;
+
+	last->term[last->n] = copy_term(term);
+	return ++last->n < lengthof(last->term);
+}
+
+/*
+ * There is no mark: a crash or a promotion has removed it, or a restore did not
+ * bring it.  Listeners connect anew after that.  They are told the last change,
+ * although they may have been told it before.
+ */
+static void
+tell_last(Telling *t, const Lease *lease)
+{
+	LastTerms	last = {.n = 0};
+	const Term *former;
+
+	if (lease->leader != NULL && lease->yielding)
+	{
+		tell_yield(t, lease);
+		return;
+	}
+	le_history_read(t->store, t->election, 0, BackwardScanDirection,
+					t->snapshot, note_term, &last);
+	if (last.n == 0)
+		return;
+	former = last.n > 1 ? last.term[1] : NULL;
+	if (last.term[0]->ended)
+		tell_vacated(t, last.term[0]);
+	else
+		tell_elected(t, last.term[0],
+					 is_continuous(former, last.term[0]) ? former : NULL);
+}
+
+/*
+ * An election that has no mark is to get one, and listeners are told its last
+ * change, if it was ever led.  False: not now.
+ *
+ * The name lock keeps the election from being dropped, and one of that name from
+ * being created, until we commit.  Both may have happened since the snapshot and
+ * before we had the lock: so the mark and the lease are read again.
+ *
+ * An election that was never led gets a mark at the highest term ever dropped:
+ * its own terms will be greater.
+ */
+static bool
+begin_mark(Telling *t, const Lease *lease)
+{
+	Incarnation *inc = le_epoch_read();
+	Mark	   *mark;
+
+	if (!le_lock_name_shared(t->election) ||
+		le_mark_read(t->store, t->election) != NULL ||
+		le_lease_read(t->store, t->election, NULL) == NULL)
+		return false;
+	if (lease->term > 0)
+		tell_last(t, lease);
+	mark = palloc0(sizeof(Mark));
+	mark->election = pstrdup(t->election);
+	mark->channel = unconstify(char *, t->channel);
+	mark->term = lease->term > 0 ? lease->term : inc->dropped_term;
+	mark->vacated = lease->leader == NULL;
+	mark->yields = lease->yields;
+	le_mark_write(t->store, mark);
+	t->mark = mark;
+	return true;
+}
+
+/* Is there anything in history that a mark does not cover? */
+typedef struct Coverage
+{
+	const Mark *mark;
+	bool		is_behind;
+} Coverage;
+
+static bool
+check_coverage(const Term *term, void *arg)
+{
+	Coverage   *coverage = arg;
+	const Mark *mark = coverage->mark;
+
+	coverage->is_behind = term->term > mark->term ||
+		(term->ended && !mark->vacated);
+	return !coverage->is_behind;
+}
+
+/*
+ * Does history, as it is now, know more than the mark?
+ */
+bool
+le_tell_is_behind(const Store *store, const Mark *mark)
+{
+	Coverage	coverage = {.mark = mark};
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	le_history_read(store, mark->election, mark->term, ForwardScanDirection,
+					GetActiveSnapshot(), check_coverage, &coverage);
+	PopActiveSnapshot();
+	return coverage.is_behind;
+}
+
+/*
+ * Delete the mark of an election that was dropped, all of which has been told.
+ * False: not now.
+ *
+ * The name lock keeps an election of that name from being created until we
+ * commit; it would rely on the mark that it finds.  One may have been created
+ * since the snapshot, or created, led and dropped: so lease and history are read
+ * again.
+ */
+static bool
+end_mark(const Store *store, const char *election)
+{
+	Mark	   *mark;
+	bool		busy;
+
+	if (!le_lock_name_shared(election) ||
+		le_lease_read(store, election, NULL) != NULL)
+		return false;
+	mark = le_mark_lock(store, election, true, &busy);
+	if (busy || (mark != NULL && le_tell_is_behind(store, mark)))
+		return false;
+	if (mark != NULL)
+		le_mark_delete(mark);
+	return true;
+}
+
+/*
+ * Tell what is new of one election, in so many events at most (*left).  *mark
+ * becomes what listeners know once this is committed (NULL: it was not read).
+ * Another worker may have told the news before: then there is nothing to tell.
+ */
+Told
+le_tell(const Store *store, const char *election, Snapshot snapshot,
+		int *left, Mark **mark)
+{
+	Lease	   *lease = le_lease_read(store, election, snapshot);
+	Telling		t = {.store = store,.snapshot = snapshot,
+	.election = election,.left = *left,.complete = true};
+	bool		busy;
+
+	t.mark = le_mark_lock(store, election, false, &busy);
+	if (busy)
+		return TOLD_LATER;
+	if (lease != NULL)
+		t.channel = le_election_channel(store, election, snapshot);
+	else if (t.mark != NULL)
+		t.channel = t.mark->channel;	/* that of the last event */
+	if (t.mark != NULL)
+		tell_news(&t, lease);
+	else if (lease != NULL && !begin_mark(&t, lease))
+		return TOLD_LATER;
+	*left = t.left;
+	*mark = t.mark;
+	if (!t.complete)
+		return TOLD_PART;
+	if (lease != NULL)
+		return TOLD_ALL;
+	return end_mark(store, election) ? TOLD_DROPPED : TOLD_LATER;
+}
