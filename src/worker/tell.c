@@ -290,24 +290,29 @@ tell_last(Telling *t, const Lease *lease)
  * before we had the lock: so the mark and the lease are read again.
  *
  * An election that was never led gets a mark at the highest term ever dropped:
- * its own terms will be greater.
+ * its own terms will be greater.  But if it was elected in since the snapshot, and
+ * then another election was dropped, the highest term dropped may be greater than
+ * the term that is to be told.
  */
 static bool
 begin_mark(Telling *t, const Lease *lease)
 {
-	Incarnation *inc = le_epoch_read();
+	int64		dropped_term = le_epoch_read()->dropped_term;
+	const Lease *latest;
 	Mark	   *mark;
 
 	if (!le_lock_name_shared(t->election) ||
-		le_mark_read(t->store, t->election) != NULL ||
-		le_lease_read(t->store, t->election, NULL) == NULL)
+		le_mark_read(t->store, t->election) != NULL)
+		return false;
+	latest = le_lease_read(t->store, t->election, NULL);
+	if (latest == NULL || (lease->term == 0 && latest->term > 0))
 		return false;
 	if (lease->term > 0)
 		tell_last(t, lease);
 	mark = palloc0(sizeof(Mark));
 	mark->election = pstrdup(t->election);
 	mark->channel = unconstify(char *, t->channel);
-	mark->term = lease->term > 0 ? lease->term : inc->dropped_term;
+	mark->term = lease->term > 0 ? lease->term : dropped_term;
 	mark->vacated = lease->leader == NULL;
 	mark->yields = lease->yields;
 	le_mark_write(t->store, mark);
