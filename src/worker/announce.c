@@ -31,6 +31,7 @@
 #include "utils/snapmgr.h"
 #include "worker/worker.h"
 
+#define EVENTS			100		/* told in one transaction, at most */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first ... */
 #define LONGEST_QUEUE	(40 * MS)	/* ... and at most: a lease lasts 100 ms */
 #define QUEUE_PAUSE		10		/* so many times the wait, after it was in
@@ -103,7 +104,7 @@ static void
 announce(void *arg)
 {
 	Announcement *a = arg;
-	int			left = LE_ANNOUNCE_EVENTS;
+	int			left = EVENTS;
 	Store		store;
 	ListCell   *lc;
 
@@ -234,7 +235,7 @@ take_items(Pass *pass, int *from)
 	List	   *items = NIL;
 
 	while (*from < list_length(pass->news) &&
-		   list_length(items) < LE_ANNOUNCE_EVENTS)
+		   list_length(items) < EVENTS)
 	{
 		const char *election = list_nth(pass->news, (*from)++);
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,

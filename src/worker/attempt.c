@@ -60,14 +60,7 @@ typedef struct Trouble
 	int64		retry_at;
 } Trouble;
 
-static HTAB *troubles;
-
-void
-le_attempt_init(void)
-{
-	troubles = le_worker_hash("leader_election troubles", sizeof(TroubleKey),
-							  sizeof(Trouble), HASH_BLOBS, TopMemoryContext);
-}
+static HTAB *troubles = NULL;
 
 /*
  * Do something that may fail or be cancelled.  An error is logged, and undone by
@@ -165,6 +158,10 @@ find_trouble(AttemptKind kind, const char *election, HASHACTION action)
 	bool		found;
 	Trouble    *trouble;
 
+	if (troubles == NULL)
+		troubles = le_worker_hash("leader_election troubles",
+								  sizeof(TroubleKey), sizeof(Trouble),
+								  HASH_BLOBS, TopMemoryContext);
 	memset(&key, 0, sizeof(key));	/* the padding, too, is hashed */
 	key.kind = kind;
 	if (election != NULL)

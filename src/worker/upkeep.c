@@ -39,8 +39,8 @@
 #include "worker/worker.h"
 
 #define LONGEST_SLEEP	(3600000 * MS)
-#define LONGEST_POSTPONE (1000 * MS)	/* of tidying up */
-#define LOOK_BY			(25 * MS)	/* after a wake-up, at the latest */
+#define LONGEST_POSTPONE (1000 * MS)	/* of yields and tidying up */
+#define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 #define WINNER_FIRST	(MS / 2)	/* before we do anything else */
 #define CROWD			1000	/* so many candidates are not read in a look */
 
@@ -71,7 +71,8 @@ le_upkeep_again(Pass *pass)
 
 /*
  * Is other work to end now, because leases are to be renewed?  A wake-up may tell
- * of a lease that is not known yet, and so may have to be renewed any moment.
+ * of a lease that no look has seen yet: to find out when that is to be renewed, a
+ * look is due soon.
  */
 bool
 le_upkeep_is_to_renew(const Pass *pass)
@@ -79,7 +80,7 @@ le_upkeep_is_to_renew(const Pass *pass)
 	int64		now = le_clock();
 
 	return pass->renew_at <= now ||
-		(MyLatch->is_set && now - pass->looked_at >= LOOK_BY);
+		(MyLatch->is_set && now - pass->looked_at >= LONGEST_WORK);
 }
 
 /*
@@ -155,10 +156,10 @@ look_at_led(Look *look, Lease *lease)
 }
 
 /*
- * A lease that is not led, or no more.
+ * A lease that is over, or a seat that is vacant.
  */
 static void
-look_at_vacant(Look *look, Lease *lease, LeaseState state)
+look_at_ended(Look *look, Lease *lease, LeaseState state)
 {
 	Pass	   *pass = look->pass;
 	int64		due = 0;
@@ -194,7 +195,7 @@ look_at_lease(Lease *lease, void *arg)
 	if (state == LEASE_LED)
 		look_at_led(look, lease);
 	else
-		look_at_vacant(look, lease, state);
+		look_at_ended(look, lease, state);
 }
 
 /*
@@ -266,7 +267,7 @@ elect_before_look(Pass *pass)
 	bool		changed = le_elect_orphaned(pass);
 
 	if (look_by == 0)
-		look_by = le_clock() + LOOK_BY;
+		look_by = le_clock() + LONGEST_WORK;
 	if (!changed || pass->renew_at <= le_clock() || look_by <= le_clock())
 	{
 		look_by = 0;
@@ -309,11 +310,12 @@ try_to_look(Pass *pass)
 }
 
 /*
- * Tidy up, but not in a round in which a leader was elected (changed): it goes
- * first.  That can put it off for some milliseconds, but not for ever.
+ * Is the rest of a round to be done?  In a round in which a leader was elected
+ * (changed) it is not: the processor is left to the leader.  But if leaders are
+ * elected all the time, it is done after LONGEST_POSTPONE.
  */
 static bool
-is_to_tidy(Pass *pass, bool changed)
+is_to_go_on(Pass *pass, bool changed)
 {
 	static int64 postponed_at = 0;	/* 0: it was not */
 
@@ -347,7 +349,7 @@ do_round(Pass *pass)
 		le_renew_all(pass);
 	changed = le_elect_all(pass);
 	le_announce(pass);
-	if (!is_to_tidy(pass, changed))
+	if (!is_to_go_on(pass, changed))
 		return;
 	le_elect_preempt_all(pass);
 	le_announce(pass);

@@ -4,7 +4,8 @@
  *		The background worker's process: how it begins, sleeps and ends.
  *
  * Elections are correct without a worker; it only makes them prompt.  Any
- * candidate that calls may do what the worker does, but for telling listeners.
+ * candidate that calls can renew, elect and begin an epoch as the worker does.
+ * Only listeners are told by nobody else.
  *
  * A worker is started on demand, one per database, and ends after a while without
  * candidates and leaders.
@@ -113,6 +114,7 @@ take_over(void)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
+		/* An error would end the process here, which SIGTERM alone is to do. */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
 		taken = le_lock_worker();
@@ -137,8 +139,9 @@ try_to_end(void)
 }
 
 /*
- * No setting of the database or of the role that owns it may slow the worker
- * down or lead it astray.
+ * Settings that were made for this database or for all of the server must not
+ * end the worker's transactions, nor make them read-only, nor change what a name
+ * in them means.
  */
 static void
 pin_settings(void)
@@ -173,7 +176,6 @@ init_worker(Oid database)
 	le_worker_context = AllocSetContextCreate(TopMemoryContext,
 											  "leader_election worker",
 											  ALLOCSET_DEFAULT_SIZES);
-	le_attempt_init();
 }
 
 /*

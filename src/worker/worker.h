@@ -47,7 +47,8 @@ typedef struct Pass
 								 * to be told something */
 
 	/* what the look at the tables has found */
-	int64		looked_at;		/* when it began with the leases */
+	int64		looked_at;		/* when it began with the leases; before that:
+								 * when the round began */
 	Incarnation *inc;			/* NULL: some table was locked */
 	bool		new_incarnation;	/* an epoch is to begin */
 	List	   *settle;			/* leases that are to be settled, as seen */
@@ -90,7 +91,6 @@ typedef enum AttemptKind
 
 typedef void (*Work) (void *arg);
 
-extern void le_attempt_init(void);
 extern Outcome le_guard(Work work, void *arg);
 extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
 LE_NORETURN extern void le_postpone(const char *why);
@@ -168,8 +168,6 @@ extern Told le_tell(const Store *store, const char *election,
 					Snapshot snapshot, int *left, Mark **mark);
 
 /* announce.c */
-#define LE_ANNOUNCE_EVENTS	100 /* told in one transaction, at most */
-
 extern void le_announce(Pass *pass);
 
 /* tidy.c */
