@@ -167,7 +167,7 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 	pass->work |= state != LEASE_VACANT;
 	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
 	{
-		if (!look->knows_standing)
+		if (pass->inc == NULL || !look->knows_standing)
 			return;
 		due = vacancy_ends(&look->store, lease, pass->inc);
 	}
