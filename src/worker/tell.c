@@ -159,6 +159,7 @@ tell_term(const Term *term, void *arg)
 	{
 		bool		continuous = is_continuous(t->last, term);
 
+		/* The end of the term before and the beginning of this one */
 		t->complete = t->left >= 2;
 		if (!t->complete)
 			return false;
