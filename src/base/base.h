@@ -91,7 +91,8 @@ extern bool le_room_free_spares(void);
 /* wake.c */
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);
-extern void le_wake_waiters(uint32 wait_event);
+extern uint32 le_observer_wait_event(void);
+extern void le_wake_observers(void);
 
 /* store.c */
 /* Our tables, in the order in which they are locked */
@@ -279,7 +280,6 @@ extern void le_commit_before(void);
 extern void le_commit_before_prepare(void);
 extern void le_commit_after(void);
 extern void le_commit_forget(void);
-extern uint32 le_observer_wait_event(void);
 
 /* start.c */
 extern bool le_start_worker(Oid database, bool launched,

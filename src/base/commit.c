@@ -46,19 +46,6 @@ static bool start_worker = false;
 static bool must_be_durable = false;
 
 /*
- * The wait event of wait_for_change, by which its backends are found.
- */
-uint32
-le_observer_wait_event(void)
-{
-	static uint32 event = 0;
-
-	if (event == 0)
-		event = LeWaitEvent("LeaderElectionWaitForChange", 0x4C45);
-	return event;
-}
-
-/*
  * A name as the log shows it: a string as in JSON, so that quotes and newlines
  * in it do not end it.
  */
@@ -197,8 +184,11 @@ le_commit_before_prepare(void)
 				 errmsg("cannot PREPARE a transaction that changes who leads")));
 }
 
-static void
-forget(void)
+/*
+ * The transaction has ended, or was rolled back.
+ */
+void
+le_commit_forget(void)
 {
 	/* The lists themselves went with the transaction's memory. */
 	log_lines = NIL;
@@ -225,16 +215,10 @@ le_commit_after(void)
 				(errmsg_internal("%s", ((LogLine *) lfirst(lc))->text),
 				 errhidestmt(true)));
 	if (log_lines != NIL)
-		le_wake_waiters(le_observer_wait_event());
+		le_wake_observers();
 	if (wake_worker)
 		le_wake_workers(MyDatabaseId);
 	if (start_worker && le_start_worker(MyDatabaseId, false, NULL))
 		le_start_committed_at = le_clock();
-	forget();
-}
-
-void
-le_commit_forget(void)
-{
-	forget();
+	le_commit_forget();
 }

@@ -29,10 +29,6 @@
 #include "common/sha2.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
-#include "storage/latch.h"
-#include "storage/proc.h"
-#include "storage/procarray.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 /* The election locks that this transaction has taken in Exclusive mode */
@@ -92,14 +88,19 @@ le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level)
 	return LeLockTry(&tag, mode, session_level, NULL);
 }
 
-/*
- * Take a lock in Exclusive or Share mode until the transaction ends, and queue
- * for it if need be.  An error if there is no room.
- */
 static void
-wait_for_lock(LOCKTAG tag, LOCKMODE mode)
+release(LOCKTAG tag, LOCKMODE mode, bool session_level)
 {
-	(void) LockAcquire(&tag, mode, false, false);
+	LockRelease(&tag, mode, session_level);
+}
+
+/*
+ * The tag of a lock of which a database has one.
+ */
+static LOCKTAG
+database_tag(LockClass class)
+{
+	return le_lock_tag(class, 0);
 }
 
 /*
@@ -125,8 +126,8 @@ le_lock_is_held(LOCKTAG tag)
 		return UNTESTABLE;
 	free = le_lock_try(tag, ShareLock, outside);
 	if (free)
-		LockRelease(&tag, ShareLock, outside);
-	LockRelease(&tag, AccessShareLock, outside);
+		release(tag, ShareLock, outside);
+	release(tag, AccessShareLock, outside);
 	return free ? NOT_HELD : HELD;
 }
 
@@ -166,7 +167,7 @@ le_lock_election(const char *election, bool wait)
 	LOCKTAG    *held;
 
 	if (wait && !le_lock_election_is_mine())
-		wait_for_lock(tag, ExclusiveLock);
+		(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	else if (!le_lock_try(tag, ExclusiveLock, false))
 		return false;
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -183,9 +184,7 @@ le_lock_election(const char *election, bool wait)
 void
 le_unlock_election(const char *election)
 {
-	LOCKTAG		tag = le_lock_election_tag(election);
-
-	LockRelease(&tag, ExclusiveLock, false);
+	release(le_lock_election_tag(election), ExclusiveLock, false);
 }
 
 /*
@@ -201,7 +200,7 @@ le_lock_election_shared(const LOCKTAG *tag, bool wait)
 		return true;
 	if (!wait || le_lock_election_is_mine())
 		return le_lock_try(*tag, ShareLock, false);
-	wait_for_lock(*tag, ShareLock);
+	(void) LockAcquire(tag, ShareLock, false, false);
 	return true;
 }
 
@@ -239,30 +238,27 @@ le_lock_name_shared(const char *election)
 void
 le_unlock_name(const char *election, const char *candidate)
 {
-	LOCKTAG		tag = make_name_tag(LOCK_NAME, election, candidate);
-
-	LockRelease(&tag, ExclusiveLock, false);
+	release(make_name_tag(LOCK_NAME, election, candidate), ExclusiveLock,
+			false);
 }
 
 void
 le_unlock_name_shared(const char *election)
 {
-	LOCKTAG		tag = make_name_tag(LOCK_NAME, election, NULL);
-
-	LockRelease(&tag, ShareLock, false);
+	release(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
 }
 
 /* A transaction that begins an epoch holds this, and does nothing else. */
 bool
 le_lock_epoch(void)
 {
-	return le_lock_try(le_lock_tag(LOCK_EPOCH, 0), ExclusiveLock, false);
+	return le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false);
 }
 
 bool
 le_lock_epoch_is_mine(void)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_EPOCH, 0);
+	LOCKTAG		tag = database_tag(LOCK_EPOCH);
 
 	return LeLockHeldByMe(&tag, ExclusiveLock);
 }
@@ -275,7 +271,7 @@ le_lock_epoch_is_mine(void)
 bool
 le_lock_worker(void)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_WORKER, 0);
+	LOCKTAG		tag = database_tag(LOCK_WORKER);
 
 	if (!LeLockHeldByMe(&tag, AccessShareLock))
 		(void) le_lock_try(tag, AccessShareLock, true);
@@ -285,9 +281,7 @@ le_lock_worker(void)
 void
 le_unlock_worker(void)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_WORKER, 0);
-
-	LockRelease(&tag, ExclusiveLock, true);
+	release(database_tag(LOCK_WORKER), ExclusiveLock, true);
 }
 
 /*
@@ -297,37 +291,33 @@ le_unlock_worker(void)
 bool
 le_lock_worker_is_free(void)
 {
-	return le_lock_is_held(le_lock_tag(LOCK_WORKER, 0)) == NOT_HELD;
+	return le_lock_is_held(database_tag(LOCK_WORKER)) == NOT_HELD;
 }
 
 /* The place of a worker that waits until another one has ended. */
 bool
 le_lock_next_worker(void)
 {
-	return le_lock_try(le_lock_tag(LOCK_NEXT_WORKER, 0), ExclusiveLock, true);
+	return le_lock_try(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
 }
 
 void
 le_unlock_next_worker(void)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_NEXT_WORKER, 0);
-
-	LockRelease(&tag, ExclusiveLock, true);
+	release(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
 }
 
 /* A session that starts a worker holds this until that one is there. */
 bool
 le_lock_starter(void)
 {
-	return le_lock_try(le_lock_tag(LOCK_STARTER, 0), ExclusiveLock, false);
+	return le_lock_try(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }
 
 void
 le_unlock_starter(void)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_STARTER, 0);
-
-	LockRelease(&tag, ExclusiveLock, false);
+	release(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }
 
 void

@@ -3,8 +3,12 @@
  * room.c
  *		Room in the server's lock table.
  *
- * Without room no transaction gets a number, and so none can renew a lease.  The
- * worker keeps some entries to spare, and frees them when there is no other room.
+ * A transaction gets no number while the lock table is full, and so none can
+ * renew a lease.  So the worker keeps some entries to spare, and frees them when
+ * nothing else is free.
+ *
+ * An entry is taken by a lock in AccessShare mode that conflicts with no lock:
+ * the request fails only if there is no room.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,29 +20,6 @@
 #define SPARES			16		/* entries that a worker keeps for others */
 #define SPARES_PAUSE	INT64CONST(1000000) /* before it takes them back ... */
 #define LONGEST_SPARES_PAUSE INT64CONST(10000000)	/* ... if there is no room */
-/*
- * Is there room for so many locks in the lock table?  Without room no transaction
- * gets a number, and so none can renew a lease.
- */
-bool
-le_room_for_locks(int locks)
-{
-	uint64		key = (uint64) MyProcPid << 32;
-	int			taken = 0;
-	bool		room;
-
-	while (taken < locks &&
-		   le_lock_try(le_lock_tag(LOCK_SPARE, key + taken), AccessShareLock, true))
-		taken++;
-	room = taken == locks;
-	while (taken > 0)
-	{
-		LOCKTAG		tag = le_lock_tag(LOCK_SPARE, key + --taken);
-
-		LockRelease(&tag, AccessShareLock, true);
-	}
-	return room;
-}
 
 /* How many spare entries this process, a worker, has */
 static int	spares = 0;
@@ -47,6 +28,38 @@ static int	spares = 0;
 static int64 spares_retry_at = 0;
 static int64 spares_pause = SPARES_PAUSE;
 
+static bool
+take_entry(uint64 key)
+{
+	return le_lock_try(le_lock_tag(LOCK_SPARE, key), AccessShareLock, true);
+}
+
+static void
+free_entry(uint64 key)
+{
+	LOCKTAG		tag = le_lock_tag(LOCK_SPARE, key);
+
+	LockRelease(&tag, AccessShareLock, true);
+}
+
+/*
+ * Is there room for so many locks?
+ */
+bool
+le_room_for_locks(int locks)
+{
+	uint64		key = (uint64) MyProcPid << 32;
+	int			taken = 0;
+	bool		room;
+
+	while (taken < locks && take_entry(key + taken))
+		taken++;
+	room = taken == locks;
+	while (taken > 0)
+		free_entry(key + --taken);
+	return room;
+}
+
 /*
  * Free the spare entries, for transactions that renew leases: ours, and those of
  * detached leaders.  False: they were free already.
@@ -54,25 +67,20 @@ static int64 spares_pause = SPARES_PAUSE;
 bool
 le_room_free_spares(void)
 {
-	bool		had_any = spares > 0;
-
+	if (spares == 0)
+		return false;
 	while (spares > 0)
-	{
-		LOCKTAG		tag = le_lock_tag(LOCK_SPARE, --spares);
-
-		LockRelease(&tag, AccessShareLock, true);
-	}
-	if (had_any)
-		spares_retry_at = le_clock() + spares_pause;
-	return had_any;
+		free_entry(--spares);
+	spares_retry_at = le_clock() + spares_pause;
+	return true;
 }
 
 /*
- * Keep spare entries in the lock table, or free them if there is no room but
- * theirs.  They are taken back when there is room for twice as many.  To find that
- * out takes all room for a moment, which others may miss: so it is done ever less
- * often.  The worker calls this in each round; returns when to call it again, at
- * the latest.
+ * Keep spare entries, or free them if no other entry is free.  They are taken
+ * back when there is room for twice as many.  To find that out takes all room for
+ * a moment, in which other sessions may miss it: so after each failure the next
+ * try comes later.  The worker calls this in each round.  Returns when to call it
+ * again, at the latest.
  */
 int64
 le_room_keep_spares(void)
@@ -83,22 +91,17 @@ le_room_keep_spares(void)
 		return PG_INT64_MAX;
 	if (le_clock() < spares_retry_at)
 		return spares_retry_at;
-	while (spares < 2 * SPARES &&
-		   le_lock_try(le_lock_tag(LOCK_SPARE, spares), AccessShareLock, true))
+	while (spares < 2 * SPARES && take_entry(spares))
 		spares++;
 	if (spares < 2 * SPARES)
 	{
-		(void) le_room_free_spares();
 		spares_pause = Min(spares_pause * 2, LONGEST_SPARES_PAUSE);
 		spares_retry_at = le_clock() + spares_pause;
+		(void) le_room_free_spares();
 		return spares_retry_at;
 	}
 	spares_pause = SPARES_PAUSE;
 	while (spares > SPARES)
-	{
-		LOCKTAG		tag = le_lock_tag(LOCK_SPARE, --spares);
-
-		LockRelease(&tag, AccessShareLock, true);
-	}
+		free_entry(--spares);
 	return PG_INT64_MAX;
 }

@@ -19,7 +19,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "base/base.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -30,6 +29,10 @@
 #define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
 #define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or
 											 * gone */
+
+/* The worker that this process has started last, and when */
+static BackgroundWorkerHandle *started = NULL;
+static int64 started_at = 0;
 
 /*
  * Start a worker for a database; false if there is no free slot.  Without a
@@ -56,19 +59,62 @@ le_start_worker(Oid database, bool launched, BackgroundWorkerHandle **handle)
 }
 
 /*
- * See to it that this database has a worker.  To be called in a transaction,
- * after the call's candidacy was written.  If many find none at once, one of
- * them starts it, and waits until it is there, so that none of the others does.
- * A waiting campaign's polls are not urgent: they do not start one worker after
- * the other if these die at once.  False: there is none, and none can be had.
+ * Sleep for a millisecond, and then: has this database a worker?
+ */
+static bool
+pause_and_look(void)
+{
+	(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
+					 PG_WAIT_EXTENSION);
+	CHECK_FOR_INTERRUPTS();
+	return !le_lock_worker_is_free();
+}
+
+/*
+ * Start a worker, and wait until it has its lock, but not past give_up_at.  The
+ * starter's lock, which the caller holds, keeps others from starting one, too.
+ * Returns the worker's state.
+ */
+static BgwHandleStatus
+start(bool urgent, int64 give_up_at)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	BgwHandleStatus status;
+	pid_t		pid;
+
+	if (started != NULL)
+		pfree(started);
+	started = NULL;
+	started_at = le_clock();
+	if (!le_start_worker(MyDatabaseId, false, &started))
+		ereport(urgent ? WARNING : DEBUG1,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start the leader_election worker: no free background worker slot"),
+				 errdetail("Until there is one, candidates renew leases and elect by their own calls only."),
+				 errhint("Call join() or renew() several times per lease. Consider increasing \"max_worker_processes\", from which parallel queries take their workers, too.")));
+	MemoryContextSwitchTo(old);
+	if (started == NULL)
+		return BGWH_STOPPED;
+	do
+		status = GetBackgroundWorkerPid(started, &pid);
+	while (status != BGWH_STOPPED && le_clock() < give_up_at &&
+		   !pause_and_look());
+	return status;
+}
+
+/*
+ * See to it that this database has a worker.  Called in a transaction, after the
+ * call has written its candidacy.  If many calls find no worker at once, one of
+ * them starts it and waits until it is there, so that none of the others does.
+ * The polls of a waiting campaign are not urgent: they do not start one worker
+ * after the other if these die at once.  False: there is none, and none can be
+ * had.
  */
 bool
 le_start_ensure(bool urgent)
 {
-	static BackgroundWorkerHandle *last = NULL;
-	static int64 started_at = 0;
-	int64		began = le_clock();
-	MemoryContext old;
+	int64		now = le_clock();
+	int64		give_up_at = now + START_WAIT;
 	BgwHandleStatus status;
 	pid_t		pid;
 
@@ -76,58 +122,32 @@ le_start_ensure(bool urgent)
 		return true;
 
 	/* Our last commit may have started one: it is on its way. */
-	while (le_start_committed_at != 0 &&
-		   began - le_start_committed_at < START_WAIT &&
-		   le_clock() - began < START_WAIT)
+	while (le_start_committed_at != 0 && le_clock() < give_up_at &&
+		   now - le_start_committed_at < START_WAIT)
 	{
-		if (!urgent)
-			return true;
-		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
-						 PG_WAIT_EXTENSION);
-		CHECK_FOR_INTERRUPTS();
-		if (!le_lock_worker_is_free())
+		if (!urgent || pause_and_look())
 			return true;
 	}
-	status = last != NULL ? GetBackgroundWorkerPid(last, &pid) : BGWH_STOPPED;
+	status = started != NULL ? GetBackgroundWorkerPid(started, &pid) :
+		BGWH_STOPPED;
 	if (status == BGWH_NOT_YET_STARTED)
-		return true;			/* it is on its way */
-	if (!urgent && began - started_at < START_PAUSE)
+		return true;
+	if (!urgent && now - started_at < START_PAUSE)
 		return status != BGWH_STOPPED;
 
-	/* Ours may be about to take the lock, or to end: it did not see us then. */
-	while (status == BGWH_STARTED && le_clock() - began < START_WAIT)
+	/*
+	 * The worker that we have started last may be about to take its lock, or
+	 * to end.  If it ends, it has not seen our candidacy.
+	 */
+	while (status == BGWH_STARTED && le_clock() < give_up_at)
 	{
-		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
-						 PG_WAIT_EXTENSION);
-		CHECK_FOR_INTERRUPTS();
-		if (!le_lock_worker_is_free())
+		if (pause_and_look())
 			return true;
-		status = GetBackgroundWorkerPid(last, &pid);
+		status = GetBackgroundWorkerPid(started, &pid);
 	}
 	if (!le_lock_starter())
 		return true;			/* another session is starting one */
-
-	if (last != NULL)
-		pfree(last);
-	last = NULL;
-	started_at = le_clock();
-	old = MemoryContextSwitchTo(TopMemoryContext);
-	if (!le_start_worker(MyDatabaseId, false, &last))
-		ereport(urgent ? WARNING : DEBUG1,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start the leader_election worker: no free background worker slot"),
-				 errdetail("Until there is one, candidates renew leases and elect by their own calls only."),
-				 errhint("Call join() or renew() several times per lease. Consider increasing \"max_worker_processes\", from which parallel queries take their workers, too.")));
-	MemoryContextSwitchTo(old);
-	status = last != NULL ? BGWH_NOT_YET_STARTED : BGWH_STOPPED;
-	while (status != BGWH_STOPPED && le_lock_worker_is_free() &&
-		   le_clock() - began < START_WAIT)
-	{
-		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 1,
-						 PG_WAIT_EXTENSION);
-		CHECK_FOR_INTERRUPTS();
-		status = GetBackgroundWorkerPid(last, &pid);
-	}
+	status = start(urgent, give_up_at);
 	le_unlock_starter();
 	return status != BGWH_STOPPED;
 }

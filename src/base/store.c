@@ -16,15 +16,10 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
-#include "miscadmin.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
-#include "storage/proc.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/wait_event.h"
 
 static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_ELECTION] = "election",

@@ -45,17 +45,32 @@ le_wake_backend(int pid)
 }
 
 /*
- * Wake the backends of this database that wait for this event.
+ * The wait event of wait_for_change, by which its backends are found.
+ */
+uint32
+le_observer_wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = LeWaitEvent("LeaderElectionWaitForChange", 0x4C45);
+	return event;
+}
+
+/*
+ * Wake the backends of this database that are in wait_for_change.
  */
 void
-le_wake_waiters(uint32 wait_event)
+le_wake_observers(void)
 {
+	uint32		event = le_observer_wait_event();
+
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
 		PGPROC	   *proc = &ProcGlobal->allProcs[i];
 
 		if (proc->pid != 0 && proc->databaseId == MyDatabaseId &&
-			proc->wait_event_info == wait_event)
+			proc->wait_event_info == event)
 			SetLatch(&proc->procLatch);
 	}
 }
