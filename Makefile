@@ -23,16 +23,19 @@ OBJS = \
 	src/base/lock.o \
 	src/base/room.o \
 	src/base/row.o \
+	src/base/scan.o \
 	src/base/session_lock.o \
 	src/base/start.o \
 	src/base/store.o \
 	src/base/wait.o \
 	src/base/wake.o \
+	src/state/candidacy.o \
 	src/state/candidate.o \
 	src/state/election.o \
 	src/state/epoch.o \
 	src/state/history.o \
 	src/state/lease.o \
+	src/state/lease_state.o \
 	src/state/mark.o \
 	src/decide/begin.o \
 	src/decide/proof.o \

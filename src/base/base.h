@@ -144,42 +144,84 @@ extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 
-/* row.c */
+/* scan.c */
 #define LE_MAX_COLUMNS		32
 
+/* What the first columns of a table's primary key have to be */
 typedef struct Key
 {
-	int			columns;
+	int			columns;		/* 0: any row */
 	ScanKeyData column[2];
 } Key;
 
+/* A row as it was read, or as it is to be written */
 typedef struct Row
 {
 	Oid			table;
 	ItemPointerData tid;
-	HeapTuple	tuple;			/* what values point into */
+	HeapTuple	tuple;			/* what values point into; NULL: a new row */
 	Datum		values[LE_MAX_COLUMNS];
 	bool		nulls[LE_MAX_COLUMNS];
 } Row;
 
-/* Rows of a table that are found by key, one after the other */
+/* Reads a row, which is gone afterwards.  False: enough */
+typedef bool (*RowReader) (const Row *row, void *arg);
+
+/* Makes of a row what it stands for, with a copy of what that points to */
+typedef void *(*RowMaker) (const Row *row);
+
+/* Single rows of a table that are found by key, one after the other */
 typedef struct Finder
 {
 	Relation	rel;
 	Relation	index;
 	Snapshot	snapshot;
-	bool		latest;			/* it is registered by le_find_begin() */
+	bool		latest;			/* le_find_begin() has registered it */
 	struct IndexScanDescData *scan;
-	struct TupleTableSlot *slot;	/* what was found last */
+	struct TupleTableSlot *slot;	/* the row that was found last */
 } Finder;
 
-extern uint64 le_lasting_writes;
-extern uint64 le_slow_writes;
+/* How far a walk along an index has come: the entry that it has passed last */
+typedef struct Walk
+{
+	bool		begun;
+	TimestampTz value;
+	ItemPointerData tid;
+} Walk;
 
-/* False: enough */
-typedef bool (*RowReader) (HeapTuple tuple, Datum *values, bool *nulls,
-						   void *arg);
+#define LE_GET(row, column, get, if_null) \
+	((row)->nulls[column] ? (if_null) : get((row)->values[column]))
+#define LE_GET_NAME(datum)	pstrdup(NameStr(*DatumGetName(datum)))
+#define LE_GET_COPY(datum)	datumCopy(datum, false, -1)
 
+extern Key	le_key_any(void);
+extern Key	le_key(const char *first);
+extern Key	le_key_text(const char *first, const char *second);
+extern Key	le_key_int64(const char *first, int64 second);
+extern Key	le_key_from(const char *first, int64 second);
+extern Key	le_key_after(const char *first);
+extern Key	le_key_text_after(const char *first, const char *second);
+extern Relation le_table_open(Oid table, LOCKMODE mode);
+extern void le_row_set(Row *row, Relation rel, HeapTuple tuple);
+extern bool le_row_is_own_write(const Row *row);
+extern void le_scan(const Store *store, TableId table, Key key,
+					ScanDirection direction, Snapshot snapshot,
+					RowReader reader, void *arg);
+extern void le_scan_briefly(const Store *store, TableId table, Key key,
+							ScanDirection direction, RowReader reader,
+							void *arg);
+extern List *le_read_all(const Store *store, TableId table, RowMaker make);
+extern Finder *le_find_begin(const Store *store, TableId table, int columns,
+							 Snapshot snapshot);
+extern bool le_find(Finder *finder, Key key, Row *row);
+extern void le_find_end(Finder *finder);
+extern void *le_read_one(const Store *store, TableId table, Key key,
+						 Snapshot snapshot, RowMaker make);
+extern bool le_walk(const Store *store, TableId table, Oid index,
+					TimestampTz end, int limit, Walk *walk,
+					RowReader reader, void *arg);
+
+/* row.c */
 typedef struct WalMark
 {
 	uint64		end;			/* of what the transaction has logged, by then */
@@ -190,45 +232,21 @@ typedef struct WalMark
 	((row)->values[column] = (datum), (row)->nulls[column] = false)
 #define LE_SET_NULL(row, column) \
 	((row)->values[column] = (Datum) 0, (row)->nulls[column] = true)
-#define LE_SET_TEXT(row, column, string) \
-	LE_SET(row, column, CStringGetTextDatum(string))
-#define LE_SET_NAME(row, column, string) \
-	LE_SET(row, column, DirectFunctionCall1(namein, CStringGetDatum(string)))
+#define LE_SET_IF(row, column, condition, datum) \
+	((condition) ? LE_SET(row, column, datum) : LE_SET_NULL(row, column))
+#define LE_TEXT(string)		CStringGetTextDatum(string)
+#define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
-/* How far a walk along an index has come: the entry that it has passed last */
-typedef struct Walk
-{
-	bool		begun;
-	TimestampTz value;
-	ItemPointerData tid;
-} Walk;
+extern uint64 le_lasting_writes;
+extern uint64 le_slow_writes;
 
 extern void le_wal_begin(WalMark *mark);
 extern void le_wal_end(const WalMark *mark);
-extern Key	le_key(const char *first);
-extern Key	le_key_text(const char *first, const char *second);
-extern Key	le_key_int64(const char *first, int64 second);
-extern Key	le_key_from(const char *first, int64 second);
-extern Key	le_key_after(const char *first);
-extern Key	le_key_text_after(const char *first, const char *second);
-extern void le_scan(const Store *store, TableId table, Key *key, Snapshot snapshot,
-					RowReader reader, void *arg);
-extern void le_scan_ordered(const Store *store, TableId table, Key *key,
-							ScanDirection direction, Snapshot snapshot,
-							RowReader reader, void *arg);
-extern bool le_walk(const Store *store, TableId table, Oid index, TimestampTz end, int limit,
-					Walk *walk, RowReader reader, void *arg);
-extern Finder *le_find_begin(const Store *store, TableId table, int columns,
-							 Snapshot snapshot);
-extern bool le_find(Finder *finder, Key *key);
-extern Row *le_find_lock(Finder *finder, Key key, LockTupleMode mode,
-						 bool *busy);
-extern void le_find_end(Finder *finder);
-extern void le_read_one(const Store *store, TableId table, Key *key, Snapshot snapshot,
-						RowReader reader, void *arg);
 extern Row *le_row_new(const Store *store, TableId table);
-extern Row *le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
-						bool *busy);
+extern Row *le_row_find_lock(Finder *finder, Key key, LockTupleMode mode,
+							 bool *busy);
+extern Row *le_row_lock(const Store *store, TableId table, Key key,
+						LockTupleMode mode, bool *busy);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);

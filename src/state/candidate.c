@@ -20,7 +20,6 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -50,39 +49,44 @@ enum
 #define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
-static Candidate *
-make_candidate(Datum *values, bool *nulls)
+/*
+ * What the row says.  The name of the role, metadata and address are the row's
+ * own, and go with it.
+ */
+static Candidate
+view_candidate(const Row *row)
 {
-	Candidate  *c = palloc0(sizeof(Candidate));
+	Candidate	c = {.row = NULL};
 
-#define GET(column, get, other) (nulls[column] ? (other) : get(values[column]))
-	c->election = TextDatumGetCString(values[CANDIDATE_ELECTION]);
-	c->candidate = TextDatumGetCString(values[CANDIDATE_CANDIDATE]);
-	c->session_id = GET(CANDIDATE_SESSION_ID, DatumGetInt64, 0);
-	c->role = pstrdup(NameStr(*DatumGetName(values[CANDIDATE_ROLE])));
-	c->rank = DatumGetInt32(values[CANDIDATE_RANK]);
-	c->progress = DatumGetInt64(values[CANDIDATE_PROGRESS]);
-	if (!nulls[CANDIDATE_METADATA])
-		c->metadata = datumCopy(values[CANDIDATE_METADATA], false, -1);
-	c->auto_renew = DatumGetBool(values[CANDIDATE_AUTO_RENEW]);
-	c->backend_pid = GET(CANDIDATE_BACKEND_PID, DatumGetInt32, 0);
-	if (!nulls[CANDIDATE_CLIENT_ADDR])
-		c->client_addr = datumCopy(values[CANDIDATE_CLIENT_ADDR], false, -1);
-	c->joined_at = DatumGetTimestampTz(values[CANDIDATE_JOINED_AT]);
-	c->place = DatumGetInt64(values[CANDIDATE_PLACE_MONO]);
-	c->sits_out = GET(CANDIDATE_SITS_OUT, DatumGetInt64, -1);
-	c->defers = DatumGetBool(values[CANDIDATE_DEFERS]);
-	c->seen = GET(CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
-	c->seen_for = GET(CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
-#undef GET
+	c.election = TextDatumGetCString(row->values[CANDIDATE_ELECTION]);
+	c.candidate = TextDatumGetCString(row->values[CANDIDATE_CANDIDATE]);
+	c.session_id = LE_GET(row, CANDIDATE_SESSION_ID, DatumGetInt64, 0);
+	c.role = NameStr(*DatumGetName(row->values[CANDIDATE_ROLE]));
+	c.rank = DatumGetInt32(row->values[CANDIDATE_RANK]);
+	c.progress = DatumGetInt64(row->values[CANDIDATE_PROGRESS]);
+	c.metadata = LE_GET(row, CANDIDATE_METADATA, (Datum), 0);
+	c.auto_renew = DatumGetBool(row->values[CANDIDATE_AUTO_RENEW]);
+	c.backend_pid = LE_GET(row, CANDIDATE_BACKEND_PID, DatumGetInt32, 0);
+	c.client_addr = LE_GET(row, CANDIDATE_CLIENT_ADDR, (Datum), 0);
+	c.joined_at = DatumGetTimestampTz(row->values[CANDIDATE_JOINED_AT]);
+	c.place = DatumGetInt64(row->values[CANDIDATE_PLACE_MONO]);
+	c.sits_out = LE_GET(row, CANDIDATE_SITS_OUT, DatumGetInt64, -1);
+	c.defers = DatumGetBool(row->values[CANDIDATE_DEFERS]);
+	c.seen = LE_GET(row, CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
+	c.seen_for = LE_GET(row, CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
 	return c;
 }
 
-static bool
-read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+static void *
+make_candidate(const Row *row)
 {
-	*(Candidate **) arg = make_candidate(values, nulls);
-	return false;
+	Candidate  *c = palloc(sizeof(Candidate));
+
+	*c = view_candidate(row);
+	c->role = pstrdup(c->role);
+	c->metadata = LE_GET(row, CANDIDATE_METADATA, LE_GET_COPY, 0);
+	c->client_addr = LE_GET(row, CANDIDATE_CLIENT_ADDR, LE_GET_COPY, 0);
+	return c;
 }
 
 /* When reading all candidates of an election is to be given up */
@@ -99,14 +103,13 @@ le_candidates_read_until(int64 until)
 }
 
 static bool
-read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+read_into_list(const Row *row, void *arg)
 {
 	List	  **list = arg;
-	Candidate  *c = make_candidate(values, nulls);
 
-	*list = lappend(*list, c);
+	*list = lappend(*list, make_candidate(row));
 	if (list_length(*list) % 1000 == 0 && le_clock() >= read_until)
-		le_busy(c->election);
+		le_busy(((Candidate *) llast(*list))->election);
 	return true;
 }
 
@@ -117,84 +120,72 @@ List *
 le_candidates_read(const Store *store, const char *election)
 {
 	List	   *candidates = NIL;
-	Key			key;
 
-	if (election == NULL)
-		le_scan(store, TABLE_CANDIDATE, NULL, NULL, read_into_list,
-				&candidates);
-	else
-	{
-		key = le_key(election);
-		le_scan(store, TABLE_CANDIDATE, &key, NULL,
-				read_into_list, &candidates);
-	}
+	le_scan(store, TABLE_CANDIDATE,
+			election != NULL ? le_key(election) : le_key_any(),
+			NoMovementScanDirection, NULL, read_into_list, &candidates);
 	return candidates;
 }
 
-/* A scan of all candidates, and memory for one row */
-typedef struct CandidateScan
+static bool
+note_row(const Row *row, void *arg)
+{
+	*(bool *) arg = true;
+	return false;
+}
+
+/*
+ * Does anybody stand, committed or not?
+ */
+bool
+le_candidates_exist(const Store *store)
+{
+	SnapshotData dirty;
+	bool		exist = false;
+
+	InitDirtySnapshot(dirty);
+	le_scan(store, TABLE_CANDIDATE, le_key_any(), NoMovementScanDirection,
+			&dirty, note_row, &exist);
+	return exist;
+}
+
+/* Who reads candidates */
+typedef struct Reading
 {
 	CandidateReader reader;
 	void	   *arg;
-	MemoryContext context;
 	bool		ended;			/* by the reader */
-} CandidateScan;
+} Reading;
 
 static bool
-read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+read_candidate(const Row *row, void *arg)
 {
-	CandidateScan *scan = arg;
-	Candidate	c = {.session_id = 0};
-	MemoryContext old = MemoryContextSwitchTo(scan->context);
+	Reading    *reading = arg;
+	Candidate	c = view_candidate(row);
 
-#define GET(column, other) (nulls[column] ? (other) : DatumGetInt64(values[column]))
-	c.election = TextDatumGetCString(values[CANDIDATE_ELECTION]);
-	c.candidate = TextDatumGetCString(values[CANDIDATE_CANDIDATE]);
-	c.role = NameStr(*DatumGetName(values[CANDIDATE_ROLE]));
-	c.session_id = GET(CANDIDATE_SESSION_ID, 0);
-	c.sits_out = GET(CANDIDATE_SITS_OUT, -1);
-	c.seen = GET(CANDIDATE_SEEN_MONO, 0);
-	c.seen_for = GET(CANDIDATE_SEEN_FOR, 0);
-#undef GET
-	scan->ended = !scan->reader(&c, scan->arg);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(scan->context);
-	return !scan->ended;
+	reading->ended = !reading->reader(&c, reading->arg);
+	return !reading->ended;
 }
 
 /*
  * Have reader look at all candidates of all elections, in the order of the
  * primary key, until it returns false.  Begin after that candidate of that
- * election (NULL: with the first).  It sees their names, role, session and signs of life, and that
- * they sit out, until it returns.
+ * election (NULL: with the first).  It sees a candidate until it returns.
  */
 void
 le_candidates_scan(const Store *store, const char *election,
 				   const char *candidate, CandidateReader reader, void *arg)
 {
-	CandidateScan scan = {reader, arg};
-	Key			key;
+	Reading		reading = {reader, arg};
 
-	scan.context = AllocSetContextCreate(CurrentMemoryContext,
-										 "leader_election candidate",
-										 ALLOCSET_SMALL_SIZES);
-	PushActiveSnapshot(GetLatestSnapshot());
 	if (election != NULL)
-	{
-		key = le_key_text_after(election, candidate);
-		le_scan_ordered(store, TABLE_CANDIDATE, &key,
-						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
-						&scan);
-	}
-	if (!scan.ended)
-	{
-		key = le_key_after(election != NULL ? election : "");
-		le_scan_ordered(store, TABLE_CANDIDATE, &key,
-						ForwardScanDirection, GetActiveSnapshot(), read_briefly,
-						&scan);
-	}
-	PopActiveSnapshot();
-	MemoryContextDelete(scan.context);
+		le_scan_briefly(store, TABLE_CANDIDATE,
+						le_key_text_after(election, candidate),
+						ForwardScanDirection, read_candidate, &reading);
+	if (!reading.ended)
+		le_scan_briefly(store, TABLE_CANDIDATE,
+						le_key_after(election != NULL ? election : ""),
+						ForwardScanDirection, read_candidate, &reading);
 }
 
 /*
@@ -203,11 +194,8 @@ le_candidates_scan(const Store *store, const char *election,
 Candidate *
 le_candidate_find(const Store *store, const char *election, const char *name)
 {
-	Candidate  *c = NULL;
-	Key			key = le_key_text(election, name);
-
-	le_scan(store, TABLE_CANDIDATE, &key, NULL, read_one, &c);
-	return c;
+	return le_read_one(store, TABLE_CANDIDATE, le_key_text(election, name),
+					   NULL, make_candidate);
 }
 
 /*
@@ -289,7 +277,7 @@ lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
 								  le_key_text(c->election, c->candidate),
 								  mode, busy);
 
-	if (row != NULL && !le_candidate_is_same(make_candidate(row->values, row->nulls), c))
+	if (row != NULL && !le_candidate_is_same(make_candidate(row), c))
 		row = NULL;
 	return row;
 }
@@ -305,7 +293,7 @@ le_candidate_lock(const Store *store, Candidate *c)
 	Row		   *row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
 
 	if (row != NULL)
-		*c = *make_candidate(row->values, row->nulls);
+		*c = *(Candidate *) make_candidate(row);
 	c->row = row;
 	return !busy;
 }
@@ -348,7 +336,7 @@ le_candidate_prune(const Store *store, const Candidate *c)
 	Row		   *row = lock_row(store, c, LockTupleExclusive, &busy);
 
 	if (row == NULL ||
-		le_candidate_alive(make_candidate(row->values, row->nulls)))
+		le_candidate_alive(make_candidate(row)))
 		return false;
 	le_row_delete(row);
 	return true;
@@ -366,8 +354,9 @@ le_candidate_needs_sign(int64 seen, int64 lease_duration)
 /*
  * Does the call say anything that the row does not say already?
  */
-static bool
-differs(const Profile *profile, const Candidate *c, int64 lease_duration)
+bool
+le_candidate_differs(const Candidate *c, const Profile *profile,
+					 int64 lease_duration)
 {
 	bool		result;
 
@@ -414,6 +403,26 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 }
 
 /*
+ * Change the row of a candidacy, which is as present says.  who is told when its
+ * sign of life was given.  False: another transaction has locked the row.
+ */
+bool
+le_candidate_update(const Store *store, const Candidate *present,
+					Candidate *who, const Profile *profile,
+					int64 lease_duration)
+{
+	bool		busy;
+	Row		   *row = lock_row(store, present, LockTupleNoKeyExclusive, &busy);
+
+	if (row == NULL)
+		return false;
+	who->seen = le_clock();
+	set_profile(row, who, profile, lease_duration);
+	le_row_update(row);
+	return true;
+}
+
+/*
  * The address of this session's client; 0 if it has none.
  */
 static Datum
@@ -427,131 +436,33 @@ client_addr(void)
 	return fcinfo->isnull ? (Datum) 0 : addr;
 }
 
-static void
-insert(const Store *store, const Candidate *who, const Profile *profile,
-	   int64 lease_duration)
+/*
+ * Make the row of a candidacy.  The caller holds the candidate's name lock.
+ */
+void
+le_candidate_insert(const Store *store, const Candidate *who,
+					const Profile *profile, int64 lease_duration)
 {
 	Row		   *row = le_row_new(store, TABLE_CANDIDATE);
 	Datum		addr = client_addr();
 
-	LE_SET_TEXT(row, CANDIDATE_ELECTION, who->election);
-	LE_SET_TEXT(row, CANDIDATE_CANDIDATE, who->candidate);
-	LE_SET_TEXT(row, CANDIDATE_KIND, le_kind(who->session_id));
-	LE_SET_NAME(row, CANDIDATE_ROLE, who->role);
+	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
+	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
+	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_kind(who->session_id)));
+	LE_SET(row, CANDIDATE_ROLE, LE_NAME(who->role));
 	LE_SET(row, CANDIDATE_RANK, Int32GetDatum(who->rank));
 	LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(who->progress));
-	if (who->metadata != 0)
-		LE_SET(row, CANDIDATE_METADATA, who->metadata);
+	LE_SET_IF(row, CANDIDATE_METADATA, who->metadata != 0, who->metadata);
 	LE_SET(row, CANDIDATE_AUTO_RENEW, BoolGetDatum(who->auto_renew));
-	if (who->session_id != 0)
-	{
-		LE_SET(row, CANDIDATE_SESSION_ID, Int64GetDatum(who->session_id));
-		LE_SET(row, CANDIDATE_BACKEND_PID, Int32GetDatum(MyProcPid));
-	}
-	if (addr != 0)
-		LE_SET(row, CANDIDATE_CLIENT_ADDR, addr);
+	LE_SET_IF(row, CANDIDATE_SESSION_ID, who->session_id != 0,
+			  Int64GetDatum(who->session_id));
+	LE_SET_IF(row, CANDIDATE_BACKEND_PID, who->session_id != 0,
+			  Int32GetDatum(MyProcPid));
+	LE_SET_IF(row, CANDIDATE_CLIENT_ADDR, addr != 0, addr);
 	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(le_clock()));
 	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
 	set_profile(row, who, profile, lease_duration);
 	le_row_insert(row);
 	le_commit_wakes_worker();
-}
-
-/*
- * Is the name free for that candidate?  It is another's not only while that
- * one stands, but also while it leads, or may yet lead on after a failover: its
- * row is gone then.
- */
-static bool
-name_is_free(const Store *store, const Candidate *who, const Candidate *present)
-{
-	Lease	   *lease;
-	LeaseState	state;
-
-	if (present != NULL && le_candidate_alive(present))
-		return false;
-	lease = le_lease_read(store, who->election, NULL);
-	if (lease == NULL || lease->leader == NULL ||
-		strcmp(lease->leader, who->candidate) != 0 ||
-		le_candidate_leads(who, lease))
-		return true;
-	state = le_lease_state_now(store, lease);
-	return state != LEASE_LED &&
-		(state != LEASE_FOREIGN || lease->session_id != 0 || lease->incomplete);
-}
-
-/*
- * Make the row of a candidacy.  Both name locks are held; that of the candidate
- * is released again if nothing was written.
- */
-static StandResult
-stand_anew(const Store *store, Candidate *who, const Profile *profile,
-		   int64 lease_duration)
-{
-	Candidate  *present;
-	StandResult result = STAND_OK;
-
-	/* Look again: it may have been taken before we had the locks. */
-	present = le_candidate_find(store, who->election, who->candidate);
-	if (le_lease_read(store, who->election, NULL) == NULL)
-		result = STAND_DROPPED;
-	else if (present != NULL && le_candidate_is_same(present, who) &&
-			 le_candidate_alive(present))
-		result = STAND_BUSY;
-	else if (!name_is_free(store, who, present))
-		result = STAND_IN_USE;
-	else if (present != NULL && !le_candidate_withdraw(store, present))
-		result = STAND_BUSY;
-	if (result != STAND_OK)
-	{
-		le_unlock_name(who->election, who->candidate);
-		return result;
-	}
-	who->seen = le_clock();
-	insert(store, who, profile, lease_duration);
-	return STAND_OK;
-}
-
-/*
- * Make or update the row of a candidacy; what the profile does not say is as
- * it was or, at first, as in who.  Nothing is written where the row says it all
- * already, save that a detached candidate gives a sign of life now and then:
- * who is told when that was.
- */
-StandResult
-le_candidate_stand(const Store *store, Candidate *who,
-				   const Profile *profile, int64 lease_duration)
-{
-	Candidate  *present = le_candidate_find(store, who->election,
-											who->candidate);
-	StandResult result;
-	bool		busy;
-
-	if (present != NULL && le_candidate_is_same(present, who) &&
-		le_candidate_alive(present))
-	{
-		Row		   *row;
-
-		who->seen = present->seen;
-		if (!differs(profile, present, lease_duration))
-			return STAND_OK;
-		row = lock_row(store, present, LockTupleNoKeyExclusive, &busy);
-		if (row == NULL)
-			return STAND_BUSY;
-		who->seen = le_clock();
-		set_profile(row, who, profile, lease_duration);
-		le_row_update(row);
-		return STAND_OK;
-	}
-
-	if (!name_is_free(store, who, present))
-		return STAND_IN_USE;
-	if (!le_lock_name_shared(who->election))
-		return STAND_BUSY;
-	result = le_lock_name(who->election, who->candidate) ?
-		stand_anew(store, who, profile, lease_duration) : STAND_BUSY;
-	if (result != STAND_OK)
-		le_unlock_name_shared(who->election);
-	return result;
 }

@@ -12,14 +12,11 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/sysattr.h"
-#include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
 #include "commands/extension.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "state/state.h"
 #include "utils/acl.h"
@@ -50,31 +47,25 @@ interval_us(Datum value)
 		(interval->day + interval->month * INT64CONST(30)) * USECS_PER_DAY;
 }
 
-static Election *
-make_election(HeapTuple tuple, Datum *values, bool *nulls)
+static void *
+make_election(const Row *row)
 {
 	Election   *election = palloc0(sizeof(Election));
 
-	election->name = TextDatumGetCString(values[ELECTION_ELECTION]);
-	election->strategy = TextDatumGetCString(values[ELECTION_STRATEGY]);
-	election->lease_duration = interval_us(values[ELECTION_LEASE_DURATION]);
-	election->quorum = DatumGetInt32(values[ELECTION_QUORUM]);
-	election->takeover_delay = interval_us(values[ELECTION_TAKEOVER_DELAY]);
-	if (!nulls[ELECTION_CANDIDATE_ROLE])
-		election->candidate_role =
-			pstrdup(NameStr(*DatumGetName(values[ELECTION_CANDIDATE_ROLE])));
-	if (!nulls[ELECTION_CHANNEL])
-		election->channel = TextDatumGetCString(values[ELECTION_CHANNEL]);
-	election->owner = pstrdup(NameStr(*DatumGetName(values[ELECTION_OWNER])));
-	election->own_write = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	election->name = TextDatumGetCString(row->values[ELECTION_ELECTION]);
+	election->strategy = TextDatumGetCString(row->values[ELECTION_STRATEGY]);
+	election->lease_duration =
+		interval_us(row->values[ELECTION_LEASE_DURATION]);
+	election->quorum = DatumGetInt32(row->values[ELECTION_QUORUM]);
+	election->takeover_delay =
+		interval_us(row->values[ELECTION_TAKEOVER_DELAY]);
+	election->candidate_role = LE_GET(row, ELECTION_CANDIDATE_ROLE,
+									  LE_GET_NAME, NULL);
+	election->channel = LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString,
+							   NULL);
+	election->owner = LE_GET_NAME(row->values[ELECTION_OWNER]);
+	election->own_write = le_row_is_own_write(row);
 	return election;
-}
-
-static bool
-read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	*(Election **) arg = make_election(tuple, values, nulls);
-	return false;
 }
 
 /*
@@ -83,20 +74,14 @@ read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 Election *
 le_election_read(const Store *store, const char *name)
 {
-	Election   *election = NULL;
-	Key			key = le_key(name);
-
-	le_read_one(store, TABLE_ELECTION, &key, NULL, read_one,
-				&election);
-	return election;
+	return le_read_one(store, TABLE_ELECTION, le_key(name), NULL,
+					   make_election);
 }
 
-static bool
-read_channel(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+static void *
+make_channel(const Row *row)
 {
-	if (!nulls[ELECTION_CHANNEL])
-		*(char **) arg = TextDatumGetCString(values[ELECTION_CHANNEL]);
-	return false;
+	return LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString, NULL);
 }
 
 /*
@@ -105,12 +90,8 @@ read_channel(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 char *
 le_election_channel(const Store *store, const char *name, Snapshot snapshot)
 {
-	char	   *channel = NULL;
-	Key			key = le_key(name);
-
-	le_scan(store, TABLE_ELECTION, &key, snapshot,
-			read_channel, &channel);
-	return channel;
+	return le_read_one(store, TABLE_ELECTION, le_key(name), snapshot,
+					   make_channel);
 }
 
 Election *
@@ -147,18 +128,12 @@ le_election_admits(const Election *election, const char *role)
 static int64
 find_duration(Finder *finder, const Lease *lease)
 {
-	Key			key = le_key(lease->election);
-	bool		isnull;
-	Datum		xmin;
+	Row			row;
 
-	if (finder == NULL || !le_find(finder, &key))
+	if (finder == NULL || !le_find(finder, le_key(lease->election), &row) ||
+		le_row_is_own_write(&row))
 		return lease->duration;
-	xmin = slot_getsysattr(finder->slot, MinTransactionIdAttributeNumber,
-						   &isnull);
-	if (TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin)))
-		return lease->duration;
-	return interval_us(slot_getattr(finder->slot, ELECTION_LEASE_DURATION + 1,
-									&isnull));
+	return interval_us(row.values[ELECTION_LEASE_DURATION]);
 }
 
 /*
@@ -246,7 +221,7 @@ static void
 set_configuration(Row *row, const Configuration *config)
 {
 	if (config->strategy != NULL)
-		LE_SET_TEXT(row, ELECTION_STRATEGY, config->strategy);
+		LE_SET(row, ELECTION_STRATEGY, LE_TEXT(config->strategy));
 	if (config->lease_duration > 0)
 		LE_SET(row, ELECTION_LEASE_DURATION, le_interval(config->lease_duration));
 	if (config->quorum > 0)
@@ -254,13 +229,12 @@ set_configuration(Row *row, const Configuration *config)
 	if (config->takeover_delay >= 0)
 		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_interval(config->takeover_delay));
 	if (config->candidate_role != NULL)
-		LE_SET_NULL(row, ELECTION_CANDIDATE_ROLE);
-	if (config->candidate_role != NULL && config->candidate_role[0] != '\0')
-		LE_SET_NAME(row, ELECTION_CANDIDATE_ROLE, config->candidate_role);
+		LE_SET_IF(row, ELECTION_CANDIDATE_ROLE,
+				  config->candidate_role[0] != '\0',
+				  LE_NAME(config->candidate_role));
 	if (config->channel != NULL)
-		LE_SET_NULL(row, ELECTION_CHANNEL);
-	if (config->channel != NULL && config->channel[0] != '\0')
-		LE_SET_TEXT(row, ELECTION_CHANNEL, config->channel);
+		LE_SET_IF(row, ELECTION_CHANNEL, config->channel[0] != '\0',
+				  LE_TEXT(config->channel));
 }
 
 /*
@@ -282,8 +256,8 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 		return false;
 	}
 	row = le_row_new(store, TABLE_ELECTION);
-	LE_SET_TEXT(row, ELECTION_ELECTION, name);
-	LE_SET_NAME(row, ELECTION_OWNER, owner);
+	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
+	LE_SET(row, ELECTION_OWNER, LE_NAME(owner));
 	set_configuration(row, config);
 	le_row_insert(row);
 	if (le_lease_read(store, name, NULL) == NULL)
@@ -330,23 +304,10 @@ le_election_delete(const Store *store, const char *name)
 	return !busy;
 }
 
-static bool
-read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	List	  **list = arg;
-
-	*list = lappend(*list, make_election(tuple, values, nulls));
-	return true;
-}
-
 List *
 le_elections_read(const Store *store)
 {
-	List	   *elections = NIL;
-
-	le_scan(store, TABLE_ELECTION, NULL, NULL, read_into_list,
-			&elections);
-	return elections;
+	return le_read_all(store, TABLE_ELECTION, make_election);
 }
 
 /*

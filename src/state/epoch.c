@@ -53,18 +53,18 @@ typedef struct EpochScan
 } EpochScan;
 
 static bool
-read_epoch_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+read_epoch_row(const Row *row, void *arg)
 {
 	EpochScan  *scan = arg;
 	Incarnation *inc = scan->inc;
-	int64		epoch = DatumGetInt64(values[EPOCH_EPOCH]);
+	int64		epoch = DatumGetInt64(row->values[EPOCH_EPOCH]);
 
 	inc->dropped_term = Max(inc->dropped_term,
-							DatumGetInt64(values[EPOCH_DROPPED_TERM]));
-	if (strcmp(TextDatumGetCString(values[EPOCH_INCARNATION]), inc->name) == 0)
+							DatumGetInt64(row->values[EPOCH_DROPPED_TERM]));
+	if (strcmp(TextDatumGetCString(row->values[EPOCH_INCARNATION]), inc->name) == 0)
 	{
 		scan->own = epoch;
-		inc->first_seen = DatumGetInt64(values[EPOCH_FIRST_SEEN_MONO]);
+		inc->first_seen = DatumGetInt64(row->values[EPOCH_FIRST_SEEN_MONO]);
 	}
 	else
 		scan->other = Max(scan->other, epoch);
@@ -83,7 +83,8 @@ le_epoch_read(void)
 
 	le_store_get(&store);
 	inc->name = le_incarnation_name(store.lease_oid);
-	le_scan(&store, TABLE_EPOCH, NULL, NULL, read_epoch_row, &scan);
+	le_scan(&store, TABLE_EPOCH, le_key_any(), NoMovementScanDirection, NULL,
+			read_epoch_row, &scan);
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
 	/*
@@ -126,7 +127,7 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 	if (row == NULL)
 	{
 		row = le_row_new(store, TABLE_EPOCH);
-		LE_SET_TEXT(row, EPOCH_INCARNATION, inc->name);
+		LE_SET(row, EPOCH_INCARNATION, LE_TEXT(inc->name));
 		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(0));
 	}
 	LE_SET(row, EPOCH_FIRST_SEEN_AT, TimestampTzGetDatum(now));

@@ -62,15 +62,15 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
 {
 	Row		   *row = le_row_new(store, TABLE_HISTORY);
 
-	LE_SET_TEXT(row, HISTORY_ELECTION, leader->election);
+	LE_SET(row, HISTORY_ELECTION, LE_TEXT(leader->election));
 	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
-	LE_SET_TEXT(row, HISTORY_LEADER, leader->candidate);
-	LE_SET_TEXT(row, HISTORY_KIND, le_kind(leader->session_id));
-	LE_SET_NAME(row, HISTORY_ROLE, leader->role);
-	if (leader->client_addr != 0)
-		LE_SET(row, HISTORY_CLIENT_ADDR, leader->client_addr);
-	if (leader->backend_pid != 0)
-		LE_SET(row, HISTORY_BACKEND_PID, Int32GetDatum(leader->backend_pid));
+	LE_SET(row, HISTORY_LEADER, LE_TEXT(leader->candidate));
+	LE_SET(row, HISTORY_KIND, LE_TEXT(le_kind(leader->session_id)));
+	LE_SET(row, HISTORY_ROLE, LE_NAME(leader->role));
+	LE_SET_IF(row, HISTORY_CLIENT_ADDR, leader->client_addr != 0,
+			  leader->client_addr);
+	LE_SET_IF(row, HISTORY_BACKEND_PID, leader->backend_pid != 0,
+			  Int32GetDatum(leader->backend_pid));
 	LE_SET(row, HISTORY_ACQUIRED_AT, TimestampTzGetDatum(at));
 	le_row_insert(row);
 }
@@ -99,25 +99,23 @@ le_history_end(Row *row, const char *reason, const char *detail,
 			   TimestampTz at)
 {
 	LE_SET(row, HISTORY_ENDED_AT, TimestampTzGetDatum(at));
-	LE_SET_TEXT(row, HISTORY_REASON, reason);
-	if (detail != NULL)
-		LE_SET_TEXT(row, HISTORY_DETAIL, detail);
+	LE_SET(row, HISTORY_REASON, LE_TEXT(reason));
+	LE_SET_IF(row, HISTORY_DETAIL, detail != NULL, LE_TEXT(detail));
 	le_row_update(row);
 }
 
 static bool
-read_term(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+read_term(const Row *row, void *arg)
 {
 	Reading    *reading = arg;
-	Term		term = {.term = DatumGetInt64(values[HISTORY_TERM]),
-		.leader = TextDatumGetCString(values[HISTORY_LEADER]),
-		.acquired_at = DatumGetTimestampTz(values[HISTORY_ACQUIRED_AT]),
-	.ended = !nulls[HISTORY_ENDED_AT]};
+	Term		term;
 
-	if (term.ended)
-		term.ended_at = DatumGetTimestampTz(values[HISTORY_ENDED_AT]);
-	if (!nulls[HISTORY_REASON])
-		term.reason = TextDatumGetCString(values[HISTORY_REASON]);
+	term.term = DatumGetInt64(row->values[HISTORY_TERM]);
+	term.leader = TextDatumGetCString(row->values[HISTORY_LEADER]);
+	term.acquired_at = DatumGetTimestampTz(row->values[HISTORY_ACQUIRED_AT]);
+	term.ended = !row->nulls[HISTORY_ENDED_AT];
+	term.ended_at = LE_GET(row, HISTORY_ENDED_AT, DatumGetTimestampTz, 0);
+	term.reason = LE_GET(row, HISTORY_REASON, TextDatumGetCString, NULL);
 	return reading->reader(&term, reading->arg);
 }
 
@@ -130,26 +128,25 @@ le_history_read(const Store *store, const char *election, int64 from,
 				ScanDirection direction, Snapshot snapshot, TermReader reader,
 				void *arg)
 {
-	Key			key = le_key_from(election, from);
 	Reading		reading = {reader, arg};
 
-	le_scan_ordered(store, TABLE_HISTORY, &key, direction,
-					snapshot, read_term, &reading);
+	le_scan(store, TABLE_HISTORY, le_key_from(election, from), direction,
+			snapshot, read_term, &reading);
 }
 
 static bool
-note_old(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+note_old(const Row *row, void *arg)
 {
 	Pruning    *pruning = arg;
 	Old		   *old;
 
-	if (nulls[HISTORY_ENDED_AT] ||
-		DatumGetTimestampTz(values[HISTORY_ENDED_AT]) >= pruning->before)
+	if (row->nulls[HISTORY_ENDED_AT] ||
+		DatumGetTimestampTz(row->values[HISTORY_ENDED_AT]) >= pruning->before)
 		return true;
 	old = palloc(sizeof(Old));
 	old->at = *pruning->walk;
-	old->election = TextDatumGetCString(values[HISTORY_ELECTION]);
-	old->term = DatumGetInt64(values[HISTORY_TERM]);
+	old->election = TextDatumGetCString(row->values[HISTORY_ELECTION]);
+	old->term = DatumGetInt64(row->values[HISTORY_TERM]);
 	pruning->old = lappend(pruning->old, old);
 	return true;
 }

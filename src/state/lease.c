@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *		The lease row: read, judged, and written (granted, renewed, asked for,
- *		vacated, reserved).
+ *		The lease row: how it is read, locked and written.
  *
  * Invariants:
  *
@@ -10,9 +9,6 @@
  *
  * - No renewal moves a deadline back.  A session that has read a deadline may
  *	 trust it without asking again.
- *
- * - A monotonic value of another incarnation, or one that lies further ahead
- *	 than the duration it was made from, is void.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +21,6 @@
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -81,7 +76,7 @@ le_kind(int64 session_id)
  * table's constraints do not allow that, but may have been dropped.
  */
 static bool
-is_incomplete(Datum *values, bool *nulls)
+is_incomplete(const Row *row)
 {
 	static const int required[] = {
 		LEASE_KIND, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
@@ -92,88 +87,61 @@ is_incomplete(Datum *values, bool *nulls)
 	const text *kind;
 	const char *expected;
 
-	if (nulls[LEASE_LEADER])
+	if (row->nulls[LEASE_LEADER])
 		return false;
 	for (int i = 0; i < lengthof(required); i++)
 	{
-		if (nulls[required[i]])
+		if (row->nulls[required[i]])
 			return true;
 	}
-	kind = DatumGetTextPP(values[LEASE_KIND]);
-	expected = le_kind(!nulls[LEASE_SESSION_ID]);
-	return nulls[LEASE_SESSION_ID] != nulls[LEASE_BACKEND_PID] ||
+	kind = DatumGetTextPP(row->values[LEASE_KIND]);
+	expected = le_kind(!row->nulls[LEASE_SESSION_ID]);
+	return row->nulls[LEASE_SESSION_ID] != row->nulls[LEASE_BACKEND_PID] ||
 		VARSIZE_ANY_EXHDR(kind) != strlen(expected) ||
 		memcmp(VARDATA_ANY(kind), expected, strlen(expected)) != 0;
 }
 
-/*
- * No pointer to a role is NULL: what is not there is no role's name.
- */
-static char *
-get_role(Datum *values, bool *nulls, int column)
-{
-	return pstrdup(nulls[column] ? "" : NameStr(*DatumGetName(values[column])));
-}
-
-static Lease *
-make_lease(HeapTuple tuple, Datum *values, bool *nulls)
+static void *
+make_lease(const Row *row)
 {
 	Lease	   *lease = palloc0(sizeof(Lease));
 
-#define GET(column, get, other) (nulls[column] ? (other) : get(values[column]))
-	lease->election = TextDatumGetCString(values[LEASE_ELECTION]);
-	lease->term = DatumGetInt64(values[LEASE_TERM]);
-	lease->previous_term = GET(LEASE_PREVIOUS_TERM, DatumGetInt64, 0);
-	lease->leader = GET(LEASE_LEADER, TextDatumGetCString, NULL);
-	lease->incomplete = is_incomplete(values, nulls);
-	lease->session_id = GET(LEASE_SESSION_ID, DatumGetInt64, 0);
-	lease->backend_pid = GET(LEASE_BACKEND_PID, DatumGetInt32, 0);
-	lease->role = get_role(values, nulls, LEASE_ROLE);
-	lease->auto_renew = GET(LEASE_AUTO_RENEW, DatumGetBool, false);
-	lease->rank = GET(LEASE_RANK, DatumGetInt32, 0);
-	lease->progress = GET(LEASE_PROGRESS, DatumGetInt64, 0);
-	if (!nulls[LEASE_METADATA])
-		lease->metadata = datumCopy(values[LEASE_METADATA], false, -1);
-	lease->acquired_at = GET(LEASE_ACQUIRED_AT, DatumGetTimestampTz, 0);
-	lease->renewed_at = GET(LEASE_RENEWED_AT, DatumGetTimestampTz, 0);
-	lease->expires_at = GET(LEASE_EXPIRES_AT, DatumGetTimestampTz, 0);
-	lease->acquired_mono = GET(LEASE_ACQUIRED_MONO, DatumGetInt64, 0);
-	lease->deadline_mono = GET(LEASE_DEADLINE_MONO, DatumGetInt64, 0);
-	lease->duration = Min(GET(LEASE_DURATION, DatumGetInt64, 0),
+	lease->election = TextDatumGetCString(row->values[LEASE_ELECTION]);
+	lease->term = DatumGetInt64(row->values[LEASE_TERM]);
+	lease->previous_term = LE_GET(row, LEASE_PREVIOUS_TERM, DatumGetInt64, 0);
+	lease->leader = LE_GET(row, LEASE_LEADER, TextDatumGetCString, NULL);
+	lease->incomplete = is_incomplete(row);
+	lease->session_id = LE_GET(row, LEASE_SESSION_ID, DatumGetInt64, 0);
+	lease->backend_pid = LE_GET(row, LEASE_BACKEND_PID, DatumGetInt32, 0);
+	lease->role = LE_GET(row, LEASE_ROLE, LE_GET_NAME, pstrdup(""));
+	lease->auto_renew = LE_GET(row, LEASE_AUTO_RENEW, DatumGetBool, false);
+	lease->rank = LE_GET(row, LEASE_RANK, DatumGetInt32, 0);
+	lease->progress = LE_GET(row, LEASE_PROGRESS, DatumGetInt64, 0);
+	lease->metadata = LE_GET(row, LEASE_METADATA, LE_GET_COPY, 0);
+	lease->acquired_at = LE_GET(row, LEASE_ACQUIRED_AT, DatumGetTimestampTz, 0);
+	lease->renewed_at = LE_GET(row, LEASE_RENEWED_AT, DatumGetTimestampTz, 0);
+	lease->expires_at = LE_GET(row, LEASE_EXPIRES_AT, DatumGetTimestampTz, 0);
+	lease->acquired_mono = LE_GET(row, LEASE_ACQUIRED_MONO, DatumGetInt64, 0);
+	lease->deadline_mono = LE_GET(row, LEASE_DEADLINE_MONO, DatumGetInt64, 0);
+	lease->duration = Min(LE_GET(row, LEASE_DURATION, DatumGetInt64, 0),
 						  LONGEST_LEASE);
-	lease->incarnation = GET(LEASE_INCARNATION, TextDatumGetCString, NULL);
-	lease->yielding = DatumGetBool(values[LEASE_YIELDING]);
-	lease->yield_ordered = DatumGetBool(values[LEASE_YIELD_ORDERED]);
-	lease->yields = DatumGetInt64(values[LEASE_YIELDS]);
-	lease->successor = GET(LEASE_SUCCESSOR, TextDatumGetCString, NULL);
-	lease->successor_role = get_role(values, nulls, LEASE_SUCCESSOR_ROLE);
-	lease->not_before_at = GET(LEASE_NOT_BEFORE_AT, DatumGetTimestampTz, 0);
-	lease->not_before_mono = GET(LEASE_NOT_BEFORE_MONO, DatumGetInt64, 0);
-	lease->not_before_for = GET(LEASE_NOT_BEFORE_FOR, DatumGetInt64, 0);
-	lease->held = GET(LEASE_HELD, DatumGetBool, false);
-	lease->reserved_mono = GET(LEASE_RESERVED_MONO, DatumGetInt64, 0);
-	lease->reserved_for = Min(GET(LEASE_RESERVED_FOR, DatumGetInt64, 0),
+	lease->incarnation = LE_GET(row, LEASE_INCARNATION, TextDatumGetCString, NULL);
+	lease->yielding = DatumGetBool(row->values[LEASE_YIELDING]);
+	lease->yield_ordered = DatumGetBool(row->values[LEASE_YIELD_ORDERED]);
+	lease->yields = DatumGetInt64(row->values[LEASE_YIELDS]);
+	lease->successor = LE_GET(row, LEASE_SUCCESSOR, TextDatumGetCString, NULL);
+	lease->successor_role = LE_GET(row, LEASE_SUCCESSOR_ROLE, LE_GET_NAME,
+								   pstrdup(""));
+	lease->not_before_at = LE_GET(row, LEASE_NOT_BEFORE_AT, DatumGetTimestampTz, 0);
+	lease->not_before_mono = LE_GET(row, LEASE_NOT_BEFORE_MONO, DatumGetInt64, 0);
+	lease->not_before_for = LE_GET(row, LEASE_NOT_BEFORE_FOR, DatumGetInt64, 0);
+	lease->held = LE_GET(row, LEASE_HELD, DatumGetBool, false);
+	lease->reserved_mono = LE_GET(row, LEASE_RESERVED_MONO, DatumGetInt64, 0);
+	lease->reserved_for = Min(LE_GET(row, LEASE_RESERVED_FOR, DatumGetInt64, 0),
 							  LONGEST_LEASE);
-#undef GET
-	lease->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	lease->own_write = TransactionIdIsCurrentTransactionId(lease->xmin);
+	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
+	lease->own_write = le_row_is_own_write(row);
 	return lease;
-}
-
-static bool
-read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	*(Lease **) arg = make_lease(tuple, values, nulls);
-	return false;
-}
-
-static bool
-read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	List	  **list = arg;
-
-	*list = lappend(*list, make_lease(tuple, values, nulls));
-	return true;
 }
 
 /*
@@ -183,11 +151,8 @@ read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 Lease *
 le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 {
-	Lease	   *lease = NULL;
-	Key			key = le_key(election);
-
-	le_read_one(store, TABLE_LEASE, &key, snapshot, read_one, &lease);
-	return lease;
+	return le_read_one(store, TABLE_LEASE, le_key(election), snapshot,
+					   make_lease);
 }
 
 /*
@@ -262,29 +227,22 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 List *
 le_lease_read_all(const Store *store)
 {
-	List	   *leases = NIL;
-
-	le_scan(store, TABLE_LEASE, NULL, NULL, read_into_list, &leases);
-	return leases;
+	return le_read_all(store, TABLE_LEASE, make_lease);
 }
 
-/* A scan of all leases, and memory for one row */
-typedef struct LeaseScan
+/* Who reads leases */
+typedef struct Reading
 {
 	LeaseReader reader;
 	void	   *arg;
-	MemoryContext context;
-} LeaseScan;
+} Reading;
 
 static bool
-read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
+read_lease(const Row *row, void *arg)
 {
-	LeaseScan  *scan = arg;
-	MemoryContext old = MemoryContextSwitchTo(scan->context);
+	Reading    *reading = arg;
 
-	scan->reader(make_lease(tuple, values, nulls), scan->arg);
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(scan->context);
+	reading->reader(make_lease(row), reading->arg);
 	return true;
 }
 
@@ -294,13 +252,10 @@ read_briefly(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 void
 le_lease_scan(const Store *store, LeaseReader reader, void *arg)
 {
-	LeaseScan	scan = {reader, arg};
+	Reading		reading = {reader, arg};
 
-	scan.context = AllocSetContextCreate(CurrentMemoryContext,
-										 "leader_election lease",
-										 ALLOCSET_DEFAULT_SIZES);
-	le_scan(store, TABLE_LEASE, NULL, NULL, read_briefly, &scan);
-	MemoryContextDelete(scan.context);
+	le_scan_briefly(store, TABLE_LEASE, le_key_any(),
+					NoMovementScanDirection, read_lease, &reading);
 }
 
 /*
@@ -328,99 +283,6 @@ le_lease_copy(const Lease *lease)
 }
 
 /*
- * Was it this incarnation that wrote the row's monotonic values?
- */
-static bool
-is_own(const Lease *lease, const char *incarnation)
-{
-	return lease->incarnation != NULL &&
-		strcmp(lease->incarnation, incarnation) == 0;
-}
-
-/*
- * Was its row written by another incarnation?
- */
-bool
-le_lease_is_foreign(const Lease *lease, const char *incarnation)
-{
-	return lease->incarnation != NULL && !is_own(lease, incarnation);
-}
-
-/*
- * Does its deadline lie further ahead than it can?  Then it was written by
- * another clock, although by this incarnation.  A row that is incomplete was not
- * written by us at all.
- */
-bool
-le_lease_is_void(const Lease *lease, const char *incarnation)
-{
-	return lease->leader != NULL &&
-		(lease->incomplete ||
-		 (is_own(lease, incarnation) &&
-		  lease->deadline_mono - le_clock() > lease->duration));
-}
-
-/*
- * Is this the present term, whose holder is not, or not yet, known to be dead?
- */
-bool
-le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
-{
-	return lease->leader != NULL && is_own(lease, incarnation) &&
-		!le_lease_is_void(lease, incarnation) && now < lease->deadline_mono;
-}
-
-/*
- * What a lease row means on this incarnation of the server, now, if the session
- * that holds it, if any, is alive.
- */
-LeaseState
-le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
-{
-	if (lease->leader == NULL)
-		return LEASE_VACANT;
-	if (!is_own(lease, incarnation) || le_lease_is_void(lease, incarnation))
-		return LEASE_FOREIGN;
-	if (now >= lease->deadline_mono)
-		return LEASE_EXPIRED;
-	return LEASE_LED;
-}
-
-/*
- * What it means.  This is the one place that says whether a holder's death is
- * proven.
- */
-LeaseState
-le_lease_state(const Lease *lease, const char *incarnation, int64 now)
-{
-	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
-
-	if (state == LEASE_LED && lease->session_id != 0 &&
-		!le_session_alive(lease->session_id))
-		return LEASE_ORPHANED;
-	return state;
-}
-
-LeaseState
-le_lease_state_now(const Store *store, const Lease *lease)
-{
-	return le_lease_state(lease, le_incarnation_name(store->lease_oid), le_clock());
-}
-
-/*
- * Is the lease held by a detached candidate that knows this term?  A term that
- * was continued after a failover is known by its former number, too.
- */
-bool
-le_lease_is_term(const Lease *lease, int64 term)
-{
-	return lease->leader != NULL && !lease->incomplete &&
-		lease->session_id == 0 &&
-		(term == lease->term ||
-		 (term == lease->previous_term && lease->previous_term != 0));
-}
-
-/*
  * Lock the row until the transaction ends, and read it.  NULL: somebody else
  * has it, or it is gone.  finder finds leases.
  */
@@ -428,13 +290,13 @@ Lease *
 le_lease_find_lock(Finder *finder, const char *election)
 {
 	bool		busy;
-	Row		   *row = le_find_lock(finder, le_key(election),
-								   LockTupleNoKeyExclusive, &busy);
+	Row		   *row = le_row_find_lock(finder, le_key(election),
+									   LockTupleNoKeyExclusive, &busy);
 	Lease	   *lease;
 
 	if (row == NULL)
 		return NULL;
-	lease = make_lease(row->tuple, row->values, row->nulls);
+	lease = make_lease(row);
 	lease->row = row;
 	return lease;
 }
@@ -457,7 +319,7 @@ le_lease_create(const Store *store, const char *election)
 {
 	Row		   *row = le_row_new(store, TABLE_LEASE);
 
-	LE_SET_TEXT(row, LEASE_ELECTION, election);
+	LE_SET(row, LEASE_ELECTION, LE_TEXT(election));
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
@@ -490,12 +352,10 @@ set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
 static void
 set_successor(Row *row, const Candidate *successor)
 {
-	LE_SET_NULL(row, LEASE_SUCCESSOR);
-	LE_SET_NULL(row, LEASE_SUCCESSOR_ROLE);
-	if (successor == NULL)
-		return;
-	LE_SET_TEXT(row, LEASE_SUCCESSOR, successor->candidate);
-	LE_SET_NAME(row, LEASE_SUCCESSOR_ROLE, successor->role);
+	LE_SET_IF(row, LEASE_SUCCESSOR, successor != NULL,
+			  LE_TEXT(successor->candidate));
+	LE_SET_IF(row, LEASE_SUCCESSOR_ROLE, successor != NULL,
+			  LE_NAME(successor->role));
 }
 
 /*
@@ -504,9 +364,9 @@ set_successor(Row *row, const Candidate *successor)
 static void
 set_incarnation(Lease *lease, const char *incarnation, int64 now)
 {
-	if (!is_own(lease, incarnation))
+	if (!le_lease_is_own(lease, incarnation))
 		LE_SET(lease->row, LEASE_ACQUIRED_MONO, Int64GetDatum(now));
-	LE_SET_TEXT(lease->row, LEASE_INCARNATION, incarnation);
+	LE_SET(lease->row, LEASE_INCARNATION, LE_TEXT(incarnation));
 }
 
 /*
@@ -564,29 +424,23 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	Row		   *row = lease->row;
 
 	LE_SET(row, LEASE_TERM, Int64GetDatum(term));
-	LE_SET_NULL(row, LEASE_PREVIOUS_TERM);
-	if (previous_term != 0)
-		LE_SET(row, LEASE_PREVIOUS_TERM, Int64GetDatum(previous_term));
-	LE_SET_TEXT(row, LEASE_LEADER, to->candidate);
-	LE_SET_TEXT(row, LEASE_KIND, le_kind(to->session_id));
-	LE_SET_NULL(row, LEASE_SESSION_ID);
-	LE_SET_NULL(row, LEASE_BACKEND_PID);
-	if (to->session_id != 0)
-	{
-		LE_SET(row, LEASE_SESSION_ID, Int64GetDatum(to->session_id));
-		LE_SET(row, LEASE_BACKEND_PID, Int32GetDatum(to->backend_pid));
-	}
-	LE_SET_NAME(row, LEASE_ROLE, to->role);
+	LE_SET_IF(row, LEASE_PREVIOUS_TERM, previous_term != 0,
+			  Int64GetDatum(previous_term));
+	LE_SET(row, LEASE_LEADER, LE_TEXT(to->candidate));
+	LE_SET(row, LEASE_KIND, LE_TEXT(le_kind(to->session_id)));
+	LE_SET_IF(row, LEASE_SESSION_ID, to->session_id != 0,
+			  Int64GetDatum(to->session_id));
+	LE_SET_IF(row, LEASE_BACKEND_PID, to->session_id != 0,
+			  Int32GetDatum(to->backend_pid));
+	LE_SET(row, LEASE_ROLE, LE_NAME(to->role));
 	LE_SET(row, LEASE_AUTO_RENEW, BoolGetDatum(to->auto_renew));
 	LE_SET(row, LEASE_RANK, Int32GetDatum(to->rank));
 	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
-	LE_SET_NULL(row, LEASE_METADATA);
-	if (to->metadata != 0)
-		LE_SET(row, LEASE_METADATA, to->metadata);
+	LE_SET_IF(row, LEASE_METADATA, to->metadata != 0, to->metadata);
 	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
 	set_deadline(lease, duration, t0, at);
-	LE_SET_TEXT(row, LEASE_INCARNATION, incarnation);
+	LE_SET(row, LEASE_INCARNATION, LE_TEXT(incarnation));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
@@ -711,46 +565,4 @@ le_lease_delete(const Store *store, const char *election)
 	if (row != NULL)
 		le_row_delete(row);
 	return !busy;
-}
-
-/*
- * When a hold or a delay on the vacant lease ends, on this incarnation's
- * clock.  What another incarnation has set counts by its wall clock, but for
- * no longer than it was set for.
- */
-int64
-le_lease_not_before(const Lease *lease, const Incarnation *inc)
-{
-	int64		left;
-
-	if (lease->not_before_mono == 0)
-		return 0;
-	if (is_own(lease, inc->name) &&
-		lease->not_before_mono - le_clock() <= lease->not_before_for)
-		return lease->not_before_mono;
-	left = lease->not_before_at - GetCurrentTimestamp();
-	return Min(le_clock() + left, inc->first_seen + lease->not_before_for);
-}
-
-/*
- * Until when the vacant seat is kept for the successor; 0: not at all, on this
- * incarnation.
- */
-int64
-le_lease_reserved_mono(const Lease *lease, const char *incarnation)
-{
-	if (!is_own(lease, incarnation) ||
-		lease->reserved_mono - le_clock() >
-		lease->reserved_for + lease->not_before_for)
-		return 0;
-	return lease->reserved_mono;
-}
-
-/*
- * Since when it is.
- */
-int64
-le_lease_reserved_since(const Lease *lease)
-{
-	return lease->reserved_mono - lease->reserved_for - lease->not_before_for;
 }

@@ -36,34 +36,17 @@ enum
 	ANNOUNCED_CHANNEL
 };
 
-static Mark *
-make_mark(Datum *values, bool *nulls)
+static void *
+make_mark(const Row *row)
 {
 	Mark	   *mark = palloc0(sizeof(Mark));
 
-	mark->election = TextDatumGetCString(values[ANNOUNCED_ELECTION]);
-	mark->term = DatumGetInt64(values[ANNOUNCED_TERM]);
-	mark->vacated = DatumGetBool(values[ANNOUNCED_VACATED]);
-	mark->yields = DatumGetInt64(values[ANNOUNCED_YIELDS]);
-	if (!nulls[ANNOUNCED_CHANNEL])
-		mark->channel = TextDatumGetCString(values[ANNOUNCED_CHANNEL]);
+	mark->election = TextDatumGetCString(row->values[ANNOUNCED_ELECTION]);
+	mark->term = DatumGetInt64(row->values[ANNOUNCED_TERM]);
+	mark->vacated = DatumGetBool(row->values[ANNOUNCED_VACATED]);
+	mark->yields = DatumGetInt64(row->values[ANNOUNCED_YIELDS]);
+	mark->channel = LE_GET(row, ANNOUNCED_CHANNEL, TextDatumGetCString, NULL);
 	return mark;
-}
-
-static bool
-read_one(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	*(Mark **) arg = make_mark(values, nulls);
-	return false;
-}
-
-static bool
-read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	List	  **list = arg;
-
-	*list = lappend(*list, make_mark(values, nulls));
-	return true;
 }
 
 /*
@@ -72,21 +55,14 @@ read_into_list(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
 Mark *
 le_mark_read(const Store *store, const char *election)
 {
-	Mark	   *mark = NULL;
-	Key			key = le_key(election);
-
-	le_scan(store, TABLE_ANNOUNCED, &key, NULL, read_one,
-			&mark);
-	return mark;
+	return le_read_one(store, TABLE_ANNOUNCED, le_key(election), NULL,
+					   make_mark);
 }
 
 List *
 le_marks_read(const Store *store)
 {
-	List	   *marks = NIL;
-
-	le_scan(store, TABLE_ANNOUNCED, NULL, NULL, read_into_list, &marks);
-	return marks;
+	return le_read_all(store, TABLE_ANNOUNCED, make_mark);
 }
 
 /*
@@ -106,7 +82,7 @@ le_mark_lock(const Store *store, const char *election, bool deletes,
 
 	if (row == NULL)
 		return NULL;
-	mark = make_mark(row->values, row->nulls);
+	mark = make_mark(row);
 	mark->row = row;
 	return mark;
 }
@@ -121,13 +97,12 @@ le_mark_write(const Store *store, Mark *mark)
 	bool		is_new = mark->row == NULL;
 	Row		   *row = is_new ? le_row_new(store, TABLE_ANNOUNCED) : mark->row;
 
-	LE_SET_TEXT(row, ANNOUNCED_ELECTION, mark->election);
+	LE_SET(row, ANNOUNCED_ELECTION, LE_TEXT(mark->election));
 	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));
 	LE_SET(row, ANNOUNCED_VACATED, BoolGetDatum(mark->vacated));
 	LE_SET(row, ANNOUNCED_YIELDS, Int64GetDatum(mark->yields));
-	LE_SET_NULL(row, ANNOUNCED_CHANNEL);
-	if (mark->channel != NULL)
-		LE_SET_TEXT(row, ANNOUNCED_CHANNEL, mark->channel);
+	LE_SET_IF(row, ANNOUNCED_CHANNEL, mark->channel != NULL,
+			  LE_TEXT(mark->channel));
 	if (is_new)
 		le_row_insert(row);
 	else

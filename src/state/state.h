@@ -27,7 +27,6 @@ extern bool le_epoch_note_dropped(const Store *store,
 								  const Incarnation *inc, int64 term);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
-/* lease.c */
 typedef enum LeaseState
 {
 	LEASE_VACANT,
@@ -96,6 +95,7 @@ extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
 extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
 							   int64 now);
+extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
@@ -162,19 +162,12 @@ typedef struct Profile
 	Datum		metadata;		/* 0: not said */
 } Profile;
 
-typedef enum StandResult
-{
-	STAND_OK,
-	STAND_BUSY,					/* somebody is writing that row right now */
-	STAND_IN_USE,				/* the name of another live candidate */
-	STAND_DROPPED				/* there is no such election any more */
-} StandResult;
-
 /* False: enough */
 typedef bool (*CandidateReader) (const Candidate *c, void *arg);
 
 extern List *le_candidates_read(const Store *store, const char *election);
 extern void le_candidates_read_until(int64 until);
+extern bool le_candidates_exist(const Store *store);
 extern void le_candidates_scan(const Store *store, const char *election,
 							   const char *candidate, CandidateReader reader,
 							   void *arg);
@@ -184,16 +177,33 @@ extern bool le_candidate_alive(const Candidate *c);
 extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
 extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
 extern bool le_candidate_succeeds(const Candidate *c, const Lease *lease);
-extern StandResult le_candidate_stand(const Store *store,
-									  Candidate *who,
-									  const Profile *profile,
-									  int64 lease_duration);
+extern bool le_candidate_differs(const Candidate *c, const Profile *profile,
+								 int64 lease_duration);
+extern void le_candidate_insert(const Store *store, const Candidate *who,
+								const Profile *profile, int64 lease_duration);
+extern bool le_candidate_update(const Store *store, const Candidate *present,
+								Candidate *who, const Profile *profile,
+								int64 lease_duration);
 extern bool le_candidate_needs_sign(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
 extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
 extern bool le_candidate_prune(const Store *store, const Candidate *c);
+
+/* candidacy.c */
+typedef enum StandResult
+{
+	STAND_OK,
+	STAND_BUSY,					/* somebody is writing that row right now */
+	STAND_IN_USE,				/* the name of another live candidate */
+	STAND_DROPPED				/* there is no such election any more */
+} StandResult;
+
+extern StandResult le_candidate_stand(const Store *store,
+									  Candidate *who,
+									  const Profile *profile,
+									  int64 lease_duration);
 
 /* history.c */
 typedef struct Term

@@ -69,13 +69,6 @@ wake_launcher(int code, Datum arg)
 		le_wake_workers(InvalidOid);
 }
 
-static bool
-note_row(HeapTuple tuple, Datum *values, bool *nulls, void *arg)
-{
-	*(bool *) arg = true;
-	return false;
-}
-
 /*
  * The last look: does anybody stand, committed or not?  A locked table means
  * that somebody may.
@@ -85,17 +78,11 @@ look_once_more(void *arg)
 {
 	bool	   *work = arg;
 	Store		store;
-	SnapshotData snapshot;
 
 	if (!le_store_find(&store))
 		return;
-	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock))
-	{
-		*work = true;
-		return;
-	}
-	InitDirtySnapshot(snapshot);
-	le_scan(&store, TABLE_CANDIDATE, NULL, &snapshot, note_row, work);
+	*work = !le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock) ||
+		le_candidates_exist(&store);
 }
 
 /*

@@ -1,0 +1,435 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan.c
+ *		Reading rows of our tables: one by its key, all, in order, or along an
+ *		index.
+ *
+ * The reads call the server's access methods.  No SQL runs, so that nothing has
+ * to be planned, no search_path, setting or privilege of the caller matters, and
+ * a read works on a standby and in any transaction.
+ *
+ * Invariant: a read takes no lock on a row and waits for none.
+ *
+ * The caller has locked the tables (le_store_lock()).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "base/base.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+/* A reader that runs in memory of its own */
+typedef struct BriefReader
+{
+	RowReader	reader;
+	void	   *arg;
+	MemoryContext context;		/* emptied after each row */
+} BriefReader;
+
+/* Rows of which a list is made */
+typedef struct ListReader
+{
+	RowMaker	make;
+	List	   *made;
+} ListReader;
+
+static void
+add_column(Key *key, StrategyNumber strategy, RegProcedure compare, Datum value)
+{
+	int			column = ++key->columns;
+
+	ScanKeyInit(&key->column[column - 1], column, strategy, compare, value);
+}
+
+/*
+ * The key of all rows.
+ */
+Key
+le_key_any(void)
+{
+	Key			key = {.columns = 0};
+
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text.
+ */
+Key
+le_key(const char *first)
+{
+	Key			key = le_key_any();
+
+	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
+			   CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The key of the row whose first two columns are these texts.
+ */
+Key
+le_key_text(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
+			   CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * The key of the row whose first two columns are this text and this number.
+ */
+Key
+le_key_int64(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text, and whose second column
+ * is this number or a greater one.
+ */
+Key
+le_key_from(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTGreaterEqualStrategyNumber, F_INT8GE,
+			   Int64GetDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column, of collation "C", comes after this
+ * text.
+ */
+Key
+le_key_after(const char *first)
+{
+	Key			key = le_key_any();
+
+	add_column(&key, BTGreaterStrategyNumber, F_TEXT_GT,
+			   CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text, and whose second column,
+ * of collation "C", comes after that text.
+ */
+Key
+le_key_text_after(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTGreaterStrategyNumber, F_TEXT_GT,
+			   CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * Open a table of ours whose rows find room in a Row.
+ */
+Relation
+le_table_open(Oid table, LOCKMODE mode)
+{
+	Relation	rel = try_relation_open(table, mode);
+
+	if (rel == NULL)
+		le_report_dropped();
+	if (RelationGetNumberOfAttributes(rel) > LE_MAX_COLUMNS)
+		elog(ERROR, "table \"%s\" has too many columns",
+			 RelationGetRelationName(rel));
+	return rel;
+}
+
+static Snapshot
+latest_snapshot(void)
+{
+	/* The server has none for us here.  Our functions are PARALLEL UNSAFE. */
+	if (IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("elections cannot be read during a parallel operation"),
+				 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
+	return GetLatestSnapshot();
+}
+
+/*
+ * Read a row, which points into the tuple from now on.
+ */
+void
+le_row_set(Row *row, Relation rel, HeapTuple tuple)
+{
+	row->table = RelationGetRelid(rel);
+	row->tid = tuple->t_self;
+	row->tuple = tuple;
+	heap_deform_tuple(tuple, RelationGetDescr(rel), row->values, row->nulls);
+}
+
+/*
+ * Has the running transaction written this row?
+ */
+bool
+le_row_is_own_write(const Row *row)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
+}
+
+/*
+ * Call reader for each row with that key that the snapshot (NULL: the latest
+ * one) sees, until it returns false: in the order of the primary key, in the
+ * reverse order or (NoMovementScanDirection) in any order.
+ */
+void
+le_scan(const Store *store, TableId table, Key key, ScanDirection direction,
+		Snapshot snapshot, RowReader reader, void *arg)
+{
+	bool		ordered = !ScanDirectionIsNoMovement(direction);
+	bool		latest = snapshot == NULL;
+	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
+	Relation	index = NULL;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Row			row;
+
+	if (latest)
+	{
+		PushActiveSnapshot(latest_snapshot());
+		snapshot = GetActiveSnapshot();
+	}
+	if (ordered)
+	{
+		index = index_open(store->table[table].pkey, AccessShareLock);
+		scan = systable_beginscan_ordered(rel, index, snapshot, key.columns,
+										  key.column);
+	}
+	else
+		scan = systable_beginscan(rel, store->table[table].pkey,
+								  key.columns > 0, snapshot, key.columns,
+								  key.column);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		tuple = ordered ? systable_getnext_ordered(scan, direction) :
+			systable_getnext(scan);
+		if (!HeapTupleIsValid(tuple))
+			break;
+		le_row_set(&row, rel, tuple);
+	} while (reader(&row, arg));
+	if (ordered)
+	{
+		systable_endscan_ordered(scan);
+		index_close(index, AccessShareLock);
+	}
+	else
+		systable_endscan(scan);
+	if (latest)
+		PopActiveSnapshot();
+	relation_close(rel, AccessShareLock);
+}
+
+static bool
+read_briefly(const Row *row, void *arg)
+{
+	BriefReader *brief = arg;
+	MemoryContext old = MemoryContextSwitchTo(brief->context);
+	bool		more = brief->reader(row, brief->arg);
+
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(brief->context);
+	return more;
+}
+
+/*
+ * le_scan() of the latest rows, with a reader whose memory is emptied after each
+ * row: for tables that may have many.
+ */
+void
+le_scan_briefly(const Store *store, TableId table, Key key,
+				ScanDirection direction, RowReader reader, void *arg)
+{
+	BriefReader brief = {reader, arg};
+
+	brief.context = AllocSetContextCreate(CurrentMemoryContext,
+										  "leader_election row",
+										  ALLOCSET_DEFAULT_SIZES);
+	le_scan(store, table, key, direction, NULL, read_briefly, &brief);
+	MemoryContextDelete(brief.context);
+}
+
+static bool
+read_into_list(const Row *row, void *arg)
+{
+	ListReader *list = arg;
+
+	list->made = lappend(list->made, list->make(row));
+	return true;
+}
+
+/*
+ * What make() makes of each row of a table.
+ */
+List *
+le_read_all(const Store *store, TableId table, RowMaker make)
+{
+	ListReader	list = {make, NIL};
+
+	le_scan(store, table, le_key_any(), NoMovementScanDirection, NULL,
+			read_into_list, &list);
+	return list.made;
+}
+
+/*
+ * Begin to find single rows of one table by keys of so many columns, one row
+ * after the other, as the (active or registered) snapshot (NULL: the latest one
+ * by now) sees them.  le_find_end() has to follow in the same transaction.
+ */
+Finder *
+le_find_begin(const Store *store, TableId table, int columns,
+			  Snapshot snapshot)
+{
+	Finder	   *finder = palloc(sizeof(Finder));
+
+	finder->rel = le_table_open(store->table[table].rel, AccessShareLock);
+	finder->index = index_open(store->table[table].pkey, AccessShareLock);
+	finder->latest = snapshot == NULL;
+	finder->snapshot = finder->latest ? RegisterSnapshot(latest_snapshot()) :
+		snapshot;
+	finder->scan = LeIndexBeginScan(finder->rel, finder->index,
+									finder->snapshot, columns);
+	finder->slot = table_slot_create(finder->rel, NULL);
+	return finder;
+}
+
+/*
+ * Find the row with that key, and read it (row may be NULL).  It is valid until
+ * the next row is looked for.  False: there is none.
+ *
+ * While some transaction keeps a snapshot, the server keeps every version of a
+ * row that has been written since, and a row that is renewed all the time has
+ * many.  Entries of equal keys are in the order of their places in the table,
+ * and a new version that does not find room in the page of the former one nearly
+ * always goes further back.  So this searches from the end, and need not look at
+ * all versions.
+ */
+bool
+le_find(Finder *finder, Key key, Row *row)
+{
+	bool		should_free;
+
+	CHECK_FOR_INTERRUPTS();
+	index_rescan(finder->scan, key.column, key.columns, NULL, 0);
+	if (!index_getnext_slot(finder->scan, BackwardScanDirection, finder->slot))
+		return false;
+	if (row != NULL)
+		le_row_set(row, finder->rel,
+				   ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
+	return true;
+}
+
+void
+le_find_end(Finder *finder)
+{
+	ExecDropSingleTupleTableSlot(finder->slot);
+	index_endscan(finder->scan);
+	if (finder->latest)
+		UnregisterSnapshot(finder->snapshot);
+	index_close(finder->index, AccessShareLock);
+	relation_close(finder->rel, AccessShareLock);
+	pfree(finder);
+}
+
+/*
+ * What make() makes of the row with that key, as for le_find_begin(); NULL if
+ * there is no such row.
+ */
+void *
+le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
+			RowMaker make)
+{
+	Finder	   *finder = le_find_begin(store, table, key.columns, snapshot);
+	Row			row;
+	void	   *made = le_find(finder, key, &row) ? make(&row) : NULL;
+
+	le_find_end(finder);
+	return made;
+}
+
+/*
+ * Go on along an index on one column of type timestamptz, up to end, and by so
+ * many entries at most.  Entries of rows that are gone count as well: there may
+ * be any number of them until the next vacuum.  Call reader, which finds *walk
+ * at its row, for each row that is there.  False: the walk is over.
+ */
+bool
+le_walk(const Store *store, TableId table, Oid index, TimestampTz end,
+		int limit, Walk *walk, RowReader reader, void *arg)
+{
+	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
+	Relation	irel = index_open(index, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	ScanKeyData key[2];
+	int			nkeys = 0;
+	IndexScanDesc scan;
+	ItemPointer tid;
+	bool		more = false;
+
+	ScanKeyInit(&key[nkeys++], 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
+				TimestampTzGetDatum(end));
+	if (walk->begun)
+		ScanKeyInit(&key[nkeys++], 1, BTGreaterEqualStrategyNumber,
+					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk->value));
+	PushActiveSnapshot(latest_snapshot());
+	scan = LeIndexBeginScan(rel, irel, GetActiveSnapshot(), nkeys);
+	scan->xs_want_itup = true;
+	index_rescan(scan, key, nkeys, NULL, 0);
+	while (!more &&
+		   (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		isnull;
+		TimestampTz value;
+		Row			row;
+
+		CHECK_FOR_INTERRUPTS();
+		value = DatumGetTimestampTz(index_getattr(scan->xs_itup, 1,
+												  scan->xs_itupdesc, &isnull));
+
+		/* Entries of one value are in the order of their rows' places. */
+		if (walk->begun && value == walk->value &&
+			ItemPointerCompare(tid, &walk->tid) <= 0)
+			continue;
+		more = limit-- <= 0;
+		if (more)
+			break;
+		walk->begun = true;
+		walk->value = value;
+		walk->tid = *tid;
+		if (!index_fetch_heap(scan, slot))
+			continue;
+		le_row_set(&row, rel, ExecFetchSlotHeapTuple(slot, false, &isnull));
+		more = !reader(&row, arg);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	PopActiveSnapshot();
+	index_close(irel, AccessShareLock);
+	relation_close(rel, AccessShareLock);
+	return more;
+}

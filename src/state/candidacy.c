@@ -1,0 +1,107 @@
+/*-------------------------------------------------------------------------
+ *
+ * candidacy.c
+ *		How a candidate begins to stand, and who may use which name.
+ *
+ * Invariants:
+ *
+ * - The name of a live candidate belongs to one session or, if the candidate is
+ *	 detached, to one role.  Its row is taken over by another candidate only when
+ *	 the first one is provably dead.
+ *
+ * - Nobody stands in an election that does not exist.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "state/state.h"
+
+/*
+ * Is the name free for that candidate?  It is another's not only while that
+ * one stands, but also while it leads, or may yet lead on after a failover: its
+ * row is gone then.
+ */
+static bool
+name_is_free(const Store *store, const Candidate *who, const Candidate *present)
+{
+	Lease	   *lease;
+	LeaseState	state;
+
+	if (present != NULL && le_candidate_alive(present))
+		return false;
+	lease = le_lease_read(store, who->election, NULL);
+	if (lease == NULL || lease->leader == NULL ||
+		strcmp(lease->leader, who->candidate) != 0 ||
+		le_candidate_leads(who, lease))
+		return true;
+	state = le_lease_state_now(store, lease);
+	return state != LEASE_LED &&
+		(state != LEASE_FOREIGN || lease->session_id != 0 || lease->incomplete);
+}
+
+/*
+ * Make the row of a candidacy.  Both name locks are held; that of the candidate
+ * is released again if nothing was written.
+ */
+static StandResult
+stand_anew(const Store *store, Candidate *who, const Profile *profile,
+		   int64 lease_duration)
+{
+	Candidate  *present;
+	StandResult result = STAND_OK;
+
+	/* Look again: it may have been taken before we had the locks. */
+	present = le_candidate_find(store, who->election, who->candidate);
+	if (le_lease_read(store, who->election, NULL) == NULL)
+		result = STAND_DROPPED;
+	else if (present != NULL && le_candidate_is_same(present, who) &&
+			 le_candidate_alive(present))
+		result = STAND_BUSY;
+	else if (!name_is_free(store, who, present))
+		result = STAND_IN_USE;
+	else if (present != NULL && !le_candidate_withdraw(store, present))
+		result = STAND_BUSY;
+	if (result != STAND_OK)
+	{
+		le_unlock_name(who->election, who->candidate);
+		return result;
+	}
+	who->seen = le_clock();
+	le_candidate_insert(store, who, profile, lease_duration);
+	return STAND_OK;
+}
+
+/*
+ * Make or update the row of a candidacy; what the profile does not say is as
+ * it was or, at first, as in who.  Nothing is written where the row says it all
+ * already, save that a detached candidate gives a sign of life now and then:
+ * who is told when that was.
+ */
+StandResult
+le_candidate_stand(const Store *store, Candidate *who,
+				   const Profile *profile, int64 lease_duration)
+{
+	Candidate  *present = le_candidate_find(store, who->election,
+											who->candidate);
+	StandResult result;
+
+	if (present != NULL && le_candidate_is_same(present, who) &&
+		le_candidate_alive(present))
+	{
+		who->seen = present->seen;
+		return !le_candidate_differs(present, profile, lease_duration) ||
+			le_candidate_update(store, present, who, profile,
+								lease_duration) ? STAND_OK : STAND_BUSY;
+	}
+
+	if (!name_is_free(store, who, present))
+		return STAND_IN_USE;
+	if (!le_lock_name_shared(who->election))
+		return STAND_BUSY;
+	result = le_lock_name(who->election, who->candidate) ?
+		stand_anew(store, who, profile, lease_duration) : STAND_BUSY;
+	if (result != STAND_OK)
+		le_unlock_name_shared(who->election);
+	return result;
+}
