@@ -49,8 +49,9 @@ LeLockHeldByMe(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Take a lock if that takes neither a wait nor more lock space than there is.
- * False does not tell which of the two was missing.
+ * Take a lock if it is free and there is room for it in the lock table.  False
+ * does not tell which of the two was missing.  entry (or NULL) becomes this
+ * process's own entry of the lock.
  */
 static inline bool
 LeLockTry(const LOCKTAG *tag, LOCKMODE mode, bool session_level,
@@ -71,8 +72,8 @@ LeLockTry(const LOCKTAG *tag, LOCKMODE mode, bool session_level,
 }
 
 /*
- * The same for a table or an index of this database, until the transaction
- * ends.
+ * Lock a table or an index of this database until the transaction ends, if
+ * that is possible at once.
  */
 static inline bool
 LeTryLockRelation(Oid relid, LOCKMODE mode)
@@ -92,7 +93,9 @@ LeTryLockRelation(Oid relid, LOCKMODE mode)
 }
 
 /*
- * This session's own entry of a lock that it holds at session level.
+ * This process's own entry of a lock that it holds at session level: while the
+ * entry counts a holder, it holds the lock, which takes no look into the lock
+ * table.
  */
 static inline const LOCALLOCK *
 LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
@@ -104,7 +107,10 @@ LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
 	return entry;
 }
 
-/* What row triggers would need to look again at a row; ours are locked. */
+/*
+ * Prepare what the executor needs to look again at a row that has changed
+ * meanwhile.  Our rows are locked, so that this does not happen.
+ */
 static inline void
 LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 {
@@ -115,7 +121,9 @@ LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
 #endif
 }
 
-/* Its keys are given by index_rescan(). */
+/*
+ * Begin an index scan.  index_rescan() gives it its keys.
+ */
 static inline IndexScanDesc
 LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int columns)
 {
@@ -127,8 +135,8 @@ LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int columns)
 }
 
 /*
- * Update a row that is locked.  True: indexes have to be told of its new
- * version, maybe only those that summarize.
+ * Update a row that is locked.  True: the new version needs index entries,
+ * maybe (*only_summarizing) only in indexes that summarize, like BRIN.
  */
 static inline bool
 LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
@@ -162,9 +170,10 @@ LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
 }
 
 /*
- * Do commits of this server wait for synchronous standbys?  A backend reads its
- * settings again only between two commands of its client: what has been made
- * known to all of them counts as well.
+ * Do commits of this server wait for synchronous standbys?  A backend reads
+ * the setting again only between two commands of its client, so that its own
+ * value may be old.  The checkpointer tells all backends by a flag in shared
+ * memory: that counts as well.
  */
 static inline bool
 LeSyncStandbysDefined(void)
@@ -183,9 +192,10 @@ LeSyncStandbysDefined(void)
 }
 
 /*
- * Write a record that changes nothing, and flush it: where it ends.  It is not
- * the transaction's: one that writes nothing else is not to wait at its commit
- * for the standbys to have it.
+ * Write a WAL record that changes nothing, and flush it.  Returns where it
+ * ends.  It does not count as the transaction's own (XactLastRecEnd): the
+ * commit of a transaction that writes nothing else would wait until the
+ * standbys have it.
  */
 static inline XLogRecPtr
 LeLogProbe(void)
@@ -269,9 +279,10 @@ LeMayExecute(Oid function, Oid role)
 }
 
 /*
- * The socket of this session's client, of which there is one (MyProcPort).  It is
- * what a Port begins with, in 15 to 18.  The header that says so needs those of
- * GSSAPI and OpenSSL, which are not there where extensions are merely built.
+ * The socket of this session's client; the session has one (MyProcPort is
+ * set).  It is the first member of struct Port in 15 to 18.  The header that
+ * defines Port includes those of GSSAPI and OpenSSL, which are not installed
+ * on a machine that only builds extensions.
  */
 static inline pgsocket
 LeClientSocket(void)

@@ -1,10 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * leader_election.h
- *		What every part of leader_election may use: limits, SQLSTATEs, settings.
+ *		What every part of leader_election may use: limits, SQLSTATEs,
+ *		settings.
  *
  * The parts stand on floors, each a folder with one header.  Nothing includes
- * the header of a higher floor, and api and worker do not include each other's:
+ * the header of a higher floor, and api and worker do not include each
+ * other's:
  *
  *	base		PostgreSQL's mechanics: time, locks, tables, rows, commits
  *	state		the rows of our tables, and what they mean

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * base.h
- *		The floor of PostgreSQL's mechanics: time, locks, bounded waits, tables,
- *		rows, commits.
+ *		The floor of PostgreSQL's mechanics: time, locks, bounded waits,
+ *		tables, rows, commits.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,12 +40,12 @@ typedef enum LockClass
 	LOCK_RESET
 } LockClass;
 
-/* Is a lock held in Exclusive mode? */
+/* Does anybody hold a lock in Exclusive mode? */
 typedef enum Held
 {
 	NOT_HELD,
 	HELD,
-	UNTESTABLE					/* there is no room in the lock table */
+	UNTESTABLE					/* the lock table has no room for the test */
 } Held;
 
 extern LOCKTAG le_lock_tag(LockClass class, uint64 key);
@@ -95,7 +95,7 @@ extern uint32 le_observer_wait_event(void);
 extern void le_wake_observers(void);
 
 /* store.c */
-/* Our tables, in the order in which they are locked */
+/* Our tables, in the order in which every transaction locks them */
 typedef enum TableId
 {
 	TABLE_ELECTION,
@@ -116,13 +116,13 @@ typedef struct Table
 typedef struct Store
 {
 	Table		table[TABLE_COUNT];
-	Oid			lease_oid;		/* table lease: tells this extension from one
-								 * that was dropped */
-	Oid			history_acquired_at;	/* an index */
-	Oid			change;			/* a type */
+	Oid			lease_oid;		/* of table lease: another one if the
+								 * extension was dropped and created again */
+	Oid			history_acquired_at;	/* an index of history */
+	Oid			change;			/* the type that stands for who leads */
 } Store;
 
-/* The tables that a piece of work needs, to be locked before it starts */
+/* Sets of tables, for le_store_lock() */
 #define LE_TABLE_ELECTION	(1 << TABLE_ELECTION)
 #define LE_TABLE_LEASE		(1 << TABLE_LEASE)
 #define LE_TABLE_CANDIDATE	(1 << TABLE_CANDIDATE)
@@ -130,7 +130,7 @@ typedef struct Store
 #define LE_TABLE_EPOCH		(1 << TABLE_EPOCH)
 #define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
 
-/* What a change of holder needs */
+/* What a change of leadership reads and writes */
 #define LE_TABLES \
 	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | \
 	 LE_TABLE_HISTORY | LE_TABLE_EPOCH)
@@ -224,8 +224,8 @@ extern bool le_walk(const Store *store, TableId table, Oid index,
 /* row.c */
 typedef struct WalMark
 {
-	uint64		end;			/* of what the transaction has logged, by then */
-	uint64		writes;
+	uint64		end;			/* XactLastRecEnd, then */
+	uint64		writes;			/* le_lasting_writes, then */
 } WalMark;
 
 #define LE_SET(row, column, datum) \
@@ -252,7 +252,7 @@ extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);
 
 /* wait.c */
-/* A call that may wait for locks, and whose election errors are to name */
+/* The part of a call in which waits are bounded, and errors name the election */
 typedef struct BoundedWaits
 {
 	ErrorContextCallback callback;
@@ -284,7 +284,7 @@ typedef struct Change
 	const char *previous;		/* NULL: was vacant */
 	const char *reason;			/* why previous ended */
 	bool		yield;			/* the leader is asked to yield */
-	int			winner_pid;		/* whom to wake; 0: nobody */
+	int			winner_pid;		/* of the backend to wake; 0: of none */
 } Change;
 
 extern char *le_quote(const char *name);

@@ -1,12 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		Monotonic time, and the server's incarnation, in which it counts.
+ *		The monotonic clock, and the server's incarnation, on which its values
+ *		count.
  *
- * Durations are measured with the clock that counts while the machine sleeps
- * and that nobody can set (CLOCK_BOOTTIME).  Its values, and the absence of a
- * session lock, mean something only on the incarnation of the server that
- * wrote them: the same cluster, timeline, boot, database and lease table.
+ * Durations are measured with the clock that nobody can set and that goes on
+ * while the machine sleeps (CLOCK_BOOTTIME).
+ *
+ * Invariant: a value of this clock, and the fact that a session lock is free,
+ * mean something only on the incarnation of the server on which they were
+ * written or seen.  An incarnation is a cluster, its timeline, the boot of the
+ * machine, a database in it and the lease table in that: a promotion, a
+ * restore, a reboot and a copy change it, a restart of the server does not.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +36,7 @@
 PG_FUNCTION_INFO_V1(le_monotonic_clock);
 
 /*
- * Microseconds since some fixed moment of this boot.
+ * Microseconds since the machine was started.
  */
 int64
 le_clock(void)
@@ -43,9 +48,10 @@ le_clock(void)
 }
 
 /*
- * Read the beginning of a file of the system; empty if it has none.  All
- * processes have to come to the same result: false, with errno, if it cannot be
- * read now (there is no descriptor left, say).
+ * Read the beginning of a file of the system; "" if there is no such file, or
+ * we may not read it.  False, with errno, if it cannot be read just now, for
+ * want of a descriptor, say: if one process took that for "", its incarnation
+ * would differ from that of the others.
  */
 static bool
 read_file(const char *path, char *buf, size_t size)
@@ -68,10 +74,11 @@ read_file(const char *path, char *buf, size_t size)
 }
 
 /*
- * What tells this boot of the machine, and this time namespace of it, from the
- * others; NULL, with errno, if that cannot be read now.  Where the system has no
- * such name, each start of the server counts as a boot: that is safe, only slower
- * after a restart.
+ * The name of this boot of the machine, with the offset of the server's time
+ * namespace; NULL, with errno, if it cannot be read just now.  It does not
+ * change while this process lives, and is kept.  If the system has no such
+ * name, each start of the server counts as a boot: that is safe, but elections
+ * have to wait for the grace after each restart.
  */
 static const char *
 boot_id(void)
@@ -99,9 +106,10 @@ boot_id(void)
 }
 
 /*
- * The name of the present incarnation, made once and not to be changed; NULL,
- * with errno, if it cannot be made now.  Not to be called in recovery: which
- * timeline comes next is not known then.
+ * The name of the present incarnation; NULL, with errno, if it cannot be made
+ * just now.  It is kept in static memory until the timeline or the lease table
+ * changes; callers do not write into it.  Not to be called in recovery: the
+ * next timeline is not known then.
  */
 char *
 le_incarnation_name_try(Oid lease_oid)
@@ -126,7 +134,7 @@ le_incarnation_name_try(Oid lease_oid)
 }
 
 /*
- * The same for callers that cannot do without it.
+ * The name of the present incarnation, or an error.
  */
 char *
 le_incarnation_name(Oid lease_oid)

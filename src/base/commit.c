@@ -1,19 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * commit.c
- *		What a transaction changed, and what is told at its commit: the
- *		sessions' cached views (invalidation), the log, the winner, sessions
- *		that wait, and the worker, which tells listeners (announce.c).
+ *		What a transaction has changed, and what it does when it commits.
+ *
+ * After a change of leadership the commit makes other sessions read their
+ * leases again (an invalidation), writes a line into the log, and wakes the
+ * winner, the sessions in wait_for_change, and the worker, which tells
+ * listeners (announce.c).
  *
  * Invariants:
  *
- * - All are told at the commit, and only of what was committed.  Invalidations
- *	 wait for the commit by themselves; the log line and the latches are kept
- *	 here until then.
+ * - All of that is done after the commit, and only for what was committed.
+ *	 The server itself keeps invalidations until then; the line and whom to
+ *	 wake are kept here.
  *
  * - A transaction that holds an election lock or a lease row does not wait for
- *	 long when it commits.  None of ours calls NOTIFY, but its caller may: then
- *	 the commit queues for a lock that all databases share.
+ *	 long when it commits.  We call no NOTIFY, but our caller may: then the
+ *	 commit queues for a lock that all databases share.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,17 +31,17 @@
 #include "utils/json.h"
 #include "utils/memutils.h"
 
-/* When a commit of this process has started a worker last; 0: never */
+/* When a commit of this process has last started a worker; 0: never */
 int64		le_start_committed_at = 0;
 
-/* A line for the log, by the subtransaction that has made it true */
+/* A line for the log, which is true if this subtransaction commits */
 typedef struct LogLine
 {
 	TransactionId xid;
 	char	   *text;
 } LogLine;
 
-/* What is to be done once the running transaction has committed */
+/* What the running transaction does when it commits, or after that */
 static List *log_lines = NIL;
 static List *winner_pids = NIL;
 static bool wake_worker = false;
@@ -46,8 +49,8 @@ static bool start_worker = false;
 static bool must_be_durable = false;
 
 /*
- * A name as the log shows it: a string as in JSON, so that quotes and newlines
- * in it do not end it.
+ * A name as the log shows it: a string as in JSON.  A quote or a newline in
+ * the name could otherwise make a line of the log that we have not written.
  */
 char *
 le_quote(const char *name)
@@ -82,7 +85,7 @@ make_log_line(const Change *change)
 }
 
 /*
- * This transaction changes who leads, or asks the leader to yield.
+ * Note that this transaction changes who leads, or asks the leader to yield.
  */
 void
 le_commit_change(const Store *store, const Change *change)
@@ -90,7 +93,8 @@ le_commit_change(const Store *store, const Change *change)
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	LogLine    *line;
 
-	(void) le_observer_wait_event();	/* not for the first time at commit */
+	/* The first call may fail: not at the commit. */
+	(void) le_observer_wait_event();
 	CacheInvalidateRelcacheByRelid(store->change);
 	line = palloc(sizeof(LogLine));
 	line->xid = GetCurrentTransactionId();
@@ -104,8 +108,8 @@ le_commit_change(const Store *store, const Change *change)
 }
 
 /*
- * This transaction grants, renews or ends a lease: nobody may make it less than
- * durable.
+ * Note that this transaction grants, renews or ends a lease: it commits
+ * durably, whatever its caller has set synchronous_commit to.
  */
 void
 le_commit_durably(void)
@@ -113,7 +117,9 @@ le_commit_durably(void)
 	must_be_durable = true;
 }
 
-/* There will be something for the worker to look at. */
+/*
+ * Note that this transaction leaves the worker something to look at.
+ */
 void
 le_commit_wakes_worker(void)
 {
@@ -121,7 +127,7 @@ le_commit_wakes_worker(void)
 }
 
 /*
- * Make a setting that lasts until the transaction ends.
+ * Change a setting until the transaction ends.
  */
 void
 le_set_locally(const char *name, const char *value)
@@ -131,8 +137,9 @@ le_set_locally(const char *name, const char *value)
 }
 
 /*
- * From a pre-commit callback: let the commit wait for locks no longer than a
- * function may.  (Only that of its caller's own NOTIFY is left to be taken.)
+ * Called before the commit: let it wait for locks no longer than a function
+ * may.  (The only lock that a commit still takes is that of the caller's own
+ * NOTIFY.)
  */
 void
 le_commit_bounded(void)
@@ -142,15 +149,16 @@ le_commit_bounded(void)
 }
 
 /*
- * The last moment at which settings can be made for the commit, and nobody can
- * undo them, and at which an error is only that.
+ * The transaction is about to commit.  The caller cannot undo a setting that
+ * is made here, and an error here still rolls back; after the commit it would
+ * be a PANIC.
  */
 void
 le_commit_before(void)
 {
 	ListCell   *lc;
 
-	/* What a subtransaction has undone did not happen. */
+	/* Changes that were rolled back to a savepoint have not happened. */
 	foreach(lc, log_lines)
 	{
 		LogLine    *line = lfirst(lc);
@@ -164,16 +172,20 @@ le_commit_before(void)
 		le_commit_bounded();
 
 	/*
-	 * A worker that is there now stays until it has seen this change: the
-	 * candidate or the lease that it concerns is not gone before the commit.
-	 * Of many that find none, one starts it.
+	 * A worker has to tell listeners of this change.  One that is there now
+	 * stays until it has seen the change: before the commit it sees the
+	 * candidate or the lease as it was, and does not end.  If many
+	 * transactions find no worker, one of them gets the starter's lock and
+	 * starts it.
 	 */
 	start_worker = log_lines != NIL && le_lock_worker_is_free() &&
 		le_lock_starter();
 }
 
 /*
- * Who leads in a transaction that is committed later, maybe, cannot be told now.
+ * A transaction that changes who leads cannot be prepared: COMMIT PREPARED may
+ * run in another process, which has neither the line for the log nor whom to
+ * wake, and until then the election would be locked.
  */
 void
 le_commit_before_prepare(void)
@@ -185,7 +197,7 @@ le_commit_before_prepare(void)
 }
 
 /*
- * The transaction has ended, or was rolled back.
+ * The transaction has ended: forget what it was to do at its commit.
  */
 void
 le_commit_forget(void)
@@ -199,9 +211,9 @@ le_commit_forget(void)
 }
 
 /*
- * The transaction's changes are visible now; its locks are not free yet: those
- * that are woken here read first, and queue for what they have to write.
- * Nothing here may fail.
+ * The transaction has committed, and its changes are visible.  Its locks are
+ * not free yet: a session that is woken here reads first, and then queues for
+ * the locks that it needs.  Nothing here may fail.
  */
 void
 le_commit_after(void)

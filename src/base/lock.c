@@ -3,21 +3,23 @@
  * lock.c
  *		The private class of advisory locks.
  *
- * Advisory lock tags whose fourth field is 20 or more: PostgreSQL's own
- * functions use 1 and 2, so that no application key can be one of ours.
+ * These are advisory locks whose tags have 20 or more in the fourth field.
+ * The functions of PostgreSQL use 1 and 2 there, so that no application can
+ * take a lock of ours.
  *
  * Invariants:
  *
- * - A transaction queues for an election lock only while it holds no other in
- *	 Exclusive mode, so that these locks cannot deadlock.
+ * - A transaction queues for an election lock only while it holds no other
+ *	 election lock in Exclusive mode: two that queued for each other's lock
+ *	 would deadlock.
  *
- * - Nobody can find a name whose lock is that of another name: the tag is the
- *	 beginning of a SHA-256.  (With a hash that can be inverted, a role that may
- *	 create elections could sit on the lock of any other election.)
+ * - Nobody can find a name whose lock is the lock of another name: the tag is
+ *	 the beginning of a SHA-256.  If the hash could be inverted, a role that
+ *	 may create elections could hold the lock of any other election.
  *
- * - A lock table without room is no proof of anything.  A conditional request
- *	 answers the same for want of room as for a lock that is held, so that the
- *	 locks whose holders decide are tested by le_lock_is_held().
+ * - A full lock table proves nothing.  A conditional request fails for want of
+ *	 room as it fails for a lock that is held.  So where it matters who holds a
+ *	 lock, le_lock_is_held() tests it.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +37,7 @@
 static List *election_locks = NIL;
 
 /*
- * The one place where tags are made.
+ * The tag of a lock.  No other function makes one.
  */
 LOCKTAG
 le_lock_tag(LockClass class, uint64 key)
@@ -48,9 +50,10 @@ le_lock_tag(LockClass class, uint64 key)
 }
 
 /*
- * The tag of a name, or of two: the first 8 bytes of the SHA-256 of the class and
- * of each name with the zero byte that ends it.  Only in a transaction: the
- * server's SHA-256 needs a resource owner.
+ * The tag of a name, or of two (second may be NULL): the first 8 bytes of the
+ * SHA-256 of the class and of each name with the zero byte that ends it.  To
+ * be called in a transaction only: the server's SHA-256 needs a resource
+ * owner.
  */
 static LOCKTAG
 make_name_tag(LockClass class, const char *first, const char *second)
@@ -80,7 +83,7 @@ make_name_tag(LockClass class, const char *first, const char *second)
 }
 
 /*
- * Take a lock if it is free; without error, but in vain, if there is no room.
+ * Take a lock if it is free.  False: it is not, or there is no room.
  */
 bool
 le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level)
@@ -106,12 +109,15 @@ database_tag(LockClass class)
 /*
  * Does anybody hold the lock in Exclusive mode?
  *
- * No lock of ours conflicts with AccessShare mode: that request fails only for
- * want of room.  Once it was granted, this process has its entry in the lock
- * table, so that the answer to the second request is that of the lock itself.
- * That one is in Share mode, so that two testers do not take each other for the
- * holder.  A lock group always gets its own locks: not in parallel mode.  Outside
- * of a transaction only a session can own the locks of the test.
+ * The test takes two locks.  No lock of ours conflicts with AccessShare mode,
+ * so that the first request fails only for want of room.  Once it is granted,
+ * this process has an entry in the lock table, and the second request fails
+ * only if somebody holds the lock.  It asks for Share mode: two testers in
+ * Exclusive mode would take each other for the holder.
+ *
+ * Outside of a transaction, the session owns the locks of the test.  Not to be
+ * called in parallel mode, where a process gets each lock that its leader
+ * holds.
  */
 Held
 le_lock_is_held(LOCKTAG tag)
@@ -132,9 +138,9 @@ le_lock_is_held(LOCKTAG tag)
 }
 
 /*
- * Does this transaction hold an election lock in Exclusive mode?  A savepoint that
- * is rolled back releases the locks that were taken last: they are dropped from
- * the end of the list.
+ * Does this transaction hold an election lock in Exclusive mode?  A rollback
+ * to a savepoint has released the locks that were taken last: this drops them
+ * from the end of the list.
  */
 bool
 le_lock_election_is_mine(void)
@@ -155,9 +161,9 @@ le_lock_election_tag(const char *election)
 }
 
 /*
- * The mutex around a lease row, until the transaction ends.  With wait, it
- * queues as long as lock_timeout allows, unless this transaction holds such a
- * lock already.
+ * Take the election lock, the mutex around the holder of a lease, until the
+ * transaction ends.  With wait, this queues as long as lock_timeout allows,
+ * unless this transaction holds another election lock: then it only tries.
  */
 bool
 le_lock_election(const char *election, bool wait)
@@ -179,7 +185,8 @@ le_lock_election(const char *election, bool wait)
 }
 
 /*
- * Release it before the transaction ends: no lease was written under it.
+ * Release the election lock before the transaction ends.  The caller has
+ * written no lease under it: others would read the old one.
  */
 void
 le_unlock_election(const char *election)
@@ -188,14 +195,19 @@ le_unlock_election(const char *election)
 }
 
 /*
- * Nobody else changes the lease row's holder until the transaction ends.  With
- * wait, it queues as above; a transaction that takes several takes them in the
- * order below.
+ * Take the election lock in Share mode until the transaction ends: nobody
+ * changes the lease's holder meanwhile.  With wait, this queues as above.  A
+ * transaction that queues for several takes them in the order of
+ * le_lock_election_order(): otherwise two of them, each with a change of
+ * holder queueing between, could deadlock.
  */
 bool
 le_lock_election_shared(const LOCKTAG *tag, bool wait)
 {
-	/* A request that queues behind our own lock must not keep us from it. */
+	/*
+	 * Somebody may queue behind our Exclusive lock: a request for Share mode
+	 * would fail because of that, though nobody but us has the lock.
+	 */
 	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
 	if (!wait || le_lock_election_is_mine())
@@ -211,9 +223,10 @@ le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b)
 }
 
 /*
- * The right to insert a row of that name, until the transaction ends: without
- * it an insert would wait for an uncommitted twin.  candidate NULL: the
- * election's own rows.
+ * Take the name lock of a candidate (NULL: of the election) until the
+ * transaction ends: the right to insert the row of that name.  Without it, the
+ * insert would wait for a transaction that has inserted the same name and has
+ * not ended.
  */
 bool
 le_lock_name(const char *election, const char *candidate)
@@ -223,7 +236,8 @@ le_lock_name(const char *election, const char *candidate)
 }
 
 /*
- * The election of that name is not dropped before the transaction ends.
+ * Take the election's name lock in Share mode: nobody makes or drops the
+ * election before the transaction ends.
  */
 bool
 le_lock_name_shared(const char *election)
@@ -232,8 +246,9 @@ le_lock_name_shared(const char *election)
 }
 
 /*
- * Release these before the transaction ends: nothing was written under them.
- * A call that waits for one of them must hold none that others wait for.
+ * Release a name lock before the transaction ends.  The caller has written
+ * nothing under it, and goes on waiting: two calls that wait for each other's
+ * name locks would never get them.
  */
 void
 le_unlock_name(const char *election, const char *candidate)
@@ -248,7 +263,9 @@ le_unlock_name_shared(const char *election)
 	release(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
 }
 
-/* A transaction that begins an epoch holds this, and does nothing else. */
+/*
+ * A transaction that begins an epoch holds this lock, and does nothing else.
+ */
 bool
 le_lock_epoch(void)
 {
@@ -264,9 +281,9 @@ le_lock_epoch_is_mine(void)
 }
 
 /*
- * One worker per database holds this for as long as it works.  Its entry in the
- * lock table, in AccessShare mode, stays its own after le_unlock_worker(): a
- * worker that has to go on after all needs no room for that.
+ * The worker of a database holds this lock while it works.  It also takes the
+ * lock in AccessShare mode, and keeps that after le_unlock_worker(): if it has
+ * to go on after all, it needs no new room in the lock table.
  */
 bool
 le_lock_worker(void)
@@ -285,8 +302,8 @@ le_unlock_worker(void)
 }
 
 /*
- * Has this database certainly no worker?  Without room for a test, a new one
- * would find no room for its lock either.
+ * Has this database certainly no worker?  Without room for the test the answer
+ * is no: a new worker would find no room for its lock either.
  */
 bool
 le_lock_worker_is_free(void)
@@ -294,7 +311,10 @@ le_lock_worker_is_free(void)
 	return le_lock_is_held(database_tag(LOCK_WORKER)) == NOT_HELD;
 }
 
-/* The place of a worker that waits until another one has ended. */
+/*
+ * A worker that waits until another one has ended holds this lock; a third one
+ * ends.
+ */
 bool
 le_lock_next_worker(void)
 {
@@ -307,7 +327,9 @@ le_unlock_next_worker(void)
 	release(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
 }
 
-/* A session that starts a worker holds this until that one is there. */
+/*
+ * A session that starts a worker holds this lock until the worker is there.
+ */
 bool
 le_lock_starter(void)
 {
@@ -320,6 +342,9 @@ le_unlock_starter(void)
 	release(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }
 
+/*
+ * The transaction has ended, and its locks are free.
+ */
 void
 le_lock_end_of_xact(void)
 {

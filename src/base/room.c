@@ -4,8 +4,8 @@
  *		Room in the server's lock table.
  *
  * A transaction gets no number while the lock table is full, and so none can
- * renew a lease.  So the worker keeps some entries to spare, and frees them when
- * nothing else is free.
+ * renew a lease.  So the worker keeps some entries to spare, and frees them
+ * when nothing else is free.
  *
  * An entry is taken by a lock in AccessShare mode that conflicts with no lock:
  * the request fails only if there is no room.
@@ -61,8 +61,8 @@ le_room_for_locks(int locks)
 }
 
 /*
- * Free the spare entries, for transactions that renew leases: ours, and those of
- * detached leaders.  False: they were free already.
+ * Free the spare entries, for transactions that renew leases: ours, and those
+ * of detached leaders.  False: they were free already.
  */
 bool
 le_room_free_spares(void)
@@ -77,10 +77,10 @@ le_room_free_spares(void)
 
 /*
  * Keep spare entries, or free them if no other entry is free.  They are taken
- * back when there is room for twice as many.  To find that out takes all room for
- * a moment, in which other sessions may miss it: so after each failure the next
- * try comes later.  The worker calls this in each round.  Returns when to call it
- * again, at the latest.
+ * back when there is room for twice as many.  To find that out takes all room
+ * for a moment, in which other sessions may miss it: so after each failure the
+ * next try comes later.  The worker calls this in each round.  Returns when to
+ * call it again, at the latest.
  */
 int64
 le_room_keep_spares(void)

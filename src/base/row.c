@@ -9,13 +9,13 @@
  *
  * Invariant: nothing here waits for a row.
  *
- * - A row is locked before it is changed.  If another transaction has locked it,
- *	 it is busy, and the caller tries again later.
+ * - A row is locked before it is changed.  If another transaction has locked
+ *	 it, it is busy, and the caller tries again later.
  *
- * - A row is inserted only by a transaction that holds the lock for its key (the
- *	 name lock, the election lock or the epoch lock).  Without that lock the
- *	 insert would wait for a transaction that has inserted the same key and has
- *	 not ended.
+ * - A row is inserted only by a transaction that holds the lock for its key
+ *	 (the name lock, the election lock or the epoch lock).  Without that lock
+ *	 the insert would wait for a transaction that has inserted the same key and
+ *	 has not ended.
  *
  * The caller has locked the tables (le_store_lock()).
  *
@@ -33,13 +33,13 @@
 #include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
-/* Names of constraints begin so if all rows that we write keep them */
+/* The names of constraints that all our writes keep begin so */
 #define KEPT	"kept_"
 
-/* Counts the writes by this process that have to last */
+/* Counts this process's writes that are logged, or that triggers see */
 uint64		le_lasting_writes = 0;
 
-/* ... and those that did more than write into a row's own page: they may wait */
+/* ... and those that may have waited: they used more than the row's own page */
 uint64		le_slow_writes = 0;
 
 typedef enum WriteKind
@@ -57,9 +57,11 @@ note_write(Relation rel)
 }
 
 /*
- * From here to le_wal_end(): what is logged on the side, in tidying up pages
- * that are read, does not count as this transaction's own, unless a call of ours
- * writes what has to last.  (Where it has no number yet, it has written nothing.)
+ * From here to le_wal_end(), what the server logs on the side, when reads tidy
+ * up pages, does not count as this transaction's own, unless we write a logged
+ * row.  Without that, the commit of a call that has changed nothing would wait
+ * for a flush, and for synchronous standbys: that may be for ever.  (A
+ * transaction that has no number yet has logged nothing of its own.)
  */
 void
 le_wal_begin(WalMark *mark)
@@ -90,10 +92,10 @@ le_row_new(const Store *store, TableId table)
 }
 
 /*
- * Lock the row with that key until the transaction ends, against whoever would
- * change it (LockTupleNoKeyExclusive) or so that it can be deleted
- * (LockTupleExclusive), and read its latest version.  NULL: there is no such
- * row (*busy is false), or somebody else has it, or has just changed it (true).
+ * Lock the row with that key until the transaction ends, to update it
+ * (LockTupleNoKeyExclusive) or to delete it (LockTupleExclusive), and read its
+ * latest version.  NULL: there is no such row (*busy is false), or another
+ * transaction has locked it, or has changed it just now (*busy is true).
  */
 Row *
 le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
@@ -126,7 +128,7 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 }
 
 /*
- * The same for a single row.
+ * The same for a single row of a table.
  */
 Row *
 le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
@@ -151,7 +153,8 @@ store_values(TupleTableSlot *slot, const Row *row)
 }
 
 /*
- * Write a row, and see it from now on.
+ * Write a row by means of the executor, with its triggers and constraints.
+ * The transaction sees it from now on.
  */
 static void
 write_row(Row *row, WriteKind kind)
@@ -197,7 +200,7 @@ write_row(Row *row, WriteKind kind)
 	row->tid = slot->tts_tid;
 
 	AfterTriggerEndQuery(estate);
-	ExecCloseResultRelations(estate);	/* those that triggers have opened */
+	ExecCloseResultRelations(estate);	/* triggers may have opened some */
 	EvalPlanQualEnd(&epq);
 	ExecCloseIndices(target);
 	ExecResetTupleTable(estate->es_tupleTable, false);
@@ -218,8 +221,9 @@ le_row_insert(Row *row)
 }
 
 /*
- * Do all rows that we write keep every constraint of the table?  They keep NOT
- * NULL, and those constraints whose names the extension's script begins so.
+ * Does every row that we write keep every constraint of the table?  It does
+ * with NOT NULL and with the extension's own, whose names begin with KEPT; a
+ * superuser may have added others.
  */
 static bool
 keeps_constraints(const TupleConstr *constraints)
@@ -249,10 +253,10 @@ check_kept(Relation rel, TupleTableSlot *slot)
 #endif
 
 /*
- * write_row() for an update of a table that has no triggers and no constraints
- * but those that we keep.  Nearly always the new version finds room in the page
- * and changes no key: then there is nothing to do but the write, and no need of
- * an executor.
+ * Update a row of a table that has no triggers, and no constraints but those
+ * that we keep.  Nearly always the new version finds room in the page of the
+ * old one and changes no key: then the write is all there is to do, and needs
+ * no executor.
  */
 static void
 update_plainly(Row *row, Relation rel)

@@ -4,9 +4,9 @@
  *		Reading rows of our tables: one by its key, all, in order, or along an
  *		index.
  *
- * The reads call the server's access methods.  No SQL runs, so that nothing has
- * to be planned, no search_path, setting or privilege of the caller matters, and
- * a read works on a standby and in any transaction.
+ * The reads call the server's access methods.  No SQL runs, so that nothing
+ * has to be planned, no search_path, setting or privilege of the caller
+ * matters, and a read works on a standby and in any transaction.
  *
  * Invariant: a read takes no lock on a row and waits for none.
  *
@@ -130,8 +130,8 @@ le_key_after(const char *first)
 }
 
 /*
- * The key of the rows whose first column is this text, and whose second column,
- * of collation "C", comes after that text.
+ * The key of the rows whose first column is this text, and whose second
+ * column, of collation "C", comes after that text.
  */
 Key
 le_key_text_after(const char *first, const char *second)
@@ -189,7 +189,9 @@ le_row_set(Row *row, Relation rel, HeapTuple tuple)
 bool
 le_row_is_own_write(const Row *row)
 {
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
+	TransactionId writer = HeapTupleHeaderGetXmin(row->tuple->t_data);
+
+	return TransactionIdIsCurrentTransactionId(writer);
 }
 
 /*
@@ -258,8 +260,8 @@ read_briefly(const Row *row, void *arg)
 }
 
 /*
- * le_scan() of the latest rows, with a reader whose memory is emptied after each
- * row: for tables that may have many.
+ * le_scan() of the latest rows, with a reader whose memory is emptied after
+ * each row: for tables that may have many.
  */
 void
 le_scan_briefly(const Store *store, TableId table, Key key,
@@ -298,8 +300,8 @@ le_read_all(const Store *store, TableId table, RowMaker make)
 
 /*
  * Begin to find single rows of one table by keys of so many columns, one row
- * after the other, as the (active or registered) snapshot (NULL: the latest one
- * by now) sees them.  le_find_end() has to follow in the same transaction.
+ * after the other, as the (active or registered) snapshot (NULL: the latest
+ * one by now) sees them.  le_find_end() has to follow in the same transaction.
  */
 Finder *
 le_find_begin(const Store *store, TableId table, int columns,
@@ -319,15 +321,15 @@ le_find_begin(const Store *store, TableId table, int columns,
 }
 
 /*
- * Find the row with that key, and read it (row may be NULL).  It is valid until
- * the next row is looked for.  False: there is none.
+ * Find the row with that key, and read it (row may be NULL).  It is valid
+ * until the next row is looked for.  False: there is none.
  *
  * While some transaction keeps a snapshot, the server keeps every version of a
  * row that has been written since, and a row that is renewed all the time has
  * many.  Entries of equal keys are in the order of their places in the table,
- * and a new version that does not find room in the page of the former one nearly
- * always goes further back.  So this searches from the end, and need not look at
- * all versions.
+ * and a new version that does not find room in the page of the former one
+ * nearly always goes further back.  So this searches from the end, and need
+ * not look at all versions.
  */
 bool
 le_find(Finder *finder, Key key, Row *row)
@@ -374,9 +376,9 @@ le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
 
 /*
  * Go on along an index on one column of type timestamptz, up to end, and by so
- * many entries at most.  Entries of rows that are gone count as well: there may
- * be any number of them until the next vacuum.  Call reader, which finds *walk
- * at its row, for each row that is there.  False: the walk is over.
+ * many entries at most.  Entries of rows that are gone count as well: there
+ * may be any number of them until the next vacuum.  Call reader, which finds
+ * *walk at its row, for each row that is there.  False: the walk is over.
  */
 bool
 le_walk(const Store *store, TableId table, Oid index, TimestampTz end,

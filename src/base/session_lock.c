@@ -1,11 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * session_lock.c
- *		Which sessions live: the session lock.
+ *		The session lock, which shows that a session is alive.
  *
  * Invariant: a session is alive exactly while its session lock is held.  The
- * server releases it however the session ends, and nobody can take it again: its
- * number is random and is drawn anew for every candidacy after it was lost.
+ * server releases the lock however the session ends.  Nobody takes it again:
+ * its number is random, and a session that has lost its lock draws a new one
+ * for its next candidacy.  (By the old one it would revive leaderships that
+ * the worker may already have given to others.)
  *
  *-------------------------------------------------------------------------
  */
@@ -18,6 +20,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+/* For how long a copy of the lock table answers */
 #define COPY_LIFE		INT64CONST(50000)
 
 /* A session that this transaction has tested */
@@ -27,7 +30,7 @@ typedef struct Remembered
 	bool		alive;
 } Remembered;
 
-/* NULL: sessions are tested each time */
+/* See le_sessions_remember(); NULL: sessions are tested each time */
 static HTAB *remembered = NULL;
 
 LOCKTAG
@@ -37,7 +40,7 @@ le_session_lock_tag(int64 session_id)
 }
 
 /*
- * Draw a new session_id (63 random bits, not 0) and hold its lock from now on.
+ * Draw a new session_id (63 random bits, not 0), and take its lock.
  */
 int64
 le_session_lock_new(void)
@@ -59,8 +62,8 @@ le_session_lock_new(void)
 }
 
 /*
- * Release it, if it is held still.  Touches nothing but the lock table: it
- * may be called while a transaction ends.
+ * Release a session lock of this session, if it still holds it.  This touches
+ * nothing but the lock table, and may be called while a transaction ends.
  */
 void
 le_session_lock_release(int64 session_id)
@@ -72,9 +75,9 @@ le_session_lock_release(int64 session_id)
 }
 
 /*
- * Is that session's lock in a copy of the lock table that is no older than
- * max_age?  A copy needs no room in the lock table, but takes milliseconds: one
- * is kept for a while.
+ * Does a copy of the lock table that is younger than max_age say that the lock
+ * is held?  A copy needs no room in the lock table, but takes milliseconds:
+ * the last one is kept.
  */
 static bool
 is_in_copy(LOCKTAG tag, int64 max_age)
@@ -111,9 +114,10 @@ is_in_copy(LOCKTAG tag, int64 max_age)
 }
 
 /*
- * Is that session alive?  Where there is no room to test its lock, a copy of the
- * lock table tells.  A copy that is older than what has named this session may
- * lack it, although it is alive: only a new copy proves that it is dead.
+ * Is that session alive?  If there is no room to test its lock, a copy of the
+ * lock table answers.  The session may have begun after the kept copy was
+ * made: so that copy can prove that it was alive then, but only a new one that
+ * it is dead.
  */
 static bool
 test_session(int64 session_id)
@@ -126,6 +130,10 @@ test_session(int64 session_id)
 	return held == HELD;
 }
 
+/*
+ * Is that session alive?  That it is not is certain only if it was a session
+ * of this incarnation: see le_lease_state().
+ */
 bool
 le_session_alive(int64 session_id)
 {
@@ -141,9 +149,9 @@ le_session_alive(int64 session_id)
 }
 
 /*
- * Until the transaction ends, test each session once.  This is for transactions
- * that look at many rows and take no lease from a session: a session that is
- * found alive may have ended since.  (One that is dead stays dead.)
+ * Until the transaction ends, test each session once, and remember the answer.
+ * Only for transactions that read many rows and take no lease from a session:
+ * a session that was alive may have ended since.  (A dead one stays dead.)
  */
 void
 le_sessions_remember(void)
@@ -159,8 +167,8 @@ le_sessions_remember(void)
 }
 
 /*
- * This backend lives, but has lost a session lock that it had: others are to
- * see that from now on, until it unmarks itself, or ends.
+ * Mark this backend as one that lives but has lost its session lock (DISCARD
+ * ALL, pg_advisory_unlock_all()), until it removes the mark or ends.
  */
 void
 le_session_lock_mark_lost(void)
@@ -181,15 +189,18 @@ le_session_lock_unmark_lost(void)
 }
 
 /*
- * Is the backend alive whose session lock is gone?  An exiting backend is still
- * in the server's list of processes when its locks are free, but not in a
- * transaction any more.  So one that is in a transaction lives, and has lost the
- * lock in it.  When that commits the backend marks itself first.
+ * A session lock is free: does its backend live, so that it has lost the lock?
  *
- * The answer, which only names the reason in the history, is wrong in three cases.
- * If the transaction rolls back instead, or if there is no room for the mark, the
- * backend is taken for one that has ended.  A backend that gives up its campaign
- * in the moment in which it is elected is taken for one that was reset.
+ * An exiting backend is still in the server's list of processes when its locks
+ * are free, but is in no transaction.  So a backend that is in a transaction
+ * lives, and has lost the lock in that transaction.  Before it commits, it
+ * marks itself.
+ *
+ * The answer only names the reason in the history, and is wrong in three
+ * cases.  If the transaction rolls back, or if there is no room for the mark,
+ * a backend that lives is taken for one that has ended.  If a backend gives up
+ * its campaign at the moment at which it is elected, it is taken for one that
+ * was reset.
  */
 bool
 le_session_lock_was_lost(int pid)
@@ -202,7 +213,9 @@ le_session_lock_was_lost(int pid)
 	return le_lock_is_held(le_lock_tag(LOCK_RESET, pid)) == HELD;
 }
 
-/* The transaction ends. */
+/*
+ * The transaction has ended, and what it remembered with it.
+ */
 void
 le_session_lock_forget(void)
 {

@@ -1,19 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * start.c
- *		What elections need before anybody is elected: a background worker,
- *		where one can be had, and an epoch of the present incarnation.
+ *		Starting the background worker of a database.
  *
- * Invariants:
+ * Invariant: a call that has written a candidacy finds the worker's lock held
+ * by a worker that will see the candidacy (worker.c), or has a worker started,
+ * or knows that none can be had.
  *
- * - A call that has written a candidacy finds the lock of a worker held that
- *	 will see it (worker.c), or has one started.  These waits can be interrupted:
- *	 what the call has done is undone then, and the starter's lock goes with its
- *	 transaction.
- *
- * - A transaction that begins an epoch does nothing else.  If it also granted a
- *	 lease, the standbys could miss both: the server that is promoted then would
- *	 begin an epoch that may be lower, and issue a term twice.
+ * The waits here can be interrupted: the candidacy is undone then, and the
+ * starter's lock is released with the transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,8 +22,7 @@
 #include "utils/wait_event.h"
 
 #define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
-#define START_WAIT		INT64CONST(500000)	/* for a worker to be there, or
-											 * gone */
+#define START_WAIT		INT64CONST(500000)	/* for a worker to take its lock */
 
 /* The worker that this process has started last, and when */
 static BackgroundWorkerHandle *started = NULL;
@@ -71,9 +65,9 @@ pause_and_look(void)
 }
 
 /*
- * Start a worker, and wait until it has its lock, but not past give_up_at.  The
- * starter's lock, which the caller holds, keeps others from starting one, too.
- * Returns the worker's state.
+ * Start a worker, and wait until it has its lock, but not past give_up_at.
+ * The starter's lock, which the caller holds, keeps others from starting one,
+ * too.  Returns the worker's state.
  */
 static BgwHandleStatus
 start(bool urgent, int64 give_up_at)
@@ -103,12 +97,12 @@ start(bool urgent, int64 give_up_at)
 }
 
 /*
- * See to it that this database has a worker.  Called in a transaction, after the
- * call has written its candidacy.  If many calls find no worker at once, one of
- * them starts it and waits until it is there, so that none of the others does.
- * The polls of a waiting campaign are not urgent: they do not start one worker
- * after the other if these die at once.  False: there is none, and none can be
- * had.
+ * See to it that this database has a worker.  Called in a transaction, after
+ * the call has written its candidacy.  If many calls find no worker at once,
+ * one of them starts it and waits until it is there, so that none of the
+ * others does.  The polls of a waiting campaign are not urgent: they do not
+ * start one worker after the other if these die at once.  False: there is
+ * none, and none can be had.
  */
 bool
 le_start_ensure(bool urgent)
@@ -121,7 +115,7 @@ le_start_ensure(bool urgent)
 	if (!le_lock_worker_is_free())
 		return true;
 
-	/* Our last commit may have started one: it is on its way. */
+	/* Our last commit has started one, just now: it is on its way. */
 	while (le_start_committed_at != 0 && le_clock() < give_up_at &&
 		   now - le_start_committed_at < START_WAIT)
 	{

@@ -1,10 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * store.c
- *		The tables: where they are, and how long a call may wait for them.
+ *		Our tables: where they are, and their locks.
  *
- * Invariant: tables and election locks are waited for at most LE_WAIT_LIMIT_MS
- * in all; rows are not waited for (row.c).
+ * Invariants:
+ *
+ * - Every transaction locks our tables in the order of TableId, and waits for
+ *	 them only as long as its call may (wait.c).
+ *
+ * - Only the extension's own tables are used, never those of a schema of the
+ *	 same name that somebody else has made.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,14 +35,21 @@ static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_ANNOUNCED] = "announced",
 };
 
-/* What was found last, as long as nothing of it has changed */
+/*
+ * What le_store_find() has found last.  It is kept, since a call would
+ * otherwise look up fourteen names, until an invalidation says that one of
+ * them may have changed.
+ */
 static Store found;
 static bool found_is_valid = false;
 
 /* Counts all invalidations of tables, indexes and composite types */
 static uint64 invalidations = 0;
 
-/* Counts the invalidations of the type that stands for "who leads" */
+/*
+ * Counts the invalidations of type change, that is the changes of leadership:
+ * a session's view of its leases is good while this stays the same (session.c)
+ */
 uint64		le_leadership_generation = 1;
 
 static void
@@ -56,7 +68,7 @@ on_invalidation(Datum arg, Oid relid)
 }
 
 /*
- * A table or index of the extension's schema; false if it is not there.
+ * Find a table, an index or a composite type.  False: it is not there.
  */
 static bool
 find_one(const char *name, Oid namespace, Oid *oid)
@@ -66,9 +78,7 @@ find_one(const char *name, Oid namespace, Oid *oid)
 }
 
 /*
- * Find the extension's tables.  Returns false, without error, where it is not
- * installed: a schema of that name that is not the extension's own counts as
- * none.
+ * Find the extension's tables.  False, without an error: it is not installed.
  */
 bool
 le_store_find(Store *store)
@@ -115,7 +125,7 @@ le_store_find(Store *store)
 }
 
 /*
- * The same for whoever needs them.  Elections end with the extension.
+ * Find the extension's tables, or raise an error.
  */
 void
 le_store_get(Store *store)
@@ -130,7 +140,7 @@ le_store_get(Store *store)
 }
 
 /*
- * They were there when the call began.
+ * The tables were there when the call began, and are gone.
  */
 void
 le_report_dropped(void)
@@ -155,7 +165,7 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 }
 
 /*
- * Lock these tables, and their indexes for reading.
+ * Lock these tables in that mode, and their primary keys for reading.
  */
 static bool
 lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
@@ -170,7 +180,7 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 			return false;
 	}
 
-	/* They may have been dropped, or have got other indexes, while we waited. */
+	/* While we waited, they may have been dropped, or have got other indexes. */
 	le_store_get(&now);
 	if (now.lease_oid != store->lease_oid)
 		le_report_dropped();
@@ -179,9 +189,9 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 }
 
 /*
- * Lock these tables until the transaction ends, always in the same order.  The
- * server's own waits, here and later in the call, end when the call must have
- * stopped waiting.  The store is brought up to date.
+ * Lock these tables until the transaction ends, and bring the store up to
+ * date.  From the first wait on, the server's own waits in this call end when
+ * the call has waited for as long as it may.
  */
 void
 le_store_lock(Store *store, int tables, LOCKMODE mode)
@@ -190,7 +200,11 @@ le_store_lock(Store *store, int tables, LOCKMODE mode)
 	{
 		le_wait_for_room();
 
-		/* A grant of its epoch could commit before any standby knows of it. */
+		/*
+		 * A transaction that begins an epoch does nothing else.  If it also
+		 * granted a lease in that epoch, a standby that is promoted could
+		 * have received neither, and issue the same term.
+		 */
 		if (le_lock_epoch_is_mine())
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -200,8 +214,8 @@ le_store_lock(Store *store, int tables, LOCKMODE mode)
 }
 
 /*
- * The same without a wait.  False: one of them is locked against us (others may
- * be locked by then).
+ * The same without a wait.  False: one of them is locked against us.  Those
+ * before it stay locked.
  */
 bool
 le_store_try_lock(Store *store, int tables, LOCKMODE mode)
@@ -210,8 +224,9 @@ le_store_try_lock(Store *store, int tables, LOCKMODE mode)
 }
 
 /*
- * Lock all indexes of a table, which is locked, as a write does, until the
- * transaction ends.  False: one of them is locked against us.
+ * Lock all indexes of a table, as a write would, until the transaction ends,
+ * but without a wait.  The table is locked.  False: one of them is locked
+ * against us.
  */
 bool
 le_lock_indexes(Oid table, LOCKMODE mode)

@@ -4,8 +4,8 @@
  *		How long a call may wait, and what it says when it has waited enough.
  *
  * Invariant: a call waits for tables, election locks and synchronous standbys
- * for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if that is less.
- * It never waits for a row (row.c).
+ * for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if that is
+ * less.  It never waits for a row (row.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -18,18 +18,19 @@
 #include "utils/guc.h"
 #include "utils/wait_event.h"
 
-#define ROOM_WAIT	INT64CONST(100000)	/* for the worker to make room */
+#define ROOM_WAIT	INT64CONST(100000)	/* for room in the lock table */
 
 static const char busy_hint[] = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
 
 /* When the present call must have stopped waiting */
 static int64 wait_until;
 
-/* The error says already what a caller could do. */
+/* The error that is being raised has said what the caller can do */
 static bool explained;
 
 /*
- * Let the server's own waits for locks end when ours must.
+ * From here to le_wait_bounded_end(), let the server's own waits for locks end
+ * when the call has waited for as long as it may.
  */
 void
 le_wait_as_lock_timeout(void)
@@ -43,9 +44,9 @@ le_wait_as_lock_timeout(void)
 }
 
 /*
- * What is to be written needs room in the lock table.  Where there is none, the
- * worker frees its spare entries: wait for that, but only for a moment.  (Without
- * any room the server raises 53200 as soon as something is written.)
+ * Wait a moment for room in the lock table, which a write needs.  If there is
+ * none, the worker frees its spare entries when it is woken.  (If there is
+ * still no room, the server raises 53200 as soon as something is written.)
  */
 void
 le_wait_for_room(void)
@@ -61,8 +62,8 @@ le_wait_for_room(void)
 }
 
 /*
- * From here on this call may wait for LE_WAIT_LIMIT_MS in all, or for the
- * caller's lock_timeout if that is less.
+ * A call begins: from now on it may wait for LE_WAIT_LIMIT_MS in all, or for
+ * the caller's lock_timeout if that is less.
  */
 void
 le_wait_start(void)
@@ -75,7 +76,7 @@ le_wait_start(void)
 }
 
 /*
- * When it must have stopped waiting (monotonic).
+ * When the call must have stopped waiting (monotonic).
  */
 int64
 le_wait_deadline(void)
@@ -84,7 +85,7 @@ le_wait_deadline(void)
 }
 
 /*
- * How long it may still wait.
+ * For how long the call may still wait.
  */
 int64
 le_wait_left(void)
@@ -93,7 +94,8 @@ le_wait_left(void)
 }
 
 /*
- * Wait a little before another try; false if there was enough of that.
+ * Wait a few milliseconds before another try.  False, at once: the call has
+ * waited for as long as it may.
  */
 bool
 le_wait_retry(void)
@@ -110,8 +112,8 @@ le_wait_retry(void)
 }
 
 /*
- * Take an election lock, queueing for it as long as this call may wait.  The
- * setting is made only where there is something to wait for.
+ * Take an election lock, and queue for it as long as the call may wait.
+ * False: it is held, and this transaction may not queue (lock.c).
  */
 bool
 le_wait_for_election(const char *election)
@@ -124,7 +126,7 @@ le_wait_for_election(const char *election)
 }
 
 /*
- * The same for the lock of those who are not to see the holder change.
+ * The same for an election lock in Share mode.
  */
 bool
 le_wait_for_election_shared(const LOCKTAG *tag)
@@ -137,8 +139,9 @@ le_wait_for_election_shared(const LOCKTAG *tag)
 }
 
 /*
- * 55P03: what was asked for could not be found out, or done, in time.  The answer
- * is not "no".  Without room in the lock table, it was that: 53200.
+ * 55P03: we could not find out, or do, in time what the call asks for.  So it
+ * must not answer "no".  53200 if the lock table is full, which then is the
+ * reason.
  */
 void
 le_busy(const char *election)
@@ -156,7 +159,7 @@ le_busy(const char *election)
 }
 
 /*
- * Wait a little before another try, as long as this call may.
+ * Wait a few milliseconds before another try, or raise 55P03.
  */
 void
 le_wait_retry_or_busy(const char *election)
@@ -166,7 +169,7 @@ le_wait_retry_or_busy(const char *election)
 }
 
 /*
- * Standbys have not confirmed in time: see le_prove().
+ * 55P03: synchronous standbys have not confirmed in time (le_prove()).
  */
 void
 le_unconfirmed(const char *election)
@@ -180,8 +183,8 @@ le_unconfirmed(const char *election)
 }
 
 /*
- * What is asked for has to wait for the epoch that is to begin, but no worker can
- * be had that begins it: see le_begin_ensure().
+ * 55P03: the call has to wait until a new epoch begins, and there is no worker
+ * that begins it (le_begin_ensure()).
  */
 void
 le_report_no_epoch(const char *election)
@@ -195,8 +198,9 @@ le_report_no_epoch(const char *election)
 }
 
 /*
- * The server's message for a lock that was not free in time names no election
- * and says nothing that a caller could do.
+ * An error is being raised.  If the server has not got a lock in time, name
+ * the election and say what the caller can do: the server's message does
+ * neither.
  */
 static void
 explain_busy(void *arg)
@@ -211,8 +215,9 @@ explain_busy(void *arg)
 }
 
 /*
- * From here to le_wait_bounded_end() the call's waits for locks are bounded (see
- * le_wait_start()), and what is not free in time is reported by this name.
+ * From here to le_wait_bounded_end(), the call may change lock_timeout, an
+ * error for a lock that is not free in time names this election, and what
+ * reads log does not count (le_wal_begin()).
  */
 void
 le_wait_bounded_begin(BoundedWaits *busy, const char *election)

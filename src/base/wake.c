@@ -3,8 +3,8 @@
  * wake.c
  *		Waking other processes by their latches.
  *
- * These functions wait for nothing and cannot fail: backends call them while they
- * commit, and while they exit.
+ * These functions wait for nothing and cannot fail: backends call them while
+ * they commit, and while they exit.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,10 +17,9 @@
 #include "storage/procarray.h"
 
 /*
- * Wake the other background workers of a database (InvalidOid: those of none),
- * ours among them: a handful, and a spurious wake-up is harmless.  That needs no
- * shared memory of our own.  It waits for nothing and cannot fail: backends
- * call it while they exit.
+ * Wake all other background workers of a database (InvalidOid: those of none).
+ * Ours is among them, and for the few others a wake-up is harmless.  To know
+ * which one is ours would need shared memory, and so a restart to install.
  */
 void
 le_wake_workers(Oid database)
@@ -45,7 +44,9 @@ le_wake_backend(int pid)
 }
 
 /*
- * The wait event of wait_for_change, by which its backends are found.
+ * The wait event of wait_for_change, by which le_wake_observers() finds its
+ * backends.  The first call in a process may fail: the server keeps the
+ * event's name in shared memory.
  */
 uint32
 le_observer_wait_event(void)
@@ -58,7 +59,9 @@ le_observer_wait_event(void)
 }
 
 /*
- * Wake the backends of this database that are in wait_for_change.
+ * Wake the backends of this database that are in wait_for_change.  One that is
+ * about to sleep has set its wait event before it looked: either it has seen
+ * the change, or it is found here.
  */
 void
 le_wake_observers(void)

@@ -5,9 +5,9 @@
  *
  * Invariants:
  *
- * - The name of a live candidate belongs to one session or, if the candidate is
- *	 detached, to one role.  Its row is taken over by another candidate only when
- *	 the first one is provably dead.
+ * - The name of a live candidate belongs to one session or, if the candidate
+ *	 is detached, to one role.  Its row is taken over by another candidate only
+ *	 when the first one is provably dead.
  *
  * - Nobody stands in an election that does not exist.
  *
@@ -18,9 +18,10 @@
 #include "state/state.h"
 
 /*
- * Is the name free for that candidate?  It is another's not only while that
- * one stands, but also while it leads, or may yet lead on after a failover: its
- * row is gone then.
+ * May that candidate use its name?  present (or NULL) is the row that has the
+ * name.  A live candidate keeps its name.  So does a leader whose row is gone:
+ * a crash or a promotion empties the table, and a detached leader's next
+ * renew() makes its row again, maybe after a failover, in which it leads on.
  */
 static bool
 name_is_free(const Store *store, const Candidate *who, const Candidate *present)
@@ -41,8 +42,9 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 }
 
 /*
- * Make the row of a candidacy.  Both name locks are held; that of the candidate
- * is released again if nothing was written.
+ * Make the row of a candidacy.  The caller holds the election's name lock
+ * (Share) and the candidate's.  If nothing was written, this releases the
+ * candidate's: nobody is to find it held by a call that goes on waiting.
  */
 static StandResult
 stand_anew(const Store *store, Candidate *who, const Profile *profile,
@@ -51,7 +53,10 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 	Candidate  *present;
 	StandResult result = STAND_OK;
 
-	/* Look again: it may have been taken before we had the locks. */
+	/*
+	 * Look again: before we had the locks, another session may have taken the
+	 * name, or have dropped the election.
+	 */
 	present = le_candidate_find(store, who->election, who->candidate);
 	if (le_lease_read(store, who->election, NULL) == NULL)
 		result = STAND_DROPPED;
@@ -73,10 +78,10 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 }
 
 /*
- * Make or update the row of a candidacy; what the profile does not say is as
- * it was or, at first, as in who.  Nothing is written where the row says it all
- * already, save that a detached candidate gives a sign of life now and then:
- * who is told when that was.
+ * Make or update the row of a candidacy.  What the profile does not set stays
+ * as it is or, at first, is as in who.  If the row says all of that already,
+ * nothing is written, except that a detached candidate gives a sign of life
+ * now and then.  who->seen becomes the moment of the last one.
  */
 StandResult
 le_candidate_stand(const Store *store, Candidate *who,

@@ -1,15 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * candidate.c
- *		Who stands.
+ *		The rows of the candidates: how they are read, compared and written.
  *
  * A session candidate is alive while its session lock is held.  A detached one
  * has no session: it is alive for a while after its last call.
  *
- * Invariants: the name of a live candidate belongs to one session or, if it is
- * detached, to one role.  A row is inserted under its name lock, and is taken
- * from another candidate only when that one is provably dead.  Nobody stands
- * in an election that does not exist.
+ * Invariant: a row is inserted only under the candidate's name lock, and one
+ * that is changed or deleted is locked before, and still the same candidate's.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,13 +43,18 @@ enum
 	CANDIDATE_SEEN_FOR
 };
 
-/* A detached candidate's life, and how often a sign of it is written */
+/*
+ * For how long a sign of life of a detached candidate counts, and how old it
+ * is before a call writes the next one.  So a candidate lives for at least a
+ * lease after its last call, and its calls write at most three signs in a
+ * lease.
+ */
 #define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
 /*
- * What the row says.  The name of the role, metadata and address are the row's
- * own, and go with it.
+ * What the row says.  role, metadata and client_addr point into the row, and
+ * are gone with it.
  */
 static Candidate
 view_candidate(const Row *row)
@@ -89,12 +92,14 @@ make_candidate(const Row *row)
 	return c;
 }
 
-/* When reading all candidates of an election is to be given up */
+/* When le_candidates_read() gives up; only the worker ever sets it */
 static int64 read_until = PG_INT64_MAX;
 
 /*
- * The worker reads no crowd of candidates for longer than other leases can
- * wait.  Those who stand may elect by their own calls.
+ * Let reading the candidates of one election end with 55P03 at that moment.
+ * The worker does so, since the leases of other elections have to be renewed
+ * in time, however many candidates stand in this one: they elect by their own
+ * calls.
  */
 void
 le_candidates_read_until(int64 until)
@@ -135,7 +140,7 @@ note_row(const Row *row, void *arg)
 }
 
 /*
- * Does anybody stand, committed or not?
+ * Does anybody stand, be it in a transaction that has not committed yet?
  */
 bool
 le_candidates_exist(const Store *store)
@@ -149,7 +154,7 @@ le_candidates_exist(const Store *store)
 	return exist;
 }
 
-/* Who reads candidates */
+/* The reader of a scan */
 typedef struct Reading
 {
 	CandidateReader reader;
@@ -170,7 +175,7 @@ read_candidate(const Row *row, void *arg)
 /*
  * Have reader look at all candidates of all elections, in the order of the
  * primary key, until it returns false.  Begin after that candidate of that
- * election (NULL: with the first).  It sees a candidate until it returns.
+ * election (NULL: with the first).
  */
 void
 le_candidates_scan(const Store *store, const char *election,
@@ -199,7 +204,8 @@ le_candidate_find(const Store *store, const char *election, const char *name)
 }
 
 /*
- * A time of life that begins in the future comes from another boot.
+ * Is the candidate alive?  A sign of life that lies in the future was given
+ * before the machine was started last.
  */
 bool
 le_candidate_alive(const Candidate *c)
@@ -224,7 +230,8 @@ le_candidate_is_same(const Candidate *a, const Candidate *b)
 }
 
 /*
- * Is it the holder of this lease?  (Whether that leads is another question.)
+ * Does the row of this lease name the candidate as its holder?  (Whether the
+ * holder leads, le_lease_state() says.)
  */
 bool
 le_candidate_leads(const Candidate *c, const Lease *lease)
@@ -236,7 +243,8 @@ le_candidate_leads(const Candidate *c, const Lease *lease)
 }
 
 /*
- * Is it the one whom this lease is to be yielded to, or kept for?
+ * Is the candidate the successor in this lease: to whom the leader is asked to
+ * yield, or for whom the vacant seat is reserved?
  */
 bool
 le_candidate_succeeds(const Candidate *c, const Lease *lease)
@@ -267,8 +275,9 @@ le_candidate_of_lease(const Lease *lease)
 }
 
 /*
- * Lock its row until the transaction ends.  NULL: it is not there any more
- * (*busy is false), or somebody else has it (true).
+ * Lock the candidate's row until the transaction ends.  NULL: it is gone, or
+ * another candidate's by now (*busy is false), or another transaction has
+ * locked it (true).
  */
 static Row *
 lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
@@ -283,8 +292,9 @@ lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
 }
 
 /*
- * The same to pass it over, or to elect it, as it is now.  False: somebody else
- * has the row.  If it is gone, c->row is NULL.
+ * Lock the candidate's row, to elect it or to pass it over, and read it again:
+ * it may have changed since the choice.  If it is gone, c->row is NULL.
+ * False: another transaction has locked it.
  */
 bool
 le_candidate_lock(const Store *store, Candidate *c)
@@ -299,8 +309,9 @@ le_candidate_lock(const Store *store, Candidate *c)
 }
 
 /*
- * Pass this candidate, which is locked, over until somebody was elected after
- * that term.  Until it stands anew or its rank changes, it preempts nobody.
+ * Pass this candidate, which is locked, over until somebody else was elected
+ * after that term, and put it at that place in the line.  It preempts nobody
+ * until it stands anew or its rank changes.
  */
 void
 le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
@@ -312,7 +323,8 @@ le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
 }
 
 /*
- * Delete the row of a candidacy.  False: somebody else has it.
+ * Delete the row of a candidacy, if it is there.  False: another transaction
+ * has locked it.
  */
 bool
 le_candidate_withdraw(const Store *store, const Candidate *who)
@@ -326,8 +338,9 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 }
 
 /*
- * Delete the row of a dead candidate, unless another transaction has locked it, or
- * the candidate has given a sign of life since.  True if it was deleted.
+ * Delete the row of a dead candidate, unless another transaction has locked
+ * it, or the candidate has given a sign of life since.  True if it was
+ * deleted.
  */
 bool
 le_candidate_prune(const Store *store, const Candidate *c)
@@ -343,7 +356,8 @@ le_candidate_prune(const Store *store, const Candidate *c)
 }
 
 /*
- * Is it time for another sign of life of a detached candidate?
+ * Is it time for another sign of life of a detached candidate, whose last one
+ * was given at that moment?
  */
 bool
 le_candidate_needs_sign(int64 seen, int64 lease_duration)
@@ -352,7 +366,8 @@ le_candidate_needs_sign(int64 seen, int64 lease_duration)
 }
 
 /*
- * Does the call say anything that the row does not say already?
+ * Does the row not say already what the call sets?  If it does, the call
+ * writes nothing (but a sign of life, now and then).
  */
 bool
 le_candidate_differs(const Candidate *c, const Profile *profile,
@@ -376,7 +391,8 @@ le_candidate_differs(const Candidate *c, const Profile *profile,
 }
 
 /*
- * A change of rank may be news to the strategy: the worker has a look.
+ * Set in the row what the call sets.  After a change of rank the strategy may
+ * want another leader: the worker looks.
  */
 static void
 set_profile(Row *row, const Candidate *who, const Profile *profile,
@@ -403,8 +419,8 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 }
 
 /*
- * Change the row of a candidacy, which is as present says.  who is told when its
- * sign of life was given.  False: another transaction has locked the row.
+ * Change the row of a candidacy, which is as present says.  who is told when
+ * its sign of life was given.  False: another transaction has locked the row.
  */
 bool
 le_candidate_update(const Store *store, const Candidate *present,
@@ -423,7 +439,7 @@ le_candidate_update(const Store *store, const Candidate *present,
 }
 
 /*
- * The address of this session's client; 0 if it has none.
+ * The address of this session's client; 0: it has none (a Unix socket).
  */
 static Datum
 client_addr(void)

@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * election.c
- *		The configuration of the elections: the table election.
+ *		The settings of the elections: the table election.
  *
- * Invariant: an election has a row here and a lease row, or neither.  They are
- * made under the name lock, with a mark, and dropped under that and the election
+ * Invariant: an election has a row here and a lease row, or neither.  One
+ * transaction makes both, and the mark (mark.c), under the election's name
+ * lock.  One transaction deletes both, under the name lock and the election
  * lock.
  *
  *-------------------------------------------------------------------------
@@ -69,7 +70,7 @@ make_election(const Row *row)
 }
 
 /*
- * The configuration of an election; NULL if there is none of that name.
+ * The settings of an election; NULL if there is none of that name.
  */
 Election *
 le_election_read(const Store *store, const char *name)
@@ -105,7 +106,8 @@ le_election_get(const Store *store, const char *name)
 }
 
 /*
- * May candidates of this role stand in the election?
+ * May candidates of this role stand in the election?  A role that was dropped,
+ * or that is missing after a restore, admits nobody.
  */
 bool
 le_election_admits(const Election *election, const char *role)
@@ -122,8 +124,9 @@ le_election_admits(const Election *election, const char *role)
 }
 
 /*
- * The setting as it is committed; as long as the lease was granted for if there
- * is none.  finder (NULL: they cannot be read at once) finds settings.
+ * The election's lease_duration, if it is committed and can be read at once;
+ * else the duration that the lease was granted for.  finder finds settings;
+ * NULL: the table is locked.
  */
 static int64
 find_duration(Finder *finder, const Lease *lease)
@@ -137,8 +140,8 @@ find_duration(Finder *finder, const Lease *lease)
 }
 
 /*
- * For how long to renew these leases: as long as they were granted for, where
- * the settings cannot be read at once, or are not committed yet.
+ * Fill in for how long to renew these leases (lease->configured).  A renewal
+ * does not wait for somebody who alters an election: the lease would run out.
  */
 void
 le_election_lease_durations(const Store *store, List *leases)
@@ -160,7 +163,7 @@ le_election_lease_durations(const Store *store, List *leases)
 }
 
 /*
- * The same for one.
+ * For how long to renew this lease.
  */
 int64
 le_election_lease_duration(const Store *store, const Lease *lease)
@@ -190,7 +193,7 @@ le_interval(int64 us)
 }
 
 /*
- * What a new election is where nothing is said.
+ * Fill in the defaults of a new election.
  */
 void
 le_election_complete(Configuration *config)
@@ -238,8 +241,8 @@ set_configuration(Row *row, const Configuration *config)
 }
 
 /*
- * Make an election: its settings, its lease and its mark.  False: there is one,
- * or another transaction is about to make it.
+ * Make an election: its settings, its lease and its mark.  False: there is one
+ * of that name, or another transaction is about to make it.
  */
 bool
 le_election_insert(const Store *store, const char *name, const char *owner,
@@ -247,7 +250,10 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 {
 	Row		   *row;
 
-	/* In this order: another may be made before we have the lock. */
+	/*
+	 * Take the lock before looking.  The other way round, another transaction
+	 * could make the election in between, and our insert would fail.
+	 */
 	if (!le_lock_name(name, NULL))
 		return false;
 	if (le_election_read(store, name) != NULL)
@@ -268,8 +274,8 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 }
 
 /*
- * Change an election; it takes effect with its next renewal or change.  False:
- * somebody else has its row.
+ * Change the settings of an election.  They take effect with the next renewal
+ * or change of leadership.  False: another transaction has locked the row.
  */
 bool
 le_election_alter(const Store *store, const char *name,
@@ -289,8 +295,8 @@ le_election_alter(const Store *store, const char *name,
 }
 
 /*
- * Delete the settings of an election that is dropped.  False: somebody else
- * has the row.
+ * Delete the settings of an election that is dropped.  False: another
+ * transaction has locked the row.
  */
 bool
 le_election_delete(const Store *store, const char *name)
@@ -311,8 +317,9 @@ le_elections_read(const Store *store)
 }
 
 /*
- * May the current user call the extension's create_election()?  Other functions
- * of that name do not count.
+ * May the current user call the extension's create_election()?  A function of
+ * that name that is no member of the extension does not count: anybody who may
+ * create functions in the schema could have made it.
  */
 static bool
 may_create(void)
@@ -337,10 +344,11 @@ may_create(void)
 }
 
 /*
- * May this call create an election, because nobody else has?  The setting alone
- * does not say: as long as the library is not loaded, a client can give it a
- * value that is refused when the library is, and then the default counts instead
- * of what the server's administrator has set.
+ * Raise an error if this call may not create an election.  The setting alone
+ * does not decide: before the library is loaded, a client can give it a value
+ * of its own.  The server refuses that value when it loads the library, but
+ * then takes the default, "on", and not what the administrator has set.  So
+ * the user's privilege is needed as well.
  */
 static void
 check_auto_create(const char *name)
@@ -360,10 +368,10 @@ check_auto_create(const char *name)
 }
 
 /*
- * The configuration of an election; one that does not exist is created, where
- * the setting and the current user's privileges allow that.  NULL if another
- * transaction is about to create it: with wait, only after the call has waited
- * as long as it may.
+ * The settings of an election, which is created if it does not exist and the
+ * current user may do that.  NULL: another transaction is about to create it,
+ * or (without wait) has locked the marks.  With wait, this waits for that
+ * transaction as long as the call may wait.
  */
 Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * epoch.c
- *		The incarnations that this server has been, and the terms that follow
- *		from them: the table epoch.
+ *		The incarnations that this server has been, and the numbers of terms:
+ *		the table epoch.
  *
  * Invariants:
  *
- * - Where the incarnation changed (promotion, restore, reboot, copy), nobody
- *	 is elected before the change was recorded here, and a lease may have
- *	 lasted since: somebody may still lead elsewhere, in a term that this
- *	 server has never seen.
+ * - After a change of incarnation (promotion, restore, reboot, copy) nobody is
+ *	 elected before the new incarnation has a row here, and a lease has passed
+ *	 since.  Without that, a leader on the former primary could still lead, in
+ *	 a term that this server has never seen, beside one that is elected here.
  *
- * - Each change starts a new epoch, and a term is epoch * 2^22 + counter, so
- *	 that terms of a later epoch are greater than all earlier ones.
+ * - Each such row starts a new epoch, and a term is epoch * 2^22 + counter.
+ *	 So all terms of an epoch are greater than those of the epochs before.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,7 +29,7 @@
 /* Seconds from PostgreSQL's epoch (2000-01-01) to 2020-01-01 */
 #define SECONDS_TO_2020 INT64CONST(631152000)
 
-/* A clock that is further ahead (of 2054) is wrong, and would waste terms */
+/* An epoch in seconds since 2020; a wall clock beyond it (2054) is wrong */
 #define LATEST_EPOCH	(INT64CONST(1) << 30)
 
 PG_FUNCTION_INFO_V1(le_incarnation);
@@ -72,7 +72,7 @@ read_epoch_row(const Row *row, void *arg)
 }
 
 /*
- * The present incarnation, and what is known of it.
+ * The present incarnation, and what its row says.
  */
 Incarnation *
 le_epoch_read(void)
@@ -88,19 +88,22 @@ le_epoch_read(void)
 	inc->epoch = Max(Max(scan.own, scan.other), 0);
 
 	/*
-	 * A row of another one that is not older came with a restore, and a
-	 * moment that is still to come was not on this clock.
+	 * The row does not count if another incarnation has an epoch that is not
+	 * lower: a restore has brought both, and leases may have been granted
+	 * elsewhere since.  Nor does it if its moment is still to come: another
+	 * clock has written it.
 	 */
 	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
 	return inc;
 }
 
 /*
- * Record an incarnation that was not seen before, starting a new epoch, later
- * than that of the highest term of all.  foreign: there are leases of another
- * one, which therefore must have been before, even if it is not recorded: a
- * restore may load the tables in any order.  The caller holds the epoch lock, in
- * a transaction of its own.  False: some row is locked.
+ * Write the row of the present incarnation, if it has none yet: that starts a
+ * new epoch, later than those of all terms.  foreign: there are leases of
+ * another incarnation.  Then this one is not the first, even if there is no
+ * other row here: a restore loads the tables in any order.  The caller holds
+ * the epoch lock, in a transaction of its own.  False: another transaction has
+ * locked the row.
  */
 bool
 le_epoch_write(const Store *store, bool foreign, int64 highest_term)
@@ -115,7 +118,7 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 	if (inc->known && !(foreign && inc->epoch == 0))
 		return true;
 
-	/* A counter that ran out has gone on in a later epoch than was recorded. */
+	/* Terms whose counter has run out are in a later epoch than its row says. */
 	highest_term = Max(highest_term, inc->dropped_term);
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
 	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)
@@ -146,8 +149,9 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 }
 
 /*
- * Remember the last term of an election that is dropped.  False: somebody has
- * the row, or this incarnation has none yet.
+ * Remember the last term of an election that is dropped: one that is made
+ * later, maybe by the same name, has to begin above it.  False: another
+ * transaction has locked the row, or this incarnation has none yet.
  */
 bool
 le_epoch_note_dropped(const Store *store, const Incarnation *inc,
@@ -171,10 +175,11 @@ le_epoch_note_dropped(const Store *store, const Incarnation *inc,
 }
 
 /*
- * The term that follows last; an election that had none yet (0) begins above
- * whatever was dropped, maybe under its name.  In an epoch that has granted
- * nothing yet the counter starts at random in its lower half, so that two
- * servers that were promoted apart from each other do not count alike.
+ * The term that follows last, or the first one of an election (last is 0):
+ * above all terms of elections that were dropped.  An election's first term of
+ * an epoch has a random counter, in the lower half: two servers that are
+ * promoted from the same data in the same second then do not issue the same
+ * terms.
  */
 int64
 le_epoch_next_term(int64 last, const Incarnation *inc)

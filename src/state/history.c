@@ -3,8 +3,8 @@
  * history.c
  *		The history: a row for each term.
  *
- * Invariant: a term's row is written in the transaction that grants it, and
- * ended in the one that ends it.
+ * Invariant: the transaction that grants a term writes its row, and the one
+ * that ends the term writes the end.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +30,7 @@ enum
 	HISTORY_DETAIL
 };
 
-/* Who reads terms */
+/* The reader of a scan */
 typedef struct Reading
 {
 	TermReader	reader;
@@ -40,7 +40,7 @@ typedef struct Reading
 /* An old row that is to be deleted */
 typedef struct Old
 {
-	Walk		at;				/* where it was found */
+	Walk		at;				/* how far the walk had come then */
 	char	   *election;
 	int64		term;
 } Old;
@@ -76,8 +76,9 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
 }
 
 /*
- * Lock the row of a term that is to be ended.  False: somebody else has it.
- * A row that is not there any more needs no end: *row is NULL then.
+ * Lock the row of a term that is to be ended.  *row becomes NULL if it is gone
+ * (a superuser may have deleted it): it needs no end.  False: another
+ * transaction has locked it.
  */
 bool
 le_history_lock(const Store *store, const char *election, int64 term,
@@ -120,8 +121,9 @@ read_term(const Row *row, void *arg)
 }
 
 /*
- * Read the terms of an election, from that one on, as the snapshot sees them, in
- * their order or in the reverse order.
+ * Have reader look at the terms of an election, from that one on, as the
+ * snapshot sees them, in their order or in the reverse order, until it returns
+ * false.
  */
 void
 le_history_read(const Store *store, const char *election, int64 from,
@@ -152,8 +154,9 @@ note_old(const Row *row, void *arg)
 }
 
 /*
- * Do listeners know of the end of that term?  Where the mark is missing, as after
- * a crash, they are to be told the last one.
+ * Do listeners know of the end of that term?  Without a mark, as after a
+ * crash, they will be told of the last term: so none is deleted, unless the
+ * election is gone, too.
  */
 static bool
 is_announced(const Store *store, const Old *old)
@@ -166,10 +169,11 @@ is_announced(const Store *store, const Old *old)
 }
 
 /*
- * Delete terms that ended before that moment, in the order in which they began:
- * go on with the walk, by so many entries at most, and until that moment
- * (monotonic).  Rows that another transaction has locked, and terms that
- * listeners have not been told, are left.  False: the walk is over.
+ * Delete terms that ended before that moment (of the wall clock), in the order
+ * in which they began.  Go on with the walk, by at most so many entries, and
+ * not past until (monotonic).  A row that another transaction has locked
+ * stays, and so does a term whose end listeners do not know of: *left is set.
+ * False: the walk is over.
  */
 bool
 le_history_prune(const Store *store, TimestampTz before, int limit,

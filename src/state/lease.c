@@ -59,11 +59,12 @@ enum
 	LEASE_RESERVED_FOR
 };
 
-/* No lease is granted, and no seat is reserved, for longer. */
+/* No lease is granted, and no seat is reserved, for longer */
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 
 /*
- * Candidates that have a session, and those that have none.
+ * The name of the two kinds of candidates: those of a session, and detached
+ * ones, whose session_id is 0.
  */
 const char *
 le_kind(int64 session_id)
@@ -73,7 +74,8 @@ le_kind(int64 session_id)
 
 /*
  * Does the row name a leader, but lack a value that every grant writes?  The
- * table's constraints do not allow that, but may have been dropped.
+ * table's constraints forbid that, but a superuser may have dropped them: such
+ * a row must not crash the server, and nobody leads by it.
  */
 static bool
 is_incomplete(const Row *row)
@@ -145,8 +147,8 @@ make_lease(const Row *row)
 }
 
 /*
- * The lease row as the (active or registered) snapshot sees it; NULL if there
- * is no such election.
+ * The lease row as the (active or registered) snapshot (NULL: the latest one)
+ * sees it; NULL if there is no such election.
  */
 Lease *
 le_lease_read(const Store *store, const char *election, Snapshot snapshot)
@@ -156,10 +158,11 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 }
 
 /*
- * The same for a serializable transaction of the application, which must not
- * fail for what happens in elections: this kind of snapshot takes no predicate
- * lock.  It may miss a row that is just being moved, but not again and again; and
- * it sees what the running command has written.
+ * The lease row for a call in a serializable transaction of the application.
+ * A read by an ordinary snapshot would take a predicate lock, and the
+ * transaction could fail because of a change in the election.  SnapshotSelf
+ * takes none, and sees what the running command has written.  It misses the
+ * row if another transaction moves it in between: then this tries again.
  */
 Lease *
 le_lease_read_self(const Store *store, const char *election)
@@ -172,10 +175,11 @@ le_lease_read_self(const Store *store, const char *election)
 }
 
 /*
- * The committed lease row, without a wait and without a lock that stays; what
- * the running transaction has written itself does not count, except that a
- * leadership that it has ended is over.  False: it cannot be read at once, or
- * that table of leases is gone.
+ * The committed lease row, for is_leader() and fences: without a wait, and
+ * without a lock that stays.  What the running transaction has written itself
+ * does not count, since it may roll back; but a leadership that it has ended
+ * is over.  False: the table is locked, or it is not that table of leases any
+ * more.
  */
 bool
 le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
@@ -188,7 +192,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	if (!LeTryLockRelation(lease_oid, AccessShareLock))
 		return false;
 
-	/* Which index it has is certain only now. */
+	/* Only now, under the table's lock, it is certain which index it has. */
 	if (!le_store_find(&store) || store.lease_oid != lease_oid ||
 		!LeTryLockRelation(store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
@@ -198,13 +202,13 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 
 	if (IsolationIsSerializable())
 	{
-		/* What this sees too early counts as unreadable. */
+		/* It sees what is not committed: that counts as unreadable. */
 		*lease = le_lease_read_self(&store, election);
 		readable = *lease == NULL || !(*lease)->own_write;
 	}
 	else
 	{
-		/* A snapshot in which this transaction's commands have not begun */
+		/* In this snapshot, no command of this transaction has begun. */
 		PushCopiedSnapshot(GetLatestSnapshot());
 		GetActiveSnapshot()->curcid = FirstCommandId;
 		*lease = le_lease_read(&store, election, GetActiveSnapshot());
@@ -230,7 +234,7 @@ le_lease_read_all(const Store *store)
 	return le_read_all(store, TABLE_LEASE, make_lease);
 }
 
-/* Who reads leases */
+/* The reader of a scan */
 typedef struct Reading
 {
 	LeaseReader reader;
@@ -247,7 +251,7 @@ read_lease(const Row *row, void *arg)
 }
 
 /*
- * Have reader look at each lease.  It runs in memory that is gone with the row.
+ * Have reader look at each lease, in memory that is emptied after each.
  */
 void
 le_lease_scan(const Store *store, LeaseReader reader, void *arg)
@@ -259,7 +263,7 @@ le_lease_scan(const Store *store, LeaseReader reader, void *arg)
 }
 
 /*
- * A copy, in the current memory context, of a lease that is not locked.
+ * Copy a lease that is not locked into the current memory context.
  */
 Lease *
 le_lease_copy(const Lease *lease)
@@ -283,8 +287,8 @@ le_lease_copy(const Lease *lease)
 }
 
 /*
- * Lock the row until the transaction ends, and read it.  NULL: somebody else
- * has it, or it is gone.  finder finds leases.
+ * Lock a lease row until the transaction ends, and read it.  finder finds
+ * leases.  NULL: another transaction has locked the row, or it is gone.
  */
 Lease *
 le_lease_find_lock(Finder *finder, const char *election)
@@ -301,6 +305,9 @@ le_lease_find_lock(Finder *finder, const char *election)
 	return lease;
 }
 
+/*
+ * The same for a single lease.
+ */
 Lease *
 le_lease_lock(const Store *store, const char *election)
 {
@@ -312,7 +319,8 @@ le_lease_lock(const Store *store, const char *election)
 }
 
 /*
- * The lease of a new election, vacant.
+ * Make the lease row of a new election, vacant.  The caller holds the
+ * election's name lock.
  */
 void
 le_lease_create(const Store *store, const char *election)
@@ -328,9 +336,9 @@ le_lease_create(const Store *store, const char *election)
 }
 
 /*
- * The lease lasts for duration from t0 on, which may be a while ago; at is the
- * time of day now.  That when it ends is for people: it counts whole
- * milliseconds.
+ * The lease lasts for duration from t0 on, which may be a while ago.  at is
+ * the wall clock now.  expires_at, which is for people, counts whole
+ * milliseconds since t0.
  */
 static void
 set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
@@ -360,6 +368,8 @@ set_successor(Row *row, const Candidate *successor)
 
 /*
  * From now on the row's monotonic values are this incarnation's.
+ * acquired_mono must be so, too: le_grace_mono() compares it with the
+ * incarnation's first moment.
  */
 static void
 set_incarnation(Lease *lease, const char *incarnation, int64 now)
@@ -371,7 +381,7 @@ set_incarnation(Lease *lease, const char *incarnation, int64 now)
 
 /*
  * Nobody is elected before not_before, because of a hold or (held is false) a
- * takeover delay.  now and at are the same moment.
+ * takeover delay.  now and at are the same moment on the two clocks.
  */
 static void
 set_not_before(Row *row, int64 not_before, bool held, int64 now,
@@ -394,8 +404,7 @@ clear_not_before(Row *row)
 }
 
 /*
- * The vacant seat is for the row's successor alone, for so long from that moment
- * on.
+ * The vacant seat is only the successor's, for so long from that moment on.
  */
 static void
 set_reserved(Row *row, int64 from, int64 reserved_for)
@@ -414,7 +423,7 @@ clear_reserved(Row *row)
 /*
  * Give the lease, which is locked, to a candidate, in a new term, which may
  * continue a previous one (0: none).  It lasts for duration from t0 on; at is
- * the time of day now.
+ * the wall clock now.
  */
 void
 le_lease_grant(Lease *lease, const Candidate *to, int64 term,
@@ -451,7 +460,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 }
 
 /*
- * Nobody is to follow the holder of this lease, which is locked, before
+ * Let nobody follow the holder of this lease, which is locked, before
  * not_before, even if it gives up.
  */
 void
@@ -462,9 +471,10 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
 }
 
 /*
- * Leave the seat empty, until not_before at least (if that is to come), because
- * of a hold or (held is false) a takeover delay, and then for so long for nobody
- * but successor (NULL: for anybody).  The lease is locked.
+ * Vacate the seat of this lease, which is locked.  If not_before is still to
+ * come, nobody is elected before, because of a hold or (held is false) a
+ * takeover delay.  Then, for reserved_for, the seat is only the successor's
+ * (NULL: anybody may be elected).
  */
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
@@ -494,10 +504,11 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 }
 
 /*
- * Renew a lease that is locked and led, and whose holder is not to yield, for
- * duration from t0 on; a deadline never moves back.  A holder that knows its
- * present term is not believed with an earlier one any more.  progress may be
- * NULL.
+ * Renew a lease that is locked and led, for duration from t0 on, but never to
+ * an earlier deadline: a session that has read the old one trusts it without
+ * asking again.  The caller knows that the holder is not asked to yield.  Once
+ * the holder has named its present term, it is not believed with an earlier
+ * one any more.  progress may be NULL.
  */
 void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
@@ -514,7 +525,7 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 
 /*
  * Ask the holder of a lease, which is locked, to yield to a candidate (NULL:
- * to whoever is next); or (yields is false) to do so no more.
+ * the rules decide who follows); or (yields is false) take that request back.
  */
 void
 le_lease_yield(Lease *lease, bool yields, bool ordered,
@@ -528,7 +539,8 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
 }
 
 /*
- * Keep a vacant seat, which is locked, for a candidate, for that long.
+ * Reserve a vacant seat, whose lease is locked, for a candidate.  No hold or
+ * delay is in force any more: otherwise it would be vacant for everybody.
  */
 void
 le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
@@ -542,7 +554,7 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
 }
 
 /*
- * Keep it for nobody any more.
+ * Reserve the vacant seat for nobody any more.
  */
 void
 le_lease_unreserve(Lease *lease)
@@ -553,7 +565,8 @@ le_lease_unreserve(Lease *lease)
 }
 
 /*
- * The lease of an election that is dropped.  False: somebody else has it.
+ * Delete the lease row of an election that is dropped.  False: another
+ * transaction has locked it.
  */
 bool
 le_lease_delete(const Store *store, const char *election)

@@ -8,8 +8,8 @@
  * - Only le_lease_state() says that a holder is dead, and only for a session
  *	 whose lease this incarnation has granted.
  *
- * - A monotonic value that another incarnation has written is void here, and so
- *	 is a value that lies further ahead than the duration it was made from.
+ * - A monotonic value that another incarnation has written is void here, and
+ *	 so is a value that lies further ahead than the duration it was made from.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,7 @@
 #include "utils/timestamp.h"
 
 /*
- * Was it this incarnation that wrote the row's monotonic values?
+ * Has this incarnation written the row's monotonic values?
  */
 bool
 le_lease_is_own(const Lease *lease, const char *incarnation)
@@ -29,7 +29,7 @@ le_lease_is_own(const Lease *lease, const char *incarnation)
 }
 
 /*
- * Was its row written by another incarnation?
+ * Has another incarnation written them?  (A new election's row has none.)
  */
 bool
 le_lease_is_foreign(const Lease *lease, const char *incarnation)
@@ -38,9 +38,10 @@ le_lease_is_foreign(const Lease *lease, const char *incarnation)
 }
 
 /*
- * Does its deadline lie further ahead than it can?  Then it was written by
- * another clock, although by this incarnation.  A row that is incomplete was not
- * written by us at all.
+ * Is the row of a lease that is led not to be believed?  Its deadline lies
+ * further ahead than a grant or renewal sets it: another clock has written it,
+ * in a time namespace or in a row that was restored, although the row names
+ * this incarnation.  Or it lacks a value that every grant writes.
  */
 bool
 le_lease_is_void(const Lease *lease, const char *incarnation)
@@ -52,8 +53,7 @@ le_lease_is_void(const Lease *lease, const char *incarnation)
 }
 
 /*
- * What a lease row means on this incarnation of the server, now, if the session
- * that holds it, if any, is alive.
+ * What the lease row means, if the leader's session (if it has one) is alive.
  */
 LeaseState
 le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
@@ -68,7 +68,7 @@ le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
 }
 
 /*
- * Does the lease last, unless the session that holds it is dead?
+ * Does somebody lead, if the leader's session (if it has one) is alive?
  */
 bool
 le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
@@ -77,8 +77,10 @@ le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
 }
 
 /*
- * What it means.  This is the one place that says whether a holder's death is
- * proven.
+ * What the lease row means.  A free session lock proves that the session is
+ * dead only here, where this incarnation has granted the lease: another
+ * incarnation's sessions hold their locks on another server, or held them
+ * before a restore.
  */
 LeaseState
 le_lease_state(const Lease *lease, const char *incarnation, int64 now)
@@ -98,8 +100,9 @@ le_lease_state_now(const Store *store, const Lease *lease)
 }
 
 /*
- * Is the lease held by a detached candidate that knows this term?  A term that
- * was continued after a failover is known by its former number, too.
+ * Does a detached candidate that knows this term hold the lease?  If the lease
+ * was continued after a failover, the holder may know the term by the number
+ * that it had before.
  */
 bool
 le_lease_is_term(const Lease *lease, int64 term)
@@ -111,9 +114,10 @@ le_lease_is_term(const Lease *lease, int64 term)
 }
 
 /*
- * When a hold or a delay on the vacant lease ends, on this incarnation's
- * clock.  What another incarnation has set counts by its wall clock, but for
- * no longer than it was set for.
+ * The moment of this incarnation's clock before which nobody is elected
+ * because of a hold or a takeover delay; 0: none is set.  If another
+ * incarnation or clock has set it, its timestamp counts, but the wait is no
+ * longer than it was then, since a wall clock may be wrong.
  */
 int64
 le_lease_not_before(const Lease *lease, const Incarnation *inc)
@@ -130,8 +134,8 @@ le_lease_not_before(const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * Until when the vacant seat is kept for the successor; 0: not at all, on this
- * incarnation.
+ * Until when the vacant seat is reserved for the successor; 0: it is not, or
+ * another incarnation or clock has set that.
  */
 int64
 le_lease_reserved_mono(const Lease *lease, const char *incarnation)
@@ -144,7 +148,7 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 }
 
 /*
- * Since when it is.
+ * When the seat, which is reserved, was reserved.
  */
 int64
 le_lease_reserved_since(const Lease *lease)

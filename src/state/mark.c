@@ -4,20 +4,21 @@
  *		What listeners have been told last of each election: the table
  *		announced.
  *
- * A mark says: they know of every term up to this one, whether they know of its
- * end, and how many requests to yield in it they know of.
+ * A mark says that listeners know of every term up to its term, whether they
+ * know of that term's end, and of how many requests to yield in it.
  *
  * Invariants:
  *
- * - A mark is made in the transaction that makes its election, and is written
- *	 from then on only by the worker, in the transaction that tells listeners.
- *	 So no term is told twice, and none is left out.
+ * - The transaction that makes an election makes its mark.  From then on only
+ *	 the worker writes it, in the transaction that tells listeners.  So no term
+ *	 is told twice, and none is left out.
  *
- * - A mark is inserted or deleted only under the election's name lock, so that
- *	 the insert never waits for an uncommitted one.
+ * - A mark is inserted or deleted only under the election's name lock.  So an
+ *	 insert never waits for a transaction that has inserted the same and has
+ *	 not ended.
  *
- * The table is UNLOGGED: a crash or a promotion, which ends all listeners'
- * sessions, empties it.
+ * The table is UNLOGGED: a crash or a promotion empties it, but it also ends
+ * all listeners' sessions.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,7 +68,7 @@ le_marks_read(const Store *store)
 
 /*
  * Lock the mark of an election until the transaction ends, to write it or
- * (deletes) to delete it.  NULL: it has none (*busy is false), or another
+ * (deletes) to delete it.  NULL: there is none (*busy is false), or another
  * transaction has locked it (true).
  */
 Mark *
@@ -88,8 +89,8 @@ le_mark_lock(const Store *store, const char *election, bool deletes,
 }
 
 /*
- * Write a mark: a new one, of which the caller has the name lock, or one that
- * is locked.
+ * Write a mark: one that is locked, or a new one, whose election's name lock
+ * the caller holds.
  */
 void
 le_mark_write(const Store *store, Mark *mark)
@@ -111,10 +112,11 @@ le_mark_write(const Store *store, Mark *mark)
 }
 
 /*
- * The mark of a new election, which the caller has the name lock of.  If an
- * election of that name was dropped just now, its last terms may not have been
- * told yet: its mark stays.  If not, listeners know all terms of elections that
- * were dropped, and those of this one will be greater.
+ * Make the mark of a new election, whose name lock the caller holds.  If there
+ * is a mark, an election of that name was dropped just now, and listeners do
+ * not know all of its terms yet: that mark stays.  A new one says that
+ * listeners know of all terms of dropped elections: those of this election
+ * will be greater.
  */
 void
 le_mark_create(const Store *store, const char *election, const char *channel)
@@ -129,7 +131,8 @@ le_mark_create(const Store *store, const char *election, const char *channel)
 }
 
 /*
- * Delete a mark that was locked for that, and whose name lock the caller has.
+ * Delete a mark that was locked for that.  The caller holds the election's
+ * name lock.
  */
 void
 le_mark_delete(Mark *mark)

@@ -1,7 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * state.h
- *		The floor of the rows: what each of our tables holds, and what it means.
+ *		The floor of the rows: what each of our tables holds, and what it
+ *		means.
+ *
+ * Monotonic values: columns in _mono, and the fields of the same names, are
+ * values of le_clock(), that is microseconds since the machine has started.
+ * They mean something only on the incarnation of the server that has written
+ * them (clock.c), which the lease row names; a column in _for beside one says
+ * how far ahead it was when it was written, so that a value that lies further
+ * ahead is recognized as another clock's.
+ *
+ *	acquired_mono		lease: the moment from which the present term's lease
+ *						counted first; if this incarnation has only vacated the
+ *						seat, the moment at which it did
+ *	deadline_mono		lease: the lease is over from then on.  It is duration
+ *						after the moment that the last grant or renewal counts
+ *						from (proof.c)
+ *	not_before_mono lease: nobody else is elected before reserved_mono lease:
+ *	until then the vacant seat is only the successor's place_mono candidate:
+ *	its place in the line, earlier ones first: when
+ *						it joined, or last gave up the leadership
+ *	seen_mono candidate: the last sign of life of a detached one
+ *	first_seen_mono epoch: when the incarnation began here.  The grace counts
+ *						from it
+ *
+ * Columns in _at are the wall clock's, for people and for other incarnations.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,9 +38,10 @@
 typedef struct Incarnation
 {
 	char	   *name;
-	bool		known;			/* has a row of its own in epoch */
-	int64		epoch;			/* the effective one; 0: never changed */
-	int64		dropped_term;	/* new elections start above it */
+	bool		known;			/* table epoch has a row for it */
+	int64		epoch;			/* of new terms; 0: the server was never
+								 * another */
+	int64		dropped_term;	/* the highest term of a dropped election */
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
 
@@ -32,21 +57,21 @@ typedef enum LeaseState
 	LEASE_VACANT,
 	LEASE_LED,
 	LEASE_EXPIRED,				/* the deadline has passed */
-	LEASE_ORPHANED,				/* its session is provably dead */
-	LEASE_FOREIGN				/* granted by another incarnation */
+	LEASE_ORPHANED,				/* the leader's session is provably dead */
+	LEASE_FOREIGN				/* another incarnation or clock has granted it */
 } LeaseState;
 
 typedef struct Lease
 {
 	char	   *election;
 	int64		term;			/* the present or, when vacant, the last one */
-	int64		previous_term;	/* that it continues, after a failover; 0:
-								 * none */
+	int64		previous_term;	/* the term that this one continues after a
+								 * failover; 0: none */
 	char	   *leader;			/* NULL: vacant */
 	bool		incomplete;		/* led, but it lacks what every grant writes */
 	int64		session_id;		/* 0: none */
 	int			backend_pid;
-	char	   *role;			/* "" (nobody's): not there */
+	char	   *role;			/* "", which is no role's name: none */
 	bool		auto_renew;
 	int			rank;
 	int64		progress;
@@ -56,27 +81,31 @@ typedef struct Lease
 	TimestampTz expires_at;
 	int64		acquired_mono;
 	int64		deadline_mono;
-	int64		duration;
-	int64		configured;		/* what the election's settings said then */
-	char	   *incarnation;	/* NULL: never granted */
+	int64		duration;		/* from the last renewal to the deadline */
+	int64		configured;		/* le_election_lease_durations() fills it in */
+	char	   *incarnation;	/* that has written the _mono values; NULL:
+								 * none */
 	bool		yielding;
-	bool		yield_ordered;	/* by an operator, not by the strategy */
+	bool		yield_ordered;	/* an operator asked, not the strategy */
 	int64		yields;			/* requests to yield, in this term */
-	char	   *successor;		/* whom it is yielded to or reserved for */
-	char	   *successor_role; /* "": not there */
+	char	   *successor;		/* whom the leader yields to, or whom the
+								 * vacant seat is reserved for; NULL: nobody */
+	char	   *successor_role; /* "": none */
 	TimestampTz not_before_at;
-	int64		not_before_mono;	/* nobody follows before; 0: no such bar */
-	int64		not_before_for; /* counted from when it was set */
+	int64		not_before_mono;	/* 0: somebody may follow at once */
+	int64		not_before_for; /* from when it was set to not_before_mono */
 	bool		held;			/* it is a hold; false: a takeover delay */
-	int64		reserved_mono;	/* until then, if vacant; 0: not reserved */
-	int64		reserved_for;	/* ... counted from not_before_mono, if set */
-	TransactionId xmin;			/* who has written the row ... */
-	bool		own_write;		/* ... is it the running transaction? */
-	Row		   *row;			/* NULL: not locked */
+	int64		reserved_mono;	/* 0: not reserved */
+	int64		reserved_for;	/* from not_before_mono, or from when it was
+								 * set if there is none, to reserved_mono */
+	TransactionId xmin;			/* of the transaction that wrote the row */
+	bool		own_write;		/* that is the running one */
+	Row		   *row;			/* NULL: this transaction has not locked it */
 } Lease;
 
 struct Candidate;
 
+/* Sees a lease, which is gone afterwards */
 typedef void (*LeaseReader) (Lease *lease, void *arg);
 
 extern const char *le_kind(int64 session_id);
@@ -141,16 +170,17 @@ typedef struct Candidate
 	int			backend_pid;	/* 0: detached */
 	Datum		client_addr;	/* 0: none */
 	TimestampTz joined_at;
-	int64		place;
-	int64		sits_out;		/* the term that it gave up, -1: none */
+	int64		place;			/* place_mono */
+	int64		sits_out;		/* the term that it gave up: it is passed over
+								 * while that is the last one; -1: none */
 	bool		defers;			/* has given up, and is not to preempt */
-	int			leads;			/* other elections, where the strategy counts */
-	int64		seen;			/* monotonic; detached candidates only */
-	int64		seen_for;		/* it counts as alive for so long */
-	Row		   *row;			/* NULL: not locked */
+	int			leads;			/* how many elections; only for spread */
+	int64		seen;			/* seen_mono; 0: a session's candidate */
+	int64		seen_for;		/* it counts as alive for so long since */
+	Row		   *row;			/* NULL: this transaction has not locked it */
 } Candidate;
 
-/* What a call says of its candidacy; the rest is as it was */
+/* What a call sets of its candidacy; all else stays as it is */
 typedef struct Profile
 {
 	bool		sets_rank;
@@ -159,10 +189,10 @@ typedef struct Profile
 	int32		rank;
 	int64		progress;
 	bool		auto_renew;
-	Datum		metadata;		/* 0: not said */
+	Datum		metadata;		/* 0: not set */
 } Profile;
 
-/* False: enough */
+/* Sees a candidate, which is gone afterwards.  False: enough */
 typedef bool (*CandidateReader) (const Candidate *c, void *arg);
 
 extern List *le_candidates_read(const Store *store, const char *election);
@@ -195,8 +225,8 @@ extern bool le_candidate_prune(const Store *store, const Candidate *c);
 typedef enum StandResult
 {
 	STAND_OK,
-	STAND_BUSY,					/* somebody is writing that row right now */
-	STAND_IN_USE,				/* the name of another live candidate */
+	STAND_BUSY,					/* another transaction is writing that row */
+	STAND_IN_USE,				/* the name is another live candidate's */
 	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
@@ -212,11 +242,11 @@ typedef struct Term
 	char	   *leader;
 	TimestampTz acquired_at;
 	bool		ended;
-	TimestampTz ended_at;		/* if it has */
-	char	   *reason;			/* NULL: not known */
+	TimestampTz ended_at;		/* if it has ended */
+	char	   *reason;			/* NULL: it has not ended */
 } Term;
 
-/* False: enough */
+/* Sees a term, which is gone afterwards.  False: enough */
 typedef bool (*TermReader) (const Term *term, void *arg);
 
 extern void le_history_read(const Store *store, const char *election,
@@ -235,11 +265,11 @@ extern bool le_history_prune(const Store *store, TimestampTz before,
 typedef struct Mark
 {
 	char	   *election;
-	int64		term;			/* listeners know of terms up to this one */
-	bool		vacated;		/* ... and of its end */
-	int64		yields;			/* ... and of so many requests to yield */
-	char	   *channel;		/* told on it last; NULL: the default one */
-	Row		   *row;			/* NULL: not locked */
+	int64		term;			/* listeners know of terms up to this one, ... */
+	bool		vacated;		/* ... whether it has ended, ... */
+	int64		yields;			/* ... and of so many requests to yield in it */
+	char	   *channel;		/* which they were told on; NULL: the default */
+	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
 
 extern Mark *le_mark_read(const Store *store, const char *election);
@@ -262,18 +292,18 @@ typedef struct Election
 	char	   *candidate_role;
 	char	   *channel;
 	char	   *owner;
-	bool		own_write;		/* written by the running transaction */
+	bool		own_write;		/* the running transaction has written it */
 } Election;
 
-/* What create_election and alter_election set; the rest is as it was */
+/* What create_election and alter_election set; all else stays as it is */
 typedef struct Configuration
 {
-	const char *strategy;		/* NULL: not said */
-	int64		lease_duration; /* 0: not said */
-	int			quorum;			/* 0: not said */
-	int64		takeover_delay; /* -1: not said */
-	const char *candidate_role; /* NULL: not said, "": none */
-	const char *channel;		/* NULL: not said, "": the default one */
+	const char *strategy;		/* NULL: not set */
+	int64		lease_duration; /* 0: not set */
+	int			quorum;			/* 0: not set */
+	int64		takeover_delay; /* -1: not set */
+	const char *candidate_role; /* NULL: not set, "": any role may stand */
+	const char *channel;		/* NULL: not set, "": the default one */
 } Configuration;
 
 extern Datum le_interval(int64 us);
