@@ -368,7 +368,7 @@ set_successor(Row *row, const Candidate *successor)
 
 /*
  * From now on the row's monotonic values are this incarnation's.
- * acquired_mono must be so, too: le_grace_mono() compares it with the
+ * acquired_mono must be so, too: le_vacancy_grace() compares it with the
  * incarnation's first moment.
  */
 static void

@@ -60,7 +60,8 @@ le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
 {
 	if (lease->leader == NULL)
 		return LEASE_VACANT;
-	if (!le_lease_is_own(lease, incarnation) || le_lease_is_void(lease, incarnation))
+	if (!le_lease_is_own(lease, incarnation) ||
+		le_lease_is_void(lease, incarnation))
 		return LEASE_FOREIGN;
 	if (now >= lease->deadline_mono)
 		return LEASE_EXPIRED;
@@ -96,7 +97,8 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 LeaseState
 le_lease_state_now(const Store *store, const Lease *lease)
 {
-	return le_lease_state(lease, le_incarnation_name(store->lease_oid), le_clock());
+	return le_lease_state(lease, le_incarnation_name(store->lease_oid),
+						  le_clock());
 }
 
 /*

@@ -11,19 +11,17 @@
  * how far ahead it was when it was written, so that a value that lies further
  * ahead is recognized as another clock's.
  *
- *	acquired_mono		lease: the moment from which the present term's lease
- *						counted first; if this incarnation has only vacated the
- *						seat, the moment at which it did
- *	deadline_mono		lease: the lease is over from then on.  It is duration
- *						after the moment that the last grant or renewal counts
- *						from (proof.c)
- *	not_before_mono lease: nobody else is elected before reserved_mono lease:
- *	until then the vacant seat is only the successor's place_mono candidate:
- *	its place in the line, earlier ones first: when
- *						it joined, or last gave up the leadership
- *	seen_mono candidate: the last sign of life of a detached one
- *	first_seen_mono epoch: when the incarnation began here.  The grace counts
- *						from it
+ *	acquired_mono	lease: the moment that the present term counts from; if this
+ *					incarnation has only vacated the seat, when it did
+ *	deadline_mono	lease: it is over from then on, duration after the moment
+ *					that its last grant or renewal counts from (proof.c)
+ *	not_before_mono	lease: nobody else is elected before
+ *	reserved_mono	lease: until then the vacant seat is only the successor's
+ *	place_mono		candidate: its place in the line, earlier ones first: when
+ *					it joined, or last gave up the leadership
+ *	seen_mono		candidate: a detached one's last sign of life
+ *	first_seen_mono	epoch: when this incarnation was seen first; the grace counts
+ *					from it
  *
  * Columns in _at are the wall clock's, for people and for other incarnations.
  *
@@ -33,6 +31,8 @@
 #define LE_STATE_H
 
 #include "base/base.h"
+
+typedef struct Candidate Candidate;
 
 /* epoch.c */
 typedef struct Incarnation
@@ -52,15 +52,7 @@ extern bool le_epoch_note_dropped(const Store *store,
 								  const Incarnation *inc, int64 term);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
-typedef enum LeaseState
-{
-	LEASE_VACANT,
-	LEASE_LED,
-	LEASE_EXPIRED,				/* the deadline has passed */
-	LEASE_ORPHANED,				/* the leader's session is provably dead */
-	LEASE_FOREIGN				/* another incarnation or clock has granted it */
-} LeaseState;
-
+/* lease.c */
 typedef struct Lease
 {
 	char	   *election;
@@ -103,8 +95,6 @@ typedef struct Lease
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Lease;
 
-struct Candidate;
-
 /* Sees a lease, which is gone afterwards */
 typedef void (*LeaseReader) (Lease *lease, void *arg);
 
@@ -117,47 +107,58 @@ extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 extern List *le_lease_read_all(const Store *store);
 extern void le_lease_scan(const Store *store, LeaseReader reader, void *arg);
 extern Lease *le_lease_copy(const Lease *lease);
-extern LeaseState le_lease_state_if_alive(const Lease *lease,
-										  const char *incarnation, int64 now);
-extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
-								 int64 now);
-extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
-extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
-							   int64 now);
-extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern Lease *le_lease_find_lock(Finder *finder, const char *election);
 extern void le_lease_create(const Store *store, const char *election);
-extern void le_lease_grant(Lease *lease, const struct Candidate *to,
+extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
 extern void le_lease_hold(Lease *lease, int64 not_before, int64 now,
 						  TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
-							const struct Candidate *successor,
+							const Candidate *successor,
 							int64 reserved_for,
 							int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
-						   const struct Candidate *successor);
-extern void le_lease_reserve(Lease *lease, const struct Candidate *successor,
+						   const Candidate *successor);
+extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 							 int64 reserved_for, int64 now,
 							 const char *incarnation);
 extern void le_lease_unreserve(Lease *lease);
 extern bool le_lease_delete(const Store *store, const char *election);
+
+/* lease_state.c */
+typedef enum LeaseState
+{
+	LEASE_VACANT,
+	LEASE_LED,
+	LEASE_EXPIRED,				/* the deadline has passed */
+	LEASE_ORPHANED,				/* the leader's session is provably dead */
+	LEASE_FOREIGN				/* another incarnation or clock has granted it */
+} LeaseState;
+
+extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
+extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
+extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
+extern bool le_lease_is_term(const Lease *lease, int64 term);
+extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
+							   int64 now);
+extern LeaseState le_lease_state_if_alive(const Lease *lease,
+										  const char *incarnation, int64 now);
+extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
+								 int64 now);
+extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
 extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
 extern int64 le_lease_reserved_since(const Lease *lease);
 
 /* candidate.c */
-typedef struct Candidate
+struct Candidate
 {
 	char	   *election;
 	char	   *candidate;
@@ -178,7 +179,7 @@ typedef struct Candidate
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
 	Row		   *row;			/* NULL: this transaction has not locked it */
-} Candidate;
+};
 
 /* What a call sets of its candidacy; all else stays as it is */
 typedef struct Profile
@@ -266,7 +267,7 @@ typedef struct Mark
 {
 	char	   *election;
 	int64		term;			/* listeners know of terms up to this one, ... */
-	bool		vacated;		/* ... whether it has ended, ... */
+	bool		vacated;		/* ... of that one's end, ... */
 	int64		yields;			/* ... and of so many requests to yield in it */
 	char	   *channel;		/* which they were told on; NULL: the default */
 	Row		   *row;			/* NULL: this transaction has not locked it */

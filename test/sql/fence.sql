@@ -265,7 +265,7 @@ BEGIN
 	PERFORM leader_election.assert_leader('f');
 	PERFORM leader_election.resign('f');
 	PERFORM leader_election.join('f', candidate)
-	   FROM leader_election.candidates WHERE election = 'f';
+	   FROM leader_election.candidates WHERE election = 'f' AND alive;
 END
 $$;
 SELECT leader_election.is_leader('f');
