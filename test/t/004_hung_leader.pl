@@ -25,40 +25,6 @@ client_min_messages = warning
 ));
 my $observer = session($node, name => 'observer');
 
-# Nothing stays stopped, however this test ends.
-my %stopped;
-
-END
-{
-	kill('CONT', keys %stopped);
-}
-
-sub is_stopped
-{
-	my ($pid) = @_;
-
-	return -e "/proc/$pid/stat" && slurp_file("/proc/$pid/stat") =~ /\) T /;
-}
-
-sub stop
-{
-	my ($pid) = @_;
-
-	$stopped{$pid} = 1;
-	kill('STOP', $pid) or die "cannot stop $pid: $!";
-	wait_until(sub { is_stopped($pid) }, "$pid to stop");
-	return;
-}
-
-sub resume
-{
-	my ($pid) = @_;
-
-	kill('CONT', $pid) or die "cannot resume $pid: $!";
-	delete $stopped{$pid};
-	return;
-}
-
 sub lease
 {
 	my ($election, $columns) = @_;
@@ -218,10 +184,10 @@ wait_for($node,
 	"SELECT count(*) FROM pg_catalog.pg_stat_activity
 	WHERE wait_event = 'PgSleep' AND pid = " . $leader{loop}->backend_pid,
 	1);
-stop($leader{client}->pid);
-stop($leader{backend}->backend_pid);
-stop($leader{loop}->backend_pid);
-stop($leader{automatic}->pid);
+stop_process($leader{client}->pid);
+stop_process($leader{backend}->backend_pid);
+stop_process($leader{loop}->backend_pid);
+stop_process($leader{automatic}->pid);
 ask_who_leads($leader{$_}, $_) foreach qw(client backend automatic);
 
 foreach my $election (qw(silent client backend loop))
@@ -233,7 +199,7 @@ foreach my $election (qw(silent client backend loop))
 	expired_is($election, $deadline{$election});
 }
 
-resume($leader{loop}->backend_pid);
+resume_process($leader{loop}->backend_pid);
 foreach my $election (qw(silent loop))
 {
 	my $last_true = moment($leader{$election}, 'last true');
@@ -253,8 +219,8 @@ cmp_ok(
 	(lease('silent', 'acquired_mono'))[0] + $SOON,
 	'silent: is_leader() turns false within the statement');
 
-resume($leader{client}->pid);
-resume($leader{backend}->backend_pid);
+resume_process($leader{client}->pid);
+resume_process($leader{backend}->backend_pid);
 foreach my $election (qw(client backend))
 {
 	is($leader{$election}->result,
@@ -304,7 +270,7 @@ wait_for($node,
 	FROM leader_election.lease WHERE election = 'automatic'");
 is($heir{automatic}->query("SELECT leader_election.is_leader('automatic')"),
 	'f', 'automatic: nobody else leads');
-resume($leader{automatic}->pid);
+resume_process($leader{automatic}->pid);
 is($leader{automatic}->result,
 	't|1', 'automatic: a stopped client goes on leading (quartz#782)');
 
@@ -401,11 +367,11 @@ sub stop_where
 	wait_until(
 		sub {
 			$pid = $observer->query($pid_query);
-			stop($pid);
+			stop_process($pid);
 			return 1
 			  if $observer->query("SELECT $condition
 				FROM pg_catalog.pg_stat_activity WHERE pid = $pid") eq 't';
-			resume($pid);
+			resume_process($pid);
 			return 0;
 		},
 		"a process with $condition");
@@ -442,7 +408,7 @@ foreach my $election (sort keys %leader)
 }
 is($heir{'manual, stopped worker'}->result,
 	2, 'manual, stopped worker: elected by its own poll');
-resume($worker);
+resume_process($worker);
 wait_for($node,
 	"SELECT min(deadline_mono - acquired_mono) > 2 * $LEASE
 	FROM leader_election.lease WHERE election LIKE '%, stopped worker'");
@@ -478,13 +444,13 @@ foreach my $election ('late news', 'late news, stopped worker')
 	wait_for($node, "SELECT reason FROM leader_election.history
 		WHERE election = '$election' AND term = 2", 'expired')
 	  unless $election =~ /stopped/;
-	resume($stopped[0]);
+	resume_process($stopped[0]);
 	is($two->result, 3,
 		"$election: campaign() does not return a term that is over (etcd Campaign)");
 	is( $two->query("SELECT leader_election.is_leader('$election'),
 			leader_election.term('$election')"),
 		't|3', "$election: but one in which it leads (etcd Campaign)");
-	resume($_) foreach @stopped[ 1 .. $#stopped ];
+	resume_process($_) foreach @stopped[ 1 .. $#stopped ];
 	$_->finish foreach $one, $two;
 }
 
@@ -558,12 +524,12 @@ until ($rounds >= $ROUNDS)
 
 	# For longer than its lease.  Where it was stopped with a lock on a page
 	# that everybody needs, it goes on before anybody else does.
-	stop($pid);
+	stop_process($pid);
 	$observer->query_async("SELECT pg_sleep(0.4), term
 		FROM leader_election.lease WHERE election = 'relay'");
 	$give_up = time + 0.9;
 	wait_until(sub { $observer->finished || time > $give_up }, 'a lease');
-	resume($pid);
+	resume_process($pid);
 	$observer->result;
 	$rounds++;
 }

@@ -12,6 +12,7 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 my @TABLES = qw(election lease candidate history epoch);
 
@@ -118,14 +119,6 @@ sub campaigner
 	return $session;
 }
 
-sub cpu_seconds
-{
-	my ($pid) = @_;
-	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr;
-
-	return ($stat[11] + $stat[12]) / 100;
-}
-
 # -- A client is idle in a transaction with a lock on rows.
 
 # For as long as that takes, the lease is not renewed.
@@ -216,9 +209,7 @@ SKIP:
 			$leader->query("SELECT leader_election.is_leader('locked')") eq 't';
 		},
 		'the leader');
-	my $pid = $control->query(
-		"SELECT pid FROM pg_stat_activity WHERE backend_type ="
-		  . " 'leader_election worker' AND datname = current_database()");
+	my $pid = $control->query($WORKER_PID);
 	my $used = -e "/proc/$pid/stat" ? cpu_seconds($pid) : undef;
 
 	# The lease cannot be renewed, and runs out; then nobody can be elected.

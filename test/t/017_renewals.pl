@@ -16,6 +16,7 @@ use lib $FindBin::RealBin;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Worker;
 
 my $node = new_server(
 	config => qq(
@@ -72,8 +73,7 @@ sub close_gate
 	my ($election) = @_;
 
 	$observer->query("INSERT INTO gate VALUES ('$election')");
-	wait_for($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker'");
+	wait_for($node, "SELECT wait_event = 'PgSleep' FROM $WORKERS");
 	return;
 }
 
@@ -115,8 +115,7 @@ sub renewed_with
 	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
 		WHERE renewed_at > acquired_at");
 	close_gate('first');
-	my $worker = $observer->query("SELECT pid FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker'");
+	my $worker = $observer->query($WORKER_PID);
 
 	$observer->query("SELECT leader_election.request_yield('yielded')");
 	is($observer->sqlstate, '00000', 'a yield is asked for amid a batch');

@@ -11,6 +11,7 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 my $MANY = 10000;
 my $CROWD = 200000;
@@ -24,13 +25,6 @@ client_min_messages = warning
 autovacuum = off
 ));
 my $control = session($node, name => 'control');
-
-# Only the worker's own connection.
-sub worker_pid
-{
-	return $control->query("SELECT pid FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker'");
-}
 
 # Have the worker look, and return what it did meanwhile.  It is waked until the
 # statistics, which it reports once a second at most, tell of ten looks.
@@ -76,8 +70,7 @@ sub best_takeover
 			WHERE election = '$election' AND alive", 2);
 
 		# The worker has looked at that, and sleeps.
-		wait_for($node, "SELECT state FROM pg_stat_activity
-			WHERE backend_type = 'leader_election worker'", 'idle');
+		wait_for($node, "SELECT state FROM $WORKERS", 'idle');
 		Time::HiRes::sleep(0.1);
 		$start = time;
 		$one->kill;
@@ -131,8 +124,8 @@ sub best_takeover
 	$two->query("SELECT leader_election.join('known', 'two')");
 	ten_looks();
 
-	$pid = worker_pid();
-	kill('STOP', $pid) or die "cannot stop $pid: $!";
+	$pid = $control->query($WORKER_PID);
+	stop_process($pid);
 	$one->query("SELECT leader_election.resign('resigned')");
 	is($one->query("SELECT leader_election.join('resigned', 'one')"),
 		'2', 'a session resigns, and leads again');
@@ -148,7 +141,7 @@ sub best_takeover
 	$control->query("SELECT leader_election.drop_election('$_')")
 	  foreach 'dropped', 'created';
 	$control->query("SELECT leader_election.create_election('created')");
-	kill('CONT', $pid) or die "cannot continue $pid: $!";
+	resume_process($pid);
 
 	foreach my $known ([ 'known', 2 ], [ 'resigned', 3 ], [ 'unknown', 2 ])
 	{
@@ -159,7 +152,7 @@ sub best_takeover
 		pass("$election: the successor leads");
 	}
 	ten_looks();
-	is(worker_pid(), $pid, 'it is the same worker');
+	is($control->query($WORKER_PID), $pid, 'it is the same worker');
 	is( $control->query("SELECT leader, term FROM leader_election.status
 			WHERE election = 'taken'"),
 		'two|2', 'what was taken over meanwhile stays with its leader');

@@ -39,42 +39,6 @@ log_lock_waits = on
 my $control = session($node, name => 'control');
 $control->query("CREATE FUNCTION stop_at_commit() RETURNS void LANGUAGE c AS 'stop_at_commit'");
 
-# Nothing stays stopped, however this test ends.
-my %stopped;
-
-END
-{
-	kill('CONT', keys %stopped);
-}
-
-sub stop
-{
-	my ($pid) = @_;
-
-	kill('STOP', $pid) or die "cannot stop $pid: $!";
-	wait_stopped($pid);
-	return;
-}
-
-sub wait_stopped
-{
-	my ($pid) = @_;
-
-	$stopped{$pid} = 1;
-	wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) T / },
-		"$pid to stop");
-	return;
-}
-
-sub resume
-{
-	my ($pid) = @_;
-
-	kill('CONT', $pid) or die "cannot resume $pid: $!";
-	delete $stopped{$pid};
-	return;
-}
-
 sub create_election
 {
 	my ($election, $lease) = @_;
@@ -206,7 +170,7 @@ foreach my $case (@cases)
 		$leader->result;
 		is($leader->sqlstate, '00000', "$e: leads, and writes");
 	}
-	stop($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
+	stop_process($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
 
 	# What it is to do next: the transaction's end
 	$leader->query_async(
@@ -236,7 +200,7 @@ foreach my $case (@cases)
 	my $again = $case->{next} eq 'same' ? 3 : '';
 	my $told;
 
-	resume($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
+	resume_process($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
 	$told = $leader->result;
 	is($leader->sqlstate, 'LE002',
 		"$e: its commit is refused (ShedLock#132, ldk-node#932)");
@@ -317,7 +281,7 @@ $control->query("SELECT leader_election.alter_election(election,
 	# Each waits for its own.
 	foreach my $e (qw(killed expired))
 	{
-		resume($worker{$e}->backend_pid);
+		resume_process($worker{$e}->backend_pid);
 		$worker{$e}->result;
 		is($worker{$e}->sqlstate, '00000', "stopped, $e: is committed in the end");
 		happens("SELECT leader = 'heir' AND term = 2 FROM leader_election.lease

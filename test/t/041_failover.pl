@@ -20,6 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
+use Worker;
 
 # Leases, and so what the grace lasts, in microseconds
 my $SHORT = 1_000_000;
@@ -36,14 +37,6 @@ my @detached = qw(continued released transferred lapsed unattended);
 my @known = map { "known $_" } 1 .. 8;
 my @unknown = map { "unknown $_" } 1 .. 8;
 my $ROUNDS = 4;
-
-# A process that is stopped; it would not end with its server.
-my $stopped;
-
-END
-{
-	kill 'CONT', $stopped if $stopped;
-}
 
 my $old = new_server(
 	name => 'old',
@@ -432,25 +425,8 @@ $watcher->query_async("CALL leader_election.campaign('new there', 'watcher')");
 
 # Whoever is late is, even where nobody has noticed: the worker is stopped.
 {
-	my $worker = $new->query(
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'leader_election worker'");
+	my $worker = stop_worker($new);
 
-	wait_until(
-		sub {
-			$stopped = $worker;
-			kill 'STOP', $worker;
-			wait_until(
-				sub { slurp_file("/proc/$worker/stat") =~ /\) [Tt] / },
-				'the worker to stop');
-
-			# Not while it has a lock that everybody would wait for
-			return 1 if $new->query(
-				"SELECT state = 'idle' AND wait_event_type = 'Extension'
-				FROM pg_stat_activity WHERE pid = $worker") eq 't';
-			kill 'CONT', $worker;
-			return 0;
-		},
-		'the worker to sleep');
 	wait_until(
 		sub {
 			$new->query("SELECT leader_election.renew('continued', $now{continued}),
@@ -470,8 +446,7 @@ $watcher->query_async("CALL leader_election.campaign('new there', 'watcher')");
 		),
 		'detached',
 		'unattended: which nobody had looked at');
-	kill 'CONT', $worker;
-	undef $stopped;
+	resume_process($worker);
 }
 
 foreach my $election ('held', 'granted longer', 'configured longer',

@@ -176,7 +176,7 @@ is( $detached->query(
 		1, 'manual: renewed');
 	is($detached->query("SELECT term FROM leader_election.renew('lent', 1)"),
 		1, 'lent: renewed');
-	SyncStandby::stop_process($pid);
+	stop_process($pid);
 
 	my $frozen = $pair->clock;
 
@@ -241,7 +241,7 @@ is( $detached->query(
 	$observer->query("SELECT pg_advisory_lock($WATCHING)");
 
 	# All goes on.
-	SyncStandby::resume_process($pid);
+	resume_process($pid);
 	$elapsed = wait_for($old,
 		"SELECT leader_election.leader('held') IS NOT NULL
 			AND leader_election.leader('vacant') IS NOT NULL");
@@ -256,10 +256,10 @@ is( $detached->query(
 
 	# The same if it is the primary's end that is frozen.
 	$pid = $observer->query('SELECT pid FROM pg_stat_replication');
-	SyncStandby::stop_process($pid);
+	stop_process($pid);
 	refused($detached, "SELECT * FROM leader_election.renew('lent 2', 1)",
 		'', '55P03', 'walsender: renew()');
-	SyncStandby::resume_process($pid);
+	resume_process($pid);
 	$_->query('SELECT leader_election.leave_all()') foreach $leader, $heir, $manual;
 	$receiver->finish;
 }

@@ -331,11 +331,11 @@ my $worker;
 wait_until(
 	sub {
 		$worker = $pair->worker_pid;
-		SyncStandby::stop_process($worker);
+		stop_process($worker);
 		return 1
 		  if $observer->query("SELECT state = 'idle' FROM pg_stat_activity
 			WHERE pid = $worker") eq 't';
-		SyncStandby::resume_process($worker);
+		resume_process($worker);
 		return 0;
 	},
 	'an idle worker');
@@ -366,7 +366,7 @@ is((lease($election, 'term, leader IS NULL'))[1], 't', 'ended: the term is over'
 my ($shortened) = lease('shortened', 'deadline_mono');
 my $before = $observer->query('SELECT max(term), count(*) FROM leader_election.history');
 
-SyncStandby::resume_process($worker);
+resume_process($worker);
 foreach my $name (qw(caller passer-by))
 {
 	refused($caller,
@@ -383,9 +383,9 @@ refused($holder, "CALL leader_election.campaign('$election', 'holder', '100ms')"
 	my $pid = $on_new->query(
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walreceiver'");
 
-	SyncStandby::stop_process($pid);
+	stop_process($pid);
 	$pair->cut_line;
-	SyncStandby::resume_process($pid);
+	resume_process($pid);
 }
 $new->promote;
 wait_until(

@@ -10,6 +10,7 @@ use lib $FindBin::RealBin;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Worker;
 
 my $node = new_server(
 	config => qq(
@@ -37,14 +38,12 @@ sub create
 sub new_worker
 {
 	my $pid = $control->query(
-		"SELECT pg_terminate_backend(pid)::text || ' ' || pid FROM pg_stat_activity
-			WHERE backend_type = 'leader_election worker'");
+		"SELECT pg_terminate_backend(pid)::text || ' ' || pid FROM $WORKERS");
 
 	$pid =~ s/.* //;
 	wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	$leader->query("SELECT leader_election.join('innocent', 'leader')");
-	wait_for($node, "SELECT count(*) = 1 FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker' AND pid <> $pid");
+	wait_for($node, "SELECT count(*) = 1 FROM $WORKERS AND pid <> $pid");
 	return;
 }
 

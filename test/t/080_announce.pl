@@ -13,6 +13,7 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 # Seconds: far more than a change takes
 my $PROMPT = 5;
@@ -154,8 +155,7 @@ $admin->query('ROLLBACK');
 #
 
 {
-	my $QUEUES = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-		AND backend_type = 'leader_election worker' AND datname = 'postgres'";
+	my $QUEUES = "SELECT count(*) FROM $WORKERS AND wait_event_type = 'Lock'";
 	my @took;
 
 	# In the odd rounds it gets the lock, in the even ones it does not.
@@ -325,26 +325,13 @@ marks_ok('short life', 0);
 
 # The same in a moment in which the worker did not look at all
 {
-	my $pid;
+	my $pid = stop_worker($admin);
 
-	wait_until(
-		sub {
-			$pid = $admin->query("SELECT min(pid) FROM pg_stat_activity
-				WHERE backend_type = 'leader_election worker' AND datname = 'postgres'");
-			return 0 if $pid eq '';
-			kill 'STOP', $pid;
-			return 1
-			  if $admin->query("SELECT wait_event_type = 'Extension'
-				FROM pg_stat_activity WHERE pid = $pid") eq 't';
-			kill 'CONT', $pid;
-			return 0;
-		},
-		'the worker to sleep');
 	$admin->query("SELECT leader_election.create_election('unseen')");
 	$term = acquire('unseen', 'x');
 	release('unseen', $term);
 	drop_election('unseen');
-	kill 'CONT', $pid;
+	resume_process($pid);
 	$listener->events_ok('unseen',
 		[ "elected $term x", "vacated $term, x resigned" ], 'unseen: told of');
 	marks_ok('unseen', 0);

@@ -11,13 +11,12 @@ use Announced;
 use LeaderElection;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 my $CHANGES = 20_000;
 my $ELECTIONS = 4;
 my $KILLS = 8;
 my $PAUSE = 0.7;
-
-my $WORKER = "FROM pg_stat_activity WHERE backend_type = 'leader_election worker'";
 
 my $node = new_server(
 	config => q(
@@ -41,7 +40,7 @@ wait_until(
 		{
 			$next = time + $PAUSE;
 			$killed++
-			  if $control->query("SELECT pg_terminate_backend(pid) $WORKER") eq 't';
+			  if $control->query("SELECT pg_terminate_backend(pid) FROM $WORKERS") eq 't';
 			$control->query("SELECT leader_election.acquire('starts a worker', 'x')");
 			$listener->told;
 		}
@@ -54,7 +53,7 @@ note(sprintf '%d workers were terminated, in %.1f s', $killed, time - $start);
 
 # The last one was terminated, and there is nothing left to be done but to tell.
 # Whatever comes next is told, and what was left as well.
-$control->query("SELECT pg_terminate_backend(pid, 60000) $WORKER");
+$control->query("SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
 is( $control->query(
 		"SELECT count(*) FROM leader_election.history WHERE election ~ '^e '"),
 	$CHANGES / 2,

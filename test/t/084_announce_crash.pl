@@ -12,10 +12,10 @@ use LeaderElection;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Worker;
 
 my $ELECTIONS = 4;
 my $TERMS = 1000;
-my $WORKER = "FROM pg_stat_activity WHERE backend_type = 'leader_election worker'";
 
 my $node = new_server(config => NotifyLock::config() . q(
 leader_election.lease_duration = '10min'
@@ -149,7 +149,7 @@ sub change
 		$control = session($node, name => 'control');
 		wait_until(
 			sub {
-				$pid = $control->query("SELECT min(pid) $WORKER");
+				$pid = $control->query("SELECT min(pid) FROM $WORKERS");
 				return $pid ne '';
 			},
 			'a worker');

@@ -12,6 +12,7 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 # Seconds: far more than a NOTIFY, and far less than a lock is held
 my $PROMPT = 2;
@@ -234,8 +235,7 @@ foreach my $case (
 	if ($marked ne 'marked')
 	{
 		# What a worker has in memory goes with a crash, too.
-		$control->query("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-			WHERE backend_type = 'leader_election worker'");
+		$control->query("SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
 		$control->query("TRUNCATE leader_election.announced");
 		is($control->sqlstate, '00000', "$what: no marks");
 	}

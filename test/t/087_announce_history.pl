@@ -8,9 +8,7 @@ use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
 use Test::More;
-
-my $WORKER = "FROM pg_stat_activity
-	WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
+use Worker;
 
 my $node = new_server(config => NotifyLock::config() . q(
 leader_election.lease_duration = '10min'
@@ -41,9 +39,9 @@ sub terms
 # A worker removes old history when it starts.
 sub start_worker
 {
-	$admin->query("SELECT pg_terminate_backend(pid, 60000) $WORKER");
+	$admin->query("SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
 	$admin->query("SELECT leader_election.acquire('starts a worker', 'x')");
-	wait_for($node, "SELECT count(*) $WORKER", 1);
+	wait_for($node, "SELECT count(*) FROM $WORKERS", 1);
 	return;
 }
 

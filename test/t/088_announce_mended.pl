@@ -12,9 +12,7 @@ use Announced;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-my $WORKER = "pg_stat_activity WHERE backend_type = 'leader_election worker'
-	AND datname = 'postgres'";
+use Worker;
 
 my $node = new_server(config => NotifyLock::config() . q(
 leader_election.lease_duration = '10min'
@@ -41,7 +39,7 @@ sub wait_for_worker
 {
 	my ($column, $value) = @_;
 
-	return wait_until(sub { call($control, "SELECT $column FROM $WORKER") eq $value },
+	return wait_until(sub { call($control, "SELECT $column FROM $WORKERS") eq $value },
 		"$column of the worker to be $value");
 }
 
@@ -77,7 +75,7 @@ foreach (
 		FROM generate_series(1, 20) i") foreach $one, $two;
 	$listener->all_told_ok("^$what ", "$what: at first");
 	call($locker, $_) foreach 'BEGIN', $lock;
-	call($control, "SELECT pg_terminate_backend(pid, 60000) FROM $WORKER");
+	call($control, "SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
 	$one->kill;
 	wait_until(sub { !-e "/proc/@{[ $one->backend_pid ]}" }, 'the end of a leader');
 	call($two, "SELECT leader_election.renew('beside $what')");    # starts a worker
@@ -142,7 +140,7 @@ call($control, 'DROP TRIGGER await ON leader_election.lease');
 	my @elections = qw(known unknown busy);
 	my $maker = session($node, name => 'maker');
 	my $before = $observer->query($TRANSACTIONS);
-	my ($pid, $asleep);
+	my $pid;
 	my $lead = sub {
 		call($control, "SELECT leader_election.release('$_[0]', term)
 			FROM leader_election.acquire('$_[0]', 'x')");
@@ -150,16 +148,7 @@ call($control, 'DROP TRIGGER await ON leader_election.lease');
 
 	$lead->('known');
 	$listener->fence;
-	wait_until(
-		sub {
-			$pid = call($control, "SELECT pid FROM $WORKER");
-			return 0 if $pid eq '';
-			kill 'STOP', $pid;
-			$asleep = $observer->query("SELECT wait_event_type FROM $WORKER") eq 'Extension';
-			kill 'CONT', $pid if !$asleep;
-			return $asleep;
-		},
-		'the worker to sleep');
+	$pid = stop_worker($control);
 	foreach my $election (@elections)
 	{
 		$lead->($election);
@@ -167,7 +156,7 @@ call($control, 'DROP TRIGGER await ON leader_election.lease');
 		call($maker, 'BEGIN') if $election eq 'busy';
 		call($maker, "SELECT leader_election.create_election('$election')");
 	}
-	kill 'CONT', $pid;
+	resume_process($pid);
 	$listener->fence;
 	foreach my $election (@elections)
 	{
@@ -238,7 +227,7 @@ foreach my $round (1 .. 3)
 {
 	my $one = session($node, name => 'one');
 
-	wait_for($node, "SELECT count(*) FROM $WORKER", 0);
+	wait_for($node, "SELECT count(*) FROM $WORKERS", 0);
 	is(call($one, "CALL leader_election.campaign('fresh $round', 'one')"), 1, 'campaign: leads');
 	unlike($one->errors, qr/WARNING/, 'campaign: has a worker');
 	$one->finish;

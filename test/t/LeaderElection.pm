@@ -29,7 +29,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(compile_library new_server query_unless_busy session wait_for wait_until);
+our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
+  session stop_process wait_for wait_stopped wait_until);
 
 my $POLL_INTERVAL = 0.005;
 
@@ -38,6 +39,15 @@ my $POLL_INTERVAL = 0.005;
 our @REPORTS = (\&report_servers);
 
 my @servers;
+
+# Processes that are stopped. None stays so, however the test ends.
+my %stopped;
+
+END
+{
+	local $?;
+	kill('CONT', keys %stopped);
+}
 
 # Compile NAME.c of this folder: a line for postgresql.conf, with which servers
 # find the library NAME.
@@ -164,6 +174,37 @@ sub wait_for
 		$timeout);
 	$session->finish;
 	return $elapsed;
+}
+
+# Stops a process, which has stopped when this returns.
+sub stop_process
+{
+	my ($pid) = @_;
+
+	kill('STOP', $pid) or croak "cannot stop $pid: $!";
+	wait_stopped($pid);
+	return;
+}
+
+# Waits until a process has stopped, if it can be told. A zombie will not.
+sub wait_stopped
+{
+	my ($pid) = @_;
+
+	$stopped{$pid} = 1;
+	wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) [TtZX] / },
+		"$pid to stop")
+	  if -e '/proc/self/stat';
+	return;
+}
+
+sub resume_process
+{
+	my ($pid) = @_;
+
+	kill('CONT', $pid) or croak "cannot resume $pid: $!";
+	delete $stopped{$pid};
+	return;
 }
 
 my $LATELY = "clock_timestamp() - interval '10 min'";

@@ -26,20 +26,19 @@ use PostgreSQL::Test::Utils;
 use Socket;
 use Test::More;
 use Time::HiRes qw(sleep time);
+use Worker;
 
 # How long a commit is under way to the standby, in seconds
 my $DELAY = 0.4;
 my $TRIES = 20;
 
-# Processes that are stopped, and lines. Neither outlives its test.
-my %stopped;
+# The lines' processes. None outlives its test.
 my %lines;
 
 END
 {
 	local $?;
 	CORE::kill('KILL', keys %lines);
-	CORE::kill('CONT', keys %stopped);
 }
 
 # A primary and a standby that follows it, both running. Options:
@@ -98,35 +97,7 @@ sub wait_event
 		"SELECT wait_event FROM pg_stat_activity WHERE pid = $pid");
 }
 
-sub worker_pid
-{
-	my ($self) = @_;
-
-	return $self->{observer}->query(
-		"SELECT pid FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker'");
-}
-
-# Stops a process, which has stopped when this returns.
-sub stop_process
-{
-	my ($pid) = @_;
-
-	$stopped{$pid} = 1;
-	CORE::kill('STOP', $pid) or croak "cannot stop $pid: $!";
-	wait_until(sub { slurp_file("/proc/$pid/stat") =~ /\) [Tt] / },
-		"$pid to stop");
-	return;
-}
-
-sub resume_process
-{
-	my ($pid) = @_;
-
-	CORE::kill('CONT', $pid) or croak "cannot resume $pid: $!";
-	delete $stopped{$pid};
-	return;
-}
+sub worker_pid { return $_[0]{observer}->query($WORKER_PID); }
 
 # Nothing arrives on the other side any more, and nobody is told.
 sub stop_line { return stop_process($_[0]{line}{pid}); }
@@ -140,7 +111,6 @@ sub cut_line
 	CORE::kill('KILL', $self->{line}{pid});
 	waitpid($self->{line}{pid}, 0);
 	delete $lines{ $self->{line}{pid} };
-	delete $stopped{ $self->{line}{pid} };
 	return;
 }
 

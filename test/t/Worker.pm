@@ -1,0 +1,78 @@
+# Helpers for the tests in which the worker process matters.
+#
+#	use Worker;
+#
+#	wait_for($node, $ONE_WORKER);
+#	my $pid = stop_worker($session);
+#	resume_process($pid);
+#
+# The workers meant are those of the database in which the query runs.
+
+package Worker;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+
+our @EXPORT = qw($NO_WORKER $ONE_WORKER $WORKER_PID $WORKERS
+  cpu_seconds stop_worker wait_for_renewal);
+
+our $WORKERS =
+    "pg_stat_activity WHERE backend_type = 'leader_election worker'"
+  . ' AND datname = current_database()';
+our $WORKER_PID = "SELECT pid FROM $WORKERS ORDER BY backend_start LIMIT 1";
+our $NO_WORKER = "SELECT count(*) = 0 FROM $WORKERS";
+our $ONE_WORKER = "SELECT count(*) = 1 FROM $WORKERS";
+
+# Stops the worker while it sleeps, and so holds no lock that the server itself
+# would have to wait for. Returns its process id.
+sub stop_worker
+{
+	my ($session) = @_;
+	my $pid;
+
+	wait_until(
+		sub {
+			# Two may have been started at the same time: the second one finds
+			# the first, and ends after a second.
+			return 0 if $session->query($ONE_WORKER) ne 't';
+			$pid = $session->query($WORKER_PID);
+			eval { stop_process($pid); 1 } or return 0;
+			return 1
+			  if $session->query("SELECT state = 'idle'
+				AND wait_event_type = 'Extension'
+				FROM pg_stat_activity WHERE pid = $pid") eq 't';
+			resume_process($pid);
+			return 0;
+		},
+		'the worker to sleep');
+	return $pid;
+}
+
+# Processor seconds that a process has used so far.
+sub cpu_seconds
+{
+	my ($pid) = @_;
+	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr;
+
+	return ($stat[11] + $stat[12]) / 100;
+}
+
+# Waits until the lease of an election is one that was renewed or granted after
+# this call.
+sub wait_for_renewal
+{
+	my ($node, $election) = @_;
+	my $session = session($node);
+	my $now = $session->query('SELECT clock_timestamp()');
+
+	$session->finish;
+	return wait_for($node,
+		"SELECT renewed_at > '$now' FROM leader_election.lease"
+		  . " WHERE election = '$election'");
+}
+
+1;
