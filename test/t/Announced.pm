@@ -4,7 +4,7 @@
 #
 #	my $listener = Announced->new($node);
 #	$one->query("SELECT leader_election.join('e', 'one')");
-#	$listener->wait_for_events('e', 'elected 1 one');
+#	$listener->wait_for_event('e', 'elected 1 one');
 #	$listener->all_told_ok('^e', 'joined');
 #
 # A listener listens from when it is made. Elections are chosen by a regular
@@ -86,19 +86,46 @@ sub told
 	  @{ $self->{told} };
 }
 
-# The same as short texts: "elected 2 two, one resigned", "vacated 2, two left",
-# "yield_requested 3 three, to four"
+# What was told of one election as short texts: "elected 2 two, one resigned",
+# "vacated 2, two left", "yield_requested 3 three, to four"
 sub events
 {
 	my ($self, $election) = @_;
 
-	return map {
-		my $text = "$_->{event} $_->{term}";
-		$text .= " $_->{leader}" if defined $_->{leader};
-		$text .= ", $_->{previous} $_->{reason}" if defined $_->{previous};
-		$text .= ", to $_->{successor}" if defined $_->{successor};
-		$text;
-	} grep { $_->{election} eq $election } $self->told;
+	return map { "$_->{event} " . _text($_) }
+	  grep { $_->{election} eq $election } $self->told;
+}
+
+# The requests to yield in the elections that match, sorted: "e 3 three, to four"
+sub requests
+{
+	my ($self, $pattern) = @_;
+
+	return sort map { "$_->{election} " . _text($_) }
+	  grep { $_->{event} eq 'yield_requested' } $self->told($pattern);
+}
+
+sub _text
+{
+	my ($event) = @_;
+	my $text = $event->{term};
+
+	$text .= " $event->{leader}" if defined $event->{leader};
+	$text .= ", $event->{previous} $event->{reason}"
+	  if defined $event->{previous};
+	$text .= ", to $event->{successor}" if defined $event->{successor};
+	return $text;
+}
+
+# Waits until an event of an election was told that begins like this.
+sub wait_for_event
+{
+	my ($self, $election, $event) = @_;
+
+	return wait_until(
+		sub { grep { /^\Q$event\E\b/ } $self->events($election) },
+		sub { "\"$event\" in $election; there are\n"
+			  . join("\n", $self->events($election)) });
 }
 
 # Waits until so many events of an election were told.

@@ -1,0 +1,130 @@
+# Locked tables do not cost a detached leader its lease, and the calls of other
+# detached candidates do not wait for long: neither for a lock nor for each other.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use Detached;
+use LeaderElection;
+use Test::More;
+use Time::HiRes qw(sleep time);
+use Worker;
+
+serve();
+
+# -- Tables that somebody has locked do not cost a detached leader its lease.
+
+{
+	my $locker = session($node, name => 'locker');
+	my @callers = map { session($node, name => "caller $_") } 1 .. 4;
+	my $start;
+
+	foreach my $table (qw(candidate history election))
+	{
+		my $e = "$table locked";
+		my @calls = (
+			"* FROM leader_election.acquire('$e', 'd2')",
+			"leader_election.release('$e', 1)",
+			"leader_election.transfer('$e', 1, 'd2')",
+			"leader_election.request_yield('$e')");
+		my ($slowest, $lost) = (0, 0);
+		my (@took, $deadline);
+
+		is(acquire($e, 'd1'), 1, "$e: leads");
+		is(acquire($e, 'd2'), '', "$e: another follows");
+		$deadline = lease($e)->{deadline_mono};
+		$locker->query(
+			"BEGIN; LOCK TABLE leader_election.$table IN ACCESS EXCLUSIVE MODE");
+		$start = time;
+		$callers[$_]->query_async("SELECT $calls[$_]") foreach 0 .. $#calls;
+
+		# For longer than its lease would last
+		while ($control->query('SELECT leader_election.monotonic_clock()') <=
+			$deadline)
+		{
+			my $sent = time;
+
+			$lost++ if renew($e, 1) ne '1';
+			$slowest = time - $sent if time - $sent > $slowest;
+			foreach my $i (0 .. $#calls)
+			{
+				$took[$i] //= time - $start if $callers[$i]->finished;
+			}
+			sleep(0.05);
+		}
+		is($lost, 0, "$e: each renewal is granted");
+		cmp_ok($slowest, '<', 0.8, "$e: without a wait");
+		ok(holds($e, 1), "$e: it leads");
+		foreach my $i (0 .. $#calls)
+		{
+			$callers[$i]->result;
+			is($callers[$i]->sqlstate, '55P03', "$e: $calls[$i]");
+			cmp_ok($took[$i] // 99, '<', 1.9, "$e: after a second");
+		}
+		$locker->query('ROLLBACK');
+		is(renew($e, 1), 1, "$e: it leads on");
+		is(acquire($e, 'd2'), '', "$e: and the other follows");
+	}
+
+	# The one table that it cannot do without
+	is(acquire('lease locked', 'd1'), 1, 'lease locked: leads');
+	$locker->query('BEGIN; LOCK TABLE leader_election.lease');
+	$start = time;
+	renew('lease locked', 1);
+	is($pool[0]->sqlstate, '55P03', 'lease locked: busy, and not over');
+	cmp_ok(time - $start, '<', 1.8, 'lease locked: after a second');
+	ok(!holds('lease locked', 1), 'lease locked: nobody can tell who leads');
+	is($pool[0]->sqlstate, '00000', 'lease locked: which is no error');
+	$locker->query('ROLLBACK');
+	is(renew('lease locked', 1), 1, 'lease locked: it leads on');
+	$_->finish foreach $locker, @callers;
+}
+
+# -- A detached candidate that calls while the calls of others elect is told yes
+# or no, soon.
+
+{
+	my @callers = map { session($node, name => "d$_") } 1 .. 4;
+	my $pid;
+
+	# They let the lease run out again and again, and write their rows each time.
+	create_election('crowd', 100_000);
+	$control->query('CREATE TABLE took (us bigint)');
+	acquire('crowd', 'd0');
+	$pid = stop_worker($control);
+	foreach my $s (@callers)
+	{
+		$s->query_async(
+			qq{DO \$\$
+			DECLARE
+				until bigint := leader_election.monotonic_clock() + 3000000;
+				sent bigint := 0;
+				longest bigint := 0;
+			BEGIN
+				WHILE sent < until LOOP
+					sent := leader_election.monotonic_clock();
+					PERFORM * FROM leader_election.acquire('crowd',
+						'$s->{name}', progress => sent);
+					COMMIT;
+					longest := greatest(longest,
+						leader_election.monotonic_clock() - sent);
+				END LOOP;
+				INSERT INTO took VALUES (longest);
+			END \$\$});
+	}
+	foreach my $s (@callers)
+	{
+		$s->result;
+		is($s->sqlstate, '00000', "crowd: $s->{name} saw no error");
+		$s->finish;
+	}
+	cmp_ok($control->query('SELECT coalesce(max(us), 0) FROM took'),
+		'<', 700_000, 'crowd: nor had anybody to wait long');
+	cmp_ok(lease('crowd')->{term}, '>', 10, 'crowd: while terms went by');
+	resume_process($pid);
+}
+
+$node->stop;
+done_testing();

@@ -1,0 +1,139 @@
+# Calls of detached candidates in sessions whose transactions are repeatable read
+# or serializable: a snapshot that is older than what has happened changes no
+# answer, and competing calls do not fail.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use Detached;
+use LeaderElection;
+use Test::More;
+
+serve();
+
+# -- What the session's transactions look like is of no account.
+
+foreach my $isolation ('repeatable read', 'serializable')
+{
+	my $e = "iso $isolation";
+	my $slow = session($node, name => 'slow');
+	my $right =
+	  "abs(extract(epoch FROM g.expires_at - clock_timestamp()) * 1000"
+	  . ' - g.remaining_ms) < 300';
+	my $asleep = "SELECT count(*) = 1 FROM pg_stat_activity"
+	  . " WHERE application_name = 'slow' AND wait_event = 'PgSleep'";
+	my $sleep = '(SELECT pg_sleep(0.5)::text OFFSET 0) s (s),';
+
+	create_election($e, 3_000_000);
+	$_->query("SET default_transaction_isolation = '$isolation'")
+	  foreach $slow, @pool;
+	is( any("SELECT g.term, g.remaining_ms BETWEEN 2500 AND 3000, $right,"
+			  . " g.yielding FROM leader_election.acquire('$e', 'd') g"),
+		'1|t|t|f',
+		"$isolation: acquire");
+
+	# The snapshot of each statement is older than what it finds. First, than
+	# its own renewal, which counts from now and not from then.
+	is( $slow->query("SELECT g.term, g.remaining_ms BETWEEN 2700 AND 3000,"
+			  . " $right, g.yielding FROM $sleep"
+			  . " LATERAL leader_election.renew('$e', 1 + length(s)) g"),
+		'1|t|t|f',
+		"$isolation: renew, late in a statement");
+
+	# Then, than somebody else's renewal and request.
+	$slow->query_async("SELECT g.term, g.expires_at, g.yielding,"
+		  . " g.remaining_ms < 3000, $right FROM $sleep"
+		  . " LATERAL leader_election.renew('$e', 1 + length(s)) g");
+	wait_for($node, $asleep);
+	is(renew($e, 1), 1, "$isolation: renewed elsewhere");
+	any("SELECT leader_election.request_yield('$e')");
+	is( $slow->result, '1|' . lease($e)->{expires_at} . '|t|t|t',
+		"$isolation: renew knows what has happened since");
+
+	# And than the next term.
+	$slow->query_async("SELECT g.term FROM $sleep"
+		  . " LATERAL leader_election.renew('$e', 1 + length(s)) g");
+	wait_for($node, $asleep);
+	is(any("SELECT leader_election.release('$e', 1)"), 't', 'released');
+	is(acquire($e, 'd'), 2, "$isolation: another term");
+	is($slow->result, '', "$isolation: the old one is over");
+	is($slow->sqlstate, '00000', "$isolation: which is no error");
+
+	$slow->query_async("SELECT s || leader_election.is_leader('$e', 3)"
+		  . " || coalesce((SELECT g.term FROM leader_election.acquire('$e', 'x')"
+		  . " g)::text, ' none') FROM $sleep (SELECT 1) one");
+	wait_for($node, $asleep);
+	is(any("SELECT leader_election.release('$e', 2)"), 't', 'released again');
+	is(acquire($e, 'd'), 3, "$isolation: a third term");
+	# Serializable transactions may conflict, as documented: then it is told so.
+	my $told = $slow->result;
+	is( $slow->sqlstate eq '40001' && $isolation eq 'serializable'
+		? 'true none'
+		: $told,
+		'true none',
+		"$isolation: a loser knows it");
+
+	# In a transaction with a snapshot of long ago
+	$slow->query('BEGIN');
+	is($slow->query("SELECT leader_election.is_leader('$e', 3)"),
+		't', "$isolation: is_leader in a transaction");
+	is(any("SELECT leader_election.release('$e', 3)"), 't', 'released');
+	is($slow->query("SELECT leader_election.is_leader('$e', 3)"),
+		'f', "$isolation: knows the end of a term");
+	is(acquire($e, 'x'), 4, "$isolation: a fourth term");
+	is($slow->query("SELECT leader_election.is_leader('$e', 4)"),
+		't', "$isolation: and the beginning of another");
+	$slow->query('COMMIT');
+
+	$slow->finish;
+	$_->query('RESET default_transaction_isolation') foreach @pool;
+	next if $isolation eq 'serializable';
+
+	# Neither do they fail because others do the same.
+	my @many = map { session($node, name => "many $_") } 1 .. 4;
+
+	create_election("$e many", 3_000_000);
+	create_election("$e $_->{name}", 3_000_000) foreach @many;
+	foreach my $s (@many)
+	{
+		$s->query("SET default_transaction_isolation = '$isolation'");
+		$s->query_async(
+			qq{DO \$\$
+			DECLARE
+				until timestamptz := clock_timestamp() + '1 s';
+				own bigint;
+				mine bigint;
+			BEGIN
+				own := (SELECT term FROM
+					leader_election.acquire('$e $s->{name}', 'own'));
+				COMMIT;
+				WHILE clock_timestamp() < until LOOP
+					IF NOT EXISTS (SELECT FROM
+						leader_election.renew('$e $s->{name}', own)) THEN
+						RAISE 'lost';
+					END IF;
+					COMMIT;
+					mine := (SELECT term FROM
+						leader_election.acquire('$e many', '$s->{name}'));
+					COMMIT;
+					CONTINUE WHEN mine IS NULL;
+					PERFORM * FROM leader_election.renew('$e many', mine);
+					COMMIT;
+					PERFORM leader_election.release('$e many', mine);
+					COMMIT;
+				END LOOP;
+			END \$\$});
+	}
+	foreach my $s (@many)
+	{
+		$s->result;
+		is($s->sqlstate, '00000', "$isolation: $s->{name} saw no error");
+		$s->finish;
+	}
+	cmp_ok(lease("$e many")->{term}, '>', 20, "$isolation: many terms");
+}
+
+$node->stop;
+done_testing();

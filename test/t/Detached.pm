@@ -1,0 +1,294 @@
+# Helpers for the tests of detached candidates.
+#
+#	use Detached;
+#
+#	serve();
+#	is(acquire('e', 'd1'), 1, 'leads');
+#	is(renew('e', 1), 1, 'leads on');
+#
+# serve() starts the server $node, and sessions on it: $control, and @pool, which
+# are the connections of detached candidates. Each call takes the next of them.
+#
+# Times are compared on the server's monotonic clock, in the rows: no election
+# may be early by a microsecond, and none late by more than a busy machine is.
+
+package Detached;
+
+use strict;
+use warnings;
+
+use Announced;
+use Exporter qw(import);
+use LeaderElection;
+use Test::More;
+use Worker;
+
+our @EXPORT = qw($LEASE $SOON $control $listener $node @pool acquire
+  acquire_in_turn any connect_all create_election elected_at_ok history holds
+  joins lease leads renew row serve state_of wait_for_clock watch_terms
+  watched_ok);
+
+# In microseconds
+our $LEASE = 2_000_000;
+our $SOON = 1_000_000;
+
+our ($node, $control, $listener, @pool);
+
+my @watchers;
+
+# Watches elections from aside, the way a client checks a term before it acts:
+# notes of each term when it was first (the clock after the call) and last
+# (before) the present one.
+my $WATCHERS = <<'END';
+CREATE TABLE stint (election text, watcher text, term bigint,
+	first_after bigint, last_before bigint);
+CREATE TABLE stop (what text);
+CREATE PROCEDURE watch(me text)
+LANGUAGE plpgsql AS $$
+DECLARE
+	l record;
+	known jsonb := '{}';
+	key text;
+	clock_before bigint;
+	clock_after bigint;
+BEGIN
+	WHILE NOT EXISTS (SELECT FROM stop WHERE what = 'watch') LOOP
+		FOR l IN SELECT election, t FROM leader_election.lease,
+				generate_series(greatest(term - 1, 1), term + 1) t LOOP
+			clock_before := leader_election.monotonic_clock();
+			CONTINUE WHEN NOT leader_election.is_leader(l.election, l.t);
+			clock_after := leader_election.monotonic_clock();
+			key := l.election || '/' || l.t;
+			known := known || jsonb_build_object(key, jsonb_build_array(
+				coalesce((known->key->>0)::bigint, clock_after), clock_before));
+		END LOOP;
+		COMMIT;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	INSERT INTO stint
+		SELECT split_part(k, '/', 1), me, split_part(k, '/', 2)::bigint,
+			(v->>0)::bigint, (v->>1)::bigint
+		FROM jsonb_each(known) j (k, v);
+END $$;
+END
+
+# Two leaders at once would show as a term that was led after a later one was.
+my $TWO_LEADERS = <<'END';
+SELECT a.election, a.watcher, a.term, b.watcher, b.term
+FROM stint a JOIN stint b USING (election)
+WHERE a.term < b.term AND a.last_before > b.first_after
+END
+
+# A server. Options: those of new_server, by default a lease of $LEASE, a worker
+# that ends soon, and nothing that could delay a call
+sub serve
+{
+	my (%opts) = @_;
+
+	$opts{config} //= qq(
+leader_election.lease_duration = '${LEASE}us'
+leader_election.worker_idle_timeout = '300ms'
+restart_after_crash = on
+autovacuum = off
+synchronous_commit = off
+wal_writer_delay = '10s'
+client_min_messages = warning
+);
+	$node = new_server(%opts);
+	connect_all();
+	return;
+}
+
+sub connect_all
+{
+	$control = session($node, name => 'control');
+	@pool = map { session($node, name => "pooled $_") } 1 .. 3;
+	return;
+}
+
+# A detached candidate has no connection of its own: each call takes the next.
+sub any
+{
+	my ($sql) = @_;
+
+	push @pool, shift @pool;
+	return scalar $pool[0]->query($sql);
+}
+
+# The term, '' if it was not granted
+sub acquire
+{
+	my ($election, $name) = @_;
+
+	return any("SELECT term FROM leader_election.acquire('$election', '$name')");
+}
+
+sub renew
+{
+	my ($election, $term) = @_;
+
+	return any("SELECT term FROM leader_election.renew('$election', $term)");
+}
+
+sub joins
+{
+	my ($session, $election) = @_;
+
+	return scalar $session->query(
+		"SELECT leader_election.join('$election', '$session->{name}')");
+}
+
+sub leads
+{
+	my ($session, $election) = @_;
+
+	return $session->query("SELECT leader_election.is_leader('$election')") eq
+	  't';
+}
+
+# Is this term the present one, as anybody sees it?
+sub holds
+{
+	my ($election, $term) = @_;
+
+	return any("SELECT leader_election.is_leader('$election', $term)") eq 't';
+}
+
+sub state_of
+{
+	my ($election) = @_;
+
+	return any("SELECT state, waiting_for FROM leader_election.status"
+		  . " WHERE election = '$election'");
+}
+
+# The row of an election, a candidate, a term: some columns as a hash
+sub row
+{
+	my ($table, $where, @columns) = @_;
+	my $list = join ', ', @columns;
+	my %row;
+
+	@row{@columns} = split /\|/,
+	  $control->query("SELECT $list FROM leader_election.$table WHERE $where"),
+	  -1;
+	return \%row;
+}
+
+sub lease
+{
+	my ($election) = @_;
+
+	return row('lease', "election = '$election'",
+		qw(term leader kind acquired_mono deadline_mono reserved_mono
+		  not_before_mono expires_at yielding successor));
+}
+
+sub history
+{
+	my ($election) = @_;
+
+	return scalar $control->query(
+		"SELECT string_agg(concat(leader, ' ', reason), ', ' ORDER BY term)"
+		  . " FROM leader_election.history WHERE election = '$election'");
+}
+
+# Waits until somebody leads in that term, and checks on the server's clock
+# that this began when it should and not before.
+sub elected_at_ok
+{
+	my ($election, $term, $due, $name) = @_;
+	my $lease;
+
+	wait_until(
+		sub {
+			$lease = lease($election);
+			return $lease->{term} >= $term && $lease->{leader} ne '';
+		},
+		"term $term of $election");
+	is($lease->{term}, $term, "$name: the next term");
+	cmp_ok($lease->{acquired_mono}, '>=', $due, "$name: not early");
+	cmp_ok($lease->{acquired_mono}, '<', $due + $SOON, "$name: nor late");
+	note(sprintf '%s: %.1f ms', $name,
+		($lease->{acquired_mono} - $due) / 1000);
+	return $lease;
+}
+
+# Calls acquire() for these candidates, in turn, until one of them gets it.
+sub acquire_in_turn
+{
+	my ($election, @names) = @_;
+	my ($winner, $term);
+
+	wait_until(
+		sub {
+			foreach my $name (@names)
+			{
+				($winner, $term) = ($name, acquire($election, $name));
+				return 1 if $term ne '';
+			}
+			return 0;
+		},
+		"$election to be granted");
+	return ($winner, $term);
+}
+
+# Waits until the server's monotonic clock has come to this.
+sub wait_for_clock
+{
+	my ($clock) = @_;
+
+	wait_until(
+		sub {
+			$control->query('SELECT leader_election.monotonic_clock()') >= $clock;
+		},
+		"the clock to be at $clock");
+	return;
+}
+
+# Makes an election with a lease of its own, in microseconds.
+sub create_election
+{
+	my ($election, $lease) = @_;
+
+	$control->query("BEGIN; INSERT INTO leader_election.election"
+		  . " (election, lease_duration, owner) VALUES"
+		  . " ('$election', $lease * interval '1 us', current_user);"
+		  . " INSERT INTO leader_election.lease (election)"
+		  . " VALUES ('$election'); COMMIT");
+	return;
+}
+
+# From now on two sessions watch all elections, and $listener hears what is
+# announced of them.
+sub watch_terms
+{
+	$listener = Announced->new($node);
+	$control->query($WATCHERS);
+	@watchers = map { session($node, name => "watcher $_") } 1 .. 2;
+	$_->query_async("CALL watch('$_->{name}')") foreach @watchers;
+	return;
+}
+
+# The watchers, who have seen more than so many terms, never saw two leaders,
+# and each change was announced.
+sub watched_ok
+{
+	my ($terms) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$control->query("INSERT INTO stop VALUES ('watch')");
+	foreach my $s (@watchers)
+	{
+		$s->result;
+		is($s->sqlstate, '00000', "$s->{name} saw no error");
+		$s->finish;
+	}
+	cmp_ok($control->query('SELECT count(*) FROM stint'),
+		'>', $terms, 'the watchers have seen something');
+	is($control->query($TWO_LEADERS), '', 'there were never two leaders');
+	$listener->all_told_ok('^(?!fence )', 'announced');
+	return;
+}
+
+1;
