@@ -1,8 +1,7 @@
-# The rules of election: who is elected, who makes way, who sits out; and what
-# an election's owner may change while somebody leads.
+# The strategies: who is elected, who makes way and when, to whom a leader may
+# transfer its lease, and how spread shares elections out.
 #
-# Where nothing is to happen, the test waits until the worker has looked at all
-# elections once more, and not for a while.
+# Vacant seats are in 053_vacant_seats.pl.
 
 use strict;
 use warnings;
@@ -10,207 +9,11 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
-use PostgreSQL::Test::Utils;
+use Rules;
 use Test::More;
+use Worker;
 
-my $SOON = 20;    # seconds, for what takes a few leases at most
-
-my $node = new_server(
-	config => qq(
-leader_election.lease_duration = '2s'
-client_min_messages = warning
-));
-my $admin = session($node, name => 'admin');
-my $listener = session($node, name => 'listener');
-$listener->query('LISTEN leadership_changed');
-
-# Nothing stays stopped, however this test ends.
-my $stopped;
-
-END
-{
-	kill('CONT', $stopped) if $stopped;
-}
-
-# create_election with these settings
-sub create
-{
-	my ($election, $strategy, $settings) = @_;
-
-	$settings = defined $settings ? ", $settings" : '';
-	$admin->query(
-		"SELECT leader_election.create_election('$election', '$strategy'$settings)"
-	);
-	die $admin->errors if $admin->errors;
-	return;
-}
-
-sub stand_as
-{
-	my ($session, $election, $candidate, $profile) = @_;
-
-	$profile = defined $profile ? ", $profile" : '';
-	return $session->query(
-		"SELECT leader_election.join('$election', '$candidate'$profile)");
-}
-
-# A new session that stands under that name.
-sub candidate
-{
-	my ($election, $candidate, $profile) = @_;
-	my $session = session($node, name => "$election: $candidate");
-
-	stand_as($session, $election, $candidate, $profile);
-	die $session->errors if $session->errors;
-	return $session;
-}
-
-# Calls by a detached candidate, over the administrator's connection
-sub acquire
-{
-	my ($election, $candidate, $profile) = @_;
-
-	$profile = defined $profile ? ", $profile" : '';
-	return $admin->query(
-		"SELECT term FROM leader_election.acquire('$election', '$candidate'$profile)"
-	);
-}
-
-sub lease
-{
-	my ($election, $columns) = @_;
-
-	return $admin->query(
-		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
-	);
-}
-
-sub leader { return $admin->query("SELECT leader_election.leader('$_[0]')"); }
-
-sub waiting_for
-{
-	return $admin->query(
-		"SELECT waiting_for FROM leader_election.status WHERE election = '$_[0]'"
-	);
-}
-
-# Who led, and why that ended: "one resigned, two"
-sub history
-{
-	my ($election) = @_;
-
-	return $admin->query(
-		"SELECT string_agg(concat_ws(' ', leader, reason), ', ' ORDER BY term)
-			FROM leader_election.history WHERE election = '$election'");
-}
-
-# A condition that has to come true in time
-sub comes_true
-{
-	my ($sql, $name, $timeout) = @_;
-	my $result;
-
-	return ok(1, $name)
-	  if eval {
-		wait_until(
-			sub {
-				$result = $admin->query("SELECT $sql");
-				return $result eq 't';
-			},
-			$sql,
-			$timeout // $SOON);
-	  };
-	fail($name);
-	return diag("not true: $sql");
-}
-
-sub leads_soon
-{
-	my ($election, $candidate, $name, $timeout) = @_;
-
-	return comes_true(
-		"leader_election.leader('$election') IS NOT DISTINCT FROM '$candidate'",
-		$name, $timeout);
-}
-
-# Waits until the worker has looked at all there was when this was called, and
-# has done what was due: it removes a dead candidate's row last of all.
-my $looks = 0;
-
-sub worker_looks
-{
-	my $election = 'look ' . ++$looks;
-
-	candidate($election, 'follower')->finish;
-	wait_for($node,
-		"SELECT NOT EXISTS (SELECT FROM leader_election.candidate WHERE election = '$election')"
-	);
-	return;
-}
-
-# Is the lease renewed from now on, by the worker, and still in the same term?
-sub is_renewed
-{
-	my ($election, $name) = @_;
-	my ($term, $deadline) = split /\|/, lease($election, 'term, deadline_mono');
-
-	return comes_true(
-		"deadline_mono > $deadline AND term = $term AND NOT yielding
-			FROM leader_election.lease WHERE election = '$election'", $name);
-}
-
-# The leader has been asked to yield; to whom
-sub is_asked
-{
-	my ($election, $successor, $name) = @_;
-
-	return comes_true(
-		"yielding AND successor = '$successor'
-			FROM leader_election.lease WHERE election = '$election'", $name);
-}
-
-# The announcements about an election since the last call, once there are so many
-my @announced;
-
-sub announced
-{
-	my ($election, $count) = @_;
-	my @mine;
-
-	wait_until(
-		sub {
-			push @announced, $listener->notifications;
-			return $count <= grep { /"election":"\Q$election\E"/ } @announced;
-		},
-		"$count announcements about $election");
-	@mine = grep { /"election":"\Q$election\E"/ } @announced;
-	@announced = grep { !/"election":"\Q$election\E"/ } @announced;
-	return join ', ', map {
-		my %f = /"(\w+)":"?([^",}]*)/g;
-		join ' ', grep { defined && $_ ne 'null' }
-		  @f{qw(event leader reason successor)};
-	} @mine;
-}
-
-sub stop_worker
-{
-	$stopped = $admin->query(
-		"SELECT pid FROM pg_stat_activity
-			WHERE backend_type = 'leader_election worker' AND datname = 'postgres'"
-	);
-	kill('STOP', $stopped) or die "cannot stop the worker: $!";
-	wait_until(sub { slurp_file("/proc/$stopped/stat") =~ /\) T / },
-		'the worker to stop')
-	  if -e "/proc/$stopped/stat";
-	return;
-}
-
-sub resume_worker
-{
-	kill('CONT', $stopped);
-	$stopped = undef;
-	return;
-}
+serve();
 
 #
 # The classical examples.  Six processes stand in one election of each strategy,
@@ -338,8 +141,13 @@ is($low->query("SELECT leader_election.resign('polite')"),
 is($high->query("SELECT leader_election.is_leader('polite')"),
 	't', 'polite: and the other one leads as soon as that is done');
 is(history('polite'), 'low yielded, high', 'polite: history');
-is( announced('polite', 3),
-	'elected low, yield_requested low high, elected high yielded',
+$listener->events_ok(
+	'polite',
+	[
+		'elected 1 low',
+		'yield_requested 1 low, to high',
+		'elected 2 high, low yielded'
+	],
 	'polite: announced, with the successor, and without a vacancy');
 $_->finish foreach $low, $high;
 
@@ -446,8 +254,9 @@ is($one->query("SELECT leader_election.transfer('handed', 'three')"),
 	't', 'transfer: to a session');
 is($three->query("SELECT leader_election.is_leader('handed')"),
 	't', 'transfer: it leads at once, whatever its rank (oban#1341)');
-is( announced('handed', 2),
-	'elected one, elected three transferred',
+$listener->events_ok(
+	'handed',
+	[ 'elected 1 one', 'elected 2 three, one transferred' ],
 	'transfer: one event, and no vacancy');
 is( $admin->query(
 		"SELECT count(DISTINCT xmin::text), count(*), min(ended_at) = max(acquired_at)
@@ -473,7 +282,7 @@ is( $one->sqlstate_of("SELECT leader_election.transfer('untouched', 'nobody')"),
 	'LE005',
 	'transfer: to an unknown one');
 my $dead = candidate('untouched', 'dead', 0);
-stop_worker();
+my $worker = stop_worker($admin);
 $dead->kill;
 wait_for($node, 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = '
 	  . $dead->backend_pid . ')');
@@ -485,7 +294,7 @@ is( $admin->sqlstate_of(
 		"SELECT leader_election.request_yield('untouched', 'dead')"),
 	'LE005',
 	'transfer: nor can the leader be asked to yield to it');
-resume_worker();
+resume_process($worker);
 is(lease('untouched', 'xmin, ctid, leader'),
 	$version, 'transfer: the lease was not touched');
 is($one->query("SELECT leader_election.is_leader('untouched')"),
@@ -512,432 +321,17 @@ acquire('reserved', 'detached', 9);
 is($one->query("SELECT leader_election.transfer('reserved', 'detached')"),
 	't', 'transfer: to a detached one again');
 like(acquire('reserved', 'detached'), qr/^\d+$/, 'transfer: which comes');
-is(announced('reserved', 5) =~ s/^elected one, //r,
-	'vacated transferred, elected one, vacated transferred, elected detached',
+$listener->events_ok(
+	'reserved',
+	[
+		'elected 1 one',
+		'vacated 1, one transferred',
+		'elected 2 one',
+		'vacated 2, one transferred',
+		'elected 3 detached'
+	],
 	'transfer: announced');
 $_->finish foreach $one, $two, $three;
-
-#
-# Sitting out: whoever gave up is passed over until another was elected.
-#
-
-my @strategies = qw(race lowest bully ring zab spread);
-$one = session($node, name => 'one');
-$two = session($node, name => 'two');
-create("out $_", $_, "lease_duration => '1 min'") foreach @strategies;
-stand_as($one, "out $_", 'one', '5, 5') foreach @strategies;
-$one->query("SELECT leader_election.resign('out $_')") foreach @strategies;
-worker_looks();
-is(waiting_for("out $_"), 'candidates that do not sit out',
-	"$_: alone, whoever resigned is not elected again")
-  foreach @strategies;
-stand_as($one, "out $_", 'one') foreach @strategies;
-is($one->query("SELECT leader_election.is_leader('out $_')"),
-	't', "$_: but by its own call")
-  foreach @strategies;
-stand_as($two, "out $_", 'two', '9, 9') foreach @strategies;
-$one->query("SELECT leader_election.resign('out $_')") foreach @strategies;
-is(leader("out $_"), 'two', "$_: the other one is next") foreach @strategies;
-worker_looks();
-$two->query("SELECT leader_election.leave('out $_')") foreach @strategies;
-is(leader("out $_"), 'one', "$_: and then the first again")
-  foreach @strategies;
-$_->finish foreach $one, $two;
-
-# The same for whoever was asked by an operator, and let the lease run out.
-$one = session($node, name => 'one');
-$two = session($node, name => 'two');
-foreach my $strategy (@strategies)
-{
-	create($_, $strategy) foreach "asked $strategy", "asked alone $strategy";
-	stand_as($one, $_, 'one', 5)
-	  foreach "asked $strategy", "asked alone $strategy";
-	stand_as($two, "asked $strategy", 'two', 5);
-}
-$admin->query(
-	"SELECT count(leader_election.request_yield(election)) FROM leader_election.election WHERE election LIKE 'asked %'"
-);
-foreach my $strategy (@strategies)
-{
-	leads_soon("asked $strategy", 'two', "$strategy: asked, another one is next");
-	comes_true("leader_election.leader('asked alone $strategy') IS NULL",
-		"$strategy: asked, and alone");
-}
-worker_looks();
-foreach my $strategy (@strategies)
-{
-	is(history("asked $strategy"), 'one yielded, two',
-		"$strategy: whoever was asked does not lead again");
-	is(waiting_for("asked alone $strategy"), 'candidates that do not sit out',
-		"$strategy: not even alone");
-	like(stand_as($one, "asked alone $strategy", 'one'),
-		qr/^\d+$/, "$strategy: but by its own call");
-}
-$_->finish foreach $one, $two;
-
-# A leader that its strategy had yield to somebody who then vanishes leads again: it did
-# not want to give up, and does not know that it should call.
-create('vanished', 'bully');
-$low = candidate('vanished', 'low', 1);
-acquire('vanished', 'high', 2);
-is_asked('vanished', 'high', 'vanished: asked to yield to a detached one');
-comes_true("leader_election.leader('vanished') IS NULL",
-	'vanished: the lease runs out');
-leads_soon('vanished', 'low',
-	'vanished: the leader is elected again when nobody comes');
-$low->finish;
-
-create('vanished too', 'bully');
-$low = candidate('vanished too', 'low', 1);
-$high = candidate('vanished too', 'high', 2);
-is_asked('vanished too', 'high', 'vanished: asked to yield to a session');
-stop_worker();
-$high->kill;
-comes_true("leader_election.leader('vanished too') IS NULL",
-	'vanished: which dies unnoticed before the deadline');
-resume_worker();
-leads_soon('vanished too', 'low', 'vanished: the leader is elected again');
-$low->finish;
-
-# A seat that is kept for one that dies is not kept for it when it comes back,
-# be that before the worker has noticed: better ones are next.
-foreach my $election ('named', 'named, unnoticed')
-{
-	create($election, 'lowest');
-	$one = candidate($election, 'one', 1);
-	my $worse = candidate($election, 'worse', 9);
-	$admin->query(
-		"SELECT leader_election.request_yield('$election', 'worse')");
-	$one->query("SELECT leader_election.resign('$election', '4 s')");
-	is(waiting_for($election), 'hold', "$election: nobody is elected yet");
-	my $better = candidate($election, 'better', 2);
-	stop_worker() if $election =~ /unnoticed/;
-	$worse->kill;
-	wait_for($node, 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = '
-		  . $worse->backend_pid . ')');
-	worker_looks() unless $stopped;
-	$worse = candidate($election, 'worse', 9);
-	is(waiting_for($election), 'hold', "$election: still nobody");
-	resume_worker() if $stopped;
-	comes_true("leader_election.leader('$election') IS NOT NULL",
-		"$election: the hold is over");
-	is(leader($election), 'better', "$election: a better one is elected");
-	$_->finish foreach $one, $worse, $better;
-}
-
-# A successor who was named by an operator or a leader, and may not stand any
-# more when its turn comes, is none: the rules decide, when the leader gives up,
-# at its deadline, and while a seat is kept.
-$admin->query('CREATE ROLE le_group; CREATE ROLE le_member LOGIN;
-	GRANT USAGE ON SCHEMA leader_election TO le_member;
-	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO le_member');
-foreach my $end ('resigns', 'expires', 'transfers', 'lets wait')
-{
-	my $election = "revoked, $end";
-
-	create($election, 'lowest', "candidate_role => 'le_group'");
-	$admin->query('GRANT le_group TO le_member');
-	$one = candidate($election, 'one', 1);
-	my $better = candidate($election, 'better', 2);
-	my $worse = session($node, name => 'worse', user => 'le_member');
-	if ($end =~ /transfers|lets wait/)
-	{
-		$worse->query(
-			"SELECT leader_election.acquire('$election', 'worse', 9)");
-		$admin->query("SELECT leader_election.alter_election('$election', lease_duration => '1 h')");
-		$worse->query(
-			"SELECT leader_election.acquire('$election', 'worse', 9)");
-	}
-	else
-	{
-		stand_as($worse, $election, 'worse', 9);
-	}
-	die $worse->errors if $worse->errors;
-	if ($end eq 'transfers')
-	{
-		$one->query("SELECT leader_election.transfer('$election', 'worse')");
-		is(waiting_for($election), 'reserved for worse',
-			"$election: the seat is kept for it");
-		$admin->query('REVOKE le_group FROM le_member');
-		isnt(waiting_for($election), 'reserved for worse',
-			"$election: and then no more");
-		is( $worse->sqlstate_of(
-				"SELECT leader_election.acquire('$election', 'worse')"),
-			'42501',
-			"$election: it may not stand any more");
-		$better->query("SELECT leader_election.join('$election', 'better')");
-	}
-	else
-	{
-		$admin->query(
-			"SELECT leader_election.request_yield('$election', 'worse')");
-		$admin->query('REVOKE le_group FROM le_member');
-		$one->query("SELECT leader_election.resign('$election')")
-		  if $end ne 'expires';
-	}
-	# One that has transferred its lease does not sit out.
-	leads_soon(
-		$election,
-		$end eq 'transfers' ? 'one' : 'better',
-		"$election: the next in order leads");
-	unlike(history($election), qr/worse/, "$election: and nobody else did");
-	$_->finish foreach $one, $better, $worse;
-}
-
-# What keeps a seat vacant for a while is named first: also where nobody stands.
-create('held', 'race');
-$one = candidate('held', 'one');
-$one->query("SELECT leader_election.resign('held', '1 h')");
-is(waiting_for('held'), 'hold', 'held: while somebody stands');
-$one->query("SELECT leader_election.leave('held')");
-is(waiting_for('held'), 'hold', 'held: and while nobody does');
-$one->finish;
-create('held by term', 'race');
-my $held = acquire('held by term', 'one');
-$admin->query("SELECT leader_election.release('held by term', $held, '1 h')");
-$admin->query("SELECT leader_election.leave('held by term', 'one')");
-is(waiting_for('held by term'), 'hold', 'held: after release() and leave()');
-create('held, no quorum', 'race');
-acquire('held, no quorum', 'one');
-$admin->query("SELECT leader_election.release('held, no quorum', 1, '1 h')");
-$admin->query(
-	"SELECT leader_election.alter_election('held, no quorum', quorum => 5)");
-is(waiting_for('held, no quorum'), 'hold', 'held: and without a quorum');
-create('delayed', 'race', "takeover_delay => '1 h'");
-$one = candidate('delayed', 'one');
-$one->kill;
-comes_true(
-	"waiting_for = 'takeover delay' FROM leader_election.status WHERE election = 'delayed' AND candidates = 0",
-	'delayed: while nobody stands');
-$admin->query("DELETE FROM leader_election.history WHERE election = 'delayed'");
-is(waiting_for('delayed'), 'takeover delay', 'delayed: and once history is gone');
-
-#
-# takeover_delay
-#
-
-create($_, 'lowest', "takeover_delay => '2 s'") foreach qw(died ran-out resigned);
-$one = session($node, name => 'one');
-$two = session($node, name => 'two');
-stand_as($one, $_, 'one') foreach qw(died resigned);
-acquire('ran-out', 'one');
-stand_as($two, $_, 'two') foreach qw(died ran-out resigned);
-$one->query("SELECT leader_election.resign('resigned')");
-is($two->query("SELECT leader_election.is_leader('resigned')"),
-	't', 'delay: none after a resignation');
-$deadline = lease('ran-out', 'deadline_mono');
-my $alive = $admin->query('SELECT leader_election.monotonic_clock()');
-$one->kill;
-foreach my $election (qw(died ran-out))
-{
-	comes_true(
-		"waiting_for = 'takeover delay' FROM leader_election.status WHERE election = '$election'",
-		"delay: $election: nobody is elected");
-	stand_as($two, $election, 'two');
-	leads_soon($election, 'two', "delay: $election: until it is over");
-}
-cmp_ok(lease('died', 'acquired_mono'),
-	'>=', $alive + 2_000_000, 'delay: after a death');
-cmp_ok(lease('ran-out', 'acquired_mono'),
-	'>=', $deadline + 2_000_000, 'delay: after a deadline');
-is(history('died'), 'one session ended, two', 'delay: died');
-is(history('ran-out'), 'one expired, two', 'delay: ran out');
-$two->finish;
-
-#
-# Settings that change while somebody leads
-#
-
-create('shorter', 'race', "lease_duration => '4 s'");
-create('longer', 'race');
-create('to bully', 'race', "lease_duration => '1 min'");
-create('quorum', 'race');
-$one = session($node, name => 'one');
-$two = session($node, name => 'two');
-my @altered = ('shorter', 'longer', 'to bully', 'quorum');
-stand_as($one, $_, 'one', 1) foreach @altered;
-stand_as($two, $_, 'two', 2) foreach @altered;
-$deadline = lease('shorter', 'deadline_mono');
-$admin->query(
-	"SELECT leader_election.alter_election('shorter', lease_duration => '2 s');
-	SELECT leader_election.alter_election('longer', lease_duration => '30 s');
-	SELECT leader_election.alter_election('to bully', 'bully');
-	SELECT leader_election.alter_election('quorum', quorum => 9)");
-comes_true(
-	"deadline_mono > $deadline AND duration < 2100000 FROM leader_election.lease WHERE election = 'shorter'",
-	'altered: a shorter lease, after the granted one');
-comes_true(
-	"expires_at - renewed_at > '29 s' FROM leader_election.lease WHERE election = 'longer'",
-	'altered: a longer lease');
-is_renewed('quorum', 'altered: too few for a quorum, but the leader leads on');
-is_asked('to bully', 'two', 'altered: a strategy that preempts');
-$admin->query("SELECT leader_election.alter_election('to bully', 'ring')");
-comes_true(
-	"NOT yielding FROM leader_election.lease WHERE election = 'to bully'",
-	'altered: a strategy that does not');
-is($one->query("SELECT leader_election.term('$_')"),
-	1, "altered: $_: the term goes on")
-  foreach @altered;
-$one->query("SELECT leader_election.resign('quorum')");
-worker_looks();
-is(waiting_for('quorum'), 'quorum 2 of 9', 'altered: nobody new is elected');
-$admin->query("SELECT leader_election.alter_election('quorum', quorum => 2)");
-leads_soon('quorum', 'two', 'altered: until the quorum is reached');
-
-# A channel of its own
-$listener->query('LISTEN "own channel"');
-$admin->query("SELECT leader_election.alter_election('quorum', channel => 'own channel')");
-$two->query("SELECT leader_election.leave('quorum')");
-like(announced('quorum', 4), qr/vacated left$/, 'altered: announced where it is to be');
-$listener->query('UNLISTEN leadership_changed');
-$admin->query("SELECT leader_election.alter_election('quorum', quorum => 1)");
-leads_soon('quorum', 'one', 'altered: the next one leads');
-is(announced('quorum', 1), 'elected one', 'altered: and only there');
-$listener->query('LISTEN leadership_changed');
-$_->finish foreach $one, $two;
-
-#
-# Dropped elections
-#
-
-create('dropped', 'race', 'quorum => 9');
-create('replaced', 'race', 'quorum => 9');
-my %waiter = map { $_ => session($node, name => "waits in $_") } qw(dropped replaced);
-foreach my $election (qw(dropped replaced))
-{
-	$waiter{$election}
-	  ->query_async("CALL leader_election.campaign('$election', 'waiter')");
-	wait_for($node,
-		"SELECT candidates = 1 FROM leader_election.status WHERE election = '$election'"
-	);
-}
-$admin->query("SELECT leader_election.drop_election('dropped')");
-$admin->query(
-	"BEGIN;
-	SELECT leader_election.drop_election('replaced');
-	SELECT leader_election.create_election('replaced', quorum => 1);
-	COMMIT");
-foreach my $election (qw(dropped replaced))
-{
-	$waiter{$election}->result;
-	is($waiter{$election}->sqlstate, 'LE003',
-		"$election: a waiting campaign ends");
-	is($waiter{$election}->query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"),
-		0, "$election: and leaves no lock behind");
-}
-worker_looks();
-is(waiting_for('replaced'), 'no candidates',
-	'replaced: nobody stands in the new one');
-like(stand_as($waiter{replaced}, 'replaced', 'waiter'),
-	qr/^\d+$/, 'replaced: the same session may');
-$_->finish foreach values %waiter;
-
-# join() beside a drop that is not committed yet
-sub homeless
-{
-	return $admin->query(
-		"SELECT count(*) FROM leader_election.candidate c WHERE NOT EXISTS
-			(SELECT FROM leader_election.election e WHERE e.election = c.election)"
-	);
-}
-
-$admin->query('SET leader_election.auto_create = off');
-foreach my $call (
-	"SELECT leader_election.join('%s', 'late')",
-	"SELECT leader_election.acquire('%s', 'late')",
-	"CALL leader_election.campaign('%s', 'late', '10 ms')")
-{
-	my ($name) = $call =~ /leader_election.(\w+)/;
-	my $dropper = session($node, name => 'dropper');
-	my $late = session($node, name => 'late', options => '-c leader_election.auto_create=off');
-
-	foreach my $when ('before', 'during')
-	{
-		my $election = "$name $when";
-
-		create($election, 'race');
-		$dropper->query(
-			"BEGIN; SELECT leader_election.drop_election('$election')");
-		$late->query_async(sprintf($call, $election));
-		$late->result if $when eq 'before';
-		$dropper->query('COMMIT');
-		$late->result if $when eq 'during';
-		comes_true(
-			"NOT EXISTS (SELECT FROM leader_election.candidate WHERE election = '$election')",
-			"$name() that ended $when a drop leaves no candidate in what is gone");
-		isnt($late->sqlstate, '08006', "$name(), $when: no crash");
-		$late->query("SELECT leader_election.join('$election', 'late')");
-		is($late->sqlstate, 'LE003', "$name(), $when: it is gone");
-	}
-	$_->finish foreach $dropper, $late;
-}
-
-#
-# Grace: a copy of a database is another incarnation.
-#
-
-$node->safe_psql('postgres', 'CREATE DATABASE original');
-$node->safe_psql('original',
-	"CREATE EXTENSION leader_election; SELECT leader_election.create_election('e', lease_duration => '3 s')"
-);
-$node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE original');
-$one = session($node, name => 'one', dbname => 'copy');
-$one->query("SELECT leader_election.join('e', 'one')");
-wait_for($node,
-	"SELECT waiting_for = 'grace after failover' FROM leader_election.status WHERE election = 'e'",
-	't', undef, 'copy');
-pass('grace: nobody is elected in a copy at first');
-is($one->query("SELECT leader_election.is_leader('e')"), 'f', 'grace: nor leads');
-wait_for($node, "SELECT leader_election.leader('e')", 'one', undef, 'copy');
-pass('grace: somebody is later');
-$one->finish;
-
-#
-# A strategy that the code does not know: only that election suffers.
-#
-
-$one = session($node, name => 'one');
-$two = session($node, name => 'two');
-$high = session($node, name => 'high');
-create($_, 'bully') foreach 'sound', 'sound asked';
-create('broken led', 'bully', "lease_duration => '1 min'");
-create('broken vacant', 'bully', "quorum => 3");
-create('broken detached', 'bully', "quorum => 2");
-foreach my $election ('broken led', 'broken vacant', 'sound', 'sound asked')
-{
-	stand_as($one, $election, 'one', 1);
-	stand_as($two, $election, 'two', 0);
-}
-acquire('broken detached', 'detached');
-$admin->query(
-	"UPDATE leader_election.election SET strategy = 'of a later version', quorum = 1
-		WHERE election LIKE 'broken%'");
-stand_as($high, 'broken led', 'high', 2);
-is_renewed('sound', 'broken: others are renewed');
-is_renewed('sound', 'broken: again and again');
-stand_as($high, 'sound asked', 'high', 2);
-is_asked('sound asked', 'high', 'broken: others are asked to yield');
-leads_soon('sound asked', 'high', 'broken: and replaced');
-foreach my $view (qw(status candidates))
-{
-	$admin->query("SELECT * FROM leader_election.$view");
-	is($admin->sqlstate, '00000', "broken: the view $view shows them all");
-}
-is(lease('broken led', 'leader, term, yielding'),
-	'one|1|f', 'broken: its leader leads on');
-$one->kill;
-leads_soon('sound', 'two', 'broken: leaders of others are succeeded');
-is( $admin->sqlstate_of(
-		"SELECT leader_election.alter_election('$_', 'lowest')"),
-	'00000',
-	"$_: can be mended")
-  foreach 'broken led', 'broken vacant', 'broken detached';
-leads_soon($_, 'two', "$_: goes on when mended")
-  foreach 'broken led', 'broken vacant';
-acquire('broken detached', 'detached');
-is(leader('broken detached'), 'detached',
-	'broken detached: goes on when mended');
-$_->finish foreach $two, $high;
 
 #
 # spread: an even share for each, by polite yields alone
@@ -1020,13 +414,6 @@ is( $admin->query(
 is($admin->query("SELECT sum(term) - $sum FROM leader_election.lease WHERE election LIKE 'shard %'"),
 	50, 'spread: and nothing else was moved');
 
-# Whatever happened, no election ever had two leaders.
-is( $admin->query(
-		'SELECT count(*) FROM leader_election.history a JOIN leader_election.history b
-			ON a.election = b.election AND a.term < b.term
-		WHERE a.ended_at IS NULL OR a.ended_at > b.acquired_at'),
-	0,
-	'never two leaders');
-is(homeless(), 0, 'nobody stands in an election that is gone');
-
+never_two_leaders();
+$node->stop;
 done_testing();

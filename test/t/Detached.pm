@@ -200,6 +200,7 @@ sub elected_at_ok
 	my ($election, $term, $due, $name) = @_;
 	my $lease;
 
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	wait_until(
 		sub {
 			$lease = lease($election);
