@@ -1,6 +1,8 @@
-# The background worker: when it is there, when it is not, and what its death,
-# its absence and its pauses do to elections. Whatever happens to it, leaders
-# go on or step down, and there are never two.
+# The background worker: when it is there and when it is not, and what happens to
+# elections while it is cancelled, terminated or stopped, or has a lot to do.
+# Leaders go on or step down, and there are never two.
+#
+# What ends it, and what if there can be none, is in 019_worker_gone.pl.
 
 use strict;
 use warnings;
@@ -11,13 +13,7 @@ use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
-
-# What the worker processes of the present database are
-my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'"
-  . ' AND datname = current_database()';
-my $WORKER_PID = "SELECT pid FROM $WORKERS ORDER BY backend_start LIMIT 1";
-my $NO_WORKER = "SELECT count(*) = 0 FROM $WORKERS";
-my $ONE_WORKER = "SELECT count(*) = 1 FROM $WORKERS";
+use Worker;
 
 # An application's instance as a procedure: campaigns, notes the terms that
 # term() tells it, and gives up after lead_for. Of each term it notes when it
@@ -82,52 +78,6 @@ sub term_of
 
 	return $session->query(
 		"SELECT term FROM leader_election.lease WHERE election = '$election'");
-}
-
-# Waits until the present lease is one that was renewed or granted after this.
-sub wait_for_renewal
-{
-	my ($node, $election) = @_;
-	my $session = session($node);
-	my $now = $session->query('SELECT clock_timestamp()');
-
-	$session->finish;
-	return wait_for($node,
-		"SELECT renewed_at > '$now' FROM leader_election.lease"
-		  . " WHERE election = '$election'");
-}
-
-# Processor seconds that a process has used so far.
-sub cpu_seconds
-{
-	my ($pid) = @_;
-	my @stat = split / /, slurp_file("/proc/$pid/stat") =~ s/^.*\) //sr;
-
-	return ($stat[11] + $stat[12]) / 100;
-}
-
-# Stops the worker, but not while it holds a lock: then the server itself
-# would have to wait for it.
-sub stop_worker
-{
-	my ($control) = @_;
-	my $pid;
-
-	wait_until(
-		sub {
-			# Another one may be there for a second: it was started at the
-			# same time, and has found the first.
-			return 0 unless $control->query("SELECT count(*) FROM $WORKERS") == 1;
-			$pid = $control->query($WORKER_PID);
-			kill 'STOP', $pid;
-			return 1
-			  if $control->query("SELECT wait_event_type = 'Extension'"
-				  . " FROM pg_stat_activity WHERE pid = $pid") eq 't';
-			kill 'CONT', $pid;
-			return 0;
-		},
-		'the worker to sleep');
-	return $pid;
 }
 
 sub set_idle_timeout
@@ -386,7 +336,7 @@ SKIP:
 	wait_for($node, "SELECT term > $churn + 10 FROM leader_election.lease"
 		  . " WHERE election = 'churn'");
 	is($control->query($WORKER_PID), $pid, 'no second worker was started');
-	kill 'CONT', $pid;
+	resume_process($pid);
 	wait_for_renewal($node, 'steady');
 	$steady = term_of($control, 'steady');
 	wait_for_renewal($node, 'steady');
@@ -555,249 +505,6 @@ SKIP:
 	pass('but soon after it has become one');
 	$two->finish;
 	$control->query('DROP OWNED BY member; DROP ROLE team, member');
-}
-
-# -- DROP EXTENSION while all this is running.
-
-{
-	my $offset = -s $node->logfile;
-	my $one = session($node, name => 'one');
-	my $two = session($node, name => 'two');
-	my $three = session($node, name => 'three');
-
-	$one->query("SELECT leader_election.join('drop', 'one')");
-	$two->query_async("CALL leader_election.campaign('drop', 'two')");
-	$three->query_async(
-		"CALL leader_election.wait_for_change('drop', 1, 'one')");
-	wait_for($node,
-		'SELECT count(*) = 2 FROM leader_election.candidates'
-		  . " WHERE election = 'drop' AND alive");
-	wait_for($node, $ONE_WORKER);
-
-	is($control->sqlstate_of('DROP EXTENSION leader_election'),
-		'00000', 'DROP EXTENSION beside a leader, waiters and the worker');
-	wait_for($node, $NO_WORKER);
-	pass('ends the worker');
-	$two->result;
-	is($two->sqlstate, 'LE003', 'campaign() ends');
-	like($two->errors, qr/HINT|DETAIL/, 'and says why');
-	$three->result;
-	is($three->sqlstate, 'LE003', 'wait_for_change() ends');
-	is( $control->query(
-			"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
-			  . ' AND objsubid >= 20 AND pid <> '
-			  . $one->backend_pid),
-		0,
-		'neither leaves a lock behind');
-
-	is($control->sqlstate_of('CREATE EXTENSION leader_election'),
-		'00000', 'it can be created again');
-	is($one->query("SELECT leader_election.is_leader('drop')"),
-		'f', 'the leader of before does not lead');
-	is($two->query("SELECT leader_election.join('drop', 'two')"),
-		'1', 'the sessions of before can stand');
-	is($one->query("SELECT leader_election.join('drop', 'one')"),
-		'', 'all of them');
-	$two->query("SELECT leader_election.leave('drop')");
-	is($one->query("SELECT leader_election.term('drop')"),
-		'2', 'and are elected');
-	wait_for($node, $ONE_WORKER);
-	wait_for_renewal($node, 'drop');
-
-	# One that waits while the extension is replaced must not wait for an
-	# election that is no more. It is stopped, so as not to see the gap.
-	$two->query_async("CALL leader_election.campaign('drop', 'two')");
-	wait_for($node,
-		'SELECT count(*) = 2 FROM leader_election.candidates'
-		  . " WHERE election = 'drop' AND alive");
-	kill 'STOP', $two->backend_pid;
-	$control->query('DROP EXTENSION leader_election');
-	$control->query('CREATE EXTENSION leader_election');
-	is($three->query("SELECT leader_election.join('drop', 'three')"),
-		'1', 'an election of the same name, in a new extension');
-	kill 'CONT', $two->backend_pid;
-	my $ended = eval { wait_until(sub { $two->finished }, 'LE003', 5) };
-	ok( defined $ended
-		  || $control->query("SELECT count(*) FROM leader_election.candidates"
-			  . " WHERE candidate = 'two' AND alive"),
-		'whoever campaigned in the old one stands in the new one, or is told');
-	if (defined $ended)
-	{
-		$two->result;
-		is($two->sqlstate, 'LE003', 'that it is gone');
-	}
-
-	$_->kill foreach $one, $two, $three;
-	wait_for($node, $NO_WORKER);
-	my $log = slurp_file($node->logfile, $offset);
-	unlike(
-		$log,
-		qr/background worker "leader_election.*exited with exit code/,
-		'no worker failed on the way');
-}
-
-# -- No new sessions, but those that stay still get a worker.
-
-{
-	$control->query('CREATE DATABASE closed');
-	my $one = session($node, name => 'one', dbname => 'closed');
-	my $two = session($node, name => 'two', dbname => 'closed');
-
-	$one->query('CREATE EXTENSION leader_election');
-	$control->query('ALTER DATABASE closed ALLOW_CONNECTIONS false');
-	is($one->query("SELECT leader_election.join('closed', 'one')"),
-		'1', 'a session of a database that is closed to new ones is elected');
-	is($two->query("SELECT leader_election.join('closed', 'two')"),
-		'', 'another one stands');
-	my $now = $one->query('SELECT clock_timestamp()');
-	wait_until(
-		sub {
-			$one->query("SELECT renewed_at > '$now' FROM leader_election.lease") eq 't';
-		},
-		'a renewal');
-	is($one->query("SELECT leader_election.is_leader('closed')"),
-		't', 'its lease is renewed by a worker');
-	$one->kill;
-	wait_until(
-		sub { $two->query("SELECT leader_election.is_leader('closed')") eq 't' },
-		'a takeover');
-	pass('and taken over');
-	$two->finish;
-	wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity"
-		  . " WHERE backend_type = 'leader_election worker'");
-	is($control->sqlstate_of('DROP DATABASE closed'),
-		'00000', 'DROP DATABASE');
-}
-
-# -- DROP DATABASE.
-
-{
-	my $offset = -s $node->logfile;
-
-	foreach my $force (0, 1)
-	{
-		$control->query('CREATE DATABASE other');
-		my $one = session($node, name => 'one', dbname => 'other');
-		$one->query('CREATE EXTENSION leader_election');
-		$one->query("SELECT leader_election.join('db', 'one')");
-		wait_for($node, $ONE_WORKER, 't', undef, 'other');
-		if ($force)
-		{
-			is( $control->sqlstate_of('DROP DATABASE other WITH (FORCE)'),
-				'00000', 'DROP DATABASE WITH (FORCE) beside a leader');
-			$one->kill;
-		}
-		else
-		{
-			$one->finish;
-			is($control->sqlstate_of('DROP DATABASE other'),
-				'00000', 'DROP DATABASE just after the last candidate left');
-		}
-	}
-	wait_for($node, "SELECT count(*) = 0 FROM pg_stat_activity"
-		  . " WHERE backend_type = 'leader_election worker'");
-
-	# A worker that was on its way may fail once, but nothing goes on failing.
-	my @failures =
-	  slurp_file($node->logfile, $offset) =~
-	  /background worker "leader_election.*exited with exit code/g;
-	cmp_ok(scalar @failures, '<=', 2, 'no crash loop after that');
-}
-
-# -- The worker is killed, and with it, as is the server's way, every session.
-
-{
-	my $one = session($node, name => 'one');
-	my $two = session($node, name => 'two');
-
-	$one->query("SELECT leader_election.join('crash', 'one')");
-	$two->query_async("CALL leader_election.campaign('crash', 'two')");
-	wait_for($node, $ONE_WORKER);
-	wait_for($node,
-		'SELECT count(*) = 2 FROM leader_election.candidates'
-		  . " WHERE election = 'crash' AND alive");
-	kill 'KILL', $control->query($WORKER_PID);
-	$two->result;
-	is($two->sqlstate, '08006', 'the crash ended the sessions');
-	wait_for($node, 'SELECT 1', '1');
-	$control = session($node, name => 'control');
-	is($control->query($NO_WORKER), 't', 'no worker after the crash');
-	is($control->query("SELECT leader_election.leader('crash')"),
-		'', 'the dead leader does not lead');
-	$two = session($node, name => 'two');
-	is($two->query("SELECT leader_election.join('crash', 'two')"),
-		'2', 'the first who comes back leads at once');
-	is( $control->query(
-			'SELECT reason FROM leader_election.history'
-			  . " WHERE election = 'crash' AND term = 1"),
-		'session ended',
-		'because the session of the one before has ended');
-	wait_for($node, $ONE_WORKER);
-	wait_for_renewal($node, 'crash');
-	is($two->query("SELECT leader_election.is_leader('crash')"),
-		't', 'with a worker');
-	$two->finish;
-}
-
-$control->finish;
-$node->stop;
-
-# -- No free worker slot. There is one, and another database has it.
-
-$node = new_server(
-	name => 'full',
-	config => q(
-leader_election.lease_duration = '1s'
-leader_election.worker_idle_timeout = '100ms'
-max_worker_processes = 1
-max_logical_replication_workers = 0
-));
-$control = session($node, name => 'control');
-$control->query('CREATE DATABASE other');
-
-{
-	my $occupant = session($node, name => 'occupant', dbname => 'other');
-	my $one = session($node, name => 'one');
-	my $two = session($node, name => 'two');
-
-	$occupant->query('CREATE EXTENSION leader_election');
-	$occupant->query("SELECT leader_election.join('full', 'occupant')");
-	wait_for($node, $ONE_WORKER, 't', undef, 'other');
-
-	is($one->query("SELECT leader_election.join('full', 'one')"),
-		'1', 'join succeeds without a worker slot');
-	is($one->sqlstate, '00000', 'without an error');
-	like(
-		$one->errors,
-		qr/WARNING:.*worker.*HINT:.*max_worker_processes/s,
-		'but with a warning and a hint');
-	$one->query('\set VERBOSITY sqlstate');
-	$one->query("SELECT leader_election.leave('full')");
-	wait_until(
-		sub {
-			$one->query("SELECT leader_election.join('full', 'one')");
-			return $one->errors =~ /WARNING:\s+53400/;
-		},
-		'another warning, with SQLSTATE 53400');
-	is($one->query("SELECT leader_election.is_leader('full')"),
-		't', 'it leads');
-	wait_until(
-		sub { $one->query("SELECT leader_election.is_leader('full')") eq 'f' },
-		'the end of the lease');
-	pass('and, with nobody to renew the lease, steps down');
-
-	# A waiting campaign needs no worker to be elected, and gets one as soon
-	# as there is a slot.
-	$one->query("SELECT leader_election.leave('full')");
-	is($two->query("CALL leader_election.campaign('full', 'two', '5s')") > 1,
-		1, 'campaign elects without a worker');
-	$one->query_async("CALL leader_election.campaign('full', 'one')");
-	$occupant->finish;
-	wait_for($node, $ONE_WORKER);
-	pass('a waiting campaign starts the worker when a slot is free');
-	$two->kill if $two->query("SELECT leader_election.is_leader('full')") eq 't';
-	cmp_ok($one->result, '>', 2, 'and goes on waiting until elected');
-	$_->finish foreach grep { $_->alive } $one, $two;
 }
 
 $control->finish;
