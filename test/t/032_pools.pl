@@ -15,7 +15,7 @@ use lib $FindBin::RealBin;
 use IPC::Run;
 use LeaderElection;
 use PgLeader;
-use PostgreSQL::Test::Cluster;
+use Pooler;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -29,10 +29,8 @@ my $LONG_LEASE = 11;
 
 my ($python) = grep { system("$_ -c 'import asyncpg' >/dev/null 2>&1") == 0 }
   qw(/usr/bin/python3 python3);
-my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}),
-  '/usr/sbin';
 plan skip_all => 'there is no asyncpg' unless $python;
-plan skip_all => 'there is no pgbouncer' unless $pgbouncer;
+plan skip_all => 'there is no pgbouncer' unless find_pooler();
 
 my $node = new_server(
 	config => q(
@@ -502,32 +500,10 @@ foreach my $table (qw(candidate lease))
 # session of the former one
 
 {
-	my $port = PostgreSQL::Test::Cluster::get_free_port();
-	my $conf = $node->basedir . '/pgbouncer.ini';
 	my $file = $node->basedir . '/command';
 
-	append_to_file($conf, '
-[databases]
-postgres = host=' . $node->host . ' port=' . $node->port . ' pool_size=1 user='
-		  . $control->query('SELECT current_user') . "
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = $port
-unix_socket_dir =
-auth_type = any
-pool_mode = session
-");
-	my $pooler = IPC::Run::start([ qw(setpriv --pdeathsig KILL), $pgbouncer, $conf ],
-		'<' => \'', '>>' => "${PostgreSQL::Test::Utils::log_path}/032_pgbouncer.log", '2>&1');
-	wait_until(
-		sub {
-			return eval {
-				session($node, name => 'probe', host => '127.0.0.1', port => $port)->finish;
-				1;
-			};
-		},
-		'the pooler');
-	my @run = ("host=127.0.0.1 port=$port dbname=postgres", '--mode=session',
+	set_up_pooler($node, postgres => 'pool_size=1 pool_mode=session');
+	my @run = ('host=127.0.0.1 dbname=postgres port=' . pooler_port(), '--mode=session',
 		'-e', 'command', '-n', 'same');
 	my $one = pg_leader(@run, worker($file, 'polite'));
 
@@ -539,7 +515,7 @@ pool_mode = session
 
 	is($code, 0, 'pg_leader, in the session of a former one, is elected');
 	like($output, qr{\A[^\n]*warning: [^\n]*this session was reset}, '... with a warning');
-	$pooler->kill_kill;
+	kill_pooler();
 }
 
 # --- Whose session has a name already
