@@ -17,129 +17,22 @@ use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use Copies;
 use LeaderElection;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
-
-# The lease, and so what the grace lasts, in microseconds.  Some calls have to
-# be made within it.
-my $LEASE = 4_000_000;
-
-# No ghost may keep anybody waiting for much longer.
-my $LATE = 20_000_000;
-
-my $DAY = 86_400_000_000;
-
-my $EPOCH_BITS = 22;
-
-# Led by a session, and by detached candidates; vacant for various reasons; and
-# one whose lease is so long that whoever stands in it does so all the time.
-my @detached = qw(renewed lapsing yielding);
-my @vacant = qw(vacant reserved team);
-my @elections = ('held', @detached, @vacant);
-my $LONG = 'long';
-
-my $CONFIG = qq(
-leader_election.lease_duration = '${LEASE}us'
-client_min_messages = warning
-);
-
-sub new_session
-{
-	my ($node, $dbname, %opts) = @_;
-
-	return session($node, dbname => $dbname, name => $dbname, %opts);
-}
-
-# Runs SQL as that role, in a session of its own that ends with it: the rows, and
-# for once_sqlstate the SQLSTATE.
-sub once
-{
-	my ($node, $dbname, $user, $sql) = @_;
-	my $session = new_session($node, $dbname, user => $user);
-	my $result = $session->query($sql);
-
-	$session->finish;
-	return $result;
-}
-
-sub once_sqlstate
-{
-	my ($node, $dbname, $user, $sql) = @_;
-	my $session = new_session($node, $dbname, user => $user);
-	my $sqlstate = $session->sqlstate_of($sql);
-
-	$session->finish;
-	return $sqlstate;
-}
-
-# The terms that a database knows of, by election.  bigint fits in Perl's.
-sub terms_of
-{
-	my ($session) = @_;
-	my %terms;
-
-	m{^(.*)\|(\d+)$} and push @{ $terms{$1} }, $2
-	  foreach $session->query(
-		'SELECT election, term FROM leader_election.history ORDER BY 2');
-	return \%terms;
-}
-
-# Ends the worker of a database.  Unless somebody calls, what is due is not done
-# any more: nothing that is held is given up for as long as a copy takes.
-sub end_worker
-{
-	my ($node, $dbname) = @_;
-
-	wait_for(
-		$node,
-		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE datname = '$dbname' AND backend_type = 'leader_election worker'",
-		0);
-	return;
-}
 
 #
 # The original.
 #
 
-my $origin = new_server(
+$origin = new_server(
 	name => 'origin',
 	streaming => 1,
 	start => 0,
 	config => $CONFIG);
 my $fresh = new_server(name => 'fresh', start => 0, config => $CONFIG);
-my %term;
-
-sub set_up_roles
-{
-	my ($session) = @_;
-
-	$session->query('CREATE ROLE team; CREATE ROLE owner LOGIN;
-		CREATE ROLE member LOGIN IN ROLE team; CREATE ROLE outsider LOGIN;
-		CREATE ROLE dumper LOGIN');
-	return;
-}
-
-# A detached candidate is granted the lease.
-sub acquire
-{
-	my ($session, $election, $candidate) = @_;
-
-	return $session->query("SELECT term FROM
-		leader_election.acquire('$election', '$candidate')");
-}
-
-# A session is elected.  (join() leaves an election that is busy to the worker.)
-sub campaign
-{
-	my ($session, $election, $candidate) = @_;
-
-	return $session->query("CALL
-		leader_election.campaign('$election', '$candidate', '1 s')");
-}
 
 $origin->enable_archiving;
 $origin->start;
@@ -150,7 +43,7 @@ my $control = new_session($origin, 'postgres');
 set_up_roles($control);
 $control->query('CREATE DATABASE app');
 
-my $app = new_session($origin, 'app');
+$app = new_session($origin, 'app');
 
 $app->query('CREATE EXTENSION leader_election;
 	GRANT USAGE ON SCHEMA leader_election TO owner, member, outsider, dumper;
@@ -177,237 +70,8 @@ foreach my $round (1 .. 3)
 	}
 }
 
-my $holder = new_session($origin, 'app', name => 'holder');
-
-# Lets them be led, or not, as it is to be copied.
-sub set_scene
-{
-	my ($name) = @_;
-
-	$holder = new_session($origin, 'app', name => 'holder')
-	  unless $holder && $holder->alive;
-	$app = new_session($origin, 'app') unless $app && $app->alive;
-	$app->query("SELECT leader_election.leave('held');
-		SELECT leader_election.leave('reserved', 'successor')");
-	$term{held} = campaign($holder, 'held', 'holder');
-	foreach my $election (@detached, 'reserved')
-	{
-		$app->query(
-			"SELECT leader_election.release('$election', $term{$election})")
-		  if $term{$election};
-		wait_until(
-			sub { $term{$election} = acquire($app, $election, 'detached') },
-			"a term of \"$election\"");
-	}
-	acquire($app, 'reserved', 'successor');
-	$app->query(
-		"SELECT leader_election.transfer('reserved', $term{reserved}, 'successor');
-		SELECT leader_election.request_yield('yielding')");
-	acquire($app, $LONG, 'successor');
-	acquire($app, $LONG, 'bystander');
-	$term{$_} = $app->query(
-		"SELECT term FROM leader_election.lease WHERE election = '$_'")
-	  foreach @vacant, $LONG;
-	is($holder->query("SELECT leader_election.is_leader('held')"),
-		't', "$name: a session leads");
-	is( $app->query(
-			"SELECT leader_election.is_leader('renewed', $term{renewed})"),
-		't',
-		"$name: a detached candidate leads");
-	end_worker($origin, 'app');
-	check_scene($app, $name);
-	return;
-}
-
-# Is it as set_scene has set it?  By the rows: what they mean is another matter.
-sub check_scene
-{
-	my ($session, $name) = @_;
-	my %leader = (held => 'holder', $LONG => 'successor');
-
-	is( $session->query(
-			"SELECT string_agg(format('%s %s %s', election, leader, term), ', '
-				ORDER BY election)
-			FROM leader_election.lease
-			WHERE leader IS NOT NULL AND election <> 'own'"),
-		join(', ',
-			map { "$_ " . ($leader{$_} // 'detached') . " $term{$_}" }
-			  sort 'held', @detached, $LONG),
-		"$name: there are leaders to be taken for ghosts");
-	is( $session->query(
-			"SELECT successor FROM leader_election.lease
-			WHERE election = 'reserved'"),
-		'successor',
-		"$name: and a reserved seat");
-	return;
-}
-
+$holder = new_session($origin, 'app', name => 'holder');
 set_scene('dumps');
-
-#
-# What must be so in any copy
-#
-
-my @sides;
-
-# What each has granted
-my %granted;
-
-# In the grace: nobody leads as far as anybody can see; whoever stands is not
-# elected; who led may lead on. (was_there: somebody has called already, so that
-# no seat is reserved any more.)
-sub arrive
-{
-	my ($name, $node, $dbname, %opts) = @_;
-	my $session = new_session($node, $dbname, name => $name);
-	my $side = {
-		name => $name,
-		node => $node,
-		dbname => $dbname,
-		session => $session,
-		term => { %term },
-	};
-	my $new;
-
-	check_scene($session, $name) unless $opts{was_there};
-	$side->{known} = terms_of($session);
-	is( $session->query(
-			"SELECT count(*) FROM leader_election.status s
-			WHERE (state <> 'vacant' OR leader IS NOT NULL
-				OR leader_election.leader(election) IS NOT NULL
-				OR leader_election.is_leader(election)
-				OR leader_election.is_leader(election, (SELECT term
-					FROM leader_election.lease l WHERE l.election = s.election)))
-				AND election <> 'own'"),
-		0,
-		"$name: nobody leads");
-	is( $session->sqlstate_of(
-			"SELECT leader_election.assert_leader('renewed', $term{renewed})"),
-		'LE001',
-		"$name: assert_leader()");
-	foreach my $election (@elections)
-	{
-		is( $session->query(
-				"SELECT leader_election.join('$election', 'newcomer')"),
-			'',
-			"$name: $election: a newcomer is not elected");
-	}
-	is( $session->query(
-			"SELECT string_agg(election, ', ' ORDER BY election)
-			FROM leader_election.status
-			WHERE waiting_for IS DISTINCT FROM 'grace after failover'
-				AND election NOT IN ('$LONG', 'own')"),
-		'',
-		"$name: because of the grace");
-	is( $session->sqlstate_of("SELECT leader_election.drop_election('held')"),
-		'55P03', "$name: an election is not dropped in it");
-	is( query_unless_busy(
-			$session,
-			"SELECT * FROM leader_election.renew('renewed', $term{renewed} + 1)"),
-		'',
-		"$name: renew() of a term that never was");
-
-	# Whoever knows the old term leads on, in a new one.
-	$new = query_unless_busy($session,
-		"SELECT term FROM leader_election.renew('renewed', $term{renewed})");
-	cmp_ok($new, '>', $term{renewed}, "$name: the detached leader leads on");
-	$side->{renewed} = $new;
-	is( $session->query(
-			"SELECT leader_election.leader('renewed'),
-			leader_election.is_leader('renewed', $term{renewed}),
-			leader_election.is_leader('renewed', $new)"),
-		'detached|f|t',
-		"$name: in the new term only");
-	is( $session->query(
-			"SELECT term, reason FROM leader_election.history
-			WHERE election = 'renewed' AND term >= $term{renewed} ORDER BY term"),
-		"$term{renewed}|failover\n$new|",
-		"$name: history");
-	is( $session->query(
-			"SELECT leader_election.monotonic_clock()
-				< max(first_seen_mono) + $LEASE
-			FROM leader_election.epoch
-			WHERE incarnation = leader_election.incarnation()"),
-		't',
-		"$name: all of that was in the grace, on this machine");
-	is( $session->query(
-			"SELECT string_agg(candidate, ', ') FROM leader_election.candidates
-			WHERE election = '$LONG' AND alive"),
-		'',
-		"$name: no ghost stands");
-	push @sides, $side;
-	return $side;
-}
-
-# After the grace
-sub settle
-{
-	my ($side) = @_;
-	my ($name, $session) = @$side{qw(name session)};
-	my $known = $side->{known};
-	my ($epoch, $others);
-
-	foreach my $election (grep { $_ ne 'renewed' } @elections)
-	{
-		wait_until(
-			sub {
-				$session->query(
-					"SELECT leader_election.renew('renewed', $side->{renewed})");
-				return $session->query(
-					"SELECT leader_election.is_leader('$election')") eq 't';
-			},
-			"$name: an election in \"$election\"");
-	}
-	is( $session->query(
-			"SELECT string_agg(election, ', ') FROM leader_election.lease
-			WHERE leader = 'newcomer' AND acquired_mono - (SELECT first_seen_mono
-				FROM leader_election.epoch
-				WHERE incarnation = leader_election.incarnation())
-				NOT BETWEEN $LEASE AND $LEASE + $LATE"),
-		'',
-		"$name: elected after the grace of a lease, and soon");
-	is( $session->query(
-			"SELECT * FROM
-			leader_election.renew('lapsing', $side->{term}{lapsing})"),
-		'',
-		"$name: who has not renewed in it is over");
-	is( $session->query(
-			"SELECT string_agg(DISTINCT reason, ', ') FROM leader_election.history
-			WHERE (election, term) IN (VALUES "
-			  . join(', ',
-				map { "('$_', $side->{term}{$_})" } 'held', @detached)
-			  . ')'),
-		'failover',
-		"$name: history tells what became of the old terms");
-
-	# The terms
-	($epoch, $others) = split /\|/, $session->query(
-		"SELECT max(epoch) FILTER (WHERE incarnation = present),
-			max(epoch) FILTER (WHERE incarnation <> present)
-		FROM leader_election.epoch, leader_election.incarnation() present");
-	cmp_ok($epoch, '>', $others, "$name: a new epoch");
-	$side->{epoch} = $epoch;
-	{
-		my $terms = terms_of($session);
-		my %small;
-		my %foreign;
-
-		foreach my $election (@elections)
-		{
-			my %known = map { $_ => 1 } @{ $known->{$election} };
-			my @new = grep { !$known{$_} } @{ $terms->{$election} };
-
-			$granted{$name}{$election} = \@new;
-			$small{$election} = 1
-			  unless @new && $new[0] > $known->{$election}[-1];
-			$foreign{$election} = 1
-			  if grep { $_ >> $EPOCH_BITS != $epoch || $_ >= 2**53 } @new;
-		}
-		is_deeply(\%small, {}, "$name: terms are greater than all before");
-		is_deeply(\%foreign, {}, "$name: and of that epoch");
-	}
-	return;
-}
 
 #
 # Dumps
@@ -641,120 +305,6 @@ foreach my $side (@sides)
 $fresh->stop('immediate');
 
 #
-# A row that cannot have been written here, by its deadline; counters that run
-# out; elections that are dropped.
-#
-
-$control->query('CREATE DATABASE odd');
-my $odd = new_session($origin, 'odd');
-
-$odd->query('CREATE EXTENSION leader_election');
-foreach my $odd_row (
-	[ 'deadline', 'detached', '0' ],
-	[ 'all of it', 'detached', '1 day' ],
-	[ 'of a session', 'session', '1 day' ])
-{
-	my ($election, $kind, $expires_later) = @$odd_row;
-	my $session = new_session($origin, 'odd', name => 'holder');
-	my $newcomer = new_session($origin, 'odd', name => 'newcomer');
-	my $deadline;
-	my $elected;
-
-	$odd->query("SELECT leader_election.create_election('$election',
-		lease_duration => '1 s')");
-	is( $kind eq 'detached' ? acquire($session, $election, 'holder')
-		: $session->query("SELECT leader_election.join('$election', 'holder',
-			auto_renew => false)"),
-		1,
-		"$election: led");
-	$deadline = $odd->query("UPDATE leader_election.lease
-		SET deadline_mono = deadline_mono + $DAY,
-			expires_at = expires_at + interval '$expires_later'
-		WHERE election = '$election'
-		RETURNING deadline_mono - $DAY");
-	is( $odd->query(
-			"SELECT state, leader_election.leader('$election') IS NULL,
-				leader_election.is_leader('$election', 1)
-			FROM leader_election.status WHERE election = '$election'"),
-		'vacant|t|f',
-		"$election: a deadline too far ahead is none");
-	$elected = campaign($newcomer, $election, 'newcomer');
-	$elected ||= campaign($newcomer, $election, 'newcomer')
-	  foreach 1 .. $LATE / 1_000_000;
-	cmp_ok($elected || 0, '>=', 2,
-		"$election: and blocks nobody for longer than it lasts");
-	is( $odd->query(
-			"SELECT acquired_mono >= $deadline FROM leader_election.lease
-			WHERE election = '$election' AND term > 1"),
-		't',
-		"$election: but for as long")
-	  if $elected;
-	is($session->query("SELECT leader_election.is_leader('$election')"),
-		'f', "$election: nor is it believed by who led");
-	$_->finish foreach $session, $newcomer;
-}
-
-{
-	my $next = 1 << $EPOCH_BITS;
-	my $far;
-
-	acquire($odd, 'counter', 'c');
-	$odd->query("SELECT leader_election.release('counter', 1)");
-	$odd->query("UPDATE leader_election.lease SET term = $next - 1
-		WHERE election = 'counter'");
-	is(acquire($odd, 'counter', 'c'),
-		$next, 'counter: one that runs out opens the next epoch');
-	$odd->query("SELECT leader_election.release('counter', $next)");
-	is(acquire($odd, 'counter', 'c'),
-		++$next, 'counter: and goes on in it');
-	is($odd->query('SELECT max(epoch) FROM leader_election.epoch'),
-		0, 'counter: which is no new incarnation');
-
-	# Further than any clock: the clock of a server of before was ahead.
-	$far = int(time) + 1_000_000;
-	$odd->query("SELECT leader_election.release('counter', $next)");
-	$next = $far << $EPOCH_BITS;
-	$odd->query("UPDATE leader_election.lease SET term = $next - 1
-		WHERE election = 'counter'");
-	is(acquire($odd, 'counter', 'c'),
-		$next, 'counter: in an epoch that lies ahead');
-
-	# What is dropped is remembered.
-	acquire($odd, 'dropped', 'c');
-	$odd->query("SELECT leader_election.release('dropped', 1)");
-	is(acquire($odd, 'dropped', 'c'), 2, 'dropped: counts');
-	$odd->query("SELECT leader_election.release('dropped', 2);
-		SELECT leader_election.drop_election('dropped')");
-	is($odd->query('SELECT dropped_term FROM leader_election.epoch'),
-		2, 'dropped: the last term is kept');
-	is(acquire($odd, 'dropped', 'c'), 3, 'dropped: created again, it counts on');
-	is(acquire($odd, 'created later', 'c'),
-		3, 'dropped: and so do others that are created later');
-
-	$odd->finish;
-	end_worker($origin, 'odd');
-	$control->query('CREATE DATABASE oddcopy TEMPLATE odd');
-	$odd = new_session($origin, 'oddcopy');
-	$odd->query("SELECT leader_election.create_election('new',
-		lease_duration => '100 ms')");
-	is(acquire($odd, 'new', 'c'),
-		'', 'counter: not elected in the grace of the copy');
-	wait_until(sub { acquire($odd, 'new', 'c') }, 'the end of it');
-	is( $odd->query("SELECT term >> $EPOCH_BITS FROM leader_election.lease
-			WHERE election = 'new'"),
-		$far + 1,
-		'counter: the copy\'s epoch is later than that');
-	$odd->finish;
-
-	$odd = new_session($origin, 'odd');
-	$odd->query('DROP EXTENSION leader_election;
-		CREATE EXTENSION leader_election');
-	is(acquire($odd, 'dropped', 'c'),
-		1, 'DROP EXTENSION: forgets, as it is documented to');
-	$odd->finish;
-}
-
-#
 # The same files in another boot of the machine.
 #
 
@@ -837,42 +387,12 @@ foreach my $boot (
 }
 settle($_) foreach grep { !$_->{epoch} } @sides;
 
-#
-# All that was granted anywhere
-#
-
+all_granted_ok();
 {
-	my %issued;
-	my $compared = 0;
-	my $original = terms_of($app);
+	my %epoch = map { $_->{name} => $_->{epoch} } @sides;
 
-	foreach my $side (@sides)
-	{
-		my $name = $side->{name};
-		my %small = map { $_ => 1 }
-		  grep { $granted{$name}{$_}[0] <= $original->{$_}[-1] } @elections;
-
-		is_deeply(\%small, {},
-			"$name: terms are greater than those of the original, even now");
-	}
-	$granted{original} = $original;
-	foreach my $name (keys %granted)
-	{
-		foreach my $election (@elections)
-		{
-			push @{ $issued{"$election/$_"} }, $name
-			  foreach @{ $granted{$name}{$election} };
-			$compared += @{ $granted{$name}{$election} };
-		}
-	}
-	is_deeply([ grep { @{ $issued{$_} } > 1 } sort keys %issued ],
-		[], "no term was granted twice, of $compared");
-	{
-		my %epoch = map { $_->{name} => $_->{epoch} } @sides;
-
-		cmp_ok($epoch{again}, '>', $epoch{recovered},
-			'again: a later epoch than that of the recovery that it abandons');
-	}
+	cmp_ok($epoch{again}, '>', $epoch{recovered},
+		'again: a later epoch than that of the recovery that it abandons');
 }
 is( $app->query('SELECT max(term) < 100 FROM leader_election.history'),
 	't', 'origin: counts from 1');
