@@ -17,6 +17,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use BadInput;
 use LeaderElection;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -48,172 +49,7 @@ max_prepared_transactions = 2
 my $super = session($node, name => 'super');
 my $version = $super->query('SHOW server_version_num');
 
-#
-# The values of each type, in SQL: a few, and more of them.
-#
-
-# Text that is not valid in the database's encoding: the server's error, before
-# anything is called
-my %INVALID =
-  map { $_ => 1 } ("'\xff'", "'e\xc3'", "'\xed\xa0\x80'", q{E'\xc0\x80'}, q{E'a\000b'});
-
-# 10 MB
-my $LONG = q{repeat(repeat('m', 100000), 100)};
-my $LONG_UTF8 = q{repeat(repeat('𝄞', 25000), 100)};
-
-my %VALUES = (
-	text => [
-		[
-			'NULL', q{''}, q{'me'}, q{'mine'}, q{'detached'}, q{'theirs'},
-			q{repeat('m', 200)}, q{repeat('m', 201)},
-			q{'''; DROP TABLE leader_election.lease; --'} ],
-		[
-			q{' '}, q{'me '}, q{' me'}, q{'d'}, q{'heir'}, q{'other'},
-			q{'vacant'}, q{'spare'}, q{'no such election'},
-			q{'"quoted"'}, q{'$1'}, q{'%s%n%d%-1000000s'}, q{'\\'}, q{'\N'},
-			q{'../../x'}, q{'{"a":[1,null]}'},
-			q{E'\x01\x02\x1b[31m\x7f\u0085'}, q{E'line\r\nline\tab'},
-			q{E'e\u0301\u202e\u200b\ufeff\uffff\U0010ffff\U0001f600'},
-			q{repeat('é', 100)}, q{'m' || repeat('é', 100)},
-			q{repeat('m', 199) || 'é'}, q{repeat('𝄞', 50) || 'm'},
-			q{repeat(E'\x01', 200)},
-			$LONG, $LONG_UTF8, sort keys %INVALID ] ],
-	name => [
-		[ 'NULL', q{''}, q{'le_app'}, q{'no such role'} ],
-		[
-			q{' '}, q{'none'}, q{'public'}, q{'pg_monitor'}, q{'"le_app"'},
-			q{repeat('m', 63)}, $LONG_UTF8 ] ],
-	integer => [ [qw(NULL 0 2147483647 -2147483648)], [qw(1 -1 2)] ],
-	bigint => [
-		[qw(NULL 1 9223372036854775807 -9223372036854775808)],
-		[
-			qw(0 -1 2147483648 9007199254740992), q{term_of('mine')},
-			q{term_of('theirs')} ] ],
-	boolean => [ [qw(NULL true false)], [] ],
-	interval => [
-		[ 'NULL', map { "'$_'" } '0', '-1 us', '1 day', '178000000 years' ],
-		[
-			map { "'$_'" } '1 us', '99 ms', '100 ms', '1 day 1 us', '366 days',
-			'366 days 1 us', '1 month', '-1 month', '1 month -30 days',
-			'-1 month 31 days', '1 day -24 h', '-1 day 24 h',
-			'-178000000 years', '2147483647 days', '-2147483648 days',
-			'2147483647 months 2147483647 days 2562047788 h',
-			'2147483647 months -2147483648 days', '9223372036854.775807 s',
-			'-9223372036854.775808 s',
-			$version >= 170000 ? qw(infinity -infinity) : () ] ],
-	jsonb => [
-		[ 'NULL', q{'{}'}, q{megabyte()} ],
-		[
-			q{'null'}, q{'1e1000'}, q{'"text"'}, q{'[]'},
-			q{'{"": {"election": "mine", "\u0001\ud834\udd1e": null}}'},
-			q{(repeat('[', 1000) || repeat(']', 1000))::jsonb},
-			qq{to_jsonb($LONG)}, qq{jsonb_build_object($LONG, 1)} ] ]);
-
-# What an argument is good with: by its function and its name, or by its name.
-my %GOOD = (
-	election => q{'mine'},
-	candidate => q{'me'},
-	to_candidate => q{'heir'},
-	rank => '0',
-	progress => '0',
-	metadata => q{'{"a": 1}'},
-	auto_renew => 'true',
-	timeout => q{'0'},
-	hold => q{'0'},
-	term => q{term_of('detached')},
-	leader => q{'nobody'},
-	terminate => 'false',
-	strategy => q{'race'},
-	lease_duration => q{'1 h'},
-	quorum => '1',
-	takeover_delay => q{'0'},
-	candidate_role => q{''},
-	channel => q{''},
-	'acquire.election' => q{'detached'},
-	'acquire.candidate' => q{'d'},
-	'alter_election.election' => q{'spare'},
-	'campaign.term' => 'NULL',
-	'create_election.election' => q{'new'},
-	'drop_election.election' => q{'spare'},
-	'request_yield.election' => q{'detached'},
-	'request_yield.to_candidate' => 'NULL',
-	'wait_for_change.term' => '-1');
-
-#
-# The functions: of which kind they are decides where they may be called, and
-# beside it is what they may come to, other than success and 22023.
-#
-
-my %FUNCTIONS = (
-	acquire => [ 'changes', 'LE004' ],
-	alter_election => [ 'changes', '42704', 'LE003' ],
-	assert_leader => [ 'fences', 'LE001', 'LE003' ],
-	campaign => [ 'changes', 'LE004' ],
-	create_election => [ 'defines', '42704', '42710' ],
-	drop_election => [ 'defines', '55006', 'LE003' ],
-	incarnation => ['observes'],
-	is_leader => ['observes'],
-	join => [ 'changes', 'LE004' ],
-	leader => ['observes'],
-	leave => [ 'changes', 'LE003' ],
-	leave_all => ['changes'],
-	monotonic_clock => ['observes'],
-	observe => ['observes'],
-	remaining_ms => ['observes'],
-	release => [ 'changes', 'LE003' ],
-	renew => [ 'changes', 'LE003' ],
-	request_yield => [ 'changes', 'LE003', 'LE005' ],
-	resign => [ 'changes', 'LE003' ],
-	standing => ['observes'],
-	term => ['observes'],
-	transfer => [ 'changes', 'LE003', 'LE005' ],
-	wait_for_change => [ 'waits', 'LE003' ]);
-
-# As they are in the catalog, with the arguments that go in.
-sub find_functions
-{
-	my @found;
-
-	foreach my $row (
-		$super->query(
-			q{SELECT p.oid, proname, prokind,
-					 (SELECT string_agg(a.name || '=' || format_type(a.type, NULL), ',' ORDER BY a.n)
-						FROM unnest(proargnames, coalesce(proallargtypes, proargtypes::oid[]), proargmodes)
-							 WITH ORDINALITY a (name, type, mode, n)
-					   WHERE coalesce(a.mode, 'i') IN ('i', 'b', 'v'))
-				FROM pg_proc p
-					 JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-					 JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leader_election'
-			   WHERE prorettype <> 'trigger'::regtype
-			   ORDER BY proname, pronargs, p.oid}))
-	{
-		my ($oid, $name, $prokind, $args) = split /\|/, $row, -1;
-		my ($kind, @errors) = @{ $FUNCTIONS{$name} // [] };
-		my %f = (
-			oid => $oid,
-			name => $name,
-			kind => $kind,
-			errors => \@errors,
-			is_procedure => $prokind eq 'p',
-			args => []);
-
-		foreach my $arg (split /,/, $args)
-		{
-			my ($arg_name, $type) = split /=/, $arg;
-			my $good = $GOOD{"$name.$arg_name"} // $GOOD{$arg_name};
-
-			# Whoever is called with a term is a detached candidate.
-			$good = q{'detached'}
-			  if $arg_name eq 'election' && $args =~ /\bterm=/ && $prokind eq 'f';
-			push @{ $f{args} },
-			  { name => "$name($arg_name $type)", good => $good, values => $VALUES{$type} };
-		}
-		push @found, \%f;
-	}
-	return @found;
-}
-
-my @functions = find_functions();
+my @functions = find_functions($super);
 cmp_ok(scalar @functions, '>', 25, 'functions');
 is_deeply([ map { $_->{name} } grep { !$_->{kind} } @functions ],
 	[], 'each is of some kind');
@@ -224,115 +60,6 @@ is_deeply(
 	],
 	[],
 	'each argument has values');
-
-#
-# The calls: a function, and the SQL of each argument.
-#
-
-# None that would end the calling session, which may lead any election by now.
-sub make_call
-{
-	my ($f, @values) = @_;
-
-	return
-	  if $f->{name} eq 'request_yield'
-	  && $values[2] eq 'true'
-	  && $values[0] !~ /^(NULL|'')$|m', 201|1000/;
-	return {
-		f => $f,
-		text => "leader_election.$f->{name}(" . join(', ', @values) . ')',
-		is_invalid => scalar grep({ $INVALID{$_} } @values),
-		may_wait => scalar grep({
-			$f->{args}[$_]{name} =~ /\(timeout / && $values[$_] ne q{'0'}
-		} 0 .. $#values) };
-}
-
-# A function with all arguments good but these, by number
-sub change_good
-{
-	my ($f, %changes) = @_;
-
-	return make_call($f,
-		map { $changes{$_} // $f->{args}[$_]{good} } 0 .. $#{ $f->{args} });
-}
-
-sub few
-{
-	my ($arg) = @_;
-
-	return @{ $arg->{values}[0] };
-}
-
-sub all
-{
-	my ($arg) = @_;
-
-	return map { @$_ } @{ $arg->{values} };
-}
-
-# Each argument at each of its values
-sub single_calls
-{
-	my ($values) = @_;
-	my @calls;
-
-	foreach my $f (@functions)
-	{
-		my $args = $f->{args};
-
-		push @calls, change_good($f);
-		foreach my $n (0 .. $#$args)
-		{
-			push @calls, map { change_good($f, $n => $_) } $values->($args->[$n]);
-		}
-	}
-	return @calls;
-}
-
-# Each two arguments at their values
-sub pair_calls
-{
-	my ($values) = @_;
-	my @calls;
-
-	foreach my $f (@functions)
-	{
-		my $args = $f->{args};
-
-		foreach my $m (0 .. $#$args)
-		{
-			foreach my $n ($m + 1 .. $#$args)
-			{
-				foreach my $x ($values->($args->[$m]))
-				{
-					push @calls,
-					  map { change_good($f, $m => $x, $n => $_) } $values->($args->[$n]);
-				}
-			}
-		}
-	}
-	return @calls;
-}
-
-sub random_calls
-{
-	my ($count) = @_;
-	my @with_args = grep { @{ $_->{args} } } @functions;
-	my @calls;
-
-	while (@calls < $count)
-	{
-		my $f = $with_args[ rand @with_args ];
-
-		push @calls, make_call(
-			$f,
-			map {
-				my @values = all($_);
-				rand() < 0.4 ? $_->{good} : $values[ rand @values ];
-			} @{ $f->{args} });
-	}
-	return @calls;
-}
 
 #
 # The server's side: what the calls are made on, and ways to make them.
@@ -830,33 +557,6 @@ run_calls(
 $super->query('ROLLBACK');
 
 #
-# The trigger function
-#
-
-is($super->sqlstate_of('SELECT leader_election.only_leader()'),
-	'39P01', 'a trigger function');
-foreach my $trigger (
-	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', '' ],
-	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{'a', 'b'} ],
-	[ 'LE003', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{''} ],
-	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 201 . "'" ],
-	[ '39P01', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 1000000 . "'" ],
-	[ '39P01', 'BEFORE INSERT ON t FOR EACH ROW', q{'theirs'} ],
-	[ '39P01', 'AFTER INSERT ON t FOR EACH STATEMENT', q{'theirs'} ],
-	[ 'LE003', 'BEFORE INSERT ON t FOR EACH STATEMENT', "'" . 'm' x 200 . "'" ],
-	[ 'LE001', 'BEFORE INSERT ON t FOR EACH STATEMENT', q{'theirs'} ])
-{
-	my ($expected, $definition, $args) = @$trigger;
-
-	$super->query("CREATE TABLE t (); CREATE TRIGGER t $definition
-		EXECUTE FUNCTION leader_election.only_leader($args)");
-	is( $super->sqlstate_of('INSERT INTO t DEFAULT VALUES'),
-		$expected, "trigger $definition (" . substr($args, 0, 20) . ')');
-	cmp_ok(length $super->errors, '<', $LONGEST_MESSAGE, 'and no long message');
-	$super->query('DROP TABLE t');
-}
-
-#
 # On a standby
 #
 
@@ -874,48 +574,6 @@ run_calls(
 	$ROLES{super},
 	@few);
 $standby->stop;
-
-#
-# In databases of other encodings, with a name of bytes that are not UTF-8
-#
-
-foreach my $encoding (qw(LATIN1 SQL_ASCII))
-{
-	my $name = q{E'\x80\xe9\xff\xf0'};
-	my $session;
-
-	$super->query("CREATE DATABASE other ENCODING '$encoding' LOCALE 'C' TEMPLATE template0");
-	$session = session($node, name => $encoding, dbname => 'other',
-		options => "-c client_encoding=$encoding");
-	$session->query($_)
-	  for 'CREATE EXTENSION leader_election', 'LISTEN leadership_changed';
-	is($session->query("SELECT leader_election.join($name, $name)"),
-		'1', "$encoding: leads");
-	is( $session->query(
-			"SELECT leader_election.leader($name) = $name, leader_election.is_leader($name),
-				(SELECT election = $name AND leader = $name FROM leader_election.status),
-				(SELECT candidate = $name FROM leader_election.candidates)"),
-		't|t|t|t', "$encoding: is seen");
-	is($session->sqlstate_of("SELECT leader_election.join($name, 'x')"),
-		'LE004', "$encoding: an error");
-	is($session->sqlstate_of("SELECT leader_election.join(repeat($name, 51), 'x')"),
-		'22023', "$encoding: bytes count");
-	is($session->query("SELECT leader_election.leave_all()"), '1', "$encoding: leaves");
-	my @told;
-	wait_until(
-		sub {
-			$session->query('SELECT 1');
-			push @told, $session->notifications;
-			return scalar grep { /"event":"vacated"/ } @told;
-		},
-		"$encoding: news");
-	is( scalar grep({ /"leader":"\x80\xe9\xff\xf0"/ } @told),
-		1, "$encoding: is told of");
-	$session->finish;
-	wait_for($node,
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'other'});
-	$super->query('DROP DATABASE other');
-}
 
 #
 # In a server without other processes, and in one without room for a worker
@@ -962,28 +620,6 @@ is($super->query("SELECT leader_election.leader('after')"), 'other', 'as others 
 is($other->query("SELECT leader_election.resign('after')"), 't', 'and given up');
 like($super->query("SELECT term FROM leader_election.acquire('after', 'd')"),
 	qr/^\d+$/, 'and led by somebody else');
-
-# A name is one name in the log, whatever it has in it.
-my $odd = q{E'a": "b" leads in term x, "c" led before: y\n\\\\LOG:  z'};
-my $shown = q{"a\": \"b\" leads in term x, \"c\" led before: y\n\\\\LOG:  z"};
-my $end = -s $node->logfile;
-$super->query("SELECT leader_election.acquire($odd, $odd)");
-$super->query("SELECT leader_election.request_yield($odd)");
-$super->query("SELECT leader_election.release($odd, term)
-	FROM leader_election.status WHERE election = $odd");
-wait_for($node, "SELECT leader_election.leader($odd) IS NULL");
-is_deeply(
-	[
-		map { s/term \d+/term N/r }
-		  slurp_file($node->logfile, $end) =~ /LOG:  .*?leader_election: (.*\n(?:\t.*\n)*)/g
-	],
-	[
-		"election $shown is created on first use\n",
-		"election $shown: $shown leads in term N\n",
-		"election $shown: $shown is asked to yield, in term N\n",
-		"election $shown: vacant after term N, $shown led before: yielded\n"
-	],
-	'names with quotes and newlines in the log');
 
 my $log = slurp_file($node->logfile);
 my ($longest) = sort { $b <=> $a } map { length } split /\n/, $log;
