@@ -116,7 +116,7 @@ sub read_events
 			$count{'bounded vacancies'}++;
 			$info{'longest vacancy in a calm, s'} =
 			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1]);
-			violation('vacancy', "$rest[0]: $rest[1] s") if $rest[1] > $bound;
+			violation('vacancy', "$rest[0]: $rest[1] s") if $rest[1] > $bound;	# G7
 		}
 		violation('left over', "locks|workers|candidates: @rest")
 		  if $kind eq 'left' && $rest[0] ne '0|0|0';
@@ -196,6 +196,7 @@ sub read_candidate
 			my $deadline = $deadline{"$serial $election $term"};
 
 			$count{'is_leader() = true'}++;
+			# It must know that its lease is over (G3).
 			violation('past the deadline', "$who: true for $election in term $term at $sent, renewed until $deadline")
 			  if defined $deadline && $sent > $deadline;
 			push @moments, { election => $election, term => $term, candidate => $candidate,
@@ -302,7 +303,7 @@ sub read_candidate
 	return;
 }
 
-# --- one leader at a time
+# --- one leader at a time (G1)
 
 sub check_overlaps
 {
@@ -345,7 +346,7 @@ sub check_overlaps
 	return;
 }
 
-# --- terms
+# --- terms: each is led by one candidate (G1), and they only grow (G5)
 
 sub check_terms
 {
@@ -419,7 +420,7 @@ sub check_next
 #
 # While a server lives, no event is heard twice, or after a later one, and a session
 # misses none between two that it hears. After a crash or a promotion the last one
-# may be repeated; events that a failover has lost do not count then.
+# may be repeated; events that a failover has lost do not count then (G10).
 sub check_announced
 {
 	my ($history) = @_;
@@ -469,7 +470,7 @@ sub check_announced
 }
 
 # A session that hears of a change has heard of the changes of other elections that
-# happened long before it, if it has heard anything of those elections.
+# happened long before it, if it has heard anything of those elections (G10).
 sub check_unannounced
 {
 	my ($history) = @_;
@@ -500,6 +501,7 @@ sub check_unannounced
 	return;
 }
 
+# No term began before the one before it had ended (G1), and none was left out (G5).
 sub read_history
 {
 	my (%history, %order);
@@ -540,8 +542,9 @@ sub read_history
 	return \%history;
 }
 
-# A grant that no standby knew of, since the wait for it was cut short, may be
-# lost in a failover: then it is over indeed (and nobody else leads in that time).
+# A lease ends when it runs out, and not before (G2). A grant that no standby knew
+# of, since the wait for it was cut short, may be lost in a failover: then it is
+# over indeed (and nobody else leads in that time).
 sub check_early
 {
 	my %kept = kept_terms();
@@ -556,6 +559,7 @@ sub check_early
 	return;
 }
 
+# Every term that was led is in history (G10).
 sub check_claims_in_history
 {
 	my ($history) = @_;
@@ -571,7 +575,7 @@ sub check_claims_in_history
 	return;
 }
 
-# --- fenced rows
+# --- fenced rows: written by the leader of that term (G8), and not lost (G6)
 
 sub check_writes
 {

@@ -105,7 +105,7 @@ bool torn;						/* nothing was told since a crash, ... */
 byte at_crash;					/* ... at which this was the last change */
 byte crashes;
 
-/* For assertions, so that they say what is broken */
+/* For assertions, so that they say what is broken (G10) */
 bool told_once;
 bool in_order;
 bool none_left_out;

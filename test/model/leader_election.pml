@@ -173,11 +173,11 @@ byte k;
 byte t;
 
 /* For assertions, so that they say what is broken */
-bool mutual_exclusion;
-bool unique_terms;
-bool ordered_terms;
-bool fenced_by_the_present_term;
-bool no_lost_fenced_write;
+bool mutual_exclusion;				/* G1 */
+bool unique_terms;					/* G5 */
+bool ordered_terms;					/* G5 */
+bool fenced_by_the_present_term;	/* G8 */
+bool no_lost_fenced_write;			/* G6 */
 
 #ifdef SYNC
 #define WAITS(s)	((s) == A)
@@ -1207,5 +1207,5 @@ init
 #else
 #define SOMEBODY_LEADS	LED(A)
 #endif
-ltl a_leader_eventually { <> [] SOMEBODY_LEADS }
+ltl a_leader_eventually { <> [] SOMEBODY_LEADS }	/* G7 */
 #endif

@@ -109,7 +109,7 @@ SELECT count(*) FROM leader_election.renew('d', 6);
 SELECT deadline_mono > :deadline AS later FROM leader_election.lease
  WHERE election = 'd';
 
--- A deadline never moves back.
+-- A deadline never moves back (G3).
 SELECT deadline_mono AS deadline FROM leader_election.lease
  WHERE election = 'd' \gset
 UPDATE leader_election.election SET lease_duration = '1 minute'
@@ -132,7 +132,7 @@ SELECT leader_election.transfer('d', 5, 'one'), leader_election.transfer('d', 7,
 	   leader_election.transfer('d', 5, 'nobody'), leader_election.transfer('d', 5, 'two');
 SELECT leader_election.is_leader('d', 6);
 
--- A term that is over stays so.
+-- A term that is over stays so (G5).
 SELECT leader_election.release('d', 6);
 SELECT leader_election.release('d', 6), leader_election.transfer('d', 6, 'one'),
 	   leader_election.is_leader('d', 6);
@@ -521,7 +521,7 @@ SELECT term, leader, kind, reason, detail FROM leader_election.history
  WHERE election = 'd yield' ORDER BY term;
 
 --
--- A lease whose deadline passed is over.
+-- A lease whose deadline passed is over (G3).
 --
 
 SELECT term FROM leader_election.acquire('d over', 'one');
@@ -559,7 +559,7 @@ SELECT term, leader, reason FROM leader_election.history
 
 --
 -- is_leader(election, term) in all states that a transaction can be in, for
--- either kind of leader.  It never writes.
+-- either kind of leader.  It never writes (G9).
 --
 
 SELECT term FROM leader_election.acquire('d state', 'one');

@@ -252,7 +252,7 @@ SELECT leader_election.drop_election('e definer');
 \set VERBOSITY default
 
 --
--- A drop: never under a leader; what comes later starts above.
+-- A drop: never under a leader (G2); what comes later starts above (G5).
 --
 
 SET regress.election = 'e drop';
@@ -448,7 +448,7 @@ SELECT leader_election.leave('e why', 'one'), leader_election.drop_election('e w
 
 --
 -- Settings that change under a leader count from its next renewal or the next
--- election on, and end no lease before its time.
+-- election on, and end no lease before its time (G2).
 --
 
 SET regress.election = 'e alter';

@@ -85,7 +85,7 @@ SELECT leader_election.leader('f new');
 -- At commit
 --
 
--- Lost meanwhile: nothing is written.
+-- Lost meanwhile: nothing is written (G8).
 \set VERBOSITY default
 BEGIN;
 SELECT leader_election.assert_leader('f');
@@ -337,7 +337,7 @@ END
 $$;
 :show
 TRUNCATE fence_log;
--- Two terms of one election exclude each other.
+-- Two terms of one election exclude each other (G8).
 SELECT leader_election.term('f') AS former \gset
 SELECT leader_election.resign('f');
 CALL pg_temp.lead('f');
@@ -350,7 +350,7 @@ COMMIT;
 
 --
 -- A lease that is over, with nobody else elected: of a session that renews it
--- itself, and of a detached candidate.
+-- itself, and of a detached candidate (G8).
 --
 
 SELECT leader_election.create_election('f short', lease_duration => '1 s');

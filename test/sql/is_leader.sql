@@ -1,5 +1,5 @@
 --
--- is_leader() in all states that a transaction can be in.  It never writes.
+-- is_leader() in all states that a transaction can be in.  It never writes (G9).
 --
 
 SET client_min_messages = warning;
@@ -76,7 +76,7 @@ CREATE TEMPORARY TABLE guarded
 INSERT INTO guarded DEFAULT VALUES RETURNING n;
 SELECT count(*) FROM generate_series(1, 1000) WHERE leader_election.is_leader('i');
 
--- It shows what is committed, and no more.
+-- It shows what is committed, and no more (G3).
 SELECT leader_election.resign('i'), leader_election.is_leader('i');
 CALL leader_election.campaign('i', 'one');
 SELECT leader_election.join('i2', 'one'), leader_election.is_leader('i2');
@@ -102,7 +102,7 @@ SELECT leader_election.resign('i'), leader_election.is_leader('i'), 1 / (pg_back
 TABLE look;
 
 --
--- A long statement notices that its lease is over.
+-- A long statement notices that its lease is over (G3).
 --
 
 SELECT leader_election.join('short', 'one', auto_renew => false);
@@ -147,7 +147,7 @@ $$;
 CALL leader_election.wait_for_change('short', 2, 'one');
 CALL leader_election.campaign('short', 'one', '1 min');
 
--- A renewal that is not committed does not count.
+-- A renewal that is not committed does not count (G3).
 DO $$
 DECLARE
 	deadline bigint := (SELECT deadline_mono FROM leader_election.lease

@@ -88,7 +88,7 @@ SELECT leader_election.leave('large');
 SELECT leader_election.join('s', 'one', metadata => 'null');
 
 --
--- A grant does not count before it is committed.
+-- A grant does not count before it is committed (G3).
 --
 
 SELECT leader_election.join('uncommitted', 'one'),
@@ -198,7 +198,7 @@ $$;
 SELECT pg_temp.remains('remains');
 SELECT count(*) FROM pg_sleep(0.02), leader_election.renew('remains');
 SELECT pg_temp.remains('remains');
--- A renewal that is not committed does not count.
+-- A renewal that is not committed does not count (G3).
 DO $$
 DECLARE
 	deadline bigint := (SELECT deadline_mono FROM leader_election.lease

@@ -85,7 +85,7 @@ sub succession_is
 			JOIN leader_election.status s USING (election)
 			WHERE h.election = '$election' AND h.ended_at IS NULL"),
 		$ended + 1 . '|' . ($ended + 1) . "|$to",
-		"$name: one term is not over, the one in status");
+		"$name: one term is not over, the one in status (G1)");
 	return;
 }
 
@@ -102,16 +102,16 @@ sub test_takeover
 	$heir = follower('chain', "heir of $term");
 	is($observer->query("SELECT leader_election.leader('chain')"),
 		$leader->{name}, "$name: leads before");
-	ok(!leads($heir, 'chain'), "$name: alone");
+	ok(!leads($heir, 'chain'), "$name: alone (G1)");
 
 	$end->($leader);
 	$start = time;
 	wait_until(sub { leads($heir, 'chain') }, "takeover: $name");
-	cmp_ok(time - $start, '<', $SOON, "$name: takeover");
+	cmp_ok(time - $start, '<', $SOON, "$name: takeover (G7)");
 	note(sprintf '%s: %.1f ms', $name, 1000 * (time - $start));
 
 	is($heir->query("SELECT leader_election.term('chain')"),
-		$term + 1, "$name: the next term");
+		$term + 1, "$name: the next term (G5)");
 	succession_is('chain', $term, $leader->{name}, $reason, $heir->{name},
 		$name);
 	push @reasons, $reason;
@@ -247,7 +247,7 @@ foreach my $how (
 	is( $again->sqlstate_of(
 			"SELECT leader_election.assert_leader('chain', $ended)"),
 		'LE001',
-		"$how: what it writes is refused");
+		"$how: what it writes is refused (G8)");
 	$again->finish;
 }
 
@@ -260,7 +260,7 @@ wait_for_activity($leader, "state = 'active'");
 $observer->query('SELECT pg_cancel_backend(' . $leader->backend_pid . ')');
 $leader->result;
 is($leader->sqlstate, '57014', 'a query is cancelled');
-ok(leads($leader, 'chain'), 'its session goes on leading');
+ok(leads($leader, 'chain'), 'its session goes on leading (G2)');
 
 # A candidate that waits in campaign is dead with its client, too.
 my $campaigner = session($node, name => 'campaigner');
@@ -281,7 +281,7 @@ is( $observer->query(
 		FROM leader_election.history
 		WHERE election = 'chain' AND ended_at IS NOT NULL"),
 	join(',', @reasons) . "|1|$term|$term",
-	'history has every term');
+	'history has every term (G10)');
 {
 	my @told;
 
@@ -292,7 +292,7 @@ is( $observer->query(
 			return @told > $term;
 		},
 		'every election to be announced');
-	is_deeply(\@told, [ 1 .. $term + 1 ], 'every election was announced once, in order');
+	is_deeply(\@told, [ 1 .. $term + 1 ], 'every election was announced once, in order (G10)');
 }
 
 # A campaign that waits is woken.  Best of three: the machine may be busy.
@@ -321,7 +321,7 @@ is( $observer->query(
 		succession_is($election, 1, 'one', 'session ended', 'two', 'campaign');
 		$two->finish;
 	}
-	cmp_ok($best, '<', $AT_ONCE, 'campaign returns at once');
+	cmp_ok($best, '<', $AT_ONCE, 'campaign returns at once (G7)');
 }
 
 # Dropping all session locks ends the session as far as elections go.
@@ -362,7 +362,7 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 				leader_election.leader('$alone') IS DISTINCT FROM 'one',
 				leader_election.leader('$shared') IS DISTINCT FROM 'one'"),
 		'f|f|t|t|t',
-		"$drop: leads nowhere, at once");
+		"$drop: leads nowhere, at once (G3)");
 	is($one->sqlstate_of("SELECT leader_election.join('$shared', 'one')"),
 		'LE006', "$drop: is told so");
 	is($one->query("SELECT leader_election.join('$shared', 'one')"),
@@ -428,7 +428,7 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 	$one->query('BEGIN');
 	ok(leads($one, 'in block'), 'unlock in a transaction: leads before');
 	$one->query('SELECT pg_advisory_unlock_all()');
-	ok(!leads($one, 'in block'), 'unlock in a transaction: leads no more');
+	ok(!leads($one, 'in block'), 'unlock in a transaction: leads no more (G3)');
 	$one->query('ROLLBACK');
 	ok(!leads($one, 'in block'), 'unlock in a transaction: not undone');
 	wait_until(sub { leads($two, 'in block') }, 'takeover: rolled back', $SOON);

@@ -136,11 +136,11 @@ sub test_return
 	$start = time;
 	($leader, $got) = stand('follower');
 	cmp_ok(time - $start, '<', $AT_ONCE, "$name: at once (client-go#448)");
-	is($got, $last + 1, "$name: a greater term");
+	is($got, $last + 1, "$name: a greater term (G5)");
 	$term = $got;
 	ok(leads($leader), "$name: says so");
 	($follower, $got) = stand('leader');
-	is($got, '', "$name: the next to come follows");
+	is($got, '', "$name: the next to come follows (G1)");
 	ok(!leads($follower), "$name: and knows");
 	is( $observer->query(
 			"SELECT reason, ended_at IS NOT NULL, count(*) OVER ()
@@ -153,7 +153,7 @@ sub test_return
 				count(*) FILTER (WHERE ended_at IS NULL)
 			FROM leader_election.history WHERE election = 'e'"),
 		"$term|1|$term|1",
-		"$name: no term is missing");
+		"$name: no term is missing (G5)");
 	is( $observer->query(
 			'SELECT count(*), max(epoch) FROM leader_election.epoch'),
 		'1|0',
@@ -219,9 +219,9 @@ foreach my $try (1 .. 2)
 			"SELECT term, leader FROM leader_election.history
 			WHERE election = 'e' ORDER BY term DESC LIMIT 1"),
 		"$term|" . ($try > 1 ? 'follower' : 'leader'),
-		"killed after a grant $try: the grant is there");
+		"killed after a grant $try: the grant is there (G6)");
 	($leader, $got) = stand('leader');
-	is($got, $term + 1, "killed after a grant $try: a greater term");
+	is($got, $term + 1, "killed after a grant $try: a greater term (G5)");
 	$term = $got;
 }
 
@@ -283,7 +283,7 @@ test_return('fast stop, leader is busy', 1);
 	$back = session($node, name => 'back');
 	$deadline = $back->query("SELECT deadline_mono FROM leader_election.lease
 		WHERE election = 'short'");
-	cmp_ok($last_true, '<', $deadline, 'orphan: leads no longer than its lease');
+	cmp_ok($last_true, '<', $deadline, 'orphan: leads no longer than its lease (G3)');
 	cmp_ok($last_true, '>', $deadline - 1_000_000, 'orphan: but as long');
 	is($back->query("SELECT leader_election.join('short', 'back')"),
 		2, 'orphan: the first to come back leads');
@@ -291,7 +291,7 @@ test_return('fast stop, leader is busy', 1);
 			"SELECT acquired_mono > $last_true, leader_election.is_leader('short')
 			FROM leader_election.lease WHERE election = 'short'"),
 		't|t',
-		'orphan: after it');
+		'orphan: after it (G1)');
 	is( $back->query("SELECT reason FROM leader_election.history
 			WHERE election = 'short' AND term = 1"),
 		'expired',

@@ -114,7 +114,7 @@ sub expired_is
 	($leader, $acquired) = lease($election, 'leader, acquired_mono');
 	is($leader, $election =~ /^automatic/ ? 'leader' : 'heir',
 		"$election: who is next (kubernetes#82960)");
-	cmp_ok($acquired, '>=', $deadline, "$election: not before the deadline");
+	cmp_ok($acquired, '>=', $deadline, "$election: not before the deadline (G2)");
 	cmp_ok($acquired, '<', $deadline + $SOON, "$election: but soon after");
 	is( $observer->query(
 			"SELECT string_agg(term || ' ' || coalesce(reason, 'leads'), ', ' ORDER BY term),
@@ -195,7 +195,7 @@ foreach my $election (qw(silent client backend loop))
 	my $first_true = moment($heir{$election}, 'first true');
 
 	cmp_ok($first_true, '>', $deadline{$election},
-		"$election: the heir leads after the deadline");
+		"$election: the heir leads after the deadline (G2)");
 	expired_is($election, $deadline{$election});
 }
 
@@ -205,11 +205,11 @@ foreach my $election (qw(silent loop))
 	my $last_true = moment($leader{$election}, 'last true');
 
 	cmp_ok($last_true, '<', $deadline{$election},
-		"$election: is_leader() is true until the deadline at most");
+		"$election: is_leader() is true until the deadline at most (G3)");
 	cmp_ok(
 		$last_true, '<',
 		moment($heir{$election}, 'first true'),
-		"$election: never two");
+		"$election: never two (G1)");
 }
 cmp_ok(moment($leader{silent}, 'last true'),
 	'>', $deadline{silent} - $SOON, 'silent: is_leader() is true so long');
@@ -217,7 +217,7 @@ cmp_ok(
 	moment($leader{silent}, 'first false'),
 	'<',
 	(lease('silent', 'acquired_mono'))[0] + $SOON,
-	'silent: is_leader() turns false within the statement');
+	'silent: is_leader() turns false within the statement (G3)');
 
 resume_process($leader{client}->pid);
 resume_process($leader{backend}->backend_pid);
@@ -243,12 +243,12 @@ $leader{late}->result;
 like(
 	$leader{late}->errors,
 	qr/before t, renewed 1, uncommitted f.*committed 1/s,
-	'a renewal counts when it is committed');
+	'a renewal counts when it is committed (G3)');
 is( $observer->query(
 		"SELECT count(*), min(reason) FROM leader_election.history
 		WHERE election = 'late'"),
 	'1|',
-	'and nobody was elected in the meantime');
+	'and nobody was elected in the meantime (G2)');
 is($heir{late}->query("SELECT leader_election.is_leader('late')"),
 	'f', 'nor says so');
 
@@ -269,7 +269,7 @@ wait_for($node,
 	"SELECT term = 1 AND deadline_mono - acquired_mono > 3 * $LEASE
 	FROM leader_election.lease WHERE election = 'automatic'");
 is($heir{automatic}->query("SELECT leader_election.is_leader('automatic')"),
-	'f', 'automatic: nobody else leads');
+	'f', 'automatic: nobody else leads (G2)');
 resume_process($leader{automatic}->pid);
 is($leader{automatic}->result,
 	't|1', 'automatic: a stopped client goes on leading (quartz#782)');
@@ -328,7 +328,7 @@ foreach my $election (sort keys %leader)
 
 	($deadline{$election}) = lease($election, 'deadline_mono');
 	cmp_ok($last_true, '<', $deadline{$election},
-		"$election: is_leader() is true until the deadline at most");
+		"$election: is_leader() is true until the deadline at most (G3)");
 	cmp_ok($last_true, '>', $deadline{$election} - $SOON,
 		"$election: but so long");
 }
@@ -403,11 +403,11 @@ foreach my $election (sort keys %leader)
 	my $last_true = moment($leader{$election}, 'last true');
 
 	cmp_ok($last_true, '<', $deadline{$election},
-		"$election: is_leader() is true until the deadline at most");
+		"$election: is_leader() is true until the deadline at most (G3)");
 	expired_is($election, $deadline{$election});
 }
 is($heir{'manual, stopped worker'}->result,
-	2, 'manual, stopped worker: elected by its own poll');
+	2, 'manual, stopped worker: elected by its own poll (G7)');
 resume_process($worker);
 wait_for($node,
 	"SELECT min(deadline_mono - acquired_mono) > 2 * $LEASE
@@ -446,7 +446,7 @@ foreach my $election ('late news', 'late news, stopped worker')
 	  unless $election =~ /stopped/;
 	resume_process($stopped[0]);
 	is($two->result, 3,
-		"$election: campaign() does not return a term that is over (etcd Campaign)");
+		"$election: campaign() does not return a term that is over (etcd Campaign, G3)");
 	is( $two->query("SELECT leader_election.is_leader('$election'),
 			leader_election.term('$election')"),
 		't|3', "$election: but one in which it leads (etcd Campaign)");
@@ -544,14 +544,14 @@ is( $observer->query(
 		FROM claim a JOIN claim b ON a.term < b.term
 		WHERE a.last_before >= b.first_after'),
 	'',
-	'relay: never two');
+	'relay: never two (G1)');
 is( $observer->query(
 		"SELECT c.term, c.name, h.leader FROM claim c
 		LEFT JOIN leader_election.history h
 			ON h.election = 'relay' AND h.term = c.term
 		WHERE h.leader IS DISTINCT FROM c.name"),
 	'',
-	'relay: nobody claims what another was granted');
+	'relay: nobody claims what another was granted (G1)');
 cmp_ok($observer->query('SELECT count(DISTINCT term) FROM claim'),
 	'>', $ROUNDS / 2, 'relay: there was something to see');
 is( $observer->query(

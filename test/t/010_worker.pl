@@ -267,7 +267,7 @@ SKIP:
 	$three->query("SELECT leader_election.join('end', 'three')");
 	wait_for($node, $ONE_WORKER);
 	pass('a call brings the worker back');
-	is(term_of($control, 'end'), 3, 'and elects');
+	is(term_of($control, 'end'), 3, 'and elects (G7)');
 	$_->finish foreach $two, $three;
 }
 
@@ -331,7 +331,7 @@ SKIP:
 	$pid = stop_worker($control);
 	wait_for($node, "SELECT term > $steady AND leader IS NOT NULL"
 		  . " FROM leader_election.lease WHERE election = 'steady'");
-	pass('while the worker is stopped, a lease ends and the next begins');
+	pass('while the worker is stopped, a lease ends and the next begins (G7)');
 	$churn = term_of($control, 'churn');
 	wait_for($node, "SELECT term > $churn + 10 FROM leader_election.lease"
 		  . " WHERE election = 'churn'");
@@ -352,7 +352,7 @@ SKIP:
 		is($s->sqlstate, '00000', "$s->{name} saw no error");
 		$s->finish;
 	}
-	is($control->query($TWO_LEADERS), '', 'there were never two leaders');
+	is($control->query($TWO_LEADERS), '', 'there were never two leaders (G1, G7)');
 	is( $control->query(
 			'SELECT election, count(*) > 2, count(DISTINCT session) > 1'
 			  . " FROM stint WHERE election <> 'steady'"
@@ -365,14 +365,14 @@ SKIP:
 			  . " WHERE election IN ('steady', 'lapse', 'churn')"
 			  . ' GROUP BY election ORDER BY election'),
 		"churn|1|0\nlapse|1|0\nsteady|1|0",
-		'no term was left out');
+		'no term was left out (G5)');
 	is( $control->query(
 			'SELECT count(*) FROM (SELECT ended_at, lead(acquired_at)'
 			  . ' OVER (PARTITION BY election ORDER BY term) AS next'
 			  . ' FROM leader_election.history) h WHERE next < ended_at'
 			  . ' OR (next IS NOT NULL AND ended_at IS NULL)'),
 		0,
-		'each ended before the next began');
+		'each ended before the next began (G1)');
 }
 
 # -- Many join at once where there is no worker: they do not fill up the

@@ -91,7 +91,7 @@ sub fails_soon
 	my ($session, $sql, $what) = @_;
 
 	is(run_locked($session, $sql, $_),
-		'55P03', "$what: $sql is refused (lock_timeout $_)")
+		'55P03', "$what: $sql is refused (lock_timeout $_) (G9)")
 	  foreach 0, 100;
 	return;
 }
@@ -102,7 +102,7 @@ sub answers_soon
 	my ($session, $sql, $what) = @_;
 
 	like(run_locked($session, $sql, $_),
-		qr/^(00000|55P03)$/, "$what: $sql is answered (lock_timeout $_)")
+		qr/^(00000|55P03)$/, "$what: $sql is answered (lock_timeout $_) (G9)")
 	  foreach 0, 100;
 	return;
 }
@@ -151,7 +151,7 @@ foreach my $table (@TABLES)
 	$dead->kill;
 	$other->kill;
 	my $elapsed = wait_for($node, "SELECT leader_election.leader('free')", 'heir');
-	cmp_ok($elapsed, '<', 1, "$what: another election goes on");
+	cmp_ok($elapsed, '<', 1, "$what: another election goes on (G9)");
 	wait_gone($dead->backend_pid, $other->backend_pid);
 	is($leader->query("SELECT leader_election.is_leader('locked')"),
 		't', "$what: is_leader() says what it knows");
@@ -473,7 +473,7 @@ foreach my $table (@TABLES)
 	$locker->query('BEGIN; REINDEX TABLE leader_election.lease');
 	$leader->query("SET statement_timeout = '500ms'");
 	$leader->query("SELECT leader_election.is_leader('locked')");
-	is($leader->sqlstate, '00000', 'REINDEX: is_leader() does not wait');
+	is($leader->sqlstate, '00000', 'REINDEX: is_leader() does not wait (G9)');
 	fails_soon($leader, "SELECT leader_election.renew('locked')", 'REINDEX');
 	answers_soon($control, "SELECT leader_election.leader('locked')",
 		'REINDEX');
@@ -492,7 +492,7 @@ foreach my $table (@TABLES)
 			  . ' FROM pg_stat_activity WHERE pid = '
 			  . $waiter->backend_pid),
 		't',
-		'REINDEX: a waiting campaign() has no snapshot');
+		'REINDEX: a waiting campaign() has no snapshot (G9)');
 	$locker->query('COMMIT');
 	$leader->kill;
 	wait_until(sub { $waiter->finished }, 'the election');

@@ -67,7 +67,7 @@ SELECT backend_xmin IS NULL AND backend_xid IS NULL AND NOT EXISTS (
 		AND NOT (locktype = 'advisory' AND objsubid = 20))
 FROM pg_stat_activity a WHERE pid = $pid), 't', 5);
 		},
-		"$what holds neither a snapshot nor a lock");
+		"$what holds neither a snapshot nor a lock (G9)");
 	return;
 }
 
@@ -125,7 +125,7 @@ sub session_locks
 	is( $control->sqlstate_of(
 			'CREATE INDEX CONCURRENTLY ON elsewhere (i)'),
 		'00000',
-		'CREATE INDEX CONCURRENTLY is not held up by those who wait (MAS#5298)');
+		'CREATE INDEX CONCURRENTLY is not held up by those who wait (MAS#5298, G9)');
 	$control->query('RESET statement_timeout');
 	$control->query('INSERT INTO elsewhere VALUES (1); DELETE FROM elsewhere');
 	ok( defined eval {
@@ -136,7 +136,7 @@ sub session_locks
 				},
 				'VACUUM', 10);
 		},
-		'nor is VACUUM (MAS#5298)');
+		'nor is VACUUM (MAS#5298, G9)');
 
 	# All of them can be cancelled.
 	my $start = time;
@@ -153,7 +153,7 @@ sub session_locks
 	cmp_ok(time - $start, '<', 2, 'all that is prompt');
 	wait_for($node, 'SELECT count(*) = 1 FROM leader_election.candidates'
 		  . " WHERE election = 'e'");
-	pass('cancelled campaigns leave no candidacy behind');
+	pass('cancelled campaigns leave no candidacy behind (G9)');
 	$_->finish foreach @waiters;
 }
 

@@ -73,7 +73,7 @@ max_parallel_workers = 5
 			) eq 't';
 		},
 		'four leases');
-	is("$lost $others", '0 0', "a loop over join() keeps the lease ($calls calls)");
+	is("$lost $others", '0 0', "a loop over join() keeps the lease ($calls calls) (G7)");
 	is($observer->query($NO_WORKER), 't', 'without any worker');
 	is($observer->query("SELECT count(*) FROM leader_election.history WHERE election = 'looped'"),
 		'1', 'in one term');
@@ -159,7 +159,7 @@ $standby->promote;
 			return 0;
 		},
 		'a renewal');
-	is("@answers", '55P03 00000 00000', 'busy, then acquire() begins the epoch, then renewed');
+	is("@answers", '55P03 00000 00000', 'busy, then acquire() begins the epoch, then renewed (G7)');
 	like($hint, qr/HINT:.*acquire\(\) by the same candidate name/, 'as the hint says');
 	cmp_ok($term, '>', 1 << 22, 'in a term of the new epoch');
 	is( $observer->query(
@@ -181,7 +181,7 @@ $standby->promote;
 	wait_until(
 		sub { $other->query("SELECT leader_election.join('other', 'o')") ne '' },
 		'the end of the grace');
-	pass('join() elects after the grace');
+	pass('join() elects after the grace (G7)');
 	$_->finish for $loop, $observer, $other;
 }
 
@@ -278,7 +278,7 @@ foreach my $sql (
 	# A campaign's polls begin it, too.
 	$session->query("CALL leader_election.campaign('campaigned', 'c')");
 	is($session->query("SELECT leader_election.is_leader('campaigned')"),
-		't', 'a campaign begins an epoch, waits for the grace and leads');
+		't', 'a campaign begins an epoch, waits for the grace and leads (G7)');
 	is($session->query($KNOWN), '1', 'in an epoch');
 	is($session->query($TOGETHER), '0', 'of a transaction of its own');
 	$session->finish;

@@ -33,7 +33,7 @@ sub check_records
 				  FROM leader_election.history WHERE election LIKE '$pattern%'
 			) numbered WHERE term <> row_number}),
 		'0',
-		"$what: terms 1, 2, 3... without a gap or a repeat");
+		"$what: terms 1, 2, 3... without a gap or a repeat (G5)");
 	is( $observer->query(
 			qq{SELECT count(*) FROM (
 				SELECT *, lead(acquired_at) OVER (PARTITION BY election ORDER BY term) AS next
@@ -43,7 +43,7 @@ sub check_records
 				   (next IS NOT NULL AND ended_at IS NULL) OR
 				   (ended_at IS NULL) <> (reason IS NULL)}),
 		'0',
-		"$what: each term ends for a reason before the next one begins");
+		"$what: each term ends for a reason before the next one begins (G1)");
 
 	return $listener->all_told_ok("^$pattern", $what);
 }
@@ -134,7 +134,7 @@ sub check_one_leader
 	# Whoever found the election busy leaves it to whoever made it busy.
 	wait_for($node, "SELECT leader_election.leader('race') IS NOT NULL");
 	my @leaders = leaders();
-	is(scalar @leaders, 1, "$round: exactly one leader");
+	is(scalar @leaders, 1, "$round: exactly one leader (G1)");
 	is( $observer->query("SELECT leader_election.leader('race')"),
 		"candidate $leaders[0]",
 		"$round: and it is the one that observers see");
@@ -147,7 +147,7 @@ sub check_race
 
 	is_deeply([ grep { /error/ } @joined ], [], "$round: no errors");
 	cmp_ok(scalar(grep { /^\d+$/ } @joined),
-		'<=', 1, "$round: at most one was told that it leads");
+		'<=', 1, "$round: at most one was told that it leads (G1)");
 	return check_one_leader($round);
 }
 
@@ -228,7 +228,7 @@ for my $round (1 .. 3)
 	is_deeply(
 		[ grep { $leads[$_] eq 't' } 0 .. $#leads ],
 		[ grep { $joined[$_] !~ /error/ } 0 .. $#joined ],
-		"same name, $round: it leads, and nobody else (oban-py#32, oban#1488)");
+		"same name, $round: it leads, and nobody else (oban-py#32, oban#1488, G1)");
 	foreach my $n (grep { $joined[$_] !~ /error/ } 0 .. $#joined)
 	{
 		is($sessions[$n]->query("SELECT leader_election.leave('one name')"),
@@ -289,7 +289,7 @@ my $seconds = $observer->query(
 	   FROM leader_election.history WHERE election LIKE 'many %' AND term = 2});
 diag("$ELECTIONS elections have new leaders $seconds s after their leader's client was killed"
 );
-cmp_ok($seconds, '<', 3, 'all of them have new leaders in no time');
+cmp_ok($seconds, '<', 3, 'all of them have new leaders in no time (G7)');
 is( $observer->query(
 		q{SELECT DISTINCT leader || ' ' || term || ' ' || candidates
 		  FROM leader_election.status WHERE election LIKE 'many %'}),

@@ -97,7 +97,7 @@ foreach my $leads ([ $one, 't' ], [ $two, 'f' ])
 		$session->query('COMMIT');
 	}
 }
-is(written(), $before, 'is_leader() has written nothing');
+is(written(), $before, 'is_leader() has written nothing (G9)');
 
 # The row is read anew all the time in the last third of the lease.
 is( $one->query(
@@ -151,7 +151,7 @@ is( $two->query(
 	'nor one that says what is known already');
 is($two->query("CALL leader_election.campaign('long', 'two', '200 ms')"),
 	'', 'a losing campaign');
-is(written(), $before, 'losing has written nothing (oban#651)');
+is(written(), $before, 'losing has written nothing (oban#651, G9)');
 
 # Where nobody can be elected for now, nobody keeps on trying: neither during
 # a hold nor without a quorum, nor if the only candidate sits out.
@@ -250,7 +250,7 @@ foreach my $call (
 	"CALL leader_election.wait_for_change('watched', NULL, NULL, '10 ms')")
 {
 	$observer->query("SET statement_timeout = '4 s'");
-	isnt($observer->sqlstate_of($call), '57014', "it ends by itself: $call");
+	isnt($observer->sqlstate_of($call), '57014', "it ends by itself: $call (G9)");
 	$observer->query('RESET statement_timeout');
 }
 $two->query('ROLLBACK');
@@ -364,7 +364,7 @@ like(
 is($one->query("SELECT leader_election.is_leader('no worker')"), 't', 'leads');
 $one->kill;
 wait_for($node, "SELECT leader_election.leader('no worker') IS NULL");
-is($two->query("SELECT leader_election.join('no worker', 'two')"), '2', 'whoever calls is elected');
+is($two->query("SELECT leader_election.join('no worker', 'two')"), '2', 'whoever calls is elected (G7)');
 is($two->query('SELECT leader_election.leave_all()'), '1', 'and may leave');
 is( $two->query(
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),

@@ -178,7 +178,7 @@ wait_until(
 		return $leads eq 'f';
 	},
 	'a lease that lapses');
-is($early, 0, 'a leader leads to its deadline');
+is($early, 0, 'a leader leads to its deadline (G2)');
 is($watcher->sqlstate, '00000', 'without an error');
 
 # -- There is room again.
@@ -194,7 +194,7 @@ is( $observer->query(
 			USING (election) WHERE a.term < b.term
 			  AND b.acquired_at < coalesce(a.ended_at, 'infinity')}),
 	'0',
-	'no term began before the last one ended');
+	'no term began before the last one ended (G1)');
 wait_for($node, $SPARES, '16');
 pass('the worker has its spare locks again');
 

@@ -39,7 +39,7 @@ my $worker = session($node, name => 'worker');
 is( $worker->query(q{SELECT leader_election.is_leader('e', 1),
 		leader_election.is_leader('e'), leader_election.term('e')}),
 	'f|f|',
-	'a process that cannot tell says that nobody leads');
+	'a process that cannot tell says that nobody leads (G3)');
 is($worker->sqlstate, '00000', 'without an error');
 is($worker->query(q{SELECT leader_election.is_leader('e', 1)}),
 	'f', 'and again');

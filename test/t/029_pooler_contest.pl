@@ -326,7 +326,7 @@ foreach my $lead (sort { $a->{granted} <=> $b->{granted} } @leads)
 	$last = $lead;
 }
 is_deeply(\@overlaps, [],
-	'no leader led before the one before it was over, and terms grow');
+	'no leader led before the one before it was over, and terms grow (G1)');
 
 # ... and as far as others are told
 my $agreed = 0;

@@ -61,7 +61,7 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 		qr/^00:00:0[012]/,
 		'a session is asked to yield');
 	$listener->wait_for_event($e, 'yield_requested 5');
-	is(joins($one, $e), '', 'while it leads nobody else does');
+	is(joins($one, $e), '', 'while it leads nobody else does (G2)');
 	is($two->query("SELECT leader_election.resign('$e')"), 't', 'it does');
 	is(state_of($e), 'vacant|reserved for d2', 'in favour of the one named');
 	is(acquire($e, 'd1'), '', 'and not of others');

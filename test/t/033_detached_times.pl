@@ -77,7 +77,7 @@ my ($one, $two, $three, $four) =
 		$after{clings}{deadline_mono},
 		'>=',
 		$before{clings}{deadline_mono},
-		'clings: its lease is not made shorter');
+		'clings: its lease is not made shorter (G2)');
 
 	# A seat is reserved for one that lives (a sign of life counts for 4/3 of
 	# a lease, the reservation for one; the only call that gives another sign
@@ -148,7 +148,7 @@ my ($one, $two, $three, $four) =
 	$three->result;
 	$three->errors =~ /last true: (\d+)/;
 	cmp_ok($1, '<', $after{clings}{deadline_mono},
-		'clings: its leader knew when it was over');
+		'clings: its leader knew when it was over (G3)');
 	cmp_ok($1, '>', $after{clings}{deadline_mono} - $SOON,
 		'clings: and not long before');
 	ok(!leads($two, 'clings'), 'clings: the waiting session does not lead');

@@ -161,7 +161,7 @@ END
 			  . ' FROM (SELECT *, lead(acquired_at) OVER (ORDER BY term) AS next'
 			  . " FROM leader_election.history WHERE election = '$e') h"),
 		'1|0|0',
-		'contest: each term ended before the next began');
+		'contest: each term ended before the next began (G1)');
 }
 
 watched_ok(60);

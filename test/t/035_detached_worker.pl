@@ -41,7 +41,7 @@ my ($two, $three, $four) =
 			return $three->finished || $renewed eq '';
 		},
 		'the poll');
-	is($three->result, 2, 'worker stopped: a poll elects');
+	is($three->result, 2, 'worker stopped: a poll elects (G7)');
 	elected_at_ok('stopped', 2, $before{stopped}{deadline_mono},
 		'worker stopped');
 	wait_until(sub { !holds('stopped alone', 1) }, 'the end of a lease');
@@ -52,7 +52,7 @@ my ($two, $three, $four) =
 		'', 'worker stopped: but it is over all the same');
 	is( any("SELECT leader_election.release('stopped alone', 1)"),
 		'f', 'worker stopped: and cannot be given back');
-	is(acquire('stopped alone', 'd'), 2, 'worker stopped: but granted anew');
+	is(acquire('stopped alone', 'd'), 2, 'worker stopped: but granted anew (G7)');
 	is(renew('stopped alone', 1), '', 'worker stopped: in another term');
 	is(renew('stopped renews', 1),
 		1, 'worker stopped: who renews needs no worker');
@@ -60,7 +60,7 @@ my ($two, $three, $four) =
 	is(acquire('stopped calls', 'd2'),
 		'', 'worker stopped: a detached candidate calls');
 	is($two->query("SELECT leader_election.term('stopped calls')"),
-		2, 'worker stopped: which elects the session that stands');
+		2, 'worker stopped: which elects the session that stands (G7)');
 	is(history('stopped alone'), 'd expired, d ', 'worker stopped: history');
 	resume_process($pid);
 
@@ -80,14 +80,14 @@ my ($two, $three, $four) =
 	is(lease('gone')->{leader}, 'd', 'worker gone: nor is the lease touched');
 	is($control->query($NO_WORKER), 't', 'worker gone: it is gone');
 	is(joins($four, 'gone'), 2,
-		'worker gone: the first poll elects (client-go#448)');
+		'worker gone: the first poll elects (client-go#448, G7)');
 	cmp_ok(lease('gone')->{acquired_mono},
-		'>=', $before{gone}{deadline_mono}, 'worker gone: not early');
+		'>=', $before{gone}{deadline_mono}, 'worker gone: not early (G2)');
 	is(history('gone'), 'd expired, four ', 'worker gone: history');
 	wait_until(sub { !holds('gone alone', 1) }, 'the end of a lease');
 	is(renew('gone alone', 1), '', 'worker gone: a lease is over all the same');
 	is(acquire('gone alone', 'd'), 2,
-		'worker gone: but granted anew (client-go#448)');
+		'worker gone: but granted anew (client-go#448, G7)');
 
 	is(acquire('gone poll', 'd'), 1, 'worker gone once more: leads');
 	$before{'gone poll'} = lease('gone poll');

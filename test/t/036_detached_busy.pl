@@ -61,7 +61,7 @@ serve();
 		{
 			$callers[$i]->result;
 			is($callers[$i]->sqlstate, '55P03', "$e: $calls[$i]");
-			cmp_ok($took[$i] // 99, '<', 1.9, "$e: after a second");
+			cmp_ok($took[$i] // 99, '<', 1.9, "$e: after a second (G9)");
 		}
 		$locker->query('ROLLBACK');
 		is(renew($e, 1), 1, "$e: it leads on");
@@ -74,7 +74,7 @@ serve();
 	$start = time;
 	renew('lease locked', 1);
 	is($pool[0]->sqlstate, '55P03', 'lease locked: busy, and not over');
-	cmp_ok(time - $start, '<', 1.8, 'lease locked: after a second');
+	cmp_ok(time - $start, '<', 1.8, 'lease locked: after a second (G9)');
 	ok(!holds('lease locked', 1), 'lease locked: nobody can tell who leads');
 	is($pool[0]->sqlstate, '00000', 'lease locked: which is no error');
 	$locker->query('ROLLBACK');
@@ -121,7 +121,7 @@ serve();
 		$s->finish;
 	}
 	cmp_ok($control->query('SELECT coalesce(max(us), 0) FROM took'),
-		'<', 700_000, 'crowd: nor had anybody to wait long');
+		'<', 700_000, 'crowd: nor had anybody to wait long (G9)');
 	cmp_ok(lease('crowd')->{term}, '>', 10, 'crowd: while terms went by');
 	resume_process($pid);
 }

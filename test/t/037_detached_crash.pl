@@ -101,7 +101,7 @@ serve();
 		is( $control->query("SELECT leader_election.leader('$e')"),
 			'd', "$name: it leads all the same");
 		ok(holds($e, 1), "$name: in its term");
-		is(lease($e)->{deadline_mono}, $deadline, "$name: as long as it was");
+		is(lease($e)->{deadline_mono}, $deadline, "$name: as long as it was (G6)");
 		is($control->query($NO_WORKER), 't', "$name: without a worker");
 
 		# Its name is its own, though its row is gone.
@@ -130,7 +130,7 @@ serve();
 			"$name: seen by all");
 		wait_for($node, $ONE_WORKER);
 	}
-	is(history($e), 'd ', 'crash: one term through it all');
+	is(history($e), 'd ', 'crash: one term through it all (G2)');
 	is( $control->query('SELECT count(*), max(epoch) FROM leader_election.epoch'),
 		'1|0',
 		'crash: and one incarnation');
@@ -151,10 +151,10 @@ serve();
 		  . " 'other' WHERE election LIKE 'foreign _'");
 	$control->query('UPDATE leader_election.epoch SET epoch = 1,'
 		  . ' first_seen_mono = leader_election.monotonic_clock()');
-	ok(!holds('foreign 1', 1), 'foreign: nobody leads');
+	ok(!holds('foreign 1', 1), 'foreign: nobody leads (G6)');
 	any("SELECT leader_election.transfer('foreign 1', 1, 'd2')");
 	is($pool[0]->sqlstate, '55P03', 'foreign: no transfer for now');
-	cmp_ok(renew('foreign 1', 1), '>', 1 << 22, 'foreign: its leader leads on');
+	cmp_ok(renew('foreign 1', 1), '>', 1 << 22, 'foreign: its leader leads on (G5)');
 	isnt( any("SELECT leader_election.release('foreign 2', 1)"),
 		'f', 'foreign: releasing it is not refused as over');
 }

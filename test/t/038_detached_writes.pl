@@ -99,7 +99,7 @@ sub written
 					  . " PERFORM $calls{$call}; COMMIT; END LOOP; END \$\$");
 				is($s->sqlstate, '00000', "$call") if $round == 1;
 			}
-			is(written(), $before, "$call writes nothing (oban#651)")
+			is(written(), $before, "$call writes nothing (oban#651, G9)")
 				  if $round == 2;
 		}
 	}
@@ -108,7 +108,7 @@ sub written
 			  . ' FROM generate_series(1, 1000) LEFT JOIN LATERAL'
 			  . " leader_election.acquire('detached', 'd2') a ON true"),
 		'1000|0|t',
-		'nor do a thousand in one statement');
+		'nor do a thousand in one statement (G9)');
 	$leader->finish;
 }
 

@@ -203,14 +203,14 @@ foreach my $case (@cases)
 	resume_process($case->{who} eq 'client' ? $leader->pid : $leader->backend_pid);
 	$told = $leader->result;
 	is($leader->sqlstate, 'LE002',
-		"$e: its commit is refused (ShedLock#132, ldk-node#932)");
+		"$e: its commit is refused (ShedLock#132, ldk-node#932, G8)");
 	like($leader->errors, qr/^DETAIL:\s+Term 1 is over\.$/m,
 		"$e: as its term is over");
 	is($told, 'f|' . ($fence eq 'detached' ? '' : $again),
 		"$e: whoever leads by then") if $fence ne 'statement';
 	leaves_no_lock($leader, "$e: no lock is left");
 	is($control->query("SELECT count(*) FROM jobs WHERE election = '$e'"),
-		0, "$e: nothing was written");
+		0, "$e: nothing was written (G8)");
 
 	# And the session goes on as what it is.
 	$leader->query(
@@ -257,22 +257,22 @@ $control->query("SELECT leader_election.alter_election(election,
 	# The leaders of two are gone, and the lease of a third runs out.
 	$leader{$_}->kill foreach qw(killed other);
 	happens("SELECT leader = 'heir' AND term = 2 FROM leader_election.lease
-		WHERE election = 'other'", 'stopped: another election goes on');
+		WHERE election = 'other'", 'stopped: another election goes on (G9)');
 	wait_for($node, "SELECT NOT leader_election.is_leader('expired', 1)");
 	wait_for($node, "SELECT deadline_mono - acquired_mono > 2 * $LEASE
 		FROM leader_election.lease WHERE election = 'kept'");
 	is($leader{kept}->query("SELECT leader_election.term('kept')"),
-		1, 'stopped: other leases are renewed');
+		1, 'stopped: other leases are renewed (G9)');
 	foreach my $e (qw(killed expired))
 	{
 		is($control->query("SELECT term, leader FROM leader_election.lease
 				WHERE election = '$e'"), '1|leader',
-			"stopped, $e: nobody is elected meanwhile");
+			"stopped, $e: nobody is elected meanwhile (G8)");
 		is($control->query("SELECT leader_election.is_leader('$e', 1),
 				leader_election.leader('$e') IS NULL"), 'f|t',
 			"stopped, $e: and nobody leads");
 		is($pool->sqlstate_of("SELECT leader_election.acquire('$e', 'another')"),
-			'55P03', "stopped, $e: acquire() does not wait long");
+			'55P03', "stopped, $e: acquire() does not wait long (G9)");
 		is($pool->query("SELECT leader_election.join('$e', 'in the pool')"),
 			'', "stopped, $e: join() elects nobody");
 		is($pool->sqlstate, '00000', "stopped, $e: and does not fail");
@@ -295,7 +295,7 @@ $control->query("SELECT leader_election.alter_election(election,
 			FROM jobs j JOIN leader_election.history o USING (election)
 				JOIN leader_election.history n USING (election)
 			WHERE election = '$e' AND o.term = 1 AND n.term = 2"),
-			'1|t|t', "stopped, $e: after that commit");
+			'1|t|t', "stopped, $e: after that commit (G8)");
 	}
 	$_->finish foreach values %worker, $leader{kept};
 }
@@ -372,7 +372,7 @@ $control->query("SELECT leader_election.alter_election(election,
 				ON h.election = t.key AND h.term = t.value::bigint
 			WHERE (pg_xact_commit_timestamp(w.xmin) BETWEEN h.acquired_at
 				AND coalesce(h.ended_at, 'infinity')) IS NOT TRUE"),
-		0, 'several: whoever wrote led all of them at that moment');
+		0, 'several: whoever wrote led all of them at that moment (G8)');
 	unlike(slurp_file($node->logfile), qr/deadlock/i, 'several: no deadlock');
 	$_->finish foreach @changers, @workers;
 }
@@ -441,7 +441,7 @@ $control->query("SELECT leader_election.alter_election(election,
 	$start = time;
 	$worker->query('COMMIT');
 	cmp_ok(time - $start, '<', 0.8,
-		'lock_timeout: a caller that waits less waits less at commit');
+		'lock_timeout: a caller that waits less waits less at commit (G9)');
 	like($worker->errors, qr/election "busy 1" is busy.*^HINT:/ms,
 		'lock_timeout: says what is busy');
 	$nothing_left->('lock_timeout', '55P03');
@@ -604,12 +604,12 @@ foreach my $after ('dropped', 'created anew')
 	leaves_no_lock($idle, "$e: holds no lock");
 	$pool->query("SELECT leader_election.release('$e', $term)");
 	is($pool->sqlstate_of("SELECT leader_election.drop_election('$e')"),
-		'00000', "$e: does not hold up who drops it");
+		'00000', "$e: does not hold up who drops it (G9)");
 	cmp_ok(acquire($pool, $e, 'leader'), '>', $term, "$e: led again")
 	  if $after eq 'created anew';
-	is($idle->sqlstate_of('COMMIT'), 'LE002', "$e: its commit is refused");
+	is($idle->sqlstate_of('COMMIT'), 'LE002', "$e: its commit is refused (G8)");
 	is($control->query("SELECT count(*) FROM jobs WHERE election = '$e'"),
-		0, "$e: nothing was written");
+		0, "$e: nothing was written (G8)");
 	$idle->finish;
 }
 

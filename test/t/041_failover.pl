@@ -304,7 +304,7 @@ is( $other->sqlstate_of(
 is( $new->query(
 		"SELECT * FROM leader_election.acquire('continued', 'detached')"),
 	'',
-	'grace: under the same name, without the term, nothing is granted');
+	'grace: under the same name, without the term, nothing is granted (G6)');
 is($new->sqlstate, '00000', 'grace: which is no error');
 is($watcher->result, '|', 'promotion: wait_for_change() tells the vacancy');
 
@@ -316,7 +316,7 @@ my @all = (
 foreach my $election (@all)
 {
 	is($new->query("SELECT leader_election.join('$election', 'from one')"),
-		'', "grace: $election: join() elects nobody");
+		'', "grace: $election: join() elects nobody (G6)");
 }
 is( $new->query(
 		"SELECT string_agg(election, ', ' ORDER BY election)
@@ -339,7 +339,7 @@ foreach my $election (qw(continued released transferred))
 	$now{$election} = query_unless_busy($new,
 		"SELECT term FROM leader_election.renew('$election', $term{$election})"
 	);
-	cmp_ok($now{$election}, '>', $term{$election}, "$election: leads on");
+	cmp_ok($now{$election}, '>', $term{$election}, "$election: leads on (G5)");
 	is( $new->query(
 			"SELECT leader_election.leader('$election'),
 			leader_election.is_leader('$election', $term{$election}),
@@ -405,12 +405,12 @@ cmp_ok(
 	'>', 1, 'shortened: leads on');
 cmp_ok(
 	$new->query("SELECT deadline_mono FROM leader_election.lease WHERE election = 'shortened'"),
-	'>=', $long_deadline, 'shortened: no sooner over than on the old side');
+	'>=', $long_deadline, 'shortened: no sooner over than on the old side (G6)');
 is( $new->query(
 		"SELECT leader_election.release('shortened', 1),
 			leader_election.join('shortened', 'from one')"),
 	't|',
-	'shortened: nor does anybody follow, if it gives up');
+	'shortened: nor does anybody follow, if it gives up (G6)');
 
 my $in_time = $new->query(
 	"SELECT leader_election.monotonic_clock() < max(first_seen_mono) + $LONG
@@ -486,7 +486,7 @@ foreach my $grace (
 				>= $longest
 			FROM leader_election.lease WHERE election = '$election'"),
 		't',
-		"$election: nobody was elected in the grace of $longest us");
+		"$election: nobody was elected in the grace of $longest us (G6)");
 }
 wait_for(
 	$one,
@@ -563,7 +563,7 @@ foreach my $name (qw(one two))
 		  lowest($granted{$name}{$election});
 	}
 	is_deeply(\%late, {},
-		"$name: what the old side issued is smaller than what this one issued");
+		"$name: what the old side issued is smaller than what this one issued (G5)");
 	is_deeply(\%foreign, {}, "$name: its terms are those of an epoch");
 
 	# There was something to compare.
@@ -590,7 +590,7 @@ foreach my $name (qw(one two))
 		}
 	}
 	is_deeply([ grep { @{ $issued{$_} } > 1 } sort keys %issued ],
-		[], "no term was issued twice");
+		[], "no term was issued twice (G5)");
 	cmp_ok($compared, '>', 3 * $ROUNDS * (@known + @unknown),
 		"of $compared terms");
 }

@@ -229,7 +229,7 @@ foreach my $round (1 .. @rounds)
 		"detached|t|t\nsession|t|t",
 		"$name: lease and history agree on the terms");
 	is($observer->query($HALF_DONE), '', "$name: no change is half done");
-	is($observer->query($OVERLAP), '', "$name: one term after the other");
+	is($observer->query($OVERLAP), '', "$name: one term after the other (G1)");
 	is( $observer->query(
 			'SELECT count(*), max(epoch) FROM leader_election.epoch'),
 		'1|0',
@@ -245,12 +245,12 @@ foreach my $round (1 .. @rounds)
 			WHERE h.term IS NULL OR (t.what LIKE 'released%' AND
 				coalesce(h.reason, '') NOT IN ('resigned', 'left'))"),
 		'',
-		"$name: whoever was told of a term, or of its end, was told the truth");
+		"$name: whoever was told of a term, or of its end, was told the truth (G6)");
 	is( $observer->query(
 			"SELECT election, term FROM told WHERE what = 'granted'
 			GROUP BY 1, 2 HAVING count(*) > 1"),
 		'',
-		"$name: no term was granted twice");
+		"$name: no term was granted twice (G5)");
 	is( $observer->query(
 			"SELECT * FROM told t WHERE what = 'written' AND NOT EXISTS (
 				SELECT FROM written w WHERE w.election = t.election
@@ -258,7 +258,7 @@ foreach my $round (1 .. @rounds)
 		'',
 		"$name: what was written is there");
 	is($observer->query($OUTSIDE), '',
-		"$name: whoever wrote led at that moment");
+		"$name: whoever wrote led at that moment (G8)");
 
 	# The detached one still leads, and who knows its term may act for it.
 	is( $observer->query(

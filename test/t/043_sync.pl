@@ -194,9 +194,9 @@ is( $detached->query(
 	$elapsed = time - $start;
 	is($heir->sqlstate, '00000', 'campaign(): times out');
 	cmp_ok($elapsed, '<', 4,
-		'campaign(): in time, whatever the lease');
+		'campaign(): in time, whatever the lease (G9)');
 	note("campaign with a timeout of 0.3 s took $elapsed s");
-	is(too_long($frozen), '', 'nothing was prolonged');
+	is(too_long($frozen), '', 'nothing was prolonged (G6)');
 
 	my %deadline = map { $_ => (lease($_, 'deadline_mono'))[0] } qw(held lent);
 
@@ -213,7 +213,7 @@ is( $detached->query(
 		$elapsed = refused($heir,
 			"SELECT leader_election.join('$election', 'heir')",
 			'', '00000', "$election: join()");
-		cmp_ok($elapsed, '<', 3, "$election: join() does not wait for long");
+		cmp_ok($elapsed, '<', 3, "$election: join() does not wait for long (G9)");
 	}
 	refused($heir, "CALL leader_election.campaign('vacant', 'heir', '300ms')",
 		'', '00000', 'vacant: campaign()');
@@ -221,7 +221,7 @@ is( $detached->query(
 		'', '00000', 'lent: renew() after the deadline');
 	refused($manual, "SELECT * FROM leader_election.renew('manual')",
 		'', '00000', 'manual: renew() after the deadline');
-	is($observer->query($history), $before, 'no term began or ended');
+	is($observer->query($history), $before, 'no term began or ended (G6)');
 	is( $observer->query("SELECT waiting_for FROM leader_election.status WHERE election = 'vacant'"),
 		'synchronous standbys', 'which everybody can see');
 
@@ -234,7 +234,7 @@ is( $detached->query(
 		my (undef, $last, $changes) = watched($session);
 
 		cmp_ok($last, '<', $deadline,
-			"$election: is_leader() is true until the deadline at most");
+			"$election: is_leader() is true until the deadline at most (G3)");
 		cmp_ok($last, '>', $deadline - 1_000_000, "$election: but so long");
 		is($changes, 1, "$election: and not again");
 	}
@@ -294,9 +294,9 @@ foreach my $call (
 	is((lease($election, 'term'))[0], 0, "$name: not visible yet");
 	is($pair->cancel($other), 1, "$name: canceled at its commit, is granted");
 	like($other->errors, $CANCELED, "$name: with a warning");
-	is(too_long($frozen), '', "$name: for no longer than the lease");
+	is(too_long($frozen), '', "$name: for no longer than the lease (G6)");
 	is( (lease($election, "deadline_mono - duration < $frozen"))[0],
-		't', "$name: from before the standby was lost");
+		't', "$name: from before the standby was lost (G6)");
 	refused(
 		$detached, "SELECT * FROM leader_election.renew('$election', 1)",
 		'', '55P03', "$name: renew()")
@@ -382,7 +382,7 @@ foreach my $election (qw(watched canceled terminated kept))
 	cmp_ok((lease($election, 'deadline_mono'))[0],
 		'>', $before{$election}, "$election: is there without the standby");
 }
-is(too_long($frozen), '', 'but only until a lease after the line was cut');
+is(too_long($frozen), '', 'but only until a lease after the line was cut (G6)');
 my $terms = $observer->query($history);
 
 # The new side. Everybody stands there at once.
@@ -409,7 +409,7 @@ refused($canceled, "SELECT * FROM leader_election.renew('canceled')",
 refused($detached, $_, '', '55P03', "$_: may be a term of the new side")
   foreach "SELECT * FROM leader_election.renew('kept', $unheard_of)",
   "SELECT leader_election.release('kept', $unheard_of)";
-is(too_long($frozen), '', 'nothing was prolonged since');
+is(too_long($frozen), '', 'nothing was prolonged since (G6)');
 my %deadline = map { $_ => (lease($_, 'deadline_mono'))[0] // 0 } @election, $fresh;
 is( $observer->query(
 		"SELECT leader_election.is_leader('crashed', 1)"),
@@ -420,7 +420,7 @@ is( $observer->query(
 wait_until(sub { $pair->clock > $frozen + $LEASE }, 'the end of all leases');
 $observer->query("SELECT pg_advisory_unlock($WATCHING)");
 my (undef, $last_true, $changes) = watched($leader);
-cmp_ok($last_true, '<', $deadline{watched}, 'watched: the old leader ends in time');
+cmp_ok($last_true, '<', $deadline{watched}, 'watched: the old leader ends in time (G3)');
 is($changes, 1, 'watched: for good');
 my (undef, $last_kept, $kept_changes) = watched($watcher);
 cmp_ok($last_kept, '<', $deadline{terminated}, 'terminated: the old leader ends in time');
@@ -429,7 +429,7 @@ refused($other, "SELECT * FROM leader_election.acquire('$_', 'other')",
 	'', '55P03', "$_: acquire() on the old side")
   foreach 'watched', 'kept';
 is($observer->query($history),
-	$terms, 'no other term began or ended on the old side');
+	$terms, 'no other term began or ended on the old side (G6)');
 $observer->finish;
 $old->stop('immediate');
 $_->kill foreach $leader, $heir, $canceled, $crashed, $detached, $other, $watcher;
@@ -437,7 +437,7 @@ $old->start;
 
 my $after = session($old, name => 'observer');
 $pair->{observer} = $observer = $after;
-is(too_long($frozen), '', 'crashed: nothing lasts longer');
+is(too_long($frozen), '', 'crashed: nothing lasts longer (G6)');
 cmp_ok((lease('crashed', 'deadline_mono'))[0],
 	'>', $before{crashed}, 'crashed: is there without the standby');
 is($observer->query("SELECT leader_election.is_leader('crashed', 1)"),
@@ -466,10 +466,10 @@ foreach my $election (
 	note("$election: $frozen cut, $first_seen promoted, "
 		  . ($deadline{$election} // 'no') . " deadline, $acquired elected");
 	cmp_ok($acquired, '>=', $first_seen + $LEASE,
-		"$election: nobody is elected in the grace")
+		"$election: nobody is elected in the grace (G6)")
 	  unless $election eq $fresh;
 	cmp_ok($acquired, '>=', $deadline{$election},
-		"$election: nobody is elected while the old side may have a leader")
+		"$election: nobody is elected while the old side may have a leader (G6)")
 	  if defined $deadline{$election};
 }
 is( $new_watcher->query(
@@ -478,6 +478,6 @@ is( $new_watcher->query(
 	'crashed: waits for as long as the old side may have a leader');
 $new_observer->query("SELECT pg_advisory_unlock($WATCHING)");
 my ($first_true) = watched($on_new);
-cmp_ok($last_true, '<', $first_true, 'watched: never two');
+cmp_ok($last_true, '<', $first_true, 'watched: never two (G1, G6)');
 
 done_testing();

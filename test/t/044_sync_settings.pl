@@ -145,7 +145,7 @@ wait_until(
 	'the grant to wait for the standby');
 is($pair->cancel($caller), 1, 'proven: granted');
 is( (lease('proven', "deadline_mono <= $frozen + $LEASE"))[0],
-	't', 'proven: from before the standby was lost');
+	't', 'proven: from before the standby was lost (G6)');
 $pair->resume_line;
 
 #
@@ -234,7 +234,7 @@ is( $observer->query(
 		"SELECT max(deadline_mono) <= $frozen + $LEASE, max(duration)
 		FROM leader_election.lease WHERE election LIKE 'renewed%'"),
 	"t|$LEASE",
-	'renewed: not for longer than the standby knows');
+	'renewed: not for longer than the standby knows (G6)');
 wait_until(sub { $pair->clock > $frozen + $LEASE }, 'the end of the leases');
 is( $other->query(
 		"SELECT leader_election.is_leader('renewed itself'),
@@ -263,7 +263,7 @@ $frozen = $pair->catch_at_commit(
 	});
 $pair->cancel($caller);
 is( (lease('wrapped', "deadline_mono <= $frozen + $LEASE"))[0],
-	't', 'wrapped: not for longer than the standby knows');
+	't', 'wrapped: not for longer than the standby knows (G6)');
 $pair->resume_line;
 $pair->delay_line(0);
 
@@ -294,7 +294,7 @@ wait_until(
 $pair->cancel($caller) if !$caller->finished;
 $caller->result if $caller->{busy};
 is( (lease('configured', "coalesce(deadline_mono <= $frozen + 2 * $LEASE, true)"))[0],
-	't', 'configured: for no longer than a lease');
+	't', 'configured: for no longer than a lease (G6)');
 refused($other, "SELECT leader_election.renew('configured', 1)",
 	'55P03', 'configured: not renewed');
 $pair->resume_line;
@@ -361,7 +361,7 @@ $frozen = $pair->catch_at_commit(
 		$election = $_[0] < 5 ? $ended[ $_[0] - 1 ] : die 'no election is left';
 		return [ $caller, "SELECT * FROM leader_election.acquire('$election', 'caller')" ];
 	});
-is($pair->cancel($caller), '', 'ended: is not granted at once');
+is($pair->cancel($caller), '', 'ended: is not granted at once (G6)');
 is((lease($election, 'term, leader IS NULL'))[1], 't', 'ended: the term is over');
 my ($shortened) = lease('shortened', 'deadline_mono');
 my $before = $observer->query('SELECT max(term), count(*) FROM leader_election.history');
@@ -410,16 +410,16 @@ refused($caller,
 	"SELECT * FROM leader_election.acquire('$election', 'caller')",
 	'55P03', 'ended: nobody follows on this side');
 is( $observer->query('SELECT max(term), count(*) FROM leader_election.history'),
-	$before, 'ended: nobody was elected on this side');
+	$before, 'ended: nobody was elected on this side (G6)');
 
 wait_for($new, "SELECT leader_election.leader('shortened')", 'new');
 my ($acquired, $first_seen) = split /\|/, $on_new->query(
 	"SELECT acquired_mono, (SELECT max(first_seen_mono) FROM leader_election.epoch)
 	FROM leader_election.lease WHERE election = 'shortened'");
 cmp_ok($acquired, '>=', $first_seen + $LONGER,
-	'shortened: nobody is elected in the longer grace');
+	'shortened: nobody is elected in the longer grace (G6)');
 cmp_ok($acquired, '>=', $shortened,
-	'shortened: nor while the old side may have a leader');
+	'shortened: nor while the old side may have a leader (G6)');
 
 #
 # The old primary is stopped, with commits, a campaign and calls that wait.
@@ -438,7 +438,7 @@ foreach my $session ($leader, $caller)
 wait_until(sub { $pair->worker_pid ne '' }, 'a worker');
 my $start = time;
 $old->stop('fast');
-cmp_ok(time - $start, '<', 30, 'a fast stop is not held up');
+cmp_ok(time - $start, '<', 30, 'a fast stop is not held up (G9)');
 $_->result foreach $holder, $leader, $caller;
 is($_->sqlstate, '08006', "$_->{name}: its session has ended")
   foreach $holder, $leader, $caller;

@@ -392,7 +392,7 @@ all_granted_ok();
 	my %epoch = map { $_->{name} => $_->{epoch} } @sides;
 
 	cmp_ok($epoch{again}, '>', $epoch{recovered},
-		'again: a later epoch than that of the recovery that it abandons');
+		'again: a later epoch than that of the recovery that it abandons (G5)');
 }
 is( $app->query('SELECT max(term) < 100 FROM leader_election.history'),
 	't', 'origin: counts from 1');

@@ -264,14 +264,14 @@ sub test_step
 		'led|leader|1|t',
 		"$name: status");
 	is($session{leader}->query("SELECT leader_election.term('session $step')"),
-		1, "$name: a session leads on");
+		1, "$name: a session leads on (G4)");
 	is( $control->query(
 			"SELECT term, remaining_ms BETWEEN 1 AND $LEASE / 1000,
 				abs(extract(epoch FROM expires_at - clock_timestamp()) * 1000
 					- remaining_ms) < 2000
 			FROM leader_election.renew('renewed $step', 1)"),
 		'1|t|t',
-		"$name: a detached leader renews, and is told the time by the new clock");
+		"$name: a detached leader renews, and is told the time by the new clock (G4)");
 	is( $control->query(
 			"SELECT leader_election.request_yield('renewed $step')
 				<= '${LEASE}us'"),
@@ -297,7 +297,7 @@ sub test_step
 			},
 			'the end of the leases that nobody renews');
 		is_deeply(\%seen, { manual => { leads => 1 }, lapsing => { leads => 1 } },
-			"$name: is_leader() is true until the deadline, then false");
+			"$name: is_leader() is true until the deadline, then false (G4)");
 	}
 	foreach my $election (@elections)
 	{
@@ -307,9 +307,9 @@ sub test_step
 		cmp_ok($heir->result, '>=', 2, "$name: $election: is led again");
 		($acquired) = lease($election, 'acquired_mono');
 		cmp_ok($acquired, '>=', $due{$election},
-			"$name: $election: not early (ShedLock#231, jobrunr#629)");
+			"$name: $election: not early (ShedLock#231, jobrunr#629, G4)");
 		cmp_ok($acquired, '<', $due{$election} + $LATE,
-			"$name: $election: nor late (db-scheduler#433)");
+			"$name: $election: nor late (db-scheduler#433, G4)");
 		$heir->finish;
 	}
 	foreach my $who (qw(campaigns watches))
@@ -328,7 +328,7 @@ sub test_step
 		"SELECT deadline_mono > $stepped + 2::bigint * $LEASE
 		FROM leader_election.lease WHERE election = 'session $step'");
 	is($session{leader}->query("SELECT leader_election.term('session $step')"),
-		1, "$name: a session is renewed, in the same term");
+		1, "$name: a session is renewed, in the same term (G4)");
 	is( $control->query(
 			"SELECT string_agg(term || ' ' || coalesce(reason, 'leads'), ', '
 					ORDER BY election, term)
@@ -421,10 +421,10 @@ cmp_ok($epoch, '>', time - 1577836800 + $HOUR / 2, 'ahead: an epoch of tomorrow'
 
 test_step('back', $HOUR, 0);
 cmp_ok(epoch_of_copy('two', 'three'), '>', $epoch,
-	'back: the next epoch is later all the same');
+	'back: the next epoch is later all the same (G5)');
 
 is($always->query("SELECT leader_election.term('always')"),
-	1, 'always: led through all of it, in one term');
+	1, 'always: led through all of it, in one term (G4)');
 is( $control->query('SELECT count(*), max(epoch) FROM leader_election.epoch'),
 	'1|0', 'one incarnation all the time');
 

@@ -90,7 +90,7 @@ sub succeeds
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	is($session->query("SELECT leader_election.$call"), 't', $name);
-	is($session->sqlstate, '00000', "$name: at once");
+	is($session->sqlstate, '00000', "$name: at once (G9)");
 	return;
 }
 
@@ -187,7 +187,7 @@ sub press
 		$session{$leader}->kill;
 		happens("SELECT leader <> '$leader' AND term > $term
 			FROM leader_election.lease WHERE election = '$e'",
-			"$what: takeover $round, after kill -9");
+			"$what: takeover $round, after kill -9 (G9)");
 		$session{$leader} = session($node, name => $leader);
 		$session{$leader}->query(
 			"SELECT leader_election.join('$e', '$leader')");

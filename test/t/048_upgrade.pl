@@ -147,11 +147,11 @@ is( $app->query(
 is( $app->query("SELECT string_agg(format('%s %s', election, state), ', ')
 		FROM leader_election.status WHERE state <> 'vacant' OR leader IS NOT NULL
 			OR leader_election.is_leader(election, $term{renewed})"),
-	'', 'new: nobody leads');
+	'', 'new: nobody leads (G6)');
 is( $app->sqlstate_of(
 		"SELECT leader_election.assert_leader('renewed', $term{renewed})"),
 	'LE001',
-	'new: a token of the old server is refused');
+	'new: a token of the old server is refused (G8)');
 $app->query("SELECT leader_election.join('held', 'successor')");
 $term{renewed} = renew($app, 'renewed', $term{renewed});
 cmp_ok($term{renewed}, '>=', 1 << $EPOCH_BITS,
@@ -181,9 +181,9 @@ is( $app->query(
 			FROM leader_election.epoch) AS grace
 		WHERE election <> 'renewed'"),
 	't',
-	'new: the grace lasts for a lease');
+	'new: the grace lasts for a lease (G6)');
 is( scalar(grep { $_ < 1 << $EPOCH_BITS } values %term),
-	0, 'new: all terms are of the new epoch');
+	0, 'new: all terms are of the new epoch (G5)');
 is($app->query($TERMS), $terms, 'new: the history is kept');
 
 #
@@ -210,7 +210,7 @@ foreach my $election (sort grep { $_ ne 'created' } keys %term)
 			"a leader of $election");
 	}
 	cmp_ok($back, '>', $term{$election},
-		"back: $election: above the terms of the new server");
+		"back: $election: above the terms of the new server (G5)");
 }
 
 done_testing();

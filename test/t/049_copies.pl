@@ -85,7 +85,7 @@ wait_for($node, "SELECT leader_election.leader('later')", 'y', undef, 'second');
 	cmp_ok($now, '>', 1, 'given up: continued');
 	is($second->query("SELECT leader_election.release('given up', 1)"), 't', 'and given up');
 	is($second->query("SELECT waiting_for FROM leader_election.status WHERE election = 'given up'"),
-		'grace after failover', 'which is still to be waited for');
+		'grace after failover', 'which is still to be waited for (G6)');
 	is($second->sqlstate_of("SELECT leader_election.drop_election('given up')"),
 		'55P03', 'nor can it be dropped');
 }
@@ -97,7 +97,7 @@ $second->finish;
 my $third = copy('second', 'third');
 my $again = query_unless_busy($third, "SELECT (leader_election.renew('twice', 1)).*");
 my ($term) = split /\|/, $again;
-cmp_ok($term, '>', $now, 'twice: continued again, by the first term');
+cmp_ok($term, '>', $now, 'twice: continued again, by the first term (G5)');
 is($third->query("SELECT term FROM leader_election.renew('twice', 1)"),
 	$term, 'twice: the answer is told again');
 is($third->query("SELECT leader_election.release('twice', 1)"),

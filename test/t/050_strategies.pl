@@ -128,7 +128,7 @@ is_asked('polite', 'high', 'polite: the leader is asked to yield');
 is($low->query("SELECT leader_election.is_leader('polite')"),
 	't', 'polite: it leads on');
 is($high->query("SELECT leader_election.is_leader('polite')"),
-	'f', 'polite: and the other one does not');
+	'f', 'polite: and the other one does not (G1)');
 is($low->query("SELECT yielding FROM leader_election.renew('polite')"),
 	't', 'polite: it is told when it renews');
 is( $admin->query(
@@ -148,7 +148,7 @@ $listener->events_ok(
 		'yield_requested 1 low, to high',
 		'elected 2 high, low yielded'
 	],
-	'polite: announced, with the successor, and without a vacancy');
+	'polite: announced, with the successor, and without a vacancy (G10)');
 $_->finish foreach $low, $high;
 
 # Not obeyed: the lease is not renewed any more, and ends at its deadline.
@@ -160,7 +160,7 @@ is_asked('stubborn', 'high', 'stubborn: asked to yield');
 my $deadline = lease('stubborn', 'deadline_mono');
 leads_soon('stubborn', 'high', 'stubborn: the other one leads in the end');
 cmp_ok(lease('stubborn', 'acquired_mono'),
-	'>=', $deadline, 'stubborn: not before the deadline');
+	'>=', $deadline, 'stubborn: not before the deadline (G2)');
 is(history('stubborn'), 'low yielded, high', 'stubborn: history');
 is($low->query("SELECT leader_election.is_leader('stubborn')"),
 	'f', 'stubborn: whose lease is over does not lead');
@@ -257,7 +257,7 @@ is($three->query("SELECT leader_election.is_leader('handed')"),
 $listener->events_ok(
 	'handed',
 	[ 'elected 1 one', 'elected 2 three, one transferred' ],
-	'transfer: one event, and no vacancy');
+	'transfer: one event, and no vacancy (G10)');
 is( $admin->query(
 		"SELECT count(DISTINCT xmin::text), count(*), min(ended_at) = max(acquired_at)
 			FROM leader_election.history WHERE election = 'handed'"),
@@ -273,7 +273,7 @@ is(history('handed'), 'one transferred, three transferred, two',
 is(lease('handed', 'yielding, successor'),
 	'f|', 'transfer: the request ended with the term');
 is($three->query("SELECT leader_election.transfer('handed', 'one')"),
-	'f', 'transfer: only by the leader');
+	'f', 'transfer: only by the leader (G2)');
 is(leader('handed'), 'two', 'transfer: nothing happened');
 
 # To nobody
@@ -298,7 +298,7 @@ resume_process($worker);
 is(lease('untouched', 'xmin, ctid, leader'),
 	$version, 'transfer: the lease was not touched');
 is($one->query("SELECT leader_election.is_leader('untouched')"),
-	't', 'transfer: its holder leads on');
+	't', 'transfer: its holder leads on (G2)');
 
 # To a detached one, which has to come in time: else the next one leads.
 $admin->query("SELECT leader_election.alter_election('reserved', lease_duration => '2 s')");

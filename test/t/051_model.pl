@@ -149,7 +149,7 @@ while (my @going =
 }
 foreach my $run (@runs)
 {
-	ok(!$run->{failed}, "$run->{name}: as the model has it");
+	ok(!$run->{failed}, "$run->{name}: as the model has it (G1, G2, G5)");
 	$reasons{$_}++
 	  foreach $run->{control}->query('SELECT reason'
 		  . ' FROM leader_election.history WHERE reason IS NOT NULL');

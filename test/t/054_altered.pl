@@ -47,7 +47,7 @@ comes_true(
 	"NOT yielding FROM leader_election.lease WHERE election = 'to bully'",
 	'altered: a strategy that does not');
 is($one->query("SELECT leader_election.term('$_')"),
-	1, "altered: $_: the term goes on")
+	1, "altered: $_: the term goes on (G2)")
   foreach @altered;
 $one->query("SELECT leader_election.resign('quorum')");
 worker_looks();
@@ -163,8 +163,8 @@ $one->query("SELECT leader_election.join('e', 'one')");
 wait_for($node,
 	"SELECT waiting_for = 'grace after failover' FROM leader_election.status WHERE election = 'e'",
 	't', undef, 'copy');
-pass('grace: nobody is elected in a copy at first');
-is($one->query("SELECT leader_election.is_leader('e')"), 'f', 'grace: nor leads');
+pass('grace: nobody is elected in a copy at first (G6)');
+is($one->query("SELECT leader_election.is_leader('e')"), 'f', 'grace: nor leads (G6)');
 wait_for($node, "SELECT leader_election.leader('e')", 'one', undef, 'copy');
 pass('grace: somebody is later');
 $one->finish;

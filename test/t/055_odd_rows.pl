@@ -49,7 +49,7 @@ foreach my $odd_row (
 				leader_election.is_leader('$election', 1)
 			FROM leader_election.status WHERE election = '$election'"),
 		'vacant|t|f',
-		"$election: a deadline too far ahead is none");
+		"$election: a deadline too far ahead is none (G4)");
 	$elected = campaign($newcomer, $election, 'newcomer');
 	$elected ||= campaign($newcomer, $election, 'newcomer')
 	  foreach 1 .. $LATE / 1_000_000;
@@ -59,7 +59,7 @@ foreach my $odd_row (
 			"SELECT acquired_mono >= $deadline FROM leader_election.lease
 			WHERE election = '$election' AND term > 1"),
 		't',
-		"$election: but for as long")
+		"$election: but for as long (G2)")
 	  if $elected;
 	is($session->query("SELECT leader_election.is_leader('$election')"),
 		'f', "$election: nor is it believed by who led");
@@ -75,7 +75,7 @@ foreach my $odd_row (
 	$odd->query("UPDATE leader_election.lease SET term = $next - 1
 		WHERE election = 'counter'");
 	is(acquire($odd, 'counter', 'c'),
-		$next, 'counter: one that runs out opens the next epoch');
+		$next, 'counter: one that runs out opens the next epoch (G5)');
 	$odd->query("SELECT leader_election.release('counter', $next)");
 	is(acquire($odd, 'counter', 'c'),
 		++$next, 'counter: and goes on in it');
@@ -99,9 +99,9 @@ foreach my $odd_row (
 		SELECT leader_election.drop_election('dropped')");
 	is($odd->query('SELECT dropped_term FROM leader_election.epoch'),
 		2, 'dropped: the last term is kept');
-	is(acquire($odd, 'dropped', 'c'), 3, 'dropped: created again, it counts on');
+	is(acquire($odd, 'dropped', 'c'), 3, 'dropped: created again, it counts on (G5)');
 	is(acquire($odd, 'created later', 'c'),
-		3, 'dropped: and so do others that are created later');
+		3, 'dropped: and so do others that are created later (G5)');
 
 	$odd->finish;
 	end_worker($origin, 'odd');
@@ -115,7 +115,7 @@ foreach my $odd_row (
 	is( $odd->query("SELECT term >> $EPOCH_BITS FROM leader_election.lease
 			WHERE election = 'new'"),
 		$far + 1,
-		'counter: the copy\'s epoch is later than that');
+		'counter: the copy\'s epoch is later than that (G5)');
 	$odd->finish;
 
 	$odd = new_session($origin, 'odd');

@@ -318,7 +318,7 @@ foreach my $mode (qw(detached session))
 	kill('STOP', $r->{one}->pid, @{ $r->{family} });
 	wait_for($node, "SELECT leader_election.leader('$r->{election}') = 'two'");
 	my ($code, $out, $err) = $node->psql('postgres', "SELECT leader_election.assert_leader('$r->{election}', $term)");
-	like($err, qr/ERROR: .*term $term\b/, 'the old term is refused (ShedLock#132, ldk-node#932)');
+	like($err, qr/ERROR: .*term $term\b/, 'the old term is refused (ShedLock#132, ldk-node#932, G8)');
 	isnt($code, 0, 'with an error');
 	kill('CONT', $_) for @{ $r->{family} }, $r->{one}->pid;
 	is($r->{one}->exit_code, 121, 'killed when it goes on');

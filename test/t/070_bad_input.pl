@@ -5,8 +5,8 @@
 # can lead afterwards.
 #
 # Functions and their arguments are found in the catalog: a new one is called
-# like all the others, and one whose arguments have no values below fails the
-# test.
+# like all the others, and one whose arguments have no values in BadInput.pm
+# fails the test.
 #
 # From the environment: BAD_INPUT_SEED (1) and BAD_INPUT_CALLS (1500), of
 # random values.

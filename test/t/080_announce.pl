@@ -78,7 +78,7 @@ sub release
 			'elected 4 two, one session ended',
 			'vacated 4, two left',
 			'elected 5 three' ],
-		'without a vacancy in between a change is one event');
+		'without a vacancy in between a change is one event (G10)');
 	$listener->all_told_ok('^kinds$', 'kinds of changes');
 	$three->finish;
 }
@@ -138,7 +138,7 @@ $admin->query('ROLLBACK');
 		acquire('held', "x$term") eq $term && release('held', $term) eq 't'
 		  or fail("held: term $term");
 	}
-	cmp_ok(time - $start, '<', 30, 'held: nobody waited');
+	cmp_ok(time - $start, '<', 30, 'held: nobody waited (G9)');
 	is(scalar grep({ !/^elected [12] |, one transferred/ } $listener->events('held')),
 		0, 'held: nothing was told yet');
 
@@ -179,7 +179,7 @@ $admin->query('ROLLBACK');
 		$notify->hold if $round % 2;
 	}
 	$notify->free;
-	cmp_ok((sort { $a <=> $b } @took)[-2], '<', 0.6, 'a takeover while the worker queues');
+	cmp_ok((sort { $a <=> $b } @took)[-2], '<', 0.6, 'a takeover while the worker queues (G9)');
 	note(join(', ', map { sprintf('%.0f', 1000 * $_) } @took), ' ms');
 	$listener->all_told_ok('^heard', 'heard');
 }
@@ -307,7 +307,7 @@ $listener->events_ok(
 		"elected $second y",
 		"vacated $second, y resigned",
 		"elected $third z" ],
-	'lives: each is told of');
+	'lives: each is told of (G10)');
 marks_ok('lives', 1);
 
 # Made and dropped before anything was told of it

@@ -96,7 +96,7 @@ sub change
 	my $after = Announced->new($node);
 	$after->fence;
 	$after->events_ok('told', [ 'elected 2 x' ],
-		'crash: the last change is told again, once');
+		'crash: the last change is told again, once (G10)');
 	$after->events_ok('told, then changed', [ 'elected 4 x' ],
 		'crash: of what was not told, the last change is');
 	$after->events_ok('left', [ 'vacated 1, x resigned' ], 'crash: a vacancy as well');
@@ -119,7 +119,7 @@ sub change
 	$after->events_ok(
 		'left',
 		[ 'vacated 1, x resigned', 'elected 2 x', 'vacated 2, x resigned' ],
-		'crash: then each change');
+		'crash: then each change (G10)');
 	$after->events_ok('untold', [ 'vacated 2, x resigned', 'elected 3 x' ],
 		'crash: in order');
 	$after->events_ok('never led', [ "elected $first x" ], 'crash: from the first on');
@@ -185,14 +185,14 @@ sub change
 
 			cmp_ok(scalar @got, '>', 0, "busy $n, part $part: is told something");
 			is_deeply(\@places, \@should, "busy $n, part $part: without a gap, in order");
-			cmp_ok($places[0], '>=', $last, "busy $n, part $part: at most one is repeated")
+			cmp_ok($places[0], '>=', $last, "busy $n, part $part: at most one is repeated (G10)")
 			  if $part > 0;
 			is($places[0], 0, "busy $n: from the first on") if $part == 0;
 			$repeated++ if $places[0] == $last;
 			$skipped += $places[0] - $last - 1 if $places[0] > $last;
 			$last = $places[-1];
 		}
-		is($last, $#expected, "busy $n: to the last");
+		is($last, $#expected, "busy $n: to the last (G10)");
 		note("busy $n: $repeated repeated, $skipped skipped of " . @expected);
 	}
 	$_->session_of->finish foreach $listeners[-1];

@@ -69,7 +69,7 @@ sub others_go_on
 			},
 			"$what: round $round to be told");
 	}
-	cmp_ok($longest, '<', $PROMPT, "$what: others notify, and others are told");
+	cmp_ok($longest, '<', $PROMPT, "$what: others notify, and others are told (G9)");
 	is(scalar $listener->told("^$stuck\$"), $before, "$what: it itself is not");
 	return;
 }
@@ -164,7 +164,7 @@ foreach my $lock (
 		$innocent->query('NOTIFY innocent');
 		$longest = time - $start if time - $start > $longest;
 	}
-	cmp_ok($longest, '<', $PROMPT, "$what: nor does a NOTIFY");
+	cmp_ok($longest, '<', $PROMPT, "$what: nor does a NOTIFY (G9)");
 	is(scalar $listener->told('^a$'), $told, "$what: nothing is told");
 	$blocker->query('ROLLBACK');
 	wait_until(sub { $listener->told('^a$') == $told + 5 }, 'all to be told');
@@ -187,7 +187,7 @@ foreach my $table (qw(history lease))
 		$innocent->query('NOTIFY innocent');
 		$longest = time - $start if time - $start > $longest;
 	}
-	cmp_ok($longest, '<', $PROMPT, "$table locked: a NOTIFY does not wait");
+	cmp_ok($longest, '<', $PROMPT, "$table locked: a NOTIFY does not wait (G9)");
 	is(scalar $listener->told('^b$'), $told, "$table locked: nothing is told");
 	is($control->sqlstate_of("SELECT leader_election.acquire('b', 'z')"),
 		'55P03', "$table locked: nothing is changed")

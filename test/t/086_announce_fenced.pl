@@ -108,9 +108,9 @@ foreach my $statement (@statements)
 
 	is($session->sqlstate, '55P03', "$what: 55P03");
 	cmp_ok($took, '>', 0.8 * $LIMIT, "$what: after a second");
-	cmp_ok($took, '<', $LIMIT + $SLACK, "$what: and not much more");
+	cmp_ok($took, '<', $LIMIT + $SLACK, "$what: and not much more (G9)");
 	cmp_ok($rounds, '>', 3, "$what: others lead and give up");
-	cmp_ok($longest, '<', $PROMPT, "$what: and wait for nobody");
+	cmp_ok($longest, '<', $PROMPT, "$what: and wait for nobody (G9)");
 	is($session->query('SHOW lock_timeout'), '0', "$what: its own setting is as it was");
 	note(sprintf '%s: %.2f s; others: %d times, %.3f s at most', $what, $took, $rounds, $longest);
 }
@@ -139,7 +139,7 @@ wait_for($node, "SELECT wait_event_type FROM pg_stat_activity
 $start = time;
 is($one->query("SELECT leader_election.transfer('fenced', 'two')"), 't',
 	'a fenced commit holds up its own election');
-cmp_ok(time - $start, '<', $LIMIT + $SLACK, 'for no longer than it may take');
+cmp_ok(time - $start, '<', $LIMIT + $SLACK, 'for no longer than it may take (G9)');
 $other->result;
 is($other->sqlstate, '55P03', 'and fails');
 is($two->query("SELECT leader_election.term('fenced')"), 2, 'then the successor leads');

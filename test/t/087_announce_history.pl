@@ -52,7 +52,7 @@ terms('untold', 150);
 start_worker();
 wait_for($node, "SELECT count(*) = 0 FROM leader_election.history WHERE election = 'told'");
 is($admin->query("SELECT count(*) FROM leader_election.history WHERE election = 'untold'"),
-	150, 'what was not told yet is kept');
+	150, 'what was not told yet is kept (G10)');
 $notify->free;
 $listener->events_ok('untold', \@expected, 'and told later');
 start_worker();

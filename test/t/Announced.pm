@@ -216,7 +216,7 @@ sub all_told_ok
 	push @{ $of{ ref ? $_->{election} : '' } }, $json->encode($_) foreach @told;
 	same_lists([ map { @{ $of{$_} } } sort keys %of ],
 		[ map { $json->encode($_) } @expected ],
-		"$what: " . @expected . ' events, each told once, in order');
+		"$what: " . @expected . ' events, each told once, in order (G10)');
 	return @expected;
 }
 

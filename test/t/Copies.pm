@@ -225,7 +225,7 @@ sub arrive
 					FROM leader_election.lease l WHERE l.election = s.election)))
 				AND election <> 'own'"),
 		0,
-		"$name: nobody leads");
+		"$name: nobody leads (G6)");
 	is( $session->sqlstate_of(
 			"SELECT leader_election.assert_leader('renewed', $term{renewed})"),
 		'LE001',
@@ -235,7 +235,7 @@ sub arrive
 		is( $session->query(
 				"SELECT leader_election.join('$election', 'newcomer')"),
 			'',
-			"$name: $election: a newcomer is not elected");
+			"$name: $election: a newcomer is not elected (G6)");
 	}
 	is( $session->query(
 			"SELECT string_agg(election, ', ' ORDER BY election)
@@ -310,7 +310,7 @@ sub settle
 				WHERE incarnation = leader_election.incarnation())
 				NOT BETWEEN $LEASE AND $LEASE + $LATE"),
 		'',
-		"$name: elected after the grace of a lease, and soon");
+		"$name: elected after the grace of a lease, and soon (G6)");
 	is( $session->query(
 			"SELECT * FROM
 			leader_election.renew('lapsing', $side->{term}{lapsing})"),
@@ -348,7 +348,7 @@ sub settle
 			$foreign{$election} = 1
 			  if grep { $_ >> $EPOCH_BITS != $epoch || $_ >= 2**53 } @new;
 		}
-		is_deeply(\%small, {}, "$name: terms are greater than all before");
+		is_deeply(\%small, {}, "$name: terms are greater than all before (G5)");
 		is_deeply(\%foreign, {}, "$name: and of that epoch");
 	}
 	return;
@@ -368,7 +368,7 @@ sub all_granted_ok
 		  grep { $granted{$name}{$_}[0] <= $original->{$_}[-1] } @elections;
 
 		is_deeply(\%small, {},
-			"$name: terms are greater than those of the original, even now");
+			"$name: terms are greater than those of the original, even now (G5)");
 	}
 	$granted{original} = $original;
 	foreach my $name (keys %granted)
@@ -381,7 +381,7 @@ sub all_granted_ok
 		}
 	}
 	is_deeply([ grep { @{ $issued{$_} } > 1 } sort keys %issued ],
-		[], "no term was granted twice, of $compared");
+		[], "no term was granted twice, of $compared (G5)");
 	return;
 }
 

@@ -208,7 +208,7 @@ sub elected_at_ok
 		},
 		"term $term of $election");
 	is($lease->{term}, $term, "$name: the next term");
-	cmp_ok($lease->{acquired_mono}, '>=', $due, "$name: not early");
+	cmp_ok($lease->{acquired_mono}, '>=', $due, "$name: not early (G2)");
 	cmp_ok($lease->{acquired_mono}, '<', $due + $SOON, "$name: nor late");
 	note(sprintf '%s: %.1f ms', $name,
 		($lease->{acquired_mono} - $due) / 1000);
@@ -287,7 +287,7 @@ sub watched_ok
 	}
 	cmp_ok($control->query('SELECT count(*) FROM stint'),
 		'>', $terms, 'the watchers have seen something');
-	is($control->query($TWO_LEADERS), '', 'there were never two leaders');
+	is($control->query($TWO_LEADERS), '', 'there were never two leaders (G1)');
 	$listener->all_told_ok('^(?!fence )', 'announced');
 	return;
 }

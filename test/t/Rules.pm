@@ -195,7 +195,7 @@ sub never_two_leaders
 				ON a.election = b.election AND a.term < b.term
 			WHERE a.ended_at IS NULL OR a.ended_at > b.acquired_at'),
 		0,
-		'never two leaders');
+		'never two leaders (G1)');
 }
 
 1;
