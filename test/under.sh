@@ -93,7 +93,8 @@ build_under_sanitizers() {
 	be_patient
 }
 
-# Beside AddressSanitizer, the other one writes to the standard error only.
+# Beside AddressSanitizer, UndefinedBehaviorSanitizer writes to the standard error
+# only.
 show_reports_sanitizers() {
 	{
 		find "$UNDER" -name 'report.*' -exec cat {} +

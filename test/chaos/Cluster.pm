@@ -295,7 +295,7 @@ include_if_exists = 'chaos.conf'
 	return;
 }
 
-# Who has to confirm what this server commits: '' or the other one
+# Who has to confirm what this server commits: '' or the other server
 sub set_synchronous
 {
 	my ($n, $names) = @_;
@@ -311,7 +311,7 @@ sub synchronous_for
 	return time - (stat("$dir/disk/server" . primary() . '/chaos.conf'))[9] - 1;
 }
 
-# Makes server $n the standby of the other one, from its own data or from a new
+# Makes server $n the standby of the other server, from its own data or from a new
 # copy. It is the replication that goes through the proxy, not the copying.
 sub build_standby
 {

@@ -225,7 +225,7 @@ sub restart
 		}
 		else
 		{
-			# Whoever is stopped would hold up a fast one.
+			# A process that is stopped would hold up a fast stop.
 			ctl($n, "-m $mode -w -t 5 stop") || ctl($n, '-m immediate -w stop');
 		}
 		sleep rand(1);
@@ -282,7 +282,8 @@ sub fail_over
 	my ($old, $new) = (primary(), standby());
 
 	return operation("failover $kind", sub {
-		# Only whoever was waited for, for more than a lease, may be promoted.
+		# Only a standby that commits have waited for, for more than a lease, may be
+		# promoted.
 		attach_standby(5) or return event('skipped', "failover $kind");
 		alter_leases($old, $lease_ms * 1.25) if $kind eq 'split';
 		sleep max($lease_ms / 2000, 1.5 * $lease_ms / 1000 - synchronous_for());
@@ -320,7 +321,7 @@ sub fail_over
 			kill 'USR1', proxy_pid("c$old");
 			cut_waits_short($old, (0.2 + rand(0.5)) * $lease_ms / 1000);
 
-			# Whoever leads on at the new side may say no more.
+			# A leader that leads on at the new side may say no more.
 			my @silent = map { process_of($_) } grep { rand() < 0.5 } detached_candidates();
 
 			kill 'STOP', @silent;

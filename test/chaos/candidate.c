@@ -446,7 +446,7 @@ believe(Seat *seat, const PGresult *result, int64_t asked)
 }
 
 /*
- * From now on this term is not ours any more, whatever the answer will be.
+ * From now on this term is not ours any more, even if the call fails.
  */
 static int64_t
 step_down(Seat *seat, const char *why)
@@ -668,7 +668,7 @@ main(int argc, char **argv)
 		{
 			Seat		late = seats[i];
 
-			/* Whoever has no connection may still lead. */
+			/* A candidate without a connection may still lead. */
 			if (conn == NULL && strcmp(kind, "detached") == 0 &&
 				late.term != 0 && now_us() < late.deadline)
 				use_resource(&late);

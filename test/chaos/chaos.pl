@@ -89,7 +89,7 @@ sub start_candidate
 	return;
 }
 
-# Whoever has ended is started again after a while.
+# A process that has ended is started again after a while.
 sub look_after_candidates
 {
 	my ($at_once) = @_;

@@ -1,5 +1,5 @@
 # The outside resource of the chaos run: it keeps the highest term of each
-# election, and refuses whoever comes with a smaller one.
+# election, and refuses requests with a smaller one.
 #
 #	perl resource.pl SOCKET LOG
 #

@@ -15,7 +15,7 @@
  *	YIELD		somebody asks leaders to yield
  *	CAMPAIGN	session candidates elect in their own calls, too, and not
  *				only the worker and detached candidates
- *	LIVE		faults end some day, and whoever has something to do then does
+ *	LIVE		faults end some day, and a process that has something to do then does
  *				it before time goes on
  *	NO_...		one rule less
  *
@@ -123,7 +123,7 @@ typedef Record {
 };
 
 Row row[2];						/* as everybody sees it */
-Row next[2];					/* as whoever holds the row's lock writes it */
+Row next[2];					/* as the holder of the row's lock writes it */
 bit row_lock[2];
 bit election_lock[2];			/* in Exclusive mode */
 bit shared[2];					/* in Share mode, by the fenced transaction */
@@ -229,7 +229,7 @@ bool no_lost_fenced_write;			/* G6 */
 	 (row[s].holder == (i) && row[s].sid == connects[i]))
 
 /*
- * Who leads, for whoever asks: is_leader(election) in its own session, what a
+ * Who leads, as it can be asked: is_leader(election) in its own session, what a
  * detached candidate was told, is_leader(election, term) on any connection.
  */
 #ifdef NO_R3
@@ -344,7 +344,7 @@ inline write_wal(s, term_, holder_, sid_)
 #endif
 }
 
-/* The new row is visible, and whoever asked for it is told. */
+/* The new row is visible, and its caller is told. */
 inline publish(i, s)
 {
 	copy_row(row[s], next[s]);
@@ -522,7 +522,7 @@ inline extend(i, s)
 
 /*** what agents do: where there is nothing to be proven, at once ***/
 
-/* Nobody leads: whoever finds that elects somebody. */
+/* Nobody leads: the process that finds that elects a candidate. */
 inline begin_settle(i, s)
 {
 	atomic {
@@ -785,7 +785,7 @@ proctype Session(byte c)
 	:: end_wait(c, s_)
 	:: abort(c, s_)
 
-	/* It ends, by whatever; a wait for the standby is cut short first. */
+	/* It ends, for any reason; a wait for the standby is cut short first. */
 	:: d_step {
 			CONNECTED && agent[c].pc != COMMITTING &&
 			(MAY_FAIL || (!REACHABLE && where[c] == A)) ->

@@ -7,7 +7,7 @@
 SET client_min_messages = warning;
 CREATE SCHEMA evil;
 
--- Whoever calls one of these finds the statement failing.
+-- A statement that calls one of these fails.
 CREATE FUNCTION evil.trap() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE 'captured by %', current_user USING errcode = 'P0666';

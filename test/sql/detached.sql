@@ -266,7 +266,7 @@ SELECT term FROM leader_election.acquire('d out', 'one');
 -- Nobody is in the way of one that was never there before.
 SELECT leader_election.release('d out', 4);
 SELECT term FROM leader_election.acquire('d out', 'three');
--- They are out until one was elected, whoever that was.
+-- They are out until any candidate was elected.
 SELECT leader_election.release('d out', 5);
 SELECT leader_election.leave('d out', 'two');
 SELECT term FROM leader_election.acquire('d out', 'three');
@@ -381,7 +381,7 @@ SELECT leader_election.transfer('d transfer', 'two');
 TABLE seat;
 SELECT leader_election.is_leader('d transfer'), leader_election.join('d transfer', 'session');
 SELECT count(*) FROM leader_election.acquire('d transfer', 'three');
--- Whoever has left is not waited for: the session is told that it leads.
+-- A candidate that has left is not waited for: the session leads, and is told.
 SELECT leader_election.leave('d transfer', 'two');
 CALL leader_election.wait_for_change('d transfer', NULL, NULL);
 CALL leader_election.campaign('d transfer', 'session');
@@ -403,7 +403,7 @@ SELECT leader_election.join('d mixed', 'session');
 UPDATE leader_election.election SET lease_duration = '1 hour'
  WHERE election = 'd mixed';
 SELECT count(*) FROM leader_election.acquire('d mixed', 'one');
--- The session resigns and sits out; the other one has to call.
+-- The session resigns and sits out; the detached candidate has to call.
 SELECT leader_election.resign('d mixed');
 SELECT state, waiting_for, candidates FROM leader_election.status
  WHERE election = 'd mixed';
@@ -479,7 +479,7 @@ SELECT state, waiting_for FROM leader_election.status WHERE election = 'd yield'
 SELECT count(*) FROM leader_election.acquire('d yield', 'two');
 SELECT count(*) FROM leader_election.acquire('d yield', 'one');
 SELECT term, yielding FROM leader_election.acquire('d yield', 'three');
--- Asked for nobody in particular after all; the one who yielded sits out.
+-- Asked for nobody in particular after all; the leader that yielded sits out.
 SELECT leader_election.request_yield('d yield', 'one') > '0' AS left;
 SELECT leader_election.request_yield('d yield') > '0' AS left;
 TABLE yield;
@@ -487,12 +487,12 @@ SELECT leader_election.release('d yield', 2, '1 microsecond');
 SELECT waiting_for FROM leader_election.status WHERE election = 'd yield';
 SELECT count(*) FROM leader_election.acquire('d yield', 'three');
 SELECT term, yielding FROM leader_election.acquire('d yield', 'two');
--- Whoever has left is not waited for.
+-- A candidate that has left is not waited for.
 SELECT leader_election.request_yield('d yield', 'three') > '0' AS left;
 SELECT leader_election.leave('d yield', 'three');
 SELECT leader_election.release('d yield', 3);
 SELECT term, yielding FROM leader_election.acquire('d yield', 'one');
--- A transfer is one, whatever the leader was asked for.
+-- A transfer is recorded as one, even by a leader that was asked to yield.
 SELECT leader_election.request_yield('d yield') > '0' AS left;
 SELECT leader_election.transfer('d yield', 4, 'two');
 SELECT term, yielding FROM leader_election.acquire('d yield', 'two');

@@ -210,7 +210,7 @@ SELECT leader_election.join('e owned', 'owner');
 SELECT term FROM leader_election.acquire('e owned', 'owner');
 CALL leader_election.campaign('e owned', 'owner', '1 s');
 SELECT leader_election.alter_election('e owned', 'bully', candidate_role => 'regress_le_owner');
--- Whoever stands already is not turned out, but cannot stand anew.
+-- A candidate that stands already is not turned out, but cannot stand anew.
 SET ROLE regress_le_app;
 SELECT term FROM leader_election.acquire('e owned', 'detached');
 SELECT term FROM leader_election.acquire('e owned', 'another');
@@ -357,7 +357,8 @@ SELECT count(leader_election.alter_election('e order ' || strategy, strategy)) F
 SELECT strategy, string_agg(candidate, ' ' ORDER BY "position") AS "order"
   FROM strategy JOIN leader_election.candidates ON election = 'e order ' || strategy
  WHERE candidate <> 'holder' GROUP BY n, strategy ORDER BY n;
--- The one that is first is elected, whoever else calls; race waits for no call.
+-- The first in line is elected, by the call of any candidate; race waits for no
+-- call.
 SELECT count(*) FROM strategy WHERE pg_temp.release('e order ' || strategy);
 SELECT s.strategy, waiting_for, leader, kind
   FROM strategy s JOIN leader_election.status ON election = 'e order ' || s.strategy ORDER BY n;
@@ -478,7 +479,7 @@ SELECT leader_election.drop_election('e alter');
 -- Sitting out, under every strategy
 --
 
--- Alone, whoever gave up is elected by its own next call, and by no other.
+-- Alone, a leader that gave up is elected by its own next call, and by no other.
 SELECT leader_election.create_election('e out ' || strategy, strategy, '1 hour') FROM strategy ORDER BY n;
 CREATE TEMPORARY VIEW out AS
 	SELECT s.strategy, o.state, o.waiting_for, o.leader
@@ -499,17 +500,17 @@ SELECT count(*) FROM strategy WHERE pg_temp.release('e out ' || strategy);
 SELECT strategy, (SELECT count(*) FROM leader_election.acquire('e out ' || strategy, 'two')) AS two,
 	   (SELECT count(*) FROM leader_election.acquire('e out ' || strategy, 'one')) AS one
   FROM strategy;
--- Where the other one leaves, nobody has to be waited for.
+-- Where the other candidate leaves, nobody has to be waited for.
 SELECT count(*) FROM strategy WHERE pg_temp.release('e out ' || strategy);
 SELECT count(*) FROM strategy WHERE leader_election.leave('e out ' || strategy, 'two');
 SELECT count(*) FROM strategy, leader_election.acquire('e out ' || strategy, 'one');
 SELECT count(*) FROM strategy WHERE pg_temp.release('e out ' || strategy);
--- Whoever leaves leaves nothing behind.
+-- A candidate that leaves leaves nothing behind.
 SELECT count(*) FROM strategy, leader_election.acquire('e out ' || strategy, 'two');
 SELECT count(*) FROM strategy WHERE pg_temp.release('e out ' || strategy);
 SELECT count(*) FROM strategy WHERE leader_election.leave('e out ' || strategy, 'one');
 SELECT count(*) FROM strategy WHERE leader_election.leave('e out ' || strategy, 'two');
--- The same for sessions: whoever resigned calls for itself.
+-- The same for sessions: a leader that resigned calls for itself.
 SELECT count(*) FROM strategy WHERE leader_election.join('e out ' || strategy, 'session') IS DISTINCT FROM 0;
 SELECT pg_temp.await($$SELECT count(*) = 6 FROM out WHERE leader = 'session'$$);
 SELECT count(*) FROM strategy WHERE leader_election.resign('e out ' || strategy);

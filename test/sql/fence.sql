@@ -1,6 +1,6 @@
 --
 -- Fenced transactions: assert_leader() and only_leader().  What happens to them
--- when somebody else takes over is in the isolation test and the TAP test.
+-- when another candidate takes over is in the isolation test and the TAP test.
 --
 
 SET client_min_messages = warning;
@@ -57,7 +57,7 @@ SELECT leader_election.assert_leader(NULL, 1);
 SELECT leader_election.assert_leader('');
 SELECT leader_election.assert_leader(repeat('x', 201));
 
--- It exists, and somebody else leads it, or nobody.
+-- It exists, and another candidate leads it, or nobody.
 CALL pg_temp.lead_detached('f detached', 'other');
 SELECT leader_election.assert_leader('f detached');
 SELECT leader_election.assert_leader('f detached', 1);
@@ -599,7 +599,7 @@ ALTER TABLE fence_jobs ENABLE ALWAYS TRIGGER only_the_leader;
 INSERT INTO fence_jobs VALUES (11, 'replica');
 RESET session_replication_role;
 
--- Whoever writes the table needs no privilege on anything of ours.
+-- A role that writes the table needs no privilege on anything of ours.
 CREATE ROLE regress_le_fenced;
 GRANT ALL ON fence_jobs TO regress_le_fenced;
 CALL pg_temp.lead('f');

@@ -60,7 +60,7 @@ SELECT proname, prokind, proisstrict, provolatile, proparallel, prosecdef,
  ORDER BY proname COLLATE "C", pronargs;
 
 --
--- Privileges.  PUBLIC cannot even look, and whoever may look can still not
+-- Privileges.  PUBLIC cannot even look, and a role that may look can still not
 -- change anything.
 --
 

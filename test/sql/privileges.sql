@@ -67,7 +67,7 @@ SELECT leader_election.request_yield('p');
 RESET ROLE;
 
 --
--- Whoever may stand can still not touch the tables, nor add anything to the
+-- A role that may stand can still not touch the tables, nor add anything to the
 -- schema.
 --
 

@@ -1,8 +1,8 @@
 # Takeover from a leader whose session ends, however it does: its client is
 # killed, its backend is terminated, its session lock is dropped.
 #
-# The lease is much longer than the test.  Whoever is elected here is elected
-# because the leader's session is over, and not because its lease is.
+# The lease is much longer than the test: the next leader is elected because the
+# leader's session is over, not because its lease is.
 
 use strict;
 use warnings;
@@ -370,7 +370,7 @@ foreach my $drop ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 	is($two->query("SELECT leader_election.is_leader('$shared'),
 		leader_election.term('$shared'), leader_election.is_leader('$other'),
 		leader_election.term('$other')"),
-		't|2|t|1', "$drop: the other one leads, and where it did before");
+		't|2|t|1', "$drop: the follower leads, and where it did before");
 	succession_is($shared, 1, 'one', 'session reset', 'two', $drop);
 
 	wait_for(

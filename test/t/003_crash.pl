@@ -1,7 +1,7 @@
 # The end of the server itself: a crash restart, the death of the postmaster, an
-# immediate and a fast stop.  Whoever comes back first leads at once, in a
-# greater term, however long the old lease would have lasted: the session that
-# held it is dead for sure.
+# immediate and a fast stop.  The first candidate that comes back leads at once,
+# in a greater term, however long the old lease would have lasted: the session
+# that held it is dead for sure.
 #
 # All of it with synchronous_commit = off, which must not cost a single grant.
 
@@ -159,7 +159,7 @@ sub test_return
 		'1|0',
 		"$name: the same incarnation");
 
-	# The other one is elected by the worker, in the next breath.
+	# The worker elects the follower as soon as the leader is dead.
 	$leader->kill;
 	wait_until(sub { leads($follower) }, 'takeover', $AT_ONCE);
 	$term++;
@@ -187,7 +187,7 @@ all_sessions_are_over();
 start_again(@processes);
 test_return('postmaster killed');
 
-# Grants must be on disk when they are told, whatever the session says.
+# A grant must be on disk when it is told, even with synchronous_commit = off.
 foreach my $try (1 .. 2)
 {
 	my $got;

@@ -101,8 +101,8 @@ sub set_scene
 }
 
 # The lease was over at $deadline, and the next term begins later.  A leader
-# that was to renew its lease itself is followed by its heir; another one may
-# well be elected again, it is the one that stands longest.
+# that was to renew its lease itself is followed by its heir.  A leader that the
+# worker renews is elected again: it has stood longest.
 sub expired_is
 {
 	my ($election, $deadline) = @_;
@@ -292,7 +292,7 @@ is($leader{alone}->query("SELECT leader_election.join('alone', 'leader')"),
 is($leader{alone}->query("SELECT leader_election.term('alone')"),
 	2, 'alone: leads again');
 
-# Whoever stops renewing loses the lease.
+# A leader that stops renewing loses its lease.
 follow_to_the_end($heir{renewing}, 'renewing');
 ($deadline{renewing}) = lease('renewing', 'deadline_mono');
 cmp_ok(moment($heir{renewing}, 'first true'),
@@ -438,7 +438,7 @@ foreach my $election ('late news', 'late news, stopped worker')
 	is($one->query("SELECT leader_election.leave('$election')"),
 		't', "$election: leaves");
 	is_deeply([ lease($election, 'leader, term') ],
-		[ 'two', 2 ], "$election: the other one is elected, and does not know");
+		[ 'two', 2 ], "$election: the waiting campaign is elected, and does not know");
 	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
 		FROM leader_election.lease WHERE election = '$election'");
 	wait_for($node, "SELECT reason FROM leader_election.history
@@ -454,7 +454,7 @@ foreach my $election ('late news', 'late news, stopped worker')
 	$_->finish foreach $one, $two;
 }
 
-# --- Whoever leads is stopped in the middle of whatever it does
+# --- Leaders are stopped at random moments of their calls
 
 $node->append_conf('postgresql.conf',
 	"leader_election.lease_duration = '300ms'");

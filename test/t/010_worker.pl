@@ -184,8 +184,8 @@ SKIP:
 	pass('and notices that it is told otherwise');
 }
 
-# -- Whoever stands while a worker that the same session has started is about to
-# end, and does not see it any more, starts another.
+# -- A session stands just when the worker that it has started is about to end
+# and will not see the new candidacy: that session starts another worker.
 
 {
 	my $one = session($node, name => 'one');
@@ -432,8 +432,8 @@ SKIP:
 }
 
 # -- There was much to settle, for longer than tidying up is put off. The worker
-# looks again after the last of it, too: whoever was elected then has a lease to
-# be renewed.
+# looks again after the last of it, too: the leader that was elected last has a
+# lease to be renewed.
 
 {
 	my $gate = session($node, name => 'gate');
@@ -474,7 +474,7 @@ SKIP:
 	wait_for($node, "SELECT renewed_at > acquired_at OR leader_election.leader('last') IS NULL"
 		  . q{ FROM leader_election.lease WHERE election = 'last'});
 	is($next->query("SELECT leader_election.term('last')"),
-		'2', 'whoever was elected last is renewed');
+		'2', 'the leader that was elected last is renewed');
 
 	$control->query('DROP FUNCTION wait_at_gate() CASCADE');
 	$_->finish foreach $gate, $hung, $next;

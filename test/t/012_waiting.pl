@@ -417,7 +417,7 @@ sub session_locks
 		  . " WHERE election = 'w'");
 	$changes->('an expiry', sub { }, '|', $left + $PROMPT);
 
-	# Whoever campaigns is told as promptly as the observer.
+	# A campaign is told as promptly as the observer.
 	my $waiter =
 	  waiter($node, 'waiter', "CALL leader_election.campaign('e', 'w')");
 	$leader->kill;

@@ -94,8 +94,8 @@ pass('and no worker, where there is no candidate');
 	}
 	my $term = $control->query('SELECT term FROM leader_election.lease');
 
-	# The one that is found last, in the order in which they were created, is
-	# not to wait for the others, whose workers have nothing to do with it.
+	# The database that is found last, in the order of their creation, must not
+	# wait for the workers of the others.
 	foreach my $dbname (qw(postgres three))
 	{
 		$control->query("SELECT pg_terminate_backend($pid{$dbname})");

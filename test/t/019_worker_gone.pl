@@ -84,7 +84,7 @@ my $control = session($node, name => 'control');
 	ok( defined $ended
 		  || $control->query("SELECT count(*) FROM leader_election.candidates"
 			  . " WHERE candidate = 'two' AND alive"),
-		'whoever campaigned in the old one stands in the new one, or is told');
+		'a campaign in the old extension stands in the new one, or is told');
 	if (defined $ended)
 	{
 		$two->result;
@@ -195,7 +195,7 @@ my $control = session($node, name => 'control');
 			'SELECT reason FROM leader_election.history'
 			  . " WHERE election = 'crash' AND term = 1"),
 		'session ended',
-		'because the session of the one before has ended');
+		'because the session of the former leader has ended');
 	wait_for($node, $ONE_WORKER);
 	wait_for_renewal($node, 'crash');
 	is($two->query("SELECT leader_election.is_leader('crash')"),

@@ -131,7 +131,7 @@ sub check_one_leader
 {
 	my ($round) = @_;
 
-	# Whoever found the election busy leaves it to whoever made it busy.
+	# A call that found the election busy has left it to the call that was there.
 	wait_for($node, "SELECT leader_election.leader('race') IS NOT NULL");
 	my @leaders = leaders();
 	is(scalar @leaders, 1, "$round: exactly one leader (G1)");
@@ -186,7 +186,7 @@ for my $round (1 .. 2)
 	my @transferred = all_succeed("transfer $round",
 		qq{SELECT leader_election.transfer('race', 'candidate $to') WHERE :n <> $to});
 
-	# Whoever it went to does not hand it on.
+	# The session that it went to does not hand it on.
 	is(scalar(grep { $_ eq 't' } @transferred),
 		1, "transfer $round: one of them could");
 	is(check_one_leader("transfer $round"), $to, "transfer $round: to whom it said");

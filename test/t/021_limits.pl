@@ -66,7 +66,7 @@ is($one->query("CALL leader_election.campaign('long', 'one', auto_renew => false
 	'2', 'leads');
 is($two->query("SELECT leader_election.join('long', 'two')"), '', 'follows');
 
-# Planning reads the system's tables, and whoever reads a page may prune it.
+# Planning reads the system's tables, and reading a page may prune it.
 $_->query(
 	q{SELECT leader_election.is_leader('long'), count(*),
 			 pg_current_xact_id_if_assigned() IS NULL
@@ -175,7 +175,7 @@ $one->query("SELECT leader_election.leave('alone')");
 is($one->query("SELECT leader_election.join('alone', 'one')"), '', 'no quorum');
 cmp_ok(xids_in_a_second(), '<', 5, 'no attempts without a quorum');
 is($two->query("SELECT leader_election.join('alone', 'two')"),
-	'', 'a quorum: the one that stood longer is elected');
+	'', 'a quorum: the candidate that stood longer is elected');
 wait_for($node, "SELECT leader_election.leader('alone') = 'one'");
 $_->query('SELECT leader_election.leave_all()') for $one, $two;
 
@@ -364,7 +364,7 @@ like(
 is($one->query("SELECT leader_election.is_leader('no worker')"), 't', 'leads');
 $one->kill;
 wait_for($node, "SELECT leader_election.leader('no worker') IS NULL");
-is($two->query("SELECT leader_election.join('no worker', 'two')"), '2', 'whoever calls is elected (G7)');
+is($two->query("SELECT leader_election.join('no worker', 'two')"), '2', 'the next candidate that calls is elected (G7)');
 is($two->query('SELECT leader_election.leave_all()'), '1', 'and may leave');
 is( $two->query(
 		q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}),

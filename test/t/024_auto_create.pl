@@ -84,7 +84,8 @@ foreach my $where ('ALTER DATABASE postgres', 'ALTER SYSTEM')
 		SELECT current_setting('leader_election.auto_create') = 'on'});
 }
 
-# Nor does it say who may: with the default, whoever may call create_election().
+# Nor does it say who may: with the default, every role that may call
+# create_election().
 try_all('on', 'candidate', '', 'LE003');
 is(elections(), '', 'on: nothing was created');
 try_all('on', 'creator', '', '00000');

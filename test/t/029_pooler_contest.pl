@@ -326,7 +326,7 @@ foreach my $lead (sort { $a->{granted} <=> $b->{granted} } @leads)
 	$last = $lead;
 }
 is_deeply(\@overlaps, [],
-	'no leader led before the one before it was over, and terms grow (G1)');
+	'no term began before the last one was over, and terms grow (G1)');
 
 # ... and as far as others are told
 my $agreed = 0;
@@ -389,7 +389,7 @@ is( $control->query(
 		  . ' OVER (ORDER BY term) AS before FROM leader_election.history'
 		  . " WHERE election = 'e') t WHERE acquired_at < before"),
 	'0',
-	'... and no term began before the one before had ended');
+	'... and no term began before the last one had ended');
 
 is( $control->query(
 		'SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)'

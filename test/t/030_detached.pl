@@ -29,8 +29,8 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 	is($one->query("SELECT leader_election.resign('$e')"),
 		't', 'the session resigns');
 	is(state_of($e), 'vacant|acquire()', 'nobody is elected without a call');
-	is(joins($one, $e), '', 'not even the one that resigned by its own');
-	is(acquire($e, 'd1'), 2, 'a detached candidate by its own');
+	is(joins($one, $e), '', 'not even the session that resigned, by its own call');
+	is(acquire($e, 'd1'), 2, 'a detached candidate is, by its own call');
 	is(acquire($e, 'd1'), '', 'but its namesake is not told the term');
 
 	is( any("SELECT leader_election.release('$e', 1)"),
@@ -39,15 +39,15 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 		't', 'the detached leader releases');
 	is($one->query("SELECT leader_election.term('$e')"),
 		3, 'the waiting session leads at once');
-	is(acquire($e, 'd1'), '', 'and the other does not');
+	is(acquire($e, 'd1'), '', 'and the detached candidate does not');
 
 	is($one->query("SELECT leader_election.transfer('$e', 'd1')"),
 		't', 'transfer from session to detached');
 	is(state_of($e), 'vacant|reserved for d1', 'keeps the seat');
 	is(acquire($e, 'd2'), '', 'no other detached candidate gets it');
 	is(joins($two, $e), '', 'nor a session that joins');
-	is(joins($one, $e), '', 'nor the one that had it');
-	is(acquire($e, 'd1'), 4, 'it is for the one it was transferred to');
+	is(joins($one, $e), '', 'nor the session that had it');
+	is(acquire($e, 'd1'), 4, 'the candidate that it was transferred to gets it');
 
 	is( any("SELECT leader_election.transfer('$e', 4, 'two')"),
 		't', 'transfer from detached to session');
@@ -63,7 +63,7 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 	$listener->wait_for_event($e, 'yield_requested 5');
 	is(joins($one, $e), '', 'while it leads nobody else does (G2)');
 	is($two->query("SELECT leader_election.resign('$e')"), 't', 'it does');
-	is(state_of($e), 'vacant|reserved for d2', 'in favour of the one named');
+	is(state_of($e), 'vacant|reserved for d2', 'in favour of the candidate named');
 	is(acquire($e, 'd1'), '', 'and not of others');
 	is(acquire($e, 'd2'), 6, 'who gets it');
 
@@ -73,14 +73,14 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 	is( any("SELECT leader_election.release('$e', 6)"),
 		't', 'a detached leader yields to another');
 	is(acquire($e, 'd2'), '', 'not to itself');
-	is(acquire($e, 'd1'), 7, 'but to the one named');
+	is(acquire($e, 'd1'), 7, 'but to the candidate named');
 
 	any("SELECT leader_election.request_yield('$e', 'two')");
 	$listener->wait_for_event($e, 'yield_requested 7');
 	is( any("SELECT leader_election.release('$e', 7)"),
 		't', 'a detached leader yields to a session');
 	is($two->query("SELECT leader_election.term('$e')"),
-		8, 'to the one named, although it is not the first in line');
+		8, 'to the session named, although it is not the first in line');
 
 	is($two->query("SELECT leader_election.leave('$e')"), 't', 'leave');
 	is($one->query("SELECT leader_election.term('$e')"), 9, 'next');
@@ -111,7 +111,7 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 	$one = session($node, name => 'one');
 }
 
-# -- Who gave up sits out until another was elected.
+# -- A candidate that gave up sits out until another was elected.
 
 {
 	my $e = 'sits out';
@@ -120,12 +120,12 @@ my ($one, $two, $four) = map { session($node, name => $_) } qw(one two four);
 	is(acquire($e, 'd2'), '', 'another stands');
 	any("SELECT leader_election.release('$e', 1)");
 	is(acquire($e, 'd1'), '', 'who released sits out');
-	is(acquire($e, 'd2'), 2, 'for the other');
+	is(acquire($e, 'd2'), 2, 'for the other candidate');
 	any("SELECT leader_election.request_yield('$e')");
 	$listener->wait_for_event($e, 'yield_requested 2');
 	any("SELECT leader_election.release('$e', 2)");
 	is(acquire($e, 'd2'), '', 'who yielded sits out');
-	is(acquire($e, 'd1'), 3, 'for the one that did before');
+	is(acquire($e, 'd1'), 3, 'for the candidate that did before');
 	any("SELECT leader_election.leave('$e', 'd2')");
 	any("SELECT leader_election.release('$e', 3)");
 	is(acquire($e, 'd1'), 4, 'but not if nobody else stands');
@@ -176,7 +176,7 @@ is(renew('itself', 1), 1, 'itself: leads on');
 		any("SELECT leader_election.request_yield('$e', 'four', true)");
 		elected_at_ok($e, 2, $clock, $e);
 		is($four->query("SELECT leader_election.term('$e')"),
-			2, "$e: the one named leads");
+			2, "$e: the session named leads");
 		$victim->kill;
 	}
 }

@@ -173,8 +173,8 @@ foreach my $kind (qw(own shared))
 	is(scalar(keys %{ { map { $_->{pid} => 1 } @answers } }),
 		$kind eq 'own' ? 3 : 1, "$kind: as many sessions as pools");
 
-	# Whoever stood has lost its candidacy when the connection was given back,
-	# and its next call, on that connection, says so.
+	# An instance lost its candidacy when its connection was given back. Its next
+	# call on that connection says so.
 	foreach my $name (@INSTANCES)
 	{
 		is( join(' ', map { $_->{sqlstate} } @{ $calls{$name} }),
@@ -265,7 +265,7 @@ foreach my $reset ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 	$one->query($reset);
 	told($one, "CALL leader_election.campaign('$e', 'one', '0')", "$reset, campaign()");
 	not_told($one, "CALL leader_election.campaign('$e', 'one', '0')", '... once');
-	not_told($two, "SELECT leader_election.leave_all()", "$reset: the other one leaves");
+	not_told($two, "SELECT leader_election.leave_all()", "$reset: the other session leaves");
 
 	# A campaign's candidacy has a lock of its own.
 	is($one->query("CALL leader_election.campaign('$e 3', 'one')"), 1, "$reset: elected by campaign()");

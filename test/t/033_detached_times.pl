@@ -1,6 +1,6 @@
 # What takes its time with detached candidates: leases that run out, yields that
 # are not obeyed, seats that are reserved for a candidate that does not come, and
-# holds. All of it goes on at once. Whoever is next leads when it is due, not
+# holds. All of it goes on at once. The next candidate leads when it is due, not
 # before, and soon after.
 
 use strict;
@@ -17,8 +17,6 @@ watch_terms();
 
 my ($one, $two, $three, $four) =
   map { session($node, name => $_) } qw(one two three four);
-
-# -- Whatever takes its time, all at once.
 
 {
 	my (%before, %after, $clock, $new, $row);
@@ -129,7 +127,7 @@ my ($one, $two, $three, $four) =
 			'', "$e: anybody can tell");
 		is(acquire($e, 'd3'), '', "$e: nobody gets it");
 	}
-	ok(!leads($four, 'hold'), 'hold: says the one that had it');
+	ok(!leads($four, 'hold'), 'hold: says the session that had it');
 	is($four->query("SELECT leader_election.leave('hold')"), 't', 'leave');
 
 	wait_for_clock($before{deserted}{seen_mono} + $LEASE * 2 / 3);
@@ -143,7 +141,7 @@ my ($one, $two, $three, $four) =
 
 	# The deadlines, as they come: nobody was early.
 	($winner, $term) = acquire_in_turn('clings', 'd1', 'd2');
-	is($winner, 'd2', 'clings: the one it was asked to yield to leads');
+	is($winner, 'd2', 'clings: the candidate that it was asked to yield to leads');
 	elected_at_ok('clings', 2, $after{clings}{deadline_mono}, 'clings');
 	$three->result;
 	$three->errors =~ /last true: (\d+)/;
@@ -196,7 +194,7 @@ my ($one, $two, $three, $four) =
 		'reserved');
 	ok(leads($two, 'reserved'), 'reserved: then the waiting session leads');
 	cmp_ok((values %{ $before{alive} })[0],
-		'>', $row->{acquired_mono}, 'reserved: although the other is alive');
+		'>', $row->{acquired_mono}, 'reserved: although the candidate that it was kept for is alive');
 	is(acquire('reserved', 'd'), '', 'reserved: it comes too late');
 	is(history('reserved'), 'one transferred, two ', 'reserved: history');
 

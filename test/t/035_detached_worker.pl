@@ -19,7 +19,7 @@ watch_terms();
 my ($two, $three, $four) =
   map { session($node, name => $_) } qw(two three four);
 
-# -- The worker is of no account: it is stopped, and terminated.
+# -- The worker is stopped, and then terminated.
 
 {
 	my (%before, $pid, $renewed);
@@ -71,7 +71,7 @@ my ($two, $three, $four) =
 	}
 	is(joins($four, 'gone'), '', 'worker gone: a session waits');
 
-	# Whoever calls brings the worker back: only observers do not.
+	# Each call brings the worker back, but those of observers.
 	$pid = $control->query($WORKER_PID);
 	$control->query("SELECT pg_terminate_backend($pid)");
 	wait_for($node, $NO_WORKER);

@@ -14,7 +14,7 @@ use Worker;
 
 serve();
 
-# -- Tables that somebody has locked do not cost a detached leader its lease.
+# -- Tables that a client has locked do not cost a detached leader its lease.
 
 {
 	my $locker = session($node, name => 'locker');
@@ -65,10 +65,10 @@ serve();
 		}
 		$locker->query('ROLLBACK');
 		is(renew($e, 1), 1, "$e: it leads on");
-		is(acquire($e, 'd2'), '', "$e: and the other follows");
+		is(acquire($e, 'd2'), '', "$e: and the other candidate follows");
 	}
 
-	# The one table that it cannot do without
+	# It cannot do without its lease.
 	is(acquire('lease locked', 'd1'), 1, 'lease locked: leads');
 	$locker->query('BEGIN; LOCK TABLE leader_election.lease');
 	$start = time;

@@ -84,7 +84,7 @@ serve();
 	{
 		my ($progress, $name) = $crash =~ /(\d) (.*)/;
 
-		# What was told is on disk, whatever the session says.
+		# A renewal is on disk when it is told, even with synchronous_commit = off.
 		$app->query('SET synchronous_commit = off');
 		is( $app->query("SELECT term FROM leader_election.renew('$e', 1,"
 				  . " 10 + $progress)"),

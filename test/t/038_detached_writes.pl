@@ -22,7 +22,7 @@ checkpoint_timeout = 1h
 client_min_messages = warning
 ));
 
-# -- Whoever loses, and whoever looks, writes nothing.
+# -- A call that loses, or only looks, writes nothing.
 
 # The versions of the rows of lease and of what may refer to them, none of
 # which is replaced or locked, what the server counts of these tables (aborted

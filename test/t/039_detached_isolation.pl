@@ -13,8 +13,6 @@ use Test::More;
 
 serve();
 
-# -- What the session's transactions look like is of no account.
-
 foreach my $isolation ('repeatable read', 'serializable')
 {
 	my $e = "iso $isolation";

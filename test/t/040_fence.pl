@@ -207,7 +207,7 @@ foreach my $case (@cases)
 	like($leader->errors, qr/^DETAIL:\s+Term 1 is over\.$/m,
 		"$e: as its term is over");
 	is($told, 'f|' . ($fence eq 'detached' ? '' : $again),
-		"$e: whoever leads by then") if $fence ne 'statement';
+		"$e: the session is told in which term it leads, if any") if $fence ne 'statement';
 	leaves_no_lock($leader, "$e: no lock is left");
 	is($control->query("SELECT count(*) FROM jobs WHERE election = '$e'"),
 		0, "$e: nothing was written (G8)");
@@ -288,7 +288,7 @@ $control->query("SELECT leader_election.alter_election(election,
 			WHERE election = '$e'", "stopped, $e: then the next one is elected");
 		is($control->query("SELECT term FROM leader_election.lease
 				WHERE election = 'expired'"), 1,
-			'stopped: the other one goes on waiting') if $e eq 'killed';
+			'stopped: the other election goes on waiting') if $e eq 'killed';
 		is($control->query("SELECT count(*),
 				bool_and(pg_xact_commit_timestamp(j.xmin) BETWEEN o.acquired_at AND o.ended_at),
 				bool_and(pg_xact_commit_timestamp(j.xmin) <= n.acquired_at)
@@ -372,7 +372,7 @@ $control->query("SELECT leader_election.alter_election(election,
 				ON h.election = t.key AND h.term = t.value::bigint
 			WHERE (pg_xact_commit_timestamp(w.xmin) BETWEEN h.acquired_at
 				AND coalesce(h.ended_at, 'infinity')) IS NOT TRUE"),
-		0, 'several: whoever wrote led all of them at that moment (G8)');
+		0, 'several: each writer led all of them at that moment (G8)');
 	unlike(slurp_file($node->logfile), qr/deadlock/i, 'several: no deadlock');
 	$_->finish foreach @changers, @workers;
 }
@@ -553,8 +553,8 @@ $control->query("SELECT leader_election.alter_election(election,
 	is($holder{3}->sqlstate, '00000', 'own lock: fenced by busy 3');
 	is($pool->result, 't', 'own lock: who queues behind it has its turn then');
 
-	# Nor do two of them that hold what the other one needs make a deadlock: one
-	# is told that the other's is busy, or both are.
+	# Two such transactions that each need the election lock of the other make no
+	# deadlock: one of them, or both, is told that the election is busy.
 	my $log = -s $node->logfile;
 
 	$control->query('SELECT pg_advisory_lock(100)');
@@ -573,7 +573,7 @@ $control->query("SELECT leader_election.alter_election(election,
 	$control->query('SELECT pg_advisory_unlock(100)');
 	my @states = map { $holder{$_}->result; $holder{$_}->sqlstate } 1, 2;
 	like("@states", qr/^(00000 55P03|55P03 00000|55P03 55P03)$/,
-		'crosswise: one is busy for the other');
+		'crosswise: one finds the election of the other busy');
 	is( $control->query(
 			"SELECT count(*) FROM jobs WHERE what = 'crosswise'"),
 		scalar(grep { $_ eq '00000' } @states),
@@ -586,7 +586,7 @@ $control->query("SELECT leader_election.alter_election(election,
 
 #
 # A fenced transaction that sits idle does not even keep its election from being
-# dropped, and another one of that name is not the one that it was fenced by.
+# dropped, and a new election of that name is not the election that fenced it.
 # (This is the last part: from here on, terms begin above those dropped.)
 #
 

@@ -2,8 +2,8 @@
 #
 # Two standbys of one primary are promoted apart from each other, and all three
 # go on electing.  Nothing can keep two leaders from leading on the two sides of
-# such a split; but their terms must tell them apart for ever: whatever the old
-# side grants is smaller than whatever a new side grants, no term is granted
+# such a split; but their terms must tell them apart for ever: each term that the
+# old side grants is smaller than all that a new side grants, no term is granted
 # twice, and a new side elects nobody new before every lease that it can have
 # heard of is over.
 #
@@ -423,7 +423,8 @@ is($in_time, 't', 'all of that was in the grace, on this machine');
 
 $watcher->query_async("CALL leader_election.campaign('new there', 'watcher')");
 
-# Whoever is late is, even where nobody has noticed: the worker is stopped.
+# A renewal after the grace is too late even if no process has ended the lease:
+# the worker is stopped meanwhile.
 {
 	my $worker = stop_worker($new);
 

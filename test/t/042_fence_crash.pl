@@ -1,7 +1,7 @@
 # The server dies, again and again, at random moments while elections change
 # hands as fast as they can and their leaders write, fenced.  Afterwards every
 # change has happened or has not: lease row and history agree, no term is
-# missing or was given to two, and whatever a client was told is so.
+# missing or was given to two, and what a client was told is so.
 #
 # All of it with synchronous_commit = off, which must not cost a single grant.
 
@@ -122,8 +122,8 @@ my %crash = (
 		$node->start;
 	},
 
-	# One server process dies, in the middle of whatever it does, and takes the
-	# others along.
+	# One server process dies, at any moment of its work, and takes the others
+	# along.
 	backend => sub {
 		my $pid = $observer->query(
 			"SELECT pid FROM pg_catalog.pg_stat_activity
@@ -245,7 +245,7 @@ foreach my $round (1 .. @rounds)
 			WHERE h.term IS NULL OR (t.what LIKE 'released%' AND
 				coalesce(h.reason, '') NOT IN ('resigned', 'left'))"),
 		'',
-		"$name: whoever was told of a term, or of its end, was told the truth (G6)");
+		"$name: what clients were told of terms and their ends is so (G6)");
 	is( $observer->query(
 			"SELECT election, term FROM told WHERE what = 'granted'
 			GROUP BY 1, 2 HAVING count(*) > 1"),
@@ -258,7 +258,7 @@ foreach my $round (1 .. @rounds)
 		'',
 		"$name: what was written is there");
 	is($observer->query($OUTSIDE), '',
-		"$name: whoever wrote led at that moment (G8)");
+		"$name: each writer led at that moment (G8)");
 
 	# The detached one still leads, and who knows its term may act for it.
 	is( $observer->query(

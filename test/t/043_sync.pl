@@ -2,9 +2,9 @@
 #
 # A lease counts from a moment after which the standby is known to have followed;
 # so nothing is granted or renewed once it does not, and what is led then is over
-# before anybody is elected on a server that was promoted later. That holds for
-# commits, too, whose wait for the standby is cut short, in whatever way: they
-# are there on the old side although no standby has them.
+# before anybody is elected on a server that was promoted later. That holds even
+# for commits whose wait for the standby is cut short: the old side has them, and
+# no standby does.
 #
 # The clock is the servers' monotonic one, which is the same for both, in
 # microseconds. synchronous_commit is off, which must not matter.

@@ -2,9 +2,9 @@
 #
 # A proof says that the standby knows what was there before it. The election's
 # settings, its holder's end, and the standby's own role may change between it
-# and the grant that it is for: whoever waits for the election lock in between
-# must not be granted more than the standby knows of. That schedule is made by a
-# session that holds the election lock, and then commits or not.
+# and the grant that it is for. A caller that waits for the election lock in
+# between must not be granted more than the standby knows of. Here another session
+# holds the election lock meanwhile, and then commits or rolls back.
 
 use strict;
 use warnings;
@@ -78,9 +78,9 @@ sub refused
 	return;
 }
 
-# The caller has made its proof and waits for the election lock, which somebody
-# else holds, when the line is stopped; the other then commits, which the standby
-# does not hear of, or rolls back. Returns when the line was stopped. The caller
+# The caller has made its proof and waits for the election lock, which $holder
+# has, when the line is stopped; then $holder commits, which the standby does not
+# hear of, or rolls back. Returns when the line was stopped. The caller
 # waits for a second at most: where the machine was slower than that, once more.
 my $GATE = 4711;
 
@@ -175,7 +175,7 @@ wait_until(
 	'altered: granted once the standby knows');
 
 #
-# Whoever stands does not wait for the standby, even if what it reads makes the
+# A candidate that stands does not wait for the standby, even if its reads make the
 # server log something: here a page whose hints are set for the first time.
 #
 

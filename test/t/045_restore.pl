@@ -1,10 +1,9 @@
 # Dumps, backups and copies of a database in which elections are led.
 #
-# A copy knows what was, not what has happened since where it came from: nobody
-# leads there until everybody may be sure that the leaders of then have heard of
-# it or are over, and the terms that it grants are not those that were, or will
-# be, granted elsewhere.  All copies here are made of one database, while the
-# original goes on counting.
+# A copy does not know what has happened since to the original. So nobody leads
+# there until the leaders that it knows of have either renewed there or have lost
+# their leases, and the terms that it grants are granted nowhere else.  All copies
+# here are made of one database, while the original goes on counting.
 #
 # What a copy is made by: pg_dump, plain and custom, into another cluster; parts
 # of a dump, into a database of the same cluster in which elections are led

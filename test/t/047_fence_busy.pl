@@ -1,9 +1,9 @@
 # Eight clients that commit fenced all the time, so that the election lock is
-# hardly ever free, keep nobody from leading next: whatever ends a term, or asks
-# for its end, still gets through. So it is where each commit takes long, as it
-# does where it waits for a standby, and holds that lock for as long.
+# hardly ever free, keep nobody from leading next: calls that end a term, or ask
+# for its end, still get the lock. So it is where each commit waits for a standby,
+# and holds the lock for as long.
 #
-# There is no lease here that could run out: what gets through does by itself.
+# No lease runs out here that could end a term instead.
 
 use strict;
 use warnings;

@@ -1,8 +1,8 @@
 # pg_upgrade of a server in which elections are led.
 #
 # The new server has all rows of the old one, but has not granted any of these
-# leases: whoever led by term leads on, in a greater one; nobody else leads before
-# a lease is over; terms go on above all old ones.  pg_upgrade, which starts both
+# leases: a detached leader leads on, in a greater term; nobody else leads before a
+# lease is over; terms go on above all old ones.  pg_upgrade, which starts both
 # servers several times, changes nothing of an election by itself, even where the
 # library is preloaded.
 #

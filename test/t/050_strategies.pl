@@ -56,12 +56,12 @@ is(lease('lowest', 'leader, yielding'),
 is(lease('race', 'leader, yielding'), '5|f', 'race: nobody takes over');
 
 # One that gave up for a higher one does not bully it when that has gone and
-# come again; nor does whoever resigned, until its rank changes.
+# come again; nor does a candidate that resigned, until its rank changes.
 $process{6}->query("SELECT leader_election.resign('bully')");
 is(leader('bully'), 5, 'bully: 6 resigns, 5 leads');
 worker_looks();
 is(lease('bully', 'leader, yielding'), '5|f',
-	'bully: whoever resigned does not preempt');
+	'bully: a candidate that resigned does not preempt');
 stand_as($process{6}, 'bully', 6, 6);
 worker_looks();
 is(lease('bully', 'leader, yielding'),
@@ -113,7 +113,7 @@ leads_soon('zab', 'late', 'zab: the most advanced of the highest rank');
 $zab{equal} = candidate('zab', 'ahead', '9, 99');
 worker_looks();
 is(lease('zab', 'leader, yielding'), 'late|f',
-	'zab: whoever is ahead does not take over');
+	'zab: a candidate that is ahead does not take over');
 $_->finish foreach values %zab;
 
 #
@@ -128,7 +128,7 @@ is_asked('polite', 'high', 'polite: the leader is asked to yield');
 is($low->query("SELECT leader_election.is_leader('polite')"),
 	't', 'polite: it leads on');
 is($high->query("SELECT leader_election.is_leader('polite')"),
-	'f', 'polite: and the other one does not (G1)');
+	'f', 'polite: and the higher one does not (G1)');
 is($low->query("SELECT yielding FROM leader_election.renew('polite')"),
 	't', 'polite: it is told when it renews');
 is( $admin->query(
@@ -139,7 +139,7 @@ is( $admin->query(
 is($low->query("SELECT leader_election.resign('polite')"),
 	't', 'polite: it resigns');
 is($high->query("SELECT leader_election.is_leader('polite')"),
-	't', 'polite: and the other one leads as soon as that is done');
+	't', 'polite: and the higher one leads as soon as that is done');
 is(history('polite'), 'low yielded, high', 'polite: history');
 $listener->events_ok(
 	'polite',
@@ -158,7 +158,7 @@ is_renewed('stubborn', 'stubborn: renewed as long as nobody wants it');
 $high = candidate('stubborn', 'high', 2);
 is_asked('stubborn', 'high', 'stubborn: asked to yield');
 my $deadline = lease('stubborn', 'deadline_mono');
-leads_soon('stubborn', 'high', 'stubborn: the other one leads in the end');
+leads_soon('stubborn', 'high', 'stubborn: the higher one leads in the end');
 cmp_ok(lease('stubborn', 'acquired_mono'),
 	'>=', $deadline, 'stubborn: not before the deadline (G2)');
 is(history('stubborn'), 'low yielded, high', 'stubborn: history');
@@ -166,7 +166,7 @@ is($low->query("SELECT leader_election.is_leader('stubborn')"),
 	'f', 'stubborn: whose lease is over does not lead');
 $high->query("SELECT leader_election.leave('stubborn')");
 is($low->query("SELECT leader_election.is_leader('stubborn')"),
-	't', 'stubborn: who yielded is elected when the other one leaves');
+	't', 'stubborn: the former leader is elected when the higher one leaves');
 $_->finish foreach $low, $high;
 
 # The challenger leaves or dies: renewals go on, also where others stand that

@@ -1,5 +1,5 @@
-# Vacant seats: whom the rules pass over, whom they keep a seat for and how that
-# ends, and what keeps everybody waiting.
+# Vacant seats: which candidates the rules pass over, for which one they keep the
+# seat and how that ends, and for how long they elect nobody.
 
 use strict;
 use warnings;
@@ -14,7 +14,7 @@ use Worker;
 serve();
 
 #
-# Sitting out: whoever gave up is passed over until another was elected.
+# Sitting out: a candidate that gave up is passed over until another was elected.
 #
 
 my @strategies = qw(race lowest bully ring zab spread);
@@ -25,7 +25,7 @@ stand_as($one, "out $_", 'one', '5, 5') foreach @strategies;
 $one->query("SELECT leader_election.resign('out $_')") foreach @strategies;
 worker_looks();
 is(waiting_for("out $_"), 'candidates that do not sit out',
-	"$_: alone, whoever resigned is not elected again")
+	"$_: alone, a leader that resigned is not elected again")
   foreach @strategies;
 stand_as($one, "out $_", 'one') foreach @strategies;
 is($one->query("SELECT leader_election.is_leader('out $_')"),
@@ -33,14 +33,15 @@ is($one->query("SELECT leader_election.is_leader('out $_')"),
   foreach @strategies;
 stand_as($two, "out $_", 'two', '9, 9') foreach @strategies;
 $one->query("SELECT leader_election.resign('out $_')") foreach @strategies;
-is(leader("out $_"), 'two', "$_: the other one is next") foreach @strategies;
+is(leader("out $_"), 'two', "$_: the other candidate is next") foreach @strategies;
 worker_looks();
 $two->query("SELECT leader_election.leave('out $_')") foreach @strategies;
 is(leader("out $_"), 'one', "$_: and then the first again")
   foreach @strategies;
 $_->finish foreach $one, $two;
 
-# The same for whoever was asked by an operator, and let the lease run out.
+# The same for a leader that an operator asked to yield, and that let its lease
+# run out.
 $one = session($node, name => 'one');
 $two = session($node, name => 'two');
 foreach my $strategy (@strategies)
@@ -63,7 +64,7 @@ worker_looks();
 foreach my $strategy (@strategies)
 {
 	is(history("asked $strategy"), 'one yielded, two',
-		"$strategy: whoever was asked does not lead again");
+		"$strategy: the leader that was asked does not lead again");
 	is(waiting_for("asked alone $strategy"), 'candidates that do not sit out',
 		"$strategy: not even alone");
 	like(stand_as($one, "asked alone $strategy", 'one'),

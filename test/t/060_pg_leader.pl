@@ -333,8 +333,8 @@ foreach my $mode (qw(detached session))
 }
 
 # A cron line on three hosts whose clocks differ, 30 nights: ten in each of three
-# elections. A hold keeps away whoever comes while it lasts: a night in which this
-# machine was so slow that the last host came later says nothing, and does not count.
+# elections. A hold keeps away the hosts that come while it lasts: a night in which
+# this machine was so slow that the last host came later does not count.
 {
 	my @elections = map { "nightly $_" } 0 .. 2;
 	my %nights = map { $_ => 0 } @elections;

@@ -1,6 +1,6 @@
-# pg_leader run when things go wrong, in 30 rounds each: whatever happens to
-# pg_leader, the server or the network, nothing of one leader's command is left
-# when the next one's starts. Rounds run side by side, in an election each.
+# pg_leader run when pg_leader, the server or the network fails, in 30 rounds
+# each: nothing of one leader's command is left when the next leader's starts.
+# Rounds run side by side, in an election each.
 #
 # The commands of an election share a lock that proves it (see PgLeader.pm).
 # Each has a child and a grandchild in another session, and all ignore SIGTERM.

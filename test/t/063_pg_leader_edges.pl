@@ -72,8 +72,8 @@ sub leads
 	is(join(' ', sort keys %codes), '7', "the command's exit code, whatever comes in between");
 }
 
-# Whatever keeps the command from being executed until the lease is over: it is
-# not executed then.
+# A command that is held up before its execution until the lease is over is not
+# executed.
 SKIP:
 {
 	my $source = "$dir/late.c";

@@ -99,7 +99,7 @@ $super->query(
 	CREATE FUNCTION megabyte() RETURNS jsonb LANGUAGE sql STABLE AS
 		'SELECT metadata FROM public.big';
 
-	-- An election like new, whatever was made of it
+	-- Makes an election like new.
 	CREATE FUNCTION remake(e text) RETURNS void SECURITY DEFINER
 	LANGUAGE plpgsql AS $$
 	BEGIN
@@ -520,7 +520,7 @@ run_calls(
 	@few);
 $super->query('REVOKE ALL ON SCHEMA leader_election FROM PUBLIC');
 
-# Whoever may read a view or a table can.
+# A role that may read a view or a table can.
 foreach my $relation (
 	$super->query(
 		q{SELECT oid::regclass FROM pg_class

@@ -92,7 +92,7 @@ sub lapses
 #
 # Old history behind history that is kept, all of one moment: a step must not
 # begin at the beginning, nor pass over what is kept. This session reads along
-# indexes, so that whoever reads the whole table is the worker.
+# indexes, so that only the worker reads the whole table.
 #
 my $KEPT = 300_000;
 my $OLD = 60_000;

@@ -20,7 +20,7 @@ my $CLIENTS = 30;
 my $ROUNDS = 5;
 
 # How much longer than without the storm each may take: the other tests' load
-# comes and goes. Whoever waits for the storm's clients takes all of it.
+# comes and goes. A call that waits for the storm's clients takes all of it.
 my $FACTOR = 10;
 
 my $node = new_server(

@@ -3,8 +3,8 @@
 # apply it. Elections go on meanwhile, the standby confirms what they wrote, and
 # afterwards listeners are told of every change.
 #
-# And whoever tells them waits for no standby and for no flush, even if nothing
-# but reading has written WAL: hint bits, on a server with checksums, right after
+# The worker, which tells them, waits for no standby and for no flush, even if its
+# reading has written WAL: hint bits, on a server with checksums, right after
 # a checkpoint.
 
 use strict;

@@ -1,5 +1,5 @@
 # Twenty thousand changes in four elections, while the worker, who tells
-# listeners of them, is terminated every 0.7 s, at whatever it does just then.
+# listeners of them, is terminated every 0.7 s, at any moment of its work.
 # Every term is told of once, in order, as the history has it.
 
 use strict;
@@ -52,7 +52,7 @@ Announced::end_changes(@clients);
 note(sprintf '%d workers were terminated, in %.1f s', $killed, time - $start);
 
 # The last one was terminated, and there is nothing left to be done but to tell.
-# Whatever comes next is told, and what was left as well.
+# The next change is told, and those that were left as well.
 $control->query("SELECT pg_terminate_backend(pid, 60000) FROM $WORKERS");
 is( $control->query(
 		"SELECT count(*) FROM leader_election.history WHERE election ~ '^e '"),

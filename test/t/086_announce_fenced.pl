@@ -1,7 +1,7 @@
 # Transactions that notify themselves, and hold what elections need while they
-# commit: fenced ones, and calls that stand, renew or give up. Behind the lock of
-# those who notify they fail after a second; they hold up no other election, and
-# their own no longer than that.
+# commit: fenced ones, and calls that stand, renew or give up. Where they
+# have to wait for the lock of commits that NOTIFY, they fail after a second; they
+# hold up no other election, and their own for that second at most.
 
 use strict;
 use warnings;

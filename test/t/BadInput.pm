@@ -173,7 +173,7 @@ sub find_functions
 			my ($arg_name, $type) = split /=/, $arg;
 			my $good = $GOOD{"$name.$arg_name"} // $GOOD{$arg_name};
 
-			# Whoever is called with a term is a detached candidate.
+			# A function that takes a term is for detached candidates.
 			$good = q{'detached'}
 			  if $arg_name eq 'election' && $args =~ /\bterm=/ && $prokind eq 'f';
 			push @{ $f{args} },

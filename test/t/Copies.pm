@@ -31,8 +31,8 @@ our $LATE = 20_000_000;
 
 our $EPOCH_BITS = 22;
 
-# Led by a session, and by detached candidates; vacant for various reasons; and
-# one whose lease is so long that whoever stands in it does so all the time.
+# Elections: led by a session, and by detached candidates; vacant for various
+# reasons; and one with a lease so long that its candidates stand all the time.
 my @detached = qw(renewed lapsing yielding);
 my @vacant = qw(vacant reserved team);
 our @elections = ('held', @detached, @vacant);
@@ -198,8 +198,8 @@ sub check_scene
 	return;
 }
 
-# In the grace: nobody leads as far as anybody can see; whoever stands is not
-# elected; who led may lead on. (was_there: somebody has called already, so that
+# In the grace: no call and no view shows a leader; no newcomer is elected; a
+# detached leader may lead on. (was_there: a candidate has called already, so that
 # no seat is reserved any more.)
 sub arrive
 {
@@ -252,7 +252,7 @@ sub arrive
 		'',
 		"$name: renew() of a term that never was");
 
-	# Whoever knows the old term leads on, in a new one.
+	# A detached leader that knows its old term leads on, in a new one.
 	$new = query_unless_busy($session,
 		"SELECT term FROM leader_election.renew('renewed', $term{renewed})");
 	cmp_ok($new, '>', $term{renewed}, "$name: the detached leader leads on");

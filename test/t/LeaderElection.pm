@@ -11,7 +11,7 @@
 #	wait_for($node, "SELECT leader_election.leader('e') IS NULL");
 #
 # A session is a psql process of its own, so that it can be killed or stopped as
-# an application's process can. Whatever waits here waits for a condition, and
+# an application's process can. Each wait here is for a condition, and
 # dies, which fails the test, when that takes too long: timeouts are in seconds,
 # by default those of PostgreSQL::Test::Utils. What the servers and pg_leader
 # (PgLeader.pm) know at that moment is part of the message.

@@ -9,7 +9,7 @@
 #		leader      undef: vacant
 #		over        why its leadership is over, though nobody has noticed
 #		yield       '', 'strategy' or 'operator': who has asked it to
-#		to          in favour of whom; undef: of whoever is next
+#		to          in favour of whom; undef: of the next in line
 #		reserved    whom the vacant seat is kept for
 #		history     the last few terms
 #		candidates  by name; only those who are alive, each with
@@ -133,7 +133,7 @@ sub elect
 	return;
 }
 
-# A vacant seat: elect whoever is next, or keep it for it.  True if that
+# A vacant seat: elect the next in line, or keep the seat for it.  True if that
 # changes anything.  The caller, if any, is the candidate whose call it is.
 sub decide
 {

@@ -125,7 +125,8 @@ sub call_again
 		says($run, 40));
 }
 
-# Whoever the seat is kept for comes for it, or somebody comes to a vacant one.
+# The candidate that a seat is kept for comes for it, or any candidate comes to a
+# vacant one.
 sub come
 {
 	my ($run, $election, $l) = @_;

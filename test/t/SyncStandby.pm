@@ -99,7 +99,7 @@ sub wait_event
 
 sub worker_pid { return $_[0]{observer}->query($WORKER_PID); }
 
-# Nothing arrives on the other side any more, and nobody is told.
+# Nothing arrives on the other side any more, and both think that it may.
 sub stop_line { return stop_process($_[0]{line}{pid}); }
 sub resume_line { return resume_process($_[0]{line}{pid}); }
 
