@@ -25,16 +25,6 @@ client_min_messages = warning
 ));
 my $observer = session($node, name => 'observer');
 
-sub lease
-{
-	my ($election, $columns) = @_;
-
-	return split /\|/,
-	  $observer->query(
-		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
-	  );
-}
-
 # Call is_leader() in one statement, until it turns false ...
 sub lead_to_the_end
 {
@@ -111,7 +101,7 @@ sub expired_is
 	wait_for($node,
 		"SELECT term > 1 FROM leader_election.lease WHERE election = '$election'"
 	);
-	($leader, $acquired) = lease($election, 'leader, acquired_mono');
+	($leader, $acquired) = $observer->lease($election, 'leader, acquired_mono');
 	is($leader, $election =~ /^automatic/ ? 'leader' : 'heir',
 		"$election: who is next (kubernetes#82960)");
 	cmp_ok($acquired, '>=', $deadline, "$election: not before the deadline (G2)");
@@ -146,7 +136,7 @@ set_scene($_, 'false') foreach @manual, 'alone', 'renewing';
 set_scene('automatic', 'true');
 $heir{alone}->query("SELECT leader_election.leave('alone')");
 
-$deadline{$_} = (lease($_, 'deadline_mono'))[0] foreach @manual;
+$deadline{$_} = ($observer->lease($_, 'deadline_mono'))[0] foreach @manual;
 foreach my $election (qw(silent loop))
 {
 	lead_to_the_end($leader{$election}, $election);
@@ -216,7 +206,7 @@ cmp_ok(moment($leader{silent}, 'last true'),
 cmp_ok(
 	moment($leader{silent}, 'first false'),
 	'<',
-	(lease('silent', 'acquired_mono'))[0] + $SOON,
+	($observer->lease('silent', 'acquired_mono'))[0] + $SOON,
 	'silent: is_leader() turns false within the statement (G3)');
 
 resume_process($leader{client}->pid);
@@ -294,7 +284,7 @@ is($leader{alone}->query("SELECT leader_election.term('alone')"),
 
 # A leader that stops renewing loses its lease.
 follow_to_the_end($heir{renewing}, 'renewing');
-($deadline{renewing}) = lease('renewing', 'deadline_mono');
+($deadline{renewing}) = $observer->lease('renewing', 'deadline_mono');
 cmp_ok(moment($heir{renewing}, 'first true'),
 	'>', $deadline{renewing}, 'renewing: until it stops');
 expired_is('renewing', $deadline{renewing});
@@ -326,7 +316,7 @@ foreach my $election (sort keys %leader)
 {
 	my $last_true = moment($leader{$election}, 'last true');
 
-	($deadline{$election}) = lease($election, 'deadline_mono');
+	($deadline{$election}) = $observer->lease($election, 'deadline_mono');
 	cmp_ok($last_true, '<', $deadline{$election},
 		"$election: is_leader() is true until the deadline at most (G3)");
 	cmp_ok($last_true, '>', $deadline{$election} - $SOON,
@@ -393,7 +383,7 @@ my $worker = stop_worker();
 
 foreach my $election (keys %leader)
 {
-	($deadline{$election}) = lease($election, 'deadline_mono');
+	($deadline{$election}) = $observer->lease($election, 'deadline_mono');
 	lead_to_the_end($leader{$election}, $election);
 	$heir{$election}
 	  ->query_async("CALL leader_election.campaign('$election', 'heir')");
@@ -437,7 +427,7 @@ foreach my $election ('late news', 'late news, stopped worker')
 	push @stopped, stop_worker() if $election =~ /stopped/;
 	is($one->query("SELECT leader_election.leave('$election')"),
 		't', "$election: leaves");
-	is_deeply([ lease($election, 'leader, term') ],
+	is_deeply([ $observer->lease($election, 'leader, term') ],
 		[ 'two', 2 ], "$election: the waiting campaign is elected, and does not know");
 	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
 		FROM leader_election.lease WHERE election = '$election'");
@@ -516,7 +506,7 @@ until ($rounds >= $ROUNDS)
 
 	wait_until(
 		sub {
-			($pid, $term) = lease('relay', 'backend_pid, term');
+			($pid, $term) = $observer->lease('relay', 'backend_pid, term');
 			return $pid && $term > $seen;
 		},
 		'a leader');

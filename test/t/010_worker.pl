@@ -72,14 +72,6 @@ WHERE (a.term < b.term AND a.last_before > b.first_after)
 	OR (a.term = b.term AND a.session < b.session)
 END
 
-sub term_of
-{
-	my ($session, $election) = @_;
-
-	return $session->query(
-		"SELECT term FROM leader_election.lease WHERE election = '$election'");
-}
-
 sub set_idle_timeout
 {
 	my ($control, $value) = @_;
@@ -114,7 +106,7 @@ my $control = session($node, name => 'control');
 	pass('a candidacy starts the worker');
 	wait_for_renewal($node, 'come');
 	wait_for_renewal($node, 'come');
-	is(term_of($control, 'come'), 1, 'the worker renews the lease');
+	is($control->term_of('come'), 1, 'the worker renews the lease');
 
 	$one->query("SELECT leader_election.leave('come')");
 	wait_for($node, $NO_WORKER);
@@ -267,7 +259,7 @@ SKIP:
 	$three->query("SELECT leader_election.join('end', 'three')");
 	wait_for($node, $ONE_WORKER);
 	pass('a call brings the worker back');
-	is(term_of($control, 'end'), 3, 'and elects (G7)');
+	is($control->term_of('end'), 3, 'and elects (G7)');
 	$_->finish foreach $two, $three;
 }
 
@@ -301,8 +293,8 @@ SKIP:
 	wait_for($node, "SELECT term >= 20 FROM leader_election.lease"
 		  . " WHERE election = 'churn'");
 
-	my $steady = term_of($control, 'steady');
-	my $churn = term_of($control, 'churn');
+	my $steady = $control->term_of('steady');
+	my $churn = $control->term_of('churn');
 	my $pid = $control->query($WORKER_PID);
 	my $offset = -s $node->logfile;
 	$control->query("SELECT pg_cancel_backend($pid), pg_sleep(0.002)"
@@ -314,8 +306,8 @@ SKIP:
 	wait_for_renewal($node, 'steady');
 	is($control->query($WORKER_PID), $pid,
 		'a worker that is cancelled goes on');
-	is(term_of($control, 'steady'), $steady, 'and nobody loses a lease');
-	cmp_ok(term_of($control, 'churn'),
+	is($control->term_of('steady'), $steady, 'and nobody loses a lease');
+	cmp_ok($control->term_of('churn'),
 		'>', $churn, 'nor do elections stand still');
 
 	foreach my $i (1 .. 3)
@@ -325,22 +317,22 @@ SKIP:
 		wait_for($node, "SELECT pid <> $pid FROM $WORKERS");
 	}
 	wait_for_renewal($node, 'steady');
-	is(term_of($control, 'steady'),
+	is($control->term_of('steady'),
 		$steady, 'a worker that is terminated loses nobody a lease');
 
 	$pid = stop_worker($control);
 	wait_for($node, "SELECT term > $steady AND leader IS NOT NULL"
 		  . " FROM leader_election.lease WHERE election = 'steady'");
 	pass('while the worker is stopped, a lease ends and the next begins (G7)');
-	$churn = term_of($control, 'churn');
+	$churn = $control->term_of('churn');
 	wait_for($node, "SELECT term > $churn + 10 FROM leader_election.lease"
 		  . " WHERE election = 'churn'");
 	is($control->query($WORKER_PID), $pid, 'no second worker was started');
 	resume_process($pid);
 	wait_for_renewal($node, 'steady');
-	$steady = term_of($control, 'steady');
+	$steady = $control->term_of('steady');
 	wait_for_renewal($node, 'steady');
-	is(term_of($control, 'steady'), $steady, 'it goes on when it wakes up');
+	is($control->term_of('steady'), $steady, 'it goes on when it wakes up');
 
 	wait_for($node, "SELECT term >= 4 FROM leader_election.lease"
 		  . " WHERE election = 'lapse'");

@@ -24,14 +24,6 @@ max_connections = 60
 my $control = session($node, name => 'control');
 my $locker = session($node, name => 'locker');
 
-sub term_of
-{
-	my ($election) = @_;
-
-	return $control->query(
-		"SELECT term FROM leader_election.lease WHERE election = '$election'");
-}
-
 sub lock_rows
 {
 	my ($table) = @_;
@@ -48,17 +40,6 @@ sub lock_tables
 		  . join(', ', map { "leader_election.$_" } @_)
 		  . ' IN ACCESS EXCLUSIVE MODE');
 	return;
-}
-
-# Waits until these backends are gone.
-sub wait_gone
-{
-	my (@pids) = @_;
-
-	return wait_for($node,
-		'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ('
-		  . join(', ', @pids)
-		  . ')');
 }
 
 # Runs a call that finds locked what it needs. It must not wait long. Where it
@@ -152,7 +133,7 @@ foreach my $table (@TABLES)
 	$other->kill;
 	my $elapsed = wait_for($node, "SELECT leader_election.leader('free')", 'heir');
 	cmp_ok($elapsed, '<', 1, "$what: another election goes on (G9)");
-	wait_gone($dead->backend_pid, $other->backend_pid);
+	wait_gone($node, $dead, $other);
 	is($leader->query("SELECT leader_election.is_leader('locked')"),
 		't', "$what: is_leader() says what it knows");
 	cmp_ok($leader->query("SELECT leader_election.remaining_ms('locked')"),
@@ -175,7 +156,7 @@ foreach my $table (@TABLES)
 
 	$control->query(
 		"SELECT pg_terminate_backend(" . $leader->backend_pid . ')');
-	wait_gone($leader->backend_pid);
+	wait_gone($node, $leader);
 	if ($table =~ /lease|history/)
 	{
 		ok(!$waiter->finished, "$what: the next leader has to wait");
@@ -252,7 +233,7 @@ foreach my $table (@TABLES)
 			$leader->query("SELECT leader_election.is_leader('locked')") eq 't';
 		},
 		'the leader');
-	my $term = term_of('locked');
+	my $term = $control->term_of('locked');
 
 	lock_tables($table);
 
@@ -275,7 +256,7 @@ foreach my $table (@TABLES)
 	$dead[0]->kill;
 	$control->query(
 		'SELECT pg_terminate_backend(' . $dead[1]->backend_pid . ')');
-	wait_gone(map { $_->backend_pid } @dead);
+	wait_gone($node, @dead);
 	$dead[1]->kill;
 
 	fails_soon($leader, "SELECT leader_election.join('locked', 'leader')",
@@ -316,7 +297,7 @@ foreach my $table (@TABLES)
 
 	$control->query(
 		'SELECT pg_terminate_backend(' . $leader->backend_pid . ')');
-	wait_gone($leader->backend_pid);
+	wait_gone($node, $leader);
 	ok(!$waiter->finished, "$what: nobody is elected");
 	$locker->query('COMMIT');
 	$elapsed = wait_until(sub { $waiter->finished }, 'the election');
@@ -341,7 +322,7 @@ foreach my $table (@TABLES)
 			$leader->query("SELECT leader_election.is_leader('locked')") eq 't';
 		},
 		'the leader');
-	my $term = term_of('locked');
+	my $term = $control->term_of('locked');
 	my $late = session($node, name => 'late');
 
 	lock_tables(grep { $_ ne 'lease' } @TABLES);

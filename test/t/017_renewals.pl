@@ -123,8 +123,7 @@ sub renewed_with
 		WHERE election = 'yielded'");
 	$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'locked' FOR UPDATE");
 	$mortal->kill;
-	wait_for($node, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = '
-		  . $mortal->backend_pid);
+	wait_gone($node, $mortal);
 	$observer->query("SELECT leader_election.alter_election('altered', lease_duration => '2s')");
 	is($observer->sqlstate, '00000', 'settings are altered amid a batch');
 	my $since = $observer->query("SELECT max(id) FROM note");

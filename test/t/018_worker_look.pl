@@ -134,8 +134,7 @@ sub best_takeover
 	$two->query("SELECT leader_election.join('resigned', 'two')");
 	$two->query("SELECT leader_election.join('unknown', 'two')");
 	$one->kill;
-	wait_for($node,
-		'SELECT count(*) FROM pg_stat_activity WHERE pid = ' . $one->backend_pid, 0);
+	wait_gone($node, $one);
 	is($two->query("SELECT leader_election.join('taken', 'two')"),
 		'2', 'its election is taken over');
 	$control->query("SELECT leader_election.drop_election('$_')")

@@ -486,8 +486,7 @@ $control->query("SELECT leader_election.alter_election(election,
 	wait_for_lock($doomed, $ELECTION_LOCK);
 	$control->query('SELECT pg_terminate_backend(' . $doomed->backend_pid . ')');
 	$doomed->result;
-	wait_for($node, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = '
-		  . $doomed->backend_pid);
+	wait_gone($node, $doomed);
 	is($control->query("SELECT count(*) FROM jobs WHERE election = 'busy'"),
 		0, 'terminated: nothing was written');
 

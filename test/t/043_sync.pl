@@ -85,16 +85,6 @@ sub watched
 	return ($1, $2, $3);
 }
 
-sub lease
-{
-	my ($election, $columns) = @_;
-
-	return split /\|/,
-	  $observer->query(
-		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
-	  );
-}
-
 # What the old side must not do: a call, its result and SQLSTATE, in time.
 sub refused
 {
@@ -198,7 +188,7 @@ is( $detached->query(
 	note("campaign with a timeout of 0.3 s took $elapsed s");
 	is(too_long($frozen), '', 'nothing was prolonged (G6)');
 
-	my %deadline = map { $_ => (lease($_, 'deadline_mono'))[0] } qw(held lent);
+	my %deadline = map { $_ => ($observer->lease($_, 'deadline_mono'))[0] } qw(held lent);
 
 	# Until all of that is over
 	wait_until(sub { $pair->clock > $frozen + $LEASE }, 'the end of all leases');
@@ -291,11 +281,11 @@ foreach my $call (
 			$election = $elections[ $_[0] ] // die 'no election is left';
 			return [ $other, sprintf($sql, $election) ];
 		});
-	is((lease($election, 'term'))[0], 0, "$name: not visible yet");
+	is(($observer->lease($election, 'term'))[0], 0, "$name: not visible yet");
 	is($pair->cancel($other), 1, "$name: canceled at its commit, is granted");
 	like($other->errors, $CANCELED, "$name: with a warning");
 	is(too_long($frozen), '', "$name: for no longer than the lease (G6)");
-	is( (lease($election, "deadline_mono - duration < $frozen"))[0],
+	is( ($observer->lease($election, "deadline_mono - duration < $frozen"))[0],
 		't', "$name: from before the standby was lost (G6)");
 	refused(
 		$detached, "SELECT * FROM leader_election.renew('$election', 1)",
@@ -361,7 +351,7 @@ my $frozen = $pair->catch_at_commit(
 			[ $other, "SELECT term FROM leader_election.acquire('$fresh', 'other')" ]);
 	},
 	$worker);
-my %before = map { $_ => (lease($_, 'deadline_mono'))[0] }
+my %before = map { $_ => ($observer->lease($_, 'deadline_mono'))[0] }
   qw(watched canceled terminated crashed kept);
 
 # Cut short in every way
@@ -379,7 +369,7 @@ $terminated->result;
 is($terminated->sqlstate, '08006', 'terminated: is told nothing');
 foreach my $election (qw(watched canceled terminated kept))
 {
-	cmp_ok((lease($election, 'deadline_mono'))[0],
+	cmp_ok(($observer->lease($election, 'deadline_mono'))[0],
 		'>', $before{$election}, "$election: is there without the standby");
 }
 is(too_long($frozen), '', 'but only until a lease after the line was cut (G6)');
@@ -410,7 +400,7 @@ refused($detached, $_, '', '55P03', "$_: may be a term of the new side")
   foreach "SELECT * FROM leader_election.renew('kept', $unheard_of)",
   "SELECT leader_election.release('kept', $unheard_of)";
 is(too_long($frozen), '', 'nothing was prolonged since (G6)');
-my %deadline = map { $_ => (lease($_, 'deadline_mono'))[0] // 0 } @election, $fresh;
+my %deadline = map { $_ => ($observer->lease($_, 'deadline_mono'))[0] // 0 } @election, $fresh;
 is( $observer->query(
 		"SELECT leader_election.is_leader('crashed', 1)"),
 	't',
@@ -438,7 +428,7 @@ $old->start;
 my $after = session($old, name => 'observer');
 $pair->{observer} = $observer = $after;
 is(too_long($frozen), '', 'crashed: nothing lasts longer (G6)');
-cmp_ok((lease('crashed', 'deadline_mono'))[0],
+cmp_ok(($observer->lease('crashed', 'deadline_mono'))[0],
 	'>', $before{crashed}, 'crashed: is there without the standby');
 is($observer->query("SELECT leader_election.is_leader('crashed', 1)"),
 	't', 'crashed: by its lease, leads still');

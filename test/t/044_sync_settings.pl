@@ -37,16 +37,6 @@ $caller->query("SELECT leader_election.create_election(e)
 	FROM (VALUES ('altered'), ('renewed'), ('renewed itself'), ('wrapped'),
 		('configured'), ('proven')) v (e)");
 
-sub lease
-{
-	my ($election, $columns) = @_;
-
-	return split /\|/,
-	  $observer->query(
-		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
-	  );
-}
-
 # What only stands writes nothing that a standby has to have.
 sub is_refused
 {
@@ -144,7 +134,7 @@ wait_until(
 	},
 	'the grant to wait for the standby');
 is($pair->cancel($caller), 1, 'proven: granted');
-is( (lease('proven', "deadline_mono <= $frozen + $LEASE"))[0],
+is( ($observer->lease('proven', "deadline_mono <= $frozen + $LEASE"))[0],
 	't', 'proven: from before the standby was lost (G6)');
 $pair->resume_line;
 
@@ -244,7 +234,7 @@ is( $other->query(
 $pair->resume_line;
 $pair->delay_line(0);
 wait_for($old, "SELECT leader_election.leader('renewed itself')", 'other');
-is( (lease('renewed itself', "duration"))[0],
+is( ($observer->lease('renewed itself', "duration"))[0],
 	$VERY_LONG, 'renewed: by the new settings, once the standby knows');
 $other->query('SELECT leader_election.leave_all()');
 
@@ -262,7 +252,7 @@ $frozen = $pair->catch_at_commit(
 		END \$\$" ];
 	});
 $pair->cancel($caller);
-is( (lease('wrapped', "deadline_mono <= $frozen + $LEASE"))[0],
+is( ($observer->lease('wrapped', "deadline_mono <= $frozen + $LEASE"))[0],
 	't', 'wrapped: not for longer than the standby knows (G6)');
 $pair->resume_line;
 $pair->delay_line(0);
@@ -293,7 +283,7 @@ wait_until(
 	'the end of the call');
 $pair->cancel($caller) if !$caller->finished;
 $caller->result if $caller->{busy};
-is( (lease('configured', "coalesce(deadline_mono <= $frozen + 2 * $LEASE, true)"))[0],
+is( ($observer->lease('configured', "coalesce(deadline_mono <= $frozen + 2 * $LEASE, true)"))[0],
 	't', 'configured: for no longer than a lease (G6)');
 refused($other, "SELECT leader_election.renew('configured', 1)",
 	'55P03', 'configured: not renewed');
@@ -350,7 +340,7 @@ proven_before(
 	"SELECT term FROM leader_election.acquire('ended 5', 'caller')",
 	1, sub { $pair->stop_line });
 is_refused($caller, '55P03', 'ended: by a proof from before');
-is((lease('ended 5', 'term, leader IS NULL'))[1], 't', 'ended: the seat is vacant');
+is(($observer->lease('ended 5', 'term, leader IS NULL'))[1], 't', 'ended: the seat is vacant');
 $pair->resume_line;
 
 # ... or who ends it.
@@ -362,8 +352,8 @@ $frozen = $pair->catch_at_commit(
 		return [ $caller, "SELECT * FROM leader_election.acquire('$election', 'caller')" ];
 	});
 is($pair->cancel($caller), '', 'ended: is not granted at once (G6)');
-is((lease($election, 'term, leader IS NULL'))[1], 't', 'ended: the term is over');
-my ($shortened) = lease('shortened', 'deadline_mono');
+is(($observer->lease($election, 'term, leader IS NULL'))[1], 't', 'ended: the term is over');
+my ($shortened) = $observer->lease('shortened', 'deadline_mono');
 my $before = $observer->query('SELECT max(term), count(*) FROM leader_election.history');
 
 resume_process($worker);

@@ -62,7 +62,7 @@ foreach my $round (1 .. 3)
 {
 	foreach my $election (@elections[ $round - 1 .. $#elections ])
 	{
-		my $term = acquire($app, $election, 'first');
+		my $term = $app->acquire($election, 'first');
 
 		$app->query("SELECT leader_election.release('$election', $term);
 			SELECT leader_election.leave('$election', 'first')");
@@ -240,7 +240,7 @@ foreach my $round (1 .. 3)
 	$app->query("SELECT leader_election.leave('held')");
 	is(campaign($app, 'held', 'successor'),
 		++$term{held}, "origin: goes on counting: $term{held}");
-	is(acquire($app, 'vacant', 'first'),
+	is($app->acquire('vacant', 'first'),
 		++$term{vacant}, "origin: vacant: goes on counting: $term{vacant}");
 	$app->query("SELECT leader_election.release('vacant', $term{vacant})");
 }

@@ -82,24 +82,6 @@ sub uptime
 	return (slurp_file('/proc/uptime') =~ /^([\d.]+)/)[0];
 }
 
-sub lease
-{
-	my ($election, $columns) = @_;
-
-	return split /\|/,
-	  $control->query(
-		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
-	  );
-}
-
-sub acquire
-{
-	my ($election, $candidate) = @_;
-
-	return $control->query(
-		"SELECT term FROM leader_election.acquire('$election', '$candidate')");
-}
-
 sub campaign
 {
 	my ($session, $election, $args) = @_;
@@ -208,15 +190,15 @@ sub test_step
 	}
 	is(campaign($session{leader}, "session $step", "'10 s'"),
 		1, "$name: a session leads");
-	is(acquire("renewed $step", 'd'), 1, "$name: a detached candidate leads");
+	is($control->acquire("renewed $step", 'd'), 1, "$name: a detached candidate leads");
 	is(campaign($session{dies}, $delayed, "'10 s'"),
 		1, "$name: one that will die");
-	acquire($held, 'd');
-	acquire($reserved, 'd');
-	acquire($reserved, 'absent');
+	$control->acquire($held, 'd');
+	$control->acquire($reserved, 'd');
+	$control->acquire($reserved, 'absent');
 	is( campaign($session{manual}, $manual, "'10 s', auto_renew => false"),
 		1, "$name: a session that renews by itself");
-	is(acquire($lapsing, 'd'), 1, "$name: one that will not renew");
+	is($control->acquire($lapsing, 'd'), 1, "$name: one that will not renew");
 
 	$control->query("SELECT leader_election.release('$held', 1, '${LEASE}us')");
 	$control->query("SELECT leader_election.transfer('$reserved', 1, 'absent')");
@@ -224,11 +206,11 @@ sub test_step
 	wait_for($node,
 		"SELECT leader IS NULL AND not_before_mono IS NOT NULL
 		FROM leader_election.lease WHERE election = '$delayed'");
-	($due{$lapsing}) = lease($lapsing, 'deadline_mono');
-	($due{$manual}) = lease($manual, 'deadline_mono');
-	($due{$held}) = lease($held, 'not_before_mono');
-	($due{$delayed}) = lease($delayed, 'not_before_mono');
-	($due{$reserved}) = lease($reserved, 'reserved_mono');
+	($due{$lapsing}) = $control->lease($lapsing, 'deadline_mono');
+	($due{$manual}) = $control->lease($manual, 'deadline_mono');
+	($due{$held}) = $control->lease($held, 'not_before_mono');
+	($due{$delayed}) = $control->lease($delayed, 'not_before_mono');
+	($due{$reserved}) = $control->lease($reserved, 'reserved_mono');
 	foreach my $election (@elections)
 	{
 		$heir{$election}->query_async(
@@ -305,7 +287,7 @@ sub test_step
 		my ($acquired, $at, $now);
 
 		cmp_ok($heir->result, '>=', 2, "$name: $election: is led again");
-		($acquired) = lease($election, 'acquired_mono');
+		($acquired) = $control->lease($election, 'acquired_mono');
 		cmp_ok($acquired, '>=', $due{$election},
 			"$name: $election: not early (ShedLock#231, jobrunr#629, G4)");
 		cmp_ok($acquired, '<', $due{$election} + $LATE,

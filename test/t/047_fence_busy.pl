@@ -54,14 +54,6 @@ $control->query(
 		END LOOP;
 	END $$});
 
-sub term_of
-{
-	my ($election) = @_;
-
-	return $control->query("SELECT term FROM leader_election.lease
-		WHERE election = '$election'");
-}
-
 # Until all clients have committed in the present term.
 sub wait_for_work
 {
@@ -183,7 +175,7 @@ sub press
 			WHERE election = '$e'", "$what: led, before takeover $round");
 		wait_for_work($e);
 		$leader = $control->query("SELECT leader_election.leader('$e')");
-		$term = term_of($e);
+		$term = $control->term_of($e);
 		$session{$leader}->kill;
 		happens("SELECT leader <> '$leader' AND term > $term
 			FROM leader_election.lease WHERE election = '$e'",

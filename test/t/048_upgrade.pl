@@ -41,15 +41,6 @@ wal_level = replica
 my $TERMS = "SELECT election, term, leader, acquired_at
 	FROM leader_election.history WHERE term < 1 << $EPOCH_BITS ORDER BY 1, 2";
 
-# The term in which a detached candidate leads; '' if it does not.
-sub acquire
-{
-	my ($session, $election) = @_;
-
-	return $session->query(
-		"SELECT term FROM leader_election.acquire('$election', 'detached')");
-}
-
 # The same in the grace, as soon as there is an epoch.
 sub renew
 {
@@ -93,12 +84,12 @@ foreach my $election (sort keys %term)
 {
 	foreach my $round (1 .. $term{$election})
 	{
-		is(acquire($app, $election), $round, "old: $election: term $round");
+		is($app->acquire($election, 'detached'), $round, "old: $election: term $round");
 		$app->query("SELECT leader_election.release('$election', $round)")
 		  if $round < $term{$election} || $election eq 'vacant';
 	}
 }
-acquire($app, 'dropped');
+$app->acquire('dropped', 'detached');
 $app->query("SELECT leader_election.release('dropped', 1);
 	SELECT leader_election.drop_election('dropped')");
 $term{held} = $holder->query("CALL leader_election.campaign('held', 'holder')");
@@ -156,10 +147,10 @@ $app->query("SELECT leader_election.join('held', 'successor')");
 $term{renewed} = renew($app, 'renewed', $term{renewed});
 cmp_ok($term{renewed}, '>=', 1 << $EPOCH_BITS,
 	'new: who led by term leads on, in a new epoch');
-is(acquire($app, 'lapsing'),
+is($app->acquire('lapsing', 'detached'),
 	'', 'new: the seat of one that does not renew is not given away');
-is(acquire($app, 'vacant'), '', 'new: nor one that was vacant');
-is(acquire($app, 'created'), '', 'new: nor one that is created now');
+is($app->acquire('vacant', 'detached'), '', 'new: nor one that was vacant');
+is($app->acquire('created', 'detached'), '', 'new: nor one that is created now');
 is( $app->query(
 		"SELECT election, waiting_for FROM leader_election.status
 		WHERE waiting_for IS DISTINCT FROM 'grace after failover'"),
@@ -169,7 +160,7 @@ is( $app->query(
 # And after it
 foreach my $election (qw(lapsing vacant created))
 {
-	wait_until(sub { $term{$election} = acquire($app, $election) },
+	wait_until(sub { $term{$election} = $app->acquire($election, 'detached') },
 		"a leader of $election");
 }
 wait_for($new, "SELECT leader_election.leader('held')", 'successor');
@@ -206,7 +197,7 @@ foreach my $election (sort grep { $_ ne 'created' } keys %term)
 	}
 	else
 	{
-		wait_until(sub { $back = acquire($app, $election) },
+		wait_until(sub { $back = $app->acquire($election, 'detached') },
 			"a leader of $election");
 	}
 	cmp_ok($back, '>', $term{$election},

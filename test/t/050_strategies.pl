@@ -284,8 +284,7 @@ is( $one->sqlstate_of("SELECT leader_election.transfer('untouched', 'nobody')"),
 my $dead = candidate('untouched', 'dead', 0);
 my $worker = stop_worker($admin);
 $dead->kill;
-wait_for($node, 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = '
-	  . $dead->backend_pid . ')');
+wait_gone($node, $dead);
 is($admin->query("SELECT count(*) FROM leader_election.candidate WHERE candidate = 'dead'"),
 	1, 'transfer: one that is dead, but was not removed yet');
 is($one->sqlstate_of("SELECT leader_election.transfer('untouched', 'dead')"),

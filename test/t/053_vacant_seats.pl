@@ -110,8 +110,7 @@ foreach my $election ('named', 'named, unnoticed')
 	my $better = candidate($election, 'better', 2);
 	my $stopped = $election =~ /unnoticed/ ? stop_worker($admin) : 0;
 	$worse->kill;
-	wait_for($node, 'SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = '
-		  . $worse->backend_pid . ')');
+	wait_gone($node, $worse);
 	worker_looks() unless $stopped;
 	$worse = candidate($election, 'worse', 9);
 	is(waiting_for($election), 'hold', "$election: still nobody");

@@ -34,7 +34,7 @@ foreach my $odd_row (
 
 	$odd->query("SELECT leader_election.create_election('$election',
 		lease_duration => '1 s')");
-	is( $kind eq 'detached' ? acquire($session, $election, 'holder')
+	is( $kind eq 'detached' ? $session->acquire($election, 'holder')
 		: $session->query("SELECT leader_election.join('$election', 'holder',
 			auto_renew => false)"),
 		1,
@@ -70,14 +70,14 @@ foreach my $odd_row (
 	my $next = 1 << $EPOCH_BITS;
 	my $far;
 
-	acquire($odd, 'counter', 'c');
+	$odd->acquire('counter', 'c');
 	$odd->query("SELECT leader_election.release('counter', 1)");
 	$odd->query("UPDATE leader_election.lease SET term = $next - 1
 		WHERE election = 'counter'");
-	is(acquire($odd, 'counter', 'c'),
+	is($odd->acquire('counter', 'c'),
 		$next, 'counter: one that runs out opens the next epoch (G5)');
 	$odd->query("SELECT leader_election.release('counter', $next)");
-	is(acquire($odd, 'counter', 'c'),
+	is($odd->acquire('counter', 'c'),
 		++$next, 'counter: and goes on in it');
 	is($odd->query('SELECT max(epoch) FROM leader_election.epoch'),
 		0, 'counter: which is no new incarnation');
@@ -88,19 +88,19 @@ foreach my $odd_row (
 	$next = $far << $EPOCH_BITS;
 	$odd->query("UPDATE leader_election.lease SET term = $next - 1
 		WHERE election = 'counter'");
-	is(acquire($odd, 'counter', 'c'),
+	is($odd->acquire('counter', 'c'),
 		$next, 'counter: in an epoch that lies ahead');
 
 	# What is dropped is remembered.
-	acquire($odd, 'dropped', 'c');
+	$odd->acquire('dropped', 'c');
 	$odd->query("SELECT leader_election.release('dropped', 1)");
-	is(acquire($odd, 'dropped', 'c'), 2, 'dropped: counts');
+	is($odd->acquire('dropped', 'c'), 2, 'dropped: counts');
 	$odd->query("SELECT leader_election.release('dropped', 2);
 		SELECT leader_election.drop_election('dropped')");
 	is($odd->query('SELECT dropped_term FROM leader_election.epoch'),
 		2, 'dropped: the last term is kept');
-	is(acquire($odd, 'dropped', 'c'), 3, 'dropped: created again, it counts on (G5)');
-	is(acquire($odd, 'created later', 'c'),
+	is($odd->acquire('dropped', 'c'), 3, 'dropped: created again, it counts on (G5)');
+	is($odd->acquire('created later', 'c'),
 		3, 'dropped: and so do others that are created later (G5)');
 
 	$odd->finish;
@@ -109,9 +109,9 @@ foreach my $odd_row (
 	$odd = new_session($origin, 'oddcopy');
 	$odd->query("SELECT leader_election.create_election('new',
 		lease_duration => '100 ms')");
-	is(acquire($odd, 'new', 'c'),
+	is($odd->acquire('new', 'c'),
 		'', 'counter: not elected in the grace of the copy');
-	wait_until(sub { acquire($odd, 'new', 'c') }, 'the end of it');
+	wait_until(sub { $odd->acquire('new', 'c') }, 'the end of it');
 	is( $odd->query("SELECT term >> $EPOCH_BITS FROM leader_election.lease
 			WHERE election = 'new'"),
 		$far + 1,
@@ -121,7 +121,7 @@ foreach my $odd_row (
 	$odd = new_session($origin, 'odd');
 	$odd->query('DROP EXTENSION leader_election;
 		CREATE EXTENSION leader_election');
-	is(acquire($odd, 'dropped', 'c'),
+	is($odd->acquire('dropped', 'c'),
 		1, 'DROP EXTENSION: forgets, as it is documented to');
 	$odd->finish;
 }

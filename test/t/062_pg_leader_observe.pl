@@ -30,17 +30,6 @@ END
 	$? = $status;
 }
 
-sub ask
-{
-	my ($server, $subcommand, @args) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run([ 'pg_leader', $subcommand, '-d', $server->connstr('postgres'), @args ],
-		'<', \undef, '>', \$out, '2>', \$err);
-	note($err) if $err;
-	return wantarray ? ($? >> 8, $out, $err) : $out;
-}
-
 # Starts a watch; its output is in the second element.
 sub watch
 {

@@ -34,18 +34,6 @@ END
 	$? = $status;
 }
 
-# Runs another subcommand: exit code, output, errors.
-sub ask
-{
-	my ($subcommand, @args) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run([ 'pg_leader', $subcommand, '-d', $node->connstr('postgres'), @args ],
-		'<', \undef, '>', \$out, '2>', \$err);
-	note($err) if $err;
-	return wantarray ? ($? >> 8, $out, $err) : $out;
-}
-
 sub leads
 {
 	my ($election) = @_;
@@ -241,10 +229,10 @@ foreach my $mode (qw(detached session))
 	is(run_pg_leader($node, '-U', 'app', '-e', "app $mode", '--mode', $mode, '--hold', '100ms', '--', 'sh', '-c', 'exit 4'),
 		4, "$mode: without privileges but EXECUTE");
 }
-is((ask('status', '-U', 'app', '-e', 'app session'))[0], 1, 'status');
-is((ask('status', '-U', 'app', '-e', 'app session', '--json'))[0], 1, 'status as JSON');
-like((ask('history', '-U', 'app', '-e', 'app session'))[1], qr/resigned/, 'history');
-like((ask('yield', '-U', 'app', '-e', 'app session'))[2], qr/permission denied|must be owner/, 'yield is for owners');
+is((ask($node, 'status', '-U', 'app', '-e', 'app session'))[0], 1, 'status');
+is((ask($node, 'status', '-U', 'app', '-e', 'app session', '--json'))[0], 1, 'status as JSON');
+like((ask($node, 'history', '-U', 'app', '-e', 'app session'))[1], qr/resigned/, 'history');
+like((ask($node, 'yield', '-U', 'app', '-e', 'app session'))[2], qr/permission denied|must be owner/, 'yield is for owners');
 
 # --- names
 
@@ -266,14 +254,14 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 	unlike($out, $control, 'watch: no control character');
 	foreach my $subcommand ([ 'status', '-e', 'evil' ], [ 'history', '-e', 'evil' ], ['status'])
 	{
-		my $text = ask(@$subcommand);
+		my $text = ask($node, @$subcommand);
 		like($text, $shown, "@$subcommand");
 		unlike($text, $control, "@$subcommand: no control character");
 	}
-	is(scalar(my @fields = split(/\t/, scalar ask('history', '-e', 'evil'), -1)), 7, 'history: 7 fields');
+	is(scalar(my @fields = split(/\t/, scalar ask($node, 'history', '-e', 'evil'), -1)), 7, 'history: 7 fields');
 	foreach my $subcommand (qw(status history))
 	{
-		my $json = ask($subcommand, '-e', 'evil', '--json');
+		my $json = ask($node, $subcommand, '-e', 'evil', '--json');
 		unlike($json, $control, "$subcommand: no control character in JSON");
 		is(decode_json($json)->{leader}, decode('UTF-8', $evil), "$subcommand: the name from JSON");
 	}
@@ -289,7 +277,7 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 	unlike($drawn, $control, 'drawn: no control character');
 	is(join("\n", grep { length(decode('UTF-8', $_)) > 40 } split(/\n/, $drawn)), '', 'drawn: not wider than COLUMNS');
 
-	my ($code, $text) = ask('yield', '-e', 'evil');
+	my ($code, $text) = ask($node, 'yield', '-e', 'evil');
 	unlike($text, $control, 'yield: no control character');
 	$one->exit_code;
 }
@@ -300,7 +288,7 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 
 	is(length $long, 200, 'a long name');
 	is(run_pg_leader($node, '-e', $long, '-n', $long, '--', 'true'), 0, 'runs');
-	like((ask('history', '-e', $long))[1], qr/\t$long\t/, 'is shown');
+	like((ask($node, 'history', '-e', $long))[1], qr/\t$long\t/, 'is shown');
 	is(run_pg_leader($node, '-e', "${long}z", '--', 'true'), 125, 'a longer one is refused');
 }
 
@@ -356,9 +344,9 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 
 # --- since
 
-is((ask('history', '-e', 'news', '--since', '20200101'))[1] =~ tr/\n//, 1, 'since a date without hyphens');
-is((ask('history', '-e', 'news', '--since', '20990101'))[1], '', 'since one to come');
-is((ask('history', '-e', 'news', '--since', '3600'))[0], 125, 'a mere number is no length of time');
+is((ask($node, 'history', '-e', 'news', '--since', '20200101'))[1] =~ tr/\n//, 1, 'since a date without hyphens');
+is((ask($node, 'history', '-e', 'news', '--since', '20990101'))[1], '', 'since one to come');
+is((ask($node, 'history', '-e', 'news', '--since', '3600'))[0], 125, 'a mere number is no length of time');
 
 # --- the end of a lease
 

@@ -43,20 +43,6 @@ sub connstr
 	return $node->connstr($_[0] // 'postgres');
 }
 
-# Runs a subcommand in a database: exit code, output, errors.
-sub ask
-{
-	my ($db, $subcommand, @args) = @_;
-	my ($out, $err) = ('', '');
-
-	IPC::Run::run([ 'pg_leader', $subcommand, '-d', connstr($db), @args ],
-		'<', \undef, '>', \$out, '2>', \$err,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-	note($err) if $err;
-	# A signal's number, or the exit code
-	return ($? & 127 ? 128 + ($? & 127) : $? >> 8, $out, $err);
-}
-
 # Starts a subcommand; its output is in the second element.
 sub start
 {
@@ -133,7 +119,7 @@ foreach my $call (
 	[ 'run', '-e', 'e', '--', 'true' ], [ 'run', '-e', 'e', '--skip', '--', 'true' ],
 	[ 'run', '-e', 'e', '--mode', 'session', '--', 'true' ])
 {
-	my ($code, undef, $err) = ask('forged', @$call);
+	my ($code, undef, $err) = ask(connstr('forged'), @$call);
 
 	is($code, 124, "a schema of the owner: @$call");
 	like($err, qr/does not have the extension.*\n.*schema "leader_election" that does not belong to the extension/, 'says so');
@@ -172,23 +158,23 @@ sub forge
 {
 	$sql->query("CREATE DATABASE shapes");
 	$node->safe_psql('shapes', 'CREATE EXTENSION leader_election');
-	is((ask('shapes', 'run', '-e', 'e', '--', 'true'))[0], 0, 'all is well');
+	is((ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true'))[0], 0, 'all is well');
 	forge('shapes', 'acquire(text, text, integer, bigint, jsonb)',
 		'CREATE FUNCTION leader_election.acquire(text, text, integer, OUT term bigint) RETURNS SETOF bigint LANGUAGE sql AS $$SELECT 1::bigint$$');
-	my ($code, undef, $err) = ask('shapes', 'run', '-e', 'e', '--', 'true');
+	my ($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
 	is($code, 125, 'a grant row with too few columns');
 	like($err, qr/column "remaining_ms" does not exist/, 'says so');
 	forge('shapes', 'acquire(text, text, integer)',
 		'CREATE FUNCTION leader_election.acquire(text, text, integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
 	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer)'); 1 };
-	is((ask('shapes', 'run', '-e', 'e', '--wait', '300ms', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
+	is((ask(connstr('shapes'), 'run', '-e', 'e', '--wait', '300ms', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
 	forge('shapes', 'leader(text)', 'CREATE FUNCTION leader_election.leader(text) RETURNS SETOF text LANGUAGE sql AS $$SELECT 1::text WHERE false$$');
-	($code, undef, $err) = ask('shapes', 'run', '-e', 'e', '--', 'true');
+	($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
 	is($code, 125, 'an answer without a row');
 	like($err, qr/answered with 0 rows instead of 1/, 'says so');
 	forge('shapes', 'request_yield(text, text, boolean)',
 		'CREATE FUNCTION leader_election.request_yield(text, text, boolean) RETURNS SETOF interval LANGUAGE sql AS $$SELECT interval \'1 s\' FROM generate_series(1, 2)$$');
-	is((ask('shapes', 'yield', '-e', 'e'))[0], 125, 'one with two');
+	is((ask(connstr('shapes'), 'yield', '-e', 'e'))[0], 125, 'one with two');
 }
 
 # --- a pool that has reset the session
@@ -223,7 +209,7 @@ foreach my $function (qw(join renew))
 	foreach my $n (0 .. 2)
 	{
 		$node->safe_psql($db, "UPDATE resets SET n = $n; SELECT setval('calls', 1, false)");
-		my ($code, $out, $err) = ask($db, 'run', '-e', "e $n", '--mode', 'session', '--', 'echo', 'runs');
+		my ($code, $out, $err) = ask(connstr($db), 'run', '-e', "e $n", '--mode', 'session', '--', 'echo', 'runs');
 		is($code, $n < 2 ? 0 : 125, "$function(), reset $n times: exit code");
 		is($out, $n < 2 ? "runs\n" : '', "$function(), reset $n times: the command");
 		is(() = $err =~ /reset by a pool/g, $n, "$function(), reset $n times: says so");
@@ -340,10 +326,10 @@ delete $ENV{PGAPPNAME};
 	wait_for_output($watch, qr/leads/);
 	my %shown = (
 		watch => ${ $watch->[1] },
-		status => (ask('postgres', 'status', '-e', 'hidden'))[1],
-		history => (ask('postgres', 'history', '-e', 'hidden'))[1],
-		run => (ask('postgres', 'run', '-e', 'hidden', '-v', '--skip', '--', 'true'))[2],
-		error => (ask('postgres', 'run', '-e', 'hidden', '-n', $bytes, '--mode', 'session', '--wait', '100ms', '--', 'true'))[2]);
+		status => (ask(connstr('postgres'), 'status', '-e', 'hidden'))[1],
+		history => (ask(connstr('postgres'), 'history', '-e', 'hidden'))[1],
+		run => (ask(connstr('postgres'), 'run', '-e', 'hidden', '-v', '--skip', '--', 'true'))[2],
+		error => (ask(connstr('postgres'), 'run', '-e', 'hidden', '-n', $bytes, '--mode', 'session', '--wait', '100ms', '--', 'true'))[2]);
 	foreach my $what (sort keys %shown)
 	{
 		unlike($shown{$what}, qr/$hidden/, "$what: nothing that is not seen");
@@ -351,19 +337,19 @@ delete $ENV{PGAPPNAME};
 	}
 	foreach my $subcommand (qw(status history))
 	{
-		my $json = (ask('postgres', $subcommand, '-e', 'hidden', '--json'))[1];
+		my $json = (ask(connstr('postgres'), $subcommand, '-e', 'hidden', '--json'))[1];
 
 		unlike($json, qr/$hidden/, "$subcommand --json: nothing that is not seen");
 		is(decode_json($json)->{leader}, $name, "$subcommand --json: the name all the same");
 	}
-	my $yield = (ask('postgres', 'yield', '-e', 'hidden'))[1];
+	my $yield = (ask(connstr('postgres'), 'yield', '-e', 'hidden'))[1];
 	unlike($yield, qr/$hidden/, 'yield: nothing that is not seen');
 	$one->exit_code;
 
 	# In an encoding with other controls than those of ASCII
 	local $ENV{PGCLIENTENCODING} = 'LATIN1';
-	is((ask('postgres', 'run', '-e', 'latin', '-n', "a\x9Bz\xE9", '--', 'true'))[0], 0, 'LATIN1');
-	like((ask('postgres', 'history', '-e', 'latin'))[1], qr/\ta\\x9Bz\xE9\t/, 'LATIN1: nothing that is not seen');
+	is((ask(connstr('postgres'), 'run', '-e', 'latin', '-n', "a\x9Bz\xE9", '--', 'true'))[0], 0, 'LATIN1');
+	like((ask(connstr('postgres'), 'history', '-e', 'latin'))[1], qr/\ta\\x9Bz\xE9\t/, 'LATIN1: nothing that is not seen');
 }
 
 # A name that the owner of a database gives to its time zone
@@ -373,7 +359,7 @@ delete $ENV{PGAPPNAME};
 
 	$sql->query('CREATE DATABASE zone');
 	$node->safe_psql('zone', qq(CREATE EXTENSION leader_election; ALTER DATABASE zone SET timezone = '<a\e[31m>3'; ALTER DATABASE zone SET datestyle = 'SQL'));
-	is((ask('zone', 'run', '-e', 'e', '--', 'true'))[0], 0, 'a time zone: it runs');
+	is((ask(connstr('zone'), 'run', '-e', 'e', '--', 'true'))[0], 0, 'a time zone: it runs');
 	IPC::Run::run([ 'pg_leader', 'history', '-d', connstr('zone'), '-e', 'e' ], '<', \undef, '>pty>', \$drawn);
 	like($drawn, qr/r resigned/, 'a time zone: drawn');
 	unlike($drawn, qr/\e/, 'a time zone: no control character');
@@ -383,16 +369,16 @@ delete $ENV{PGAPPNAME};
 
 foreach my $case ([ '--hold', '3' ], [ '--wait', '3' ], [ '--grace', '0' ], [ '--wait', '1.5' ])
 {
-	my ($code, undef, $err) = ask('postgres', 'run', '-e', 'units', @$case, '--', 'true');
+	my ($code, undef, $err) = ask(connstr('postgres'), 'run', '-e', 'units', @$case, '--', 'true');
 	is($code, 125, "a duration without a unit: @$case");
 	like($err, qr/invalid value "\Q$case->[1]\E" for option $case->[0]\n.*a number and one of/, 'says so');
 }
-is((ask('postgres', 'run', '-e', 'units', '--hold', '0s', '--wait', '3 s', '--', 'true'))[0], 0, 'and with one');
+is((ask(connstr('postgres'), 'run', '-e', 'units', '--hold', '0s', '--wait', '3 s', '--', 'true'))[0], 0, 'and with one');
 
-my ($code, undef, $err) = ask('postgres', 'run', '-e', "says\e", '-v', '--', 'true');
+my ($code, undef, $err) = ask(connstr('postgres'), 'run', '-e', "says\e", '-v', '--', 'true');
 is($code, 0, '-v');
 like($err, qr/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[-+]\d{4} pg_leader: election "says\\x1B": leading in term 1$/m, '-v: the time and the election');
-($code, undef, $err) = ask('postgres', 'run', '-e', 'units', '--grace', '1h', '--', 'true');
+($code, undef, $err) = ask(connstr('postgres'), 'run', '-e', 'units', '--grace', '1h', '--', 'true');
 like($err, qr/^pg_leader: error: /, 'but not without it');
 
 foreach my $subcommand (qw(run status watch history yield))

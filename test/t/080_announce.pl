@@ -32,14 +32,6 @@ sub candidates
 	return map { session($node, name => $_) } @_;
 }
 
-sub acquire
-{
-	my ($election, $candidate) = @_;
-
-	return $admin->query("SELECT term
-		FROM leader_election.acquire('$election', '$candidate')");
-}
-
 sub release
 {
 	my ($election, $term) = @_;
@@ -124,10 +116,10 @@ $admin->query('ROLLBACK');
 		't', 'held: resign()');
 	wait_for($node, "SELECT leader_election.leader('held')", 'two', $PROMPT);
 	is($one->query("SELECT leader_election.leave('held')"), 't', 'held: leave()');
-	is(acquire('held', 'x'), '', 'held: acquire() in vain');
+	is($admin->acquire('held', 'x'), '', 'held: $admin->acquire() in vain');
 	$two->kill;
 	wait_for($node, "SELECT leader_election.leader('held') IS NULL", 't', $PROMPT);
-	is(acquire('held', 'x'), 5, 'held: acquire()');
+	is($admin->acquire('held', 'x'), 5, 'held: $admin->acquire()');
 	is($admin->query("SELECT term FROM leader_election.renew('held', 5)"),
 		5, 'held: renew()');
 	is($admin->query("SELECT leader_election.request_yield('held') > '0'"),
@@ -135,7 +127,7 @@ $admin->query('ROLLBACK');
 	is(release('held', 5), 't', 'held: release()');
 	foreach my $term (6 .. 205)
 	{
-		acquire('held', "x$term") eq $term && release('held', $term) eq 't'
+		$admin->acquire('held', "x$term") eq $term && release('held', $term) eq 't'
 		  or fail("held: term $term");
 	}
 	cmp_ok(time - $start, '<', 30, 'held: nobody waited (G9)');
@@ -280,7 +272,7 @@ sub marks_ok
 	return pass("$election: $count marks");
 }
 
-is(acquire('dropped', 'x'), 1, 'dropped: leads');
+is($admin->acquire('dropped', 'x'), 1, 'dropped: leads');
 release('dropped', 1);
 drop_election('dropped');
 $listener->events_ok('dropped', [ 'elected 1 x', 'vacated 1, x resigned' ],
@@ -288,16 +280,16 @@ $listener->events_ok('dropped', [ 'elected 1 x', 'vacated 1, x resigned' ],
 marks_ok('dropped', 0);
 
 # Both lives behind one wait. Terms go on above those of what was dropped.
-my $first = acquire('lives', 'x');
+my $first = $admin->acquire('lives', 'x');
 $listener->wait_for_count('lives', 1);
 $notify->hold;
 release('lives', $first);
 drop_election('lives');
-my $second = acquire('lives', 'y');
+my $second = $admin->acquire('lives', 'y');
 cmp_ok($second, '>', $first, 'lives: leads in the next');
 release('lives', $second);
 drop_election('lives');
-my $third = acquire('lives', 'z');
+my $third = $admin->acquire('lives', 'z');
 $notify->free;
 $listener->events_ok(
 	'lives',
@@ -328,7 +320,7 @@ marks_ok('short life', 0);
 	my $pid = stop_worker($admin);
 
 	$admin->query("SELECT leader_election.create_election('unseen')");
-	$term = acquire('unseen', 'x');
+	$term = $admin->acquire('unseen', 'x');
 	release('unseen', $term);
 	drop_election('unseen');
 	resume_process($pid);
@@ -355,7 +347,7 @@ $listener->events_ok('never led', [], 'never led: nothing to tell');
 	};
 
 	$admin->query("SELECT leader_election.create_election('tuned', channel => 'own channel')");
-	my $t1 = acquire('tuned', 'x');
+	my $t1 = $admin->acquire('tuned', 'x');
 	wait_until(sub { $on->($own) eq "elected $t1" }, 'its own channel');
 	$admin->query("SELECT leader_election.alter_election('tuned', channel => 'new channel')");
 	release('tuned', $t1);
@@ -363,7 +355,7 @@ $listener->events_ok('never led', [], 'never led: nothing to tell');
 
 	# What is left to be told of a dropped election goes where it went before.
 	$notify->hold;
-	my $t2 = acquire('tuned', 'x');
+	my $t2 = $admin->acquire('tuned', 'x');
 	release('tuned', $t2);
 	drop_election('tuned');
 	$notify->free;

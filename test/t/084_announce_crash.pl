@@ -42,14 +42,6 @@ sub crash
 	return;
 }
 
-sub acquire
-{
-	my ($election) = @_;
-
-	return $control->query(
-		"SELECT term FROM leader_election.acquire('$election', 'x')");
-}
-
 # Terms from the next on, the last of which goes on if $leads.
 sub change
 {
@@ -57,7 +49,7 @@ sub change
 
 	foreach my $n (1 .. $terms)
 	{
-		my $term = acquire($election);
+		my $term = $control->acquire($election, 'x');
 
 		die "$election: no term" if $term eq '';
 		$control->query("SELECT leader_election.release('$election', $term)")
@@ -115,7 +107,7 @@ sub change
 	# And then all goes on.
 	change('left', 1, 0);
 	change('untold', 1, 1);
-	my $first = acquire('never led');
+	my $first = $control->acquire('never led', 'x');
 	$after->events_ok(
 		'left',
 		[ 'vacated 1, x resigned', 'elected 2 x', 'vacated 2, x resigned' ],

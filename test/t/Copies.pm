@@ -19,7 +19,7 @@ use LeaderElection;
 use Test::More;
 
 our @EXPORT = qw($CONFIG $EPOCH_BITS $LATE $LEASE $LONG $app $holder $origin
-  @elections @sides %term acquire all_granted_ok arrive campaign end_worker
+  @elections @sides %term all_granted_ok arrive campaign end_worker
   new_session once once_sqlstate set_scene settle set_up_roles);
 
 # The lease, and so what the grace lasts, in microseconds.  Some calls have to
@@ -117,15 +117,6 @@ sub set_up_roles
 	return;
 }
 
-# A detached candidate is granted the lease.
-sub acquire
-{
-	my ($session, $election, $candidate) = @_;
-
-	return $session->query("SELECT term FROM
-		leader_election.acquire('$election', '$candidate')");
-}
-
 # A session is elected.  (join() leaves an election that is busy to the worker.)
 sub campaign
 {
@@ -152,15 +143,15 @@ sub set_scene
 			"SELECT leader_election.release('$election', $term{$election})")
 		  if $term{$election};
 		wait_until(
-			sub { $term{$election} = acquire($app, $election, 'detached') },
+			sub { $term{$election} = $app->acquire($election, 'detached') },
 			"a term of \"$election\"");
 	}
-	acquire($app, 'reserved', 'successor');
+	$app->acquire('reserved', 'successor');
 	$app->query(
 		"SELECT leader_election.transfer('reserved', $term{reserved}, 'successor');
 		SELECT leader_election.request_yield('yielding')");
-	acquire($app, $LONG, 'successor');
-	acquire($app, $LONG, 'bystander');
+	$app->acquire($LONG, 'successor');
+	$app->acquire($LONG, 'bystander');
 	$term{$_} = $app->query(
 		"SELECT term FROM leader_election.lease WHERE election = '$_'")
 	  foreach @vacant, $LONG;

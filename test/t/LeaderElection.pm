@@ -30,7 +30,7 @@ use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
-  session stop_process wait_for wait_stopped wait_until);
+  session stop_process wait_for wait_gone wait_stopped wait_until);
 
 my $POLL_INTERVAL = 0.005;
 
@@ -174,6 +174,17 @@ sub wait_for
 		$timeout);
 	$session->finish;
 	return $elapsed;
+}
+
+# Waits until the server processes of sessions are gone.
+sub wait_gone
+{
+	my ($node, @sessions) = @_;
+
+	return wait_for($node,
+		'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ('
+		  . join(', ', map { $_->backend_pid } @sessions)
+		  . ')');
 }
 
 # Stops a process, which has stopped when this returns.
@@ -415,6 +426,30 @@ sub sqlstate_of
 	$self->query($sql, $timeout);
 	return $self->{sqlstate};
 }
+
+# The term in which a detached candidate is granted the lease by this call; ''
+# if it is not.
+sub acquire
+{
+	my ($self, $election, $candidate) = @_;
+
+	return scalar $self->query(
+		"SELECT term FROM leader_election.acquire('$election', '$candidate')");
+}
+
+# Columns of an election's lease row, as a list.
+sub lease
+{
+	my ($self, $election, $columns) = @_;
+
+	return split /\|/,
+	  $self->query(
+		"SELECT $columns FROM leader_election.lease WHERE election = '$election'"
+	  );
+}
+
+# The last term of an election.
+sub term_of { return ($_[0]->lease($_[1], 'term'))[0]; }
 
 # The payloads of the notifications that came since the last call.
 sub notifications

@@ -16,13 +16,14 @@ use warnings;
 
 use Carp;
 use Exporter qw(import);
+use IPC::Run;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(pg_leader run_pg_leader worker is_running descendants);
+our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader worker);
 
 # PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
 # its own name, by which its sessions are found.
@@ -125,6 +126,26 @@ sub run_pg_leader
 	my $code = $one->exit_code;
 
 	return wantarray ? ($code, $one->output) : $code;
+}
+
+# Runs another subcommand to its end: exit code (128 and the signal's number if
+# one ended it), output and errors; or, as a scalar, the output. $node may be a
+# connection string.
+sub ask
+{
+	my ($node, $subcommand, @args) = @_;
+	my $connstr = ref $node ? $node->connstr('postgres') : $node;
+	my ($out, $err) = ('', '');
+
+	IPC::Run::run(
+		[ 'pg_leader', $subcommand, '-d', $connstr, @args ],
+		'<' => \undef,
+		'>' => \$out,
+		'2>' => \$err,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	note($err) if $err;
+	return $out unless wantarray;
+	return ($? & 127 ? 128 + ($? & 127) : $? >> 8, $out, $err);
 }
 
 # The command: where it logs, what it locks, and options
