@@ -20,27 +20,6 @@ $ENV{PGTZ} = 'UTC';
 my $node = new_server(streaming => 1, config => "client_min_messages = warning");
 my $one = session($node, name => 'one');
 my $two = session($node, name => 'two');
-my @watchers;
-
-END
-{
-	my $status = $?;
-
-	$_->kill_kill foreach @watchers;
-	$? = $status;
-}
-
-# Starts a watch; its output is in the second element.
-sub watch
-{
-	my ($server, @args) = @_;
-	my $out = '';
-	my $run = IPC::Run::start([ 'pg_leader', 'watch', '-d', $server->connstr('postgres'), @args ],
-		'<', \undef, '>', \$out);
-
-	push @watchers, $run;
-	return [ $run, \$out ];
-}
 
 # Waits until a watch has told of so many events: those, without the times.
 sub events
@@ -89,9 +68,9 @@ is(decode_json(scalar ask($standby, 'status', '-e', 'e', '--json'))->{candidates
 
 # --- watch
 
-my $watch = watch($node, '--json', '-e', 'e');
-my $all = watch($node, '--json');
-my $there = watch($standby, '--json', '-e', 'e');
+my $watch = start_client($node, 'watch', '--json', '-e', 'e');
+my $all = start_client($node, 'watch', '--json');
+my $there = start_client($standby, 'watch', '--json', '-e', 'e');
 my @told = ('e state 1 one - -');
 is_deeply(events($watch, 1), \@told, 'watch: the state');
 is_deeply(events($there, 1), \@told, 'and on a standby');
@@ -122,15 +101,15 @@ is_deeply(events($watch, 6), \@told, 'nothing is missed without a connection (et
 
 # A channel of its own, a new election, and a request to yield
 $node->safe_psql('postgres', "SELECT leader_election.create_election('own', channel => 'own channel')");
-my $own = watch($node, '--json', '-e', 'own');
+my $own = start_client($node, 'watch', '--json', '-e', 'own');
 is_deeply(events($own, 1), ['own state - - - -'], 'an election with a channel of its own');
 $one->query("SELECT leader_election.join('own', 'one')");
 is_deeply(events($own, 2)->[1], 'own elected 1 one - -', 'elected');
 $node->safe_psql('postgres', "SELECT leader_election.request_yield('own')");
 is_deeply(events($own, 3)->[2], 'own yield_requested 1 one - -', 'asked to yield');
 
-my $text = watch($node, '-e', 'e');
-wait_until(sub { $text->[0]->pump_nb; ${ $text->[1] } =~ /\n/ }, 'text');
+my $text = start_client($node, 'watch', '-e', 'e');
+wait_for_output($text, qr/\n/);
 like(${ $text->[1] }, qr/^\d{4}-\d\d-\d\d [0-9:.]+\+00  e: "two" leads in term 5$/m, 'as text');
 
 # --- history

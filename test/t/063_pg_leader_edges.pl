@@ -24,15 +24,6 @@ client_min_messages = warning
 ));
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $sql = session($node, name => 'observer');
-my @watchers;
-
-END
-{
-	my $status = $?;
-
-	$_->kill_kill foreach @watchers;
-	$? = $status;
-}
 
 sub leads
 {
@@ -241,14 +232,14 @@ my $evil = "a\e]0;owned\a\n\t\"\\\x7F\xC2\x9B31m\xE2\x80\xA6";
 my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 {
 	local $ENV{LC_ALL} = 'C.UTF-8';
-	my $out = '';
 
 	$sql->query("SELECT leader_election.create_election('evil', channel => 'evil')");
-	push @watchers, IPC::Run::start([ 'pg_leader', 'watch', '-d', $node->connstr('postgres'), '-e', 'evil' ], '<', \undef, '>', \$out);
-	wait_until(sub { $watchers[0]->pump_nb; $out =~ /\n/ }, 'its start');
+	my $watch = start_client($node, 'watch', '-e', 'evil');
+	wait_for_output($watch, qr/\n/);
 	my $one = pg_leader($node, '-e', 'evil', '-n', $evil, '-v', '--', 'sleep', '60');
 	leads('evil');
-	wait_until(sub { $watchers[0]->pump_nb; $out =~ /\n.*\n/ }, 'an event');
+	wait_for_output($watch, qr/\n.*\n/);
+	my $out = ${ $watch->[1] };
 	my $shown = qr/a\\x1B\]0;owned\\x07\\n\\t"\\\\x7F\\xC2\\x9B31m\xE2\x80\xA6/;
 	like($out, $shown, 'watch');
 	unlike($out, $control, 'watch: no control character');
@@ -309,36 +300,35 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 
 {
 	# A history without an election is not news.
-	my ($all, $out) = ('', '');
 	$sql->query("SELECT leader_election.create_election('dropped')");
 	is(run_pg_leader($node, '-e', 'dropped', '-n', 'one', '--', 'true'), 0, 'led once');
 	wait_for($node, "SELECT leader_election.leader('dropped') IS NULL");
 	$sql->query("SELECT leader_election.drop_election('dropped')");
-	push @watchers, IPC::Run::start([ 'pg_leader', 'watch', '-d', $node->connstr('postgres'), '--json' ], '<', \undef, '>', \$all);
-	wait_until(sub { $watchers[-1]->pump_nb; $all =~ /"tmpdir"/ }, 'the state of all');
+	my $watch = start_client($node, 'watch', '--json');
+	wait_for_output($watch, qr/"tmpdir"/);
 
 	# Nor is what anybody has notified.
 	$sql->query("NOTIFY leadership_changed, '\"yield_requested\"'");
 	$sql->query("NOTIFY leadership_changed, '{\"event\":\"yield_requested\",\"election\":\"tmpdir\",\"term\":99,\"leader\":\"x\"}'");
 	$sql->query("NOTIFY leadership_changed, '{\"event\":\"yield_requested\",\"term\":\"x\"}'");
 	is(run_pg_leader($node, '-e', 'news', '-n', 'one', '--', 'true'), 0, 'what is');
-	wait_until(sub { $watchers[-1]->pump_nb; $all =~ /"news".*vacated/ }, 'news');
-	my @lines = split(/\n/, $all);
+	wait_for_output($watch, qr/"news".*vacated/);
+	my @lines = split(/\n/, ${ $watch->[1] });
 	is(join(' ', grep { !/ state$/ } map { my $e = decode_json($_); "$e->{election} $e->{event}" } @lines),
 		'news elected news vacated', 'only news are told');
 
 	# A clock that is set back: in the order of terms, and once
 	$sql->query("SELECT leader_election.create_election('clock')");
-	push @watchers, IPC::Run::start([ 'pg_leader', 'watch', '-d', $node->connstr('postgres'), '--json', '-e', 'clock' ], '<', \undef, '>', \$out);
-	wait_until(sub { $watchers[-1]->pump_nb; $out =~ /state/ }, 'its start');
+	$watch = start_client($node, 'watch', '--json', '-e', 'clock');
+	wait_for_output($watch, qr/state/);
 	$sql->query(q(INSERT INTO leader_election.history (election, term, leader, kind, role, acquired_at, ended_at, reason)
 		SELECT 'clock', t, 'c' || t, 'detached', 'app', now() - t * interval '1 h', now() - t * interval '1 h' + interval '1 min', 'resigned' FROM generate_series(1, 3) t));
 	$sql->query('NOTIFY leadership_changed') for 1 .. 2;
 	is(run_pg_leader($node, '-e', 'clock again', '--', 'true'), 0, 'another election');
 	$sql->query("INSERT INTO leader_election.history (election, term, leader, kind, role, acquired_at) VALUES ('clock', 4, 'c4', 'detached', 'app', now())");
 	$sql->query('NOTIFY leadership_changed');
-	wait_until(sub { $watchers[-1]->pump_nb; $out =~ /"term" : 4/ }, 'the last one');
-	is(join(' ', map { my $e = decode_json($_); "$e->{event} $e->{term}" } grep { !/state/ } split(/\n/, $out)),
+	wait_for_output($watch, qr/"term" : 4/);
+	is(join(' ', map { my $e = decode_json($_); "$e->{event} $e->{term}" } grep { !/state/ } split(/\n/, ${ $watch->[1] })),
 		'elected 1 vacated 1 elected 2 vacated 2 elected 3 vacated 3 elected 4', 'each event once, in order');
 }
 

@@ -27,15 +27,6 @@ log_statement = all
 log_line_prefix = '%m [%p] %a '
 ));
 my %SCHEMAS = map { $_ => 1 } qw(pg_catalog leader_election);
-my @watchers;
-
-END
-{
-	my $status = $?;
-
-	$_->kill_kill foreach @watchers;
-	$? = $status;
-}
 
 # --- everything that pg_leader can do
 
@@ -64,28 +55,15 @@ sub code
 	return $? >> 8;
 }
 
-# Starts one: the run, and its output.
+# Starts one: see start_client.
 sub start
 {
 	my ($db, @args) = @_;
-	my $out = '';
 
 	local $ENV{PGAPPNAME} = 'pg_leader';
 
 	push @used, "@args";
-	splice @args, 1, 0, '--dbname', $node->connstr($db);
-	my $run = IPC::Run::start([ 'pg_leader', @args ], '<', \undef, '>', \$out, '2>&1');
-
-	push @watchers, $run;
-	return [ $run, \$out ];
-}
-
-sub wait_for_output
-{
-	my ($one, $regexp) = @_;
-
-	wait_until(sub { $one->[0]->pump_nb; ${ $one->[1] } =~ $regexp }, sub { "$regexp in: ${$one->[1]}" });
-	return;
+	return start_client($node->connstr($db), @args);
 }
 
 sub end

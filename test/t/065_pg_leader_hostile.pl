@@ -26,41 +26,12 @@ log_statement = all
 log_line_prefix = '%m [%p] %a '
 ));
 my $sql = session($node, name => 'observer');
-my @watchers;
-
-END
-{
-	my $status = $?;
-
-	$_->kill_kill foreach @watchers;
-	$? = $status;
-}
 
 $sql->query('CREATE ROLE mallory LOGIN');
 
 sub connstr
 {
 	return $node->connstr($_[0] // 'postgres');
-}
-
-# Starts a subcommand; its output is in the second element.
-sub start
-{
-	my ($db, $subcommand, @args) = @_;
-	my $out = '';
-	my $run = IPC::Run::start([ 'pg_leader', $subcommand, '-d', connstr($db), @args ],
-		'<', \undef, '>', \$out, '2>&1');
-
-	push @watchers, $run;
-	return [ $run, \$out ];
-}
-
-sub wait_for_output
-{
-	my ($one, $regexp) = @_;
-
-	wait_until(sub { $one->[0]->pump_nb; ${ $one->[1] } =~ $regexp }, sub { "$regexp in: ${$one->[1]}" });
-	return;
 }
 
 sub leads
@@ -129,7 +100,7 @@ unlike(slurp_file($node->logfile), qr/WARNING:  TRAP/, 'nothing in it is run');
 # The extension goes while pg_leader is at work, and its name is taken at once.
 {
 	$node->safe_psql('replaced', 'CREATE EXTENSION leader_election');
-	my $watch = start('replaced', 'watch');
+	my $watch = start_client(connstr('replaced'), 'watch');
 	my $leads = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'leads', '--', 'sleep', '60');
 	wait_for_output($watch, qr/"leads" leads/);
 	my $stands = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'stands', '--', 'sleep', '60');
@@ -233,8 +204,8 @@ foreach my $function (qw(join renew))
 
 # What is forged is not shown; what is so is, once, as the tables have it.
 {
-	my $watch = start('postgres', 'watch', '--json', '-e', 'notified');
-	my $text = start('postgres', 'watch', '-e', 'notified');
+	my $watch = start_client(connstr('postgres'), 'watch', '--json', '-e', 'notified');
+	my $text = start_client(connstr('postgres'), 'watch', '-e', 'notified');
 
 	$sql->query("SELECT leader_election.create_election('notified', lease_duration => '30 s')");
 	my $one = session($node, name => 'one');
@@ -273,7 +244,7 @@ foreach my $function (qw(join renew))
 		wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'storm' AND alive") eq scalar(keys %runs) }, $app);
 	}
 	local $ENV{PGAPPNAME} = 'watcher';
-	my $watch = start('postgres', 'watch');
+	my $watch = start_client(connstr('postgres'), 'watch');
 	wait_for_output($watch, qr/storm/);
 	my $mallory = session($node, name => 'mallory', user => 'mallory');
 	my $from = -s $node->logfile;
@@ -296,7 +267,7 @@ foreach my $function (qw(join renew))
 	$runs{waiter}->signal('TERM');
 	$runs{waiter}->exit_code;
 	kill('STOP', $runs{leader}->pid, $runs{leader}->guardian);
-	my $yield = start('postgres', 'yield', '-e', 'storm');
+	my $yield = start_client(connstr('postgres'), 'yield', '-e', 'storm');
 	wait_for_output($yield, qr/asked to yield/);
 	$from = -s $node->logfile;
 	$start = time;
@@ -318,7 +289,7 @@ delete $ENV{PGAPPNAME};
 	my $name = 'a' . join('', @hidden) . "\x{E9}\x{1F600}\x{301}z";
 	my $bytes = encode('UTF-8', $name);
 	my $escaped = 'a' . join('', map { sprintf('\\x%02X', ord) } split(//, encode('UTF-8', join('', @hidden)))) . encode('UTF-8', "\x{E9}\x{1F600}\x{301}z");
-	my $watch = start('postgres', 'watch', '-e', 'hidden');
+	my $watch = start_client(connstr('postgres'), 'watch', '-e', 'hidden');
 
 	$sql->query("SELECT leader_election.create_election('hidden', lease_duration => '2 s')");
 	my $one = pg_leader($node, '-e', 'hidden', '-n', $bytes, '--', 'sleep', '60');

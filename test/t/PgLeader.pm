@@ -23,7 +23,8 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader worker);
+our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader start_client
+  wait_for_output worker);
 
 # PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
 # its own name, by which its sessions are found.
@@ -71,6 +72,7 @@ PostgreSQL::Test::Utils::append_to_file($worker_file, $WORKER);
 
 my %processes;
 my @started;
+my @clients;
 
 push @LeaderElection::REPORTS,
   sub { join('', map { $_->describe } grep { !defined $_->{status} } @started) };
@@ -81,6 +83,7 @@ END
 	my $status = $?;
 
 	kill('KILL', keys %processes);
+	$_->kill_kill foreach @clients;
 	waitpid($_, 0) for keys %processes;
 	$? = $status;
 }
@@ -146,6 +149,32 @@ sub ask
 	note($err) if $err;
 	return $out unless wantarray;
 	return ($? & 127 ? 128 + ($? & 127) : $? >> 8, $out, $err);
+}
+
+# Starts another subcommand: its IPC::Run, its output and its errors, which grow.
+sub start_client
+{
+	my ($node, $subcommand, @args) = @_;
+	my $connstr = ref $node ? $node->connstr('postgres') : $node;
+	my ($out, $err) = ('', '');
+	my $run = IPC::Run::start([ 'pg_leader', $subcommand, '-d', $connstr, @args ],
+		'<' => \undef,
+		'>' => \$out,
+		'2>' => \$err);
+
+	push @clients, $run;
+	return [ $run, \$out, \$err ];
+}
+
+# Waits until its output, or its errors, match.
+sub wait_for_output
+{
+	my ($client, $regexp) = @_;
+	my ($run, $out, $err) = @$client;
+
+	return wait_until(
+		sub { $run->pump_nb; "$$out$$err" =~ $regexp },
+		sub { "$regexp in: $$out$$err" });
 }
 
 # The command: where it logs, what it locks, and options
