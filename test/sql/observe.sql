@@ -1,6 +1,6 @@
 --
 -- Observers: leader(), the views, history, wait_for_change(): who leads, since
--- when, and why the last one lost it (jobrunr#406, wolverine#475).
+-- when, and why the last one lost it (jobrunr#406, wolverine#475, G10).
 --
 
 SET client_min_messages = warning;

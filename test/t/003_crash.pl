@@ -291,7 +291,7 @@ test_return('fast stop, leader is busy', 1);
 			"SELECT acquired_mono > $last_true, leader_election.is_leader('short')
 			FROM leader_election.lease WHERE election = 'short'"),
 		't|t',
-		'orphan: after it (G1)');
+		'orphan: after it (G1, G2)');
 	is( $back->query("SELECT reason FROM leader_election.history
 			WHERE election = 'short' AND term = 1"),
 		'expired',

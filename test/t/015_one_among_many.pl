@@ -46,7 +46,7 @@ my $control = session($node, name => 'control');
 		scalar @busy);
 	$one->kill;
 	wait_for($node, "SELECT leader_election.leader('last')", 'two');
-	ok(!$busy->finished, 'a leader is replaced while others are locked');
+	ok(!$busy->finished, 'a leader is replaced while others are locked (G9)');
 	$busy->kill;
 	$_->finish foreach $healthy, $two;
 }

@@ -258,7 +258,7 @@ sub rounds
 		$right += end_rounds(@rounds);
 		$opts{after}->(@rounds) if $opts{after};
 	}
-	is($right, $ROUNDS, "$name: the command was dead before the next one's started (consul#1843, consul#9788)");
+	is($right, $ROUNDS, "$name: the command was dead before the next one's started (consul#1843, consul#9788, G3)");
 	return;
 }
 
