@@ -129,7 +129,7 @@ $(error $(PG_CONFIG) not found: install postgresql-server-dev-NN, or set PG_CONF
 endif
 include $(PGXS)
 
-$(OBJS): $(wildcard src/*.h src/*/*.h)
+$(OBJS): $(filter-out src/bin/%,$(wildcard src/*.h src/*/*.h))
 
 $(LEADER_OBJS): override CPPFLAGS := -DFRONTEND -I$(libpq_srcdir) \
 	-DPG_LEADER_VERSION='"$(EXTVERSION)"' $(CPPFLAGS)

@@ -119,7 +119,10 @@ find_holder(const Seats *seats, const Strategy *strategy,
 
 /*
  * Is that session alive?  Several leases may be those of one session: it is
- * tested once (memo; NULL: it is tested now).
+ * tested once in a count (memo; NULL: it is tested now).  le_sessions_remember()
+ * is not for this: seats are counted in transactions that change holders, and a
+ * session remembered as alive until such a transaction ends could keep the lease
+ * of a leader that dies meanwhile from being taken over.
  */
 static bool
 is_alive(int64 session_id, HTAB *memo)

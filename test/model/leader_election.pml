@@ -446,7 +446,7 @@ inline at_once(i, s)
 #define ELIGIBLE_D(i, s) \
 	(MAY_ELECT(i, s) && IS_CALL(i) && agent[i].op == SETTLE)
 
-/* le_election_settle() */
+/* le_settle() */
 inline decide(i, s)
 {
 	if
@@ -670,7 +670,7 @@ inline renew(i, s)
 	}
 }
 
-/* le_election_continue(): under the election lock and the row's */
+/* le_settle_continue(): under the election lock and the row's */
 inline continue(i, s)
 {
 	d_step {
@@ -1064,7 +1064,7 @@ proctype Standby()
 			row[B].left = (row[B].sid != 0 -> L : 0)
 #endif
 		}
-	/* le_incarnation_settle() */
+	/* le_epoch_write() */
 	:: d_step {
 			promoted && !known ->
 			known = 1;

@@ -77,6 +77,16 @@ while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\
 push @missing, grep { index($reference, "`$_`") < 0 } $settings =~ /Variable\("([^"]+)"/g;
 is(join("\n", @missing), '', 'what the reference lacks');
 
+# The map in docs/architecture.md has a line for each folder, with its files.
+my $map = slurp_file("$TOP/docs/architecture.md");
+foreach my $folder (map { s,^\Q$TOP\E/,,r } glob("$TOP/src/*/"))
+{
+	my ($line) = $map =~ /^\| `\Q$folder\E` \|(.*)/m;
+	my @files = map { m{([^/]+)\.c$} } glob("$TOP/$folder*.c");
+
+	is(join(' ', grep { ($line // '') !~ /`\Q$_\E`/ } @files), '', "$folder: files that the map lacks");
+}
+
 # --- What this test has to find
 
 my $BAD = <<'END_OF_PAPER';
