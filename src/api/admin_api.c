@@ -54,8 +54,8 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * strategy, lease_duration, quorum, takeover_delay, candidate_role and channel,
- * from argument 1 on; what is NULL is not said.
+ * strategy, lease_duration, quorum, takeover_delay, candidate_role and
+ * channel, from argument 1 on; what is NULL is not said.
  */
 static void
 get_configuration(FunctionCallInfo fcinfo, Configuration *config)

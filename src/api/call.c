@@ -23,8 +23,8 @@
 
 /*
  * What every call does that reads or writes an election: find the tables, and
- * lock them.  From here to le_call_end() its waits for locks are bounded, and what
- * is not free in time is reported by this election's name.
+ * lock them.  From here to le_call_end() its waits for locks are bounded, and
+ * what is not free in time is reported by this election's name.
  */
 void
 le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
@@ -34,8 +34,8 @@ le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
 }
 
 /*
- * The same for one of several elections of a call, which may wait no longer for
- * all of them than for one: le_wait_start() was called before the first.
+ * The same for one of several elections of a call, which may wait no longer
+ * for all of them than for one: le_wait_start() was called before the first.
  */
 void
 le_call_enter(Call *call, const char *election, int tables, LOCKMODE mode)
@@ -185,8 +185,8 @@ metadata_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * rank, progress, metadata and perhaps auto_renew, from that argument on.  They
- * may be needed after a commit: the current memory context must last.
+ * rank, progress, metadata and perhaps auto_renew, from that argument on.
+ * They may be needed after a commit: the current memory context must last.
  */
 void
 le_profile_args(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
@@ -306,7 +306,8 @@ find_namesake(const Store *store, const Candidate *who)
 
 /*
  * Which session is it?  Its address and application_name are told to those who
- * see them in pg_stat_activity.  *own: the session has the caller's role and address.
+ * see them in pg_stat_activity.  *own: the session has the caller's role and
+ * address.
  */
 static char *
 describe_session(const Candidate *c, bool *own)

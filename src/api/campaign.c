@@ -27,9 +27,9 @@ PG_FUNCTION_INFO_V1(le_campaign);
  * One poll of a waiting campaign, in a transaction of its own.  Returns when
  * to look again (monotonic; 0: this session leads, once it has committed).
  *
- * The process that elects this session wakes it after it has committed.  So the
- * lease row as read here is committed, and the answer (s->term), unless a worker is
- * to be started first.
+ * The process that elects this session wakes it after it has committed.  So
+ * the lease row as read here is committed, and the answer (s->term), unless a
+ * worker is to be started first.
  */
 static int64
 poll_campaign(StandCall *s)
@@ -77,8 +77,9 @@ poll_campaign(StandCall *s)
 }
 
 /*
- * A poll has committed.  Returns the term, if this session leads: as of a committed
- * row, and of a lease that is not over by now.  first: it was the first poll.
+ * A poll has committed.  Returns the term, if this session leads: as of a
+ * committed row, and of a lease that is not over by now.  first: it was the
+ * first poll.
  */
 static int64
 after_commit(StandCall *s, bool elected, bool first)

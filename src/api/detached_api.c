@@ -4,9 +4,9 @@
  *		SQL functions for detached candidates, which have no session: any
  *		connection will do for each call.
  *
- * Invariant: the term is the proof of ownership.  A caller that knows it, and acts
- * as the role that stood, may renew the lease or give it back; no other caller is
- * told it, not even one that stands under the same name.
+ * Invariant: the term is the proof of ownership.  A caller that knows it, and
+ * acts as the role that stood, may renew the lease or give it back; no other
+ * caller is told it, not even one that stands under the same name.
  *
  * What holds for the calls of session candidates holds here (session_api.c):
  * no transaction block, and no wait longer than LE_WAIT_LIMIT_MS.
@@ -87,8 +87,9 @@ typedef struct Acquisition
 } Acquisition;
 
 /*
- * Write the candidacy, or the sign of life that it needs now and then.  True: the
- * candidate stands.  False: it does not yet, or there is no such election any more.
+ * Write the candidacy, or the sign of life that it needs now and then.  True:
+ * the candidate stands.  False: it does not yet, or there is no such election
+ * any more.
  */
 static bool
 stand(const Store *store, void *arg)
@@ -103,9 +104,10 @@ stand(const Store *store, void *arg)
 }
 
 /*
- * Stand, and ask for the lease.  A call that finds a leader writes no more than a
- * sign of life.  Else the election lock comes first, so that another process that
- * settles the election finds no row of it locked for long.  False: try again.
+ * Stand, and ask for the lease.  A call that finds a leader writes no more
+ * than a sign of life.  Else the election lock comes first, so that another
+ * process that settles the election finds no row of it locked for long.
+ * False: try again.
  */
 static bool
 try_to_acquire(const Store *store, Acquisition *a)
@@ -163,9 +165,10 @@ le_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * The detached leader gives a sign of life, and says how far it has got.  Where
- * its row is gone (in a crash, or a failover) it is made again.  If the table of
- * candidates is locked, the sign is left out: that must not cost it the lease.
+ * The detached leader gives a sign of life, and says how far it has got.
+ * Where its row is gone (in a crash, or a failover) it is made again.  If the
+ * table of candidates is locked, the sign is left out: that must not cost it
+ * the lease.
  *
  * This process remembers for which term it has found the row last.  While the
  * sign of life in it is fresh nobody removes it, but a crash of the server,
@@ -205,8 +208,8 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 }
 
 /*
- * Renew the lease of a term.  NULL: another transaction has locked its row, or it
- * is over by now.
+ * Renew the lease of a term.  NULL: another transaction has locked its row, or
+ * it is over by now.
  */
 static Lease *
 renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
@@ -229,8 +232,8 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 }
 
 /*
- * Renew a lease that another incarnation of the server has granted.  All tables
- * are locked.
+ * Renew a lease that another incarnation of the server has granted.  All
+ * tables are locked.
  */
 static Lease *
 continue_lease(Store *store, const char *name, int64 term,
@@ -415,8 +418,8 @@ check_candidate(const Candidate *c)
 }
 
 /*
- * Withdraw a detached candidate that does not lead.  (A lease is given back with
- * release(), by a caller that knows its term.)
+ * Withdraw a detached candidate that does not lead.  (A lease is given back
+ * with release(), by a caller that knows its term.)
  */
 Datum
 le_leave_name(PG_FUNCTION_ARGS)
@@ -460,8 +463,9 @@ le_leave_name(PG_FUNCTION_ARGS)
 
 /*
  * Is this the present term, held by any candidate?  As is_leader(election), it
- * answers from a committed row, without a wait, and false in doubt, also where this
- * process cannot find out for the first time which incarnation the server is.
+ * answers from a committed row, without a wait, and false in doubt, also where
+ * this process cannot find out for the first time which incarnation the server
+ * is.
  */
 Datum
 le_is_leader_term(PG_FUNCTION_ARGS)

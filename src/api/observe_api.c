@@ -108,8 +108,8 @@ count_turnout(const Store *store, const Election *election, const Lease *lease)
 }
 
 /*
- * What a vacant election waits for, in words.  NULL: for nothing but the worker,
- * which is about to elect.
+ * What a vacant election waits for, in words.  NULL: for nothing but the
+ * worker, which is about to elect.
  */
 static const char *
 waiting_for(const Store *store, const Election *election, const Lease *lease,
@@ -198,7 +198,8 @@ show_leader(const Lease *lease, StatusRow *row)
 }
 
 /*
- * One election's row of the view status; all NULL if there is no such election.
+ * One election's row of the view status; all NULL if there is no such
+ * election.
  */
 Datum
 le_observe(PG_FUNCTION_ARGS)
@@ -242,9 +243,9 @@ le_observe(PG_FUNCTION_ARGS)
 }
 
 /*
- * One election's rows of the view candidates.  Where seats have to be counted, one
- * query counts them once, for all elections: what fn_extra points to is the
- * query's, and of no other.
+ * One election's rows of the view candidates.  Where seats have to be counted,
+ * one query counts them once, for all elections: what fn_extra points to is
+ * the query's, and of no other.
  */
 Datum
 le_standing(PG_FUNCTION_ARGS)
@@ -327,9 +328,9 @@ look(const char *name, int64 *term, char *leader)
 }
 
 /*
- * When to look again, if nobody wakes us before.  Another wait (for a table, or a
- * page) replaces our wait event, by which commits find those to be woken: after
- * one, look again soon.
+ * When to look again, if nobody wakes us before.  Another wait (for a table,
+ * or a page) replaces our wait event, by which commits find those to be woken:
+ * after one, look again soon.
  */
 static int64
 next_look(int64 next, uint32 event)

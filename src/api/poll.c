@@ -6,8 +6,8 @@
  *
  * It polls in transactions of its own, and sleeps on its latch between them.
  *
- * Invariant: it sleeps without a snapshot and without a lock, and never longer than
- * until its timeout.
+ * Invariant: it sleeps without a snapshot and without a lock, and never longer
+ * than until its timeout.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,8 +26,9 @@
 #define CHECK_CLIENT_US INT64CONST(900000)
 
 /*
- * First of all.  What is allocated from here on lasts until SPI_finish(), which the
- * caller calls in the end.  timeout_arg is the number of the argument timeout.
+ * First of all.  What is allocated from here on lasts until SPI_finish(),
+ * which the caller calls in the end.  timeout_arg is the number of the
+ * argument timeout.
  */
 void
 le_poll_connect(Poll *poll, FunctionCallInfo fcinfo, int timeout_arg)
@@ -56,9 +57,9 @@ le_poll_begin(Poll *poll)
 
 /*
  * End the transaction of one poll and begin that of the next.  It is READ
- * COMMITTED, also where the session's default is another isolation level: so it
- * sees what is committed, holds no snapshot while it waits, and cannot fail to
- * serialize.
+ * COMMITTED, also where the session's default is another isolation level: so
+ * it sees what is committed, holds no snapshot while it waits, and cannot fail
+ * to serialize.
  */
 void
 le_poll_commit(Poll *poll)
@@ -70,8 +71,8 @@ le_poll_commit(Poll *poll)
 
 /*
  * Sleep until then (monotonic), a wake-up, or the timeout.  Where
- * transaction_timeout is set, come back before it strikes: each poll commits, which
- * starts it anew.  False: the timeout has passed.
+ * transaction_timeout is set, come back before it strikes: each poll commits,
+ * which starts it anew.  False: the timeout has passed.
  */
 bool
 le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event)

@@ -163,8 +163,8 @@ withdraw(const Store *store, void *arg)
 }
 
 /*
- * Have this session's candidacy c give up what it leads, if it leads.  leaves: its
- * candidacy ends as well.  True if it led.
+ * Have this session's candidacy c give up what it leads, if it leads.  leaves:
+ * its candidacy ends as well.  True if it led.
  */
 static bool
 give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
@@ -193,8 +193,8 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 }
 
 /*
- * Have this session give up an election.  True if it led.  *stood, unless NULL: did
- * it stand?
+ * Have this session give up an election.  True if it led.  *stood, unless
+ * NULL: did it stand?
  */
 static bool
 give_up(const char *name, GiveUp *how, bool leaves, bool *stood)

@@ -26,8 +26,8 @@ le_stand_has_row(const Store *store, const char *election, const char *candidate
 }
 
 /*
- * The candidacy was lost, which the client may not know: a pool has lent it this
- * session, and reset it in between.
+ * The candidacy was lost, which the client may not know: a pool has lent it
+ * this session, and reset it in between.
  */
 void
 le_report_reset(const char *election, const char *candidate)
@@ -45,8 +45,8 @@ le_report_reset(const char *election, const char *candidate)
 
 /*
  * This session's candidacy, if it belongs to the extension that is there now
- * and its session lock is held still.  look: to the election that is there now,
- * too; the tables are locked.
+ * and its session lock is held still.  look: to the election that is there
+ * now, too; the tables are locked.
  */
 Candidacy *
 le_stand_find(const Store *store, const char *election, bool look)
@@ -186,10 +186,10 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 }
 
 /*
- * Renew the lease of this session, if it leads still and is not asked to yield.
- * *lease, as it was read before the proof, becomes the row as it is now.  False:
- * another session has locked that row, or the settings are not those of the
- * proof.
+ * Renew the lease of this session, if it leads still and is not asked to
+ * yield.  *lease, as it was read before the proof, becomes the row as it is
+ * now.  False: another session has locked that row, or the settings are not
+ * those of the proof.
  */
 bool
 le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
@@ -212,10 +212,11 @@ le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
 }
 
 /*
- * The leader calls join() again.  If half of its lease is over, no worker renews
- * it: this call does.  What is busy, unproven or without room in the lock table
- * is left out, since this session leads on; a later call tries again.  The proof
- * may take longer than the lease lasts: the caller looks again at who leads.
+ * The leader calls join() again.  If half of its lease is over, no worker
+ * renews it: this call does.  What is busy, unproven or without room in the
+ * lock table is left out, since this session leads on; a later call tries
+ * again.  The proof may take longer than the lease lasts: the caller looks
+ * again at who leads.
  */
 static void
 renew_late(const Store *store, Lease **lease, Candidacy *c)
@@ -236,9 +237,10 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 }
 
 /*
- * Stand, and have a leader elected if there is none.  Returns the term, if it is this
- * session that will lead when the transaction has committed, else 0.  Without
- * wait, what cannot be had at once is left for the next try (not stands).
+ * Stand, and have a leader elected if there is none.  Returns the term, if it
+ * is this session that will lead when the transaction has committed, else 0.
+ * Without wait, what cannot be had at once is left for the next try (not
+ * stands).
  */
 int64
 le_stand(StandCall *s, bool wait)

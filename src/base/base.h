@@ -252,7 +252,9 @@ extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);
 
 /* wait.c */
-/* The part of a call in which waits are bounded, and errors name the election */
+/*
+ * The part of a call in which waits are bounded, and errors name the election
+ */
 typedef struct BoundedWaits
 {
 	ErrorContextCallback callback;

@@ -39,7 +39,9 @@
 /* Counts this process's writes that are logged, or that triggers see */
 uint64		le_lasting_writes = 0;
 
-/* ... and those that may have waited: they used more than the row's own page */
+/*
+ * ... and those that may have waited: they used more than the row's own page
+ */
 uint64		le_slow_writes = 0;
 
 typedef enum WriteKind

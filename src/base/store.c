@@ -180,7 +180,9 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 			return false;
 	}
 
-	/* While we waited, they may have been dropped, or have got other indexes. */
+	/*
+	 * While we waited, they may have been dropped, or have got other indexes.
+	 */
 	le_store_get(&now);
 	if (now.lease_oid != store->lease_oid)
 		le_report_dropped();

@@ -29,7 +29,9 @@ static const Statement sql_load = {
 	1, true, 1, {TEXTOID}
 };
 
-/* A session that leads is idle between renewals, and must not be ended then. */
+/*
+ * A session that leads is idle between renewals, and must not be ended then.
+ */
 static const Statement sql_session = {
 	"SELECT pg_catalog.set_config('idle_session_timeout', '0', false)",
 	1, true

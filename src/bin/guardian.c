@@ -434,7 +434,9 @@ guardian_main(const GuardianArgs *args, int socket, pid_t parent,
 			read_exec_error(&g);
 		if (!left)
 			break;
-		/* Processes that outlive the command itself do not prolong the term. */
+		/*
+		 * Processes that outlive the command itself do not prolong the term.
+		 */
 		if (g.reaped && g.kill_at == NEVER)
 			ask_to_end(&g, CAUSE_NONE, now_us() + g.grace);
 		keep_deadline(&g);

@@ -231,7 +231,9 @@ try_session(Agent *a)
 		return answer;
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
-	/* join() does not say the deadline; ask for it.  Else there is no grant. */
+	/*
+	 * join() does not say the deadline; ask for it.  Else there is no grant.
+	 */
 	return leads ? agent_renew_session(a, AGENT_LIMIT) : answer;
 }
 

@@ -5,8 +5,8 @@
  *		that has become another incarnation.
  *
  * Invariant: a transaction that begins an epoch does nothing else.  If it also
- * granted a lease, the standbys could miss both: the server that is promoted then
- * would begin an epoch that may be lower, and issue a term twice.
+ * granted a lease, the standbys could miss both: the server that is promoted
+ * then would begin an epoch that may be lower, and issue a term twice.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,8 +16,9 @@
 #include "decide/decide.h"
 
 /*
- * Begin the epoch of the present incarnation, if it has none yet.  To be called
- * in a transaction of its own.  False: not now, some table or row is locked.
+ * Begin the epoch of the present incarnation, if it has none yet.  To be
+ * called in a transaction of its own.  False: not now, some table or row is
+ * locked.
  */
 bool
 le_begin_epoch(Store *store)
@@ -54,15 +55,14 @@ le_begin_epoch(Store *store)
 }
 
 /*
- * See to it that there is an epoch to elect a leader in, before a call that asks
- * for an election writes anything.  That is the worker's task;
- * where none can be had, this transaction begins the epoch, unless it has done
- * anything else before.  False: it holds the epoch lock, and has begun the
- * epoch if it could.  The call is to do nothing more, and its caller to call
- * again.
+ * See to it that there is an epoch to elect a leader in, before a call that
+ * asks for an election writes anything.  That is the worker's task; where none
+ * can be had, this transaction begins the epoch, unless it has done anything
+ * else before.  False: it holds the epoch lock, and has begun the epoch if it
+ * could.  The call is to do nothing more, and its caller to call again.
  *
- * limit is how long synchronous standbys may be waited for: a commit that waits
- * for standbys that are not there would not end.
+ * limit is how long synchronous standbys may be waited for: a commit that
+ * waits for standbys that are not there would not end.
  */
 bool
 le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)

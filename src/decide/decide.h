@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * decide.h
- *		The floor of decisions: who is next, whether that is proven, and the only
- *		place where the holder changes.
+ *		The floor of decisions: who is next, whether that is proven, and the
+ *		only place where the holder changes.
  *
  *-------------------------------------------------------------------------
  */
@@ -88,7 +88,9 @@ typedef enum Obstacle
 	OBSTACLE_CALL				/* those that do not have to call themselves */
 } Obstacle;
 
-/* How many stand in an election; of ready and told, only whether there are any */
+/*
+ * How many stand in an election; of ready and told, only whether there are any
+ */
 typedef struct Turnout
 {
 	int			live;

@@ -8,18 +8,19 @@
  * standby has it.  So what a lease counts from is proven beforehand.
  *
  * Invariant: where synchronous standbys are configured, a lease counts from a
- * moment t0 after which WAL was written that they have confirmed.  So a standby that
- * is promoted is promoted after t0, and elects nobody before as much time has passed
- * there as this lease can last here.
+ * moment t0 after which WAL was written that they have confirmed.  So a
+ * standby that is promoted is promoted after t0, and elects nobody before as
+ * much time has passed there as this lease can last here.
  *
  * The order: the configuration of standbys is read, then t0, then the WAL is
- * written and its confirmation awaited, then the election lock is taken, and what the
- * proof rests on is read again.  With t0 read after the confirmation, a standby
- * promoted in between could end its grace while the lease still lasts here.
+ * written and its confirmation awaited, then the election lock is taken, and
+ * what the proof rests on is read again.  With t0 read after the confirmation,
+ * a standby promoted in between could end its grace while the lease still
+ * lasts here.
  *
  * The wait for the proof is bounded, and the lock of that election is not held
- * meanwhile.  (A statement that calls for several elections may hold the locks of
- * others.)
+ * meanwhile.  (A statement that calls for several elections may hold the locks
+ * of others.)
  *
  *-------------------------------------------------------------------------
  */
@@ -48,8 +49,8 @@ is_confirmed(XLogRecPtr lsn)
 
 /*
  * What the proof is about: that lease row, leases of that duration, and new
- * terms of the present epoch (inc NULL: there will be none).  A vacancy that the
- * running transaction has made is known to no standby.
+ * terms of the present epoch (inc NULL: there will be none).  A vacancy that
+ * the running transaction has made is known to no standby.
  */
 void
 le_proof_set_subject(Proof *proof, const Lease *seen, int64 lease_duration,
@@ -77,9 +78,9 @@ le_proof_covers(const Proof *proof, int64 duration)
  * they are not asked.
  *
  * seen is the lease row as it was read before this call, and lease_duration
- * comes from settings that were: only what was there then is proven to be known
- * to the standbys.  grants: a new term may be granted on it, and the table of
- * epochs is locked.
+ * comes from settings that were: only what was there then is proven to be
+ * known to the standbys.  grants: a new term may be granted on it, and the
+ * table of epochs is locked.
  */
 bool
 le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,

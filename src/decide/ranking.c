@@ -41,8 +41,8 @@ is_eligible(const Candidate *c, const Election *election)
 }
 
 /*
- * Are there two who could be elected?  Otherwise there is nothing to choose, and
- * nothing to count.
+ * Are there two who could be elected?  Otherwise there is nothing to choose,
+ * and nothing to count.
  */
 static bool
 is_contested(const Election *election, const Lease *lease, List *candidates,
@@ -65,7 +65,8 @@ is_contested(const Election *election, const Lease *lease, List *candidates,
 /*
  * Count what the candidates lead, if the next choice needs that, before the
  * election lock is taken: that takes the longer the more elections there are.
- * passed_over, unless NULL, is about to give up.  True if they were counted now.
+ * passed_over, unless NULL, is about to give up.  True if they were counted
+ * now.
  */
 bool
 le_ranking_prepare(const Store *store, const Election *election,
@@ -135,9 +136,9 @@ are_alive(List *candidates, int quorum)
 }
 
 /*
- * The candidate that the strategy wants the leader to yield to; NULL: none.  The
- * lease is led.  Once the leader was asked to yield to a candidate, it is the same
- * candidate for as long as that one stands and still has a claim.
+ * The candidate that the strategy wants the leader to yield to; NULL: none.
+ * The lease is led.  Once the leader was asked to yield to a candidate, it is
+ * the same candidate for as long as that one stands and still has a claim.
  */
 Candidate *
 le_ranking_challenger(const Store *store, const Election *election,
@@ -189,8 +190,8 @@ le_ranking_challenger(const Store *store, const Election *election,
 }
 
 /*
- * Is the request to the leader to be changed: is it to yield to this challenger
- * instead of another candidate, or (NULL) not to yield any more?
+ * Is the request to the leader to be changed: is it to yield to this
+ * challenger instead of another candidate, or (NULL) not to yield any more?
  */
 bool
 le_ranking_preempts(const Lease *lease, const Candidate *challenger)
@@ -211,11 +212,11 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
- * Who is next, NULL if nobody.  Candidates that sit out are passed over, and so is
- * passed_over, which is about to (NULL: none).  If nobody else is eligible, such a
- * candidate may still elect itself in its own call (caller, NULL: no candidate's).
- * A detached candidate that does not call is next only where the strategy
- * reserves the seat for it.
+ * Who is next, NULL if nobody.  Candidates that sit out are passed over, and
+ * so is passed_over, which is about to (NULL: none).  If nobody else is
+ * eligible, such a candidate may still elect itself in its own call (caller,
+ * NULL: no candidate's).  A detached candidate that does not call is next only
+ * where the strategy reserves the seat for it.
  */
 Candidate *
 le_ranking_first(const Store *store, const Election *election,

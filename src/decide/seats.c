@@ -8,11 +8,13 @@
  * thousands.  So this process counts once for many choices: a call once in its
  * transaction, the worker once in its round.  In between it notes what it
  * changes itself: the seat of such an election is read again before the next
- * choice.  When other processes have changed something since (le_leadership_generation), all is
- * counted anew, but not so often that this would take most of the time.
+ * choice.  When other processes have changed something since
+ * (le_leadership_generation), all is counted anew, but not so often that this
+ * would take most of the time.
  *
- * Counts decide about balance, and never about safety: two processes that elect at
- * the same moment do not see each other's choices, however often they count.  The worker asks for yields until the balance is right.
+ * Counts decide about balance, and never about safety: two processes that
+ * elect at the same moment do not see each other's choices, however often they
+ * count.  The worker asks for yields until the balance is right.
  *
  * Invariants:
  *
@@ -53,8 +55,8 @@ typedef struct Seat
 } Seat;
 
 /*
- * No count is made anew before so many microseconds for each row of the last one
- * beyond the first thousand
+ * No count is made anew before so many microseconds for each row of the last
+ * one beyond the first thousand
  */
 #define PAUSE_PER_ROW	5
 #define FEW_ROWS		1000
@@ -119,10 +121,11 @@ find_holder(const Seats *seats, const Strategy *strategy,
 
 /*
  * Is that session alive?  Several leases may be those of one session: it is
- * tested once in a count (memo; NULL: it is tested now).  le_sessions_remember()
- * is not for this: seats are counted in transactions that change holders, and a
- * session remembered as alive until such a transaction ends could keep the lease
- * of a leader that dies meanwhile from being taken over.
+ * tested once in a count (memo; NULL: it is tested now).
+ * le_sessions_remember() is not for this: seats are counted in transactions
+ * that change holders, and a session remembered as alive until such a
+ * transaction ends could keep the lease of a leader that dies meanwhile from
+ * being taken over.
  */
 static bool
 is_alive(int64 session_id, HTAB *memo)
@@ -148,8 +151,8 @@ remember(const Seats *seats, List **list, const char *election)
 }
 
 /*
- * Note whose seat it is.  Where the leader was asked to yield, the seat counts for
- * the candidate that it yields to.  lease NULL: the election is gone.
+ * Note whose seat it is.  Where the leader was asked to yield, the seat counts
+ * for the candidate that it yields to.  lease NULL: the election is gone.
  */
 static void
 note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
@@ -316,8 +319,9 @@ le_seats_are_counted(void)
 }
 
 /*
- * Have others changed who leads?  Each change of ours counts once in le_leadership_generation
- * as well (or not at all: then one of the others' is overlooked, until the next).
+ * Have others changed who leads?  Each change of ours counts once in
+ * le_leadership_generation as well (or not at all: then one of the others' is
+ * overlooked, until the next).
  */
 static bool
 is_out_of_date(void)
@@ -383,8 +387,8 @@ le_seats_touch(const char *election)
 }
 
 /*
- * Have these candidates of an election know how many others they lead.  lease is
- * its row, as it was read just now.
+ * Have these candidates of an election know how many others they lead.  lease
+ * is its row, as it was read just now.
  */
 void
 le_seats_tell(Seats *seats, const Election *election, const Lease *lease,

@@ -14,8 +14,8 @@
  *	 passed, or its session is provably dead on this incarnation.
  *
  * Candidates' own calls, the worker and waiting campaigns all come here to
- * decide; none of them is trusted to know better.  What they have read before they
- * had the election lock is read again under it.
+ * decide; none of them is trusted to know better.  What they have read before
+ * they had the election lock is read again under it.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,8 +42,8 @@ typedef struct Decision
 } Decision;
 
 /*
- * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked, and
- * led.
+ * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
+ * and led.
  */
 void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
@@ -58,10 +58,11 @@ le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Have the strategy ask the leader to yield, or take that back if the candidate
- * that it was to yield to stands no more or has no claim any more.  Only the worker
- * does that; the holder does not change, so that the row's lock is enough.  False:
- * another transaction has locked that row, or has changed it meanwhile.
+ * Have the strategy ask the leader to yield, or take that back if the
+ * candidate that it was to yield to stands no more or has no claim any more.
+ * Only the worker does that; the holder does not change, so that the row's
+ * lock is enough.  False: another transaction has locked that row, or has
+ * changed it meanwhile.
  */
 bool
 le_settle_preempt(const Store *store, const Election *election,
@@ -143,10 +144,10 @@ reason_of(const Decision *d)
 
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: if it were elected
- * again at once, nobody else ever would.  Where its strategy wanted it to go, the
- * strategy decides who follows: that may be the same candidate, if it has no
- * challenger any more.
+ * that was to renew its lease itself and did not may be hung: if it were
+ * elected again at once, nobody else ever would.  Where its strategy wanted it
+ * to go, the strategy decides who follows: that may be the same candidate, if
+ * it has no challenger any more.
  */
 static bool
 steps_down(const Decision *d)
@@ -175,7 +176,9 @@ earliest_election(const Decision *d)
 			/* A leader that lets a requested yield run out has given up. */
 			return lease->yielding ? 0 : lease->deadline_mono + delay;
 		case LEASE_FOREIGN:
-			/* If it is void, its holder believes in it for that long at most. */
+			/*
+			 * If it is void, its holder believes in it for that long at most.
+			 */
 			if (le_lease_is_void(lease, d->inc->name))
 				delay = Max(delay, Max(d->election->lease_duration,
 									   lease->duration));
@@ -188,8 +191,8 @@ earliest_election(const Decision *d)
 }
 
 /*
- * Grant the lease, which is locked, to a candidate, from t0 on.  It may continue
- * its previous_term (0: none).
+ * Grant the lease, which is locked, to a candidate, from t0 on.  It may
+ * continue its previous_term (0: none).
  */
 static void
 grant(const Store *store, Lease *lease, const Incarnation *inc,
@@ -316,8 +319,8 @@ is_proof_of_grant(const Proof *proof, const Incarnation *inc)
 }
 
 /*
- * May a leader be elected on this proof?  If not, the change may be confined to
- * the end of a term, or nothing may be done at all (false).
+ * May a leader be elected on this proof?  If not, the change may be confined
+ * to the end of a term, or nothing may be done at all (false).
  *
  * Where a standby may be promoted that does not know of the end of a term, its
  * detached holder could renew there: nobody follows before the standbys have
@@ -344,8 +347,8 @@ is_proven(const Proof *proof, Decision *d)
 }
 
 /*
- * Lock every row that will be written, or that decides what is.  False: another
- * transaction has one of them.
+ * Lock every row that will be written, or that decides what is.  False:
+ * another transaction has one of them.
  */
 static bool
 lock_rows(Decision *d, Row **history)
@@ -374,7 +377,8 @@ is_kept_for(const Decision *d)
 }
 
 /*
- * Keep the vacant seat for the successor or, if there is none, for nobody any more.
+ * Keep the vacant seat for the successor or, if there is none, for nobody any
+ * more.
  */
 static void
 keep_seat(Decision *d)
@@ -459,7 +463,9 @@ le_settle(const Store *store, const Election *election,
 
 	decide(&d, caller);
 
-	/* No standby knows of settings, or a vacancy, that are not committed yet. */
+	/*
+	 * No standby knows of settings, or a vacancy, that are not committed yet.
+	 */
 	if (proof->required && d.election->own_write)
 		d.winner = NULL;
 	if (d.state == LEASE_VACANT &&
@@ -496,9 +502,9 @@ le_settle(const Store *store, const Election *election,
 /*
  * Lead on after a failover: the detached holder of a lease that another
  * incarnation of the server has granted, who knows its term, goes on in a term
- * of the new epoch.  Later, another candidate may have been elected: the term is
- * over.  The caller holds the election lock and the tables' locks.  NULL: it is
- * over, or another transaction has locked a row.
+ * of the new epoch.  Later, another candidate may have been elected: the term
+ * is over.  The caller holds the election lock and the tables' locks.  NULL:
+ * it is over, or another transaction has locked a row.
  */
 Lease *
 le_settle_continue(const Store *store, const Election *election, int64 term,

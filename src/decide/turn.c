@@ -4,11 +4,12 @@
  *		A call's turn at an election: prove, lock, settle, and again.
  *
  * The order matters.  What is needed to choose and may take long (counting
- * seats, asking standbys) comes before the election lock, so that nobody waits for
- * it; le_settle() reads again, under the lock, what it rests on.  If more has
- * happened meanwhile than is proven, the turn begins anew, with the settings of
- * then.  While a row is locked by another transaction, the lock and the proof are
- * kept: a proof that gets too old meanwhile is refused by le_settle().
+ * seats, asking standbys) comes before the election lock, so that nobody waits
+ * for it; le_settle() reads again, under the lock, what it rests on.  If more
+ * has happened meanwhile than is proven, the turn begins anew, with the
+ * settings of then.  While a row is locked by another transaction, the lock
+ * and the proof are kept: a proof that gets too old meanwhile is refused by
+ * le_settle().
  *
  *-------------------------------------------------------------------------
  */
@@ -29,9 +30,10 @@ sits_out(const Store *store, const Candidate *who)
 }
 
 /*
- * Wait a little, to try again.  False: leave what is busy to others.  TURN_TRIES
- * leaves it to the process that has the lock, which is about to elect as well, or
- * to the worker; but no other process elects a candidate that sits out.
+ * Wait a little, to try again.  False: leave what is busy to others.
+ * TURN_TRIES leaves it to the process that has the lock, which is about to
+ * elect as well, or to the worker; but no other process elects a candidate
+ * that sits out.
  */
 static bool
 wait_to_retry(const Store *store, const Turn *turn, const char *election)
@@ -60,8 +62,8 @@ take_lock(const Turn *turn, const char *election)
 }
 
 /*
- * Take the election lock, do the work, and settle.  The lock is kept if anything was
- * or may have been written under it.
+ * Take the election lock, do the work, and settle.  The lock is kept if
+ * anything was or may have been written under it.
  */
 static Settled
 settle_locked(const Store *store, const Election *election, const Turn *turn,
@@ -94,8 +96,8 @@ settle_locked(const Store *store, const Election *election, const Turn *turn,
 
 /*
  * Elect a leader if nobody leads, or have the holder give up.  The tables are
- * locked.  TURN_QUEUES raises 55P03 when the call has waited enough; in the other
- * modes, what was not done is left to the worker, which is told.
+ * locked.  TURN_QUEUES raises 55P03 when the call has waited enough; in the
+ * other modes, what was not done is left to the worker, which is told.
  */
 Settled
 le_turn(const Store *store, const char *name, const Turn *turn)

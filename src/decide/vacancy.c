@@ -3,8 +3,8 @@
  * vacancy.c
  *		Why a seat is vacant, and until when.
  *
- * This is the one place that says so: to the code that elects (settle.c), to the
- * worker, which sleeps until then, and to observers.
+ * This is the one place that says so: to the code that elects (settle.c), to
+ * the worker, which sleeps until then, and to observers.
  *
  * Nothing is written here, and nothing is locked but to see who is alive.
  *
@@ -16,9 +16,9 @@
 
 /*
  * Until when (monotonic) nobody new is elected because the server was another
- * incarnation before: a leader that was elected there may lead on over there, until
- * its lease has passed.  PG_INT64_MAX: this incarnation has no epoch yet, and the
- * grace does not end before it has.
+ * incarnation before: a leader that was elected there may lead on over there,
+ * until its lease has passed.  PG_INT64_MAX: this incarnation has no epoch
+ * yet, and the grace does not end before it has.
  */
 int64
 le_vacancy_grace(const Election *election, const Lease *lease,
@@ -50,8 +50,8 @@ le_vacancy_grace(const Election *election, const Lease *lease,
 }
 
 /*
- * The candidate of the row that names the successor of this lease; NULL: it has
- * gone, or may not stand any more.
+ * The candidate of the row that names the successor of this lease; NULL: it
+ * has gone, or may not stand any more.
  */
 static Candidate *
 find_successor(const Store *store, const Election *election, const Lease *lease)
@@ -63,9 +63,9 @@ find_successor(const Store *store, const Election *election, const Lease *lease)
 }
 
 /*
- * The candidate that an operator wants the leader of this lease to yield to; NULL:
- * none, or it is gone.  (Where the strategy has asked the leader to yield, the
- * strategy decides anew who follows.)
+ * The candidate that an operator wants the leader of this lease to yield to;
+ * NULL: none, or it is gone.  (Where the strategy has asked the leader to
+ * yield, the strategy decides anew who follows.)
  */
 Candidate *
 le_vacancy_successor(const Store *store, const Election *election,
@@ -80,8 +80,8 @@ le_vacancy_successor(const Store *store, const Election *election,
 }
 
 /*
- * The lease is vacant and names a successor.  Is the seat kept for it still?  Not
- * for a candidate that has come back only since.
+ * The lease is vacant and names a successor.  Is the seat kept for it still?
+ * Not for a candidate that has come back only since.
  */
 static void
 look_at_reservation(const Store *store, const Election *election,
@@ -125,7 +125,8 @@ missing(const Election *election, const Turnout *turnout)
 
 /*
  * Why does nobody lead this election?  The first obstacle that applies, in the
- * order of their numbers.  turnout is NULL where it does not matter who stands.
+ * order of their numbers.  turnout is NULL where it does not matter who
+ * stands.
  *
  * The lease may still name a leader: it is led no more, or only on another
  * incarnation.
@@ -158,8 +159,8 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 
 /*
  * When is the seat to be settled: a leader to be elected, a lease of another
- * incarnation to be ended, or a reservation to be lifted?  PG_INT64_MAX: not before
- * another candidate stands, or a detached one calls.
+ * incarnation to be ended, or a reservation to be lifted?  PG_INT64_MAX: not
+ * before another candidate stands, or a detached one calls.
  */
 int64
 le_vacancy_due(const Election *election, const Lease *lease,

@@ -10,9 +10,9 @@
  * commit.
  *
  * Invariant: a fenced transaction holds the election lock in Share mode from
- * before that second look until it is committed.  A transaction that changes the
- * holder has that lock in Exclusive mode.  So it waits for the fenced commit, or it
- * comes first and the second look sees its change.
+ * before that second look until it is committed.  A transaction that changes
+ * the holder has that lock in Exclusive mode.  So it waits for the fenced
+ * commit, or it comes first and the second look sees its change.
  *
  * In between, a fenced transaction holds no lock of ours, so that one that
  * sits idle holds nobody up.  Nothing is written here.
@@ -29,9 +29,10 @@
 #include "utils/snapmgr.h"
 
 /*
- * What is known of a term that leads.  The transaction that ends the term sends an
- * invalidation before it releases the election lock.  So a transaction that has
- * got this lock, and has received no invalidation, need not read the row again.
+ * What is known of a term that leads.  The transaction that ends the term
+ * sends an invalidation before it releases the election lock.  So a
+ * transaction that has got this lock, and has received no invalidation, need
+ * not read the row again.
  */
 typedef struct Fence
 {
@@ -165,8 +166,8 @@ is_recent(const Store *store, const char *election, int64 term)
 }
 
 /*
- * Fence the running transaction by a term (NULL: there is none), of any leader.
- * LE001: nobody leads in it; LE003: there is no such election.
+ * Fence the running transaction by a term (NULL: there is none), of any
+ * leader.  LE001: nobody leads in it; LE003: there is no such election.
  */
 void
 le_fence_by_term(const char *election, const int64 *term)
@@ -206,9 +207,9 @@ le_fence_by_term(const char *election, const int64 *term)
 
 /*
  * Is that term the present one still?  From here on nobody ends it, but at our
- * own hand, before this transaction is over: not even if its session is dead by
- * now.  That is asked only of this very session: many who commit at once would
- * queue for it.
+ * own hand, before this transaction is over: not even if its session is dead
+ * by now.  That is asked only of this very session: many who commit at once
+ * would queue for it.
  */
 static bool
 still_leads(const Fence *fence)

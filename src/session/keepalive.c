@@ -14,15 +14,15 @@
  *
  * - with data on its way, for which the kernel sends no keepalives, within two
  *	 leases (30 s at least), by tcp_user_timeout.  That cannot be as short: it
- *	 counts the time in which the client reads nothing and its window is closed,
- *	 too, and a client may have something else to do.
+ *	 counts the time in which the client reads nothing and its window is
+ *	 closed, too, and a client may have something else to do.
  *
  * On Linux a tcp_user_timeout also replaces the count of keepalives: an idle
  * session would end that late.  So the kernel's option is set back to nothing
  * while keepalives go unanswered and no data is on its way, and again to what
- * the setting says afterwards: a timer looks (watch_socket()).  An error of the
- * session ends all timers: this one is started again when the transaction is
- * over.  Without it the session of a dead peer ends later, but it ends.
+ * the setting says afterwards: a timer looks (watch_socket()).  An error of
+ * the session ends all timers: this one is started again when the transaction
+ * is over.  Without it the session of a dead peer ends later, but it ends.
  *
  * Invariant: what the session sets itself stays, then and afterwards; only the
  * value that RESET would give is replaced, and put back in the end.
@@ -104,11 +104,11 @@ assign(Setting *setting, int value)
 
 #ifdef WATCHES_SOCKET
 /*
- * What the timer does.  It interrupts this process anywhere, and so makes nothing
- * but a few system calls.
+ * What the timer does.  It interrupts this process anywhere, and so makes
+ * nothing but a few system calls.
  *
- * An idle connection to a dead peer is left to the count of keepalives: from the
- * first one without an answer until the peer is heard of again.
+ * An idle connection to a dead peer is left to the count of keepalives: from
+ * the first one without an answer until the peer is heard of again.
  */
 static void
 watch_socket(void)
@@ -170,9 +170,10 @@ on_cleanup(void *arg)
 }
 
 /*
- * An error in a transaction that has failed already fires no event, but ends all
- * timers.  The transaction's memory is freed when it is over: the timer is started
- * then.  (This event comes twice if something fails in the abort itself.)
+ * An error in a transaction that has failed already fires no event, but ends
+ * all timers.  The transaction's memory is freed when it is over: the timer is
+ * started then.  (This event comes twice if something fails in the abort
+ * itself.)
  */
 static void
 on_xact_event(XactEvent event, void *arg)
@@ -219,9 +220,9 @@ set_watch(int every)
 #endif
 
 /*
- * The tcp_user_timeout that a lease wants.  It is always smaller than a value that
- * the session had before, so that *variable shows whether the session has set it
- * since.
+ * The tcp_user_timeout that a lease wants.  It is always smaller than a value
+ * that the session had before, so that *variable shows whether the session has
+ * set it since.
  */
 static int
 user_timeout(int limit_ms)

@@ -15,7 +15,8 @@
  *
  * - A session whose locks are released behind its back, by a connection pool
  *	 that resets it, tells its client so (LE006): else the clients of the pool
- *	 would stand in vain, or each believe in turn that it leads, without an error.
+ *	 would stand in vain, or each believe in turn that it leads, without an
+ *	 error.
  *
  * - When the session ends, nothing is done but to wake the worker, after the
  *	 server has released the locks: waits in an exiting backend cannot be
@@ -42,8 +43,8 @@
 #define READ_PAUSE(duration) ((duration) / 30)
 
 /*
- * A candidacy that ended because its session lock was released behind our back.
- * The client that made it may not know that yet.
+ * A candidacy that ended because its session lock was released behind our
+ * back.  The client that made it may not know that yet.
  */
 typedef struct Loss
 {
@@ -397,8 +398,8 @@ read_view(Candidacy *c)
 
 /*
  * The term in which this session leads now; 0 if it does not, or if that
- * cannot be told at once.  Never writes, never waits.  fresh: with the deadline
- * as it is now, if that can be read at once.
+ * cannot be told at once.  Never writes, never waits.  fresh: with the
+ * deadline as it is now, if that can be read at once.
  */
 static int64
 get_term(Candidacy *c, bool fresh)
@@ -430,9 +431,9 @@ le_session_term(Candidacy *candidacy)
 }
 
 /*
- * The same, as of this lease row, which the caller has just read in a transaction
- * that has written nothing: it is committed.  changes is le_leadership_generation from before
- * it was read.
+ * The same, as of this lease row, which the caller has just read in a
+ * transaction that has written nothing: it is committed.  changes is
+ * le_leadership_generation from before it was read.
  */
 int64
 le_session_term_of(Candidacy *candidacy, const Lease *lease, uint64 changes)
@@ -460,8 +461,9 @@ le_session_remaining(Candidacy *candidacy)
 
 /*
  * The last moment before a commit at which a lock may be taken: see to it that
- * others can tell whether a session lock that is gone was lost in a session that
- * lives.  One lock serves all candidacies, for as long as losses are told.
+ * others can tell whether a session lock that is gone was lost in a session
+ * that lives.  One lock serves all candidacies, for as long as losses are
+ * told.
  */
 static void
 mark_losses(void)
@@ -490,8 +492,8 @@ mark_losses(void)
 
 /*
  * The end of a transaction.  The candidacies become what it has left of them;
- * those whose session lock was released behind our back (DISCARD ALL) are lost.
- * Nothing here may fail.
+ * those whose session lock was released behind our back (DISCARD ALL) are
+ * lost.  Nothing here may fail.
  */
 static void
 end_of_xact(bool committed)

@@ -118,7 +118,9 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 	if (inc->known && !(foreign && inc->epoch == 0))
 		return true;
 
-	/* Terms whose counter has run out are in a later epoch than its row says. */
+	/*
+	 * Terms whose counter has run out are in a later epoch than its row says.
+	 */
 	highest_term = Max(highest_term, inc->dropped_term);
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
 	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)

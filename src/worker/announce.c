@@ -6,7 +6,8 @@
  * PostgreSQL lets transactions that NOTIFY commit one at a time, in all
  * databases: each holds a lock of the server's, the NOTIFY lock, through its
  * flush and its wait for standbys.  So a transaction that changes who leads
- * does not NOTIFY.  The worker does, right after it, in a transaction of its own.
+ * does not NOTIFY.  The worker does, right after it, in a transaction of its
+ * own.
  *
  * What to tell is not queued anywhere.  It is derived from history, from the
  * lease row and from the mark of what was told last (tell.c).
@@ -72,8 +73,9 @@ typedef struct Announcement
 } Announcement;
 
 /*
- * Take the NOTIFY lock: the commit, which needs it, finds it ours already.  Queue
- * for it, since a mere try fails while any other transaction waits for it.
+ * Take the NOTIFY lock: the commit, which needs it, finds it ours already.
+ * Queue for it, since a mere try fails while any other transaction waits for
+ * it.
  */
 static void
 lock_notify(Announcement *a)
@@ -166,9 +168,9 @@ note_outcome(const Announcement *a, Outcome outcome, int64 *next)
 }
 
 /*
- * Announce these elections in one transaction.  BUSY: not now, since the NOTIFY
- * lock, or a table, or room in the queue of notifications cannot be had.  FAILED:
- * it was undone, because of one of several elections.
+ * Announce these elections in one transaction.  BUSY: not now, since the
+ * NOTIFY lock, or a table, or room in the queue of notifications cannot be
+ * had.  FAILED: it was undone, because of one of several elections.
  */
 static Outcome
 announce_together(Pass *pass, List *items)
@@ -226,8 +228,8 @@ announce_items(Pass *pass, List *items)
 }
 
 /*
- * Take elections of which there is news, for one transaction, from number *from
- * of the news on, which is moved.  Those that pause are left out.
+ * Take elections of which there is news, for one transaction, from number
+ * *from of the news on, which is moved.  Those that pause are left out.
  */
 static List *
 take_items(Pass *pass, int *from)

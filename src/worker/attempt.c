@@ -4,10 +4,10 @@
  *		The background worker's way to do what may fail.
  *
  * Invariant: no error, cancelled statement or lock that is not free ends the
- * worker, nor keeps it from its other work.  What fails is undone, and is tried
- * again after a pause that doubles each time.  Each kind of work with each
- * election has a pause of its own, so that an election that is broken holds up
- * no other.
+ * worker, nor keeps it from its other work.  What fails is undone, and is
+ * tried again after a pause that doubles each time.  Each kind of work with
+ * each election has a pause of its own, so that an election that is broken
+ * holds up no other.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,9 +63,10 @@ typedef struct Trouble
 static HTAB *troubles = NULL;
 
 /*
- * Do something that may fail or be cancelled.  An error is logged, and undone by
- * aborting the transaction.  Outside of this function, nothing in the worker may
- * raise an error or process an interrupt: that would end the process.
+ * Do something that may fail or be cancelled.  An error is logged, and undone
+ * by aborting the transaction.  Outside of this function, nothing in the
+ * worker may raise an error or process an interrupt: that would end the
+ * process.
  */
 Outcome
 le_guard(Work work, void *arg)
@@ -105,8 +106,8 @@ le_guard(Work work, void *arg)
 }
 
 /*
- * From within le_attempt(): undo it for now, without a line in the log, and have
- * it tried again soon.
+ * From within le_attempt(): undo it for now, without a line in the log, and
+ * have it tried again soon.
  */
 void
 le_postpone(const char *why)
@@ -136,7 +137,8 @@ run_transaction(void *arg)
 }
 
 /*
- * Do something in a transaction, in the round's memory unless it chooses another.
+ * Do something in a transaction, in the round's memory unless it chooses
+ * another.
  */
 Outcome
 le_in_transaction(Work work, void *arg, const char *activity)
@@ -266,8 +268,8 @@ le_attempt_ended(AttemptKind kind, const char *election, Outcome outcome,
 
 /*
  * Try that work with an election (NULL: with all) in a transaction, unless it
- * pauses.  True if it was done; else *next becomes the time to try it again, if
- * that is sooner.
+ * pauses.  True if it was done; else *next becomes the time to try it again,
+ * if that is sooner.
  */
 bool
 le_attempt(AttemptKind kind, const char *election, Work work, void *arg,

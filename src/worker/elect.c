@@ -5,9 +5,9 @@
  *		over, elects leaders, and has strategies ask for yields.
  *
  * Invariant: each election is settled in a transaction of its own, which reads
- * everything anew under the election lock.  What a look or the memory of a look
- * said is only the reason to do so.  A busy or broken election thus holds up no
- * other, and no lock is held for longer than one election needs.
+ * everything anew under the election lock.  What a look or the memory of a
+ * look said is only the reason to do so.  A busy or broken election thus holds
+ * up no other, and no lock is held for longer than one election needs.
  *
  * All of this ends as soon as leases are to be renewed, but not before one
  * election was settled: otherwise frequent renewals could keep the worker from
@@ -77,8 +77,9 @@ settle(void *arg)
 }
 
 /*
- * Have a strategy ask for a yield, or take that back, in a transaction.  Where the
- * strategy counts seats, each of these transactions sees what the last has asked.
+ * Have a strategy ask for a yield, or take that back, in a transaction.  Where
+ * the strategy counts seats, each of these transactions sees what the last has
+ * asked.
  */
 static void
 preempt(void *arg)
@@ -124,9 +125,9 @@ attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
 }
 
 /*
- * Settle one election.  True if anything changed.  If nothing did although it was
- * due, candidates lack a role, and nothing wakes the worker when they are given it:
- * look again after a while.
+ * Settle one election.  True if anything changed.  If nothing did although it
+ * was due, candidates lack a role, and nothing wakes the worker when they are
+ * given it: look again after a while.
  */
 static bool
 settle_one(Pass *pass, SettleTask *task)
@@ -150,9 +151,9 @@ settle_one(Pass *pass, SettleTask *task)
 
 /*
  * Settle the elections of sessions that have ended since the last look, before
- * anything else is looked at.  Where synchronous standbys are configured, a proof
- * needs a look first.  What is left for want of time, or because it is busy, is
- * found by the look that follows.  True if anything changed.
+ * anything else is looked at.  Where synchronous standbys are configured, a
+ * proof needs a look first.  What is left for want of time, or because it is
+ * busy, is found by the look that follows.  True if anything changed.
  */
 bool
 le_elect_orphaned(Pass *pass)
@@ -194,10 +195,10 @@ begin_with(List *leases, const char *election)
 }
 
 /*
- * Settle what the look has found due, until leases are to be renewed.  The next
- * round goes on with the election at which this one ends, so that elections that
- * are busy do not keep the worker from those behind them.  True if anything
- * changed.
+ * Settle what the look has found due, until leases are to be renewed.  The
+ * next round goes on with the election at which this one ends, so that
+ * elections that are busy do not keep the worker from those behind them.  True
+ * if anything changed.
  */
 bool
 le_elect_all(Pass *pass)
@@ -232,8 +233,8 @@ le_elect_all(Pass *pass)
 }
 
 /*
- * Ask the leaders to yield whom the look has found to be asked, or no more, until
- * leases are to be renewed.  The next look finds those that are left.
+ * Ask the leaders to yield whom the look has found to be asked, or no more,
+ * until leases are to be renewed.  The next look finds those that are left.
  */
 void
 le_elect_preempt_all(Pass *pass)

@@ -5,10 +5,11 @@
  *		leader_election in shared_preload_libraries it starts workers when
  *		the server starts or is promoted, and after a worker was terminated.
  *
- * The launcher starts a worker in each database, one after the other.  A worker
- * that finds nothing to do ends by itself, so that the launcher needs to know
- * nothing of the extension.  A worker that is terminated while it has work sets
- * the launcher's latch, and the launcher goes through all databases again.
+ * The launcher starts a worker in each database, one after the other.  A
+ * worker that finds nothing to do ends by itself, so that the launcher needs
+ * to know nothing of the extension.  A worker that is terminated while it has
+ * work sets the launcher's latch, and the launcher goes through all databases
+ * again.
  *
  * Invariant: a wake-up is never lost.  One that comes while the launcher goes
  * through the databases, or makes a pause, is kept for the next sleep.
@@ -42,8 +43,8 @@
 #define QUIET_MS			1000	/* a round that ends sooner counts as that */
 
 /*
- * Sleep for ms (0: forever).  A wake-up ends the sleep if wakeable; otherwise it
- * is kept for the next wakeable sleep.
+ * Sleep for ms (0: forever).  A wake-up ends the sleep if wakeable; otherwise
+ * it is kept for the next wakeable sleep.
  */
 static void
 nap(long ms, bool wakeable)

@@ -14,9 +14,9 @@
  *	 needs no look.
  *
  * Invariant: this memory only says where to look.  It lacks what was granted
- * since that look, and it names elections that were taken over or dropped since.
- * So work that follows from it reads the rows again, under the locks that a
- * change needs, and a look at all leases always follows.
+ * since that look, and it names elections that were taken over or dropped
+ * since.  So work that follows from it reads the rows again, under the locks
+ * that a change needs, and a look at all leases always follows.
  *
  * A look that fails half-way leaves the memory of the one before it.
  *

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * news.c
- *		Of which elections is there something to tell listeners?  The background
- *		worker's memory of the marks, with which a look compares the leases.
+ *		Of which elections is there something to tell listeners?  The
+ *		background worker's memory of the marks, with which a look compares the
+ *		leases.
  *
- * No other process changes a mark, so that marks need not be read in each round.
- * An election without a mark in this memory may have been created since, or have
- * lost its mark in a crash.
+ * No other process changes a mark, so that marks need not be read in each
+ * round.  An election without a mark in this memory may have been created
+ * since, or have lost its mark in a crash.
  *
  * Invariant: this memory only says where to look.  What is told of an election
  * follows from rows that are read anew under the NOTIFY lock (tell.c).  So the
@@ -115,9 +116,9 @@ read_marks(const Store *store)
 }
 
 /*
- * The mark of an election, which is read if it is not known; NULL: it has none.
- * Where many elections were created since the last look, one scan of all marks
- * is faster than a search for each.
+ * The mark of an election, which is read if it is not known; NULL: it has
+ * none.  Where many elections were created since the last look, one scan of
+ * all marks is faster than a search for each.
  */
 static KnownMark *
 find_or_read(const Store *store, const char *election)
@@ -158,8 +159,8 @@ le_news_begin_look(Store *store)
 }
 
 /*
- * Until when nothing is told of a lease of another incarnation that has no mark:
- * its holder may lead on elsewhere, or continue here.
+ * Until when nothing is told of a lease of another incarnation that has no
+ * mark: its holder may lead on elsewhere, or continue here.
  */
 static int64
 silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
@@ -218,10 +219,11 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 }
 
 /*
- * The look has found all leases: the elections of other marks were dropped.  One
- * of them may have been created, led and dropped since the last look, so that its
- * mark is not known.  Its terms were greater than all that had been dropped by
- * then, so that the highest term ever dropped has risen: then read all marks.
+ * The look has found all leases: the elections of other marks were dropped.
+ * One of them may have been created, led and dropped since the last look, so
+ * that its mark is not known.  Its terms were greater than all that had been
+ * dropped by then, so that the highest term ever dropped has risen: then read
+ * all marks.
  */
 void
 le_news_end_look(Pass *pass, const Store *store)

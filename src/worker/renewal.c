@@ -3,19 +3,21 @@
  * renewal.c
  *		The background worker renews the leases of live sessions.
  *
- * Invariant: a lease is renewed only if its row, which is locked, still says the
- * same term, its deadline has not passed, nobody has asked its leader to yield,
- * and its session was found alive in the very transaction that renews it.
+ * Invariant: a lease is renewed only if its row, which is locked, still says
+ * the same term, its deadline has not passed, nobody has asked its leader to
+ * yield, and its session was found alive in the very transaction that renews
+ * it.
  *
- * A lease is due after a third of it.  Leases that would be due soon are renewed
- * along with it.  So leases that began at different times come to be renewed at
- * the same time, and the worker wakes up that much less often.  A lease is
- * renewed early only if it lasts no longer than one that is due: otherwise a
- * short lease would have all long ones renewed more often than they need.
+ * A lease is due after a third of it.  Leases that would be due soon are
+ * renewed along with it.  So leases that began at different times come to be
+ * renewed at the same time, and the worker wakes up that much less often.  A
+ * lease is renewed early only if it lasts no longer than one that is due:
+ * otherwise a short lease would have all long ones renewed more often than
+ * they need.
  *
- * Renewing many leases takes a while, but no lease is urgent before half of it is
- * over.  Until then a wake-up interrupts the renewals after a batch: a session
- * that has led may have ended, and its elections need another leader.
+ * Renewing many leases takes a while, but no lease is urgent before half of it
+ * is over.  Until then a wake-up interrupts the renewals after a batch: a
+ * session that has led may have ended, and its elections need another leader.
  *
  * Which leases there are is remembered from the last look (led.c).
  *
@@ -64,8 +66,9 @@ le_renewal_due(void)
 }
 
 /*
- * May this lease, whose row is locked, be renewed?  seen is what was remembered
- * of it: a greater term belongs to another leader, maybe a detached one.
+ * May this lease, whose row is locked, be renewed?  seen is what was
+ * remembered of it: a greater term belongs to another leader, maybe a detached
+ * one.
  */
 static bool
 goes_on(const Lease *lease, const Lease *seen)
@@ -111,8 +114,8 @@ renew_row(const Store *store, Finder *finder, RenewalBatch *batch,
 }
 
 /*
- * Renew a batch of leases in one transaction.  Rows that another transaction has
- * locked are left for the next batch.
+ * Renew a batch of leases in one transaction.  Rows that another transaction
+ * has locked are left for the next batch.
  */
 static void
 renew_rows(void *arg)
@@ -148,8 +151,8 @@ renew_rows(void *arg)
 }
 
 /*
- * Renew a batch of leases (election NULL) or that election's, and remember what
- * has come of it once it is committed.  False: it was undone, or pauses.
+ * Renew a batch of leases (election NULL) or that election's, and remember
+ * what has come of it once it is committed.  False: it was undone, or pauses.
  */
 static bool
 renew_batch(Pass *pass, AttemptKind kind, const char *election,
@@ -239,8 +242,8 @@ choose(void)
 }
 
 /*
- * When does the renewal of these leases become urgent?  Those before number from
- * are renewed already.
+ * When does the renewal of these leases become urgent?  Those before number
+ * from are renewed already.
  */
 static int64
 urgent_at(List *renewals, int from)

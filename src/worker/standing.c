@@ -4,17 +4,17 @@
  *		Who stands, as far as the background worker needs to know: it looks at
  *		all candidates, live or not, in steps.
  *
- * A role that may stand can fill the table of candidates.  A look at all of them
- * may then take longer than the leases of other applications last.  So the worker
- * makes it in steps of some milliseconds, and in between looks at the leases and
- * renews them.  Nearly always the first step is the last one.
+ * A role that may stand can fill the table of candidates.  A look at all of
+ * them may then take longer than the leases of other applications last.  So
+ * the worker makes it in steps of some milliseconds, and in between looks at
+ * the leases and renews them.  Nearly always the first step is the last one.
  *
  * Invariants:
  *
  * - A step begins after the row, in the order of the primary key, with which
- *	 the step before it ended.  An update moves a row within the table, but never
- *	 changes its key.  So a candidate that stands all the time is neither missed
- *	 nor counted twice.
+ *	 the step before it ended.  An update moves a row within the table, but
+ *	 never changes its key.  So a candidate that stands all the time is neither
+ *	 missed nor counted twice.
  *
  * - A row that is written while a look is under way is seen by that look or by
  *	 the next one.  Who writes the row wakes the worker, and a wake-up during a
@@ -141,8 +141,8 @@ note_candidate(const Candidate *c, void *arg)
 /*
  * Look at the candidates, or at some more of them.  True: all have been looked
  * at, and le_standing_find() answers.  False: pass->next says when to go on.
- * pass->dead becomes the candidates that this step has found dead.  The table is
- * locked.
+ * pass->dead becomes the candidates that this step has found dead.  The table
+ * is locked.
  */
 bool
 le_standing_look(const Store *store, Pass *pass)
@@ -176,7 +176,9 @@ le_standing_look(const Store *store, Pass *pass)
 		pass->next = Min(pass->next, Max(prune_at, le_clock() + TIDY_PAUSE));
 	if (steps > 1)
 	{
-		/* Rest for as long as the look took: others need the processor, too. */
+		/*
+		 * Rest for as long as the look took: others need the processor, too.
+		 */
 		rest_until = le_clock() + (le_clock() - began_at);
 		if (has_missed)
 			pass->next = Min(pass->next, rest_until);
@@ -185,8 +187,8 @@ le_standing_look(const Store *store, Pass *pass)
 }
 
 /*
- * The worker was woken, or a wait of its own may have swallowed a wake-up.  If a
- * look is under way, a row may have been written that its earlier steps have
+ * The worker was woken, or a wait of its own may have swallowed a wake-up.  If
+ * a look is under way, a row may have been written that its earlier steps have
  * passed: there is to be another look.
  */
 void

@@ -13,10 +13,12 @@
  *	 every term is told once, whenever a worker is terminated.
  *
  * - Terms are told in order, as that one snapshot sees them.  What is told is
- *	 complete up to the moment of the snapshot.  With a snapshot for each row, the
- *	 lease could be newer than history, and its mark would pass over a term.
+ *	 complete up to the moment of the snapshot.  With a snapshot for each row,
+ *	 the lease could be newer than history, and its mark would pass over a
+ *	 term.
  *
- * - Nothing here waits: locked rows are skipped, and the name lock is only tried.
+ * - Nothing here waits: locked rows are skipped, and the name lock is only
+ *	 tried.
  *
  *-------------------------------------------------------------------------
  */
@@ -126,8 +128,8 @@ tell_yield(Telling *t, const Lease *lease)
 }
 
 /*
- * Did the former term (NULL: there is none) end in the transaction in which this
- * one began?  Then both are one event.
+ * Did the former term (NULL: there is none) end in the transaction in which
+ * this one began?  Then both are one event.
  */
 static bool
 is_continuous(const Term *former, const Term *term)
@@ -193,9 +195,9 @@ tell_history(Telling *t)
 }
 
 /*
- * Bring the mark up to the lease, all of whose history has been told, and tell of
- * a request to yield.  (The lease is ahead of history only if history was deleted
- * by hand: then there was less to tell.)
+ * Bring the mark up to the lease, all of whose history has been told, and tell
+ * of a request to yield.  (The lease is ahead of history only if history was
+ * deleted by hand: then there was less to tell.)
  */
 static void
 tell_lease(Telling *t, const Lease *lease)
@@ -255,9 +257,9 @@ note_term(const Term *term, void *arg)
 }
 
 /*
- * There is no mark: a crash or a promotion has removed it, or a restore did not
- * bring it.  Listeners connect anew after that.  They are told the last change,
- * although they may have been told it before.
+ * There is no mark: a crash or a promotion has removed it, or a restore did
+ * not bring it.  Listeners connect anew after that.  They are told the last
+ * change, although they may have been told it before.
  */
 static void
 tell_last(Telling *t, const Lease *lease)
@@ -286,14 +288,15 @@ tell_last(Telling *t, const Lease *lease)
  * An election that has no mark is to get one, and listeners are told its last
  * change, if it was ever led.  False: not now.
  *
- * The name lock keeps the election from being dropped, and one of that name from
- * being created, until we commit.  Both may have happened since the snapshot and
- * before we had the lock: so the mark and the lease are read again.
+ * The name lock keeps the election from being dropped, and one of that name
+ * from being created, until we commit.  Both may have happened since the
+ * snapshot and before we had the lock: so the mark and the lease are read
+ * again.
  *
  * An election that was never led gets a mark at the highest term ever dropped:
- * its own terms will be greater.  But if it was elected in since the snapshot, and
- * then another election was dropped, the highest term dropped may be greater than
- * the term that is to be told.
+ * its own terms will be greater.  But if it was elected in since the snapshot,
+ * and then another election was dropped, the highest term dropped may be
+ * greater than the term that is to be told.
  */
 static bool
 begin_mark(Telling *t, const Lease *lease)
@@ -360,8 +363,8 @@ le_tell_is_behind(const Store *store, const Mark *mark)
  *
  * The name lock keeps an election of that name from being created until we
  * commit; it would rely on the mark that it finds.  One may have been created
- * since the snapshot, or created, led and dropped: so lease and history are read
- * again.
+ * since the snapshot, or created, led and dropped: so lease and history are
+ * read again.
  */
 static bool
 end_mark(const Store *store, const char *election)

@@ -5,11 +5,12 @@
  *		candidates, and old history.
  *
  * Invariant: it does so in steps, each a short transaction, and ends after a
- * step when a renewal, or anything else, is due.  There may be any number of dead
- * candidates, and of old terms; the next round goes on where this one ends.
+ * step when a renewal, or anything else, is due.  There may be any number of
+ * dead candidates, and of old terms; the next round goes on where this one
+ * ends.
  *
- * These transactions wait for no flush and for no standby.  If a crash undoes a
- * removal, it is done again.
+ * These transactions wait for no flush and for no standby.  If a crash undoes
+ * a removal, it is done again.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,24 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * upkeep.c
- *		What the background worker does in a round, in which order, and the look
- *		at the tables that says what is due.
+ *		What the background worker does in a round, in which order, and the
+ *		look at the tables that says what is due.
  *
  * Invariant: a look decides nothing.  Whatever it found due is looked at again
- * under the locks that the change needs, by the code that candidates' own calls
- * go through as well.
+ * under the locks that the change needs, by the code that candidates' own
+ * calls go through as well.
  *
- * So a look need not see everything, either.  A round begins with what the last
- * look has left in memory (led.c): elections of sessions that have ended since are
- * settled at once, and leases that are due are renewed.  What else has changed is
- * found by the look at all leases that always follows.
+ * So a look need not see everything, either.  A round begins with what the
+ * last look has left in memory (led.c): elections of sessions that have ended
+ * since are settled at once, and leases that are due are renewed.  What else
+ * has changed is found by the look at all leases that always follows.
  *
  * Live leaders must not lose their leases while there is much else to do.  So,
- * however large the tables are, the worker does no more than one of these before
- * it asks again whether a renewal is due (le_upkeep_is_to_renew()):
+ * however large the tables are, the worker does no more than one of these
+ * before it asks again whether a renewal is due (le_upkeep_is_to_renew()):
  *
- * - a look, which reads each row of a table once; of the candidates, as many as
- *	 5 ms allow (standing.c);
+ * - a look, which reads each row of a table once; of the candidates, as many
+ *	 as 5 ms allow (standing.c);
  * - a change of holder or of a request to yield, which reads the candidates of
  *	 that election.  The first one in a round where the strategy counts seats
  *	 reads the leases, too (seats.c);
@@ -58,9 +58,9 @@ typedef struct Look
 static int64 look_at = 0;
 
 /*
- * A wait may have reset our latch, and a wake-up may have gone unheard, or others
- * may have decided meanwhile.  Run one more round: the worker sleeps only after a
- * round that has only looked.
+ * A wait may have reset our latch, and a wake-up may have gone unheard, or
+ * others may have decided meanwhile.  Run one more round: the worker sleeps
+ * only after a round that has only looked.
  */
 void
 le_upkeep_again(Pass *pass)
@@ -70,9 +70,9 @@ le_upkeep_again(Pass *pass)
 }
 
 /*
- * Is other work to end now, because leases are to be renewed?  A wake-up may tell
- * of a lease that no look has seen yet: to find out when that is to be renewed, a
- * look is due soon.
+ * Is other work to end now, because leases are to be renewed?  A wake-up may
+ * tell of a lease that no look has seen yet: to find out when that is to be
+ * renewed, a look is due soon.
  */
 bool
 le_upkeep_is_to_renew(const Pass *pass)
@@ -112,8 +112,8 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 
 /*
  * A lease that is led: does the strategy want its leader to yield, to another
- * candidate than it was asked to, or no more?  A crowd of candidates is not read
- * here: le_elect_preempt_all() finds out.
+ * candidate than it was asked to, or no more?  A crowd of candidates is not
+ * read here: le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease)
@@ -200,11 +200,12 @@ look_at_lease(Lease *lease, void *arg)
 
 /*
  * Look at all leases and candidates, and find out what is due.  Tables that
- * another transaction has locked are left for the next look, and so are candidates
- * that take too long: the table of leases is enough to renew and to end leases.
+ * another transaction has locked are left for the next look, and so are
+ * candidates that take too long: the table of leases is enough to renew and to
+ * end leases.
  *
- * Each session is tested once.  One that ends during the look may thus be taken
- * for alive, but as it ends it wakes the worker for another round.
+ * Each session is tested once.  One that ends during the look may thus be
+ * taken for alive, but as it ends it wakes the worker for another round.
  */
 static void
 look_at_tables(void *arg)
@@ -257,8 +258,9 @@ begin_epoch(void *arg)
 
 /*
  * What comes before the look: settle the elections of sessions that have just
- * ended.  A winner was woken: for a moment leave it the processor, and look in the
- * next round.  False: look now, since nothing has changed, or a look is overdue.
+ * ended.  A winner was woken: for a moment leave it the processor, and look in
+ * the next round.  False: look now, since nothing has changed, or a look is
+ * overdue.
  */
 static bool
 elect_before_look(Pass *pass)
@@ -278,8 +280,8 @@ elect_before_look(Pass *pass)
 }
 
 /*
- * Renew what is due, as the last look has found it.  True: that was all there is
- * to do in this round.  False: look now.
+ * Renew what is due, as the last look has found it.  True: that was all there
+ * is to do in this round.  False: look now.
  */
 static bool
 renew_before_look(Pass *pass)
@@ -311,8 +313,8 @@ try_to_look(Pass *pass)
 
 /*
  * Is the rest of a round to be done?  In a round in which a leader was elected
- * (changed) it is not: the processor is left to the leader.  But if leaders are
- * elected all the time, it is done after LONGEST_POSTPONE.
+ * (changed) it is not: the processor is left to the leader.  But if leaders
+ * are elected all the time, it is done after LONGEST_POSTPONE.
  */
 static bool
 is_to_go_on(Pass *pass, bool changed)

@@ -7,15 +7,16 @@
  * candidate that calls can renew, elect and begin an epoch as the worker does.
  * Only listeners are told by nobody else.
  *
- * A worker is started on demand, one per database, and ends after a while without
- * candidates and leaders.
+ * A worker is started on demand, one per database, and ends after a while
+ * without candidates and leaders.
  *
- * Invariant: as long as there is a candidacy, even one that is not committed yet,
- * there is a worker, or its session has one started.  The session first writes the
- * candidacy and then tests the worker's lock.  A worker that is to end first
- * releases that lock and then looks for candidacies once more, with a snapshot
- * that sees uncommitted ones.  If either did it the other way round, the session
- * could find the lock held by a worker that has looked already.
+ * Invariant: as long as there is a candidacy, even one that is not committed
+ * yet, there is a worker, or its session has one started.  The session first
+ * writes the candidacy and then tests the worker's lock.  A worker that is to
+ * end first releases that lock and then looks for candidacies once more, with
+ * a snapshot that sees uncommitted ones.  If either did it the other way
+ * round, the session could find the lock held by a worker that has looked
+ * already.
  *
  *-------------------------------------------------------------------------
  */
@@ -88,7 +89,8 @@ look_once_more(void *arg)
 /*
  * Take the worker's lock.  If another worker has it, that one may be about to
  * end, and may not have seen the candidacy that we were started for: wait for
- * it.  False: the other worker goes on, or a third one waits for its lock already.
+ * it.  False: the other worker goes on, or a third one waits for its lock
+ * already.
  */
 static bool
 take_over(void)
@@ -101,7 +103,9 @@ take_over(void)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
-		/* An error would end the process here, which SIGTERM alone is to do. */
+		/*
+		 * An error would end the process here, which SIGTERM alone is to do.
+		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
 		taken = le_lock_worker();
@@ -127,8 +131,8 @@ try_to_end(void)
 
 /*
  * Settings that were made for this database or for all of the server must not
- * end the worker's transactions, nor make them read-only, nor change what a name
- * in them means.
+ * end the worker's transactions, nor make them read-only, nor change what a
+ * name in them means.
  */
 static void
 pin_settings(void)
