@@ -93,9 +93,9 @@ LeTryLockRelation(Oid relid, LOCKMODE mode)
 }
 
 /*
- * This process's own entry of a lock that it holds at session level: while the
- * entry counts a holder, it holds the lock, which takes no look into the lock
- * table.
+ * This process's own entry of a lock that it holds at session level.  While
+ * that entry counts a holder, the process holds the lock: to see so takes no
+ * look into the lock table.
  */
 static inline const LOCALLOCK *
 LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)

@@ -52,7 +52,10 @@ _PG_init(void)
 
 	le_session_init();
 	le_fence_init();
-	/* pg_upgrade is to find all as it was, and nobody in the databases. */
+	/*
+	 * While pg_upgrade works, no worker may connect to a database or change
+	 * it.
+	 */
 	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
 		le_launcher_register();
 }

@@ -28,12 +28,11 @@
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
 #define LE_CHANNEL			"leadership_changed"
-#define LE_NAME_MAX			200 /* bytes in the name of an election or
-								 * candidate */
+#define LE_NAME_MAX			200 /* bytes in a name */
 #define LE_METADATA_MAX		8192	/* bytes of jsonb, not compressed */
 #define LE_SHORTEST_LEASE_MS	100
 #define LE_LONGEST_LEASE_MS		86400000
-#define LE_WAIT_LIMIT_MS	1000	/* a function's waits, all together */
+#define LE_WAIT_LIMIT_MS	1000	/* for all waits of a function together */
 #define LE_LOCKS_OF_CHANGE	6	/* entries in the lock table, at most */
 
 #define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')

@@ -116,8 +116,7 @@ typedef struct Table
 typedef struct Store
 {
 	Table		table[TABLE_COUNT];
-	Oid			lease_oid;		/* of table lease: another one if the
-								 * extension was dropped and created again */
+	Oid			lease_oid;		/* of lease; each CREATE EXTENSION makes one */
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
 } Store;
@@ -164,10 +163,12 @@ typedef struct Row
 	bool		nulls[LE_MAX_COLUMNS];
 } Row;
 
-/* Reads a row, which is gone afterwards.  False: enough */
+/*
+ * Is called for each row, which is valid during that call only.  False: stop
+ */
 typedef bool (*RowReader) (const Row *row, void *arg);
 
-/* Makes of a row what it stands for, with a copy of what that points to */
+/* Makes a struct of a row, with copies of all that the struct points to */
 typedef void *(*RowMaker) (const Row *row);
 
 /* Single rows of a table that are found by key, one after the other */
@@ -176,7 +177,7 @@ typedef struct Finder
 	Relation	rel;
 	Relation	index;
 	Snapshot	snapshot;
-	bool		latest;			/* le_find_begin() has registered it */
+	bool		latest;			/* le_find_end() unregisters the snapshot */
 	struct IndexScanDescData *scan;
 	struct TupleTableSlot *slot;	/* the row that was found last */
 } Finder;
@@ -224,8 +225,8 @@ extern bool le_walk(const Store *store, TableId table, Oid index,
 /* row.c */
 typedef struct WalMark
 {
-	uint64		end;			/* XactLastRecEnd, then */
-	uint64		writes;			/* le_lasting_writes, then */
+	uint64		end;			/* XactLastRecEnd at le_wal_begin() */
+	uint64		writes;			/* le_lasting_writes at le_wal_begin() */
 } WalMark;
 
 #define LE_SET(row, column, datum) \
@@ -253,7 +254,7 @@ extern void le_row_delete(Row *row);
 
 /* wait.c */
 /*
- * The part of a call in which waits are bounded, and errors name the election
+ * What le_wait_bounded_begin() changes, and le_wait_bounded_end() restores
  */
 typedef struct BoundedWaits
 {

@@ -50,8 +50,8 @@ le_clock(void)
 /*
  * Read the beginning of a file of the system; "" if there is no such file, or
  * we may not read it.  False, with errno, if it cannot be read just now, for
- * want of a descriptor, say: if one process took that for "", its incarnation
- * would differ from that of the others.
+ * want of a descriptor, say: a process that took this failure for "" would
+ * compute another incarnation than the other processes.
  */
 static bool
 read_file(const char *path, char *buf, size_t size)

@@ -93,7 +93,10 @@ le_commit_change(const Store *store, const Change *change)
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	LogLine    *line;
 
-	/* The first call may fail: not at the commit. */
+	/*
+	 * This process's first call may raise an error: make it now, since
+	 * le_commit_after() must not fail.
+	 */
 	(void) le_observer_wait_event();
 	CacheInvalidateRelcacheByRelid(store->change);
 	line = palloc(sizeof(LogLine));

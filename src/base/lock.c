@@ -196,17 +196,19 @@ le_unlock_election(const char *election)
 
 /*
  * Take the election lock in Share mode until the transaction ends: nobody
- * changes the lease's holder meanwhile.  With wait, this queues as above.  A
- * transaction that queues for several takes them in the order of
- * le_lock_election_order(): otherwise two of them, each with a change of
- * holder queueing between, could deadlock.
+ * changes the lease's holder meanwhile.  With wait, this queues as
+ * le_lock_election() does.  A transaction that queues for several election
+ * locks takes them in the order of le_lock_election_order().  Otherwise, two
+ * that take A and B in opposite orders would deadlock if changes of both
+ * holders queued in between: a request for Share mode waits behind a queued
+ * request for Exclusive mode.
  */
 bool
 le_lock_election_shared(const LOCKTAG *tag, bool wait)
 {
 	/*
-	 * Somebody may queue behind our Exclusive lock: a request for Share mode
-	 * would fail because of that, though nobody but us has the lock.
+	 * Another process may queue behind our Exclusive lock.  Its request would
+	 * make ours for Share mode fail, although nobody but us has the lock.
 	 */
 	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
@@ -264,7 +266,8 @@ le_unlock_name_shared(const char *election)
 }
 
 /*
- * A transaction that begins an epoch holds this lock, and does nothing else.
+ * Take the lock under which a transaction begins an epoch, until it ends.  It
+ * does nothing else: see le_store_lock().
  */
 bool
 le_lock_epoch(void)
@@ -281,9 +284,10 @@ le_lock_epoch_is_mine(void)
 }
 
 /*
- * The worker of a database holds this lock while it works.  It also takes the
- * lock in AccessShare mode, and keeps that after le_unlock_worker(): if it has
- * to go on after all, it needs no new room in the lock table.
+ * Take the lock that the worker of a database holds while it works.  The
+ * process also takes it in AccessShare mode, and keeps that after
+ * le_unlock_worker(): if it has to go on after all, it needs no new room in
+ * the lock table.
  */
 bool
 le_lock_worker(void)
@@ -312,8 +316,8 @@ le_lock_worker_is_free(void)
 }
 
 /*
- * A worker that waits until another one has ended holds this lock; a third one
- * ends.
+ * Take the lock of the process that waits until the worker ends, to follow it.
+ * A further process does not get the lock, and ends.
  */
 bool
 le_lock_next_worker(void)
@@ -328,7 +332,8 @@ le_unlock_next_worker(void)
 }
 
 /*
- * A session that starts a worker holds this lock until the worker is there.
+ * Take the lock that a session holds from before it starts a worker until the
+ * worker has its own lock, so that other sessions start none.
  */
 bool
 le_lock_starter(void)
@@ -343,7 +348,8 @@ le_unlock_starter(void)
 }
 
 /*
- * The transaction has ended, and its locks are free.
+ * The transaction has ended and released its locks: forget what we know of
+ * them.
  */
 void
 le_lock_end_of_xact(void)

@@ -3,7 +3,7 @@
  * room.c
  *		Room in the server's lock table.
  *
- * A transaction gets no number while the lock table is full, and so none can
+ * While the lock table is full, no transaction gets an ID, and so none can
  * renew a lease.  So the worker keeps some entries to spare, and frees them
  * when nothing else is free.
  *
@@ -18,8 +18,9 @@
 #include "miscadmin.h"
 
 #define SPARES			16		/* entries that a worker keeps for others */
-#define SPARES_PAUSE	INT64CONST(1000000) /* before it takes them back ... */
-#define LONGEST_SPARES_PAUSE INT64CONST(10000000)	/* ... if there is no room */
+/* The worker takes spares back after 1 s; after each failure, twice as late */
+#define SPARES_PAUSE	INT64CONST(1000000)
+#define LONGEST_SPARES_PAUSE INT64CONST(10000000)
 
 /* How many spare entries this process, a worker, has */
 static int	spares = 0;
@@ -43,7 +44,8 @@ free_entry(uint64 key)
 }
 
 /*
- * Is there room for so many locks?
+ * Has the lock table room for so many more locks?  To find out, this takes and
+ * releases that many.
  */
 bool
 le_room_for_locks(int locks)

@@ -3,9 +3,10 @@
  * row.c
  *		Locking and writing single rows of our tables.
  *
- * The writes call the server's executor or access methods, as the server does
- * that applies the changes of a subscription.  No SQL runs: nothing has to be
- * planned, and no search_path, setting or privilege of the caller matters.
+ * The writes call the server's executor or access methods, as the server's
+ * worker does that applies the changes of a subscription.  No SQL runs:
+ * nothing has to be planned, and no search_path, setting or privilege of the
+ * caller matters.
  *
  * Invariant: nothing here waits for a row.
  *
@@ -33,7 +34,7 @@
 #include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
-/* The names of constraints that all our writes keep begin so */
+/* With this begin the names of the constraints that all our writes keep */
 #define KEPT	"kept_"
 
 /* Counts this process's writes that are logged, or that triggers see */

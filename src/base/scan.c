@@ -162,7 +162,10 @@ le_table_open(Oid table, LOCKMODE mode)
 static Snapshot
 latest_snapshot(void)
 {
-	/* The server has none for us here.  Our functions are PARALLEL UNSAFE. */
+	/*
+	 * In parallel mode the server takes no new snapshot.  Our functions are
+	 * PARALLEL UNSAFE: only a function around them can have said otherwise.
+	 */
 	if (IsInParallelMode())
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
@@ -328,8 +331,8 @@ le_find_begin(const Store *store, TableId table, int columns,
  * row that has been written since, and a row that is renewed all the time has
  * many.  Entries of equal keys are in the order of their places in the table,
  * and a new version that does not find room in the page of the former one
- * nearly always goes further back.  So this searches from the end, and need
- * not look at all versions.
+ * nearly always goes to a later page.  So this searches from the end, where it
+ * soon meets the latest version, and not from the oldest one.
  */
 bool
 le_find(Finder *finder, Key key, Row *row)
@@ -359,8 +362,8 @@ le_find_end(Finder *finder)
 }
 
 /*
- * What make() makes of the row with that key, as for le_find_begin(); NULL if
- * there is no such row.
+ * What make() makes of the row with that key, as the snapshot sees it (see
+ * le_find_begin()); NULL if there is no such row.
  */
 void *
 le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
@@ -375,10 +378,11 @@ le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
 }
 
 /*
- * Go on along an index on one column of type timestamptz, up to end, and by so
- * many entries at most.  Entries of rows that are gone count as well: there
- * may be any number of them until the next vacuum.  Call reader, which finds
- * *walk at its row, for each row that is there.  False: the walk is over.
+ * Go on along an index on one column of type timestamptz: pass at most limit
+ * entries whose value is before end.  Entries of deleted rows count as well,
+ * since there may be any number of them until the next vacuum.  For each row
+ * that is visible, set *walk to its entry and call reader.  False: no entry is
+ * left.
  */
 bool
 le_walk(const Store *store, TableId table, Oid index, TimestampTz end,

@@ -20,7 +20,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
-/* For how long a copy of the lock table answers */
+/* For how long a copy of the lock table may answer "alive": 50 ms */
 #define COPY_LIFE		INT64CONST(50000)
 
 /* A session that this transaction has tested */
@@ -115,9 +115,9 @@ is_in_copy(LOCKTAG tag, int64 max_age)
 
 /*
  * Is that session alive?  If there is no room to test its lock, a copy of the
- * lock table answers.  The session may have begun after the kept copy was
- * made: so that copy can prove that it was alive then, but only a new one that
- * it is dead.
+ * lock table answers.  If the session is in a copy that is not too old, it was
+ * alive then.  If it is not, it may have begun after that copy was made: only
+ * a new copy proves that it is dead.
  */
 static bool
 test_session(int64 session_id)
@@ -131,8 +131,8 @@ test_session(int64 session_id)
 }
 
 /*
- * Is that session alive?  That it is not is certain only if it was a session
- * of this incarnation: see le_lease_state().
+ * Is that session alive?  False proves that it is dead only if this
+ * incarnation granted its lease: see le_lease_state().
  */
 bool
 le_session_alive(int64 session_id)
@@ -214,7 +214,8 @@ le_session_lock_was_lost(int pid)
 }
 
 /*
- * The transaction has ended, and what it remembered with it.
+ * The transaction has ended: forget which sessions it has tested.  The table
+ * was freed with the transaction's memory.
  */
 void
 le_session_lock_forget(void)

@@ -21,7 +21,7 @@
 #include "utils/memutils.h"
 #include "utils/wait_event.h"
 
-#define START_PAUSE		INT64CONST(1000000) /* between two starts of a worker */
+#define START_PAUSE		INT64CONST(1000000) /* between starts of a worker */
 #define START_WAIT		INT64CONST(500000)	/* for a worker to take its lock */
 
 /* The worker that this process has started last, and when */
@@ -53,7 +53,7 @@ le_start_worker(Oid database, bool launched, BackgroundWorkerHandle **handle)
 }
 
 /*
- * Sleep for a millisecond, and then: has this database a worker?
+ * Sleep for 1 ms.  Has this database a worker then?
  */
 static bool
 pause_and_look(void)
@@ -66,7 +66,7 @@ pause_and_look(void)
 
 /*
  * Start a worker, and wait until it has its lock, but not past give_up_at.
- * The starter's lock, which the caller holds, keeps others from starting one,
+ * The caller holds the starter's lock, so that no other session starts one,
  * too.  Returns the worker's state.
  */
 static BgwHandleStatus
@@ -115,7 +115,9 @@ le_start_ensure(bool urgent)
 	if (!le_lock_worker_is_free())
 		return true;
 
-	/* Our last commit has started one, just now: it is on its way. */
+	/*
+	 * Our last commit has started a worker, which may not have its lock yet.
+	 */
 	while (le_start_committed_at != 0 && le_clock() < give_up_at &&
 		   now - le_start_committed_at < START_WAIT)
 	{
@@ -131,7 +133,8 @@ le_start_ensure(bool urgent)
 
 	/*
 	 * The worker that we have started last may be about to take its lock, or
-	 * to end.  If it ends, it has not seen our candidacy.
+	 * to end.  If it ends, it may not have seen our candidacy: then start
+	 * another.
 	 */
 	while (status == BGWH_STARTED && le_clock() < give_up_at)
 	{

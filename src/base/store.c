@@ -140,7 +140,7 @@ le_store_get(Store *store)
 }
 
 /*
- * The tables were there when the call began, and are gone.
+ * Raise an error: the tables were there when the call began, and are gone.
  */
 void
 le_report_dropped(void)
@@ -181,7 +181,8 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	}
 
 	/*
-	 * While we waited, they may have been dropped, or have got other indexes.
+	 * Before we had the locks, the extension may have been dropped, or an
+	 * index replaced.
 	 */
 	le_store_get(&now);
 	if (now.lease_oid != store->lease_oid)
@@ -216,8 +217,8 @@ le_store_lock(Store *store, int tables, LOCKMODE mode)
 }
 
 /*
- * The same without a wait.  False: one of them is locked against us.  Those
- * before it stay locked.
+ * The same without a wait.  False: the lock of one table or index was not to
+ * be had at once.  Those before it stay locked.
  */
 bool
 le_store_try_lock(Store *store, int tables, LOCKMODE mode)
@@ -227,8 +228,8 @@ le_store_try_lock(Store *store, int tables, LOCKMODE mode)
 
 /*
  * Lock all indexes of a table, as a write would, until the transaction ends,
- * but without a wait.  The table is locked.  False: one of them is locked
- * against us.
+ * but without a wait.  The caller has locked the table.  False: the lock of
+ * one of them was not to be had at once.
  */
 bool
 le_lock_indexes(Oid table, LOCKMODE mode)

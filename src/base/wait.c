@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wait.c
- *		How long a call may wait, and what it says when it has waited enough.
+ *		How long a call may wait, and the errors that it raises after that.
  *
  * Invariant: a call waits for tables, election locks and synchronous standbys
  * for LE_WAIT_LIMIT_MS in all, or for the caller's lock_timeout if that is
@@ -25,12 +25,13 @@ static const char busy_hint[] = "Try again. If this goes on, look in pg_locks fo
 /* When the present call must have stopped waiting */
 static int64 wait_until;
 
-/* The error that is being raised has said what the caller can do */
+/* Has the error that is being raised a hint of its own? */
 static bool explained;
 
 /*
  * From here to le_wait_bounded_end(), let the server's own waits for locks end
- * when the call has waited for as long as it may.
+ * when the call must have stopped waiting: set lock_timeout to the time left,
+ * 1 ms at least.
  */
 void
 le_wait_as_lock_timeout(void)
@@ -44,9 +45,10 @@ le_wait_as_lock_timeout(void)
 }
 
 /*
- * Wait a moment for room in the lock table, which a write needs.  If there is
- * none, the worker frees its spare entries when it is woken.  (If there is
- * still no room, the server raises 53200 as soon as something is written.)
+ * Wait for room in the lock table, which a write needs, for 100 ms at most.
+ * If there is none, the worker frees its spare entries when it is woken.  (If
+ * there is still no room, the server raises 53200 as soon as something is
+ * written.)
  */
 void
 le_wait_for_room(void)
@@ -94,7 +96,7 @@ le_wait_left(void)
 }
 
 /*
- * Wait a few milliseconds before another try.  False, at once: the call has
+ * Wait for 5 ms at most before another try.  False, at once: the call has
  * waited for as long as it may.
  */
 bool
@@ -159,7 +161,8 @@ le_busy(const char *election)
 }
 
 /*
- * Wait a few milliseconds before another try, or raise 55P03.
+ * Wait for 5 ms at most before another try; raise 55P03 if the call has waited
+ * for as long as it may.
  */
 void
 le_wait_retry_or_busy(const char *election)
@@ -216,8 +219,9 @@ explain_busy(void *arg)
 
 /*
  * From here to le_wait_bounded_end(), the call may change lock_timeout, an
- * error for a lock that is not free in time names this election, and what
- * reads log does not count (le_wal_begin()).
+ * error for a lock that is not free in time names this election, and WAL that
+ * the server writes while we only read does not count as the transaction's own
+ * (le_wal_begin()).
  */
 void
 le_wait_bounded_begin(BoundedWaits *busy, const char *election)

@@ -45,8 +45,8 @@ le_wake_backend(int pid)
 
 /*
  * The wait event of wait_for_change, by which le_wake_observers() finds its
- * backends.  The first call in a process may fail: the server keeps the
- * event's name in shared memory.
+ * backends.  The first call in a process may raise an error: the server keeps
+ * the event's name in shared memory, where there may be no room.
  */
 uint32
 le_observer_wait_event(void)
