@@ -52,6 +52,7 @@ _PG_init(void)
 
 	le_session_init();
 	le_fence_init();
+
 	/*
 	 * While pg_upgrade works, no worker may connect to a database or change
 	 * it.

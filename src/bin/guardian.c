@@ -434,6 +434,7 @@ guardian_main(const GuardianArgs *args, int socket, pid_t parent,
 			read_exec_error(&g);
 		if (!left)
 			break;
+
 		/*
 		 * Processes that outlive the command itself do not prolong the term.
 		 */

@@ -41,6 +41,7 @@ message_receive(int *socket, Message *m)
 
 		if (length == sizeof(Message))
 			return true;
+
 		/*
 		 * A process that ended with messages of ours unread is reported as a
 		 * connection reset first.  Its own messages come after that.

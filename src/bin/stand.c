@@ -231,6 +231,7 @@ try_session(Agent *a)
 		return answer;
 	leads = !PQgetisnull(answer.result, 0, 0);
 	answer_free(&answer);
+
 	/*
 	 * join() does not say the deadline; ask for it.  Else there is no grant.
 	 */

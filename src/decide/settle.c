@@ -176,6 +176,7 @@ earliest_election(const Decision *d)
 			/* A leader that lets a requested yield run out has given up. */
 			return lease->yielding ? 0 : lease->deadline_mono + delay;
 		case LEASE_FOREIGN:
+
 			/*
 			 * If it is void, its holder believes in it for that long at most.
 			 */

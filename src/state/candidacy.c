@@ -44,7 +44,8 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 /*
  * Make the row of a candidacy.  The caller holds the election's name lock
  * (Share) and the candidate's.  If nothing was written, this releases the
- * candidate's: nobody is to find it held by a call that goes on waiting.
+ * candidate's: two calls that wait with a name lock in hand, each for the
+ * other's, would never get it.
  */
 static StandResult
 stand_anew(const Store *store, Candidate *who, const Profile *profile,

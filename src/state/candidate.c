@@ -6,8 +6,9 @@
  * A session candidate is alive while its session lock is held.  A detached one
  * has no session: it is alive for a while after its last call.
  *
- * Invariant: a row is inserted only under the candidate's name lock, and one
- * that is changed or deleted is locked before, and still the same candidate's.
+ * Invariant: a row is inserted only under the candidate's name lock.  Before a
+ * row is changed or deleted, it is locked, and found to be the same
+ * candidate's still.
  *
  *-------------------------------------------------------------------------
  */
@@ -92,7 +93,7 @@ make_candidate(const Row *row)
 	return c;
 }
 
-/* When le_candidates_read() gives up; only the worker ever sets it */
+/* When le_candidates_read() gives up (monotonic); only the worker sets it */
 static int64 read_until = PG_INT64_MAX;
 
 /*
@@ -140,7 +141,8 @@ note_row(const Row *row, void *arg)
 }
 
 /*
- * Does anybody stand, be it in a transaction that has not committed yet?
+ * Is there any candidate's row, even one of a transaction that has not
+ * committed yet?
  */
 bool
 le_candidates_exist(const Store *store)
@@ -154,7 +156,7 @@ le_candidates_exist(const Store *store)
 	return exist;
 }
 
-/* The reader of a scan */
+/* The argument of read_candidate() */
 typedef struct Reading
 {
 	CandidateReader reader;
@@ -309,9 +311,9 @@ le_candidate_lock(const Store *store, Candidate *c)
 }
 
 /*
- * Pass this candidate, which is locked, over until somebody else was elected
- * after that term, and put it at that place in the line.  It preempts nobody
- * until it stands anew or its rank changes.
+ * Pass over this candidate, which is locked, while no term later than that one
+ * was granted, and put it at that place in the line.  It preempts nobody until
+ * it stands anew or its rank changes.
  */
 void
 le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
@@ -366,8 +368,8 @@ le_candidate_needs_sign(int64 seen, int64 lease_duration)
 }
 
 /*
- * Does the row not say already what the call sets?  If it does, the call
- * writes nothing (but a sign of life, now and then).
+ * Has the call anything to write: a value that the row does not have yet, or
+ * the next sign of life?
  */
 bool
 le_candidate_differs(const Candidate *c, const Profile *profile,
@@ -375,7 +377,10 @@ le_candidate_differs(const Candidate *c, const Profile *profile,
 {
 	bool		result;
 
-	/* A procedure has no snapshot of its own to fetch long metadata with. */
+	/*
+	 * To fetch long metadata from the TOAST table takes a snapshot, and a
+	 * procedure has none.
+	 */
 	PushActiveSnapshot(GetLatestSnapshot());
 	result = (profile->sets_rank && profile->rank != c->rank) ||
 		(profile->sets_progress && profile->progress != c->progress) ||
@@ -419,8 +424,9 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 }
 
 /*
- * Change the row of a candidacy, which is as present says.  who is told when
- * its sign of life was given.  False: another transaction has locked the row.
+ * Change the row of a candidacy, which is as present says.  who->seen becomes
+ * the moment of this sign of life.  False: another transaction has locked the
+ * row.
  */
 bool
 le_candidate_update(const Store *store, const Candidate *present,

@@ -126,7 +126,7 @@ le_election_admits(const Election *election, const char *role)
 /*
  * The election's lease_duration, if it is committed and can be read at once;
  * else the duration that the lease was granted for.  finder finds settings;
- * NULL: the table is locked.
+ * NULL: the table could not be locked at once.
  */
 static int64
 find_duration(Finder *finder, const Lease *lease)
@@ -141,7 +141,8 @@ find_duration(Finder *finder, const Lease *lease)
 
 /*
  * Fill in for how long to renew these leases (lease->configured).  A renewal
- * does not wait for somebody who alters an election: the lease would run out.
+ * does not wait for a transaction that alters the election: the lease would
+ * run out.
  */
 void
 le_election_lease_durations(const Store *store, List *leases)

@@ -90,7 +90,7 @@ le_epoch_read(void)
 	/*
 	 * The row does not count if another incarnation has an epoch that is not
 	 * lower: a restore has brought both, and leases may have been granted
-	 * elsewhere since.  Nor does it if its moment is still to come: another
+	 * elsewhere since.  Nor does it if first_seen is still to come: another
 	 * clock has written it.
 	 */
 	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
@@ -119,7 +119,8 @@ le_epoch_write(const Store *store, bool foreign, int64 highest_term)
 		return true;
 
 	/*
-	 * Terms whose counter has run out are in a later epoch than its row says.
+	 * Where the counter of terms has run out, the highest term is of a later
+	 * epoch than any row says.
 	 */
 	highest_term = Max(highest_term, inc->dropped_term);
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;

@@ -30,7 +30,7 @@ enum
 	HISTORY_DETAIL
 };
 
-/* The reader of a scan */
+/* The argument of read_term() */
 typedef struct Reading
 {
 	TermReader	reader;

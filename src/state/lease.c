@@ -63,8 +63,7 @@ enum
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 
 /*
- * The name of the two kinds of candidates: those of a session, and detached
- * ones, whose session_id is 0.
+ * The kind of a candidate, as the tables name it.
  */
 const char *
 le_kind(int64 session_id)
@@ -162,7 +161,8 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
  * A read by an ordinary snapshot would take a predicate lock, and the
  * transaction could fail because of a change in the election.  SnapshotSelf
  * takes none, and sees what the running command has written.  It misses the
- * row if another transaction moves it in between: then this tries again.
+ * row if another transaction updates it just then: so this tries up to 10
+ * times.
  */
 Lease *
 le_lease_read_self(const Store *store, const char *election)
@@ -178,8 +178,9 @@ le_lease_read_self(const Store *store, const char *election)
  * The committed lease row, for is_leader() and fences: without a wait, and
  * without a lock that stays.  What the running transaction has written itself
  * does not count, since it may roll back; but a leadership that it has ended
- * is over.  False: the table is locked, or it is not that table of leases any
- * more.
+ * is over.  False: the row cannot be read here (in parallel mode, on a
+ * standby, after a write of a serializable transaction), the table is locked,
+ * or the extension has been dropped.
  */
 bool
 le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
@@ -192,7 +193,9 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	if (!LeTryLockRelation(lease_oid, AccessShareLock))
 		return false;
 
-	/* Only now, under the table's lock, it is certain which index it has. */
+	/*
+	 * Which index the table has is certain only now, under the table's lock.
+	 */
 	if (!le_store_find(&store) || store.lease_oid != lease_oid ||
 		!LeTryLockRelation(store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
@@ -202,7 +205,10 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 
 	if (IsolationIsSerializable())
 	{
-		/* It sees what is not committed: that counts as unreadable. */
+		/*
+		 * SnapshotSelf also sees what this transaction has written: a row that
+		 * is not committed counts as unreadable.
+		 */
 		*lease = le_lease_read_self(&store, election);
 		readable = *lease == NULL || !(*lease)->own_write;
 	}
@@ -234,7 +240,7 @@ le_lease_read_all(const Store *store)
 	return le_read_all(store, TABLE_LEASE, make_lease);
 }
 
-/* The reader of a scan */
+/* The argument of read_lease() */
 typedef struct Reading
 {
 	LeaseReader reader;
@@ -367,9 +373,9 @@ set_successor(Row *row, const Candidate *successor)
 }
 
 /*
- * From now on the row's monotonic values are this incarnation's.
- * acquired_mono must be so, too: le_vacancy_grace() compares it with the
- * incarnation's first moment.
+ * From now on the row's monotonic values are this incarnation's.  Then
+ * acquired_mono has to be this incarnation's, too: le_vacancy_grace() compares
+ * it with first_seen.
  */
 static void
 set_incarnation(Lease *lease, const char *incarnation, int64 now)
@@ -539,8 +545,8 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
 }
 
 /*
- * Reserve a vacant seat, whose lease is locked, for a candidate.  No hold or
- * delay is in force any more: otherwise it would be vacant for everybody.
+ * Reserve a vacant seat, whose lease is locked, for a candidate, from now on.
+ * The caller knows that no hold or delay is in force any more.
  */
 void
 le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,

@@ -29,7 +29,8 @@ le_lease_is_own(const Lease *lease, const char *incarnation)
 }
 
 /*
- * Has another incarnation written them?  (A new election's row has none.)
+ * Has another incarnation written the row's monotonic values?  (A new
+ * election's row has none.)
  */
 bool
 le_lease_is_foreign(const Lease *lease, const char *incarnation)
@@ -53,7 +54,8 @@ le_lease_is_void(const Lease *lease, const char *incarnation)
 }
 
 /*
- * What the lease row means, if the leader's session (if it has one) is alive.
+ * What the lease row means, without a test whether the leader's session is
+ * alive: it is taken for alive.
  */
 LeaseState
 le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
@@ -69,7 +71,7 @@ le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
 }
 
 /*
- * Does somebody lead, if the leader's session (if it has one) is alive?
+ * Is the lease led, if the leader's session is taken for alive?
  */
 bool
 le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
@@ -118,8 +120,9 @@ le_lease_is_term(const Lease *lease, int64 term)
 /*
  * The moment of this incarnation's clock before which nobody is elected
  * because of a hold or a takeover delay; 0: none is set.  If another
- * incarnation or clock has set it, its timestamp counts, but the wait is no
- * longer than it was then, since a wall clock may be wrong.
+ * incarnation or clock has set it, its timestamp counts.  Since a wall clock
+ * may be wrong, the wait then ends at the latest when not_before_for has
+ * passed since this incarnation was first seen.
  */
 int64
 le_lease_not_before(const Lease *lease, const Incarnation *inc)
@@ -136,8 +139,8 @@ le_lease_not_before(const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * Until when the vacant seat is reserved for the successor; 0: it is not, or
- * another incarnation or clock has set that.
+ * Until when the vacant seat is reserved for the successor; 0: it is not
+ * reserved, or another incarnation or clock has written reserved_mono.
  */
 int64
 le_lease_reserved_mono(const Lease *lease, const char *incarnation)
@@ -150,7 +153,8 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 }
 
 /*
- * When the seat, which is reserved, was reserved.
+ * When the reservation of this seat was written.  It ends reserved_for after a
+ * hold or delay, which may then have lasted for another not_before_for.
  */
 int64
 le_lease_reserved_since(const Lease *lease)

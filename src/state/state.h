@@ -11,17 +11,18 @@
  * how far ahead it was when it was written, so that a value that lies further
  * ahead is recognized as another clock's.
  *
- *	acquired_mono	lease: the moment that the present term counts from; if this
- *					incarnation has only vacated the seat, when it did
- *	deadline_mono	lease: it is over from then on, duration after the moment
- *					that its last grant or renewal counts from (proof.c)
+ *	acquired_mono	lease: the moment that the present term counts from; if
+ *					this incarnation has only vacated the seat, when it did so
+ *	deadline_mono	lease: the lease is over from then on, which is duration
+ *					after the moment that its last grant or renewal counts
+ *					from (proof.c)
  *	not_before_mono	lease: nobody else is elected before
  *	reserved_mono	lease: until then the vacant seat is only the successor's
  *	place_mono		candidate: its place in the line, earlier ones first: when
  *					it joined, or last gave up the leadership
  *	seen_mono		candidate: a detached one's last sign of life
- *	first_seen_mono	epoch: when this incarnation was seen first; the grace counts
- *					from it
+ *	first_seen_mono	epoch: when this incarnation was seen first; the grace
+ *					counts from it
  *
  * Columns in _at are the wall clock's, for people and for other incarnations.
  *
@@ -39,8 +40,7 @@ typedef struct Incarnation
 {
 	char	   *name;
 	bool		known;			/* table epoch has a row for it */
-	int64		epoch;			/* of new terms; 0: the server was never
-								 * another */
+	int64		epoch;			/* of new terms; 0: the first incarnation's */
 	int64		dropped_term;	/* the highest term of a dropped election */
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
@@ -57,8 +57,7 @@ typedef struct Lease
 {
 	char	   *election;
 	int64		term;			/* the present or, when vacant, the last one */
-	int64		previous_term;	/* the term that this one continues after a
-								 * failover; 0: none */
+	int64		previous_term;	/* continued by term in a failover; 0: none */
 	char	   *leader;			/* NULL: vacant */
 	bool		incomplete;		/* led, but it lacks what every grant writes */
 	int64		session_id;		/* 0: none */
@@ -75,27 +74,24 @@ typedef struct Lease
 	int64		deadline_mono;
 	int64		duration;		/* from the last renewal to the deadline */
 	int64		configured;		/* le_election_lease_durations() fills it in */
-	char	   *incarnation;	/* that has written the _mono values; NULL:
-								 * none */
+	char	   *incarnation;	/* writer of the _mono values; NULL: none */
 	bool		yielding;
 	bool		yield_ordered;	/* an operator asked, not the strategy */
 	int64		yields;			/* requests to yield, in this term */
-	char	   *successor;		/* whom the leader yields to, or whom the
-								 * vacant seat is reserved for; NULL: nobody */
+	char	   *successor;		/* of leader or vacant seat; NULL: nobody */
 	char	   *successor_role; /* "": none */
 	TimestampTz not_before_at;
 	int64		not_before_mono;	/* 0: somebody may follow at once */
 	int64		not_before_for; /* from when it was set to not_before_mono */
-	bool		held;			/* it is a hold; false: a takeover delay */
+	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
-	int64		reserved_for;	/* from not_before_mono, or from when it was
-								 * set if there is none, to reserved_mono */
+	int64		reserved_for;	/* until reserved_mono, after any not_before */
 	TransactionId xmin;			/* of the transaction that wrote the row */
-	bool		own_write;		/* that is the running one */
+	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Lease;
 
-/* Sees a lease, which is gone afterwards */
+/* Is called for each lease, which is valid during that call only */
 typedef void (*LeaseReader) (Lease *lease, void *arg);
 
 extern const char *le_kind(int64 session_id);
@@ -138,7 +134,7 @@ typedef enum LeaseState
 	LEASE_LED,
 	LEASE_EXPIRED,				/* the deadline has passed */
 	LEASE_ORPHANED,				/* the leader's session is provably dead */
-	LEASE_FOREIGN				/* another incarnation or clock has granted it */
+	LEASE_FOREIGN				/* granted by another incarnation or clock */
 } LeaseState;
 
 extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
@@ -172,8 +168,7 @@ struct Candidate
 	Datum		client_addr;	/* 0: none */
 	TimestampTz joined_at;
 	int64		place;			/* place_mono */
-	int64		sits_out;		/* the term that it gave up: it is passed over
-								 * while that is the last one; -1: none */
+	int64		sits_out;		/* passed over until a later term; -1: not */
 	bool		defers;			/* has given up, and is not to preempt */
 	int			leads;			/* how many elections; only for spread */
 	int64		seen;			/* seen_mono; 0: a session's candidate */
@@ -193,7 +188,7 @@ typedef struct Profile
 	Datum		metadata;		/* 0: not set */
 } Profile;
 
-/* Sees a candidate, which is gone afterwards.  False: enough */
+/* Is called for each candidate, which is valid then only.  False: stop */
 typedef bool (*CandidateReader) (const Candidate *c, void *arg);
 
 extern List *le_candidates_read(const Store *store, const char *election);
@@ -247,7 +242,7 @@ typedef struct Term
 	char	   *reason;			/* NULL: it has not ended */
 } Term;
 
-/* Sees a term, which is gone afterwards.  False: enough */
+/* Is called for each term, which is valid then only.  False: stop */
 typedef bool (*TermReader) (const Term *term, void *arg);
 
 extern void le_history_read(const Store *store, const char *election,
@@ -266,10 +261,10 @@ extern bool le_history_prune(const Store *store, TimestampTz before,
 typedef struct Mark
 {
 	char	   *election;
-	int64		term;			/* listeners know of terms up to this one, ... */
-	bool		vacated;		/* ... of that one's end, ... */
-	int64		yields;			/* ... and of so many requests to yield in it */
-	char	   *channel;		/* which they were told on; NULL: the default */
+	int64		term;			/* listeners know of the terms up to this */
+	bool		vacated;		/* they know that it has ended */
+	int64		yields;			/* requests to yield in it that they know of */
+	char	   *channel;		/* where they were told; NULL: the default */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
 

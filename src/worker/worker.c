@@ -103,6 +103,7 @@ take_over(void)
 	{
 		(void) WaitLatch(MyLatch, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
+
 		/*
 		 * An error would end the process here, which SIGTERM alone is to do.
 		 */
