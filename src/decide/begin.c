@@ -58,8 +58,9 @@ le_begin_epoch(Store *store)
  * See to it that there is an epoch to elect a leader in, before a call that
  * asks for an election writes anything.  That is the worker's task; where none
  * can be had, this transaction begins the epoch, unless it has done anything
- * else before.  False: it holds the epoch lock, and has begun the epoch if it
- * could.  The call is to do nothing more, and its caller to call again.
+ * else before.  False: this transaction holds the epoch lock, and has begun
+ * the epoch if it could.  It must do nothing more, and the client has to call
+ * again.
  *
  * limit is how long synchronous standbys may be waited for: a commit that
  * waits for standbys that are not there would not end.

@@ -19,10 +19,10 @@ typedef struct Strategy
 {
 	const char *name;
 	list_sort_comparator order; /* of Candidate pointers: who comes first */
-	Preempts	preempts;		/* is the leader asked to yield?  NULL: never */
-	Preempts	still_preempts; /* ... and still, once it was asked? */
-	bool		counts;			/* needs what else the candidates lead */
-	bool		reserves;		/* keeps the seat for a detached one's call */
+	Preempts	preempts;		/* ask the leader to yield?  NULL: never */
+	Preempts	still_preempts; /* keep a request that was made? */
+	bool		counts;			/* ranks by what the candidates lead */
+	bool		reserves;		/* keeps the seat until a detached one calls */
 } Strategy;
 
 extern const Strategy *le_strategy_find(const char *name);
@@ -62,7 +62,7 @@ typedef struct Proof
 	int64		t0;				/* what a lease may count from */
 	int64		lease_duration; /* of the leases that may be granted on it */
 	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
-	int64		epoch;			/* that new terms are of; -1: not known then */
+	int64		epoch;			/* of new terms; -1: not known at t0 */
 } Proof;
 
 extern void le_proof_set_subject(Proof *proof, const Lease *seen,
@@ -85,27 +85,28 @@ typedef enum Obstacle
 	OBSTACLE_NO_CANDIDATES,
 	OBSTACLE_QUORUM,
 	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
-	OBSTACLE_CALL				/* those that do not have to call themselves */
+	OBSTACLE_CALL				/* the others are detached, and must call */
 } Obstacle;
 
 /*
- * How many stand in an election; of ready and told, only whether there are any
+ * How many stand in an election.  Of ready and told it only matters whether
+ * they are 0.
  */
 typedef struct Turnout
 {
 	int			live;
-	int			ready;			/* and could be elected ... */
-	int			told;			/* ... without a call of their own */
+	int			ready;			/* live, and could be elected */
+	int			told;			/* ready, and need not call for that */
 } Turnout;
 
 typedef struct Vacancy
 {
 	Obstacle	obstacle;
 	int64		barred_until;	/* nobody is elected before (monotonic) */
-	bool		reserved;		/* the lease names a successor ... */
-	Candidate  *kept_for;		/* ... for which the seat is kept ... */
-	int64		kept_until;		/* ... until then, if it is not elected */
-	Candidate  *absent;			/* ... which has not called in time */
+	bool		reserved;		/* the seat is vacant, with a successor */
+	Candidate  *kept_for;		/* that successor; NULL: not kept any more */
+	int64		kept_until;		/* if it is not elected before (monotonic) */
+	Candidate  *absent;			/* that successor, if it did not call */
 } Vacancy;
 
 extern int64 le_vacancy_grace(const Election *election, const Lease *lease,
@@ -124,10 +125,10 @@ extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 /* How a holder ends its own leadership */
 typedef struct GiveUp
 {
-	int64		session_id;		/* the holder's; 0: it is detached ... */
-	int64		term;			/* ... and knows its term */
+	int64		session_id;		/* the holder's; 0: it is detached */
+	int64		term;			/* that a detached holder has named */
 	const char *reason;
-	bool		resigns;		/* as it may have been asked to; it sits out */
+	bool		resigns;		/* it sits out; "yielded" if it was asked to */
 	const char *detail;			/* NULL: nothing to add */
 	const char *to_candidate;	/* NULL: whom the strategy ranks first */
 	int64		hold;			/* 0: none */
@@ -141,7 +142,7 @@ typedef enum Settled
 
 	/* nothing was done, although something may be due: */
 	SETTLED_BUSY,				/* another transaction has a lock or a row */
-	SETTLED_UNPROVEN,			/* more has happened since than is proven */
+	SETTLED_UNPROVEN,			/* the proof does not cover what is new */
 	SETTLED_UNCONFIRMED,		/* standbys have not confirmed in time */
 	SETTLED_GONE				/* there is no such election any more */
 } Settled;
@@ -166,12 +167,11 @@ extern bool le_settle_drop(const Store *store, const Election *election,
 
 /* turn.c */
 
-/* How much a call insists on its turn */
+/* What a call does where an election is locked */
 typedef enum TurnMode
 {
-	TURN_SKIPS,					/* a poll: what is locked is left to others */
-	TURN_TRIES,					/* so it is, if others will elect the caller,
-								 * too */
+	TURN_SKIPS,					/* a poll: it leaves the election to others */
+	TURN_TRIES,					/* so does join(), unless it sits out */
 	TURN_QUEUES					/* it waits as long as the call may */
 } TurnMode;
 
@@ -182,7 +182,7 @@ typedef struct Turn
 {
 	TurnMode	mode;
 	int64		ask_until;		/* TURN_SKIPS asks standbys until then */
-	const Candidate *caller;	/* in whose own call; NULL: no candidate's */
+	const Candidate *caller;	/* the candidate that calls; NULL: none */
 	const GiveUp *give_up;		/* NULL: elect, if nobody leads */
 	bool		optional;		/* what cannot be proven need not be done */
 	TurnWork	work;			/* NULL: nothing */

@@ -34,7 +34,7 @@
 #include "storage/lwlock.h"
 #include "utils/wait_event.h"
 
-#define LONGEST_WAIT	INT64CONST(5000000)
+#define LONGEST_WAIT	INT64CONST(5000000) /* for standbys to confirm */
 
 static bool
 is_confirmed(XLogRecPtr lsn)
@@ -63,8 +63,8 @@ le_proof_set_subject(Proof *proof, const Lease *seen, int64 lease_duration,
 }
 
 /*
- * Does it cover a lease of that duration?  The settings may have been altered
- * since: the standbys may lack those of now.
+ * Does the proof cover a lease of that duration?  If the settings were altered
+ * since, a standby may lack the new ones.
  */
 bool
 le_proof_covers(const Proof *proof, int64 duration)
@@ -73,14 +73,14 @@ le_proof_covers(const Proof *proof, int64 duration)
 }
 
 /*
- * From when on may a lease count?  False: the standbys have not confirmed in
- * time, which is a third of the lease, and no more than limit.  With limit 0
+ * From when on may a lease count?  False: the standbys have not confirmed
+ * within a third of the lease, 5 s or limit, whichever is least.  With limit 0
  * they are not asked.
  *
- * seen is the lease row as it was read before this call, and lease_duration
- * comes from settings that were: only what was there then is proven to be
- * known to the standbys.  grants: a new term may be granted on it, and the
- * table of epochs is locked.
+ * seen is the lease row, and lease_duration comes from settings, that were
+ * read before this call: the standbys are proven to know what was committed
+ * before t0, and nothing later.  grants: a new term may be granted on the
+ * proof, and the table of epochs is locked.
  */
 bool
 le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,

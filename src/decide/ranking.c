@@ -4,7 +4,8 @@
  *		Who is next, and whether the leader has to make way: the strategies
  *		(strategy.c), applied to those who stand.
  *
- * Nothing is written here, and nothing is locked but to see who is alive.
+ * Invariant: this file writes nothing, and locks nothing but to see who is
+ * alive.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,7 +14,8 @@
 #include "decide/decide.h"
 
 /*
- * Is this candidate passed over for now?
+ * Is this candidate passed over: has it given up the last term, or a later
+ * one?
  */
 bool
 le_candidate_sits_out(const Candidate *c, const Lease *lease)
@@ -32,7 +34,8 @@ is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 }
 
 /*
- * Does it live, and may it stand?  The rule may have changed since it stood.
+ * Is the candidate alive, and may it stand?  candidate_role may have been
+ * altered since it began to stand.
  */
 static bool
 is_eligible(const Candidate *c, const Election *election)
@@ -64,9 +67,9 @@ is_contested(const Election *election, const Lease *lease, List *candidates,
 
 /*
  * Count what the candidates lead, if the next choice needs that, before the
- * election lock is taken: that takes the longer the more elections there are.
- * passed_over, unless NULL, is about to give up.  True if they were counted
- * now.
+ * election lock is taken: the more elections there are, the longer counting
+ * takes, and other processes would wait for the lock.  passed_over, unless
+ * NULL, is about to give up.  True if they were counted now.
  */
 bool
 le_ranking_prepare(const Store *store, const Election *election,
@@ -137,8 +140,9 @@ are_alive(List *candidates, int quorum)
 
 /*
  * The candidate that the strategy wants the leader to yield to; NULL: none.
- * The lease is led.  Once the leader was asked to yield to a candidate, it is
- * the same candidate for as long as that one stands and still has a claim.
+ * The lease is led.  Once the leader was asked to yield to a candidate, the
+ * challenger stays the same for as long as it stands and still_preempts()
+ * finds a claim.
  */
 Candidate *
 le_ranking_challenger(const Store *store, const Election *election,
@@ -160,8 +164,7 @@ le_ranking_challenger(const Store *store, const Election *election,
 			leader = lfirst(lc);
 	}
 	if (leader == NULL)
-		leader = le_candidate_of_lease(lease);	/* a crash has emptied the
-												 * table */
+		leader = le_candidate_of_lease(lease);	/* a crash took its row */
 	else if (list_length(candidates) == 1)
 		return NULL;
 	if (strategy->counts)
@@ -202,7 +205,8 @@ le_ranking_preempts(const Lease *lease, const Candidate *challenger)
 }
 
 /*
- * Are enough candidates alive to elect this one, who is?
+ * Are enough candidates alive to elect one?  The caller knows that one of them
+ * is.
  */
 bool
 le_ranking_has_quorum(const Store *store, const Election *election)
@@ -213,10 +217,10 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 
 /*
  * Who is next, NULL if nobody.  Candidates that sit out are passed over, and
- * so is passed_over, which is about to (NULL: none).  If nobody else is
- * eligible, such a candidate may still elect itself in its own call (caller,
- * NULL: no candidate's).  A detached candidate that does not call is next only
- * where the strategy reserves the seat for it.
+ * so is passed_over, which is about to sit out (NULL: none).  If nobody else
+ * is eligible, such a candidate may still elect itself in its own call
+ * (caller, NULL: no candidate's).  A detached candidate that does not call is
+ * next only where the strategy reserves the seat for it.
  */
 Candidate *
 le_ranking_first(const Store *store, const Election *election,
@@ -259,7 +263,7 @@ le_ranking_first(const Store *store, const Election *election,
 		Candidate  *c = lfirst(lc);
 
 		if (is_ready(c, lease, passed_over) && is_eligible(c, election))
-			return NULL;		/* it has to call */
+			return NULL;		/* it is detached, and has to call */
 	}
 	return is_eligible(last_resort, election) ? last_resort : NULL;
 }

@@ -34,7 +34,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
-/* A candidate, and how many elections of a strategy are its */
+/* A candidate, and how many seats of one strategy count for it */
 typedef struct Holder
 {
 	struct
@@ -46,34 +46,33 @@ typedef struct Holder
 	int			seats;
 } Holder;
 
-/* An election of a strategy that counts, and whose it is */
+/* An election of a strategy that counts, and for whom its seat counts */
 typedef struct Seat
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	const Strategy *strategy;
-	Holder	   *holder;			/* NULL: nobody's */
+	Holder	   *holder;			/* NULL: nobody */
 } Seat;
 
 /*
- * No count is made anew before so many microseconds for each row of the last
- * one beyond the first thousand
+ * After a count, the next one is made no sooner than after 5 us for each row
+ * beyond the first 1,000 that it has read.
  */
 #define PAUSE_PER_ROW	5
 #define FEW_ROWS		1000
 
 struct Seats
 {
-	MemoryContext context;		/* all of it */
-	Oid			lease_oid;		/* which extension's */
+	MemoryContext context;		/* of all below */
+	Oid			lease_oid;		/* the table that was read */
 	HTAB	   *elections;		/* of Seat */
 	HTAB	   *holders;		/* of Holder */
-	int64		anew_at;		/* not before (monotonic) */
-	uint64		changes;		/* le_leadership_generation, when that was
-								 * looked at last */
-	uint64		own_changes;	/* those that this process has made since */
-	bool		others_changed;
-	List	   *touched;		/* names of elections to be read again ... */
-	List	   *unsure;			/* ... if the running transaction is undone */
+	int64		anew_at;		/* count again no sooner (monotonic) */
+	uint64		changes;		/* le_leadership_generation at the last look */
+	uint64		own_changes;	/* that this process has made since */
+	bool		others_changed; /* other processes have, since the count */
+	List	   *touched;		/* names of elections to be read again */
+	List	   *unsure;			/* the same, if this transaction is undone */
 };
 
 /* A session, and whether it was alive when it was looked up */
@@ -86,7 +85,7 @@ typedef struct Session
 /* What the running transaction, or the worker's round, has counted */
 static Seats *counted = NULL;
 
-/* Does it last for a round of the worker? */
+/* Is this the worker, where a count lasts for a round? */
 static bool in_round = false;
 
 static HTAB *
@@ -221,8 +220,8 @@ le_seats_read(const Store *store, MemoryContext context)
 	int64		rows = 0;
 	ListCell   *lc;
 
-	seats->changes = le_leadership_generation;	/* not after what is read
-												 * below */
+	/* Before the rows are read: a change in between is to count as new. */
+	seats->changes = le_leadership_generation;
 	seats->context = own;
 	seats->lease_oid = store->lease_oid;
 	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
@@ -319,9 +318,9 @@ le_seats_are_counted(void)
 }
 
 /*
- * Have others changed who leads?  Each change of ours counts once in
- * le_leadership_generation as well (or not at all: then one of the others' is
- * overlooked, until the next).
+ * Have other processes changed who leads, and may the count be made anew?
+ * Each change of ours counts once in le_leadership_generation as well (or not
+ * at all: then a change of another process is overlooked, until the next one).
  */
 static bool
 is_out_of_date(void)
@@ -355,7 +354,7 @@ le_seats_now(const Store *store)
 	{
 		Seats	   *seats = le_seats_read(store, CurrentMemoryContext);
 
-		/* An error before would have freed it. */
+		/* Until here, an error would have freed the count with its context. */
 		MemoryContextSetParent(seats->context, TopMemoryContext);
 		counted = seats;
 		return counted;
@@ -375,7 +374,7 @@ le_seats_now(const Store *store)
 }
 
 /*
- * This process changes whose seat that is.
+ * This process changes for whom the seat of that election counts.
  */
 void
 le_seats_touch(const char *election)
@@ -387,8 +386,8 @@ le_seats_touch(const char *election)
 }
 
 /*
- * Have these candidates of an election know how many others they lead.  lease
- * is its row, as it was read just now.
+ * Set how many other elections of the strategy each of these candidates of an
+ * election leads.  lease is the election's row, as it was read just now.
  */
 void
 le_seats_tell(Seats *seats, const Election *election, const Lease *lease,

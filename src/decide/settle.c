@@ -13,9 +13,9 @@
  * - A new leader is chosen only if the old one itself gave up, or its deadline
  *	 passed, or its session is provably dead on this incarnation.
  *
- * Candidates' own calls, the worker and waiting campaigns all come here to
- * decide; none of them is trusted to know better.  What they have read before
- * they had the election lock is read again under it.
+ * Candidates' own calls, the worker and waiting campaigns all have their
+ * elections decided here.  What they have read before they had the election
+ * lock is read again under it.
  *
  *-------------------------------------------------------------------------
  */
@@ -178,7 +178,8 @@ earliest_election(const Decision *d)
 		case LEASE_FOREIGN:
 
 			/*
-			 * If it is void, its holder believes in it for that long at most.
+			 * Where the row is void, its holder may believe for that long that
+			 * it leads.
 			 */
 			if (le_lease_is_void(lease, d->inc->name))
 				delay = Max(delay, Max(d->election->lease_duration,
@@ -239,8 +240,9 @@ goes_on(const Decision *d, const GiveUp *give_up)
 }
 
 /*
- * The leader of this lease gives up, or leads no more.  Is the seat kept for a
- * candidate?  Returns until when nobody is elected.
+ * The leader of this lease gives up, or leads no more.  From when on may
+ * another candidate follow (not_before), and for which candidate is the seat
+ * kept (successor)?  Returns until when nobody is elected.
  */
 static int64
 decide_succession(Decision *d)
@@ -348,8 +350,8 @@ is_proven(const Proof *proof, Decision *d)
 }
 
 /*
- * Lock every row that will be written, or that decides what is.  False:
- * another transaction has one of them.
+ * Lock every row that will be written, and that of the winner, which must be
+ * there still.  False: another transaction has one of them.
  */
 static bool
 lock_rows(Decision *d, Row **history)
@@ -436,8 +438,8 @@ le_settle(const Store *store, const Election *election,
 	Row		   *history;
 
 	/*
-	 * Both may have changed, or be gone, while the caller queued for the
-	 * lock.
+	 * The settings and the lease may have changed, or be gone, while the
+	 * caller queued for the lock.
 	 */
 	d.inc = le_epoch_read();
 	d.lease = le_lease_read(store, election->name, NULL);
@@ -448,7 +450,10 @@ le_settle(const Store *store, const Election *election,
 	if (goes_on(&d, give_up))
 		return SETTLED_NOTHING;
 
-	/* Against renewals; a vacant lease has none, and costs no write. */
+	/*
+	 * Lock the row against renewals.  A vacant lease has none: where nothing
+	 * is due, it is not locked, which would be a write.
+	 */
 	if (d.state != LEASE_VACANT)
 	{
 		d.lease = le_lease_lock(store, election->name);
@@ -503,9 +508,10 @@ le_settle(const Store *store, const Election *election,
 /*
  * Lead on after a failover: the detached holder of a lease that another
  * incarnation of the server has granted, who knows its term, goes on in a term
- * of the new epoch.  Later, another candidate may have been elected: the term
- * is over.  The caller holds the election lock and the tables' locks.  NULL:
- * it is over, or another transaction has locked a row.
+ * of the new epoch.  After the grace the term is over (*over): another
+ * candidate may have been elected.  The caller holds the election lock and the
+ * tables' locks.  NULL: the term is over, or another transaction has locked a
+ * row, or the proof does not cover the grant.
  */
 Lease *
 le_settle_continue(const Store *store, const Election *election, int64 term,
@@ -545,8 +551,9 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 		le_history_end(history, change.reason, NULL, at);
 
 	/*
-	 * Elsewhere it may last longer than leases are granted for now.  Nobody
-	 * follows any sooner, even if its holder gives up here.
+	 * On the former server the lease may last longer than leases are granted
+	 * for now.  The hold keeps others from following before the grace is over,
+	 * even if the holder gives up here.
 	 */
 	grant(store, lease, inc, le_candidate_of_lease(lease), term, &change,
 		  Max(election->lease_duration, lease->duration),
@@ -582,8 +589,9 @@ le_settle_drop(const Store *store, const Election *election,
 	state = le_lease_state(lease, inc->name, le_clock());
 
 	/*
-	 * What is made anew under this name must not be led any sooner.  A seat
-	 * may be held since its lease was continued in the grace.
+	 * An election that is made anew under this name must not be led before the
+	 * grace is over, which a lease that was continued in the grace carries as
+	 * a hold.
 	 */
 	not_before = le_lease_not_before(lease, inc);
 	if (le_vacancy_grace(election, lease, inc) > le_clock() ||

@@ -31,7 +31,7 @@ longest_standing(const ListCell *a, const ListCell *b)
 	return strcmp(x->candidate, y->candidate);
 }
 
-/* Those who can be told come before those who have to call. */
+/* Sessions, which can be told, come before detached candidates. */
 static int
 first_come(const ListCell *a, const ListCell *b)
 {
@@ -84,8 +84,8 @@ least_loaded(const ListCell *a, const ListCell *b)
 }
 
 /*
- * One that gave up is not to take over again at once, for no reason but its
- * rank.
+ * A candidate that gave up is not to take over again at once, for no reason
+ * but its rank.
  */
 static bool
 outranks(const Candidate *challenger, const Candidate *leader)
@@ -93,14 +93,21 @@ outranks(const Candidate *challenger, const Candidate *leader)
 	return challenger->rank > leader->rank && !challenger->defers;
 }
 
-/* Neither counts this election: it is worth while if both gain by it. */
+/*
+ * The election in question is not among those that either leads.  A yield is
+ * worth while if the challenger, with it, leads no more than the leader
+ * without it.
+ */
 static bool
 leads_fewer(const Candidate *challenger, const Candidate *leader)
 {
 	return leader->leads + 1 >= challenger->leads + 2;
 }
 
-/* Once asked for, a yield stands unless it would do harm. */
+/*
+ * Once asked for, a yield stands while the challenger, without the election in
+ * question, leads no more than the leader.
+ */
 static bool
 leads_no_more(const Candidate *challenger, const Candidate *leader)
 {

@@ -5,11 +5,11 @@
  *
  * The order matters.  What is needed to choose and may take long (counting
  * seats, asking standbys) comes before the election lock, so that nobody waits
- * for it; le_settle() reads again, under the lock, what it rests on.  If more
- * has happened meanwhile than is proven, the turn begins anew, with the
- * settings of then.  While a row is locked by another transaction, the lock
- * and the proof are kept: a proof that gets too old meanwhile is refused by
- * le_settle().
+ * for it; le_settle() reads again, under the lock, what its decision rests on.
+ * If the proof does not cover what is there by then, the turn begins anew, and
+ * reads the settings again.  While a row is locked by another transaction, the
+ * lock and the proof are kept: a proof that gets too old meanwhile is refused
+ * by le_settle().
  *
  *-------------------------------------------------------------------------
  */

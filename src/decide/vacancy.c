@@ -3,10 +3,11 @@
  * vacancy.c
  *		Why a seat is vacant, and until when.
  *
- * This is the one place that says so: to the code that elects (settle.c), to
- * the worker, which sleeps until then, and to observers.
+ * No other file computes that: the code that elects (settle.c), the worker,
+ * which sleeps until then, and observers all ask here.
  *
- * Nothing is written here, and nothing is locked but to see who is alive.
+ * Invariant: this file writes nothing, and locks nothing but to see who is
+ * alive.
  *
  *-------------------------------------------------------------------------
  */
@@ -81,7 +82,7 @@ le_vacancy_successor(const Store *store, const Election *election,
 
 /*
  * The lease is vacant and names a successor.  Is the seat kept for it still?
- * Not for a candidate that has come back only since.
+ * Not if that candidate left, and stood anew after the seat was reserved.
  */
 static void
 look_at_reservation(const Store *store, const Election *election,
@@ -174,8 +175,9 @@ le_vacancy_due(const Election *election, const Lease *lease,
 		return v->kept_for != NULL ? v->kept_until : PG_INT64_MAX;
 
 	/*
-	 * A session is elected at once; a detached candidate has until then to
-	 * call.
+	 * A session is elected as soon as nothing bars it.  A detached candidate
+	 * may call until the seat is kept no more, or until the candidate counts
+	 * as dead.
 	 */
 	if (v->kept_for != NULL && v->kept_for->session_id == 0)
 		due = Max(due, Min(v->kept_until,
