@@ -5,17 +5,17 @@
  *		the same term.
  *
  * assert_leader() and the trigger function only_leader() look at the call, and
- * mark the transaction with (election, term).  A leader may be paused for any
- * time after that, and another be elected: so that term is looked for again at
- * commit.
+ * mark the transaction with (election, term).  After that the leader may be
+ * paused for any time, and another candidate be elected: so the commit looks
+ * again whether that term is led.
  *
  * Invariant: a fenced transaction holds the election lock in Share mode from
  * before that second look until it is committed.  A transaction that changes
  * the holder has that lock in Exclusive mode.  So it waits for the fenced
  * commit, or it comes first and the second look sees its change.
  *
- * In between, a fenced transaction holds no lock of ours, so that one that
- * sits idle holds nobody up.  Nothing is written here.
+ * Between the two looks, a fenced transaction holds no lock of ours: while it
+ * sits idle, elections go on.  Nothing is written here.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,23 +38,26 @@ typedef struct Fence
 {
 	char		election[LE_NAME_MAX + 1];
 	LOCKTAG		lock;			/* the election lock */
-	Oid			lease_oid;		/* which extension it belongs to */
+	Oid			lease_oid;		/* the table that has the lease */
 	int64		term;
 	int64		deadline;
 	int64		session_id;		/* the leader's; 0: it is detached */
 	bool		own_session;	/* the leader is this very session */
 	uint64		changes;		/* le_leadership_generation when it was read */
-	uint64		writes;			/* le_lasting_writes, then */
+	uint64		writes;			/* le_lasting_writes when it was read */
 } Fence;
 
-/* Those of the running transaction, in its memory; savepoints undo none. */
+/*
+ * The fences of the running transaction, in its memory; savepoints undo none.
+ */
 static List *fences = NIL;
 
 /* The last term that was asserted */
 static Fence recent;
 
 /*
- * Is what is known still so?  No, if this process has written anything itself.
+ * Is what is known of the term still so?  If this process has written anything
+ * since, the row has to be read again.
  */
 static bool
 is_fresh(const Fence *fence)
@@ -155,7 +158,7 @@ le_fence_by_session(const char *election)
 }
 
 /*
- * Is that the term that was asserted last, and does it lead still?
+ * Is that the term that was asserted last, and is it still led?
  */
 static bool
 is_recent(const Store *store, const char *election, int64 term)
@@ -206,10 +209,12 @@ le_fence_by_term(const char *election, const int64 *term)
 }
 
 /*
- * Is that term the present one still?  From here on nobody ends it, but at our
- * own hand, before this transaction is over: not even if its session is dead
- * by now.  That is asked only of this very session: many who commit at once
- * would queue for it.
+ * Is the fence's term still the present one?  The election lock, which is
+ * taken here, keeps other transactions from ending it before this one is over,
+ * even if the leader's session is dead by now.  So only a fence by this very
+ * session tests the session lock, which could be lost.  A fence by another
+ * session's term does not: the many transactions that it fences would queue
+ * for that lock when they commit at once.
  */
 static bool
 still_leads(const Fence *fence)

@@ -18,11 +18,11 @@
  *	 closed, too, and a client may have something else to do.
  *
  * On Linux a tcp_user_timeout also replaces the count of keepalives: an idle
- * session would end that late.  So the kernel's option is set back to nothing
- * while keepalives go unanswered and no data is on its way, and again to what
- * the setting says afterwards: a timer looks (watch_socket()).  An error of
- * the session ends all timers: this one is started again when the transaction
- * is over.  Without it the session of a dead peer ends later, but it ends.
+ * session would end that late.  So a timer (watch_socket()) sets the kernel's
+ * option to 0 while keepalives go unanswered and no data is on its way, and
+ * afterwards to what the setting says again.  An error of the session ends all
+ * timers: this one is started again when the transaction is over.  Without it
+ * the session of a dead peer ends later, but it ends.
  *
  * Invariant: what the session sets itself stays, then and afterwards; only the
  * value that RESET would give is replaced, and put back in the end.
@@ -50,8 +50,7 @@
 
 #define SHORTEST_MS		3000	/* the kernel counts keepalives in seconds */
 #define SHORTEST_UNSENT_MS	30000
-#define BUSY_CHECK_MS	200		/* how often a busy backend looks at its
-								 * socket */
+#define BUSY_CHECK_MS	200		/* a busy backend looks at its socket */
 #define PROBES			2
 
 #if defined(TCP_USER_TIMEOUT) && defined(TCP_INFO) && defined(SIOCOUTQ)
@@ -122,7 +121,7 @@ watch_socket(void)
 	int			save_errno = errno;
 	int			sock = LeClientSocket();
 
-	/* What the session has set itself since is its own business. */
+	/* What the session has set itself since stays. */
 	if (s->is_ours && *s->variable == s->value &&
 		getsockopt(sock, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
 		ioctl(sock, SIOCOUTQ, &unsent) == 0)
@@ -236,7 +235,7 @@ user_timeout(int limit_ms)
 }
 
 /*
- * Make the session notice a dead client within that lease.
+ * Make the session notice a dead client in time for that lease (see above).
  */
 void
 le_keepalive_tighten(int64 lease_duration)
@@ -271,15 +270,18 @@ le_keepalive_tighten(int64 lease_duration)
 #ifdef WATCHES_SOCKET
 
 	/*
-	 * It has to look between the first keepalive without an answer and the
-	 * last.
+	 * The timer has to look between the first keepalive without an answer and
+	 * the last.
 	 */
 	if (settings[USER_TIMEOUT_MS].is_ours && is_tcp())
 		set_watch((tcp_keepalives_interval > 0 ?
 				   Min(tcp_keepalives_interval, step_s) : step_s) * 1000);
 #endif
 
-	/* The server arms this one only when a command begins: this one has. */
+	/*
+	 * The server arms this timer only when a command begins, and ours has
+	 * begun.
+	 */
 	if (client_connection_check_interval > 0 &&
 		!get_timeout_active(CLIENT_CONNECTION_CHECK_TIMEOUT))
 		enable_timeout_after(CLIENT_CONNECTION_CHECK_TIMEOUT,
@@ -287,7 +289,7 @@ le_keepalive_tighten(int64 lease_duration)
 }
 
 /*
- * After the last candidacy.
+ * The last candidacy has ended: put back what was replaced.
  */
 void
 le_keepalive_restore(void)

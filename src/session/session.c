@@ -36,10 +36,10 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
-/* The view is read again when this part of the lease is left ... */
+/* The view is read again when a third of the lease is left, ... */
 #define LAST_PART(duration) ((duration) / 3)
 
-/* ... and then no sooner than after this part of it. */
+/* ... and then after a thirtieth of it, until there is a new deadline. */
 #define READ_PAUSE(duration) ((duration) / 30)
 
 /*
@@ -55,10 +55,13 @@ typedef struct Loss
 	int64		forget_at;		/* monotonic */
 } Loss;
 
-/* A loss is to be told for a lease, and for no less than that. */
+/* A loss is told for as long as a lease lasts, and for 10 s at least. */
 #define SHORTEST_MEMORY		(10 * USECS_PER_SEC)
 
-/* No more of them are kept: a pool may lend a session to many in that time. */
+/*
+ * No more losses are kept: a pool may lend a session to many clients in that
+ * time.
+ */
 #define MAX_LOSSES			10000
 
 static HTAB *candidacies = NULL;
@@ -67,7 +70,9 @@ static HTAB *candidacies = NULL;
 static dlist_head losses = DLIST_STATIC_INIT(losses);
 static int	nlosses = 0;
 
-/* Until when others are to see that this session was reset; 0: they are not */
+/*
+ * Until when other processes are to see that this session was reset; 0: never
+ */
 static int64 marked_until = 0;
 
 /* The candidacy that was looked up last; NULL: none */
@@ -121,7 +126,7 @@ le_session_find(const char *election, Size length)
 }
 
 /*
- * The elections of all of them, as a list of names.
+ * The names of the elections in which this session stands.
  */
 List *
 le_session_elections(void)
@@ -139,9 +144,10 @@ le_session_elections(void)
 }
 
 /*
- * Is its session lock held?  This process's entry of the lock tells that in a
- * third of the time of a look-up.  The server never frees such an entry: once
- * the lock is released it has no owners, until it is that of another lock.
+ * Is the candidacy's session lock held?  This process's entry of the lock
+ * tells that in a third of the time of a look-up.  The server never frees such
+ * an entry: once the lock is released it has no owners, until it is that of
+ * another lock.
  */
 bool
 le_session_holds_lock(const Candidacy *c)
@@ -167,8 +173,8 @@ le_session_id(void)
 }
 
 /*
- * Add a candidacy, which ends with the running transaction if that aborts,
- * and with the campaign if it is one's.  Its session lock is held already.
+ * Add a candidacy, which ends with the running transaction if that aborts, and
+ * with the campaign if campaigning.  Its session lock is held already.
  */
 Candidacy *
 le_session_add(const Store *store, const char *election,
@@ -196,8 +202,8 @@ le_session_add(const Store *store, const char *election,
 }
 
 /*
- * Forget a candidacy at once, and release its session lock if that was the
- * last to need it.  Touches no table and cannot fail.
+ * Forget a candidacy at once, and release its session lock if no other
+ * candidacy needs that.  Touches no table and cannot fail.
  */
 void
 le_session_drop(Candidacy *candidacy)
@@ -298,7 +304,7 @@ le_session_take_loss(Oid lease_oid, const char *election,
 
 /*
  * A call finds that the candidacy's session lock was released behind our back,
- * by this very transaction, maybe.
+ * maybe by this very transaction.
  */
 void
 le_session_lose(Candidacy *candidacy)
@@ -321,7 +327,7 @@ le_session_withdraw(Candidacy *candidacy)
 }
 
 /*
- * It stands again after all, maybe under another name, in the transaction in
+ * The candidacy stands again, maybe under another name, in the transaction in
  * which it was withdrawn.
  */
 void
@@ -352,7 +358,7 @@ static void
 set_view(Candidacy *c, const Lease *lease, const char *incarnation,
 		 uint64 changes)
 {
-	int64		now = le_clock();	/* a renewal may be later than the reading */
+	int64		now = le_clock();	/* not before any renewal in the row */
 
 	c->term = 0;
 	c->changes = changes;
@@ -431,9 +437,9 @@ le_session_term(Candidacy *candidacy)
 }
 
 /*
- * The same, as of this lease row, which the caller has just read in a
- * transaction that has written nothing: it is committed.  changes is
- * le_leadership_generation from before it was read.
+ * The same, as this lease row says, which the caller has just read in a
+ * transaction that has written nothing, so that the row is committed.  changes
+ * is le_leadership_generation from before it was read.
  */
 int64
 le_session_term_of(Candidacy *candidacy, const Lease *lease, uint64 changes)
@@ -447,8 +453,8 @@ le_session_term_of(Candidacy *candidacy, const Lease *lease, uint64 changes)
 }
 
 /*
- * For how long this session goes on leading if nothing is renewed any more; -1
- * if it does not lead, or if that cannot be told at once.
+ * For how many microseconds this session goes on leading if its lease is
+ * renewed no more; -1 if it does not lead, or if that cannot be told at once.
  */
 int64
 le_session_remaining(Candidacy *candidacy)
@@ -460,10 +466,11 @@ le_session_remaining(Candidacy *candidacy)
 }
 
 /*
- * The last moment before a commit at which a lock may be taken: see to it that
- * others can tell whether a session lock that is gone was lost in a session
- * that lives.  One lock serves all candidacies, for as long as losses are
- * told.
+ * If this session has lost a session lock, mark it as one that lives: once it
+ * is in no transaction, other processes could not tell otherwise
+ * (le_session_lock_was_lost()).  That takes a lock, for which this is the last
+ * moment before the commit.  One mark serves all candidacies, for as long as
+ * losses are told.
  */
 static void
 mark_losses(void)

@@ -24,23 +24,22 @@ typedef struct Candidacy
 	LOCKTAG		lock;
 	const LOCALLOCK *lock_entry;
 	LOCKTAG		election_lock;
-	Oid			lease_oid;		/* which extension it belongs to */
+	Oid			lease_oid;		/* the table that has its lease */
 	int64		lease_duration; /* of its election; 0: not known yet */
 
 	/* what the running transaction did to it */
 	bool		made;
-	char		former[LE_NAME_MAX + 1];	/* name, if it has left and joined */
+	char		former[LE_NAME_MAX + 1];	/* its name before leave() */
 	bool		withdrawn;
 	bool		stepped_down;
 	bool		campaigning;	/* ends with the campaign that made it */
 
 	/* the cached view of the lease row */
-	uint64		changes;		/* le_leadership_generation when the row was
-								 * read; 0: never */
+	uint64		changes;		/* generation when it was read; 0: never */
 	int64		term;			/* 0: does not lead */
 	int64		deadline;
 	int64		next_read;
-	int64		renew_not_before;	/* by join(), which has tried just now */
+	int64		renew_not_before;	/* join() renews no sooner (monotonic) */
 } Candidacy;
 
 extern Candidacy *le_session_find(const char *election, Size length);
