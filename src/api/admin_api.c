@@ -55,7 +55,7 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 
 /*
  * strategy, lease_duration, quorum, takeover_delay, candidate_role and
- * channel, from argument 1 on; what is NULL is not said.
+ * channel, from argument 1 on; an argument that is NULL sets nothing.
  */
 static void
 get_configuration(FunctionCallInfo fcinfo, Configuration *config)
@@ -131,8 +131,9 @@ le_create_election(PG_FUNCTION_ARGS)
 }
 
 /*
- * The worker begins an epoch where one is needed.  See to it that there is a
- * worker: what is refused until then would else be refused for ever.
+ * If an epoch has to begin, that is the worker's task.  See to it that there
+ * is a worker: otherwise a call that is refused until the epoch has begun
+ * would be refused for ever.
  */
 static void
 begin_epoch(const Store *store, const char *name)
@@ -162,8 +163,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 	Lease	   *lease;
 
 	/*
-	 * It locks the lease row: an idle transaction would keep it from
-	 * renewals.
+	 * This locks the lease row: while a transaction sat idle with that lock,
+	 * nobody could renew the lease.
 	 */
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -180,8 +181,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	while ((lease = le_lease_lock(&call.store, name)) == NULL)
 	{
-		(void) le_election_get(&call.store, name);	/* it may have been
-													 * dropped */
+		/* The election may have been dropped. */
+		(void) le_election_get(&call.store, name);
 		le_wait_retry_or_busy(name);
 	}
 	election = le_election_get(&call.store, name);
@@ -242,8 +243,8 @@ le_drop_election(PG_FUNCTION_ARGS)
 }
 
 /*
- * Ask the leader of an election to yield: how long that may take, NULL if
- * nobody leads.
+ * Ask the leader of an election to yield.  Returns how long that may take;
+ * NULL if nobody leads.
  */
 Datum
 le_request_yield(PG_FUNCTION_ARGS)

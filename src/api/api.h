@@ -72,9 +72,8 @@ typedef struct StandCall
 	Oid			lease_oid;		/* which extension the candidacy belongs to */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
-	int64		term;			/* as of a committed row; 0: not known to lead */
-	int64		ask_until;		/* a campaign asks standbys no longer
-								 * (monotonic) */
+	int64		term;			/* of a committed row; 0: not known to lead */
+	int64		ask_until;		/* when a campaign stops asking standbys */
 	int64		deadline;		/* of the lease, if this session leads */
 } StandCall;
 

@@ -24,7 +24,7 @@
 /*
  * What every call does that reads or writes an election: find the tables, and
  * lock them.  From here to le_call_end() its waits for locks are bounded, and
- * what is not free in time is reported by this election's name.
+ * the error for a lock that is not free in time names this election.
  */
 void
 le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
@@ -34,8 +34,8 @@ le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
 }
 
 /*
- * The same for one of several elections of a call, which may wait no longer
- * for all of them than for one: le_wait_start() was called before the first.
+ * The same for a call that works on several elections: all its waits together
+ * are bounded.  le_wait_start() was called before the first election.
  */
 void
 le_call_enter(Call *call, const char *election, int tables, LOCKMODE mode)
@@ -66,7 +66,8 @@ le_check_block(const char *call, bool in_transaction_block)
 }
 
 /*
- * Refuse what changes something where that cannot be done.
+ * Refuse a call that changes something on a standby, in a transaction block,
+ * in a read-only transaction, or in parallel mode.
  */
 void
 le_check_callable(const char *call, bool in_transaction_block)
@@ -82,8 +83,9 @@ le_check_callable(const char *call, bool in_transaction_block)
 }
 
 /*
- * For functions.  The first refusal has a hint; the second, which is not met
- * after it, has the server commit at once what comes in a pipeline.
+ * The same for functions.  le_check_callable() refuses a transaction block
+ * with a hint.  PreventInTransactionBlock() then refuses nothing more, but has
+ * the server commit right after this statement, also in a pipeline.
  */
 void
 le_check_function(const char *call)
@@ -231,7 +233,7 @@ le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
- * A grant row, after InitMaterializedSRF().
+ * Return a grant row, after InitMaterializedSRF().
  */
 void
 le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
@@ -269,7 +271,7 @@ le_check_candidate_role(const Election *election, const char *role)
 }
 
 /*
- * Where a client is; NULL if it has none.
+ * The address of a client as text; NULL if it has none.
  */
 static const char *
 address_text(const SockAddr *address)
@@ -305,9 +307,9 @@ find_namesake(const Store *store, const Candidate *who)
 }
 
 /*
- * Which session is it?  Its address and application_name are told to those who
- * see them in pg_stat_activity.  *own: the session has the caller's role and
- * address.
+ * Describe the session of this candidate.  Its address and application_name
+ * are told to those who see them in pg_stat_activity.  *own: the session has
+ * the caller's role and address.
  */
 static char *
 describe_session(const Candidate *c, bool *own)
@@ -321,7 +323,10 @@ describe_session(const Candidate *c, bool *own)
 	backend = LeBackendStatus(MyProcPid);
 	here = backend != NULL ? address_text(&backend->st_clientaddr) : NULL;
 
-	/* If it lives now, it was its own process that we have found. */
+	/*
+	 * If the session is alive now, its process was, too, when we found it: no
+	 * other process had that ID.
+	 */
 	backend = LeBackendStatus(c->backend_pid);
 	if (backend != NULL && le_session_alive(c->session_id) &&
 		(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||

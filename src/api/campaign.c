@@ -18,9 +18,9 @@
 
 PG_FUNCTION_INFO_V1(le_campaign);
 
-/* A waiting campaign polls no later than this after its last poll ... */
+/* A waiting campaign polls no later than 1 s after its last poll ... */
 #define POLL_US			INT64CONST(1000000)
-/* ... and so soon where something was locked */
+/* ... and after 50 ms where something was locked */
 #define RETRY_US		INT64CONST(50000)
 
 /*
@@ -28,8 +28,8 @@ PG_FUNCTION_INFO_V1(le_campaign);
  * to look again (monotonic; 0: this session leads, once it has committed).
  *
  * The process that elects this session wakes it after it has committed.  So
- * the lease row as read here is committed, and the answer (s->term), unless a
- * worker is to be started first.
+ * where the lease row names this session, it is committed, and its term is the
+ * answer at once (s->term), unless a worker is to be started first.
  */
 static int64
 poll_campaign(StandCall *s)
@@ -100,7 +100,8 @@ after_commit(StandCall *s, bool elected, bool first)
 }
 
 /*
- * Without a term, a candidacy that this call has made ends with it.
+ * If the call returns no term, the candidacy that it has made ends with the
+ * call.
  */
 static void
 end_campaign(const StandCall *s, int64 term)
@@ -131,7 +132,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
 	le_poll_connect(&poll, fcinfo, 2);
 	le_stand_args(fcinfo, 3, &s);
-	/* It asks the standbys for as long as a join() would, at least. */
+	/* Ask the standbys for as long as a join() would, at least. */
 	s.ask_until = Max(poll.give_up_at,
 					  le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));
 	le_poll_begin(&poll);
@@ -150,7 +151,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		term = after_commit(&s, next == 0, first);
 		first = false;
 		if (next == 0)
-			next = le_clock() + RETRY_US;	/* it could not be read at once */
+			next = le_clock() + RETRY_US;	/* the term was not readable */
 	} while (term == 0 && le_poll_sleep(&poll, next, wait_event));
 	le_poll_end(&poll);
 	end_campaign(&s, term);

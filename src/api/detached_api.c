@@ -8,8 +8,8 @@
  * acts as the role that stood, may renew the lease or give it back; no other
  * caller is told it, not even one that stands under the same name.
  *
- * What holds for the calls of session candidates holds here (session_api.c):
- * no transaction block, and no wait longer than LE_WAIT_LIMIT_MS.
+ * As for session candidates (session_api.c), calls are refused inside a
+ * transaction block, and wait for LE_WAIT_LIMIT_MS at most.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,9 +65,9 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 }
 
 /*
- * Was the lease granted to this candidate by the running transaction?  Then it
- * is granted in every call of that statement: SELECT (acquire(...)).* calls
- * once per column.
+ * Was the lease granted to this candidate by the running transaction?  Then
+ * every call of that statement returns it: SELECT (acquire(...)).* calls the
+ * function once per column.
  */
 static bool
 is_granted_here(const Lease *lease, const Candidate *who)
@@ -167,13 +167,14 @@ le_acquire(PG_FUNCTION_ARGS)
 /*
  * The detached leader gives a sign of life, and says how far it has got.
  * Where its row is gone (in a crash, or a failover) it is made again.  If the
- * table of candidates is locked, the sign is left out: that must not cost it
- * the lease.
+ * table of candidates is locked, the sign is left out: the leader must not
+ * lose its lease for want of it.
  *
- * This process remembers for which term it has found the row last.  While the
- * sign of life in it is fresh nobody removes it, but a crash of the server,
- * which this process does not survive, and a new incarnation, whose terms are
- * others.  What it writes itself does not count: that may be undone.
+ * This process remembers for which term it has found the row last, and looks
+ * for it no more while the sign of life in it is fresh.  Until then the row is
+ * removed only by a crash of the server, which this process does not survive,
+ * and when an epoch begins, in which the lease gets another term.  A row that
+ * this process has just written is not remembered: that may be undone.
  */
 static void
 refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
@@ -209,7 +210,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 
 /*
  * Renew the lease of a term.  NULL: another transaction has locked its row, or
- * it is over by now.
+ * the lease is over or asked for by now, or the proof does not cover it.
  */
 static Lease *
 renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
@@ -254,8 +255,9 @@ continue_lease(Store *store, const char *name, int64 term,
 }
 
 /*
- * Is that term over?  One that this server has not heard of may be that of a
- * server that was promoted in its place: then only a proof tells.
+ * Is that term over?  A term greater than this server knows may have been
+ * granted by a server that was promoted in its place: then only a proof shows
+ * that this server is still the one that grants.
  */
 static bool
 is_over(const Store *store, const Lease *lease, int64 term)
@@ -442,7 +444,9 @@ le_leave_name(PG_FUNCTION_ARGS)
 	{
 		check_candidate(c);
 
-		/* Once its row is ours, it is not elected any more. */
+		/*
+		 * Once we have locked its row, nobody elects the candidate any more.
+		 */
 		while (!le_candidate_lock(&call.store, c))
 			le_wait_retry_or_busy(name);
 		lease = le_lease_read(&call.store, name, NULL);

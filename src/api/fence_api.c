@@ -32,8 +32,9 @@ le_assert_leader_term(PG_FUNCTION_ARGS)
 }
 
 /*
- * A trigger: the session that writes this table leads the election, or its
- * transaction is fenced by it, and so it is still at the commit.
+ * A trigger: a session may write to the table only if it leads the election,
+ * or if its transaction was fenced by a term of that election before.  Either
+ * way the transaction is fenced, and the commit looks again.
  */
 Datum
 le_only_leader(PG_FUNCTION_ARGS)

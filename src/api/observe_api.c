@@ -25,11 +25,13 @@ PG_FUNCTION_INFO_V1(le_observe);
 PG_FUNCTION_INFO_V1(le_standing);
 PG_FUNCTION_INFO_V1(le_wait_for_change);
 
-/* Latest look of a waiting observer: wake-ups are prompt, this is the net. */
+/* How long a waiting observer sleeps at most, in case a wake-up is missed */
 #define LOOK_US			INT64CONST(1000000)
 
-/* On a standby nobody sends wake-ups. */
+/* ... on a standby, where no process sends wake-ups */
 #define STANDBY_LOOK_US	INT64CONST(100000)
+
+/* ... and after a wait in which wake-ups could not find it: see next_look() */
 #define HIDDEN_LOOK_US	INT64CONST(10000)
 
 /* What a vacancy waits for, where only candidates' own calls elect anybody */
@@ -244,8 +246,8 @@ le_observe(PG_FUNCTION_ARGS)
 
 /*
  * One election's rows of the view candidates.  Where seats have to be counted,
- * one query counts them once, for all elections: what fn_extra points to is
- * the query's, and of no other.
+ * a query counts them once, for all its elections, and keeps the count in
+ * fn_extra until the query ends.
  */
 Datum
 le_standing(PG_FUNCTION_ARGS)
@@ -303,8 +305,8 @@ le_standing(PG_FUNCTION_ARGS)
 
 /*
  * What an observer sees of an election: term and leader, 0 and "" if vacant;
- * as before, if the table is locked.  Returns when that may change without
- * anybody saying so.
+ * as before, if the table is locked.  Returns when to look again even if no
+ * process wakes us: when the lease ends, or soon if the table is locked.
  */
 static int64
 look(const char *name, int64 *term, char *leader)
@@ -328,9 +330,9 @@ look(const char *name, int64 *term, char *leader)
 }
 
 /*
- * When to look again, if nobody wakes us before.  Another wait (for a table,
- * or a page) replaces our wait event, by which commits find those to be woken:
- * after one, look again soon.
+ * When to look again, if no process wakes us before.  Another wait (for a
+ * table, or a page) replaces our wait event, by which commits find those to be
+ * woken: after one, look again soon.
  */
 static int64
 next_look(int64 next, uint32 event)

@@ -26,9 +26,9 @@
 #define CHECK_CLIENT_US INT64CONST(900000)
 
 /*
- * First of all.  What is allocated from here on lasts until SPI_finish(),
- * which the caller calls in the end.  timeout_arg is the number of the
- * argument timeout.
+ * To be called before all else.  What is allocated from here on lasts until
+ * SPI_finish(), which the caller calls in the end.  timeout_arg is the number
+ * of the argument timeout.
  */
 void
 le_poll_connect(Poll *poll, FunctionCallInfo fcinfo, int timeout_arg)
@@ -43,7 +43,7 @@ le_poll_connect(Poll *poll, FunctionCallInfo fcinfo, int timeout_arg)
 }
 
 /*
- * Before the first poll, when all arguments have been read.
+ * To be called before the first poll, when all arguments have been read.
  */
 void
 le_poll_begin(Poll *poll)
@@ -108,8 +108,8 @@ le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event)
 }
 
 /*
- * After the last poll: the server looks for a dead client again, and the next
- * transaction has the caller's isolation level.
+ * To be called after the last poll: from now on the server looks for a dead
+ * client again, and the next transaction has the session's isolation level.
  */
 void
 le_poll_end(Poll *poll)

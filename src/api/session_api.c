@@ -47,7 +47,7 @@ le_join(PG_FUNCTION_ARGS)
 	le_wait_bounded_end(&waits);
 	le_start_ensure(true);
 
-	/* That may have waited until the lease was over. */
+	/* le_start_ensure() may have waited until the lease was over. */
 	if (term == 0 || le_clock() >= s.deadline)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
@@ -106,9 +106,9 @@ le_remaining_ms(PG_FUNCTION_ARGS)
 }
 
 /*
- * Renew the lease of this session's leadership.  What this transaction has
- * renewed or granted already is told again: SELECT (renew('x')).* calls once
- * per column.
+ * Renew the lease of this session's leadership.  A lease that this transaction
+ * has renewed or granted already is returned as it is: SELECT (renew('x')).*
+ * calls the function once per column.
  */
 Datum
 le_renew(PG_FUNCTION_ARGS)
@@ -154,7 +154,7 @@ le_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * Withdraw a candidacy, under the election lock.
+ * The work of a turn: withdraw a candidacy, under the election lock.
  */
 static bool
 withdraw(const Store *store, void *arg)

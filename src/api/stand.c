@@ -3,6 +3,12 @@
  * stand.c
  *		A session stands: what join() and campaign() share.
  *
+ * Invariant: the session lock is taken first, then the row of the candidacy is
+ * written, then (if nobody leads) a leader is elected, and last, the caller
+ * tests whether there is a worker.  Without the lock, the row would look like
+ * a dead candidate's.  If the test came before the row, a worker that ends in
+ * between would not have seen it.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -26,8 +32,8 @@ le_stand_has_row(const Store *store, const char *election, const char *candidate
 }
 
 /*
- * The candidacy was lost, which the client may not know: a pool has lent it
- * this session, and reset it in between.
+ * LE006: the candidacy was lost, which the client may not know: a connection
+ * pool has reset this session since the client joined.
  */
 void
 le_report_reset(const char *election, const char *candidate)
@@ -45,8 +51,9 @@ le_report_reset(const char *election, const char *candidate)
 
 /*
  * This session's candidacy, if it belongs to the extension that is there now
- * and its session lock is held still.  look: to the election that is there
- * now, too; the tables are locked.
+ * and its session lock is held still.  look: also test, with the tables
+ * locked, that its row is there, and so that it belongs to the election that
+ * is there now.
  */
 Candidacy *
 le_stand_find(const Store *store, const char *election, bool look)
@@ -65,7 +72,9 @@ le_stand_find(const Store *store, const char *election, bool look)
 	if (c != NULL && look && !c->made && !c->withdrawn &&
 		!le_stand_has_row(store, c->election, c->candidate, c->session_id))
 	{
-		/* What this very transaction may have dropped may come back. */
+		/*
+		 * This transaction may have dropped the election, and may roll back.
+		 */
 		if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
 			le_session_withdraw(c);
 		else
@@ -132,9 +141,10 @@ begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 }
 
 /*
- * This call's candidacy; NULL if it was lost meanwhile.  It is looked up after
- * each commit, and after what may have run a trigger: that may have released
- * the session's locks, and have called functions of ours.
+ * This call's candidacy; NULL if it was lost meanwhile.  The caller looks it
+ * up again after each commit, and after each write that may have run a
+ * trigger: a trigger may have released the session's locks, or called
+ * functions of ours.
  */
 Candidacy *
 le_stand_candidacy(const StandCall *s)
@@ -239,8 +249,8 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 /*
  * Stand, and have a leader elected if there is none.  Returns the term, if it
  * is this session that will lead when the transaction has committed, else 0.
- * Without wait, what cannot be had at once is left for the next try (not
- * stands).
+ * Without wait, what cannot be had at once is left for the next try, for which
+ * s->stands says whether the row has been written.
  */
 int64
 le_stand(StandCall *s, bool wait)
@@ -255,7 +265,7 @@ le_stand(StandCall *s, bool wait)
 	le_store_get(&store);
 	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
 	{
-		le_wake_workers(MyDatabaseId);	/* it makes room */
+		le_wake_workers(MyDatabaseId);	/* the worker makes room */
 		return 0;
 	}
 	locked = wait || le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
@@ -268,7 +278,11 @@ le_stand(StandCall *s, bool wait)
 	if (s->who.session_id == 0)
 	{
 		begin_candidacy(&store, s, !wait, locked);
-		/* A campaign may have to wait before it knows the election's lease. */
+
+		/*
+		 * A campaign may have to wait before it can read the election's
+		 * lease_duration: assume the default until then.
+		 */
 		if (!wait)
 			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
 	}
