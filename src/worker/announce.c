@@ -33,12 +33,10 @@
 #include "worker/worker.h"
 
 #define EVENTS			100		/* told in one transaction, at most */
-#define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first ... */
-#define LONGEST_QUEUE	(40 * MS)	/* ... and at most: a lease lasts 100 ms */
-#define QUEUE_PAUSE		10		/* so many times the wait, after it was in
-								 * vain */
-#define FULL_PAUSE		(100 * MS)	/* while the queue of notifications is
-									 * full */
+#define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first */
+#define LONGEST_QUEUE	(40 * MS)	/* and at most: a lease may last 100 ms */
+#define QUEUE_PAUSE		10		/* times a wait that was in vain */
+#define FULL_PAUSE		(100 * MS)	/* while notifications find no room */
 #define FULL_QUEUE		0.9		/* this part of it counts as full */
 
 /* When to queue for the NOTIFY lock again, and for how long */
@@ -89,6 +87,7 @@ lock_notify(Announcement *a)
 	a->waited = !LeLockTry(&tag, AccessExclusiveLock, false, NULL);
 	if (a->waited)
 		(void) LockAcquire(&tag, AccessExclusiveLock, false, false);
+	/* From here on, wait for any lock for 1 ms, the least that can be set. */
 	le_set_locally("lock_timeout", "1");
 }
 

@@ -23,7 +23,7 @@
 #define BUSY_PAUSE		(1 * MS)	/* after a lock was not free, at first */
 #define ERROR_PAUSE		(100 * MS)	/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
-#define LONGEST_ERROR	(60000 * MS)	/* where candidates can do without us */
+#define LONGEST_ERROR	(60000 * MS)	/* where candidates need no worker */
 #define LONGEST_ERROR_ALL (1000 * MS)	/* where leaders lose their leases */
 #define FORGET_AFTER	(10000 * MS)	/* work that is not due any more */
 
@@ -106,8 +106,8 @@ le_guard(Work work, void *arg)
 }
 
 /*
- * From within le_attempt(): undo it for now, without a line in the log, and
- * have it tried again soon.
+ * To be called within le_attempt(): undo the attempt, without a line in the
+ * log, and have it tried again soon.
  */
 void
 le_postpone(const char *why)

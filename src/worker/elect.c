@@ -20,10 +20,10 @@
 #include "utils/memutils.h"
 #include "worker/worker.h"
 
-#define ANNOUNCE_AT		100		/* so many elections, amid much to settle */
-#define LOOK_AGAIN		(1000 * MS) /* where nobody who stands may be elected */
-#define PROOF_LIFE		(20 * MS)	/* several elections share one */
-#define PROOF_WAIT		(300 * MS)
+#define ANNOUNCE_AT		100		/* settled elections: tell of these first */
+#define LOOK_AGAIN		(1000 * MS) /* where all who stand lack a role */
+#define PROOF_LIFE		(20 * MS)	/* several elections share a proof */
+#define PROOF_WAIT		(300 * MS)	/* for standbys to confirm */
 #define LONGEST_READ	(25 * MS)	/* of an election's candidates */
 
 /* An election to settle */
@@ -56,7 +56,7 @@ settle(void *arg)
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
-		return;					/* it has been dropped */
+		return;					/* dropped since the look */
 
 	/* Counting seats takes a while: the proof may have become too old. */
 	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
@@ -100,7 +100,7 @@ preempt(void *arg)
 }
 
 /*
- * One proof for all elections that are settled in the next moment.
+ * Make one proof for all elections that are settled within PROOF_LIFE.
  */
 static void
 prove(void *arg)
@@ -136,7 +136,10 @@ settle_one(Pass *pass, SettleTask *task)
 
 	if (done && task->changed)
 	{
-		/* No look has seen the new lease yet: it is to be renewed then. */
+		/*
+		 * No look has seen the new lease yet, which is due after a third of
+		 * it.
+		 */
 		pass->renew_at = Min(pass->renew_at, le_clock() + task->duration / 3);
 		le_news_add(pass, task->election);
 		if (list_length(pass->news) >= ANNOUNCE_AT)
@@ -233,7 +236,7 @@ le_elect_all(Pass *pass)
 }
 
 /*
- * Ask the leaders to yield whom the look has found to be asked, or no more,
+ * Ask leaders to yield, or take that back, where the look has found it due,
  * until leases are to be renewed.  The next look finds those that are left.
  */
 void

@@ -37,10 +37,9 @@
 #define SETTLE_TRIES		5	/* looks whether a worker has ended ... */
 #define SETTLE_MS			20	/* ... and the time between two of them */
 #define NO_SLOT_RETRY_MS	10000
-#define SHORTEST_PAUSE_MS	100 /* between two rounds, at first ... */
-#define LONGEST_PAUSE_MS	10000	/* ... and if workers keep being
-									 * terminated */
-#define QUIET_MS			1000	/* a round that ends sooner counts as that */
+#define SHORTEST_PAUSE_MS	100 /* between two rounds, at first */
+#define LONGEST_PAUSE_MS	10000	/* and while workers are terminated */
+#define QUIET_MS			1000	/* a longer round makes the pause short */
 
 /*
  * Sleep for ms (0: forever).  A wake-up ends the sleep if wakeable; otherwise

@@ -20,9 +20,9 @@
  *
  * A look that fails half-way leaves the memory of the one before it.
  *
- * Whether a session is alive is remembered elsewhere: for a transaction, by
- * le_sessions_remember().  It cannot be remembered here, because between two
- * looks it is the very question.
+ * Whether a session is alive is not remembered here, since the worker asks
+ * just that between two looks.  (le_sessions_remember() remembers it for one
+ * transaction.)
  *
  *-------------------------------------------------------------------------
  */
@@ -42,8 +42,7 @@ typedef struct LedBySession
 typedef struct Led
 {
 	MemoryContext context;
-	HTAB	   *sessions;		/* of LedBySession; NULL: there was no look
-								 * yet */
+	HTAB	   *sessions;		/* of LedBySession; NULL: no look yet */
 	List	   *renewals;		/* of Renewal */
 } Led;
 

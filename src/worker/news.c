@@ -37,12 +37,11 @@ typedef struct KnownMark
 	int64		term;
 	bool		vacated;
 	int64		yields;
-	uint64		look;			/* the number of the last look that has found
-								 * a lease of that name; 0: none has yet */
+	uint64		look;			/* the last one that found its lease; or 0 */
 } KnownMark;
 
 static HTAB *known = NULL;
-static Oid	known_table = InvalidOid;	/* that they were read from */
+static Oid	known_table = InvalidOid;	/* the one they were read from */
 
 /* The highest term ever dropped, when all marks were read last */
 static int64 dropped_term = -1;

@@ -34,6 +34,10 @@
 #define BATCH			1000	/* leases renewed in one transaction */
 #define MANY_FAILURES	3
 
+/*
+ * A lease may be renewed along with others after a sixth of it, is due after a
+ * third, and urgent after a half.
+ */
 #define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 5 / 6)
 #define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
 #define RENEW_URGENT(lease)	((lease)->deadline_mono - (lease)->duration / 2)
@@ -243,7 +247,7 @@ choose(void)
 
 /*
  * When does the renewal of these leases become urgent?  Those before number
- * from are renewed already.
+ * from (the first one is 0) are renewed already.
  */
 static int64
 urgent_at(List *renewals, int from)
@@ -258,7 +262,8 @@ urgent_at(List *renewals, int from)
 
 /*
  * Renew all leases that are due.  Rows that another transaction has locked are
- * tried again after a pause, so that they do not keep us from everything else.
+ * tried again after a pause, so that they do not keep the worker from all
+ * else.
  */
 void
 le_renew_all(Pass *pass)

@@ -34,15 +34,15 @@
 /* The look that is under way or, if none is, the last one */
 static MemoryContext context = NULL;	/* of all below */
 static HTAB *standing;			/* of Standing */
-static Oid	table = InvalidOid; /* that it looks at */
+static Oid	table = InvalidOid; /* the one that is looked at */
 static bool under_way = false;
 static bool in_step = false;	/* still true if an error has ended a step */
-static bool has_missed = false; /* a row may have been written behind it */
-static int	steps;
+static bool has_missed = false; /* a passed row may have been written */
+static int	steps;				/* of this look, so far */
 static char *last_election;		/* the last row of the step before */
 static char *last_candidate;
 static int64 began_at;
-static int64 prune_at;			/* when the first of them is dead, if known */
+static int64 prune_at;			/* when the first one is or will be dead */
 
 /* After a look of many steps: when to begin another one */
 static int64 rest_until = 0;
@@ -109,7 +109,7 @@ note_dead(Pass *pass, const Candidate *c)
 }
 
 /*
- * One row.  False: enough for this step.
+ * Note one candidate.  False: the step has to end.
  */
 static bool
 note_candidate(const Candidate *c, void *arg)

@@ -42,10 +42,10 @@ typedef struct Telling
 	const char *channel;		/* NULL: the default one */
 	int			left;			/* events that the transaction may tell yet */
 	bool		complete;		/* they were enough so far */
-	Mark	   *mark;			/* what listeners know by now; NULL: there is
-								 * no mark */
-	Term	   *last;			/* the row of the mark's term, if its end is
-								 * not told; NULL: there is none */
+	Mark	   *mark;			/* what listeners know by now; NULL: no mark */
+
+	/* the row of the mark's term, if its end is not told; NULL: no such row */
+	Term	   *last;
 } Telling;
 
 /* What is told */
@@ -55,7 +55,7 @@ typedef struct Event
 	int64		term;
 	const char *leader;			/* NULL: vacant */
 	const Term *previous;		/* which has ended; NULL: was vacant */
-	const char *successor;		/* whom it is asked to yield to; NULL: none */
+	const char *successor;		/* to whom the leader is to yield; or NULL */
 	TimestampTz at;
 } Event;
 

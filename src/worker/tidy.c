@@ -102,7 +102,7 @@ prune_all_candidates(Pass *pass)
 		}
 	}
 	if (step.deleted)
-		next = le_clock();		/* they may have been all there was to do */
+		next = le_clock();		/* maybe there is no more work */
 	else if (step.kept)
 		next = Min(next, le_clock() + TIDY_PAUSE);
 	pass->next = next;

@@ -42,7 +42,7 @@
 #define LONGEST_POSTPONE (1000 * MS)	/* of yields and tidying up */
 #define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 #define WINNER_FIRST	(MS / 2)	/* before we do anything else */
-#define CROWD			1000	/* so many candidates are not read in a look */
+#define CROWD			1000	/* of candidates, which a look does not read */
 
 /* A look at the tables */
 typedef struct Look
@@ -58,9 +58,9 @@ typedef struct Look
 static int64 look_at = 0;
 
 /*
- * A wait may have reset our latch, and a wake-up may have gone unheard, or
- * others may have decided meanwhile.  Run one more round: the worker sleeps
- * only after a round that has only looked.
+ * A wait may have reset our latch, so that a wake-up has gone unheard, or
+ * other processes may have changed something meanwhile.  Run one more round:
+ * the worker sleeps only after a round that has only looked.
  */
 void
 le_upkeep_again(Pass *pass)
@@ -244,7 +244,7 @@ look_at_tables(void *arg)
 }
 
 /*
- * See to it that this incarnation of the server has its row.
+ * Begin the epoch of this incarnation of the server, or try again soon.
  */
 static void
 begin_epoch(void *arg)
@@ -258,7 +258,7 @@ begin_epoch(void *arg)
 
 /*
  * What comes before the look: settle the elections of sessions that have just
- * ended.  A winner was woken: for a moment leave it the processor, and look in
+ * ended.  A winner was woken: leave it the processor for 0.5 ms, and look in
  * the next round.  False: look now, since nothing has changed, or a look is
  * overdue.
  */
@@ -338,7 +338,7 @@ do_round(Pass *pass)
 {
 	bool		changed;
 
-	/* A round without a look knows no better. */
+	/* What a round without a look has to assume */
 	pass->installed = true;
 	pass->work = true;
 	pass->renew_at = le_renewal_due();

@@ -105,7 +105,8 @@ take_over(void)
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
 
 		/*
-		 * An error would end the process here, which SIGTERM alone is to do.
+		 * Here an error would end the process, and only SIGTERM is to do that:
+		 * do not process a cancel.
 		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();
@@ -117,7 +118,7 @@ take_over(void)
 
 /*
  * May this worker end?  If so, its lock is released; if not, it has it again.
- * The order of the first two steps is the invariant above.
+ * The lock is released before the last look: see the invariant above.
  */
 static bool
 try_to_end(void)
@@ -197,7 +198,8 @@ sleep_after(void *arg)
 
 /*
  * After a round that has found no work: may this worker end, since it has been
- * idle for long enough?  Otherwise the next round comes no later than that.
+ * idle for long enough?  Otherwise the next round comes no later than when its
+ * idle time is over.
  */
 static bool
 has_idled_enough(Pass *pass)
@@ -222,7 +224,11 @@ has_idled_enough(Pass *pass)
 	{
 		if (try_to_end())
 			return true;
-		/* Somebody is about to stand, but may not commit for a while. */
+
+		/*
+		 * A transaction has written a candidacy, and may not commit for a
+		 * while.
+		 */
 		may_end_at_once = false;
 		idle_since = le_clock();
 		timeout = Max(le_worker_idle_timeout_ms * MS, SHORTEST_IDLE);

@@ -29,9 +29,8 @@
 #include "utils/hsearch.h"
 
 #define MS				INT64CONST(1000)
-#define RETRY			(10 * MS)	/* after a table was locked, and the like */
-#define TIDY_PAUSE		(1000 * MS) /* before a dead candidate's row is
-									 * removed */
+#define RETRY			(10 * MS)	/* after a table was locked, say */
+#define TIDY_PAUSE		(1000 * MS) /* before a dead candidate is removed */
 
 /*
  * A round of the worker
@@ -43,17 +42,16 @@ typedef struct Pass
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to begin the next round */
 	int64		renew_at;		/* when to renew the next lease */
-	List	   *news;			/* names of elections of which listeners are
-								 * to be told something */
+	List	   *news;			/* names of elections to tell listeners of */
+
+	/* when the look began with the leases; till then: when the round began */
+	int64		looked_at;
 
 	/* what the look at the tables has found */
-	int64		looked_at;		/* when it began with the leases; before that:
-								 * when the round began */
 	Incarnation *inc;			/* NULL: some table was locked */
 	bool		new_incarnation;	/* an epoch is to begin */
 	List	   *settle;			/* leases that are to be settled, as seen */
-	List	   *preempt;		/* leases whose leader is to be asked to
-								 * yield, or no more, as seen */
+	List	   *preempt;		/* leases with a yield to be asked or undone */
 	List	   *dead;			/* candidates whose rows are to be removed */
 } Pass;
 
@@ -104,14 +102,18 @@ extern void le_attempt_ended(AttemptKind kind, const char *election,
 /* A lease that the worker renews */
 typedef struct Renewal
 {
-	Lease		seen;			/* election, term, deadline_mono and duration;
-								 * first: a list of these is one of leases */
+	/*
+	 * What the look has seen: only election, term, deadline_mono and duration
+	 * are set.  It is the first member, so that a list of these is a list of
+	 * leases for le_election_lease_durations().
+	 */
+	Lease		seen;
 	bool		over;			/* not to be renewed: the next look decides */
 
 	/* what the running transaction does to it */
-	bool		ends;			/* it is over from now on */
-	int64		deadline;		/* it is renewed until then; 0: it is not */
-	int64		lasts;			/* ... for so long */
+	bool		ends;			/* finds it over: renew it no more */
+	int64		deadline;		/* renews it until then; 0: does not */
+	int64		lasts;			/* the duration of that renewal */
 } Renewal;
 
 extern void le_led_begin_look(void);
@@ -126,7 +128,7 @@ typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	int			candidates;
-	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		sits_out;		/* the lowest of all; -1: one has none */
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
@@ -158,8 +160,7 @@ typedef enum Told
 {
 	TOLD_ALL,
 	TOLD_PART,					/* there is more than may be told at once */
-	TOLD_DROPPED,				/* all of an election that is gone: its mark
-								 * was deleted */
+	TOLD_DROPPED,				/* all; the election is gone, and its mark */
 	TOLD_LATER					/* the mark's row or the name is locked */
 } Told;
 
