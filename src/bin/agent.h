@@ -34,7 +34,7 @@ typedef struct Agent
 	Guardian	guardian;
 	int			signal_fd;
 	int			signo;			/* the last signal that asked us to end */
-	bool		signalled;		/* one has come since this was cleared */
+	bool		signalled;		/* a signal has come since this was cleared */
 	int64		lease;			/* of the election, or as granted */
 	int64		grace;			/* between SIGTERM and SIGKILL */
 	char	   *channel;

@@ -32,7 +32,7 @@ connection_set_error(Connection *c, const char *message)
 /*
  * Wait until the connection's socket is ready, until a moment, or until the
  * watcher stops the wait.  Return true if the socket is ready.  Without a
- * connection, wait for the other two.
+ * connection, only the moment or the watcher ends the wait.
  */
 bool
 connection_wait_ready(Connection *c, short events, int64 until, bool *stopped)

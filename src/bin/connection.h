@@ -26,12 +26,12 @@
 
 /*
  * What every wait watches beside the connection.  When one of the descriptors
- * is ready, the wait calls on_event().  If that returns true, the wait ends,
- * or goes on if the caller has said that it must not be stopped.
+ * is ready, the wait calls on_event().  If on_event() returns true, the wait
+ * ends, unless the caller of the wait has said that nothing may stop it.
  */
 typedef struct Watcher
 {
-	int			(*fds) (struct pollfd *fds, void *arg); /* how many; at most 2 */
+	int			(*fds) (struct pollfd *fds, void *arg); /* returns 0 to 2 */
 	bool		(*on_event) (void *arg);
 	void	   *arg;
 } Watcher;
@@ -108,7 +108,7 @@ typedef struct Params
 	char	   *rotated[3];		/* to be freed */
 } Params;
 
-/* Does a payload matter to a wait? */
+/* Does the payload of a notification matter to a wait? */
 typedef bool (*PayloadFilter) (const char *payload, void *arg);
 
 /* params.c */

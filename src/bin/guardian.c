@@ -44,7 +44,7 @@
 
 #define GUARDIAN_NAME	"leader_guardian"
 
-/* How often killing is repeated until everything is gone, in milliseconds */
+/* The pause between two rounds of killing, until everything is gone */
 #define KILL_INTERVAL_MS 5
 
 /* The guardian as it sees itself */
@@ -117,7 +117,7 @@ start_command(GuardianState *g)
 	if (g->command == 0)
 	{
 		(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* A guardian that died before that line sends no signal. */
+		/* A guardian that died before prctl() sends no signal. */
 		if (getppid() != guardian)
 			_exit(EXIT_LOST);
 		become_command(g, fds[1]);
@@ -195,8 +195,8 @@ pass_on(const GuardianState *g, int signo)
 }
 
 /*
- * Ask the command to end, unless that was done, and have what is left be
- * killed at a moment, or earlier if an earlier request said so.
+ * Ask the command to end, unless that was done.  What is left at kill_at is
+ * killed, or earlier if an earlier request said so.
  */
 static void
 ask_to_end(GuardianState *g, Cause cause, int64 kill_at)

@@ -35,7 +35,7 @@ guardian_prepare(void)
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) signal(SIGCHLD, SIG_DFL);
 	(void) signal(SIGPIPE, SIG_IGN);
-	/* Taking the terminal back, from its background, must not stop us. */
+	/* We take the terminal back from its background: that must not stop us. */
 	(void) signal(SIGTTOU, SIG_IGN);
 	sigemptyset(&own_signals);
 	sigaddset(&own_signals, SIGCHLD);

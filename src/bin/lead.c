@@ -50,7 +50,7 @@ typedef struct Leadership
 	Agent	   *agent;
 	char		term_dir[MAXPGPATH];
 	int64		next;			/* when to renew, or to connect, again */
-	bool		notified;		/* next is so early due to a notification */
+	bool		notified;		/* a notification has made next earlier */
 	int64		pause;			/* before the next try to connect */
 	int			unanswered;		/* requests in a row */
 	bool		over;			/* the term is over: do not give it back */
@@ -168,8 +168,8 @@ renew(Leadership *l)
 }
 
 /*
- * The connection is lost.  In a session, the leadership is, too.  Otherwise
- * try once to connect, and renew at once if that succeeds.
+ * The connection is lost.  In a session, the leadership is lost, too.
+ * Otherwise try once to connect, and renew at once if that succeeds.
  */
 static void
 reconnect(Leadership *l)
@@ -203,8 +203,8 @@ is_our_yield(const char *payload, void *arg)
 }
 
 /*
- * Renew early if a notification says that we are asked to yield.  Whether that
- * is true, the answer says.
+ * Renew early if a notification says that we are asked to yield.  The answer
+ * says whether that is true.
  */
 static void
 read_notifications(Leadership *l)

@@ -181,7 +181,7 @@ find_option(int found)
 }
 
 /*
- * Read the options.  optind is then what comes after them.
+ * Read the options.  optind is then the place of the first word after them.
  */
 static void
 parse_options(const Subcommand *s, int argc, char **argv, Options *o)

@@ -14,7 +14,7 @@
 #include <langinfo.h>
 
 /*
- * Decide as libpq does for dbname with expand_dbname.
+ * Is dbname a connection string?  Decide as libpq does with expand_dbname.
  */
 static bool
 is_connection_string(const char *dbname)

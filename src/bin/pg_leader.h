@@ -21,7 +21,7 @@
  *					guardian_handle.c	the guardian as its parent sees it
  *	agent.h			agent.c			`run`: stands, leads, stands again
  *					stand.c			stands for election until elected
- *					lead.c			renews one leadership while the command runs
+ *					lead.c			renews one leadership, runs the command
  *	observer.h		observer.c		asks the server, or exits with an error
  *					status.c		`status`
  *					yield.c			`yield`

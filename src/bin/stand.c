@@ -16,7 +16,7 @@
 /* How long --skip tries where nobody leads */
 #define SKIP_LIMIT			SEC
 
-/* A step has no exit code yet: take the next one */
+/* What a step returns when neither an exit code nor ELECTED is known yet */
 #define GO_ON				(-2)
 
 static const Statement sql_acquire = {
@@ -233,7 +233,8 @@ try_session(Agent *a)
 	answer_free(&answer);
 
 	/*
-	 * join() does not say the deadline; ask for it.  Else there is no grant.
+	 * join() does not say the deadline: renew to learn it.  If join() has not
+	 * elected us, return an answer without a row.
 	 */
 	return leads ? agent_renew_session(a, AGENT_LIMIT) : answer;
 }

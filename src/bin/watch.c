@@ -15,7 +15,7 @@
 
 #include "pqexpbuffer.h"
 
-/* How often to look where there are no notifications, and where there are */
+/* How often to look: on a standby, which has no notifications; elsewhere */
 #define STANDBY_INTERVAL	SEC
 #define PRIMARY_INTERVAL	(5 * SEC)
 
@@ -124,7 +124,7 @@ typedef struct Watch
 	Connection	connection;
 	KnownElection *known;
 	int			n;
-	char	   *hints[MOST_HINTS];	/* payloads about elections not known yet */
+	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
 	bool		started;		/* the present state was printed */
 	bool		standby;

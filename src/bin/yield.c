@@ -78,8 +78,8 @@ is_any(const char *payload, void *arg)
 }
 
 /*
- * Wait until a later term than this one is led.  Once nobody leads, wait for a
- * lease at most.  Say who leads then, and return the exit code.
+ * Wait until a later term than this one is led.  Once nobody leads, wait for
+ * lease_duration at most.  Print who leads then, and return the exit code.
  */
 static int
 wait_for_successor(Connection *c, const Options *options, int64 term)
