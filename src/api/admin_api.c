@@ -136,7 +136,7 @@ le_create_election(PG_FUNCTION_ARGS)
  * would be refused for ever.
  */
 static void
-begin_epoch(const Store *store, const char *name)
+see_to_epoch(const Store *store, const char *name)
 {
 	Election   *election = le_election_get(store, name);
 	Lease	   *lease = le_lease_read(store, name, NULL);
@@ -171,7 +171,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	get_configuration(fcinfo, &config);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	check_election_owner(le_election_get(&call.store, name));
-	begin_epoch(&call.store, name);
+	see_to_epoch(&call.store, name);
 
 	/*
 	 * No lease is granted or renewed meanwhile: where a standby has the new
@@ -217,7 +217,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	check_election_owner(le_election_get(&call.store, name));
-	begin_epoch(&call.store, name);
+	see_to_epoch(&call.store, name);
 
 	/*
 	 * Another call may hold the name lock and want the election lock. Release

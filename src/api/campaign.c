@@ -3,8 +3,9 @@
  * campaign.c
  *		The procedure campaign(): stand, and wait until elected.
  *
- * It waits as long as it takes, between transactions: without a snapshot and
- * without a lock.
+ * Invariant: it waits as long as it takes, but only between transactions
+ * (poll.c).  With a snapshot, it would keep vacuum from removing what renewals
+ * leave; with a lock, it would keep others from electing.
  *
  *-------------------------------------------------------------------------
  */

@@ -210,7 +210,8 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 
 /*
  * Renew the lease of a term.  NULL: another transaction has locked its row, or
- * the lease is over or asked for by now, or the proof does not cover it.
+ * the lease is over by now, or its holder is asked to yield, or the proof does
+ * not cover a renewal.
  */
 static Lease *
 renew_lease(Store *store, const char *name, int64 term, const int64 *progress,

@@ -3,8 +3,9 @@
  * observe_api.c
  *		SQL functions for observers.
  *
- * They write nothing, take no election lock, and work on a standby as well:
- * there the wall clock has to do, since the monotonic one is the primary's.
+ * Invariant: they write nothing and take no election lock.  They work on a
+ * standby as well: there the wall clock has to do, since the monotonic values
+ * are those of the primary's clock.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,9 +3,10 @@
  * session_api.c
  *		SQL functions for session candidates.
  *
- * Calls that change something are refused inside a transaction block: a
- * transaction that sits idle must not freeze an election, and a grant must not
- * roll back after it was told.
+ * Invariant: calls that change something are refused inside a transaction
+ * block.  Otherwise a transaction that sits idle would freeze the election
+ * whose lock it holds, and a grant could be rolled back after the client has
+ * acted on it.
  *
  * Functions wait LE_WAIT_LIMIT_MS at the most, for locks and for synchronous
  * standbys.

@@ -186,7 +186,8 @@ le_lock_election(const char *election, bool wait)
 
 /*
  * Release the election lock before the transaction ends.  The caller has
- * written no lease under it: others would read the old one.
+ * written no lease under it: the next process to get the lock would read the
+ * old row.
  */
 void
 le_unlock_election(const char *election)
@@ -208,7 +209,7 @@ le_lock_election_shared(const LOCKTAG *tag, bool wait)
 {
 	/*
 	 * Another process may queue behind our Exclusive lock.  Its request would
-	 * make ours for Share mode fail, although nobody but us has the lock.
+	 * make ours for Share mode fail, although no other process has the lock.
 	 */
 	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
@@ -266,8 +267,8 @@ le_unlock_name_shared(const char *election)
 }
 
 /*
- * Take the lock under which a transaction begins an epoch, until it ends.  It
- * does nothing else: see le_store_lock().
+ * Take the lock under which a transaction begins an epoch, until it ends.  The
+ * transaction does nothing else: see le_store_lock().
  */
 bool
 le_lock_epoch(void)

@@ -18,6 +18,7 @@
 #include "miscadmin.h"
 
 #define SPARES			16		/* entries that a worker keeps for others */
+
 /* The worker takes spares back after 1 s; after each failure, twice as late */
 #define SPARES_PAUSE	INT64CONST(1000000)
 #define LONGEST_SPARES_PAUSE INT64CONST(10000000)

@@ -64,7 +64,7 @@ note_write(Relation rel)
  * up pages, does not count as this transaction's own, unless we write a logged
  * row.  Without that, the commit of a call that has changed nothing would wait
  * for a flush, and for synchronous standbys: that may be for ever.  (A
- * transaction that has no number yet has logged nothing of its own.)
+ * transaction that has no ID yet has logged nothing of its own.)
  */
 void
 le_wal_begin(WalMark *mark)

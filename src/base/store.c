@@ -9,7 +9,7 @@
  *	 them only as long as its call may (wait.c).
  *
  * - Only the extension's own tables are used, never those of a schema of the
- *	 same name that somebody else has made.
+ *	 same name that another role has made.
  *
  *-------------------------------------------------------------------------
  */

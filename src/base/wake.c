@@ -3,8 +3,8 @@
  * wake.c
  *		Waking other processes by their latches.
  *
- * These functions wait for nothing and cannot fail: backends call them while
- * they commit, and while they exit.
+ * Invariant: the functions that wake wait for nothing and cannot fail, since
+ * backends call them after they have committed, and while they exit.
  *
  *-------------------------------------------------------------------------
  */

@@ -20,8 +20,8 @@
  *
  * - A seat is counted for at most one candidate at any time.
  *
- * - What was seen of changes that their transaction has undone since is read
- *	 again before it counts.
+ * - A seat that was read after a transaction of this process had changed it is
+ *	 read again if that transaction is undone.
  *
  *-------------------------------------------------------------------------
  */
@@ -119,8 +119,8 @@ find_holder(const Seats *seats, const Strategy *strategy,
 }
 
 /*
- * Is that session alive?  Several leases may be those of one session: it is
- * tested once in a count (memo; NULL: it is tested now).
+ * Is that session alive?  One session may hold several leases: a count tests
+ * it once, and keeps the answer in memo (NULL: test it now).
  * le_sessions_remember() is not for this: seats are counted in transactions
  * that change holders, and a session remembered as alive until such a
  * transaction ends could keep the lease of a leader that dies meanwhile from

@@ -153,8 +153,9 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 }
 
 /*
- * When the reservation of this seat was written.  It ends reserved_for after a
- * hold or delay, which may then have lasted for another not_before_for.
+ * When the reservation of this seat was written: since then a hold or delay
+ * lasts for not_before_for (0: there is none), and then the reservation for
+ * reserved_for, until reserved_mono.
  */
 int64
 le_lease_reserved_since(const Lease *lease)

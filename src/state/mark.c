@@ -13,9 +13,10 @@
  *	 the worker writes it, in the transaction that tells listeners.  So no term
  *	 is told twice, and none is left out.
  *
- * - A mark is inserted or deleted only under the election's name lock.  So an
- *	 insert never waits for a transaction that has inserted the same and has
- *	 not ended.
+ * - A mark is inserted or deleted only under the election's name lock.  The
+ *	 worker takes that in Share mode, but holds the NOTIFY lock as well
+ *	 (announce.c).  So an insert never waits for a transaction that has
+ *	 inserted the same mark and has not ended.
  *
  * The table is UNLOGGED: a crash or a promotion empties it, but it also ends
  * all listeners' sessions.

@@ -81,7 +81,7 @@ typedef struct Lease
 	char	   *successor;		/* of leader or vacant seat; NULL: nobody */
 	char	   *successor_role; /* "": none */
 	TimestampTz not_before_at;
-	int64		not_before_mono;	/* 0: somebody may follow at once */
+	int64		not_before_mono;	/* 0: another may follow at once */
 	int64		not_before_for; /* from when it was set to not_before_mono */
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */

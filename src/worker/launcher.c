@@ -172,7 +172,8 @@ leader_election_launcher_main(Datum arg)
 }
 
 /*
- * From _PG_init(), while shared_preload_libraries are loaded.
+ * Register the launcher.  To be called from _PG_init(), while
+ * shared_preload_libraries are loaded.
  */
 void
 le_launcher_register(void)

@@ -37,7 +37,7 @@ typedef struct KnownMark
 	int64		term;
 	bool		vacated;
 	int64		yields;
-	uint64		look;			/* the last one that found its lease; or 0 */
+	uint64		look;			/* number of the last that found it; or 0 */
 } KnownMark;
 
 static HTAB *known = NULL;

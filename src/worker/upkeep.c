@@ -4,7 +4,7 @@
  *		What the background worker does in a round, in which order, and the
  *		look at the tables that says what is due.
  *
- * Invariant: a look decides nothing.  Whatever it found due is looked at again
+ * Invariant: a look decides nothing.  What it found due is looked at again
  * under the locks that the change needs, by the code that candidates' own
  * calls go through as well.
  *

@@ -5,7 +5,7 @@
  *
  * Elections are correct without a worker; it only makes them prompt.  Any
  * candidate that calls can renew, elect and begin an epoch as the worker does.
- * Only listeners are told by nobody else.
+ * Only telling listeners is the worker's alone.
  *
  * A worker is started on demand, one per database, and ends after a while
  * without candidates and leaders.
@@ -71,8 +71,8 @@ wake_launcher(int code, Datum arg)
 }
 
 /*
- * The last look: does anybody stand, committed or not?  A locked table means
- * that somebody may.
+ * The last look: does anybody stand, committed or not?  If the table is
+ * locked, a transaction may be about to write a candidacy.
  */
 static void
 look_once_more(void *arg)
