@@ -297,8 +297,9 @@ le_request_yield(PG_FUNCTION_ARGS)
 	left = Max(lease->deadline_mono - le_clock(), 0);
 	le_call_end(&call);
 
-	/* Its session is alive: the process ID has not been given to another. */
-	if (terminate && lease->session_id != 0)
+	/* While its session lives, the process ID is that of no other process. */
+	if (terminate && lease->session_id != 0 &&
+		le_session_alive(lease->session_id))
 		(void) DirectFunctionCall2(pg_terminate_backend,
 								   Int32GetDatum(lease->backend_pid),
 								   Int64GetDatum(0));

@@ -5,7 +5,7 @@
  *
  * Invariants:
  *
- * - Every transaction locks our tables in the order of TableId, and waits for
+ * - Every call locks our tables in the order of TableId, and waits for
  *	 them only as long as its call may (wait.c).
  *
  * - Only the extension's own tables are used, never those of a schema of the

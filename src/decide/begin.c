@@ -33,6 +33,18 @@ le_begin_epoch(Store *store)
 		!le_lock_epoch())
 		return false;
 
+	foreach(lc, le_lease_read_all(store))
+	{
+		Lease	   *lease = lfirst(lc);
+
+		highest_term = Max(highest_term, lease->term);
+		foreign |= le_lease_is_foreign(lease, incarnation);
+	}
+
+	/* Another transaction may have begun the epoch since the caller looked. */
+	if (!le_epoch_is_missing(le_epoch_read(), foreign))
+		return true;
+
 	/*
 	 * Where this database is a copy, the detached candidates of the original
 	 * look alive here: they are not.
@@ -44,14 +56,7 @@ le_begin_epoch(Store *store)
 		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
 			return false;		/* it is giving a sign of life */
 	}
-	foreach(lc, le_lease_read_all(store))
-	{
-		Lease	   *lease = lfirst(lc);
-
-		highest_term = Max(highest_term, lease->term);
-		foreign |= le_lease_is_foreign(lease, incarnation);
-	}
-	return le_epoch_write(store, foreign, highest_term);
+	return le_epoch_write(store, highest_term);
 }
 
 /*

@@ -98,25 +98,29 @@ le_epoch_read(void)
 }
 
 /*
- * Write the row of the present incarnation, if it has none yet: that starts a
- * new epoch, later than those of all terms.  foreign: there are leases of
- * another incarnation.  Then this one is not the first, even if there is no
- * other row here: a restore loads the tables in any order.  The caller holds
- * the epoch lock, in a transaction of its own.  False: another transaction has
- * locked the row.
+ * Is an epoch to begin?  foreign: there are leases of another incarnation.  Then
+ * this one is not the first, even if there is no other row here: a restore loads
+ * the tables in any order.
  */
 bool
-le_epoch_write(const Store *store, bool foreign, int64 highest_term)
+le_epoch_is_missing(const Incarnation *inc, bool foreign)
 {
-	Incarnation *inc;
+	return !inc->known || (foreign && inc->epoch == 0);
+}
+
+/*
+ * Write the row of the present incarnation, where an epoch is missing: that
+ * begins one, later than those of all terms.  The caller holds the epoch lock,
+ * in a transaction of its own.  False: another transaction has locked the row.
+ */
+bool
+le_epoch_write(const Store *store, int64 highest_term)
+{
+	Incarnation *inc = le_epoch_read();
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
 	bool		busy;
-
-	inc = le_epoch_read();
-	if (inc->known && !(foreign && inc->epoch == 0))
-		return true;
 
 	/*
 	 * Where the counter of terms has run out, the highest term is of a later

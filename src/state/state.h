@@ -46,8 +46,8 @@ typedef struct Incarnation
 } Incarnation;
 
 extern Incarnation *le_epoch_read(void);
-extern bool le_epoch_write(const Store *store, bool foreign,
-						   int64 highest_term);
+extern bool le_epoch_is_missing(const Incarnation *inc, bool foreign);
+extern bool le_epoch_write(const Store *store, int64 highest_term);
 extern bool le_epoch_note_dropped(const Store *store,
 								  const Incarnation *inc, int64 term);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
