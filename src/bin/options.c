@@ -85,8 +85,8 @@ options_usage_error(void)
 /*
  * Report a value that an option does not take, with a hint, and exit.
  */
-static void invalid_value(const Option *option, const char *value,
-						  const char *hint,...) pg_attribute_printf(3, 4);
+static void __attribute__((format(printf, 3, 4)))
+invalid_value(const Option *option, const char *value, const char *hint,...);
 
 static void
 invalid_value(const Option *option, const char *value, const char *hint,...)
