@@ -37,6 +37,7 @@ OBJS = \
 	src/state/lease.o \
 	src/state/lease_state.o \
 	src/state/mark.o \
+	src/state/pause.o \
 	src/decide/begin.o \
 	src/decide/proof.o \
 	src/decide/ranking.o \
@@ -54,6 +55,7 @@ OBJS = \
 	src/api/detached_api.o \
 	src/api/fence_api.o \
 	src/api/observe_api.o \
+	src/api/pause_api.o \
 	src/api/poll.o \
 	src/api/session_api.o \
 	src/api/stand.o \

@@ -23,9 +23,36 @@ CREATE TABLE leader_election.election (
 	takeover_delay	interval NOT NULL DEFAULT '0',
 	candidate_role	name,
 	channel			text COLLATE "C",
-	owner			name NOT NULL
+	owner			name NOT NULL,
+	paused_at		timestamptz,
+	paused_by		name,
+	pause_reason	text,
+	pause_vacates	boolean,
+	resumes_at		timestamptz,
+	resumes_mono	bigint,
+	resumes_for		bigint,
+	pause_incarnation text COLLATE "C",
+	CONSTRAINT kept_pause CHECK (paused_at IS NULL OR
+		(paused_by, pause_vacates, pause_incarnation) IS NOT NULL),
+	CONSTRAINT kept_resumes CHECK ((resumes_at, resumes_mono, resumes_for) IS NULL OR
+		(paused_at, resumes_at, resumes_mono, resumes_for) IS NOT NULL)
 );
 COMMENT ON TABLE leader_election.election IS 'configuration, one row per election';
+COMMENT ON COLUMN leader_election.election.paused_at IS 'NULL: not paused';
+COMMENT ON COLUMN leader_election.election.pause_vacates IS 'while it is paused, every leader is asked to yield';
+COMMENT ON COLUMN leader_election.election.resumes_at IS 'when the pause ends by itself; NULL: when it is resumed';
+COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from paused_at to resumes_at';
+COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
+
+-- Its row, if there is one, pauses all elections.
+CREATE TABLE leader_election.pause_all (
+	scope			text COLLATE "C" PRIMARY KEY,
+	paused_at		timestamptz NOT NULL,
+	paused_by		name NOT NULL,
+	reason			text,
+	CONSTRAINT kept_scope CHECK (scope = 'all')
+);
+COMMENT ON TABLE leader_election.pause_all IS 'has a row while all elections are paused';
 
 -- The lease row: the durable half of the mutex.  Its holder changes only
 -- under the election lock.  Renewals touch no indexed column and find room in
@@ -168,6 +195,7 @@ COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that t
 COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an election that was dropped';
 
 SELECT pg_extension_config_dump('leader_election.election', '');
+SELECT pg_extension_config_dump('leader_election.pause_all', '');
 SELECT pg_extension_config_dump('leader_election.lease', '');
 SELECT pg_extension_config_dump('leader_election.history', '');
 SELECT pg_extension_config_dump('leader_election.epoch', '');
@@ -371,6 +399,36 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.drop_election(text) IS
 'drop an election that nobody leads, and end all candidacies in it';
 
+CREATE FUNCTION leader_election.pause_election(election text,
+	reason text DEFAULT NULL, duration interval DEFAULT NULL,
+	vacate boolean DEFAULT false)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_pause_election'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.pause_election(text, text, interval, boolean) IS
+'elect nobody by the rules until it is resumed, or for a duration; who leads goes on, or (vacate) is asked to yield';
+
+CREATE FUNCTION leader_election.resume_election(election text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_resume_election'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.resume_election(text) IS
+'end the pause of an election; false if it was not paused';
+
+CREATE FUNCTION leader_election.pause_all(reason text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_pause_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.pause_all(text) IS
+'elect nobody by the rules in any election of this database; only for superusers';
+
+CREATE FUNCTION leader_election.resume_all()
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_resume_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.resume_all() IS
+'end what pause_all() began; elections that are paused themselves stay so; false if it was not paused';
+
 CREATE FUNCTION leader_election.request_yield(election text,
 	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
 RETURNS interval
@@ -402,7 +460,8 @@ CREATE FUNCTION leader_election.observe(election text,
 	OUT term bigint, OUT kind text, OUT backend_pid integer,
 	OUT acquired_at timestamptz, OUT renewed_at timestamptz,
 	OUT expires_at timestamptz, OUT remaining interval,
-	OUT candidates integer)
+	OUT candidates integer, OUT paused_at timestamptz, OUT paused_by name,
+	OUT pause_reason text, OUT resumes_at timestamptz)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election.observe(text) IS
@@ -421,7 +480,8 @@ COMMENT ON FUNCTION leader_election.standing(text) IS
 CREATE VIEW leader_election.status AS
 	SELECT e.election, e.strategy, o.state, o.waiting_for, o.leader,
 		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
-		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum
+		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum,
+		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at
 	FROM leader_election.election e,
 		LATERAL leader_election.observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS

@@ -25,8 +25,8 @@ PG_FUNCTION_INFO_V1(le_request_yield);
 
 #define LONGEST_DELAY	USECS_PER_DAY
 
-static void
-check_election_owner(const Election *election)
+void
+le_check_election_owner(const Election *election)
 {
 	Oid			owner = get_role_oid(election->owner, true);
 
@@ -170,7 +170,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&call.store, name));
+	le_check_election_owner(le_election_get(&call.store, name));
 	see_to_epoch(&call.store, name);
 
 	/*
@@ -186,7 +186,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	}
 	election = le_election_get(&call.store, name);
-	check_election_owner(election);
+	le_check_election_owner(election);
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
@@ -216,7 +216,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_check_callable("leader_election.drop_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&call.store, name));
+	le_check_election_owner(le_election_get(&call.store, name));
 	see_to_epoch(&call.store, name);
 
 	/*
@@ -235,7 +235,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_election_get(&call.store, name);
-	check_election_owner(election);
+	le_check_election_owner(election);
 	while (!le_settle_drop(&call.store, election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
@@ -243,8 +243,43 @@ le_drop_election(PG_FUNCTION_ARGS)
 }
 
 /*
- * Ask the leader of an election to yield.  Returns how long that may take;
- * NULL if nobody leads.
+ * Nobody leads the election.  If it is paused, keep the seat for this candidate:
+ * that is how an operator fills it by hand.  Returns how long it takes at least
+ * until the candidate may lead; -1: the election is not paused, or is led by now.
+ */
+static int64
+reserve_paused(const Call *call, const char *to)
+{
+	const Store *store = &call->store;
+	Incarnation *inc = le_epoch_read();
+	Election   *election;
+	Candidate  *successor;
+	Lease	   *lease;
+	Vacancy		v;
+
+	while (!le_wait_for_election(call->election))
+		le_wait_retry_or_busy(call->election);
+	while ((lease = le_lease_lock(store, call->election)) == NULL)
+	{
+		(void) le_election_get(store, call->election);
+		le_wait_retry_or_busy(call->election);
+	}
+	election = le_election_get(store, call->election);
+	le_check_election_owner(election);
+	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
+	if (v.pause == NULL || lease->leader != NULL)
+		return -1;
+	if (le_vacancy_grace(election, lease, inc) > le_clock())
+		le_busy(call->election);
+	successor = le_settle_named(store, election, to);
+	le_settle_reserve(store, election, lease, inc, successor);
+	le_start_ensure(true);
+	return Max(le_lease_not_before(lease, inc) - le_clock(), 0);
+}
+
+/*
+ * Ask the leader of an election to yield: how long that may take, NULL if
+ * nobody leads.
  */
 Datum
 le_request_yield(PG_FUNCTION_ARGS)
@@ -264,7 +299,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		to = le_name_arg(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	check_election_owner(le_election_get(&call.store, name));
+	le_check_election_owner(le_election_get(&call.store, name));
 	incarnation = le_incarnation_name(call.store.lease_oid);
 	for (;;)
 	{
@@ -272,8 +307,11 @@ le_request_yield(PG_FUNCTION_ARGS)
 		if (lease == NULL ||
 			le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		{
+			left = to != NULL ? reserve_paused(&call, to) : -1;
 			le_call_end(&call);
-			PG_RETURN_NULL();
+			if (left < 0)
+				PG_RETURN_NULL();
+			PG_RETURN_DATUM(le_interval(left));
 		}
 		lease = le_lease_lock(&call.store, name);
 		if (lease != NULL &&
@@ -282,7 +320,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	}
 	election = le_election_get(&call.store, name);
-	check_election_owner(election);
+	le_check_election_owner(election);
 	if (to != NULL)
 		successor = le_settle_named(&call.store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))

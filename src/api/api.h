@@ -40,6 +40,7 @@ extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
+extern void le_check_election_owner(const Election *election);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,

@@ -123,6 +123,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
 	switch (v.obstacle)
 	{
+		case OBSTACLE_PAUSED:
+			return "paused";
 		case OBSTACLE_EPOCH:
 			if (le_lock_worker_is_free())
 				return NO_WORKER;
@@ -166,6 +168,10 @@ typedef enum StatusColumn
 	STATUS_EXPIRES_AT,
 	STATUS_REMAINING,
 	STATUS_CANDIDATES,
+	STATUS_PAUSED_AT,
+	STATUS_PAUSED_BY,
+	STATUS_PAUSE_REASON,
+	STATUS_RESUMES_AT,
 	STATUS_COLUMNS
 } StatusColumn;
 
@@ -201,8 +207,37 @@ show_leader(const Lease *lease, StatusRow *row)
 }
 
 /*
- * One election's row of the view status; all NULL if there is no such
- * election.
+ * The pause of an election; NULL: none.  On a standby, which has no monotonic clock
+ * of the primary's, the time of day has to do.
+ */
+static const Pause *
+pause_shown(const Store *store, const Election *election)
+{
+	const Pause *own = election->pause;
+	int64		until;
+
+	if (!RecoveryInProgress())
+		return le_pause_now(store, election, le_epoch_read(), &until);
+	if (own != NULL && (own->resumes_for == 0 ||
+						own->resumes_at > GetCurrentTimestamp()))
+		return own;
+	return le_pause_all_read(store);
+}
+
+static void
+show_pause(const Pause *pause, StatusRow *row)
+{
+	set(row, STATUS_PAUSED_AT, TimestampTzGetDatum(pause->at));
+	set(row, STATUS_PAUSED_BY,
+		DirectFunctionCall1(namein, CStringGetDatum(pause->by)));
+	if (pause->reason != NULL)
+		set(row, STATUS_PAUSE_REASON, CStringGetTextDatum(pause->reason));
+	if (pause->resumes_for > 0)
+		set(row, STATUS_RESUMES_AT, TimestampTzGetDatum(pause->resumes_at));
+}
+
+/*
+ * One election's row of the view status; all NULL if there is no such election.
  */
 Datum
 le_observe(PG_FUNCTION_ARGS)
@@ -217,14 +252,18 @@ le_observe(PG_FUNCTION_ARGS)
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
 		return le_call_result(fcinfo, row.values, row.nulls);
 	le_call_begin(&call, text_to_cstring(arg), RecoveryInProgress() ?
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE : LE_TABLES,
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_EPOCH |
+				  LE_TABLE_PAUSE_ALL : LE_TABLES,
 				  AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	if (election != NULL && lease != NULL)
 	{
 		bool		led = is_led(&call.store, lease);
+		const Pause *pause = pause_shown(&call.store, election);
 
+		if (pause != NULL)
+			show_pause(pause, &row);
 		if (led)
 			show_leader(lease, &row);
 		else

@@ -104,6 +104,7 @@ typedef enum TableId
 	TABLE_HISTORY,
 	TABLE_EPOCH,
 	TABLE_ANNOUNCED,
+	TABLE_PAUSE_ALL,
 	TABLE_COUNT
 } TableId;
 
@@ -128,11 +129,12 @@ typedef struct Store
 #define LE_TABLE_HISTORY	(1 << TABLE_HISTORY)
 #define LE_TABLE_EPOCH		(1 << TABLE_EPOCH)
 #define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
+#define LE_TABLE_PAUSE_ALL	(1 << TABLE_PAUSE_ALL)
 
 /* What a change of leadership reads and writes */
 #define LE_TABLES \
 	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | \
-	 LE_TABLE_HISTORY | LE_TABLE_EPOCH)
+	 LE_TABLE_HISTORY | LE_TABLE_EPOCH | LE_TABLE_PAUSE_ALL)
 
 extern uint64 le_leadership_generation;
 

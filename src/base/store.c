@@ -33,6 +33,7 @@ static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_HISTORY] = "history",
 	[TABLE_EPOCH] = "epoch",
 	[TABLE_ANNOUNCED] = "announced",
+	[TABLE_PAUSE_ALL] = "pause_all",
 };
 
 /*

@@ -77,6 +77,7 @@ extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
 typedef enum Obstacle
 {
 	OBSTACLE_NONE,
+	OBSTACLE_PAUSED,
 	OBSTACLE_EPOCH,				/* this incarnation has no epoch yet */
 	OBSTACLE_GRACE,				/* after a failover */
 	OBSTACLE_HOLD,
@@ -102,6 +103,7 @@ typedef struct Turnout
 typedef struct Vacancy
 {
 	Obstacle	obstacle;
+	const Pause *pause;			/* NULL: the election is not paused */
 	int64		barred_until;	/* nobody is elected before (monotonic) */
 	bool		reserved;		/* the seat is vacant, with a successor */
 	Candidate  *kept_for;		/* that successor; NULL: not kept any more */
@@ -113,7 +115,7 @@ extern int64 le_vacancy_grace(const Election *election, const Lease *lease,
 							  const Incarnation *inc);
 extern Candidate *le_vacancy_successor(const Store *store,
 									   const Election *election,
-									   const Lease *lease);
+									   const Lease *lease, bool paused);
 extern void le_vacancy(const Store *store, const Election *election,
 					   const Lease *lease, const Incarnation *inc, int64 now,
 					   const Turnout *turnout, Vacancy *v);
@@ -162,6 +164,9 @@ extern void le_settle_ask_yield(const Store *store, const Election *election,
 								const Candidate *successor);
 extern bool le_settle_preempt(const Store *store, const Election *election,
 							  bool *changed);
+extern void le_settle_reserve(const Store *store, const Election *election,
+							  Lease *lease, const Incarnation *inc,
+							  const Candidate *successor);
 extern bool le_settle_drop(const Store *store, const Election *election,
 						   const Incarnation *inc);
 

@@ -34,6 +34,7 @@ typedef struct Decision
 	Lease	   *lease;			/* locked, if it is to be written */
 	LeaseState	state;
 	const GiveUp *give_up;		/* NULL: the holder does not give up */
+	const Pause *pause;			/* NULL: the election is not paused */
 	int64		now;
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
@@ -72,10 +73,12 @@ le_settle_preempt(const Store *store, const Election *election,
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
 	Candidate  *challenger;
+	int64		paused_until;
 
 	*changed = false;
 	if (seen == NULL || seen->yield_ordered ||
-		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED)
+		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED ||
+		le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
 		return true;
 	challenger = le_ranking_challenger(store, election, seen);
 	if (!le_ranking_preempts(seen, challenger))
@@ -143,6 +146,16 @@ reason_of(const Decision *d)
 }
 
 /*
+ * Does the leader go because the election is paused so that nobody leads it?  Then
+ * it keeps its place in line.
+ */
+static bool
+vacates(const Decision *d)
+{
+	return d->pause != NULL && d->pause->vacates && d->lease->yield_ordered;
+}
+
+/*
  * Is the holder to be passed over, once its leadership has ended?  A leader
  * that was to renew its lease itself and did not may be hung: if it were
  * elected again at once, nobody else ever would.  Where its strategy wanted it
@@ -152,6 +165,8 @@ reason_of(const Decision *d)
 static bool
 steps_down(const Decision *d)
 {
+	if (vacates(d))
+		return false;
 	if (d->give_up != NULL)
 		return d->give_up->resigns;
 	return d->state == LEASE_EXPIRED &&
@@ -254,7 +269,8 @@ decide_succession(Decision *d)
 	d->not_before = earliest_election(d);
 	named = d->state == LEASE_LED ? d->give_up->to_candidate : NULL;
 	if (named == NULL)
-		d->successor = le_vacancy_successor(d->store, d->election, d->lease);
+		d->successor = le_vacancy_successor(d->store, d->election, d->lease,
+											d->pause != NULL);
 	else
 	{
 		if (grace > d->now)
@@ -283,22 +299,27 @@ decide(Decision *d, const Candidate *caller)
 		Vacancy		v;
 
 		le_vacancy(d->store, d->election, d->lease, d->inc, d->now, NULL, &v);
+		d->pause = v.pause;
 		d->successor = v.kept_for;
 		d->passed_over = v.absent;
 		barred_until = v.barred_until;
 	}
 	else
 	{
+		int64		until;
+
+		d->pause = le_pause_now(d->store, d->election, d->inc, &until);
 		barred_until = decide_succession(d);
 		if (steps_down(d))
 			d->passed_over = le_candidate_of_lease(d->lease);
 	}
 	if (barred_until > d->now)
 		return;
-	if (d->successor == NULL)
+	if (d->successor == NULL && d->pause == NULL)
 		d->winner = le_ranking_first(d->store, d->election, d->lease, caller,
 									 d->passed_over);
-	else if (le_ranking_has_quorum(d->store, d->election))
+	else if (d->successor != NULL &&
+			 le_ranking_has_quorum(d->store, d->election))
 		d->winner = d->successor;
 	if (d->winner != NULL && d->winner->session_id == 0 &&
 		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
@@ -394,6 +415,26 @@ keep_seat(Decision *d)
 	le_commit_wakes_worker();
 }
 
+static const char *
+detail_of(const Decision *d)
+{
+	if (vacates(d))
+		return "paused";
+	return d->state == LEASE_LED ? d->give_up->detail : NULL;
+}
+
+/*
+ * A leader was granted the lease while its election is paused so that nobody leads
+ * it: by a transfer, say, or a continuation after a failover.
+ */
+static void
+ask_for_pause(const Store *store, const Election *election, Lease *lease,
+			  const Pause *pause)
+{
+	if (pause != NULL && pause->vacates)
+		le_settle_ask_yield(store, election, lease, true, NULL);
+}
+
 /*
  * Write the end of a term, if there is one, and the beginning of the next, if
  * a candidate was elected.  Both have the same time: one event for listeners.
@@ -409,7 +450,7 @@ write_change(Decision *d, Row *history, const Proof *proof)
 
 	if (history != NULL)
 		le_history_end(history, change.reason,
-					   d->state == LEASE_LED ? d->give_up->detail : NULL, at);
+					   detail_of(d), at);
 	if (d->winner == NULL)
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, duration, d->now, at, d->inc->name);
@@ -420,6 +461,8 @@ write_change(Decision *d, Row *history, const Proof *proof)
 		grant(d->store, d->lease, d->inc, d->winner, 0, &change,
 			  duration, d->now, at);
 	le_commit_change(d->store, &change);
+	if (d->winner != NULL)
+		ask_for_pause(d->store, d->election, d->lease, d->pause);
 }
 
 /*
@@ -521,6 +564,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	Lease	   *lease = le_lease_lock(store, election->name);
 	int64		now = le_clock();
 	int64		grace;
+	int64		paused_until;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	Change		change = {.election = election->name,.reason = "failover"};
@@ -561,7 +605,27 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	le_lease_hold(lease, grace, now, at);
 	le_seats_touch(election->name);
 	le_commit_change(store, &change);
+	ask_for_pause(store, election, lease,
+				  le_pause_now(store, election, inc, &paused_until));
 	return le_lease_read(store, election->name, NULL);
+}
+
+/*
+ * Keep the vacant seat of a paused election for a candidate that an operator has
+ * named, as a transfer to it would: a hold or a takeover delay binds.  The caller
+ * holds the election lock, and the lease is locked.
+ */
+void
+le_settle_reserve(const Store *store, const Election *election, Lease *lease,
+				  const Incarnation *inc, const Candidate *successor)
+{
+	int64		now = le_clock();
+
+	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
+					successor, election->lease_duration, now,
+					GetCurrentTimestamp(), inc->name);
+	le_seats_touch(election->name);
+	le_commit_wakes_worker();
 }
 
 /*

@@ -64,17 +64,18 @@ find_successor(const Store *store, const Election *election, const Lease *lease)
 }
 
 /*
- * The candidate that an operator wants the leader of this lease to yield to;
- * NULL: none, or it is gone.  (Where the strategy has asked the leader to
- * yield, the strategy decides anew who follows.)
+ * The candidate that an operator wants the leader of this lease to yield to; NULL:
+ * none, or it is gone.  (Where the strategy has asked the leader to yield, the
+ * strategy decides anew who follows.  Where the election is paused, it decides
+ * nothing: what it has asked for is finished.)
  */
 Candidate *
 le_vacancy_successor(const Store *store, const Election *election,
-					 const Lease *lease)
+					 const Lease *lease, bool paused)
 {
 	Candidate  *c;
 
-	if (lease->successor == NULL || !lease->yield_ordered)
+	if (lease->successor == NULL || !(lease->yield_ordered || paused))
 		return NULL;
 	c = find_successor(store, election, lease);
 	return c != NULL && le_candidate_alive(c) ? c : NULL;
@@ -140,13 +141,22 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	int64		grace = le_vacancy_grace(election, lease, inc);
 	int64		not_before = le_lease_not_before(lease, inc);
 	bool		vacant = lease->leader == NULL;
+	int64		paused_until;
 
 	memset(v, 0, sizeof(Vacancy));
+	v->pause = le_pause_now(store, election, inc, &paused_until);
 	v->barred_until = vacant ? Max(grace, not_before) : grace;
 	if (vacant && lease->successor != NULL)
 		look_at_reservation(store, election, lease, inc, now, v);
 
-	if (grace == PG_INT64_MAX)
+	/* A hand-over that is under way is finished. */
+	if (v->pause != NULL && v->kept_for == NULL)
+	{
+		v->obstacle = OBSTACLE_PAUSED;
+		if (vacant)
+			v->barred_until = Max(v->barred_until, paused_until);
+	}
+	else if (grace == PG_INT64_MAX)
 		v->obstacle = OBSTACLE_EPOCH;
 	else if (grace > now)
 		v->obstacle = OBSTACLE_GRACE;

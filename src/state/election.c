@@ -36,7 +36,8 @@ enum
 	ELECTION_TAKEOVER_DELAY,
 	ELECTION_CANDIDATE_ROLE,
 	ELECTION_CHANNEL,
-	ELECTION_OWNER
+	ELECTION_OWNER,
+	ELECTION_PAUSED_AT			/* and more: see pause.c */
 };
 
 static int64
@@ -65,6 +66,7 @@ make_election(const Row *row)
 	election->channel = LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString,
 							   NULL);
 	election->owner = LE_GET_NAME(row->values[ELECTION_OWNER]);
+	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
 	election->own_write = le_row_is_own_write(row);
 	return election;
 }
@@ -292,6 +294,27 @@ le_election_alter(const Store *store, const char *name,
 		return false;
 	set_configuration(row, config);
 	le_row_update(row);
+	return true;
+}
+
+/*
+ * Pause an election (NULL: no more), whose election lock the caller holds.  False:
+ * another transaction has locked its row.
+ */
+bool
+le_election_pause(const Store *store, const char *name, const Pause *pause)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, TABLE_ELECTION, le_key(name),
+								  LockTupleNoKeyExclusive, &busy);
+
+	if (row == NULL && !busy)
+		le_report_no_election(name);
+	if (row == NULL)
+		return false;
+	le_pause_set(row, ELECTION_PAUSED_AT, pause);
+	le_row_update(row);
+	le_commit_durably();
 	return true;
 }
 

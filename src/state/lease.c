@@ -463,6 +463,9 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	clear_not_before(row);
 	clear_reserved(row);
 	le_row_update(row);
+	lease->term = term;
+	lease->leader = to->candidate;
+	lease->yields = 0;
 }
 
 /*

@@ -127,15 +127,11 @@ le_lease_is_term(const Lease *lease, int64 term)
 int64
 le_lease_not_before(const Lease *lease, const Incarnation *inc)
 {
-	int64		left;
-
 	if (lease->not_before_mono == 0)
 		return 0;
-	if (le_lease_is_own(lease, inc->name) &&
-		lease->not_before_mono - le_clock() <= lease->not_before_for)
-		return lease->not_before_mono;
-	left = lease->not_before_at - GetCurrentTimestamp();
-	return Min(le_clock() + left, inc->first_seen + lease->not_before_for);
+	return le_epoch_moment(inc, le_lease_is_own(lease, inc->name),
+						   lease->not_before_mono, lease->not_before_at,
+						   lease->not_before_for);
 }
 
 /*

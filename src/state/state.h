@@ -50,6 +50,8 @@ extern bool le_epoch_is_missing(const Incarnation *inc, bool foreign);
 extern bool le_epoch_write(const Store *store, int64 highest_term);
 extern bool le_epoch_note_dropped(const Store *store,
 								  const Incarnation *inc, int64 term);
+extern int64 le_epoch_moment(const Incarnation *inc, bool own, int64 mono,
+							 TimestampTz at, int64 lasts);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
 /* lease.c */
@@ -278,6 +280,8 @@ extern void le_mark_create(const Store *store, const char *election,
 extern void le_mark_delete(Mark *mark);
 
 /* election.c */
+struct Pause;
+
 typedef struct Election
 {
 	char	   *name;
@@ -288,6 +292,7 @@ typedef struct Election
 	char	   *candidate_role;
 	char	   *channel;
 	char	   *owner;
+	struct Pause *pause;		/* NULL: it is not paused itself */
 	bool		own_write;		/* the running transaction has written it */
 } Election;
 
@@ -318,7 +323,30 @@ extern bool le_election_insert(const Store *store, const char *name,
 							   const char *owner, const Configuration *config);
 extern bool le_election_alter(const Store *store, const char *name,
 							  const Configuration *config);
+extern bool le_election_pause(const Store *store, const char *name,
+							  const struct Pause *pause);
 extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_report_no_election(const char *name);
+
+/* pause.c */
+typedef struct Pause
+{
+	TimestampTz at;
+	const char *by;				/* a role */
+	const char *reason;			/* NULL: none was given */
+	bool		vacates;		/* every leader is asked to yield */
+	TimestampTz resumes_at;		/* for people and for other incarnations */
+	int64		resumes_mono;
+	int64		resumes_for;	/* 0: until it is resumed */
+	const char *incarnation;	/* on which it was paused */
+} Pause;
+
+extern Pause *le_pause_make(const Row *row, int first);
+extern void le_pause_set(Row *row, int first, const Pause *pause);
+extern Pause *le_pause_all_read(const Store *store);
+extern bool le_pause_all_write(const Store *store, const Pause *pause,
+							   bool *was);
+extern const Pause *le_pause_now(const Store *store, const Election *election,
+								 const Incarnation *inc, int64 *until);
 
 #endif							/* LE_STATE_H */

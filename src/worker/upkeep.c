@@ -116,10 +116,11 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
  * read here: le_elect_preempt_all() finds out.
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease)
+is_to_preempt(const Store *store, const Lease *lease, const Incarnation *inc)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
+	int64		until;
 
 	if (lease->yield_ordered ||
 		((s == NULL || s->candidates < 2) && !lease->yielding))
@@ -127,6 +128,8 @@ is_to_preempt(const Store *store, const Lease *lease)
 	election = le_election_read(store, lease->election);
 	if (election == NULL ||
 		(le_strategy(election)->preempts == NULL && !lease->yielding))
+		return false;
+	if (inc == NULL || le_pause_now(store, election, inc, &until) != NULL)
 		return false;
 	if (s != NULL && s->candidates >= CROWD)
 		return true;
@@ -149,7 +152,7 @@ look_at_led(Look *look, Lease *lease)
 	Pass	   *pass = look->pass;
 
 	pass->work = true;
-	if (look->knows_standing && is_to_preempt(&look->store, lease))
+	if (look->knows_standing && is_to_preempt(&look->store, lease, pass->inc))
 		pass->preempt = keep(pass->preempt, lease);
 	if (!le_led_note(lease))
 		pass->next = Min(pass->next, lease->deadline_mono);
@@ -223,7 +226,8 @@ look_at_tables(void *arg)
 	le_sessions_remember();
 	le_led_begin_look();
 	if (le_store_try_lock(&look.store,
-						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
+						  LE_TABLE_PAUSE_ALL,
 						  AccessShareLock))
 	{
 		pass->next = le_clock() + LONGEST_SLEEP;

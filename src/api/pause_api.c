@@ -1,0 +1,194 @@
+/*-------------------------------------------------------------------------
+ *
+ * pause_api.c
+ *		SQL functions that pause elections: see pause.c.
+ *
+ * An election's own pause is its owner's, or a superuser's; that of all elections
+ * is a superuser's.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "api/api.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_pause_election);
+PG_FUNCTION_INFO_V1(le_resume_election);
+PG_FUNCTION_INFO_V1(le_pause_all);
+PG_FUNCTION_INFO_V1(le_resume_all);
+
+#define LONGEST_REASON	1000	/* bytes */
+#define SHORTEST_PAUSE	1000	/* 1 ms */
+#define LONGEST_PAUSE	(366 * USECS_PER_DAY)
+
+/*
+ * The argument reason; NULL: none is given.
+ */
+static const char *
+reason_arg(FunctionCallInfo fcinfo, int n)
+{
+	Size		size;
+
+	if (PG_ARGISNULL(n))
+		return NULL;
+	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
+	if (size > LONGEST_REASON)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("reason is too long"),
+				 errdetail("It must have %d bytes at most, and has %zu.",
+						   LONGEST_REASON, size)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+/*
+ * Take the election lock, so that nothing is decided meanwhile, and check once
+ * more who owns the election: it may have been made anew.
+ */
+static Election *
+lock_owned(const Call *call)
+{
+	Election   *election = le_election_get(&call->store, call->election);
+
+	le_check_election_owner(election);
+	while (!le_wait_for_election(call->election))
+		le_wait_retry_or_busy(call->election);
+	election = le_election_get(&call->store, call->election);
+	le_check_election_owner(election);
+	return election;
+}
+
+/*
+ * Ask the leader to yield, if there is one.  A request to yield to a named
+ * candidate stays as it is.
+ */
+static void
+vacate(const Call *call, const Election *election)
+{
+	for (;;)
+	{
+		Lease	   *lease = le_lease_read(&call->store, call->election, NULL);
+
+		if (lease == NULL || lease->yield_ordered ||
+			(lease->yielding && lease->successor != NULL) ||
+			le_lease_state_now(&call->store, lease) != LEASE_LED)
+			return;
+		lease = le_lease_lock(&call->store, call->election);
+		if (lease != NULL &&
+			le_lease_state_now(&call->store, lease) == LEASE_LED)
+		{
+			le_settle_ask_yield(&call->store, election, lease, true, NULL);
+			return;
+		}
+		le_wait_retry_or_busy(call->election);
+	}
+}
+
+Datum
+le_pause_election(PG_FUNCTION_ARGS)
+{
+	Pause		pause = {.resumes_for = 0};
+	char	   *name;
+	Call		call;
+	Election   *election;
+
+	le_check_function("leader_election.pause_election()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	pause.reason = reason_arg(fcinfo, 1);
+	if (!PG_ARGISNULL(2))
+		pause.resumes_for = le_interval_arg(fcinfo, 2, "duration",
+											SHORTEST_PAUSE, LONGEST_PAUSE);
+	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
+	pause.by = GetUserNameFromId(GetUserId(), false);
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	election = lock_owned(&call);
+	pause.at = GetCurrentTimestamp();
+	pause.resumes_at = pause.at + pause.resumes_for;
+	pause.resumes_mono = le_clock() + pause.resumes_for;
+	pause.incarnation = le_incarnation_name(call.store.lease_oid);
+	while (!le_election_pause(&call.store, name, &pause))
+		le_wait_retry_or_busy(name);
+	if (pause.vacates)
+		vacate(&call, election);
+	le_commit_wakes_worker();
+	le_call_end(&call);
+	le_start_ensure(true);
+	PG_RETURN_VOID();
+}
+
+Datum
+le_resume_election(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	Call		call;
+	bool		paused;
+
+	le_check_function("leader_election.resume_election()");
+	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	paused = lock_owned(&call)->pause != NULL;
+	while (paused && !le_election_pause(&call.store, name, NULL))
+		le_wait_retry_or_busy(name);
+	le_commit_wakes_worker();
+	le_call_end(&call);
+	le_start_ensure(true);
+	PG_RETURN_BOOL(paused);
+}
+
+static void
+check_superuser(const char *call)
+{
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to call %s", call),
+				 errhint("The owner of an election pauses it with leader_election.pause_election().")));
+}
+
+/*
+ * Write the pause of all elections (NULL: none).  True if there was one.
+ */
+static bool
+write_pause_all(const Pause *pause)
+{
+	Call		call;
+	bool		was;
+
+	le_call_begin(&call, "(all)", LE_TABLE_PAUSE_ALL, RowExclusiveLock);
+	while (!le_pause_all_write(&call.store, pause, &was))
+		le_wait_retry_or_busy("(all)");
+	le_commit_durably();
+	le_commit_wakes_worker();
+	le_call_end(&call);
+	return was;
+}
+
+Datum
+le_pause_all(PG_FUNCTION_ARGS)
+{
+	Pause		pause = {.resumes_for = 0};
+
+	le_check_function("leader_election.pause_all()");
+	check_superuser("leader_election.pause_all()");
+	pause.reason = reason_arg(fcinfo, 0);
+	pause.by = GetUserNameFromId(GetUserId(), false);
+	pause.at = GetCurrentTimestamp();
+	(void) write_pause_all(&pause);
+	PG_RETURN_VOID();
+}
+
+Datum
+le_resume_all(PG_FUNCTION_ARGS)
+{
+	bool		was;
+
+	le_check_function("leader_election.resume_all()");
+	check_superuser("leader_election.resume_all()");
+	was = write_pause_all(NULL);
+	le_start_ensure(true);
+	PG_RETURN_BOOL(was);
+}

@@ -1,0 +1,285 @@
+# Paused elections. While one is paused the rules elect nobody and ask nobody to
+# yield; its leader leads on; what is ordered for a named candidate still happens.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Worker;
+
+my $LEASE = '2s';
+
+my $node = new_server(
+	config => "leader_election.lease_duration = '$LEASE'\n"
+	  . "client_min_messages = warning\n");
+my $admin = session($node, name => 'admin');
+
+sub pause
+{
+	my ($election, $more) = @_;
+
+	return $admin->query("SELECT leader_election.pause_election('$election'"
+		  . ($more ? ", $more" : '') . ')');
+}
+
+sub resume
+{
+	return $admin->query("SELECT leader_election.resume_election('$_[0]')");
+}
+
+sub status
+{
+	my ($election, @columns) = @_;
+
+	return $admin->query('SELECT ' . join(', ', @columns)
+		  . " FROM leader_election.status WHERE election = '$election'");
+}
+
+# Waits until the worker has looked at what was there before.
+sub worker_looked
+{
+	my $watch = "looked " . ++$main::looks;
+
+	$admin->query("SELECT leader_election.create_election('$watch')");
+	my $s = session($node, name => $watch);
+	$s->query("CALL leader_election.campaign('$watch', 'x')");
+	$s->kill;
+	$s = session($node, name => $watch);
+	$s->query("CALL leader_election.campaign('$watch', 'y')");
+	$s->finish;
+	return;
+}
+
+# Two sessions that stand: the first leads.
+sub two
+{
+	my ($election) = @_;
+	my @both = map { session($node, name => "$election $_") } 'a', 'b';
+
+	$both[0]->query("SELECT leader_election.join('$election', 'a')");
+	$both[1]->query("SELECT leader_election.join('$election', 'b')");
+	return @both;
+}
+
+sub reasons
+{
+	return $admin->query(
+		"SELECT string_agg(leader || ' ' || coalesce(reason, 'leads')
+				|| coalesce(' ' || detail, ''), ', ' ORDER BY term)
+			FROM leader_election.history WHERE election = '$_[0]'");
+}
+
+# --- Who paused it, and why, and what it waits for
+
+my ($a, $b) = two('dies');
+pause('dies', "reason => 'upgrade of the disks'");
+is(status('dies', 'state', 'leader', 'paused_by', 'pause_reason', 'resumes_at IS NULL'),
+	'led|a|' . $admin->query('SELECT current_user') . '|upgrade of the disks|t',
+	'its leader leads on, and the view says who paused it, and why');
+is($a->query("SELECT leader_election.is_leader('dies')"), 't', 'and it knows that it leads');
+
+# --- The leader dies
+
+$a->kill;
+wait_until(sub { status('dies', 'waiting_for') eq 'paused' }, 'the seat to be vacant');
+worker_looked();
+is($b->query("SELECT leader_election.join('dies', 'b')"), '', 'its own call elects nobody');
+is($admin->query("SELECT count(*) FROM leader_election.acquire('dies', 'c')"),
+	'0', 'nor does that of a detached candidate');
+is(reasons('dies'), 'a session ended', 'nobody was elected');
+is(resume('dies'), 't', 'resumed');
+wait_until(sub { status('dies', 'leader') eq 'b' }, 'the next one to lead');
+is(resume('dies'), 'f', 'it is not paused any more');
+is(status('dies', 'paused_at IS NULL', 'paused_by IS NULL'), 't|t', 'nor does the view say so');
+
+# --- A campaign waits as long as it takes, and is elected at the moment of resume
+
+my ($c, $d) = two('campaign');
+pause('campaign');
+$c->query("SELECT leader_election.leave('campaign')");
+$d->query("SELECT leader_election.leave('campaign')");
+$d->query_async("CALL leader_election.campaign('campaign', 'd')");
+worker_looked();
+ok(!$d->finished, 'a campaign waits while it is paused');
+resume('campaign');
+is($d->result, 2, 'and leads when it is resumed');
+
+# --- Manual mode: transfer, and a seat that is filled by hand
+
+my ($e, $f) = two('manual');
+pause('manual');
+is($e->query("SELECT leader_election.transfer('manual', 'b')"), 't', 'a transfer works');
+is(status('manual', 'leader'), 'b', 'to whom it names');
+is($admin->query("SELECT leader_election.request_yield('manual', 'a') > '0'"),
+	't', 'so does a request to yield to a named candidate');
+$f->query("SELECT leader_election.resign('manual')");
+is(status('manual', 'leader'), 'a', 'which is finished');
+$e->query("SELECT leader_election.resign('manual')");
+is(status('manual', 'state', 'waiting_for'), 'vacant|paused', 'nobody follows');
+is($admin->query("SELECT leader_election.request_yield('manual') IS NULL"),
+	't', 'a request that names nobody fills no seat');
+is($admin->query("SELECT leader_election.request_yield('manual', 'b')"),
+	'00:00:00', 'one that names a candidate does');
+wait_until(sub { status('manual', 'leader') eq 'b' }, 'it to lead');
+$f->query("SELECT leader_election.resign('manual', hold => '1h')");
+is($admin->query("SELECT leader_election.request_yield('manual', 'a') > '59 min'"),
+	't', 'a hold binds there, too');
+is(status('manual', 'waiting_for'), 'hold', 'and is what the seat waits for then');
+$admin->query("SELECT leader_election.request_yield('manual', 'nobody')");
+is($admin->sqlstate, 'LE005', 'a candidate that does not stand is refused');
+
+# --- A hand-over that is under way is finished: a yield that the strategy asked for,
+# and a seat that is reserved
+
+$admin->query("SELECT leader_election.create_election('bully', 'bully')");
+my $low = session($node, name => 'low');
+my $high = session($node, name => 'high');
+$low->query("SELECT leader_election.join('bully', 'low', rank => 1)");
+$high->query("SELECT leader_election.join('bully', 'high', rank => 2)");
+wait_until(sub { status('bully', 'state') eq 'yielding' }, 'the strategy to ask');
+pause('bully');
+$low->query("SELECT leader_election.resign('bully')");
+is(status('bully', 'leader'), 'high', 'what the strategy had asked for is finished');
+
+my $higher = session($node, name => 'higher');
+$higher->query("SELECT leader_election.join('bully', 'higher', rank => 3)");
+worker_looked();
+is(status('bully', 'state'), 'led', 'but it asks for nothing more');
+resume('bully');
+wait_until(sub { status('bully', 'state') eq 'yielding' }, 'it to ask after the pause');
+
+$admin->query("SELECT leader_election.create_election('kept')");
+my $giver = session($node, name => 'giver');
+$giver->query("SELECT leader_election.join('kept', 'giver')");
+$admin->query("SELECT leader_election.acquire('kept', 'detached')");
+$giver->query("SELECT leader_election.transfer('kept', 'detached')");
+pause('kept');
+is(status('kept', 'waiting_for'), 'reserved for detached', 'a seat stays reserved');
+is($admin->query("SELECT count(*) FROM leader_election.acquire('kept', 'detached')"),
+	1, 'and its candidate leads when it calls');
+
+# --- vacate: every leader is asked, and keeps its place in line
+
+my ($g, $h) = two('vacate');
+pause('vacate', "vacate => true");
+is(status('vacate', 'state', 'leader'), 'yielding|a', 'vacate: the leader is asked to yield');
+$g->query("SELECT leader_election.resign('vacate')");
+is(status('vacate', 'state', 'waiting_for'), 'vacant|paused', 'vacate: it does');
+is(reasons('vacate'), 'a yielded paused', 'vacate: as the history says');
+$admin->query("SELECT leader_election.request_yield('vacate', 'b')");
+wait_until(sub { status('vacate', 'state', 'leader') eq 'yielding|b' },
+	'vacate: one that is named leads, and is asked at once');
+$h->query("SELECT leader_election.resign('vacate')");
+resume('vacate');
+wait_until(sub { status('vacate', 'leader') eq 'a' },
+	'vacate: the first in line leads again, for nobody has lost its place');
+is(status('vacate', 'state'), 'led', 'vacate: and is not asked any more');
+
+my ($i, $j) = two('over');
+pause('over', 'vacate => true');
+resume('over');
+is(status('over', 'state'), 'yielding', 'what was ordered is not taken back by resume');
+
+# --- A duration ends by itself
+
+my ($k, $l) = two('short');
+pause('short', "duration => '1s'");
+is(status('short', 'resumes_at - paused_at'), '00:00:01', 'it says until when');
+$k->kill;
+wait_until(sub { status('short', 'waiting_for') eq 'paused' }, 'the seat to be vacant');
+wait_until(sub { status('short', 'leader') eq 'b' }, 'the pause to end by itself');
+cmp_ok($admin->query(
+		"SELECT extract(epoch FROM acquired_at - (SELECT paused_at
+				FROM leader_election.election WHERE election = 'short'))
+			FROM leader_election.history WHERE election = 'short' AND leader = 'b'"),
+	'>=', 1, 'not before');
+
+# --- All elections
+
+my ($m, $n) = two('one');
+my ($o, $p) = two('two');
+pause('two');
+$admin->query("SELECT leader_election.pause_all('moving house')");
+is(status('one', 'pause_reason'), 'moving house', 'all: one is paused');
+is(status('two', 'pause_reason'), '', 'all: one that is paused itself stays so');
+$m->kill;
+$o->kill;
+wait_until(
+	sub { status($_, 'waiting_for') eq 'paused' or return 0 foreach qw(one two); 1 },
+	'all: both seats to be vacant');
+is($admin->query("SELECT count(*) FROM leader_election.acquire('new', 'x')"),
+	'0', 'all: nor is anybody elected in a new election');
+is($admin->query('SELECT leader_election.resume_all()'), 't', 'all: resumed');
+wait_until(sub { status('one', 'leader') eq 'b' }, 'all: the next one to lead');
+worker_looked();
+is(status('two', 'waiting_for'), 'paused', 'all: but not where it is paused itself');
+is($admin->query('SELECT leader_election.resume_all()'), 'f', 'all: not paused any more');
+
+# --- A crash, and a dump
+
+$n->finish;
+pause('one', "'before the crash', '1h'");
+$admin->query("SELECT leader_election.pause_all('all of them')");
+$node->stop('immediate');
+$node->start;
+$admin = session($node, name => 'admin');
+is(status('one', 'pause_reason', 'resumes_at - paused_at'),
+	'before the crash|01:00:00', 'it outlasts a crash');
+is(status('two', 'waiting_for'), 'paused', 'so does that of another one');
+$admin->query('SELECT leader_election.resume_all()');
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+my ($dump) = run_command(
+	[ 'pg_dump', '-h', $node->host, '-p', $node->port, 'postgres' ]);
+$node->psql('copy', $dump);
+is($node->safe_psql('copy',
+		"SELECT waiting_for, pause_reason FROM leader_election.status
+			WHERE election = 'one'"),
+	'paused|before the crash', 'and a dump');
+
+# --- Who may, and what is refused
+
+$admin->query("CREATE ROLE app");
+$admin->query("GRANT USAGE ON SCHEMA leader_election TO app");
+$admin->query("GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app");
+my %refused = (
+	"pause_election('one')" => '42501',
+	"resume_election('one')" => '42501',
+	"pause_all()" => '42501',
+	"resume_all()" => '42501');
+$admin->query('SET ROLE app');
+foreach my $call (sort keys %refused)
+{
+	$admin->query("SELECT leader_election.$call");
+	is($admin->sqlstate, $refused{$call}, "not the owner's: $call");
+}
+$admin->query('RESET ROLE');
+%refused = (
+	"pause_election(NULL)" => '22023',
+	"pause_election('unknown')" => 'LE003',
+	"resume_election('unknown')" => 'LE003',
+	"pause_election('one', repeat('x', 1001))" => '22023',
+	"pause_election('one', NULL, '0')" => '22023',
+	"pause_election('one', NULL, '-1s')" => '22023',
+	"pause_election('one', NULL, '367 days')" => '22023',
+	"pause_all(repeat('x', 1001))" => '22023');
+foreach my $call (sort keys %refused)
+{
+	$admin->query("SELECT leader_election.$call");
+	is($admin->sqlstate, $refused{$call}, "refused: $call");
+}
+$admin->query('BEGIN');
+$admin->query("SELECT leader_election.pause_election('one')");
+is($admin->sqlstate, '25001', 'refused: in a transaction block');
+$admin->query('ROLLBACK');
+
+# --- An election that is dropped ends its pause.
+
+$admin->query("SELECT leader_election.drop_election('one')");
+$admin->query("SELECT leader_election.create_election('one')");
+is(status('one', 'paused_at IS NULL'), 't', 'a drop ends its pause');
+
+done_testing();
