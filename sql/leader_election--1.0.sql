@@ -91,6 +91,7 @@ CREATE TABLE leader_election.lease (
 	held			boolean,
 	reserved_mono	bigint,
 	reserved_for	bigint,
+	yield_cause		text COLLATE "C",
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -120,6 +121,7 @@ COMMENT ON COLUMN leader_election.lease.not_before_for IS 'microseconds from the
 COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a hold; false: of a takeover delay';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
+COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused, if a pause that vacates the seat asked; NULL: somebody''s request_yield()';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
 -- detached one when it has not called for a while.

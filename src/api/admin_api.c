@@ -242,44 +242,60 @@ le_drop_election(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * Nobody leads the election.  If it is paused, keep the seat for this candidate:
- * that is how an operator fills it by hand.  Returns how long it takes at least
- * until the candidate may lead; -1: the election is not paused, or is led by now.
- */
-static int64
-reserve_paused(const Call *call, const char *to)
+static bool
+is_paused(const Store *store, const Election *election)
 {
-	const Store *store = &call->store;
-	Incarnation *inc = le_epoch_read();
-	Election   *election;
-	Candidate  *successor;
-	Lease	   *lease;
-	Vacancy		v;
+	int64		until;
 
-	while (!le_wait_for_election(call->election))
-		le_wait_retry_or_busy(call->election);
-	while ((lease = le_lease_lock(store, call->election)) == NULL)
-	{
-		(void) le_election_get(store, call->election);
-		le_wait_retry_or_busy(call->election);
-	}
-	election = le_election_get(store, call->election);
-	le_check_election_owner(election);
-	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
-	if (v.pause == NULL || lease->leader != NULL)
-		return -1;
-	if (le_vacancy_grace(election, lease, inc) > le_clock())
-		le_busy(call->election);
-	successor = le_settle_named(store, election, to);
-	le_settle_reserve(store, election, lease, inc, successor);
-	le_start_ensure(true);
-	return Max(le_lease_not_before(lease, inc) - le_clock(), 0);
+	return le_pause_now(store, election, le_epoch_read(), &until) != NULL;
 }
 
 /*
- * Ask the leader of an election to yield: how long that may take, NULL if
- * nobody leads.
+ * Nobody leads the election, which was found to be paused: keep the seat for this
+ * candidate.  That is how an operator fills it by hand.  *left: how long it takes
+ * at least until the candidate may lead.  False: somebody leads by now, or it is
+ * paused no more.
+ */
+static bool
+reserve_paused(const Call *call, const char *to, int64 *left)
+{
+	const Store *store = &call->store;
+	const char *name = call->election;
+	Turn		turn = {.mode = TURN_QUEUES};
+	Incarnation *inc;
+	Election   *election;
+	Lease	   *lease;
+
+	/* Its last leader may have gone, and nobody have noticed yet. */
+	see_to_epoch(store, name);
+	lease = le_lease_read(store, name, NULL);
+	if (lease != NULL && lease->leader != NULL)
+		(void) le_turn(store, name, &turn);
+	while (!le_wait_for_election(name))
+		le_wait_retry_or_busy(name);
+	while ((lease = le_lease_lock(store, name)) == NULL)
+	{
+		(void) le_election_get(store, name);
+		le_wait_retry_or_busy(name);
+	}
+	election = le_election_get(store, name);
+	le_check_election_owner(election);
+	inc = le_epoch_read();
+	if (!is_paused(store, election))
+		return false;
+	if (le_vacancy_grace(election, lease, inc) > le_clock())
+		le_busy(name);
+	if (lease->leader != NULL)
+		return false;
+	le_settle_reserve(store, election, lease, inc,
+					  le_settle_named(store, election, to));
+	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
+	return true;
+}
+
+/*
+ * Ask the leader of an election to yield.  Returns how long that may take;
+ * NULL if nobody leads, and no seat of a paused election is filled.
  */
 Datum
 le_request_yield(PG_FUNCTION_ARGS)
@@ -307,10 +323,22 @@ le_request_yield(PG_FUNCTION_ARGS)
 		if (lease == NULL ||
 			le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		{
-			left = to != NULL ? reserve_paused(&call, to) : -1;
+			bool		reserved = false;
+
+			if (to != NULL &&
+				is_paused(&call.store, le_election_get(&call.store, name)))
+			{
+				reserved = reserve_paused(&call, to, &left);
+				if (!reserved)
+				{
+					le_wait_retry_or_busy(name);
+					continue;
+				}
+			}
 			le_call_end(&call);
-			if (left < 0)
+			if (!reserved)
 				PG_RETURN_NULL();
+			le_start_ensure(true);
 			PG_RETURN_DATUM(le_interval(left));
 		}
 		lease = le_lease_lock(&call.store, name);

@@ -67,14 +67,15 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 /*
  * Was the lease granted to this candidate by the running transaction?  Then
  * every call of that statement returns it: SELECT (acquire(...)).* calls the
- * function once per column.
+ * function once per column.  In a paused election it may have been asked to yield at once.
  */
 static bool
-is_granted_here(const Lease *lease, const Candidate *who)
+is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 {
-	return lease->own_write && !lease->yielding &&
-		le_candidate_leads(who, lease) &&
-		lease->deadline_mono - lease->duration == lease->acquired_mono;
+	return lease->own_write && le_candidate_leads(who, lease) &&
+		lease->deadline_mono - lease->duration == lease->acquired_mono &&
+		(!lease->yielding ||
+		 le_history_is_begun_here(store, lease->election, lease->term));
 }
 
 /* An acquire() */
@@ -157,7 +158,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	while (!try_to_acquire(&call.store, &a))
 		le_wait_retry_or_busy(a.who.election);	/* it may be created anew */
 	lease = le_lease_read(&call.store, a.who.election, NULL);
-	if (lease != NULL && is_granted_here(lease, &a.who))
+	if (lease != NULL && is_granted_here(&call.store, lease, &a.who))
 		le_return_grant(fcinfo, lease);
 	le_call_end(&call);
 	le_start_ensure(true);

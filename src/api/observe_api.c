@@ -208,36 +208,50 @@ show_leader(const Lease *lease, StatusRow *row)
 
 /*
  * The pause of an election; NULL: none.  On a standby, which has no monotonic clock
- * of the primary's, the time of day has to do.
+ * of the primary's, the time of day has to do.  *ends: it ends by itself, and no
+ * other one goes on.
  */
 static const Pause *
-pause_shown(const Store *store, const Election *election)
+pause_shown(const Store *store, const Election *election, bool *ends)
 {
 	const Pause *own = election->pause;
+	const Pause *all;
 	int64		until;
 
 	if (!RecoveryInProgress())
-		return le_pause_now(store, election, le_epoch_read(), &until);
-	if (own != NULL && (own->resumes_for == 0 ||
-						own->resumes_at > GetCurrentTimestamp()))
+	{
+		own = le_pause_now(store, election, le_epoch_read(), &until);
+		*ends = until != PG_INT64_MAX;
 		return own;
-	return le_pause_all_read(store);
+	}
+	all = le_pause_all_read(store);
+	if (own != NULL && own->resumes_for > 0 &&
+		own->resumes_at <= GetCurrentTimestamp())
+		own = NULL;
+	*ends = own != NULL && own->resumes_for > 0 && all == NULL;
+	return own != NULL ? own : all;
 }
 
 static void
-show_pause(const Pause *pause, StatusRow *row)
+show_pause(const Store *store, const Election *election, StatusRow *row)
 {
+	bool		ends;
+	const Pause *pause = pause_shown(store, election, &ends);
+
+	if (pause == NULL)
+		return;
 	set(row, STATUS_PAUSED_AT, TimestampTzGetDatum(pause->at));
 	set(row, STATUS_PAUSED_BY,
 		DirectFunctionCall1(namein, CStringGetDatum(pause->by)));
 	if (pause->reason != NULL)
 		set(row, STATUS_PAUSE_REASON, CStringGetTextDatum(pause->reason));
-	if (pause->resumes_for > 0)
+	if (ends)
 		set(row, STATUS_RESUMES_AT, TimestampTzGetDatum(pause->resumes_at));
 }
 
 /*
- * One election's row of the view status; all NULL if there is no such election.
+ * One election's row of the view status; all NULL if there is no such
+ * election.
  */
 Datum
 le_observe(PG_FUNCTION_ARGS)
@@ -252,18 +266,16 @@ le_observe(PG_FUNCTION_ARGS)
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
 		return le_call_result(fcinfo, row.values, row.nulls);
 	le_call_begin(&call, text_to_cstring(arg), RecoveryInProgress() ?
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_EPOCH |
-				  LE_TABLE_PAUSE_ALL : LE_TABLES,
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_PAUSE_ALL :
+				  LE_TABLES,
 				  AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	if (election != NULL && lease != NULL)
 	{
 		bool		led = is_led(&call.store, lease);
-		const Pause *pause = pause_shown(&call.store, election);
 
-		if (pause != NULL)
-			show_pause(pause, &row);
+		show_pause(&call.store, election, &row);
 		if (led)
 			show_leader(lease, &row);
 		else

@@ -23,7 +23,6 @@ PG_FUNCTION_INFO_V1(le_resume_all);
 
 #define LONGEST_REASON	1000	/* bytes */
 #define SHORTEST_PAUSE	1000	/* 1 ms */
-#define LONGEST_PAUSE	(366 * USECS_PER_DAY)
 
 /*
  * The argument reason; NULL: none is given.
@@ -46,46 +45,26 @@ reason_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * Take the election lock, so that nothing is decided meanwhile, and check once
- * more who owns the election: it may have been made anew.
+ * Take the election lock, so that nobody is elected meanwhile, and lock the lease
+ * row, so that no strategy asks its leader to yield.  Check once more who owns the
+ * election: it may have been made anew.
  */
 static Election *
-lock_owned(const Call *call)
+lock_owned(const Call *call, Lease **lease)
 {
 	Election   *election = le_election_get(&call->store, call->election);
 
 	le_check_election_owner(election);
 	while (!le_wait_for_election(call->election))
 		le_wait_retry_or_busy(call->election);
+	while ((*lease = le_lease_lock(&call->store, call->election)) == NULL)
+	{
+		(void) le_election_get(&call->store, call->election);
+		le_wait_retry_or_busy(call->election);
+	}
 	election = le_election_get(&call->store, call->election);
 	le_check_election_owner(election);
 	return election;
-}
-
-/*
- * Ask the leader to yield, if there is one.  A request to yield to a named
- * candidate stays as it is.
- */
-static void
-vacate(const Call *call, const Election *election)
-{
-	for (;;)
-	{
-		Lease	   *lease = le_lease_read(&call->store, call->election, NULL);
-
-		if (lease == NULL || lease->yield_ordered ||
-			(lease->yielding && lease->successor != NULL) ||
-			le_lease_state_now(&call->store, lease) != LEASE_LED)
-			return;
-		lease = le_lease_lock(&call->store, call->election);
-		if (lease != NULL &&
-			le_lease_state_now(&call->store, lease) == LEASE_LED)
-		{
-			le_settle_ask_yield(&call->store, election, lease, true, NULL);
-			return;
-		}
-		le_wait_retry_or_busy(call->election);
-	}
 }
 
 Datum
@@ -95,25 +74,26 @@ le_pause_election(PG_FUNCTION_ARGS)
 	char	   *name;
 	Call		call;
 	Election   *election;
+	Lease	   *lease;
 
 	le_check_function("leader_election.pause_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	pause.reason = reason_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		pause.resumes_for = le_interval_arg(fcinfo, 2, "duration",
-											SHORTEST_PAUSE, LONGEST_PAUSE);
+											SHORTEST_PAUSE, LE_LONGEST_PAUSE);
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = lock_owned(&call);
+	election = lock_owned(&call, &lease);
 	pause.at = GetCurrentTimestamp();
 	pause.resumes_at = pause.at + pause.resumes_for;
 	pause.resumes_mono = le_clock() + pause.resumes_for;
 	pause.incarnation = le_incarnation_name(call.store.lease_oid);
 	while (!le_election_pause(&call.store, name, &pause))
 		le_wait_retry_or_busy(name);
-	if (pause.vacates)
-		vacate(&call, election);
+	if (pause.vacates && le_lease_state_now(&call.store, lease) == LEASE_LED)
+		le_settle_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
 	le_commit_wakes_worker();
 	le_call_end(&call);
 	le_start_ensure(true);
@@ -125,13 +105,16 @@ le_resume_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Call		call;
+	Pause	   *pause;
+	Lease	   *lease;
 	bool		paused;
 
 	le_check_function("leader_election.resume_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	paused = lock_owned(&call)->pause != NULL;
-	while (paused && !le_election_pause(&call.store, name, NULL))
+	pause = lock_owned(&call, &lease)->pause;
+	paused = le_pause_in_force(pause, le_epoch_read());
+	while (pause != NULL && !le_election_pause(&call.store, name, NULL))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
 	le_call_end(&call);

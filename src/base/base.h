@@ -103,8 +103,8 @@ typedef enum TableId
 	TABLE_CANDIDATE,
 	TABLE_HISTORY,
 	TABLE_EPOCH,
-	TABLE_ANNOUNCED,
 	TABLE_PAUSE_ALL,
+	TABLE_ANNOUNCED,
 	TABLE_COUNT
 } TableId;
 
@@ -128,8 +128,8 @@ typedef struct Store
 #define LE_TABLE_CANDIDATE	(1 << TABLE_CANDIDATE)
 #define LE_TABLE_HISTORY	(1 << TABLE_HISTORY)
 #define LE_TABLE_EPOCH		(1 << TABLE_EPOCH)
-#define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
 #define LE_TABLE_PAUSE_ALL	(1 << TABLE_PAUSE_ALL)
+#define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
 
 /* What a change of leadership reads and writes */
 #define LE_TABLES \

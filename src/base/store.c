@@ -32,8 +32,8 @@ static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_CANDIDATE] = "candidate",
 	[TABLE_HISTORY] = "history",
 	[TABLE_EPOCH] = "epoch",
-	[TABLE_ANNOUNCED] = "announced",
 	[TABLE_PAUSE_ALL] = "pause_all",
+	[TABLE_ANNOUNCED] = "announced",
 };
 
 /*

@@ -124,6 +124,9 @@ extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 
 /* settle.c */
 
+/* Why a leader is asked to go, if it is no request_yield() */
+#define LE_CAUSE_PAUSED "paused"
+
 /* How a holder ends its own leadership */
 typedef struct GiveUp
 {
@@ -162,6 +165,9 @@ extern Lease *le_settle_continue(const Store *store,
 extern void le_settle_ask_yield(const Store *store, const Election *election,
 								Lease *lease, bool ordered,
 								const Candidate *successor);
+extern void le_settle_ask_to_vacate(const Store *store,
+									const Election *election, Lease *lease,
+									const char *cause);
 extern bool le_settle_preempt(const Store *store, const Election *election,
 							  bool *changed);
 extern void le_settle_reserve(const Store *store, const Election *election,

@@ -42,6 +42,18 @@ typedef struct Decision
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 } Decision;
 
+static void
+ask_yield(const Store *store, const Election *election, Lease *lease,
+		  bool ordered, const Candidate *successor, const char *cause)
+{
+	Change		change = {.election = election->name,.term = lease->term,
+	.leader = lease->leader,.yield = true};
+
+	le_lease_yield(lease, true, ordered, successor, cause);
+	le_seats_touch(election->name);
+	le_commit_change(store, &change);
+}
+
 /*
  * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
  * and led.
@@ -50,12 +62,22 @@ void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 					bool ordered, const Candidate *successor)
 {
-	Change		change = {.election = election->name,.term = lease->term,
-	.leader = lease->leader,.yield = true};
+	ask_yield(store, election, lease, ordered, successor, NULL);
+}
 
-	le_lease_yield(lease, true, ordered, successor);
-	le_seats_touch(election->name);
-	le_commit_change(store, &change);
+/*
+ * Ask the leader to go, not because somebody has asked for that in this very
+ * election, but because of what holds in it ("paused"), which history will tell.
+ * The leader keeps its place in line.  What an operator has ordered stays as it is,
+ * and so does a request of the strategy, which names a candidate.  The lease is
+ * locked, and led.
+ */
+void
+le_settle_ask_to_vacate(const Store *store, const Election *election,
+						Lease *lease, const char *cause)
+{
+	if (!lease->yield_ordered && lease->successor == NULL)
+		ask_yield(store, election, lease, true, NULL, cause);
 }
 
 /*
@@ -88,11 +110,16 @@ le_settle_preempt(const Store *store, const Election *election,
 		lease->yield_ordered ||
 		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
 		return false;
+
+	/* It may have been paused since: that is done under the row's lock. */
+	election = le_election_get(store, election->name);
+	if (le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
+		return false;
 	if (challenger != NULL)
 		le_settle_ask_yield(store, election, lease, false, challenger);
 	else
 	{
-		le_lease_yield(lease, false, false, NULL);
+		le_lease_yield(lease, false, false, NULL, NULL);
 		le_seats_touch(election->name);
 		le_commit_wakes_worker();
 	}
@@ -146,26 +173,16 @@ reason_of(const Decision *d)
 }
 
 /*
- * Does the leader go because the election is paused so that nobody leads it?  Then
- * it keeps its place in line.
- */
-static bool
-vacates(const Decision *d)
-{
-	return d->pause != NULL && d->pause->vacates && d->lease->yield_ordered;
-}
-
-/*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: if it were
- * elected again at once, nobody else ever would.  Where its strategy wanted it
- * to go, the strategy decides who follows: that may be the same candidate, if
- * it has no challenger any more.
+ * that was to renew its lease itself and did not may be hung: if it were elected
+ * again at once, nobody else ever would.  Where its strategy wanted it to go, the
+ * strategy decides who follows: that may be the same candidate, if it has no
+ * challenger any more.  Where it was to go because of a pause, it keeps its place.
  */
 static bool
 steps_down(const Decision *d)
 {
-	if (vacates(d))
+	if (d->lease->yield_cause != NULL)
 		return false;
 	if (d->give_up != NULL)
 		return d->give_up->resigns;
@@ -415,24 +432,28 @@ keep_seat(Decision *d)
 	le_commit_wakes_worker();
 }
 
+/*
+ * What history adds to the reason: what the leader said when it gave up or, if it
+ * yields, why it was asked to.
+ */
 static const char *
-detail_of(const Decision *d)
+detail_of(const Decision *d, const char *reason)
 {
-	if (vacates(d))
-		return "paused";
-	return d->state == LEASE_LED ? d->give_up->detail : NULL;
+	if (d->state == LEASE_LED && d->give_up->detail != NULL)
+		return d->give_up->detail;
+	return strcmp(reason, "yielded") == 0 ? d->lease->yield_cause : NULL;
 }
 
 /*
- * A leader was granted the lease while its election is paused so that nobody leads
- * it: by a transfer, say, or a continuation after a failover.
+ * A leader was granted the lease, which is locked, while its election is paused so
+ * that nobody leads it: by a transfer, say, or a continuation after a failover.
  */
 static void
 ask_for_pause(const Store *store, const Election *election, Lease *lease,
 			  const Pause *pause)
 {
 	if (pause != NULL && pause->vacates)
-		le_settle_ask_yield(store, election, lease, true, NULL);
+		le_settle_ask_to_vacate(store, election, lease, LE_CAUSE_PAUSED);
 }
 
 /*
@@ -449,8 +470,7 @@ write_change(Decision *d, Row *history, const Proof *proof)
 	.reason = reason_of(d)};
 
 	if (history != NULL)
-		le_history_end(history, change.reason,
-					   detail_of(d), at);
+		le_history_end(history, change.reason, detail_of(d, change.reason), at);
 	if (d->winner == NULL)
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, duration, d->now, at, d->inc->name);
@@ -625,6 +645,7 @@ le_settle_reserve(const Store *store, const Election *election, Lease *lease,
 					successor, election->lease_duration, now,
 					GetCurrentTimestamp(), inc->name);
 	le_seats_touch(election->name);
+	le_commit_durably();
 	le_commit_wakes_worker();
 }
 

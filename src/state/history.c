@@ -92,6 +92,27 @@ le_history_lock(const Store *store, const char *election, int64 term,
 	return !busy;
 }
 
+static void *
+make_own(const Row *row)
+{
+	bool	   *own = palloc(sizeof(bool));
+
+	*own = le_row_is_own_write(row);
+	return own;
+}
+
+/*
+ * Has this transaction granted that term, which has not ended?
+ */
+bool
+le_history_is_begun_here(const Store *store, const char *election, int64 term)
+{
+	bool	   *own = le_read_one(store, TABLE_HISTORY,
+								  le_key_int64(election, term), NULL, make_own);
+
+	return own != NULL && *own;
+}
+
 /*
  * Write the end of a term.  detail may be NULL.
  */

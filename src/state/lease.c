@@ -56,7 +56,8 @@ enum
 	LEASE_NOT_BEFORE_FOR,
 	LEASE_HELD,
 	LEASE_RESERVED_MONO,
-	LEASE_RESERVED_FOR
+	LEASE_RESERVED_FOR,
+	LEASE_YIELD_CAUSE
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -140,6 +141,7 @@ make_lease(const Row *row)
 	lease->reserved_mono = LE_GET(row, LEASE_RESERVED_MONO, DatumGetInt64, 0);
 	lease->reserved_for = Min(LE_GET(row, LEASE_RESERVED_FOR, DatumGetInt64, 0),
 							  LONGEST_LEASE);
+	lease->yield_cause = LE_GET(row, LEASE_YIELD_CAUSE, TextDatumGetCString, NULL);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_row_is_own_write(row);
 	return lease;
@@ -286,6 +288,7 @@ le_lease_copy(const Lease *lease)
 	COPY(incarnation);
 	COPY(successor);
 	COPY(successor_role);
+	COPY(yield_cause);
 	if (lease->metadata != 0)
 		copy->metadata = datumCopy(lease->metadata, false, -1);
 #undef COPY
@@ -459,13 +462,16 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
+	LE_SET_NULL(row, LEASE_YIELD_CAUSE);
 	set_successor(row, NULL);
 	clear_not_before(row);
 	clear_reserved(row);
 	le_row_update(row);
 	lease->term = term;
 	lease->leader = to->candidate;
+	lease->yielding = lease->yield_ordered = false;
 	lease->yields = 0;
+	lease->successor = lease->yield_cause = NULL;
 }
 
 /*
@@ -493,7 +499,7 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	static const int cleared[] = {
 		LEASE_PREVIOUS_TERM, LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID,
 		LEASE_BACKEND_PID, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK,
-		LEASE_PROGRESS, LEASE_METADATA
+		LEASE_PROGRESS, LEASE_METADATA, LEASE_YIELD_CAUSE
 	};
 	Row		   *row = lease->row;
 
@@ -535,11 +541,13 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 /*
  * Ask the holder of a lease, which is locked, to yield to a candidate (NULL:
  * the rules decide who follows); or (yields is false) take that request back.
+ * cause, unless NULL, is what else than an operator's call has ordered it.
  */
 void
 le_lease_yield(Lease *lease, bool yields, bool ordered,
-			   const Candidate *successor)
+			   const Candidate *successor, const char *cause)
 {
+	LE_SET_IF(lease->row, LEASE_YIELD_CAUSE, cause != NULL, LE_TEXT(cause));
 	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(yields));
 	LE_SET(lease->row, LEASE_YIELD_ORDERED, BoolGetDatum(ordered));
 	LE_SET(lease->row, LEASE_YIELDS, Int64GetDatum(lease->yields + yields));

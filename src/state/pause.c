@@ -69,8 +69,8 @@ le_pause_make(const Row *row, int first)
 							   DatumGetTimestampTz, 0);
 	pause->resumes_mono = LE_GET(row, first + PAUSE_RESUMES_MONO,
 								 DatumGetInt64, 0);
-	pause->resumes_for = LE_GET(row, first + PAUSE_RESUMES_FOR,
-								DatumGetInt64, 0);
+	pause->resumes_for = Min(LE_GET(row, first + PAUSE_RESUMES_FOR,
+									DatumGetInt64, 0), LE_LONGEST_PAUSE);
 	pause->incarnation = LE_GET(row, first + PAUSE_INCARNATION,
 								TextDatumGetCString, "");
 	return pause;
@@ -153,6 +153,29 @@ le_pause_all_write(const Store *store, const Pause *pause, bool *was)
 }
 
 /*
+ * When does an election's own pause (not NULL) end by itself (monotonic)?
+ * PG_INT64_MAX: not before it is resumed.
+ */
+static int64
+ends(const Pause *own, const Incarnation *inc)
+{
+	if (own->resumes_for <= 0)
+		return PG_INT64_MAX;
+	return le_epoch_moment(inc, strcmp(own->incarnation, inc->name) == 0,
+						   own->resumes_mono, own->resumes_at,
+						   own->resumes_for);
+}
+
+/*
+ * Is the election paused by this pause of its own (NULL: none)?
+ */
+bool
+le_pause_in_force(const Pause *own, const Incarnation *inc)
+{
+	return own != NULL && ends(own, inc) > le_clock();
+}
+
+/*
  * What pauses this election now: its own pause or, if it has none, that of all
  * elections; NULL: nothing.  *until is when that ends by itself (monotonic);
  * PG_INT64_MAX: not before it is resumed.
@@ -165,15 +188,9 @@ le_pause_now(const Store *store, const Election *election,
 	const Pause *own = election->pause;
 
 	*until = PG_INT64_MAX;
-	if (own == NULL)
+	if (!le_pause_in_force(own, inc))
 		return all;
-	if (own->resumes_for > 0)
-		*until = le_epoch_moment(inc, strcmp(own->incarnation, inc->name) == 0,
-								 own->resumes_mono, own->resumes_at,
-								 own->resumes_for);
-	if (*until <= le_clock())
-		own = NULL;
-	if (own == NULL || all != NULL)
-		*until = PG_INT64_MAX;
-	return own != NULL ? own : all;
+	if (all == NULL)
+		*until = ends(own, inc);
+	return own;
 }

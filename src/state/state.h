@@ -88,6 +88,8 @@ typedef struct Lease
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
+	char	   *yield_cause;	/* yield_ordered: "paused"; NULL: an
+								 * operator's call */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -122,7 +124,7 @@ extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
-						   const Candidate *successor);
+						   const Candidate *successor, const char *cause);
 extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 							 int64 reserved_for, int64 now,
 							 const char *incarnation);
@@ -254,6 +256,8 @@ extern void le_history_begin(const Store *store, const Candidate *leader,
 							 int64 term, TimestampTz at);
 extern bool le_history_lock(const Store *store, const char *election,
 							int64 term, Row **row);
+extern bool le_history_is_begun_here(const Store *store, const char *election,
+									 int64 term);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
 extern bool le_history_prune(const Store *store, TimestampTz before,
@@ -348,5 +352,6 @@ extern bool le_pause_all_write(const Store *store, const Pause *pause,
 							   bool *was);
 extern const Pause *le_pause_now(const Store *store, const Election *election,
 								 const Incarnation *inc, int64 *until);
+extern bool le_pause_in_force(const Pause *own, const Incarnation *inc);
 
 #endif							/* LE_STATE_H */

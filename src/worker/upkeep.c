@@ -116,11 +116,11 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
  * read here: le_elect_preempt_all() finds out.
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease, const Incarnation *inc)
+is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
-	int64		until;
+	int64		paused_until;
 
 	if (lease->yield_ordered ||
 		((s == NULL || s->candidates < 2) && !lease->yielding))
@@ -129,8 +129,11 @@ is_to_preempt(const Store *store, const Lease *lease, const Incarnation *inc)
 	if (election == NULL ||
 		(le_strategy(election)->preempts == NULL && !lease->yielding))
 		return false;
-	if (inc == NULL || le_pause_now(store, election, inc, &until) != NULL)
+	if (le_pause_now(store, election, pass->inc, &paused_until) != NULL)
+	{
+		pass->next = Min(pass->next, paused_until);
 		return false;
+	}
 	if (s != NULL && s->candidates >= CROWD)
 		return true;
 	return le_ranking_preempts(lease, le_ranking_challenger(store, election, lease));
@@ -152,7 +155,7 @@ look_at_led(Look *look, Lease *lease)
 	Pass	   *pass = look->pass;
 
 	pass->work = true;
-	if (look->knows_standing && is_to_preempt(&look->store, lease, pass->inc))
+	if (look->knows_standing && is_to_preempt(&look->store, lease, pass))
 		pass->preempt = keep(pass->preempt, lease);
 	if (!le_led_note(lease))
 		pass->next = Min(pass->next, lease->deadline_mono);

@@ -15,7 +15,9 @@ my $LEASE = '2s';
 
 my $node = new_server(
 	config => "leader_election.lease_duration = '$LEASE'\n"
-	  . "client_min_messages = warning\n");
+	  . "client_min_messages = warning\n"
+	  # Only what has to be durable outlasts a crash.
+	  . "synchronous_commit = off\nwal_writer_delay = '10s'\n");
 my $admin = session($node, name => 'admin');
 
 sub pause
@@ -39,10 +41,12 @@ sub status
 		  . " FROM leader_election.status WHERE election = '$election'");
 }
 
+my $looks = 0;
+
 # Waits until the worker has looked at what was there before.
 sub worker_looked
 {
-	my $watch = "looked " . ++$main::looks;
+	my $watch = "looked " . ++$looks;
 
 	$admin->query("SELECT leader_election.create_election('$watch')");
 	my $s = session($node, name => $watch);
@@ -183,6 +187,88 @@ my ($i, $j) = two('over');
 pause('over', 'vacate => true');
 resume('over');
 is(status('over', 'state'), 'yielding', 'what was ordered is not taken back by resume');
+$i->query("SELECT leader_election.resign('over')");
+is(reasons('over'), 'a yielded paused, a leads',
+	'who goes because of the pause only after it keeps its place, too');
+pause('over', 'vacate => true');
+is($i->query("SELECT leader_election.transfer('over', 'b')"), 't',
+	'vacate: the leader may still say who follows');
+is(reasons('over'), 'a yielded paused, a transferred to b, b leads',
+	'vacate: and history says so');
+is(status('over', 'state'), 'yielding', 'vacate: that one is asked, too');
+$j->kill;
+wait_until(sub { status('over', 'state') eq 'vacant' }, 'it to be gone');
+like(reasons('over'), qr/, b session ended$/, 'vacate: who dies has not yielded');
+
+# What an operator has asked for before is no pause's, and stays as it is.
+my ($q, $r) = two('operator');
+$admin->query("SELECT leader_election.request_yield('operator')");
+pause('operator', 'vacate => true');
+$q->query("SELECT leader_election.resign('operator')");
+is(reasons('operator'), 'a yielded', 'an order of before the pause is not its own');
+resume('operator');
+wait_until(sub { status('operator', 'leader') eq 'b' },
+	'the other one to lead, for that leader sits out');
+$admin->query("SELECT leader_election.request_yield('operator', 'a')");
+pause('operator', 'vacate => true');
+is($admin->query(
+		"SELECT yield_ordered, successor FROM leader_election.lease WHERE election = 'operator'"),
+	't|a', 'vacate overwrites no order that names a candidate');
+$r->query("SELECT leader_election.resign('operator')");
+is(status('operator', 'state', 'leader'), 'yielding|a', 'which is finished, and its leader asked');
+
+# A detached candidate that is elected and asked at once is told its term.
+pause('detached', 'vacate => true');
+is($admin->sqlstate, 'LE003', 'there is nothing to pause');
+$admin->query("SELECT leader_election.create_election('detached')");
+pause('detached', 'vacate => true');
+$admin->query("SELECT leader_election.acquire('detached', 'd')");
+$admin->query("SELECT leader_election.request_yield('detached', 'd')");
+is($admin->query("SELECT term, yielding FROM leader_election.acquire('detached', 'd')"),
+	'1|t', 'vacate: a detached candidate is told that it leads, and is to go');
+is($admin->query("SELECT term FROM leader_election.acquire('detached', 'd')"),
+	'', 'and another one of its name is not');
+is($admin->query("SELECT leader_election.release('detached', 1)"), 't', 'it goes');
+
+# --- A seat is filled by hand although nobody has noticed that its leader is gone.
+
+my ($s, $t) = two('gone');
+pause('gone');
+my $worker = stop_worker($admin);
+$s->kill;
+wait_gone($node, $s);
+is(status('gone', 'state', 'waiting_for'), 'vacant|paused', 'a leader is gone');
+is($admin->query("SELECT leader_election.request_yield('gone', 'b')"),
+	'00:00:00', 'its seat is filled by hand');
+is($t->query("SELECT leader_election.join('gone', 'b')"), 2,
+	'and its candidate leads, without the worker');
+resume_process($worker);
+is(reasons('gone'), 'a session ended, b leads', 'in this order');
+
+# Where there is no pause, a request to a vacant seat writes nothing.
+$admin->query("SELECT leader_election.create_election('nobody')");
+is($admin->query("SELECT leader_election.request_yield('nobody', 'x') IS NULL,
+		pg_current_xact_id_if_assigned() IS NULL"),
+	't|t', 'a request to yield in a vacant election writes nothing');
+
+# A delay binds: so does a quorum.
+$admin->query("SELECT leader_election.create_election('delayed',
+	takeover_delay => '1h', quorum => 2)");
+my ($u, $v) = two('delayed');
+pause('delayed');
+$u->kill;
+wait_until(sub { status('delayed', 'state') eq 'vacant' }, 'the delay to begin');
+is($admin->query("SELECT leader_election.request_yield('delayed', 'b') > '59 min'"),
+	't', 'a takeover delay binds');
+is(status('delayed', 'waiting_for'), 'takeover delay', 'and the view says so');
+$admin->query("SELECT leader_election.create_election('quorum', quorum => 2)");
+pause('quorum');
+$v->query("SELECT leader_election.join('quorum', 'b')");
+is($admin->query("SELECT leader_election.request_yield('quorum', 'b')"),
+	'00:00:00', 'one that lacks a quorum');
+is(status('quorum', 'waiting_for'), 'reserved for b', 'keeps its seat');
+is($v->query("SELECT leader_election.join('quorum', 'b')"), '', 'but its candidate does not lead');
+wait_until(sub { status('quorum', 'waiting_for') eq 'paused' }, 'the seat to be kept no more');
 
 # --- A duration ends by itself
 
@@ -197,6 +283,23 @@ cmp_ok($admin->query(
 				FROM leader_election.election WHERE election = 'short'))
 			FROM leader_election.history WHERE election = 'short' AND leader = 'b'"),
 	'>=', 1, 'not before');
+is(resume('short'), 'f', 'there is nothing left to resume');
+
+# At its end the strategy asks, too.
+$admin->query("SELECT leader_election.create_election('asks', 'bully', '1 h')");
+$admin->query("SELECT leader_election.acquire('asks', 'low')");
+pause('asks', "duration => '1s'");
+$admin->query("SELECT leader_election.acquire('asks', 'high', 1)");
+worker_looked();
+is(status('asks', 'state'), 'led', 'while it is paused no strategy asks');
+wait_until(sub { status('asks', 'state') eq 'yielding' },
+	'the strategy to ask when the pause has ended by itself');
+
+# A second pause replaces the first.
+pause('short', "'first', '1h', true");
+pause('short', "'second'");
+is(status('short', 'pause_reason', 'resumes_at IS NULL'), 'second|t', 'the last pause counts');
+resume('short');
 
 # --- All elections
 
@@ -206,6 +309,9 @@ pause('two');
 $admin->query("SELECT leader_election.pause_all('moving house')");
 is(status('one', 'pause_reason'), 'moving house', 'all: one is paused');
 is(status('two', 'pause_reason'), '', 'all: one that is paused itself stays so');
+pause('two', "'for an hour', '1h'");
+is(status('two', 'pause_reason', 'resumes_at IS NULL'),
+	'for an hour|t', 'all: and that one does not end by itself now');
 $m->kill;
 $o->kill;
 wait_until(
@@ -222,15 +328,37 @@ is($admin->query('SELECT leader_election.resume_all()'), 'f', 'all: not paused a
 # --- A crash, and a dump
 
 $n->finish;
+sub crash
+{
+	$node->stop('immediate');
+	$node->start;
+	$admin = session($node, name => 'admin');
+	return;
+}
+
 pause('one', "'before the crash', '1h'");
-$admin->query("SELECT leader_election.pause_all('all of them')");
-$node->stop('immediate');
-$node->start;
-$admin = session($node, name => 'admin');
+crash();
 is(status('one', 'pause_reason', 'resumes_at - paused_at'),
 	'before the crash|01:00:00', 'it outlasts a crash');
 is(status('two', 'waiting_for'), 'paused', 'so does that of another one');
+$admin->query("SELECT leader_election.pause_all('all of them')");
+crash();
+is(status('new', 'pause_reason'), 'all of them', 'so does that of all');
 $admin->query('SELECT leader_election.resume_all()');
+crash();
+is(status('new', 'paused_at IS NULL'), 't', 'and its end');
+resume('two');
+crash();
+is(status('two', 'paused_at IS NULL'), 't', 'and that of one');
+pause('two');
+$admin->query("SELECT leader_election.join('two', 'hand')");
+$admin->query("SELECT leader_election.create_election('byhand', lease_duration => '1h')");
+pause('byhand');
+$admin->query("SELECT leader_election.acquire('byhand', 'd')");
+$admin->query("SELECT leader_election.request_yield('byhand', 'd')");
+crash();
+is($admin->query("SELECT successor FROM leader_election.lease WHERE election = 'byhand'"),
+	'd', 'a seat that was to be filled by hand is so after a crash, too');
 $node->safe_psql('postgres', 'CREATE DATABASE copy');
 my ($dump) = run_command(
 	[ 'pg_dump', '-h', $node->host, '-p', $node->port, 'postgres' ]);
