@@ -38,7 +38,7 @@ static const char *const table_names[TABLE_COUNT] = {
 
 /*
  * What le_store_find() has found last.  It is kept, since a call would
- * otherwise look up fourteen names, until an invalidation says that one of
+ * otherwise look up sixteen names, until an invalidation says that one of
  * them may have changed.
  */
 static Store found;

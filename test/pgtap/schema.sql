@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(154);
+SELECT plan(167);
 
 --
 -- What there is
@@ -47,6 +47,11 @@ SELECT has_function('leader_election', 'is_leader', '{text,bigint}'::name[]);
 SELECT has_function('leader_election', 'request_yield',
 	'{text,text,boolean}'::name[]);
 SELECT has_function('leader_election', 'leader', '{text}'::name[]);
+SELECT has_function('leader_election', 'pause_election',
+	'{text,text,interval,boolean}'::name[]);
+SELECT has_function('leader_election', 'resume_election', '{text}'::name[]);
+SELECT has_function('leader_election', 'pause_all', '{text}'::name[]);
+SELECT has_function('leader_election', 'resume_all', '{}'::name[]);
 
 SELECT function_returns('leader_election', 'join', '{text,text,integer,bigint,jsonb,boolean}'::name[],
 	'bigint');
@@ -82,6 +87,10 @@ SELECT function_returns('leader_election', 'request_yield', '{text,text,boolean}
 	'interval');
 SELECT function_returns('leader_election', 'leader', '{text}'::name[],
 	'text');
+SELECT function_returns('leader_election', 'resume_election', '{text}'::name[],
+	'boolean');
+SELECT function_returns('leader_election', 'resume_all', '{}'::name[],
+	'boolean');
 SELECT is_procedure('leader_election', 'campaign',
 	'campaign() is a procedure');
 SELECT is_procedure('leader_election', 'wait_for_change',
@@ -99,13 +108,15 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('leave', 2, 'election text, candidate text'),
 	('remaining_ms', 1, 'election text'),
 	('is_leader', 2, 'election text, term bigint'),
-	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false')
+	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false'),
+	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
+	('pause_all', 1, 'reason text DEFAULT NULL::text')
 	) AS f (name, args, arguments)
 	LEFT JOIN pg_proc p ON proname = name AND pronargs = args AND
 		pronamespace = 'leader_election'::regnamespace;
 
 SELECT columns_are('leader_election', 'status',
-	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum}'::name[]);
+	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
 	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position}'::name[]);
 SELECT columns_are('leader_election', 'history',
@@ -155,7 +166,9 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('renew', '{text,bigint,bigint}'),
 			   ('release', '{text,bigint,interval}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
-			   ('request_yield', '{text,text,boolean}')) AS f (name, args);
+			   ('request_yield', '{text,text,boolean}'),
+			   ('pause_election', '{text,text,interval,boolean}'),
+			   ('pause_all', '{text}')) AS f (name, args);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
@@ -166,12 +179,15 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('renew', '{text,bigint,bigint}'),
 			   ('release', '{text,bigint,interval}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
-			   ('request_yield', '{text,text,boolean}')) AS f (name, args);
+			   ('request_yield', '{text,text,boolean}'),
+			   ('pause_election', '{text,text,interval,boolean}'),
+			   ('pause_all', '{text}')) AS f (name, args);
 SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
 			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
-			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}')) AS t (name, privs);
+			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'),
+			   ('pause_all', '{}')) AS t (name, privs);
 
 SET ROLE le_pgtap_nobody;
 SELECT throws_ok($$SELECT leader_election.is_leader('pgtap')$$, '42501', NULL,

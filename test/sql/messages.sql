@@ -55,6 +55,24 @@ SET ROLE regress_le_reader;
 SELECT leader_election.join('msg', 'two');
 RESET ROLE;
 
+-- Only its owner, or a superuser, pauses an election; all of them, a superuser.
+SET ROLE regress_le_reader;
+SELECT leader_election.pause_election('msg');
+SELECT leader_election.resume_election('msg');
+SELECT leader_election.pause_all();
+SELECT leader_election.resume_all();
+RESET ROLE;
+SELECT leader_election.pause_election('no such election');
+SELECT leader_election.pause_election('msg', repeat('é', 501));
+SELECT leader_election.pause_election('msg', duration => '-1 s');
+SELECT leader_election.pause_all(repeat('é', 501));
+BEGIN;
+SELECT leader_election.pause_election('msg');
+ROLLBACK;
+BEGIN;
+SELECT leader_election.resume_all();
+ROLLBACK;
+
 SET default_transaction_read_only = on;
 SELECT leader_election.join('msg', 'one');
 SET default_transaction_read_only = off;

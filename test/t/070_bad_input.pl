@@ -108,6 +108,7 @@ $super->query(
 			reserved_for = NULL, not_before_at = NULL, not_before_mono = NULL,
 			not_before_for = NULL, held = NULL
 		 WHERE election = e;
+		PERFORM leader_election.resume_all();
 		DELETE FROM leader_election.candidate WHERE election = e;
 		PERFORM leader_election.drop_election(election)
 		   FROM leader_election.election WHERE election = e;
