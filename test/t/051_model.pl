@@ -56,6 +56,9 @@ my @STEPS = (
 	[ 4, \&alter_strategy, 'alter_strategy' ],
 	[ 2, \&alter_delay, 'alter_delay' ],
 	[ 4, \&misuse, 'misuse' ],
+	[ 3, \&pause, 'pause' ],
+	[ 20, \&resume, 'resume' ],
+	[ 8, \&pause_all, 'pause_all' ],
 	[ 3, \&vanish, 'vanish' ],
 	[ 3, \&lapse, 'lapse' ],
 	[ 5, \&expire, 'expire' ]);

@@ -57,6 +57,20 @@ is($status->{candidates}[1]{candidate}, 'two', 'JSON: the candidates');
 my @lines = split(/\n/, scalar ask($node, 'status', '--json'));
 is(join(' ', map { decode_json($_)->{election} } @lines), 'e vacant', 'JSON: a line each');
 
+# --- a pause: by whom, why, until when
+
+my $me = $node->safe_psql('postgres', 'SELECT current_user');
+$node->safe_psql('postgres', "SELECT leader_election.pause_election('vacant', 'new disks', '1 h')");
+$out = ask($node, 'status');
+like($out, qr/^Election +State +Leader +Term +Remaining +Candidates +Waiting for +Paused by +Reason +Until$/m,
+	'a head, while one is paused');
+like($out, qr/^vacant +vacant +0 +paused +\Q$me\E +new disks +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+00$/m, 'one that is paused');
+$status = decode_json(scalar ask($node, 'status', '-e', 'vacant', '--json'));
+is("$status->{paused_by} $status->{pause_reason}", "$me new disks", 'JSON: who paused it, and why');
+like("$status->{paused_at} $status->{resumes_at}", qr/^\d{4}-\S+T\S+ \d{4}-\S+T\S+$/, 'JSON: since when, and until when');
+$node->safe_psql('postgres', "SELECT leader_election.resume_election('vacant')");
+is(decode_json(scalar ask($node, 'status', '-e', 'vacant', '--json'))->{paused_at}, undef, 'JSON: not paused any more');
+
 # --- a standby
 
 $node->backup('backup');

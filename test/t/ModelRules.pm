@@ -8,9 +8,10 @@
 #		term        the last one
 #		leader      undef: vacant
 #		over        why its leadership is over, though nobody has noticed
-#		yield       '', 'strategy' or 'operator': who has asked it to
+#		yield       '', 'strategy', 'operator' or 'paused': who has asked it to
 #		to          in favour of whom; undef: of the next in line
 #		reserved    whom the vacant seat is kept for
+#		paused      '', 'paused' or 'vacated'; all: so are all elections
 #		history     the last few terms
 #		candidates  by name; only those who are alive, each with
 #			kind, rank, progress, auto_renew
@@ -27,8 +28,8 @@ use Data::Dumper;
 use Exporter qw(import);
 use Storable qw(dclone);
 
-our @EXPORT = qw(die_session end_term has_quorum leads led picture rest
-  sit_out stand waiting_for withdraw);
+our @EXPORT = qw(die_session end_term has_quorum is_paused leads led picture
+  rest sit_out stand vacate waiting_for withdraw);
 
 $Data::Dumper::Sortkeys = 1;
 $Data::Dumper::Terse = 1;
@@ -111,6 +112,23 @@ sub has_quorum
 	return keys %{ $l->{candidates} } >= $l->{quorum};
 }
 
+sub is_paused
+{
+	my ($l) = @_;
+
+	return $l->{paused} || $l->{all};
+}
+
+# Where it is paused so that nobody leads it, the leader is asked to go, unless it
+# was asked before.
+sub vacate
+{
+	my ($l) = @_;
+
+	$l->{yield} = 'paused' if $l->{paused} eq 'vacated' && led($l) && !$l->{yield};
+	return;
+}
+
 # Somebody is elected: from now on nobody sits out.
 sub elect
 {
@@ -121,7 +139,8 @@ sub elect
 	$l->{leader} = $name;
 	$l->{auto_renew} = $l->{candidates}{$name}{auto_renew};
 	$l->{yield} = '';
-	delete @$l{qw(to reserved)};
+	delete @$l{qw(to reserved over)};
+	vacate($l);
 	$_->{out} = 0 foreach values %{ $l->{candidates} };
 	push @{ $l->{history} },
 	  {
@@ -148,6 +167,7 @@ sub decide
 		$lapsed = 1;
 	}
 	return $lapsed unless has_quorum($l);
+	return $lapsed if is_paused($l) && !defined $l->{reserved};
 
 	@eligible = grep { !$l->{candidates}{$_}{out} } order($s, $election);
 	if (defined $l->{reserved})
@@ -206,8 +226,12 @@ sub end_term
 
 	$h->{reason} = $reason;
 	$h->{detail} = "to $how{to}" if $reason eq 'transferred';
-	sit_out($s, $election, $l->{leader}) if $how{sits_out};
-	$l->{reserved} = $how{to} // ($l->{yield} eq 'operator' ? $l->{to} : undef);
+	$h->{detail} = 'paused'
+	  if $reason eq 'yielded' && $l->{yield} eq 'paused' && !$how{later};
+	sit_out($s, $election, $l->{leader})
+	  if $how{sits_out} && $l->{yield} ne 'paused';
+	$l->{reserved} = $how{to}
+	  // ($l->{yield} eq 'operator' || is_paused($l) ? $l->{to} : undef);
 	$l->{yield} = '';
 	delete @$l{qw(leader over to)};
 	delete $l->{reserved}
@@ -267,7 +291,7 @@ sub next_states
 				later => $l->{delay} && $l->{over} ne 'yielded');
 			push @states, $n;
 		}
-		elsif ($l->{yield} ne 'operator')
+		elsif ($l->{yield} !~ /operator|paused/ && !is_paused($l))
 		{
 			my $challenger = challenger($n, $election);
 
@@ -365,6 +389,7 @@ sub waiting_for
 
 	return '' if led($l);
 	return "reserved for $l->{reserved}" if defined $l->{reserved};
+	return 'paused' if is_paused($l);
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
 	return 'candidates that do not sit out' unless @eligible;
@@ -390,6 +415,7 @@ sub picture
 		  $led ? $l->{history}[-1]{kind} : '',
 		  $led ? 't' : 'f',
 		  't',
+		  is_paused($l) ? 't' : 'f',
 		  scalar keys %{ $l->{candidates} },
 		  $l->{quorum},
 		  join(

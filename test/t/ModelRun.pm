@@ -50,7 +50,8 @@ SELECT concat_ws('|', s.election, s.strategy, s.state,
 	coalesce(s.waiting_for, ''), coalesce(s.leader, ''),
 	coalesce(s.term::text, ''), coalesce(s.kind, ''),
 	leader_election.is_leader(s.election, s.term),
-	coalesce(l.not_before_at <= clock_timestamp(), true), s.candidates, s.quorum,
+	coalesce(l.not_before_at <= clock_timestamp(), true),
+	s.paused_at IS NOT NULL, s.candidates, s.quorum,
 	(SELECT coalesce(string_agg(concat_ws(' ', c.position, c.candidate, c.kind,
 			c.rank, c.progress, c.leads), ', ' ORDER BY c.position), '')
 		FROM leader_election.candidates c
@@ -59,7 +60,8 @@ SELECT concat_ws('|', s.election, s.strategy, s.state,
 		WHERE h.election = s.election),
 	(SELECT coalesce(string_agg(concat_ws(' ', h.term, h.leader, h.kind,
 			coalesce(h.reason, 'leads'),
-			CASE WHEN h.reason = 'transferred' THEN h.detail END), ', '
+			CASE WHEN h.reason = 'transferred' OR h.detail = 'paused'
+				THEN h.detail END), ', '
 			ORDER BY h.term), '')
 		FROM (SELECT * FROM leader_election.history h
 			WHERE h.election = s.election ORDER BY h.term DESC LIMIT 3) h))
@@ -128,6 +130,8 @@ sub begin
 			delay => 0,
 			term => 0,
 			yield => '',
+			paused => '',
+			all => $run->{all_paused} // 0,
 			ended => {},
 			history => [],
 			candidates => {}

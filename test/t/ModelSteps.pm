@@ -14,8 +14,8 @@ use Storable qw(dclone);
 
 our @EXPORT = qw(alter alter_delay alter_quorum alter_strategy ask_to_yield
   call call_again come die_at_once followers give_up join_new leave
-  leave_all misuse permutations profile renew request_yield resign says
-  transfer transfer_to);
+  leave_all misuse pause pause_all permutations profile renew request_yield
+  resign resume says transfer transfer_to);
 
 sub profile
 {
@@ -361,9 +361,17 @@ sub ask_to_yield
 			my ($s) = @_;
 			my $n = $s->{elections}{$election};
 
-			return '' unless led($n);
-			$n->{yield} = 'operator';
-			$n->{to} = $to;
+			if (!led($n))
+			{
+				return '' unless defined $to && is_paused($n);
+				$n->{reserved} = $to;
+				return qr/:/;
+			}
+			unless ($n->{yield} eq 'paused' && !defined $to)
+			{
+				$n->{yield} = 'operator';
+				$n->{to} = $to;
+			}
 			if ($terminate && $n->{candidates}{ $n->{leader} }{kind} eq 'session')
 			{
 				(delete $run->{sessions}{ $n->{leader} })->kill
@@ -379,8 +387,9 @@ sub request_yield
 	my ($run, $election, $l) = @_;
 	my $to;
 
-	return 0 if !defined $l->{leader} && !chance($run, 20);
-	$to = pick($run, undef, followers($l)) if defined $l->{leader};
+	return 0 if !defined $l->{leader} && !is_paused($l) && !chance($run, 20);
+	$to = pick($run, undef, defined $l->{leader} ? followers($l) :
+		is_paused($l) ? sort keys %{ $l->{candidates} } : ());
 	return ask_to_yield($run, $election, $l, $to, chance($run, 20));
 }
 
@@ -463,6 +472,71 @@ sub alter_delay
 
 	return alter($run, $election, 'takeover_delay', "'$delay ms'",
 		sub { $_[0]{elections}{$election}{delay} = $delay; return ''; });
+}
+
+sub pause
+{
+	my ($run, $election) = @_;
+	my $vacates = chance($run, 50);
+
+	return step(
+		$run,
+		"pause_election('$election'" . ($vacates ? ', vacate)' : ')'),
+		sub {
+			ask($run->{control},
+				"SELECT leader_election.pause_election('$election', 'why', '1 day', "
+				  . ($vacates ? 'true)' : 'false)'));
+		},
+		sub {
+			my $l = $_[0]{elections}{$election};
+
+			$l->{paused} = $vacates ? 'vacated' : 'paused';
+			vacate($l);
+			return '';
+		});
+}
+
+# Often, so that elections are paused for some steps only
+sub resume
+{
+	my ($run, $election, $l) = @_;
+
+	return 0 unless $l->{paused} || chance($run, 2);
+	return step(
+		$run,
+		"resume_election('$election')",
+		sub {
+			ask($run->{control},
+				"SELECT leader_election.resume_election('$election')");
+		},
+		sub {
+			my $n = $_[0]{elections}{$election};
+			my $was = $n->{paused} ? 't' : 'f';
+
+			$n->{paused} = '';
+			return $was;
+		});
+}
+
+# Pauses all elections, or resumes them.
+sub pause_all
+{
+	my ($run, $election, $l) = @_;
+	my $was = $l->{all};
+
+	return 0 unless $was || chance($run, 20);
+	$run->{all_paused} = $was ? 0 : 1;
+	return step(
+		$run,
+		$was ? 'resume_all()' : 'pause_all()',
+		sub {
+			ask($run->{control}, $was ? 'SELECT leader_election.resume_all()' :
+				'SELECT leader_election.pause_all()');
+		},
+		sub {
+			$_->{all} = $was ? 0 : 1 foreach values %{ $_[0]{elections} };
+			return $was ? 't' : '';
+		});
 }
 
 # What has to fail, and to change nothing
