@@ -15,7 +15,7 @@ use Exporter qw(import);
 use List::Util qw(max sum);
 use Time::HiRes qw(sleep);
 
-our @EXPORT = qw(inject heal_due heal_all %candidates %elections $small_disk);
+our @EXPORT = qw(inject heal_due heal_all resume_elections %candidates %elections $small_disk);
 
 our %candidates;	# name => {pid, kind, ...}, see chaos.pl
 our %elections;		# name => arguments of create_election()
@@ -398,7 +398,7 @@ sub long_transaction
 
 sub lock_table
 {
-	my $table = pick(qw(election lease candidate history epoch announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all announced));
 	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
 
@@ -417,7 +417,7 @@ sub lock_row
 
 sub maintain
 {
-	my $table = pick(qw(election lease candidate history epoch announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all announced));
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 
@@ -454,8 +454,44 @@ sub request_yield
 	  ? "(SELECT candidate FROM leader_election.candidates WHERE election = '$election' AND alive AND NOT leads ORDER BY random() LIMIT 1)"
 	  : 'NULL';
 
+	event('named', $election) if $to ne 'NULL';
 	sql_async(primary(), "SELECT leader_election.request_yield('$election', $to, $terminate)");
 	return $election;
+}
+
+# Pauses an election, or all of them, until it is resumed or, sometimes, for a
+# duration.  Long enough that what was under way is over meanwhile.
+my %paused;
+
+sub pause_elections
+{
+	my $what = rand() < 0.3 ? 'all' : any_election();
+	my $seconds = sprintf '%.3f', (3 + 2 * rand) * $lease_ms / 1000;
+	my $ends = $what ne 'all' && rand() < 0.3;
+	my $sent = now();
+
+	return if $paused{$what};
+	defined sql(primary(), $what eq 'all' ? "SELECT leader_election.pause_all('chaos')"
+		: "SELECT leader_election.pause_election('$what', 'chaos', "
+		  . ($ends ? "'$seconds s'" : 'NULL') . ', ' . (rand() < 0.5 ? 'true' : 'false') . ')', 3)
+	  or return;
+	$paused{$what} = 1;
+	event('paused', $what, $ends ? $sent + $seconds * 1e6 : ());
+	heal($seconds, sub {
+		event('resuming', $what) unless $ends;
+		delete $paused{$what};
+		sql_async(primary(), $what eq 'all' ? 'SELECT leader_election.resume_all()'
+			: "SELECT leader_election.resume_election('$what')");
+	});
+	return $what;
+}
+
+# None is paused any more.  False: the server does not say so.
+sub resume_elections
+{
+	return defined sql(primary(), "SELECT leader_election.resume_all(),
+		(SELECT count(leader_election.resume_election(election)) FROM leader_election.election
+			WHERE paused_at IS NOT NULL)");
 }
 
 # Drops an election, once nobody leads it, and creates it again, unless somebody
@@ -539,6 +575,7 @@ my %faults = (
 	'pg_dump' => [ \&dump_database,                                     1,  0,  0 ],
 	'extension elsewhere' => [ \&change_extension,                      2,  0,  0 ],
 	'request yield' => [ \&request_yield,                               4,  1,  4 ],
+	'pause elections' => [ \&pause_elections,                           4,  1,  4 ],
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 );

@@ -164,6 +164,7 @@ sub calm
 	}
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
 	await('the standby', 30, sub { attach_standby(1) });
+	await('the end of pauses', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
 	look_after_candidates(1);
 

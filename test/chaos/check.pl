@@ -36,6 +36,9 @@ my @windows;		# [from, to] of failovers, from when the standby may have lagged
 my @cuts;			# [from, to, name] of the clients' network
 my %bound;			# candidates whose command depends on a session
 my %recreated;		# elections that were dropped and created again
+my @dropping;		# [from, to, election]: that was under way
+my @paused;			# [from, to, election or "all"]: it was certainly paused
+my @named;			# [when, election]: a leader was asked to yield to a candidate
 my $lease_us = 0;
 my $wall_clock = 1;	# timestamps mean something
 my $epoch_us = 0;	# a timestamp less our time
@@ -88,7 +91,15 @@ sub read_events
 		$epoch_us = $rest[0] if $kind eq 'epoch';
 		$count{rounds}++ if $kind eq 'round';
 		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
-		$recreated{$1} = 1 if "$kind @rest" =~ /^fault recreate election: (\w+)/;
+		if ("$kind @rest" =~ /^fault recreate election: (\w+)/)
+		{
+			$recreated{$1} = 1;
+			push @dropping, [ $time - 1_000_000, undef, $1 ];
+		}
+		$_->[1] //= $time foreach grep { "$kind @rest" =~ /^done recreate \Q$_->[2]\E/ } @dropping;
+		push @paused, [ $time, $rest[1], $rest[0] ] if $kind eq 'paused';
+		$_->[1] //= $time foreach grep { $kind eq 'resuming' && $_->[2] eq $rest[0] } @paused;
+		push @named, [ $time, $rest[0] ] if $kind eq 'named';
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		if ($kind eq 'seen')
 		{
@@ -559,6 +570,50 @@ sub check_early
 	return;
 }
 
+# In a paused election nobody new leads but by a hand-over to a named candidate: a
+# transfer, or a yield that an operator asked for.  Where the strategy may have asked
+# for one before, or (all) a leader may have been chosen before, that has time until
+# it must be over.  A pause is gone with an election that is dropped, and may be
+# lost with a failover, if its wait for the standby was cut short.
+sub check_paused
+{
+	my ($history) = @_;
+	my $slack = 50_000;
+	my $under_way = 2 * 1.25 * $lease_us + 800_000;
+
+	return unless $wall_clock;
+	foreach my $election (sort keys %$history)
+	{
+		my $rows = $history->{$election};
+		my $last;
+
+		foreach my $term (sort { $a <=> $b } keys %$rows)
+		{
+			my $row = $rows->{$term};
+			my $before = $last;
+
+			$last = $row;
+			next unless $row->{began};
+			foreach my $pause (grep { $_->[2] eq $election || $_->[2] eq 'all' } @paused)
+			{
+				my ($from, $to, $what) = @$pause;
+				my $began = $row->{began};
+
+				next unless defined $to && $began > $from + $slack && $began < $to - $slack;
+				next if in_failover($from, $to)
+				  || grep { $_->[2] eq $election && $_->[0] < $to && ($_->[1] // $to) > $from } @dropping;
+				$count{'terms that began in a pause'}++;
+				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone)$/);
+				next if $before && ($before->{reason} // '') =~ /^(transferred|failover)$/;
+				next if grep { $_->[1] eq $election && $_->[0] <= $began && $began < $_->[0] + $under_way } @named;
+				violation('elected while paused', "$election: $row->{leader} in term $term at $began, paused ($what) from $from to $to");
+			}
+		}
+	}
+	$count{pauses} = @paused if @paused;
+	return;
+}
+
 # Every term that was led is in history (G10).
 sub check_claims_in_history
 {
@@ -713,6 +768,7 @@ my $history = read_history();
 check_overlaps();
 check_announced($history);
 check_unannounced($history);
+check_paused($history);
 check_early();
 check_claims_in_history($history);
 check_writes();
