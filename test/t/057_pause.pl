@@ -325,9 +325,48 @@ worker_looked();
 is(status('two', 'waiting_for'), 'paused', 'all: but not where it is paused itself');
 is($admin->query('SELECT leader_election.resume_all()'), 'f', 'all: not paused any more');
 
+# --- Somebody has locked the table pause_all: leases are renewed, and what would elect
+# is busy, but waits for no longer than ever.
+
+my $holder = session($node, name => 'holder');
+my $locker = session($node, name => 'locker');
+$holder->query("SELECT leader_election.join('locked', 'holder')");
+my $seen = $admin->query("SELECT renewed_at FROM leader_election.status WHERE election = 'locked'");
+$admin->query("SELECT leader_election.acquire('busy', 'x')");
+$admin->query("SELECT leader_election.release('busy', 1)");
+$locker->query('BEGIN; LOCK TABLE leader_election.pause_all');
+wait_until(
+	sub {
+		$admin->query("SELECT renewed_at > '$seen'::timestamptz + interval '$LEASE'
+			FROM leader_election.lease WHERE election = 'locked'") eq 't';
+	},
+	'renewals');
+is($holder->query("SELECT leader_election.is_leader('locked')"), 't', 'locked: who leads leads on');
+my $start = time;
+is($admin->sqlstate_of("SELECT leader_election.acquire('busy', 'x')"),
+	'55P03', 'locked: nobody is elected');
+is($admin->sqlstate_of('SELECT leader_election.pause_all()'), '55P03', 'locked: nor are all paused');
+cmp_ok(time - $start, '<', 10, 'locked: which is told soon');
+$locker->query('ROLLBACK');
+is($admin->query("SELECT count(*) FROM leader_election.acquire('busy', 'x')"),
+	'1', 'locked: when it is free somebody is elected');
+$_->finish foreach $holder, $locker;
+
+# --- In SERIALIZABLE transactions, too
+
+$admin->query("SET default_transaction_isolation = 'serializable'");
+pause('busy', "vacate => true");
+is($admin->query("SELECT leader_election.release('busy', 2)"), 't', 'serializable: a leader goes');
+is($admin->query("SELECT leader_election.request_yield('busy', 'x')"), '00:00:00',
+	'serializable: a seat is filled by hand');
+is($admin->query("SELECT term FROM leader_election.acquire('busy', 'x')"), '3', 'serializable: it leads');
+is(resume('busy'), 't', 'serializable: resumed');
+$admin->query("SELECT leader_election.pause_all('serializable')");
+is($admin->query('SELECT leader_election.resume_all()'), 't', 'serializable: all, too');
+$admin->query('RESET default_transaction_isolation');
+
 # --- A crash, and a dump
 
-$n->finish;
 sub crash
 {
 	$node->stop('immediate');
