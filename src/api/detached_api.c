@@ -67,7 +67,8 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 /*
  * Was the lease granted to this candidate by the running transaction?  Then
  * every call of that statement returns it: SELECT (acquire(...)).* calls the
- * function once per column.  In a paused election it may have been asked to yield at once.
+ * function once per column.  In a paused election it may have been asked to
+ * yield at once.
  */
 static bool
 is_granted_here(const Store *store, const Lease *lease, const Candidate *who)

@@ -207,9 +207,9 @@ show_leader(const Lease *lease, StatusRow *row)
 }
 
 /*
- * The pause of an election; NULL: none.  On a standby, which has no monotonic clock
- * of the primary's, the time of day has to do.  *ends: it ends by itself, and no
- * other one goes on.
+ * The pause of an election; NULL: none.  On a standby, which has no monotonic
+ * clock of the primary's, the time of day has to do.  *ends: it ends by
+ * itself, and no other one goes on.
  */
 static const Pause *
 pause_shown(const Store *store, const Election *election, bool *ends)

@@ -3,8 +3,8 @@
  * pause_api.c
  *		SQL functions that pause elections: see pause.c.
  *
- * An election's own pause is its owner's, or a superuser's; that of all elections
- * is a superuser's.
+ * An election's own pause is its owner's, or a superuser's; that of all
+ * elections is a superuser's.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,9 +45,9 @@ reason_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * Take the election lock, so that nobody is elected meanwhile, and lock the lease
- * row, so that no strategy asks its leader to yield.  Check once more who owns the
- * election: it may have been made anew.
+ * Take the election lock, so that nobody is elected meanwhile, and lock the
+ * lease row, so that no strategy asks its leader to yield.  Check once more
+ * who owns the election: it may have been made anew.
  */
 static Election *
 lock_owned(const Call *call, Lease **lease)

@@ -67,10 +67,10 @@ le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 
 /*
  * Ask the leader to go, not because somebody has asked for that in this very
- * election, but because of what holds in it ("paused"), which history will tell.
- * The leader keeps its place in line.  What an operator has ordered stays as it is,
- * and so does a request of the strategy, which names a candidate.  The lease is
- * locked, and led.
+ * election, but because of what holds in it ("paused"), which history will
+ * tell.  The leader keeps its place in line.  What an operator has ordered
+ * stays as it is, and so does a request of the strategy, which names a
+ * candidate.  The lease is locked, and led.
  */
 void
 le_settle_ask_to_vacate(const Store *store, const Election *election,
@@ -174,10 +174,11 @@ reason_of(const Decision *d)
 
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: if it were elected
- * again at once, nobody else ever would.  Where its strategy wanted it to go, the
- * strategy decides who follows: that may be the same candidate, if it has no
- * challenger any more.  Where it was to go because of a pause, it keeps its place.
+ * that was to renew its lease itself and did not may be hung: if it were
+ * elected again at once, nobody else ever would.  Where its strategy wanted it
+ * to go, the strategy decides who follows: that may be the same candidate, if
+ * it has no challenger any more.  Where it was to go because of a pause, it
+ * keeps its place.
  */
 static bool
 steps_down(const Decision *d)
@@ -433,8 +434,8 @@ keep_seat(Decision *d)
 }
 
 /*
- * What history adds to the reason: what the leader said when it gave up or, if it
- * yields, why it was asked to.
+ * What history adds to the reason: what the leader said when it gave up or, if
+ * it yields, why it was asked to.
  */
 static const char *
 detail_of(const Decision *d, const char *reason)
@@ -445,8 +446,9 @@ detail_of(const Decision *d, const char *reason)
 }
 
 /*
- * A leader was granted the lease, which is locked, while its election is paused so
- * that nobody leads it: by a transfer, say, or a continuation after a failover.
+ * A leader was granted the lease, which is locked, while its election is
+ * paused so that nobody leads it: by a transfer, say, or a continuation after
+ * a failover.
  */
 static void
 ask_for_pause(const Store *store, const Election *election, Lease *lease,
@@ -631,9 +633,9 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 }
 
 /*
- * Keep the vacant seat of a paused election for a candidate that an operator has
- * named, as a transfer to it would: a hold or a takeover delay binds.  The caller
- * holds the election lock, and the lease is locked.
+ * Keep the vacant seat of a paused election for a candidate that an operator
+ * has named, as a transfer to it would: a hold or a takeover delay binds.  The
+ * caller holds the election lock, and the lease is locked.
  */
 void
 le_settle_reserve(const Store *store, const Election *election, Lease *lease,

@@ -64,10 +64,10 @@ find_successor(const Store *store, const Election *election, const Lease *lease)
 }
 
 /*
- * The candidate that an operator wants the leader of this lease to yield to; NULL:
- * none, or it is gone.  (Where the strategy has asked the leader to yield, the
- * strategy decides anew who follows.  Where the election is paused, it decides
- * nothing: what it has asked for is finished.)
+ * The candidate that an operator wants the leader of this lease to yield to;
+ * NULL: none, or it is gone.  (Where the strategy has asked the leader to
+ * yield, the strategy decides anew who follows.  Where the election is paused,
+ * it decides nothing: what it has asked for is finished.)
  */
 Candidate *
 le_vacancy_successor(const Store *store, const Election *election,

@@ -298,8 +298,8 @@ le_election_alter(const Store *store, const char *name,
 }
 
 /*
- * Pause an election (NULL: no more), whose election lock the caller holds.  False:
- * another transaction has locked its row.
+ * Pause an election (NULL: no more), whose election lock the caller holds.
+ * False: another transaction has locked its row.
  */
 bool
 le_election_pause(const Store *store, const char *name, const Pause *pause)

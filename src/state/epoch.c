@@ -202,11 +202,11 @@ le_epoch_next_term(int64 last, const Incarnation *inc)
 }
 
 /*
- * A moment that was set to be so long after its setting, by this incarnation (own)
- * or another one.  Here it is at mono if it is own, and not further ahead than it
- * can be; else at that time of day, but no later than that long after this
- * incarnation was first seen (if it has no row yet: now), since a wall clock may be
- * wrong.
+ * A moment that was set to be so long after its setting, by this incarnation
+ * (own) or another one.  Here it is at mono if it is own, and not further
+ * ahead than it can be; else at that time of day, but no later than that long
+ * after this incarnation was first seen (if it has no row yet: now), since a
+ * wall clock may be wrong.
  */
 int64
 le_epoch_moment(const Incarnation *inc, bool own, int64 mono, TimestampTz at,

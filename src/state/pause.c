@@ -4,17 +4,18 @@
  *		Paused elections: columns of the table election, and the table
  *		pause_all.
  *
- * While an election is paused, the rules elect nobody, and ask nobody to yield.
- * Its leader leads on.  What an operator or the leader orders for a candidate
- * that is named still happens.
+ * While an election is paused, the rules elect nobody, and ask nobody to
+ * yield.  Its leader leads on.  What an operator or the leader orders for a
+ * candidate that is named still happens.
  *
  * Invariants:
  *
- * - The pause of one election is written under its election lock.  So no change
- *	 of holder that was decided without the pause is committed after it.
+ * - The pause of one election is written under its election lock and the lock
+ *	 of its lease row.  So no change of holder, and no request of a strategy,
+ *	 that was decided without the pause is committed after it.
  *
- * - The pause of all elections is written without election locks: a change that
- *	 was decided before it was committed may still be committed after it.
+ * - The pause of all elections is written without election locks: a change
+ *	 that was decided before it was committed may still be committed after it.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,8 +51,8 @@ enum
 };
 
 /*
- * The pause of the election whose row this is; first is the number of its column
- * paused_at.  NULL: it is not paused.
+ * The pause of the election whose row this is; first is the number of its
+ * column paused_at.  NULL: it is not paused.
  */
 Pause *
 le_pause_make(const Row *row, int first)
@@ -122,8 +123,8 @@ le_pause_all_read(const Store *store)
 }
 
 /*
- * Pause all elections (NULL: no more).  *was: were they paused?  False: another
- * transaction is about to do either.
+ * Pause all elections (NULL: no more).  *was: were they paused?  False:
+ * another transaction is about to do either.
  */
 bool
 le_pause_all_write(const Store *store, const Pause *pause, bool *was)
