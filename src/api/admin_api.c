@@ -49,7 +49,7 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unrecognized election strategy: \"%s\"", name),
-				 errhint("Valid strategies are \"race\", \"lowest\", \"bully\", \"ring\", \"zab\" and \"spread\".")));
+				 errhint("Valid strategies are %s.", le_strategy_names())));
 	return strategy->name;
 }
 

@@ -26,6 +26,7 @@ typedef struct Strategy
 } Strategy;
 
 extern const Strategy *le_strategy_find(const char *name);
+extern char *le_strategy_names(void);
 extern const Strategy *le_strategy(const Election *election);
 
 /* seats.c */

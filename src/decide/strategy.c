@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "decide/decide.h"
+#include "lib/stringinfo.h"
 
 #define COMPARE(a, b) \
 	do { if ((a) != (b)) return (a) < (b) ? -1 : 1; } while (0)
@@ -136,6 +137,22 @@ le_strategy_find(const char *name)
 			return &strategies[i];
 	}
 	return NULL;
+}
+
+/*
+ * The names of all strategies, as a hint tells them.
+ */
+char *
+le_strategy_names(void)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < lengthof(strategies); i++)
+		appendStringInfo(&buf, "%s\"%s\"",
+						 i == 0 ? "" : i < lengthof(strategies) - 1 ? ", " : " and ",
+						 strategies[i].name);
+	return buf.data;
 }
 
 /*
