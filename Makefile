@@ -31,6 +31,7 @@ OBJS = \
 	src/base/wake.o \
 	src/state/candidacy.o \
 	src/state/candidate.o \
+	src/state/drain.o \
 	src/state/election.o \
 	src/state/epoch.o \
 	src/state/history.o \
@@ -53,6 +54,7 @@ OBJS = \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \
+	src/api/drain_api.o \
 	src/api/fence_api.o \
 	src/api/observe_api.o \
 	src/api/pause_api.o \

@@ -54,6 +54,19 @@ CREATE TABLE leader_election.pause_all (
 );
 COMMENT ON TABLE leader_election.pause_all IS 'has a row while all elections are paused';
 
+-- No election is named ''.
+CREATE TABLE leader_election.drain (
+	election		text COLLATE "C" NOT NULL,
+	candidate		text COLLATE "C" NOT NULL,
+	drained_at		timestamptz NOT NULL,
+	drained_by		name NOT NULL,
+	reason			text,
+	PRIMARY KEY (election, candidate)
+);
+COMMENT ON TABLE leader_election.drain IS 'candidates that are not elected, in one election or in all';
+COMMENT ON COLUMN leader_election.drain.election IS 'an empty string: all elections';
+COMMENT ON COLUMN leader_election.drain.candidate IS 'a name or, with * at the end, the beginning of names';
+
 -- The lease row: the durable half of the mutex.  Its holder changes only
 -- under the election lock.  Renewals touch no indexed column and find room in
 -- the page, so that they stay HOT.
@@ -121,7 +134,7 @@ COMMENT ON COLUMN leader_election.lease.not_before_for IS 'microseconds from the
 COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a hold; false: of a takeover delay';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
-COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused, if a pause that vacates the seat asked; NULL: somebody''s request_yield()';
+COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: somebody''s request_yield()';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
 -- detached one when it has not called for a while.
@@ -198,6 +211,7 @@ COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an 
 
 SELECT pg_extension_config_dump('leader_election.election', '');
 SELECT pg_extension_config_dump('leader_election.pause_all', '');
+SELECT pg_extension_config_dump('leader_election.drain', '');
 SELECT pg_extension_config_dump('leader_election.lease', '');
 SELECT pg_extension_config_dump('leader_election.history', '');
 SELECT pg_extension_config_dump('leader_election.epoch', '');
@@ -431,6 +445,22 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.resume_all() IS
 'end what pause_all() began; elections that are paused themselves stay so; false if it was not paused';
 
+CREATE FUNCTION leader_election.drain_candidate(candidate text,
+	election text DEFAULT NULL, reason text DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_drain_candidate'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.drain_candidate(text, text, text) IS
+'elect a candidate (name, or beginning of names and *) no more, in one election or in all, and ask it to yield where it leads';
+
+CREATE FUNCTION leader_election.undrain_candidate(candidate text,
+	election text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'le_undrain_candidate'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.undrain_candidate(text, text) IS
+'end what drain_candidate() began with the same name and election; false if there was nothing to end';
+
 CREATE FUNCTION leader_election.request_yield(election text,
 	to_candidate text DEFAULT NULL, terminate boolean DEFAULT false)
 RETURNS interval
@@ -472,7 +502,7 @@ COMMENT ON FUNCTION leader_election.observe(text) IS
 CREATE FUNCTION leader_election.standing(election text,
 	OUT candidate text, OUT kind text, OUT rank integer, OUT progress bigint,
 	OUT metadata jsonb, OUT joined_at timestamptz, OUT alive boolean,
-	OUT leads boolean, OUT "position" integer)
+	OUT leads boolean, OUT "position" integer, OUT drained boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_standing'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
@@ -491,7 +521,7 @@ COMMENT ON VIEW leader_election.status IS
 
 CREATE VIEW leader_election.candidates AS
 	SELECT e.election, s.candidate, s.kind, s.rank, s.progress, s.metadata,
-		s.joined_at, s.alive, s.leads, s."position"
+		s.joined_at, s.alive, s.leads, s."position", s.drained
 	FROM leader_election.election e,
 		LATERAL leader_election.standing(e.election) s;
 COMMENT ON VIEW leader_election.candidates IS
@@ -556,7 +586,8 @@ END
 $$;
 
 GRANT SELECT ON leader_election.status, leader_election.candidates,
-	leader_election.history, leader_election.election TO PUBLIC;
+	leader_election.history, leader_election.election,
+	leader_election.drain TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;

@@ -40,6 +40,8 @@ extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
+extern bool le_ask_drained(Store *store, const char *name);
+extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);

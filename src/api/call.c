@@ -21,6 +21,8 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#define LONGEST_REASON	1000	/* bytes */
+
 /*
  * What every call does that reads or writes an election: find the tables, and
  * lock them.  From here to le_call_end() its waits for locks are bounded, and
@@ -50,6 +52,25 @@ void
 le_call_end(Call *call)
 {
 	le_wait_bounded_end(&call->waits);
+}
+
+/*
+ * The leader calls.  If it is drained, and there is no worker to ask it to yield,
+ * ask it now.  What is locked is left for a later call.  True if it was asked.
+ */
+bool
+le_ask_drained(Store *store, const char *name)
+{
+	Election   *election;
+	bool		asked;
+
+	if (!le_lock_worker_is_free() ||
+		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
+		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
+		return false;
+	election = le_election_read(store, name);
+	return election != NULL &&
+		le_settle_ask_drained(store, election, &asked) && asked;
 }
 
 /*
@@ -165,6 +186,26 @@ le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
 					   DatumGetCString(DirectFunctionCall1(interval_out,
 														   PG_GETARG_DATUM(n))));
 	return hold;
+}
+
+/*
+ * Why something is paused or drained; NULL: that was not said.
+ */
+const char *
+le_reason_arg(FunctionCallInfo fcinfo, int n)
+{
+	Size		size;
+
+	if (PG_ARGISNULL(n))
+		return NULL;
+	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
+	if (size > LONGEST_REASON)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("reason is too long"),
+				 errdetail("It must have %d bytes at most, and has %zu.",
+						   LONGEST_REASON, size)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
 }
 
 /*

@@ -299,6 +299,8 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			return NULL;
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
+		if (state == LEASE_LED && le_ask_drained(store, name))
+			continue;
 
 		/* After a promotion, the worker has to begin the epoch first. */
 		if (state == LEASE_FOREIGN)

@@ -90,7 +90,8 @@ le_leader(PG_FUNCTION_ARGS)
 static Turnout
 count_turnout(const Store *store, const Election *election, const Lease *lease)
 {
-	Turnout		turnout = {0, 0, 0};
+	Turnout		turnout = {.live = 0};
+	const Drains *drains = le_drain_read(store, election->name);
 	ListCell   *lc;
 
 	foreach(lc, le_candidates_read(store, election->name))
@@ -100,8 +101,10 @@ count_turnout(const Store *store, const Election *election, const Lease *lease)
 		if (!le_candidate_alive(c))
 			continue;
 		turnout.live++;
+		if (le_drain_covers(drains, c->candidate))
+			turnout.drained++;
 		if (le_candidate_sits_out(c, lease) ||
-			!le_election_admits(election, c->role))
+			!le_ranking_admits(election, drains, c))
 			continue;
 		turnout.ready++;
 		if (c->session_id != 0)
@@ -141,6 +144,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 			return "no candidates";
 		case OBSTACLE_QUORUM:
 			return psprintf("quorum %d of %d", turnout->live, election->quorum);
+		case OBSTACLE_DRAINED:
+			return "drained";
 		case OBSTACLE_SITTING_OUT:
 			return "candidates that do not sit out";
 		case OBSTACLE_CALL:
@@ -309,6 +314,7 @@ le_standing(PG_FUNCTION_ARGS)
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
+	const Drains *drains;
 	List	   *ranking = NIL;
 	bool		led;
 	int			position = 0;
@@ -319,11 +325,13 @@ le_standing(PG_FUNCTION_ARGS)
 		VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
 		return (Datum) 0;
 	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_ELECTION |
-				  LE_TABLE_LEASE | LE_TABLE_CANDIDATE, AccessShareLock);
+				  LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_DRAIN,
+				  AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
+	drains = le_drain_read(&call.store, call.election);
 	if (election != NULL && lease != NULL)
-		ranking = le_ranking(&call.store, election, lease,
+		ranking = le_ranking(&call.store, election, drains, lease,
 							 (Seats **) &fcinfo->flinfo->fn_extra,
 							 fcinfo->flinfo->fn_mcxt);
 	led = is_led(&call.store, lease);
@@ -332,8 +340,9 @@ le_standing(PG_FUNCTION_ARGS)
 	{
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);
-		Datum		values[9];
-		bool		nulls[9];
+		bool		drained = le_drain_covers(drains, c->candidate);
+		Datum		values[10];
+		bool		nulls[10];
 
 		memset(nulls, false, sizeof(nulls));
 		values[0] = CStringGetTextDatum(c->candidate);
@@ -345,10 +354,11 @@ le_standing(PG_FUNCTION_ARGS)
 		values[5] = TimestampTzGetDatum(c->joined_at);
 		values[6] = BoolGetDatum(alive);
 		values[7] = BoolGetDatum(led && le_candidate_leads(c, lease));
-		if (alive)
+		if (alive && !drained)
 			values[8] = Int32GetDatum(++position);
 		else
 			nulls[8] = true;
+		values[9] = BoolGetDatum(drained);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	le_call_end(&call);

@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "api/api.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -21,33 +20,12 @@ PG_FUNCTION_INFO_V1(le_resume_election);
 PG_FUNCTION_INFO_V1(le_pause_all);
 PG_FUNCTION_INFO_V1(le_resume_all);
 
-#define LONGEST_REASON	1000	/* bytes */
 #define SHORTEST_PAUSE	1000	/* 1 ms */
 
 /*
- * The argument reason; NULL: none is given.
- */
-static const char *
-reason_arg(FunctionCallInfo fcinfo, int n)
-{
-	Size		size;
-
-	if (PG_ARGISNULL(n))
-		return NULL;
-	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size > LONGEST_REASON)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("reason is too long"),
-				 errdetail("It must have %d bytes at most, and has %zu.",
-						   LONGEST_REASON, size)));
-	return text_to_cstring(PG_GETARG_TEXT_PP(n));
-}
-
-/*
- * Take the election lock, so that nobody is elected meanwhile, and lock the
- * lease row, so that no strategy asks its leader to yield.  Check once more
- * who owns the election: it may have been made anew.
+ * Take the election lock, so that nobody is elected meanwhile, and lock the lease
+ * row, so that no strategy asks its leader to yield.  Check once more who owns the
+ * election: it may have been made anew.
  */
 static Election *
 lock_owned(const Call *call, Lease **lease)
@@ -78,7 +56,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.pause_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
-	pause.reason = reason_arg(fcinfo, 1);
+	pause.reason = le_reason_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		pause.resumes_for = le_interval_arg(fcinfo, 2, "duration",
 											SHORTEST_PAUSE, LE_LONGEST_PAUSE);
@@ -157,7 +135,7 @@ le_pause_all(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.pause_all()");
 	check_superuser("leader_election.pause_all()");
-	pause.reason = reason_arg(fcinfo, 0);
+	pause.reason = le_reason_arg(fcinfo, 0);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	pause.at = GetCurrentTimestamp();
 	(void) write_pause_all(&pause);

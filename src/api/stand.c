@@ -303,7 +303,10 @@ le_stand(StandCall *s, bool wait)
 	if (!le_stand_leads(&store, lease, s->who.session_id))
 		return 0;
 	c = le_stand_candidacy(s);
-	if (wait && c != NULL)
+	if (wait && c != NULL && !lease->yielding &&
+		le_ask_drained(&store, s->who.election))
+		lease = le_lease_read(&store, s->who.election, NULL);
+	else if (wait && c != NULL)
 		renew_late(&store, &lease, c);
 	s->deadline = lease->deadline_mono;
 	return le_stand_leads(&store, lease, s->who.session_id) ? lease->term : 0;

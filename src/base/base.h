@@ -104,6 +104,7 @@ typedef enum TableId
 	TABLE_HISTORY,
 	TABLE_EPOCH,
 	TABLE_PAUSE_ALL,
+	TABLE_DRAIN,
 	TABLE_ANNOUNCED,
 	TABLE_COUNT
 } TableId;
@@ -120,6 +121,8 @@ typedef struct Store
 	Oid			lease_oid;		/* of lease; each CREATE EXTENSION makes one */
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
+	List	   *drains;			/* all rows of drain, if they were read ... */
+	bool		knows_drains;	/* ... once, for many elections (drain.c) */
 } Store;
 
 /* Sets of tables, for le_store_lock() */
@@ -129,12 +132,14 @@ typedef struct Store
 #define LE_TABLE_HISTORY	(1 << TABLE_HISTORY)
 #define LE_TABLE_EPOCH		(1 << TABLE_EPOCH)
 #define LE_TABLE_PAUSE_ALL	(1 << TABLE_PAUSE_ALL)
+#define LE_TABLE_DRAIN		(1 << TABLE_DRAIN)
 #define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
 
 /* What a change of leadership reads and writes */
 #define LE_TABLES \
 	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | \
-	 LE_TABLE_HISTORY | LE_TABLE_EPOCH | LE_TABLE_PAUSE_ALL)
+	 LE_TABLE_HISTORY | LE_TABLE_EPOCH | LE_TABLE_PAUSE_ALL | \
+	 LE_TABLE_DRAIN)
 
 extern uint64 le_leadership_generation;
 

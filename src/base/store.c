@@ -33,6 +33,7 @@ static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_HISTORY] = "history",
 	[TABLE_EPOCH] = "epoch",
 	[TABLE_PAUSE_ALL] = "pause_all",
+	[TABLE_DRAIN] = "drain",
 	[TABLE_ANNOUNCED] = "announced",
 };
 
@@ -115,6 +116,8 @@ le_store_find(Store *store)
 			return false;
 	}
 	store->lease_oid = store->table[TABLE_LEASE].rel;
+	store->drains = NIL;
+	store->knows_drains = false;
 	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at) ||
 		!find_one("change", namespace, &store->change))
@@ -188,6 +191,8 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	le_store_get(&now);
 	if (now.lease_oid != store->lease_oid)
 		le_report_dropped();
+	now.drains = store->drains;
+	now.knows_drains = store->knows_drains;
 	*store = now;
 	return true;
 }

@@ -42,8 +42,10 @@ extern void le_seats_tell(Seats *seats, const Election *election,
 
 /* ranking.c */
 extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
+extern bool le_ranking_admits(const Election *election, const Drains *drains,
+							  const Candidate *c);
 extern List *le_ranking(const Store *store, const Election *election,
-						const Lease *lease, Seats **seats,
+						const Drains *drains, const Lease *lease, Seats **seats,
 						MemoryContext context);
 extern bool le_ranking_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_ranking_first(const Store *store, const Election *election,
@@ -86,19 +88,21 @@ typedef enum Obstacle
 	OBSTACLE_RESERVED,			/* for one candidate */
 	OBSTACLE_NO_CANDIDATES,
 	OBSTACLE_QUORUM,
+	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
 	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
 	OBSTACLE_CALL				/* the others are detached, and must call */
 } Obstacle;
 
 /*
- * How many stand in an election.  Of ready and told it only matters whether
- * they are 0.
+ * How many stand in an election; of all but live, only whether there are any
+ * counts
  */
 typedef struct Turnout
 {
 	int			live;
-	int			ready;			/* live, and could be elected */
-	int			told;			/* ready, and need not call for that */
+	int			ready;			/* and could be elected ... */
+	int			told;			/* ... without a call of their own */
+	int			drained;		/* they are not ready */
 } Turnout;
 
 typedef struct Vacancy
@@ -126,7 +130,8 @@ extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 /* settle.c */
 
 /* Why a leader is asked to go, if it is no request_yield() */
-#define LE_CAUSE_PAUSED "paused"
+#define LE_CAUSE_PAUSED		"paused"
+#define LE_CAUSE_DRAINED	"drained"
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
@@ -169,6 +174,8 @@ extern void le_settle_ask_yield(const Store *store, const Election *election,
 extern void le_settle_ask_to_vacate(const Store *store,
 									const Election *election, Lease *lease,
 									const char *cause);
+extern bool le_settle_ask_drained(const Store *store, const Election *election,
+								  bool *changed);
 extern bool le_settle_preempt(const Store *store, const Election *election,
 							  bool *changed);
 extern void le_settle_reserve(const Store *store, const Election *election,

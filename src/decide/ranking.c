@@ -34,13 +34,24 @@ is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 }
 
 /*
- * Is the candidate alive, and may it stand?  candidate_role may have been
- * altered since it began to stand.
+ * May it be elected, if it is alive: may it stand, and is it not drained?  Either
+ * may have changed since it stood.  drains is of this election.
+ */
+bool
+le_ranking_admits(const Election *election, const Drains *drains,
+				  const Candidate *c)
+{
+	return !le_drain_covers(drains, c->candidate) &&
+		le_election_admits(election, c->role);
+}
+
+/*
+ * Does it live, and may it be elected?
  */
 static bool
-is_eligible(const Candidate *c, const Election *election)
+is_eligible(const Candidate *c, const Election *election, const Drains *drains)
 {
-	return le_candidate_alive(c) && le_election_admits(election, c->role);
+	return le_candidate_alive(c) && le_ranking_admits(election, drains, c);
 }
 
 /*
@@ -48,8 +59,8 @@ is_eligible(const Candidate *c, const Election *election)
  * and nothing to count.
  */
 static bool
-is_contested(const Election *election, const Lease *lease, List *candidates,
-			 const Candidate *passed_over)
+is_contested(const Election *election, const Drains *drains, const Lease *lease,
+			 List *candidates, const Candidate *passed_over)
 {
 	int			eligible = 0;
 	ListCell   *lc;
@@ -58,8 +69,8 @@ is_contested(const Election *election, const Lease *lease, List *candidates,
 	{
 		Candidate  *c = lfirst(lc);
 
-		if (is_ready(c, lease, passed_over) && is_eligible(c, election) &&
-			++eligible == 2)
+		if (is_ready(c, lease, passed_over) &&
+			is_eligible(c, election, drains) && ++eligible == 2)
 			return true;
 	}
 	return false;
@@ -81,7 +92,7 @@ le_ranking_prepare(const Store *store, const Election *election,
 		return false;
 	lease = le_lease_read(store, election->name, NULL);
 	if (lease == NULL ||
-		!is_contested(election, lease,
+		!is_contested(election, le_drain_read(store, election->name), lease,
 					  le_candidates_read(store, election->name), passed_over))
 		return false;
 	(void) le_seats_now(store);
@@ -91,16 +102,18 @@ le_ranking_prepare(const Store *store, const Election *election,
 /*
  * All candidates of an election, live or not, in the order in which they
  * would be elected, for observers.  *seats are read if the strategy counts and
- * they were not yet, in memory that is freed with context.
+ * they were not yet, in memory that is freed with context.  Those that are drained
+ * come last, and are not elected.
  */
 List *
-le_ranking(const Store *store, const Election *election,
+le_ranking(const Store *store, const Election *election, const Drains *drains,
 		   const Lease *lease, Seats **seats, MemoryContext context)
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);
 	List	   *ready = NIL;
 	List	   *sitting_out = NIL;
+	List	   *drained = NIL;
 	ListCell   *lc;
 
 	if (strategy->counts && list_length(candidates) > 1)
@@ -112,12 +125,16 @@ le_ranking(const Store *store, const Election *election,
 	list_sort(candidates, strategy->order);
 	foreach(lc, candidates)
 	{
-		if (le_candidate_sits_out(lfirst(lc), lease))
-			sitting_out = lappend(sitting_out, lfirst(lc));
+		Candidate  *c = lfirst(lc);
+
+		if (le_drain_covers(drains, c->candidate))
+			drained = lappend(drained, c);
+		else if (le_candidate_sits_out(c, lease))
+			sitting_out = lappend(sitting_out, c);
 		else
-			ready = lappend(ready, lfirst(lc));
+			ready = lappend(ready, c);
 	}
-	return list_concat(ready, sitting_out);
+	return list_concat(list_concat(ready, sitting_out), drained);
 }
 
 /*
@@ -149,6 +166,7 @@ le_ranking_challenger(const Store *store, const Election *election,
 					  const Lease *lease)
 {
 	const Strategy *strategy = le_strategy(election);
+	const Drains *drains;
 	List	   *candidates;
 	Candidate  *leader = NULL;
 	ListCell   *challenger = NULL;
@@ -170,6 +188,7 @@ le_ranking_challenger(const Store *store, const Election *election,
 	if (strategy->counts)
 		le_seats_tell(le_seats_now(store), election, lease,
 					  lcons(leader, list_copy(candidates)));
+	drains = le_drain_read(store, election->name);
 
 	/* What takes locks, to see who is alive, comes last. */
 	foreach(lc, candidates)
@@ -179,11 +198,11 @@ le_ranking_challenger(const Store *store, const Election *election,
 		if (c == leader || !is_ready(c, lease, NULL))
 			continue;
 		if (lease->yielding && le_candidate_succeeds(c, lease) &&
-			strategy->still_preempts(c, leader) && is_eligible(c, election))
+			strategy->still_preempts(c, leader) && is_eligible(c, election, drains))
 			asked_for = c;
 		if (strategy->preempts(c, leader) &&
 			(challenger == NULL || strategy->order(lc, challenger) < 0) &&
-			is_eligible(c, election))
+			is_eligible(c, election, drains))
 			challenger = lc;
 	}
 	if ((asked_for == NULL && challenger == NULL) ||
@@ -216,10 +235,10 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
- * Who is next, NULL if nobody.  Candidates that sit out are passed over, and
- * so is passed_over, which is about to sit out (NULL: none).  If nobody else
- * is eligible, such a candidate may still elect itself in its own call
- * (caller, NULL: no candidate's).  A detached candidate that does not call is
+ * Who is next, NULL if nobody.  Candidates that are drained are passed over.  So
+ * are those that sit out, and passed_over, which is about to (NULL: none).  If
+ * nobody else is eligible, one that sits out may still elect itself in its own
+ * call (caller, NULL: no candidate's).  A detached candidate that does not call is
  * next only where the strategy reserves the seat for it.
  */
 Candidate *
@@ -229,12 +248,14 @@ le_ranking_first(const Store *store, const Election *election,
 {
 	const Strategy *strategy = le_strategy(election);
 	List	   *candidates = le_candidates_read(store, election->name);
+	const Drains *drains = candidates != NIL ?
+		le_drain_read(store, election->name) : NULL;
 	ListCell   *winner = NULL;
 	Candidate  *last_resort = NULL;
 	ListCell   *lc;
 
 	if (strategy->counts &&
-		is_contested(election, lease, candidates, passed_over))
+		is_contested(election, drains, lease, candidates, passed_over))
 		le_seats_tell(le_seats_now(store), election, lease, candidates);
 
 	/* What takes locks, to see who is alive, comes last. */
@@ -250,7 +271,7 @@ le_ranking_first(const Store *store, const Election *election,
 		}
 		else if ((calls || c->session_id != 0 || strategy->reserves) &&
 				 (winner == NULL || strategy->order(lc, winner) < 0) &&
-				 is_eligible(c, election))
+				 is_eligible(c, election, drains))
 			winner = lc;
 	}
 	if ((winner == NULL && last_resort == NULL) ||
@@ -262,8 +283,8 @@ le_ranking_first(const Store *store, const Election *election,
 	{
 		Candidate  *c = lfirst(lc);
 
-		if (is_ready(c, lease, passed_over) && is_eligible(c, election))
-			return NULL;		/* it is detached, and has to call */
+		if (is_ready(c, lease, passed_over) && is_eligible(c, election, drains))
+			return NULL;		/* it has to call */
 	}
-	return is_eligible(last_resort, election) ? last_resort : NULL;
+	return is_eligible(last_resort, election, drains) ? last_resort : NULL;
 }

@@ -55,14 +55,14 @@ ask_yield(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
- * and led.
+ * Ask the leader to yield to a candidate (NULL: to any).  If it was to go because of
+ * a pause or a drain, it still is.  The lease is locked, and led.
  */
 void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 					bool ordered, const Candidate *successor)
 {
-	ask_yield(store, election, lease, ordered, successor, NULL);
+	ask_yield(store, election, lease, ordered, successor, lease->yield_cause);
 }
 
 /*
@@ -81,39 +81,81 @@ le_settle_ask_to_vacate(const Store *store, const Election *election,
 }
 
 /*
- * Have the strategy ask the leader to yield, or take that back if the
- * candidate that it was to yield to stands no more or has no claim any more.
- * Only the worker does that; the holder does not change, so that the row's
- * lock is enough.  False: another transaction has locked that row, or has
- * changed it meanwhile.
+ * May the rules ask the leader of this lease to yield, or take that back?  Not what
+ * an operator has ordered, and not while the election is paused.
+ */
+static bool
+is_open_to_rules(const Store *store, const Election *election,
+				 const Lease *lease)
+{
+	int64		paused_until;
+
+	return lease != NULL && !lease->yield_ordered &&
+		le_lease_state_now(store, lease) == LEASE_LED &&
+		le_pause_now(store, election, le_epoch_read(), &paused_until) == NULL;
+}
+
+/*
+ * Lock the lease row that was seen, to ask its leader to yield, or no more.  The
+ * holder does not change, so that the row's lock is enough.  NULL: another
+ * transaction has locked that row, or has changed it meanwhile, or has paused the
+ * election: that is done under the row's lock.
+ */
+static Lease *
+lock_seen(const Store *store, const Lease *seen)
+{
+	Lease	   *lease = le_lease_lock(store, seen->election);
+
+	return lease != NULL && lease->term == seen->term &&
+		is_open_to_rules(store, le_election_get(store, seen->election), lease) ?
+		lease : NULL;
+}
+
+/*
+ * Ask the leader to yield if it is drained, whatever the strategy has asked it for.
+ * The worker does that or, if there is none, the leader's own call.  False: what
+ * was seen has changed, or a row is locked.
+ */
+bool
+le_settle_ask_drained(const Store *store, const Election *election,
+					  bool *changed)
+{
+	Lease	   *seen = le_lease_read(store, election->name, NULL);
+	Lease	   *lease;
+
+	*changed = false;
+	if (!is_open_to_rules(store, election, seen) ||
+		!le_drain_covers(le_drain_read(store, election->name), seen->leader))
+		return true;
+	lease = lock_seen(store, seen);
+	if (lease == NULL)
+		return false;
+	ask_yield(store, election, lease, true, NULL, LE_CAUSE_DRAINED);
+	*changed = true;
+	return true;
+}
+
+/*
+ * Have the strategy ask the leader to yield, or take that back if the candidate
+ * that it was to yield to stands no more or has no claim any more.  Only the worker
+ * does that.  False: what was seen has changed, or a row is locked.
  */
 bool
 le_settle_preempt(const Store *store, const Election *election,
 				  bool *changed)
 {
-	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
 	Candidate  *challenger;
-	int64		paused_until;
 
 	*changed = false;
-	if (seen == NULL || seen->yield_ordered ||
-		le_lease_state(seen, incarnation, le_clock()) != LEASE_LED ||
-		le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
+	if (!is_open_to_rules(store, election, seen))
 		return true;
 	challenger = le_ranking_challenger(store, election, seen);
 	if (!le_ranking_preempts(seen, challenger))
 		return true;
-	lease = le_lease_lock(store, election->name);
-	if (lease == NULL || lease->term != seen->term ||
-		lease->yield_ordered ||
-		le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
-		return false;
-
-	/* It may have been paused since: that is done under the row's lock. */
-	election = le_election_get(store, election->name);
-	if (le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
+	lease = lock_seen(store, seen);
+	if (lease == NULL)
 		return false;
 	if (challenger != NULL)
 		le_settle_ask_yield(store, election, lease, false, challenger);
@@ -143,6 +185,12 @@ le_settle_named(const Store *store, const Election *election,
 				 errmsg("\"%s\" is not a live candidate of election \"%s\"",
 						name, election->name),
 				 errhint("The view leader_election.candidates shows who stands.")));
+	if (!le_ranking_admits(election, le_drain_read(store, election->name), c))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("candidate \"%s\" of election \"%s\" is drained",
+						name, election->name),
+				 errhint("The table leader_election.drain shows what drains it; leader_election.undrain_candidate() ends that.")));
 	return c;
 }
 
@@ -174,11 +222,11 @@ reason_of(const Decision *d)
 
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: if it were
- * elected again at once, nobody else ever would.  Where its strategy wanted it
- * to go, the strategy decides who follows: that may be the same candidate, if
- * it has no challenger any more.  Where it was to go because of a pause, it
- * keeps its place.
+ * that was to renew its lease itself and did not may be hung: if it were elected
+ * again at once, nobody else ever would.  Where its strategy wanted it to go, the
+ * strategy decides who follows: that may be the same candidate, if it has no
+ * challenger any more.  Where it was to go because of a pause or a drain, it keeps
+ * its place.
  */
 static bool
 steps_down(const Decision *d)
@@ -706,6 +754,7 @@ le_settle_drop(const Store *store, const Election *election,
 	}
 	if (!le_epoch_note_dropped(store, inc, lease->term) ||
 		!le_lease_delete(store, election->name) ||
+		!le_drain_drop(store, election->name) ||
 		!le_election_delete(store, election->name))
 		return false;
 	le_seats_touch(election->name);

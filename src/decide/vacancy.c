@@ -51,8 +51,8 @@ le_vacancy_grace(const Election *election, const Lease *lease,
 }
 
 /*
- * The candidate of the row that names the successor of this lease; NULL: it
- * has gone, or may not stand any more.
+ * The candidate of the row that names the successor of this lease; NULL: it has
+ * gone, or may not be elected any more.
  */
 static Candidate *
 find_successor(const Store *store, const Election *election, const Lease *lease)
@@ -60,7 +60,8 @@ find_successor(const Store *store, const Election *election, const Lease *lease)
 	Candidate  *c = le_candidate_find(store, lease->election, lease->successor);
 
 	return c != NULL && le_candidate_succeeds(c, lease) &&
-		le_election_admits(election, c->role) ? c : NULL;
+		le_ranking_admits(election, le_drain_read(store, election->name), c) ?
+		c : NULL;
 }
 
 /*
@@ -119,7 +120,7 @@ missing(const Election *election, const Turnout *turnout)
 	if (turnout->live < election->quorum)
 		return OBSTACLE_QUORUM;
 	if (turnout->ready == 0)
-		return OBSTACLE_SITTING_OUT;
+		return turnout->drained > 0 ? OBSTACLE_DRAINED : OBSTACLE_SITTING_OUT;
 	if (turnout->told == 0 && !le_strategy(election)->reserves)
 		return OBSTACLE_CALL;
 	return OBSTACLE_NONE;
@@ -181,8 +182,11 @@ le_vacancy_due(const Election *election, const Lease *lease,
 
 	if (v->reserved && v->kept_for == NULL)
 		return 0;
-	if (lease->leader == NULL && missing(election, turnout) != OBSTACLE_NONE)
-		return v->kept_for != NULL ? v->kept_until : PG_INT64_MAX;
+	if (v->kept_for != NULL && turnout->live < election->quorum)
+		return v->kept_until;
+	if (lease->leader == NULL && v->kept_for == NULL &&
+		missing(election, turnout) != OBSTACLE_NONE)
+		return PG_INT64_MAX;
 
 	/*
 	 * A session is elected as soon as nothing bars it.  A detached candidate

@@ -87,9 +87,10 @@ typedef struct Lease
 	int64		not_before_for; /* from when it was set to not_before_mono */
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
-	int64		reserved_for;	/* until reserved_mono, after any not_before */
-	char	   *yield_cause;	/* yield_ordered: "paused"; NULL: an
-								 * operator's call */
+	int64		reserved_for;	/* from not_before_mono, or from when it was
+								 * set if there is none, to reserved_mono */
+	char	   *yield_cause;	/* yield_ordered: "paused" or "drained";
+								 * NULL: an operator's call */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -353,5 +354,36 @@ extern bool le_pause_all_write(const Store *store, const Pause *pause,
 extern const Pause *le_pause_now(const Store *store, const Election *election,
 								 const Incarnation *inc, int64 *until);
 extern bool le_pause_in_force(const Pause *own, const Incarnation *inc);
+
+/* drain.c */
+typedef struct Drain
+{
+	char	   *election;		/* "": all */
+	char	   *candidate;
+	int			length;			/* of the name, or of the beginning of names */
+	bool		is_prefix;
+} Drain;
+
+typedef struct Drains Drains;
+
+typedef enum DrainResult
+{
+	DRAIN_OK,
+	DRAIN_NONE,					/* there was no such entry */
+	DRAIN_FULL,					/* there are too many */
+	DRAIN_BUSY					/* another transaction is writing there */
+} DrainResult;
+
+extern void le_drain_remember(Store *store);
+extern const Drains *le_drain_read(const Store *store, const char *election);
+extern bool le_drain_covers(const Drains *drains, const char *candidate);
+extern List *le_drain_left(const Store *store, const char *election,
+						   const char *candidate);
+extern DrainResult le_drain_write(const Store *store, const char *election,
+								  const char *candidate, const char *by,
+								  const char *reason, int limit);
+extern DrainResult le_drain_delete(const Store *store, const char *election,
+								   const char *candidate);
+extern bool le_drain_drop(const Store *store, const char *election);
 
 #endif							/* LE_STATE_H */

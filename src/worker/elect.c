@@ -77,9 +77,9 @@ settle(void *arg)
 }
 
 /*
- * Have a strategy ask for a yield, or take that back, in a transaction.  Where
- * the strategy counts seats, each of these transactions sees what the last has
- * asked.
+ * Ask a drained leader to yield, or have a strategy ask for a yield, or take that
+ * back, in a transaction.  Where the
+ * strategy counts seats, each of these transactions sees what the last has asked.
  */
 static void
 preempt(void *arg)
@@ -94,8 +94,11 @@ preempt(void *arg)
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
 	election = le_election_read(&store, name);
-	if (election != NULL &&
-		!le_settle_preempt(&store, election, &task->changed))
+	if (election == NULL)
+		return;					/* dropped since the look */
+	if (!le_settle_ask_drained(&store, election, &task->changed) ||
+		(!task->changed &&
+		 !le_settle_preempt(&store, election, &task->changed)))
 		le_busy(name);
 }
 

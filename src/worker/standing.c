@@ -51,6 +51,7 @@ static int64 rest_until = 0;
 typedef struct Step
 {
 	Pass	   *pass;
+	const Store *store;			/* which knows all drains */
 	int64		until;
 	int			rows;
 	bool		cut;			/* there are more rows */
@@ -88,6 +89,7 @@ find_or_make(Step *step, const char *election)
 	if (!found)
 	{
 		s->candidates = 0;
+		s->drained = 0;
 		s->sits_out = s->session_sits_out = PG_INT64_MAX;
 	}
 	step->recent = s;
@@ -118,10 +120,15 @@ note_candidate(const Candidate *c, void *arg)
 	Standing   *s = find_or_make(step, c->election);
 
 	s->candidates++;
-	s->sits_out = Min(s->sits_out, c->sits_out);
-	if (c->session_id != 0)
-		s->session_sits_out = Min(s->session_sits_out, c->sits_out);
+	if (le_drain_covers(le_drain_read(step->store, c->election), c->candidate))
+		s->drained++;
 	else
+	{
+		s->sits_out = Min(s->sits_out, c->sits_out);
+		if (c->session_id != 0)
+			s->session_sits_out = Min(s->session_sits_out, c->sits_out);
+	}
+	if (c->session_id == 0)
 		prune_at = Min(prune_at, c->seen + c->seen_for);
 	if (!le_candidate_alive(c))
 	{
@@ -141,13 +148,13 @@ note_candidate(const Candidate *c, void *arg)
 /*
  * Look at the candidates, or at some more of them.  True: all have been looked
  * at, and le_standing_find() answers.  False: pass->next says when to go on.
- * pass->dead becomes the candidates that this step has found dead.  The table
- * is locked.
+ * pass->dead becomes the candidates that this step has found dead.  The table is
+ * locked, and le_drain_remember() was called for the store.
  */
 bool
 le_standing_look(const Store *store, Pass *pass)
 {
-	Step		step = {.pass = pass};
+	Step		step = {.pass = pass,.store = store};
 
 	if (in_step || table != store->table[TABLE_CANDIDATE].rel)
 		under_way = false;

@@ -91,7 +91,7 @@ static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 {
 	const Standing *s = le_standing_find(lease->election);
-	Turnout		turnout = {0, 0, 0};
+	Turnout		turnout = {.live = 0};
 	Election   *election;
 	Vacancy		v;
 
@@ -105,15 +105,16 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 		turnout.live = s->candidates;
 		turnout.ready = s->sits_out < lease->term ? 1 : 0;
 		turnout.told = s->session_sits_out < lease->term ? 1 : 0;
+		turnout.drained = s->drained;
 	}
 	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
 	return le_vacancy_due(election, lease, &turnout, &v);
 }
 
 /*
- * A lease that is led: does the strategy want its leader to yield, to another
- * candidate than it was asked to, or no more?  A crowd of candidates is not
- * read here: le_elect_preempt_all() finds out.
+ * A lease that is led: is its leader drained, or does the strategy want it to yield,
+ * to another candidate than it was asked to, or no more?  A crowd of candidates is
+ * not read here: le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
@@ -121,20 +122,24 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
 	int64		paused_until;
+	bool		drained;
 
-	if (lease->yield_ordered ||
-		((s == NULL || s->candidates < 2) && !lease->yielding))
+	if (lease->yield_ordered)
+		return false;
+	drained = le_drain_covers(le_drain_read(store, lease->election),
+							  lease->leader);
+	if ((s == NULL || s->candidates < 2) && !lease->yielding && !drained)
 		return false;
 	election = le_election_read(store, lease->election);
 	if (election == NULL ||
-		(le_strategy(election)->preempts == NULL && !lease->yielding))
+		(le_strategy(election)->preempts == NULL && !lease->yielding && !drained))
 		return false;
 	if (le_pause_now(store, election, pass->inc, &paused_until) != NULL)
 	{
 		pass->next = Min(pass->next, paused_until);
 		return false;
 	}
-	if (s != NULL && s->candidates >= CROWD)
+	if (drained || (s != NULL && s->candidates >= CROWD))
 		return true;
 	return le_ranking_preempts(lease, le_ranking_challenger(store, election, lease));
 }
@@ -230,9 +235,10 @@ look_at_tables(void *arg)
 	le_led_begin_look();
 	if (le_store_try_lock(&look.store,
 						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
-						  LE_TABLE_PAUSE_ALL,
+						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN,
 						  AccessShareLock))
 	{
+		le_drain_remember(&look.store);
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
 		pass->inc = le_epoch_read();

@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * drain_api.c
+ *		SQL functions that drain candidates: see drain.c.
+ *
+ * A candidate of one election is drained by the election's owner or by a superuser;
+ * one of all elections by a superuser.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+PG_FUNCTION_INFO_V1(le_drain_candidate);
+PG_FUNCTION_INFO_V1(le_undrain_candidate);
+
+#define MOST_OF_ONE		100		/* entries of an election */
+#define MOST_OF_ALL		1000	/* entries of all elections */
+#define MOST_TOLD		10		/* in a NOTICE */
+
+#define EVERYWHERE		"(all)" /* in messages, instead of an election */
+
+/* A call, and its arguments */
+typedef struct DrainCall
+{
+	char	   *candidate;
+	char	   *election;		/* NULL: all */
+	Call		call;
+} DrainCall;
+
+/*
+ * Take the election lock, so that nothing is decided meanwhile, and check once
+ * more who owns the election: it may have been made anew.
+ */
+static void
+lock_owned(const Call *call)
+{
+	Election   *election = le_election_get(&call->store, call->election);
+
+	le_check_election_owner(election);
+	while (!le_wait_for_election(call->election))
+		le_wait_retry_or_busy(call->election);
+	election = le_election_get(&call->store, call->election);
+	le_check_election_owner(election);
+}
+
+/*
+ * The arguments that both functions share; lock the tables and, of one election,
+ * the election.
+ */
+static void
+begin(FunctionCallInfo fcinfo, DrainCall *d)
+{
+	d->candidate = le_name_arg(fcinfo, 0, "candidate name");
+	if (strcmp(d->candidate, "*") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"*\" names no candidate"),
+				 errdetail("Before a final * there must be the beginning of a name."),
+				 errhint("To have nobody elected, use leader_election.pause_election() or leader_election.pause_all().")));
+	d->election = PG_ARGISNULL(1) ? NULL :
+		le_name_arg(fcinfo, 1, "election name");
+	if (d->election == NULL && !superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser to drain candidates in all elections"),
+				 errhint("The owner of an election drains them in that one: name it.")));
+	if (d->election == NULL)
+	{
+		le_call_begin(&d->call, EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
+		return;
+	}
+	le_call_begin(&d->call, d->election, LE_TABLES, RowExclusiveLock);
+	lock_owned(&d->call);
+}
+
+Datum
+le_drain_candidate(PG_FUNCTION_ARGS)
+{
+	DrainCall	d;
+	const char *reason;
+	DrainResult result;
+	int			limit;
+
+	le_check_function("leader_election.drain_candidate()");
+	reason = le_reason_arg(fcinfo, 2);
+	begin(fcinfo, &d);
+	limit = d.election != NULL ? MOST_OF_ONE : MOST_OF_ALL;
+	while ((result = le_drain_write(&d.call.store, d.election, d.candidate,
+									GetUserNameFromId(GetUserId(), false),
+									reason, limit)) == DRAIN_BUSY)
+		le_wait_retry_or_busy(d.call.election);
+	if (result == DRAIN_FULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 d.election != NULL ?
+				 errmsg("too many drained candidates in election \"%s\"",
+						d.election) :
+				 errmsg("too many drained candidates in all elections"),
+				 errdetail("There are %d entries already.", limit),
+				 errhint("Drain several candidates at once by the beginning of their names: 'host1*'.")));
+	le_call_end(&d.call);
+	le_start_ensure(true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Say what drains the candidate still.
+ */
+static void
+tell_left(const DrainCall *d)
+{
+	List	   *left = le_drain_left(&d->call.store, d->election, d->candidate);
+	StringInfoData told;
+	ListCell   *lc;
+
+	if (left == NIL)
+		return;
+	initStringInfo(&told);
+	foreach(lc, left)
+	{
+		const Drain *drain = lfirst(lc);
+
+		if (foreach_current_index(lc) == MOST_TOLD)
+		{
+			appendStringInfo(&told, ", and %d more",
+							 list_length(left) - MOST_TOLD);
+			break;
+		}
+		appendStringInfo(&told, "%s\"%s\" in %s%s%s",
+						 foreach_current_index(lc) > 0 ? ", " : "",
+						 drain->candidate,
+						 drain->election[0] == '\0' ? "all elections" : "election \"",
+						 drain->election,
+						 drain->election[0] == '\0' ? "" : "\"");
+	}
+	ereport(NOTICE,
+			(errmsg("candidate \"%s\" is still drained", d->candidate),
+			 errdetail_internal("%s.", told.data)));
+}
+
+Datum
+le_undrain_candidate(PG_FUNCTION_ARGS)
+{
+	DrainCall	d;
+	DrainResult result;
+
+	le_check_function("leader_election.undrain_candidate()");
+	begin(fcinfo, &d);
+	while ((result = le_drain_delete(&d.call.store, d.election,
+									 d.candidate)) == DRAIN_BUSY)
+		le_wait_retry_or_busy(d.call.election);
+	tell_left(&d);
+	le_call_end(&d.call);
+	le_start_ensure(true);
+	PG_RETURN_BOOL(result == DRAIN_OK);
+}

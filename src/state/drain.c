@@ -1,0 +1,314 @@
+/*-------------------------------------------------------------------------
+ *
+ * drain.c
+ *		Drained candidates: the table drain.
+ *
+ * A candidate that is drained stands, and counts for the quorum, but the rules
+ * pass it over.  A row names it, in one election or in all, or the beginning of
+ * the names of several candidates.  Nobody has to stand under such a name.
+ *
+ * Whoever decides reads the rows of its election and those of all elections; if
+ * there are none, that is two look-ups in an index.  The worker, which looks at
+ * all elections, reads all rows once for a look (le_drain_remember()).
+ *
+ * Invariants:
+ *
+ * - A row of one election is written under its election lock.  So no change of
+ *	 holder that was decided without the row is committed after it.
+ *
+ * - A row of all elections is written without election locks: a change that was
+ *	 decided before it was committed may still be committed after it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "state/state.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#define ALL			""			/* the election of rows of all elections */
+
+/* Column numbers of drain */
+enum
+{
+	DRAIN_ELECTION,
+	DRAIN_CANDIDATE,
+	DRAIN_DRAINED_AT,
+	DRAIN_DRAINED_BY,
+	DRAIN_REASON
+};
+
+/* Who is drained in an election */
+struct Drains
+{
+	List	   *rows;			/* of Drain: */
+	int			all;			/* the first so many are of all elections, */
+	int			from;			/* those of this one begin there, ... */
+	int			to;				/* ... and end before that */
+};
+
+static void *
+make_drain(const Row *row)
+{
+	Drain	   *drain = palloc0(sizeof(Drain));
+
+	drain->election = TextDatumGetCString(row->values[DRAIN_ELECTION]);
+	drain->candidate = TextDatumGetCString(row->values[DRAIN_CANDIDATE]);
+	drain->length = strlen(drain->candidate);
+	if (drain->length > 0 && drain->candidate[drain->length - 1] == '*')
+	{
+		drain->is_prefix = true;
+		drain->length--;
+	}
+	return drain;
+}
+
+static bool
+read_into_list(const Row *row, void *arg)
+{
+	List	  **list = arg;
+
+	*list = lappend(*list, make_drain(row));
+	return true;
+}
+
+/*
+ * Add the rows with that key to a list, in the order of the primary key.
+ */
+static List *
+read_rows(const Store *store, Key key, List *rows)
+{
+	le_scan(store, TABLE_DRAIN, key, ForwardScanDirection, NULL, read_into_list,
+			&rows);
+	return rows;
+}
+
+/*
+ * Read all rows now, instead of those of each election when they are needed.  The
+ * answers do not change any more for as long as this store is used.
+ */
+void
+le_drain_remember(Store *store)
+{
+	store->drains = read_rows(store, le_key_any(), NIL);
+	store->knows_drains = true;
+}
+
+/*
+ * The first of these rows, which are in the order of their elections' names, whose
+ * election does not come before that one or (after) comes after it.
+ */
+static int
+find_bound(List *rows, const char *election, bool after)
+{
+	int			low = 0;
+	int			high = list_length(rows);
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+		int			order = strcmp(((Drain *) list_nth(rows, middle))->election,
+								   election);
+
+		if (order < 0 || (after && order == 0))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/*
+ * Who is drained in this election; NULL: nobody is, and nobody is in all.
+ */
+const Drains *
+le_drain_read(const Store *store, const char *election)
+{
+	List	   *rows = store->drains;
+	Drains	   *drains;
+
+	if (!store->knows_drains)
+	{
+		Finder	   *finder = le_find_begin(store, TABLE_DRAIN, 1, NULL);
+		bool		has_all = le_find(finder, le_key(ALL), NULL);
+		bool		has_own = le_find(finder, le_key(election), NULL);
+
+		le_find_end(finder);
+		if (has_all)
+			rows = read_rows(store, le_key(ALL), rows);
+		if (has_own)
+			rows = read_rows(store, le_key(election), rows);
+	}
+	if (rows == NIL)
+		return NULL;
+	drains = palloc(sizeof(Drains));
+	drains->rows = rows;
+	drains->all = find_bound(rows, ALL, true);
+	drains->from = find_bound(rows, election, false);
+	drains->to = find_bound(rows, election, true);
+	return drains;
+}
+
+static bool
+covers(const Drain *drain, const char *candidate)
+{
+	if (drain->is_prefix)
+		return drain->length > 0 &&
+			strncmp(candidate, drain->candidate, drain->length) == 0;
+	return strcmp(candidate, drain->candidate) == 0;
+}
+
+/*
+ * Is the candidate of that name drained?
+ */
+bool
+le_drain_covers(const Drains *drains, const char *candidate)
+{
+	if (drains == NULL)
+		return false;
+	for (int i = 0; i < drains->all; i++)
+	{
+		if (covers(list_nth(drains->rows, i), candidate))
+			return true;
+	}
+	for (int i = drains->from; i < drains->to; i++)
+	{
+		if (covers(list_nth(drains->rows, i), candidate))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Can a candidate be drained by both of these?
+ */
+static bool
+overlap(const Drain *a, const Drain *b)
+{
+	if (!a->is_prefix)
+		return covers(b, a->candidate);
+	if (!b->is_prefix)
+		return covers(a, b->candidate);
+	return strncmp(a->candidate, b->candidate, Min(a->length, b->length)) == 0;
+}
+
+/*
+ * What still drains candidates that an entry with that name drained, in that
+ * election (NULL: in any): a list of Drain.
+ */
+List *
+le_drain_left(const Store *store, const char *election, const char *candidate)
+{
+	List	   *rows = NIL;
+	List	   *left = NIL;
+	Drain		gone = {.candidate = unconstify(char *, candidate)};
+	ListCell   *lc;
+
+	gone.length = strlen(candidate);
+	gone.is_prefix = candidate[gone.length - 1] == '*';
+	gone.length -= gone.is_prefix;
+	if (election == NULL)
+		rows = read_rows(store, le_key_any(), rows);
+	else
+		rows = read_rows(store, le_key(election),
+						 read_rows(store, le_key(ALL), rows));
+	foreach(lc, rows)
+	{
+		if (overlap(lfirst(lc), &gone))
+			left = lappend(left, lfirst(lc));
+	}
+	return left;
+}
+
+/*
+ * Take the lock under which rows of that election (NULL: of all) are written.  The
+ * election lock is the caller's already.  False: another transaction has it.
+ */
+static bool
+lock_rows(const char *election)
+{
+	/* No election has this name, so that no other call wants this lock. */
+	return election != NULL || le_lock_name(ALL, "drain");
+}
+
+/*
+ * Drain a candidate in one election, whose election lock the caller holds, or
+ * (NULL) in all.  DRAIN_BUSY: another transaction has the row.  DRAIN_FULL: there
+ * are limit entries already.
+ */
+DrainResult
+le_drain_write(const Store *store, const char *election, const char *candidate,
+			   const char *by, const char *reason, int limit)
+{
+	const char *key = election != NULL ? election : ALL;
+	bool		is_new;
+	bool		busy;
+	Row		   *row;
+
+	if (!lock_rows(election))
+		return DRAIN_BUSY;
+	row = le_row_lock(store, TABLE_DRAIN, le_key_text(key, candidate),
+					  LockTupleNoKeyExclusive, &busy);
+	if (busy)
+		return DRAIN_BUSY;
+	is_new = row == NULL;
+	if (is_new)
+	{
+		if (list_length(read_rows(store, le_key(key), NIL)) >= limit)
+			return DRAIN_FULL;
+		row = le_row_new(store, TABLE_DRAIN);
+		LE_SET(row, DRAIN_ELECTION, LE_TEXT(key));
+		LE_SET(row, DRAIN_CANDIDATE, LE_TEXT(candidate));
+	}
+	LE_SET(row, DRAIN_DRAINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+	LE_SET(row, DRAIN_DRAINED_BY, LE_NAME(by));
+	LE_SET_IF(row, DRAIN_REASON, reason != NULL, LE_TEXT(reason));
+	if (is_new)
+		le_row_insert(row);
+	else
+		le_row_update(row);
+	le_commit_durably();
+	le_commit_wakes_worker();
+	return DRAIN_OK;
+}
+
+/*
+ * Delete an entry, under the same locks.  DRAIN_NONE: there is none.
+ */
+DrainResult
+le_drain_delete(const Store *store, const char *election, const char *candidate)
+{
+	const char *key = election != NULL ? election : ALL;
+	bool		busy;
+	Row		   *row;
+
+	if (!lock_rows(election))
+		return DRAIN_BUSY;
+	row = le_row_lock(store, TABLE_DRAIN, le_key_text(key, candidate),
+					  LockTupleExclusive, &busy);
+	if (row == NULL)
+		return busy ? DRAIN_BUSY : DRAIN_NONE;
+	le_row_delete(row);
+	le_commit_durably();
+	le_commit_wakes_worker();
+	return DRAIN_OK;
+}
+
+/*
+ * Delete all entries of an election that is dropped, and whose election lock the
+ * caller holds.  False: another transaction has locked one of them.
+ */
+bool
+le_drain_drop(const Store *store, const char *election)
+{
+	ListCell   *lc;
+
+	foreach(lc, read_rows(store, le_key(election), NIL))
+	{
+		if (le_drain_delete(store, election,
+							((Drain *) lfirst(lc))->candidate) == DRAIN_BUSY)
+			return false;
+	}
+	return true;
+}
