@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(167);
+SELECT plan(179);
 
 --
 -- What there is
@@ -52,6 +52,8 @@ SELECT has_function('leader_election', 'pause_election',
 SELECT has_function('leader_election', 'resume_election', '{text}'::name[]);
 SELECT has_function('leader_election', 'pause_all', '{text}'::name[]);
 SELECT has_function('leader_election', 'resume_all', '{}'::name[]);
+SELECT has_function('leader_election', 'drain_candidate', '{text,text,text}'::name[]);
+SELECT has_function('leader_election', 'undrain_candidate', '{text,text}'::name[]);
 
 SELECT function_returns('leader_election', 'join', '{text,text,integer,bigint,jsonb,boolean}'::name[],
 	'bigint');
@@ -91,6 +93,10 @@ SELECT function_returns('leader_election', 'resume_election', '{text}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'resume_all', '{}'::name[],
 	'boolean');
+SELECT function_returns('leader_election', 'drain_candidate', '{text,text,text}'::name[],
+	'void');
+SELECT function_returns('leader_election', 'undrain_candidate', '{text,text}'::name[],
+	'boolean');
 SELECT is_procedure('leader_election', 'campaign',
 	'campaign() is a procedure');
 SELECT is_procedure('leader_election', 'wait_for_change',
@@ -110,7 +116,9 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('is_leader', 2, 'election text, term bigint'),
 	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false'),
 	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
-	('pause_all', 1, 'reason text DEFAULT NULL::text')
+	('pause_all', 1, 'reason text DEFAULT NULL::text'),
+	('drain_candidate', 3, 'candidate text, election text DEFAULT NULL::text, reason text DEFAULT NULL::text'),
+	('undrain_candidate', 2, 'candidate text, election text DEFAULT NULL::text')
 	) AS f (name, args, arguments)
 	LEFT JOIN pg_proc p ON proname = name AND pronargs = args AND
 		pronamespace = 'leader_election'::regnamespace;
@@ -118,7 +126,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 SELECT columns_are('leader_election', 'status',
 	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
-	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position}'::name[]);
+	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
 SELECT columns_are('leader_election', 'lease_grant',
@@ -133,6 +141,7 @@ SELECT col_type_is('leader_election', 'status', 'expires_at', 'timestamp with ti
 SELECT col_type_is('leader_election', 'status', 'remaining', 'interval', 'status.remaining');
 SELECT col_type_is('leader_election', 'candidates', 'rank', 'integer', 'candidates.rank');
 SELECT col_type_is('leader_election', 'candidates', 'progress', 'bigint', 'candidates.progress');
+SELECT col_type_is('leader_election', 'candidates', 'drained', 'boolean', 'candidates.drained');
 SELECT col_is_pk('leader_election', 'history', '{election,term}'::name[], 'a term is never given twice');
 
 --
@@ -168,7 +177,9 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),
 			   ('pause_election', '{text,text,interval,boolean}'),
-			   ('pause_all', '{text}')) AS f (name, args);
+			   ('pause_all', '{text}'),
+			   ('drain_candidate', '{text,text,text}'),
+			   ('undrain_candidate', '{text,text}')) AS f (name, args);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
@@ -181,13 +192,15 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),
 			   ('pause_election', '{text,text,interval,boolean}'),
-			   ('pause_all', '{text}')) AS f (name, args);
+			   ('pause_all', '{text}'),
+			   ('drain_candidate', '{text,text,text}'),
+			   ('undrain_candidate', '{text,text}')) AS f (name, args);
 SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
 			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
 			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'),
-			   ('pause_all', '{}')) AS t (name, privs);
+			   ('pause_all', '{}'), ('drain', '{SELECT}')) AS t (name, privs);
 
 SET ROLE le_pgtap_nobody;
 SELECT throws_ok($$SELECT leader_election.is_leader('pgtap')$$, '42501', NULL,

@@ -73,6 +73,23 @@ BEGIN;
 SELECT leader_election.resume_all();
 ROLLBACK;
 
+-- The same holds for drains.
+SET ROLE regress_le_reader;
+SELECT leader_election.drain_candidate('one', 'msg');
+SELECT leader_election.undrain_candidate('one', 'msg');
+SELECT leader_election.drain_candidate('one');
+SELECT leader_election.undrain_candidate('one');
+RESET ROLE;
+SELECT leader_election.drain_candidate('*');
+SELECT leader_election.drain_candidate('one', 'no such election');
+SELECT leader_election.drain_candidate('one', 'msg', repeat('é', 501));
+SELECT leader_election.drain_candidate('zwei*', 'msg');
+SELECT leader_election.undrain_candidate('zwei', 'msg');
+SELECT leader_election.undrain_candidate('zwei*', 'msg');
+BEGIN;
+SELECT leader_election.drain_candidate('one');
+ROLLBACK;
+
 SET default_transaction_read_only = on;
 SELECT leader_election.join('msg', 'one');
 SET default_transaction_read_only = off;

@@ -109,6 +109,7 @@ $super->query(
 			not_before_for = NULL, held = NULL
 		 WHERE election = e;
 		PERFORM leader_election.resume_all();
+		DELETE FROM leader_election.drain;
 		DELETE FROM leader_election.candidate WHERE election = e;
 		PERFORM leader_election.drop_election(election)
 		   FROM leader_election.election WHERE election = e;

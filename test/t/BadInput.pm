@@ -106,9 +106,13 @@ my %GOOD = (
 	'pause_election.election' => q{'spare'},
 	'campaign.term' => 'NULL',
 	'create_election.election' => q{'new'},
+	'drain_candidate.election' => q{'spare'},
+	'drain_candidate.candidate' => q{'gone*'},
 	'drop_election.election' => q{'spare'},
 	'request_yield.election' => q{'detached'},
 	'request_yield.to_candidate' => 'NULL',
+	'undrain_candidate.election' => q{'spare'},
+	'undrain_candidate.candidate' => q{'gone*'},
 	'wait_for_change.term' => '-1');
 
 #
@@ -122,6 +126,7 @@ my %FUNCTIONS = (
 	assert_leader => [ 'fences', 'LE001', 'LE003' ],
 	campaign => [ 'changes', 'LE004' ],
 	create_election => [ 'defines', '42704', '42710' ],
+	drain_candidate => [ 'changes', '42501', '54000', 'LE003' ],
 	drop_election => [ 'defines', '55006', 'LE003' ],
 	incarnation => ['observes'],
 	is_leader => ['observes'],
@@ -143,6 +148,7 @@ my %FUNCTIONS = (
 	standing => ['observes'],
 	term => ['observes'],
 	transfer => [ 'changes', 'LE003', 'LE005' ],
+	undrain_candidate => [ 'changes', '42501', 'LE003' ],
 	wait_for_change => [ 'waits', 'LE003' ]);
 
 # As they are in the catalog, with the arguments that go in.
