@@ -55,14 +55,14 @@ ask_yield(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Ask the leader to yield to a candidate (NULL: to any).  If it was to go because of
- * a pause or a drain, it still is.  The lease is locked, and led.
+ * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked, and
+ * led.
  */
 void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
 					bool ordered, const Candidate *successor)
 {
-	ask_yield(store, election, lease, ordered, successor, lease->yield_cause);
+	ask_yield(store, election, lease, ordered, successor, NULL);
 }
 
 /*

@@ -398,7 +398,7 @@ sub long_transaction
 
 sub lock_table
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced));
 	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
 
@@ -417,7 +417,7 @@ sub lock_row
 
 sub maintain
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced));
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 

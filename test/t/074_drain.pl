@@ -181,7 +181,7 @@ sub standing_as
 	worker_looks();
 	$c[0]->query("SELECT leader_election.resign('ordered')");
 	is(leader('ordered'), 'c', 'ordered: which follows');
-	like(reasons('ordered'), qr/, a yielded drained, c$/, 'ordered: it went because of the drain');
+	like(reasons('ordered'), qr/, a yielded, c$/, 'ordered: it went because of the operator');
 	$_->finish foreach @c;
 }
 
