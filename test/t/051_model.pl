@@ -59,6 +59,8 @@ my @STEPS = (
 	[ 3, \&pause, 'pause' ],
 	[ 20, \&resume, 'resume' ],
 	[ 8, \&pause_all, 'pause_all' ],
+	[ 5, \&drain, 'drain' ],
+	[ 12, \&undrain, 'undrain' ],
 	[ 3, \&vanish, 'vanish' ],
 	[ 3, \&lapse, 'lapse' ],
 	[ 5, \&expire, 'expire' ]);

@@ -620,6 +620,10 @@ client_min_messages = error
 	is($next->query("SELECT leader_election.join('joins', 'h2')"),
 		'', "no worker: others' calls ask nobody");
 	is($yields->('joins'), 'h1|f|f', 'no worker: in fact');
+	$boss->query("SELECT leader_election.pause_election('joins')");
+	$joins->query("SELECT leader_election.join('joins', 'h1')");
+	is($yields->('joins'), 'h1|f|f', 'no worker: in a pause, its own call does not ask');
+	$boss->query("SELECT leader_election.resume_election('joins')");
 	is($joins->query("SELECT leader_election.join('joins', 'h1')"), 1, 'no worker: it leads on');
 	is($yields->('joins'), 'h1|t|t', 'no worker: join() asks');
 	is($renews->query("SELECT term, yielding FROM leader_election.renew('renews')"),

@@ -117,7 +117,7 @@ sub expire
 	$name = pick($run, followers($l)) or return 0;
 	$kind = $l->{candidates}{$name}{kind};
 	$asked = $l->{candidates}{$name}{auto_renew} || chance($run, 50);
-	$to = pick($run, undef, grep { $_ ne $name } sort keys %{ $l->{candidates} });
+	$to = pick($run, undef, grep { $_ ne $name && !$l->{drained}{$_} } sort keys %{ $l->{candidates} });
 	return !$run->{failed}
 	  unless in_time(
 		$run,

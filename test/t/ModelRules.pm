@@ -8,10 +8,11 @@
 #		term        the last one
 #		leader      undef: vacant
 #		over        why its leadership is over, though nobody has noticed
-#		yield       '', 'strategy', 'operator' or 'paused': who has asked it to
+#		yield       '', 'strategy', 'operator', 'paused' or 'drained': who has asked it to
 #		to          in favour of whom; undef: of the next in line
 #		reserved    whom the vacant seat is kept for
 #		paused      '', 'paused' or 'vacated'; all: so are all elections
+#		drained     names that are not elected
 #		history     the last few terms
 #		candidates  by name; only those who are alive, each with
 #			kind, rank, progress, auto_renew
@@ -112,6 +113,14 @@ sub has_quorum
 	return keys %{ $l->{candidates} } >= $l->{quorum};
 }
 
+# Stands, and is not drained.
+sub may_follow
+{
+	my ($l, $name) = @_;
+
+	return $l->{candidates}{$name} && !$l->{drained}{$name};
+}
+
 sub is_paused
 {
 	my ($l) = @_;
@@ -161,7 +170,7 @@ sub decide
 	my $lapsed = 0;
 	my ($next, @eligible);
 
-	if (defined $l->{reserved} && !$l->{candidates}{ $l->{reserved} })
+	if (defined $l->{reserved} && !may_follow($l, $l->{reserved}))
 	{
 		delete $l->{reserved};
 		$lapsed = 1;
@@ -169,7 +178,8 @@ sub decide
 	return $lapsed unless has_quorum($l);
 	return $lapsed if is_paused($l) && !defined $l->{reserved};
 
-	@eligible = grep { !$l->{candidates}{$_}{out} } order($s, $election);
+	@eligible = grep { !$l->{candidates}{$_}{out} && !$l->{drained}{$_} }
+	  order($s, $election);
 	if (defined $l->{reserved})
 	{
 		$next = $l->{reserved};
@@ -177,7 +187,7 @@ sub decide
 	elsif (!@eligible)
 	{
 		return $lapsed
-		  unless defined $caller && $l->{candidates}{$caller};
+		  unless defined $caller && may_follow($l, $caller);
 		$next = $caller;
 	}
 	else
@@ -226,16 +236,16 @@ sub end_term
 
 	$h->{reason} = $reason;
 	$h->{detail} = "to $how{to}" if $reason eq 'transferred';
-	$h->{detail} = 'paused'
-	  if $reason eq 'yielded' && $l->{yield} eq 'paused' && !$how{later};
+	$h->{detail} = $l->{yield}
+	  if $reason eq 'yielded' && $l->{yield} =~ /paused|drained/ && !$how{later};
 	sit_out($s, $election, $l->{leader})
-	  if $how{sits_out} && $l->{yield} ne 'paused';
+	  if $how{sits_out} && $l->{yield} !~ /paused|drained/;
 	$l->{reserved} = $how{to}
 	  // ($l->{yield} eq 'operator' || is_paused($l) ? $l->{to} : undef);
 	$l->{yield} = '';
 	delete @$l{qw(leader over to)};
 	delete $l->{reserved}
-	  unless defined $l->{reserved} && $l->{candidates}{ $l->{reserved} };
+	  unless defined $l->{reserved} && may_follow($l, $l->{reserved});
 	decide($s, $election) unless $how{later};
 	return;
 }
@@ -256,7 +266,7 @@ sub challenger
 		my $asked_for = $l->{yield} && defined $l->{to} && $l->{to} eq $name;
 		my $claims = 0;
 
-		next if $name eq $l->{leader};
+		next if $name eq $l->{leader} || $l->{drained}{$name};
 		$claims = !$c->{defers} && $c->{rank} > $leader->{rank}
 		  if $l->{strategy} eq 'bully';
 		$claims = $seats - count_seats($s, $election, $name) >=
@@ -291,7 +301,17 @@ sub next_states
 				later => $l->{delay} && $l->{over} ne 'yielded');
 			push @states, $n;
 		}
-		elsif ($l->{yield} !~ /operator|paused/ && !is_paused($l))
+		elsif ($l->{yield} =~ /operator|paused|drained/ || is_paused($l))
+		{
+			next;
+		}
+		elsif ($l->{drained}{ $l->{leader} })
+		{
+			$l->{yield} = 'drained';
+			delete $l->{to};
+			push @states, $n;
+		}
+		else
 		{
 			my $challenger = challenger($n, $election);
 
@@ -385,13 +405,16 @@ sub waiting_for
 {
 	my ($l) = @_;
 	my $live = keys %{ $l->{candidates} };
-	my @eligible = grep { !$_->{out} } values %{ $l->{candidates} };
+	my @drained = grep { $l->{drained}{$_} } keys %{ $l->{candidates} };
+	my @eligible = grep { !$l->{candidates}{$_}{out} && !$l->{drained}{$_} }
+	  keys %{ $l->{candidates} };
 
 	return '' if led($l);
 	return "reserved for $l->{reserved}" if defined $l->{reserved};
 	return 'paused' if is_paused($l);
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
+	return 'drained' if @drained && !@eligible;
 	return 'candidates that do not sit out' unless @eligible;
 	return 'acquire()';
 }
@@ -422,10 +445,11 @@ sub picture
 			', ',
 			map {
 				my $c = $l->{candidates}{$_};
-				join ' ', ++$position, $_,
+				join ' ', $l->{drained}{$_} ? () : ++$position, $_,
 				  @$c{qw(kind rank progress)},
 				  leads($l, $_) ? 't' : 'f'
-			} order($s, $election)),
+			} (grep { !$l->{drained}{$_} } order($s, $election)),
+			(grep { $l->{drained}{$_} } sort keys %{ $l->{candidates} })),
 		  $l->{term},
 		  join(
 			', ',

@@ -53,14 +53,15 @@ SELECT concat_ws('|', s.election, s.strategy, s.state,
 	coalesce(l.not_before_at <= clock_timestamp(), true),
 	s.paused_at IS NOT NULL, s.candidates, s.quorum,
 	(SELECT coalesce(string_agg(concat_ws(' ', c.position, c.candidate, c.kind,
-			c.rank, c.progress, c.leads), ', ' ORDER BY c.position), '')
+			c.rank, c.progress, c.leads), ', '
+			ORDER BY c.position, c.candidate COLLATE "C"), '')
 		FROM leader_election.candidates c
 		WHERE c.election = s.election AND c.alive),
 	(SELECT count(*) FROM leader_election.history h
 		WHERE h.election = s.election),
 	(SELECT coalesce(string_agg(concat_ws(' ', h.term, h.leader, h.kind,
 			coalesce(h.reason, 'leads'),
-			CASE WHEN h.reason = 'transferred' OR h.detail = 'paused'
+			CASE WHEN h.reason = 'transferred' OR h.detail IN ('paused', 'drained')
 				THEN h.detail END), ', '
 			ORDER BY h.term), '')
 		FROM (SELECT * FROM leader_election.history h
@@ -131,6 +132,7 @@ sub begin
 			term => 0,
 			yield => '',
 			paused => '',
+			drained => {},
 			all => $run->{all_paused} // 0,
 			ended => {},
 			history => [],

@@ -13,9 +13,9 @@ use ModelRun;
 use Storable qw(dclone);
 
 our @EXPORT = qw(alter alter_delay alter_quorum alter_strategy ask_to_yield
-  call call_again come die_at_once followers give_up join_new leave
+  call call_again come die_at_once drain followers give_up join_new leave
   leave_all misuse pause pause_all permutations profile renew request_yield
-  resign resume says transfer transfer_to);
+  resign resume says transfer transfer_to undrain);
 
 sub profile
 {
@@ -206,6 +206,7 @@ sub followers
 
 	return grep {
 		$_ ne $l->{leader}
+		  && !$l->{drained}{$_}
 		  && (!defined $kind || $l->{candidates}{$_}{kind} eq $kind)
 	} sort keys %{ $l->{candidates} };
 }
@@ -367,7 +368,7 @@ sub ask_to_yield
 				$n->{reserved} = $to;
 				return qr/:/;
 			}
-			unless ($n->{yield} eq 'paused' && !defined $to)
+			unless ($n->{yield} =~ /paused|drained/ && !defined $to)
 			{
 				$n->{yield} = 'operator';
 				$n->{to} = $to;
@@ -389,7 +390,7 @@ sub request_yield
 
 	return 0 if !defined $l->{leader} && !is_paused($l) && !chance($run, 20);
 	$to = pick($run, undef, defined $l->{leader} ? followers($l) :
-		is_paused($l) ? sort keys %{ $l->{candidates} } : ());
+		is_paused($l) ? sort grep { !$l->{drained}{$_} } keys %{ $l->{candidates} } : ());
 	return ask_to_yield($run, $election, $l, $to, chance($run, 20));
 }
 
@@ -515,6 +516,41 @@ sub resume
 
 			$n->{paused} = '';
 			return $was;
+		});
+}
+
+sub drain
+{
+	my ($run, $election, $l) = @_;
+	my $name = pick($run, @{ $run->{candidates} });
+
+	return step(
+		$run,
+		"drain_candidate('$name', '$election')",
+		sub {
+			ask($run->{control},
+				"SELECT leader_election.drain_candidate('$name', '$election')");
+		},
+		sub { $_[0]{elections}{$election}{drained}{$name} = 1; return ''; });
+}
+
+# Often, so that candidates are drained for some steps only
+sub undrain
+{
+	my ($run, $election, $l) = @_;
+	my $name = pick($run,
+		%{ $l->{drained} } ? sort keys %{ $l->{drained} } : @{ $run->{candidates} });
+
+	return 0 unless %{ $l->{drained} } || chance($run, 2);
+	return step(
+		$run,
+		"undrain_candidate('$name', '$election')",
+		sub {
+			ask($run->{control},
+				"SELECT leader_election.undrain_candidate('$name', '$election')");
+		},
+		sub {
+			return delete $_[0]{elections}{$election}{drained}{$name} ? 't' : 'f';
 		});
 }
 
