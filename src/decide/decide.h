@@ -100,8 +100,8 @@ typedef enum Obstacle
 typedef struct Turnout
 {
 	int			live;
-	int			ready;			/* and could be elected ... */
-	int			told;			/* ... without a call of their own */
+	int			ready;			/* live, and could be elected */
+	int			told;			/* ready, and need not call for that */
 	int			drained;		/* they are not ready */
 } Turnout;
 

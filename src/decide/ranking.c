@@ -284,7 +284,7 @@ le_ranking_first(const Store *store, const Election *election,
 		Candidate  *c = lfirst(lc);
 
 		if (is_ready(c, lease, passed_over) && is_eligible(c, election, drains))
-			return NULL;		/* it has to call */
+			return NULL;		/* it is detached, and has to call */
 	}
 	return is_eligible(last_resort, election, drains) ? last_resort : NULL;
 }

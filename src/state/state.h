@@ -87,8 +87,7 @@ typedef struct Lease
 	int64		not_before_for; /* from when it was set to not_before_mono */
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
-	int64		reserved_for;	/* from not_before_mono, or from when it was
-								 * set if there is none, to reserved_mono */
+	int64		reserved_for;	/* until reserved_mono, after any not_before */
 	char	   *yield_cause;	/* yield_ordered: "paused" or "drained";
 								 * NULL: an operator's call */
 	TransactionId xmin;			/* of the transaction that wrote the row */

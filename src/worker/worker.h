@@ -129,7 +129,7 @@ typedef struct Standing
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	int			candidates;
 	int			drained;		/* so many of them; they do not count below */
-	int64		sits_out;		/* the lowest of all candidates, -1: none */
+	int64		sits_out;		/* the lowest of all; -1: one has none */
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
