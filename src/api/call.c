@@ -55,8 +55,9 @@ le_call_end(Call *call)
 }
 
 /*
- * The leader calls.  If it is drained, and there is no worker to ask it to yield,
- * ask it now.  What is locked is left for a later call.  True if it was asked.
+ * The leader calls.  If it is drained, and there is no worker to ask it to
+ * yield, ask it now.  What is locked is left for a later call.  True if it was
+ * asked.
  */
 bool
 le_ask_drained(Store *store, const char *name)

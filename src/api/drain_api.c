@@ -3,8 +3,8 @@
  * drain_api.c
  *		SQL functions that drain candidates: see drain.c.
  *
- * A candidate of one election is drained by the election's owner or by a superuser;
- * one of all elections by a superuser.
+ * A candidate of one election is drained by the election's owner or by a
+ * superuser; one of all elections by a superuser.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,8 +49,8 @@ lock_owned(const Call *call)
 }
 
 /*
- * The arguments that both functions share; lock the tables and, of one election,
- * the election.
+ * The arguments that both functions share; lock the tables and, of one
+ * election, the election.
  */
 static void
 begin(FunctionCallInfo fcinfo, DrainCall *d)

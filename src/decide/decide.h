@@ -94,15 +94,15 @@ typedef enum Obstacle
 } Obstacle;
 
 /*
- * How many stand in an election; of all but live, only whether there are any
- * counts
+ * How many stand in an election.  Of ready, told and drained it only matters
+ * whether they are 0.
  */
 typedef struct Turnout
 {
 	int			live;
 	int			ready;			/* live, and could be elected */
 	int			told;			/* ready, and need not call for that */
-	int			drained;		/* they are not ready */
+	int			drained;		/* live, but not ready for that */
 } Turnout;
 
 typedef struct Vacancy

@@ -34,8 +34,8 @@ is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 }
 
 /*
- * May it be elected, if it is alive: may it stand, and is it not drained?  Either
- * may have changed since it stood.  drains is of this election.
+ * May it be elected, if it is alive: may it stand, and is it not drained?
+ * Either may have changed since it stood.  drains is of this election.
  */
 bool
 le_ranking_admits(const Election *election, const Drains *drains,
@@ -100,9 +100,9 @@ le_ranking_prepare(const Store *store, const Election *election,
 }
 
 /*
- * All candidates of an election, live or not, in the order in which they
- * would be elected, for observers.  *seats are read if the strategy counts and
- * they were not yet, in memory that is freed with context.  Those that are drained
+ * All candidates of an election, live or not, in the order in which they would
+ * be elected, for observers.  *seats are read if the strategy counts and they
+ * were not yet, in memory that is freed with context.  Those that are drained
  * come last, and are not elected.
  */
 List *
@@ -235,11 +235,11 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
- * Who is next, NULL if nobody.  Candidates that are drained are passed over.  So
- * are those that sit out, and passed_over, which is about to (NULL: none).  If
- * nobody else is eligible, one that sits out may still elect itself in its own
- * call (caller, NULL: no candidate's).  A detached candidate that does not call is
- * next only where the strategy reserves the seat for it.
+ * Who is next, NULL if nobody.  Candidates that are drained are passed over.
+ * So are those that sit out, and passed_over, which is about to (NULL: none).
+ * If nobody else is eligible, one that sits out may still elect itself in its
+ * own call (caller, NULL: no candidate's).  A detached candidate that does not
+ * call is next only where the strategy reserves the seat for it.
  */
 Candidate *
 le_ranking_first(const Store *store, const Election *election,

@@ -55,8 +55,8 @@ ask_yield(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked, and
- * led.
+ * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
+ * and led.
  */
 void
 le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
@@ -81,8 +81,8 @@ le_settle_ask_to_vacate(const Store *store, const Election *election,
 }
 
 /*
- * May the rules ask the leader of this lease to yield, or take that back?  Not what
- * an operator has ordered, and not while the election is paused.
+ * May the rules ask the leader of this lease to yield, or take that back?  Not
+ * what an operator has ordered, and not while the election is paused.
  */
 static bool
 is_open_to_rules(const Store *store, const Election *election,
@@ -96,10 +96,10 @@ is_open_to_rules(const Store *store, const Election *election,
 }
 
 /*
- * Lock the lease row that was seen, to ask its leader to yield, or no more.  The
- * holder does not change, so that the row's lock is enough.  NULL: another
- * transaction has locked that row, or has changed it meanwhile, or has paused the
- * election: that is done under the row's lock.
+ * Lock the lease row that was seen, to ask its leader to yield, or no more.
+ * The holder does not change, so that the row's lock is enough.  NULL: another
+ * transaction has locked that row, or has changed it meanwhile, or has paused
+ * the election: that is done under the row's lock.
  */
 static Lease *
 lock_seen(const Store *store, const Lease *seen)
@@ -112,9 +112,9 @@ lock_seen(const Store *store, const Lease *seen)
 }
 
 /*
- * Ask the leader to yield if it is drained, whatever the strategy has asked it for.
- * The worker does that or, if there is none, the leader's own call.  False: what
- * was seen has changed, or a row is locked.
+ * Ask the leader to yield if it is drained, whatever the strategy has asked it
+ * for. The worker does that or, if there is none, the leader's own call.
+ * False: what was seen has changed, or a row is locked.
  */
 bool
 le_settle_ask_drained(const Store *store, const Election *election,
@@ -136,9 +136,10 @@ le_settle_ask_drained(const Store *store, const Election *election,
 }
 
 /*
- * Have the strategy ask the leader to yield, or take that back if the candidate
- * that it was to yield to stands no more or has no claim any more.  Only the worker
- * does that.  False: what was seen has changed, or a row is locked.
+ * Have the strategy ask the leader to yield, or take that back if the
+ * candidate that it was to yield to stands no more or has no claim any more.
+ * Only the worker does that.  False: what was seen has changed, or a row is
+ * locked.
  */
 bool
 le_settle_preempt(const Store *store, const Election *election,
@@ -222,11 +223,11 @@ reason_of(const Decision *d)
 
 /*
  * Is the holder to be passed over, once its leadership has ended?  A leader
- * that was to renew its lease itself and did not may be hung: if it were elected
- * again at once, nobody else ever would.  Where its strategy wanted it to go, the
- * strategy decides who follows: that may be the same candidate, if it has no
- * challenger any more.  Where it was to go because of a pause or a drain, it keeps
- * its place.
+ * that was to renew its lease itself and did not may be hung: if it were
+ * elected again at once, nobody else ever would.  Where its strategy wanted it
+ * to go, the strategy decides who follows: that may be the same candidate, if
+ * it has no challenger any more.  Where it was to go because of a pause or a
+ * drain, it keeps its place.
  */
 static bool
 steps_down(const Decision *d)

@@ -51,8 +51,8 @@ le_vacancy_grace(const Election *election, const Lease *lease,
 }
 
 /*
- * The candidate of the row that names the successor of this lease; NULL: it has
- * gone, or may not be elected any more.
+ * The candidate of the row that names the successor of this lease; NULL: it
+ * has gone, or may not be elected any more.
  */
 static Candidate *
 find_successor(const Store *store, const Election *election, const Lease *lease)

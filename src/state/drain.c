@@ -4,20 +4,21 @@
  *		Drained candidates: the table drain.
  *
  * A candidate that is drained stands, and counts for the quorum, but the rules
- * pass it over.  A row names it, in one election or in all, or the beginning of
- * the names of several candidates.  Nobody has to stand under such a name.
+ * pass it over.  A row names it, in one election or in all, or the beginning
+ * of the names of several candidates.  Nobody has to stand under such a name.
  *
- * Whoever decides reads the rows of its election and those of all elections; if
- * there are none, that is two look-ups in an index.  The worker, which looks at
- * all elections, reads all rows once for a look (le_drain_remember()).
+ * A call that decides reads the rows of its election and those of all
+ * elections; if there are none, that is two look-ups in an index.  The worker, which
+ * looks at all elections, reads all rows once for a look
+ * (le_drain_remember()).
  *
  * Invariants:
  *
  * - A row of one election is written under its election lock.  So no change of
  *	 holder that was decided without the row is committed after it.
  *
- * - A row of all elections is written without election locks: a change that was
- *	 decided before it was committed may still be committed after it.
+ * - A row of all elections is written without election locks: a change that
+ *	 was decided before it was committed may still be committed after it.
  *
  *-------------------------------------------------------------------------
  */
@@ -85,8 +86,8 @@ read_rows(const Store *store, Key key, List *rows)
 }
 
 /*
- * Read all rows now, instead of those of each election when they are needed.  The
- * answers do not change any more for as long as this store is used.
+ * Read all rows now, instead of those of each election when they are needed.
+ * The answers do not change any more for as long as this store is used.
  */
 void
 le_drain_remember(Store *store)
@@ -96,8 +97,8 @@ le_drain_remember(Store *store)
 }
 
 /*
- * The first of these rows, which are in the order of their elections' names, whose
- * election does not come before that one or (after) comes after it.
+ * The first of these rows, which are in the order of their elections' names,
+ * whose election does not come before that one or (after) comes after it.
  */
 static int
 find_bound(List *rows, const char *election, bool after)
@@ -222,8 +223,9 @@ le_drain_left(const Store *store, const char *election, const char *candidate)
 }
 
 /*
- * Take the lock under which rows of that election (NULL: of all) are written.  The
- * election lock is the caller's already.  False: another transaction has it.
+ * Take the lock under which rows of that election (NULL: of all) are written.
+ * The election lock is the caller's already.  False: another transaction has
+ * it.
  */
 static bool
 lock_rows(const char *election)
@@ -234,8 +236,8 @@ lock_rows(const char *election)
 
 /*
  * Drain a candidate in one election, whose election lock the caller holds, or
- * (NULL) in all.  DRAIN_BUSY: another transaction has the row.  DRAIN_FULL: there
- * are limit entries already.
+ * (NULL) in all.  DRAIN_BUSY: another transaction has the row.  DRAIN_FULL:
+ * there are limit entries already.
  */
 DrainResult
 le_drain_write(const Store *store, const char *election, const char *candidate,
@@ -296,8 +298,8 @@ le_drain_delete(const Store *store, const char *election, const char *candidate)
 }
 
 /*
- * Delete all entries of an election that is dropped, and whose election lock the
- * caller holds.  False: another transaction has locked one of them.
+ * Delete all entries of an election that is dropped, and whose election lock
+ * the caller holds.  False: another transaction has locked one of them.
  */
 bool
 le_drain_drop(const Store *store, const char *election)

@@ -77,9 +77,9 @@ settle(void *arg)
 }
 
 /*
- * Ask a drained leader to yield, or have a strategy ask for a yield, or take that
- * back, in a transaction.  Where the
- * strategy counts seats, each of these transactions sees what the last has asked.
+ * Ask a drained leader to yield, or have a strategy ask for a yield, or take
+ * that back, in a transaction.  Where the strategy counts seats, each of these
+ * transactions sees what the last has asked.
  */
 static void
 preempt(void *arg)

@@ -148,8 +148,8 @@ note_candidate(const Candidate *c, void *arg)
 /*
  * Look at the candidates, or at some more of them.  True: all have been looked
  * at, and le_standing_find() answers.  False: pass->next says when to go on.
- * pass->dead becomes the candidates that this step has found dead.  The table is
- * locked, and le_drain_remember() was called for the store.
+ * pass->dead becomes the candidates that this step has found dead.  The table
+ * is locked, and le_drain_remember() was called for the store.
  */
 bool
 le_standing_look(const Store *store, Pass *pass)

@@ -112,9 +112,9 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * A lease that is led: is its leader drained, or does the strategy want it to yield,
- * to another candidate than it was asked to, or no more?  A crowd of candidates is
- * not read here: le_elect_preempt_all() finds out.
+ * A lease that is led: is its leader drained, or does the strategy want it to
+ * yield, to another candidate than it was asked to, or no more?  A crowd of
+ * candidates is not read here: le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
