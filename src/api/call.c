@@ -66,6 +66,8 @@ le_ask_drained(Store *store, const char *name)
 	bool		asked;
 
 	if (!le_lock_worker_is_free() ||
+		!le_store_try_lock(store, LE_TABLE_DRAIN, AccessShareLock) ||
+		le_drain_read(store, name) == NULL ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
 		return false;

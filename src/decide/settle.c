@@ -232,12 +232,13 @@ reason_of(const Decision *d)
 static bool
 steps_down(const Decision *d)
 {
-	if (d->lease->yield_cause != NULL)
-		return false;
+	const Lease *lease = d->lease;
+
 	if (d->give_up != NULL)
-		return d->give_up->resigns;
+		return d->give_up->resigns && lease->yield_cause == NULL;
 	return d->state == LEASE_EXPIRED &&
-		(d->lease->yield_ordered || !d->lease->auto_renew);
+		(!lease->auto_renew ||
+		 (lease->yield_ordered && lease->yield_cause == NULL));
 }
 
 /*

@@ -29,6 +29,7 @@
 #include "utils/timestamp.h"
 
 #define ALL			""			/* the election of rows of all elections */
+#define MANY		5000		/* so many rows are not read at once */
 
 /* Column numbers of drain */
 enum
@@ -85,15 +86,30 @@ read_rows(const Store *store, Key key, List *rows)
 	return rows;
 }
 
+static bool
+read_if_few(const Row *row, void *arg)
+{
+	List	  **list = arg;
+
+	*list = lappend(*list, make_drain(row));
+	return list_length(*list) < MANY;
+}
+
 /*
  * Read all rows now, instead of those of each election when they are needed.
- * The answers do not change any more for as long as this store is used.
+ * The answers do not change any more for as long as this store is used.  Where
+ * there are many rows, that would take longer than leases may wait for their
+ * renewal: then they are read for each election after all.
  */
 void
 le_drain_remember(Store *store)
 {
-	store->drains = read_rows(store, le_key_any(), NIL);
-	store->knows_drains = true;
+	List	   *rows = NIL;
+
+	le_scan(store, TABLE_DRAIN, le_key_any(), ForwardScanDirection, NULL,
+			read_if_few, &rows);
+	store->knows_drains = list_length(rows) < MANY;
+	store->drains = store->knows_drains ? rows : NIL;
 }
 
 /*

@@ -240,19 +240,24 @@ le_elect_all(Pass *pass)
 
 /*
  * Ask leaders to yield, or take that back, where the look has found it due,
- * until leases are to be renewed.  The next look finds those that are left.
+ * until leases are to be renewed.  The next round goes on there, as
+ * le_elect_all() does.
  */
 void
 le_elect_preempt_all(Pass *pass)
 {
+	static char go_on_at[LE_NAME_MAX + 1] = "";
+	List	   *leases = begin_with(pass->preempt, go_on_at);
 	ListCell   *lc;
 
-	foreach(lc, pass->preempt)
+	go_on_at[0] = '\0';
+	foreach(lc, leases)
 	{
 		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election};
 
-		if (le_upkeep_is_to_renew(pass) && lc != list_head(pass->preempt))
+		if (le_upkeep_is_to_renew(pass) && lc != list_head(leases))
 		{
+			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			pass->next = le_clock();
 			break;
 		}
