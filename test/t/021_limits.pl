@@ -104,6 +104,10 @@ is( $one->query(
 		"CALL leader_election.campaign('short', 'one', auto_renew => false)"),
 	'2',
 	'leads');
+
+# The worker tells of it, in a transaction of its own: that is not to be counted.
+wait_for($node,
+	"SELECT term = 2 FROM leader_election.announced WHERE election = 'short'");
 $one->query(q{
 	CREATE FUNCTION pg_temp.lead() RETURNS text LANGUAGE plpgsql AS $$
 	DECLARE
