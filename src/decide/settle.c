@@ -232,13 +232,12 @@ reason_of(const Decision *d)
 static bool
 steps_down(const Decision *d)
 {
-	const Lease *lease = d->lease;
-
+	if (d->lease->yield_cause != NULL)
+		return false;
 	if (d->give_up != NULL)
-		return d->give_up->resigns && lease->yield_cause == NULL;
+		return d->give_up->resigns;
 	return d->state == LEASE_EXPIRED &&
-		(!lease->auto_renew ||
-		 (lease->yield_ordered && lease->yield_cause == NULL));
+		(d->lease->yield_ordered || !d->lease->auto_renew);
 }
 
 /*
