@@ -47,6 +47,7 @@ OBJS = \
 	src/decide/strategy.o \
 	src/decide/turn.o \
 	src/decide/vacancy.o \
+	src/decide/yield.o \
 	src/session/fence.o \
 	src/session/keepalive.o \
 	src/session/session.o \

@@ -25,20 +25,6 @@ PG_FUNCTION_INFO_V1(le_request_yield);
 
 #define LONGEST_DELAY	USECS_PER_DAY
 
-void
-le_check_election_owner(const Election *election)
-{
-	Oid			owner = get_role_oid(election->owner, true);
-
-	if (superuser() ||
-		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner)))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("must be owner of election \"%s\"", election->name),
-			 errdetail("It is owned by role \"%s\".", election->owner)));
-}
-
 static const char *
 strategy_arg(FunctionCallInfo fcinfo, int n)
 {
@@ -177,16 +163,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 * No lease is granted or renewed meanwhile: where a standby has the new
 	 * settings, it has every lease that was granted by the old ones.
 	 */
-	while (!le_wait_for_election(name))
-		le_wait_retry_or_busy(name);
-	while ((lease = le_lease_lock(&call.store, name)) == NULL)
-	{
-		/* The election may have been dropped. */
-		(void) le_election_get(&call.store, name);
-		le_wait_retry_or_busy(name);
-	}
-	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
+	election = le_call_lock_owned(&call, &lease);
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
@@ -271,15 +248,7 @@ reserve_paused(const Call *call, const char *to, int64 *left)
 	lease = le_lease_read(store, name, NULL);
 	if (lease != NULL && lease->leader != NULL)
 		(void) le_turn(store, name, &turn);
-	while (!le_wait_for_election(name))
-		le_wait_retry_or_busy(name);
-	while ((lease = le_lease_lock(store, name)) == NULL)
-	{
-		(void) le_election_get(store, name);
-		le_wait_retry_or_busy(name);
-	}
-	election = le_election_get(store, name);
-	le_check_election_owner(election);
+	election = le_call_lock_owned(call, &lease);
 	inc = le_epoch_read();
 	if (!is_paused(store, election))
 		return false;
@@ -288,9 +257,58 @@ reserve_paused(const Call *call, const char *to, int64 *left)
 	if (lease->leader != NULL)
 		return false;
 	le_settle_reserve(store, election, lease, inc,
-					  le_settle_named(store, election, to));
+					  le_ranking_named(store, election, to));
 	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
 	return true;
+}
+
+/*
+ * Lock the lease, if the election is led; NULL: it is not.  A lease that ends
+ * in this very moment is busy: its row is locked now, and with that the caller
+ * must not wait for the election lock.
+ */
+static Lease *
+lock_led(const Call *call)
+{
+	const Store *store = &call->store;
+
+	for (;;)
+	{
+		Lease	   *lease = le_lease_read(store, call->election, NULL);
+
+		if (lease == NULL || le_lease_state_now(store, lease) != LEASE_LED)
+			return NULL;
+		lease = le_lease_lock(store, call->election);
+		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
+			return lease;
+		if (lease != NULL)
+			le_busy(call->election);
+		le_wait_retry_or_busy(call->election);
+	}
+}
+
+/*
+ * Ask the leader, whose lease is locked, to yield to this candidate (NULL: to
+ * any), unless it was asked just that before.
+ */
+static void
+ask_leader(const Call *call, Lease *lease, const char *to)
+{
+	Election   *election = le_election_get(&call->store, call->election);
+	Candidate  *successor = NULL;
+
+	le_check_election_owner(election);
+	if (to != NULL)
+		successor = le_ranking_named(&call->store, election, to);
+	if (successor != NULL && le_candidate_leads(successor, lease))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" leads election \"%s\" already",
+						to, call->election)));
+	if (!lease->yielding || !lease->yield_ordered ||
+		(to == NULL ? lease->successor != NULL :
+		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
+		le_yield_ask(&call->store, election, lease, true, successor);
 }
 
 /*
@@ -304,10 +322,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	Call		call;
-	Election   *election;
 	Lease	   *lease;
-	Candidate  *successor = NULL;
-	char	   *incarnation;
 	int64		left;
 
 	le_check_function("leader_election.request_yield()");
@@ -316,50 +331,23 @@ le_request_yield(PG_FUNCTION_ARGS)
 		to = le_name_arg(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_check_election_owner(le_election_get(&call.store, name));
-	incarnation = le_incarnation_name(call.store.lease_oid);
-	for (;;)
+	while ((lease = lock_led(&call)) == NULL)
 	{
-		lease = le_lease_read(&call.store, name, NULL);
-		if (lease == NULL ||
-			le_lease_state(lease, incarnation, le_clock()) != LEASE_LED)
+		if (to == NULL ||
+			!is_paused(&call.store, le_election_get(&call.store, name)))
 		{
-			bool		reserved = false;
-
-			if (to != NULL &&
-				is_paused(&call.store, le_election_get(&call.store, name)))
-			{
-				reserved = reserve_paused(&call, to, &left);
-				if (!reserved)
-				{
-					le_wait_retry_or_busy(name);
-					continue;
-				}
-			}
 			le_call_end(&call);
-			if (!reserved)
-				PG_RETURN_NULL();
+			PG_RETURN_NULL();
+		}
+		if (reserve_paused(&call, to, &left))
+		{
+			le_call_end(&call);
 			le_start_ensure(true);
 			PG_RETURN_DATUM(le_interval(left));
 		}
-		lease = le_lease_lock(&call.store, name);
-		if (lease != NULL &&
-			le_lease_state(lease, incarnation, le_clock()) == LEASE_LED)
-			break;
 		le_wait_retry_or_busy(name);
 	}
-	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
-	if (to != NULL)
-		successor = le_settle_named(&call.store, election, to);
-	if (successor != NULL && le_candidate_leads(successor, lease))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("candidate \"%s\" leads election \"%s\" already",
-						to, name)));
-	if (!lease->yielding || !lease->yield_ordered ||
-		(to == NULL ? lease->successor != NULL :
-		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_settle_ask_yield(&call.store, election, lease, true, successor);
+	ask_leader(&call, lease, to);
 	left = Max(lease->deadline_mono - le_clock(), 0);
 	le_call_end(&call);
 

@@ -43,6 +43,7 @@ extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
 extern bool le_ask_drained(Store *store, const char *name);
 extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
+extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,

@@ -73,7 +73,7 @@ le_ask_drained(Store *store, const char *name)
 		return false;
 	election = le_election_read(store, name);
 	return election != NULL &&
-		le_settle_ask_drained(store, election, &asked) && asked;
+		le_yield_ask_drained(store, election, &asked) && asked;
 }
 
 /*
@@ -292,6 +292,49 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
 	values[2] = TimestampTzGetDatum(lease->expires_at);
 	values[3] = BoolGetDatum(lease->yielding);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * 42501 unless the caller owns the election, or is a superuser.
+ */
+void
+le_check_election_owner(const Election *election)
+{
+	Oid			owner = get_role_oid(election->owner, true);
+
+	if (superuser() ||
+		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of election \"%s\"", election->name),
+			 errdetail("It is owned by role \"%s\".", election->owner)));
+}
+
+/*
+ * Take the election lock, so that nothing is decided meanwhile, and (unless
+ * lease is NULL) lock the lease row, so that it is not renewed, nor its leader
+ * asked to yield. The caller must own the election, also once it is locked: it
+ * may have been made anew.
+ */
+Election *
+le_call_lock_owned(const Call *call, Lease **lease)
+{
+	Election   *election = le_election_get(&call->store, call->election);
+
+	le_check_election_owner(election);
+	while (!le_wait_for_election(call->election))
+		le_wait_retry_or_busy(call->election);
+	while (lease != NULL &&
+		   (*lease = le_lease_lock(&call->store, call->election)) == NULL)
+	{
+		/* The election may have been dropped. */
+		(void) le_election_get(&call->store, call->election);
+		le_wait_retry_or_busy(call->election);
+	}
+	election = le_election_get(&call->store, call->election);
+	le_check_election_owner(election);
+	return election;
 }
 
 void

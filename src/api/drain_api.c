@@ -33,22 +33,6 @@ typedef struct DrainCall
 } DrainCall;
 
 /*
- * Take the election lock, so that nothing is decided meanwhile, and check once
- * more who owns the election: it may have been made anew.
- */
-static void
-lock_owned(const Call *call)
-{
-	Election   *election = le_election_get(&call->store, call->election);
-
-	le_check_election_owner(election);
-	while (!le_wait_for_election(call->election))
-		le_wait_retry_or_busy(call->election);
-	election = le_election_get(&call->store, call->election);
-	le_check_election_owner(election);
-}
-
-/*
  * The arguments that both functions share; lock the tables and, of one
  * election, the election.
  */
@@ -75,7 +59,7 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 		return;
 	}
 	le_call_begin(&d->call, d->election, LE_TABLES, RowExclusiveLock);
-	lock_owned(&d->call);
+	(void) le_call_lock_owned(&d->call, NULL);
 }
 
 Datum

@@ -22,29 +22,6 @@ PG_FUNCTION_INFO_V1(le_resume_all);
 
 #define SHORTEST_PAUSE	1000	/* 1 ms */
 
-/*
- * Take the election lock, so that nobody is elected meanwhile, and lock the lease
- * row, so that no strategy asks its leader to yield.  Check once more who owns the
- * election: it may have been made anew.
- */
-static Election *
-lock_owned(const Call *call, Lease **lease)
-{
-	Election   *election = le_election_get(&call->store, call->election);
-
-	le_check_election_owner(election);
-	while (!le_wait_for_election(call->election))
-		le_wait_retry_or_busy(call->election);
-	while ((*lease = le_lease_lock(&call->store, call->election)) == NULL)
-	{
-		(void) le_election_get(&call->store, call->election);
-		le_wait_retry_or_busy(call->election);
-	}
-	election = le_election_get(&call->store, call->election);
-	le_check_election_owner(election);
-	return election;
-}
-
 Datum
 le_pause_election(PG_FUNCTION_ARGS)
 {
@@ -63,7 +40,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = lock_owned(&call, &lease);
+	election = le_call_lock_owned(&call, &lease);
 	pause.at = GetCurrentTimestamp();
 	pause.resumes_at = pause.at + pause.resumes_for;
 	pause.resumes_mono = le_clock() + pause.resumes_for;
@@ -71,7 +48,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	while (!le_election_pause(&call.store, name, &pause))
 		le_wait_retry_or_busy(name);
 	if (pause.vacates && le_lease_state_now(&call.store, lease) == LEASE_LED)
-		le_settle_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
+		le_yield_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
 	le_commit_wakes_worker();
 	le_call_end(&call);
 	le_start_ensure(true);
@@ -90,7 +67,7 @@ le_resume_election(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.resume_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	pause = lock_owned(&call, &lease)->pause;
+	pause = le_call_lock_owned(&call, &lease)->pause;
 	paused = le_pause_in_force(pause, le_epoch_read());
 	while (pause != NULL && !le_election_pause(&call.store, name, NULL))
 		le_wait_retry_or_busy(name);

@@ -47,6 +47,9 @@ extern bool le_ranking_admits(const Election *election, const Drains *drains,
 extern List *le_ranking(const Store *store, const Election *election,
 						const Drains *drains, const Lease *lease, Seats **seats,
 						MemoryContext context);
+extern Candidate *le_ranking_named(const Store *store,
+								   const Election *election,
+								   const char *name);
 extern bool le_ranking_has_quorum(const Store *store, const Election *election);
 extern Candidate *le_ranking_first(const Store *store, const Election *election,
 								   const Lease *lease, const Candidate *caller,
@@ -127,11 +130,24 @@ extern void le_vacancy(const Store *store, const Election *election,
 extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 							const Turnout *turnout, const Vacancy *v);
 
-/* settle.c */
+/* yield.c */
 
 /* Why a leader is asked to go, if it is no request_yield() */
 #define LE_CAUSE_PAUSED		"paused"
 #define LE_CAUSE_DRAINED	"drained"
+
+extern void le_yield_ask(const Store *store, const Election *election,
+						 Lease *lease, bool ordered,
+						 const Candidate *successor);
+extern void le_yield_ask_to_vacate(const Store *store,
+								   const Election *election, Lease *lease,
+								   const char *cause);
+extern bool le_yield_ask_drained(const Store *store, const Election *election,
+								 bool *changed);
+extern bool le_yield_preempt(const Store *store, const Election *election,
+							 bool *changed);
+
+/* settle.c */
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
@@ -158,9 +174,6 @@ typedef enum Settled
 	SETTLED_GONE				/* there is no such election any more */
 } Settled;
 
-extern Candidate *le_settle_named(const Store *store,
-								  const Election *election,
-								  const char *name);
 extern Settled le_settle(const Store *store,
 						 const Election *election,
 						 const Candidate *caller,
@@ -168,16 +181,6 @@ extern Settled le_settle(const Store *store,
 extern Lease *le_settle_continue(const Store *store,
 								 const Election *election, int64 term,
 								 const Proof *proof, bool *over);
-extern void le_settle_ask_yield(const Store *store, const Election *election,
-								Lease *lease, bool ordered,
-								const Candidate *successor);
-extern void le_settle_ask_to_vacate(const Store *store,
-									const Election *election, Lease *lease,
-									const char *cause);
-extern bool le_settle_ask_drained(const Store *store, const Election *election,
-								  bool *changed);
-extern bool le_settle_preempt(const Store *store, const Election *election,
-							  bool *changed);
 extern void le_settle_reserve(const Store *store, const Election *election,
 							  Lease *lease, const Incarnation *inc,
 							  const Candidate *successor);

@@ -288,3 +288,29 @@ le_ranking_first(const Store *store, const Election *election,
 	}
 	return is_eligible(last_resort, election, drains) ? last_resort : NULL;
 }
+
+/*
+ * The candidate that a leader or an operator has named as the next leader.
+ * LE005: it does not stand, or may not be elected.
+ */
+Candidate *
+le_ranking_named(const Store *store, const Election *election,
+				 const char *name)
+{
+	Candidate  *c = le_candidate_find(store, election->name, name);
+
+	if (c == NULL || !le_candidate_alive(c) ||
+		!le_election_admits(election, c->role))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("\"%s\" is not a live candidate of election \"%s\"",
+						name, election->name),
+				 errhint("The view leader_election.candidates shows who stands.")));
+	if (!le_ranking_admits(election, le_drain_read(store, election->name), c))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("candidate \"%s\" of election \"%s\" is drained",
+						name, election->name),
+				 errhint("The table leader_election.drain shows what drains it; leader_election.undrain_candidate() ends that.")));
+	return c;
+}

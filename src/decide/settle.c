@@ -42,159 +42,6 @@ typedef struct Decision
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 } Decision;
 
-static void
-ask_yield(const Store *store, const Election *election, Lease *lease,
-		  bool ordered, const Candidate *successor, const char *cause)
-{
-	Change		change = {.election = election->name,.term = lease->term,
-	.leader = lease->leader,.yield = true};
-
-	le_lease_yield(lease, true, ordered, successor, cause);
-	le_seats_touch(election->name);
-	le_commit_change(store, &change);
-}
-
-/*
- * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
- * and led.
- */
-void
-le_settle_ask_yield(const Store *store, const Election *election, Lease *lease,
-					bool ordered, const Candidate *successor)
-{
-	ask_yield(store, election, lease, ordered, successor, NULL);
-}
-
-/*
- * Ask the leader to go, not because somebody has asked for that in this very
- * election, but because of what holds in it ("paused"), which history will
- * tell.  The leader keeps its place in line.  What an operator has ordered
- * stays as it is, and so does a request of the strategy, which names a
- * candidate.  The lease is locked, and led.
- */
-void
-le_settle_ask_to_vacate(const Store *store, const Election *election,
-						Lease *lease, const char *cause)
-{
-	if (!lease->yield_ordered && lease->successor == NULL)
-		ask_yield(store, election, lease, true, NULL, cause);
-}
-
-/*
- * May the rules ask the leader of this lease to yield, or take that back?  Not
- * what an operator has ordered, and not while the election is paused.
- */
-static bool
-is_open_to_rules(const Store *store, const Election *election,
-				 const Lease *lease)
-{
-	int64		paused_until;
-
-	return lease != NULL && !lease->yield_ordered &&
-		le_lease_state_now(store, lease) == LEASE_LED &&
-		le_pause_now(store, election, le_epoch_read(), &paused_until) == NULL;
-}
-
-/*
- * Lock the lease row that was seen, to ask its leader to yield, or no more.
- * The holder does not change, so that the row's lock is enough.  NULL: another
- * transaction has locked that row, or has changed it meanwhile, or has paused
- * the election: that is done under the row's lock.
- */
-static Lease *
-lock_seen(const Store *store, const Lease *seen)
-{
-	Lease	   *lease = le_lease_lock(store, seen->election);
-
-	return lease != NULL && lease->term == seen->term &&
-		is_open_to_rules(store, le_election_get(store, seen->election), lease) ?
-		lease : NULL;
-}
-
-/*
- * Ask the leader to yield if it is drained, whatever the strategy has asked it
- * for. The worker does that or, if there is none, the leader's own call.
- * False: what was seen has changed, or a row is locked.
- */
-bool
-le_settle_ask_drained(const Store *store, const Election *election,
-					  bool *changed)
-{
-	Lease	   *seen = le_lease_read(store, election->name, NULL);
-	Lease	   *lease;
-
-	*changed = false;
-	if (!is_open_to_rules(store, election, seen) ||
-		!le_drain_covers(le_drain_read(store, election->name), seen->leader))
-		return true;
-	lease = lock_seen(store, seen);
-	if (lease == NULL)
-		return false;
-	ask_yield(store, election, lease, true, NULL, LE_CAUSE_DRAINED);
-	*changed = true;
-	return true;
-}
-
-/*
- * Have the strategy ask the leader to yield, or take that back if the
- * candidate that it was to yield to stands no more or has no claim any more.
- * Only the worker does that.  False: what was seen has changed, or a row is
- * locked.
- */
-bool
-le_settle_preempt(const Store *store, const Election *election,
-				  bool *changed)
-{
-	Lease	   *seen = le_lease_read(store, election->name, NULL);
-	Lease	   *lease;
-	Candidate  *challenger;
-
-	*changed = false;
-	if (!is_open_to_rules(store, election, seen))
-		return true;
-	challenger = le_ranking_challenger(store, election, seen);
-	if (!le_ranking_preempts(seen, challenger))
-		return true;
-	lease = lock_seen(store, seen);
-	if (lease == NULL)
-		return false;
-	if (challenger != NULL)
-		le_settle_ask_yield(store, election, lease, false, challenger);
-	else
-	{
-		le_lease_yield(lease, false, false, NULL, NULL);
-		le_seats_touch(election->name);
-		le_commit_wakes_worker();
-	}
-	*changed = true;
-	return true;
-}
-
-/*
- * The candidate that the leader hands its lease to, or is asked to yield to.
- */
-Candidate *
-le_settle_named(const Store *store, const Election *election,
-				const char *name)
-{
-	Candidate  *c = le_candidate_find(store, election->name, name);
-
-	if (c == NULL || !le_candidate_alive(c) ||
-		!le_election_admits(election, c->role))
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
-				 errmsg("\"%s\" is not a live candidate of election \"%s\"",
-						name, election->name),
-				 errhint("The view leader_election.candidates shows who stands.")));
-	if (!le_ranking_admits(election, le_drain_read(store, election->name), c))
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
-				 errmsg("candidate \"%s\" of election \"%s\" is drained",
-						name, election->name),
-				 errhint("The table leader_election.drain shows what drains it; leader_election.undrain_candidate() ends that.")));
-	return c;
-}
-
 /*
  * Why does this leadership end?  NULL: it has ended before.
  */
@@ -260,8 +107,8 @@ earliest_election(const Decision *d)
 		case LEASE_FOREIGN:
 
 			/*
-			 * Where the row is void, its holder may believe for that long that
-			 * it leads.
+			 * Where the row is void, its holder may believe for that long
+			 * that it leads.
 			 */
 			if (le_lease_is_void(lease, d->inc->name))
 				delay = Max(delay, Max(d->election->lease_duration,
@@ -342,7 +189,7 @@ decide_succession(Decision *d)
 	{
 		if (grace > d->now)
 			le_busy(d->election->name);
-		d->successor = le_settle_named(d->store, d->election, named);
+		d->successor = le_ranking_named(d->store, d->election, named);
 		if (le_candidate_leads(d->successor, d->lease))
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -504,7 +351,7 @@ ask_for_pause(const Store *store, const Election *election, Lease *lease,
 			  const Pause *pause)
 {
 	if (pause != NULL && pause->vacates)
-		le_settle_ask_to_vacate(store, election, lease, LE_CAUSE_PAUSED);
+		le_yield_ask_to_vacate(store, election, lease, LE_CAUSE_PAUSED);
 }
 
 /*
@@ -667,8 +514,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 
 	/*
 	 * On the former server the lease may last longer than leases are granted
-	 * for now.  The hold keeps others from following before the grace is over,
-	 * even if the holder gives up here.
+	 * for now.  The hold keeps others from following before the grace is
+	 * over, even if the holder gives up here.
 	 */
 	grant(store, lease, inc, le_candidate_of_lease(lease), term, &change,
 		  Max(election->lease_duration, lease->duration),
@@ -725,9 +572,9 @@ le_settle_drop(const Store *store, const Election *election,
 	state = le_lease_state(lease, inc->name, le_clock());
 
 	/*
-	 * An election that is made anew under this name must not be led before the
-	 * grace is over, which a lease that was continued in the grace carries as
-	 * a hold.
+	 * An election that is made anew under this name must not be led before
+	 * the grace is over, which a lease that was continued in the grace
+	 * carries as a hold.
 	 */
 	not_before = le_lease_not_before(lease, inc);
 	if (le_vacancy_grace(election, lease, inc) > le_clock() ||
@@ -753,10 +600,12 @@ le_settle_drop(const Store *store, const Election *election,
 		if (!le_candidate_withdraw(store, lfirst(lc)))
 			return false;
 	}
+
+	/* The lease comes last: while it is there, the caller can try again. */
 	if (!le_epoch_note_dropped(store, inc, lease->term) ||
-		!le_lease_delete(store, election->name) ||
 		!le_drain_drop(store, election->name) ||
-		!le_election_delete(store, election->name))
+		!le_election_delete(store, election->name) ||
+		!le_lease_delete(store, election->name))
 		return false;
 	le_seats_touch(election->name);
 	le_commit_change(store, &change);

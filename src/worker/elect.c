@@ -96,9 +96,9 @@ preempt(void *arg)
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
-	if (!le_settle_ask_drained(&store, election, &task->changed) ||
+	if (!le_yield_ask_drained(&store, election, &task->changed) ||
 		(!task->changed &&
-		 !le_settle_preempt(&store, election, &task->changed)))
+		 !le_yield_preempt(&store, election, &task->changed)))
 		le_busy(name);
 }
 
