@@ -289,7 +289,7 @@ lock_led(const Call *call)
 
 /*
  * Ask the leader, whose lease is locked, to yield to this candidate (NULL: to
- * any), unless it was asked just that before.
+ * any), unless an operator has asked it just that before.
  */
 static void
 ask_leader(const Call *call, Lease *lease, const char *to)
@@ -306,6 +306,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 				 errmsg("candidate \"%s\" leads election \"%s\" already",
 						to, call->election)));
 	if (!lease->yielding || !lease->yield_ordered ||
+		lease->yield_cause != NULL ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
 		le_yield_ask(&call->store, election, lease, true, successor);
@@ -331,7 +332,8 @@ le_request_yield(PG_FUNCTION_ARGS)
 		to = le_name_arg(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_check_election_owner(le_election_get(&call.store, name));
-	while ((lease = lock_led(&call)) == NULL)
+	lease = lock_led(&call);
+	if (lease == NULL)
 	{
 		if (to == NULL ||
 			!is_paused(&call.store, le_election_get(&call.store, name)))
@@ -339,13 +341,11 @@ le_request_yield(PG_FUNCTION_ARGS)
 			le_call_end(&call);
 			PG_RETURN_NULL();
 		}
-		if (reserve_paused(&call, to, &left))
-		{
-			le_call_end(&call);
-			le_start_ensure(true);
-			PG_RETURN_DATUM(le_interval(left));
-		}
-		le_wait_retry_or_busy(name);
+		if (!reserve_paused(&call, to, &left))
+			le_busy(name);
+		le_call_end(&call);
+		le_start_ensure(true);
+		PG_RETURN_DATUM(le_interval(left));
 	}
 	ask_leader(&call, lease, to);
 	left = Max(lease->deadline_mono - le_clock(), 0);

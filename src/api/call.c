@@ -63,6 +63,7 @@ bool
 le_ask_drained(Store *store, const char *name)
 {
 	Election   *election;
+	LOCKTAG		tag;
 	bool		asked;
 
 	if (!le_lock_worker_is_free() ||
@@ -71,9 +72,12 @@ le_ask_drained(Store *store, const char *name)
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
 		return false;
+	tag = le_lock_election_tag(name);
+	if (!le_lock_election_shared(&tag, false))
+		return false;
 	election = le_election_read(store, name);
 	return election != NULL &&
-		le_yield_ask_drained(store, election, &asked) && asked;
+		le_yield_ask_unwanted(store, election, &asked) && asked;
 }
 
 /*

@@ -56,9 +56,11 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 	if (d->election == NULL)
 	{
 		le_call_begin(&d->call, EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
+		le_start_ensure(true);	/* which may wait: before there are locks */
 		return;
 	}
 	le_call_begin(&d->call, d->election, LE_TABLES, RowExclusiveLock);
+	le_start_ensure(true);
 	(void) le_call_lock_owned(&d->call, NULL);
 }
 
@@ -88,7 +90,6 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 				 errdetail("There are %d entries already.", limit),
 				 errhint("Drain several candidates at once by the beginning of their names: 'host1*'.")));
 	le_call_end(&d.call);
-	le_start_ensure(true);
 	PG_RETURN_VOID();
 }
 
@@ -140,6 +141,5 @@ le_undrain_candidate(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(d.call.election);
 	tell_left(&d);
 	le_call_end(&d.call);
-	le_start_ensure(true);
 	PG_RETURN_BOOL(result == DRAIN_OK);
 }

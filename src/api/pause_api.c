@@ -40,7 +40,8 @@ le_pause_election(PG_FUNCTION_ARGS)
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_lock_owned(&call, &lease);
+	le_start_ensure(true);		/* which may wait: before there are locks */
+	election = le_call_lock_owned(&call, pause.vacates ? &lease : NULL);
 	pause.at = GetCurrentTimestamp();
 	pause.resumes_at = pause.at + pause.resumes_for;
 	pause.resumes_mono = le_clock() + pause.resumes_for;
@@ -51,7 +52,6 @@ le_pause_election(PG_FUNCTION_ARGS)
 		le_yield_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
 	le_commit_wakes_worker();
 	le_call_end(&call);
-	le_start_ensure(true);
 	PG_RETURN_VOID();
 }
 
@@ -61,19 +61,18 @@ le_resume_election(PG_FUNCTION_ARGS)
 	char	   *name;
 	Call		call;
 	Pause	   *pause;
-	Lease	   *lease;
 	bool		paused;
 
 	le_check_function("leader_election.resume_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	pause = le_call_lock_owned(&call, &lease)->pause;
+	le_start_ensure(true);
+	pause = le_call_lock_owned(&call, NULL)->pause;
 	paused = le_pause_in_force(pause, le_epoch_read());
 	while (pause != NULL && !le_election_pause(&call.store, name, NULL))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
 	le_call_end(&call);
-	le_start_ensure(true);
 	PG_RETURN_BOOL(paused);
 }
 

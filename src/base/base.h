@@ -121,8 +121,13 @@ typedef struct Store
 	Oid			lease_oid;		/* of lease; each CREATE EXTENSION makes one */
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
-	List	   *drains;			/* all rows of drain, if they were read ... */
-	bool		knows_drains;	/* ... once, for many elections (drain.c) */
+
+	/* what was read once, for many elections (drain.c, pause.c) */
+	List	   *drains;			/* rows of drain, those of all elections first */
+	bool		knows_drains;	/* these are all */
+	bool		knows_drains_of_all;	/* these are those of all elections */
+	const struct Pause *pause_all;	/* NULL: there is none */
+	bool		knows_pause_all;
 } Store;
 
 /* Sets of tables, for le_store_lock() */

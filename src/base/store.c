@@ -117,7 +117,9 @@ le_store_find(Store *store)
 	}
 	store->lease_oid = store->table[TABLE_LEASE].rel;
 	store->drains = NIL;
-	store->knows_drains = false;
+	store->knows_drains = store->knows_drains_of_all = false;
+	store->pause_all = NULL;
+	store->knows_pause_all = false;
 	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at) ||
 		!find_one("change", namespace, &store->change))
@@ -193,6 +195,9 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 		le_report_dropped();
 	now.drains = store->drains;
 	now.knows_drains = store->knows_drains;
+	now.knows_drains_of_all = store->knows_drains_of_all;
+	now.pause_all = store->pause_all;
+	now.knows_pause_all = store->knows_pause_all;
 	*store = now;
 	return true;
 }

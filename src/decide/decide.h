@@ -142,8 +142,8 @@ extern void le_yield_ask(const Store *store, const Election *election,
 extern void le_yield_ask_to_vacate(const Store *store,
 								   const Election *election, Lease *lease,
 								   const char *cause);
-extern bool le_yield_ask_drained(const Store *store, const Election *election,
-								 bool *changed);
+extern bool le_yield_ask_unwanted(const Store *store, const Election *election,
+								  bool *changed);
 extern bool le_yield_preempt(const Store *store, const Election *election,
 							 bool *changed);
 

@@ -121,7 +121,8 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		else if (turn->give_up == NULL)
 			le_ranking_prepare(store, election, NULL);
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
-			le_ranking_prepare(store, election, le_candidate_of_lease(lease));
+			le_ranking_prepare(store, election, lease->yield_cause != NULL ?
+							   NULL : le_candidate_of_lease(lease));
 		if (!le_prove(lease, election->lease_duration, true,
 					  Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
@@ -136,6 +137,8 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		if (settled < SETTLED_BUSY ||
 			(settled == SETTLED_UNPROVEN && turn->optional))
 			return settled;
+		if (settled == SETTLED_UNPROVEN && turn->give_up != NULL)
+			le_busy(name);		/* rows may be locked: do not queue again */
 		le_commit_wakes_worker();
 		if (!wait_to_retry(store, turn, name))
 			return settled;

@@ -3,10 +3,17 @@
  * yield.c
  *		Asking the leader to yield, and taking that back.
  *
- * Invariant: a request changes no holder, and moves no deadline but in that
- * the lease is not renewed any more.  So the lock of the lease row is enough
- * for it: under that lock the row still says the term that was seen, and that
- * term is led.
+ * Invariants:
+ *
+ * - A request changes no holder, and moves no deadline but in that the lease is
+ *	 not renewed any more.  So the lock of the lease row is enough for it: under
+ *	 that lock the row still says the term that was seen, and that term is led.
+ *
+ * - What the rules ask (a strategy, a drain, a pause) is asked under the
+ *	 election lock in Share mode.  A pause, and a drain of one election, are
+ *	 written under that lock in Exclusive mode: so no request that was decided
+ *	 without them is told after they are committed, nor one because of them
+ *	 after they have ended.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,59 +60,72 @@ le_yield_ask_to_vacate(const Store *store, const Election *election,
 }
 
 /*
- * May a strategy or a drain ask the leader of this lease to yield, or a
- * strategy take its request back?  Not if an operator has ordered a yield, and
- * not while the election is paused.
+ * May a strategy, a drain or a pause ask the leader of this lease to yield?
+ * Not if an operator has ordered a yield.
  */
 static bool
-is_open_to_rules(const Store *store, const Election *election,
-				 const Lease *lease)
+is_open(const Store *store, const Lease *lease)
 {
-	int64		paused_until;
-
 	return lease != NULL && !lease->yield_ordered &&
-		le_lease_state_now(store, lease) == LEASE_LED &&
-		le_pause_now(store, election, le_epoch_read(), &paused_until) == NULL;
+		le_lease_state_now(store, lease) == LEASE_LED;
 }
 
 /*
  * Lock the lease row that was seen, to ask its leader to yield, or no more.
- * The holder does not change, so that the row's lock is enough.  NULL: another
- * transaction has locked that row, or has changed it meanwhile, or has paused
- * the election: that is done under the row's lock.
+ * NULL: another transaction has locked that row, or has changed it meanwhile.
  */
 static Lease *
 lock_seen(const Store *store, const Lease *seen)
 {
 	Lease	   *lease = le_lease_lock(store, seen->election);
-	Election   *election;
 
-	if (lease == NULL || lease->term != seen->term)
-		return NULL;
-	election = le_election_get(store, seen->election);
-	return is_open_to_rules(store, election, lease) ? lease : NULL;
+	return lease != NULL && lease->term == seen->term &&
+		is_open(store, lease) ? lease : NULL;
+}
+
+/*
+ * Why is the leader of this lease to go, whatever the strategy says?  NULL: it
+ * need not.  While the election is paused, no drain asks; and a pause does not
+ * overwrite a request that names a candidate.
+ */
+static const char *
+why_unwanted(const Store *store, const Election *election, const Lease *lease)
+{
+	int64		paused_until;
+	const Pause *pause = le_pause_now(store, election, le_epoch_read(),
+									  &paused_until);
+
+	if (pause != NULL)
+		return pause->vacates && lease->successor == NULL ?
+			LE_CAUSE_PAUSED : NULL;
+	return le_drain_covers(le_drain_read(store, election->name), lease->leader) ?
+		LE_CAUSE_DRAINED : NULL;
 }
 
 /*
  * Ask the leader to yield if it is drained, also if the strategy has asked it
- * to yield to a candidate.  The worker does that or, if there is none, the
- * leader's own call.  False: what was seen has changed, or a row is locked.
+ * to yield to a candidate, or if the election is paused so that nobody leads
+ * it.  The worker does that or, if there is none, the leader's own call.
+ * False: what was seen has changed, or a row is locked.
  */
 bool
-le_yield_ask_drained(const Store *store, const Election *election,
-					 bool *changed)
+le_yield_ask_unwanted(const Store *store, const Election *election,
+					  bool *changed)
 {
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
+	const char *cause;
 
 	*changed = false;
-	if (!is_open_to_rules(store, election, seen) ||
-		!le_drain_covers(le_drain_read(store, election->name), seen->leader))
+	if (!is_open(store, seen))
+		return true;
+	cause = why_unwanted(store, election, seen);
+	if (cause == NULL)
 		return true;
 	lease = lock_seen(store, seen);
 	if (lease == NULL)
 		return false;
-	ask(store, election, lease, true, NULL, LE_CAUSE_DRAINED);
+	ask(store, election, lease, true, NULL, cause);
 	*changed = true;
 	return true;
 }
@@ -123,9 +143,11 @@ le_yield_preempt(const Store *store, const Election *election,
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
 	Candidate  *challenger;
+	int64		paused_until;
 
 	*changed = false;
-	if (!is_open_to_rules(store, election, seen))
+	if (!is_open(store, seen) ||
+		le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
 		return true;
 	challenger = le_ranking_challenger(store, election, seen);
 	if (!le_ranking_preempts(seen, challenger))

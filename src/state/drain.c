@@ -8,9 +8,9 @@
  * of the names of several candidates.  Nobody has to stand under such a name.
  *
  * A call that decides reads the rows of its election and those of all
- * elections; if there are none, that is two look-ups in an index.  The worker, which
- * looks at all elections, reads all rows once for a look
- * (le_drain_remember()).
+ * elections; if there are none, that is two look-ups in an index.  The worker,
+ * which looks at all elections, reads all rows once for a look
+ * (le_drain_remember()), or at least those of all elections.
  *
  * Invariants:
  *
@@ -44,9 +44,10 @@ enum
 /* Who is drained in an election */
 struct Drains
 {
-	List	   *rows;			/* of Drain: */
-	int			all;			/* the first so many are of all elections, */
-	int			from;			/* those of this one begin there, ... */
+	List	   *all;			/* of Drain; the first so many of these ... */
+	int			n_all;			/* ... are of all elections */
+	List	   *own;			/* of Drain; of these, the election's ... */
+	int			from;			/* ... begin there */
 	int			to;				/* ... and end before that */
 };
 
@@ -99,17 +100,16 @@ read_if_few(const Row *row, void *arg)
  * Read all rows now, instead of those of each election when they are needed.
  * The answers do not change any more for as long as this store is used.  Where
  * there are many rows, that would take longer than leases may wait for their
- * renewal: then they are read for each election after all.
+ * renewal: then those of each election are read when they are needed.  Those
+ * of all elections are few, and come first.
  */
 void
 le_drain_remember(Store *store)
 {
-	List	   *rows = NIL;
-
 	le_scan(store, TABLE_DRAIN, le_key_any(), ForwardScanDirection, NULL,
-			read_if_few, &rows);
-	store->knows_drains = list_length(rows) < MANY;
-	store->drains = store->knows_drains ? rows : NIL;
+			read_if_few, &store->drains);
+	store->knows_drains = list_length(store->drains) < MANY;
+	store->knows_drains_of_all = true;
 }
 
 /*
@@ -142,28 +142,30 @@ find_bound(List *rows, const char *election, bool after)
 const Drains *
 le_drain_read(const Store *store, const char *election)
 {
-	List	   *rows = store->drains;
+	List	   *all = store->drains;
+	List	   *own = store->drains;
 	Drains	   *drains;
 
 	if (!store->knows_drains)
 	{
 		Finder	   *finder = le_find_begin(store, TABLE_DRAIN, 1, NULL);
-		bool		has_all = le_find(finder, le_key(ALL), NULL);
+		bool		has_all = !store->knows_drains_of_all &&
+			le_find(finder, le_key(ALL), NULL);
 		bool		has_own = le_find(finder, le_key(election), NULL);
 
 		le_find_end(finder);
 		if (has_all)
-			rows = read_rows(store, le_key(ALL), rows);
-		if (has_own)
-			rows = read_rows(store, le_key(election), rows);
+			all = read_rows(store, le_key(ALL), NIL);
+		own = has_own ? read_rows(store, le_key(election), NIL) : NIL;
 	}
-	if (rows == NIL)
+	if (all == NIL && own == NIL)
 		return NULL;
 	drains = palloc(sizeof(Drains));
-	drains->rows = rows;
-	drains->all = find_bound(rows, ALL, true);
-	drains->from = find_bound(rows, election, false);
-	drains->to = find_bound(rows, election, true);
+	drains->all = all;
+	drains->n_all = find_bound(all, ALL, true);
+	drains->own = own;
+	drains->from = find_bound(own, election, false);
+	drains->to = find_bound(own, election, true);
 	return drains;
 }
 
@@ -184,14 +186,14 @@ le_drain_covers(const Drains *drains, const char *candidate)
 {
 	if (drains == NULL)
 		return false;
-	for (int i = 0; i < drains->all; i++)
+	for (int i = 0; i < drains->n_all; i++)
 	{
-		if (covers(list_nth(drains->rows, i), candidate))
+		if (covers(list_nth(drains->all, i), candidate))
 			return true;
 	}
 	for (int i = drains->from; i < drains->to; i++)
 	{
-		if (covers(list_nth(drains->rows, i), candidate))
+		if (covers(list_nth(drains->own, i), candidate))
 			return true;
 	}
 	return false;

@@ -10,9 +10,10 @@
  *
  * Invariants:
  *
- * - The pause of one election is written under its election lock and the lock
- *	 of its lease row.  So no change of holder, and no request of a strategy,
- *	 that was decided without the pause is committed after it.
+ * - The pause of one election is written under its election lock, which who
+ *	 changes the holder holds, too, or (in Share mode) who asks for a yield by
+ *	 the rules.  So no change of holder, and no request, that was decided
+ *	 without the pause is committed after it.
  *
  * - The pause of all elections is written without election locks: a change
  *	 that was decided before it was committed may still be committed after it.
@@ -118,8 +119,21 @@ make_pause_all(const Row *row)
 Pause *
 le_pause_all_read(const Store *store)
 {
+	if (store->knows_pause_all)
+		return unconstify(struct Pause *, store->pause_all);
 	return le_read_one(store, TABLE_PAUSE_ALL, le_key(SCOPE), NULL,
 					   make_pause_all);
+}
+
+/*
+ * Read the pause of all elections now, instead of for each election.  The
+ * answer does not change any more for as long as this store is used.
+ */
+void
+le_pause_all_remember(Store *store)
+{
+	store->pause_all = le_pause_all_read(store);
+	store->knows_pause_all = true;
 }
 
 /*

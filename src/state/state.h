@@ -88,8 +88,8 @@ typedef struct Lease
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
-	char	   *yield_cause;	/* yield_ordered: "paused" or "drained";
-								 * NULL: an operator's call */
+	char	   *yield_cause;	/* yield_ordered: "paused" or "drained"; NULL:
+								 * an operator's call */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -348,6 +348,7 @@ typedef struct Pause
 extern Pause *le_pause_make(const Row *row, int first);
 extern void le_pause_set(Row *row, int first, const Pause *pause);
 extern Pause *le_pause_all_read(const Store *store);
+extern void le_pause_all_remember(Store *store);
 extern bool le_pause_all_write(const Store *store, const Pause *pause,
 							   bool *was);
 extern const Pause *le_pause_now(const Store *store, const Election *election,

@@ -77,9 +77,9 @@ settle(void *arg)
 }
 
 /*
- * Ask a drained leader to yield, or have a strategy ask for a yield, or take
- * that back, in a transaction.  Where the strategy counts seats, each of these
- * transactions sees what the last has asked.
+ * Ask a leader to yield because of a drain or a pause, or have a strategy ask
+ * for a yield, or take that back, in a transaction.  Where the strategy counts
+ * seats, each of these transactions sees what the last has asked.
  */
 static void
 preempt(void *arg)
@@ -88,15 +88,19 @@ preempt(void *arg)
 	const char *name = task->election;
 	Store		store;
 	Election   *election;
+	LOCKTAG		tag;
 
 	MemoryContextSwitchTo(CurTransactionContext);
 	le_store_get(&store);
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
+	tag = le_lock_election_tag(name);
+	if (!le_lock_election_shared(&tag, false))
+		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
-	if (!le_yield_ask_drained(&store, election, &task->changed) ||
+	if (!le_yield_ask_unwanted(&store, election, &task->changed) ||
 		(!task->changed &&
 		 !le_yield_preempt(&store, election, &task->changed)))
 		le_busy(name);
@@ -169,6 +173,8 @@ le_elect_orphaned(Pass *pass)
 	ListCell   *lc;
 
 	pass->looked_at = le_clock();
+	if (elections != NIL)
+		le_upkeep_again(pass);	/* they are named only once */
 	foreach(lc, elections)
 	{
 		SettleTask	task = {.election = lfirst(lc)};

@@ -78,7 +78,7 @@ static bool
 goes_on(const Lease *lease, const Lease *seen)
 {
 	return lease->leader != NULL && lease->term == seen->term &&
-		!lease->yielding && lease->deadline_mono > le_clock() &&
+		lease->auto_renew && !lease->yielding && lease->deadline_mono > le_clock() &&
 		le_session_alive(lease->session_id);
 }
 

@@ -56,6 +56,8 @@ typedef struct Step
 	int			rows;
 	bool		cut;			/* there are more rows */
 	Standing   *recent;			/* of the last row's election */
+	const Drains *drains;		/* of that election */
+	MemoryContext context;		/* of the step */
 } Step;
 
 static void
@@ -81,6 +83,7 @@ static Standing *
 find_or_make(Step *step, const char *election)
 {
 	bool		found;
+	MemoryContext row = CurrentMemoryContext;
 	Standing   *s = step->recent;
 
 	if (s != NULL && strcmp(s->election, election) == 0)
@@ -93,6 +96,9 @@ find_or_make(Step *step, const char *election)
 		s->sits_out = s->session_sits_out = PG_INT64_MAX;
 	}
 	step->recent = s;
+	MemoryContextSwitchTo(step->context);
+	step->drains = le_drain_read(step->store, election);
+	MemoryContextSwitchTo(row);
 	return s;
 }
 
@@ -120,7 +126,7 @@ note_candidate(const Candidate *c, void *arg)
 	Standing   *s = find_or_make(step, c->election);
 
 	s->candidates++;
-	if (le_drain_covers(le_drain_read(step->store, c->election), c->candidate))
+	if (le_drain_covers(step->drains, c->candidate))
 		s->drained++;
 	else
 	{
@@ -154,7 +160,8 @@ note_candidate(const Candidate *c, void *arg)
 bool
 le_standing_look(const Store *store, Pass *pass)
 {
-	Step		step = {.pass = pass,.store = store};
+	Step		step = {.pass = pass,.store = store,
+	.context = CurrentMemoryContext};
 
 	if (in_step || table != store->table[TABLE_CANDIDATE].rel)
 		under_way = false;

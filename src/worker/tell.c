@@ -293,30 +293,30 @@ tell_last(Telling *t, const Lease *lease)
  * snapshot and before we had the lock: so the mark and the lease are read
  * again.
  *
- * An election that was never led gets a mark at the highest term ever dropped:
- * its own terms will be greater.  But if it was elected in since the snapshot,
- * and then another election was dropped, the highest term dropped may be
- * greater than the term that is to be told.
+ * An election that was never led gets a mark at the last term of that name in
+ * history, which a dropped one had: its own terms will be greater.  (The
+ * highest term ever dropped may be greater than a term that is being granted
+ * at this moment by a process that has read a lower one.)
  */
 static bool
 begin_mark(Telling *t, const Lease *lease)
 {
-	int64		dropped_term = le_epoch_read()->dropped_term;
-	const Lease *latest;
+	LastTerms	last = {.n = 0};
 	Mark	   *mark;
 
 	if (!le_lock_name_shared(t->election) ||
-		le_mark_read(t->store, t->election) != NULL)
-		return false;
-	latest = le_lease_read(t->store, t->election, NULL);
-	if (latest == NULL || (lease->term == 0 && latest->term > 0))
+		le_mark_read(t->store, t->election) != NULL ||
+		le_lease_read(t->store, t->election, NULL) == NULL)
 		return false;
 	if (lease->term > 0)
 		tell_last(t, lease);
+	else
+		le_history_read(t->store, t->election, 0, BackwardScanDirection,
+						t->snapshot, note_term, &last);
 	mark = palloc0(sizeof(Mark));
 	mark->election = pstrdup(t->election);
 	mark->channel = unconstify(char *, t->channel);
-	mark->term = lease->term > 0 ? lease->term : dropped_term;
+	mark->term = last.n > 0 ? last.term[0]->term : lease->term;
 	mark->vacated = lease->leader == NULL;
 	mark->yields = lease->yields;
 	le_mark_write(t->store, mark);

@@ -112,15 +112,17 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * A lease that is led: is its leader drained, or does the strategy want it to
- * yield, to another candidate than it was asked to, or no more?  A crowd of
- * candidates is not read here: le_elect_preempt_all() finds out.
+ * A lease that is led: is its leader to go because of a drain or a pause, or
+ * does the strategy want it to yield, to another candidate than it was asked
+ * to, or no more?  A crowd of candidates is not read here:
+ * le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
+	const Pause *pause;
 	int64		paused_until;
 	bool		drained;
 
@@ -132,12 +134,14 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 		return false;
 	election = le_election_read(store, lease->election);
 	if (election == NULL ||
-		(le_strategy(election)->preempts == NULL && !lease->yielding && !drained))
+		(le_strategy(election)->preempts == NULL && !lease->yielding &&
+		 !drained && election->pause == NULL))
 		return false;
-	if (le_pause_now(store, election, pass->inc, &paused_until) != NULL)
+	pause = le_pause_now(store, election, pass->inc, &paused_until);
+	if (pause != NULL)
 	{
 		pass->next = Min(pass->next, paused_until);
-		return false;
+		return pause->vacates && lease->successor == NULL;
 	}
 	if (drained || (s != NULL && s->candidates >= CROWD))
 		return true;
@@ -238,6 +242,7 @@ look_at_tables(void *arg)
 						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN,
 						  AccessShareLock))
 	{
+		le_pause_all_remember(&look.store);
 		le_drain_remember(&look.store);
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
@@ -301,7 +306,7 @@ renew_before_look(Pass *pass)
 {
 	if (pass->renew_at > le_clock())
 		return false;
-	pass->next = look_at;
+	pass->next = Min(pass->next, look_at);
 	le_renew_all(pass);
 	return !pass->woken && pass->next > le_clock();
 }
@@ -354,6 +359,7 @@ do_round(Pass *pass)
 	/* What a round without a look has to assume */
 	pass->installed = true;
 	pass->work = true;
+	pass->next = PG_INT64_MAX;
 	pass->renew_at = le_renewal_due();
 	if (elect_before_look(pass) || renew_before_look(pass) || !try_to_look(pass))
 		return;

@@ -7,6 +7,7 @@ use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use Announced;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -80,6 +81,28 @@ sub best_takeover
 	}
 	note(sprintf 'takeover in %s: %.1f ms', $election, 1000 * $best);
 	return $best;
+}
+
+# -- A session ends without a wake-up, and a renewal is due just when that is seen
+
+{
+	my $listener = Announced->new($node);
+	my ($one, $two, $short) = map { session($node, name => $_) } qw(one two short);
+
+	$control->query("SELECT leader_election.create_election('short', lease_duration => '300ms')");
+	$short->query("SELECT leader_election.join('short', 'short')");
+	$one->query("SELECT leader_election.join('unseen', 'one')");
+	$two->query("SELECT leader_election.join('unseen', 'two')");
+	$listener->wait_for_event('unseen', 'elected 1 one');
+
+	# The wake-up comes when the transaction ends.
+	$one->query('BEGIN');
+	$one->query('SELECT pg_advisory_unlock_all()');
+	wait_for($node, "SELECT leader_election.leader('unseen')", 'two', 60);
+	wait_until(sub { grep { /^elected 2 two/ } $listener->events('unseen') },
+		'the election to be announced, with no look but the one that follows', 60);
+	pass('what is settled before a look is announced, although a renewal is due');
+	$_->finish foreach $one, $two, $short;
 }
 
 # -- Many elections in which nobody stands

@@ -146,6 +146,18 @@ sub standing_as
 	is(standing_as('meanwhile', 'a'), $place, 'meanwhile: nor has it lost its place');
 	$_->finish foreach @c;
 
+	# An operator's request is one of its own, whatever was asked before it.
+	create('asked again', 'race');
+	@c = map { candidate('asked again', $_) } qw(a b);
+	drain('a', 'asked again');
+	is_asked_to_go('asked again', 'asked again: asked because of the drain');
+	undrain('a', 'asked again');
+	$admin->query("SELECT leader_election.request_yield('asked again')");
+	$c[0]->query("SELECT leader_election.resign('asked again')");
+	is(reasons('asked again'), 'a yielded, b',
+		'asked again: asked by an operator, it gives way to another candidate');
+	$_->finish foreach @c;
+
 	# Alone
 	create('alone', 'race');
 	my $alone = candidate('alone', 'a');

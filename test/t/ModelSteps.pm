@@ -368,11 +368,8 @@ sub ask_to_yield
 				$n->{reserved} = $to;
 				return qr/:/;
 			}
-			unless ($n->{yield} =~ /paused|drained/ && !defined $to)
-			{
-				$n->{yield} = 'operator';
-				$n->{to} = $to;
-			}
+			$n->{yield} = 'operator';
+			$n->{to} = $to;
 			if ($terminate && $n->{candidates}{ $n->{leader} }{kind} eq 'session')
 			{
 				(delete $run->{sessions}{ $n->{leader} })->kill
