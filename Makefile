@@ -80,6 +80,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 # The command-line program needs what only Linux has (child subreapers, timers
 # that count while the machine sleeps).
 LEADER_OBJS = \
+	src/bin/address.o \
 	src/bin/agent.o \
 	src/bin/connection.o \
 	src/bin/duration.o \
@@ -87,6 +88,7 @@ LEADER_OBJS = \
 	src/bin/guardian.o \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \
+	src/bin/http.o \
 	src/bin/lead.o \
 	src/bin/main.o \
 	src/bin/message.o \
@@ -96,6 +98,8 @@ LEADER_OBJS = \
 	src/bin/params.o \
 	src/bin/process.o \
 	src/bin/query.o \
+	src/bin/reply.o \
+	src/bin/sidecar.o \
 	src/bin/stand.o \
 	src/bin/status.o \
 	src/bin/term_file.o \
@@ -136,6 +140,14 @@ include $(PGXS)
 
 $(OBJS): $(filter-out src/bin/%,$(wildcard src/*.h src/*/*.h))
 
+# pg_leader stand needs libmicrohttpd; with_http=no builds without it.
+ifneq ($(with_http),no)
+ifeq ($(shell $(CC) $(CPPFLAGS) -include microhttpd.h -E -x c /dev/null >/dev/null 2>&1 && echo found),found)
+HTTP_LIBS = -lmicrohttpd -lpthread
+src/bin/http.o: override CPPFLAGS += -DUSE_LIBMICROHTTPD
+endif
+endif
+
 $(LEADER_OBJS): override CPPFLAGS := -DFRONTEND -I$(libpq_srcdir) \
 	-DPG_LEADER_VERSION='"$(EXTVERSION)"' $(CPPFLAGS)
 $(LEADER_OBJS): $(wildcard src/bin/*.h)
@@ -145,7 +157,7 @@ $(LEADER_OBJS): $(EXTENSION).control
 # which names libraries of the server.
 pg_leader: $(LEADER_OBJS)
 	$(CC) $(CFLAGS) $^ -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(libpq) \
-		$(LDFLAGS) $(LDFLAGS_EX) -o $@
+		$(HTTP_LIBS) $(LDFLAGS) $(LDFLAGS_EX) -o $@
 endif
 
 .PHONY: $(SELF_CONTAINED)

@@ -139,6 +139,24 @@ agent_take_failure(Agent *a, const Answer *answer)
 		connection_close(&a->connection);
 }
 
+/* --- telling clients of a sidecar */
+
+/*
+ * Publish why we do not lead, or, with NULL, that we do, by a->grant.
+ */
+void
+agent_publish(const Agent *a, const char *not_leading)
+{
+	Snapshot	s = {
+		.not_leading = not_leading,.term = a->grant.term,
+		.until = a->grant.deadline - guardian_kill_margin(a->lease),
+		.longest = a->grace,.connected = a->connection.conn != NULL,
+		.elected = a->elected,.renewed = a->renewed
+	};
+
+	reply_publish(&s);
+}
+
 /* --- asking */
 
 /*
@@ -323,15 +341,18 @@ stand_and_lead(Agent *a)
 	}
 }
 
+/*
+ * Be an agent for as long as live() takes.  Return what that returns.
+ */
 int
-agent_run(const Options *options)
+agent_live(const Options *options, int (*live) (Agent *a))
 {
 	Agent		a = {.options = options,.guardian = NO_GUARDIAN};
 	Watcher		watcher = {watched_fds, on_event, &a};
 	int			code;
 
 	start_watching(&a, &watcher);
-	code = stand_and_lead(&a);
+	code = live(&a);
 	stand_stop(&a);
 	connection_close(&a.connection);
 	pg_free(a.connection.error);
@@ -339,4 +360,10 @@ agent_run(const Options *options)
 	pg_free(a.prefix);
 	pg_free(a.warned);
 	return code;
+}
+
+int
+agent_run(const Options *options)
+{
+	return agent_live(options, stand_and_lead);
 }

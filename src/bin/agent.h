@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * agent.h
- *		The agent of a candidate: what `run` stands and leads with.
+ *		The agent of a candidate: what `run` and `stand` stand and lead with.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,6 +10,7 @@
 
 #include "connection.h"
 #include "guardian.h"
+#include "http.h"
 #include "options.h"
 
 /* How long the server may take to answer the agent */
@@ -36,11 +37,14 @@ typedef struct Agent
 	int			signo;			/* the last signal that asked us to end */
 	bool		signalled;		/* a signal has come since this was cleared */
 	int64		lease;			/* of the election, or as granted */
-	int64		grace;			/* between SIGTERM and SIGKILL */
+	int64		grace;			/* between SIGTERM and SIGKILL; of a sidecar,
+								 * from "I do not lead" to giving back */
 	char	   *channel;
 	char	   *prefix;			/* of payloads about the election */
 	char	   *warned;			/* the last warning, to say it once */
 	Grant		grant;
+	int64		elected;		/* how many times */
+	int64		renewed;
 } Agent;
 
 /* The columns of a grant that agent_read_grant() reads */
@@ -48,6 +52,8 @@ typedef struct Agent
 #define GRANT_FIELDS	3
 
 /* agent.c */
+extern int	agent_live(const Options *options, int (*live) (Agent *a));
+extern void agent_publish(const Agent *a, const char *not_leading);
 extern int	agent_prepare(Agent *a);
 extern void agent_warn(Agent *a, const char *message);
 extern void agent_warn_answer(Agent *a, const Answer *answer);
@@ -63,5 +69,6 @@ extern void stand_stop(Agent *a);
 
 /* lead.c */
 extern int	lead_run(Agent *a, bool *again);
+extern bool lead_hold(Agent *a);
 
 #endif							/* AGENT_H */

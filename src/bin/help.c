@@ -13,6 +13,7 @@ static const char general_help[] =
 "\n"
 "Usage:\n"
 "  pg_leader run [OPTION]... -e ELECTION [--] COMMAND [ARGUMENT]...\n"
+"  pg_leader stand [OPTION]... -e ELECTION --http=ADDRESS\n"
 "  pg_leader status [OPTION]... [-e ELECTION]\n"
 "  pg_leader watch [OPTION]... [-e ELECTION]\n"
 "  pg_leader history [OPTION]... -e ELECTION\n"
@@ -20,6 +21,7 @@ static const char general_help[] =
 "\n"
 "Subcommands:\n"
 "  run        run a command while leading\n"
+"  stand      lead without a command, and tell over HTTP whether it leads\n"
 "  status     show who leads, and who stands\n"
 "  watch      show the present state, then every change as it happens\n"
 "  history    show the terms of an election as a timeline\n"
@@ -129,6 +131,48 @@ static const char run_notes[] =
 "  pg_leader run -e scheduler --forever -- ./scheduler\n"
 "  pg_leader run -e nightly --skip --hold 12h -- ./nightly-report\n";
 
+static const char stand_help[] =
+"pg_leader stand stands for election and leads without a command, until it is\n"
+"ended.  Over HTTP it tells programs, proxies and monitors whether it leads.\n"
+"\n"
+"Usage:\n"
+"  pg_leader stand [OPTION]... -e ELECTION --http=ADDRESS\n"
+"\n"
+"Options:\n"
+"  -e, --election=ELECTION  the election to stand in\n"
+"  -n, --candidate=NAME     the candidate's name; has to be unique (default: host\n"
+"                           name and process ID)\n"
+"      --rank=INTEGER       the candidate's rank, for elections that look at it\n"
+"      --http=ADDRESS       where to listen: PORT, IPV4:PORT or [IPV6]:PORT; a\n"
+"                           port alone means 127.0.0.1\n"
+"      --grace=DURATION     the time from the first 503 until the lease is given\n"
+"                           back, and the longest that clients are told to remain;\n"
+"                           half of the lease at most, less if that is below 1 s\n"
+"                           (default: 1 s, a third of the lease at most)\n"
+"  -v, --verbose            say what is going on; messages begin with the time,\n"
+"                           and name the election\n"
+"A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
+
+static const char stand_notes[] =
+"\n"
+"Requests (GET or HEAD; no request asks the server):\n"
+"  /leader    200 while it leads, with X-Leader-Term and X-Leader-Remaining-Ms:\n"
+"             how long the client may act as leader, counted from the moment at\n"
+"             which it sent the request.  Else 503, and why: standing, yielding,\n"
+"             ending, late (the lease was not renewed in time), no connection.\n"
+"  /status    the same as JSON, always with 200\n"
+"  /metrics   the same for Prometheus\n"
+"\n"
+"SIGTERM, SIGINT, SIGHUP or SIGQUIT: 503, then the grace, then the lease is given\n"
+"back, and it exits.  A second one: it exits at once, and the lease runs out.  What\n"
+"was ignored when pg_leader was started (nohup) stays ignored.\n"
+"\n"
+"Exit status:\n"
+"  128 + N: signal N has ended it; else\n"
+"  124    the database does not have the extension\n"
+"  125    wrong usage, it cannot listen there, it was built without HTTP, or\n"
+"         another error\n";
+
 static const char status_help[] =
 "pg_leader status shows who leads, and who stands.\n"
 "\n"
@@ -213,6 +257,7 @@ static const struct
 	const char *parts[3];
 }			helps[] = {
 	{"run", {run_help, connection_help, run_notes}},
+	{"stand", {stand_help, connection_help, stand_notes}},
 	{"status", {status_help, connection_help}},
 	{"watch", {watch_help, connection_help}},
 	{"history", {history_help, connection_help}},

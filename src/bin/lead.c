@@ -2,6 +2,7 @@
  *
  * lead.c
  *		pg_leader run: renews one leadership while its command runs.
+ *		pg_leader stand: renews one leadership while nothing ends it.
  *
  * Invariants:
  *
@@ -10,7 +11,9 @@
  *	 does not, this file does its work.
  *
  * - The lease is given back only when nothing of the command is left.
- *	 Otherwise the next leader's command would run beside ours.
+ *	 Otherwise the next leader's command would run beside ours.  A sidecar
+ *	 gives it back only when all that it has told its clients is over (see
+ *	 reply.c).
  *
  * - In a session, the connection is the leadership: when it is lost,
  *	 everything is killed at once.  The guardian, too, holds the connection's
@@ -55,6 +58,7 @@ typedef struct Leadership
 	int			unanswered;		/* requests in a row */
 	bool		over;			/* the term is over: do not give it back */
 	bool		yielding;
+	bool		leaving;		/* a sidecar says that it does not lead */
 } Leadership;
 
 /* --- deadlines */
@@ -87,8 +91,18 @@ answer_limit(const Leadership *l)
 }
 
 /*
+ * Tell clients of a sidecar what has become of the leadership.
+ */
+static void
+publish(const Leadership *l)
+{
+	agent_publish(l->agent, l->over ? "standing" : l->yielding ? "yielding" :
+				  l->leaving ? "ending" : NULL);
+}
+
+/*
  * Take a grant, the first one or a renewal: set the deadline, tell the
- * guardian, and plan the next renewal.
+ * guardian and clients, and plan the next renewal.
  */
 static void
 set_deadline(Leadership *l, const Grant *grant)
@@ -124,6 +138,11 @@ set_deadline(Leadership *l, const Grant *grant)
 		l->yielding = true;
 		message_send(a->guardian.socket, MESSAGE_STOP, 0, NEVER);
 	}
+	if (new_term)
+		a->elected++;
+	else
+		a->renewed++;
+	publish(l);
 }
 
 static void
@@ -249,6 +268,25 @@ keep_lease(Leadership *l)
 }
 
 /*
+ * Wait until something happens, or until a moment, and do what is due then.
+ */
+static void
+step(Leadership *l, int64 until)
+{
+	Agent	   *a = l->agent;
+
+	publish(l);
+	(void) connection_wait(&a->connection,
+						   l->over ? until : Min(l->next, until));
+	/* Do not wait for the next renewal if the connection was just lost. */
+	if (a->connection.conn == NULL && l->next > now_us() &&
+		l->pause == SHORTEST_PAUSE)
+		l->next = 0;
+	if (!a->guardian.done && !a->guardian.reaped)
+		keep_lease(l);
+}
+
+/*
  * Before the command is started, renew a lease of which a third is over
  * already: the grant may have been long on its way.  Return false if the lease
  * is not ours any more, or the command must not be started.
@@ -304,22 +342,10 @@ prepare_environment(Leadership *l)
 static void
 watch_over(Leadership *l)
 {
-	Agent	   *a = l->agent;
-	Guardian   *g = &a->guardian;
+	Guardian   *g = &l->agent->guardian;
 
-	while (!g->done && !g->reaped && now_us() < overdue_at(a))
-	{
-		int64		overdue = overdue_at(a);
-
-		(void) connection_wait(&a->connection,
-							   l->over ? overdue : Min(l->next, overdue));
-		/* Do not wait for the next renewal if the connection was just lost. */
-		if (a->connection.conn == NULL && l->next > now_us() &&
-			l->pause == SHORTEST_PAUSE)
-			l->next = 0;
-		if (!g->done && !g->reaped)
-			keep_lease(l);
-	}
+	while (!g->done && !g->reaped && now_us() < overdue_at(l->agent))
+		step(l, overdue_at(l->agent));
 	guardian_end(g);
 }
 
@@ -450,20 +476,31 @@ was_told_to_end(const Agent *a)
 }
 
 /*
+ * Begin the leadership that a->grant grants.
+ */
+static void
+begin(Leadership *l, Agent *a)
+{
+	Grant		grant = a->grant;
+
+	*l = (Leadership) {.agent = a,.pause = SHORTEST_PAUSE};
+	a->guardian = NO_GUARDIAN;
+	a->grant.term = 0;
+	set_deadline(l, &grant);
+}
+
+/*
  * Run the command in the leadership that a->grant grants.  Return the exit
  * code. *again: stand for election again.
  */
 int
 lead_run(Agent *a, bool *again)
 {
-	Leadership	l = {.agent = a,.pause = SHORTEST_PAUSE};
-	Grant		grant = a->grant;
+	Leadership	l;
 	bool		hopeless = false;
 	int			code;
 
-	a->guardian = NO_GUARDIAN;
-	a->grant.term = 0;
-	set_deadline(&l, &grant);
+	begin(&l, a);
 	if (!is_fresh(&l))
 		code = a->signalled ? EXIT_SIGNAL(a->signo) : EXIT_LOST;
 	else if (!prepare_environment(&l))
@@ -482,4 +519,58 @@ lead_run(Agent *a, bool *again)
 	if (*again)
 		a->signo = 0;
 	return code;
+}
+
+/* --- a leadership without a command */
+
+/*
+ * Say that we do not lead, wait until all that clients were told is over, and
+ * give the lease back.  A second signal ends the wait: then the lease is not
+ * given back, for a client may still count on it.
+ */
+static void
+leave(Leadership *l)
+{
+	Agent	   *a = l->agent;
+	bool		told_to_end = a->signalled;
+	int64		until;
+
+	l->leaving = true;
+	publish(l);
+
+	/*
+	 * Clients count what they were told by clocks of their own: hence the
+	 * margin.  It is renewed meanwhile, as it is while a command ends.
+	 */
+	until = now_us() + a->grace + guardian_kill_margin(a->grace);
+	a->signalled = false;
+	while (!l->over && !(told_to_end && a->signalled) &&
+		   now_us() < Min(until, a->grant.deadline))
+		step(l, Min(until, a->grant.deadline));
+	if (told_to_end && a->signalled)
+	{
+		pg_log_warning("the lease of election \"%s\" is not given back: it ends by itself",
+					   a->options->election);
+		l->over = true;
+	}
+	give_back(l);
+}
+
+/*
+ * Hold the leadership that a->grant grants, until it is lost, we are asked to
+ * yield, or a signal comes.  Return false if a signal has come.
+ */
+bool
+lead_hold(Agent *a)
+{
+	Leadership	l;
+
+	begin(&l, a);
+	while (!l.over && !l.yielding && !a->signalled &&
+		   now_us() < overdue_at(a))
+		step(&l, overdue_at(a));
+	if (!l.yielding && !a->signalled && now_us() >= overdue_at(a))
+		lose(&l, "the lease could not be renewed in time");
+	leave(&l);
+	return a->signo == 0;
 }

@@ -16,7 +16,11 @@
 static const Subcommand subcommands[] = {
 	{
 		.name = "run",.execute = agent_run,.needs_primary = true,
-		.needs_election = true,.takes_command = true
+		.needs_election = true,.takes_command = true,.stands = true
+	},
+	{
+		.name = "stand",.execute = sidecar_run,.needs_primary = true,
+		.needs_election = true,.stands = true,.needs_http = true
 	},
 	{.name = "status",.execute = status_show},
 	{.name = "watch",.execute = watch_run},

@@ -20,7 +20,7 @@
 #define LONGEST_HOLD	(366 * DAY)
 
 #define SETS(member)	offsetof(Options, member)
-#define ALL				"run status watch history yield"
+#define ALL				"run stand status watch history yield"
 
 /* The value of an option */
 typedef enum ValueKind
@@ -30,6 +30,7 @@ typedef enum ValueKind
 	VALUE_INTEGER,
 	VALUE_DURATION,
 	VALUE_MODE,
+	VALUE_ADDRESS,
 	VALUE_YES,					/* none; the option sets a bool */
 	VALUE_NO						/* none; the option clears a bool */
 } ValueKind;
@@ -52,16 +53,17 @@ static const Option options[] = {
 	{"no-password", 'w', VALUE_NO, SETS(ask_password), ALL},
 	{"password", 'W', VALUE_YES, SETS(ask_password), ALL},
 	{"election", 'e', VALUE_NAME, SETS(election), ALL},
-	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run"},
-	{"verbose", 'v', VALUE_YES, SETS(verbose), "run"},
-	{"rank", 0, VALUE_INTEGER, SETS(rank), "run"},
+	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand"},
+	{"verbose", 'v', VALUE_YES, SETS(verbose), "run stand"},
+	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand"},
 	{"mode", 0, VALUE_MODE, SETS(session), "run"},
 	{"wait", 0, VALUE_DURATION, SETS(wait), "run", LONGEST_TIME},
 	{"skip", 0, VALUE_YES, SETS(skip), "run"},
 	{"hold", 0, VALUE_DURATION, SETS(hold), "run", LONGEST_HOLD},
-	{"grace", 0, VALUE_DURATION, SETS(grace), "run", DAY},
+	{"grace", 0, VALUE_DURATION, SETS(grace), "run stand", DAY},
 	{"once", 0, VALUE_YES, SETS(once), "run"},
 	{"forever", 0, VALUE_YES, SETS(forever), "run"},
+	{"http", 0, VALUE_ADDRESS, SETS(http), "stand"},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
 	{"since", 0, VALUE_TEXT, SETS(since), "history"},
 	{"to", 0, VALUE_NAME, SETS(to_candidate), "yield"},
@@ -153,6 +155,11 @@ set_option(Options *o, const Option *option, const char *value)
 			if (!*(bool *) member && strcmp(value, "detached") != 0)
 				invalid_value(option, value,
 							  "It is \"detached\" or \"session\".");
+			break;
+		case VALUE_ADDRESS:
+			if (!address_parse(value, (Address *) member))
+				invalid_value(option, value,
+							  "It is PORT, IPV4:PORT or [IPV6]:PORT.");
 			break;
 		case VALUE_YES:
 		case VALUE_NO:
@@ -248,6 +255,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 		wrong = "no election is named (-e)";
 	else if (s->takes_command && optind >= argc)
 		wrong = "no command is given";
+	else if (s->needs_http && o->http.any.sa_family == 0)
+		wrong = "no address is given (--http)";
 	else if (o->skip && o->wait != NEVER)
 		wrong = "options --skip and --wait exclude each other";
 	else if (o->skip && o->forever)
@@ -274,9 +283,7 @@ options_read(const Subcommand *s, int argc, char **argv, Options *o)
 		o->connect.password = simple_prompt("Password: ", false);
 	check_options(s, o, argc, argv);
 	if (s->takes_command)
-	{
 		o->command = argv + optind;
-		if (o->candidate == NULL)
-			o->candidate = default_candidate();
-	}
+	if (s->stands && o->candidate == NULL)
+		o->candidate = default_candidate();
 }

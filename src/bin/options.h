@@ -17,12 +17,15 @@ typedef struct Options
 	bool		ask_password;
 	const char *election;		/* NULL: all */
 
-	/* of run */
+	/* of run and stand */
 	const char *candidate;
 	const char *rank;			/* NULL: not given */
+	int64		grace;			/* -1: not given */
+	Address		http;			/* stand only */
+
+	/* of run */
 	int64		wait;			/* NEVER: no limit */
 	int64		hold;			/* -1: none */
-	int64		grace;			/* -1: not given */
 	bool		session;		/* else detached */
 	bool		skip;
 	bool		once;
@@ -45,6 +48,8 @@ typedef struct Subcommand
 	bool		needs_primary;
 	bool		needs_election;
 	bool		takes_command;	/* after the options */
+	bool		stands;			/* is a candidate */
+	bool		needs_http;
 } Subcommand;
 
 /* options.c */

@@ -8,6 +8,7 @@
  *
  *	pg_leader.h		duration.c		the clock, and lengths of time as text
  *					text.c			names and messages made fit for a terminal
+ *					address.c		addresses to listen on, as text
  *	options.h		options.c		reads the command line
  *					help.c			--help
  *	connection.h	params.c		how to connect
@@ -19,9 +20,12 @@
  *					term_file.c		the file that tells the command its term
  *					guardian.c		the process that runs and ends the command
  *					guardian_handle.c	the guardian as its parent sees it
+ *	http.h			reply.c			what the sidecar replies to a request
+ *					http.c			the sidecar's HTTP server
  *	agent.h			agent.c			`run`: stands, leads, stands again
  *					stand.c			stands for election until elected
  *					lead.c			renews one leadership, runs the command
+ *					sidecar.c		`stand`: the same, with HTTP for a command
  *	observer.h		observer.c		asks the server, or exits with an error
  *					status.c		`status`
  *					yield.c			`yield`
@@ -30,8 +34,8 @@
  *					timeline.c		`history`
  *	subcommands.h	main.c			chooses the subcommand
  *
- * guardian.h and connection.h do not include each other: the guardian needs no
- * server.
+ * guardian.h, connection.h and http.h do not include each other: neither the
+ * guardian nor a reply needs the server.
  *
  * All moments are microseconds of now_us().  All lengths of time are
  * microseconds, unless their names end in _ms.
@@ -42,6 +46,9 @@
 #define PG_LEADER_H
 
 #include "postgres_fe.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include "common/logging.h"
 
@@ -73,6 +80,14 @@ typedef struct ConnectOptions
 	bool		read_write;		/* a server that can be written to */
 } ConnectOptions;
 
+/* Where to listen; family 0: not given */
+typedef union Address
+{
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+} Address;
+
 /* duration.c */
 extern int64 now_us(void);
 extern bool duration_parse(const char *text, int64 *length);
@@ -88,5 +103,9 @@ extern char *text_json(const char *text);
 extern int	text_width(const char *text);
 extern int	text_prefix_length(const char *text, int columns);
 extern void text_print_json(const char *json);
+
+/* address.c */
+extern bool address_parse(const char *text, Address *address);
+extern char *address_format(const Address *address);
 
 #endif							/* PG_LEADER_H */

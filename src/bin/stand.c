@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stand.c
- *		pg_leader run: stands for election until elected.
+ *		pg_leader run, stand: stands for election until elected.
  *
  * Invariant: a grant is never overlooked.  An answer that may be a grant is
  * waited for, even when a signal says to end: the lease has to be given back.
@@ -70,7 +70,8 @@ set_grace(Agent *a)
 
 	a->grace = a->options->grace;
 	if (a->grace < 0)
-		a->grace = Min(10 * SEC, Min(a->lease / 3, longest));
+		a->grace = Min(a->options->command == NULL ? SEC : 10 * SEC,
+					   Min(a->lease / 3, longest));
 	if (longest >= 0 && a->grace <= longest)
 		return true;
 	if (longest < 0)
@@ -316,6 +317,8 @@ stand_until_elected(Agent *a)
 		s.until = now_us() + o->wait;
 	while (code == GO_ON)
 	{
+		agent_publish(a, a->connection.conn == NULL ? "no connection" :
+					  "standing");
 		if (a->signalled)
 			code = EXIT_SIGNAL(a->signo);
 		else if (a->connection.conn == NULL)
