@@ -7,8 +7,8 @@
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: asyncpg, etcd-server, faketime, gnuplot-nox,
-#	                     iproute2, ipc-run, jdbc, jdk, pgbouncer, pgtap,
-#	                     psycopg, yaml, zookeeper
+#	                     iproute2, ipc-run, jdbc, jdk, microhttpd, pgbouncer,
+#	                     pgtap, psycopg, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -283,6 +283,9 @@ missing_packages() {
 				;;
 			jdk)
 				command -v javac >/dev/null || echo default-jdk-headless
+				;;
+			microhttpd)
+				[ -e /usr/include/microhttpd.h ] || echo libmicrohttpd-dev
 				;;
 			pgbouncer)
 				command -v pgbouncer >/dev/null ||

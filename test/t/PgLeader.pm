@@ -23,8 +23,8 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader start_client
-  wait_for_output worker);
+our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader sidecar
+  start_client wait_for_output worker);
 
 # PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
 # its own name, by which its sessions are found.
@@ -91,7 +91,18 @@ END
 # Starts pg_leader run with these arguments. $node may be a connection string.
 sub pg_leader
 {
-	my ($node, @args) = @_;
+	return _start('run', @_);
+}
+
+# The same for pg_leader stand.
+sub sidecar
+{
+	return _start('stand', @_);
+}
+
+sub _start
+{
+	my ($subcommand, $node, @args) = @_;
 	my $connstr = ref $node ? $node->connstr('postgres') : $node;
 	my $output = PostgreSQL::Test::Utils::tempdir() . '/output';
 	my @signals = qw(HUP INT QUIT TERM PIPE);
@@ -112,7 +123,7 @@ sub pg_leader
 		POSIX::close($_) for 3 .. 63;
 		$SIG{$_} = 'DEFAULT' foreach @signals;
 		POSIX::sigprocmask(POSIX::SIG_SETMASK(), $mask);
-		exec(@ON_HOST, 'pg_leader', 'run', '-d', $connstr, @args)
+		exec(@ON_HOST, 'pg_leader', $subcommand, '-d', $connstr, @args)
 		  or POSIX::_exit(127);
 	}
 	POSIX::sigprocmask(POSIX::SIG_SETMASK(), $mask);
