@@ -27,6 +27,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_CONNECTIONS		200
@@ -247,6 +248,11 @@ start_thread(void)
 	sigset_t	old;
 	int			error;
 
+	/*
+	 * The library writes the date, and the first to do that reads TZ from the
+	 * environment, which the main thread may be changing then (params.c).
+	 */
+	tzset();
 	sigfillset(&all);
 	(void) pthread_sigmask(SIG_SETMASK, &all, &old);
 	error = pthread_create(&server.thread, NULL, serve, NULL);

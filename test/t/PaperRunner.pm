@@ -24,6 +24,7 @@ use IPC::Run;
 use JSON::PP;
 use LeaderElection;
 use Papers;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
 
@@ -33,8 +34,9 @@ my $TOP = abs_path("$FindBin::RealBin/../..");
 my $PYTHON = '/usr/bin/python3';
 my $JDBC = '/usr/share/java/postgresql.jar';
 
-# The server of all papers, and a superuser's session on it
-my ($node, $psql);
+# The server of all papers, a superuser's session on it, and the port of sidecars,
+# which is 4040 in the papers
+my ($node, $psql, $http_port);
 
 # What belongs to the paper that is being run
 my ($folder, $output, %sessions, $python, @started);
@@ -57,6 +59,7 @@ sub missing_for_papers
 		  if system("$PYTHON -c 'import $module' >/dev/null 2>&1") != 0;
 	}
 	return 'there is no pg_leader' unless which('pg_leader');
+	return 'there is no curl' unless which('curl');
 	return 'there is no JDBC driver' unless -e $JDBC;
 	return 'there is no JDK' if system('javac -version >/dev/null 2>&1') != 0;
 	return undef;
@@ -70,6 +73,7 @@ sub begin_paper
 
 	$node //= new_server(config => "listen_addresses = '127.0.0.1'");
 	$psql //= session($node, name => 'papers');
+	$http_port //= PostgreSQL::Test::Cluster::get_free_port();
 	$folder = PostgreSQL::Test::Utils::tempdir();
 	undef $output;
 	$psql->query('CREATE DATABASE app');
@@ -461,6 +465,7 @@ sub run_paper
 	{
 		my $wrong = $block->{fault};
 
+		$block->{text} =~ s/\b4040\b/$http_port/g if $block->{language} =~ /^(sh|python)$/;
 		eval { $wrong //= $run{ $block->{language} }->($block); 1 } or $wrong = $@;
 		push @results, [ $block->{line}, $block->{language}, $wrong ];
 	}
