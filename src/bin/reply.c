@@ -31,7 +31,7 @@
 
 /* Both threads use it.  No thread waits for anything while it has the lock. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static Snapshot published = {.not_leading = "standing"};
+static Snapshot published = {.not_leading = "no connection"};
 
 /* Set before there is a second thread */
 static char *json_election;
