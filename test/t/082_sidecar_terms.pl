@@ -58,7 +58,7 @@ sub start_sidecar
 
 # A client asks one sidecar until it is killed, and notes each 200: when it sent
 # the request, the term, and what was told to remain.
-sub start_client
+sub start_asking
 {
 	my ($name, $number) = @_;
 	my $pid = fork // die;
@@ -162,21 +162,26 @@ my %trouble = (
 	},
 	'is cut off' => sub {
 		my ($name) = @_;
-
-		# It connects again: that process stops, too.
-		my %stopped;
 		my $sql = session($node, name => 'observer');
+		my $idle = "SELECT pid FROM pg_stat_activity WHERE application_name = '$name' AND state = 'idle'";
+		my ($postmaster) = split(/\n/, slurp_file($node->data_dir . '/postmaster.pid'));
+		my $pid;
+
+		# Its process at the server stops, but not in the middle of a call: what is
+		# locked there would keep others from being elected. Then no other can be
+		# started.
 		wait_until(
 			sub {
-				foreach my $pid ($sql->query("SELECT pid FROM pg_stat_activity WHERE application_name = '$name'"))
-				{
-					stop_process($pid) unless $stopped{$pid}++;
-				}
-				return $sql->query("SELECT leader_election.leader('e') <> '$name'") eq 't';
+				resume_process($pid) if $pid;
+				$pid = $sql->query($idle) or return 0;
+				stop_process($pid);
+				return $sql->query($idle) eq $pid;
 			},
-			'another leader');
+			'an idle process');
+		stop_process($postmaster);
+		wait_until(sub { $sql->query("SELECT leader_election.leader('e') <> '$name'") eq 't' }, 'another leader');
 		$sql->finish;
-		resume_process($_) foreach keys %stopped;
+		resume_process($_) foreach $pid, $postmaster;
 	},
 	'loses its server' => sub {
 		$node->stop('immediate');
@@ -191,7 +196,7 @@ my %trouble = (
 leader();
 foreach my $name (@names)
 {
-	push @clients, map { start_client($name, $_) } 1 .. $CLIENTS;
+	push @clients, map { start_asking($name, $_) } 1 .. $CLIENTS;
 }
 foreach my $round (1 .. $ROUNDS)
 {
