@@ -82,6 +82,8 @@ PG_CPPFLAGS = -I$(srcdir)/src
 LEADER_OBJS = \
 	src/bin/address.o \
 	src/bin/agent.o \
+	src/bin/checker.o \
+	src/bin/checker_handle.o \
 	src/bin/connection.o \
 	src/bin/duration.o \
 	src/bin/event.o \
@@ -99,7 +101,9 @@ LEADER_OBJS = \
 	src/bin/process.o \
 	src/bin/query.o \
 	src/bin/reply.o \
+	src/bin/shell.o \
 	src/bin/sidecar.o \
+	src/bin/signals.o \
 	src/bin/stand.o \
 	src/bin/status.o \
 	src/bin/term_file.o \

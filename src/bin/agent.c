@@ -72,19 +72,27 @@ watched_fds(struct pollfd *fds, void *arg)
 		fds[n].fd = a->guardian.socket;
 		fds[n++].events = POLLIN;
 	}
+	if (a->checker.socket >= 0)
+	{
+		fds[n].fd = a->checker.socket;
+		fds[n++].events = POLLIN;
+	}
 	return n;
 }
 
 /*
- * Take signals, and what the guardian says.  While the command runs, a signal
- * is passed on to it, and only the command's end stops a wait.  Otherwise a
- * signal stops the wait.
+ * Take signals, and what the guardian and the checker say.  While the command
+ * runs, a signal is passed on to it, a check that fails too often has it ended
+ * at once, whatever the server is asked meanwhile, and only the command's end
+ * stops a wait.  Otherwise a signal stops the wait.  News of the checker stop
+ * waits for nothing else.
  */
 static bool
 on_event(void *arg)
 {
 	Agent	   *a = arg;
 	struct signalfd_siginfo info;
+	bool		lost;
 
 	while (read(a->signal_fd, &info, sizeof(info)) == sizeof(info))
 	{
@@ -95,10 +103,13 @@ on_event(void *arg)
 		message_send(a->guardian.socket, MESSAGE_SIGNAL, info.ssi_signo, 0);
 	}
 	guardian_reap(&a->guardian);
+	lost = checker_tend(&a->checker) && a->idle;
 	if (a->guardian.pid == 0)
-		return a->signalled;
+		return a->signalled || lost ||
+			(checker_passes(&a->checker, 1) != a->healthy && a->idle);
+	lead_judge_health(a);
 	guardian_receive(&a->guardian);
-	return a->guardian.done || a->guardian.reaped;
+	return a->guardian.done || a->guardian.reaped || lost;
 }
 
 /* --- warnings */
@@ -293,6 +304,9 @@ start_watching(Agent *a, const Watcher *watcher)
 	}
 	a->connection.options = &a->options->connect;
 	a->connection.watcher = watcher;
+	/* For the check and the command */
+	setenv("PG_LEADER_ELECTION", a->options->election, 1);
+	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
 }
 
 /*
@@ -328,12 +342,17 @@ stand_and_lead(Agent *a)
 	{
 		int64		began;
 		bool		again;
-		int			code = stand_until_elected(a);
+		int			code;
 
-		if (code != ELECTED)
-			return code;
-		began = now_us();
-		code = lead_run(a, &again);
+		stand_begin(a);
+		do
+		{
+			code = stand_until_elected(a);
+			if (code != ELECTED)
+				return code;
+			began = now_us();
+			code = lead_run(a, &again);
+		} while (code == DECLINED);
 		if (!again)
 			return code;
 		if (!back_off(a, now_us() - began, &backoff))
@@ -347,13 +366,17 @@ stand_and_lead(Agent *a)
 int
 agent_live(const Options *options, int (*live) (Agent *a))
 {
-	Agent		a = {.options = options,.guardian = NO_GUARDIAN};
+	Agent		a = {
+		.options = options,.guardian = NO_GUARDIAN,
+		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER
+	};
 	Watcher		watcher = {watched_fds, on_event, &a};
 	int			code;
 
 	start_watching(&a, &watcher);
 	code = live(&a);
 	stand_stop(&a);
+	checker_end(&a.checker);
 	connection_close(&a.connection);
 	pg_free(a.connection.error);
 	pg_free(a.channel);

@@ -8,8 +8,8 @@
 #ifndef AGENT_H
 #define AGENT_H
 
+#include "checker.h"
 #include "connection.h"
-#include "guardian.h"
 #include "http.h"
 #include "options.h"
 
@@ -18,6 +18,9 @@
 
 /* What stand_until_elected() returns instead of an exit code */
 #define ELECTED			(-1)
+
+/* What lead_run() returns instead: stand on, as if not elected */
+#define DECLINED		(-2)
 
 /* A leadership as granted */
 typedef struct Grant
@@ -28,11 +31,28 @@ typedef struct Grant
 	bool		yielding;		/* the leader is asked to yield */
 } Grant;
 
+/* One wait to be elected */
+typedef struct Stand
+{
+	int64		until;			/* NEVER: no limit */
+	bool		connected;		/* there was a connection */
+	int64		pause;			/* before the next try to connect */
+	bool		unheard;		/* an answer was lost that may be a grant */
+	int64		unheard_until;	/* until then, we may lead by such a grant */
+} Stand;
+
 typedef struct Agent
 {
 	const Options *options;
 	Connection	connection;
 	Guardian	guardian;
+	Checker		checker;
+	Stand		stand;
+	bool		standing;		/* the server may know us as a candidate */
+	bool		healthy;		/* the check passes; as standing goes by it */
+	bool		idle;			/* news of the checker end the present wait */
+	int64		gone_by;		/* NEVER, or the check has failed too often:
+								 * no command is left then */
 	int			signal_fd;
 	int			signo;			/* the last signal that asked us to end */
 	bool		signalled;		/* a signal has come since this was cleared */
@@ -64,11 +84,13 @@ extern bool agent_read_grant(const Answer *answer, Grant *grant);
 extern void agent_take_failure(Agent *a, const Answer *answer);
 
 /* stand.c */
+extern void stand_begin(Agent *a);
 extern int	stand_until_elected(Agent *a);
 extern void stand_stop(Agent *a);
 
 /* lead.c */
 extern int	lead_run(Agent *a, bool *again);
 extern bool lead_hold(Agent *a);
+extern void lead_judge_health(Agent *a);
 
 #endif							/* AGENT_H */

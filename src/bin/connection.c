@@ -40,7 +40,7 @@ connection_wait_ready(Connection *c, short events, int64 until, bool *stopped)
 	*stopped = false;
 	for (;;)
 	{
-		struct pollfd fds[3] = {
+		struct pollfd fds[4] = {
 			{.fd = c->conn == NULL ? -1 : PQsocket(c->conn),.events = events}
 		};
 		int64		left = until - now_us();

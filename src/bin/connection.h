@@ -31,7 +31,7 @@
  */
 typedef struct Watcher
 {
-	int			(*fds) (struct pollfd *fds, void *arg); /* returns 0 to 2 */
+	int			(*fds) (struct pollfd *fds, void *arg); /* returns 0 to 3 */
 	bool		(*on_event) (void *arg);
 	void	   *arg;
 } Watcher;

@@ -45,7 +45,10 @@ typedef enum MessageKind
 	MESSAGE_KILL,				/* SIGKILL now */
 	/* to pg_leader */
 	MESSAGE_NOT_EXECUTED,		/* number: errno */
-	MESSAGE_DONE				/* number: status; at: cause */
+	MESSAGE_DONE,				/* number: status; at: cause */
+	/* to pg_leader, of the checker (checker.c) */
+	MESSAGE_PASSED,				/* at: when the check began */
+	MESSAGE_FAILED				/* the same; number: status, -1 if it hung */
 } MessageKind;
 
 typedef struct Message
@@ -73,6 +76,14 @@ typedef struct Guardian
 /* process.c */
 extern void process_signal_descendants(pid_t group, int signo);
 extern void process_kill_descendants(void);
+extern void process_kill_session(pid_t session);
+extern void process_close_descriptors(int except);
+
+/* signals.c */
+extern void signals_block(sigset_t *blocked);
+
+/* shell.c */
+extern pid_t shell_start(const char *command);
 
 /* message.c */
 extern void message_send(int socket, MessageKind kind, int number, int64 at);

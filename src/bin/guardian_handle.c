@@ -29,26 +29,12 @@ static pid_t own_pid;
 const sigset_t *
 guardian_prepare(void)
 {
-	static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-
 	own_pid = getpid();
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
-	(void) signal(SIGCHLD, SIG_DFL);
 	(void) signal(SIGPIPE, SIG_IGN);
 	/* We take the terminal back from its background: that must not stop us. */
 	(void) signal(SIGTTOU, SIG_IGN);
-	sigemptyset(&own_signals);
-	sigaddset(&own_signals, SIGCHLD);
-	for (int i = 0; i < lengthof(passed_on); i++)
-	{
-		struct sigaction now;
-
-		/* A signal that was ignored when we were started (nohup) stays so. */
-		if (passed_on[i] == SIGTERM ||
-			sigaction(passed_on[i], NULL, &now) != 0 || now.sa_handler != SIG_IGN)
-			sigaddset(&own_signals, passed_on[i]);
-	}
-	(void) sigprocmask(SIG_BLOCK, &own_signals, NULL);
+	signals_block(&own_signals);
 	return &own_signals;
 }
 

@@ -23,6 +23,9 @@
  *	 Otherwise the server would prolong the lease of a process that is
  *	 stopped.)
  *
+ * - A command whose check fails too often is gone a grace later: the guardian
+ *	 sees to that, or this file if the guardian does not.
+ *
  *-------------------------------------------------------------------------
  */
 #include "agent.h"
@@ -70,7 +73,8 @@ typedef struct Leadership
 static int64
 overdue_at(const Agent *a)
 {
-	return a->grant.deadline - guardian_kill_margin(a->lease) / 2;
+	return Min(a->grant.deadline - guardian_kill_margin(a->lease) / 2,
+			   a->gone_by);
 }
 
 /*
@@ -276,8 +280,12 @@ step(Leadership *l, int64 until)
 	Agent	   *a = l->agent;
 
 	publish(l);
+	a->idle = true;
 	(void) connection_wait(&a->connection,
 						   l->over ? until : Min(l->next, until));
+	a->idle = false;
+	checker_tend(&a->checker);
+	lead_judge_health(a);
 	/* Do not wait for the next renewal if the connection was just lost. */
 	if (a->connection.conn == NULL && l->next > now_us() &&
 		l->pause == SHORTEST_PAUSE)
@@ -289,7 +297,8 @@ step(Leadership *l, int64 until)
 /*
  * Before the command is started, renew a lease of which a third is over
  * already: the grant may have been long on its way.  Return false if the lease
- * is not ours any more, or the command must not be started.
+ * is not ours any more, or the command must not be started: the check may have
+ * failed since we asked to be elected.
  */
 static bool
 is_fresh(Leadership *l)
@@ -298,7 +307,9 @@ is_fresh(Leadership *l)
 
 	for (;;)
 	{
-		if (l->over || a->signalled || l->yielding)
+		checker_tend(&a->checker);
+		if (l->over || a->signalled || l->yielding ||
+			!checker_passes(&a->checker, 1))
 			return false;
 		if (now_us() < a->grant.sent + a->lease / 3)
 			return true;
@@ -327,8 +338,6 @@ prepare_environment(Leadership *l)
 		return false;
 	term = psprintf("%lld", (long long) a->grant.term);
 	path = term_file_path(l->term_dir);
-	setenv("PG_LEADER_ELECTION", a->options->election, 1);
-	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
 	setenv("PG_LEADER_TERM", term, 1);
 	setenv("PG_LEADER_TERM_FILE", path, 1);
 	pg_free(path);
@@ -337,16 +346,38 @@ prepare_environment(Leadership *l)
 }
 
 /*
+ * If the check has failed too often while the command runs, have the guardian
+ * end the command.  Another candidate is to lead: there is no hold.
+ */
+void
+lead_judge_health(Agent *a)
+{
+	int64		kill_at = now_us() + a->grace;
+
+	if (a->gone_by != NEVER ||
+		checker_passes(&a->checker, a->options->check_failures))
+		return;
+	pg_log_warning("leadership of election \"%s\" is given up: the check does not pass",
+				   a->options->election);
+	a->gone_by = kill_at + guardian_kill_margin(a->lease) / 2;
+	message_send(a->guardian.socket, MESSAGE_STOP, 0, kill_at);
+}
+
+/*
  * Renew while the command runs.  Return when nothing of it is left.
  */
 static void
 watch_over(Leadership *l)
 {
-	Guardian   *g = &l->agent->guardian;
+	Agent	   *a = l->agent;
+	Guardian   *g = &a->guardian;
 
-	while (!g->done && !g->reaped && now_us() < overdue_at(l->agent))
-		step(l, overdue_at(l->agent));
+	while (!g->done && !g->reaped && now_us() < overdue_at(a))
+		step(l, Min(overdue_at(a),
+					checker_next(&a->checker, a->options->check_failures)));
 	guardian_end(g);
+	/* If that had to kill everything, the checker is gone as well. */
+	checker_tend(&a->checker);
 }
 
 /*
@@ -427,18 +458,30 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 }
 
 /*
+ * Is the leadership over because the check does not pass? Then the work is not
+ * done, and another candidate is to do it: the user's hold is not for that.
+ */
+static bool
+is_sick(const Agent *a, int code)
+{
+	return code == DECLINED ||
+		(a->gone_by != NEVER && a->guardian.cause != CAUSE_NONE);
+}
+
+/*
  * Give the lease back, unless the term is over or the server cannot be
  * reached.  A second signal ends the attempts.
  */
 static void
-give_back(Leadership *l)
+give_back(Leadership *l, bool with_hold)
 {
 	Agent	   *a = l->agent;
 	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
 	char	   *term = psprintf("%lld", (long long) a->grant.term);
-	char	   *hold = o->hold < 0 ? NULL : psprintf("%lld us", (long long) o->hold);
+	char	   *hold = o->hold < 0 || !with_hold ? NULL :
+		psprintf("%lld us", (long long) o->hold);
 
 	a->signalled = false;
 	while (!l->over && !a->signalled && now_us() < until)
@@ -485,13 +528,26 @@ begin(Leadership *l, Agent *a)
 
 	*l = (Leadership) {.agent = a,.pause = SHORTEST_PAUSE};
 	a->guardian = NO_GUARDIAN;
+	a->gone_by = NEVER;
 	a->grant.term = 0;
 	set_deadline(l, &grant);
 }
 
 /*
+ * The command must not be started: return the exit code, or DECLINED if that
+ * is for the check only.
+ */
+static int
+refusal(const Leadership *l)
+{
+	if (l->agent->signalled)
+		return EXIT_SIGNAL(l->agent->signo);
+	return l->over || l->yielding ? EXIT_LOST : DECLINED;
+}
+
+/*
  * Run the command in the leadership that a->grant grants.  Return the exit
- * code. *again: stand for election again.
+ * code, or DECLINED. *again: stand for election again.
  */
 int
 lead_run(Agent *a, bool *again)
@@ -502,7 +558,7 @@ lead_run(Agent *a, bool *again)
 
 	begin(&l, a);
 	if (!is_fresh(&l))
-		code = a->signalled ? EXIT_SIGNAL(a->signo) : EXIT_LOST;
+		code = refusal(&l);
 	else if (!prepare_environment(&l))
 	{
 		hopeless = true;
@@ -514,7 +570,7 @@ lead_run(Agent *a, bool *again)
 		hopeless = a->guardian.exec_errno != 0;
 	}
 	*again = a->options->forever && !hopeless && !was_told_to_end(a);
-	give_back(&l);
+	give_back(&l, !is_sick(a, code));
 	*again = *again && !a->signalled;
 	if (*again)
 		a->signo = 0;
@@ -553,7 +609,7 @@ leave(Leadership *l)
 					   a->options->election);
 		l->over = true;
 	}
-	give_back(l);
+	give_back(l, true);
 }
 
 /*

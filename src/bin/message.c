@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * message.c
- *		Messages between pg_leader and the guardian.
+ *		Messages between pg_leader and its helpers: the guardian, the checker.
  *
  * Invariant: neither process waits for the other one, which may be stopped or
  * gone.

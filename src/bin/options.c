@@ -19,6 +19,15 @@
 #define LONGEST_NAME	200
 #define LONGEST_HOLD	(366 * DAY)
 
+/* A check may take 10 ms at least, and fail so often in a row at most */
+#define SHORTEST_CHECK	(10 * MSEC)
+#define MOST_FAILURES	1000
+
+/* Unless given */
+#define CHECK_EVERY		(5 * SEC)
+#define CHECK_TIMEOUT	(2 * SEC)
+#define CHECK_FAILURES	3
+
 #define SETS(member)	offsetof(Options, member)
 #define ALL				"run stand status watch history yield"
 
@@ -28,11 +37,12 @@ typedef enum ValueKind
 	VALUE_TEXT,
 	VALUE_NAME,
 	VALUE_INTEGER,
+	VALUE_FAILURES,
 	VALUE_DURATION,
 	VALUE_MODE,
 	VALUE_ADDRESS,
 	VALUE_YES,					/* none; the option sets a bool */
-	VALUE_NO						/* none; the option clears a bool */
+	VALUE_NO					/* none; the option clears a bool */
 } ValueKind;
 
 typedef struct Option
@@ -64,6 +74,10 @@ static const Option options[] = {
 	{"once", 0, VALUE_YES, SETS(once), "run"},
 	{"forever", 0, VALUE_YES, SETS(forever), "run"},
 	{"http", 0, VALUE_ADDRESS, SETS(http), "stand"},
+	{"check", 0, VALUE_TEXT, SETS(check.command), "run"},
+	{"check-every", 0, VALUE_DURATION, SETS(check.every), "run", DAY},
+	{"check-timeout", 0, VALUE_DURATION, SETS(check.timeout), "run", DAY},
+	{"check-failures", 0, VALUE_FAILURES, SETS(check_failures), "run"},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
 	{"since", 0, VALUE_TEXT, SETS(since), "history"},
 	{"to", 0, VALUE_NAME, SETS(to_candidate), "yield"},
@@ -142,6 +156,12 @@ set_option(Options *o, const Option *option, const char *value)
 			if (!is_integer(value))
 				invalid_value(option, value, "A rank is an integer.");
 			*(const char **) member = value;
+			break;
+		case VALUE_FAILURES:
+			*(int64 *) member = is_integer(value) ? strtol(value, NULL, 10) : 0;
+			if (*(int64 *) member < 1 || *(int64 *) member > MOST_FAILURES)
+				invalid_value(option, value, "It is an integer from 1 to %d.",
+							  MOST_FAILURES);
 			break;
 		case VALUE_DURATION:
 			if (!duration_parse(value, &length) || length > option->longest)
@@ -238,6 +258,40 @@ default_candidate(void)
 }
 
 /*
+ * Return what is wrong with the options of the check; NULL: nothing.
+ */
+static const char *
+check_fault(const Options *o)
+{
+	const CheckOptions *c = &o->check;
+
+	if (c->command == NULL)
+		return c->every >= 0 || c->timeout >= 0 || o->check_failures != 0 ?
+			"options of a check are given, but no check (--check)" : NULL;
+	if (c->every >= 0 && c->every < SHORTEST_CHECK)
+		return "--check-every is too short: it is 10 ms at least";
+	if (c->timeout >= 0 && c->timeout < SHORTEST_CHECK)
+		return "--check-timeout is too short: it is 10 ms at least";
+	if (c->timeout > (c->every < 0 ? CHECK_EVERY : c->every))
+		return "--check-timeout may not be longer than --check-every";
+	return NULL;
+}
+
+/*
+ * Set what is not given about the check.
+ */
+static void
+set_check_defaults(Options *o)
+{
+	if (o->check.every < 0)
+		o->check.every = CHECK_EVERY;
+	if (o->check.timeout < 0)
+		o->check.timeout = Min(CHECK_TIMEOUT, o->check.every);
+	if (o->check_failures == 0)
+		o->check_failures = CHECK_FAILURES;
+}
+
+/*
  * Report what is missing, too much or contradictory, and exit.
  */
 static void
@@ -263,6 +317,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 		wrong = "options --skip and --forever exclude each other";
 	else if (o->once && o->forever)
 		wrong = "options --once and --forever exclude each other";
+	else
+		wrong = check_fault(o);
 	if (wrong != NULL)
 	{
 		pg_log_error("%s", wrong);
@@ -276,12 +332,15 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 void
 options_read(const Subcommand *s, int argc, char **argv, Options *o)
 {
-	*o = (Options) {.wait = NEVER,.hold = -1,.grace = -1};
+	*o = (Options) {
+		.wait = NEVER,.hold = -1,.grace = -1,.check = {NULL, -1, -1}
+	};
 	parse_options(s, argc, argv, o);
 	o->connect.read_write = s->needs_primary;
 	if (o->ask_password)
 		o->connect.password = simple_prompt("Password: ", false);
 	check_options(s, o, argc, argv);
+	set_check_defaults(o);
 	if (s->takes_command)
 		o->command = argv + optind;
 	if (s->stands && o->candidate == NULL)

@@ -31,6 +31,8 @@ typedef struct Options
 	bool		once;
 	bool		forever;
 	bool		verbose;
+	CheckOptions check;
+	int64		check_failures; /* in a row, that end a leadership */
 	char	  **command;
 
 	/* of status, watch, history and yield */

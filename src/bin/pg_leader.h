@@ -16,12 +16,16 @@
  *					query.c			statements and their answers
  *					notification.c	notifications, and waiting for them
  *	guardian.h		process.c		finds and kills descendants
- *					message.c		messages between pg_leader and the guardian
+ *					shell.c			runs a command line of the user
+ *					signals.c		signals that are read from a descriptor
+ *					message.c		messages between pg_leader and its helpers
  *					term_file.c		the file that tells the command its term
  *					guardian.c		the process that runs and ends the command
  *					guardian_handle.c	the guardian as its parent sees it
  *	http.h			reply.c			what the sidecar replies to a request
  *					http.c			the sidecar's HTTP server
+ *	checker.h		checker.c		the process that runs the check
+ *					checker_handle.c	the checker as its parent sees it
  *	agent.h			agent.c			`run`: stands, leads, stands again
  *					stand.c			stands for election until elected
  *					lead.c			renews one leadership, runs the command
@@ -30,8 +34,8 @@
  *					status.c		`status`
  *					yield.c			`yield`
  *					event.c			prints one event
- *					watch.c			`watch`
  *					timeline.c		`history`
+ *					watch.c			`watch`
  *	subcommands.h	main.c			chooses the subcommand
  *
  * guardian.h, connection.h and http.h do not include each other: neither the
@@ -87,6 +91,13 @@ typedef union Address
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
 } Address;
+/* What is checked, and how often, as the command line says */
+typedef struct CheckOptions
+{
+	const char *command;		/* for the shell; NULL: there is no check */
+	int64		every;			/* from the beginning of one to the next */
+	int64		timeout;		/* of one check; not longer than every */
+} CheckOptions;
 
 /* duration.c */
 extern int64 now_us(void);

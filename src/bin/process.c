@@ -189,3 +189,47 @@ process_kill_descendants(void)
 		pg_usleep(MSEC);
 	}
 }
+
+/* --- a checker that was killed */
+
+static void
+kill_member(pid_t pid, void *arg)
+{
+	Kill		k = {.signo = SIGKILL};
+
+	if (getsid(pid) == *(pid_t *) arg)
+		kill_tree(pid, &k);
+}
+
+/*
+ * Kill our children of one session, with their descendants: what a process
+ * that led the session has left to us.  Others may have left us processes that
+ * are not ours to kill, since we may be process 1 of a container.
+ */
+void
+process_kill_session(pid_t session)
+{
+	visit_children(getpid(), kill_member, &session);
+}
+
+/* --- descriptors */
+
+/*
+ * Close all descriptors but standard input, output, error, and one more.
+ */
+void
+process_close_descriptors(int except)
+{
+	DIR		   *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	while (dir != NULL && (entry = readdir(dir)) != NULL)
+	{
+		int			fd = atoi(entry->d_name);
+
+		if (fd > STDERR_FILENO && fd != except && fd != dirfd(dir))
+			close(fd);
+	}
+	if (dir != NULL)
+		closedir(dir);
+}

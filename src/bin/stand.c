@@ -6,6 +6,9 @@
  * Invariant: a grant is never overlooked.  An answer that may be a grant is
  * waited for, even when a signal says to end: the lease has to be given back.
  *
+ * While the check does not pass, we do not stand, so that we are in nobody's
+ * way: others do not count us for a quorum, nor is the seat kept for us.
+ *
  *-------------------------------------------------------------------------
  */
 #include "agent.h"
@@ -17,7 +20,7 @@
 #define SKIP_LIMIT			SEC
 
 /* What a step returns when neither an exit code nor ELECTED is known yet */
-#define GO_ON				(-2)
+#define GO_ON				(-3)
 
 static const Statement sql_acquire = {
 	SQL_GRANT "leader_election.acquire($1, $2, $3)",
@@ -36,16 +39,6 @@ static const Statement sql_state = {
 	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
 	4, false, 1, {TEXTOID}
 };
-
-/* One wait to be elected */
-typedef struct Stand
-{
-	int64		until;			/* NEVER: no limit */
-	bool		connected;		/* there was a connection */
-	int64		pause;			/* before the next try to connect */
-	bool		unheard;		/* an answer was lost that may be a grant */
-	int64		unheard_until;	/* until then, we may lead by such a grant */
-} Stand;
 
 static Answer
 ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
@@ -274,31 +267,89 @@ is_about_election(const char *payload, void *arg)
 }
 
 /*
+ * Wait before the next step: for a notification about the election, for
+ * another result of the check, and no longer than a pause.
+ */
+static void
+wait_for_step(Agent *a, int64 pause)
+{
+	a->idle = true;
+	(void) notification_wait(&a->connection, now_us() + pause,
+							 is_about_election, a);
+	a->idle = false;
+}
+
+/*
+ * Have --skip find out why we are not elected, or look at the time. *pause:
+ * until the next step. Return an exit code, or GO_ON.
+ */
+static int
+judge(Agent *a, Stand *s, int64 *pause)
+{
+	if (a->options->skip && a->connection.conn != NULL)
+	{
+		*pause = SHORTEST_PAUSE;
+		return skip_verdict(a, s);
+	}
+	*pause = Min(Min(LONGEST_POLL, a->lease / 3), s->until - now_us());
+	return check_time(a, s);
+}
+
+/*
  * Try to be elected; if that fails, wait for the moment to try again.  Return
  * ELECTED, an exit code, or GO_ON.
  */
 static int
 try_and_wait(Agent *a, Stand *s)
 {
-	Connection *c = &a->connection;
-	int			code = try_once(a, s);
-	int64		pause = Min(LONGEST_POLL, a->lease / 3);
+	int64		pause;
+	int			code;
 
+	a->standing = true;
+	code = try_once(a, s);
 	if (code != GO_ON || a->signalled)
 		return code;
-	if (a->options->skip && c->conn != NULL)
-	{
-		code = skip_verdict(a, s);
-		pause = SHORTEST_PAUSE;
-	}
-	else
-	{
-		code = check_time(a, s);
-		pause = Min(pause, s->until - now_us());
-	}
+	code = judge(a, s, &pause);
 	if (code == GO_ON && !a->signalled)
-		(void) notification_wait(c, now_us() + pause, is_about_election, a);
+		wait_for_step(a, pause);
 	return code;
+}
+
+/*
+ * The check does not pass: do not stand, and wait for a while.  Return an exit
+ * code, or GO_ON.
+ */
+static int
+stay_out(Agent *a, Stand *s)
+{
+	int64		pause;
+	int			code;
+
+	if (a->standing)
+		stand_stop(a);
+	code = judge(a, s, &pause);
+	if (code == GO_ON && !a->signalled)
+		wait_for_step(a, pause);
+	return code;
+}
+
+/* --- the life of a candidate */
+
+/*
+ * Begin to wait to be elected.
+ */
+void
+stand_begin(Agent *a)
+{
+	const Options *o = a->options;
+
+	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE};
+	/* --skip waits for the first check to end. */
+	if (o->skip)
+		a->stand.until = now_us() + SKIP_LIMIT +
+			(o->check.command != NULL ? o->check.timeout : 0);
+	else if (o->wait != NEVER)
+		a->stand.until = now_us() + o->wait;
 }
 
 /*
@@ -307,24 +358,22 @@ try_and_wait(Agent *a, Stand *s)
 int
 stand_until_elected(Agent *a)
 {
-	const Options *o = a->options;
-	Stand		s = {.until = NEVER,.pause = SHORTEST_PAUSE};
 	int			code = GO_ON;
 
-	if (o->skip)
-		s.until = now_us() + SKIP_LIMIT;
-	else if (o->wait != NEVER)
-		s.until = now_us() + o->wait;
 	while (code == GO_ON)
 	{
 		agent_publish(a, a->connection.conn == NULL ? "no connection" :
 					  "standing");
+		checker_tend(&a->checker);
+		a->healthy = checker_passes(&a->checker, 1);
 		if (a->signalled)
 			code = EXIT_SIGNAL(a->signo);
 		else if (a->connection.conn == NULL)
-			code = connect_to_stand(a, &s);
+			code = connect_to_stand(a, &a->stand);
+		else if (a->healthy)
+			code = try_and_wait(a, &a->stand);
 		else
-			code = try_and_wait(a, &s);
+			code = stay_out(a, &a->stand);
 	}
 	return code;
 }
@@ -341,8 +390,10 @@ stand_stop(Agent *a)
 	if (a->connection.conn == NULL || a->options->session)
 	{
 		connection_close(&a->connection);
+		a->standing = false;
 		return;
 	}
 	answer = ask(a, &sql_leave, SEC, false);
+	a->standing = answer.outcome != ANSWER_ROWS;
 	answer_free(&answer);
 }
