@@ -90,6 +90,7 @@ LEADER_OBJS = \
 	src/bin/guardian.o \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \
+	src/bin/hook.o \
 	src/bin/http.o \
 	src/bin/lead.o \
 	src/bin/main.o \

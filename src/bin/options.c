@@ -79,6 +79,7 @@ static const Option options[] = {
 	{"check-timeout", 0, VALUE_DURATION, SETS(check.timeout), "run", DAY},
 	{"check-failures", 0, VALUE_FAILURES, SETS(check_failures), "run"},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
+	{"exec", 0, VALUE_TEXT, SETS(exec), "watch"},
 	{"since", 0, VALUE_TEXT, SETS(since), "history"},
 	{"to", 0, VALUE_NAME, SETS(to_candidate), "yield"},
 	{"terminate", 0, VALUE_YES, SETS(terminate), "yield"}

@@ -40,6 +40,7 @@ typedef struct Options
 	const char *to_candidate;	/* NULL: not given */
 	bool		terminate;
 	bool		json;
+	const char *exec;			/* NULL: no hook */
 } Options;
 
 /* A subcommand, and what it needs */

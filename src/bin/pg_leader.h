@@ -35,6 +35,7 @@
  *					yield.c			`yield`
  *					event.c			prints one event
  *					timeline.c		`history`
+ *	hook.h			hook.c			runs a command line for the newest event
  *					watch.c			`watch`
  *	subcommands.h	main.c			chooses the subcommand
  *

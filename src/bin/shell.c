@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shell.c
- *		Runs a user's command line: a check (checker.c).
+ *		Runs a user's command line: a check (checker.c), a hook (hook.c).
  *
  * Invariant: a command line does not outlive the process that started it,
  * except for what it has started in its turn.

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * watch.c
- *		pg_leader watch: prints every change of elections as it happens.
+ *		pg_leader watch: prints every change of elections as it happens, and
+ *		has hooks run for them (hook.c).
  *
  * Invariant: every change is printed once, in order.  A notification only says
  * that it is time to look.  What has happened is read from the history, from
@@ -10,7 +11,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "observer.h"
+#include "hook.h"
 #include "subcommands.h"
 
 #include "pqexpbuffer.h"
@@ -88,6 +89,13 @@ static const Statement sql_yields = {
 	8, false, 1, {TEXTARRAYOID}
 };
 
+/* The metadata of the leader of a term, while it leads */
+static const Statement sql_metadata = {
+	"SELECT metadata FROM leader_election.status"
+	" WHERE election OPERATOR(pg_catalog.=) $1 AND term OPERATOR(pg_catalog.=) $2",
+	1, false, 2, {TEXTOID, INT8OID}
+};
+
 /* The channels to listen to; none on a standby */
 static const Statement sql_channels = {
 	"SELECT DISTINCT COALESCE(channel, '" CHANNEL "')"
@@ -128,6 +136,7 @@ typedef struct Watch
 	int			nhints;
 	bool		started;		/* the present state was printed */
 	bool		standby;
+	Hooks		hooks;
 } Watch;
 
 /* --- what is known */
@@ -280,6 +289,17 @@ ask(Watch *w, const Statement *statement, const char *const *values,
 }
 
 /*
+ * Tell of the event in a row.  term: the election's last one; ended: that is
+ * over.
+ */
+static void
+tell(Watch *w, const PGresult *events, int row, const char *term, bool ended)
+{
+	event_print(events, row, w->options->json);
+	hooks_note(&w->hooks, events, row, term, ended);
+}
+
+/*
  * Print the present state.
  */
 static void
@@ -292,11 +312,12 @@ print_state(Watch *w)
 		return;
 	for (int i = 0; i < PQntuples(answer.result); i++)
 	{
+		const char *term = PQgetvalue(answer.result, i, STATE_LAST_TERM);
+		bool		ended = PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't';
+
 		if (!PQgetisnull(answer.result, i, EVENT_KIND))
-			event_print(answer.result, i, w->options->json);
-		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
-				 PQgetvalue(answer.result, i, STATE_LAST_TERM),
-				 PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't');
+			tell(w, answer.result, i, term, ended);
+		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
 	}
 	w->started = true;
 	answer_free(&answer);
@@ -321,10 +342,11 @@ print_changes(Watch *w)
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			event_print(answer.result, i, w->options->json);
-			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION),
-					 PQgetvalue(answer.result, i, EVENT_TERM),
-					 strcmp(PQgetvalue(answer.result, i, EVENT_KIND), "vacated") == 0);
+			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
+			bool		ended = strcmp(PQgetvalue(answer.result, i, EVENT_KIND), "vacated") == 0;
+
+			tell(w, answer.result, i, term, ended);
+			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
 		}
 		answer_free(&answer);
 	}
@@ -373,7 +395,7 @@ print_requests(Watch *w)
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
 				continue;
-			event_print(answer.result, i, w->options->json);
+			tell(w, answer.result, i, term, false);
 			pg_free(k->yielding_term);
 			k->yielding_term = pg_strdup(term);
 		}
@@ -381,6 +403,33 @@ print_requests(Watch *w)
 		answer_free(&answer);
 	}
 	pg_free(elections);
+}
+
+/*
+ * Give new hooks the metadata of the leaders.  If the server does not answer,
+ * they wait for the next round.
+ */
+static void
+complete_hooks(Watch *w)
+{
+	Hook	   *hook;
+
+	while ((hook = hooks_without_metadata(&w->hooks)) != NULL)
+	{
+		const char *values[] = {hook->election, hook->term};
+		Answer		answer;
+
+		if (hook->leader[0] == '\0')
+		{
+			hooks_set_metadata(&w->hooks, hook, "");
+			continue;
+		}
+		if (!ask(w, &sql_metadata, values, &answer))
+			return;
+		hooks_set_metadata(&w->hooks, hook, PQntuples(answer.result) == 0 ? "" :
+						   PQgetvalue(answer.result, 0, 0));
+		answer_free(&answer);
+	}
 }
 
 /* --- rounds */
@@ -409,7 +458,8 @@ connect_again(Watch *w)
 	int64		pause = SHORTEST_PAUSE;
 
 	while (!connection_open(&w->connection, CONNECT_LIMIT))
-		pg_usleep(duration_next_pause(&pause, LONGEST_PAUSE));
+		(void) connection_wait(&w->connection, now_us() +
+							   duration_next_pause(&pause, LONGEST_PAUSE));
 }
 
 /*
@@ -422,6 +472,7 @@ watch_run(const Options *options)
 	int64		listen_at = 0;
 
 	observer_connect(&w.connection, options);
+	hooks_prepare(&w.hooks, options->exec, &w.connection);
 	for (;;)
 	{
 		if (w.connection.conn == NULL)
@@ -445,6 +496,7 @@ watch_run(const Options *options)
 			print_state(&w);
 		if (w.started)
 			print_requests(&w);
+		complete_hooks(&w);
 		event_flush();
 		(void) notification_wait(&w.connection, listen_at, take_notification, &w);
 	}

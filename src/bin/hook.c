@@ -1,0 +1,330 @@
+/*-------------------------------------------------------------------------
+ *
+ * hook.c
+ *		pg_leader watch --exec: runs a command line for the newest event of
+ *		each election.
+ *
+ * Invariants:
+ *
+ * - One hook runs at a time.  While it runs, only the newest event of each
+ *	 election is kept: a slow hook skips what is old by then.
+ *
+ * - No event is run after a newer one of its election, and the newest one is
+ *	 run until it succeeds.  So whatever fails, the last hook that was run is
+ *	 that of the present state.
+ *
+ * - What others have written is in the environment of the hook, as it is, and
+ *	 nowhere in its command line.
+ *
+ * Hooks are started, and their ends are seen, also while the server is asked
+ * or cannot be reached: all waits for the connection watch for both.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "hook.h"
+
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Before a hook that has failed is tried again: at first, and at last */
+#define FIRST_BACKOFF		SEC
+#define LONGEST_BACKOFF		(30 * SEC)
+
+/* For atexit() */
+static Hooks *hooks_of_exit;
+
+/* --- what is to be run */
+
+static Hook *
+find_hook(Hooks *h, const char *election)
+{
+	Hook	   *hook;
+
+	for (int i = 0; i < h->n; i++)
+	{
+		if (strcmp(h->all[i]->election, election) == 0)
+			return h->all[i];
+	}
+	h->all = pg_realloc(h->all, (h->n + 1) * sizeof(Hook *));
+	h->all[h->n++] = hook = pg_malloc0(sizeof(Hook));
+	hook->election = pg_strdup(election);
+	hook->order = -1;
+	return hook;
+}
+
+static void
+set_text(char **text, const char *value)
+{
+	pg_free(*text);
+	*text = pg_strdup(value);
+}
+
+/*
+ * Rank the events of one term in the order in which they happen.  watch may
+ * read them in another: requests to yield come from a later look than
+ * elections.  The first state of a term that has ended is as a vacancy.
+ */
+static int
+rank_of(const char *event, bool ended)
+{
+	if (strcmp(event, "yield_requested") == 0)
+		return 1;
+	return ended || strcmp(event, "vacated") == 0 ? 2 : 0;
+}
+
+/*
+ * Note the event in a row, to be run unless one as new was noted before.
+ * term: the last one; ended: that is over.
+ */
+void
+hooks_note(Hooks *h, const PGresult *events, int row, const char *term,
+		   bool ended)
+{
+	const char *event = PQgetvalue(events, row, EVENT_KIND);
+	Hook	   *hook;
+	int64		order = strtoll(term, NULL, 10);
+	int			rank = rank_of(event, ended);
+
+	if (h->command == NULL)
+		return;
+	hook = find_hook(h, PQgetvalue(events, row, EVENT_ELECTION));
+	if (order < hook->order || (order == hook->order && rank <= hook->rank))
+		return;
+	hook->order = order;
+	hook->rank = rank;
+	set_text(&hook->event, event);
+	set_text(&hook->leader, PQgetvalue(events, row, EVENT_LEADER));
+	set_text(&hook->term, PQgetvalue(events, row, EVENT_TERM));
+	pg_free(hook->metadata);
+	hook->metadata = NULL;
+	hook->due = NEVER;
+	hook->pause = FIRST_BACKOFF;
+	if (h->running == hook)
+		h->running = NULL;
+}
+
+/*
+ * Return a hook of which hooks_set_metadata() has to say the metadata; NULL:
+ * there is none.
+ */
+Hook *
+hooks_without_metadata(Hooks *h)
+{
+	for (int i = 0; i < h->n; i++)
+	{
+		if (h->all[i]->metadata == NULL)
+			return h->all[i];
+	}
+	return NULL;
+}
+
+/* --- running */
+
+/*
+ * The hook that ran has ended.
+ */
+static void
+take_end(Hooks *h, int status)
+{
+	Hook	   *hook = h->running;
+	char	   *shown;
+	char	   *why;
+	int64		pause;
+
+	h->pid = 0;
+	h->running = NULL;
+	if (hook == NULL || status == 0)
+		return;
+	pause = duration_next_pause(&hook->pause, LONGEST_BACKOFF);
+	hook->due = now_us() + pause;
+	shown = text_printable(hook->election);
+	why = status == -1 ? pg_strdup("it could not be started") :
+		wait_result_to_str(status);
+	pg_log_warning("the hook of election \"%s\" has failed, and is tried again in %s: %s",
+				   shown, duration_format(pause), why);
+	pg_free(shown);
+	pg_free(why);
+}
+
+static void
+start(Hooks *h, Hook *hook)
+{
+	hook->due = NEVER;
+	h->running = hook;
+	setenv("PG_LEADER_ELECTION", hook->election, 1);
+	setenv("PG_LEADER_EVENT", hook->event, 1);
+	setenv("PG_LEADER_LEADER", hook->leader, 1);
+	setenv("PG_LEADER_TERM", hook->term, 1);
+	setenv("PG_LEADER_METADATA", hook->metadata, 1);
+	h->pid = shell_start(h->command);
+	if (h->pid < 0)
+		take_end(h, -1);
+}
+
+/*
+ * Return the hook that is due first; NULL: none is, ever.
+ */
+static Hook *
+first_due(const Hooks *h)
+{
+	Hook	   *first = NULL;
+
+	for (int i = 0; i < h->n; i++)
+	{
+		if (h->all[i]->due != NEVER &&
+			(first == NULL || h->all[i]->due < first->due))
+			first = h->all[i];
+	}
+	return first;
+}
+
+/*
+ * If the hook has failed, kill what is left of it, for that may not run beside
+ * the next one.  A hook that succeeds may leave what it likes (a daemon).  Its
+ * process group is its own until it is reaped.
+ */
+static void
+kill_rest(const Hooks *h)
+{
+	siginfo_t	end = {0};
+
+	if (h->pid > 0 &&
+		waitid(P_PID, h->pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+		end.si_pid == h->pid &&
+		(end.si_code != CLD_EXITED || end.si_status != 0))
+		(void) kill(-h->pid, SIGKILL);
+}
+
+/*
+ * Reap the hook if it has ended, as well as what has become ours (we may be
+ * process 1 of a container), and start the next one, or set the timer for it.
+ */
+static void
+run_due(Hooks *h)
+{
+	struct itimerspec at = {{0, 0}, {0, 0}};
+	Hook	   *next = NULL;
+	pid_t		pid;
+	int			status;
+
+	kill_rest(h);
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+	{
+		if (pid == h->pid)
+			take_end(h, status);
+	}
+	while (h->pid == 0 && (next = first_due(h)) != NULL && next->due <= now_us())
+		start(h, next);
+	if (h->pid == 0 && next != NULL)
+	{
+		at.it_value.tv_sec = next->due / SEC;
+		at.it_value.tv_nsec = next->due % SEC * 1000;
+	}
+	(void) timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/*
+ * Set the leader's metadata: now the hook can be run.
+ */
+void
+hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata)
+{
+	set_text(&hook->metadata, metadata);
+	hook->due = now_us();
+	run_due(h);
+}
+
+/* --- what every wait watches beside the connection */
+
+/*
+ * Read the signals that have come.  Return the last one that asks us to end;
+ * 0: none did.
+ */
+static int
+read_signals(const Hooks *h)
+{
+	struct signalfd_siginfo info;
+	int			signo = 0;
+
+	while (read(h->signal_fd, &info, sizeof(info)) == sizeof(info))
+	{
+		if (info.ssi_signo != SIGCHLD)
+			signo = info.ssi_signo;
+	}
+	return signo;
+}
+
+static int
+watched_fds(struct pollfd *fds, void *arg)
+{
+	const Hooks *h = arg;
+
+	fds[0] = (struct pollfd) {.fd = h->signal_fd,.events = POLLIN};
+	fds[1] = (struct pollfd) {.fd = h->timer_fd,.events = POLLIN};
+	return 2;
+}
+
+static bool
+on_event(void *arg)
+{
+	Hooks	   *h = arg;
+	uint64		expirations;
+	int			signo = read_signals(h);
+
+	if (signo != 0)
+		exit(EXIT_SIGNAL(signo));	/* finish() is called */
+	(void) !read(h->timer_fd, &expirations, sizeof(expirations));
+	run_due(h);
+	return false;
+}
+
+/*
+ * At the end of this program, however it comes, let the hook that runs end.
+ * Another watch may be started next: the hooks of both must not run at a time.
+ * A signal that comes now is for the hook.
+ */
+static void
+finish(void)
+{
+	Hooks	   *h = hooks_of_exit;
+	struct pollfd fd = {.fd = h->signal_fd,.events = POLLIN};
+
+	while (h->pid > 0 && waitpid(h->pid, NULL, WNOHANG) == 0)
+	{
+		int			signo;
+
+		(void) poll(&fd, 1, -1);
+		signo = read_signals(h);
+		if (signo != 0)
+			(void) kill(-h->pid, signo);
+	}
+}
+
+/*
+ * Prepare for hooks, if there is a command, once there is a connection.
+ */
+void
+hooks_prepare(Hooks *h, const char *command, Connection *c)
+{
+	sigset_t	signals;
+
+	memset(h, 0, sizeof(Hooks));
+	h->command = command;
+	if (command == NULL)
+		return;
+	signals_block(&signals);
+	h->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (h->signal_fd < 0 || h->timer_fd < 0)
+	{
+		pg_log_error("could not watch for signals: %m");
+		exit(EXIT_USAGE);
+	}
+	h->watcher = (Watcher) {watched_fds, on_event, h};
+	c->watcher = &h->watcher;
+	hooks_of_exit = h;
+	(void) atexit(finish);
+}
