@@ -99,6 +99,7 @@ sub exercise
 		# It renews; it is made before there is an election.
 		$is->(3, @run, "new $mode", qw(--candidate me --rank 3 --hold 100ms --grace 200ms --once --verbose -- sh -c), 'sleep 0.7; exit 3');
 		$is->(122, @run, 'led', qw(--wait 200ms -- true));
+		$is->(122, @run, 'led', qw(--wait 200ms --check false --check-every 1s --check-timeout 1s --check-failures 2 -- true));
 		$is->(0, @run, 'led', qw(--skip -- true));
 		$is->(122, @run, 'quorum', qw(--skip -- true));
 		my $forever = start($db, @run, "forever $mode", qw(--forever -- echo runs));
@@ -119,7 +120,8 @@ sub exercise
 	my @watches = (
 		start($db, 'watch'),
 		start($db, qw(watch --json)),
-		start($db, qw(watch --election led)));
+		start($db, qw(watch --election led)),
+		start($db, qw(watch --election led --exec true)));
 	wait_for_output($_, qr/led.*\n/) foreach @watches;
 	$two->query("SELECT leader_election.request_yield('led')");
 	wait_for_output($_, qr/(yield_requested|asked to yield).*\n/) foreach @watches;
