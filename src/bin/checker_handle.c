@@ -100,13 +100,14 @@ checker_end(Checker *c)
 static void
 tell_failure(const Checker *c, int status)
 {
-	char	   *why = status == -1 ?
-		psprintf("it took longer than %s", duration_format(c->options.timeout)) :
+	enum pg_log_level level = c->failures == 1 ? PG_LOG_WARNING : PG_LOG_INFO;
+	char	   *why = status == -1 ? duration_format(c->options.timeout) :
 		wait_result_to_str(status);
 
-	pg_log_generic(c->failures == 1 ? PG_LOG_WARNING : PG_LOG_INFO,
-				   PG_LOG_PRIMARY, "the check has failed: %s", why);
-	pfree(why);
+	pg_log_generic(level, PG_LOG_PRIMARY, status == -1 ?
+				   "the check has failed: it took longer than %s" :
+				   "the check has failed: %s", why);
+	pg_free(why);
 }
 
 /*

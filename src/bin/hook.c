@@ -132,6 +132,7 @@ take_end(Hooks *h, int status)
 	Hook	   *hook = h->running;
 	char	   *shown;
 	char	   *why;
+	char	   *when;
 	int64		pause;
 
 	h->pid = 0;
@@ -141,11 +142,13 @@ take_end(Hooks *h, int status)
 	pause = duration_next_pause(&hook->pause, LONGEST_BACKOFF);
 	hook->due = now_us() + pause;
 	shown = text_printable(hook->election);
+	when = duration_format(pause);
 	why = status == -1 ? pg_strdup("it could not be started") :
 		wait_result_to_str(status);
 	pg_log_warning("the hook of election \"%s\" has failed, and is tried again in %s: %s",
-				   shown, duration_format(pause), why);
+				   shown, when, why);
 	pg_free(shown);
+	pg_free(when);
 	pg_free(why);
 }
 
@@ -316,6 +319,8 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 	if (command == NULL)
 		return;
 	signals_block(&signals);
+	/* If nobody reads what we print, event_flush() ends this program. */
+	(void) signal(SIGPIPE, SIG_IGN);
 	h->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
 	h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
 	if (h->signal_fd < 0 || h->timer_fd < 0)

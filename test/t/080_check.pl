@@ -12,12 +12,8 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
-use IO::Select;
-use IO::Socket::INET;
-use IO::Socket::UNIX;
 use LeaderElection;
 use PgLeader;
-use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -462,7 +458,7 @@ foreach my $stopped (qw(check checker pg_leader))
 
 {
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
-	my $proxy = start_proxy($port);
+	my ($proxy) = holding_proxy($node, $port, qr/acquire/, 'answer');
 	my $one = pg_leader("host=127.0.0.1 port=$port dbname=postgres", '-e', 'late', '-n', 'a', check('late'), worker("$dir/late"));
 
 	wait_for_leader('late', 'a');
@@ -478,8 +474,6 @@ foreach my $stopped (qw(check checker pg_leader))
 	is(reasons('late'), 'a:resigned a:leads', 'the same pg_leader leads when it is well');
 	$one->signal('TERM');
 	is($one->exit_code, 143, 'and ends as ever');
-	kill('KILL', $proxy);
-	waitpid($proxy, 0);
 }
 
 done_testing();
@@ -496,48 +490,4 @@ sub stop_server
 		},
 		'one server process');
 	return (slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/, @pids);
-}
-
-# A proxy to the server, which keeps the answer to the first acquire() to itself
-# until SIGUSR1.
-sub start_proxy
-{
-	my ($port) = @_;
-	my $listener = IO::Socket::INET->new(
-		LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 10, ReuseAddr => 1) or die "no proxy: $@";
-	my ($keeps, $released) = (0, 0);
-
-	local $SIG{USR1} = sub { $released = 1; };
-	my $pid = fork // die;
-	return $pid if $pid;
-	my ($select, %peer, %is_server) = (IO::Select->new($listener));
-	while (getppid > 1)
-	{
-		$keeps = 0 if $released;
-		foreach my $from ($select->can_read(0.05))
-		{
-			if ($from == $listener)
-			{
-				my $client = $listener->accept or next;
-				my $server = IO::Socket::UNIX->new($node->host . '/.s.PGSQL.' . $node->port) or next;
-				@peer{ $client, $server } = ($server, $client);
-				$is_server{$server} = 1;
-				$select->add($client, $server);
-				next;
-			}
-			next if $keeps && $is_server{$from};
-			my $to = $peer{$from} or next;
-			my $data;
-			if (sysread($from, $data, 65536))
-			{
-				$keeps = 1 if !$released && $data =~ /acquire/;
-				next if defined syswrite($to, $data);
-			}
-			$select->remove($from, $to);
-			delete @peer{ $from, $to };
-			close($_) for $from, $to;
-		}
-		sleep(0.005) if $keeps;
-	}
-	POSIX::_exit(0);
 }

@@ -12,8 +12,10 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use IPC::Run;
 use LeaderElection;
 use PgLeader;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -169,17 +171,31 @@ like(log_of($folder), qr/elected 8 7\n(?!.* 7 7\n).*elected 8 0\n\z/s, 'what it 
 wait_for_output($watch, qr/has failed, and is tried again in 1 s: child process exited with exit code 7/);
 pass('and watch says so');
 
+# A newer event comes while one runs that will fail.
+touch($folder, $_) foreach qw(slow fail);
+$two->query("SELECT leader_election.leave('e')");
+wait_for_log($folder, qr/^begin e vacated 8/m);
+$two->query("SELECT leader_election.join('e', 'two')");
+wait_for_output($watch, qr/"two" leads in term 9/);
+wait_for($node, "SELECT state = 'idle' AND query LIKE '%metadata%' FROM pg_stat_activity WHERE application_name = 'pg_leader'");
+$start = time;
+unlink("$folder/slow");
+wait_for_log($folder, qr/^end e elected 9/m);
+cmp_ok(time - $start, '<', 0.9, 'a newer event does not wait because an older one has failed meanwhile');
+unlink("$folder/fail");
+wait_for_log($folder, qr/^end e elected 9 0$/m);
+
 # Killed, and stopped
 touch($folder, 'slow');
 touch($folder, 'family');
 $two->query("SELECT leader_election.leave('e')");
-wait_for_log($folder, qr/^begin e vacated 8/m);
+wait_for_log($folder, qr/^begin e vacated 9/m);
 unlink("$folder/family");
 my $pid = slurp_file("$folder/pid") + 0;
 my $child = slurp_file("$folder/child") + 0;
 ok(is_running($child), 'one has a child');
 kill('KILL', $pid);
-wait_for_log($folder, qr/(^begin e vacated 8.*){2}/ms);
+wait_for_log($folder, qr/(^begin e vacated 9.*){2}/ms);
 pass('one that is killed has failed');
 wait_until(sub { !is_running($child) }, 'the end of its child');
 pass('and leaves nothing');
@@ -188,15 +204,15 @@ stop_process($pid);
 unlink("$folder/slow");
 $two->query("SELECT leader_election.join('e', 'two')");
 $two->query("SELECT leader_election.leave('e')");
-wait_for_output($watch, qr/vacant, "two" led before: left(?:.*\n)*.*"two" leads in term 9\n.*vacant, "two" led/);
-like(log_of($folder), qr/begin e vacated 8 -\n\z/, 'one that is stopped holds up the next');
+wait_for_output($watch, qr/vacant, "two" led before: left(?:.*\n)*.*"two" leads in term 10\n.*vacant, "two" led/);
+like(log_of($folder), qr/begin e vacated 9 -\n\z/, 'one that is stopped holds up the next');
 resume_process($pid);
-wait_for_log($folder, qr/^end e vacated 9 0$/m);
-like(log_of($folder), qr/^end e vacated 8 0\nbegin e vacated 9 -\nend e vacated 9 0\n\z/m, 'which follows when it has ended');
+wait_for_log($folder, qr/^end e vacated 10 0$/m);
+like(log_of($folder), qr/^end e vacated 9 0\nbegin e vacated 10 -\nend e vacated 10 0\n\z/m, 'which follows when it has ended');
 
 # watch is stopped, while everything changes
 stop_process(pid_of($watch));
-foreach (10 .. 14)
+foreach (11 .. 15)
 {
 	$two->query("SELECT leader_election.join('e', 'two')");
 	$two->query("SELECT leader_election.leave('e')");
@@ -204,39 +220,39 @@ foreach (10 .. 14)
 $node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
 $one->query("SELECT leader_election.join('e', 'one')");
 resume_process(pid_of($watch));
-wait_for_log($folder, qr/^end e elected 15 0$/m);
-like(log_of($folder), qr/vacated 9 0\nbegin e elected 15 one\nend e elected 15 0\n\z/, 'watch was stopped: the newest event only');
+wait_for_log($folder, qr/^end e elected 16 0$/m);
+like(log_of($folder), qr/vacated 10 0\nbegin e elected 16 one\nend e elected 16 0\n\z/, 'watch was stopped: the newest event only');
 
 # The server is down, with a hook that fails
 touch($folder, 'fail');
 $one->query("SELECT leader_election.leave('e')");
-wait_for_log($folder, qr/^end e vacated 15 7$/m);
+wait_for_log($folder, qr/^end e vacated 16 7$/m);
 $node->stop('immediate');
 unlink("$folder/fail");
-wait_for_log($folder, qr/^end e vacated 15 0$/m);
+wait_for_log($folder, qr/^end e vacated 16 0$/m);
 pass('without a server, hooks are tried again');
 $node->start;
 $one = session($node, name => 'one');
 $two = session($node, name => 'two');
 wait_for($node, "SELECT leader_election.leader('e') IS NULL");
 $one->query("SELECT leader_election.join('e', 'one')");
-wait_for_log($folder, qr/^end e elected 16 0$/m);
-is(scalar(() = log_of($folder) =~ /begin e vacated 15/g), 2, 'and afterwards only for what is new');
+wait_for_log($folder, qr/^end e elected 17 0$/m);
+is(scalar(() = log_of($folder) =~ /begin e vacated 16/g), 2, 'and afterwards only for what is new');
 
 # --- the end of watch
 
 touch($folder, 'slow');
 $one->query("SELECT leader_election.leave('e')");
-wait_for_log($folder, qr/^begin e vacated 16/m);
+wait_for_log($folder, qr/^begin e vacated 17/m);
 $one->query("SELECT leader_election.join('e', 'one')");
-wait_for_output($watch, qr/"one" leads in term 17/);
+wait_for_output($watch, qr/"one" leads in term 18/);
 signal_watch($watch, 'TERM');
 ok(is_running(pid_of($watch)), 'SIGTERM: watch waits for its hook');
 $one->query("SELECT leader_election.leave('e')");
 unlink("$folder/slow");
 eval { $watch->[0]->finish };
 is(($watch->[0]->full_results)[0] >> 8, 143, 'and ends');
-like(log_of($folder), qr/^begin e vacated 16 -\nend e vacated 16 0\n\z/m, 'after the hook that ran, and runs no other');
+like(log_of($folder), qr/^begin e vacated 17 -\nend e vacated 17 0\n\z/m, 'after the hook that ran, and runs no other');
 
 touch($folder, 'slow');
 $watch = watch($folder, '-e', 'e');
@@ -250,6 +266,22 @@ eval { $watch->[0]->finish };
 is(($watch->[0]->full_results)[0] >> 8, 130, 'SIGINT, then SIGTERM: watch ends');
 ok(!is_running($pid), 'after its hook, which was sent the second signal');
 
+# Nobody reads what it prints any more.
+unlink("$folder/pid");
+my $shell = IPC::Run::start([ 'sh', '-c', 'pg_leader watch -d "$1" -e e --exec "$2" | { head -n 1; exec <&-; : > "$3"; }',
+		'sh', $node->connstr('postgres'), sprintf($HOOK, $folder), "$folder/closed" ],
+	'<' => \undef, '>' => \my $printed, '2>' => \my $errors);
+wait_until(sub { -e "$folder/pid" }, 'the hook');
+$pid = slurp_file("$folder/pid") + 0;
+$one->query("SELECT leader_election.join('e', 'one')");
+wait_until(sub { $shell->pump_nb; -e "$folder/closed" }, 'the end of what reads');
+ok(is_running($pid), 'nobody reads: the hook runs on');
+my $before = scalar(() = log_of($folder) =~ /^end /mg);
+unlink("$folder/slow");
+$shell->finish;
+is(scalar(() = log_of($folder) =~ /^end /mg), $before + 1, 'and ends before watch');
+$one->query("SELECT leader_election.leave('e')");
+
 unlink("$folder/slow", "$folder/pid");
 touch($folder, 'slow');
 $watch = watch($folder, '-e', 'e');
@@ -260,6 +292,31 @@ wait_until(sub { !is_running($pid) }, 'the end of the hook');
 pass('its hook ends with it');
 unlink("$folder/slow");
 no_overlap($folder, 'all of that');
+
+# --- events that are read in another order than they happened
+
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my ($proxy, $held) = holding_proxy($node, $port, qr/'yield_requested'.*ANY/s, 'question');
+$folder = new_folder();
+$one->query("SELECT leader_election.join('o', 'one')");
+$two->query("SELECT leader_election.join('o', 'two')");
+mkdir($folder);
+$watch = start_client("host=127.0.0.1 port=$port dbname=postgres", 'watch', '-e', 'o', '--exec', sprintf($HOOK, $folder));
+wait_for_log($folder, qr/^end o state 1 0$/m);
+$node->safe_psql('postgres', "SELECT leader_election.request_yield('o')");
+# It asks who is to yield; before the server answers, the next leader is.
+wait_until(sub { -e $held }, 'its question');
+$one->query("SELECT leader_election.resign('o')");
+$node->safe_psql('postgres', "SELECT leader_election.request_yield('o')");
+kill('USR1', $proxy);
+wait_for_output($watch, qr/"two" is asked to yield(?:.*\n)*.*"two" leads in term 2/);
+wait_for_log($folder, qr/^end o yield_requested 2 0$/m);
+$two->query("SELECT leader_election.leave('o')");
+$one->query("SELECT leader_election.leave('o')");
+wait_for_log($folder, qr/^end o vacated \d+ 0$/m);
+is_deeply([ grep { / 2 / } @{ begun($folder) } ], [ 'o yield_requested 2 two', (grep { /vacated 2/ } @{ begun($folder) }) ],
+	'an older event that is read later is not run');
+is(end($watch), 143, 'and ends');
 
 # --- all elections, everything at random
 

@@ -16,6 +16,9 @@ use warnings;
 
 use Carp;
 use Exporter qw(import);
+use IO::Select;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
 use IPC::Run;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
@@ -23,8 +26,8 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(ask descendants is_running pg_leader run_pg_leader sidecar
-  start_client wait_for_output worker);
+our @EXPORT = qw(ask descendants holding_proxy is_running pg_leader run_pg_leader
+  sidecar start_client wait_for_output worker);
 
 # PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
 # its own name, by which its sessions are found.
@@ -186,6 +189,68 @@ sub wait_for_output
 	return wait_until(
 		sub { $run->pump_nb; "$$out$$err" =~ $regexp },
 		sub { "$regexp in: $$out$$err" });
+}
+
+# A proxy to the server at a port of this host: its process, and a file that is
+# there when it holds something. When a client first sends what matches, the
+# proxy holds that, or the answer to it (what is 'answer'), until SIGUSR1.
+sub holding_proxy
+{
+	my ($node, $port, $regexp, $what) = @_;
+	my $listener = IO::Socket::INET->new(
+		LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 10, ReuseAddr => 1) or croak "no proxy: $@";
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/held';
+	my ($released, $holds, %peer, %is_server, @held) = (0, 0);
+
+	local $SIG{USR1} = sub { $released = 1; };
+	my $pid = fork // croak "cannot fork: $!";
+	if ($pid)
+	{
+		$processes{$pid} = 1;
+		return ($pid, $file);
+	}
+	my $select = IO::Select->new($listener);
+	while (getppid > 1)
+	{
+		if ($released)
+		{
+			$holds = 0;
+			syswrite($_->[0], $_->[1]) foreach splice @held;
+		}
+		foreach my $from ($select->can_read(0.05))
+		{
+			if ($from == $listener)
+			{
+				my $client = $listener->accept or next;
+				my $server = IO::Socket::UNIX->new($node->host . '/.s.PGSQL.' . $node->port) or next;
+
+				@peer{ $client, $server } = ($server, $client);
+				$is_server{$server} = 1;
+				$select->add($client, $server);
+				next;
+			}
+			if ($holds && $is_server{$from})
+			{
+				sleep(0.005);
+				next;
+			}
+			my $to = $peer{$from} or next;
+			my $data;
+			if (sysread($from, $data, 65536))
+			{
+				my $matches = !$released && !$is_server{$from} && $data =~ $regexp;
+
+				$holds = 1 if $matches;
+				PostgreSQL::Test::Utils::append_to_file($file, '') if $matches;
+				push @held, [ $to, $data ] if $matches && $what ne 'answer';
+				next if ($matches && $what ne 'answer') || defined syswrite($to, $data);
+			}
+			$select->remove($from, $to);
+			delete @peer{ $from, $to };
+			close($_) for $from, $to;
+		}
+	}
+	POSIX::_exit(0);
 }
 
 # The command: where it logs, what it locks, and options
