@@ -69,13 +69,23 @@ sub wait_for_log
 
 sub touch { return append_to_file("$_[0]/$_[1]", ''); }
 
+# Waits for the end of a watch.
+sub finish
+{
+	my ($watch) = @_;
+
+	wait_until(sub { !is_running(pid_of($watch)) }, 'the end of watch');
+	eval { $watch->[0]->finish };
+	return;
+}
+
 # Ends a watch with a signal: its exit code.
 sub end
 {
 	my ($watch, $signal) = @_;
 
 	kill($signal // 'TERM', pid_of($watch));
-	eval { $watch->[0]->finish };
+	finish($watch);
 	my ($status) = $watch->[0]->full_results;
 	return $status & 127 ? 128 + ($status & 127) : $status >> 8;
 }
@@ -250,7 +260,7 @@ signal_watch($watch, 'TERM');
 ok(is_running(pid_of($watch)), 'SIGTERM: watch waits for its hook');
 $one->query("SELECT leader_election.leave('e')");
 unlink("$folder/slow");
-eval { $watch->[0]->finish };
+finish($watch);
 is(($watch->[0]->full_results)[0] >> 8, 143, 'and ends');
 like(log_of($folder), qr/^begin e vacated 17 -\nend e vacated 17 0\n\z/m, 'after the hook that ran, and runs no other');
 
@@ -262,7 +272,7 @@ $pid = slurp_file("$folder/pid") + 0;
 signal_watch($watch, 'INT');
 ok(is_running($pid), 'SIGINT: its hook runs on');
 signal_watch($watch, 'TERM');
-eval { $watch->[0]->finish };
+finish($watch);
 is(($watch->[0]->full_results)[0] >> 8, 130, 'SIGINT, then SIGTERM: watch ends');
 ok(!is_running($pid), 'after its hook, which was sent the second signal');
 
