@@ -32,6 +32,8 @@ CREATE TABLE leader_election.election (
 	resumes_mono	bigint,
 	resumes_for		bigint,
 	pause_incarnation text COLLATE "C",
+	preempt_delay	interval,
+	settle			interval,
 	CONSTRAINT kept_pause CHECK (paused_at IS NULL OR
 		(paused_by, pause_vacates, pause_incarnation) IS NOT NULL),
 	CONSTRAINT kept_resumes CHECK ((resumes_at, resumes_mono, resumes_for) IS NULL OR
@@ -43,6 +45,8 @@ COMMENT ON COLUMN leader_election.election.pause_vacates IS 'while it is paused,
 COMMENT ON COLUMN leader_election.election.resumes_at IS 'when the pause ends by itself; NULL: when it is resumed';
 COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from paused_at to resumes_at';
 COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
+COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
+COMMENT ON COLUMN leader_election.election.settle IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
 
 -- Its row, if there is one, pauses all elections.
 CREATE TABLE leader_election.pause_all (
@@ -391,21 +395,23 @@ COMMENT ON FUNCTION leader_election.only_leader() IS
 CREATE FUNCTION leader_election.create_election(election text,
 	strategy text DEFAULT 'race', lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT 1, takeover_delay interval DEFAULT '0',
-	candidate_role name DEFAULT NULL, channel text DEFAULT NULL)
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
+	preempt_delay interval DEFAULT '0', settle interval DEFAULT '0')
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_create_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.create_election(text, text, interval, integer, interval, name, text) IS
-'create an election, owned by the caller';
+COMMENT ON FUNCTION leader_election.create_election(text, text, interval, integer, interval, name, text, interval, interval) IS
+'create an election, owned by the caller; bully and spread ask a leader to yield only to a candidate that has stood for preempt_delay, and a seat that nobody stood for waits for settle from the first candidate on';
 
 CREATE FUNCTION leader_election.alter_election(election text,
 	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
-	candidate_role name DEFAULT NULL, channel text DEFAULT NULL)
+	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
+	preempt_delay interval DEFAULT NULL, settle interval DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text) IS
+COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval) IS
 'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it';
 
 CREATE FUNCTION leader_election.drop_election(election text)

@@ -40,14 +40,15 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * strategy, lease_duration, quorum, takeover_delay, candidate_role and
- * channel, from argument 1 on; an argument that is NULL sets nothing.
+ * strategy, lease_duration, quorum, takeover_delay, candidate_role, channel,
+ * preempt_delay and settle, from argument 1 on; an argument that is NULL sets
+ * nothing.
  */
 static void
 get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 {
 	memset(config, 0, sizeof(Configuration));
-	config->takeover_delay = -1;
+	config->takeover_delay = config->preempt_delay = config->settle = -1;
 	if (!PG_ARGISNULL(1))
 		config->strategy = strategy_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
@@ -84,6 +85,12 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 							   NAMEDATALEN - 1, size)));
 		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
 	}
+	if (!PG_ARGISNULL(7))
+		config->preempt_delay = le_interval_arg(fcinfo, 7, "preempt_delay",
+												0, LONGEST_DELAY);
+	if (!PG_ARGISNULL(8))
+		config->settle = le_interval_arg(fcinfo, 8, "settle",
+										 0, LONGEST_DELAY);
 }
 
 /*

@@ -156,7 +156,7 @@ extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 
 /* scan.c */
-#define LE_MAX_COLUMNS		32
+#define LE_MAX_COLUMNS		48
 
 /* What the first columns of a table's primary key have to be */
 typedef struct Key

@@ -37,7 +37,9 @@ enum
 	ELECTION_CANDIDATE_ROLE,
 	ELECTION_CHANNEL,
 	ELECTION_OWNER,
-	ELECTION_PAUSED_AT			/* and more: see pause.c */
+	ELECTION_PAUSED_AT,			/* and more: see pause.c */
+	ELECTION_PREEMPT_DELAY = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
+	ELECTION_SETTLE
 };
 
 static int64
@@ -67,6 +69,9 @@ make_election(const Row *row)
 							   NULL);
 	election->owner = LE_GET_NAME(row->values[ELECTION_OWNER]);
 	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
+	election->preempt_delay = LE_GET(row, ELECTION_PREEMPT_DELAY,
+									 interval_us, 0);
+	election->settle = LE_GET(row, ELECTION_SETTLE, interval_us, 0);
 	election->own_write = le_row_is_own_write(row);
 	return election;
 }
@@ -207,6 +212,8 @@ le_election_complete(Configuration *config)
 		config->lease_duration = le_lease_duration_ms * INT64CONST(1000);
 	config->quorum = Max(config->quorum, 1);
 	config->takeover_delay = Max(config->takeover_delay, 0);
+	config->preempt_delay = Max(config->preempt_delay, 0);
+	config->settle = Max(config->settle, 0);
 }
 
 static char *
@@ -241,6 +248,10 @@ set_configuration(Row *row, const Configuration *config)
 	if (config->channel != NULL)
 		LE_SET_IF(row, ELECTION_CHANNEL, config->channel[0] != '\0',
 				  LE_TEXT(config->channel));
+	if (config->preempt_delay >= 0)
+		LE_SET(row, ELECTION_PREEMPT_DELAY, le_interval(config->preempt_delay));
+	if (config->settle >= 0)
+		LE_SET(row, ELECTION_SETTLE, le_interval(config->settle));
 }
 
 /*

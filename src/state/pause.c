@@ -38,9 +38,11 @@ enum
 	PAUSE_RESUMES_AT,
 	PAUSE_RESUMES_MONO,
 	PAUSE_RESUMES_FOR,
-	PAUSE_INCARNATION,
-	PAUSE_COLUMNS
+	PAUSE_INCARNATION
 };
+
+StaticAssertDecl(PAUSE_INCARNATION + 1 == LE_PAUSE_COLUMNS,
+				 "the columns of a pause");
 
 /* Column numbers of pause_all */
 enum
@@ -84,7 +86,7 @@ le_pause_make(const Row *row, int first)
 void
 le_pause_set(Row *row, int first, const Pause *pause)
 {
-	for (int i = 0; i < PAUSE_COLUMNS; i++)
+	for (int i = 0; i < LE_PAUSE_COLUMNS; i++)
 		LE_SET_NULL(row, first + i);
 	if (pause == NULL)
 		return;

@@ -297,6 +297,8 @@ typedef struct Election
 	char	   *channel;
 	char	   *owner;
 	struct Pause *pause;		/* NULL: it is not paused itself */
+	int64		preempt_delay;
+	int64		settle;
 	bool		own_write;		/* the running transaction has written it */
 } Election;
 
@@ -309,6 +311,8 @@ typedef struct Configuration
 	int64		takeover_delay; /* -1: not set */
 	const char *candidate_role; /* NULL: not set, "": any role may stand */
 	const char *channel;		/* NULL: not set, "": the default one */
+	int64		preempt_delay;	/* -1: not set */
+	int64		settle;			/* -1: not set */
 } Configuration;
 
 extern Datum le_interval(int64 us);
@@ -333,6 +337,8 @@ extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_report_no_election(const char *name);
 
 /* pause.c */
+#define LE_PAUSE_COLUMNS 8		/* of the table election */
+
 typedef struct Pause
 {
 	TimestampTz at;

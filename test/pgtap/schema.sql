@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(179);
+SELECT plan(181);
 
 --
 -- What there is
@@ -115,6 +115,8 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('remaining_ms', 1, 'election text'),
 	('is_leader', 2, 'election text, term bigint'),
 	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false'),
+	('create_election', 9, 'election text, strategy text DEFAULT ''race''::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, settle interval DEFAULT ''00:00:00''::interval'),
+	('alter_election', 9, 'election text, strategy text DEFAULT NULL::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, settle interval DEFAULT NULL::interval'),
 	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
 	('pause_all', 1, 'reason text DEFAULT NULL::text'),
 	('drain_candidate', 3, 'candidate text, election text DEFAULT NULL::text, reason text DEFAULT NULL::text'),
