@@ -160,6 +160,7 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	defers			boolean NOT NULL,
 	seen_mono		bigint,
 	seen_for		bigint,
+	stood_mono		bigint,
 	PRIMARY KEY (election, candidate)
 );
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
@@ -167,6 +168,7 @@ COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
 COMMENT ON COLUMN leader_election.candidate.defers IS 'it has given up, and preempts nobody until it stands anew or its rank changes';
 COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'a sign of life of a detached candidate, which is alive for seen_for since';
 COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
+COMMENT ON COLUMN leader_election.candidate.stood_mono IS 'since when it stands, or since it last lost a leadership that it did not give up; NULL: since place_mono';
 COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
 
 CREATE TABLE leader_election.history (
@@ -508,7 +510,8 @@ COMMENT ON FUNCTION leader_election.observe(text) IS
 CREATE FUNCTION leader_election.standing(election text,
 	OUT candidate text, OUT kind text, OUT rank integer, OUT progress bigint,
 	OUT metadata jsonb, OUT joined_at timestamptz, OUT alive boolean,
-	OUT leads boolean, OUT "position" integer, OUT drained boolean)
+	OUT leads boolean, OUT "position" integer, OUT drained boolean,
+	OUT stood interval)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_standing'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
@@ -527,7 +530,8 @@ COMMENT ON VIEW leader_election.status IS
 
 CREATE VIEW leader_election.candidates AS
 	SELECT e.election, s.candidate, s.kind, s.rank, s.progress, s.metadata,
-		s.joined_at, s.alive, s.leads, s."position", s.drained
+		s.joined_at, s.alive, s.leads, s."position", s.drained,
+		s.stood
 	FROM leader_election.election e,
 		LATERAL leader_election.standing(e.election) s;
 COMMENT ON VIEW leader_election.candidates IS

@@ -341,8 +341,8 @@ le_standing(PG_FUNCTION_ARGS)
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);
 		bool		drained = le_drain_covers(drains, c->candidate);
-		Datum		values[10];
-		bool		nulls[10];
+		Datum		values[11];
+		bool		nulls[11];
 
 		memset(nulls, false, sizeof(nulls));
 		values[0] = CStringGetTextDatum(c->candidate);
@@ -359,6 +359,7 @@ le_standing(PG_FUNCTION_ARGS)
 		else
 			nulls[8] = true;
 		values[9] = BoolGetDatum(drained);
+		values[10] = le_interval(Max(le_clock() - c->stood, 0));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	le_call_end(&call);

@@ -56,8 +56,9 @@ extern Candidate *le_ranking_first(const Store *store, const Election *election,
 								   const Candidate *passed_over);
 extern bool le_ranking_prepare(const Store *store, const Election *election,
 							   const Candidate *passed_over);
-extern Candidate *le_ranking_challenger(const Store *store, const Election *election,
-										const Lease *lease);
+extern Candidate *le_ranking_challenger(const Store *store,
+										const Election *election,
+										const Lease *lease, int64 *next);
 extern bool le_ranking_preempts(const Lease *lease, const Candidate *challenger);
 
 /* proof.c */
@@ -145,7 +146,7 @@ extern void le_yield_ask_to_vacate(const Store *store,
 extern bool le_yield_ask_unwanted(const Store *store, const Election *election,
 								  bool *changed);
 extern bool le_yield_preempt(const Store *store, const Election *election,
-							 bool *changed);
+							 bool *changed, int64 *next);
 
 /* settle.c */
 

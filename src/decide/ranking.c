@@ -156,14 +156,32 @@ are_alive(List *candidates, int quorum)
 }
 
 /*
+ * Has this candidate, which has a claim, stood for long enough to challenge
+ * the leader?  Each new candidacy has to: one that crashes and comes back does
+ * not disturb the leader each time.  If it has not, *next is when it will
+ * have.
+ */
+static bool
+has_stood(const Election *election, const Candidate *c, int64 *next)
+{
+	int64		since = c->stood + election->preempt_delay;
+
+	if (election->preempt_delay == 0 || since <= le_clock())
+		return true;
+	*next = Min(*next, since);
+	return false;
+}
+
+/*
  * The candidate that the strategy wants the leader to yield to; NULL: none.
  * The lease is led.  Once the leader was asked to yield to a candidate, the
  * challenger stays the same for as long as it stands and still_preempts()
- * finds a claim.
+ * finds a claim.  *next is when to ask again (monotonic), because another
+ * candidate will have stood for long enough by then; PG_INT64_MAX: none will.
  */
 Candidate *
 le_ranking_challenger(const Store *store, const Election *election,
-					  const Lease *lease)
+					  const Lease *lease, int64 *next)
 {
 	const Strategy *strategy = le_strategy(election);
 	const Drains *drains;
@@ -173,6 +191,7 @@ le_ranking_challenger(const Store *store, const Election *election,
 	Candidate  *asked_for = NULL;
 	ListCell   *lc;
 
+	*next = PG_INT64_MAX;
 	if (strategy->preempts == NULL)
 		return NULL;
 	candidates = le_candidates_read(store, election->name);
@@ -194,13 +213,19 @@ le_ranking_challenger(const Store *store, const Election *election,
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
+		bool		asked;
+		bool		claims;
 
 		if (c == leader || !is_ready(c, lease, NULL))
 			continue;
-		if (lease->yielding && le_candidate_succeeds(c, lease) &&
-			strategy->still_preempts(c, leader) && is_eligible(c, election, drains))
+		asked = lease->yielding && le_candidate_succeeds(c, lease) &&
+			strategy->still_preempts(c, leader);
+		claims = strategy->preempts(c, leader);
+		if (!(asked || claims) || !has_stood(election, c, next))
+			continue;
+		if (asked && is_eligible(c, election, drains))
 			asked_for = c;
-		if (strategy->preempts(c, leader) &&
+		if (claims &&
 			(challenger == NULL || strategy->order(lc, challenger) < 0) &&
 			is_eligible(c, election, drains))
 			challenger = lc;

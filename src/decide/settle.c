@@ -40,6 +40,7 @@ typedef struct Decision
 	Candidate  *winner;			/* NULL: nobody is elected now */
 	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
+	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
 } Decision;
 
 /*
@@ -85,6 +86,18 @@ steps_down(const Decision *d)
 		return d->give_up->resigns;
 	return d->state == LEASE_EXPIRED &&
 		(d->lease->yield_ordered || !d->lease->auto_renew);
+}
+
+/*
+ * Has the holder lost a leadership that it did not give up?  Then it has to
+ * stand for preempt_delay again before it challenges the next leader.  (A
+ * session that has ended stands no more.)
+ */
+static bool
+loses(const Decision *d)
+{
+	return d->state == LEASE_FOREIGN ||
+		(d->state == LEASE_EXPIRED && !d->lease->yielding);
 }
 
 /*
@@ -200,8 +213,8 @@ decide_succession(Decision *d)
 }
 
 /*
- * Decide who is elected now, for which candidate the seat is kept, and who is
- * passed over from now on.
+ * Decide who is elected now, for which candidate the seat is kept, who is
+ * passed over from now on, and whose time begins anew.
  */
 static void
 decide(Decision *d, const Candidate *caller)
@@ -226,6 +239,9 @@ decide(Decision *d, const Candidate *caller)
 		barred_until = decide_succession(d);
 		if (steps_down(d))
 			d->passed_over = le_candidate_of_lease(d->lease);
+		if (loses(d))
+			d->loser = d->passed_over != NULL ?
+				d->passed_over : le_candidate_of_lease(d->lease);
 	}
 	if (barred_until > d->now)
 		return;
@@ -298,6 +314,8 @@ lock_rows(Decision *d, Row **history)
 		(d->state == LEASE_VACANT ||
 		 le_history_lock(d->store, d->lease->election, d->lease->term, history)) &&
 		(d->passed_over == NULL || le_candidate_lock(d->store, d->passed_over)) &&
+		(d->loser == NULL || le_candidate_lock(d->store, d->loser) ||
+		 d->election->preempt_delay == 0) &&
 		(d->winner == NULL ||
 		 (le_candidate_lock(d->store, d->winner) && d->winner->row != NULL));
 }
@@ -462,6 +480,8 @@ le_settle(const Store *store, const Election *election,
 		keep_seat(&d);
 	else
 		write_change(&d, history, proof);
+	if (d.loser != NULL && d.loser->row != NULL)
+		le_candidate_set_stood(d.loser, d.now);
 	le_seats_touch(election->name);
 	return d.state == LEASE_LED ? SETTLED_GAVE_UP : SETTLED_CHANGED;
 }

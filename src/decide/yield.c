@@ -133,12 +133,13 @@ le_yield_ask_unwanted(const Store *store, const Election *election,
 /*
  * Have the strategy ask the leader to yield, or take that back if the
  * candidate that it was to yield to stands no more or has no claim any more.
- * Only the worker does that.  False: what was seen has changed, or a row is
+ * Only the worker does that.  *next is when it may be due again, with nothing
+ * having changed (monotonic).  False: what was seen has changed, or a row is
  * locked.
  */
 bool
 le_yield_preempt(const Store *store, const Election *election,
-				 bool *changed)
+				 bool *changed, int64 *next)
 {
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
@@ -146,10 +147,11 @@ le_yield_preempt(const Store *store, const Election *election,
 	int64		paused_until;
 
 	*changed = false;
+	*next = PG_INT64_MAX;
 	if (!is_open(store, seen) ||
 		le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
 		return true;
-	challenger = le_ranking_challenger(store, election, seen);
+	challenger = le_ranking_challenger(store, election, seen, next);
 	if (!le_ranking_preempts(seen, challenger))
 		return true;
 	lease = lock_seen(store, seen);

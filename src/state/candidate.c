@@ -41,7 +41,8 @@ enum
 	CANDIDATE_SITS_OUT,
 	CANDIDATE_DEFERS,
 	CANDIDATE_SEEN_MONO,
-	CANDIDATE_SEEN_FOR
+	CANDIDATE_SEEN_FOR,
+	CANDIDATE_STOOD_MONO
 };
 
 /*
@@ -78,6 +79,7 @@ view_candidate(const Row *row)
 	c.defers = DatumGetBool(row->values[CANDIDATE_DEFERS]);
 	c.seen = LE_GET(row, CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
 	c.seen_for = LE_GET(row, CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
+	c.stood = LE_GET(row, CANDIDATE_STOOD_MONO, DatumGetInt64, c.place);
 	return c;
 }
 
@@ -257,7 +259,8 @@ le_candidate_succeeds(const Candidate *c, const Lease *lease)
 }
 
 /*
- * The candidate that holds this lease, as it was when it was elected.
+ * The candidate that holds this lease, as it was when it was elected.  It has
+ * stood since then at least.
  */
 Candidate *
 le_candidate_of_lease(const Lease *lease)
@@ -273,6 +276,7 @@ le_candidate_of_lease(const Lease *lease)
 	c->metadata = lease->metadata;
 	c->auto_renew = lease->auto_renew;
 	c->backend_pid = lease->backend_pid;
+	c->stood = lease->acquired_mono;
 	return c;
 }
 
@@ -321,6 +325,17 @@ le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
 	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
 	LE_SET(c->row, CANDIDATE_DEFERS, BoolGetDatum(true));
 	LE_SET(c->row, CANDIDATE_PLACE_MONO, Int64GetDatum(place));
+	le_row_update(c->row);
+}
+
+/*
+ * Let the time that this candidate, which is locked, has stood for begin at
+ * that moment.
+ */
+void
+le_candidate_set_stood(Candidate *c, int64 stood)
+{
+	LE_SET(c->row, CANDIDATE_STOOD_MONO, Int64GetDatum(stood));
 	le_row_update(c->row);
 }
 
@@ -459,7 +474,9 @@ client_addr(void)
 }
 
 /*
- * Make the row of a candidacy.  The caller holds the candidate's name lock.
+ * Make the row of a candidacy.  The caller holds the candidate's name lock.  A
+ * new candidacy stands from now on.  A detached leader's, whose row was lost,
+ * has stood since its term began, as who says.
  */
 void
 le_candidate_insert(const Store *store, const Candidate *who,
@@ -467,6 +484,7 @@ le_candidate_insert(const Store *store, const Candidate *who,
 {
 	Row		   *row = le_row_new(store, TABLE_CANDIDATE);
 	Datum		addr = client_addr();
+	int64		now = le_clock();
 
 	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
 	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
@@ -482,7 +500,9 @@ le_candidate_insert(const Store *store, const Candidate *who,
 			  Int32GetDatum(MyProcPid));
 	LE_SET_IF(row, CANDIDATE_CLIENT_ADDR, addr != 0, addr);
 	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(le_clock()));
+	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(now));
+	LE_SET(row, CANDIDATE_STOOD_MONO,
+		   Int64GetDatum(who->stood > 0 ? Min(who->stood, now) : now));
 	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
 	set_profile(row, who, profile, lease_duration);
 	le_row_insert(row);

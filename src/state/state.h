@@ -20,6 +20,8 @@
  *	reserved_mono	lease: until then the vacant seat is only the successor's
  *	place_mono		candidate: its place in the line, earlier ones first: when
  *					it joined, or last gave up the leadership
+ *	stood_mono		candidate: since when it stands or, if that is later, since
+ *					a term of its own has ended that it did not give up
  *	seen_mono		candidate: a detached one's last sign of life
  *	first_seen_mono	epoch: when this incarnation was seen first; the grace
  *					counts from it
@@ -172,6 +174,7 @@ struct Candidate
 	Datum		client_addr;	/* 0: none */
 	TimestampTz joined_at;
 	int64		place;			/* place_mono */
+	int64		stood;			/* stood_mono */
 	int64		sits_out;		/* passed over until a later term; -1: not */
 	bool		defers;			/* has given up, and is not to preempt */
 	int			leads;			/* how many elections; only for spread */
@@ -218,6 +221,7 @@ extern bool le_candidate_needs_sign(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
+extern void le_candidate_set_stood(Candidate *c, int64 stood);
 extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
 extern bool le_candidate_prune(const Store *store, const Candidate *c);
 

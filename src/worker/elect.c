@@ -34,6 +34,7 @@ typedef struct SettleTask
 	bool		changed;
 	int64		duration;		/* of its leases */
 	bool		waited;			/* for its lock */
+	int64		next;			/* when to see to its yields again */
 } SettleTask;
 
 /*
@@ -102,7 +103,7 @@ preempt(void *arg)
 		return;					/* dropped since the look */
 	if (!le_yield_ask_unwanted(&store, election, &task->changed) ||
 		(!task->changed &&
-		 !le_yield_preempt(&store, election, &task->changed)))
+		 !le_yield_preempt(&store, election, &task->changed, &task->next)))
 		le_busy(name);
 }
 
@@ -259,7 +260,8 @@ le_elect_preempt_all(Pass *pass)
 	go_on_at[0] = '\0';
 	foreach(lc, leases)
 	{
-		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election};
+		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election,
+		.next = PG_INT64_MAX};
 
 		if (le_upkeep_is_to_renew(pass) && lc != list_head(leases))
 		{
@@ -272,5 +274,6 @@ le_elect_preempt_all(Pass *pass)
 			le_news_add(pass, task.election);
 			pass->next = le_clock();
 		}
+		pass->next = Min(pass->next, task.next);
 	}
 }

@@ -114,7 +114,8 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 /*
  * A lease that is led: is its leader to go because of a drain or a pause, or
  * does the strategy want it to yield, to another candidate than it was asked
- * to, or no more?  A crowd of candidates is not read here:
+ * to, or no more?  If not, the next look is due when another challenger will
+ * have stood for long enough.  A crowd of candidates is not read here:
  * le_elect_preempt_all() finds out.
  */
 static bool
@@ -123,7 +124,9 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
 	const Pause *pause;
+	Candidate  *challenger;
 	int64		paused_until;
+	int64		next;
 	bool		drained;
 
 	if (lease->yield_ordered)
@@ -145,7 +148,9 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 	}
 	if (drained || (s != NULL && s->candidates >= CROWD))
 		return true;
-	return le_ranking_preempts(lease, le_ranking_challenger(store, election, lease));
+	challenger = le_ranking_challenger(store, election, lease, &next);
+	pass->next = Min(pass->next, next);
+	return le_ranking_preempts(lease, challenger);
 }
 
 static List *

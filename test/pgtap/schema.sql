@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(181);
+SELECT plan(182);
 
 --
 -- What there is
@@ -128,7 +128,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 SELECT columns_are('leader_election', 'status',
 	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
-	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained}'::name[]);
+	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained,stood}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
 SELECT columns_are('leader_election', 'lease_grant',
@@ -144,6 +144,7 @@ SELECT col_type_is('leader_election', 'status', 'remaining', 'interval', 'status
 SELECT col_type_is('leader_election', 'candidates', 'rank', 'integer', 'candidates.rank');
 SELECT col_type_is('leader_election', 'candidates', 'progress', 'bigint', 'candidates.progress');
 SELECT col_type_is('leader_election', 'candidates', 'drained', 'boolean', 'candidates.drained');
+SELECT col_type_is('leader_election', 'candidates', 'stood', 'interval', 'candidates.stood');
 SELECT col_is_pk('leader_election', 'history', '{election,term}'::name[], 'a term is never given twice');
 
 --
