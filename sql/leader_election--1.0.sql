@@ -109,6 +109,9 @@ CREATE TABLE leader_election.lease (
 	reserved_mono	bigint,
 	reserved_for	bigint,
 	yield_cause		text COLLATE "C",
+	unsettled		boolean,
+	first_stood_at	timestamptz,
+	first_stood_mono bigint,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -122,7 +125,10 @@ CREATE TABLE leader_election.lease (
 		(not_before_at, not_before_mono, not_before_for, held) IS NOT NULL),
 	CONSTRAINT kept_reserved CHECK ((reserved_mono, reserved_for) IS NULL OR
 		leader IS NULL AND
-		(reserved_mono, reserved_for, successor, incarnation) IS NOT NULL)
+		(reserved_mono, reserved_for, successor, incarnation) IS NOT NULL),
+	CONSTRAINT kept_unsettled CHECK (leader IS NULL OR unsettled IS NULL),
+	CONSTRAINT kept_first_stood CHECK ((first_stood_at, first_stood_mono) IS NULL OR
+		(unsettled, first_stood_at, first_stood_mono, incarnation) IS NOT NULL)
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
@@ -139,6 +145,9 @@ COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a h
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: somebody''s request_yield()';
+COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
+COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
+COMMENT ON COLUMN leader_election.lease.first_stood_mono IS 'the same (monotonic); void on another incarnation than the row''s, and if it is still to come';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
 -- detached one when it has not called for a while.

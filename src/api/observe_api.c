@@ -144,6 +144,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 			return "no candidates";
 		case OBSTACLE_QUORUM:
 			return psprintf("quorum %d of %d", turnout->live, election->quorum);
+		case OBSTACLE_SETTLE:
+			return "settle";
 		case OBSTACLE_DRAINED:
 			return "drained";
 		case OBSTACLE_SITTING_OUT:
@@ -156,6 +158,28 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	if (le_lock_worker_is_free())
 		return NO_WORKER;
 	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
+}
+
+/*
+ * The same on a standby, as far as the rows tell there: nobody can see who
+ * stands, and the time of day has to do.
+ */
+static const char *
+waiting_for_on_standby(const Election *election, const Lease *lease,
+					   const Pause *pause)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (lease->leader != NULL || lease->successor != NULL)
+		return NULL;
+	if (pause != NULL)
+		return "paused";
+	if (lease->not_before_at > now)
+		return lease->held ? "hold" : "takeover delay";
+	if (lease->first_stood_at != 0 &&
+		lease->first_stood_at + election->settle > now)
+		return "settle";
+	return NULL;
 }
 
 /* The columns of a row of the view status */
@@ -237,14 +261,14 @@ pause_shown(const Store *store, const Election *election, bool *ends)
 	return own != NULL ? own : all;
 }
 
-static void
+static const Pause *
 show_pause(const Store *store, const Election *election, StatusRow *row)
 {
 	bool		ends;
 	const Pause *pause = pause_shown(store, election, &ends);
 
 	if (pause == NULL)
-		return;
+		return NULL;
 	set(row, STATUS_PAUSED_AT, TimestampTzGetDatum(pause->at));
 	set(row, STATUS_PAUSED_BY,
 		DirectFunctionCall1(namein, CStringGetDatum(pause->by)));
@@ -252,6 +276,7 @@ show_pause(const Store *store, const Election *election, StatusRow *row)
 		set(row, STATUS_PAUSE_REASON, CStringGetTextDatum(pause->reason));
 	if (ends)
 		set(row, STATUS_RESUMES_AT, TimestampTzGetDatum(pause->resumes_at));
+	return pause;
 }
 
 /*
@@ -279,23 +304,25 @@ le_observe(PG_FUNCTION_ARGS)
 	if (election != NULL && lease != NULL)
 	{
 		bool		led = is_led(&call.store, lease);
+		const Pause *pause = show_pause(&call.store, election, &row);
+		const char *why = NULL;
 
-		show_pause(&call.store, election, &row);
 		if (led)
 			show_leader(lease, &row);
 		else
 			set(&row, STATUS_STATE, CStringGetTextDatum("vacant"));
-		if (!RecoveryInProgress())	/* there, nobody can see who stands */
+		if (RecoveryInProgress())
+			why = waiting_for_on_standby(election, lease, pause);
+		else
 		{
 			Turnout		turnout = count_turnout(&call.store, election, lease);
-			const char *why = NULL;
 
 			if (!led)
 				why = waiting_for(&call.store, election, lease, &turnout);
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
-			if (why != NULL)
-				set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
 		}
+		if (why != NULL)
+			set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
 	}
 	le_call_end(&call);
 	return le_call_result(fcinfo, row.values, row.nulls);

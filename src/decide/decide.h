@@ -59,6 +59,8 @@ extern bool le_ranking_prepare(const Store *store, const Election *election,
 extern Candidate *le_ranking_challenger(const Store *store,
 										const Election *election,
 										const Lease *lease, int64 *next);
+extern int64 le_ranking_first_stood(const Store *store, const Lease *lease,
+									int64 vacant_since, bool *unsettled);
 extern bool le_ranking_preempts(const Lease *lease, const Candidate *challenger);
 
 /* proof.c */
@@ -92,6 +94,7 @@ typedef enum Obstacle
 	OBSTACLE_RESERVED,			/* for one candidate */
 	OBSTACLE_NO_CANDIDATES,
 	OBSTACLE_QUORUM,
+	OBSTACLE_SETTLE,			/* who stands waits for others to come */
 	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
 	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
 	OBSTACLE_CALL				/* the others are detached, and must call */
@@ -118,6 +121,9 @@ typedef struct Vacancy
 	Candidate  *kept_for;		/* that successor; NULL: not kept any more */
 	int64		kept_until;		/* if it is not elected before (monotonic) */
 	Candidate  *absent;			/* that successor, if it did not call */
+	int64		note_first_at;	/* from then on (monotonic), who stands first
+								 * is to be noted; PG_INT64_MAX: it is known,
+								 * or does not matter */
 } Vacancy;
 
 extern int64 le_vacancy_grace(const Election *election, const Lease *lease,

@@ -156,6 +156,38 @@ are_alive(List *candidates, int quorum)
 }
 
 /*
+ * Who stood for a seat when it fell vacant?  If nobody did but the last
+ * leader, whom the lease names still, *unsettled is true, and the result is
+ * since when somebody stands for it (monotonic; 0: nobody does).  Else the
+ * result is 0.
+ */
+int64
+le_ranking_first_stood(const Store *store, const Lease *lease,
+					   int64 vacant_since, bool *unsettled)
+{
+	int64		first_stood = 0;
+	int64		now = le_clock();
+	ListCell   *lc;
+
+	*unsettled = true;
+	foreach(lc, le_candidates_read(store, lease->election))
+	{
+		Candidate  *c = lfirst(lc);
+		int64		stood = Min(Max(c->stood, vacant_since), now);
+
+		if (!le_candidate_alive(c))
+			continue;
+		if (c->stood <= vacant_since && !le_candidate_leads(c, lease))
+		{
+			*unsettled = false;
+			return 0;
+		}
+		first_stood = first_stood == 0 ? stood : Min(first_stood, stood);
+	}
+	return first_stood;
+}
+
+/*
  * Has this candidate, which has a claim, stood for long enough to challenge
  * the leader?  Each new candidacy has to: one that crashes and comes back does
  * not disturb the leader each time.  If it has not, *next is when it will

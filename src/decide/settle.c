@@ -41,6 +41,9 @@ typedef struct Decision
 	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
+	bool		unsettled;		/* nobody stands to follow the leader */
+	int64		first_stood;	/* since when anybody does; 0: nobody does, or
+								 * it is noted already */
 } Decision;
 
 /*
@@ -98,6 +101,23 @@ loses(const Decision *d)
 {
 	return d->state == LEASE_FOREIGN ||
 		(d->state == LEASE_EXPIRED && !d->lease->yielding);
+}
+
+/*
+ * The seat falls vacant, or has fallen so before anybody noticed.  Who stood
+ * then, or has stood first since?
+ */
+static void
+look_who_stands(Decision *d)
+{
+	int64		vacant_since = d->now;
+
+	if (d->state == LEASE_EXPIRED)
+		vacant_since = d->lease->deadline_mono;
+	else if (d->state == LEASE_FOREIGN)
+		vacant_since = d->inc->first_seen;
+	d->first_stood = le_ranking_first_stood(d->store, d->lease, vacant_since,
+											&d->unsettled);
 }
 
 /*
@@ -213,36 +233,64 @@ decide_succession(Decision *d)
 }
 
 /*
- * Decide who is elected now, for which candidate the seat is kept, who is
- * passed over from now on, and whose time begins anew.
+ * Until when is nobody elected, for which candidate is the seat kept, who is
+ * passed over from now on, and whose time begins anew?
+ */
+static int64
+decide_vacancy(Decision *d)
+{
+	Vacancy		v;
+	bool		unsettled;
+
+	le_vacancy(d->store, d->election, d->lease, d->inc, d->now, NULL, &v);
+	d->pause = v.pause;
+	d->successor = v.kept_for;
+	d->passed_over = v.absent;
+	if (v.note_first_at > d->now)
+		return v.barred_until;
+
+	/*
+	 * The first candidate's own call notes when it stood or, if that call
+	 * found the election locked, the next one or the worker: its row tells.
+	 */
+	d->first_stood = le_ranking_first_stood(d->store, d->lease, 0, &unsettled);
+	return Max(v.barred_until,
+			   d->first_stood != 0 ? d->first_stood + d->election->settle : 0);
+}
+
+/*
+ * The same for a seat that falls vacant now.
+ */
+static int64
+decide_end(Decision *d)
+{
+	int64		paused_until;
+	int64		barred_until;
+
+	d->pause = le_pause_now(d->store, d->election, d->inc, &paused_until);
+	barred_until = decide_succession(d);
+	if (steps_down(d))
+		d->passed_over = le_candidate_of_lease(d->lease);
+	if (loses(d))
+		d->loser = d->passed_over != NULL ?
+			d->passed_over : le_candidate_of_lease(d->lease);
+	if (d->election->settle == 0 || d->successor != NULL)
+		return barred_until;
+	look_who_stands(d);
+	return Max(barred_until,
+			   d->first_stood != 0 ? d->first_stood + d->election->settle : 0);
+}
+
+/*
+ * Decide who is elected now, for which candidate the seat is kept, and who is
+ * passed over from now on.
  */
 static void
 decide(Decision *d, const Candidate *caller)
 {
-	int64		barred_until;
+	int64		barred_until = d->state == LEASE_VACANT ?
+		decide_vacancy(d) : decide_end(d);
 
-	if (d->state == LEASE_VACANT)
-	{
-		Vacancy		v;
-
-		le_vacancy(d->store, d->election, d->lease, d->inc, d->now, NULL, &v);
-		d->pause = v.pause;
-		d->successor = v.kept_for;
-		d->passed_over = v.absent;
-		barred_until = v.barred_until;
-	}
-	else
-	{
-		int64		until;
-
-		d->pause = le_pause_now(d->store, d->election, d->inc, &until);
-		barred_until = decide_succession(d);
-		if (steps_down(d))
-			d->passed_over = le_candidate_of_lease(d->lease);
-		if (loses(d))
-			d->loser = d->passed_over != NULL ?
-				d->passed_over : le_candidate_of_lease(d->lease);
-	}
 	if (barred_until > d->now)
 		return;
 	if (d->successor == NULL && d->pause == NULL)
@@ -334,11 +382,16 @@ is_kept_for(const Decision *d)
 
 /*
  * Keep the vacant seat for the successor or, if there is none, for nobody any
- * more.
+ * more.  Note who stood first for it, if that is not known yet: the next ones
+ * do not wait anew.
  */
 static void
 keep_seat(Decision *d)
 {
+	if (d->first_stood != 0)
+		le_lease_note_first(d->lease, d->first_stood,
+							le_lease_not_before(d->lease, d->inc), d->now,
+							GetCurrentTimestamp(), d->inc->name);
 	if (d->successor != NULL)
 		le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
 						 d->now, d->inc->name);
@@ -388,8 +441,12 @@ write_change(Decision *d, Row *history, const Proof *proof)
 	if (history != NULL)
 		le_history_end(history, change.reason, detail_of(d, change.reason), at);
 	if (d->winner == NULL)
+	{
+		look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
-						d->successor, duration, d->now, at, d->inc->name);
+						d->successor, duration, d->unsettled, d->first_stood,
+						d->now, at, d->inc->name);
+	}
 	else if (proof->required)
 		grant(d->store, d->lease, d->inc, d->winner, 0, &change,
 			  proof->lease_duration, proof->t0, at);
@@ -454,7 +511,7 @@ le_settle(const Store *store, const Election *election,
 	if (proof->required && d.election->own_write)
 		d.winner = NULL;
 	if (d.state == LEASE_VACANT &&
-		((d.winner == NULL && is_kept_for(&d)) ||
+		((d.winner == NULL && d.first_stood == 0 && is_kept_for(&d)) ||
 		 (proof->required && d.lease->own_write)))
 		return SETTLED_NOTHING;
 	if (!is_proven(proof, &d))
@@ -480,6 +537,8 @@ le_settle(const Store *store, const Election *election,
 		keep_seat(&d);
 	else
 		write_change(&d, history, proof);
+
+	/* write_change() may have looked since when it stood. */
 	if (d.loser != NULL && d.loser->row != NULL)
 		le_candidate_set_stood(d.loser, d.now);
 	le_seats_touch(election->name);
@@ -560,7 +619,8 @@ le_settle_reserve(const Store *store, const Election *election, Lease *lease,
 	int64		now = le_clock();
 
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
-					successor, election->lease_duration, now,
+					successor, election->lease_duration, lease->unsettled,
+					le_lease_first_stood(lease, inc->name), now,
 					GetCurrentTimestamp(), inc->name);
 	le_seats_touch(election->name);
 	le_commit_durably();

@@ -110,15 +110,34 @@ look_at_reservation(const Store *store, const Election *election,
 }
 
 /*
- * What is missing among those who stand?
+ * Until when does the vacant seat wait for others to stand, too, because at
+ * first nobody did?  0: it does not.  PG_INT64_MAX: when the first candidate
+ * stood is not noted in the row yet.
+ */
+static int64
+settles_until(const Election *election, const Lease *lease,
+			  const Incarnation *inc)
+{
+	int64		first_stood = le_lease_first_stood(lease, inc->name);
+
+	if (!lease->unsettled || election->settle == 0)
+		return 0;
+	return first_stood != 0 ? first_stood + election->settle : PG_INT64_MAX;
+}
+
+/*
+ * What is missing among those who stand?  settles: the seat is not filled
+ * yet, so that others can stand, too.
  */
 static Obstacle
-missing(const Election *election, const Turnout *turnout)
+missing(const Election *election, const Turnout *turnout, bool settles)
 {
 	if (turnout->live == 0)
 		return OBSTACLE_NO_CANDIDATES;
 	if (turnout->live < election->quorum)
 		return OBSTACLE_QUORUM;
+	if (settles)
+		return OBSTACLE_SETTLE;
 	if (turnout->ready == 0)
 		return turnout->drained > 0 ? OBSTACLE_DRAINED : OBSTACLE_SITTING_OUT;
 	if (turnout->told == 0 && !le_strategy(election)->reserves)
@@ -142,6 +161,7 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	int64		grace = le_vacancy_grace(election, lease, inc);
 	int64		not_before = le_lease_not_before(lease, inc);
 	bool		vacant = lease->leader == NULL;
+	int64		settled_at = 0;
 	int64		paused_until;
 
 	memset(v, 0, sizeof(Vacancy));
@@ -149,6 +169,13 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	v->barred_until = vacant ? Max(grace, not_before) : grace;
 	if (vacant && lease->successor != NULL)
 		look_at_reservation(store, election, lease, inc, now, v);
+
+	/* A candidate that was named, or elected, does not wait for others. */
+	if (vacant && v->kept_for == NULL)
+		settled_at = settles_until(election, lease, inc);
+	v->note_first_at = settled_at == PG_INT64_MAX ? grace : PG_INT64_MAX;
+	if (settled_at != PG_INT64_MAX)
+		v->barred_until = Max(v->barred_until, settled_at);
 
 	/* A hand-over that is under way is finished. */
 	if (v->pause != NULL && v->kept_for == NULL)
@@ -166,12 +193,13 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	else if (v->kept_for != NULL)
 		v->obstacle = OBSTACLE_RESERVED;
 	else if (turnout != NULL)
-		v->obstacle = missing(election, turnout);
+		v->obstacle = missing(election, turnout, settled_at > now);
 }
 
 /*
  * When is the seat to be settled: a leader to be elected, a lease of another
- * incarnation to be ended, or a reservation to be lifted?  PG_INT64_MAX: not
+ * incarnation to be ended, a reservation to be lifted, or the first candidate
+ * to be noted?  PG_INT64_MAX: not
  * before another candidate stands, or a detached one calls.
  */
 int64
@@ -182,10 +210,12 @@ le_vacancy_due(const Election *election, const Lease *lease,
 
 	if (v->reserved && v->kept_for == NULL)
 		return 0;
+	if (v->note_first_at != PG_INT64_MAX && turnout->live > 0)
+		return v->note_first_at;
 	if (v->kept_for != NULL && turnout->live < election->quorum)
 		return v->kept_until;
 	if (lease->leader == NULL && v->kept_for == NULL &&
-		missing(election, turnout) != OBSTACLE_NONE)
+		missing(election, turnout, false) != OBSTACLE_NONE)
 		return PG_INT64_MAX;
 
 	/*

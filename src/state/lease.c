@@ -57,7 +57,10 @@ enum
 	LEASE_HELD,
 	LEASE_RESERVED_MONO,
 	LEASE_RESERVED_FOR,
-	LEASE_YIELD_CAUSE
+	LEASE_YIELD_CAUSE,
+	LEASE_UNSETTLED,
+	LEASE_FIRST_STOOD_AT,
+	LEASE_FIRST_STOOD_MONO
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -142,6 +145,11 @@ make_lease(const Row *row)
 	lease->reserved_for = Min(LE_GET(row, LEASE_RESERVED_FOR, DatumGetInt64, 0),
 							  LONGEST_LEASE);
 	lease->yield_cause = LE_GET(row, LEASE_YIELD_CAUSE, TextDatumGetCString, NULL);
+	lease->unsettled = LE_GET(row, LEASE_UNSETTLED, DatumGetBool, false);
+	lease->first_stood_at = LE_GET(row, LEASE_FIRST_STOOD_AT,
+								   DatumGetTimestampTz, 0);
+	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
+									 DatumGetInt64, 0);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_row_is_own_write(row);
 	return lease;
@@ -328,8 +336,8 @@ le_lease_lock(const Store *store, const char *election)
 }
 
 /*
- * Make the lease row of a new election, vacant.  The caller holds the
- * election's name lock.
+ * Make the lease row of a new election, vacant, for which nobody stands yet.
+ * The caller holds the election's name lock.
  */
 void
 le_lease_create(const Store *store, const char *election)
@@ -341,6 +349,7 @@ le_lease_create(const Store *store, const char *election)
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
+	LE_SET(row, LEASE_UNSETTLED, BoolGetDatum(true));
 	le_row_insert(row);
 }
 
@@ -376,16 +385,34 @@ set_successor(Row *row, const Candidate *successor)
 }
 
 /*
+ * When the first candidate stood for the vacant seat (0: none has yet).  now
+ * and at are the same moment on the two clocks.
+ */
+static void
+set_first_stood(Row *row, int64 first_stood, int64 now, TimestampTz at)
+{
+	LE_SET_IF(row, LEASE_FIRST_STOOD_AT, first_stood != 0,
+			  TimestampTzGetDatum(at - (now - first_stood)));
+	LE_SET_IF(row, LEASE_FIRST_STOOD_MONO, first_stood != 0,
+			  Int64GetDatum(first_stood));
+}
+
+/*
  * From now on the row's monotonic values are this incarnation's.  Then
  * acquired_mono has to be this incarnation's, too: le_vacancy_grace() compares
- * it with first_seen.
+ * it with first_seen.  When a candidate first stood on another incarnation, is
+ * void here.
  */
 static void
 set_incarnation(Lease *lease, const char *incarnation, int64 now)
 {
 	if (!le_lease_is_own(lease, incarnation))
+	{
 		LE_SET(lease->row, LEASE_ACQUIRED_MONO, Int64GetDatum(now));
+		set_first_stood(lease->row, 0, 0, 0);
+	}
 	LE_SET(lease->row, LEASE_INCARNATION, LE_TEXT(incarnation));
+	lease->incarnation = pstrdup(incarnation);
 }
 
 /*
@@ -463,6 +490,8 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	LE_SET_NULL(row, LEASE_YIELD_CAUSE);
+	LE_SET_NULL(row, LEASE_UNSETTLED);
+	set_first_stood(row, 0, 0, 0);
 	set_successor(row, NULL);
 	clear_not_before(row);
 	clear_reserved(row);
@@ -489,11 +518,13 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
  * Vacate the seat of this lease, which is locked.  If not_before is still to
  * come, nobody is elected before, because of a hold or (held is false) a
  * takeover delay.  Then, for reserved_for, the seat is only the successor's
- * (NULL: anybody may be elected).
+ * (NULL: anybody may be elected).  unsettled: nobody stood to follow; the
+ * first candidate did at first_stood (0: none has yet).
  */
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				const Candidate *successor, int64 reserved_for,
+				bool unsettled, int64 first_stood,
 				int64 now, TimestampTz at, const char *incarnation)
 {
 	static const int cleared[] = {
@@ -508,6 +539,8 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	set_incarnation(lease, incarnation, now);
+	LE_SET_IF(row, LEASE_UNSETTLED, unsettled, BoolGetDatum(true));
+	set_first_stood(row, unsettled ? first_stood : 0, now, at);
 	clear_not_before(row);
 	if (not_before > now)
 		set_not_before(row, not_before, held, now, at);
@@ -579,6 +612,28 @@ le_lease_unreserve(Lease *lease)
 	set_successor(lease->row, NULL);
 	clear_reserved(lease->row);
 	le_row_update(lease->row);
+}
+
+/*
+ * Note when the first candidate stood for the vacant seat, whose lease is
+ * locked, and for which le_lease_reserve() or le_lease_unreserve() writes the
+ * row next.  not_before is a moment of this incarnation: where another one has
+ * written the row, a hold or delay in it is written anew.
+ */
+void
+le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
+					int64 now, TimestampTz at, const char *incarnation)
+{
+	Row		   *row = lease->row;
+
+	if (!le_lease_is_own(lease, incarnation))
+	{
+		clear_not_before(row);
+		if (not_before > now)
+			set_not_before(row, not_before, lease->held, now, at);
+	}
+	set_incarnation(lease, incarnation, now);
+	set_first_stood(row, first_stood, now, at);
 }
 
 /*

@@ -158,3 +158,14 @@ le_lease_reserved_since(const Lease *lease)
 {
 	return lease->reserved_mono - lease->reserved_for - lease->not_before_for;
 }
+
+/*
+ * When the first candidate stood for the vacant seat; 0: none has yet, or
+ * another incarnation or clock has written that.
+ */
+int64
+le_lease_first_stood(const Lease *lease, const char *incarnation)
+{
+	return le_lease_is_own(lease, incarnation) &&
+		lease->first_stood_mono <= le_clock() ? lease->first_stood_mono : 0;
+}

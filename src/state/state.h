@@ -18,6 +18,8 @@
  *					from (proof.c)
  *	not_before_mono	lease: nobody else is elected before
  *	reserved_mono	lease: until then the vacant seat is only the successor's
+ *	first_stood_mono	lease: when the first candidate stood for the seat,
+ *					if none but the former leader did when it fell vacant
  *	place_mono		candidate: its place in the line, earlier ones first: when
  *					it joined, or last gave up the leadership
  *	stood_mono		candidate: since when it stands or, if that is later, since
@@ -90,8 +92,11 @@ typedef struct Lease
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
-	char	   *yield_cause;	/* yield_ordered: "paused" or "drained"; NULL:
-								 * an operator's call */
+	char	   *yield_cause;	/* yield_ordered: "paused" or "drained";
+								 * NULL: an operator's call */
+	bool		unsettled;		/* vacant, and no follower stood at first */
+	TimestampTz first_stood_at;
+	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -120,8 +125,8 @@ extern void le_lease_hold(Lease *lease, int64 not_before, int64 now,
 						  TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							const Candidate *successor,
-							int64 reserved_for,
-							int64 now, TimestampTz at,
+							int64 reserved_for, bool unsettled,
+							int64 first_stood, int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const int64 *progress);
@@ -131,6 +136,9 @@ extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 							 int64 reserved_for, int64 now,
 							 const char *incarnation);
 extern void le_lease_unreserve(Lease *lease);
+extern void le_lease_note_first(Lease *lease, int64 first_stood,
+								int64 not_before, int64 now, TimestampTz at,
+								const char *incarnation);
 extern bool le_lease_delete(const Store *store, const char *election);
 
 /* lease_state.c */
@@ -158,6 +166,8 @@ extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
 extern int64 le_lease_reserved_since(const Lease *lease);
+extern int64 le_lease_first_stood(const Lease *lease,
+								  const char *incarnation);
 
 /* candidate.c */
 struct Candidate
