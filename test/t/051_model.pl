@@ -55,6 +55,7 @@ my @STEPS = (
 	[ 5, \&alter_quorum, 'alter_quorum' ],
 	[ 4, \&alter_strategy, 'alter_strategy' ],
 	[ 2, \&alter_delay, 'alter_delay' ],
+	[ 8, \&alter_flap, 'alter_flap' ],
 	[ 4, \&misuse, 'misuse' ],
 	[ 3, \&pause, 'pause' ],
 	[ 20, \&resume, 'resume' ],
@@ -83,6 +84,15 @@ sub any_step
 		# Often somebody joins where there are few.
 		$n = 0 if keys %{ $l->{candidates} } < 3 && chance($run, 30);
 		$n -= $STEPS[ $i++ ][0] while $n >= $STEPS[$i][0];
+
+		# Where a seat would have to settle, they go, until nobody is left to
+		# follow the leader.
+		if ($l->{settle} && led($l) && chance($run, 25))
+		{
+			my $goes = keys %{ $l->{candidates} } > 1 ? 'leave' : 'resign';
+
+			($i) = grep { $STEPS[$_][2] eq $goes } 0 .. $#STEPS;
+		}
 		if ($STEPS[$i][1]->($run, $election, $l) || $run->{failed})
 		{
 			$done{ $STEPS[$i][2] }++;

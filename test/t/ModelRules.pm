@@ -13,6 +13,8 @@
 #		reserved    whom the vacant seat is kept for
 #		paused      '', 'paused' or 'vacated'; all: so are all elections
 #		drained     names that are not elected
+#		preempt_delay, settle  true: for ever
+#		unsettled   nobody stood to follow when the seat fell vacant
 #		history     the last few terms
 #		candidates  by name; only those who are alive, each with
 #			kind, rank, progress, auto_renew
@@ -149,6 +151,7 @@ sub elect
 	$l->{auto_renew} = $l->{candidates}{$name}{auto_renew};
 	$l->{yield} = '';
 	delete @$l{qw(to reserved over)};
+	$l->{unsettled} = 0;
 	vacate($l);
 	$_->{out} = 0 foreach values %{ $l->{candidates} };
 	push @{ $l->{history} },
@@ -159,6 +162,14 @@ sub elect
 	  };
 	shift @{ $l->{history} } if @{ $l->{history} } > 3;
 	return;
+}
+
+# The vacant seat waits for others to stand.
+sub settles
+{
+	my ($l) = @_;
+
+	return $l->{settle} && $l->{unsettled} && !defined $l->{reserved};
 }
 
 # A vacant seat: elect the next in line, or keep the seat for it.  True if that
@@ -177,6 +188,7 @@ sub decide
 	}
 	return $lapsed unless has_quorum($l);
 	return $lapsed if is_paused($l) && !defined $l->{reserved};
+	return $lapsed if settles($l);
 
 	@eligible = grep { !$l->{candidates}{$_}{out} && !$l->{drained}{$_} }
 	  order($s, $election);
@@ -242,6 +254,7 @@ sub end_term
 	  if $how{sits_out} && $l->{yield} !~ /paused|drained/;
 	$l->{reserved} = $how{to}
 	  // ($l->{yield} eq 'operator' || is_paused($l) ? $l->{to} : undef);
+	$l->{unsettled} = grep({ $_ ne $l->{leader} } keys %{ $l->{candidates} }) ? 0 : 1;
 	$l->{yield} = '';
 	delete @$l{qw(leader over to)};
 	delete $l->{reserved}
@@ -259,7 +272,7 @@ sub challenger
 	my $seats = count_seats($s, $election, $l->{leader}) + 1;
 	my @challengers;
 
-	return unless has_quorum($l);
+	return if !has_quorum($l) || $l->{preempt_delay};
 	foreach my $name (order($s, $election))
 	{
 		my $c = $l->{candidates}{$name};
@@ -414,6 +427,7 @@ sub waiting_for
 	return 'paused' if is_paused($l);
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
+	return 'settle' if settles($l);
 	return 'drained' if @drained && !@eligible;
 	return 'candidates that do not sit out' unless @eligible;
 	return 'acquire()';

@@ -12,10 +12,10 @@ use ModelRules;
 use ModelRun;
 use Storable qw(dclone);
 
-our @EXPORT = qw(alter alter_delay alter_quorum alter_strategy ask_to_yield
-  call call_again come die_at_once drain followers give_up join_new leave
-  leave_all misuse pause pause_all permutations profile renew request_yield
-  resign resume says transfer transfer_to undrain);
+our @EXPORT = qw(alter alter_delay alter_flap alter_quorum alter_strategy
+  ask_to_yield call call_again come die_at_once drain followers give_up
+  join_new leave leave_all misuse pause pause_all permutations profile renew
+  request_yield resign resume says transfer transfer_to undrain);
 
 sub profile
 {
@@ -470,6 +470,17 @@ sub alter_delay
 
 	return alter($run, $election, 'takeover_delay', "'$delay ms'",
 		sub { $_[0]{elections}{$election}{delay} = $delay; return ''; });
+}
+
+# For ever, or (more often) not at all
+sub alter_flap
+{
+	my ($run, $election, $l) = @_;
+	my $setting = pick($run, 'preempt_delay', 'settle');
+	my $on = $l->{$setting} ? 0 : chance($run, 50) ? 1 : 0;
+
+	return alter($run, $election, $setting, $on ? "'1 day'" : "'0'",
+		sub { $_[0]{elections}{$election}{$setting} = $on; return ''; });
 }
 
 sub pause
