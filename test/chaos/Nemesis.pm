@@ -526,9 +526,12 @@ sub alter_election
 	my $election = any_election();
 	my $ms = int($lease_ms * (0.75 + rand(0.5)));
 	my $delay = int(rand(300));
+	my $preempt = rand() < 0.5 ? 0 : int(rand(2 * $lease_ms));
+	my $settle = rand() < 0.5 ? 0 : int(rand(300));
 
-	sql_async(primary(), "SELECT leader_election.alter_election('$election', lease_duration => '$ms ms', takeover_delay => '$delay ms')");
-	return "$election $ms $delay";
+	sql_async(primary(), "SELECT leader_election.alter_election('$election', lease_duration => '$ms ms',
+		takeover_delay => '$delay ms', preempt_delay => '$preempt ms', settle => '$settle ms')");
+	return "$election $ms $delay $preempt $settle";
 }
 
 # name => [function, weight in each profile]. A profile favours what brings out
