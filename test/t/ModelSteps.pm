@@ -595,12 +595,13 @@ sub misuse
 	{
 		my $leads_by = $l->{candidates}{ $l->{leader} }{kind};
 		my $last = $l->{term} - 1;
+		my $itself = $l->{drained}{ $l->{leader} } ? 'LE005' : '22023';
 
 		push @ways,
 		  [ "SELECT leader_election.request_yield('$election', '$stranger')", 'LE005' ]
 		  if $stranger;
 		push @ways,
-		  [ "SELECT leader_election.request_yield('$election', '$l->{leader}')", '22023' ];
+		  [ "SELECT leader_election.request_yield('$election', '$l->{leader}')", $itself ];
 		push @ways,
 		  [ "SELECT leader_election.release('$election', $l->{term})", '22023' ]
 		  if $leads_by eq 'session';
@@ -610,7 +611,7 @@ sub misuse
 		push @ways,
 		  [
 			"SELECT leader_election.transfer('$election', $l->{term}, '$l->{leader}')",
-			'22023'
+			$itself
 		  ],
 		  [
 			"SELECT leader_election.transfer('$election', $l->{term}, 'nobody')",
