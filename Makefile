@@ -39,6 +39,7 @@ OBJS = \
 	src/state/lease_state.o \
 	src/state/mark.o \
 	src/state/pause.o \
+	src/state/run.o \
 	src/decide/begin.o \
 	src/decide/proof.o \
 	src/decide/ranking.o \

@@ -112,6 +112,12 @@ CREATE TABLE leader_election.lease (
 	unsettled		boolean,
 	first_stood_at	timestamptz,
 	first_stood_mono bigint,
+	run				text COLLATE "C",
+	run_role		name,
+	run_granted		text COLLATE "C",
+	run_attempts	integer,
+	run_done		text COLLATE "C",
+	done_at			timestamptz,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -128,7 +134,10 @@ CREATE TABLE leader_election.lease (
 		(reserved_mono, reserved_for, successor, incarnation) IS NOT NULL),
 	CONSTRAINT kept_unsettled CHECK (leader IS NULL OR unsettled IS NULL),
 	CONSTRAINT kept_first_stood CHECK ((first_stood_at, first_stood_mono) IS NULL OR
-		(unsettled, first_stood_at, first_stood_mono, incarnation) IS NOT NULL)
+		(unsettled, first_stood_at, first_stood_mono, incarnation) IS NOT NULL),
+	CONSTRAINT kept_runs CHECK ((run IS NULL) = (run_role IS NULL) AND
+		(run_granted IS NULL) = (run_attempts IS NULL) AND
+		(run_done IS NULL) = (done_at IS NULL))
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
@@ -144,6 +153,12 @@ COMMENT ON COLUMN leader_election.lease.not_before_for IS 'microseconds from the
 COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a hold; false: of a takeover delay';
 COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
+COMMENT ON COLUMN leader_election.lease.run IS 'what the present term, or the last one, was granted for; NULL: for no run';
+COMMENT ON COLUMN leader_election.lease.run_role IS 'the role that the run was granted to, also when the term is over';
+COMMENT ON COLUMN leader_election.lease.run_granted IS 'the highest run that a term was granted for';
+COMMENT ON COLUMN leader_election.lease.run_attempts IS 'how many terms were granted for it';
+COMMENT ON COLUMN leader_election.lease.run_done IS 'the highest run that is done';
+COMMENT ON COLUMN leader_election.lease.done_at IS 'when that was recorded';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: somebody''s request_yield()';
 COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -329,12 +344,13 @@ COMMENT ON FUNCTION leader_election.transfer(text, text) IS
 
 CREATE FUNCTION leader_election.acquire(election text, candidate text,
 	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
-	metadata jsonb DEFAULT NULL)
+	metadata jsonb DEFAULT NULL, run text DEFAULT NULL,
+	attempts integer DEFAULT NULL)
 RETURNS SETOF leader_election.lease_grant
 AS 'MODULE_PATHNAME', 'le_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
-COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb) IS
-'stand for election and ask for the lease, over any connection; no row if it is not granted';
+COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb, text, integer) IS
+'stand for election and ask for the lease, over any connection; no row if it is not granted, or the run is done, overtaken by a later one, or was granted so many attempts';
 
 CREATE FUNCTION leader_election.renew(election text, term bigint,
 	progress bigint DEFAULT NULL)
@@ -345,12 +361,12 @@ COMMENT ON FUNCTION leader_election.renew(text, bigint, bigint) IS
 'renew the lease of this term; no row if the term is over';
 
 CREATE FUNCTION leader_election.release(election text, term bigint,
-	hold interval DEFAULT NULL)
+	hold interval DEFAULT NULL, done boolean DEFAULT false)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'le_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.release(text, bigint, interval) IS
-'give back the lease of this term; with hold, nobody is elected until that long after this leadership began; false if the term is over';
+COMMENT ON FUNCTION leader_election.release(text, bigint, interval, boolean) IS
+'give back the lease of this term; with hold, nobody is elected until that long after this leadership began; false if the term is over; with done, record its run as done, also if the lease is over: false if a later term has begun';
 
 CREATE FUNCTION leader_election.transfer(election text, term bigint,
 	to_candidate text)
@@ -418,12 +434,13 @@ CREATE FUNCTION leader_election.alter_election(election text,
 	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
 	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
-	preempt_delay interval DEFAULT NULL, settle interval DEFAULT NULL)
+	preempt_delay interval DEFAULT NULL, settle interval DEFAULT NULL,
+	run_done text DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval) IS
-'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it';
+COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval, text) IS
+'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it; run_done: the last run that is done, and no later one was granted (empty: none)';
 
 CREATE FUNCTION leader_election.drop_election(election text)
 RETURNS void
@@ -510,7 +527,8 @@ CREATE FUNCTION leader_election.observe(election text,
 	OUT acquired_at timestamptz, OUT renewed_at timestamptz,
 	OUT expires_at timestamptz, OUT remaining interval,
 	OUT candidates integer, OUT paused_at timestamptz, OUT paused_by name,
-	OUT pause_reason text, OUT resumes_at timestamptz)
+	OUT pause_reason text, OUT resumes_at timestamptz, OUT run text,
+	OUT run_done text, OUT done_at timestamptz)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election.observe(text) IS
@@ -531,7 +549,8 @@ CREATE VIEW leader_election.status AS
 	SELECT e.election, e.strategy, o.state, o.waiting_for, o.leader,
 		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
 		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum,
-		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at
+		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at,
+		o.run, o.run_done, o.done_at
 	FROM leader_election.election e,
 		LATERAL leader_election.observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS

@@ -144,6 +144,19 @@ see_to_epoch(const Store *store, const char *name)
 }
 
 /*
+ * The last run that is to be done; "": none, NULL: not given.
+ */
+static const char *
+run_done_arg(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		return NULL;
+	if (toast_raw_datum_size(PG_GETARG_DATUM(n)) == VARHDRSZ)
+		return "";
+	return le_name_arg(fcinfo, n, "run_done");
+}
+
+/*
  * Change the settings of an election.
  */
 Datum
@@ -151,6 +164,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Configuration config;
+	const char *run_done;
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
@@ -162,6 +176,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
+	run_done = run_done_arg(fcinfo, 7);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_check_election_owner(le_election_get(&call.store, name));
 	see_to_epoch(&call.store, name);
@@ -182,6 +197,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 		le_busy(name);
 	while (!le_election_alter(&call.store, name, &config))
 		le_wait_retry_or_busy(name);
+	if (run_done != NULL)
+		le_runs_set_back(lease, run_done, GetCurrentTimestamp());
 	le_commit_wakes_worker();
 	le_call_end(&call);
 	PG_RETURN_VOID();

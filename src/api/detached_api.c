@@ -39,41 +39,96 @@ term_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * The caller must act as the role that the lease was granted to.
+ */
+static void
+check_role(const Lease *lease, const char *role)
+{
+	if (strcmp(role, GetUserNameFromId(GetUserId(), false)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for the lease of election \"%s\"",
+						lease->election),
+				 errdetail("It was granted to role \"%s\".", role),
+				 errhint("Only that role may touch it: use SET ROLE.")));
+}
+
+/*
  * May the caller, who knows the term, act for its holder?  That must be a
  * detached candidate, and of the caller's role.
  */
 static void
 check_holder(const Lease *lease, int64 term, const char *instead)
 {
-	if (lease->leader == NULL)
-		return;
-	if (lease->session_id != 0 && lease->term == term &&
+	if (lease->leader != NULL && lease->session_id != 0 &&
+		lease->term == term &&
 		le_session_alive(lease->session_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("election \"%s\" is led by a session in term " INT64_FORMAT,
 						lease->election, term),
 				 errhint("Call %s in that session.", instead)));
-	if (le_lease_is_term(lease, term) &&
-		strcmp(lease->role, GetUserNameFromId(GetUserId(), false)) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for the lease of election \"%s\"",
-						lease->election),
-				 errdetail("It was granted to role \"%s\".", lease->role),
-				 errhint("Only that role may touch it: use SET ROLE.")));
+	if (le_lease_is_term(lease, term))
+		check_role(lease, lease->role);
 }
 
 /*
- * Was the lease granted to this candidate by the running transaction?  Then
- * every call of that statement returns it: SELECT (acquire(...)).* calls the
- * function once per column.  In a paused election it may have been asked to
- * yield at once.
+ * May the caller, who knows the term, say that its run is done?  The term must
+ * have been granted for a run.  If no later one has begun, the row knows for
+ * which, also when the lease is over.
+ */
+static void
+check_run(const Lease *lease, int64 term)
+{
+	if (le_lease_was_term(lease, term))
+		check_role(lease, lease->runs.role);
+	else if (le_lease_is_term(lease, term))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("term " INT64_FORMAT " of election \"%s\" was granted for no run",
+						term, lease->election),
+				 errhint("Name the run in the call that asks for the lease: acquire(election, candidate, run => ...).")));
+}
+
+/*
+ * The run that is asked for, and how often it may be granted.
+ */
+static Run
+run_args(FunctionCallInfo fcinfo, int first)
+{
+	Run			run = {.name = NULL};
+
+	if (!PG_ARGISNULL(first))
+		run.name = le_name_arg(fcinfo, first, "run");
+	if (PG_ARGISNULL(first + 1))
+		return run;
+	run.attempts = PG_GETARG_INT32(first + 1);
+	if (run.name == NULL || run.attempts < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 run.name == NULL ? errmsg("attempts are given, but no run") :
+				 errmsg("attempts is out of range: %d", run.attempts),
+				 errdetail("It is how often a run may be granted, 1 or more.")));
+	return run;
+}
+
+static bool
+is_same_run(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/*
+ * Was the lease granted to this candidate, and for the same run, by the
+ * running transaction?  Then every call of that statement returns it: SELECT
+ * (acquire(...)).* calls the function once per column.  In a paused election
+ * it may have been asked to yield at once.
  */
 static bool
 is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 {
 	return lease->own_write && le_candidate_leads(who, lease) &&
+		is_same_run(who->run.name, lease->runs.present) &&
 		lease->deadline_mono - lease->duration == lease->acquired_mono &&
 		(!lease->yielding ||
 		 le_history_is_begun_here(store, lease->election, lease->term));
@@ -89,15 +144,57 @@ typedef struct Acquisition
 } Acquisition;
 
 /*
- * Write the candidacy, or the sign of life that it needs now and then.  True:
- * the candidate stands.  False: it does not yet, or there is no such election
- * any more.
+ * Can the lease not be granted in this call, whoever leads, because of the run
+ * that it asks for?
+ */
+static bool
+is_refused(const Store *store, const Lease *lease, const Candidate *who)
+{
+	return who->run.name != NULL && lease != NULL &&
+		!le_ranking_admits_run(lease, &who->run) &&
+		!is_granted_here(store, lease, who);
+}
+
+/*
+ * The call is refused: the candidate stands no more, if it did for an earlier
+ * call, so that no seat is kept for it and no quorum counts it.  If its row is
+ * busy, it is left to age.
+ */
+static void
+stop_standing(const Store *store, const Candidate *who)
+{
+	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Lease	   *lease;
+
+	if (c == NULL || !le_candidate_is_same(c, who) || !le_candidate_alive(c) ||
+		!le_candidate_lock(store, c))
+		return;
+
+	/* Now that its row is locked, nobody elects it. */
+	lease = le_lease_read(store, who->election, NULL);
+	if (lease == NULL || le_candidate_leads(c, lease))
+		return;
+	(void) le_candidate_withdraw(store, c);
+	le_commit_wakes_worker();
+}
+
+/*
+ * Write the candidacy, or the sign of life that it needs now and then; or
+ * withdraw it, if the call is refused.  True: that is done.  False: it is not
+ * yet, or there is no such election any more.
  */
 static bool
 stand(const Store *store, void *arg)
 {
 	Acquisition *a = arg;
 
+	if (a->who.run.name != NULL &&
+		is_refused(store, le_lease_read(store, a->who.election, NULL), &a->who))
+	{
+		stop_standing(store, &a->who);
+		a->stood = STAND_OK;
+		return true;
+	}
 	a->stood = le_candidate_stand(store, &a->who, &a->profile,
 								  a->lease_duration);
 	if (a->stood == STAND_IN_USE)
@@ -126,7 +223,8 @@ try_to_acquire(const Store *store, Acquisition *a)
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
 	lease = le_lease_read(store, a->who.election, NULL);
-	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED)
+	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED ||
+		is_refused(store, lease, &a->who))
 		return stand(store, a);
 	return le_turn(store, a->who.election, &turn) != SETTLED_GONE &&
 		a->stood == STAND_OK;
@@ -147,6 +245,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
 	a.who.role = GetUserNameFromId(GetUserId(), false);
 	le_profile_args(fcinfo, 2, false, &a.profile);
+	a.who.run = run_args(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
@@ -350,7 +449,7 @@ le_renew_term(PG_FUNCTION_ARGS)
 
 /*
  * Have the holder of a term give up, under the election lock.  True if it was
- * the present one.
+ * the present one, or its run was recorded as done.
  */
 static bool
 give_up(const char *name, GiveUp *how, const char *instead)
@@ -358,13 +457,20 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	Call		call;
 	Lease	   *lease;
 	Settled		settled = SETTLED_NOTHING;
+	bool		may_finish = false;
 
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	(void) le_election_get(&call.store, name);
 	lease = le_lease_read(&call.store, name, NULL);
 	if (lease != NULL)
 		check_holder(lease, how->term, instead);
-	if (lease != NULL && !is_over(&call.store, lease, how->term))
+	if (lease != NULL && how->done)
+	{
+		check_run(lease, how->term);
+		may_finish = le_lease_was_term(lease, how->term);
+	}
+	if (lease != NULL &&
+		(may_finish || !is_over(&call.store, lease, how->term)))
 	{
 		Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
@@ -390,6 +496,9 @@ le_release(PG_FUNCTION_ARGS)
 	name = le_name_arg(fcinfo, 0, "election name");
 	how.term = term_arg(fcinfo, 1);
 	how.hold = le_hold_arg(fcinfo, 2, &how.detail);
+	how.done = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
+	if (how.done)
+		how.detail = how.detail == NULL ? "done" : psprintf("done, %s", how.detail);
 	PG_RETURN_BOOL(give_up(name, &how, "resign(election)"));
 }
 

@@ -201,6 +201,9 @@ typedef enum StatusColumn
 	STATUS_PAUSED_BY,
 	STATUS_PAUSE_REASON,
 	STATUS_RESUMES_AT,
+	STATUS_RUN,
+	STATUS_RUN_DONE,
+	STATUS_DONE_AT,
 	STATUS_COLUMNS
 } StatusColumn;
 
@@ -233,6 +236,17 @@ show_leader(const Lease *lease, StatusRow *row)
 	set(row, STATUS_RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
 	set(row, STATUS_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
 	set(row, STATUS_REMAINING, le_interval(remaining(lease)));
+	if (lease->runs.present != NULL)
+		set(row, STATUS_RUN, CStringGetTextDatum(lease->runs.present));
+}
+
+static void
+show_done(const Lease *lease, StatusRow *row)
+{
+	if (lease->runs.done == NULL)
+		return;
+	set(row, STATUS_RUN_DONE, CStringGetTextDatum(lease->runs.done));
+	set(row, STATUS_DONE_AT, TimestampTzGetDatum(lease->runs.done_at));
 }
 
 /*
@@ -307,6 +321,7 @@ le_observe(PG_FUNCTION_ARGS)
 		const Pause *pause = show_pause(&call.store, election, &row);
 		const char *why = NULL;
 
+		show_done(lease, &row);
 		if (led)
 			show_leader(lease, &row);
 		else

@@ -44,6 +44,7 @@ extern void le_seats_tell(Seats *seats, const Election *election,
 extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
 extern bool le_ranking_admits(const Election *election, const Drains *drains,
 							  const Candidate *c);
+extern bool le_ranking_admits_run(const Lease *lease, const Run *run);
 extern List *le_ranking(const Store *store, const Election *election,
 						const Drains *drains, const Lease *lease, Seats **seats,
 						MemoryContext context);
@@ -166,6 +167,7 @@ typedef struct GiveUp
 	const char *detail;			/* NULL: nothing to add */
 	const char *to_candidate;	/* NULL: whom the strategy ranks first */
 	int64		hold;			/* 0: none */
+	bool		done;			/* what the term was granted for is done */
 } GiveUp;
 
 typedef enum Settled

@@ -38,6 +38,7 @@ typedef struct Decision
 	int64		now;
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
+	Run			run;			/* that the winner has called for */
 	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
@@ -291,6 +292,12 @@ decide(Decision *d, const Candidate *caller)
 	int64		barred_until = d->state == LEASE_VACANT ?
 		decide_vacancy(d) : decide_end(d);
 
+	/*
+	 * Another call may have finished the run, or have been granted a later
+	 * one, before this call had the election lock: it is no candidate's then.
+	 */
+	if (caller != NULL && !le_ranking_admits_run(d->lease, &caller->run))
+		caller = NULL;
 	if (barred_until > d->now)
 		return;
 	if (d->successor == NULL && d->pause == NULL)
@@ -306,6 +313,8 @@ decide(Decision *d, const Candidate *caller)
 		d->successor = d->winner;
 		d->winner = NULL;
 	}
+	if (d->winner != NULL && d->winner->session_id == 0)
+		d->run = caller->run;
 }
 
 /*
@@ -440,6 +449,10 @@ write_change(Decision *d, Row *history, const Proof *proof)
 
 	if (history != NULL)
 		le_history_end(history, change.reason, detail_of(d, change.reason), at);
+	if (d->give_up != NULL && d->give_up->done)
+		(void) le_runs_finish(d->lease, at);
+	if (d->winner != NULL)
+		le_runs_begin(d->lease, &d->run, d->winner->role);
 	if (d->winner == NULL)
 	{
 		look_who_stands(d);
@@ -459,6 +472,33 @@ write_change(Decision *d, Row *history, const Proof *proof)
 }
 
 /*
+ * Does the caller say that the run of the last term is done, whose lease is
+ * over?
+ */
+static bool
+is_late(const Decision *d, const GiveUp *give_up)
+{
+	return give_up != NULL && give_up->done && d->state != LEASE_LED &&
+		le_lease_was_term(d->lease, give_up->term);
+}
+
+/*
+ * Record that the run of the last term is done, and nothing else.  In the
+ * grace after a failover that is allowed, too: it changes no holder, and the
+ * next leader must know.
+ */
+static Settled
+finish_late(Decision *d)
+{
+	if (le_runs_finish(d->lease, GetCurrentTimestamp()))
+	{
+		le_row_update(d->lease->row);
+		le_commit_durably();
+	}
+	return SETTLED_GAVE_UP;
+}
+
+/*
  * Look at an election and do what is due: end a leadership that is over, or
  * that its holder gives up (give_up), and elect the next leader.
  *
@@ -472,6 +512,7 @@ le_settle(const Store *store, const Election *election,
 {
 	Decision	d = {.store = store};
 	Row		   *history;
+	bool		late;
 
 	/*
 	 * The settings and the lease may have changed, or be gone, while the
@@ -483,14 +524,15 @@ le_settle(const Store *store, const Election *election,
 	if (d.lease == NULL)
 		le_report_no_election(election->name);
 	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
-	if (goes_on(&d, give_up))
+	late = is_late(&d, give_up);
+	if (!late && goes_on(&d, give_up))
 		return SETTLED_NOTHING;
 
 	/*
 	 * Lock the row against renewals.  A vacant lease has none: where nothing
 	 * is due, it is not locked, which would be a write.
 	 */
-	if (d.state != LEASE_VACANT)
+	if (d.state != LEASE_VACANT || late)
 	{
 		d.lease = le_lease_lock(store, election->name);
 		if (d.lease == NULL)
@@ -498,6 +540,8 @@ le_settle(const Store *store, const Election *election,
 	}
 	d.now = le_clock();
 	d.state = le_lease_state(d.lease, d.inc->name, d.now);
+	if (is_late(&d, give_up))
+		return finish_late(&d);
 	if (goes_on(&d, give_up))
 		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d.lease))

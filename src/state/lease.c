@@ -60,7 +60,8 @@ enum
 	LEASE_YIELD_CAUSE,
 	LEASE_UNSETTLED,
 	LEASE_FIRST_STOOD_AT,
-	LEASE_FIRST_STOOD_MONO
+	LEASE_FIRST_STOOD_MONO,
+	LEASE_RUN					/* and more: see run.c */
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -150,6 +151,7 @@ make_lease(const Row *row)
 								   DatumGetTimestampTz, 0);
 	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
 									 DatumGetInt64, 0);
+	lease->runs = le_runs_make(row, LEASE_RUN);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_row_is_own_write(row);
 	return lease;
@@ -297,6 +299,10 @@ le_lease_copy(const Lease *lease)
 	COPY(successor);
 	COPY(successor_role);
 	COPY(yield_cause);
+	COPY(runs.present);
+	COPY(runs.role);
+	COPY(runs.granted);
+	COPY(runs.done);
 	if (lease->metadata != 0)
 		copy->metadata = datumCopy(lease->metadata, false, -1);
 #undef COPY
@@ -520,6 +526,9 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
  * takeover delay.  Then, for reserved_for, the seat is only the successor's
  * (NULL: anybody may be elected).  unsettled: nobody stood to follow; the
  * first candidate did at first_stood (0: none has yet).
+ *
+ * The previous term stays: the last holder may know its term by no other
+ * number, and say that its run is done.
  */
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
@@ -528,9 +537,9 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				int64 now, TimestampTz at, const char *incarnation)
 {
 	static const int cleared[] = {
-		LEASE_PREVIOUS_TERM, LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID,
-		LEASE_BACKEND_PID, LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK,
-		LEASE_PROGRESS, LEASE_METADATA, LEASE_YIELD_CAUSE
+		LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID, LEASE_BACKEND_PID,
+		LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
+		LEASE_METADATA, LEASE_YIELD_CAUSE
 	};
 	Row		   *row = lease->row;
 

@@ -118,6 +118,18 @@ le_lease_is_term(const Lease *lease, int64 term)
 }
 
 /*
+ * Is this the term of which the row knows the run, under either number,
+ * although the lease may be over?  No later term has begun then.
+ */
+bool
+le_lease_was_term(const Lease *lease, int64 term)
+{
+	return lease->runs.present != NULL &&
+		(term == lease->term ||
+		 (term == lease->previous_term && lease->previous_term != 0));
+}
+
+/*
  * The moment of this incarnation's clock before which nobody is elected
  * because of a hold or a takeover delay; 0: none is set.  If another
  * incarnation or clock has set it, its timestamp counts.  Since a wall clock

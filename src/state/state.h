@@ -58,6 +58,26 @@ extern int64 le_epoch_moment(const Incarnation *inc, bool own, int64 mono,
 							 TimestampTz at, int64 lasts);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
+/* run.c */
+/* What a call asks for that is to be done once */
+typedef struct Run
+{
+	const char *name;			/* NULL: nothing */
+	int			attempts;		/* how often it may be granted; 0: any number */
+} Run;
+
+/* What a lease row knows of runs */
+typedef struct Runs
+{
+	int			column;			/* of the row: the first that is about runs */
+	char	   *present;		/* of this term, or of the last; NULL: none */
+	char	   *role;			/* that it was granted to; "": none */
+	char	   *granted;		/* the highest that was granted; NULL: none */
+	int			attempts;		/* how often it was granted */
+	char	   *done;			/* the highest that is done; NULL: none */
+	TimestampTz done_at;
+} Runs;
+
 /* lease.c */
 typedef struct Lease
 {
@@ -97,6 +117,7 @@ typedef struct Lease
 	bool		unsettled;		/* vacant, and no follower stood at first */
 	TimestampTz first_stood_at;
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
+	Runs		runs;
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -141,6 +162,11 @@ extern void le_lease_note_first(Lease *lease, int64 first_stood,
 								const char *incarnation);
 extern bool le_lease_delete(const Store *store, const char *election);
 
+extern Runs le_runs_make(const Row *row, int first);
+extern void le_runs_begin(Lease *lease, const Run *run, const char *role);
+extern bool le_runs_finish(Lease *lease, TimestampTz at);
+extern void le_runs_set_back(Lease *lease, const char *done, TimestampTz at);
+
 /* lease_state.c */
 typedef enum LeaseState
 {
@@ -155,6 +181,7 @@ extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
+extern bool le_lease_was_term(const Lease *lease, int64 term);
 extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
 							   int64 now);
 extern LeaseState le_lease_state_if_alive(const Lease *lease,
@@ -190,6 +217,7 @@ struct Candidate
 	int			leads;			/* how many elections; only for spread */
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
+	Run			run;			/* that its own call asks for; in no table */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 };
 

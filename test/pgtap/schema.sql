@@ -37,10 +37,10 @@ SELECT has_function('leader_election', 'leave', '{text}'::name[]);
 SELECT has_function('leader_election', 'leave_all', '{}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,text}'::name[]);
 SELECT has_function('leader_election', 'acquire',
-	'{text,text,integer,bigint,jsonb}'::name[]);
+	'{text,text,integer,bigint,jsonb,text,integer}'::name[]);
 SELECT has_function('leader_election', 'renew', '{text,bigint,bigint}'::name[]);
 SELECT has_function('leader_election', 'release',
-	'{text,bigint,interval}'::name[]);
+	'{text,bigint,interval,boolean}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,bigint,text}'::name[]);
 SELECT has_function('leader_election', 'leave', '{text,text}'::name[]);
 SELECT has_function('leader_election', 'is_leader', '{text,bigint}'::name[]);
@@ -73,11 +73,11 @@ SELECT function_returns('leader_election', 'leave_all', '{}'::name[],
 	'integer');
 SELECT function_returns('leader_election', 'transfer', '{text,text}'::name[],
 	'boolean');
-SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb}'::name[],
+SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb,text,integer}'::name[],
 	'setof leader_election.lease_grant');
 SELECT function_returns('leader_election', 'renew', '{text,bigint,bigint}'::name[],
 	'setof leader_election.lease_grant');
-SELECT function_returns('leader_election', 'release', '{text,bigint,interval}'::name[],
+SELECT function_returns('leader_election', 'release', '{text,bigint,interval,boolean}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'transfer', '{text,bigint,text}'::name[],
 	'boolean');
@@ -107,9 +107,9 @@ SELECT volatility_is('leader_election', 'remaining_ms', '{text}'::name[], 'volat
 -- Whoever calls by name, or with one argument less, relies on these.
 SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s()', name))
   FROM (VALUES
-	('acquire', 5, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb'),
+	('acquire', 7, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, run text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer'),
 	('renew', 3, 'election text, term bigint, progress bigint DEFAULT NULL::bigint'),
-	('release', 3, 'election text, term bigint, hold interval DEFAULT NULL::interval'),
+	('release', 4, 'election text, term bigint, hold interval DEFAULT NULL::interval, done boolean DEFAULT false'),
 	('transfer', 3, 'election text, term bigint, to_candidate text'),
 	('leave', 2, 'election text, candidate text'),
 	('remaining_ms', 1, 'election text'),
@@ -126,7 +126,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 		pronamespace = 'leader_election'::regnamespace;
 
 SELECT columns_are('leader_election', 'status',
-	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at}'::name[]);
+	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
 	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained,stood}'::name[]);
 SELECT columns_are('leader_election', 'history',
@@ -174,9 +174,9 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('renew', '{text}'), ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
-			   ('acquire', '{text,text,integer,bigint,jsonb}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
 			   ('renew', '{text,bigint,bigint}'),
-			   ('release', '{text,bigint,interval}'),
+			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),
 			   ('pause_election', '{text,text,interval,boolean}'),
@@ -189,9 +189,9 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('renew', '{text}'), ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
-			   ('acquire', '{text,text,integer,bigint,jsonb}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
 			   ('renew', '{text,bigint,bigint}'),
-			   ('release', '{text,bigint,interval}'),
+			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),
 			   ('pause_election', '{text,text,interval,boolean}'),

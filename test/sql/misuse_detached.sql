@@ -282,6 +282,28 @@ SELECT leader_election.transfer('md', 2, 'two');
 SELECT leader_election.is_leader('md', 2);
 :left
 
+-- Runs: one needs a name, within bounds, and attempts need a run.
+SELECT leader_election.acquire('md', 'one', run => '');
+SELECT leader_election.acquire('md', 'one', run => repeat('x', 201));
+SELECT leader_election.acquire('md', 'one', attempts => 3);
+SELECT leader_election.acquire('md', 'one', run => 'r', attempts => 0);
+SELECT leader_election.alter_election('md', run_done => repeat('x', 201));
+-- This term was granted for none.
+SELECT leader_election.release('md', 2, done => true);
+SELECT leader_election.release('md', 2);
+SELECT leader_election.release('md', 2, done => true);
+SELECT term FROM leader_election.acquire('md', 'one', run => 'r', attempts => 3);
+SELECT run, run_done, done_at FROM leader_election.status WHERE election = 'md';
+SELECT leader_election.release('md', 3, hold => '0 s', done => true);
+SELECT term, reason, detail FROM leader_election.history
+ WHERE election = 'md' ORDER BY term DESC LIMIT 1;
+SELECT run, run_done, done_at <= clock_timestamp() AS done
+  FROM leader_election.status WHERE election = 'md';
+SELECT leader_election.acquire('md', 'one', run => 'r');
+SELECT leader_election.alter_election('md', run_done => '');
+SELECT term FROM leader_election.acquire('md', 'one', run => 'r');
+:left
+
 -- Nobody is left who would be in the way of others.
 SELECT count(*) FROM leader_election.status
  WHERE kind = 'detached' AND NOT leader_election.release(election, term);
