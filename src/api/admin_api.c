@@ -176,7 +176,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
 	get_configuration(fcinfo, &config);
-	run_done = run_done_arg(fcinfo, 7);
+	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_check_election_owner(le_election_get(&call.store, name));
 	see_to_epoch(&call.store, name);
