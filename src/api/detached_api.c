@@ -141,6 +141,7 @@ typedef struct Acquisition
 	Profile		profile;
 	int64		lease_duration; /* of the election */
 	StandResult stood;
+	bool		refused;		/* because of the run that is asked for */
 } Acquisition;
 
 /*
@@ -188,8 +189,9 @@ stand(const Store *store, void *arg)
 {
 	Acquisition *a = arg;
 
-	if (a->who.run.name != NULL &&
-		is_refused(store, le_lease_read(store, a->who.election, NULL), &a->who))
+	a->refused = a->who.run.name != NULL &&
+		is_refused(store, le_lease_read(store, a->who.election, NULL), &a->who);
+	if (a->refused)
 	{
 		stop_standing(store, &a->who);
 		a->stood = STAND_OK;
@@ -261,7 +263,8 @@ le_acquire(PG_FUNCTION_ARGS)
 	if (lease != NULL && is_granted_here(&call.store, lease, &a.who))
 		le_return_grant(fcinfo, lease);
 	le_call_end(&call);
-	le_start_ensure(true);
+	if (!a.refused)
+		le_start_ensure(true);
 	return (Datum) 0;
 }
 
