@@ -100,6 +100,7 @@ LEADER_OBJS = \
 	src/bin/observer.o \
 	src/bin/options.o \
 	src/bin/params.o \
+	src/bin/period.o \
 	src/bin/process.o \
 	src/bin/query.o \
 	src/bin/reply.o \

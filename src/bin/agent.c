@@ -17,8 +17,6 @@
 
 /* A command that ran for less than this is not started again at once. */
 #define SHORT_RUN			SEC
-#define FIRST_BACKOFF		SEC
-#define LONGEST_BACKOFF		(30 * SEC)
 
 /* The lease to assume where the server does not say the setting, either */
 #define DEFAULT_LEASE		(15 * SEC)
@@ -355,7 +353,10 @@ stand_and_lead(Agent *a)
 		} while (code == DECLINED);
 		if (!again)
 			return code;
-		if (!back_off(a, now_us() - began, &backoff))
+
+		/* With --every, a hold keeps all hosts from starting it at once. */
+		if (a->options->every < 0 &&
+			!back_off(a, now_us() - began, &backoff))
 			return EXIT_SIGNAL(a->signo);
 	}
 }

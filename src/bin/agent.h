@@ -21,6 +21,9 @@
 
 /* What lead_run() returns instead: stand on, as if not elected */
 #define DECLINED		(-2)
+/* Before a command that ended at once, or failed, is started again */
+#define FIRST_BACKOFF	SEC
+#define LONGEST_BACKOFF	(30 * SEC)
 
 /* A leadership as granted */
 typedef struct Grant
@@ -40,6 +43,14 @@ typedef struct Stand
 	bool		unheard;		/* an answer was lost that may be a grant */
 	int64		unheard_until;	/* until then, we may lead by such a grant */
 } Stand;
+/* A period, by the server's clock */
+typedef struct Period
+{
+	char		run[32];		/* its name; "": not known */
+	bool		done;			/* its run is */
+	int64		next;			/* when to look again, if it is */
+	int64		backoff;		/* after the next failure of its run */
+} Period;
 
 typedef struct Agent
 {
@@ -65,6 +76,7 @@ typedef struct Agent
 	Grant		grant;
 	int64		elected;		/* how many times */
 	int64		renewed;
+	Period		period;			/* only with --every */
 } Agent;
 
 /* The columns of a grant that agent_read_grant() reads */
@@ -82,6 +94,10 @@ extern Answer agent_ask(Agent *a, const Statement *statement,
 extern Answer agent_renew_session(Agent *a, int64 limit);
 extern bool agent_read_grant(const Answer *answer, Grant *grant);
 extern void agent_take_failure(Agent *a, const Answer *answer);
+
+/* period.c */
+extern bool period_look(Agent *a, int *code);
+extern int64 period_hold(Agent *a, int64 ran);
 
 /* stand.c */
 extern void stand_begin(Agent *a);

@@ -92,6 +92,14 @@ static const char run_help[] =
 "                           not longer than --check-every (default: 2 s)\n"
 "      --check-failures=N   as leader, go after so many failures in a row\n"
 "                           (default: 3)\n"
+"      --every=DURATION     once in each period: if the command exits with 0, no\n"
+"                           host runs it again before the next period; else it is\n"
+"                           tried again, preferably on another host, after a\n"
+"                           pause of 1 s to 30 s.  Periods begin in multiples of\n"
+"                           that since 1970 (UTC), by the server's clock\n"
+"      --offset=DURATION    ... and so much later\n"
+"      --attempts=INTEGER   how often it is tried in a period (default: until it\n"
+"                           exits with 0)\n"
 "  -v, --verbose            say what is going on; messages begin with the time,\n"
 "                           and name the election\n"
 "A DURATION is a number and a unit: us, ms, s, min, h or d.\n";
@@ -105,6 +113,8 @@ static const char run_notes[] =
 "                           token to send along with every request\n"
 "  PG_LEADER_TERM_FILE      a file that holds the present term; a failover of the\n"
 "                           server may raise it while the command runs\n"
+"  PG_LEADER_RUN            with --every: when the period began, as in\n"
+"                           2026-11-21T03:00:00Z\n"
 "The file is in a folder in TMPDIR that only this user can read.\n"
 "\n"
 "Signals:\n"
@@ -144,7 +154,7 @@ static const char run_notes[] =
 "\n"
 "Examples:\n"
 "  pg_leader run -e scheduler --forever -- ./scheduler\n"
-"  pg_leader run -e nightly --skip --hold 12h -- ./nightly-report\n";
+"  pg_leader run -e nightly --every=1d --offset=3h -- ./nightly-report\n";
 
 static const char stand_help[] =
 "pg_leader stand stands for election and leads without a command, until it is\n"

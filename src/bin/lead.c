@@ -43,8 +43,8 @@ static const Statement sql_renew = {
 	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
 };
 static const Statement sql_release = {
-	"SELECT leader_election.release($1, $2, $3)",
-	1, true, 3, {TEXTOID, INT8OID, INTERVALOID}
+	"SELECT leader_election.release($1, $2, $3, done => $4)",
+	1, true, 4, {TEXTOID, INT8OID, INTERVALOID, BOOLOID}
 };
 static const Statement sql_resign = {
 	"SELECT leader_election.resign($1, $2)",
@@ -62,6 +62,11 @@ typedef struct Leadership
 	bool		over;			/* the term is over: do not give it back */
 	bool		yielding;
 	bool		leaving;		/* a sidecar says that it does not lead */
+	int64		began;			/* when the request for the term was sent */
+	int64		hold;			/* to give the lease back with; -1: none */
+	bool		done;			/* its run is, which has to be recorded */
+	bool		recorded;
+	bool		told_to_end;	/* by a signal, while that was tried */
 } Leadership;
 
 /* --- deadlines */
@@ -135,7 +140,10 @@ set_deadline(Leadership *l, const Grant *grant)
 		!term_file_write(l->term_dir, grant->term))
 		pg_log_warning("could not write the term file: %m");
 	if (new_term)
+	{
+		l->began = grant->sent;
 		pg_log_info("leading in term %lld", (long long) grant->term);
+	}
 	if (grant->yielding && !l->yielding)
 	{
 		pg_log_info("asked to yield");
@@ -340,6 +348,8 @@ prepare_environment(Leadership *l)
 	path = term_file_path(l->term_dir);
 	setenv("PG_LEADER_TERM", term, 1);
 	setenv("PG_LEADER_TERM_FILE", path, 1);
+	if (a->options->every > 0)
+		setenv("PG_LEADER_RUN", a->period.run, 1);
 	pg_free(path);
 	pg_free(term);
 	return true;
@@ -433,6 +443,16 @@ run_command(Leadership *l)
 /* --- the end of a leadership */
 
 /*
+ * What is done may take long to be recorded, if the server cannot be reached.
+ */
+static int64
+pause_to_retry(Leadership *l)
+{
+	return l->done ? duration_next_pause(&l->pause, LONGEST_PAUSE) :
+		SHORTEST_PAUSE;
+}
+
+/*
  * Try once to give the lease back.  A call that failed is followed by a pause.
  */
 static void
@@ -440,19 +460,23 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 {
 	Agent	   *a = l->agent;
 	bool		session = a->options->session;
-	const char *by_term[] = {a->options->election, term, hold};
+	const char *by_term[] = {
+		a->options->election, term, hold, l->done ? "t" : "f"
+	};
 	const char *by_session[] = {a->options->election, hold};
 	Answer		answer;
 
 	answer = agent_ask(a, session ? &sql_resign : &sql_release,
 					   session ? by_session : by_term,
-					   Max(until - now_us(), 1), true);
+					   Max(Min(until - now_us(), GIVE_BACK_LIMIT), 1), true);
+	l->recorded = answer.outcome == ANSWER_ROWS &&
+		PQgetvalue(answer.result, 0, 0)[0] == 't';
 	l->over = answer.outcome == ANSWER_ROWS ||
 		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
 	if (answer.outcome == ANSWER_ERROR)
 	{
 		agent_warn_answer(a, &answer);
-		(void) connection_wait(&a->connection, now_us() + SHORTEST_PAUSE);
+		(void) connection_wait(&a->connection, now_us() + pause_to_retry(l));
 	}
 	answer_free(&answer);
 }
@@ -469,22 +493,57 @@ is_sick(const Agent *a, int code)
 }
 
 /*
+ * Stop trying to give the lease back?  A second signal ends the attempts.  If
+ * the run is done, the first one that comes meanwhile limits them.
+ */
+static bool
+gives_up(Leadership *l, int64 *until)
+{
+	Agent	   *a = l->agent;
+
+	if (a->signalled && l->done && *until > now_us() + GIVE_BACK_LIMIT)
+	{
+		*until = now_us() + GIVE_BACK_LIMIT;
+		l->told_to_end = true;
+		a->signalled = false;
+	}
+	return l->over || a->signalled || now_us() >= *until;
+}
+
+static void
+tell_if_not_recorded(const Leadership *l)
+{
+	if (!l->done)
+		return;
+	if (l->recorded)
+		pg_log_info("run %s is done", l->agent->period.run);
+	else
+		pg_log_warning("run %s is done, but could not be recorded: it may be done again",
+					   l->agent->period.run);
+}
+
+/*
  * Give the lease back, unless the term is over or the server cannot be
- * reached.  A second signal ends the attempts.
+ * reached.  If its run is done, that is recorded, also when the lease is over,
+ * however long the server cannot be reached: otherwise it would be done again.
  */
 static void
-give_back(Leadership *l, bool with_hold)
+give_back(Leadership *l)
 {
 	Agent	   *a = l->agent;
 	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
 	char	   *term = psprintf("%lld", (long long) a->grant.term);
-	char	   *hold = o->hold < 0 || !with_hold ? NULL :
-		psprintf("%lld us", (long long) o->hold);
+	char	   *hold = l->hold < 0 ? NULL : psprintf("%lld us", (long long) l->hold);
 
 	a->signalled = false;
-	while (!l->over && !a->signalled && now_us() < until)
+	if (l->done)
+	{
+		l->over = false;
+		until = now_us() + LONGEST_TIME;
+	}
+	while (!gives_up(l, &until))
 	{
 		int64		limit = Min(until - now_us(), Max(a->lease / 8, SHORTEST_LIMIT));
 
@@ -493,8 +552,9 @@ give_back(Leadership *l, bool with_hold)
 		if (c->conn != NULL || connection_open(c, limit))
 			try_give_back(l, term, hold, until);
 		else
-			(void) connection_wait(c, Min(now_us() + SHORTEST_PAUSE, until));
+			(void) connection_wait(c, Min(now_us() + pause_to_retry(l), until));
 	}
+	tell_if_not_recorded(l);
 	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
 					   o->election);
@@ -519,6 +579,27 @@ was_told_to_end(const Agent *a)
 }
 
 /*
+ * The command has ended, with this exit code.  With --every: is its run done,
+ * or is it to be tried again a little later?  Neither, if the command was
+ * told to end: then it may have ended early, also with 0, and another host may
+ * begin at once.
+ */
+static void
+judge_run(Leadership *l, int code)
+{
+	Agent	   *a = l->agent;
+	const Guardian *g = &a->guardian;
+
+	if (a->options->every < 0 || g->exec_errno != 0 ||
+		g->cause != CAUSE_NONE || was_told_to_end(a))
+		return;
+	if (code == EXIT_SUCCESS)
+		l->done = true;
+	else
+		l->hold = period_hold(a, now_us() - l->began);
+}
+
+/*
  * Begin the leadership that a->grant grants.
  */
 static void
@@ -526,7 +607,8 @@ begin(Leadership *l, Agent *a)
 {
 	Grant		grant = a->grant;
 
-	*l = (Leadership) {.agent = a,.pause = SHORTEST_PAUSE};
+	*l = (Leadership) {.agent = a,.pause = SHORTEST_PAUSE,
+	.hold = a->options->hold};
 	a->guardian = NO_GUARDIAN;
 	a->gone_by = NEVER;
 	a->grant.term = 0;
@@ -568,10 +650,13 @@ lead_run(Agent *a, bool *again)
 	{
 		code = run_command(&l);
 		hopeless = a->guardian.exec_errno != 0;
+		judge_run(&l, code);
 	}
 	*again = a->options->forever && !hopeless && !was_told_to_end(a);
-	give_back(&l, !is_sick(a, code));
-	*again = *again && !a->signalled;
+	if (is_sick(a, code))
+		l.hold = -1;
+	give_back(&l);
+	*again = *again && !a->signalled && !l.told_to_end;
 	if (*again)
 		a->signo = 0;
 	return code;
@@ -609,7 +694,7 @@ leave(Leadership *l)
 					   a->options->election);
 		l->over = true;
 	}
-	give_back(l, true);
+	give_back(l);
 }
 
 /*

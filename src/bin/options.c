@@ -27,6 +27,7 @@
 #define CHECK_EVERY		(5 * SEC)
 #define CHECK_TIMEOUT	(2 * SEC)
 #define CHECK_FAILURES	3
+#define LONGEST_PERIOD	(366 * DAY)
 
 #define SETS(member)	offsetof(Options, member)
 #define ALL				"run stand status watch history yield"
@@ -37,6 +38,7 @@ typedef enum ValueKind
 	VALUE_TEXT,
 	VALUE_NAME,
 	VALUE_INTEGER,
+	VALUE_COUNT,
 	VALUE_FAILURES,
 	VALUE_DURATION,
 	VALUE_MODE,
@@ -71,6 +73,9 @@ static const Option options[] = {
 	{"skip", 0, VALUE_YES, SETS(skip), "run"},
 	{"hold", 0, VALUE_DURATION, SETS(hold), "run", LONGEST_HOLD},
 	{"grace", 0, VALUE_DURATION, SETS(grace), "run stand", DAY},
+	{"every", 0, VALUE_DURATION, SETS(every), "run", LONGEST_PERIOD},
+	{"offset", 0, VALUE_DURATION, SETS(offset), "run", LONGEST_PERIOD},
+	{"attempts", 0, VALUE_COUNT, SETS(attempts), "run"},
 	{"once", 0, VALUE_YES, SETS(once), "run"},
 	{"forever", 0, VALUE_YES, SETS(forever), "run"},
 	{"http", 0, VALUE_ADDRESS, SETS(http), "stand"},
@@ -163,6 +168,11 @@ set_option(Options *o, const Option *option, const char *value)
 			if (*(int64 *) member < 1 || *(int64 *) member > MOST_FAILURES)
 				invalid_value(option, value, "It is an integer from 1 to %d.",
 							  MOST_FAILURES);
+			break;
+		case VALUE_COUNT:
+			if (!is_integer(value) || atoi(value) < 1)
+				invalid_value(option, value, "It is an integer, 1 or more.");
+			*(const char **) member = value;
 			break;
 		case VALUE_DURATION:
 			if (!duration_parse(value, &length) || length > option->longest)
@@ -259,10 +269,10 @@ default_candidate(void)
 }
 
 /*
- * Return what is wrong with the options of the check; NULL: nothing.
+ * What is wrong with the options of the check?  NULL: nothing.
  */
 static const char *
-check_fault(const Options *o)
+wrong_check(const Options *o)
 {
 	const CheckOptions *c = &o->check;
 
@@ -275,6 +285,26 @@ check_fault(const Options *o)
 		return "--check-timeout is too short: it is 10 ms at least";
 	if (c->timeout > (c->every < 0 ? CHECK_EVERY : c->every))
 		return "--check-timeout may not be longer than --check-every";
+	return NULL;
+}
+
+/*
+ * What is wrong with the options about periods?  NULL: nothing.
+ */
+static const char *
+wrong_period(const Options *o)
+{
+	if (o->every < 0)
+		return o->offset >= 0 || o->attempts != NULL ?
+			"options --offset and --attempts need --every" : NULL;
+	if (o->every < SEC || o->every % SEC != 0 || o->offset % SEC > 0)
+		return "a period, and its offset, are whole seconds";
+	if (o->offset >= o->every)
+		return "option --offset has to be less than --every";
+	if (o->session)
+		return "options --every and --mode=session exclude each other";
+	if (o->hold >= 0 || o->skip || o->once || o->wait != NEVER)
+		return "option --every excludes --hold, --skip, --once and --wait";
 	return NULL;
 }
 
@@ -319,7 +349,9 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 	else if (o->once && o->forever)
 		wrong = "options --once and --forever exclude each other";
 	else
-		wrong = check_fault(o);
+		wrong = wrong_period(o);
+	if (wrong == NULL)
+		wrong = wrong_check(o);
 	if (wrong != NULL)
 	{
 		pg_log_error("%s", wrong);
@@ -334,7 +366,8 @@ void
 options_read(const Subcommand *s, int argc, char **argv, Options *o)
 {
 	*o = (Options) {
-		.wait = NEVER,.hold = -1,.grace = -1,.check = {NULL, -1, -1}
+		.wait = NEVER,.hold = -1,.grace = -1,.check = {NULL, -1, -1},
+		.every = -1,.offset = -1
 	};
 	parse_options(s, argc, argv, o);
 	o->connect.read_write = s->needs_primary;
@@ -342,6 +375,8 @@ options_read(const Subcommand *s, int argc, char **argv, Options *o)
 		o->connect.password = simple_prompt("Password: ", false);
 	check_options(s, o, argc, argv);
 	set_check_defaults(o);
+	if (o->every > 0)
+		o->forever = true;
 	if (s->takes_command)
 		o->command = argv + optind;
 	if (s->stands && o->candidate == NULL)

@@ -26,6 +26,9 @@ typedef struct Options
 	/* of run */
 	int64		wait;			/* NEVER: no limit */
 	int64		hold;			/* -1: none */
+	int64		every;			/* -1: not given */
+	int64		offset;			/* -1: not given */
+	const char *attempts;		/* NULL: not given */
 	bool		session;		/* else detached */
 	bool		skip;
 	bool		once;

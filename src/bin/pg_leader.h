@@ -27,6 +27,7 @@
  *	checker.h		checker.c		the process that runs the check
  *					checker_handle.c	the checker as its parent sees it
  *	agent.h			agent.c			`run`: stands, leads, stands again
+ *					period.c		which run is due (--every)
  *					stand.c			stands for election until elected
  *					lead.c			renews one leadership, runs the command
  *					sidecar.c		`stand`: the same, with HTTP for a command

@@ -23,8 +23,8 @@
 #define GO_ON				(-3)
 
 static const Statement sql_acquire = {
-	SQL_GRANT "leader_election.acquire($1, $2, $3)",
-	GRANT_FIELDS, false, 3, {TEXTOID, TEXTOID, INT4OID}
+	SQL_GRANT "leader_election.acquire($1, $2, $3, run => $4, attempts => $5)",
+	GRANT_FIELDS, false, 5, {TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
 };
 static const Statement sql_join = {
 	"SELECT leader_election.join($1, $2, $3, auto_renew => false)",
@@ -43,8 +43,10 @@ static const Statement sql_state = {
 static Answer
 ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 {
+	const Options *o = a->options;
 	const char *values[] = {
-		a->options->election, a->options->candidate, a->options->rank
+		o->election, o->candidate, o->rank,
+		o->every > 0 ? a->period.run : NULL, o->attempts
 	};
 
 	return agent_ask(a, statement, values, limit, may_stop);
@@ -303,13 +305,22 @@ static int
 try_and_wait(Agent *a, Stand *s)
 {
 	int64		pause;
-	int			code;
+	int			code = GO_ON;
 
 	a->standing = true;
-	code = try_once(a, s);
+
+	/*
+	 * Never ask for the lease without a run: what is done in it could not be
+	 * recorded.  Ask for a run that is done, too: the answer makes sure that
+	 * we do not stand.
+	 */
+	if (a->options->every < 0 || period_look(a, &code))
+		code = try_once(a, s);
 	if (code != GO_ON || a->signalled)
 		return code;
 	code = judge(a, s, &pause);
+	if (a->period.done && a->connection.conn != NULL)
+		pause = Max(a->period.next - now_us(), 0);
 	if (code == GO_ON && !a->signalled)
 		wait_for_step(a, pause);
 	return code;

@@ -18,10 +18,12 @@ static const Statement sql_status = {
 	"::pg_catalog.text OPERATOR(pg_catalog.||) ' s' AS \"Remaining\","
 	" candidates AS \"Candidates\", waiting_for AS \"Waiting for\","
 	" paused_by AS \"Paused by\", pause_reason AS \"Reason\","
-	" pg_catalog.to_char(resumes_at, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Until\""
+	" pg_catalog.to_char(resumes_at, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Until\","
+	" run AS \"Run\", run_done AS \"Done\","
+	" pg_catalog.to_char(done_at, 'YYYY-MM-DD HH24:MI:SSOF') AS \"Done at\""
 	" FROM leader_election.status"
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1 ORDER BY election",
-	10, false, 1, {TEXTOID}
+	13, false, 1, {TEXTOID}
 };
 static const Statement sql_candidates = {
 	"SELECT \"position\" AS \"Position\", candidate AS \"Candidate\","
@@ -38,6 +40,7 @@ static const Statement sql_status_json = {
 	" (pg_catalog.extract('epoch', remaining) OPERATOR(pg_catalog.*) 1000)"
 	"::pg_catalog.int8 AS remaining_ms, quorum,"
 	" paused_at, paused_by, pause_reason, resumes_at,"
+	" run, run_done, done_at,"
 	" CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN (SELECT"
 	" pg_catalog.concat('[', pg_catalog.string_agg("
 	"pg_catalog.row_to_json(c)::pg_catalog.text, ','"

@@ -106,6 +106,10 @@ sub exercise
 		wait_for_output($forever, qr/runs\nruns/);
 		end($forever);
 	}
+
+	my $every = start($db, qw(run --election periods --every 366d --offset 1h --attempts 2 --verbose -- true));
+	wait_for_output($every, qr/run \S+ is done/);
+	end($every);
 	foreach my $how ([], ['--json'])
 	{
 		$is->(0, 'status', @$how);

@@ -59,13 +59,13 @@ CREATE FUNCTION leader_election.leader(text) RETURNS text LANGUAGE sql VOLATILE 
 	$$SELECT leader_election.trap(); SELECT 'x'$$;
 CREATE FUNCTION leader_election.join(text, text, integer, auto_renew boolean) RETURNS bigint LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint$$;
-CREATE FUNCTION leader_election.acquire(text, text, integer, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
+CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint, 60000::bigint, now(), false$$;
 CREATE FUNCTION leader_election.renew(text, bigint, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint, 60000::bigint, now(), false$$;
 CREATE FUNCTION leader_election.renew(text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint, 60000::bigint, now(), false$$;
-CREATE FUNCTION leader_election.release(text, bigint, interval) RETURNS boolean LANGUAGE sql AS
+CREATE FUNCTION leader_election.release(text, bigint, interval, done boolean) RETURNS boolean LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT true$$;
 CREATE FUNCTION leader_election.leave(text, text) RETURNS boolean LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT true$$;
@@ -130,14 +130,14 @@ sub forge
 	$sql->query("CREATE DATABASE shapes");
 	$node->safe_psql('shapes', 'CREATE EXTENSION leader_election');
 	is((ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true'))[0], 0, 'all is well');
-	forge('shapes', 'acquire(text, text, integer, bigint, jsonb)',
-		'CREATE FUNCTION leader_election.acquire(text, text, integer, OUT term bigint) RETURNS SETOF bigint LANGUAGE sql AS $$SELECT 1::bigint$$');
+	forge('shapes', 'acquire(text, text, integer, bigint, jsonb, text, integer)',
+		'CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint) RETURNS SETOF bigint LANGUAGE sql AS $$SELECT 1::bigint$$');
 	my ($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
 	is($code, 125, 'a grant row with too few columns');
 	like($err, qr/column "remaining_ms" does not exist/, 'says so');
-	forge('shapes', 'acquire(text, text, integer)',
-		'CREATE FUNCTION leader_election.acquire(text, text, integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
-	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer)'); 1 };
+	forge('shapes', 'acquire(text, text, integer, text, integer)',
+		'CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
+	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer, text, integer)'); 1 };
 	is((ask(connstr('shapes'), 'run', '-e', 'e', '--wait', '300ms', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
 	forge('shapes', 'leader(text)', 'CREATE FUNCTION leader_election.leader(text) RETURNS SETOF text LANGUAGE sql AS $$SELECT 1::text WHERE false$$');
 	($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
