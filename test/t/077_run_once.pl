@@ -176,11 +176,12 @@ is(run('quorum', 'd1', '6'), '', 'so that there is none');
 is(run('quorum', 'd2', '6'), '1', 'until there is');
 
 # --- Two calls queue for the lock of the election: the first one says that the run is
-# done.  The second has found that it is not, before it had the lock.
+# done.  The second has found that it is not, before it had the lock.  Its candidate
+# stands, and goes on standing, for its row is busy.
 
 {
-	my ($holder, $first, $second) =
-	  map { session($node, name => $_) } qw(holder first second);
+	my ($holder, $locker, $first, $second) =
+	  map { session($node, name => $_) } qw(holder locker first second);
 	my $waiting = sub {
 		my ($n) = @_;
 
@@ -189,19 +190,28 @@ is(run('quorum', 'd2', '6'), '1', 'until there is');
 	};
 
 	is(run('queue', 'd1', 'a'), 1, 'queue: granted');
-	is(release('queue', 1), 't', 'and given back');
-	$holder->query("BEGIN; SELECT leader_election.drop_election('queue')");
-	$first->query_async("SELECT leader_election.release('queue', 1, done => true)");
+	is(run('queue', 'd2', 'a'), '', 'another one stands');
+	is(release('queue', 1), 't', 'the first one gives it back');
+	$locker->query("BEGIN; SELECT FROM leader_election.candidate
+		WHERE election = 'queue' AND candidate = 'd2' FOR UPDATE");
+	$control->query('SELECT pg_advisory_lock(77)');
+	$holder->query_async("DO \$\$ BEGIN PERFORM leader_election.alter_election('queue', quorum => 1);
+		PERFORM pg_advisory_lock(77); END \$\$");
 	$waiting->(1);
-	$second->query_async("SELECT term FROM leader_election.acquire('queue', 'd2', run => 'a')");
+	$first->query_async("SELECT leader_election.release('queue', 1, done => true)");
 	$waiting->(2);
-	$holder->query('ROLLBACK');
+	$second->query_async("SELECT term FROM leader_election.acquire('queue', 'd2', run => 'a')");
+	$waiting->(3);
+	$control->query('SELECT pg_advisory_unlock(77)');
 	is($first->result, 't', 'the first one in the queue has done the run');
 	is($second->result, '', 'the second one is not granted it');
 	is($second->sqlstate, '00000', 'without an error');
+	$holder->result;
+	$locker->query('COMMIT');
+	is(run('queue', 'd2', 'a'), '', 'nor any more');
 	is($control->query("SELECT string_agg(candidate, ' ') FROM leader_election.candidates
-			WHERE election = 'queue'"), 'd1', 'and it does not stand');
-	$_->finish foreach $holder, $first, $second;
+			WHERE election = 'queue'"), 'd1', 'and it stands no more');
+	$_->finish foreach $holder, $locker, $first, $second;
 }
 
 # --- An owner sets back what somebody has poisoned.
@@ -236,6 +246,9 @@ is(run('long', 'd1', 'x' x 200), 1, 'a run may be as long as a name');
 
 is(run('crash', 'd1', 'a'), 1, 'crash: granted');
 is(done('crash', 1), 't', 'and done');
+is(run('late crash', 'd1', 'a'), 1, 'late crash: granted');
+release('late crash', 1);
+is(done('late crash', 1), 't', 'given back, and done');
 $_->finish foreach $other;
 $_->kill foreach $control, @pool;
 $node->stop('immediate');
@@ -243,6 +256,7 @@ $node->start;
 connect_all();
 is(status('crash'), '|a|t|0', 'it is done after a crash (G6)');
 is(run('crash', 'd1', 'a'), '', 'and not granted');
+is(status('late crash'), '|a|t|0', 'late crash: it is done (G6)');
 
 # --- A failover, as a lease looks like after one: of another incarnation.
 
