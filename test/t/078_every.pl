@@ -224,7 +224,7 @@ push @hosts, host($node, 'job', @$_, '--every=1d', '--offset=3h')
 wait_for_done('job', $day);
 my @noted = noted('job');
 is( join(' ', map { "@$_[1, 3 .. $#$_]" } grep { $_->[3] eq 'exit' && $_->[4] == 0 } @noted),
-	'c exit 0', 'it succeeds once, on the third');
+	'c exit 0', 'it succeeds once, on the third (ShedLock#6)');
 is(scalar(grep { $_->[2] ne $day } @noted), 0, "always for the run $day");
 is(scalar(grep { $_->[3] eq 'OVERLAP' } @noted), 0, 'one at a time');
 my @starts = map { $_->[1] } grep { $_->[3] eq 'started' } @noted;
@@ -257,7 +257,7 @@ push @hosts, host($node, 'job', 'd', 0, '--every=1d', '--offset=3h');
 wait_for($node, "SELECT count(*) = 4 FROM pg_stat_activity
 	WHERE application_name = 'pg_leader' AND state = 'idle' AND query LIKE '%acquire(%'");
 is(status('job'), "vacant|0|$day", 'a host that was down does not stand');
-is(story('job'), $story, 'and does nothing that is done');
+is(story('job'), $story, 'and does nothing that is done (redbeat#271)');
 
 # --- The server's clock is set back, and ahead.
 
