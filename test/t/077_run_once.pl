@@ -8,6 +8,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Detached;
 use LeaderElection;
+use SyncStandby;
 use Test::More;
 
 serve();
@@ -285,4 +286,39 @@ wait_until(sub { lease('not heard')->{leader} eq '' }, 'its seat to be vacated')
 is(done('not heard', 1), 't', 'and its run is done, by its first term');
 
 $node->stop;
+
+# --- A synchronous standby knows what was recorded, or nothing was.
+
+{
+	my $pair = SyncStandby->new(config => "leader_election.lease_duration = '3s'
+client_min_messages = warning");
+	my $app = session($pair->{primary}, name => 'app');
+	my $say = "SELECT leader_election.release('sync', 1, done => true)";
+	my $done = "SELECT run_done FROM leader_election.status WHERE election = 'sync'";
+
+	$app->query("SELECT leader_election.create_election('sync')");
+	is($app->query("SELECT term FROM leader_election.acquire('sync', 'd1', run => 'a')"), 1,
+		'a synchronous standby: granted');
+	is($app->query("SELECT leader_election.release('sync', 1)"), 't', 'and given back');
+	$pair->stop_line;
+	is($app->sqlstate_of($say), '55P03', 'what no standby confirms is not recorded (G6)');
+	is($pair->{observer}->query($done), '', 'nor shown');
+	$pair->resume_line;
+	is($app->query($say), 't', 'when one does, it is');
+	$pair->cut_line;
+	$pair->{standby}->promote;
+	my $there = session($pair->{standby}, name => 'there');
+	is($there->query($done), 'a', 'the standby knows when it is promoted (G6)');
+	is(query_unless_busy($there, "SELECT term FROM leader_election.acquire('sync', 'd2', run => 'a')"),
+		'', 'nobody is granted it there');
+	wait_until(sub { $there->query("SELECT term > 4194304 FROM leader_election.acquire('sync', 'd2', run => 'b')") eq 't' },
+		'the end of the grace');
+	is($there->query($say), 'f', 'and a later term has begun');
+	is($app->sqlstate_of("SELECT term FROM leader_election.acquire('sync', 'd1', run => 'a')"),
+		'00000', 'the old primary tells so, too');
+	is($app->sqlstate_of("SELECT term FROM leader_election.acquire('sync', 'd1', run => 'b')"),
+		'55P03', 'and grants no other');
+	$_->stop('immediate') foreach $pair->{primary}, $pair->{standby};
+}
+
 done_testing();
