@@ -478,7 +478,7 @@ sub pause_elections
 	$paused{$what} = 1;
 	event('paused', $what, $ends ? $sent + $seconds * 1e6 : ());
 	heal($seconds, sub {
-		event('resuming', $what) unless $ends;
+		event('resuming', $what);
 		delete $paused{$what};
 		sql_async(primary(), $what eq 'all' ? 'SELECT leader_election.resume_all()'
 			: "SELECT leader_election.resume_election('$what')");

@@ -98,7 +98,7 @@ sub read_events
 		}
 		$_->[1] //= $time foreach grep { "$kind @rest" =~ /^done recreate \Q$_->[2]\E/ } @dropping;
 		push @paused, [ $time, $rest[1], $rest[0] ] if $kind eq 'paused';
-		$_->[1] //= $time foreach grep { $kind eq 'resuming' && $_->[2] eq $rest[0] } @paused;
+		$_->[1] = min($_->[1] // $time, $time) foreach grep { $kind eq 'resuming' && $_->[2] eq $rest[0] } @paused;
 		push @named, [ $time, $rest[0] ] if $kind eq 'named';
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		if ($kind eq 'seen')
