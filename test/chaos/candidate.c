@@ -26,6 +26,8 @@
  *	g ELECTION sent received TERM MS ASKED	granted, for MS, when asked with term
  *											ASKED (0: acquire)
  *	n ELECTION sent received TERM			renew(election, TERM): no row
+ *	b ELECTION sent received TERM RUN		... for this run
+ *	d ELECTION sent received TERM RUN OUTCOME	said that its run is done
  *	r ELECTION time TERM WHY				about to give up this term
  *	c ELECTION time TERM					the command runs
  *	w ELECTION sent received TERM ID OUTCOME	COMMIT of a fenced row
@@ -56,6 +58,8 @@
 #define MAX_ELECTIONS	8
 #define TICK_MS			40
 #define ANSWER_MS		3000	/* then the connection is given up */
+#define PERIOD_US		500000	/* of the runs in RUNS_IN */
+#define RUNS_IN			"runs"
 
 typedef struct Seat
 {
@@ -66,6 +70,8 @@ typedef struct Seat
 	int64_t		next_call;
 	int64_t		hangs_until;	/* renews nothing before */
 	bool		yielding;
+	char		run[20];		/* that it has led for last; "": none */
+	int64_t		run_term;		/* in this term */
 } Seat;
 
 static Seat seats[MAX_ELECTIONS];
@@ -459,6 +465,53 @@ step_down(Seat *seat, const char *why)
 	return term;
 }
 
+/*
+ * Say that the run of this term is done, maybe when the lease is over.
+ */
+static void
+finish_run(Seat *seat, int64_t term)
+{
+	PGresult   *result = query("SELECT leader_election.release('%s', %lld, done => true)",
+							   seat->election, (long long) term);
+
+	if (result != NULL)
+		note("d %s %lld %lld %lld %s %s", seat->election, (long long) sent,
+			 (long long) received, (long long) term, seat->run,
+			 warned ? "unconfirmed" :
+			 strcmp(PQgetvalue(result, 0, 0), "t") == 0 ? "recorded" : "refused");
+	if (result != NULL && strcmp(PQgetvalue(result, 0, 0), "t") != 0)
+		seat->run_term = 0;		/* it will be refused for ever */
+	PQclear(result);
+}
+
+/*
+ * Ask for the lease, where runs are granted for the one of this moment.
+ */
+static PGresult *
+acquire(Seat *seat)
+{
+	PGresult   *result;
+	char		run[20];
+
+	if (strcmp(seat->election, RUNS_IN) != 0)
+		return query("SELECT * FROM leader_election.acquire('%s', '%s', %d, %lld)",
+					 seat->election, name, rank, (long long) progress);
+
+	/* Some come late, as if their clocks were wrong. */
+	snprintf(run, sizeof(run), "%012lld",
+			 (long long) (now_us() / PERIOD_US - random() % 6));
+	result = query("SELECT * FROM leader_election.acquire('%s', '%s', %d, %lld, "
+				   "run => '%s', attempts => 3)",
+				   seat->election, name, rank, (long long) progress, run);
+	if (result == NULL || PQntuples(result) == 0)
+		return result;
+	strcpy(seat->run, run);
+	seat->run_term = number(result, 0, 0);
+	note("b %s %lld %lld %lld %s", seat->election, (long long) sent,
+		 (long long) received, (long long) seat->run_term, run);
+	return result;
+}
+
 static void
 lead_detached(Seat *seat)
 {
@@ -469,7 +522,9 @@ lead_detached(Seat *seat)
 		write_fenced(seat, true);
 	if (conn == NULL)
 		return;
-	if (chance(seat->yielding ? 100 : 6))
+	if (seat->run_term != 0 && chance(100))
+		finish_run(seat, step_down(seat, "done"));
+	else if (chance(seat->yielding ? 100 : 6))
 		RUN("SELECT leader_election.release('%s', %lld)", seat->election,
 			(long long) step_down(seat, "release"));
 	else if (chance(3) && *(other = choose_other(seat)))
@@ -496,9 +551,7 @@ tick_detached(void)
 							   seat->election, (long long) asked,
 							   (long long) ++progress);
 			else
-				result = query("SELECT * FROM "
-							   "leader_election.acquire('%s', '%s', %d, %lld)",
-							   seat->election, name, rank, (long long) progress);
+				result = acquire(seat);
 			if (result != NULL)
 				believe(seat, result, asked);
 			PQclear(result);
@@ -507,6 +560,8 @@ tick_detached(void)
 		}
 		if (seat->term != 0 && now_us() < seat->deadline)
 			lead_detached(seat);
+		else if (seat->term == 0 && seat->run_term != 0 && chance(20))
+			finish_run(seat, seat->run_term);
 		else if (seat->term == 0 && chance(1))
 			RUN("SELECT leader_election.leave('%s', '%s')", seat->election, name);
 	}

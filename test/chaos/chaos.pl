@@ -34,6 +34,7 @@ $lease_ms = 3000 if $option{profile} eq 'split';
 %elections = (
 	race => "'race', '$lease_ms ms', 1, '0'",
 	lone => "'race', '$lease_ms ms', 1, '0'",
+	runs => "'race', '$lease_ms ms', 1, '0'",
 	bully => "'bully', '$lease_ms ms', 1, '0'",
 	spread1 => "'spread', '$lease_ms ms', 1, '0'",
 	spread2 => "'spread', '$lease_ms ms', 1, '0'",
@@ -45,7 +46,7 @@ my @elections = sort keys %elections;
 # what they stand. A session always comes before a detached candidate in a
 # race, so those have one of their own.
 my @sessions = qw(race bully zab);
-my @detached = qw(lone bully zab);
+my @detached = qw(lone runs bully zab);
 my @spread = qw(spread1 spread2);
 %candidates = (
 	s1 => { kind => 'session', via => 'd', in => [ @sessions, @spread ] },
@@ -170,7 +171,7 @@ sub calm
 
 	event('calm');
 	$start = stopwatch();
-	%vacant = map { $_ => 1 } @elections;
+	%vacant = map { $_ => 1 } grep { $_ ne 'runs' } @elections;
 	await('a leader of each election', 20, sub {
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
 			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';

@@ -31,6 +31,8 @@ my @written;		# what candidates say of their fenced rows
 my @announced;		# notifications: {time, number, payload, session}
 my %listening;		# sessions that listen: {server, from, to}
 my @delays;			# from a change to its notification
+my @begun;			# [when it was asked for, election, run, who]: a run was granted
+my @finished;		# [when that was known, election, run, who]: it was recorded as done
 my @early;			# [when, claim]: a leader was told that its term is over
 my @windows;		# [from, to] of failovers, from when the standby may have lagged
 my @cuts;			# [from, to, name] of the clients' network
@@ -248,6 +250,20 @@ sub read_candidate
 			$now{$election} = add_claim(election => $election, term => $term,
 				candidate => $candidate, who => $who,
 				from => $received, to => $sent + $ms * 1000);
+		}
+		elsif ($kind eq 'b')
+		{
+			my ($election, $sent, $received, $term, $run) = @f;
+
+			$count{'runs granted'}++;
+			push @begun, [ $sent, $election, $run, $who ];
+		}
+		elsif ($kind eq 'd')
+		{
+			my ($election, $sent, $received, $term, $run, $outcome) = @f;
+
+			$count{"runs done: $outcome"}++;
+			push @finished, [ $received, $election, $run, $who ] if $outcome eq 'recorded';
 		}
 		elsif ($kind eq 'r')
 		{
@@ -603,7 +619,7 @@ sub check_paused
 				next if in_failover($from, $to)
 				  || grep { $_->[2] eq $election && $_->[0] < $to && ($_->[1] // $to) > $from } @dropping;
 				$count{'terms that began in a pause'}++;
-				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone)$/);
+				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone|runs)$/);
 				next if $before && ($before->{reason} // '') =~ /^(transferred|failover)$/;
 				next if grep { $_->[1] eq $election && $_->[0] <= $began && $began < $_->[0] + $under_way } @named;
 				violation('elected while paused', "$election: $row->{leader} in term $term at $began, paused ($what) from $from to $to");
@@ -611,6 +627,23 @@ sub check_paused
 		}
 	}
 	$count{pauses} = @paused if @paused;
+	return;
+}
+
+# No run is granted after it, or a later one, was recorded as done, but in an election
+# that was dropped in between.
+sub check_runs
+{
+	foreach my $done (@finished)
+	{
+		my ($when, $election, $run, $who) = @$done;
+
+		foreach my $again (grep { $_->[1] eq $election && $_->[0] > $when && $_->[2] le $run } @begun)
+		{
+			next if grep { $_->[2] eq $election && $_->[0] < $again->[0] && ($_->[1] // $when) >= $when } @dropping;
+			violation('run again', "$election: run $again->[2] was granted to $again->[3], who asked at $again->[0]; $run was done by $who at $when");
+		}
+	}
 	return;
 }
 
@@ -770,6 +803,7 @@ check_announced($history);
 check_unannounced($history);
 check_paused($history);
 check_early();
+check_runs();
 check_claims_in_history($history);
 check_writes();
 check_resource();
