@@ -61,8 +61,7 @@ static void
 check_holder(const Lease *lease, int64 term, const char *instead)
 {
 	if (lease->leader != NULL && lease->session_id != 0 &&
-		lease->term == term &&
-		le_session_alive(lease->session_id))
+		lease->term == term && le_session_alive(lease->session_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("election \"%s\" is led by a session in term " INT64_FORMAT,

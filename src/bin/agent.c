@@ -354,9 +354,11 @@ stand_and_lead(Agent *a)
 		if (!again)
 			return code;
 
-		/* With --every, a hold keeps all hosts from starting it at once. */
-		if (a->options->every < 0 &&
-			!back_off(a, now_us() - began, &backoff))
+		/*
+		 * With --every it is done, or a hold keeps all hosts from starting it
+		 * at once: we go on standing, so that we are passed over.
+		 */
+		if (!a->period.judged && !back_off(a, now_us() - began, &backoff))
 			return EXIT_SIGNAL(a->signo);
 	}
 }

@@ -50,6 +50,7 @@ typedef struct Period
 	bool		done;			/* its run is */
 	int64		next;			/* when to look again, if it is */
 	int64		backoff;		/* after the next failure of its run */
+	bool		judged;			/* how the command has ended is recorded */
 } Period;
 
 typedef struct Agent

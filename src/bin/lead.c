@@ -597,6 +597,7 @@ judge_run(Leadership *l, int code)
 		l->done = true;
 	else
 		l->hold = period_hold(a, now_us() - l->began);
+	a->period.judged = true;
 }
 
 /*
@@ -639,6 +640,7 @@ lead_run(Agent *a, bool *again)
 	int			code;
 
 	begin(&l, a);
+	a->period.judged = false;
 	if (!is_fresh(&l))
 		code = refusal(&l);
 	else if (!prepare_environment(&l))

@@ -76,15 +76,17 @@ le_runs_begin(Lease *lease, const Run *run, const char *role)
 
 /*
  * The run of the present term of this lease, which is locked, or of the last
- * one, is done.  The caller writes the row.  False: there is nothing to write,
- * that is known, or a later run is done, by an operator's word.
+ * one, is done.  The caller writes the row.  False: there is nothing to write:
+ * it is for no run, or that is known, or a later run is done, by an operator's
+ * word.
  */
 bool
 le_runs_finish(Lease *lease, TimestampTz at)
 {
 	const Runs *runs = &lease->runs;
 
-	if (runs->done != NULL && strcmp(runs->present, runs->done) <= 0)
+	if (runs->present == NULL ||
+		(runs->done != NULL && strcmp(runs->present, runs->done) <= 0))
 		return false;
 	LE_SET(lease->row, runs->column + RUN_DONE, LE_TEXT(runs->present));
 	LE_SET(lease->row, runs->column + RUN_DONE_AT, TimestampTzGetDatum(at));
