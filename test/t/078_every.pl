@@ -272,11 +272,13 @@ set_clock($noon + 72 * $HOUR);
 wake('job');
 wait_for_done('job', my $third = run_of("timestamptz '$day' + interval '3 d'"));
 is(scalar(noted('job')), @noted + 2, 'three days ahead: one run, of the last of them');
+
+# --- The owner has a run done anew, once each host has seen this clock.
+
 set_clock($noon + 48 * $HOUR);
+$from = -s $node->logfile;
 wake('job');
-
-# --- The owner has a run done anew.
-
+wait_until(sub { asked($from) >= 20 }, 'five hosts to look');
 $sql->query("SELECT leader_election.alter_election('job', run_done => '')");
 wake('job');
 wait_for_done('job', run_of("timestamptz '$day' + interval '2 d'"));
