@@ -202,7 +202,7 @@ foreach my $mode (qw(detached session))
 
 {
 	my $one = pg_leader($node, '-e', 'polite', '-n', 'a', check('polite'), '--hold', '1h', worker("$dir/polite", 'polite'));
-	my $two = pg_leader($node, '-e', 'polite', '-n', 'b', check('polite_b'), worker("$dir/polite", 'polite'));
+	my $two = pg_leader($node, '-e', 'polite', '-n', 'b', check('polite_b'), '--hold', '1h', worker("$dir/polite", 'polite'));
 
 	wait_until(sub { standing('polite') eq 'a b' && log_of('polite') =~ /started/ }, 'both');
 	my ($first, $second, $name) = leader_of('polite') eq 'a' ? ($one, $two, 'polite') : ($two, $one, 'polite_b');
