@@ -192,6 +192,7 @@ serve(void *arg)
 {
 	const union MHD_DaemonInfo *info;
 	struct pollfd fds[2] = {{.events = POLLIN}, {.events = POLLIN}};
+	int			before = 0;
 
 	info = MHD_get_daemon_info(server.daemon, MHD_DAEMON_INFO_EPOLL_FD);
 	fds[0].fd = info->epoll_fd;
@@ -201,9 +202,17 @@ serve(void *arg)
 		MHD_UNSIGNED_LONG_LONG due;
 		int			timeout = server.nconnections > 0 ? LOOK_AT_IDLE_MS : -1;
 
-		if (MHD_get_timeout(server.daemon, &due) == MHD_YES)
+		/*
+		 * Where all connections were taken, the library does not listen.  It
+		 * begins to listen again only in the run after the one that has closed
+		 * some: had that closed all, nothing would ever wake us.
+		 */
+		if (server.nconnections < before)
+			timeout = 0;
+		else if (MHD_get_timeout(server.daemon, &due) == MHD_YES)
 			timeout = Min(due, LOOK_AT_IDLE_MS);
 		(void) poll(fds, lengthof(fds), timeout);
+		before = server.nconnections;
 		(void) MHD_run(server.daemon);
 		shut_down_idle();
 	}
