@@ -307,14 +307,14 @@ if ($served == 0)
 }
 {
 	local $SIG{PIPE} = 'IGNORE';
-	my $dribble = "GET /leader HTTP/1.1\r\n" . "X-Slow: x\r\n" x 1000;
+	my $dribble = "GET /leader HTTP/1.1\r\nX-Slow: " . 'x' x 10000;
 
 	wait_until(
 		sub {
 			syswrite($_, substr($dribble, $round, 1)) foreach @slow[ 0 .. 200 ];
 			$round++;
 			sleep(0.05);
-			return waitpid($served, 1) == $served;
+			return waitpid($served, POSIX::WNOHANG()) == $served;
 		},
 		'a reply beside slow clients');
 }
@@ -325,12 +325,20 @@ cmp_ok(open_files($one->pid), '<', $files + 210, 'the number of connections is b
 wait_until(
 	sub {
 		local $SIG{PIPE} = 'IGNORE';
-		syswrite($_, substr("GET /leader HTTP/1.1\r\n" . "X-Slow: x\r\n" x 1000, $round++, 1)) foreach @slow[ 0 .. 200 ];
+		syswrite($_, 'x') foreach @slow[ 0 .. 200 ];
 		return open_files($one->pid) <= $files;
 	},
 	'slow clients to be closed');
 pass('slow clients are sent away, although bytes come in');
 is(get($port, '/leader')->{headers}{'x-leader-term'}, $term, 'the lease was renewed meanwhile');
+
+# All connections are taken, and then closed at once: it listens again.
+@slow = map { connect_http($port) } 1 .. 250;
+wait_until(sub { open_files($one->pid) >= $files + 190 }, 'all connections to be taken');
+stop_process($one->pid);
+close($_) foreach @slow;
+resume_process($one->pid);
+is((get($port, '/leader') // { status => 0 })->{status}, 200, 'a reply after all connections were closed at once');
 
 $one->signal('TERM');
 is($one->exit_code, 143, 'the end');

@@ -19,6 +19,7 @@ use IO::Socket::INET;
 use LeaderElection;
 use PgLeader;
 use PostgreSQL::Test::Cluster;
+use Socket qw(SOL_SOCKET SO_RCVTIMEO);
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(connect_http get http_port no_http read_reply send_request
@@ -41,8 +42,12 @@ sub connect_http
 {
 	my ($port) = @_;
 
-	return IO::Socket::INET->new(
+	my $socket = IO::Socket::INET->new(
 		PeerAddr => '127.0.0.1', PeerPort => $port, Timeout => 30);
+
+	# A sidecar that never replies makes a test fail, and not hang.
+	setsockopt($socket, SOL_SOCKET, SO_RCVTIMEO, pack('l!l!', 60, 0)) if $socket;
+	return $socket;
 }
 
 # Sends a request, and returns when that began.
