@@ -34,6 +34,7 @@ OBJS = \
 	src/state/drain.o \
 	src/state/election.o \
 	src/state/epoch.o \
+	src/state/group.o \
 	src/state/history.o \
 	src/state/lease.o \
 	src/state/lease_state.o \
@@ -41,6 +42,7 @@ OBJS = \
 	src/state/pause.o \
 	src/state/run.o \
 	src/decide/begin.o \
+	src/decide/cap.o \
 	src/decide/proof.o \
 	src/decide/ranking.o \
 	src/decide/seats.o \
@@ -58,6 +60,7 @@ OBJS = \
 	src/api/detached_api.o \
 	src/api/drain_api.o \
 	src/api/fence_api.o \
+	src/api/group_api.o \
 	src/api/observe_api.o \
 	src/api/pause_api.o \
 	src/api/poll.o \

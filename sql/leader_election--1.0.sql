@@ -34,6 +34,7 @@ CREATE TABLE leader_election.election (
 	pause_incarnation text COLLATE "C",
 	preempt_delay	interval,
 	settle			interval,
+	group_name		text COLLATE "C",
 	CONSTRAINT kept_pause CHECK (paused_at IS NULL OR
 		(paused_by, pause_vacates, pause_incarnation) IS NOT NULL),
 	CONSTRAINT kept_resumes CHECK ((resumes_at, resumes_mono, resumes_for) IS NULL OR
@@ -47,6 +48,19 @@ COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from pau
 COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
 COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
 COMMENT ON COLUMN leader_election.election.settle IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
+
+COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
+
+-- A group of elections, its seats.
+CREATE TABLE leader_election.election_group (
+	group_name		text COLLATE "C" PRIMARY KEY,
+	seats			integer NOT NULL,
+	max_per_candidate integer NOT NULL,
+	owner			name NOT NULL
+);
+COMMENT ON TABLE leader_election.election_group IS 'groups of elections, one row per group; its seats are elections of their own';
+COMMENT ON COLUMN leader_election.election_group.seats IS 'the seats are named group_name/1, group_name/2 and so on';
+COMMENT ON COLUMN leader_election.election_group.max_per_candidate IS 'how many seats a candidate may have at a time';
 
 -- Its row, if there is one, pauses all elections.
 CREATE TABLE leader_election.pause_all (
@@ -240,6 +254,7 @@ COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that t
 COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an election that was dropped';
 
 SELECT pg_extension_config_dump('leader_election.election', '');
+SELECT pg_extension_config_dump('leader_election.election_group', '');
 SELECT pg_extension_config_dump('leader_election.pause_all', '');
 SELECT pg_extension_config_dump('leader_election.drain', '');
 SELECT pg_extension_config_dump('leader_election.lease', '');
@@ -338,6 +353,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.transfer(text, text) IS
 'hand the lease that this session holds to a live candidate; false if this session does not lead';
 
+CREATE FUNCTION leader_election.join_group(name text, candidate text,
+	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL, auto_renew boolean DEFAULT NULL,
+	OUT election text, OUT term bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'le_join_group'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.join_group(text, text, integer, bigint, jsonb, boolean) IS
+'stand for all seats of a group with this session; the seats that it leads';
+
 --
 -- Detached candidates
 --
@@ -351,6 +376,17 @@ AS 'MODULE_PATHNAME', 'le_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb, text, integer) IS
 'stand for election and ask for the lease, over any connection; no row if it is not granted, or the run is done, overtaken by a later one, or was granted so many attempts';
+
+CREATE FUNCTION leader_election.acquire_any(name text, candidate text,
+	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL, OUT election text, OUT term bigint,
+	OUT remaining_ms bigint, OUT expires_at timestamptz,
+	OUT yielding boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'le_acquire_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.acquire_any(text, text, integer, bigint, jsonb) IS
+'stand for all seats of a group, and ask for them, over any connection; the seats that this call was granted';
 
 CREATE FUNCTION leader_election.renew(election text, term bigint,
 	progress bigint DEFAULT NULL)
@@ -448,6 +484,38 @@ AS 'MODULE_PATHNAME', 'le_drop_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.drop_election(text) IS
 'drop an election that nobody leads, and end all candidacies in it';
+
+CREATE FUNCTION leader_election.create_group(name text, seats integer,
+	strategy text DEFAULT 'race', max_per_candidate integer DEFAULT 1,
+	lease_duration interval DEFAULT NULL, quorum integer DEFAULT 1,
+	takeover_delay interval DEFAULT '0', candidate_role name DEFAULT NULL,
+	channel text DEFAULT NULL, preempt_delay interval DEFAULT '0',
+	settle interval DEFAULT '0')
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_create_group'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.create_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval) IS
+'create a group of 1 to 1000 elections, its seats, owned by the caller; a candidate leads max_per_candidate of them at most';
+
+CREATE FUNCTION leader_election.alter_group(name text,
+	seats integer DEFAULT NULL, strategy text DEFAULT NULL,
+	max_per_candidate integer DEFAULT NULL,
+	lease_duration interval DEFAULT NULL, quorum integer DEFAULT NULL,
+	takeover_delay interval DEFAULT NULL, candidate_role name DEFAULT NULL,
+	channel text DEFAULT NULL, preempt_delay interval DEFAULT NULL,
+	settle interval DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_alter_group'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.alter_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval) IS
+'change what is not NULL; seats that are too many are dropped when their leaders have yielded';
+
+CREATE FUNCTION leader_election.drop_group(name text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_drop_group'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.drop_group(text) IS
+'drop a group none of whose seats is led, with its seats and all candidacies in them';
 
 CREATE FUNCTION leader_election.pause_election(election text,
 	reason text DEFAULT NULL, duration interval DEFAULT NULL,
@@ -625,6 +693,7 @@ $$;
 
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election,
+	leader_election.election_group,
 	leader_election.drain TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;

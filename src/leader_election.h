@@ -29,6 +29,8 @@
 #define LE_SCHEMA			"leader_election"
 #define LE_CHANNEL			"leadership_changed"
 #define LE_NAME_MAX			200 /* bytes in a name */
+#define LE_MOST_SEATS		1000	/* of a group */
+#define LE_GROUP_NAME_MAX	(LE_NAME_MAX - 5)	/* with "/1000" after it */
 #define LE_METADATA_MAX		8192	/* bytes of jsonb, not compressed */
 #define LE_SHORTEST_LEASE_MS	100
 #define LE_LONGEST_LEASE_MS		86400000

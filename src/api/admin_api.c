@@ -40,42 +40,45 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * strategy, lease_duration, quorum, takeover_delay, candidate_role, channel,
- * preempt_delay and settle, from argument 1 on; an argument that is NULL sets
+ * The strategy, and from the argument first on lease_duration, quorum,
+ * takeover_delay, candidate_role, channel, preempt_delay and settle; an
+ * argument that is NULL sets
  * nothing.
  */
-static void
-get_configuration(FunctionCallInfo fcinfo, Configuration *config)
+void
+le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
+					  Configuration *config)
 {
 	memset(config, 0, sizeof(Configuration));
 	config->takeover_delay = config->preempt_delay = config->settle = -1;
-	if (!PG_ARGISNULL(1))
-		config->strategy = strategy_arg(fcinfo, 1);
-	if (!PG_ARGISNULL(2))
-		config->lease_duration = le_interval_arg(fcinfo, 2, "lease_duration",
+	if (!PG_ARGISNULL(strategy))
+		config->strategy = strategy_arg(fcinfo, strategy);
+	if (!PG_ARGISNULL(first))
+		config->lease_duration = le_interval_arg(fcinfo, first, "lease_duration",
 												 LE_SHORTEST_LEASE_MS * INT64CONST(1000),
 												 LE_LONGEST_LEASE_MS * INT64CONST(1000));
-	if (!PG_ARGISNULL(3))
+	if (!PG_ARGISNULL(first + 1))
 	{
-		config->quorum = PG_GETARG_INT32(3);
+		config->quorum = PG_GETARG_INT32(first + 1);
 		if (config->quorum < 1)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("quorum is out of range: %d", config->quorum),
 					 errdetail("It must be 1 or more.")));
 	}
-	if (!PG_ARGISNULL(4))
-		config->takeover_delay = le_interval_arg(fcinfo, 4, "takeover_delay",
+	if (!PG_ARGISNULL(first + 2))
+		config->takeover_delay = le_interval_arg(fcinfo, first + 2,
+												 "takeover_delay",
 												 0, LONGEST_DELAY);
-	if (!PG_ARGISNULL(5))
+	if (!PG_ARGISNULL(first + 3))
 	{
-		config->candidate_role = pstrdup(NameStr(*PG_GETARG_NAME(5)));
+		config->candidate_role = pstrdup(NameStr(*PG_GETARG_NAME(first + 3)));
 		if (config->candidate_role[0] != '\0')
 			(void) get_role_oid(config->candidate_role, false);
 	}
-	if (!PG_ARGISNULL(6))
+	if (!PG_ARGISNULL(first + 4))
 	{
-		Size		size = toast_raw_datum_size(PG_GETARG_DATUM(6)) - VARHDRSZ;
+		Size		size = toast_raw_datum_size(PG_GETARG_DATUM(first + 4)) - VARHDRSZ;
 
 		if (size >= NAMEDATALEN)
 			ereport(ERROR,
@@ -83,13 +86,14 @@ get_configuration(FunctionCallInfo fcinfo, Configuration *config)
 					 errmsg("channel is too long"),
 					 errdetail("It must have %d bytes at most, and has %zu.",
 							   NAMEDATALEN - 1, size)));
-		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(6));
+		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(first + 4));
 	}
-	if (!PG_ARGISNULL(7))
-		config->preempt_delay = le_interval_arg(fcinfo, 7, "preempt_delay",
+	if (!PG_ARGISNULL(first + 5))
+		config->preempt_delay = le_interval_arg(fcinfo, first + 5,
+												"preempt_delay",
 												0, LONGEST_DELAY);
-	if (!PG_ARGISNULL(8))
-		config->settle = le_interval_arg(fcinfo, 8, "settle",
+	if (!PG_ARGISNULL(first + 6))
+		config->settle = le_interval_arg(fcinfo, first + 6, "settle",
 										 0, LONGEST_DELAY);
 }
 
@@ -105,7 +109,7 @@ le_create_election(PG_FUNCTION_ARGS)
 
 	le_check_callable("leader_election.create_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
-	get_configuration(fcinfo, &config);
+	le_configuration_args(fcinfo, 1, 2, &config);
 	le_election_complete(&config);
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
@@ -124,12 +128,27 @@ le_create_election(PG_FUNCTION_ARGS)
 }
 
 /*
+ * 42809 if the election is a seat of a group: the group's settings are those
+ * of all its seats.
+ */
+static void
+check_no_seat(const Election *election, const char *instead)
+{
+	if (election->group != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("election \"%s\" is a seat of group \"%s\"",
+						election->name, election->group),
+				 errhint("Use %s.", instead)));
+}
+
+/*
  * If an epoch has to begin, that is the worker's task.  See to it that there
  * is a worker: otherwise a call that is refused until the epoch has begun
  * would be refused for ever.
  */
-static void
-see_to_epoch(const Store *store, const char *name)
+void
+le_see_to_epoch(const Store *store, const char *name)
 {
 	Election   *election = le_election_get(store, name);
 	Lease	   *lease = le_lease_read(store, name, NULL);
@@ -157,6 +176,31 @@ run_done_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * Change the settings of call->election, which the caller owns.  No lease is
+ * granted or renewed meanwhile: where a standby has the new settings, it has
+ * every lease that was granted by the old ones.  Returns the lease, which is
+ * locked.
+ */
+Lease *
+le_alter_owned(const Call *call, const Configuration *config)
+{
+	Lease	   *lease;
+	Election   *election = le_call_lock_owned(call, &lease);
+
+	/*
+	 * During the grace an old leader may still lead elsewhere by the longer
+	 * lease: do not shorten the wait for its end.
+	 */
+	if (config->lease_duration > 0 &&
+		config->lease_duration < election->lease_duration &&
+		le_vacancy_grace(election, lease, le_epoch_read()) > le_clock())
+		le_busy(call->election);
+	while (!le_election_alter(&call->store, call->election, config))
+		le_wait_retry_or_busy(call->election);
+	return lease;
+}
+
+/*
  * Change the settings of an election.
  */
 Datum
@@ -175,28 +219,15 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 */
 	le_check_function("leader_election.alter_election()");
 	name = le_name_arg(fcinfo, 0, "election name");
-	get_configuration(fcinfo, &config);
+	le_configuration_args(fcinfo, 1, 2, &config);
 	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	le_check_election_owner(le_election_get(&call.store, name));
-	see_to_epoch(&call.store, name);
+	election = le_election_get(&call.store, name);
+	le_check_election_owner(election);
+	check_no_seat(election, "leader_election.alter_group()");
+	le_see_to_epoch(&call.store, name);
 
-	/*
-	 * No lease is granted or renewed meanwhile: where a standby has the new
-	 * settings, it has every lease that was granted by the old ones.
-	 */
-	election = le_call_lock_owned(&call, &lease);
-
-	/*
-	 * During the grace an old leader may still lead elsewhere by the longer
-	 * lease: do not shorten the wait for its end.
-	 */
-	if (config.lease_duration > 0 &&
-		config.lease_duration < election->lease_duration &&
-		le_vacancy_grace(election, lease, le_epoch_read()) > le_clock())
-		le_busy(name);
-	while (!le_election_alter(&call.store, name, &config))
-		le_wait_retry_or_busy(name);
+	lease = le_alter_owned(&call, &config);
 	if (run_done != NULL)
 		le_runs_set_back(lease, run_done, GetCurrentTimestamp());
 	le_commit_wakes_worker();
@@ -217,8 +248,10 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_check_callable("leader_election.drop_election()", false);
 	name = le_name_arg(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	le_check_election_owner(le_election_get(&call.store, name));
-	see_to_epoch(&call.store, name);
+	election = le_election_get(&call.store, name);
+	le_check_election_owner(election);
+	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
+	le_see_to_epoch(&call.store, name);
 
 	/*
 	 * Another call may hold the name lock and want the election lock. Release
@@ -258,7 +291,7 @@ is_paused(const Store *store, const Election *election)
  * now, or it is paused no more.
  */
 static bool
-reserve_paused(const Call *call, const char *to, int64 *left)
+reserve_paused(Call *call, const char *to, int64 *left)
 {
 	const Store *store = &call->store;
 	const char *name = call->election;
@@ -268,10 +301,11 @@ reserve_paused(const Call *call, const char *to, int64 *left)
 	Lease	   *lease;
 
 	/* Its last leader may have gone, and nobody have noticed yet. */
-	see_to_epoch(store, name);
+	le_see_to_epoch(store, name);
 	lease = le_lease_read(store, name, NULL);
 	if (lease != NULL && lease->leader != NULL)
 		(void) le_turn(store, name, &turn);
+	le_turn_lock(&call->store, le_election_get(store, name));
 	election = le_call_lock_owned(call, &lease);
 	inc = le_epoch_read();
 	if (!is_paused(store, election))
@@ -347,6 +381,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	Call		call;
+	Election   *election;
 	Lease	   *lease;
 	int64		left;
 
@@ -355,7 +390,12 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		to = le_name_arg(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	le_check_election_owner(le_election_get(&call.store, name));
+	election = le_election_get(&call.store, name);
+	le_check_election_owner(election);
+
+	/* Who is named is reserved a seat of the group, if it is one. */
+	while (to != NULL && !le_cap_lock(&call.store, election, false))
+		le_wait_retry_or_busy(name);
 	lease = lock_led(&call);
 	if (lease == NULL)
 	{

@@ -39,7 +39,8 @@ extern void le_profile_args(FunctionCallInfo fcinfo, int first,
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
-extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease);
+extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
+							bool election);
 extern bool le_ask_drained(Store *store, const char *name);
 extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
@@ -66,6 +67,16 @@ extern void le_poll_begin(Poll *poll);
 extern void le_poll_commit(Poll *poll);
 extern bool le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event);
 extern void le_poll_end(Poll *poll);
+
+/* admin_api.c */
+extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
+								  int first, Configuration *config);
+extern void le_see_to_epoch(const Store *store, const char *name);
+extern Lease *le_alter_owned(const Call *call, const Configuration *config);
+
+/* detached_api.c */
+extern Lease *le_acquire_lease(const Store *store, const Candidate *who,
+							   const Profile *profile, bool *refused);
 
 /* stand.c */
 /* What a call stands for, and how far it got */

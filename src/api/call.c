@@ -281,20 +281,24 @@ le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 }
 
 /*
- * Return a grant row, after InitMaterializedSRF().
+ * Return a grant row, after InitMaterializedSRF().  election: its first column
+ * is the name of the election.
  */
 void
-le_return_grant(FunctionCallInfo fcinfo, const Lease *lease)
+le_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		values[4];
-	bool		nulls[4] = {false, false, false, false};
+	Datum		values[5];
+	bool		nulls[5] = {false, false, false, false, false};
 	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
+	int			n = 0;
 
-	values[0] = Int64GetDatum(lease->term);
-	values[1] = Int64GetDatum(remaining / 1000);
-	values[2] = TimestampTzGetDatum(lease->expires_at);
-	values[3] = BoolGetDatum(lease->yielding);
+	if (election)
+		values[n++] = CStringGetTextDatum(lease->election);
+	values[n++] = Int64GetDatum(lease->term);
+	values[n++] = Int64GetDatum(remaining / 1000);
+	values[n++] = TimestampTzGetDatum(lease->expires_at);
+	values[n++] = BoolGetDatum(lease->yielding);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 

@@ -232,37 +232,55 @@ try_to_acquire(const Store *store, Acquisition *a)
 }
 
 /*
+ * Stand, and ask for the lease.  NULL: it is not granted, or the call was
+ * refused because of its run.
+ */
+Lease *
+le_acquire_lease(const Store *store, const Candidate *who,
+				 const Profile *profile, bool *refused)
+{
+	Acquisition a = {.who = *who,.profile = *profile};
+	Lease	   *lease;
+
+	while (!try_to_acquire(store, &a))
+		le_wait_retry_or_busy(who->election);	/* it may be created anew */
+	*refused = a.refused;
+	lease = le_lease_read(store, who->election, NULL);
+	return lease != NULL && is_granted_here(store, lease, who) ? lease : NULL;
+}
+
+/*
  * Ask for the lease, standing as a candidate.
  */
 Datum
 le_acquire(PG_FUNCTION_ARGS)
 {
-	Acquisition a = {.who.session_id = 0};
+	Candidate	who = {.session_id = 0};
+	Profile		profile;
 	Call		call;
 	Lease	   *lease;
+	bool		refused;
 
 	le_check_function("leader_election.acquire()");
-	a.who.election = le_name_arg(fcinfo, 0, "election name");
-	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	a.who.role = GetUserNameFromId(GetUserId(), false);
-	le_profile_args(fcinfo, 2, false, &a.profile);
-	a.who.run = run_args(fcinfo, 5);
+	who.election = le_name_arg(fcinfo, 0, "election name");
+	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &profile);
+	who.run = run_args(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_call_begin(&call, a.who.election, LE_TABLES, RowExclusiveLock);
-	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
+	le_call_begin(&call, who.election, LE_TABLES, RowExclusiveLock);
+	if (!le_begin_ensure(&call.store, who.election, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;
 	}
-	while (!try_to_acquire(&call.store, &a))
-		le_wait_retry_or_busy(a.who.election);	/* it may be created anew */
-	lease = le_lease_read(&call.store, a.who.election, NULL);
-	if (lease != NULL && is_granted_here(&call.store, lease, &a.who))
-		le_return_grant(fcinfo, lease);
+	lease = le_acquire_lease(&call.store, &who, &profile, &refused);
+	if (lease != NULL)
+		le_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
-	if (!a.refused)
+	if (!refused)
 		le_start_ensure(true);
 	return (Datum) 0;
 }
@@ -443,7 +461,7 @@ le_renew_term(PG_FUNCTION_ARGS)
 	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
 	lease = renew(&call.store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
-		le_return_grant(fcinfo, lease);
+		le_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;

@@ -85,6 +85,19 @@ le_leader(PG_FUNCTION_ARGS)
 }
 
 /*
+ * A seat of a group waits for candidates that have not too many others: who
+ * observes it has to know that group.
+ */
+static void
+see_group(Store *store, const Election *election)
+{
+	if (election == NULL || election->group == NULL)
+		return;
+	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
+	le_group_remember(store);
+}
+
+/*
  * How many stand, and how many of them could be elected?
  */
 static Turnout
@@ -103,8 +116,10 @@ count_turnout(const Store *store, const Election *election, const Lease *lease)
 		turnout.live++;
 		if (le_drain_covers(drains, c->candidate))
 			turnout.drained++;
+		else if (le_cap_bars(store, election, c, false))
+			turnout.capped++;
 		if (le_candidate_sits_out(c, lease) ||
-			!le_ranking_admits(election, drains, c))
+			!le_ranking_admits(store, election, drains, c, false))
 			continue;
 		turnout.ready++;
 		if (c->session_id != 0)
@@ -126,6 +141,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
 	switch (v.obstacle)
 	{
+		case OBSTACLE_WITHDRAWN:
+			return "withdrawn";
 		case OBSTACLE_PAUSED:
 			return "paused";
 		case OBSTACLE_EPOCH:
@@ -148,6 +165,8 @@ waiting_for(const Store *store, const Election *election, const Lease *lease,
 			return "settle";
 		case OBSTACLE_DRAINED:
 			return "drained";
+		case OBSTACLE_CAP:
+			return "cap";
 		case OBSTACLE_SITTING_OUT:
 			return "candidates that do not sit out";
 		case OBSTACLE_CALL:
@@ -330,8 +349,11 @@ le_observe(PG_FUNCTION_ARGS)
 			why = waiting_for_on_standby(election, lease, pause);
 		else
 		{
-			Turnout		turnout = count_turnout(&call.store, election, lease);
+			Turnout		turnout;
 
+			if (!led)
+				see_group(&call.store, election);
+			turnout = count_turnout(&call.store, election, lease);
 			if (!led)
 				why = waiting_for(&call.store, election, lease, &turnout);
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
@@ -372,6 +394,7 @@ le_standing(PG_FUNCTION_ARGS)
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	drains = le_drain_read(&call.store, call.election);
+	see_group(&call.store, election);
 	if (election != NULL && lease != NULL)
 		ranking = le_ranking(&call.store, election, drains, lease,
 							 (Seats **) &fcinfo->flinfo->fn_extra,
@@ -382,6 +405,7 @@ le_standing(PG_FUNCTION_ARGS)
 	{
 		Candidate  *c = lfirst(lc);
 		bool		alive = le_candidate_alive(c);
+		bool		leads = led && le_candidate_leads(c, lease);
 		bool		drained = le_drain_covers(drains, c->candidate);
 		Datum		values[11];
 		bool		nulls[11];
@@ -395,8 +419,9 @@ le_standing(PG_FUNCTION_ARGS)
 		nulls[4] = c->metadata == 0;
 		values[5] = TimestampTzGetDatum(c->joined_at);
 		values[6] = BoolGetDatum(alive);
-		values[7] = BoolGetDatum(led && le_candidate_leads(c, lease));
-		if (alive && !drained)
+		values[7] = BoolGetDatum(leads);
+		if (alive && !drained &&
+			(leads || !le_cap_bars(&call.store, election, c, false)))
 			values[8] = Int32GetDatum(++position);
 		else
 			nulls[8] = true;

@@ -150,7 +150,7 @@ le_renew(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	}
 	if (c != NULL && le_stand_leads(&call.store, lease, c->session_id))
-		le_return_grant(fcinfo, lease);
+		le_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;

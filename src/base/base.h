@@ -37,7 +37,8 @@ typedef enum LockClass
 	LOCK_EPOCH,
 	LOCK_NEXT_WORKER,
 	LOCK_SPARE,
-	LOCK_RESET
+	LOCK_RESET,
+	LOCK_GROUP
 } LockClass;
 
 /* Does anybody hold a lock in Exclusive mode? */
@@ -57,6 +58,8 @@ extern LOCKTAG le_lock_election_tag(const char *election);
 extern bool le_lock_election_shared(const LOCKTAG *tag, bool wait);
 extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
 extern bool le_lock_election_is_mine(void);
+extern bool le_lock_group(const char *group, bool wait);
+extern void le_unlock_group(const char *group);
 extern bool le_lock_name(const char *election, const char *candidate);
 extern bool le_lock_name_shared(const char *election);
 extern void le_unlock_name(const char *election, const char *candidate);
@@ -106,6 +109,7 @@ typedef enum TableId
 	TABLE_PAUSE_ALL,
 	TABLE_DRAIN,
 	TABLE_ANNOUNCED,
+	TABLE_GROUP,
 	TABLE_COUNT
 } TableId;
 
@@ -122,12 +126,14 @@ typedef struct Store
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
 
-	/* what was read once, for many elections (drain.c, pause.c) */
+	/* what was read once, for many elections (drain.c, pause.c, group.c) */
 	List	   *drains;			/* rows of drain, those of all elections first */
 	bool		knows_drains;	/* these are all */
 	bool		knows_drains_of_all;	/* these are those of all elections */
 	const struct Pause *pause_all;	/* NULL: there is none */
 	bool		knows_pause_all;
+	List	   *groups;			/* which may be counted (cap.c) */
+	bool		knows_groups;	/* these are all */
 } Store;
 
 /* Sets of tables, for le_store_lock() */
@@ -139,6 +145,7 @@ typedef struct Store
 #define LE_TABLE_PAUSE_ALL	(1 << TABLE_PAUSE_ALL)
 #define LE_TABLE_DRAIN		(1 << TABLE_DRAIN)
 #define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
+#define LE_TABLE_GROUP		(1 << TABLE_GROUP)
 
 /* What a change of leadership reads and writes */
 #define LE_TABLES \
@@ -282,6 +289,7 @@ extern int64 le_wait_left(void);
 extern void le_wait_retry_or_busy(const char *election);
 extern void le_wait_as_lock_timeout(void);
 extern void le_wait_for_room(void);
+extern bool le_wait_for_group(const char *group);
 extern bool le_wait_for_election(const char *election);
 extern bool le_wait_for_election_shared(const LOCKTAG *tag);
 extern void le_wait_bounded_begin(BoundedWaits *busy, const char *election);

@@ -9,9 +9,9 @@
  *
  * Invariants:
  *
- * - A transaction queues for an election lock only while it holds no other
- *	 election lock in Exclusive mode: two that queued for each other's lock
- *	 would deadlock.
+ * - A transaction queues for an election lock or a group lock only while it
+ *	 holds no other one of either kind in Exclusive mode: two that queued for
+ *	 each other's lock would deadlock.
  *
  * - Nobody can find a name whose lock is the lock of another name: the tag is
  *	 the beginning of a SHA-256.  If the hash could be inverted, a role that
@@ -33,8 +33,11 @@
 #include "port/pg_bswap.h"
 #include "utils/memutils.h"
 
-/* The election locks that this transaction has taken in Exclusive mode */
-static List *election_locks = NIL;
+/*
+ * The election locks, and group locks, that this transaction has taken in
+ * Exclusive mode
+ */
+static List *exclusive_locks = NIL;
 
 /*
  * The tag of a lock.  No other function makes one.
@@ -138,37 +141,30 @@ le_lock_is_held(LOCKTAG tag)
 }
 
 /*
- * Does this transaction hold an election lock in Exclusive mode?  A rollback
- * to a savepoint has released the locks that were taken last: this drops them
- * from the end of the list.
+ * Does this transaction hold an election lock, or a group lock, in Exclusive
+ * mode?  A rollback to a savepoint has released the locks that were taken
+ * last: this drops them from the end of the list.
  */
 bool
 le_lock_election_is_mine(void)
 {
-	while (election_locks != NIL)
+	while (exclusive_locks != NIL)
 	{
-		if (LeLockHeldByMe(llast(election_locks), ExclusiveLock))
+		if (LeLockHeldByMe(llast(exclusive_locks), ExclusiveLock))
 			return true;
-		election_locks = list_delete_last(election_locks);
+		exclusive_locks = list_delete_last(exclusive_locks);
 	}
 	return false;
 }
 
-LOCKTAG
-le_lock_election_tag(const char *election)
-{
-	return make_name_tag(LOCK_ELECTION, election, NULL);
-}
-
 /*
- * Take the election lock, the mutex around the holder of a lease, until the
- * transaction ends.  With wait, this queues as long as lock_timeout allows,
- * unless this transaction holds another election lock: then it only tries.
+ * Take a lock in Exclusive mode until the transaction ends.  With wait, this
+ * queues as long as lock_timeout allows, unless this transaction holds another
+ * such lock: then it only tries.
  */
-bool
-le_lock_election(const char *election, bool wait)
+static bool
+take_exclusive(LOCKTAG tag, bool wait)
 {
-	LOCKTAG		tag = le_lock_election_tag(election);
 	MemoryContext old;
 	LOCKTAG    *held;
 
@@ -179,9 +175,25 @@ le_lock_election(const char *election, bool wait)
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	held = palloc(sizeof(LOCKTAG));
 	*held = tag;
-	election_locks = lappend(election_locks, held);
+	exclusive_locks = lappend(exclusive_locks, held);
 	MemoryContextSwitchTo(old);
 	return true;
+}
+
+LOCKTAG
+le_lock_election_tag(const char *election)
+{
+	return make_name_tag(LOCK_ELECTION, election, NULL);
+}
+
+/*
+ * Take the election lock, the mutex around the holder of a lease, until the
+ * transaction ends.  wait: see take_exclusive().
+ */
+bool
+le_lock_election(const char *election, bool wait)
+{
+	return take_exclusive(le_lock_election_tag(election), wait);
 }
 
 /*
@@ -193,6 +205,27 @@ void
 le_unlock_election(const char *election)
 {
 	release(le_lock_election_tag(election), ExclusiveLock, false);
+}
+
+/*
+ * Take the group lock until the transaction ends: no other process grants or
+ * reserves a seat of that group meanwhile.  It comes before election locks.
+ * wait: see take_exclusive().
+ */
+bool
+le_lock_group(const char *group, bool wait)
+{
+	return take_exclusive(make_name_tag(LOCK_GROUP, group, NULL), wait);
+}
+
+/*
+ * Release the group lock before the transaction ends, or undo the last of
+ * several requests for it.  The caller has granted and reserved nothing since.
+ */
+void
+le_unlock_group(const char *group)
+{
+	release(make_name_tag(LOCK_GROUP, group, NULL), ExclusiveLock, false);
 }
 
 /*
@@ -355,6 +388,6 @@ le_unlock_starter(void)
 void
 le_lock_end_of_xact(void)
 {
-	election_locks = NIL;
+	exclusive_locks = NIL;
 	le_session_lock_forget();
 }

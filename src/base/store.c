@@ -35,11 +35,12 @@ static const char *const table_names[TABLE_COUNT] = {
 	[TABLE_PAUSE_ALL] = "pause_all",
 	[TABLE_DRAIN] = "drain",
 	[TABLE_ANNOUNCED] = "announced",
+	[TABLE_GROUP] = "election_group",
 };
 
 /*
  * What le_store_find() has found last.  It is kept, since a call would
- * otherwise look up sixteen names, until an invalidation says that one of
+ * otherwise look up eighteen names, until an invalidation says that one of
  * them may have changed.
  */
 static Store found;
@@ -120,6 +121,8 @@ le_store_find(Store *store)
 	store->knows_drains = store->knows_drains_of_all = false;
 	store->pause_all = NULL;
 	store->knows_pause_all = false;
+	store->groups = NIL;
+	store->knows_groups = false;
 	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at) ||
 		!find_one("change", namespace, &store->change))
@@ -198,6 +201,8 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	now.knows_drains_of_all = store->knows_drains_of_all;
 	now.pause_all = store->pause_all;
 	now.knows_pause_all = store->knows_pause_all;
+	now.groups = store->groups;
+	now.knows_groups = store->knows_groups;
 	*store = now;
 	return true;
 }

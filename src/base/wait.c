@@ -19,6 +19,7 @@
 #include "utils/wait_event.h"
 
 #define ROOM_WAIT	INT64CONST(100000)	/* for room in the lock table */
+#define GROUP_WAIT	INT64CONST(20000)	/* for a group lock */
 
 static const char busy_hint[] = "Try again. If this goes on, look in pg_locks for who holds locks on the tables of schema \"leader_election\".";
 
@@ -28,6 +29,16 @@ static int64 wait_until;
 /* Has the error that is being raised a hint of its own? */
 static bool explained;
 
+static void
+set_lock_timeout(int64 us)
+{
+	char		value[32];
+
+	snprintf(value, sizeof(value), INT64_FORMAT, Max(us / 1000, 1));
+	(void) set_config_option("lock_timeout", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
 /*
  * From here to le_wait_bounded_end(), let the server's own waits for locks end
  * when the call must have stopped waiting: set lock_timeout to the time left,
@@ -36,12 +47,7 @@ static bool explained;
 void
 le_wait_as_lock_timeout(void)
 {
-	int64		left = (wait_until - le_clock()) / 1000;
-	char		value[32];
-
-	snprintf(value, sizeof(value), INT64_FORMAT, Max(left, 1));
-	(void) set_config_option("lock_timeout", value, PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	set_lock_timeout(wait_until - le_clock());
 }
 
 /*
@@ -111,6 +117,19 @@ le_wait_retry(void)
 	ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+/*
+ * Take a group lock, and queue for it for 20 ms: 55P03 after that.  Only the
+ * worker queues.  False: it is held, and this transaction may not queue.
+ */
+bool
+le_wait_for_group(const char *group)
+{
+	if (le_lock_group(group, false))
+		return true;
+	set_lock_timeout(Min(GROUP_WAIT, le_wait_left()));
+	return le_lock_group(group, true);
 }
 
 /*

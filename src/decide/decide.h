@@ -29,6 +29,15 @@ extern const Strategy *le_strategy_find(const char *name);
 extern char *le_strategy_names(void);
 extern const Strategy *le_strategy(const Election *election);
 
+/* cap.c */
+extern bool le_cap_lock(Store *store, const Election *election, bool wait);
+extern void le_cap_unlock(Store *store, const Election *election);
+extern bool le_cap_is_locked(const Store *store, const Election *election);
+extern bool le_cap_bars(const Store *store, const Election *election,
+						const Candidate *c, bool is_due);
+extern bool le_cap_lock_late(const Store *store, const Election *election,
+							 const Candidate *c);
+
 /* seats.c */
 typedef struct Seats Seats;
 
@@ -42,8 +51,9 @@ extern void le_seats_tell(Seats *seats, const Election *election,
 
 /* ranking.c */
 extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
-extern bool le_ranking_admits(const Election *election, const Drains *drains,
-							  const Candidate *c);
+extern bool le_ranking_admits(const Store *store, const Election *election,
+							  const Drains *drains, const Candidate *c,
+							  bool is_due);
 extern bool le_ranking_admits_run(const Lease *lease, const Run *run);
 extern List *le_ranking(const Store *store, const Election *election,
 						const Drains *drains, const Lease *lease, Seats **seats,
@@ -87,6 +97,7 @@ extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
 typedef enum Obstacle
 {
 	OBSTACLE_NONE,
+	OBSTACLE_WITHDRAWN,			/* its group has no such seat any more */
 	OBSTACLE_PAUSED,
 	OBSTACLE_EPOCH,				/* this incarnation has no epoch yet */
 	OBSTACLE_GRACE,				/* after a failover */
@@ -97,13 +108,14 @@ typedef enum Obstacle
 	OBSTACLE_QUORUM,
 	OBSTACLE_SETTLE,			/* who stands waits for others to come */
 	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
+	OBSTACLE_CAP,				/* the others have enough seats of the group */
 	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
 	OBSTACLE_CALL				/* the others are detached, and must call */
 } Obstacle;
 
 /*
- * How many stand in an election.  Of ready, told and drained it only matters
- * whether they are 0.
+ * How many stand in an election.  Of all but live it only matters whether they
+ * are 0.
  */
 typedef struct Turnout
 {
@@ -111,13 +123,15 @@ typedef struct Turnout
 	int			ready;			/* live, and could be elected */
 	int			told;			/* ready, and need not call for that */
 	int			drained;		/* live, but not ready for that */
+	int			capped;			/* live, but not ready for their other seats */
 } Turnout;
 
 typedef struct Vacancy
 {
 	Obstacle	obstacle;
 	const Pause *pause;			/* NULL: the election is not paused */
-	int64		barred_until;	/* nobody is elected before (monotonic) */
+	int64		barred_until;	/* nobody is elected before (monotonic), ...
+								 * ... and a withdrawn seat not dropped */
 	bool		reserved;		/* the seat is vacant, with a successor */
 	Candidate  *kept_for;		/* that successor; NULL: not kept any more */
 	int64		kept_until;		/* if it is not elected before (monotonic) */
@@ -143,6 +157,7 @@ extern int64 le_vacancy_due(const Election *election, const Lease *lease,
 /* Why a leader is asked to go, if it is no request_yield() */
 #define LE_CAUSE_PAUSED		"paused"
 #define LE_CAUSE_DRAINED	"drained"
+#define LE_CAUSE_WITHDRAWN	"withdrawn"
 
 extern void le_yield_ask(const Store *store, const Election *election,
 						 Lease *lease, bool ordered,
@@ -220,6 +235,7 @@ typedef struct Turn
 	void	   *arg;
 } Turn;
 
+extern void le_turn_lock(Store *store, const Election *election);
 extern Settled le_turn(const Store *store, const char *name, const Turn *turn);
 
 /* begin.c */

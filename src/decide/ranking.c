@@ -34,14 +34,17 @@ is_ready(const Candidate *c, const Lease *lease, const Candidate *passed_over)
 }
 
 /*
- * May it be elected, if it is alive: may it stand, and is it not drained?
- * Either may have changed since it stood.  drains is of this election.
+ * May it be elected, if it is alive: may it stand, is it not drained, and has
+ * it not too many other seats of the group?  All of that may have changed
+ * since it stood.  drains is of this election.  is_due: the seat is reserved
+ * for the candidate, or the leader is to yield to it.
  */
 bool
-le_ranking_admits(const Election *election, const Drains *drains,
-				  const Candidate *c)
+le_ranking_admits(const Store *store, const Election *election,
+				  const Drains *drains, const Candidate *c, bool is_due)
 {
 	return !le_drain_covers(drains, c->candidate) &&
+		!le_cap_bars(store, election, c, is_due) &&
 		le_election_admits(election, c->role);
 }
 
@@ -68,9 +71,11 @@ le_ranking_admits_run(const Lease *lease, const Run *run)
  * Does it live, and may it be elected?
  */
 static bool
-is_eligible(const Candidate *c, const Election *election, const Drains *drains)
+is_eligible(const Store *store, const Candidate *c, const Election *election,
+			const Drains *drains)
 {
-	return le_candidate_alive(c) && le_ranking_admits(election, drains, c);
+	return le_candidate_alive(c) &&
+		le_ranking_admits(store, election, drains, c, false);
 }
 
 /*
@@ -78,7 +83,8 @@ is_eligible(const Candidate *c, const Election *election, const Drains *drains)
  * and nothing to count.
  */
 static bool
-is_contested(const Election *election, const Drains *drains, const Lease *lease,
+is_contested(const Store *store, const Election *election,
+			 const Drains *drains, const Lease *lease,
 			 List *candidates, const Candidate *passed_over)
 {
 	int			eligible = 0;
@@ -89,7 +95,7 @@ is_contested(const Election *election, const Drains *drains, const Lease *lease,
 		Candidate  *c = lfirst(lc);
 
 		if (is_ready(c, lease, passed_over) &&
-			is_eligible(c, election, drains) && ++eligible == 2)
+			is_eligible(store, c, election, drains) && ++eligible == 2)
 			return true;
 	}
 	return false;
@@ -111,7 +117,7 @@ le_ranking_prepare(const Store *store, const Election *election,
 		return false;
 	lease = le_lease_read(store, election->name, NULL);
 	if (lease == NULL ||
-		!is_contested(election, le_drain_read(store, election->name), lease,
+		!is_contested(store, election, le_drain_read(store, election->name), lease,
 					  le_candidates_read(store, election->name), passed_over))
 		return false;
 	(void) le_seats_now(store);
@@ -121,8 +127,8 @@ le_ranking_prepare(const Store *store, const Election *election,
 /*
  * All candidates of an election, live or not, in the order in which they would
  * be elected, for observers.  *seats are read if the strategy counts and they
- * were not yet, in memory that is freed with context.  Those that are drained
- * come last, and are not elected.
+ * were not yet, in memory that is freed with context.  Those that are passed
+ * over come last, and are not elected.
  */
 List *
 le_ranking(const Store *store, const Election *election, const Drains *drains,
@@ -132,7 +138,7 @@ le_ranking(const Store *store, const Election *election, const Drains *drains,
 	List	   *candidates = le_candidates_read(store, election->name);
 	List	   *ready = NIL;
 	List	   *sitting_out = NIL;
-	List	   *drained = NIL;
+	List	   *passed_over = NIL;
 	ListCell   *lc;
 
 	if (strategy->counts && list_length(candidates) > 1)
@@ -146,14 +152,16 @@ le_ranking(const Store *store, const Election *election, const Drains *drains,
 	{
 		Candidate  *c = lfirst(lc);
 
-		if (le_drain_covers(drains, c->candidate))
-			drained = lappend(drained, c);
+		if (le_drain_covers(drains, c->candidate) ||
+			(!le_candidate_leads(c, lease) &&
+			 le_cap_bars(store, election, c, false)))
+			passed_over = lappend(passed_over, c);
 		else if (le_candidate_sits_out(c, lease))
 			sitting_out = lappend(sitting_out, c);
 		else
 			ready = lappend(ready, c);
 	}
-	return list_concat(list_concat(ready, sitting_out), drained);
+	return list_concat(list_concat(ready, sitting_out), passed_over);
 }
 
 /*
@@ -274,11 +282,12 @@ le_ranking_challenger(const Store *store, const Election *election,
 		claims = strategy->preempts(c, leader);
 		if (!(asked || claims) || !has_stood(election, c, next))
 			continue;
-		if (asked && is_eligible(c, election, drains))
+		if (asked && le_candidate_alive(c) &&
+			le_ranking_admits(store, election, drains, c, true))
 			asked_for = c;
 		if (claims &&
 			(challenger == NULL || strategy->order(lc, challenger) < 0) &&
-			is_eligible(c, election, drains))
+			is_eligible(store, c, election, drains))
 			challenger = lc;
 	}
 	if ((asked_for == NULL && challenger == NULL) ||
@@ -311,8 +320,8 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
- * Who is next, NULL if nobody.  Candidates that are drained are passed over.
- * So are those that sit out, and passed_over, which is about to (NULL: none).
+ * Who is next, NULL if nobody.  Candidates that are drained, or have too many
+ * other seats of the group, are passed over.  So are those that sit out, and passed_over, which is about to (NULL: none).
  * If nobody else is eligible, one that sits out may still elect itself in its
  * own call (caller, NULL: no candidate's).  A detached candidate that does not
  * call is next only where the strategy reserves the seat for it.
@@ -331,7 +340,7 @@ le_ranking_first(const Store *store, const Election *election,
 	ListCell   *lc;
 
 	if (strategy->counts &&
-		is_contested(election, drains, lease, candidates, passed_over))
+		is_contested(store, election, drains, lease, candidates, passed_over))
 		le_seats_tell(le_seats_now(store), election, lease, candidates);
 
 	/* What takes locks, to see who is alive, comes last. */
@@ -347,7 +356,7 @@ le_ranking_first(const Store *store, const Election *election,
 		}
 		else if ((calls || c->session_id != 0 || strategy->reserves) &&
 				 (winner == NULL || strategy->order(lc, winner) < 0) &&
-				 is_eligible(c, election, drains))
+				 is_eligible(store, c, election, drains))
 			winner = lc;
 	}
 	if ((winner == NULL && last_resort == NULL) ||
@@ -359,10 +368,12 @@ le_ranking_first(const Store *store, const Election *election,
 	{
 		Candidate  *c = lfirst(lc);
 
-		if (is_ready(c, lease, passed_over) && is_eligible(c, election, drains))
+		if (is_ready(c, lease, passed_over) &&
+			is_eligible(store, c, election, drains))
 			return NULL;		/* it is detached, and has to call */
 	}
-	return is_eligible(last_resort, election, drains) ? last_resort : NULL;
+	return is_eligible(store, last_resort, election, drains) ?
+		last_resort : NULL;
 }
 
 /*
@@ -375,6 +386,12 @@ le_ranking_named(const Store *store, const Election *election,
 {
 	Candidate  *c = le_candidate_find(store, election->name, name);
 
+	if (le_group_withdraws(le_group_of(store, election), election->name))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("nobody is elected in \"%s\" any more", election->name),
+				 errdetail("Group \"%s\" has fewer seats by now.",
+						   election->group)));
 	if (c == NULL || !le_candidate_alive(c) ||
 		!le_election_admits(election, c->role))
 		ereport(ERROR,
@@ -382,7 +399,13 @@ le_ranking_named(const Store *store, const Election *election,
 				 errmsg("\"%s\" is not a live candidate of election \"%s\"",
 						name, election->name),
 				 errhint("The view leader_election.candidates shows who stands.")));
-	if (!le_ranking_admits(election, le_drain_read(store, election->name), c))
+	if (le_cap_bars(store, election, c, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
+				 errmsg("candidate \"%s\" has as many other seats of group \"%s\" as it may",
+						name, election->group),
+				 errhint("The table leader_election.election_group says how many that are (max_per_candidate).")));
+	if (le_drain_covers(le_drain_read(store, election->name), c->candidate))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
 				 errmsg("candidate \"%s\" of election \"%s\" is drained",

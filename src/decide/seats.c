@@ -34,7 +34,10 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
-/* A candidate, and how many seats of one strategy count for it */
+/*
+ * A candidate, and how many seats of one strategy count for it: those of one
+ * group, or of no group
+ */
 typedef struct Holder
 {
 	struct
@@ -42,6 +45,7 @@ typedef struct Holder
 		const Strategy *strategy;
 		NameData	role;
 		char		candidate[LE_NAME_MAX + 1];
+		char		group[LE_GROUP_NAME_MAX + 1];	/* "": none */
 	}			key;			/* hash key */
 	int			seats;
 } Holder;
@@ -51,6 +55,7 @@ typedef struct Seat
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	const Strategy *strategy;
+	char		group[LE_GROUP_NAME_MAX + 1];	/* "": none */
 	Holder	   *holder;			/* NULL: nobody */
 } Seat;
 
@@ -101,7 +106,7 @@ make_hash(const char *name, Size keysize, Size entrysize, int flags)
 }
 
 static Holder *
-find_holder(const Seats *seats, const Strategy *strategy,
+find_holder(const Seats *seats, const Seat *seat,
 			const char *candidate, const char *role, HASHACTION action)
 {
 	Holder		key;
@@ -109,7 +114,8 @@ find_holder(const Seats *seats, const Strategy *strategy,
 	bool		found;
 
 	memset(&key, 0, sizeof(key));
-	key.key.strategy = strategy;
+	key.key.strategy = seat->strategy;
+	strlcpy(key.key.group, seat->group, sizeof(key.key.group));
 	strlcpy(key.key.candidate, candidate, sizeof(key.key.candidate));
 	namestrcpy(&key.key.role, role);
 	holder = hash_search(seats->holders, &key.key, action, &found);
@@ -184,21 +190,23 @@ note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
 	seat->holder = NULL;
 	if (candidate != NULL)
 	{
-		seat->holder = find_holder(seats, seat->strategy, candidate, role,
-								   HASH_ENTER);
+		seat->holder = find_holder(seats, seat, candidate, role, HASH_ENTER);
 		seat->holder->seats++;
 	}
 }
 
 static Seat *
-find_seat(const Seats *seats, const char *election, const Strategy *strategy)
+find_seat(const Seats *seats, const Election *election)
 {
 	bool		found;
-	Seat	   *seat = hash_search(seats->elections, election, HASH_ENTER, &found);
+	Seat	   *seat = hash_search(seats->elections, election->name, HASH_ENTER,
+								   &found);
 
 	if (!found)
 		seat->holder = NULL;
-	seat->strategy = strategy;
+	seat->strategy = le_strategy(election);
+	strlcpy(seat->group, election->group != NULL ? election->group : "",
+			sizeof(seat->group));
 	return seat;
 }
 
@@ -235,10 +243,9 @@ le_seats_read(const Store *store, MemoryContext context)
 	foreach(lc, le_elections_read(store))
 	{
 		Election   *election = lfirst(lc);
-		const Strategy *strategy = le_strategy(election);
 
-		if (strategy->counts)
-			(void) find_seat(seats, election->name, strategy);
+		if (le_strategy(election)->counts)
+			(void) find_seat(seats, election);
 	}
 	foreach(lc, le_lease_read_all(store))
 	{
@@ -386,24 +393,26 @@ le_seats_touch(const char *election)
 }
 
 /*
- * Set how many other elections of the strategy each of these candidates of an
- * election leads.  lease is the election's row, as it was read just now.
+ * Set how many other elections of the strategy, and of the same group if it
+ * belongs to one, each of these candidates of an election leads; and in a
+ * group, how much each can bear.  lease is the election's row, as it was read
+ * just now.
  */
 void
 le_seats_tell(Seats *seats, const Election *election, const Lease *lease,
 			  List *candidates)
 {
-	const Strategy *strategy = le_strategy(election);
-	Seat	   *seat = find_seat(seats, election->name, strategy);
+	Seat	   *seat = find_seat(seats, election);
 	ListCell   *lc;
 
 	note(seats, seat, lease, NULL);
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		Holder	   *holder = find_holder(seats, strategy, c->candidate, c->role,
+		Holder	   *holder = find_holder(seats, seat, c->candidate, c->role,
 										 HASH_FIND);
 
+		c->weight = election->group != NULL && c->rank > 0 ? c->rank : 1;
 		c->leads = holder == NULL ? 0 :
 			holder->seats - (holder == seat->holder ? 1 : 0);
 	}

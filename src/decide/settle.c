@@ -35,6 +35,7 @@ typedef struct Decision
 	LeaseState	state;
 	const GiveUp *give_up;		/* NULL: the holder does not give up */
 	const Pause *pause;			/* NULL: the election is not paused */
+	bool		grants;			/* the seat may be granted, or reserved anew */
 	int64		now;
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
@@ -298,7 +299,13 @@ decide(Decision *d, const Candidate *caller)
 	 */
 	if (caller != NULL && !le_ranking_admits_run(d->lease, &caller->run))
 		caller = NULL;
-	if (barred_until > d->now)
+	if (le_group_withdraws(le_group_of(d->store, d->election),
+						   d->election->name))
+	{
+		d->successor = NULL;
+		return;
+	}
+	if (barred_until > d->now || !d->grants)
 		return;
 	if (d->successor == NULL && d->pause == NULL)
 		d->winner = le_ranking_first(d->store, d->election, d->lease, caller,
@@ -504,7 +511,8 @@ finish_late(Decision *d)
  *
  * caller: the candidate in whose own call this happens, NULL for none.  proof
  * was made before the election lock was taken.  The caller holds that lock and
- * the tables' locks.
+ * the tables' locks.  A seat of a group is granted or reserved only if the
+ * caller holds the group lock, too (cap.c); without it, only a term ends.
  */
 Settled
 le_settle(const Store *store, const Election *election,
@@ -546,6 +554,9 @@ le_settle(const Store *store, const Election *election,
 		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d.lease))
 		d.give_up = give_up;
+	d.grants = le_cap_is_locked(store, d.election);
+	if (!d.grants && d.state == LEASE_VACANT)
+		return give_up != NULL ? SETTLED_NOTHING : SETTLED_UNPROVEN;
 
 	decide(&d, caller);
 
@@ -562,6 +573,12 @@ le_settle(const Store *store, const Election *election,
 		return SETTLED_UNPROVEN;
 	if (!lock_rows(&d, &history))
 		return SETTLED_BUSY;
+	if (d.winner != NULL && !le_cap_lock_late(store, d.election, d.winner))
+	{
+		if (d.give_up == NULL || d.give_up->to_candidate != NULL)
+			return SETTLED_UNPROVEN;
+		d.winner = NULL;
+	}
 
 	/* Settings change only under the lock on the lease row. */
 	if (d.winner != NULL && proof->required &&
@@ -654,7 +671,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 /*
  * Keep the vacant seat of a paused election for a candidate that an operator
  * has named, as a transfer to it would: a hold or a takeover delay binds.  The
- * caller holds the election lock, and the lease is locked.
+ * caller holds the election lock, and that of its group, and the lease is
+ * locked.
  */
 void
 le_settle_reserve(const Store *store, const Election *election, Lease *lease,

@@ -73,14 +73,17 @@ most_advanced(const ListCell *a, const ListCell *b)
 	return highest_rank(a, b);
 }
 
-/* Who leads the fewest elections, then who is first in line. */
+/*
+ * Who would lead the fewest elections for its weight, then who is first in
+ * line.  Weights are 1, but in groups.
+ */
 static int
 least_loaded(const ListCell *a, const ListCell *b)
 {
 	const Candidate *x = lfirst(a);
 	const Candidate *y = lfirst(b);
 
-	COMPARE(x->leads, y->leads);
+	COMPARE((x->leads + 1) * y->weight, (y->leads + 1) * x->weight);
 	return longest_standing(a, b);
 }
 
@@ -96,23 +99,25 @@ outranks(const Candidate *challenger, const Candidate *leader)
 
 /*
  * The election in question is not among those that either leads.  A yield is
- * worth while if the challenger, with it, leads no more than the leader
- * without it.
+ * worth while if the challenger, with it, leads less for its weight than the
+ * leader, with it.  (With weights of 1: no more than the leader without it.)
  */
 static bool
 leads_fewer(const Candidate *challenger, const Candidate *leader)
 {
-	return leader->leads + 1 >= challenger->leads + 2;
+	return (challenger->leads + 1) * leader->weight <
+		(leader->leads + 1) * challenger->weight;
 }
 
 /*
  * Once asked for, a yield stands while the challenger, without the election in
- * question, leads no more than the leader.
+ * question, leads no more for its weight than the leader.
  */
 static bool
 leads_no_more(const Candidate *challenger, const Candidate *leader)
 {
-	return leader->leads + 1 >= challenger->leads + 1;
+	return challenger->leads * leader->weight <=
+		leader->leads * challenger->weight;
 }
 
 static const Strategy strategies[] = {

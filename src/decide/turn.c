@@ -4,7 +4,8 @@
  *		A call's turn at an election: prove, lock, settle, and again.
  *
  * The order matters.  Counting seats and asking standbys may take long: they
- * come before the election lock, so that no process waits for the lock
+ * come before the election lock (and the seats of a group are counted under
+ * the group lock, which comes before it, too), so that no process waits for the lock
  * meanwhile.  Under the lock, le_settle() reads again what its decision rests
  * on.  If the proof does not cover what is there by then, the turn begins
  * anew, and reads the settings again.  While a row is locked by another
@@ -51,28 +52,67 @@ wait_to_retry(const Store *store, const Turn *turn, const char *election)
 	return true;
 }
 
+/*
+ * Try to take the locks under which a seat may be granted: the group lock, if
+ * the election belongs to a group, and the election lock.  Without the one,
+ * the other is of no use, and would be in the way of other processes.
+ */
 static bool
-take_lock(const Turn *turn, const char *election)
+try_locks(Store *store, const Election *election)
+{
+	if (!le_cap_lock(store, election, false))
+		return false;
+	if (le_lock_election(election->name, false))
+		return true;
+	le_cap_unlock(store, election);
+	return false;
+}
+
+/*
+ * Take these locks, as long as the call may wait, and queue where there is no
+ * group.  55P03 after that.
+ */
+void
+le_turn_lock(Store *store, const Election *election)
+{
+	while (election->group == NULL ? !le_wait_for_election(election->name) :
+		   !try_locks(store, election))
+		le_wait_retry_or_busy(election->name);
+}
+
+/*
+ * Take the locks of a turn.  A holder that gives up waits for no group lock.
+ * If that is not free, only its term ends.
+ */
+static bool
+take_locks(Store *store, const Election *election, const Turn *turn)
 {
 	if (turn->mode != TURN_QUEUES)
-		return le_lock_election(election, false);
-	while (!le_wait_for_election(election))
-		le_wait_retry_or_busy(election);
+		return try_locks(store, election);
+	if (election->group == NULL || turn->give_up == NULL ||
+		turn->give_up->to_candidate != NULL)
+		le_turn_lock(store, election);
+	else if (!try_locks(store, election))
+	{
+		while (!le_wait_for_election(election->name))
+			le_wait_retry_or_busy(election->name);
+	}
 	return true;
 }
 
 /*
- * Take the election lock, do the work, and settle.  The lock is kept if
- * anything was or may have been written under it.
+ * Take the locks, do the work, and settle.  The locks are kept if anything was
+ * or may have been written under them.  A group lock is not kept while a row
+ * is busy.
  */
 static Settled
-settle_locked(const Store *store, const Election *election, const Turn *turn,
+settle_locked(Store *store, const Election *election, const Turn *turn,
 			  const Proof *proof)
 {
 	const char *name = election->name;
 	Settled		settled = SETTLED_BUSY;
 
-	if (!take_lock(turn, name))
+	if (!take_locks(store, election, turn))
 		return SETTLED_BUSY;
 
 	/*
@@ -86,11 +126,15 @@ settle_locked(const Store *store, const Election *election, const Turn *turn,
 		do
 			settled = le_settle(store, election, turn->caller, turn->give_up,
 								proof);
-		while (settled == SETTLED_BUSY && wait_to_retry(store, turn, name));
-		if (settled != SETTLED_UNPROVEN)
+		while (settled == SETTLED_BUSY && election->group == NULL &&
+			   wait_to_retry(store, turn, name));
+		if (settled != SETTLED_UNPROVEN &&
+			(settled != SETTLED_BUSY || election->group == NULL))
 			return settled;
 	}
 	le_unlock_election(name);
+	if (store->groups != NIL)
+		le_cap_unlock(store, election);
 	return settled;
 }
 
@@ -108,6 +152,7 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		Lease	   *lease = le_lease_read(store, name, NULL);
 		int64		ask_until = turn->mode == TURN_SKIPS ?
 			turn->ask_until : le_wait_deadline();
+		Store		counted;
 		Settled		settled;
 		Proof		proof;
 
@@ -133,7 +178,8 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 				le_busy(name);	/* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
 		}
-		settled = settle_locked(store, election, turn, &proof);
+		counted = *store;
+		settled = settle_locked(&counted, election, turn, &proof);
 		if (settled < SETTLED_BUSY ||
 			(settled == SETTLED_UNPROVEN && turn->optional))
 			return settled;

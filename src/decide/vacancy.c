@@ -60,7 +60,8 @@ find_successor(const Store *store, const Election *election, const Lease *lease)
 	Candidate  *c = le_candidate_find(store, lease->election, lease->successor);
 
 	return c != NULL && le_candidate_succeeds(c, lease) &&
-		le_ranking_admits(election, le_drain_read(store, election->name), c) ?
+		le_ranking_admits(store, election, le_drain_read(store, election->name),
+						  c, true) ?
 		c : NULL;
 }
 
@@ -139,7 +140,8 @@ missing(const Election *election, const Turnout *turnout, bool settles)
 	if (settles)
 		return OBSTACLE_SETTLE;
 	if (turnout->ready == 0)
-		return turnout->drained > 0 ? OBSTACLE_DRAINED : OBSTACLE_SITTING_OUT;
+		return turnout->drained > 0 ? OBSTACLE_DRAINED :
+			turnout->capped > 0 ? OBSTACLE_CAP : OBSTACLE_SITTING_OUT;
 	if (turnout->told == 0 && !le_strategy(election)->reserves)
 		return OBSTACLE_CALL;
 	return OBSTACLE_NONE;
@@ -161,6 +163,8 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 	int64		grace = le_vacancy_grace(election, lease, inc);
 	int64		not_before = le_lease_not_before(lease, inc);
 	bool		vacant = lease->leader == NULL;
+	bool		withdrawn = le_group_withdraws(le_group_of(store, election),
+											   election->name);
 	int64		settled_at = 0;
 	int64		paused_until;
 
@@ -171,14 +175,19 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 		look_at_reservation(store, election, lease, inc, now, v);
 
 	/* A candidate that was named, or elected, does not wait for others. */
-	if (vacant && v->kept_for == NULL)
+	if (vacant && v->kept_for == NULL && !withdrawn)
 		settled_at = settles_until(election, lease, inc);
 	v->note_first_at = settled_at == PG_INT64_MAX ? grace : PG_INT64_MAX;
 	if (settled_at != PG_INT64_MAX)
 		v->barred_until = Max(v->barred_until, settled_at);
+	if (withdrawn)
+	{
+		v->obstacle = OBSTACLE_WITHDRAWN;
+		v->kept_for = v->absent = NULL;
+	}
 
 	/* A hand-over that is under way is finished. */
-	if (v->pause != NULL && v->kept_for == NULL)
+	else if (v->pause != NULL && v->kept_for == NULL)
 	{
 		v->obstacle = OBSTACLE_PAUSED;
 		if (vacant)
@@ -208,6 +217,8 @@ le_vacancy_due(const Election *election, const Lease *lease,
 {
 	int64		due = v->barred_until;
 
+	if (v->obstacle == OBSTACLE_WITHDRAWN)
+		return due;				/* to be dropped, if it is vacant */
 	if (v->reserved && v->kept_for == NULL)
 		return 0;
 	if (v->note_first_at != PG_INT64_MAX && turnout->live > 0)

@@ -85,7 +85,7 @@ lock_seen(const Store *store, const Lease *seen)
 
 /*
  * Why is the leader of this lease to go, whatever the strategy says?  NULL: it
- * need not.  While the election is paused, no drain asks; and a pause does not
+ * need not.  While the election is paused, nothing but the pause asks, which does not
  * overwrite a request that names a candidate.
  */
 static const char *
@@ -98,15 +98,17 @@ why_unwanted(const Store *store, const Election *election, const Lease *lease)
 	if (pause != NULL)
 		return pause->vacates && lease->successor == NULL ?
 			LE_CAUSE_PAUSED : NULL;
+	if (le_group_withdraws(le_group_of(store, election), election->name))
+		return LE_CAUSE_WITHDRAWN;
 	return le_drain_covers(le_drain_read(store, election->name), lease->leader) ?
 		LE_CAUSE_DRAINED : NULL;
 }
 
 /*
- * Ask the leader to yield if it is drained, also if the strategy has asked it
- * to yield to a candidate, or if the election is paused so that nobody leads
- * it.  The worker does that or, if there is none, the leader's own call.
- * False: what was seen has changed, or a row is locked.
+ * Ask the leader to yield if it is drained or the seat is withdrawn, also if
+ * the strategy has asked it to yield to a candidate, or if the election is
+ * paused so that nobody leads it.  The worker does that or, if there is none,
+ * the leader's own call.  False: what was seen has changed, or a row is locked.
  */
 bool
 le_yield_ask_unwanted(const Store *store, const Election *election,

@@ -43,9 +43,7 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 
 /*
  * Make the row of a candidacy.  The caller holds the election's name lock
- * (Share) and the candidate's.  If nothing was written, this releases the
- * candidate's: two calls that wait with a name lock in hand, each for the
- * other's, would never get it.
+ * (Share) and the candidate's.
  */
 static StandResult
 stand_anew(const Store *store, Candidate *who, const Profile *profile,
@@ -69,10 +67,7 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 	else if (present != NULL && !le_candidate_withdraw(store, present))
 		result = STAND_BUSY;
 	if (result != STAND_OK)
-	{
-		le_unlock_name(who->election, who->candidate);
 		return result;
-	}
 	who->seen = le_clock();
 	le_candidate_insert(store, who, profile, lease_duration);
 	return STAND_OK;
@@ -90,6 +85,7 @@ le_candidate_stand(const Store *store, Candidate *who,
 {
 	Candidate  *present = le_candidate_find(store, who->election,
 											who->candidate);
+	char	   *name;
 	StandResult result;
 
 	if (present != NULL && le_candidate_is_same(present, who) &&
@@ -103,11 +99,20 @@ le_candidate_stand(const Store *store, Candidate *who,
 
 	if (!name_is_free(store, who, present))
 		return STAND_IN_USE;
-	if (!le_lock_name_shared(who->election))
+	name = le_seat_name_lock(store, who->election);
+	if (name == NULL || !le_lock_name_shared(name))
 		return STAND_BUSY;
-	result = le_lock_name(who->election, who->candidate) ?
-		stand_anew(store, who, profile, lease_duration) : STAND_BUSY;
+	if (!le_lock_name(name, who->candidate))
+		result = STAND_BUSY;
+	else if ((result = stand_anew(store, who, profile,
+								  lease_duration)) != STAND_OK)
+		le_unlock_name(name, who->candidate);
+
+	/*
+	 * Two calls that wait with a name lock in hand, each for the other's,
+	 * would never get it.
+	 */
 	if (result != STAND_OK)
-		le_unlock_name_shared(who->election);
+		le_unlock_name_shared(name);
 	return result;
 }

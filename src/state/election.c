@@ -39,7 +39,8 @@ enum
 	ELECTION_OWNER,
 	ELECTION_PAUSED_AT,			/* and more: see pause.c */
 	ELECTION_PREEMPT_DELAY = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
-	ELECTION_SETTLE
+	ELECTION_SETTLE,
+	ELECTION_GROUP
 };
 
 static int64
@@ -72,6 +73,7 @@ make_election(const Row *row)
 	election->preempt_delay = LE_GET(row, ELECTION_PREEMPT_DELAY,
 									 interval_us, 0);
 	election->settle = LE_GET(row, ELECTION_SETTLE, interval_us, 0);
+	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
 	election->own_write = le_row_is_own_write(row);
 	return election;
 }
@@ -252,6 +254,39 @@ set_configuration(Row *row, const Configuration *config)
 		LE_SET(row, ELECTION_PREEMPT_DELAY, le_interval(config->preempt_delay));
 	if (config->settle >= 0)
 		LE_SET(row, ELECTION_SETTLE, le_interval(config->settle));
+	if (config->group != NULL)
+		LE_SET(row, ELECTION_GROUP, LE_TEXT(config->group));
+}
+
+/*
+ * Take the name lock of an election that is to be made, if there is none of
+ * that name.  A seat of a group is made under the group's name lock, which the
+ * caller holds.  An election that is none must not have the name of one: no
+ * group is made while we hold that lock in Share mode.
+ */
+static bool
+lock_new_name(const Store *store, const char *name,
+			  const Configuration *config)
+{
+	char	   *group = config->group == NULL ? le_seat_group_name(name) : NULL;
+
+	if (group != NULL && !le_lock_name_shared(group))
+		return false;
+	if (group != NULL && le_group_read(store, group) != NULL)
+		ereport(ERROR,
+				(errcode(config->on_first_use ? ERRCODE_LE_NO_ELECTION :
+						 ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("election \"%s\" is no seat of group \"%s\"",
+						name, group),
+				 errdetail("The name is kept for a seat: the group exists, and has none of that number."),
+				 errhint("Only leader_election.alter_group() adds seats to a group.")));
+	if (config->group == NULL && !le_lock_name(name, NULL))
+		return false;
+	if (le_election_read(store, name) == NULL)
+		return true;
+	if (config->group == NULL)
+		le_unlock_name(name, NULL);
+	return false;
 }
 
 /*
@@ -268,13 +303,8 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	 * Take the lock before looking.  The other way round, another transaction
 	 * could make the election in between, and our insert would fail.
 	 */
-	if (!le_lock_name(name, NULL))
+	if (!lock_new_name(store, name, config))
 		return false;
-	if (le_election_read(store, name) != NULL)
-	{
-		le_unlock_name(name, NULL);
-		return false;
-	}
 	row = le_row_new(store, TABLE_ELECTION);
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
 	LE_SET(row, ELECTION_OWNER, LE_NAME(owner));
@@ -283,7 +313,8 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	if (le_lease_read(store, name, NULL) == NULL)
 		le_lease_create(store, name);
 	le_mark_create(store, name, config->channel != NULL &&
-				   config->channel[0] != '\0' ? config->channel : NULL);
+				   config->channel[0] != '\0' ? config->channel : NULL,
+				   config->group != NULL);
 	return true;
 }
 
@@ -411,7 +442,7 @@ check_auto_create(const char *name)
 Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)
 {
-	Configuration defaults = {.takeover_delay = -1};
+	Configuration defaults = {.takeover_delay = -1,.on_first_use = true};
 	Store		locked = *store;
 
 	le_election_complete(&defaults);

@@ -280,6 +280,42 @@ le_lease_scan(const Store *store, LeaseReader reader, void *arg)
 					NoMovementScanDirection, read_lease, &reading);
 }
 
+/* The argument of read_seat() */
+typedef struct SeatReading
+{
+	Reading		lease;
+	const char *prefix;
+} SeatReading;
+
+static bool
+read_seat(const Row *row, void *arg)
+{
+	SeatReading *reading = arg;
+	Lease	   *lease = make_lease(row);
+	int			length;
+
+	if (strncmp(lease->election, reading->prefix, strlen(reading->prefix)) != 0)
+		return false;
+	if (le_seat_number(lease->election, &length) > 0 &&
+		length == strlen(reading->prefix) - 1)
+		reading->lease.reader(lease, reading->lease.arg);
+	return true;
+}
+
+/*
+ * The same for the leases of elections that have names of seats of a group.
+ */
+void
+le_lease_scan_group(const Store *store, const char *group, LeaseReader reader,
+					void *arg)
+{
+	char	   *prefix = psprintf("%s/", group);
+	SeatReading reading = {{reader, arg}, prefix};
+
+	le_scan_briefly(store, TABLE_LEASE, le_key_after(prefix),
+					ForwardScanDirection, read_seat, &reading);
+}
+
 /*
  * Copy a lease that is not locked into the current memory context.
  */

@@ -117,13 +117,15 @@ le_mark_write(const Store *store, Mark *mark)
  * is a mark, an election of that name was dropped just now, and listeners do
  * not know all of its terms yet: that mark stays.  A new one says that
  * listeners know of all terms of dropped elections: those of this election
- * will be greater.
+ * will be greater.  tells: listeners are to be told that there is this
+ * election, which yields of -1 stand for.
  */
 void
-le_mark_create(const Store *store, const char *election, const char *channel)
+le_mark_create(const Store *store, const char *election, const char *channel,
+			   bool tells)
 {
 	Mark		mark = {.election = unconstify(char *, election),
-	.vacated = true,.channel = unconstify(char *, channel)};
+	.vacated = true,.yields = tells ? -1 : 0,.channel = unconstify(char *, channel)};
 
 	if (le_mark_read(store, election) != NULL)
 		return;

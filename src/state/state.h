@@ -134,6 +134,8 @@ extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
 extern List *le_lease_read_all(const Store *store);
 extern void le_lease_scan(const Store *store, LeaseReader reader, void *arg);
+extern void le_lease_scan_group(const Store *store, const char *group,
+								LeaseReader reader, void *arg);
 extern Lease *le_lease_copy(const Lease *lease);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern Lease *le_lease_find_lock(Finder *finder, const char *election);
@@ -215,6 +217,7 @@ struct Candidate
 	int64		sits_out;		/* passed over until a later term; -1: not */
 	bool		defers;			/* has given up, and is not to preempt */
 	int			leads;			/* how many elections; only for spread */
+	int64		weight;			/* compared with that; only for spread */
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
 	Run			run;			/* that its own call asks for; in no table */
@@ -311,7 +314,8 @@ typedef struct Mark
 	char	   *election;
 	int64		term;			/* listeners know of the terms up to this */
 	bool		vacated;		/* they know that it has ended */
-	int64		yields;			/* requests to yield in it that they know of */
+	int64		yields;			/* requests to yield in it that they know of;
+								 * -1: they do not know of the election */
 	char	   *channel;		/* where they were told; NULL: the default */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
@@ -322,7 +326,7 @@ extern Mark *le_mark_lock(const Store *store, const char *election,
 						  bool deletes, bool *busy);
 extern void le_mark_write(const Store *store, Mark *mark);
 extern void le_mark_create(const Store *store, const char *election,
-						   const char *channel);
+						   const char *channel, bool tells);
 extern void le_mark_delete(Mark *mark);
 
 /* election.c */
@@ -341,6 +345,7 @@ typedef struct Election
 	struct Pause *pause;		/* NULL: it is not paused itself */
 	int64		preempt_delay;
 	int64		settle;
+	char	   *group;			/* NULL: it is no seat of a group */
 	bool		own_write;		/* the running transaction has written it */
 } Election;
 
@@ -355,6 +360,8 @@ typedef struct Configuration
 	const char *channel;		/* NULL: not set, "": the default one */
 	int64		preempt_delay;	/* -1: not set */
 	int64		settle;			/* -1: not set */
+	const char *group;			/* NULL: not set */
+	bool		on_first_use;	/* nobody has asked for just this election */
 } Configuration;
 
 extern Datum le_interval(int64 us);
@@ -378,6 +385,29 @@ extern bool le_election_pause(const Store *store, const char *name,
 extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_report_no_election(const char *name);
 
+/* group.c */
+typedef struct ElectionGroup
+{
+	char	   *name;
+	int			seats;
+	int			max_per_candidate;
+	char	   *owner;
+	struct Cap *cap;			/* who leads how many; NULL: not counted */
+} ElectionGroup;
+
+extern char *le_seat_name(const char *group, int number);
+extern int	le_seat_number(const char *election, int *length);
+extern char *le_seat_group_name(const char *election);
+extern ElectionGroup *le_group_read(const Store *store, const char *name);
+extern ElectionGroup *le_group_of(const Store *store, const Election *election);
+extern void le_group_remember(Store *store);
+extern bool le_group_withdraws(const ElectionGroup *group, const char *election);
+extern bool le_group_may_withdraw(const Store *store, const char *election);
+extern bool le_group_write(const Store *store, const ElectionGroup *group);
+extern bool le_group_delete(const Store *store, const char *name);
+extern char *le_seat_name_lock(const Store *store, const char *election);
+LE_NORETURN extern void le_report_no_group(const char *name);
+
 /* pause.c */
 #define LE_PAUSE_COLUMNS 8		/* of the table election */
 
@@ -392,6 +422,8 @@ typedef struct Pause
 	int64		resumes_for;	/* 0: until it is resumed */
 	const char *incarnation;	/* on which it was paused */
 } Pause;
+
+#define LE_PAUSE_COLUMNS	8	/* in the table election, from paused_at on */
 
 extern Pause *le_pause_make(const Row *row, int first);
 extern void le_pause_set(Row *row, int first, const Pause *pause);

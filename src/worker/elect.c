@@ -38,6 +38,26 @@ typedef struct SettleTask
 } SettleTask;
 
 /*
+ * Drop a seat that its group has no more, and that is vacant.  The election
+ * lock is held.  Under the group lock, nobody changes the group.  True if it
+ * was dropped.
+ */
+static bool
+drop_seat(const Store *store, const Election *election)
+{
+	Lease	   *lease = le_lease_read(store, election->name, NULL);
+
+	if (!le_group_withdraws(le_group_of(store, election), election->name) ||
+		lease == NULL || lease->leader != NULL)
+		return false;
+	if (!le_cap_is_locked(store, election) ||
+		!le_lock_name(election->group, NULL) ||
+		!le_settle_drop(store, election, le_epoch_read()))
+		le_busy(election->name);
+	return true;
+}
+
+/*
  * Settle one election, in a transaction.
  */
 static void
@@ -47,6 +67,7 @@ settle(void *arg)
 	const char *name = task->election;
 	Store		store;
 	Election   *election;
+	Lease	   *lease;
 	Settled		settled;
 
 	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
@@ -59,10 +80,23 @@ settle(void *arg)
 	if (election == NULL)
 		return;					/* dropped since the look */
 
+	lease = le_lease_read(&store, name, NULL);
+	if (lease == NULL)
+		return;					/* dropped since the look */
+
 	/* Counting seats takes a while: the proof may have become too old. */
 	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
-		!le_prove(le_lease_read(&store, name, NULL), election->lease_duration,
-				  true, PROOF_WAIT, &task->proof))
+		!le_prove(lease, election->lease_duration, true, PROOF_WAIT,
+				  &task->proof))
+		le_busy(name);
+
+	/*
+	 * Where a term is to end, the group lock is only tried: without it, only
+	 * the term ends.  (Where it is waited for in vain, an error ends this
+	 * transaction.)
+	 */
+	if (!le_cap_lock(&store, election, lease->leader == NULL) &&
+		lease->leader == NULL)
 		le_busy(name);
 	task->waited = !le_lock_election(name, false);
 	if (task->waited && !le_wait_for_election(name))
@@ -73,14 +107,16 @@ settle(void *arg)
 	settled = le_settle(&store, election, NULL, NULL, &task->proof);
 	if (settled >= SETTLED_BUSY)
 		le_busy(name);
-	task->changed = settled != SETTLED_NOTHING;
+	task->changed = settled != SETTLED_NOTHING || drop_seat(&store, election);
 	task->duration = election->lease_duration;
 }
 
 /*
- * Ask a leader to yield because of a drain or a pause, or have a strategy ask
- * for a yield, or take that back, in a transaction.  Where the strategy counts
- * seats, each of these transactions sees what the last has asked.
+ * Ask a leader to yield because of a drain or a pause, or because its seat is
+ * withdrawn, or have a strategy ask for a yield, or take that back, in a
+ * transaction.  Where the strategy counts seats, each of these transactions
+ * sees what the last has asked.  A strategy's request reserves a seat, which
+ * needs the group lock.
  */
 static void
 preempt(void *arg)
@@ -95,12 +131,16 @@ preempt(void *arg)
 	le_store_get(&store);
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
-	tag = le_lock_election_tag(name);
-	if (!le_lock_election_shared(&tag, false))
-		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
+	tag = le_lock_election_tag(name);
+	if (!le_cap_lock(&store, election, true) ||
+		!le_lock_election_shared(&tag, false))
+		le_busy(name);
+	election = le_election_read(&store, name);
+	if (election == NULL)
+		return;					/* dropped meanwhile */
 	if (!le_yield_ask_unwanted(&store, election, &task->changed) ||
 		(!task->changed &&
 		 !le_yield_preempt(&store, election, &task->changed, &task->next)))

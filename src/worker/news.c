@@ -212,7 +212,7 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 
 		k->vacated = !le_tell_is_behind(store, &mark);
 	}
-	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
+	if (k->yields < 0 || k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
 		le_news_add(pass, lease->election);
 }

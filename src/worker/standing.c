@@ -79,6 +79,35 @@ begin_look(const Store *store)
 	prune_at = PG_INT64_MAX;
 }
 
+/*
+ * Is that election a seat of a group?  The store knows all groups.
+ */
+static bool
+is_seat(const Store *store, const char *election)
+{
+	int			length;
+	Election   *settings;
+
+	if (store->groups == NIL || le_seat_number(election, &length) == 0)
+		return false;
+	settings = le_election_read(store, election);
+	return settings != NULL && settings->group != NULL;
+}
+
+/*
+ * Has the candidate as many other seats of the group as it may?
+ */
+static bool
+is_capped(const Store *store, const Standing *s, const Candidate *c)
+{
+	Election	seat = {.name = c->election};
+
+	if (!s->is_seat)
+		return false;
+	seat.group = le_seat_group_name(c->election);
+	return le_cap_bars(store, &seat, c, false);
+}
+
 static Standing *
 find_or_make(Step *step, const char *election)
 {
@@ -93,6 +122,8 @@ find_or_make(Step *step, const char *election)
 	{
 		s->candidates = 0;
 		s->drained = 0;
+		s->capped = 0;
+		s->is_seat = is_seat(step->store, election);
 		s->sits_out = s->session_sits_out = PG_INT64_MAX;
 	}
 	step->recent = s;
@@ -128,6 +159,8 @@ note_candidate(const Candidate *c, void *arg)
 	s->candidates++;
 	if (le_drain_covers(step->drains, c->candidate))
 		s->drained++;
+	else if (is_capped(step->store, s, c))
+		s->capped++;
 	else
 	{
 		s->sits_out = Min(s->sits_out, c->sits_out);

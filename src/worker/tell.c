@@ -118,6 +118,14 @@ tell_elected(Telling *t, const Term *term, const Term *previous)
 }
 
 static void
+tell_created(Telling *t)
+{
+	Event		event = {.event = "created",.at = GetCurrentTimestamp()};
+
+	tell(t, &event);
+}
+
+static void
 tell_yield(Telling *t, const Lease *lease)
 {
 	Event		event = {.event = "yield_requested",.term = lease->term,
@@ -229,6 +237,11 @@ tell_news(Telling *t, const Lease *lease)
 	Mark	   *mark = t->mark;
 	const Mark	before = *mark;
 
+	if (mark->yields < 0)
+	{
+		tell_created(t);
+		mark->yields = 0;
+	}
 	tell_history(t);
 	if (t->complete && lease != NULL)
 		tell_lease(t, lease);
@@ -285,6 +298,19 @@ tell_last(Telling *t, const Lease *lease)
 }
 
 /*
+ * Nobody makes or drops an election of that name before the transaction ends.
+ * If it is, or was, the seat of a group, that needs the group's name lock.
+ */
+static bool
+lock_name(const char *election)
+{
+	char	   *group = le_seat_group_name(election);
+
+	return le_lock_name_shared(election) &&
+		(group == NULL || le_lock_name_shared(group));
+}
+
+/*
  * An election that has no mark is to get one, and listeners are told its last
  * change, if it was ever led.  False: not now.
  *
@@ -304,7 +330,7 @@ begin_mark(Telling *t, const Lease *lease)
 	LastTerms	last = {.n = 0};
 	Mark	   *mark;
 
-	if (!le_lock_name_shared(t->election) ||
+	if (!lock_name(t->election) ||
 		le_mark_read(t->store, t->election) != NULL ||
 		le_lease_read(t->store, t->election, NULL) == NULL)
 		return false;
@@ -372,7 +398,7 @@ end_mark(const Store *store, const char *election)
 	Mark	   *mark;
 	bool		busy;
 
-	if (!le_lock_name_shared(election) ||
+	if (!lock_name(election) ||
 		le_lease_read(store, election, NULL) != NULL)
 		return false;
 	mark = le_mark_lock(store, election, true, &busy);

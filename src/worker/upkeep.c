@@ -95,7 +95,8 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 	Election   *election;
 	Vacancy		v;
 
-	if (lease->leader == NULL && lease->successor == NULL && s == NULL)
+	if (lease->leader == NULL && lease->successor == NULL && s == NULL &&
+		!le_group_may_withdraw(store, lease->election))
 		return PG_INT64_MAX;
 	election = le_election_read(store, lease->election);
 	if (election == NULL)
@@ -106,6 +107,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 		turnout.ready = s->sits_out < lease->term ? 1 : 0;
 		turnout.told = s->session_sits_out < lease->term ? 1 : 0;
 		turnout.drained = s->drained;
+		turnout.capped = s->capped;
 	}
 	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
 	return le_vacancy_due(election, lease, &turnout, &v);
@@ -113,10 +115,10 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 
 /*
  * A lease that is led: is its leader to go because of a drain or a pause, or
- * does the strategy want it to yield, to another candidate than it was asked
- * to, or no more?  If not, the next look is due when another challenger will
- * have stood for long enough.  A crowd of candidates is not read here:
- * le_elect_preempt_all() finds out.
+ * because its seat is withdrawn, or does the strategy want it to yield, to
+ * another candidate than it was asked to, or no more?  If not, the next look
+ * is due when another challenger will have stood for long enough.  A crowd of
+ * candidates is not read here: le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
@@ -127,18 +129,18 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 	Candidate  *challenger;
 	int64		paused_until;
 	int64		next;
-	bool		drained;
+	bool		unwanted;
 
 	if (lease->yield_ordered)
 		return false;
-	drained = le_drain_covers(le_drain_read(store, lease->election),
-							  lease->leader);
-	if ((s == NULL || s->candidates < 2) && !lease->yielding && !drained)
+	unwanted = le_group_may_withdraw(store, lease->election) ||
+		le_drain_covers(le_drain_read(store, lease->election), lease->leader);
+	if ((s == NULL || s->candidates < 2) && !lease->yielding && !unwanted)
 		return false;
 	election = le_election_read(store, lease->election);
 	if (election == NULL ||
 		(le_strategy(election)->preempts == NULL && !lease->yielding &&
-		 !drained && election->pause == NULL))
+		 !unwanted && election->pause == NULL))
 		return false;
 	pause = le_pause_now(store, election, pass->inc, &paused_until);
 	if (pause != NULL)
@@ -146,7 +148,7 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 		pass->next = Min(pass->next, paused_until);
 		return pause->vacates && lease->successor == NULL;
 	}
-	if (drained || (s != NULL && s->candidates >= CROWD))
+	if (unwanted || (s != NULL && s->candidates >= CROWD))
 		return true;
 	challenger = le_ranking_challenger(store, election, lease, &next);
 	pass->next = Min(pass->next, next);
@@ -244,11 +246,12 @@ look_at_tables(void *arg)
 	le_led_begin_look();
 	if (le_store_try_lock(&look.store,
 						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
-						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN,
+						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN | LE_TABLE_GROUP,
 						  AccessShareLock))
 	{
 		le_pause_all_remember(&look.store);
 		le_drain_remember(&look.store);
+		le_group_remember(&look.store);
 		pass->next = le_clock() + LONGEST_SLEEP;
 		pass->work = false;
 		pass->inc = le_epoch_read();

@@ -128,7 +128,9 @@ typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	int			candidates;
+	bool		is_seat;		/* of a group */
 	int			drained;		/* so many of them; they do not count below */
+	int			capped;			/* so many have enough other seats; nor these */
 	int64		sits_out;		/* the lowest of all; -1: one has none */
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;

@@ -1,0 +1,490 @@
+/*-------------------------------------------------------------------------
+ *
+ * group_api.c
+ *		SQL functions for groups of elections: N leaders, each with a seat of
+ *		its own.
+ *
+ * A seat is an election like any other.  What is done here to a group is done
+ * to each of its seats, by the code that does it to a single election.
+ *
+ * Invariant: a call works on all seats that it names or on none, but for
+ * grants: each seat that is granted is granted by itself.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_create_group);
+PG_FUNCTION_INFO_V1(le_alter_group);
+PG_FUNCTION_INFO_V1(le_drop_group);
+PG_FUNCTION_INFO_V1(le_join_group);
+PG_FUNCTION_INFO_V1(le_acquire_any);
+
+/* The arguments that create_group() and alter_group() share */
+enum
+{
+	ARG_NAME,
+	ARG_SEATS,
+	ARG_STRATEGY,
+	ARG_MAX_PER_CANDIDATE,
+	ARG_SETTINGS				/* and more: see le_configuration_args() */
+};
+
+/*
+ * The name of a group.  It must leave room for the number of a seat.
+ */
+static char *
+group_arg(FunctionCallInfo fcinfo)
+{
+	char	   *name = le_name_arg(fcinfo, ARG_NAME, "group name");
+
+	if (strlen(name) > LE_GROUP_NAME_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("group name is too long"),
+				 errdetail("It must have 1 to %d bytes, and has %zu.",
+						   LE_GROUP_NAME_MAX, strlen(name))));
+	return name;
+}
+
+/*
+ * A number from 1 to LE_MOST_SEATS; if it is NULL, the one that is there.
+ */
+static int
+number_arg(FunctionCallInfo fcinfo, int n, const char *what, int present)
+{
+	int			number = PG_ARGISNULL(n) ? present : PG_GETARG_INT32(n);
+
+	if (number < 1 || number > LE_MOST_SEATS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 PG_ARGISNULL(n) ? errmsg("%s must not be null", what) :
+				 errmsg("%s is out of range: %d", what, number),
+				 errdetail("It must be 1 to %d.", LE_MOST_SEATS)));
+	return number;
+}
+
+static ElectionGroup *
+get_group(const Store *store, const char *name)
+{
+	ElectionGroup *group = le_group_read(store, name);
+
+	if (group == NULL)
+		le_report_no_group(name);
+	return group;
+}
+
+static void
+check_owner(const ElectionGroup *group)
+{
+	Oid			owner = get_role_oid(group->owner, true);
+
+	if (superuser() ||
+		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of group \"%s\"", group->name),
+			 errdetail("It is owned by role \"%s\".", group->owner)));
+}
+
+/*
+ * Take the group's name lock: nobody else makes or drops it, or its seats, and
+ * nobody stands who did not stand before.
+ */
+static void
+lock_name(const char *name)
+{
+	while (!le_lock_name(name, NULL))
+		le_wait_retry_or_busy(name);
+}
+
+/*
+ * Take the locks under which a group changes, and read it: its name lock and
+ * the group lock.  The caller must own it, also once it is locked: it may have
+ * been made anew.
+ */
+static ElectionGroup *
+lock_owned(const Call *call)
+{
+	ElectionGroup *group = get_group(&call->store, call->election);
+
+	check_owner(group);
+	for (;;)
+	{
+		if (le_lock_group(group->name, false))
+		{
+			if (le_lock_name(group->name, NULL))
+				break;
+			le_unlock_group(group->name);
+		}
+		le_wait_retry_or_busy(group->name);
+	}
+	group = get_group(&call->store, call->election);
+	check_owner(group);
+	return group;
+}
+
+/* The seats of a group, in any order: a list of Election */
+typedef struct Seating
+{
+	const Store *store;
+	const char *group;
+	MemoryContext context;
+	List	   *seats;
+} Seating;
+
+static void
+note_seat(Lease *lease, void *arg)
+{
+	Seating    *seating = arg;
+	MemoryContext old = MemoryContextSwitchTo(seating->context);
+	Election   *election = le_election_read(seating->store, lease->election);
+
+	if (election != NULL && election->group != NULL &&
+		strcmp(election->group, seating->group) == 0)
+		seating->seats = lappend(seating->seats, election);
+	MemoryContextSwitchTo(old);
+}
+
+static int
+compare_seats(const ListCell *a, const ListCell *b)
+{
+	int			length;
+
+	return le_seat_number(((Election *) lfirst(a))->name, &length) -
+		le_seat_number(((Election *) lfirst(b))->name, &length);
+}
+
+/*
+ * The seats of a group, by their numbers, and those that are withdrawn.
+ */
+static List *
+read_seats(const Store *store, const char *group)
+{
+	Seating		seating = {.store = store,.group = group,
+	.context = CurrentMemoryContext};
+
+	le_lease_scan_group(store, group, note_seat, &seating);
+	list_sort(seating.seats, compare_seats);
+	return seating.seats;
+}
+
+/*
+ * Make the seats of a group that it has not yet.
+ */
+static void
+make_seats(const Store *store, const ElectionGroup *group, const Configuration *config)
+{
+	for (int i = 1; i <= group->seats; i++)
+	{
+		char	   *name = le_seat_name(group->name, i);
+		Election   *present = le_election_read(store, name);
+
+		CHECK_FOR_INTERRUPTS();
+		if (present != NULL && present->group != NULL &&
+			strcmp(present->group, group->name) == 0)
+			continue;
+		if (present != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_DUPLICATE_OBJECT),
+					 errmsg("election \"%s\" already exists", name),
+					 errdetail("A seat of group \"%s\" is to have this name.",
+							   group->name)));
+		while (!le_election_insert(store, name, group->owner, config))
+			le_wait_retry_or_busy(name);
+	}
+}
+
+/*
+ * Make a group, owned by the caller.
+ */
+Datum
+le_create_group(PG_FUNCTION_ARGS)
+{
+	ElectionGroup		group;
+	Configuration config;
+	Call		call;
+
+	le_check_callable("leader_election.create_group()", false);
+	group.name = group_arg(fcinfo);
+	group.seats = number_arg(fcinfo, ARG_SEATS, "seats", 0);
+	group.max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
+										 "max_per_candidate", 1);
+	group.owner = GetUserNameFromId(GetUserId(), false);
+	le_configuration_args(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
+	le_election_complete(&config);
+	config.group = group.name;
+	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
+				  RowExclusiveLock);
+	lock_name(group.name);
+	if (le_group_read(&call.store, group.name) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("group \"%s\" already exists", group.name)));
+	while (!le_group_write(&call.store, &group))
+		le_wait_retry_or_busy(group.name);
+	make_seats(&call.store, &group, &config);
+	le_call_end(&call);
+	PG_RETURN_VOID();
+}
+
+/*
+ * The settings of an election, as far as these do not say otherwise.
+ */
+static Configuration
+complete_from(const Election *election, const Configuration *config)
+{
+	Configuration all = *config;
+
+	if (all.strategy == NULL)
+		all.strategy = election->strategy;
+	if (all.lease_duration == 0)
+		all.lease_duration = election->lease_duration;
+	if (all.quorum == 0)
+		all.quorum = election->quorum;
+	if (all.takeover_delay < 0)
+		all.takeover_delay = election->takeover_delay;
+	if (all.candidate_role == NULL)
+		all.candidate_role = election->candidate_role;
+	if (all.channel == NULL)
+		all.channel = election->channel;
+	if (all.preempt_delay < 0)
+		all.preempt_delay = election->preempt_delay;
+	if (all.settle < 0)
+		all.settle = election->settle;
+	return all;
+}
+
+static bool
+sets_anything(const Configuration *config)
+{
+	return config->strategy != NULL || config->lease_duration > 0 ||
+		config->quorum > 0 || config->takeover_delay >= 0 ||
+		config->candidate_role != NULL || config->channel != NULL ||
+		config->preempt_delay >= 0 || config->settle >= 0;
+}
+
+/*
+ * Change the settings of these seats, under the locks that a change of an
+ * election's settings needs.
+ */
+static void
+alter_seats(const Call *group, List *seats, const Configuration *config)
+{
+	ListCell   *lc;
+
+	foreach(lc, seats)
+	{
+		Call		call = *group;
+
+		CHECK_FOR_INTERRUPTS();
+		call.election = ((Election *) lfirst(lc))->name;
+		le_see_to_epoch(&call.store, call.election);
+		(void) le_alter_owned(&call, config);
+	}
+}
+
+/*
+ * Change a group, and the settings of its seats.
+ */
+Datum
+le_alter_group(PG_FUNCTION_ARGS)
+{
+	Configuration config;
+	Configuration all;
+	Call		call;
+	ElectionGroup *group;
+	List	   *seats;
+
+	le_check_function("leader_election.alter_group()");
+	le_configuration_args(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
+	le_call_begin(&call, group_arg(fcinfo),
+				  LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
+				  RowExclusiveLock);
+	group = lock_owned(&call);
+	group->seats = number_arg(fcinfo, ARG_SEATS, "seats", group->seats);
+	group->max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
+										  "max_per_candidate",
+										  group->max_per_candidate);
+	while (!le_group_write(&call.store, group))
+		le_wait_retry_or_busy(group->name);
+	seats = read_seats(&call.store, group->name);
+	if (seats != NIL && sets_anything(&config))
+		alter_seats(&call, seats, &config);
+	all = seats != NIL ? complete_from(linitial(seats), &config) : config;
+	le_election_complete(&all);
+	all.group = group->name;
+	make_seats(&call.store, group, &all);
+	le_call_end(&call);
+	le_start_ensure(true);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Drop a group, none of whose seats is led, with its seats.
+ */
+Datum
+le_drop_group(PG_FUNCTION_ARGS)
+{
+	Call		call;
+	ElectionGroup *group;
+	ListCell   *lc;
+
+	le_check_callable("leader_election.drop_group()", false);
+	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
+				  RowExclusiveLock);
+	group = lock_owned(&call);
+	foreach(lc, read_seats(&call.store, group->name))
+	{
+		const char *name = ((Election *) lfirst(lc))->name;
+
+		CHECK_FOR_INTERRUPTS();
+		le_see_to_epoch(&call.store, name);
+		while (!le_wait_for_election(name))
+			le_wait_retry_or_busy(name);
+		while (!le_settle_drop(&call.store, le_election_get(&call.store, name),
+							   le_epoch_read()))
+			le_wait_retry_or_busy(name);
+	}
+	while (!le_group_delete(&call.store, group->name))
+		le_wait_retry_or_busy(group->name);
+	le_call_end(&call);
+	PG_RETURN_VOID();
+}
+
+/* A seat that this session leads, until a deadline (monotonic) */
+typedef struct LedSeat
+{
+	const char *election;
+	int64		term;
+	int64		deadline;
+} LedSeat;
+
+/*
+ * This session stands for a seat, unless it is withdrawn.  NULL: it does not
+ * lead there.
+ */
+static LedSeat *
+stand_for_seat(const StandCall *args, const ElectionGroup *group, const char *election)
+{
+	StandCall	s = *args;
+	LedSeat    *led = palloc0(sizeof(LedSeat));
+	Candidacy  *c;
+
+	led->election = election;
+	if (!le_group_withdraws(group, election))
+	{
+		s.who.election = unconstify(char *, election);
+		led->term = le_stand(&s, true);
+		led->deadline = s.deadline;
+	}
+	else
+	{
+		c = le_session_find(election, strlen(election));
+		led->term = c != NULL ? le_session_term(c) : 0;
+		led->deadline = PG_INT64_MAX;
+	}
+	return led->term != 0 ? led : NULL;
+}
+
+/*
+ * Stand for all seats of a group with this session.
+ */
+Datum
+le_join_group(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	StandCall	args;
+	Call		call;
+	ElectionGroup *group;
+	List	   *seats = NIL;
+	ListCell   *lc;
+
+	le_check_function("leader_election.join_group()");
+	InitMaterializedSRF(fcinfo, 0);
+	le_stand_args(fcinfo, 2, &args);
+	if (le_lock_epoch_is_mine())
+		return (Datum) 0;		/* this transaction has begun an epoch */
+	le_call_begin(&call, group_arg(fcinfo),
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
+				  AccessShareLock);
+	group = get_group(&call.store, call.election);
+	foreach(lc, read_seats(&call.store, group->name))
+	{
+		LedSeat    *led = stand_for_seat(&args, group,
+										 ((Election *) lfirst(lc))->name);
+
+		CHECK_FOR_INTERRUPTS();
+		if (led != NULL)
+			seats = lappend(seats, led);
+		if (le_lock_epoch_is_mine())
+			break;				/* it is for a later call to go on */
+	}
+	le_call_end(&call);
+	le_start_ensure(true);
+	foreach(lc, seats)
+	{
+		const LedSeat *led = lfirst(lc);
+		Datum		values[2] = {CStringGetTextDatum(led->election),
+		Int64GetDatum(led->term)};
+		bool		nulls[2] = {false, false};
+
+		/* le_start_ensure() may have waited until the lease was over. */
+		if (le_clock() < led->deadline)
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+								 nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * Stand for all seats of a group as a detached candidate, and ask for them.
+ * Returns those that this very call was granted.
+ */
+Datum
+le_acquire_any(PG_FUNCTION_ARGS)
+{
+	Candidate	who = {.session_id = 0};
+	Profile		profile;
+	Call		call;
+	ElectionGroup *group;
+	ListCell   *lc;
+
+	le_check_function("leader_election.acquire_any()");
+	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &profile);
+	InitMaterializedSRF(fcinfo, 0);
+	if (le_lock_epoch_is_mine())
+		return (Datum) 0;		/* this transaction has begun an epoch */
+	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
+				  RowExclusiveLock);
+	group = get_group(&call.store, call.election);
+	foreach(lc, read_seats(&call.store, group->name))
+	{
+		Lease	   *lease;
+		bool		refused;
+
+		CHECK_FOR_INTERRUPTS();
+		who.election = ((Election *) lfirst(lc))->name;
+		if (le_group_withdraws(group, who.election))
+			continue;
+		if (!le_begin_ensure(&call.store, who.election, true, le_wait_left()))
+			break;
+		lease = le_acquire_lease(&call.store, &who, &profile, &refused);
+		if (lease != NULL)
+			le_return_grant(fcinfo, lease, true);
+	}
+	le_call_end(&call);
+	le_start_ensure(true);
+	return (Datum) 0;
+}

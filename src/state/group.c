@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ *
+ * group.c
+ *		Groups of elections: the table election_group.
+ *
+ * The seats of a group "g" are elections of their own, "g/1", "g/2" and so on,
+ * each with the group in its row of settings.  The row of the group says how
+ * many there are to be.  A seat whose number is greater is withdrawn: nobody
+ * is elected there, and the worker drops it when it is vacant.
+ *
+ * Few elections belong to a group.  So the table is locked only for those that
+ * do, and last of all our tables.
+ *
+ * Invariants:
+ *
+ * - The row of a group and its seats are made and dropped under the group's
+ *	 name lock in Exclusive mode.  No other election is made by the name of a
+ *	 seat while the group exists: who makes an election whose name could be a
+ *	 seat's holds that lock in Share mode.
+ *
+ * - The row changes under the group lock, under which seats are granted and
+ *	 reserved (cap.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "state/state.h"
+#include "utils/builtins.h"
+
+/* Column numbers of election_group */
+enum
+{
+	GROUP_NAME,
+	GROUP_SEATS,
+	GROUP_MAX_PER_CANDIDATE,
+	GROUP_OWNER
+};
+
+static void *
+make_group(const Row *row)
+{
+	ElectionGroup *group = palloc0(sizeof(ElectionGroup));
+
+	group->name = TextDatumGetCString(row->values[GROUP_NAME]);
+	group->seats = DatumGetInt32(row->values[GROUP_SEATS]);
+	group->max_per_candidate =
+		DatumGetInt32(row->values[GROUP_MAX_PER_CANDIDATE]);
+	group->owner = LE_GET_NAME(row->values[GROUP_OWNER]);
+	return group;
+}
+
+char *
+le_seat_name(const char *group, int number)
+{
+	return psprintf("%s/%d", group, number);
+}
+
+/*
+ * The number of the seat that has this name, if there is a group for it: what
+ * follows the last slash.  0: a seat's name does not look like that.  *length:
+ * of the group's name.
+ */
+int
+le_seat_number(const char *election, int *length)
+{
+	const char *slash = strrchr(election, '/');
+	int			number = 0;
+
+	if (slash == NULL || slash == election || slash[1] == '0')
+		return 0;
+	for (const char *c = slash + 1; *c != '\0'; c++)
+	{
+		if (*c < '0' || *c > '9')
+			return 0;
+		number = number * 10 + (*c - '0');
+		if (number > LE_MOST_SEATS)
+			return 0;
+	}
+	*length = slash - election;
+	return number;
+}
+
+/*
+ * The name of the group that an election of that name would be a seat of;
+ * NULL: of none.
+ */
+char *
+le_seat_group_name(const char *election)
+{
+	int			length;
+
+	return le_seat_number(election, &length) == 0 ? NULL :
+		pnstrdup(election, length);
+}
+
+/*
+ * A group; NULL: there is none of that name.  55P03 if the table is locked:
+ * the caller may hold an election lock, and must not wait.
+ */
+ElectionGroup *
+le_group_read(const Store *store, const char *name)
+{
+	Store		locked = *store;
+	ListCell   *lc;
+
+	foreach(lc, store->groups)
+	{
+		if (strcmp(((ElectionGroup *) lfirst(lc))->name, name) == 0)
+			return lfirst(lc);
+	}
+	if (store->knows_groups)
+		return NULL;
+	if (!le_store_try_lock(&locked, LE_TABLE_GROUP, AccessShareLock))
+		le_busy(name);
+	return le_read_one(&locked, TABLE_GROUP, le_key(name), NULL, make_group);
+}
+
+/*
+ * The group that an election belongs to; NULL: to none.
+ */
+ElectionGroup *
+le_group_of(const Store *store, const Election *election)
+{
+	return election->group == NULL ? NULL :
+		le_group_read(store, election->group);
+}
+
+/*
+ * The name by which an election's name locks are taken, and those of its
+ * candidates: for the seats of a group, that of the group, so that who stands
+ * for a thousand seats needs one lock.  NULL: not to be had at once.
+ */
+char *
+le_seat_name_lock(const Store *store, const char *election)
+{
+	Store		locked = *store;
+	int			length;
+	Election   *settings;
+
+	if (le_seat_number(election, &length) == 0)
+		return pstrdup(election);
+	if (!le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
+		return NULL;
+	settings = le_election_read(&locked, election);
+	return settings != NULL && settings->group != NULL ? settings->group :
+		pstrdup(election);
+}
+
+/*
+ * Read all groups now: the table is locked, and the answers do not change any
+ * more for as long as this store is used.
+ */
+void
+le_group_remember(Store *store)
+{
+	store->groups = le_read_all(store, TABLE_GROUP, make_group);
+	store->knows_groups = true;
+}
+
+/*
+ * Is this election a seat that the group, to which it belongs, has no more?
+ */
+bool
+le_group_withdraws(const ElectionGroup *group, const char *election)
+{
+	int			length;
+
+	return group != NULL && le_seat_number(election, &length) > group->seats;
+}
+
+/*
+ * May the name of that election be the one of a seat that a group, which the
+ * store remembers, has no more?  That saves reading the settings of all other
+ * elections.
+ */
+bool
+le_group_may_withdraw(const Store *store, const char *election)
+{
+	int			length;
+	ListCell   *lc;
+
+	if (store->groups == NIL || le_seat_number(election, &length) == 0)
+		return false;
+	foreach(lc, store->groups)
+	{
+		const ElectionGroup *group = lfirst(lc);
+
+		if (strncmp(group->name, election, length) == 0 &&
+			group->name[length] == '\0')
+			return le_group_withdraws(group, election);
+	}
+	return false;
+}
+
+/*
+ * Write a group.  The caller holds its name lock and the group lock, and has
+ * locked the table.  False: another transaction has locked the row.
+ */
+bool
+le_group_write(const Store *store, const ElectionGroup *group)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, TABLE_GROUP, le_key(group->name),
+								  LockTupleNoKeyExclusive, &busy);
+	bool		is_new = row == NULL;
+
+	if (busy)
+		return false;
+	if (is_new)
+		row = le_row_new(store, TABLE_GROUP);
+	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));
+	LE_SET(row, GROUP_SEATS, Int32GetDatum(group->seats));
+	LE_SET(row, GROUP_MAX_PER_CANDIDATE,
+		   Int32GetDatum(group->max_per_candidate));
+	LE_SET(row, GROUP_OWNER, LE_NAME(group->owner));
+	if (is_new)
+		le_row_insert(row);
+	else
+		le_row_update(row);
+	le_commit_durably();
+	le_commit_wakes_worker();
+	return true;
+}
+
+/*
+ * Delete a group, whose seats are dropped.  False: another transaction has
+ * locked the row.
+ */
+bool
+le_group_delete(const Store *store, const char *name)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, TABLE_GROUP, le_key(name),
+								  LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
+}
+
+void
+le_report_no_group(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("group \"%s\" does not exist", name),
+			 errhint("Check its name. leader_election.create_group() makes a group.")));
+}
