@@ -41,7 +41,7 @@ extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
 							bool *nulls);
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 							bool election);
-extern bool le_ask_drained(Store *store, const char *name);
+extern bool le_ask_unwanted(Store *store, const char *name);
 extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);

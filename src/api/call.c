@@ -55,20 +55,22 @@ le_call_end(Call *call)
 }
 
 /*
- * The leader calls.  If it is drained, and there is no worker to ask it to
- * yield, ask it now.  What is locked is left for a later call.  True if it was
- * asked.
+ * The leader calls.  If it is drained, or its seat is withdrawn, and there is
+ * no worker to ask it to yield, ask it now.  What is locked is left for a
+ * later call.  True if it was asked.
  */
 bool
-le_ask_drained(Store *store, const char *name)
+le_ask_unwanted(Store *store, const char *name)
 {
 	Election   *election;
 	LOCKTAG		tag;
+	int			length;
 	bool		asked;
 
 	if (!le_lock_worker_is_free() ||
 		!le_store_try_lock(store, LE_TABLE_DRAIN, AccessShareLock) ||
-		le_drain_read(store, name) == NULL ||
+		(le_drain_read(store, name) == NULL &&
+		 le_seat_number(name, &length) == 0) ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
 		return false;

@@ -418,7 +418,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			return NULL;
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 			return lease;
-		if (state == LEASE_LED && le_ask_drained(store, name))
+		if (state == LEASE_LED && le_ask_unwanted(store, name))
 			continue;
 
 		/* After a promotion, the worker has to begin the epoch first. */

@@ -209,7 +209,7 @@ make_seats(const Store *store, const ElectionGroup *group, const Configuration *
 Datum
 le_create_group(PG_FUNCTION_ARGS)
 {
-	ElectionGroup		group;
+	ElectionGroup group;
 	Configuration config;
 	Call		call;
 

@@ -140,7 +140,7 @@ le_renew(PG_FUNCTION_ARGS)
 		if (c == NULL || !le_stand_leads(&call.store, lease, c->session_id) ||
 			lease->own_write || lease->yielding)
 			break;
-		if (le_ask_drained(&call.store, name))
+		if (le_ask_unwanted(&call.store, name))
 			continue;
 		if (!le_prove(lease, le_election_lease_duration(&call.store, lease),
 					  false, le_wait_left(), &proof))

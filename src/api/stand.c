@@ -304,7 +304,7 @@ le_stand(StandCall *s, bool wait)
 		return 0;
 	c = le_stand_candidacy(s);
 	if (wait && c != NULL && !lease->yielding &&
-		le_ask_drained(&store, s->who.election))
+		le_ask_unwanted(&store, s->who.election))
 		lease = le_lease_read(&store, s->who.election, NULL);
 	else if (wait && c != NULL)
 		renew_late(&store, &lease, c);

@@ -321,10 +321,11 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 
 /*
  * Who is next, NULL if nobody.  Candidates that are drained, or have too many
- * other seats of the group, are passed over.  So are those that sit out, and passed_over, which is about to (NULL: none).
- * If nobody else is eligible, one that sits out may still elect itself in its
- * own call (caller, NULL: no candidate's).  A detached candidate that does not
- * call is next only where the strategy reserves the seat for it.
+ * other seats of the group, are passed over.  So are those that sit out, and
+ * passed_over, which is about to (NULL: none). If nobody else is eligible, one
+ * that sits out may still elect itself in its own call (caller, NULL: no
+ * candidate's).  A detached candidate that does not call is next only where
+ * the strategy reserves the seat for it.
  */
 Candidate *
 le_ranking_first(const Store *store, const Election *election,

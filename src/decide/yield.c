@@ -5,9 +5,10 @@
  *
  * Invariants:
  *
- * - A request changes no holder, and moves no deadline but in that the lease is
- *	 not renewed any more.  So the lock of the lease row is enough for it: under
- *	 that lock the row still says the term that was seen, and that term is led.
+ * - A request changes no holder, and moves no deadline but in that the lease
+ *	 is not renewed any more.  So the lock of the lease row is enough for it:
+ *	 under that lock the row still says the term that was seen, and that term
+ *	 is led.
  *
  * - What the rules ask (a strategy, a drain, a pause) is asked under the
  *	 election lock in Share mode.  A pause, and a drain of one election, are
@@ -85,8 +86,8 @@ lock_seen(const Store *store, const Lease *seen)
 
 /*
  * Why is the leader of this lease to go, whatever the strategy says?  NULL: it
- * need not.  While the election is paused, nothing but the pause asks, which does not
- * overwrite a request that names a candidate.
+ * need not.  While the election is paused, nothing but the pause asks, which
+ * does not overwrite a request that names a candidate.
  */
 static const char *
 why_unwanted(const Store *store, const Election *election, const Lease *lease)
@@ -108,7 +109,8 @@ why_unwanted(const Store *store, const Election *election, const Lease *lease)
  * Ask the leader to yield if it is drained or the seat is withdrawn, also if
  * the strategy has asked it to yield to a candidate, or if the election is
  * paused so that nobody leads it.  The worker does that or, if there is none,
- * the leader's own call.  False: what was seen has changed, or a row is locked.
+ * the leader's own call.  False: what was seen has changed, or a row is
+ * locked.
  */
 bool
 le_yield_ask_unwanted(const Store *store, const Election *election,

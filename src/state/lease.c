@@ -218,8 +218,8 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	if (IsolationIsSerializable())
 	{
 		/*
-		 * SnapshotSelf also sees what this transaction has written: a row that
-		 * is not committed counts as unreadable.
+		 * SnapshotSelf also sees what this transaction has written: a row
+		 * that is not committed counts as unreadable.
 		 */
 		*lease = le_lease_read_self(&store, election);
 		readable = *lease == NULL || !(*lease)->own_write;

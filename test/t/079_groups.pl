@@ -5,6 +5,7 @@ use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use Announced;
 use LeaderElection;
 use PostgreSQL::Test::Utils;
 use Rules;
@@ -82,30 +83,269 @@ sub leaders_soon
 	return comes_true(sprintf($LEADERS, $group) . " = '$leaders'", $name);
 }
 
+sub state
+{
+	return $admin->query("SELECT state FROM leader_election.status WHERE election = '$_[0]'");
+}
+
+sub seats
+{
+	return $admin->query(
+		"SELECT string_agg(election, ' ' ORDER BY length(election), election)
+			FROM leader_election.election WHERE group_name = '$_[0]'");
+}
+
 # --- Sessions: one seat each
 
 {
 	group('g', 3);
+	is(seats('g'), 'g/1 g/2 g/3', 'seats are elections of their own');
 	my %m = map { $_ => member('g', $_) } 'a' .. 'e';
 	leaders_soon('g', 'a b c', 'each seat has a leader of its own');
 	is(join_group($m{b}, 'g', 'b'), '2', 'join_group() tells the seat');
 	is(join_group($m{d}, 'g', 'd'), '', 'nobody has more than one');
-	is(waiting_for('g/1'), '', 'g/1 waits for nothing');
+	is($m{b}->query("SELECT leader_election.is_leader('g/2')"), 't', 'is_leader() takes the seat');
 	is(lease('g/1', 'term'), 1, 'each seat counts its own terms');
 
 	$m{b}->kill;
 	leaders_soon('g', 'a d c', 'the seat of one that dies goes to the next');
-	is($m{e}->query("SELECT leader_election.join('g/1', 'e')"), '', 'joins');
+	is($m{e}->query("SELECT leader_election.join('g/1', 'e')"), '', 'join() stands for one seat');
 	$m{a}->query("SELECT leader_election.resign('g/1')");
 	leaders_soon('g', 'e d c', 'the seat of one that resigns goes to the next');
+
+	# Fewer candidates than seats
+	$m{d}->query('SELECT leader_election.leave_all()');
+	leaders_soon('g', 'e a c', 'one that sat out here is elected elsewhere');
+	$m{e}->query('SELECT leader_election.leave_all()');
+	leaders_soon('g', '- a c', 'a seat stays vacant');
+	comes_true("waiting_for = 'cap' FROM leader_election.status WHERE election = 'g/1'",
+		'because the others have enough');
+	is( $admin->query(
+			"SELECT string_agg(candidate || coalesce(position::text, '-'), ' ' ORDER BY candidate)
+				FROM leader_election.candidates WHERE election = 'g/1'"),
+		'a- c-', 'which is why they have no position');
+	worker_looks();
+	my $xmin = lease('g/1', 'xmin');
+	join_group($m{a}, 'g', 'a');
+	is(lease('g/1', 'xmin'), $xmin, 'a call in vain writes nothing');
+
+	# A raised cap, and a lowered one
+	alter('g', 'max_per_candidate => 2');
+	comes_true("leader_election.leader('g/1') IN ('a', 'c')", 'a raised cap fills it');
+	my $leaders = leaders('g');
+	alter('g', 'max_per_candidate => 1');
+	worker_looks();
+	is(leaders('g'), $leaders, 'a lowered one takes nothing');
+	$_->finish foreach grep { $_->alive } values %m;
 }
 
 # --- Detached candidates
 
 {
-	group('d', 3, "max_per_candidate => 2");
-	is(acquire_any('d', 'x'), '1 1, 2 1', 'acquire_any() grants no more than two');
-	is(acquire_any('d', 'x'), '', 'and tells only what it grants');
-	is(acquire_any('d', 'y'), '3 1', 'the next one gets the rest');
+	group('d', 3, 'max_per_candidate => 2');
+	is(acquire_any('d', 'x'), '1 1, 2 1', 'acquire_any() grants no more than it may');
+	is(acquire_any('d', 'x'), '', 'and tells only what this call grants');
+	is(acquire_any('d', 'y'), '3 1', 'the next candidate gets the rest');
+	is($admin->query("SELECT term FROM leader_election.renew('d/2', 1)"), 1, 'renew() takes the seat');
+	is($admin->query("SELECT leader_election.release('d/2', 1)"), 't', 'so does release()');
+	is(acquire_any('d', 'y'), '2 2', 'which gets it');
+	is(acquire('d/1', 'z'), '', 'acquire() by name finds a leader');
 }
+
+# --- A named candidate, and what is due to it
+
+{
+	group('n', 3);
+	my %m = map { $_ => member('n', $_) } 'a' .. 'c';
+	leaders_soon('n', 'a b c', 'named: all are led');
+	is($m{a}->sqlstate_of("SELECT leader_election.transfer('n/1', 'b')"),
+		'LE005', 'named: no transfer to one that has enough');
+	is($admin->sqlstate_of("SELECT leader_election.request_yield('n/1', 'b')"),
+		'LE005', 'named: nor a request');
+	$m{d} = member('n', 'd');
+	$admin->query("SELECT leader_election.request_yield('n/1', 'd')");
+	is($admin->sqlstate_of("SELECT leader_election.request_yield('n/2', 'd')"),
+		'LE005', 'named: nor a request to one to which another seat is due');
+	is(lease('n/1', 'yielding, successor'), 't|d', 'named: the first one stands');
+
+	# It may not have what is due to it, and another seat as well.
+	$m{c}->kill;
+	worker_looks();
+	is(leaders('n'), 'a b -', 'named: one to which a seat is due gets no other');
+	$m{a}->query("SELECT leader_election.resign('n/1')");
+	leaders_soon('n', 'd b a', 'named: it gets that one; who made way gets the vacant one');
+
+	# At the cap, what is due is void: the rules decide.
+	alter('n', 'max_per_candidate => 2');
+	$m{e} = member('n', 'e');
+	$admin->query("SELECT leader_election.request_yield('n/1', 'b')");
+	is(lease('n/1', 'successor'), 'b', 'named: with a higher cap it may have two');
+	alter('n', 'max_per_candidate => 1');
+	$m{d}->query("SELECT leader_election.resign('n/1')");
+	leaders_soon('n', 'e b a', 'named: lowered, the rules decide instead');
+	$_->finish foreach grep { $_->alive } values %m;
+}
+
+# --- A lease that is over and may yet be renewed
+
+{
+	group('late', 2, "lease_duration => '300ms'");
+	is(acquire_any('late', 'x'), '1 1', 'late: it leads one');
+	my $blocker = session($node, name => 'blocker');
+	$blocker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'late/1' FOR UPDATE");
+	comes_true("expires_at < clock_timestamp() - interval '100ms' FROM leader_election.lease WHERE election = 'late/1'",
+		'late: its lease is over');
+	is( $admin->sqlstate_of("SELECT * FROM leader_election.acquire('late/2', 'x')"),
+		'55P03',
+		'late: it is granted no other seat while its lease might be being renewed');
+	$blocker->query('ROLLBACK');
+	comes_true("EXISTS (SELECT FROM leader_election.acquire('late/2', 'x'))",
+		'late: but afterwards');
+	$blocker->finish;
+}
+
+# --- Fewer seats, and more
+
+{
+	group('s', 2, "channel => 'seats'");
+	my $seats = Announced->new($node, channel => 'seats');
+	my %m = map { $_ => member('s', $_) } 'a' .. 'c';
+	leaders_soon('s', 'a b', 'seats: both are led');
+	my $term = lease('s/2', 'term');
+	alter('s', 'seats => 1');
+	comes_true("yielding AND yield_ordered AND yield_cause = 'withdrawn'
+			FROM leader_election.lease WHERE election = 's/2'",
+		'seats: the leader of one too many is asked to yield');
+	is(join_group($m{b}, 's', 'b'), '2', 'seats: join_group() tells it still');
+	is($admin->sqlstate_of("SELECT leader_election.request_yield('s/2', 'c')"),
+		'LE005', 'seats: nobody else is elected there');
+	$m{b}->query("SELECT leader_election.resign('s/2')");
+	comes_true("NOT EXISTS (SELECT FROM leader_election.election WHERE election = 's/2')",
+		'seats: when it has yielded, the seat is dropped');
+	is(history('s/2'), 'b yielded', 'seats: as the history tells');
+	is($m{c}->sqlstate_of("SELECT leader_election.join('s/2', 'c')"),
+		'LE003', 'seats: nobody makes it by standing for it');
+	is($admin->sqlstate_of("SELECT leader_election.create_election('s/2')"),
+		'42710', 'seats: nor by hand');
+	is(join_group($m{b}, 's', 'b'), '', 'seats: who stood there stands for the other');
+
+	alter('s', 'seats => 3');
+	is(seats('s'), 's/1 s/2 s/3', 'seats: there are more');
+	$seats->wait_for_event('s/3', 'created');
+	pass('seats: which is announced on the channel of the group');
+	is($admin->query("SELECT channel FROM leader_election.election WHERE election = 's/3'"),
+		'seats', 'seats: they are like the others');
+	join_group($m{$_}, 's', $_) foreach sort keys %m;
+	comes_true("count(leader_election.leader(election)) = 3 FROM leader_election.election WHERE group_name = 's'",
+		'seats: and are led by those who have joined again');
+	cmp_ok(lease('s/2', 'term'), '>', $term, 'seats: no term comes twice');
+
+	# Kept, if it is wanted again
+	alter('s', 'seats => 2');
+	comes_true("yielding FROM leader_election.lease WHERE election = 's/3'", 'seats: withdrawn');
+	alter('s', 'seats => 3');
+	comes_true("NOT yielding AND leader IS NOT NULL FROM leader_election.lease WHERE election = 's/3'",
+		'seats: raised again, it is kept, and filled anew');
+	is($admin->query("SELECT count(*) FROM leader_election.history WHERE election = 's/3' AND reason = 'dropped'"),
+		0, 'seats: it was not dropped');
+
+	# Settings of all seats
+	alter('s', "lease_duration => '5s', quorum => 2, strategy => 'bully'");
+	is( $admin->query(
+			"SELECT DISTINCT strategy, lease_duration, quorum, channel
+				FROM leader_election.election WHERE group_name = 's'"),
+		'bully|00:00:05|2|seats', 'seats: settings are those of all');
+	is($admin->sqlstate_of("SELECT leader_election.$_"), '42809', "seats: $_ is refused")
+	  foreach "alter_election('s/1', quorum => 1)", "drop_election('s/1')";
+	is($admin->sqlstate_of("SELECT leader_election.drop_group('s')"),
+		'55006', 'seats: no group is dropped that is led');
+	$_->finish foreach values %m;
+	leaders_soon('s', '- - -', 'seats: nobody leads');
+	$admin->query("SELECT leader_election.drop_group('s')");
+	is(seats('s'), '', 'seats: it is dropped, with its seats');
+	is($admin->sqlstate_of("SELECT leader_election.join_group('s', 'a')"), 'LE003', 'seats: it is gone');
+}
+
+# --- Spread, by weight, and beside other elections
+
+{
+	create("other$_", 'spread') foreach 1 .. 6;
+	my $other = session($node, name => 'other');
+	stand_as($other, "other$_", 'a') foreach 1 .. 6;
+	group('w', 8, "strategy => 'spread', max_per_candidate => 8");
+	my %m = (a => member('w', 'a', 'rank => 3'), b => member('w', 'b', 'rank => 1'));
+	comes_true("(SELECT array_agg(n ORDER BY n) FROM (SELECT count(*) AS n FROM leader_election.lease
+			WHERE election LIKE 'w/%' AND NOT yielding GROUP BY leader) x) = '{2,6}'",
+		'spread: by weight, whatever else they lead');
+	$_->finish foreach values %m, $other;
+}
+
+# --- Bad input, and names
+
+{
+	my %refused = (
+		"create_group('g', 3)" => '42710',
+		"create_group('x', 0)" => '22023',
+		"create_group('x', 1001)" => '22023',
+		"create_group('x', NULL)" => '22023',
+		"create_group(NULL, 1)" => '22023',
+		"create_group('', 1)" => '22023',
+		"create_group(repeat('x', 196), 1)" => '22023',
+		"create_group('x', 1, 'none')" => '22023',
+		"create_group('x', 1, max_per_candidate => 0)" => '22023',
+		"alter_group('none', seats => 1)" => 'LE003',
+		"drop_group('none')" => 'LE003',
+		"join_group('none', 'a')" => 'LE003',
+		"acquire_any('none', 'a')" => 'LE003',
+		"join_group('g', NULL)" => '22023',
+		"acquire_any('g', '')" => '22023');
+
+	foreach my $call (sort keys %refused)
+	{
+		is($admin->sqlstate_of("SELECT leader_election.$call"),
+			$refused{$call}, "$call: $refused{$call}");
+	}
+	create('taken/2', 'race');
+	is($admin->sqlstate_of("SELECT leader_election.create_group('taken', 2)"),
+		'42710', 'a group is not made if a seat of its is there');
+	is(seats('taken'), '', 'not even in part');
+	is($admin->query("SELECT leader_election.leader('taken/1')"), '', 'nor its first seat');
+	create('far/7', 'race');
+	group('far', 2);
+	is(seats('far'), 'far/1 far/2', 'an election beyond the seats is none of them');
+	is($admin->sqlstate_of("SELECT leader_election.alter_group('far', seats => 8)"),
+		'42710', 'and keeps it from having so many');
+	$admin->query("SELECT leader_election.drop_election('far/7')");
+	is($admin->sqlstate_of("SELECT leader_election.alter_group('far', seats => 8)"),
+		'00000', 'as long as it is there');
+	is($admin->sqlstate_of("SELECT leader_election.create_group(repeat('y', 195), 1000)"),
+		'00000', 'the longest name, and the most seats');
+	my $y = session($node, name => 'y');
+	is( $y->query(
+			"SELECT count(*) FROM leader_election.join_group(repeat('y', 195), repeat('z', 200))"),
+		1, 'stood for at once');
+	$y->finish;
+}
+
+# --- Whose it is
+
+{
+	$admin->query('CREATE ROLE app LOGIN');
+	$admin->query('GRANT USAGE ON SCHEMA leader_election TO app');
+	$admin->query('GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
+	my $app = session($node, name => 'app', user => 'app');
+	is($app->sqlstate_of("SELECT leader_election.alter_group('g', seats => 1)"),
+		'42501', 'a group is altered by its owner');
+	is($app->sqlstate_of("SELECT leader_election.drop_group('g')"), '42501', 'and dropped');
+	$app->query("SELECT leader_election.create_group('app', 2)");
+	is($app->sqlstate_of("SELECT leader_election.alter_group('app', seats => 3)"), '00000',
+		'who has made it is its owner');
+	is($app->sqlstate_of("SELECT leader_election.pause_election('app/1')"), '00000',
+		'and the owner of its seats');
+	is($app->sqlstate_of("BEGIN; SELECT leader_election.join_group('app', 'a')"), '25001',
+		'join_group() runs in no transaction block');
+	$app->finish;
+}
+
+never_two_leaders();
 done_testing();
