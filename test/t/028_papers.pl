@@ -69,8 +69,9 @@ while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\
 
 	$args =~ s/\s+/ /g;
 	$args =~ s/ DEFAULT [^,]+//g;
-	$args = '' if $args =~ /\bOUT /;
-	$args = 'election text, ...' if $name eq 'alter_election';
+	$args =~ s/, OUT .*//;
+	$args = '' if $name =~ /^(?:observe|standing)$/;
+	$args =~ s/,.*/, .../ if $name =~ /^alter_/;
 	$args = "'election'" if $name eq 'only_leader';
 	push @missing, "$name($args)" if index($reference, "$name($args)") < 0;
 }
