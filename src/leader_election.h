@@ -36,7 +36,7 @@
 #define LE_LONGEST_LEASE_MS		86400000
 #define LE_WAIT_LIMIT_MS	1000	/* for all waits of a function together */
 #define LE_LONGEST_PAUSE	(366 * USECS_PER_DAY)	/* with a duration */
-#define LE_LOCKS_OF_CHANGE	8	/* entries in the lock table, at most */
+#define LE_LOCKS_OF_CHANGE	10	/* entries in the lock table, at most */
 
 #define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
 #define ERRCODE_LE_LOST				MAKE_SQLSTATE('L', 'E', '0', '0', '2')
