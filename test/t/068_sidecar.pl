@@ -1,6 +1,6 @@
 # pg_leader stand: what it listens on, what it replies and when, how it ends, and
 # that neither a stuck server nor many or slow clients are in its way.
-# 082_sidecar_terms.pl has two of them, and looks for two leaders.
+# 069_sidecar_terms.pl has two of them, and looks for two leaders.
 
 use strict;
 use warnings;
