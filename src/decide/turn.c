@@ -183,8 +183,6 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		if (settled < SETTLED_BUSY ||
 			(settled == SETTLED_UNPROVEN && turn->optional))
 			return settled;
-		if (settled == SETTLED_UNPROVEN && turn->give_up != NULL)
-			le_busy(name);		/* rows may be locked: do not queue again */
 		le_commit_wakes_worker();
 		if (!wait_to_retry(store, turn, name))
 			return settled;

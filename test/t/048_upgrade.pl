@@ -127,7 +127,7 @@ is($app->query($ROWS), $rows, 'new: elections, leases, history, epochs');
 is( $app->query(
 		"SELECT extconfig::regclass[]::text[] FROM pg_extension
 		WHERE extname = 'leader_election'"),
-	'{leader_election.election,leader_election.pause_all,leader_election.drain,'
+	'{leader_election.election,leader_election.election_group,leader_election.pause_all,leader_election.drain,'
 	  . 'leader_election.lease,'
 	  . 'leader_election.history,leader_election.epoch}',
 	'new: and all of them will be dumped');

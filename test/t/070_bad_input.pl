@@ -119,12 +119,36 @@ $super->query(
 	END
 	$$;
 
+	-- Leaves one group, as it was made.
+	CREATE FUNCTION remake_groups() RETURNS void SECURITY DEFINER
+	LANGUAGE plpgsql AS $$
+	BEGIN
+		IF (SELECT count(*) FROM leader_election.lease
+			 WHERE election IN ('crew/1', 'crew/2') AND leader IS NULL) = 2
+			AND (SELECT array_agg(group_name::text)
+				   FROM leader_election.election_group) = '{crew}'
+		THEN
+			RETURN;
+		END IF;
+		UPDATE leader_election.lease SET leader = NULL, session_id = NULL,
+			successor = NULL, successor_role = NULL, reserved_mono = NULL,
+			reserved_for = NULL
+		 WHERE election ~ '/[0-9]+$';
+		DELETE FROM leader_election.candidate WHERE election ~ '/[0-9]+$';
+		PERFORM leader_election.drop_group(group_name)
+		   FROM leader_election.election_group;
+		PERFORM leader_election.create_group('crew', 2);
+	END
+	$$;
+	SELECT remake_groups();
+
 	-- This session leads an election, a detached candidate another, and both
 	-- have somebody to hand it to.
 	CREATE PROCEDURE fixture(INOUT locks text) LANGUAGE plpgsql AS $$
 	BEGIN
 		PERFORM leader_election.create_election('spare')
 		  WHERE NOT EXISTS (SELECT FROM leader_election.election WHERE election = 'spare');
+		PERFORM remake_groups();
 		PERFORM remake('new')
 		  WHERE EXISTS (SELECT FROM leader_election.election WHERE election = 'new');
 		IF NOT leader_election.is_leader('mine') THEN
@@ -440,10 +464,11 @@ sub run_calls
 
 	# Nothing of it is left to the next run.
 	$super->query(
-		q{SELECT remake(election) FROM leader_election.election
-		   WHERE election NOT IN ('theirs', 'vacant');
+		q{SELECT remake_groups();
+		SELECT remake(election) FROM leader_election.election
+		   WHERE election NOT IN ('theirs', 'vacant') AND group_name IS NULL;
 		SELECT leader_election.drop_election(election) FROM leader_election.election
-		 WHERE election NOT IN ('theirs', 'vacant')})
+		 WHERE election NOT IN ('theirs', 'vacant') AND group_name IS NULL})
 	  unless $state->{bare};
 	ok(@bad == 0, "$what, $role->{user}: " . @calls . ' calls')
 	  or diag(scalar @bad, " wrong, among them:\n",
