@@ -231,12 +231,18 @@ agent_read_grant(const Answer *answer, Grant *grant)
 /*
  * Take the answer to sql_election.
  */
-static void
+static int
 set_election(Agent *a, const PGresult *result)
 {
 	const char *setting = PQgetvalue(result, 0, 1);
 	const char *channel = PQgetvalue(result, 0, 2);
 
+	if (a->options->group != NULL && PQgetisnull(result, 0, 0))
+	{
+		pg_log_error("group \"%s\" does not exist", a->options->group);
+		pg_log_error_hint("Make it with leader_election.create_group().");
+		return EXIT_USAGE;
+	}
 	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));
 	/* In milliseconds.  Without the library, it can be any text. */
 	if (PQgetisnull(result, 0, 0) &&
@@ -247,7 +253,21 @@ set_election(Agent *a, const PGresult *result)
 	pg_free(a->channel);
 	pg_free(a->prefix);
 	a->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
-	a->prefix = notification_prefix(a->options->election);
+	a->prefix = notification_prefix(a->options->election,
+									a->options->group != NULL);
+	return 0;
+}
+
+/*
+ * From now on the election is this seat of the group; NULL: any of them, or
+ * there is no group.
+ */
+void
+agent_set_seat(Agent *a, const char *seat)
+{
+	pg_free(a->seat);
+	a->seat = seat != NULL ? pg_strdup(seat) : NULL;
+	a->election = seat != NULL ? a->seat : a->options->election;
 }
 
 /*
@@ -258,7 +278,10 @@ set_election(Agent *a, const PGresult *result)
 int
 agent_prepare(Agent *a)
 {
-	const char *values[] = {a->options->election};
+	char	   *first_seat = psprintf("%s/1", a->options->election);
+	const char *values[] = {
+		a->options->group != NULL ? first_seat : a->options->election
+	};
 	const Statement *statements[] = {
 		&sql_load, a->options->session ? &sql_session : NULL, &sql_election
 	};
@@ -280,9 +303,10 @@ agent_prepare(Agent *a)
 				connection_fail(c, answer.message);
 		}
 		else if (code == 0 && statements[i] == &sql_election)
-			set_election(a, answer.result);
+			code = set_election(a, answer.result);
 		answer_free(&answer);
 	}
+	pg_free(first_seat);
 	if (code == 0)
 		notification_listen(c, a->channel, AGENT_LIMIT);
 	return code;
@@ -384,6 +408,7 @@ agent_live(const Options *options, int (*live) (Agent *a))
 	pg_free(a.connection.error);
 	pg_free(a.channel);
 	pg_free(a.prefix);
+	pg_free(a.seat);
 	pg_free(a.warned);
 	return code;
 }

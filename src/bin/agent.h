@@ -56,6 +56,8 @@ typedef struct Period
 typedef struct Agent
 {
 	const Options *options;
+	const char *election;		/* or the group; while leading, the seat */
+	char	   *seat;			/* owns that name of a seat; or NULL */
 	Connection	connection;
 	Guardian	guardian;
 	Checker		checker;
@@ -95,6 +97,7 @@ extern Answer agent_ask(Agent *a, const Statement *statement,
 extern Answer agent_renew_session(Agent *a, int64 limit);
 extern bool agent_read_grant(const Answer *answer, Grant *grant);
 extern void agent_take_failure(Agent *a, const Answer *answer);
+extern void agent_set_seat(Agent *a, const char *seat);
 
 /* period.c */
 extern bool period_look(Agent *a, int *code);

@@ -140,7 +140,7 @@ extern void answer_report(const Answer *answer);
 /* notification.c */
 extern void notification_listen(Connection *c, const char *channel,
 								int64 limit);
-extern char *notification_prefix(const char *election);
+extern char *notification_prefix(const char *election, bool is_group);
 extern bool notification_is_about(const char *payload, const char *prefix);
 extern bool notification_is_yield(const char *payload);
 extern bool notification_take(Connection *c, PayloadFilter matters, void *arg);

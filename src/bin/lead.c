@@ -162,7 +162,7 @@ lose(Leadership *l, const char *why)
 {
 	if (!l->over)
 		pg_log_warning("leadership of election \"%s\" is lost: %s",
-					   l->agent->options->election, why);
+					   l->agent->election, why);
 	l->over = true;
 	message_send(l->agent->guardian.socket, MESSAGE_KILL, 0, 0);
 }
@@ -174,7 +174,7 @@ renew(Leadership *l)
 {
 	Agent	   *a = l->agent;
 	char	   *term = psprintf("%lld", (long long) a->grant.term);
-	const char *values[] = {a->options->election, term};
+	const char *values[] = {a->election, term};
 	Answer		answer;
 	Grant		grant;
 
@@ -350,6 +350,11 @@ prepare_environment(Leadership *l)
 	setenv("PG_LEADER_TERM_FILE", path, 1);
 	if (a->options->every > 0)
 		setenv("PG_LEADER_RUN", a->period.run, 1);
+	if (a->seat != NULL)
+	{
+		setenv("PG_LEADER_ELECTION", a->seat, 1);
+		setenv("PG_LEADER_SEAT", strrchr(a->seat, '/') + 1, 1);
+	}
 	pg_free(path);
 	pg_free(term);
 	return true;
@@ -368,7 +373,7 @@ lead_judge_health(Agent *a)
 		checker_passes(&a->checker, a->options->check_failures))
 		return;
 	pg_log_warning("leadership of election \"%s\" is given up: the check does not pass",
-				   a->options->election);
+				   a->election);
 	a->gone_by = kill_at + guardian_kill_margin(a->lease) / 2;
 	message_send(a->guardian.socket, MESSAGE_STOP, 0, kill_at);
 }
@@ -409,7 +414,7 @@ exit_code(Leadership *l)
 		lose(l, "the server closed the connection");
 	if (g->cause == CAUSE_DEADLINE)
 		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
-					   o->election);
+					   l->agent->election);
 	if (g->cause != CAUSE_NONE)
 		return EXIT_LOST;
 	if (WIFSIGNALED(g->status))
@@ -461,9 +466,9 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 	Agent	   *a = l->agent;
 	bool		session = a->options->session;
 	const char *by_term[] = {
-		a->options->election, term, hold, l->done ? "t" : "f"
+		a->election, term, hold, l->done ? "t" : "f"
 	};
-	const char *by_session[] = {a->options->election, hold};
+	const char *by_session[] = {a->election, hold};
 	Answer		answer;
 
 	answer = agent_ask(a, session ? &sql_resign : &sql_release,
@@ -557,7 +562,7 @@ give_back(Leadership *l)
 	tell_if_not_recorded(l);
 	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
-					   o->election);
+					   a->election);
 	pg_free(term);
 	pg_free(hold);
 }
@@ -693,7 +698,7 @@ leave(Leadership *l)
 	if (told_to_end && a->signalled)
 	{
 		pg_log_warning("the lease of election \"%s\" is not given back: it ends by itself",
-					   a->options->election);
+					   a->election);
 		l->over = true;
 	}
 	give_back(l);

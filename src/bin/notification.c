@@ -38,13 +38,16 @@ notification_listen(Connection *c, const char *channel, int64 limit)
 }
 
 /*
- * Return how the payloads about an election begin, to be freed by the caller.
+ * Return how the payloads about an election, or about the seats of a group,
+ * begin, to be freed by the caller.
  */
 char *
-notification_prefix(const char *election)
+notification_prefix(const char *election, bool is_group)
 {
 	char	   *name = text_json(election);
-	char	   *prefix = psprintf("{\"election\":%s,", name);
+	int			length = strlen(name) - (is_group ? 1 : 0);	/* without the " */
+	char	   *prefix = psprintf("{\"election\":%.*s%s", length, name,
+								  is_group ? "/" : ",");
 
 	pg_free(name);
 	return prefix;

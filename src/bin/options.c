@@ -68,6 +68,7 @@ static const Option options[] = {
 	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand"},
 	{"verbose", 'v', VALUE_YES, SETS(verbose), "run stand"},
 	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand"},
+	{"group", 0, VALUE_NAME, SETS(group), "run"},
 	{"mode", 0, VALUE_MODE, SETS(session), "run"},
 	{"wait", 0, VALUE_DURATION, SETS(wait), "run", LONGEST_TIME},
 	{"skip", 0, VALUE_YES, SETS(skip), "run"},
@@ -323,6 +324,21 @@ set_check_defaults(Options *o)
 }
 
 /*
+ * What is wrong with the options about a group?  NULL: nothing.
+ */
+static const char *
+wrong_group(const Options *o)
+{
+	if (o->group == NULL)
+		return NULL;
+	if (o->election != NULL)
+		return "options --election and --group exclude each other";
+	if (o->session || o->skip || o->every > 0)
+		return "option --group excludes --mode=session, --skip and --every";
+	return NULL;
+}
+
+/*
  * Report what is missing, too much or contradictory, and exit.
  */
 static void
@@ -336,7 +352,7 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 					 argv[optind]);
 		options_usage_error();
 	}
-	if (s->needs_election && o->election == NULL)
+	if (s->needs_election && o->election == NULL && o->group == NULL)
 		wrong = "no election is named (-e)";
 	else if (s->takes_command && optind >= argc)
 		wrong = "no command is given";
@@ -350,6 +366,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 		wrong = "options --once and --forever exclude each other";
 	else
 		wrong = wrong_period(o);
+	if (wrong == NULL)
+		wrong = wrong_group(o);
 	if (wrong == NULL)
 		wrong = wrong_check(o);
 	if (wrong != NULL)
@@ -377,6 +395,8 @@ options_read(const Subcommand *s, int argc, char **argv, Options *o)
 	set_check_defaults(o);
 	if (o->every > 0)
 		o->forever = true;
+	if (o->group != NULL)
+		o->election = o->group;
 	if (s->takes_command)
 		o->command = argv + optind;
 	if (s->stands && o->candidate == NULL)

@@ -15,7 +15,8 @@ typedef struct Options
 {
 	ConnectOptions connect;
 	bool		ask_password;
-	const char *election;		/* NULL: all */
+	const char *election;		/* or group; NULL: all */
+	const char *group;			/* run only; NULL: an election */
 
 	/* of run and stand */
 	const char *candidate;

@@ -25,8 +25,11 @@ serve_and_stand(Agent *a)
 	reply_set_names(o->election, o->candidate);
 	if (!http_start(&o->http))
 		return EXIT_USAGE;
-	while ((code = stand_until_elected(a)) == ELECTED && lead_hold(a))
-		;
+	do
+	{
+		stand_begin(a);
+		code = stand_until_elected(a);
+	} while (code == ELECTED && lead_hold(a));
 	http_stop();
 	return code == ELECTED ? EXIT_SIGNAL(a->signo) : code;
 }

@@ -26,12 +26,27 @@ static const Statement sql_acquire = {
 	SQL_GRANT "leader_election.acquire($1, $2, $3, run => $4, attempts => $5)",
 	GRANT_FIELDS, false, 5, {TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
 };
+/* The first seat of a group that is granted; no more seats are asked for. */
+static const Statement sql_acquire_seat = {
+	"SELECT g.term, g.remaining_ms, g.yielding, s.election"
+	" FROM (SELECT election FROM leader_election.election"
+	" WHERE group_name OPERATOR(pg_catalog.=) $1"
+	" ORDER BY pg_catalog.length(election), election) s,"
+	" LATERAL leader_election.acquire(s.election, $2, $3) g LIMIT 1",
+	GRANT_FIELDS + 1, false, 3, {TEXTOID, TEXTOID, INT4OID}
+};
 static const Statement sql_join = {
 	"SELECT leader_election.join($1, $2, $3, auto_renew => false)",
 	1, true, 3, {TEXTOID, TEXTOID, INT4OID}
 };
 static const Statement sql_leave = {
 	"SELECT leader_election.leave($1, $2)",
+	1, true, 2, {TEXTOID, TEXTOID}
+};
+static const Statement sql_leave_group = {
+	"SELECT pg_catalog.count(leader_election.leave(election, $2))"
+	" FROM leader_election.election"
+	" WHERE group_name OPERATOR(pg_catalog.=) $1",
 	1, true, 2, {TEXTOID, TEXTOID}
 };
 static const Statement sql_state = {
@@ -45,7 +60,7 @@ ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 {
 	const Options *o = a->options;
 	const char *values[] = {
-		o->election, o->candidate, o->rank,
+		a->election, o->candidate, o->rank,
 		o->every > 0 ? a->period.run : NULL, o->attempts
 	};
 
@@ -71,11 +86,11 @@ set_grace(Agent *a)
 		return true;
 	if (longest < 0)
 		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
-					 a->options->election, duration_format(a->lease));
+					 a->election, duration_format(a->lease));
 	else
 	{
 		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-					 duration_format(a->grace), a->options->election,
+					 duration_format(a->grace), a->election,
 					 duration_format(a->lease));
 		pg_log_error_detail("It may be %s at most.", duration_format(longest));
 	}
@@ -180,7 +195,7 @@ judge_state(const Agent *a, const Stand *s, const PGresult *state)
 		return GO_ON;
 	shown = text_printable(waiting_for);
 	pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-				 a->options->election, shown[0] ? ": " : "", shown);
+				 a->election, shown[0] ? ": " : "", shown);
 	pg_free(shown);
 	return EXIT_TIMED_OUT;
 }
@@ -203,7 +218,7 @@ skip_verdict(Agent *a, Stand *s)
 	{
 		agent_warn_answer(a, &answer);
 		pg_log_error("it is not known whether anybody leads election \"%s\"",
-					 a->options->election);
+					 a->election);
 		code = EXIT_TIMED_OUT;
 	}
 	answer_free(&answer);
@@ -245,9 +260,14 @@ try_once(Agent *a, Stand *s)
 	int			code;
 
 	answer = a->options->session ? try_session(a) :
-		ask(a, &sql_acquire, AGENT_LIMIT, false);
+		ask(a, a->options->group != NULL ? &sql_acquire_seat : &sql_acquire,
+			AGENT_LIMIT, false);
 	if (agent_read_grant(&answer, &a->grant))
+	{
 		code = ELECTED;
+		if (a->options->group != NULL)
+			agent_set_seat(a, PQgetvalue(answer.result, 0, GRANT_FIELDS));
+	}
 	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
 	{
 		code = GO_ON;
@@ -371,6 +391,7 @@ stand_until_elected(Agent *a)
 {
 	int			code = GO_ON;
 
+	agent_set_seat(a, NULL);
 	while (code == GO_ON)
 	{
 		agent_publish(a, a->connection.conn == NULL ? "no connection" :
@@ -404,7 +425,8 @@ stand_stop(Agent *a)
 		a->standing = false;
 		return;
 	}
-	answer = ask(a, &sql_leave, SEC, false);
+	answer = ask(a, a->options->group != NULL ? &sql_leave_group : &sql_leave,
+				 SEC, false);
 	a->standing = answer.outcome != ANSWER_ROWS;
 	answer_free(&answer);
 }

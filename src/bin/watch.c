@@ -166,7 +166,7 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 		k = &w->known[w->n++];
 		memset(k, 0, sizeof(KnownElection));
 		k->election = pg_strdup(election);
-		k->prefix = notification_prefix(election);
+		k->prefix = notification_prefix(election, false);
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
