@@ -113,6 +113,7 @@ static const char run_notes[] =
 "  PG_LEADER_CANDIDATE      the candidate's name\n"
 "  PG_LEADER_TERM           the term when the command was started: the fencing\n"
 "                           token to send along with every request\n"
+"  PG_LEADER_SEAT           with --group, the number of its seat\n"
 "  PG_LEADER_TERM_FILE      a file that holds the present term; a failover of the\n"
 "                           server may raise it while the command runs\n"
 "  PG_LEADER_RUN            with --every: when the period began, as in\n"

@@ -28,11 +28,11 @@ static const Statement sql_acquire = {
 };
 /* The first seat of a group that is granted; no more seats are asked for. */
 static const Statement sql_acquire_seat = {
-	"SELECT g.term, g.remaining_ms, g.yielding, s.election"
+	"SELECT term, remaining_ms, yielding, election"
 	" FROM (SELECT election FROM leader_election.election"
 	" WHERE group_name OPERATOR(pg_catalog.=) $1"
-	" ORDER BY pg_catalog.length(election), election) s,"
-	" LATERAL leader_election.acquire(s.election, $2, $3) g LIMIT 1",
+	" ORDER BY pg_catalog.length(election), election) AS seat,"
+	" leader_election.acquire(election, $2, $3) LIMIT 1",
 	GRANT_FIELDS + 1, false, 3, {TEXTOID, TEXTOID, INT4OID}
 };
 static const Statement sql_join = {

@@ -110,6 +110,15 @@ sub exercise
 	my $every = start($db, qw(run --election periods --every 366d --offset 1h --attempts 2 --verbose -- true));
 	wait_for_output($every, qr/run \S+ is done/);
 	end($every);
+
+	$one->query("SELECT leader_election.create_group('crew', 2)");
+	my $seat = start($db, qw(run --group crew --candidate me --check true -- sleep 60));
+	wait_until(sub { $one->query("SELECT leader_election.leader('crew/1') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a seat');
+	end($seat);
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $sidecar = start($db, 'stand', qw(--election served --candidate me --rank 1 --grace 100ms --verbose --http), $port);
+	wait_until(sub { $one->query("SELECT leader_election.leader('served') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a sidecar');
+	end($sidecar);
 	foreach my $how ([], ['--json'])
 	{
 		$is->(0, 'status', @$how);
