@@ -15,10 +15,15 @@ use Exporter qw(import);
 use List::Util qw(max sum);
 use Time::HiRes qw(sleep);
 
-our @EXPORT = qw(inject heal_due heal_all resume_elections %candidates %elections $small_disk);
+our @EXPORT = qw(
+  inject heal_due heal_all resume_elections alter_group note_groups seats present_seats
+  %candidates %elections %groups $most_seats $small_disk
+);
 
 our %candidates;	# name => {pid, kind, ...}, see chaos.pl
 our %elections;		# name => arguments of create_election()
+our %groups;		# name => arguments of create_group()
+our $most_seats = 4;	# of a group
 our $small_disk = 0;	# the servers' disk may be filled
 
 my @heals;			# [when, what]
@@ -267,7 +272,8 @@ sub alter_leases
 {
 	my ($n, $ms) = @_;
 
-	sql($n, [ map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %elections ], 5);
+	sql($n, [ (map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %elections),
+			(map { "SELECT leader_election.alter_group('$_', lease_duration => '$ms ms')" } keys %groups) ], 5);
 	return;
 }
 
@@ -398,7 +404,7 @@ sub long_transaction
 
 sub lock_table
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group));
 	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
 
@@ -417,7 +423,7 @@ sub lock_row
 
 sub maintain
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group));
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 
@@ -444,7 +450,15 @@ sub change_extension
 	return 'other';
 }
 
-sub any_election { return pick(sort keys %elections); }
+# The seats of all groups that have these numbers
+sub seats
+{
+	my (@numbers) = @_;
+
+	return map { my $group = $_; map { "$group/$_" } @numbers } sort keys %groups;
+}
+
+sub any_election { return pick(sort(keys %elections), seats(1 .. $most_seats)); }
 
 sub request_yield
 {
@@ -486,19 +500,81 @@ sub pause_elections
 	return $what;
 }
 
-# None is paused any more.  False: the server does not say so.
+# Drains one candidate, or all of a kind, in one election or in all. For so long
+# that what was under way is over meanwhile; and not again before the statement that
+# ends it is over, too.
+my %drained;	# until when
+
+sub drain_candidates
+{
+	my $election = rand() < 0.4 ? 'all' : any_election();
+	my $names = rand() < 0.4 ? pick(qw(s* m* d* p* g*)) : pick(sort keys %candidates);
+	my $arguments = "'$names', " . ($election eq 'all' ? 'NULL' : "'$election'");
+
+	return if ($drained{"$election $names"} // 0) > now();
+	defined sql(primary(), "SELECT leader_election.drain_candidate($arguments, 'chaos')", 3)
+	  or return;
+	$drained{"$election $names"} = now() + 3_600_000_000;
+	event('drained', $election, $names);
+	heal((3 + 3 * rand) * $lease_ms / 1000, sub {
+		event('undraining', $election, $names);
+		$drained{"$election $names"} = now() + 15_000_000;
+		sql_async(primary(), "SELECT leader_election.undrain_candidate($arguments)");
+	});
+	return "$names in $election";
+}
+
+# Nothing is paused, and nobody drained, any more.  False: the server does not say so.
 sub resume_elections
 {
 	return defined sql(primary(), "SELECT leader_election.resume_all(),
 		(SELECT count(leader_election.resume_election(election)) FROM leader_election.election
-			WHERE paused_at IS NOT NULL)");
+			WHERE paused_at IS NOT NULL),
+		(SELECT count(leader_election.undrain_candidate(candidate, nullif(election, ''))) FROM leader_election.drain)");
 }
+
+# A group gets another strategy, more or fewer seats, and another limit: what it was
+# when it was made, and from then on. (At least two seats stay: candidate.c joins
+# these by name.)  False: the server does not say that it was done.
+my %present;	# seats of each group
+my $change = 0;
+
+sub alter_group
+{
+	my $group = pick(sort keys %groups);
+	my ($seats, $limit) = (2 + int(rand($most_seats - 1)), 1 + int(rand(2)));
+	my $strategy = pick(qw(race spread));
+
+	$change++;
+	event('altering', $group, $change, $seats, $limit);
+	defined sql(primary(), "SELECT leader_election.alter_group('$group', seats => $seats,
+		max_per_candidate => $limit, strategy => '$strategy')", 3)
+	  or return;
+	event('altered', $group, $change);
+	$present{$group} = $seats;
+	return "$group $seats $strategy $limit";
+}
+
+# As they were made
+sub note_groups
+{
+	foreach my $group (sort keys %groups)
+	{
+		my ($seats, undef, $limit) = split /, /, $groups{$group};
+
+		event('altering', $group, ++$change, $seats, $limit);
+		event('altered', $group, $change);
+	}
+	return;
+}
+
+sub present_seats { return map { my $group = $_; map { "$group/$_" } 1 .. $present{$group} } sort keys %groups; }
 
 # Drops an election, once nobody leads it, and creates it again, unless somebody
 # who stands has done so.
 sub recreate_election
 {
-	my $election = any_election();
+	my $election = pick(sort keys %elections);
 
 	return operation("recreate $election", sub {
 		my ($p, $end) = (primary(), now() + 3_000 * $lease_ms);
@@ -523,13 +599,14 @@ sub recreate_election
 
 sub alter_election
 {
-	my $election = any_election();
+	my $election = pick(sort(keys %elections), keys %groups);
+	my $kind = $groups{$election} ? 'group' : 'election';
 	my $ms = int($lease_ms * (0.75 + rand(0.5)));
 	my $delay = int(rand(300));
 	my $preempt = rand() < 0.5 ? 0 : int(rand(2 * $lease_ms));
 	my $settle = rand() < 0.5 ? 0 : int(rand(300));
 
-	sql_async(primary(), "SELECT leader_election.alter_election('$election', lease_duration => '$ms ms',
+	sql_async(primary(), "SELECT leader_election.alter_$kind('$election', lease_duration => '$ms ms',
 		takeover_delay => '$delay ms', preempt_delay => '$preempt ms', settle => '$settle ms')");
 	return "$election $ms $delay $preempt $settle";
 }
@@ -579,6 +656,8 @@ my %faults = (
 	'extension elsewhere' => [ \&change_extension,                      2,  0,  0 ],
 	'request yield' => [ \&request_yield,                               4,  1,  4 ],
 	'pause elections' => [ \&pause_elections,                           4,  1,  4 ],
+	'drain candidates' => [ \&drain_candidates,                         5,  1,  6 ],
+	'alter group' => [ \&alter_group,                                   3,  1,  4 ],
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 );

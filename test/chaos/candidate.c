@@ -9,9 +9,11 @@
  *
  *	CONNECTION	a connection string; or two, with | between them, of which each
  *				connection takes one at random
- *	KIND		session   join(), and the worker renews
+ *	ELECTION	an election; or GROUP*N, a group, of which it stands for all
+ *				seats, and knows those with the numbers 1 to N
+ *	KIND		session   join(), join_group(), and the worker renews
  *				manual    join(auto_renew => false), and renew()
- *				detached  acquire() and renew(election, term)
+ *				detached  acquire(), acquire_any() and renew(election, term)
  *				command   what pg_leader runs: it leads as long as it lives
  *				listener  does not stand, but listens to what is announced
  *
@@ -20,8 +22,8 @@
  * was sent (sent) and after its answer was received (received):
  *
  *	q SERIAL ELECTION sent received TERM	is_leader() was true, on connection
- *											SERIAL, in this term; or campaign()
- *											ended with it
+ *											SERIAL, in this term; or campaign() or
+ *											join_group() ended with it
  *	m SERIAL ELECTION received TERM MS		renewed, for MS (-1: not known)
  *	g ELECTION sent received TERM MS ASKED	granted, for MS, when asked with term
  *											ASKED (0: acquire)
@@ -55,7 +57,8 @@
 
 #include <libpq-fe.h>
 
-#define MAX_ELECTIONS	8
+#define MAX_ELECTIONS	16
+#define LASTING_SEATS	2		/* of a group: it never has fewer */
 #define TICK_MS			40
 #define ANSWER_MS		3000	/* then the connection is given up */
 #define PERIOD_US		500000	/* of the runs in RUNS_IN */
@@ -64,11 +67,14 @@
 typedef struct Seat
 {
 	const char *election;
+	const char *group;			/* that it belongs to, or NULL */
+	int			number;			/* in the group, or 0 */
 	int64_t		term;			/* 0: does not lead, as far as it knows */
 	int64_t		last_term;		/* in which it led last */
 	int64_t		deadline;		/* its own; detached only */
 	int64_t		next_call;
 	int64_t		hangs_until;	/* renews nothing before */
+	int64_t		next_stand;		/* for all seats of the group; detached only */
 	bool		yielding;
 	char		run[20];		/* that it has led for last; "": none */
 	int64_t		run_term;		/* in this term */
@@ -271,12 +277,12 @@ write_fenced(const Seat *seat, bool by_term)
 		RUN("SELECT leader_election.assert_leader('%s', %lld)",
 			seat->election, (long long) term);
 		if (strcmp(sqlstate, "00000") == 0)
-			RUN("INSERT INTO chaos.w_%s (term, candidate, id) VALUES (%lld, '%s', %lld)",
+			RUN("INSERT INTO chaos.\"w_%s\" (term, candidate, id) VALUES (%lld, '%s', %lld)",
 				seat->election, (long long) term, name, (long long) id);
 	}
 	else
 	{
-		result = query("INSERT INTO chaos.w_%s (term, candidate, id) "
+		result = query("INSERT INTO chaos.\"w_%s\" (term, candidate, id) "
 					   "SELECT leader_election.term('%s'), '%s', %lld RETURNING term",
 					   seat->election, seat->election, name, (long long) id);
 		term = number(result, 0, 0);
@@ -311,6 +317,36 @@ note_true(const Seat *seat, int64_t term)
 		 (long long) received, (long long) term);
 }
 
+static Seat *
+find_seat(const char *election)
+{
+	for (int i = 0; i < nseats; i++)
+	{
+		if (strcmp(seats[i].election, election) == 0)
+			return &seats[i];
+	}
+	return NULL;
+}
+
+/*
+ * Stand for all seats of a group.  The answer says which of them it leads.
+ */
+static void
+join_group(const char *group, const char *profile)
+{
+	PGresult   *result = query("SELECT * FROM leader_election.join_group('%s', '%s', %s)",
+							   group, name, profile);
+
+	for (int i = 0; result != NULL && i < PQntuples(result); i++)
+	{
+		const Seat *seat = find_seat(PQgetvalue(result, i, 0));
+
+		if (seat != NULL)
+			note_true(seat, number(result, i, 1));
+	}
+	PQclear(result);
+}
+
 /*
  * Stand, and now and then wait for a while until elected.
  */
@@ -324,6 +360,15 @@ join(const Seat *seat, bool manual)
 	snprintf(profile, sizeof(profile),
 			 "rank => %d, progress => %lld, auto_renew => %s",
 			 rank, (long long) progress, manual ? "false" : "true");
+	if (seat->group != NULL)
+	{
+		if (!chance(50))
+		{
+			join_group(seat->group, profile);
+			return;
+		}
+		seat += random() % LASTING_SEATS;
+	}
 	if (!chance(30))
 	{
 		RUN("SELECT leader_election.join('%s', '%s', %s)",
@@ -336,6 +381,21 @@ join(const Seat *seat, bool manual)
 	if (term != 0)
 		note_true(seat, term);
 	PQclear(result);
+}
+
+/*
+ * The next one to stand for: each election, and each group once in a turn.
+ */
+static Seat *
+next_to_stand(void)
+{
+	static int	turn = 0;
+	Seat	   *seat;
+
+	do
+		seat = &seats[turn++ % nseats];
+	while (seat->number > 1);
+	return seat;
 }
 
 /*
@@ -393,6 +453,8 @@ lead_session(Seat *seat, bool manual)
 	else if (chance(2))
 		RUN("SELECT leader_election.leave('%s')", seat->election);
 	else if (chance(1))
+		RUN("SELECT leader_election.leave_all()");
+	else if (chance(1))
 		RUN("DISCARD ALL");
 	else if (chance(1))
 		RUN("SELECT pg_advisory_unlock_all()");
@@ -402,14 +464,13 @@ static void
 tick_session(bool manual)
 {
 	static int64_t next_join = 0;
-	static int	turn = 0;
 	PGresult   *result;
 
 	/* One at a time: where nothing is confirmed, each may take a second. */
 	if (now_us() >= next_join)
 	{
 		next_join = now_us() + (300000 + random() % 300000) / nseats;
-		join(&seats[turn++ % nseats], manual);
+		join(next_to_stand(), manual);
 	}
 	result = query("SELECT leader_election.is_leader(e), leader_election.term(e) "
 				   "FROM unnest('{%s}'::text[]) e", all_elections);
@@ -432,23 +493,57 @@ tick_session(bool manual)
 
 /* --- detached candidates */
 
+/*
+ * A row of the answer says that the lease is ours; its columns begin with the
+ * term, there.
+ */
+static void
+believe_row(Seat *seat, const PGresult *result, int row, int column,
+			int64_t asked)
+{
+	int64_t		ms = number(result, row, column + 1);
+
+	seat->term = number(result, row, column);
+	seat->deadline = sent + ms * 1000;
+	seat->yielding = strcmp(PQgetvalue(result, row, column + 3), "t") == 0;
+	note("g %s %lld %lld %lld %lld %lld", seat->election, (long long) sent,
+		 (long long) received, (long long) seat->term, (long long) ms,
+		 (long long) asked);
+}
+
 static void
 believe(Seat *seat, const PGresult *result, int64_t asked)
 {
-	if (PQntuples(result) == 0)
+	if (PQntuples(result) > 0)
 	{
-		if (asked != 0)
-			note("n %s %lld %lld %lld", seat->election, (long long) sent,
-				 (long long) received, (long long) asked);
-		seat->term = 0;
+		believe_row(seat, result, 0, 0, asked);
 		return;
 	}
-	seat->term = number(result, 0, 0);
-	seat->deadline = sent + number(result, 0, 1) * 1000;
-	seat->yielding = strcmp(PQgetvalue(result, 0, 3), "t") == 0;
-	note("g %s %lld %lld %lld %lld %lld", seat->election, (long long) sent,
-		 (long long) received, (long long) seat->term,
-		 (long long) number(result, 0, 1), (long long) asked);
+	if (asked != 0)
+		note("n %s %lld %lld %lld", seat->election, (long long) sent,
+			 (long long) received, (long long) asked);
+	seat->term = 0;
+}
+
+/*
+ * Stand for all seats of a group, and ask for them.
+ */
+static void
+acquire_any(Seat *first)
+{
+	PGresult   *result;
+
+	first->next_stand = now_us() + lease_us / 4 + random() % (lease_us / 8);
+	result = query("SELECT * FROM leader_election.acquire_any('%s', '%s', %d, %lld)",
+				   first->group, name, rank, (long long) progress);
+	for (int i = 0; result != NULL && i < PQntuples(result); i++)
+	{
+		Seat	   *seat = find_seat(PQgetvalue(result, i, 0));
+
+		if (seat != NULL)
+			believe_row(seat, result, i, 1, 0);
+	}
+	PQclear(result);
 }
 
 /*
@@ -538,12 +633,17 @@ tick_detached(void)
 	for (int i = 0; i < nseats; i++)
 	{
 		Seat	   *seat = &seats[i];
-		int64_t		asked = seat->term;
+		int64_t		asked;
 		PGresult   *result;
 
+		if (conn != NULL && seat->number == 1 && now_us() >= seat->next_stand)
+			acquire_any(seat);
 		if (conn == NULL)
 			return;
-		if (now_us() >= seat->next_call && now_us() >= seat->hangs_until)
+		asked = seat->term;
+		if (now_us() >= seat->next_call && now_us() >= seat->hangs_until &&
+			(seat->group == NULL || seat->term != 0 ||
+			 (seat->number <= LASTING_SEATS && chance(10))))
 		{
 			seat->next_call = now_us() + lease_us / 4 + random() % (lease_us / 8);
 			if (asked != 0)
@@ -653,6 +753,42 @@ connect_again(bool listens)
 		start_listening();
 }
 
+static void
+add_seat(const char *election, const char *group, int number)
+{
+	if (nseats == MAX_ELECTIONS)
+		exit(2);
+	seats[nseats].election = election;
+	seats[nseats].group = group;
+	seats[nseats++].number = number;
+	snprintf(all_elections + strlen(all_elections),
+			 sizeof(all_elections) - strlen(all_elections), "%s%s",
+			 nseats > 1 ? "," : "", election);
+}
+
+/*
+ * An election, or a group and the number of its seats, as in "crew*4"
+ */
+static void
+stand_for(char *argument)
+{
+	char	   *star = strchr(argument, '*');
+
+	if (star == NULL)
+	{
+		add_seat(argument, NULL, 0);
+		return;
+	}
+	*star = '\0';
+	for (int i = 1; i <= atoi(star + 1); i++)
+	{
+		char	   *election = malloc(strlen(argument) + 20);
+
+		sprintf(election, "%s/%d", argument, i);
+		add_seat(election, argument, i);
+	}
+}
+
 int
 main(int argc, char **argv)
 {
@@ -660,7 +796,7 @@ main(int argc, char **argv)
 	char	   *bar;
 	int64_t		end;
 
-	if (argc < 10 || argc - 9 > MAX_ELECTIONS)
+	if (argc < 10)
 	{
 		fprintf(stderr, "usage: see candidate.c\n");
 		return 2;
@@ -697,12 +833,7 @@ main(int argc, char **argv)
 	if (log_fd < 0 || resource_fd < 0)
 		return 1;
 	for (int i = 9; i < argc; i++)
-	{
-		seats[nseats++].election = argv[i];
-		snprintf(all_elections + strlen(all_elections),
-				 sizeof(all_elections) - strlen(all_elections), "%s%s",
-				 i > 9 ? "," : "", argv[i]);
-	}
+		stand_for(argv[i]);
 	rank = random() % 5;
 	progress = random() % 100;
 

@@ -40,7 +40,11 @@ $lease_ms = 3000 if $option{profile} eq 'split';
 	spread2 => "'spread', '$lease_ms ms', 1, '0'",
 	zab => "'zab', '$lease_ms ms', 2, '100 ms'",
 );
-my @elections = sort keys %elections;
+
+# Seats, strategy, limit of each candidate, lease, quorum, takeover delay. There are
+# more and fewer seats now and then, but never more or fewer than these.
+%groups = (crew => "3, 'race', 1, '$lease_ms ms', 1, '0'");
+my @elections = sort keys %elections, seats(1 .. $most_seats);
 
 # Candidates: kind, the connection (d: direct, p: through the pooler), and in
 # what they stand. A session always comes before a detached candidate in a
@@ -48,16 +52,23 @@ my @elections = sort keys %elections;
 my @sessions = qw(race bully zab);
 my @detached = qw(lone runs bully zab);
 my @spread = qw(spread1 spread2);
+my @crew = ("crew*$most_seats");
 %candidates = (
 	s1 => { kind => 'session', via => 'd', in => [ @sessions, @spread ] },
-	s2 => { kind => 'session', via => 'd', in => [ @sessions, @spread ] },
+	s2 => { kind => 'session', via => 'd', in => [ @sessions, @spread, @crew ] },
 	s3 => { kind => 'session', via => 'd', in => \@sessions },
 	m1 => { kind => 'manual', via => 'd', in => \@sessions },
-	m2 => { kind => 'manual', via => 'd', in => \@sessions },
+	m2 => { kind => 'manual', via => 'd', in => [ @sessions, @crew ] },
 	d1 => { kind => 'detached', via => 'd', in => \@detached },
-	d2 => { kind => 'detached', via => 'd', in => \@detached },
-	p1 => { kind => 'detached', via => 'p', in => [ @detached, @spread ] },
+	d2 => { kind => 'detached', via => 'd', in => [ @detached, @crew ] },
+	p1 => { kind => 'detached', via => 'p', in => [ @detached, @spread, @crew ] },
 	p2 => { kind => 'detached', via => 'p', in => \@detached },
+	g1 => { kind => 'session', via => 'd', in => \@crew },
+	g2 => { kind => 'manual', via => 'd', in => \@crew },
+	g3 => { kind => 'detached', via => 'd', in => \@crew },
+	g4 => { kind => 'detached', via => 'd', in => \@crew },
+	g5 => { kind => 'detached', via => 'p', in => \@crew },
+	g6 => { kind => 'detached', via => 'p', in => \@crew },
 	l1 => { kind => 'pg_leader detached', via => 'd', in => ['lone'] },
 	l2 => { kind => 'pg_leader session', via => 'd', in => ['race'] },
 	listener => { kind => 'listener', via => 'd', in => ['race'] },
@@ -115,12 +126,14 @@ sub set_up
 		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
 		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app;
 		CREATE SCHEMA chaos AUTHORIZATION app',
-		map { "SELECT leader_election.create_election('$_', $elections{$_});
-			CREATE TABLE chaos.w_$_ (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
-			ALTER TABLE chaos.w_$_ OWNER TO app;
-			CREATE TRIGGER only_leader BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON chaos.w_$_
-			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_')"
+		(map { "SELECT leader_election.create_election('$_', $elections{$_})" } sort keys %elections),
+		(map { "SELECT leader_election.create_group('$_', $groups{$_})" } sort keys %groups),
+		map { qq(CREATE TABLE chaos."w_$_" (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
+			ALTER TABLE chaos."w_$_" OWNER TO app;
+			CREATE TRIGGER only_leader BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON chaos."w_$_"
+			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_'))
 		} @elections);
+	note_groups();
 	build_standby(2) && attach_standby(60) or die 'no standby';
 	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
 		"$dir/resource", "$out/resource");
@@ -165,13 +178,14 @@ sub calm
 	}
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
 	await('the standby', 30, sub { attach_standby(1) });
-	await('the end of pauses', 20, \&resume_elections);
+	await('the end of pauses and drains', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
+	await('seats of groups', 20, \&alter_group);
 	look_after_candidates(1);
 
 	event('calm');
 	$start = stopwatch();
-	%vacant = map { $_ => 1 } grep { $_ ne 'runs' } @elections;
+	%vacant = map { $_ => 1 } grep({ $_ ne 'runs' } sort keys %elections), present_seats();
 	await('a leader of each election', 20, sub {
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
 			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';
@@ -187,6 +201,10 @@ sub calm
 		}
 		return !%vacant;
 	}) or event('status', (sql(primary(), 'SELECT jsonb_agg(to_jsonb(s)) FROM leader_election.status s') // 'unknown') =~ s/\s+/ /gr);
+	await('the end of seats that are withdrawn', 20, sub {
+		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
+			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
+	}) and event('withdrawn seats gone', stopwatch() - $start);
 	event('calm over');
 	return;
 }
@@ -218,7 +236,7 @@ sub collect
 		FROM leader_election.history ORDER BY 1, 2', 60) . "\n");
 	spit("$out/writes", join '', map {
 		(sql($p, "SELECT '$_', term, candidate, id, extract(epoch FROM pg_xact_commit_timestamp(xmin))::numeric(20, 6), xmin
-			FROM chaos.w_$_", 60) // '') . "\n"
+			FROM chaos.\"w_$_\"", 60) // '') . "\n"
 	} @elections);
 	return;
 }

@@ -40,6 +40,8 @@ my %bound;			# candidates whose command depends on a session
 my %recreated;		# elections that were dropped and created again
 my @dropping;		# [from, to, election]: that was under way
 my @paused;			# [from, to, election or "all"]: it was certainly paused
+my @drained;		# {from, to, election (or "all"), names}: they certainly were
+my @groups;			# {group, sent, received, seats, limit}: it was altered
 my @named;			# [when, election]: a leader was asked to yield to a candidate
 my $lease_us = 0;
 my $wall_clock = 1;	# timestamps mean something
@@ -101,6 +103,11 @@ sub read_events
 		$_->[1] //= $time foreach grep { "$kind @rest" =~ /^done recreate \Q$_->[2]\E/ } @dropping;
 		push @paused, [ $time, $rest[1], $rest[0] ] if $kind eq 'paused';
 		$_->[1] = min($_->[1] // $time, $time) foreach grep { $kind eq 'resuming' && $_->[2] eq $rest[0] } @paused;
+		push @drained, { from => $time, election => $rest[0], names => $rest[1] } if $kind eq 'drained';
+		$_->{to} //= $time foreach grep { $kind eq 'undraining' && "$_->{election} $_->{names}" eq "@rest" } @drained;
+		push @groups, { group => $rest[0], number => $rest[1], sent => $time, seats => $rest[2], limit => $rest[3] }
+		  if $kind eq 'altering';
+		$_->{received} = $time foreach grep { $kind eq 'altered' && $_->{number} == $rest[1] } @groups;
 		push @named, [ $time, $rest[0] ] if $kind eq 'named';
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		if ($kind eq 'seen')
@@ -131,6 +138,8 @@ sub read_events
 			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1]);
 			violation('vacancy', "$rest[0]: $rest[1] s") if $rest[1] > $bound;	# G7
 		}
+		violation('withdrawn seat', "they were there for $rest[0] s in a calm")
+		  if $kind eq 'withdrawn' && $rest[-1] > $lease_us * 1.25 / 1e6 + 2;
 		violation('left over', "locks|workers|candidates: @rest")
 		  if $kind eq 'left' && $rest[0] ne '0|0|0';
 	}
@@ -462,6 +471,7 @@ sub check_announced
 		my $last = $heard{$election};
 
 		$count{"announced: $event"}++;
+		next if $event eq 'created';	# a seat of a group; in no term
 		$e->{$_} = $n->{$_} foreach qw(term event);
 		$e->{place} = $event eq 'vacated' ? 2 * $term : 2 * $term - 1;
 		$e->{server} = $listening{$session}{server};
@@ -563,7 +573,8 @@ sub read_history
 		# Within an epoch (its number is above the lowest 22 bits) none is left out;
 		# but a new election begins above whatever was dropped.
 		violation('history', "$election: after term $last->[0] comes term $term")
-		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22 && !$recreated{$election};
+		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22
+		  && !$recreated{$election} && !may_be_withdrawn($election, 0, undef);
 		$order{$election} = [ $term, $ended ];
 	}
 	return \%history;
@@ -584,6 +595,16 @@ sub check_early
 		violation('ended early', "told at $time that this is over: " . describe($c));
 	}
 	return;
+}
+
+# Was the election dropped meanwhile, or may it have been, as a seat of a group? With
+# it goes what was said of it.
+sub was_dropped
+{
+	my ($election, $from, $to) = @_;
+
+	return may_be_withdrawn($election, $from, $to)
+	  || grep { $_->[2] eq $election && $_->[0] < $to && ($_->[1] // $to) > $from } @dropping;
 }
 
 # In a paused election nobody new leads but by a hand-over to a named candidate: a
@@ -616,8 +637,7 @@ sub check_paused
 				my $began = $row->{began};
 
 				next unless defined $to && $began > $from + $slack && $began < $to - $slack;
-				next if in_failover($from, $to)
-				  || grep { $_->[2] eq $election && $_->[0] < $to && ($_->[1] // $to) > $from } @dropping;
+				next if in_failover($from, $to) || was_dropped($election, $from, $to);
 				$count{'terms that began in a pause'}++;
 				next if $began < $from + $under_way && ($what eq 'all' || $election !~ /^(race|lone|runs)$/);
 				next if $before && ($before->{reason} // '') =~ /^(transferred|failover)$/;
@@ -642,6 +662,158 @@ sub check_runs
 		{
 			next if grep { $_->[2] eq $election && $_->[0] < $again->[0] && ($_->[1] // $when) >= $when } @dropping;
 			violation('run again', "$election: run $again->[2] was granted to $again->[3], who asked at $again->[0]; $run was done by $who at $when");
+		}
+	}
+	return;
+}
+
+# Nobody new is elected who is drained, not even if nobody else stands. A drain of
+# all elections takes no locks: what was decided before has some time to be told. A
+# drain is gone with its election, and may be lost with a failover.
+sub check_drained
+{
+	my ($history) = @_;
+	my $slack = 50_000;
+	my $under_way = 3_000_000;	# a process may be stopped for so long
+
+	return unless $wall_clock;
+	foreach my $election (sort keys %$history)
+	{
+		my $rows = $history->{$election};
+		my $last;
+
+		foreach my $term (sort { $a <=> $b } keys %$rows)
+		{
+			my $row = $rows->{$term};
+			my $before = $last;
+
+			$last = $row;
+			next unless $row->{began};
+			foreach my $drain (grep { $_->{election} eq $election || $_->{election} eq 'all' } @drained)
+			{
+				my ($from, $to, $names) = @{$drain}{qw(from to names)};
+				my $margin = $drain->{election} eq 'all' ? $under_way : 0;
+
+				next unless defined $to && $row->{began} > $from + $margin + $slack && $row->{began} < $to - $slack;
+				next if in_failover($from, $to) || was_dropped($election, $from, $to);
+				$count{'terms that began in a drain'}++;
+				next unless $names =~ /(.*)\*$/ ? index($row->{leader}, $1) == 0 : $names eq $row->{leader};
+				next if continues($before, $row);
+				violation('drained elected', "$election: $row->{leader} in term $term at $row->{began}, drained ($names in $drain->{election}) from $from to $to");
+			}
+		}
+	}
+	$count{drains} = @drained if @drained;
+	return;
+}
+
+# --- groups
+
+# Whatever a group may have had at that time, of seats or as the limit of a
+# candidate: what it was last given, if that is certain, and whatever else may have
+# come into force before or after it, or come back with a failover.
+sub in_force
+{
+	my ($group, $what, $time) = @_;
+	my $slack = 50_000;
+	my @before = grep { $_->{group} eq $group && $_->{sent} < $time + $slack } @groups;
+	my @values;
+
+	foreach my $change (@before)
+	{
+		my $over = $change->{received} // $change->{sent} + 15_000_000;
+
+		push @values, $change->{$what}
+		  unless grep { defined $_->{received} && $_->{received} < $time - $slack
+			  && $_->{sent} > $over && !in_failover($_->{sent}, $_->{received}) } @before;
+	}
+	return @values;
+}
+
+# May a seat have had a number that is too high, at some time in between?
+sub may_be_withdrawn
+{
+	my ($election, $from, $to) = @_;
+	my ($group, $number) = $election =~ m{^(.*)/(\d+)$} or return 0;
+
+	return grep { $_ < $number } in_force($group, 'seats', $from),
+	  map { $_->{seats} } grep { $_->{group} eq $group && $_->{sent} > $from && $_->{sent} < ($to // $_->{sent} + 1) } @groups;
+}
+
+# Does a leader lead on after a failover?
+sub continues
+{
+	my ($before, $row) = @_;
+
+	return $before && ($before->{reason} // '') eq 'failover' && $before->{leader} eq $row->{leader};
+}
+
+# Seats that a candidate certainly leads at the same time: the limit was not lower when
+# it was granted the last of these.  A leader that leads on after a failover is not
+# refused, and a limit that is lowered takes nothing.  Where the wall clock says
+# nothing, any limit that there was will do.
+sub check_cap
+{
+	my ($history) = @_;
+	my %led;	# {group and candidate} = claims
+
+	foreach my $c (grep { $_->{election} =~ m{/} && $_->{from} < $_->{to} } @claims)
+	{
+		push @{ $led{ ($c->{election} =~ s{/\d+$}{}r) . " $c->{candidate}" } }, $c;
+	}
+	foreach my $key (sort keys %led)
+	{
+		my ($group) = split / /, $key;
+
+		foreach my $c (@{ $led{$key} })
+		{
+			my %seats = map { $_->{election} => $_ }
+			  grep { $_->{from} <= $c->{from} && $_->{to} > $c->{from} } @{ $led{$key} };
+			my @seats = sort { $a->{granted} <=> $b->{granted} } map { granted_at($history, $_) } values %seats;
+			my $last = $seats[-1];
+
+			next if @seats < 2;
+			$count{'times that a candidate led ' . @seats . ' seats of a group'}++;
+			next if $last->{continues} || grep { $_->{granted} == 0 || (!$wall_clock && $_->{continues}) } @seats;
+			next if @seats <= max($wall_clock ? in_force($group, 'limit', $last->{granted}) : map { $_->{limit} } @groups);
+			violation('cap', join('; ', map { describe($_->{claim}) } @seats) . "; the last one was granted at $last->{granted}");
+		}
+	}
+	return;
+}
+
+# When was the term granted? 0: unknown
+sub granted_at
+{
+	my ($history, $c) = @_;
+	my $rows = $history->{ $c->{election} };
+	my $row = $rows->{ $c->{term} };
+	my $before = max(grep { $_ < $c->{term} } keys %$rows);
+
+	return { claim => $c, granted => $row && $row->{began} || 0,
+		continues => $row && $before && continues($rows->{$before}, $row) };
+}
+
+# Nobody new leads a seat whose number is higher than there are seats.
+sub check_seats
+{
+	my ($history) = @_;
+
+	return unless $wall_clock;
+	foreach my $election (grep { m{/} } sort keys %$history)
+	{
+		my ($group, $number) = $election =~ m{^(.*)/(\d+)$};
+		my $rows = $history->{$election};
+		my $before;
+
+		foreach my $term (sort { $a <=> $b } keys %$rows)
+		{
+			my $row = $rows->{$term};
+
+			$count{'terms in seats of groups'}++;
+			violation('withdrawn seat', "$election: $row->{leader} was elected in term $term at $row->{began}")
+			  if $row->{began} && !continues($before, $row) && $number > max(in_force($group, 'seats', $row->{began}));
+			$before = $row;
 		}
 	}
 	return;
@@ -802,6 +974,9 @@ check_overlaps();
 check_announced($history);
 check_unannounced($history);
 check_paused($history);
+check_drained($history);
+check_cap($history);
+check_seats($history);
 check_early();
 check_runs();
 check_claims_in_history($history);
