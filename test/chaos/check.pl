@@ -138,7 +138,7 @@ sub read_events
 			  max($info{'longest vacancy in a calm, s'} // 0, $rest[1]);
 			violation('vacancy', "$rest[0]: $rest[1] s") if $rest[1] > $bound;	# G7
 		}
-		violation('withdrawn seat', "they were there for $rest[0] s in a calm")
+		violation('withdrawn seat', "they were there for $rest[-1] s in a calm")
 		  if $kind eq 'withdrawn' && $rest[-1] > $lease_us * 1.25 / 1e6 + 2;
 		violation('left over', "locks|workers|candidates: @rest")
 		  if $kind eq 'left' && $rest[0] ne '0|0|0';
