@@ -474,8 +474,9 @@ sub request_yield
 }
 
 # Pauses an election, or all of them, until it is resumed or, sometimes, for a
-# duration.  Long enough that what was under way is over meanwhile.
-my %paused;
+# duration.  Long enough that what was under way is over meanwhile; and not again
+# before the statement that resumes it is over, too.
+my %paused;	# until when
 
 sub pause_elections
 {
@@ -484,16 +485,16 @@ sub pause_elections
 	my $ends = $what ne 'all' && rand() < 0.3;
 	my $sent = now();
 
-	return if $paused{$what};
+	return if ($paused{$what} // 0) > now();
 	defined sql(primary(), $what eq 'all' ? "SELECT leader_election.pause_all('chaos')"
 		: "SELECT leader_election.pause_election('$what', 'chaos', "
 		  . ($ends ? "'$seconds s'" : 'NULL') . ', ' . (rand() < 0.5 ? 'true' : 'false') . ')', 3)
 	  or return;
-	$paused{$what} = 1;
+	$paused{$what} = now() + 3_600_000_000;
 	event('paused', $what, $ends ? $sent + $seconds * 1e6 : ());
 	heal($seconds, sub {
 		event('resuming', $what);
-		delete $paused{$what};
+		$paused{$what} = now() + 15_000_000;
 		sql_async(primary(), $what eq 'all' ? 'SELECT leader_election.resume_all()'
 			: "SELECT leader_election.resume_election('$what')");
 	});

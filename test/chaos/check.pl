@@ -103,6 +103,7 @@ sub read_events
 		$_->[1] //= $time foreach grep { "$kind @rest" =~ /^done recreate \Q$_->[2]\E/ } @dropping;
 		push @paused, [ $time, $rest[1], $rest[0] ] if $kind eq 'paused';
 		$_->[1] = min($_->[1] // $time, $time) foreach grep { $kind eq 'resuming' && $_->[2] eq $rest[0] } @paused;
+		$_->[1] = min($_->[1] // $time, $time) foreach grep { $kind eq 'healing' } @paused;
 		push @drained, { from => $time, election => $rest[0], names => $rest[1] } if $kind eq 'drained';
 		$_->{to} //= $time foreach grep { $kind eq 'undraining' && "$_->{election} $_->{names}" eq "@rest" } @drained;
 		push @groups, { group => $rest[0], number => $rest[1], sent => $time, seats => $rest[2], limit => $rest[3] }
