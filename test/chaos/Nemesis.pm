@@ -462,7 +462,7 @@ sub any_election { return pick(sort(keys %elections), seats(1 .. $most_seats)); 
 
 sub request_yield
 {
-	my $election = any_election();
+	my $election = shift // any_election();
 	my $terminate = rand() < 0.3 ? 'true' : 'false';
 	my $to = rand() < 0.3
 	  ? "(SELECT candidate FROM leader_election.candidates WHERE election = '$election' AND alive AND NOT leads ORDER BY random() LIMIT 1)"
@@ -543,7 +543,7 @@ my $change = 0;
 sub alter_group
 {
 	my $group = pick(sort keys %groups);
-	my ($seats, $limit) = (2 + int(rand($most_seats - 1)), 1 + int(rand(2)));
+	my ($seats, $limit) = (2 + int(rand($most_seats - 1)), 1 + int(rand(1.5)));
 	my $strategy = pick(qw(race spread));
 
 	$change++;
@@ -656,9 +656,10 @@ my %faults = (
 	'pg_dump' => [ \&dump_database,                                     1,  0,  0 ],
 	'extension elsewhere' => [ \&change_extension,                      2,  0,  0 ],
 	'request yield' => [ \&request_yield,                               4,  1,  4 ],
+	'request yield of a seat' => [ sub { request_yield(pick(seats(1 .. $most_seats))) }, 3, 1, 8 ],
 	'pause elections' => [ \&pause_elections,                           4,  1,  4 ],
 	'drain candidates' => [ \&drain_candidates,                         5,  1,  6 ],
-	'alter group' => [ \&alter_group,                                   3,  1,  4 ],
+	'alter group' => [ \&alter_group,                                   4,  1,  8 ],
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 );
