@@ -509,9 +509,13 @@ my %drained;	# until when
 sub drain_candidates
 {
 	my $election = rand() < 0.4 ? 'all' : any_election();
-	my $names = rand() < 0.4 ? pick(qw(s* m* d* p* g*)) : pick(sort keys %candidates);
-	my $arguments = "'$names', " . ($election eq 'all' ? 'NULL' : "'$election'");
+	my $in = $election eq 'all' ? '' : $election =~ s{/\d+$}{*$most_seats}r;
+	my $names = pick(grep { $candidates{$_}{kind} ne 'listener'
+			  && "@{ $candidates{$_}{in} }" =~ /\Q$in\E/ } sort keys %candidates);
+	my $arguments;
 
+	$names =~ s/\d+$/*/ if rand() < 0.4;
+	$arguments = "'$names', " . ($election eq 'all' ? 'NULL' : "'$election'");
 	return if ($drained{"$election $names"} // 0) > now();
 	defined sql(primary(), "SELECT leader_election.drain_candidate($arguments, 'chaos')", 3)
 	  or return;
