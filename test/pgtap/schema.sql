@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(182);
+SELECT plan(186);
 
 --
 -- What there is
@@ -116,7 +116,11 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('is_leader', 2, 'election text, term bigint'),
 	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false'),
 	('create_election', 9, 'election text, strategy text DEFAULT ''race''::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, settle interval DEFAULT ''00:00:00''::interval'),
-	('alter_election', 9, 'election text, strategy text DEFAULT NULL::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, settle interval DEFAULT NULL::interval'),
+	('alter_election', 10, 'election text, strategy text DEFAULT NULL::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, settle interval DEFAULT NULL::interval, run_done text DEFAULT NULL::text'),
+	('create_group', 11, 'name text, seats integer, strategy text DEFAULT ''race''::text, max_per_candidate integer DEFAULT 1, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, settle interval DEFAULT ''00:00:00''::interval'),
+	('alter_group', 11, 'name text, seats integer DEFAULT NULL::integer, strategy text DEFAULT NULL::text, max_per_candidate integer DEFAULT NULL::integer, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, settle interval DEFAULT NULL::interval'),
+	('join_group', 6, 'name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, auto_renew boolean DEFAULT NULL::boolean, OUT election text, OUT term bigint'),
+	('acquire_any', 5, 'name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, OUT election text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamp with time zone, OUT yielding boolean'),
 	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
 	('pause_all', 1, 'reason text DEFAULT NULL::text'),
 	('drain_candidate', 3, 'candidate text, election text DEFAULT NULL::text, reason text DEFAULT NULL::text'),
