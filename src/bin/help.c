@@ -83,7 +83,7 @@ static const char run_help[] =
 "      --forever            stand for election again when the command has ended\n"
 "                           or leadership is lost; after a pause of 1 s to 30 s\n"
 "                           if it ran for less than 1 s\n"
-"      --group=GROUP        stand for the seats of a group, instead of -e, and lead\n"
+"      --group=GROUP        instead of -e: stand for all seats of a group, and lead\n"
 "                           the first one that is granted\n"
 "      --check=COMMAND      stand only while this shell command exits with 0, and\n"
 "                           end the command when it does not any more\n"

@@ -283,8 +283,8 @@ my $shell = IPC::Run::start([ 'sh', '-c', 'pg_leader watch -d "$1" -e e --exec "
 	'<' => \undef, '>' => \my $printed, '2>' => \my $errors);
 wait_until(sub { -e "$folder/pid" }, 'the hook');
 $pid = slurp_file("$folder/pid") + 0;
-$one->query("SELECT leader_election.join('e', 'one')");
 wait_until(sub { $shell->pump_nb; -e "$folder/closed" }, 'the end of what reads');
+$one->query("SELECT leader_election.join('e', 'one')");
 ok(is_running($pid), 'nobody reads: the hook runs on');
 my $before = scalar(() = log_of($folder) =~ /^end /mg);
 unlink("$folder/slow");
