@@ -178,6 +178,20 @@ read_seats(const Store *store, const char *group)
 }
 
 /*
+ * The group of a call that stands for its seats.  Until the transaction ends,
+ * none of them is made or dropped.
+ */
+static ElectionGroup *
+get_group_to_stand(const Call *call)
+{
+	ElectionGroup *group = get_group(&call->store, call->election);
+
+	while (!le_lock_name_shared(group->name))
+		le_wait_retry_or_busy(group->name);
+	return get_group(&call->store, call->election);
+}
+
+/*
  * Make the seats of a group that it has not yet.
  */
 static void
@@ -417,7 +431,7 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
-	group = get_group(&call.store, call.election);
+	group = get_group_to_stand(&call);
 	foreach(lc, read_seats(&call.store, group->name))
 	{
 		LedSeat    *led = stand_for_seat(&args, group,
@@ -468,7 +482,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	group = get_group(&call.store, call.election);
+	group = get_group_to_stand(&call);
 	foreach(lc, read_seats(&call.store, group->name))
 	{
 		Lease	   *lease;

@@ -215,7 +215,7 @@ agent_read_grant(const Answer *answer, Grant *grant)
 {
 	int64		remaining_ms;
 
-	if (answer->outcome != ANSWER_ROWS || PQntuples(answer->result) != 1)
+	if (answer->outcome != ANSWER_ROWS || PQntuples(answer->result) == 0)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 	grant->sent = answer->sent;

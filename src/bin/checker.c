@@ -143,10 +143,6 @@ set_up(CheckerState *c)
 		(void) dup2(null, fd);
 	process_close_descriptors(c->socket);
 
-	/* The check is told of an election, but of no term. */
-	(void) unsetenv("PG_LEADER_TERM");
-	(void) unsetenv("PG_LEADER_TERM_FILE");
-
 	/* They are blocked already.  Only the end of pg_leader ends this process. */
 	signals_block(&signals);
 	c->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -361,6 +361,20 @@ prepare_environment(Leadership *l)
 }
 
 /*
+ * The command has its environment: what is about this leadership is not for a
+ * check that is started later.
+ */
+static void
+reset_environment(const Agent *a)
+{
+	setenv("PG_LEADER_ELECTION", a->options->election, 1);
+	unsetenv("PG_LEADER_TERM");
+	unsetenv("PG_LEADER_TERM_FILE");
+	unsetenv("PG_LEADER_RUN");
+	unsetenv("PG_LEADER_SEAT");
+}
+
+/*
  * If the check has failed too often while the command runs, have the guardian
  * end the command.  Another candidate is to lead: there is no hold.
  */
@@ -438,6 +452,7 @@ run_command(Leadership *l)
 	int			code;
 
 	guardian_start(&a->guardian, &args);
+	reset_environment(a);
 	if (a->guardian.pid != 0)
 		watch_over(l);
 	code = exit_code(l);
@@ -478,9 +493,12 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 		PQgetvalue(answer.result, 0, 0)[0] == 't';
 	l->over = answer.outcome == ANSWER_ROWS ||
 		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
-	if (answer.outcome == ANSWER_ERROR)
+	if (answer.outcome != ANSWER_ROWS)
 	{
-		agent_warn_answer(a, &answer);
+		if (answer.outcome == ANSWER_ERROR)
+			agent_warn_answer(a, &answer);
+		else if (a->connection.error != NULL)
+			agent_warn(a, a->connection.error);
 		(void) connection_wait(&a->connection, now_us() + pause_to_retry(l));
 	}
 	answer_free(&answer);
@@ -557,7 +575,11 @@ give_back(Leadership *l)
 		if (c->conn != NULL || connection_open(c, limit))
 			try_give_back(l, term, hold, until);
 		else
+		{
+			if (l->done)
+				agent_warn(a, c->error);
 			(void) connection_wait(c, Min(now_us() + pause_to_retry(l), until));
+		}
 	}
 	tell_if_not_recorded(l);
 	if (!l->over && now_us() < a->grant.deadline)

@@ -26,14 +26,15 @@ static const Statement sql_acquire = {
 	SQL_GRANT "leader_election.acquire($1, $2, $3, run => $4, attempts => $5)",
 	GRANT_FIELDS, false, 5, {TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
 };
-/* The first seat of a group that is granted; no more seats are asked for. */
-static const Statement sql_acquire_seat = {
+/* Maybe more than one seat; then all but the first are given back. */
+static const Statement sql_acquire_any = {
 	"SELECT term, remaining_ms, yielding, election"
-	" FROM (SELECT election FROM leader_election.election"
-	" WHERE group_name OPERATOR(pg_catalog.=) $1"
-	" ORDER BY pg_catalog.length(election), election) AS seat,"
-	" leader_election.acquire(election, $2, $3) LIMIT 1",
+	" FROM leader_election.acquire_any($1, $2, $3)",
 	GRANT_FIELDS + 1, false, 3, {TEXTOID, TEXTOID, INT4OID}
+};
+static const Statement sql_release_seat = {
+	"SELECT leader_election.release($1, $2)",
+	1, true, 2, {TEXTOID, INT8OID}
 };
 static const Statement sql_join = {
 	"SELECT leader_election.join($1, $2, $3, auto_renew => false)",
@@ -43,10 +44,12 @@ static const Statement sql_leave = {
 	"SELECT leader_election.leave($1, $2)",
 	1, true, 2, {TEXTOID, TEXTOID}
 };
+/* All seats but the one that it leads */
 static const Statement sql_leave_group = {
 	"SELECT pg_catalog.count(leader_election.leave(election, $2))"
 	" FROM leader_election.election"
-	" WHERE group_name OPERATOR(pg_catalog.=) $1",
+	" WHERE group_name OPERATOR(pg_catalog.=) $1"
+	" AND (leader_election.leader(election) OPERATOR(pg_catalog.=) $2) IS NOT TRUE",
 	1, true, 2, {TEXTOID, TEXTOID}
 };
 static const Statement sql_state = {
@@ -251,6 +254,30 @@ try_session(Agent *a)
 }
 
 /*
+ * We lead a seat of the group: stand for no other one, so that none is kept
+ * for us, and nobody is asked to yield to us.  What cannot be given back or
+ * left now ends by itself, a lease later.
+ */
+static void
+take_seat(Agent *a, const PGresult *grants)
+{
+	Answer		answer;
+
+	for (int i = 1; i < PQntuples(grants); i++)
+	{
+		const char *values[] = {
+			PQgetvalue(grants, i, GRANT_FIELDS), PQgetvalue(grants, i, 0)
+		};
+
+		answer = agent_ask(a, &sql_release_seat, values, SEC, false);
+		answer_free(&answer);
+	}
+	answer = ask(a, &sql_leave_group, SEC, false);
+	answer_free(&answer);
+	agent_set_seat(a, PQgetvalue(grants, 0, GRANT_FIELDS));
+}
+
+/*
  * Try once to be elected: ELECTED, an exit code, or GO_ON.
  */
 static int
@@ -260,13 +287,13 @@ try_once(Agent *a, Stand *s)
 	int			code;
 
 	answer = a->options->session ? try_session(a) :
-		ask(a, a->options->group != NULL ? &sql_acquire_seat : &sql_acquire,
+		ask(a, a->options->group != NULL ? &sql_acquire_any : &sql_acquire,
 			AGENT_LIMIT, false);
 	if (agent_read_grant(&answer, &a->grant))
 	{
 		code = ELECTED;
 		if (a->options->group != NULL)
-			agent_set_seat(a, PQgetvalue(answer.result, 0, GRANT_FIELDS));
+			take_seat(a, answer.result);
 	}
 	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
 	{
@@ -374,7 +401,8 @@ stand_begin(Agent *a)
 {
 	const Options *o = a->options;
 
-	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE};
+	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE,
+	.connected = a->connection.conn != NULL};
 	/* --skip waits for the first check to end. */
 	if (o->skip)
 		a->stand.until = now_us() + SKIP_LIMIT +
@@ -419,6 +447,7 @@ stand_stop(Agent *a)
 {
 	Answer		answer;
 
+	agent_set_seat(a, NULL);
 	if (a->connection.conn == NULL || a->options->session)
 	{
 		connection_close(&a->connection);

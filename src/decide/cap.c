@@ -57,6 +57,7 @@ typedef struct CountedSeat
 
 struct Cap
 {
+	MemoryContext context;		/* of all below */
 	HTAB	   *shares;			/* of Share */
 	HTAB	   *seats;			/* of CountedSeat */
 	bool		locked;			/* was counted under the group lock */
@@ -154,7 +155,8 @@ count_seat(Lease *lease, void *arg)
 	}
 	if (seat->holder != NULL)
 		seat->holder->has++;
-	if (is_due && lease->successor != NULL)
+	if (is_due && lease->successor != NULL &&
+		!le_group_withdraws(count->group, lease->election))
 	{
 		seat->heir = find_share(cap, lease->successor, lease->successor_role,
 								HASH_ENTER);
@@ -168,11 +170,15 @@ count_seat(Lease *lease, void *arg)
 static void
 count_seats(const Store *store, ElectionGroup *group, bool locked)
 {
-	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(group));
+	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(group),
+												  "leader_election cap",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
 	struct Cap *cap = palloc0(sizeof(struct Cap));
 	Count		count = {.store = store,.group = group,.inc = le_epoch_read(),
 	.now = le_clock(),.cap = cap};
 
+	cap->context = context;
 	cap->locked = locked;
 	cap->shares = make_hash("leader_election shares",
 							sizeof(((Share *) 0)->key), sizeof(Share),
@@ -221,9 +227,13 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 void
 le_cap_unlock(Store *store, const Election *election)
 {
+	ListCell   *lc;
+
 	if (election->group == NULL)
 		return;
 	le_unlock_group(election->group);
+	foreach(lc, store->groups)
+		MemoryContextDelete(((ElectionGroup *) lfirst(lc))->cap->context);
 	store->groups = NIL;
 	store->knows_groups = false;
 }

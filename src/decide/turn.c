@@ -101,9 +101,9 @@ take_locks(Store *store, const Election *election, const Turn *turn)
 }
 
 /*
- * Take the locks, do the work, and settle.  The locks are kept if anything was
- * or may have been written under them.  A group lock is not kept while a row
- * is busy.
+ * Take the locks, do the work, and settle.  The election lock is kept if
+ * anything was or may have been written under it; the group lock, if a seat
+ * was granted or reserved, and never while a row is busy.
  */
 static Settled
 settle_locked(Store *store, const Election *election, const Turn *turn,
@@ -123,13 +123,23 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 	 */
 	if (turn->work == NULL || turn->work(store, turn->arg))
 	{
-		do
+		settled = le_settle(store, election, turn->caller, turn->give_up,
+							proof);
+		while (settled == SETTLED_BUSY)
+		{
+			if (store->groups != NIL)
+				le_cap_unlock(store, election);
+			if (!wait_to_retry(store, turn, name))
+				return settled;
+
+			/* Without the group lock, no more than a term is ended. */
+			(void) le_cap_lock(store, election, false);
 			settled = le_settle(store, election, turn->caller, turn->give_up,
 								proof);
-		while (settled == SETTLED_BUSY && election->group == NULL &&
-			   wait_to_retry(store, turn, name));
-		if (settled != SETTLED_UNPROVEN &&
-			(settled != SETTLED_BUSY || election->group == NULL))
+		}
+		if (settled == SETTLED_NOTHING && store->groups != NIL)
+			le_cap_unlock(store, election);
+		if (settled != SETTLED_UNPROVEN)
 			return settled;
 	}
 	le_unlock_election(name);

@@ -33,7 +33,7 @@ typedef struct SettleTask
 	Proof		proof;
 	bool		changed;
 	int64		duration;		/* of its leases */
-	bool		waited;			/* for its lock */
+	bool		waited;			/* for a lock: a wake-up may have gone unheard */
 	int64		next;			/* when to see to its yields again */
 } SettleTask;
 
@@ -55,6 +55,20 @@ drop_seat(const Store *store, const Election *election)
 		!le_settle_drop(store, election, le_epoch_read()))
 		le_busy(election->name);
 	return true;
+}
+
+/*
+ * Take the group lock, if the election is a seat of a group.  wait: queue for
+ * it for a while; an error ends the transaction if that was in vain.  Where a
+ * term is to end, the lock is only tried: without it, only the term ends.
+ */
+static bool
+lock_group(SettleTask *task, Store *store, const Election *election, bool wait)
+{
+	if (le_cap_lock(store, election, false))
+		return true;
+	task->waited |= wait;
+	return wait && le_cap_lock(store, election, true);
 }
 
 /*
@@ -90,17 +104,17 @@ settle(void *arg)
 				  &task->proof))
 		le_busy(name);
 
-	/*
-	 * Where a term is to end, the group lock is only tried: without it, only
-	 * the term ends.  (Where it is waited for in vain, an error ends this
-	 * transaction.)
-	 */
-	if (!le_cap_lock(&store, election, lease->leader == NULL) &&
+	if (!lock_group(task, &store, election, lease->leader == NULL) &&
 		lease->leader == NULL)
 		le_busy(name);
-	task->waited = !le_lock_election(name, false);
-	if (task->waited && !le_wait_for_election(name))
-		le_busy(name);
+	if (!le_lock_election(name, false))
+	{
+		task->waited = true;
+		if (lease->leader != NULL && store.groups != NIL)
+			le_cap_unlock(&store, election);	/* with it, we may not queue */
+		if (!le_wait_for_election(name))
+			le_busy(name);
+	}
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped while we queued for the lock */
@@ -129,13 +143,14 @@ preempt(void *arg)
 
 	MemoryContextSwitchTo(CurTransactionContext);
 	le_store_get(&store);
+	le_wait_start();
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
 		le_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
 	tag = le_lock_election_tag(name);
-	if (!le_cap_lock(&store, election, true) ||
+	if (!lock_group(task, &store, election, true) ||
 		!le_lock_election_shared(&tag, false))
 		le_busy(name);
 	election = le_election_read(&store, name);
@@ -189,6 +204,12 @@ settle_one(Pass *pass, SettleTask *task)
 		 * it.
 		 */
 		pass->renew_at = Min(pass->renew_at, le_clock() + task->duration / 3);
+
+		/*
+		 * A look that is under way may have found that candidates have too
+		 * many seats of the group.
+		 */
+		le_standing_look_again();
 		le_news_add(pass, task->election);
 		if (list_length(pass->news) >= ANNOUNCE_AT)
 			le_announce(pass);
@@ -313,7 +334,10 @@ le_elect_preempt_all(Pass *pass)
 		{
 			le_news_add(pass, task.election);
 			pass->next = le_clock();
+			le_standing_look_again();
 		}
 		pass->next = Min(pass->next, task.next);
+		if (task.waited)
+			le_upkeep_again(pass);
 	}
 }

@@ -111,7 +111,7 @@ sub exercise
 	wait_for_output($every, qr/run \S+ is done/);
 	end($every);
 
-	$one->query("SELECT leader_election.create_group('crew', 2)");
+	$one->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2)");
 	my $seat = start($db, qw(run --group crew --candidate me --check true -- sleep 60));
 	wait_until(sub { $one->query("SELECT leader_election.leader('crew/1') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a seat');
 	end($seat);

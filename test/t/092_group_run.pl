@@ -55,7 +55,12 @@ $sql->query("SELECT leader_election.alter_group('g', seats => 3)");
 leaders_soon('c b d', 'a new seat is led by the host that waits');
 $sql->query("SELECT leader_election.alter_group('g', seats => 2)");
 leaders_soon('c b', 'a seat too many is given up, and dropped');
+is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE candidate = 'c'"),
+	1, 'who leads a seat stands for no other');
 $host{b}->signal('TERM');
+is($host{b}->exit_code, 143, 'ended by the signal');
+is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE candidate = 'b'"),
+	0, 'who is ended stands for none');
 leaders_soon('c d', 'and who led it stands for the others again');
 
 # A sick host stands for no seat.
