@@ -28,7 +28,8 @@ static const Statement sql_status = {
 static const Statement sql_candidates = {
 	"SELECT \"position\" AS \"Position\", candidate AS \"Candidate\","
 	" kind AS \"Kind\", rank AS \"Rank\", progress AS \"Progress\","
-	" CASE WHEN leads THEN 'leads' WHEN NOT alive THEN 'dead' END AS \"Note\""
+	" CASE WHEN leads AND drained THEN 'leads, drained' WHEN leads THEN 'leads'"
+	" WHEN NOT alive THEN 'dead' WHEN drained THEN 'drained' END AS \"Note\""
 	" FROM leader_election.candidates WHERE election OPERATOR(pg_catalog.=) $1"
 	" ORDER BY \"position\", candidate",
 	6, false, 1, {TEXTOID}
@@ -46,8 +47,8 @@ static const Statement sql_status_json = {
 	"pg_catalog.row_to_json(c)::pg_catalog.text, ','"
 	" ORDER BY \"position\", candidate), ']')::pg_catalog.json FROM"
 	" (SELECT candidate, kind, rank, progress, metadata, joined_at, alive,"
-	" leads, \"position\" FROM (SELECT election AS stands_in, candidate, kind,"
-	" rank, progress, metadata, joined_at, alive, leads, \"position\""
+	" leads, \"position\", drained FROM (SELECT election AS stands_in, candidate,"
+	" kind, rank, progress, metadata, joined_at, alive, leads, \"position\", drained"
 	" FROM leader_election.candidates) a"
 	" WHERE stands_in OPERATOR(pg_catalog.=) election) c) END AS candidates"
 	" FROM leader_election.status"

@@ -56,6 +56,11 @@ is($status->{leader}, 'one', 'JSON: the leader');
 is($status->{candidates}[1]{candidate}, 'two', 'JSON: the candidates');
 my @lines = split(/\n/, scalar ask($node, 'status', '--json'));
 is(join(' ', map { decode_json($_)->{election} } @lines), 'e vacant', 'JSON: a line each');
+$node->safe_psql('postgres', "SELECT leader_election.drain_candidate('two', 'e')");
+like(scalar ask($node, 'status', '-e', 'e'), qr/^ +two +session +3 +0 +drained$/m, 'who is drained');
+is(decode_json(scalar ask($node, 'status', '-e', 'e', '--json'))->{candidates}[1]{drained},
+	JSON::PP::true, 'JSON: the same');
+$node->safe_psql('postgres', "SELECT leader_election.undrain_candidate('two', 'e')");
 
 # --- a pause: by whom, why, until when
 
