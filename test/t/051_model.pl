@@ -3,12 +3,13 @@
 # comes next in which order have to be as the model has them.
 #
 #	MODEL_SEED   what is done is drawn from it; 1 unless set, others find more
-#	MODEL_STEPS  how many steps in all, 3500 unless set
+#	MODEL_STEPS  how many steps in all, 6500 unless set
 #
 # Each strategy has a database of its own, so that its worker is woken by nothing
-# else, with elections and candidates, sessions and detached ones.  What happens
-# there does not depend on the others.  They take turns, so that one can wait for
-# a lease to run out while others go on.
+# else, with elections and candidates, sessions and detached ones; and another
+# one with a group as well, beside elections in which the same candidates stand.
+# What happens there does not depend on the others.  They take turns, so that one
+# can wait for a lease to run out while others go on.
 #
 # The leases are longer than the test: nothing in here expires but what is
 # meant to.  For that the lease is made a short one just for the call that it
@@ -21,7 +22,7 @@
 # in one of them.
 #
 # ModelRules.pm has the rules, ModelRun.pm compares the server with them, and
-# ModelSteps.pm and ModelExpiry.pm have the steps.
+# ModelSteps.pm, ModelGroups.pm and ModelExpiry.pm have the steps.
 
 use strict;
 use warnings;
@@ -30,6 +31,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
 use ModelExpiry;
+use ModelGroups;
 use ModelRules;
 use ModelRun;
 use ModelSteps;
@@ -62,6 +64,11 @@ my @STEPS = (
 	[ 8, \&pause_all, 'pause_all' ],
 	[ 5, \&drain, 'drain' ],
 	[ 12, \&undrain, 'undrain' ],
+	[ 40, \&join_group, 'join_group' ],
+	[ 30, \&acquire_any, 'acquire_any' ],
+	[ 8, \&alter_seats, 'alter_seats' ],
+	[ 8, \&alter_cap, 'alter_cap' ],
+	[ 20, \&resign_withdrawn, 'resign_withdrawn' ],
 	[ 3, \&vanish, 'vanish' ],
 	[ 3, \&lapse, 'lapse' ],
 	[ 5, \&expire, 'expire' ]);
@@ -133,16 +140,22 @@ client_min_messages = warning
 ));
 
 my @runs = map {
-	{
-		name => $STRATEGIES[$_],
-		dice => $SEED + $_ * 7919,
-		generation => 1,
-		sessions => {},
-		# spread, the last one, has more to be decided
-		steps => int($STEPS / (@STRATEGIES + 1)) *
-		  ($STRATEGIES[$_] eq 'spread' ? 2 : 1),
-		log => []
-	}
+	my $n = $_;
+
+	map {
+		{
+			name => $STRATEGIES[$n] . ($_ ? '_group' : ''),
+			strategy => $STRATEGIES[$n],
+			has_group => $_,
+			dice => $SEED + ($n + $_ * @STRATEGIES) * 7919,
+			generation => 1,
+			sessions => {},
+			# spread, the last one, has more to be decided
+			steps => int($STEPS / (2 * @STRATEGIES + 1)) *
+			  ($STRATEGIES[$n] eq 'spread' && !$_ ? 2 : 1),
+			log => []
+		}
+	} 0, 1
 } 0 .. $#STRATEGIES;
 foreach my $run (@runs)
 {

@@ -17,6 +17,9 @@ our @EXPORT = qw($late expire lapse vanish);
 # A short lease, in milliseconds
 my $SHORT = 1_000;
 
+# The seats of a group have one setting: with a short lease for one of them,
+# others' leases would become short, too.  So it is others than seats.
+
 # What has to be done within a short lease has to be done within this part of
 # it, in seconds; the machine may be too slow for it now and then.
 my $IN_TIME = 0.6 * $SHORT / 1000;
@@ -64,7 +67,7 @@ sub vanish
 	my ($run, $election, $l) = @_;
 	my $name;
 
-	return 0 unless defined $l->{leader};
+	return 0 unless defined $l->{leader} && !defined $l->{group};
 	$name = pick($run, followers($l, 'detached')) or return 0;
 	return !$run->{failed}
 	  unless in_time(
@@ -84,7 +87,8 @@ sub lapse
 	my ($run, $election, $l) = @_;
 	my ($name, $to);
 
-	return 0 unless defined $l->{leader} && has_quorum($l);
+	return 0
+	  unless defined $l->{leader} && !defined $l->{group} && has_quorum($l);
 	$name = pick($run, followers($l, 'session')) or return 0;
 	$to = pick($run, grep { $_ ne $name } followers($l, 'detached'))
 	  or return 0;
@@ -113,7 +117,8 @@ sub expire
 	my ($run, $election, $l) = @_;
 	my ($name, $kind, $asked, $to);
 
-	return 0 unless defined $l->{leader} && has_quorum($l);
+	return 0
+	  unless defined $l->{leader} && !defined $l->{group} && has_quorum($l);
 	$name = pick($run, followers($l)) or return 0;
 	$kind = $l->{candidates}{$name}{kind};
 	$asked = $l->{candidates}{$name}{auto_renew} || chance($run, 50);

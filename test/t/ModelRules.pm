@@ -1,21 +1,27 @@
 # The rules of election as 051_model.pl has them, without any server. A state of
 # its model is a hash:
 #
-#	moments     counts what is told apart by its time
+#	dropped     the highest term of a seat that was dropped
+#	gone        by name, what history knows of the seats that were dropped
+#	groups      by name, each with seats (how many) and max_per_candidate
 #	elections   by name, each with
+#		group       that it is a seat of; undef: of none
 #		strategy, quorum
 #		delay       of a takeover
+#		moments     counts what is told apart by its time
 #		term        the last one
 #		leader      undef: vacant
 #		over        why its leadership is over, though nobody has noticed
-#		yield       '', 'strategy', 'operator', 'paused' or 'drained': who has asked it to
+#		yield       '', 'strategy', 'operator', 'paused', 'withdrawn' or 'drained': who has
+#		            asked it to
 #		to          in favour of whom; undef: of the next in line
 #		reserved    whom the vacant seat is kept for
 #		paused      '', 'paused' or 'vacated'; all: so are all elections
 #		drained     names that are not elected
 #		preempt_delay, settle  true: for ever
 #		unsettled   nobody stood to follow when the seat fell vacant
-#		history     the last few terms
+#		terms       how many there were
+#		history     the last few of them
 #		candidates  by name; only those who are alive, each with
 #			kind, rank, progress, auto_renew
 #			place       in the line: when it came
@@ -31,8 +37,12 @@ use Data::Dumper;
 use Exporter qw(import);
 use Storable qw(dclone);
 
-our @EXPORT = qw(die_session end_term has_quorum is_paused leads led picture
-  rest sit_out stand vacate waiting_for withdraw);
+our @EXPORT = qw(die_session end_term has_quorum is_paused is_withdrawn leads led
+  make_seats picture refuses rest seats sit_out stand vacate waiting_for withdraw);
+
+# The worker has the lock of each group at the moment: what a session does ends
+# terms of seats, but the worker decides who follows.
+our $busy = 0;
 
 $Data::Dumper::Sortkeys = 1;
 $Data::Dumper::Terse = 1;
@@ -49,8 +59,96 @@ sub led
 	return defined $l->{leader} && !defined $l->{over};
 }
 
-# spread: how many elections but this one does a candidate lead, or is it about
-# to?
+# The seats of a group, by their numbers; there are less than ten.
+sub seats
+{
+	my ($s, $group) = @_;
+
+	return sort grep { ($s->{elections}{$_}{group} // '') eq $group }
+	  keys %{ $s->{elections} };
+}
+
+# Nobody is elected there any more.
+sub is_withdrawn
+{
+	my ($s, $election) = @_;
+	my $group = $s->{elections}{$election}{group} // return 0;
+
+	return $election =~ m{/(\d+)$} && $1 > $s->{groups}{$group}{seats};
+}
+
+# Has it as many other seats of the group as it may?  Those that are to become
+# its own count, too, unless this is one of them (is_due).
+sub is_capped
+{
+	my ($s, $election, $name, $is_due) = @_;
+	my $group = $s->{elections}{$election}{group} // return 0;
+	my $n = 0;
+
+	foreach my $other (grep { $_ ne $election } seats($s, $group))
+	{
+		my $l = $s->{elections}{$other};
+		my $heir =
+		  !defined $l->{leader} ? $l->{reserved} :
+		  $l->{yield} ? $l->{to} :
+		  undef;
+
+		$n++ if leads($l, $name);
+		$n++ if !$is_due && defined $heir && $heir eq $name;
+	}
+	return $n >= $s->{groups}{$group}{max_per_candidate};
+}
+
+# May nobody name it as the next leader, though it stands and is not drained?
+sub refuses
+{
+	my ($s, $election, $name) = @_;
+
+	return is_withdrawn($s, $election) || is_capped($s, $election, $name, 0);
+}
+
+# Makes the seats that a group has not yet; they are like the first one.
+sub make_seats
+{
+	my ($s, $group, %settings) = @_;
+	my ($first) = seats($s, $group);
+
+	%settings = map { $_ => $s->{elections}{$first}{$_} }
+	  qw(strategy quorum delay preempt_delay settle all)
+	  if defined $first;
+	foreach my $seat (map { "$group/$_" } 1 .. $s->{groups}{$group}{seats})
+	{
+		$s->{elections}{$seat} //= {
+			%settings,
+			group => $group,
+			moments => 0,
+			term => 0,
+			yield => '',
+			paused => '',
+			drained => {},
+			unsettled => 1,
+			terms => 0,
+			history => [],
+			candidates => {},
+			%{ $s->{gone}{$seat} // {} }
+		};
+	}
+	return;
+}
+
+# A seat that the group has no more is vacant.
+sub drop_seat
+{
+	my ($s, $election) = @_;
+	my $l = delete $s->{elections}{$election};
+
+	$s->{gone}{$election} = { map { $_ => $l->{$_} } qw(terms history) };
+	$s->{dropped} = $l->{term} if $l->{term} > $s->{dropped};
+	return;
+}
+
+# spread: how many elections but this one, and of the same group, does a
+# candidate lead, or is it about to?
 sub count_seats
 {
 	my ($s, $election, $name) = @_;
@@ -61,13 +159,25 @@ sub count_seats
 		my $l = $s->{elections}{$other};
 		my $whose;
 
-		next if $other eq $election || $l->{strategy} ne 'spread';
+		next
+		  if $other eq $election
+		  || $l->{strategy} ne 'spread'
+		  || ($l->{group} // '') ne ($s->{elections}{$election}{group} // '');
 		if (!defined $l->{leader}) { $whose = $l->{reserved}; }
 		elsif ($l->{yield} || defined $l->{over}) { $whose = $l->{to}; }
 		else { $whose = $l->{leader}; }
 		$n++ if defined $whose && $whose eq $name;
 	}
 	return $n;
+}
+
+# spread: how much can a candidate bear?
+sub weight
+{
+	my ($l, $name) = @_;
+	my $rank = $l->{candidates}{$name}{rank};
+
+	return defined $l->{group} && $rank > 0 ? $rank : 1;
 }
 
 # By what the candidates of a strategy are compared; the lowest comes first.
@@ -82,7 +192,8 @@ sub merits
 		bully => [ -$c->{rank} ],
 		ring => [ -$c->{rank} ],
 		zab => [ -$c->{progress}, -$c->{rank} ],
-		spread => [ count_seats($s, $election, $name) ]);
+		spread =>
+		  [ (count_seats($s, $election, $name) + 1) / weight($l, $name) ]);
 
 	return (
 		$c->{out} ? 1 : 0,
@@ -115,12 +226,16 @@ sub has_quorum
 	return keys %{ $l->{candidates} } >= $l->{quorum};
 }
 
-# Stands, and is not drained.
+# Stands, and is not drained, and has not too many other seats.
 sub may_follow
 {
-	my ($l, $name) = @_;
+	my ($s, $election, $name, $is_due) = @_;
+	my $l = $s->{elections}{$election};
 
-	return $l->{candidates}{$name} && !$l->{drained}{$name};
+	return
+		 $l->{candidates}{$name}
+	  && !$l->{drained}{$name}
+	  && !is_capped($s, $election, $name, $is_due);
 }
 
 sub is_paused
@@ -146,7 +261,8 @@ sub elect
 	my ($s, $election, $name) = @_;
 	my $l = $s->{elections}{$election};
 
-	$l->{term}++;
+	$l->{term} = ($l->{term} || $s->{dropped}) + 1;
+	$l->{terms}++;
 	$l->{leader} = $name;
 	$l->{auto_renew} = $l->{candidates}{$name}{auto_renew};
 	$l->{yield} = '';
@@ -181,16 +297,18 @@ sub decide
 	my $lapsed = 0;
 	my ($next, @eligible);
 
-	if (defined $l->{reserved} && !may_follow($l, $l->{reserved}))
+	if (defined $l->{reserved}
+		&& !may_follow($s, $election, $l->{reserved}, 1))
 	{
 		delete $l->{reserved};
 		$lapsed = 1;
 	}
-	return $lapsed unless has_quorum($l);
+	return $lapsed if is_withdrawn($s, $election) || !has_quorum($l);
 	return $lapsed if is_paused($l) && !defined $l->{reserved};
 	return $lapsed if settles($l);
 
-	@eligible = grep { !$l->{candidates}{$_}{out} && !$l->{drained}{$_} }
+	@eligible =
+	  grep { !$l->{candidates}{$_}{out} && may_follow($s, $election, $_, 0) }
 	  order($s, $election);
 	if (defined $l->{reserved})
 	{
@@ -199,7 +317,7 @@ sub decide
 	elsif (!@eligible)
 	{
 		return $lapsed
-		  unless defined $caller && may_follow($l, $caller);
+		  unless defined $caller && may_follow($s, $election, $caller, 0);
 		$next = $caller;
 	}
 	else
@@ -234,7 +352,7 @@ sub sit_out
 
 	return unless $c;
 	$c->{out} = $c->{defers} = 1;
-	$c->{place} = ++$s->{moments};
+	$c->{place} = ++$s->{elections}{$election}{moments};
 	return;
 }
 
@@ -249,17 +367,19 @@ sub end_term
 	$h->{reason} = $reason;
 	$h->{detail} = "to $how{to}" if $reason eq 'transferred';
 	$h->{detail} = $l->{yield}
-	  if $reason eq 'yielded' && $l->{yield} =~ /paused|drained/ && !$how{later};
+	  if $reason eq 'yielded' && $l->{yield} =~ /paused|withdrawn|drained/ && !$how{later};
 	sit_out($s, $election, $l->{leader})
-	  if $how{sits_out} && $l->{yield} !~ /paused|drained/;
+	  if $how{sits_out} && $l->{yield} !~ /paused|withdrawn|drained/;
 	$l->{reserved} = $how{to}
 	  // ($l->{yield} eq 'operator' || is_paused($l) ? $l->{to} : undef);
 	$l->{unsettled} = grep({ $_ ne $l->{leader} } keys %{ $l->{candidates} }) ? 0 : 1;
 	$l->{yield} = '';
 	delete @$l{qw(leader over to)};
 	delete $l->{reserved}
-	  unless defined $l->{reserved} && may_follow($l, $l->{reserved});
-	decide($s, $election) unless $how{later};
+	  unless defined $l->{reserved}
+	  && !is_withdrawn($s, $election)
+	  && may_follow($s, $election, $l->{reserved}, 1);
+	decide($s, $election) unless $how{later} || ($busy && $l->{group});
 	return;
 }
 
@@ -269,7 +389,8 @@ sub challenger
 	my ($s, $election) = @_;
 	my $l = $s->{elections}{$election};
 	my $leader = $l->{candidates}{ $l->{leader} };
-	my $seats = count_seats($s, $election, $l->{leader}) + 1;
+	my $seats = count_seats($s, $election, $l->{leader});
+	my $weight = weight($l, $l->{leader});
 	my @challengers;
 
 	return if !has_quorum($l) || $l->{preempt_delay};
@@ -277,16 +398,26 @@ sub challenger
 	{
 		my $c = $l->{candidates}{$name};
 		my $asked_for = $l->{yield} && defined $l->{to} && $l->{to} eq $name;
-		my $claims = 0;
+		my ($claims, $claims_still) = (0, 0);
 
 		next if $name eq $l->{leader} || $l->{drained}{$name};
-		$claims = !$c->{defers} && $c->{rank} > $leader->{rank}
-		  if $l->{strategy} eq 'bully';
-		$claims = $seats - count_seats($s, $election, $name) >=
-		  ($asked_for ? 1 : 2)
-		  if $l->{strategy} eq 'spread';
-		return $name if $claims && $asked_for;
-		push @challengers, $name if $claims;
+		if ($l->{strategy} eq 'bully')
+		{
+			$claims = !$c->{defers} && $c->{rank} > $leader->{rank};
+			$claims_still = $claims;
+		}
+		if ($l->{strategy} eq 'spread')
+		{
+			my $n = count_seats($s, $election, $name);
+			my $w = weight($l, $name);
+
+			$claims = ($n + 1) * $weight < ($seats + 1) * $w;
+			$claims_still = $n * $weight <= $seats * $w;
+		}
+		return $name
+		  if $asked_for && $claims_still && !is_capped($s, $election, $name, 1);
+		push @challengers, $name
+		  if $claims && !is_capped($s, $election, $name, 0);
 	}
 	return $challengers[0];
 }
@@ -302,25 +433,37 @@ sub next_states
 		my $n = dclone($s);
 		my $l = $n->{elections}{$election};
 
-		if (!defined $l->{leader})
+		if (!defined $l->{leader} && is_withdrawn($n, $election))
+		{
+			drop_seat($n, $election);
+			push @states, $n;
+		}
+		elsif (!defined $l->{leader})
 		{
 			push @states, $n if decide($n, $election);
 		}
 		elsif (defined $l->{over})
 		{
-			end_term($n, $election, $l->{over},
-				sits_out => $l->{over} !~ /^session/
-				  && (!$l->{auto_renew} || $l->{yield} eq 'operator'),
-				later => $l->{delay} && $l->{over} ne 'yielded');
-			push @states, $n;
+			foreach my $locked (0 .. (defined $l->{group} ? 1 : 0))
+			{
+				my $ended = dclone($n);
+
+				local $busy = $locked;
+				end_term($ended, $election, $l->{over},
+					sits_out => $l->{over} !~ /^session/
+					  && (!$l->{auto_renew} || $l->{yield} eq 'operator'),
+					later => $l->{delay} && $l->{over} ne 'yielded');
+				push @states, $ended;
+			}
 		}
-		elsif ($l->{yield} =~ /operator|paused|drained/ || is_paused($l))
+		elsif ($l->{yield} =~ /operator|paused|withdrawn|drained/ || is_paused($l))
 		{
 			next;
 		}
-		elsif ($l->{drained}{ $l->{leader} })
+		elsif (is_withdrawn($n, $election) || $l->{drained}{ $l->{leader} })
 		{
-			$l->{yield} = 'drained';
+			$l->{yield} =
+			  is_withdrawn($n, $election) ? 'withdrawn' : 'drained';
 			delete $l->{to};
 			push @states, $n;
 		}
@@ -363,7 +506,7 @@ sub stand
 		rank => 0,
 		progress => 0,
 		auto_renew => $kind eq 'session' ? 1 : 0,
-		place => ++$s->{moments},
+		place => ++$s->{elections}{$election}{moments},
 		out => 0,
 		defers => 0
 	};
@@ -374,7 +517,8 @@ sub stand
 		$c->{$key} = $says{$key} if defined $says{$key};
 	}
 	decide($s, $election, $name)
-	  unless defined $s->{elections}{$election}{leader};
+	  unless defined $s->{elections}{$election}{leader}
+	  || ($busy && $kind eq 'session' && $s->{elections}{$election}{group});
 	return;
 }
 
@@ -416,19 +560,25 @@ sub leads
 # Why nobody leads
 sub waiting_for
 {
-	my ($l) = @_;
-	my $live = keys %{ $l->{candidates} };
-	my @drained = grep { $l->{drained}{$_} } keys %{ $l->{candidates} };
-	my @eligible = grep { !$l->{candidates}{$_}{out} && !$l->{drained}{$_} }
-	  keys %{ $l->{candidates} };
+	my ($s, $election) = @_;
+	my $l = $s->{elections}{$election};
+	my @live = keys %{ $l->{candidates} };
+	my $live = @live;
+	my @drained = grep { $l->{drained}{$_} } @live;
+	my @capped = grep { is_capped($s, $election, $_, 0) } @live;
+	my @eligible =
+	  grep { !$l->{candidates}{$_}{out} && may_follow($s, $election, $_, 0) }
+	  @live;
 
 	return '' if led($l);
+	return 'withdrawn' if is_withdrawn($s, $election);
 	return "reserved for $l->{reserved}" if defined $l->{reserved};
 	return 'paused' if is_paused($l);
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
 	return 'settle' if settles($l);
 	return 'drained' if @drained && !@eligible;
+	return 'cap' if @capped && !@eligible;
 	return 'candidates that do not sit out' unless @eligible;
 	return 'acquire()';
 }
@@ -444,10 +594,15 @@ sub picture
 		my $l = $s->{elections}{$election};
 		my $led = led($l);
 		my $position = 0;
+		my @ranked = grep {
+			!$l->{drained}{$_}
+			  && (leads($l, $_) || !is_capped($s, $election, $_, 0))
+		} order($s, $election);
+		my %ranked = map { $_ => 1 } @ranked;
 
 		push @lines, join '|', $election, $l->{strategy},
 		  $led ? $l->{yield} ? 'yielding' : 'led' : 'vacant',
-		  waiting_for($l),
+		  waiting_for($s, $election),
 		  $led ? @$l{qw(leader term)} : ('', ''),
 		  $led ? $l->{history}[-1]{kind} : '',
 		  $led ? 't' : 'f',
@@ -459,12 +614,12 @@ sub picture
 			', ',
 			map {
 				my $c = $l->{candidates}{$_};
-				join ' ', $l->{drained}{$_} ? () : ++$position, $_,
+				join ' ', $ranked{$_} ? ++$position : (), $_,
 				  @$c{qw(kind rank progress)},
 				  leads($l, $_) ? 't' : 'f'
-			} (grep { !$l->{drained}{$_} } order($s, $election)),
-			(grep { $l->{drained}{$_} } sort keys %{ $l->{candidates} })),
-		  $l->{term},
+			} @ranked,
+			(grep { !$ranked{$_} } sort keys %{ $l->{candidates} })),
+		  $l->{terms},
 		  join(
 			', ',
 			map {

@@ -1,7 +1,9 @@
 # The machinery of 051_model.pl: runs, which take steps on the server and compare
 # it with the model. A run is a hash:
 #
-#	name        of the strategy and of the database
+#	name        of the database
+#	strategy    of its elections
+#	group       the name of its group; undef: there is none
 #	control     a session that looks, and is the operator
 #	pool        the connections of detached candidates
 #	dice, steps, log, failed
@@ -23,16 +25,19 @@ use Storable qw(dclone);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw($LONG $SEED $SETTLED_IN $STEPS @STRATEGIES $node %seen any
+our @EXPORT = qw($LONG $MOST_SEATS $SEED $SETTLED_IN $STEPS @STRATEGIES $node %seen any
   arrived ask begin chance check_views complain dice expect look pick
   session_of settled step);
 
 our @STRATEGIES = qw(race lowest bully ring zab spread);
 our $SEED = $ENV{MODEL_SEED} // 1;
-our $STEPS = $ENV{MODEL_STEPS} // 3500;
+our $STEPS = $ENV{MODEL_STEPS} // 6500;
 
 # The lease that counts for ever, in milliseconds
 our $LONG = 3_600_000;
+
+# How many seats groups have
+our $MOST_SEATS = 4;
 
 # How long it may take until everything has come to rest, in seconds
 our $SETTLED_IN = 20;
@@ -61,7 +66,7 @@ SELECT concat_ws('|', s.election, s.strategy, s.state,
 		WHERE h.election = s.election),
 	(SELECT coalesce(string_agg(concat_ws(' ', h.term, h.leader, h.kind,
 			coalesce(h.reason, 'leads'),
-			CASE WHEN h.reason = 'transferred' OR h.detail IN ('paused', 'drained')
+			CASE WHEN h.reason = 'transferred' OR h.detail IN ('paused', 'withdrawn', 'drained')
 				THEN h.detail END), ', '
 			ORDER BY h.term), '')
 		FROM (SELECT * FROM leader_election.history h
@@ -111,43 +116,80 @@ sub ask
 	return $session->sqlstate eq '00000' ? $result : $session->sqlstate;
 }
 
+# What is set for elections
+sub settings
+{
+	my ($run) = @_;
+
+	return (
+		strategy => $run->{strategy},
+		quorum => 1,
+		delay => 0,
+		preempt_delay => 0,
+		settle => 0,
+		all => $run->{all_paused} // 0);
+}
+
+# A group, whose seats are elections as well.  The last one loses no seat any
+# more: no term of that would come into the way of the next ones.
+sub begin_group
+{
+	my ($run, $s, $prefix) = @_;
+	my $seats = $MOST_SEATS - 1;
+
+	ask($run->{control},
+		"SELECT leader_election.alter_group('$run->{group}', seats => $MOST_SEATS)")
+	  if defined $run->{group};
+	$run->{group} = "$prefix.g";
+	ask($run->{control},
+		"SELECT leader_election.create_group('$run->{group}', $seats,"
+		  . " '$run->{strategy}', 1, '$LONG ms')");
+	$s->{groups}{ $run->{group} } = { seats => $seats, max_per_candidate => 1 };
+	make_seats($s, $run->{group}, settings($run));
+	$s->{dropped} = ask($run->{control},
+		'SELECT coalesce(max(dropped_term), 0) FROM leader_election.epoch');
+	return;
+}
+
 # The names of a run's elections and candidates begin anew with each generation.
 sub begin
 {
 	my ($run) = @_;
 	my $prefix = "$run->{name}$run->{generation}";
-	my $spread = $run->{name} eq 'spread';
+	my $spread = $run->{strategy} eq 'spread';
+	my $elections = !$spread ? 1 : $run->{has_group} ? 2 : 5;
+	my $s = { dropped => 0, gone => {}, groups => {} };
 
-	$_->finish foreach values %{ $run->{sessions} };
-	$run->{sessions} = {};
 	$run->{pattern} = "$prefix.%";
-	$run->{candidates} =
-	  [ map { "$prefix$_" } 'a' .. ($spread ? 'd' : 'e') ];
-	my %elections = map {
-		;
-		"$prefix.$_" => {
-			strategy => $run->{name},
-			quorum => 1,
-			delay => 0,
-			term => 0,
-			yield => '',
-			paused => '',
-			drained => {},
-			preempt_delay => 0,
-			settle => 0,
-			unsettled => 1,
-			all => $run->{all_paused} // 0,
-			ended => {},
-			history => [],
-			candidates => {}
-		}
-	} 1 .. ($spread ? 5 : 1);
-	foreach my $election (sort keys %elections)
+	$run->{candidates} = [
+		map { "$prefix$_" } 'a' .. ($spread || $run->{has_group} ? 'd' : 'e')
+	];
+	$s->{elections} = {
+		map {
+			;
+			"$prefix.$_" => {
+				settings($run),
+				moments => 0,
+				term => 0,
+				yield => '',
+				paused => '',
+				drained => {},
+				unsettled => 1,
+				terms => 0,
+				history => [],
+				candidates => {}
+			}
+		} 1 .. $elections
+	};
+	foreach my $election (sort keys %{ $s->{elections} })
 	{
 		$run->{control}->query("SELECT leader_election.create_election('$election',"
-			  . " '$run->{name}', '$LONG ms')");
+			  . " '$run->{strategy}', '$LONG ms')");
 	}
-	$run->{states} = [ { moments => 0, elections => \%elections } ];
+	begin_group($run, $s, $prefix) if $run->{has_group};
+	$_->finish foreach values %{ $run->{sessions} };
+	$run->{sessions} = {};
+	$run->{states} = [$s];
 	delete $run->{expected};
 	return;
 }
@@ -198,15 +240,19 @@ sub step
 	push @{ $run->{log} }, "$what: " . ($got eq '' ? 'nothing' : $got);
 	foreach my $state (@{ $run->{states} })
 	{
-		foreach my $mean (@means)
+		foreach my $busy (0 .. ($run->{has_group} ? 1 : 0))
 		{
-			my $s = dclone($state);
-			my $answer = $mean->($s);
+			local $ModelRules::busy = $busy;
+			foreach my $mean (@means)
+			{
+				my $s = dclone($state);
+				my $answer = $mean->($s);
 
-			push @answers, $answer;
-			push @expected, $s
-			  if !defined $answer
-			  || (ref $answer ? $got =~ $answer : $got eq $answer);
+				push @answers, $answer;
+				push @expected, $s
+				  if !defined $answer
+				  || (ref $answer ? $got =~ $answer : $got eq $answer);
+			}
 		}
 	}
 	unless (@expected)
@@ -236,11 +282,12 @@ sub arrived
 	my $seen = look($run);
 	my $states = $run->{pictures}{$seen} or return 0;
 
-	foreach my $election (values %{ $states->[0]{elections} })
+	foreach my $election (keys %{ $states->[0]{elections} })
 	{
+		my $l = $states->[0]{elections}{$election};
 		my $what =
-		  !led($election) ? waiting_for($election) :
-		  $election->{yield} ? "yielding to $election->{yield}" :
+		  !led($l) ? waiting_for($states->[0], $election) :
+		  $l->{yield} ? "yielding to $l->{yield}" :
 		  'led';
 		$what =~ s/^(quorum|reserved).*/$1/;
 		$seen{$what}++;

@@ -17,6 +17,10 @@ our @EXPORT = qw(alter alter_delay alter_flap alter_quorum alter_strategy
   join_new leave leave_all misuse pause pause_all permutations profile renew
   request_yield resign resume says transfer transfer_to undrain);
 
+# From how many elections a session goes in one step: that many can be left in
+# any order.
+my $MOST_LEFT = 5;
+
 sub profile
 {
 	my ($says) = @_;
@@ -195,6 +199,7 @@ sub transfer_to
 		sub {
 			my ($s) = @_;
 
+			return 'LE005' if refuses($s, $election, $to);
 			end_term($s, $election, 'transferred', to => $to);
 			return 't';
 		});
@@ -276,6 +281,7 @@ sub leave_all
 		$c && $c->{kind} eq 'session'
 	} sort keys %{ $s->{elections} };
 
+	return 0 if @stands > $MOST_LEFT;
 	return step(
 		$run,
 		"$name: leave_all()",
@@ -316,6 +322,12 @@ sub die_at_once
 			if ($how eq 'discard')
 			{
 				$session->query('DISCARD ALL');
+
+				# A seat that was dropped may be made again.
+				ask($session, "SELECT leader_election.renew('$run->{group}/$_')")
+				  foreach defined $run->{group} ?
+				  grep { !$s->{elections}{"$run->{group}/$_"} } 1 .. $MOST_SEATS :
+				  ();
 
 				# It is told, in each election in which it stood.
 				foreach my $e (sort keys %{ $s->{elections} })
@@ -362,9 +374,10 @@ sub ask_to_yield
 			my ($s) = @_;
 			my $n = $s->{elections}{$election};
 
+			return '' unless led($n) || (defined $to && is_paused($n));
+			return 'LE005' if defined $to && refuses($s, $election, $to);
 			if (!led($n))
 			{
-				return '' unless defined $to && is_paused($n);
 				$n->{reserved} = $to;
 				return qr/:/;
 			}
@@ -423,19 +436,30 @@ sub renew
 		});
 }
 
+# Sets something for an election or, if it is a seat, for all seats of its group.
+# Returns what it means to the model, which may know it by another name.
 sub alter
 {
-	my ($run, $election, $setting, $value, $mean) = @_;
+	my ($run, $election, $setting, $value, $key, $known_value) = @_;
+	my $group = $run->{states}[0]{elections}{$election}{group};
+	my $call =
+	  defined $group ? "alter_group('$group'" : "alter_election('$election'";
 
 	return step(
 		$run,
-		"alter_election('$election', $setting => $value)",
+		"$call, $setting => $value)",
 		sub {
 			ask($run->{control},
-				"SELECT leader_election.alter_election('$election', "
-				  . "$setting => $value)");
+				"SELECT leader_election.$call, $setting => $value)");
 		},
-		$mean // sub { return ''; });
+		sub {
+			my ($s) = @_;
+
+			return '' unless defined $key;
+			$s->{elections}{$_}{$key} = $known_value
+			  foreach defined $group ? seats($s, $group) : $election;
+			return '';
+		});
 }
 
 sub alter_quorum
@@ -443,23 +467,22 @@ sub alter_quorum
 	my ($run, $election, $l) = @_;
 	my $quorum = pick($run, 1, 1, 1, 2, 2, 3);
 
-	return alter($run, $election, 'quorum', $quorum,
-		sub { $_[0]{elections}{$election}{quorum} = $quorum; return ''; });
+	return alter($run, $election, 'quorum', $quorum, 'quorum', $quorum);
 }
 
 # To another one, and soon back
 sub alter_strategy
 {
 	my ($run, $election, $l) = @_;
-	my $strategy = $run->{name};
+	my $strategy = $run->{strategy};
 
 	if ($l->{strategy} eq $strategy)
 	{
 		return 0 unless chance($run, 40);
 		$strategy = pick($run, @STRATEGIES);
 	}
-	return alter($run, $election, 'strategy', "'$strategy'",
-		sub { $_[0]{elections}{$election}{strategy} = $strategy; return ''; });
+	return alter($run, $election, 'strategy', "'$strategy'", 'strategy',
+		$strategy);
 }
 
 sub alter_delay
@@ -468,8 +491,8 @@ sub alter_delay
 
 	my $delay = pick($run, 0, 30);
 
-	return alter($run, $election, 'takeover_delay', "'$delay ms'",
-		sub { $_[0]{elections}{$election}{delay} = $delay; return ''; });
+	return alter($run, $election, 'takeover_delay', "'$delay ms'", 'delay',
+		$delay);
 }
 
 # For ever, or (more often) not at all
@@ -479,8 +502,8 @@ sub alter_flap
 	my $setting = pick($run, 'preempt_delay', 'settle');
 	my $on = $l->{$setting} ? 0 : chance($run, 50) ? 1 : 0;
 
-	return alter($run, $election, $setting, $on ? "'1 day'" : "'0'",
-		sub { $_[0]{elections}{$election}{$setting} = $on; return ''; });
+	return alter($run, $election, $setting, $on ? "'1 day'" : "'0'", $setting,
+		$on);
 }
 
 sub pause
@@ -595,7 +618,8 @@ sub misuse
 	{
 		my $leads_by = $l->{candidates}{ $l->{leader} }{kind};
 		my $last = $l->{term} - 1;
-		my $itself = $l->{drained}{ $l->{leader} } ? 'LE005' : '22023';
+		my $itself = $l->{drained}{ $l->{leader} }
+		  || refuses($run->{states}[0], $election, $l->{leader}) ? 'LE005' : '22023';
 
 		push @ways,
 		  [ "SELECT leader_election.request_yield('$election', '$stranger')", 'LE005' ]
@@ -634,6 +658,10 @@ sub misuse
 		  ] :
 		  [ "SELECT leader_election.join('$election', '$name')", 'LE004' ];
 	}
+	push @ways,
+	  [ "SELECT leader_election.alter_election('$election', quorum => 1)", '42809' ],
+	  [ "SELECT leader_election.drop_election('$election')", '42809' ]
+	  if defined $l->{group};
 	my ($sql, $answer) = @{ pick($run, @ways) };
 	return step($run, $sql, sub { any($run, $sql) }, sub { return $answer; });
 }
