@@ -100,6 +100,10 @@ sub any_step
 
 			($i) = grep { $STEPS[$_][2] eq $goes } 0 .. $#STEPS;
 		}
+
+		# Where several seats are due to a candidate, soon it may have but one.
+		($i) = grep { $STEPS[$_][2] eq 'alter_cap' } 0 .. $#STEPS
+		  if $l->{group} && chance($run, 30) && is_due_twice($s, $l->{group});
 		if ($STEPS[$i][1]->($run, $election, $l) || $run->{failed})
 		{
 			$done{ $STEPS[$i][2] }++;

@@ -11,8 +11,8 @@ use ModelRules;
 use ModelRun;
 use ModelSteps;
 
-our @EXPORT =
-  qw(acquire_any alter_cap alter_seats join_group resign_withdrawn);
+our @EXPORT = qw(acquire_any alter_cap alter_seats is_due_twice join_group
+  resign_withdrawn);
 
 # Some candidate, which does not stand for any of these seats as the other kind;
 # seldom one that does, which has to fail.
@@ -146,11 +146,28 @@ sub alter_seats
 		});
 }
 
+# Are several seats of the group due to one candidate?
+sub is_due_twice
+{
+	my ($s, $group) = @_;
+	my %due;
+
+	foreach my $l (map { $s->{elections}{$_} } seats($s, $group))
+	{
+		my $heir = $l->{reserved} // $l->{to};
+
+		return 1 if defined $heir && $due{$heir}++;
+	}
+	return 0;
+}
+
+# How many seats a candidate may have
 sub alter_cap
 {
 	my ($run, $election, $l) = @_;
 	my $group = $l->{group} // return 0;
-	my $max = pick($run, 1, 1, 1, 2, 2, 3);
+	my $max =
+	  is_due_twice($run->{states}[0], $group) ? 1 : pick($run, 1, 1, 2, 2, 3);
 
 	return step(
 		$run,
