@@ -17,15 +17,33 @@ our @EXPORT = qw($late expire lapse vanish);
 # A short lease, in milliseconds
 my $SHORT = 1_000;
 
-# The seats of a group have one setting: with a short lease for one of them,
-# others' leases would become short, too.  So it is others than seats.
-
 # What has to be done within a short lease has to be done within this part of
 # it, in seconds; the machine may be too slow for it now and then.
 my $IN_TIME = 0.6 * $SHORT / 1000;
 
 # How often it was not
 our $late = 0;
+
+# May a lease be a short one here?  The seats of a group have one setting: others
+# must not be granted meanwhile.
+sub may_be_short
+{
+	my ($run, $election) = @_;
+	my $s = $run->{states}[0];
+	my $group = $s->{elections}{$election}{group} // return 1;
+
+	return !grep { $_ ne $election && !defined $s->{elections}{$_}{leader} }
+	  seats($s, $group);
+}
+
+# Followers whom the leader may name
+sub heirs
+{
+	my ($run, $election, $l, $kind) = @_;
+
+	return grep { !refuses($run->{states}[0], $election, $_) }
+	  followers($l, $kind);
+}
 
 # Does these with a short lease, and some more with a long one again, each after
 # the one before has had its effect, as long as the short lease is sure not to
@@ -67,8 +85,8 @@ sub vanish
 	my ($run, $election, $l) = @_;
 	my $name;
 
-	return 0 unless defined $l->{leader} && !defined $l->{group};
-	$name = pick($run, followers($l, 'detached')) or return 0;
+	return 0 unless defined $l->{leader} && may_be_short($run, $election);
+	$name = pick($run, heirs($run, $election, $l, 'detached')) or return 0;
 	return !$run->{failed}
 	  unless in_time(
 		$run,
@@ -88,9 +106,15 @@ sub lapse
 	my ($name, $to);
 
 	return 0
-	  unless defined $l->{leader} && !defined $l->{group} && has_quorum($l);
-	$name = pick($run, followers($l, 'session')) or return 0;
-	$to = pick($run, grep { $_ ne $name } followers($l, 'detached'))
+	  unless defined $l->{leader}
+	  && has_quorum($l)
+	  && may_be_short($run, $election);
+
+	# The first transfer may change to whom strategies want other seats to go.
+	return 0 if defined $l->{group} && $l->{strategy} =~ /^(bully|spread)$/;
+	$name = pick($run, heirs($run, $election, $l, 'session')) or return 0;
+	$to =
+	  pick($run, grep { $_ ne $name } heirs($run, $election, $l, 'detached'))
 	  or return 0;
 	return !$run->{failed}
 	  unless in_time(
@@ -118,11 +142,14 @@ sub expire
 	my ($name, $kind, $asked, $to);
 
 	return 0
-	  unless defined $l->{leader} && !defined $l->{group} && has_quorum($l);
-	$name = pick($run, followers($l)) or return 0;
+	  unless defined $l->{leader}
+	  && has_quorum($l)
+	  && may_be_short($run, $election);
+	$name = pick($run, heirs($run, $election, $l)) or return 0;
 	$kind = $l->{candidates}{$name}{kind};
 	$asked = $l->{candidates}{$name}{auto_renew} || chance($run, 50);
-	$to = pick($run, undef, grep { $_ ne $name && !$l->{drained}{$_} } sort keys %{ $l->{candidates} });
+	$to = pick($run, undef, grep { $_ ne $name && !$l->{drained}{$_} } sort keys %{ $l->{candidates} })
+	  unless defined $l->{group};
 	return !$run->{failed}
 	  unless in_time(
 		$run,
