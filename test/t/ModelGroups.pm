@@ -187,7 +187,6 @@ sub alter_cap
 sub resign_withdrawn
 {
 	my ($run, $election, $l) = @_;
-	my $hold = ", hold => '300 ms'";
 	my $waits_for;
 
 	return 0
@@ -195,7 +194,7 @@ sub resign_withdrawn
 	give_up(
 		$run,
 		$election,
-		$l, 'resign', $hold,
+		$l, 'resign', hold($election),
 		sub {
 			end_term($_[0], $election, 'yielded', sits_out => 1, later => 1);
 			return 't';

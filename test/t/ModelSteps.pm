@@ -14,7 +14,7 @@ use Storable qw(dclone);
 
 our @EXPORT = qw(alter alter_delay alter_flap alter_quorum alter_strategy
   ask_to_yield call call_again come die_at_once drain followers give_up
-  join_new leave leave_all misuse pause pause_all permutations profile renew
+  hold join_new leave leave_all misuse pause pause_all permutations profile renew
   request_yield resign resume says transfer transfer_to undrain);
 
 # From how many elections a session goes in one step: that many can be left in
@@ -165,10 +165,20 @@ sub give_up
 		$mean);
 }
 
+# An argument with which nobody follows for a while.  A hold counts from when the
+# term began.
+sub hold
+{
+	my ($election) = @_;
+
+	return ", hold => (SELECT clock_timestamp() - acquired_at + '300 ms'"
+	  . " FROM leader_election.lease WHERE election = '$election')";
+}
+
 sub resign
 {
 	my ($run, $election, $l) = @_;
-	my $hold = chance($run, 20) ? ", hold => '300 ms'" : '';
+	my $hold = chance($run, 20) ? hold($election) : '';
 
 	return 0 unless defined $l->{leader};
 	return give_up(
