@@ -38,8 +38,9 @@ sub stands_otherwise
 	return $c && $c->{kind} ne $kind && !is_withdrawn($s, $seat);
 }
 
-# Stands for the seats, and returns those for which the answer is true.  $skipped,
-# by name: seats that are left to the worker, because it has the group's lock.
+# Stands for the seats, and returns those that the candidate leads, as far as
+# $is_told says so of the seat and its last term.  $skipped, by name: seats that
+# are left to the worker, because it has the group's lock.
 sub stand_for_all
 {
 	my ($s, $group, $name, $kind, $says, $skipped, $is_told) = @_;

@@ -3,7 +3,7 @@
 #
 #	name        of the database
 #	strategy    of its elections
-#	group       the name of its group; undef: there is none
+#	has_group   there is a group, too; and group: its name
 #	control     a session that looks, and is the operator
 #	pool        the connections of detached candidates
 #	dice, steps, log, failed
