@@ -75,6 +75,8 @@ extern void le_see_to_epoch(const Store *store, const char *name);
 extern Lease *le_alter_owned(const Call *call, const Configuration *config);
 
 /* detached_api.c */
+extern void le_acquire_later(const Store *store, const Candidate *who,
+							 const Profile *profile);
 extern Lease *le_acquire_lease(const Store *store, const Candidate *who,
 							   const Profile *profile, bool *refused);
 

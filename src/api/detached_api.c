@@ -232,6 +232,22 @@ try_to_acquire(const Store *store, Acquisition *a)
 }
 
 /*
+ * Stand, without asking for the lease.  The election is there, and stays.
+ */
+void
+le_acquire_later(const Store *store, const Candidate *who,
+				 const Profile *profile)
+{
+	Acquisition a = {.who = *who,.profile = *profile};
+	Election   *election = le_election_get(store, who->election);
+
+	le_check_candidate_role(election, who->role);
+	a.lease_duration = election->lease_duration;
+	while (!stand(store, &a))
+		le_wait_retry_or_busy(who->election);
+}
+
+/*
  * Stand, and ask for the lease.  NULL: it is not granted, or the call was
  * refused because of its run.
  */

@@ -461,8 +461,39 @@ le_join_group(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Stand for these seats of a group as a detached candidate, who needs not ask
+ * for them: the names of those that nobody leads.
+ */
+static List *
+stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
+				Candidate *who, const Profile *profile)
+{
+	List	   *vacant = NIL;
+	ListCell   *lc;
+
+	foreach(lc, seats)
+	{
+		Lease	   *lease;
+
+		CHECK_FOR_INTERRUPTS();
+		who->election = ((Election *) lfirst(lc))->name;
+		if (le_group_withdraws(group, who->election))
+			continue;
+		le_acquire_later(store, who, profile);
+		lease = le_lease_read(store, who->election, NULL);
+		if (lease != NULL && (lease->own_write ||
+							  le_lease_state_now(store, lease) != LEASE_LED))
+			vacant = lappend(vacant, who->election);
+	}
+	return vacant;
+}
+
+/*
  * Stand for all seats of a group as a detached candidate, and ask for them.
  * Returns those that this very call was granted.
+ *
+ * It stands for all before it asks for any: from the first grant on it holds
+ * the group lock, and others wait to be granted theirs.
  */
 Datum
 le_acquire_any(PG_FUNCTION_ARGS)
@@ -471,6 +502,8 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	Profile		profile;
 	Call		call;
 	ElectionGroup *group;
+	List	   *seats;
+	int			granted = 0;
 	ListCell   *lc;
 
 	le_check_function("leader_election.acquire_any()");
@@ -483,20 +516,24 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = get_group_to_stand(&call);
-	foreach(lc, read_seats(&call.store, group->name))
+	seats = read_seats(&call.store, group->name);
+	if (seats != NIL &&
+		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
+						 le_wait_left()))
+		seats = NIL;			/* a later call goes on */
+	foreach(lc, stand_for_seats(&call.store, group, seats, &who, &profile))
 	{
 		Lease	   *lease;
 		bool		refused;
 
 		CHECK_FOR_INTERRUPTS();
-		who.election = ((Election *) lfirst(lc))->name;
-		if (le_group_withdraws(group, who.election))
-			continue;
-		if (!le_begin_ensure(&call.store, who.election, true, le_wait_left()))
-			break;
+		who.election = lfirst(lc);
 		lease = le_acquire_lease(&call.store, &who, &profile, &refused);
-		if (lease != NULL)
-			le_return_grant(fcinfo, lease, true);
+		if (lease == NULL)
+			continue;
+		le_return_grant(fcinfo, lease, true);
+		if (++granted >= group->max_per_candidate)
+			break;				/* the other seats are for others */
 	}
 	le_call_end(&call);
 	le_start_ensure(true);

@@ -94,7 +94,7 @@ sub is_capped
 		  undef;
 
 		$n++ if leads($l, $name);
-		$n++ if !$is_due && defined $heir && $heir eq $name;
+		$n++ if !$is_due && defined $heir && $heir eq $name && !is_withdrawn($s, $other);
 	}
 	return $n >= $s->{groups}{$group}{max_per_candidate};
 }
