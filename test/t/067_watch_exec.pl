@@ -3,7 +3,8 @@
 # happens to hooks, to watch and to its connection.
 #
 # The hook logs what it was told when it begins and when it ends. Meanwhile it
-# has a lock (OVERLAP: two hooks at a time). It waits while there is a file
+# has a lock (OVERLAP: two hooks at a time), which nothing that it starts inherits:
+# that may outlive a hook that is killed. It waits while there is a file
 # "slow", and fails while there is a file "fail".
 
 use strict;
@@ -29,8 +30,8 @@ cd %s
 exec 9> lock
 flock -n 9 || echo OVERLAP >> log
 echo $$ > pid.new
-mv pid.new pid
-env > env
+mv pid.new pid 9>&-
+env > env 9>&-
 [ ! -e family ] || { sleep 1000 9>&- & echo $! > child; }
 echo "begin $PG_LEADER_ELECTION $PG_LEADER_EVENT ${PG_LEADER_TERM:--} ${PG_LEADER_LEADER:--}" >> log
 while [ -e slow ]; do sleep 0.01 9>&-; done
