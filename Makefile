@@ -20,6 +20,7 @@ MODULE_big = leader_election
 OBJS = \
 	src/base/clock.o \
 	src/base/commit.o \
+	src/base/hash.o \
 	src/base/lock.o \
 	src/base/room.o \
 	src/base/row.o \

@@ -287,8 +287,8 @@ is_paused(const Store *store, const Election *election)
 /*
  * Nobody leads the election, which was found to be paused: keep the seat for
  * this candidate.  That is how an operator fills it by hand.  *left: how long
- * it takes at least until the candidate may lead.  False: somebody leads by
- * now, or it is paused no more.
+ * it takes at least until the candidate may lead.  False: the election has a
+ * leader by now, or is paused no more.
  */
 static bool
 reserve_paused(Call *call, const char *to, int64 *left)

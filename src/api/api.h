@@ -75,10 +75,19 @@ extern void le_see_to_epoch(const Store *store, const char *name);
 extern Lease *le_alter_owned(const Call *call, const Configuration *config);
 
 /* detached_api.c */
-extern void le_acquire_later(const Store *store, const Candidate *who,
-							 const Profile *profile);
-extern Lease *le_acquire_lease(const Store *store, const Candidate *who,
-							   const Profile *profile, bool *refused);
+/* An acquire(), or what acquire_any() asks of one seat */
+typedef struct Acquisition
+{
+	Candidate	who;
+	Profile		profile;
+	bool		is_seat;		/* only of a group: an election is not made */
+	int64		lease_duration; /* of the election */
+	StandResult stood;
+	bool		refused;		/* because of its run */
+} Acquisition;
+
+extern bool le_acquire_later(const Store *store, Acquisition *a);
+extern Lease *le_acquire_lease(const Store *store, Acquisition *a);
 
 /* stand.c */
 /* What a call stands for, and how far it got */
@@ -89,6 +98,7 @@ typedef struct StandCall
 	Oid			lease_oid;		/* which extension the candidacy belongs to */
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
+	bool		is_seat;		/* only of a group: an election is not made */
 	int64		term;			/* of a committed row; 0: not known to lead */
 	int64		ask_until;		/* when a campaign stops asking standbys */
 	int64		deadline;		/* of the lease, if this session leads */

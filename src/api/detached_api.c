@@ -133,19 +133,9 @@ is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 		 le_history_is_begun_here(store, lease->election, lease->term));
 }
 
-/* An acquire() */
-typedef struct Acquisition
-{
-	Candidate	who;
-	Profile		profile;
-	int64		lease_duration; /* of the election */
-	StandResult stood;
-	bool		refused;		/* because of the run that is asked for */
-} Acquisition;
-
 /*
- * Can the lease not be granted in this call, whoever leads, because of the run
- * that it asks for?
+ * May this call be granted no lease because of the run that it asks for, even if
+ * nobody leads?
  */
 static bool
 is_refused(const Store *store, const Lease *lease, const Candidate *who)
@@ -204,6 +194,24 @@ stand(const Store *store, void *arg)
 }
 
 /*
+ * The election in which the caller may stand, which is made if it is not there.
+ * NULL: it was to be a seat, and is none any more.
+ */
+static Election *
+find_election(const Store *store, const Acquisition *a)
+{
+	const char *name = a->who.election;
+	Election   *election = a->is_seat ? le_seat_read(store, name) :
+		le_election_get_or_create(store, name, true);
+
+	if (election != NULL)
+		le_check_candidate_role(election, a->who.role);
+	else if (!a->is_seat)
+		le_busy(name);
+	return election;
+}
+
+/*
  * Stand, and ask for the lease.  A call that finds a leader writes no more
  * than a sign of life.  Else the election lock comes first, so that another
  * process that settles the election finds no row of it locked for long.
@@ -212,15 +220,13 @@ stand(const Store *store, void *arg)
 static bool
 try_to_acquire(const Store *store, Acquisition *a)
 {
-	Election   *election = le_election_get_or_create(store, a->who.election,
-													 true);
+	Election   *election = find_election(store, a);
 	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
 	.arg = a};
 	Lease	   *lease;
 
 	if (election == NULL)
-		le_busy(a->who.election);
-	le_check_candidate_role(election, a->who.role);
+		return true;			/* there is no such seat any more */
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
 	lease = le_lease_read(store, a->who.election, NULL);
@@ -232,37 +238,38 @@ try_to_acquire(const Store *store, Acquisition *a)
 }
 
 /*
- * Stand, without asking for the lease.  The election is there, and stays.
+ * Stand, without asking for the lease.  False: there is no such seat any more.
  */
-void
-le_acquire_later(const Store *store, const Candidate *who,
-				 const Profile *profile)
+bool
+le_acquire_later(const Store *store, Acquisition *a)
 {
-	Acquisition a = {.who = *who,.profile = *profile};
-	Election   *election = le_election_get(store, who->election);
+	for (;;)
+	{
+		Election   *election = find_election(store, a);
 
-	le_check_candidate_role(election, who->role);
-	a.lease_duration = election->lease_duration;
-	while (!stand(store, &a))
-		le_wait_retry_or_busy(who->election);
+		if (election == NULL)
+			return false;
+		a->lease_duration = election->lease_duration;
+		if (stand(store, a))
+			return true;
+		le_wait_retry_or_busy(a->who.election);
+	}
 }
 
 /*
  * Stand, and ask for the lease.  NULL: it is not granted, or the call was
- * refused because of its run.
+ * refused because of its run, or there is no such seat any more.
  */
 Lease *
-le_acquire_lease(const Store *store, const Candidate *who,
-				 const Profile *profile, bool *refused)
+le_acquire_lease(const Store *store, Acquisition *a)
 {
-	Acquisition a = {.who = *who,.profile = *profile};
 	Lease	   *lease;
 
-	while (!try_to_acquire(store, &a))
-		le_wait_retry_or_busy(who->election);	/* it may be created anew */
-	*refused = a.refused;
-	lease = le_lease_read(store, who->election, NULL);
-	return lease != NULL && is_granted_here(store, lease, who) ? lease : NULL;
+	while (!try_to_acquire(store, a))
+		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
+	lease = le_lease_read(store, a->who.election, NULL);
+	return lease != NULL && is_granted_here(store, lease, &a->who) ?
+		lease : NULL;
 }
 
 /*
@@ -271,32 +278,30 @@ le_acquire_lease(const Store *store, const Candidate *who,
 Datum
 le_acquire(PG_FUNCTION_ARGS)
 {
-	Candidate	who = {.session_id = 0};
-	Profile		profile;
+	Acquisition a = {.is_seat = false};
 	Call		call;
 	Lease	   *lease;
-	bool		refused;
 
 	le_check_function("leader_election.acquire()");
-	who.election = le_name_arg(fcinfo, 0, "election name");
-	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	who.role = GetUserNameFromId(GetUserId(), false);
-	le_profile_args(fcinfo, 2, false, &profile);
-	who.run = run_args(fcinfo, 5);
+	a.who.election = le_name_arg(fcinfo, 0, "election name");
+	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	a.who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &a.profile);
+	a.who.run = run_args(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_call_begin(&call, who.election, LE_TABLES, RowExclusiveLock);
-	if (!le_begin_ensure(&call.store, who.election, true, le_wait_left()))
+	le_call_begin(&call, a.who.election, LE_TABLES, RowExclusiveLock);
+	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;
 	}
-	lease = le_acquire_lease(&call.store, &who, &profile, &refused);
+	lease = le_acquire_lease(&call.store, &a);
 	if (lease != NULL)
 		le_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
-	if (!refused)
+	if (!a.refused)
 		le_start_ensure(true);
 	return (Datum) 0;
 }

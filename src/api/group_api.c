@@ -178,20 +178,6 @@ read_seats(const Store *store, const char *group)
 }
 
 /*
- * The group of a call that stands for its seats.  Until the transaction ends,
- * none of them is made or dropped.
- */
-static ElectionGroup *
-get_group_to_stand(const Call *call)
-{
-	ElectionGroup *group = get_group(&call->store, call->election);
-
-	while (!le_lock_name_shared(group->name))
-		le_wait_retry_or_busy(group->name);
-	return get_group(&call->store, call->election);
-}
-
-/*
  * Make the seats of a group that it has not yet.
  */
 static void
@@ -397,6 +383,7 @@ stand_for_seat(const StandCall *args, const ElectionGroup *group, const char *el
 	led->election = election;
 	if (!le_group_withdraws(group, election))
 	{
+		s.is_seat = true;
 		s.who.election = unconstify(char *, election);
 		led->term = le_stand(&s, true);
 		led->deadline = s.deadline;
@@ -431,7 +418,7 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
-	group = get_group_to_stand(&call);
+	group = get_group(&call.store, call.election);
 	foreach(lc, read_seats(&call.store, group->name))
 	{
 		LedSeat    *led = stand_for_seat(&args, group,
@@ -461,12 +448,12 @@ le_join_group(PG_FUNCTION_ARGS)
 }
 
 /*
- * Stand for these seats of a group as a detached candidate, who needs not ask
- * for them: the names of those that nobody leads.
+ * Stand for these seats of a group as a detached candidate, without asking for
+ * them.  Returns the names of those that nobody leads.
  */
 static List *
 stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
-				Candidate *who, const Profile *profile)
+				Acquisition *a)
 {
 	List	   *vacant = NIL;
 	ListCell   *lc;
@@ -476,14 +463,14 @@ stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 		Lease	   *lease;
 
 		CHECK_FOR_INTERRUPTS();
-		who->election = ((Election *) lfirst(lc))->name;
-		if (le_group_withdraws(group, who->election))
+		a->who.election = ((Election *) lfirst(lc))->name;
+		if (le_group_withdraws(group, a->who.election) ||
+			!le_acquire_later(store, a))
 			continue;
-		le_acquire_later(store, who, profile);
-		lease = le_lease_read(store, who->election, NULL);
+		lease = le_lease_read(store, a->who.election, NULL);
 		if (lease != NULL && (lease->own_write ||
 							  le_lease_state_now(store, lease) != LEASE_LED))
-			vacant = lappend(vacant, who->election);
+			vacant = lappend(vacant, a->who.election);
 	}
 	return vacant;
 }
@@ -498,8 +485,7 @@ stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 Datum
 le_acquire_any(PG_FUNCTION_ARGS)
 {
-	Candidate	who = {.session_id = 0};
-	Profile		profile;
+	Acquisition a = {.is_seat = true};
 	Call		call;
 	ElectionGroup *group;
 	List	   *seats;
@@ -507,28 +493,27 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	le_check_function("leader_election.acquire_any()");
-	who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	who.role = GetUserNameFromId(GetUserId(), false);
-	le_profile_args(fcinfo, 2, false, &profile);
+	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	a.who.role = GetUserNameFromId(GetUserId(), false);
+	le_profile_args(fcinfo, 2, false, &a.profile);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	group = get_group_to_stand(&call);
+	group = get_group(&call.store, call.election);
 	seats = read_seats(&call.store, group->name);
 	if (seats != NIL &&
 		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
 						 le_wait_left()))
 		seats = NIL;			/* a later call goes on */
-	foreach(lc, stand_for_seats(&call.store, group, seats, &who, &profile))
+	foreach(lc, stand_for_seats(&call.store, group, seats, &a))
 	{
 		Lease	   *lease;
-		bool		refused;
 
 		CHECK_FOR_INTERRUPTS();
-		who.election = lfirst(lc);
-		lease = le_acquire_lease(&call.store, &who, &profile, &refused);
+		a.who.election = lfirst(lc);
+		lease = le_acquire_lease(&call.store, &a);
 		if (lease == NULL)
 			continue;
 		le_return_grant(fcinfo, lease, true);

@@ -171,8 +171,9 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 {
 	for (;;)
 	{
-		Election   *election = le_election_get_or_create(store, s->who.election,
-														 wait);
+		Election   *election = s->is_seat ?
+			le_seat_read(store, s->who.election) :
+			le_election_get_or_create(store, s->who.election, wait);
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
 
@@ -291,14 +292,18 @@ le_stand(StandCall *s, bool wait)
 	election = write_candidacy(&store, s, wait);
 	if (election == NULL)
 	{
-		if (wait)
+		if (wait && !s->is_seat)
 			le_busy(s->who.election);
-		return 0;
+		return 0;				/* or there is no such seat any more */
 	}
 	turn.mode = wait ? TURN_TRIES : TURN_SKIPS;
 	turn.ask_until = s->ask_until;
 	if (le_turn(&store, s->who.election, &turn) == SETTLED_GONE)
+	{
+		if (s->is_seat)
+			return 0;
 		le_report_no_election(s->who.election);
+	}
 	lease = le_lease_read(&store, s->who.election, NULL);
 	if (!le_stand_leads(&store, lease, s->who.session_id))
 		return 0;

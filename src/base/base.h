@@ -17,6 +17,7 @@
 #include "nodes/lockoptions.h"
 #include "nodes/pg_list.h"
 #include "storage/lock.h"
+#include "utils/hsearch.h"
 #include "utils/snapshot.h"
 
 struct BackgroundWorkerHandle;
@@ -25,6 +26,10 @@ struct BackgroundWorkerHandle;
 extern int64 le_clock(void);
 extern char *le_incarnation_name(Oid lease_oid);
 extern char *le_incarnation_name_try(Oid lease_oid);
+
+/* hash.c */
+extern HTAB *le_hash_make(const char *name, Size keysize, Size entrysize,
+						  int flags, MemoryContext context);
 
 /* lock.c */
 typedef enum LockClass

@@ -31,7 +31,6 @@
 
 #include "decide/decide.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 
 /* A candidate, and how many seats it has */
@@ -72,18 +71,6 @@ typedef struct Count
 	int64		now;
 	struct Cap *cap;
 } Count;
-
-static HTAB *
-make_hash(const char *name, Size keysize, Size entrysize, int flags)
-{
-	HASHCTL		info;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = keysize;
-	info.entrysize = entrysize;
-	info.hcxt = CurrentMemoryContext;
-	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
-}
 
 static Share *
 find_share(const struct Cap *cap, const char *candidate, const char *role,
@@ -180,11 +167,12 @@ count_seats(const Store *store, ElectionGroup *group, bool locked)
 
 	cap->context = context;
 	cap->locked = locked;
-	cap->shares = make_hash("leader_election shares",
-							sizeof(((Share *) 0)->key), sizeof(Share),
-							HASH_BLOBS);
-	cap->seats = make_hash("leader_election counted seats", LE_NAME_MAX + 1,
-						   sizeof(CountedSeat), HASH_STRINGS);
+	cap->shares = le_hash_make("leader_election shares",
+							   sizeof(((Share *) 0)->key), sizeof(Share),
+							   HASH_BLOBS, context);
+	cap->seats = le_hash_make("leader_election counted seats",
+							  LE_NAME_MAX + 1, sizeof(CountedSeat),
+							  HASH_STRINGS, context);
 	le_lease_scan_group(store, group->name, count_seat, &count);
 	group->cap = cap;
 	MemoryContextSwitchTo(old);

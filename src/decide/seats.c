@@ -30,7 +30,6 @@
 #include "access/xact.h"
 #include "decide/decide.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
@@ -92,18 +91,6 @@ static Seats *counted = NULL;
 
 /* Is this the worker, where a count lasts for a round? */
 static bool in_round = false;
-
-static HTAB *
-make_hash(const char *name, Size keysize, Size entrysize, int flags)
-{
-	HASHCTL		info;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = keysize;
-	info.entrysize = entrysize;
-	info.hcxt = CurrentMemoryContext;
-	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
-}
 
 static Holder *
 find_holder(const Seats *seats, const Seat *seat,
@@ -232,14 +219,14 @@ le_seats_read(const Store *store, MemoryContext context)
 	seats->changes = le_leadership_generation;
 	seats->context = own;
 	seats->lease_oid = store->lease_oid;
-	seats->elections = make_hash("leader_election seats", LE_NAME_MAX + 1,
-								 sizeof(Seat), HASH_STRINGS);
-	seats->holders = make_hash("leader_election holders",
-							   sizeof(((Holder *) 0)->key), sizeof(Holder),
-							   HASH_BLOBS);
+	seats->elections = le_hash_make("leader_election seats", LE_NAME_MAX + 1,
+									sizeof(Seat), HASH_STRINGS, own);
+	seats->holders = le_hash_make("leader_election holders",
+								  sizeof(((Holder *) 0)->key), sizeof(Holder),
+								  HASH_BLOBS, own);
 	MemoryContextSwitchTo(temporary);
-	memo = make_hash("leader_election sessions", sizeof(int64),
-					 sizeof(Session), HASH_BLOBS);
+	memo = le_hash_make("leader_election sessions", sizeof(int64),
+						sizeof(Session), HASH_BLOBS, temporary);
 	foreach(lc, le_elections_read(store))
 	{
 		Election   *election = lfirst(lc);

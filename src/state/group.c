@@ -127,6 +127,18 @@ le_group_of(const Store *store, const Election *election)
 }
 
 /*
+ * The settings of a seat; NULL: there is none of that name, which may be that of
+ * another election by now.
+ */
+Election *
+le_seat_read(const Store *store, const char *name)
+{
+	Election   *election = le_election_read(store, name);
+
+	return election != NULL && election->group != NULL ? election : NULL;
+}
+
+/*
  * The name by which an election's name locks are taken, and those of its
  * candidates: for the seats of a group, that of the group, so that who stands
  * for a thousand seats needs one lock.  NULL: not to be had at once.

@@ -405,6 +405,7 @@ extern bool le_group_withdraws(const ElectionGroup *group, const char *election)
 extern bool le_group_may_withdraw(const Store *store, const char *election);
 extern bool le_group_write(const Store *store, const ElectionGroup *group);
 extern bool le_group_delete(const Store *store, const char *name);
+extern Election *le_seat_read(const Store *store, const char *name);
 extern char *le_seat_name_lock(const Store *store, const char *election);
 LE_NORETURN extern void le_report_no_group(const char *name);
 

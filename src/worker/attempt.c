@@ -161,9 +161,9 @@ find_trouble(AttemptKind kind, const char *election, HASHACTION action)
 	Trouble    *trouble;
 
 	if (troubles == NULL)
-		troubles = le_worker_hash("leader_election troubles",
-								  sizeof(TroubleKey), sizeof(Trouble),
-								  HASH_BLOBS, TopMemoryContext);
+		troubles = le_hash_make("leader_election troubles",
+								sizeof(TroubleKey), sizeof(Trouble),
+								HASH_BLOBS, TopMemoryContext);
 	memset(&key, 0, sizeof(key));	/* the padding, too, is hashed */
 	key.kind = kind;
 	if (election != NULL)

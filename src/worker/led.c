@@ -61,9 +61,9 @@ le_led_begin_look(void)
 											 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(next.context);
 	next.renewals = NIL;
-	next.sessions = le_worker_hash("leader_election sessions", sizeof(int64),
-								   sizeof(LedBySession), HASH_BLOBS,
-								   next.context);
+	next.sessions = le_hash_make("leader_election sessions", sizeof(int64),
+								 sizeof(LedBySession), HASH_BLOBS,
+								 next.context);
 }
 
 static void

@@ -59,8 +59,8 @@ make_empty(void)
 {
 	if (known != NULL)
 		hash_destroy(known);
-	known = le_worker_hash("leader_election marks", LE_NAME_MAX + 1,
-						   sizeof(KnownMark), HASH_STRINGS, TopMemoryContext);
+	known = le_hash_make("leader_election marks", LE_NAME_MAX + 1,
+						 sizeof(KnownMark), HASH_STRINGS, TopMemoryContext);
 	known_table = InvalidOid;
 }
 

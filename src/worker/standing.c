@@ -68,8 +68,8 @@ begin_look(const Store *store)
 										"leader_election standing",
 										ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(context);
-	standing = le_worker_hash("leader_election standing", LE_NAME_MAX + 1,
-							  sizeof(Standing), HASH_STRINGS, context);
+	standing = le_hash_make("leader_election standing", LE_NAME_MAX + 1,
+							sizeof(Standing), HASH_STRINGS, context);
 	table = store->table[TABLE_CANDIDATE].rel;
 	under_way = true;
 	has_missed = false;

@@ -44,22 +44,6 @@ MemoryContext le_worker_context;
 static bool ended_by_itself = false;
 
 /*
- * Make a hash table.  flags say what the keys are: HASH_STRINGS or HASH_BLOBS.
- */
-HTAB *
-le_worker_hash(const char *name, Size keysize, Size entrysize, int flags,
-			   MemoryContext context)
-{
-	HASHCTL		info;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = keysize;
-	info.entrysize = entrysize;
-	info.hcxt = context;
-	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
-}
-
-/*
  * On exit: if this worker was terminated while it had work, the launcher, if
  * there is one, starts another worker at once.
  */
@@ -105,8 +89,8 @@ take_over(void)
 						 TAKE_OVER_MS, PG_WAIT_EXTENSION);
 
 		/*
-		 * Here an error would end the process, and only SIGTERM is to do that:
-		 * do not process a cancel.
+		 * Here an error would end the process, and only SIGTERM is to do
+		 * that: do not process a cancel.
 		 */
 		if (ProcDiePending)
 			CHECK_FOR_INTERRUPTS();

@@ -58,8 +58,6 @@ typedef struct Pass
 /* worker.c */
 extern MemoryContext le_worker_context; /* reset before each round */
 
-extern HTAB *le_worker_hash(const char *name, Size keysize, Size entrysize,
-							int flags, MemoryContext context);
 extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 /* attempt.c */
