@@ -266,6 +266,24 @@ sub seats
 	is($admin->sqlstate_of("SELECT leader_election.join_group('s', 'a')"), 'LE003', 'seats: it is gone');
 }
 
+# --- A group that is dropped while candidates ask for its seats
+
+foreach my $call (qw(join_group acquire_any))
+{
+	group("gone $call", 2);
+	my $dropper = session($node, name => 'dropper');
+	my $caller = session($node, name => $call);
+	$dropper->query("BEGIN; SELECT leader_election.drop_group('gone $call')");
+	$caller->query_async("SELECT count(*) FROM leader_election.$call('gone $call', 'x')");
+	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'Extension'
+			AND query ~ 'leader_election.$call' AND pid <> pg_backend_pid()", 1);
+	$dropper->query('COMMIT');
+	is($caller->result, 0, "$call: finds the seats gone");
+	is($admin->query("SELECT count(*) FROM leader_election.election WHERE election ~ '^gone $call'"),
+		0, "$call: and makes no elections in their place");
+	$_->finish foreach $dropper, $caller;
+}
+
 # --- Spread, by weight, and beside other elections
 
 {
