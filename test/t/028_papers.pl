@@ -21,7 +21,7 @@ my $TOP = abs_path("$FindBin::RealBin/../..");
 
 # All Markdown files, but for the list of changes, and what is in languages that
 # ../clients/papers.pl has installed
-my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/clients\.md|clients/)} }
+my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/(clients|frameworks)\.md|clients/)} }
   map { glob("$TOP/$_") } qw(*.md docs/*.md */README.md */*/README.md);
 
 plan skip_all => missing_for_papers() if missing_for_papers();

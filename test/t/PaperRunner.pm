@@ -45,7 +45,7 @@ my $SPRING = join(':', glob('/usr/share/java/spring3-*.jar'), '/usr/share/java/c
 my ($node, $psql, $http_port);
 
 # What belongs to the paper that is being run
-my ($folder, $output, %sessions, $python, @started);
+my ($folder, $output, %sessions, $python, $hidden, @started);
 
 # None outlives this test.
 END
@@ -82,6 +82,7 @@ sub begin_paper
 	$http_port //= PostgreSQL::Test::Cluster::get_free_port();
 	$folder = PostgreSQL::Test::Utils::tempdir();
 	undef $output;
+	$hidden = '';
 	$psql->query('CREATE DATABASE app');
 	unless ($bare)
 	{
@@ -296,13 +297,18 @@ sub run_python
 	return state_differs($state, $block, '00000');
 }
 
-# A whole program of a language, in a file of its own. Its server is this one.
+# A whole program of a language, in a file of its own, together with the hidden
+# block before it. Its server is this one.
 sub run_file
 {
 	my ($block, $file, @command) = @_;
+	my @parts = ($block->{text}, $hidden);
 
+	$hidden = $block->{hidden} ? $block->{text} : '';
+	return undef if $hidden;
+	@parts = reverse @parts if $block->{language} eq 'ruby';
 	unlink("$folder/$file");
-	append_to_file("$folder/$file", $block->{text});
+	append_to_file("$folder/$file", join("\n", @parts));
 	if ($block->{run}{background})
 	{
 		my $one = start($block->{text}, @command, "$folder/$file");
@@ -313,25 +319,27 @@ sub run_file
 	return state_differs(run_program($block->{text}, @command, "$folder/$file"), $block, 0);
 }
 
+# A program, or a class that a later one uses
 sub run_java
 {
 	my ($block) = @_;
-	my ($class) = $block->{text} =~ /^public class (\w+)/m;
+	my ($class) = $block->{text} =~ /^public (?:class|interface) (\w+)/m;
 	my $text = $block->{text};
-	my $client = "$TOP/clients/java/src/main/java";
+	my @path = ('-cp', join(':', $JDBC, $folder, $SPRING));
+	my @compile = ('javac', @path, '-d', $folder);
 
 	return 'no public class' unless $class;
 	if ($text =~ /^import leaderelection\./m && !-e "$folder/leaderelection")
 	{
-		run_program('', 'javac', '-cp', $JDBC, '-d', $folder, glob("$client/leaderelection/*.java")) == 0
+		run_program('', @compile, glob("$TOP/clients/java/src/main/java/leaderelection/*.java")) == 0
 		  or return $output;
 	}
 	$text =~ s{jdbc:postgresql://[^/]+/}{'jdbc:postgresql://127.0.0.1:' . $node->port . '/'}e;
-	return run_file({ %$block, text => $text },
-		"$class.java", 'java', '-XX:TieredStopAtLevel=1', '-cp', join(':', $JDBC, $folder, $SPRING));
+	return run_file({ %$block, text => $text, hidden => 0 },
+		"$class.java", $text =~ /\bvoid main\(/ ? ('java', '-XX:TieredStopAtLevel=1', @path) : @compile);
 }
 
-sub run_javascript { return run_file($_[0], 'program.js', 'node'); }
+sub run_js { return run_file($_[0], 'program.js', 'node'); }
 sub run_ruby { return run_file($_[0], 'program.rb', 'ruby'); }
 sub run_php { return run_file($_[0], 'program.php', 'php'); }
 
@@ -498,7 +506,7 @@ my %run = (
 	sh => \&run_sh,
 	python => \&run_python,
 	java => \&run_java,
-	javascript => \&run_javascript,
+	js => \&run_js,
 	go => \&run_go,
 	ruby => \&run_ruby,
 	php => \&run_php,

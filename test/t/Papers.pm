@@ -3,9 +3,9 @@
 # A block needs a language. What readers do not see, in HTML comments:
 #
 #	<!-- run: WORDS -->    just before a block: how it is run
-#	<!-- LANGUAGE          a block that is run like others
-#	...
-#	-->
+#	<!-- LANGUAGE          a block that is run like others; in js, go, ruby and
+#	...                    php, where each block is a program, it belongs to the
+#	-->                    next one
 #
 # WORDS, with commas between:
 #
@@ -31,7 +31,7 @@ my %WORDS = (
 	sh => 'background|fails|terminal',
 	python => 'fails',
 	java => 'background|fails',
-	javascript => 'background|fails',
+	js => 'background|fails',
 	go => 'background|fails',
 	ruby => 'background|fails',
 	php => 'background|fails',
@@ -78,6 +78,7 @@ sub blocks_of
 		elsif (/^<!--\s*(.*)$/)
 		{
 			($block, $end) = (_block($1, $line, undef), qr/^-->$/);
+			$block->{hidden} = 1;
 		}
 		else
 		{
