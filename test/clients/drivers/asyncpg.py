@@ -1,0 +1,103 @@
+"""The driver program of clients/python/leader_election_async.py for the conformance suite, and an
+example of its use: asyncpg.py session|detached ELECTION CANDIDATE (see test/README.md)."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+sys.path[0] = str(pathlib.Path(__file__).parents[3] / "clients/python")   # this file is no asyncpg
+
+import asyncpg
+
+import leader_election_async
+
+kind, election, candidate = sys.argv[1:]
+env = os.environ.get
+
+
+def say(*words):
+    os.write(1, f"{' '.join(map(str, words))} {time.monotonic_ns()}\n".encode())
+
+
+async def on_yield(term):
+    say("yield", term)
+    await asyncio.sleep(0.2)
+    await leadership.resign()
+
+
+def on_error(error):
+    os.write(1, f"error {error.sqlstate} {str(error)!r}\n".encode())
+    os._exit(3)
+
+
+def read_commands(loop, stop):
+    for words in map(str.split, sys.stdin):
+        if words == ["resign"]:
+            asyncio.run_coroutine_threadsafe(leadership.resign(), loop)
+        elif words == ["close"]:
+            loop.call_soon_threadsafe(stop)
+        elif words[:1] == ["hang"]:
+            loop.call_soon_threadsafe(time.sleep, float(words[1]) / 1000)    # the whole loop
+
+
+async def write(work, term):
+    if work is None or work.is_closed():
+        work = await asyncpg.connect(host=env("WORKHOST", env("PGHOST")), timeout=2,
+                                     port=env("WORKPORT", env("PGPORT")))
+    try:
+        async with work.transaction():
+            await leadership.fenced(work)
+            await work.execute("SELECT conformance.write($1, $2, $3)", election, candidate, term)
+        say("wrote", term)
+    except leader_election_async.NotLeader:
+        say("refused", term, "NotLeader")
+    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        say("refused", term, getattr(error, "sqlstate", "08006"))
+    return work
+
+
+async def main():
+    global leadership
+    loop, last_turn, work = asyncio.get_running_loop(), time.monotonic(), None
+    limit = float(env("QUERY_TIMEOUT")) if env("QUERY_TIMEOUT") else None
+    arguments = {"on_elected": lambda term: say("elected", term),
+                 "on_lost": lambda reason: say("lost", reason), "on_error": on_error,
+                 "call_timeout": float(env("CALL_TIMEOUT", 1))}
+    if env("YIELD"):
+        arguments["on_yield"] = on_yield
+    if env("HEALTH"):
+        arguments["health_check"] = lambda: time.monotonic() - last_turn < 0.5
+    if kind == "session":
+        leadership = leader_election_async.Leadership(
+            {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)), **arguments)
+    else:
+        pool = asyncpg.create_pool(min_size=0, max_size=2, timeout=2, command_timeout=limit,
+                                   statement_cache_size=0)
+        leadership = leader_election_async.DetachedLeadership(
+            await pool, election, candidate, interval=float(env("INTERVAL", 0.2)),
+            listen="" if env("LISTEN") else None, **arguments)
+    task = asyncio.current_task()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    threading.Thread(target=read_commands, args=(loop, task.cancel), daemon=True).start()
+    say("ready")
+    async with leadership:
+        for turn in range(1 << 62):
+            last_turn = time.monotonic()
+            term = leadership.term
+            if term is not None:
+                say("working", term)
+                if turn % 5 == 0:
+                    try:
+                        work = await write(work, term)
+                    except (OSError, asyncio.TimeoutError):
+                        say("refused", term, "08006")
+            await asyncio.sleep(0.02)
+
+try:
+    asyncio.run(main())
+except asyncio.CancelledError:
+    say("closed")
