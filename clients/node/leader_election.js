@@ -7,146 +7,93 @@
  * 'lost'; 'lost' is reported, and its handlers have returned, before the lease is
  * given back.
  *
- * All handlers run in the event loop of the process. A loop that is blocked
- * renews nothing. When it wakes up, `term` is null by the clock before any
- * handler runs, but what the blocking code itself did meanwhile nobody has
- * checked: fence the writes (`fenced()`, or send the term along).
+ * Everything runs in the event loop of the process. A loop that is blocked renews
+ * nothing. When it goes on, `term` is null by the clock before any handler runs,
+ * but nobody has checked what the blocking code itself did meanwhile: fence the
+ * writes (`fenced()`, or send the term along).
  */
 'use strict'
 
 const { AsyncLocalStorage } = require('node:async_hooks')
-const { randomBytes } = require('node:crypto')
 const { EventEmitter } = require('node:events')
 const os = require('node:os')
 
-// The same call would be answered the same: stop, and tell.
+// These would be answered the same again: stop, and tell.
 const FATAL = /^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003)$/
-// Node's own codes (EPIPE) begin with E, which no SQLSTATE does.
+// An error of the server. (Node's codes, like EPIPE, begin with E. No SQLSTATE does.)
 const SQLSTATE = /^(?!E)[0-9A-Z]{5}$/
 
-// A timeout of the session would end a waiting campaign, or the idle session.
-const SETUP = `SELECT pg_catalog.set_config('statement_timeout', '0', false),
-  pg_catalog.set_config('idle_session_timeout', '0', false)`
-const JOIN = `SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-  metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`
-const CAMPAIGN = 'CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)'
-const ACQUIRE = `SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
-  rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)`
-const RENEW = 'SELECT term, remaining_ms, yielding FROM leader_election.renew($1)'
-const RENEW_TERM = 'SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2::pg_catalog.int8)'
-const RESIGN = 'SELECT leader_election.resign($1)'
-const LEAVE = 'SELECT leader_election.leave($1)'
-const RELEASE = 'SELECT leader_election.release($1, $2::pg_catalog.int8)'
-const LEAVE_DETACHED = 'SELECT leader_election.leave($1, $2)'
-const ASSERT = 'SELECT leader_election.assert_leader($1, $2::pg_catalog.int8)'
-
-/** We do not lead (now). */
+/** We do not lead. The code is that of the server's error of the same meaning. */
 class NotLeader extends Error {
-  constructor(message) {
-    super(message)
-    this.name = 'NotLeader'
-  }
+  code = 'LE001'
 }
-
 class TimedOut extends Error {}
-
 const noop = () => {}
 
-/** Milliseconds that the system has been up, sleep included, less those of the monotonic clock. */
-const sleptBefore = () => os.uptime() * 1000 - performance.now()
-let slept = 0
-let base = sleptBefore()
-
 /**
- * Milliseconds on a clock that goes on while the machine sleeps. Node's monotonic
- * clock stands still then (on Linux), so a lease that ran out during the sleep
- * would look valid. os.uptime() goes on, but in steps (10 ms): it tells only how
- * long the machine slept. A paused virtual machine does not know: fence.
+ * Milliseconds on a clock that goes on while the machine sleeps. The monotonic
+ * clock of Node stands still then (on Linux), and a lease that ran out during the
+ * sleep would look valid. os.uptime() goes on, but in steps of 10 ms: it tells for
+ * how long the machine slept. A paused virtual machine does not know: fence.
  */
 function clock() {
-  const gap = sleptBefore() - base
-  if (gap > 50) {
-    slept += gap
-    base += gap
-  }
-  return performance.now() + slept
+  const gap = os.uptime() * 1000 - performance.now() - clock.slept
+  if (gap > 50) clock.slept += gap
+  return performance.now() + clock.slept
 }
+clock.slept = os.uptime() * 1000 - performance.now() // before this process began: harmless
 
-/** The outcome of promise, unless ms pass or one of the signals is aborted before. */
-async function bounded(promise, ms, ...signals) {
-  let timer, stop
+/** The outcome of promise, unless ms pass or signal is aborted before. */
+async function bounded(promise, ms, signal) {
+  let stop
   const stopped = new Promise((resolve, reject) => {
-    stop = () => reject(signals.find((signal) => signal.aborted).reason)
-    if (ms < 2 ** 31) timer = setTimeout(() => reject(new TimedOut(`no answer within ${Math.round(ms)} ms`)), ms)
-    for (const signal of signals) signal.addEventListener('abort', stop)
-    if (signals.some((signal) => signal.aborted)) stop()
+    stop = () => reject(signal?.aborted ? signal.reason : new TimedOut(`no answer in ${Math.round(ms)} ms`))
   })
+  const timer = ms < 2 ** 31 && setTimeout(stop, ms)
+  signal?.aborted ? stop() : signal?.addEventListener('abort', stop)
   try {
     return await Promise.race([promise, stopped])
   } finally {
     clearTimeout(timer)
-    for (const signal of signals) signal.removeEventListener('abort', stop)
+    signal?.removeEventListener('abort', stop)
   }
 }
-
-const pause = (ms, ...signals) => bounded(new Promise(noop), ms, ...signals).catch(noop)
+const pause = (ms, signal) => bounded(new Promise(noop), ms, signal).catch(noop)
 
 const isFatal = (error) => FATAL.test(error.code) || /^SASL/.test(error.message)
-
-/** 0.1 s, doubled with each failure to 5 s, with jitter: instances must not come in step. */
-const backOff = (failures) => Math.min(100 * 2 ** failures, 5000) * (0.75 + Math.random() / 2)
+/** 0.1 s, doubled with each failure. */
+const backOff = (failures, most) => Math.min(100 * 2 ** failures, most)
+/** The leader gave up, and its connection is as good as before. */
+const isOrderly = (reason) => reason === 'resigned' || reason === 'yielded'
 
 function explain(error) {
-  const missing = /^(3F000|42883)$/.test(error.code)
-  const hint = missing ? 'this database lacks the extension (CREATE EXTENSION leader_election): ' : ''
-  return Object.assign(new Error(`leader_election: ${hint}${error.message}`, { cause: error }), { code: error.code })
+  const missing = /^(3F000|42883)$/.test(error.code) ? 'the database lacks the extension (CREATE EXTENSION leader_election): ' : ''
+  return Object.assign(new Error(`leader_election: ${missing}${error.message}`, { cause: error }), { code: error.code })
 }
 
-/** A config of pg, a URL, a host, or an array of these; `host` may be an array, and `port`, too. */
+/** A config of pg, a URL, a host, or an array of these; `host` and `port` of a config may be arrays, too. */
 function listHosts(connect) {
   return [connect ?? {}].flat().flatMap((one) => {
     if (typeof one === 'string') return one.includes('://') ? { connectionString: one } : { host: one }
-    if (typeof one.connect === 'function') throw new TypeError('a session candidate needs a connection of its own: give the config of pg, not a client or pool')
-    if (!Array.isArray(one.host)) return one
-    return one.host.map((host, i) => ({ ...one, host, port: Array.isArray(one.port) ? one.port[i] ?? one.port[0] : one.port }))
+    if (one.query) throw new TypeError('connect: a config of pg is needed, for a connection of our own; not a client or a pool')
+    return [one.host].flat().map((host, i) => ({ ...one, host, port: [one.port].flat()[i] ?? [one.port].flat()[0] }))
   })
 }
 
-/**
- * A connection of our own. Each call has a timer of ours. A call that fails
- * without an SQLSTATE may go on at the server (a campaign would be elected, and
- * nobody would know): whoever sees that has to destroy the connection.
- */
-class Session {
-  constructor(config) {
-    const { Client } = require('pg')
-    this.client = new Client({ ...config, keepAlive: true, keepAliveInitialDelayMillis: 5000 })
-    this.client.connectionParameters.query_timeout = 0 // it leaves the call going on at the server
-    this.ended = new AbortController()
-    this.gone = this.ended.signal
-    const end = (error) => this.ended.abort(error ?? new Error('the connection was closed'))
-    this.client.on('error', end).on('end', end)
-  }
-
-  async call(text, values, ms, ...signals) {
-    return (await bounded(this.client.query(text, values), ms, this.gone, ...signals)).rows
-  }
-
-  destroy() {
-    this.client.connection.stream.destroy()
-  }
-}
-
-/** Connects to the first host for which `first(session)` succeeds; a standby refuses it (25006). */
-async function openSession(hosts, ms, signal, first) {
+/** A client of pg, connected to the first host at which begin(client) succeeds. A standby refuses it (25006). */
+async function connect(hosts, ms, signal, begin) {
+  const { Client } = require('pg')
   let failure
   for (const host of hosts) {
-    const session = new Session(host)
+    const client = new Client({ ...host, keepAlive: true, keepAliveInitialDelayMillis: 5000 })
+    client.connectionParameters.query_timeout = 0 // pg's leaves the call going on at the server
+    client.on('error', noop)
     try {
-      await bounded(session.client.connect(), ms, signal)
-      return [session, await first(session)]
+      await bounded(client.connect(), ms, signal)
+      await begin((text, values) => bounded(client.query(text, values), ms, signal), client)
+      return client
     } catch (error) {
-      session.destroy()
+      client.connection.stream.destroy()
       failure = error
       if (signal.aborted || isFatal(error)) break
     }
@@ -154,7 +101,7 @@ async function openSession(hosts, ms, signal, first) {
   throw failure
 }
 
-/** Tells close() and resign() that they were called by a handler, for whose end they must not wait. */
+/** The candidates whose handlers are running: in these close() and resign() do not wait, for they would wait for themselves. */
 const handling = new AsyncLocalStorage()
 
 /**
@@ -167,15 +114,13 @@ const handling = new AsyncLocalStorage()
  *   lately? Unless it says true, we do not stand, and the lease is not renewed.
  * @property {number} [callTimeout=5000]  How long a call may take.
  * @property {AbortSignal} [signal]  Closes.
- * @property {(message: string, error?: Error) => void} [log]  Default: console.error.
+ * @property {(message: string, error: Error) => void} [log]  Default: console.error.
  */
 
 /**
- * What the four kinds share: events, the local deadline, and the order in which
- * a leadership ends: term is null, 'lost' handlers finish, the lease is given back.
- *
- * Events: 'elected' (term), 'lost' (reason), 'yield' (term), 'error' (error). Handlers may return
- * promises: the next event waits for them. So start the work in 'elected'; do not await its end there.
+ * What the four kinds share. Events: 'elected' (term), 'lost' (reason), 'yield' (term), 'error' (error).
+ * One handler runs at a time; if it returns a promise, the next event waits for that. So start the
+ * work in 'elected', but do not await its end there.
  * @abstract
  */
 class Candidate extends EventEmitter {
@@ -183,25 +128,29 @@ class Candidate extends EventEmitter {
   constructor(options) {
     super()
     if (typeof options?.election !== 'string') throw new TypeError('election: a string is needed')
-    this.election = options.election
-    this.candidate = options.candidate ?? `${os.hostname()}-${process.pid}-${randomBytes(4).toString('hex')}`
+    const { election, rank = null, metadata = null, healthCheck, callTimeout = 5000, signal, log } = options
+    this.election = election
+    this.candidate = options.candidate ?? `${os.hostname()}-${process.pid}-${Math.random().toString(36).slice(2, 8)}`
     /** How many times this client was elected. */
     this.changes = 0
-    this._standing = [options.rank ?? null, options.metadata === undefined ? null : JSON.stringify(options.metadata)]
-    this._check = options.healthCheck
-    this._callTimeout = options.callTimeout ?? 5000
-    this._log = options.log ?? ((message, error) => console.error(`leader_election ${this.election}: ${message}`, error?.message ?? ''))
-    this._share = 1 // of remaining_ms, that we lead
-    this._lead = null // the leadership that was told last and not lost
-    this._told = Promise.resolve() // settled when all events so far were handled
+    this._standing = [rank, metadata && JSON.stringify(metadata)]
+    this._check = healthCheck
+    this._callTimeout = callTimeout
+    this._log = log ?? ((message, error) => console.error(`leader_election ${election}: ${message}:`, error.message))
+    this._lead = null // the leadership that has begun and is not lost
+    this._queue = Promise.resolve() // settled when the handlers of all events so far have returned
+    this._waiting = new Set() // what wait() has to be told
     this._closing = new AbortController()
-    this._cut = new AbortController() // calls still under way callTimeout after close() are given up
-    this._watchers = new Set() // of changes, for wait() and run()
-    this._signal = options.signal
-    this._onAbort = () => this.close()
+    this._cut = new AbortController() // ends what close() waits for too long
+    const onAbort = () => this.close()
+    signal?.addEventListener('abort', onAbort)
+    // Begins when the constructors have returned.
+    this._over = Promise.resolve().then(() => this._live()).finally(() => signal?.removeEventListener('abort', onAbort))
+    this._over.catch(noop)
+    if (signal?.aborted) this.close()
   }
 
-  /** Are we the leader now? Never blocks. */
+  /** Do we lead now? Never blocks. */
   get leads() {
     return this._lead !== null && this._clock() < this._lead.deadline
   }
@@ -212,59 +161,37 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Waits until we lead: the term; null after the timeout (in ms), or when we are closed. Rejects with
+   * Waits until we lead: the term; null after the timeout (in ms), or if we are closed. Rejects with
    * the fatal error if there is one, and with the reason of an aborted signal.
    * @param {number | { timeout?: number, signal?: AbortSignal }} [limit]
    * @returns {Promise<number | null>}
    */
   async wait(limit = {}) {
     const { timeout = Infinity, signal } = typeof limit === 'number' ? { timeout: limit } : limit
-    const led = this._watch(() => this.leads)
+    let begun
+    const elected = new Promise((resolve) => this._waiting.add((begun = resolve)))
     try {
-      await bounded(led.promise, timeout, ...(signal ? [signal] : []))
+      if (!this.leads) await bounded(Promise.race([elected, this._over]), timeout, signal)
     } catch (error) {
       if (!(error instanceof TimedOut)) throw error
     } finally {
-      led.stop()
+      this._waiting.delete(begun)
     }
     return this.term
   }
 
   /**
-   * Runs the work in each term, until we are closed. Its signal is aborted when leadership is lost;
-   * the lease is given back after its end. If it returns before, we resign and stand again. If it
-   * fails before, we close, and its error is this promise's.
+   * Runs the work in each term, until we are closed. Its signal is aborted when leadership is lost, and
+   * the lease is given back after its end. If it ends while we lead, we resign and stand again. If it
+   * fails while we lead, we close, and this promise rejects with its error.
    * @param {(term: number | null, signal: AbortSignal) => any} work
    */
   async run(work) {
-    let job, lead, failure
-    const begin = (term) => {
-      if (!this.leads || this._lead === lead || this._lead.term !== term) return
-      const mine = (lead = this._lead)
-      const { signal } = mine.over
-      job = this._handle(() => work(term, signal))
-      job.then(
-        () => this._lead === mine && this.resign(),
-        (error) => {
-          if (!signal.aborted) {
-            failure = error
-            this.close()
-          } else if (error !== signal.reason && error?.name !== 'AbortError') this._log('the work failed after its term', error)
-        }
-      )
-    }
-    const end = () => job?.catch(noop)
-    const closed = this._watch(() => false)
-    this.on('elected', begin).on('lost', end)
-    try {
-      begin(this.term)
-      await closed.promise
-      await this._finished
-    } finally {
-      closed.stop()
-      this.off('elected', begin).off('lost', end)
-    }
-    if (failure) throw failure
+    if (this._work) throw new Error('run: one at a time')
+    this._work = work
+    if (this._lead) this._begin(this._lead)
+    await this._over
+    if (this._failure) throw this._failure.error
   }
 
   /**
@@ -274,123 +201,147 @@ class Candidate extends EventEmitter {
    */
   async fenced(client) {
     const term = this._assertLeads()
-    if (typeof client.totalCount === 'number') throw new TypeError('fenced: give the client that has the open transaction, not the pool')
-    if (client.getTransactionStatus?.() === 'I') throw new Error('fenced: this client has no open transaction; await its BEGIN first')
-    await client.query(ASSERT, [this.election, term])
+    if (client.totalCount !== undefined) throw new TypeError('fenced: give the client of the transaction, not the pool')
+    if (client.getTransactionStatus?.() === 'I') throw new Error('fenced: no transaction is open; await BEGIN first')
+    await client.query('SELECT leader_election.assert_leader($1, $2::pg_catalog.int8)', [this.election, term])
   }
 
   /**
-   * Gives up leadership, and goes on standing after a second. True if we led. Resolves when the lease
-   * is given back (in a handler of ours, or in the work of run(): at once).
+   * Gives up leadership, and stands again after a second. True if we led. Resolves when the lease is
+   * given back (in a handler, or in the work of run(): at once).
    */
   async resign() {
     const lead = this._lead
     if (!this.leads) return false
     this._lose('resigned')
-    if (!handling.getStore()?.has(this)) await lead.returned
+    if (!handling.getStore()?.has(this)) await lead.back
     return true
   }
 
-  /** Gives up, withdraws, ends connections. Resolves when that is done (in a handler of ours: at once). */
+  /** Gives up, withdraws, ends connections; resolves then (in a handler, or in the work of run(): at once). */
   async close() {
     if (!this._closing.signal.aborted) {
       this._closing.abort(new Error('closed'))
       this._lose('closed')
-      this._changed()
-      this._told.then(() => {
+      this._queue.then(() => {
         const timer = setTimeout(() => this._cut.abort(new TimedOut('closed')), this._callTimeout)
-        this._finished.then(() => clearTimeout(timer))
+        this._over.catch(noop).then(() => clearTimeout(timer))
       })
     }
-    if (!handling.getStore()?.has(this)) await this._finished
+    if (!handling.getStore()?.has(this)) await this._over.catch(noop)
   }
 
+  // What the kinds do in their own ways: stand for a while (a grant, or null), renew (the same), give
+  // the lease of a lost leadership back, withdraw; `own`: a connection of our own is used.
   _clock() {
     return clock()
   }
+  async _giveBack() {}
+  async _withdraw() {}
 
-  /** To be called at the end of each constructor. */
-  _start() {
-    const end = async () => {
-      await this._told
-      this._signal?.removeEventListener('abort', this._onAbort)
-    }
-    this._finished = this._engine().catch((error) => this._fail(explain(error))).then(end)
-    this._signal?.addEventListener('abort', this._onAbort)
-    if (this._signal?.aborted) this.close()
-  }
-
-  /** A promise for when test() holds or we are closed; it fails with the fatal error. */
-  _watch(test) {
-    let look
-    const promise = new Promise((resolve, reject) => {
-      look = () => (this._fatal ? reject(this._fatal) : (this._closing.signal.aborted || test()) && resolve())
-    })
-    promise.catch(noop)
-    this._watchers.add(look)
-    look()
-    return { promise, stop: () => this._watchers.delete(look) }
-  }
-
-  _changed() {
-    for (const look of this._watchers) look()
-  }
-
-  async _fail(error) {
-    this._lose('error')
-    await this._told
-    const heard = this._watchers.size > 0 // wait() or run() throws it
-    this._fatal = error
-    this._closing.abort(error)
-    this._changed()
-    if (this.listenerCount('error') > 0) this._tell('error', error)
-    else if (!heard) process.nextTick(() => this.emit('error', error)) // not silent: Node throws it
-  }
-
-  /** Runs a handler. What it calls knows that it is in one, for as long as it has not ended. */
-  async _handle(handler) {
-    const open = new Set(handling.getStore()).add(this)
+  /** The whole life. Rejects with the fatal error. */
+  async _live() {
     try {
-      return await handling.run(open, handler)
-    } finally {
-      open.delete(this)
+      await this._engine()
+    } catch (error) {
+      this._fatal = explain(error)
+    }
+    await this._queue
+    if (!this._fatal) return
+    this._closing.abort(this._fatal)
+    if (this.listenerCount('error') > 0) this._tell('error', this._fatal)
+    else if (!this._work && !this._waiting.size) process.nextTick(() => this.emit('error', this._fatal)) // Node throws it
+    throw this._fatal
+  }
+
+  async _engine() {
+    const closing = this._closing.signal
+    for (let failures = 0, rest, woken; !closing.aborted; await pause(rest, woken)) {
+      woken = this._woken?.signal ?? closing
+      try {
+        const healthy = await this._healthy(closing)
+        const grant = healthy ? await this._stand() : await this._withdraw()
+        failures = 0
+        rest = healthy ? this._interval : 500
+        if (!grant || closing.aborted) continue
+        const lead = await this._keep(this._elect(grant))
+        await lead.back
+        if (lead.error) throw lead.error
+        woken = closing
+        rest = isOrderly(lead.reason) ? 1000 : 100 // a lone candidate that resigned must not spin
+      } catch (error) {
+        if (isFatal(error)) throw error
+        if (!closing.aborted) this._log('cannot stand, trying again', error)
+        if (this._own && !SQLSTATE.test(error.code)) this._withdraw()
+        rest = backOff(failures++, 5000) * (0.75 + Math.random() / 2) // instances must not come in step
+      }
+    }
+    await this._withdraw().catch((error) => this._log('cannot withdraw', error))
+  }
+
+  /** Renews every third of the lease until the leadership is over. Returns it (after a failover, that of the new term). */
+  async _keep(lead) {
+    for (let failures = 0, wait = lead.third; ; ) {
+      await pause(wait, lead.over.signal)
+      if (!(await this._healthy(lead.over.signal))) this._lose('unhealthy')
+      if (this._lead !== lead) return lead
+      try {
+        lead.renewal = this._renew(Math.min(this._callTimeout, lead.deadline - this._clock()), lead.term)
+        const grant = await lead.renewal
+        this._arm(lead) // a loop that was blocked may see the answer before the timer
+        if (this._lead !== lead) return lead
+        if (!grant) this._lose('not renewed')
+        else if (grant.term !== lead.term) {
+          this._lose('failover')
+          lead = this._elect(grant)
+        } else this._extend(lead, grant)
+        wait = lead.third
+        failures = 0
+      } catch (error) {
+        if (this._lead === lead) this._log('cannot renew', error)
+        this._arm(lead)
+        if (isFatal(error)) {
+          lead.error = error
+          this._lose('error')
+        } else if (error.code === 'LE006') this._lose('not renewed')
+        else if (this._own && !SQLSTATE.test(error.code)) this._lose('connection lost')
+        wait = backOff(failures++, lead.third)
+      }
     }
   }
 
-  /** Calls the handlers of an event, after those of the events before have ended. */
-  _tell(event, argument) {
-    return (this._told = this._told.then(async () => {
-      for (const handler of this.rawListeners(event)) {
-        await this._handle(() => handler.call(this, argument)).catch((error) => this._log(`a handler of '${event}' failed`, error))
-      }
-    }))
+  /** Sends a call that answers with a grant row: { sent, term, remaining, yielding }, or null. */
+  async _ask(call, values, ms) {
+    const sent = this._clock()
+    const [row] = await this._call(`SELECT term, remaining_ms, yielding FROM leader_election.${call}`, values, ms)
+    return row ? { sent, term: Number(row.term), remaining: Number(row.remaining_ms), yielding: row.yielding } : null
   }
 
-  /** Begins a leadership. A grant is { sent, term, remaining, yielding }. */
   _elect(grant) {
-    const lead = { term: grant.term, over: new AbortController() }
-    lead.returned = new Promise((resolve) => (lead.settle = resolve))
-    this._lead = lead
+    const lead = (this._lead = { term: grant.term, over: new AbortController() })
     this.changes++
     this._tell('elected', lead.term)
+    if (this._work) this._begin(lead)
     this._extend(lead, grant)
-    this._changed()
+    for (const begun of this._waiting) begun()
     return lead
   }
 
   _extend(lead, { sent, remaining, yielding }) {
-    lead.deadline = sent + remaining * this._share
+    // A session leads for half of what remains: see Leadership.
+    lead.deadline = sent + (this._own ? remaining / 2 : remaining)
     lead.third = Math.max((lead.deadline - sent) / 3, 10)
     this._arm(lead)
     if (yielding) this._askYield(lead)
   }
 
-  /** Has the end of a lease told without anybody's asking. */
+  /** Ends the leadership at its deadline, now or by a timer. */
   _arm(lead) {
     clearTimeout(lead.timer)
     const left = lead.deadline - this._clock()
-    if (left > 0) lead.timer = left < 2 ** 31 && setTimeout(() => this._arm(lead), Math.ceil(left))
-    else if (this._lead === lead) this._lose('expired')
+    if (this._lead !== lead) return
+    if (left <= 0) this._lose('expired')
+    else if (left < 2 ** 31) lead.timer = setTimeout(() => this._arm(lead), Math.ceil(left))
   }
 
   _askYield(lead) {
@@ -400,76 +351,66 @@ class Candidate extends EventEmitter {
     else this._lose('yielded')
   }
 
-  /** Ends the leadership, if there is one: the only place. Whoever gives the lease back waits for lead.told. */
+  /** Ends the leadership, if there is one. The only place, and so the order: the term, the handlers, the lease. */
   _lose(reason) {
     const lead = this._lead
     if (!lead) return
     this._lead = null
     clearTimeout(lead.timer)
     lead.reason = reason === 'resigned' && lead.asked ? 'yielded' : reason
-    lead.told = this._tell('lost', lead.reason)
     lead.over.abort(new NotLeader(`leadership of ${this.election} was lost: ${lead.reason}`))
+    lead.back = this._tell('lost', lead.reason, () => lead.job)
+      .then(() => this._giveBack(lead))
+      .catch((error) => this._log('cannot give the lease back', error))
   }
 
-  _assertLeads() {
-    const { term } = this
-    if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
-    return term
+  /** Calls the handlers of an event, when those of the events before have returned. */
+  _tell(event, argument, ...more) {
+    return (this._queue = this._queue.then(async () => {
+      for (const handler of [...this.rawListeners(event), ...more]) {
+        await this._handle(() => handler.call(this, argument)).catch((error) => this._log(`a handler of '${event}' failed`, error))
+      }
+    }))
   }
 
-  /** The health check of the caller's: false if it fails, or signal ends the wait for it. */
-  async _healthy(signal) {
-    if (!this._check) return true
+  /** Runs a handler. What it calls knows that it is in one, until it has returned. */
+  async _handle(handler) {
+    const inside = new Set(handling.getStore()).add(this)
     try {
-      return Boolean(await bounded((async () => this._check())(), Infinity, signal))
-    } catch (error) {
-      if (!signal.aborted) this._log('the health check failed', error)
-      return false
+      return await handling.run(inside, handler)
+    } finally {
+      inside.delete(this)
     }
   }
 
-  /** Sends a call that answers with a grant row. No row: null. */
-  async _ask(call) {
-    const sent = this._clock()
-    const [row] = await call()
-    return row ? { sent, term: Number(row.term), remaining: Number(row.remaining_ms), yielding: row.yielding } : null
+  /** Starts the work of run(), after the handlers of 'elected'. */
+  _begin(lead) {
+    const { signal } = lead.over
+    const onFailure = (error) => {
+      if (signal.aborted) return error === signal.reason || error?.name === 'AbortError' || this._log('the work failed', error)
+      this._failure = { error }
+      this.close()
+    }
+    this._queue = this._queue.then(() => {
+      if (signal.aborted || lead.job) return
+      const job = this._handle(() => this._work(lead.term, signal))
+      lead.job = job.catch(noop)
+      job.then(() => this._lead === lead && this.resign(), onFailure)
+    })
   }
 
-  /**
-   * Renews every third of the lease, until the leadership is over. Returns the grant of a new term
-   * (after a failover), or null. `renew(ms)` may take so long.
-   */
-  async _keep(lead, renew) {
-    const over = lead.over.signal
-    let wait = lead.third
-    for (let failures = 0; ; ) {
-      await pause(wait, over)
-      if (!(await this._healthy(over))) this._lose('unhealthy')
-      if (over.aborted) return null
-      try {
-        const ms = Math.min(this._callTimeout, lead.deadline - this._clock())
-        const grant = await this._ask(() => renew(ms))
-        if (this._lead === lead) this._arm(lead) // a loop that was blocked may see the answer before the timer
-        lead.last = grant?.term ?? lead.last
-        if (over.aborted) return null
-        if (!grant) this._lose('not renewed')
-        else if (grant.term !== lead.term) this._lose('failover')
-        if (over.aborted) return grant
-        this._extend(lead, grant)
-        wait = lead.third
-        failures = 0
-      } catch (error) {
-        if (over.aborted) return null
-        this._log('renewing failed', error)
-        if (isFatal(error)) {
-          this._lose('error')
-          throw error
-        }
-        this._arm(lead)
-        if (error.code === 'LE006') this._lose('not renewed')
-        else if (this._ownConnection && !SQLSTATE.test(error.code)) this._lose('connection lost')
-        wait = Math.min(100 * 2 ** failures++, lead.third)
-      }
+  _assertLeads() {
+    if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
+    return this._lead.term
+  }
+
+  /** The health check: false if it fails, or if signal is aborted before it answers. */
+  async _healthy(signal) {
+    try {
+      return !this._check || Boolean(await bounded((async () => this._check())(), Infinity, signal))
+    } catch (error) {
+      if (!signal.aborted) this._log('the health check failed', error)
+      return false
     }
   }
 }
@@ -479,6 +420,9 @@ class Candidate extends EventEmitter {
  *
  * It leads for half of what remains of the lease when a renewal is *sent*: the server may end the
  * session of a peer that went silent after 3 * floor(lease / 3 s) seconds, or 3 s, and elect another.
+ *
+ * A call that fails without an SQLSTATE may go on at the server: a campaign would be elected there, and
+ * nobody would know. The connection is destroyed then, never used again.
  */
 class Leadership extends Candidate {
   /**
@@ -490,76 +434,62 @@ class Leadership extends Candidate {
     super(options)
     this._hosts = listHosts(options.connect)
     this._slice = options.slice ?? 5000
-    this._share = 0.5
-    this._ownConnection = true
-    this._start()
+    this._interval = 0
+    this._own = true
   }
 
-  async _engine() {
+  async _stand() {
     const closing = this._closing.signal
-    for (let failures = 0; !closing.aborted; failures++) {
-      try {
-        if (await this._healthy(closing)) await this._stand(() => (failures = -1))
-      } catch (error) {
-        if (closing.aborted) return
-        if (isFatal(error)) throw error
-        this._log('standing failed, will be tried again', error)
-      }
-      await pause(backOff(Math.max(failures, 0)), closing)
+    let term = null
+    if (!this._client) {
+      const client = await connect(this._hosts, this._callTimeout, closing, async (query) => {
+        // A timeout of the session's would end a waiting campaign, or the session.
+        await query(`SELECT pg_catalog.set_config('statement_timeout', '0', false), pg_catalog.set_config('idle_session_timeout', '0', false)`)
+        const values = [this.election, this.candidate, ...this._standing, !this._check]
+        const { rows } = await query(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+          metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`, values)
+        term = rows[0].term
+      })
+      this._client = client
+      client.on('error', () => this._onGone(client)).on('end', () => this._onGone(client))
     }
+    if (term === null) {
+      const values = [this.election, this.candidate, `${this._slice} ms`]
+      const rows = await this._call('CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)', values, this._slice + this._callTimeout, closing)
+      term = rows[0].term
+    }
+    return term === null ? null : this._renew()
   }
 
-  /** From connecting to the end of that connection. What it calls throws when it is not to be used any more. */
-  async _stand(onJoined) {
-    const closing = this._closing.signal
-    const [session, joined] = await openSession(this._hosts, this._callTimeout, closing, async (session) => {
-      await session.call(SETUP, [], this._callTimeout, closing)
-      return session.call(JOIN, [this.election, this.candidate, ...this._standing, !this._check], this._callTimeout, closing)
-    })
-    try {
-      onJoined()
-      for (let [{ term }] = joined; ; ) {
-        if (term !== null) {
-          if (!(await this._reign(session))) return
-          await pause(1000, closing, session.gone) // a lone candidate that resigned must not spin
-        }
-        if (!(await this._healthy(closing))) return
-        const values = [this.election, this.candidate, `${this._slice} ms`]
-        ;[{ term }] = await session.call(CAMPAIGN, values, this._slice + this._callTimeout, closing)
-      }
-    } finally {
-      session.destroy()
-    }
+  _onGone(client) {
+    if (this._client !== client) return
+    this._client = null
+    this._lose('connection lost')
   }
 
-  /** From the election to the end of that leadership. True if the connection may be used again. */
-  async _reign(session) {
-    const renew = (ms) => session.call(RENEW, [this.election], ms, this._cut.signal)
-    let grant = null
+  _renew(ms) {
+    return this._ask('renew($1)', [this.election], ms)
+  }
+
+  async _call(text, values, ms = this._callTimeout, signal = this._cut.signal) {
+    if (!this._client) throw new Error('the connection is lost')
+    return (await bounded(this._client.query(text, values), ms, signal)).rows
+  }
+
+  async _giveBack(lead) {
+    await lead.renewal?.catch(noop) // one call at a time
     try {
-      grant = await this._ask(() => renew(this._callTimeout))
+      if (isOrderly(lead.reason)) return void (await this._call('SELECT leader_election.resign($1)', [this.election]))
+      if (/closed|unhealthy/.test(lead.reason)) await this._call('SELECT leader_election.leave($1)', [this.election])
     } catch (error) {
-      if (isFatal(error) || !SQLSTATE.test(error.code)) throw error
-      this._log('renewing failed', error)
+      this._log('cannot give the lease back', error)
     }
-    if (this._closing.signal.aborted) return false
-    if (!grant) return true
-    const lead = this._elect(grant)
-    const onGone = () => this._lead === lead && this._lose('connection lost')
-    session.gone.addEventListener('abort', onGone)
-    if (session.gone.aborted) onGone()
-    try {
-      await this._keep(lead, renew)
-      await lead.told
-      const stays = lead.reason === 'resigned' || lead.reason === 'yielded'
-      if (stays) await session.call(RESIGN, [this.election], this._callTimeout, this._cut.signal)
-      if (lead.reason === 'closed' || lead.reason === 'unhealthy') await session.call(LEAVE, [this.election], this._callTimeout, this._cut.signal)
-      return stays
-    } finally {
-      await lead.told
-      if (!['resigned', 'yielded'].includes(lead.reason)) session.destroy()
-      lead.settle()
-    }
+    await this._withdraw()
+  }
+
+  async _withdraw() {
+    this._client?.connection.stream.destroy()
+    this._client = null
   }
 }
 
@@ -575,110 +505,75 @@ class DetachedLeadership extends Candidate {
     if (typeof options.pool?.connect !== 'function') throw new TypeError('pool: a pool of pg is needed')
     this._pool = options.pool
     this._interval = options.interval ?? 1000
-    this._listen = options.listen && listHosts(options.listen)
-    this._vacated = new AbortController()
-    this._start()
+    this._woken = new AbortController()
+    this._closing.signal.addEventListener('abort', () => this._wake())
+    if (options.listen) this._listen(listHosts(options.listen))
   }
 
-  async _engine() {
-    const closing = this._closing.signal
-    if (this._listen) this._hear()
-    let stands = false
-    for (let failures = 0; !closing.aborted; ) {
-      let wait = this._interval
-      let woken = this._vacated.signal
-      try {
-        if (await this._healthy(closing)) {
-          stands = true
-          const values = [this.election, this.candidate, ...this._standing]
-          const grant = await this._ask(() => this._call(ACQUIRE, values, this._callTimeout))
-          failures = 0
-          if (grant) {
-            await this._reign(grant)
-            woken = closing // a lone candidate that released must not spin
-            wait = 1000
-          }
-        } else if (stands && !closing.aborted) {
-          await this._call(LEAVE_DETACHED, [this.election, this.candidate], this._callTimeout)
-          stands = false
-        }
-      } catch (error) {
-        if (isFatal(error)) throw error
-        this._log('standing failed, will be tried again', error)
-        wait = backOff(failures++)
-      }
-      await pause(wait, woken, closing)
-    }
-    if (stands) await this._call(LEAVE_DETACHED, [this.election, this.candidate], this._callTimeout).catch((error) => this._log('leaving failed', error))
+  async _stand() {
+    this._stands = true
+    const values = [this.election, this.candidate, ...this._standing]
+    const grant = await this._ask('acquire($1, $2, rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)', values)
+    const late = grant && (this._closing.signal.aborted || this._clock() >= grant.sent + grant.remaining)
+    if (late) await this._giveBack(grant)
+    return late ? null : grant
   }
 
-  /** From a grant to the end of that leadership, and of those that follow it by a failover. */
-  async _reign(grant) {
-    while (grant) {
-      if (this._closing.signal.aborted || this._clock() >= grant.sent + grant.remaining) return this._release(grant.term)
-      const lead = this._elect(grant)
-      lead.last = lead.term
-      grant = null
-      try {
-        grant = await this._keep(lead, (ms) => this._call(RENEW_TERM, [this.election, lead.term], ms))
-      } finally {
-        await lead.told
-        if (!['not renewed', 'failover'].includes(lead.reason)) await this._release(lead.last)
-        lead.settle()
-      }
-    }
+  _renew(ms, term) {
+    return this._ask('renew($1, $2::pg_catalog.int8)', [this.election, term], ms)
   }
 
-  async _release(term) {
-    await this._call(RELEASE, [this.election, term], this._callTimeout).catch((error) => this._log('releasing failed', error))
+  async _giveBack(lead) {
+    if (/failover|not renewed/.test(lead.reason)) return
+    const last = await lead.renewal?.catch(noop) // after a failover its term is greater
+    await this._call('SELECT leader_election.release($1, $2::pg_catalog.int8)', [this.election, last?.term ?? lead.term])
+  }
+
+  async _withdraw() {
+    if (this._stands) await this._call('SELECT leader_election.leave($1, $2)', [this.election, this.candidate])
+    this._stands = false
   }
 
   /** Calls over a connection of the pool; the time that it takes to get one counts. */
-  async _call(text, values, ms) {
+  async _call(text, values, ms = this._callTimeout) {
     const late = new AbortController()
     const use = async () => {
       const client = await this._pool.connect()
-      let broken = true // without an SQLSTATE the call may go on: not back to the pool
+      let broken = false
       client.on?.('error', noop)
       try {
-        const { rows } = await bounded(client.query(text, values), Infinity, late.signal)
-        broken = false
-        return rows
+        return (await bounded(client.query(text, values), Infinity, late.signal)).rows
       } catch (error) {
-        broken = !SQLSTATE.test(error.code)
+        broken = !SQLSTATE.test(error.code) // the call may go on: not back to the pool
         throw error
       } finally {
         client.off?.('error', noop)
         client.release(broken)
       }
     }
-    try {
-      return await bounded(use(), ms, this._cut.signal)
-    } finally {
-      late.abort(new TimedOut('too late'))
-    }
+    return bounded(use(), ms, this._cut.signal).finally(() => late.abort(new TimedOut('too late')))
   }
 
-  /** Listens, on a connection of its own, and wakes up the follower when the seat is vacant. */
-  async _hear() {
+  /** Listens, on a connection of its own, and wakes the follower up when the seat is vacant. */
+  async _listen(hosts) {
     const closing = this._closing.signal
-    for (let failures = 0; !closing.aborted; failures++) {
+    for (let failures = 0; !closing.aborted; await pause(backOff(failures++, 5000), closing)) {
       try {
-        const [session] = await openSession(this._listen, this._callTimeout, closing, async (session) => {
-          session.client.on('notification', ({ payload }) => this._notified(payload))
-          await session.call('LISTEN leadership_changed', [], this._callTimeout, closing)
+        const client = await connect(hosts, this._callTimeout, closing, async (query, client) => {
+          client.on('notification', ({ payload }) => this._onNotification(payload))
+          await query('LISTEN leadership_changed')
         })
         failures = 0
-        this._wake() // what was told before is lost
-        await bounded(new Promise(noop), Infinity, session.gone, closing).finally(() => session.destroy())
+        this._wake() // nobody told us before
+        await bounded(new Promise((resolve) => client.on('error', resolve).on('end', resolve)), Infinity, closing).catch(noop)
+        client.connection.stream.destroy()
       } catch (error) {
-        if (!closing.aborted) this._log('listening failed, will be tried again', error)
+        if (!closing.aborted) this._log('cannot listen, trying again', error)
       }
-      await pause(backOff(failures), closing)
     }
   }
 
-  _notified(payload) {
+  _onNotification(payload) {
     try {
       const { election, event } = JSON.parse(payload)
       if (election === this.election && event === 'vacated') this._wake()
@@ -686,71 +581,62 @@ class DetachedLeadership extends Candidate {
   }
 
   _wake() {
-    const before = this._vacated
-    this._vacated = new AbortController()
-    before.abort()
+    this._woken.abort()
+    if (!this._closing.signal.aborted) this._woken = new AbortController()
   }
 }
 
-/** Always leads, alone, without a database, and has no term. For a laptop; never chosen automatically. */
+/** Always leads, alone, without a database and without a term. For a laptop: never chosen automatically. */
 class SoleLeadership extends Candidate {
   /** @param {Options & { unfenced?: boolean }} options  unfenced: fenced() passes, and fences nothing. */
   constructor(options) {
     super(options)
     this._unfenced = options.unfenced === true
-    this._start()
   }
 
-  async _engine() {
-    while (!this._closing.signal.aborted) {
-      const lead = this._elect({ sent: 0, term: null, remaining: Infinity })
-      await pause(Infinity, lead.over.signal)
-      await lead.told
-      lead.settle()
-      await pause(1000, this._closing.signal)
-    }
+  async _stand() {
+    return { sent: 0, term: null, remaining: Infinity }
   }
 
   async fenced() {
     this._assertLeads()
-    if (!this._unfenced) throw new Error('SoleLeadership has no term to fence with; { unfenced: true } lets writes pass')
+    if (!this._unfenced) throw new Error('fenced: SoleLeadership has no term to fence with (unfenced: true lets writes pass)')
   }
 }
 
-/** For tests: does what the test says, by a clock that the test moves. Await each call: handlers have ended then. */
+/** For tests: leads as the test says, by a clock that the test moves. Await each call: the handlers have returned then. */
 class FakeLeadership extends Candidate {
   /** @param {Partial<Options>} [options] */
-  constructor(options = {}) {
+  constructor(options) {
     super({ election: 'fake', ...options })
     this._now = 0
     this._last = 0
-    this._start()
   }
 
-  /** Elects this candidate, by default in the next term, for a lease (in ms) by the test's clock. */
-  async elect(term = this._last + 1, lease = 15000) {
+  /** Elects us, by default in the next term, for a lease (in ms) by the test's clock. */
+  elect(term = this._last + 1, lease = 15000) {
     this._lose('failover')
     this._last = term
     this._elect({ sent: this._now, term, remaining: lease })
-    await this._told
+    return this._queue
   }
 
   /** @param {string} [reason] */
-  async lose(reason = 'connection lost') {
+  lose(reason = 'connection lost') {
     this._lose(reason)
-    await this._told
+    return this._queue
   }
 
-  async askYield() {
+  askYield() {
     if (this._lead) this._askYield(this._lead)
-    await this._told
+    return this._queue
   }
 
   /** Moves the clock by so many milliseconds. */
-  async advance(ms) {
+  advance(ms) {
     this._now += ms
     if (this._lead) this._arm(this._lead)
-    await this._told
+    return this._queue
   }
 
   async fenced() {
@@ -762,22 +648,12 @@ class FakeLeadership extends Candidate {
   }
 
   _arm(lead) {
-    if (this._now >= lead.deadline) this._lose('expired')
-  }
-
-  _lose(reason) {
-    const lead = this._lead
-    super._lose(reason)
-    lead?.told.then(lead.settle)
+    if (this._lead === lead && this._now >= lead.deadline) this._lose('expired')
   }
 
   _engine() {
     return pause(Infinity, this._closing.signal)
   }
-}
-
-if (Symbol.asyncDispose) {
-  Candidate.prototype[Symbol.asyncDispose] = Candidate.prototype.close
 }
 
 module.exports = { Leadership, DetachedLeadership, SoleLeadership, FakeLeadership, NotLeader }

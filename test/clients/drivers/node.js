@@ -57,7 +57,7 @@ async function write(term) {
     say('wrote', term)
     client.release()
   } catch (error) {
-    say('refused', term, error.code ?? error.name)
+    say('refused', term, error.code?.length === 5 ? error.code : 'XX000')
     client.release(true)
   }
 }
