@@ -73,6 +73,7 @@ function explain(error) {
 
 /** A config of pg, a URL, a host, or an array of these; `host` and `port` of a config may be arrays, too. */
 function listHosts(connect) {
+  require('pg') // it is missing: tell the constructor's caller
   return [connect ?? {}].flat().flatMap((one) => {
     if (typeof one === 'string') return one.includes('://') ? { connectionString: one } : { host: one }
     if (one.query) throw new TypeError('connect: a config of pg is needed, for a connection of our own; not a client or a pool')
@@ -283,12 +284,13 @@ class Candidate extends EventEmitter {
   async _keep(lead) {
     for (let failures = 0, wait = lead.third; ; ) {
       await pause(wait, lead.over.signal)
+      this._arm(lead) // a loop that was blocked may come here before the timer
       if (!(await this._healthy(lead.over.signal))) this._lose('unhealthy')
       if (this._lead !== lead) return lead
       try {
         lead.renewal = this._renew(Math.min(this._callTimeout, lead.deadline - this._clock()), lead.term)
         const grant = await lead.renewal
-        this._arm(lead) // a loop that was blocked may see the answer before the timer
+        this._arm(lead)
         if (this._lead !== lead) return lead
         if (!grant) this._lose('not renewed')
         else if (grant.term !== lead.term) {
@@ -431,8 +433,9 @@ class Leadership extends Candidate {
    *   in turn. slice: how long one campaign waits (5000), and so how soon a dead path is noticed.
    */
   constructor(options) {
+    const hosts = listHosts(options?.connect) // throws before anything begins
     super(options)
-    this._hosts = listHosts(options.connect)
+    this._hosts = hosts
     this._slice = options.slice ?? 5000
     this._interval = 0
     this._own = true
@@ -501,13 +504,14 @@ class DetachedLeadership extends Candidate {
    *   often a follower asks (1000). listen: how to connect for LISTEN, which wakes a follower up.
    */
   constructor(options) {
+    if (typeof options?.pool?.connect !== 'function') throw new TypeError('pool: a pool of pg is needed')
+    const hosts = options.listen && listHosts(options.listen)
     super(options)
-    if (typeof options.pool?.connect !== 'function') throw new TypeError('pool: a pool of pg is needed')
     this._pool = options.pool
     this._interval = options.interval ?? 1000
     this._woken = new AbortController()
     this._closing.signal.addEventListener('abort', () => this._wake())
-    if (options.listen) this._listen(listHosts(options.listen))
+    if (hosts) this._listen(hosts)
   }
 
   async _stand() {

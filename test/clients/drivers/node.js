@@ -34,7 +34,7 @@ const leadership = kind === 'session' ? new Leadership({ ...options, connect: wh
 leadership.on('elected', (term) => say('elected', term))
 leadership.on('lost', (reason) => say('lost', reason))
 leadership.on('error', (error) => {
-  process.stdout.write(`error ${error.code} ${error.message}\n`, () => process.exit(3))
+  process.stdout.write(`error ${error.code ?? 'XX000'} ${error.message}\n`, () => process.exit(3))
 })
 if (env.YIELD) {
   leadership.on('yield', async (term) => {
