@@ -16,7 +16,6 @@ import leaderelection.LeaderElection.SessionLeadership;
 import org.postgresql.ds.PGSimpleDataSource;
 
 public class Driver {
-    static final String election = System.getProperty("election"), candidate = System.getProperty("candidate");
     static final Properties login = new Properties();
     static volatile Leadership leadership;
     static volatile long turn = System.nanoTime(), hang;
@@ -106,8 +105,9 @@ public class Driver {
     static void work(String election, String candidate, String url) {
         Connection c = null;
         for (int i = 0; ; i++) {
-            sleep(20 + hang);
-            hang = 0;
+            long hung = hang;
+            hang -= hung;
+            sleep(20 + hung);
             turn = System.nanoTime();
             OptionalLong now = leadership.term();
             if (now.isEmpty())

@@ -14,13 +14,10 @@
  * the lease is given back to the server, so that the next leader never starts
  * while a handler of ours still stops the work.
  *
- * Threads of a SessionLeadership or DetachedLeadership, all of them daemons:
- *	- the engine, which talks to the server;
- *	- a timer, which ends the leadership at its deadline and destroys the
- *	  socket of a call that takes too long. It calls nothing that can block,
- *	  so that it works while everything else hangs;
- *	- one that runs the handlers, one after the other;
- *	- those of a pool, for what may hang: connecting, health checks, aborts.
+ * Threads, all of them daemons: the engine, which talks to the server, and
+ * those of a pool, for whatever the engine must not hang in: handlers, health
+ * checks, connecting, and what a timer starts (to end a leadership at its
+ * deadline, to destroy the socket of a call that takes too long).
  *
  * The clock is System.nanoTime(), which stands still while the machine sleeps
  * (Java has none that goes on): after a suspend a term may be given out that
@@ -30,33 +27,14 @@ package leaderelection;
 
 import java.net.InetAddress;
 import java.net.UnknownHostException;
-import java.sql.Connection;
-import java.sql.Driver;
-import java.sql.DriverManager;
-import java.sql.PreparedStatement;
-import java.sql.ResultSet;
-import java.sql.SQLException;
-import java.sql.SQLTimeoutException;
+import java.sql.*;
 import java.time.Duration;
-import java.util.ArrayDeque;
-import java.util.OptionalLong;
-import java.util.Properties;
-import java.util.concurrent.Callable;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.Executor;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.ThreadFactory;
-import java.util.concurrent.ThreadLocalRandom;
-import java.util.concurrent.TimeUnit;
-import java.util.function.BooleanSupplier;
-import java.util.function.Consumer;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.*;
 import javax.sql.DataSource;
-import org.postgresql.PGConnection;
-import org.postgresql.PGNotification;
-import org.postgresql.PGStatement;
+import org.postgresql.*;
 
 public final class LeaderElection {
     private static final System.Logger LOG = System.getLogger("leaderelection");
@@ -72,8 +50,8 @@ public final class LeaderElection {
         boolean leads();
 
         /**
-         * Waits until we lead. Returns the term, or empty after the timeout (or close(), or if
-         * leadership without a term began). Throws the error that ended this client, if one has.
+         * Waits until we lead. Returns the term, or empty after the timeout, after close(), or if we
+         * lead without a term. Throws the error that has ended this client, if one has.
          */
         OptionalLong await(Duration timeout) throws SQLException, InterruptedException;
 
@@ -83,29 +61,26 @@ public final class LeaderElection {
          */
         void fenced(Connection transaction) throws SQLException;
 
-        /**
-         * Gives up now and goes on standing. On return the handlers have run and the lease was given
-         * back, unless that takes longer than the call timeout, or a handler is the caller.
-         */
+        /** Gives up now, and goes on standing. The lease is given back when the lost handler has returned. */
         void resign();
 
         /** How often this client was elected: a counter for your metrics; leads() is the gauge. */
         long changes();
 
-        /** Gives up, withdraws, ends threads and connections, within the call timeout. */
+        /** Gives up, withdraws, ends threads and connections. Takes no longer than the call timeout. */
         @Override void close();
     }
 
     /** Thrown by fenced() when we do not lead. The server's own refusals have the same SQLSTATE. */
     public static final class NotLeader extends SQLException {
-        NotLeader(String election) {
-            super("not the leader of election \"" + election + "\"", "LE001");
-        }
+        private static final long serialVersionUID = 1;
+
+        NotLeader(String election) { super("not the leader of election \"" + election + "\"", "LE001"); }
     }
 
     /**
-     * The arguments. Handlers are called one after the other, and must return soon: a lost one is
-     * waited for before another candidate can lead. Their exceptions are logged.
+     * The arguments. Handlers are called one after the other, and must return soon: while a lost handler
+     * runs, nobody else is elected. Their exceptions are logged.
      */
     public static final class Options {
         final String election;
@@ -113,7 +88,7 @@ public final class LeaderElection {
             + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
         Integer rank;
         String metadata, listenUrl;
-        Properties listenInfo = new Properties();
+        Properties listenInfo;
         BooleanSupplier healthCheck;
         long slice = 5 * SECOND, callTimeout = 5 * SECOND, interval = SECOND;
         Consumer<Long> onElected = term -> { }, onYield;
@@ -160,10 +135,10 @@ public final class LeaderElection {
         /** The server asks us to go: finish, and call resign(). Without a handler we resign at once. */
         public Options onYield(Consumer<Long> handler) { onYield = handler; return this; }
 
-        /** The error that ended this client: nothing else ends it but close(). */
+        /** The error that has ended this client. Nothing else ends it but close(). */
         public Options onError(Consumer<SQLException> handler) { onError = handler; return this; }
 
-        /** Where handlers run. Still one after the other, and a lost one before the lease is given back. */
+        /** Where handlers run: still one after the other, and a lost one before the lease is given back. */
         public Options executor(Executor executor) { this.executor = executor; return this; }
 
         private static String host() {
@@ -175,46 +150,36 @@ public final class LeaderElection {
         }
     }
 
-    /** A term, and until when it may be given out: nanoseconds of now(). */
-    private static final class Lease {
-        final long term, sent, deadline;
-
-        Lease(long term, long sent, long deadline) {
-            this.term = term;
-            this.sent = sent;
-            this.deadline = deadline;
-        }
-    }
-
-    /** A leadership that is over for us, and is not given back yet. */
-    private static final class Ended {
+    /** One leadership. */
+    private static final class Lead {
         final long term;
-        final String reason;
-        final CompletableFuture<Void> told;    // done when the lost handler has returned
+        volatile long sent, deadline;    // of the last renewal, by now(); the deadline never moves back
+        boolean yielding;
+        String reason;                   // why it ended
+        CompletableFuture<Void> told = CompletableFuture.completedFuture(null);    // the lost handler has returned
 
-        Ended(long term, String reason, CompletableFuture<Void> told) {
+        Lead(long term, String reason) {
             this.term = term;
             this.reason = reason;
-            this.told = told;
         }
     }
 
-    /** What we know about our leadership, and who is told. Changes are made under this object's lock. */
+    /** What we know about our leadership, and who is told. Both change under this object's lock only. */
     private abstract static class Base implements Leadership {
         final Options o;
-        volatile Lease lease;        // null: we do not lead
-        volatile Ended ended;
-        volatile boolean yielding, closed;
+        volatile Lead lead;             // null: we do not lead
+        volatile Lead over;             // has ended, and was not given back yet
         volatile SQLException fatal;
+        volatile boolean closed;
         private volatile long changes;
-        private final ArrayDeque<Runnable> events = new ArrayDeque<>();
+        private final Queue<Runnable> events = new ArrayDeque<>();
 
         Base(Options options) { o = options; }
 
         long now() { return System.nanoTime(); }
 
         @Override public OptionalLong term() {
-            Lease l = lease;
+            Lead l = lead;
             return l != null && l.deadline - now() > 0 ? OptionalLong.of(l.term) : OptionalLong.empty();
         }
 
@@ -223,9 +188,8 @@ public final class LeaderElection {
         @Override public long changes() { return changes; }
 
         @Override public synchronized OptionalLong await(Duration timeout) throws SQLException, InterruptedException {
-            long start = System.nanoTime(), left;
-            while (!leads() && fatal == null && !closed
-                   && (left = timeout.toNanos() - (System.nanoTime() - start)) > 0)
+            long until = System.nanoTime() + timeout.toNanos(), left;
+            while (!leads() && fatal == null && !closed && (left = until - System.nanoTime()) > 0)
                 TimeUnit.NANOSECONDS.timedWait(this, left);
             if (fatal != null)
                 throw new SQLException(fatal.getMessage(), fatal.getSQLState(), fatal);
@@ -242,7 +206,10 @@ public final class LeaderElection {
             }
         }
 
-        @Override public void resign() { end(yielding ? "yielded" : "resigned"); }
+        @Override public synchronized void resign() {
+            if (lead != null)
+                end(lead.yielding ? "yielded" : "resigned");
+        }
 
         @Override public synchronized void close() {
             closed = true;
@@ -251,60 +218,65 @@ public final class LeaderElection {
         }
 
         /**
-         * The server has granted a term or, if expected is a lease, renewed that. False: nobody wants
-         * it any more, or the answer came too late. What was over is never made valid again, for
-         * its lost was reported or is about to be.
+         * The server has granted a term or, if expected is a leadership, renewed that. False: nobody wants
+         * it any more, or the answer came too late. What is over is never made valid again, because
+         * its lost was reported, or is about to be.
          */
-        synchronized boolean granted(Lease expected, long term, long sent, long deadline, boolean yield) {
+        synchronized boolean granted(Lead expected, long term, long sent, long deadline, boolean yield) {
             expire();
-            if (closed || lease != expected || deadline - now() <= 0)
+            if (closed || lead != expected || deadline - now() <= 0)
                 return false;
-            if (expected != null && expected.term != term)
+            if (lead != null && lead.term != term) {
                 end("failover");
-            boolean elected = lease == null;
-            lease = new Lease(term, sent, deadline);
-            ended = null;
+                over = null;            // the term that replaces it is to be kept
+            }
+            boolean elected = lead == null;
+            Lead l = elected ? new Lead(term, null) : lead;
+            l.sent = sent;
+            l.deadline = deadline;
+            lead = l;
             if (elected) {
                 changes++;
-                yielding = false;
                 event(() -> o.onElected.accept(term));
                 notifyAll();
             }
-            if (yield && !yielding) {
-                yielding = true;
+            if (yield && !l.yielding) {
+                l.yielding = true;
                 if (o.onYield == null)
-                    end("yielded");
+                    resign();
                 else
                     event(() -> o.onYield.accept(term));
             }
             return true;
         }
 
-        /** First the term goes, then the handler is told; who gives the lease back waits for ended.told. */
+        /** First the term goes, then the handler is told. Who gives the lease back waits for over.told. */
         synchronized void end(String reason) {
-            Lease l = lease;
+            Lead l = lead;
             if (l == null)
                 return;
-            lease = null;
-            ended = new Ended(l.term, reason, event(() -> o.onLost.accept(reason)));
+            lead = null;
+            l.reason = reason;
+            l.told = event(() -> o.onLost.accept(reason));
+            over = l;
             notifyAll();
         }
 
         synchronized void expire() {
-            if (lease != null && lease.deadline - now() <= 0)
+            if (lead != null && lead.deadline - now() <= 0)
                 end("expired");
         }
 
-        /** Calls a handler, in the caller's thread; one that a handler causes comes after that handler. */
+        /** Calls a handler, in the caller's thread. An event that a handler causes comes after that handler. */
         synchronized CompletableFuture<Void> event(Runnable handler) {
             events.add(handler);
-            if (events.size() == 1)
+            if (events.size() == 1)     // else this is called by a handler, whose caller goes on here
                 for (Runnable next; (next = events.peek()) != null; events.remove())
                     guarded(next);
             return CompletableFuture.completedFuture(null);
         }
 
-        void guarded(Runnable handler) {
+        final void guarded(Runnable handler) {
             try {
                 handler.run();
             } catch (Throwable t) {
@@ -313,11 +285,11 @@ public final class LeaderElection {
         }
     }
 
-    /** Always leads and issues no term: for a laptop, or a single instance. Elected handlers get null. */
+    /** Always leads and issues no term: for a laptop, or a single instance. The elected handler gets null. */
     public static final class SoleLeadership extends Base {
         private final boolean unfenced;
 
-        /** unfenced: fenced() does nothing; else it refuses, because there is no term to be fenced by. */
+        /** unfenced: fenced() does nothing. Else it refuses, because there is no term to be fenced by. */
         public SoleLeadership(Options options, boolean unfenced) {
             super(options);
             this.unfenced = unfenced;
@@ -325,8 +297,6 @@ public final class LeaderElection {
         }
 
         @Override public boolean leads() { return !closed; }
-
-        @Override public void resign() { }
 
         @Override public void fenced(Connection transaction) throws SQLException {
             if (!unfenced)
@@ -351,17 +321,17 @@ public final class LeaderElection {
         public void elect() { elect(last + 1, Duration.ofSeconds(15)); }
 
         /** The term that we have: a renewal. Another one: lost("failover"), then elected. */
-        public synchronized void elect(long term, Duration duration) {
+        public synchronized void elect(long term, Duration lease) {
             expire();
             last = term;
-            granted(lease, term, clock, clock + duration.toNanos(), false);
+            granted(lead, term, clock, clock + lease.toNanos(), false);
         }
 
         public void lose(String reason) { end(reason); }
 
         public synchronized void askYield() {
             if (leads())
-                granted(lease, lease.term, lease.sent, lease.deadline, true);
+                granted(lead, lead.term, lead.sent, lead.deadline, true);
         }
 
         public synchronized void advance(Duration duration) {
@@ -370,180 +340,202 @@ public final class LeaderElection {
         }
 
         @Override public void fenced(Connection transaction) throws SQLException {
-            if (!leads())
-                throw new NotLeader(o.election);
+            term().orElseThrow(() -> new NotLeader(o.election));
         }
     }
 
-    /** What the two kinds of candidates share. The engine is one thread, which runs run(). */
+    /** What the two kinds of candidates share. Only the engine, one thread, calls the server. */
     private abstract static class Engine extends Base {
-        private static final long FIRST = 100 * MS, LONGEST = 5 * SECOND;
-        final ThreadFactory daemon = work -> {
+        private static final long LOOK = 25 * MS;   // how soon an engine that watches its connection sees a resign()
+        static final String STAND = "(?, ?, rank => ?::pg_catalog.int4, metadata => ?::pg_catalog.jsonb";
+        final ExecutorService pool = Executors.newCachedThreadPool(this::daemon);
+        private final Thread engine = daemon(this::run);
+        private final boolean session;
+        private CompletableFuture<Void> events = CompletableFuture.completedFuture(null);
+        private CompletableFuture<Boolean> check = CompletableFuture.completedFuture(true);
+        private volatile Thread handling;           // a handler
+        private volatile Runnable cut;              // destroys the connection of the call under way
+        private volatile boolean giving;            // something back, which close() must not interrupt
+        private boolean woken;
+        private long backOff = SECOND / 10, rest = now();    // until rest we do not stand, because we have resigned
+        Connection own;                             // a session's: our leadership ends with it
+        boolean standing;
+        long sent;                                  // when the last call was sent
+
+        Engine(Options options, boolean session) {
+            super(options);
+            this.session = session;
+        }
+
+        private Thread daemon(Runnable work) {
             Thread t = new Thread(work, "leader election " + o.election);
             t.setDaemon(true);
             return t;
-        };
-        final ExecutorService pool = Executors.newCachedThreadPool(daemon);
-        private final ExecutorService handlers = Executors.newSingleThreadExecutor(daemon);
-        private final ScheduledExecutorService timer = Executors.newSingleThreadScheduledExecutor(daemon);
-        private final Thread engine = daemon.newThread(this::run);
-        private final long share;         // of remaining_ms, in ns: what the local deadline lies ahead
-        private CompletableFuture<Boolean> check = CompletableFuture.completedFuture(true);
-        private volatile Thread handler;  // that runs one
-        private volatile Runnable cut;    // destroys the connection of the call under way
-        private volatile boolean giving;  // something back, which close() must not interrupt
-        private long rest = now();        // until then we do not ask, because we have resigned
-        private long backOff = FIRST;
-        boolean woken;
-        long sent;                        // when the engine's last call was sent
-
-        Engine(Options options, long share) {
-            super(options);
-            this.share = share;
         }
 
-        void start() { engine.start(); }
+        final void start() { engine.start(); }
 
-        /** Stands, for one turn. A row if that elected us. Follow share: sent is the row's. */
+        /** Stands, for one turn. A lease_grant if that elected us, else null. */
         abstract Object[] ask() throws SQLException;
 
-        abstract Object[] renew(long term, long timeout) throws SQLException;
+        abstract Object[] query(long timeout, String sql, Object... args) throws SQLException;
 
-        /** Gives back what may still be ours at the server. The lost handler has returned. */
-        abstract void giveBack(long term, String reason) throws SQLException;
+        /** A session is known by its connection; a detached candidate gives its term, or its name, as well. */
+        private Object[] tell(String function, long timeout, Object who) throws SQLException {
+            String sql = "SELECT * FROM leader_election." + function;
+            return session ? query(timeout, sql + "(?)", o.election) : query(timeout, sql + "(?, ?)", o.election, who);
+        }
 
-        abstract void withdraw() throws SQLException;
-
-        /** Is this the end of what we lead? */
-        abstract boolean breaks(SQLException e);
-
-        abstract void drop();
+        final Object[] renew(long term, long timeout) throws SQLException { return tell("renew", timeout, term); }
 
         private void run() {
             while (!closed && fatal == null)
                 try {
-                    settle();
-                    if (lease != null)
-                        keep();
-                    else if (rest - now() > 0)
-                        idle(rest);
-                    else if (healthy())
-                        stand();
-                    else {
-                        withdraw();
-                        idle(now() + SECOND);
-                    }
+                    turn();
                 } catch (Throwable t) {
-                    trouble(t instanceof SQLException ? (SQLException) t : new SQLException(t.toString(), t));
+                    trouble(t);
                 }
             giving = true;
             try {
-                settle();
+                if (over != null)
+                    giveBack(over);
                 withdraw();
             } catch (SQLException | RuntimeException e) {
                 LOG.log(System.Logger.Level.DEBUG, "giving back failed", e);
             }
             drop();
             if (fatal != null)
-                event(() -> o.onError.accept(fatal));
-            handlers.shutdown();
-            timer.shutdownNow();
+                event(() -> o.onError.accept(fatal)).join();
             pool.shutdown();
         }
 
-        private void stand() throws SQLException {
-            Object[] row = ask();
-            backOff = FIRST;
-            if (row != null && !granted(null, row))
-                ended = new Ended((Long) row[0], "late", CompletableFuture.completedFuture(null));
+        private void turn() throws SQLException {
+            Lead l, ended;
+            synchronized (this) {    // or a leadership that ends just now is neither: we would stand before giving back
+                l = lead;
+                ended = over;
+            }
+            if (ended != null)
+                giveBack(ended);
+            else if (l != null)
+                keep(l);
+            else if (rest - now() > 0)
+                idle(rest);
+            else if (healthy())
+                stand();
+            else {
+                withdraw();
+                idle(now() + SECOND);
+            }
         }
 
-        private void keep() throws SQLException {
-            Lease l = lease;
-            if (l == null)
-                return;
+        private void stand() throws SQLException {
+            Object[] grant = ask();
+            backOff = SECOND / 10;
+            if (grant != null && !granted(null, grant))
+                over = new Lead((Long) grant[0], "late");
+        }
+
+        private void keep(Lead l) throws SQLException {
             idle(l.sent + (l.deadline - l.sent) / 3);
-            if (lease != l)
+            if (lead != l)
                 return;
-            if (!healthy()) {
-                end("unhealthy");
-                return;
-            }
+            boolean well = healthy();
             long left = l.deadline - now();
-            if (lease != l || left <= 0)
+            if (!well && lead == l)
+                end("unhealthy");
+            if (lead != l || left <= 0)
                 return;
-            Object[] row = renew(l.term, Math.min(o.callTimeout, left));
-            backOff = FIRST;
-            if (row != null)
-                granted(l, row);
-            else
+            Object[] grant = renew(l.term, Math.min(o.callTimeout, left));
+            backOff = SECOND / 10;
+            if (grant != null)
+                granted(l, grant);
+            else if (lead == l)
                 end("not renewed");
         }
 
-        private boolean granted(Lease expected, Object[] row) {
-            long deadline = sent + (Long) row[1] * share;
-            boolean ok = granted(expected, (Long) row[0], sent, deadline, (Boolean) row[2]);
+        /**
+         * A session's deadline is half of what remains: the server may end the session of a peer that went
+         * silent, and elect another one, after 3 * floor(lease / 3 s) seconds, at least 3 s.
+         */
+        private boolean granted(Lead expected, Object[] grant) {
+            long deadline = sent + (Long) grant[1] * (session ? MS / 2 : MS);
+            boolean ok = granted(expected, (Long) grant[0], sent, deadline, (Boolean) grant[3]);
             if (ok)
-                timer.schedule(this::expire, deadline - now(), TimeUnit.NANOSECONDS);
+                after(deadline - now(), this::expire);
             return ok;
         }
 
-        /** After a leadership: waits for the lost handler, then gives the lease back. */
-        private void settle() throws SQLException {
-            Ended e = ended;
-            if (e == null)
-                return;
-            e.told.join();
+        /** Waits for the lost handler first. Only a resign() keeps a session's connection: what it knows is sure. */
+        private void giveBack(Lead ended) throws SQLException {
+            ended.told.join();
+            boolean resigned = ended.reason.matches("resigned|yielded"), kept = false;
             giving = true;
             try {
-                giveBack(e.term, e.reason);
+                if (session ? resigned || ended.reason.matches("closed|unhealthy") : !ended.reason.equals("not renewed"))
+                    tell(session ? "resign" : "release", o.callTimeout / 2, ended.term);
+                kept = resigned;
             } finally {
+                if (!kept)
+                    drop();
+                rest = now() + (resigned ? SECOND : 0);    // or a lone candidate would be elected without end
                 giving = false;
-                rest = now() + (e.reason.matches("resigned|yielded") ? SECOND : 0);
-                ended = null;
-                wake(false);
+                over = null;
             }
         }
 
-        private void trouble(SQLException e) {
-            String fatalState = fatalState(e);
-            if (fatalState != null) {
-                fatal = !fatalState.matches("3F000|42883") ? e : new SQLException(
-                    "the database lacks the extension (CREATE EXTENSION leader_election): " + e.getMessage(),
-                    fatalState, e);
+        private void withdraw() throws SQLException {
+            boolean leave = standing;
+            standing = false;
+            try {
+                if (leave)
+                    tell("leave", o.callTimeout / 2, o.candidate);
+            } catch (SQLException e) {
+                if (session)
+                    throw e;
+                LOG.log(System.Logger.Level.DEBUG, "leave() failed", e);    // a lease that was not given back runs out
+            }
+        }
+
+        private void drop() {
+            if (own != null)
+                abort(own);
+            own = null;
+            standing &= !session;
+        }
+
+        private void trouble(Throwable t) {
+            SQLException e = new SQLException(t.toString(), t);
+            for (Throwable cause = t; cause != null; cause = cause.getCause())
+                if (cause instanceof SQLException)
+                    e = (SQLException) cause;
+            String state = String.valueOf(e.getSQLState());
+            if (closed)
+                return;
+            if (state.matches("28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004")) {
+                fatal = !state.matches("3F000|42883") ? e : new SQLException(
+                    "the database lacks the extension (CREATE EXTENSION leader_election): " + e.getMessage(), state, e);
                 end("error");
                 wake(false);
                 return;
             }
-            if (breaks(e)) {
-                end("LE006".equals(e.getSQLState()) ? "not renewed" : "connection lost");
-                if (ended == null)
+            if (own != null && state.matches("null|08...|57P..|25006|LE006")) {
+                end(state.equals("LE006") ? "not renewed" : "connection lost");
+                if (over == null)
                     drop();
             }
-            if (closed || ended != null)
+            Lead l = lead;
+            if (over != null)
                 return;
-            LOG.log(System.Logger.Level.WARNING, "election {0}: {1} ({2})", o.election, e.getMessage(), e.getSQLState());
-            Lease l = lease;
-            long most = l == null ? LONGEST : Math.min(LONGEST, (l.deadline - l.sent) / 3);
+            LOG.log(System.Logger.Level.WARNING, "election {0}: {1} ({2})", o.election, e.getMessage(), state);
+            long most = l == null ? 5 * SECOND : (l.deadline - l.sent) / 3;
             pause(now() + (long) (Math.min(backOff, most) * ThreadLocalRandom.current().nextDouble(0.5, 1)));
-            backOff = Math.min(2 * backOff, LONGEST);
+            backOff = Math.min(2 * backOff, 5 * SECOND);
         }
 
-        /** The SQLSTATE in the chain of causes because of which the same call would fail again, else null. */
-        private static String fatalState(Throwable e) {
-            for (; e != null; e = e.getCause())
-                if (e instanceof SQLException && ((SQLException) e).getSQLState() != null
-                    && ((SQLException) e).getSQLState().matches(
-                        "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004"))
-                    return ((SQLException) e).getSQLState();
-            return null;
-        }
-
-        /** Asks the application, on a thread of the pool: a check that hangs must not hold up close(). */
+        /** Asks the application, on a thread of the pool. The answer of a check that hangs is waited for. */
         private boolean healthy() {
-            if (o.healthCheck == null)
-                return true;
-            if (check.isDone())
+            if (o.healthCheck != null && check.isDone())
                 check = async(o.healthCheck::getAsBoolean);
             waitFor(now() + Long.MAX_VALUE / 2, check::isDone);
             return check.isDone() && !check.isCompletedExceptionally() && check.join();
@@ -562,16 +554,20 @@ public final class LeaderElection {
             return result;
         }
 
-        synchronized void wake(boolean early) {
+        private void after(long delay, Runnable task) {
+            CompletableFuture.delayedExecutor(delay, TimeUnit.NANOSECONDS, pool).execute(task);
+        }
+
+        final synchronized void wake(boolean early) {
             woken |= early;
             notifyAll();
         }
 
-        /** Waits, but not after close() nor when leadership changes. */
+        /** Waits, but not on after close(), nor when leadership has changed. */
         private synchronized void waitFor(long until, BooleanSupplier done) {
-            Lease l = lease;
+            Lead l = lead;
             try {
-                while (!done.getAsBoolean() && (!closed || giving) && lease == l && until - now() > 0)
+                while (!done.getAsBoolean() && (!closed || giving) && lead == l && until - now() > 0)
                     TimeUnit.NANOSECONDS.timedWait(this, until - now());
             } catch (InterruptedException e) {
                 throw new IllegalStateException("the engine was interrupted", e);
@@ -583,44 +579,42 @@ public final class LeaderElection {
             woken = false;
         }
 
-        void idle(long until) throws SQLException { pause(until); }
+        /** Waits, and watches a session's connection: its end is told at once. */
+        private void idle(long until) throws SQLException {
+            if (own == null)
+                pause(until);
+            Lead l = lead;
+            for (long left; own != null && !closed && lead == l && (left = until - now()) > 0; )
+                own.unwrap(PGConnection.class).getNotifications((int) (1 + Math.min(LOOK, left) / MS));
+        }
 
-        /** Opens a connection; one that comes too late, or after close(), is destroyed. */
+        /** Opens a connection. One that comes too late, or after close(), is destroyed. */
         final Connection open(Callable<Connection> how, long timeout) throws SQLException {
             CompletableFuture<Connection> opening = async(how);
             waitFor(now() + timeout, opening::isDone);
             if (opening.isDone())
-                try {
-                    return opening.join();
-                } catch (RuntimeException e) {
-                    throw new SQLException(e.getCause().getMessage(), stateOf(e.getCause()), e.getCause());
-                }
+                return opening.join();
             opening.thenAccept(this::abort);
             throw new SQLTimeoutException("no connection in time", "08001");
         }
 
-        private static String stateOf(Throwable e) {
-            return e instanceof SQLException ? ((SQLException) e).getSQLState() : null;
-        }
-
         /**
          * One statement; returns its first row, or null. After the timeout its socket is closed: a call
-         * that was only given up would go on at the server, and might win an election that nobody knows of.
+         * that was only given up goes on at the server, and may win an election that nobody knows of.
          */
         final Object[] call(Connection c, long timeout, String sql, Object... args) throws SQLException {
             Runnable mine = () -> abort(c);
-            Runnable once = () -> { if (cut == mine) mine.run(); };
             try (PreparedStatement s = prepare(c, sql, args)) {
                 cut = mine;
-                var late = timer.schedule(once, timeout, TimeUnit.NANOSECONDS);
                 if (closed && !giving)
                     throw new SQLException("closed", "08003");
                 sent = now();
+                after(timeout, () -> { if (cut == mine) abort(c); });
                 ResultSet rows = s.execute() ? s.getResultSet() : null;
                 Object[] row = rows == null || !rows.next() ? null : new Object[rows.getMetaData().getColumnCount()];
                 for (int i = 0; row != null && i < row.length; i++)
                     row[i] = rows.getObject(i + 1);
-                if (!late.cancel(false))
+                if (now() - sent >= timeout)
                     throw new SQLTimeoutException("the answer came too late", "08006");
                 return row;
             } finally {
@@ -628,8 +622,8 @@ public final class LeaderElection {
             }
         }
 
-        /** Closes the socket at once, on a thread of the pool: with TLS that may block. */
-        final void abort(Connection c) {
+        /** Closes the socket, on a thread of the pool: with TLS that may block. */
+        private void abort(Connection c) {
             try {
                 c.abort(pool);
             } catch (SQLException | RuntimeException e) {
@@ -637,175 +631,92 @@ public final class LeaderElection {
             }
         }
 
-        @Override CompletableFuture<Void> event(Runnable task) {
+        @Override synchronized CompletableFuture<Void> event(Runnable handler) {
             Runnable safe = () -> {
-                handler = Thread.currentThread();
-                guarded(task);
-                handler = null;
+                handling = Thread.currentThread();
+                guarded(handler);
+                handling = null;
             };
-            return CompletableFuture.runAsync(() -> {
-                try {
-                    CompletableFuture.runAsync(safe, o.executor).join();
-                } catch (RejectedExecutionException e) {
-                    safe.run();
-                }
-            }, handlers);
+            return events = events.thenComposeAsync(last -> CompletableFuture.runAsync(safe, o.executor), pool)
+                .exceptionally(rejected -> { safe.run(); return null; });
         }
 
-        @Override public void resign() {
-            super.resign();
-            long until = System.nanoTime() + o.callTimeout;
-            if (Thread.currentThread() != handler)
-                synchronized (this) {
-                    try {
-                        while (ended != null && until - System.nanoTime() > 0)
-                            TimeUnit.NANOSECONDS.timedWait(this, until - System.nanoTime());
-                    } catch (InterruptedException e) {
-                        Thread.currentThread().interrupt();
-                    }
-                }
-        }
-
-        /** Half the time for the call under way, and half for giving back. */
+        /** Half the time is for the call under way (a follower's is of no use any more), half for giving back. */
         @Override public void close() {
-            boolean led = lease != null;
+            boolean leads = lead != null;
             super.close();
             Runnable call = cut;
-            if (call != null)
-                try {
-                    timer.schedule(() -> { if (cut == call) call.run(); },
-                                   led || !cutAtOnce() ? o.callTimeout / 2 : 0, TimeUnit.NANOSECONDS);
-                } catch (RejectedExecutionException e) {
-                    return;    // the engine has ended meanwhile
-                }
+            if (call != null && engine.isAlive())
+                after(leads || !session ? o.callTimeout / 2 : 0, () -> { if (cut == call) call.run(); });
             try {
-                if (Thread.currentThread() != handler)
+                if (Thread.currentThread() != handling)
                     engine.join(Math.max(1, o.callTimeout / MS));
             } catch (InterruptedException e) {
                 Thread.currentThread().interrupt();
             }
         }
-
-        abstract boolean cutAtOnce();
     }
 
-    private static final String STAND = "(?, ?, rank => ?::pg_catalog.int4, metadata => ?::pg_catalog.jsonb";
-    private static final String GRANT = "SELECT term, remaining_ms, yielding FROM leader_election.";
-
-    /**
-     * Stands with a connection of its own, which is never a pool's. Its local deadline is half of what
-     * remains of the lease: the server may end the session of a peer that went silent, and elect another
-     * one, after 3 * floor(lease / 3 s) seconds, at least 3 s; and half a lease is less than that.
-     */
+    /** Stands with a connection of its own, which is never a pool's. */
     public static final class SessionLeadership extends Engine {
-        private static final int LOOK = 25;    // ms: how soon the engine sees a close() or resign()
         private final String url;
         private final Properties info = new Properties();
-        private final Driver driver;
-        private Connection c;                  // null, or the engine's
-        private boolean standing;
 
-        /** A URL may name several hosts; standbys are passed over. Leave driver timeouts to us. */
+        /** The URL may name several hosts; standbys are passed over. */
         public SessionLeadership(String url, Properties info, Options options) throws SQLException {
-            super(options, MS / 2);
+            super(options, true);
             this.url = url;
             String seconds = String.valueOf((o.callTimeout + SECOND - 1) / SECOND);
-            this.info.setProperty("connectTimeout", seconds);
-            this.info.setProperty("socketTimeout", seconds);    // while it connects, host by host
-            this.info.setProperty("tcpKeepAlive", "true");
-            this.info.setProperty("targetServerType", "primary");
-            this.info.setProperty("hostRecheckSeconds", "0");   // a standby may be the primary by now
+            for (String each : new String[] { "connectTimeout=" + seconds, "socketTimeout=" + seconds,
+                    "tcpKeepAlive=true", "targetServerType=primary", "hostRecheckSeconds=0" })
+                this.info.setProperty(each.split("=")[0], each.split("=")[1]);
             info.stringPropertyNames().forEach(key -> this.info.setProperty(key, info.getProperty(key)));
-            driver = DriverManager.getDriver(url);
+            DriverManager.getDriver(url);    // throws if there is none: that would never get better
             start();
         }
 
+        /** The driver's timeouts are for connecting, host by host. Then call() has a timer of its own. */
         private void connect() throws SQLException {
             long hosts = 1 + url.split("[?]")[0].chars().filter(ch -> ch == ',').count();
-            c = open(() -> driver.connect(url, info), 2 * hosts * o.callTimeout);
-            c.setNetworkTimeout(pool, 0);      // a campaign is to wait for a slice; call() has a timer
-            call(c, o.callTimeout, "SELECT pg_catalog.set_config('statement_timeout', '0', false),"
-                 + " pg_catalog.set_config('idle_session_timeout', '0', false)");
+            own = open(() -> DriverManager.getConnection(url, info), 2 * hosts * o.callTimeout);
+            own.setNetworkTimeout(pool, 0);
+            query(o.callTimeout, "SELECT pg_catalog.set_config('statement_timeout', '0', false),"
+                  + " pg_catalog.set_config('idle_session_timeout', '0', false)");
         }
 
+        @Override Object[] query(long timeout, String sql, Object... args) throws SQLException {
+            return call(own, timeout, sql, args);
+        }
+
+        /** Joins first, so that our place in line outlives each slice. */
         @Override Object[] ask() throws SQLException {
-            if (c == null)
+            if (own == null)
                 connect();
-            Object[] row = { null };
-            if (!standing)                     // so that our place in line outlives each slice
-                row = call(c, o.callTimeout, "SELECT leader_election.join" + STAND + ", auto_renew => ?)",
-                           o.election, o.candidate, o.rank, o.metadata, o.healthCheck == null);
+            Object term = standing ? null : query(o.callTimeout,
+                "SELECT leader_election.join" + STAND + ", auto_renew => ?)",
+                o.election, o.candidate, o.rank, o.metadata, o.healthCheck == null)[0];
             standing = true;
-            if (row[0] == null)
-                row = call(c, o.slice + o.callTimeout,
-                           "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
-                           o.election, o.candidate, o.slice / MS + " ms");
-            return row[0] == null ? null : renew(0, o.callTimeout);
+            if (term == null)
+                term = query(o.slice + o.callTimeout,
+                    "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
+                    o.election, o.candidate, o.slice / MS + " ms")[0];
+            return term == null ? null : renew((Long) term, o.callTimeout);
         }
-
-        @Override Object[] renew(long term, long timeout) throws SQLException {
-            return call(c, timeout, GRANT + "renew(?)", o.election);
-        }
-
-        /** Waits, and watches the connection: its end is told at once. */
-        @Override void idle(long until) throws SQLException {
-            Lease l = lease;
-            if (c == null)
-                pause(until);
-            for (long left; c != null && !closed && lease == l && (left = until - now()) > 0; )
-                c.unwrap(PGConnection.class).getNotifications((int) Math.min(LOOK, 1 + left / MS));
-        }
-
-        /** Only a resign() keeps the connection: whatever else is known of it may be out of date. */
-        @Override void giveBack(long term, String reason) throws SQLException {
-            boolean resigned = reason.matches("resigned|yielded"), done = false;
-            try {
-                if (resigned)
-                    call(c, o.callTimeout / 2, "SELECT leader_election.resign(?)", o.election);
-                else if (reason.matches("closed|unhealthy"))
-                    withdraw();
-                done = resigned;
-            } finally {
-                if (!done)
-                    drop();
-            }
-        }
-
-        @Override void withdraw() throws SQLException {
-            if (standing)
-                call(c, o.callTimeout / 2, "SELECT leader_election.leave(?)", o.election);
-            standing = false;
-        }
-
-        @Override boolean breaks(SQLException e) {
-            String state = e.getSQLState();
-            return state == null || state.matches("08...|57P..|25006|LE006");
-        }
-
-        @Override void drop() {
-            if (c != null)
-                abort(c);
-            c = null;
-            standing = false;
-        }
-
-        @Override boolean cutAtOnce() { return true; }
     }
 
-    /** Stands over connections of the application's pool, each for one call. Works behind a transaction pooler. */
+    /** Stands over connections of the application's pool, one for each call; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
         private final DataSource source;
-        private boolean standing;
 
         public DetachedLeadership(DataSource source, Options options) {
-            super(options, MS);
+            super(options, false);
             this.source = source;
             if (o.listenUrl != null)
                 pool.execute(this::listen);
             start();
         }
 
-        private Object[] call(long timeout, String sql, Object... args) throws SQLException {
+        @Override Object[] query(long timeout, String sql, Object... args) throws SQLException {
             long until = now() + timeout;
             try (Connection c = open(source::getConnection, timeout)) {
                 boolean auto = c.getAutoCommit();
@@ -820,69 +731,35 @@ public final class LeaderElection {
 
         @Override Object[] ask() throws SQLException {
             standing = true;
-            Object[] row = call(o.callTimeout, GRANT + "acquire" + STAND + ")",
-                                o.election, o.candidate, o.rank, o.metadata);
-            if (row == null)
+            Object[] grant = query(o.callTimeout, "SELECT * FROM leader_election.acquire" + STAND + ")",
+                                   o.election, o.candidate, o.rank, o.metadata);
+            if (grant == null)
                 pause(now() + o.interval);
-            return row;
+            return grant;
         }
-
-        @Override Object[] renew(long term, long timeout) throws SQLException {
-            return call(timeout, GRANT + "renew(?, ?)", o.election, term);
-        }
-
-        /** Tries again, for the pool may have handed out a dead connection, and others would wait for the lease. */
-        @Override void giveBack(long term, String reason) throws SQLException {
-            for (long until = now() + o.callTimeout / 2; !reason.equals("not renewed"); )
-                try {
-                    call(until - now(), "SELECT leader_election.release(?, ?)", o.election, term);
-                    return;
-                } catch (SQLException e) {
-                    if (until - now() < SECOND / 5)
-                        throw e;
-                    pause(now() + SECOND / 10);
-                }
-        }
-
-        @Override void withdraw() {
-            try {
-                if (standing)
-                    call(o.callTimeout / 2, "SELECT leader_election.leave(?, ?)", o.election, o.candidate);
-            } catch (SQLException e) {
-                LOG.log(System.Logger.Level.DEBUG, "leave() failed", e);
-            }
-            standing = false;
-        }
-
-        @Override boolean breaks(SQLException e) { return false; }
-
-        @Override void drop() { }
-
-        @Override boolean cutAtOnce() { return false; }
 
         /** Wakes the engine when something happens in our election. A hint: without it the engine asks later. */
         private void listen() {
-            String name = "\"election\": \"" + o.election.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
+            String name = '"' + o.election.replace("\\", "\\\\").replace("\"", "\\\"") + '"';
             while (!closed)
                 try (Connection c = DriverManager.getConnection(o.listenUrl, o.listenInfo);
                      PreparedStatement s = prepare(c, "LISTEN leadership_changed")) {
                     c.setNetworkTimeout(pool, (int) (o.callTimeout / MS));
                     for (int i = 0; !closed; i++) {
                         if (i % 25 == 0)
-                            s.execute();               // again, to see that the path lives
+                            s.execute();             // again every 5 s, to see that the path lives
                         PGNotification[] news = c.unwrap(PGConnection.class).getNotifications(200);
-                        for (int n = 0; news != null && n < news.length; n++)
-                            if (news[n].getParameter().contains(name))
-                                wake(true);
+                        if (news != null && Arrays.stream(news).anyMatch(n -> n.getParameter().contains(name)))
+                            wake(true);
                     }
                 } catch (SQLException | RuntimeException e) {
                     LOG.log(System.Logger.Level.WARNING, "LISTEN: {0}", e.getMessage());
-                    java.util.concurrent.locks.LockSupport.parkNanos(SECOND);
+                    LockSupport.parkNanos(SECOND);
                 }
         }
     }
 
-    /** Never prepared on the server: poolers lend another session's, and CREATE EXTENSION makes them stale. */
+    /** Not prepared on the server: a pooler lends another's session, and CREATE EXTENSION makes the old one stale. */
     private static PreparedStatement prepare(Connection c, String sql, Object... args) throws SQLException {
         PreparedStatement s = c.prepareStatement(sql);
         if (s.isWrapperFor(PGStatement.class))
