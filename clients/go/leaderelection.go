@@ -431,7 +431,9 @@ func (l *Leadership) endLocked(reason string) {
 	if !l.leading {
 		return
 	}
-	if reason == "resigned" && l.yielding {
+	if l.now() >= l.deadline {
+		reason = "expired" // whoever was the first to notice
+	} else if reason == "resigned" && l.yielding {
 		reason = "yielded"
 	}
 	l.leading, l.reason = false, reason
