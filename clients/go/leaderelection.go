@@ -27,6 +27,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -496,13 +497,9 @@ func (l *Leadership) request(c link, call string, timeout time.Duration, stop <-
 	if err != nil || row == nil {
 		return nil, err
 	}
-	var ms int64
-	var ok [3]bool
-	g.term, ok[0] = row[0].(int64)
-	ms, ok[1] = row[1].(int64)
-	if g.yielding, ok[2] = row[2].(bool); ok != [3]bool{true, true, true} {
-		return nil, fmt.Errorf("not a lease_grant: %v", row)
-	}
+	g.term, _ = row[0].(int64)
+	ms, _ := row[1].(int64)
+	g.yielding, _ = row[2].(bool)
 	// Half of it for a session: the server may end the session of a peer that
 	// went silent sooner than its lease ends, and then another leads at once.
 	if _, session := c.(*session); session {
@@ -545,20 +542,20 @@ func (l *Leadership) lead(c link, g *grant) (reason string, term int64, err erro
 			l.end("error")
 		case state == "LE006" || e == nil && (g == nil || session && g.term != term):
 			l.end("not renewed")
-		case e != nil && session && (state == "" || state[:2] == "57" || state[:2] == "08"):
+		case e != nil && session && (state == "" || strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08")):
 			l.logf("renew: %v", e)
 			l.end("connection lost")
-		case e != nil:
+		case e != nil && !isClosed(over):
 			// Unknown, or busy: we lead on, up to the deadline that we have.
 			l.logf("renew: %v", e)
 			wait = retry.next(third)
-		case g.term != term:
+		case e == nil && g.term != term:
 			l.end("failover")
 			over = l.elect(g.term, g.deadline)
 		}
 	}
 	l.settle()
-	return "", g.term, err
+	return "", g.term, errLate
 }
 
 // extend notes the deadline of g, and that the server asks us to go.
@@ -682,18 +679,13 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// A fatalError is one of lib/pq that has no SQLSTATE.
-type fatalError struct{ error }
-
 // fatal says whether the same call would be answered the same again.
 func fatal(err error) bool {
 	switch state := sqlState(err); state {
 	case "3D000", "3F000", "42883", "42P01", "42501", "22023", "0A000", "25001", "LE003":
 		return true
-	case "":
-		return errors.As(err, &fatalError{}) || errors.Is(err, pq.ErrSSLNotSupported)
 	default:
-		return state[:2] == "28"
+		return errors.Is(err, pq.ErrSSLNotSupported) || strings.HasPrefix(state, "28")
 	}
 }
 
@@ -709,13 +701,21 @@ func explain(err error) error {
 // A session is a connection of our own. We own its socket: destroy ends
 // whatever waits on it, and its candidacy at the server.
 type session struct {
-	l      *Leadership
-	ctx    context.Context
-	cancel context.CancelFunc
-	conn   driver.Conn
-	mu     sync.Mutex
-	dead   bool
-	wire   *wire
+	pq.Dialer // for its names: lib/pq calls DialContext
+	l         *Leadership
+	ctx       context.Context
+	cancel    context.CancelFunc
+	conn      driver.Conn
+	mu        sync.Mutex
+	dead      bool
+	wire      *wire
+	stood     bool // the server has answered a campaign
+}
+
+func (l *Leadership) newSession() *session {
+	s := &session{l: l}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
 }
 
 // A wire is a socket of lib/pq that can be watched while lib/pq does not read:
@@ -744,7 +744,7 @@ func (s *session) destroy() {
 	}
 }
 
-// DialContext and its kin are what lib/pq connects by.
+// DialContext is what lib/pq connects by.
 func (s *session) DialContext(_ context.Context, network, address string) (net.Conn, error) {
 	c, err := (&net.Dialer{Timeout: s.l.opts.CallTimeout, KeepAlive: 5 * time.Second}).DialContext(s.ctx, network, address)
 	if err != nil {
@@ -757,14 +757,6 @@ func (s *session) DialContext(_ context.Context, network, address string) (net.C
 		c.Close()
 	}
 	return s.wire, nil
-}
-
-func (s *session) Dial(network, address string) (net.Conn, error) {
-	return s.DialContext(s.ctx, network, address)
-}
-
-func (s *session) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
-	return s.DialContext(s.ctx, network, address)
 }
 
 // watchPeer has the kernel give up a peer that went silent: after 11 s when
@@ -793,12 +785,12 @@ func setsockopt[T ~int | ~uintptr](set func(T, int, int, int) error, fd uintptr,
 func (s *session) connect(dsn string) (err error) {
 	defer func() {
 		if p := recover(); p != nil { // lib/pq's, of an environment that it does not support
-			err = fatalError{fmt.Errorf("%v", p)}
+			err = &pq.Error{Code: "22023", Message: fmt.Sprint(p)}
 		}
 	}()
 	connector, err := pq.NewConnector(dsn)
 	if err != nil {
-		return fatalError{err}
+		return &pq.Error{Code: "22023", Message: err.Error()}
 	}
 	connector.Dialer(s)
 	timer := time.AfterFunc(s.l.opts.CallTimeout, s.destroy)
@@ -868,84 +860,93 @@ func (s *session) idle(d time.Duration, stop <-chan struct{}) error {
 // standInSessions stands over one connection after the other.
 func (l *Leadership) standInSessions() error {
 	var retry backoff
-	for host := 0; !isClosed(l.closing); {
+	for host := 0; ; {
 		for !l.healthy(l.closing, l.opts.CallTimeout) && !isClosed(l.closing) {
 			l.sleep(500*time.Millisecond, l.closing, nil)
 		}
-		s := &session{l: l}
-		s.ctx, s.cancel = context.WithCancel(context.Background())
+		s := l.newSession()
 		l.mu.Lock()
-		l.conn = s
+		l.conn = s // from now on Close destroys it
 		l.mu.Unlock()
-		stood, err := false, error(nil)
+		var err error
 		if !isClosed(l.closing) {
-			stood, err = l.stand(s, l.opts.DSN[host%len(l.opts.DSN)])
+			err = l.stand(s, l.opts.DSN[host%len(l.opts.DSN)])
 		}
 		s.destroy()
 		if isClosed(l.closing) {
-			break
+			return nil
 		} else if fatal(err) {
 			return explain(err)
 		}
 		l.logf("stands again after: %v", err)
-		if stood {
+		if s.stood {
 			retry = backoff{}
 		} else if host++; host%len(l.opts.DSN) != 0 {
 			continue
 		}
 		l.sleep(retry.next(5*time.Second), l.closing, nil)
 	}
-	return nil
 }
 
-// stand stands over one connection, until an error; that is lost then. stood:
-// the server has let us stand.
-func (l *Leadership) stand(s *session, dsn string) (stood bool, err error) {
-	if err = s.connect(dsn); err != nil {
-		return false, err
+// stand stands over one connection, until an error, after which the caller
+// destroys it. Only after a resignation it is used further.
+func (l *Leadership) stand(s *session, dsn string) error {
+	call := func(statement string, timeout time.Duration, args ...any) ([]driver.Value, error) {
+		return s.ask(fmt.Sprintf(statement, args...), timeout, nil)
 	}
-	// Time limits that the role or the server has would end a waiting campaign.
-	_, err = s.ask("SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) "+
-		"ANY ('{statement_timeout,transaction_timeout,idle_session_timeout}'::pg_catalog.text[])", l.opts.CallTimeout, nil)
-	if err != nil {
-		return false, err
+	candidate, limit := pq.QuoteLiteral(l.opts.Candidate), l.opts.CallTimeout
+	if err := s.connect(dsn); err != nil {
+		return err
 	}
-	row, err := s.ask(fmt.Sprintf("SELECT leader_election.join(%s, auto_renew => %t)", l.candidacy(), l.opts.HealthCheck == nil),
-		l.opts.CallTimeout, nil)
-	campaign := fmt.Sprintf("CALL leader_election.campaign(%s, %s, timeout => '%d ms'::pg_catalog.interval)",
-		l.name(), pq.QuoteLiteral(l.opts.Candidate), l.opts.Slice.Milliseconds())
-	for ; err == nil; row, err = s.ask(campaign, l.opts.Slice+l.opts.CallTimeout, nil) {
-		if !l.healthy(l.closing, l.opts.CallTimeout) {
-			return stood, errUnhealthy
+	// The time limits that a role or the server has would end a waiting campaign.
+	if _, err := call("SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name OPERATOR(pg_catalog.=) "+
+		"ANY ('{statement_timeout,transaction_timeout,idle_session_timeout}'::pg_catalog.text[])", limit); err != nil {
+		return err
+	}
+	row, err := call("SELECT leader_election.join(%s, auto_renew => %t)", limit, l.candidacy(), l.opts.HealthCheck == nil)
+	for err == nil {
+		if !l.healthy(l.closing, limit) {
+			return errUnhealthy
 		}
-		stood = true
-		if len(row) == 1 && row[0] == nil {
-			continue
-		}
-		g, err := l.request(s, "renew("+l.name()+")", l.opts.CallTimeout, nil)
-		if err != nil {
-			return stood, err
-		} else if g == nil {
-			return stood, errors.New("elected, but not any more")
-		}
-		reason, _, err := l.lead(s, g)
-		switch {
-		case reason == "resigned" || reason == "yielded":
-			_, err = s.ask("SELECT leader_election.resign("+l.name()+")", l.left(), nil)
-			if err == nil {
-				err = s.idle(time.Second, l.closing)
+		if len(row) == 1 && row[0] != nil {
+			if err := l.leadSession(s); err != nil {
+				return err
 			}
-		case reason == "closed" || reason == "unhealthy":
-			_, err = s.ask("SELECT leader_election.leave("+l.name()+")", l.left(), nil)
-			err = firstError(err, errUnhealthy)
-		case err == nil:
-			err = errors.New(reason)
 		}
-		if err != nil {
-			return stood, err
-		}
+		row, err = call("CALL leader_election.campaign(%s, %s, timeout => '%d ms'::pg_catalog.interval)", l.opts.Slice+limit,
+			l.name(), candidate, l.opts.Slice.Milliseconds())
+		s.stood = s.stood || err == nil
 	}
-	return stood, err
+	return err
+}
+
+// leadSession leads, and gives the lease back. nil: the session stands on.
+func (l *Leadership) leadSession(s *session) error {
+	g, err := l.request(s, "renew("+l.name()+")", l.opts.CallTimeout, nil)
+	if err != nil {
+		return err
+	} else if g == nil {
+		return errors.New("elected, but not any more")
+	}
+	s.stood = true
+	reason, _, err := l.lead(s, g)
+	switch {
+	case err != nil:
+	case reason == "resigned" || reason == "yielded":
+		if _, err = s.ask("SELECT leader_election.resign("+l.name()+")", l.left(), nil); err == nil {
+			err = s.idle(time.Second, l.closing)
+		}
+	case reason == "closed" || reason == "unhealthy":
+		_, _ = s.ask("SELECT leader_election.leave("+l.name()+")", l.left(), nil)
+		err = errors.New(reason)
+	default:
+		err = errors.New(reason)
+	}
+	// Close does not destroy the connection before the handlers have returned.
+	if err == nil && isClosed(l.closing) {
+		err = ErrClosed
+	}
+	return err
 }
 
 // ---- detached candidates ----
@@ -1015,8 +1016,7 @@ func (l *Leadership) release(term any) string {
 // listen wakes the engine when something has changed in our election. It is a
 // hint and no more: without it, the engine asks every Interval.
 func (l *Leadership) listen() {
-	s := &session{l: l}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s := l.newSession()
 	listener := pq.NewDialListener(s, l.opts.Listen, 100*time.Millisecond, 5*time.Second, nil)
 	go func() {
 		<-l.closing
