@@ -168,12 +168,10 @@ func (l *Leadership) Start() error { return l.start(context.Background(), nil) }
 func (l *Leadership) start(ctx context.Context, fn func(context.Context, int64) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-l.begun:
+	if isClosed(l.begun) {
 		return errors.New("leaderelection: already started")
-	case <-l.closing:
+	} else if isClosed(l.closing) {
 		return ErrClosed
-	default:
 	}
 	l.base, l.fn = ctx, fn
 	close(l.begun)
@@ -182,10 +180,9 @@ func (l *Leadership) start(ctx context.Context, fn func(context.Context, int64) 
 		l.end("error")
 		l.settle()
 		l.mu.Lock()
-		l.err = err
+		defer l.mu.Unlock()
+		l.err = firstError(err, ErrClosed)
 		close(l.changed)
-		l.changed = make(chan struct{})
-		l.mu.Unlock()
 		close(l.done)
 	}()
 	return nil
@@ -206,9 +203,7 @@ func (l *Leadership) Run(ctx context.Context, fn func(ctx context.Context, term 
 		err = ctx.Err()
 	case err = <-l.result:
 	case <-l.done:
-		if err = l.Err(); err == nil {
-			err = ErrClosed
-		}
+		err = l.Err()
 	}
 	_ = l.Close()
 	<-l.done
@@ -248,8 +243,7 @@ func (l *Leadership) Reason() string {
 	return l.reason
 }
 
-// Err is the fatal error that ended the candidate, if any; Done is closed when
-// the candidate has ended.
+// Err says why the candidate has ended: the fatal error, or ErrClosed.
 func (l *Leadership) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,16 +261,13 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 		changed, term, err := l.changed, l.term, l.err
 		leads := l.leading && l.now() < l.deadline
 		l.mu.Unlock()
-		if leads || err != nil {
-			return term, err
+		if leads {
+			return term, nil
+		} else if err != nil {
+			return 0, err
 		}
 		select {
 		case <-changed:
-		case <-l.done:
-			if err := l.Err(); err != nil {
-				return 0, err
-			}
-			return 0, ErrClosed
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
@@ -287,14 +278,12 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 // then: ErrNotLeader if we do not lead, LE001 and LE002 from the server.
 func (l *Leadership) Fenced(ctx context.Context, tx *sql.Tx) error {
 	term, ok := l.Term()
-	if l.local && l.fence != nil {
+	if l.local && (l.fence != nil || l.Leads()) {
 		return l.fence
-	} else if !l.Leads() || !ok && !l.local {
+	} else if !ok {
 		return ErrNotLeader
-	} else if l.local {
-		return nil
 	}
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("SELECT leader_election.assert_leader(%s, %d)", pq.QuoteLiteral(l.opts.Election), term))
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("SELECT leader_election.assert_leader(%s, %d)", l.name(), term))
 	return err
 }
 
@@ -315,9 +304,7 @@ func (l *Leadership) Resign() {
 // given back when it does.
 func (l *Leadership) Close() error {
 	l.mu.Lock()
-	select {
-	case <-l.closing:
-	default:
+	if !isClosed(l.closing) {
 		l.closedAt = l.now()
 		close(l.closing)
 		l.endLocked("closed")
@@ -328,9 +315,7 @@ func (l *Leadership) Close() error {
 		}
 	}
 	l.mu.Unlock()
-	select {
-	case <-l.begun:
-	default:
+	if !isClosed(l.begun) {
 		return nil
 	}
 	select {
@@ -392,8 +377,11 @@ func (l *Leadership) elect(term int64, deadline time.Duration) chan struct{} {
 		}
 		go func() {
 			err := fn(ctx, term)
-			if ctx.Err() == nil {
-				l.result <- err
+			if ctx.Err() == nil { // it returned by itself
+				select {
+				case l.result <- err:
+				default:
+				}
 			}
 			close(finished)
 		}()
@@ -409,13 +397,12 @@ func (l *Leadership) expire(over chan struct{}) {
 	if !l.leading || l.over != over {
 		return
 	}
-	left := l.deadline - l.now()
-	if left <= 0 {
+	if left := l.deadline - l.now(); left <= 0 {
 		l.endLocked("expired")
-	} else if left > time.Second {
-		l.timer.Reset(time.Second)
-	} else {
+	} else if left < time.Second {
 		l.timer.Reset(left)
+	} else {
+		l.timer.Reset(time.Second)
 	}
 }
 
