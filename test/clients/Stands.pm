@@ -120,26 +120,27 @@ sub is_calm
 	  processes_of($stand);
 }
 
-# Does the server take all members, and the leader, for what they are?
-sub stands_well
+# Does the server take all members, and the leader, for what they are? $known is
+# what it takes them for.
+sub is_confirmed
 {
-	my (@stands) = @_;
-	my %known = map { $_ => 1 } split /\n/, sql(q(
-		SELECT concat_ws(' ', election, candidate, leads)
-		FROM leader_election.candidates WHERE alive));
+	my ($stand, $known) = @_;
+	my $leader = leader($stand) // return 0;
 
-	foreach my $stand (@stands)
+	foreach my $process (processes_of($stand))
 	{
-		my $leader = leader($stand) // return 0;
+		my $leads = $process == $leader ? 't' : 'f';
 
-		foreach my $process (processes_of($stand))
-		{
-			my $leads = $process == $leader ? 't' : 'f';
-
-			return 0 unless $known{"$stand->{name} $process->{candidate} $leads"};
-		}
+		return 0 unless $known->{"$stand->{name} $process->{candidate} $leads"};
 	}
 	return 1;
+}
+
+sub candidates
+{
+	return { map { $_ => 1 } split /\n/, sql(q(
+		SELECT concat_ws(' ', election, candidate, leads)
+		FROM leader_election.candidates WHERE alive)) };
 }
 
 sub describe
@@ -182,14 +183,13 @@ sub settle
 		}
 	}
 	await($SETTLES, sub {
-		@well = grep { is_calm($_) } @stands;
-		return 0 if @well < @stands;
-		return 1 if stands_well(@stands);
-		hear(0.05);
-		return 0;
+		my $known = candidates();
+
+		hear(0.1);
+		@well = grep { is_calm($_) && is_confirmed($_, $known) } @stands;
+		return @well == @stands;
 	}) and return @stands;
 
-	@well = grep { is_calm($_) && stands_well($_) } @stands;
 	foreach my $stand (@stands)
 	{
 		next if grep { $_ == $stand } @well;

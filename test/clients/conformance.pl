@@ -158,7 +158,8 @@ sub check_loss
 
 sub do_fault
 {
-	my ($fault, @stands) = @_;
+	my ($fault, @all) = @_;
+	my @stands = grep { await(2, sub { leader($_) }) } @all;
 
 	foreach my $stand (@stands)
 	{
@@ -198,10 +199,7 @@ sub do_fault
 			  foreach $fault->{check}->($stand, $stand->{led}, $stand->{since});
 		}
 	}
-	if (follows($fault, $stands[0]) eq 'gone')
-	{
-		check_error($fault, $_) foreach @stands;
-	}
+	check_error($fault, $_) foreach grep { follows($fault, $_) eq 'gone' } @stands;
 	return;
 }
 

@@ -46,8 +46,8 @@ def read_commands(loop, stop):
 
 async def write(work, term):
     if work is None or work.is_closed():
-        work = await asyncpg.connect(host=env("WORKHOST", env("PGHOST")), timeout=2,
-                                     port=env("WORKPORT", env("PGPORT")))
+        work = await asyncpg.connect(host=env("WORKHOST", env("PGHOST")).split(","), timeout=2,
+                                     port=list(map(int, env("WORKPORT", env("PGPORT")).split(","))))
     try:
         async with work.transaction():
             await leadership.fenced(work)
