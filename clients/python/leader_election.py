@@ -602,6 +602,7 @@ class DetachedLeadership(_Engine):
         self._listen_again = 0.0
         self._owed = None               # a term that is to be released
         self._standing = False
+        self._reached = False           # the pool has given a connection once
 
     def _end(self, reason):
         with self._lock:
@@ -615,6 +616,7 @@ class DetachedLeadership(_Engine):
             source = (self._pool.connection(timeout=seconds) if hasattr(self._pool, "connection")
                       else self._pool())
             with source as conn:
+                self._reached = True
                 self._attach(conn)
                 try:
                     before = conn.autocommit
@@ -633,11 +635,23 @@ class DetachedLeadership(_Engine):
         except Exception as error:
             if _fatal(error):
                 raise
+            self._probe()
             if not self._closing:
                 self._trouble(error)
             grant = self._grant
             pause = self._backoff(max(0.1, (grant[1] - self._now()) / 2) if grant else 5.0)
         self._rest(pause)
+
+    def _probe(self):
+        """psycopg_pool does not tell why it has no connection: while none has come, try one."""
+        where, kwargs = (getattr(self._pool, name, None) for name in ("conninfo", "kwargs"))
+        if self._reached or not isinstance(where, str) or not isinstance(kwargs, dict):
+            return
+        try:
+            psycopg.connect(where, **{**kwargs, **self._network()}).close()
+        except psycopg.Error as error:
+            if _fatal(error):
+                raise
 
     def _step(self):
         """One call. Returns for how long to sleep then."""
