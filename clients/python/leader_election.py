@@ -263,8 +263,6 @@ class _Engine(_Candidate):
                       "metadata": None if metadata is None else json.dumps(metadata),
                       "auto_renew": health_check is None}
         self._events = queue.SimpleQueue()
-        self._poked, self._poker = socket.socketpair()
-        self._poker.setblocking(False)
         self._threads = []
         self._finished = threading.Event()
         self._failures = 0
@@ -277,6 +275,8 @@ class _Engine(_Candidate):
     def start(self):
         with self._lock:
             if not self._threads and not self._closing:
+                self._poked, self._poker = socket.socketpair()
+                self._poker.setblocking(False)
                 self._threads = [threading.Thread(target=target, daemon=True,
                                                   name=f"leader_election {target.__name__}")
                                  for target in (self._engine, self._watchdog, self._teller)]
@@ -296,7 +296,8 @@ class _Engine(_Candidate):
                     if hasty and not self._socket:      # still connecting: nothing to give back,
                         self._close_by = self._now()    # and that thread ends by itself
             super().close()
-            self._poke()
+            if self._threads:
+                self._poke()
         if self._threads and threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join(max(0.0, self._close_by - self._now()))
