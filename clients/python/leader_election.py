@@ -254,6 +254,8 @@ class _Candidate:
 class _Engine(_Candidate):
     """The threads, their timer and their sleep."""
 
+    _bound = False              # the leadership ends with the connection
+
     def __init__(self, election, candidate=None, *, rank=None, metadata=None, health_check=None,
                  call_timeout=5.0, **handlers):
         super().__init__(election, candidate, **handlers)
@@ -341,8 +343,9 @@ class _Engine(_Candidate):
                     self._end("expired")
                     self._cut_at = now          # whatever hangs must not keep the session
                 if self._cut_at is not None and now >= self._cut_at:
-                    self._end("connection lost")
-                    if self._told.is_set():     # a cut socket gives the lease back: first tell
+                    if self._bound:             # a session's cut socket gives the lease back: first tell
+                        self._end("connection lost")
+                    if self._told.is_set() or not self._bound:
                         self._sever()
                 elif self._cut_at is not None:
                     due.append(self._cut_at)
@@ -458,6 +461,8 @@ class Leadership(_Engine):
     in turn. With health_check (a callable; false or an exception: not well) the lease is renewed
     only after it returned true, so a working loop that hangs loses the lease.
     """
+
+    _bound = True
 
     def __init__(self, conninfo, election, candidate=None, *, slice=5.0, **options):
         super().__init__(election, candidate, **options)
