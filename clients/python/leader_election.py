@@ -254,6 +254,8 @@ class _Candidate:
 class _Engine(_Candidate):
     """The threads, their timer and their sleep."""
 
+    _bound = False              # the leadership ends with the connection
+
     def __init__(self, election, candidate=None, *, rank=None, metadata=None, health_check=None,
                  call_timeout=5.0, **handlers):
         super().__init__(election, candidate, **handlers)
@@ -263,8 +265,6 @@ class _Engine(_Candidate):
                       "metadata": None if metadata is None else json.dumps(metadata),
                       "auto_renew": health_check is None}
         self._events = queue.SimpleQueue()
-        self._poked, self._poker = socket.socketpair()
-        self._poker.setblocking(False)
         self._threads = []
         self._finished = threading.Event()
         self._failures = 0
@@ -277,6 +277,8 @@ class _Engine(_Candidate):
     def start(self):
         with self._lock:
             if not self._threads and not self._closing:
+                self._poked, self._poker = socket.socketpair()
+                self._poker.setblocking(False)
                 self._threads = [threading.Thread(target=target, daemon=True,
                                                   name=f"leader_election {target.__name__}")
                                  for target in (self._engine, self._watchdog, self._teller)]
@@ -296,7 +298,8 @@ class _Engine(_Candidate):
                     if hasty and not self._socket:      # still connecting: nothing to give back,
                         self._close_by = self._now()    # and that thread ends by itself
             super().close()
-            self._poke()
+            if self._threads:
+                self._poke()
         if self._threads and threading.current_thread() not in self._threads:
             for thread in self._threads:
                 thread.join(max(0.0, self._close_by - self._now()))
@@ -340,8 +343,9 @@ class _Engine(_Candidate):
                     self._end("expired")
                     self._cut_at = now          # whatever hangs must not keep the session
                 if self._cut_at is not None and now >= self._cut_at:
-                    self._end("connection lost")
-                    if self._told.is_set():     # a cut socket gives the lease back: first tell
+                    if self._bound:             # a session's cut socket gives the lease back: first tell
+                        self._end("connection lost")
+                    if self._told.is_set() or not self._bound:
                         self._sever()
                 elif self._cut_at is not None:
                     due.append(self._cut_at)
@@ -457,6 +461,8 @@ class Leadership(_Engine):
     in turn. With health_check (a callable; false or an exception: not well) the lease is renewed
     only after it returned true, so a working loop that hangs loses the lease.
     """
+
+    _bound = True
 
     def __init__(self, conninfo, election, candidate=None, *, slice=5.0, **options):
         super().__init__(election, candidate, **options)
@@ -602,6 +608,7 @@ class DetachedLeadership(_Engine):
         self._listen_again = 0.0
         self._owed = None               # a term that is to be released
         self._standing = False
+        self._reached = False           # the pool has given a connection once
 
     def _end(self, reason):
         with self._lock:
@@ -615,6 +622,7 @@ class DetachedLeadership(_Engine):
             source = (self._pool.connection(timeout=seconds) if hasattr(self._pool, "connection")
                       else self._pool())
             with source as conn:
+                self._reached = True
                 self._attach(conn)
                 try:
                     before = conn.autocommit
@@ -633,11 +641,23 @@ class DetachedLeadership(_Engine):
         except Exception as error:
             if _fatal(error):
                 raise
+            self._probe()
             if not self._closing:
                 self._trouble(error)
             grant = self._grant
             pause = self._backoff(max(0.1, (grant[1] - self._now()) / 2) if grant else 5.0)
         self._rest(pause)
+
+    def _probe(self):
+        """psycopg_pool does not tell why it has no connection: while none has come, try one."""
+        where, kwargs = (getattr(self._pool, name, None) for name in ("conninfo", "kwargs"))
+        if self._reached or not isinstance(where, str) or not isinstance(kwargs, dict):
+            return
+        try:
+            psycopg.connect(where, **{**kwargs, **self._network()}).close()
+        except psycopg.Error as error:
+            if _fatal(error):
+                raise
 
     def _step(self):
         """One call. Returns for how long to sleep then."""

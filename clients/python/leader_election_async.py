@@ -295,6 +295,8 @@ class _Candidate:
 class _Engine(_Candidate):
     """The tasks, their timers and their sleep."""
 
+    _bound = False              # the leadership ends with the connection
+
     def __init__(self, election, candidate=None, *, rank=None, metadata=None, health_check=None,
                  call_timeout=5.0, **handlers):
         super().__init__(election, candidate, **handlers)
@@ -489,8 +491,9 @@ class _Engine(_Candidate):
 
     def _on_timer(self):
         self._overdue = True
-        self._end("connection lost")
-        if self._told.is_set():         # a cut connection gives the lease back: first tell
+        if self._bound:                 # a session's cut connection gives the lease back: first tell
+            self._end("connection lost")
+        if self._told.is_set() or not self._bound:
             self._sever()
 
     def _sever(self):
@@ -509,6 +512,8 @@ class Leadership(_Engine):
     hosts are tried in turn. With health_check (a function or coroutine function; false or an
     exception: not well) the lease is renewed only after it returned true.
     """
+
+    _bound = True
 
     def __init__(self, where, election, candidate=None, *, slice=5.0, **options):
         super().__init__(election, candidate, **options)

@@ -34,29 +34,37 @@ def on_error(error):
     os._exit(3)
 
 
-def read_commands(loop, stop):
+def read_commands(loop):
     for words in map(str.split, sys.stdin):
         if words == ["resign"]:
             asyncio.run_coroutine_threadsafe(leadership.resign(), loop)
         elif words == ["close"]:
-            loop.call_soon_threadsafe(stop)
+            asyncio.run_coroutine_threadsafe(stop(), loop)
         elif words[:1] == ["hang"]:
             loop.call_soon_threadsafe(time.sleep, float(words[1]) / 1000)    # the whole loop
 
 
+async def stop():
+    await leadership.close()
+    say("closed")
+    os._exit(0)
+
+
 async def write(work, term):
-    if work is None or work.is_closed():
-        work = await asyncpg.connect(host=env("WORKHOST", env("PGHOST")).split(","), timeout=2,
-                                     port=list(map(int, env("WORKPORT", env("PGPORT")).split(","))))
     try:
+        if work is None or work.is_closed():
+            work = await asyncpg.connect(host=env("WORKHOST", env("PGHOST")).split(","), timeout=2,
+                                         port=list(map(int, env("WORKPORT", env("PGPORT")).split(","))))
         async with work.transaction():
             await leadership.fenced(work)
             await work.execute("SELECT conformance.write($1, $2, $3)", election, candidate, term)
         say("wrote", term)
     except leader_election_async.NotLeader:
         say("refused", term, "NotLeader")
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        say("refused", term, getattr(error, "sqlstate", "08006"))
+    except Exception as error:      # asyncpg has several families, InternalClientError for one
+        say("refused", term, getattr(error, "sqlstate", None) or "08006")
+        if work is not None and not isinstance(error, asyncpg.PostgresError):
+            work.terminate()
     return work
 
 
@@ -80,9 +88,8 @@ async def main():
         leadership = leader_election_async.DetachedLeadership(
             await pool, election, candidate, interval=float(env("INTERVAL", 0.2)),
             listen="" if env("LISTEN") else None, **arguments)
-    task = asyncio.current_task()
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    threading.Thread(target=read_commands, args=(loop, task.cancel), daemon=True).start()
+    loop.add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(stop()))
+    threading.Thread(target=read_commands, args=(loop,), daemon=True).start()
     say("ready")
     async with leadership:
         for turn in range(1 << 62):
@@ -91,13 +98,8 @@ async def main():
             if term is not None:
                 say("working", term)
                 if turn % 5 == 0:
-                    try:
-                        work = await write(work, term)
-                    except (OSError, asyncio.TimeoutError):
-                        say("refused", term, "08006")
+                    work = await write(work, term)
             await asyncio.sleep(0.02)
 
-try:
-    asyncio.run(main())
-except asyncio.CancelledError:
-    say("closed")
+
+asyncio.run(main())
