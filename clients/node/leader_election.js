@@ -433,26 +433,30 @@ class Leadership extends Candidate {
   }
 
   async _stand() {
-    const closing = this._closing.signal
-    let term = null
-    if (!this._client) {
-      const client = await connect(this._hosts, this._callTimeout, closing, async (query) => {
-        // A timeout of the session's would end a waiting campaign, or the session.
-        await query(`SELECT pg_catalog.set_config('statement_timeout', '0', false), pg_catalog.set_config('idle_session_timeout', '0', false)`)
-        const values = [this.election, this.candidate, ...this._standing, !this._check]
-        const { rows } = await query(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-          metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`, values)
-        term = rows[0].term
-      })
-      this._client = client
-      client.on('error', () => this._onGone(client)).on('end', () => this._onGone(client))
-    }
+    let term = this._client ? null : await this._join()
     if (term === null) {
       const values = [this.election, this.candidate, `${this._slice} ms`]
-      const rows = await this._call('CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)', values, this._slice + this._callTimeout, closing)
+      const ms = this._slice + this._callTimeout
+      const rows = await this._call('CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)', values, ms, this._closing.signal)
       term = rows[0].term
     }
     return term === null ? null : this._renew()
+  }
+
+  /** Connects, and stands: so our place in line survives each campaign. The term, if we were elected at once. */
+  async _join() {
+    let rows
+    const client = await connect(this._hosts, this._callTimeout, this._closing.signal, async (query) => {
+      // A timeout of the session's would end a waiting campaign, or the session.
+      await query(`SELECT pg_catalog.set_config('statement_timeout', '0', false),
+        pg_catalog.set_config('idle_session_timeout', '0', false)`)
+      const values = [this.election, this.candidate, ...this._standing, !this._check]
+      ;({ rows } = await query(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+        metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`, values))
+    })
+    this._client = client
+    client.on('error', () => this._onGone(client)).on('end', () => this._onGone(client))
+    return rows[0].term
   }
 
   _onGone(client) {
