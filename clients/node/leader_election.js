@@ -428,7 +428,7 @@ class Leadership extends Candidate {
     super(options)
     this._hosts = hosts
     this._slice = options.slice ?? 5000
-    this._interval = 0
+    this._interval = 10
     this._own = true
   }
 
