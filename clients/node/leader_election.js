@@ -15,7 +15,7 @@
 'use strict'
 
 const { AsyncLocalStorage } = require('node:async_hooks')
-const { EventEmitter, once } = require('node:events')
+const { EventEmitter } = require('node:events')
 const os = require('node:os')
 
 // These would be answered the same again: stop, and tell.
@@ -140,7 +140,9 @@ class Candidate extends EventEmitter {
     this._log = log ?? ((message, error) => console.error(`leader_election ${election}: ${message}:`, error.message))
     this._lead = null // the leadership that has begun and is not lost
     this._queue = Promise.resolve() // settled when the handlers of all events so far have returned
+    this._waiting = new Set() // what tells wait() that something has changed
     this._closing = new AbortController()
+    this._closing.signal.addEventListener('abort', () => this._change())
     this._cut = new AbortController() // ends what close() waits for too long
     const onAbort = () => this.close()
     signal?.addEventListener('abort', onAbort)
@@ -164,17 +166,18 @@ class Candidate extends EventEmitter {
    */
   async wait(limit = {}) {
     const { timeout = Infinity, signal } = typeof limit === 'number' ? { timeout: limit } : limit
-    const done = new AbortController()
+    let told
+    const change = new Promise((resolve) => this._waiting.add((told = resolve)))
     try {
-      const elected = this.leads || once(this, 'elected', { signal: done.signal })
-      await bounded(Promise.race([elected, this._over]), timeout, signal)
+      if (!this.leads && !this._closing.signal.aborted) await bounded(change, timeout, signal)
     } catch (error) {
       if (!(error instanceof TimedOut)) throw error
       return null
     } finally {
-      done.abort()
+      this._waiting.delete(told)
     }
-    // Lost already, while others' handlers ran?
+    if (this._fatal) throw this._fatal
+    // Lost again already?
     return this.leads || this._closing.signal.aborted ? this.term : this.wait(limit)
   }
 
@@ -247,9 +250,10 @@ class Candidate extends EventEmitter {
     await this._queue
     await this._withdraw().catch((error) => this._log('cannot withdraw', error))
     if (!this._fatal) return
+    const heard = this._work || this._waiting.size > 0 // run() or wait() throws it
     this._closing.abort(this._fatal)
     if (this.listenerCount('error') > 0) this._tell('error', this._fatal)
-    else if (!this._work) process.nextTick(() => this.emit('error', this._fatal)) // Node throws it
+    else if (!heard) process.nextTick(() => this.emit('error', this._fatal)) // Node throws it
     throw this._fatal
   }
 
@@ -322,7 +326,12 @@ class Candidate extends EventEmitter {
     this._tell('elected', lead.term)
     if (this._work) this._begin(lead)
     this._extend(lead, grant)
+    this._change()
     return lead
+  }
+
+  _change() {
+    for (const told of this._waiting) told()
   }
 
   _extend(lead, { sent, remaining, yielding }) {
