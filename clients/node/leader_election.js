@@ -24,9 +24,7 @@ const FATAL = /^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003)$/
 const SQLSTATE = /^(?!E)[0-9A-Z]{5}$/
 
 /** We do not lead. The code is that of the server's error of the same meaning. */
-class NotLeader extends Error {
-  code = 'LE001'
-}
+class NotLeader extends Error { code = 'LE001' }
 class TimedOut extends Error {}
 const noop = () => {}
 
@@ -49,7 +47,8 @@ async function bounded(promise, ms, signal) {
   const stopped = new Promise((resolve, reject) => {
     stop = () => reject(signal?.aborted ? signal.reason : new TimedOut(`no answer in ${Math.round(ms)} ms`))
   })
-  const timer = ms < 2 ** 31 && setTimeout(stop, ms)
+  // If the event loop was blocked, the answer may be there: setImmediate comes after reading it.
+  const timer = ms < 2 ** 31 && setTimeout(() => setImmediate(stop), ms)
   signal?.aborted ? stop() : signal?.addEventListener('abort', stop)
   try {
     return await Promise.race([promise, stopped])
@@ -60,7 +59,9 @@ async function bounded(promise, ms, signal) {
 }
 const pause = (ms, signal) => bounded(new Promise(noop), ms, signal).catch(noop)
 
+// A wrong password may fail on the client's side already.
 const isFatal = (error) => FATAL.test(error.code) || /^SASL/.test(error.message)
+const isOfServer = (error) => SQLSTATE.test(error.code)
 /** 0.1 s, doubled with each failure. */
 const backOff = (failures, most) => Math.min(100 * 2 ** failures, most)
 /** The leader gave up, and its connection is as good as before. */
@@ -86,9 +87,8 @@ async function connect(hosts, ms, signal, begin) {
   const { Client } = require('pg')
   let failure
   for (const host of hosts) {
-    const client = new Client({ ...host, keepAlive: true, keepAliveInitialDelayMillis: 5000 })
+    const client = new Client({ ...host, keepAlive: true, keepAliveInitialDelayMillis: 5000 }).on('error', noop)
     client.connectionParameters.query_timeout = 0 // pg's leaves the call going on at the server
-    client.on('error', noop)
     try {
       await bounded(client.connect(), ms, signal)
       await begin((text, values) => bounded(client.query(text, values), ms, signal), client)
@@ -129,9 +129,9 @@ class Candidate extends EventEmitter {
   constructor(options) {
     super()
     if (typeof options?.election !== 'string') throw new TypeError('election: a string is needed')
-    const { election, rank = null, metadata = null, healthCheck, callTimeout = 5000, signal, log } = options
+    const { election, candidate, rank = null, metadata = null, healthCheck, callTimeout = 5000, signal, log } = options
     this.election = election
-    this.candidate = options.candidate ?? `${os.hostname()}-${process.pid}-${Math.random().toString(36).slice(2, 8)}`
+    this.candidate = candidate ?? `${os.hostname()}-${process.pid}-${Math.random().toString(36).slice(2, 8)}`
     /** How many times this client was elected. */
     this.changes = 0
     this._standing = [rank, metadata && JSON.stringify(metadata)]
@@ -140,8 +140,9 @@ class Candidate extends EventEmitter {
     this._log = log ?? ((message, error) => console.error(`leader_election ${election}: ${message}:`, error.message))
     this._lead = null // the leadership that has begun and is not lost
     this._queue = Promise.resolve() // settled when the handlers of all events so far have returned
-    this._waiting = new Set() // what wait() has to be told
+    this._waiting = new Set() // what tells wait() that something has changed
     this._closing = new AbortController()
+    this._closing.signal.addEventListener('abort', () => this._change())
     this._cut = new AbortController() // ends what close() waits for too long
     const onAbort = () => this.close()
     signal?.addEventListener('abort', onAbort)
@@ -152,14 +153,10 @@ class Candidate extends EventEmitter {
   }
 
   /** Do we lead now? Never blocks. */
-  get leads() {
-    return this._lead !== null && this._clock() < this._lead.deadline
-  }
+  get leads() { return this._lead !== null && this._clock() < this._lead.deadline }
 
   /** The term in which we lead now, else null. Never blocks. @returns {number | null} */
-  get term() {
-    return this.leads ? this._lead.term : null
-  }
+  get term() { return this.leads ? this._lead.term : null }
 
   /**
    * Waits until we lead: the term; null after the timeout (in ms), or if we are closed. Rejects with
@@ -169,16 +166,19 @@ class Candidate extends EventEmitter {
    */
   async wait(limit = {}) {
     const { timeout = Infinity, signal } = typeof limit === 'number' ? { timeout: limit } : limit
-    let begun
-    const elected = new Promise((resolve) => this._waiting.add((begun = resolve)))
+    let told
+    const change = new Promise((resolve) => this._waiting.add((told = resolve)))
     try {
-      if (!this.leads) await bounded(Promise.race([elected, this._over]), timeout, signal)
+      if (!this.leads && !this._closing.signal.aborted) await bounded(change, timeout, signal)
     } catch (error) {
       if (!(error instanceof TimedOut)) throw error
+      return null
     } finally {
-      this._waiting.delete(begun)
+      this._waiting.delete(told)
     }
-    return this.term
+    if (this._fatal) throw this._fatal
+    // Lost again already?
+    return this.leads || this._closing.signal.aborted ? this.term : this.wait(limit)
   }
 
   /**
@@ -201,7 +201,12 @@ class Candidate extends EventEmitter {
    * @param {{ query(text: string, values: any[]): Promise<any> }} client  Of pg, in a transaction; not a pool.
    */
   async fenced(client) {
-    const term = this._assertLeads()
+    const { term } = this
+    if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
+    await this._fence(client, term)
+  }
+
+  async _fence(client, term) {
     if (client.totalCount !== undefined) throw new TypeError('fenced: give the client of the transaction, not the pool')
     if (client.getTransactionStatus?.() === 'I') throw new Error('fenced: no transaction is open; await BEGIN first')
     await client.query('SELECT leader_election.assert_leader($1, $2::pg_catalog.int8)', [this.election, term])
@@ -224,19 +229,14 @@ class Candidate extends EventEmitter {
     if (!this._closing.signal.aborted) {
       this._closing.abort(new Error('closed'))
       this._lose('closed')
-      this._queue.then(() => {
-        const timer = setTimeout(() => this._cut.abort(new TimedOut('closed')), this._callTimeout)
-        this._over.catch(noop).then(() => clearTimeout(timer))
-      })
+      this._queue.then(() => setTimeout(() => this._cut.abort(new TimedOut('closed')), this._callTimeout).unref())
     }
     if (!handling.getStore()?.has(this)) await this._over.catch(noop)
   }
 
   // What the kinds do in their own ways: stand for a while (a grant, or null), renew (the same), give
   // the lease of a lost leadership back, withdraw; `own`: a connection of our own is used.
-  _clock() {
-    return clock()
-  }
+  _clock() { return clock() }
   async _giveBack() {}
   async _withdraw() {}
 
@@ -248,10 +248,12 @@ class Candidate extends EventEmitter {
       this._fatal = explain(error)
     }
     await this._queue
+    await this._withdraw().catch((error) => this._log('cannot withdraw', error))
     if (!this._fatal) return
+    const heard = this._work || this._waiting.size > 0 // run() or wait() throws it
     this._closing.abort(this._fatal)
     if (this.listenerCount('error') > 0) this._tell('error', this._fatal)
-    else if (!this._work && !this._waiting.size) process.nextTick(() => this.emit('error', this._fatal)) // Node throws it
+    else if (!heard) process.nextTick(() => this.emit('error', this._fatal)) // Node throws it
     throw this._fatal
   }
 
@@ -273,11 +275,10 @@ class Candidate extends EventEmitter {
       } catch (error) {
         if (isFatal(error)) throw error
         if (!closing.aborted) this._log('cannot stand, trying again', error)
-        if (this._own && !SQLSTATE.test(error.code)) this._withdraw()
+        if (this._own && !isOfServer(error)) this._withdraw()
         rest = backOff(failures++, 5000) * (0.75 + Math.random() / 2) // instances must not come in step
       }
     }
-    await this._withdraw().catch((error) => this._log('cannot withdraw', error))
   }
 
   /** Renews every third of the lease until the leadership is over. Returns it (after a failover, that of the new term). */
@@ -306,7 +307,7 @@ class Candidate extends EventEmitter {
           lead.error = error
           this._lose('error')
         } else if (error.code === 'LE006') this._lose('not renewed')
-        else if (this._own && !SQLSTATE.test(error.code)) this._lose('connection lost')
+        else if (this._own && !isOfServer(error)) this._lose('connection lost')
         wait = backOff(failures++, lead.third)
       }
     }
@@ -325,8 +326,12 @@ class Candidate extends EventEmitter {
     this._tell('elected', lead.term)
     if (this._work) this._begin(lead)
     this._extend(lead, grant)
-    for (const begun of this._waiting) begun()
+    this._change()
     return lead
+  }
+
+  _change() {
+    for (const told of this._waiting) told()
   }
 
   _extend(lead, { sent, remaining, yielding }) {
@@ -401,11 +406,6 @@ class Candidate extends EventEmitter {
     })
   }
 
-  _assertLeads() {
-    if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
-    return this._lead.term
-  }
-
   /** The health check: false if it fails, or if signal is aborted before it answers. */
   async _healthy(signal) {
     try {
@@ -437,31 +437,35 @@ class Leadership extends Candidate {
     super(options)
     this._hosts = hosts
     this._slice = options.slice ?? 5000
-    this._interval = 0
+    this._interval = 10
     this._own = true
   }
 
   async _stand() {
-    const closing = this._closing.signal
-    let term = null
-    if (!this._client) {
-      const client = await connect(this._hosts, this._callTimeout, closing, async (query) => {
-        // A timeout of the session's would end a waiting campaign, or the session.
-        await query(`SELECT pg_catalog.set_config('statement_timeout', '0', false), pg_catalog.set_config('idle_session_timeout', '0', false)`)
-        const values = [this.election, this.candidate, ...this._standing, !this._check]
-        const { rows } = await query(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-          metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`, values)
-        term = rows[0].term
-      })
-      this._client = client
-      client.on('error', () => this._onGone(client)).on('end', () => this._onGone(client))
-    }
+    let term = this._client ? null : await this._join()
     if (term === null) {
       const values = [this.election, this.candidate, `${this._slice} ms`]
-      const rows = await this._call('CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)', values, this._slice + this._callTimeout, closing)
+      const ms = this._slice + this._callTimeout
+      const rows = await this._call('CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)', values, ms, this._closing.signal)
       term = rows[0].term
     }
     return term === null ? null : this._renew()
+  }
+
+  /** Connects, and stands: so our place in line survives each campaign. The term, if we were elected at once. */
+  async _join() {
+    let rows
+    const client = await connect(this._hosts, this._callTimeout, this._closing.signal, async (query) => {
+      // A timeout of the session's would end a waiting campaign, or the session.
+      await query(`SELECT pg_catalog.set_config('statement_timeout', '0', false),
+        pg_catalog.set_config('idle_session_timeout', '0', false)`)
+      const values = [this.election, this.candidate, ...this._standing, !this._check]
+      ;({ rows } = await query(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+        metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool) AS term`, values))
+    })
+    this._client = client
+    client.on('error', () => this._onGone(client)).on('end', () => this._onGone(client))
+    return rows[0].term
   }
 
   _onGone(client) {
@@ -470,9 +474,7 @@ class Leadership extends Candidate {
     this._lose('connection lost')
   }
 
-  _renew(ms) {
-    return this._ask('renew($1)', [this.election], ms)
-  }
+  _renew(ms) { return this._ask('renew($1)', [this.election], ms) }
 
   async _call(text, values, ms = this._callTimeout, signal = this._cut.signal) {
     if (!this._client) throw new Error('the connection is lost')
@@ -523,9 +525,7 @@ class DetachedLeadership extends Candidate {
     return late ? null : grant
   }
 
-  _renew(ms, term) {
-    return this._ask('renew($1, $2::pg_catalog.int8)', [this.election, term], ms)
-  }
+  _renew(ms, term) { return this._ask('renew($1, $2::pg_catalog.int8)', [this.election, term], ms) }
 
   async _giveBack(lead) {
     if (/failover|not renewed/.test(lead.reason)) return
@@ -541,21 +541,16 @@ class DetachedLeadership extends Candidate {
   /** Calls over a connection of the pool; the time that it takes to get one counts. */
   async _call(text, values, ms = this._callTimeout) {
     const late = new AbortController()
-    const use = async () => {
-      const client = await this._pool.connect()
-      let broken = false
+    const use = this._pool.connect().then(async (client) => {
+      if (late.signal.aborted) return client.release() // nobody waits for an answer: nothing is sent
       client.on?.('error', noop)
-      try {
-        return (await bounded(client.query(text, values), Infinity, late.signal)).rows
-      } catch (error) {
-        broken = !SQLSTATE.test(error.code) // the call may go on: not back to the pool
-        throw error
-      } finally {
-        client.off?.('error', noop)
-        client.release(broken)
-      }
-    }
-    return bounded(use(), ms, this._cut.signal).finally(() => late.abort(new TimedOut('too late')))
+      const answer = bounded(client.query(text, values), Infinity, late.signal)
+      const error = await answer.then(noop, (error) => error)
+      client.off?.('error', noop)
+      client.release(Boolean(error && !isOfServer(error))) // the call may go on: not back to the pool
+      return (await answer).rows
+    })
+    return bounded(use, ms, this._cut.signal).finally(() => late.abort(new TimedOut('too late')))
   }
 
   /** Listens, on a connection of its own, and wakes the follower up when the seat is vacant. */
@@ -598,12 +593,9 @@ class SoleLeadership extends Candidate {
     this._unfenced = options.unfenced === true
   }
 
-  async _stand() {
-    return { sent: 0, term: null, remaining: Infinity }
-  }
+  _stand() { return { sent: 0, term: null, remaining: Infinity } }
 
-  async fenced() {
-    this._assertLeads()
+  _fence() {
     if (!this._unfenced) throw new Error('fenced: SoleLeadership has no term to fence with (unfenced: true lets writes pass)')
   }
 }
@@ -613,15 +605,13 @@ class FakeLeadership extends Candidate {
   /** @param {Partial<Options>} [options] */
   constructor(options) {
     super({ election: 'fake', ...options })
-    this._now = 0
-    this._last = 0
+    this._now = this._last = 0
   }
 
   /** Elects us, by default in the next term, for a lease (in ms) by the test's clock. */
   elect(term = this._last + 1, lease = 15000) {
     this._lose('failover')
-    this._last = term
-    this._elect({ sent: this._now, term, remaining: lease })
+    this._elect({ sent: this._now, term: (this._last = term), remaining: lease })
     return this._queue
   }
 
@@ -639,25 +629,14 @@ class FakeLeadership extends Candidate {
   /** Moves the clock by so many milliseconds. */
   advance(ms) {
     this._now += ms
-    if (this._lead) this._arm(this._lead)
+    if (!this.leads) this._lose('expired')
     return this._queue
   }
 
-  async fenced() {
-    this._assertLeads()
-  }
-
-  _clock() {
-    return this._now
-  }
-
-  _arm(lead) {
-    if (this._lead === lead && this._now >= lead.deadline) this._lose('expired')
-  }
-
-  _engine() {
-    return pause(Infinity, this._closing.signal)
-  }
+  _clock() { return this._now }
+  _arm() {} // no timer: advance() ends a lease
+  _fence() {}
+  _engine() { return pause(Infinity, this._closing.signal) }
 }
 
 module.exports = { Leadership, DetachedLeadership, SoleLeadership, FakeLeadership, NotLeader }

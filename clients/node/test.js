@@ -233,6 +233,17 @@ test('errors of renew: term is kept until the deadline; a call that hangs loses 
   await detached.close()
 })
 
+test('a call that got its connection too late is not sent', async () => {
+  const pool = poolOf(() => [{ term: '1', remaining_ms: '9000', yielding: false }])
+  const connect = pool.connect
+  pool.connect = () => sleep(80).then(connect)
+  const detached = new DetachedLeadership({ election: 'e', pool, callTimeout: 30, log: noop })
+  await sleep(120)
+  assert.deepStrictEqual(pool.sent, [])
+  assert.deepStrictEqual(pool.released, [undefined])
+  await detached.close()
+})
+
 test('a failover is lost and elected, and the new term is given back', async () => {
   const released = []
   const pool = poolOf((call, values) => {
