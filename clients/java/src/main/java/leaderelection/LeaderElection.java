@@ -79,8 +79,9 @@ public final class LeaderElection {
     }
 
     /**
-     * The arguments. Handlers are called one after the other, and must return soon: while a lost handler
-     * runs, nobody else is elected. Their exceptions are logged.
+     * The arguments. Handlers are called one after the other, perhaps before the constructor of the
+     * Leadership has returned, and must return soon: while a lost handler runs, nobody else is elected.
+     * Their exceptions are logged.
      */
     public static final class Options {
         final String election;
@@ -527,7 +528,7 @@ public final class LeaderElection {
         }
 
         /** Asks the application, on a thread of the pool. The answer of a check that hangs is waited for. */
-        private boolean healthy() {
+        final boolean healthy() {
             if (o.healthCheck != null && check.isDone())
                 check = async(o.healthCheck::getAsBoolean);
             waitFor(now() + Long.MAX_VALUE / 2, check::isDone);
@@ -695,7 +696,9 @@ public final class LeaderElection {
                 term = query(o.slice + o.callTimeout,
                     "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                     o.election, o.candidate, o.slice / MS + " ms")[0];
-            return term == null ? null : renew((Long) term, o.callTimeout);
+            if (term != null && !healthy())    // the application may have been well only when this slice began
+                over = new Lead((Long) term, "unhealthy");
+            return term == null || over != null ? null : renew((Long) term, o.callTimeout);
         }
     }
 
