@@ -38,7 +38,7 @@ public class Driver {
         StringBuilder where = new StringBuilder();
         for (int i = 0; i < host.length; i++)
             where.append(i > 0 ? "," : "").append(host[i]).append(':').append(port[Math.min(i, port.length - 1)]);
-        return "jdbc:postgresql://" + where + "/" + env("PGDATABASE", "postgres") + "?connectTimeout=2";
+        return "jdbc:postgresql://" + where + "/" + env("PGDATABASE", "postgres") + "?connectTimeout=2&prepareThreshold=0";
     }
 
     public static void main(String[] args) throws Exception {

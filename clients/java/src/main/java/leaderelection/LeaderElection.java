@@ -79,8 +79,9 @@ public final class LeaderElection {
     }
 
     /**
-     * The arguments. Handlers are called one after the other, and must return soon: while a lost handler
-     * runs, nobody else is elected. Their exceptions are logged.
+     * The arguments. Handlers are called one after the other, perhaps before the constructor of the
+     * Leadership has returned, and must return soon: while a lost handler runs, nobody else is elected.
+     * Their exceptions are logged.
      */
     public static final class Options {
         final String election;
@@ -396,13 +397,10 @@ public final class LeaderElection {
                     trouble(t);
                 }
             giving = true;
-            try {
-                if (over != null)
-                    giveBack(over);
-                withdraw();
-            } catch (SQLException | RuntimeException e) {
-                LOG.log(System.Logger.Level.DEBUG, "giving back failed", e);
-            }
+            if (over != null)
+                quietly(() -> giveBack(over));
+            giving = true;
+            quietly(this::withdraw);
             drop();
             if (fatal != null)
                 event(() -> o.onError.accept(fatal)).join();
@@ -441,16 +439,16 @@ public final class LeaderElection {
             if (lead != l)
                 return;
             boolean well = healthy();
-            long left = l.deadline - now();
-            if (!well && lead == l)
+            expire();    // if no timer has: a machine without memory starts no thread
+            if (!well)
                 end("unhealthy");
-            if (lead != l || left <= 0)
+            if (lead != l)
                 return;
-            Object[] grant = renew(l.term, Math.min(o.callTimeout, left));
+            Object[] grant = renew(l.term, Math.min(o.callTimeout, l.deadline - now()));
             backOff = SECOND / 10;
             if (grant != null)
                 granted(l, grant);
-            else if (lead == l)
+            else
                 end("not renewed");
         }
 
@@ -487,14 +485,10 @@ public final class LeaderElection {
         private void withdraw() throws SQLException {
             boolean leave = standing;
             standing = false;
-            try {
-                if (leave)
-                    tell("leave", o.callTimeout / 2, o.candidate);
-            } catch (SQLException e) {
-                if (session)
-                    throw e;
-                LOG.log(System.Logger.Level.DEBUG, "leave() failed", e);    // a lease that was not given back runs out
-            }
+            if (leave && session)
+                tell("leave", o.callTimeout / 2, null);
+            else if (leave)    // fails if a lease could not be given back; that runs out
+                quietly(() -> tell("leave", o.callTimeout / 2, o.candidate));
         }
 
         private void drop() {
@@ -534,7 +528,7 @@ public final class LeaderElection {
         }
 
         /** Asks the application, on a thread of the pool. The answer of a check that hangs is waited for. */
-        private boolean healthy() {
+        final boolean healthy() {
             if (o.healthCheck != null && check.isDone())
                 check = async(o.healthCheck::getAsBoolean);
             waitFor(now() + Long.MAX_VALUE / 2, check::isDone);
@@ -588,13 +582,13 @@ public final class LeaderElection {
                 own.unwrap(PGConnection.class).getNotifications((int) (1 + Math.min(LOOK, left) / MS));
         }
 
-        /** Opens a connection. One that comes too late, or after close(), is destroyed. */
+        /** Opens a connection. One that comes too late, or after close(), goes back unused. */
         final Connection open(Callable<Connection> how, long timeout) throws SQLException {
             CompletableFuture<Connection> opening = async(how);
             waitFor(now() + timeout, opening::isDone);
             if (opening.isDone())
                 return opening.join();
-            opening.thenAccept(this::abort);
+            opening.thenAccept(this::quietly);
             throw new SQLTimeoutException("no connection in time", "08001");
         }
 
@@ -623,11 +617,13 @@ public final class LeaderElection {
         }
 
         /** Closes the socket, on a thread of the pool: with TLS that may block. */
-        private void abort(Connection c) {
+        private void abort(Connection c) { quietly(() -> c.abort(pool)); }
+
+        private void quietly(AutoCloseable work) {
             try {
-                c.abort(pool);
-            } catch (SQLException | RuntimeException e) {
-                LOG.log(System.Logger.Level.DEBUG, "abort failed", e);
+                work.close();
+            } catch (Exception e) {
+                LOG.log(System.Logger.Level.DEBUG, "election " + o.election, e);
             }
         }
 
@@ -700,7 +696,9 @@ public final class LeaderElection {
                 term = query(o.slice + o.callTimeout,
                     "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                     o.election, o.candidate, o.slice / MS + " ms")[0];
-            return term == null ? null : renew((Long) term, o.callTimeout);
+            if (term != null && !healthy())    // the application may have been well only when this slice began
+                over = new Lead((Long) term, "unhealthy");
+            return term == null || over != null ? null : renew((Long) term, o.callTimeout);
         }
     }
 
