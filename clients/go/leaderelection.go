@@ -39,21 +39,25 @@ import (
 
 // Options say in which election to stand, and how. Only Election is needed;
 // a session needs DSN, too, unless the PG* environment says where to connect.
+// Handlers are called one after the other and in order; they must not call
+// Close. A panic in one is logged.
 type Options struct {
-	DSN         []string                      // of a session: connection strings of lib/pq, one a host, tried in turn
-	Election    string                        // in which to stand
-	Candidate   string                        // the name of this instance; default host-pid-random
-	Rank        int                           // what strategies compare
-	Metadata    string                        // JSON, shown while this candidate leads
-	HealthCheck func() bool                   // false, or no return: the lease is not renewed
-	Slice       time.Duration                 // how long one call of campaign() waits; default 5 s
-	CallTimeout time.Duration                 // how long an answer may take; default 5 s
-	Interval    time.Duration                 // how often a detached follower asks; default 1 s
-	Listen      string                        // detached: the connection string of a connection for LISTEN
-	OnElected   func(term int64)              // called one after the other,
-	OnLost      func(reason string)           // in order, from goroutines of this
-	OnYield     func(term int64)              // package; they must not call Close
-	Logf        func(format string, v ...any) // default log.Printf
+	DSN         []string      // of a session: connection strings of lib/pq, one a host, tried in turn
+	Election    string        // in which to stand
+	Candidate   string        // the name of this instance; default host-pid-random
+	Rank        int           // what strategies compare
+	Metadata    string        // JSON, shown while this candidate leads
+	HealthCheck func() bool   // false, or no return: the lease is not renewed
+	Slice       time.Duration // how long one call of campaign() waits; default 5 s
+	CallTimeout time.Duration // how long an answer may take; default 5 s
+	Interval    time.Duration // how often a detached follower asks; default 1 s
+	Listen      string        // detached: the connection string of a connection for LISTEN
+
+	OnElected func(term int64)
+	OnLost    func(reason string)
+	OnYield   func(term int64) // asked to go: finish, and call Resign; without it we resign at once
+
+	Logf func(format string, v ...any) // default log.Printf
 }
 
 // Errors beside those of the server, which are passed on as they are.
@@ -228,27 +232,15 @@ func (l *Leadership) Leads() bool {
 }
 
 // Changes counts how often this candidate was elected.
-func (l *Leadership) Changes() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.changes
-}
+func (l *Leadership) Changes() int64 { return get(l, &l.changes) }
 
 // Reason says why the last leadership ended: resigned, closed, yielded,
 // expired (the local deadline passed), connection lost, not renewed (the server
 // says that the term is over), unhealthy, failover (a new term follows), error.
-func (l *Leadership) Reason() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reason
-}
+func (l *Leadership) Reason() string { return get(l, &l.reason) }
 
 // Err says why the candidate has ended: the fatal error, or ErrClosed.
-func (l *Leadership) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
+func (l *Leadership) Err() error { return get(l, &l.err) }
 
 // Done is closed when the candidate has ended, by Close or by a fatal error.
 func (l *Leadership) Done() <-chan struct{} { return l.done }
@@ -439,13 +431,16 @@ func (l *Leadership) endLocked(reason string) {
 
 // settle waits until all handlers have returned.
 func (l *Leadership) settle() {
-	l.mu.Lock()
-	event := l.event
-	l.mu.Unlock()
-	<-event
+	<-get(l, &l.event)
 	l.mu.Lock()
 	l.held = false
 	l.mu.Unlock()
+}
+
+func get[T any](l *Leadership, field *T) T {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *field
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -1143,10 +1138,9 @@ func NewFake(opts Options) *Fake {
 func (f *Fake) Elect(term int64, lease time.Duration) int64 {
 	<-f.begun
 	f.Lose("failover")
-	if f.mu.Lock(); term == 0 {
-		term = f.term + 1
+	if term == 0 {
+		term = get(f.Leadership, &f.term) + 1
 	}
-	f.mu.Unlock()
 	if lease == 0 {
 		lease = 15 * time.Second
 	}
@@ -1170,9 +1164,6 @@ func (f *Fake) AskYield() {
 // Advance moves the clock.
 func (f *Fake) Advance(d time.Duration) {
 	f.elapsed.Add(int64(d))
-	f.mu.Lock()
-	over := f.over
-	f.mu.Unlock()
-	f.expire(over)
+	f.expire(get(f.Leadership, &f.over))
 	f.settle()
 }
