@@ -133,7 +133,7 @@ our @FAULTS = (
 
 	{ name => 'nothing happens', group => 'plain', then => 'same' },
 	{ name => 'resign', group => 'plain', not => ['pg_leader'], alone => 1,
-		then => 'other', within => 5, best => 100, reason => 'resigned',
+		then => 'other', within => 5, best => 100, limit => 500, reason => 'resigned',
 		to => sub { send_line($_[1], 'resign') } },
 	{ name => 'yield', group => 'plain', then => 'other', within => 6,
 		reason => 'yielded', to => \&request_yield },
@@ -150,7 +150,7 @@ our @FAULTS = (
 			return;
 		} },
 	{ name => 'SIGKILL', group => 'plain', kinds => ['session'], alone => 1,
-		then => 'other', within => 5, best => 100, dies => 1,
+		then => 'other', within => 5, best => 100, limit => 500, dies => 1,
 		to => sub { send_signal($_[1], 'KILL') } },
 	{ name => 'SIGKILL', group => 'plain', kinds => ['detached'],
 		then => 'other', within => 8, dies => 1,

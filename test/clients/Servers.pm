@@ -182,6 +182,8 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 server_round_robin = 1
+server_reset_query = DISCARD ALL
+server_reset_query_always = 1
 server_login_retry = 0.2
 ignore_startup_parameters = extra_float_digits,options
 ));

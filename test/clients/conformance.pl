@@ -85,8 +85,11 @@ sub disturbed
 	  map { @{ $_->{events} } } @of;
 
 	return "$event->[0] $event->[3]" if $event;
+	return if $follows ne 'same';
 	return 'the leader does not work'
-	  if $follows eq 'same' && !last_event($stand->{led}, 'working', now_ns() - 5e8);
+	  if !last_event($stand->{led}, 'working', now_ns() - 5e8);
+	return 'the leader does not write'
+	  if !last_event($stand->{led}, 'wrote', now_ns() - 2e9);
 	return;
 }
 
@@ -133,7 +136,8 @@ sub follows
 	my $then = $fault->{then};
 
 	return $then unless ref $then;
-	return $then->{"$stand->{subject} $stand->{kind}"} // $then->{ $stand->{kind} };
+	return $then->{"$stand->{led}{subject} $stand->{kind}"}
+	  // $then->{ $stand->{kind} };
 }
 
 # A driver whose leadership has ended has to say so, and why. pg_leader kills its
@@ -352,22 +356,36 @@ sub write_lines
 	return;
 }
 
-# The checker has to find a subject that leads without asking.
+# The checker has to find two processes that lead without asking, and, in made-up
+# lines of a third, a violation of every other rule.
 sub check_checker
 {
 	my @fakes = map {
 		start_subject(subject => 'fake', kind => 'session', election => 'fake',
 			candidate => "fake-$_", n => $_, log => "$out/fake.err", env => {})
 	} 1, 2;
+	my $start = now_ns();
+	my @lines = ([ 'working', 7 ], [ 'elected', 8 ], [ 'working', 8 ], [ 'elected', 9 ],
+		[ 'lost', 'closed' ], [ 'lost', 'closed' ], [ 'working', 9 ], [ 'odd', 'what' ]);
+	my %made_up = (subject => 'fake', election => 'made-up', candidate => 'fake-3',
+		events => [ map { [ @{ $lines[$_] }, $start + $_ * 1e8, '' ] } 0 .. $#lines ]);
+	my $history = join '', map { "made-up\t$_->[0]\tfake-3\t$_->[1]\t$_->[2]\tleft\n" }
+	  [ 7, time - 9, time - 8 ], [ 8, time - 1, 0 ], [ 9, time + 9, 0 ];
 
-	await(10, sub { !grep { my $p = $_; 5 > grep { $_->[0] eq 'working' } @{ $p->{events} } } @fakes });
+	await(10, sub {
+		return !grep { $_ < 5 }
+		  map { scalar grep { $_->[0] eq 'working' } @{ $_->{events} } } @fakes;
+	});
 	stop_subject($_, 0) foreach @fakes;
-	sql("SELECT conformance.write('fake', 'fake-' || c, t) FROM (VALUES (1, 1), (2, 1), (2, 3), (1, 2)) v (c, t)");
-	my %found = map { $_->[0] => 1 } check(\@fakes, sql(history_sql()), sql(journal_sql()));
+	sql("SELECT conformance.write('fake', 'fake-' || c, t)
+		FROM (VALUES (1, 1), (2, 1), (2, 3), (1, 2)) v (c, t)");
+	my %found = map { $_->[0] => 1 }
+	  check([ @fakes, \%made_up ], $history, sql(journal_sql()));
 
-	foreach my $rule (qw(overlap order owner journal))
+	foreach my $rule (qw(overlap order owner early late events journal protocol))
 	{
-		note_failure("the checker does not find a violation of $rule") unless $found{$rule};
+		note_failure("the checker does not find a violation of $rule")
+		  unless $found{$rule};
 	}
 	return;
 }
@@ -402,10 +420,10 @@ start_servers($dir, $Faults::SLOW);
 check_checker();
 if (wanted('refusals'))
 {
-	my $before = @failures;
 	my $refused = refusals(@subjects);
 
-	printf "%-24s %2d processes, %5.1f s\n", 'refusals', $refused, (now_ns() - $start) / 1e9;
+	printf "%-24s %2d processes, %5.1f s\n", 'refusals', $refused,
+	  (now_ns() - $start) / 1e9;
 }
 run_group($_) foreach @GROUPS;
 stop_servers();
