@@ -1,0 +1,141 @@
+/*
+ * FakeLeadershipTest.java
+ *		What can be tested without a server: the local deadline, the order of
+ *		events, and the leaderships without a server. A plain main(), which
+ *		exits with 1 if something is wrong:
+ *			java -cp ... leaderelection.FakeLeadershipTest
+ *
+ * Each answer is compared with what the specification says, so a deadline that
+ * is ignored, or an event that is told twice or out of order, is found.
+ */
+package leaderelection;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.OptionalLong;
+import leaderelection.LeaderElection.FakeLeadership;
+import leaderelection.LeaderElection.Leadership;
+import leaderelection.LeaderElection.Options;
+import leaderelection.LeaderElection.SoleLeadership;
+
+public class FakeLeadershipTest {
+    private static final List<String> told = new ArrayList<>();
+    private static final OptionalLong NONE = OptionalLong.empty();
+    private static int wrong;
+
+    public static void main(String[] args) throws Exception {
+        deadline();
+        reasons();
+        order();
+        fenced();
+        waits();
+        sole();
+        System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
+        System.exit(wrong == 0 ? 0 : 1);
+    }
+
+    private static void deadline() {
+        FakeLeadership fake = new FakeLeadership(options());
+        same("before an election", fake.term(), NONE);
+        fake.elect(7, Duration.ofSeconds(2));
+        same("elected", fake.term(), OptionalLong.of(7));
+        fake.advance(Duration.ofMillis(1999));
+        same("before the deadline", fake.leads(), true);
+        fake.elect(7, Duration.ofSeconds(2));
+        fake.advance(Duration.ofMillis(1999));
+        same("renewed", fake.leads(), true);
+        fake.advance(Duration.ofMillis(1));
+        same("at the deadline", fake.term(), NONE);
+        same("told", told, List.of("elected 7", "lost expired"));
+        fake.advance(Duration.ofDays(1));
+        fake.lose("not renewed");
+        same("told once", told.size(), 2);
+        fake.elect();
+        same("the next term", fake.term(), OptionalLong.of(8));
+        same("changes", fake.changes(), 2L);
+    }
+
+    private static void reasons() {
+        FakeLeadership fake = new FakeLeadership(options());
+        fake.elect();
+        fake.elect();
+        fake.resign();
+        fake.elect();
+        fake.askYield();
+        fake.elect();
+        fake.close();
+        fake.close();
+        fake.elect();
+        same("no leader after close()", fake.leads(), false);
+        same("reasons", told, List.of("elected 1", "lost failover", "elected 2", "lost resigned",
+            "elected 3", "lost yielded", "elected 4", "lost closed"));
+    }
+
+    /** A handler that gives up: what it causes is told after it has returned, and the term is gone by then. */
+    private static void order() {
+        FakeLeadership[] fake = new FakeLeadership[1];
+        fake[0] = new FakeLeadership(options().onYield(term -> {
+            told.add("yield " + term);
+            fake[0].resign();
+            told.add("leads: " + fake[0].leads());
+            throw new IllegalStateException("a handler's exception is logged, and no more");
+        }));
+        fake[0].elect();
+        fake[0].askYield();
+        fake[0].askYield();
+        fake[0].elect();
+        same("order", told, List.of("elected 1", "yield 1", "leads: false", "lost yielded", "elected 2"));
+    }
+
+    private static void fenced() throws SQLException {
+        FakeLeadership fake = new FakeLeadership(options());
+        same("not the leader", refused(fake, null), "LE001");
+        fake.elect();
+        same("the leader", refused(fake, null), "");
+        fake.advance(Duration.ofSeconds(15));
+        same("no longer the leader", refused(fake, null), "LE001");
+    }
+
+    private static void waits() throws Exception {
+        FakeLeadership fake = new FakeLeadership(options());
+        same("nobody elects", fake.await(Duration.ofMillis(20)), NONE);
+        new Thread(fake::elect).start();
+        same("another thread elects", fake.await(Duration.ofSeconds(10)), OptionalLong.of(1));
+    }
+
+    private static void sole() throws SQLException {
+        SoleLeadership sole = new SoleLeadership(options(), false);
+        same("no term", sole.term(), NONE);
+        sole.resign();
+        same("leads", sole.leads(), true);
+        same("refuses", refused(sole, null), "0A000");
+        sole.close();
+        same("closed", sole.leads(), false);
+        same("told", told, List.of("elected null", "lost closed"));
+        same("unfenced", refused(new SoleLeadership(options(), true), null), "");
+    }
+
+    private static Options options() {
+        told.clear();
+        return new Options("test").onElected(term -> told.add("elected " + term)).onLost(why -> told.add("lost " + why));
+    }
+
+    private static String refused(Leadership leadership, Connection c) {
+        try {
+            leadership.fenced(c);
+            return "";
+        } catch (SQLException e) {
+            return e.getSQLState();
+        }
+    }
+
+    private static void same(String what, Object found, Object expected) {
+        if (!expected.equals(found)) {
+            wrong++;
+            System.out.println(what + ": " + found + ", not " + expected);
+        }
+    }
+}
