@@ -273,9 +273,11 @@ missing_packages() {
 			gnuplot-nox)
 				command -v gnuplot >/dev/null || echo gnuplot-nox
 				;;
+			golang-github-jackc-pgx-v4-dev)
+				[ -e /usr/share/gocode/src/github.com/jackc/pgx ] || echo "$tool"
+				;;
 			golang-github-lib-pq-dev)
-				[ -e /usr/share/gocode/src/github.com/lib/pq ] ||
-					echo golang-github-lib-pq-dev
+				[ -e /usr/share/gocode/src/github.com/lib/pq ] || echo "$tool"
 				;;
 			golang-go)
 				command -v go >/dev/null || echo golang-go
@@ -317,9 +319,23 @@ missing_packages() {
 					echo "postgresql-$v-pgtap"
 				fi
 				;;
-			psycopg | psycopg2 | psycopg-pool | yaml)
+			php)
+				command -v php >/dev/null || echo php-cli
+				;;
+			php-pgsql)
+				php -m 2>/dev/null | grep -qx pdo_pgsql || echo php-pgsql
+				;;
+			django | prometheus_client | psycopg | psycopg2 | psycopg-pool | \
+				sqlalchemy | yaml)
 				/usr/bin/python3 -c "import ${tool/-/_}" 2>/dev/null ||
-					echo "python3-$tool"
+					echo "python3-${tool/_/-}"
+				;;
+			ruby-pg)
+				ruby -e 'require "pg"' 2>/dev/null || echo ruby-pg
+				;;
+			spring)
+				[ -e /usr/share/java/spring3-context.jar ] ||
+					echo libspring-context-java
 				;;
 			zookeeper)
 				[ -e /usr/share/java/zookeeper.jar ] || echo zookeeper

@@ -164,7 +164,7 @@ sub environment
 		GO111MODULE => 'off',
 		GOFLAGS => '',
 		GOPATH => "$folder/go:/usr/share/gocode",
-		GOCACHE => "$ENV{TESTDATADIR}/gocache",
+		GOCACHE => "$PostgreSQL::Test::Utils::tmp_check/gocache",
 		@hosts ? (PGHOSTADDR => join(',', ('127.0.0.1') x @hosts)) : ());
 }
 
@@ -326,7 +326,9 @@ sub run_java
 	my ($class) = $block->{text} =~ /^public (?:class|interface) (\w+)/m;
 	my $text = $block->{text};
 	my @path = ('-cp', join(':', $JDBC, $folder, $SPRING));
-	my @compile = ('javac', @path, '-d', $folder);
+	my @compile = ('javac', @path, '-sourcepath', "$folder/none", '-d', $folder);
+	my @run = ('java', '-XX:TieredStopAtLevel=1',
+		'-Dorg.apache.commons.logging.Log=org.apache.commons.logging.impl.NoOpLog', @path);
 
 	return 'no public class' unless $class;
 	if ($text =~ /^import leaderelection\./m && !-e "$folder/leaderelection")
@@ -336,7 +338,7 @@ sub run_java
 	}
 	$text =~ s{jdbc:postgresql://[^/]+/}{'jdbc:postgresql://127.0.0.1:' . $node->port . '/'}e;
 	return run_file({ %$block, text => $text, hidden => 0 },
-		"$class.java", $text =~ /\bvoid main\(/ ? ('java', '-XX:TieredStopAtLevel=1', @path) : @compile);
+		"$class.java", $text =~ /\bvoid main\(/ ? @run : @compile);
 }
 
 sub run_js { return run_file($_[0], 'program.js', 'node'); }
