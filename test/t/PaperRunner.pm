@@ -357,7 +357,8 @@ sub run_go
 		make_path(dirname($path));
 		symlink("$TOP/clients/go", $path);
 	}
-	return run_file($block, 'program.go', 'go', 'run');
+	# lib/pq refuses to work where there is a service file.
+	return run_file($block, 'program.go', 'env', '-u', 'PGSERVICEFILE', 'go', 'run');
 }
 
 sub run_yaml
@@ -403,7 +404,7 @@ sub run_text
 
 	return 'there is no output to compare with' unless defined $output;
 	eval {
-		wait_until(sub { !output_differs($printed->(), $block) }, 'output', 30)
+		wait_until(sub { !output_differs($printed->(), $block) }, 'output', 90)
 		  if ref $output;
 	};
 	return output_differs($printed->(), $block) ? "printed was\n" . $printed->() : undef;
