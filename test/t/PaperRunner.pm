@@ -358,7 +358,7 @@ sub run_go
 		symlink("$TOP/clients/go", $path);
 	}
 	# lib/pq refuses to work where there is a service file.
-	return run_file($block, 'program.go', 'env', '-u', 'PGSERVICEFILE', 'go', 'run');
+	return run_file($block, 'program.go', 'env', '-u', 'PGSERVICEFILE', '-u', 'PGHOSTADDR', 'go', 'run');
 }
 
 sub run_yaml
