@@ -162,13 +162,14 @@ sub _plain
 }
 
 # Whether output is not what a text block shows: '...' and the words that vary
-# stand for anything in a line.
+# stand for anything in a line, and a last line '...' for any lines.
 sub output_differs
 {
 	my ($output, $shown) = @_;
 	my $pattern = quotemeta(_plain($shown->{text}));
 
 	$pattern =~ s/\\\.\\\.\\\./.*/g;
+	$pattern =~ s/\\\n\.\*$/(?s:.*)/;
 	$pattern =~ s/(?<![\w.])\Q${\quotemeta}\E(?![\w.])/[^\\s]+/g
 	  foreach split(' ', $shown->{run}{varies} // '');
 	return _plain($output) !~ /\A$pattern\z/;
