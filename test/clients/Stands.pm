@@ -161,10 +161,11 @@ sub describe
 }
 
 # Starts members anew that a fault has ended, and waits until all is well. Returns
-# the stands that are; the others are started from nothing for the next fault.
+# the stands that are; the others are started from nothing for the next fault, once.
 sub settle
 {
-	my ($before, @stands) = @_;
+	my ($before, @all) = @_;
+	my @stands = grep { ($_->{ill} // 0) < 2 } @all;
 	my @dying = grep { $_->{dies} } map { processes_of($_) } @stands;
 	my @well;
 
@@ -197,6 +198,7 @@ sub settle
 			  . describe($stand) . "\n    "
 			  . sql("SELECT coalesce(to_jsonb(s)::text, '') FROM leader_election.status s
 				WHERE election = '$stand->{name}'"));
+		$stand->{ill}++;
 		start_over($stand);
 	}
 	return @well;

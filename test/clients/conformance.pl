@@ -194,6 +194,7 @@ sub do_fault
 		$_->{since} = $healed foreach @stands;
 		await_outcome($fault, $fault->{after}, @stands);
 	}
+	$fault->{finally}->() if $fault->{finally};
 	check_loss($fault, $_) foreach @stands;
 	if ($fault->{check})
 	{
