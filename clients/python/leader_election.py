@@ -67,7 +67,8 @@ _SETTINGS = """SELECT pg_catalog.set_config('statement_timeout', '0', false),
     pg_catalog.set_config('idle_session_timeout', '0', false),
     pg_catalog.set_config('default_transaction_isolation', 'read committed', false)"""
 _JOIN = """SELECT leader_election.join(%(election)s, %(candidate)s,
-    rank => %(rank)s::pg_catalog.int4, metadata => %(metadata)s::pg_catalog.jsonb, auto_renew => %(auto_renew)s)"""
+    rank => %(rank)s::pg_catalog.int4, metadata => %(metadata)s::pg_catalog.jsonb,
+    auto_renew => %(auto_renew)s)"""
 _CAMPAIGN = """CALL leader_election.campaign(%(election)s, %(candidate)s,
     timeout => %(slice)s::pg_catalog.interval, rank => %(rank)s::pg_catalog.int4,
     metadata => %(metadata)s::pg_catalog.jsonb, auto_renew => %(auto_renew)s)"""
