@@ -81,7 +81,8 @@ async def main():
         arguments["health_check"] = lambda: time.monotonic() - last_turn < 0.5
     if kind == "session":
         leadership = leader_election_async.Leadership(
-            {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)), **arguments)
+            {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)),
+            **arguments)
     else:
         pool = asyncpg.create_pool(min_size=0, max_size=2, timeout=2, command_timeout=limit,
                                    statement_cache_size=0)
