@@ -17,8 +17,7 @@ const where = { ...config, host: hosts, port: ports, query_timeout: env.QUERY_TI
 const first = { ...where, host: hosts[0], port: ports[0] }
 const work = { ...config, host: env.WORKHOST ?? hosts[0], port: Number(env.WORKPORT ?? ports[0]) }
 
-let turned = performance.now()
-let hang = 0
+let [turned, hang] = [performance.now(), 0]
 const options = {
   election,
   candidate,
