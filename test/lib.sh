@@ -1,14 +1,16 @@
 # shellcheck shell=bash
 #
 # Set-up shared by test/run, test/analyze, test/demo, test/chaos/run,
-# test/model/run and bench/run.
+# test/clients/run, test/model/run and bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: asyncpg, etcd-server, faketime, gnuplot-nox,
-#	                     iproute2, ipc-run, jdbc, jdk, microhttpd, pgbouncer,
-#	                     pgtap, psycopg, yaml, zookeeper
+#	                     golang-github-lib-pq-dev, golang-go, iproute2,
+#	                     ipc-run, jdbc, jdk, microhttpd, nodejs, pg (of node),
+#	                     pgbouncer, pgtap, psycopg, psycopg-pool, psycopg2,
+#	                     yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -271,6 +273,13 @@ missing_packages() {
 			gnuplot-nox)
 				command -v gnuplot >/dev/null || echo gnuplot-nox
 				;;
+			golang-github-lib-pq-dev)
+				[ -e /usr/share/gocode/src/github.com/lib/pq ] ||
+					echo golang-github-lib-pq-dev
+				;;
+			golang-go)
+				command -v go >/dev/null || echo golang-go
+				;;
 			iproute2)
 				command -v ip >/dev/null || echo iproute2
 				;;
@@ -287,6 +296,15 @@ missing_packages() {
 			microhttpd)
 				[ -e /usr/include/microhttpd.h ] || echo libmicrohttpd-dev
 				;;
+			nodejs)
+				command -v node >/dev/null || echo nodejs
+				;;
+			pg)
+				# Debian's node-pg wants Debian's node: with another one, which
+				# brings npm, install_pg gets it.
+				command -v npm >/dev/null || [ -e /usr/share/nodejs/pg ] ||
+					echo node-pg
+				;;
 			pgbouncer)
 				command -v pgbouncer >/dev/null ||
 					[ -x /usr/sbin/pgbouncer ] || echo pgbouncer
@@ -299,8 +317,8 @@ missing_packages() {
 					echo "postgresql-$v-pgtap"
 				fi
 				;;
-			psycopg | yaml)
-				/usr/bin/python3 -c "import $tool" 2>/dev/null ||
+			psycopg | psycopg2 | psycopg-pool | yaml)
+				/usr/bin/python3 -c "import ${tool/-/_}" 2>/dev/null ||
 					echo "python3-$tool"
 				;;
 			zookeeper)
@@ -324,6 +342,15 @@ pgtap_files() {
 			return
 		fi
 	done
+}
+
+# node's driver, into $WORK/npm, where npm is and Debian's package is not.
+install_pg() {
+	[ ! -e /usr/share/nodejs/pg ] && command -v npm >/dev/null || return 0
+	as_user npm install --silent --no-audit --no-fund --prefix "$WORK/npm" pg \
+		>"$WORK/npm.log" 2>&1 && return
+	tail -n 30 "$WORK/npm.log" >&2
+	die 'npm could not install pg'
 }
 
 install_packages() {
@@ -431,6 +458,7 @@ set_up() {
 	make_work
 	choose_server
 	install_packages "$@"
+	[[ " $* " != *" pg "* ]] || install_pg
 	make_prefix
 	copy_sources
 	[ "$(id -u)" -ne 0 ] || chown -Rh nobody "$WORK"

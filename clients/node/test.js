@@ -1,0 +1,288 @@
+// Tests without a server: what FakeLeadership and SoleLeadership promise, events, run(), the clock.
+'use strict'
+const assert = require('node:assert')
+const { once } = require('node:events')
+const os = require('node:os')
+const { test, mock } = require('node:test')
+const { setTimeout: sleep } = require('node:timers/promises')
+const clients = require('./leader_election.js')
+const { DetachedLeadership, FakeLeadership, Leadership, NotLeader, SoleLeadership } = clients
+
+const noop = () => {}
+
+/** A pool whose server is answer(sql, values), which gives rows or throws. */
+function poolOf(answer) {
+  const pool = { sent: [], released: [] }
+  pool.connect = async () => ({
+    query: async (text, values) => {
+      pool.sent.push(text.match(/leader_election\.(\w+)/)[1])
+      return { rows: await answer(pool.sent.at(-1), values) }
+    },
+    release: (broken) => pool.released.push(broken),
+  })
+  return pool
+}
+
+function follow(leadership) {
+  const events = []
+  for (const event of ['elected', 'lost', 'yield']) leadership.on(event, (argument) => events.push(`${event} ${argument}`))
+  return events
+}
+
+test('a lease ends by the clock, and lost is told once', async () => {
+  const fake = new FakeLeadership()
+  const events = follow(fake)
+  await fake.elect()
+  await fake.advance(14999)
+  assert.strictEqual(fake.term, 1)
+  await fake.advance(1)
+  assert.strictEqual(fake.term, null)
+  assert.strictEqual(fake.leads, false)
+  await fake.lose('closed')
+  await fake.elect()
+  assert.strictEqual(fake.term, 2)
+  assert.strictEqual(fake.changes, 2)
+  assert.deepStrictEqual(events, ['elected 1', 'lost expired', 'elected 2'])
+})
+
+test('term is null at once, and handlers run one at a time', async () => {
+  const fake = new FakeLeadership()
+  const order = []
+  fake.on('elected', async () => {
+    await sleep(20)
+    order.push('elected has returned')
+  })
+  fake.on('lost', () => order.push(`lost, term ${fake.term}`))
+  fake.elect()
+  const lost = fake.lose()
+  assert.strictEqual(fake.term, null)
+  await lost
+  assert.deepStrictEqual(order, ['elected has returned', 'lost, term null'])
+})
+
+test('a handler that fails is logged, and the next one called', async () => {
+  const logged = []
+  const fake = new FakeLeadership({ log: (message) => logged.push(message) })
+  fake.on('elected', () => {
+    throw new Error('handler')
+  })
+  const events = follow(fake)
+  await fake.elect()
+  assert.deepStrictEqual(events, ['elected 1'])
+  assert.deepStrictEqual(logged, ["a handler of 'elected' failed"])
+})
+
+test('a yield ends by resign() in the handler, without a handler at once', async () => {
+  const asked = new FakeLeadership()
+  asked.on('yield', () => asked.resign())
+  const events = follow(asked)
+  await asked.elect()
+  await asked.askYield()
+  await asked.askYield()
+  assert.deepStrictEqual(events, ['elected 1', 'yield 1', 'lost yielded'])
+
+  const plain = new FakeLeadership()
+  const lost = once(plain, 'lost')
+  await plain.elect()
+  await plain.askYield()
+  assert.deepStrictEqual(await lost, ['yielded'])
+})
+
+test('wait: term, null after a timeout or close, the reason of an aborted signal', async () => {
+  const fake = new FakeLeadership()
+  assert.strictEqual(await fake.wait(5), null)
+  await assert.rejects(fake.wait({ signal: AbortSignal.abort() }), { name: 'AbortError' })
+  const waiting = fake.wait()
+  fake.elect(7)
+  assert.strictEqual(await waiting, 7)
+  await fake.lose()
+  const closed = fake.wait()
+  await fake.close()
+  await fake.close()
+  assert.strictEqual(await closed, null)
+})
+
+test('run: the work of each term, its signal, its end before lost has been handled', async () => {
+  const fake = new FakeLeadership()
+  const order = []
+  const running = fake.run(async (term, signal) => {
+    order.push(`begin ${term}`)
+    await once(signal, 'abort')
+    assert.ok(signal.reason instanceof NotLeader)
+    await sleep(10)
+    order.push(`end ${term}`)
+  })
+  for (const term of [1, 2]) {
+    await fake.elect(term)
+    await fake.lose()
+    order.push('given back')
+  }
+  await fake.elect(3)
+  await fake.close()
+  await running
+  assert.deepStrictEqual(order, ['begin 1', 'end 1', 'given back', 'begin 2', 'end 2', 'given back', 'begin 3', 'end 3'])
+})
+
+test('run: the work that returns resigns, the work that fails closes', async () => {
+  const fake = new FakeLeadership()
+  const events = follow(fake)
+  const running = fake.run(async (term) => {
+    if (term === 2) throw new Error('work')
+    await fake.resign() // does not wait for its own end
+  })
+  await fake.elect()
+  await fake.elect()
+  await assert.rejects(running, { message: 'work' })
+  assert.deepStrictEqual(events, ['elected 1', 'lost resigned', 'elected 2', 'lost closed'])
+})
+
+test('signal closes, also one that is aborted already', async () => {
+  const controller = new AbortController()
+  const fake = new FakeLeadership({ signal: controller.signal })
+  await fake.elect()
+  controller.abort()
+  assert.strictEqual(fake.term, null)
+  assert.strictEqual(await fake.wait(), null)
+  assert.strictEqual(await new SoleLeadership({ election: 'e', signal: controller.signal }).wait(), null)
+})
+
+test('SoleLeadership leads without a term, and fences only if told so', async () => {
+  const sole = new SoleLeadership({ election: 'e' })
+  await once(sole, 'elected')
+  assert.strictEqual(sole.leads, true)
+  assert.strictEqual(sole.term, null)
+  await assert.rejects(sole.fenced(), /no term/)
+  await sole.close()
+  await assert.rejects(sole.fenced(), { code: 'LE001' })
+  const unfenced = new SoleLeadership({ election: 'e', unfenced: true })
+  await once(unfenced, 'elected')
+  await unfenced.fenced()
+  await unfenced.close()
+})
+
+test('fenced refuses without asking: not the leader, a pool, no transaction', async () => {
+  const pool = poolOf((call) => (call === 'acquire' ? [{ term: '9', remaining_ms: '9000', yielding: false }] : []))
+  const detached = new DetachedLeadership({ election: 'e', candidate: 'c', pool })
+  const asked = []
+  const client = { query: async (text, values) => asked.push(values) }
+  await assert.rejects(detached.fenced(client), NotLeader)
+  assert.strictEqual(await detached.wait(), 9)
+  await assert.rejects(detached.fenced({ ...client, totalCount: 1 }), /not the pool/)
+  await assert.rejects(detached.fenced({ ...client, getTransactionStatus: () => 'I' }), /no transaction/)
+  assert.deepStrictEqual(asked, [])
+  await detached.fenced(client)
+  assert.deepStrictEqual(asked, [['e', 9]])
+  await detached.close()
+  assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+})
+
+test('a blocked event loop: term is null before any handler runs', async () => {
+  const pool = poolOf((call) => (call === 'leave' ? [] : [{ term: '1', remaining_ms: '150', yielding: false }]))
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  await detached.wait()
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200)
+  assert.strictEqual(detached.term, null)
+  assert.deepStrictEqual(await once(detached, 'lost'), ['expired'])
+  await detached.close()
+})
+
+test('the clock goes on while the machine sleeps', async () => {
+  const pool = poolOf((call) => (call === 'leave' ? [] : [{ term: '1', remaining_ms: '10000', yielding: false }]))
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  await detached.wait()
+  const uptime = os.uptime
+  mock.method(os, 'uptime', () => uptime() + 9)
+  assert.strictEqual(detached.term, 1)
+  os.uptime.mock.mockImplementation(() => uptime() + 11)
+  assert.strictEqual(detached.term, null)
+  mock.restoreAll()
+  await detached.close()
+})
+
+test('a grant whose answer comes too late, or after close(), is released', async () => {
+  for (const remaining of ['30', '9000']) {
+    const pool = poolOf(async (call) => {
+      if (call === 'acquire') await sleep(50)
+      return call === 'acquire' ? [{ term: '1', remaining_ms: remaining, yielding: false }] : []
+    })
+    const detached = new DetachedLeadership({ election: 'e', pool })
+    const events = follow(detached)
+    await sleep(10)
+    if (remaining === '9000') detached.close()
+    await sleep(80)
+    await detached.close()
+    assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+    assert.deepStrictEqual(events, [])
+  }
+})
+
+test('errors of renew: term is kept until the deadline; a call that hangs loses its connection', async () => {
+  let renewals = 0
+  const pool = poolOf(async (call) => {
+    if (call === 'acquire') return [{ term: '1', remaining_ms: '600', yielding: false }]
+    if (call !== 'renew') return []
+    if (++renewals === 2) await sleep(5000, null, { ref: false })
+    throw Object.assign(new Error('busy'), { code: '55P03' })
+  })
+  const detached = new DetachedLeadership({ election: 'e', pool, callTimeout: 100, log: noop })
+  await detached.wait()
+  const began = performance.now()
+  assert.deepStrictEqual(await once(detached, 'lost'), ['expired'])
+  assert.ok(performance.now() - began > 500)
+  assert.deepStrictEqual(pool.released.slice(0, 3), [false, false, true])
+  await detached.close()
+})
+
+test('a call that got its connection too late is not sent', async () => {
+  const pool = poolOf(() => [{ term: '1', remaining_ms: '9000', yielding: false }])
+  const connect = pool.connect
+  pool.connect = () => sleep(80).then(connect)
+  const detached = new DetachedLeadership({ election: 'e', pool, callTimeout: 30, log: noop })
+  await sleep(120)
+  assert.deepStrictEqual(pool.sent, [])
+  assert.deepStrictEqual(pool.released, [undefined])
+  await detached.close()
+})
+
+test('a failover is lost and elected, and the new term is given back', async () => {
+  const released = []
+  const pool = poolOf((call, values) => {
+    if (call === 'release') released.push(values[1])
+    if (call === 'acquire') return [{ term: '1', remaining_ms: '300', yielding: false }]
+    return call === 'renew' ? [{ term: '4194305', remaining_ms: '9000', yielding: false }] : []
+  })
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  const events = follow(detached)
+  await once(detached, 'lost')
+  await sleep(10)
+  await detached.resign()
+  await detached.close()
+  assert.deepStrictEqual(events, ['elected 1', 'lost failover', 'elected 4194305', 'lost resigned'])
+  assert.deepStrictEqual(released, [4194305])
+})
+
+test('a fatal error: wait() rejects, or the error event, and never silence', async () => {
+  const missing = () => {
+    throw Object.assign(new Error('schema "leader_election" does not exist'), { code: '3F000' })
+  }
+  const waited = new DetachedLeadership({ election: 'e', pool: poolOf(missing) })
+  await assert.rejects(waited.wait(), { code: '3F000', message: /CREATE EXTENSION/ })
+  const heard = new DetachedLeadership({ election: 'e', pool: poolOf(missing) })
+  const [error] = await once(heard, 'error')
+  assert.strictEqual(error.code, '3F000')
+  await assert.rejects(heard.wait(), error)
+  await heard.close()
+
+  const { status, stderr } = require('node:child_process').spawnSync(process.execPath, ['-e', `
+    const { DetachedLeadership } = require(${JSON.stringify(require.resolve('./leader_election.js'))})
+    const pool = { connect: () => Promise.reject(Object.assign(new Error('no'), { code: '3F000' })) }
+    new DetachedLeadership({ election: 'e', pool })`])
+  assert.notStrictEqual(status, 0)
+  assert.match(String(stderr), /CREATE EXTENSION/)
+})
+
+test('can be imported as a module, and refuses what cannot work', async () => {
+  assert.strictEqual((await import('./leader_election.js')).Leadership, Leadership)
+  assert.throws(() => new DetachedLeadership({ pool: poolOf(noop) }), /election/)
+  assert.throws(() => new DetachedLeadership({ election: 'e' }), /pool/)
+})

@@ -1,0 +1,188 @@
+# The faults of the conformance suite. Each is done to all stands of its group,
+# in the order of this table:
+#
+#	name     as in the table of results
+#	group    whose processes and connections it needs, see @GROUPS
+#	delay    the takeover delay, in seconds: where a connection breaks while its
+#	         process lives, another session may be elected before that process
+#	         can know, unless there is a delay
+#	kinds    of stands, both unless given; not: subjects that it makes no sense for
+#	alone    done to one stand after the other: takeover takes milliseconds
+#	best     if it took longer than so many milliseconds, the best of three counts
+#	limit    and may not be more than this
+#	prepare  before anything is measured
+#	to       what is done to a stand, with its leader
+#	to_all   what is done to all stands at once
+#	then     what has to follow, for each kind (of a subject) or for all:
+#	           other  another process is elected
+#	           same   nothing changes, for two leases
+#	           still  nobody else is elected, for two leases
+#	           any    somebody leads, and the server agrees; maybe still the same
+#	           gone   all processes end with an error
+#	within   so many seconds; more for slow machines than it takes
+#	heal     ends the fault, for all stands
+#	after    what follows then, if that is not what then says, and has to follow
+#	reason   with which a driver reports that it lost
+#	dies     the leader's process ends
+#	check    more that has to be so afterwards: returns what is wrong
+#
+# The moment from which a takeover counts is when the fault was done, or, if it
+# is the healing that matters (after), when it was healed.
+
+package Faults;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use Network;
+use Servers;
+use Stands;
+use Subjects;
+
+our @EXPORT = qw(@FAULTS @GROUPS);
+
+our $SLOW = 50;     # milliseconds each way
+my $OUTAGE = 3;     # seconds
+
+# Environment of the processes, by kind if it differs. The last group is the one
+# whose server fails over.
+our @GROUPS = (
+	{ name => 'pooler', kinds => ['detached'],
+		open => sub { start_pooler() }, close => sub { kill_pooler() },
+		env => sub { (PGPORT => port('pooler'), WORKPORT => port(1)) } },
+	{ name => 'slow',
+		env => sub { (PGPORT => port('slow'), WORKPORT => port(1), CALL_TIMEOUT => 2) } },
+	{ name => 'query',
+		env => sub { (QUERY_TIMEOUT => 0.5,
+			PG_LEADER_PGOPTIONS => '-c statement_timeout=500') } },
+	{ name => 'health', env => sub { (HEALTH => 1, YIELD => 1) } },
+	{ name => 'plain', mixed => 1, env => sub { (LISTEN => 1) } },
+);
+
+# The addresses of processes, for cuts
+sub addresses { return map { $_->{n} } @_; }
+
+# Ends the server's side of all connections of a process, but those of the work.
+# Which they are is known by the address that they came to.
+sub terminate
+{
+	my ($process) = @_;
+	my $address = address_of($process->{n});
+	my @ports = map { /:(\d+)\s*$/ ? $1 : () }
+	  grep { /\Q$address\E:\d+\s/ } qx(ss -Htn state established src $address);
+
+	sql('SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE client_port IN (' . join(', ', @ports) . ')');
+	return;
+}
+
+sub stop_after_a_turn
+{
+	my ($leader) = @_;
+
+	# Not between reading the term and reading the clock.
+	wait_for_line($leader, 'working', 5);
+	send_signal($leader, 'STOP');
+	return;
+}
+
+sub continue_leader { send_signal($_->{led}, 'CONT') foreach @_; return; }
+
+sub request_yield
+{
+	my ($stand) = @_;
+
+	sql("SELECT leader_election.request_yield('$stand->{name}')");
+	return;
+}
+
+our @FAULTS = (
+	{ name => 'pooler: SIGKILL', group => 'pooler', then => 'other', within => 8,
+		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
+	{ name => 'pooler: restarted', group => 'pooler', then => 'same',
+		to_all => sub { kill_pooler(); start_pooler() } },
+
+	{ name => 'slow: nothing happens', group => 'slow', then => 'same' },
+	{ name => 'slow: SIGKILL', group => 'slow', then => 'other', within => 10,
+		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
+
+	{ name => 'query timeout', group => 'query', then => 'other', within => 12,
+		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
+
+	{ name => 'yield, with a handler', group => 'health', not => ['pg_leader'],
+		then => 'other', within => 6, reason => 'yielded',
+		to => \&request_yield,
+		check => sub {
+			my ($stand, $led, $since) = @_;
+			my $yields = grep { $_->[0] eq 'yield' && $_->[2] >= $since } @{ $led->{events} };
+
+			return $yields == 1 ? () : "asked to yield $yields times";
+		} },
+	{ name => 'stopped, with a check', group => 'health', not => ['pg_leader'],
+		then => 'other', within => 10,
+		to => sub { stop_after_a_turn($_[1]) }, heal => \&continue_leader,
+		reason => 'expired|not renewed|connection lost|unhealthy|error' },
+	{ name => 'hangs, with a check', group => 'health', not => ['pg_leader'],
+		then => 'other', within => 10,
+		to => sub { send_line($_[1], 'hang ' . 3000 * $LEASE) },
+		reason => 'expired|not renewed|connection lost|unhealthy' },
+	{ name => 'DROP EXTENSION', group => 'health', then => 'gone', within => 15,
+		to_all => sub { sql('DROP EXTENSION leader_election CASCADE') },
+		heal => sub { sql('CREATE EXTENSION leader_election'); grant() } },
+
+	{ name => 'nothing happens', group => 'plain', then => 'same' },
+	{ name => 'resign', group => 'plain', not => ['pg_leader'], alone => 1,
+		then => 'other', within => 5, best => 100, limit => 500, reason => 'resigned',
+		to => sub { send_line($_[1], 'resign') } },
+	{ name => 'yield', group => 'plain', then => 'other', within => 6,
+		reason => 'yielded', to => \&request_yield },
+	{ name => 'SIGTERM', group => 'plain', alone => 1, then => 'other',
+		within => 5, best => 100, limit => 100, reason => 'closed', dies => 1,
+		to => sub { send_signal($_[1], 'TERM') },
+		check => sub {
+			my ($stand, $led) = @_;
+
+			await(15, sub { ended($led) });
+			return "does not end" unless defined $led->{exit};
+			return $led->{exit} == 0 && last_event($led, 'closed') ? () : "exit status $led->{exit}"
+			  if $led->{subject} ne 'pg_leader';
+			return;
+		} },
+	{ name => 'SIGKILL', group => 'plain', kinds => ['session'], alone => 1,
+		then => 'other', within => 5, best => 100, limit => 500, dies => 1,
+		to => sub { send_signal($_[1], 'KILL') } },
+	{ name => 'SIGKILL', group => 'plain', kinds => ['detached'],
+		then => 'other', within => 8, dies => 1,
+		to => sub { send_signal($_[1], 'KILL') } },
+	{ name => 'stopped', group => 'plain',
+		then => { session => 'still', detached => 'other',
+			'pg_leader session' => 'other' }, within => 8,
+		to => sub { stop_after_a_turn($_[1]) }, heal => \&continue_leader,
+		reason => 'expired|not renewed|connection lost' },
+	{ name => 'backend terminated', group => 'plain', delay => 1,
+		then => { session => 'other', detached => 'same' }, within => 8,
+		reason => 'connection lost',
+		to => sub { terminate($_[1]) } },
+	{ name => "leader's network cut", group => 'plain', delay => 1, cuts => 1,
+		then => 'other', within => 15,
+		reason => 'expired|connection lost|not renewed',
+		to_all => sub { cut(addresses(map { $_->{led} } @_)) },
+		heal => sub { mend(addresses(map { $_->{led} } @_)) } },
+	{ name => "follower's network cut", group => 'plain', delay => 1, cuts => 1,
+		then => 'nobody', after => 'other', within => 15, dies => 1,
+		to_all => sub {
+			cut(addresses(map { @{ $_->{followed} } } @_));
+			send_signal($_->{led}, 'KILL') foreach @_;
+			pause($OUTAGE);
+		},
+		heal => sub { mend(addresses(map { @{ $_->{followed} } } @_)) } },
+	{ name => 'fast restart', group => 'plain', delay => 1, then => 'any',
+		within => 20, to_all => sub { restart('fast') } },
+	{ name => 'immediate restart', group => 'plain', delay => 1, then => 'any',
+		within => 20, to_all => sub { restart('immediate') } },
+	{ name => 'failover', group => 'plain', delay => 1, then => 'any',
+		within => 25, prepare => \&make_standby, to_all => \&fail_over },
+);
+
+1;

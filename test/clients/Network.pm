@@ -1,0 +1,114 @@
+# The network of the conformance suite. The runner and the servers are one host,
+# and all subjects another one: a network namespace behind a veth pair.
+#
+#	open_network();
+#	my $host = address_of(3);        # where subject 3 finds the servers
+#	exec on_host('program');         # start it on the other host
+#	cut(3, 7);                       # lose every packet of 3 and 7, both ways
+#	mend(3, 7);
+#
+# Each subject has an address of the servers for itself, so that each can be cut
+# off alone. A cut is a route to a neighbour that does not exist: neither end is
+# told anything, as with a host that has lost its power. The address for the
+# work, $WORK_HOST, is never cut: a worker is not to stop only because its writes
+# hang.
+#
+# Without namespaces, all is on the loopback interface, and nothing can be cut.
+
+package Network;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use POSIX ();
+
+our @EXPORT = qw(address_of can_cut close_network cut mend on_host open_network
+  $WORK_HOST);
+
+our $WORK_HOST = '127.0.0.1';
+
+my $ADDRESSES = 200;
+my $NOBODY = '192.0.2.254';
+my $NO_MAC = '02:00:00:00:00:ff';
+my ($host, @on_host);
+
+# Runs commands of ip, here or on the other host.
+sub ip
+{
+	my ($there, @commands) = @_;
+
+	open my $ip, '|-', ($there ? @on_host : ()), qw(ip -batch -)
+	  or die "ip: $!";
+	print $ip map { "$_\n" } @commands;
+	close $ip or die "ip failed: @commands";
+	return;
+}
+
+# To be called in a network namespace of one's own, with the right to change it.
+sub open_network
+{
+	pipe my $up, my $said or die "pipe: $!";
+	$host = fork // die "fork: $!";
+	if ($host == 0)
+	{
+		close $up;
+		open STDOUT, '>&', $said;
+		exec qw(setpriv --pdeathsig KILL unshare --net),
+		  'sh', '-c', 'echo up; exec sleep infinity'
+		  or POSIX::_exit(127);
+	}
+	close $said;
+	<$up> // die 'no network namespace can be made';
+	@on_host = ('nsenter', "--net=/proc/$host/ns/net");
+
+	ip(0, 'link set lo up',
+		"link add name server type veth peer name client netns $host",
+		'address add 198.51.100.1/24 dev server',
+		(map { 'address add ' . address_of($_) . '/24 dev server' } 1 .. $ADDRESSES),
+		'link set server up',
+		"neighbour replace $NOBODY lladdr $NO_MAC dev server nud permanent",
+		"route add default via $NOBODY dev server table 66");
+	ip(1, 'link set lo up', 'address add 192.0.2.1/24 dev client',
+		'address add 198.51.100.2/24 dev client', 'link set client up',
+		"neighbour replace $NOBODY lladdr $NO_MAC dev client nud permanent");
+	$WORK_HOST = '198.51.100.1';
+	return;
+}
+
+sub close_network
+{
+	kill 'KILL', $host if $host;
+	return;
+}
+
+sub can_cut { return defined $host; }
+
+sub address_of
+{
+	my ($n) = @_;
+
+	return ($host ? '192.0.2.' : '127.0.1.') . ($n + 10);
+}
+
+sub on_host { return (@on_host, @_); }
+
+sub cut
+{
+	my @addresses = map { address_of($_) } @_;
+
+	ip(1, map { "route add $_ via $NOBODY dev client" } @addresses);
+	ip(0, map { "rule add from $_ table 66" } @addresses);
+	return;
+}
+
+sub mend
+{
+	my @addresses = map { address_of($_) } @_;
+
+	ip(0, map { "rule del from $_ table 66" } @addresses);
+	ip(1, map { "route del $_ via $NOBODY dev client" } @addresses);
+	return;
+}
+
+1;

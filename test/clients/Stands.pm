@@ -1,0 +1,233 @@
+# A stand: one election, and the processes that stand in it, the members. Each
+# fault is done to all stands of a group.
+#
+#	name      of the election: GROUP.SUBJECT.KIND
+#	subject   its name; "mixed" if the members are not all of one subject
+#	kind      session or detached
+#	members   [ { subject, n, process, starts } ]
+#	env       of the processes
+#
+# Whether a stand is well is known from two sides: what its members say, and whom
+# the server takes for alive.
+
+package Stands;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use Network;
+use Servers qw(port sql $out);
+use Subjects;
+
+our @EXPORT = qw(describe elected_since end_stands followers leader make_stand
+  note_failure processes_of settle @failures @processes $LEASE);
+
+our $LEASE = 2;      # seconds
+our @failures;       # texts
+our @processes;      # all that were ever started
+
+my $SETTLES = 60;    # seconds, on a slow machine
+my $CALM = 0.5;      # seconds without a change
+my $next_n = 1;
+
+sub note_failure
+{
+	my ($text) = @_;
+
+	push @failures, $text;
+	print "FAILURE $text\n";
+	return;
+}
+
+# Makes the election and starts the members. Options: group, subject, kind,
+# members (subjects), env.
+sub make_stand
+{
+	my (%stand) = @_;
+
+	$stand{name} = join '.', @stand{qw(group subject kind)};
+	$stand{members} =
+	  [ map { { subject => $_, n => $next_n++, starts => 0 } } @{ $stand{members} } ];
+	sql("SELECT leader_election.create_election('$stand{name}',
+		lease_duration => '$LEASE s')");
+	start_member(\%stand, $_) foreach @{ $stand{members} };
+	return \%stand;
+}
+
+sub start_member
+{
+	my ($stand, $member) = @_;
+	my $address = address_of($member->{n});
+	my %env = (
+		PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
+		CALL_TIMEOUT => 1, SLICE => 1, INTERVAL => 0.2,
+		PGPORT => port('both'), WORKPORT => port('both'),
+		%{ $stand->{env} });
+
+	$env{PGHOST} = join ',', map { $address } split /,/, $env{PGPORT};
+	$env{WORKHOST} = join ',', map { $WORK_HOST } split /,/, $env{WORKPORT};
+	$member->{process} = start_subject(
+		subject => $member->{subject},
+		kind => $stand->{kind},
+		election => $stand->{name},
+		candidate => "$member->{subject}-$member->{n}-" . ++$member->{starts},
+		n => $member->{n},
+		log => "$out/$stand->{name}.err",
+		env => \%env);
+	push @processes, $member->{process};
+	return;
+}
+
+sub processes_of { return map { $_->{process} } @{ $_[0]{members} }; }
+
+# The process that leads as far as the processes say, and all the others
+sub leader
+{
+	my ($stand) = @_;
+
+	return (grep { leads($_) } processes_of($stand))[0];
+}
+
+sub followers
+{
+	my ($stand) = @_;
+	my $leader = leader($stand) // 0;
+
+	return grep { $_ != $leader } processes_of($stand);
+}
+
+# The first event by which one of these processes was elected at or after a time
+sub elected_since
+{
+	my ($since, @of) = @_;
+	my @elected = sort { $a->[2] <=> $b->[2] }
+	  grep { $_->[0] eq 'elected' && $_->[2] >= $since }
+	  map { @{ $_->{events} } } @of;
+
+	return $elected[0];
+}
+
+# Does one lead, and work, and has nothing changed for a while?
+sub is_calm
+{
+	my ($stand) = @_;
+	my @leading = grep { leads($_) } processes_of($stand);
+
+	return @leading == 1
+	  && last_event($leading[0], 'working', now_ns() - 3e8)
+	  && !grep { last_event($_, 'elected|lost', now_ns() - $CALM * 1e9) }
+	  processes_of($stand);
+}
+
+# Does the server take all members, and the leader, for what they are? $known is
+# what it takes them for.
+sub is_confirmed
+{
+	my ($stand, $known) = @_;
+	my $leader = leader($stand) // return 0;
+
+	foreach my $process (processes_of($stand))
+	{
+		my $leads = $process == $leader ? 't' : 'f';
+
+		return 0 unless $known->{"$stand->{name} $process->{candidate} $leads"};
+	}
+	return 1;
+}
+
+sub candidates
+{
+	return { map { $_ => 1 } split /\n/, sql(q(
+		SELECT concat_ws(' ', election, candidate, leads)
+		FROM leader_election.candidates WHERE alive)) };
+}
+
+sub describe
+{
+	my ($stand) = @_;
+	my $text = '';
+
+	foreach my $process (processes_of($stand))
+	{
+		my @lines = map { join ' ', $_->[0], $_->[3], int($_->[2] / 1e6) } @{ $process->{events} };
+
+		splice(@lines, 0, -6);
+		$text .= "\n    $process->{candidate}"
+		  . (defined $process->{exit} ? " (exit $process->{exit})" : '') . ': '
+		  . join(', ', @lines);
+	}
+	return $text;
+}
+
+# Starts members anew that a fault has ended, and waits until all is well. Returns
+# the stands that are; the others are started from nothing for the next fault.
+sub settle
+{
+	my ($before, @stands) = @_;
+	my @dying = grep { $_->{dies} } map { processes_of($_) } @stands;
+	my @well;
+
+	await(15, sub { !grep { !ended($_) } @dying });
+	foreach my $stand (@stands)
+	{
+		foreach my $member (@{ $stand->{members} })
+		{
+			my $process = $member->{process};
+
+			next unless ended($process);
+			note_failure("$stand->{name}, before $before: $process->{candidate} "
+				  . "has ended, status $process->{exit}" . describe($stand))
+			  unless $process->{dies};
+			start_member($stand, $member);
+		}
+	}
+	await($SETTLES, sub {
+		my $known = candidates();
+
+		hear(0.1);
+		@well = grep { is_calm($_) && is_confirmed($_, $known) } @stands;
+		return @well == @stands;
+	}) and return @stands;
+
+	foreach my $stand (@stands)
+	{
+		next if grep { $_ == $stand } @well;
+		note_failure("$stand->{name}, before $before: is not well after $SETTLES s"
+			  . describe($stand) . "\n    "
+			  . sql("SELECT coalesce(to_jsonb(s)::text, '') FROM leader_election.status s
+				WHERE election = '$stand->{name}'"));
+		start_over($stand);
+	}
+	return @well;
+}
+
+sub start_over
+{
+	my ($stand) = @_;
+
+	foreach my $member (@{ $stand->{members} })
+	{
+		send_signal($member->{process}, 'KILL');
+		$member->{process}{dies} = 1;
+	}
+	return;
+}
+
+# SIGTERM to all; each has to end by itself.
+sub end_stands
+{
+	my (@stands) = @_;
+	my @left = grep { !ended($_) } map { processes_of($_) } @stands;
+
+	send_signal($_, 'TERM') foreach @left;
+	await(15, sub { !grep { !ended($_) } @left });
+	foreach my $process (grep { !ended($_) } @left)
+	{
+		note_failure("$process->{election}: $process->{candidate} does not end on SIGTERM");
+		stop_subject($process, 0);
+	}
+	return;
+}
+
+1;

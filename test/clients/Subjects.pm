@@ -1,0 +1,267 @@
+# Subjects of the conformance suite: how each is started, and what its processes
+# say. A process is a hash:
+#
+#	subject, kind, election, candidate, n (its address, see Network)
+#	pid       of the process; for pg_leader its own, not that of its command
+#	events    [ [ WORD, VALUE, NS, TEXT ] ] of its lines, in order
+#	leads     the term, if its last event of "elected" and "lost" is "elected"
+#	exit      its status as of a shell, once it has ended and all was read
+#
+# A line that is not of the protocol is kept as event "odd".
+
+package Subjects;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use FindBin;
+use IO::Select;
+use Network;
+use POSIX ();
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+
+our @EXPORT = qw(await ended hear last_event leads now_ns pause send_line send_signal
+  start_subject stop_subject subjects wait_for_line $programs);
+
+our $programs;    # the folder of what was compiled
+
+my $drivers = "$FindBin::RealBin/drivers";
+
+# How each is started, with the arguments of a driver and the environment.
+my %COMMAND = (
+	python => sub { ('/usr/bin/python3', "$drivers/python.py", @{ $_[0] }) },
+	asyncpg => sub { ('/usr/bin/python3', "$drivers/asyncpg.py", @{ $_[0] }) },
+	node => sub { ('node', "$drivers/node.js", @{ $_[0] }) },
+	java => sub {
+		(qw(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp),
+			"$programs/java:/usr/share/java/postgresql.jar", 'Driver', @{ $_[0] });
+	},
+	go => sub { ("$programs/go-driver", @{ $_[0] }) },
+	pg_leader => \&pg_leader,
+	fake => sub { ($^X, "$FindBin::RealBin/fake.pl") },
+);
+
+my $select = IO::Select->new;
+my %process_of;    # by file descriptor
+my %children;      # by process id
+
+END
+{
+	local $?;
+	kill 'KILL', keys %children;
+}
+
+sub now_ns { return int(clock_gettime(CLOCK_MONOTONIC) * 1e9); }
+
+# All but the fake one
+sub subjects { return grep { $_ ne 'fake' } sort keys %COMMAND; }
+
+# The command that pg_leader runs is given where to write to.
+sub pg_leader
+{
+	my ($arguments, $env) = @_;
+	my ($kind, $election, $candidate) = @$arguments;
+
+	return ('pg_leader', 'run', '-e', $election, '-n', $candidate,
+		"--mode=$kind", '--grace=200ms',
+		split(' ', $env->{PG_LEADER_OPTIONS} // '--forever'), '--',
+		"$programs/worker", "host=$env->{WORKHOST} port=$env->{WORKPORT} "
+		  . "user=app dbname=$env->{PGDATABASE} connect_timeout=2 "
+		  . 'target_session_attrs=read-write');
+}
+
+# Starts a process. Options: subject, kind, election, candidate, n, env, log
+# (where its standard error goes).
+sub start_subject
+{
+	my (%process) = @_;
+	my $env = delete $process{env};
+	my $log = delete $process{log};
+
+	pipe my $read, my $out or die "pipe: $!";
+	pipe my $in, my $write or die "pipe: $!";
+	my $pid = fork // die "fork: $!";
+	if ($pid == 0)
+	{
+		my @command = on_host(qw(setpriv --pdeathsig KILL),
+			$COMMAND{ $process{subject} }->([ @process{qw(kind election candidate)} ], $env));
+
+		delete @ENV{ grep { /^PG/ } keys %ENV };
+		$ENV{$_} = $env->{$_} foreach keys %$env;
+		$ENV{PGOPTIONS} = $env->{PG_LEADER_PGOPTIONS}
+		  if $process{subject} eq 'pg_leader' && $env->{PG_LEADER_PGOPTIONS};
+		open STDIN, '<&', $in;
+		open STDOUT, '>&', $out;
+		open STDERR, '>>', $log;
+		close $_ foreach $read, $write;
+		exec @command or POSIX::_exit(127);
+	}
+	close $_ foreach $in, $out;
+	$write->autoflush(1);
+	$read->blocking(0);
+	%process = (%process, pid => $pid, in => $write, out => $read,
+		text => '', events => [], log => $log);
+	$children{$pid} = 1;
+	$process_of{ fileno $read } = \%process;
+	$select->add($read);
+	return \%process;
+}
+
+# --- what they say
+
+sub note_line
+{
+	my ($process, $line) = @_;
+	my ($word, @rest) = split ' ', $line;
+	my $ns = $word eq 'error' ? now_ns() : pop @rest;
+
+	if ($line !~ /^(?:(?:ready|closed)|(?:elected|working|wrote|yield)\ \d+
+		  |lost\ \S.*|refused\ \d+\ \w+)\ \d+$
+		  |^error\ \S+\ .*/x)
+	{
+		($word, $ns, @rest) = ('odd', now_ns(), $line);
+	}
+	push @{ $process->{events} }, [ $word, $rest[0], $ns, "@rest" ];
+	$process->{leads} = $rest[0] if $word eq 'elected';
+	$process->{leads} = undef if $word eq 'lost';
+	return;
+}
+
+sub reap
+{
+	my ($process) = @_;
+
+	return if defined $process->{exit} || waitpid($process->{pid}, POSIX::WNOHANG()) <= 0;
+	$process->{exit} = $? & 127 ? 128 + ($? & 127) : $? >> 8;
+	delete $children{ $process->{pid} };
+	return;
+}
+
+# Reads what there is, waiting for so many seconds at most.
+sub hear
+{
+	my ($seconds) = @_;
+
+	foreach my $file ($select->can_read($seconds))
+	{
+		my $process = $process_of{ fileno $file };
+		my $length = sysread $file, $process->{text}, 65536,
+		  length $process->{text};
+
+		next if !defined $length;
+		note_line($process, $1) while $process->{text} =~ s/^(.*)\n//;
+		next if $length > 0;
+		$select->remove($file);
+		delete $process_of{ fileno $file };
+		$process->{leads} = undef;
+		$process->{read} = 1;
+		close $file;
+	}
+	return;
+}
+
+# Waits until code returns true, and returns that; undef after so many seconds.
+sub await
+{
+	my ($seconds, $code) = @_;
+	my $end = clock_gettime(CLOCK_MONOTONIC) + $seconds;
+	my $result;
+
+	until ($result = $code->())
+	{
+		return if clock_gettime(CLOCK_MONOTONIC) > $end;
+		hear(0.02);
+	}
+	return $result;
+}
+
+# Listens for so long: for what is not to happen.
+sub pause
+{
+	my ($seconds) = @_;
+
+	await($seconds, sub { 0 });
+	return;
+}
+
+# The last event of these words at or after a time, or undef
+sub last_event
+{
+	my ($process, $words, $since) = @_;
+
+	foreach my $event (reverse @{ $process->{events} })
+	{
+		next if $event->[0] !~ /^(?:$words)$/;
+		return $event->[2] >= ($since // 0) ? $event : undef;
+	}
+	return;
+}
+
+# Waits for the next line with this word.
+sub wait_for_line
+{
+	my ($process, $word, $seconds) = @_;
+	my $known = @{ $process->{events} };
+
+	return await($seconds, sub {
+		return grep { $_->[0] eq $word }
+		  @{ $process->{events} }[ $known .. $#{ $process->{events} } ];
+	});
+}
+
+# Whether it leads, by what it says. The worker of pg_leader is killed without a
+# word: it leads as long as it works.
+sub leads
+{
+	my ($process) = @_;
+
+	return defined $process->{leads}
+	  && ($process->{subject} ne 'pg_leader'
+		|| last_event($process, 'working', now_ns() - 2.5e8));
+}
+
+# --- what is done to them
+
+# Whether it has ended, with all that it has started.
+sub ended
+{
+	my ($process) = @_;
+
+	reap($process);
+	return defined $process->{exit} && $process->{read};
+}
+
+sub send_signal
+{
+	my ($process, $signal) = @_;
+
+	reap($process);
+	kill $signal, $process->{pid} unless defined $process->{exit};
+	return;
+}
+
+# Sends a line to its standard input.
+sub send_line
+{
+	my ($process, $line) = @_;
+
+	local $SIG{PIPE} = 'IGNORE';
+	print { $process->{in} } "$line\n";
+	return;
+}
+
+# Ends it, gently if it goes so.
+sub stop_subject
+{
+	my ($process, $seconds) = @_;
+
+	send_signal($process, 'CONT');
+	send_signal($process, 'TERM');
+	return 1 if await($seconds, sub { ended($process) });
+	send_signal($process, 'KILL');
+	await(5, sub { ended($process) });
+	return 0;
+}
+
+1;

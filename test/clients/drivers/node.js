@@ -1,0 +1,91 @@
+// The driver of clients/node for the conformance suite; also an example. Protocol: test/clients.
+// node.js session|detached ELECTION CANDIDATE
+'use strict'
+const { Leadership, DetachedLeadership } = require('../../../clients/node/leader_election.js')
+const pg = require('pg')
+
+const [kind, election, candidate] = process.argv.slice(2)
+const env = process.env
+const ms = (name, seconds) => Number(env[name] ?? seconds) * 1000
+const say = (...words) => process.stdout.write(`${[...words, process.hrtime.bigint()].join(' ')}\n`)
+const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time))
+
+const hosts = (env.PGHOST ?? '127.0.0.1').split(',')
+const ports = (env.PGPORT ?? '5432').split(',').map(Number)
+const config = { user: env.PGUSER, password: env.PGPASSWORD, database: env.PGDATABASE, connectionTimeoutMillis: 2000 }
+const where = { ...config, host: hosts, port: ports, query_timeout: env.QUERY_TIMEOUT && ms('QUERY_TIMEOUT') }
+const first = { ...where, host: hosts[0], port: ports[0] }
+const work = { ...config, host: env.WORKHOST ?? hosts[0], port: Number(env.WORKPORT ?? ports[0]) }
+
+let turned = performance.now()
+let hang = 0
+const options = {
+  election,
+  candidate,
+  callTimeout: ms('CALL_TIMEOUT', 1),
+  slice: ms('SLICE', 1),
+  interval: ms('INTERVAL', 0.2),
+  healthCheck: env.HEALTH ? () => performance.now() - turned < 500 : undefined,
+}
+const pool = new pg.Pool({ ...first, max: 2 }).on('error', () => {})
+const leadership = kind === 'session' ? new Leadership({ ...options, connect: where })
+  : new DetachedLeadership({ ...options, pool, listen: env.LISTEN && where })
+
+leadership.on('elected', (term) => say('elected', term))
+leadership.on('lost', (reason) => say('lost', reason))
+leadership.on('error', (error) => {
+  process.stdout.write(`error ${error.code ?? 'XX000'} ${error.message}\n`, () => process.exit(3))
+})
+if (env.YIELD) {
+  leadership.on('yield', async (term) => {
+    say('yield', term)
+    await sleep(200)
+    await leadership.resign()
+  })
+}
+
+const workers = new pg.Pool({ ...work, max: 1 }).on('error', () => {})
+workers.on('connect', (client) => client.on('error', () => {}))
+async function write(term) {
+  const client = await workers.connect().catch(() => null)
+  if (!client) return
+  try {
+    await client.query('BEGIN')
+    await leadership.fenced(client)
+    await client.query('SELECT conformance.write($1, $2, $3)', [election, candidate, term])
+    await client.query('COMMIT')
+    say('wrote', term)
+    client.release()
+  } catch (error) {
+    say('refused', term, error.code?.length === 5 ? error.code : 'XX000')
+    client.release(true)
+  }
+}
+
+async function workLoop() {
+  for (let turn = 0; ; await sleep(20)) {
+    turned = performance.now()
+    if (hang) {
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, hang) // blocks the event loop
+      hang = 0
+    }
+    const { term } = leadership
+    if (term === null) continue
+    say('working', term)
+    if (++turn % 5 === 0) await write(term)
+  }
+}
+
+async function close() {
+  await leadership.close()
+  process.stdout.write(`closed ${process.hrtime.bigint()}\n`, () => process.exit(0))
+}
+process.on('SIGTERM', close)
+require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
+  const [word, time] = line.split(' ')
+  if (word === 'resign') leadership.resign()
+  if (word === 'close') close()
+  if (word === 'hang') hang = Number(time)
+})
+say('ready')
+workLoop()
