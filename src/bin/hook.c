@@ -243,21 +243,21 @@ hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata)
 /* --- what every wait watches beside the connection */
 
 /*
- * Read the signals that have come.  Return the last one that asks us to end;
- * 0: none did.
+ * Read the signals that have come, up to the first one that asks us to end.
+ * Return that; 0: none did.  A second one is left to be read by finish(), which
+ * passes it to the hook: read here, it would be lost.
  */
 static int
-read_signals(const Hooks *h)
+read_signal(const Hooks *h)
 {
 	struct signalfd_siginfo info;
-	int			signo = 0;
 
 	while (read(h->signal_fd, &info, sizeof(info)) == sizeof(info))
 	{
 		if (info.ssi_signo != SIGCHLD)
-			signo = info.ssi_signo;
+			return info.ssi_signo;
 	}
-	return signo;
+	return 0;
 }
 
 static int
@@ -275,7 +275,7 @@ on_event(void *arg)
 {
 	Hooks	   *h = arg;
 	uint64		expirations;
-	int			signo = read_signals(h);
+	int			signo = read_signal(h);
 
 	if (signo != 0)
 		exit(EXIT_SIGNAL(signo));	/* finish() is called */
@@ -300,7 +300,7 @@ finish(void)
 		int			signo;
 
 		(void) poll(&fd, 1, -1);
-		signo = read_signals(h);
+		signo = read_signal(h);
 		if (signo != 0)
 			(void) kill(-h->pid, signo);
 	}

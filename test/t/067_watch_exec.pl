@@ -277,6 +277,17 @@ finish($watch);
 is(($watch->[0]->full_results)[0] >> 8, 130, 'SIGINT, then SIGTERM: watch ends');
 ok(!is_running($pid), 'after its hook, which was sent the second signal');
 
+# Both come while watch does not run: it reads them at once.
+$watch = watch($folder, '-e', 'e');
+wait_until(sub { slurp_file("$folder/pid") != $pid }, 'its process');
+$pid = slurp_file("$folder/pid") + 0;
+stop_process(pid_of($watch));
+kill($_, pid_of($watch)) foreach qw(INT TERM);
+resume_process(pid_of($watch));
+finish($watch);
+is(($watch->[0]->full_results)[0] >> 8, 130, 'SIGINT and SIGTERM at once: watch ends');
+ok(!is_running($pid), 'and its hook was sent the second one');
+
 # Nobody reads what it prints any more.
 unlink("$folder/pid");
 my $shell = IPC::Run::start([ 'sh', '-c', 'pg_leader watch -d "$1" -e e --exec "$2" | { head -n 1; exec <&-; : > "$3"; }',

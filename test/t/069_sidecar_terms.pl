@@ -167,6 +167,11 @@ my %trouble = (
 		my ($postmaster) = split(/\n/, slurp_file($node->data_dir . '/postmaster.pid'));
 		my $pid;
 
+		# The server may have been started just now.
+		my ($other) = grep { $_ ne $name } @names;
+		wait_until(sub { $sql->query("SELECT 1 FROM pg_stat_activity WHERE application_name = '$other'") },
+			"a connection of $other");
+
 		# Its process at the server stops, but not in the middle of a call: what is
 		# locked there would keep others from being elected. Then no other can be
 		# started.

@@ -1,6 +1,8 @@
-# Runs the blocks of a paper (Papers.pm), for 028_papers.pl.
+# Runs the blocks of papers (Papers.pm): for 028_papers.pl, and for those of the
+# clients ../clients/papers.pl.
 #
 #	plan skip_all => missing_for_papers() if missing_for_papers();
+#	paper_ok($file);
 #	foreach (run_paper($markdown)) { my ($line, $language, $wrong) = @$_; ... }
 #
 # A paper begins with a database "app" with the extension, and a role "app" that
@@ -19,7 +21,8 @@ use warnings;
 
 use Cwd qw(abs_path);
 use Exporter qw(import);
-use FindBin;
+use File::Basename qw(dirname);
+use File::Path qw(make_path);
 use IPC::Run;
 use JSON::PP;
 use LeaderElection;
@@ -27,12 +30,15 @@ use Papers;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use POSIX ();
+use Test::More;
 
-our @EXPORT = qw(missing_for_papers run_paper);
+our @EXPORT = qw(broken_links missing_for_papers paper_ok run_paper);
 
-my $TOP = abs_path("$FindBin::RealBin/../..");
+my $HERE = dirname(abs_path(__FILE__));
+my $TOP = abs_path("$HERE/../..");
 my $PYTHON = '/usr/bin/python3';
 my $JDBC = '/usr/share/java/postgresql.jar';
+my $SPRING = join(':', glob('/usr/share/java/spring3-*.jar'), '/usr/share/java/commons-logging.jar');
 
 # The server of all papers, a superuser's session on it, and the port of sidecars,
 # which is 4040 in the papers
@@ -151,6 +157,13 @@ sub environment
 		PGDATABASE => 'app',
 		PGUSER => 'app',
 		PGSERVICEFILE => "$folder/pg_service.conf",
+		PGSSLMODE => 'disable',
+		PYTHONPATH => "$TOP/clients/python",
+		NODE_PATH => join(':', "$TOP/clients/node", $ENV{NODE_PATH} // (), '/usr/share/nodejs'),
+		GO111MODULE => 'off',
+		GOFLAGS => '',
+		GOPATH => "$folder/go:/usr/share/gocode",
+		GOCACHE => "$ENV{TESTDATADIR}/gocache",
 		@hosts ? (PGHOSTADDR => join(',', ('127.0.0.1') x @hosts)) : ());
 }
 
@@ -268,7 +281,7 @@ sub run_python
 		delete $ENV{PGAPPNAME};
 		$python = { in => \$in, out => \$out };
 		$python->{run} =
-		  IPC::Run::start([ $PYTHON, '-u', "$FindBin::RealBin/papers.py" ],
+		  IPC::Run::start([ $PYTHON, '-u', "$HERE/papers.py" ],
 			'<', \$in, '>', \$out, '2>&1',
 			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	}
@@ -283,19 +296,58 @@ sub run_python
 	return state_differs($state, $block, '00000');
 }
 
-# A whole program. Its server is this one.
+# A whole program of a language, in a file of its own. Its server is this one.
+sub run_file
+{
+	my ($block, $file, @command) = @_;
+
+	unlink("$folder/$file");
+	append_to_file("$folder/$file", $block->{text});
+	if ($block->{run}{background})
+	{
+		my $one = start($block->{text}, @command, "$folder/$file");
+
+		$output = sub { slurp_file($one->{output}) };
+		return undef;
+	}
+	return state_differs(run_program($block->{text}, @command, "$folder/$file"), $block, 0);
+}
+
 sub run_java
 {
 	my ($block) = @_;
 	my ($class) = $block->{text} =~ /^public class (\w+)/m;
 	my $text = $block->{text};
+	my $client = "$TOP/clients/java/src/main/java";
 
 	return 'no public class' unless $class;
+	if ($text =~ /^import leaderelection\./m && !-e "$folder/leaderelection")
+	{
+		run_program('', 'javac', '-cp', $JDBC, '-d', $folder, glob("$client/leaderelection/*.java")) == 0
+		  or return $output;
+	}
 	$text =~ s{jdbc:postgresql://[^/]+/}{'jdbc:postgresql://127.0.0.1:' . $node->port . '/'}e;
-	append_to_file("$folder/$class.java", $text);
-	return state_differs(
-		run_program('', 'java', '-XX:TieredStopAtLevel=1', '-cp', $JDBC, "$folder/$class.java"),
-		$block, 0);
+	return run_file({ %$block, text => $text },
+		"$class.java", 'java', '-XX:TieredStopAtLevel=1', '-cp', join(':', $JDBC, $folder, $SPRING));
+}
+
+sub run_javascript { return run_file($_[0], 'program.js', 'node'); }
+sub run_ruby { return run_file($_[0], 'program.rb', 'ruby'); }
+sub run_php { return run_file($_[0], 'program.php', 'php'); }
+
+# Its packages are found without a module proxy: those of Debian, and ours.
+sub run_go
+{
+	my ($block) = @_;
+	my ($module) = slurp_file("$TOP/clients/go/go.mod") =~ /^module (\S+)/m;
+	my $path = "$folder/go/src/$module";
+
+	unless (-e $path)
+	{
+		make_path(dirname($path));
+		symlink("$TOP/clients/go", $path);
+	}
+	return run_file($block, 'program.go', 'go', 'run');
 }
 
 sub run_yaml
@@ -446,6 +498,10 @@ my %run = (
 	sh => \&run_sh,
 	python => \&run_python,
 	java => \&run_java,
+	javascript => \&run_javascript,
+	go => \&run_go,
+	ruby => \&run_ruby,
+	php => \&run_php,
 	crontab => \&run_crontab,
 	yaml => \&run_yaml,
 	ini => \&run_ini,
@@ -471,6 +527,39 @@ sub run_paper
 	}
 	end_paper();
 	return @results;
+}
+
+# Links of a paper that lead nowhere
+sub broken_links
+{
+	my ($file, $markdown) = @_;
+	my @broken;
+
+	foreach (links_of($markdown))
+	{
+		my ($path, $heading) = m{^([^#]*)#?(.*)$};
+		my $to = $path eq '' ? $file : dirname($file) . "/$path";
+
+		push @broken, $_
+		  unless -e $to && ($heading eq '' || grep { $_ eq $heading } headings_of(slurp_file($to)));
+	}
+	return @broken;
+}
+
+# Tests a paper: each of its blocks, and its links.
+sub paper_ok
+{
+	my ($file) = @_;
+	my $name = $file =~ s,^\Q$TOP\E/,,r;
+
+	foreach (run_paper(slurp_file($file)))
+	{
+		my ($line, $language, $wrong) = @$_;
+
+		ok(!defined $wrong, "$name:$line: $language") or diag($wrong);
+	}
+	is_deeply([ broken_links($file, slurp_file($file)) ], [], "$name: links");
+	return;
 }
 
 1;

@@ -1,4 +1,4 @@
-# The fenced blocks of a Markdown file, for 028_papers.pl, which runs them.
+# The fenced blocks of a Markdown file, which PaperRunner.pm runs.
 #
 # A block needs a language. What readers do not see, in HTML comments:
 #
@@ -10,8 +10,8 @@
 # WORDS, with commas between:
 #
 #	session NAME    sql: in another psql session than the first
-#	background      sh: not waited for; a text after it is waited for; ended
-#	                with the paper
+#	background      sh, programs: not waited for; a text after it is waited for;
+#	                ended with the paper
 #	fails STATE     this SQLSTATE, or this exit status, is expected
 #	terminal        sh: its output is a terminal
 #	varies WORD...  text: these words stand for any word
@@ -30,7 +30,11 @@ my %WORDS = (
 	sql => 'session|fails',
 	sh => 'background|fails|terminal',
 	python => 'fails',
-	java => 'fails',
+	java => 'background|fails',
+	javascript => 'background|fails',
+	go => 'background|fails',
+	ruby => 'background|fails',
+	php => 'background|fails',
 	crontab => '',
 	yaml => '',
 	ini => '',
