@@ -21,14 +21,14 @@ use Servers qw(port sql $out);
 use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands followers leader make_stand
-  note_failure processes_of settle @failures @processes $LEASE);
+  note_failure processes_of settle @failures @processes $LEASE $SETTLES);
 
-our $LEASE = 2;      # seconds
-our @failures;       # texts
-our @processes;      # all that were ever started
+our $LEASE = 2;       # seconds
+our $SETTLES = 60;    # seconds until all is well, on a slow machine
+our @failures;        # texts
+our @processes;       # all that were ever started
 
-my $SETTLES = 60;    # seconds, on a slow machine
-my $CALM = 0.5;      # seconds without a change
+my $CALM = 0.5;       # seconds without a change
 my $next_n = 1;
 
 sub note_failure
