@@ -7,6 +7,7 @@
 #                             the tests with several PostgreSQLs
 #   make check-valgrind, check-sanitizers
 #                             the tests, watched by a tool (test/README.md)
+#   make check-clients        the clients, through the same faults (test/clients)
 #   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
 #   make chaos [SECONDS=60] [SEED=1] [PROFILE=all] [BUG=NAME]
@@ -140,7 +141,7 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze \
-	check-versions check-valgrind check-sanitizers
+	check-clients check-versions check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -180,6 +181,8 @@ bench:
 	@bench/run
 analyze:
 	@test/analyze
+check-clients:
+	@test/clients/run
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers:

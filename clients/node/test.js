@@ -261,6 +261,22 @@ test('a failover is lost and elected, and the new term is given back', async () 
   assert.deepStrictEqual(released, [4194305])
 })
 
+test('resign() while a renewal is under way gives back the term of its answer', async () => {
+  const released = []
+  const pool = poolOf(async (call, values) => {
+    if (call === 'release') released.push(values[1])
+    if (call === 'renew') await sleep(100)
+    if (call === 'acquire') return [{ term: '1', remaining_ms: '600', yielding: false }]
+    return call === 'renew' ? [{ term: '4194305', remaining_ms: '9000', yielding: false }] : []
+  })
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  await detached.wait()
+  await sleep(250) // the first renewal was sent after 200 ms
+  await detached.resign()
+  await detached.close()
+  assert.deepStrictEqual(released, [4194305])
+})
+
 test('a fatal error: wait() rejects, or the error event, and never silence', async () => {
   const missing = () => {
     throw Object.assign(new Error('schema "leader_election" does not exist'), { code: '3F000' })

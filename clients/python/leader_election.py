@@ -66,8 +66,9 @@ _REFUSED = (
 _SETTINGS = """SELECT pg_catalog.set_config('statement_timeout', '0', false),
     pg_catalog.set_config('idle_session_timeout', '0', false),
     pg_catalog.set_config('default_transaction_isolation', 'read committed', false)"""
-_JOIN = """SELECT leader_election.join(%(election)s, %(candidate)s, rank => %(rank)s::pg_catalog.int4,
-    metadata => %(metadata)s::pg_catalog.jsonb, auto_renew => %(auto_renew)s)"""
+_JOIN = """SELECT leader_election.join(%(election)s, %(candidate)s,
+    rank => %(rank)s::pg_catalog.int4, metadata => %(metadata)s::pg_catalog.jsonb,
+    auto_renew => %(auto_renew)s)"""
 _CAMPAIGN = """CALL leader_election.campaign(%(election)s, %(candidate)s,
     timeout => %(slice)s::pg_catalog.interval, rank => %(rank)s::pg_catalog.int4,
     metadata => %(metadata)s::pg_catalog.jsonb, auto_renew => %(auto_renew)s)"""
@@ -160,24 +161,25 @@ class _Candidate:
             return self.term
 
     def fenced(self, connection):
-        """Fence the transaction that is open on this DB-API connection: from here on its COMMIT
-        fails with SQLSTATE LE002 unless this very term still leads then. Raises NotLeader, without
-        asking the server, if this instance does not lead; LE001 if the server says so."""
+        """Fence the transaction that is open on this connection (DB-API, Django's, SQLAlchemy's):
+        from here on its COMMIT fails with SQLSTATE LE002 unless this very term still leads then.
+        Raises NotLeader, without asking the server, if this instance does not lead; the driver's
+        error, LE001, if the server says so."""
         term = self.term
         if term is None:
             raise NotLeader(f"{self.candidate!r} does not lead election {self.election!r}")
-        if callable(getattr(connection, "connection", None)):          # SQLAlchemy's Session
+        if callable(getattr(connection, "connection", None)):           # SQLAlchemy's Session
             connection = connection.connection()
-        connection = getattr(connection, "connection", None) or connection   # its Connection, Django's
-        connection = getattr(connection, "dbapi_connection", None) or connection
-        status = getattr(getattr(connection, "info", None), "transaction_status", 0)
-        if getattr(connection, "autocommit", False) and status == 0:
+        execute = getattr(connection, "exec_driver_sql", None)          # its Connection
+        raw = connection.connection if execute else connection
+        raw = getattr(raw, "dbapi_connection", None) or raw
+        cursor = None if execute else connection.cursor()               # Django connects here
+        status = getattr(getattr(raw, "info", None), "transaction_status", 0)
+        if getattr(raw, "autocommit", False) and status == 0:
             raise RuntimeError("fenced() outside of a transaction would fence nothing: "
                                "open one, or turn autocommit off")
-        cursor = connection.cursor()
-        try:
-            cursor.execute(_ASSERT, (self.election, term))
-        finally:
+        (execute or cursor.execute)(_ASSERT, (self.election, term))
+        if cursor:
             cursor.close()
 
     def resign(self):
@@ -270,7 +272,8 @@ class _Engine(_Candidate):
         self._failures = 0
         self._cut_at = None         # when the watchdog shuts down the socket of the call under way
         self._hasty = False         # that call: close() does not wait for its answer
-        self._socket = None         # a duplicate, so that closing the connection cannot hand its number to another
+        # A duplicate: the watchdog must not shut down whatever gets the number of a closed one.
+        self._socket = None
         self._severed = False
         self._close_by = 0.0
 
@@ -343,7 +346,7 @@ class _Engine(_Candidate):
                     self._end("expired")
                     self._cut_at = now          # whatever hangs must not keep the session
                 if self._cut_at is not None and now >= self._cut_at:
-                    if self._bound:             # a session's cut socket gives the lease back: first tell
+                    if self._bound:     # a session's cut socket gives the lease back: first tell
                         self._end("connection lost")
                     if self._told.is_set() or not self._bound:
                         self._sever()
@@ -475,8 +478,9 @@ class Leadership(_Engine):
         # psycopg 3.1.7 has one time limit for all hosts, which a dead first one uses up.
         hosts, ports = ((str(given.get(key) or os.environ.get(f"PG{key.upper()}", ""))).split(",")
                         for key in ("host", "port"))
+        ports = ports * len(hosts) if len(ports) == 1 else ports
         self._hosts = [{key: value for key, value in (("host", host), ("port", port)) if value}
-                       for host, port in zip(hosts, ports * len(hosts) if len(ports) == 1 else ports)]
+                       for host, port in zip(hosts, ports)]
 
     def _work(self):
         """One connection's life."""
@@ -523,8 +527,8 @@ class Leadership(_Engine):
                 self._sleep(min(1.0, self._slice))
             else:
                 # join() first: so this candidate keeps its place in line between two campaigns.
-                term = self._call(_CAMPAIGN if standing else _JOIN,
-                                  self._call_timeout + (self._slice if standing else 0.0), hasty=True)[0]
+                sql, wait = (_CAMPAIGN, self._slice) if standing else (_JOIN, 0.0)
+                term = self._call(sql, wait + self._call_timeout, hasty=True)[0]
                 standing, self._failures = True, 0
                 if term is not None and not self._lead(term):
                     return
@@ -541,8 +545,8 @@ class Leadership(_Engine):
             if leading and grant is None:
                 break
             try:
-                row = self._call(_RENEW, min(self._call_timeout, grant[1] - sent) if grant else None,
-                                 hasty=not leading)
+                left = grant[1] - sent if grant else self._call_timeout
+                row = self._call(_RENEW, min(self._call_timeout, left), hasty=not leading)
             except psycopg.Error as error:
                 if not leading or self._conn.broken or self._severed or error.sqlstate is None:
                     raise
@@ -685,7 +689,8 @@ class DetachedLeadership(_Engine):
             deadline = sent + row[1] / 1000
             self._take(row[0], deadline)
         else:
-            row = self._ask(_RENEW_TERM, min(self._call_timeout, max(0.0, grant[1] - sent)), term=grant[0])
+            left = max(0.0, grant[1] - sent)
+            row = self._ask(_RENEW_TERM, min(self._call_timeout, left), term=grant[0])
             if row is None:
                 self._end("not renewed")
                 return 0.0
@@ -773,7 +778,7 @@ class _Local(_Candidate):
 
     def _emit(self, event, value):
         self._events.append((event, value))
-        if len(self._events) == 1:          # else a handler caused it, and this loop goes on below it
+        if len(self._events) == 1:          # else a handler caused it, and the loop below goes on
             while self._events:
                 self._handle(*self._events[0])
                 self._events.popleft()
@@ -794,7 +799,7 @@ class SoleLeadership(_Local):
 
     def fenced(self, connection):
         if not self._unfenced:
-            raise RuntimeError("SoleLeadership has no term to fence with (unfenced=True: do without)")
+            raise RuntimeError("SoleLeadership has no term to fence with (unfenced=True: go on)")
         if not self.leads:
             raise NotLeader("closed")
 
@@ -812,7 +817,7 @@ class FakeLeadership(_Local):
         self._last = 0
 
     def elect(self, term=None, lease=15.0):
-        """Be elected in this term (default: the next one), for so many seconds. Returns the term."""
+        """Be elected in this term (default: the next one), for so many seconds; returns it."""
         self._end("not renewed")
         self._last = self._last + 1 if term is None else term
         self._begin(self._last, self._time + lease)

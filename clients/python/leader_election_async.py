@@ -318,7 +318,7 @@ class _Engine(_Candidate):
         if not self._tasks and not self._closing:
             self._wake, self._told, self._news = asyncio.Event(), asyncio.Event(), asyncio.Event()
             self._told.set()        # the handlers of "lost" have returned
-            self._tasks = [asyncio.ensure_future(self._engine()), asyncio.ensure_future(self._teller())]
+            self._tasks = [asyncio.ensure_future(task) for task in (self._engine(), self._teller())]
             self._tasks[0].add_done_callback(lambda _: self._emit("end", None))
         return self
 
@@ -337,7 +337,8 @@ class _Engine(_Candidate):
                 self._set_timer(0.0 if hasty else self._call_timeout / 2)
         if self._tasks and asyncio.current_task() not in {*self._tasks, *self._users}:
             # wait() does not cancel what it waits for: if we are cancelled, they go on giving back.
-            _, hung = await asyncio.wait(self._tasks, timeout=max(0.0, self._close_by - self._now()))
+            left = max(0.0, self._close_by - self._now())
+            _, hung = await asyncio.wait(self._tasks, timeout=left)
             for task in hung:
                 task.cancel()
 
@@ -412,8 +413,8 @@ class _Engine(_Candidate):
         if self._expire():
             self._set_timer(0.0)        # whatever hangs must not keep the session
         elif self._grant:
-            left = self._grant[1] - self._now()
-            self._ticker = asyncio.get_running_loop().call_later(max(0.001, min(1.0, left)), self._tick)
+            left = max(0.001, min(1.0, self._grant[1] - self._now()))
+            self._ticker = asyncio.get_running_loop().call_later(left, self._tick)
 
     def _end(self, reason):
         ended = super()._end(reason)
@@ -491,7 +492,7 @@ class _Engine(_Candidate):
 
     def _on_timer(self):
         self._overdue = True
-        if self._bound:                 # a session's cut connection gives the lease back: first tell
+        if self._bound:         # a session's cut connection gives the lease back: first tell
             self._end("connection lost")
         if self._told.is_set() or not self._bound:
             self._sever()
@@ -543,7 +544,7 @@ class Leadership(_Engine):
             await self._sleep(self._backoff(5.0))
 
     async def _connect(self, target):
-        settings = {"application_name": self.candidate[:63], **(target.get("server_settings") or {})}
+        settings = {"application_name": self.candidate[:63], **target.get("server_settings", {})}
         self._conn = await asyncpg.connect(
             **{"timeout": self._call_timeout, **target, "server_settings": settings})
         self._conn.add_termination_listener(self._on_termination)
@@ -604,8 +605,9 @@ class Leadership(_Engine):
             if leading and grant is None:
                 break
             try:
+                left = grant[1] - sent if grant else self._call_timeout
                 row = await self._call(_RENEW, self.election, hasty=not leading,
-                                       seconds=min(self._call_timeout, grant[1] - sent) if grant else None)
+                                       seconds=min(self._call_timeout, left))
             except asyncpg.PostgresError as error:
                 if not leading or self._conn.is_closed():
                     raise
@@ -695,8 +697,8 @@ class DetachedLeadership(_Engine):
 
         async def collect(data):
             answer.extend(data)
-        source = self._pool.acquire(timeout=seconds) if hasattr(self._pool, "acquire") else self._pool()
-        async with source as conn:
+        acquire = getattr(self._pool, "acquire", None)
+        async with acquire(timeout=seconds) if acquire else self._pool() as conn:
             self._cut = conn.terminate              # never back into the pool
             await conn.copy_from_query(sql, output=collect, timeout=_FOREVER)
         rows = answer.decode().splitlines()
@@ -820,7 +822,7 @@ class SoleLeadership(_Candidate):
 
     async def fenced(self, connection):
         if not self._unfenced:
-            raise RuntimeError("SoleLeadership has no term to fence with (unfenced=True: do without)")
+            raise RuntimeError("SoleLeadership has no term to fence with (unfenced=True: go on)")
         if not self.leads:
             raise NotLeader("closed")
 
@@ -839,7 +841,7 @@ class FakeLeadership(_Candidate):
         self._last = 0
 
     async def elect(self, term=None, lease=15.0):
-        """Be elected in this term (default: the next one), for so many seconds. Returns the term."""
+        """Be elected in this term (default: the next one), for so many seconds; returns it."""
         self._end("not renewed")
         self._last = self._last + 1 if term is None else term
         self._begin(self._last, self._time + lease)

@@ -21,6 +21,7 @@
 #	           gone   all processes end with an error
 #	within   so many seconds; more for slow machines than it takes
 #	heal     ends the fault, for all stands
+#	finally  when all was awaited
 #	after    what follows then, if that is not what then says, and has to follow
 #	reason   with which a driver reports that it lost
 #	dies     the leader's process ends
@@ -63,17 +64,13 @@ our @GROUPS = (
 # The addresses of processes, for cuts
 sub addresses { return map { $_->{n} } @_; }
 
-# Ends the server's side of all connections of a process, but those of the work.
-# Which they are is known by the address that they came to.
+# Ends the server's side of all connections of processes, but those of the work.
 sub terminate
 {
-	my ($process) = @_;
-	my $address = address_of($process->{n});
-	my @ports = map { /:(\d+)\s*$/ ? $1 : () }
-	  grep { /\Q$address\E:\d+\s/ } qx(ss -Htn state established src $address);
+	my @ports = map { $_->[1] } connections(addresses(@_));
 
 	sql('SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-		WHERE client_port IN (' . join(', ', @ports) . ')');
+		WHERE client_port IN (' . join(', ', 0, @ports) . ')');
 	return;
 }
 
@@ -177,6 +174,17 @@ our @FAULTS = (
 			pause($OUTAGE);
 		},
 		heal => sub { mend(addresses(map { @{ $_->{followed} } } @_)) } },
+	{ name => 'connections forgotten', group => 'plain', cuts => 1,
+		then => 'other', within => 15, dies => 1,
+		to_all => sub {
+			my @followers = map { @{ $_->{followed} } } @_;
+
+			# The server notices within half a minute. It is told here.
+			forget(addresses(@followers));
+			terminate(@followers);
+			send_signal($_->{led}, 'KILL') foreach @_;
+		},
+		finally => \&remember },
 	{ name => 'fast restart', group => 'plain', delay => 1, then => 'any',
 		within => 20, to_all => sub { restart('fast') } },
 	{ name => 'immediate restart', group => 'plain', delay => 1, then => 'any',

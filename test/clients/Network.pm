@@ -6,12 +6,16 @@
 #	exec on_host('program');         # start it on the other host
 #	cut(3, 7);                       # lose every packet of 3 and 7, both ways
 #	mend(3, 7);
+#	forget(3);                       # lose the connections that 3 has now
+#	remember();                      # no longer
+#	connections(3);                  # their ports on the other host
 #
 # Each subject has an address of the servers for itself, so that each can be cut
 # off alone. A cut is a route to a neighbour that does not exist: neither end is
 # told anything, as with a host that has lost its power. The address for the
 # work, $WORK_HOST, is never cut: a worker is not to stop only because its writes
-# hang.
+# hang. To forget connections is what a firewall does that has restarted: nobody
+# is told, what was sent is lost for ever, and new connections work.
 #
 # Without namespaces, all is on the loopback interface, and nothing can be cut.
 
@@ -23,8 +27,8 @@ use warnings;
 use Exporter qw(import);
 use POSIX ();
 
-our @EXPORT = qw(address_of can_cut close_network cut mend on_host open_network
-  $WORK_HOST);
+our @EXPORT = qw(address_of can_cut close_network connections cut forget mend
+  on_host open_network remember $WORK_HOST);
 
 our $WORK_HOST = '127.0.0.1';
 
@@ -71,7 +75,8 @@ sub open_network
 		"route add default via $NOBODY dev server table 66");
 	ip(1, 'link set lo up', 'address add 192.0.2.1/24 dev client',
 		'address add 198.51.100.2/24 dev client', 'link set client up',
-		"neighbour replace $NOBODY lladdr $NO_MAC dev client nud permanent");
+		"neighbour replace $NOBODY lladdr $NO_MAC dev client nud permanent",
+		"route add default via $NOBODY dev client table 66");
 	$WORK_HOST = '198.51.100.1';
 	return;
 }
@@ -93,21 +98,51 @@ sub address_of
 
 sub on_host { return (@on_host, @_); }
 
-sub cut
+# What loses the packets of addresses, or of connections: rules of either host
+sub rules
 {
-	my @addresses = map { address_of($_) } @_;
+	my ($do, @addresses) = @_;
 
-	ip(1, map { "route add $_ via $NOBODY dev client" } @addresses);
-	ip(0, map { "rule add from $_ table 66" } @addresses);
+	ip(1, map { "rule $do to $_ table 66" } @addresses);
+	ip(0, map { "rule $do from $_ table 66" } @addresses);
 	return;
 }
 
-sub mend
-{
-	my @addresses = map { address_of($_) } @_;
+sub cut { rules('add', map { address_of($_) } @_); return; }
 
-	ip(0, map { "rule del from $_ table 66" } @addresses);
-	ip(1, map { "route del $_ via $NOBODY dev client" } @addresses);
+sub mend { rules('del', map { address_of($_) } @_); return; }
+
+# [ ADDRESS, PORT ] of each connection to these addresses
+sub connections
+{
+	my %ours = map { address_of($_) => 1 } @_;
+
+	return map { /\s([\d.]+):\d+\s+\S+:(\d+)\s*$/ && $ours{$1} ? [ $1, $2 ] : () }
+	  qx(ss -Htn state established);
+}
+
+my @forgotten;
+
+sub forget_rules
+{
+	my ($do) = @_;
+
+	ip(1, map { "rule $do to $_->[0] ipproto tcp sport $_->[1] table 66" } @forgotten);
+	ip(0, map { "rule $do from $_->[0] ipproto tcp dport $_->[1] table 66" } @forgotten);
+	return;
+}
+
+sub forget
+{
+	@forgotten = connections(@_);
+	forget_rules('add');
+	return;
+}
+
+sub remember
+{
+	forget_rules('del');
+	@forgotten = ();
 	return;
 }
 

@@ -21,14 +21,14 @@ use Servers qw(port sql $out);
 use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands followers leader make_stand
-  note_failure processes_of settle @failures @processes $LEASE);
+  note_failure processes_of settle @failures @processes $LEASE $SETTLES);
 
-our $LEASE = 2;      # seconds
-our @failures;       # texts
-our @processes;      # all that were ever started
+our $LEASE = 2;       # seconds
+our $SETTLES = 60;    # seconds until all is well, on a slow machine
+our @failures;        # texts
+our @processes;       # all that were ever started
 
-my $SETTLES = 60;    # seconds, on a slow machine
-my $CALM = 0.5;      # seconds without a change
+my $CALM = 0.5;       # seconds without a change
 my $next_n = 1;
 
 sub note_failure
@@ -161,10 +161,11 @@ sub describe
 }
 
 # Starts members anew that a fault has ended, and waits until all is well. Returns
-# the stands that are; the others are started from nothing for the next fault.
+# the stands that are; the others are started from nothing for the next fault, once.
 sub settle
 {
-	my ($before, @stands) = @_;
+	my ($before, @all) = @_;
+	my @stands = grep { ($_->{ill} // 0) < 2 } @all;
 	my @dying = grep { $_->{dies} } map { processes_of($_) } @stands;
 	my @well;
 
@@ -197,6 +198,7 @@ sub settle
 			  . describe($stand) . "\n    "
 			  . sql("SELECT coalesce(to_jsonb(s)::text, '') FROM leader_election.status s
 				WHERE election = '$stand->{name}'"));
+		$stand->{ill}++;
 		start_over($stand);
 	}
 	return @well;

@@ -117,7 +117,7 @@ sub note_line
 	my $ns = $word eq 'error' ? now_ns() : pop @rest;
 
 	if ($line !~ /^(?:(?:ready|closed)|(?:elected|working|wrote|yield)\ \d+
-		  |lost\ \S.*|refused\ \d+\ \w+)\ \d+$
+		  |lost\ \S.*|refused\ \d+\ \S+)\ \d+$
 		  |^error\ \S+\ .*/x)
 	{
 		($word, $ns, @rest) = ('odd', now_ns(), $line);

@@ -1,7 +1,7 @@
 # The conformance suite: puts all clients through the same faults. See README.md.
 #
 #	perl conformance.pl --dir DIR [--subjects NAME,NAME] [--faults TEXT,TEXT]
-#	     [--network]
+#	     [--network] [--settles SECONDS]
 #
 # DIR has the programs that run, which starts this, has compiled, and a folder
 # out. With --network the process is in a network namespace of its own.
@@ -25,7 +25,7 @@ use Subjects;
 
 my %option;
 
-GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'network') or die;
+GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'network', 'settles=i') or die;
 
 my $dir = $option{dir};
 my @subjects = $option{subjects} ? split(/,/, $option{subjects}) : subjects();
@@ -34,6 +34,7 @@ my (%took, @skipped);    # milliseconds, by fault, subject and kind
 $| = 1;
 $SIG{TERM} = $SIG{INT} = $SIG{HUP} = sub { exit 1 };
 $programs = $dir;
+$SETTLES = $option{settles} // $SETTLES;
 $out = "$dir/out";
 
 sub wanted
@@ -194,6 +195,7 @@ sub do_fault
 		$_->{since} = $healed foreach @stands;
 		await_outcome($fault, $fault->{after}, @stands);
 	}
+	$fault->{finally}->() if $fault->{finally};
 	check_loss($fault, $_) foreach @stands;
 	if ($fault->{check})
 	{

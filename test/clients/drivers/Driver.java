@@ -1,18 +1,9 @@
 // The line protocol of test/clients over the Java client: Driver session|detached ELECTION CANDIDATE.
 // It is also the example of a program: a working loop which asks term(), and fenced writes on a connection of its own.
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.sql.Connection;
-import java.sql.DriverManager;
-import java.sql.PreparedStatement;
-import java.sql.SQLException;
+import java.sql.*;
 import java.time.Duration;
-import java.util.OptionalLong;
-import java.util.Properties;
-import leaderelection.LeaderElection.DetachedLeadership;
-import leaderelection.LeaderElection.Leadership;
-import leaderelection.LeaderElection.Options;
-import leaderelection.LeaderElection.SessionLeadership;
+import java.util.*;
+import leaderelection.LeaderElection.*;
 import org.postgresql.ds.PGSimpleDataSource;
 
 public class Driver {
@@ -28,8 +19,7 @@ public class Driver {
 
     static void say(String line) {
         synchronized (System.out) {
-            System.out.println(line + " " + System.nanoTime());
-            System.out.flush();
+            System.out.println(line + " " + System.nanoTime());    // which is CLOCK_MONOTONIC, and flushes
         }
     }
 
@@ -81,16 +71,15 @@ public class Driver {
     }
 
     static void commands() {
-        try (BufferedReader in = new BufferedReader(new InputStreamReader(System.in))) {
-            for (String line; (line = in.readLine()) != null; )
-                if (line.equals("resign"))
-                    leadership.resign();
-                else if (line.equals("close"))
-                    close();
-                else if (line.startsWith("hang "))
-                    hang = Long.parseLong(line.substring(5));
-        } catch (java.io.IOException e) {
-            return;
+        Scanner in = new Scanner(System.in);
+        while (in.hasNextLine()) {
+            String[] words = in.nextLine().split(" ");
+            if (words[0].equals("resign"))
+                leadership.resign();
+            else if (words[0].equals("close"))
+                close();
+            else if (words[0].equals("hang"))
+                hang = Long.parseLong(words[1]);
         }
     }
 
@@ -99,6 +88,15 @@ public class Driver {
             Thread.sleep(ms);
         } catch (InterruptedException e) {
             throw new IllegalStateException(e);
+        }
+    }
+
+    static void quietly(Connection c) {
+        try {
+            if (c != null)
+                c.close();
+        } catch (SQLException e) {
+            return;
         }
     }
 
@@ -117,26 +115,22 @@ public class Driver {
             if (i % 5 != 0)
                 continue;
             try {
-                if (c == null || c.isClosed()) {
+                if (c == null)
                     c = DriverManager.getConnection(url, login);
-                    c.setAutoCommit(false);
-                }
+                c.setAutoCommit(false);
                 leadership.fenced(c);
-                try (PreparedStatement s = c.prepareStatement("SELECT conformance.write(?, ?, ?)")) {
-                    s.setString(1, election);
-                    s.setString(2, candidate);
-                    s.setLong(3, term);
-                    s.execute();
-                }
+                PreparedStatement s = c.prepareStatement("SELECT conformance.write(?, ?, ?)");
+                s.setString(1, election);
+                s.setString(2, candidate);
+                s.setLong(3, term);
+                s.execute();
+                s.close();
                 c.commit();
                 say("wrote " + term);
             } catch (SQLException e) {
                 say("refused " + term + " " + e.getSQLState());
-                try {
-                    c.rollback();
-                } catch (SQLException | NullPointerException broken) {
-                    c = null;
-                }
+                quietly(c);                        // the next write has a new connection
+                c = null;
             }
         }
     }

@@ -81,12 +81,16 @@ async def main():
         arguments["health_check"] = lambda: time.monotonic() - last_turn < 0.5
     if kind == "session":
         leadership = leader_election_async.Leadership(
-            {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)), **arguments)
+            {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)),
+            **arguments)
     else:
-        pool = asyncpg.create_pool(min_size=0, max_size=2, timeout=2, command_timeout=limit,
-                                   statement_cache_size=0)
+        async def any_host(_):      # after a failover: asyncpg's pool would keep to the first host
+            pool._working_addr = None
+
+        pool = await asyncpg.create_pool(min_size=0, max_size=2, timeout=2, command_timeout=limit,
+                                         statement_cache_size=0, init=any_host)
         leadership = leader_election_async.DetachedLeadership(
-            await pool, election, candidate, interval=float(env("INTERVAL", 0.2)),
+            pool, election, candidate, interval=float(env("INTERVAL", 0.2)),
             listen="" if env("LISTEN") else None, **arguments)
     loop.add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(stop()))
     threading.Thread(target=read_commands, args=(loop,), daemon=True).start()

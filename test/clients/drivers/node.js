@@ -10,15 +10,22 @@ const ms = (name, seconds) => Number(env[name] ?? seconds) * 1000
 const say = (...words) => process.stdout.write(`${[...words, process.hrtime.bigint()].join(' ')}\n`)
 const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time))
 
-const hosts = (env.PGHOST ?? '127.0.0.1').split(',')
-const ports = (env.PGPORT ?? '5432').split(',').map(Number)
+const list = (text) => text.split(',')
+const [hosts, ports] = [list(env.PGHOST ?? '127.0.0.1'), list(env.PGPORT ?? '5432').map(Number)]
 const config = { user: env.PGUSER, password: env.PGPASSWORD, database: env.PGDATABASE, connectionTimeoutMillis: 2000 }
 const where = { ...config, host: hosts, port: ports, query_timeout: env.QUERY_TIMEOUT && ms('QUERY_TIMEOUT') }
-const first = { ...where, host: hosts[0], port: ports[0] }
-const work = { ...config, host: env.WORKHOST ?? hosts[0], port: Number(env.WORKPORT ?? ports[0]) }
 
-let turned = performance.now()
-let hang = 0
+// A pool of pg knows one host: after a failure, this one tries the next.
+function poolOf(hosts, ports, more) {
+  let next = 0
+  class AnyHost extends pg.Client {
+    constructor(config) { super({ ...config, host: hosts[next % hosts.length], port: ports[next % ports.length] }) }
+    connect(done) { return super.connect((error) => { next += error ? 1 : 0; done(error) }) }
+  }
+  return new pg.Pool({ ...more, Client: AnyHost }).on('error', () => {}).on('connect', (c) => c.on('error', () => {}))
+}
+
+let [turned, hang] = [performance.now(), 0]
 const options = {
   election,
   candidate,
@@ -27,7 +34,7 @@ const options = {
   interval: ms('INTERVAL', 0.2),
   healthCheck: env.HEALTH ? () => performance.now() - turned < 500 : undefined,
 }
-const pool = new pg.Pool({ ...first, max: 2 }).on('error', () => {})
+const pool = poolOf(hosts, ports, { ...where, max: 2 })
 const leadership = kind === 'session' ? new Leadership({ ...options, connect: where })
   : new DetachedLeadership({ ...options, pool, listen: env.LISTEN && where })
 
@@ -44,8 +51,7 @@ if (env.YIELD) {
   })
 }
 
-const workers = new pg.Pool({ ...work, max: 1 }).on('error', () => {})
-workers.on('connect', (client) => client.on('error', () => {}))
+const workers = poolOf(list(env.WORKHOST ?? env.PGHOST), list(env.WORKPORT ?? env.PGPORT).map(Number), { ...config, max: 1 })
 async function write(term) {
   const client = await workers.connect().catch(() => null)
   if (!client) return

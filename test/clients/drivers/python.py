@@ -83,11 +83,13 @@ try:
             if term is not None and turn % 5 == 0:
                 try:
                     if work is None or work.closed:
-                        work = psycopg.connect(host=env("WORKHOST", env("PGHOST")), port=env("WORKPORT", env("PGPORT")),
+                        work = psycopg.connect(host=env("WORKHOST", env("PGHOST")),
+                                               port=env("WORKPORT", env("PGPORT")),
                                                autocommit=True, connect_timeout=2)
                     with work.transaction():
                         leadership.fenced(work)
-                        work.execute("SELECT conformance.write(%s, %s, %s)", [election, candidate, term])
+                        work.execute("SELECT conformance.write(%s, %s, %s)",
+                                     [election, candidate, term])
                     say("wrote", term)
                 except leader_election.NotLeader:
                     say("refused", term, "NotLeader")
