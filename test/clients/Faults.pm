@@ -119,7 +119,7 @@ our @FAULTS = (
 	{ name => 'stopped, with a check', group => 'health', not => ['pg_leader'],
 		then => 'other', within => 10,
 		to => sub { stop_after_a_turn($_[1]) }, heal => \&continue_leader,
-		reason => 'expired|not renewed|connection lost|unhealthy|error' },
+		reason => 'expired|not renewed|connection lost|unhealthy' },
 	{ name => 'hangs, with a check', group => 'health', not => ['pg_leader'],
 		then => 'other', within => 10,
 		to => sub { send_line($_[1], 'hang ' . 3000 * $LEASE) },
