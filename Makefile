@@ -183,6 +183,7 @@ analyze:
 	@test/analyze
 check-clients:
 	@test/clients/run
+	@test/clients/papers
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers:
