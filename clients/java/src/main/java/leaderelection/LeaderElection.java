@@ -25,6 +25,9 @@
  */
 package leaderelection;
 
+import static java.lang.System.Logger.Level.*;
+import static java.util.concurrent.TimeUnit.NANOSECONDS;
+
 import java.lang.management.ManagementFactory;
 import java.sql.*;
 import java.time.Duration;
@@ -70,9 +73,9 @@ public final class LeaderElection {
          *  detached follower asks. */
         public Duration slice = Duration.ofSeconds(5), callTimeout = slice,
             interval = Duration.ofSeconds(1);
-        /** Detached: how to connect for LISTEN, so that a follower asks at once. Not to a pooler. */
+        /** Detached: connects for LISTEN, so that a follower asks at once. Not to a pooler. */
         public Callable<Connection> listen;
-        /** onYield: the server asks us to go; finish, and resign(). Without it we resign at once. */
+        /** onYield: the server asks us to go: finish, and resign(). Else we resign at once. */
         public Consumer<Long> onElected = term -> { }, onYield;
         /**
          * The reason: resigned, closed, yielded, expired, connection lost, not renewed, unhealthy,
@@ -82,40 +85,33 @@ public final class LeaderElection {
         /** The error that has ended this client. Nothing else ends it but close(). */
         public Consumer<SQLException> onError = error -> { };
         /** Where handlers run. Default: threads of this file's own. */
-        public Executor executor;
+        public Executor executor = POOL;
 
         public Options(String election) { this.election = election; }
-    }
-
-    private static final class Lead {
-        final Long term;
-        volatile long deadline;    // by now()
-        boolean yielding;
-
-        Lead(Long term) { this.term = term; }
     }
 
     /** What an application asks, whichever way it stands, from any thread. */
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
-        private final Executor executor;
-        volatile Lead lead, over;    // lead: null unless we lead; over: to be given back
+        Executor executor = Runnable::run;
+        volatile Long lead, over;    // the term in which we lead, or null; one to be given back
+        volatile long deadline;      // of lead, by now(): written before it, and read before it
+        private boolean asked;       // to yield
         volatile SQLException fatal;
         volatile boolean closed;
         private volatile long changes;
         CompletableFuture<Void> told = CompletableFuture.completedFuture(null);    // by handlers
 
-        private Leadership(Options options, Executor otherwise) {
-            o = options;
-            executor = o.executor != null ? o.executor : otherwise;
-        }
+        private Leadership(Options options) { o = options; }
 
         long now() { return System.nanoTime(); }
 
         /** The term in which we lead now, else empty. Never blocks, and does no I/O. */
         public OptionalLong term() {
-            Lead l = lead;
-            return l != null && l.deadline - now() > 0 ? OptionalLong.of(l.term) : OptionalLong.empty();
+            long until = deadline;
+            Long term = lead;
+            boolean over = term == null || until - now() <= 0;
+            return over ? OptionalLong.empty() : OptionalLong.of(term);
         }
 
         public boolean leads() { return term().isPresent(); }
@@ -124,14 +120,14 @@ public final class LeaderElection {
         public long changes() { return changes; }
 
         /**
-         * Waits until we lead. Returns the term, or empty after the timeout, after close(), or if we
-         * lead without a term. Throws the error that has ended this client, if one has.
+         * Waits until we lead. Returns the term, or empty after the timeout, after close(), or if
+         * we lead without a term. Throws the error that has ended this client, if one has.
          */
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
             long end = System.nanoTime() + timeout.toNanos(), left;
             while (!leads() && fatal == null && !closed && (left = end - System.nanoTime()) > 0)
-                TimeUnit.NANOSECONDS.timedWait(this, left);
+                NANOSECONDS.timedWait(this, left);
             if (fatal != null)
                 throw new SQLException(fatal.getMessage(), fatal.getSQLState(), fatal);
             return term();
@@ -142,19 +138,16 @@ public final class LeaderElection {
          * (else LE002). Throws NotLeader, without asking the server, if we do not lead.
          */
         public void fenced(Connection transaction) throws SQLException {
-            Object[] args = { o.election, term().orElseThrow(() -> new NotLeader(o.election)) };
+            long term = term().orElseThrow(() -> new NotLeader(o.election));
             if (transaction.getAutoCommit())
-                throw new SQLException("fenced() needs a transaction: setAutoCommit(false)", "25P01");
-            String sql = "SELECT leader_election.assert_leader(?, ?)";
-            try (PreparedStatement s = prepare(transaction, sql, args)) {
-                s.execute();
-            }
+                throw new SQLException("fenced() needs setAutoCommit(false)", "25P01");
+            query(transaction, "SELECT leader_election.assert_leader(?, ?)", o.election, term);
         }
 
         /** Gives up now, and goes on standing. */
         public synchronized void resign() {
             if (lead != null)
-                end(lead.yielding ? "yielded" : "resigned");
+                end(asked ? "yielded" : "resigned");
         }
 
         /** Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout. */
@@ -165,31 +158,30 @@ public final class LeaderElection {
         }
 
         /**
-         * The server has granted a term or, if expected is a leadership, renewed that. False: nobody
+         * The server has granted a term or, if before is our term, renewed that. False: nobody
          * wants it any more, or the answer came too late. What is over is never made valid again,
-         * because its lost was reported, or is about to be.
+         * because its lost was reported, or is about to be. (Terms are compared as objects.)
          */
-        synchronized boolean granted(Lead expected, Long term, long deadline, boolean yielding) {
+        synchronized boolean granted(Long before, Long term, long until, boolean yielding) {
             expire();
-            if (closed || lead != expected || deadline - now() <= 0)
+            if (closed || lead != before || until - now() <= 0)
                 return false;
-            if (lead != null && !lead.term.equals(term))
+            if (lead != null && !lead.equals(term))
                 end("failover");
-            Lead l = lead == null ? new Lead(term) : lead;
-            l.deadline = deadline;
-            if (lead == null) {
-                lead = l;
+            deadline = until;
+            boolean elected = lead == null, ask = yielding && (elected || !asked);
+            asked = yielding;
+            if (elected) {
+                lead = term;
                 changes++;
                 event(() -> o.onElected.accept(term));
             }
-            boolean asked = l.yielding;
-            l.yielding |= yielding;
-            if (yielding && !asked)
+            if (ask)
                 event(o.onYield == null ? this::resign : () -> o.onYield.accept(term));
             return true;
         }
 
-        /** First the term goes, then the handler is told. Who gives the lease back waits for told. */
+        /** The term goes, then the handler is told. Who gives the lease back waits for told. */
         synchronized void end(String reason) {
             if (lead == null)
                 return;
@@ -199,18 +191,15 @@ public final class LeaderElection {
         }
 
         synchronized void expire() {
-            if (lead != null && lead.deadline - now() <= 0)
+            if (lead != null && deadline - now() <= 0)
                 end("expired");
         }
 
-        /** Calls a handler when those before it have returned, be it one of them that calls this. */
+        /** Calls a handler when those before it have returned. */
         synchronized void event(Runnable handler) {
-            CompletableFuture<Void> before = told, mine = new CompletableFuture<>();
-            told = mine;
-            before.thenRunAsync(handler, executor).whenComplete((none, e) -> {
-                if (e != null)
-                    LOG.log(System.Logger.Level.ERROR, "a handler of " + o.election + " failed", e);
-                mine.complete(null);
+            told = told.thenRunAsync(handler, executor).exceptionally(e -> {
+                LOG.log(ERROR, "a handler of election " + o.election + " failed", e);
+                return null;
             });
             notifyAll();
         }
@@ -222,9 +211,10 @@ public final class LeaderElection {
 
         /** unfenced: fenced() does nothing. Else it refuses: there is no term to be fenced by. */
         public SoleLeadership(Options options, boolean unfenced) {
-            super(options, Runnable::run);
+            super(options);
             this.unfenced = unfenced;
-            granted(null, null, now() + Long.MAX_VALUE / 2, false);
+            lead = 0L;
+            event(() -> o.onElected.accept(null));
         }
 
         @Override public OptionalLong term() { return OptionalLong.empty(); }
@@ -243,7 +233,7 @@ public final class LeaderElection {
     public static final class FakeLeadership extends Leadership {
         private volatile long clock, last;
 
-        public FakeLeadership(Options options) { super(options, Runnable::run); }
+        public FakeLeadership(Options options) { super(options); }
 
         @Override long now() { return clock; }
 
@@ -259,7 +249,7 @@ public final class LeaderElection {
 
         public synchronized void askYield() {
             if (lead != null)
-                granted(lead, lead.term, lead.deadline, true);
+                granted(lead, lead, deadline, true);
         }
 
         public void advance(Duration duration) {
@@ -274,17 +264,22 @@ public final class LeaderElection {
 
     /** What the two kinds of candidates share. */
     private abstract static class Engine extends Leadership {
-        static final String FATAL = "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004",
-            STAND = "(?, ?, rank => ?::pg_catalog.int4, metadata => ?::pg_catalog.jsonb";
+        static final String STAND = "(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb",
+            FATAL = "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
         final long callTimeout = o.callTimeout.toNanos();
-        private final DataSource source;    // null: a session
-        private final CompletableFuture<Void> ended = new CompletableFuture<>();
-        volatile Connection own;            // a session's; a detached one's for LISTEN
+        private final boolean session;
+        private final Callable<Connection> connect;
+        private final CompletableFuture<Void> finished;
+        volatile Connection own;    // a session's; a detached candidate's is for LISTEN
+        private boolean standing;
         private long sent, next = now(), backOff = SECOND / 10;    // next: when to call the server
 
-        Engine(Options options, DataSource source) {
-            super(options, POOL);
-            this.source = source;
+        Engine(Options options, boolean session, Callable<Connection> connect) {
+            super(options);
+            executor = o.executor;
+            this.session = session;
+            this.connect = connect;
+            finished = CompletableFuture.runAsync(this::run, POOL);
         }
 
         /** Stands. Returns a lease_grant if we are elected, else null. */
@@ -292,147 +287,128 @@ public final class LeaderElection {
 
         boolean well() { return o.healthCheck == null || o.healthCheck.getAsBoolean(); }
 
-        /** Synchronized: who ends a leadership is done when we look. */
         private synchronized boolean runs() { return over != null || !closed && fatal == null; }
 
         /** The last turn, after close(), only withdraws. */
-        void run() {
+        private void run() {
             for (boolean runs = true; runs; )
                 try {
+                    Long term = lead;    // before the lock: if that was ended, its end is complete
                     runs = runs();
-                    turn();
+                    turn(term, runs);
                 } catch (Throwable t) {
                     trouble(t);
                 }
-            ended.complete(null);
         }
 
-        private void turn() throws Exception {
-            Lead l = lead;
-            if (l == null && over != null) {
-                giveBack();
-                return;
-            }
-            idle(l);
-            boolean well = runs() && well();
+        private void turn(Long term, boolean runs) throws Exception {
+            idle(term);
+            boolean well = runs && over == null && !closed && well();
             expire();
-            if (lead != l)
-                return;
-            if (well)
-                ask(l);
-            else if (l != null)
-                end("unhealthy");
+            if (lead == term && well)
+                ask(term);
+            else if (lead == term && term == null)
+                leave();
             else
-                withdraw();
+                end("unhealthy");
         }
 
         /**
          * A session's deadline is half of what remains: the server may end the session of a peer
          * that went silent, and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s.
          */
-        private void ask(Lead l) throws Exception {
-            Object[] grant = l == null ? stand()
-                : tell("renew", Math.min(callTimeout, l.deadline - now()), l.term);
+        private void ask(Long term) throws Exception {
+            standing = true;
+            Object[] grant = term == null ? stand()
+                : tell("renew", Math.min(callTimeout, deadline - now()), term);
+            long lasts = grant == null ? 0 : (Long) grant[1] * MS / (session ? 2 : 1);
             backOff = SECOND / 10;
-            next = now() + (source == null ? 0 : o.interval.toNanos());
-            if (grant == null) {
+            next = lasts > 0 ? sent + lasts / 3 : now() + (session ? 0 : o.interval.toNanos());
+            if (grant == null)
                 end("not renewed");
-                return;
-            }
-            long lasts = (Long) grant[1] * MS / (source == null ? 2 : 1);
-            next = sent + lasts / 3;
-            if (granted(l, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
-                after(sent + lasts - now(), this::expire);
-            else if (l == null)
-                over = new Lead((Long) grant[0]);
+            else if (granted(term, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
+                later(sent + lasts - now()).execute(this::expire);
+            else if (term == null)
+                over = (Long) grant[0];
         }
 
-        /** If there is something to give back we pause then: a lone candidate must not spin. */
-        private void giveBack() throws Exception {
-            Lead ended = over;
+        /**
+         * Gives back what is over, and withdraws. Who has resigned stands anew when the others had
+         * their turn, and a lone candidate does not spin.
+         */
+        private void leave() throws Exception {
+            Long term = over;
+            boolean leave = standing && (own != null || !session);
             told.join();
             over = null;
-            if (source != null || own != null) {
-                tell(source == null ? "resign" : "release", callTimeout, ended.term);
-                next = now() + SECOND;
-            }
-            if (source == null)
-                drop();
-        }
-
-        private void withdraw() throws Exception {
-            next = now() + SECOND;
-            if (source != null)
+            standing = false;    // or, if the release fails, leave() would be refused next time
+            next = now() + (session && own == null ? 0 : SECOND + o.interval.toNanos());
+            if (term != null && !session)
+                tell("release", callTimeout, term);
+            if (leave)
                 tell("leave", callTimeout, o.candidate);
-            drop();
-        }
-
-        private void drop() {
             abort(own);
             own = null;
         }
 
-        /** A session that is in doubt stands anew; a detached one keeps its term to the deadline. */
+        /** In doubt, a session stands anew; a detached one keeps its term until the deadline. */
         private void trouble(Throwable t) {
             SQLException e = new SQLException(t.toString(), t);
             for (Throwable cause = t; cause != null; cause = cause.getCause())
                 if (cause instanceof SQLException)
                     e = (SQLException) cause;
-            String state = String.valueOf(e.getSQLState());
-            LOG.log(closed ? System.Logger.Level.DEBUG : System.Logger.Level.WARNING,
-                    "election {0}: {1} ({2})", o.election, e.getMessage(), state);
+            String state = String.valueOf(e.getSQLState()), text = e.getMessage();
+            LOG.log(closed ? DEBUG : WARNING, "election {0}: {1} ({2})", o.election, text, state);
             expire();
             if (state.matches(FATAL) && fatal == null) {
-                fatal = !state.matches("3F000|42883") ? e : new SQLException("the database lacks the"
-                    + " extension (CREATE EXTENSION leader_election): " + e.getMessage(), state, e);
+                if (state.matches("3F000|42883"))
+                    text = "no extension here (CREATE EXTENSION leader_election): " + text;
+                fatal = new SQLException(text, state, e);
                 end("error");
                 event(() -> o.onError.accept(fatal));
             }
             if (!state.equals("55P03")) {
-                if (source == null)
+                if (session)
                     end("connection lost");
-                drop();
+                abort(own);
+                own = null;
             }
             next = now() + (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
             backOff = Math.min(2 * backOff, 5 * SECOND);
         }
 
         /** Waits until something is to be done. Watches our connection: its end is told at once. */
-        private void idle(Lead l) throws Exception {
-            for (long left; lead == l && !closed && (left = next - now()) > 0; ) {
+        private void idle(Long term) throws Exception {
+            long left;
+            while (lead == term && over == null && !closed && (left = next - now()) > 0) {
                 int ms = (int) (1 + Math.min(left / MS, 25));
-                PGNotification[] news = null;
                 if (own == null)
                     Thread.sleep(ms);
                 else
-                    news = own.unwrap(PGConnection.class).getNotifications(ms);
-                if (news != null
-                        && Arrays.stream(news).anyMatch(n -> n.getParameter().contains(o.election)))
-                    return;
+                    for (PGNotification n : own.unwrap(PGConnection.class).getNotifications(ms))
+                        if (n.getParameter().contains(o.election))
+                            return;
             }
         }
 
-        /** A session is known by its connection; a detached candidate says its term, or its name. */
+        /** A session is known by its connection; a detached one says its term, or its name. */
         final Object[] tell(String function, long timeout, Object who) throws Exception {
             String sql = "SELECT * FROM leader_election." + function;
-            return source == null ? call(timeout, sql + "(?)", o.election)
+            return session ? call(timeout, sql + "(?)", o.election)
                 : call(timeout, sql + "(?, ?)", o.election, who);
         }
 
         /**
-         * One statement; returns its first row, or null. After the timeout its socket is closed: a
-         * call that was only given up goes on at the server, and may win an election that nobody
-         * knows of.
+         * One statement. After the timeout its socket is closed: a call that was only given up goes
+         * on at the server, and may win an election that nobody knows of.
          */
         final Object[] call(long timeout, String sql, Object... args) throws Exception {
             sent = now();
-            Connection pooled = source == null ? null : borrow(timeout), c = pooled == null ? own : pooled;
-            CompletableFuture<Void> timer = after(timeout - (now() - sent), () -> abort(c));
-            try (pooled; PreparedStatement s = prepare(c, sql, args)) {
-                ResultSet rows = s.executeQuery();
-                Object[] row = rows.next() ? new Object[rows.getMetaData().getColumnCount()] : null;
-                for (int i = 0; row != null && i < row.length; i++)
-                    row[i] = rows.getObject(i + 1);
+            Connection pooled = session ? null : connect(timeout), c = session ? own : pooled;
+            Executor later = later(sent + timeout - now());
+            Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later);
+            try (pooled) {
+                Object[] row = query(c, sql, args);
                 if (!c.getAutoCommit())
                     c.commit();
                 return row;
@@ -441,14 +417,13 @@ public final class LeaderElection {
             }
         }
 
-        /** A connection of the pool. One that comes too late goes back unused. */
-        private Connection borrow(long timeout) throws Exception {
-            FutureTask<Connection> task = new FutureTask<>(source::getConnection);
-            POOL.execute(task);
+        /** Connects, or borrows a connection. One that comes too late goes back unused. */
+        final Connection connect(long timeout) throws Exception {
+            Future<Connection> c = POOL.submit(connect);
             try {
-                return task.get(timeout, TimeUnit.NANOSECONDS);
+                return c.get(timeout, NANOSECONDS);
             } catch (TimeoutException e) {
-                POOL.submit(() -> { task.get().close(); return null; });
+                POOL.submit(() -> { c.get().close(); return null; });
                 throw e;
             }
         }
@@ -456,44 +431,40 @@ public final class LeaderElection {
         @Override public void close() {
             boolean follows = lead == null && over == null;
             super.close();
-            if (follows && source == null)
+            if (follows && session)
                 abort(own);    // what it waits for is of no use any more
-            ended.copy().completeOnTimeout(null, callTimeout, TimeUnit.NANOSECONDS).join();
+            finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
         }
     }
 
     /** Stands with a connection of its own, which is never a pool's. */
     public static final class SessionLeadership extends Engine {
-        private final String url;
-        private final Properties info = new Properties();
-
         /** The URL may name several hosts; standbys are passed over. */
-        public SessionLeadership(String url, Properties info, Options o) throws SQLException {
-            super(o, null);
-            this.url = url;
-            String seconds = String.valueOf((callTimeout + SECOND - 1) / SECOND);
-            this.info.putAll(Map.of("connectTimeout", seconds, "socketTimeout", seconds,
-                "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
-                "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
-            this.info.putAll(info);
-            DriverManager.getDriver(url);    // throws if there is none: that would never get better
-            POOL.execute(this::run);
+        public SessionLeadership(String url, Properties info, Options o) {
+            super(o, true, () -> connect(url, info, (o.callTimeout.toMillis() + 999) / 1000));
         }
 
-        /**
-         * The driver's timeouts are for connecting, host by host; then call() has a timer of its own.
-         * We join first, so that our place in line outlives each slice.
-         */
+        /** The driver's timeouts are for connecting, host by host. Then each call has our timer. */
+        private static Connection connect(String url, Properties more, long seconds)
+                throws SQLException {
+            Properties info = new Properties();
+            info.putAll(Map.of("connectTimeout", "" + seconds, "socketTimeout", "" + seconds,
+                "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
+                "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
+            info.putAll(more);
+            Connection c = DriverManager.getConnection(url, info);
+            c.setNetworkTimeout(POOL, 0);
+            return c;
+        }
+
+        /** Joins first, so that our place in line outlives each slice. */
         @Override Object[] stand() throws Exception {
             if (own == null) {
-                own = DriverManager.getConnection(url, info);
-                own.setNetworkTimeout(POOL, 0);
+                own = connect(10 * callTimeout);    // several hosts
                 call(callTimeout, "SELECT leader_election.join" + STAND + ", auto_renew => ?)",
                      o.election, o.candidate, o.rank, o.metadata, o.healthCheck == null);
             }
-            if (closed)
-                return null;
-            Object term = call(o.slice.toNanos() + callTimeout,
+            Object term = closed ? null : call(o.slice.toNanos() + callTimeout,
                 "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                 o.election, o.candidate, o.slice.toMillis() + " ms")[0];
             return term != null && well() ? tell("renew", callTimeout, null) : null;
@@ -503,44 +474,43 @@ public final class LeaderElection {
     /** Stands over connections of the application's pool; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
         public DetachedLeadership(DataSource source, Options o) {
-            super(o, source);
-            POOL.execute(this::run);
+            super(o, false, source::getConnection);
         }
 
         @Override Object[] stand() throws Exception {
-            Object[] grant = call(callTimeout, "SELECT * FROM leader_election.acquire" + STAND + ")",
-                                  o.election, o.candidate, o.rank, o.metadata);
+            String sql = "SELECT * FROM leader_election.acquire" + STAND + ")";
+            Object[] grant = call(callTimeout, sql, o.election, o.candidate, o.rank, o.metadata);
             if (grant == null && own == null && o.listen != null) {
                 own = o.listen.call();
-                prepare(own, "LISTEN leadership_changed").execute();
+                query(own, "LISTEN leadership_changed");
             }
             return grant;
         }
     }
 
-    private static CompletableFuture<Void> after(long delay, Runnable task) {
-        Executor later = CompletableFuture.delayedExecutor(delay, TimeUnit.NANOSECONDS, POOL);
-        return CompletableFuture.runAsync(task, later);
+    private static Executor later(long delay) {
+        return CompletableFuture.delayedExecutor(delay, NANOSECONDS, POOL);
     }
 
     /** Closes the socket, on another thread: with TLS that may block. */
     private static void abort(Connection c) {
-        try {
-            if (c != null)
-                c.abort(POOL);
-        } catch (SQLException e) {
-            LOG.log(System.Logger.Level.DEBUG, "abort", e);
-        }
+        if (c != null)
+            POOL.submit(() -> { c.abort(POOL); return null; });
     }
 
-    /** Not prepared on the server: a pooler lends other sessions, CREATE EXTENSION makes it stale. */
-    private static PreparedStatement prepare(Connection c, String sql, Object... args)
-            throws SQLException {
-        PreparedStatement s = c.prepareStatement(sql);
-        if (s.isWrapperFor(PGStatement.class))
-            s.unwrap(PGStatement.class).setPrepareThreshold(0);
-        for (int i = 0; i < args.length; i++)
-            s.setObject(i + 1, args[i]);
-        return s;
+    /**
+     * Returns the first row, or null. Behind a transaction pooler the URL of the pool has
+     * prepareThreshold=0, as for all other statements.
+     */
+    private static Object[] query(Connection c, String sql, Object... args) throws SQLException {
+        try (PreparedStatement s = c.prepareStatement(sql)) {
+            for (int i = 0; i < args.length; i++)
+                s.setObject(i + 1, args[i]);
+            ResultSet rows = s.execute() ? s.getResultSet() : null;
+            Object[] row = rows != null && rows.next() ? new Object[4] : null;
+            for (int i = 0; row != null && i < rows.getMetaData().getColumnCount(); i++)
+                row[i] = rows.getObject(i + 1);
+            return row;
+        }
     }
 }

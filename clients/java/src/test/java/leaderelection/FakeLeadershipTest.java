@@ -74,7 +74,7 @@ public class FakeLeadershipTest {
             "elected 3", "lost yielded", "elected 4", "lost closed"));
     }
 
-    /** A handler that gives up: what it causes is told after it has returned, and the term is gone by then. */
+    /** A handler that gives up: the term is gone, and the lost told, when resign() has returned. */
     private static void order() {
         FakeLeadership[] fake = new FakeLeadership[1];
         Options o = options();
@@ -89,7 +89,7 @@ public class FakeLeadershipTest {
         fake[0].askYield();
         fake[0].askYield();
         fake[0].elect();
-        same("order", told, List.of("elected 1", "yield 1", "leads: false", "lost yielded", "elected 2"));
+        same("order", told, List.of("elected 1", "yield 1", "lost yielded", "leads: false", "elected 2"));
     }
 
     private static void fenced() throws SQLException {
