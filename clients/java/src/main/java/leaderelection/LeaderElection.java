@@ -360,7 +360,7 @@ public final class LeaderElection {
             String state = String.valueOf(e.getSQLState()), text = e.getMessage();
             LOG.log(closed ? DEBUG : WARNING, "election {0}: {1} ({2})", o.election, text, state);
             expire();
-            if (state.matches(FATAL) && fatal == null) {
+            if (!closed && fatal == null && state.matches(FATAL)) {
                 if (state.matches("3F000|42883"))
                     text = "no extension here (CREATE EXTENSION leader_election): " + text;
                 fatal = new SQLException(text, state, e);
@@ -449,8 +449,8 @@ public final class LeaderElection {
                 throws SQLException {
             Properties info = new Properties();
             info.putAll(Map.of("connectTimeout", "" + seconds, "socketTimeout", "" + seconds,
-                "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
-                "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
+                "prepareThreshold", "0", "tcpKeepAlive", "true", "targetServerType", "primary",
+                "hostRecheckSeconds", "0", "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
             info.putAll(more);
             Connection c = DriverManager.getConnection(url, info);
             c.setNetworkTimeout(POOL, 0);
