@@ -404,9 +404,10 @@ public final class LeaderElection {
             Executor later = later(sent + timeout - now());
             Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later);
             try (pooled) {
+                boolean auto = c.getAutoCommit();
+                c.setAutoCommit(true);
                 Object[] row = query(c, sql, args);
-                if (!c.getAutoCommit())
-                    c.commit();
+                c.setAutoCommit(auto);
                 return row;
             } finally {
                 timer.cancel(false);
