@@ -295,22 +295,18 @@ public final class LeaderElection {
                 try {
                     Long term = lead;    // before the lock: if that was ended, its end is complete
                     runs = runs();
-                    turn(term, runs);
+                    idle(term);
+                    boolean well = runs && over == null && !closed && well();
+                    expire();
+                    if (lead != term || term != null && !well)
+                        end("unhealthy");
+                    else if (well)
+                        ask(term);
+                    else
+                        leave();
                 } catch (Throwable t) {
                     trouble(t);
                 }
-        }
-
-        private void turn(Long term, boolean runs) throws Exception {
-            idle(term);
-            boolean well = runs && over == null && !closed && well();
-            expire();
-            if (lead == term && well)
-                ask(term);
-            else if (lead == term && term == null)
-                leave();
-            else
-                end("unhealthy");
         }
 
         /**
@@ -408,9 +404,10 @@ public final class LeaderElection {
             Executor later = later(sent + timeout - now());
             Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later);
             try (pooled) {
+                boolean auto = c.getAutoCommit();
+                c.setAutoCommit(true);
                 Object[] row = query(c, sql, args);
-                if (!c.getAutoCommit())
-                    c.commit();
+                c.setAutoCommit(auto);
                 return row;
             } finally {
                 timer.cancel(false);
@@ -441,17 +438,16 @@ public final class LeaderElection {
     public static final class SessionLeadership extends Engine {
         /** The URL may name several hosts; standbys are passed over. */
         public SessionLeadership(String url, Properties info, Options o) {
-            super(o, true, () -> connect(url, info, (o.callTimeout.toMillis() + 999) / 1000));
+            super(o, true, () -> connect(url, info, (o.callTimeout.toMillis() + 999) / 1000 + ""));
         }
 
         /** The driver's timeouts are for connecting, host by host. Then each call has our timer. */
-        private static Connection connect(String url, Properties more, long seconds)
-                throws SQLException {
+        private static Connection connect(String url, Properties my, String s) throws SQLException {
             Properties info = new Properties();
-            info.putAll(Map.of("connectTimeout", "" + seconds, "socketTimeout", "" + seconds,
-                "prepareThreshold", "0", "tcpKeepAlive", "true", "targetServerType", "primary",
-                "hostRecheckSeconds", "0", "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
-            info.putAll(more);
+            info.putAll(Map.of("connectTimeout", s, "socketTimeout", s, "prepareThreshold", "0",
+                "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
+                "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
+            info.putAll(my);
             Connection c = DriverManager.getConnection(url, info);
             c.setNetworkTimeout(POOL, 0);
             return c;
