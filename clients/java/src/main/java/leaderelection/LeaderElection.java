@@ -268,7 +268,7 @@ public final class LeaderElection {
             FATAL = "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
         final long callTimeout = o.callTimeout.toNanos();
         private final boolean session;
-        private final Callable<Connection> connect;
+        final Callable<Connection> connect;
         private final CompletableFuture<Void> finished;
         volatile Connection own;    // a session's; a detached candidate's is for LISTEN
         private boolean standing;
@@ -400,7 +400,7 @@ public final class LeaderElection {
          */
         final Object[] call(long timeout, String sql, Object... args) throws Exception {
             sent = now();
-            Connection pooled = session ? null : connect(timeout), c = session ? own : pooled;
+            Connection pooled = session ? null : connect(timeout, connect), c = session ? own : pooled;
             Executor later = later(sent + timeout - now());
             Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later);
             try (pooled) {
@@ -415,7 +415,7 @@ public final class LeaderElection {
         }
 
         /** Connects, or borrows a connection. One that comes too late goes back unused. */
-        final Connection connect(long timeout) throws Exception {
+        final Connection connect(long timeout, Callable<Connection> connect) throws Exception {
             Future<Connection> c = POOL.submit(connect);
             try {
                 return c.get(timeout, NANOSECONDS);
@@ -456,7 +456,7 @@ public final class LeaderElection {
         /** Joins first, so that our place in line outlives each slice. */
         @Override Object[] stand() throws Exception {
             if (own == null) {
-                own = connect(10 * callTimeout);    // several hosts
+                own = connect(10 * callTimeout, connect);    // several hosts
                 call(callTimeout, "SELECT leader_election.join" + STAND + ", auto_renew => ?)",
                      o.election, o.candidate, o.rank, o.metadata, o.healthCheck == null);
             }
@@ -477,8 +477,12 @@ public final class LeaderElection {
             String sql = "SELECT * FROM leader_election.acquire" + STAND + ")";
             Object[] grant = call(callTimeout, sql, o.election, o.candidate, o.rank, o.metadata);
             if (grant == null && own == null && o.listen != null) {
-                own = o.listen.call();
-                query(own, "LISTEN leadership_changed");
+                Connection c = connect(callTimeout, o.listen);
+                // Aborts it also if LISTEN fails. Over a dead path it would wait for ever.
+                Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later(callTimeout));
+                query(c, "LISTEN leadership_changed");
+                timer.cancel(false);
+                own = c;
             }
             return grant;
         }
