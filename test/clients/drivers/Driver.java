@@ -1,137 +1,114 @@
 // The line protocol of test/clients over the Java client: Driver session|detached ELECTION CANDIDATE.
-// It is also the example of a program: a working loop which asks term(), and fenced writes on a connection of its own.
+// It is also the example of a program: a loop that asks term(), and fenced writes.
 import java.sql.*;
 import java.time.Duration;
 import java.util.*;
+import java.util.concurrent.*;
 import leaderelection.LeaderElection.*;
 import org.postgresql.ds.PGSimpleDataSource;
 
 public class Driver {
-    static final Properties login = new Properties();
     static volatile Leadership leadership;
     static volatile long turn = System.nanoTime(), hang;
+    static Connection connection;    // of the work
 
-    static String env(String name, String otherwise) { return System.getenv().getOrDefault(name, otherwise); }
+    static String env(String name, String otherwise) {
+        return System.getenv().getOrDefault(name, otherwise);
+    }
 
     static Duration seconds(String name, String otherwise) {
-        return Duration.ofNanos((long) (Double.parseDouble(env(name, otherwise)) * 1e9));
+        return Duration.ofMillis((long) (Double.parseDouble(env(name, otherwise)) * 1000));
     }
 
-    static void say(String line) {
-        synchronized (System.out) {
-            System.out.println(line + " " + System.nanoTime());    // which is CLOCK_MONOTONIC, and flushes
-        }
+    static synchronized void say(String line) {
+        System.out.println(line + " " + System.nanoTime());    // CLOCK_MONOTONIC; println flushes
     }
 
-    static String url(String hosts, String ports) {
-        String[] host = hosts.split(","), port = ports.split(",");
-        StringBuilder where = new StringBuilder();
-        for (int i = 0; i < host.length; i++)
-            where.append(i > 0 ? "," : "").append(host[i]).append(':').append(port[Math.min(i, port.length - 1)]);
-        return "jdbc:postgresql://" + where + "/" + env("PGDATABASE", "postgres") + "?connectTimeout=2&prepareThreshold=0";
+    static PGSimpleDataSource source(String hosts, String ports, Duration socketTimeout) {
+        PGSimpleDataSource source = new PGSimpleDataSource();
+        source.setServerNames(hosts.split(","));
+        source.setPortNumbers(Arrays.stream(ports.split(",")).mapToInt(Integer::parseInt).toArray());
+        source.setDatabaseName(env("PGDATABASE", "postgres"));
+        source.setUser(env("PGUSER", "app"));
+        source.setPassword(env("PGPASSWORD", ""));
+        source.setConnectTimeout(2);
+        source.setSocketTimeout((int) (socketTimeout.toMillis() + 999) / 1000);
+        source.setPrepareThreshold(0);
+        return source;
     }
 
     public static void main(String[] args) throws Exception {
-        String hosts = env("PGHOST", "127.0.0.1"), ports = env("PGPORT", "5432"), url = url(hosts, ports);
-        login.setProperty("user", env("PGUSER", "app"));
-        login.setProperty("password", env("PGPASSWORD", ""));
-        if (System.getenv("QUERY_TIMEOUT") != null)
-            url += "&socketTimeout=" + Math.max(1, seconds("QUERY_TIMEOUT", "1").toSeconds());
-        Options o = new Options(args[1]).candidate(args[2]).callTimeout(seconds("CALL_TIMEOUT", "1"))
-            .slice(seconds("SLICE", "1")).interval(seconds("INTERVAL", "0.2"))
-            .onElected(term -> say("elected " + term)).onLost(reason -> say("lost " + reason))
-            .onError(e -> {
-                say("error " + e.getSQLState() + " " + e.getMessage().replaceAll("\\s+", " "));
-                Runtime.getRuntime().halt(3);
-            });
-        if (System.getenv("HEALTH") != null)
-            o.healthCheck(() -> System.nanoTime() - turn < 500_000_000);
-        if (System.getenv("LISTEN") != null)
-            o.listen(url, login);
-        if (System.getenv("YIELD") != null)
-            o.onYield(term -> {
-                say("yield " + term);
-                new Thread(() -> { sleep(200); leadership.resign(); }).start();
-            });
-        PGSimpleDataSource source = new PGSimpleDataSource();
-        source.setUrl(url);
-        source.setUser(login.getProperty("user"));
-        source.setPassword(login.getProperty("password"));
+        String hosts = env("PGHOST", "127.0.0.1"), ports = env("PGPORT", "5432");
+        PGSimpleDataSource source = source(hosts, ports, seconds("QUERY_TIMEOUT", "0")),
+            work = source(env("WORKHOST", hosts), env("WORKPORT", ports), Duration.ofSeconds(2));
+        Options o = new Options(args[1]);
+        o.candidate = args[2];
+        o.callTimeout = seconds("CALL_TIMEOUT", "1");
+        o.slice = seconds("SLICE", "1");
+        o.interval = seconds("INTERVAL", "0.2");
+        o.onElected = term -> say("elected " + term);
+        o.onLost = reason -> say("lost " + reason);
+        o.onError = e -> {
+            say("error " + e.getSQLState() + " " + e.getMessage().replaceAll("\\s+", " "));
+            Runtime.getRuntime().halt(3);
+        };
+        o.healthCheck = env("HEALTH", "").isEmpty() ? null : () -> System.nanoTime() - turn < 5e8;
+        o.listen = env("LISTEN", "").isEmpty() ? null : source::getConnection;
+        o.onYield = env("YIELD", "").isEmpty() ? null : term -> {
+            say("yield " + term);
+            CompletableFuture.delayedExecutor(200, TimeUnit.MILLISECONDS).execute(leadership::resign);
+        };
+        Properties login = new Properties();
+        login.setProperty("user", source.getUser());
+        login.setProperty("password", source.getPassword());
         say("ready");
-        leadership = args[0].equals("session") ? new SessionLeadership(url, login, o) : new DetachedLeadership(source, o);
-        Runtime.getRuntime().addShutdownHook(new Thread(Driver::close));    // SIGTERM
-        new Thread(Driver::commands).start();
-        work(args[1], args[2], url(env("WORKHOST", hosts), env("WORKPORT", ports)) + "&socketTimeout=2");
-    }
-
-    static void close() {
-        leadership.close();
-        say("closed");
-        Runtime.getRuntime().halt(0);
-    }
-
-    static void commands() {
-        Scanner in = new Scanner(System.in);
-        while (in.hasNextLine()) {
-            String[] words = in.nextLine().split(" ");
-            if (words[0].equals("resign"))
-                leadership.resign();
-            else if (words[0].equals("close"))
-                close();
-            else if (words[0].equals("hang"))
-                hang = Long.parseLong(words[1]);
-        }
-    }
-
-    static void sleep(long ms) {
-        try {
-            Thread.sleep(ms);
-        } catch (InterruptedException e) {
-            throw new IllegalStateException(e);
-        }
-    }
-
-    static void quietly(Connection c) {
-        try {
-            if (c != null)
-                c.close();
-        } catch (SQLException e) {
-            return;
-        }
-    }
-
-    static void work(String election, String candidate, String url) {
-        Connection c = null;
+        leadership = args[0].equals("detached") ? new DetachedLeadership(source, o)
+            : new SessionLeadership(source.getUrl(), login, o);
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {    // SIGTERM
+            leadership.close();
+            say("closed");
+            Runtime.getRuntime().halt(0);
+        }));
+        Scanner in = new Scanner(System.in).useDelimiter("\n");
+        new Thread(() -> in.forEachRemaining(Driver::obey)).start();
         for (int i = 0; ; i++) {
             long hung = hang;
-            hang -= hung;
-            sleep(20 + hung);
+            hang -= hung;    // it may be set just now
+            Thread.sleep(20 + hung);
             turn = System.nanoTime();
-            OptionalLong now = leadership.term();
-            if (now.isEmpty())
-                continue;
-            long term = now.getAsLong();
-            say("working " + term);
-            if (i % 5 != 0)
-                continue;
-            try {
-                if (c == null)
-                    c = DriverManager.getConnection(url, login);
-                c.setAutoCommit(false);
-                leadership.fenced(c);
-                PreparedStatement s = c.prepareStatement("SELECT conformance.write(?, ?, ?)");
+            OptionalLong term = leadership.term();
+            term.ifPresent(now -> say("working " + now));
+            if (term.isPresent() && i % 5 == 0)
+                write(work, args[1], args[2], term.getAsLong());
+        }
+    }
+
+    static void obey(String line) {
+        if (line.startsWith("hang "))
+            hang = Long.parseLong(line.substring(5));
+        else if (line.equals("resign"))
+            leadership.resign();
+        else
+            System.exit(0);
+    }
+
+    static void write(PGSimpleDataSource work, String election, String candidate, long term) {
+        try {
+            if (connection == null || connection.isClosed())    // as a broken one is
+                connection = work.getConnection();
+            connection.setAutoCommit(false);
+            connection.rollback();                              // the write that was refused
+            leadership.fenced(connection);
+            String sql = "SELECT conformance.write(?, ?, " + term + ")";
+            try (PreparedStatement s = connection.prepareStatement(sql)) {
                 s.setString(1, election);
                 s.setString(2, candidate);
-                s.setLong(3, term);
                 s.execute();
-                s.close();
-                c.commit();
-                say("wrote " + term);
-            } catch (SQLException e) {
-                say("refused " + term + " " + e.getSQLState());
-                quietly(c);                        // the next write has a new connection
-                c = null;
             }
+            connection.commit();
+            say("wrote " + term);
+        } catch (SQLException e) {
+            say("refused " + term + " " + e.getSQLState());
         }
     }
 }

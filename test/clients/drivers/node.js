@@ -13,7 +13,8 @@ const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time))
 const list = (text) => text.split(',')
 const [hosts, ports] = [list(env.PGHOST ?? '127.0.0.1'), list(env.PGPORT ?? '5432').map(Number)]
 const config = { user: env.PGUSER, password: env.PGPASSWORD, database: env.PGDATABASE, connectionTimeoutMillis: 2000 }
-const where = { ...config, host: hosts, port: ports, query_timeout: env.QUERY_TIMEOUT && ms('QUERY_TIMEOUT') }
+const more = { ...config, query_timeout: env.QUERY_TIMEOUT && ms('QUERY_TIMEOUT') }
+const where = hosts.map((host, i) => ({ ...more, host, port: ports[i % ports.length] }))
 
 // A pool of pg knows one host: after a failure, this one tries the next.
 function poolOf(hosts, ports, more) {
@@ -34,7 +35,7 @@ const options = {
   interval: ms('INTERVAL', 0.2),
   healthCheck: env.HEALTH ? () => performance.now() - turned < 500 : undefined,
 }
-const pool = poolOf(hosts, ports, { ...where, max: 2 })
+const pool = poolOf(hosts, ports, { ...more, max: 2 })
 const leadership = kind === 'session' ? new Leadership({ ...options, connect: where })
   : new DetachedLeadership({ ...options, pool, listen: env.LISTEN && where })
 
@@ -47,7 +48,7 @@ if (env.YIELD) {
   leadership.on('yield', async (term) => {
     say('yield', term)
     await sleep(200)
-    await leadership.resign()
+    leadership.resign()
   })
 }
 

@@ -6,12 +6,11 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -38,60 +37,55 @@ func env(name, otherwise string) string {
 }
 
 func seconds(name, otherwise string) time.Duration {
-	v, _ := strconv.ParseFloat(env(name, otherwise), 64)
-	return time.Duration(v * float64(time.Second))
+	d, _ := time.ParseDuration(env(name, otherwise) + "s")
+	return d
 }
 
-// dsns are connection strings of lib/pq, which knows one host each.
-func dsns(hosts, ports string) (list hosts) {
+func places(hosts, ports string) (list []string) {
 	port := strings.Split(ports, ",")
 	for i, host := range strings.Split(hosts, ",") {
-		dsn := fmt.Sprintf("host=%s port=%s user=%s dbname=%s sslmode=disable connect_timeout=2", host, port[i%len(port)], os.Getenv("PGUSER"), env("PGDATABASE", "postgres"))
-		list = append(list, dsn)
+		list = append(list, net.JoinHostPort(host, port[i]))
 	}
 	return list
 }
 
-// hosts connects a pool to the first that is no standby.
-type hosts []string
+// A pool connects to the first place that answers: lib/pq knows one host.
+type pool []string
 
-func (h hosts) Driver() driver.Driver { return &pq.Driver{} }
-
-func (h hosts) Connect(ctx context.Context) (c driver.Conn, err error) {
-	for _, dsn := range h {
-		if c, err = pq.Open(dsn); err != nil {
-			continue
-		}
-		rows, e := c.(driver.QueryerContext).QueryContext(ctx, "SELECT pg_catalog.pg_is_in_recovery()", nil)
-		standby := make([]driver.Value, 1)
-		if e == nil && rows.Next(standby) == nil && rows.Close() == nil && standby[0] == false {
-			return c, nil
-		}
-		c.Close()
-		err = errors.New("a standby")
-	}
-	return nil, err
+func open(places []string) *sql.DB {
+	connector, _ := pq.NewConnector("sslmode=disable")
+	connector.Dialer(pool(places))
+	return sql.OpenDB(connector)
 }
+
+func (p pool) Dial(network, _ string) (c net.Conn, err error) {
+	for _, place := range p {
+		if c, err = net.DialTimeout(network, place, 2*time.Second); err == nil {
+			break
+		}
+	}
+	return c, err
+}
+
+func (p pool) DialTimeout(n, a string, _ time.Duration) (net.Conn, error) { return p.Dial(n, a) }
 
 func main() {
 	var l *leaderelection.Leadership
 	var turn atomic.Int64 // when the work loop last took a turn
-	var hang = make(chan time.Duration, 1)
-	at := dsns(os.Getenv("PGHOST"), env("PGPORT", "5432"))
-	work := sql.OpenDB(dsns(env("WORKHOST", os.Getenv("PGHOST")), env("WORKPORT", env("PGPORT", "5432"))))
+	hang := make(chan time.Duration, 1)
+	hosts, ports := os.Getenv("PGHOST"), env("PGPORT", "5432")
+	at := places(hosts, ports)
+	dsn := "postgres://" + strings.Join(at, "/?sslmode=disable\npostgres://") + "/?sslmode=disable"
 	opts := leaderelection.Options{
-		DSN: at, Election: os.Args[2], Candidate: os.Args[3],
-		CallTimeout: seconds("CALL_TIMEOUT", "1"), Slice: seconds("SLICE", "1"), Interval: seconds("INTERVAL", "0.2"),
-		OnElected: func(term int64) { say("elected", term) },
-		OnLost:    func(reason string) { say("lost", reason) },
+		DSN: dsn, Election: os.Args[2], Candidate: os.Args[3],
+		CallTimeout: seconds("CALL_TIMEOUT", "1"), Slice: seconds("SLICE", "1"),
+		Interval: seconds("INTERVAL", "0.2"),
 	}
 	if limit := os.Getenv("QUERY_TIMEOUT"); limit != "" {
-		for i := range at {
-			at[i] += fmt.Sprintf(" statement_timeout=%d", seconds("QUERY_TIMEOUT", "0").Milliseconds())
-		}
+		os.Setenv("PGOPTIONS", "-c statement_timeout="+limit+"s")
 	}
 	if os.Getenv("HEALTH") == "1" {
-		opts.HealthCheck = func() bool { return time.Since(time.UnixMilli(turn.Load())) < 500*time.Millisecond }
+		opts.HealthCheck = func() bool { return time.Since(time.UnixMilli(turn.Load())) < time.Second/2 }
 	}
 	if os.Getenv("YIELD") == "1" {
 		opts.OnYield = func(term int64) {
@@ -100,33 +94,35 @@ func main() {
 		}
 	}
 	if os.Getenv("LISTEN") == "1" {
-		opts.Listen = at[0]
+		listener := pq.NewListener(strings.Split(dsn, "\n")[0], time.Second/10, 5*time.Second, nil)
+		go listener.Listen("leadership_changed")
+		opts.Wake = listener.Notify
 	}
-	if os.Args[1] == "session" {
-		l = leaderelection.New(opts)
-	} else {
-		l = leaderelection.NewDetached(sql.OpenDB(at), opts)
+	if l = leaderelection.New(opts); os.Args[1] == "detached" {
+		l = leaderelection.NewDetached(open(at), opts)
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	go func() {
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			switch word := strings.Fields(in.Text() + " 0"); word[0] {
+			var word, ms string
+			switch fmt.Sscan(in.Text(), &word, &ms); word {
 			case "resign":
 				l.Resign()
 			case "close":
-				cancel()
+				stop()
 			case "hang":
-				ms, _ := strconv.Atoi(word[1])
-				hang <- time.Duration(ms) * time.Millisecond
+				d, _ := time.ParseDuration(ms + "ms")
+				hang <- d
 			}
 		}
 	}()
 	go func() { // the work loop
+		db := open(places(env("WORKHOST", hosts), env("WORKPORT", ports)))
 		for i := 0; ; i++ {
 			turn.Store(time.Now().UnixMilli())
 			if term, ok := l.Term(); ok {
 				if say("working", term); i%5 == 0 {
-					write(l, work, term, os.Args[2], os.Args[3])
+					write(l, db, term)
 				}
 			}
 			select {
@@ -138,7 +134,9 @@ func main() {
 	}()
 	say("ready")
 	err := l.Run(ctx, func(ctx context.Context, term int64) error {
+		say("elected", term)
 		<-ctx.Done() // a real program works here
+		say("lost", l.Reason())
 		return nil
 	})
 	if !errors.Is(err, context.Canceled) {
@@ -152,18 +150,18 @@ func state(err error) string {
 	if e := (&pq.Error{}); errors.As(err, &e) {
 		return string(e.Code)
 	}
-	return "-"
+	return "none"
 }
 
 // write is a fenced write on a connection of the application's own.
-func write(l *leaderelection.Leadership, db *sql.DB, term int64, election, candidate string) {
+func write(l *leaderelection.Leadership, db *sql.DB, term int64) {
 	tx, err := db.Begin()
 	if err == nil {
 		defer tx.Rollback()
 		err = l.Fenced(context.Background(), tx)
 	}
 	if err == nil {
-		_, err = tx.Exec("SELECT conformance.write($1, $2, $3)", election, candidate, term)
+		_, err = tx.Exec("SELECT conformance.write($1, $2, $3)", os.Args[2], os.Args[3], term)
 	}
 	if err == nil {
 		err = tx.Commit()

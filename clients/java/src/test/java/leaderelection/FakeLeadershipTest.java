@@ -74,20 +74,22 @@ public class FakeLeadershipTest {
             "elected 3", "lost yielded", "elected 4", "lost closed"));
     }
 
-    /** A handler that gives up: what it causes is told after it has returned, and the term is gone by then. */
+    /** A handler that gives up: the term is gone, and the lost told, when resign() has returned. */
     private static void order() {
         FakeLeadership[] fake = new FakeLeadership[1];
-        fake[0] = new FakeLeadership(options().onYield(term -> {
+        Options o = options();
+        o.onYield = term -> {
             told.add("yield " + term);
             fake[0].resign();
             told.add("leads: " + fake[0].leads());
             throw new IllegalStateException("a handler's exception is logged, and no more");
-        }));
+        };
+        fake[0] = new FakeLeadership(o);
         fake[0].elect();
         fake[0].askYield();
         fake[0].askYield();
         fake[0].elect();
-        same("order", told, List.of("elected 1", "yield 1", "leads: false", "lost yielded", "elected 2"));
+        same("order", told, List.of("elected 1", "yield 1", "lost yielded", "leads: false", "elected 2"));
     }
 
     private static void fenced() throws SQLException {
@@ -120,7 +122,10 @@ public class FakeLeadershipTest {
 
     private static Options options() {
         told.clear();
-        return new Options("test").onElected(term -> told.add("elected " + term)).onLost(why -> told.add("lost " + why));
+        Options o = new Options("test");
+        o.onElected = term -> told.add("elected " + term);
+        o.onLost = why -> told.add("lost " + why);
+        return o;
     }
 
     private static String refused(Leadership leadership, Connection c) {
