@@ -196,7 +196,7 @@ class Candidate extends EventEmitter {
         if (FATAL.test(error.code ?? error.message)) this._shut('error', error)
         if (!this._closing.signal.aborted) this._log('trying again:', error.message)
         if (!this._lead || error.code !== '55P03') this._interrupt() // 55P03: busy
-        rest = Math.min(100 * 2 ** failures++, this._lead?.third ?? 5000) * (1 - Math.random() / 2)
+        rest = Math.min(100 * 2 ** failures++, this._lead?.third ?? 2000) * (1 - Math.random() / 2)
       }
       await pause(rest, this._lead?.over.signal ?? woken)
     }
