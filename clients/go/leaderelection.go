@@ -324,7 +324,7 @@ func (l *Leadership) stand() {
 			if ctx == l.ctx || next.term != g.term {
 				l.lose("failover")
 				l.working.Wait()
-				ctx, pause = l.elect(next), time.Second
+				ctx, pause = l.elect(next), time.Second/2
 			}
 			g = next
 			l.extend(g)
@@ -361,7 +361,9 @@ func (l *Leadership) stand() {
 		}
 		select {
 		case <-time.After(pause/2 + time.Duration(time.Now().UnixNano())%(pause/2)):
-			log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, next.err)
+			if next.err != nil {
+				log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, next.err)
+			}
 		case <-l.ctx.Done():
 		}
 		ctx, g = l.ctx, grant{}

@@ -44,7 +44,7 @@ func seconds(name, otherwise string) time.Duration {
 func places(hosts, ports string) (list []string) {
 	port := strings.Split(ports, ",")
 	for i, host := range strings.Split(hosts, ",") {
-		list = append(list, net.JoinHostPort(host, port[i]))
+		list = append(list, net.JoinHostPort(host, port[i%len(port)]))
 	}
 	return list
 }
