@@ -185,6 +185,22 @@ our @FAULTS = (
 			send_signal($_->{led}, 'KILL') foreach @_;
 		},
 		finally => \&remember },
+	{ name => 'forgotten meanwhile', group => 'plain', cuts => 1,
+		then => 'other', within => 20, dies => 1,
+		to_all => sub {
+			my @followers = map { @{ $_->{followed} } } @_;
+
+			# While they connect and stand, each at another step
+			foreach my $turn (1 .. 8)
+			{
+				terminate(@followers);
+				pause(0.04 * $turn);
+				forget(addresses(@followers));
+			}
+			terminate(@followers);
+			send_signal($_->{led}, 'KILL') foreach @_;
+		},
+		finally => \&remember },
 	{ name => 'fast restart', group => 'plain', delay => 1, then => 'any',
 		within => 20, to_all => sub { restart('fast') } },
 	{ name => 'immediate restart', group => 'plain', delay => 1, then => 'any',

@@ -125,23 +125,25 @@ my @forgotten;
 
 sub forget_rules
 {
-	my ($do) = @_;
+	my ($do, @connections) = @_;
 
-	ip(1, map { "rule $do to $_->[0] ipproto tcp sport $_->[1] table 66" } @forgotten);
-	ip(0, map { "rule $do from $_->[0] ipproto tcp dport $_->[1] table 66" } @forgotten);
+	ip(1, map { "rule $do to $_->[0] ipproto tcp sport $_->[1] table 66" } @connections);
+	ip(0, map { "rule $do from $_->[0] ipproto tcp dport $_->[1] table 66" } @connections);
 	return;
 }
 
 sub forget
 {
-	@forgotten = connections(@_);
-	forget_rules('add');
+	my @connections = connections(@_);
+
+	forget_rules('add', @connections);
+	push @forgotten, @connections;
 	return;
 }
 
 sub remember
 {
-	forget_rules('del');
+	forget_rules('del', @forgotten);
 	@forgotten = ();
 	return;
 }
