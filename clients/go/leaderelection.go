@@ -82,6 +82,7 @@ type Leadership struct {
 	cancel      context.CancelFunc
 	fn          func(ctx context.Context, term int64) error
 	working     sync.WaitGroup // until fn has returned
+	asking      sync.WaitGroup // until the driver has returned
 	err         error          // what Run returns
 	db          *sql.DB
 	session     *session // nil unless there is one
@@ -186,6 +187,15 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 	l.fn = fn
 	close(l.begun)
 	l.stand()
+	asked := make(chan struct{}) // what is granted now, ask gives back
+	go func() {
+		l.asking.Wait()
+		close(asked)
+	}()
+	select {
+	case <-asked:
+	case <-time.After(l.opts.CallTimeout):
+	}
 	if l.err == nil {
 		l.err = ctx.Err()
 	}
@@ -316,14 +326,21 @@ func (l *Leadership) extend(g grant) {
 func (l *Leadership) stand() {
 	var g grant  // the last one of this leadership
 	ctx := l.ctx // of this leadership, if there is one
-	for pause := time.Duration(0); l.ctx.Err() == nil; {
-		next := l.next(ctx, g.term)
+	for pause := time.Duration(0); ; {
+		next := grant{err: l.ctx.Err()}
+		if next.err == nil {
+			next = l.next(ctx, g.term)
+		}
 		state, reason := sqlState(next.err), "closed"
 		switch {
 		case next.err == nil:
 			if ctx == l.ctx || next.term != g.term {
 				l.lose("failover")
 				l.working.Wait()
+				if !l.now().Before(next.deadline) { // too late: it is given back
+					g, next.err, reason = next, context.DeadlineExceeded, "expired"
+					break
+				}
 				ctx, pause = l.elect(next), time.Second/2
 			}
 			g = next
@@ -336,6 +353,7 @@ func (l *Leadership) stand() {
 			reason = "unhealthy"
 		case fatal.MatchString(state):
 			reason = "error"
+		case ctx.Err() != nil: // what ended it has said why
 		case ctx == l.ctx || l.session != nil && state != "55P03":
 			reason = "connection lost"
 		}
@@ -343,7 +361,8 @@ func (l *Leadership) stand() {
 		if ctx != l.ctx { // also before a renewal that failed is sent again
 			wait = g.deadline.Sub(l.now()) / 3
 		}
-		if reason == "closed" && l.idle(ctx, wait) {
+		// After a call that was given up lib/pq may still read: do not watch the connection.
+		if reason == "closed" && ctx.Err() == nil && l.idle(ctx, wait) {
 			continue
 		}
 		l.lose(reason)
@@ -366,7 +385,9 @@ func (l *Leadership) stand() {
 			}
 		case <-l.ctx.Done():
 		}
-		ctx, g = l.ctx, grant{}
+		if ctx, g = l.ctx, (grant{}); ctx.Err() != nil {
+			return
+		}
 	}
 }
 
@@ -411,7 +432,9 @@ func (l *Leadership) ask(ctx context.Context, limit time.Duration, call string, 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	answers, db, sent := make(chan grant), l.db, l.now()
+	l.asking.Add(1)
 	go func() {
+		defer l.asking.Done()
 		own, cancel := context.WithTimeout(context.Background(), l.patience)
 		defer cancel()
 		var g grant
@@ -425,7 +448,8 @@ func (l *Leadership) ask(ctx context.Context, limit time.Duration, call string, 
 		select {
 		case answers <- g:
 		case <-ctx.Done():
-			if g.term != 0 && g.term != l.get().term { // nobody leads by it
+			// Of a renewal, stand gives the lease back, after fn has returned.
+			if term == 0 && g.term != 0 && g.term != l.get().term { // nobody leads by it
 				_, _ = db.ExecContext(own, l.sql(l.leave, g.term))
 			}
 		}

@@ -285,7 +285,14 @@ public final class LeaderElection {
         /** Stands. Returns a lease_grant if we are elected, else null. */
         abstract Object[] stand() throws Exception;
 
-        boolean well() { return o.healthCheck == null || o.healthCheck.getAsBoolean(); }
+        boolean well() {
+            try {
+                return o.healthCheck == null || o.healthCheck.getAsBoolean();
+            } catch (RuntimeException e) {
+                LOG.log(WARNING, "the health check of election " + o.election + " failed", e);
+                return false;
+            }
+        }
 
         private synchronized boolean runs() { return over != null || !closed && fatal == null; }
 
@@ -305,7 +312,12 @@ public final class LeaderElection {
                     else
                         leave();
                 } catch (Throwable t) {
-                    trouble(t);
+                    try {
+                        trouble(t);
+                    } catch (Throwable again) {    // no thread is to be had: this one has to live
+                        end("connection lost");
+                        next = now() + SECOND;
+                    }
                 }
         }
 
@@ -324,8 +336,8 @@ public final class LeaderElection {
                 end("not renewed");
             else if (granted(term, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
                 later(sent + lasts - now()).execute(this::expire);
-            else if (term == null)
-                over = (Long) grant[0];
+            else if (!grant[0].equals(term))
+                over = (Long) grant[0];    // nobody was told of it
         }
 
         /**
@@ -338,7 +350,7 @@ public final class LeaderElection {
             told.join();
             over = null;
             standing = false;    // or, if the release fails, leave() would be refused next time
-            next = now() + (session && own == null ? 0 : SECOND + o.interval.toNanos());
+            next = now() + (session && own == null && term != null ? 0 : SECOND + o.interval.toNanos());
             if (term != null && !session)
                 tell("release", callTimeout, term);
             if (leave)
@@ -363,14 +375,24 @@ public final class LeaderElection {
                 end("error");
                 event(() -> o.onError.accept(fatal));
             }
-            if (!state.equals("55P03")) {
+            // A candidacy that is in doubt is not used: campaign() would make one with defaults.
+            if (!state.equals("55P03") || lead == null) {
                 if (session)
-                    end("connection lost");
-                abort(own);
+                    cut(own);
+                else
+                    abort(own);
                 own = null;
             }
             next = now() + (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
             backOff = Math.min(2 * backOff, 5 * SECOND);
+        }
+
+        /** Closes a session's socket when its loss was told: the server elects another then. */
+        private void cut(Connection c) {
+            expire();
+            end("connection lost");
+            told.join();
+            abort(c);
         }
 
         /** Waits until something is to be done. Watches our connection: its end is told at once. */
@@ -402,13 +424,16 @@ public final class LeaderElection {
             sent = now();
             Connection pooled = session ? null : connect(timeout, connect), c = session ? own : pooled;
             Executor later = later(sent + timeout - now());
-            Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later);
+            Future<?> timer = CompletableFuture.runAsync(session ? () -> cut(c) : () -> abort(c), later);
             try (pooled) {
                 boolean auto = c.getAutoCommit();
                 c.setAutoCommit(true);
-                Object[] row = query(c, sql, args);
-                c.setAutoCommit(auto);
-                return row;
+                try {
+                    return query(c, sql, args);
+                } finally {
+                    if (!c.isClosed())
+                        c.setAutoCommit(auto);
+                }
             } finally {
                 timer.cancel(false);
             }
@@ -426,8 +451,11 @@ public final class LeaderElection {
         }
 
         @Override public void close() {
-            boolean follows = lead == null && over == null;
-            super.close();
+            boolean follows;
+            synchronized (this) {    // or it may be elected in between, and cut off before that is told
+                follows = lead == null && over == null;
+                super.close();
+            }
             if (follows && session)
                 abort(own);    // what it waits for is of no use any more
             finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
@@ -480,6 +508,7 @@ public final class LeaderElection {
                 Connection c = connect(callTimeout, o.listen);
                 // Aborts it also if LISTEN fails. Over a dead path it would wait for ever.
                 Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later(callTimeout));
+                c.setAutoCommit(true);
                 query(c, "LISTEN leadership_changed");
                 timer.cancel(false);
                 own = c;
