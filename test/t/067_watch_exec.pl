@@ -21,6 +21,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+# A shell that starts the tests in the background has SIGINT ignored, and what is
+# ignored stays so in watch.
+$SIG{INT} = 'DEFAULT';
+
 my $node = new_server(config => 'client_min_messages = warning');
 my $one = session($node, name => 'one');
 my $two = session($node, name => 'two');
