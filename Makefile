@@ -64,6 +64,7 @@ OBJS = \
 	src/api/fence_api.o \
 	src/api/group_api.o \
 	src/api/observe_api.o \
+	src/api/observed.o \
 	src/api/pause_api.o \
 	src/api/poll.o \
 	src/api/session_api.o \

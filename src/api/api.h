@@ -53,6 +53,23 @@ LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
 											const char *role);
 
+/* observed.c */
+extern bool le_observed_led(const Store *store, const Lease *lease);
+extern int64 le_observed_remaining(const Lease *lease);
+extern void le_observed_group(Store *store, const Election *election);
+extern Turnout le_observed_turnout(const Store *store,
+								   const Election *election,
+								   const Lease *lease);
+extern const char *le_observed_waiting_for(const Store *store,
+										   const Election *election,
+										   const Lease *lease,
+										   const Turnout *turnout);
+extern Obstacle le_observed_obstacle_on_standby(const Election *election,
+												const Lease *lease,
+												const Pause *pause);
+extern const Pause *le_observed_pause(const Store *store,
+									  const Election *election, bool *ends);
+
 /* poll.c */
 typedef struct Poll
 {

@@ -35,35 +35,6 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 /* ... and after a wait in which wake-ups could not find it: see next_look() */
 #define HIDDEN_LOOK_US	INT64CONST(10000)
 
-/* What a vacancy waits for, where only candidates' own calls elect anybody */
-#define NO_WORKER		"a worker or a call"
-
-/*
- * Is the election led, as far as this server can tell?
- */
-static bool
-is_led(const Store *store, const Lease *lease)
-{
-	if (lease == NULL || lease->leader == NULL || lease->incomplete)
-		return false;
-	if (RecoveryInProgress())
-		return GetCurrentTimestamp() < lease->expires_at;
-	return le_lease_state_now(store, lease) == LEASE_LED;
-}
-
-/*
- * Microseconds until the lease is over.
- */
-static int64
-remaining(const Lease *lease)
-{
-	int64		left = RecoveryInProgress() ?
-		lease->expires_at - GetCurrentTimestamp() :
-		lease->deadline_mono - le_clock();
-
-	return Max(left, 0);
-}
-
 Datum
 le_leader(PG_FUNCTION_ARGS)
 {
@@ -77,7 +48,7 @@ le_leader(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_LEASE, AccessShareLock);
 	lease = le_lease_read(&call.store, call.election, NULL);
-	led = is_led(&call.store, lease);
+	led = le_observed_led(&call.store, lease);
 	le_call_end(&call);
 	if (!led)
 		PG_RETURN_NULL();
@@ -85,120 +56,25 @@ le_leader(PG_FUNCTION_ARGS)
 }
 
 /*
- * A seat of a group waits for candidates that have not too many others: who
- * observes it has to know that group.
- */
-static void
-see_group(Store *store, const Election *election)
-{
-	if (election == NULL || election->group == NULL)
-		return;
-	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
-	le_group_remember(store);
-}
-
-/*
- * How many stand, and how many of them could be elected?
- */
-static Turnout
-count_turnout(const Store *store, const Election *election, const Lease *lease)
-{
-	Turnout		turnout = {.live = 0};
-	const Drains *drains = le_drain_read(store, election->name);
-	ListCell   *lc;
-
-	foreach(lc, le_candidates_read(store, election->name))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (!le_candidate_alive(c))
-			continue;
-		turnout.live++;
-		if (le_drain_covers(drains, c->candidate))
-			turnout.drained++;
-		else if (le_cap_bars(store, election, c, false))
-			turnout.capped++;
-		if (le_candidate_sits_out(c, lease) ||
-			!le_ranking_admits(store, election, drains, c, false))
-			continue;
-		turnout.ready++;
-		if (c->session_id != 0)
-			turnout.told++;
-	}
-	return turnout;
-}
-
-/*
- * What a vacant election waits for, in words.  NULL: for nothing but the
- * worker, which is about to elect.
- */
-static const char *
-waiting_for(const Store *store, const Election *election, const Lease *lease,
-			const Turnout *turnout)
-{
-	Vacancy		v;
-
-	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
-	switch (v.obstacle)
-	{
-		case OBSTACLE_WITHDRAWN:
-			return "withdrawn";
-		case OBSTACLE_PAUSED:
-			return "paused";
-		case OBSTACLE_EPOCH:
-			if (le_lock_worker_is_free())
-				return NO_WORKER;
-			return "grace after failover";
-		case OBSTACLE_GRACE:
-			return "grace after failover";
-		case OBSTACLE_HOLD:
-			return "hold";
-		case OBSTACLE_TAKEOVER_DELAY:
-			return "takeover delay";
-		case OBSTACLE_RESERVED:
-			return psprintf("reserved for %s", v.kept_for->candidate);
-		case OBSTACLE_NO_CANDIDATES:
-			return "no candidates";
-		case OBSTACLE_QUORUM:
-			return psprintf("quorum %d of %d", turnout->live, election->quorum);
-		case OBSTACLE_SETTLE:
-			return "settle";
-		case OBSTACLE_DRAINED:
-			return "drained";
-		case OBSTACLE_CAP:
-			return "cap";
-		case OBSTACLE_SITTING_OUT:
-			return "candidates that do not sit out";
-		case OBSTACLE_CALL:
-			return "acquire()";
-		case OBSTACLE_NONE:
-			break;
-	}
-	if (le_lock_worker_is_free())
-		return NO_WORKER;
-	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
-}
-
-/*
- * The same on a standby, as far as the rows tell there: nobody can see who
- * stands, and the time of day has to do.
+ * What a vacant election waits for, in words, on a standby.
  */
 static const char *
 waiting_for_on_standby(const Election *election, const Lease *lease,
 					   const Pause *pause)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (lease->leader != NULL || lease->successor != NULL)
-		return NULL;
-	if (pause != NULL)
-		return "paused";
-	if (lease->not_before_at > now)
-		return lease->held ? "hold" : "takeover delay";
-	if (lease->first_stood_at != 0 &&
-		lease->first_stood_at + election->settle > now)
-		return "settle";
-	return NULL;
+	switch (le_observed_obstacle_on_standby(election, lease, pause))
+	{
+		case OBSTACLE_PAUSED:
+			return "paused";
+		case OBSTACLE_HOLD:
+			return "hold";
+		case OBSTACLE_TAKEOVER_DELAY:
+			return "takeover delay";
+		case OBSTACLE_SETTLE:
+			return "settle";
+		default:
+			return NULL;
+	}
 }
 
 /* The columns of a row of the view status */
@@ -254,7 +130,7 @@ show_leader(const Lease *lease, StatusRow *row)
 	set(row, STATUS_ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
 	set(row, STATUS_RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
 	set(row, STATUS_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-	set(row, STATUS_REMAINING, le_interval(remaining(lease)));
+	set(row, STATUS_REMAINING, le_interval(le_observed_remaining(lease)));
 	if (lease->runs.present != NULL)
 		set(row, STATUS_RUN, CStringGetTextDatum(lease->runs.present));
 }
@@ -268,37 +144,11 @@ show_done(const Lease *lease, StatusRow *row)
 	set(row, STATUS_DONE_AT, TimestampTzGetDatum(lease->runs.done_at));
 }
 
-/*
- * The pause of an election; NULL: none.  On a standby, which has no monotonic
- * clock of the primary's, the time of day has to do.  *ends: it ends by
- * itself, and no other one goes on.
- */
-static const Pause *
-pause_shown(const Store *store, const Election *election, bool *ends)
-{
-	const Pause *own = election->pause;
-	const Pause *all;
-	int64		until;
-
-	if (!RecoveryInProgress())
-	{
-		own = le_pause_now(store, election, le_epoch_read(), &until);
-		*ends = until != PG_INT64_MAX;
-		return own;
-	}
-	all = le_pause_all_read(store);
-	if (own != NULL && own->resumes_for > 0 &&
-		own->resumes_at <= GetCurrentTimestamp())
-		own = NULL;
-	*ends = own != NULL && own->resumes_for > 0 && all == NULL;
-	return own != NULL ? own : all;
-}
-
 static const Pause *
 show_pause(const Store *store, const Election *election, StatusRow *row)
 {
 	bool		ends;
-	const Pause *pause = pause_shown(store, election, &ends);
+	const Pause *pause = le_observed_pause(store, election, &ends);
 
 	if (pause == NULL)
 		return NULL;
@@ -336,7 +186,7 @@ le_observe(PG_FUNCTION_ARGS)
 	lease = le_lease_read(&call.store, call.election, NULL);
 	if (election != NULL && lease != NULL)
 	{
-		bool		led = is_led(&call.store, lease);
+		bool		led = le_observed_led(&call.store, lease);
 		const Pause *pause = show_pause(&call.store, election, &row);
 		const char *why = NULL;
 
@@ -352,10 +202,10 @@ le_observe(PG_FUNCTION_ARGS)
 			Turnout		turnout;
 
 			if (!led)
-				see_group(&call.store, election);
-			turnout = count_turnout(&call.store, election, lease);
+				le_observed_group(&call.store, election);
+			turnout = le_observed_turnout(&call.store, election, lease);
 			if (!led)
-				why = waiting_for(&call.store, election, lease, &turnout);
+				why = le_observed_waiting_for(&call.store, election, lease, &turnout);
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
 		}
 		if (why != NULL)
@@ -394,12 +244,12 @@ le_standing(PG_FUNCTION_ARGS)
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	drains = le_drain_read(&call.store, call.election);
-	see_group(&call.store, election);
+	le_observed_group(&call.store, election);
 	if (election != NULL && lease != NULL)
 		ranking = le_ranking(&call.store, election, drains, lease,
 							 (Seats **) &fcinfo->flinfo->fn_extra,
 							 fcinfo->flinfo->fn_mcxt);
-	led = is_led(&call.store, lease);
+	led = le_observed_led(&call.store, lease);
 
 	foreach(lc, ranking)
 	{
@@ -452,11 +302,11 @@ look(const char *name, int64 *term, char *leader)
 		le_report_no_election(name);
 	*term = 0;
 	leader[0] = '\0';
-	if (!is_led(&store, lease))
+	if (!le_observed_led(&store, lease))
 		return PG_INT64_MAX;
 	*term = lease->term;
 	strlcpy(leader, lease->leader, LE_NAME_MAX + 1);
-	return le_clock() + remaining(lease);
+	return le_clock() + le_observed_remaining(lease);
 }
 
 /*

@@ -1,0 +1,192 @@
+/*-------------------------------------------------------------------------
+ *
+ * observed.c
+ *		What observers see of an election: who leads, who stands, what a
+ *		vacant seat waits for.
+ *
+ * The view status shows that, and diagnose() explains it.
+ *
+ * Invariant: this file writes nothing, and takes no election lock.  It works
+ * on a standby as well: there the wall clock has to do, since the monotonic
+ * values are those of the primary's clock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "api/api.h"
+#include "utils/timestamp.h"
+
+/* What a vacancy waits for, where only candidates' own calls elect anybody */
+#define NO_WORKER		"a worker or a call"
+
+/*
+ * Is the election led, as far as this server can tell?
+ */
+bool
+le_observed_led(const Store *store, const Lease *lease)
+{
+	if (lease == NULL || lease->leader == NULL || lease->incomplete)
+		return false;
+	if (RecoveryInProgress())
+		return GetCurrentTimestamp() < lease->expires_at;
+	return le_lease_state_now(store, lease) == LEASE_LED;
+}
+
+/*
+ * Microseconds until the lease is over.
+ */
+int64
+le_observed_remaining(const Lease *lease)
+{
+	int64		left = RecoveryInProgress() ?
+		lease->expires_at - GetCurrentTimestamp() :
+		lease->deadline_mono - le_clock();
+
+	return Max(left, 0);
+}
+
+/*
+ * A seat of a group waits for candidates that have not too many others: who
+ * observes it has to know that group.
+ */
+void
+le_observed_group(Store *store, const Election *election)
+{
+	if (election == NULL || election->group == NULL)
+		return;
+	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
+	le_group_remember(store);
+}
+
+/*
+ * How many stand, and how many of them could be elected?
+ */
+Turnout
+le_observed_turnout(const Store *store, const Election *election, const Lease *lease)
+{
+	Turnout		turnout = {.live = 0};
+	const Drains *drains = le_drain_read(store, election->name);
+	ListCell   *lc;
+
+	foreach(lc, le_candidates_read(store, election->name))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (!le_candidate_alive(c))
+			continue;
+		turnout.live++;
+		if (le_drain_covers(drains, c->candidate))
+			turnout.drained++;
+		else if (le_cap_bars(store, election, c, false))
+			turnout.capped++;
+		if (le_candidate_sits_out(c, lease) ||
+			!le_ranking_admits(store, election, drains, c, false))
+			continue;
+		turnout.ready++;
+		if (c->session_id != 0)
+			turnout.told++;
+	}
+	return turnout;
+}
+
+/*
+ * What a vacant election waits for, in words.  NULL: for nothing but the
+ * worker, which is about to elect.
+ */
+const char *
+le_observed_waiting_for(const Store *store, const Election *election, const Lease *lease,
+						const Turnout *turnout)
+{
+	Vacancy		v;
+
+	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
+	switch (v.obstacle)
+	{
+		case OBSTACLE_WITHDRAWN:
+			return "withdrawn";
+		case OBSTACLE_PAUSED:
+			return "paused";
+		case OBSTACLE_EPOCH:
+			if (le_lock_worker_is_free())
+				return NO_WORKER;
+			return "grace after failover";
+		case OBSTACLE_GRACE:
+			return "grace after failover";
+		case OBSTACLE_HOLD:
+			return "hold";
+		case OBSTACLE_TAKEOVER_DELAY:
+			return "takeover delay";
+		case OBSTACLE_RESERVED:
+			return psprintf("reserved for %s", v.kept_for->candidate);
+		case OBSTACLE_NO_CANDIDATES:
+			return "no candidates";
+		case OBSTACLE_QUORUM:
+			return psprintf("quorum %d of %d", turnout->live, election->quorum);
+		case OBSTACLE_SETTLE:
+			return "settle";
+		case OBSTACLE_DRAINED:
+			return "drained";
+		case OBSTACLE_CAP:
+			return "cap";
+		case OBSTACLE_SITTING_OUT:
+			return "candidates that do not sit out";
+		case OBSTACLE_CALL:
+			return "acquire()";
+		case OBSTACLE_NONE:
+			break;
+	}
+	if (le_lock_worker_is_free())
+		return NO_WORKER;
+	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
+}
+
+/*
+ * Why nobody leads, on a standby, as far as the rows tell there: nobody can
+ * see who stands, and the time of day has to do.  OBSTACLE_NONE: somebody
+ * leads, or the reason cannot be seen there.
+ */
+Obstacle
+le_observed_obstacle_on_standby(const Election *election, const Lease *lease,
+								const Pause *pause)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (lease->leader != NULL || lease->successor != NULL)
+		return OBSTACLE_NONE;
+	if (pause != NULL)
+		return OBSTACLE_PAUSED;
+	if (lease->not_before_at > now)
+		return lease->held ? OBSTACLE_HOLD : OBSTACLE_TAKEOVER_DELAY;
+	if (lease->first_stood_at != 0 &&
+		lease->first_stood_at + election->settle > now)
+		return OBSTACLE_SETTLE;
+	return OBSTACLE_NONE;
+}
+
+/*
+ * The pause of an election; NULL: none.  On a standby, which has no monotonic
+ * clock of the primary's, the time of day has to do.  *ends: it ends by
+ * itself, and no other one goes on.
+ */
+const Pause *
+le_observed_pause(const Store *store, const Election *election, bool *ends)
+{
+	const Pause *own = election->pause;
+	const Pause *all;
+	int64		until;
+
+	if (!RecoveryInProgress())
+	{
+		own = le_pause_now(store, election, le_epoch_read(), &until);
+		*ends = until != PG_INT64_MAX;
+		return own;
+	}
+	all = le_pause_all_read(store);
+	if (own != NULL && own->resumes_for > 0 &&
+		own->resumes_at <= GetCurrentTimestamp())
+		own = NULL;
+	*ends = own != NULL && own->resumes_for > 0 && all == NULL;
+	return own != NULL ? own : all;
+}
