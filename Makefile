@@ -60,6 +60,13 @@ OBJS = \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \
+	src/api/diagnose_api.o \
+	src/api/diagnose_locks.o \
+	src/api/diagnose_past.o \
+	src/api/diagnose_seat.o \
+	src/api/diagnose_server.o \
+	src/api/diagnose_standing.o \
+	src/api/diagnose_vacancy.o \
 	src/api/drain_api.o \
 	src/api/fence_api.o \
 	src/api/group_api.o \

@@ -613,6 +613,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election.standing(text) IS
 'what the view candidates shows of one election; nothing on a standby';
 
+CREATE FUNCTION leader_election.diagnose(election text,
+	OUT severity text, OUT finding text, OUT remedy text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'le_diagnose'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.diagnose(text) IS
+'what is so in an election or a group, why nobody leads or why that changes so often, and what to do: severity is ok, notice, warning or error';
+
 CREATE VIEW leader_election.status AS
 	SELECT e.election, e.strategy, o.state, o.waiting_for, o.leader,
 		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
@@ -705,6 +713,7 @@ GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.diagnose(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.monotonic_clock() TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;

@@ -234,24 +234,39 @@ LeIsBackgroundWorker(const PGPROC *proc)
 #endif
 }
 
+/* Read what the server knows of all processes now; returns how many. */
+static inline int
+LeReadBackends(void)
+{
+	pgstat_clear_backend_activity_snapshot();
+	return pgstat_fetch_stat_numbackends();
+}
+
+/* One of them, by its number from 1 on; NULL: it has gone. */
+static inline const PgBackendStatus *
+LeBackendByNumber(int i)
+{
+#if PG_VERSION_NUM >= 160000
+	const LocalPgBackendStatus *entry = pgstat_get_local_beentry_by_index(i);
+#else
+	const LocalPgBackendStatus *entry = pgstat_fetch_stat_local_beentry(i);
+#endif
+
+	return entry != NULL ? &entry->backendStatus : NULL;
+}
+
 /* What the server knows of a backend now; NULL if there is none. */
 static inline const PgBackendStatus *
 LeBackendStatus(int pid)
 {
-	int			n;
+	int			n = LeReadBackends();
 
-	pgstat_clear_backend_activity_snapshot();
-	n = pgstat_fetch_stat_numbackends();
 	for (int i = 1; i <= n; i++)
 	{
-#if PG_VERSION_NUM >= 160000
-		const LocalPgBackendStatus *entry = pgstat_get_local_beentry_by_index(i);
-#else
-		const LocalPgBackendStatus *entry = pgstat_fetch_stat_local_beentry(i);
-#endif
+		const PgBackendStatus *backend = LeBackendByNumber(i);
 
-		if (entry != NULL && entry->backendStatus.st_procpid == pid)
-			return &entry->backendStatus;
+		if (backend != NULL && backend->st_procpid == pid)
+			return backend;
 	}
 	return NULL;
 }

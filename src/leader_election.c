@@ -19,6 +19,7 @@ int			le_history_retention_s = 30 * 86400;
 int			le_worker_idle_timeout_ms = 2000;
 bool		le_auto_create = true;
 bool		le_dead_peer_detection = true;
+bool		le_is_preloaded = false;
 
 extern PGDLLEXPORT void _PG_init(void);
 
@@ -57,6 +58,7 @@ _PG_init(void)
 	 * While pg_upgrade works, no worker may connect to a database or change
 	 * it.
 	 */
-	if (process_shared_preload_libraries_in_progress && !IsBinaryUpgrade)
+	le_is_preloaded = process_shared_preload_libraries_in_progress;
+	if (le_is_preloaded && !IsBinaryUpgrade)
 		le_launcher_register();
 }

@@ -52,4 +52,6 @@ extern int	le_worker_idle_timeout_ms;
 extern bool le_auto_create;
 extern bool le_dead_peer_detection;
 
+extern bool le_is_preloaded;	/* by shared_preload_libraries */
+
 #endif							/* LEADER_ELECTION_H */

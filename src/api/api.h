@@ -47,6 +47,7 @@ extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
+extern char *le_process_text(int pid);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,
 											  const Candidate *who);
 LE_NORETURN extern void le_report_not_owner(const char *election,
@@ -84,6 +85,83 @@ extern void le_poll_begin(Poll *poll);
 extern void le_poll_commit(Poll *poll);
 extern bool le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event);
 extern void le_poll_end(Poll *poll);
+
+/* diagnose_api.c */
+
+#define LE_REASONS		10		/* rows of the table in diagnose_past.c */
+
+/* What a finding of diagnose() means for who reads it */
+typedef enum Severity
+{
+	SEVERITY_OK,				/* all is well: the only row */
+	SEVERITY_NOTICE,			/* as it was ordered, or over by itself */
+	SEVERITY_WARNING,			/* is wrong, and will do harm if it stays */
+	SEVERITY_ERROR				/* nobody leads, or can take over, until
+								 * somebody acts */
+}			Severity;
+
+/* What diagnose() has found out, and what it says */
+typedef struct Diagnosis
+{
+	const char *name;			/* of the election, or of the group */
+	char	   *quoted;			/* for findings */
+	char	   *literal;		/* for SQL */
+	bool		on_standby;
+	Store		store;
+	int			readable;		/* the tables that nobody keeps us from */
+	const Election *election;	/* NULL: of a group, or not readable */
+	const ElectionGroup *group; /* NULL: of none, or not readable */
+	const Lease *lease;			/* NULL: there is no row, or not readable */
+	bool		led;
+	bool		has_worker;
+	bool		knows_vacancy;	/* false: the tables for that are locked */
+	Turnout		turnout;		/* if so, but not on a standby */
+	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
+	const Pause *pause;			/* NULL: none, or not readable */
+	bool		pause_ends;		/* by itself */
+	const Term *last;			/* that ended; NULL: none, or not readable */
+	int			reasons[LE_REASONS];	/* why terms ended lately */
+	LockData   *locks;			/* all of this server */
+	List	   *findings;
+}			Diagnosis;
+
+extern void le_diagnose_say(Diagnosis * d, Severity severity,
+							const char *finding, const char *remedy);
+extern char *le_diagnose_time(TimestampTz at);
+extern char *le_diagnose_duration(int64 us);
+extern char *le_diagnose_names(List *names);
+
+/* diagnose_seat.c */
+extern void le_diagnose_leader(Diagnosis * d);
+extern void le_diagnose_renewal(Diagnosis * d);
+extern void le_diagnose_yield(Diagnosis * d);
+extern void le_diagnose_pause(Diagnosis * d);
+extern char *le_diagnose_pause_text(const Diagnosis * d);
+extern char *le_diagnose_pause_remedy(const Diagnosis * d);
+
+/* diagnose_vacancy.c */
+extern void le_diagnose_vacancy(Diagnosis * d);
+
+/* diagnose_standing.c */
+extern void le_diagnose_candidates(Diagnosis * d);
+extern void le_diagnose_quorum(Diagnosis * d);
+extern void le_diagnose_seats(Diagnosis * d);
+extern void le_diagnose_group(Diagnosis * d);
+
+/* diagnose_past.c */
+extern void le_diagnose_read_past(Diagnosis * d);
+extern void le_diagnose_changes(Diagnosis * d);
+extern void le_diagnose_announced(Diagnosis * d);
+
+/* diagnose_server.c */
+extern void le_diagnose_worker(Diagnosis * d);
+extern void le_diagnose_standbys(Diagnosis * d);
+extern void le_diagnose_standby(Diagnosis * d);
+
+/* diagnose_locks.c */
+extern void le_diagnose_unread(Diagnosis * d);
+extern void le_diagnose_locks(Diagnosis * d);
+extern void le_diagnose_room(Diagnosis * d);
 
 /* admin_api.c */
 extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,

@@ -404,6 +404,38 @@ find_namesake(const Store *store, const Candidate *who)
 }
 
 /*
+ * May the caller see all of this backend in pg_stat_activity?
+ */
+static bool
+may_see(const PgBackendStatus *backend)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(GetUserId(), backend->st_userid);
+}
+
+/*
+ * A process of this server, as far as the caller sees it in pg_stat_activity.
+ */
+char *
+le_process_text(int pid)
+{
+	const PgBackendStatus *backend = LeBackendStatus(pid);
+	const char *address = NULL;
+	char	   *role = NULL;
+
+	if (backend != NULL && OidIsValid(backend->st_userid))
+		role = GetUserNameFromId(backend->st_userid, true);
+	if (role == NULL)
+		return psprintf("process %d", pid);
+	if (may_see(backend))
+		address = address_text(&backend->st_clientaddr);
+	if (address == NULL)
+		return psprintf("process %d of role %s", pid, le_quote(role));
+	return psprintf("process %d of role %s (client address %s, application_name %s)",
+					pid, le_quote(role), address, le_quote(backend->st_appname));
+}
+
+/*
  * Describe the session of this candidate.  Its address and application_name
  * are told to those who see them in pg_stat_activity.  *own: the session has
  * the caller's role and address.
@@ -426,8 +458,7 @@ describe_session(const Candidate *c, bool *own)
 	 */
 	backend = LeBackendStatus(c->backend_pid);
 	if (backend != NULL && le_session_alive(c->session_id) &&
-		(has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		 has_privs_of_role(GetUserId(), backend->st_userid)))
+		may_see(backend))
 	{
 		address = address_text(&backend->st_clientaddr);
 		application = backend->st_appname;

@@ -205,7 +205,8 @@ le_observe(PG_FUNCTION_ARGS)
 				le_observed_group(&call.store, election);
 			turnout = le_observed_turnout(&call.store, election, lease);
 			if (!led)
-				why = le_observed_waiting_for(&call.store, election, lease, &turnout);
+				why = le_observed_waiting_for(&call.store, election, lease,
+											  &turnout);
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
 		}
 		if (why != NULL)

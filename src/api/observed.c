@@ -64,7 +64,8 @@ le_observed_group(Store *store, const Election *election)
  * How many stand, and how many of them could be elected?
  */
 Turnout
-le_observed_turnout(const Store *store, const Election *election, const Lease *lease)
+le_observed_turnout(const Store *store, const Election *election,
+					const Lease *lease)
 {
 	Turnout		turnout = {.live = 0};
 	const Drains *drains = le_drain_read(store, election->name);
@@ -96,8 +97,8 @@ le_observed_turnout(const Store *store, const Election *election, const Lease *l
  * worker, which is about to elect.
  */
 const char *
-le_observed_waiting_for(const Store *store, const Election *election, const Lease *lease,
-						const Turnout *turnout)
+le_observed_waiting_for(const Store *store, const Election *election,
+						const Lease *lease, const Turnout *turnout)
 {
 	Vacancy		v;
 

@@ -63,6 +63,7 @@ extern LOCKTAG le_lock_election_tag(const char *election);
 extern bool le_lock_election_shared(const LOCKTAG *tag, bool wait);
 extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
 extern bool le_lock_election_is_mine(void);
+extern LOCKTAG le_lock_group_tag(const char *group);
 extern bool le_lock_group(const char *group, bool wait);
 extern void le_unlock_group(const char *group);
 extern bool le_lock_name(const char *election, const char *candidate);

@@ -207,6 +207,12 @@ le_unlock_election(const char *election)
 	release(le_lock_election_tag(election), ExclusiveLock, false);
 }
 
+LOCKTAG
+le_lock_group_tag(const char *group)
+{
+	return make_name_tag(LOCK_GROUP, group, NULL);
+}
+
 /*
  * Take the group lock until the transaction ends: no other process grants or
  * reserves a seat of that group meanwhile.  It comes before election locks.
@@ -215,7 +221,7 @@ le_unlock_election(const char *election)
 bool
 le_lock_group(const char *group, bool wait)
 {
-	return take_exclusive(make_name_tag(LOCK_GROUP, group, NULL), wait);
+	return take_exclusive(le_lock_group_tag(group), wait);
 }
 
 /*
@@ -225,7 +231,7 @@ le_lock_group(const char *group, bool wait)
 void
 le_unlock_group(const char *group)
 {
-	release(make_name_tag(LOCK_GROUP, group, NULL), ExclusiveLock, false);
+	release(le_lock_group_tag(group), ExclusiveLock, false);
 }
 
 /*

@@ -199,6 +199,45 @@ le_drain_covers(const Drains *drains, const char *candidate)
 	return false;
 }
 
+/* The argument of read_if_covers() */
+typedef struct DrainSearch
+{
+	const char *candidate;
+	Drain	   *found;
+}			DrainSearch;
+
+static bool
+read_if_covers(const Row *row, void *arg)
+{
+	DrainSearch *search = arg;
+	Drain	   *drain = make_drain(row);
+
+	if (!covers(drain, search->candidate))
+		return true;
+	drain->at = DatumGetTimestampTz(row->values[DRAIN_DRAINED_AT]);
+	drain->by = LE_GET_NAME(row->values[DRAIN_DRAINED_BY]);
+	drain->reason = LE_GET(row, DRAIN_REASON, TextDatumGetCString, NULL);
+	search->found = drain;
+	return false;
+}
+
+/*
+ * What drains the candidate of that name, for observers: an entry of the
+ * election or, if it has none, of all; NULL: nothing does.
+ */
+Drain *
+le_drain_find(const Store *store, const char *election, const char *candidate)
+{
+	DrainSearch search = {candidate, NULL};
+
+	le_scan(store, TABLE_DRAIN, le_key(election), ForwardScanDirection, NULL,
+			read_if_covers, &search);
+	if (search.found == NULL)
+		le_scan(store, TABLE_DRAIN, le_key(ALL), ForwardScanDirection, NULL,
+				read_if_covers, &search);
+	return search.found;
+}
+
 /*
  * Can a candidate be drained by both of these?
  */

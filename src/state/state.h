@@ -443,6 +443,9 @@ typedef struct Drain
 	char	   *candidate;
 	int			length;			/* of the name, or of the beginning of names */
 	bool		is_prefix;
+	TimestampTz at;				/* le_drain_find() fills in this ... */
+	char	   *by;				/* ... this, a role ... */
+	char	   *reason;			/* ... and this; NULL: none was given */
 } Drain;
 
 typedef struct Drains Drains;
@@ -458,6 +461,8 @@ typedef enum DrainResult
 extern void le_drain_remember(Store *store);
 extern const Drains *le_drain_read(const Store *store, const char *election);
 extern bool le_drain_covers(const Drains *drains, const char *candidate);
+extern Drain *le_drain_find(const Store *store, const char *election,
+							const char *candidate);
 extern List *le_drain_left(const Store *store, const char *election,
 						   const char *candidate);
 extern DrainResult le_drain_write(const Store *store, const char *election,

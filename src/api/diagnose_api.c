@@ -1,0 +1,333 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_api.c
+ *		diagnose(): what is so in an election, why, and what to do about it.
+ *
+ * What can be read is read first.  Then each check of a table looks at that,
+ * and says what it has found.
+ *
+ * Invariant: nothing here writes, takes an election lock or waits.  A table
+ * that another transaction keeps us from is left out, and that is a finding.
+ * On a standby, only what its rows tell is said.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "api/api.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+PG_FUNCTION_INFO_V1(le_diagnose);
+
+#define ALL_TABLES		((1 << TABLE_COUNT) - 1)
+
+/* A crash or a promotion empties them, and a standby cannot read them */
+#define UNLOGGED_TABLES	(LE_TABLE_CANDIDATE | LE_TABLE_ANNOUNCED)
+
+/* What tells why nobody leads, and who stands */
+#define CHECK_STANDING	(LE_TABLES | LE_TABLE_GROUP)
+
+typedef struct Finding
+{
+	Severity	severity;
+	int			place;			/* the first row says what is so */
+	const char *finding;
+	const char *remedy;
+}			Finding;
+
+#define ON_STANDBY		1		/* on a standby as well */
+#define WITHOUT_LEASE	2		/* and where there is no lease to look at */
+
+/* What to look at, where these tables can be read */
+typedef struct Check
+{
+	void		(*check) (Diagnosis * d);
+	int			tables;
+	int			when;
+}			Check;
+
+static const Check checks[] = {
+	{le_diagnose_unread, 0, ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_leader, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+	ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_vacancy, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
+	{le_diagnose_group, CHECK_STANDING, WITHOUT_LEASE},
+	{le_diagnose_standby, 0, ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_pause, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
+	{le_diagnose_yield, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
+	{le_diagnose_renewal, LE_TABLE_ELECTION | LE_TABLE_LEASE, 0},
+	{le_diagnose_changes, LE_TABLE_ELECTION | LE_TABLE_HISTORY, ON_STANDBY},
+	{le_diagnose_announced, LE_TABLE_LEASE | LE_TABLE_HISTORY |
+	LE_TABLE_ANNOUNCED, 0},
+	{le_diagnose_quorum, CHECK_STANDING, 0},
+	{le_diagnose_candidates, CHECK_STANDING, 0},
+	{le_diagnose_seats, CHECK_STANDING, 0},
+	{le_diagnose_worker, 0, WITHOUT_LEASE},
+	{le_diagnose_standbys, 0, WITHOUT_LEASE},
+	{le_diagnose_room, 0, WITHOUT_LEASE},
+	{le_diagnose_locks, 0, ON_STANDBY | WITHOUT_LEASE},
+};
+
+static const char *const severity_names[] = {
+	[SEVERITY_OK] = "ok",
+	[SEVERITY_NOTICE] = "notice",
+	[SEVERITY_WARNING] = "warning",
+	[SEVERITY_ERROR] = "error",
+};
+
+/*
+ * Add a finding, which was made for this call.
+ */
+void
+le_diagnose_say(Diagnosis * d, Severity severity, const char *finding,
+				const char *remedy)
+{
+	Finding    *f = palloc(sizeof(Finding));
+
+	f->severity = severity;
+	f->place = list_length(d->findings);
+	f->finding = finding;
+	f->remedy = remedy;
+	d->findings = lappend(d->findings, f);
+}
+
+/*
+ * A moment, as the caller's settings show it, without fractions of a second.
+ */
+char *
+le_diagnose_time(TimestampTz at)
+{
+	at -= at % USECS_PER_SEC;
+	return DatumGetCString(DirectFunctionCall1(timestamptz_out,
+											   TimestampTzGetDatum(at)));
+}
+
+/*
+ * A duration, in the unit that people would use.
+ */
+char *
+le_diagnose_duration(int64 us)
+{
+	int64		s = us / USECS_PER_SEC;
+
+	if (us < 10 * USECS_PER_SEC)
+		return psprintf("%.1f s", (double) us / USECS_PER_SEC);
+	if (s < 2 * SECS_PER_MINUTE)
+		return psprintf(INT64_FORMAT " s", s);
+	if (s < 2 * SECS_PER_HOUR)
+		return psprintf(INT64_FORMAT " min", s / SECS_PER_MINUTE);
+	if (s < 2 * SECS_PER_DAY)
+		return psprintf(INT64_FORMAT " h", s / SECS_PER_HOUR);
+	return psprintf(INT64_FORMAT " days", s / SECS_PER_DAY);
+}
+
+/*
+ * Some names, in quotes; not all, if there are many.
+ */
+char *
+le_diagnose_names(List *names)
+{
+	StringInfoData buf;
+	ListCell   *lc;
+
+	initStringInfo(&buf);
+	foreach(lc, names)
+	{
+		int			n = foreach_current_index(lc);
+
+		if (n == 10 && list_length(names) > 11)
+		{
+			appendStringInfo(&buf, " and %d more", list_length(names) - n);
+			break;
+		}
+		appendStringInfo(&buf, "%s%s", n > 0 ? ", " : "",
+						 le_quote(lfirst(lc)));
+	}
+	return buf.data;
+}
+
+/*
+ * The name of an election that differs from that one in few characters; NULL:
+ * there is none.
+ */
+static const char *
+find_similar(const Store *store, const char *name)
+{
+	int			length = strlen(name);
+	int			most = Max(length / 3, 1);
+	const char *similar = NULL;
+	ListCell   *lc;
+
+	foreach(lc, le_elections_read(store))
+	{
+		const Election *election = lfirst(lc);
+		int			distance =
+			varstr_levenshtein_less_equal(name, length, election->name,
+										  strlen(election->name), 1, 1, 1,
+										  most, true);
+
+		if (distance > most)
+			continue;
+		similar = election->name;
+		most = distance - 1;
+	}
+	return similar;
+}
+
+static void
+report_unknown(const Diagnosis * d)
+{
+	const char *similar = find_similar(&d->store, d->name);
+
+	if (similar == NULL)
+		le_report_no_election(d->name);
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("election \"%s\" does not exist", d->name),
+			 errhint("Perhaps you mean \"%s\".", similar)));
+}
+
+/*
+ * Lock what can be locked at once.
+ */
+static void
+lock_tables(Diagnosis * d)
+{
+	int			tables = d->on_standby ?
+		ALL_TABLES & ~(UNLOGGED_TABLES | LE_TABLE_EPOCH) : ALL_TABLES;
+
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if ((tables & (1 << i)) != 0 &&
+			le_store_try_lock(&d->store, 1 << i, AccessShareLock))
+			d->readable |= 1 << i;
+	}
+}
+
+static bool
+can_read(const Diagnosis * d, int tables)
+{
+	return (d->readable & tables) == tables;
+}
+
+/*
+ * Read the settings of the election, or else the group of that name.
+ */
+static void
+read_settings(Diagnosis * d)
+{
+	if (can_read(d, LE_TABLE_GROUP))
+		le_group_remember(&d->store);
+	if (!can_read(d, LE_TABLE_ELECTION))
+		return;
+	d->election = le_election_read(&d->store, d->name);
+	if (!can_read(d, LE_TABLE_GROUP))
+		return;
+	d->group = d->election != NULL ? le_group_of(&d->store, d->election) :
+		le_group_read(&d->store, d->name);
+	if (d->election == NULL && d->group == NULL)
+		report_unknown(d);
+}
+
+/*
+ * Read who leads, or why nobody does.
+ */
+static void
+read_seat(Diagnosis * d)
+{
+	if (d->election == NULL || !can_read(d, LE_TABLE_LEASE))
+		return;
+	d->lease = le_lease_read(&d->store, d->name, NULL);
+	d->led = le_observed_led(&d->store, d->lease);
+	if (can_read(d, LE_TABLE_PAUSE_ALL | (d->on_standby ? 0 : LE_TABLE_EPOCH)))
+		d->pause = le_observed_pause(&d->store, d->election, &d->pause_ends);
+	if (can_read(d, LE_TABLE_HISTORY))
+		le_diagnose_read_past(d);
+	if (d->lease == NULL)
+		return;
+	d->knows_vacancy = d->on_standby || can_read(d, CHECK_STANDING);
+	if (d->on_standby)
+		d->vacancy.obstacle =
+			le_observed_obstacle_on_standby(d->election, d->lease, d->pause);
+	else if (d->knows_vacancy)
+	{
+		d->turnout = le_observed_turnout(&d->store, d->election, d->lease);
+		le_vacancy(&d->store, d->election, d->lease, le_epoch_read(),
+				   le_clock(), &d->turnout, &d->vacancy);
+	}
+}
+
+static void
+run_checks(Diagnosis * d)
+{
+	for (int i = 0; i < lengthof(checks); i++)
+	{
+		if (can_read(d, checks[i].tables) &&
+			(!d->on_standby || (checks[i].when & ON_STANDBY) != 0) &&
+			(d->lease != NULL || (checks[i].when & WITHOUT_LEASE) != 0))
+			checks[i].check(d);
+	}
+}
+
+/*
+ * The worst comes first, but for the row that says who leads.
+ */
+static int
+compare_findings(const ListCell *a, const ListCell *b)
+{
+	const		Finding *f = lfirst(a);
+	const		Finding *g = lfirst(b);
+
+	if (f->place != 0 && g->place != 0 && f->severity != g->severity)
+		return (int) g->severity - (int) f->severity;
+	return f->place - g->place;
+}
+
+/*
+ * diagnose(election) -> rows of (severity, finding, remedy)
+ */
+Datum
+le_diagnose(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Diagnosis	d = {.on_standby = RecoveryInProgress()};
+	Call		call;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	d.name = le_name_arg(fcinfo, 0, "election name");
+	d.quoted = le_quote(d.name);
+	d.literal = quote_literal_cstr(d.name);
+	le_call_begin(&call, d.name, 0, AccessShareLock);
+	d.store = call.store;
+	lock_tables(&d);
+	read_settings(&d);
+	d.has_worker = !d.on_standby && !le_lock_worker_is_free();
+	read_seat(&d);
+	d.locks = GetLockStatusData();
+	run_checks(&d);
+	le_call_end(&call);
+
+	list_sort(d.findings, compare_findings);
+	foreach(lc, d.findings)
+	{
+		const		Finding *f = lfirst(lc);
+		bool		alone = list_length(d.findings) == 1;
+		Severity	severity = f->severity != SEVERITY_OK || alone ?
+			f->severity : SEVERITY_NOTICE;
+		Datum		values[3];
+		bool		nulls[3] = {false, false, false};
+
+		values[0] = CStringGetTextDatum(severity_names[severity]);
+		values[1] = CStringGetTextDatum(f->finding);
+		values[2] = CStringGetTextDatum(f->severity != SEVERITY_OK ? f->remedy :
+										alone ? "All is well: nothing is to be done." :
+										"See the other rows.");
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,191 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_locks.c
+ *		What diagnose() says of locks: who keeps the election waiting.
+ *
+ * pg_locks shows the same to everybody.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+/* A lock that a transaction holds, or is waited for, for longer, is no passing
+ * one */
+#define LONG_HELD		USECS_PER_SEC
+
+/* What nobody but an operator takes: it keeps our writes, or reads, waiting */
+#define STRONG_MODES \
+	(LOCKBIT_ON(ShareLock) | LOCKBIT_ON(ShareRowExclusiveLock) | \
+	 LOCKBIT_ON(ExclusiveLock) | LOCKBIT_ON(AccessExclusiveLock))
+
+/* What comes with locks on rows, ours among them */
+#define ROW_MODES \
+	(LOCKBIT_ON(RowShareLock) | LOCKBIT_ON(RowExclusiveLock))
+
+/*
+ * A table could not be read, since another transaction has locked it.
+ */
+void
+le_diagnose_unread(Diagnosis * d)
+{
+	List	   *names = NIL;
+
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if ((d->readable & (1 << i)) != 0 || (d->on_standby &&
+											  (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
+			continue;
+		names = lappend(names, get_rel_name(d->store.table[i].rel));
+	}
+	if (names == NIL)
+		return;
+	le_diagnose_say(d, SEVERITY_ERROR,
+					psprintf("Tables of schema \"leader_election\" are locked and could not be read, so that these rows do not tell all of election %s: %s.",
+							 d->quoted, le_diagnose_names(names)),
+					"See the rows on who holds locks, and ask again.");
+}
+
+/*
+ * For how long has the transaction of this process run?  A prepared one has no
+ * process, and has been there for long.
+ */
+static int64
+transaction_age(int pid)
+{
+	const PgBackendStatus *backend = pid != 0 ? LeBackendStatus(pid) : NULL;
+
+	if (backend == NULL || backend->st_xact_start_timestamp == 0)
+		return PG_INT64_MAX;
+	return GetCurrentTimestamp() - backend->st_xact_start_timestamp;
+}
+
+/*
+ * For how long has another process waited for this lock?  0: none does.
+ */
+static int64
+waiting_time(const LockData *locks, const LOCKTAG *tag)
+{
+	int64		longest = 0;
+
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if (lock->waitLockMode != NoLock && lock->waitStart != 0 &&
+			memcmp(&lock->locktag, tag, sizeof(LOCKTAG)) == 0)
+			longest = Max(longest, GetCurrentTimestamp() - lock->waitStart);
+	}
+	return longest;
+}
+
+static void
+say_held(Diagnosis * d, Severity severity, int pid, const char *what)
+{
+	if (pid == 0)
+		le_diagnose_say(d, severity,
+						psprintf("A prepared transaction holds %s.", what),
+						"End it: SELECT gid, prepared, owner FROM pg_prepared_xacts; then COMMIT PREPARED or ROLLBACK PREPARED.");
+	else
+	{
+		char	   *text = le_process_text(pid);
+
+		text[		0] = pg_toupper((unsigned char) text[0]);
+
+		le_diagnose_say(d, severity,
+						psprintf("%s holds %s.", text, what),
+						psprintf("If its transaction does not end by itself: SELECT pg_terminate_backend(%d);",
+								 pid));
+	}
+}
+
+/*
+ * The table, or primary key, of ours that the lock is on; NULL: on none.
+ */
+static const char *
+locked_table(const Diagnosis * d, const LOCKTAG *tag)
+{
+	if (tag->locktag_type != LOCKTAG_RELATION ||
+		tag->locktag_field1 != MyDatabaseId)
+		return NULL;
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if (tag->locktag_field2 == d->store.table[i].rel ||
+			tag->locktag_field2 == d->store.table[i].pkey)
+			return get_rel_name(tag->locktag_field2);
+	}
+	return NULL;
+}
+
+static void
+check_table_lock(Diagnosis * d, const LockInstanceData *lock, const char *table)
+{
+	if ((lock->holdMask & STRONG_MODES) != 0)
+		say_held(d, SEVERITY_ERROR, lock->pid,
+				 psprintf("a lock on \"leader_election.%s\" that keeps elections and renewals waiting",
+						  table));
+	else if ((lock->holdMask & ROW_MODES) != 0 &&
+			 transaction_age(lock->pid) > LONG_HELD)
+		say_held(d, SEVERITY_WARNING, lock->pid,
+				 psprintf("locks on rows of \"leader_election.%s\" in a long transaction, perhaps those of this election",
+						  table));
+}
+
+/*
+ * A lock that serializes changes: of the election, or of its group.
+ */
+static void
+check_mutex(Diagnosis * d, const LockInstanceData *lock, const char *what)
+{
+	bool		exclusive = (lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0;
+
+	if ((exclusive && transaction_age(lock->pid) > LONG_HELD) ||
+		waiting_time(d->locks, &lock->locktag) > LONG_HELD)
+		say_held(d, d->led ? SEVERITY_WARNING : SEVERITY_ERROR, lock->pid,
+				 psprintf("the lock of %s: the leader cannot change", what));
+}
+
+/*
+ * Other processes that hold locks which the election needs.
+ */
+void
+le_diagnose_locks(Diagnosis * d)
+{
+	LOCKTAG		election = le_lock_election_tag(d->name);
+	LOCKTAG		group = election;
+
+	if (d->group != NULL)
+		group = le_lock_group_tag(d->group->name);
+	for (int i = 0; i < d->locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &d->locks->locks[i];
+		const char *table;
+
+		if (lock->holdMask == 0 || lock->pid == MyProcPid)
+			continue;
+		table = locked_table(d, &lock->locktag);
+		if (table != NULL)
+			check_table_lock(d, lock, table);
+		else if (memcmp(&lock->locktag, &election, sizeof(LOCKTAG)) == 0)
+			check_mutex(d, lock, psprintf("election %s", d->quoted));
+		else if (memcmp(&lock->locktag, &group, sizeof(LOCKTAG)) == 0)
+			check_mutex(d, lock, psprintf("group %s", le_quote(d->group->name)));
+	}
+}
+
+/*
+ * The server's lock table is full.
+ */
+void
+le_diagnose_room(Diagnosis * d)
+{
+	if (le_room_for_locks(1))
+		return;
+	le_diagnose_say(d, SEVERITY_ERROR,
+					"The server's lock table is full: no transaction can write, and leases can hardly be renewed.",
+					"Find out who holds so many locks: SELECT pid, count(*) FROM pg_locks GROUP BY pid ORDER BY 2 DESC LIMIT 5; and end it: SELECT pg_terminate_backend(PID). Then raise max_locks_per_transaction.");
+}

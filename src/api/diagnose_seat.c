@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_seat.c
+ *		What diagnose() says of the leader and its lease.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+/*
+ * Who keeps the lease?
+ */
+static const char *
+describe_keeper(const Lease *lease)
+{
+	if (lease->session_id == 0)
+		return "It is detached, and renews its lease itself";
+	if (!lease->auto_renew)
+		return psprintf("Its session (process %d) lives, and renews the lease itself",
+						lease->backend_pid);
+	return psprintf("Its session (process %d) lives, and the server renews the lease",
+					lease->backend_pid);
+}
+
+/*
+ * Somebody leads.
+ */
+void
+le_diagnose_leader(Diagnosis * d)
+{
+	const Lease *lease = d->lease;
+	StringInfoData buf;
+
+	if (d->election != NULL && lease == NULL)
+		le_diagnose_say(d, SEVERITY_ERROR,
+						psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
+								 d->quoted),
+						psprintf("Run as role %s or as a superuser, and make the election anew: SELECT leader_election.drop_election(%s);",
+								 le_quote(d->election->owner), d->literal));
+	if (!d->led)
+		return;
+	initStringInfo(&buf);
+	appendStringInfo(&buf, "%s leads election %s since %s (for %s), in term " INT64_FORMAT ".",
+					 le_quote(lease->leader), d->quoted,
+					 le_diagnose_time(lease->acquired_at),
+					 le_diagnose_duration(Max(GetCurrentTimestamp() - lease->acquired_at, 0)),
+					 lease->term);
+	if (d->on_standby)
+		appendStringInfo(&buf, " By the clock of this standby, its lease ends in %s.",
+						 le_diagnose_duration(le_observed_remaining(lease)));
+	else
+		appendStringInfo(&buf, " %s: %s of %s are left.", describe_keeper(lease),
+						 le_diagnose_duration(le_observed_remaining(lease)),
+						 le_diagnose_duration(lease->duration));
+	if (d->turnout.live > 0)
+		appendStringInfo(&buf, " Live candidates: %d.", d->turnout.live);
+	le_diagnose_say(d, SEVERITY_OK, buf.data, "");
+}
+
+/*
+ * Who has paused the election, since when, until when, and why?
+ */
+char *
+le_diagnose_pause_text(const Diagnosis * d)
+{
+	const Pause *pause = d->pause;
+
+	return psprintf("%s paused by role %s since %s (%s), %s%s",
+					pause == d->election->pause ? "it is" : "all elections are",
+					le_quote(pause->by), le_diagnose_time(pause->at),
+					pause->reason != NULL ? le_quote(pause->reason) :
+					"no reason was given",
+					d->pause_ends ? "until " : "until that is resumed",
+					d->pause_ends ? le_diagnose_time(pause->resumes_at) : "");
+}
+
+/*
+ * How to end the pause.
+ */
+char *
+le_diagnose_pause_remedy(const Diagnosis * d)
+{
+	if (d->pause != d->election->pause)
+		return "When what it is for is done, run as a superuser: SELECT leader_election.resume_all();";
+	return psprintf("When what it is for is done, run as role %s or as a superuser: SELECT leader_election.resume_election(%s);",
+					le_quote(d->election->owner), d->literal);
+}
+
+/*
+ * The election is paused, and le_diagnose_vacancy() does not say so.
+ */
+void
+le_diagnose_pause(Diagnosis * d)
+{
+	if (d->pause == NULL ||
+		(!d->led && d->vacancy.obstacle == OBSTACLE_PAUSED))
+		return;
+	le_diagnose_say(d, SEVERITY_NOTICE,
+					psprintf("Of election %s: %s. %s", d->quoted,
+							 le_diagnose_pause_text(d), d->pause->vacates ?
+							 "Each leader is asked to yield." :
+							 "Who leads goes on, and nobody is elected after it."),
+					le_diagnose_pause_remedy(d));
+}
+
+/*
+ * Who has asked the leader to yield?
+ */
+static const char *
+describe_asker(const Lease *lease)
+{
+	if (!lease->yield_ordered)
+		return "the strategy";
+	if (lease->yield_cause == NULL)
+		return "request_yield()";
+	if (strcmp(lease->yield_cause, LE_CAUSE_PAUSED) == 0)
+		return "a pause that vacates the seat";
+	if (strcmp(lease->yield_cause, LE_CAUSE_DRAINED) == 0)
+		return "a drain";
+	return "its group, which has fewer seats by now";
+}
+
+/*
+ * The leader is asked to yield.  It may finish its work first: it has not
+ * obeyed if half of the lease has passed since the last renewal.
+ */
+void
+le_diagnose_yield(Diagnosis * d)
+{
+	const Lease *lease = d->lease;
+	int64		left;
+	bool		late;
+
+	if (!d->led || !lease->yielding)
+		return;
+	left = le_observed_remaining(lease);
+	late = left < lease->duration / 2;
+	le_diagnose_say(d, late ? SEVERITY_WARNING : SEVERITY_NOTICE,
+					psprintf("%s is asked by %s to yield%s%s, and %s. Its lease is not renewed any more and ends in %s. (Requests in this term: " INT64_FORMAT ".)",
+							 le_quote(lease->leader), describe_asker(lease),
+							 lease->successor != NULL ? " to " : "",
+							 lease->successor != NULL ?
+							 le_quote(lease->successor) : "",
+							 late ? "has not obeyed" : "may finish its work",
+							 le_diagnose_duration(left), lease->yields),
+					lease->session_id == 0 ?
+					"Wait: it is replaced when its lease is over, at the latest." :
+					psprintf("Wait: it is replaced when its lease is over, at the latest. To end its session at once, run as role %s or as a superuser: SELECT leader_election.request_yield(%s, terminate => true);",
+							 le_quote(d->election->owner), d->literal));
+}
+
+/*
+ * The lease was renewed late, or is about to run out.  The rows tell of the
+ * last renewal only: how long ago it was, and how much of the lease had passed
+ * when it was written, because standbys had to confirm first.
+ */
+void
+le_diagnose_renewal(Diagnosis * d)
+{
+	const Lease *lease = d->lease;
+	bool		renews_itself = lease->session_id == 0 || !lease->auto_renew;
+	int64		left;
+	int64		spent;
+
+	if (!d->led || lease->yielding)
+		return;
+	left = le_observed_remaining(lease);
+	spent = lease->renewed_at + lease->duration - lease->expires_at;
+	if (left < lease->duration / (renews_itself ? 3 : 2))
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The lease of %s was last renewed %s ago: %s of %s are left. %s",
+								 le_quote(lease->leader),
+								 le_diagnose_duration(Max(GetCurrentTimestamp() - lease->renewed_at, 0)),
+								 le_diagnose_duration(left),
+								 le_diagnose_duration(lease->duration),
+								 renews_itself ? "The leader renews it itself, and is late: it hangs, or is cut off." :
+								 "The server renews it after a third, and is late."),
+						renews_itself ?
+						"Look at the leader: its log, whether its machine can be reached, what it waits for. If it is gone, the next one leads when the lease is over." :
+						"Look at the rows on the worker, on locks and on standbys, and at the load of the server.");
+	if (spent > lease->duration / 4)
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("At the last renewal %s of %s had passed before it could be written: so long synchronous standbys, or locks, have kept it waiting.",
+								 le_diagnose_duration(spent),
+								 le_diagnose_duration(lease->duration)),
+						psprintf("Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or make the lease longer: SELECT leader_election.alter_election(%s, lease_duration => %s);",
+								 d->literal,
+								 quote_literal_cstr(psprintf(INT64_FORMAT " ms", lease->duration / 1000 * 2))));
+}

@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_server.c
+ *		What diagnose() says of the worker, and of standbys.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "replication/syncrep.h"
+#include "replication/walsender_private.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#define LONG_SILENCE	USECS_PER_SEC
+
+/*
+ * This server is a standby.
+ */
+void
+le_diagnose_standby(Diagnosis * d)
+{
+	if (!d->on_standby)
+		return;
+	le_diagnose_say(d, SEVERITY_NOTICE,
+					"This server is a standby: it does not know who stands, which sessions are alive, nor whether there is a worker.",
+					psprintf("Run on the primary: SELECT * FROM leader_election.diagnose(%s);",
+							 d->literal));
+}
+
+/*
+ * How many background workers run, of all databases?  Parallel queries and
+ * logical replication have theirs among them.
+ */
+static int
+count_workers(void)
+{
+	int			workers = 0;
+	int			n = LeReadBackends();
+
+	for (int i = 1; i <= n; i++)
+	{
+		const PgBackendStatus *backend = LeBackendByNumber(i);
+
+		if (backend != NULL && backend->st_backendType == B_BG_WORKER)
+			workers++;
+	}
+	return workers;
+}
+
+/*
+ * Somebody leads or stands, and there is no worker.
+ */
+void
+le_diagnose_worker(Diagnosis * d)
+{
+	int			used;
+
+	if (d->has_worker || (d->lease != NULL && d->lease->leader == NULL &&
+						  d->knows_vacancy && d->turnout.live == 0))
+		return;
+	used = count_workers();
+	if (used >= max_worker_processes)
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("No worker runs in this database, and none can be started: background workers use all %d of max_worker_processes.",
+								 max_worker_processes),
+						"Have candidates call join() or renew() at least three times per lease: that keeps leases and elects. End what uses the slots (SELECT pid, datname, usename, backend_type FROM pg_stat_activity), or raise max_worker_processes and start the server anew.");
+	else
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("No worker runs in this database: nobody renews the leases of sessions, or tells listeners. Background workers use %d of %d max_worker_processes.",
+								 used, max_worker_processes),
+						le_is_preloaded ?
+						"Wait a second: the launcher starts one. If it does not, look into the server's log." :
+						"Have a candidate call join() or acquire(): that starts one. If it does not stay, look into the server's log. With the library in shared_preload_libraries, a launcher starts it at once.");
+}
+
+/*
+ * How long ago was the last answer of a synchronous standby, by its own clock?
+ * Where any of them will do, that of the one that answered last counts; else
+ * that of the one that answered first.
+ */
+static int64
+measure_silence(const SyncRepStandbyData *standbys, int n)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		any = SyncRepConfig->syncrep_method == SYNC_REP_QUORUM;
+	int64		silence = any ? PG_INT64_MAX : 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		WalSnd	   *sender = &WalSndCtl->walsnds[standbys[i].walsnd_index];
+		TimestampTz at;
+
+		SpinLockAcquire(&sender->mutex);
+		at = sender->replyTime;
+		SpinLockRelease(&sender->mutex);
+		silence = any ? Min(silence, now - at) : Max(silence, now - at);
+	}
+	return silence;
+}
+
+/*
+ * Synchronous standbys that are configured, and do not confirm.
+ */
+void
+le_diagnose_standbys(Diagnosis * d)
+{
+	const char *remedy = "Look at the standbys: SELECT application_name, client_addr, state, sync_state, flush_lsn, reply_time FROM pg_stat_replication; bring them back, or (what they lack is lost in a failover) take them out of synchronous_standby_names.";
+	SyncRepStandbyData *standbys;
+	XLogRecPtr	confirmed;
+	XLogRecPtr	flushed;
+	int64		silence;
+	int			n;
+
+	if (!LeSyncStandbysDefined() || SyncRepConfig == NULL)
+		return;
+	flushed = GetFlushRecPtr(NULL);
+	n = SyncRepGetCandidateStandbys(&standbys);
+	if (n < SyncRepConfig->num_sync)
+	{
+		le_diagnose_say(d, SEVERITY_ERROR,
+						psprintf("%d of the %d synchronous standbys that are needed are connected: nobody can be elected, and no lease renewed.",
+								 n, SyncRepConfig->num_sync),
+						remedy);
+		return;
+	}
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
+	LWLockRelease(SyncRepLock);
+	silence = measure_silence(standbys, n);
+	if (confirmed < flushed && silence > LONG_SILENCE)
+		le_diagnose_say(d, SEVERITY_ERROR,
+						psprintf("Synchronous standbys have not confirmed the last " UINT64_FORMAT " bytes, and last answered %s ago: nobody can be elected, and no lease renewed.",
+								 flushed - confirmed, le_diagnose_duration(silence)),
+						remedy);
+}

@@ -1,0 +1,267 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_standing.c
+ *		What diagnose() says of the candidates, and of the seats of a group.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+#include "utils/builtins.h"
+
+/* The vacant seats of a group that wait for the same */
+typedef struct VacantSeats
+{
+	char	   *waiting_for;
+	List	   *names;
+}			VacantSeats;
+
+/*
+ * A leader needs no quorum, but whoever follows does.
+ */
+void
+le_diagnose_quorum(Diagnosis * d)
+{
+	if (!d->led || d->turnout.live >= d->election->quorum)
+		return;
+	le_diagnose_say(d, SEVERITY_WARNING,
+					psprintf("%d of the %d candidates that are needed (quorum) are alive: if the leader is lost, nobody can follow.",
+							 d->turnout.live, d->election->quorum),
+					psprintf("Start more candidates, or run as role %s or as a superuser: SELECT leader_election.alter_election(%s, quorum => %d);",
+							 le_quote(d->election->owner), d->literal,
+							 Max(d->turnout.live, 1)));
+}
+
+/*
+ * A row for those of whom the same is so, if there are any.
+ */
+static void
+say_of(Diagnosis * d, List *names, Severity severity, const char *what,
+	   const char *remedy)
+{
+	if (names != NIL)
+		le_diagnose_say(d, severity,
+						psprintf("%s: %s.", what, le_diagnose_names(names)),
+						remedy);
+}
+
+static void
+say_drained(Diagnosis * d, List *names)
+{
+	ListCell   *lc;
+
+	foreach(lc, names)
+	{
+		const char *name = lfirst(lc);
+		const Drain *drain = le_drain_find(&d->store, d->name, name);
+
+		if (drain == NULL)
+			continue;			/* not any more */
+		if (foreach_current_index(lc) == 10)
+		{
+			say_of(d, names, SEVERITY_NOTICE, "These candidates are drained",
+				   psprintf("See what drains them: SELECT * FROM leader_election.drain WHERE election IN ('', %s);",
+							d->literal));
+			break;
+		}
+		le_diagnose_say(d, SEVERITY_NOTICE,
+						psprintf("Candidate %s is drained%s by role %s since %s (%s).",
+								 le_quote(name),
+								 drain->election[0] == '\0' ? " in all elections" : "",
+								 le_quote(drain->by), le_diagnose_time(drain->at),
+								 drain->reason != NULL ? le_quote(drain->reason) :
+								 "no reason was given"),
+						drain->election[0] == '\0' ?
+						psprintf("When what it is for is done, run as a superuser: SELECT leader_election.undrain_candidate(%s);",
+								 quote_literal_cstr(drain->candidate)) :
+						psprintf("When what it is for is done, run as role %s or as a superuser: SELECT leader_election.undrain_candidate(%s, %s);",
+								 le_quote(d->election->owner),
+								 quote_literal_cstr(drain->candidate), d->literal));
+	}
+}
+
+/*
+ * Candidates that cannot be elected, and why.
+ */
+void
+le_diagnose_candidates(Diagnosis * d)
+{
+	const Drains *drains = le_drain_read(&d->store, d->name);
+	List	   *ended = NIL;
+	List	   *silent = NIL;
+	List	   *sitting_out = NIL;
+	List	   *refused = NIL;
+	List	   *drained = NIL;
+	List	   *capped = NIL;
+	ListCell   *lc;
+
+	foreach(lc, le_candidates_read(&d->store, d->name))
+	{
+		Candidate  *c = lfirst(lc);
+		bool		leads = d->led && le_candidate_leads(c, d->lease);
+
+		if (!le_candidate_alive(c) && !leads)
+		{
+			if (c->session_id != 0)
+				ended = lappend(ended, c->candidate);
+			else
+				silent = lappend(silent, c->candidate);
+			continue;
+		}
+		if (le_drain_covers(drains, c->candidate))
+			drained = lappend(drained, c->candidate);
+		if (!le_election_admits(d->election, c->role))
+			refused = lappend(refused, c->candidate);
+		if (leads)
+			continue;
+		if (le_candidate_sits_out(c, d->lease))
+			sitting_out = lappend(sitting_out, c->candidate);
+		if (le_cap_bars(&d->store, d->election, c, false))
+			capped = lappend(capped, c->candidate);
+	}
+	say_drained(d, drained);
+	say_of(d, refused, SEVERITY_WARNING,
+		   psprintf("Candidates whose roles are not in candidate_role %s, and that are not elected",
+					d->election->candidate_role != NULL ?
+					le_quote(d->election->candidate_role) : ""),
+		   psprintf("Grant them that role, or run as role %s or as a superuser: SELECT leader_election.alter_election(%s, candidate_role => '');",
+					le_quote(d->election->owner), d->literal));
+	say_of(d, capped, SEVERITY_NOTICE,
+		   psprintf("Candidates that have as many other seats of group %s as they may (%d)",
+					d->group != NULL ? le_quote(d->group->name) : "",
+					d->group != NULL ? d->group->max_per_candidate : 0),
+		   "Nothing is to be done while others can lead. alter_group(..., max_per_candidate => ...) lets them have more.");
+	say_of(d, sitting_out, SEVERITY_NOTICE,
+		   "Candidates that gave up, and sit out until another one has led",
+		   "Have another candidate stand, or have one of these call join(), campaign() or acquire().");
+	say_of(d, ended, SEVERITY_NOTICE,
+		   "Candidates whose sessions have ended, and that the worker removes",
+		   "If programs should run under these names, look into their logs.");
+	say_of(d, silent, SEVERITY_NOTICE,
+		   "Detached candidates that have not called for longer than a lease, and count as dead",
+		   "If programs should run under these names, look into their logs: they have to call acquire() several times per lease.");
+}
+
+/*
+ * The seats of the group for which no live candidate stands.
+ */
+static List *
+find_seats_without(const Diagnosis * d)
+{
+	List	   *seats = NIL;
+
+	for (int n = 1; n <= d->group->seats; n++)
+	{
+		char	   *seat = le_seat_name(d->group->name, n);
+		bool		stands = false;
+		ListCell   *lc;
+
+		foreach(lc, le_candidates_read(&d->store, seat))
+			stands = stands || le_candidate_alive(lfirst(lc));
+		if (!stands)
+			seats = lappend(seats, seat);
+	}
+	return seats;
+}
+
+/*
+ * Seats of the group that nobody stands for: candidates that came before a
+ * seat was added do not stand for it by themselves.
+ */
+void
+le_diagnose_seats(Diagnosis * d)
+{
+	if (d->group == NULL)
+		return;
+	say_of(d, find_seats_without(d), SEVERITY_WARNING,
+		   psprintf("Nobody stands for these seats of group %s",
+					le_quote(d->group->name)),
+		   "Have the candidates call join_group() or acquire_any() again (pg_leader does so by itself), or start more of them.");
+}
+
+/*
+ * Note that a seat is vacant, beside those that wait for the same.
+ */
+static List *
+add_vacant(List *vacant, char *seat, const char *waiting_for)
+{
+	VacantSeats *v;
+	ListCell   *lc;
+
+	foreach(lc, vacant)
+	{
+		v = lfirst(lc);
+		if (strcmp(v->waiting_for, waiting_for) == 0)
+		{
+			v->names = lappend(v->names, seat);
+			return vacant;
+		}
+	}
+	v = palloc(sizeof(VacantSeats));
+	v->waiting_for = pstrdup(waiting_for);
+	v->names = list_make1(seat);
+	return lappend(vacant, v);
+}
+
+/*
+ * How many seats of the group are led?  *vacant becomes a list of VacantSeats.
+ */
+static int
+count_led(const Diagnosis * d, List **vacant)
+{
+	int			led = 0;
+
+	*vacant = NIL;
+	for (int n = 1; n <= d->group->seats; n++)
+	{
+		char	   *seat = le_seat_name(d->group->name, n);
+		Election   *election = le_election_read(&d->store, seat);
+		Lease	   *lease = le_lease_read(&d->store, seat, NULL);
+		Turnout		turnout;
+		const char *why;
+
+		if (le_observed_led(&d->store, lease))
+		{
+			led++;
+			continue;
+		}
+		if (election == NULL || lease == NULL)
+			continue;
+		turnout = le_observed_turnout(&d->store, election, lease);
+		why = le_observed_waiting_for(&d->store, election, lease, &turnout);
+		*vacant = add_vacant(*vacant, seat, why != NULL ? why : "the worker");
+	}
+	return led;
+}
+
+/*
+ * The name is that of a group.
+ */
+void
+le_diagnose_group(Diagnosis * d)
+{
+	List	   *vacant;
+	ListCell   *lc;
+	int			led;
+
+	if (d->election != NULL || d->group == NULL)
+		return;
+	led = count_led(d, &vacant);
+	le_diagnose_say(d, SEVERITY_OK,
+					psprintf("Seats of group %s: %d. Led: %d. A candidate may have: %d.",
+							 d->quoted, d->group->seats, led,
+							 d->group->max_per_candidate),
+					"");
+	foreach(lc, vacant)
+	{
+		const		VacantSeats *v = lfirst(lc);
+
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("Nobody leads %s: waiting for %s.",
+								 le_diagnose_names(v->names), le_quote(v->waiting_for)),
+						psprintf("Run: SELECT * FROM leader_election.diagnose(%s);",
+								 quote_literal_cstr(linitial(v->names))));
+	}
+	le_diagnose_seats(d);
+}
