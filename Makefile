@@ -74,6 +74,7 @@ OBJS = \
 	src/api/observed.o \
 	src/api/pause_api.o \
 	src/api/poll.o \
+	src/api/process.o \
 	src/api/session_api.o \
 	src/api/stand.o \
 	src/worker/announce.o \

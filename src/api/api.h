@@ -47,7 +47,6 @@ extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_check_candidate_role(const Election *election,
 									const char *role);
-extern char *le_process_text(int pid);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,
 											  const Candidate *who);
 LE_NORETURN extern void le_report_not_owner(const char *election,
@@ -70,6 +69,10 @@ extern Obstacle le_observed_obstacle_on_standby(const Election *election,
 												const Pause *pause);
 extern const Pause *le_observed_pause(const Store *store,
 									  const Election *election, bool *ends);
+
+/* process.c */
+extern char *le_process_text(int pid);
+extern char *le_process_session_text(const Candidate *c, bool *own);
 
 /* poll.c */
 typedef struct Poll
@@ -98,7 +101,7 @@ typedef enum Severity
 	SEVERITY_WARNING,			/* is wrong, and will do harm if it stays */
 	SEVERITY_ERROR				/* nobody leads, or can take over, until
 								 * somebody acts */
-}			Severity;
+} Severity;
 
 /* What diagnose() has found out, and what it says */
 typedef struct Diagnosis
@@ -123,45 +126,45 @@ typedef struct Diagnosis
 	int			reasons[LE_REASONS];	/* why terms ended lately */
 	LockData   *locks;			/* all of this server */
 	List	   *findings;
-}			Diagnosis;
+} Diagnosis;
 
-extern void le_diagnose_say(Diagnosis * d, Severity severity,
+extern void le_diagnose_say(Diagnosis *d, Severity severity,
 							const char *finding, const char *remedy);
 extern char *le_diagnose_time(TimestampTz at);
 extern char *le_diagnose_duration(int64 us);
 extern char *le_diagnose_names(List *names);
 
 /* diagnose_seat.c */
-extern void le_diagnose_leader(Diagnosis * d);
-extern void le_diagnose_renewal(Diagnosis * d);
-extern void le_diagnose_yield(Diagnosis * d);
-extern void le_diagnose_pause(Diagnosis * d);
-extern char *le_diagnose_pause_text(const Diagnosis * d);
-extern char *le_diagnose_pause_remedy(const Diagnosis * d);
+extern void le_diagnose_leader(Diagnosis *d);
+extern void le_diagnose_renewal(Diagnosis *d);
+extern void le_diagnose_yield(Diagnosis *d);
+extern void le_diagnose_pause(Diagnosis *d);
+extern char *le_diagnose_pause_text(const Diagnosis *d);
+extern char *le_diagnose_pause_remedy(const Diagnosis *d);
 
 /* diagnose_vacancy.c */
-extern void le_diagnose_vacancy(Diagnosis * d);
+extern void le_diagnose_vacancy(Diagnosis *d);
 
 /* diagnose_standing.c */
-extern void le_diagnose_candidates(Diagnosis * d);
-extern void le_diagnose_quorum(Diagnosis * d);
-extern void le_diagnose_seats(Diagnosis * d);
-extern void le_diagnose_group(Diagnosis * d);
+extern void le_diagnose_candidates(Diagnosis *d);
+extern void le_diagnose_quorum(Diagnosis *d);
+extern void le_diagnose_seats(Diagnosis *d);
+extern void le_diagnose_group(Diagnosis *d);
 
 /* diagnose_past.c */
-extern void le_diagnose_read_past(Diagnosis * d);
-extern void le_diagnose_changes(Diagnosis * d);
-extern void le_diagnose_announced(Diagnosis * d);
+extern void le_diagnose_read_past(Diagnosis *d);
+extern void le_diagnose_changes(Diagnosis *d);
+extern void le_diagnose_announced(Diagnosis *d);
 
 /* diagnose_server.c */
-extern void le_diagnose_worker(Diagnosis * d);
-extern void le_diagnose_standbys(Diagnosis * d);
-extern void le_diagnose_standby(Diagnosis * d);
+extern void le_diagnose_worker(Diagnosis *d);
+extern void le_diagnose_standbys(Diagnosis *d);
+extern void le_diagnose_standby(Diagnosis *d);
 
 /* diagnose_locks.c */
-extern void le_diagnose_unread(Diagnosis * d);
-extern void le_diagnose_locks(Diagnosis * d);
-extern void le_diagnose_room(Diagnosis * d);
+extern void le_diagnose_unread(Diagnosis *d);
+extern void le_diagnose_locks(Diagnosis *d);
+extern void le_diagnose_room(Diagnosis *d);
 
 /* admin_api.c */
 extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,

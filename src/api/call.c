@@ -12,8 +12,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "api/api.h"
-#include "catalog/pg_authid.h"
-#include "common/ip.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -368,24 +366,6 @@ le_check_candidate_role(const Election *election, const char *role)
 }
 
 /*
- * The address of a client as text; NULL if it has none.
- */
-static const char *
-address_text(const SockAddr *address)
-{
-	char		host[NI_MAXHOST];
-
-	if (address->addr.ss_family == AF_UNIX)
-		return "[local]";
-	if ((address->addr.ss_family != AF_INET &&
-		 address->addr.ss_family != AF_INET6) ||
-		pg_getnameinfo_all(&address->addr, address->salen, host, sizeof(host),
-						   NULL, 0, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-		return NULL;
-	return pstrdup(host);
-}
-
-/*
  * Whose is the name that the caller cannot have?  NULL: nobody's any more.
  */
 static Candidate *
@@ -403,75 +383,6 @@ find_namesake(const Store *store, const Candidate *who)
 	return le_candidate_of_lease(lease);
 }
 
-/*
- * May the caller see all of this backend in pg_stat_activity?
- */
-static bool
-may_see(const PgBackendStatus *backend)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		has_privs_of_role(GetUserId(), backend->st_userid);
-}
-
-/*
- * A process of this server, as far as the caller sees it in pg_stat_activity.
- */
-char *
-le_process_text(int pid)
-{
-	const PgBackendStatus *backend = LeBackendStatus(pid);
-	const char *address = NULL;
-	char	   *role = NULL;
-
-	if (backend != NULL && OidIsValid(backend->st_userid))
-		role = GetUserNameFromId(backend->st_userid, true);
-	if (role == NULL)
-		return psprintf("process %d", pid);
-	if (may_see(backend))
-		address = address_text(&backend->st_clientaddr);
-	if (address == NULL)
-		return psprintf("process %d of role %s", pid, le_quote(role));
-	return psprintf("process %d of role %s (client address %s, application_name %s)",
-					pid, le_quote(role), address, le_quote(backend->st_appname));
-}
-
-/*
- * Describe the session of this candidate.  Its address and application_name
- * are told to those who see them in pg_stat_activity.  *own: the session has
- * the caller's role and address.
- */
-static char *
-describe_session(const Candidate *c, bool *own)
-{
-	const PgBackendStatus *backend;
-	const char *address = NULL;
-	const char *application = NULL;
-	const char *here;
-
-	/* The next look at any backend overwrites what this one has found. */
-	backend = LeBackendStatus(MyProcPid);
-	here = backend != NULL ? address_text(&backend->st_clientaddr) : NULL;
-
-	/*
-	 * If the session is alive now, its process was, too, when we found it: no
-	 * other process had that ID.
-	 */
-	backend = LeBackendStatus(c->backend_pid);
-	if (backend != NULL && le_session_alive(c->session_id) &&
-		may_see(backend))
-	{
-		address = address_text(&backend->st_clientaddr);
-		application = backend->st_appname;
-	}
-	if (address == NULL)
-		return psprintf("A session of role \"%s\" stands under this name: process ID %d.",
-						c->role, c->backend_pid);
-	*own = here != NULL && strcmp(address, here) == 0 &&
-		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) == 0;
-	return psprintf("A session of role \"%s\" stands under this name: process ID %d, client address %s, application_name \"%s\".",
-					c->role, c->backend_pid, address, application);
-}
-
 void
 le_report_name_in_use(const Store *store, const Candidate *who)
 {
@@ -483,7 +394,7 @@ le_report_name_in_use(const Store *store, const Candidate *who)
 		detail = psprintf("A detached candidate of role \"%s\" stands under this name.",
 						  c->role);
 	else if (c != NULL)
-		detail = describe_session(c, &own);
+		detail = le_process_session_text(c, &own);
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NAME_IN_USE),
 			 errmsg("candidate name \"%s\" is in use in election \"%s\"",

@@ -37,7 +37,7 @@ typedef struct Finding
 	int			place;			/* the first row says what is so */
 	const char *finding;
 	const char *remedy;
-}			Finding;
+} Finding;
 
 #define ON_STANDBY		1		/* on a standby as well */
 #define WITHOUT_LEASE	2		/* and where there is no lease to look at */
@@ -45,10 +45,10 @@ typedef struct Finding
 /* What to look at, where these tables can be read */
 typedef struct Check
 {
-	void		(*check) (Diagnosis * d);
+	void		(*check) (Diagnosis *d);
 	int			tables;
 	int			when;
-}			Check;
+} Check;
 
 static const Check checks[] = {
 	{le_diagnose_unread, 0, ON_STANDBY | WITHOUT_LEASE},
@@ -83,7 +83,7 @@ static const char *const severity_names[] = {
  * Add a finding, which was made for this call.
  */
 void
-le_diagnose_say(Diagnosis * d, Severity severity, const char *finding,
+le_diagnose_say(Diagnosis *d, Severity severity, const char *finding,
 				const char *remedy)
 {
 	Finding    *f = palloc(sizeof(Finding));
@@ -151,35 +151,51 @@ le_diagnose_names(List *names)
 }
 
 /*
- * The name of an election that differs from that one in few characters; NULL:
- * there is none.
+ * Does that name differ from this one in fewer characters than all before?
+ */
+static bool
+is_nearer(const char *name, const char *other, int *most)
+{
+	int			distance = varstr_levenshtein_less_equal(name, strlen(name),
+														 other, strlen(other),
+														 1, 1, 1, *most, true);
+
+	if (distance > *most)
+		return false;
+	*most = distance - 1;
+	return true;
+}
+
+/*
+ * The name of an election or a group that differs from that one in few
+ * characters; NULL: there is none.
  */
 static const char *
 find_similar(const Store *store, const char *name)
 {
-	int			length = strlen(name);
-	int			most = Max(length / 3, 1);
+	int			most = Max(strlen(name) / 3, 1);
 	const char *similar = NULL;
 	ListCell   *lc;
 
 	foreach(lc, le_elections_read(store))
 	{
 		const Election *election = lfirst(lc);
-		int			distance =
-			varstr_levenshtein_less_equal(name, length, election->name,
-										  strlen(election->name), 1, 1, 1,
-										  most, true);
 
-		if (distance > most)
-			continue;
-		similar = election->name;
-		most = distance - 1;
+		if (is_nearer(name, election->name, &most))
+			similar = election->name;
+	}
+	foreach(lc, store->groups)
+	{
+		const ElectionGroup *group = lfirst(lc);
+
+		if (is_nearer(name, group->name, &most))
+			similar = group->name;
 	}
 	return similar;
 }
 
 static void
-report_unknown(const Diagnosis * d)
+report_unknown(const Diagnosis *d)
 {
 	const char *similar = find_similar(&d->store, d->name);
 
@@ -195,7 +211,7 @@ report_unknown(const Diagnosis * d)
  * Lock what can be locked at once.
  */
 static void
-lock_tables(Diagnosis * d)
+lock_tables(Diagnosis *d)
 {
 	int			tables = d->on_standby ?
 		ALL_TABLES & ~(UNLOGGED_TABLES | LE_TABLE_EPOCH) : ALL_TABLES;
@@ -209,7 +225,7 @@ lock_tables(Diagnosis * d)
 }
 
 static bool
-can_read(const Diagnosis * d, int tables)
+can_read(const Diagnosis *d, int tables)
 {
 	return (d->readable & tables) == tables;
 }
@@ -218,7 +234,7 @@ can_read(const Diagnosis * d, int tables)
  * Read the settings of the election, or else the group of that name.
  */
 static void
-read_settings(Diagnosis * d)
+read_settings(Diagnosis *d)
 {
 	if (can_read(d, LE_TABLE_GROUP))
 		le_group_remember(&d->store);
@@ -237,7 +253,7 @@ read_settings(Diagnosis * d)
  * Read who leads, or why nobody does.
  */
 static void
-read_seat(Diagnosis * d)
+read_seat(Diagnosis *d)
 {
 	if (d->election == NULL || !can_read(d, LE_TABLE_LEASE))
 		return;
@@ -262,7 +278,7 @@ read_seat(Diagnosis * d)
 }
 
 static void
-run_checks(Diagnosis * d)
+run_checks(Diagnosis *d)
 {
 	for (int i = 0; i < lengthof(checks); i++)
 	{
@@ -279,8 +295,8 @@ run_checks(Diagnosis * d)
 static int
 compare_findings(const ListCell *a, const ListCell *b)
 {
-	const		Finding *f = lfirst(a);
-	const		Finding *g = lfirst(b);
+	const Finding *f = lfirst(a);
+	const Finding *g = lfirst(b);
 
 	if (f->place != 0 && g->place != 0 && f->severity != g->severity)
 		return (int) g->severity - (int) f->severity;
@@ -315,7 +331,7 @@ le_diagnose(PG_FUNCTION_ARGS)
 	list_sort(d.findings, compare_findings);
 	foreach(lc, d.findings)
 	{
-		const		Finding *f = lfirst(lc);
+		const Finding *f = lfirst(lc);
 		bool		alone = list_length(d.findings) == 1;
 		Severity	severity = f->severity != SEVERITY_OK || alone ?
 			f->severity : SEVERITY_NOTICE;

@@ -31,7 +31,7 @@
  * A table could not be read, since another transaction has locked it.
  */
 void
-le_diagnose_unread(Diagnosis * d)
+le_diagnose_unread(Diagnosis *d)
 {
 	List	   *names = NIL;
 
@@ -84,7 +84,7 @@ waiting_time(const LockData *locks, const LOCKTAG *tag)
 }
 
 static void
-say_held(Diagnosis * d, Severity severity, int pid, const char *what)
+say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 {
 	if (pid == 0)
 		le_diagnose_say(d, severity,
@@ -98,6 +98,8 @@ say_held(Diagnosis * d, Severity severity, int pid, const char *what)
 
 		le_diagnose_say(d, severity,
 						psprintf("%s holds %s.", text, what),
+						d->on_standby ?
+						"What the process that replays WAL holds, a transaction on the primary holds: end that." :
 						psprintf("If its transaction does not end by itself: SELECT pg_terminate_backend(%d);",
 								 pid));
 	}
@@ -107,7 +109,7 @@ say_held(Diagnosis * d, Severity severity, int pid, const char *what)
  * The table, or primary key, of ours that the lock is on; NULL: on none.
  */
 static const char *
-locked_table(const Diagnosis * d, const LOCKTAG *tag)
+locked_table(const Diagnosis *d, const LOCKTAG *tag)
 {
 	if (tag->locktag_type != LOCKTAG_RELATION ||
 		tag->locktag_field1 != MyDatabaseId)
@@ -122,7 +124,7 @@ locked_table(const Diagnosis * d, const LOCKTAG *tag)
 }
 
 static void
-check_table_lock(Diagnosis * d, const LockInstanceData *lock, const char *table)
+check_table_lock(Diagnosis *d, const LockInstanceData *lock, const char *table)
 {
 	if ((lock->holdMask & STRONG_MODES) != 0)
 		say_held(d, SEVERITY_ERROR, lock->pid,
@@ -139,7 +141,7 @@ check_table_lock(Diagnosis * d, const LockInstanceData *lock, const char *table)
  * A lock that serializes changes: of the election, or of its group.
  */
 static void
-check_mutex(Diagnosis * d, const LockInstanceData *lock, const char *what)
+check_mutex(Diagnosis *d, const LockInstanceData *lock, const char *what)
 {
 	bool		exclusive = (lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0;
 
@@ -153,7 +155,7 @@ check_mutex(Diagnosis * d, const LockInstanceData *lock, const char *what)
  * Other processes that hold locks which the election needs.
  */
 void
-le_diagnose_locks(Diagnosis * d)
+le_diagnose_locks(Diagnosis *d)
 {
 	LOCKTAG		election = le_lock_election_tag(d->name);
 	LOCKTAG		group = election;
@@ -181,7 +183,7 @@ le_diagnose_locks(Diagnosis * d)
  * The server's lock table is full.
  */
 void
-le_diagnose_room(Diagnosis * d)
+le_diagnose_room(Diagnosis *d)
 {
 	if (le_room_for_locks(1))
 		return;

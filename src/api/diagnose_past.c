@@ -23,7 +23,7 @@ typedef struct Reason
 	Severity	severity;
 	const char *meaning;
 	const char *remedy;			/* %s: the election, as SQL */
-}			Reason;
+} Reason;
 
 static const Reason reasons[LE_REASONS] = {
 	{"expired", SEVERITY_WARNING,
@@ -95,7 +95,7 @@ read_term(const Term *term, void *arg)
  * Read the last term that ended, and why terms ended within the last hour.
  */
 void
-le_diagnose_read_past(Diagnosis * d)
+le_diagnose_read_past(Diagnosis *d)
 {
 	Reading		reading = {d, GetCurrentTimestamp() - LATELY, 0};
 
@@ -107,7 +107,7 @@ le_diagnose_read_past(Diagnosis * d)
  * The leadership has changed often: a row for each reason.
  */
 void
-le_diagnose_changes(Diagnosis * d)
+le_diagnose_changes(Diagnosis *d)
 {
 	int			all = 0;
 
@@ -117,7 +117,7 @@ le_diagnose_changes(Diagnosis * d)
 		return;
 	for (int i = 0; i < LE_REASONS; i++)
 	{
-		const		Reason *r = &reasons[i];
+		const Reason *r = &reasons[i];
 
 		if (d->reasons[i] == 0)
 			continue;
@@ -135,7 +135,7 @@ le_diagnose_changes(Diagnosis * d)
  * A change that listeners have not been told of for more than a moment.
  */
 void
-le_diagnose_announced(Diagnosis * d)
+le_diagnose_announced(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 	const Mark *mark = le_mark_read(&d->store, d->name);

@@ -30,7 +30,7 @@ describe_keeper(const Lease *lease)
  * Somebody leads.
  */
 void
-le_diagnose_leader(Diagnosis * d)
+le_diagnose_leader(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 	StringInfoData buf;
@@ -65,7 +65,7 @@ le_diagnose_leader(Diagnosis * d)
  * Who has paused the election, since when, until when, and why?
  */
 char *
-le_diagnose_pause_text(const Diagnosis * d)
+le_diagnose_pause_text(const Diagnosis *d)
 {
 	const Pause *pause = d->pause;
 
@@ -82,7 +82,7 @@ le_diagnose_pause_text(const Diagnosis * d)
  * How to end the pause.
  */
 char *
-le_diagnose_pause_remedy(const Diagnosis * d)
+le_diagnose_pause_remedy(const Diagnosis *d)
 {
 	if (d->pause != d->election->pause)
 		return "When what it is for is done, run as a superuser: SELECT leader_election.resume_all();";
@@ -94,7 +94,7 @@ le_diagnose_pause_remedy(const Diagnosis * d)
  * The election is paused, and le_diagnose_vacancy() does not say so.
  */
 void
-le_diagnose_pause(Diagnosis * d)
+le_diagnose_pause(Diagnosis *d)
 {
 	if (d->pause == NULL ||
 		(!d->led && d->vacancy.obstacle == OBSTACLE_PAUSED))
@@ -129,7 +129,7 @@ describe_asker(const Lease *lease)
  * obeyed if half of the lease has passed since the last renewal.
  */
 void
-le_diagnose_yield(Diagnosis * d)
+le_diagnose_yield(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 	int64		left;
@@ -159,7 +159,7 @@ le_diagnose_yield(Diagnosis * d)
  * when it was written, because standbys had to confirm first.
  */
 void
-le_diagnose_renewal(Diagnosis * d)
+le_diagnose_renewal(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 	bool		renews_itself = lease->session_id == 0 || !lease->auto_renew;

@@ -20,7 +20,7 @@
  * This server is a standby.
  */
 void
-le_diagnose_standby(Diagnosis * d)
+le_diagnose_standby(Diagnosis *d)
 {
 	if (!d->on_standby)
 		return;
@@ -51,15 +51,26 @@ count_workers(void)
 }
 
 /*
+ * Does nobody lead or stand, so that no worker is needed?
+ */
+static bool
+is_idle(const Diagnosis *d)
+{
+	if (d->election == NULL)
+		return d->group != NULL && d->turnout.live == 0;
+	return d->lease != NULL && d->lease->leader == NULL && d->knows_vacancy &&
+		d->turnout.live == 0;
+}
+
+/*
  * Somebody leads or stands, and there is no worker.
  */
 void
-le_diagnose_worker(Diagnosis * d)
+le_diagnose_worker(Diagnosis *d)
 {
 	int			used;
 
-	if (d->has_worker || (d->lease != NULL && d->lease->leader == NULL &&
-						  d->knows_vacancy && d->turnout.live == 0))
+	if (d->has_worker || is_idle(d))
 		return;
 	used = count_workers();
 	if (used >= max_worker_processes)
@@ -105,7 +116,7 @@ measure_silence(const SyncRepStandbyData *standbys, int n)
  * Synchronous standbys that are configured, and do not confirm.
  */
 void
-le_diagnose_standbys(Diagnosis * d)
+le_diagnose_standbys(Diagnosis *d)
 {
 	const char *remedy = "Look at the standbys: SELECT application_name, client_addr, state, sync_state, flush_lsn, reply_time FROM pg_stat_replication; bring them back, or (what they lack is lost in a failover) take them out of synchronous_standby_names.";
 	SyncRepStandbyData *standbys;

@@ -15,13 +15,13 @@ typedef struct VacantSeats
 {
 	char	   *waiting_for;
 	List	   *names;
-}			VacantSeats;
+} VacantSeats;
 
 /*
  * A leader needs no quorum, but whoever follows does.
  */
 void
-le_diagnose_quorum(Diagnosis * d)
+le_diagnose_quorum(Diagnosis *d)
 {
 	if (!d->led || d->turnout.live >= d->election->quorum)
 		return;
@@ -37,7 +37,7 @@ le_diagnose_quorum(Diagnosis * d)
  * A row for those of whom the same is so, if there are any.
  */
 static void
-say_of(Diagnosis * d, List *names, Severity severity, const char *what,
+say_of(Diagnosis *d, List *names, Severity severity, const char *what,
 	   const char *remedy)
 {
 	if (names != NIL)
@@ -47,7 +47,7 @@ say_of(Diagnosis * d, List *names, Severity severity, const char *what,
 }
 
 static void
-say_drained(Diagnosis * d, List *names)
+say_drained(Diagnosis *d, List *names)
 {
 	ListCell   *lc;
 
@@ -85,7 +85,7 @@ say_drained(Diagnosis * d, List *names)
  * Candidates that cannot be elected, and why.
  */
 void
-le_diagnose_candidates(Diagnosis * d)
+le_diagnose_candidates(Diagnosis *d)
 {
 	const Drains *drains = le_drain_read(&d->store, d->name);
 	List	   *ended = NIL;
@@ -134,7 +134,7 @@ le_diagnose_candidates(Diagnosis * d)
 		   "Nothing is to be done while others can lead. alter_group(..., max_per_candidate => ...) lets them have more.");
 	say_of(d, sitting_out, SEVERITY_NOTICE,
 		   "Candidates that gave up, and sit out until another one has led",
-		   "Have another candidate stand, or have one of these call join(), campaign() or acquire().");
+		   "Nothing is to be done while others can lead. Else have another candidate stand, or one of these call join(), campaign() or acquire().");
 	say_of(d, ended, SEVERITY_NOTICE,
 		   "Candidates whose sessions have ended, and that the worker removes",
 		   "If programs should run under these names, look into their logs.");
@@ -147,7 +147,7 @@ le_diagnose_candidates(Diagnosis * d)
  * The seats of the group for which no live candidate stands.
  */
 static List *
-find_seats_without(const Diagnosis * d)
+find_seats_without(const Diagnosis *d)
 {
 	List	   *seats = NIL;
 
@@ -170,7 +170,7 @@ find_seats_without(const Diagnosis * d)
  * seat was added do not stand for it by themselves.
  */
 void
-le_diagnose_seats(Diagnosis * d)
+le_diagnose_seats(Diagnosis *d)
 {
 	if (d->group == NULL)
 		return;
@@ -205,10 +205,11 @@ add_vacant(List *vacant, char *seat, const char *waiting_for)
 }
 
 /*
- * How many seats of the group are led?  *vacant becomes a list of VacantSeats.
+ * How many seats of the group are led?  *vacant becomes a list of VacantSeats,
+ * and the turnout tells how many stand in all.
  */
 static int
-count_led(const Diagnosis * d, List **vacant)
+count_led(Diagnosis *d, List **vacant)
 {
 	int			led = 0;
 
@@ -221,14 +222,15 @@ count_led(const Diagnosis * d, List **vacant)
 		Turnout		turnout;
 		const char *why;
 
+		if (election == NULL || lease == NULL)
+			continue;
+		turnout = le_observed_turnout(&d->store, election, lease);
+		d->turnout.live += turnout.live;
 		if (le_observed_led(&d->store, lease))
 		{
 			led++;
 			continue;
 		}
-		if (election == NULL || lease == NULL)
-			continue;
-		turnout = le_observed_turnout(&d->store, election, lease);
 		why = le_observed_waiting_for(&d->store, election, lease, &turnout);
 		*vacant = add_vacant(*vacant, seat, why != NULL ? why : "the worker");
 	}
@@ -239,7 +241,7 @@ count_led(const Diagnosis * d, List **vacant)
  * The name is that of a group.
  */
 void
-le_diagnose_group(Diagnosis * d)
+le_diagnose_group(Diagnosis *d)
 {
 	List	   *vacant;
 	ListCell   *lc;
@@ -255,7 +257,7 @@ le_diagnose_group(Diagnosis * d)
 					"");
 	foreach(lc, vacant)
 	{
-		const		VacantSeats *v = lfirst(lc);
+		const VacantSeats *v = lfirst(lc);
 
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("Nobody leads %s: waiting for %s.",

@@ -23,9 +23,9 @@ typedef struct Explanation
 	Severity	severity;
 	const char *why;
 	const char *remedy;
-}			Explanation;
+} Explanation;
 
-typedef Explanation(*Explain) (const Diagnosis * d);
+typedef Explanation (*Explain) (const Diagnosis *d);
 
 static Explanation
 explain(Severity severity, const char *why, const char *remedy)
@@ -39,7 +39,7 @@ explain(Severity severity, const char *why, const char *remedy)
  * How the last leadership ended, as a sentence that has no end yet.
  */
 static char *
-describe_end(const Diagnosis * d)
+describe_end(const Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 
@@ -90,21 +90,21 @@ describe_moment(int64 mono)
  * When the obstacle is gone: on a standby, the rows' time of day counts.
  */
 static char *
-describe_until(const Diagnosis * d, TimestampTz on_standby)
+describe_until(const Diagnosis *d, TimestampTz on_standby)
 {
 	return d->on_standby ? le_diagnose_time(on_standby) :
 		describe_moment(d->vacancy.barred_until);
 }
 
 static const char *
-owner_runs(const Diagnosis * d)
+owner_runs(const Diagnosis *d)
 {
 	return psprintf("run as role %s or as a superuser",
 					le_quote(d->election->owner));
 }
 
 static Explanation
-explain_withdrawn(const Diagnosis * d)
+explain_withdrawn(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("the seat is withdrawn: group %s has %d seats by now",
@@ -113,14 +113,14 @@ explain_withdrawn(const Diagnosis * d)
 }
 
 static Explanation
-explain_paused(const Diagnosis * d)
+explain_paused(const Diagnosis *d)
 {
 	return explain(d->pause_ends ? SEVERITY_NOTICE : SEVERITY_ERROR,
 				   le_diagnose_pause_text(d), le_diagnose_pause_remedy(d));
 }
 
 static Explanation
-explain_epoch(const Diagnosis * d)
+explain_epoch(const Diagnosis *d)
 {
 	return explain(d->has_worker ? SEVERITY_NOTICE : SEVERITY_WARNING,
 				   "this server was promoted, restored, moved or its machine started anew, and its new epoch has not begun",
@@ -129,7 +129,7 @@ explain_epoch(const Diagnosis * d)
 }
 
 static Explanation
-explain_grace(const Diagnosis * d)
+explain_grace(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("this is the grace after a failover: a leader of the former server may lead on there, and nobody new is elected before %s",
@@ -138,7 +138,7 @@ explain_grace(const Diagnosis * d)
 }
 
 static Explanation
-explain_hold(const Diagnosis * d)
+explain_hold(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("a hold, which the last leader asked for, ends at %s",
@@ -147,7 +147,7 @@ explain_hold(const Diagnosis * d)
 }
 
 static Explanation
-explain_takeover_delay(const Diagnosis * d)
+explain_takeover_delay(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("the takeover delay ends at %s",
@@ -157,7 +157,7 @@ explain_takeover_delay(const Diagnosis * d)
 }
 
 static Explanation
-explain_reserved(const Diagnosis * d)
+explain_reserved(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("the seat is reserved for %s until %s",
@@ -167,7 +167,7 @@ explain_reserved(const Diagnosis * d)
 }
 
 static Explanation
-explain_no_candidates(const Diagnosis * d)
+explain_no_candidates(const Diagnosis *d)
 {
 	const Runs *runs = &d->lease->runs;
 
@@ -183,7 +183,7 @@ explain_no_candidates(const Diagnosis * d)
 }
 
 static Explanation
-explain_quorum(const Diagnosis * d)
+explain_quorum(const Diagnosis *d)
 {
 	return explain(SEVERITY_ERROR,
 				   psprintf("%d of the %d candidates that are needed (quorum) are alive",
@@ -193,7 +193,7 @@ explain_quorum(const Diagnosis * d)
 }
 
 static Explanation
-explain_settle(const Diagnosis * d)
+explain_settle(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE,
 				   psprintf("for others to stand, too (settle), the seat waits until %s",
@@ -203,14 +203,14 @@ explain_settle(const Diagnosis * d)
 }
 
 static Explanation
-explain_drained(const Diagnosis * d)
+explain_drained(const Diagnosis *d)
 {
 	return explain(SEVERITY_ERROR, "who could be elected is drained",
 				   "End a drain, as the row on drained candidates says, or start another candidate.");
 }
 
 static Explanation
-explain_cap(const Diagnosis * d)
+explain_cap(const Diagnosis *d)
 {
 	return explain(SEVERITY_ERROR,
 				   psprintf("each candidate has as many other seats of group %s as it may (%d)",
@@ -222,21 +222,21 @@ explain_cap(const Diagnosis * d)
 }
 
 static Explanation
-explain_sitting_out(const Diagnosis * d)
+explain_sitting_out(const Diagnosis *d)
 {
 	return explain(SEVERITY_ERROR, "each candidate sits out, or may not be elected",
 				   "Start another candidate, or have one that sits out call join(), campaign() or acquire().");
 }
 
 static Explanation
-explain_call(const Diagnosis * d)
+explain_call(const Diagnosis *d)
 {
 	return explain(SEVERITY_NOTICE, "only detached candidates stand, and the next one that calls acquire() is elected",
 				   "Wait for a call. If none comes, look into the candidates' logs: they have to call acquire() several times per lease.");
 }
 
 static Explanation
-explain_none(const Diagnosis * d)
+explain_none(const Diagnosis *d)
 {
 	TimestampTz since = d->lease->leader != NULL ? d->lease->expires_at :
 		d->last != NULL ? d->last->ended_at : GetCurrentTimestamp();
@@ -277,7 +277,7 @@ static const Explain explanations[] = {
  * Nobody leads.
  */
 void
-le_diagnose_vacancy(Diagnosis * d)
+le_diagnose_vacancy(Diagnosis *d)
 {
 	Explanation e;
 

@@ -204,7 +204,7 @@ typedef struct DrainSearch
 {
 	const char *candidate;
 	Drain	   *found;
-}			DrainSearch;
+} DrainSearch;
 
 static bool
 read_if_covers(const Row *row, void *arg)

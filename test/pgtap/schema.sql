@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(186);
+SELECT plan(190);
 
 --
 -- What there is
@@ -47,6 +47,7 @@ SELECT has_function('leader_election', 'is_leader', '{text,bigint}'::name[]);
 SELECT has_function('leader_election', 'request_yield',
 	'{text,text,boolean}'::name[]);
 SELECT has_function('leader_election', 'leader', '{text}'::name[]);
+SELECT has_function('leader_election', 'diagnose', '{text}'::name[]);
 SELECT has_function('leader_election', 'pause_election',
 	'{text,text,interval,boolean}'::name[]);
 SELECT has_function('leader_election', 'resume_election', '{text}'::name[]);
@@ -89,6 +90,8 @@ SELECT function_returns('leader_election', 'request_yield', '{text,text,boolean}
 	'interval');
 SELECT function_returns('leader_election', 'leader', '{text}'::name[],
 	'text');
+SELECT function_returns('leader_election', 'diagnose', '{text}'::name[],
+	'setof record');
 SELECT function_returns('leader_election', 'resume_election', '{text}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'resume_all', '{}'::name[],
@@ -121,6 +124,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('alter_group', 11, 'name text, seats integer DEFAULT NULL::integer, strategy text DEFAULT NULL::text, max_per_candidate integer DEFAULT NULL::integer, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, settle interval DEFAULT NULL::interval'),
 	('join_group', 6, 'name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, auto_renew boolean DEFAULT NULL::boolean, OUT election text, OUT term bigint'),
 	('acquire_any', 5, 'name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, OUT election text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamp with time zone, OUT yielding boolean'),
+	('diagnose', 1, 'election text, OUT severity text, OUT finding text, OUT remedy text'),
 	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
 	('pause_all', 1, 'reason text DEFAULT NULL::text'),
 	('drain_candidate', 3, 'candidate text, election text DEFAULT NULL::text, reason text DEFAULT NULL::text'),
@@ -172,6 +176,8 @@ SELECT function_privs_are('leader_election', 'remaining_ms', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call remaining_ms()');
 SELECT function_privs_are('leader_election', 'leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
+SELECT function_privs_are('leader_election', 'diagnose', '{text}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call diagnose()');
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_observer', '{}', format('an observer may not call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),

@@ -140,6 +140,7 @@ my %FUNCTIONS = (
 	campaign => [ 'changes', 'LE004' ],
 	create_election => [ 'defines', '42704', '42710' ],
 	create_group => [ 'defines', '42704', '42710' ],
+	diagnose => [ 'observes', 'LE003' ],
 	drain_candidate => [ 'changes', '42501', '54000', 'LE003' ],
 	drop_election => [ 'defines', '55006', 'LE003' ],
 	drop_group => [ 'defines', '55006', 'LE003' ],
