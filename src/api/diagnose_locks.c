@@ -51,16 +51,19 @@ le_diagnose_unread(Diagnosis *d)
 }
 
 /*
- * For how long has the transaction of this process run?  A prepared one has no
- * process, and has been there for long.
+ * For how long has the transaction of this process run?  0: it has ended since
+ * the locks were read.  A prepared one has no process, and may stay for ever.
  */
 static int64
 transaction_age(int pid)
 {
-	const PgBackendStatus *backend = pid != 0 ? LeBackendStatus(pid) : NULL;
+	const PgBackendStatus *backend;
 
-	if (backend == NULL || backend->st_xact_start_timestamp == 0)
+	if (pid == 0)
 		return PG_INT64_MAX;
+	backend = LeBackendStatus(pid);
+	if (backend == NULL || backend->st_xact_start_timestamp == 0)
+		return 0;
 	return GetCurrentTimestamp() - backend->st_xact_start_timestamp;
 }
 
@@ -106,10 +109,11 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 }
 
 /*
- * The table, or primary key, of ours that the lock is on; NULL: on none.
+ * The table of ours, or (modes are not those of rows) its primary key, that
+ * the lock is on; NULL: on none.
  */
 static const char *
-locked_table(const Diagnosis *d, const LOCKTAG *tag)
+locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
 {
 	if (tag->locktag_type != LOCKTAG_RELATION ||
 		tag->locktag_field1 != MyDatabaseId)
@@ -117,24 +121,56 @@ locked_table(const Diagnosis *d, const LOCKTAG *tag)
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
 		if (tag->locktag_field2 == d->store.table[i].rel ||
-			tag->locktag_field2 == d->store.table[i].pkey)
+			(modes != ROW_MODES &&
+			 tag->locktag_field2 == d->store.table[i].pkey))
 			return get_rel_name(tag->locktag_field2);
 	}
 	return NULL;
 }
 
-static void
-check_table_lock(Diagnosis *d, const LockInstanceData *lock, const char *table)
+/*
+ * The tables on which the process of lock number i holds such a lock; NIL: it
+ * holds none by that lock, or an earlier lock has told of it.
+ */
+static List *
+tables_held(const Diagnosis *d, int i, LOCKMASK modes)
 {
-	if ((lock->holdMask & STRONG_MODES) != 0)
-		say_held(d, SEVERITY_ERROR, lock->pid,
-				 psprintf("a lock on \"leader_election.%s\" that keeps elections and renewals waiting",
-						  table));
-	else if ((lock->holdMask & ROW_MODES) != 0 &&
-			 transaction_age(lock->pid) > LONG_HELD)
-		say_held(d, SEVERITY_WARNING, lock->pid,
-				 psprintf("locks on rows of \"leader_election.%s\" in a long transaction, perhaps those of this election",
-						  table));
+	int			pid = d->locks->locks[i].pid;
+	List	   *tables = NIL;
+
+	if ((d->locks->locks[i].holdMask & modes) == 0 ||
+		locked_table(d, &d->locks->locks[i].locktag, modes) == NULL)
+		return NIL;
+	for (int k = 0; k < d->locks->nelements; k++)
+	{
+		const LockInstanceData *lock = &d->locks->locks[k];
+		const char *table;
+
+		if (lock->pid != pid || (lock->holdMask & modes) == 0 ||
+			(table = locked_table(d, &lock->locktag, modes)) == NULL)
+			continue;
+		if (k < i)
+			return NIL;
+		tables = lappend(tables, unconstify(char *, table));
+	}
+	return tables;
+}
+
+static void
+check_table_lock(Diagnosis *d, int i)
+{
+	int			pid = d->locks->locks[i].pid;
+	List	   *strong = tables_held(d, i, STRONG_MODES);
+	List	   *rows = tables_held(d, i, ROW_MODES);
+
+	if (strong != NIL)
+		say_held(d, SEVERITY_ERROR, pid,
+				 psprintf("a lock that keeps elections and renewals waiting, in schema \"leader_election\" on %s",
+						  le_diagnose_names(strong)));
+	if (rows != NIL && transaction_age(pid) > LONG_HELD)
+		say_held(d, SEVERITY_WARNING, pid,
+				 psprintf("locks on rows, perhaps of this election, in a long transaction, in schema \"leader_election\" on %s",
+						  le_diagnose_names(rows)));
 }
 
 /*
@@ -165,16 +201,15 @@ le_diagnose_locks(Diagnosis *d)
 	for (int i = 0; i < d->locks->nelements; i++)
 	{
 		const LockInstanceData *lock = &d->locks->locks[i];
-		const char *table;
 
 		if (lock->holdMask == 0 || lock->pid == MyProcPid)
 			continue;
-		table = locked_table(d, &lock->locktag);
-		if (table != NULL)
-			check_table_lock(d, lock, table);
+		if (locked_table(d, &lock->locktag, STRONG_MODES) != NULL)
+			check_table_lock(d, i);
 		else if (memcmp(&lock->locktag, &election, sizeof(LOCKTAG)) == 0)
 			check_mutex(d, lock, psprintf("election %s", d->quoted));
-		else if (memcmp(&lock->locktag, &group, sizeof(LOCKTAG)) == 0)
+		else if (d->group != NULL &&
+				 memcmp(&lock->locktag, &group, sizeof(LOCKTAG)) == 0)
 			check_mutex(d, lock, psprintf("group %s", le_quote(d->group->name)));
 	}
 }

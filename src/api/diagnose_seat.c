@@ -41,7 +41,7 @@ le_diagnose_leader(Diagnosis *d)
 								 d->quoted),
 						psprintf("Run as role %s or as a superuser, and make the election anew: SELECT leader_election.drop_election(%s);",
 								 le_quote(d->election->owner), d->literal));
-	if (!d->led)
+	if (lease == NULL || !d->led)
 		return;
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "%s leads election %s since %s (for %s), in term " INT64_FORMAT ".",
