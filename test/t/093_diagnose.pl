@@ -123,6 +123,16 @@ finds('g/1', qr/warning\|Process $pid{one} of role "app" holds the lock of group
 $super->query("SELECT pg_cancel_backend($pid{one})");
 $one->result;
 
+$one->query("SELECT leader_election.create_election('empty')");
+foreach my $table (qw(candidate election_group))
+{
+	$three->query($_) for 'BEGIN', "LOCK TABLE leader_election.$table";
+	finds('g/1', qr/error\|Process $pid{three} .* on "$table"\./, "a seat, without $table");
+	finds('empty', qr/error\|Nobody leads election "empty": .* The reason: why cannot be told while tables are locked\./,
+		"a vacancy, without $table");
+	$three->query('ROLLBACK');
+}
+
 # -- Yields
 
 $one->query("SELECT leader_election.request_yield('e')");
