@@ -1,6 +1,11 @@
 # leader_election: leader election inside PostgreSQL
 #
-#   make, make install        build and install for the server of PG_CONFIG
+#   make, make install        build and install for the server of PG_CONFIG;
+#                             with_pg_leader=no: without the program pg_leader,
+#                             with_http=no: without its subcommand stand
+#   make install-pg_leader    pg_leader alone, with its manual page and its
+#                             completion in bash, into PREFIX=/usr/local
+#   make uninstall, uninstall-pg_leader
 #   make installcheck         run the suites against an installed server
 #   make test, demo, bench    the same from nothing, in a temporary folder
 #   make check-versions [PG_CONFIGS='...']
@@ -128,10 +133,19 @@ LEADER_OBJS = \
 	src/bin/timeline.o \
 	src/bin/watch.o \
 	src/bin/yield.o
-ifeq ($(shell uname -s),Linux)
+ifneq ($(shell uname -s),Linux)
+with_pg_leader = no
+endif
+ifneq ($(with_pg_leader),no)
 SCRIPTS_built = pg_leader
 endif
-EXTRA_CLEAN = $(LEADER_OBJS)
+EXTRA_CLEAN = pg_leader $(LEADER_OBJS)
+
+# Where install-pg_leader installs. That of the server is none of its business.
+PREFIX = /usr/local
+LEADER_BIN = $(DESTDIR)$(PREFIX)/bin
+LEADER_MAN = $(DESTDIR)$(PREFIX)/share/man/man1
+LEADER_COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 
 # Expected output of both is in expected/.
 TEST_OPTS = \
@@ -161,7 +175,7 @@ include $(PGXS)
 
 $(OBJS): $(filter-out src/bin/%,$(wildcard src/*.h src/*/*.h))
 
-# pg_leader stand needs libmicrohttpd; with_http=no builds without it.
+# pg_leader stand needs libmicrohttpd.
 ifneq ($(with_http),no)
 ifeq ($(shell $(CC) $(CPPFLAGS) -include microhttpd.h -E -x c /dev/null >/dev/null 2>&1 && echo found),found)
 HTTP_LIBS = -lmicrohttpd -lpthread
@@ -179,6 +193,27 @@ $(LEADER_OBJS): $(EXTENSION).control
 pg_leader: $(LEADER_OBJS)
 	$(CC) $(CFLAGS) $^ -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport $(libpq) \
 		$(HTTP_LIBS) $(LDFLAGS) $(LDFLAGS_EX) -o $@
+
+# PGXS knows no manual pages.
+ifneq ($(with_pg_leader),no)
+install: install-manual
+uninstall: uninstall-manual
+endif
+.PHONY: install-manual uninstall-manual install-pg_leader uninstall-pg_leader
+install-manual:
+	$(MKDIR_P) '$(DESTDIR)$(mandir)/man1'
+	$(INSTALL_DATA) $(srcdir)/docs/pg_leader.1 '$(DESTDIR)$(mandir)/man1/'
+uninstall-manual:
+	rm -f '$(DESTDIR)$(mandir)/man1/pg_leader.1'
+
+install-pg_leader: pg_leader
+	$(MKDIR_P) '$(LEADER_BIN)' '$(LEADER_MAN)' '$(LEADER_COMPLETION)'
+	$(INSTALL_PROGRAM) pg_leader '$(LEADER_BIN)/'
+	$(INSTALL_DATA) $(srcdir)/docs/pg_leader.1 '$(LEADER_MAN)/'
+	$(INSTALL_DATA) $(srcdir)/src/bin/pg_leader.bash '$(LEADER_COMPLETION)/pg_leader'
+uninstall-pg_leader:
+	rm -f '$(LEADER_BIN)/pg_leader' '$(LEADER_MAN)/pg_leader.1' \
+		'$(LEADER_COMPLETION)/pg_leader'
 endif
 
 .PHONY: $(SELF_CONTAINED)

@@ -409,7 +409,7 @@ link_folder() {
 	fi
 	for entry in "$dir"/*; do
 		case ${entry##*/} in
-			leader_election*) continue ;;
+			leader_election* | pg_leader*) continue ;;
 		esac
 		[ -e "$to/${entry##*/}" ] || entries+=("$entry")
 	done
@@ -417,7 +417,7 @@ link_folder() {
 }
 
 make_prefix() {
-	local config=$BINDIR/pg_config prefix=$WORK/prefix pkglib share dir file
+	local config=$BINDIR/pg_config prefix=$WORK/prefix pkglib share man dir file
 	local -a rest
 
 	[ -x "$BINDIR/postgres" ] || die "no server in $BINDIR"
@@ -427,12 +427,15 @@ make_prefix() {
 	done
 	pkglib=$("$config" --pkglibdir)
 	share=$("$config" --sharedir)
+	man=$("$config" --mandir)
 	mapfile -t rest < <("$config" --libdir --includedir --pkgincludedir \
 		--includedir-server)
 
-	mkdir -p "$prefix$BINDIR" "$prefix$pkglib" "$prefix$share/extension"
+	mkdir -p "$prefix$BINDIR" "$prefix$pkglib" "$prefix$share/extension" \
+		"$prefix$man/man1"
 	cp -RL "$BINDIR/." "$prefix$BINDIR"
-	for dir in "$share/extension" "$share" "$pkglib" "${rest[@]}"; do
+	for dir in "$share/extension" "$man/man1" "$man" "$share" "$pkglib" \
+		"${rest[@]}"; do
 		link_folder "$dir"
 	done
 	if [ ! -e "$prefix$share/extension/pgtap.control" ]; then
