@@ -7,6 +7,8 @@
 #                             completion in bash, into PREFIX=/usr/local
 #   make uninstall, uninstall-pg_leader
 #   make installcheck         run the suites against an installed server
+#   make dist                 the committed sources as an archive for PGXN
+#   make deb                  Debian packages of the sources, into deb/
 #   make test, demo, bench    the same from nothing, in a temporary folder
 #   make check-versions [PG_CONFIGS='...']
 #                             the tests with several PostgreSQLs
@@ -21,6 +23,9 @@
 EXTENSION = leader_election
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
 DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql)
+
+# PGXN wants three numbers, which META.json has.
+RELEASE = $(EXTENSION)-$(shell sed -n 's/^  "version": "\(.*\)".*/\1/p' META.json)
 
 MODULE_big = leader_election
 OBJS = \
@@ -163,7 +168,7 @@ PROVE_TESTS = test/t/*.pl
 PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
-SELF_CONTAINED = test demo bench chaos model analyze \
+SELF_CONTAINED = test demo bench chaos model analyze dist deb \
 	check-clients check-versions check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
@@ -228,6 +233,10 @@ analyze:
 check-clients:
 	@test/clients/run
 	@test/clients/papers
+dist:
+	git archive --format=zip --prefix=$(RELEASE)/ --output=$(RELEASE).zip HEAD
+deb:
+	@test/deb
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers:

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
 #
-# Set-up shared by test/run, test/analyze, test/demo, test/chaos/run,
+# Set-up shared by test/run, test/analyze, test/demo, test/deb, test/chaos/run,
 # test/clients/run, test/model/run and bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: asyncpg, etcd-server, faketime, gnuplot-nox,
-#	                     golang-github-lib-pq-dev, golang-go, iproute2,
-#	                     ipc-run, jdbc, jdk, microhttpd, nodejs, pg (of node),
-#	                     pgbouncer, pgtap, psycopg, psycopg-pool, psycopg2,
+#	                     TOOL: asyncpg, debhelper, etcd-server, faketime,
+#	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
+#	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
+#	                     pg (of node), pg_buildext, pgbouncer, pgtap, psycopg,
+#	                     psycopg-pool, psycopg2,
 #	                     yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
@@ -263,6 +264,9 @@ missing_packages() {
 				/usr/bin/python3 -c 'import asyncpg' 2>/dev/null ||
 					echo python3-asyncpg
 				;;
+			debhelper)
+				command -v dh >/dev/null || echo debhelper
+				;;
 			etcd-server)
 				command -v etcd >/dev/null || echo etcd-server
 				;;
@@ -295,6 +299,9 @@ missing_packages() {
 			jdk)
 				command -v javac >/dev/null || echo default-jdk-headless
 				;;
+			man)
+				command -v man >/dev/null || echo man-db
+				;;
 			microhttpd)
 				[ -e /usr/include/microhttpd.h ] || echo libmicrohttpd-dev
 				;;
@@ -306,6 +313,10 @@ missing_packages() {
 				# brings npm, install_pg gets it.
 				command -v npm >/dev/null || [ -e /usr/share/nodejs/pg ] ||
 					echo node-pg
+				;;
+			pg_buildext)
+				[ -e /usr/share/perl5/Debian/Debhelper/Sequence/pgxs_loop.pm ] ||
+					echo postgresql-server-dev-all
 				;;
 			pgbouncer)
 				command -v pgbouncer >/dev/null ||
