@@ -10,8 +10,7 @@
 #	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
 #	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
 #	                     pg (of node), pg_buildext, pgbouncer, pgtap, psycopg,
-#	                     psycopg-pool, psycopg2,
-#	                     yaml, zookeeper
+#	                     psycopg-pool, psycopg2, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its

@@ -28,7 +28,10 @@ _pg_leader_split() {
 			\'\' | \"\") quote='' ;;
 			\' | \") quote=$c ;;
 			\$ | \` | \"\$ | \"\`) return 1 ;;
-			\\ | \"\\) word+=${line:++i:1} ;;
+			\\ | \"\\)
+				((++i))
+				word+=${line:i:1}
+				;;
 			*) word+=$c ;;
 		esac
 	done
