@@ -322,30 +322,6 @@ is( $app->query('SELECT count(*), max(epoch) FROM leader_election.epoch'),
 	'1|0', 'restart: in the same incarnation');
 $term{held}--;
 
-# Starts a server in namespaces of its own, which need no privilege where the
-# system allows user namespaces.
-my $own_user = '--user --map-current-user --keep-caps';
-
-sub start_in
-{
-	my ($node, $unshare, $command) = @_;
-	my $bin = "$dir/" . $node->name;
-	my ($pg_ctl) = grep { -x } map { "$_/pg_ctl" } split /:/, $ENV{PATH};
-
-	mkdir $bin;
-	append_to_file("$bin/pg_ctl", <<END);
-#!/bin/sh
-exec unshare $own_user $unshare -- sh -c '
-	$command
-	exec "\$0" "\$@"' '$pg_ctl' "\$@"
-END
-	chmod 0755, "$bin/pg_ctl";
-	local $ENV{PATH} = "$bin:$ENV{PATH}";
-	$node->start;
-	return;
-}
-
-my $boot_id = '/proc/sys/kernel/random/boot_id';
 my $other_id = "$dir/boot_id";
 my $behind = int((slurp_file('/proc/uptime') =~ /^(\d+)/)[0] / 2);
 
@@ -370,11 +346,9 @@ foreach my $boot (
   SKIP:
 	{
 		my $node;
-		my $tried =
-		  qx(unshare $own_user $unshare -- sh -c '$command' 2>&1);
+		my $refusal = tried_in($unshare, $command);
 
-		chomp $tried;
-		skip "$name: no such namespace can be made: $tried", 1 if $? != 0;
+		skip "$name: no such namespace can be made: $refusal", 1 if $refusal;
 		$node = PostgreSQL::Test::Cluster->new($name =~ s/ /_/r);
 		$node->init_from_backup($origin, 'files');
 		start_in($node, $unshare, $command);

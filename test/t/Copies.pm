@@ -16,11 +16,13 @@ use warnings;
 
 use Exporter qw(import);
 use LeaderElection;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw($CONFIG $EPOCH_BITS $LATE $LEASE $LONG $app $holder $origin
-  @elections @sides %term all_granted_ok arrive campaign end_worker
-  new_session once once_sqlstate set_scene settle set_up_roles);
+our @EXPORT = qw($CONFIG $EPOCH_BITS $LATE $LEASE $LONG $app $boot_id $holder
+  $origin @elections @sides %term all_granted_ok arrive campaign end_worker
+  new_session once once_sqlstate set_scene settle set_up_roles start_in
+  tried_in);
 
 # The lease, and so what the grace lasts, in microseconds.  Some calls have to
 # be made within it.
@@ -48,6 +50,9 @@ our ($origin, $app, $holder);
 our %term;
 
 our @sides;
+
+# The file in which Linux says which boot this is.
+our $boot_id = '/proc/sys/kernel/random/boot_id';
 
 # What each copy has granted
 my %granted;
@@ -104,6 +109,40 @@ sub end_worker
 		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 		WHERE datname = '$dbname' AND backend_type = 'leader_election worker'",
 		0);
+	return;
+}
+
+# Namespaces of one's own need no privilege where the system allows user
+# namespaces.
+my $OWN_USER = '--user --map-current-user --keep-caps';
+
+# Why a command cannot be run in such namespaces: '' if it can.
+sub tried_in
+{
+	my ($unshare, $command) = @_;
+	my $said = qx(unshare $OWN_USER $unshare -- sh -c '$command' 2>&1);
+
+	chomp $said;
+	return $? == 0 ? '' : $said || 'failed';
+}
+
+# Starts a server in namespaces of its own, after a command was run there.
+sub start_in
+{
+	my ($node, $unshare, $command) = @_;
+	my $bin = PostgreSQL::Test::Utils::tempdir() . '/' . $node->name;
+	my ($pg_ctl) = grep { -x } map { "$_/pg_ctl" } split /:/, $ENV{PATH};
+
+	mkdir $bin;
+	append_to_file("$bin/pg_ctl", <<END);
+#!/bin/sh
+exec unshare $OWN_USER $unshare -- sh -c '
+	$command
+	exec "\$0" "\$@"' '$pg_ctl' "\$@"
+END
+	chmod 0755, "$bin/pg_ctl";
+	local $ENV{PATH} = "$bin:$ENV{PATH}";
+	$node->start;
 	return;
 }
 
