@@ -457,7 +457,9 @@ CREATE TEMPORARY VIEW delays AS
 SELECT leader_election.create_election('e bad', preempt_delay => '-1 microsecond');
 SELECT leader_election.create_election('e bad', preempt_delay => '1 day 1 microsecond');
 SELECT leader_election.create_election('e bad', settle => '-1 microsecond');
+\set VERBOSITY sqlstate
 SELECT leader_election.create_election('e bad', settle => :'infinity');
+\set VERBOSITY default
 SELECT leader_election.create_election('e calm');
 TABLE delays;
 SELECT leader_election.alter_election('e calm', 'bully', '1 hour', preempt_delay => '1 day', settle => '1 day');
