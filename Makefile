@@ -15,6 +15,7 @@
 #   make check-valgrind, check-sanitizers
 #                             the tests, watched by a tool (test/README.md)
 #   make check-clients        the clients, through the same faults (test/clients)
+#   make check-examples       the papers' Kubernetes objects and systemd units
 #   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
 #   make chaos [SECONDS=60] [SEED=1] [PROFILE=all] [BUG=NAME]
@@ -169,7 +170,7 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze dist deb \
-	check-clients check-versions check-valgrind check-sanitizers
+	check-clients check-examples check-versions check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -237,6 +238,8 @@ dist:
 	git archive --format=zip --prefix=$(RELEASE)/ --output=$(RELEASE).zip HEAD
 deb:
 	@test/deb
+check-examples:
+	@test/examples
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers:

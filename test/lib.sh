@@ -10,7 +10,8 @@
 #	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
 #	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
 #	                     pg (of node), pg_buildext, pgbouncer, pgtap, psycopg,
-#	                     psycopg-pool, psycopg2, yaml, zookeeper
+#	                     psycopg-pool, psycopg2, systemd-analyze, yaml,
+#	                     zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -339,6 +340,9 @@ missing_packages() {
 				sqlalchemy | yaml)
 				/usr/bin/python3 -c "import ${tool/-/_}" 2>/dev/null ||
 					echo "python3-${tool/_/-}"
+				;;
+			systemd-analyze)
+				command -v systemd-analyze >/dev/null || echo systemd
 				;;
 			ruby-pg)
 				ruby -e 'require "pg"' 2>/dev/null || echo ruby-pg

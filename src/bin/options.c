@@ -65,7 +65,7 @@ static const Option options[] = {
 	{"no-password", 'w', VALUE_NO, SETS(ask_password), ALL},
 	{"password", 'W', VALUE_YES, SETS(ask_password), ALL},
 	{"election", 'e', VALUE_NAME, SETS(election), ALL},
-	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand"},
+	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand status"},
 	{"verbose", 'v', VALUE_YES, SETS(verbose), "run stand"},
 	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand"},
 	{"group", 0, VALUE_NAME, SETS(group), "run"},
@@ -354,6 +354,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 	}
 	if (s->needs_election && o->election == NULL && o->group == NULL)
 		wrong = "no election is named (-e)";
+	else if (!s->stands && o->candidate != NULL && o->election == NULL)
+		wrong = "option --candidate needs --election";
 	else if (s->takes_command && optind >= argc)
 		wrong = "no command is given";
 	else if (s->needs_http && o->http.any.sa_family == 0)

@@ -81,7 +81,7 @@ _pg_leader_values() {
 			_pg_leader_ask | _pg_leader_names '^\{"election": ?' |
 				sed -nE 's,/[0-9]+$,,p' | sort -u
 			;;
-		--to)
+		-n | --candidate | --to)
 			[ -z "$election" ] || _pg_leader_ask -e "$election" |
 				_pg_leader_names '"candidate": ?'
 			;;

@@ -141,6 +141,19 @@ print_candidates(Connection *c, const char *const *values)
 	answer_free(&answer);
 }
 
+/*
+ * Does somebody lead: if a candidate is named, this one?  The row is that of
+ * the election that is asked about.
+ */
+static bool
+is_led(const Options *options, const PGresult *result, int leader_column)
+{
+	if (PQgetisnull(result, 0, leader_column))
+		return false;
+	return options->candidate == NULL ||
+		strcmp(options->candidate, PQgetvalue(result, 0, leader_column)) == 0;
+}
+
 int
 status_show(const Options *options)
 {
@@ -156,7 +169,7 @@ status_show(const Options *options)
 	{
 		if (PQntuples(answer.result) == 0)
 			observer_no_such_election(options->election);
-		led = !PQgetisnull(answer.result, 0, options->json ? 1 : 2);
+		led = is_led(options, answer.result, options->json ? 1 : 2);
 	}
 	if (!options->json)
 		print_table(answer.result);
