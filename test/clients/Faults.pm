@@ -16,7 +16,6 @@
 #	then     what has to follow, for each kind (of a subject) or for all:
 #	           other  another process is elected
 #	           same   nothing changes, for two leases
-#	           still  nobody else is elected, for two leases
 #	           any    somebody leads, and the server agrees; maybe still the same
 #	           gone   all processes end with an error
 #	within   so many seconds; more for slow machines than it takes
@@ -153,8 +152,7 @@ our @FAULTS = (
 		then => 'other', within => 8, dies => 1,
 		to => sub { send_signal($_[1], 'KILL') } },
 	{ name => 'stopped', group => 'plain',
-		then => { session => 'still', detached => 'other',
-			'pg_leader session' => 'other' }, within => 8,
+		then => 'other', within => 8,
 		to => sub { stop_after_a_turn($_[1]) }, heal => \&continue_leader,
 		reason => 'expired|not renewed|connection lost' },
 	{ name => 'backend terminated', group => 'plain', delay => 1,

@@ -80,13 +80,11 @@ my %FOLLOWS = (
 # Nothing changes, for two leases. Returns what did.
 sub disturbed
 {
-	my ($stand, $follows) = @_;
-	my @of = grep { $follows eq 'same' || $_ != $stand->{led} } processes_of($stand);
+	my ($stand) = @_;
 	my ($event) = grep { $_->[0] =~ /^(?:elected|lost)$/ && $_->[2] >= $stand->{since} }
-	  map { @{ $_->{events} } } @of;
+	  map { @{ $_->{events} } } processes_of($stand);
 
 	return "$event->[0] $event->[3]" if $event;
-	return if $follows ne 'same';
 	return 'the leader does not work'
 	  if !last_event($stand->{led}, 'working', now_ns() - 5e8);
 	return 'the leader does not write'
@@ -99,12 +97,12 @@ sub await_outcome
 	my ($fault, $follows, @stands) = @_;
 	my $within = $fault->{within};
 
-	if ($follows =~ /^(?:same|still)$/)
+	if ($follows eq 'same')
 	{
 		pause(2 * $LEASE);
 		foreach my $stand (@stands)
 		{
-			my $what = disturbed($stand, $follows);
+			my $what = disturbed($stand);
 
 			failed($stand, $fault, "changed: $what") if $what;
 			$stand->{took} //= 0;
@@ -180,7 +178,7 @@ sub do_fault
 	}
 	$fault->{to_all}->(@stands) if $fault->{to_all};
 	$_->{done} = now_ns() foreach @stands;
-	foreach my $follows (qw(other any gone nobody same still))
+	foreach my $follows (qw(other any gone nobody same))
 	{
 		my @those = grep { follows($fault, $_) eq $follows } @stands;
 
