@@ -31,8 +31,8 @@ import (
 
 // Options say in which election to stand, and how. Only Election is needed.
 type Options struct {
-	// The election; the name of this instance, host-pid-random unless given; what
-	// is shown while it leads, in JSON.
+	// The election; the name of this instance, host-pid-time unless given; what is
+	// shown while it leads, in JSON.
 	Election, Candidate, Metadata string
 	// Of a session: the connection string of lib/pq; of several hosts, one a line.
 	// They are tried in turn, standbys passed over. Else the PG* environment says.
@@ -54,6 +54,32 @@ type Options struct {
 	OnYield func(term int64)
 }
 
+// What is sent. For $words see sql. What is answered last is a grant: a term, for
+// how long, and whether the server asks that term to go.
+const (
+	// The time limits that a role or the server has would end a waiting campaign.
+	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
+		"WHERE name OPERATOR(pg_catalog.~) '^(statement|transaction|idle_session)_timeout$'"
+	// Always without auto_renew: the network may be cut, without a word, of a follower
+	// whose session the server takes for alive for a while. If that one is elected,
+	// nobody renews its lease, and another leads after that.
+	join = "SELECT leader_election.join($election, $candidate, rank => $rank, " +
+		"metadata => $metadata, auto_renew => false)"
+	campaign = "CALL leader_election.campaign($election, $candidate, " +
+		"timeout => '$slice ms'::pg_catalog.interval)"
+	grants  = "SELECT term, remaining_ms, yielding FROM "
+	acquire = grants + "leader_election.acquire($election, $candidate, " +
+		"rank => $rank, metadata => $metadata)"
+	renew     = grants + "leader_election.renew($election)"
+	renewTerm = grants + "leader_election.renew($election, $term)"
+	assert    = "SELECT leader_election.assert_leader($election, $term)"
+	leave     = "SELECT 0, 0, leader_election.leave($election)"
+	leaveTerm = "SELECT 0, 0, leader_election.leave($election, $candidate) " +
+		"FROM leader_election.release($election, $term)"
+)
+
+const noExtension = "no extension (CREATE EXTENSION leader_election): "
+
 var (
 	// ErrNotLeader is Fenced's answer if there is no term.
 	ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
@@ -61,14 +87,7 @@ var (
 	errUnhealthy = errors.New("the health check failed")
 	// The same call would be answered the same again.
 	fatal = regexp.MustCompile("^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003)$")
-)
-
-// Statements are formats, for the arguments that ask has.
-const (
-	selectGrant = "SELECT term, remaining_ms, yielding FROM leader_election."
-	// The time limits that a role or the server has would end a waiting campaign.
-	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
-		"WHERE name OPERATOR(pg_catalog.~) '^(statement|transaction|idle_session)_timeout$'"
+	hints = map[string]string{"3F000": noExtension, "42883": noExtension}
 )
 
 // Leadership is a candidate: of a session (New), detached (NewDetached), the
@@ -82,29 +101,29 @@ type Leadership struct {
 	cancel      context.CancelFunc
 	fn          func(ctx context.Context, term int64) error
 	working     sync.WaitGroup // until fn has returned
-	asking      sync.WaitGroup // until the driver has returned
 	err         error          // what Run returns
 	db          *sql.DB
 	session     *session // nil unless there is one
 
 	// In what the kinds of candidates differ. Sole and Fake ask no server.
-	join           []string // the statements by which we stand, the last for a grant
+	stand          func() grant // asks to lead, once
 	renew, leave   string
 	part, patience time.Duration // 1/part of a lease is ours; how long a driver may wait
-	local          grant
 	unfenced       bool
 
 	mu    sync.Mutex
 	state state
-	timer *time.Timer        // of the deadline
-	end   context.CancelFunc // of the context of fn
+	timer *time.Timer // of the deadline
 }
 
+// The last leadership, or that of now.
 type state struct {
 	grant
-	leads   bool
+	ctx     context.Context // of fn
+	end     context.CancelFunc
 	changes int64
 	reason  string
+	leads   bool // get sets it
 }
 
 // A grant is a lease, or err says why there is none: sql.ErrNoRows if the server
@@ -138,18 +157,20 @@ func newLeadership(opts Options) *Leadership {
 // New makes a session candidate, with a connection of its own.
 func New(opts Options) *Leadership {
 	l := newLeadership(opts)
-	l.opts.Interval = 0 // it waits in campaign()
+	l.opts.Interval = 0 // it waits in campaign
 	// Half of a lease: the server may end the session of a peer that went silent
 	// sooner than its lease ends, and then another leads at once. And patience
 	// without end: lib/pq would end the session before fn has returned.
-	l.part, l.patience = 2, 1<<62
-	l.renew = selectGrant + "renew(%[1]s)"
-	l.join = []string{noTimeouts,
-		"SELECT leader_election.join(%[1]s, %[2]s, " +
-			"rank => %[3]d, metadata => %[4]s, auto_renew => %[6]t)",
-		"CALL leader_election.campaign(%[1]s, %[2]s, timeout => '%[7]d ms'::pg_catalog.interval)",
-		l.renew}
-	l.leave = "SELECT leader_election.leave(%[1]s)"
+	l.part, l.patience, l.renew, l.leave = 2, 1<<62, renew, leave
+	l.stand = func() (g grant) {
+		if l.session == nil {
+			g.err = l.connect()
+		}
+		if g.err != nil {
+			return g
+		}
+		return l.ask(l.ctx, l.opts.Slice+l.opts.CallTimeout, 0, noTimeouts, join, campaign, renew)
+	}
 	return l
 }
 
@@ -158,10 +179,9 @@ func New(opts Options) *Leadership {
 // whose answer does not come in time is thrown away when the driver returns.
 func NewDetached(db *sql.DB, opts Options) *Leadership {
 	l := newLeadership(opts)
-	l.db, l.part, l.patience = db, 1, 2*l.opts.CallTimeout
-	l.join = []string{selectGrant + "acquire(%[1]s, %[2]s, rank => %[3]d, metadata => %[4]s)"}
-	l.renew = selectGrant + "renew(%[1]s, %[5]d)"
-	l.leave = "SELECT leader_election.leave(%[1]s, %[2]s) FROM leader_election.release(%[1]s, %[5]d)"
+	l.db, l.part, l.patience, l.renew, l.leave = db, 1, 2*l.opts.CallTimeout, renewTerm, leaveTerm
+	// Not cut short by the end of Run: leave has to come after it.
+	l.stand = func() grant { return l.ask(context.Background(), l.opts.CallTimeout, 0, acquire) }
 	return l
 }
 
@@ -170,7 +190,8 @@ func NewDetached(db *sql.DB, opts Options) *Leadership {
 // unless unfenced is true.
 func NewSole(opts Options, unfenced bool) *Leadership {
 	l := newLeadership(opts)
-	l.local.deadline, l.unfenced = time.Now().Add(1<<62), unfenced
+	l.unfenced = unfenced
+	l.stand = func() grant { return grant{deadline: time.Now().Add(1 << 62)} }
 	return l
 }
 
@@ -186,15 +207,27 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 	defer l.cancel()
 	l.fn = fn
 	close(l.begun)
-	l.stand()
-	asked := make(chan struct{}) // what is granted now, ask gives back
-	go func() {
-		l.asking.Wait()
-		close(asked)
-	}()
-	select {
-	case <-asked:
-	case <-time.After(l.opts.CallTimeout):
+	for pause := time.Duration(0); l.ctx.Err() == nil; {
+		g := l.stand()
+		if g.err == sql.ErrNoRows && l.idle(l.ctx, l.opts.Interval) {
+			pause = 0
+			continue
+		} else if g.err == nil {
+			g, pause = l.lead(g), time.Second/2
+		}
+		l.giveBack(g)
+		if state := sqlState(g.err); fatal.MatchString(state) {
+			l.err = fmt.Errorf("leaderelection: %s%w", hints[state], g.err)
+			break
+		}
+		if pause = 2*pause + 100*time.Millisecond; pause > 5*time.Second {
+			pause = 5 * time.Second
+		}
+		select {
+		case <-time.After(pause/2 + time.Duration(time.Now().UnixNano())%(pause/2)):
+			log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, g.err)
+		case <-l.ctx.Done():
+		}
 	}
 	if l.err == nil {
 		l.err = ctx.Err()
@@ -202,11 +235,13 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 	return l.err
 }
 
+// get is the state of now: without a term unless we lead.
 func (l *Leadership) get() state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state
-	if s.leads = s.leads && l.ctx.Err() == nil && l.now().Before(s.deadline); !s.leads {
+	s.leads = s.ctx != nil && s.ctx.Err() == nil && l.now().Before(s.deadline)
+	if !s.leads {
 		s.term = 0
 	}
 	return s
@@ -233,10 +268,8 @@ func (l *Leadership) Reason() string { return l.get().reason }
 // Wait waits until we lead and returns the term, or what Run has returned, or
 // ctx.Err().
 func (l *Leadership) Wait(ctx context.Context) (int64, error) {
-	for {
-		if s := l.get(); s.leads {
-			return s.term, nil
-		}
+	s := l.get()
+	for ; !s.leads; s = l.get() {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-l.done:
@@ -245,6 +278,7 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 			return 0, ctx.Err()
 		}
 	}
+	return s.term, nil
 }
 
 // Fenced has tx, on whatever connection, commit only if our term still leads
@@ -256,14 +290,20 @@ func (l *Leadership) Fenced(ctx context.Context, tx *sql.Tx) error {
 	} else if s.term == 0 {
 		return ErrNotLeader
 	}
-	_, err := tx.ExecContext(ctx, l.sql("SELECT leader_election.assert_leader(%[1]s, %[5]d)", s.term))
+	_, err := tx.ExecContext(ctx, l.sql(assert, s.term))
 	return err
 }
 
 // Resign gives up the leadership, if we lead, and goes on standing after a
 // pause. Term is none when it returns; the lease is given back when the function
 // of Run has returned. NewSole's never resigns.
-func (l *Leadership) Resign() { l.lose("resigned") }
+func (l *Leadership) Resign() {
+	if s := l.get(); s.yielding {
+		l.lose("yielded")
+	} else if s.term != 0 {
+		l.lose("resigned")
+	}
+}
 
 // elect begins a leadership, and returns the context that ends with it. The end
 // of the context of Run is the end of that one, too: its reason is there before.
@@ -271,9 +311,8 @@ func (l *Leadership) elect(g grant) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ctx, end := context.WithCancel(l.ctx)
-	l.end = end
 	g.yielding = false // extend looks at that
-	l.state = state{g, true, l.state.changes + 1, "closed"}
+	l.state = state{grant: g, ctx: ctx, end: end, changes: l.state.changes + 1, reason: "closed"}
 	l.timer = time.AfterFunc(g.deadline.Sub(l.now()), func() { l.lose("expired") })
 	l.working.Add(1)
 	go func() {
@@ -282,7 +321,9 @@ func (l *Leadership) elect(g grant) context.Context {
 			l.err = err
 			l.cancel()
 		}
-		l.lose("closed")
+		if l.session != nil { // ends idle
+			_ = l.session.SetReadDeadline(time.Unix(1, 0))
+		}
 	}()
 	return ctx
 }
@@ -292,167 +333,103 @@ func (l *Leadership) lose(reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	left := l.state.deadline.Sub(l.now())
-	switch {
-	case !l.state.leads, reason == "resigned" && l.state.term == 0:
-		return
-	case reason == "expired" && left > 0: // it was renewed
+	if reason == "expired" && left > 0 { // it was renewed
 		l.timer.Reset(left)
-		return
-	case reason == "resigned" && l.state.yielding:
-		reason = "yielded"
+	} else if l.state.ctx != nil && l.state.ctx.Err() == nil {
+		l.state.reason = reason
+		l.state.end()
 	}
-	l.state.leads, l.state.reason = false, reason
-	l.timer.Stop()
-	l.end()
 }
 
-// extend notes the deadline of g, and that the server asks us to go.
+// extend notes that the lease was renewed, and that the server asks us to go. An
+// answer that comes after the deadline extends nothing: a process that was stopped
+// may read it before the timer has run, and would go on in a term that Term has
+// said to be over, without a word.
 func (l *Leadership) extend(g grant) {
 	l.mu.Lock()
-	asked := g.yielding && !l.state.yielding && l.state.leads
-	l.state.deadline, l.state.yielding = g.deadline, l.state.yielding || g.yielding
+	inTime := l.state.ctx.Err() == nil && l.now().Before(l.state.deadline)
+	asked := inTime && g.yielding && !l.state.yielding
+	if inTime {
+		l.state.grant = g
+	}
 	l.mu.Unlock()
 	if asked && l.opts.OnYield != nil {
 		l.opts.OnYield(g.term)
 	} else if asked {
-		l.lose("yielded")
+		l.Resign()
 	}
 }
 
-// stand stands and leads until the context of Run ends, or there is a fatal
-// error. An error ends a candidacy, and a connection is not used again after one,
-// but a leadership goes on up to its deadline while it is unknown what has become
-// of its lease.
-func (l *Leadership) stand() {
-	var g grant  // the last one of this leadership
-	ctx := l.ctx // of this leadership, if there is one
-	for pause := time.Duration(0); ; {
-		next := grant{err: l.ctx.Err()}
-		if next.err == nil {
-			next = l.next(ctx, g.term)
-		}
-		state, reason := sqlState(next.err), "closed"
-		switch {
-		case next.err == nil:
-			if ctx == l.ctx || next.term != g.term {
-				l.lose("failover")
-				l.working.Wait()
-				if !l.now().Before(next.deadline) { // too late: it is given back
-					g, next.err, reason = next, context.DeadlineExceeded, "expired"
-					break
-				}
-				ctx, pause = l.elect(next), time.Second/2
-			}
+// lead leads, and returns the last grant, with the error of the last call. A
+// leadership goes on up to its deadline while it is unknown what has become of its
+// lease.
+func (l *Leadership) lead(g grant) grant {
+	for ctx := l.elect(g); l.idle(ctx, g.deadline.Sub(l.now())/3); l.extend(g) {
+		next := l.ask(ctx, l.opts.CallTimeout, g.term, l.renew)
+		state := sqlState(next.err)
+		switch g.err = next.err; {
+		case g.err == nil && next.term != g.term:
+			l.lose("failover")
+			l.working.Wait()
+			ctx = l.elect(next)
 			g = next
-			l.extend(g)
-		case next.err == sql.ErrNoRows && ctx == l.ctx:
-			pause = 0
-		case next.err == sql.ErrNoRows:
-			reason = "not renewed"
-		case next.err == errUnhealthy:
-			reason = "unhealthy"
+		case g.err == nil:
+			g = next
+		case g.err == sql.ErrNoRows:
+			l.lose("not renewed")
+		case g.err == errUnhealthy:
+			l.lose("unhealthy")
 		case fatal.MatchString(state):
-			reason = "error"
-		case ctx.Err() != nil: // what ended it has said why
-		case ctx == l.ctx || l.session != nil && state != "55P03":
-			reason = "connection lost"
+			l.lose("error")
+		case l.session != nil && state != "55P03":
+			l.lose("connection lost")
 		}
-		wait := l.opts.Interval
-		if ctx != l.ctx { // also before a renewal that failed is sent again
-			wait = g.deadline.Sub(l.now()) / 3
-		}
-		// After a call that was given up lib/pq may still read: do not watch the connection.
-		if reason == "closed" && ctx.Err() == nil && l.idle(ctx, wait) {
-			continue
-		}
-		l.lose(reason)
-		l.working.Wait()
-		l.giveBack(g.term, next.err)
-		if state == "3F000" || state == "42883" {
-			next.err = fmt.Errorf("no extension (CREATE EXTENSION leader_election): %w", next.err)
-		}
-		if fatal.MatchString(state) {
-			l.err = fmt.Errorf("leaderelection: %w", next.err)
-			return
-		}
-		if pause = 2*pause + 100*time.Millisecond; pause > 5*time.Second {
-			pause = 5 * time.Second
-		}
-		select {
-		case <-time.After(pause/2 + time.Duration(time.Now().UnixNano())%(pause/2)):
-			if next.err != nil {
-				log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, next.err)
-			}
-		case <-l.ctx.Done():
-		}
-		if ctx, g = l.ctx, (grant{}); ctx.Err() != nil {
-			return
-		}
-	}
-}
-
-// next renews the lease of the term, or stands once.
-func (l *Leadership) next(ctx context.Context, term int64) (g grant) {
-	if l.opts.HealthCheck != nil && !l.opts.HealthCheck() {
-		return grant{err: errUnhealthy}
-	} else if term != 0 {
-		return l.ask(ctx, l.opts.CallTimeout, l.renew, term)
-	}
-	if g = l.local; l.part == 2 && l.session == nil {
-		g.err = l.connect()
-	}
-	for i := 0; i < len(l.join) && g.err == nil; i++ {
-		g = l.ask(ctx, l.opts.Slice+l.opts.CallTimeout, l.join[i], 0)
 	}
 	return g
 }
 
 // giveBack gives back what we have at the server, at the end of a leadership or
-// of a candidacy. A session is not asked again after an error; a detached follower
-// stays a candidate.
-func (l *Leadership) giveBack(term int64, err error) {
-	left := term != 0 || err == errUnhealthy || l.ctx.Err() != nil
-	if l.db != nil && (err == nil || l.part == 1 && left) {
-		l.ask(context.Background(), l.opts.CallTimeout, l.leave, term)
-	}
-	if first, others, ok := strings.Cut(l.opts.DSN, "\n"); ok && term == 0 {
-		l.opts.DSN = others + "\n" + first
+// of a candidacy. A detached follower stays a candidate after an error.
+func (l *Leadership) giveBack(g grant) {
+	l.working.Wait()
+	if g.term != 0 || l.part == 1 && (g.err == sql.ErrNoRows || g.err == errUnhealthy) {
+		l.ask(context.Background(), l.opts.CallTimeout, g.term, l.leave)
 	}
 	if l.session != nil {
 		l.session.destroy()
 		l.db.Close()
 		l.session = nil
 	}
+	if first, others, ok := strings.Cut(l.opts.DSN, "\n"); ok && g.term == 0 {
+		l.opts.DSN = others + "\n" + first
+	}
 }
 
-// ask sends a statement, and waits for its answer for so long, and until ctx
-// ends. A session whose answer comes too late is destroyed by the caller, or else
-// a campaign would go on at the server, to be elected with nobody knowing.
-func (l *Leadership) ask(ctx context.Context, limit time.Duration, call string, term int64) grant {
+// ask sends statements, and waits for the answer of the last one for so long, and
+// until ctx ends. A session whose answer comes too late is destroyed by the caller,
+// or else a campaign would go on at the server, to be elected with nobody knowing.
+func (l *Leadership) ask(
+	ctx context.Context, limit time.Duration, term int64, calls ...string) grant {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	answers, db, sent := make(chan grant), l.db, l.now()
-	l.asking.Add(1)
+	answers, db, last := make(chan grant, 1), l.db, len(calls)-1
 	go func() {
-		defer l.asking.Done()
 		own, cancel := context.WithTimeout(context.Background(), l.patience)
 		defer cancel()
-		var g grant
-		var ms time.Duration
-		if strings.HasPrefix(call, selectGrant) {
-			g.err = db.QueryRowContext(own, l.sql(call, term)).Scan(&g.term, &ms, &g.yielding)
-		} else {
-			_, g.err = db.ExecContext(own, l.sql(call, term))
+		g := grant{err: errUnhealthy}
+		if l.opts.HealthCheck == nil || calls[0] == l.leave || l.opts.HealthCheck() {
+			g.err = ctx.Err() // the check may have taken too long
+		}
+		for i := 0; i < last && g.err == nil; i++ {
+			_, g.err = db.ExecContext(own, l.sql(calls[i], term))
+		}
+		sent, ms := l.now(), time.Duration(0)
+		if g.err == nil {
+			row := db.QueryRowContext(own, l.sql(calls[last], term))
+			g.err = row.Scan(&g.term, &ms, &g.yielding)
 		}
 		g.deadline = sent.Add(ms * time.Millisecond / l.part)
-		select {
-		case answers <- g:
-		case <-ctx.Done():
-			// Of a renewal, stand gives the lease back, after fn has returned.
-			if term == 0 && g.term != 0 && g.term != l.get().term { // nobody leads by it
-				_, _ = db.ExecContext(own, l.sql(l.leave, g.term))
-			}
-		}
+		answers <- g
 	}()
 	select {
 	case g := <-answers:
@@ -465,23 +442,17 @@ func (l *Leadership) ask(ctx context.Context, limit time.Duration, call string, 
 // idle waits: the time that is given, until ctx ends (false), or until there is
 // something new.
 func (l *Leadership) idle(ctx context.Context, d time.Duration) bool {
-	pause, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
 	if s := l.session; s != nil {
 		// What comes in, the end of the connection above all, is left to the next call.
-		watched := make(chan struct{})
-		go func() {
+		_ = s.SetReadDeadline(time.Now().Add(d))
+		if ctx.Err() == nil { // or else the end of fn may have been before
 			_, _ = s.in.Peek(1)
-			cancel()
-			close(watched)
-		}()
-		<-pause.Done()
-		_ = s.SetReadDeadline(time.Unix(1, 0))
-		<-watched
-		_ = s.SetReadDeadline(time.Time{})
+		}
+		return ctx.Err() == nil
 	}
 	select {
-	case <-pause.Done():
+	case <-time.After(d):
+	case <-ctx.Done():
 	case <-l.opts.Wake: // a hint and no more
 	}
 	return ctx.Err() == nil
@@ -489,11 +460,11 @@ func (l *Leadership) idle(ctx context.Context, d time.Duration) bool {
 
 // sql has the arguments as literals: a statement without parameters is not
 // prepared by lib/pq, so that it passes a pooler.
-func (l *Leadership) sql(format string, term int64) string {
+func (l *Leadership) sql(statement string, term int64) string {
 	o, quote := &l.opts, pq.QuoteLiteral
-	// %[8]s: not all arguments need be used then.
-	return fmt.Sprintf(format+"%[8]s", quote(o.Election), quote(o.Candidate), o.Rank,
-		quote(o.Metadata), term, o.HealthCheck == nil, o.Slice.Milliseconds(), "")
+	return strings.NewReplacer("$election", quote(o.Election), "$candidate", quote(o.Candidate),
+		"$rank", fmt.Sprint(o.Rank), "$metadata", quote(o.Metadata), "$term", fmt.Sprint(term),
+		"$slice", fmt.Sprint(o.Slice.Milliseconds())).Replace(statement)
 }
 
 // sqlState is that of an error of lib/pq or pgx; "" of one that is not the
@@ -548,7 +519,11 @@ func (s *session) DialContext(_ context.Context, network, address string) (net.C
 	return s, nil
 }
 
-func (s *session) Read(b []byte) (int, error) { return s.in.Read(b) }
+// Read waits without the limit that idle has set.
+func (s *session) Read(b []byte) (int, error) {
+	_ = s.SetReadDeadline(time.Time{})
+	return s.in.Read(b)
+}
 
 // A Fake is a Leadership that a test moves, also in time. Elect waits for Run,
 // and for the function of the last term.
@@ -560,8 +535,12 @@ type Fake struct {
 // NewFake makes one. Hand its Leadership to what is tested, which calls Run.
 func NewFake(opts Options) *Fake {
 	f := &Fake{newLeadership(opts), time.Now()}
-	f.local.err, f.unfenced = sql.ErrNoRows, true
+	f.unfenced = true
 	f.now = func() time.Time { return f.clock }
+	f.stand = func() grant {
+		<-f.ctx.Done()
+		return grant{err: f.ctx.Err()}
+	}
 	return f
 }
 

@@ -84,6 +84,29 @@ func TestFake(t *testing.T) {
 	}
 }
 
+// A process that was stopped may read the answer to a renewal before the timer of
+// its deadline has run: it goes on leading nevermore.
+func TestLate(t *testing.T) {
+	var r record
+	f := NewFake(Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.run(ctx, f.Leadership)
+	f.Elect(0, time.Second)
+	<-r.begin
+	f.extend(grant{term: 1, deadline: f.clock.Add(2 * time.Second)}) // in time
+	f.mu.Lock()
+	f.clock = f.clock.Add(2 * time.Second)
+	f.mu.Unlock()
+	f.extend(grant{term: 1, deadline: f.clock.Add(time.Second)})
+	if f.Leads() {
+		t.Error("leads on after its deadline")
+	}
+	f.Advance(0) // what the timer does
+	cancel()
+	<-r.ended
+	r.expect(t, "elected 1", "lost expired")
+}
+
 func TestYield(t *testing.T) {
 	var r record
 	var asked []int64
