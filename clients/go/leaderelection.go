@@ -78,8 +78,6 @@ const (
 		"FROM leader_election.release($election, $term)"
 )
 
-const noExtension = "no extension (CREATE EXTENSION leader_election): "
-
 var (
 	// ErrNotLeader is Fenced's answer if there is no term.
 	ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
@@ -87,7 +85,6 @@ var (
 	errUnhealthy = errors.New("the health check failed")
 	// The same call would be answered the same again.
 	fatal = regexp.MustCompile("^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003)$")
-	hints = map[string]string{"3F000": noExtension, "42883": noExtension}
 )
 
 // Leadership is a candidate: of a session (New), detached (NewDetached), the
@@ -209,7 +206,7 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 	close(l.begun)
 	for pause := time.Duration(0); l.ctx.Err() == nil; {
 		g := l.stand()
-		if g.err == sql.ErrNoRows && l.idle(l.ctx, l.opts.Interval) {
+		if g.err == sql.ErrNoRows && l.idle(l.ctx, l.opts.Interval, l.opts.Wake) {
 			pause = 0
 			continue
 		} else if g.err == nil {
@@ -217,17 +214,18 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 		}
 		l.giveBack(g)
 		if state := sqlState(g.err); fatal.MatchString(state) {
-			l.err = fmt.Errorf("leaderelection: %s%w", hints[state], g.err)
+			l.err = fmt.Errorf("leaderelection: %w (SQLSTATE %s; of 3F000 and 42883 the reason is "+
+				"that the database lacks the extension: CREATE EXTENSION)", g.err, state)
 			break
 		}
 		if pause = 2*pause + 100*time.Millisecond; pause > 5*time.Second {
 			pause = 5 * time.Second
 		}
-		select {
-		case <-time.After(pause/2 + time.Duration(time.Now().UnixNano())%(pause/2)):
+		if g.err != nil {
 			log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, g.err)
-		case <-l.ctx.Done():
 		}
+		// Not woken up: who resigns hears of that, too, and would be the first to ask.
+		l.idle(l.ctx, pause/2+time.Duration(time.Now().UnixNano())%(pause/2), nil)
 	}
 	if l.err == nil {
 		l.err = ctx.Err()
@@ -240,8 +238,7 @@ func (l *Leadership) get() state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state
-	s.leads = s.ctx != nil && s.ctx.Err() == nil && l.now().Before(s.deadline)
-	if !s.leads {
+	if s.leads = s.ctx != nil && s.ctx.Err() == nil && l.now().Before(s.deadline); !s.leads {
 		s.term = 0
 	}
 	return s
@@ -364,24 +361,22 @@ func (l *Leadership) extend(g grant) {
 // leadership goes on up to its deadline while it is unknown what has become of its
 // lease.
 func (l *Leadership) lead(g grant) grant {
-	for ctx := l.elect(g); l.idle(ctx, g.deadline.Sub(l.now())/3); l.extend(g) {
+	for ctx := l.elect(g); l.idle(ctx, g.deadline.Sub(l.now())/3, l.opts.Wake); l.extend(g) {
 		next := l.ask(ctx, l.opts.CallTimeout, g.term, l.renew)
-		state := sqlState(next.err)
 		switch g.err = next.err; {
 		case g.err == nil && next.term != g.term:
 			l.lose("failover")
 			l.working.Wait()
-			ctx = l.elect(next)
-			g = next
+			return l.lead(next)
 		case g.err == nil:
 			g = next
 		case g.err == sql.ErrNoRows:
 			l.lose("not renewed")
 		case g.err == errUnhealthy:
 			l.lose("unhealthy")
-		case fatal.MatchString(state):
+		case fatal.MatchString(sqlState(g.err)):
 			l.lose("error")
-		case l.session != nil && state != "55P03":
+		case l.session != nil && sqlState(g.err) != "55P03":
 			l.lose("connection lost")
 		}
 	}
@@ -441,7 +436,7 @@ func (l *Leadership) ask(
 
 // idle waits: the time that is given, until ctx ends (false), or until there is
 // something new.
-func (l *Leadership) idle(ctx context.Context, d time.Duration) bool {
+func (l *Leadership) idle(ctx context.Context, d time.Duration, wake <-chan *pq.Notification) bool {
 	if s := l.session; s != nil {
 		// What comes in, the end of the connection above all, is left to the next call.
 		_ = s.SetReadDeadline(time.Now().Add(d))
@@ -453,7 +448,7 @@ func (l *Leadership) idle(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
-	case <-l.opts.Wake: // a hint and no more
+	case <-wake: // a hint and no more
 	}
 	return ctx.Err() == nil
 }
@@ -503,20 +498,19 @@ func (l *Leadership) connect() error {
 
 // DialContext is what lib/pq connects by. The kernel gives up a peer that went
 // silent; how many probes it sends is left to the system.
-func (s *session) DialContext(_ context.Context, network, address string) (net.Conn, error) {
+func (s *session) DialContext(_ context.Context, network, address string) (_ net.Conn, err error) {
 	if s.Conn != nil {
 		return nil, net.ErrClosed
 	}
-	c, err := (&net.Dialer{KeepAlive: 5 * time.Second}).DialContext(s.ctx, network, address)
-	if err != nil {
-		return nil, err
+	s.Conn, err = (&net.Dialer{KeepAlive: 5 * time.Second}).DialContext(s.ctx, network, address)
+	if err == nil {
+		s.in = bufio.NewReader(s.Conn)
+		go func() {
+			<-s.ctx.Done()
+			s.Close()
+		}()
 	}
-	s.Conn, s.in = c, bufio.NewReader(c)
-	go func() {
-		<-s.ctx.Done()
-		c.Close()
-	}()
-	return s, nil
+	return s, err
 }
 
 // Read waits without the limit that idle has set.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,40 +28,28 @@ func say(words ...any) {
 	os.Stdout.WriteString(fmt.Sprintln(append(words, now[0]*1e9+now[1])...))
 }
 
-func env(name, otherwise string) string {
-	if v := os.Getenv(name); v != "" {
-		return v
-	}
-	return otherwise
-}
-
-func seconds(name, otherwise string) time.Duration {
-	d, _ := time.ParseDuration(env(name, otherwise) + "s")
+func seconds(name string) time.Duration {
+	d, _ := time.ParseDuration(os.Getenv(name) + "s")
 	return d
-}
-
-func places(hosts, ports string) (list []string) {
-	port := strings.Split(ports, ",")
-	for i, host := range strings.Split(hosts, ",") {
-		list = append(list, net.JoinHostPort(host, port[i%len(port)]))
-	}
-	return list
 }
 
 // A pool connects to the first place that answers: lib/pq knows one host.
 type pool []string
 
-func open(places []string) *sql.DB {
-	connector, _ := pq.NewConnector("sslmode=disable")
-	connector.Dialer(pool(places))
-	return sql.OpenDB(connector)
+func open(hosts, ports string) (places pool, db *sql.DB) {
+	port := strings.Split(ports, ",")
+	for i, host := range strings.Split(hosts, ",") {
+		places = append(places, net.JoinHostPort(host, port[i]))
+	}
+	connector, _ := pq.NewConnector("")
+	connector.Dialer(places)
+	return places, sql.OpenDB(connector)
 }
 
 func (p pool) Dial(network, _ string) (c net.Conn, err error) {
-	for _, place := range p {
-		if c, err = net.DialTimeout(network, place, 2*time.Second); err == nil {
-			break
-		}
+	err = net.ErrClosed
+	for i := 0; i < len(p) && err != nil; i++ {
+		c, err = net.DialTimeout(network, p[i], 2*time.Second)
 	}
 	return c, err
 }
@@ -70,66 +57,60 @@ func (p pool) Dial(network, _ string) (c net.Conn, err error) {
 func (p pool) DialTimeout(n, a string, _ time.Duration) (net.Conn, error) { return p.Dial(n, a) }
 
 func main() {
-	var l *leaderelection.Leadership
-	var turn atomic.Int64 // when the work loop last took a turn
-	hang := make(chan time.Duration, 1)
-	hosts, ports := os.Getenv("PGHOST"), env("PGPORT", "5432")
-	at := places(hosts, ports)
-	dsn := "postgres://" + strings.Join(at, "/?sslmode=disable\npostgres://") + "/?sslmode=disable"
-	opts := leaderelection.Options{
-		DSN: dsn, Election: os.Args[2], Candidate: os.Args[3],
-		CallTimeout: seconds("CALL_TIMEOUT", "1"), Slice: seconds("SLICE", "1"),
-		Interval: seconds("INTERVAL", "0.2"),
-	}
+	os.Setenv("PGSSLMODE", "disable")
 	if limit := os.Getenv("QUERY_TIMEOUT"); limit != "" {
 		os.Setenv("PGOPTIONS", "-c statement_timeout="+limit+"s")
 	}
-	if os.Getenv("HEALTH") == "1" {
-		opts.HealthCheck = func() bool { return time.Since(time.UnixMilli(turn.Load())) < time.Second/2 }
+	var l *leaderelection.Leadership
+	var turn, hang atomic.Int64 // when the work loop last took a turn; for how long it shall hang
+	places, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"))
+	_, work := open(os.Getenv("WORKHOST"), os.Getenv("WORKPORT"))
+	opts := leaderelection.Options{
+		DSN:      "postgres://" + strings.Join(places, "\npostgres://"),
+		Election: os.Args[2], Candidate: os.Args[3],
+		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"), Interval: seconds("INTERVAL"),
 	}
-	if os.Getenv("YIELD") == "1" {
+	if os.Getenv("HEALTH") != "" {
+		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < 5e8 }
+	}
+	if os.Getenv("YIELD") != "" {
 		opts.OnYield = func(term int64) {
 			say("yield", term)
 			time.AfterFunc(200*time.Millisecond, l.Resign)
 		}
 	}
-	if os.Getenv("LISTEN") == "1" {
-		listener := pq.NewListener(strings.Split(dsn, "\n")[0], time.Second/10, 5*time.Second, nil)
+	if os.Getenv("LISTEN") != "" && os.Args[1] == "detached" {
+		listener := pq.NewListener("postgres://"+places[0], time.Second/10, 5*time.Second, nil)
 		go listener.Listen("leadership_changed")
 		opts.Wake = listener.Notify
 	}
 	if l = leaderelection.New(opts); os.Args[1] == "detached" {
-		l = leaderelection.NewDetached(open(at), opts)
+		l = leaderelection.NewDetached(db, opts)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	go func() {
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			var word, ms string
-			switch fmt.Sscan(in.Text(), &word, &ms); word {
+		var word string
+		var ms time.Duration
+		for n := 1; n > 0; n, _ = fmt.Scanln(&word, &ms) {
+			switch word {
 			case "resign":
 				l.Resign()
 			case "close":
 				stop()
 			case "hang":
-				d, _ := time.ParseDuration(ms + "ms")
-				hang <- d
+				hang.Store(int64(ms * time.Millisecond))
 			}
 		}
 	}()
 	go func() { // the work loop
-		db := open(places(env("WORKHOST", hosts), env("WORKPORT", ports)))
 		for i := 0; ; i++ {
-			turn.Store(time.Now().UnixMilli())
+			turn.Store(time.Now().UnixNano())
 			if term, ok := l.Term(); ok {
 				if say("working", term); i%5 == 0 {
-					write(l, db, term)
+					say(write(l, work, term)...)
 				}
 			}
-			select {
-			case d := <-hang:
-				time.Sleep(d)
-			case <-time.After(20 * time.Millisecond):
-			}
+			time.Sleep(20*time.Millisecond + time.Duration(hang.Swap(0)))
 		}
 	}()
 	say("ready")
@@ -146,29 +127,28 @@ func main() {
 	say("closed")
 }
 
-func state(err error) string {
-	if e := (&pq.Error{}); errors.As(err, &e) {
-		return string(e.Code)
-	}
-	return "none"
+func state(err error) pq.ErrorCode {
+	e := &pq.Error{Code: "none"}
+	errors.As(err, &e)
+	return e.Code
 }
 
 // write is a fenced write on a connection of the application's own.
-func write(l *leaderelection.Leadership, db *sql.DB, term int64) {
+func write(l *leaderelection.Leadership, db *sql.DB, term int64) []any {
+	const call = "SELECT conformance.write($1, $2, $3)"
 	tx, err := db.Begin()
 	if err == nil {
 		defer tx.Rollback()
 		err = l.Fenced(context.Background(), tx)
 	}
 	if err == nil {
-		_, err = tx.Exec("SELECT conformance.write($1, $2, $3)", os.Args[2], os.Args[3], term)
+		_, err = tx.Exec(call, os.Args[2], os.Args[3], term)
 	}
 	if err == nil {
 		err = tx.Commit()
 	}
 	if err != nil {
-		say("refused", term, state(err))
-		return
+		return []any{"refused", term, state(err)}
 	}
-	say("wrote", term)
+	return []any{"wrote", term}
 }
