@@ -221,7 +221,7 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 		if pause = 2*pause + 100*time.Millisecond; pause > 5*time.Second {
 			pause = 5 * time.Second
 		}
-		if g.err != nil {
+		if g.err != nil && l.ctx.Err() == nil {
 			log.Printf("leaderelection: %s: stands again: %v", l.opts.Election, g.err)
 		}
 		// Not woken up: who resigns hears of that, too, and would be the first to ask.
