@@ -46,16 +46,17 @@ type Options struct {
 	// How long an answer may take (5 s), how long one call of campaign() waits
 	// (5 s), how often a detached follower asks (1 s).
 	CallTimeout, Slice, Interval time.Duration
-	// False, or no return: the lease is not renewed. It looks at what your work
-	// has noted ("my last turn is younger than 5 s"), and must not wait itself.
+	// False, or no return in CallTimeout: the lease is not renewed. It looks at what
+	// your work has noted ("my last turn is younger than 5 s"), in a goroutine of its
+	// own, and must not wait itself.
 	HealthCheck func() bool
 	// The server asks this term to go: finish, and call Resign. Without it the
 	// client resigns at once. It must not wait: no renewal is sent meanwhile.
 	OnYield func(term int64)
 }
 
-// What is sent. For $words see sql. What is answered last is a grant: a term, for
-// how long, and whether the server asks that term to go.
+// What is sent. For $words see sql. The last answer has the three columns of a
+// grant: a term, for how long, and whether the server asks that term to go.
 const (
 	// The time limits that a role or the server has would end a waiting campaign.
 	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
@@ -76,12 +77,14 @@ const (
 	leave     = "SELECT 0, 0, leader_election.leave($election)"
 	leaveTerm = "SELECT 0, 0, leader_election.leave($election, $candidate) " +
 		"FROM leader_election.release($election, $term)"
+	noExtension = " (the database lacks the extension: CREATE EXTENSION leader_election)"
 )
 
 var (
 	// ErrNotLeader is Fenced's answer if there is no term.
 	ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
 
+	hints        = map[string]string{"3F000": noExtension, "42883": noExtension}
 	errUnhealthy = errors.New("the health check failed")
 	// The same call would be answered the same again.
 	fatal = regexp.MustCompile("^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003)$")
@@ -214,8 +217,7 @@ func (l *Leadership) Run(ctx context.Context, fn func(context.Context, int64) er
 		}
 		l.giveBack(g)
 		if state := sqlState(g.err); fatal.MatchString(state) {
-			l.err = fmt.Errorf("leaderelection: %w (SQLSTATE %s; of 3F000 and 42883 the reason is "+
-				"that the database lacks the extension: CREATE EXTENSION)", g.err, state)
+			l.err = fmt.Errorf("leaderelection: %w%s", g.err, hints[state])
 			break
 		}
 		if pause = 2*pause + 100*time.Millisecond; pause > 5*time.Second {
@@ -238,7 +240,7 @@ func (l *Leadership) get() state {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.state
-	if s.leads = s.ctx != nil && s.ctx.Err() == nil && l.now().Before(s.deadline); !s.leads {
+	if s.leads = l.now().Before(s.deadline) && s.ctx.Err() == nil; !s.leads {
 		s.term = 0
 	}
 	return s
@@ -344,9 +346,10 @@ func (l *Leadership) lose(reason string) {
 // said to be over, without a word.
 func (l *Leadership) extend(g grant) {
 	l.mu.Lock()
-	inTime := l.state.ctx.Err() == nil && l.now().Before(l.state.deadline)
+	inTime := l.now().Before(l.state.deadline) && l.state.ctx.Err() == nil
 	asked := inTime && g.yielding && !l.state.yielding
 	if inTime {
+		g.yielding = g.yielding || l.state.yielding // once a term
 		l.state.grant = g
 	}
 	l.mu.Unlock()
@@ -400,11 +403,14 @@ func (l *Leadership) giveBack(g grant) {
 	}
 }
 
-// ask sends statements, and waits for the answer of the last one for so long, and
-// until ctx ends. A session whose answer comes too late is destroyed by the caller,
-// or else a campaign would go on at the server, to be elected with nobody knowing.
+// ask sends statements, if the work is healthy, and waits for the answer of the last
+// one for so long, and until ctx ends. All that may hang does so in a goroutine that
+// nobody waits for longer: the health check, the pool, the driver. A session whose
+// answer comes too late is destroyed by the caller, or else a campaign would go on at
+// the server, to be elected with nobody knowing.
 func (l *Leadership) ask(
-	ctx context.Context, limit time.Duration, term int64, calls ...string) grant {
+	ctx context.Context, limit time.Duration, term int64, calls ...string,
+) grant {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	answers, db, last := make(chan grant, 1), l.db, len(calls)-1
@@ -413,7 +419,7 @@ func (l *Leadership) ask(
 		defer cancel()
 		g := grant{err: errUnhealthy}
 		if l.opts.HealthCheck == nil || calls[0] == l.leave || l.opts.HealthCheck() {
-			g.err = ctx.Err() // the check may have taken too long
+			g.err = ctx.Err() // a check that took too long must not renew
 		}
 		for i := 0; i < last && g.err == nil; i++ {
 			_, g.err = db.ExecContext(own, l.sql(calls[i], term))
