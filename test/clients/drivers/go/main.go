@@ -68,7 +68,8 @@ func main() {
 	opts := leaderelection.Options{
 		DSN:      "postgres://" + strings.Join(places, "\npostgres://"),
 		Election: os.Args[2], Candidate: os.Args[3],
-		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"), Interval: seconds("INTERVAL"),
+		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"),
+		Interval: seconds("INTERVAL"),
 	}
 	if os.Getenv("HEALTH") != "" {
 		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < 5e8 }
@@ -135,14 +136,13 @@ func state(err error) pq.ErrorCode {
 
 // write is a fenced write on a connection of the application's own.
 func write(l *leaderelection.Leadership, db *sql.DB, term int64) []any {
-	const call = "SELECT conformance.write($1, $2, $3)"
 	tx, err := db.Begin()
 	if err == nil {
 		defer tx.Rollback()
 		err = l.Fenced(context.Background(), tx)
 	}
 	if err == nil {
-		_, err = tx.Exec(call, os.Args[2], os.Args[3], term)
+		_, err = tx.Exec("SELECT conformance.write($1, $2, $3)", os.Args[2], os.Args[3], term)
 	}
 	if err == nil {
 		err = tx.Commit()
