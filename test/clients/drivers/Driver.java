@@ -52,7 +52,8 @@ public class Driver {
             say("error " + e.getSQLState() + " " + e.getMessage().replaceAll("\\s+", " "));
             Runtime.getRuntime().halt(3);
         };
-        o.healthCheck = env("HEALTH", "").isEmpty() ? null : () -> System.nanoTime() - turn < 5e8;
+        if (!env("HEALTH", "").isEmpty())
+            o.healthCheck = () -> System.nanoTime() - turn < 5e8;
         o.listen = env("LISTEN", "").isEmpty() ? null : source::getConnection;
         o.onYield = env("YIELD", "").isEmpty() ? null : term -> {
             say("yield " + term);

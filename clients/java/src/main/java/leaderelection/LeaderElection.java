@@ -26,9 +26,9 @@
 package leaderelection;
 
 import static java.lang.System.Logger.Level.*;
+import static java.util.concurrent.CompletableFuture.*;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 
-import java.lang.management.ManagementFactory;
 import java.sql.*;
 import java.time.Duration;
 import java.util.*;
@@ -59,16 +59,16 @@ public final class LeaderElection {
     public static final class Options {
         public final String election;
         /** Each instance needs a name of its own. Default: pid@host-random. */
-        public String candidate = ManagementFactory.getRuntimeMXBean().getName() + "-"
-            + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
+        public String candidate = java.lang.management.ManagementFactory.getRuntimeMXBean().getName()
+            + "-" + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
         public Integer rank;
         /** JSON, which view status shows of the leader. */
         public String metadata;
         /**
          * Is the working loop well? Look at what it has noted ("my last turn is younger than 5 s").
-         * The lease is renewed only after true; without a check, while we are connected.
+         * We stand, and the lease is renewed, only after true.
          */
-        public BooleanSupplier healthCheck;
+        public BooleanSupplier healthCheck = () -> true;
         /** How long a session's campaign() waits; when a call's socket is closed; how often a
          *  detached follower asks. */
         public Duration slice = Duration.ofSeconds(5), callTimeout = slice,
@@ -84,8 +84,6 @@ public final class LeaderElection {
         public Consumer<String> onLost = reason -> { };
         /** The error that has ended this client. Nothing else ends it but close(). */
         public Consumer<SQLException> onError = error -> { };
-        /** Where handlers run. Default: threads of this file's own. */
-        public Executor executor = POOL;
 
         public Options(String election) { this.election = election; }
     }
@@ -93,14 +91,14 @@ public final class LeaderElection {
     /** What an application asks, whichever way it stands, from any thread. */
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
-        Executor executor = Runnable::run;
+        Executor executor = Runnable::run;    // runs handlers
         volatile Long lead, over;    // the term in which we lead, or null; one to be given back
         volatile long deadline;      // of lead, by now(): written before it, and read before it
-        private boolean asked;       // to yield
-        volatile SQLException fatal;
-        volatile boolean closed;
         private volatile long changes;
-        CompletableFuture<Void> told = CompletableFuture.completedFuture(null);    // by handlers
+        private boolean asked;       // to yield
+        volatile boolean closed;
+        volatile SQLException fatal;
+        CompletableFuture<Void> told = completedFuture(null);    // when all handlers have returned
 
         private Leadership(Options options) { o = options; }
 
@@ -110,8 +108,7 @@ public final class LeaderElection {
         public OptionalLong term() {
             long until = deadline;
             Long term = lead;
-            boolean over = term == null || until - now() <= 0;
-            return over ? OptionalLong.empty() : OptionalLong.of(term);
+            return term == null || until - now() <= 0 ? OptionalLong.empty() : OptionalLong.of(term);
         }
 
         public boolean leads() { return term().isPresent(); }
@@ -126,7 +123,7 @@ public final class LeaderElection {
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
             long end = System.nanoTime() + timeout.toNanos(), left;
-            while (!leads() && fatal == null && !closed && (left = end - System.nanoTime()) > 0)
+            while (!leads() && !closed && (left = end - System.nanoTime()) > 0)
                 NANOSECONDS.timedWait(this, left);
             if (fatal != null)
                 throw new SQLException(fatal.getMessage(), fatal.getSQLState(), fatal);
@@ -145,30 +142,29 @@ public final class LeaderElection {
         }
 
         /** Gives up now, and goes on standing. */
-        public synchronized void resign() {
-            if (lead != null)
-                end(asked ? "yielded" : "resigned");
-        }
+        public synchronized void resign() { end(asked ? "yielded" : "resigned"); }
 
         /** Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout. */
         @Override public synchronized void close() {
-            closed = true;
             end("closed");
+            closed = true;    // in this order: the engine goes on until it has given back what is over
             notifyAll();
         }
 
         /**
          * The server has granted a term or, if before is our term, renewed that. False: nobody
          * wants it any more, or the answer came too late. What is over is never made valid again,
-         * because its lost was reported, or is about to be. (Terms are compared as objects.)
+         * because its lost was reported, or is about to be. (Terms are compared as objects.) The
+         * timer tells of the end although the engine hangs, in the health check for instance.
          */
         synchronized boolean granted(Long before, Long term, long until, boolean yielding) {
             expire();
-            if (closed || lead != before || until - now() <= 0)
+            if (closed || lead != before || term == null || until - now() <= 0)
                 return false;
-            if (lead != null && !lead.equals(term))
+            if (!term.equals(lead))
                 end("failover");
             deadline = until;
+            later(until - now()).execute(this::expire);
             boolean elected = lead == null, ask = yielding && (elected || !asked);
             asked = yielding;
             if (elected) {
@@ -185,13 +181,14 @@ public final class LeaderElection {
         synchronized void end(String reason) {
             if (lead == null)
                 return;
-            over = reason.equals("failover") ? null : lead;
+            String why = leads() ? reason : "expired";
+            over = why.equals("failover") ? null : lead;
             lead = null;
-            event(() -> o.onLost.accept(reason));
+            event(() -> o.onLost.accept(why));
         }
 
-        synchronized void expire() {
-            if (lead != null && deadline - now() <= 0)
+        void expire() {
+            if (!leads())
                 end("expired");
         }
 
@@ -247,10 +244,7 @@ public final class LeaderElection {
 
         public void lose(String reason) { end(reason); }
 
-        public synchronized void askYield() {
-            if (lead != null)
-                granted(lead, lead, deadline, true);
-        }
+        public synchronized void askYield() { granted(lead, lead, deadline, true); }
 
         public void advance(Duration duration) {
             clock += duration.toNanos();
@@ -268,57 +262,65 @@ public final class LeaderElection {
             FATAL = "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
         final long callTimeout = o.callTimeout.toNanos();
         private final boolean session;
-        final Callable<Connection> connect;
+        private final Callable<Connection> connect;
         private final CompletableFuture<Void> finished;
-        volatile Connection own;    // a session's; a detached candidate's is for LISTEN
-        private boolean standing;
+        volatile Connection own, ear;    // a pool's own is given back after each turn; for LISTEN
+        private boolean auto, standing;    // what own's autocommit was; the server may know us
         private long sent, next = now(), backOff = SECOND / 10;    // next: when to call the server
 
         Engine(Options options, boolean session, Callable<Connection> connect) {
             super(options);
-            executor = o.executor;
+            executor = POOL;
             this.session = session;
             this.connect = connect;
-            finished = CompletableFuture.runAsync(this::run, POOL);
+            finished = runAsync(this::run, POOL);
         }
 
         /** Stands. Returns a lease_grant if we are elected, else null. */
-        abstract Object[] stand() throws Exception;
+        abstract Object[] stand(boolean first) throws Exception;
 
-        boolean well() {
-            try {
-                return o.healthCheck == null || o.healthCheck.getAsBoolean();
-            } catch (RuntimeException e) {
-                LOG.log(WARNING, "the health check of election " + o.election + " failed", e);
-                return false;
+        private void run() {
+            while (!closed || standing)
+                try {
+                    turn(lead);
+                } catch (Throwable t) {
+                    trouble(t);
+                }
+        }
+
+        private void turn(Long term) throws Exception {
+            idle(term);
+            boolean well = over == null && !closed && o.healthCheck.getAsBoolean() && lead == term;
+            if (!well) {
+                end("unhealthy");    // or waits for who is ending it just now
+                told.join();
+            }
+            if (own == null && (well || standing)) {
+                own = connect(connect);
+                auto = own.getAutoCommit();
+                own.setAutoCommit(true);
+            }
+            if (well)
+                ask(term);
+            else
+                leave();
+            if (own != null && !(session && well)) {
+                own.setAutoCommit(auto);
+                own.close();
+                own = null;
             }
         }
 
-        private synchronized boolean runs() { return over != null || !closed && fatal == null; }
-
-        /** The last turn, after close(), only withdraws. */
-        private void run() {
-            for (boolean runs = true; runs; )
-                try {
-                    Long term = lead;    // before the lock: if that was ended, its end is complete
-                    runs = runs();
-                    idle(term);
-                    boolean well = runs && over == null && !closed && well();
-                    expire();
-                    if (lead != term || term != null && !well)
-                        end("unhealthy");
-                    else if (well)
-                        ask(term);
-                    else
-                        leave();
-                } catch (Throwable t) {
-                    try {
-                        trouble(t);
-                    } catch (Throwable again) {    // no thread is to be had: this one has to live
-                        end("connection lost");
-                        next = now() + SECOND;
-                    }
-                }
+        /** Waits until something is to be done. Watches our connection: its end is told at once. */
+        private void idle(Long term) throws Exception {
+            Connection c = session ? own : ear;
+            while (lead == term && over == null && !closed && next - now() > 0)
+                if (c == null)
+                    Thread.sleep(20);
+                else
+                    for (PGNotification n : c.unwrap(PGConnection.class).getNotifications(20))
+                        if (n.getParameter().contains(o.election))
+                            return;
         }
 
         /**
@@ -326,37 +328,31 @@ public final class LeaderElection {
          * that went silent, and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s.
          */
         private void ask(Long term) throws Exception {
+            boolean first = !standing;
             standing = true;
-            Object[] grant = term == null ? stand()
+            Object[] grant = term == null ? stand(first)
                 : tell("renew", Math.min(callTimeout, deadline - now()), term);
             long lasts = grant == null ? 0 : (Long) grant[1] * MS / (session ? 2 : 1);
             backOff = SECOND / 10;
             next = lasts > 0 ? sent + lasts / 3 : now() + (session ? 0 : o.interval.toNanos());
             if (grant == null)
                 end("not renewed");
-            else if (granted(term, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
-                later(sent + lasts - now()).execute(this::expire);
-            else if (!grant[0].equals(term))
-                over = (Long) grant[0];    // nobody was told of it
+            else if (!granted(term, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
+                over = (Long) grant[0];    // it came too late, or nobody was told of it
         }
 
         /**
-         * Gives back what is over, and withdraws. Who has resigned stands anew when the others had
-         * their turn, and a lone candidate does not spin.
+         * Gives back what is over, and withdraws. We stand anew when the others had their turn, and
+         * so a lone candidate that resigns does not spin.
          */
         private void leave() throws Exception {
-            Long term = over;
-            boolean leave = standing && (own != null || !session);
-            told.join();
-            over = null;
             standing = false;    // or, if the release fails, leave() would be refused next time
-            next = now() + (session && own == null && term != null ? 0 : SECOND + o.interval.toNanos());
-            if (term != null && !session)
-                tell("release", callTimeout, term);
-            if (leave)
+            next = now() + SECOND + o.interval.toNanos();
+            if (over != null && !session)
+                tell("release", callTimeout, over);
+            if (own != null)
                 tell("leave", callTimeout, o.candidate);
-            abort(own);
-            own = null;
+            over = null;
         }
 
         /** In doubt, a session stands anew; a detached one keeps its term until the deadline. */
@@ -367,83 +363,54 @@ public final class LeaderElection {
                     e = (SQLException) cause;
             String state = String.valueOf(e.getSQLState()), text = e.getMessage();
             LOG.log(closed ? DEBUG : WARNING, "election {0}: {1} ({2})", o.election, text, state);
-            expire();
-            if (!closed && fatal == null && state.matches(FATAL)) {
+            if (t instanceof RuntimeException)
+                end("unhealthy");    // the check has failed
+            if (!closed && state.matches(FATAL)) {
                 if (state.matches("3F000|42883"))
                     text = "no extension here (CREATE EXTENSION leader_election): " + text;
                 fatal = new SQLException(text, state, e);
                 end("error");
+                closed = true;
                 event(() -> o.onError.accept(fatal));
             }
-            // A candidacy that is in doubt is not used: campaign() would make one with defaults.
-            if (!state.equals("55P03") || lead == null) {
-                if (session)
-                    cut(own);
-                else
-                    abort(own);
-                own = null;
+            if (session && (lead == null || !state.equals("55P03"))) {
+                // The server elects another when the socket is closed. And a candidacy in doubt
+                // is not used: campaign() would make one with defaults.
+                end("connection lost");
+                told.join();
+                standing = false;
+            }
+            if (!session || !standing) {
+                abort(own);
+                abort(ear);
+                own = ear = null;
+                over = standing ? over : null;    // or leave() comes next
             }
             next = now() + (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
             backOff = Math.min(2 * backOff, 5 * SECOND);
         }
 
-        /** Closes a session's socket when its loss was told: the server elects another then. */
-        private void cut(Connection c) {
-            expire();
-            end("connection lost");
-            told.join();
-            abort(c);
-        }
-
-        /** Waits until something is to be done. Watches our connection: its end is told at once. */
-        private void idle(Long term) throws Exception {
-            long left;
-            while (lead == term && over == null && !closed && (left = next - now()) > 0) {
-                int ms = (int) (1 + Math.min(left / MS, 25));
-                if (own == null)
-                    Thread.sleep(ms);
-                else
-                    for (PGNotification n : own.unwrap(PGConnection.class).getNotifications(ms))
-                        if (n.getParameter().contains(o.election))
-                            return;
-            }
-        }
-
         /** A session is known by its connection; a detached one says its term, or its name. */
         final Object[] tell(String function, long timeout, Object who) throws Exception {
             String sql = "SELECT * FROM leader_election." + function;
-            return session ? call(timeout, sql + "(?)", o.election)
-                : call(timeout, sql + "(?, ?)", o.election, who);
+            return session ? call(own, timeout, sql + "(?)", o.election)
+                : call(own, timeout, sql + "(?, ?)", o.election, who);
         }
 
         /**
-         * One statement. After the timeout its socket is closed: a call that was only given up goes
-         * on at the server, and may win an election that nobody knows of.
+         * One statement. After the timeout trouble() closes the socket: a call that was only given
+         * up goes on at the server, and may win an election that nobody knows of.
          */
-        final Object[] call(long timeout, String sql, Object... args) throws Exception {
+        final Object[] call(Connection c, long ns, String sql, Object... args) throws Exception {
             sent = now();
-            Connection pooled = session ? null : connect(timeout, connect), c = session ? own : pooled;
-            Executor later = later(sent + timeout - now());
-            Future<?> timer = CompletableFuture.runAsync(session ? () -> cut(c) : () -> abort(c), later);
-            try (pooled) {
-                boolean auto = c.getAutoCommit();
-                c.setAutoCommit(true);
-                try {
-                    return query(c, sql, args);
-                } finally {
-                    if (!c.isClosed())
-                        c.setAutoCommit(auto);
-                }
-            } finally {
-                timer.cancel(false);
-            }
+            return POOL.submit(() -> query(c, sql, args)).get(ns, NANOSECONDS);
         }
 
         /** Connects, or borrows a connection. One that comes too late goes back unused. */
-        final Connection connect(long timeout, Callable<Connection> connect) throws Exception {
+        final Connection connect(Callable<Connection> connect) throws Exception {
             Future<Connection> c = POOL.submit(connect);
             try {
-                return c.get(timeout, NANOSECONDS);
+                return c.get((session ? 10 : 1) * callTimeout, NANOSECONDS);    // several hosts
             } catch (TimeoutException e) {
                 POOL.submit(() -> { c.get().close(); return null; });
                 throw e;
@@ -451,13 +418,9 @@ public final class LeaderElection {
         }
 
         @Override public void close() {
-            boolean follows;
-            synchronized (this) {    // or it may be elected in between, and cut off before that is told
-                follows = lead == null && over == null;
-                super.close();
-            }
-            if (follows && session)
-                abort(own);    // what it waits for is of no use any more
+            super.close();
+            if (session && over == null)
+                abort(own);    // a follower's: what it waits for is of no use any more
             finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
         }
     }
@@ -482,16 +445,16 @@ public final class LeaderElection {
         }
 
         /** Joins first, so that our place in line outlives each slice. */
-        @Override Object[] stand() throws Exception {
-            if (own == null) {
-                own = connect(10 * callTimeout, connect);    // several hosts
-                call(callTimeout, "SELECT leader_election.join" + STAND + ", auto_renew => ?)",
-                     o.election, o.candidate, o.rank, o.metadata, o.healthCheck == null);
-            }
-            Object term = closed ? null : call(o.slice.toNanos() + callTimeout,
-                "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
-                o.election, o.candidate, o.slice.toMillis() + " ms")[0];
-            return term != null && well() ? tell("renew", callTimeout, null) : null;
+        @Override Object[] stand(boolean first) throws Exception {
+            if (first)
+                call(own, callTimeout,
+                    "SELECT leader_election.join" + STAND + ", auto_renew => false)",
+                    o.election, o.candidate, o.rank, o.metadata);
+            if (!closed)
+                call(own, o.slice.toNanos() + callTimeout,
+                    "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
+                    o.election, o.candidate, o.slice.toMillis() + " ms");
+            return tell("renew", callTimeout, null);    // no row if we were not elected
         }
     }
 
@@ -501,17 +464,12 @@ public final class LeaderElection {
             super(o, false, source::getConnection);
         }
 
-        @Override Object[] stand() throws Exception {
+        @Override Object[] stand(boolean first) throws Exception {
             String sql = "SELECT * FROM leader_election.acquire" + STAND + ")";
-            Object[] grant = call(callTimeout, sql, o.election, o.candidate, o.rank, o.metadata);
-            if (grant == null && own == null && o.listen != null) {
-                Connection c = connect(callTimeout, o.listen);
-                // Aborts it also if LISTEN fails. Over a dead path it would wait for ever.
-                Future<?> timer = CompletableFuture.runAsync(() -> abort(c), later(callTimeout));
-                c.setAutoCommit(true);
-                query(c, "LISTEN leadership_changed");
-                timer.cancel(false);
-                own = c;
+            Object[] grant = call(own, callTimeout, sql, o.election, o.candidate, o.rank, o.metadata);
+            if (grant == null && ear == null && o.listen != null) {
+                ear = connect(o.listen);
+                call(ear, callTimeout, "LISTEN leadership_changed");
             }
             return grant;
         }
