@@ -34,12 +34,14 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.*;
-import javax.sql.DataSource;
 import org.postgresql.*;
 
 public final class LeaderElection {
     private static final System.Logger LOG = System.getLogger("leaderelection");
     private static final long MS = 1_000_000, SECOND = 1000 * MS;
+    /** SQLSTATEs of what would be answered the same again. 08004: a password is missing. */
+    private static final String FATAL =
+        "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
     private static final ExecutorService POOL = Executors.newCachedThreadPool(task -> {
         Thread t = new Thread(task, "leader election");
         t.setDaemon(true);
@@ -47,6 +49,7 @@ public final class LeaderElection {
     });
 
     /** Thrown by fenced() when we do not lead. The server's own refusals have the same SQLSTATE. */
+    @SuppressWarnings("serial")
     public static final class NotLeader extends SQLException {
         NotLeader(String name) { super("not the leader of election \"" + name + "\"", "LE001"); }
     }
@@ -59,8 +62,9 @@ public final class LeaderElection {
     public static final class Options {
         public final String election;
         /** Each instance needs a name of its own. Default: pid@host-random. */
-        public String candidate = java.lang.management.ManagementFactory.getRuntimeMXBean().getName()
-            + "-" + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
+        public String candidate =
+            java.lang.management.ManagementFactory.getRuntimeMXBean().getName() + "-"
+            + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
         public Integer rank;
         /** JSON, which view status shows of the leader. */
         public String metadata;
@@ -108,7 +112,8 @@ public final class LeaderElection {
         public OptionalLong term() {
             long until = deadline;
             Long term = lead;
-            return term == null || until - now() <= 0 ? OptionalLong.empty() : OptionalLong.of(term);
+            boolean leads = term != null && until - now() > 0;
+            return leads ? OptionalLong.of(term) : OptionalLong.empty();
         }
 
         public boolean leads() { return term().isPresent(); }
@@ -147,7 +152,7 @@ public final class LeaderElection {
         /** Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout. */
         @Override public synchronized void close() {
             end("closed");
-            closed = true;    // in this order: the engine goes on until it has given back what is over
+            closed = true;    // after that, or the engine might end before it has left
             notifyAll();
         }
 
@@ -158,13 +163,13 @@ public final class LeaderElection {
          * timer tells of the end although the engine hangs, in the health check for instance.
          */
         synchronized boolean granted(Long before, Long term, long until, boolean yielding) {
-            expire();
+            end(null);
             if (closed || lead != before || term == null || until - now() <= 0)
                 return false;
             if (!term.equals(lead))
                 end("failover");
             deadline = until;
-            later(until - now()).execute(this::expire);
+            delayedExecutor(until - now(), NANOSECONDS, POOL).execute(() -> end(null));
             boolean elected = lead == null, ask = yielding && (elected || !asked);
             asked = yielding;
             if (elected) {
@@ -177,19 +182,17 @@ public final class LeaderElection {
             return true;
         }
 
-        /** The term goes, then the handler is told. Who gives the lease back waits for told. */
+        /**
+         * The term goes, then the handler is told. Who gives the lease back waits for told. Without
+         * a reason: only if the deadline has passed.
+         */
         synchronized void end(String reason) {
-            if (lead == null)
+            if (lead == null || reason == null && leads())
                 return;
             String why = leads() ? reason : "expired";
             over = why.equals("failover") ? null : lead;
             lead = null;
             event(() -> o.onLost.accept(why));
-        }
-
-        void expire() {
-            if (!leads())
-                end("expired");
         }
 
         /** Calls a handler when those before it have returned. */
@@ -248,7 +251,7 @@ public final class LeaderElection {
 
         public void advance(Duration duration) {
             clock += duration.toNanos();
-            expire();
+            end(null);
         }
 
         @Override public void fenced(Connection transaction) throws SQLException {
@@ -258,14 +261,12 @@ public final class LeaderElection {
 
     /** What the two kinds of candidates share. */
     private abstract static class Engine extends Leadership {
-        static final String STAND = "(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb",
-            FATAL = "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
         final long callTimeout = o.callTimeout.toNanos();
         private final boolean session;
         private final Callable<Connection> connect;
         private final CompletableFuture<Void> finished;
-        volatile Connection own, ear;    // a pool's own is given back after each turn; for LISTEN
-        private boolean auto, standing;    // what own's autocommit was; the server may know us
+        volatile Connection own, ear;    // a pool's own is given back after each turn; to LISTEN
+        boolean standing;                // the server may know us
         private long sent, next = now(), backOff = SECOND / 10;    // next: when to call the server
 
         Engine(Options options, boolean session, Callable<Connection> connect) {
@@ -277,38 +278,26 @@ public final class LeaderElection {
         }
 
         /** Stands. Returns a lease_grant if we are elected, else null. */
-        abstract Object[] stand(boolean first) throws Exception;
+        abstract Object[] stand() throws Exception;
 
         private void run() {
             while (!closed || standing)
                 try {
-                    turn(lead);
+                    Long term = lead;
+                    idle(term);
+                    boolean well = over == null && !closed && o.healthCheck.getAsBoolean();
+                    if (well && lead == term)
+                        ask(term);
+                    else
+                        leave();
+                    if (own != null && !(session && standing)) {
+                        own.close();
+                        own = null;
+                    }
                 } catch (Throwable t) {
                     trouble(t);
                 }
-        }
-
-        private void turn(Long term) throws Exception {
-            idle(term);
-            boolean well = over == null && !closed && o.healthCheck.getAsBoolean() && lead == term;
-            if (!well) {
-                end("unhealthy");    // or waits for who is ending it just now
-                told.join();
-            }
-            if (own == null && (well || standing)) {
-                own = connect(connect);
-                auto = own.getAutoCommit();
-                own.setAutoCommit(true);
-            }
-            if (well)
-                ask(term);
-            else
-                leave();
-            if (own != null && !(session && well)) {
-                own.setAutoCommit(auto);
-                own.close();
-                own = null;
-            }
+            abort(ear);
         }
 
         /** Waits until something is to be done. Watches our connection: its end is told at once. */
@@ -328,9 +317,8 @@ public final class LeaderElection {
          * that went silent, and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s.
          */
         private void ask(Long term) throws Exception {
-            boolean first = !standing;
-            standing = true;
-            Object[] grant = term == null ? stand(first)
+            own = own == null ? connect(connect) : own;
+            Object[] grant = term == null ? stand()
                 : tell("renew", Math.min(callTimeout, deadline - now()), term);
             long lasts = grant == null ? 0 : (Long) grant[1] * MS / (session ? 2 : 1);
             backOff = SECOND / 10;
@@ -346,12 +334,16 @@ public final class LeaderElection {
          * so a lone candidate that resigns does not spin.
          */
         private void leave() throws Exception {
-            standing = false;    // or, if the release fails, leave() would be refused next time
+            end("unhealthy");    // or waits for who is ending it just now
+            told.join();
             next = now() + SECOND + o.interval.toNanos();
-            if (over != null && !session)
-                tell("release", callTimeout, over);
-            if (own != null)
+            if (standing) {
+                standing = false;    // now, for if the release fails leave() would be refused later
+                own = session ? own : connect(connect);
+                if (over != null && !session)
+                    tell("release", callTimeout, over);
                 tell("leave", callTimeout, o.candidate);
+            }
             over = null;
         }
 
@@ -363,31 +355,28 @@ public final class LeaderElection {
                     e = (SQLException) cause;
             String state = String.valueOf(e.getSQLState()), text = e.getMessage();
             LOG.log(closed ? DEBUG : WARNING, "election {0}: {1} ({2})", o.election, text, state);
-            if (t instanceof RuntimeException)
-                end("unhealthy");    // the check has failed
             if (!closed && state.matches(FATAL)) {
-                if (state.matches("3F000|42883"))
-                    text = "no extension here (CREATE EXTENSION leader_election): " + text;
-                fatal = new SQLException(text, state, e);
+                fatal = new SQLException(!state.matches("3F000|42883") ? text
+                    : "no extension here (CREATE EXTENSION leader_election): " + text, state, e);
                 end("error");
                 closed = true;
                 event(() -> o.onError.accept(fatal));
             }
-            if (session && (lead == null || !state.equals("55P03"))) {
-                // The server elects another when the socket is closed. And a candidacy in doubt
-                // is not used: campaign() would make one with defaults.
-                end("connection lost");
-                told.join();
-                standing = false;
-            }
-            if (!session || !standing) {
-                abort(own);
-                abort(ear);
-                own = ear = null;
-                over = standing ? over : null;    // or leave() comes next
-            }
             next = now() + (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
             backOff = Math.min(2 * backOff, 5 * SECOND);
+            if (session && lead != null && state.equals("55P03"))
+                return;
+            // A RuntimeException is the health check's. The server elects another when a session's
+            // socket is closed. And a candidacy in doubt is not used: campaign() would make one
+            // with defaults.
+            end(t instanceof RuntimeException ? "unhealthy" : session ? "connection lost" : null);
+            if (session)
+                told.join();
+            standing &= !session;
+            over = standing ? over : null;    // or leave() comes next
+            abort(own);
+            abort(ear);
+            own = ear = null;
         }
 
         /** A session is known by its connection; a detached one says its term, or its name. */
@@ -434,22 +423,23 @@ public final class LeaderElection {
 
         /** The driver's timeouts are for connecting, host by host. Then each call has our timer. */
         private static Connection connect(String url, Properties my, String s) throws SQLException {
-            Properties info = new Properties();
-            info.putAll(Map.of("connectTimeout", s, "socketTimeout", s, "prepareThreshold", "0",
+            Properties info = (Properties) my.clone();
+            Map.of("connectTimeout", s, "socketTimeout", s, "prepareThreshold", "0",
                 "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
-                "options", "-c statement_timeout=0 -c idle_session_timeout=0"));
-            info.putAll(my);
+                "options", "-c statement_timeout=0 -c idle_session_timeout=0")
+                .forEach(info::putIfAbsent);
             Connection c = DriverManager.getConnection(url, info);
             c.setNetworkTimeout(POOL, 0);
             return c;
         }
 
         /** Joins first, so that our place in line outlives each slice. */
-        @Override Object[] stand(boolean first) throws Exception {
-            if (first)
-                call(own, callTimeout,
-                    "SELECT leader_election.join" + STAND + ", auto_renew => false)",
+        @Override Object[] stand() throws Exception {
+            if (!standing)
+                call(own, callTimeout, "SELECT leader_election.join(?, ?, rank => ?, "
+                    + "metadata => ?::pg_catalog.jsonb, auto_renew => false)",
                     o.election, o.candidate, o.rank, o.metadata);
+            standing = true;
             if (!closed)
                 call(own, o.slice.toNanos() + callTimeout,
                     "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
@@ -460,29 +450,33 @@ public final class LeaderElection {
 
     /** Stands over connections of the application's pool; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
-        public DetachedLeadership(DataSource source, Options o) {
-            super(o, false, source::getConnection);
+        /** The pool's connections are in autocommit mode, which is every pool's default. */
+        public DetachedLeadership(javax.sql.DataSource pool, Options o) {
+            super(o, false, pool::getConnection);
         }
 
-        @Override Object[] stand(boolean first) throws Exception {
-            String sql = "SELECT * FROM leader_election.acquire" + STAND + ")";
-            Object[] grant = call(own, callTimeout, sql, o.election, o.candidate, o.rank, o.metadata);
+        @Override Object[] stand() throws Exception {
+            standing = true;
+            Object[] grant = call(own, callTimeout, "SELECT * FROM leader_election.acquire("
+                + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb)",
+                o.election, o.candidate, o.rank, o.metadata);
             if (grant == null && ear == null && o.listen != null) {
                 ear = connect(o.listen);
+                ear.setAutoCommit(true);
                 call(ear, callTimeout, "LISTEN leadership_changed");
             }
             return grant;
         }
     }
 
-    private static Executor later(long delay) {
-        return CompletableFuture.delayedExecutor(delay, NANOSECONDS, POOL);
-    }
-
-    /** Closes the socket, on another thread: with TLS that may block. */
+    /**
+     * Closes the socket, on another thread: with TLS that may block. Then a pool's connection goes
+     * back, or it would be missing there. Fails never, even if no thread is to be had.
+     */
     private static void abort(Connection c) {
+        Executor later = delayedExecutor(0, NANOSECONDS, POOL);
         if (c != null)
-            POOL.submit(() -> { c.abort(POOL); return null; });
+            later.execute(new FutureTask<>(() -> { c.abort(Runnable::run); c.close(); return c; }));
     }
 
     /**
