@@ -49,8 +49,7 @@ public final class LeaderElection {
     });
 
     /** Thrown by fenced() when we do not lead. The server's own refusals have the same SQLSTATE. */
-    @SuppressWarnings("serial")
-    public static final class NotLeader extends SQLException {
+    @SuppressWarnings("serial") public static final class NotLeader extends SQLException {
         NotLeader(String name) { super("not the leader of election \"" + name + "\"", "LE001"); }
     }
 
@@ -261,6 +260,8 @@ public final class LeaderElection {
 
     /** What the two kinds of candidates share. */
     private abstract static class Engine extends Leadership {
+        static final String GRANT =
+            "SELECT ARRAY[term, remaining_ms, yielding::pg_catalog.int4] FROM leader_election.";
         final long callTimeout = o.callTimeout.toNanos();
         private final boolean session;
         private final Callable<Connection> connect;
@@ -277,8 +278,8 @@ public final class LeaderElection {
             finished = runAsync(this::run, POOL);
         }
 
-        /** Stands. Returns a lease_grant if we are elected, else null. */
-        abstract Object[] stand() throws Exception;
+        /** Stands. Returns a GRANT if we are elected, else null. */
+        abstract Long[] stand() throws Exception;
 
         private void run() {
             while (!closed || standing)
@@ -318,15 +319,15 @@ public final class LeaderElection {
          */
         private void ask(Long term) throws Exception {
             own = own == null ? connect(connect) : own;
-            Object[] grant = term == null ? stand()
-                : tell("renew", Math.min(callTimeout, deadline - now()), term);
-            long lasts = grant == null ? 0 : (Long) grant[1] * MS / (session ? 2 : 1);
+            Long[] grant = term == null ? stand()
+                : tell(GRANT + "renew", Math.min(callTimeout, deadline - now()), term);
+            long lasts = grant == null ? 0 : grant[1] * MS / (session ? 2 : 1);
             backOff = SECOND / 10;
             next = lasts > 0 ? sent + lasts / 3 : now() + (session ? 0 : o.interval.toNanos());
             if (grant == null)
                 end("not renewed");
-            else if (!granted(term, (Long) grant[0], sent + lasts, (Boolean) grant[3]))
-                over = (Long) grant[0];    // it came too late, or nobody was told of it
+            else if (!granted(term, grant[0], sent + lasts, grant[2] > 0))
+                over = grant[0];    // it came too late, or nobody was told of it
         }
 
         /**
@@ -341,8 +342,8 @@ public final class LeaderElection {
                 standing = false;    // now, for if the release fails leave() would be refused later
                 own = session ? own : connect(connect);
                 if (over != null && !session)
-                    tell("release", callTimeout, over);
-                tell("leave", callTimeout, o.candidate);
+                    tell("SELECT leader_election.release", callTimeout, over);
+                tell("SELECT leader_election.leave", callTimeout, o.candidate);
             }
             over = null;
         }
@@ -380,8 +381,7 @@ public final class LeaderElection {
         }
 
         /** A session is known by its connection; a detached one says its term, or its name. */
-        final Object[] tell(String function, long timeout, Object who) throws Exception {
-            String sql = "SELECT * FROM leader_election." + function;
+        final Long[] tell(String sql, long timeout, Object who) throws Exception {
             return session ? call(own, timeout, sql + "(?)", o.election)
                 : call(own, timeout, sql + "(?, ?)", o.election, who);
         }
@@ -390,7 +390,7 @@ public final class LeaderElection {
          * One statement. After the timeout trouble() closes the socket: a call that was only given
          * up goes on at the server, and may win an election that nobody knows of.
          */
-        final Object[] call(Connection c, long ns, String sql, Object... args) throws Exception {
+        final Long[] call(Connection c, long ns, String sql, Object... args) throws Exception {
             sent = now();
             return POOL.submit(() -> query(c, sql, args)).get(ns, NANOSECONDS);
         }
@@ -434,7 +434,7 @@ public final class LeaderElection {
         }
 
         /** Joins first, so that our place in line outlives each slice. */
-        @Override Object[] stand() throws Exception {
+        @Override Long[] stand() throws Exception {
             if (!standing)
                 call(own, callTimeout, "SELECT leader_election.join(?, ?, rank => ?, "
                     + "metadata => ?::pg_catalog.jsonb, auto_renew => false)",
@@ -444,7 +444,7 @@ public final class LeaderElection {
                 call(own, o.slice.toNanos() + callTimeout,
                     "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                     o.election, o.candidate, o.slice.toMillis() + " ms");
-            return tell("renew", callTimeout, null);    // no row if we were not elected
+            return tell(GRANT + "renew", callTimeout, null);    // no row if we were not elected
         }
     }
 
@@ -455,10 +455,10 @@ public final class LeaderElection {
             super(o, false, pool::getConnection);
         }
 
-        @Override Object[] stand() throws Exception {
+        @Override Long[] stand() throws Exception {
             standing = true;
-            Object[] grant = call(own, callTimeout, "SELECT * FROM leader_election.acquire("
-                + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb)",
+            Long[] grant = call(own, callTimeout,
+                GRANT + "acquire(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb)",
                 o.election, o.candidate, o.rank, o.metadata);
             if (grant == null && ear == null && o.listen != null) {
                 ear = connect(o.listen);
@@ -480,18 +480,16 @@ public final class LeaderElection {
     }
 
     /**
-     * Returns the first row, or null. Behind a transaction pooler the URL of the pool has
+     * Returns what GRANT asks for, or null. Behind a transaction pooler the URL of the pool has
      * prepareThreshold=0, as for all other statements.
      */
-    private static Object[] query(Connection c, String sql, Object... args) throws SQLException {
+    private static Long[] query(Connection c, String sql, Object... args) throws SQLException {
         try (PreparedStatement s = c.prepareStatement(sql)) {
             for (int i = 0; i < args.length; i++)
                 s.setObject(i + 1, args[i]);
             ResultSet rows = s.execute() ? s.getResultSet() : null;
-            Object[] row = rows != null && rows.next() ? new Object[4] : null;
-            for (int i = 0; row != null && i < rows.getMetaData().getColumnCount(); i++)
-                row[i] = rows.getObject(i + 1);
-            return row;
+            Object first = rows != null && rows.next() ? rows.getObject(1) : null;
+            return first instanceof Array ? (Long[]) ((Array) first).getArray() : null;
         }
     }
 }
