@@ -1,4 +1,5 @@
-// The line protocol of test/clients over the Java client: Driver session|detached ELECTION CANDIDATE.
+// The line protocol of test/clients over the Java client: Driver session|detached ELECTION
+// CANDIDATE.
 // It is also the example of a program: a loop that asks term(), and fenced writes.
 import java.sql.*;
 import java.time.Duration;
@@ -8,104 +9,89 @@ import leaderelection.LeaderElection.*;
 import org.postgresql.ds.PGSimpleDataSource;
 
 public class Driver {
-    static volatile Leadership leadership;
+    static volatile Leadership leader;
     static volatile long turn = System.nanoTime(), hang;
     static Connection connection;    // of the work
 
-    static String env(String name, String otherwise) {
-        return System.getenv().getOrDefault(name, otherwise);
-    }
+    static String env(String name, String or) { return System.getenv().getOrDefault(name, or); }
 
-    static Duration seconds(String name, String otherwise) {
-        return Duration.ofMillis((long) (Double.parseDouble(env(name, otherwise)) * 1000));
-    }
+    static Duration time(String of, String or) { return Duration.parse("PT" + env(of, or) + "S"); }
 
     static synchronized void say(String line) {
         System.out.println(line + " " + System.nanoTime());    // CLOCK_MONOTONIC; println flushes
     }
 
-    static PGSimpleDataSource source(String hosts, String ports, Duration socketTimeout) {
-        PGSimpleDataSource source = new PGSimpleDataSource();
-        source.setServerNames(hosts.split(","));
-        source.setPortNumbers(Arrays.stream(ports.split(",")).mapToInt(Integer::parseInt).toArray());
-        source.setDatabaseName(env("PGDATABASE", "postgres"));
-        source.setUser(env("PGUSER", "app"));
-        source.setPassword(env("PGPASSWORD", ""));
-        source.setConnectTimeout(2);
-        source.setSocketTimeout((int) (socketTimeout.toMillis() + 999) / 1000);
-        source.setPrepareThreshold(0);
-        return source;
+    static String url(String hosts, String ports, Duration timeout) {
+        StringJoiner at = new StringJoiner(",");
+        for (int i = 0; i < hosts.split(",").length; i++)
+            at.add(hosts.split(",")[i] + ":" + ports.split(",")[i]);
+        return String.format("jdbc:postgresql://%s/%s?user=%s&password=%s&prepareThreshold=0"
+            + "&connectTimeout=2&socketTimeout=%d", at, env("PGDATABASE", "postgres"),
+            env("PGUSER", "app"), env("PGPASSWORD", ""), (timeout.toMillis() + 999) / 1000);
     }
 
     public static void main(String[] args) throws Exception {
-        String hosts = env("PGHOST", "127.0.0.1"), ports = env("PGPORT", "5432");
-        PGSimpleDataSource source = source(hosts, ports, seconds("QUERY_TIMEOUT", "0")),
-            work = source(env("WORKHOST", hosts), env("WORKPORT", ports), Duration.ofSeconds(2));
+        String hosts = env("PGHOST", "127.0.0.1"), ports = env("PGPORT", "5432"),
+            url = url(hosts, ports, time("QUERY_TIMEOUT", "0")),
+            work = url(env("WORKHOST", hosts), env("WORKPORT", ports), Duration.ofSeconds(2));
         Options o = new Options(args[1]);
         o.candidate = args[2];
-        o.callTimeout = seconds("CALL_TIMEOUT", "1");
-        o.slice = seconds("SLICE", "1");
-        o.interval = seconds("INTERVAL", "0.2");
+        o.callTimeout = time("CALL_TIMEOUT", "1");
+        o.slice = time("SLICE", "1");
+        o.interval = time("INTERVAL", "0.2");
         o.onElected = term -> say("elected " + term);
         o.onLost = reason -> say("lost " + reason);
         o.onError = e -> {
             say("error " + e.getSQLState() + " " + e.getMessage().replaceAll("\\s+", " "));
             Runtime.getRuntime().halt(3);
         };
-        if (!env("HEALTH", "").isEmpty())
-            o.healthCheck = () -> System.nanoTime() - turn < 5e8;
-        o.listen = env("LISTEN", "").isEmpty() ? null : source::getConnection;
+        o.healthCheck = () -> env("HEALTH", "").isEmpty() || System.nanoTime() - turn < 5e8;
+        o.listen = env("LISTEN", "").isEmpty() ? null : () -> DriverManager.getConnection(url);
         o.onYield = env("YIELD", "").isEmpty() ? null : term -> {
             say("yield " + term);
-            CompletableFuture.delayedExecutor(200, TimeUnit.MILLISECONDS).execute(leadership::resign);
+            CompletableFuture.delayedExecutor(200, TimeUnit.MILLISECONDS).execute(leader::resign);
         };
-        Properties login = new Properties();
-        login.setProperty("user", source.getUser());
-        login.setProperty("password", source.getPassword());
+        PGSimpleDataSource pool = new PGSimpleDataSource();    // or a real one
+        pool.setURL(url);
         say("ready");
-        leadership = args[0].equals("detached") ? new DetachedLeadership(source, o)
-            : new SessionLeadership(source.getUrl(), login, o);
+        leader = args[0].equals("detached") ? new DetachedLeadership(pool, o)
+            : new SessionLeadership(url, new Properties(), o);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {    // SIGTERM
-            leadership.close();
+            leader.close();
             say("closed");
             Runtime.getRuntime().halt(0);
         }));
-        Scanner in = new Scanner(System.in).useDelimiter("\n");
-        new Thread(() -> in.forEachRemaining(Driver::obey)).start();
+        new Thread(() -> new Scanner(System.in).forEachRemaining(Driver::obey)).start();
         for (int i = 0; ; i++) {
             long hung = hang;
             hang -= hung;    // it may be set just now
             Thread.sleep(20 + hung);
             turn = System.nanoTime();
-            OptionalLong term = leadership.term();
+            OptionalLong term = leader.term();
             term.ifPresent(now -> say("working " + now));
             if (term.isPresent() && i % 5 == 0)
                 write(work, args[1], args[2], term.getAsLong());
         }
     }
 
-    static void obey(String line) {
-        if (line.startsWith("hang "))
-            hang = Long.parseLong(line.substring(5));
-        else if (line.equals("resign"))
-            leadership.resign();
-        else
+    static void obey(String word) {
+        if (word.equals("resign"))
+            leader.resign();
+        else if (word.equals("close"))
             System.exit(0);
+        else if (!word.equals("hang"))
+            hang = Long.parseLong(word);
     }
 
-    static void write(PGSimpleDataSource work, String election, String candidate, long term) {
+    static void write(String url, String election, String candidate, long term) {
         try {
             if (connection == null || connection.isClosed())    // as a broken one is
-                connection = work.getConnection();
+                connection = DriverManager.getConnection(url);
             connection.setAutoCommit(false);
             connection.rollback();                              // the write that was refused
-            leadership.fenced(connection);
-            String sql = "SELECT conformance.write(?, ?, " + term + ")";
-            try (PreparedStatement s = connection.prepareStatement(sql)) {
-                s.setString(1, election);
-                s.setString(2, candidate);
-                s.execute();
-            }
+            leader.fenced(connection);
+            String sql = "SELECT conformance.write('%s', '%s', %d)";
+            connection.createStatement().execute(String.format(sql, election, candidate, term));
             connection.commit();
             say("wrote " + term);
         } catch (SQLException e) {
