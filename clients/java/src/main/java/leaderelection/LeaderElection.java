@@ -14,9 +14,9 @@
  * the lease is given back to the server, so that the next leader never starts
  * while a handler of ours still stops the work.
  *
- * Threads, all of them daemons: each candidate has one, the engine, which talks
- * to the server and asks the health check. Handlers and timers have others: a
- * leadership ends at its deadline although the engine hangs.
+ * Threads, all of them daemons: each candidate has one, the engine, which asks
+ * the health check, and waits for what others do: calls, each with its time limit,
+ * and handlers. A timer ends a leadership at its deadline although the engine hangs.
  *
  * The clock is System.nanoTime(), which stands still while the machine sleeps
  * (Java has none that goes on): after a suspend a term may be given out that
