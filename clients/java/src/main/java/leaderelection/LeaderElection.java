@@ -87,6 +87,8 @@ public final class LeaderElection {
         public Consumer<String> onLost = reason -> { };
         /** The error that has ended this client. Nothing else ends it but close(). */
         public Consumer<SQLException> onError = error -> { };
+        /** Where handlers run. Default: threads of this file's own. */
+        public Executor executor = POOL;
 
         public Options(String election) { this.election = election; }
     }
@@ -272,7 +274,7 @@ public final class LeaderElection {
 
         Engine(Options options, boolean session, Callable<Connection> connect) {
             super(options);
-            executor = POOL;
+            executor = o.executor;
             this.session = session;
             this.connect = connect;
             finished = runAsync(this::run, POOL);
@@ -399,7 +401,9 @@ public final class LeaderElection {
         final Connection connect(Callable<Connection> connect) throws Exception {
             Future<Connection> c = POOL.submit(connect);
             try {
-                return c.get((session ? 10 : 1) * callTimeout, NANOSECONDS);    // several hosts
+                Connection it = c.get((session ? 10 : 1) * callTimeout, NANOSECONDS); // several hosts
+                it.setAutoCommit(true);    // pools set that back when they get it
+                return it;
             } catch (TimeoutException e) {
                 POOL.submit(() -> { c.get().close(); return null; });
                 throw e;
@@ -462,7 +466,6 @@ public final class LeaderElection {
                 o.election, o.candidate, o.rank, o.metadata);
             if (grant == null && ear == null && o.listen != null) {
                 ear = connect(o.listen);
-                ear.setAutoCommit(true);
                 call(ear, callTimeout, "LISTEN leadership_changed");
             }
             return grant;
