@@ -98,6 +98,7 @@ sub crash_often
 		$steady->query("SELECT leader_election.resign('$e')
 			FROM leader_election.lease WHERE election = '$e' AND yielding");
 		$preferred->kill;
+		wait_gone($node, $preferred);
 		leads_soon($e, 'steady', "$e: the steady one leads");
 	}
 	$steady->finish;
