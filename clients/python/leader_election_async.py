@@ -30,21 +30,29 @@ import itertools
 import json
 import logging
 import os
+import random
 import re
-import secrets
 import socket
 import time
 from collections import namedtuple
-from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 log = logging.getLogger("leader_election")
-LeadershipError = asyncpg.PostgresError     # what wait() raises and on_error is told: see sqlstate
+LeadershipError = asyncpg.PostgresError     # what wait() raises, and on_error is told: see sqlstate
 
 # A class of SQLSTATEs, or one: the same call would be answered the same for ever.
 _FATAL = ("28", "3D000", "3F000", "42883", "42P01", "42501", "22023", "0A000", "25001", "LE003")
-_BUSY = ("55P03", "57014")      # the call did nothing, and its connection is good
+# Without auto_renew: the server could elect a follower that is cut off, or the session of a process
+# that hangs, and would renew that lease. A time limit of the session's would end a campaign.
+_JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+        metadata => $4::pg_catalog.jsonb, auto_renew => false),
+    pg_catalog.set_config('statement_timeout', '0', false),
+    pg_catalog.set_config('idle_session_timeout', '0', false)"""
+_CAMPAIGN = """CALL leader_election.campaign($1, $2,
+    timeout => pg_catalog.make_interval(secs => $3))"""
+_ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
+    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)"""
 
 _Grant = namedtuple("_Grant", "term deadline third yielding")
 
@@ -53,73 +61,64 @@ class NotLeader(Exception):
     """fenced() was called, and this instance does not lead."""
 
 
-def _clock():
-    """Seconds; goes on while the machine sleeps, where the system has such a clock."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
-
-
 def _fill(sql, *values):
     """The values in the places of $1, $2...: a statement with arguments takes two steps, which a
     transaction pooler may send to two sessions."""
-    def literal(place):     # right whatever standard_conforming_strings is
-        value = values[int(place[1]) - 1]
-        return "NULL" if value is None else " E'" + re.sub(r"(['\\])", r"\1\1", str(value)) + "'"
-    return re.sub(r"\$(\d)", literal, sql)
+    texts = ["NULL" if value is None else " E'" + re.sub(r"(['\\])", r"\1\1", str(value)) + "'"
+             for value in values]       # E: right whatever standard_conforming_strings is
+    return re.sub(r"\$(\d)", lambda place: texts[int(place[1]) - 1], sql)
 
 
 def _targets(where):
     """asyncpg's arguments for each host. It would give all its time to a dead first one, and
     would stay with a standby."""
     if isinstance(where, str) and where:
-        parts = urlsplit(where)
-        login, at, hosts = parts.netloc.rpartition("@")
-        return [{"dsn": urlunsplit(parts._replace(netloc=login + at + host))}
-                for host in hosts.split(",")]
-    given = {"host": os.environ.get("PGHOST", ""), "port": os.environ.get("PGPORT", ""),
-             **(where or {})}
-    hosts, ports = (value if isinstance(value, (list, tuple)) else str(value).split(",")
+        login, hosts, rest = re.match(r"(\w*:?/{0,2}(?:[^/]*@)?)([^/?]*)(.*)", where).groups()
+        return [{"dsn": login + host + rest} for host in hosts.split(",")]
+    given = {"host": os.environ.get("PGHOST"), "port": os.environ.get("PGPORT"), **(where or {})}
+    hosts, ports = (value if isinstance(value, (list, tuple)) else str(value or "").split(",")
                     for value in (given["host"], given["port"]))
     return [{**given, "host": host or None, "port": int(port) if port else None}
             for host, port in zip(hosts, itertools.cycle(ports))]
 
 
 async def _called(function, *values):
-    """What the application's function, or coroutine function, returns. (Not awaited: a task.)"""
-    answer = function(*values)
+    """What the application's function, or coroutine function, returns. (A task is not awaited.)"""
+    answer = function and function(*values)
     return await answer if asyncio.iscoroutine(answer) else answer
 
 
 class _Candidate:
-    """What all four have in common. One task makes all calls, one after the other. `_lead` is what
-    the application knows; it ends by the clock, too. `_held` is what the server may take us to
-    have. What is held, but not led, is given back.
+    """What all four have in common, also their options, so that one can stand in for another.
+
+    One task makes all calls, one after the other. `_lead` is what the application knows; it ends by
+    the clock, too. `_held` is what the server may take us to have. What is held, but not led, is
+    given back.
 
     health_check: a function or coroutine function; unless it says true, we do not stand, and the
     lease is not renewed. call_timeout: how many seconds a call may take. Handlers are functions or
     coroutine functions, called one at a time: start the work in on_elected, do not await its end.
     """
 
-    _bound = False      # leadership ends with the connection
-    _share = 1.0        # of what remains of the lease: our deadline
-    _rest = 0.0         # how long a follower rests
-    _unfenced = False   # fenced() passes, and fences nothing
-    _now = staticmethod(_clock)
-
     def __init__(self, election="election", candidate=None, *, rank=None, metadata=None,
-                 health_check=None, call_timeout=5.0, on_elected=None, on_lost=None,
-                 on_yield=None, on_error=None):
+                 health_check=None, call_timeout=5.0, slice=5.0, interval=1.0, listen=None,
+                 unfenced=False, on_elected=None, on_lost=None, on_yield=None, on_error=None):
         self.election = election
-        self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.changes = 0                        # elections of this client
-        self._me = (election, self.candidate, rank, metadata and json.dumps(metadata))
-        self._check, self._call_timeout = health_check or (lambda: True), call_timeout
-        self._handlers = {"elected": on_elected, "lost": on_lost, "yield": on_yield,
-                          "error": on_error}
-        self._events = []                       # whose handlers have not been called
+        self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{random.random():.9f}"
+        self.changes, self._events = 0, []      # elections; what the handlers are to be told
+        self._me = (self.candidate, rank, None if metadata is None else json.dumps(metadata))
+        self._check, self._limit = health_check or (lambda: True), call_timeout
+        self._slice, self._rest, self._listen, self._unfenced = slice, interval, listen, unfenced
+        on_yield = on_yield or (lambda term: term == self.term and self._lose("yielded"))
+        self._handlers = dict(elected=on_elected, lost=on_lost, error=on_error, asked=on_yield)
         self._asked = self._closing = False
         self._lead = self._held = self._error = None
-        self._task = self._teller = self._timer = self._changed = self._closed = None
+        self._task = self._told = self._changed = self._closed = None
+
+    def _now(self):
+        """Seconds; goes on while the machine sleeps, where the system has such a clock."""
+        boottime = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
     @property
     def leads(self):
@@ -155,8 +154,8 @@ class _Candidate:
         if not self._unfenced:
             if term is None or not connection.is_in_transaction():
                 raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
-            await connection.execute(
-                _fill("SELECT leader_election.assert_leader($1, $2)", self.election, term))
+            sql = _fill("SELECT leader_election.assert_leader($1, $2)", self.election, term)
+            await connection.execute(sql)
 
     async def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
@@ -166,10 +165,10 @@ class _Candidate:
     async def close(self):
         """Give up, withdraw, end; at most call_timeout seconds. Others are elected at once."""
         self._shut("closed")
-        left = [task for task in (self._task, self._teller) if task and not task.done()]
-        if left and asyncio.current_task() is not self._teller:     # a handler: we wait for it
-            await asyncio.wait(left, timeout=self._call_timeout)
-            left[0].cancel()        # a call over a dead path
+        left = [task for task in (self._task, self._told) if task and not task.done()]
+        if left and asyncio.current_task() is not self._told:     # a handler: we wait for it
+            await asyncio.wait(left, timeout=self._limit)
+            left[0].cancel()                    # a call over a dead path
 
     async def __aenter__(self):
         return await self.start()
@@ -178,8 +177,7 @@ class _Candidate:
         await self.close()
 
     async def _live(self):
-        rest = failures = 0
-        changed = self._change()
+        rest, failures, changed = 0, 0, self._change()
         while self._held or not self._closing:
             try:
                 await asyncio.wait([changed], timeout=rest)
@@ -188,109 +186,92 @@ class _Candidate:
             except asyncio.CancelledError:      # the loop is being shut down: close in order
                 self._shut("closed")
             except Exception as error:
-                self._recover(error)
+                state = getattr(error, "sqlstate", None) or ""
+                if not self._closing:
+                    log.warning("election %r, %r: %r", self.election, self.candidate, error)
+                if state in ("3F000", "42883"):
+                    error.hint = "this database lacks the extension: CREATE EXTENSION leader_election"
+                if state.startswith(_FATAL):
+                    self._shut("error", error)
+                if self._bound and not (self._lead and state in ("55P03", "57014")):    # did nothing
+                    self._lose("connection lost")
                 longest = self._lead.third if self._lead else 5.0
-                rest = min(longest, 0.1 * 2 ** failures) * (1 - secrets.randbelow(500) / 1000)
+                rest = min(longest, random.uniform(0.05, 0.1) * 2 ** failures)
                 failures = min(failures + 1, 6)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            await self._leave(None)
-        await self._settle()
+        await asyncio.gather(self._leave(None), self._settle(), return_exceptions=True)
 
     async def _turn(self):
         """Make one call, if need be. Returns for how many seconds to rest then."""
         lead = self._lead
-        if not lead:
-            await self._settle()                # first the handlers
         if self._held and not lead:
+            await self._settle()                # first the handlers
             held, self._held = self._held, None
             await self._leave(held)
             await asyncio.wait([self._closed], timeout=1.0)     # a lone candidate does not spin
-        if not await self._healthy():
+        [health] = await asyncio.gather(self._within(_called(self._check)), return_exceptions=True)
+        if not health or isinstance(health, Exception):
             self._lose("unhealthy")
             if not self._held:
                 await self._leave(None)
-            return 1.0
+            raise RuntimeError(f"the health check says: {health!r}")
         if self._closing or self._lead is not lead:
             return 0.0
-        grant = await (self._renew(lead) if lead else self._stand())
+        grant = await (self._ask(self._renewal, lead.term) if lead else self._stand())
         self._held = grant or lead
-        self._watch()       # a loop that was blocked may come here before the timer does
-        if self._lead is not lead:
-            return 0.0
-        if lead and (not grant or grant.term != lead.term):
+        self._watch(lead)       # a loop that was blocked may come here before the timer does
+        if self._lead and (not grant or grant.term != lead.term):
             self._lose("failover" if grant else "not renewed")
             await self._settle()
-        if grant:
+            lead = None
+        if grant and self._lead is lead:
             self._extend(grant)
         return self._lead.third if self._lead else 0.0 if self._held else self._rest
 
-    async def _healthy(self):
-        try:
-            return await self._within(_called(self._check), self._call_timeout)
-        except Exception:
-            log.exception("health check, election %r", self.election)
-
-    def _recover(self, error):
-        state = getattr(error, "sqlstate", None) or ""
-        if not self._closing:
-            log.warning("election %r, candidate %r: %r", self.election, self.candidate, error)
-        if state in ("3F000", "42883"):
-            error.hint = "this database lacks the extension: CREATE EXTENSION leader_election"
-        if state.startswith(_FATAL):
-            self._shut("error", error)
-        if self._bound and not (self._lead and state in _BUSY):
-            self._lose("connection lost")
-
-    async def _within(self, awaitable, seconds, cut=None):
-        """Its result, or an error after so many seconds; then it is cut (cancelled, by default)."""
+    async def _within(self, awaitable, more=0.0, cut=asyncio.Future.cancel):
+        """Its result, or an error after call_timeout and more, or at our deadline: then it is cut."""
         task = asyncio.ensure_future(awaitable)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())   # seen
         # close() waits for no campaign; but for a call that may have got us the lease elsewhere.
         ends = [task, self._closed] if self._bound and not self._held else [task]
+        left = self._lead.deadline - self._now() if self._lead else 1e9
+        limit = min(left, self._limit + more)
         try:
-            await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
                 return task.result()
             raise TimeoutError("no answer in time")
         finally:
             if not task.done():
-                (cut or task.cancel)()
+                cut(task)
 
-    async def _ask(self, call, *values):
+    async def _ask(self, sql, *values):
         """A call that answers with a grant: what remains counts from its sending."""
-        sent, lead = self._now(), self._lead
-        seconds = min(self._call_timeout, lead.deadline - sent if lead else self._call_timeout)
-        row = await self._call(f"SELECT term, remaining_ms, yielding FROM {call}", *values,
-                               seconds=seconds)
-        lasts = int(row[1]) / 1000 * self._share if row else 0.0
+        sent = self._now()
+        row = await self._call(sql, *values)
+        lasts = int(row[1]) / 1000 if row else 0.0
         return row and _Grant(int(row[0]), sent + lasts, lasts / 3, row[2] in (True, "t"))
 
     def _extend(self, grant):
         """Go on leading, or begin to. Not if the answer came too late: then it is given back."""
-        if self._closing or self._now() >= grant.deadline:
-            return
-        begun, self._lead = not self._lead, grant
-        if begun:
-            self.changes += 1
-            self._asked = False
-            self._tell("elected", grant.term)
-        self._watch()
-        if grant.yielding and not self._asked:
-            self._asked = True
-            if self._handlers["yield"]:
-                self._tell("yield", grant.term)
-            else:
-                self._lose("yielded")
+        if not self._closing and self._now() < grant.deadline:
+            if not self._lead:
+                self.changes += 1
+                self._asked = False
+                self._tell("elected", grant.term)
+            self._lead = grant
+            self._watch(grant)
+            if grant.yielding and not self._asked:
+                self._asked = True
+                self._tell("asked", grant.term)
 
-    def _watch(self):
-        """End the leadership at its deadline, now or by a timer."""
-        if self._timer:
-            self._timer.cancel()
-        if not self.leads:
+    def _watch(self, lead):
+        """End this leadership at its deadline, now or by a timer: by one that looks each second,
+        because the loop's clock stands still while the machine sleeps."""
+        if lead and self._lead is lead and self.leads:
+            left = lead.deadline - self._now()
+            asyncio.get_running_loop().call_later(min(1.0, left), self._watch, lead)
+        elif self._lead is lead:
             self._lose("expired")
-        else:       # a second at most: the loop's clock stands still while the machine sleeps
-            left = min(1.0, self._lead.deadline - self._now())
-            self._timer = asyncio.get_running_loop().call_later(left, self._watch)
 
     def _lose(self, reason):
         """The one place where a leadership ends: the term, then the handlers, then the lease."""
@@ -308,27 +289,25 @@ class _Candidate:
                 self._closed.set_result(None)
 
     def _tell(self, event, value):
-        self._wake()
-        if self._handlers.get(event):
-            self._events.append((event, value))
-            if not self._teller or self._teller.done():
-                self._teller = asyncio.ensure_future(self._tell_all())
+        self._change().set_result(None)
+        self._events.append((event, value))
+        if not self._told or self._told.done():
+            self._told = asyncio.ensure_future(self._tell_all())
 
     async def _tell_all(self):
         """A task of its own, so that a slow handler holds up no renewal."""
         while self._events:
             event, value = self._events.pop(0)
             try:
-                await _called(self._handlers[event], value)
+                await _called(self._handlers.get(event), value)
             except (Exception, asyncio.CancelledError):
                 log.exception("handler of %r, election %r", event, self.election)
 
     async def _settle(self):
         """Until the handlers of all that has happened have returned."""
-        teller = self._teller
-        while teller and not teller.done() and teller is not asyncio.current_task():
-            await asyncio.wait([teller], timeout=self._call_timeout)
-            if not teller.done():
+        while self._told and not self._told.done() and self._told is not asyncio.current_task():
+            done, _ = await asyncio.wait([self._told], timeout=self._limit)
+            if not done:
                 log.warning("election %r: a handler has not returned yet", self.election)
 
     def _change(self):
@@ -336,10 +315,6 @@ class _Candidate:
         if not self._changed or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
-
-    def _wake(self):
-        if self._changed and not self._changed.done():
-            self._changed.set_result(None)
 
 
 class Leadership(_Candidate):
@@ -355,59 +330,40 @@ class Leadership(_Candidate):
     goes on. asyncpg has no keepalives either: our timers, and slices, take their place.)
     """
 
-    _bound = True
-    # The server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at least
-    # 3, and another leads at once then. Half a lease is before that.
-    _share = 0.5
+    _bound = True       # leadership ends with the connection
+    # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
+    # least 3, and another leads at once then.
+    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1)
+        WHERE term = $2"""
 
-    def __init__(self, where, election, candidate=None, *, slice=5.0, **options):
+    def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._hosts = itertools.cycle(_targets(where))
-        self._slice = slice
-        self._conn = None
+        self._hosts, self._conn, self._rest = itertools.cycle(_targets(where)), None, 0.0
 
     async def _stand(self):
-        if not self._conn:
-            await self._connect()
-        sql = "CALL leader_election.campaign($1, $2, timeout => pg_catalog.make_interval(secs => $3))"
-        row = await self._call(sql, *self._me[:2], self._slice, seconds=self._slice + self._call_timeout)
-        return row[0] and await self._renew(None)
+        """Joins first: so our place in line survives each campaign. A standby refuses it."""
+        if not self._conn or self._conn.is_closed():
+            host = {"timeout": self._limit, **next(self._hosts), "command_timeout": None}
+            self._conn = await self._within(asyncpg.connect(**host))
+            self._conn.add_termination_listener(
+                lambda conn: conn is self._conn and self._lose("connection lost"))
+            await self._call(_JOIN, *self._me)
+        row = await self._call(_CAMPAIGN, self.candidate, self._slice, more=self._slice)
+        return row[0] and await self._ask(self._renewal, row[0])
 
-    async def _connect(self):
-        """To the next host, and stand there: so our place in line survives each campaign. A standby
-        refuses it."""
-        arguments = {"timeout": self._call_timeout, **next(self._hosts), "command_timeout": None}
-        self._conn = await self._within(asyncpg.connect(**arguments), self._call_timeout)
-        self._conn.add_termination_listener(
-            lambda conn: conn is self._conn and self._lose("connection lost"))
-        # Without auto_renew: the server could elect a follower that is cut off, or a process that
-        # hangs, and would renew that lease. A timeout of the session's would end a campaign.
-        await self._call(
-            "SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,"
-            " metadata => $4::pg_catalog.jsonb, auto_renew => false),"
-            " pg_catalog.set_config('statement_timeout', '0', false),"
-            " pg_catalog.set_config('idle_session_timeout', '0', false)", *self._me)
-
-    async def _renew(self, lead):
-        return await self._ask("leader_election.renew($1)", self.election)
-
-    async def _call(self, sql, *values, seconds=None):
-        call = self._conn.fetchrow(sql, *values)
+    async def _call(self, sql, *values, more=0.0):
+        call = self._conn.fetchrow(sql, self.election, *values)
         try:
-            return await self._within(call, seconds or self._call_timeout, cut=lambda: None)
+            return await self._within(call, more, cut=lambda task: None)
         except BaseException:
             if not self._held:      # else not before "lost" was told
-                self._disconnect()
+                self._conn.terminate()
             raise
 
     async def _leave(self, held):
-        if self._conn:              # fails at once if a call is under way still
-            await self._call("SELECT leader_election.leave($1)", self.election)
-            self._disconnect()
-
-    def _disconnect(self):
-        conn, self._conn = self._conn, None
-        conn.terminate()
+        if held or self._conn and not self._conn.is_closed():
+            await self._call("SELECT leader_election.leave($1)")
+            self._conn.terminate()
 
 
 class DetachedLeadership(_Candidate):
@@ -418,76 +374,59 @@ class DetachedLeadership(_Candidate):
     past any pooler; then a vacancy is noticed at once.
     """
 
-    def __init__(self, pool, election, candidate=None, *, interval=1.0, listen=None, **options):
+    _bound = False
+    _renewal = "SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2)"
+
+    def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._acquire = getattr(pool, "acquire", pool)
-        self._rest = interval
-        self._hosts = [] if listen is None else _targets(listen)
 
     async def _live(self):
-        listener = asyncio.ensure_future(self._listen())
+        ear = asyncio.ensure_future(self._hear())
         await super()._live()
-        listener.cancel()
+        ear.cancel()
 
     async def _stand(self):
-        return await self._ask("leader_election.acquire($1, $2, rank => $3::pg_catalog.int4,"
-                               " metadata => $4::pg_catalog.jsonb)", *self._me)
-
-    async def _renew(self, lead):
-        return await self._ask("leader_election.renew($1, $2)", self.election, lead.term)
+        return await self._ask(_ACQUIRE, *self._me)
 
     async def _leave(self, held):
-        call = "SELECT leader_election.release($1, $2)" if held else "SELECT leader_election.leave($1, $2)"
+        call = "leader_election.release($1, $2)" if held else "leader_election.leave($1, $2)"
         with contextlib.suppress(asyncpg.PostgresError):    # it leads, by an answer that was lost
-            await self._call(call, self.election, held.term if held else self.candidate)
+            await self._call(f"SELECT {call}", held.term if held else self.candidate)
 
-    async def _call(self, sql, *values, seconds=None):
+    async def _call(self, sql, *values):
         """The first row of the answer, as text. The time that it takes to get a connection counts.
         COPY, because it is the one way in which asyncpg reads rows without preparing."""
-        conns, answer = [], []
-
-        async def collect(data):
-            answer.append(data)
+        sql, used, rows = _fill(sql, self.election, *values), [], asyncio.Queue()
 
         async def call():
             async with self._acquire() as conn:
-                conns.append(conn)      # asyncpg's own time limit is out of the way of ours
-                await conn.copy_from_query(_fill(sql, *values), output=collect, timeout=86400)
-        task = asyncio.ensure_future(call())
-        await self._within(task, seconds or self._call_timeout,
-                           cut=lambda: conns[0].terminate() if conns else task.cancel())
-        return b"".join(answer).decode().rstrip("\n").split("\t") if answer else None
+                used.append(conn)       # asyncpg's own time limit is out of the way of ours
+                await conn.copy_from_query(sql, output=rows.put, timeout=86400)
+        await self._within(call(), cut=lambda it: used[0].terminate() if used else it.cancel())
+        return None if rows.empty() else rows.get_nowait().decode().rstrip("\n").split("\t")
 
-    async def _listen(self):
+    async def _hear(self):
         """Wake the follower up when something has changed; over a connection of its own."""
-        limits = {"timeout": self._call_timeout, "command_timeout": self._call_timeout}
-        for host in itertools.cycle(self._hosts):
+        for host in itertools.cycle([] if self._listen is None else _targets(self._listen)):
             try:
-                conn = await asyncpg.connect(**{**host, **limits})
-                try:
+                with contextlib.ExitStack() as stack:
+                    conn = await asyncpg.connect(**{"timeout": self._limit, **host})
+                    stack.callback(conn.terminate)
                     await conn.add_listener("leadership_changed", self._heard)
-                    self._wake()                    # something may have changed before
-                    while True:                     # a cut path is told by silence only
-                        await asyncio.sleep(15.0)
-                        await conn.execute("SELECT 1")
-                finally:
-                    conn.terminate()
+                    await asyncio.sleep(60.0)   # then anew: a cut path is told by silence only
             except Exception as error:
                 log.warning("election %r: cannot listen: %r", self.election, error)
-            await asyncio.sleep(1.0)
+                await asyncio.sleep(1.0)
 
     def _heard(self, _conn, _pid, _channel, payload):
-        if not self._lead and json.dumps(self.election, ensure_ascii=False) in payload:
-            self._wake()
+        if json.dumps(self.election, ensure_ascii=False) in payload:
+            self._change().set_result(None)
 
 
 class SoleLeadership(_Candidate):
     """For a laptop, or one instance without the extension: always leads, and issues no term: term
     is None, leads is True. fenced() refuses, unless unfenced: then it does nothing."""
-
-    def __init__(self, election="election", candidate=None, *, unfenced=False, **options):
-        super().__init__(election, candidate, **options)
-        self._unfenced = unfenced
 
     async def start(self):
         self._extend(_Grant(None, float("inf"), 0.0, False))
@@ -502,11 +441,9 @@ class FakeLeadership(_Candidate):
     """For tests: the test says who leads, and moves the clock. fenced() asks no server. When a
     method returns, so have the handlers."""
 
-    _unfenced = True
-
     def __init__(self, election="election", candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._time, self._last = 0.0, 0
+        self._time, self._last, self._unfenced = 0.0, 0, True
         self._now = lambda: self._time
 
     async def start(self):
@@ -535,5 +472,5 @@ class FakeLeadership(_Candidate):
     async def advance(self, seconds):
         """Move the clock; past the deadline the leadership has expired."""
         self._time += seconds
-        self._watch()
+        self._watch(self._lead)
         await self._settle()
