@@ -49,10 +49,10 @@ _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
         metadata => $4::pg_catalog.jsonb, auto_renew => false),
     pg_catalog.set_config('statement_timeout', '0', false),
     pg_catalog.set_config('idle_session_timeout', '0', false)"""
-_CAMPAIGN = """CALL leader_election.campaign($1, $2,
-    timeout => pg_catalog.make_interval(secs => $3))"""
+_CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => pg_catalog.make_interval(secs => $3))"
 _ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
     rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)"""
+_ASSERT = "SELECT leader_election.assert_leader($1, $2)"
 
 _Grant = namedtuple("_Grant", "term deadline third yielding")
 
@@ -64,8 +64,8 @@ class NotLeader(Exception):
 def _fill(sql, *values):
     """The values in the places of $1, $2...: a statement with arguments takes two steps, which a
     transaction pooler may send to two sessions."""
-    texts = ["NULL" if value is None else " E'" + re.sub(r"(['\\])", r"\1\1", str(value)) + "'"
-             for value in values]       # E: right whatever standard_conforming_strings is
+    # E'': right whatever standard_conforming_strings is
+    texts = ["NULL" if v is None else " E'%s'" % re.sub(r"(['\\])", r"\1\1", str(v)) for v in values]
     return re.sub(r"\$(\d)", lambda place: texts[int(place[1]) - 1], sql)
 
 
@@ -110,10 +110,9 @@ class _Candidate:
         self._check, self._limit = health_check or (lambda: True), call_timeout
         self._slice, self._rest, self._listen, self._unfenced = slice, interval, listen, unfenced
         on_yield = on_yield or (lambda term: term == self.term and self._lose("yielded"))
-        self._handlers = dict(elected=on_elected, lost=on_lost, error=on_error, asked=on_yield)
-        self._asked = self._closing = False
-        self._lead = self._held = self._error = None
-        self._task = self._told = self._changed = self._closed = None
+        self._on = {"elected": on_elected, "lost": on_lost, "yield": on_yield, "error": on_error}
+        self._lead = self._held = self._error = self._task = self._told = None
+        self._closing, self._closed, self._changed, self._asked = False, None, None, 0
 
     def _now(self):
         """Seconds; goes on while the machine sleeps, where the system has such a clock."""
@@ -131,8 +130,7 @@ class _Candidate:
 
     async def start(self):
         if not self._task and not self._closing:
-            self._closed = asyncio.get_running_loop().create_future()
-            self._task = asyncio.ensure_future(self._live())
+            self._closed, self._task = asyncio.Future(), asyncio.ensure_future(self._live())
         return self
 
     async def wait(self, timeout=None):
@@ -154,8 +152,7 @@ class _Candidate:
         if not self._unfenced:
             if term is None or not connection.is_in_transaction():
                 raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
-            sql = _fill("SELECT leader_election.assert_leader($1, $2)", self.election, term)
-            await connection.execute(sql)
+            await connection.execute(_fill(_ASSERT, self.election, term))
 
     async def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
@@ -177,12 +174,12 @@ class _Candidate:
         await self.close()
 
     async def _live(self):
-        rest, failures, changed = 0, 0, self._change()
+        rest, pause, changed = 0.0, 0.05, self._change()
         while self._held or not self._closing:
             try:
                 await asyncio.wait([changed], timeout=rest)
                 changed = self._change()        # also by what happens in this turn
-                rest, failures = await self._turn(), 0
+                rest, pause = await self._turn(), 0.05
             except asyncio.CancelledError:      # the loop is being shut down: close in order
                 self._shut("closed")
             except Exception as error:
@@ -190,14 +187,14 @@ class _Candidate:
                 if not self._closing:
                     log.warning("election %r, %r: %r", self.election, self.candidate, error)
                 if state in ("3F000", "42883"):
-                    error.hint = "this database lacks the extension: CREATE EXTENSION leader_election"
+                    error.hint = "CREATE EXTENSION leader_election: this database lacks it"
                 if state.startswith(_FATAL):
                     self._shut("error", error)
-                if self._bound and not (self._lead and state in ("55P03", "57014")):    # did nothing
+                # 55P03: busy, 57014: cancelled. It did nothing, and the deadline decides.
+                if self._bound and not (self._lead and state in ("55P03", "57014")):
                     self._lose("connection lost")
-                longest = self._lead.third if self._lead else 5.0
-                rest = min(longest, random.uniform(0.05, 0.1) * 2 ** failures)
-                failures = min(failures + 1, 6)
+                pause = min(2 * pause, self._lead.third if self._lead else 5.0)
+                rest = pause * random.uniform(0.5, 1.0)
         await asyncio.gather(self._leave(None), self._settle(), return_exceptions=True)
 
     async def _turn(self):
@@ -228,20 +225,19 @@ class _Candidate:
         return self._lead.third if self._lead else 0.0 if self._held else self._rest
 
     async def _within(self, awaitable, more=0.0, cut=asyncio.Future.cancel):
-        """Its result, or an error after call_timeout and more, or at our deadline: then it is cut."""
+        """Its result, in call_timeout and more, and before our deadline; else it is cut."""
         task = asyncio.ensure_future(awaitable)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())   # seen
         # close() waits for no campaign; but for a call that may have got us the lease elsewhere.
         ends = [task, self._closed] if self._bound and not self._held else [task]
-        left = self._lead.deadline - self._now() if self._lead else 1e9
-        limit = min(left, self._limit + more)
+        limit = min(self._limit + more, self._lead.deadline - self._now() if self._lead else 1e9)
         try:
             await asyncio.wait(ends, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
                 return task.result()
             raise TimeoutError("no answer in time")
         finally:
-            if not task.done():
+            if cut and not task.done():
                 cut(task)
 
     async def _ask(self, sql, *values):
@@ -256,13 +252,12 @@ class _Candidate:
         if not self._closing and self._now() < grant.deadline:
             if not self._lead:
                 self.changes += 1
-                self._asked = False
                 self._tell("elected", grant.term)
             self._lead = grant
             self._watch(grant)
-            if grant.yielding and not self._asked:
-                self._asked = True
-                self._tell("asked", grant.term)
+            if grant.yielding and self._asked != grant.term:     # once in each term
+                self._asked = grant.term
+                self._tell("yield", grant.term)
 
     def _watch(self, lead):
         """End this leadership at its deadline, now or by a timer: by one that looks each second,
@@ -275,9 +270,10 @@ class _Candidate:
 
     def _lose(self, reason):
         """The one place where a leadership ends: the term, then the handlers, then the lease."""
-        if self._lead:
-            self._lead = None
-            self._tell("lost", "yielded" if self._asked and reason == "resigned" else reason)
+        lead, self._lead = self._lead, None
+        if lead:
+            yielded = lead.term == self._asked and reason == "resigned"
+            self._tell("lost", "yielded" if yielded else reason)
 
     def _shut(self, reason, error=None):
         """End for good."""
@@ -299,21 +295,20 @@ class _Candidate:
         while self._events:
             event, value = self._events.pop(0)
             try:
-                await _called(self._handlers.get(event), value)
+                await _called(self._on.get(event), value)
             except (Exception, asyncio.CancelledError):
                 log.exception("handler of %r, election %r", event, self.election)
 
     async def _settle(self):
         """Until the handlers of all that has happened have returned."""
         while self._told and not self._told.done() and self._told is not asyncio.current_task():
-            done, _ = await asyncio.wait([self._told], timeout=self._limit)
-            if not done:
+            if not (await asyncio.wait([self._told], timeout=self._limit))[0]:
                 log.warning("election %r: a handler has not returned yet", self.election)
 
     def _change(self):
         """A future that is done when something changes."""
         if not self._changed or self._changed.done():
-            self._changed = asyncio.get_running_loop().create_future()
+            self._changed = asyncio.Future()
         return self._changed
 
 
@@ -352,9 +347,8 @@ class Leadership(_Candidate):
         return row[0] and await self._ask(self._renewal, row[0])
 
     async def _call(self, sql, *values, more=0.0):
-        call = self._conn.fetchrow(sql, self.election, *values)
         try:
-            return await self._within(call, more, cut=lambda task: None)
+            return await self._within(self._conn.fetchrow(sql, self.election, *values), more, None)
         except BaseException:
             if not self._held:      # else not before "lost" was told
                 self._conn.terminate()
@@ -413,7 +407,7 @@ class DetachedLeadership(_Candidate):
                 with contextlib.ExitStack() as stack:
                     conn = await asyncpg.connect(**{"timeout": self._limit, **host})
                     stack.callback(conn.terminate)
-                    await conn.add_listener("leadership_changed", self._heard)
+                    await self._within(conn.add_listener("leadership_changed", self._heard))
                     await asyncio.sleep(60.0)   # then anew: a cut path is told by silence only
             except Exception as error:
                 log.warning("election %r: cannot listen: %r", self.election, error)

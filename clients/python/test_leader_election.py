@@ -1,5 +1,5 @@
-"""What can be tested without a server: FakeLeadership, SoleLeadership and the deadline, of both
-files. python3 -m unittest discover clients/python"""
+"""What can be tested without a server: FakeLeadership, SoleLeadership and the deadline.
+python3 -m unittest discover clients/python"""
 
 import asyncio
 import inspect
@@ -7,7 +7,6 @@ import time
 import unittest
 
 import leader_election
-import leader_election_async
 
 
 class Told(list):
@@ -200,48 +199,6 @@ class Sync(Tests, unittest.TestCase):
         order = []
         with Leading("e", on_lost=on_lost) as leadership:
             leadership.wait()
-        self.assertEqual(order, ["closed", "given back"])
-
-
-class Async(Tests, unittest.TestCase):
-    module = leader_election_async
-
-    def test_hosts(self):
-        self.assertEqual(leader_election_async._targets("postgresql://u:p@a:1,b/d"),
-                         [{"dsn": "postgresql://u:p@a:1/d"}, {"dsn": "postgresql://u:p@b/d"}])
-        self.assertEqual(leader_election_async._targets({"host": ["a", "b"], "port": 1}),
-                         [{"host": "a", "port": 1}, {"host": "b", "port": 1}])
-
-    def test_literals(self):
-        self.assertEqual(leader_election_async._literal("a'b\\"), " E'a''b\\\\'")
-        self.assertEqual(leader_election_async._literal(None), "NULL")
-
-    def test_cancelled_handler_and_shutdown(self):
-        """A handler whose own task is cancelled ends nothing; a cancelled engine tells all."""
-        class Leading(leader_election_async._Engine):
-            async def _work(self):
-                if not self._begin(1, self._now() + 60):
-                    await self._sleep(60)
-                await asyncio.sleep(0.05)
-
-            async def _give_back(self):
-                order.append("given back")
-
-        async def on_elected(term):
-            raise asyncio.CancelledError
-
-        async def on_lost(reason):
-            await asyncio.sleep(0.1)
-            order.append(reason)
-
-        async def main():
-            leadership = await Leading("e", on_elected=on_elected, on_lost=on_lost).start()
-            await leadership.wait()
-            await asyncio.sleep(0.1)
-            self.assertTrue(leadership.leads)
-        order = []
-        with self.assertLogs("leader_election"):
-            asyncio.run(main())             # cancels what is left
         self.assertEqual(order, ["closed", "given back"])
 
 
