@@ -65,8 +65,8 @@ def _fill(sql, *values):
     """The values in the places of $1, $2...: a statement with arguments takes two steps, which a
     transaction pooler may send to two sessions."""
     # E'': right whatever standard_conforming_strings is
-    texts = ["NULL" if v is None else " E'%s'" % re.sub(r"(['\\])", r"\1\1", str(v)) for v in values]
-    return re.sub(r"\$(\d)", lambda place: texts[int(place[1]) - 1], sql)
+    text = ["NULL" if v is None else " E'%s'" % re.sub(r"(['\\])", r"\1\1", str(v)) for v in values]
+    return re.sub(r"\$(\d)", lambda place: text[int(place[1]) - 1], sql)
 
 
 def _targets(where):
