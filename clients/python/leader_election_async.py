@@ -224,7 +224,7 @@ class _Candidate:
             self._extend(grant)
         return self._lead.third if self._lead else 0.0 if self._held else self._rest
 
-    async def _within(self, awaitable, more=0.0, cut=asyncio.Future.cancel):
+    async def _within(self, awaitable, more=0.0, cut=asyncio.Task.cancel):
         """Its result, in call_timeout and more, and before our deadline; else it is cut."""
         task = asyncio.ensure_future(awaitable)
         task.add_done_callback(lambda task: task.cancelled() or task.exception())   # seen

@@ -217,10 +217,14 @@ class Tests(unittest.IsolatedAsyncioTestCase):
 
     async def test_unhealthy(self):
         async def hangs():
-            await asyncio.sleep(60)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append(True)
 
         async def cancelled():
             raise asyncio.CancelledError
+        ended = []
         for sick, reason in ((lambda: False, "unhealthy"), (lambda: 1 / 0, "unhealthy"),
                              (cancelled, "unhealthy"), (hangs, "expired")):
             check = [lambda: True]
@@ -234,6 +238,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
             self.assertIn("release", self.pool.sent)
             self.assertEqual(self.told, [("elected", 7), ("lost", reason)])
             self.told.clear()
+        self.assertEqual(ended, [True])
 
     async def test_late_grant_is_released(self):
         async def late(call):
