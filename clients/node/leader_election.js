@@ -133,7 +133,8 @@ class Candidate extends EventEmitter {
   /**
    * Runs the work in each term, until we are closed. Its signal is aborted when leadership is lost, and
    * the lease is given back after its end. If it ends while we lead, we resign and stand again. If it
-   * fails while we lead, that is a fatal error: we close, and this promise rejects with it.
+   * fails while we lead, that is a fatal error: we close, and this promise rejects with it. But if it
+   * fails with LE001 or LE002, the fence knows that we do not lead: that is a loss, 'not renewed'.
    * @param {(term: number | null, signal: AbortSignal) => any} work
    */
   async run(work) {
@@ -299,8 +300,12 @@ class Candidate extends EventEmitter {
     const { signal } = lead.over
     const onEnd = () => this._lead === lead && this.resign()
     lead.job = promised(() => this._work(lead.term, signal)).then(onEnd, (error) => {
-      if (!signal.aborted) this._shut('error', error)
-      else if (error?.name !== 'AbortError') this._log('the work failed:', error)
+      this._watch() // a loop that was blocked may come here before the timer
+      const refused = /^LE00[12]$/.test(error?.code) // by the fence: the server knows better
+      if (signal.aborted && (refused || error?.name === 'AbortError')) return
+      if (!signal.aborted && !refused) return this._shut('error', error)
+      this._log('the work failed:', error)
+      if (!signal.aborted) this._lose('not renewed')
     })
   }
 

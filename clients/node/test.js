@@ -134,6 +134,26 @@ test('run: the work that returns resigns, the work that fails ends all', async (
   assert.deepStrictEqual(events, ['elected 1', 'lost resigned', 'elected 2', 'lost error'])
 })
 
+test('run: LE001 or LE002 is a loss, not the end', async () => {
+  const logged = []
+  const fake = new FakeLeadership({ log: (message, error) => logged.push(error.code ?? error.message) })
+  const events = follow(fake)
+  const running = fake.run(async (term) => {
+    if (term === 2) fake._now += 20000 // a loop that was blocked until after the deadline
+    if (term === 4) fake.lose() // and what follows from that
+    throw Object.assign(new NotLeader('lost'), { code: term === 1 ? 'LE002' : 'LE001' })
+  })
+  for (const reason of ['not renewed', 'expired', 'not renewed', 'connection lost']) {
+    const lost = once(fake, 'lost')
+    fake.elect()
+    assert.deepStrictEqual(await lost, [reason])
+  }
+  await fake.close()
+  await running
+  assert.strictEqual(events.length, 8)
+  assert.deepStrictEqual(logged, ['LE002', 'LE001'])
+})
+
 test('a handler may await close(), which then does not wait for it any longer than callTimeout', async () => {
   const fake = new FakeLeadership({ callTimeout: 30 })
   const events = follow(fake)
