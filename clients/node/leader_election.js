@@ -274,14 +274,21 @@ class Candidate extends EventEmitter {
     return this.listenerCount('yield') ? this._tell('yield', lead.term) : this._lose('yielded')
   }
 
-  /** Ends the leadership, if there is one. The only place, and so the order: the term, the handlers, the lease. */
+  /**
+   * Ends the leadership, if there is one. The only place, and so the order: the term, the handlers, the
+   * lease. What it returns waits for the handlers and the work: if these returned it, they would wait
+   * for themselves.
+   */
   _lose(reason) {
     const lead = this._lead
     if (!lead) return this._queue
     this._lead = null
     lead.over.abort()
     this._wake()
-    return this._tell('lost', reason, () => lead.job)
+    const told = this._tell('lost', reason, () => lead.job)
+    const onLate = () => this._log('waiting: a handler or the work of run() has not ended')
+    within(told, this._callTimeout).catch(onLate)
+    return told
   }
 
   /** Calls the handlers of an event, when those of the events before have returned. */

@@ -154,6 +154,32 @@ test('run: LE001 or LE002 is a loss, not the end', async () => {
   assert.deepStrictEqual(logged, ['LE002', 'LE001'])
 })
 
+test('a handler, or work, that does not end after the loss is logged, once', async () => {
+  for (const kind of ['handler', 'work']) {
+    const logged = []
+    let end
+    const hangs = () => new Promise((resolve) => (end = resolve))
+    const pool = poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: '9000', yielding: false }] : []))
+    const log = (message) => logged.push(message)
+    const detached = new DetachedLeadership({ election: 'e', pool, callTimeout: 30, log })
+    if (kind === 'work') detached.run(hangs)
+    else detached.on('lost', hangs)
+    await detached.wait()
+    await sleep(50)
+    detached.resign()
+    await sleep(10)
+    assert.deepStrictEqual(logged, [])
+    await sleep(100)
+    assert.deepStrictEqual(pool.sent, ['acquire'])
+    assert.strictEqual(logged.length, 1)
+    assert.match(logged[0], /not ended/)
+    end()
+    await detached.close()
+    assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+    assert.strictEqual(logged.length, 1)
+  }
+})
+
 test('a handler may await close(), which then does not wait for it any longer than callTimeout', async () => {
   const fake = new FakeLeadership({ callTimeout: 30 })
   const events = follow(fake)
