@@ -139,7 +139,7 @@ class Candidate extends EventEmitter {
    */
   async run(work) {
     this._work = work
-    this._queue = this._queue.then(() => this._begin(this._lead)) // we may lead already
+    this._queue = this._queue.then(this._begin.bind(this, this._lead)) // we may lead already
     await this._over
     if (this._fatal) throw this._fatal
   }
@@ -263,9 +263,11 @@ class Candidate extends EventEmitter {
   _watch() {
     clearTimeout(this._timer)
     if (!this.leads) return this._lose('expired')
-    const left = this._lead.deadline - this._clock()
-    this._timer = setTimeout(() => this._watch(), Math.min(left, MAX)).unref()
+    this._timer = this._alarm(Math.min(this._lead.deadline - this._clock(), 1000))
   }
+
+  /** Watches again, soon: Node's timers stand still while the machine sleeps. */
+  _alarm(ms) { return setTimeout(() => this._watch(), ms).unref() }
 
   _askYield() {
     const lead = this._lead
@@ -303,6 +305,7 @@ class Candidate extends EventEmitter {
 
   /** Starts the work of run() in a term, once. */
   _begin(lead) {
+    this._watch() // the handlers of 'elected' may have taken until after the deadline
     if (!this._work || !lead || lead.job || lead.over.signal.aborted) return
     const { signal } = lead.over
     const onEnd = () => this._lead === lead && this.resign()
@@ -473,6 +476,7 @@ class FakeLeadership extends Candidate {
   }
 
   _clock() { return this._now }
+  _alarm() {}
   async _fence() {}
   _turn() { return Infinity }
 }

@@ -270,6 +270,52 @@ test('the clock goes on while the machine sleeps', async () => {
   await detached.close()
 })
 
+test('the deadline is looked at each second: timers stand still while the machine sleeps', async () => {
+  const pool = poolOf((call) => (call === 'leave' ? [] : [{ term: '1', remaining_ms: '60000', yielding: false }]))
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  await detached.wait()
+  const uptime = os.uptime
+  mock.method(os, 'uptime', () => uptime() + 600)
+  const lost = await Promise.race([once(detached, 'lost'), sleep(1500)])
+  mock.restoreAll()
+  await detached.close()
+  assert.deepStrictEqual(lost, ['expired'])
+})
+
+test('run: work is not begun after the deadline', async () => {
+  const fake = new FakeLeadership()
+  const events = follow(fake)
+  fake.on('elected', () => (fake._now += 20000)) // blocked until then
+  const running = fake.run(() => events.push('work'))
+  await fake.elect()
+  await fake.close()
+  await running
+  assert.deepStrictEqual(events, ['elected 1', 'lost expired'])
+})
+
+test('FakeLeadership has no timers: only the test moves its clock', async () => {
+  const fake = new FakeLeadership()
+  const events = follow(fake)
+  await fake.elect(1, 1)
+  const watch = mock.method(fake, '_watch')
+  await sleep(30)
+  assert.strictEqual(watch.mock.callCount(), 0)
+  assert.strictEqual(fake.term, 1)
+  await fake.advance(1)
+  assert.deepStrictEqual(events, ['elected 1', 'lost expired'])
+
+  const began = performance.now()
+  const { status, stdout } = require('node:child_process').spawnSync(process.execPath, ['-e', `
+    const { FakeLeadership } = require(${JSON.stringify(require.resolve('./leader_election.js'))})
+    const fake = new FakeLeadership()
+    fake.run(() => new Promise(() => {}))
+    fake.wait().then(console.log)
+    fake.elect()`])
+  assert.strictEqual(status, 0)
+  assert.strictEqual(String(stdout), '1\n')
+  assert.ok(performance.now() - began < 3000)
+})
+
 test('a grant whose answer comes too late, or after close(), is released', async () => {
   for (const remaining of ['30', '9000']) {
     const pool = poolOf(async (call) => {
