@@ -203,9 +203,9 @@ class Candidate extends EventEmitter {
     }
     await this._leave().catch(noop)
     await this._queue
-    if (this._fatal) this.emit('error', this._fatal)
     this._end = true
-    this._wake()
+    this._wake() // before the next line, which may throw: wait() is to end all the same
+    if (this._fatal) this.emit('error', this._fatal)
   }
 
   /** Makes one call, if need be. Returns after how many ms the next one is due. */

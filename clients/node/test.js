@@ -414,6 +414,60 @@ test('a fatal error: wait() rejects, or the error event, and never silence', asy
   assert.match(String(stderr), /CREATE EXTENSION/)
 })
 
+test('a fatal error, and an error listener that throws: wait() and run() reject all the same', async () => {
+  const pool = poolOf(() => {
+    throw Object.assign(new Error('no'), { code: '3F000' })
+  })
+  const detached = new DetachedLeadership({ election: 'e', pool })
+  detached.on('error', () => {
+    throw new Error('listener')
+  })
+  await assert.rejects(detached.run(noop))
+  await assert.rejects(Promise.race([detached.wait(), sleep(500)]), { code: '3F000' })
+  await detached.close()
+})
+
+test('remaining_ms as an application may have int8 parsed', async () => {
+  for (const remaining of [9000n, '9000', 9000]) {
+    const pool = poolOf((call) => (call === 'acquire' ? [{ term: 3n, remaining_ms: remaining, yielding: false }] : []))
+    const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+    assert.strictEqual(await detached.wait(300), 3)
+    await detached.close()
+  }
+})
+
+test('a connection goes back to the pool after an error of the server, and when it came too late', async () => {
+  const errors = [
+    [{ code: '55P03', severity: 'ERROR' }, false],
+    [{ code: '57014', severity: 'FEHLER' }, false],
+    [{ code: '57P01', severity: 'FATAL' }, true],
+    [{ code: '08P01', severity: 'FATAL' }, true],
+    [{ code: 'EPIPE' }, true], // five characters, too
+    [{}, true],
+  ]
+  for (const [error, broken] of errors) {
+    const pool = poolOf((call) => {
+      if (call === 'acquire') throw Object.assign(new Error('acquire'), error)
+      return []
+    })
+    const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+    await sleep(5)
+    await detached.close()
+    assert.deepStrictEqual(pool.released, [broken, false], JSON.stringify(error))
+  }
+})
+
+test('listen with a bad config: logged, and we lead all the same', async () => {
+  const logged = []
+  const pool = poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: '9000', yielding: false }] : []))
+  const log = (message) => logged.push(message)
+  const listen = { get host() { throw new Error('bad config') } }
+  const detached = new DetachedLeadership({ election: 'e', pool, log, listen })
+  assert.strictEqual(await detached.wait(), 1)
+  await detached.close()
+  assert.deepStrictEqual(logged, ['cannot listen, trying again:'])
+})
+
 test('can be imported as a module', async () => {
   assert.strictEqual((await import('./leader_election.js')).Leadership, Leadership)
 })
