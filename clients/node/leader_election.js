@@ -242,7 +242,7 @@ class Candidate extends EventEmitter {
     const ms = Math.min(this._callTimeout, (this._lead?.deadline ?? Infinity) - sent)
     const { rows: [row] } = await this._call(`SELECT * FROM leader_election.${call}`, values, ms)
     if (!row) return null
-    const lasts = row.remaining_ms * this._share
+    const lasts = Number(row.remaining_ms) * this._share // the application may have its own int8
     return { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
   }
 
