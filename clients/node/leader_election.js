@@ -411,14 +411,18 @@ class DetachedLeadership extends Candidate {
   async _call(sql, values, ms = this._callTimeout) {
     const end = clock() + ms
     const connecting = this._options.pool.connect()
-    let failed = true // or it may go on: then the connection does not go back to the pool
+    let broken = false
     try {
       const client = await within(connecting, ms)
+      broken = true // or the call may go on: then the connection does not go back to the pool
       const result = await within(client.on('error', noop).query(sql, values), end - clock())
-      failed = false
+      broken = false
       return result
+    } catch (error) {
+      if (error.severity) broken = /^(08|57P)/.test(error.code) // the server answered
+      throw error
     } finally {
-      connecting.then((client) => client.off('error', noop).release(failed), noop)
+      connecting.then((client) => client.off('error', noop).release(broken), noop)
     }
   }
 
