@@ -430,10 +430,11 @@ class DetachedLeadership extends Candidate {
   async _listen(hosts) {
     const { signal } = this._closing
     for (let tries = 0; !signal.aborted; await pause(5000, signal)) {
-      const client = clientOf(hosts[tries++ % hosts.length])
       const name = JSON.stringify(this.election)
-      client.on('notification', ({ payload }) => payload.includes(name) && this._wake())
+      let client
       try {
+        client = clientOf(hosts[tries++ % hosts.length]) // which refuses a bad config
+        client.on('notification', ({ payload }) => payload.includes(name) && this._wake())
         await within(client.connect(), this._callTimeout)
         await within(client.query('LISTEN leadership_changed'), this._callTimeout)
         this._wake() // nobody told us before
@@ -441,7 +442,7 @@ class DetachedLeadership extends Candidate {
       } catch (error) {
         if (!signal.aborted) this._log('cannot listen, trying again:', error)
       }
-      client.connection.stream.destroy()
+      client?.connection.stream.destroy()
     }
   }
 }
