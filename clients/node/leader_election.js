@@ -366,10 +366,10 @@ class Leadership extends Candidate {
     await within(client.connect(), this._callTimeout)
     // A timeout of the session's would end a waiting campaign, or the session.
     const sql = `SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-        metadata => $4::pg_catalog.jsonb, auto_renew => $5::pg_catalog.bool),
+        metadata => $4::pg_catalog.jsonb, auto_renew => false),
       pg_catalog.set_config('statement_timeout', '0', false),
       pg_catalog.set_config('idle_session_timeout', '0', false)`
-    await this._call(sql, [...this._standing, !this._options.healthCheck])
+    await this._call(sql, this._standing)
   }
 
   _renew() { return this._ask('renew($1)', [this.election]) }
