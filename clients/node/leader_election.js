@@ -23,14 +23,14 @@ const { Client } = require('pg')
 const FATAL = /^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|SASL.*)$/
 // pg's query_timeout would leave a call going on at the server. Node has no TCP_USER_TIMEOUT.
 const CONNECTION = { query_timeout: 0, keepAlive: true, keepAliveInitialDelayMillis: 5000 }
-const MAX = 1e9 // milliseconds of a timer; one of this length does not keep the process alive
 
 /** We do not lead. The code is that of the server's error of the same meaning. */
 class NotLeader extends Error { code = 'LE001' }
 
 const noop = () => {}
 const promised = async (call) => call()
-const pause = (ms, signal) => sleep(Math.min(ms, MAX), null, { signal, ref: ms < MAX }).catch(noop)
+// Node's timers end at 2 ** 31 ms. One without end does not keep the process alive.
+const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
 
 /**
  * Milliseconds on a clock that goes on while the machine sleeps. The monotonic
@@ -48,9 +48,8 @@ function clock() {
 function within(promise, ms) {
   const answered = new AbortController()
   // If the event loop was blocked, the answer may be there: setImmediate comes after reading it.
-  const late = pause(ms, answered.signal).then(() => nextTurn()).then(() => {
-    throw new Error(`no answer in ${Math.round(ms)} ms`)
-  })
+  const late = pause(ms, answered.signal).then(() => nextTurn())
+    .then(() => Promise.reject(new Error(`no answer in ${Math.round(ms)} ms`)))
   return Promise.race([promise, late]).finally(() => answered.abort())
 }
 
@@ -150,9 +149,8 @@ class Candidate extends EventEmitter {
    * @param {{ query(text: string, values: any[]): Promise<any> }} client  Of pg, in a transaction; not a pool.
    */
   async fenced(client) {
-    const { term } = this
     if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
-    await this._fence(client, term)
+    await this._fence(client, this._lead.term)
   }
 
   _fence(client, term) {
@@ -210,8 +208,7 @@ class Candidate extends EventEmitter {
 
   /** Makes one call, if need be. Returns after how many ms the next one is due. */
   async _turn() {
-    const lead = this._lead
-    const held = this._held
+    const { _lead: lead, _held: held } = this
     if (held && !lead) {
       await this._queue // the handlers come first
       this._held = null
@@ -237,13 +234,12 @@ class Candidate extends EventEmitter {
   }
 
   /** Sends a call that answers with a grant row: what remains counts from its sending. */
-  async _ask(call, values) {
+  async _ask(call, values, share = 1) {
     const sent = this._clock()
     const ms = Math.min(this._callTimeout, (this._lead?.deadline ?? Infinity) - sent)
     const { rows: [row] } = await this._call(`SELECT * FROM leader_election.${call}`, values, ms)
-    if (!row) return null
-    const lasts = Number(row.remaining_ms) * this._share // the application may have its own int8
-    return { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
+    const lasts = Number(row?.remaining_ms) * share // int8: the application may have a parser for it
+    return row && { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
   }
 
   /** Goes on leading, or begins to. */
@@ -270,10 +266,9 @@ class Candidate extends EventEmitter {
   _alarm(ms) { return setTimeout(() => this._watch(), ms).unref() }
 
   _askYield() {
-    const lead = this._lead
-    if (!lead || lead.asked) return this._queue
-    lead.asked = true
-    return this.listenerCount('yield') ? this._tell('yield', lead.term) : this._lose('yielded')
+    if (!this._lead || this._lead.asked) return this._queue
+    this._lead.asked = true
+    return this.listenerCount('yield') ? this._tell('yield', this.term) : this._lose('yielded')
   }
 
   /**
@@ -288,8 +283,7 @@ class Candidate extends EventEmitter {
     lead.over.abort()
     this._wake()
     const told = this._tell('lost', reason, () => lead.job)
-    const onLate = () => this._log('waiting: a handler or the work of run() has not ended')
-    within(told, this._callTimeout).catch(onLate)
+    within(told, this._callTimeout).catch(() => this._log('a handler or the work has not ended'))
     return told
   }
 
@@ -297,9 +291,8 @@ class Candidate extends EventEmitter {
   _tell(event, argument, last = noop) {
     const onError = (error) => this._log(`a handler of '${event}' failed:`, error)
     return (this._queue = this._queue.then(async () => {
-      for (const handler of [...this.rawListeners(event), last]) {
+      for (const handler of [...this.rawListeners(event), last])
         await promised(() => handler.call(this, argument)).catch(onError)
-      }
     }))
   }
 
@@ -347,7 +340,6 @@ class Candidate extends EventEmitter {
 class Leadership extends Candidate {
   _hosts = [this._options.connect ?? {}].flat()
   _slice = this._options.slice ?? 5000
-  _share = 0.5
   _rest = 10
 
   async _stand() {
@@ -372,7 +364,7 @@ class Leadership extends Candidate {
     await this._call(sql, this._standing)
   }
 
-  _renew() { return this._ask('renew($1)', [this.election]) }
+  _renew() { return this._ask('renew($1)', [this.election], 0.5) }
 
   _call(sql, values, ms = this._callTimeout) { return within(this._client.query(sql, values), ms) }
 
@@ -392,7 +384,6 @@ class Leadership extends Candidate {
 /** A detached candidate, over any connections of the application's pool, also through PgBouncer in transaction mode. */
 class DetachedLeadership extends Candidate {
   _rest = this._options.interval ?? 1000
-  _share = 1
   _listening = this._options.listen && this._listen([this._options.listen].flat())
 
   _stand() {
@@ -411,15 +402,13 @@ class DetachedLeadership extends Candidate {
   async _call(sql, values, ms = this._callTimeout) {
     const end = clock() + ms
     const connecting = this._options.pool.connect()
-    let broken = false
+    let client, broken = false
     try {
-      const client = await within(connecting, ms)
-      broken = true // or the call may go on: then the connection does not go back to the pool
-      const result = await within(client.on('error', noop).query(sql, values), end - clock())
-      broken = false
-      return result
+      client = await within(connecting, ms)
+      return await within(client.on('error', noop).query(sql, values), end - clock())
     } catch (error) {
-      if (error.severity) broken = /^(08|57P)/.test(error.code) // the server answered
+      // Without an answer of the server (which has a severity) the call may go on.
+      if (client) broken = !error.severity || /^(08|57P)/.test(error.code)
       throw error
     } finally {
       connecting.then((client) => client.off('error', noop).release(broken), noop)
@@ -429,9 +418,8 @@ class DetachedLeadership extends Candidate {
   /** Listens, on a connection of its own, and wakes the follower up when something has changed. */
   async _listen(hosts) {
     const { signal } = this._closing
-    for (let tries = 0; !signal.aborted; await pause(5000, signal)) {
+    for (let tries = 0, client; !signal.aborted; await pause(5000, signal)) {
       const name = JSON.stringify(this.election)
-      let client
       try {
         client = clientOf(hosts[tries++ % hosts.length]) // which refuses a bad config
         client.on('notification', ({ payload }) => payload.includes(name) && this._wake())
