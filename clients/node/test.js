@@ -1,10 +1,12 @@
 // Tests without a server: what FakeLeadership and SoleLeadership promise, events, run(), the clock.
+// With one, if PGHOST says where: run(), over real connections.
 'use strict'
 const assert = require('node:assert')
 const { EventEmitter, once } = require('node:events')
 const os = require('node:os')
 const { test, mock } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
+const pg = require('pg')
 const clients = require('./leader_election.js')
 const { DetachedLeadership, FakeLeadership, Leadership, NotLeader, SoleLeadership } = clients
 
@@ -467,6 +469,98 @@ test('listen with a bad config: logged, and we lead all the same', async () => {
   await detached.close()
   assert.deepStrictEqual(logged, ['cannot listen, trying again:'])
 })
+
+const server = { skip: !process.env.PGHOST && 'needs a server with the extension: set PGHOST' }
+
+// An application's pool may make something else than a string of int8.
+const types = { getTypeParser: (oid, ...more) => (oid === 20 ? BigInt : pg.types.getTypeParser(oid, ...more)) }
+
+/** A client of its own election, or of another's, which writes down what its work does. */
+function worker(kind, order, name, work, election = `test ${process.pid} ${Math.random()}`) {
+  const pool = new pg.Pool({ max: 2, types })
+  const options = { election, candidate: name, pool, interval: 100, slice: 1000, log: noop }
+  const leadership = new { Leadership, DetachedLeadership }[kind](options)
+  leadership.on('lost', (reason) => order.push(`${name} lost: ${reason}`))
+  leadership.running = leadership.run(async (term, signal) => {
+    order.push(`${name} begins`)
+    try {
+      await work(term, signal, pool)
+    } finally {
+      order.push(`${name} ends`)
+    }
+  })
+  leadership.end = () => leadership.close().then(() => leadership.running).finally(() => pool.end())
+  return leadership
+}
+
+/** Commits a transaction that is fenced by what this client knows. */
+async function fencedWrite(leadership, pool) {
+  const client = await pool.connect()
+  try {
+    await client.query('BEGIN')
+    await leadership.fenced(client)
+    await client.query('COMMIT')
+  } finally {
+    client.release(true)
+  }
+}
+
+for (const kind of ['Leadership', 'DetachedLeadership']) {
+  test(`${kind}, with a server: run() hands over when the work has ended`, server, async () => {
+    const order = []
+    const forever = (leads) => async (term, signal, pool) => {
+      await fencedWrite(leads(), pool)
+      if (!signal.aborted) await once(signal, 'abort')
+      await sleep(200) // the lease is not given back before
+    }
+    const one = worker(kind, order, 'one', forever(() => one))
+    const term = await one.wait(5000)
+    const two = worker(kind, order, 'two', forever(() => two), one.election)
+    assert.strictEqual(await two.wait(300), null)
+    await one.end()
+    assert.ok(await two.wait(5000) > term)
+    await sleep(50)
+    await two.end()
+    assert.deepStrictEqual(order, ['one begins', 'one lost: closed', 'one ends',
+      'two begins', 'two lost: closed', 'two ends'])
+  })
+
+  test(`${kind}, with a server: run() goes on in another term after each way to lose`, server, async () => {
+    const order = []
+    const terms = []
+    const leadership = worker(kind, order, 'one', async (term, signal, pool) => {
+      terms.push(term)
+      if (terms.length === 1) return // resigns
+      if (terms.length === 2) { // what the client does not know yet
+        const end = kind === 'Leadership' ? 'leave($1)' : 'release($1, $2)'
+        const from = kind === 'Leadership' ? leadership._client : pool
+        await from.query(`SELECT leader_election.${end}`, [leadership.election, term].slice(0, end.match(/\$/g).length))
+        await fencedWrite(leadership, pool)
+      }
+      await once(signal, 'abort')
+    })
+    while (terms.length < 3) await sleep(20)
+    await sleep(20)
+    await leadership.end()
+    assert.ok(terms[0] < terms[1] && terms[1] < terms[2], String(terms))
+    assert.deepStrictEqual(order.filter((text) => text.includes('lost')),
+      ['one lost: resigned', 'one lost: not renewed', 'one lost: closed'])
+  })
+
+  test(`${kind}, with a server: work that fails is the end, and another leads`, server, async () => {
+    const order = []
+    const one = worker(kind, order, 'one', async () => {
+      throw new Error('work')
+    })
+    one.on('error', noop)
+    await assert.rejects(one.running, { message: 'work' })
+    const two = worker(kind, order, 'two', (term, signal) => once(signal, 'abort'), one.election)
+    assert.notStrictEqual(await two.wait(2000), null)
+    await two.end()
+    await assert.rejects(one.end(), { message: 'work' })
+    assert.ok(order.includes('one lost: error'))
+  })
+}
 
 test('can be imported as a module', async () => {
   assert.strictEqual((await import('./leader_election.js')).Leadership, Leadership)

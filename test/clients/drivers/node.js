@@ -2,13 +2,13 @@
 // node.js session|detached ELECTION CANDIDATE
 'use strict'
 const { Leadership, DetachedLeadership } = require('../../../clients/node/leader_election.js')
+const { setTimeout: sleep } = require('node:timers/promises')
 const pg = require('pg')
 
 const [kind, election, candidate] = process.argv.slice(2)
 const env = process.env
 const ms = (name, seconds) => Number(env[name] ?? seconds) * 1000
 const say = (...words) => process.stdout.write(`${[...words, process.hrtime.bigint()].join(' ')}\n`)
-const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time))
 
 const list = (text) => text.split(',')
 const [hosts, ports] = [list(env.PGHOST ?? '127.0.0.1'), list(env.PGPORT ?? '5432').map(Number)]
@@ -26,14 +26,14 @@ function poolOf(hosts, ports, more) {
   return new pg.Pool({ ...more, Client: AnyHost }).on('error', () => {}).on('connect', (c) => c.on('error', () => {}))
 }
 
-let [turned, hang] = [performance.now(), 0]
+let turned = 0
 const options = {
   election,
   candidate,
   callTimeout: ms('CALL_TIMEOUT', 1),
   slice: ms('SLICE', 1),
   interval: ms('INTERVAL', 0.2),
-  healthCheck: env.HEALTH ? () => performance.now() - turned < 500 : undefined,
+  healthCheck: env.HEALTH ? () => !leadership.leads || performance.now() - turned < 500 : undefined,
 }
 const pool = poolOf(hosts, ports, { ...more, max: 2 })
 const leadership = kind === 'session' ? new Leadership({ ...options, connect: where })
@@ -41,9 +41,6 @@ const leadership = kind === 'session' ? new Leadership({ ...options, connect: wh
 
 leadership.on('elected', (term) => say('elected', term))
 leadership.on('lost', (reason) => say('lost', reason))
-leadership.on('error', (error) => {
-  process.stdout.write(`error ${error.code ?? 'XX000'} ${error.message}\n`, () => process.exit(3))
-})
 if (env.YIELD) {
   leadership.on('yield', async (term) => {
     say('yield', term)
@@ -66,20 +63,16 @@ async function write(term) {
   } catch (error) {
     say('refused', term, error.code?.length === 5 ? error.code : 'XX000')
     client.release(true)
+    if (/LE00[12]/.test(error.code)) throw error // the end of the work, and of the leadership
   }
 }
 
-async function workLoop() {
-  for (let turn = 0; ; await sleep(20)) {
+async function work(term, signal) {
+  for (let turn = 1; ; turn++) {
     turned = performance.now()
-    if (hang) {
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, hang) // blocks the event loop
-      hang = 0
-    }
-    const { term } = leadership
-    if (term === null) continue
-    say('working', term)
-    if (++turn % 5 === 0) await write(term)
+    if (leadership.term === term) say('working', term)
+    if (turn % 5 === 0) await write(term)
+    await sleep(20, null, { signal })
   }
 }
 
@@ -92,7 +85,9 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', (l
   const [word, time] = line.split(' ')
   if (word === 'resign') leadership.resign()
   if (word === 'close') close()
-  if (word === 'hang') hang = Number(time)
+  if (word === 'hang') Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Number(time)) // blocks the event loop
 })
 say('ready')
-workLoop()
+leadership.run(work).catch((error) => {
+  process.stdout.write(`error ${error.code ?? 'XX000'} ${error.message}\n`, () => process.exit(3))
+})
