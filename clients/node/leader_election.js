@@ -19,7 +19,7 @@ const os = require('node:os')
 const { setTimeout: sleep, setImmediate: nextTurn } = require('node:timers/promises')
 const { Client } = require('pg')
 
-// These would be answered the same again: stop, and tell. (SASL: a missing password, without a code.)
+// These would be answered the same again: stop, and tell. SASL: a missing password, without a code.
 const FATAL = /^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|SASL.*)$/
 // pg's query_timeout would leave a call going on at the server. Node has no TCP_USER_TIMEOUT.
 const CONNECTION = { query_timeout: 0, keepAlive: true, keepAliveInitialDelayMillis: 5000 }
@@ -66,22 +66,26 @@ const clientOf = (config) => new Client({ ...config, ...CONNECTION }).on('error'
  * @property {number} [callTimeout=5000]  How long a call may take.
  * @property {AbortSignal} [signal]  Closes.
  * @property {(message: string, error: Error) => void} [log]  Default: console.error.
- * @property {Connect | Connect[]} [connect]  Leadership: where to (default: PGHOST and so on); each in turn.
- * @property {number} [slice=5000]  Leadership: how long one campaign waits, and so how soon a dead path is noticed.
+ * @property {Connect | Connect[]} [connect]  Leadership: where to (default: PGHOST and so on);
+ *   each in turn.
+ * @property {number} [slice=5000]  Leadership: how long one campaign waits, and so how soon a
+ *   dead path is noticed.
  * @property {object} [pool]  DetachedLeadership: a pool of pg.
  * @property {number} [interval=1000]  DetachedLeadership: how often a follower asks.
- * @property {Connect | Connect[]} [listen]  DetachedLeadership: where to LISTEN, which wakes a follower up.
+ * @property {Connect | Connect[]} [listen]  DetachedLeadership: where to LISTEN, which wakes a
+ *   follower up.
  * @property {boolean} [unfenced]  SoleLeadership: fenced() passes, and fences nothing.
  * @typedef {object} Connect  A config of pg: one host, or a connectionString.
  */
 
 /**
- * What the four kinds share. Events: 'elected' (term), 'lost' (reason), 'yield' (term), 'error' (error).
- * One handler runs at a time; if it returns a promise, the next event waits for that. So start the
- * work in 'elected', but do not await its end there, nor close().
+ * What the four kinds share. Events: 'elected' (term), 'lost' (reason), 'yield' (term), 'error'
+ * (error). One handler runs at a time; if it returns a promise, the next event waits for that. So
+ * start the work in 'elected', but do not await its end there, nor close().
  *
- * One loop makes all calls, one after the other. `_lead` is what the application knows; it ends by the
- * clock, too. `_held` is what the server may take us to have. What is held, but not led, is given back.
+ * One loop makes all calls, one after the other. `_lead` is what the application knows; it ends
+ * by the clock, too. `_held` is what the server may take us to have. What is held, but not led,
+ * is given back.
  * @abstract
  */
 class Candidate extends EventEmitter {
@@ -115,25 +119,26 @@ class Candidate extends EventEmitter {
   get term() { return this.leads ? this._lead.term : null }
 
   /**
-   * Waits until we lead: the term; null after so many ms, or if we are closed. Rejects with the fatal
-   * error if there is one.
+   * Waits until we lead: the term; null after so many ms, or if we are closed. Rejects with the
+   * fatal error if there is one.
    * @param {number} [ms]
    * @returns {Promise<number | null>}
    */
   async wait(ms = Infinity) {
-    const end = clock() + ms
+    const by = clock() + ms
     this.on('error', noop) // is heard here
-    while (!this.leads && !this._end && clock() < end) await pause(end - clock(), this._woken.signal)
+    while (!this.leads && !this._end && clock() < by) await pause(by - clock(), this._woken.signal)
     this.off('error', noop)
     if (this._fatal) throw this._fatal
     return this.term
   }
 
   /**
-   * Runs the work in each term, until we are closed. Its signal is aborted when leadership is lost, and
-   * the lease is given back after its end. If it ends while we lead, we resign and stand again. If it
-   * fails while we lead, that is a fatal error: we close, and this promise rejects with it. But if it
-   * fails with LE001 or LE002, the fence knows that we do not lead: that is a loss, 'not renewed'.
+   * Runs the work in each term, until we are closed. Its signal is aborted when leadership is
+   * lost, and the lease is given back after its end. If it ends while we lead, we resign and
+   * stand again. If it fails while we lead, that is a fatal error: we close, and this promise
+   * rejects with it. But if it fails with LE001 or LE002, the fence knows that we do not lead:
+   * that is a loss, 'not renewed'.
    * @param {(term: number | null, signal: AbortSignal) => any} work
    */
   async run(work) {
@@ -144,9 +149,10 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Fences the caller's open transaction: it commits only if we lead in this very term then, else it
-   * fails with LE002. LE001: we do not lead.
-   * @param {{ query(text: string, values: any[]): Promise<any> }} client  Of pg, in a transaction; not a pool.
+   * Fences the caller's open transaction: it commits only if we lead in this very term then, else
+   * it fails with LE002. LE001: we do not lead.
+   * @param {{ query(text: string, values: any[]): Promise<any> }} client  Of pg, in a
+   *   transaction; not a pool.
    */
   async fenced(client) {
     if (!this.leads) throw new NotLeader(`this candidate does not lead ${this.election}`)
@@ -160,23 +166,23 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Gives up leadership, and stands again after a second. Does not wait: the lease is given back when the
-   * handlers of 'lost' have returned, and the work of run() has ended.
+   * Gives up leadership, and stands again after a second. Does not wait: the lease is given back
+   * when the handlers of 'lost' have returned, and the work of run() has ended.
    */
   resign() { this._lose(this._lead?.asked ? 'yielded' : 'resigned') }
 
   /**
-   * Gives up, withdraws, ends connections. Resolves when all this is done and the handlers have returned,
-   * or after callTimeout; then the rest goes on by itself. (A handler, or the work of run(), that awaits
-   * close() waits for itself, and so for callTimeout.)
+   * Gives up, withdraws, ends connections. Resolves when all this is done and the handlers have
+   * returned, or after callTimeout; then the rest goes on by itself. (A handler, or the work of
+   * run(), that awaits close() waits for itself, and so for callTimeout.)
    */
   async close() {
     this._shut('closed')
     await within(this._over, this._callTimeout).catch(noop)
   }
 
-  // What the kinds do in their own ways: stand for a while (a grant, or null), renew (the same), leave
-  // (after giving back what is held); what to cut short at the end, or after an error.
+  // What the kinds do in their own ways: stand for a while (a grant, or null), renew (the same),
+  // leave (after giving back what is held); what to cut short at the end, or after an error.
   _clock() { return clock() }
   _renew(lead) { return lead }
   async _leave(held) {}
@@ -238,7 +244,7 @@ class Candidate extends EventEmitter {
     const sent = this._clock()
     const ms = Math.min(this._callTimeout, (this._lead?.deadline ?? Infinity) - sent)
     const { rows: [row] } = await this._call(`SELECT * FROM leader_election.${call}`, values, ms)
-    const lasts = Number(row?.remaining_ms) * share // int8: the application may have a parser for it
+    const lasts = Number(row?.remaining_ms) * share // the application may parse int8
     return row && { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
   }
 
@@ -272,9 +278,9 @@ class Candidate extends EventEmitter {
   }
 
   /**
-   * Ends the leadership, if there is one. The only place, and so the order: the term, the handlers, the
-   * lease. What it returns waits for the handlers and the work: if these returned it, they would wait
-   * for themselves.
+   * Ends the leadership, if there is one. The only place, and so the order: the term, the
+   * handlers, the lease. What it returns waits for the handlers and the work: if these returned
+   * it, they would wait for themselves.
    */
   _lose(reason) {
     const lead = this._lead
@@ -332,10 +338,11 @@ class Candidate extends EventEmitter {
  * A session candidate: it has a connection of its own, and loses leadership with it.
  *
  * It leads for half of what remains of the lease when a renewal is *sent*: the server may end the
- * session of a peer that went silent after 3 * floor(lease / 3 s) seconds, or 3 s, and elect another.
+ * session of a peer that went silent after 3 * floor(lease / 3 s) seconds, or 3 s, and elect
+ * another.
  *
- * A call that fails may go on at the server: a campaign would be elected there, and nobody would know.
- * The connection is destroyed then, and after each leadership, and never used again.
+ * A call that fails may go on at the server: a campaign would be elected there, and nobody would
+ * know. The connection is destroyed then, and after each leadership, and never used again.
  */
 class Leadership extends Candidate {
   _hosts = [this._options.connect ?? {}].flat()
@@ -350,12 +357,17 @@ class Leadership extends Candidate {
     return this._renew() // no row if we were not elected
   }
 
-  /** Connects to the next host, and stands: so our place in line survives each campaign. A standby refuses it. */
+  /**
+   * Connects to the next host, and stands: so our place in line survives each campaign. A standby
+   * refuses it.
+   */
   async _connect() {
     this._hosts.push(this._hosts.shift())
     const client = (this._client = clientOf(this._hosts.at(-1)))
     client.on('end', () => this._client === client && this._lose('connection lost'))
     await within(client.connect(), this._callTimeout)
+    // auto_renew: where the network is cut without a word, a session lives on at the server, and may
+    // be elected. The worker would renew that lease, which nobody knows of, for as long as it lives.
     // A timeout of the session's would end a waiting campaign, or the session.
     const sql = `SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
         metadata => $4::pg_catalog.jsonb, auto_renew => false),
@@ -381,7 +393,10 @@ class Leadership extends Candidate {
   }
 }
 
-/** A detached candidate, over any connections of the application's pool, also through PgBouncer in transaction mode. */
+/**
+ * A detached candidate, over any connections of the application's pool, also through PgBouncer in
+ * transaction mode.
+ */
 class DetachedLeadership extends Candidate {
   _rest = this._options.interval ?? 1000
   _listening = this._options.listen && this._listen([this._options.listen].flat())
@@ -435,14 +450,20 @@ class DetachedLeadership extends Candidate {
   }
 }
 
-/** Always leads, alone, without a database and without a term. For a laptop: never chosen automatically. */
+/**
+ * Always leads, alone, without a database and without a term. For a laptop: never chosen
+ * automatically.
+ */
 class SoleLeadership extends Candidate {
   _stand() { return { term: null, deadline: Infinity, third: Infinity } }
 
   _fence() { if (!this._options.unfenced) throw new Error('fenced: SoleLeadership has no term') }
 }
 
-/** For tests: leads as the test says, by a clock that the test moves. Await each call: the handlers have returned then. */
+/**
+ * For tests: leads as the test says, by a clock that the test moves. Await each call: the
+ * handlers have returned then.
+ */
 class FakeLeadership extends Candidate {
   _now = 0
   _last = 0
