@@ -265,7 +265,7 @@ class _Engine(_Candidate):
         self._check = health_check
         self._args = {"election": election, "candidate": self.candidate, "rank": rank,
                       "metadata": None if metadata is None else json.dumps(metadata),
-                      "auto_renew": health_check is None}
+                      "auto_renew": False}
         self._events = queue.SimpleQueue()
         self._threads = []
         self._finished = threading.Event()
