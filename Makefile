@@ -124,16 +124,22 @@ LEADER_OBJS = \
 	src/bin/notification.o \
 	src/bin/observer.o \
 	src/bin/options.o \
+	src/bin/page.o \
+	src/bin/page_file.o \
 	src/bin/params.o \
 	src/bin/period.o \
+	src/bin/picture.o \
 	src/bin/process.o \
 	src/bin/query.o \
+	src/bin/reason.o \
 	src/bin/reply.o \
+	src/bin/screen.o \
 	src/bin/shell.o \
 	src/bin/sidecar.o \
 	src/bin/signals.o \
 	src/bin/stand.o \
 	src/bin/status.o \
+	src/bin/style.o \
 	src/bin/term_file.o \
 	src/bin/text.o \
 	src/bin/timeline.o \

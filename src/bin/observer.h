@@ -29,6 +29,20 @@ enum
 	EVENT_FIELDS
 };
 
+/* Why a term ended */
+typedef struct Reason
+{
+	const char *name;			/* as in the history; NULL: any other */
+	char		letter;			/* in a timeline on a terminal */
+	const char *look;			/* a class of the page's style (style.c) */
+	const char *meaning;
+} Reason;
+
+/* reason.c */
+extern const Reason reasons[];
+
+extern const Reason *reason_find(const char *name);
+
 /* observer.c */
 extern void observer_connect(Connection *c, const Options *options);
 extern bool observer_try(Connection *c, const Statement *statement,

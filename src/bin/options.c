@@ -86,6 +86,7 @@ static const Option options[] = {
 	{"check-failures", 0, VALUE_FAILURES, SETS(check_failures), "run"},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
 	{"exec", 0, VALUE_TEXT, SETS(exec), "watch"},
+	{"html", 0, VALUE_TEXT, SETS(html), "history"},
 	{"since", 0, VALUE_TEXT, SETS(since), "history"},
 	{"to", 0, VALUE_NAME, SETS(to_candidate), "yield"},
 	{"terminate", 0, VALUE_YES, SETS(terminate), "yield"}
@@ -352,7 +353,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 					 argv[optind]);
 		options_usage_error();
 	}
-	if (s->needs_election && o->election == NULL && o->group == NULL)
+	if (s->needs_election && o->election == NULL && o->group == NULL &&
+		o->html == NULL)
 		wrong = "no election is named (-e)";
 	else if (!s->stands && o->candidate != NULL && o->election == NULL)
 		wrong = "option --candidate needs --election";
@@ -366,6 +368,10 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 		wrong = "options --skip and --forever exclude each other";
 	else if (o->once && o->forever)
 		wrong = "options --once and --forever exclude each other";
+	else if (o->html != NULL && o->json)
+		wrong = "options --html and --json exclude each other";
+	else if (o->html != NULL && o->html[0] == '\0')
+		wrong = "the file of --html has no name";
 	else
 		wrong = wrong_period(o);
 	if (wrong == NULL)

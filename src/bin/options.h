@@ -45,6 +45,7 @@ typedef struct Options
 	bool		terminate;
 	bool		json;
 	const char *exec;			/* NULL: no hook */
+	const char *html;			/* where the page goes; NULL: no page */
 } Options;
 
 /* A subcommand, and what it needs */

@@ -35,8 +35,14 @@
  *					status.c		`status`
  *					yield.c			`yield`
  *					event.c			prints one event
+ *					reason.c		why terms end
+ *	page.h			style.c			the look of the page that shows who led
+ *					picture.c		its picture
+ *					page_file.c		writes it into a file
+ *					page.c			`history --html`
  *					timeline.c		`history`
  *	hook.h			hook.c			runs a command line for the newest event
+ *					screen.c		what `watch` shows on a terminal
  *					watch.c			`watch`
  *	subcommands.h	main.c			chooses the subcommand
  *
@@ -115,6 +121,7 @@ extern char *text_printable_lines(const char *text);
 extern char *text_json(const char *text);
 extern int	text_width(const char *text);
 extern int	text_prefix_length(const char *text, int columns);
+extern char *text_html(const char *printable);
 extern void text_print_json(const char *json);
 
 /* address.c */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * text.c
- *		Makes what the server says fit for a terminal.
+ *		Makes what the server says fit for a terminal, and for HTML.
  *
  * Invariant: a candidate can choose any name, but with its name it can neither
  * write on the screens of others nor look like another candidate.  So this
@@ -246,6 +246,38 @@ text_json(const char *text)
 	*end++ = '"';
 	*end = '\0';
 	return json;
+}
+
+/*
+ * Return a printable text as HTML, to be freed by the caller.  It is ASCII, so
+ * that it means the same in every encoding: other characters are written by
+ * their numbers, or as \xNN if these are not known.
+ */
+char *
+text_html(const char *printable)
+{
+	/* A byte becomes ten at most: &#x10FFFF; is one of four bytes. */
+	char	   *html = pg_malloc(10 * strlen(printable) + 1);
+	char	   *end = html;
+
+	while (*printable != '\0')
+	{
+		int			length;
+		pg_wchar	c = decode(printable, &length);
+
+		if (c == UNKNOWN || c == NO_CHARACTER)
+		{
+			for (int i = 0; i < length; i++)
+				end += sprintf(end, "\\x%02X", (unsigned char) printable[i]);
+		}
+		else if (c >= 0x7F || strchr("<>&\"'", (char) c) != NULL)
+			end += sprintf(end, "&#x%X;", c);
+		else
+			*end++ = (char) c;
+		printable += length;
+	}
+	*end = '\0';
+	return html;
 }
 
 /*

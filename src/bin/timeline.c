@@ -6,11 +6,11 @@
  * Invariant: a lane shows every term, however short: a term takes one column
  * at least.  It shows a gap only where nobody led for the whole time of a
  * column.  If standard output is no terminal, a line per term is printed, for
- * programs.
+ * programs.  With --html, page.c draws instead.
  *
  *-------------------------------------------------------------------------
  */
-#include "observer.h"
+#include "page.h"
 #include "subcommands.h"
 
 #include <langinfo.h>
@@ -66,28 +66,6 @@ typedef struct Timeline
 	bool		blocks;			/* the terminal knows Unicode */
 } Timeline;
 
-/* How a term ended, in one letter */
-static const struct
-{
-	const char *reason;
-	char		letter;
-}			reasons[] = {
-	{"resigned", 'r'}, {"left", 'l'}, {"session ended", 's'},
-	{"session reset", 'S'}, {"expired", 'x'}, {"transferred", 't'},
-	{"yielded", 'y'}, {"failover", 'f'}, {"dropped", 'd'}
-};
-
-static char
-letter_of(const char *reason)
-{
-	for (int i = 0; i < lengthof(reasons); i++)
-	{
-		if (strcmp(reasons[i].reason, reason) == 0)
-			return reasons[i].letter;
-	}
-	return '?';
-}
-
 static double
 seconds(const Timeline *t, int row, int column)
 {
@@ -126,7 +104,7 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 		{
 			memset(lane + first, CELL_LEADS, last - first + 1);
 			if (!PQgetisnull(t->terms, row, COL_ENDED_AT))
-				lane[last] = letter_of(PQgetvalue(t->terms, row, COL_REASON));
+				lane[last] = reason_find(PQgetvalue(t->terms, row, COL_REASON))->letter;
 		}
 	}
 }
@@ -195,16 +173,15 @@ print_reasons(const Timeline *t)
 {
 	bool		any = false;
 
-	for (int i = 0; i < lengthof(reasons); i++)
+	for (const Reason *r = reasons; r->name != NULL; r++)
 	{
 		bool		used = false;
 
 		for (int row = 0; row < PQntuples(t->terms); row++)
 			used = used || strcmp(PQgetvalue(t->terms, row, COL_REASON),
-								  reasons[i].reason) == 0;
+								  r->name) == 0;
 		if (used)
-			printf("%s%c %s", any ? ", " : "", reasons[i].letter,
-				   reasons[i].reason);
+			printf("%s%c %s", any ? ", " : "", r->letter, r->name);
 		any = any || used;
 	}
 	if (any)
@@ -298,6 +275,14 @@ timeline_show(const Options *options)
 		values[2] = length = psprintf("%lld us", (long long) ago);
 	}
 	observer_connect(&c, options);
+	if (options->html != NULL)
+	{
+		int			code = page_write(&c, options, values);
+
+		pg_free(length);
+		connection_close(&c);
+		return code;
+	}
 	answer = observer_ask(&c, &sql_history, values);
 	pg_free(length);
 	if (isatty(STDOUT_FILENO) && !options->json)

@@ -9,9 +9,14 @@
  * the last term that was printed on.  So nothing is missed when the connection
  * was lost, or on a standby, which has no notifications.
  *
+ * On a terminal the newest change of each election is shown instead (screen.c).
+ * With hooks, which write there as well, and for programs (--json), a line is
+ * printed for each change there, too.
+ *
  *-------------------------------------------------------------------------
  */
 #include "hook.h"
+#include "screen.h"
 #include "subcommands.h"
 
 #include "pqexpbuffer.h"
@@ -24,23 +29,25 @@
 #define MOST_HINTS			100
 
 /*
- * Events that say the present state, each with the last term in the history
- * and whether that has ended.  Of an election that was dropped there is only
- * the history, and no state.
+ * Events that say the present state, each with the last term in the history,
+ * whether that has ended, and since when the state is so.  Of an election that
+ * was dropped there is only the history, and no state.
  */
 static const Statement sql_state = {
 	"SELECT COALESCE(name, election), state, led_term, leader, NULL, NULL,"
 	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
-	" pg_catalog.to_json(pg_catalog.clock_timestamp()), last_term, ended"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp()), last_term, ended,"
+	" CASE WHEN (leader IS NULL) OPERATOR(pg_catalog.=) ended THEN since END"
 	" FROM (SELECT election AS name, 'state' AS state, term AS led_term, leader"
 	" FROM leader_election.status"
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
 	" FULL JOIN (SELECT DISTINCT ON (election) election, term AS last_term,"
-	" ended_at IS NOT NULL AS ended FROM leader_election.history"
+	" ended_at IS NOT NULL AS ended, COALESCE(ended_at, acquired_at)"
+	"::pg_catalog.timestamptz(3) AS since FROM leader_election.history"
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1"
 	" ORDER BY election, term DESC) h ON (name OPERATOR(pg_catalog.=) election)"
 	" ORDER BY 1",
-	10, false, 1, {TEXTOID}
+	11, false, 1, {TEXTOID}
 };
 
 /*
@@ -108,6 +115,7 @@ static const Statement sql_channels = {
 /* Further columns of sql_state */
 #define STATE_LAST_TERM		EVENT_FIELDS
 #define STATE_ENDED			(EVENT_FIELDS + 1)
+#define STATE_SINCE			(EVENT_FIELDS + 2)
 
 /*
  * What was printed of an election.
@@ -136,6 +144,7 @@ typedef struct Watch
 	int			nhints;
 	bool		started;		/* the present state was printed */
 	bool		standby;
+	bool		draws;			/* on a terminal */
 	Hooks		hooks;
 } Watch;
 
@@ -289,13 +298,17 @@ ask(Watch *w, const Statement *statement, const char *const *values,
 }
 
 /*
- * Tell of the event in a row.  term: the election's last one; ended: that is
- * over.
+ * Tell of the event in a row.  since: when the state of which it tells began;
+ * term: the election's last one; ended: that is over.
  */
 static void
-tell(Watch *w, const PGresult *events, int row, const char *term, bool ended)
+tell(Watch *w, const PGresult *events, int row, const char *since,
+	 const char *term, bool ended)
 {
-	event_print(events, row, w->options->json);
+	if (w->draws)
+		screen_note(events, row, since);
+	else
+		event_print(events, row, w->options->json);
 	hooks_note(&w->hooks, events, row, term, ended);
 }
 
@@ -316,7 +329,8 @@ print_state(Watch *w)
 		bool		ended = PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't';
 
 		if (!PQgetisnull(answer.result, i, EVENT_KIND))
-			tell(w, answer.result, i, term, ended);
+			tell(w, answer.result, i, PQgetvalue(answer.result, i, STATE_SINCE),
+				 term, ended);
 		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
 	}
 	w->started = true;
@@ -345,7 +359,8 @@ print_changes(Watch *w)
 			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
 			bool		ended = strcmp(PQgetvalue(answer.result, i, EVENT_KIND), "vacated") == 0;
 
-			tell(w, answer.result, i, term, ended);
+			tell(w, answer.result, i, PQgetvalue(answer.result, i, EVENT_AT),
+				 term, ended);
 			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
 		}
 		answer_free(&answer);
@@ -395,7 +410,7 @@ print_requests(Watch *w)
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))
 				continue;
-			tell(w, answer.result, i, term, false);
+			tell(w, answer.result, i, "", term, false);
 			pg_free(k->yielding_term);
 			k->yielding_term = pg_strdup(term);
 		}
@@ -458,8 +473,12 @@ connect_again(Watch *w)
 	int64		pause = SHORTEST_PAUSE;
 
 	while (!connection_open(&w->connection, CONNECT_LIMIT))
+	{
+		if (w->draws)
+			screen_draw();
 		(void) connection_wait(&w->connection, now_us() +
 							   duration_next_pause(&pause, LONGEST_PAUSE));
+	}
 }
 
 /*
@@ -473,6 +492,9 @@ watch_run(const Options *options)
 
 	observer_connect(&w.connection, options);
 	hooks_prepare(&w.hooks, options->exec, &w.connection);
+	w.draws = !options->json && options->exec == NULL && screen_is_possible();
+	if (w.draws)
+		screen_begin(&w.connection);
 	for (;;)
 	{
 		if (w.connection.conn == NULL)
@@ -497,6 +519,8 @@ watch_run(const Options *options)
 		if (w.started)
 			print_requests(&w);
 		complete_hooks(&w);
+		if (w.draws)
+			screen_draw();
 		event_flush();
 		(void) notification_wait(&w.connection, listen_at, take_notification, &w);
 	}

@@ -1,0 +1,420 @@
+/*-------------------------------------------------------------------------
+ *
+ * screen.c
+ *		What `watch` shows on a terminal: a line for each election, with the
+ *		newest that is known of it, drawn anew when something changes.
+ *
+ * Invariants:
+ *
+ * - However the program ends or is stopped, short of SIGKILL and SIGSTOP, the
+ *	 terminal is as it was, and the last picture stays on it.  So signals are
+ *	 read from a descriptor, never handled in the middle of a picture.
+ *
+ * - A picture is never higher than the terminal nor wider than it.  Otherwise
+ *	 lines would wrap or scroll, and the cursor would not find back to its top.
+ *
+ * There is one screen, which atexit() has to find: hence the static variables.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "screen.h"
+
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "pqexpbuffer.h"
+
+#define MOST_LINES		1000
+#define MOST_COLUMNS	1000
+#define GAP				2		/* columns between two fields */
+
+#define HIDE_CURSOR		"\033[?25l"
+#define SHOW_CURSOR		"\033[?25h"
+#define UP				"\033[%dA"
+#define TOP				"\033[H"
+#define CLEAR_LINE		"\033[K"
+#define CLEAR_BELOW		"\033[J"
+
+/* What is shown of an election; printable, but for the last two */
+enum
+{
+	FIELD_ELECTION,
+	FIELD_STATE,
+	FIELD_LEADER,
+	FIELD_TERM,
+	FIELD_SINCE,
+	FIELD_BEFORE,
+	FIELDS
+};
+
+static const char *const heads[FIELDS] = {
+	"Election", "State", "Leader", "Term", "Since", "Before"
+};
+
+typedef struct Line
+{
+	char	   *name;			/* of the election, as the server says it */
+	char	   *fields[FIELDS];
+	int64		changed;		/* how many events came before the newest one */
+	bool		shown;
+} Line;
+
+static Connection *connection;
+static Line *lines;				/* in the order of names */
+static int	nlines;
+static int64 nevents;
+static int	drawn;				/* height of the picture, above the cursor */
+static bool at_top;				/* the next picture begins at the top */
+static bool ours;				/* the terminal is set as we want it */
+static struct termios saved;
+static sigset_t signals;
+static int	signal_fd;
+static Watcher watcher;
+
+/* --- the terminal */
+
+/*
+ * May we draw? A job in the background must not: it would be stopped.
+ */
+bool
+screen_is_possible(void)
+{
+	const char *term = getenv("TERM");
+
+	return isatty(STDOUT_FILENO) && term != NULL && term[0] != '\0' &&
+		strcmp(term, "dumb") != 0 && tcgetpgrp(STDOUT_FILENO) == getpgrp();
+}
+
+/*
+ * What is typed would move the cursor: do not show it.
+ */
+static void
+take_terminal(void)
+{
+	struct termios quiet;
+
+	if (ours || tcgetattr(STDOUT_FILENO, &saved) != 0)
+		return;
+	quiet = saved;
+	quiet.c_lflag &= ~(ECHO | ECHONL);
+	(void) tcsetattr(STDOUT_FILENO, TCSADRAIN, &quiet);
+	fputs(HIDE_CURSOR, stdout);
+	ours = true;
+}
+
+static void
+give_terminal_back(void)
+{
+	if (!ours)
+		return;
+	fputs(SHOW_CURSOR, stdout);
+	(void) fflush(stdout);
+	(void) tcsetattr(STDOUT_FILENO, TCSADRAIN, &saved);
+	ours = false;
+}
+
+static void
+get_size(int *rows, int *columns)
+{
+	struct winsize size = {0};
+
+	(void) ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+	*rows = size.ws_row == 0 ? 24 : Min(size.ws_row, MOST_LINES);
+	*columns = size.ws_col == 0 ? 80 : Min(size.ws_col, MOST_COLUMNS);
+}
+
+/* --- signals */
+
+/*
+ * Stop as asked, with the terminal as it was.  When we go on, SIGCONT says so.
+ */
+static void
+stop(void)
+{
+	give_terminal_back();
+	(void) raise(SIGSTOP);
+}
+
+/*
+ * End as the signal would have ended us.
+ */
+static void
+end(int signo)
+{
+	give_terminal_back();
+	(void) signal(signo, SIG_DFL);
+	(void) sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	(void) raise(signo);
+	exit(EXIT_SIGNAL(signo));
+}
+
+static int
+watched_fds(struct pollfd *fds, void *arg)
+{
+	fds[0] = (struct pollfd) {.fd = signal_fd,.events = POLLIN};
+	return 1;
+}
+
+static bool
+on_event(void *arg)
+{
+	struct signalfd_siginfo info;
+
+	while (read(signal_fd, &info, sizeof(info)) == sizeof(info))
+	{
+		if (info.ssi_signo == SIGTSTP)
+			stop();
+		else if (info.ssi_signo == SIGWINCH)
+			at_top = true;
+		else if (info.ssi_signo != SIGCONT)
+			end(info.ssi_signo);
+		else
+			drawn = 0;			/* others have written below the picture */
+	}
+	take_terminal();
+	screen_draw();
+	return false;
+}
+
+/*
+ * Prepare to draw, once there is a connection.
+ */
+void
+screen_begin(Connection *c)
+{
+	static const int ours_to_read[] = {
+		SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH
+	};
+
+	connection = c;
+	sigemptyset(&signals);
+	for (int i = 0; i < lengthof(ours_to_read); i++)
+	{
+		struct sigaction now;
+
+		/* What is ignored (nohup) stays so. */
+		if (sigaction(ours_to_read[i], NULL, &now) == 0 &&
+			now.sa_handler != SIG_IGN)
+			sigaddset(&signals, ours_to_read[i]);
+	}
+	(void) sigprocmask(SIG_BLOCK, &signals, NULL);
+	signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signal_fd < 0)
+	{
+		pg_log_error("could not watch for signals: %m");
+		exit(EXIT_USAGE);
+	}
+	watcher = (Watcher) {watched_fds, on_event, NULL};
+	c->watcher = &watcher;
+	(void) atexit(give_terminal_back);
+	take_terminal();
+}
+
+/* --- what is shown */
+
+static void
+set_field(Line *line, int field, const char *text)
+{
+	pg_free(line->fields[field]);
+	line->fields[field] = text_printable(text);
+}
+
+/*
+ * Return the line of an election.  A new one is put in its place.
+ */
+static Line *
+line_of(const char *name)
+{
+	int			i = 0;
+
+	while (i < nlines && strcmp(lines[i].name, name) < 0)
+		i++;
+	if (i < nlines && strcmp(lines[i].name, name) == 0)
+		return &lines[i];
+	lines = pg_realloc(lines, (nlines + 1) * sizeof(Line));
+	memmove(&lines[i + 1], &lines[i], (nlines - i) * sizeof(Line));
+	nlines++;
+	memset(&lines[i], 0, sizeof(Line));
+	lines[i].name = pg_strdup(name);
+	set_field(&lines[i], FIELD_ELECTION, name);
+	return &lines[i];
+}
+
+/*
+ * In what state is the election after this event?
+ */
+static const char *
+state_after(const PGresult *events, int row)
+{
+	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
+		return "yielding";
+	if (!PQgetisnull(events, row, EVENT_LEADER))
+		return "led";
+	return strcmp(PQgetvalue(events, row, EVENT_REASON), "dropped") == 0 ?
+		"dropped" : "vacant";
+}
+
+/*
+ * Remember the newest event of an election.  since: when the state of which it
+ * tells began; empty: unknown.
+ */
+void
+screen_note(const PGresult *events, int row, const char *since)
+{
+	Line	   *line = line_of(PQgetvalue(events, row, EVENT_ELECTION));
+	const char *previous = PQgetvalue(events, row, EVENT_PREVIOUS);
+	char	   *before = NULL;
+
+	line->changed = nevents++;
+	set_field(line, FIELD_STATE, state_after(events, row));
+	/* A request to yield changes nothing else. */
+	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
+		return;
+	set_field(line, FIELD_LEADER, PQgetvalue(events, row, EVENT_LEADER));
+	set_field(line, FIELD_TERM, PQgetisnull(events, row, EVENT_LEADER) ? "" :
+			  PQgetvalue(events, row, EVENT_TERM));
+	set_field(line, FIELD_SINCE, since);
+	if (!PQgetisnull(events, row, EVENT_PREVIOUS))
+		before = psprintf("%s, %s", PQgetvalue(events, row, EVENT_REASON), previous);
+	set_field(line, FIELD_BEFORE, before == NULL ? "" : before);
+	pg_free(before);
+}
+
+/* --- a picture */
+
+/*
+ * Choose which lines are shown, if not all can be: those that changed last.
+ */
+static void
+choose_lines(int room)
+{
+	for (int i = 0; i < nlines; i++)
+	{
+		int			newer = 0;
+
+		for (int j = 0; nlines > room && j < nlines; j++)
+			newer += lines[j].changed > lines[i].changed;
+		lines[i].shown = nlines <= room || newer < room;
+	}
+}
+
+/*
+ * Add one line of the picture, cut at the edge of the terminal.  The last
+ * column stays empty: a terminal may put the cursor elsewhere after that.
+ */
+static void
+add_line(PQExpBuffer picture, char *text, int columns)
+{
+	int			length = text_prefix_length(text, columns - 1);
+
+	while (length > 0 && text[length - 1] == ' ')
+		length--;
+	appendPQExpBuffer(picture, "%.*s" CLEAR_LINE "\n", length, text);
+	drawn++;
+}
+
+static void
+add_fields(PQExpBuffer picture, const char *const *fields, const int *widths,
+		   int columns)
+{
+	PQExpBufferData text;
+
+	initPQExpBuffer(&text);
+	for (int i = 0; i < FIELDS; i++)
+		appendPQExpBuffer(&text, "%s%*s", fields[i],
+						  widths[i] + GAP - text_width(fields[i]), "");
+	add_line(picture, text.data, columns);
+	termPQExpBuffer(&text);
+}
+
+static void
+add_lines(PQExpBuffer picture, int rows, int columns)
+{
+	int			widths[FIELDS];
+	/* The head, a line below (or two: see screen_draw), that of the cursor */
+	int			room = Max(rows - (connection->conn == NULL ? 4 : 3), 1);
+	int			hidden_lines = 0;
+
+	choose_lines(room);
+	for (int i = 0; i < FIELDS; i++)
+	{
+		widths[i] = strlen(heads[i]);
+		for (int j = 0; j < nlines; j++)
+		{
+			if (lines[j].shown)
+				widths[i] = Max(widths[i], text_width(lines[j].fields[i]));
+		}
+		/* A long name must not push the others off the terminal. */
+		widths[i] = Min(widths[i], Max(columns / 3, (int) strlen(heads[i])));
+	}
+	add_fields(picture, heads, widths, columns);
+	for (int i = 0; i < nlines; i++)
+	{
+		const char *fields[FIELDS];
+		char	   *cut[FIELDS];
+
+		if (!lines[i].shown)
+		{
+			hidden_lines++;
+			continue;
+		}
+		for (int f = 0; f < FIELDS; f++)
+		{
+			fields[f] = cut[f] = pg_strdup(lines[i].fields[f]);
+			cut[f][text_prefix_length(cut[f], widths[f])] = '\0';
+		}
+		add_fields(picture, fields, widths, columns);
+		for (int f = 0; f < FIELDS; f++)
+			pg_free(cut[f]);
+	}
+	if (hidden_lines > 0)
+	{
+		char	   *more = psprintf("and %d more, which changed earlier", hidden_lines);
+
+		add_line(picture, more, columns);
+		pg_free(more);
+	}
+}
+
+/*
+ * Draw the picture over the last one; after a change of the terminal's size,
+ * which may have moved that, at the top.
+ */
+void
+screen_draw(void)
+{
+	PQExpBufferData picture;
+	int			rows;
+	int			columns;
+
+	if (connection == NULL || !ours)
+		return;
+	get_size(&rows, &columns);
+	initPQExpBuffer(&picture);
+	if (at_top)
+		appendPQExpBufferStr(&picture, TOP);
+	else if (drawn > 0)
+		appendPQExpBuffer(&picture, UP "\r", drawn);
+	at_top = false;
+	drawn = 0;
+	if (rows >= 3)
+		add_lines(&picture, rows, columns);
+	if (connection->conn == NULL && connection->error != NULL && drawn < rows - 1)
+	{
+		char	   *lost = psprintf("no connection: %.*s",
+									(int) strcspn(connection->error, "\n"),
+									connection->error);
+
+		add_line(&picture, lost, columns);
+		pg_free(lost);
+	}
+	appendPQExpBufferStr(&picture, CLEAR_BELOW);
+	if (PQExpBufferDataBroken(picture))
+		pg_fatal("out of memory");
+	fputs(picture.data, stdout);
+	termPQExpBuffer(&picture);
+	event_flush();
+}
