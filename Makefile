@@ -16,6 +16,7 @@
 #                             the tests, watched by a tool (test/README.md)
 #   make check-clients        the clients, through the same faults (test/clients)
 #   make check-examples       the papers' Kubernetes objects and systemd units
+#   make check-browser        the page of pg_leader history --html, in Chromium
 #   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
 #   make chaos [SECONDS=60] [SEED=1] [PROFILE=all] [BUG=NAME]
@@ -176,7 +177,8 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze dist deb \
-	check-clients check-examples check-versions check-valgrind check-sanitizers
+	check-browser check-clients check-examples check-versions check-valgrind \
+	check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -237,6 +239,8 @@ bench:
 	@bench/run
 analyze:
 	@test/analyze
+check-browser:
+	@test/browser/run
 check-clients:
 	@test/clients/run
 	@test/clients/papers

@@ -9,8 +9,8 @@
 #	                     TOOL: asyncpg, debhelper, etcd-server, faketime,
 #	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
 #	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
-#	                     pg (of node), pg_buildext, pgbouncer, pgtap, psycopg,
-#	                     psycopg-pool, psycopg2, systemd-analyze, yaml,
+#	                     pdftotext, pg (of node), pg_buildext, pgbouncer, pgtap,
+#	                     psycopg, psycopg-pool, psycopg2, systemd-analyze, yaml,
 #	                     zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
@@ -313,6 +313,9 @@ missing_packages() {
 				# brings npm, install_pg gets it.
 				command -v npm >/dev/null || [ -e /usr/share/nodejs/pg ] ||
 					echo node-pg
+				;;
+			pdftotext)
+				command -v pdftotext >/dev/null || echo poppler-utils
 				;;
 			pg_buildext)
 				[ -e /usr/share/perl5/Debian/Debhelper/Sequence/pgxs_loop.pm ] ||

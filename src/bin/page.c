@@ -202,7 +202,7 @@ static void
 write_table(Page *p)
 {
 	appendPQExpBuffer(&p->html,
-					  "<h2>Terms</h2>\n<div class=\"scroll\"><table>\n<thead><tr>%s"
+					  "<h2>Terms</h2>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"terms\"><table>\n<thead><tr>%s"
 					  "<th scope=\"col\" class=\"n\">Term</th><th scope=\"col\">Leader</th><th scope=\"col\">Kind</th>"
 					  "<th scope=\"col\">From (UTC)</th><th scope=\"col\">To (UTC)</th><th scope=\"col\">Lasted</th>"
 					  "<th scope=\"col\">Ended</th><th scope=\"col\">Detail</th></tr></thead>\n<tbody>\n",

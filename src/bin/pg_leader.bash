@@ -87,6 +87,7 @@ _pg_leader_values() {
 			;;
 		--mode) printf '%s\n' detached session ;;
 		--check | --exec) compgen -c -- "$1" | sort -u ;;
+		--html) compgen -f -- "$1" ;;
 		-h | --host) compgen -A hostname -- "$1" ;;
 		-U | --username) compgen -u -- "$1" ;;
 	esac

@@ -129,6 +129,7 @@ sub exercise
 	$is->(125, qw(status --election none));
 	$is->(0, qw(history --election led --since 2020-01-01));
 	$is->(0, qw(history --election led --since 1h));
+	$is->(0, qw(history --html -));
 
 	my @watches = (
 		start($db, 'watch'),

@@ -1,0 +1,278 @@
+# pg_leader history --html: the page's rows and bars are what the history says;
+# names are text, whatever they are; a file is replaced as a whole, or not at
+# all. How the page looks in a browser is test/browser/run's.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+use IPC::Run;
+use LeaderElection;
+use PgLeader;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+$ENV{LC_ALL} = 'C.UTF-8';
+my $node = new_server(config => 'client_min_messages = warning');
+my $top = PostgreSQL::Test::Utils::tempdir();
+
+# A term, so many seconds before the test
+my $now = $node->safe_psql('postgres', 'SELECT now()');
+
+sub insert
+{
+	my ($election, $term, $leader, $began, $ended, $reason, $detail) = @_;
+
+	my $text = sub { defined $_[0] ? "E'" . ($_[0] =~ s/'/''/gr) . "'" : 'NULL' };
+
+	$node->safe_psql('postgres',
+		"INSERT INTO leader_election.history SELECT " . join(', ', $text->($election), $term, $text->($leader), "'detached', 'app', NULL, NULL",
+			"timestamptz '$now' - interval '$began s'", defined $ended ? "timestamptz '$now' - interval '$ended s'" : 'NULL', $text->($reason), $text->($detail)));
+	return;
+}
+
+# Every element and attribute that a page may have
+my %ELEMENTS = map { $_ => 1 } qw(html head meta title style body h1 h2 p b bdi span div ul li figure figcaption
+  table thead tbody tr th td svg defs pattern g rect line path text);
+my %ATTRIBUTES = map { $_ => 1 } qw(lang charset http-equiv content name class width height role aria-label aria-hidden tabindex scope
+  x y x1 x2 y1 y2 d fill id transform overflow patternUnits text-anchor data-term);
+
+sub unescaped { return $_[0] =~ s/&#x([0-9A-F]+);/chr(hex($1))/ger; }
+
+# What the page says, or undef and why it is none: {head}, {rows}, {bars}, {vacant}
+sub parse
+{
+	my ($page) = @_;
+	my %said = (rows => [], bars => [], vacant => [], epochs => 0, page => $page);
+	my @open;
+	my ($cell, $svg);
+
+	return (undef, 'not ASCII') if $page =~ /[^\n\x20-\x7e]/;
+	return (undef, 'no doctype') unless $page =~ s/\A<!DOCTYPE html>\n//;
+	$page =~ s{<style>\n([^<]*)</style>}{}s or return (undef, 'no style');
+	while ($page =~ m{\G(?:<(/?)([a-z][a-z0-9]*)((?: [a-zA-Z0-9:-]+="[^"<>]*")*)(/?)>|([^<]+))}gc)
+	{
+		my ($ends, $element, $attributes, $is_empty, $text) = ($1, $2, $3, $4, $5);
+
+		if (defined $text)
+		{
+			return (undef, "bare & in $text") if $text =~ /&(?!#x[0-9A-F]+;)/ || $text =~ />/;
+			$cell->{text} .= $text if $cell;
+			next;
+		}
+		return (undef, "element $element") unless $ELEMENTS{$element};
+		my %is = map { /^(\S+)="(.*)"$/s ? ($1 => $2) : () } $attributes =~ /([a-zA-Z0-9:-]+="[^"]*")/g;
+		foreach (keys %is)
+		{
+			return (undef, "attribute $_") unless $ATTRIBUTES{$_};
+			return (undef, "address in $_") if $is{$_} =~ /url\((?!#[a-z]+\))|:\/\/|javascript/i;
+		}
+		if ($ends)
+		{
+			my $last = pop @open;
+
+			return (undef, "</$element> ends <$last>") unless $last eq $element;
+			if ($element =~ /^t[dh]$/ && "@open" =~ /tbody/)
+			{
+				push @{ $said{rows}[-1] }, unescaped($cell->{text});
+				undef $cell;
+			}
+			next;
+		}
+		push @{ $said{rows} }, [] if $element eq 'tr' && "@open" =~ /tbody/;
+		$cell = { text => '' } if $element =~ /^t[dh]$/ && "@open" =~ /tbody/;
+		$svg = [ $is{class}, $is{'data-term'} ] if $element eq 'g';
+		$said{epochs}++ if $element eq 'g' && $is{class} eq 'epoch';
+		if ($element eq 'svg' && $svg && $svg->[0] ne 'epoch')
+		{
+			my ($from, $width) = map { $is{$_} =~ /^([0-9.]+)%$/ ? $1 : die } qw(x width);
+
+			push @{ $said{ $svg->[0] eq 'vacant' ? 'vacant' : 'bars' } }, [ $from, $from + $width, @$svg ];
+			undef $svg;
+		}
+		push @open, $element unless $is_empty || $element eq 'meta';
+	}
+	return (undef, 'a stray < at ' . substr($page, pos($page) // 0, 40)) if (pos($page) // 0) < length($page);
+	return (undef, "not ended: @open") if @open;
+	return (\%said, '');
+}
+
+sub page
+{
+	my (@args) = @_;
+	my ($code, $out, $err) = ask($node, 'history', '--html', '-', @args);
+	my ($said, $wrong) = parse($out);
+
+	is("$code $wrong", '0 ', "a page: @args");
+	return $said;
+}
+
+# The rows as they should be: those of history as text, and of SQL
+sub expected
+{
+	my ($election) = @_;
+	my @times = map { [ split(/\|/, $_, -1) ] } split(/\n/, $node->safe_psql('postgres', sprintf(q(
+		SELECT to_char(acquired_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS'), to_char(ended_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS')
+		FROM leader_election.history WHERE election = %s ORDER BY term), "E'" . ($election =~ s/'/''/gr) . "'")));
+	my @terms = map { [ split(/\t/, $_, -1) ] } split(/\n/, scalar ask($node, 'history', '-e', $election));
+
+	return [ map { join('|', @$_[0 .. 2], @{ shift @times }, $_->[5] eq '' ? 'leads' : $_->[5], $_->[6]) } @terms ];
+}
+
+# ... and as the page has them, without how long they lasted
+sub rows
+{
+	my ($said) = @_;
+
+	return [ map { my @r = @$_; splice(@r, -3, 1); utf8::encode($_) foreach @r; join('|', @r) } @{ $said->{rows} } ];
+}
+
+# --- rows and bars
+
+insert('e', 1, 'one', 1000, 800, 'resigned', 'hold');
+insert('e', 2, 'two', 800, 600, 'expired', undef);
+insert('e', 3, 'one', 500, 400, 'session ended', undef);
+insert('e', 4, 'one', 400, 400, 'session reset', undef);
+insert('e', 5, 'two', 300, 200, 'failover', undef);
+insert('e', 911000000000001, 'two', 200, 150, 'transferred', 'one');
+insert('e', 911000000000002, 'one', 150, undef, undef, undef);
+my $said = page('-e', 'e');
+is_deeply([ map { s/ new epoch//r } @{ rows($said) } ], expected('e'), 'rows are those of history');
+is(scalar(grep { /new epoch/ } @{ rows($said) }), 1, 'one is the first of a new epoch');
+is($said->{epochs}, 1, '... in the picture, too');
+is(join(' ', map { "$_->[2]/$_->[3]" } @{ $said->{bars} }),
+	'term given/1 term lost/2 term lost/3 term lost/4 term failover/5 term given/911000000000001 term leads/911000000000002', 'bars: a look for each reason');
+my @bars = @{ $said->{bars} };
+my $scale = ($bars[1][1] - $bars[0][0]) / 400;
+is(sprintf('%.2f', $bars[0][0]), '0.00', 'the first bar begins at the left');
+is(sprintf('%.2f', $bars[-1][1]), '100.00', 'what goes on ends at the right');
+cmp_ok(abs($bars[$_->[0]][0] - (1000 - $_->[1]) * $scale), '<', 0.05, "place of bar $_->[0]") foreach [ 1, 800 ], [ 2, 500 ], [ 4, 300 ], [ 6, 150 ];
+cmp_ok($bars[3][1] - $bars[3][0], '>=', 0.19, 'a short term can be seen');
+is(join(' ', map { sprintf('%.1f-%.1f', $_->[0] / $scale, $_->[1] / $scale) } @{ $said->{vacant} }) =~ s/\.0//gr,
+	join(' ', map { sprintf('%.1f-%.1f', @$_) } [ 400, 500 ], [ 600, 700 ]) =~ s/\.0//gr, 'vacancies');
+like($said->{page}, qr/Times are UTC/, 'times are UTC');
+like($said->{page}, qr/http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"/, 'a policy');
+is(join(' ', map { $_->[0] } @{ page('-e', 'e', '--since', '350 s')->{rows} }) =~ s/ new epoch//r, '5 911000000000001 911000000000002', 'since');
+
+# All elections: also one that is vacant, and one that was dropped
+insert('gone', 1, 'x', 500, 300, 'dropped', undef);
+insert('vacant', 1, 'x', 500, 300, 'left', undef);
+$said = page();
+is(join(' ', map { "$_->[0]/$_->[1]" } @{ $said->{rows} }) =~ s/ new epoch//r,
+	'e/1 e/2 e/3 e/4 e/5 e/911000000000001 e/911000000000002 gone/1 vacant/1', 'rows of all elections');
+is(scalar(@{ $said->{vacant} }), 3, 'a vacancy that goes on, and none after an election was dropped');
+is(sprintf('%.1f', $said->{vacant}[-1][1]), '100.0', 'until now');
+like($said->{page}, qr/vacant for 5 min/, 'says so');
+like($said->{page}, qr/dropped 5 min/, '... and so');
+
+is_deeply(page('-e', 'none')->{rows}, [], 'no terms');
+
+# --- names that mean harm
+
+my %names = (
+	'</script><script>alert(1)</script>' => '</script><script>alert(1)</script>',
+	'"><img src=x onerror=alert(1)>' => '"><img src=x onerror=alert(1)>',
+	"' onload='alert(1)" => "' onload='alert(1)",
+	'</style></title><!--' => '</style></title><!--',
+	'&lt;b&gt; &amp; &#x3c;' => '&lt;b&gt; &amp; &#x3c;',
+	'a\u202Eb\u2066c\u200Bd' => 'a\xE2\x80\xAEb\xE2\x81\xA6c\xE2\x80\x8Bd',
+	'e\tf\ng\u0001' => 'e\tf\ng\x01',
+	'\u05D0\u05D1 \U0001F600' => "\xD7\x90\xD7\x91 \xF0\x9F\x98\x80",
+	'W' x 200 => 'W' x 200);
+my $term = 0;
+
+foreach my $name (sort keys %names)
+{
+	insert('evil', ++$term, $name, 900 - $term, 899 - $term, 'left', $name);
+	insert($name, 1, 'x', 10, 5, 'left', undef);
+}
+foreach my $locale ('C', 'C.UTF-8')
+{
+	local $ENV{LC_ALL} = $locale;
+
+	$said = page('-e', 'evil');
+	is_deeply([ map { my $l = $_->[1]; utf8::encode($l); $l } @{ $said->{rows} } ], [ map { $names{$_} } sort keys %names ], "$locale: leaders");
+	is_deeply(rows($said), expected('evil'), "$locale: rows");
+}
+$said = page();
+my %elections = map { my $e = $_->[0]; utf8::encode($e); $e => 1 } @{ $said->{rows} };
+ok($elections{$_}, "election $_") foreach sort values %names;
+like(page('-e', $_)->{page}, qr/Who led/, "alone: $_") foreach grep { !/\\/ } sort keys %names;
+ok(!defined +(parse("<!DOCTYPE html>\n<style>\n</style>$_"))[0], "found: $_") foreach '<script>x</script>', '<p onload="x"></p>', '<p>&lt;</p>', '<b>', 'a < b', '<p id="http://x"></p>';
+
+# A database whose name is one of these
+$node->safe_psql('postgres', 'CREATE DATABASE "<b>"');
+$node->safe_psql('<b>', 'CREATE EXTENSION leader_election');
+like(scalar ask($node->connstr('<b>'), 'history', '--html', '-'), qr/Database <bdi>&#x3C;b&#x3E;<\/bdi>/, 'the name of a database');
+
+# --- more terms than a page shows
+
+$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'many', i, 'x', 'detached', 'app', NULL, NULL,
+	now() - (3001 - i) * interval '1 s', now() - (3000 - i) * interval '1 s', 'left' FROM generate_series(1, 2500) i));
+$said = page('-e', 'many');
+is(scalar(@{ $said->{rows} }) . " $said->{rows}[0][0] $said->{rows}[-1][0]", '2000 501 2500', 'the newest terms are shown');
+like($said->{page}, qr/There are 2500 terms. Shown are the 2000 that ended last/, 'says so');
+is(scalar(@{ $said->{vacant} }), 1, 'no vacancy where terms are left out, but one at the end');
+is(sprintf('%.1f', $said->{bars}[1][0]), '0.0', 'the picture begins when the first of them ended');
+
+# --- the file
+
+sub files { opendir(my $d, $top) or die; return join(' ', sort grep { !/^\.\.?$/ } readdir($d)); }
+
+sub write_html
+{
+	my ($file, $before) = @_;
+	my ($out, $err) = ('', '');
+
+	IPC::Run::run([ 'sh', '-c', ($before // ':') . '; exec pg_leader history -d "$1" -e many --html "$2"', 'sh', $node->connstr('postgres'), $file ], '<', \undef, '>', \$out, '2>', \$err);
+	return (($? & 127) ? 128 + ($? & 127) : $? >> 8, $err);
+}
+
+is((write_html("$top/page.html", 'umask 027'))[0], 0, 'a new file');
+is(sprintf('%o', (stat("$top/page.html"))[2] & 0777), '640', 'as umask says');
+my ($parsed, $wrong) = parse(slurp_file("$top/page.html"));
+is($wrong, '', 'is a page');
+append_to_file("$top/old.html", 'old');
+chmod(0604, "$top/old.html");
+symlink('old.html', "$top/link.html");
+is((write_html("$top/link.html"))[0], 0, 'a symbolic link');
+ok(-l "$top/link.html", 'stays one');
+is((parse(slurp_file("$top/old.html")))[1], '', 'its file is replaced');
+is(sprintf('%o', (stat("$top/old.html"))[2] & 0777), '604', '... and keeps its mode');
+
+my $before = files();
+my $old = slurp_file("$top/old.html");
+my ($code, $err) = write_html("$top/old.html", 'ulimit -f 8');
+is($code, 125, 'the page is too large for the disk');
+like($err, qr/could not write ".*old.html": File too large/, 'says so');
+is(slurp_file("$top/old.html"), $old, 'the old one is there');
+($code, $err) = write_html("$top/new.html", 'ulimit -f 8');
+is($code, 125, '... for a new file');
+mkdir("$top/closed", 0500);
+($code, $err) = write_html("$top/closed/page.html");
+is($code, 125, 'a folder that cannot be written to');
+like($err, qr/could not write ".*page.html": Permission denied/, 'says so');
+chmod(0400, "$top/old.html");
+is((write_html("$top/old.html"))[0], 125, 'a file that cannot be written to');
+is((write_html("$top/nowhere/page.html"))[0], 125, 'a folder that is not there');
+is((write_html($top))[0], 125, 'a folder');
+is((write_html('/dev/full'))[0], 125, 'a device that is full');
+is((write_html('-', 'exec >/dev/full'))[0], 125, 'standard output that is full');
+is((write_html('/dev/null'))[0], 0, 'a device');
+ok(-c '/dev/null', 'is still one');
+is(files(), join(' ', sort(split(' ', $before), 'closed')), 'nothing is left');
+
+# --- the command line
+
+foreach my $wrong ([ 'exclude each other', '-e', 'e', '--html', '-', '--json' ], [ 'has no name', '--html', '' ], ['no election is named'])
+{
+	my ($says, @args) = @$wrong;
+	my ($code, undef, $err) = ask($node, 'history', @args);
+
+	is($code, 125, "wrong usage: @args");
+	like($err, qr/$says/, 'says why');
+}
+
+done_testing();
