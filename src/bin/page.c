@@ -40,10 +40,10 @@ static const Statement sql_terms = {
 	" pg_catalog.to_char(pg_catalog.timezone('UTC'::pg_catalog.text, moment),"
 	" 'YYYY-MM-DD HH24:MI:SS'), total"
 	" FROM (SELECT election, term, leader, kind, acquired_at, ended_at, reason,"
-	" detail, moment, since, pg_catalog.count(*) OVER () AS total"
+	" detail, moment, since, pg_catalog.count(term) OVER () AS total"
 	" FROM leader_election.history, (SELECT pg_catalog.clock_timestamp() AS moment,"
 	" COALESCE($2, pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $3) AS since"
-	" OFFSET 0) n WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
+	") n WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
 	" AND (ended_at OPERATOR(pg_catalog.>=) since) IS NOT FALSE"
 	" ORDER BY ended_at DESC NULLS FIRST, acquired_at DESC LIMIT " MOST_TERMS ") h"
 	" ORDER BY election, term",

@@ -15,7 +15,7 @@ const Reason reasons[] = {
 	{"yielded", 'y', "given", "the leader was asked to go"},
 	{"expired", 'x', "lost", "the lease was not renewed in time"},
 	{"session ended", 's', "lost", "the leader's connection was lost or closed"},
-	{"session reset", 'S', "lost", "DISCARD ALL, perhaps by a connection pool"},
+	{"session reset", 'S', "lost", "the session was reset, perhaps by a pool"},
 	{"failover", 'f', "failover", "the server started anew, or a standby was promoted"},
 	{"dropped", 'd', "dropped", "the election was dropped"},
 	{NULL, '?', "dropped", "of a newer version"}
