@@ -38,7 +38,7 @@
 #define CLEAR_LINE		"\033[K"
 #define CLEAR_BELOW		"\033[J"
 
-/* What is shown of an election; printable, but for the last two */
+/* What is shown of an election */
 enum
 {
 	FIELD_ELECTION,
