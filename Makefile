@@ -82,6 +82,7 @@ OBJS = \
 	src/api/drain_api.o \
 	src/api/fence_api.o \
 	src/api/group_api.o \
+	src/api/measure_api.o \
 	src/api/observe_api.o \
 	src/api/observed.o \
 	src/api/pause_api.o \
@@ -89,6 +90,7 @@ OBJS = \
 	src/api/process.o \
 	src/api/session_api.o \
 	src/api/stand.o \
+	src/api/standbys.o \
 	src/worker/announce.o \
 	src/worker/attempt.o \
 	src/worker/elect.o \

@@ -132,6 +132,7 @@ CREATE TABLE leader_election.lease (
 	run_attempts	integer,
 	run_done		text COLLATE "C",
 	done_at			timestamptz,
+	left_at_renewal	bigint,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -173,6 +174,7 @@ COMMENT ON COLUMN leader_election.lease.run_granted IS 'the highest run that a t
 COMMENT ON COLUMN leader_election.lease.run_attempts IS 'how many terms were granted for it';
 COMMENT ON COLUMN leader_election.lease.run_done IS 'the highest run that is done';
 COMMENT ON COLUMN leader_election.lease.done_at IS 'when that was recorded';
+COMMENT ON COLUMN leader_election.lease.left_at_renewal IS 'microseconds that were left of the lease when it was renewed last, in this term; NULL: it was not renewed yet';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: somebody''s request_yield()';
 COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -641,6 +643,49 @@ CREATE VIEW leader_election.candidates AS
 COMMENT ON VIEW leader_election.candidates IS
 'who stands, in the order in which they would be elected';
 
+CREATE FUNCTION leader_election.measure(
+	OUT election text, OUT group_name text, OUT led integer,
+	OUT waiting_for text, OUT vacant_seconds double precision,
+	OUT overdue_seconds double precision, OUT term bigint,
+	OUT candidates integer, OUT quorum integer, OUT paused integer,
+	OUT changes_last_hour integer, OUT lost_last_hour integer,
+	OUT lease_left_ratio double precision,
+	OUT renewal_left_ratio double precision,
+	OUT unannounced_seconds double precision)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'le_measure'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.measure() IS
+'what the view metrics shows';
+
+CREATE FUNCTION leader_election.measure_server(
+	OUT in_recovery integer, OUT worker integer, OUT locked_tables integer,
+	OUT standbys_needed integer, OUT standbys_connected integer,
+	OUT standbys_unconfirmed_bytes bigint,
+	OUT standbys_silent_seconds double precision)
+AS 'MODULE_PATHNAME', 'le_measure_server'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.measure_server() IS
+'what the view server_metrics shows';
+
+CREATE VIEW leader_election.metrics AS
+	SELECT m.election, m.group_name, m.led, m.waiting_for, m.vacant_seconds,
+		m.overdue_seconds, m.term, m.candidates, m.quorum, m.paused,
+		m.changes_last_hour, m.lost_last_hour, m.lease_left_ratio,
+		m.renewal_left_ratio, m.unannounced_seconds
+	FROM leader_election.measure() m;
+COMMENT ON VIEW leader_election.metrics IS
+'each election now, in numbers for monitors';
+
+CREATE VIEW leader_election.server_metrics AS
+	SELECT s.in_recovery, s.worker, s.locked_tables, s.standbys_needed,
+		s.standbys_connected, s.standbys_unconfirmed_bytes,
+		s.standbys_silent_seconds,
+		pg_catalog.pg_notification_queue_usage() AS notification_queue_ratio
+	FROM leader_election.measure_server() s;
+COMMENT ON VIEW leader_election.server_metrics IS
+'what elections need of this server and its standbys, in numbers for monitors: one row';
+
 CREATE FUNCTION leader_election.incarnation()
 RETURNS text
 AS 'MODULE_PATHNAME', 'le_incarnation'
@@ -701,7 +746,8 @@ $$;
 
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election,
-	leader_election.election_group,
+	leader_election.election_group, leader_election.metrics,
+	leader_election.server_metrics,
 	leader_election.drain TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
@@ -714,6 +760,8 @@ GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.diagnose(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.measure() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election.measure_server() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.monotonic_clock() TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;

@@ -64,11 +64,30 @@ extern const char *le_observed_waiting_for(const Store *store,
 										   const Election *election,
 										   const Lease *lease,
 										   const Turnout *turnout);
+extern const char *le_observed_obstacle_text(Obstacle obstacle);
 extern Obstacle le_observed_obstacle_on_standby(const Election *election,
 												const Lease *lease,
 												const Pause *pause);
 extern const Pause *le_observed_pause(const Store *store,
 									  const Election *election, bool *ends);
+
+/* standbys.c */
+typedef struct SyncStandbys
+{
+	int			needed;
+	int			connected;
+	uint64		unconfirmed;	/* bytes of WAL */
+	int64		silence;		/* since they last answered; 0: too few are
+								 * connected */
+} SyncStandbys;
+
+extern bool le_observed_standbys(SyncStandbys *result);
+
+/* Locks on tables that nobody but an operator takes: they keep our writes, or
+ * reads, waiting */
+#define LE_STRONG_MODES \
+	(LOCKBIT_ON(ShareLock) | LOCKBIT_ON(ShareRowExclusiveLock) | \
+	 LOCKBIT_ON(ExclusiveLock) | LOCKBIT_ON(AccessExclusiveLock))
 
 /* process.c */
 extern char *le_process_text(int pid);

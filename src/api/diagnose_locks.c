@@ -18,11 +18,6 @@
  * one */
 #define LONG_HELD		USECS_PER_SEC
 
-/* What nobody but an operator takes: it keeps our writes, or reads, waiting */
-#define STRONG_MODES \
-	(LOCKBIT_ON(ShareLock) | LOCKBIT_ON(ShareRowExclusiveLock) | \
-	 LOCKBIT_ON(ExclusiveLock) | LOCKBIT_ON(AccessExclusiveLock))
-
 /* What comes with locks on rows, ours among them */
 #define ROW_MODES \
 	(LOCKBIT_ON(RowShareLock) | LOCKBIT_ON(RowExclusiveLock))
@@ -160,7 +155,7 @@ static void
 check_table_lock(Diagnosis *d, int i)
 {
 	int			pid = d->locks->locks[i].pid;
-	List	   *strong = tables_held(d, i, STRONG_MODES);
+	List	   *strong = tables_held(d, i, LE_STRONG_MODES);
 	List	   *rows = tables_held(d, i, ROW_MODES);
 
 	if (strong != NIL)
@@ -204,7 +199,7 @@ le_diagnose_locks(Diagnosis *d)
 
 		if (lock->holdMask == 0 || lock->pid == MyProcPid)
 			continue;
-		if (locked_table(d, &lock->locktag, STRONG_MODES) != NULL)
+		if (locked_table(d, &lock->locktag, LE_STRONG_MODES) != NULL)
 			check_table_lock(d, i);
 		else if (memcmp(&lock->locktag, &election, sizeof(LOCKTAG)) == 0)
 			check_mutex(d, lock, psprintf("election %s", d->quoted));

@@ -155,33 +155,43 @@ le_diagnose_yield(Diagnosis *d)
 
 /*
  * The lease was renewed late, or is about to run out.  The rows tell of the
- * last renewal only: how long ago it was, and how much of the lease had passed
- * when it was written, because standbys had to confirm first.
+ * last renewal only: how long ago it was, how much was left of the lease, and
+ * how much of the new one had passed when it was written, because standbys had
+ * to confirm first.
  */
 void
 le_diagnose_renewal(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
 	bool		renews_itself = lease->session_id == 0 || !lease->auto_renew;
+	const char *remedy = renews_itself ?
+		"Look at the leader: its log, whether its machine can be reached, what it waits for. If it is gone, the next one leads when the lease is over." :
+		"Look at the rows on the worker, on locks and on standbys, and at the load of the server.";
+	char	   *ago;
 	int64		left;
 	int64		spent;
 
 	if (!d->led || lease->yielding)
 		return;
+	ago = le_diagnose_duration(Max(GetCurrentTimestamp() - lease->renewed_at, 0));
 	left = le_observed_remaining(lease);
 	spent = lease->renewed_at + lease->duration - lease->expires_at;
 	if (left < lease->duration / (renews_itself ? 3 : 2))
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The lease of %s was last renewed %s ago: %s of %s are left. %s",
-								 le_quote(lease->leader),
-								 le_diagnose_duration(Max(GetCurrentTimestamp() - lease->renewed_at, 0)),
+								 le_quote(lease->leader), ago,
 								 le_diagnose_duration(left),
 								 le_diagnose_duration(lease->duration),
 								 renews_itself ? "The leader renews it itself, and is late: it hangs, or is cut off." :
 								 "The server renews it after a third, and is late."),
-						renews_itself ?
-						"Look at the leader: its log, whether its machine can be reached, what it waits for. If it is gone, the next one leads when the lease is over." :
-						"Look at the rows on the worker, on locks and on standbys, and at the load of the server.");
+						remedy);
+	if (lease->left_at_renewal >= 0 &&
+		lease->left_at_renewal < lease->duration / 4)
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The last renewal, %s ago, came late: %s of the lease were left, which now lasts %s.",
+								 ago, le_diagnose_duration(lease->left_at_renewal),
+								 le_diagnose_duration(lease->duration)),
+						remedy);
 	if (spent > lease->duration / 4)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("At the last renewal %s of %s had passed before it could be written: so long synchronous standbys, or locks, have kept it waiting.",

@@ -8,10 +8,6 @@
 #include "postgres.h"
 
 #include "api/api.h"
-#include "replication/syncrep.h"
-#include "replication/walsender_private.h"
-#include "storage/lwlock.h"
-#include "storage/spin.h"
 #include "utils/timestamp.h"
 
 #define LONG_SILENCE	USECS_PER_SEC
@@ -88,62 +84,24 @@ le_diagnose_worker(Diagnosis *d)
 }
 
 /*
- * How long ago was the last answer of a synchronous standby, by its own clock?
- * Where any of them will do, that of the one that answered last counts; else
- * that of the one that answered first.
- */
-static int64
-measure_silence(const SyncRepStandbyData *standbys, int n)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	bool		any = SyncRepConfig->syncrep_method == SYNC_REP_QUORUM;
-	int64		silence = any ? PG_INT64_MAX : 0;
-
-	for (int i = 0; i < n; i++)
-	{
-		WalSnd	   *sender = &WalSndCtl->walsnds[standbys[i].walsnd_index];
-		TimestampTz at;
-
-		SpinLockAcquire(&sender->mutex);
-		at = sender->replyTime;
-		SpinLockRelease(&sender->mutex);
-		silence = any ? Min(silence, now - at) : Max(silence, now - at);
-	}
-	return silence;
-}
-
-/*
  * Synchronous standbys that are configured, and do not confirm.
  */
 void
 le_diagnose_standbys(Diagnosis *d)
 {
 	const char *remedy = "Look at the standbys: SELECT application_name, client_addr, state, sync_state, flush_lsn, reply_time FROM pg_stat_replication; bring them back, or (what they lack is lost in a failover) take them out of synchronous_standby_names.";
-	SyncRepStandbyData *standbys;
-	XLogRecPtr	confirmed;
-	XLogRecPtr	flushed;
-	int64		silence;
-	int			n;
+	SyncStandbys standbys;
 
-	if (!LeSyncStandbysDefined() || SyncRepConfig == NULL)
+	if (!le_observed_standbys(&standbys))
 		return;
-	flushed = GetFlushRecPtr(NULL);
-	n = SyncRepGetCandidateStandbys(&standbys);
-	if (n < SyncRepConfig->num_sync)
-	{
+	if (standbys.connected < standbys.needed)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("%d of the %d synchronous standbys that are needed are connected: nobody can be elected, and no lease renewed.",
-								 n, SyncRepConfig->num_sync),
+								 standbys.connected, standbys.needed),
 						remedy);
-		return;
-	}
-	LWLockAcquire(SyncRepLock, LW_SHARED);
-	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH];
-	LWLockRelease(SyncRepLock);
-	silence = measure_silence(standbys, n);
-	if (confirmed < flushed && silence > LONG_SILENCE)
+	else if (standbys.unconfirmed > 0 && standbys.silence > LONG_SILENCE)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("Synchronous standbys have not confirmed the last " UINT64_FORMAT " bytes, and last answered %s ago: nobody can be elected, and no lease renewed.",
-								 flushed - confirmed, le_diagnose_duration(silence)),
+								 standbys.unconfirmed, le_diagnose_duration(standbys.silence)),
 						remedy);
 }

@@ -62,19 +62,11 @@ static const char *
 waiting_for_on_standby(const Election *election, const Lease *lease,
 					   const Pause *pause)
 {
-	switch (le_observed_obstacle_on_standby(election, lease, pause))
-	{
-		case OBSTACLE_PAUSED:
-			return "paused";
-		case OBSTACLE_HOLD:
-			return "hold";
-		case OBSTACLE_TAKEOVER_DELAY:
-			return "takeover delay";
-		case OBSTACLE_SETTLE:
-			return "settle";
-		default:
-			return NULL;
-	}
+	Obstacle	obstacle =
+		le_observed_obstacle_on_standby(election, lease, pause);
+
+	return obstacle == OBSTACLE_NONE ? NULL :
+		le_observed_obstacle_text(obstacle);
 }
 
 /* The columns of a row of the view status */

@@ -93,6 +93,38 @@ le_observed_turnout(const Store *store, const Election *election,
 }
 
 /*
+ * An obstacle in words that name nobody.  NULL: the seat waits for nothing but
+ * the worker, which is about to elect.
+ */
+const char *
+le_observed_obstacle_text(Obstacle obstacle)
+{
+	static const char *const texts[] = {
+		[OBSTACLE_WITHDRAWN] = "withdrawn",
+		[OBSTACLE_PAUSED] = "paused",
+		[OBSTACLE_EPOCH] = "grace after failover",
+		[OBSTACLE_GRACE] = "grace after failover",
+		[OBSTACLE_HOLD] = "hold",
+		[OBSTACLE_TAKEOVER_DELAY] = "takeover delay",
+		[OBSTACLE_RESERVED] = "reserved",
+		[OBSTACLE_NO_CANDIDATES] = "no candidates",
+		[OBSTACLE_QUORUM] = "quorum",
+		[OBSTACLE_SETTLE] = "settle",
+		[OBSTACLE_DRAINED] = "drained",
+		[OBSTACLE_CAP] = "cap",
+		[OBSTACLE_SITTING_OUT] = "candidates that do not sit out",
+		[OBSTACLE_CALL] = "acquire()",
+	};
+
+	if ((obstacle == OBSTACLE_NONE || obstacle == OBSTACLE_EPOCH) &&
+		le_lock_worker_is_free())
+		return NO_WORKER;
+	if (obstacle == OBSTACLE_NONE)
+		return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
+	return texts[obstacle];
+}
+
+/*
  * What a vacant election waits for, in words.  NULL: for nothing but the
  * worker, which is about to elect.
  */
@@ -103,44 +135,11 @@ le_observed_waiting_for(const Store *store, const Election *election,
 	Vacancy		v;
 
 	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
-	switch (v.obstacle)
-	{
-		case OBSTACLE_WITHDRAWN:
-			return "withdrawn";
-		case OBSTACLE_PAUSED:
-			return "paused";
-		case OBSTACLE_EPOCH:
-			if (le_lock_worker_is_free())
-				return NO_WORKER;
-			return "grace after failover";
-		case OBSTACLE_GRACE:
-			return "grace after failover";
-		case OBSTACLE_HOLD:
-			return "hold";
-		case OBSTACLE_TAKEOVER_DELAY:
-			return "takeover delay";
-		case OBSTACLE_RESERVED:
-			return psprintf("reserved for %s", v.kept_for->candidate);
-		case OBSTACLE_NO_CANDIDATES:
-			return "no candidates";
-		case OBSTACLE_QUORUM:
-			return psprintf("quorum %d of %d", turnout->live, election->quorum);
-		case OBSTACLE_SETTLE:
-			return "settle";
-		case OBSTACLE_DRAINED:
-			return "drained";
-		case OBSTACLE_CAP:
-			return "cap";
-		case OBSTACLE_SITTING_OUT:
-			return "candidates that do not sit out";
-		case OBSTACLE_CALL:
-			return "acquire()";
-		case OBSTACLE_NONE:
-			break;
-	}
-	if (le_lock_worker_is_free())
-		return NO_WORKER;
-	return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
+	if (v.obstacle == OBSTACLE_RESERVED)
+		return psprintf("reserved for %s", v.kept_for->candidate);
+	if (v.obstacle == OBSTACLE_QUORUM)
+		return psprintf("quorum %d of %d", turnout->live, election->quorum);
+	return le_observed_obstacle_text(v.obstacle);
 }
 
 /*

@@ -227,6 +227,7 @@ extern Key	le_key_int64(const char *first, int64 second);
 extern Key	le_key_from(const char *first, int64 second);
 extern Key	le_key_after(const char *first);
 extern Key	le_key_text_after(const char *first, const char *second);
+extern void le_check_parallel(void);
 extern Relation le_table_open(Oid table, LOCKMODE mode);
 extern void le_row_set(Row *row, Relation rel, HeapTuple tuple);
 extern bool le_row_is_own_write(const Row *row);

@@ -159,18 +159,25 @@ le_table_open(Oid table, LOCKMODE mode)
 	return rel;
 }
 
-static Snapshot
-latest_snapshot(void)
+/*
+ * Refuse to work in parallel mode: there the server takes no new snapshot, and
+ * a lock that another process of the group holds would look free.  Our functions
+ * are PARALLEL UNSAFE: only a function around them can have said otherwise.
+ */
+void
+le_check_parallel(void)
 {
-	/*
-	 * In parallel mode the server takes no new snapshot.  Our functions are
-	 * PARALLEL UNSAFE: only a function around them can have said otherwise.
-	 */
 	if (IsInParallelMode())
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
 				 errmsg("elections cannot be read during a parallel operation"),
 				 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
+}
+
+static Snapshot
+latest_snapshot(void)
+{
+	le_check_parallel();
 	return GetLatestSnapshot();
 }
 

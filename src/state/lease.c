@@ -61,7 +61,8 @@ enum
 	LEASE_UNSETTLED,
 	LEASE_FIRST_STOOD_AT,
 	LEASE_FIRST_STOOD_MONO,
-	LEASE_RUN					/* and more: see run.c */
+	LEASE_RUN,					/* and more: see run.c */
+	LEASE_LEFT_AT_RENEWAL = LEASE_RUN + LE_RUN_COLUMNS
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -152,6 +153,8 @@ make_lease(const Row *row)
 	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
 									 DatumGetInt64, 0);
 	lease->runs = le_runs_make(row, LEASE_RUN);
+	lease->left_at_renewal = LE_GET(row, LEASE_LEFT_AT_RENEWAL, DatumGetInt64,
+									-1);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_row_is_own_write(row);
 	return lease;
@@ -526,6 +529,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET_IF(row, LEASE_METADATA, to->metadata != 0, to->metadata);
 	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
+	LE_SET_NULL(row, LEASE_LEFT_AT_RENEWAL);
 	set_deadline(lease, duration, t0, at);
 	LE_SET(row, LEASE_INCARNATION, LE_TEXT(incarnation));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
@@ -607,6 +611,8 @@ void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 			   TimestampTz at, const int64 *progress)
 {
+	LE_SET(lease->row, LEASE_LEFT_AT_RENEWAL,
+		   Int64GetDatum(Max(lease->deadline_mono - le_clock(), 0)));
 	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
 	if (term == lease->term)
 		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);

@@ -66,6 +66,8 @@ typedef struct Run
 	int			attempts;		/* how often it may be granted; 0: any number */
 } Run;
 
+#define LE_RUN_COLUMNS	6		/* of the table lease */
+
 /* What a lease row knows of runs */
 typedef struct Runs
 {
@@ -118,6 +120,7 @@ typedef struct Lease
 	TimestampTz first_stood_at;
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
 	Runs		runs;
+	int64		left_at_renewal;	/* of the lease; -1: not renewed yet */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */

@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(190);
+SELECT plan(198);
 
 --
 -- What there is
@@ -48,6 +48,8 @@ SELECT has_function('leader_election', 'request_yield',
 	'{text,text,boolean}'::name[]);
 SELECT has_function('leader_election', 'leader', '{text}'::name[]);
 SELECT has_function('leader_election', 'diagnose', '{text}'::name[]);
+SELECT has_function('leader_election', 'measure', '{}'::name[]);
+SELECT has_function('leader_election', 'measure_server', '{}'::name[]);
 SELECT has_function('leader_election', 'pause_election',
 	'{text,text,interval,boolean}'::name[]);
 SELECT has_function('leader_election', 'resume_election', '{text}'::name[]);
@@ -137,6 +139,10 @@ SELECT columns_are('leader_election', 'status',
 	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
 	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained,stood}'::name[]);
+SELECT columns_are('leader_election', 'metrics',
+	'{election,group_name,led,waiting_for,vacant_seconds,overdue_seconds,term,candidates,quorum,paused,changes_last_hour,lost_last_hour,lease_left_ratio,renewal_left_ratio,unannounced_seconds}'::name[]);
+SELECT columns_are('leader_election', 'server_metrics',
+	'{in_recovery,worker,locked_tables,standbys_needed,standbys_connected,standbys_unconfirmed_bytes,standbys_silent_seconds,notification_queue_ratio}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
 SELECT columns_are('leader_election', 'lease_grant',
@@ -178,6 +184,9 @@ SELECT function_privs_are('leader_election', 'leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
 SELECT function_privs_are('leader_election', 'diagnose', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call diagnose()');
+SELECT function_privs_are('leader_election', name, '{}',
+	'le_pgtap_observer', '{EXECUTE}', format('an observer may call %s()', name))
+  FROM (VALUES ('measure'::name), ('measure_server')) AS f (name);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_observer', '{}', format('an observer may not call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
@@ -212,6 +221,7 @@ SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
 			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
+			   ('metrics', '{SELECT}'), ('server_metrics', '{SELECT}'),
 			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'),
 			   ('pause_all', '{}'), ('drain', '{SELECT}')) AS t (name, privs);
 

@@ -47,6 +47,8 @@ SELECT leader_election.is_leader('p'), leader_election.term('p'),
 	   leader_election.leader('p');
 SELECT election, state FROM leader_election.status WHERE election = 'p';
 SELECT count(*) FROM leader_election.candidates WHERE election = 'p';
+SELECT led FROM leader_election.metrics WHERE election = 'p';
+SELECT in_recovery FROM leader_election.server_metrics;
 SELECT term, leader FROM leader_election.history WHERE election = 'p';
 SELECT strategy FROM leader_election.election WHERE election = 'p';
 CALL leader_election.wait_for_change('p', NULL, NULL, '1 ms');

@@ -42,7 +42,7 @@ while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\
 
 	$args =~ s/\s+/ /g;
 	$args =~ s/ DEFAULT [^,]+//g;
-	$args =~ s/, OUT .*//;
+	$args =~ s/(?:^|,) ?OUT .*//;
 	$args = '' if $name =~ /^(?:observe|standing)$/;
 	$args =~ s/,.*/, .../ if $name =~ /^alter_/;
 	$args = "'election'" if $name eq 'only_leader';

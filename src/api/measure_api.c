@@ -1,0 +1,398 @@
+/*-------------------------------------------------------------------------
+ *
+ * measure_api.c
+ *		SQL functions for monitors: elections, and the server, in numbers.
+ *
+ * Invariant: nothing here writes, or takes a lock of an election.  measure()
+ * waits for the locks of tables as other calls do, and fails if it does not
+ * get them in time: no rows would mean that all is well.  measure_server()
+ * reads none of our tables, and so can tell that they are locked.  On a
+ * standby, what its rows do not tell is NULL.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "api/api.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(le_measure);
+PG_FUNCTION_INFO_V1(le_measure_server);
+
+#define EVERYWHERE		"(all)"	/* no election, in messages */
+#define LATELY			USECS_PER_HOUR
+#define MOST_TERMS		1000	/* that are read of an election */
+
+#define SECONDS(us)		Float8GetDatum((double) (us) / USECS_PER_SEC)
+
+/* The columns of a row of the view metrics */
+typedef enum MetricColumn
+{
+	METRIC_ELECTION,
+	METRIC_GROUP_NAME,
+	METRIC_LED,
+	METRIC_WAITING_FOR,
+	METRIC_VACANT_SECONDS,
+	METRIC_OVERDUE_SECONDS,
+	METRIC_TERM,
+	METRIC_CANDIDATES,
+	METRIC_QUORUM,
+	METRIC_PAUSED,
+	METRIC_CHANGES_LAST_HOUR,
+	METRIC_LOST_LAST_HOUR,
+	METRIC_LEASE_LEFT_RATIO,
+	METRIC_RENEWAL_LEFT_RATIO,
+	METRIC_UNANNOUNCED_SECONDS,
+	METRIC_COLUMNS
+} MetricColumn;
+
+/* One election, while it is measured */
+typedef struct Measure
+{
+	const Store *store;
+	const Election *election;
+	const Lease *lease;
+	bool		led;
+	TimestampTz now;
+
+	/* of its history */
+	int			terms;			/* read so far */
+	int			changes;
+	int			lost;
+	TimestampTz last_end;		/* 0: no term has ended */
+
+	Datum		values[METRIC_COLUMNS];
+	bool		nulls[METRIC_COLUMNS];
+} Measure;
+
+static void
+set(Measure *m, MetricColumn column, Datum value)
+{
+	m->values[column] = value;
+	m->nulls[column] = false;
+}
+
+/*
+ * Did a term end without the leader's, or an operator's, own call?  A request
+ * to yield counts: a strategy that makes many of them disturbs the work.
+ */
+static bool
+is_lost(const char *reason)
+{
+	return strcmp(reason, "resigned") != 0 && strcmp(reason, "left") != 0 &&
+		strcmp(reason, "transferred") != 0 && strcmp(reason, "dropped") != 0;
+}
+
+/*
+ * Read a term of the last hour, or the last one that ended, backwards.
+ */
+static bool
+read_term(const Term *term, void *arg)
+{
+	Measure    *m = arg;
+	TimestampTz since = m->now - LATELY;
+
+	if (term->acquired_at >= since)
+		m->changes++;
+	if (term->ended && m->last_end == 0)
+		m->last_end = term->ended_at;
+	if (term->ended && term->ended_at >= since && term->reason != NULL &&
+		is_lost(term->reason))
+		m->lost++;
+	return ++m->terms < MOST_TERMS && (!term->ended || term->ended_at >= since);
+}
+
+static void
+measure_past(Measure *m)
+{
+	le_history_read(m->store, m->election->name, 0, BackwardScanDirection, NULL,
+					read_term, m);
+	set(m, METRIC_CHANGES_LAST_HOUR, Int32GetDatum(m->changes));
+	set(m, METRIC_LOST_LAST_HOUR, Int32GetDatum(m->lost));
+}
+
+/*
+ * How much of the lease is left, and was left when it was renewed last?  A
+ * leader that is asked to yield is not renewed, which is no fault.
+ */
+static void
+measure_lease(Measure *m)
+{
+	const Lease *lease = m->lease;
+
+	set(m, METRIC_VACANT_SECONDS, Float8GetDatum(0));
+	set(m, METRIC_OVERDUE_SECONDS, Float8GetDatum(0));
+	if (lease->yielding || lease->duration <= 0)
+		return;
+	set(m, METRIC_LEASE_LEFT_RATIO,
+		Float8GetDatum((double) le_observed_remaining(lease) / lease->duration));
+	if (lease->left_at_renewal >= 0)
+		set(m, METRIC_RENEWAL_LEFT_RATIO,
+			Float8GetDatum((double) lease->left_at_renewal / lease->duration));
+}
+
+/*
+ * For how long, in microseconds, has nobody led?  -1: nobody has led yet.
+ */
+static int64
+vacant_for(const Measure *m)
+{
+	TimestampTz since = m->lease->leader != NULL ? m->lease->expires_at :
+		m->last_end;
+
+	return since == 0 ? -1 : Max(m->now - since, 0);
+}
+
+/*
+ * Does the vacancy neither end by itself nor is it as somebody has ordered?
+ * (Detached candidates call before long, or count as dead.)
+ */
+static bool
+needs_somebody(Obstacle obstacle)
+{
+	switch (obstacle)
+	{
+		case OBSTACLE_NONE:
+		case OBSTACLE_EPOCH:
+		case OBSTACLE_QUORUM:
+		case OBSTACLE_DRAINED:
+		case OBSTACLE_CAP:
+		case OBSTACLE_SITTING_OUT:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * For how long, in microseconds, should somebody have led?  That is since the
+ * seat is vacant, somebody stands for it, and no hold or delay bars it.
+ */
+static int64
+overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
+{
+	int64		now = le_clock();
+	int64		standing = 0;
+	int64		overdue;
+	ListCell   *lc;
+
+	foreach(lc, le_candidates_read(m->store, m->election->name))
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (le_candidate_alive(c))
+			standing = Max(standing, now - c->stood);
+	}
+	overdue = vacant < 0 ? standing : Min(vacant, standing);
+	if (v->barred_until > 0 && v->barred_until <= now)
+		overdue = Min(overdue, now - v->barred_until);
+	return overdue;
+}
+
+static void
+measure_vacancy(Measure *m, const Turnout *turnout)
+{
+	int64		vacant = vacant_for(m);
+	const char *why;
+	Vacancy		v;
+
+	if (vacant >= 0)
+		set(m, METRIC_VACANT_SECONDS, SECONDS(vacant));
+	if (turnout == NULL)
+		return;
+	le_vacancy(m->store, m->election, m->lease, le_epoch_read(), le_clock(),
+			   turnout, &v);
+	why = le_observed_obstacle_text(v.obstacle);
+	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(why != NULL ? why : "the worker"));
+	set(m, METRIC_OVERDUE_SECONDS,
+		SECONDS(turnout->live > 0 && needs_somebody(v.obstacle) ?
+				overdue_for(m, &v, vacant) : 0));
+}
+
+/* The argument of read_news() */
+typedef struct News
+{
+	const Mark *mark;
+	TimestampTz since;			/* 0: listeners know everything */
+} News;
+
+/*
+ * Is this, from the last term on that listeners know of, the first change that
+ * they do not know of?
+ */
+static bool
+read_news(const Term *term, void *arg)
+{
+	News	   *news = arg;
+
+	if (term->term > news->mark->term)
+		news->since = term->acquired_at;
+	else if (term->ended && !news->mark->vacated)
+		news->since = term->ended_at;
+	return news->since == 0;
+}
+
+/*
+ * How old is the oldest change that listeners have not been told of?  After a
+ * crash they are to be told of the last one.
+ */
+static void
+measure_news(Measure *m)
+{
+	News		news = {.mark = le_mark_read(m->store, m->election->name)};
+
+	if (news.mark != NULL)
+		le_history_read(m->store, m->election->name, news.mark->term,
+						ForwardScanDirection, NULL, read_news, &news);
+	else if (m->lease->term != 0)
+		news.since = m->lease->leader != NULL ? m->lease->acquired_at :
+			m->last_end;
+	set(m, METRIC_UNANNOUNCED_SECONDS,
+		SECONDS(news.since == 0 ? 0 : Max(m->now - news.since, 0)));
+}
+
+static void
+measure_election(Measure *m)
+{
+	const Election *election = m->election;
+	bool		ends;
+
+	memset(m->nulls, true, sizeof(m->nulls));
+	set(m, METRIC_ELECTION, CStringGetTextDatum(election->name));
+	if (election->group != NULL)
+		set(m, METRIC_GROUP_NAME, CStringGetTextDatum(election->group));
+	set(m, METRIC_QUORUM, Int32GetDatum(election->quorum));
+	m->led = le_observed_led(m->store, m->lease);
+	set(m, METRIC_LED, Int32GetDatum(m->led));
+	if (m->lease == NULL)
+		return;
+	set(m, METRIC_TERM, Int64GetDatum(m->lease->term));
+	set(m, METRIC_PAUSED,
+		Int32GetDatum(le_observed_pause(m->store, election, &ends) != NULL));
+	measure_past(m);
+	if (m->led)
+		measure_lease(m);
+	if (RecoveryInProgress())
+	{
+		if (!m->led)
+			measure_vacancy(m, NULL);
+	}
+	else
+	{
+		Turnout		turnout = le_observed_turnout(m->store, election, m->lease);
+
+		set(m, METRIC_CANDIDATES, Int32GetDatum(turnout.live));
+		if (!m->led)
+			measure_vacancy(m, &turnout);
+		measure_news(m);
+	}
+}
+
+/*
+ * measure() -> a row for each election.  What is read of an election is freed
+ * with it; but seats of a group have counts in common, which have to stay.
+ */
+Datum
+le_measure(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			tables = RecoveryInProgress() ?
+		LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_HISTORY |
+		LE_TABLE_PAUSE_ALL :
+		LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP;
+	MemoryContext brief;
+	Call		call;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, 0);
+	le_call_begin(&call, EVERYWHERE, tables, AccessShareLock);
+	if (!RecoveryInProgress())
+	{
+		le_pause_all_remember(&call.store);
+		le_drain_remember(&call.store);
+		le_group_remember(&call.store);
+	}
+	brief = AllocSetContextCreate(CurrentMemoryContext, "election",
+								  ALLOCSET_DEFAULT_SIZES);
+	foreach(lc, le_elections_read(&call.store))
+	{
+		const Election *election = lfirst(lc);
+		Measure		m = {.store = &call.store,.election = election};
+		MemoryContext old = CurrentMemoryContext;
+
+		CHECK_FOR_INTERRUPTS();
+		if (election->group == NULL)
+			MemoryContextSwitchTo(brief);
+		m.lease = le_lease_read(&call.store, election->name, NULL);
+		m.now = GetCurrentTimestamp();
+		measure_election(&m);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, m.values,
+							 m.nulls);
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(brief);
+	}
+	le_call_end(&call);
+	return (Datum) 0;
+}
+
+/*
+ * How many of our tables are locked so that elections or renewals wait?
+ */
+static int
+count_locked(const Store *store)
+{
+	LockData   *locks = GetLockStatusData();
+	int			locked = 0;
+
+	for (int t = 0; t < TABLE_COUNT; t++)
+	{
+		for (int i = 0; i < locks->nelements; i++)
+		{
+			const LockInstanceData *lock = &locks->locks[i];
+
+			if ((lock->holdMask & LE_STRONG_MODES) != 0 &&
+				lock->locktag.locktag_type == LOCKTAG_RELATION &&
+				lock->locktag.locktag_field1 == MyDatabaseId &&
+				(lock->locktag.locktag_field2 == store->table[t].rel ||
+				 lock->locktag.locktag_field2 == store->table[t].pkey))
+			{
+				locked++;
+				break;
+			}
+		}
+	}
+	return locked;
+}
+
+/*
+ * measure_server() -> what elections need of this server and its standbys
+ */
+Datum
+le_measure_server(PG_FUNCTION_ARGS)
+{
+	bool		on_standby = RecoveryInProgress();
+	Datum		values[7];
+	bool		nulls[7];
+	SyncStandbys standbys;
+	Store		store;
+
+	le_check_parallel();
+	memset(nulls, on_standby, sizeof(nulls));
+	le_store_get(&store);
+	nulls[0] = nulls[2] = false;
+	values[0] = Int32GetDatum(on_standby);
+	values[2] = Int32GetDatum(count_locked(&store));
+	if (on_standby)
+		return le_call_result(fcinfo, values, nulls);
+	(void) le_observed_standbys(&standbys);
+	values[1] = Int32GetDatum(!le_lock_worker_is_free());
+	values[3] = Int32GetDatum(standbys.needed);
+	values[4] = Int32GetDatum(standbys.connected);
+	values[5] = Int64GetDatum((int64) standbys.unconfirmed);
+	values[6] = SECONDS(standbys.silence);
+	return le_call_result(fcinfo, values, nulls);
+}
