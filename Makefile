@@ -17,6 +17,7 @@
 #   make check-clients        the clients, through the same faults (test/clients)
 #   make check-examples       the papers' Kubernetes objects and systemd units
 #   make check-browser        the page of pg_leader history --html, in Chromium
+#   make check-monitoring     the alerts, with prometheus (test/monitoring)
 #   make analyze              static analysis
 #   make model                check the model of the protocol (test/model)
 #   make chaos [SECONDS=60] [SEED=1] [PROFILE=all] [BUG=NAME]
@@ -179,8 +180,8 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze dist deb \
-	check-browser check-clients check-examples check-versions check-valgrind \
-	check-sanitizers
+	check-browser check-clients check-examples check-monitoring check-versions \
+	check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -246,6 +247,8 @@ check-browser:
 check-clients:
 	@test/clients/run
 	@test/clients/papers
+check-monitoring:
+	@test/monitoring/run
 dist:
 	git archive --format=zip --prefix=$(RELEASE)/ --output=$(RELEASE).zip HEAD
 deb:

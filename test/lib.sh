@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 #
 # Set-up shared by test/run, test/analyze, test/demo, test/deb, test/chaos/run,
-# test/clients/run, test/model/run and bench/run.
+# test/clients/run, test/model/run, test/monitoring/run and bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #

@@ -22,8 +22,9 @@ use strict;
 use warnings;
 
 use Carp;
+use Cwd qw(abs_path);
 use Exporter qw(import);
-use FindBin;
+use File::Basename qw(dirname);
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -49,8 +50,8 @@ END
 	kill('CONT', keys %stopped);
 }
 
-# Compile NAME.c of this folder: a line for postgresql.conf, with which servers
-# find the library NAME.
+# Compile NAME.c, which is beside this file: a line for postgresql.conf, with
+# which servers find the library NAME.
 sub compile_library
 {
 	my ($name) = @_;
@@ -60,7 +61,7 @@ sub compile_library
 	chomp(my $include = `$pg_config --includedir-server`);
 
 	system_or_bail($compiler, '-shared', '-fPIC', "-I$include", '-o',
-		"$folder/$name.so", "$FindBin::RealBin/$name.c");
+		"$folder/$name.so", dirname(abs_path(__FILE__)) . "/$name.c");
 	return "dynamic_library_path = '\$libdir:$folder'\n";
 }
 
