@@ -25,7 +25,7 @@
 
 EXTENSION = leader_election
 EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(EXTENSION).control)
-DATA = sql/$(EXTENSION)--$(EXTVERSION).sql $(wildcard sql/$(EXTENSION)--*--*.sql)
+DATA = $(wildcard sql/$(EXTENSION)--*.sql)
 
 # PGXN wants three numbers, which META.json has.
 RELEASE = $(EXTENSION)-$(shell sed -n 's/^  "version": "\(.*\)".*/\1/p' META.json)

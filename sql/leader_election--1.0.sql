@@ -268,6 +268,15 @@ SELECT pg_extension_config_dump('leader_election.epoch', '');
 CREATE TYPE leader_election.change AS ();
 COMMENT ON TYPE leader_election.change IS 'invalidated by every change of leadership';
 
+-- What the library has to speak (LE_PROTOCOL).  Each use of the tables locks
+-- this view in ACCESS SHARE mode, and reads the number: so an update script,
+-- which begins by replacing the view, waits for them, and later ones see the
+-- number that it has left.
+CREATE VIEW leader_election.protocol AS
+	SELECT 1 AS number;
+COMMENT ON VIEW leader_election.protocol IS
+'which protocol these objects speak; a library that speaks another one does nothing in this database';
+
 CREATE TYPE leader_election.lease_grant AS (
 	term			bigint,
 	remaining_ms	bigint,
@@ -747,8 +756,8 @@ $$;
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election,
 	leader_election.election_group, leader_election.metrics,
-	leader_election.server_metrics,
-	leader_election.drain TO PUBLIC;
+	leader_election.server_metrics, leader_election.drain,
+	leader_election.protocol TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.is_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;

@@ -28,6 +28,13 @@
 #define LE_EXTENSION		"leader_election"
 #define LE_SCHEMA			"leader_election"
 #define LE_CHANNEL			"leadership_changed"
+
+/*
+ * Changes together with the number in the view protocol, in a version that
+ * changes rows, locks or their tags, or the parameters of a function.
+ */
+#define LE_PROTOCOL			1
+
 #define LE_NAME_MAX			200 /* bytes in a name */
 #define LE_MOST_SEATS		1000	/* of a group */
 #define LE_GROUP_NAME_MAX	(LE_NAME_MAX - 5)	/* with "/1000" after it */
@@ -36,7 +43,7 @@
 #define LE_LONGEST_LEASE_MS		86400000
 #define LE_WAIT_LIMIT_MS	1000	/* for all waits of a function together */
 #define LE_LONGEST_PAUSE	(366 * USECS_PER_DAY)	/* with a duration */
-#define LE_LOCKS_OF_CHANGE	10	/* entries in the lock table, at most */
+#define LE_LOCKS_OF_CHANGE	11	/* entries in the lock table, at most */
 
 #define ERRCODE_LE_NOT_LEADER		MAKE_SQLSTATE('L', 'E', '0', '0', '1')
 #define ERRCODE_LE_LOST				MAKE_SQLSTATE('L', 'E', '0', '0', '2')

@@ -37,7 +37,7 @@ extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
 extern void le_profile_args(FunctionCallInfo fcinfo, int first,
 							bool with_auto_renew, Profile *profile);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
-extern Datum le_call_result(FunctionCallInfo fcinfo, Datum *values,
+extern Datum le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
 							bool *nulls);
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 							bool election);

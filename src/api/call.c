@@ -267,15 +267,18 @@ le_call_is_atomic(FunctionCallInfo fcinfo)
 }
 
 /*
- * The INOUT parameters of a procedure, as what it returns.
+ * The OUT parameters of a routine, as what it returns.  In an update of the
+ * extension, they may get more.
  */
 Datum
-le_call_result(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
+			   bool *nulls)
 {
 	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
+		desc->natts != columns)
+		elog(ERROR, "return type must be a row type of %d columns", columns);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));
 }

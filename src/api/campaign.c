@@ -157,6 +157,6 @@ le_campaign(PG_FUNCTION_ARGS)
 	le_poll_end(&poll);
 	end_campaign(&s, term);
 	SPI_finish();
-	return le_call_result(fcinfo, (Datum[]) {Int64GetDatum(term)},
+	return le_call_result(fcinfo, 1, (Datum[]) {Int64GetDatum(term)},
 						  (bool[]) {term == 0});
 }

@@ -311,22 +311,23 @@ le_diagnose(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Diagnosis	d = {.on_standby = RecoveryInProgress()};
-	Call		call;
+	BoundedWaits waits;
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
 	d.name = le_name_arg(fcinfo, 0, "election name");
 	d.quoted = le_quote(d.name);
 	d.literal = quote_literal_cstr(d.name);
-	le_call_begin(&call, d.name, 0, AccessShareLock);
-	d.store = call.store;
+	le_wait_start();
+	le_store_get(&d.store);
+	le_wait_bounded_begin(&waits, d.name);
 	lock_tables(&d);
 	read_settings(&d);
 	d.has_worker = !d.on_standby && !le_lock_worker_is_free();
 	read_seat(&d);
 	d.locks = GetLockStatusData();
 	run_checks(&d);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 
 	list_sort(d.findings, compare_findings);
 	foreach(lc, d.findings)

@@ -104,8 +104,8 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 }
 
 /*
- * The table of ours, or (modes are not those of rows) its primary key, that
- * the lock is on; NULL: on none.
+ * The table of ours (or the view that all use), or (modes are not those of
+ * rows) its primary key, that the lock is on; NULL: on none.
  */
 static const char *
 locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
@@ -113,6 +113,8 @@ locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
 	if (tag->locktag_type != LOCKTAG_RELATION ||
 		tag->locktag_field1 != MyDatabaseId)
 		return NULL;
+	if (tag->locktag_field2 == d->store.protocol)
+		return get_rel_name(tag->locktag_field2);
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
 		if (tag->locktag_field2 == d->store.table[i].rel ||

@@ -169,7 +169,7 @@ le_observe(PG_FUNCTION_ARGS)
 
 	memset(row.nulls, true, sizeof(row.nulls));
 	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
-		return le_call_result(fcinfo, row.values, row.nulls);
+		return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
 	le_call_begin(&call, text_to_cstring(arg), RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_PAUSE_ALL :
 				  LE_TABLES,
@@ -205,7 +205,7 @@ le_observe(PG_FUNCTION_ARGS)
 			set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
 	}
 	le_call_end(&call);
-	return le_call_result(fcinfo, row.values, row.nulls);
+	return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
 }
 
 /*
@@ -356,5 +356,5 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 
 	values[0] = Int64GetDatum(term);
 	values[1] = CStringGetTextDatum(leader);
-	return le_call_result(fcinfo, values, (bool[]) {term == 0, term == 0});
+	return le_call_result(fcinfo, 2, values, (bool[]) {term == 0, term == 0});
 }

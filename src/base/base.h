@@ -131,6 +131,7 @@ typedef struct Store
 	Oid			lease_oid;		/* of lease; each CREATE EXTENSION makes one */
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
+	Oid			protocol;		/* the view that has its number */
 
 	/* what was read once, for many elections (drain.c, pause.c, group.c) */
 	List	   *drains;			/* rows of drain, those of all elections first */
@@ -165,6 +166,10 @@ extern bool le_store_find(Store *store);
 extern void le_store_get(Store *store);
 extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
+extern bool le_store_is_foreign(void);
+extern void le_store_check_protocol(void);
+extern bool le_store_try_share(Store *store);
+extern void le_store_end_share(const Store *store);
 extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 

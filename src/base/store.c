@@ -11,6 +11,20 @@
  * - Only the extension's own tables are used, never those of a schema of the
  *	 same name that another role has made.
  *
+ * - In one database, never two libraries that speak different protocols act on
+ *	 elections.  After an update of the extension, sessions and the worker go on
+ *	 with the library that they have loaded before.  So each use of the tables
+ *	 holds the lock of the view protocol (AccessShare) while it compares the
+ *	 view's number with LE_PROTOCOL, and until its transaction ends.  An update
+ *	 script begins by replacing that view, for which it needs the lock in
+ *	 AccessExclusive mode.  So it waits for transactions of the old protocol,
+ *	 fenced commits among them; those that come later wait for it, and read
+ *	 the new number.
+ *
+ *	 Cached views of leases (session.c) need no lock: that replacement sends an
+ *	 invalidation before it releases its lock, and is_leader() accepts
+ *	 invalidations first.  Then it reads its lease again, and cannot.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -19,8 +33,10 @@
 #include "base/base.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
+#include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -46,6 +62,9 @@ static const char *const table_names[TABLE_COUNT] = {
 static Store found;
 static bool found_is_valid = false;
 
+/* The number in the view protocol; 0: it is to be read */
+static int	number = 0;
+
 /* Counts all invalidations of tables, indexes and composite types */
 static uint64 invalidations = 0;
 
@@ -59,7 +78,9 @@ static void
 on_invalidation(Datum arg, Oid relid)
 {
 	invalidations++;
-	if (relid == found.change || !OidIsValid(relid))
+	if (relid == found.protocol || !OidIsValid(relid))
+		number = 0;
+	if (relid == found.change || relid == found.protocol || !OidIsValid(relid))
 		le_leadership_generation++;
 	if (!OidIsValid(relid) || relid == found.history_acquired_at)
 		found_is_valid = false;
@@ -125,9 +146,12 @@ le_store_find(Store *store)
 	store->knows_groups = false;
 	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at) ||
-		!find_one("change", namespace, &store->change))
+		!find_one("change", namespace, &store->change) ||
+		!find_one("protocol", namespace, &store->protocol))
 		return false;
 
+	if (found.protocol != store->protocol)
+		number = 0;
 	found = *store;
 	found_is_valid = invalidations == before;
 	return true;
@@ -161,6 +185,72 @@ le_report_dropped(void)
 					   LE_EXTENSION)));
 }
 
+/*
+ * The number in the view, which is locked: SELECT number AS number.  -1: it is
+ * another view.
+ */
+static int
+read_number(Oid view)
+{
+	Relation	rel = table_open(view, NoLock);
+	int			result = -1;
+
+	if (rel->rd_rel->relkind == RELKIND_VIEW)
+	{
+		TargetEntry *entry = linitial(get_view_query(rel)->targetList);
+		Const	   *value = (Const *) entry->expr;
+
+		if (IsA(value, Const) && value->consttype == INT4OID &&
+			!value->constisnull)
+			result = DatumGetInt32(value->constvalue);
+	}
+	table_close(rel, NoLock);
+	return result;
+}
+
+/*
+ * Do the objects in this database speak this library's protocol?  The view's
+ * lock is held.
+ */
+static bool
+speaks_ours(const Store *store)
+{
+	if (number == 0)
+		number = read_number(store->protocol);
+	return number == LE_PROTOCOL;
+}
+
+/*
+ * Has this process found last that the objects speak another protocol?
+ */
+bool
+le_store_is_foreign(void)
+{
+	return number != 0 && number != LE_PROTOCOL;
+}
+
+/*
+ * Raise an error, if so.
+ */
+void
+le_store_check_protocol(void)
+{
+	if (!le_store_is_foreign())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("extension \"%s\" and its library are of different versions",
+					LE_EXTENSION),
+			 errdetail("The extension in this database speaks protocol %d, the library that this session has loaded protocol %d.",
+					   number, LE_PROTOCOL),
+			 number < LE_PROTOCOL ?
+			 errhint("Run ALTER EXTENSION %s UPDATE in this database, on the primary server.",
+					 LE_EXTENSION) :
+			 le_is_preloaded ?
+			 errhint("Restart the server: it has preloaded the library, with shared_preload_libraries, before the new version was installed.") :
+			 errhint("Reconnect: this session has loaded the library of an older version. If that does not help, install the new version on this server.")));
+}
+
 static bool
 lock_relation(Oid oid, LOCKMODE mode, bool wait)
 {
@@ -174,13 +264,16 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
 }
 
 /*
- * Lock these tables in that mode, and their primary keys for reading.
+ * Lock the view protocol, these tables in that mode, and their primary keys
+ * for reading.
  */
 static bool
 lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 {
 	Store		now;
 
+	if (!lock_relation(store->protocol, AccessShareLock, wait))
+		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
 		if ((tables & (1 << i)) != 0 &&
@@ -194,8 +287,10 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	 * index replaced.
 	 */
 	le_store_get(&now);
-	if (now.lease_oid != store->lease_oid)
+	if (now.lease_oid != store->lease_oid || now.protocol != store->protocol)
 		le_report_dropped();
+	if (!speaks_ours(&now))
+		le_store_check_protocol();
 	now.drains = store->drains;
 	now.knows_drains = store->knows_drains;
 	now.knows_drains_of_all = store->knows_drains_of_all;
@@ -208,9 +303,10 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 }
 
 /*
- * Lock these tables until the transaction ends, and bring the store up to
- * date.  From the first wait on, the server's own waits in this call end when
- * the call has waited for as long as it may.
+ * Lock these tables (0: only the view protocol) until the transaction ends, and
+ * bring the store up to date.  From the first wait on, the server's own waits
+ * in this call end when the call has waited for as long as it may.  55000: the
+ * objects speak another protocol.
  */
 void
 le_store_lock(Store *store, int tables, LOCKMODE mode)
@@ -240,6 +336,34 @@ bool
 le_store_try_lock(Store *store, int tables, LOCKMODE mode)
 {
 	return lock_tables(store, tables, mode, false);
+}
+
+/*
+ * Find the extension's tables for a short look, without an error: until
+ * le_store_end_share() they speak this library's protocol.  False: the lock
+ * was not to be had at once, they speak another one, or they are not there.
+ */
+bool
+le_store_try_share(Store *store)
+{
+	Oid			protocol;
+
+	if (!le_store_find(store))
+		return false;
+	protocol = store->protocol;
+	if (!LeTryLockRelation(protocol, AccessShareLock))
+		return false;
+	if (le_store_find(store) && store->protocol == protocol &&
+		speaks_ours(store))
+		return true;
+	UnlockRelationOid(protocol, AccessShareLock);
+	return false;
+}
+
+void
+le_store_end_share(const Store *store)
+{
+	UnlockRelationOid(store->protocol, AccessShareLock);
 }
 
 /*

@@ -138,13 +138,15 @@ agent_warn_answer(Agent *a, const Answer *answer)
 /*
  * Warn of a call that failed and will be tried again.  25006: this server
  * cannot be written to, so connect again; with several hosts, that finds
- * another one.
+ * another one.  55000: the extension was updated, and the session has loaded
+ * the library of before.
  */
 void
 agent_take_failure(Agent *a, const Answer *answer)
 {
 	agent_warn_answer(a, answer);
-	if (strcmp(answer->sqlstate, "25006") == 0)
+	if (strcmp(answer->sqlstate, "25006") == 0 ||
+		strcmp(answer->sqlstate, "55000") == 0)
 		connection_close(&a->connection);
 }
 

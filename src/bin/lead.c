@@ -495,10 +495,7 @@ try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
 	if (answer.outcome != ANSWER_ROWS)
 	{
-		if (answer.outcome == ANSWER_ERROR)
-			agent_warn_answer(a, &answer);
-		else if (a->connection.error != NULL)
-			agent_warn(a, a->connection.error);
+		agent_take_failure(a, &answer);
 		(void) connection_wait(&a->connection, now_us() + pause_to_retry(l));
 	}
 	answer_free(&answer);

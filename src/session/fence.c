@@ -14,6 +14,11 @@
  * the holder has that lock in Exclusive mode.  So it waits for the fenced
  * commit, or it comes first and the second look sees its change.
  *
+ * An update of the extension could change that lock.  So the commit first takes
+ * that of the view protocol (store.c), and holds it until it is committed, too:
+ * the update waits for it, or comes first, and then the commit is refused
+ * (55000).
+ *
  * Between the two looks, a fenced transaction holds no lock of ours: while it
  * sits idle, elections go on.  Nothing is written here.
  *
@@ -119,7 +124,10 @@ get_lease(const char *election, Store *store)
 						election),
 				 errhint("Connect to the primary server.")));
 	if (!le_lease_read_committed(store->lease_oid, election, &lease))
+	{
+		le_store_check_protocol();
 		le_busy(election);
+	}
 	if (lease == NULL)
 		le_report_no_election(election);
 	return lease;
@@ -251,6 +259,23 @@ by_lock_key(const ListCell *a, const ListCell *b)
 								  &((Fence *) lfirst(b))->lock);
 }
 
+/*
+ * Hold the lock of the view protocol until this transaction is committed.  If
+ * the extension has been dropped, the caller finds no term to be led.
+ */
+static void
+hold_protocol(void)
+{
+	BoundedWaits busy;
+	Store		store;
+
+	if (!le_store_find(&store))
+		return;
+	le_wait_bounded_begin(&busy, ((Fence *) linitial(fences))->election);
+	le_store_lock(&store, 0, AccessShareLock);
+	le_wait_bounded_end(&busy);
+}
+
 static void
 check_fences(void)
 {
@@ -258,6 +283,7 @@ check_fences(void)
 
 	le_wait_start();
 	le_commit_bounded();
+	hold_protocol();
 	list_sort(fences, by_lock_key);
 	foreach(lc, fences)
 	{

@@ -500,7 +500,10 @@ mark_losses(void)
 /*
  * The end of a transaction.  The candidacies become what it has left of them;
  * those whose session lock was released behind our back (DISCARD ALL) are
- * lost.  Nothing here may fail.
+ * lost.  All are over once the extension speaks another protocol than we do:
+ * while their session locks were held, a worker that speaks it would take them
+ * for alive, elect them and renew their leases, and they could not lead.
+ * Nothing here may fail.
  */
 static void
 end_of_xact(bool committed)
@@ -515,8 +518,8 @@ end_of_xact(bool committed)
 		hash_seq_init(&scan, candidacies);
 		while ((c = hash_seq_search(&scan)) != NULL)
 		{
-			bool		over = committed ? c->withdrawn :
-				(c->made || c->campaigning);
+			bool		over = le_store_is_foreign() ||
+				(committed ? c->withdrawn : (c->made || c->campaigning));
 
 			if (!committed && c->former[0] != '\0')
 				strlcpy(c->candidate, c->former, sizeof(c->candidate));

@@ -195,18 +195,23 @@ le_lease_read_self(const Store *store, const char *election)
  * does not count, since it may roll back; but a leadership that it has ended
  * is over.  False: the row cannot be read here (in parallel mode, on a
  * standby, after a write of a serializable transaction), the table is locked,
- * or the extension has been dropped.
+ * the extension has been dropped, or speaks another protocol.
  */
 bool
 le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 {
+	Store		share;
 	Store		store;
 	bool		readable = true;
 
-	if (IsInParallelMode() || RecoveryInProgress())
+	if (IsInParallelMode() || RecoveryInProgress() ||
+		!le_store_try_share(&share))
 		return false;
 	if (!LeTryLockRelation(lease_oid, AccessShareLock))
+	{
+		le_store_end_share(&share);
 		return false;
+	}
 
 	/*
 	 * Which index the table has is certain only now, under the table's lock.
@@ -215,6 +220,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		!LeTryLockRelation(store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
 		UnlockRelationOid(lease_oid, AccessShareLock);
+		le_store_end_share(&share);
 		return false;
 	}
 
@@ -246,6 +252,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	}
 	UnlockRelationOid(store.table[TABLE_LEASE].pkey, AccessShareLock);
 	UnlockRelationOid(store.lease_oid, AccessShareLock);
+	le_store_end_share(&share);
 	return readable;
 }
 

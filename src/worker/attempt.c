@@ -85,7 +85,8 @@ le_guard(Work work, void *arg)
 		HOLD_INTERRUPTS();
 		result = no_room || code == ERRCODE_LOCK_NOT_AVAILABLE ||
 			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
-		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE)
+		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE &&
+			!le_store_is_foreign())	/* else worker.c says so, and ends */
 			EmitErrorReport();
 		AbortCurrentTransaction();
 

@@ -18,6 +18,13 @@
  * round, the session could find the lock held by a worker that has looked
  * already.
  *
+ * After an update of the extension the worker may find that the objects speak
+ * another protocol than its library (store.c).  It can do nothing then, and
+ * ends.  A session that has the new library may rely on it already: so a
+ * worker that has worked before first starts another one, which loads the
+ * library that is installed now.  If that does not speak the new protocol
+ * either, no further one is started.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -221,10 +228,26 @@ has_idled_enough(Pass *pass)
 	return false;
 }
 
+/*
+ * This worker's library is of no use any more.
+ */
+static void
+give_way(bool has_worked)
+{
+	HOLD_INTERRUPTS();
+	ereport(LOG,
+			(errmsg("leader_election worker ends: the extension and its library are of different versions"),
+			 has_worked ? errdetail("Another worker is started, which loads the library that is installed now.") : 0));
+	if (has_worked)
+		(void) le_start_worker(MyDatabaseId, false, NULL);
+	RESUME_INTERRUPTS();
+}
+
 void
 leader_election_worker_main(Datum arg)
 {
 	Pass		pass = {.woken = false};
+	bool		has_worked = false;
 
 	init_worker(DatumGetObjectId(arg));
 	if (!take_over())
@@ -234,6 +257,12 @@ leader_election_worker_main(Datum arg)
 	for (;;)
 	{
 		le_upkeep(&pass);
+		if (le_store_is_foreign())
+		{
+			give_way(has_worked);
+			break;
+		}
+		has_worked |= pass.inc != NULL;
 		if ((!pass.installed && try_to_end()) || has_idled_enough(&pass))
 			break;
 		(void) le_guard(sleep_after, &pass);
