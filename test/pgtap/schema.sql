@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(198);
+SELECT plan(200);
 
 --
 -- What there is
@@ -24,6 +24,7 @@ SELECT plan(198);
 SELECT has_schema('leader_election');
 SELECT has_view('leader_election', 'status', 'status is a view');
 SELECT has_view('leader_election', 'candidates', 'candidates is a view');
+SELECT has_view('leader_election', 'protocol', 'protocol is a view');
 SELECT has_table('leader_election', 'history', 'history is a table');
 
 SELECT has_function('leader_election', 'join',
@@ -221,7 +222,8 @@ SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),
 			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
-			   ('metrics', '{SELECT}'), ('server_metrics', '{SELECT}'),
+			   ('metrics', '{SELECT}'), ('protocol', '{SELECT}'),
+			   ('server_metrics', '{SELECT}'),
 			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'),
 			   ('pause_all', '{}'), ('drain', '{SELECT}')) AS t (name, privs);
 

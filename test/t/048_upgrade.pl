@@ -27,7 +27,7 @@ my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'";
 # Everything that is to arrive, as text
 my $ROWS = join ' UNION ALL ',
   map { "SELECT '$_ ' || r::text FROM leader_election.$_ AS r" }
-  qw(election lease history epoch);
+  qw(election election_group drain pause_all lease history epoch);
 
 my %common = (
 	start => 0,
@@ -92,6 +92,10 @@ foreach my $election (sort keys %term)
 $app->acquire('dropped', 'detached');
 $app->query("SELECT leader_election.release('dropped', 1);
 	SELECT leader_election.drop_election('dropped')");
+$app->query("SELECT leader_election.create_group('team', 3, max_per_candidate => 2);
+	SELECT leader_election.drain_candidate('host-*', reason => 'it is old');
+	SELECT term FROM leader_election.acquire('runs', 'detached', run => '2026-11-21');
+	SELECT leader_election.release('runs', 1, done => true)");
 $term{held} = $holder->query("CALL leader_election.campaign('held', 'holder')");
 
 # Nobody is there who would end what the stop ends.

@@ -33,6 +33,8 @@ client_min_messages = warning
 ));
 my $control = session($node, name => 'control');
 
+# Its leader renews in the test, which also compiles.
+$control->query("SELECT leader_election.create_election('lent', lease_duration => '1 h')");
 $control->query(q{CREATE TABLE jobs (what text);
 	CREATE TABLE guarded ();
 	CREATE TRIGGER only_leader BEFORE INSERT ON guarded FOR EACH STATEMENT

@@ -39,7 +39,7 @@ sub run_script
 
 # A copy of the installation of that pg_config, by default of the one that the
 # tests use (mostly of links to it: test/lib.sh), with the extension as it is in
-# the sources, and these sources. built_for_other: what is built in the sources is for
+# the sources, and these sources. other_server: what is built in the sources is for
 # another PostgreSQL.
 sub make_installation
 {
@@ -57,7 +57,7 @@ sub make_installation
 		$TOP, $work, $bindir);
 	run_script('mkdir "$2"; cd "$1"; cp -a Makefile leader_election.control sql src "$2"',
 		$TOP, $install->{sources});
-	make($install, 'clean') if $opts{built_for_other};
+	make($install, 'clean') if $opts{other_server};
 	make($install, 'install');
 	return $install;
 }
