@@ -387,12 +387,12 @@ le_measure_server(PG_FUNCTION_ARGS)
 	values[0] = Int32GetDatum(on_standby);
 	values[2] = Int32GetDatum(count_locked(&store));
 	if (on_standby)
-		return le_call_result(fcinfo, values, nulls);
+		return le_call_result(fcinfo, lengthof(values), values, nulls);
 	(void) le_observed_standbys(&standbys);
 	values[1] = Int32GetDatum(!le_lock_worker_is_free());
 	values[3] = Int32GetDatum(standbys.needed);
 	values[4] = Int32GetDatum(standbys.connected);
 	values[5] = Int64GetDatum((int64) standbys.unconfirmed);
 	values[6] = SECONDS(standbys.silence);
-	return le_call_result(fcinfo, values, nulls);
+	return le_call_result(fcinfo, lengthof(values), values, nulls);
 }

@@ -353,8 +353,8 @@ le_store_try_share(Store *store)
 	protocol = store->protocol;
 	if (!LeTryLockRelation(protocol, AccessShareLock))
 		return false;
-	if (le_store_find(store) && store->protocol == protocol &&
-		speaks_ours(store))
+	if ((found_is_valid || le_store_find(store)) &&
+		found.protocol == protocol && speaks_ours(store))
 		return true;
 	UnlockRelationOid(protocol, AccessShareLock);
 	return false;

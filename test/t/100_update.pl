@@ -200,8 +200,12 @@ $late->query("BEGIN; SELECT leader_election.assert_leader('lent', $s->{lent});
 $updater->query("BEGIN; $UPDATE");
 is($updater->sqlstate, '00000', 'other: the update runs');
 $late->query_async('COMMIT');
-wait_for($node, 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND pid = '
-	  . $late->backend_pid);
+wait_until(
+	sub {
+		$control->query('SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = '
+			  . $late->backend_pid) == 1;
+	},
+	'a commit to wait');
 is($s->{holder}->query("SELECT leader_election.is_leader('held')"),
 	't', 'other, under way: the session leads');
 $updater->query('COMMIT');
