@@ -193,6 +193,12 @@ $stopped->result;
 is($stopped->sqlstate, '00000', 'other: the fenced commit goes on');
 goes_on_ok($s, 'other, given up');
 
+# The same for a transaction that has changed something.
+$late->query("BEGIN; SELECT leader_election.create_election('open')");
+is($updater->sqlstate_of($UPDATE), '55P03', 'other: it waits for a change');
+$late->query('COMMIT');
+is($late->sqlstate, '00000', 'other: which is committed');
+
 # What comes while the update runs waits for it, and then meets the new number.
 # is_leader() does not wait.
 $late->query("BEGIN; SELECT leader_election.assert_leader('lent', $s->{lent});
