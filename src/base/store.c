@@ -186,8 +186,8 @@ le_report_dropped(void)
 }
 
 /*
- * The number in the view, which is locked: SELECT number AS number.  -1: it is
- * another view.
+ * The number in the view, which is locked: SELECT 1 AS number.  -1: somebody
+ * has made another view of it.
  */
 static int
 read_number(Oid view)
@@ -201,7 +201,7 @@ read_number(Oid view)
 		Const	   *value = (Const *) entry->expr;
 
 		if (IsA(value, Const) && value->consttype == INT4OID &&
-			!value->constisnull)
+			!value->constisnull && DatumGetInt32(value->constvalue) > 0)
 			result = DatumGetInt32(value->constvalue);
 	}
 	table_close(rel, NoLock);
