@@ -366,8 +366,8 @@ class Leadership extends Candidate {
     const client = (this._client = clientOf(this._hosts.at(-1)))
     client.on('end', () => this._client === client && this._lose('connection lost'))
     await within(client.connect(), this._callTimeout)
-    // auto_renew: where the network is cut without a word, a session lives on at the server, and may
-    // be elected. The worker would renew that lease, which nobody knows of, for as long as it lives.
+    // auto_renew: where the network is cut without a word, a session lives on at the server, and
+    // may be elected. The worker would renew that lease, which nobody knows of, while it lives.
     // A timeout of the session's would end a waiting campaign, or the session.
     const sql = `SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
         metadata => $4::pg_catalog.jsonb, auto_renew => false),

@@ -1,5 +1,5 @@
 // Tests without a server: what FakeLeadership and SoleLeadership promise, events, run(), the clock.
-// With one, if PGHOST says where: run(), over real connections.
+// With one, if TEST_SERVER is set (PGHOST and so on say where): run(), over real connections.
 'use strict'
 const assert = require('node:assert')
 const { EventEmitter, once } = require('node:events')
@@ -470,7 +470,7 @@ test('listen with a bad config: logged, and we lead all the same', async () => {
   assert.deepStrictEqual(logged, ['cannot listen, trying again:'])
 })
 
-const server = { skip: !process.env.PGHOST && 'needs a server with the extension: set PGHOST' }
+const server = { skip: !process.env.TEST_SERVER && 'TEST_SERVER=1 if PGHOST and so on are a server to try on' }
 
 // An application's pool may make something else than a string of int8.
 const types = { getTypeParser: (oid, ...more) => (oid === 20 ? BigInt : pg.types.getTypeParser(oid, ...more)) }
