@@ -24,16 +24,21 @@ leaves a campaign running at the server, whose connection is elected later with 
 The *teller* calls the handlers, one after the other, and ends the leadership at the deadline: a
 slow handler holds up no renewal, and a health check that hangs does not hold up "lost".
 
+No locks: a signal handler may call close() and resign(), whatever it interrupts. All that they do
+is one assignment, and to ring.
+
 The clock goes on while the machine sleeps where the system has such a clock (Linux). Even so a
 process can be paused between the look at `term` and its next write: fence what must not be late.
+A forked child does not lead. Start after a fork: a child that has not called exec keeps the socket
+open, and so the session of a parent that was killed.
 """
 
-import collections
 import contextlib
 import itertools
 import json
 import logging
 import os
+import queue
 import random
 import re
 import secrets
@@ -41,14 +46,15 @@ import selectors
 import socket
 import threading
 import time
+import types
 
 import psycopg
+from psycopg import pq
 
 log = logging.getLogger("leader_election")
 
 # A class of SQLSTATEs, or one: the same call would be answered the same for ever.
 _FATAL = ("28", "3D000", "3F000", "42883", "42P01", "42501", "22023", "0A000", "25001", "LE003")
-_BUSY = ("55P03", "57014")      # the call did nothing, and its connection is good
 # libpq tells no SQLSTATE of a refused connection, only the server's text.
 _REFUSED = {"28P01": "password authentication failed|no password supplied|SASL authentication",
             "28000": r'pg_hba\.conf|role ".*" does not exist|not permitted to log in|no such user',
@@ -57,8 +63,6 @@ _REFUSED = {"28P01": "password authentication failed|no password supplied|SASL a
 # By these a connection notices that its path is cut.
 _NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
             "tcp_user_timeout": 10000}
-
-_Grant = collections.namedtuple("_Grant", "term deadline third yielding")
 
 
 class NotLeader(Exception):
@@ -78,29 +82,48 @@ def _sqlstate(error):
     return getattr(error, "sqlstate", None) or next(refusals, "")
 
 
-class _Candidate:
-    """What all four have in common: who leads, until when, and who is told."""
+def _grant(term, deadline, lasts=0.0, yielding=False):
+    """A lease, and if we take it, a leadership: over is then the reason for its end, and told are
+    the events whose handlers have returned."""
+    return types.SimpleNamespace(term=term, deadline=deadline, third=lasts / 3, yielding=yielding,
+                                 pid=os.getpid(), over=None, told=[])
 
-    def __init__(self, election="election", candidate=None, *, on_elected=None, on_lost=None,
-                 on_yield=None, on_error=None):
+
+class _Candidate:
+    """What all four have in common, also their options, so that one can stand in for another.
+
+    health_check: a callable; unless it says true, we do not stand, and the lease is not renewed.
+    call_timeout: how many seconds a call may take. Handlers are called one at a time: stop the
+    work in on_lost, but do not do it in on_elected.
+    """
+
+    def __init__(self, election="election", candidate=None, *, rank=None, metadata=None,
+                 health_check=None, call_timeout=5.0, slice=5.0, interval=1.0, listen=None,
+                 unfenced=False, on_elected=None, on_lost=None, on_yield=None, on_error=None):
         self.election = election
         self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.changes = 0                        # elections of this client
-        self._handlers = {"elected": on_elected, "lost": on_lost, "yield": on_yield,
-                          "error": on_error}
-        self._events = collections.deque()      # until their handlers have returned
-        self._lock = threading.Condition()      # an RLock: a signal handler may interrupt us
-        self._lead = self._error = None         # a grant, until the leadership has ended
-        self._yielding = self._closing = False
+        self.changes, self._bells = 0, []       # elections of this client; see _await()
+        self._me = (self.candidate, rank, None if metadata is None else json.dumps(metadata))
+        self._check, self._call_timeout = health_check or (lambda: True), call_timeout
+        self._slice, self._interval, self._listen = slice, interval, listen
+        self._unfenced = unfenced
+        self._handlers = {"elected": on_elected, "lost": on_lost, "error": on_error,
+                          "yield": on_yield or (lambda term: self.resign())}
+        self._lead = None       # the last leadership; its "lost" is told before there is another
+        self._closing = self._error = None      # why we end for good: "closed", or an "error"
 
-    @staticmethod
-    def _now():
+    def _now(self):
         boottime = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
     def _current(self):
+        """Our leadership, unless it has ended. The first who sees that it has, ends it for good,
+        so that an answer that comes too late revives nothing."""
         lead = self._lead
-        return lead if lead and self._now() < lead.deadline else None
+        if lead and not lead.over:
+            why = self._closing or (self._now() >= lead.deadline and "expired")
+            lead.over = lead.over or why or None
+        return lead if lead and not lead.over and lead.pid == os.getpid() else None
 
     @property
     def leads(self):
@@ -117,11 +140,10 @@ class _Candidate:
 
     def wait(self, timeout=None):
         """Until this instance leads: the term, or None after timeout seconds or close()."""
-        with self._lock:
-            self._lock.wait_for(lambda: self.leads or self._closing, timeout)
-            if self._error:
-                raise self._error
-            return self.term
+        self._await(lambda: self.leads or self._closing, 1e9 if timeout is None else timeout)
+        if self._error:
+            raise self._error
+        return self.term
 
     def fenced(self, connection):
         """Fence the transaction that is open on this DB-API connection (or Django's): from here
@@ -129,24 +151,26 @@ class _Candidate:
         NotLeader, without asking the server, if this instance does not lead; the driver's error,
         LE001, if the server says so."""
         lead = self._current()
-        if lead is None:
+        if not lead:
             raise NotLeader(f"{self.candidate!r} does not lead election {self.election!r}")
-        self._fence(connection, lead.term)
-
-    def _fence(self, connection, term):
-        with contextlib.closing(connection.cursor()) as cursor:         # Django connects here
-            status = getattr(getattr(connection, "info", None), "transaction_status", 0)
-            if getattr(connection, "autocommit", False) and status == 0:
-                raise RuntimeError("fenced() outside of a transaction would fence nothing")
-            cursor.execute("SELECT leader_election.assert_leader(%s, %s)", (self.election, term))
+        if not self._unfenced:
+            with contextlib.closing(connection.cursor()) as cursor:     # Django connects here
+                status = getattr(getattr(connection, "info", None), "transaction_status", 0)
+                if lead.term is None or getattr(connection, "autocommit", False) and not status:
+                    raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
+                cursor.execute("SELECT leader_election.assert_leader(%s, %s)",
+                               (self.election, lead.term))
 
     def resign(self):
-        """Give up now, and go on standing. Does nothing if this instance does not lead."""
-        self._end("resigned")
+        """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
+        for nothing: the lease is given back when the handler of "lost" has returned."""
+        lead = self._lead
+        self._lose("yielded" if lead and lead.yielding else "resigned")
 
     def close(self):
-        """Give up, withdraw, end. Others are elected at once."""
-        self._shut("closed")
+        """Give up, withdraw, end; at most call_timeout seconds. Others are elected at once."""
+        self._closing = self._closing or "closed"
+        self._ring()
 
     def __enter__(self):
         return self.start()
@@ -154,98 +178,87 @@ class _Candidate:
     def __exit__(self, *_):
         self.close()
 
-    def _extend(self, lead, grant):
-        """Go on leading, or begin to (lead is None). Not if that has ended meanwhile: an answer
-        that comes too late revives nothing."""
-        with self._lock:
-            self._expire()
-            if self._lead is not lead or self._closing or self._now() >= grant.deadline:
-                return
+    def _await(self, condition, seconds):
+        """Until the condition holds, looked at when somebody rings, and each second: a wait does
+        not count while the machine sleeps. A queue, because its put() may interrupt anything."""
+        bell, until = queue.SimpleQueue(), time.monotonic() + seconds
+        self._bells.append(bell)
+        try:
+            while not condition() and time.monotonic() < until:
+                with contextlib.suppress(queue.Empty):
+                    bell.get(timeout=max(0.0, min(1.0, until - time.monotonic())))
+        finally:
+            self._bells.remove(bell)
+
+    def _ring(self):
+        for bell in tuple(self._bells):
+            bell.put(None)
+
+    def _begin(self, grant):
+        """Lead, unless the answer came too late."""
+        if self._now() < grant.deadline and not self._closing:
+            self.changes += 1
             self._lead = grant
-            if lead is None:
-                self.changes += 1
-                self._yielding = False
-                self._emit("elected", grant.term)
-            if grant.yielding:
-                self._ask_to_go()
+            self._ring()
 
-    def _ask_to_go(self):
-        """The server wants us to yield: tell the application, once per term, or go at once."""
-        if self._lead and not self._yielding:
-            self._yielding = True
-            if self._handlers["yield"]:
-                self._emit("yield", self._lead.term)
-            else:
-                self._end("yielded")
+    def _lose(self, reason):
+        """End the leadership, if there is one: the term, then the handlers, then the lease."""
+        lead = self._current()
+        if lead:
+            lead.over = reason
+            self._ring()
 
-    def _expire(self):
-        if self._lead and not self._current():
-            self._end("expired")
-
-    def _end(self, reason):
-        """The one place where a leadership ends. Returns it, if there was one."""
-        with self._lock:
-            lead, self._lead = self._lead, None
-            if lead:
-                asked = self._yielding and reason == "resigned"
-                self._emit("lost", "yielded" if asked else reason)
-            return lead
-
-    def _shut(self, reason, error=None):
-        """End for good."""
-        with self._lock:
-            if not self._closing:
-                self._closing, self._error = True, error
-                self._end(reason)
-                self._emit("error" if error else "closed", error)
-
-    def _emit(self, event, value):
-        self._events.append((event, value))
-        self._lock.notify_all()
+    def _due(self):
+        """What a handler is to be told next."""
+        lead, current = self._lead, self._current()
+        if not lead or "lost" in lead.told:
+            return None
+        if "elected" not in lead.told:
+            return lead, "elected", lead.term
+        if lead.over:
+            return lead, "lost", lead.over
+        asked = current and lead.yielding and "yield" not in lead.told
+        return (lead, "yield", lead.term) if asked else None
 
     def _tell(self):
-        """Call the handlers of what has happened, one after the other."""
-        while self._events:
-            event, value = self._events[0]
-            try:
-                if self._handlers.get(event):
-                    self._handlers[event](value)
-            except Exception:
-                log.exception("handler of %r, election %r", event, self.election)
-            with self._lock:
-                self._events.popleft()
-                self._lock.notify_all()
+        """Call the handler that is due, if one is: then True."""
+        due = self._due()
+        if due:
+            self._call_handler(*due[1:])
+            due[0].told.append(due[1])
+            self._ring()
+        return due is not None
+
+    def _call_handler(self, event, value):
+        try:
+            if self._handlers[event]:
+                self._handlers[event](value)
+        except (Exception, SystemExit):
+            log.exception("handler of %r, election %r", event, self.election)
 
 
 class _Engine(_Candidate):
     """Both threads. _lead is what the application knows; it ends by the clock, too. _held is what
     the server may take us to have: what is held, but not led, is given back."""
 
-    _bound = False          # a closed connection gives the lease back
-    _share = 1.0            # of what remains of the lease: our deadline
-    _interval = 0.0         # how long a follower rests
-
-    def __init__(self, where, election, candidate=None, *, rank=None, metadata=None,
-                 health_check=None, call_timeout=5.0, **handlers):
-        super().__init__(election, candidate, **handlers)
-        self._me = (election, self.candidate, rank, metadata and json.dumps(metadata))
-        self._check, self._call_timeout = health_check, call_timeout
-        self._close_by = float("inf")
-        self._conn = self._held = None
+    def __init__(self, where, election, candidate=None, **options):
+        super().__init__(election, candidate, **options)
+        self._conn = self._held = None          # a pq.PGconn; a grant
         self._over, self._threads = False, []
-        self._poked, self._poker = socket.socketpair()      # wakes the engine, whatever it waits for
-        self._poker.setblocking(False)
-        # psycopg 3.1.7 has one time limit for all hosts, which a dead first one uses up.
-        given = {**_NETWORK, "connect_timeout": max(2, round(call_timeout)),
-                 "fallback_application_name": self.candidate,
-                 **psycopg.conninfo.conninfo_to_dict(where)}
-        hosts, ports = (str(given.get(key) or os.environ.get(f"PG{key.upper()}", "")).split(",")
-                        for key in ("host", "port"))
-        self._targets = itertools.cycle([{**given, "host": host or None, "port": port or None}
-                                         for host, port in zip(hosts, ports * len(hosts))])
+        # Each host by itself: one time limit for all of them would be used up by a dead first one.
+        given = {"fallback_application_name": self.candidate, **_NETWORK,
+                 **psycopg.conninfo.conninfo_to_dict(where), "client_encoding": "UTF8"}
+        lists = {key: str(given.get(key) or os.environ.get(f"PG{key.upper()}", "")).split(",")
+                 for key in ("host", "hostaddr", "port")}
+        self._targets = itertools.cycle([
+            {**given, **{key: names[i % len(names)] or None for key, names in lists.items()}}
+            for i in range(max(map(len, lists.values())))])
 
     def start(self):
         if not self._threads and not self._closing:
+            # By these whoever rings wakes the engine, which waits for an answer.
+            self._poked, self._poker = socket.socketpair()
+            self._poker.setblocking(False)
             self._threads = [threading.Thread(target=target, daemon=True)
                              for target in (self._engine, self._teller)]
             for thread in self._threads:
@@ -253,155 +266,164 @@ class _Engine(_Candidate):
         return self
 
     def close(self):
-        """Give up, withdraw, end; at most call_timeout seconds. Others are elected at once."""
-        self._close_by = min(self._close_by, self._now() + self._call_timeout)
         super().close()
-        if threading.current_thread() not in self._threads:
+        until = time.monotonic() + self._call_timeout
+        if threading.current_thread() not in self._threads:     # a handler: they wait for it
             for thread in self._threads:
-                thread.join(max(0.0, self._close_by - self._now()))
+                thread.join(max(0.0, until - time.monotonic()))
 
-    def _emit(self, event, value):
-        super()._emit(event, value)
-        with contextlib.suppress(OSError):
-            self._poker.send(b"!")
+    def _ring(self):
+        super()._ring()
+        if self._threads:
+            with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
+                self._poker.send(b"!")
 
     def _teller(self):
-        while not self._over:
-            with self._lock:
-                lead = self._lead
-                left = lead.deadline - self._now() if lead else 1.0
-                # One second at most: a wait does not count while the machine is suspended.
-                self._lock.wait_for(lambda: self._events, min(1.0, left))
-                self._expire()
-            self._tell()
+        while self._tell() or not self._over:
+            lead = self._current()
+            left = max(0.0, lead.deadline - self._now()) if lead else 1.0
+            self._await(lambda: self._due() or self._over, left)
+        if self._error:
+            self._call_handler("error", self._error)
 
     def _settle(self):
-        """Wait until the handlers of all that has happened have returned."""
-        with self._lock:
-            self._lock.wait_for(lambda: not self._events)
+        """Wait until the handlers of a leadership that has ended have returned."""
+        while self._lead and "lost" not in self._lead.told:
+            self._await(lambda: "lost" in self._lead.told, 1.0)
 
     def _engine(self):
-        rest = failures = 0
+        rest, failures = 0.0, 0
         while self._held or not self._closing:
             try:
                 self._pause(rest)
                 rest, failures = self._turn(), 0
             except Exception as error:
                 self._recover(error)
-                lead = self._lead
+                lead = self._current()
                 rest = min(0.1 * 2 ** failures, lead.third if lead else 5.0) * random.uniform(0.5, 1)
                 failures = min(failures + 1, 6)
-        self._leave(None)
         self._settle()
-        self._over = True
+        self._leave(None)
         with self._poked, self._poker:
-            self._emit("over", None)
+            self._over = True
+            self._ring()
 
     def _recover(self, error):
         state = _sqlstate(error)
         if not self._closing:
             log.warning("election %r, candidate %r: %s", self.election, self.candidate,
                         str(error) or repr(error))
-        if state.startswith(_FATAL):
+        if state.startswith(_FATAL) and not self._closing:
             lacks = "the database lacks the extension (CREATE EXTENSION leader_election): "
             text = (lacks if state in ("3F000", "42883") else "") + str(error)
-            self._shut("error", LeadershipError(text, state))
-        if not (self._lead and state in _BUSY):     # else the deadline decides
-            if self._bound:                         # first tell
-                self._end("connection lost")
+            self._error, self._closing = LeadershipError(text, state), "error"
+        # 55P03: busy, 57014: cancelled. It did nothing, and the deadline decides.
+        if not (self._current() and state in ("55P03", "57014")):
+            if self._bound:                         # first tell: a closed socket gives it back
+                self._lose("connection lost")
                 self._settle()
             if self._bound or self._closing:
                 self._held = None
             self._disconnect()
+        self._ring()
 
     def _turn(self):
         """Make one call, if need be. Returns for how many seconds to rest then."""
-        lead = self._lead
+        lead = self._current()
         if self._held and not lead:
             self._settle()
             self._leave(self._held)
             self._held = None
-            with self._lock:        # let others have it; a lone candidate does not spin
-                self._lock.wait_for(lambda: self._closing, 1.0)
+            self._await(lambda: self._closing, 1.0)     # a lone candidate does not spin
         if self._closing:
             return 0.0
         if not self._healthy():
-            if not self._end("unhealthy"):
-                self._leave(None)
+            self._lose("unhealthy") if lead else self._leave(None)
             return 1.0
         grant = self._renew(lead) if lead else self._stand()
         self._held = grant or lead
         if lead and (not grant or grant.term != lead.term):
-            if not self._end("failover" if grant else "not renewed"):
-                return 0.0
+            self._lose("failover" if grant else "not renewed")
             self._settle()
-            lead = None
-        if grant:
-            self._extend(lead, grant)
-        lead = self._lead
-        return lead.third if lead else 0.0 if self._held else self._interval
+            self._held, lead = grant, None
+        if not lead and grant:
+            self._begin(grant)
+        elif lead and self._current():
+            lead.deadline, lead.third = grant.deadline, grant.third
+            lead.yielding = lead.yielding or grant.yielding
+            self._ring()
+        return grant.third if grant else self._interval
 
     def _healthy(self):
         try:
-            return self._check is None or bool(self._check())
+            return self._check()
         except Exception:
             log.exception("health check, election %r", self.election)
             return False
 
     def _ask(self, call, *values):
         """A call that answers with a grant: what remains counts from its sending."""
-        sent, lead = self._now(), self._lead
-        seconds = min(self._call_timeout, lead.deadline - sent if lead else self._call_timeout)
-        row = self._call(f"SELECT * FROM leader_election.{call}", values, seconds)
-        if row is None:
-            return None
-        lasts = int(row[1]) / 1000 * self._share
-        return _Grant(int(row[0]), sent + lasts, lasts / 3, row[3] == b"t")
+        sent, lead = self._now(), self._current()
+        row = self._call(f"SELECT term, remaining_ms, yielding FROM leader_election.{call}", values,
+                         min(self._call_timeout, lead.deadline - sent if lead else 1e9))
+        lasts = int(row[1]) / 1000 * self._share if row else 0.0
+        return row and _grant(int(row[0]), sent + lasts, lasts, row[2] == b"t")
 
-    def _fetch(self, conn, sql, values, until):
+    def _fetch(self, pgconn, encoding, sql, values, until):
         """The first row of the answer. After an error the call may go on at the server: then the
         connection is closed, and never used again."""
-        pgconn, encoding, results = conn.pgconn, conn.info.encoding, []
-        pgconn.send_query_params(
-            sql.encode(), [None if v is None else str(v).encode(encoding) for v in values])
+        texts = [None if v is None else str(v).encode(encoding) for v in values]
+        pgconn.send_query_params(sql.encode(), texts)
+        results = []
         while not results or results[-1] is not None:
             while pgconn.is_busy():
-                limit = min(until, self._close_by)
-                if self._now() >= limit or self._closing and self._bound and not self._held:
-                    raise TimeoutError("the server did not answer in time")
-                self._wait(conn, limit)
+                self._await_socket(pgconn, until, 3 if pgconn.flush() else selectors.EVENT_READ)
                 pgconn.consume_input()
             results.append(pgconn.get_result())
-        first = results[0]
-        if first.status == psycopg.pq.ExecStatus.FATAL_ERROR:
-            raise psycopg.errors.error_from_result(first, encoding)
-        return [first.get_value(0, i) for i in range(first.nfields)] if first.ntuples else None
+        if results[0].status == pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(results[0], encoding)
+        return [results[0].get_value(0, i) for i in range(3)] if results[0].ntuples else None
 
-    def _wait(self, conn, until):
-        """Until there is something to read on conn, or this thread is poked: then True."""
+    def _await_socket(self, pgconn, until, events):
+        # close() waits for no campaign; but for a call that may have got us the lease elsewhere.
+        if self._now() >= until or self._closing and self._bound and not self._held:
+            raise TimeoutError("the server did not answer in time")
         with selectors.DefaultSelector() as selector:
-            for source in filter(None, (self._poked, conn)):
-                selector.register(source, selectors.EVENT_READ)
-            ready = [key.fileobj for key, _ in selector.select(max(0.0, until - self._now()))]
-        return self._poked in ready and bool(self._poked.recv(4096))
+            selector.register(self._poked, selectors.EVENT_READ)
+            if pgconn:
+                selector.register(pgconn.socket, events)
+            ready = [key.fileobj for key, _ in selector.select(until - self._now())]
+        if self._poked in ready:
+            self._poked.recv(4096)
 
     def _pause(self, seconds):
-        """Rest, with an eye on the connection. A poke or a notification ends it."""
-        until, woken = min(self._now() + seconds, self._close_by), False
-        name = json.dumps(self.election, ensure_ascii=False).encode()
-        while not woken and self._now() < until:
-            woken = self._wait(self._conn, until)
+        """Rest, with an eye on the connection: until there is something to do."""
+        until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False).encode()
+        while not self._closing and not (self._held and not self._current()):
             if self._conn:
-                self._conn.pgconn.consume_input()
-                for event in iter(self._conn.pgconn.notifies, None):
-                    woken = woken or name in event.extra
+                self._conn.consume_input()
+                if any([name in event.extra for event in iter(self._conn.notifies, None)]):
+                    return
+            if self._now() >= until:
+                return
+            self._await_socket(self._conn, until, selectors.EVENT_READ)
 
     def _connect(self):
-        self._conn = psycopg.connect(**next(self._targets), autocommit=True)
+        """By libpq's steps (the values of which are those of selectors' events), so that close()
+        interrupts them. But looking up the host's name blocks."""
+        until, target = self._now() + self._call_timeout, next(self._targets)
+        self._conn = pq.PGconn.connect_start(psycopg.conninfo.make_conninfo(**target).encode())
+        step = 0 if self._conn.status == pq.ConnStatus.BAD else selectors.EVENT_WRITE
+        while step != pq.PollingStatus.OK:
+            if step == pq.PollingStatus.FAILED:
+                raise psycopg.OperationalError(pq.error_message(self._conn))
+            self._await_socket(self._conn, until, step)
+            step = self._conn.connect_poll()
+        self._conn.nonblocking = 1
 
     def _disconnect(self):
         if self._conn:
-            self._conn.close()
+            self._conn.finish()
         self._conn = None
 
 
@@ -409,42 +431,43 @@ class Leadership(_Engine):
     """A session candidate: a connection of its own, never a pool's.
 
     conninfo: libpq's connection string or URI ('': the PG* environment); several hosts are tried
-    in turn. slice: how long one campaign waits, and so how soon a dead path is noticed. With
-    health_check (a callable; false or an exception: not well) the lease is renewed only after it
-    returned true, so a working loop that hangs loses the lease.
+    in turn. slice: how long one campaign waits, and so how soon a dead path is noticed.
     """
 
-    _bound = True
+    _bound = True       # a closed connection gives the lease back
     # The server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at least
     # 3, and another leads at once then. Half a lease is before that.
     _share = 0.5
 
-    def __init__(self, conninfo, election, candidate=None, *, slice=5.0, **options):
+    def __init__(self, conninfo, election, candidate=None, **options):
         super().__init__(conninfo, election, candidate, **options)
-        self._slice = slice
+        self._interval = 0.0
 
     def _stand(self):
-        if self._conn is None:          # join() keeps our place in line between two campaigns
+        """Joins first: so our place in line survives each campaign. Without auto_renew: the server
+        could elect a follower that is cut off, or the session of a process that hangs, and would
+        renew that lease. A time limit of the session's would end a campaign."""
+        if not self._conn:
             self._connect()
             self._call("""SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-                    metadata => $4::pg_catalog.jsonb, auto_renew => $5),
+                    metadata => $4::pg_catalog.jsonb, auto_renew => false),
                 pg_catalog.set_config('statement_timeout', '0', false),
-                pg_catalog.set_config('idle_session_timeout', '0', false)""",
-                       (*self._me, self._check is None))
-        self._call("CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)",
-                   (*self._me[:2], f"{self._slice} s"), self._slice + self._call_timeout)
-        return self._renew(None)        # nothing, if we were not elected
+                pg_catalog.set_config('idle_session_timeout', '0', false)""", self._me)
+        row = self._call("CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)",
+                         (self.candidate, f"{self._slice} s"), self._slice + self._call_timeout)
+        return self._renew(None) if row[0] else None
 
     def _renew(self, lead):
-        return self._ask("renew($1)", self.election)
+        return self._ask("renew($1)")
 
     def _leave(self, held):
         if held and self._conn:
-            self._call("SELECT leader_election.leave($1)", (self.election,))
+            self._call("SELECT leader_election.leave($1)")
         self._disconnect()
 
-    def _call(self, sql, values, seconds=None):
-        return self._fetch(self._conn, sql, values, self._now() + (seconds or self._call_timeout))
+    def _call(self, sql, values=(), seconds=None):
+        until = self._now() + (seconds or self._call_timeout)
+        return self._fetch(self._conn, "utf-8", sql, (self.election, *values), until)
 
 
 class DetachedLeadership(_Engine):
@@ -454,102 +477,120 @@ class DetachedLeadership(_Engine):
     connection string for LISTEN, past any pooler; then a vacancy is noticed at once.
     """
 
-    def __init__(self, pool, election, candidate=None, *, interval=1.0, listen=None, **options):
-        super().__init__(listen or "", election, candidate, **options)
-        self._pool, self._interval = pool, interval
-        self._listen_at = float("inf") if listen is None else 0.0
+    _bound, _share = False, 1.0
+
+    def __init__(self, pool, election, candidate=None, **options):
+        super().__init__(options.get("listen") or "", election, candidate, **options)
+        self._pool, self._listen_at = pool, 0.0
 
     def _stand(self):
-        if self._conn is None and self._now() >= self._listen_at:
+        if self._listen is not None and not self._conn and self._now() >= self._listen_at:
             self._listen_at = self._now() + 30.0        # the next try
             self._connect()
-            self._conn.execute("LISTEN leadership_changed")
+            self._fetch(self._conn, "utf-8", "LISTEN leadership_changed", (),
+                        self._now() + self._call_timeout)
         return self._ask("acquire($1, $2, rank => $3::pg_catalog.int4, "
                          "metadata => $4::pg_catalog.jsonb)", *self._me)
 
     def _renew(self, lead):
-        return self._ask("renew($1, $2::pg_catalog.int8)", self.election, lead.term)
+        return self._ask("renew($1, $2::pg_catalog.int8)", lead.term)
 
     def _leave(self, held):
         if held:
-            self._call("SELECT leader_election.release($1, $2)", (self.election, held.term))
+            self._call("SELECT leader_election.release($1, $2)", [held.term])
             return
         self._disconnect()
-        with contextlib.suppress(psycopg.Error, TimeoutError):  # a grant that we do not know of
-            self._call("SELECT leader_election.leave($1, $2)", self._me[:2])
+        with contextlib.suppress(psycopg.Error, TimeoutError):  # it leads, by a lost answer
+            self._call("SELECT leader_election.leave($1, $2)", [self.candidate])
 
     def _call(self, sql, values, seconds=None):
-        until = min(self._now() + (seconds or self._call_timeout), self._close_by)
+        until = self._now() + (seconds or self._call_timeout)
+        conn = self._take(until)
         try:
-            conn = self._pool.getconn(until - self._now())
-        except psycopg.OperationalError:        # it does not tell why: try, for a clear error
-            if self._lead is None:
-                psycopg.connect(self._pool.conninfo, **{**_NETWORK, **self._pool.kwargs}).close()
-            raise
-        try:
-            return self._fetch(conn, sql, values, until)
+            encoding = conn.info.encoding.replace("ascii", "utf-8")     # SQL_ASCII takes all
+            return self._fetch(conn.pgconn, encoding, sql, (self.election, *values), until)
         except BaseException:
             conn.close()                        # never back into the pool
             raise
         finally:
             self._pool.putconn(conn)
 
+    def _take(self, until):
+        """A connection of the pool that the server has not closed, as far as we were told: after
+        a restart the pool is full of those that it has, and each would cost us a back-off."""
+        while True:
+            try:
+                conn = self._pool.getconn(max(0.0, until - self._now()))
+            except psycopg.OperationalError:    # it does not tell why: try, for a clear error
+                if not self._current() and not self._closing:
+                    more = {"connect_timeout": max(2, round(self._call_timeout))}
+                    psycopg.connect(self._pool.conninfo, **{**more, **self._pool.kwargs}).close()
+                raise
+            try:
+                conn.pgconn.consume_input()
+                return conn
+            except psycopg.OperationalError:
+                conn.close()
+                self._pool.putconn(conn)
+
 
 class _Local(_Candidate):
     """Without threads: handlers are called in the thread that causes the event."""
 
-    def _emit(self, event, value):
-        super()._emit(event, value)
-        if len(self._events) == 1:          # else a handler caused it, and the outer call goes on
-            self._tell()
+    _telling = False
+
+    def _ring(self):
+        super()._ring()
+        if not self._telling:       # else a handler caused it, and the outer call goes on
+            self._telling = True
+            while self._tell():
+                pass
+            self._telling = False
 
 
 class SoleLeadership(_Local):
     """For a laptop, or one instance without the extension: always leads, and issues no term: term
     is None, leads is True. fenced() refuses, unless unfenced: then it does nothing."""
 
-    def __init__(self, election="election", candidate=None, *, unfenced=False, **handlers):
-        super().__init__(election, candidate, **handlers)
-        self._unfenced = unfenced
+    _started = False
 
     def start(self):
-        self._extend(None, _Grant(None, float("inf"), 0.0, False))
+        self._started = True
+        self._ring()
         return self
 
-    def resign(self):
-        if self._end("resigned"):
-            self.start()
-
-    def _fence(self, connection, term):
-        if not self._unfenced:
-            raise RuntimeError("SoleLeadership has no term to fence with (unfenced=True: go on)")
+    def _tell(self):
+        if self._started and (not self._lead or "lost" in self._lead.told):
+            self._begin(_grant(None, float("inf")))
+        return super()._tell()
 
 
 class FakeLeadership(_Local):
     """For tests: the test says who leads, and moves the clock. fenced() asks no server."""
 
-    _time, _last = 0.0, 0
+    def __init__(self, election="election", candidate=None, **options):
+        super().__init__(election, candidate, **{**options, "unfenced": True})
+        self._time, self._last = 0.0, 0
 
     def elect(self, term=None, lease=15.0):
         """Be elected in this term (default: the next one), for so many seconds; returns it."""
-        self._end("not renewed")
+        self._lose("not renewed")
         self._last = self._last + 1 if term is None else term
-        self._extend(None, _Grant(self._last, self._time + lease, 0.0, False))
+        self._begin(_grant(self._last, self._time + lease))
         return self._last
 
     def lose(self, reason="connection lost"):
-        self._end(reason)
+        self._lose(reason)
 
     def ask_yield(self):
-        self._ask_to_go()
+        if self._lead:
+            self._lead.yielding = True
+            self._ring()
 
     def advance(self, seconds):
         """Move the clock; past the deadline the leadership has expired."""
         self._time += seconds
-        self._expire()
+        self._ring()
 
     def _now(self):
         return self._time
-
-    def _fence(self, connection, term):
-        pass
