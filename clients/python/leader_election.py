@@ -41,7 +41,6 @@ import os
 import queue
 import random
 import re
-import secrets
 import selectors
 import socket
 import threading
@@ -49,48 +48,57 @@ import time
 import types
 
 import psycopg
-from psycopg import pq
 
 log = logging.getLogger("leader_election")
+LeadershipError = psycopg.Error     # what wait() raises, and on_error is told: see sqlstate
 
 # A class of SQLSTATEs, or one: the same call would be answered the same for ever.
 _FATAL = ("28", "3D000", "3F000", "42883", "42P01", "42501", "22023", "0A000", "25001", "LE003")
 # libpq tells no SQLSTATE of a refused connection, only the server's text.
 _REFUSED = {"28P01": "password authentication failed|no password supplied|SASL authentication",
             "28000": r'pg_hba\.conf|role ".*" does not exist|not permitted to log in|no such user',
-            "3D000": r'database ".*" does not exist|no such database',
-            "42501": "permission denied for database"}
-# By these a connection notices that its path is cut.
-_NETWORK = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
-            "tcp_user_timeout": 10000}
+            "3D000": r'database ".*" does not|no such database', "42501": "permission denied for"}
+# Without auto_renew: the server could elect a follower that is cut off, or the session of a process
+# that hangs, and would renew that lease. A time limit of the session's would end a campaign.
+_JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+        metadata => $4::pg_catalog.jsonb, auto_renew => false),
+    pg_catalog.set_config('statement_timeout', '0', false),
+    pg_catalog.set_config('idle_session_timeout', '0', false)"""
+_ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
+_CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
+_ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
+    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)"""
 
 
 class NotLeader(Exception):
     """fenced() was called, and this instance does not lead."""
 
 
-class LeadershipError(Exception):
-    """The engine has ended: the server would answer the same for ever. See sqlstate."""
-
-    def __init__(self, message, sqlstate):
-        super().__init__(message)
-        self.sqlstate = sqlstate
-
-
-def _sqlstate(error):
-    refusals = (state for state, text in _REFUSED.items() if re.search(text, str(error)))
-    return getattr(error, "sqlstate", None) or next(refusals, "")
+def _grant(term, sent, lasts=0.0, yielding=False, told=()):
+    """A lease, and if we take it, a leadership. ends: the reasons for its end, of which the first
+    counts; told: the events whose handlers have returned."""
+    return types.SimpleNamespace(term=term, deadline=sent + lasts, third=lasts / 3, ends=[],
+                                 yielding=yielding, told=list(told), pid=os.getpid())
 
 
-def _grant(term, deadline, lasts=0.0, yielding=False):
-    """A lease, and if we take it, a leadership: over is then the reason for its end, and told are
-    the events whose handlers have returned."""
-    return types.SimpleNamespace(term=term, deadline=deadline, third=lasts / 3, yielding=yielding,
-                                 pid=os.getpid(), over=None, told=[])
+def _hosts(where, name, seconds):
+    """libpq's words for each host, again and again: one time limit for all of them would be used
+    up by a dead first one."""
+    given = {"fallback_application_name": name, "connect_timeout": seconds, "keepalives_idle": 5,
+             "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10000,
+             **psycopg.conninfo.conninfo_to_dict(where)}
+    lists = {key: str(given.get(key) or os.environ.get(f"PG{key.upper()}", "")).split(",")
+             for key in ("host", "hostaddr", "port")}
+    return itertools.cycle([{**given, **{key: v[i % len(v)] or None for key, v in lists.items()}}
+                            for i in range(max(map(len, lists.values())))])
 
 
 class _Candidate:
     """What all four have in common, also their options, so that one can stand in for another.
+
+    _lead is the last leadership, as the application knows it; it ends by the clock, too. _held is
+    what the server may take us to have. What is held, but not led, is given back; when all have
+    been told, and before we lead again.
 
     health_check: a callable; unless it says true, we do not stand, and the lease is not renewed.
     call_timeout: how many seconds a call may take. Handlers are called one at a time: stop the
@@ -100,17 +108,16 @@ class _Candidate:
     def __init__(self, election="election", candidate=None, *, rank=None, metadata=None,
                  health_check=None, call_timeout=5.0, slice=5.0, interval=1.0, listen=None,
                  unfenced=False, on_elected=None, on_lost=None, on_yield=None, on_error=None):
-        self.election = election
-        self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.changes, self._bells = 0, []       # elections of this client; see _await()
+        self.election, self.changes = election, 0       # changes: how often we were elected
+        self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{random.random():.9f}"
         self._me = (self.candidate, rank, None if metadata is None else json.dumps(metadata))
-        self._check, self._call_timeout = health_check or (lambda: True), call_timeout
-        self._slice, self._interval, self._listen = slice, interval, listen
-        self._unfenced = unfenced
-        self._handlers = {"elected": on_elected, "lost": on_lost, "error": on_error,
-                          "yield": on_yield or (lambda term: self.resign())}
-        self._lead = None       # the last leadership; its "lost" is told before there is another
+        self._limit, self._slice, self._rest, self._listen = call_timeout, slice, interval, listen
+        self._on = {"elected": on_elected, "lost": on_lost, "error": on_error,
+                    "health": health_check, "yield": on_yield or (lambda term: self.resign())}
+        self._lead, self._held, self._conn = _grant(None, 0.0, told=("elected", "lost")), None, None
         self._closing = self._error = None      # why we end for good: "closed", or an "error"
+        self._threads, self._bells, self._telling, self._unfenced = [], [], False, unfenced
+        self._hosts = _hosts(listen or "", self.candidate, max(2, round(call_timeout)))
 
     def _now(self):
         boottime = getattr(time, "CLOCK_BOOTTIME", None)
@@ -120,10 +127,9 @@ class _Candidate:
         """Our leadership, unless it has ended. The first who sees that it has, ends it for good,
         so that an answer that comes too late revives nothing."""
         lead = self._lead
-        if lead and not lead.over:
-            why = self._closing or (self._now() >= lead.deadline and "expired")
-            lead.over = lead.over or why or None
-        return lead if lead and not lead.over and lead.pid == os.getpid() else None
+        if not lead.ends and (self._closing or self._now() >= lead.deadline):
+            lead.ends.append(self._closing or "expired")
+        return None if lead.ends or lead.pid != os.getpid() else lead
 
     @property
     def leads(self):
@@ -132,10 +138,17 @@ class _Candidate:
     @property
     def term(self):
         """The term in which this instance leads now, else None. Does not block."""
-        lead = self._current()
-        return lead.term if lead else None
+        return getattr(self._current(), "term", None)
 
     def start(self):
+        if hasattr(self, "_stand") and not self._threads and not self._closing:
+            # By these whoever rings wakes the engine, which waits for an answer.
+            self._poked, self._poker = socket.socketpair()
+            self._poker.setblocking(False)
+            for target in (self._engine, self._teller):
+                self._threads.append(threading.Thread(target=target, daemon=True))
+                self._threads[-1].start()
+        self._ring()
         return self
 
     def wait(self, timeout=None):
@@ -158,22 +171,21 @@ class _Candidate:
                 status = getattr(getattr(connection, "info", None), "transaction_status", 0)
                 if lead.term is None or getattr(connection, "autocommit", False) and not status:
                     raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
-                cursor.execute("SELECT leader_election.assert_leader(%s, %s)",
-                               (self.election, lead.term))
+                cursor.execute(_ASSERT, (self.election, lead.term))
 
     def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
         for nothing: the lease is given back when the handler of "lost" has returned."""
-        lead = self._lead
-        self._lose("yielded" if lead and lead.yielding else "resigned")
+        self._lose("yielded" if self._lead.yielding else "resigned")
 
     def close(self):
         """Give up, withdraw, end; at most call_timeout seconds. Others are elected at once."""
         self._closing = self._closing or "closed"
         self._ring()
+        if self._threads and threading.current_thread() not in self._threads:   # they wait for it
+            self._threads[0].join(self._limit)
 
-    def __enter__(self):
-        return self.start()
+    __enter__ = start
 
     def __exit__(self, *_):
         self.close()
@@ -193,404 +205,263 @@ class _Candidate:
     def _ring(self):
         for bell in tuple(self._bells):
             bell.put(None)
-
-    def _begin(self, grant):
-        """Lead, unless the answer came too late."""
-        if self._now() < grant.deadline and not self._closing:
-            self.changes += 1
-            self._lead = grant
-            self._ring()
-
-    def _lose(self, reason):
-        """End the leadership, if there is one: the term, then the handlers, then the lease."""
-        lead = self._current()
-        if lead:
-            lead.over = reason
-            self._ring()
-
-    def _due(self):
-        """What a handler is to be told next."""
-        lead, current = self._lead, self._current()
-        if not lead or "lost" in lead.told:
-            return None
-        if "elected" not in lead.told:
-            return lead, "elected", lead.term
-        if lead.over:
-            return lead, "lost", lead.over
-        asked = current and lead.yielding and "yield" not in lead.told
-        return (lead, "yield", lead.term) if asked else None
-
-    def _tell(self):
-        """Call the handler that is due, if one is: then True."""
-        due = self._due()
-        if due:
-            self._call_handler(*due[1:])
-            due[0].told.append(due[1])
-            self._ring()
-        return due is not None
-
-    def _call_handler(self, event, value):
-        try:
-            if self._handlers[event]:
-                self._handlers[event](value)
-        except (Exception, SystemExit):
-            log.exception("handler of %r, election %r", event, self.election)
-
-
-class _Engine(_Candidate):
-    """Both threads. _lead is what the application knows; it ends by the clock, too. _held is what
-    the server may take us to have: what is held, but not led, is given back."""
-
-    def __init__(self, where, election, candidate=None, **options):
-        super().__init__(election, candidate, **options)
-        self._conn = self._held = None          # a pq.PGconn; a grant
-        self._over, self._threads = False, []
-        # Each host by itself: one time limit for all of them would be used up by a dead first one.
-        given = {"fallback_application_name": self.candidate, **_NETWORK,
-                 **psycopg.conninfo.conninfo_to_dict(where), "client_encoding": "UTF8"}
-        lists = {key: str(given.get(key) or os.environ.get(f"PG{key.upper()}", "")).split(",")
-                 for key in ("host", "hostaddr", "port")}
-        self._targets = itertools.cycle([
-            {**given, **{key: names[i % len(names)] or None for key, names in lists.items()}}
-            for i in range(max(map(len, lists.values())))])
-
-    def start(self):
-        if not self._threads and not self._closing:
-            # By these whoever rings wakes the engine, which waits for an answer.
-            self._poked, self._poker = socket.socketpair()
-            self._poker.setblocking(False)
-            self._threads = [threading.Thread(target=target, daemon=True)
-                             for target in (self._engine, self._teller)]
-            for thread in self._threads:
-                thread.start()
-        return self
-
-    def close(self):
-        super().close()
-        until = time.monotonic() + self._call_timeout
-        if threading.current_thread() not in self._threads:     # a handler: they wait for it
-            for thread in self._threads:
-                thread.join(max(0.0, until - time.monotonic()))
-
-    def _ring(self):
-        super()._ring()
         if self._threads:
             with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
                 self._poker.send(b"!")
+        elif not self._telling:         # Sole and Fake: in the thread that caused what is told
+            self._telling = True
+            while self._tell():
+                pass
+            self._telling = False
+
+    def _extend(self, lead, grant):
+        """Go on leading, or begin to (lead is None), unless the answer came too late."""
+        if lead and self._current():
+            lead.deadline, lead.third, lead.yielding = grant.deadline, grant.third, grant.yielding
+        elif not lead and self._now() < grant.deadline and not self._closing:
+            self.changes += 1
+            self._lead = grant
+        self._ring()
+
+    def _lose(self, reason="connection lost"):
+        """End the leadership, if there is one: the term, then the handlers, then the lease."""
+        if self.leads:
+            self._lead.ends.append(reason)
+            self._ring()
+
+    def _tell(self):
+        """Call the handler that is due, if one is: then true."""
+        leads, lead = self.leads, self._lead
+        due = {"elected": [lead.term], "yield": [lead.term] if leads and lead.yielding else [],
+               "lost": lead.ends[:1], "error": [self._error] if lead.ends and self._error else []}
+        event = next((event for event in due if due[event] and event not in lead.told), None)
+        if event:
+            self._run(event, due[event])
+            lead.told.append(event)
+            self._ring()
+        return event
+
+    def _run(self, name, values=()):
+        """Call a function of the application's: what it returns, or None if it fails."""
+        try:
+            return self._on[name](*values) if self._on[name] else True
+        except (Exception, SystemExit):
+            log.exception("%r of election %r", name, self.election)
 
     def _teller(self):
-        while self._tell() or not self._over:
-            lead = self._current()
-            left = max(0.0, lead.deadline - self._now()) if lead else 1.0
-            self._await(lambda: self._due() or self._over, left)
-        if self._error:
-            self._call_handler("error", self._error)
-
-    def _settle(self):
-        """Wait until the handlers of a leadership that has ended have returned."""
-        while self._lead and "lost" not in self._lead.told:
-            self._await(lambda: "lost" in self._lead.told, 1.0)
+        while self._tell() or self._threads[0].is_alive():
+            self._await(self._tell, self._lead.deadline - self._now() if self.leads else 1.0)
 
     def _engine(self):
-        rest, failures = 0.0, 0
+        rest, pause = 0.0, 0.05
         while self._held or not self._closing:
             try:
                 self._pause(rest)
-                rest, failures = self._turn(), 0
+                rest, pause = self._turn(), 0.05
             except Exception as error:
                 self._recover(error)
-                lead = self._current()
-                rest = min(0.1 * 2 ** failures, lead.third if lead else 5.0) * random.uniform(0.5, 1)
-                failures = min(failures + 1, 6)
-        self._settle()
-        self._leave(None)
+                # While we lead, soon: a pool may have as many broken connections as it has.
+                pause = min(2 * pause, self._lead.third / 8 if self.leads else 5.0)
+                rest = pause * random.uniform(0.5, 1.0)
         with self._poked, self._poker:
-            self._over = True
-            self._ring()
+            self._leave(None)
 
     def _recover(self, error):
-        state = _sqlstate(error)
+        refusals = (state for state, text in _REFUSED.items() if re.search(text, str(error)))
+        error.sqlstate = state = getattr(error, "sqlstate", None) or next(refusals, "")
+        if state in ("3F000", "42883"):
+            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
         if not self._closing:
-            log.warning("election %r, candidate %r: %s", self.election, self.candidate,
-                        str(error) or repr(error))
-        if state.startswith(_FATAL) and not self._closing:
-            lacks = "the database lacks the extension (CREATE EXTENSION leader_election): "
-            text = (lacks if state in ("3F000", "42883") else "") + str(error)
-            self._error, self._closing = LeadershipError(text, state), "error"
+            log.warning("election %r, %r: %r", self.election, self.candidate, error)
+            if state.startswith(_FATAL):
+                self._error, self._closing = error, "error"
         # 55P03: busy, 57014: cancelled. It did nothing, and the deadline decides.
-        if not (self._current() and state in ("55P03", "57014")):
-            if self._bound:                         # first tell: a closed socket gives it back
-                self._lose("connection lost")
-                self._settle()
-            if self._bound or self._closing:
-                self._held = None
-            self._disconnect()
-        self._ring()
+        if self._bound and not (self.leads and state in ("55P03", "57014")):
+            self._lose("connection lost")
+        if not (self._bound and self._held):    # else first tell: a closed socket gives it back
+            self._conn = self._conn and self._conn.close()
 
     def _turn(self):
         """Make one call, if need be. Returns for how many seconds to rest then."""
         lead = self._current()
         if self._held and not lead:
-            self._settle()
+            self._await(lambda: "lost" in self._lead.told, 1e9)
             self._leave(self._held)
             self._held = None
             self._await(lambda: self._closing, 1.0)     # a lone candidate does not spin
-        if self._closing:
             return 0.0
-        if not self._healthy():
+        if not self._run("health"):
             self._lose("unhealthy") if lead else self._leave(None)
             return 1.0
-        grant = self._renew(lead) if lead else self._stand()
-        self._held = grant or lead
+        grant = self._ask(self._renewal, lead.term) if lead else self._stand()
         if lead and (not grant or grant.term != lead.term):
             self._lose("failover" if grant else "not renewed")
-            self._settle()
-            self._held, lead = grant, None
-        if not lead and grant:
-            self._begin(grant)
-        elif lead and self._current():
-            lead.deadline, lead.third = grant.deadline, grant.third
-            lead.yielding = lead.yielding or grant.yielding
-            self._ring()
-        return grant.third if grant else self._interval
+            self._await(lambda: "lost" in self._lead.told, 1e9)
+            lead = None
+        self._held = grant
+        if grant:
+            self._extend(lead, grant)
+        return grant.third if grant else self._rest
 
-    def _healthy(self):
-        try:
-            return self._check()
-        except Exception:
-            log.exception("health check, election %r", self.election)
-            return False
-
-    def _ask(self, call, *values):
+    def _ask(self, sql, *values):
         """A call that answers with a grant: what remains counts from its sending."""
-        sent, lead = self._now(), self._current()
-        row = self._call(f"SELECT term, remaining_ms, yielding FROM leader_election.{call}", values,
-                         min(self._call_timeout, lead.deadline - sent if lead else 1e9))
-        lasts = int(row[1]) / 1000 * self._share if row else 0.0
-        return row and _grant(int(row[0]), sent + lasts, lasts, row[2] == b"t")
+        sent, row = self._now(), self._call(sql, *values)
+        return row and _grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
 
-    def _fetch(self, pgconn, encoding, sql, values, until):
+    def _until(self, more=0.0):
+        """The time limit of a call that begins now. A renewal is of no use after the deadline."""
+        return min(self._now() + self._limit + more, self._lead.deadline if self.leads else 1e99)
+
+    def _fetch(self, conn, until, sql, *values):
         """The first row of the answer. After an error the call may go on at the server: then the
         connection is closed, and never used again."""
+        encoding = conn.info.encoding.replace("ascii", "utf-8")     # SQL_ASCII: as it is
         texts = [None if v is None else str(v).encode(encoding) for v in values]
-        pgconn.send_query_params(sql.encode(), texts)
+        conn.pgconn.send_query_params(sql.encode(), texts)
         results = []
-        while not results or results[-1] is not None:
-            while pgconn.is_busy():
-                self._await_socket(pgconn, until, 3 if pgconn.flush() else selectors.EVENT_READ)
-                pgconn.consume_input()
-            results.append(pgconn.get_result())
-        if results[0].status == pq.ExecStatus.FATAL_ERROR:
+        while None not in results:
+            while conn.pgconn.is_busy():
+                self._read(conn, until)
+            results.append(conn.pgconn.get_result())
+        if results[0].status == psycopg.pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(results[0], encoding)
-        return [results[0].get_value(0, i) for i in range(3)] if results[0].ntuples else None
+        row = [results[0].get_value(0, i) for i in range(results[0].nfields)]
+        return [(v or b"").decode() for v in row] if results[0].ntuples else None
 
-    def _await_socket(self, pgconn, until, events):
+    def _read(self, conn, until):
+        """Wait for what comes over the connection, or for somebody who rings."""
         # close() waits for no campaign; but for a call that may have got us the lease elsewhere.
         if self._now() >= until or self._closing and self._bound and not self._held:
             raise TimeoutError("the server did not answer in time")
         with selectors.DefaultSelector() as selector:
-            selector.register(self._poked, selectors.EVENT_READ)
-            if pgconn:
-                selector.register(pgconn.socket, events)
-            ready = [key.fileobj for key, _ in selector.select(until - self._now())]
+            for source in filter(None, (self._poked, conn)):
+                selector.register(source, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in selector.select(min(1.0, until - self._now()))]
         if self._poked in ready:
             self._poked.recv(4096)
+        if conn:
+            conn.pgconn.consume_input()
 
     def _pause(self, seconds):
         """Rest, with an eye on the connection: until there is something to do."""
         until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False).encode()
-        while not self._closing and not (self._held and not self._current()):
-            if self._conn:
-                self._conn.consume_input()
-                if any([name in event.extra for event in iter(self._conn.notifies, None)]):
-                    return
-            if self._now() >= until:
-                return
-            self._await_socket(self._conn, until, selectors.EVENT_READ)
-
-    def _connect(self):
-        """By libpq's steps (the values of which are those of selectors' events), so that close()
-        interrupts them. But looking up the host's name blocks."""
-        until, target = self._now() + self._call_timeout, next(self._targets)
-        self._conn = pq.PGconn.connect_start(psycopg.conninfo.make_conninfo(**target).encode())
-        step = 0 if self._conn.status == pq.ConnStatus.BAD else selectors.EVENT_WRITE
-        while step != pq.PollingStatus.OK:
-            if step == pq.PollingStatus.FAILED:
-                raise psycopg.OperationalError(pq.error_message(self._conn))
-            self._await_socket(self._conn, until, step)
-            step = self._conn.connect_poll()
-        self._conn.nonblocking = 1
-
-    def _disconnect(self):
-        if self._conn:
-            self._conn.finish()
-        self._conn = None
+        with contextlib.suppress(TimeoutError):
+            while not self._closing and bool(self._held) == self.leads:
+                self._read(self._conn, until)
+                events = iter(self._conn.pgconn.notifies, None) if self._conn else ()
+                if any([name in event.extra for event in events]):
+                    break
 
 
-class Leadership(_Engine):
+class Leadership(_Candidate):
     """A session candidate: a connection of its own, never a pool's.
 
-    conninfo: libpq's connection string or URI ('': the PG* environment); several hosts are tried
-    in turn. slice: how long one campaign waits, and so how soon a dead path is noticed.
+    where: libpq's connection string or URI ('': the PG* environment); several hosts are tried in
+    turn. slice: how long one campaign waits, and so how soon a dead path is noticed.
     """
 
     _bound = True       # a closed connection gives the lease back
-    # The server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at least
-    # 3, and another leads at once then. Half a lease is before that.
-    _share = 0.5
+    # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
+    # least 3, and another leads at once then.
+    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1)
+        WHERE term = $2"""
 
-    def __init__(self, conninfo, election, candidate=None, **options):
-        super().__init__(conninfo, election, candidate, **options)
-        self._interval = 0.0
+    def __init__(self, where, election, candidate=None, **options):
+        super().__init__(election, candidate, **{**options, "listen": where, "interval": 0.0})
 
     def _stand(self):
-        """Joins first: so our place in line survives each campaign. Without auto_renew: the server
-        could elect a follower that is cut off, or the session of a process that hangs, and would
-        renew that lease. A time limit of the session's would end a campaign."""
+        """Joins first: so our place in line survives each campaign. A standby refuses it."""
         if not self._conn:
-            self._connect()
-            self._call("""SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-                    metadata => $4::pg_catalog.jsonb, auto_renew => false),
-                pg_catalog.set_config('statement_timeout', '0', false),
-                pg_catalog.set_config('idle_session_timeout', '0', false)""", self._me)
-        row = self._call("CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)",
-                         (self.candidate, f"{self._slice} s"), self._slice + self._call_timeout)
-        return self._renew(None) if row[0] else None
-
-    def _renew(self, lead):
-        return self._ask("renew($1)")
+            self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
+            self._call(_JOIN, *self._me)
+        row = self._call(_CAMPAIGN, self.candidate, f"{self._slice} s", more=self._slice)
+        return self._ask(self._renewal, row[0]) if row[0] else None
 
     def _leave(self, held):
-        if held and self._conn:
+        if held and not self._conn.info.transaction_status:     # idle: not broken, not cut
             self._call("SELECT leader_election.leave($1)")
-        self._disconnect()
+        self._conn = self._conn and self._conn.close()
 
-    def _call(self, sql, values=(), seconds=None):
-        until = self._now() + (seconds or self._call_timeout)
-        return self._fetch(self._conn, "utf-8", sql, (self.election, *values), until)
+    def _call(self, sql, *values, more=0.0):
+        return self._fetch(self._conn, self._until(more), sql, self.election, *values)
 
 
-class DetachedLeadership(_Engine):
+class DetachedLeadership(_Candidate):
     """A detached candidate: each call over any connection, also through PgBouncer.
 
     pool: a psycopg_pool.ConnectionPool. interval: how often one that does not lead asks. listen: a
     connection string for LISTEN, past any pooler; then a vacancy is noticed at once.
     """
 
-    _bound, _share = False, 1.0
+    _bound = False
+    _renewal = "SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2)"
 
     def __init__(self, pool, election, candidate=None, **options):
-        super().__init__(options.get("listen") or "", election, candidate, **options)
-        self._pool, self._listen_at = pool, 0.0
+        super().__init__(election, candidate, **options)
+        self._pool = pool
 
     def _stand(self):
-        if self._listen is not None and not self._conn and self._now() >= self._listen_at:
-            self._listen_at = self._now() + 30.0        # the next try
-            self._connect()
-            self._fetch(self._conn, "utf-8", "LISTEN leadership_changed", (),
-                        self._now() + self._call_timeout)
-        return self._ask("acquire($1, $2, rank => $3::pg_catalog.int4, "
-                         "metadata => $4::pg_catalog.jsonb)", *self._me)
-
-    def _renew(self, lead):
-        return self._ask("renew($1, $2::pg_catalog.int8)", lead.term)
+        grant = self._ask(_ACQUIRE, *self._me)
+        if not grant and not self._conn and self._listen is not None:
+            self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
+            self._fetch(self._conn, self._until(), "LISTEN leadership_changed")
+        return grant
 
     def _leave(self, held):
-        if held:
-            self._call("SELECT leader_election.release($1, $2)", [held.term])
-            return
-        self._disconnect()
-        with contextlib.suppress(psycopg.Error, TimeoutError):  # it leads, by a lost answer
-            self._call("SELECT leader_election.leave($1, $2)", [self.candidate])
+        if held and self._now() < held.deadline:
+            self._call("SELECT leader_election.release($1, $2)", held.term)
+        elif not held:
+            with contextlib.suppress(psycopg.Error, TimeoutError):  # it leads, by a lost answer
+                self._call("SELECT leader_election.leave($1, $2)", self.candidate)
 
-    def _call(self, sql, values, seconds=None):
-        until = self._now() + (seconds or self._call_timeout)
-        conn = self._take(until)
+    def _call(self, sql, *values):
+        pool, until = self._pool, self._until()
         try:
-            encoding = conn.info.encoding.replace("ascii", "utf-8")     # SQL_ASCII takes all
-            return self._fetch(conn.pgconn, encoding, sql, (self.election, *values), until)
-        except BaseException:
-            conn.close()                        # never back into the pool
+            conn = pool.getconn(max(0.0, until - self._now()))
+        except psycopg.OperationalError:    # it does not tell why: try, for a clear error
+            if not self.leads and not self._closing:
+                psycopg.connect(pool.conninfo, **{"connect_timeout": 2, **pool.kwargs}).close()
             raise
+        try:
+            return self._fetch(conn, until, sql, self.election, *values)
         finally:
-            self._pool.putconn(conn)
-
-    def _take(self, until):
-        """A connection of the pool that the server has not closed, as far as we were told: after
-        a restart the pool is full of those that it has, and each would cost us a back-off."""
-        while True:
-            try:
-                conn = self._pool.getconn(max(0.0, until - self._now()))
-            except psycopg.OperationalError:    # it does not tell why: try, for a clear error
-                if not self._current() and not self._closing:
-                    more = {"connect_timeout": max(2, round(self._call_timeout))}
-                    psycopg.connect(self._pool.conninfo, **{**more, **self._pool.kwargs}).close()
-                raise
-            try:
-                conn.pgconn.consume_input()
-                return conn
-            except psycopg.OperationalError:
+            if conn.info.transaction_status:    # not idle: never back into the pool
                 conn.close()
-                self._pool.putconn(conn)
+            pool.putconn(conn)
 
 
-class _Local(_Candidate):
-    """Without threads: handlers are called in the thread that causes the event."""
-
-    _telling = False
-
-    def _ring(self):
-        super()._ring()
-        if not self._telling:       # else a handler caused it, and the outer call goes on
-            self._telling = True
-            while self._tell():
-                pass
-            self._telling = False
-
-
-class SoleLeadership(_Local):
+class SoleLeadership(_Candidate):
     """For a laptop, or one instance without the extension: always leads, and issues no term: term
     is None, leads is True. fenced() refuses, unless unfenced: then it does nothing."""
 
-    _started = False
-
-    def start(self):
-        self._started = True
-        self._ring()
-        return self
-
     def _tell(self):
-        if self._started and (not self._lead or "lost" in self._lead.told):
-            self._begin(_grant(None, float("inf")))
+        if "lost" in self._lead.told:
+            self._extend(None, _grant(None, float("inf")))
         return super()._tell()
 
 
-class FakeLeadership(_Local):
+class FakeLeadership(_Candidate):
     """For tests: the test says who leads, and moves the clock. fenced() asks no server."""
 
     def __init__(self, election="election", candidate=None, **options):
         super().__init__(election, candidate, **{**options, "unfenced": True})
         self._time, self._last = 0.0, 0
+        self._now = lambda: self._time
+
+    lose = _Candidate._lose
 
     def elect(self, term=None, lease=15.0):
         """Be elected in this term (default: the next one), for so many seconds; returns it."""
         self._lose("not renewed")
         self._last = self._last + 1 if term is None else term
-        self._begin(_grant(self._last, self._time + lease))
+        self._extend(None, _grant(self._last, self._time, lease))
         return self._last
 
-    def lose(self, reason="connection lost"):
-        self._lose(reason)
-
     def ask_yield(self):
-        if self._lead:
-            self._lead.yielding = True
-            self._ring()
+        self._lead.yielding = True
+        self._ring()
 
     def advance(self, seconds):
         """Move the clock; past the deadline the leadership has expired."""
         self._time += seconds
         self._ring()
-
-    def _now(self):
-        return self._time
