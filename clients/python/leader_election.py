@@ -119,9 +119,8 @@ class _Candidate:
         self._threads, self._bells, self._telling, self._unfenced = [], [], False, unfenced
         self._hosts = _hosts(listen or "", self.candidate, max(2, round(call_timeout)))
 
-    def _now(self):
-        boottime = getattr(time, "CLOCK_BOOTTIME", None)
-        return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+    def _now(self, boottime=getattr(time, "CLOCK_BOOTTIME", None)):
+        return time.clock_gettime(boottime) if boottime else time.monotonic()
 
     def _current(self):
         """Our leadership, unless it has ended. The first who sees that it has, ends it for good,
@@ -183,7 +182,7 @@ class _Candidate:
         self._closing = self._closing or "closed"
         self._ring()
         if self._threads and threading.current_thread() not in self._threads:   # they wait for it
-            self._threads[0].join(self._limit)
+            self._threads[-1].join(self._limit)     # the last to end
 
     __enter__ = start
 
@@ -219,15 +218,14 @@ class _Candidate:
         if lead and self._current():
             lead.deadline, lead.third, lead.yielding = grant.deadline, grant.third, grant.yielding
         elif not lead and self._now() < grant.deadline and not self._closing:
-            self.changes += 1
-            self._lead = grant
+            self._lead, self.changes = grant, self.changes + 1
         self._ring()
 
     def _lose(self, reason="connection lost"):
         """End the leadership, if there is one: the term, then the handlers, then the lease."""
         if self.leads:
             self._lead.ends.append(reason)
-            self._ring()
+        self._ring()
 
     def _tell(self):
         """Call the handler that is due, if one is: then true."""
@@ -249,8 +247,9 @@ class _Candidate:
             log.exception("%r of election %r", name, self.election)
 
     def _teller(self):
-        while self._tell() or self._threads[0].is_alive():
-            self._await(self._tell, self._lead.deadline - self._now() if self.leads else 1.0)
+        while self._tell() or self._poked.fileno() >= 0:        # the engine closes it
+            left = self._lead.deadline - self._now() if self.leads else 1.0
+            self._await(lambda: self._tell() or self._poked.fileno() < 0, left)
 
     def _engine(self):
         rest, pause = 0.0, 0.05
@@ -260,11 +259,13 @@ class _Candidate:
                 rest, pause = self._turn(), 0.05
             except Exception as error:
                 self._recover(error)
-                # While we lead, soon: a pool may have as many broken connections as it has.
+                # Often while we lead: a pool may hand out one broken connection after the other.
                 pause = min(2 * pause, self._lead.third / 8 if self.leads else 5.0)
                 rest = pause * random.uniform(0.5, 1.0)
         with self._poked, self._poker:
             self._leave(None)
+            self._conn = self._conn and self._conn.close()
+        self._ring()
 
     def _recover(self, error):
         refusals = (state for state, text in _REFUSED.items() if re.search(text, str(error)))
@@ -276,7 +277,7 @@ class _Candidate:
             if state.startswith(_FATAL):
                 self._error, self._closing = error, "error"
         # 55P03: busy, 57014: cancelled. It did nothing, and the deadline decides.
-        if self._bound and not (self.leads and state in ("55P03", "57014")):
+        if self._closing or self._bound and not (self.leads and state in ("55P03", "57014")):
             self._lose("connection lost")
         if not (self._bound and self._held):    # else first tell: a closed socket gives it back
             self._conn = self._conn and self._conn.close()
@@ -288,7 +289,8 @@ class _Candidate:
             self._await(lambda: "lost" in self._lead.told, 1e9)
             self._leave(self._held)
             self._held = None
-            self._await(lambda: self._closing, 1.0)     # a lone candidate does not spin
+            # Others first, and a lone candidate does not spin.
+            self._await(lambda: self._closing or "connection lost" in self._lead.ends, 1.0)
             return 0.0
         if not self._run("health"):
             self._lose("unhealthy") if lead else self._leave(None)
@@ -330,27 +332,24 @@ class _Candidate:
 
     def _read(self, conn, until):
         """Wait for what comes over the connection, or for somebody who rings."""
-        # close() waits for no campaign; but for a call that may have got us the lease elsewhere.
-        if self._now() >= until or self._closing and self._bound and not self._held:
+        # close() waits for no campaign; but for a call over the pool, which may get us the lease.
+        if self._now() >= until or self._closing and conn is self._conn and not self._held:
             raise TimeoutError("the server did not answer in time")
         with selectors.DefaultSelector() as selector:
-            for source in filter(None, (self._poked, conn)):
-                selector.register(source, selectors.EVENT_READ)
-            ready = [key.fileobj for key, _ in selector.select(min(1.0, until - self._now()))]
-        if self._poked in ready:
-            self._poked.recv(4096)
-        if conn:
-            conn.pgconn.consume_input()
+            selector.register(self._poked, selectors.EVENT_READ, lambda: self._poked.recv(4096))
+            if conn:        # 1: to read, 2: to write, if not all was sent
+                selector.register(conn, 1 + 2 * conn.pgconn.flush(), conn.pgconn.consume_input)
+            for key, _ in selector.select(min(1.0, until - self._now())):
+                key.data()
 
     def _pause(self, seconds):
-        """Rest, with an eye on the connection: until there is something to do."""
+        """Rest, with an eye on the connection: until there is something to do, or news."""
         until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False).encode()
+        heard = []
         with contextlib.suppress(TimeoutError):
-            while not self._closing and bool(self._held) == self.leads:
+            while bool(self._held) == self.leads and not any(name in n.extra for n in heard):
                 self._read(self._conn, until)
-                events = iter(self._conn.pgconn.notifies, None) if self._conn else ()
-                if any([name in event.extra for event in events]):
-                    break
+                heard = list(iter(self._conn.pgconn.notifies, None)) if self._conn else []
 
 
 class Leadership(_Candidate):
@@ -378,8 +377,9 @@ class Leadership(_Candidate):
         return self._ask(self._renewal, row[0]) if row[0] else None
 
     def _leave(self, held):
-        if held and not self._conn.info.transaction_status:     # idle: not broken, not cut
-            self._call("SELECT leader_election.leave($1)")
+        with contextlib.suppress(psycopg.Error, TimeoutError):  # then the end of the session does
+            if held:
+                self._call("SELECT leader_election.leave($1)")
         self._conn = self._conn and self._conn.close()
 
     def _call(self, sql, *values, more=0.0):
@@ -398,11 +398,12 @@ class DetachedLeadership(_Candidate):
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._pool = pool
+        self._pool, self._listen_at = pool, 1e99 if self._listen is None else 0.0
 
     def _stand(self):
         grant = self._ask(_ACQUIRE, *self._me)
-        if not grant and not self._conn and self._listen is not None:
+        if not grant and not self._conn and self._now() >= self._listen_at:
+            self._listen_at = self._now() + 30.0        # if that path is cut, we still ask often
             self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
             self._fetch(self._conn, self._until(), "LISTEN leadership_changed")
         return grant
