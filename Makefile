@@ -15,6 +15,8 @@
 #   make check-valgrind, check-sanitizers
 #                             the tests, watched by a tool (test/README.md)
 #   make check-clients        the clients, through the same faults (test/clients)
+#   make check-patroni [SECONDS=600] [SEED=1]
+#                             docs/patroni.md, and then faults (test/patroni)
 #   make check-examples       the papers' Kubernetes objects and systemd units
 #   make check-browser        the page of pg_leader history --html, in Chromium
 #   make check-monitoring     the alerts, with prometheus (test/monitoring)
@@ -180,8 +182,8 @@ PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze dist deb \
-	check-browser check-clients check-examples check-monitoring check-versions \
-	check-valgrind check-sanitizers
+	check-browser check-clients check-examples check-monitoring check-patroni \
+	check-versions check-valgrind check-sanitizers
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -255,6 +257,8 @@ deb:
 	@test/deb
 check-examples:
 	@test/examples
+check-patroni:
+	@test/patroni/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers:

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 #
 # Set-up shared by test/run, test/analyze, test/demo, test/deb, test/chaos/run,
-# test/clients/run, test/model/run, test/monitoring/run and bench/run.
+# test/clients/run, test/model/run, test/monitoring/run, test/patroni/run and
+# bench/run.
 #
 # From a bare Debian machine to a running server with the extension:
 #
@@ -10,8 +11,8 @@
 #	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
 #	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
 #	                     pdftotext, pg (of node), pg_buildext, pgbouncer, pgtap,
-#	                     psycopg, psycopg-pool, psycopg2, systemd-analyze, yaml,
-#	                     zookeeper
+#	                     procps, psycopg, psycopg-pool, psycopg2, python3-etcd,
+#	                     systemd-analyze, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -317,6 +318,9 @@ missing_packages() {
 			pdftotext)
 				command -v pdftotext >/dev/null || echo poppler-utils
 				;;
+			procps)
+				command -v pgrep >/dev/null || echo procps
+				;;
 			pg_buildext)
 				[ -e /usr/share/perl5/Debian/Debhelper/Sequence/pgxs_loop.pm ] ||
 					echo postgresql-server-dev-all
@@ -335,6 +339,9 @@ missing_packages() {
 				;;
 			php)
 				command -v php >/dev/null || echo php-cli
+				;;
+			python3-etcd)
+				/usr/bin/python3 -c 'import etcd' 2>/dev/null || echo "$tool"
 				;;
 			php-pgsql)
 				php -m 2>/dev/null | grep -qx pdo_pgsql || echo php-pgsql

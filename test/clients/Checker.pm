@@ -9,13 +9,15 @@
 # and journal_sql select them. A violation is [ RULE, ELECTION, TEXT ]:
 #
 #	overlap    two processes worked at the same time
-#	order      a later interval has a smaller term, or the same one elsewhere
+#	order      a later interval has a smaller term
+#	token      two processes worked in one term
 #	owner      worked in a term that history does not give to this candidate
 #	early      worked in a term before it was acquired
 #	late       worked in a term after it had ended
 #	events     elected and lost do not take turns, or a term was never announced
 #	journal    fenced writes are not in the order of terms, or two candidates
-#	           wrote in one term, or a write that was confirmed is not there
+#	           wrote in one term
+#	lost       a write that was confirmed is not there
 #	protocol   a line that is none
 #
 # Times of clients are of CLOCK_MONOTONIC, in nanoseconds, and are compared with
@@ -82,12 +84,16 @@ sub intervals
 sub check_intervals
 {
 	my @intervals = sort { $a->[2] <=> $b->[2] } @_;
+	my %works;   # who works in a term
 	my @last;    # the interval that ends last, of the two processes that end last
 
 	foreach my $interval (@intervals)
 	{
 		my ($process, $term, $first, $end) = @$interval;
 
+		$works{$term} //= $process;
+		violation('token', $process, "worked in term $term of $works{$term}{candidate}")
+		  if $works{$term} != $process;
 		foreach my $before (@last)
 		{
 			my ($other, $its_term, $start, $its_end) = @$before;
@@ -99,7 +105,7 @@ sub check_intervals
 			  if $other != $process && $its_end >= $first;
 			violation('order', $process,
 				"worked in term $term after $other->{candidate} in term $its_term")
-			  if $its_term > $term || ($its_term == $term && $other != $process);
+			  if $its_term > $term;
 		}
 		@last = ((sort { $b->[3] <=> $a->[3] } $interval,
 				grep { $_->[0] != $process } @last)[ 0, 1 ]);
@@ -209,7 +215,7 @@ sub check_journal
 		{
 			my $count = $written{"$process->{candidate} $term"} // 0;
 
-			violation('journal', $process,
+			violation('lost', $process,
 				"wrote $confirmed{$term} times in term $term, of which $count are there")
 			  if $confirmed{$term} > $count;
 		}

@@ -19,7 +19,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
 our @EXPORT = qw(fail_over grant kill_pooler make_standby port restart sql
-  start_pooler start_servers stop_servers $out);
+  start_pooler start_servers stop_servers $JOURNAL $out);
 
 our $out;    # the folder for logs
 
@@ -132,7 +132,8 @@ log_line_prefix = '%m [%p] %e %a %h: '
 	return;
 }
 
-my $JOURNAL = q(
+# Schema conformance
+our $JOURNAL = q(
 CREATE SCHEMA conformance;
 CREATE TABLE conformance.line (election text PRIMARY KEY, n bigint NOT NULL);
 CREATE TABLE conformance.journal (

@@ -14,8 +14,9 @@ package Subjects;
 use strict;
 use warnings;
 
+use Cwd qw(abs_path);
 use Exporter qw(import);
-use FindBin;
+use File::Basename qw(dirname);
 use IO::Select;
 use Network;
 use POSIX ();
@@ -26,7 +27,8 @@ our @EXPORT = qw(await ended hear last_event leads now_ns pause send_line send_s
 
 our $programs;    # the folder of what was compiled
 
-my $drivers = "$FindBin::RealBin/drivers";
+my $here = dirname(abs_path(__FILE__));
+my $drivers = "$here/drivers";
 
 # How each is started, with the arguments of a driver and the environment.
 my %COMMAND = (
@@ -39,7 +41,7 @@ my %COMMAND = (
 	},
 	go => sub { ("$programs/go-driver", @{ $_[0] }) },
 	pg_leader => \&pg_leader,
-	fake => sub { ($^X, "$FindBin::RealBin/fake.pl") },
+	fake => sub { ($^X, "$here/fake.pl") },
 );
 
 my $select = IO::Select->new;

@@ -365,8 +365,9 @@ sub check_checker
 			candidate => "fake-$_", n => $_, log => "$out/fake.err", env => {})
 	} 1, 2;
 	my $start = now_ns();
-	my @lines = ([ 'working', 7 ], [ 'elected', 8 ], [ 'working', 8 ], [ 'elected', 9 ],
-		[ 'lost', 'closed' ], [ 'lost', 'closed' ], [ 'working', 9 ], [ 'odd', 'what' ]);
+	my @lines = ([ 'working', 7 ], [ 'elected', 8 ], [ 'working', 8 ], [ 'wrote', 8 ],
+		[ 'elected', 9 ], [ 'lost', 'closed' ], [ 'lost', 'closed' ], [ 'working', 9 ],
+		[ 'working', 6 ], [ 'odd', 'what' ]);
 	my %made_up = (subject => 'fake', election => 'made-up', candidate => 'fake-3',
 		events => [ map { [ @{ $lines[$_] }, $start + $_ * 1e8, '' ] } 0 .. $#lines ]);
 	my $history = join '', map { "made-up\t$_->[0]\tfake-3\t$_->[1]\t$_->[2]\tleft\n" }
@@ -382,7 +383,7 @@ sub check_checker
 	my %found = map { $_->[0] => 1 }
 	  check([ @fakes, \%made_up ], $history, sql(journal_sql()));
 
-	foreach my $rule (qw(overlap order owner early late events journal protocol))
+	foreach my $rule (qw(overlap order token owner early late events journal lost protocol))
 	{
 		note_failure("the checker does not find a violation of $rule")
 		  unless $found{$rule};

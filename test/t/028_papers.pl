@@ -19,14 +19,16 @@ use Test::More;
 
 my $TOP = abs_path("$FindBin::RealBin/../..");
 
-# All Markdown files, but for the list of changes, and what is in languages that
-# ../clients/papers.pl has installed
-my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/(clients|frameworks)\.md|clients/)} }
+# All Markdown files, but for the list of changes, what is in languages that
+# ../clients/papers.pl has installed, and what ../patroni/run runs
+my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/(clients|frameworks|patroni)\.md|clients/)} }
   map { glob("$TOP/$_") } qw(*.md docs/*.md */README.md */*/README.md);
 
 plan skip_all => missing_for_papers() if missing_for_papers();
 
 paper_ok($_) foreach @PAPERS;
+is_deeply([ broken_links($_, slurp_file($_)) ], [], 'docs/patroni.md: links')
+  foreach "$TOP/docs/patroni.md";
 
 is(system("$TOP/docs/draw", '--check'), 0, 'pictures');
 

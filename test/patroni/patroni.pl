@@ -1,0 +1,274 @@
+# Runs docs/patroni.md, and before its end, faults. See README.md.
+#
+#	perl patroni.pl --dir DIR --seconds N --seed N [--logs DIR]
+#
+# DIR is a folder of its own, with the program "worker" of test/clients.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin, "$FindBin::RealBin/../clients";
+
+use Checker;
+use Getopt::Long;
+use List::Util qw(max min shuffle sum0);
+use Nodes;
+use Paper;
+use Servers qw($JOURNAL);
+use Subjects;
+
+my %option = (seconds => 600, seed => 1);
+
+GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i') or die;
+
+my $LEASE = 5;        # seconds
+my $SETTLES = 90;     # until all is well again
+my $folder = "$option{dir}/two-nodes";
+my $failures = 0;
+my $runner = $$;
+
+$| = 1;
+$programs = $option{dir};
+srand $option{seed};
+$SIG{TERM} = $SIG{INT} = $SIG{HUP} = sub { exit 1 };
+
+# Everything that was started in the background has our process group.
+END
+{
+	if ($$ == $runner)
+	{
+		local $?;
+
+		local $SIG{TERM} = 'IGNORE';
+		kill 'CONT', -getpgrp;
+		kill 'TERM', -getpgrp;
+	}
+}
+
+sub failed
+{
+	my ($text) = @_;
+
+	$failures++;
+	print "FAILURE $text\n";
+	return;
+}
+
+# --- who stands
+
+# Three elections, each with two processes, for the kinds of candidates.
+my @STANDS = (
+	{ election => 'session', subject => 'python', kind => 'session' },
+	{ election => 'detached', subject => 'python', kind => 'detached' },
+	{ election => 'pg_leader', subject => 'pg_leader', kind => 'detached' });
+
+my (@processes, %runs, $starts);
+
+# Starts a candidate. The second ones know the nodes in the other order, so that
+# after a split each side has candidates.
+sub start_candidate
+{
+	my ($stand, $n) = @_;
+	my $port = ports_of_paper();
+	my @ports = @$port{ $n == 1 ? qw(5433 5434) : qw(5434 5433) };
+	my %where = (HOST => '127.0.0.1,127.0.0.1', PORT => join(',', @ports));
+
+	$runs{"$stand->{election} $n"} = start_subject(%$stand, n => $n,
+		candidate => "$stand->{election}-$n-" . ++$starts,
+		log => "$option{dir}/candidates.log",
+		env => {
+			PGUSER => 'app', PGDATABASE => 'app', PGCONNECT_TIMEOUT => 2,
+			PGTARGETSESSIONATTRS => 'read-write', CALL_TIMEOUT => 1, SLICE => 1, INTERVAL => 0.2,
+			map { ("PG$_" => $where{$_}, "WORK$_" => $where{$_}) } keys %where });
+	push @processes, $runs{"$stand->{election} $n"};
+	return;
+}
+
+sub leader_of
+{
+	my ($election) = @_;
+
+	return (grep { leads($_) && last_event($_, 'working', now_ns() - 5e8) }
+		map { $runs{"$election $_"} } 1, 2)[0];
+}
+
+sub settled
+{
+	my ($synchronous) = @_;
+
+	return well($synchronous)
+	  && !grep { !leader_of($_->{election}) || !last_event(leader_of($_->{election}), 'wrote', now_ns() - 2e9) }
+	  @STANDS;
+}
+
+# --- faults, each of which says what it has done
+
+my %COUNT;
+
+sub wait_for
+{
+	my ($seconds, $what, $code) = @_;
+
+	await($seconds, $code) // failed("not within $seconds s: $what");
+	return;
+}
+
+sub wait_for_other
+{
+	my ($n) = @_;
+
+	wait_for(60, "node" . (3 - $n) . " is the primary",
+		sub { (primary() // 0) == 3 - $n });
+	return;
+}
+
+my %FAULT = (
+	switchover => sub { switch_over(primary()) },
+	'primary killed' => sub {
+		my $n = primary();
+
+		kill_node($n);
+		wait_for_other($n);
+		start_node($n);
+	},
+	'server killed, not Patroni' => sub { kill_server(primary()) },
+	'standby killed' => sub {
+		my $n = 3 - primary();
+
+		kill_node($n);
+		pause(rand 30);
+		start_node($n);
+	},
+	'primary frozen' => sub {
+		my $n = primary();
+
+		freeze($n);
+		wait_for_other($n);
+		pause(rand 8);
+		thaw_server($n);
+		thaw_patroni($n);
+	},
+
+	# Patroni is slower to wake up: the old side lives on for so long.
+	'primary frozen, Patroni longer' => sub {
+		my $n = primary();
+
+		freeze($n);
+		wait_for_other($n);
+		pause(rand 3);
+		thaw_server($n);
+		pause(10);
+		thaw_patroni($n);
+	},
+	'leaders killed' => sub {
+		foreach my $stand (@STANDS)
+		{
+			my $leader = leader_of($stand->{election}) // next;
+
+			send_signal($leader, 'KILL');
+			await(5, sub { ended($leader) });
+			start_candidate($stand, $leader->{n});
+		}
+	},
+	'leaders stopped' => sub {
+		my @leaders = grep { defined } map { leader_of($_->{election}) } @STANDS;
+
+		send_signal($_, 'STOP') foreach @leaders;
+		pause(8);
+		send_signal($_, 'CONT') foreach @leaders;
+	});
+
+# --- what is found
+
+# Seconds that two worked at once, in all and at most, by the checker's texts
+sub overlaps
+{
+	my @seconds;
+
+	foreach (@_)
+	{
+		my ($a, $b, $c, $d) = /from ([\d.]+) to ([\d.]+) s/g;
+
+		push @seconds, min($b, $d) - max($a, $c) if defined $d;
+	}
+	return @seconds;
+}
+
+# What happens to an asynchronous cluster that splits is told, and is no failure:
+# two leaders at once, the old side's terms that the new one does not know, and
+# its writes that are lost. Terms that repeat are, and writes out of order.
+my %OF_A_SPLIT = map { $_ => 1 } qw(overlap order owner late lost);
+
+sub run_phase
+{
+	my ($name, $synchronous, $delay, $seconds) = @_;
+	my $end = now_ns() + $seconds * 1e9;
+	my $created = query(primary(), join ' ', map {
+		"SELECT leader_election.create_election('$_->{election}',
+			lease_duration => '$LEASE s', takeover_delay => '$delay s');" } @STANDS);
+	my (%did, %found);
+	my @queue;
+
+	@processes = ();
+	foreach my $stand (@STANDS)
+	{
+		start_candidate($stand, $_) foreach 1, 2;
+	}
+	print "== $name\n";
+	wait_for($SETTLES, 'the beginning', sub { settled($synchronous) });
+	do
+	{
+		@queue = shuffle(sort keys %FAULT) unless @queue;
+		my $fault = shift @queue;
+		my $start = now_ns();
+
+		$FAULT{$fault}->();
+		wait_for($SETTLES + 2 * $delay, "all well after: $fault", sub { settled($synchronous) });
+		$did{$fault}++;
+		printf "  %-32s %5.1f s\n", $fault, (now_ns() - $start) / 1e9;
+	} while (now_ns() < $end && !$failures);
+	stop_subject($_, 10) foreach values %runs;
+	my ($history, $journal) = map { query(primary(), $_) } history_sql(), journal_sql();
+
+	foreach my $violation (check(\@processes, $history, $journal))
+	{
+		my ($rule, $election, $text) = @$violation;
+
+		push @{ $found{$rule} }, $text;
+		print "    $rule, $election: $text\n" if !$synchronous && $OF_A_SPLIT{$rule};
+		failed("$name: violation of $rule, $election: $text")
+		  if $synchronous || !$OF_A_SPLIT{$rule};
+	}
+	my @overlaps = overlaps(@{ $found{overlap} // [] });
+	my %terms = map { ("$_->[0] $_->[1]" => 1) }
+	  map { my $p = $_; map { [ $p->{election}, $_->[1] ] } grep { $_->[0] eq 'elected' } @{ $p->{events} } } @processes;
+	printf "  %d faults, %d terms, %d fenced writes, %d overlaps (longest %.1f s), lost writes of %d terms\n",
+	  sum0(values %did), scalar keys %terms, scalar(split /\n/, $journal), scalar @overlaps,
+	  max(0, @overlaps), scalar @{ $found{lost} // [] };
+	query(primary(), join ' ', map { "SELECT leader_election.drop_election('$_->{election}');" } @STANDS);
+	query(primary(), 'TRUNCATE conformance.journal, conformance.line');
+	return;
+}
+
+my $paper = "$FindBin::RealBin/../../docs/patroni.md";
+
+open_paper($paper, $option{dir});
+my $wrong = run_blocks_until('The end');
+failed($wrong) if $wrong;
+if (!$failures && $option{seconds} > 0)
+{
+	nodes_in($folder, ports_of_paper());
+	query(primary(), $JOURNAL) // failed('no journal');
+	run_phase('synchronous_mode', 1, 0, $option{seconds} / 2);
+	synchronous(0);
+	run_phase('asynchronous', 0, 0, $option{seconds} / 4);
+	run_phase('asynchronous, takeover_delay 15 s', 0, 15, $option{seconds} / 4);
+}
+if (!$wrong)
+{
+	$wrong = run_blocks_until(undef);
+	failed($wrong) if $wrong;
+}
+printf "%s: %d failures, seed %d\n", $failures ? 'FAILED' : 'passed', $failures, $option{seed};
+exit($failures ? 1 : 0);
