@@ -5,7 +5,7 @@
 #	well($synchronous);           one primary, and a standby that follows it
 #	freeze(1); thaw_server(1); thaw_patroni(1);
 #	kill_node(1); start_node(1);
-#	query(1, $sql);               one statement at a node, as superuser
+#	query(1, $sql, $sql...);      statements at a node, as superuser
 
 package Nodes;
 
@@ -53,7 +53,8 @@ sub is
 	print $socket "GET /$question HTTP/1.0\r\n\r\n";
 	vec($wanted, fileno $socket, 1) = 1;
 	return 0 unless select $wanted, undef, undef, 1;
-	sysread $socket, $answer, 100;
+	local $/ = undef;
+	$answer = <$socket> // '';
 	return $answer =~ m{^HTTP/1\.\d 200};
 }
 
@@ -77,16 +78,17 @@ sub well
 # undef if it fails
 sub query
 {
-	my ($n, $sql) = @_;
+	my ($n, @sql) = @_;
 
-	open my $psql, '-|', 'sh', '-c', 'exec timeout 20 psql "$@" 2>>query.log', 'psql',
+	open my $psql, '-|', 'sh', '-c', 'exec timeout 20 psql "$@" 2>>"$0"', "$folder/query.log",
 	  qw(-XqAt -v ON_ERROR_STOP=1 -d),
-	  "host=127.0.0.1 port=$sql{$n} user=postgres dbname=app connect_timeout=2", '-c', $sql
+	  "host=127.0.0.1 port=$sql{$n} user=postgres dbname=app connect_timeout=2",
+	  map { ('-c', $_) } @sql
 	  or die "psql: $!";
 	local $/ = undef;
 	my $said = <$psql> // '';
 	close $psql or return;
-	chomp $said;
+	$said =~ s{\n\z}{};
 	return $said;
 }
 
