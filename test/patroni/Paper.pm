@@ -6,7 +6,7 @@
 #	run_blocks_until('A heading');     up to there, or undef: to the end
 #	ports_of_paper();                  { port of the paper => port here }
 #
-# The ports of the paper are replaced by the first free ones from 7260 on.
+# The ports of the paper are replaced by free ones, from 7260 on.
 
 package Paper;
 
@@ -24,18 +24,18 @@ our @EXPORT = qw(open_paper ports_of_paper run_blocks_until);
 
 my ($name, @parts, $shell, $output, %port, $folder);
 
+# The first six from 7260, 7266 and so on that are all free: in a cluster of
+# another run, some node may be down, but etcd runs.
 sub free_ports
 {
-	my @found;
-
-	for (my $port = 7260; @found < $_[0]; $port++)
+	for (my $base = 7260;; $base += 6)
 	{
-		my $socket = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port,
-			Listen => 1, ReuseAddr => 1);
+		my @ports = $base .. $base + 5;
 
-		push @found, $socket ? $port : ();
+		return @ports
+		  unless grep { !IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $_,
+				Listen => 1, ReuseAddr => 1) } @ports;
 	}
-	return @found;
 }
 
 sub ports_of_paper { return \%port; }
@@ -49,7 +49,7 @@ sub open_paper
 	my $markdown = do { local (@ARGV, $/) = ($file); <> };
 
 	($name, $folder) = ($file =~ m{(docs/.*)}, $where);
-	@port{ qw(2379 2380 5433 5434 8008 8009) } = free_ports(6);
+	@port{ qw(2379 2380 5433 5434 8008 8009) } = free_ports();
 	foreach my $text (split /^(?=## )/m, $markdown)
 	{
 		my ($heading) = $text =~ /^## (.*)/;
