@@ -267,9 +267,9 @@ if (!$failures && $option{seconds} > 0)
 	nodes_in($folder, ports_of_paper());
 	query(primary(), $JOURNAL) // failed('no journal');
 	run_phase('synchronous_mode', 1, 0, $option{seconds} / 2);
-	synchronous(0);
-	run_phase('asynchronous', 0, 0, $option{seconds} / 4);
-	run_phase('asynchronous, takeover_delay 15 s', 0, 15, $option{seconds} / 4);
+	synchronous(0) unless $failures;
+	run_phase('asynchronous', 0, 0, $option{seconds} / 4) unless $failures;
+	run_phase('asynchronous, takeover_delay 15 s', 0, 15, $option{seconds} / 4) unless $failures;
 }
 if (!$wrong)
 {
