@@ -189,8 +189,8 @@ class Tests(unittest.TestCase):
             return [tuple(words[key] for key in keys) for words in itertools.islice(cycle, 3)]
         self.assertEqual(hosts("host=a,b port=1,2 dbname=d", "host", "port", "dbname"),
                          [("a", "1", "d"), ("b", "2", "d"), ("a", "1", "d")])
-        self.assertEqual(hosts("postgresql://u@a,b:5/d?connect_timeout=9", "host", "connect_timeout"),
-                         [("a", "9"), ("b", "9"), ("a", "9")])
+        self.assertEqual(hosts("postgresql://u@a,b:5/d?connect_timeout=9", "host", "port"),
+                         [("a", None), ("b", "5"), ("a", None)])
         self.assertEqual(hosts("hostaddr=1.1.1.1,2.2.2.2 host=a,b", "host", "hostaddr"),
                          [("a", "1.1.1.1"), ("b", "2.2.2.2"), ("a", "1.1.1.1")])
         with self.assertRaises(psycopg.ProgrammingError):
@@ -318,9 +318,11 @@ class Tests(unittest.TestCase):
             self.until(lambda: leadership.sent[-2:] == ["release", "leave"])
 
     def test_close_and_resign_in_handlers(self):
+        returned = []
         leadership = self.answered(on_elected=lambda term: self.leadership.resign(),
-                                   on_lost=lambda reason: self.leadership.close())
+                                   on_lost=lambda reason: returned.append(self.leadership.close()))
         leadership._threads[1].join(5)
+        self.assertEqual(returned, [None])
         self.assertEqual(leadership.sent, ["acquire", "release", "leave"])
         self.assertIsNone(leadership.wait())
 
@@ -331,10 +333,10 @@ class Tests(unittest.TestCase):
         class Sleepy(Answered):
             def _now(self):
                 return time.monotonic() + slept[0]
-        leadership = Sleepy(granted, **self.handlers())
+        leadership = Sleepy(lambda call: granted(call, "60000"), **self.handlers())
         self.addCleanup(leadership.close)
         leadership.start().wait(5)
-        slept[0] = 60.0
+        slept[0] = 90.0
         self.assertIsNone(leadership.term)
         self.until(lambda: ("lost", "expired") in self.told)
 
