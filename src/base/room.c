@@ -17,7 +17,11 @@
 #include "base/base.h"
 #include "miscadmin.h"
 
-#define SPARES			16		/* entries that a worker keeps for others */
+/*
+ * Entries that a worker keeps for others: what one change takes, and as many
+ * for what is locked beside it.
+ */
+#define SPARES			(2 * LE_LOCKS_OF_CHANGE)
 
 /* The worker takes spares back after 1 s; after each failure, twice as late */
 #define SPARES_PAUSE	INT64CONST(1000000)

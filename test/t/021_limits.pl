@@ -315,7 +315,7 @@ $one->query("SELECT count(*) FROM pg_catalog.$_")
   pg_event_trigger pg_extension pg_index pg_inherits pg_language pg_opclass);
 is($two->query("SELECT leader_election.join('elsewhere', 'two')"),
 	'1', 'somebody else is elected elsewhere');
-wait_for($node, 'SELECT count(*) FROM pg_lock_status() WHERE objsubid = 27', '16');
+wait_for($node, 'SELECT count(*) FROM pg_lock_status() WHERE objsubid = 27', '22');
 $observer->query('BEGIN');
 my $FILL = q{
 	DO $$

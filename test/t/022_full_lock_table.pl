@@ -73,7 +73,7 @@ my @elections = (@auto, qw(manual looping detached));
 my $stand = join ', ', map { "leader_election.join('$_', 'rival')" } @elections;
 
 is($rival->query("SELECT num_nonnulls($stand)"), '0', 'the rival follows everywhere');
-wait_for($node, $SPARES, '16');
+wait_for($node, $SPARES, '22');
 pass('the worker has spare locks');
 
 # What the clients do in their loops; returns what they have lost.
@@ -195,7 +195,7 @@ is( $observer->query(
 			  AND b.acquired_at < coalesce(a.ended_at, 'infinity')}),
 	'0',
 	'no term began before the last one ended (G1)');
-wait_for($node, $SPARES, '16');
+wait_for($node, $SPARES, '22');
 pass('the worker has its spare locks again');
 
 $_->finish for grep { $_->alive } $manual, $looping, $detached, $rival, $waiting,
