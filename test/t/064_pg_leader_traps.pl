@@ -124,6 +124,7 @@ sub exercise
 		$is->(0, 'status', @$how);
 		$is->(0, 'status', '--election', 'led', @$how);
 		$is->(1, 'status', '--election', 'quorum', @$how);
+		$is->(1, 'status', '--election', 'led', '--candidate', 'nobody of this name', @$how);
 		$is->(0, 'history', '--election', 'led', @$how);
 	}
 	$is->(125, qw(status --election none));

@@ -21,7 +21,8 @@ use Test::More;
 $ENV{PGTZ} = 'UTC';
 $ENV{LC_ALL} = 'C.UTF-8';
 $ENV{TERM} = 'xterm';
-$SIG{INT} = 'DEFAULT';
+# Where the tests run in the background, a shell has had these ignored.
+$SIG{$_} = 'DEFAULT' foreach qw(INT QUIT);
 my $node = new_server(config => 'client_min_messages = warning');
 my $one = session($node, name => 'one');
 my $two = session($node, name => 'two');
