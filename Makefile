@@ -17,7 +17,8 @@
 #   make check-clients        the clients, through the same faults (test/clients)
 #   make check-patroni [SECONDS=600] [SEED=1]
 #                             docs/patroni.md, and then faults (test/patroni)
-#   make check-examples       the papers' Kubernetes objects and systemd units
+#   make check-examples       the papers' Kubernetes objects and systemd units;
+#                             the clients as packages
 #   make check-browser        the page of pg_leader history --html, in Chromium
 #   make check-monitoring     the alerts, with prometheus (test/monitoring)
 #   make analyze              static analysis
@@ -257,6 +258,7 @@ deb:
 	@test/deb
 check-examples:
 	@test/examples
+	@test/clients/packages
 check-patroni:
 	@test/patroni/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 check-versions:

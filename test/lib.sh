@@ -9,10 +9,10 @@
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
 #	                     TOOL: asyncpg, debhelper, etcd-server, faketime,
 #	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
-#	                     iproute2, ipc-run, jdbc, jdk, man, microhttpd, nodejs,
-#	                     pdftotext, pg (of node), pg_buildext, pgbouncer, pgtap,
-#	                     procps, psycopg, psycopg-pool, psycopg2, python3-etcd,
-#	                     systemd-analyze, yaml, zookeeper
+#	                     iproute2, ipc-run, jdbc, jdk, man, maven, microhttpd,
+#	                     nodejs, pdftotext, pg (of node), pg_buildext, pgbouncer,
+#	                     pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
+#	                     python3-etcd, systemd-analyze, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
@@ -303,6 +303,13 @@ missing_packages() {
 			man)
 				command -v man >/dev/null || echo man-db
 				;;
+			maven)
+				# Not the programs alone: what a build offline needs.
+				[ -e /usr/share/maven-repo/org/apache/maven/plugins/maven-jar-plugin ] &&
+					[ -e /usr/share/maven-repo/org/apache/maven/surefire ] ||
+					printf '%s\n' maven libmaven-{compiler,jar,resources}-plugin-java \
+						libsurefire-java
+				;;
 			microhttpd)
 				[ -e /usr/include/microhttpd.h ] || echo libmicrohttpd-dev
 				;;
@@ -317,6 +324,10 @@ missing_packages() {
 				;;
 			pdftotext)
 				command -v pdftotext >/dev/null || echo poppler-utils
+				;;
+			pip)
+				/usr/bin/python3 -c 'import setuptools, ensurepip, pip, wheel' \
+					2>/dev/null || printf '%s\n' python3-{pip,setuptools,venv,wheel}
 				;;
 			procps)
 				command -v pgrep >/dev/null || echo procps
