@@ -84,12 +84,13 @@ event_print(const PGresult *events, int row, bool json)
 }
 
 /*
- * Write out what was printed.  Exit if standard output is closed.
+ * Write out what was printed.  If that fails, report it, and exit.
  */
 void
 event_flush(void)
 {
-	fflush(stdout);
-	if (ferror(stdout))
-		exit(EXIT_USAGE);
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return;
+	pg_log_error("could not write to standard output: %m");
+	exit(EXIT_USAGE);
 }

@@ -6,6 +6,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include "observer.h"
 #include "subcommands.h"
 
 #include <fcntl.h>
@@ -115,11 +116,14 @@ static int
 run_subcommand(const Subcommand *s, int argc, char **argv)
 {
 	Options		o;
+	int			code;
 
 	options_read(s, argc, argv, &o);
 	if (o.verbose)
 		be_verbose(o.election);
-	return s->execute(&o);
+	code = s->execute(&o);
+	event_flush();
+	return code;
 }
 
 int

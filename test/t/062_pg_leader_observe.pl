@@ -146,6 +146,16 @@ is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since'
 is(scalar(@lines = split(/\n/, scalar ask($node, 'history', '-e', 'e', '--since', '1h'))), 5, 'since an hour ago');
 is((ask($node, 'history', '-e', 'e', '--since', 'nonsense'))[0], 125, 'since nonsense');
 
+# What cannot be written is an error.
+foreach my $args ([qw(status)], [qw(status -e e --json)], [qw(history -e e)], [qw(watch)])
+{
+	$err = '';
+	IPC::Run::run([ 'sh', '-c', 'exec pg_leader "$@" >/dev/full', 'sh', @$args, '-d', $node->connstr('postgres') ],
+		'<', \undef, '2>', \$err, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	is($? >> 8, 125, "standard output that is full: @$args");
+	like($err, qr/could not write to standard output: No space left/, 'says so');
+}
+
 # On a terminal, in and out of a locale that has blocks
 foreach my $locale ('C', 'C.UTF-8')
 {
