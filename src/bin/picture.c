@@ -166,9 +166,9 @@ describe_term(Page *p, int row)
 
 	appendPQExpBufferStr(&p->html, "<title>");
 	page_text(p, PQgetvalue(terms, row, PAGE_LEADER));
-	appendPQExpBuffer(&p->html, "\nterm %s, %s\n%s to %s UTC\n",
-					  PQgetvalue(terms, row, PAGE_TERM),
-					  PQgetvalue(terms, row, PAGE_KIND),
+	appendPQExpBuffer(&p->html, "\nterm %s, ", PQgetvalue(terms, row, PAGE_TERM));
+	page_text(p, PQgetvalue(terms, row, PAGE_KIND));
+	appendPQExpBuffer(&p->html, "\n%s to %s UTC\n",
 					  PQgetvalue(terms, row, PAGE_BEGAN),
 					  leads ? "now" : PQgetvalue(terms, row, PAGE_ENDED));
 	page_duration(p, page_seconds(p, row, PAGE_TO) - page_seconds(p, row, PAGE_FROM));

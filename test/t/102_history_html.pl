@@ -202,6 +202,10 @@ ok($elections{$_}, "election $_") foreach sort values %names;
 like(page('-e', $_)->{page}, qr/Who led/, "alone: $_") foreach grep { !/\\/ } sort keys %names;
 ok(!defined +(parse("<!DOCTYPE html>\n<style>\n</style>$_"))[0], "found: $_") foreach '<script>x</script>', '<p onload="x"></p>', '<p>&lt;</p>', '<b>', 'a < b', '<p id="http://x"></p>';
 
+# What only the extension writes is text, too.
+$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'kind', 1, 'x', '<b>&"', 'app', NULL, NULL, now(), now(), '</b>', NULL));
+is(page('-e', 'kind')->{rows}[0][2], '<b>&"', 'a kind that is not known');
+
 # A database whose name is one of these
 $node->safe_psql('postgres', 'CREATE DATABASE "<b>"');
 $node->safe_psql('<b>', 'CREATE EXTENSION leader_election');
