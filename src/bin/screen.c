@@ -370,7 +370,7 @@ add_lines(PQExpBuffer picture, int rows, int columns)
 		for (int f = 0; f < FIELDS; f++)
 			pg_free(cut[f]);
 	}
-	if (hidden_lines > 0)
+	if (hidden_lines > 0 && drawn < rows - 1)
 	{
 		char	   *more = psprintf("and %d more, which changed earlier", hidden_lines);
 

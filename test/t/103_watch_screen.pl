@@ -166,8 +166,14 @@ resize($w, 6, 60);
 screen_is($w, qr/\AElection .*\na .*\naa .*\nc .*\nand 1 more, which changed earlier\n\z/, 'a low one: what changed last');
 $two->query("SELECT leader_election.join('b', 'two')");
 screen_is($w, qr/\AElection .*\naa .*\nb +led +two.*\nc .*\nand 1 more, which changed earlier\n\z/, 'a change there');
+resize($w, 3, 60);
+screen_is($w, qr/\AElection .*\nb +led +two.*\n\z/, 'the lowest one with room');
 resize($w, 2, 60);
 screen_is($w, qr/\A\n\z/, 'one with no room');
+resize($w, 1, 1);
+screen_is($w, qr/\A\n\z/, 'one of a single character');
+resize($w, 6, 1);
+screen_is($w, qr/\A\n\z/, 'one column');
 resize($w, 20, 100);
 screen_is($w, qr/\AElection .*\na .*\naa .*\nb .*\nc .*\n\z/, 'a high one');
 
