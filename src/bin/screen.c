@@ -283,6 +283,21 @@ screen_note(const PGresult *events, int row, const char *since)
 	pg_free(before);
 }
 
+/*
+ * The leader of an election is not asked to yield any more.
+ */
+void
+screen_end_request(const char *election)
+{
+	Line	   *line = line_of(election);
+
+	if (strcmp(line->fields[FIELD_STATE], "yielding") == 0)
+	{
+		line->changed = nevents++;
+		set_field(line, FIELD_STATE, "led");
+	}
+}
+
 /* --- a picture */
 
 /*

@@ -176,6 +176,8 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 		memset(k, 0, sizeof(KnownElection));
 		k->election = pg_strdup(election);
 		k->prefix = notification_prefix(election, false);
+		/* A screen shows requests that were made before, too. */
+		k->hinted = w->draws;
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
@@ -369,6 +371,17 @@ print_changes(Watch *w)
 		pg_free(known[i]);
 }
 
+static bool
+is_among(const PGresult *yields, const char *election)
+{
+	for (int row = 0; row < PQntuples(yields); row++)
+	{
+		if (strcmp(PQgetvalue(yields, row, EVENT_ELECTION), election) == 0)
+			return true;
+	}
+	return false;
+}
+
 /*
  * After a look for requests to yield: forget the hints, and remember which
  * leaders are asked.  The next round looks at those again without a hint, to
@@ -378,13 +391,14 @@ static void
 remember_yielding(Watch *w, const PGresult *yields)
 {
 	for (int i = 0; i < w->n; i++)
-		w->known[i].hinted = w->known[i].yielding = false;
-	for (int row = 0; row < PQntuples(yields); row++)
 	{
-		KnownElection *k = find_known(w, PQgetvalue(yields, row, EVENT_ELECTION));
+		KnownElection *k = &w->known[i];
+		bool		yielded = k->yielding;
 
-		if (k != NULL)
-			k->yielding = true;
+		k->hinted = false;
+		k->yielding = is_among(yields, k->election);
+		if (w->draws && yielded && !k->yielding)
+			screen_end_request(k->election);
 	}
 }
 

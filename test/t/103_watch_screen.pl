@@ -177,6 +177,19 @@ screen_is($w, qr/\A\n\z/, 'one column');
 resize($w, 20, 100);
 screen_is($w, qr/\AElection .*\na .*\naa .*\nb .*\nc .*\n\z/, 'a high one');
 
+# --- a request to yield that came before watch, and is taken back
+
+$node->safe_psql('postgres', "SELECT leader_election.alter_election('b', strategy => 'bully')");
+$one->query("SELECT leader_election.join('b', 'one', 1)");
+screen_is($w, qr/\nb +yielding +two +1 /, 'a better candidate comes');
+my $late = watch(20, 100);
+screen_is($late, qr/\nb +yielding +two +1 /, 'who looks later sees that, too');
+$late->{run}->signal('TERM');
+$late->{run}->finish;
+reset_terminal(20, 100);
+$one->query("SELECT leader_election.leave('b')");
+screen_is($w, qr/\nb +led +two +1 /, 'the better candidate goes');
+
 # --- a lost connection
 
 $node->stop('fast');
