@@ -141,27 +141,34 @@ is(offered('pg_leader no-such-subcommand --'), '--help', 'a subcommand that is n
 
 my $NAMES = '\$\(touch\ ' . $touched . '\) ' . q(it\'s my\ job scheduler shards/1 shards/2 team:daily team:nightly);
 
-is(offered("pg_leader status $at -e "), $NAMES, 'elections, as the shell needs them');
-is(offered("pg_leader status $at --election="), $NAMES, 'elections after =');
-is(offered("pg_leader status --host=$host --port $port -dpostgres -e sch"), 'scheduler', 'options in other forms');
-is(offered("pg_leader status -d \"host=$host port=$port dbname=postgres\" -e sch"), 'scheduler', 'a connection string in quotes');
-is(offered("pg_leader status -d host=$host\\ port=$port\\ dbname='postgres' -e sch"), 'scheduler', '... and others');
-is(offered("pg_leader status $at -e my"), 'my\ job', 'a name with a space');
-is(offered("pg_leader status $at -e my\\ j"), 'my\ job', '... that has begun');
-is(offered("pg_leader status $at -e team:d"), 'daily', 'bash takes what is after : for a word');
-is(offered("pg_leader status $at --election=team:"), 'daily nightly', '... and what is after =');
-is(offered("pg_leader run $at --group "), 'shards', 'groups');
-is(offered("pg_leader yield $at -e scheduler --to "), 'one two', 'candidates');
-is(offered("pg_leader yield $at --to "), '', 'candidates of no election');
+foreach my $case (
+	[ "status $at -e ", $NAMES, 'elections, as the shell needs them' ],
+	[ "status $at --election=", $NAMES, 'elections after =' ],
+	[ "status --host=$host --port $port -dpostgres -e sch", 'scheduler', 'options in other forms' ],
+	[ "status -d \"host=$host port=$port dbname=postgres\" -e sch", 'scheduler', 'a connection string in quotes' ],
+	[ "status -d host=$host\\ port=$port\\ dbname='postgres' -e sch", 'scheduler', '... and others' ],
+	[ "status $at -e my", 'my\ job', 'a name with a space' ],
+	[ "status $at -e my\\ j", 'my\ job', '... that has begun' ],
+	[ "status $at -e team:d", 'daily', 'bash takes what is after : for a word' ],
+	[ "status $at --election=team:", 'daily nightly', '... and what is after =' ],
+	[ "run $at --group ", 'shards', 'groups' ],
+	[ "yield $at -e scheduler --to ", 'one two', 'candidates' ],
+	[ "yield $at --to ", '', 'candidates of no election' ],
 
-# Others connect to nothing, or to what is not there
-is(offered('pg_leader status -e '), '', 'no server');
-is(offered("pg_leader status -h $host -p $port -d nowhere -e "), '', 'no database');
-is(offered("pg_leader status $at -d template1 -e "), '', 'no extension');
-is(offered("pg_leader status -d '$host -e "), '', 'an open quote');
-is(offered("pg_leader status -d \"\$(touch $touched)\" -e "), '', 'a substitution is not made');
-is(offered("pg_leader status -d \`touch $touched\` --"), '', '... nor of the old kind');
-is(offered("pg_leader status --[ --mode x"), '', 'what is no pattern');
+	# Others connect to nothing, or to what is not there
+	[ 'status -e ', '', 'no server' ],
+	[ "status -h $host -p $port -d nowhere -e ", '', 'no database' ],
+	[ "status $at -d template1 -e ", '', 'no extension' ],
+	[ "status -d '$host -e ", '', 'an open quote' ],
+	[ "status -d \"\$(touch $touched)\" -e ", '', 'a substitution is not made' ],
+	[ "status -d \`touch $touched\` --", '', '... nor of the old kind' ],
+	[ "status --[ --mode x", '', 'what is no pattern' ],
+  )
+{
+	my ($line, $names, $what) = @$case;
+
+	is(offered("pg_leader $line"), $names, $what);
+}
 ok(!-e $touched, 'nothing was evaluated');
 ok(offered('pg_leader run -e scheduler -- ech') =~ /\becho\b/, 'the command of run');
 ok(offered('pg_leader run -e scheduler ech') =~ /\becho\b/, '... without --');
