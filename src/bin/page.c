@@ -214,6 +214,17 @@ write_table(Page *p)
 
 /* --- the page */
 
+static void
+write_heading(Page *p, const char *before, const char *after)
+{
+	appendPQExpBufferStr(&p->html, "Who led");
+	if (p->election == NULL)
+		return;
+	appendPQExpBufferStr(&p->html, before);
+	page_text(p, p->election);
+	appendPQExpBufferStr(&p->html, after);
+}
+
 /*
  * Write what the page is about, and what is not on it.
  */
@@ -225,19 +236,10 @@ write_head(Page *p)
 						 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"
 						 " style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">\n"
 						 "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-						 "<meta name=\"referrer\" content=\"no-referrer\">\n<title>Who led");
-	if (p->election != NULL)
-	{
-		appendPQExpBufferStr(&p->html, ": ");
-		page_text(p, p->election);
-	}
-	appendPQExpBuffer(&p->html, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<h1>Who led", page_style);
-	if (p->election != NULL)
-	{
-		appendPQExpBufferStr(&p->html, " <bdi>");
-		page_text(p, p->election);
-		appendPQExpBufferStr(&p->html, "</bdi>");
-	}
+						 "<meta name=\"referrer\" content=\"no-referrer\">\n<title>");
+	write_heading(p, ": ", "");
+	appendPQExpBuffer(&p->html, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<h1>", page_style);
+	write_heading(p, " <bdi>", "</bdi>");
 	appendPQExpBufferStr(&p->html, "</h1>\n<p class=\"quiet\">Database <bdi>");
 	page_text(p, p->database);
 	appendPQExpBufferStr(&p->html, "</bdi>");

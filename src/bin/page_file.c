@@ -3,8 +3,8 @@
  * page_file.c
  *		Writes the page into a file.
  *
- * Invariant: whoever opens the file finds the whole page, or what was there
- * before.  The page is written into a temporary file beside it, which takes its
+ * Invariant: a program that opens the file finds the whole page, or what was
+ * there before.  The page is written into a temporary file beside it, which takes its
  * place when it is complete and on disk.  After an error nothing is left of it.
  *
  *-------------------------------------------------------------------------
