@@ -120,6 +120,7 @@ LEADER_OBJS = \
 	src/bin/connection.o \
 	src/bin/duration.o \
 	src/bin/event.o \
+	src/bin/give_back.o \
 	src/bin/guardian.o \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \

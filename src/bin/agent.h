@@ -82,6 +82,27 @@ typedef struct Agent
 	Period		period;			/* only with --every */
 } Agent;
 
+/* The shortest time that an answer about a leadership may take */
+#define SHORTEST_LIMIT		(250 * MSEC)
+
+typedef struct Leadership
+{
+	Agent	   *agent;
+	char		term_dir[MAXPGPATH];
+	int64		next;			/* when to renew, or to connect, again */
+	bool		notified;		/* a notification has made next earlier */
+	int64		pause;			/* before the next try to connect */
+	int			unanswered;		/* requests in a row */
+	bool		over;			/* the term is over: do not give it back */
+	bool		yielding;
+	bool		leaving;		/* a sidecar says that it does not lead */
+	int64		began;			/* when the request for the term was sent */
+	int64		hold;			/* to give the lease back with; -1: none */
+	bool		done;			/* its run is, which has to be recorded */
+	bool		recorded;
+	bool		told_to_end;	/* by a signal, while that was tried */
+} Leadership;
+
 /* The columns of a grant that agent_read_grant() reads */
 #define SQL_GRANT		"SELECT term, remaining_ms, yielding FROM "
 #define GRANT_FIELDS	3
@@ -107,6 +128,9 @@ extern int64 period_hold(Agent *a, int64 ran);
 extern void stand_begin(Agent *a);
 extern int	stand_until_elected(Agent *a);
 extern void stand_stop(Agent *a);
+
+/* give_back.c */
+extern void give_back(Leadership *l);
 
 /* lead.c */
 extern int	lead_run(Agent *a, bool *again);

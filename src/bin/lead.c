@@ -32,42 +32,13 @@
 
 #include <sys/wait.h>
 
-/* How long one answer may take: an eighth of the lease, within these limits */
-#define SHORTEST_LIMIT		(250 * MSEC)
+/* How long one answer may take: an eighth of the lease, within limits */
 #define LONGEST_LIMIT		(10 * SEC)
-
-#define GIVE_BACK_LIMIT		(10 * SEC)
 
 static const Statement sql_renew = {
 	SQL_GRANT "leader_election.renew($1, $2)",
 	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
 };
-static const Statement sql_release = {
-	"SELECT leader_election.release($1, $2, $3, done => $4)",
-	1, true, 4, {TEXTOID, INT8OID, INTERVALOID, BOOLOID}
-};
-static const Statement sql_resign = {
-	"SELECT leader_election.resign($1, $2)",
-	1, true, 2, {TEXTOID, INTERVALOID}
-};
-
-typedef struct Leadership
-{
-	Agent	   *agent;
-	char		term_dir[MAXPGPATH];
-	int64		next;			/* when to renew, or to connect, again */
-	bool		notified;		/* a notification has made next earlier */
-	int64		pause;			/* before the next try to connect */
-	int			unanswered;		/* requests in a row */
-	bool		over;			/* the term is over: do not give it back */
-	bool		yielding;
-	bool		leaving;		/* a sidecar says that it does not lead */
-	int64		began;			/* when the request for the term was sent */
-	int64		hold;			/* to give the lease back with; -1: none */
-	bool		done;			/* its run is, which has to be recorded */
-	bool		recorded;
-	bool		told_to_end;	/* by a signal, while that was tried */
-} Leadership;
 
 /* --- deadlines */
 
@@ -463,45 +434,6 @@ run_command(Leadership *l)
 /* --- the end of a leadership */
 
 /*
- * What is done may take long to be recorded, if the server cannot be reached.
- */
-static int64
-pause_to_retry(Leadership *l)
-{
-	return l->done ? duration_next_pause(&l->pause, LONGEST_PAUSE) :
-		SHORTEST_PAUSE;
-}
-
-/*
- * Try once to give the lease back.  A call that failed is followed by a pause.
- */
-static void
-try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
-{
-	Agent	   *a = l->agent;
-	bool		session = a->options->session;
-	const char *by_term[] = {
-		a->election, term, hold, l->done ? "t" : "f"
-	};
-	const char *by_session[] = {a->election, hold};
-	Answer		answer;
-
-	answer = agent_ask(a, session ? &sql_resign : &sql_release,
-					   session ? by_session : by_term,
-					   Max(Min(until - now_us(), GIVE_BACK_LIMIT), 1), true);
-	l->recorded = answer.outcome == ANSWER_ROWS &&
-		PQgetvalue(answer.result, 0, 0)[0] == 't';
-	l->over = answer.outcome == ANSWER_ROWS ||
-		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
-	if (answer.outcome != ANSWER_ROWS)
-	{
-		agent_take_failure(a, &answer);
-		(void) connection_wait(&a->connection, now_us() + pause_to_retry(l));
-	}
-	answer_free(&answer);
-}
-
-/*
  * Is the leadership over because the check does not pass? Then the work is not
  * done, and another candidate is to do it: the user's hold is not for that.
  */
@@ -510,80 +442,6 @@ is_sick(const Agent *a, int code)
 {
 	return code == DECLINED ||
 		(a->gone_by != NEVER && a->guardian.cause != CAUSE_NONE);
-}
-
-/*
- * Stop trying to give the lease back?  A second signal ends the attempts.  If
- * the run is done, the first one that comes meanwhile limits them.
- */
-static bool
-gives_up(Leadership *l, int64 *until)
-{
-	Agent	   *a = l->agent;
-
-	if (a->signalled && l->done && *until > now_us() + GIVE_BACK_LIMIT)
-	{
-		*until = now_us() + GIVE_BACK_LIMIT;
-		l->told_to_end = true;
-		a->signalled = false;
-	}
-	return l->over || a->signalled || now_us() >= *until;
-}
-
-static void
-tell_if_not_recorded(const Leadership *l)
-{
-	if (!l->done)
-		return;
-	if (l->recorded)
-		pg_log_info("run %s is done", l->agent->period.run);
-	else
-		pg_log_warning("run %s is done, but could not be recorded: it may be done again",
-					   l->agent->period.run);
-}
-
-/*
- * Give the lease back, unless the term is over or the server cannot be
- * reached.  If its run is done, that is recorded, also when the lease is over,
- * however long the server cannot be reached: otherwise it would be done again.
- */
-static void
-give_back(Leadership *l)
-{
-	Agent	   *a = l->agent;
-	const Options *o = a->options;
-	Connection *c = &a->connection;
-	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
-	char	   *term = psprintf("%lld", (long long) a->grant.term);
-	char	   *hold = l->hold < 0 ? NULL : psprintf("%lld us", (long long) l->hold);
-
-	a->signalled = false;
-	if (l->done)
-	{
-		l->over = false;
-		until = now_us() + LONGEST_TIME;
-	}
-	while (!gives_up(l, &until))
-	{
-		int64		limit = Min(until - now_us(), Max(a->lease / 8, SHORTEST_LIMIT));
-
-		if (c->conn == NULL && o->session)
-			break;
-		if (c->conn != NULL || connection_open(c, limit))
-			try_give_back(l, term, hold, until);
-		else
-		{
-			if (l->done)
-				agent_warn(a, c->error);
-			(void) connection_wait(c, Min(now_us() + pause_to_retry(l), until));
-		}
-	}
-	tell_if_not_recorded(l);
-	if (!l->over && now_us() < a->grant.deadline)
-		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
-					   a->election);
-	pg_free(term);
-	pg_free(hold);
 }
 
 /*

@@ -29,6 +29,7 @@
  *	agent.h			agent.c			`run`: stands, leads, stands again
  *					period.c		which run is due (--every)
  *					stand.c			stands for election until elected
+ *					give_back.c		gives a lease back, records its run
  *					lead.c			renews one leadership, runs the command
  *					sidecar.c		`stand`: the same, with HTTP for a command
  *	observer.h		observer.c		asks the server, or exits with an error
