@@ -6,7 +6,7 @@
 WITH m AS (SELECT * FROM leader_election.metrics),
      s AS (SELECT * FROM leader_election.server_metrics)
 SELECT 'LeaderElectionVacant' AS alert, m.election,
-       format('nobody has led for %s s, although somebody stands: waiting for %s',
+       format('nobody has led for %s s, although candidates stand: waiting for %s',
               round(m.overdue_seconds), m.waiting_for) AS finding
   FROM m
  WHERE m.overdue_seconds > 30

@@ -175,10 +175,10 @@ COMMENT ON COLUMN leader_election.lease.run_attempts IS 'how many terms were gra
 COMMENT ON COLUMN leader_election.lease.run_done IS 'the highest run that is done';
 COMMENT ON COLUMN leader_election.lease.done_at IS 'when that was recorded';
 COMMENT ON COLUMN leader_election.lease.left_at_renewal IS 'microseconds that were left of the lease when it was renewed last, in this term; NULL: it was not renewed yet';
-COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: somebody''s request_yield()';
+COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
 COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
-COMMENT ON COLUMN leader_election.lease.first_stood_mono IS 'the same (monotonic); void on another incarnation than the row''s, and if it is still to come';
+COMMENT ON COLUMN leader_election.lease.first_stood_mono IS 'first_stood_at by the monotonic clock; void on another incarnation than the row''s, and if it is still to come';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
 -- detached one when it has not called for a while.
@@ -435,7 +435,7 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'le_is_leader_term'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.is_leader(text, bigint) IS
-'does somebody, of either kind, lead the election in this term now?';
+'does a candidate, of either kind, lead the election in this term now?';
 
 --
 -- Fencing
@@ -453,7 +453,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'le_assert_leader_term'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.assert_leader(text, bigint) IS
-'fail unless somebody leads the election in this term, now and when the transaction commits';
+'fail unless a candidate leads the election in this term, now and when the transaction commits';
 
 CREATE FUNCTION leader_election.only_leader()
 RETURNS trigger
@@ -580,7 +580,7 @@ RETURNS interval
 AS 'MODULE_PATHNAME', 'le_request_yield'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.request_yield(text, text, boolean) IS
-'ask the leader to yield, to a candidate or to whoever is next, and renew its lease no more; how long that may take, NULL if nobody leads';
+'ask the leader to yield, to a candidate or to the next one in order, and renew its lease no more; how long that may take, NULL if nobody leads';
 
 --
 -- Observers
