@@ -340,31 +340,36 @@ le_measure(PG_FUNCTION_ARGS)
 }
 
 /*
- * How many of our tables are locked so that elections or renewals wait?
+ * Is this relation locked so that elections or renewals wait?
+ */
+static bool
+is_locked(const LockData *locks, Oid relation)
+{
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		const LockInstanceData *lock = &locks->locks[i];
+
+		if ((lock->holdMask & LE_STRONG_MODES) != 0 &&
+			lock->locktag.locktag_type == LOCKTAG_RELATION &&
+			lock->locktag.locktag_field1 == MyDatabaseId &&
+			lock->locktag.locktag_field2 == relation)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * How many of our tables, and of the view protocol, are locked so?
  */
 static int
 count_locked(const Store *store)
 {
 	LockData   *locks = GetLockStatusData();
-	int			locked = 0;
+	int			locked = is_locked(locks, store->protocol);
 
 	for (int t = 0; t < TABLE_COUNT; t++)
-	{
-		for (int i = 0; i < locks->nelements; i++)
-		{
-			const LockInstanceData *lock = &locks->locks[i];
-
-			if ((lock->holdMask & LE_STRONG_MODES) != 0 &&
-				lock->locktag.locktag_type == LOCKTAG_RELATION &&
-				lock->locktag.locktag_field1 == MyDatabaseId &&
-				(lock->locktag.locktag_field2 == store->table[t].rel ||
-				 lock->locktag.locktag_field2 == store->table[t].pkey))
-			{
-				locked++;
-				break;
-			}
-		}
-	}
+		locked += is_locked(locks, store->table[t].rel) ||
+			is_locked(locks, store->table[t].pkey);
 	return locked;
 }
 

@@ -94,6 +94,7 @@ SELECT max(unannounced_seconds) FROM leader_election.metrics;
 BEGIN;
 LOCK TABLE leader_election.lease, leader_election.announced IN SHARE MODE;
 LOCK TABLE leader_election.history IN SHARE UPDATE EXCLUSIVE MODE;
+LOCK TABLE leader_election.protocol IN ACCESS EXCLUSIVE MODE;
 SELECT locked_tables FROM leader_election.server_metrics;
 ROLLBACK;
 
