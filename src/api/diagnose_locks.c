@@ -32,10 +32,14 @@ le_diagnose_unread(Diagnosis *d)
 
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
+		char	   *name;
+
 		if ((d->readable & (1 << i)) != 0 || (d->on_standby &&
 											  (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
 			continue;
-		names = lappend(names, get_rel_name(d->store.table[i].rel));
+		name = get_rel_name(d->store.table[i].rel);
+		if (name != NULL)		/* not dropped since */
+			names = lappend(names, name);
 	}
 	if (names == NIL)
 		return;
@@ -92,7 +96,7 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 	{
 		char	   *text = le_process_text(pid);
 
-		text[		0] = pg_toupper((unsigned char) text[0]);
+		text[0] = pg_toupper((unsigned char) text[0]);
 
 		le_diagnose_say(d, severity,
 						psprintf("%s holds %s.", text, what),
