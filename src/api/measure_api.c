@@ -388,6 +388,12 @@ le_measure_server(PG_FUNCTION_ARGS)
 	le_check_parallel();
 	memset(nulls, on_standby, sizeof(nulls));
 	le_store_get(&store);
+
+	/* Not le_call_begin(): that waits for locks, which are to be counted. */
+	if (le_store_try_share(&store))
+		le_store_end_share(&store);
+	else
+		le_store_check_protocol();
 	nulls[0] = nulls[2] = false;
 	values[0] = Int32GetDatum(on_standby);
 	values[2] = Int32GetDatum(count_locked(&store));
