@@ -11,6 +11,7 @@ import asyncpg
 import leader_election_async
 from leader_election_async import (DetachedLeadership, FakeLeadership, Leadership, LeadershipError,
                                    NotLeader, SoleLeadership)
+from told import Told
 
 
 class Pool:
@@ -45,26 +46,21 @@ class Connection:
         self.executed.append(sql)
 
 
-class Tests(unittest.IsolatedAsyncioTestCase):
-    def setUp(self):
-        self.told = []
-
-    def handlers(self):
-        return {f"on_{event}": lambda value, event=event: self.told.append((event, value))
-                for event in ("elected", "lost", "yield", "error")}
-
-    def fake(self, **more):
-        return FakeLeadership("e", **{**self.handlers(), **more})
+class Tests(Told, unittest.IsolatedAsyncioTestCase):
+    fake_class = FakeLeadership
 
     def detached(self, answer, **more):
         self.pool = Pool(answer)
         return DetachedLeadership(self.pool, "e", **{**self.handlers(), **more})
 
-    async def until_told(self, event):
-        async def until():
-            while event not in self.told:
+    async def until(self, condition):
+        async def poll():
+            while not condition():
                 await asyncio.sleep(0.005)
-        await asyncio.wait_for(until(), 5)
+        await asyncio.wait_for(poll(), 5)
+
+    async def until_told(self, event):
+        await self.until(lambda: event in self.told)
 
     async def test_elected_and_lost_once_each(self):
         fake = self.fake()
@@ -99,8 +95,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
         fake = self.fake()
         await fake.elect(lease=15)
         fake._time = 15.0
-        await asyncio.sleep(1.1)
-        self.assertEqual(self.told[-1], ("lost", "expired"))
+        await self.until_told(("lost", "expired"))
 
     async def test_yield(self):
         fake = self.fake()
@@ -192,7 +187,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
             await detached.wait()
             with self.assertLogs("leader_election") as logs:
                 await detached.resign()
-                await asyncio.sleep(0.5)
+                await self.until(lambda: len(self.told) == 2)
         self.assertIn("has not returned", logs.output[0])
         self.assertNotIn("release", self.told)
         self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
@@ -234,8 +229,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
                     await detached.wait()
                     check[0] = sick
                     await self.until_told(("lost", reason))
-                    await asyncio.sleep(0.05)
-            self.assertIn("release", self.pool.sent)
+                    await self.until(lambda: "release" in self.pool.sent)
             self.assertEqual(self.told, [("elected", 7), ("lost", reason)])
             self.told.clear()
         self.assertEqual(ended, [True])
@@ -245,7 +239,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
             await asyncio.sleep(0.4)
             return await self.leading(call)
         async with self.detached(late):
-            await asyncio.sleep(0.5)
+            await self.until(lambda: len(self.pool.sent) > 1)
         self.assertEqual(self.pool.sent[:2], ["acquire", "release"])
         self.assertEqual(self.told, [])
 
@@ -254,7 +248,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
             await asyncio.sleep(0.1)
             return await self.leading(call)
         async with self.detached(slow):
-            await asyncio.sleep(0.05)
+            await self.until(lambda: self.pool.sent)
         self.assertEqual(self.pool.sent, ["acquire", "release", "leave"])
         self.assertEqual(self.told, [])
 
@@ -275,8 +269,7 @@ class Tests(unittest.IsolatedAsyncioTestCase):
             await asyncio.sleep(60)
         with self.assertLogs("leader_election"):
             async with self.detached(hangs, call_timeout=0.1):
-                await asyncio.sleep(0.15)
-                self.assertEqual(self.pool.terminated, 1)
+                await self.until(lambda: self.pool.terminated == 1)
 
     async def test_failover(self):
         async def other(call):
