@@ -784,6 +784,8 @@ stand_for(char *argument)
 	{
 		char	   *election = malloc(strlen(argument) + 20);
 
+		if (election == NULL)
+			exit(2);
 		sprintf(election, "%s/%d", argument, i);
 		add_seat(election, argument, i);
 	}
