@@ -161,6 +161,12 @@ SELECT * FROM pg_temp.diagnose('diagnosed/3');
 SELECT leader_election.leave_all();
 SELECT leader_election.drop_group('diagnosed');
 
+-- Many names
+SELECT leader_election.create_group('many', 11);
+SELECT finding FROM pg_temp.diagnose('many') WHERE finding ~ 'stands';
+SELECT leader_election.alter_group('many', seats => 13);
+SELECT finding FROM pg_temp.diagnose('many') WHERE finding ~ 'stands';
+
 -- A name that is hard to read
 SELECT leader_election.create_election(E'it''s\n"odd"\\');
 SELECT * FROM pg_temp.diagnose(E'it''s\n"odd"\\');

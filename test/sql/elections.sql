@@ -612,6 +612,14 @@ SELECT leader_election.leave_all();
 SELECT election, state, candidates FROM leader_election.status WHERE election LIKE 'e all %' ORDER BY 1;
 SELECT leader_election.drop_election(election) FROM settings;
 
+-- Where the number of the protocol cannot be told, nothing is done.
+BEGIN;
+CREATE OR REPLACE VIEW leader_election.protocol AS SELECT 0 + 1 AS number;
+\set VERBOSITY sqlstate
+SELECT leader_election.create_election('unknown protocol');
+\set VERBOSITY default
+ROLLBACK;
+
 DROP VIEW out, shown, seat, settings;
 DROP OWNED BY regress_le_owner, regress_le_app, regress_le_viewer;
 DROP ROLE regress_le_owner, regress_le_app, regress_le_viewer;

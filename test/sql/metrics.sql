@@ -67,6 +67,27 @@ SELECT changes_last_hour AS changes, lost_last_hour AS lost,
 	   vacant_seconds BETWEEN 3600 AND 4000 AS vacant
   FROM m;
 
+-- What was handed over, or given up, is not lost.
+SELECT leader_election.join('measured_given', 'one');
+SELECT count(*) FROM leader_election.acquire('measured_given', 'two');
+SELECT leader_election.transfer('measured_given', 'two');
+SELECT term FROM leader_election.acquire('measured_given', 'two');
+SELECT leader_election.release('measured_given', 2), leader_election.leave('measured_given');
+SELECT lost_last_hour AS lost FROM leader_election.metrics WHERE election = 'measured_given';
+
+-- Nobody is overdue for as long as a hold lasted.
+SELECT leader_election.create_election('measured_hold');
+SELECT leader_election.release('measured_hold', term, hold => '1 ms') AS released
+  FROM leader_election.acquire('measured_hold', 'one');
+SELECT leader_election.alter_election('measured_hold', quorum => 3);
+SELECT count(*) FROM leader_election.acquire('measured_hold', 'two');
+UPDATE leader_election.history SET ended_at = ended_at - interval '1000 s'
+ WHERE election = 'measured_hold';
+UPDATE leader_election.candidate SET stood_mono = stood_mono - 1000000000
+ WHERE election = 'measured_hold';
+SELECT vacant_seconds > 1000 AS vacant, waiting_for, overdue_seconds < 500 AS since_the_hold
+  FROM leader_election.metrics WHERE election = 'measured_hold';
+
 -- Seats of a group
 SELECT leader_election.create_group('measured_group', 2);
 SELECT election, term > 0 AS led FROM leader_election.acquire_any('measured_group', 'one');

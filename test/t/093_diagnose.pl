@@ -91,6 +91,11 @@ finds('e',
 	'a superuser does', $checker);
 $two->query('ROLLBACK');
 
+$two->query($_) for 'BEGIN', 'LOCK TABLE leader_election.lease, leader_election.history IN SHARE MODE';
+finds('e', qr/error\|Process $pid{two} .* on "(?:lease", "history|history", "lease)"\./, 'locks on two tables');
+is(scalar(@rows = diagnose('e') =~ /keeps elections and renewals waiting/g), 1, 'in one row');
+$two->query('ROLLBACK');
+
 $super->query($_)
   for 'BEGIN', 'LOCK TABLE leader_election.history IN SHARE MODE', "PREPARE TRANSACTION 'p'";
 finds('e', qr/error\|A prepared transaction holds a lock that keeps .* on "history"\.\|.*pg_prepared_xacts/,

@@ -91,6 +91,18 @@ foreach my $table (qw(election lease candidate history epoch pause_all drain ann
 	$blocker->query('ROLLBACK');
 }
 
+# In a copy of a database the tables have the same numbers.
+$super->query('CREATE DATABASE copied');
+$node->safe_psql('copied', 'CREATE EXTENSION leader_election');
+$super->query('CREATE DATABASE copy TEMPLATE copied');
+my ($copied, $copy) = map { session($node, name => $_, dbname => $_, options => $QUIET) } qw(copied copy);
+$copied->query("SELECT leader_election.create_election('e')");
+$copy->query('BEGIN; LOCK TABLE leader_election.lease');
+is(server('locked_tables', $copied), 0, 'locks in a copy of the database do not count');
+is($copied->query("SELECT count(*) FROM leader_election.diagnose('e') WHERE finding ~ 'holds a lock'"),
+	0, 'nor does diagnose() tell of them');
+$copy->query('ROLLBACK');
+
 # Synchronous standbys
 $pair->stop_line;
 $super->query_async('CREATE TABLE t ()');
@@ -102,5 +114,5 @@ wait_until(sub { server('standbys_unconfirmed_bytes') eq '0' }, 'the standby to 
 $pair->{standby}->stop;
 wait_until(sub { server('standbys_needed, standbys_connected') eq '1|0' }, 'the standby to be gone');
 pass('standbys');
-$_->finish foreach $reader, $two, $blocker, $super;
+$_->finish foreach $reader, $two, $blocker, $super, $copied, $copy;
 done_testing();
