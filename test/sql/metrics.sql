@@ -77,7 +77,7 @@ SELECT lost_last_hour AS lost FROM leader_election.metrics WHERE election = 'mea
 
 -- Nobody is overdue for as long as a hold lasted.
 SELECT leader_election.create_election('measured_hold');
-SELECT leader_election.release('measured_hold', term, hold => '1 ms') AS released
+SELECT leader_election.release('measured_hold', term, hold => '500 ms') AS released
   FROM leader_election.acquire('measured_hold', 'one');
 SELECT leader_election.alter_election('measured_hold', quorum => 3);
 SELECT count(*) FROM leader_election.acquire('measured_hold', 'two');
@@ -85,6 +85,15 @@ UPDATE leader_election.history SET ended_at = ended_at - interval '1000 s'
  WHERE election = 'measured_hold';
 UPDATE leader_election.candidate SET stood_mono = stood_mono - 1000000000
  WHERE election = 'measured_hold';
+DO $$
+BEGIN
+	FOR i IN 1 .. 3000 LOOP
+		EXIT WHEN (SELECT waiting_for <> 'hold' FROM leader_election.metrics
+				WHERE election = 'measured_hold');
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END
+$$;
 SELECT vacant_seconds > 1000 AS vacant, waiting_for, overdue_seconds < 500 AS since_the_hold
   FROM leader_election.metrics WHERE election = 'measured_hold';
 
