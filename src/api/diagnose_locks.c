@@ -14,9 +14,11 @@
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
-/* A lock that a transaction holds, or is waited for, for longer, is no passing
- * one */
+/* A lock that a transaction holds for longer is no passing one */
 #define LONG_HELD		USECS_PER_SEC
+
+/* Nor is one that is waited for so long: calls give up after LE_WAIT_LIMIT_MS */
+#define LONG_WAITED		(LE_WAIT_LIMIT_MS * INT64CONST(1000) / 2)
 
 /* What comes with locks on rows, ours among them */
 #define ROW_MODES \
@@ -183,7 +185,7 @@ check_mutex(Diagnosis *d, const LockInstanceData *lock, const char *what)
 	bool		exclusive = (lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0;
 
 	if ((exclusive && transaction_age(lock->pid) > LONG_HELD) ||
-		waiting_time(d->locks, &lock->locktag) > LONG_HELD)
+		waiting_time(d->locks, &lock->locktag) > LONG_WAITED)
 		say_held(d, d->led ? SEVERITY_WARNING : SEVERITY_ERROR, lock->pid,
 				 psprintf("the lock of %s: the leader cannot change", what));
 }

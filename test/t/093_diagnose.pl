@@ -44,7 +44,7 @@ sub finds
 }
 
 my $node = new_server(
-	config => q(
+	config => compile_library('stop_at_commit') . q(
 leader_election.lease_duration = '4s'
 max_prepared_transactions = 2
 ));
@@ -127,6 +127,39 @@ finds('g/1', qr/warning\|Process $pid{one} of role "app" holds the lock of group
 	'the lock of the group');
 $super->query("SELECT pg_cancel_backend($pid{one})");
 $one->result;
+
+# A fenced commit hangs. Calls that need the lock give up after a second, and until
+# then it is told.
+my $fenced = session($node, name => 'fenced', options => $QUIET);
+my $alters = "SELECT leader_election.alter_election('e', quorum => 1)";
+my $told = '';
+$super->query("CREATE FUNCTION stop_at_commit() RETURNS void LANGUAGE c AS 'stop_at_commit'");
+$fenced->query($_) for "LOAD 'stop_at_commit'", "LOAD 'leader_election'", 'BEGIN',    # in this order
+  "SELECT leader_election.assert_leader('e', term) FROM leader_election.status WHERE election = 'e'",
+  'SELECT stop_at_commit()';
+my $fenced_pid = $fenced->backend_pid;
+$fenced->query_async('COMMIT');
+wait_stopped($fenced_pid);
+$one->query_async($alters);
+eval {
+	wait_until(
+		sub {
+			if ($one->finished)
+			{
+				$one->result;
+				$one->query_async($alters);
+			}
+			$told = $reader->query("SELECT severity, finding FROM leader_election.diagnose('e')
+				WHERE finding ~ 'the lock of election' AND (SELECT max(clock_timestamp() - waitstart)
+					FROM pg_locks WHERE NOT granted) < interval '1 s'");
+			return $told ne '';
+		},
+		'the commit to be told of', 20);
+};
+like($told, qr/^warning\|Process $fenced_pid .* holds the lock of election "e": the leader cannot change\.$/,
+	'a fenced commit that hangs');
+resume_process($fenced_pid);
+$_->result foreach $fenced, $one;
 
 $one->query("SELECT leader_election.create_election('empty')");
 foreach my $table (qw(candidate election_group))
