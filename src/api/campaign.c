@@ -81,9 +81,13 @@ poll_campaign(StandCall *s)
  * A poll has committed.  Returns the term, if this session leads: as of a
  * committed row, and of a lease that is not over by now.  first: it was the
  * first poll.
+ *
+ * The worker may have elected this session since the poll has read the lease.
+ * If the timeout has passed as well, that was the last poll, and the caller
+ * would give the leadership away.  So the lease is read again in any case.
  */
 static int64
-after_commit(StandCall *s, bool elected, bool first)
+after_commit(StandCall *s, bool first)
 {
 	Candidacy  *c = le_stand_candidacy(s);
 
@@ -97,7 +101,7 @@ after_commit(StandCall *s, bool elected, bool first)
 
 	/* The invalidation may not have arrived: have the lease read again. */
 	le_leadership_generation++;
-	return elected ? le_session_term(c) : 0;
+	return c != NULL ? le_session_term(c) : 0;
 }
 
 /*
@@ -149,7 +153,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		if (term != 0)
 			break;
 		le_poll_commit(&poll);
-		term = after_commit(&s, next == 0, first);
+		term = after_commit(&s, first);
 		first = false;
 		if (next == 0)
 			next = le_clock() + RETRY_US;	/* the term was not readable */
