@@ -1,6 +1,6 @@
-# What the chaos run plays with: two servers, one of them the synchronous
-# standby of the other, a pooler, proxies that are the network, and processes
-# that can be started, stopped and killed.
+# What the chaos run plays with: two or three servers, all but one of which are
+# standbys, a pooler, proxies that are the network, and processes that can be
+# started, stopped and killed. How standbys follow is in Replication.pm.
 #
 # Everything is in $dir, and what is to be checked later in $out. Each fault and
 # each change of the cluster is a line of $out/events:
@@ -18,20 +18,20 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock now stopwatch event note_failure slurp spit signal_all
+  $dir $out $lease_ms $clock @servers now stopwatch event note_failure slurp spit signal_all
   start_process running
-  start_cluster stop_servers server_running start_server primary standby
-  set_primary sql sql_async
-  proxy_pid client_connection pooled_connection start_pooler
-  pooler_pid operation operation_running server_processes
-  attach_standby synchronous_for set_synchronous build_standby postmaster ctl
+  start_cluster stop_servers server_running start_server primary standbys standby
+  set_primary sql sql_async port_of write_settings
+  proxy_pid client_connections pooled_connection start_pooler
+  pooler_pid operation operation_running server_processes postmaster ctl
 );
 
 our ($dir, $out);
 our $clock = '';	# the library that sets the servers' wall clocks
 our $lease_ms = 1500;
+our @servers = (1, 2);
 
-my %port;			# of servers (1, 2), proxies (c1, c2, r, b), pooler
+my %port;			# of servers (1, ...), proxies (c1, ..., r1, ..., b), pooler
 my %proxy;			# process ids of the proxies
 my $pooler_pid;
 my %children;		# processes without anybody who waits for them
@@ -160,14 +160,30 @@ sub operation_running
 # --- servers
 
 sub primary { return slurp("$dir/primary") + 0; }
-sub standby { return 3 - primary(); }
+sub port_of { return $port{ $_[0] }; }
 
+sub standbys
+{
+	my $p = primary();
+
+	return grep { $_ != $p } @servers;
+}
+
+# One of them
+sub standby
+{
+	my @standbys = standbys();
+
+	return $standbys[ @standbys > 1 ? int(rand(@standbys)) : 0 ];
+}
+
+# From now on clients of the pooler, and standbys that connect again, come to it.
 sub set_primary
 {
 	my ($n) = @_;
 
 	spit("$dir/primary", $n);
-	spit("$dir/$_.target", $port{$n}) foreach qw(r b);
+	spit("$dir/$_.target", $port{$n}) foreach 'b', map { "r$_" } standbys();
 	kill 'HUP', $proxy{b};
 	return;
 }
@@ -196,7 +212,7 @@ sub signal_all
 {
 	my ($signal) = @_;
 
-	foreach my $n (1, 2)
+	foreach my $n (@servers)
 	{
 		my $postmaster = postmaster($n) // next;
 
@@ -295,77 +311,27 @@ include_if_exists = 'chaos.conf'
 	return;
 }
 
-# Who has to confirm what this server commits: '' or the other server
-sub set_synchronous
-{
-	my ($n, $names) = @_;
-
-	spit("$dir/disk/server$n/chaos.conf", $names eq '' ? '' : "synchronous_standby_names = '$names'\n");
-	ctl($n, 'reload') if server_running($n);
-	return;
-}
-
-# For how many seconds the primary has waited for its standby
-sub synchronous_for
-{
-	return time - (stat("$dir/disk/server" . primary() . '/chaos.conf'))[9] - 1;
-}
-
-# Makes server $n the standby of the other server, from its own data or from a new
-# copy. It is the replication that goes through the proxy, not the copying.
-sub build_standby
-{
-	my ($n, $rewinds) = @_;
-	my $data = "$dir/disk/server$n";
-	my $source = "host=$dir port=$port{3 - $n} user=postgres";
-
-	# It has to know its new timeline.
-	sql(3 - $n, 'CHECKPOINT', 20) if $rewinds;
-	system("rm -rf '$data'") unless $rewinds;
-	system('timeout -k 1 60 ' . ($rewinds ? "pg_rewind -N --source-server '$source dbname=postgres'"
-			: "pg_basebackup -c fast -X stream -d '$source'") . " -D '$data' >>'$out/ctl.out' 2>&1") == 0
-	  or return 0;
-	event($rewinds ? 'rewound' : 'copied', $n);
-	spit("$data/standby.signal", '');
-	spit("$data/chaos.conf", "primary_conninfo = 'host=127.0.0.1 port=$port{r} "
-		  . "user=postgres application_name=server$n connect_timeout=2'\n");
-	write_settings($n);
-	return start_server($n);
-}
-
-# Waits until the standby follows, and lets the primary wait for it from then on.
-sub attach_standby
-{
-	my ($seconds) = @_;
-	my ($p, $s) = (primary(), standby());
-	my $end = stopwatch() + $seconds;
-
-	while (stopwatch() < $end)
-	{
-		my $state = sql($p, "SELECT sync_state FROM pg_stat_replication
-			WHERE application_name = 'server$s' AND state = 'streaming'") // '';
-
-		return 1 if $state eq 'sync';
-		set_synchronous($p, "server$s")
-		  if $state && slurp("$dir/disk/server$p/chaos.conf") !~ /server$s/;
-		sleep 0.1;
-	}
-	return 0;
-}
-
 # --- the network and the pooler
 
 sub proxy_pid { return $proxy{ $_[0] }; }
 
-# Servers in the order of the proxies given: to whichever may be written
-sub client_connection
+# To whichever server may be written; each of these looks first at another one
+sub client_connections
 {
-	my ($name, @order) = @_;
+	my ($name, $user) = @_;
+	my @order = @servers;
+	my @connections;
 
-	return join ' ', "application_name=$name user=app dbname=postgres",
-	  'host=' . join(',', map { '127.0.0.1' } @order),
-	  'port=' . join(',', map { $port{"c$_"} } @order),
-	  'connect_timeout=2 target_session_attrs=read-write';
+	foreach (@servers)
+	{
+		push @connections, join ' ', "application_name=$name", 'user=' . ($user // 'app'),
+		  'dbname=postgres',
+		  'host=' . join(',', map { '127.0.0.1' } @order),
+		  'port=' . join(',', map { $port{"c$_"} } @order),
+		  'connect_timeout=2 target_session_attrs=read-write';
+		push @order, shift @order;
+	}
+	return @connections;
 }
 
 sub pooled_connection
@@ -390,9 +356,9 @@ sub start_pooler
 sub start_network
 {
 	$port{pooler} = free_port();
-	foreach my $name (qw(c1 c2 r b))
+	foreach my $name ((map { ("c$_", "r$_") } @servers), 'b')
 	{
-		my ($n) = $name =~ /(\d)/;
+		my ($n) = $name =~ /c(\d)/;
 
 		$port{$name} = free_port();
 		spit("$dir/$name.target", $port{ $n // 1 });
@@ -423,7 +389,7 @@ sub start_cluster
 	my ($preload) = @_;
 
 	start_process('ticks', $^X, '-MTime::HiRes=sleep', '-e', '$| = 1; print "." while sleep 0.01');
-	@port{ 1, 2 } = (free_port(), free_port());
+	$port{$_} = free_port() foreach @servers;
 	spit("$dir/clock", "+0\n");
 	start_network();
 	system("initdb -D '$dir/disk/server1' -U postgres -A trust -E UTF8 --no-locale -N "
@@ -444,7 +410,7 @@ sub start_cluster
 
 sub stop_servers
 {
-	foreach my $n (standby(), primary())
+	foreach my $n (standbys(), primary())
 	{
 		ctl($n, '-m fast -w -t 20 stop') || ctl($n, '-m immediate -w -t 20 stop')
 		  if server_running($n);

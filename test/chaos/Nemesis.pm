@@ -12,7 +12,9 @@ use warnings;
 
 use Cluster;
 use Exporter qw(import);
-use List::Util qw(max sum);
+use Failover;
+use List::Util qw(sum);
+use StandbyFaults;
 use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(
@@ -49,8 +51,9 @@ sub heal_due
 
 sub heal_all
 {
-	$_->[1]->() foreach @heals;
-	@heals = ();
+	my @all = splice @heals;
+
+	$_->[1]->() foreach @all;
 	return;
 }
 
@@ -123,7 +126,7 @@ sub backend
 
 my $CLIENTS = "backend_type = 'client backend'";
 my $WORKER = "backend_type = 'leader_election worker'";
-my $LEADERS = "pid IN (SELECT backend_pid FROM leader_election.lease)";
+our $LEADERS = "pid IN (SELECT backend_pid FROM leader_election.lease)";
 
 sub signal_backend
 {
@@ -135,47 +138,15 @@ sub signal_backend
 	return;
 }
 
-sub stop_walreceiver
+# A process of a standby: what receives its WAL, or what replays it
+sub stop_replication
 {
-	my $pid = sql(standby(), 'SELECT pid FROM pg_stat_wal_receiver', 2);
+	my ($kind) = @_;
+	my $n = standby();
+	my $pid = sql($n, "SELECT pid FROM pg_stat_activity WHERE backend_type = '$kind'", 2);
 
 	return if operation_running();
-	return $pid && pause(2, $pid) ? 'of the standby' : undef;
-}
-
-sub cancel_sync_waits
-{
-	my ($n) = @_;
-
-	return sql($n // primary(),
-		"SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", 2);
-}
-
-sub cut_waits_short
-{
-	my ($n, $seconds) = @_;
-	my $end = now() + $seconds * 1_000_000;
-
-	while (now() < $end)
-	{
-		cancel_sync_waits($n);
-		note_leaders($n);
-		sleep 0.05;
-	}
-	return;
-}
-
-# Who leads, by what that server says to anybody
-sub note_leaders
-{
-	my ($n) = @_;
-	my $sent = now();
-	my $rows = sql($n, "SELECT election, term, leader FROM leader_election.lease
-		WHERE leader_election.is_leader(election, term)", 2) // return;
-	my $received = now();
-
-	event('seen', $n, $sent, $received, split /\|/) foreach split /\n/, $rows;
-	return;
+	return $pid && pause(2, $pid) ? "of server$n" : undef;
 }
 
 # --- the network
@@ -243,114 +214,6 @@ sub restart
 	}) ? "server$n" : undef;
 }
 
-# Nobody waits for the standby for a while, as when one is taken away.
-sub forget_standby
-{
-	my $n = primary();
-
-	return operation('standby forgotten', sub {
-		set_synchronous($n, '');
-		sleep rand(2 * $lease_ms / 1000);
-		attach_standby(10);
-	}) ? "by server$n" : undef;
-}
-
-# The history of a server that is about to go, for the checker
-sub save_history
-{
-	my ($n) = @_;
-	my $rows = sql($n, "SELECT election, term, leader, kind, acquired_at, ended_at, reason
-		FROM leader_election.history");
-
-	spit("$out/history.old." . now(), "$rows\n") if defined $rows;
-	return;
-}
-
-# The same lease for all elections. Those that are held go on as they are until
-# they are renewed.
-sub alter_leases
-{
-	my ($n, $ms) = @_;
-
-	sql($n, [ (map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %elections),
-			(map { "SELECT leader_election.alter_group('$_', lease_duration => '$ms ms')" } keys %groups) ], 5);
-	return;
-}
-
-# The standby is promoted, and the old primary becomes a standby of it. crash:
-# the old primary is dead before. split: it goes on for a while, cut off from
-# the standby, but not from its clients, and its waits for the standby are cut
-# short; what it granted last is longer than what is granted from now on, and
-# some of it may not have got to the standby.
-sub fail_over
-{
-	my ($kind) = @_;
-	my ($old, $new) = (primary(), standby());
-
-	return operation("failover $kind", sub {
-		# Only a standby that commits have waited for, for more than a lease, may be
-		# promoted.
-		attach_standby(5) or return event('skipped', "failover $kind");
-		alter_leases($old, $lease_ms * 1.25) if $kind eq 'split';
-		sleep max($lease_ms / 2000, 1.5 * $lease_ms / 1000 - synchronous_for());
-		attach_standby(1) && server_running($new)
-		  or return event('skipped', "failover $kind");
-
-		my @processes = server_processes($old);
-		my $rewinds = rand() < 0.5;
-
-		alter_leases($old, $lease_ms / 4) if $kind eq 'split';
-		event('split', $kind, $old, $new);
-		if ($kind eq 'crash')
-		{
-			rand() < 0.5 ? kill('KILL', postmaster($old) // 0)
-			  : ctl($old, '-m immediate -w stop');
-		}
-		else
-		{
-			kill 'USR2', proxy_pid('r');
-			kill 'TERM', grep { rand() < 0.3 } split /\n/, sql($old, "SELECT pid FROM pg_stat_activity WHERE $LEADERS") // '';
-			sleep 0.05 + rand(0.3);
-			kill 'STOP', proxy_pid('r');
-		}
-		if ($kind eq 'split' && rand() < 0.3)
-		{
-			# Nothing can be granted there, and what ends there is not known here.
-			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
-		}
-		ctl($new, '-w -t 50 promote') or die "server$new: no promotion";
-		event('promoted', $new);
-		set_primary($new);
-		if ($kind eq 'split')
-		{
-			# Some clients stay with the old side, some find the new one.
-			kill 'USR1', proxy_pid("c$old");
-			cut_waits_short($old, (0.2 + rand(0.5)) * $lease_ms / 1000);
-
-			# A leader that leads on at the new side may say no more.
-			my @silent = map { process_of($_) } grep { rand() < 0.5 } detached_candidates();
-
-			kill 'STOP', @silent;
-			cut_waits_short($old, (1.3 + rand) * $lease_ms / 1000);
-			kill 'CONT', @silent;
-			save_history($old);
-		}
-		ctl($old, '-m immediate -w stop') if server_running($old);
-		kill 'KILL', @processes;	# who is stopped has not noticed its end
-		event('joined', $old);
-		alter_leases($new, $lease_ms) if $kind eq 'split';
-		kill 'CONT', proxy_pid('r');
-		kill 'HUP', proxy_pid('r');
-		for (1 .. 20)
-		{
-			return if build_standby($old, $rewinds && $_ == 1) && attach_standby(20);
-			ctl($old, '-m immediate -w stop') if server_running($old);
-			sleep 0.5;
-		}
-		die "server$old cannot be rebuilt";
-	}) ? "server$old to server$new" : undef;
-}
-
 # Nothing more can be written; only where the servers have a disk of their own.
 sub fill_disk
 {
@@ -370,12 +233,12 @@ sub fill_disk
 
 		# Where recovery fails after a crash, PostgreSQL 18 goes on without it, and
 		# accepts no connections for ever.
-		foreach my $n (1, 2)
+		foreach my $n (@servers)
 		{
 			ctl($n, '-m immediate -w stop') if server_running($n) && !defined sql($n, 'SELECT 1');
 			start_server($n) unless server_running($n);
 		}
-	}) ? 'both servers' : undef;
+	}) ? 'all servers' : undef;
 }
 
 # The servers' wall clocks, not their monotonic ones
@@ -434,7 +297,7 @@ sub maintain
 sub dump_database
 {
 	start_process('pg_dump', 'timeout', 10, 'pg_dump', '-d',
-		Cluster::client_connection('pg_dump', primary()) =~ s/user=app/user=postgres/r,
+		(client_connections('pg_dump', 'postgres'))[0],
 		'-f', '/dev/null');
 	return 'postgres';
 }
@@ -633,15 +496,15 @@ my %faults = (
 	'kill worker' => [ sub { signal_backend('KILL', $WORKER) },         1,  0,  0 ],
 	'stop worker' => [ sub { signal_backend('STOP', $WORKER, 2) },      4,  1,  4 ],
 	'stop walsender' => [ sub { signal_backend('STOP', "backend_type = 'walsender'", 2) }, 2, 0, 0 ],
-	'stop walreceiver' => [ \&stop_walreceiver,                          2,  0,  0 ],
+	'stop walreceiver' => [ sub { stop_replication('walreceiver') },                          2,  0,  0 ],
 	'cancel waits for standby' => [ \&cancel_sync_waits,                6,  4,  0 ],
 	'cut clients' => [ sub { cut('c' . primary(), 2) },                 3,  0,  2 ],
 	'cut pooler' => [ sub { cut('b', 2) },                              2,  0,  0 ],
-	'cut replication' => [ sub { operation_running() ? undef : cut('r', 2) }, 4, 0, 0 ],
+	'cut replication' => [ sub { operation_running() ? undef : cut('r' . standby(), 2) }, 4, 0, 0 ],
 	'reset clients' => [ sub { reset_network('c' . primary()) },        2,  0,  1 ],
 	'reset pooler' => [ sub { reset_network('b') },                     2,  0,  0 ],
-	'slow replication' => [ sub { operation_running() ? undef : slow_down('r', 2) }, 2, 0, 0 ],
-	'reset replication' => [ sub { operation_running() ? undef : reset_network('r') }, 2, 0, 0 ],
+	'slow replication' => [ sub { operation_running() ? undef : slow_down('r' . standby(), 2) }, 2, 0, 0 ],
+	'reset replication' => [ sub { operation_running() ? undef : reset_network('r' . standby()) }, 2, 0, 0 ],
 	'kill pooler' => [ \&kill_pooler,                                   2,  0,  0 ],
 	'stop pooler' => [ sub { pause(2, pooler_pid()) ? 'pooler' : undef }, 2, 0, 0 ],
 	'immediate restart' => [ sub { restart('immediate', primary()) },   3,  0,  0 ],
@@ -667,21 +530,25 @@ my %faults = (
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 );
-my %column = (all => 1, clock => 1, split => 2, fence => 3);
+my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2);
 
 # Does one thing, chosen at random.
 sub inject
 {
 	my ($profile) = @_;
 	my $c = $column{$profile};
-	my $left = rand(sum(map { $_->[$c] } values %faults));
+	my %chosen = map { $_ => [ @{ $faults{$_} }[ 0, $c ] ] } keys %faults;
 
-	foreach my $name (sort keys %faults)
+	%chosen = (%chosen, %standby_faults) if $profile eq 'quorum';
+
+	my $left = rand(sum(map { $_->[1] } values %chosen));
+
+	foreach my $name (sort keys %chosen)
 	{
-		$left -= $faults{$name}[$c];
+		$left -= $chosen{$name}[1];
 		next if $left >= 0;
 
-		my $what = $faults{$name}[0]->();
+		my $what = $chosen{$name}[0]->();
 
 		event('fault', "$name:", $what) if defined $what && $what ne '';
 		last;

@@ -7,8 +7,8 @@
  *		candidate KIND NAME INSTANCE SEED LOG RESOURCE CONNECTION LEASE_MS
  *			ELECTION...
  *
- *	CONNECTION	a connection string; or two, with | between them, of which each
- *				connection takes one at random
+ *	CONNECTION	a connection string; or several, with | between them, of which
+ *				each connection takes one at random
  *	ELECTION	an election; or GROUP*N, a group, of which it stands for all
  *				seats, and knows those with the numbers 1 to N
  *	KIND		session   join(), join_group(), and the worker renews
@@ -58,6 +58,7 @@
 #include <libpq-fe.h>
 
 #define MAX_ELECTIONS	16
+#define MAX_CONNECTIONS	4
 #define LASTING_SEATS	2		/* of a group: it never has fewer */
 #define TICK_MS			40
 #define ANSWER_MS		3000	/* then the connection is given up */
@@ -84,7 +85,8 @@ static Seat seats[MAX_ELECTIONS];
 static int	nseats;
 static char all_elections[500];	/* with commas between */
 static const char *name;
-static char *connections[2];
+static char *connections[MAX_CONNECTIONS];
+static int	nconnections;
 static int64_t lease_us;
 static int	log_fd;
 static int	resource_fd;
@@ -739,7 +741,7 @@ tick_listener(void)
 static void
 connect_again(bool listens)
 {
-	conn = PQconnectdb(connections[random() % 2]);
+	conn = PQconnectdb(connections[random() % nconnections]);
 	if (PQstatus(conn) != CONNECTION_OK)
 	{
 		PQfinish(conn);
@@ -795,7 +797,6 @@ int
 main(int argc, char **argv)
 {
 	const char *kind;
-	char	   *bar;
 	int64_t		end;
 
 	if (argc < 10)
@@ -807,13 +808,9 @@ main(int argc, char **argv)
 	name = argv[2];
 	srandom(atoi(argv[4]) * 1000 + atoi(argv[3]));
 	next_id = atoll(argv[3]) * 1000000;
-	connections[0] = connections[1] = argv[7];
-	bar = strchr(argv[7], '|');
-	if (bar != NULL)
-	{
-		connections[1] = bar + 1;
-		*bar = '\0';
-	}
+	for (char *one = strtok(argv[7], "|");
+		 one != NULL && nconnections < MAX_CONNECTIONS; one = strtok(NULL, "|"))
+		connections[nconnections++] = one;
 	lease_us = atoll(argv[8]) * 1000;
 	if (strcmp(kind, "command") == 0)
 	{

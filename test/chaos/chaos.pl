@@ -2,7 +2,7 @@
 # rounds, each of which ends with a calm in which every election has to find a
 # leader, and leaves in a folder what check.pl looks at.
 #
-#	perl chaos.pl --dir DIR --seconds N --seed N [--profile all|clock|split|fence]
+#	perl chaos.pl --dir DIR --seconds N --seed N [--profile all|clock|split|fence|quorum]
 #	     [--small-disk]
 #
 # DIR has the programs candidate and proxy, and a folder disk for the servers,
@@ -17,6 +17,7 @@ use lib $FindBin::RealBin;
 use Cluster;
 use Getopt::Long;
 use Nemesis;
+use Replication;
 use Time::HiRes qw(sleep time);
 
 my %option = (seconds => 60, seed => 1, profile => 'all');
@@ -28,7 +29,8 @@ mkdir $out;
 srand($option{seed});
 $small_disk = $option{'small-disk'};
 ($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} eq 'clock';
-$lease_ms = 3000 if $option{profile} eq 'split';
+$lease_ms = 3000 if $option{profile} =~ /^(split|quorum)$/;
+@servers = (1 .. 3) if $option{profile} eq 'quorum';
 
 # Strategy, lease, quorum, takeover delay
 %elections = (
@@ -81,7 +83,7 @@ sub start_candidate
 	my $instance = ++$c->{instance};
 	my @connections =
 	  $c->{via} eq 'p' ? pooled_connection($name)
-	  : (client_connection($name, 1, 2), client_connection($name, 2, 1));
+	  : client_connections($name);
 	my @arguments = (
 		$name, $instance, $option{seed}, "$out/candidate.$name.$instance",
 		"$dir/resource", join('|', @connections), $lease_ms, @{ $c->{in} });
@@ -89,7 +91,7 @@ sub start_candidate
 	if ($c->{kind} =~ /^pg_leader (\w+)/)
 	{
 		$c->{pid} = start_process("pg_leader.$name", 'pg_leader', 'run', '-d',
-			$connections[ $instance % 2 ], '-e', $c->{in}[0], '-n', $name, "--mode=$1", '--forever',
+			$connections[ $instance % @connections ], '-e', $c->{in}[0], '-n', $name, "--mode=$1", '--forever',
 			'--grace=200ms', '--', "$dir/candidate", 'command', @arguments);
 	}
 	else
@@ -134,7 +136,8 @@ sub set_up
 			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_'))
 		} @elections);
 	note_groups();
-	build_standby(2) && attach_standby(60) or die 'no standby';
+	build_standby($_) or die 'no standby' foreach standbys();
+	attach_standbys(60) or die 'the standbys do not follow';
 	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
 		"$dir/resource", "$out/resource");
 	look_after_candidates(1);
@@ -172,12 +175,13 @@ sub calm
 	signal_all('CONT');
 	spit("$dir/clock", "+0\n");
 	start_pooler() unless running(pooler_pid());
-	foreach my $n (primary(), standby())
+	foreach my $n (primary(), standbys())
 	{
 		start_server($n) unless server_running($n);
 	}
+	follow($_, primary()) foreach grep { upstream($_) != primary() } standbys();
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
-	await('the standby', 30, sub { attach_standby(1) });
+	await('the standbys', 30, sub { attach_standbys(1) });
 	await('the end of pauses and drains', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
 	await('seats of groups', 20, \&alter_group);
@@ -229,7 +233,7 @@ sub end_all
 
 sub collect
 {
-	my ($p, $s) = (primary(), standby());
+	my $p = primary();
 
 	spit("$out/history", sql($p, 'SELECT election, term, leader, kind, acquired_at, ended_at, reason,
 		extract(epoch FROM acquired_at), extract(epoch FROM ended_at)
