@@ -89,27 +89,38 @@ sub alter_leases
 
 # --- which standby
 
-# Where all standbys that are named had to confirm, for so long that no lease is left
-# that others did, any of these may be promoted, whatever the others have. Else one
-# of them has all that was ever confirmed, but only the one with the most WAL
-# certainly does. had: how much of it has to be there. All of them have to answer.
-sub choose
+# As long as all standbys that are named have to confirm, the primary can do nothing
+# without any one of these: one is promoted, and may have less than the others, which
+# may even stay with the old primary.
+sub choose_named
 {
-	my ($old, $had, $all_named, @standbys) = @_;
-	my %has = map { $_ => received_by($_) // die "server$_ does not answer\n" } @standbys;
-	my $most = max(values %has);
-	my (undef, @named) = names_of($old);
-	my @fit = $all_named ? grep { $has{$_} >= $had } @named : grep { $has{$_} == $most } @standbys;
-	my ($new) = shuffle(@fit) or die "nobody has what was confirmed\n";
+	my (@named) = @_;
+	my ($new) = shuffle(@named);
 
-	event('chosen', "server$new", $all_named ? 'of those named:' : 'for its WAL:',
-		map { "server$_ has $has{$_}" } sort keys %has);
-	return ($new, grep { $has{$_} > $has{$new} } @standbys);
+	event('chosen', 'as named:', "server$new");
+	return ($new, grep { $_ != $new } standbys());
+}
+
+# Else one of the standbys has all that was ever confirmed, but only the one with the
+# most WAL certainly does, once no more comes to any of them. So all of them have to
+# answer.
+sub choose_by_wal
+{
+	my (@standbys) = @_;
+
+	isolate(@standbys) or die "the standbys still receive\n";
+
+	my %has = map { $_ => received_by($_) // die "server$_ does not answer\n" } @standbys;
+	my ($new) = shuffle(grep { $has{$_} == max(values %has) } @standbys);
+
+	event('chosen', 'for its WAL:', "server$new;", map { "server$_ has $has{$_}" } sort keys %has);
+	return $new;
 }
 
 # May a standby be promoted, as soon as the primary is gone? Only if commits have
 # waited for standbys for more than a lease, and if what was committed before has got
-# to one. Returns how much WAL that was, and whether all had to confirm that are named.
+# to one. If all that are named have to confirm, and have had to for so long that no
+# lease is left that others confirmed, they are returned, too.
 sub can_fail_over
 {
 	my ($old, $lease) = @_;
@@ -119,7 +130,10 @@ sub can_fail_over
 	sleep max($lease / 2, 1.5 * $lease - synchronous_for());
 	attach_standbys(1) or return;
 	return if grep { !server_running($_) } standbys();
-	return (0, 0) if standbys() == 1;
+	return 1 if standbys() == 1;
+
+	# The names may change at the last moment.
+	set_synchronous($old, any_names($old)) if rand() < 0.2;
 	$had = flushed_by($old) // return;
 	$end = stopwatch() + 5;
 	until (grep { $_ >= $had } values %has)
@@ -131,8 +145,8 @@ sub can_fail_over
 
 	my ($needed, @named) = names_of($old);
 
-	return ($had, $needed == @named && same_names_for() > 1.5 * $lease
-		  && !grep { $has{$_} < $had } @named);
+	@named = () if $needed < @named || same_names_for() < 1.5 * $lease || grep { $has{$_} < $had } @named;
+	return (1, @named);
 }
 
 # --- what is done
@@ -185,8 +199,8 @@ sub split_brain
 	return;
 }
 
-# Standbys that have more than the new primary had cannot follow it: they are made
-# anew, as the old primary is.
+# Standbys that may have more than the new primary had cannot follow it: they are
+# made anew, as the old primary is.
 sub rebuild
 {
 	my ($rewinds, @standbys) = @_;
@@ -209,7 +223,7 @@ sub rebuild
 
 # A standby is promoted, the others follow it, and the old primary becomes a standby
 # of it. crash: the old primary is dead before. split: it goes on for a while, cut off
-# from its standbys, but not from its clients, and its waits for standbys are cut
+# from what is promoted, but not from its clients, and its waits for standbys are cut
 # short; what it granted last is longer than what is granted from now on, and some of
 # it may not have got to any standby.
 sub fail_over
@@ -221,43 +235,34 @@ sub fail_over
 	return operation("failover $kind", sub {
 		alter_leases($old, $lease_ms * 1.25) if $kind eq 'split' && attach_standbys(5);
 
-		my ($had, $all_named) = can_fail_over($old, $lease_ms / 1000)
-		  or return event('skipped', "failover $kind");
-		my ($new, @ahead) = @standbys;
+		my ($may, @named) = can_fail_over($old, $lease_ms / 1000);
+		my ($new, @ahead) = @named ? choose_named(@named) : @standbys;
+		my @lost = @named && rand() < 0.5 ? $new : @standbys;
 		my @processes = server_processes($old);
 		my $rewinds = rand() < 0.5;
 
+		return event('skipped', "failover $kind") unless $may;
 		alter_leases($old, $lease_ms / 4) if $kind eq 'split';
-		event('split', $kind, $old, @standbys);
-		$kind eq 'crash' ? crash($old) : cut_off($old, @standbys);
+		event('split', $kind, $old, @lost);
+		$kind eq 'crash' ? crash($old) : cut_off($old, @lost);
 		if ($kind eq 'split' && rand() < 0.3)
 		{
 			# Nothing can be granted there, and what ends there is not known here.
 			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
 		}
-		if (@standbys > 1)
-		{
-			isolate(@standbys) or die "the standbys still receive\n";
-			($new, @ahead) = choose($old, $had, $all_named, @standbys);
-		}
-
-		# It may have to wait for standbys from its first commit on.
+		($new, @ahead) = choose_by_wal(@standbys) if @standbys > 1 && !@named;
 		name_before_promotion($new) if @standbys > 1 && rand() < 0.5;
 		ctl($new, '-w -t 50 promote') or die "server$new: no promotion";
 		event('promoted', $new);
 		set_primary($new);
-		foreach my $n (grep { $_ != $new } @standbys)
-		{
-			event('ahead', $n) if grep { $_ == $n } @ahead;
-			follow($n, (grep { $_ == $n } @ahead) ? 0 : $new);
-		}
+		follow($_, $new) foreach grep { my $n = $_; $n != $new && !grep { $_ == $n } @ahead } @standbys;
 		split_brain($old) if $kind eq 'split';
 		ctl($old, '-m immediate -w stop') if server_running($old);
 		kill 'KILL', @processes;	# who is stopped has not noticed its end
 		event('joined', $old);
 		alter_leases($new, $lease_ms) if $kind eq 'split';
-		kill 'CONT', proxy_pid("r$new");
-		kill 'HUP', proxy_pid("r$new");
+		kill 'CONT', map { proxy_pid("r$_") } @standbys;
+		kill 'HUP', proxy_pid("r$new"), map { proxy_pid("r$_") } @ahead;
 		rebuild($rewinds, $old, @ahead);
 		alter_leases($new, $lease_ms) if $kind eq 'split' && @standbys > 1;
 	}) ? "server$old" : undef;

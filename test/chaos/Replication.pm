@@ -98,9 +98,9 @@ sub any_names
 	my $way = int(rand(10));
 
 	return $names[0] if @names == 1 || $way == 0;
-	return "FIRST 1 ($names[0])" if $way == 1;
-	return "ANY 2 $list" if $way == 2;
-	return $way < 6 ? "FIRST 1 $list" : "ANY 1 $list";
+	return "FIRST 1 ($names[0])" if $way <= 2;
+	return "ANY 2 $list" if $way == 3;
+	return $way < 7 ? "FIRST 1 $list" : "ANY 1 $list";
 }
 
 # Noted when somebody has to confirm, after nobody had

@@ -66,9 +66,9 @@ sub cascade
 
 our %standby_faults = (
 	'change names' => [ \&change_names,                                             5 ],
-	'change names often' => [ \&change_names_often,                                 3 ],
-	'names of nobody' => [ \&name_nobody,                                           2 ],
-	'standby forgotten' => [ \&forget_standby,                                      2 ],
+	'change names often' => [ \&change_names_often,                                 4 ],
+	'names of nobody' => [ \&name_nobody,                                           3 ],
+	'standby forgotten' => [ \&forget_standby,                                      3 ],
 	'cascade' => [ \&cascade,                                                       3 ],
 	'stop walreceiver' => [ sub { Nemesis::stop_replication('walreceiver') },       4 ],
 	'stop startup process' => [ sub { Nemesis::stop_replication('startup') },       3 ],
@@ -79,8 +79,8 @@ our %standby_faults = (
 	'restart standby' => [ sub { Nemesis::restart('immediate', standby()) },        2 ],
 	'immediate restart' => [ sub { Nemesis::restart('immediate', primary()) },      1 ],
 	'kill postmaster' => [ sub { Nemesis::restart('kill', primary()) },             1 ],
-	'failover, crashed' => [ sub { fail_over('crash') },                            8 ],
-	'failover, split' => [ sub { fail_over('split') },                             12 ],
+	'failover, crashed' => [ sub { fail_over('crash') },                            4 ],
+	'failover, split' => [ sub { fail_over('split') },                              8 ],
 );
 
 1;

@@ -111,6 +111,9 @@ sub read_events
 		$_->{received} = $time foreach grep { $kind eq 'altered' && $_->{number} == $rest[1] } @groups;
 		push @named, [ $time, $rest[0] ] if $kind eq 'named';
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
+		$count{'promotions'}++ if $kind eq 'promoted';
+		$count{"$kind @rest" =~ s/:.*//r}++ if $kind eq 'chosen';
+		$count{'changes of synchronous_standby_names'}++ if $kind eq 'names';
 		if ($kind eq 'seen')
 		{
 			my ($n, $sent, $received, $election, $term, $candidate) = @rest;
