@@ -124,16 +124,18 @@ sub choose_by_wal
 sub can_fail_over
 {
 	my ($old, $lease) = @_;
+	my $all = standbys() > 1 && rand() < 0.4;
 	my ($had, %has, $end);
 
 	attach_standbys(5) or return;
-	sleep max($lease / 2, 1.5 * $lease - synchronous_for());
+	set_synchronous($old, any_names($old, $all)) if $all;
+	sleep max($lease / 2, 1.5 * $lease - synchronous_for(), $all ? 1.5 * $lease - same_names_for() : 0);
 	attach_standbys(1) or return;
 	return if grep { !server_running($_) } standbys();
 	return 1 if standbys() == 1;
 
 	# The names may change at the last moment.
-	set_synchronous($old, any_names($old)) if rand() < 0.2;
+	set_synchronous($old, any_names($old)) if !$all && rand() < 0.3;
 	$had = flushed_by($old) // return;
 	$end = stopwatch() + 5;
 	until (grep { $_ >= $had } values %has)

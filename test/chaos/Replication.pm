@@ -89,18 +89,16 @@ sub names_of
 	return $needed // 1, $names =~ /server(\d)/g;
 }
 
-# Names of standbys of this server
+# Names of standbys of this server; all: each one that is named has to confirm
 sub any_names
 {
-	my ($n) = @_;
+	my ($n, $all) = @_;
 	my @names = shuffle(map { "server$_" } grep { $_ != $n } @servers);
 	my $list = '(' . join(', ', @names) . ')';
-	my $way = int(rand(10));
 
-	return $names[0] if @names == 1 || $way == 0;
-	return "FIRST 1 ($names[0])" if $way <= 2;
-	return "ANY 2 $list" if $way == 3;
-	return $way < 7 ? "FIRST 1 $list" : "ANY 1 $list";
+	return $names[0] if @names == 1;
+	return Nemesis::pick($names[0], "FIRST 1 ($names[0])", "ANY 2 $list", "FIRST 2 $list") if $all || rand() < 0.3;
+	return Nemesis::pick('FIRST', 'ANY') . " 1 $list";
 }
 
 # Noted when somebody has to confirm, after nobody had
