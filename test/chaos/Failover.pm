@@ -120,11 +120,10 @@ sub choose_by_wal
 # May a standby be promoted, as soon as the primary is gone? Only if commits have
 # waited for standbys for more than a lease, and if what was committed before has got
 # to one. If all that are named have to confirm, and have had to for so long that no
-# lease is left that others confirmed, they are returned, too.
+# lease is left that others confirmed, they are returned, too. all: have them confirm.
 sub can_fail_over
 {
-	my ($old, $lease) = @_;
-	my $all = standbys() > 1 && rand() < 0.4;
+	my ($old, $lease, $all) = @_;
 	my ($had, %has, $end);
 
 	attach_standbys(5) or return;
@@ -182,6 +181,19 @@ sub cut_off
 	return;
 }
 
+# These standbys stay with the old primary, and go on confirming to it.
+sub leave_with
+{
+	my ($old, @standbys) = @_;
+
+	foreach my $n (@standbys)
+	{
+		follow($n, $old) if upstream($n) != $old;
+		event('left', $n);
+	}
+	return;
+}
+
 # The old side goes on for a while, with some of its clients.
 sub split_brain
 {
@@ -228,23 +240,27 @@ sub rebuild
 # from what is promoted, but not from its clients, and its waits for standbys are cut
 # short; what it granted last is longer than what is granted from now on, and some of
 # it may not have got to any standby.
+my $splits = 0;
+
 sub fail_over
 {
 	my ($kind) = @_;
 	my $old = primary();
 	my @standbys = standbys();
+	my $leaves = @standbys > 1 && $kind eq 'split' && ++$splits % 2;
 
 	return operation("failover $kind", sub {
 		alter_leases($old, $lease_ms * 1.25) if $kind eq 'split' && attach_standbys(5);
 
-		my ($may, @named) = can_fail_over($old, $lease_ms / 1000);
+		my ($may, @named) = can_fail_over($old, $lease_ms / 1000, $leaves || @standbys > 1 && rand() < 0.3);
 		my ($new, @ahead) = @named ? choose_named(@named) : @standbys;
-		my @lost = @named && rand() < 0.5 ? $new : @standbys;
+		my @lost = @named && ($leaves || rand() < 0.5) ? $new : @standbys;
 		my @processes = server_processes($old);
 		my $rewinds = rand() < 0.5;
 
 		return event('skipped', "failover $kind") unless $may;
 		alter_leases($old, $lease_ms / 4) if $kind eq 'split';
+		leave_with($old, @ahead) if @lost < @standbys;
 		event('split', $kind, $old, @lost);
 		$kind eq 'crash' ? crash($old) : cut_off($old, @lost);
 		if ($kind eq 'split' && rand() < 0.3)

@@ -112,7 +112,8 @@ sub read_events
 		push @named, [ $time, $rest[0] ] if $kind eq 'named';
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		$count{'promotions'}++ if $kind eq 'promoted';
-		$count{"$kind @rest" =~ s/:.*//r}++ if $kind eq 'chosen';
+		$count{"standbys $kind @rest" =~ s/:.*//r}++ if $kind eq 'chosen';
+		$count{'standbys left with the old primary'}++ if $kind eq 'left';
 		$count{'changes of synchronous_standby_names'}++ if $kind eq 'names';
 		if ($kind eq 'seen')
 		{
