@@ -189,7 +189,7 @@ sub leave_with
 	foreach my $n (@standbys)
 	{
 		follow($n, $old) if upstream($n) != $old;
-		event('left', $n);
+		event('stays', $n);
 	}
 	return;
 }
@@ -269,7 +269,7 @@ sub fail_over
 			cut_waits_short($old, rand($lease_ms / (rand() < 0.5 ? 500 : 2000)));
 		}
 		($new, @ahead) = choose_by_wal(@standbys) if @standbys > 1 && !@named;
-		name_before_promotion($new) if @standbys > 1 && rand() < 0.5;
+		name_before_promotion($new) if @standbys > 1 && @lost == @standbys && rand() < 0.5;
 		ctl($new, '-w -t 50 promote') or die "server$new: no promotion";
 		event('promoted', $new);
 		set_primary($new);

@@ -113,7 +113,7 @@ sub read_events
 		$count{"standbys $kind"}++ if $kind =~ /^(rewound|copied)$/;
 		$count{'promotions'}++ if $kind eq 'promoted';
 		$count{"standbys $kind @rest" =~ s/:.*//r}++ if $kind eq 'chosen';
-		$count{'standbys left with the old primary'}++ if $kind eq 'left';
+		$count{'standbys left with the old primary'}++ if $kind eq 'stays';
 		$count{'changes of synchronous_standby_names'}++ if $kind eq 'names';
 		if ($kind eq 'seen')
 		{
