@@ -14,6 +14,8 @@ use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(fail_over forget_standby cancel_sync_waits);
 
+my $splits = 0;
+
 # --- waits for standbys
 
 sub cancel_sync_waits
@@ -239,9 +241,7 @@ sub rebuild
 # of it. crash: the old primary is dead before. split: it goes on for a while, cut off
 # from what is promoted, but not from its clients, and its waits for standbys are cut
 # short; what it granted last is longer than what is granted from now on, and some of
-# it may not have got to any standby.
-my $splits = 0;
-
+# it may not have got to any standby. Each second time standbys stay with it.
 sub fail_over
 {
 	my ($kind) = @_;
