@@ -283,6 +283,7 @@ foreach my $why (qw(signal yield))
 		is($one->exit_code, 121, 'and ended, with --forever too');
 		next;
 	}
+	wait_for_checks($why, 2);    # as a candidate again
 	$one->signal('TERM');
 	is($one->exit_code, 143, 'and ended');
 }
