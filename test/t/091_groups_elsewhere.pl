@@ -36,15 +36,18 @@ sub leaders
 			FROM leader_election.election WHERE group_name = '$group'");
 }
 
-$primary->query("SELECT leader_election.create_group('g', 3, max_per_candidate => 2)");
-is(acquire_any($primary, 'g', 'x'), '1,2', 'x leads as many as it may');
-is(acquire_any($primary, 'g', 'y'), '3', 'y leads the other one');
-$primary->query("SELECT leader_election.alter_group('g', max_per_candidate => 1)");
-
+# The standby comes first: a backup may take longer than a lease.
 my $new = PostgreSQL::Test::Cluster->new('new');
 $old->backup('backup');
 $new->init_from_backup($old, 'backup', has_streaming => 1);
 $new->start;
+
+$primary->query("SELECT leader_election.create_group('g', 3, max_per_candidate => 2)");
+is(acquire_any($primary, 'g', 'x'), '1,2', 'x leads as many as it may');
+is(acquire_any($primary, 'g', 'y'), '3', 'y leads the other one');
+$primary->query("SELECT leader_election.alter_group('g', max_per_candidate => 1)");
+$old->wait_for_catchup('new', 'replay', $old->lsn('insert'));
+
 my $there = session($new, name => 'there');
 is(leaders($there, 'g'), 'x x y', 'a standby shows who leads');
 is($there->query("SELECT count(*) FROM leader_election.status WHERE waiting_for IS NOT NULL"),
