@@ -189,6 +189,7 @@ func NewDetached(db *sql.DB, opts Options) *Leadership {
 // no term: Term says none, the function of Run gets 0, and Fenced refuses,
 // unless unfenced is true.
 func NewSole(opts Options, unfenced bool) *Leadership {
+	opts.Wake = nil // it has nothing to ask
 	l := newLeadership(opts)
 	l.unfenced = unfenced
 	l.stand = func() grant { return grant{deadline: time.Now().Add(1 << 62)} }
@@ -335,6 +336,9 @@ func (l *Leadership) lose(reason string) {
 	if reason == "expired" && left > 0 { // it was renewed
 		l.timer.Reset(left)
 	} else if l.state.ctx != nil && l.state.ctx.Err() == nil {
+		if left <= 0 { // the timer is late: the process was stopped
+			reason = "expired"
+		}
 		l.state.reason = reason
 		l.state.end()
 	}
