@@ -1,0 +1,143 @@
+# What listeners heard: every change, once and in order (G10).
+
+package Check::Announced;
+
+use strict;
+use warnings;
+
+use Check::History;
+use Check::Known;
+use Check::Record;
+use Exporter qw(import);
+use List::Util qw(max);
+
+our @EXPORT = qw(check_announced check_unannounced);
+
+my $LATE_US = 4_000_000;	# how long a listener may be stopped, or cut off
+my $LONG_US = 3_000_000;	# how much later one election may be announced than another
+
+# A beginning or an end is in history as it was told. What was told may have been
+# lost in a failover: then there is another end, or nothing.
+sub check_event
+{
+	my ($e, $row) = @_;
+	my $n = $e->{payload};
+	my $began = $n->{event} eq 'elected';
+	my $at = $n->{at} =~ tr/T/ /r =~ s/:00$//r;
+	my ($who, $stored, $stored_at) =
+	  $began ? ($n->{leader}, @{ $row // {} }{qw(leader acquired)})
+	  : ($n->{reason}, @{ $row // {} }{qw(reason ended)});
+
+	return if $row && $stored && $stored eq $who && $stored_at eq $at;
+	return if (!$row || !$began) && !$e->{counts};
+	violation('history', "$e->{what}: $who, $at; and in it is "
+		  . ($row ? ($stored // 'nothing') . ", $stored_at" : 'no such term'));
+	return;
+}
+
+# Does this event come next after the last one, in the ears of a session that has
+# heard both? If one transaction ends a term and begins another, only the
+# beginning is told, which then names the previous leader.
+sub check_next
+{
+	my ($event, $last, $kept) = @_;
+	my $n = $event->{payload};
+	my @between = grep { /^$n->{election} (\d+)/ && $1 > $last->{term} && $1 < $n->{term} } keys %$kept;
+	my $follows = $event->{event} eq 'elected' ? ($last->{event} eq 'vacated') != defined $n->{previous}
+	  : $event->{event} eq 'vacated' && $n->{term} == $last->{term};
+
+	$count{'announced in turn'}++;
+	violation('not announced', "before $event->{what}, after $last->{event} $last->{term}"
+		  . (@between ? ': ' . join(', ', sort @between) : ''))
+	  if @between || !$follows;
+	return;
+}
+
+# What is told of an election, in the order in which it was received. Each change
+# has a place in that order: 2t - 1 is the beginning of term t, 2t its end.
+#
+# While a server lives, no event is heard twice, or after a later one, and a session
+# misses none between two that it hears. After a crash or a promotion the last one
+# may be repeated; events that a failover has lost do not count then (G10).
+sub check_announced
+{
+	my ($history) = @_;
+	my %kept = kept_terms();
+	my (%heard, %last_kept);
+
+	foreach my $e (sort { $a->{time} <=> $b->{time} || $a->{number} <=> $b->{number} } @announced)
+	{
+		my ($time, $n, $session) = @{$e}{qw(time payload session)};
+		my ($election, $term, $event) = @{$n}{qw(election term event)};
+		my $row = $history->{$election}{$term};
+		my $last = $heard{$election};
+
+		$count{"announced: $event"}++;
+		next if $event eq 'created';	# a seat of a group; in no term
+		$e->{$_} = $n->{$_} foreach qw(term event);
+		$e->{place} = $event eq 'vacated' ? 2 * $term : 2 * $term - 1;
+		$e->{server} = $listening{$session}{server};
+		$e->{what} = "$election: $event $term at $time to $session";
+		$e->{counts} = !in_failover($time - $LATE_US, $time);
+		check_event($e, $row) if $event ne 'yield_requested';
+		if ($last && $last->{server} eq $e->{server})
+		{
+			violation('announced twice', "$e->{what}, and before at $last->{time}")
+			  if $e->{place} == $last->{place} && $event ne 'yield_requested';
+			violation('term order', "$e->{what}, after $last->{event} $last->{term}")
+			  if $e->{place} < $last->{place};
+			check_next($e, $last, \%kept)
+			  if $last->{session} eq $session && $e->{place} > $last->{place};
+		}
+		else
+		{
+			violation('term order', "$e->{what}, after $last_kept{$election}{what}")
+			  if $last_kept{$election} && $e->{place} < $last_kept{$election}{place};
+			$count{'announced again after a crash'}++
+			  if $last && $e->{place} == $last->{place} && $event eq $last->{event};
+		}
+		if ($event eq 'elected' && $wall_clock && $e->{counts} && $row && $row->{began})
+		{
+			push @delays, $time - $row->{began};
+			$listening{$session}{until} = max($listening{$session}{until} // 0, $row->{began});
+		}
+		$heard{$election} = $listening{$session}{heard}{$election} = $e;
+		$listening{$session}{to} = $time;
+		$last_kept{$election} = $e if $kept{"$election $term"} || $e->{counts};
+	}
+	return;
+}
+
+# A session that hears of a change has heard of the changes of other elections that
+# happened long before it, if it has heard anything of those elections (G10).
+sub check_unannounced
+{
+	my ($history) = @_;
+
+	foreach my $session (sort keys %listening)
+	{
+		my ($from, $to, $until, $heard) = @{ $listening{$session} }{qw(from to until heard)};
+
+		next if !$until || in_failover($from, $to);
+		foreach my $election (sort keys %$heard)
+		{
+			my $last = $heard->{$election};
+			my $rows = $history->{$election};
+
+			foreach my $term (sort { $a <=> $b } keys %$rows)
+			{
+				my %when = (elected => $rows->{$term}{began}, vacated => $rows->{$term}{over});
+
+				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - $LONG_US } sort keys %when)
+				{
+					$count{'changes that were to be announced'}++;
+					violation('not announced', "$election: $event $term at $when{$event} to $session, which heard of a change at $until")
+					  if $event eq 'elected' ? $term > $last->{term} : $term == $last->{term} && $last->{event} ne 'vacated';
+				}
+			}
+		}
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,189 @@
+# What the candidates and listeners have written down.
+
+package Check::Clients;
+
+use strict;
+use warnings;
+
+use Check::Record;
+use Exporter qw(import);
+use JSON::PP;
+use List::Util qw(max min);
+
+our @EXPORT = qw(%expected_error read_candidate);
+
+# Errors that a client may get, and why
+our %expected_error = (
+	'53100' => 'the disk is full',
+	'55P03' => 'busy: locks and waits are part of the nemesis',
+	'57014' => 'cancelled',
+	'57P01' => 'terminated, or shut down',
+	'57P02' => 'crash of another server process',
+	'57P03' => 'the server is starting',
+	'25006' => 'a standby, or a server that is being promoted',
+	'LE001' => 'no longer the leader',
+	'LE002' => 'fenced',
+	'LE003' => 'dropped',
+	'LE004' => 'the former session of this name has not ended yet',
+	'LE005' => 'the candidate chosen for a transfer has gone',
+	'LE006' => 'the session was reset before',
+	'08006' => 'connection lost',
+	'08P01' => 'connection lost, as the pooler puts it',
+	'58000' => 'connection lost, as the pooler puts it',
+	'25P02' => 'after another error in the transaction',
+	'23502' => 'a session that has ceased to lead after the trigger has no term',
+	'22023' => 'a term that a session leads in by now, or a transfer to itself',
+);
+
+sub add_claim
+{
+	my (%c) = @_;
+
+	push @claims, \%c;
+	$leader{ $c{election} }{ $c{term} }{ $c{candidate} } //= $c{who};
+	return \%c;
+}
+
+sub read_candidate
+{
+	my ($path) = @_;
+	my ($who) = $path =~ m{/candidate\.([^/]+)$};
+	my ($candidate) = $who =~ /^(\w+)/;
+	my %now;		# the present claim in each election
+	my %deadline;	# of sessions that renew themselves
+	my $session;	# that listens
+
+	foreach (lines($path))
+	{
+		my ($kind, @f) = split / /;
+
+		if ($kind eq 'q')
+		{
+			my ($serial, $election, $sent, $received, $term) = @f;
+			my $c = $now{$election};
+
+			my $deadline = $deadline{"$serial $election $term"};
+
+			$count{'is_leader() = true'}++;
+			# It must know that its lease is over (G3).
+			violation('past the deadline', "$who: true for $election in term $term at $sent, renewed until $deadline")
+			  if defined $deadline && $sent > $deadline;
+			push @moments, { election => $election, term => $term, candidate => $candidate,
+				who => "$who.$serial", from => $sent, to => $received };
+			$leader{$election}{$term}{$candidate} //= $who;
+			if ($c && $c->{who} eq "$who.$serial" && $c->{term} == $term)
+			{
+				$c->{to} = max($c->{to}, $sent);
+				next;
+			}
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => "$who.$serial",
+				from => $received, to => $received);
+		}
+		elsif ($kind eq 'm')
+		{
+			my ($serial, $election, $received, $term, $ms) = @f;
+
+			$count{'leases renewed by sessions'}++;
+			$deadline{"$serial $election $term"} = $ms < 0 ? undef : $received + ($ms + 1) * 1000;
+		}
+		elsif ($kind eq 'g')
+		{
+			my ($election, $sent, $received, $term, $ms, $asked) = @f;
+			my $c = $now{$election};
+
+			$count{'leases granted to detached candidates'}++;
+			violation('term', "$path: asked with $asked, told $term")
+			  if $asked > $term;
+			if ($c && $c->{term} == $term && $c->{to} >= $received)
+			{
+				$c->{to} = max($c->{to}, $sent + $ms * 1000);
+				next;
+			}
+
+			# After a failover it leads on in another term.
+			$c->{to} = min($c->{to}, $sent) if $c && $c->{term} == $asked;
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => $who,
+				from => $received, to => $sent + $ms * 1000);
+		}
+		elsif ($kind eq 'b')
+		{
+			my ($election, $sent, $received, $term, $run) = @f;
+
+			$count{'runs granted'}++;
+			push @begun, [ $sent, $election, $run, $who ];
+		}
+		elsif ($kind eq 'd')
+		{
+			my ($election, $sent, $received, $term, $run, $outcome) = @f;
+
+			$count{"runs done: $outcome"}++;
+			push @finished, [ $received, $election, $run, $who ] if $outcome eq 'recorded';
+		}
+		elsif ($kind eq 'r')
+		{
+			my ($election, $time, $term) = @f;
+
+			$now{$election}{to} = min($now{$election}{to}, $time)
+			  if $now{$election} && $now{$election}{term} == $term;
+		}
+		elsif ($kind eq 'n')
+		{
+			my ($election, $sent, $received, $term) = @f;
+			my $c = $now{$election};
+
+			push @early, [ $received, $c ]
+			  if $c && $c->{term} == $term && $c->{to} > $received;
+		}
+		elsif ($kind eq 'c')
+		{
+			my ($election, $time, $term) = @f;
+			my $c = $now{$election};
+
+			$count{'signs of life of commands'}++;
+			if ($c && $c->{term} == $term)
+			{
+				$c->{to} = $time;
+				next;
+			}
+			$now{$election} = add_claim(election => $election, term => $term,
+				candidate => $candidate, who => $who, from => $time, to => $time,
+				command => 1);
+		}
+		elsif ($kind eq 'w')
+		{
+			my ($election, $sent, $received, $term, $id, $outcome) = @f;
+
+			$count{"fenced transactions: $outcome"}++;
+			push @written, { election => $election, sent => $sent, received => $received,
+				term => $term, id => $id, outcome => $outcome, candidate => $candidate };
+		}
+		elsif ($kind eq 's')
+		{
+			my ($serial, $received, $server) = @f;
+
+			$session = "$who.$serial";
+			$listening{$session} = { server => $server, from => $received, to => $received };
+		}
+		elsif ($kind eq 'l')
+		{
+			my ($serial, $received, @payload) = @f;
+
+			push @announced, { time => $received, number => scalar(@announced),
+				payload => decode_json(join ' ', @payload), session => $session };
+		}
+		elsif ($kind eq 'e')
+		{
+			$count{"errors at clients: $f[1]"}++;
+			violation('error at a client', "$who: $_") unless $expected_error{ $f[1] };
+		}
+		elsif ($kind eq 'x')
+		{
+			$count{'connections lost'}++;
+		}
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,87 @@
+# The history that the servers keep: no term is left out, or overlaps another one
+# (G1, G5, G10).
+
+package Check::History;
+
+use strict;
+use warnings;
+
+use Check::Known;
+use Check::Record;
+use Exporter qw(import);
+
+our @EXPORT = qw(read_history kept_terms continues check_claims_in_history);
+
+# No term began before the one before it had ended (G1), and none was left out (G5).
+sub read_history
+{
+	my (%history, %order);
+
+	foreach my $path ("$out/history", glob "$out/history.old.*")
+	{
+		foreach (lines($path))
+		{
+			my ($election, $term, $leader, undef, $acquired, $ended, $reason, $began, $over) = split /\|/;
+
+			next unless defined $leader;
+			$leader{$election}{$term}{$leader} //= 'history';
+			$history{$election}{$term} //= { leader => $leader, reason => $reason,
+				acquired => $acquired, ended => $ended,
+				began => $began && $began * 1e6 - $epoch_us, over => $over && $over * 1e6 - $epoch_us };
+		}
+		last if $path ne "$out/history" && !%history;
+	}
+	violation('history', 'there is none') unless %history;
+
+	# The server's own, in order of terms
+	foreach (lines("$out/history"))
+	{
+		my ($election, $term, $leader, $kind, $acquired, $ended, $reason) = split /\|/;
+		my $last = $order{$election};
+
+		next unless defined $leader;
+		$count{'terms in history'}++;
+		violation('history', "$election: term $term began at $acquired, term $last->[0] ended at $last->[1]")
+		  if $wall_clock && $last && ($last->[1] eq '' || $last->[1] gt $acquired);
+
+		# Within an epoch (its number is above the lowest 22 bits) none is left out;
+		# but a new election begins above whatever was dropped.
+		violation('history', "$election: after term $last->[0] comes term $term")
+		  if $last && $term != $last->[0] + 1 && $term >> 22 == $last->[0] >> 22
+		  && !$recreated{$election} && !may_be_withdrawn($election, 0, undef);
+		$order{$election} = [ $term, $ended ];
+	}
+	return \%history;
+}
+
+# The terms that the last server knows of
+sub kept_terms
+{
+	return map { join(' ', (split /\|/)[ 0, 1 ]) => 1 } lines("$out/history");
+}
+
+# Does a leader lead on after a failover?
+sub continues
+{
+	my ($before, $row) = @_;
+
+	return $before && ($before->{reason} // '') eq 'failover' && $before->{leader} eq $row->{leader};
+}
+
+# Every term that was led is in history (G10).
+sub check_claims_in_history
+{
+	my ($history) = @_;
+
+	foreach my $c (@claims)
+	{
+		my $row = $history->{ $c->{election} }{ $c->{term} };
+
+		next if $row && $row->{leader} eq $c->{candidate};
+		violation('history', 'nothing of ' . describe($c))
+		  unless !$row && in_failover($c->{from}, $c->{to});
+	}
+	return;
+}
+
+1;

@@ -1,0 +1,99 @@
+# One leader at a time (G1), whose lease does not end early (G2), and terms that
+# only grow (G5).
+
+package Check::Leaders;
+
+use strict;
+use warnings;
+
+use Check::History;
+use Check::Known;
+use Check::Record;
+use Exporter qw(import);
+use List::Util qw(sum0 uniq);
+
+our @EXPORT = qw(check_overlaps check_terms check_early);
+
+sub check_overlaps
+{
+	foreach my $election (uniq map { $_->{election} } @claims)
+	{
+		my @sorted = sort { $a->{from} <=> $b->{from} }
+		  grep { $_->{election} eq $election && $_->{from} < $_->{to} } @claims;
+		my @open;
+
+		foreach my $c (@sorted)
+		{
+			@open = grep { $_->{to} > $c->{from} } @open;
+			foreach my $other (grep { $_->{who} ne $c->{who} } @open)
+			{
+				$count{'pairs compared'}++;
+				next if cannot_know($other, $c->{from});
+				violation('two leaders', describe($other) . ', and ' . describe($c));
+			}
+			push @open, $c;
+		}
+		$count{'intervals of leadership'} += @sorted;
+		$info{"led, $election, s"} =
+		  sum0(map { $_->{to} - $_->{from} } @sorted) / 1e6;
+
+		# Moments within somebody else's interval
+		foreach my $m (sort { $a->{from} <=> $b->{from} }
+			grep { $_->{election} eq $election } @moments)
+		{
+			while (@sorted && $sorted[0]{to} < $m->{from} - 60_000_000) { shift @sorted; }
+			foreach my $c (@sorted)
+			{
+				last if $c->{from} > $m->{from};
+				violation('two leaders', describe($c) . ', and at a moment ' . describe($m))
+				  if $c->{to} > $m->{to} && $c->{who} ne $m->{who}
+				  && ($c->{candidate} ne $m->{candidate} || $m->{who} !~ /^by server/)
+				  && !cannot_know($c, $m->{from});
+			}
+		}
+	}
+	return;
+}
+
+sub check_terms
+{
+	foreach my $election (sort keys %leader)
+	{
+		foreach my $term (sort { $a <=> $b } keys %{ $leader{$election} })
+		{
+			my @names = sort keys %{ $leader{$election}{$term} };
+
+			$count{'terms that somebody led in'}++;
+			violation('term twice', "$election: term $term: @names") if @names > 1;
+		}
+	}
+
+	# The same term by two processes of the same name
+	my %who;
+	$who{"$_->{election} $_->{term}"}{ $_->{who} } = 1 foreach @claims;
+	foreach my $key (sort keys %who)
+	{
+		violation('term twice', "$key: " . join(', ', sort keys %{ $who{$key} }))
+		  if keys %{ $who{$key} } > 1;
+	}
+	return;
+}
+
+# A lease ends when it runs out, and not before (G2). A grant that no standby knew
+# of, since the wait for it was cut short, may be lost in a failover: then it is
+# over indeed (and nobody else leads in that time).
+sub check_early
+{
+	my %kept = kept_terms();
+
+	foreach (@early)
+	{
+		my ($time, $c) = @$_;
+
+		next if !$kept{"$c->{election} $c->{term}"} && in_failover($c->{from}, $time);
+		violation('ended early', "told at $time that this is over: " . describe($c));
+	}
+	return;
+}
+
+1;

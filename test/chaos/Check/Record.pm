@@ -1,0 +1,68 @@
+# What the checker has read, for all of its parts.
+
+package Check::Record;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+
+our @EXPORT = qw(
+  violation lines describe $out %count %violations %faults %info @claims
+  @moments %leader @written @announced %listening @delays @begun @finished
+  @early @windows @cuts %bound %recreated @dropping @paused @drained @groups
+  @named $lease_us $wall_clock $epoch_us
+);
+
+our $out;			# the folder of logs
+our (%count, %violations, %faults, %info);
+our @claims;		# {election, term, candidate, who, from, to}
+our @moments;		# the same, from and to: sent and received
+our %leader;		# {election}{term}{candidate} = where it was said
+our @written;		# what candidates say of their fenced rows
+our @announced;		# notifications: {time, number, payload, session}
+our %listening;		# sessions that listen: {server, from, to}
+our @delays;		# from a change to its notification
+our @begun;			# [when it was asked for, election, run, who]: a run was granted
+our @finished;		# [when that was known, election, run, who]: it was recorded as done
+our @early;			# [when, claim]: a leader was told that its term is over
+our @windows;		# [from, to] of failovers, from when the standby may have lagged
+our @cuts;			# [from, to, name] of the clients' network
+our %bound;			# candidates whose command depends on a session
+our %recreated;		# elections that were dropped and created again
+our @dropping;		# [from, to, election]: that was under way
+our @paused;		# [from, to, election or "all"]: it was certainly paused
+our @drained;		# {from, to, election (or "all"), names}: they certainly were
+our @groups;		# {group, sent, received, seats, limit}: it was altered
+our @named;			# [when, election]: a leader was asked to yield to a candidate
+our $lease_us = 0;
+our $wall_clock = 1;	# timestamps mean something
+our $epoch_us = 0;	# a timestamp less our time
+
+sub violation
+{
+	my ($kind, $text) = @_;
+
+	push @{ $violations{$kind} }, $text;
+	return;
+}
+
+sub lines
+{
+	my ($path) = @_;
+
+	open my $file, '<', $path or return;
+	my @lines = <$file>;
+	chomp @lines;
+	return @lines;
+}
+
+sub describe
+{
+	my ($c) = @_;
+
+	return sprintf '%s: %s (%s) in term %s from %s to %s', $c->{election},
+	  $c->{candidate}, $c->{who}, $c->{term}, $c->{from}, $c->{to};
+}
+
+1;

@@ -1,0 +1,66 @@
+# The servers' logs: nothing crashed, and no error that is not to be expected.
+
+package Check::Servers;
+
+use strict;
+use warnings;
+
+use Check::Clients;
+use Check::Record;
+use Exporter qw(import);
+
+our @EXPORT = qw(check_logs);
+
+# Errors that a server may log, and why; where the SQLSTATE says too little,
+# with the message
+my %expected_log = (
+	%expected_error,
+	'08003' => 'connection lost',
+	'53300' => 'all connections used, by those that are stopped',
+);
+
+my @expected_messages = (
+	qr/could not (receive data from|send data to|connect to).*(primary|WAL stream)/,	# the network
+	qr/(terminating walreceiver|replication terminated by primary|streaming replication)/,
+	qr/requested (timeline|WAL segment|starting point)/,	# before a rebuild
+	qr/canceling (the )?wait for synchronous replication/,	# the nemesis
+	qr/could not (send|receive|write|read).*(client|data)/,	# the network
+	qr/terminating connection because of (crash|unexpected postmaster)/,
+	qr/could not write init file/,	# the disk is full
+	qr/pre-existing shared memory block/,	# its postmaster was killed, and some are stopped
+	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
+);
+
+sub check_logs
+{
+	foreach my $path (glob "$out/server*.log")
+	{
+		my ($name) = $path =~ m{([^/]+)$};
+		my %disk_full;
+
+		foreach (lines($path))
+		{
+			# As it has to be, for WAL
+			$disk_full{$1} = 1, next if /\[(\d+)\].* PANIC:  .*No space left on device/;
+			next if /\(PID (\d+)\) was terminated by signal 6/ && $disk_full{$1};
+
+			if (/PANIC:|TRAP:|was terminated by signal (?!9\b)\d+/)
+			{
+				violation('crash', "$name: $_");
+				next;
+			}
+			next unless /^\S+ \S+ \S+ \[\d+\] (\w{5}) ([^:]*): (ERROR|FATAL):  (.*)/;
+			my ($state, $who, $message) = ($1, $2, $4);
+
+			$count{"errors in servers' logs: $state"}++;
+
+			# The nemesis may get any, but none that cannot happen.
+			next if $who =~ m{/(nemesis|pg_dump)$} && $state !~ /^XX/;
+			violation('error in a log', "$name: $_")
+			  unless $expected_log{$state} || grep { $message =~ $_ } @expected_messages;
+		}
+	}
+	return;
+}
+
+1;
