@@ -16,6 +16,7 @@
  *				detached  acquire(), acquire_any() and renew(election, term)
  *				command   what pg_leader runs: it leads as long as it lives
  *				listener  does not stand, but listens to what is announced
+ *				restless listener	the same, and connects anew now and then
  *
  * A line of the log is one write(), so that a killed process leaves whole
  * lines.  Times are microseconds of CLOCK_BOOTTIME, taken before a statement
@@ -724,10 +725,12 @@ start_listening(void)
 }
 
 static void
-tick_listener(void)
+tick_listener(bool restless)
 {
 	PGnotify   *notify;
 
+	if (restless && chance(10))
+		give_up_connection("restless");
 	RUN("SELECT 1");
 	while (conn != NULL && (notify = PQnotifies(conn)) != NULL)
 	{
@@ -840,11 +843,11 @@ main(int argc, char **argv)
 	for (;;)
 	{
 		if (conn == NULL)
-			connect_again(strcmp(kind, "listener") == 0);
+			connect_again(strstr(kind, "listener") != NULL);
 		if (strcmp(kind, "command") == 0)
 			tick_command(end);
-		else if (conn != NULL && strcmp(kind, "listener") == 0)
-			tick_listener();
+		else if (conn != NULL && strstr(kind, "listener") != NULL)
+			tick_listener(kind[0] == 'r');
 		else if (conn != NULL && strcmp(kind, "detached") == 0)
 			tick_detached();
 		else if (conn != NULL)

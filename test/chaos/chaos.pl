@@ -74,6 +74,8 @@ my @crew = ("crew*$most_seats");
 	l1 => { kind => 'pg_leader detached', via => 'd', in => ['lone'] },
 	l2 => { kind => 'pg_leader session', via => 'd', in => ['race'] },
 	listener => { kind => 'listener', via => 'd', in => ['race'] },
+	listener2 => { kind => 'listener', via => 'd', in => ['race'] },
+	listener3 => { kind => 'restless listener', via => 'd', in => ['race'] },
 );
 
 sub start_candidate

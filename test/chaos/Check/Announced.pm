@@ -56,9 +56,10 @@ sub check_next
 # What is told of an election, in the order in which it was received. Each change
 # has a place in that order: 2t - 1 is the beginning of term t, 2t its end.
 #
-# While a server lives, no event is heard twice, or after a later one, and a session
-# misses none between two that it hears. After a crash or a promotion the last one
-# may be repeated; events that a failover has lost do not count then (G10).
+# While a server lives, no listener hears an event twice, be it on two connections, or
+# after a later one, and no session misses one between two that it hears. After a
+# crash or a promotion the last one may be repeated; events that a failover has lost do
+# not count then (G10).
 sub check_announced
 {
 	my ($history) = @_;
@@ -70,7 +71,8 @@ sub check_announced
 		my ($time, $n, $session) = @{$e}{qw(time payload session)};
 		my ($election, $term, $event) = @{$n}{qw(election term event)};
 		my $row = $history->{$election}{$term};
-		my $last = $heard{$election};
+		my ($listener) = $session =~ /^(\w+)/;
+		my $last = $heard{$listener}{$election};
 
 		$count{"announced: $event"}++;
 		next if $event eq 'created';	# a seat of a group; in no term
@@ -91,8 +93,10 @@ sub check_announced
 		}
 		else
 		{
-			violation('term order', "$e->{what}, after $last_kept{$election}{what}")
-			  if $last_kept{$election} && $e->{place} < $last_kept{$election}{place};
+			my $kept = $last_kept{$listener}{$election};
+
+			violation('term order', "$e->{what}, after $kept->{what}")
+			  if $kept && $e->{place} < $kept->{place};
 			$count{'announced again after a crash'}++
 			  if $last && $e->{place} == $last->{place} && $event eq $last->{event};
 		}
@@ -101,9 +105,9 @@ sub check_announced
 			push @delays, $time - $row->{began};
 			$listening{$session}{until} = max($listening{$session}{until} // 0, $row->{began});
 		}
-		$heard{$election} = $listening{$session}{heard}{$election} = $e;
+		$heard{$listener}{$election} = $listening{$session}{heard}{$election} = $e;
 		$listening{$session}{to} = $time;
-		$last_kept{$election} = $e if $kept{"$election $term"} || $e->{counts};
+		$last_kept{$listener}{$election} = $e if $kept{"$election $term"} || $e->{counts};
 	}
 	return;
 }
