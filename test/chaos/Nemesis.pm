@@ -373,7 +373,7 @@ sub drain_candidates
 {
 	my $election = rand() < 0.4 ? 'all' : any_election();
 	my $in = $election eq 'all' ? '' : $election =~ s{/\d+$}{*$most_seats}r;
-	my $names = pick(grep { $candidates{$_}{kind} !~ /listener/
+	my $names = pick(grep { $candidates{$_}{kind} !~ /listener|watcher/
 			  && index("@{ $candidates{$_}{in} }", $in) >= 0 } sort keys %candidates);
 	my $arguments;
 

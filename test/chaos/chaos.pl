@@ -76,6 +76,9 @@ my @crew = ("crew*$most_seats");
 	listener => { kind => 'listener', via => 'd', in => ['race'] },
 	listener2 => { kind => 'listener', via => 'd', in => ['race'] },
 	listener3 => { kind => 'restless listener', via => 'd', in => ['race'] },
+	w1 => { kind => 'watcher changes', via => 'd', in => \@elections },
+	w2 => { kind => 'watcher changes', via => 'd', in => \@elections },
+	w3 => { kind => 'watcher status', via => 'd', in => \@elections },
 );
 
 sub start_candidate
@@ -95,6 +98,12 @@ sub start_candidate
 		$c->{pid} = start_process("pg_leader.$name", 'pg_leader', 'run', '-d',
 			$connections[ $instance % @connections ], '-e', $c->{in}[0], '-n', $name, "--mode=$1", '--forever',
 			'--grace=200ms', '--', "$dir/candidate", 'command', @arguments);
+	}
+	elsif ($c->{kind} =~ /^watcher (\w+)/)
+	{
+		$c->{pid} = start_process('watcher.out', "$dir/watcher", $1, $name,
+			$option{seed} * 1000 + $instance, "$out/candidate.$name.$instance",
+			join('|', @connections), @{ $c->{in} });
 	}
 	else
 	{

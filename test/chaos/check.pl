@@ -36,6 +36,7 @@ use Check::Listeners;
 use Check::Record;
 use Check::Rules;
 use Check::Servers;
+use Check::Watched;
 use Check::Writes;
 use List::Util qw(min sum0);
 
@@ -47,6 +48,8 @@ check_overlaps();
 check_announced($history);
 check_unannounced($history);
 check_agreement();
+read_watcher($_) foreach glob "$out/candidate.w*";
+check_watched();
 check_paused($history);
 check_drained($history);
 check_cap($history);

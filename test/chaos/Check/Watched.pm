@@ -1,0 +1,170 @@
+# What observers were told: by wait_for_change(), by status and by diagnose(). It is
+# compared with what is certain for all of the time between question and answer.
+
+package Check::Watched;
+
+use strict;
+use warnings;
+
+use Check::Known;
+use Check::Record;
+use Exporter qw(import);
+use List::Util qw(first);
+
+our @EXPORT = qw(read_watcher check_watched);
+
+my @waits;		# wait_for_change() has answered
+my @rows;		# of status
+my @findings;	# of diagnose(): the first row
+my @unreadable;	# [from, to]: the table of leases may have been locked
+
+sub read_watcher
+{
+	my ($path) = @_;
+	my ($who) = $path =~ m{/candidate\.([^/]+)$};
+
+	foreach (lines($path))
+	{
+		my ($kind, $election, $sent, $received, @f) = split / /;
+		my %answer = (who => $who, election => $election, sent => $sent, received => $received);
+
+		if ($kind eq 'h')
+		{
+			@answer{qw(ms old_term old_leader term leader)} = @f;
+			push @waits, \%answer;
+		}
+		elsif ($kind eq 'o')
+		{
+			@answer{qw(state term leader waiting_for)} = @f;
+			push @rows, \%answer;
+		}
+		elsif ($kind eq 'f')
+		{
+			@answer{qw(severity finding)} = @f;
+			push @findings, \%answer;
+		}
+	}
+	return;
+}
+
+# A call of wait_for_change() that finds the table locked answers what it was asked
+# with, when its time is over.
+sub read_locks
+{
+	foreach (lines("$out/events"))
+	{
+		push @unreadable, [ $1 - 1_000_000, $1 + 5_000_000 ]
+		  if /^(\d+) fault (?:lock table|maintenance): .*\blease\b/;
+	}
+	return;
+}
+
+# After a failover, who leads on the old side may not be known to the new one; nor is
+# it for as long as a lease lasts that the old one has granted.
+sub is_unclear
+{
+	my ($a) = @_;
+
+	return in_failover($a->{sent} - 2 * $lease_us, $a->{received})
+	  || was_dropped($a->{election}, $a->{sent}, $a->{received});
+}
+
+# The claim of whoever has certainly led all the time
+sub certain_leader
+{
+	my ($claims, $a) = @_;
+
+	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !cannot_know($_, $a->{sent}) }
+	@{ $claims->{ $a->{election} } };
+}
+
+# The pause that was certainly in force all the time
+sub certain_pause
+{
+	my ($a) = @_;
+
+	return first
+	{
+		($_->[2] eq $a->{election} || $_->[2] eq 'all') && $_->[0] <= $a->{sent}
+		  && defined $_->[1] && $_->[1] >= $a->{received}
+		  && !in_failover($_->[0], $a->{received}) && !was_dropped($a->{election}, $_->[0], $a->{received})
+	}
+	@paused;
+}
+
+sub between { return "asked at $_[0]{sent}, answered at $_[0]{received}, $_[0]{who}"; }
+
+# It returns when there is a change, or when its time is over, and what it says then
+# was no longer so before it was called.
+sub check_wait
+{
+	my ($w, $known) = @_;
+	my $same = $w->{term} eq $w->{old_term} && $w->{leader} eq $w->{old_leader};
+	my $text = "$w->{election}: from $w->{old_term} $w->{old_leader} to $w->{term} $w->{leader} in $w->{ms} ms, " . between($w);
+
+	$count{ 'wait_for_change(): ' . ($same ? 'time over' : 'a change') }++;
+	violation('returned without a change', $text)
+	  if $same && $w->{received} - $w->{sent} < $w->{ms} * 1000;
+	return if is_unclear($w) || $w->{term} eq '-';
+
+	$leader{ $w->{election} }{ $w->{term} }{ $w->{leader} } //= $w->{who};
+	return if grep { $_->[0] < $w->{received} && $_->[1] > $w->{sent} } @unreadable;
+
+	my $later = first { $_->{to} < $w->{sent} && $_->{term} > $w->{term} } @{ $known->{ $w->{election} } };
+
+	violation('missed a change', "$text; before: " . describe($later))
+	  if $later && !in_failover($later->{from} - 2 * $lease_us, $w->{received});
+	return;
+}
+
+# A row that is false for whoever has certainly led. And in a pause nobody is elected,
+# so that it does not matter who stands; but a hand-over under way is finished, and a
+# hold or the grace may come before that.
+sub check_row
+{
+	my ($row, $claims) = @_;
+	my $leads = certain_leader($claims, $row);
+	my $vacant = $row->{state} eq 'vacant';
+
+	$count{ 'rows of status: ' . $row->{state} }++;
+	return if is_unclear($row);
+	$count{'rows of status compared'}++ if $leads;
+	violation('status', "$row->{election}: $row->{state} $row->{term} $row->{leader}, "
+		  . between($row) . '; ' . describe($leads))
+	  if $leads && ($vacant || $row->{leader} ne $leads->{candidate} || $row->{term} != $leads->{term});
+	return unless $vacant && certain_pause($row);
+	$count{'rows of status in a pause'}++;
+	violation('status', "$row->{election}: paused, waits for $row->{waiting_for}, " . between($row))
+	  unless $row->{waiting_for} =~ /^(paused|withdrawn|reserved_for|hold|takeover_delay|grace)/;
+	return;
+}
+
+sub check_finding
+{
+	my ($f, $claims) = @_;
+	my $leads = certain_leader($claims, $f);
+
+	$count{"diagnose(): $f->{severity}"}++;
+	return if is_unclear($f);
+	violation('diagnose', "$f->{election}: $f->{finding}, " . between($f) . '; ' . describe($leads))
+	  if $leads && $f->{finding} =~ /^Nobody_leads/;
+	violation('diagnose', "$f->{election}: ok in a pause, " . between($f))
+	  if $f->{severity} eq 'ok' && certain_pause($f);
+	return;
+}
+
+sub check_watched
+{
+	my (%claims, %known);
+
+	read_locks();
+	push @{ $claims{ $_->{election} } }, $_ foreach @claims;
+	push @{ $known{ $_->{election} } }, $_ foreach @moments, map { { %$_, to => $_->{from} } } @claims;
+	check_wait($_, \%known) foreach @waits;
+	check_row($_, \%claims) foreach @rows;
+	check_finding($_, \%claims) foreach @findings;
+	violation('the run itself', 'the observers were told nothing') unless @waits && @rows && @findings;
+	return;
+}
+
+1;
