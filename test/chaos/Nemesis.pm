@@ -10,6 +10,7 @@ package Nemesis;
 use strict;
 use warnings;
 
+use Calm;
 use Cluster;
 use Exporter qw(import);
 use Failover;
@@ -69,15 +70,18 @@ sub pause
 
 # --- clients
 
+# All but those of the calm elections
+sub disturbed_candidates { return grep { !is_calm($_) } sort keys %candidates; }
+
 sub any_candidate
 {
-	return pick(grep { running($candidates{$_}{pid}) } sort keys %candidates);
+	return pick(grep { running($candidates{$_}{pid}) } disturbed_candidates());
 }
 
 sub detached_candidates
 {
 	return grep { $candidates{$_}{kind} =~ /detached/ && running($candidates{$_}{pid}) }
-	  sort keys %candidates;
+	  disturbed_candidates();
 }
 
 # pg_leader, its guardian, or the command: never the first two at a time
@@ -118,7 +122,7 @@ sub backend
 	my ($condition) = @_;
 	my $row = sql(primary(),
 		"SELECT pid, backend_type, application_name FROM pg_stat_activity
-		WHERE $condition AND application_name <> 'nemesis' ORDER BY random() LIMIT 1", 2)
+		WHERE $condition AND application_name <> 'nemesis' AND application_name !~ '^calm' ORDER BY random() LIMIT 1", 2)
 	  // return;
 
 	return split /\|/, $row;
@@ -374,7 +378,7 @@ sub drain_candidates
 	my $election = rand() < 0.4 ? 'all' : any_election();
 	my $in = $election eq 'all' ? '' : $election =~ s{/\d+$}{*$most_seats}r;
 	my $names = pick(grep { $candidates{$_}{kind} !~ /listener|watcher/
-			  && index("@{ $candidates{$_}{in} }", $in) >= 0 } sort keys %candidates);
+			  && index("@{ $candidates{$_}{in} }", $in) >= 0 } disturbed_candidates());
 	my $arguments;
 
 	$names =~ s/\d+$/*/ if rand() < 0.4;
@@ -529,6 +533,7 @@ my %faults = (
 	'alter group' => [ \&alter_group,                                   4,  1,  8 ],
 	'alter election' => [ \&alter_election,                             2,  0,  0 ],
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
+	'hold twin election' => [ \&hold_twin,                              2,  0,  4 ],
 );
 my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2);
 

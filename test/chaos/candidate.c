@@ -86,6 +86,7 @@ static Seat seats[MAX_ELECTIONS];
 static int	nseats;
 static char all_elections[500];	/* with commas between */
 static const char *name;
+static bool calm;				/* gives up nothing: it is in a calm election */
 static char *connections[MAX_CONNECTIONS];
 static int	nconnections;
 static int64_t lease_us;
@@ -297,7 +298,7 @@ write_fenced(const Seat *seat, bool by_term)
 			RUN("ROLLBACK");
 		return;
 	}
-	if (chance(100))
+	if (!calm && chance(100))
 		pause_ms(random() % (lease_us * 3 / 2000));
 	result = query("COMMIT");
 	if (result == NULL)
@@ -449,6 +450,8 @@ lead_session(Seat *seat, bool manual)
 	}
 	if (chance(150))
 		write_fenced(seat, false);
+	if (calm)
+		return;
 	if (chance(6))
 		RUN("SELECT leader_election.resign('%s')", seat->election);
 	else if (chance(3) && *(other = choose_other(seat)))
@@ -618,7 +621,7 @@ lead_detached(Seat *seat)
 	use_resource(seat);
 	if (chance(120))
 		write_fenced(seat, true);
-	if (conn == NULL)
+	if (conn == NULL || calm)
 		return;
 	if (seat->run_term != 0 && chance(100))
 		finish_run(seat, step_down(seat, "done"));
@@ -658,14 +661,14 @@ tick_detached(void)
 			if (result != NULL)
 				believe(seat, result, asked);
 			PQclear(result);
-			if (seat->term != 0 && chance(20))
+			if (seat->term != 0 && !calm && chance(20))
 				seat->hangs_until = now_us() + lease_us * 2;
 		}
 		if (seat->term != 0 && now_us() < seat->deadline)
 			lead_detached(seat);
 		else if (seat->term == 0 && seat->run_term != 0 && chance(20))
 			finish_run(seat, seat->run_term);
-		else if (seat->term == 0 && chance(1))
+		else if (seat->term == 0 && !calm && chance(1))
 			RUN("SELECT leader_election.leave('%s', '%s')", seat->election, name);
 	}
 }
@@ -809,6 +812,7 @@ main(int argc, char **argv)
 	}
 	kind = argv[1];
 	name = argv[2];
+	calm = strncmp(name, "calm", 4) == 0;
 	srandom(atoi(argv[4]) * 1000 + atoi(argv[3]));
 	next_id = atoll(argv[3]) * 1000000;
 	for (char *one = strtok(argv[7], "|");

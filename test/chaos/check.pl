@@ -26,6 +26,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use Check::Announced;
+use Check::Calm;
 use Check::Clients;
 use Check::Events;
 use Check::Groups;
@@ -50,6 +51,7 @@ check_unannounced($history);
 check_agreement();
 read_watcher($_) foreach glob "$out/candidate.w*";
 check_watched();
+check_calm($history);
 check_paused($history);
 check_drained($history);
 check_cap($history);

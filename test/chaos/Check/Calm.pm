@@ -1,0 +1,104 @@
+# Calm elections: what the nemesis does to others does not reach them.
+
+package Check::Calm;
+
+use strict;
+use warnings;
+
+use Check::Known;
+use Check::Record;
+use Exporter qw(import);
+
+our @EXPORT = qw(check_calm);
+
+# Faults that hit whole servers, their tables, or the network: not only somebody
+my $WHOLE = qr/^(?:
+	(?:cut|reset|slow|kill)\s(?:clients|replication|backend|worker|postmaster)
+	|.*restart|restart\s.*|standby\sforgotten|failover.*|full\sdisk|cancel\swaits.*|stop\swal.*
+	|lock\stable|maintenance|set\sclock)$/x;
+my $LASTS_US = 6_000_000;	# such a fault, and what it leaves
+my @whole;					# [from, to] of these
+
+sub read_faults
+{
+	my $last;	# of these faults
+
+	foreach (lines("$out/events"))
+	{
+		my ($time, $kind, $what) = /^(\d+) (\w+) ?([^:]*)/ or next;
+
+		$last = $time if $kind eq 'fault' && $what =~ $WHOLE;
+		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WHOLE;
+		push @whole, [ $last - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $what !~ /^recreate/ && $last;
+		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
+		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';
+	}
+	foreach (lines("$out/stalls.out"))
+	{
+		my ($time, $lasted) = split / /;
+
+		push @whole, [ $time - $lasted - 500_000, $time + 3_000_000 ];
+		$count{'stalls of the machine'}++;
+	}
+	return;
+}
+
+# May it be that a whole server, or the network, was hit at that time?
+sub may_be_hit
+{
+	my ($time) = @_;
+
+	return grep { $_->[0] <= $time && $time <= $_->[1] } @whole;
+}
+
+# No term of theirs ends, and their candidates get no error, but where a whole server
+# or the network was hit.
+sub check_calm
+{
+	my ($history) = @_;
+
+	read_faults();
+	foreach my $election (grep { /^calm/ } sort keys %$history)
+	{
+		my $rows = $history->{$election};
+
+		foreach my $term (sort { $a <=> $b } keys %$rows)
+		{
+			my $row = $rows->{$term};
+
+			$count{'terms in calm elections'}++;
+			next unless $row->{over} && $wall_clock;
+			violation('calm election', "$election: $row->{leader} in term $term: $row->{reason} at $row->{over}")
+			  unless may_be_hit($row->{over});
+		}
+	}
+	foreach my $path (glob "$out/candidate.calm*")
+	{
+		foreach (lines($path))
+		{
+			my ($kind, $time) = split / /;
+
+			next unless $kind =~ /^[ex]$/;
+			$count{'errors in calm elections'}++;
+			violation('calm election', ($path =~ s{.*/}{}r) . ": $_") unless may_be_hit($time);
+		}
+	}
+	$info{'in which calm elections were to be calm, s'} = calm_time();
+	return;
+}
+
+# For how long there was nothing that might have hit them
+sub calm_time
+{
+	my @rounds = map { /^(\d+) (?:round|ending)/ ? $1 : () } lines("$out/events");
+	my $time = 0;
+
+	return 0 unless @rounds;
+	for (my $t = $rounds[0]; $t < $rounds[-1]; $t += 100_000)
+	{
+		$time += 0.1 unless may_be_hit($t);
+	}
+	return $time;
+}
+
+1;
