@@ -36,6 +36,10 @@
  *	w ELECTION sent received TERM ID OUTCOME	COMMIT of a fenced row
  *	e time SQLSTATE WHAT					an error
  *	x time WHAT								the connection was given up
+ *	z SERIAL received						the session was reset
+ *	j SERIAL ELECTION received SQLSTATE		join() was answered
+ *	v ELECTION time							about to leave ("all": all of them), or
+ *											to campaign
  *	s SERIAL received SERVER				listens, on this connection, to SERVER,
  *											which is another one after a crash
  *	l SERIAL received PAYLOAD				a notification
@@ -226,6 +230,8 @@ query(const char *format,...)
 		PQresultStatus(result) == PGRES_COMMAND_OK)
 	{
 		strcpy(sqlstate, "00000");
+		if (strstr(sql, "DISCARD ALL") != NULL || strstr(sql, "unlock_all()") != NULL)
+			note("z %d %lld", serial, (long long) received);
 		return result;
 	}
 	snprintf(sqlstate, sizeof(sqlstate), "%s",
@@ -377,8 +383,11 @@ join(const Seat *seat, bool manual)
 	{
 		RUN("SELECT leader_election.join('%s', '%s', %s)",
 			seat->election, name, profile);
+		note("j %d %s %lld %s", serial, seat->election, (long long) now_us(),
+			 sqlstate);
 		return;
 	}
+	note("v %s %lld", seat->election, (long long) now_us());
 	result = query("CALL leader_election.campaign('%s', '%s', timeout => '%ld ms', %s)",
 				   seat->election, name, random() % 1500, profile);
 	term = number(result, 0, 0);
@@ -457,9 +466,15 @@ lead_session(Seat *seat, bool manual)
 	else if (chance(3) && *(other = choose_other(seat)))
 		RUN("SELECT leader_election.transfer('%s', '%s')", seat->election, other);
 	else if (chance(2))
+	{
+		note("v %s %lld", seat->election, (long long) now_us());
 		RUN("SELECT leader_election.leave('%s')", seat->election);
+	}
 	else if (chance(1))
+	{
+		note("v all %lld", (long long) now_us());
 		RUN("SELECT leader_election.leave_all()");
+	}
 	else if (chance(1))
 		RUN("DISCARD ALL");
 	else if (chance(1))
