@@ -9,7 +9,7 @@ use warnings;
 use Cluster;
 use Exporter qw(import);
 
-our @EXPORT = qw(%calm_elections $calm_twin $twin is_calm hold_twin watch_for_stalls);
+our @EXPORT = qw(%calm_elections $calm_twin $twin is_calm hold_twin measure watch_for_stalls);
 
 our %calm_elections;	# name => arguments of create_election()
 
@@ -42,6 +42,22 @@ sub watch_for_stalls
 			$now = clock_gettime(CLOCK_BOOTTIME);
 			printf "%d %d\n", $now * 1e6, ($now - $last) * 1e6 if $now - $last > 0.2;
 		}});
+	return;
+}
+
+# What the worker, the tables and the locks take up, when all is well
+sub measure
+{
+	my $row = sql(primary(), q{SELECT (SELECT pid FROM pg_stat_activity
+			WHERE backend_type = 'leader_election worker' AND datname = 'postgres' LIMIT 1),
+		(SELECT sum(pg_total_relation_size(oid)) / 1024 FROM pg_class WHERE relkind = 'r'
+			AND relnamespace = 'leader_election'::regnamespace AND relname <> 'history')::bigint,
+		(SELECT count(*) FROM leader_election.election),
+		(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20)}) // return;
+	my ($pid, $tables, $elections, $locks) = split /\|/, $row;
+	my ($memory) = slurp("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m;
+
+	event('measured', $pid, $memory, $tables, $elections, $locks) if defined $memory;
 	return;
 }
 

@@ -235,6 +235,7 @@ sub calm
 		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
 			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
 	}) and event('withdrawn seats gone', stopwatch() - $start);
+	measure();
 	event('calm over');
 	return;
 }
