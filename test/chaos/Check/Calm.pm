@@ -14,7 +14,7 @@ our @EXPORT = qw(check_calm);
 # Faults that hit whole servers, their tables, or the network: not only somebody
 my $WHOLE = qr/^(?:
 	(?:cut|reset|slow|kill)\s(?:clients|replication|backend|worker|postmaster)
-	|.*restart|restart\s.*|standby\sforgotten|failover.*|full\sdisk|cancel\swaits.*|stop\swal.*
+	|.*restart|restart\s.*|standby\sforgotten|change\snames.*|names\sof\snobody|cascade|stop\sstartup.*|failover.*|full\sdisk|cancel\swaits.*|stop\swal.*
 	|lock\stable|maintenance|set\sclock)$/x;
 my $LASTS_US = 6_000_000;	# such a fault, and what it leaves
 my @whole;					# [from, to] of these
