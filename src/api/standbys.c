@@ -18,17 +18,25 @@
 #include "storage/spin.h"
 #include "utils/timestamp.h"
 
+static int
+compare_silences(const void *a, const void *b)
+{
+	int64		x = *(const int64 *) a;
+	int64		y = *(const int64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
 /*
  * How long ago was the last answer of a synchronous standby, by its own clock?
- * Where any of them will do, that of the one that answered last counts; else
- * that of the one that answered first.
+ * So many are needed: where more can confirm (ANY), those that answered last
+ * count; of these, the one that answered first.
  */
 static int64
-measure_silence(const SyncRepStandbyData *standbys, int n)
+measure_silence(const SyncRepStandbyData *standbys, int n, int needed)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		any = SyncRepConfig->syncrep_method == SYNC_REP_QUORUM;
-	int64		silence = any ? PG_INT64_MAX : 0;
+	int64	   *silences = palloc(n * sizeof(int64));
 
 	for (int i = 0; i < n; i++)
 	{
@@ -38,9 +46,10 @@ measure_silence(const SyncRepStandbyData *standbys, int n)
 		SpinLockAcquire(&sender->mutex);
 		at = sender->replyTime;
 		SpinLockRelease(&sender->mutex);
-		silence = any ? Min(silence, now - at) : Max(silence, now - at);
+		silences[i] = Max(now - at, 0);
 	}
-	return silence;
+	qsort(silences, n, sizeof(int64), compare_silences);
+	return silences[needed - 1];
 }
 
 /*
@@ -66,6 +75,7 @@ le_observed_standbys(SyncStandbys *result)
 	if (confirmed < flushed)
 		result->unconfirmed = flushed - confirmed;
 	if (result->connected >= result->needed)
-		result->silence = measure_silence(standbys, result->connected);
+		result->silence = measure_silence(standbys, result->connected,
+										  result->needed);
 	return true;
 }

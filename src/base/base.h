@@ -167,6 +167,7 @@ extern void le_store_get(Store *store);
 extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_store_is_foreign(void);
+extern bool le_store_stays_foreign(bool committed);
 extern void le_store_check_protocol(void);
 extern bool le_store_try_share(Store *store);
 extern void le_store_end_share(const Store *store);

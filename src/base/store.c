@@ -197,10 +197,11 @@ read_number(Oid view)
 
 	if (rel->rd_rel->relkind == RELKIND_VIEW)
 	{
-		TargetEntry *entry = linitial(get_view_query(rel)->targetList);
-		Const	   *value = (Const *) entry->expr;
+		List	   *columns = get_view_query(rel)->targetList;
+		Const	   *value = columns != NIL ?
+			(Const *) linitial_node(TargetEntry, columns)->expr : NULL;
 
-		if (IsA(value, Const) && value->consttype == INT4OID &&
+		if (value != NULL && IsA(value, Const) && value->consttype == INT4OID &&
 			!value->constisnull && DatumGetInt32(value->constvalue) > 0)
 			result = DatumGetInt32(value->constvalue);
 	}
@@ -230,7 +231,26 @@ le_store_is_foreign(void)
 }
 
 /*
- * Raise an error, if so.
+ * The same at the end of a transaction, before PostgreSQL undoes what it has
+ * read of its own changes: an update that this transaction has made, and that
+ * is rolled back, counts for nothing.  Only that holds the lock of the view in
+ * this mode.
+ */
+bool
+le_store_stays_foreign(bool committed)
+{
+	LOCKTAG		tag;
+
+	if (!le_store_is_foreign())
+		return false;
+	if (committed)
+		return true;
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, found.protocol);
+	return !LeLockHeldByMe(&tag, AccessExclusiveLock);
+}
+
+/*
+ * Raise an error, if they do.
  */
 void
 le_store_check_protocol(void)

@@ -612,13 +612,19 @@ SELECT leader_election.leave_all();
 SELECT election, state, candidates FROM leader_election.status WHERE election LIKE 'e all %' ORDER BY 1;
 SELECT leader_election.drop_election(election) FROM settings;
 
--- Where the number of the protocol cannot be told, nothing is done.
+-- Where the number of the protocol cannot be told, nothing is done.  What is
+-- rolled back changes nothing.
+SELECT leader_election.create_election('led on');
+SELECT leader_election.join('led on', 'session') > 0 AS led;
 BEGIN;
 CREATE OR REPLACE VIEW leader_election.protocol AS SELECT 0 + 1 AS number;
 \set VERBOSITY sqlstate
 SELECT leader_election.create_election('unknown protocol');
 \set VERBOSITY default
 ROLLBACK;
+SELECT leader_election.is_leader('led on');
+SELECT leader_election.leave('led on');
+SELECT leader_election.drop_election('led on');
 
 DROP VIEW out, shown, seat, settings;
 DROP OWNED BY regress_le_owner, regress_le_app, regress_le_viewer;

@@ -97,6 +97,12 @@ SELECT count(*) AS tried, count(pg_temp.not_refused(command)) AS not_refused
 							'CREATE TRIGGER t AFTER INSERT ON leader_election.%1$I EXECUTE FUNCTION suppress_redundant_updates_trigger()']) command
 		 WHERE relnamespace = 'leader_election'::regnamespace AND
 			   relkind = 'r' AND attnum = 1) commands;
+-- The lock of the view protocol, too, would stop all elections.
+SELECT count(*) AS tried, count(pg_temp.not_refused(command)) AS not_refused
+  FROM (SELECT format(command, relname) AS command
+		  FROM pg_class, unnest(ARRAY['LOCK TABLE leader_election.%I',
+									  'LOCK TABLE leader_election.%I IN ROW EXCLUSIVE MODE']) command
+		 WHERE relnamespace = 'leader_election'::regnamespace AND relkind = 'v') commands;
 SELECT pg_temp.not_refused('SELECT session_id FROM leader_election.lease');
 SELECT pg_temp.not_refused('SELECT session_id FROM leader_election.candidate');
 SELECT pg_temp.not_refused('SELECT * FROM leader_election.epoch');

@@ -437,7 +437,29 @@ foreach my $told ([ 'hold', 'a hold' ], [ 'delay', 'the takeover delay' ], [ 'pa
 		"and why nobody leads: $told->[0]", $there);
 }
 
+sub set_names
+{
+	my ($names) = @_;
+
+	$pair->{primary}->append_conf('postgresql.conf', "synchronous_standby_names = '$names'");
+	$pair->{primary}->reload;
+	wait_for($pair->{primary}, 'SHOW synchronous_standby_names', $names);
+	return;
+}
+
+# Two are needed, and one of them answers.
+my $receiver = IPC::Run::start(
+	[ 'pg_receivewal', qw(--synchronous --no-loop -s 1), '-D', PostgreSQL::Test::Utils::tempdir(),
+		'-d', $pair->{primary}->connstr('postgres') . ' application_name=receiver' ]);
+my $names = $reader->query('SHOW synchronous_standby_names');
+wait_for($pair->{primary}, "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'", 2);
+set_names('ANY 2 (*)');
+finds('sync', qr/ok\|"one" leads/, 'two standbys confirm');
 $pair->stop_line;
+wait_for($pair->{primary}, 'SELECT standbys_silent_seconds > 3 FROM leader_election.server_metrics');
+pass('one of two that hangs counts, not the one that answers each second');
+set_names($names);
+$receiver->kill_kill;
 finds('sync', qr/error\|Synchronous standbys have not confirmed the last \d+ bytes, and last answered .* ago/,
 	'one that hangs');
 finds('sync', qr/\w+\|Nobody leads election "sync": .* The reason: the worker elects the next one when synchronous standbys/,
