@@ -198,6 +198,9 @@ is($own->query("SELECT leader_election.join('own', 'own')"),
 	1, 'parts: schema only: counts from 1');
 is($own->query('SELECT max(epoch) FROM leader_election.epoch'),
 	0, 'parts: schema only: in epoch 0');
+
+# It would begin the new epoch, and lift the reservation, before that is looked at.
+end_worker($origin, 'parts');
 restore($origin, 'parts', 'data');
 {
 	my $parts = arrive('parts', $origin, 'parts');
