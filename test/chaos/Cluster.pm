@@ -18,7 +18,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock @servers now stopwatch event note_failure slurp spit signal_all
+  $dir $out $lease_ms $clock @servers $workers now stopwatch event note_failure slurp spit signal_all
   start_process running
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
@@ -30,6 +30,7 @@ our ($dir, $out);
 our $clock = '';	# the library that sets the servers' wall clocks
 our $lease_ms = 1500;
 our @servers = (1, 2);
+our $workers = 16;		# max_worker_processes
 
 my %port;			# of servers (1, ...), proxies (c1, ..., r1, ..., b), pooler
 my %proxy;			# process ids of the proxies
@@ -288,7 +289,7 @@ fsync = off
 wal_level = replica
 max_wal_senders = 10
 max_connections = 150
-max_worker_processes = 16
+max_worker_processes = $workers
 max_prepared_transactions = 5
 hot_standby = on
 track_commit_timestamp = on
@@ -306,8 +307,10 @@ log_checkpoints = off
 log_min_messages = warning
 leader_election.lease_duration = '$lease_ms ms'
 include_if_exists = 'chaos.conf'
+include_if_exists = 'pressure.conf'
 );
 	close $conf;
+	spit("$dir/disk/server$n/pressure.conf", '');
 	return;
 }
 

@@ -15,6 +15,7 @@ use Cluster;
 use Exporter qw(import);
 use Failover;
 use List::Util qw(sum);
+use Pressure;
 use StandbyFaults;
 use Time::HiRes qw(sleep);
 
@@ -535,7 +536,7 @@ my %faults = (
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 	'hold twin election' => [ \&hold_twin,                              2,  0,  4 ],
 );
-my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2);
+my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1);
 
 # Does one thing, chosen at random.
 sub inject
@@ -545,6 +546,7 @@ sub inject
 	my %chosen = map { $_ => [ @{ $faults{$_} }[ 0, $c ] ] } keys %faults;
 
 	%chosen = (%chosen, %standby_faults) if $profile eq 'quorum';
+	%chosen = (%chosen, pressure_faults($profile));
 
 	my $left = rand(sum(map { $_->[1] } values %chosen));
 

@@ -37,6 +37,7 @@
  *	e time SQLSTATE WHAT					an error
  *	x time WHAT								the connection was given up
  *	z SERIAL received						the session was reset
+ *	y SERIAL received						... or not: an error came after or before
  *	j SERIAL ELECTION received SQLSTATE		join() was answered
  *	v ELECTION time							about to leave ("all": all of them), or
  *											to campaign
@@ -60,7 +61,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <libpq-fe.h>
+#include "candidate.h"
 
 #define MAX_ELECTIONS	16
 #define MAX_CONNECTIONS	4
@@ -126,7 +127,7 @@ pause_ms(int ms)
 }
 
 /* True once in a while: per mille of the calls */
-static bool
+bool
 chance(int per_mille)
 {
 	return random() % 1000 < per_mille;
@@ -175,17 +176,19 @@ receive_notice(void *arg, const PGresult *result)
  * The answer to a statement; NULL if there was none, or an error, which is in
  * sqlstate then ("08006": the connection is lost, and the outcome unknown).
  */
-static PGresult * __attribute__((format(printf, 1, 2)))
+PGresult *
 query(const char *format,...)
 {
 	char		sql[1000];
 	va_list		args;
 	PGresult   *result = NULL;
 	PGresult   *next;
+	bool		resets;
 
 	va_start(args, format);
 	vsnprintf(sql, sizeof(sql), format, args);
 	va_end(args);
+	resets = strstr(sql, "DISCARD ALL") != NULL || strstr(sql, "unlock_all()") != NULL;
 	strcpy(sqlstate, "08006");
 	warned = false;
 	if (conn == NULL)
@@ -230,7 +233,7 @@ query(const char *format,...)
 		PQresultStatus(result) == PGRES_COMMAND_OK)
 	{
 		strcpy(sqlstate, "00000");
-		if (strstr(sql, "DISCARD ALL") != NULL || strstr(sql, "unlock_all()") != NULL)
+		if (resets)
 			note("z %d %lld", serial, (long long) received);
 		return result;
 	}
@@ -239,11 +242,23 @@ query(const char *format,...)
 			 PQresultErrorField(result, PG_DIAG_SQLSTATE) : "?????");
 	note("e %lld %s %.60s: %s", (long long) received, sqlstate, sql,
 		 PQresultErrorMessage(result));
+	if (resets)
+		note("y %d %lld", serial, (long long) received);
 	PQclear(result);
 	return NULL;
 }
 
-#define RUN(...) PQclear(query(__VA_ARGS__))
+bool
+succeeded(void)
+{
+	return strcmp(sqlstate, "00000") == 0;
+}
+
+int
+server_version(void)
+{
+	return conn != NULL ? PQserverVersion(conn) : 0;
+}
 
 /* The first value as a number; 0 if there is none */
 static int64_t
@@ -282,6 +297,7 @@ write_fenced(const Seat *seat, bool by_term)
 	const char *outcome = sqlstate;
 
 	RUN("BEGIN");
+	begin_nested();
 	if (by_term)
 	{
 		RUN("SELECT leader_election.assert_leader('%s', %lld)",
@@ -304,6 +320,7 @@ write_fenced(const Seat *seat, bool by_term)
 			RUN("ROLLBACK");
 		return;
 	}
+	end_nested(seat->election);
 	if (!calm && chance(100))
 		pause_ms(random() % (lease_us * 3 / 2000));
 	result = query("COMMIT");
@@ -357,6 +374,13 @@ join_group(const char *group, const char *profile)
 	PQclear(result);
 }
 
+static void
+note_joined(const Seat *seat)
+{
+	note("j %d %s %lld %s", serial, seat->election, (long long) now_us(),
+		 sqlstate);
+}
+
 /*
  * Stand, and now and then wait for a while until elected.
  */
@@ -379,12 +403,19 @@ join(const Seat *seat, bool manual)
 		}
 		seat += random() % LASTING_SEATS;
 	}
+	if (pressed() && chance(50))
+	{
+		join_nested(seat->election, name);
+		if (strcmp(sqlstate, "LE006") == 0)
+			note_joined(seat);
+	}
 	if (!chance(30))
 	{
-		RUN("SELECT leader_election.join('%s', '%s', %s)",
-			seat->election, name, profile);
-		note("j %d %s %lld %s", serial, seat->election, (long long) now_us(),
-			 sqlstate);
+		const char *beside = own_notification();
+
+		RUN("SELECT leader_election.join('%s', '%s', %s)%s",
+			seat->election, name, profile, beside);
+		note_joined(seat);
 		return;
 	}
 	note("v %s %lld", seat->election, (long long) now_us());
@@ -486,6 +517,8 @@ tick_session(bool manual)
 {
 	static int64_t next_join = 0;
 	PGresult   *result;
+
+	reset_session();
 
 	/* One at a time: where nothing is confirmed, each may take a second. */
 	if (now_us() >= next_join)
@@ -730,7 +763,9 @@ start_listening(void)
 	PGresult   *result = NULL;
 
 	RUN("LISTEN leadership_changed");
-	if (strcmp(sqlstate, "00000") == 0)
+	if (succeeded() && getenv("CHAOS_PRESSURE") != NULL)
+		RUN("LISTEN flood");
+	if (succeeded())
 		result = query("SELECT concat_ws('.', current_setting('cluster_name'), "
 					   "left(pg_walfile_name(pg_current_wal_lsn()), 8), "
 					   "extract(epoch FROM stats_reset)) FROM pg_stat_archiver");
@@ -752,7 +787,8 @@ tick_listener(bool restless)
 	RUN("SELECT 1");
 	while (conn != NULL && (notify = PQnotifies(conn)) != NULL)
 	{
-		note("l %d %lld %s", serial, (long long) received, notify->extra);
+		if (strcmp(notify->relname, "leadership_changed") == 0)
+			note("l %d %lld %s", serial, (long long) received, notify->extra);
 		PQfreemem(notify);
 	}
 }
@@ -828,6 +864,8 @@ main(int argc, char **argv)
 	kind = argv[1];
 	name = argv[2];
 	calm = strncmp(name, "calm", 4) == 0;
+	if (calm)
+		unsetenv("CHAOS_PRESSURE");
 	srandom(atoi(argv[4]) * 1000 + atoi(argv[3]));
 	next_id = atoll(argv[3]) * 1000000;
 	for (char *one = strtok(argv[7], "|");
@@ -863,6 +901,8 @@ main(int argc, char **argv)
 	{
 		if (conn == NULL)
 			connect_again(strstr(kind, "listener") != NULL);
+		if (conn != NULL && strcmp(kind, "command") != 0)
+			press_session();
 		if (strcmp(kind, "command") == 0)
 			tick_command(end);
 		else if (conn != NULL && strstr(kind, "listener") != NULL)

@@ -2,8 +2,8 @@
 # rounds, each of which ends with a calm in which every election has to find a
 # leader, and leaves in a folder what check.pl looks at.
 #
-#	perl chaos.pl --dir DIR --seconds N --seed N [--profile all|clock|split|fence|quorum]
-#	     [--small-disk]
+#	perl chaos.pl --dir DIR --seconds N --seed N
+#	     [--profile all|clock|split|fence|quorum|pressure] [--many N] [--small-disk]
 #
 # DIR has the programs candidate and proxy, and a folder disk for the servers,
 # which may be a small file system. run is what starts this.
@@ -18,12 +18,13 @@ use Calm;
 use Cluster;
 use Getopt::Long;
 use Nemesis;
+use Pressure;
 use Replication;
 use Time::HiRes qw(sleep time);
 
 my %option = (seconds => 60, seed => 1, profile => 'all');
 
-GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i', 'profile=s', 'small-disk') or die;
+GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'small-disk') or die;
 $dir = $option{dir};
 $out = "$dir/out";
 mkdir $out;
@@ -32,6 +33,10 @@ $small_disk = $option{'small-disk'};
 ($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} eq 'clock';
 $lease_ms = 3000 if $option{profile} =~ /^(split|quorum)$/;
 @servers = (1 .. 3) if $option{profile} eq 'quorum';
+$many = $option{many} // $many;
+
+# A server that has no slot for any worker
+$workers = 0 if $option{profile} eq 'pressure' && $option{seed} % 4 == 0;
 
 # Strategy, lease, quorum, takeover delay
 %elections = (
@@ -162,6 +167,7 @@ sub set_up
 			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_'))
 		} @elections);
 	note_groups();
+	set_up_pressure($option{profile});
 	build_standby($_) or die 'no standby' foreach standbys();
 	attach_standbys(60) or die 'the standbys do not follow';
 	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
@@ -195,6 +201,7 @@ sub calm
 	my (%vacant, %kept, $start);
 
 	event('healing');
+	end_pressure();
 	heal_all();
 	await('what is done to the servers', 120, sub { !operation_running() });
 	heal_all();
@@ -208,9 +215,11 @@ sub calm
 	follow($_, primary()) foreach grep { upstream($_) != primary() } standbys();
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
 	await('the standbys', 30, sub { attach_standbys(1) });
+	relieve_servers();
 	await('the end of pauses and drains', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
 	await('seats of groups', 20, \&alter_group);
+	await('the end of leases in many elections', 30, \&few_elections_led);
 	look_after_candidates(1);
 
 	event('calm');
@@ -231,7 +240,7 @@ sub calm
 		}
 		return !%vacant;
 	}) or event('status', (sql(primary(), 'SELECT jsonb_agg(to_jsonb(s)) FROM leader_election.status s') // 'unknown') =~ s/\s+/ /gr);
-	await('the end of seats that are withdrawn', 20, sub {
+	$workers and await('the end of seats that are withdrawn', 20, sub {
 		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
 			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
 	}) and event('withdrawn seats gone', stopwatch() - $start);
@@ -244,14 +253,15 @@ sub calm
 sub end_all
 {
 	my $left;
+	my $dead = $workers ? '' : ' WHERE alive';	# who removes them is a worker
 	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20";
-	my $workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
+	my $running = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
 
 	event('ending');
 	kill 'TERM', map { $_->{pid} } values %candidates;
 	for (my $end = stopwatch() + $lease_ms / 500 + 8; stopwatch() < $end; sleep 0.2)
 	{
-		$left = sql(primary(), "SELECT ($locks), ($workers), (SELECT count(*) FROM leader_election.candidates)") // 'unknown';
+		$left = sql(primary(), "SELECT ($locks), ($running), (SELECT count(*) FROM leader_election.candidates$dead)") // 'unknown';
 		last if $left eq '0|0|0';
 	}
 	event('left', $left);
@@ -276,6 +286,7 @@ my $end;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
+event('workers', $workers);
 event('epoch', int(time() * 1_000_000) - now());
 set_up();
 $end = now() + $option{seconds} * 1_000_000;
@@ -285,6 +296,7 @@ while (now() < $end)
 
 	$round_end = $end if $end - $round_end < 8_000_000;
 	event('round');
+	begin_pressure($option{profile});
 	while (now() < $round_end)
 	{
 		heal_due();

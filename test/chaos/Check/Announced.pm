@@ -40,15 +40,15 @@ sub check_event
 # beginning is told, which then names the previous leader.
 sub check_next
 {
-	my ($event, $last, $kept) = @_;
+	my ($event, $last, $terms) = @_;
 	my $n = $event->{payload};
-	my @between = grep { /^$n->{election} (\d+)/ && $1 > $last->{term} && $1 < $n->{term} } keys %$kept;
+	my @between = grep { $_ > $last->{term} && $_ < $n->{term} } @{ $terms->{ $n->{election} } // [] };
 	my $follows = $event->{event} eq 'elected' ? ($last->{event} eq 'vacated') != defined $n->{previous}
 	  : $event->{event} eq 'vacated' && $n->{term} == $last->{term};
 
 	$count{'announced in turn'}++;
 	violation('not announced', "before $event->{what}, after $last->{event} $last->{term}"
-		  . (@between ? ': ' . join(', ', sort @between) : ''))
+		  . (@between ? ': ' . join(', ', sort { $a <=> $b } @between) : ''))
 	  if @between || !$follows;
 	return;
 }
@@ -64,7 +64,9 @@ sub check_announced
 {
 	my ($history) = @_;
 	my %kept = kept_terms();
-	my (%heard, %last_kept);
+	my (%heard, %last_kept, %terms);
+
+	/(.*) (\d+)/ && push @{ $terms{$1} }, $2 foreach keys %kept;
 
 	foreach my $e (sort { $a->{time} <=> $b->{time} || $a->{number} <=> $b->{number} } @announced)
 	{
@@ -88,7 +90,7 @@ sub check_announced
 			  if $e->{place} == $last->{place} && $event ne 'yield_requested';
 			violation('term order', "$e->{what}, after $last->{event} $last->{term}")
 			  if $e->{place} < $last->{place};
-			check_next($e, $last, \%kept)
+			check_next($e, $last, \%terms)
 			  if $last->{session} eq $session && $e->{place} > $last->{place};
 		}
 		else

@@ -10,11 +10,12 @@ use Exporter qw(import);
 use JSON::PP;
 use List::Util qw(max min);
 
-our @EXPORT = qw(%expected_error read_candidate);
+our @EXPORT = qw(is_expected read_candidate);
 
 # Errors that a client may get, and why
-our %expected_error = (
+my %expected_error = (
 	'53100' => 'the disk is full',
+	'25P04' => 'the transaction_timeout of the session',
 	'55P03' => 'busy: locks and waits are part of the nemesis',
 	'57014' => 'cancelled',
 	'57P01' => 'terminated, or shut down',
@@ -34,6 +35,21 @@ our %expected_error = (
 	'23502' => 'a session that has ceased to lead after the trigger has no term',
 	'22023' => 'a term that a session leads in by now, or a transfer to itself',
 );
+
+# Errors that there may only be after one of these faults, and why
+my %expected_after = (
+	'53200' => [ qr/^(full lock table|huge statement|many spread elections)$/, 'the lock table is full' ],
+);
+
+# Is this error what the nemesis has done? In a round in which it did so, if it is
+# known when the error was.
+sub is_expected
+{
+	my ($state, $time) = @_;
+	my ($faults) = @{ $expected_after{$state} // return $expected_error{$state} };
+
+	return grep { $_->[2] =~ $faults && (!$time || ($time > $_->[0] && $time < ($_->[1] // $time + 1))) } @pressing;
+}
 
 sub add_claim
 {
@@ -170,13 +186,15 @@ sub read_candidate
 		{
 			my ($serial, $received, @payload) = @f;
 
+			# What anybody else has sent on the channel says so itself.
+			$count{'lies announced'}++, next if "@payload" =~ /liar/;
 			push @announced, { time => $received, number => scalar(@announced),
 				payload => decode_json(join ' ', @payload), session => $session };
 		}
 		elsif ($kind eq 'e')
 		{
 			$count{"errors at clients: $f[1]"}++;
-			violation('error at a client', "$who: $_") unless $expected_error{ $f[1] };
+			violation('error at a client', "$who: $_") unless is_expected($f[1], $f[0]);
 		}
 		elsif ($kind eq 'x')
 		{

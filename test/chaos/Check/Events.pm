@@ -27,7 +27,18 @@ sub read_events
 		}
 		$epoch_us = $rest[0] if $kind eq 'epoch';
 		$count{rounds}++ if $kind eq 'round';
-		$faults{ join(' ', @rest) =~ s/:.*//r }++ if $kind eq 'fault';
+		if ($kind eq 'fault')
+		{
+			my $fault = join(' ', @rest) =~ s/:.*//r;
+
+			$faults{$fault}++;
+			push @pressing, [ $time - 1_000_000, undef, $fault ];
+		}
+		if ($kind eq 'calm')
+		{
+			$_->[1] //= $time foreach @pressing;
+		}
+		$info{'slots for workers'} = $rest[0] if $kind eq 'workers';
 		if ("$kind @rest" =~ /^fault recreate election: (\w+)/)
 		{
 			$recreated{$1} = 1;

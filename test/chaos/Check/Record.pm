@@ -11,7 +11,7 @@ our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
   @moments %leader @written @announced %listening @delays @begun @finished
   @early @windows @cuts %bound %recreated @dropping @paused @drained @groups
-  @named $lease_us $wall_clock $epoch_us
+  @named @pressing $lease_us $wall_clock $epoch_us
 );
 
 our $out;			# the folder of logs
@@ -35,6 +35,7 @@ our @paused;		# [from, to, election or "all"]: it was certainly paused
 our @drained;		# {from, to, election (or "all"), names}: they certainly were
 our @groups;		# {group, sent, received, seats, limit}: it was altered
 our @named;			# [when, election]: a leader was asked to yield to a candidate
+our @pressing;		# [from, to, fault]: until the calm after it
 our $lease_us = 0;
 our $wall_clock = 1;	# timestamps mean something
 our $epoch_us = 0;	# a timestamp less our time

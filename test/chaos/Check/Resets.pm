@@ -54,6 +54,12 @@ sub check_resets
 			$lost{$_} = { time => $f[1], joined => $joined{$_}, silent => 0 } foreach keys %joined;
 			%joined = ();
 		}
+		elsif ($kind eq 'y')
+		{
+			# It may have been: it may be told, and need not be.
+			$was_reset = 1;
+			%joined = ();
+		}
 		elsif ($kind eq 'x')
 		{
 			($was_reset, %joined, %lost) = ();

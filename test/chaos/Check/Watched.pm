@@ -53,6 +53,8 @@ sub read_locks
 {
 	foreach (lines("$out/events"))
 	{
+		push @unreadable, [ $1 - 1_000_000, $1 + 20_000_000 ]
+		  if /^(\d+) fault maintenance of all tables:/;
 		push @unreadable, [ $1 - 1_000_000, $1 + 5_000_000 ]
 		  if /^(\d+) fault (?:lock table|maintenance): .*\blease\b/;
 	}

@@ -1,0 +1,361 @@
+# What presses on the servers rather than breaks them: others' load, full tables,
+# missing processes, clients that read slowly, hostile roles. Nemesis.pm takes these
+# faults into its table; a profile that has none of them is not changed by them.
+#
+# What candidates do to their own sessions meanwhile is in pressure.c: they do it
+# while the file $dir/pressure is there.
+
+package Pressure;
+
+use strict;
+use warnings;
+
+use Cluster;
+use Exporter qw(import);
+use Hostile;
+use List::Util qw(shuffle);
+use Time::HiRes qw(sleep);
+
+our @EXPORT = qw(
+  begin_pressure end_pressure relieve_servers few_elections_led set_up_pressure pressure_faults
+  $many $HISTORY_ROWS
+);
+
+our $many = 300;	# elections of the strategy spread
+our $HISTORY_ROWS = 100_000;
+
+my $HUGE = 3000;	# elections of a statement, at most
+my $snapshot;		# process id of who holds an old one
+
+my $NOTIFY_LOCK = "locktype = 'object' AND classid = 'pg_database'::regclass AND objid = 0 AND granted";
+
+# Statements of a role, one after the other, whatever becomes of each.
+sub client
+{
+	my ($role, $seconds, $database, @statements) = @_;
+	my $command = Cluster::psql(primary(), \@statements, $seconds, $database);
+
+	$command =~ s/user=postgres/user=$role/;
+	$command =~ s/-v ON_ERROR_STOP=1//;
+	return start_process('psql', 'sh', '-c', $command);
+}
+
+sub seconds { return sprintf '%.1f', 0.5 + rand($_[0]); }
+
+# --- NOTIFY
+
+# Many transactions of another database that notify, and wait for each other. Each
+# client looks at the clock: a commit that waits for the standby may swallow the
+# timeout, and a postmaster that is killed meanwhile is not noticed there, so that the
+# server could not be started again.
+sub storm
+{
+	my $seconds = seconds(4);
+	my $clients = 2 + int(rand(5));
+
+	client('postgres', $seconds + 1, 'other', "SET statement_timeout = '$seconds s'",
+		"DO \$\$ DECLARE started timestamptz := clock_timestamp(); BEGIN
+			FOR i IN 1 .. 5000 LOOP
+				INSERT INTO storm VALUES (i);
+				PERFORM pg_notify('storm', 'by $_');
+				COMMIT;
+				EXIT WHEN abs(extract(epoch FROM clock_timestamp() - started)) > $seconds;
+			END LOOP;
+		END \$\$")
+	  foreach 1 .. $clients;
+	return "$clients for $seconds s";
+}
+
+# No standby replays anything, and a commit of another database that notifies waits
+# until one does.
+sub stick_behind_standby
+{
+	my $seconds = seconds(3);
+	my @paused;
+
+	return if operation_running();
+	@paused = grep { defined sql($_, 'SELECT pg_wal_replay_pause()') } standbys();
+	return unless @paused;
+	Nemesis::heal($seconds, \&resume_replay);
+	client('postgres', $seconds + 2, 'other', 'SET synchronous_commit = remote_apply',
+		q{BEGIN; INSERT INTO storm VALUES (0); NOTIFY storm; COMMIT});
+	return 'behind ' . join(', ', map { "server$_" } @paused) . " for $seconds s";
+}
+
+sub resume_replay
+{
+	sql($_, 'SELECT CASE WHEN pg_is_in_recovery() THEN pg_wal_replay_resume() END')
+	  foreach grep { server_running($_) } @servers;
+	return;
+}
+
+# Whoever notifies, in any database, stops in the middle of its commit.
+sub stop_in_commit
+{
+	storm();
+	for (1 .. 10)
+	{
+		my ($pid) = split /\n/, sql(primary(), "SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
+			WHERE $NOTIFY_LOCK AND application_name !~ '^calm'", 2) // '';
+
+		return "process $pid" if $pid && Nemesis::pause(2, $pid);
+	}
+	return;
+}
+
+# --- what there is only so much of
+
+# A role without any right takes all locks, and keeps them, or grabs each one that
+# becomes free.
+sub fill_lock_table
+{
+	my $seconds = seconds(3);
+	my $grabs = rand() < 0.3;
+	my $then = $grabs ? 'PERFORM pg_sleep(0.005);' : 'PERFORM pg_sleep(100);';
+
+	client('hostile', $seconds + 1, 'other', "SET statement_timeout = '$seconds s'",
+		"DO \$\$ DECLARE i bigint := 0; BEGIN
+			LOOP
+				BEGIN
+					LOOP i := i + 1; PERFORM pg_advisory_lock(i); END LOOP;
+				EXCEPTION WHEN out_of_memory THEN NULL; END;
+				$then
+			END LOOP;
+		END \$\$");
+	return ($grabs ? 'and more' : 'kept') . " for $seconds s";
+}
+
+# Parallel queries hold all slots of background workers: one takes what is free, the
+# other one that of the elections' worker, if it comes first.
+sub take_worker_slots
+{
+	return unless $workers;
+
+	my $seconds = seconds(3);
+
+	foreach my $turn (1, 2)
+	{
+		client('hostile', $seconds + 1, 'other',
+			"SET statement_timeout = '$seconds s'", 'SET max_parallel_workers = 1000',
+			'SET max_parallel_workers_per_gather = 100',
+			'SET parallel_setup_cost = 0', 'SET parallel_tuple_cost = 0',
+			'SELECT count(pg_sleep(1)) FROM parallel');
+		sleep 0.1;
+		Nemesis::signal_backend('TERM', "backend_type = 'leader_election worker'") if $turn == 1;
+	}
+	return "for $seconds s";
+}
+
+# --- huge statements, and many elections
+
+sub huge_statement
+{
+	my $n = 500 + int(rand($HUGE - 500));
+	my $quiet = 'SET client_min_messages = error';
+	my $statement = Nemesis::pick(
+		"SELECT count(leader_election.join('huge-' || i, 'huge')) FROM generate_series(1, $n) i",
+		"SELECT count(*) FROM generate_series(1, $n) i, leader_election.acquire('vast-' || i, 'vast')",
+		"DO \$\$ DECLARE t bigint; BEGIN FOR i IN 1 .. $n / 10 LOOP
+			CALL leader_election.campaign('huge-' || i, 'huge', timeout => '0', term => t);
+		END LOOP; END \$\$");
+	my $end = Nemesis::pick('SELECT leader_election.leave_all()', 'DISCARD ALL', 'SELECT pg_advisory_unlock_all()', 'SELECT 1');
+
+	client('postgres', 8, 'postgres', $quiet, $statement, 'SELECT pg_sleep(1)',
+		"SELECT count(leader_election.is_leader('huge-' || i)) FROM generate_series(1, $n) i", $end);
+	return $n;
+}
+
+# Candidates that stand for all of many elections come and go.
+my $last = 0;
+
+sub spread_widely
+{
+	my $name = 'wide' . ($last = $last % 3 + 1);
+	my @join = map {
+		"SELECT count(leader_election.join('wide-' || i, '$name')) FROM generate_series($_, least($_ + 999, $many)) i"
+	} grep { $_ % 1000 == 1 } 1 .. $many;
+	my $seconds = seconds(6 + $many / 500);
+
+	client('postgres', $seconds + 1, 'postgres', 'SET client_min_messages = error',
+		map { (@join, "SELECT pg_sleep(0.5 + random())") } 1 .. 20);
+	return "$name for $seconds s";
+}
+
+# --- those who look on
+
+# A socket that nobody reads from fills up.
+sub read_slowly
+{
+	my $seconds = 1 + int(rand(4));
+
+	client('app', $seconds + 2, 'postgres', 'LISTEN leadership_changed', 'LISTEN flood',
+		"\\copy (SELECT repeat('x', 1000), leader_election.leader('race') FROM generate_series(1, 300000)) TO PROGRAM 'sleep $seconds'")
+	  for 1 .. 2;
+	return "for $seconds s";
+}
+
+# The same for the one who listens to what is announced
+sub flood_listener
+{
+	my $pid = $Nemesis::candidates{listener}{pid};
+
+	running($pid) && Nemesis::pause(2.5, $pid) or return;
+	client('postgres', 5, 'postgres',
+		"SELECT count(pg_notify('flood', i || repeat('x', 7900))) FROM generate_series(1, 1500) i");
+	return 'listener';
+}
+
+# Nothing that has been updated since can be cleared away, also during calms. (It has
+# not read our tables: whoever wants to rewrite one would wait for it, and everybody
+# for them.)
+sub keep_snapshot
+{
+	return if running($snapshot);
+	$snapshot = start_process('snapshot', 'sh', '-c',
+		Cluster::psql(primary(), [ 'BEGIN ISOLATION LEVEL REPEATABLE READ',
+				'SELECT pg_current_snapshot()', 'SELECT pg_sleep(36000)' ], 36000)
+		  =~ s/application_name=nemesis/application_name=snapshot/r);
+	return 'kept';
+}
+
+# --- slow servers
+
+sub slow_disk
+{
+	my $seconds = seconds(4);
+	my $delay = 1000 * (5 + int(rand(60)));
+	my $method = Nemesis::pick(qw(fdatasync fsync open_datasync open_sync));
+	my $n = primary();
+
+	set_pressing($n, "fsync = on\ncommit_delay = $delay\ncommit_siblings = 0\nwal_sync_method = $method\n");
+	Nemesis::heal($seconds, sub { set_pressing($n, '') });
+	return "$delay us, $method";
+}
+
+sub set_pressing
+{
+	my ($n, $settings) = @_;
+	my $path = "$dir/disk/server$n/pressure.conf";
+
+	return unless -e $path && slurp($path) ne $settings;
+	spit($path, $settings);
+	ctl($n, 'reload') if server_running($n);
+	return;
+}
+
+sub maintain_all
+{
+	my @tables = shuffle(qw(election lease candidate history epoch pause_all drain announced election_group));
+
+	client('postgres', 20, 'postgres', "SET lock_timeout = '500ms'", Nemesis::pick(
+			[ map { "VACUUM FULL leader_election.$_" } @tables ],
+			[ map { "CLUSTER leader_election.$_ USING ${_}_pkey" } @tables ],
+			[ map { "REINDEX TABLE CONCURRENTLY leader_election.$_" } @tables ])->@*);
+	return 'all tables';
+}
+
+# --- hostile roles
+
+sub be_hostile
+{
+	my ($role) = @_;
+	my $seconds = 1 + int(rand(4));
+
+	client($role, $seconds, 'postgres', "SET statement_timeout = '1500ms'", hostile_statements($role));
+	return "$role for $seconds s";
+}
+
+# --- all of it
+
+# name => [function, weight in the profile pressure, in all and clock]
+my %faults = (
+	'NOTIFY storm elsewhere' => [ \&storm,                                 8, 2 ],
+	'NOTIFY stuck behind the standby' => [ \&stick_behind_standby,         6, 2 ],
+	'NOTIFY stopped in its commit' => [ \&stop_in_commit,                  5, 1 ],
+	'full lock table' => [ \&fill_lock_table,                              8, 2 ],
+	'all worker slots taken' => [ \&take_worker_slots,                     8, 2 ],
+	'huge statement' => [ \&huge_statement,                                6, 1 ],
+	'many spread elections' => [ \&spread_widely,                         10, 1 ],
+	'slow readers' => [ \&read_slowly,                                     4, 1 ],
+	'slow listener' => [ \&flood_listener,                                 4, 1 ],
+	'old snapshot' => [ \&keep_snapshot,                                  10, 0 ],
+	'slow disk' => [ \&slow_disk,                                          6, 2 ],
+	'maintenance of all tables' => [ \&maintain_all,                       5, 1 ],
+	'hostile role' => [ sub { be_hostile('hostile') },                     8, 2 ],
+	'hostile candidate role' => [ sub { be_hostile('intruder') },          8, 2 ],
+);
+my %column = (pressure => 1, all => 2, clock => 2);
+
+# What the profile has of them
+sub pressure_faults
+{
+	my ($profile) = @_;
+	my $c = $column{$profile} or return;
+
+	return map { $_ => [ @{ $faults{$_} }[ 0, $c ] ] } keys %faults;
+}
+
+# For the new primary, before there are standbys
+sub set_up_pressure
+{
+	my ($profile) = @_;
+
+	return unless $column{$profile};
+	sql(1, [ 'CREATE ROLE hostile LOGIN', 'CREATE ROLE intruder LOGIN',
+			'GRANT USAGE ON SCHEMA leader_election TO hostile, intruder',
+			'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO intruder',
+			'CREATE TABLE chaos.scratch (i int); ALTER TABLE chaos.scratch OWNER TO app',
+			"SELECT count(leader_election.create_election('wide-' || i, 'spread', '$lease_ms ms')) FROM generate_series(1, $many) i" ], 60) // die;
+	sql(1, [ 'CREATE TABLE storm (i int); CREATE TABLE parallel (x text); GRANT SELECT ON parallel TO PUBLIC',
+			'ALTER TABLE parallel ALTER x SET STORAGE PLAIN; ALTER TABLE parallel SET (parallel_workers = 100)',
+			"INSERT INTO parallel SELECT repeat('x', 3000) FROM generate_series(1, 100)" ], 20, 'other') // die;
+	$ENV{CHAOS_PRESSURE} = "$dir/pressure";
+	return if $profile ne 'pressure';
+
+	# Of elections that were dropped: half of it is older than it is kept for
+	sql(1, "INSERT INTO leader_election.history (election, term, leader, kind, role, acquired_at, ended_at, reason)
+		SELECT 'past-' || e, t, 'past', 'session', 'app', began, began + interval '1 min', 'dropped'
+		FROM generate_series(0, $HISTORY_ROWS / 100 - 1) e, generate_series(1, 100) t,
+			LATERAL (SELECT now() - (101 - t) * interval '14 h' - e * interval '1 s') b(began)", 60) // die;
+	return;
+}
+
+# What candidates do to themselves begins, in some rounds
+sub begin_pressure
+{
+	my ($profile) = @_;
+
+	spit("$dir/pressure", '') if $column{$profile} && rand() < ($profile eq 'pressure' ? 0.7 : 0.2);
+	return;
+}
+
+# They do it no more, once they run again ...
+sub end_pressure
+{
+	unlink "$dir/pressure";
+	return;
+}
+
+# ... and nothing is left of it, or of this, on servers that may be others now. The
+# pooler's sessions have what candidates have set there.
+sub relieve_servers
+{
+	return unless $ENV{CHAOS_PRESSURE};
+	resume_replay();
+	set_pressing($_, '') foreach @servers;
+	kill 'KILL', pooler_pid() if running(pooler_pid());
+	sleep 0.05 while running(pooler_pid());
+	start_pooler();
+	return;
+}
+
+# Who led hundreds of elections has gone, and the worker ends these terms one by one.
+# What others wait for comes after them.
+sub few_elections_led
+{
+	return 1 unless $ENV{CHAOS_PRESSURE} && $workers;
+	return (sql(primary(), "SELECT count(*) FROM leader_election.lease
+		WHERE election ~ '^(wide|huge|vast)-' AND leader IS NOT NULL") // '') eq '0';
+}
+
+1;
