@@ -144,6 +144,7 @@ sub operation
 	if ($operation == 0)
 	{
 		srand($$);
+		event('doing', $name);
 		eval { $code->(); 1 } or note_failure("$name: $@" =~ s/\s+/ /gr);
 		event('done', $name);
 		POSIX::_exit(0);

@@ -24,15 +24,15 @@ my @whole;					# [from, to] of these
 
 sub read_faults
 {
-	my $last;	# of these faults
+	my %doing;	# since when: what takes its time
 
 	foreach (lines("$out/events"))
 	{
 		my ($time, $kind, $what) = /^(\d+) (\w+) ?([^:]*)/ or next;
 
-		$last = $time if $kind eq 'fault' && $what =~ $WHOLE;
+		$doing{$what} = $time if $kind eq 'doing' && $what !~ /^recreate/;
 		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WHOLE;
-		push @whole, [ $last - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $what !~ /^recreate/ && $last;
+		push @whole, [ $doing{$what} - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $doing{$what};
 		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
 		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';
 	}

@@ -27,6 +27,7 @@ my @expected_messages = (
 	qr/terminating connection because of (crash|unexpected postmaster)/,
 	qr/could not write init file/,	# the disk is full
 	qr/pre-existing shared memory block/,	# its postmaster was killed, and some are stopped
+	qr/could not map dynamic shared memory segment/,	# a parallel query that has ended meanwhile
 	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
 );
 
@@ -45,7 +46,7 @@ sub check_logs
 
 			# PostgreSQL's own: who runs a parallel query when its postmaster is killed
 			$parallel{$1} = 1 if /\[(\d+)\].* FATAL:  postmaster exited during a parallel transaction/;
-			next if /^TRAP: .*!IsTransactionOrTransactionBlock\(\).* PID: (\d+)$/ && $parallel{$1};
+			next if /^TRAP: .*!IsTransactionOrTransactionBlock\(\).* PID: (\d+)\)?$/ && $parallel{$1};
 
 			if (/PANIC:|TRAP:|was terminated by signal (?!9\b)\d+/)
 			{
