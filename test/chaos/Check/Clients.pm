@@ -12,6 +12,8 @@ use List::Util qw(max min);
 
 our @EXPORT = qw(is_expected read_candidate);
 
+my $SILENT_US = 100_000;	# a session asks more often, unless something keeps it from that
+
 # Errors that a client may get, and why
 my %expected_error = (
 	'53100' => 'the disk is full',
@@ -89,6 +91,7 @@ sub read_candidate
 			$leader{$election}{$term}{$candidate} //= $who;
 			if ($c && $c->{who} eq "$who.$serial" && $c->{term} == $term)
 			{
+				push @{ $c->{silent} }, [ $c->{to}, $received ] if $sent - $c->{to} > $SILENT_US;
 				$c->{to} = max($c->{to}, $sent);
 				next;
 			}

@@ -16,7 +16,7 @@ our @EXPORT = qw(
 
 our $out;			# the folder of logs
 our (%count, %violations, %faults, %info);
-our @claims;		# {election, term, candidate, who, from, to}
+our @claims;		# {election, term, candidate, who, from, to, silent: [from, to] of each}
 our @moments;		# the same, from and to: sent and received
 our %leader;		# {election}{term}{candidate} = where it was said
 our @written;		# what candidates say of their fenced rows

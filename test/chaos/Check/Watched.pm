@@ -71,12 +71,22 @@ sub is_unclear
 	  || was_dropped($a->{election}, $a->{sent}, $a->{received});
 }
 
+# Did this session not ask for a while? Then its lease may have run out meanwhile, and
+# have come back, in the same term: a renewal that was made in time counts for nobody
+# until a standby has confirmed it.
+sub was_silent
+{
+	my ($c, $a) = @_;
+
+	return grep { $_->[0] < $a->{received} && $_->[1] > $a->{sent} } @{ $c->{silent} // [] };
+}
+
 # The claim of whoever has certainly led all the time
 sub certain_leader
 {
 	my ($claims, $a) = @_;
 
-	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !cannot_know($_, $a->{sent}) }
+	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !cannot_know($_, $a->{sent}) && !was_silent($_, $a) }
 	@{ $claims->{ $a->{election} } };
 }
 
