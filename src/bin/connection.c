@@ -139,9 +139,11 @@ connection_open(Connection *c, int64 limit)
 	params_free(&params);
 	if (c->conn == NULL)
 		pg_fatal("out of memory");
+	PQsetNoticeProcessor(c->conn, ignore_notice, NULL);
 	if (PQstatus(c->conn) == CONNECTION_BAD)
 		state = PGRES_POLLING_FAILED;
-	while (state == PGRES_POLLING_READING || state == PGRES_POLLING_WRITING)
+	while ((state == PGRES_POLLING_READING ||
+			state == PGRES_POLLING_WRITING) && now_us() < until)
 	{
 		if (!connection_wait_ready(c, state == PGRES_POLLING_READING ? POLLIN :
 								   POLLOUT, until, &stopped))
@@ -150,7 +152,6 @@ connection_open(Connection *c, int64 limit)
 	}
 	if (state == PGRES_POLLING_OK)
 	{
-		PQsetNoticeProcessor(c->conn, ignore_notice, NULL);
 		text_set_encoding(PQclientEncoding(c->conn));
 		return true;
 	}

@@ -95,6 +95,7 @@ typedef struct Answer
 	char		sqlstate[6];
 	char	   *message;		/* of an error, as the server wrote it */
 	int64		sent;			/* when the statement was sent */
+	bool		is_copy;		/* the server wants to copy data instead */
 } Answer;
 
 /* libpq's parameters that we set, at most */

@@ -65,6 +65,19 @@ set_error(Answer *answer, const char *sqlstate, char *message)
 }
 
 /*
+ * Does the server want to copy data? Until we do that, libpq returns the same
+ * result again and again.
+ */
+static bool
+is_copying(const PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+
+	return status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+		status == PGRES_COPY_BOTH;
+}
+
+/*
  * Take the next result of the statement that was sent.  Return true if there
  * are no more.
  */
@@ -86,17 +99,21 @@ take_result(Connection *c, Answer *answer)
 	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
 			  pg_strdup(PQresultErrorMessage(result)));
 	(void) pg_strip_crlf(answer->message);
+	answer->is_copy = is_copying(result);
 	PQclear(result);
 	return false;
 }
 
 /*
  * Read the whole answer.  Return false if it has not come: the moment has
- * come, the watcher has stopped the wait, or the connection is lost.
+ * come, the watcher has stopped the wait, the connection is lost, or the
+ * server wants to copy data.
  */
 static bool
 read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
 {
+	bool		late = false;
+
 	for (;;)
 	{
 		bool		stopped;
@@ -105,9 +122,13 @@ read_answer(Connection *c, Answer *answer, int64 until, bool may_stop)
 		{
 			if (take_result(c, answer))
 				return true;
+			if (answer->is_copy)
+				return false;
 		}
-		if (PQflush(c->conn) < 0)
+		/* There may always be something to read, but never the end. */
+		if (late || PQflush(c->conn) < 0)
 			return false;
+		late = now_us() >= until;
 		if (!connection_wait_ready(c, POLLIN, until, &stopped))
 		{
 			if (stopped && !may_stop)
@@ -160,10 +181,10 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 	}
 
 	connection_fail(c, PQstatus(c->conn) != CONNECTION_OK ?
-					PQerrorMessage(c->conn) :
+					PQerrorMessage(c->conn) : answer.is_copy ?
+					"the server wants to copy data" :
 					"the server did not answer in time");
-	PQclear(answer.result);
-	answer.result = NULL;
+	answer_free(&answer);
 	answer.outcome = ANSWER_LOST;
 	return answer;
 }
