@@ -79,9 +79,10 @@ static int
 cell_of(const Timeline *t, double at)
 {
 	double		span = Max(t->to - t->from, 0.001);
-	int			cell = (int) ((at - t->from) / span * t->columns);
+	double		cell = (at - t->from) / span * t->columns;
 
-	return Max(Min(cell, t->columns - 1), 0);
+	/* It need be no number at all. */
+	return cell >= 0 ? (int) Min(cell, t->columns - 1) : 0;
 }
 
 /*
@@ -98,6 +99,8 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 		int			first = cell_of(t, seconds(t, row, COL_FROM));
 		int			last = cell_of(t, seconds(t, row, COL_TO));
 
+		/* The server's clock may have been set back during the term. */
+		last = Max(first, last);
 		if (leader == NULL)
 			memset(lane + first, CELL_EMPTY, last - first + 1);
 		else if (strcmp(PQgetvalue(t->terms, row, COL_LEADER), leader) == 0)
