@@ -6,7 +6,8 @@
  *
  * Invariants:
  *
- * - Nothing that others have chosen (names, details, the database's name) is
+ * - Nothing that others have chosen (names, details, the database's name), and
+ *	 nothing else that the server says, is
  *	 markup: page_text() is the only way for it into the page.  If that failed,
  *	 the page's policy would still forbid scripts, and whatever has to be
  *	 fetched.
@@ -24,6 +25,9 @@
 
 /* Terms on a page; more make neither a picture nor a table that people read */
 #define MOST_TERMS		"2000"
+
+/* No moment is further from 1970: more than PostgreSQL's years, in seconds */
+#define LATEST				1e13
 
 #define TERM_COUNTER_BITS	22	/* of a term; the others are the epoch */
 
@@ -66,10 +70,16 @@ page_text(Page *p, const char *text)
 	pg_free(shown);
 }
 
+/*
+ * Return a moment, in seconds.  All that are in the picture are numbers, and
+ * such that one more second is another number.
+ */
 double
 page_seconds(const Page *p, int row, int column)
 {
-	return strtod(PQgetvalue(p->terms, row, column), NULL);
+	double		at = strtod(PQgetvalue(p->terms, row, column), NULL);
+
+	return isnan(at) ? 0 : Max(Min(at, LATEST), -LATEST);
 }
 
 int64
@@ -147,7 +157,7 @@ set_period(Page *p)
 	if (!PQgetisnull(p->terms, 0, PAGE_SINCE))
 		p->from = Max(p->from, page_seconds(p, 0, PAGE_SINCE));
 	/* Clocks can be set back, and rows written by hand. */
-	if (!isfinite(p->from) || !(p->from < p->to - 1))
+	if (p->from > p->to - 1)
 		p->from = p->to - 1;
 }
 
@@ -159,6 +169,14 @@ write_cell(Page *p, int row, int column)
 	appendPQExpBufferStr(&p->html, "<td><bdi>");
 	page_text(p, PQgetvalue(p->terms, row, column));
 	appendPQExpBufferStr(&p->html, "</bdi></td>");
+}
+
+static void
+write_time(Page *p, int row, int column)
+{
+	appendPQExpBufferStr(&p->html, "<td class=\"time\">");
+	page_text(p, PQgetvalue(p->terms, row, column));
+	appendPQExpBufferStr(&p->html, "</td>");
 }
 
 /*
@@ -182,14 +200,17 @@ write_row(Page *p, int row)
 	appendPQExpBufferStr(&p->html, "<tr>");
 	if (p->election == NULL)
 		write_cell(p, row, PAGE_ELECTION);
-	appendPQExpBuffer(&p->html, "<td class=\"n\">%s%s</td><th scope=\"row\"><bdi>",
-					  PQgetvalue(terms, row, PAGE_TERM), page_begins_epoch(p, row) ?
+	appendPQExpBufferStr(&p->html, "<td class=\"n\">");
+	page_text(p, PQgetvalue(terms, row, PAGE_TERM));
+	appendPQExpBuffer(&p->html, "%s</td><th scope=\"row\"><bdi>",
+					  page_begins_epoch(p, row) ?
 					  " <span class=\"new\">new epoch</span>" : "");
 	page_text(p, PQgetvalue(terms, row, PAGE_LEADER));
 	appendPQExpBufferStr(&p->html, "</bdi></th>");
 	write_cell(p, row, PAGE_KIND);
-	appendPQExpBuffer(&p->html, "<td class=\"time\">%s</td><td class=\"time\">%s</td><td class=\"time\">",
-					  PQgetvalue(terms, row, PAGE_BEGAN), PQgetvalue(terms, row, PAGE_ENDED));
+	write_time(p, row, PAGE_BEGAN);
+	write_time(p, row, PAGE_ENDED);
+	appendPQExpBufferStr(&p->html, "<td class=\"time\">");
 	page_duration(p, page_seconds(p, row, PAGE_TO) - page_seconds(p, row, PAGE_FROM));
 	appendPQExpBuffer(&p->html, "</td><td class=\"reason %s\">", leads ? "leads" : reason->look);
 	page_text(p, leads ? "leads" : PQgetvalue(terms, row, PAGE_REASON));
@@ -244,13 +265,16 @@ write_head(Page *p)
 	page_text(p, p->database);
 	appendPQExpBufferStr(&p->html, "</bdi>");
 	if (p->n > 0)
-		appendPQExpBuffer(&p->html, ", as of %s. Times are UTC, by the server&#x2019;s clock.",
-						  PQgetvalue(p->terms, 0, PAGE_NOW_TEXT));
+	{
+		appendPQExpBufferStr(&p->html, ", as of ");
+		page_text(p, PQgetvalue(p->terms, 0, PAGE_NOW_TEXT));
+		appendPQExpBufferStr(&p->html, ". Times are UTC, by the server&#x2019;s clock.");
+	}
 	appendPQExpBufferStr(&p->html, "</p>\n");
 	if (is_cut(p))
-		appendPQExpBuffer(&p->html, "<p class=\"note\">There are %s terms. Shown are the %d that ended last, or have not ended;"
+		appendPQExpBuffer(&p->html, "<p class=\"note\">There are %d terms. Shown are the %d that ended last, or have not ended;"
 						  " the picture begins when the first of them ended.</p>\n",
-						  PQgetvalue(p->terms, 0, PAGE_TOTAL), p->n);
+						  atoi(PQgetvalue(p->terms, 0, PAGE_TOTAL)), p->n);
 }
 
 static void

@@ -166,11 +166,15 @@ describe_term(Page *p, int row)
 
 	appendPQExpBufferStr(&p->html, "<title>");
 	page_text(p, PQgetvalue(terms, row, PAGE_LEADER));
-	appendPQExpBuffer(&p->html, "\nterm %s, ", PQgetvalue(terms, row, PAGE_TERM));
+	appendPQExpBufferStr(&p->html, "\nterm ");
+	page_text(p, PQgetvalue(terms, row, PAGE_TERM));
+	appendPQExpBufferStr(&p->html, ", ");
 	page_text(p, PQgetvalue(terms, row, PAGE_KIND));
-	appendPQExpBuffer(&p->html, "\n%s to %s UTC\n",
-					  PQgetvalue(terms, row, PAGE_BEGAN),
-					  leads ? "now" : PQgetvalue(terms, row, PAGE_ENDED));
+	appendPQExpBufferStr(&p->html, "\n");
+	page_text(p, PQgetvalue(terms, row, PAGE_BEGAN));
+	appendPQExpBufferStr(&p->html, " to ");
+	page_text(p, leads ? "now" : PQgetvalue(terms, row, PAGE_ENDED));
+	appendPQExpBufferStr(&p->html, " UTC\n");
 	page_duration(p, page_seconds(p, row, PAGE_TO) - page_seconds(p, row, PAGE_FROM));
 	appendPQExpBufferStr(&p->html, ", ");
 	page_text(p, leads ? "leads" : PQgetvalue(terms, row, PAGE_REASON));
@@ -194,8 +198,9 @@ draw_term(Page *p, int row)
 
 	left = Min(left, 100 - NARROWEST);
 	width = Max(right - left, NARROWEST);
-	appendPQExpBuffer(&p->html, "<g class=\"term %s\" data-term=\"%s\">", look,
-					  PQgetvalue(p->terms, row, PAGE_TERM));
+	appendPQExpBuffer(&p->html, "<g class=\"term %s\" data-term=\"", look);
+	page_text(p, PQgetvalue(p->terms, row, PAGE_TERM));
+	appendPQExpBufferStr(&p->html, "\">");
 	describe_term(p, row);
 	appendPQExpBuffer(&p->html,
 					  "<svg x=\"%.3f%%\" y=\"4\" width=\"%.3f%%\" height=\"40\">"
