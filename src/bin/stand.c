@@ -254,15 +254,38 @@ try_session(Agent *a)
 }
 
 /*
+ * Is this the name of a seat of the group: its name, "/", and a number?
+ */
+static bool
+is_seat(const Agent *a, const char *name)
+{
+	size_t		length = strlen(a->options->group);
+
+	return strncmp(name, a->options->group, length) == 0 && name[length] == '/' &&
+		name[length + 1] != '\0' &&
+		name[length + 1 + strspn(name + length + 1, "0123456789")] == '\0';
+}
+
+/*
  * We lead a seat of the group: stand for no other one, so that none is kept
  * for us, and nobody is asked to yield to us.  What cannot be given back or
- * left now ends by itself, a lease later.
+ * left now ends by itself, a lease later.  Return ELECTED, or an exit code.
  */
-static void
+static int
 take_seat(Agent *a, const PGresult *grants)
 {
+	const char *seat = PQgetvalue(grants, 0, GRANT_FIELDS);
 	Answer		answer;
 
+	if (!is_seat(a, seat))
+	{
+		char	   *shown = text_printable(seat);
+
+		pg_log_error("the server answered with a seat of another group: \"%s\"",
+					 shown);
+		pg_free(shown);
+		return EXIT_USAGE;
+	}
 	for (int i = 1; i < PQntuples(grants); i++)
 	{
 		const char *values[] = {
@@ -274,7 +297,8 @@ take_seat(Agent *a, const PGresult *grants)
 	}
 	answer = ask(a, &sql_leave_group, SEC, false);
 	answer_free(&answer);
-	agent_set_seat(a, PQgetvalue(grants, 0, GRANT_FIELDS));
+	agent_set_seat(a, seat);
+	return ELECTED;
 }
 
 /*
@@ -293,7 +317,7 @@ try_once(Agent *a, Stand *s)
 	{
 		code = ELECTED;
 		if (a->options->group != NULL)
-			take_seat(a, answer.result);
+			code = take_seat(a, answer.result);
 	}
 	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
 	{
