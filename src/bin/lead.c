@@ -106,7 +106,7 @@ set_deadline(Leadership *l, const Grant *grant)
 	l->next = grant->sent + Max(length / 3, a->lease / 20);
 	l->notified = false;
 	message_send(a->guardian.socket, MESSAGE_DEADLINE,
-				 (int) (a->lease / MSEC), a->grant.deadline);
+				 (int) Min(a->lease / MSEC, PG_INT32_MAX), a->grant.deadline);
 	if (new_term && a->guardian.pid != 0 &&
 		!term_file_write(l->term_dir, grant->term))
 		pg_log_warning("could not write the term file: %m");

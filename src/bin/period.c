@@ -22,6 +22,9 @@
  */
 #define LONGEST_SLEEP	(60 * SEC)
 
+/* No clock is further from 1970: seconds, of which there is a year */
+#define LATEST			1e11
+
 /* The server's clock, and what is done; NULL, too, if it does not exist yet */
 static const Statement sql_period = {
 	"SELECT pg_catalog.extract('epoch', pg_catalog.clock_timestamp()),"
@@ -39,7 +42,7 @@ set_period(Agent *a, const PGresult *result)
 	Period	   *p = &a->period;
 	const Options *o = a->options;
 	double		seconds = strtod(PQgetvalue(result, 0, 0), NULL);
-	int64		now = (int64) (Max(seconds, 0) * SEC) - Max(o->offset, 0);
+	int64		now = (int64) (Min(Max(seconds, 0), LATEST) * SEC) - Max(o->offset, 0);
 	int64		passed = now % o->every;
 	time_t		began;
 	struct tm	tm;
