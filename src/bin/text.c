@@ -76,12 +76,11 @@ decode(const char *text, int *length)
 	for (int i = 0; i < *length; i++)
 	{
 		/*
-		 * A control within the bytes: this is no character of the encoding.  A
+		 * A control within the bytes, or what is a part of one in UTF-8.  A
 		 * terminal with another encoding would obey the control.
 		 */
 		if ((unsigned char) text[i] < ' ' || text[i] == '\x7F' ||
-			(*length == 1 && IS_HIGHBIT_SET(text[i]) &&
-			 (unsigned char) text[i] < 0xA0))
+			(IS_HIGHBIT_SET(text[i]) && (unsigned char) text[i] < 0xA0))
 		{
 			*length = 1;
 			return NO_CHARACTER;
