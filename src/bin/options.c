@@ -232,6 +232,8 @@ parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 	struct option long_options[lengthof(options) + 1] = {0};
 	int			found;
 
+	/* Its messages begin with that, as ours do. */
+	argv[0] = unconstify(char *, progname);
 	for (int i = 0; i < lengthof(options); i++)
 	{
 		bool		has_value = options[i].kind < VALUE_YES;

@@ -266,7 +266,11 @@ answer_report(const Answer *answer)
 	if (message != NULL && strstr(message, ":  ") != NULL &&
 		strstr(message, ":  ") < message + 20)
 		message = strstr(message, ":  ") + 3;
-	shown = text_printable_lines(message == NULL ? "the server did not answer" : message);
+	if (message == NULL)
+		message = "the server did not answer";
+	else if (message[0] == '\0')
+		message = "the server sent an error without a message";
+	shown = text_printable_lines(message);
 	pg_log_error("%s", shown);
 	pg_free(shown);
 }
