@@ -60,6 +60,8 @@ END_OF_COMMAND
 
 sub now { return clock_gettime(CLOCK_MONOTONIC); }
 
+my $started = 0;
+
 # Starts pg_leader, on a terminal or not.
 sub start
 {
@@ -68,8 +70,8 @@ sub start
 		server => $server,
 		args => "@args",
 		subcommand => $args[0],
-		output => "$dir/output-" . $server->{port},
-		ran => "$dir/ran-" . $server->{port},
+		output => "$dir/output-" . ++$started,
+		ran => "$dir/ran-$started",
 		began => now());
 	my ($subcommand, @options) = map { s/\@RAN\@/$one{ran}/r } @args;
 
@@ -220,7 +222,7 @@ sub wrongs_of
 	push @wrong, "it did not end: $one->{late}" if $one->{late};
 	push @wrong, "exit code $one->{code}" if $one->{code} !~ /^($codes)$/ && !$one->{late};
 	push @wrong, "a sanitizer's report" if $output =~ /runtime error:|Sanitizer/;
-	push @wrong, "no message" if $one->{code} =~ /^12[1-7]$/ && $output !~ /^pg_leader: (error|warning): \S/m;
+	push @wrong, "no message" if $one->{code} =~ /^12[1-7]$/ && $output !~ /(?:^|^[\d-]+ \S+ )pg_leader: (election "e": )?(error|warning): \S/m;
 	push @wrong, 'control characters: ' . substr(controls($output), 0, 100) if controls($output) ne '';
 	push @wrong, 'markup' if $one->{args} =~ /--html/ && $output =~ /<(script|img)/;
 	push @wrong, "log: $_" foreach grep { !/^GRANT/ } @log;
@@ -229,6 +231,7 @@ sub wrongs_of
 	$one->{ran_command} = -s $one->{ran};
 	my %pids = map { (split / /)[1] => 1 } split /\n/, slurp_file($one->{ran});
 	wait_until(sub { !grep { is_running($_) } keys %pids }, "the end of the command of $one->{args}");
+	unlink $one->{ran};
 	foreach my $reply (grep { defined && /./ } @{ $one->{replies} // [] })
 	{
 		my ($head, $body) = split /\r\n\r\n/, $reply, 2;
