@@ -7,10 +7,9 @@
  * Invariants:
  *
  * - Nothing that others have chosen (names, details, the database's name), and
- *	 nothing else that the server says, is
- *	 markup: page_text() is the only way for it into the page.  If that failed,
- *	 the page's policy would still forbid scripts, and whatever has to be
- *	 fetched.
+ *	 nothing else that the server says, is markup: page_text() is the only way
+ *	 for it into the page.  If that failed, the page's policy would still forbid
+ *	 scripts, and whatever has to be fetched.
  *
  * - The page is ASCII, and needs nothing but itself.
  *
@@ -157,7 +156,7 @@ set_period(Page *p)
 	if (!PQgetisnull(p->terms, 0, PAGE_SINCE))
 		p->from = Max(p->from, page_seconds(p, 0, PAGE_SINCE));
 	/* Clocks can be set back, and rows written by hand. */
-	if (p->from > p->to - 1)
+	if (p->from <= -LATEST || p->from > p->to - 1)
 		p->from = p->to - 1;
 }
 
