@@ -15,6 +15,7 @@
 #	to_all   what is done to all stands at once
 #	then     what has to follow, for each kind (of a subject) or for all:
 #	           other  another process is elected
+#	           again  the same process is elected again
 #	           same   nothing changes, for two leases
 #	           any    somebody leads, and the server agrees; maybe still the same
 #	           gone   all processes end with an error
@@ -131,6 +132,25 @@ our @FAULTS = (
 	{ name => 'resign', group => 'plain', not => ['pg_leader'], alone => 1,
 		then => 'other', within => 5, best => 100, limit => 500, reason => 'resigned',
 		to => sub { send_line($_[1], 'resign') } },
+	{ name => 'resign, alone', group => 'plain', not => ['pg_leader'],
+		then => 'again', within => 10, reason => 'resigned',
+		to => sub {
+			my ($stand, $leader) = @_;
+
+			foreach my $follower (@{ $stand->{followed} })
+			{
+				$follower->{dies} = 1;
+				send_signal($follower, 'KILL');
+			}
+			send_line($leader, 'resign');
+		},
+		check => sub {
+			my ($stand) = @_;
+
+			# Others must have had their turn before.
+			return if !defined $stand->{took} || $stand->{took} > 500;
+			return sprintf 'is elected again after %d ms', $stand->{took};
+		} },
 	{ name => 'yield', group => 'plain', then => 'other', within => 6,
 		reason => 'yielded', to => \&request_yield },
 	{ name => 'SIGTERM', group => 'plain', alone => 1, then => 'other',

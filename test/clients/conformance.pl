@@ -47,16 +47,24 @@ sub wanted
 
 # --- what has to follow a fault
 
+# How long it took until one of these was elected
+sub takeover
+{
+	my ($stand, @of) = @_;
+	my $elected = elected_since($stand->{since}, @of) // return;
+
+	return ($elected->[2] - $stand->{since}) / 1e6;
+}
+
 # Each returns what a stand's outcome is so far: undef, or the milliseconds that
 # the takeover took; 0 if there was none.
 my %FOLLOWS = (
 	other => sub {
 		my ($stand) = @_;
-		my $elected = elected_since($stand->{since},
-			grep { $_ != $stand->{led} } processes_of($stand)) // return;
 
-		return ($elected->[2] - $stand->{since}) / 1e6;
+		return takeover($stand, grep { $_ != $stand->{led} } processes_of($stand));
 	},
+	again => sub { return takeover($_[0], $_[0]{led}) },
 	any => sub {
 		my ($stand) = @_;
 		my $leader = leader($stand) // return;
@@ -178,7 +186,7 @@ sub do_fault
 	}
 	$fault->{to_all}->(@stands) if $fault->{to_all};
 	$_->{done} = now_ns() foreach @stands;
-	foreach my $follows (qw(other any gone nobody same))
+	foreach my $follows (qw(other again any gone nobody same))
 	{
 		my @those = grep { follows($fault, $_) eq $follows } @stands;
 
@@ -431,6 +439,7 @@ stop_servers();
 close_network();
 print_table();
 print "\nskipped: $_\n" foreach @skipped;
+print "\nFAILURE $_\n" foreach @failures;
 printf "\n%s: %d failures, %d s, %s\n", @failures ? 'FAILED' : 'passed',
   scalar @failures, (now_ns() - $start) / 1e9, join(' ', @subjects);
 exit(@failures ? 1 : 0);

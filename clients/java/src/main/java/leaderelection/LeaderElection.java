@@ -303,9 +303,12 @@ public final class LeaderElection {
             abort(ear);
         }
 
-        /** Waits until something is to be done. Watches our connection: its end is told at once. */
+        /**
+         * Waits until something is to be done. Watches our connection: its end is told at once. Who
+         * gave up hears of that, too, and would be the first to ask: it listens to nothing.
+         */
         private void idle(Long term) throws Exception {
-            Connection c = session ? own : ear;
+            Connection c = session ? own : standing ? ear : null;
             while (lead == term && over == null && !closed && next - now() > 0)
                 if (c == null)
                     Thread.sleep(20);
