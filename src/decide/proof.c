@@ -12,11 +12,13 @@
  * standby that is promoted is promoted after t0, and elects nobody before as
  * much time has passed there as this lease can last here.
  *
- * The order: the configuration of standbys is read, then t0, then the WAL is
+ * The order: t0 is read, then the configuration of standbys, then the WAL is
  * written and its confirmation awaited, then the election lock is taken, and
  * what the proof rests on is read again.  With t0 read after the confirmation,
  * a standby promoted in between could end its grace while the lease still
- * lasts here.
+ * lasts here.  With t0 read after the configuration, the same could happen to a
+ * process that is stopped between the two, while standbys are configured and
+ * one of them is promoted.
  *
  * The wait for the proof is bounded, and the lock of that election is not held
  * meanwhile.  (A statement that calls for several elections may hold the locks
@@ -73,6 +75,16 @@ le_proof_covers(const Proof *proof, int64 duration)
 }
 
 /*
+ * Is what was found by le_prove() still so: if no proof was needed, is none
+ * needed now?  Standbys that were configured since have confirmed nothing.
+ */
+bool
+le_proof_stands(const Proof *proof)
+{
+	return proof->required || !LeSyncStandbysDefined();
+}
+
+/*
  * From when on may a lease count?  False: the standbys have not confirmed
  * within a third of the lease, 5 s or limit, whichever is least.  With limit 0
  * they are not asked.
@@ -90,14 +102,10 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 	int64		give_up_at;
 	bool		woken = false;
 
-	/*
-	 * In this order: standbys that are configured after t0 do not count for
-	 * leases from t0 on.
-	 */
+	proof->t0 = le_clock();
 	proof->required = LeSyncStandbysDefined();
 	le_proof_set_subject(proof, seen, lease_duration,
 						 proof->required && grants ? le_epoch_read() : NULL);
-	proof->t0 = le_clock();
 	proof->confirmed = !proof->required;
 	if (proof->confirmed || limit <= 0)
 		return proof->confirmed;

@@ -573,7 +573,17 @@ le_settle(const Store *store, const Election *election,
 		return SETTLED_UNPROVEN;
 	if (!lock_rows(&d, &history))
 		return SETTLED_BUSY;
-	if (d.winner != NULL && !le_cap_lock_late(store, d.election, d.winner))
+
+	/*
+	 * A lease or a reservation counts from here, after the choice.  With many
+	 * candidates the choice takes long, and would use up the lease.  (Where a
+	 * proof is required, the lease counts from the proof, and is_proven() has
+	 * refused a proof that is too old by now.)
+	 */
+	d.now = le_clock();
+	if (d.winner != NULL &&
+		(!le_proof_stands(proof) ||
+		 !le_cap_lock_late(store, d.election, d.winner)))
 	{
 		if (d.give_up == NULL || d.give_up->to_candidate != NULL)
 			return SETTLED_UNPROVEN;
@@ -584,14 +594,6 @@ le_settle(const Store *store, const Election *election,
 	if (d.winner != NULL && proof->required &&
 		!le_proof_covers(proof, le_election_lease_duration(store, d.lease)))
 		return SETTLED_UNPROVEN;
-
-	/*
-	 * A lease or a reservation counts from here, after the choice.  With many
-	 * candidates the choice takes long, and would use up the lease.  (Where a
-	 * proof is required, the lease counts from the proof, and is_proven() has
-	 * refused a proof that is too old by now.)
-	 */
-	d.now = le_clock();
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
 		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
 	if (d.winner == NULL && d.state == LEASE_VACANT)
