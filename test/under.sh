@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 #
-# What test/run does to have the server and pg_leader watched by a tool:
+# What test/run does to have the server and pg_leader run under a tool:
 #
 #	build_under_TOOL         build, and make the programs of the prefix run so
 #	show_reports_TOOL        print what concerns us; true if there is anything
 #
-# TOOL: none, valgrind or sanitizers.
+# TOOL: none, valgrind, sanitizers or discards.
 
 # Programs are slow under a tool, and what they wait for is not to give up.
 be_patient() {
@@ -100,4 +100,19 @@ show_reports_sanitizers() {
 		find "$UNDER" -name 'report.*' -exec cat {} +
 		find "$WORK" -name '*.log' -exec grep -h -A 20 ' runtime error: ' {} + || :
 	} | grep .
+}
+
+# --- debug_discard_caches
+
+# The server discards a cache whenever an invalidation of it could arrive.  Code
+# that uses an entry for longer reads freed memory then.  Only a server that was
+# built with assertions can do that.  TAP tests start servers of their own, without.
+build_under_discards() {
+	build COPT="$WARNINGS"
+	SETTINGS+=('debug_discard_caches = 1')
+	be_patient
+}
+
+show_reports_discards() {
+	false
 }
