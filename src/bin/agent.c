@@ -241,7 +241,7 @@ set_election(Agent *a, const PGresult *result)
 
 	if (a->options->group != NULL && PQgetisnull(result, 0, 0))
 	{
-		pg_log_error("group \"%s\" does not exist", a->options->group);
+		pg_log_error("group \"%s\" does not exist", a->shown);
 		pg_log_error_hint("Make it with leader_election.create_group().");
 		return EXIT_USAGE;
 	}
@@ -261,6 +261,16 @@ set_election(Agent *a, const PGresult *result)
 }
 
 /*
+ * Set the election's name in messages.  A connection may change the encoding.
+ */
+static void
+show_election(Agent *a)
+{
+	pg_free(a->shown);
+	a->shown = text_printable(a->election);
+}
+
+/*
  * From now on the election is this seat of the group; NULL: any of them, or
  * there is no group.
  */
@@ -270,6 +280,7 @@ agent_set_seat(Agent *a, const char *seat)
 	pg_free(a->seat);
 	a->seat = seat != NULL ? pg_strdup(seat) : NULL;
 	a->election = seat != NULL ? a->seat : a->options->election;
+	show_election(a);
 }
 
 /*
@@ -290,6 +301,7 @@ agent_prepare(Agent *a)
 	Connection *c = &a->connection;
 	int			code = 0;
 
+	show_election(a);
 	for (int i = 0; i < lengthof(statements) && code == 0 && c->conn != NULL; i++)
 	{
 		Answer		answer;
@@ -411,6 +423,7 @@ agent_live(const Options *options, int (*live) (Agent *a))
 	pg_free(a.channel);
 	pg_free(a.prefix);
 	pg_free(a.seat);
+	pg_free(a.shown);
 	pg_free(a.warned);
 	return code;
 }

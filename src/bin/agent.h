@@ -58,6 +58,7 @@ typedef struct Agent
 	const Options *options;
 	const char *election;		/* or the group; while leading, the seat */
 	char	   *seat;			/* owns that name of a seat; or NULL */
+	char	   *shown;			/* the election's name in messages */
 	Connection	connection;
 	Guardian	guardian;
 	Checker		checker;

@@ -130,7 +130,7 @@ give_back(Leadership *l)
 	tell_if_not_recorded(l);
 	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
-					   a->election);
+					   a->shown);
 	pg_free(term);
 	pg_free(hold);
 }

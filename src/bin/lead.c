@@ -133,7 +133,7 @@ lose(Leadership *l, const char *why)
 {
 	if (!l->over)
 		pg_log_warning("leadership of election \"%s\" is lost: %s",
-					   l->agent->election, why);
+					   l->agent->shown, why);
 	l->over = true;
 	message_send(l->agent->guardian.socket, MESSAGE_KILL, 0, 0);
 }
@@ -358,7 +358,7 @@ lead_judge_health(Agent *a)
 		checker_passes(&a->checker, a->options->check_failures))
 		return;
 	pg_log_warning("leadership of election \"%s\" is given up: the check does not pass",
-				   a->election);
+				   a->shown);
 	a->gone_by = kill_at + guardian_kill_margin(a->lease) / 2;
 	message_send(a->guardian.socket, MESSAGE_STOP, 0, kill_at);
 }
@@ -399,7 +399,7 @@ exit_code(Leadership *l)
 		lose(l, "the server closed the connection");
 	if (g->cause == CAUSE_DEADLINE)
 		pg_log_warning("leadership of election \"%s\" is lost: the lease could not be renewed in time",
-					   l->agent->election);
+					   l->agent->shown);
 	if (g->cause != CAUSE_NONE)
 		return EXIT_LOST;
 	if (WIFSIGNALED(g->status))
@@ -575,7 +575,7 @@ leave(Leadership *l)
 	if (told_to_end && a->signalled)
 	{
 		pg_log_warning("the lease of election \"%s\" is not given back: it ends by itself",
-					   a->election);
+					   a->shown);
 		l->over = true;
 	}
 	give_back(l);

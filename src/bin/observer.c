@@ -64,6 +64,8 @@ observer_ask(Connection *c, const Statement *statement,
 void
 observer_no_such_election(const char *election)
 {
-	pg_log_error("election \"%s\" does not exist", election);
+	char	   *shown = text_printable(election);
+
+	pg_log_error("election \"%s\" does not exist", shown);
 	exit(EXIT_USAGE);
 }

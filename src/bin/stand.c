@@ -89,11 +89,11 @@ set_grace(Agent *a)
 		return true;
 	if (longest < 0)
 		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
-					 a->election, duration_format(a->lease));
+					 a->shown, duration_format(a->lease));
 	else
 	{
 		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-					 duration_format(a->grace), a->election,
+					 duration_format(a->grace), a->shown,
 					 duration_format(a->lease));
 		pg_log_error_detail("It may be %s at most.", duration_format(longest));
 	}
@@ -198,7 +198,7 @@ judge_state(const Agent *a, const Stand *s, const PGresult *state)
 		return GO_ON;
 	shown = text_printable(waiting_for);
 	pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-				 a->election, shown[0] ? ": " : "", shown);
+				 a->shown, shown[0] ? ": " : "", shown);
 	pg_free(shown);
 	return EXIT_TIMED_OUT;
 }
@@ -221,7 +221,7 @@ skip_verdict(Agent *a, Stand *s)
 	{
 		agent_warn_answer(a, &answer);
 		pg_log_error("it is not known whether anybody leads election \"%s\"",
-					 a->election);
+					 a->shown);
 		code = EXIT_TIMED_OUT;
 	}
 	answer_free(&answer);
