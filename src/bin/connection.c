@@ -17,13 +17,15 @@
 
 /*
  * Remember why there is no connection.  The server may have written part of
- * the message, so it is made printable.
+ * the message, so it is made printable; and that part may be empty.
  */
 void
 connection_set_error(Connection *c, const char *message)
 {
+	message += strspn(message, "\n");
 	pg_free(c->error);
-	c->error = text_printable_lines(message);
+	c->error = text_printable_lines(message[0] != '\0' ? message :
+									"the connection failed");
 	(void) pg_strip_crlf(c->error);
 }
 
