@@ -13,6 +13,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use HostileAnswers ();
 use HostileServer;
 use IO::Pty;
 use IO::Socket::INET;
@@ -344,6 +345,22 @@ foreach my $what ('a flood of notices', 'a flood of notifications', 'a flood of 
 	is($one->{code}, 121, "$what, without an end");
 	is(join("\n", wrongs_of($one)), '', 'and all is well otherwise');
 }
+
+# Neither is in an answer to a statement: what comes before them, and what a
+# terminal with UTF-8 takes for a control, though it is a character of GBK.
+run_all(
+	sub {
+		my ($one) = @_;
+
+		is(join("\n", wrongs_of($one)), '', "$one->{what}: $one->{args}");
+		is($one->{code}, 0, 'exit code');
+	},
+	[ 'a notice at first', { greeting => [ 'UTF8', HostileAnswers::notice("\e[2J") ] }, 'status' ],
+	map {
+		[ 'GBK', { greeting => ['GBK'], answers => [ [ qr/leader_election\.(status|history)/, 'rows', $_->[0] ] ] }, @{ $_->[1] } ]
+	} (
+		[ [ ("a\xc2\x9b31m\xe2\x80\xae") x 3, 7, '2.0 s', 1, (undef) x 7 ], ['status'] ],
+		[ [ 7, ("a\xc2\x9b31m\xe2\x80\xae") x 2, 'then', 'later', 'resigned', undef, 1, 2, '{}' ], [ 'history', '-e', 'e' ] ]));
 
 #
 # Each mode of each subcommand, and answers by a seed

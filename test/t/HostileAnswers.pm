@@ -142,12 +142,16 @@ sub rows
 
 sub parameter { return message('S', "$_[0]\0$_[1]\0"); }
 
+# What comes first; with more in it
 sub greeting
 {
+	my ($encoding, $more) = @_;
+
 	return message('R', pack('N', 0))
+	  . ($more // '')
 	  . parameter(server_version => '17.0')
 	  . parameter(server_encoding => 'UTF8')
-	  . parameter(client_encoding => 'UTF8')
+	  . parameter(client_encoding => $encoding // 'UTF8')
 	  . parameter(integer_datetimes => 'on')
 	  . parameter(standard_conforming_strings => 'on')
 	  . parameter(in_hot_standby => 'off')
@@ -273,7 +277,8 @@ sub any_greeting
 		sub { return message('R', pack('N', any_of(2, 3, 5, 7, 9 .. 12, 99)) . random_bytes()); },
 		sub { return message('v', pack('NN', 0, 2) . "a\0b\0") . greeting(); },
 		sub { return greeting() x 3; },
-		sub { return greeting() . parameter(client_encoding => any_of(@ENCODINGS)); },
+		sub { return greeting(any_of(@ENCODINGS)); },
+		sub { return greeting('UTF8', notice(odd_value()) x 10 . notification(odd_payload())); },
 		sub { return random_bytes(); },
 		sub { return 'E' . 'x' x 5000; },
 		sub { return ['middle']; },

@@ -42,6 +42,7 @@ END
 #	answers   a list of [ regexp, what, more... ]: the answer to statements that
 #	          match. What: a kind of nonsense (HostileAnswers), or 'rows' and the
 #	          rows
+#	greeting  its client_encoding, and more messages that come first
 #	patience  see above
 sub new
 {
@@ -52,6 +53,7 @@ sub new
 	my $self = bless {
 		patience => $PATIENCE,
 		answers => [],
+		greeting => [],
 		%opts,
 		log => PostgreSQL::Test::Utils::tempdir() . '/log',
 		port => $listener->sockport }, $class;
@@ -228,7 +230,9 @@ sub serve
 		return $self->send_all(random_bytes()) if rand() < $self->{rate} / 4;
 		$self->send_all('N');
 	}
-	$self->send_odd(rand() < $self->{rate} / 4 ? any_greeting() : greeting(), greeting());
+	my $greeting = greeting(@{ $self->{server}{greeting} });
+
+	$self->send_odd(rand() < $self->{rate} / 4 ? any_greeting() : $greeting, $greeting);
 	$self->take_message while 1;
 	return;
 }
