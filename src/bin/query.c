@@ -17,6 +17,9 @@
 
 #include "common/string.h"
 
+/* What an error says that has no text */
+#define NO_MESSAGE	"the server sent an error without a message"
+
 /*
  * Is there a schema leader_election, and is it the extension's? The owner of a
  * database can make a schema of that name, but cannot make it a member of an
@@ -85,6 +88,7 @@ static bool
 take_result(Connection *c, Answer *answer)
 {
 	PGresult   *result = PQgetResult(c->conn);
+	const char *message;
 
 	if (result == NULL)
 		return true;
@@ -96,8 +100,11 @@ take_result(Connection *c, Answer *answer)
 		answer->outcome = ANSWER_ROWS;
 		return false;
 	}
+	message = PQresultErrorMessage(result);
+	if (strspn(message, "\n") == strlen(message))
+		message = NO_MESSAGE;
 	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
-			  pg_strdup(PQresultErrorMessage(result)));
+			  pg_strdup(message));
 	(void) pg_strip_crlf(answer->message);
 	answer->is_copy = is_copying(result);
 	PQclear(result);
@@ -269,7 +276,7 @@ answer_report(const Answer *answer)
 	if (message == NULL)
 		message = "the server did not answer";
 	else if (message[0] == '\0')
-		message = "the server sent an error without a message";
+		message = NO_MESSAGE;
 	shown = text_printable_lines(message);
 	pg_log_error("%s", shown);
 	pg_free(shown);

@@ -346,13 +346,32 @@ foreach my $what ('a flood of notices', 'a flood of notifications', 'a flood of 
 	is(join("\n", wrongs_of($one)), '', 'and all is well otherwise');
 }
 
+# What says nothing is told of nevertheless: at the start, and later.
+run_all(
+	sub {
+		my ($one) = @_;
+		my $output = slurp_file($one->{output});
+
+		is(join("\n", wrongs_of($one)), '', "$one->{what}: $one->{subcommand}");
+		like($output, qr/^pg_leader: (warning|error): \w/m, 'a message');
+		unlike($output, qr/^pg_leader: (warning|error): *$/m, 'and none that is empty');
+	},
+	map {
+		my ($statement, @args) = @$_;
+		map { [ $_, { answers => [ [ $statement, $_ ] ] }, @args ] } 'an error without a text', 'a hang-up without a text'
+	} (
+		[ qr/^SELECT leader_election\.leader\(/, 'run', '-e', 'e', @RUN ],
+		[ qr/FROM leader_election\.acquire\(/, 'run', '-e', 'e', '--wait=1s', @RUN ],
+		[ qr/leader_election\.renew\(/, 'run', '-e', 'e', @RUN ],
+		[ qr/leader_election\.status/, 'status' ]));
+
 # Neither is in an answer to a statement: what comes before them, and what a
 # terminal with UTF-8 takes for a control, though it is a character of GBK.
 run_all(
 	sub {
 		my ($one) = @_;
 
-		is(join("\n", wrongs_of($one)), '', "$one->{what}: $one->{args}");
+		is(join("\n", wrongs_of($one)), '', "$one->{what}: $one->{subcommand}");
 		is($one->{code}, 0, 'exit code');
 	},
 	[ 'a notice at first', { greeting => [ 'UTF8', HostileAnswers::notice("\e[2J") ] }, 'status' ],
