@@ -115,13 +115,14 @@ invalid_value(const Option *option, const char *value, const char *hint,...);
 static void
 invalid_value(const Option *option, const char *value, const char *hint,...)
 {
+	char	   *shown = text_printable(value);
 	va_list		args;
 
 	if (option->letter != 0)
-		pg_log_error("invalid value \"%s\" for option -%c/--%s", value,
+		pg_log_error("invalid value \"%s\" for option -%c/--%s", shown,
 					 option->letter, option->name);
 	else
-		pg_log_error("invalid value \"%s\" for option --%s", value, option->name);
+		pg_log_error("invalid value \"%s\" for option --%s", shown, option->name);
 	va_start(args, hint);
 	pg_log_generic_v(PG_LOG_ERROR, PG_LOG_HINT, hint, args);
 	va_end(args);

@@ -49,7 +49,7 @@ my @NO_DURATIONS = (
 my @NO_NUMBERS = ('', ' ', 'x', '1x', ' 1', '+1', '--1', '1.0', '0x1', '2147483648', '-2147483649', '9' x 400, $LONG, '%n');
 
 my %VALUES = (
-	ELECTION => [ [@NAMES], [ '', 'n' x 201, $LONG ] ],
+	ELECTION => [ [@NAMES], [ '', 'n' x 201, "\e[2J" x 51, $LONG ] ],
 	INTEGER => [ [qw(1 2147483647)], \@NO_NUMBERS ],
 	N => [ [qw(1 1000)], [ @NO_NUMBERS, qw(0 -1 1001 2147483647) ] ],
 	MODE => [ [qw(detached session)], [ '', 'Session', 'detached ', $LONG ] ],
@@ -235,6 +235,7 @@ sub check
 	push @wrongs, 'no message' if $code != $WAITS && $err !~ /^([\d -]+:.* )?(Password: \n?)?pg_leader: ./;
 	push @wrongs, 'no hint' if $code == 125 && $err !~ /^pg_leader: (hint|detail): ./m;
 	push @wrongs, 'output' if $out ne '';
+	push @wrongs, 'control characters' if join('', $err =~ /^(.*invalid value ".*)/ms) =~ /[\x00-\x08\x0b-\x1f\x7f]/;
 	push @wrongs, 'a report' if $err =~ /runtime error:|Sanitizer/;
 	push @wrong, join(', ', @wrongs) . ': ' . substr("@words", 0, 300) . "\n" . substr($err, 0, 1000) if @wrongs;
 	return;
