@@ -30,6 +30,14 @@ $other->query("SELECT leader_election.join('theirs', 'other')");
 # The trigger function
 #
 
+# 070_bad_input calls all other functions.
+is( join(
+		' ',
+		$super->query(
+			q{SELECT proname FROM pg_proc WHERE pronamespace = 'leader_election'::regnamespace
+				AND prorettype IN ('trigger'::regtype, 'event_trigger'::regtype) ORDER BY 1})),
+	'only_leader',
+	'the only function for triggers');
 is($super->sqlstate_of('SELECT leader_election.only_leader()'),
 	'39P01', 'a trigger function');
 foreach my $trigger (
