@@ -27,7 +27,8 @@ my @expected_messages = (
 	qr/terminating connection because of (crash|unexpected postmaster)/,
 	qr/could not write init file/,	# the disk is full
 	qr/pre-existing shared memory block/,	# its postmaster was killed, and some are stopped
-	qr/could not map dynamic shared memory segment/,	# a parallel query that has ended meanwhile
+	# a parallel query that has ended meanwhile
+	qr/could not (?:map dynamic shared memory segment|attach to dynamic shared area)/,
 	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
 );
 
