@@ -12,8 +12,8 @@
 #   make test, demo, bench    the same from nothing, in a temporary folder
 #   make check-versions [PG_CONFIGS='...']
 #                             the tests with several PostgreSQLs
-#   make check-valgrind, check-sanitizers, check-discards
-#                             the tests, watched by a tool (test/README.md)
+#   make check-valgrind, check-sanitizers, check-discards, check-load
+#                             the tests under a tool (test/README.md)
 #   make check-clients        the clients, through the same faults (test/clients)
 #   make check-patroni [SECONDS=600] [SEED=1]
 #                             docs/patroni.md, and then faults (test/patroni)
@@ -185,7 +185,8 @@ PG_CONFIG ?= pg_config
 # These find or install a PostgreSQL of their own, so they need none here.
 SELF_CONTAINED = test demo bench chaos model analyze dist deb \
 	check-browser check-clients check-examples check-monitoring check-patroni \
-	check-versions check-valgrind check-sanitizers check-discards
+	check-versions check-valgrind check-sanitizers check-discards \
+	check-load
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -264,7 +265,7 @@ check-patroni:
 	@test/patroni/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 check-versions:
 	@test/versions $(PG_CONFIGS)
-check-valgrind check-sanitizers check-discards:
+check-valgrind check-sanitizers check-discards check-load:
 	@test/run --under $(@:check-%=%)
 chaos:
 	@test/chaos/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \

@@ -5,7 +5,7 @@
 #	build_under_TOOL         build, and make the programs of the prefix run so
 #	show_reports_TOOL        print what concerns us; true if there is anything
 #
-# TOOL: none, valgrind, sanitizers or discards.
+# TOOL: none, valgrind, sanitizers, discards or load.
 
 # Programs are slow under a tool, and what they wait for is not to give up.
 be_patient() {
@@ -114,5 +114,20 @@ build_under_discards() {
 }
 
 show_reports_discards() {
+	false
+}
+
+# --- load
+
+# Ten processes that compute all the time, as long as this one lives: no test may
+# fail because the machine is slow.
+build_under_load() {
+	build COPT="$WARNINGS"
+	for _ in {1..10}; do
+		while kill -0 $$ 2>/dev/null; do :; done &
+	done
+}
+
+show_reports_load() {
 	false
 }
