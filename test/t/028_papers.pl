@@ -3,7 +3,7 @@
 # and JSON are parsed, and text is what the block before it has to print.
 # Papers.pm has what a paper may say of its blocks, PaperRunner.pm how they are
 # run. Links from paper to paper lead to a file, and a heading, that is there;
-# pictures are as their sources say.
+# pictures are as their sources say. Seeded bugs apply.
 
 use strict;
 use warnings;
@@ -184,5 +184,13 @@ is_deeply(
 	[ broken_links($PAPERS[0], '[a](no-such-file.md) [b](#no-such-heading) [c](Makefile)') ],
 	[ 'no-such-file.md', '#no-such-heading' ],
 	'links that lead nowhere');
+
+# The seeded bugs are in the sources as they are.
+foreach my $bug (glob "$TOP/test/*/bugs/*.patch")
+{
+	my ($name) = $bug =~ m{(test/.*)};
+
+	is(system('git', '-C', $TOP, 'apply', '--check', $bug), 0, "$name applies");
+}
 
 done_testing();
