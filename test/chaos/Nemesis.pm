@@ -18,6 +18,7 @@ use List::Util qw(sum);
 use Pressure;
 use StandbyFaults;
 use Time::HiRes qw(sleep);
+use Wide;
 
 our @EXPORT = qw(
   inject heal_due heal_all resume_elections alter_group note_groups seats present_seats
@@ -538,15 +539,16 @@ my %faults = (
 );
 my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1);
 
-# Does one thing, chosen at random.
+# Does one thing, chosen at random. In a narrow round, nothing that hits a whole server.
 sub inject
 {
-	my ($profile) = @_;
+	my ($profile, $narrow) = @_;
 	my $c = $column{$profile};
 	my %chosen = map { $_ => [ @{ $faults{$_} }[ 0, $c ] ] } keys %faults;
 
 	%chosen = (%chosen, %standby_faults) if $profile eq 'quorum';
 	%chosen = (%chosen, pressure_faults($profile));
+	delete @chosen{ grep { /$WIDE/ } keys %chosen } if $narrow;
 
 	my $left = rand(sum(map { $_->[1] } values %chosen));
 

@@ -283,6 +283,7 @@ sub collect
 }
 
 my $end;
+my $round = 0;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
@@ -293,15 +294,16 @@ $end = now() + $option{seconds} * 1_000_000;
 while (now() < $end)
 {
 	my $round_end = now() + (12 + rand(12)) * 1_000_000;
+	my $narrow = ++$round % 3 == 2 && $option{profile} =~ /^(?:all|clock|pressure)$/;
 
 	$round_end = $end if $end - $round_end < 8_000_000;
-	event('round');
+	event('round', $narrow ? 'narrow' : ());
 	begin_pressure($option{profile});
 	while (now() < $round_end)
 	{
 		heal_due();
 		look_after_candidates(0);
-		inject($option{profile});
+		inject($option{profile}, $narrow);
 		sleep 0.05 + rand(0.5);
 	}
 	calm();

@@ -9,17 +9,12 @@ use Check::Clients;
 use Check::Known;
 use Check::Record;
 use Exporter qw(import);
+use Wide;
 
 our @EXPORT = qw(check_calm);
 
-# Faults that hit whole servers, their tables, or the network: not only somebody
-my $WHOLE = qr/^(?:
-	(?:cut|reset|slow|kill)\s(?:clients|replication|backend|worker|postmaster)
-	|.*restart|restart\s.*|standby\sforgotten|change\snames.*|names\sof\snobody|cascade|stop\sstartup.*|failover.*|full\sdisk|cancel\swaits.*|stop\swal.*
-	|lock\stable|maintenance|set\sclock
-	|full\slock\stable|all\sworker\sslots\staken|slow\sdisk|maintenance\sof\sall\stables)$/x;
 my $LOCK_TABLE_FULL = '53200';	# which nobody can help who takes a lock
-my $LASTS_US = 6_000_000;	# such a fault, and what it leaves
+my $LASTS_US = 6_000_000;	# a wide fault, and what it leaves
 my @whole;					# [from, to] of these
 
 sub read_faults
@@ -31,7 +26,7 @@ sub read_faults
 		my ($time, $kind, $what) = /^(\d+) (\w+) ?([^:]*)/ or next;
 
 		$doing{$what} = $time if $kind eq 'doing' && $what !~ /^recreate/;
-		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WHOLE;
+		push @whole, [ $time - 500_000, $time + $LASTS_US ] if $kind eq 'fault' && $what =~ $WIDE;
 		push @whole, [ $doing{$what} - 500_000, $time + $LASTS_US ] if $kind eq 'done' && $doing{$what};
 		push @whole, [ $time - $LASTS_US, $time + $LASTS_US / 2 ] if $kind =~ /^(start|calm)$/;
 		push @whole, [ $time, $time + 60_000_000 ] if $kind eq 'ending';
