@@ -154,7 +154,10 @@ is($observer->query("SELECT leader_election.is_leader('$auto[0]', 1)"),
 is($observer->sqlstate, '00000', 'and that is no error');
 $victim->kill;
 wait_until(
-	sub { $observer->query("SELECT leader_election.is_leader('$auto[0]', 1)") eq 'f' },
+	sub {
+		hog($hog);    # what the victim has left
+		return $observer->query("SELECT leader_election.is_leader('$auto[0]', 1)") eq 'f';
+	},
 	'the end of the session');
 is($observer->sqlstate, '00000', 'no room: a dead session does not lead');
 is( $observer->query(
