@@ -35,7 +35,7 @@ my $other = session($old, name => 'other');
 # The standby has to know an election before it can be led.
 $caller->query("SELECT leader_election.create_election(e)
 	FROM (VALUES ('altered'), ('renewed'), ('renewed itself'), ('wrapped'),
-		('configured'), ('proven')) v (e)");
+		('configured'), ('proven'), ('joined')) v (e)");
 
 # What only stands writes nothing that a standby has to have.
 sub is_refused
@@ -66,6 +66,25 @@ sub refused
 	$session->query_async($sql);
 	is_refused($session, $sqlstate, $name);
 	return;
+}
+
+# So that a caller has to do what is the worker's otherwise
+sub stop_idle_worker
+{
+	my $worker;
+
+	wait_until(
+		sub {
+			$worker = $pair->worker_pid;
+			stop_process($worker);
+			return 1
+			  if $observer->query("SELECT state = 'idle' FROM pg_stat_activity
+				WHERE pid = $worker") eq 't';
+			resume_process($worker);
+			return 0;
+		},
+		'an idle worker');
+	return $worker;
 }
 
 # The caller has made its proof and waits for the election lock, which $holder
@@ -239,6 +258,37 @@ is( ($observer->lease('renewed itself', "duration"))[0],
 $other->query('SELECT leader_election.leave_all()');
 
 #
+# Nor does a leader's own join() renew its lease, which it would where no worker
+# does.
+#
+
+{
+	my $worker = stop_idle_worker();
+
+	is($other->query("SELECT leader_election.join('joined', 'other')"),
+		1, 'joined: leads');
+	$pair->stop_line;
+	$frozen = $pair->clock;
+	wait_for($old, "SELECT deadline_mono - leader_election.monotonic_clock() < $LEASE / 2
+		FROM leader_election.lease WHERE election = 'joined'");
+	$other->query_async("SELECT leader_election.join('joined', 'other')");
+	wait_until(
+		sub {
+			$other->finished
+			  || $pair->wait_event($other->backend_pid) eq 'SyncRep';
+		},
+		'the end of join()');
+	ok($other->finished, 'joined: has nothing to wait for');
+	$pair->cancel($other) unless $other->finished;
+	$other->result if $other->{busy};
+	is( ($observer->lease('joined', "deadline_mono <= $frozen + $LEASE"))[0],
+		't', 'joined: not renewed without a proof (G6)');
+	$pair->resume_line;
+	resume_process($worker);
+	$other->query('SELECT leader_election.leave_all()');
+}
+
+#
 # All in one transaction: the standby cannot know any of it.
 #
 
@@ -338,18 +388,7 @@ foreach my $election (@ended)
 	is($other->query("SELECT term FROM leader_election.acquire('$election', 'other')"),
 		1, "$election: leads");
 }
-my $worker;
-wait_until(
-	sub {
-		$worker = $pair->worker_pid;
-		stop_process($worker);
-		return 1
-		  if $observer->query("SELECT state = 'idle' FROM pg_stat_activity
-			WHERE pid = $worker") eq 't';
-		resume_process($worker);
-		return 0;
-	},
-	'an idle worker');
+my $worker = stop_idle_worker();
 wait_for($old, "SELECT bool_and(deadline_mono < leader_election.monotonic_clock())
 	FROM leader_election.lease WHERE election LIKE 'ended%'");
 is( $observer->query("SELECT leader_election.renew('ended 1', 1)"),
