@@ -11,6 +11,10 @@
  * about a third of them.  SIGUSR2 makes it slow until the next reset: what comes
  * from the target arrives 50 ms late.
  *
+ * A client that does not read what it is sent holds up its own server process,
+ * and no other connection: what cannot be sent waits, and nothing more is read
+ * for that client meanwhile.
+ *
  *-------------------------------------------------------------------------
  */
 #include <arpa/inet.h>
@@ -26,7 +30,15 @@
 
 #define MAX_FDS 512
 
+typedef struct Waiting
+{
+	char		bytes[65536];
+	ssize_t		length;
+	ssize_t		sent;
+} Waiting;
+
 static struct pollfd fds[MAX_FDS];	/* the listener, then pairs */
+static Waiting *waiting[MAX_FDS];	/* what each of them is to be sent */
 static int	nfds = 1;
 static volatile sig_atomic_t resets = 0;	/* the signal that asks for it */
 static volatile sig_atomic_t slow = 0;
@@ -79,8 +91,20 @@ accept_one(const char *path)
 		close(server);
 		return;
 	}
-	fds[nfds++] = (struct pollfd) {client, POLLIN, 0};
-	fds[nfds++] = (struct pollfd) {server, POLLIN, 0};
+	for (int i = 0; i < 2; i++)
+	{
+		waiting[nfds] = calloc(1, sizeof(Waiting));
+		if (waiting[nfds] == NULL)
+			abort();
+		fds[nfds++] = (struct pollfd) {i == 0 ? client : server, POLLIN, 0};
+	}
+}
+
+/* A pair is at (odd, even). */
+static int
+other_half(int i)
+{
+	return i % 2 == 1 ? i + 1 : i - 1;
 }
 
 /* With a reset, not with a polite end */
@@ -94,31 +118,69 @@ close_pair(int i)
 	{
 		setsockopt(fds[k].fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
 		close(fds[k].fd);
+		free(waiting[k]);
 		fds[k] = fds[nfds - 2 + (k - i)];
+		waiting[k] = waiting[nfds - 2 + (k - i)];
 	}
 	nfds -= 2;
 }
 
+/* Send what waits for it; and read for it only when nothing waits any more. */
 static bool
-pass_on(int from, int to, bool late)
+send_to(int i)
+{
+	Waiting    *w = waiting[i];
+	int			other = other_half(i);
+
+	while (w->sent < w->length)
+	{
+		ssize_t		n = send(fds[i].fd, w->bytes + w->sent, w->length - w->sent,
+							 MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n <= 0)
+			return false;
+		w->sent += n;
+	}
+	fds[i].events = (fds[i].events & ~POLLOUT) | (w->sent < w->length ? POLLOUT : 0);
+	fds[other].events = (fds[other].events & ~POLLIN) | (w->sent < w->length ? 0 : POLLIN);
+	return true;
+}
+
+/* Pass on what comes from i.  False: that was its end. */
+static bool
+pass_on(int i)
 {
 	struct timespec delay = {0, 50000000};
-	char		buffer[65536];
-	ssize_t		length = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
+	int			to = other_half(i);
+	Waiting    *w = waiting[to];
+	ssize_t		length = recv(fds[i].fd, w->bytes, sizeof(w->bytes), MSG_DONTWAIT);
 
 	if (length < 0 && errno == EAGAIN)
 		return true;
-	if (late)
+	if (length <= 0)
+		return false;
+	if (slow && i % 2 == 0)
 		nanosleep(&delay, NULL);
-	for (ssize_t done = 0; done < length;)
-	{
-		ssize_t		n = send(to, buffer + done, length - done, MSG_NOSIGNAL);
+	w->length = length;
+	w->sent = 0;
+	return send_to(to);
+}
 
-		if (n <= 0)
-			return false;
-		done += n;
-	}
-	return length > 0;
+/* What poll() has told of it.  False: close it. */
+static bool
+serve(int i)
+{
+	short		told = fds[i].revents;
+
+	/* close_pair() may move this one to where it is come to again. */
+	fds[i].revents = 0;
+	if ((told & POLLOUT) != 0 && !send_to(i))
+		return false;
+	if ((told & POLLIN) != 0)
+		return pass_on(i);
+	return (told & (POLLERR | POLLHUP | POLLNVAL)) == 0;
 }
 
 int
@@ -156,10 +218,7 @@ main(int argc, char **argv)
 		}
 		for (int i = nfds - 1; ready > 0 && i > 0; i--)
 		{
-			/* A pair's other half is at the other of (odd, even). */
-			if (i < nfds && fds[i].revents != 0 &&
-				!pass_on(fds[i].fd, fds[i % 2 == 1 ? i + 1 : i - 1].fd,
-						 slow && i % 2 == 0))
+			if (i < nfds && fds[i].revents != 0 && !serve(i))
 				close_pair(i);
 		}
 		if (ready > 0 && fds[0].revents != 0)
