@@ -104,6 +104,19 @@ max_parallel_workers = 5
 		't',
 		'no call has renewed these');
 
+	# Once the deadline has passed, another may lead elsewhere: the term is over.
+	my $late = session($node, name => 'late', options => $QUIET);
+	is($late->query("SELECT leader_election.join('late', 'l')"), '1', 'leads, and calls no more');
+	wait_until(
+		sub { $late->query("SELECT leader_election.is_leader('late')") eq 'f' },
+		'the end of its lease');
+	is($late->query("SELECT leader_election.join('late', 'l')"),
+		'2', 'after the deadline, join() renews nothing (G3)');
+	is( $observer->query(
+			"SELECT reason FROM leader_election.history WHERE election = 'late' AND term = 1"),
+		'expired',
+		'the term has ended');
+
 	$_->kill for @hogs;
 	$node->stop('immediate');
 }
