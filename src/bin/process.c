@@ -84,7 +84,7 @@ static pid_t
 parent_of(const char *pid)
 {
 	char		path[MAXPGPATH];
-	char		line[1024];
+	char		stat[1024];
 	char	   *end;
 	int			parent = 0;
 	FILE	   *file;
@@ -93,9 +93,14 @@ parent_of(const char *pid)
 	file = fopen(path, "re");
 	if (file == NULL)
 		return 0;
-	/* The process has chosen its name; it may have parentheses in it. */
-	if (fgets(line, sizeof(line), file) != NULL &&
-		(end = strrchr(line, ')')) != NULL)
+
+	/*
+	 * The process has chosen its name; it may have parentheses and ends of
+	 * lines in it.
+	 */
+	stat[fread(stat, 1, sizeof(stat) - 1, file)] = '\0';
+	end = strrchr(stat, ')');
+	if (end != NULL)
 		(void) sscanf(end, ") %*c %d", &parent);
 	fclose(file);
 	return parent;

@@ -419,12 +419,15 @@ screen_draw(void)
 		add_lines(&picture, rows, columns);
 	if (connection->conn == NULL && connection->error != NULL && drawn < rows - 1)
 	{
-		char	   *lost = psprintf("no connection: %.*s",
-									(int) strcspn(connection->error, "\n"),
-									connection->error);
+		char	   *first = pnstrdup(connection->error,
+									 strcspn(connection->error, "\n"));
+		char	   *shown = text_printable(first);	/* a tab has no width */
+		char	   *lost = psprintf("no connection: %s", shown);
 
 		add_line(&picture, lost, columns);
 		pg_free(lost);
+		pg_free(shown);
+		pg_free(first);
 	}
 	appendPQExpBufferStr(&picture, CLEAR_BELOW);
 	if (PQExpBufferDataBroken(picture))
