@@ -408,7 +408,7 @@ sub resume_elections
 }
 
 # A group gets another strategy, more or fewer seats, and another limit: what it was
-# when it was made, and from then on. (At least two seats stay: candidate.c joins
+# when it was made, and from then on. (At least two seats stay: session.c joins
 # these by name.)  False: the server does not say that it was done.
 my %present;	# seats of each group
 my $change = 0;
