@@ -86,7 +86,7 @@ extern bool pressed(void);
 extern void press_session(void);
 extern void reset_session(void);
 extern void join_nested(const char *election, const char *candidate);
-extern const char *own_notification(void);
+extern const char *own_notification(int per_mille);
 extern void begin_nested(void);
 extern void end_nested(const char *election);
 

@@ -109,17 +109,19 @@ acquire(Seat *seat)
 {
 	PGresult   *result;
 	char		run[20];
+	const char *beside = own_notification(100);
 
 	if (strcmp(seat->election, RUNS_IN) != 0)
-		return query("SELECT * FROM leader_election.acquire('%s', '%s', %d, %lld)",
-					 seat->election, name, rank, (long long) progress);
+		return query("SELECT * FROM leader_election.acquire('%s', '%s', %d, %lld)%s",
+					 seat->election, name, rank, (long long) progress, beside);
 
 	/* Some come late, as if their clocks were wrong. */
 	snprintf(run, sizeof(run), "%012lld",
 			 (long long) (now_us() / PERIOD_US - random() % 6));
 	result = query("SELECT * FROM leader_election.acquire('%s', '%s', %d, %lld, "
-				   "run => '%s', attempts => 3)",
-				   seat->election, name, rank, (long long) progress, run);
+				   "run => '%s', attempts => 3)%s",
+				   seat->election, name, rank, (long long) progress, run,
+				   beside);
 	if (result == NULL || PQntuples(result) == 0)
 		return result;
 	strcpy(seat->run, run);
@@ -142,8 +144,12 @@ lead_detached(Seat *seat)
 	if (seat->run_term != 0 && chance(100))
 		finish_run(seat, step_down(seat, "done"));
 	else if (chance(seat->yielding ? 100 : 6))
-		RUN("SELECT leader_election.release('%s', %lld)", seat->election,
-			(long long) step_down(seat, "release"));
+	{
+		const char *beside = own_notification(500);
+
+		RUN("SELECT leader_election.release('%s', %lld)%s", seat->election,
+			(long long) step_down(seat, "release"), beside);
+	}
 	else if (chance(3) && *(other = choose_other(seat)))
 		RUN("SELECT leader_election.transfer('%s', %lld, '%s')", seat->election,
 			(long long) step_down(seat, "transfer"), other);

@@ -90,13 +90,15 @@ join_nested(const char *election, const char *candidate)
 }
 
 /*
- * A notification of the client's own, in the transaction of a call that may be
- * followed by more columns; or nothing.
+ * Now and then, a notification of the client's own, in the transaction of a call
+ * that may be followed by more columns, or by more functions in FROM; otherwise
+ * nothing.  A call that changes something is refused in a transaction block, so
+ * its statement is all that its transaction has.
  */
 const char *
-own_notification(void)
+own_notification(int per_mille)
 {
-	if (!pressed() || !chance(100))
+	if (!pressed() || !chance(per_mille))
 		return "";
 	if (chance(300))
 		RUN("NOTIFY own, 'before'");

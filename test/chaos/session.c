@@ -75,7 +75,7 @@ join(const Seat *seat, bool manual)
 	}
 	if (!chance(30))
 	{
-		const char *beside = own_notification();
+		const char *beside = own_notification(100);
 
 		RUN("SELECT leader_election.join('%s', '%s', %s)%s",
 			seat->election, name, profile, beside);
@@ -138,7 +138,11 @@ lead_session(Seat *seat, bool manual)
 	if (calm)
 		return;
 	if (chance(6))
-		RUN("SELECT leader_election.resign('%s')", seat->election);
+	{
+		const char *beside = own_notification(500);
+
+		RUN("SELECT leader_election.resign('%s')%s", seat->election, beside);
+	}
 	else if (chance(3) && *(other = choose_other(seat)))
 		RUN("SELECT leader_election.transfer('%s', '%s')", seat->election, other);
 	else if (chance(2))
