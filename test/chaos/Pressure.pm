@@ -17,7 +17,7 @@ use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(
-  begin_pressure end_pressure relieve_servers few_elections_led set_up_pressure pressure_faults
+  begin_pressure draw_timeouts end_pressure relieve_servers few_elections_led set_up_pressure pressure_faults
   $many $HISTORY_ROWS
 );
 
@@ -26,6 +26,7 @@ our $HISTORY_ROWS = 100_000;
 
 my $HUGE = 3000;	# elections of a statement, at most
 my $snapshot;		# process id of who holds an old one
+my $version;		# of the servers, as a number
 
 my $NOTIFY_LOCK = "locktype = 'object' AND classid = 'pg_database'::regclass AND objid = 0 AND granted";
 
@@ -301,6 +302,7 @@ sub set_up_pressure
 	my ($profile) = @_;
 
 	return unless $column{$profile};
+	$version = sql(1, 'SHOW server_version_num') // die;
 	sql(1, [ 'CREATE ROLE hostile LOGIN', 'CREATE ROLE intruder LOGIN',
 			'GRANT USAGE ON SCHEMA leader_election TO hostile, intruder',
 			'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO intruder',
@@ -320,12 +322,42 @@ sub set_up_pressure
 	return;
 }
 
+# Timeouts for all of what a pg_leader does, as PGOPTIONS: 1 ms to 1 s, of each order
+# of magnitude as often; or none
+sub draw_timeouts
+{
+	my ($name) = @_;
+	my @timeouts = ('statement_timeout', 'lock_timeout', $version >= 170000 ? 'transaction_timeout' : ());
+	my $options = join ' ', map { "-c $_=" . (rand() < 0.6 ? 0 : 1 + int(rand(2**(1 + int(rand(10)))))) } @timeouts;
+
+	event('pressed', $name, $options);
+	return $options;
+}
+
+# Each pg_leader that this is true of is killed, and started again as it is to be then.
+sub start_pg_leaders_again
+{
+	my ($pressed, $chosen) = @_;
+
+	foreach my $name (sort keys %Nemesis::candidates)
+	{
+		my $c = $Nemesis::candidates{$name};
+
+		next unless $c->{kind} =~ /^pg_leader/ && $chosen->($c);
+		$c->{pressed} = $pressed;
+		kill 'KILL', $c->{pid} if running($c->{pid});
+	}
+	return;
+}
+
 # What candidates do to themselves begins, in some rounds
 sub begin_pressure
 {
 	my ($profile) = @_;
 
-	spit("$dir/pressure", '') if $column{$profile} && rand() < ($profile eq 'pressure' ? 0.7 : 0.2);
+	return unless $column{$profile} && rand() < ($profile eq 'pressure' ? 0.7 : 0.2);
+	spit("$dir/pressure", '');
+	start_pg_leaders_again(1, sub { rand() < 0.5 });
 	return;
 }
 
@@ -333,6 +365,7 @@ sub begin_pressure
 sub end_pressure
 {
 	unlink "$dir/pressure";
+	start_pg_leaders_again(0, sub { $_[0]{pressed} });
 	return;
 }
 

@@ -110,6 +110,7 @@ sub start_candidate
 		$name, $instance, $option{seed}, "$out/candidate.$name.$instance",
 		"$dir/resource", join('|', @connections), $lease_ms, @{ $c->{in} });
 
+	local %ENV = (%ENV, $c->{pressed} ? (PGOPTIONS => draw_timeouts($name)) : ());
 	if ($c->{kind} =~ /^pg_leader (\w+)/)
 	{
 		$c->{pid} = start_process("pg_leader.$name", 'pg_leader', 'run', '-d',

@@ -38,6 +38,7 @@ sub read_events
 		{
 			$_->[1] //= $time foreach @pressing;
 		}
+		$count{'starts of pg_leader with timeouts'}++ if $kind eq 'pressed';
 		$info{'slots for workers'} = $rest[0] if $kind eq 'workers';
 		if ("$kind @rest" =~ /^fault recreate election: (\w+)/)
 		{
