@@ -182,6 +182,20 @@ sub spread_widely
 	return "$name for $seconds s";
 }
 
+# --- the pooler's sessions
+
+# A client resets one of the pooler's sessions after the other, between the calls of
+# detached candidates: nothing of theirs is in a session.
+sub reset_pooled
+{
+	my $seconds = seconds(4);
+	my @resets = ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()', 'RESET ALL');
+
+	start_process('resets', 'timeout', $seconds, 'psql', '-XAt', '-d', pooled_connection('resets'),
+		map { ('-c', Nemesis::pick(@resets[ 0, 0, 1, 2 ]), '-c', '\! sleep 0.02') } 1 .. 200);
+	return "for $seconds s";
+}
+
 # --- those who look on
 
 # A socket that nobody reads from fills up.
@@ -277,6 +291,7 @@ my %faults = (
 	'all worker slots taken' => [ \&take_worker_slots,                     8, 2 ],
 	'huge statement' => [ \&huge_statement,                                6, 1 ],
 	'many spread elections' => [ \&spread_widely,                         10, 1 ],
+	'DISCARD ALL through the pooler' => [ \&reset_pooled,                  6, 2 ],
 	'slow readers' => [ \&read_slowly,                                     4, 1 ],
 	'slow listener' => [ \&flood_listener,                                 4, 1 ],
 	'old snapshot' => [ \&keep_snapshot,                                  10, 0 ],

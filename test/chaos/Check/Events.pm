@@ -94,6 +94,7 @@ sub read_events
 		  if $kind eq 'left' && $rest[0] ne '0|0|0';
 	}
 	violation('the run itself', 'it was not finished') unless $ended;
+	$count{'times that a session of the pooler was reset'}++ foreach grep { $_ eq 'DISCARD ALL' } lines("$out/resets.out");
 	return;
 }
 

@@ -41,6 +41,8 @@ sub read_history
 
 		next unless defined $leader;
 		$count{'terms in history'}++;
+		violation('not reset', "$election: term $term of $leader, who is detached, ended as $reason")
+		  if $kind eq 'detached' && $reason eq 'session reset';
 		violation('history', "$election: term $term began at $acquired, term $last->[0] ended at $last->[1]")
 		  if $wall_clock && $last && ($last->[1] eq '' || $last->[1] gt $acquired);
 
