@@ -18,7 +18,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock @servers $workers now stopwatch event note_failure slurp spit signal_all
+  $dir $out $lease_ms $clock @servers $workers workers_of set_workers now stopwatch event note_failure slurp spit signal_all
   start_process running
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
@@ -30,7 +30,7 @@ our ($dir, $out);
 our $clock = '';	# the library that sets the servers' wall clocks
 our $lease_ms = 1500;
 our @servers = (1, 2);
-our $workers = 16;		# max_worker_processes
+our $workers = 16;		# max_worker_processes, but where a restart has changed it
 
 my %port;			# of servers (1, ...), proxies (c1, ..., r1, ..., b), pooler
 my %proxy;			# process ids of the proxies
@@ -185,6 +185,7 @@ sub set_primary
 	my ($n) = @_;
 
 	spit("$dir/primary", $n);
+	event('workers', workers_of($n));
 	spit("$dir/$_.target", $port{$n}) foreach 'b', map { "r$_" } standbys();
 	kill 'HUP', $proxy{b};
 	return;
@@ -276,6 +277,26 @@ sub sql_async
 	return start_process('psql', 'sh', '-c', psql($n, $sql, $seconds // 10, $database));
 }
 
+# How many slots a server has for workers, since it was started
+sub workers_of
+{
+	my ($n) = @_;
+	my ($slots) = slurp("$dir/disk/server$n/workers.conf") =~ /(\d+)/;
+
+	return $slots // $workers;
+}
+
+# For a server that is about to be started. A standby needs as many slots as its
+# primary, and so has all of them, from write_settings() on.
+sub set_workers
+{
+	my ($n, $slots) = @_;
+
+	event('workers', $slots) if $n == primary();
+	spit("$dir/disk/server$n/workers.conf", "max_worker_processes = $slots\n");
+	return;
+}
+
 sub write_settings
 {
 	my ($n) = @_;
@@ -309,9 +330,11 @@ log_min_messages = warning
 leader_election.lease_duration = '$lease_ms ms'
 include_if_exists = 'chaos.conf'
 include_if_exists = 'pressure.conf'
+include_if_exists = 'workers.conf'
 );
 	close $conf;
 	spit("$dir/disk/server$n/pressure.conf", '');
+	spit("$dir/disk/server$n/workers.conf", '');
 	return;
 }
 

@@ -195,9 +195,10 @@ sub kill_pooler
 
 # --- the servers
 
+# Does something, if that is given, while the server is down
 sub restart
 {
-	my ($mode, $n) = @_;
+	my ($mode, $n, $between) = @_;
 
 	return operation("restart $mode", sub {
 		if ($mode eq 'kill')
@@ -211,6 +212,7 @@ sub restart
 			ctl($n, "-m $mode -w -t 5 stop") || ctl($n, '-m immediate -w stop');
 		}
 		sleep rand(1);
+		$between->() if $between;
 		for (1 .. 20)
 		{
 			return if start_server($n);

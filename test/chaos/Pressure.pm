@@ -130,7 +130,7 @@ sub fill_lock_table
 # other one that of the elections' worker, if it comes first.
 sub take_worker_slots
 {
-	return unless $workers;
+	return unless workers_of(primary());
 
 	my $seconds = seconds(3);
 
@@ -145,6 +145,17 @@ sub take_worker_slots
 		Nemesis::signal_backend('TERM', "backend_type = 'leader_election worker'") if $turn == 1;
 	}
 	return "for $seconds s";
+}
+
+# The primary is restarted, and has no slot for any worker from then on; or it has all
+# of them again. It also has after a failover.
+sub change_workers
+{
+	my ($slots) = @_;
+	my $n = primary();
+
+	return if workers_of($n) == $slots;
+	return Nemesis::restart(Nemesis::pick(qw(immediate fast kill)), $n, sub { set_workers($n, $slots) });
 }
 
 # --- huge statements, and many elections
@@ -289,6 +300,8 @@ my %faults = (
 	'NOTIFY stopped in its commit' => [ \&stop_in_commit,                  5, 1 ],
 	'full lock table' => [ \&fill_lock_table,                              8, 2 ],
 	'all worker slots taken' => [ \&take_worker_slots,                     8, 2 ],
+	'restart without workers' => [ sub { change_workers(0) },              4, 2 ],
+	'restart with workers' => [ sub { change_workers($workers) },          8, 4 ],
 	'huge statement' => [ \&huge_statement,                                6, 1 ],
 	'many spread elections' => [ \&spread_widely,                         10, 1 ],
 	'DISCARD ALL through the pooler' => [ \&reset_pooled,                  6, 2 ],
@@ -401,7 +414,7 @@ sub relieve_servers
 # What others wait for comes after them.
 sub few_elections_led
 {
-	return 1 unless $ENV{CHAOS_PRESSURE} && $workers;
+	return 1 unless $ENV{CHAOS_PRESSURE} && workers_of(primary());
 	return (sql(primary(), "SELECT count(*) FROM leader_election.lease
 		WHERE election ~ '^(wide|huge|vast)-' AND leader IS NOT NULL") // '') eq '0';
 }

@@ -241,7 +241,7 @@ sub calm
 		}
 		return !%vacant;
 	}) or event('status', (sql(primary(), 'SELECT jsonb_agg(to_jsonb(s)) FROM leader_election.status s') // 'unknown') =~ s/\s+/ /gr);
-	$workers and await('the end of seats that are withdrawn', 20, sub {
+	workers_of(primary()) and await('the end of seats that are withdrawn', 20, sub {
 		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
 			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
 	}) and event('withdrawn seats gone', stopwatch() - $start);
@@ -254,7 +254,7 @@ sub calm
 sub end_all
 {
 	my $left;
-	my $dead = $workers ? '' : ' WHERE alive';	# who removes them is a worker
+	my $dead = workers_of(primary()) ? '' : ' WHERE alive';	# who removes them is a worker
 	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20";
 	my $running = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
 
@@ -288,7 +288,6 @@ my $round = 0;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
-event('workers', $workers);
 event('epoch', int(time() * 1_000_000) - now());
 set_up();
 $end = now() + $option{seconds} * 1_000_000;

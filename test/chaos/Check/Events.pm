@@ -14,6 +14,7 @@ our @EXPORT = qw(read_events);
 sub read_events
 {
 	my $ended = 0;
+	my $without;	# since when the primary has no slot for any worker
 
 	foreach (lines("$out/events"))
 	{
@@ -39,7 +40,11 @@ sub read_events
 			$_->[1] //= $time foreach @pressing;
 		}
 		$count{'starts of pg_leader with timeouts'}++ if $kind eq 'pressed';
-		$info{'slots for workers'} = $rest[0] if $kind eq 'workers';
+		if ($kind =~ /^(?:workers|end)$/)
+		{
+			$info{'without slots for workers, s'} += defined $without ? ($time - $without) / 1e6 : 0;
+			$without = $kind eq 'workers' && !$rest[0] ? $time : undef;
+		}
 		if ("$kind @rest" =~ /^fault recreate election: (\w+)/)
 		{
 			$recreated{$1} = 1;
