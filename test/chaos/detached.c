@@ -124,7 +124,7 @@ acquire(Seat *seat)
 				   beside);
 	if (result == NULL || PQntuples(result) == 0)
 		return result;
-	strcpy(seat->run, run);
+	snprintf(seat->run, sizeof(seat->run), "%s", run);
 	seat->run_term = number(result, 0, 0);
 	note("b %s %lld %lld %lld %s", seat->election, (long long) sent,
 		 (long long) received, (long long) seat->run_term, run);
