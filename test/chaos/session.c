@@ -73,7 +73,7 @@ join(const Seat *seat, bool manual)
 		if (strcmp(sqlstate, "LE006") == 0)
 			note_joined(seat);
 	}
-	if (!chance(30))
+	if (calm || !chance(30))
 	{
 		const char *beside = own_notification(100);
 
@@ -169,10 +169,15 @@ tick_session(bool manual)
 
 	reset_session();
 
-	/* One at a time: where nothing is confirmed, each may take a second. */
+	/*
+	 * One at a time: where nothing is confirmed, each may take a second.  A
+	 * calm session keeps its lease by that without a worker, too: it joins
+	 * three times per lease.
+	 */
 	if (now_us() >= next_join)
 	{
-		next_join = now_us() + (300000 + random() % 300000) / nseats;
+		next_join = now_us() + (calm ? lease_us / 5 + random() % (lease_us / 10) :
+								(300000 + random() % 300000) / nseats);
 		join(next_to_stand(), manual);
 	}
 	result = query("SELECT leader_election.is_leader(e), leader_election.term(e) "
