@@ -220,7 +220,7 @@ sub calm
 	await('the end of pauses and drains', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
 	await('seats of groups', 20, \&alter_group);
-	await('the end of leases in many elections', 30, \&few_elections_led);
+	await('the end of leases in many elections', 120, \&few_elections_led);
 	look_after_candidates(1);
 
 	event('calm');
