@@ -61,6 +61,18 @@ is_deeply(
 	],
 	[],
 	'each argument has values');
+is_deeply([ grep { @{ ($_->{values} // [ [] ])->[0] } < 3 } map { @{ $_->{args} } } @functions ],
+	[], 'of which some are bad');
+is_deeply([ unused_entries() ], [], 'and there are values for no others');
+
+# What could be called, or take a value, other than functions
+is(join(' ', $super->query(
+		q{SELECT DISTINCT coalesce(relkind || ' ', '') || classid::regclass
+			FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+				 LEFT JOIN pg_class c ON c.oid = d.objid AND d.classid = 'pg_class'::regclass
+		   WHERE d.deptype = 'e' AND e.extname = 'leader_election' ORDER BY 1})),
+	'pg_namespace pg_proc pg_type r pg_class v pg_class',
+	'the extension has only a schema, functions, types, tables and views');
 
 #
 # The server's side: what the calls are made on, and ways to make them.
@@ -238,6 +250,9 @@ $super->query("SELECT leader_election.create_election('vacant')");
 #
 my $made = 0;
 
+# What they came to: SQLSTATEs by function; and the values of each argument
+my (%codes, %tried);
+
 sub script_of
 {
 	my ($n, $call, $state, $role) = @_;
@@ -308,6 +323,10 @@ sub run_calls
 		  or push(@bad, "$calls[$n]{text}: no answer: " . substr($answers{$n} // '', 0, 1000)), next;
 		my @wrong = wrongs_of($code, $text, $later, $before, $locks,
 			expected($calls[$n], $state, $role));
+		my ($f, $values) = @{ $calls[$n] }{qw(f values)};
+
+		$codes{ $f->{oid} }{$code}++;
+		$tried{ $f->{oid} }[$_]{ $values->[$_] } = 1 foreach 0 .. $#$values;
 
 		push @bad, join(', ', @wrong) . ": $calls[$n]{text}: $code, locks $before to $locks\n"
 		  . substr($text, 0, 1000) . substr($later, 0, 1000)
@@ -507,5 +526,28 @@ cmp_ok($longest, '<', $LONGEST_MESSAGE, 'no line of the log is longer than a mes
 is_deeply([ $log =~ /^(.* XX\d\d\d: .*|.*(?:PANIC|TRAP): .*|.*leak.*)/mg ],
 	[], 'nothing worse in it');
 note("$made calls");
+
+#
+# No function was left out: each was called with each value of each argument, and
+# did something with good ones, so that bad ones were what it refused.
+#
+
+is_deeply([ map { $_->{name} } grep { !$codes{ $_->{oid} } } @functions ],
+	[], 'each function was called');
+is_deeply([ map { $_->{name} } grep { !$codes{ $_->{oid} }{'00000'} } @functions ],
+	[], 'each succeeded with something');
+foreach my $f (@functions)
+{
+	my $args = $f->{args};
+
+	is_deeply(
+		[
+			map {
+				my $n = $_;
+				map { "$args->[$n]{name}: $_" } grep { !$tried{ $f->{oid} }[$n]{$_} } all($args->[$n]);
+			} 0 .. $#$args
+		],
+		[], "$f->{name}: all values were tried");
+}
 
 done_testing();

@@ -13,7 +13,7 @@ use warnings;
 
 use Exporter qw(import);
 
-our @EXPORT = qw(all few find_functions pair_calls random_calls single_calls);
+our @EXPORT = qw(all few find_functions pair_calls random_calls single_calls unused_entries);
 
 my @functions;
 
@@ -170,6 +170,19 @@ my %FUNCTIONS = (
 	undrain_candidate => [ 'changes', '42501', 'LE003' ],
 	wait_for_change => [ 'waits', 'LE003' ]);
 
+# What was looked up in the tables above
+my %used;
+
+sub look_up
+{
+	my ($table, @keys) = @_;
+	my ($key) = grep { exists $table->{$_} } @keys;
+
+	return unless defined $key;
+	$used{$table}{$key} = 1;
+	return $table->{$key};
+}
+
 # As they are in the catalog, with the arguments that go in.
 sub find_functions
 {
@@ -192,7 +205,7 @@ sub find_functions
 			   ORDER BY proname, pronargs, p.oid}))
 	{
 		my ($oid, $name, $prokind, $args) = split /\|/, $row, -1;
-		my ($kind, @errors) = @{ $FUNCTIONS{$name} // [] };
+		my ($kind, @errors) = @{ look_up(\%FUNCTIONS, $name) // [] };
 		my %f = (
 			oid => $oid,
 			name => $name,
@@ -204,17 +217,26 @@ sub find_functions
 		foreach my $arg (split /,/, $args)
 		{
 			my ($arg_name, $type) = split /=/, $arg;
-			my $good = $GOOD{"$name.$arg_name"} // $GOOD{$arg_name};
+			my $good = look_up(\%GOOD, "$name.$arg_name", $arg_name);
 
 			# A function that takes a term is for detached candidates.
 			$good = q{'detached'}
 			  if $arg_name eq 'election' && $args =~ /\bterm=/ && $prokind eq 'f';
 			push @{ $f{args} },
-			  { name => "$name($arg_name $type)", good => $good, values => $VALUES{$type} };
+			  { name => "$name($arg_name $type)", good => $good, values => look_up(\%VALUES, $type) };
 		}
 		push @found, \%f;
 	}
 	return @functions = @found;
+}
+
+# What the tables have for functions, arguments and types that there are not
+sub unused_entries
+{
+	return map {
+		my $table = $_;
+		grep { !$used{$table}{$_} } sort keys %$table;
+	} \%VALUES, \%GOOD, \%FUNCTIONS;
 }
 
 #
@@ -233,6 +255,7 @@ sub make_call
 	return {
 		f => $f,
 		text => "leader_election.$f->{name}(" . join(', ', @values) . ')',
+		values => \@values,
 		is_invalid => scalar grep({ $INVALID{$_} } @values),
 		may_wait => scalar grep({
 			$f->{args}[$_]{name} =~ /\(timeout / && $values[$_] ne q{'0'}
