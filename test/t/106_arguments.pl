@@ -4,7 +4,9 @@
 # before pg_leader connects; what is right goes on to a server that is not there:
 # exit code 123.
 #
-# An option whose value has no list here fails the test.
+# An option whose value has no list here fails the test, and so does one in the
+# program's table (src/bin/options.c) that was not both taken and refused.
+# 110_environment.pl is about variables of the environment.
 #
 # From the environment: ARGUMENTS_SEED (1) and ARGUMENTS_CALLS (250), of random
 # arguments.
@@ -12,6 +14,7 @@
 use strict;
 use warnings;
 
+use FindBin;
 use IO::Socket::INET;
 use POSIX ();
 use PostgreSQL::Test::Utils;
@@ -102,6 +105,23 @@ foreach my $subcommand (@subcommands)
 		'', 'and each has values');
 }
 
+# The same in the program
+my $SOURCES = "$FindBin::RealBin/../../src/bin";
+my $table = slurp_file("$SOURCES/options.c");
+my ($all) = $table =~ /^#define ALL\s+"(.*)"/m;
+my ($rows) = $table =~ /^static const Option options\[\] = \{\n(.*?)^\};/ms;
+my %program;
+
+foreach my $row (split /\n/, $rows)
+{
+	my ($name, $of) = $row =~ /^\t\{"([a-z-]+)", .*, (ALL|"[a-z ]+")[,}]/
+	  or BAIL_OUT("no row of the table of options: $row");
+
+	$program{"$_ --$name"} = 1 foreach split ' ', $of eq 'ALL' ? $all : $of =~ tr/"//dr;
+}
+my @options = map { my $of = $_; map { "$of $_" } sort keys %{ $options{$of} } } @subcommands;
+is_deeply([ sort @options ], [ sort keys %program ], 'options in --help and in the program');
+
 # What a subcommand cannot do without, and what some options need
 my %NEEDED = (run => ['-ex'], stand => [ '-ex', '--http=127.0.0.1:@PORT@' ], history => ['-ex'], yield => ['-ex']);
 my %WITH = (
@@ -121,6 +141,9 @@ my @COMMAND = ('--', 'touch', "$dir/ran");
 #
 
 my @calls;
+
+# Options that no value is bad for
+my %takes_any;
 
 sub arguments
 {
@@ -143,10 +166,11 @@ foreach my $subcommand (@subcommands)
 
 		if (!$option->{value})
 		{
-			push @calls, [ 'good', arguments(@call, $name) ] unless $subcommand eq 'stand';
+			push @calls, [ 'good', arguments(@call, $name) ];
 			push @calls, [ 'bad', arguments(@call, "$name=x") ];
 			next;
 		}
+		$takes_any{"$subcommand $name"} = 1 unless @$bad;
 		push @calls, [ 'good', arguments(@call, "$name=$_") ] foreach grep { defined } @good;
 		push @calls, [ 'bad', arguments(@call, "$name=$_") ] foreach @$bad;
 		push @calls, [ 'bad', arguments(@call, $short, $_) ] foreach $short ? @$bad : ();
@@ -192,6 +216,9 @@ my @wrong;
 my %codes;
 my $n = 0;
 
+# Options ("run --rank") that were taken, and that were refused
+my (%taken, %refused);
+
 sub free_port
 {
 	return IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 0, Listen => 1)->sockport;
@@ -231,6 +258,15 @@ sub check
 
 	unlink map { "$file.$_" } qw(out err);
 	$codes{"$expected $code"}++;
+	if ($code == 125)
+	{
+		$refused{"$words[0] --" . ($1 // $2 // $3)} = 1
+		  if $err =~ m{ for option (?:-\w/)?--([\w-]+)$| option '--([\w-]+)' doesn't allow| the file of --([\w-]+) has}m;
+	}
+	elsif ($expected eq 'good' && $code =~ /^(123|$WAITS)$/)
+	{
+		$taken{"$words[0] $_"} = 1 foreach map { /^(--[\w-]+)/ ? $1 : () } @words;
+	}
 	push @wrongs, "exit code $code" if $code !~ /^($codes)$/;
 	push @wrongs, 'no message' if $code != $WAITS && $err !~ /^([\d -]+:.* )?(Password: \n?)?pg_leader: ./;
 	push @wrongs, 'no hint' if $code == 125 && $err !~ /^pg_leader: (hint|detail): ./m;
@@ -251,4 +287,8 @@ while (@left || %running)
 ok(!@wrong, scalar(@calls) . ' calls') or diag(scalar(@wrong) . " are wrong, among them:\n", join("\n", map { $_ // () } @wrong[ 0 .. 14 ]));
 note(join(', ', map { "$_: $codes{$_}" } sort keys %codes));
 ok(!-e "$dir/ran", 'no command was run');
+
+# No option was left out.
+is_deeply([ grep { !$taken{$_} } @options ], [], 'each option was taken');
+is_deeply([ grep { !$refused{$_} && !$takes_any{$_} } @options ], [], 'each was refused, with a bad value');
 done_testing();
