@@ -2,7 +2,8 @@
 # the candidate that leads it, arrives as it was given where a program reads, and
 # without anything that a terminal, a shell, a browser or a monitor obeys.
 #
-# A new output is to be added here; those that there are, are told by %seen.
+# The outputs are not listed here, but found: in --help, in the sources, in the
+# catalog and in monitoring/. One that was not seen with names fails the test.
 
 use strict;
 use warnings;
@@ -16,6 +17,7 @@ use Encode qw(decode encode);
 use IPC::Run;
 use JSON::PP;
 use LeaderElection;
+use NamesInSql;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Sidecar;
@@ -25,8 +27,13 @@ $ENV{LC_ALL} = 'C.UTF-8';
 
 my $dir = abs_path(PostgreSQL::Test::Utils::tempdir());
 my $touched = "$dir/touched";
-my $COMPLETION = "$FindBin::RealBin/../../src/bin/pg_leader.bash";
-my $CHECK = slurp_file("$FindBin::RealBin/../../monitoring/check.sql") =~ s/;\s*\z//r;
+my $TOP = "$FindBin::RealBin/../..";
+my $COMPLETION = "$TOP/src/bin/pg_leader.bash";
+
+# What monitors run: queries by what they are in
+my %MONITORS = (
+	(map { (m{([^/]+)\z})[0] => slurp_file($_) =~ s/;\s*\z//r } glob("$TOP/monitoring/*.sql")),
+	slurp_file("$TOP/monitoring/queries.yaml") =~ /^(\w+):\n  query: \|\n(.*?)^  \w/msg);
 
 # What it is, and the name
 my %NAMES = (
@@ -80,7 +87,28 @@ sub harm
 		  /([\x00-\x08\x0b-\x1f\x7f-\x9f\x{ad}\x{200b}-\x{200f}\x{2028}-\x{202e}\x{2060}-\x{206f}\x{feff}\x{e0000}-\x{e0fff}])/g);
 }
 
+# --- the outputs that there are, and those that names were seen in
+
 my %seen;
+
+# Options that say what is done, or to what, and not what comes out
+my %INPUT = map { $_ => 1 } qw(dbname host port username no-password password election candidate rank group mode wait
+  skip hold grace every offset attempts once forever check-every check-timeout check-failures since to terminate);
+
+sub find_outputs
+{
+	my @found = ('completion', 'an error', 'an error of the server', 'a seat', sql_outputs($sql), keys %MONITORS);
+
+	foreach my $subcommand (`pg_leader --help` =~ /^  (\w+)  +[a-z]/mg)
+	{
+		push @found, $subcommand, map { $INPUT{$_} ? () : "$subcommand --$_" } `pg_leader $subcommand --help` =~ /^ {2,6}(?:-\w, )?--([a-z-]+)/mg;
+	}
+	push @found, slurp_file("$TOP/src/bin/reply.c") =~ m{\{"(/\w+)", \w+_reply\}}g;
+	push @found, map { "NOTIFY $_" } slurp_file("$TOP/src/worker/tell.c") =~ /\.event = "(\w+)"/g;
+	# Names in the log: formats that they are written with
+	push @found, map { "log: $_" } map { slurp_file("$TOP/src/$_") =~ /"([^"]*%s[^"]*)"[^;"]*?le_quote\(/g } qw(base/commit.c state/election.c);
+	return grep { !$skips_http || !m{^(/|stand)} } @found;
+}
 
 # Two texts, which are not printed as they are
 sub same
@@ -146,6 +174,8 @@ sub lose_terms
 	return;
 }
 
+my @outputs = find_outputs();
+
 foreach my $what (sort keys %NAMES)
 {
 	my $name = $NAMES{$what};
@@ -170,7 +200,8 @@ foreach my $what (sort keys %NAMES)
 	  : sidecar($node, '-v', "--election=$e", "--candidate=$c", "--http=$port");
 	wait_until(sub { $sql->query("SELECT leader_election.leader($quoted) IS NOT NULL") eq 't' }, "a leader: $what");
 	wait_until(sub { $one->output =~ /leading in term/ }, 'it to know');
-	shown('-v', $one->output, $name);
+	shown($skips_http ? 'run --verbose' : 'stand --verbose', $one->output, $name);
+	$seen{stand} = 1;
 
 	shown('status', (ask($node, 'status', "--election=$e"))[1], @all);
 	told('status --json', scalar(ask($node, 'status', '--json', "--election=$e")), election => $name, leader => $candidate);
@@ -182,7 +213,7 @@ foreach my $what (sort keys %NAMES)
 	my $page = ask($node, 'history', '--html', '-', "--election=$e");
 	is(join(' ', $page =~ /([^\n\x20-\x7e])/g), '', 'a page: ASCII');
 	unlike($page, qr/<img|<\/?script/, 'a page: no markup');
-	shown('a page', encode('UTF-8', $page =~ s/&#x([0-9A-F]+);/chr hex $1/ger), @all);
+	shown('history --html', encode('UTF-8', $page =~ s/&#x([0-9A-F]+);/chr hex $1/ger), @all);
 
 	wait_for_output($watches[0], qr/leads in term/);
 	shown('watch', ${ $watches[0][1] }, @all);
@@ -192,10 +223,13 @@ foreach my $what (sort keys %NAMES)
 	wait_until(sub { -e "$dir/hook" && (() = slurp_file("$dir/hook") =~ /\0/g) >= 6 }, 'the hook');
 	is((split /\0/, slurp_file("$dir/hook"))[3], $e, 'a hook: the election');
 	is((split /\0/, slurp_file("$dir/hook"))[4], $c, 'a hook: the leader');
+	$seen{'watch --exec'} = 1;
 
 	unless ($skips_http)
 	{
 		told('/status', get($port, '/status')->{body}, election => $name, candidate => $candidate);
+		shown('/leader', get($port, '/leader')->{body});
+		$seen{'stand --http'} = 1;
 		my $metrics = get($port, '/metrics')->{body};
 		my $label = qr/"((?:[^"\\\n]|\\["\\n])*)"/;
 		my ($metric) = $metrics =~ /^pg_leader_leading\{election=$label,/m;
@@ -207,9 +241,16 @@ foreach my $what (sort keys %NAMES)
 			'', '/metrics: nothing else');
 	}
 
-	# What the command has
-	is(scalar(ask($node, 'run', "--election=r$e", "--candidate=$c", '--', 'sh', '-c', 'printf "%s\0" "$PG_LEADER_ELECTION" "$PG_LEADER_CANDIDATE"')),
-		"r$e\0$c\0", 'run: the environment');
+	# What the command has, and the check
+	my $print = q(printf '%s\0' "$PG_LEADER_ELECTION" "$PG_LEADER_CANDIDATE");
+	my (undef, $environment, $verbose) = ask($node, 'run', '-v', "--election=r$e", "--candidate=$c", "--check=$print >$dir/check", '--', 'sh', '-c', $print);
+	is($environment, "r$e\0$c\0", 'run: the environment');
+	is(slurp_file("$dir/check"), "r$e\0$c\0", '--check: the environment');
+	shown('run --verbose', $verbose, "r$name");
+	$seen{$_} = 1 foreach 'run', 'run --check';
+	$sql->query('SELECT leader_election.create_group(' . $quoted =~ s/'/'G/r . ', 1)');
+	is(scalar(ask($node, 'run', "--group=G$e", "--candidate=$c", '--', 'sh', '-c', $print)), "G$e/1\0$c\0", 'run --group: the environment');
+	shown('a seat', (ask($node, 'status', "--election=G$e/1"))[1], "G$name/1");
 
 	# To yield, and what it says; a second candidate is there.
 	$sql->query("SELECT leader_election.acquire($quoted, " . $quoted =~ s/'\z/ too'/r . ')');
@@ -217,33 +258,51 @@ foreach my $what (sort keys %NAMES)
 	$one->exit_code if $skips_http;
 
 	# Notifications
-	my @events;
+	my %events;
 	wait_until(
 		sub {
-			push @events, grep { $_->{election} eq $name } map { eval { decode_json(/(\{.*\})/s) } // () } $sql->notifications;
-			@events = grep { $_->{event} eq 'yield_requested' } @events;
-			return scalar @events;
+			foreach my $event (map { eval { decode_json(/(\{.*\})/s) } // () } $sql->notifications)
+			{
+				$seen{"NOTIFY $event->{event}"} = 1 if index($event->{election}, $name) >= 0;
+				push @{ $events{ $event->{event} } }, $event if $event->{election} eq $name;
+			}
+			return $events{yield_requested} && $events{elected};
 		},
 		"notifications: $what");
-	$seen{NOTIFY} = 1;
-	same($events[0]{leader}, $candidate, 'a notification: as it is');
+	same($events{yield_requested}[0]{leader}, $candidate, 'asked to yield: as it is');
+	ok((grep { $_->{leader} eq $candidate } @{ $events{elected} }), 'elected: as it is');
+
+	# What the server says in SQL
+	give($name, $candidate, "$name too", "r$name", "G$name", "G$name/1");
+	my ($in_sql, @wrong) = names_in_sql($sql, $name);
+	is(join("\n", @wrong), '', 'SQL: as it is');
+	$seen{$_} = 1 foreach keys %$in_sql;
 
 	# What monitors read
-	foreach my $query ([ 'check.sql', $CHECK ], [ 'metrics', 'SELECT * FROM leader_election.metrics' ], [ 'candidates', 'SELECT * FROM leader_election.candidates' ])
+	foreach my $of (sort keys %MONITORS)
 	{
-		my $rows = $sql->query("SELECT jsonb_agg(q) FROM ($query->[1]) q WHERE election = $quoted");
+		my $json = $sql->query("SELECT coalesce(jsonb_agg(q), '[]') FROM ($MONITORS{$of}) q");
+		my $rows = eval { decode_json($json) } // [];
+		my @elections = map { $_->{election} // () } @$rows;
 
-		$seen{ $query->[0] } = 1;
-		same(eval { decode_json($rows)->[0]{election} }, $name, "$query->[0]: as it is") or diag($rows, $sql->errors);
+		is($sql->sqlstate, '00000', "$of: read") or diag($sql->errors);
+		ok((!grep { !was_given($_) } @elections), "$of: as it is") or diag($json);
+		# Where elections are not named, no name is.
+		$seen{$of} = 1 if grep { index($_, $name) >= 0 } @elections or @$rows && !exists $rows->[0]{election};
 	}
+
 	my $findings = $sql->query("SELECT string_agg(finding, ' ') FROM leader_election.diagnose($quoted)");
-	$seen{'diagnose()'} = 1;
 	isnt($findings, '', 'diagnose()');
 	is(join(' ', $findings =~ /([\x00-\x1f])/g), '', 'diagnose(): no controls');
 
 	# The log
 	my $log = slurp_file($node->logfile, $from);
-	$seen{log} = 1;
+	foreach my $format (map { /^log: (.*)/ ? $1 : () } @outputs)
+	{
+		my $line = join(qr/"(?:[^"\\]|\\.)*"|\w+/, map { quotemeta } split /%s/, $format, -1);
+
+		$seen{"log: $format"} = 1 if $log =~ $line;
+	}
 	my @lines = grep { /LOG:  leader_election: / } split /\n/, $log;
 	cmp_ok(scalar(grep { /leads in term/ } @lines), '>', 0, 'the log says it');
 	is(join('', grep { /[\x00-\x1f]/ } @lines), '', 'the log: no controls');
@@ -256,6 +315,7 @@ foreach my $what (sort keys %NAMES)
 	# bash is offered what JSON has as it is, and nothing else.
 	my @offered = grep { $_ eq $e } completed("pg_leader status -h " . $node->host . ' -p ' . $node->port . ' -d postgres -e ');
 	is(scalar @offered, printable($name) eq $name && $e !~ /["\\]/ ? 1 : 0, 'completion');
+	$seen{completion} = 1;
 
 	$_->[0]->kill_kill foreach @watches;
 	unless ($one->ended)
@@ -268,7 +328,7 @@ foreach my $what (sort keys %NAMES)
 }
 is($sql->query("SELECT count(*) > 0 FROM leader_election.lease"), 't', 'the tables are there');
 note('seen: ' . join(', ', sort keys %seen));
-is(scalar keys %seen, $skips_http ? 17 : 19, 'outputs');
+is_deeply([ grep { !$seen{$_} } sort @outputs ], [], scalar(@outputs) . ' outputs were seen');
 
 $sql->finish;
 $node->stop;
