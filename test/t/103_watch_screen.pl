@@ -226,6 +226,23 @@ foreach my $signal (qw(INT TERM HUP QUIT))
 	is($? & 127, $number, "$signal ends it");
 }
 
+# --- what the server says when it refuses a connection
+
+# A role, and so its messages, may have a tab in its name, which is as wide as
+# the terminal likes.
+{
+	my $role = "a\ttab";
+
+	$one->query(qq(CREATE ROLE "$role" SUPERUSER LOGIN));
+	$w = watch(20, 300, '-U', $role);
+	screen_is($w, qr/\nc .*\n\z/, 'a role with a tab');
+	$one->query(qq(ALTER ROLE "$role" NOLOGIN));
+	$one->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = E'a\\ttab'");
+	screen_is($w, qr/\nno connection: .*a.*tab.*\n\z/, 'is shown without the tab, when it is refused');
+	kill('TERM', $w->{pid});
+	$w->{run}->finish;
+}
+
 # --- no terminal that can be drawn on, or no wish to
 
 foreach my $how ([ 'dumb', qr/^$time  c: vacant/m ], [ 'xterm', qr/^\{"election" : "c"/m, '--json' ], [ 'xterm', qr/^$time  c: vacant/m, '--exec', 'true' ])
