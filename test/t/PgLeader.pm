@@ -357,10 +357,11 @@ sub is_running
 {
 	my ($pid) = @_;
 
+	# Its name, in parentheses, may have anything in it: lines, too.
 	open(my $file, '<', "/proc/$pid/stat") or return 0;
-	my $stat = <$file> // '';
+	my $stat = join('', <$file>);
 	close($file);
-	return $stat =~ /\) [^ZX]/ ? 1 : 0;
+	return $stat =~ /.*\) [^ZX]/s ? 1 : 0;
 }
 
 1;
