@@ -232,12 +232,13 @@ foreach my $signal (qw(INT TERM HUP QUIT))
 # the terminal likes.
 {
 	my $role = "a\ttab";
+	my $super = session($node, name => 'super');
 
-	$one->query(qq(CREATE ROLE "$role" SUPERUSER LOGIN));
+	$super->query(qq(CREATE ROLE "$role" SUPERUSER LOGIN));
 	$w = watch(20, 300, '-U', $role);
 	screen_is($w, qr/\nc .*\n\z/, 'a role with a tab');
-	$one->query(qq(ALTER ROLE "$role" NOLOGIN));
-	$one->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = E'a\\ttab'");
+	$super->query(qq(ALTER ROLE "$role" NOLOGIN));
+	$super->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = E'a\\ttab'");
 	screen_is($w, qr/\nno connection: .*a.*tab.*\n\z/, 'is shown without the tab, when it is refused');
 	kill('TERM', $w->{pid});
 	$w->{run}->finish;

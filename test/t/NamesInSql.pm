@@ -119,9 +119,11 @@ sub wrongs_of_texts
 	return 'it is of no known kind' if $kind eq 'unknown';
 	return map { 'it is not as it was given: ' . JSON::PP->new->ascii->allow_nonref->encode($_) } grep { !$given{$_} } @texts
 	  if $kind eq 'given';
-	return map { "it is no word: $_" } grep { !/\A[\w :,.\/()+-]*\z/ } @texts if $kind eq 'word';
+	# One word ends with the name of a candidate.
+	return map { "it is no word: $_" } grep { !/\A[\w :,.\/()+-]*\z/a && !(/\Areserved for (.*)\z/s && $given{$1}) } @texts
+	  if $kind eq 'word';
 	# A remedy is a statement, with names as literals.
-	return map { "it has controls: $_" } grep { $column ne 'remedy' && /[\x00-\x08\x0b-\x1f\x7f]/ } @texts;
+	return map { "it has controls: $_" } grep { $column ne 'remedy' && /[\x00-\x08\x0b-\x1f]/ } @texts;
 }
 
 # Columns of text in the rows of a query: numbers, times and addresses have no
@@ -220,11 +222,13 @@ sub names_in_sql
 	push @wrong, look($session, \%seen, $name, %args);
 
 	$run->("SELECT leader_election.release($e, $term, done => true)");
+	$run->("SELECT leader_election.acquire($e, $d)");
 	push @wrong, look($session, \%seen, $name, %args);
 	$run->('SELECT leader_election.leave_all()');
+	$run->("SELECT leader_election.release(election, term) FROM leader_election.lease WHERE leader = $d");
 	$run->("SELECT leader_election.leave(election, $d) FROM leader_election.election WHERE election = $e OR group_name = $g");
 	$run->('RESET ROLE');
-	return (\%seen, @wrong);
+	return (\%seen, map { s/([^\n\x20-\x7e])/sprintf('\\x{%x}', ord $1)/ger } @wrong);
 }
 
 1;
