@@ -19,7 +19,7 @@ use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
   $dir $out $lease_ms $clock @servers $workers workers_of set_workers now stopwatch event note_failure slurp spit signal_all
-  start_process running
+  start_process running note_end
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
   proxy_pid client_connections pooled_connection start_pooler
@@ -36,14 +36,16 @@ my %port;			# of servers (1, ...), proxies (c1, ..., r1, ..., b), pooler
 my %proxy;			# process ids of the proxies
 my $pooler_pid;
 my %children;		# processes without anybody who waits for them
+my %ends;			# {process id} = what to note when it has ended well
 my $operation;		# process id of what is done to the servers now
 my $events;
+my $TICK_BYTES = 17;	# of a line of ticks.out
 
 sub now { return int(clock_gettime(CLOCK_BOOTTIME) * 1_000_000); }
 
 # Seconds of the run, as far as the machine has kept up: what comes late of a
 # timer of 10 ms does not count.
-sub stopwatch { return (-s "$out/ticks.out") / 100; }
+sub stopwatch { return (-s "$out/ticks.out") / $TICK_BYTES / 100; }
 
 sub event
 {
@@ -119,6 +121,9 @@ sub reap
 {
 	while ((my $pid = waitpid(-1, POSIX::WNOHANG())) > 0)
 	{
+		my $end = delete $ends{$pid};
+
+		event(@$end) if $end && $? == 0;
 		delete $children{$pid};
 		$operation = undef if $operation && $pid == $operation;
 	}
@@ -131,6 +136,15 @@ sub running
 
 	reap();
 	return $pid && $children{$pid};
+}
+
+# Notes that a process has ended, and well.
+sub note_end
+{
+	my ($pid, @event) = @_;
+
+	$ends{$pid} = \@event;
+	return;
 }
 
 # Does something to the servers in the background, one thing at a time.
@@ -415,7 +429,8 @@ sub start_cluster
 {
 	my ($preload) = @_;
 
-	start_process('ticks', $^X, '-MTime::HiRes=sleep', '-e', '$| = 1; print "." while sleep 0.01');
+	start_process('ticks', $^X, '-MTime::HiRes=sleep,clock_gettime,CLOCK_BOOTTIME', '-e',
+		'$| = 1; printf "%016d\n", clock_gettime(CLOCK_BOOTTIME) * 1e6 while sleep 0.01');
 	$port{$_} = free_port() foreach @servers;
 	spit("$dir/clock", "+0\n");
 	start_network();

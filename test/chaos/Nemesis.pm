@@ -31,7 +31,8 @@ our %groups;		# name => arguments of create_group()
 our $most_seats = 4;	# of a group
 our $small_disk = 0;	# the servers' disk may be filled
 
-my @heals;			# [when, what]
+my @heals;			# [when, what, number of the fault]
+my $injected = 0;	# faults
 
 sub pick { return @_ ? $_[ int(rand(@_)) ] : undef; }
 
@@ -48,15 +49,23 @@ sub heal_due
 	my @due = grep { $_->[0] <= now() } @heals;
 
 	@heals = grep { $_->[0] > now() } @heals;
-	$_->[1]->() foreach @due;
+	undo(@due);
 	return;
 }
 
 sub heal_all
 {
-	my @all = splice @heals;
+	undo(splice @heals);
+	return;
+}
 
-	$_->[1]->() foreach @all;
+sub undo
+{
+	foreach (@_)
+	{
+		$_->[1]->();
+		event('over', $_->[2]) if $_->[2];
+	}
 	return;
 }
 
@@ -140,8 +149,22 @@ sub signal_backend
 	my ($pid, @who) = backend($condition);
 
 	return unless $pid;
-	return "@who" if $signal eq 'STOP' ? pause($seconds, $pid) : kill($signal, $pid);
-	return;
+	return kill($signal, $pid) ? "@who" : undef if $signal ne 'STOP';
+	return unless pause($seconds, $pid);
+	return "@who" . (is_idle($pid) ? ', idle' : '');
+}
+
+# Does a process that is stopped certainly hold nothing that others wait for? It waited
+# for something itself, outside of a transaction that writes.
+sub is_idle
+{
+	my ($pid) = @_;
+
+	return (sql(primary(), "SELECT count(*) FROM pg_stat_activity a WHERE pid = $pid
+		AND (state = 'idle' OR wait_event_type IN ('Client', 'Activity', 'Extension'))
+		AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND granted
+			AND (locktype = 'transactionid' OR locktype = 'advisory' AND objsubid IN (21, 22, 25, 29)
+				OR locktype = 'relation' AND mode ~ 'Exclusive'))", 2) // '') eq '1';
 }
 
 # A process of a standby: what receives its WAL, or what replays it
@@ -286,10 +309,11 @@ sub lock_table
 sub lock_row
 {
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1500);
+	my $election = any_election();
 
-	sql_async(primary(), "BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '"
-		  . any_election() . "' FOR UPDATE; SELECT pg_sleep($seconds); COMMIT");
-	return 'lease';
+	sql_async(primary(), "BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '$election'
+		FOR UPDATE; SELECT pg_sleep($seconds); COMMIT");
+	return "lease of $election";
 }
 
 sub maintain
@@ -357,6 +381,7 @@ sub pause_elections
 	my $sent = now();
 
 	return if ($paused{$what} // 0) > now();
+	event('pausing', $what);
 	defined sql(primary(), $what eq 'all' ? "SELECT leader_election.pause_all('chaos')"
 		: "SELECT leader_election.pause_election('$what', 'chaos', "
 		  . ($ends ? "'$seconds s'" : 'NULL') . ', ' . (rand() < 0.5 ? 'true' : 'false') . ')', 3)
@@ -366,8 +391,8 @@ sub pause_elections
 	heal($seconds, sub {
 		event('resuming', $what);
 		$paused{$what} = now() + 15_000_000;
-		sql_async(primary(), $what eq 'all' ? 'SELECT leader_election.resume_all()'
-			: "SELECT leader_election.resume_election('$what')");
+		note_end(sql_async(primary(), $what eq 'all' ? 'SELECT leader_election.resume_all()'
+				: "SELECT leader_election.resume_election('$what')"), 'resumed', $what);
 	});
 	return $what;
 }
@@ -388,6 +413,7 @@ sub drain_candidates
 	$names =~ s/\d+$/*/ if rand() < 0.4;
 	$arguments = "'$names', " . ($election eq 'all' ? 'NULL' : "'$election'");
 	return if ($drained{"$election $names"} // 0) > now();
+	event('draining', $election, $names);
 	defined sql(primary(), "SELECT leader_election.drain_candidate($arguments, 'chaos')", 3)
 	  or return;
 	$drained{"$election $names"} = now() + 3_600_000_000;
@@ -395,7 +421,8 @@ sub drain_candidates
 	heal((3 + 3 * rand) * $lease_ms / 1000, sub {
 		event('undraining', $election, $names);
 		$drained{"$election $names"} = now() + 15_000_000;
-		sql_async(primary(), "SELECT leader_election.undrain_candidate($arguments)");
+		note_end(sql_async(primary(), "SELECT leader_election.undrain_candidate($arguments)"),
+			'undrained', $election, $names);
 	});
 	return "$names in $election";
 }
@@ -561,7 +588,10 @@ sub inject
 
 		my $what = $chosen{$name}[0]->();
 
-		event('fault', "$name:", $what) if defined $what && $what ne '';
+		last unless defined $what && $what ne '';
+		event('fault', "$name:", $what);
+		$injected++;
+		$_->[2] //= $injected foreach @heals;
 		last;
 	}
 	return;

@@ -381,15 +381,15 @@ sub start_pg_leaders_again
 	return;
 }
 
-# What candidates do to themselves begins, in some rounds
+# What candidates do to themselves begins, in some rounds. True if it does.
 sub begin_pressure
 {
 	my ($profile) = @_;
 
-	return unless $column{$profile} && rand() < ($profile eq 'pressure' ? 0.7 : 0.2);
+	return 0 unless $column{$profile} && rand() < ($profile eq 'pressure' ? 0.7 : 0.2);
 	spit("$dir/pressure", '');
 	start_pg_leaders_again(1, sub { rand() < 0.5 });
-	return;
+	return 1;
 }
 
 # They do it no more, once they run again ...

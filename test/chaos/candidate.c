@@ -38,7 +38,10 @@
  *	x time WHAT								the connection was given up
  *	z SERIAL received						the session was reset
  *	y SERIAL received						... or not: an error came after or before
- *	j SERIAL ELECTION received SQLSTATE		join() was answered
+ *	j SERIAL ELECTION received SQLSTATE		join() was answered; GROUP followed by
+ *											a slash and a star: join_group()
+ *	a ELECTION sent received				acquire() was answered, with no row;
+ *											or acquire_any(), with any number
  *	v ELECTION time							about to leave ("all": all of them), or
  *											to campaign
  *	s SERIAL received SERVER				listens, on this connection, to SERVER,

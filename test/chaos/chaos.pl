@@ -298,7 +298,7 @@ while (now() < $end)
 
 	$round_end = $end if $end - $round_end < 8_000_000;
 	event('round', $narrow ? 'narrow' : ());
-	begin_pressure($option{profile});
+	begin_pressure($option{profile}) and event('pressed');
 	while (now() < $round_end)
 	{
 		heal_due();

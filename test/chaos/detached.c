@@ -44,6 +44,9 @@ believe(Seat *seat, const PGresult *result, int64_t asked)
 	if (asked != 0)
 		note("n %s %lld %lld %lld", seat->election, (long long) sent,
 			 (long long) received, (long long) asked);
+	else
+		note("a %s %lld %lld", seat->election, (long long) sent,
+			 (long long) received);
 	seat->term = 0;
 }
 
@@ -65,6 +68,9 @@ acquire_any(Seat *first)
 		if (seat != NULL)
 			believe_row(seat, result, i, 1, 0);
 	}
+	if (result != NULL)
+		note("a %s/* %lld %lld", first->group, (long long) sent,
+			 (long long) received);
 	PQclear(result);
 }
 
@@ -191,6 +197,9 @@ tick_detached(void)
 		else if (seat->term == 0 && seat->run_term != 0 && chance(20))
 			finish_run(seat, seat->run_term);
 		else if (seat->term == 0 && !calm && chance(1))
+		{
+			note("v %s %lld", seat->election, (long long) now_us());
 			RUN("SELECT leader_election.leave('%s', '%s')", seat->election, name);
+		}
 	}
 }

@@ -35,6 +35,7 @@ join_group(const char *group, const char *profile)
 		if (seat != NULL)
 			note_true(seat, number(result, i, 1));
 	}
+	note("j %d %s/* %lld %s", serial, group, (long long) now_us(), sqlstate);
 	PQclear(result);
 }
 
