@@ -13,6 +13,7 @@
  *
  * A line of the log is one write().  Times are microseconds of CLOCK_BOOTTIME:
  *
+ *	p ELECTION time MS TERM LEADER	about to call wait_for_change() with these
  *	h ELECTION sent received MS TERM LEADER TERM LEADER	wait_for_change() with
  *							this timeout and the first pair answered the second
  *							("-": nobody)
@@ -145,10 +146,12 @@ watch_changes(const char *election)
 		const char *params[] = {election,
 			strcmp(term, "-") != 0 ? term : NULL,
 			strcmp(leader, "-") != 0 ? leader : NULL, timeout};
+		int			longest = random() % 4 == 0 ? 10000 : 3000;
 		PGresult   *result;
 
-		snprintf(ms, sizeof(ms), "%ld", 200 + random() % 3000);
+		snprintf(ms, sizeof(ms), "%ld", 200 + random() % longest);
 		snprintf(timeout, sizeof(timeout), "%s ms", ms);
+		note("p %s %lld %s %s %s", election, (long long) now_us(), ms, term, leader);
 		result = query("CALL leader_election.wait_for_change($1, $2::bigint, $3, $4::interval)",
 					   4, params);
 		if (result == NULL)

@@ -11,9 +11,9 @@ use Check::Record;
 use Exporter qw(import);
 use List::Util qw(first);
 
-our @EXPORT = qw(read_watcher check_watched);
+our @EXPORT = qw(read_watcher check_watched @waits was_silent between);
 
-my @waits;		# wait_for_change() has answered
+our @waits;		# wait_for_change() has answered; without received: it has not
 my @rows;		# of status
 my @findings;	# of diagnose(): the first row
 my @unreadable;	# [from, to]: the table of leases may have been locked
@@ -22,11 +22,14 @@ sub read_watcher
 {
 	my ($path) = @_;
 	my ($who) = $path =~ m{/candidate\.([^/]+)$};
+	my $asked;	# what there is no answer to yet
 
 	foreach (lines($path))
 	{
 		my ($kind, $election, $sent, $received, @f) = split / /;
 		my %answer = (who => $who, election => $election, sent => $sent, received => $received);
+
+		$asked = $kind eq 'p' ? { who => $who, election => $election, sent => $sent, ms => $received } : undef;
 
 		if ($kind eq 'h')
 		{
@@ -44,6 +47,7 @@ sub read_watcher
 			push @findings, \%answer;
 		}
 	}
+	push @waits, $asked if $asked;
 	return;
 }
 
@@ -172,7 +176,7 @@ sub check_watched
 	read_locks();
 	push @{ $claims{ $_->{election} } }, $_ foreach @claims;
 	push @{ $known{ $_->{election} } }, $_ foreach @moments, map { { %$_, to => $_->{from} } } @claims;
-	check_wait($_, \%known) foreach @waits;
+	check_wait($_, \%known) foreach grep { defined $_->{received} } @waits;
 	check_row($_, \%claims) foreach @rows;
 	check_finding($_, \%claims) foreach @findings;
 	violation('the run itself', 'the observers were told nothing') unless @waits && @rows && @findings;
