@@ -19,6 +19,7 @@
  *							("-": nobody)
  *	o ELECTION sent received STATE TERM LEADER WAITING_FOR	a row of status
  *	f ELECTION sent received SEVERITY FINDING	the first row of diagnose()
+ *	F ELECTION sent received SEVERITY FINDING	each further row
  *	e time SQLSTATE WHAT	an error
  *	x time WHAT				the connection was lost
  *
@@ -183,9 +184,10 @@ read_status(const char *election)
 		return;
 	result = query("SELECT severity, finding FROM leader_election.diagnose($1)",
 				   1, &election);
-	if (result != NULL)
-		note("f %s %lld %lld %s %s", election, (long long) sent,
-			 (long long) received, value(result, 0, 0), value(result, 0, 1));
+	for (int i = 0; result != NULL && i < PQntuples(result); i++)
+		note("%c %s %lld %lld %s %s", i == 0 ? 'f' : 'F', election,
+			 (long long) sent, (long long) received, value(result, i, 0),
+			 value(result, i, 1));
 	PQclear(result);
 	pause_ms(STATUS_MS);
 }

@@ -11,11 +11,11 @@ use Check::Record;
 use Exporter qw(import);
 use List::Util qw(first);
 
-our @EXPORT = qw(read_watcher check_watched @waits was_silent between);
+our @EXPORT = qw(read_watcher check_watched @waits @findings is_unclear was_silent certain_leader certain_pause between);
 
 our @waits;		# wait_for_change() has answered; without received: it has not
+our @findings;	# of diagnose(): the first row, and the others as more
 my @rows;		# of status
-my @findings;	# of diagnose(): the first row
 my @unreadable;	# [from, to]: the table of leases may have been locked
 
 sub read_watcher
@@ -45,6 +45,11 @@ sub read_watcher
 		{
 			@answer{qw(severity finding)} = @f;
 			push @findings, \%answer;
+		}
+		elsif ($kind eq 'F')
+		{
+			@answer{qw(severity finding)} = @f;
+			push @{ $findings[-1]{more} }, \%answer;
 		}
 	}
 	push @waits, $asked if $asked;
@@ -155,20 +160,6 @@ sub check_row
 	return;
 }
 
-sub check_finding
-{
-	my ($f, $claims) = @_;
-	my $leads = certain_leader($claims, $f);
-
-	$count{"diagnose(): $f->{severity}"}++;
-	return if is_unclear($f);
-	violation('diagnose', "$f->{election}: $f->{finding}, " . between($f) . '; ' . describe($leads))
-	  if $leads && $f->{finding} =~ /^Nobody_leads/;
-	violation('diagnose', "$f->{election}: ok in a pause, " . between($f))
-	  if $f->{severity} eq 'ok' && certain_pause($f);
-	return;
-}
-
 sub check_watched
 {
 	my (%claims, %known);
@@ -178,7 +169,6 @@ sub check_watched
 	push @{ $known{ $_->{election} } }, $_ foreach @moments, map { { %$_, to => $_->{from} } } @claims;
 	check_wait($_, \%known) foreach grep { defined $_->{received} } @waits;
 	check_row($_, \%claims) foreach @rows;
-	check_finding($_, \%claims) foreach @findings;
 	violation('the run itself', 'the observers were told nothing') unless @waits && @rows && @findings;
 	return;
 }

@@ -1,0 +1,220 @@
+# What diagnose() found, compared with what is certain for all of the time between
+# question and answer.
+#
+# The texts are as observers log them, with _ for each space.
+
+package Check::Diagnosed;
+
+use strict;
+use warnings;
+
+use Check::Clients;
+use Check::Known;
+use Check::Quiet;
+use Check::Record;
+use Check::Standing;
+use Check::Watched;
+use Exporter qw(import);
+
+our @EXPORT = qw(check_diagnosed);
+
+my $WITHOUT_US = 6_000_000;	# for so long there may be no worker, after what ends one
+my $ENDS_WORKERS = qr/^(?:terminate worker|all worker slots taken|full lock table|huge statement|many spread elections)$/;
+my $TOLD_US = 1_000_000;	# a fault is told of when it is there
+my $SLACK_US = 50_000;
+my $LATE_US = 5_000_000;	# from the end of a term to its commit, by a process that was stopped
+my $GONE = qr/Candidates_whose_sessions_have_ended|Detached_candidates_that_have_not_called|Nobody_stands_for_these_seats/;
+my $REJOIN_US = 3_000_000;	# for a new election, or seat, those who stood have to stand anew
+
+my %claims;		# of each election
+my $history;
+
+# A violation, of an answer with a row that is false, or without one that has to be there
+sub wrong
+{
+	my ($f, $text) = @_;
+
+	violation('diagnose', "$f->{election}: $text, " . between($f));
+	return;
+}
+
+sub rows_of { my ($f) = @_; return ($f, @{ $f->{more} // [] }); }
+
+sub has_row
+{
+	my ($f, $pattern) = @_;
+
+	return grep { $_->{finding} =~ $pattern } rows_of($f);
+}
+
+# The first row names the leader and its term, and is right if somebody certainly leads.
+sub check_leader
+{
+	my ($f) = @_;
+	my $leads = certain_leader(\%claims, $f);
+	my ($name, $election, $term) = $f->{finding} =~ /^"([^"]+)"_leads_election_"([^"]+)"_since_.*?,_in_term_(\d+)\./;
+
+	$count{'diagnose(): named a leader'}++ if defined $name;
+	wrong($f, "$f->{finding}; " . describe($leads))
+	  if $leads && (!defined $name ? $f->{finding} =~ /^Nobody_leads/ : $name ne $leads->{candidate} || $term != $leads->{term});
+	return unless defined $name;
+	wrong($f, "it tells of $election") if $election ne $f->{election};
+	$leader{$election}{$term}{$name} //= $f->{who};
+	return;
+}
+
+# A pause is told of while there certainly is one, and only while there may be one.
+sub check_pause
+{
+	my ($f) = @_;
+	my $told = has_row($f, qr/_paused_by_role_/);
+
+	if (certain_pause($f))
+	{
+		$count{'diagnose(): in a pause'}++;
+		wrong($f, 'nothing of a pause') unless $told || has_row($f, qr/could_not_be_read/);
+	}
+	wrong($f, 'a pause that there is not') if $told && !may_be_paused(@{$f}{qw(election sent received)});
+	return;
+}
+
+# Nobody stands, fewer do than are needed, or some do not any more: that is false of
+# those who certainly stand.
+sub check_standing
+{
+	my ($f) = @_;
+	my ($live) = $f->{finding} =~ /_Live_candidates:_(\d+)\.$/;
+	my @stand = stood_throughout(@{$f}{qw(election sent received)});
+
+	return if may_have_crashed(@{$f}{qw(sent received)})
+	  || was_dropped($f->{election}, $f->{sent} - $REJOIN_US, $f->{received});
+	$count{'diagnose(): who certainly stood'} += @stand;
+	$live = $1 if !defined $live && $f->{finding} =~ /The_reason:_(\d+)_of_the_\d+_candidates_that_are_needed/;
+	$live = 0 if $f->{finding} =~ /The_reason:_nobody_stands/;
+	wrong($f, "$live alive; @stand stand") if defined $live && $live < @stand;
+	foreach my $row (@{ $f->{more} // [] })
+	{
+		my ($what, $names) = $row->{finding} =~ /^($GONE)[^"]*(?:"crew":_)?(.*)/ or next;
+		my %named = map { $_ => 1 } $names =~ /"([^"]+)"/g;
+
+		$count{'diagnose(): who does not stand'} += keys %named;
+		wrong($f, "$what: $_, who stands") foreach grep { $named{$_} } @stand, @stand ? $f->{election} : ();
+	}
+	return;
+}
+
+# The drain of a candidate that stands is told of, and no other one.
+sub check_drains
+{
+	my ($f) = @_;
+	my ($election, $sent, $received) = @{$f}{qw(election sent received)};
+	my %told = map { $_->{finding} =~ /^Candidate_"([^"]+)"_is_drained/ ? ($1 => 1) : () } rows_of($f);
+	my $complete = !has_row($f, qr/could_not_be_read|^These_candidates_are_drained/);
+
+	foreach my $name (sort keys %told)
+	{
+		$count{'diagnose(): told of a drain'}++;
+		wrong($f, "$name is drained, and is not")
+		  unless grep { $_->[0] < $received && $_->[1] > $sent } may_be_drained($name, $election);
+	}
+	foreach my $name ($complete ? stood_throughout($election, $sent, $received) : ())
+	{
+		wrong($f, "nothing of the drain of $name") if !$told{$name} && is_drained($name, $f);
+	}
+	return;
+}
+
+# Is the candidate certainly drained all the time?
+sub is_drained
+{
+	my ($name, $f) = @_;
+
+	return grep
+	{
+		$_->{election} =~ /^(?:all|\Q$f->{election}\E)$/
+		  && ($_->{names} =~ /(.*)\*$/ ? index($name, $1) == 0 : $_->{names} eq $name)
+		  && $_->{from} <= $f->{sent} && defined $_->{to} && $_->{to} >= $f->{received}
+		  && !in_failover($_->{from}, $f->{received}) && !was_dropped($f->{election}, $_->{from}, $f->{received})
+	}
+	@drained;
+}
+
+# There is a worker unless something has ended it, or there are no slots.
+sub check_worker
+{
+	my ($f) = @_;
+	my $told = has_row($f, qr/^No_worker_runs_in_this_database/);
+	my $none = !($info{'slots for workers'} // 1);
+
+	$count{'diagnose(): no worker'}++ if $told;
+	wrong($f, 'nothing of a worker that there is not')
+	  if $none && !$told && certain_leader(\%claims, $f);
+	wrong($f, 'no worker, and nothing has ended it')
+	  if $told && !$none && !faults_between($ENDS_WORKERS, $f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US)
+	  && !may_have_crashed(@{$f}{qw(sent received)});
+	return;
+}
+
+# The lock table is full only where somebody has filled it; and no seat is withdrawn
+# while there are as many.
+sub check_server
+{
+	my ($f) = @_;
+
+	wrong($f, 'the lock table is full')
+	  if has_row($f, qr/^The_server's_lock_table_is_full/) && !is_expected('53200', $f->{sent});
+	wrong($f, 'withdrawn') if has_row($f, qr/the_seat_is_withdrawn/) && !may_be_withdrawn(@{$f}{qw(election sent received)});
+	return;
+}
+
+# How many terms ended within the last hour, by what is left of history in the end. A
+# failover may take terms with it.
+sub check_past
+{
+	my ($f) = @_;
+	my @rows = values %{ $history->{ $f->{election} } // {} };
+	my %told;
+	my $all = 0;
+
+	return unless $wall_clock && !in_failover(0, $f->{received}) && !has_row($f, qr/could_not_be_read/);
+	foreach (rows_of($f))
+	{
+		($told{$3}, $all) = ($1, $2)
+		  if $_->{finding} =~ /^Within_the_last_hour,_(\d+)_of_(?:the_last_)?(\d+)_terms_ended_by_"([^"]+)"/;
+	}
+	return if $all >= 1000;
+	foreach my $reason (sort keys %{ { %told, map { $_->{reason} ? ($_->{reason} =~ tr/ /_/r => 1) : () } @rows } })
+	{
+		my @ended = grep { $_->{over} && ($_->{reason} // '') =~ tr/ /_/r eq $reason } @rows;
+		my $least = grep { $_->{over} < $f->{sent} - $LATE_US } @ended;
+		my $most = grep { $_->{over} < $f->{received} + $SLACK_US } @ended;
+
+		$count{'diagnose(): numbers of terms'}++ if $told{$reason};
+		wrong($f, ($told{$reason} // 0) . " terms ended by $reason, not $least to $most")
+		  if $all && (($told{$reason} // 0) < $least || ($told{$reason} // 0) > $most);
+	}
+	return;
+}
+
+sub check_diagnosed
+{
+	($history) = @_;
+
+	push @{ $claims{ $_->{election} } }, $_ foreach @claims;
+	foreach my $f (@findings)
+	{
+		$count{"diagnose(): $f->{severity}"}++;
+		check_server($f);
+		check_worker($f);
+		next if is_unclear($f);
+		check_leader($f);
+		check_pause($f);
+		check_standing($f);
+		check_drains($f);
+		check_past($f);
+		wrong($f, "ok, and more: $f->{more}[0]{finding}") if $f->{severity} eq 'ok' && $f->{more};
+	}
+	return;
+}
+
+1;
