@@ -23,12 +23,18 @@ bool
 term_file_make(char *dir, size_t size, int64 term)
 {
 	const char *tmpdir = getenv("TMPDIR");
+	char	   *shown;
+	int			error;
 
 	snprintf(dir, size, "%s/pg_leader.XXXXXX",
 			 tmpdir != NULL && tmpdir[0] != '\0' ? tmpdir : "/tmp");
 	if (mkdtemp(dir) != NULL && term_file_write(dir, term))
 		return true;
-	pg_log_error("could not write a file in \"%s\": %m", dir);
+	error = errno;
+	shown = text_printable(dir);
+	errno = error;
+	pg_log_error("could not write a file in \"%s\": %m", shown);
+	pg_free(shown);
 	term_file_remove(dir);
 	return false;
 }
