@@ -56,6 +56,8 @@ write_fenced(const Seat *seat, bool by_term)
 	const char *outcome = sqlstate;
 
 	RUN("BEGIN");
+	if (strcmp(sqlstate, "00000") != 0)
+		return;
 	begin_nested();
 	if (by_term)
 	{

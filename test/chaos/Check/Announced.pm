@@ -15,6 +15,7 @@ our @EXPORT = qw(check_announced check_unannounced);
 
 my $LATE_US = 4_000_000;	# how long a listener may be stopped, or cut off
 my $LONG_US = 3_000_000;	# how much later one election may be announced than another
+my $CROWD_US = 15_000_000;	# ... one of hundreds that change at a time, and come in turn
 
 # A beginning or an end is in history as it was told. What was told may have been
 # lost in a failover: then there is another end, or nothing.
@@ -132,12 +133,13 @@ sub check_unannounced
 		{
 			my $last = $heard->{$election};
 			my $rows = $history->{$election};
+			my $late = $election =~ /^(?:wide|huge)-/ ? $CROWD_US : $LONG_US;
 
 			foreach my $term (sort { $a <=> $b } keys %$rows)
 			{
 				my %when = (elected => $rows->{$term}{began}, vacated => $rows->{$term}{over});
 
-				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - $LONG_US } sort keys %when)
+				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - $late } sort keys %when)
 				{
 					$count{'changes that were to be announced'}++;
 					violation('not announced', "$election: $event $term at $when{$event} to $session, which heard of a change at $until")

@@ -9,6 +9,7 @@ use strict;
 use warnings;
 
 use Check::Clients;
+use Check::Events;
 use Check::Known;
 use Check::Quiet;
 use Check::Record;
@@ -144,13 +145,14 @@ sub check_worker
 {
 	my ($f) = @_;
 	my $told = has_row($f, qr/^No_worker_runs_in_this_database/);
-	my $none = !($info{'slots for workers'} // 1);
+	my ($fewest) = slots_between($f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US);
+	my (undef, $most) = slots_between($f->{sent}, $f->{received});
 
 	$count{'diagnose(): no worker'}++ if $told;
 	wrong($f, 'nothing of a worker that there is not')
-	  if $none && !$told && certain_leader(\%claims, $f);
+	  if !$most && !$told && certain_leader(\%claims, $f);
 	wrong($f, 'no worker, and nothing has ended it')
-	  if $told && !$none && !faults_between($ENDS_WORKERS, $f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US)
+	  if $told && $fewest && !faults_between($ENDS_WORKERS, $f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US)
 	  && !may_have_crashed(@{$f}{qw(sent received)});
 	return;
 }

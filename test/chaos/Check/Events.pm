@@ -9,7 +9,9 @@ use Check::Record;
 use Exporter qw(import);
 use List::Util qw(max min);
 
-our @EXPORT = qw(read_events);
+our @EXPORT = qw(read_events slots_between);
+
+my @slots;	# [time, slots for workers that the primary has from then on]
 
 sub read_events
 {
@@ -39,11 +41,12 @@ sub read_events
 		{
 			$_->[1] //= $time foreach @pressing;
 		}
-		$count{'starts of pg_leader with timeouts'}++ if $kind eq 'pressed';
+		$count{'starts of pg_leader with timeouts'}++ if $kind eq 'options';
 		if ($kind =~ /^(?:workers|end)$/)
 		{
 			$info{'without slots for workers, s'} += defined $without ? ($time - $without) / 1e6 : 0;
 			$without = $kind eq 'workers' && !$rest[0] ? $time : undef;
+			push @slots, [ $time, $rest[0] ] if $kind eq 'workers';
 		}
 		if ("$kind @rest" =~ /^fault recreate election: (\w+)/)
 		{
@@ -101,6 +104,20 @@ sub read_events
 	violation('the run itself', 'it was not finished') unless $ended;
 	$count{'times that a session of the pooler was reset'}++ foreach grep { $_ eq 'DISCARD ALL' } lines("$out/resets.out");
 	return;
+}
+
+# How many slots for workers the primary had in that time: the fewest, and the most
+sub slots_between
+{
+	my ($from, $to) = @_;
+	my @then;
+
+	foreach (@slots)
+	{
+		@then = () if $_->[0] <= $from;
+		push @then, $_->[1] if $_->[0] <= $to;
+	}
+	return (min(@then), max(@then));
 }
 
 1;
