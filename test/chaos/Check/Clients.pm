@@ -12,7 +12,7 @@ use List::Util qw(max min);
 
 our @EXPORT = qw(is_expected read_candidate);
 
-my $SILENT_US = 100_000;	# a session asks more often, unless something keeps it from that
+my $SILENT_US = 80_000;	# a session asks, and is answered, more often, unless something keeps it from that
 
 # Errors that a client may get, and why
 my %expected_error = (
@@ -91,7 +91,7 @@ sub read_candidate
 			$leader{$election}{$term}{$candidate} //= $who;
 			if ($c && $c->{who} eq "$who.$serial" && $c->{term} == $term)
 			{
-				push @{ $c->{silent} }, [ $c->{to}, $received ] if $sent - $c->{to} > $SILENT_US;
+				push @{ $c->{silent} }, [ $c->{to}, $received ] if $received - $c->{to} > $SILENT_US;
 				$c->{to} = max($c->{to}, $sent);
 				next;
 			}
