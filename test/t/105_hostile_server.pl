@@ -136,8 +136,10 @@ sub tend
 	{
 		$one->{replies} = [ map { get($one->{http}, $_) } qw(leader status metrics) ];
 	}
-	# The second one ends those that still wait for an answer.
-	if ($one->{subcommand} =~ /^(run|stand|watch|yield)$/ && $age > $LONG_ENOUGH + 5 * $asked && $asked < 3)
+	# The second one ends those that still wait for an answer. Those that are to tell
+	# something may be slow to come to it.
+	if ($one->{subcommand} =~ /^(run|stand|watch|yield)$/ && $age > $LONG_ENOUGH + 5 * $asked && $asked < 3
+		&& !($one->{tells} && !-s $one->{output}))
 	{
 		kill('TERM', $one->{pid});
 		$one->{asked}++;
@@ -258,7 +260,7 @@ sub run_all
 			my ($what, $options, @args) = @{ shift @all };
 			my $server = HostileServer->new(patience => 1, %$options);
 			push @running, start($server, $options->{terminal}, @args);
-			$running[-1]{what} = $what;
+			@{ $running[-1] }{qw(what tells)} = ($what, $options->{tells});
 		}
 		my @ended = grep { tend($_) } @running;
 		my %ended = map { $_ => 1 } @ended;
@@ -358,7 +360,7 @@ run_all(
 	},
 	map {
 		my ($statement, @args) = @$_;
-		map { [ $_, { answers => [ [ $statement, $_ ] ] }, @args ] } 'an error without a text', 'a hang-up without a text'
+		map { [ $_, { answers => [ [ $statement, $_ ] ], tells => 1 }, @args ] } 'an error without a text', 'a hang-up without a text'
 	} (
 		[ qr/^SELECT leader_election\.leader\(/, 'run', '-e', 'e', @RUN ],
 		[ qr/FROM leader_election\.acquire\(/, 'run', '-e', 'e', '--wait=1s', @RUN ],
