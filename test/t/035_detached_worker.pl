@@ -174,5 +174,41 @@ sub efforts
 	$_->finish foreach $s, $locker;
 }
 
+# -- A transaction that holds the locks of leases that are over elects, while the
+# worker has seen them, and waits. What it finds then counts, not what it saw.
+
+{
+	my @elections = map { "seen $_" } 1 .. 5;
+	my $electing = session($node, name => 'electing');
+	my $names = join ', ', map { "'$_'" } @elections;
+	my $began = "SELECT count(*) FROM leader_election.history
+		WHERE election IN ($names) AND leader LIKE 'new %'";
+
+	foreach my $round (1 .. 4)
+	{
+		acquire($_, "old $round") foreach @elections;
+		$electing->query("DO \$\$ DECLARE e text; BEGIN
+			FOREACH e IN ARRAY ARRAY[$names] LOOP
+				PERFORM leader_election.alter_election(e, takeover_delay => '0');
+			END LOOP;
+			WHILE (SELECT max(deadline_mono) FROM leader_election.lease WHERE election IN ($names))
+				>= leader_election.monotonic_clock()
+			LOOP
+				PERFORM pg_sleep(0.01);
+			END LOOP;
+			PERFORM pg_sleep(0.2);	-- the worker looks
+			FOREACH e IN ARRAY ARRAY[$names] LOOP
+				PERFORM leader_election.acquire(e, 'new $round');
+			END LOOP;
+		END \$\$");
+		is($electing->sqlstate, '00000', "seen, $round: elected meanwhile");
+		wait_for($node, "$began AND ended_at IS NULL", 0, undef, 'other');
+	}
+	is($control->query($began), 4 * @elections, 'seen: each of them led');
+	is( $control->query("$began AND ended_at < acquired_at + interval '${LEASE}us'"),
+		0, 'seen: to the end of its lease (G2)');
+	$electing->finish;
+}
+
 $node->stop;
 done_testing();
