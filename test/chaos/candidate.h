@@ -13,6 +13,8 @@
 
 #include <libpq-fe.h>
 
+#include "log.h"
+
 #define LASTING_SEATS	2		/* of a group: it never has fewer */
 
 typedef struct Seat
@@ -51,13 +53,8 @@ extern int64_t sent;			/* of the last statement */
 extern int64_t received;
 extern char sqlstate[6];
 
-extern int64_t now_us(void);
-extern void pause_ms(int ms);
 extern bool chance(int per_mille);
-extern void note(const char *format,...)
-			__attribute__((format(printf, 1, 2)));
 extern void note_connections(char *list);
-extern bool open_log(const char *path);
 extern bool connect_again(void);
 extern void give_up_connection(const char *why);
 extern PGresult *query(const char *format,...)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *		What a candidate of the chaos run says to a server, and what it writes
- *		down of the answer: its connection, its statements, its log.
+ *		What a candidate of the chaos run says to a server: its connection, and
+ *		its statements.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,52 +29,12 @@ char		sqlstate[6];
 
 static char *connections[MAX_CONNECTIONS];
 static int	nconnections;
-static int	log_fd;
-
-int64_t
-now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_BOOTTIME, &ts);
-	return ts.tv_sec * INT64_C(1000000) + ts.tv_nsec / 1000;
-}
-
-void
-pause_ms(int ms)
-{
-	struct timespec ts = {ms / 1000, ms % 1000 * 1000000L};
-
-	nanosleep(&ts, NULL);
-}
 
 /* True once in a while: per mille of the calls */
 bool
 chance(int per_mille)
 {
 	return random() % 1000 < per_mille;
-}
-
-void
-note(const char *format,...)
-{
-	char		line[500];
-	va_list		args;
-	int			length;
-
-	va_start(args, format);
-	length = vsnprintf(line, sizeof(line) - 1, format, args);
-	va_end(args);
-	if (length > (int) sizeof(line) - 2)
-		length = sizeof(line) - 2;
-	for (int i = 0; i < length; i++)
-	{
-		if (line[i] == '\n')
-			line[i] = ' ';
-	}
-	line[length] = '\n';
-	if (write(log_fd, line, length + 1) != length + 1)
-		exit(1);
 }
 
 void
@@ -200,13 +160,6 @@ note_connections(char *list)
 	for (char *one = strtok(list, "|");
 		 one != NULL && nconnections < MAX_CONNECTIONS; one = strtok(NULL, "|"))
 		connections[nconnections++] = one;
-}
-
-bool
-open_log(const char *path)
-{
-	log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT, 0644);
-	return log_fd >= 0;
 }
 
 /*

@@ -36,6 +36,8 @@
 
 #include <libpq-fe.h>
 
+#include "log.h"
+
 #define MAX_CONNECTIONS 4
 #define STATUS_MS		150
 
@@ -43,49 +45,9 @@ static char *connections[MAX_CONNECTIONS];
 static int	nconnections;
 static char **elections;
 static int	nelections;
-static int	log_fd;
 static PGconn *conn;
 static int64_t sent;			/* of the last statement */
 static int64_t received;
-
-static int64_t
-now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_BOOTTIME, &ts);
-	return ts.tv_sec * INT64_C(1000000) + ts.tv_nsec / 1000;
-}
-
-static void
-pause_ms(int ms)
-{
-	struct timespec ts = {ms / 1000, ms % 1000 * 1000000L};
-
-	nanosleep(&ts, NULL);
-}
-
-static void __attribute__((format(printf, 1, 2)))
-note(const char *format,...)
-{
-	char		line[1000];
-	va_list		args;
-	int			length;
-
-	va_start(args, format);
-	length = vsnprintf(line, sizeof(line) - 1, format, args);
-	va_end(args);
-	if (length > (int) sizeof(line) - 2)
-		length = sizeof(line) - 2;
-	for (int i = 0; i < length; i++)
-	{
-		if (line[i] == '\n')
-			line[i] = ' ';
-	}
-	line[length] = '\n';
-	if (write(log_fd, line, length + 1) != length + 1)
-		exit(1);
-}
 
 /*
  * The rows of the answer; NULL if there are none, or after an error.
@@ -201,8 +163,7 @@ main(int argc, char **argv)
 		return 2;
 	}
 	srandom(atoi(argv[3]));
-	log_fd = open(argv[4], O_WRONLY | O_APPEND | O_CREAT, 0644);
-	if (log_fd < 0)
+	if (!open_log(argv[4]))
 		return 1;
 	for (char *one = strtok(argv[5], "|");
 		 one != NULL && nconnections < MAX_CONNECTIONS; one = strtok(NULL, "|"))

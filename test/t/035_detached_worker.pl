@@ -196,7 +196,10 @@ sub efforts
 			LOOP
 				PERFORM pg_sleep(0.01);
 			END LOOP;
-			PERFORM pg_sleep(0.2);	-- the worker looks
+			WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)
+			LOOP
+				PERFORM pg_sleep(0.001);
+			END LOOP;
 			FOREACH e IN ARRAY ARRAY[$names] LOOP
 				PERFORM leader_election.acquire(e, 'new $round');
 			END LOOP;
