@@ -112,7 +112,8 @@ le_commit_change(const Store *store, const Change *change)
 
 /*
  * Note that this transaction grants, renews or ends a lease: it commits
- * durably, whatever its caller has set synchronous_commit to.
+ * durably, whatever its caller has set synchronous_commit to (see
+ * make_durable()).
  */
 void
 le_commit_durably(void)
@@ -152,6 +153,23 @@ le_commit_bounded(void)
 }
 
 /*
+ * Let the commit wait until this server and its synchronous standbys have
+ * flushed it, and no longer.  With remote_apply it would wait, with the lease
+ * row and the election lock, for a standby's replay, which a query there can
+ * hold up: the leases that the worker has to renew would run out meanwhile.
+ * But a transaction block may have written other rows, too: it waits for the
+ * replay if its user wants that.
+ */
+static void
+make_durable(void)
+{
+	if (synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH ||
+		(synchronous_commit > SYNCHRONOUS_COMMIT_REMOTE_FLUSH &&
+		 !IsTransactionBlock()))
+		le_set_locally("synchronous_commit", "on");
+}
+
+/*
  * The transaction is about to commit.  The caller cannot undo a setting that
  * is made here, and an error here still rolls back; after the commit it would
  * be a PANIC.
@@ -169,8 +187,8 @@ le_commit_before(void)
 		if (!TransactionIdIsCurrentTransactionId(line->xid))
 			log_lines = foreach_delete_current(log_lines, lc);
 	}
-	if (must_be_durable && synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH)
-		le_set_locally("synchronous_commit", "on");
+	if (must_be_durable)
+		make_durable();
 	if (log_lines != NIL || must_be_durable || le_lock_election_is_mine())
 		le_commit_bounded();
 

@@ -413,6 +413,7 @@ keep_seat(Decision *d)
 						 d->now, d->inc->name);
 	else
 		le_lease_unreserve(d->lease);
+	le_commit_durably();
 	le_commit_wakes_worker();
 }
 

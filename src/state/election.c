@@ -336,6 +336,7 @@ le_election_alter(const Store *store, const char *name,
 		return false;
 	set_configuration(row, config);
 	le_row_update(row);
+	le_commit_durably();
 	return true;
 }
 

@@ -125,7 +125,7 @@ try_to_end(void)
 /*
  * Settings that were made for this database or for all of the server must not
  * end the worker's transactions, nor make them read-only, nor change what a
- * name in them means.
+ * name in them means, nor let them wait for the replay of standbys.
  */
 static void
 pin_settings(void)
@@ -136,6 +136,7 @@ pin_settings(void)
 		{"idle_in_transaction_session_timeout", "0"},
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
+		{"synchronous_commit", "on"},
 		{"lock_timeout", CppAsString2(LOCK_WAIT_MS) "ms"},
 		{"transaction_timeout", "0"},
 	};
