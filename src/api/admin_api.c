@@ -321,26 +321,33 @@ reserve_paused(Call *call, const char *to, int64 *left)
 }
 
 /*
- * Lock the lease, if the election is led; NULL: it is not.  A lease that ends
- * in this very moment is busy: its row is locked now, and with that the caller
- * must not wait for the election lock.
+ * Lock the lease, if the election is led; NULL: it is not.  A lease whose
+ * deadline has passed may have been renewed in time, by a transaction that has
+ * not committed yet: then its row is locked.
+ *
+ * A caller that is going to wait for the election lock must not have locked
+ * the row: to it, a lease that ends in this very moment is busy.
  */
 static Lease *
-lock_led(const Call *call)
+lock_led(const Call *call, bool will_wait)
 {
 	const Store *store = &call->store;
 
 	for (;;)
 	{
 		Lease	   *lease = le_lease_read(store, call->election, NULL);
+		LeaseState	state = lease == NULL ? LEASE_VACANT :
+			le_lease_state_now(store, lease);
 
-		if (lease == NULL || le_lease_state_now(store, lease) != LEASE_LED)
+		if (state != LEASE_LED && (state != LEASE_EXPIRED || will_wait))
 			return NULL;
 		lease = le_lease_lock(store, call->election);
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return lease;
-		if (lease != NULL)
+		if (lease != NULL && will_wait)
 			le_busy(call->election);
+		if (lease != NULL)
+			return NULL;
 		le_wait_retry_or_busy(call->election);
 	}
 }
@@ -396,7 +403,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	/* Who is named is reserved a seat of the group, if it is one. */
 	while (to != NULL && !le_cap_lock(&call.store, election, false))
 		le_wait_retry_or_busy(name);
-	lease = lock_led(&call);
+	lease = lock_led(&call, to != NULL);
 	if (lease == NULL)
 	{
 		if (to == NULL ||

@@ -434,11 +434,31 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			le_report_no_election(name);
 		check_holder(lease, term, "renew(election)");
 		state = le_lease_state_now(store, lease);
-		if (is_over(store, lease, term) ||
-			(state != LEASE_LED && state != LEASE_FOREIGN))
+		if (is_over(store, lease, term))
 			return NULL;
-		if (state == LEASE_LED && (lease->own_write || lease->yielding))
+
+		/*
+		 * An earlier call for this term may have renewed the lease in time,
+		 * and not have committed yet: then its row is locked.
+		 */
+		if (state == LEASE_EXPIRED)
+		{
+			lease = le_lease_lock(store, name);
+			if (lease == NULL)
+				le_wait_retry_or_busy(name);
+			else if (le_lease_state_now(store, lease) == LEASE_EXPIRED)
+				return NULL;
+			continue;
+		}
+		if (state == LEASE_LED && lease->own_write)
 			return lease;
+		if (state == LEASE_LED && lease->yielding)
+		{
+			/* Its deadline stays, but it lives, and will stand again. */
+			refresh_candidate(store, lease, progress,
+							  le_election_lease_duration(store, lease));
+			return lease;
+		}
 		if (state == LEASE_LED && le_ask_unwanted(store, name))
 			continue;
 

@@ -712,6 +712,15 @@ le_settle_drop(const Store *store, const Election *election,
 
 	if (lease == NULL)
 		le_report_no_election(election->name);
+
+	/*
+	 * A renewal takes no election lock.  One that was made in time may commit
+	 * at this moment: judge by the row that nobody else can write any more.
+	 */
+	if (lease->leader != NULL)
+		lease = le_lease_lock(store, election->name);
+	if (lease == NULL)
+		return false;
 	change.term = lease->term;
 	change.previous = lease->leader;
 	state = le_lease_state(lease, inc->name, le_clock());

@@ -453,9 +453,11 @@ TABLE yield;
 SELECT leader_election.is_leader('d yield', 1);
 SELECT term, remaining_ms BETWEEN 3500000 AND 3600000 AS remaining_ms,
 	   expires_at = (SELECT expires_at FROM leader_election.status
-					  WHERE election = 'd yield') AS expires_at, yielding,
-	   pg_current_xact_id_if_assigned() IS NULL AS wrote_nothing
+					  WHERE election = 'd yield') AS expires_at, yielding
   FROM leader_election.renew('d yield', 1, 77);
+-- But its calls are signs of life.
+SELECT progress FROM leader_election.candidate
+ WHERE election = 'd yield' AND candidate = 'one';
 SELECT deadline_mono = :deadline AS same FROM leader_election.lease
  WHERE election = 'd yield';
 SELECT count(*) FROM leader_election.acquire('d yield', 'two');

@@ -52,6 +52,9 @@ my ($one, $two, $three, $four) =
 			"$e: it is not renewed any more, and told so");
 		is(lease($e)->{deadline_mono},
 			$before{$e}{deadline_mono}, "$e: its deadline stays");
+		any("SELECT leader_election.renew('$e', 1, progress => 7)");
+		is(row('candidate', "election = '$e' AND kind = 'detached'", 'progress')->{progress},
+			7, "$e: its calls are signs of life, and say how far it has got");
 	}
 
 	# A session leader is asked to yield to a detached candidate, and leads as

@@ -82,6 +82,68 @@ serve();
 	$_->finish foreach $locker, @callers;
 }
 
+# -- A lease that was renewed in time is led on, although its deadline passes before
+# that transaction commits. Until then nobody is told that it is over, nor can its
+# election be dropped.
+
+{
+	my %s = map { $_ => session($node, name => $_) } qw(renewer gate slow);
+	my %calls = (
+		renews => q{SELECT term FROM leader_election.renew('renewed', 1)},
+		asks => q{SELECT leader_election.request_yield('renewed')},
+		drops => q{SELECT leader_election.drop_election('renewed')});
+
+	$s{$_} = session($node, name => $_) foreach keys %calls;
+	$control->query(q{
+		CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_advisory_xact_lock_shared(4712);
+			RETURN OLD;
+		END $$;
+		CREATE TRIGGER slow BEFORE DELETE ON leader_election.candidate FOR EACH ROW
+			WHEN (OLD.election = 'renewed')
+			EXECUTE FUNCTION wait_for_gate()});
+	create_election('renewed', 6_000_000);
+	is(acquire('renewed', 'd1'), 1, 'renewed: leads');
+	my $deadline = lease('renewed')->{deadline_mono};
+	wait_for_clock($deadline - 2_000_000);
+
+	# A sign of life: the renewal has no need to write the candidate's row, which
+	# drop_election() would have to wait for.
+	acquire('renewed', 'd1');
+	$s{gate}->query('SELECT pg_advisory_lock(4711)');
+	$s{slow}->query('SELECT pg_advisory_lock(4712)');
+	$s{renewer}->query_async(q{DO $$ BEGIN
+		PERFORM leader_election.renew('renewed', 1);
+		PERFORM pg_advisory_xact_lock_shared(4711);
+		END $$});
+	wait_for_clock($deadline);
+	$s{$_}->query_async($calls{$_}) foreach qw(renews asks);
+	foreach my $call (qw(renews asks))
+	{
+		is($s{$call}->result, '', "renewed: who $call is not answered");
+		is($s{$call}->sqlstate, '55P03', "renewed: who $call is told that it is busy");
+	}
+
+	# Who drops it has a second, too, also for the trigger.
+	$s{drops}->query_async($calls{drops});
+	wait_until(
+		sub {
+			return $s{drops}->finished || $control->query(q{SELECT count(*) FROM pg_locks
+				WHERE locktype = 'advisory' AND objid = 4712 AND NOT granted}) > 0;
+		},
+		'drop_election()');
+	$s{gate}->query('SELECT pg_advisory_unlock(4711)');
+	$s{renewer}->result;
+	is($s{renewer}->sqlstate, '00000', 'renewed: the renewal commits');
+	$s{slow}->query('SELECT pg_advisory_unlock(4712)');
+	$s{drops}->result;
+	like($s{drops}->sqlstate, qr/^(?:55P03|55006)$/, 'renewed: it is not dropped');
+	is(renew('renewed', 1), 1, 'renewed: it leads on');
+	is(any("SELECT leader_election.request_yield('renewed') > '0'"), 't', 'renewed: and can be asked to yield');
+	$control->query('DROP TRIGGER slow ON leader_election.candidate');
+	$_->finish foreach values %s;
+}
+
 # -- A detached candidate that calls while the calls of others elect is told yes
 # or no, soon.
 

@@ -41,13 +41,21 @@ foreach my $isolation ('repeatable read', 'serializable')
 		"$isolation: renew, late in a statement");
 
 	# Then, than somebody else's renewal and request.
-	$slow->query_async("SELECT g.term, g.expires_at, g.yielding,"
-		  . " g.remaining_ms < 3000, $right FROM $sleep"
-		  . " LATERAL leader_election.renew('$e', 1 + length(s)) g");
+	my $renew = "SELECT g.term, g.expires_at, g.yielding,"
+	  . " g.remaining_ms < 3000, $right FROM $sleep"
+	  . " LATERAL leader_election.renew('$e', 1 + length(s)) g";
+	$slow->query_async($renew);
 	wait_for($node, $asleep);
 	is(renew($e, 1), 1, "$isolation: renewed elsewhere");
 	any("SELECT leader_election.request_yield('$e')");
-	is( $slow->result, '1|' . lease($e)->{expires_at} . '|t|t|t',
+	my $known = $slow->result;
+
+	# The sign of life that it gives may be in conflict with what others have written.
+	if ($isolation eq 'serializable' && $slow->sqlstate eq '40001')
+	{
+		$known = $slow->query($renew);
+	}
+	is($known, '1|' . lease($e)->{expires_at} . '|t|t|t',
 		"$isolation: renew knows what has happened since");
 
 	# And than the next term.
