@@ -80,6 +80,12 @@ le_turn_lock(Store *store, const Election *election)
 		le_wait_retry_or_busy(election->name);
 }
 
+static bool
+is_transfer(const Turn *turn)
+{
+	return turn->give_up != NULL && turn->give_up->to_candidate != NULL;
+}
+
 /*
  * Take the locks of a turn.  A holder that gives up waits for no group lock.
  * If that is not free, only its term ends.
@@ -89,8 +95,7 @@ take_locks(Store *store, const Election *election, const Turn *turn)
 {
 	if (turn->mode != TURN_QUEUES)
 		return try_locks(store, election);
-	if (election->group == NULL || turn->give_up == NULL ||
-		turn->give_up->to_candidate != NULL)
+	if (election->group == NULL || turn->give_up == NULL || is_transfer(turn))
 		le_turn_lock(store, election);
 	else if (!try_locks(store, election))
 	{
@@ -132,10 +137,13 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 			if (!wait_to_retry(store, turn, name))
 				return settled;
 
-			/* Without the group lock, no more than a term is ended. */
-			(void) le_cap_lock(store, election, false);
-			settled = le_settle(store, election, turn->caller, turn->give_up,
-								proof);
+			/*
+			 * Without the group lock, no more than a term is ended, and a
+			 * seat cannot be transferred.
+			 */
+			if (le_cap_lock(store, election, false) || !is_transfer(turn))
+				settled = le_settle(store, election, turn->caller,
+									turn->give_up, proof);
 		}
 		if (settled == SETTLED_NOTHING && store->groups != NIL)
 			le_cap_unlock(store, election);

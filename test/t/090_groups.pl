@@ -55,6 +55,39 @@ sub member
 	return $session;
 }
 
+# The leader of n/1 calls transfer(). It has its locks, but the lease row is busy; when
+# that is free, another session has the group lock. So nobody can know how many seats
+# the candidate has.
+sub busy_transfer
+{
+	my ($leader) = @_;
+	my ($row, $gate, $other) = map { session($node, name => $_) } qw(row gate other);
+	my $locks = 'SELECT count(*) FROM pg_locks WHERE locktype = \'advisory\' AND pid = '
+	  . $leader->backend_pid;
+	my $before = $admin->query($locks);
+
+	$gate->query('SELECT pg_advisory_lock(4711)');
+	$row->query('BEGIN');
+	$row->query("SELECT 1 FROM leader_election.lease WHERE election = 'n/1' FOR UPDATE");
+	$leader->query_async("SELECT leader_election.transfer('n/1', 'b')");
+	wait_for($node, "SELECT ($locks) > $before");
+	$other->query_async("DO \$\$ BEGIN
+		PERFORM leader_election.alter_group('n');
+		PERFORM pg_advisory_xact_lock_shared(4711);
+		END \$\$");
+	wait_for($node, "SELECT wait_event = 'advisory' AND query LIKE 'DO%'
+		AND (SELECT count(*) > 1 FROM pg_locks l WHERE l.pid = a.pid AND granted AND locktype = 'advisory')
+		FROM pg_stat_activity a WHERE pid = " . $other->backend_pid);
+	$row->query('ROLLBACK');
+	is($leader->result, '', 'named: transfer() without the group lock is refused');
+	is($leader->sqlstate, '55P03', 'named: SQLSTATE');
+	$gate->query('SELECT pg_advisory_unlock(4711)');
+	$other->result;
+	is($other->sqlstate, '00000', 'named: the group was altered meanwhile');
+	$_->finish foreach $row, $gate, $other;
+	return;
+}
+
 # The seats that a detached candidate was granted: "1 1, 2 1" (seat and term)
 sub acquire_any
 {
@@ -162,6 +195,8 @@ sub seats
 		'LE005', 'named: no transfer to one that has enough');
 	is($admin->sqlstate_of("SELECT leader_election.request_yield('n/1', 'b')"),
 		'LE005', 'named: nor a request');
+	busy_transfer($m{a});
+	is(lease('n/1', 'leader, term'), 'a|1', 'named: nor while another session has the group');
 	$m{d} = member('n', 'd');
 	$admin->query("SELECT leader_election.request_yield('n/1', 'd')");
 	is($admin->sqlstate_of("SELECT leader_election.request_yield('n/2', 'd')"),
