@@ -33,6 +33,7 @@
 #include "worker/worker.h"
 
 #define EVENTS			100		/* told in one transaction, at most */
+#define EVENTS_OF_ONE	2		/* at least: see tell_term() */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first */
 #define LONGEST_QUEUE	(40 * MS)	/* and at most: a lease may last 100 ms */
 #define QUEUE_PAUSE		10		/* times a wait that was in vain */
@@ -42,6 +43,9 @@
 /* When to queue for the NOTIFY lock again, and for how long */
 static int64 queue_at = 0;
 static int64 queue_for = SHORTEST_QUEUE;
+
+/* The next round goes on with this election; "": with any */
+static char go_on_at[LE_NAME_MAX + 1] = "";
 
 /* How far the transaction has come */
 typedef enum Stage
@@ -56,6 +60,7 @@ typedef enum Stage
 typedef struct NewsItem
 {
 	const char *election;
+	int			number;			/* in the news */
 	Told		told;			/* what has come of it */
 	Mark	   *mark;			/* as it is then; NULL: not known */
 } NewsItem;
@@ -67,7 +72,8 @@ typedef struct Announcement
 	int64		queue_for;		/* the NOTIFY lock */
 	Stage		stage;
 	bool		waited;			/* for that lock */
-	bool		more;			/* than may be told in one transaction */
+	bool		more;			/* of one of them than may be told in it */
+	int			go_on_from;		/* number in the news */
 } Announcement;
 
 /*
@@ -106,6 +112,7 @@ announce(void *arg)
 {
 	Announcement *a = arg;
 	int			left = EVENTS;
+	int			share = Max(EVENTS / list_length(a->items), EVENTS_OF_ONE);
 	Store		store;
 	ListCell   *lc;
 
@@ -127,16 +134,18 @@ announce(void *arg)
 	foreach(lc, a->items)
 	{
 		NewsItem   *item = lfirst(lc);
+		int			rest = Min(left, share);
 
-		/* A term that begins may need two events: see tell_term(). */
-		if (left < 2)
+		if (left < EVENTS_OF_ONE)
 		{
-			a->more = true;
+			a->go_on_from = item->number;
 			break;
 		}
+		left -= rest;
 		item->mark = NULL;
 		item->told = le_tell(&store, item->election, GetActiveSnapshot(),
-							 &left, &item->mark);
+							 &rest, &item->mark);
+		left += rest;
 		a->more |= item->told == TOLD_PART;
 	}
 	PopActiveSnapshot();
@@ -169,14 +178,17 @@ note_outcome(const Announcement *a, Outcome outcome, int64 *next)
 /*
  * Announce these elections in one transaction.  BUSY: not now, since the
  * NOTIFY lock, or a table, or room in the queue of notifications cannot be
- * had.  FAILED: it was undone, because of one of several elections.
+ * had.  FAILED: it was undone, because of one of several elections.  *from,
+ * the number of the next one in the news, becomes that of the first one for
+ * which the transaction had no room.
  */
 static Outcome
-announce_together(Pass *pass, List *items)
+announce_together(Pass *pass, List *items, int *from)
 {
 	int64		began = le_clock();
 	Announcement a = {.items = items,
-	.queue_for = Min(queue_for, pass->renew_at - began)};
+		.queue_for = Min(queue_for, pass->renew_at - began),
+	.go_on_from = *from};
 	Outcome		outcome = le_in_transaction(announce, &a, "announcing");
 
 	if (a.waited)
@@ -202,6 +214,7 @@ announce_together(Pass *pass, List *items)
 	if (outcome != DONE && list_length(items) > 1)
 		return FAILED;
 	note_outcome(&a, outcome, &pass->next);
+	*from = a.go_on_from;
 	return DONE;
 }
 
@@ -210,9 +223,9 @@ announce_together(Pass *pass, List *items)
  * channel that cannot be sent, one by one.  False: not now.
  */
 static bool
-announce_items(Pass *pass, List *items)
+announce_items(Pass *pass, List *items, int *from)
 {
-	Outcome		outcome = announce_together(pass, items);
+	Outcome		outcome = announce_together(pass, items, from);
 	ListCell   *lc;
 
 	if (outcome != FAILED)
@@ -220,7 +233,7 @@ announce_items(Pass *pass, List *items)
 	foreach(lc, items)
 	{
 		if (pass->renew_at < le_clock() + MS ||
-			announce_together(pass, list_make1(lfirst(lc))) == BUSY)
+			announce_together(pass, list_make1(lfirst(lc)), from) == BUSY)
 			return false;
 	}
 	return true;
@@ -238,7 +251,8 @@ take_items(Pass *pass, int *from)
 	while (*from < list_length(pass->news) &&
 		   list_length(items) < EVENTS)
 	{
-		const char *election = list_nth(pass->news, (*from)++);
+		int			number = (*from)++;
+		const char *election = list_nth(pass->news, number);
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,
 														   election);
 		NewsItem   *item;
@@ -250,9 +264,35 @@ take_items(Pass *pass, int *from)
 		}
 		item = palloc0(sizeof(NewsItem));
 		item->election = election;
+		item->number = number;
 		items = lappend(items, item);
 	}
 	return items;
+}
+
+/*
+ * Let the news begin where the last round ended.  A look finds elections in
+ * the order of the table: if hundreds of these change all the time, and there
+ * is time for some of them only, those behind them would never have their
+ * turn.
+ */
+static void
+begin_where_ended(Pass *pass)
+{
+	ListCell   *lc;
+
+	foreach(lc, pass->news)
+	{
+		if (strcmp(lfirst(lc), go_on_at) == 0)
+		{
+			int			n = foreach_current_index(lc);
+			List	   *rest = list_copy_tail(pass->news, n);
+
+			pass->news = list_concat(rest, list_truncate(pass->news, n));
+			break;
+		}
+	}
+	go_on_at[0] = '\0';
 }
 
 /*
@@ -265,6 +305,7 @@ le_announce(Pass *pass)
 {
 	int			done = 0;
 
+	begin_where_ended(pass);
 	while (done < list_length(pass->news) && le_clock() >= queue_at &&
 		   le_clock() + MS <= pass->renew_at &&
 		   (done == 0 || !le_upkeep_is_to_renew(pass)))
@@ -272,11 +313,14 @@ le_announce(Pass *pass)
 		int			from = done;
 		List	   *items = take_items(pass, &from);
 
-		if (items != NIL && !announce_items(pass, items))
+		if (items != NIL && !announce_items(pass, items, &from))
 			break;
 		done = from;
 	}
 	pass->news = list_copy_tail(pass->news, done);
 	if (pass->news != NIL)
+	{
 		pass->next = Min(pass->next, Max(queue_at, le_clock()));
+		strlcpy(go_on_at, linitial(pass->news), sizeof(go_on_at));
+	}
 }
