@@ -172,13 +172,15 @@ sleep_after(void *arg)
 	Pass	   *pass = arg;
 	int64		ms = (pass->next - le_clock()) / MS + 1;
 
-	if (ms > 0)
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(ms, INT_MAX),
-						 LeWaitEvent("LeaderElectionWorker", 0x4C57));
-	pass->woken = MyLatch->is_set;
-	ResetLatch(MyLatch);
+	pass->woken = (WaitLatch(MyLatch,
+							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 Max(Min(ms, INT_MAX), 0),
+							 LeWaitEvent("LeaderElectionWorker", 0x4C57)) &
+				   WL_LATCH_SET) != 0;
+
+	/* If it is set only now, that is for the next round to find. */
+	if (pass->woken)
+		ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
