@@ -101,7 +101,8 @@ take_result(Connection *c, Answer *answer)
 		return false;
 	}
 	message = PQresultErrorMessage(result);
-	if (strspn(message, "\n") == strlen(message))
+	message += strspn(message, "\n");
+	if (message[0] == '\0')
 		message = NO_MESSAGE;
 	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
 			  pg_strdup(message));
@@ -175,12 +176,14 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 			   int64 until, bool may_stop)
 {
 	Answer		answer = {.outcome = ANSWER_LOST,.sent = now_us()};
+	bool		complete;
 
 	if (c->conn == NULL)
 		return answer;
-	if (PQsendQueryParams(c->conn, s->sql, s->nparams, s->types, values, NULL,
-						  NULL, 0) &&
-		read_answer(c, &answer, until, may_stop) &&
+	complete = PQsendQueryParams(c->conn, s->sql, s->nparams, s->types, values,
+								 NULL, NULL, 0) &&
+		read_answer(c, &answer, until, may_stop);
+	if (complete && answer.outcome != ANSWER_LOST &&
 		PQstatus(c->conn) == CONNECTION_OK)
 	{
 		check_shape(s, &answer);
@@ -189,7 +192,8 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 
 	connection_fail(c, PQstatus(c->conn) != CONNECTION_OK ?
 					PQerrorMessage(c->conn) : answer.is_copy ?
-					"the server wants to copy data" :
+					"the server wants to copy data" : complete ?
+					"the server's answer is empty" :
 					"the server did not answer in time");
 	answer_free(&answer);
 	answer.outcome = ANSWER_LOST;

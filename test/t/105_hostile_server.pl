@@ -298,6 +298,11 @@ my @TOLD = (
 	(
 		map { [ "$_ instead of rows", 'status|history|run', [ qr/FROM leader_election\.(status|history|acquire)/, $_ ] ] }
 		  'copy in', 'copy out', 'copy both'),
+	[ 'nothing of the election', 'run', [ qr/SELECT channel FROM/, 'nothing' ] ],
+	(
+		map { ([ "an odd error, $_", 'status', [ qr/FROM leader_election\.status/, "an odd error, $_" ] ],
+			[ "an odd error, $_", 'run', [ qr/acquire/, "an odd error, $_" ] ],
+			[ "an odd error, $_", 'run --every', [ qr/SELECT run_done/, "an odd error, $_" ] ]) } 0 .. 4),
 	(map { [ 'a seat: ' . ($_ // 'NULL'), 'run --group', [ qr/acquire_any/, 'rows', [ 7, 3000, 'f', $_ ] ] ] } undef, '', 'e', 'f/1', 'e/', 'e/x'),
 	(
 		map { [ "a clock: $_", 'run --every', [ qr/SELECT run_done/, 'rows', [ $_, undef ] ] ] }

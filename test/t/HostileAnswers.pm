@@ -210,6 +210,8 @@ my @STATES = qw(00000 LE001 LE003 LE004 LE005 LE006 25006 25P02 3F000 40001 4250
   42P01 53300 55000 55P03 57014 57P01 58000 XX000 ZZZZZ);
 my @ENCODINGS = qw(SQL_ASCII LATIN1 SJIS BIG5 GBK GB18030 EUC_JP MULE_INTERNAL nonsense);
 
+my @ODD_ERRORS = ('', "\0", "C\0\0", 'M' . 'x' x 100, "CXX\0M\0\0");
+
 our %KINDS = (
 	'more columns' => sub {
 		my ($a) = @_;
@@ -242,7 +244,9 @@ our %KINDS = (
 	'a fatal error' => sub { return [ 'end', message('E', fields('FATAL', '57P01', "bye\e[2J")) ]; },
 	'an error without a text' => sub { return message('E', "CXX000\0M\0\0") . ready(); },
 	'a hang-up without a text' => sub { return [ 'end', message('E', "CXX000\0M\0\0") ]; },
-	'an odd error' => sub { return message('E', any_of('', "\0", "C\0\0", 'M' . 'x' x 100, "CXX\0M\0\0")) . ready(); },
+	(
+		map { my $error = $ODD_ERRORS[$_]; ("an odd error, $_" => sub { return message('E', $error) . ready(); }) }
+		  0 .. $#ODD_ERRORS),
 	'notices' => sub { return notice(odd_value()) x 300 . $_[0]{all}; },
 	'notifications' => sub { return join('', map { notification(odd_payload()) } 1 .. 100) . $_[0]{all}; },
 	'another encoding' => sub { return parameter(client_encoding => any_of(@ENCODINGS)) . $_[0]{all}; },
