@@ -293,11 +293,13 @@ is(($watch->[0]->full_results)[0] >> 8, 130, 'SIGINT and SIGTERM at once: watch 
 ok(!is_running($pid), 'and its hook was sent the second one');
 
 # Nobody reads what it prints any more.
+my $earlier = @{ begun($folder) };
 unlink("$folder/pid");
 my $shell = IPC::Run::start([ 'sh', '-c', 'pg_leader watch -d "$1" -e e --exec "$2" | { head -n 1; exec <&-; : > "$3"; }',
 		'sh', $node->connstr('postgres'), sprintf($HOOK, $folder), "$folder/closed" ],
 	'<' => \undef, '>' => \my $printed, '2>' => \my $errors);
-wait_until(sub { -e "$folder/pid" }, 'the hook');
+# A hook writes its process into the file before it writes into the log.
+wait_until(sub { @{ begun($folder) } > $earlier }, 'the hook');
 $pid = slurp_file("$folder/pid") + 0;
 wait_until(sub { $shell->pump_nb; -e "$folder/closed" }, 'the end of what reads');
 $one->query("SELECT leader_election.join('e', 'one')");
