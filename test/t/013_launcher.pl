@@ -59,6 +59,7 @@ pass('and no worker, where there is no candidate');
 {
 	my $leader = session($node, name => 'leader');
 
+	$leader->query("SELECT leader_election.create_election('e', lease_duration => '1 min')");
 	$leader->query("SELECT leader_election.join('e', 'leader')");
 	$node->stop('immediate');
 	$leader->kill;

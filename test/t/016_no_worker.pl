@@ -126,7 +126,7 @@ max_parallel_workers = 5
 my %no_slots = (
 	streaming => 1,
 	config => qq(
-leader_election.lease_duration = '5 s'
+leader_election.lease_duration = '10 s'
 max_worker_processes = 0
 max_parallel_workers = 0
 max_prepared_transactions = 1
@@ -164,8 +164,8 @@ $standby->promote;
 			my $new = $loop->query("SELECT term FROM leader_election.renew('detached', $term)");
 
 			push @answers, $loop->sqlstate;
-			return $loop->sqlstate eq '00000' && ($term = $new)
-			  if $loop->sqlstate ne '55P03';
+			if ($loop->sqlstate eq '00000') { $term = $new; return 1; }
+			return 0 if $loop->sqlstate ne '55P03';
 			$hint = $loop->errors;
 			$new = $loop->query("SELECT term FROM leader_election.acquire('detached', 'd')");
 			push @answers, "$new" . $loop->sqlstate;

@@ -21,7 +21,7 @@ use PostgreSQL::Test::Utils;
 use Sidecar;
 use Socket qw(SOL_SOCKET SO_LINGER);
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(time);
 
 plan skip_all => no_http() if no_http();
 
