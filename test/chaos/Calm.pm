@@ -45,19 +45,20 @@ sub watch_for_stalls
 	return;
 }
 
-# What the worker, the tables and the locks take up, when all is well
+# What the tables and the locks take up, and the worker, if there is one, when all is well
 sub measure
 {
-	my $row = sql(primary(), q{SELECT (SELECT pid FROM pg_stat_activity
-			WHERE backend_type = 'leader_election worker' AND datname = 'postgres' LIMIT 1),
+	my $row = sql(primary(), q{SELECT coalesce((SELECT pid FROM pg_stat_activity
+			WHERE backend_type = 'leader_election worker' AND datname = 'postgres' LIMIT 1), 0),
 		(SELECT sum(pg_total_relation_size(oid)) / 1024 FROM pg_class WHERE relkind = 'r'
 			AND relnamespace = 'leader_election'::regnamespace AND relname <> 'history')::bigint,
 		(SELECT count(*) FROM leader_election.election),
-		(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20)}) // return;
-	my ($pid, $tables, $elections, $locks) = split /\|/, $row;
-	my ($memory) = slurp("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m;
+		(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20)}, 20)
+	  // return note_failure('nothing can be measured');
+	my ($pid, @taken) = split /\|/, $row;
+	my ($memory) = $pid ? slurp("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m : ();
 
-	event('measured', $pid, $memory, $tables, $elections, $locks) if defined $memory;
+	event('measured', defined $memory ? ($pid, $memory) : (0, 0), @taken);
 	return;
 }
 

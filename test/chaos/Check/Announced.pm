@@ -5,17 +5,24 @@ package Check::Announced;
 use strict;
 use warnings;
 
+use Check::Answers;
 use Check::History;
 use Check::Known;
+use Check::Quiet;
 use Check::Record;
 use Exporter qw(import);
-use List::Util qw(max);
+use List::Util qw(first max min);
 
-our @EXPORT = qw(check_announced check_unannounced);
+our @EXPORT = qw(check_announced check_unannounced check_calms_announced);
 
 my $LATE_US = 4_000_000;	# how long a listener may be stopped, or cut off
 my $LONG_US = 3_000_000;	# how much later one election may be announced than another
-my $CROWD_US = 15_000_000;	# ... one of hundreds that change at a time, and come in turn
+my $CROWD_US = 15_000_000;	# ... beside hundreds that change at a time, and come in turn
+my $CROWD = 50;				# changes of such elections
+my $CALM_S = 5;				# in a calm all has been told that was before it
+my $STEP_US = 500_000;
+my $IN_ITS_WAY_US = 6_000_000;	# what is left of a lock on the tables
+my $MANY = qr/^(?:wide|huge|vast)-/;	# these elections
 
 # A beginning or an end is in history as it was told. What was told may have been
 # lost in a failover: then there is another end, or nothing.
@@ -118,33 +125,126 @@ sub check_announced
 	return;
 }
 
+# When elections changed of which there are hundreds
+sub changes_of_many
+{
+	my ($history) = @_;
+
+	return sort { $a <=> $b }
+	  map { my $rows = $history->{$_}; map { grep { $_ } @{$_}{qw(began over)} } values %$rows }
+	  grep { /$MANY/ } keys %$history;
+}
+
+# Did hundreds change at that time?
+sub many_changed
+{
+	my ($from, $to, $changes) = @_;
+
+	return $CROWD < grep { $_ > $from && $_ <= $to } @$changes;
+}
+
 # A session that hears of a change has heard of the changes of other elections that
 # happened long before it, if it has heard anything of those elections (G10).
 sub check_unannounced
 {
 	my ($history) = @_;
+	my @changes = changes_of_many($history);
 
 	foreach my $session (sort keys %listening)
 	{
 		my ($from, $to, $until, $heard) = @{ $listening{$session} }{qw(from to until heard)};
 
 		next if !$until || in_failover($from, $to);
+
+		# The worker tells what has changed in turn, and a listener may be cut off in between.
+		my $late = many_changed($until - $CROWD_US, $until, \@changes) ? $CROWD_US : $LONG_US;
+
 		foreach my $election (sort keys %$heard)
 		{
 			my $last = $heard->{$election};
 			my $rows = $history->{$election};
-			my $late = $election =~ /^(?:wide|huge)-/ ? $CROWD_US : $LONG_US;
 
 			foreach my $term (sort { $a <=> $b } keys %$rows)
 			{
 				my %when = (elected => $rows->{$term}{began}, vacated => $rows->{$term}{over});
 
-				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - $late } sort keys %when)
+				foreach my $event (grep { $when{$_} && $when{$_} > $from && $when{$_} < $until - ($election =~ $MANY ? $CROWD_US : $late) } sort keys %when)
 				{
 					$count{'changes that were to be announced'}++;
 					violation('not announced', "$election: $event $term at $when{$event} to $session, which heard of a change at $until")
 					  if $event eq 'elected' ? $term > $last->{term} : $term == $last->{term} && $last->{event} ne 'vacated';
 				}
+			}
+		}
+	}
+	return;
+}
+
+# The last change of each election before a calm: [election, when, term, event, place]
+sub last_changes
+{
+	my ($history, $from, $to) = @_;
+	my @last;
+
+	foreach my $election (sort keys %$history)
+	{
+		my $rows = $history->{$election};
+		my @changes = map { my $term = $_; ([ $election, $rows->{$_}{began}, $term, 'elected', 2 * $term - 1 ],
+			[ $election, $rows->{$_}{over}, $term, 'vacated', 2 * $term ]) } keys %$rows;
+		my ($last) = sort { $b->[4] <=> $a->[4] } grep { $_->[1] && $_->[1] > $from && $_->[1] < $to } @changes;
+
+		push @last, $last if $last;
+	}
+	return @last;
+}
+
+# From when in a calm there certainly was a worker and nothing in its way, if ever
+sub may_tell_from
+{
+	my ($from, $to) = @_;
+
+	return first
+	{
+		!may_lack_worker({ sent => $_, received => $to })
+		  && !faults_between(qr/^(?:lock table|maintenance)/, $_ - $IN_ITS_WAY_US, $to)
+	}
+	map { $from + $_ * $STEP_US } 0 .. ($to - $from) / $STEP_US;
+}
+
+# A session that has listened in a calm for long enough has heard of the last change of
+# each election before it, or of a later one (G10).
+sub check_calms_announced
+{
+	my ($history) = @_;
+	my @changes = changes_of_many($history);
+
+	return unless $wall_clock;
+	foreach my $calm (grep { defined $_->[1] } @calms)
+	{
+		my ($from, $to) = @$calm;
+		my $start = may_tell_from($from, $to) // next;
+
+		next if many_changed($to - 2 * $CROWD_US, $to, \@changes);
+		foreach my $session (sort grep { $listening{$_}{from} < $from } keys %listening)
+		{
+			my $lived = min($to, $listening{$session}{lived});
+			my %heard;	# {election} = the last place
+
+			next if in_failover($listening{$session}{from}, $to) || quiet($start, $lived) < $CALM_S;
+			foreach (grep { $_->{session} eq $session && $_->{place} && $_->{time} < $to + 1_000_000 } @announced)
+			{
+				my $last = \$heard{ $_->{payload}{election} };
+
+				$$last = max($$last // 0, $_->{place});
+			}
+			foreach (last_changes($history, $listening{$session}{from}, $from))
+			{
+				my ($election, $when, $term, $event, $place) = @$_;
+
+				next if was_dropped($election, $when, $to);
+				$count{'changes that were to be announced in a calm'}++;
+				violation('not announced', "$election: $event $term at $when to $session, by $lived in a calm")
+				  if ($heard{$election} // 0) < $place;
 			}
 		}
 	}

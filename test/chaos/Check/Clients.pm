@@ -43,14 +43,13 @@ my %expected_after = (
 	'53200' => [ qr/^(full lock table|huge statement|many spread elections)$/, 'the lock table is full' ],
 );
 
-# Is this error what the nemesis has done? In a round in which it did so, if it is
-# known when the error was.
+# Is this error what the nemesis has done, in a round in which it did so?
 sub is_expected
 {
 	my ($state, $time) = @_;
 	my ($faults) = @{ $expected_after{$state} // return $expected_error{$state} };
 
-	return grep { $_->[2] =~ $faults && (!$time || ($time > $_->[0] && $time < ($_->[1] // $time + 1))) } @pressing;
+	return grep { $_->[2] =~ $faults && $time > $_->[0] && $time < ($_->[1] // $time + 1) } @pressing;
 }
 
 sub add_claim
@@ -183,11 +182,17 @@ sub read_candidate
 			my ($serial, $received, $server) = @f;
 
 			$session = "$who.$serial";
-			$listening{$session} = { server => $server, from => $received, to => $received };
+			$listening{$session} = { server => $server, from => $received, to => $received, lived => $received };
+		}
+		elsif ($kind eq 'i')
+		{
+			$listening{$session}{lived} = $f[1];
 		}
 		elsif ($kind eq 'l')
 		{
 			my ($serial, $received, @payload) = @f;
+
+			$listening{$session}{lived} = $received;
 
 			# What anybody else has sent on the channel says so itself.
 			$count{'lies announced'}++, next if "@payload" =~ /liar/;

@@ -8,8 +8,10 @@ package Check::Diagnosed;
 use strict;
 use warnings;
 
+use Check::Answers;
 use Check::Clients;
 use Check::Events;
+use Check::History;
 use Check::Known;
 use Check::Quiet;
 use Check::Record;
@@ -19,16 +21,15 @@ use Exporter qw(import);
 
 our @EXPORT = qw(check_diagnosed);
 
-my $WITHOUT_US = 6_000_000;	# for so long there may be no worker, after what ends one
-my $ENDS_WORKERS = qr/^(?:terminate worker|all worker slots taken|full lock table|huge statement|many spread elections)$/;
-my $TOLD_US = 1_000_000;	# a fault is told of when it is there
 my $SLACK_US = 50_000;
 my $LATE_US = 5_000_000;	# from the end of a term to its commit, by a process that was stopped
 my $GONE = qr/Candidates_whose_sessions_have_ended|Detached_candidates_that_have_not_called|Nobody_stands_for_these_seats/;
-my $REJOIN_US = 3_000_000;	# for a new election, or seat, those who stood have to stand anew
+my $LOCKS_FULL = qr/^The_server's_lock_table_is_full/;	# then nobody can see whether there is a worker
+my $REJOIN_US = 10_000_000;	# for a new election, or seat, those who stood have to stand anew
 
 my %claims;		# of each election
 my $history;
+my %kept;		# {election and term}: the last server knows of it
 
 # A violation, of an answer with a row that is false, or without one that has to be there
 sub wrong
@@ -64,7 +65,8 @@ sub check_leader
 	return;
 }
 
-# A pause is told of while there certainly is one, and only while there may be one.
+# A pause is told of while there certainly is one, and only while there may be one. A
+# failover may bring one back.
 sub check_pause
 {
 	my ($f) = @_;
@@ -75,7 +77,8 @@ sub check_pause
 		$count{'diagnose(): in a pause'}++;
 		wrong($f, 'nothing of a pause') unless $told || has_row($f, qr/could_not_be_read/);
 	}
-	wrong($f, 'a pause that there is not') if $told && !may_be_paused(@{$f}{qw(election sent received)});
+	wrong($f, 'a pause that there is not')
+	  if $told && !may_be_paused(@{$f}{qw(election sent received)}) && !failed_over_since_calm($f);
 	return;
 }
 
@@ -85,6 +88,7 @@ sub check_standing
 {
 	my ($f) = @_;
 	my ($live) = $f->{finding} =~ /_Live_candidates:_(\d+)\.$/;
+	my $led = $f->{finding} =~ /^"[^"]+"_leads_election_/ && !has_row($f, qr/could_not_be_read/);
 	my @stand = stood_throughout(@{$f}{qw(election sent received)});
 
 	return if may_have_crashed(@{$f}{qw(sent received)})
@@ -92,6 +96,7 @@ sub check_standing
 	$count{'diagnose(): who certainly stood'} += @stand;
 	$live = $1 if !defined $live && $f->{finding} =~ /The_reason:_(\d+)_of_the_\d+_candidates_that_are_needed/;
 	$live = 0 if $f->{finding} =~ /The_reason:_nobody_stands/;
+	$live //= 0 if $led;	# which is not said
 	wrong($f, "$live alive; @stand stand") if defined $live && $live < @stand;
 	foreach my $row (@{ $f->{more} // [] })
 	{
@@ -116,8 +121,10 @@ sub check_drains
 	{
 		$count{'diagnose(): told of a drain'}++;
 		wrong($f, "$name is drained, and is not")
-		  unless grep { $_->[0] < $received && $_->[1] > $sent } may_be_drained($name, $election);
+		  unless failed_over_since_calm($f)
+		  || grep { $_->[0] < $received && $_->[1] > $sent } may_be_drained($name, $election);
 	}
+	return if may_have_crashed($sent, $received) || was_dropped($election, $sent - $REJOIN_US, $received);
 	foreach my $name ($complete ? stood_throughout($election, $sent, $received) : ())
 	{
 		wrong($f, "nothing of the drain of $name") if !$told{$name} && is_drained($name, $f);
@@ -125,35 +132,18 @@ sub check_drains
 	return;
 }
 
-# Is the candidate certainly drained all the time?
-sub is_drained
-{
-	my ($name, $f) = @_;
-
-	return grep
-	{
-		$_->{election} =~ /^(?:all|\Q$f->{election}\E)$/
-		  && ($_->{names} =~ /(.*)\*$/ ? index($name, $1) == 0 : $_->{names} eq $name)
-		  && $_->{from} <= $f->{sent} && defined $_->{to} && $_->{to} >= $f->{received}
-		  && !in_failover($_->{from}, $f->{received}) && !was_dropped($f->{election}, $_->{from}, $f->{received})
-	}
-	@drained;
-}
-
 # There is a worker unless something has ended it, or there are no slots.
 sub check_worker
 {
 	my ($f) = @_;
 	my $told = has_row($f, qr/^No_worker_runs_in_this_database/);
-	my ($fewest) = slots_between($f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US);
 	my (undef, $most) = slots_between($f->{sent}, $f->{received});
 
 	$count{'diagnose(): no worker'}++ if $told;
 	wrong($f, 'nothing of a worker that there is not')
-	  if !$most && !$told && certain_leader(\%claims, $f);
+	  if !$most && !$told && !has_row($f, $LOCKS_FULL) && certain_leader(\%claims, $f);
 	wrong($f, 'no worker, and nothing has ended it')
-	  if $told && $fewest && !faults_between($ENDS_WORKERS, $f->{sent} - $WITHOUT_US, $f->{received} + $TOLD_US)
-	  && !may_have_crashed(@{$f}{qw(sent received)});
+	  if $told && !may_lack_worker($f);
 	return;
 }
 
@@ -164,21 +154,24 @@ sub check_server
 	my ($f) = @_;
 
 	wrong($f, 'the lock table is full')
-	  if has_row($f, qr/^The_server's_lock_table_is_full/) && !is_expected('53200', $f->{sent});
+	  if has_row($f, $LOCKS_FULL) && !is_expected('53200', $f->{sent});
 	wrong($f, 'withdrawn') if has_row($f, qr/the_seat_is_withdrawn/) && !may_be_withdrawn(@{$f}{qw(election sent received)});
 	return;
 }
 
-# How many terms ended within the last hour, by what is left of history in the end. A
-# failover may take terms with it.
+# How many terms ended within the last hour, by what is left of history in the end. What
+# a failover has taken with it, the server that was promoted never knew; what ended just
+# before a failover may wait, unseen, for the standbys that follow it.
 sub check_past
 {
 	my ($f) = @_;
-	my @rows = values %{ $history->{ $f->{election} } // {} };
+	my $terms = $history->{ $f->{election} } // {};
+	my @rows = map { $kept{"$f->{election} $_"} ? $terms->{$_} : () } keys %$terms;
 	my %told;
 	my $all = 0;
 
-	return unless $wall_clock && !in_failover(0, $f->{received}) && !has_row($f, qr/could_not_be_read/);
+	return if !$wall_clock || (in_failover(0, $f->{received}) && may_have_crashed(@{$f}{qw(sent received)}));
+	return if has_row($f, qr/could_not_be_read/);
 	foreach (rows_of($f))
 	{
 		($told{$3}, $all) = ($1, $2)
@@ -191,7 +184,7 @@ sub check_past
 		my $least = grep { $_->{over} < $f->{sent} - $LATE_US } @ended;
 		my $most = grep { $_->{over} < $f->{received} + $SLACK_US } @ended;
 
-		$count{'diagnose(): numbers of terms'}++ if $told{$reason};
+		$count{ 'diagnose(): numbers of terms' . (in_failover(0, $f->{received}) ? ', after a failover' : '') }++ if $told{$reason};
 		wrong($f, ($told{$reason} // 0) . " terms ended by $reason, not $least to $most")
 		  if $all && (($told{$reason} // 0) < $least || ($told{$reason} // 0) > $most);
 	}
@@ -201,6 +194,7 @@ sub check_past
 sub check_diagnosed
 {
 	($history) = @_;
+	%kept = kept_terms();
 
 	push @{ $claims{ $_->{election} } }, $_ foreach @claims;
 	foreach my $f (@findings)
@@ -214,6 +208,7 @@ sub check_diagnosed
 		check_standing($f);
 		check_drains($f);
 		check_past($f);
+		$count{'answers of diagnose() compared'}++;
 		wrong($f, "ok, and more: $f->{more}[0]{finding}") if $f->{severity} eq 'ok' && $f->{more};
 	}
 	return;

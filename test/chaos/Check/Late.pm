@@ -6,6 +6,7 @@ package Check::Late;
 use strict;
 use warnings;
 
+use Check::Answers;
 use Check::Known;
 use Check::Quiet;
 use Check::Record;

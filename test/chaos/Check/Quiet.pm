@@ -16,7 +16,8 @@ use Wide;
 
 our @EXPORT = qw(
   read_faults quiet merge_times overlaps disturbed disturbed_candidate
-  may_have_crashed may_be_paused may_be_drained faults_between
+  stopped_candidate deaths_of may_have_crashed may_be_paused may_be_drained
+  may_drain_anybody faults_between
 );
 
 my $EVER = 9e15;
@@ -33,7 +34,8 @@ my @faults = (
 	[ qr/^(cut|reset) clients$/, 2, 2 ],	# who certainly stands has got through
 	[ $WIDE, 6, 6 ],
 	[ qr/^stop (?!client|pooler)|^NOTIFY stopped/, 4, 1 ],	# which may have any lock
-	[ qr/^(huge statement|many spread elections)$/, 8, 6 ],	# the worker is busy
+	[ qr/^huge statement$/, 29, 6 ],	# the worker is busy
+	[ qr/^many spread elections$/, 8, 6 ],
 	[ qr/^hostile candidate role$/, 5, 6 ],	# which may lead, or have a seat reserved
 );
 my @pooled = qw(p1 p2 g5 g6);
@@ -41,6 +43,8 @@ my $CRASH = qr/^(?:kill (?:backend|worker|postmaster)|.*restart|failover.*|full 
 
 my @ticks;			# when the timer of 10 ms came
 my (%under_way, %hit);	# {election, or "all"}, {candidate} = disturbances
+my %stopped;		# {candidate} = those of them in which it was stopped or cut off
+my %deaths;			# {candidate} = when its process or its session was ended
 my @crashed;		# [from, to]
 my (@pausing, @draining);	# [from, to, election or "all", names]: it may have been so
 my @seen;			# [when, fault]
@@ -65,9 +69,27 @@ sub read_fault
 	disturb('all', $time - $EARLY_US, ($over // $time + ($lasts // $kind->[1]) * $SECOND) + $kind->[2] * $SECOND)
 	  if $kind && !($fault =~ /^stop/ && $what =~ /, idle$/);
 	disturb($1, $time - $EARLY_US, $time + 5 * $SECOND) if $fault eq 'lock row' && $what =~ /^lease of (\S+)/;
-	push @{ $hit{$_} }, [ $time - $EARLY_US, ($over // $time + 3 * $SECOND) + $SECOND ]
-	  foreach $fault =~ /^(?:kill|stop) client$/ ? $what : $fault =~ /pooler$/ ? @pooled
-	  : $what =~ /^client backend (\w+)/ ? $1 : ();
+	read_hit($time, $fault, $what, $over);
+	return;
+}
+
+# A fault that hits single candidates.  The processes of pg_leader and of its command have
+# sessions of the same name: which of these was ended is not known.
+sub read_hit
+{
+	my ($time, $fault, $what, $over) = @_;
+	my $hit = [ $time - $EARLY_US, ($over // $time + 3 * $SECOND) + $SECOND ];
+	my @whom = $fault =~ /pooler$/ ? @pooled
+	  : $fault =~ /^(?:kill|stop) client$/ ? $what =~ /^(\w+)/ : $what =~ /^client backend (\w+)/;
+
+	foreach my $candidate (@whom)
+	{
+		push @{ $hit{$candidate} }, $hit;
+		push @{ $stopped{$candidate} }, $hit if $fault =~ /^stop|pooler$/;
+		push @{ $deaths{$candidate} }, $time
+		  if $fault eq 'kill client' ? $what !~ /, its command$/
+		  : $fault =~ /^(?:terminate|kill) (?:backend|leader)$/ && !$bound{$candidate};
+	}
 	return;
 }
 
@@ -113,7 +135,11 @@ sub read_faults
 
 		push @pausing, read_order(\@events, $i, 'paused', 'resumed') if $kind eq 'pausing';
 		push @draining, read_order(\@events, $i, 'drained', 'undrained') if $kind eq 'draining';
-		disturb('all', 0, $time) if $kind eq 'round' && !$begun++;
+		if ($kind eq 'round' && !$begun++)
+		{
+			disturb('all', 0, $time);
+			push @crashed, [ 0, $time + 6 * $SECOND ];	# the servers have just started
+		}
 		$since{$kind} = $time if $kind =~ /^(healing|pressed)$/;
 		$since{"@rest"} = $time if $kind eq 'doing';
 		if ($kind eq 'done' && defined(my $from = delete $since{"@rest"}))
@@ -128,18 +154,19 @@ sub read_faults
 	disturb('all', $_, $EVER) foreach values %since;
 	disturb('all', 0, $EVER) unless $begun;
 	disturb($_->[2], @{$_}[ 0, 1 ]) foreach @pausing;
-	end_in_calms(map { $_->[1] eq 'calm' ? $_->[0] : () } @events);
+	end_in_calms(map { "@{$_}[ 1 .. $#$_ ]" eq 'calm' ? $_->[0] : () } @events);
 	return;
 }
 
-# What began before a calm is over when that begins.
+# What began before a calm is over when that begins. (What a disturbance comes of may have
+# been just after a calm, for it begins early.)
 sub end_in_calms
 {
 	my (@calms) = @_;
 
 	foreach my $disturbance (map { @$_ } values %under_way)
 	{
-		my $calm = first { $_ > $disturbance->[0] } @calms;
+		my $calm = first { $_ > $disturbance->[0] + $EARLY_US } @calms;
 
 		$disturbance->[1] = min($disturbance->[1], $calm) if defined $calm;
 	}
@@ -176,6 +203,12 @@ sub disturbed
 # A candidate, or an observer, may have been killed or stopped, or cut off.
 sub disturbed_candidate { return @{ $hit{ $_[0] } // [] }; }
 
+# The times in which it may have been stopped, or cut off, and so may have led on in silence
+sub stopped_candidate { return @{ $stopped{ $_[0] } // [] }; }
+
+# When its process was killed, or its session was ended
+sub deaths_of { return @{ $deaths{ $_[0] } // [] }; }
+
 sub overlaps { my ($what, $from, $to) = @_; return $what->[0] < $to && $what->[1] > $from; }
 
 # A server may have crashed then, or just before, and who is detached has to call again.
@@ -197,6 +230,14 @@ sub may_be_drained
 		$_->[2] =~ /^(?:all|\Q$election\E)$/
 		  && ($_->[3] =~ /^(.*)\*$/ ? index($candidate, $1) == 0 : $_->[3] eq $candidate)
 	} @draining;
+}
+
+# May there have been a drain of anybody in this election?
+sub may_drain_anybody
+{
+	my ($election, $from, $to) = @_;
+
+	return grep { overlaps($_, $from, $to) && $_->[2] =~ /^(?:all|\Q$election\E)$/ } @draining;
 }
 
 sub faults_between

@@ -11,7 +11,7 @@ our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
   @moments %leader @written @announced %listening @delays @begun @finished
   @early @windows @cuts %bound %recreated @dropping @paused @drained @groups
-  @named @pressing $lease_us $wall_clock $epoch_us
+  @named @pressing @calms @short_leases $lease_us $wall_clock $epoch_us
 );
 
 our $out;			# the folder of logs
@@ -21,7 +21,7 @@ our @moments;		# the same, from and to: sent and received
 our %leader;		# {election}{term}{candidate} = where it was said
 our @written;		# what candidates say of their fenced rows
 our @announced;		# notifications: {time, number, payload, session}
-our %listening;		# sessions that listen: {server, from, to}
+our %listening;		# sessions that listen: {server, from, to, lived: the last answer}
 our @delays;		# from a change to its notification
 our @begun;			# [when it was asked for, election, run, who]: a run was granted
 our @finished;		# [when that was known, election, run, who]: it was recorded as done
@@ -36,6 +36,8 @@ our @drained;		# {from, to, election (or "all"), names}: they certainly were
 our @groups;		# {group, sent, received, seats, limit}: it was altered
 our @named;			# [when, election]: a leader was asked to yield to a candidate
 our @pressing;		# [from, to, fault]: until the calm after it
+our @calms;			# [from, to]: to is not defined of one that was not over
+our @short_leases;	# [from, to]: they may have been a quarter of what they are
 our $lease_us = 0;
 our $wall_clock = 1;	# timestamps mean something
 our $epoch_us = 0;	# a timestamp less our time

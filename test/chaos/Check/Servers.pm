@@ -8,6 +8,7 @@ use warnings;
 use Check::Clients;
 use Check::Record;
 use Exporter qw(import);
+use Time::Local qw(timegm);
 
 our @EXPORT = qw(check_logs);
 
@@ -31,6 +32,29 @@ my @expected_messages = (
 	qr/could not (?:map dynamic shared memory segment|attach to dynamic shared area)/,
 	qr/lock file "postmaster.pid" already exists/,	# started twice by the nemesis
 );
+
+my $SLACK_US = 1_000_000;
+my $JUMP_US = 4_000_000;	# for so much wall clocks are ahead, or behind, in the profile clock
+
+# When was this line written, by our clock? The servers log in UTC. undef: they do not.
+sub time_of
+{
+	my ($line) = @_;
+	my ($year, $month, $day, $hour, $minute, $second, $ms) =
+	  $line =~ /^(\d+)-(\d+)-(\d+) (\d+):(\d+):(\d+)\.(\d{3}) (?:UTC|GMT) / or return;
+
+	return (timegm($second, $minute, $hour, $day, $month - 1, $year) * 1000 + $ms) * 1000 - $epoch_us;
+}
+
+# May this error be in a log at that time? In the round of a fault of which it comes.
+sub may_be_logged
+{
+	my ($state, $time) = @_;
+	my $slack = $wall_clock ? $SLACK_US : $JUMP_US;
+
+	return $expected_log{$state}
+	  || (defined $time && grep { is_expected($state, $_) } $time, $time - $slack, $time + $slack);
+}
 
 sub check_logs
 {
@@ -62,7 +86,7 @@ sub check_logs
 			# The nemesis may get any, but none that cannot happen.
 			next if $who =~ m{/(nemesis|pg_dump)$} && $state !~ /^XX/;
 			violation('error in a log', "$name: $_")
-			  unless is_expected($state) || $expected_log{$state} || grep { $message =~ $_ } @expected_messages;
+			  unless may_be_logged($state, time_of($_)) || grep { $message =~ $_ } @expected_messages;
 		}
 	}
 	return;

@@ -1,8 +1,9 @@
 # Who certainly stood for an election, and when.
 #
-#	session    from when join() was answered to an answer on that connection that a
-#	           later one has followed
-#	detached   from the answer to a call, for one (shortest) lease from when it was sent
+#	session    from when join() was answered to when a statement was sent on that
+#	           connection that was answered, too (the answer may be read long after)
+#	detached   from the answer to a call, for one (shortest) lease from when it was sent;
+#	           where leases may have been made short, for a quarter of that
 
 package Check::Standing;
 
@@ -44,19 +45,26 @@ sub end_session
 	return;
 }
 
-# The session has answered: so it lived when it answered before.
+# The session has answered: so it lived when that statement was sent.
 sub hear
 {
-	my ($candidate, $session, $serial, $time) = @_;
+	my ($candidate, $session, $serial, $sent) = @_;
 
 	if (($session->{serial} // '') ne $serial)
 	{
 		end_session($candidate, $session);
-		%$session = (serial => $serial, since => {}, heard => $time, lived => 0);
+		%$session = (serial => $serial, since => {}, lived => 0);
 	}
-	$session->{lived} = $session->{heard};
-	$session->{heard} = $time;
+	$session->{lived} = max($session->{lived}, $sent);
 	return;
+}
+
+# May the leases have been short at the time of a call?
+sub were_short
+{
+	my ($sent, $received) = @_;
+
+	return grep { $_->[0] < $received && $sent < ($_->[1] // $sent + 1) } @short_leases;
 }
 
 sub read_standing
@@ -73,18 +81,14 @@ sub read_standing
 		$logged{$candidate} = 1;
 		if ($kind eq 'q')
 		{
-			hear($candidate, $session, $f[0], $f[3]);
-		}
-		elsif ($kind eq 'm')
-		{
-			hear($candidate, $session, $f[0], $f[2]);
+			hear($candidate, $session, @f[ 0, 2 ]);
 		}
 		elsif ($kind eq 'j')
 		{
-			my ($serial, $election, $received, $state) = @f;
+			my ($serial, $election, $sent, $received, $state) = @f;
 
 			next unless $state eq '00000';
-			hear($candidate, $session, $serial, $received);
+			hear($candidate, $session, $serial, $sent);
 			$session->{since}{$election} //= $received;
 		}
 		elsif ($kind =~ /^[xzy]$/)
@@ -98,9 +102,9 @@ sub read_standing
 			# There it does not stand who asks for a run that is done.
 			next if $election eq 'runs';
 			push @{ $calls{$election}{$candidate} }, [ $sent, $received ];
-			add($election, $candidate, $received, $sent + $shortest);
+			add($election, $candidate, $received, $sent + $shortest / (were_short($sent, $received) ? 4 : 1));
 		}
-		elsif ($kind =~ /^[vr]$/)
+		elsif ($kind =~ /^[vur]$/)
 		{
 			my ($election, $time) = @f;
 
@@ -180,10 +184,10 @@ sub unmanned
 }
 
 # The times in which the seat may have been reserved for a detached candidate that did
-# not call: while it counts as alive, and one lease.
+# not call: while it counts as alive, and one lease.  Not for the one that is excepted.
 sub asleep
 {
-	my ($election) = @_;
+	my ($election, $except) = @_;
 	my $longest = $lease_us * 1.25 * (4 / 3 + 1);
 	my %all;
 	my @times;
@@ -192,7 +196,7 @@ sub asleep
 	{
 		push @{ $all{$_} }, @{ $calls{$name}{$_} } foreach keys %{ $calls{$name} // {} };
 	}
-	foreach my $candidate (sort keys %all)
+	foreach my $candidate (grep { $_ ne $except } sort keys %all)
 	{
 		my @sorted = sort { $a->[0] <=> $b->[0] } @{ $all{$candidate} };
 
@@ -203,7 +207,7 @@ sub asleep
 			push @times, [ $sorted[$i][1], min($next, $sorted[$i][1] + $longest) ] if $next - $sorted[$i][0] > 1_000_000;
 		}
 	}
-	push @times, map { [ $_->[0], $_->[1] + $longest ] } disturbed_candidate('l1') if $election eq 'lone';
+	push @times, map { [ $_->[0], $_->[1] + $longest ] } disturbed_candidate('l1') if $election eq 'lone' && $except ne 'l1';
 	return @times;
 }
 

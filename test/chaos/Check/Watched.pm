@@ -6,16 +6,17 @@ package Check::Watched;
 use strict;
 use warnings;
 
+use Check::Answers;
 use Check::Known;
 use Check::Record;
 use Exporter qw(import);
 use List::Util qw(first);
 
-our @EXPORT = qw(read_watcher check_watched @waits @findings is_unclear was_silent certain_leader certain_pause between);
+our @EXPORT = qw(read_watcher check_watched @waits @rows @findings);
 
 our @waits;		# wait_for_change() has answered; without received: it has not
+our @rows;		# of status
 our @findings;	# of diagnose(): the first row, and the others as more
-my @rows;		# of status
 my @unreadable;	# [from, to]: the table of leases may have been locked
 
 sub read_watcher
@@ -70,51 +71,6 @@ sub read_locks
 	return;
 }
 
-# After a failover, who leads on the old side may not be known to the new one; nor is
-# it for as long as a lease lasts that the old one has granted.
-sub is_unclear
-{
-	my ($a) = @_;
-
-	return in_failover($a->{sent} - 2 * $lease_us, $a->{received})
-	  || was_dropped($a->{election}, $a->{sent}, $a->{received});
-}
-
-# Did this session not ask for a while? Then its lease may have run out meanwhile, and
-# have come back, in the same term: a renewal that was made in time counts for nobody
-# until a standby has confirmed it.
-sub was_silent
-{
-	my ($c, $a) = @_;
-
-	return grep { $_->[0] < $a->{received} && $_->[1] > $a->{sent} } @{ $c->{silent} // [] };
-}
-
-# The claim of whoever has certainly led all the time
-sub certain_leader
-{
-	my ($claims, $a) = @_;
-
-	return first { $_->{from} <= $a->{sent} && $_->{to} >= $a->{received} && !cannot_know($_, $a->{sent}) && !was_silent($_, $a) }
-	@{ $claims->{ $a->{election} } };
-}
-
-# The pause that was certainly in force all the time
-sub certain_pause
-{
-	my ($a) = @_;
-
-	return first
-	{
-		($_->[2] eq $a->{election} || $_->[2] eq 'all') && $_->[0] <= $a->{sent}
-		  && defined $_->[1] && $_->[1] >= $a->{received}
-		  && !in_failover($_->[0], $a->{received}) && !was_dropped($a->{election}, $_->[0], $a->{received})
-	}
-	@paused;
-}
-
-sub between { return "asked at $_[0]{sent}, answered at $_[0]{received}, $_[0]{who}"; }
-
 # It returns when there is a change, or when its time is over, and what it says then
 # was no longer so before it was called.
 sub check_wait
@@ -138,25 +94,18 @@ sub check_wait
 	return;
 }
 
-# A row that is false for whoever has certainly led. And in a pause nobody is elected,
-# so that it does not matter who stands; but a hand-over under way is finished, and a
-# hold or the grace may come before that.
+# A row that is false for whoever has certainly led.
 sub check_row
 {
 	my ($row, $claims) = @_;
 	my $leads = certain_leader($claims, $row);
-	my $vacant = $row->{state} eq 'vacant';
 
 	$count{ 'rows of status: ' . $row->{state} }++;
-	return if is_unclear($row);
-	$count{'rows of status compared'}++ if $leads;
+	return if !$leads || is_unclear($row);
+	$count{'rows of status compared'}++;
 	violation('status', "$row->{election}: $row->{state} $row->{term} $row->{leader}, "
 		  . between($row) . '; ' . describe($leads))
-	  if $leads && ($vacant || $row->{leader} ne $leads->{candidate} || $row->{term} != $leads->{term});
-	return unless $vacant && certain_pause($row);
-	$count{'rows of status in a pause'}++;
-	violation('status', "$row->{election}: paused, waits for $row->{waiting_for}, " . between($row))
-	  unless $row->{waiting_for} =~ /^(paused|withdrawn|reserved_for|hold|takeover_delay|grace)/;
+	  if $row->{state} eq 'vacant' || $row->{leader} ne $leads->{candidate} || $row->{term} != $leads->{term};
 	return;
 }
 

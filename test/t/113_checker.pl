@@ -1,0 +1,397 @@
+# The checker of the chaos run (test/chaos/check.pl) finds nothing in the logs of a run
+# in which all was well; and after each single change that makes these logs contradict
+# the contract, it says so.
+#
+# The logs are of no real run: they are short, and written by this test. They need no
+# server.
+
+use strict;
+use warnings;
+
+use FindBin;
+use File::Path qw(make_path);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $CHECKER = "$FindBin::RealBin/../chaos/check.pl";
+my $EPOCH = 1_767_225_600;	# 2026-01-01, when the clock of the run was 0
+my $ROUND = 10;				# seconds of the run: its only round begins,
+my $CALM = 32;				# a calm begins and is over,
+my $CALM_OVER = 38.5;
+my $ENDING = 40;			# and all candidates are asked to end
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+sub us { return sprintf '%d', $_[0] * 1e6 + 0.5; }
+
+# A time of the run, as servers write it
+sub stamp
+{
+	my ($time, $between) = @_;
+
+	return sprintf '2026-01-01%s00:00:%09.6f+00', $between // ' ', $time;
+}
+
+# --- the run
+
+# Election, term, leader, kind, from, to, reason of the end
+my @TERMS = (
+	[ 'calm', 1, 'calm3', 'detached', 5 ],
+	[ 'crew/1', 1, 'g1', 'session', 11, 30, 'resigned' ],
+	[ 'crew/1', 2, 'g2', 'session', 30.2 ],
+	[ 'crew/2', 1, 'g3', 'session', 11.5 ],
+	[ 'lone', 5, 'd1', 'detached', 11, 25, 'resigned' ],
+	[ 'lone', 6, 'd2', 'detached', 25.2 ],
+	[ 'race', 1, 's1', 'session', 11, 20, 'resigned' ],
+	[ 'race', 2, 's2', 'session', 20.3 ],
+);
+
+# What a session says while it leads, once a second, and all the time that it stands
+sub session_lines
+{
+	my ($election, $term, $from, $to) = @_;
+	my @lines;
+
+	for (my $t = 10.1; $t < $ENDING; $t += 0.5)
+	{
+		push @lines, sprintf 'j 1 %s %s %s 00000', $election, us($t), us($t + 0.01);
+		next unless $term && $t > $from && $t < $to - 0.1;
+		push @lines, sprintf('m 1 %s %s %d 1500', $election, us($t + 0.01), $term),
+		  sprintf('q 1 %s %s %s %d', $election, us($t + 0.02), us($t + 0.03), $term);
+	}
+	return @lines;
+}
+
+# The same of a detached candidate: it is granted the lease, or not
+sub detached_lines
+{
+	my ($election, $term, $from, $to) = @_;
+	my @lines;
+
+	for (my $t = 10.1; $t < $ENDING; $t += 0.5)
+	{
+		my @call = ($election, us($t), us($t + 0.02));
+
+		push @lines, $term && $t + 0.02 > $from && $t < $to
+		  ? "g @call $term 1500 0" : "a @call";
+		push @lines, sprintf 'r %s %s %d resigned', $election, us($to - 0.01), $term
+		  if $term && $to < $ENDING && $t < $to && $t + 0.5 >= $to;
+	}
+	return @lines;
+}
+
+sub notification
+{
+	my ($election, $event, $term, $leader, $previous, $reason, $time) = @_;
+	my @json = map { defined $_ ? qq("$_") : 'null' } $leader, $previous, $reason;
+
+	return sprintf 'l 1 %s {"election":"%s","event":"%s","term":%d,"leader":%s,"previous":%s,"reason":%s,"at":"%s:00"}',
+	  us($time + 0.05), $election, $event, $term, @json, stamp($time, 'T');
+}
+
+sub listener_lines
+{
+	my %at = map { us($_) => "i 1 " . us($_) } 4 .. $ENDING;
+
+	foreach (@TERMS)
+	{
+		my ($election, $term, $leader, $kind, $from, $to, $reason) = @$_;
+
+		$at{ us($from + 0.05) . " $election" } = notification($election, 'elected', $term, $leader, undef, undef, $from);
+		$at{ us($to + 0.05) . " $election" } = notification($election, 'vacated', $term, undef, $leader, $reason, $to)
+		  if $to;
+	}
+	return ('s 1 ' . us(3) . ' server1.00000001.1', map { $at{$_} }
+		  sort { ($a =~ /(\d+)/)[0] <=> ($b =~ /(\d+)/)[0] || $a cmp $b } keys %at);
+}
+
+# What the observers were told
+sub status_lines
+{
+	my @lines;
+
+	for (my $t = 12; $t < $ENDING; $t += 0.5)
+	{
+		my ($term, $leader) = $t < 25 ? (5, 'd1') : (6, 'd2');
+		my @asked = ('lone', us($t), us($t + 0.01));
+
+		next if $t == 25;
+		push @lines, "o @asked led $term $leader -",
+		  qq(f @asked ok "${leader}"_leads_election_"lone"_since_2026-01-01_00:00:11+00_(for_1_s),_in_term_$term._Live_candidates:_2.);
+		push @lines, qq(F @asked notice Election_"lone"_is_paused_by_role_"postgres".)
+		  if $t > 26 && $t < 30;
+		$lines[-2] =~ s/ ok / notice / if $t > 26 && $t < 30;
+	}
+	return @lines;
+}
+
+# File => lines
+sub good_logs
+{
+	my %logs;
+
+	$logs{events} = [ map { us($_->[0]) . " $_->[1]" }
+		  [ 1, 'candidate s1 session' ],
+		[ 1.1, 'start seed 1 profile fence lease 1500' ],
+		[ 1.2, 'epoch ' . $EPOCH * 1e6 ],
+		[ 2, 'workers 16' ],
+		[ 2.1, 'altering crew 1 2 1' ],
+		[ 2.2, 'altered crew 1' ],
+		[ $ROUND, 'round' ],
+		[ 12, 'draining race s3' ],
+		[ 12.1, 'drained race s3' ],
+		[ 12.2, 'fault drain candidates: s3 in race' ],
+		[ 18, 'undraining race s3' ],
+		[ 18.1, 'undrained race s3' ],
+		[ 26, 'pausing lone' ],
+		[ 26.1, 'paused lone' ],
+		[ 26.2, 'fault pause elections: lone' ],
+		[ 29.8, 'resuming lone' ],
+		[ 29.9, 'resumed lone' ],
+		[ 31, 'healing' ],
+		[ $CALM, 'calm' ],
+		[ $CALM + 0.1, 'led race 0.1' ],
+		[ $CALM + 0.2, 'led lone 0.2' ],
+		[ $CALM_OVER - 0.1, 'measured 500 3500 600 14 30' ],
+		[ $CALM_OVER, 'calm over' ],
+		[ $ENDING, 'ending' ],
+		[ $ENDING + 4, 'left 0|0|0' ],
+		[ $ENDING + 5, 'end' ] ];
+	$logs{'ticks.out'} = [ map { us($_ / 100) } 100 .. $ENDING * 100 + 500 ];
+
+	foreach (@TERMS)
+	{
+		my ($election, $term, $leader, $kind, $from, $to, $reason) = @$_;
+
+		push @{ $logs{"candidate.$leader.1"} }, $kind eq 'session'
+		  ? session_lines($election, $term, $from, $to // $ENDING)
+		  : detached_lines($election, $term, $from, $to // $ENDING);
+		push @{ $logs{history} }, join '|', $election, $term, $leader, $kind, stamp($from),
+		  $to ? (stamp($to), $reason) : ('', ''), $EPOCH + $from, $to ? $EPOCH + $to : '';
+	}
+	push @{ $logs{'candidate.s3.1'} }, session_lines('race');
+	push @{ $logs{'candidate.s1.1'} }, sprintf('w race %s %s 1 1000001 committed', us(12), us(12.1)),
+	  sprintf('z 1 %s %s', us(39.8), us(39.81));
+	push @{ $logs{'candidate.s2.1'} }, sprintf 'w race %s %s 2 1000001 committed', us(22), us(22.1);
+	push @{ $logs{'candidate.calm4.1'} }, detached_lines('calm');
+	push @{ $logs{'candidate.d3.1'} }, sprintf('b runs %s %s 1 0001', us(12), us(12.1)),
+	  sprintf('d runs %s %s 1 0001 recorded', us(13), us(13.1)),
+	  sprintf('b runs %s %s 1 0002', us(14), us(14.1));
+	$logs{'candidate.listener.1'} = [ listener_lines() ];
+	$logs{'candidate.listener2.1'} = [ listener_lines() ];
+	$logs{'candidate.w1.1'} = [
+		'p lone ' . us(12) . ' 500 5 d1', 'h lone ' . us(12) . ' ' . us(12.51) . ' 500 5 d1 5 d1',
+		'p lone ' . us(24) . ' 5000 5 d1', 'h lone ' . us(24) . ' ' . us(25.1) . ' 5000 5 d1 - -',
+		'p lone ' . us(27) . ' 500 6 d2', 'h lone ' . us(27) . ' ' . us(27.51) . ' 500 6 d2 6 d2' ];
+	$logs{'candidate.w3.1'} = [ status_lines() ];
+	$logs{writes} = [ "race|1|s1|1000001|" . ($EPOCH + 12.05) . '|700', "race|2|s2|1000001|" . ($EPOCH + 22.05) . '|701' ];
+	$logs{resource} = [ sprintf('a race 1 s1 %s %s', us(12), us(12.1)), sprintf('a race 2 s2 %s %s', us(22), us(22.1)) ];
+	$logs{'server1.log'} = [ '2026-01-01 00:00:11.000 UTC [100] 00000 client backend/s1: LOG:  all is well' ];
+	return %logs;
+}
+
+# --- changes
+
+my %logs;	# those that are changed
+
+# One line, the first that is like this; or all
+sub edit
+{
+	my ($file, $pattern, $code, $all) = @_;
+	my $done = 0;
+
+	foreach (grep { $_ =~ $pattern } @{ $logs{$file} })
+	{
+		$code->() if $all || !$done;
+		$done = 1;
+	}
+	die "nothing like $pattern in $file" unless $done;
+	return;
+}
+
+sub remove
+{
+	my ($pattern, @files) = @_;
+
+	foreach my $file (@files)
+	{
+		my @left = grep { $_ !~ $pattern } @{ $logs{$file} };
+
+		die "nothing like $pattern in $file" if @left == @{ $logs{$file} };
+		$logs{$file} = \@left;
+	}
+	return;
+}
+
+# Times in the format are seconds of the run.
+sub add
+{
+	my ($file, $format, @times) = @_;
+
+	push @{ $logs{$file} }, sprintf $format, map { us($_) } @times;
+	return;
+}
+
+my @LISTENERS = qw(candidate.listener.1 candidate.listener2.1);
+
+# Changes fields of a term in history.
+sub set_history
+{
+	my ($term, %fields) = @_;
+
+	edit('history', qr/^\Q$term\E\|/, sub {
+		my @f = split /\|/, $_, -1;
+
+		@f[ keys %fields ] = values %fields;
+		$_ = join '|', @f;
+	});
+	return;
+}
+
+sub begin_at
+{
+	my ($term, $time) = @_;
+
+	set_history($term, 4 => stamp($time), 7 => $EPOCH + $time);
+	return;
+}
+
+sub end_at
+{
+	my ($term, $time, $reason) = @_;
+
+	set_history($term, 5 => stamp($time), 6 => $reason, 8 => $EPOCH + $time);
+	return;
+}
+
+# Puts a line behind the first one that is like this.
+sub insert
+{
+	my ($file, $pattern, $line) = @_;
+	my $lines = $logs{$file};
+	my ($i) = grep { $lines->[$_] =~ $pattern } 0 .. $#$lines;
+
+	splice @$lines, $i + 1, 0, $line;
+	return;
+}
+
+# The election was dropped, and created again, in that time.
+sub recreate
+{
+	my ($election, $from, $to) = @_;
+
+	add('events', "%s fault recreate election: $election", $from);
+	add('events', "%s doing recreate $election", $from);
+	add('events', "%s done recreate $election", $to);
+	return;
+}
+
+# The kind of violation, what was changed, how, and what the text is like
+my @CHANGES = (
+	[ 'two leaders', 'somebody else leads for a second', sub { add('candidate.s4.1', 'q 1 race %s %s 9', $_, $_ + 0.01) foreach 15, 16 } ],
+	[ 'two leaders', 'somebody else leads for a moment', sub { add('candidate.s4.1', 'q 1 race %s %s 9', 15, 15.01) } ],
+	[ 'past the deadline', 'a lease was renewed for 1 ms', sub { edit('candidate.s1.1', qr/^m /, sub { s/1500$/1/ }) } ],
+	[ 'ended early', 'a renewal is refused', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/^g (\S+ \S+ \S+ \S+).*/n $1/ }) } ],
+	[ 'term', 'a renewal is answered with an older term', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/0$/7/ }) } ],
+	[ 'term twice', 'the resource was told of another leader', sub { add('resource', 'a race 2 s3 %s %s', 25, 25.1) } ],
+	[ 'term order', 'a first term is announced after the second one', sub { edit($LISTENERS[0], qr/"race","event":"elected","term":1/, sub { s/^l 1 \d+/l 1 39900000/ }) } ],
+	[ 'announced twice', 'a term is announced twice', sub { push @{ $logs{ $LISTENERS[0] } }, (grep { /"race"/ } @{ $logs{ $LISTENERS[0] } })[-1] } ],
+	[ 'heard otherwise', 'one listener lacks an event', sub { remove(qr/"race","event":"vacated"/, $LISTENERS[1]) } ],
+	[ 'not announced', 'an end is not announced', sub { remove(qr/"race","event":"vacated"/, @LISTENERS) }, qr/before race: elected 2/ ],
+	[ 'not announced', 'the last changes of an election are not announced',
+		sub { remove(qr/"race","event":"(?:vacated|elected","term":2)/, @LISTENERS) }, qr/which heard of a change/ ],
+	[ 'not announced', 'nothing is announced any more', sub { remove(qr/^l 1 30/, @LISTENERS) }, qr/in a calm$/m ],
+	[ 'history', 'a term is not in it', sub { remove(qr/^race\|2/, 'history') }, qr/nothing of race/ ],
+	[ 'history', 'a term begins before the end of another one', sub { end_at('race|1', 20.5, 'resigned') }, qr/term 2 began at/ ],
+	[ 'history', 'numbers of terms are left out', sub { set_history('race|2', 1 => 4) }, qr/after term 1 comes term 4/ ],
+	[ 'history', 'numbers of terms are left out, and the election is recreated later',
+		sub { set_history('race|2', 1 => 4); recreate('race', 23, 24) }, qr/after term 1 comes term 4/ ],
+	[ 'elected while paused', 'a leader is elected in a pause', sub { begin_at('lone|6', 28) } ],
+	[ 'drained elected', 'who is drained is elected', sub { begin_at('race|1', 14); set_history('race|1', 2 => 's3') } ],
+	[ 'run again', 'a run is granted that is done', sub { add('candidate.d3.1', 'b runs %s %s 1 0001', 15, 15.1) } ],
+	[ 'cap', 'a candidate leads two seats', sub { $logs{'candidate.g1.2'} = delete $logs{'candidate.g3.1'}; set_history('crew/2|1', 2 => 'g1') } ],
+	[ 'withdrawn seat', 'a seat too many is led', sub { push @{ $logs{history} }, 'crew/3|1|g4|session|' . stamp(12) . '|||' . ($EPOCH + 12) . '|' } ],
+	[ 'withdrawn seat', 'seats are withdrawn late', sub { add('events', '%s withdrawn seats gone 4', 36) } ],
+	[ 'fenced row', 'a row of an older term is committed later', sub { edit('writes', qr/^race\|1/, sub { s/\|\d+\.05/'|' . ($EPOCH + 23)/e }) } ],
+	[ 'lost row', 'a row is not there', sub { remove(qr/^race\|2/, 'writes') } ],
+	[ 'outside resource', 'it took an older term', sub { add('resource', 'a race 1 s1 %s %s', 23, 23.1) } ],
+	[ 'outside resource', 'it denied a leader', sub { add('resource', 'd race 2 s2 %s %s', 25, 25.1) } ],
+	[ 'returned without a change', 'wait_for_change() returns early', sub { edit('candidate.w1.1', qr/^h/, sub { s/12510000/12300000/ }) } ],
+	[ 'missed a change', 'wait_for_change() tells an older term', sub { add('candidate.w1.1', 'h lone %s %s 500 5 d1 5 d1', 30, 30.6) } ],
+	[ 'late answer', 'wait_for_change() returns late', sub { edit('candidate.w1.1', qr/^h/, sub { s/12510000/16000000/ }) } ],
+	[ 'late answer', 'wait_for_change() does not return', sub { add('candidate.w1.1', 'p lone %s 500 6 d2', 31) } ],
+	[ 'status', 'a seat is vacant that is led', sub { edit('candidate.w3.1', qr/^o /, sub { s/led 5 d1 -/vacant 5 - a_worker_or_a_call/ }) }, qr/lone: vacant 5 -, / ],
+	[ 'status', 'it names another leader', sub { edit('candidate.w3.1', qr/^o /, sub { s/d1/d2/ }) } ],
+	[ 'status', 'a seat waits for what there is not', sub { add('candidate.w3.1', 'o crew/1 %s %s vacant 1 - takeover_delay', 30.1, 30.15) }, qr/it has none/ ],
+	[ 'status', 'a seat waits for candidates, of which there are some', sub { add('candidate.w3.1', 'o race %s %s vacant 1 - no_candidates', 20.1, 20.15) }, qr/s3 stand/ ],
+	[ 'diagnose', 'it names another leader', sub { edit('candidate.w3.1', qr/^f /, sub { s/"d1"/"d2"/ }) } ],
+	[ 'diagnose', 'it counts fewer candidates than stand', sub { edit('candidate.w3.1', qr/^f lone 17/, sub { s/2\.$/0./ }) }, qr/0 alive/ ],
+	[ 'diagnose', 'it says nothing of a pause', sub { remove(qr/^F/, 'candidate.w3.1') }, qr/nothing of a pause/ ],
+	[ 'diagnose', 'it tells of a pause that there is not',
+		sub { insert('candidate.w3.1', qr/^f lone 20000000/, 'F lone 20000000 20010000 notice Election_"lone"_is_paused_by_role_"postgres".') },
+		qr/a pause that there is not/ ],
+	[ 'not reset', 'a session is told of a reset that there was not',
+		sub { add('candidate.s2.1', q(e %s LE006 %s SELECT leader_election.join('race', 's2'): ERROR:  this session was reset while it stood in election "race"), 39.9, 39.89) } ],
+	[ 'reset not told', 'a session that was reset joins as if it had not been', sub { add('candidate.s1.1', 'j 1 race %s %s 00000', $_, $_ + 0.01) foreach 39.85, 39.9 } ],
+	[ 'calm election', 'a term of a calm election ends', sub { end_at('calm|1', 20, 'expired') } ],
+	[ 'calm election', 'a candidate of a calm election loses its connection', sub { add('candidate.calm4.1', 'x %s lost', 20) } ],
+	[ 'vacancy', 'nobody leads for long in a calm', sub { edit('events', qr/led race/, sub { s/0\.1$/4.1/ }) } ],
+	[ 'quiet vacancy', 'nobody leads for long', sub { begin_at('race|2', 24) } ],
+	[ 'growth', 'locks', sub { edit('events', qr/measured/, sub { s/30$/101/ }) }, qr/101 locks/ ],
+	[ 'growth', 'tables', sub { edit('events', qr/measured/, sub { s/ 600 / 9000 / }) }, qr/9000 kB/ ],
+	[ 'growth', 'memory', sub { add('events', '%s measured 500 6000 600 14 30', 39) }, qr/6000 kB/ ],
+	[ 'left over', 'a lock', sub { edit('events', qr/left/, sub { s/0\|0\|0/1|0|0/ }) } ],
+	[ 'crash', 'a process crashes',
+		sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [1] 00000 postmaster/: LOG:  server process (PID 100) was terminated by signal 11: Segmentation fault') } ],
+	[ 'error in a log', 'an error that cannot be', sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [100] XX000 client backend/s1: ERROR:  cache lookup failed') } ],
+	[ 'error in a log', 'the lock table is full, and nobody has filled it', sub { add('server1.log', '2026-01-01 00:00:12.000 UTC [100] 53200 client backend/s1: ERROR:  out of shared memory') } ],
+	[ 'error at a client', 'an error that cannot be', sub { add('candidate.s2.1', 'e %s XX000 %s SELECT 1: ERROR:  cache lookup failed', 39.9, 39.89) } ],
+	[ 'nothing compared', 'no status is asked for', sub { remove(qr/^o/, 'candidate.w3.1') } ],
+	[ 'nothing compared', 'nothing is announced', sub { remove(qr/^l/, @LISTENERS) }, qr/no announced terms/ ],
+	[ 'the run itself', 'it does not end', sub { remove(qr/ end$/, 'events') } ],
+);
+
+# --- checks
+
+# What the checker says of these logs: the output, and the kinds of violations
+sub check_logs
+{
+	my ($name, %logs) = @_;
+	my $folder = "$dir/$name";
+
+	make_path($folder);
+	foreach my $file (keys %logs)
+	{
+		append_to_file("$folder/$file", join '', map { "$_\n" } @{ $logs{$file} });
+	}
+
+	my $output = `$^X $CHECKER $folder 2>&1`;
+	my %kinds = map { $_ => 1 } $output =~ /^VIOLATION, (.*) \(\d+\):$/mg;
+
+	return ($output, %kinds);
+}
+
+my ($output, %kinds) = check_logs('good', good_logs());
+
+is($?, 0, 'good logs: the exit code');
+like($output, qr/^Violations: 0$/m, 'good logs: no violation') or diag $output;
+
+
+# A term may follow at any number, if its election was dropped before.
+%logs = good_logs();
+set_history('race|2', 1 => 4);
+recreate('race', 20.05, 20.35);
+($output) = check_logs('recreated', %logs);
+unlike($output, qr/after term 1 comes term 4/, 'numbers of terms are left out by a drop');
+
+foreach my $i (0 .. $#CHANGES)
+{
+	my ($kind, $what, $change, $text) = @{ $CHANGES[$i] };
+
+	%logs = good_logs();
+	$change->();
+	($output, %kinds) = check_logs("change$i", %logs);
+	ok($kinds{$kind} && $output =~ ($text // qr//), "$kind: $what") or diag $output;
+}
+
+done_testing();
