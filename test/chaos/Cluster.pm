@@ -18,7 +18,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock @servers $workers workers_of set_workers now stopwatch event note_failure slurp spit signal_all
+  $dir $out $lease_ms $clock @servers $synchronous_commit $workers $locks workers_of set_workers now stopwatch event note_failure slurp spit signal_all
   start_process running note_end
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
@@ -30,13 +30,15 @@ our ($dir, $out);
 our $clock = '';	# the library that sets the servers' wall clocks
 our $lease_ms = 1500;
 our @servers = (1, 2);
+our $synchronous_commit = 'on';
 our $workers = 16;		# max_worker_processes, but where a restart has changed it
+our $locks = 64;		# max_locks_per_transaction
 
 my %port;			# of servers (1, ...), proxies (c1, ..., r1, ..., b), pooler
 my %proxy;			# process ids of the proxies
 my $pooler_pid;
 my %children;		# processes without anybody who waits for them
-my %ends;			# {process id} = what to note when it has ended well
+my %ends;			# {process id} = what to note when it has ended
 my $operation;		# process id of what is done to the servers now
 my $events;
 my $TICK_BYTES = 17;	# of a line of ticks.out
@@ -123,7 +125,7 @@ sub reap
 	{
 		my $end = delete $ends{$pid};
 
-		event(@$end) if $end && $? == 0;
+		event($? ? 'futile' : (), @$end) if $end;
 		delete $children{$pid};
 		$operation = undef if $operation && $pid == $operation;
 	}
@@ -138,7 +140,7 @@ sub running
 	return $pid && $children{$pid};
 }
 
-# Notes that a process has ended, and well.
+# Notes that a process has ended; if not well, the word futile comes before the rest.
 sub note_end
 {
 	my ($pid, @event) = @_;
@@ -327,7 +329,9 @@ max_wal_senders = 10
 max_connections = 150
 max_worker_processes = $workers
 max_prepared_transactions = 5
+max_locks_per_transaction = $locks
 hot_standby = on
+synchronous_commit = $synchronous_commit
 track_commit_timestamp = on
 wal_log_hints = on
 wal_keep_size = '64MB'
@@ -339,6 +343,7 @@ wal_sender_timeout = '3s'
 wal_retrieve_retry_interval = '200ms'
 autovacuum_naptime = '5s'
 log_line_prefix = '%m [%p] %e %b/%a: '
+log_timezone = 'UTC'
 log_checkpoints = off
 log_min_messages = warning
 leader_election.lease_duration = '$lease_ms ms'
@@ -425,20 +430,23 @@ query_wait_timeout = 3
 
 # --- from nothing
 
+# odd: with the library preloaded, and with checksums of data pages, which servers up to
+# 17 have only where initdb is told so
 sub start_cluster
 {
-	my ($preload) = @_;
+	my ($odd) = @_;
+	my $checksums = $odd ? '--data-checksums' : '';
 
 	start_process('ticks', $^X, '-MTime::HiRes=sleep,clock_gettime,CLOCK_BOOTTIME', '-e',
 		'$| = 1; printf "%016d\n", clock_gettime(CLOCK_BOOTTIME) * 1e6 while sleep 0.01');
 	$port{$_} = free_port() foreach @servers;
 	spit("$dir/clock", "+0\n");
 	start_network();
-	system("initdb -D '$dir/disk/server1' -U postgres -A trust -E UTF8 --no-locale -N "
+	system("initdb -D '$dir/disk/server1' -U postgres -A trust -E UTF8 --no-locale -N $checksums "
 		  . ">>'$out/ctl.out' 2>&1") == 0
 	  or die 'initdb failed';
 	open my $conf, '>>', "$dir/disk/server1/postgresql.conf" or die $!;
-	print $conf "shared_preload_libraries = 'leader_election'\n" if $preload;
+	print $conf "shared_preload_libraries = 'leader_election'\n" if $odd;
 	close $conf;
 	open my $hba, '>>', "$dir/disk/server1/pg_hba.conf" or die $!;
 	print $hba "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";

@@ -18,12 +18,14 @@ my $splits = 0;
 
 # --- waits for standbys
 
+# How many; undef where nobody waits
 sub cancel_sync_waits
 {
 	my ($n) = @_;
 
 	return sql($n // primary(),
-		"SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'", 2);
+		"SELECT nullif(count(*) FILTER (WHERE pg_cancel_backend(pid)), 0)
+		FROM pg_stat_activity WHERE wait_event = 'SyncRep'", 2) || undef;
 }
 
 sub cut_waits_short
@@ -79,13 +81,24 @@ sub save_history
 }
 
 # The same lease for all elections. Those that are held go on as they are until
-# they are renewed.
+# they are renewed. undef: the server does not say that it was done.
 sub alter_leases
 {
 	my ($n, $ms) = @_;
 
-	sql($n, [ (map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %Nemesis::elections),
+	return sql($n, [ (map { "SELECT leader_election.alter_election('$_', lease_duration => '$ms ms')" } keys %Nemesis::elections),
 			(map { "SELECT leader_election.alter_group('$_', lease_duration => '$ms ms')" } keys %Nemesis::groups) ], 5);
+}
+
+# As they were, all of them; some may be busy at first.
+sub restore_leases
+{
+	my ($n) = @_;
+
+	for (1 .. 10)
+	{
+		return event('leases', 'restored') if defined alter_leases($n, $lease_ms);
+	}
 	return;
 }
 
@@ -259,6 +272,7 @@ sub fail_over
 		my $rewinds = rand() < 0.5;
 
 		return event('skipped', "failover $kind") unless $may;
+		event('leases', 'short') if $kind eq 'split';
 		alter_leases($old, $lease_ms / 4) if $kind eq 'split';
 		leave_with($old, @ahead) if @lost < @standbys;
 		event('split', $kind, $old, @lost);
@@ -282,7 +296,7 @@ sub fail_over
 		kill 'CONT', map { proxy_pid("r$_") } @standbys;
 		kill 'HUP', proxy_pid("r$new"), map { proxy_pid("r$_") } @ahead;
 		rebuild($rewinds, $old, @ahead);
-		alter_leases($new, $lease_ms) if $kind eq 'split' && @standbys > 1;
+		restore_leases($new) if $kind eq 'split';
 	}) ? "server$old" : undef;
 }
 

@@ -113,9 +113,10 @@ sub process_of
 sub kill_client
 {
 	my $name = any_candidate() // return;
+	my $pid = process_of($name);
 
-	kill 'KILL', process_of($name);
-	return $name;
+	kill 'KILL', $pid;
+	return $name . ($pid == $candidates{$name}{pid} ? '' : ', its command');
 }
 
 sub stop_client
@@ -133,7 +134,7 @@ sub backend
 	my ($condition) = @_;
 	my $row = sql(primary(),
 		"SELECT pid, backend_type, application_name FROM pg_stat_activity
-		WHERE $condition AND application_name <> 'nemesis' AND application_name !~ '^calm' ORDER BY random() LIMIT 1", 2)
+		WHERE $condition AND application_name NOT IN ('nemesis', 'snapshot') AND application_name !~ '^calm' ORDER BY random() LIMIT 1", 2)
 	  // return;
 
 	return split /\|/, $row;
@@ -279,6 +280,7 @@ sub set_clock
 
 	my $offset = int(rand(7)) - 3;
 
+	return if slurp("$dir/clock") == $offset;
 	spit("$dir/clock", sprintf("%+d\n", $offset));
 	return "$offset s";
 }
@@ -322,7 +324,10 @@ sub maintain
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 
-	sql_async(primary(), $sql);
+	end_snapshot() if $what =~ /CONCURRENTLY/;
+
+	# Who waits for a huge statement may not hold up everybody for as long as that takes.
+	sql_async(primary(), [ "SET lock_timeout = '2s'", $sql ]);
 	return $sql;
 }
 

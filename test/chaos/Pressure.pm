@@ -17,29 +17,32 @@ use List::Util qw(shuffle);
 use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(
-  begin_pressure draw_timeouts end_pressure relieve_servers few_elections_led set_up_pressure pressure_faults
+  begin_pressure draw_timeouts end_pressure end_snapshot relieve_servers nothing_foreign few_elections_led set_up_pressure pressure_faults
   $many $HISTORY_ROWS
 );
 
 our $many = 300;	# elections of the strategy spread
 our $HISTORY_ROWS = 100_000;
 
-my $HUGE = 3000;	# elections of a statement, at most
+my $HUGE = 5000;	# elections of a statement, at most
+my $HUGE_SECONDS = 25;	# it may take: with all that goes on, there are 200 in a second
+my @huge;			# process ids of who runs such statements
 my $snapshot;		# process id of who holds an old one
 my $version;		# of the servers, as a number
 
 my $NOTIFY_LOCK = "locktype = 'object' AND classid = 'pg_database'::regclass AND objid = 0 AND granted";
 
-# Statements of a role, one after the other, whatever becomes of each.
-sub client
+# Statements of a role, one after the other, whatever becomes of each
+sub command
 {
 	my ($role, $seconds, $database, @statements) = @_;
 	my $command = Cluster::psql(primary(), \@statements, $seconds, $database);
 
 	$command =~ s/user=postgres/user=$role/;
-	$command =~ s/-v ON_ERROR_STOP=1//;
-	return start_process('psql', 'sh', '-c', $command);
+	return $command =~ s/-v ON_ERROR_STOP=1//r;
 }
+
+sub client { return start_process('psql', 'sh', '-c', command(@_)); }
 
 sub seconds { return sprintf '%.1f', 0.5 + rand($_[0]); }
 
@@ -110,7 +113,7 @@ sub stop_in_commit
 # becomes free.
 sub fill_lock_table
 {
-	my $seconds = seconds(3);
+	my $seconds = 0.5 + seconds(3);	# it takes about half a second to fill it
 	my $grabs = rand() < 0.3;
 	my $then = $grabs ? 'PERFORM pg_sleep(0.005);' : 'PERFORM pg_sleep(100);';
 
@@ -161,12 +164,18 @@ sub change_workers
 # --- huge statements, and many elections
 
 # The server does not notice that the client has been killed before the statement ends.
-# It holds locks on all tables, and those who rewrite one wait for it, and everybody for
-# them: for less time than calm elections are exempt after maintenance (Check/Calm.pm).
+# It holds locks on all tables. Those who rewrite one give up soon: everybody would wait
+# for them meanwhile. Noted: huge N, and whether it was all done; "futile" if not. Where
+# servers have little room for locks, in other profiles, half of it is all they have.
 sub huge_statement
 {
-	my $n = 500 + int(rand($HUGE - 500));
-	my $quiet = "SET client_min_messages = error; SET statement_timeout = '4s'";
+	# One at a time: each would be busy where the other one is.
+	@huge = grep { running($_) } @huge;
+	return if operation_running() || @huge;
+
+	my $most = $locks > 64 ? $HUGE : $HUGE / 2;
+	my $n = rand() < 0.2 ? $most : 500 + int(rand(1501));
+	my $quiet = "SET client_min_messages = error; SET statement_timeout = '$HUGE_SECONDS s'";
 	my $statement = Nemesis::pick(
 		"SELECT count(leader_election.join('huge-' || i, 'huge')) FROM generate_series(1, $n) i",
 		"SELECT count(*) FROM generate_series(1, $n) i, leader_election.acquire('vast-' || i, 'vast')",
@@ -175,9 +184,15 @@ sub huge_statement
 		END LOOP; END \$\$");
 	my $end = Nemesis::pick('SELECT leader_election.leave_all()', 'DISCARD ALL', 'SELECT pg_advisory_unlock_all()', 'SELECT 1');
 
-	client('postgres', 8, 'postgres', $quiet, $statement, 'SELECT pg_sleep(1)',
-		"SELECT count(leader_election.is_leader('huge-' || i)) FROM generate_series(1, $n) i", $end);
-	return $n;
+	my $pid = start_process('psql', 'sh', '-c', command('postgres', $HUGE_SECONDS + 4, 'postgres', $quiet, $statement,
+			'\echo huge :ERROR', 'SELECT pg_sleep(1)',
+			"SELECT count(leader_election.is_leader('huge-' || i)) FROM generate_series(1, $n) i", $end)
+		  . " | grep -cx 'huge false'");
+	my ($what) = $statement =~ /leader_election\.(\w+)/;
+
+	note_end($pid, 'huge', $n, $what);
+	push @huge, $pid;
+	return "$n, $what";
 }
 
 # Candidates that stand for all of many elections come and go.
@@ -234,17 +249,27 @@ sub flood_listener
 	return 'listener';
 }
 
-# Nothing that has been updated since can be cleared away, also during calms. (It has
-# not read our tables: whoever wants to rewrite one would wait for it, and everybody
-# for them.)
+# Nothing that has been updated since can be cleared away, for all of the run: the
+# snapshot ends with its server, or for those who wait for all snapshots, and another is
+# taken when the next round begins. (It has not read our tables: whoever wants to rewrite
+# one would wait for it, and everybody for them.)
 sub keep_snapshot
 {
 	return if running($snapshot);
+	event('snapshot', 'taken');
 	$snapshot = start_process('snapshot', 'sh', '-c',
 		Cluster::psql(primary(), [ 'BEGIN ISOLATION LEVEL REPEATABLE READ',
 				'SELECT pg_current_snapshot()', 'SELECT pg_sleep(36000)' ], 36000)
 		  =~ s/application_name=nemesis/application_name=snapshot/r);
-	return 'kept';
+	return;
+}
+
+sub end_snapshot
+{
+	return unless running($snapshot);
+	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'snapshot'");
+	event('snapshot', 'ended');
+	return;
 }
 
 # --- slow servers
@@ -267,7 +292,8 @@ sub set_pressing
 	my $path = "$dir/disk/server$n/pressure.conf";
 
 	return unless -e $path && slurp($path) ne $settings;
-	spit($path, $settings);
+	return Nemesis::heal(0.5, sub { set_pressing($n, '') })
+	  unless eval { spit($path, $settings); 1 };	# the disk is full
 	ctl($n, 'reload') if server_running($n);
 	return;
 }
@@ -275,11 +301,13 @@ sub set_pressing
 sub maintain_all
 {
 	my @tables = shuffle(qw(election lease candidate history epoch pause_all drain announced election_group));
+	my @statements = Nemesis::pick(
+		[ map { "VACUUM FULL leader_election.$_" } @tables ],
+		[ map { "CLUSTER leader_election.$_ USING ${_}_pkey" } @tables ],
+		[ map { "REINDEX TABLE CONCURRENTLY leader_election.$_" } @tables ])->@*;
 
-	client('postgres', 20, 'postgres', "SET lock_timeout = '500ms'", Nemesis::pick(
-			[ map { "VACUUM FULL leader_election.$_" } @tables ],
-			[ map { "CLUSTER leader_election.$_ USING ${_}_pkey" } @tables ],
-			[ map { "REINDEX TABLE CONCURRENTLY leader_election.$_" } @tables ])->@*);
+	end_snapshot() if $statements[0] =~ /CONCURRENTLY/;
+	client('postgres', 20, 'postgres', "SET lock_timeout = '500ms'", @statements);
 	return 'all tables';
 }
 
@@ -290,6 +318,11 @@ sub be_hostile
 	my ($role) = @_;
 	my $seconds = 1 + int(rand(4));
 
+	# An intruder may pause and drain what it has made itself.
+	if ($role eq 'intruder')
+	{
+		event('pausing', $_), event('draining', $_, '*') foreach qw(intruded intrusion missing);
+	}
 	client($role, $seconds, 'postgres', "SET statement_timeout = '1500ms'", hostile_statements($role));
 	return "$role for $seconds s";
 }
@@ -310,7 +343,6 @@ my %faults = (
 	'DISCARD ALL through the pooler' => [ \&reset_pooled,                  6, 2 ],
 	'slow readers' => [ \&read_slowly,                                     4, 1 ],
 	'slow listener' => [ \&flood_listener,                                 4, 1 ],
-	'old snapshot' => [ \&keep_snapshot,                                  10, 0 ],
 	'slow disk' => [ \&slow_disk,                                          6, 2 ],
 	'maintenance of all tables' => [ \&maintain_all,                       5, 1 ],
 	'hostile role' => [ sub { be_hostile('hostile') },                     8, 2 ],
@@ -334,6 +366,7 @@ sub set_up_pressure
 
 	return unless $column{$profile};
 	$version = sql(1, 'SHOW server_version_num') // die;
+	find_functions();
 	sql(1, [ 'CREATE ROLE hostile LOGIN', 'CREATE ROLE intruder LOGIN',
 			'GRANT USAGE ON SCHEMA leader_election TO hostile, intruder',
 			'GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO intruder',
@@ -342,6 +375,7 @@ sub set_up_pressure
 	sql(1, [ 'CREATE TABLE storm (i int); CREATE TABLE parallel (x text); GRANT SELECT ON parallel TO PUBLIC',
 			'ALTER TABLE parallel ALTER x SET STORAGE PLAIN; ALTER TABLE parallel SET (parallel_workers = 100)',
 			"INSERT INTO parallel SELECT repeat('x', 3000) FROM generate_series(1, 100)" ], 20, 'other') // die;
+	defined changed_hands() or die;
 	$ENV{CHAOS_PRESSURE} = "$dir/pressure";
 	return if $profile ne 'pressure';
 
@@ -386,6 +420,8 @@ sub begin_pressure
 {
 	my ($profile) = @_;
 
+	keep_snapshot() if $profile eq 'pressure';
+
 	# Timeouts come by signals, whose handler asks for the time. libfaketime reads a
 	# file then, and allocates memory, maybe in the midst of another allocation.
 	return 0 if $clock;
@@ -408,12 +444,48 @@ sub end_pressure
 sub relieve_servers
 {
 	return unless $ENV{CHAOS_PRESSURE};
+	while (@huge = grep { running($_) } @huge) { sleep 0.05; }	# whom the calm would end
 	resume_replay();
 	set_pressing($_, '') foreach @servers;
+
+	my $changed = changed_hands() // '';
+
+	note_failure("not ours any more: $changed") if $changed ne '';
 	kill 'KILL', pooler_pid() if running(pooler_pid());
 	sleep 0.05 while running(pooler_pid());
 	start_pooler();
 	return;
+}
+
+# Groups that an intruder has made are dropped. True once there are none.
+sub no_foreign_groups
+{
+	my $names = join ', ', map { "'$_'" } keys %Nemesis::groups;
+
+	return (sql(primary(), "SELECT count(leader_election.drop_group(group_name))
+		FROM leader_election.election_group WHERE group_name NOT IN ($names)") // '') eq '0';
+}
+
+# What is in nobody's way, but is not ours, is gone; and what intruders have paused at the
+# last moment goes on.
+sub nothing_foreign { return no_invalid_indexes() && (!$ENV{CHAOS_PRESSURE} || no_foreign_groups() && Nemesis::resume_elections()); }
+
+# What a REINDEX CONCURRENTLY leaves that did not get to its end is dropped. True once
+# there is none.
+sub no_invalid_indexes
+{
+	my $ours = "SELECT oid FROM pg_class WHERE relnamespace = 'leader_election'::regnamespace
+		UNION SELECT reltoastrelid FROM pg_class WHERE relnamespace = 'leader_election'::regnamespace";
+	my $invalid = "SELECT indexrelid::regclass AS index FROM pg_index WHERE NOT indisvalid AND indrelid IN ($ours)";
+	my $left = sql(primary(), $invalid) // return 0;
+
+	return 1 if $left eq '';
+	event('invalid', split /\n/, $left);
+	sql(primary(), "DO \$\$ DECLARE i record; BEGIN
+		SET LOCAL lock_timeout = '500ms';
+		FOR i IN $invalid LOOP EXECUTE 'DROP INDEX ' || i.index; END LOOP;
+	END \$\$");
+	return 0;
 }
 
 # Who led hundreds of elections has gone, and the worker ends these terms one by one.

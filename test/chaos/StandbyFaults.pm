@@ -16,13 +16,25 @@ use Time::HiRes qw(sleep);
 
 our @EXPORT = qw(%standby_faults);
 
+# Is that what this server has?
+sub are_named
+{
+	my ($n, $names) = @_;
+
+	return slurp("$dir/disk/server$n/chaos.conf") =~ /^synchronous_standby_names = '\Q$names\E'$/m;
+}
+
 # Others have to confirm from now on.
 sub change_names
 {
 	my $n = primary();
 
 	return if operation_running();
-	set_synchronous($n, any_names($n));
+
+	my $names = any_names($n);
+
+	return if are_named($n, $names);
+	set_synchronous($n, $names);
 	return "of server$n";
 }
 

@@ -34,19 +34,22 @@
  *	r ELECTION time TERM WHY				about to give up this term
  *	c ELECTION time TERM					the command runs
  *	w ELECTION sent received TERM ID OUTCOME	COMMIT of a fenced row
- *	e time SQLSTATE WHAT					an error
+ *	e time SQLSTATE sent WHAT				an error
  *	x time WHAT								the connection was given up
- *	z SERIAL received						the session was reset
- *	y SERIAL received						... or not: an error came after or before
- *	j SERIAL ELECTION received SQLSTATE		join() was answered; GROUP followed by
- *											a slash and a star: join_group()
+ *	z SERIAL sent received					the session was reset
+ *	y SERIAL sent received					... or not: an error came after or before
+ *	j SERIAL ELECTION sent received SQLSTATE	join() was answered; GROUP followed
+ *											by a slash and a star: join_group()
  *	a ELECTION sent received				acquire() was answered, with no row;
  *											or acquire_any(), with any number
- *	v ELECTION time							about to leave ("all": all of them), or
- *											to campaign
+ *	k SERIAL ELECTION received SQLSTATE HOW	campaign() was answered (HOW: elected,
+ *											waited), or renew() (HOW: renewed)
+ *	v ELECTION time							about to leave ("all": all of them)
+ *	u ELECTION time							about to campaign
  *	s SERIAL received SERVER				listens, on this connection, to SERVER,
  *											which is another one after a crash
  *	l SERIAL received PAYLOAD				a notification
+ *	i SERIAL received						an answer to who listens, once a second
  *
  * This file reads the arguments and calls the others, again and again until the
  * process is killed: connection.c (statements and the log), leader.c (what every

@@ -22,6 +22,8 @@ use Pressure;
 use Replication;
 use Time::HiRes qw(sleep time);
 
+my $LONG_CALM = 8;	# seconds: see Check/Announced.pm
+
 my %option = (seconds => 60, seed => 1, profile => 'all');
 
 GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'small-disk') or die;
@@ -36,7 +38,12 @@ $lease_ms = 3000 if $option{profile} =~ /^(split|quorum)$/;
 $many = $option{many} // $many;
 
 # A server that has no slot for any worker
+$synchronous_commit = 'remote_apply' if $option{profile} =~ /^(?:all|pressure)$/ && $option{seed} % 3 == 1;
 $workers = 0 if $option{profile} eq 'pressure' && $option{seed} % 4 == 0;
+
+# Room for huge statements. The worker keeps a copy of a lock table that is full, 60 bytes
+# for each lock, which has to be less than what Check/Growth.pm allows.
+$locks = $many > 1000 ? 512 : 128 if $option{profile} eq 'pressure';
 
 # Strategy, lease, quorum, takeover delay
 %elections = (
@@ -196,9 +203,11 @@ sub await
 	return 1;
 }
 
-# All faults are over; everything has to be well again.
+# All faults are over; everything has to be well again. A long calm lasts for so long
+# that all changes before it have to be announced.
 sub calm
 {
+	my ($long) = @_;
 	my (%vacant, %kept, $start);
 
 	event('healing');
@@ -219,8 +228,9 @@ sub calm
 	relieve_servers();
 	await('the end of pauses and drains', 20, \&resume_elections);
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
+	await('the end of what others have made', 20, \&nothing_foreign);
 	await('seats of groups', 20, \&alter_group);
-	await('the end of leases in many elections', 120, \&few_elections_led);
+	await('the end of leases in many elections', 120 + $many / 50, \&few_elections_led);
 	look_after_candidates(1);
 
 	event('calm');
@@ -245,8 +255,34 @@ sub calm
 		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
 			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
 	}) and event('withdrawn seats gone', stopwatch() - $start);
+	while ($long && stopwatch() < $start + $LONG_CALM)
+	{
+		look_after_candidates(1);
+		sleep 0.02;
+	}
 	measure();
 	event('calm over');
+	return;
+}
+
+# The worker removes what history is older than it is kept for. A new worker begins with
+# that at once, and nothing is in its way now.
+sub remove_old_history
+{
+	my $old = "SELECT count(*) FROM leader_election.history WHERE ended_at < now() - interval '30 days'";
+	my $end = stopwatch() + 20;
+	my $left;
+
+	return unless $option{profile} eq 'pressure' && workers_of(primary());
+	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE backend_type = 'leader_election worker' AND datname = 'postgres'");
+	event('fault', 'terminate worker:', 'for old history');
+	until (($left = sql(primary(), $old) // 'unknown') eq '0' || stopwatch() > $end)
+	{
+		look_after_candidates(1);
+		sleep 0.2;
+	}
+	event('old history', $left);
 	return;
 }
 
@@ -294,7 +330,10 @@ $end = now() + $option{seconds} * 1_000_000;
 while (now() < $end)
 {
 	my $round_end = now() + (12 + rand(12)) * 1_000_000;
-	my $narrow = ++$round % 3 == 2 && $option{profile} =~ /^(?:all|clock|pressure)$/;
+	my $narrow = ++$round % 3 == 2 && $option{profile} ne 'fence';
+
+	# Of a short one too little is calm: see Check/Calm.pm.
+	$round_end += 6_000_000 if $narrow;
 
 	$round_end = $end if $end - $round_end < 8_000_000;
 	event('round', $narrow ? 'narrow' : ());
@@ -306,8 +345,9 @@ while (now() < $end)
 		inject($option{profile}, $narrow);
 		sleep 0.05 + rand(0.5);
 	}
-	calm();
+	calm($round % 3 == 1 || now() >= $end);
 }
+remove_old_history();
 end_all();
 collect();
 stop_servers();

@@ -116,16 +116,17 @@ query(const char *format,...)
 	{
 		strcpy(sqlstate, "00000");
 		if (resets)
-			note("z %d %lld", serial, (long long) received);
+			note("z %d %lld %lld", serial, (long long) sent,
+				 (long long) received);
 		return result;
 	}
 	snprintf(sqlstate, sizeof(sqlstate), "%s",
 			 PQresultErrorField(result, PG_DIAG_SQLSTATE) ?
 			 PQresultErrorField(result, PG_DIAG_SQLSTATE) : "?????");
-	note("e %lld %s %.60s: %s", (long long) received, sqlstate, sql,
-		 PQresultErrorMessage(result));
+	note("e %lld %s %lld %.60s: %s", (long long) received, sqlstate,
+		 (long long) sent, sql, PQresultErrorMessage(result));
 	if (resets)
-		note("y %d %lld", serial, (long long) received);
+		note("y %d %lld %lld", serial, (long long) sent, (long long) received);
 	PQclear(result);
 	return NULL;
 }

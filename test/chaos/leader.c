@@ -82,7 +82,9 @@ write_fenced(const Seat *seat, bool by_term)
 		return;
 	}
 	end_nested(seat->election);
-	if (!calm && chance(100))
+	if (calm)				/* it has a lease to renew: it waits for no replay */
+		RUN("SET LOCAL synchronous_commit = on");
+	else if (chance(100))
 		pause_ms(random() % (lease_us * 3 / 2000));
 	result = query("COMMIT");
 	if (result == NULL)

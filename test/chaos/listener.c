@@ -37,6 +37,7 @@ start_listening(void)
 void
 tick_listener(bool restless)
 {
+	static int64_t noted;
 	PGnotify   *notify;
 
 	if (restless && chance(10))
@@ -47,5 +48,12 @@ tick_listener(bool restless)
 		if (strcmp(notify->relname, "leadership_changed") == 0)
 			note("l %d %lld %s", serial, (long long) received, notify->extra);
 		PQfreemem(notify);
+	}
+
+	/* Whatever this session was sent before that answer has been noted. */
+	if (conn != NULL && received > noted + 1000000)
+	{
+		noted = received;
+		note("i %d %lld", serial, (long long) received);
 	}
 }

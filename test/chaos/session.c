@@ -35,15 +35,27 @@ join_group(const char *group, const char *profile)
 		if (seat != NULL)
 			note_true(seat, number(result, i, 1));
 	}
-	note("j %d %s/* %lld %s", serial, group, (long long) now_us(), sqlstate);
+	note("j %d %s/* %lld %lld %s", serial, group, (long long) sent,
+		 (long long) now_us(), sqlstate);
 	PQclear(result);
 }
 
 static void
 note_joined(const Seat *seat)
 {
-	note("j %d %s %lld %s", serial, seat->election, (long long) now_us(),
-		 sqlstate);
+	note("j %d %s %lld %lld %s", serial, seat->election, (long long) sent,
+		 (long long) now_us(), sqlstate);
+}
+
+/*
+ * Another call has been answered that has to tell of a reset.
+ */
+static void
+note_answered(const Seat *seat, const char *outcome)
+{
+	if (conn != NULL)
+		note("k %d %s %lld %s %s", serial, seat->election, (long long) received,
+			 sqlstate, outcome);
 }
 
 /*
@@ -83,10 +95,11 @@ join(const Seat *seat, bool manual)
 		note_joined(seat);
 		return;
 	}
-	note("v %s %lld", seat->election, (long long) now_us());
+	note("u %s %lld", seat->election, (long long) now_us());
 	result = query("CALL leader_election.campaign('%s', '%s', timeout => '%ld ms', %s)",
 				   seat->election, name, random() % 1500, profile);
 	term = number(result, 0, 0);
+	note_answered(seat, term != 0 ? "elected" : "waited");
 	if (term != 0)
 		note_true(seat, term);
 	PQclear(result);
@@ -118,6 +131,7 @@ renew_session(const Seat *seat)
 			 (long long) received,
 			 (long long) (result == NULL ? seat->term : number(result, 0, 0)),
 			 (long long) (result == NULL ? -1 : number(result, 0, 1)));
+	note_answered(seat, "renewed");
 	PQclear(result);
 }
 
