@@ -21,8 +21,8 @@ use Test::More;
 $ENV{PGTZ} = 'UTC';
 $ENV{LC_ALL} = 'C.UTF-8';
 $ENV{TERM} = 'xterm';
-# Where the tests run in the background, a shell has had these ignored.
-$SIG{$_} = 'DEFAULT' foreach qw(INT QUIT);
+# Where the tests run in the background, a shell or nohup has had these ignored.
+$SIG{$_} = 'DEFAULT' foreach qw(HUP INT QUIT);
 my $node = new_server(config => 'client_min_messages = warning');
 my $one = session($node, name => 'one');
 my $two = session($node, name => 'two');
