@@ -323,9 +323,11 @@ le_diagnose(PG_FUNCTION_ARGS)
 	le_wait_bounded_begin(&waits, d.name);
 	lock_tables(&d);
 	read_settings(&d);
-	d.has_worker = !d.on_standby && !le_lock_worker_is_free();
 	read_seat(&d);
+
+	/* A copy tells of the worker even where there is no room for a test. */
 	d.locks = GetLockStatusData();
+	d.has_worker = le_lock_worker_is_in(d.locks);
 	run_checks(&d);
 	le_wait_bounded_end(&waits);
 

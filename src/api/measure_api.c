@@ -362,9 +362,8 @@ is_locked(const LockData *locks, Oid relation)
  * How many of our tables, and of the view protocol, are locked so?
  */
 static int
-count_locked(const Store *store)
+count_locked(const Store *store, const LockData *locks)
 {
-	LockData   *locks = GetLockStatusData();
 	int			locked = is_locked(locks, store->protocol);
 
 	for (int t = 0; t < TABLE_COUNT; t++)
@@ -383,6 +382,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 	Datum		values[7];
 	bool		nulls[7];
 	SyncStandbys standbys;
+	LockData   *locks;
 	Store		store;
 
 	le_check_parallel();
@@ -394,13 +394,14 @@ le_measure_server(PG_FUNCTION_ARGS)
 		le_store_end_share(&store);
 	else
 		le_store_check_protocol();
+	locks = GetLockStatusData();
 	nulls[0] = nulls[2] = false;
 	values[0] = Int32GetDatum(on_standby);
-	values[2] = Int32GetDatum(count_locked(&store));
+	values[2] = Int32GetDatum(count_locked(&store, locks));
 	if (on_standby)
 		return le_call_result(fcinfo, lengthof(values), values, nulls);
 	(void) le_observed_standbys(&standbys);
-	values[1] = Int32GetDatum(!le_lock_worker_is_free());
+	values[1] = Int32GetDatum(le_lock_worker_is_in(locks));
 	values[3] = Int32GetDatum(standbys.needed);
 	values[4] = Int32GetDatum(standbys.connected);
 	values[5] = Int64GetDatum((int64) standbys.unconfirmed);

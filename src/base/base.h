@@ -57,6 +57,7 @@ typedef enum Held
 extern LOCKTAG le_lock_tag(LockClass class, uint64 key);
 extern bool le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level);
 extern Held le_lock_is_held(LOCKTAG tag);
+extern bool le_lock_is_in(const LockData *copy, LOCKTAG tag);
 extern bool le_lock_election(const char *election, bool wait);
 extern void le_unlock_election(const char *election);
 extern LOCKTAG le_lock_election_tag(const char *election);
@@ -75,6 +76,7 @@ extern bool le_lock_epoch_is_mine(void);
 extern bool le_lock_worker(void);
 extern void le_unlock_worker(void);
 extern bool le_lock_worker_is_free(void);
+extern bool le_lock_worker_is_in(const LockData *copy);
 extern bool le_lock_next_worker(void);
 extern void le_unlock_next_worker(void);
 extern bool le_lock_starter(void);

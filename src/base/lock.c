@@ -141,6 +141,24 @@ le_lock_is_held(LOCKTAG tag)
 }
 
 /*
+ * Does this copy of the lock table say that somebody holds the lock in
+ * Exclusive mode?  To make a copy takes no room in the lock table.
+ */
+bool
+le_lock_is_in(const LockData *copy, LOCKTAG tag)
+{
+	for (int i = 0; i < copy->nelements; i++)
+	{
+		const LockInstanceData *lock = &copy->locks[i];
+
+		if ((lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0 &&
+			memcmp(&lock->locktag, &tag, sizeof(LOCKTAG)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Does this transaction hold an election lock, or a group lock, in Exclusive
  * mode?  A rollback to a savepoint has released the locks that were taken
  * last: this drops them from the end of the list.
@@ -353,6 +371,15 @@ bool
 le_lock_worker_is_free(void)
 {
 	return le_lock_is_held(database_tag(LOCK_WORKER)) == NOT_HELD;
+}
+
+/*
+ * Has this database a worker, as a copy of the lock table tells?
+ */
+bool
+le_lock_worker_is_in(const LockData *copy)
+{
+	return le_lock_is_in(copy, database_tag(LOCK_WORKER));
 }
 
 /*

@@ -76,8 +76,7 @@ le_session_lock_release(int64 session_id)
 
 /*
  * Does a copy of the lock table that is younger than max_age say that the lock
- * is held?  A copy needs no room in the lock table, but takes milliseconds:
- * the last one is kept.
+ * is held?  To make a copy takes milliseconds: the last one is kept.
  */
 static bool
 is_in_copy(LOCKTAG tag, int64 max_age)
@@ -102,15 +101,7 @@ is_in_copy(LOCKTAG tag, int64 max_age)
 		MemoryContextSwitchTo(old);
 		copied_at = now;
 	}
-	for (int i = 0; i < copy->nelements; i++)
-	{
-		const LockInstanceData *lock = &copy->locks[i];
-
-		if ((lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0 &&
-			memcmp(&lock->locktag, &tag, sizeof(LOCKTAG)) == 0)
-			return true;
-	}
-	return false;
+	return le_lock_is_in(copy, tag);
 }
 
 /*

@@ -363,28 +363,38 @@ finds('ended', qr/warning\|No worker runs .*\|Wait a second: the launcher starts
 resume_process($launcher);
 $node->stop;
 
-# -- The lock table is full.
+# -- The lock table is full, with a worker and without one.
 
-my $small = new_server(
-	name => 'small',
-	config => q(
+foreach my $workers (8, 0)
+{
+	my $small = new_server(
+		name => "small$workers",
+		config => qq(
 max_connections = 20
 max_locks_per_transaction = 10
 max_prepared_transactions = 0
+max_worker_processes = $workers
 autovacuum = off
 ));
-$one = session($small, name => 'one', options => $QUIET);
-$reader = session($small, name => 'reader', options => $NO_WAIT);
-$one->query("SELECT leader_election.join('e', 'one')");
-finds('e', qr/ok\|/, 'all is well there');
-my $hog = session($small, name => 'hog');
-my $next = 1;
-finds_full();
-$hog->kill;
-$small->stop('immediate');
+	$one = session($small, name => 'one', options => $QUIET);
+	$reader = session($small, name => 'reader', options => $NO_WAIT);
+	$one->query("SELECT leader_election.join('e', 'one')");
+	finds('e', $workers ? qr/ok\|/ : qr/\w+\|"one" leads/, "all is well, with $workers slots for workers");
 
-sub finds_full
+	my $rows = diagnose_full($small);
+	like($rows, qr/^error\|The server's lock table is full/m, 'a full lock table');
+	is($rows =~ /^warning\|No worker runs in this database, and none can be started/m, !$workers,
+		'and whether there is a worker');
+	is($reader->query('SELECT worker FROM leader_election.server_metrics'), $workers ? 1 : 0, 'for monitors, too');
+	$small->stop('immediate');
+}
+
+# What is found while one session takes all locks that it is given
+sub diagnose_full
 {
+	my ($small) = @_;
+	my $hog = session($small, name => 'hog');
+	my $next = 1;
 	my $rows;
 
 	wait_until(
@@ -395,8 +405,7 @@ sub finds_full
 			return $rows =~ /lock table is full/;
 		},
 		'a full lock table');
-	like($rows, qr/^error\|The server's lock table is full/m, 'a full lock table');
-	return;
+	return $rows;
 }
 
 # -- Synchronous standbys that are late, that hang, and that are not there
