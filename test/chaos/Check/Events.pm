@@ -33,6 +33,12 @@ sub read_run
 	}
 	$bound{ $rest[0] } = 1 if "$kind @rest" =~ /^candidate \w+ pg_leader session$/;
 	$count{'starts of pg_leader with timeouts'}++ if $kind eq 'options';
+	if ($kind eq 'huge')
+	{
+		$count{'huge statements that were done'}++;
+		$info{'elections in a huge statement, most'} = max($info{'elections in a huge statement, most'} // 0, $rest[0]);
+	}
+	$count{'huge statements that were given up'}++ if "$kind @rest" =~ /^futile huge /;
 	violation('the run itself', "$time @rest") if $kind eq 'failure';
 	return;
 }
