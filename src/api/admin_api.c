@@ -387,6 +387,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *name;
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
+	bool		may_reserve;
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
@@ -403,11 +404,12 @@ le_request_yield(PG_FUNCTION_ARGS)
 	/* Who is named is reserved a seat of the group, if it is one. */
 	while (to != NULL && !le_cap_lock(&call.store, election, false))
 		le_wait_retry_or_busy(name);
-	lease = lock_led(&call, to != NULL);
+	may_reserve = to != NULL &&
+		is_paused(&call.store, le_election_get(&call.store, name));
+	lease = lock_led(&call, may_reserve);
 	if (lease == NULL)
 	{
-		if (to == NULL ||
-			!is_paused(&call.store, le_election_get(&call.store, name)))
+		if (!may_reserve)
 		{
 			le_call_end(&call);
 			PG_RETURN_NULL();

@@ -27,6 +27,7 @@ extern void le_call_begin(Call *call, const char *election, int tables,
 extern void le_call_enter(Call *call, const char *election, int tables,
 						  LOCKMODE mode);
 extern void le_call_end(Call *call);
+extern bool le_call_is_expired(const Store *store, const char *name);
 extern void le_check_block(const char *call, bool in_transaction_block);
 extern void le_check_callable(const char *call, bool in_transaction_block);
 extern void le_check_function(const char *call);

@@ -437,16 +437,9 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (is_over(store, lease, term))
 			return NULL;
 
-		/*
-		 * An earlier call for this term may have renewed the lease in time,
-		 * and not have committed yet: then its row is locked.
-		 */
 		if (state == LEASE_EXPIRED)
 		{
-			lease = le_lease_lock(store, name);
-			if (lease == NULL)
-				le_wait_retry_or_busy(name);
-			else if (le_lease_state_now(store, lease) == LEASE_EXPIRED)
+			if (le_call_is_expired(store, name))
 				return NULL;
 			continue;
 		}
@@ -605,7 +598,6 @@ le_leave_name(PG_FUNCTION_ARGS)
 	char	   *candidate;
 	Call		call;
 	Candidate  *c;
-	Lease	   *lease;
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -624,14 +616,22 @@ le_leave_name(PG_FUNCTION_ARGS)
 		 */
 		while (!le_candidate_lock(&call.store, c))
 			le_wait_retry_or_busy(name);
-		lease = le_lease_read(&call.store, name, NULL);
-		if (lease != NULL && le_candidate_leads(c, lease) &&
-			le_lease_state_now(&call.store, lease) == LEASE_LED)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("candidate \"%s\" leads election \"%s\"",
-							candidate, name),
-					 errhint("Give the lease back with release(election, term) first.")));
+		for (;;)
+		{
+			Lease	   *lease = le_lease_read(&call.store, name, NULL);
+			LeaseState	state = lease == NULL || !le_candidate_leads(c, lease) ?
+				LEASE_VACANT : le_lease_state_now(&call.store, lease);
+
+			if (state == LEASE_LED)
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("candidate \"%s\" leads election \"%s\"",
+								candidate, name),
+						 errhint("Give the lease back with release(election, term) first.")));
+			if (state != LEASE_EXPIRED ||
+				le_call_is_expired(&call.store, name))
+				break;
+		}
 		while (!le_candidate_withdraw(&call.store, c))
 			le_wait_retry_or_busy(name);
 		le_commit_wakes_worker();

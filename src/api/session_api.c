@@ -137,6 +137,10 @@ le_renew(PG_FUNCTION_ARGS)
 		lease = le_lease_read(&call.store, name, NULL);
 		if (lease == NULL)
 			le_report_no_election(name);
+		if (c != NULL && lease->session_id == c->session_id &&
+			le_lease_state_now(&call.store, lease) == LEASE_EXPIRED &&
+			!le_call_is_expired(&call.store, name))
+			continue;
 		if (c == NULL || !le_stand_leads(&call.store, lease, c->session_id) ||
 			lease->own_write || lease->yielding)
 			break;

@@ -47,6 +47,7 @@ static List *winner_pids = NIL;
 static bool wake_worker = false;
 static bool start_worker = false;
 static bool must_be_durable = false;
+static bool holds_rows = false;
 
 /*
  * A name as the log shows it: a string as in JSON.  A quote or a newline in
@@ -122,6 +123,16 @@ le_commit_durably(void)
 }
 
 /*
+ * Note that this transaction has locked or inserted a row of ours, for which
+ * others wait until its commit has ended.
+ */
+void
+le_commit_holds_rows(void)
+{
+	holds_rows = true;
+}
+
+/*
  * Note that this transaction leaves the worker something to look at.
  */
 void
@@ -157,8 +168,9 @@ le_commit_bounded(void)
  * flushed it, and no longer.  With remote_apply it would wait, with the lease
  * row and the election lock, for a standby's replay, which a query there can
  * hold up: the leases that the worker has to renew would run out meanwhile.
- * But a transaction block may have written other rows, too: it waits for the
- * replay if its user wants that.
+ * A transaction block may have written other rows, too: it waits for the
+ * replay if its user wants that.  (So may a single statement, but whether it
+ * has cannot be seen here.)
  */
 static void
 make_durable(void)
@@ -189,7 +201,7 @@ le_commit_before(void)
 	}
 	if (must_be_durable)
 		make_durable();
-	if (log_lines != NIL || must_be_durable || le_lock_election_is_mine())
+	if (holds_rows || le_lock_election_is_mine())
 		le_commit_bounded();
 
 	/*
@@ -229,6 +241,7 @@ le_commit_forget(void)
 	wake_worker = false;
 	start_worker = false;
 	must_be_durable = false;
+	holds_rows = false;
 }
 
 /*

@@ -315,6 +315,7 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 	le_mark_create(store, name, config->channel != NULL &&
 				   config->channel[0] != '\0' ? config->channel : NULL,
 				   config->group != NULL);
+	le_commit_durably();
 	return true;
 }
 

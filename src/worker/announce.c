@@ -44,7 +44,7 @@
 static int64 queue_at = 0;
 static int64 queue_for = SHORTEST_QUEUE;
 
-/* The next round goes on with this election; "": with any */
+/* The next round goes on with this election, if there is news of it */
 static char go_on_at[LE_NAME_MAX + 1] = "";
 
 /* How far the transaction has come */
@@ -220,7 +220,8 @@ announce_together(Pass *pass, List *items, int *from)
 
 /*
  * Announce these elections together or, since one of them may have a name or
- * channel that cannot be sent, one by one.  False: not now.
+ * channel that cannot be sent, one by one.  False: not now.  *from becomes the
+ * number in the news of the first one that was not reached.
  */
 static bool
 announce_items(Pass *pass, List *items, int *from)
@@ -228,13 +229,20 @@ announce_items(Pass *pass, List *items, int *from)
 	Outcome		outcome = announce_together(pass, items, from);
 	ListCell   *lc;
 
+	if (outcome == BUSY)
+		*from = ((NewsItem *) linitial(items))->number;
 	if (outcome != FAILED)
 		return outcome == DONE;
 	foreach(lc, items)
 	{
+		NewsItem   *item = lfirst(lc);
+
 		if (pass->renew_at < le_clock() + MS ||
-			announce_together(pass, list_make1(lfirst(lc)), from) == BUSY)
+			announce_together(pass, list_make1(item), from) == BUSY)
+		{
+			*from = item->number;
 			return false;
+		}
 	}
 	return true;
 }
@@ -292,7 +300,6 @@ begin_where_ended(Pass *pass)
 			break;
 		}
 	}
-	go_on_at[0] = '\0';
 }
 
 /*
@@ -304,18 +311,17 @@ void
 le_announce(Pass *pass)
 {
 	int			done = 0;
+	bool		may_go_on = true;
 
 	begin_where_ended(pass);
-	while (done < list_length(pass->news) && le_clock() >= queue_at &&
+	while (may_go_on && done < list_length(pass->news) &&
+		   le_clock() >= queue_at &&
 		   le_clock() + MS <= pass->renew_at &&
 		   (done == 0 || !le_upkeep_is_to_renew(pass)))
 	{
-		int			from = done;
-		List	   *items = take_items(pass, &from);
+		List	   *items = take_items(pass, &done);
 
-		if (items != NIL && !announce_items(pass, items, &from))
-			break;
-		done = from;
+		may_go_on = items == NIL || announce_items(pass, items, &done);
 	}
 	pass->news = list_copy_tail(pass->news, done);
 	if (pass->news != NIL)

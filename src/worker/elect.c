@@ -298,7 +298,10 @@ le_elect_all(Pass *pass)
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
 			!le_prove(NULL, 0, false, 0, &proof) &&
 			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &pass->next))
+		{
+			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			break;
+		}
 		task.proof = proof;
 		le_proof_set_subject(&task.proof, seen, seen->configured, pass->inc);
 		changed |= settle_one(pass, &task);

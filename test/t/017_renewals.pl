@@ -208,6 +208,24 @@ sub renewed_with
 	$leader->finish;
 }
 
+# -- The worker has begun to renew a lease in time, and commits after the deadline:
+# meanwhile the leader that calls renew() is not told that it does not lead.
+{
+	my $leader = session($node, name => 'leader');
+
+	create('9s', 'in time');
+	$leader->query("SELECT leader_election.join('in time', 'leader')");
+	close_gate('in time');
+	wait_for($node, "SELECT leader_election.monotonic_clock() > deadline_mono
+		FROM leader_election.lease WHERE election = 'in time'");
+	is($leader->query("SELECT count(*) FROM leader_election.renew('in time')"), '', 'a renewal that has not committed');
+	is($leader->sqlstate, '55P03', 'is no reason to say that the lease is over');
+	open_gate();
+	wait_until(sub { $leader->query("SELECT leader_election.term('in time')") eq '1' }, 'the renewal');
+	is($leader->query("SELECT term FROM leader_election.renew('in time')"), '1', 'it leads on');
+	$leader->finish;
+}
+
 # -- While a snapshot is kept, so are all versions of a lease.
 {
 	my $leader = session($node, name => 'leader');

@@ -91,6 +91,8 @@ serve();
 	my %calls = (
 		renews => q{SELECT term FROM leader_election.renew('renewed', 1)},
 		asks => q{SELECT leader_election.request_yield('renewed')},
+		names => q{SELECT leader_election.request_yield('renewed', 'd2')},
+		leaves => q{SELECT leader_election.leave('renewed', 'd1')},
 		drops => q{SELECT leader_election.drop_election('renewed')});
 
 	$s{$_} = session($node, name => $_) foreach keys %calls;
@@ -104,27 +106,30 @@ serve();
 			EXECUTE FUNCTION wait_for_gate()});
 	create_election('renewed', 6_000_000);
 	is(acquire('renewed', 'd1'), 1, 'renewed: leads');
+	is(acquire('renewed', 'd2'), '', 'renewed: another one stands');
 	my $deadline = lease('renewed')->{deadline_mono};
 	wait_for_clock($deadline - 2_000_000);
 
 	# A sign of life: the renewal has no need to write the candidate's row, which
 	# drop_election() would have to wait for.
-	acquire('renewed', 'd1');
+	acquire('renewed', $_) foreach qw(d1 d2);
 	$s{gate}->query('SELECT pg_advisory_lock(4711)');
-	$s{slow}->query('SELECT pg_advisory_lock(4712)');
 	$s{renewer}->query_async(q{DO $$ BEGIN
 		PERFORM leader_election.renew('renewed', 1);
 		PERFORM pg_advisory_xact_lock_shared(4711);
 		END $$});
 	wait_for_clock($deadline);
-	$s{$_}->query_async($calls{$_}) foreach qw(renews asks);
-	foreach my $call (qw(renews asks))
+	my @calls = qw(renews asks names leaves);
+
+	$s{$_}->query_async($calls{$_}) foreach @calls;
+	foreach my $call (@calls)
 	{
 		is($s{$call}->result, '', "renewed: who $call is not answered");
 		is($s{$call}->sqlstate, '55P03', "renewed: who $call is told that it is busy");
 	}
 
 	# Who drops it has a second, too, also for the trigger.
+	$s{slow}->query('SELECT pg_advisory_lock(4712)');
 	$s{drops}->query_async($calls{drops});
 	wait_until(
 		sub {
@@ -139,6 +144,7 @@ serve();
 	$s{drops}->result;
 	like($s{drops}->sqlstate, qr/^(?:55P03|55006)$/, 'renewed: it is not dropped');
 	is(renew('renewed', 1), 1, 'renewed: it leads on');
+	is($s{leaves}->sqlstate_of($calls{leaves}), '22023', 'renewed: and cannot just leave');
 	is(any("SELECT leader_election.request_yield('renewed') > '0'"), 't', 'renewed: and can be asked to yield');
 	$control->query('DROP TRIGGER slow ON leader_election.candidate');
 	$_->finish foreach values %s;

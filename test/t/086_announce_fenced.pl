@@ -12,6 +12,7 @@ use Announced;
 use LeaderElection;
 use Test::More;
 use Time::HiRes qw(time);
+use Worker;
 
 # Seconds: what a call may wait for, and how much more it may take until it ends
 my $LIMIT = 1;
@@ -42,6 +43,8 @@ is($manual->query("SELECT leader_election.join('manual', 'manual', auto_renew =>
 is($control->query("SELECT term FROM leader_election.acquire('detached', 'x')"), 1, 'leads');
 is($one->query("SELECT leader_election.join('resigned', 'one')"), 1, 'leads');
 $control->query("SELECT leader_election.create_election('fresh')");
+is($control->query("SELECT term FROM leader_election.acquire('yielding', 'x')"), 1, 'leads');
+$control->query("SELECT leader_election.request_yield('yielding')");
 my $other = session($node, name => 'other');
 $told->fence;
 
@@ -74,7 +77,11 @@ my @statements = (
 		'request_yield()', $other,
 		"SELECT leader_election.request_yield('manual'), pg_notify('mine', '8')"
 	],
-	[ 'resign()', $one, "SELECT leader_election.resign('resigned'), pg_notify('mine', '9')" ]);
+	[ 'resign()', $one, "SELECT leader_election.resign('resigned'), pg_notify('mine', '9')" ],
+	[
+		'renew() of who is asked to yield', $other,
+		"SELECT count(*), pg_notify('mine', '10') FROM leader_election.renew('yielding', 1, progress => 7)"
+	]);
 
 # The leases, but those that others change
 sub row
@@ -121,12 +128,12 @@ is($control->query('SELECT (SELECT count(*) FROM work), (SELECT count(*) FROM gu
 # Nobody waits for longer than it wants itself.
 $one->query("SET lock_timeout = '200ms'");
 my $start = time;
-is( $one->sqlstate_of("BEGIN; SELECT leader_election.assert_leader('fenced'); NOTIFY mine, '10'; COMMIT"),
+is( $one->sqlstate_of("BEGIN; SELECT leader_election.assert_leader('fenced'); NOTIFY mine, '11'; COMMIT"),
 	'55P03', 'a shorter lock_timeout');
 cmp_ok(time - $start, '<', 0.9, 'a shorter lock_timeout holds');
 $one->query("SET lock_timeout = '1h'");
 $start = time;
-is( $one->sqlstate_of("BEGIN; SELECT leader_election.assert_leader('fenced'); NOTIFY mine, '10'; COMMIT"),
+is( $one->sqlstate_of("BEGIN; SELECT leader_election.assert_leader('fenced'); NOTIFY mine, '11'; COMMIT"),
 	'55P03', 'a longer lock_timeout');
 cmp_ok(time - $start, '<', $LIMIT + $SLACK, 'a longer lock_timeout does not');
 is($one->query('SHOW lock_timeout'), '1h', 'but is as it was');
@@ -163,9 +170,27 @@ foreach my $statement (@statements)
 	$session->query($sql);
 	is($session->sqlstate, '00000', "$what: nobody is in the way");
 }
-wait_until(sub { $listener->told >= 10 }, 'all notifications');
-is(join(' ', $listener->told), 'free 1 2 3 4 5 6 7 8 9', 'and are heard');
-$told->all_told_ok('^(fenced|manual|detached|fresh|resigned|beside)$', 'and told of');
+wait_until(sub { $listener->told >= 11 }, 'all notifications');
+is(join(' ', $listener->told), 'free 1 2 3 4 5 6 7 8 9 10', 'and are heard');
+$told->all_told_ok('^(fenced|manual|detached|fresh|resigned|beside|yielding)$', 'and told of');
+
+# A lease is over, and nobody has noticed yet.
+$control->query("SELECT leader_election.create_election('over', lease_duration => '1 s')");
+my $worker = stop_worker($control);
+is($control->query("SELECT term FROM leader_election.acquire('over', 'x')"), 1, 'leads');
+wait_for($node, "SELECT leader_election.leader('over') IS NULL");
+$notify->hold;
+$other->query_async("SELECT count(*), pg_notify('mine', '11') FROM leader_election.renew('over', 1)");
+$start = time;
+wait_until(
+	sub { $two->query("SELECT term FROM leader_election.acquire('over', 'y')") eq '2' || $other->finished },
+	'an answer');
+$other->result;
+is($other->sqlstate, '55P03', 'renew() of a lease that is over: 55P03');
+cmp_ok(time - $start, '<', $LIMIT + $SLACK, 'renew() of a lease that is over: for a second');
+is($two->query("SELECT term FROM leader_election.acquire('over', 'y')"), '2', 'and then another one leads');
+$notify->free;
+resume_process($worker);
 
 $_->finish foreach $control, $one, $two, $manual, $other;
 $node->stop;

@@ -84,6 +84,7 @@ returns('detached', "SELECT leader_election.release('asked', 1)", qr/^t$/);
 returns('detached', "SELECT term FROM leader_election.acquire('vacant', 'detached')", qr/^1$/);
 returns('writer', "CALL leader_election.campaign('asked', 'writer')", qr/^2$/);
 returns('writer', "SELECT leader_election.resign('asked')", qr/^t$/);
+returns('owner', "SELECT leader_election.create_election('new')", qr/^$/);
 returns('owner', "SELECT leader_election.alter_election('held', takeover_delay => '0')", qr/^$/);
 
 # A takeover does not wait, either.
