@@ -212,6 +212,8 @@ sub runs_without_lease
 	return @wrong;
 }
 
+my (%asked, %sent);	# patterns of statements, and kinds of answers: how often
+
 # What is wrong with one that has ended
 sub wrongs_of
 {
@@ -228,7 +230,9 @@ sub wrongs_of
 	push @wrong, "no message" if $one->{code} =~ /^12[1-7]$/ && $output !~ /(?:^|^[\d-]+ \S+ )pg_leader: (election "e": )?(error|warning): \S/m;
 	push @wrong, 'control characters: ' . substr(controls($output), 0, 100) if controls($output) ne '';
 	push @wrong, 'markup' if $one->{args} =~ /--html/ && $output =~ /<(script|img)/;
-	push @wrong, "log: $_" foreach grep { !/^GRANT/ } @log;
+	$asked{$_}++ foreach map { /^ASKED (.*)/ ? $1 : () } @log;
+	$sent{$_}++ foreach map { /^SENT (.*)/ ? $1 : () } @log;
+	push @wrong, "log: $_" foreach grep { !/^(?:GRANT|ASKED|SENT) / } @log;
 	push @wrong, map { "without a lease: $_" } (runs_without_lease($one, @log))[ 0 .. 2 ]
 	  if runs_without_lease($one, @log);
 	$one->{ran_command} = -s $one->{ran};
@@ -407,6 +411,26 @@ my @MODES = (
 		[ '-e', 'e', '--mode=session', '--forever' ]));
 my @ON_TERMINAL = (['status'], [ 'status', '-e', 'e' ], ['watch'], [ 'history', '-e', 'e' ], [ 'yield', '-e', 'e' ]);
 
+# Each short kind of answer, to what each subcommand is there to ask. (Who asks for a
+# lease otherwise gets none, and --skip asks why.)
+run_all(
+	sub {
+		my ($one) = @_;
+
+		is(join("\n", wrongs_of($one)), '', "$one->{what}: $one->{subcommand}");
+	},
+	map {
+		my ($statement, @args) = @$_;
+		map { [ $_, { answers => [ [ $statement, $_ ], [ qr/acquire\(/, 'rows' ] ] }, map { s/\@PORT\@/free_port()/er } @args ] } HostileAnswers::short_kinds()
+	} (
+		[ qr/leader_election\.status/, 'status' ],
+		[ qr/FULL JOIN/, 'watch' ],
+		[ qr/leader_election\.history/, 'history', '-e', 'e' ],
+		[ qr/request_yield\(/, 'yield', '-e', 'e' ],
+		[ qr/acquire\(/, 'run', '-e', 'e', @RUN ],
+		[ qr/^SELECT state, waiting_for/, 'run', '-e', 'e', '--skip', @RUN ],
+		[ qr/acquire\(/, 'stand', '-e', 'e', '--http=@PORT@' ]));
+
 note("HOSTILE_SEED=$SEED HOSTILE_ROUNDS=$ROUNDS");
 my $round = 0;
 while ($round < $ROUNDS)
@@ -434,4 +458,14 @@ while ($round < $ROUNDS)
 	ok(!@wrong, "seed $seed: " . @all . ' sessions') or diag(join("\n", @wrong));
 	note(join(', ', map({ "$_: $codes{$_}" } sort keys %codes), "commands that ran: $ran"));
 }
+
+#
+# Nothing was left out: statements, short answers, subcommands
+#
+
+is_deeply([ grep { !$asked{$_} } HostileAnswers::patterns() ], [], 'each statement was asked');
+is_deeply([ grep { !$sent{$_} } HostileAnswers::short_kinds() ], [], 'and was answered in each way');
+my %tried = map { $_->[0] => 1 } @MODES;
+my %known = map { $_ => 1 } `pg_leader --help` =~ /^  pg_leader (\w+)/mg;
+is_deeply([ sort keys %tried ], [ sort keys %known ], 'by each subcommand');
 done_testing();

@@ -29,7 +29,6 @@ my @STATEMENTS = map {
 	[ qr/nspname/, [ $BOOL, $BOOL ], [ [ 't', 't' ] ], often => 1 ],
 	[ qr/^LISTEN /, [], [] ],
 	[ qr/set_config/, [$TEXT], [ ['0'] ] ],
-	[ qr/^SHOW /, [$TEXT], [ ['off'] ] ],
 	[ qr/^SELECT leader_election\.leader\(/, [$TEXT], [ ['x'] ] ],
 	[ qr/'leader_election\.lease_duration'/,
 		[ $NUMERIC, $TEXT, $TEXT ], [ [ '3', '3000', undef ] ] ],
@@ -76,6 +75,9 @@ my @STATEMENTS = map {
 	[ qr/^SELECT term, leader, waiting_for/,
 		[ $INT8, $TEXT, $TEXT, $NUMERIC ], [ [ 7, 'x', undef, '0.2' ] ] ],
 	[ qr/leader_election\.request_yield\(/, [$NUMERIC], [ ['1'] ] ]);
+
+# Of all statements
+sub patterns { return map { "$_->{has}" } @STATEMENTS; }
 
 sub statement_of
 {
@@ -267,6 +269,8 @@ our %KINDS = (
 # Mostly values. What takes seconds is rare.
 my @LONG = grep { /flood|silence|slow/ } sort keys %KINDS;
 my @SHORT = grep { !/flood|silence|slow/ } sort keys %KINDS;
+
+sub short_kinds { return @SHORT; }
 
 sub any_kind
 {

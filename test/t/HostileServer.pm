@@ -276,6 +276,8 @@ sub answer
 	my %answer = (types => $known->{types}, rows => \@rows, before => $before,
 		all => $before . rows($known->{types}, @rows) . ready());
 	my $is_odd = $kind !~ /^(rows|values)$/;
+	$server->_note("ASKED $known->{has}");
+	$server->_note("SENT $kind");
 	my $sent = $is_odd ? $KINDS{$kind}->(\%answer) : $answer{all};
 
 	# What is odd grants this at most.
