@@ -325,20 +325,27 @@ reserve_paused(Call *call, const char *to, int64 *left)
  * deadline has passed may have been renewed in time, by a transaction that has
  * not committed yet: then its row is locked.
  *
- * A caller that is going to wait for the election lock must not have locked
- * the row: to it, a lease that ends in this very moment is busy.
+ * A caller that names a candidate may reserve a seat for it: if the election
+ * is one of a group, this takes the group lock, too, and does not keep it while
+ * the row is busy.  A caller that is going to wait for the election lock must
+ * not have locked the row: to it, a lease that ends in this very moment is
+ * busy.
  */
 static Lease *
-lock_led(const Call *call, bool will_wait)
+lock_led(Call *call, const Election *election, bool names, bool will_wait)
 {
-	const Store *store = &call->store;
+	Store	   *store = &call->store;
 
 	for (;;)
 	{
-		Lease	   *lease = le_lease_read(store, call->election, NULL);
-		LeaseState	state = lease == NULL ? LEASE_VACANT :
-			le_lease_state_now(store, lease);
+		Lease	   *lease;
+		LeaseState	state;
 
+		while (names && !le_cap_lock(store, election, false))
+			le_wait_retry_or_busy(call->election);
+		lease = le_lease_read(store, call->election, NULL);
+		state = lease == NULL ? LEASE_VACANT :
+			le_lease_state_now(store, lease);
 		if (state != LEASE_LED && (state != LEASE_EXPIRED || will_wait))
 			return NULL;
 		lease = le_lease_lock(store, call->election);
@@ -348,6 +355,8 @@ lock_led(const Call *call, bool will_wait)
 			le_busy(call->election);
 		if (lease != NULL)
 			return NULL;
+		if (store->groups != NIL)
+			le_cap_unlock(store, election);
 		le_wait_retry_or_busy(call->election);
 	}
 }
@@ -401,12 +410,8 @@ le_request_yield(PG_FUNCTION_ARGS)
 	election = le_election_get(&call.store, name);
 	le_check_election_owner(election);
 
-	/* Who is named is reserved a seat of the group, if it is one. */
-	while (to != NULL && !le_cap_lock(&call.store, election, false))
-		le_wait_retry_or_busy(name);
-	may_reserve = to != NULL &&
-		is_paused(&call.store, le_election_get(&call.store, name));
-	lease = lock_led(&call, may_reserve);
+	may_reserve = to != NULL && is_paused(&call.store, election);
+	lease = lock_led(&call, election, to != NULL, may_reserve);
 	if (lease == NULL)
 	{
 		if (!may_reserve)

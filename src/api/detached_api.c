@@ -588,6 +588,18 @@ check_candidate(const Candidate *c)
 }
 
 /*
+ * What is the lease of a candidate like?  It is vacant if somebody else has it.
+ */
+static LeaseState
+state_of_own(const Store *store, const Candidate *c)
+{
+	Lease	   *lease = le_lease_read(store, c->election, NULL);
+
+	return lease == NULL || !le_candidate_leads(c, lease) ? LEASE_VACANT :
+		le_lease_state_now(store, lease);
+}
+
+/*
  * Withdraw a detached candidate that does not lead.  (A lease is given back
  * with release(), by a caller that knows its term.)
  */
@@ -598,6 +610,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 	char	   *candidate;
 	Call		call;
 	Candidate  *c;
+	bool		is_over = false;
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -611,27 +624,27 @@ le_leave_name(PG_FUNCTION_ARGS)
 	{
 		check_candidate(c);
 
+		/* Wait for the lease before anything is locked. */
+		while (!is_over && state_of_own(&call.store, c) == LEASE_EXPIRED)
+			is_over = le_call_is_expired(&call.store, name);
+
 		/*
 		 * Once we have locked its row, nobody elects the candidate any more.
+		 * Do not wait with the lease locked: a call of this candidate may
+		 * have locked its row, and wait for the lease.
 		 */
 		while (!le_candidate_lock(&call.store, c))
-			le_wait_retry_or_busy(name);
-		for (;;)
 		{
-			Lease	   *lease = le_lease_read(&call.store, name, NULL);
-			LeaseState	state = lease == NULL || !le_candidate_leads(c, lease) ?
-				LEASE_VACANT : le_lease_state_now(&call.store, lease);
-
-			if (state == LEASE_LED)
-				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("candidate \"%s\" leads election \"%s\"",
-								candidate, name),
-						 errhint("Give the lease back with release(election, term) first.")));
-			if (state != LEASE_EXPIRED ||
-				le_call_is_expired(&call.store, name))
-				break;
+			if (is_over)
+				le_busy(name);
+			le_wait_retry_or_busy(name);
 		}
+		if (state_of_own(&call.store, c) == LEASE_LED)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("candidate \"%s\" leads election \"%s\"",
+							candidate, name),
+					 errhint("Give the lease back with release(election, term) first.")));
 		while (!le_candidate_withdraw(&call.store, c))
 			le_wait_retry_or_busy(name);
 		le_commit_wakes_worker();

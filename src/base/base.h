@@ -328,7 +328,7 @@ typedef struct Change
 extern char *le_quote(const char *name);
 extern void le_commit_change(const Store *store, const Change *change);
 extern void le_commit_durably(void);
-extern void le_commit_holds_rows(void);
+extern void le_commit_holds(void);
 extern void le_commit_wakes_worker(void);
 extern int64 le_start_committed_at;
 extern void le_set_locally(const char *name, const char *value);

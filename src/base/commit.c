@@ -47,7 +47,7 @@ static List *winner_pids = NIL;
 static bool wake_worker = false;
 static bool start_worker = false;
 static bool must_be_durable = false;
-static bool holds_rows = false;
+static bool holds_something = false;
 
 /*
  * A name as the log shows it: a string as in JSON.  A quote or a newline in
@@ -123,13 +123,13 @@ le_commit_durably(void)
 }
 
 /*
- * Note that this transaction has locked or inserted a row of ours, for which
- * others wait until its commit has ended.
+ * Note that this transaction holds a row or a lock of ours, for which others
+ * wait until its commit has ended.
  */
 void
-le_commit_holds_rows(void)
+le_commit_holds(void)
 {
-	holds_rows = true;
+	holds_something = true;
 }
 
 /*
@@ -201,7 +201,7 @@ le_commit_before(void)
 	}
 	if (must_be_durable)
 		make_durable();
-	if (holds_rows || le_lock_election_is_mine())
+	if (holds_something || le_lock_election_is_mine())
 		le_commit_bounded();
 
 	/*
@@ -241,7 +241,7 @@ le_commit_forget(void)
 	wake_worker = false;
 	start_worker = false;
 	must_be_durable = false;
-	holds_rows = false;
+	holds_something = false;
 }
 
 /*

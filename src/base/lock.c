@@ -291,8 +291,11 @@ le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b)
 bool
 le_lock_name(const char *election, const char *candidate)
 {
-	return le_lock_try(make_name_tag(LOCK_NAME, election, candidate),
-					   ExclusiveLock, false);
+	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate),
+					 ExclusiveLock, false))
+		return false;
+	le_commit_holds();
+	return true;
 }
 
 /*

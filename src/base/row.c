@@ -118,7 +118,7 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
-			le_commit_holds_rows();
+			le_commit_holds();
 			row = palloc(sizeof(Row));
 			le_row_set(row, finder->rel, ExecCopySlotHeapTuple(slot));
 			break;
@@ -221,7 +221,7 @@ write_row(Row *row, WriteKind kind)
 void
 le_row_insert(Row *row)
 {
-	le_commit_holds_rows();
+	le_commit_holds();
 	write_row(row, WRITE_INSERT);
 }
 

@@ -237,7 +237,8 @@ announce_items(Pass *pass, List *items, int *from)
 	{
 		NewsItem   *item = lfirst(lc);
 
-		if (pass->renew_at < le_clock() + MS ||
+		/* The first one is tried in any case: so each round gets further. */
+		if ((lc != list_head(items) && pass->renew_at < le_clock() + MS) ||
 			announce_together(pass, list_make1(item), from) == BUSY)
 		{
 			*from = item->number;
