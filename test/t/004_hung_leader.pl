@@ -15,12 +15,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $LEASE = 2_000_000;    # microseconds
+my $LEASE = 5_000_000;    # microseconds; a slow machine takes a while to set the scene
 my $SOON = 1_000_000;
 
 my $node = new_server(
 	config => qq(
-leader_election.lease_duration = '2s'
+leader_election.lease_duration = '${LEASE}us'
 client_min_messages = warning
 ));
 my $observer = session($node, name => 'observer');
@@ -149,7 +149,7 @@ follow_to_the_end($heir{backend}, 'backend');
 $leader{renewing}->query_async(
 	"SELECT term, remaining_ms > 1000, yielding
 		FROM leader_election.renew('renewing');
-	SELECT pg_sleep(0.66) \\g /dev/null
+	SELECT pg_sleep(1.66) \\g /dev/null
 	" x 9);
 
 # A renewal that commits only after the deadline.  It does not count until
