@@ -148,6 +148,6 @@ foreach my $name (sort keys %both)
 }
 
 # It tells the server its name, whatever that is.
-my @unknown = grep { !/^GRANT/ } $server->finish;
+my @unknown = grep { !/^(?:GRANT|ASKED|SENT) / } $server->finish;
 is(join("\n", @unknown), '', 'no statement that nobody knows');
 done_testing();
