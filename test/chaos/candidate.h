@@ -14,6 +14,7 @@
 #include <libpq-fe.h>
 
 #include "log.h"
+#include "timeouts.h"
 
 #define LASTING_SEATS	2		/* of a group: it never has fewer */
 
@@ -79,7 +80,6 @@ extern void start_listening(void);
 extern void tick_listener(bool restless);
 
 /* pressure.c */
-extern bool pressed(void);
 extern void press_session(void);
 extern void reset_session(void);
 extern void join_nested(const char *election, const char *candidate);

@@ -9,29 +9,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "candidate.h"
 
 #define SUBTRANSACTIONS	100		/* more than a server keeps in mind */
-
-bool
-pressed(void)
-{
-	const char *path = getenv("CHAOS_PRESSURE");
-
-	return path != NULL && access(path, F_OK) == 0;
-}
-
-/*
- * 1 ms to 1 s, of each order of magnitude as often; or none.
- */
-static int
-draw_timeout(void)
-{
-	return chance(400) ? 0 : (int) (1 + random() % (1 << (1 + random() % 10)));
-}
 
 /*
  * Once in a while, other timeouts; none of them when that is over, however often
@@ -41,28 +21,16 @@ void
 press_session(void)
 {
 	static bool drawn = false;
-	bool		later = server_version() >= 170000;
+	bool		any = pressed();
 
-	if (!pressed())
-	{
-		if (!drawn)
-			return;
-		RUN("SET statement_timeout = DEFAULT; SET lock_timeout = DEFAULT%s",
-			later ? "; SET transaction_timeout = DEFAULT" : "");
-		drawn = !succeeded();
+	if (any ? !chance(30) : !drawn)
 		return;
-	}
-	if (!chance(30))
-		return;
-	drawn = true;
-	RUN("SET statement_timeout = %d", draw_timeout());
-	RUN("SET lock_timeout = %d", draw_timeout());
-	if (later)
-		RUN("SET transaction_timeout = %d", draw_timeout());
+	RUN("%s", set_timeouts(any, server_version()));
+	drawn = any || !succeeded();
 }
 
 /*
- * As a pool does with a connection that it is given back, whoever leads there
+ * As a pool does with a connection that it is given back, be it a leader's or not
  */
 void
 reset_session(void)

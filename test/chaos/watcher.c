@@ -37,6 +37,7 @@
 #include <libpq-fe.h>
 
 #include "log.h"
+#include "timeouts.h"
 
 #define MAX_CONNECTIONS 4
 #define STATUS_MS		150
@@ -93,6 +94,24 @@ value(const PGresult *result, int row, int column)
 }
 
 /*
+ * Once in a while, other timeouts; none of them when that is over, however often
+ * they end the statement that says so.
+ */
+static void
+press_session(void)
+{
+	static bool drawn = false;
+	bool		any = pressed();
+	PGresult   *result;
+
+	if (any ? random() % 10 != 0 : !drawn)
+		return;
+	result = query(set_timeouts(any, PQserverVersion(conn)), 0, NULL);
+	drawn = any || result == NULL;
+	PQclear(result);
+}
+
+/*
  * Wait for changes of an election, from nothing known on, for as long as the
  * connection lasts, and some calls at most.
  */
@@ -112,6 +131,9 @@ watch_changes(const char *election)
 		int			longest = random() % 4 == 0 ? 10000 : 3000;
 		PGresult   *result;
 
+		press_session();
+		if (conn == NULL)
+			return;
 		snprintf(ms, sizeof(ms), "%ld", 200 + random() % longest);
 		snprintf(timeout, sizeof(timeout), "%s ms", ms);
 		note("p %s %lld %s %s %s", election, (long long) now_us(), ms, term, leader);
@@ -134,9 +156,13 @@ watch_changes(const char *election)
 static void
 read_status(const char *election)
 {
-	PGresult   *result = query("SELECT election, state, term, leader, waiting_for "
-							   "FROM leader_election.status", 0, NULL);
+	PGresult   *result;
 
+	press_session();
+	if (conn == NULL)
+		return;
+	result = query("SELECT election, state, term, leader, waiting_for "
+				   "FROM leader_election.status", 0, NULL);
 	for (int i = 0; result != NULL && i < PQntuples(result); i++)
 		note("o %s %lld %lld %s %s %s %s", value(result, i, 0), (long long) sent,
 			 (long long) received, value(result, i, 1), value(result, i, 2),
