@@ -74,6 +74,7 @@ $_->query(
 			 pg_current_xact_id_if_assigned() IS NULL
 		FROM generate_series(1, 1) WHERE leader_election.is_leader('long') = true})
   for $one, $two;
+wait_told($node);
 written();
 my $before = written();
 
@@ -107,9 +108,7 @@ is( $one->query(
 	'2',
 	'leads');
 
-# The worker tells of it, in a transaction of its own: that is not to be counted.
-wait_for($node,
-	"SELECT term = 2 FROM leader_election.announced WHERE election = 'short'");
+wait_told($node);
 $one->query(q{
 	CREATE FUNCTION pg_temp.lead() RETURNS text LANGUAGE plpgsql AS $$
 	DECLARE
@@ -139,6 +138,7 @@ is($one->query("SELECT leader_election.leave('short')"), 't', 'left');
 # Losing
 #
 
+wait_told($node);
 $before = written();
 is( $two->query(
 		q{SELECT leader_election.join('long', 'two'), pg_current_xact_id_if_assigned() IS NULL}),

@@ -78,6 +78,7 @@ sub written
 	acquire('reserved', $_) foreach 'd1', 'd3';
 	is( any("SELECT leader_election.transfer('reserved', 1, 'd3')"),
 		't', 'quiet: a reservation');
+	wait_told($node);
 	foreach my $round (1, 2)
 	{
 		foreach my $call (sort keys %calls)

@@ -104,6 +104,8 @@ foreach my $statement (@statements)
 	$session->query_async($sql);
 	until ($session->finished)
 	{
+		die "$what does not end\n" if time - $start > 10 * $LIMIT;
+
 		# Another's election: leads and gives up
 		my $start = time;
 		my $term = $control->query("SELECT term FROM leader_election.acquire('beside', 'x')");

@@ -47,7 +47,7 @@ $node->reload;
 	wait_until(
 		sub {
 			my ($code, $out, $errors) = $node->psql('postgres', 'SELECT pg_sleep(0.5)');
-			return $errors =~ /statement timeout/;
+			return $errors =~ /(?:statement|transaction) timeout/;
 		},
 		'the settings to be those of all');
 }

@@ -31,7 +31,7 @@ use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
-  session stop_process wait_for wait_gone wait_stopped wait_until);
+  session stop_process wait_for wait_gone wait_stopped wait_told wait_until);
 
 my $POLL_INTERVAL = 0.005;
 
@@ -143,6 +143,17 @@ sub wait_until
 		sleep($POLL_INTERVAL);
 	}
 	return time - $start;
+}
+
+# Waits until the worker has told listeners of everything. It does so in a transaction
+# of its own, which writes.
+sub wait_told
+{
+	my ($node) = @_;
+
+	return wait_for($node, 'SELECT count(*) FROM leader_election.lease l
+		LEFT JOIN leader_election.announced a USING (election)
+		WHERE (l.term, l.leader IS NULL) IS DISTINCT FROM (a.term, a.vacated)', 0);
 }
 
 # Waits until a query returns the expected text, by default 't'. A server that
