@@ -326,10 +326,9 @@ reserve_paused(Call *call, const char *to, int64 *left)
  * not committed yet: then its row is locked.
  *
  * A caller that names a candidate may reserve a seat for it: if the election
- * is one of a group, this takes the group lock, too, and does not keep it while
- * the row is busy.  A caller that is going to wait for the election lock must
- * not have locked the row: to it, a lease that ends in this very moment is
- * busy.
+ * is one of a group, this takes the group lock, too, and keeps it only with the
+ * lease.  A caller that is going to wait for the election lock must not have
+ * locked the row: to it, a lease that ends in this very moment is busy.
  */
 static Lease *
 lock_led(Call *call, const Election *election, bool names, bool will_wait)
@@ -347,18 +346,21 @@ lock_led(Call *call, const Election *election, bool names, bool will_wait)
 		state = lease == NULL ? LEASE_VACANT :
 			le_lease_state_now(store, lease);
 		if (state != LEASE_LED && (state != LEASE_EXPIRED || will_wait))
-			return NULL;
+			break;
 		lease = le_lease_lock(store, call->election);
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return lease;
 		if (lease != NULL && will_wait)
 			le_busy(call->election);
 		if (lease != NULL)
-			return NULL;
-		if (store->groups != NIL)
+			break;
+		if (names)
 			le_cap_unlock(store, election);
 		le_wait_retry_or_busy(call->election);
 	}
+	if (names)
+		le_cap_unlock(store, election);
+	return NULL;
 }
 
 /*

@@ -610,7 +610,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 	char	   *candidate;
 	Call		call;
 	Candidate  *c;
-	bool		is_over = false;
+	bool		holds_lease = false;
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -624,9 +624,16 @@ le_leave_name(PG_FUNCTION_ARGS)
 	{
 		check_candidate(c);
 
-		/* Wait for the lease before anything is locked. */
-		while (!is_over && state_of_own(&call.store, c) == LEASE_EXPIRED)
-			is_over = le_call_is_expired(&call.store, name);
+		/*
+		 * A renewal that was made in time may be committing: wait for it
+		 * while nothing is locked.
+		 */
+		while (!holds_lease && state_of_own(&call.store, c) == LEASE_EXPIRED)
+		{
+			holds_lease = le_lease_lock(&call.store, name) != NULL;
+			if (!holds_lease)
+				le_wait_retry_or_busy(name);
+		}
 
 		/*
 		 * Once we have locked its row, nobody elects the candidate any more.
@@ -635,10 +642,15 @@ le_leave_name(PG_FUNCTION_ARGS)
 		 */
 		while (!le_candidate_lock(&call.store, c))
 		{
-			if (is_over)
+			if (holds_lease)
 				le_busy(name);
 			le_wait_retry_or_busy(name);
 		}
+
+		/* The deadline may have passed only now: then do not wait, either. */
+		if (!holds_lease && state_of_own(&call.store, c) == LEASE_EXPIRED &&
+			le_lease_lock(&call.store, name) == NULL)
+			le_busy(name);
 		if (state_of_own(&call.store, c) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

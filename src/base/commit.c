@@ -114,7 +114,7 @@ le_commit_change(const Store *store, const Change *change)
 /*
  * Note that this transaction grants, renews or ends a lease: it commits
  * durably, whatever its caller has set synchronous_commit to (see
- * make_durable()).
+ * set_durability()).
  */
 void
 le_commit_durably(void)
@@ -124,7 +124,8 @@ le_commit_durably(void)
 
 /*
  * Note that this transaction holds a row or a lock of ours, for which others
- * wait until its commit has ended.
+ * wait until its commit has ended.  This is not taken back with a savepoint:
+ * then the commit is bounded without need.
  */
 void
 le_commit_holds(void)
@@ -165,19 +166,22 @@ le_commit_bounded(void)
 
 /*
  * Let the commit wait until this server and its synchronous standbys have
- * flushed it, and no longer.  With remote_apply it would wait, with the lease
- * row and the election lock, for a standby's replay, which a query there can
- * hold up: the leases that the worker has to renew would run out meanwhile.
+ * flushed it, if it must be durable, and no longer, if others wait for what it
+ * holds.  With remote_apply it would wait, with the lease row and the election
+ * lock, for a standby's replay, which a query there can hold up: the leases
+ * that the worker has to renew would run out meanwhile.  That is so, too, if
+ * nothing of ours was written, but the same statement has written elsewhere.
  * A transaction block may have written other rows, too: it waits for the
  * replay if its user wants that.  (So may a single statement, but whether it
  * has cannot be seen here.)
  */
 static void
-make_durable(void)
+set_durability(bool holds)
 {
-	if (synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH ||
-		(synchronous_commit > SYNCHRONOUS_COMMIT_REMOTE_FLUSH &&
-		 !IsTransactionBlock()))
+	if ((must_be_durable &&
+		 synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH) ||
+		((must_be_durable || holds) && !IsTransactionBlock() &&
+		 synchronous_commit > SYNCHRONOUS_COMMIT_REMOTE_FLUSH))
 		le_set_locally("synchronous_commit", "on");
 }
 
@@ -189,6 +193,7 @@ make_durable(void)
 void
 le_commit_before(void)
 {
+	bool		holds = holds_something || le_lock_election_is_mine();
 	ListCell   *lc;
 
 	/* Changes that were rolled back to a savepoint have not happened. */
@@ -199,9 +204,8 @@ le_commit_before(void)
 		if (!TransactionIdIsCurrentTransactionId(line->xid))
 			log_lines = foreach_delete_current(log_lines, lc);
 	}
-	if (must_be_durable)
-		make_durable();
-	if (holds_something || le_lock_election_is_mine())
+	set_durability(holds);
+	if (holds)
 		le_commit_bounded();
 
 	/*

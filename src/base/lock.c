@@ -333,7 +333,10 @@ le_unlock_name_shared(const char *election)
 bool
 le_lock_epoch(void)
 {
-	return le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false);
+	if (!le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false))
+		return false;
+	le_commit_holds();
+	return true;
 }
 
 bool

@@ -150,6 +150,43 @@ serve();
 	$_->finish foreach values %s;
 }
 
+# -- leave() waits for the row of a candidate, since another call has it. Meanwhile the
+# deadline of the candidate's lease passes, which was renewed in time, by a transaction
+# that has not committed yet: it is not withdrawn.
+
+{
+	my %s = map { $_ => session($node, name => $_) } qw(stands gate renewer leaves);
+	my $hold = sub {
+		my ($name, $call, $lock) = @_;
+
+		$s{$name}->query_async("DO \$\$ BEGIN PERFORM $call;
+			PERFORM pg_advisory_xact_lock_shared($lock); END \$\$");
+		wait_for($node, "SELECT count(*) FROM pg_locks
+			WHERE locktype = 'advisory' AND objid = $lock AND NOT granted", 1);
+	};
+
+	create_election('left', 2_000_000);
+	is(acquire('left', 'd1'), 1, 'left: leads');
+	my $deadline = lease('left')->{deadline_mono};
+
+	$s{gate}->query("SELECT pg_advisory_lock($_)") foreach 4713, 4714;
+	wait_for_clock($deadline - 700_000);
+	$hold->('stands', "leader_election.acquire('left', 'd1')", 4713);
+	$hold->('renewer', "leader_election.renew('left', 1)", 4714);
+	wait_for_clock($deadline - 300_000);
+	$s{leaves}->query_async(q{SELECT leader_election.leave('left', 'd1')});
+	wait_for_clock($deadline + 100_000);
+	$s{gate}->query('SELECT pg_advisory_unlock(4713)');
+	is($s{leaves}->result, '', 'left: who asks it to leave is not answered');
+	is($s{leaves}->sqlstate, '55P03', 'left: but told that it is busy');
+	$s{gate}->query('SELECT pg_advisory_unlock(4714)');
+	$s{renewer}->result;
+	is(renew('left', 1), 1, 'left: it leads on');
+	is(any("SELECT count(*) FROM leader_election.candidate WHERE election = 'left'"), 1,
+		'left: and stands');
+	$_->finish foreach values %s;
+}
+
 # -- A detached candidate that calls while the calls of others elect is told yes
 # or no, soon.
 
