@@ -600,6 +600,36 @@ state_of_own(const Store *store, const Candidate *c)
 }
 
 /*
+ * The same, but a lease that is neither vacant nor led is judged by its row,
+ * and locked by this transaction from then on: a renewal that was made in time
+ * may not have committed yet.  55P03 if it has not, unless this may wait.
+ */
+static LeaseState
+judge_own(const Store *store, const Candidate *c, bool may_wait, bool *has_lease)
+{
+	for (;;)
+	{
+		LeaseState	state = state_of_own(store, c);
+
+		if (*has_lease || state == LEASE_VACANT || state == LEASE_LED)
+			return state;
+		*has_lease = le_lease_lock(store, c->election) != NULL;
+		if (!*has_lease && !may_wait)
+			le_busy(c->election);
+		if (!*has_lease)
+			le_wait_retry_or_busy(c->election);
+	}
+}
+
+static void
+wait_without_lease(const char *election, bool has_lease)
+{
+	if (has_lease)
+		le_busy(election);
+	le_wait_retry_or_busy(election);
+}
+
+/*
  * Withdraw a detached candidate that does not lead.  (A lease is given back
  * with release(), by a caller that knows its term.)
  */
@@ -610,7 +640,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 	char	   *candidate;
 	Call		call;
 	Candidate  *c;
-	bool		holds_lease = false;
+	bool		has_lease = false;
 
 	le_check_function("leader_election.leave()");
 	name = le_name_arg(fcinfo, 0, "election name");
@@ -625,40 +655,22 @@ le_leave_name(PG_FUNCTION_ARGS)
 		check_candidate(c);
 
 		/*
-		 * A renewal that was made in time may be committing: wait for it
-		 * while nothing is locked.
-		 */
-		while (!holds_lease && state_of_own(&call.store, c) == LEASE_EXPIRED)
-		{
-			holds_lease = le_lease_lock(&call.store, name) != NULL;
-			if (!holds_lease)
-				le_wait_retry_or_busy(name);
-		}
-
-		/*
 		 * Once we have locked its row, nobody elects the candidate any more.
-		 * Do not wait with the lease locked: a call of this candidate may
-		 * have locked its row, and wait for the lease.
+		 * Wait for a renewal before that, and for nothing with the lease
+		 * locked: a call of this candidate may have locked its row, and wait
+		 * for the lease.
 		 */
+		(void) judge_own(&call.store, c, true, &has_lease);
 		while (!le_candidate_lock(&call.store, c))
-		{
-			if (holds_lease)
-				le_busy(name);
-			le_wait_retry_or_busy(name);
-		}
-
-		/* The deadline may have passed only now: then do not wait, either. */
-		if (!holds_lease && state_of_own(&call.store, c) == LEASE_EXPIRED &&
-			le_lease_lock(&call.store, name) == NULL)
-			le_busy(name);
-		if (state_of_own(&call.store, c) == LEASE_LED)
+			wait_without_lease(name, has_lease);
+		if (judge_own(&call.store, c, false, &has_lease) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("candidate \"%s\" leads election \"%s\"",
 							candidate, name),
 					 errhint("Give the lease back with release(election, term) first.")));
 		while (!le_candidate_withdraw(&call.store, c))
-			le_wait_retry_or_busy(name);
+			wait_without_lease(name, has_lease);
 		le_commit_wakes_worker();
 	}
 	le_call_end(&call);

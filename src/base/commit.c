@@ -125,7 +125,8 @@ le_commit_durably(void)
 /*
  * Note that this transaction holds a row or a lock of ours, for which others
  * wait until its commit has ended.  This is not taken back with a savepoint:
- * then the commit is bounded without need.
+ * then the commit is hurried without need (see set_durability() and
+ * le_commit_bounded()).
  */
 void
 le_commit_holds(void)
@@ -172,8 +173,8 @@ le_commit_bounded(void)
  * that the worker has to renew would run out meanwhile.  That is so, too, if
  * nothing of ours was written, but the same statement has written elsewhere.
  * A transaction block may have written other rows, too: it waits for the
- * replay if its user wants that.  (So may a single statement, but whether it
- * has cannot be seen here.)
+ * replay if its user wants that.  (So may a single statement, or several in one
+ * string, but whether they have cannot be seen here.)
  */
 static void
 set_durability(bool holds)

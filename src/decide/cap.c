@@ -23,9 +23,9 @@
  *	 winner's leases of that kind are locked before it is granted a seat.
  *
  * - The group lock comes before election locks, and is held while more locks
- *	 are tried.  Only operators' calls wait for an election lock or a lease row
- *	 under it: alter_group(), drop_group(), and request_yield() that fills a
- *	 paused seat.
+ *	 are tried.  Four calls want several locks, and wait under it for an
+ *	 election lock or a lease row, a second at most: alter_group(),
+ *	 drop_group(), acquire_any(), and request_yield() for a paused seat.
  *
  *-------------------------------------------------------------------------
  */
