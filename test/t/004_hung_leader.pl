@@ -72,21 +72,29 @@ sub moment
 
 my (%leader, %heir);
 
+# In each election a leader and its heir. They are all connected before the first lease
+# begins: that takes long on a slow machine.
 sub set_scene
 {
-	my ($election, $auto_renew) = @_;
+	my (%auto_renew) = @_;
 
-	$leader{$election} = session($node, name => "$election leader");
-	$heir{$election} = session($node, name => "$election heir");
-	is( $leader{$election}->query(
-			"SELECT leader_election.join('$election', 'leader',
-				auto_renew => $auto_renew)"),
-		1,
-		"$election: leads");
-	is( $heir{$election}->query(
-			"SELECT leader_election.join('$election', 'heir')"),
-		'',
-		"$election: follows");
+	foreach my $election (sort keys %auto_renew)
+	{
+		$leader{$election} = session($node, name => "$election leader");
+		$heir{$election} = session($node, name => "$election heir");
+	}
+	foreach my $election (sort keys %auto_renew)
+	{
+		is( $leader{$election}->query(
+				"SELECT leader_election.join('$election', 'leader',
+					auto_renew => $auto_renew{$election})"),
+			1,
+			"$election: leads");
+		is( $heir{$election}->query(
+				"SELECT leader_election.join('$election', 'heir')"),
+			'',
+			"$election: follows");
+	}
 	return;
 }
 
@@ -132,8 +140,7 @@ sub ask_who_leads
 my @manual = qw(silent client backend loop late);
 my %deadline;
 
-set_scene($_, 'false') foreach @manual, 'alone', 'renewing';
-set_scene('automatic', 'true');
+set_scene((map { $_ => 'false' } @manual, 'alone', 'renewing'), automatic => 'true');
 $heir{alone}->query("SELECT leader_election.leave('alone')");
 
 $deadline{$_} = ($observer->lease($_, 'deadline_mono'))[0] foreach @manual;
@@ -304,8 +311,7 @@ my $worker_pid = "SELECT pid FROM pg_catalog.pg_stat_activity
 	WHERE backend_type = 'leader_election worker'";
 
 finish_all();
-set_scene('manual, no worker', 'false');
-set_scene('automatic, no worker', 'true');
+set_scene('manual, no worker' => 'false', 'automatic, no worker' => 'true');
 wait_for($node, "SELECT count(*) FROM ($worker_pid) w", 1);
 is($observer->query("SELECT pg_terminate_backend(($worker_pid), 60000)"),
 	't', 'the worker is terminated');
@@ -374,8 +380,7 @@ sub stop_worker
 }
 
 finish_all();
-set_scene('manual, stopped worker', 'false');
-set_scene('automatic, stopped worker', 'true');
+set_scene('manual, stopped worker' => 'false', 'automatic, stopped worker' => 'true');
 wait_for($node,
 	"SELECT renewed_at > acquired_at FROM leader_election.lease
 	WHERE election = 'automatic, stopped worker'");
