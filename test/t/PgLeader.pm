@@ -55,9 +55,9 @@ sub note
 
 open(my $lock, '>>', $lock_file) or die;
 fcntl($lock, F_SETFD, 0);
-note(flock($lock, LOCK_EX | LOCK_NB) ? 'started' : 'OVERLAP');
 $SIG{TERM} = 'IGNORE' if $is{stubborn};
 $SIG{TERM} = sub { note('terminated'); exit 0 } if $is{polite};
+note(flock($lock, LOCK_EX | LOCK_NB) ? 'started' : 'OVERLAP');
 if ($is{family})
 {
 	# A child, and a grandchild that has left the session and has no parent.
