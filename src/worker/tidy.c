@@ -68,21 +68,24 @@ static void
 prune_candidates(void *arg)
 {
 	CandidateStep *step = arg;
-	int64		until = le_clock() + STEP_TIME;
+	int64		until;
 	Store		store;
 
 	begin_step();
 	le_store_get(&store);
 	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock))
 		le_postpone("the table of candidates is locked");
-	while (step->dead != NIL && le_clock() < until)
+
+	/* However slow the machine is, one is removed. */
+	until = le_clock() + STEP_TIME;
+	do
 	{
 		if (le_candidate_prune(&store, linitial(step->dead)))
 			step->deleted = true;
 		else
 			step->kept = true;
 		step->dead = list_delete_first(step->dead);
-	}
+	} while (step->dead != NIL && le_clock() < until);
 }
 
 static void
