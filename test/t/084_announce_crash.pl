@@ -137,7 +137,12 @@ sub change
 
 		push @listeners, $listener;
 		@clients = Announced::start_changes($node, 'busy', $ELECTIONS, $crash * $TERMS);
-		wait_until(sub { $listener->told('^busy') > 300 }, 'something to be told');
+		wait_until(
+			sub {
+				return $listener->told('^busy') > 300
+				  && !grep { !$listener->told("^busy $_\$") } 1 .. $ELECTIONS;
+			},
+			'something of each election to be told');
 		$control = session($node, name => 'control');
 		wait_until(
 			sub {
