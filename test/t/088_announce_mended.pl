@@ -235,7 +235,7 @@ call($control, 'DROP TRIGGER await ON leader_election.lease');
 				},
 				'the news behind a crowd', 30);
 		},
-		'behind a crowd: it is told');
+		'behind a crowd: it is told') or die "what follows would wait for ever\n";
 	$notify->free;
 	$behind->finish;
 }
