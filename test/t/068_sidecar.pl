@@ -204,7 +204,7 @@ push @stuck, $sql->query("SELECT pid FROM pg_stat_activity WHERE application_nam
 stop_process($_) foreach @stuck;
 my ($deadline) = $sql->lease('stuck', "extract(epoch FROM renewed_at + '3 s')");
 my $socket = connect_http($port);
-my ($buffer, $asked, $status, @took, @leading) = ('');
+my ($buffer, $last_led, $answer, @took, @leading) = ('');
 
 while (1)
 {
@@ -212,9 +212,9 @@ while (1)
 	my $reply = read_reply($socket, \$buffer) or die 'no reply';
 
 	push @took, $reply->{came} - $sent;
-	$status = $reply->{status};
-	last if $status != 200 || time > $deadline + 1;
-	$asked = $sent;
+	$answer = $reply->{status};
+	last if $answer != 200 || time > $deadline + 1;
+	$last_led = $sent;
 	push @leading, $sent + $reply->{headers}{'x-leader-remaining-ms'} / 1000;
 }
 @took = sort { $a <=> $b } @took;
@@ -222,8 +222,8 @@ note(sprintf('%d replies, median %.6f s', scalar @took, $took[ @took / 2 ]));
 cmp_ok(scalar @took, '>', 100, 'many replies while the server does not answer');
 cmp_ok($took[ @took / 2 ], '<', 0.001, 'each within a millisecond');
 cmp_ok((sort { $b <=> $a } @leading)[0], '<', $deadline - 0.29, 'what remains ends a margin before the lease does (G3)');
-is($status, 503, '503 comes by itself');
-cmp_ok($asked, '<', $deadline, 'and to each request after the end of the lease');
+is($answer, 503, '503 comes by itself');
+cmp_ok($last_led, '<', $deadline, 'and to each request after the end of the lease');
 like(get($port, '/leader')->{body}, qr/^(late|standing|no connection)$/, 'and says why');
 resume_process($_) foreach @stuck;
 wait_for_leader($port);
