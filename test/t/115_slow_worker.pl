@@ -40,7 +40,7 @@ pass('listeners are told');
 $s{two}->kill;
 wait_for($node, "SELECT count(*) FROM leader_election.candidate
 	WHERE election = 'led' AND session_id <> 0", 0);
-pass('and so on');
+pass('and so is that of the last candidate');
 
 $node->stop;
 done_testing();
