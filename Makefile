@@ -58,6 +58,7 @@ OBJS = \
 	src/state/lease_state.o \
 	src/state/mark.o \
 	src/state/pause.o \
+	src/state/role.o \
 	src/state/run.o \
 	src/decide/begin.o \
 	src/decide/cap.o \

@@ -39,6 +39,9 @@
 
 typedef struct Candidate Candidate;
 
+/* role.c */
+extern uint64 le_role_changes(void);
+
 /* epoch.c */
 typedef struct Incarnation
 {

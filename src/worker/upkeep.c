@@ -43,6 +43,7 @@
 #define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 #define WINNER_FIRST	(MS / 2)	/* before we do anything else */
 #define CROWD			1000	/* of candidates, which a look does not read */
+#define WATCH_EVERY		(1000 * MS) /* whether roles have changed */
 
 /* A look at the tables */
 typedef struct Look
@@ -56,6 +57,12 @@ typedef struct Look
 
 /* When the next look is due, if nothing wakes the worker before */
 static int64 look_at = 0;
+
+/* Did the last look find that roles decide who is elected or asked to yield? */
+static bool watches_roles = false;
+
+/* ... and le_role_changes() from before it */
+static uint64 seen_role_changes = 0;
 
 /*
  * A wait may have reset our latch, so that a wake-up has gone unheard, or
@@ -84,6 +91,41 @@ le_upkeep_is_to_renew(const Pass *pass)
 }
 
 /*
+ * When to call le_upkeep_sees_roles(), if nothing wakes the worker before;
+ * PG_INT64_MAX: never.
+ */
+int64
+le_upkeep_watch_at(void)
+{
+	return watches_roles ? le_clock() + WATCH_EVERY : PG_INT64_MAX;
+}
+
+/*
+ * Have roles changed since the last look, so that others may be elected now?
+ * Then a look is due.  This sees what the last transaction was told of.
+ */
+bool
+le_upkeep_sees_roles(void)
+{
+	if (!watches_roles || le_role_changes() == seen_role_changes)
+		return false;
+	look_at = 0;
+	return true;
+}
+
+/*
+ * Read the settings of an election, in which a candidate may be chosen.
+ */
+static Election *
+read_contested(const Store *store, const char *name)
+{
+	Election   *election = le_election_read(store, name);
+
+	watches_roles |= election != NULL && election->candidate_role != NULL;
+	return election;
+}
+
+/*
  * A lease that is led no more, or on another incarnation: when is it to be
  * settled?  A seat for which nobody stands costs nothing but its row.
  */
@@ -98,7 +140,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 	if (lease->leader == NULL && lease->successor == NULL && s == NULL &&
 		!le_group_may_withdraw(store, lease->election))
 		return PG_INT64_MAX;
-	election = le_election_read(store, lease->election);
+	election = read_contested(store, lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
 	if (s != NULL)
@@ -137,7 +179,7 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 		le_drain_covers(le_drain_read(store, lease->election), lease->leader);
 	if ((s == NULL || s->candidates < 2) && !lease->yielding && !unwanted)
 		return false;
-	election = le_election_read(store, lease->election);
+	election = read_contested(store, lease->election);
 	if (election == NULL ||
 		(le_strategy(election)->preempts == NULL && !lease->yielding &&
 		 !unwanted && election->pause == NULL))
@@ -240,6 +282,8 @@ look_at_tables(void *arg)
 	if (!pass->installed)
 		return;
 	pass->next = le_clock() + RETRY;
+	seen_role_changes = le_role_changes();
+	watches_roles = false;
 	if (!le_store_try_lock(&look.store, LE_TABLE_LEASE, AccessShareLock))
 		return;
 	le_sessions_remember();
@@ -369,6 +413,7 @@ do_round(Pass *pass)
 	pass->work = true;
 	pass->next = PG_INT64_MAX;
 	pass->renew_at = le_renewal_due();
+	(void) le_upkeep_sees_roles();
 	if (elect_before_look(pass) || renew_before_look(pass) || !try_to_look(pass))
 		return;
 	if (pass->new_incarnation &&

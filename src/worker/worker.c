@@ -29,6 +29,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -164,13 +165,12 @@ init_worker(Oid database)
 }
 
 /*
- * Sleep until the next round is due, or until another process sets our latch.
+ * Sleep until then, or until another process sets our latch.
  */
 static void
-sleep_after(void *arg)
+sleep_until(Pass *pass, int64 until)
 {
-	Pass	   *pass = arg;
-	int64		ms = (pass->next - le_clock()) / MS + 1;
+	int64		ms = (until - le_clock()) / MS + 1;
 
 	pass->woken = (WaitLatch(MyLatch,
 							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -187,6 +187,27 @@ sleep_after(void *arg)
 	{
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * Sleep until the next round is due, or another process sets our latch, or
+ * roles have changed.  Of these we are told only in a transaction.
+ */
+static void
+sleep_after(void *arg)
+{
+	Pass	   *pass = arg;
+
+	for (;;)
+	{
+		sleep_until(pass, Min(pass->next, le_upkeep_watch_at()));
+		if (pass->woken || le_clock() >= pass->next)
+			break;
+		StartTransactionCommand();
+		CommitTransactionCommand();
+		if (le_upkeep_sees_roles())
+			break;
 	}
 }
 

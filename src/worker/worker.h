@@ -178,6 +178,8 @@ extern void le_tidy(Pass *pass);
 /* upkeep.c */
 extern bool le_upkeep_is_to_renew(const Pass *pass);
 extern void le_upkeep_again(Pass *pass);
+extern int64 le_upkeep_watch_at(void);
+extern bool le_upkeep_sees_roles(void);
 extern void le_upkeep(Pass *pass);
 
 /* launcher.c */

@@ -1,0 +1,157 @@
+# What makes a candidate eligible can change in PostgreSQL's own catalogs, which
+# wakes nobody: roles are granted and revoked, and become superusers or cease to
+# be.  The worker finds out by itself, within seconds.
+#
+# Leases last for an hour, so that neither a renewal nor the end of a lease has
+# the worker look.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use Rules;
+use Test::More;
+
+my $LONG = "lease_duration => '1 h'";
+
+serve();
+
+sub run
+{
+	my ($sql) = @_;
+
+	$admin->query($sql);
+	die $admin->errors if $admin->errors;
+	return;
+}
+
+run("CREATE ROLE team; CREATE ROLE part IN ROLE team;
+	CREATE ROLE low LOGIN IN ROLE team; CREATE ROLE high LOGIN IN ROLE team;
+	GRANT USAGE ON SCHEMA leader_election TO PUBLIC;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO PUBLIC");
+
+# A new session of that role that stands, named after it
+sub member
+{
+	my ($election, $role, $rank) = @_;
+	my $session = session($node, name => "$election: $role", user => $role);
+
+	stand_as($session, $election, $role, "rank => $rank");
+	die $session->errors if $session->errors;
+	return $session;
+}
+
+# low leads, and high stands, who outranks it but is in no role of the election;
+# the worker has looked at that.
+sub contest
+{
+	my ($election, $settings) = @_;
+	my @c;
+
+	run('GRANT team TO high');
+	create($election, 'bully', "candidate_role => 'team', $settings");
+	@c = member($election, 'low', 1);
+	leads_soon($election, 'low', "$election: low leads", 20);
+	run("SELECT leader_election.pause_election('$election')");
+	push @c, member($election, 'high', 2);
+	run("REVOKE team FROM high;
+		SELECT leader_election.resume_election('$election')");
+	worker_looks();
+	is(lease($election, 'leader, yielding'), 'low|f', "$election: high may not lead");
+	return @c;
+}
+
+sub is_asked_soon
+{
+	my ($election, $what) = @_;
+
+	comes_true("yielding AND successor = 'high' FROM leader_election.lease
+		WHERE election = '$election'", $what);
+	return;
+}
+
+# --- A challenger is given the role
+
+foreach my $give (
+	[ 'granted', 'GRANT team TO high', 'REVOKE team FROM high' ],
+	[ 'by another role', 'GRANT part TO high', 'REVOKE part FROM high' ],
+	[ 'superuser', 'ALTER ROLE high SUPERUSER', 'ALTER ROLE high NOSUPERUSER' ])
+{
+	my ($election, $grant, $revoke) = @$give;
+	my @c = contest($election, $LONG);
+
+	run($grant);
+	is_asked_soon($election, "$election: low is asked to yield");
+	run($revoke);
+	comes_true("NOT yielding AND leader = 'low' FROM leader_election.lease
+		WHERE election = '$election'", "$election: that is taken back when high may not lead");
+	run($grant);
+	is_asked_soon($election, "$election: and asked for again");
+	run($revoke);
+	$_->finish foreach @c;
+}
+
+# --- Where the worker renews in between, and reads no crowd in its look
+
+foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
+	[ 'crowd', $LONG, 1000 ])
+{
+	my ($election, $settings, $crowd) = @$case;
+	my @c = contest($election, $settings);
+
+	run("SELECT count(*) FROM generate_series(1, $crowd) n,
+		LATERAL leader_election.acquire('$election', 'c' || n, 0)");
+	worker_looks();
+	run('GRANT team TO high');
+	comes_true("leader = 'high' OR yielding AND successor = 'high'
+		FROM leader_election.lease WHERE election = '$election'",
+		"$election: high is noticed");
+	run('REVOKE team FROM high');
+	$_->finish foreach @c;
+}
+
+# --- A seat is kept for a candidate that may not lead any more
+
+{
+	my $low;
+
+	run('GRANT team TO high');
+	create('kept', 'lowest', "candidate_role => 'team', $LONG, takeover_delay => '0'");
+	is( $admin->query("SET ROLE low;
+			SELECT term > 0 FROM leader_election.acquire('kept', 'first', 1)"),
+		't', 'kept: one leads');
+	run("SET ROLE high; SELECT leader_election.acquire('kept', 'heir', 2); RESET ROLE");
+	$low = session($node, name => 'kept: low', user => 'low');
+	stand_as($low, 'kept', 'other', 'rank => 3');
+	run("SET ROLE low;
+		SELECT leader_election.release('kept', term) FROM leader_election.status
+			WHERE election = 'kept';
+		RESET ROLE");
+	comes_true("successor = 'heir' FROM leader_election.lease WHERE election = 'kept'",
+		'kept: the seat is reserved');
+	worker_looks();
+	run('REVOKE team FROM high');
+	leads_soon('kept', 'other', 'kept: the next one leads at once', 20);
+	$low->finish;
+}
+
+# --- A vacant seat waits for a candidate that may lead
+
+{
+	my $high;
+
+	run('GRANT team TO high');
+	create('vacant', 'bully', "candidate_role => 'team', $LONG");
+	run("SELECT leader_election.pause_election('vacant')");
+	$high = member('vacant', 'high', 1);
+	run("REVOKE team FROM high; SELECT leader_election.resume_election('vacant')");
+	worker_looks();
+	is(lease('vacant', 'leader IS NULL'), 't', 'vacant: high may not lead');
+	run('GRANT team TO high');
+	leads_soon('vacant', 'high', 'vacant: it leads when it may', 20);
+	$high->finish;
+}
+
+done_testing();
