@@ -38,6 +38,7 @@ typedef struct Grant
 typedef struct Stand
 {
 	int64		until;			/* NEVER: no limit */
+	const char *why;			/* a sidecar does not lead, a literal */
 	bool		connected;		/* there was a connection */
 	int64		pause;			/* before the next try to connect */
 	bool		unheard;		/* an answer was lost that may be a grant */

@@ -8,10 +8,15 @@
  * - A reply is made when the whole request has come, and after it was sent.
  *	 No reply is kept for another request.
  *
- * - Clients that are slow, or silent, are not in the way of others for long:
- *	 there is a limit to the number of connections, and a connection that has
- *	 had no reply for some time is closed, whatever dribbles in.  (A time-out
- *	 of libmicrohttpd begins anew with every byte.)
+ * - Clients are not in the way of others, whatever they do.  A connection that
+ *	 comes is accepted at once.  Where that makes one too many, another one is
+ *	 closed: the oldest of the address that has the most.  So each address has
+ *	 its share, one that comes now and then is not pushed out by one that
+ *	 floods us, and where all come from one address (a proxy's, 127.0.0.1),
+ *	 who comes last is served all the same.
+ *
+ * - A connection that has had no reply for some time is closed, whatever
+ *	 dribbles in.  (A time-out of libmicrohttpd begins anew with every byte.)
  *
  * - The thread takes no signal, and touches nothing of the main thread's but
  *	 what reply.c guards.
@@ -33,9 +38,15 @@
 #define MAX_CONNECTIONS		200
 #define REQUEST_MEMORY		8192	/* for the head of a request */
 
-/* How long a connection may be without a reply; shorter if all are taken */
+/*
+ * Slots for connections that are shut down, until the library closes them.  It
+ * accepts no more than 10 in a run, and closes them in the next.
+ */
+#define SPARE_CONNECTIONS	50
+#define SLOTS				(MAX_CONNECTIONS + SPARE_CONNECTIONS)
+
+/* How long a connection may be without a reply */
 #define LONGEST_IDLE		(10 * SEC)
-#define LONGEST_IDLE_FULL	SEC
 #define LOOK_AT_IDLE_MS		200
 
 #if MHD_VERSION < 0x00097002
@@ -47,6 +58,9 @@ typedef enum MHD_Result MhdResult;
 typedef struct HttpConnection
 {
 	int			fd;				/* -1: this slot is free */
+	bool		shut;			/* the library is about to close it */
+	uint64		address;		/* see address_key() */
+	int64		began;
 	int64		since;			/* its last reply, or its beginning */
 } HttpConnection;
 
@@ -57,10 +71,86 @@ static struct
 	pthread_t	thread;
 	int			stop_fd;
 	int			nconnections;
-	HttpConnection connections[MAX_CONNECTIONS];
+	int			nshut;			/* of them are shut down */
+	HttpConnection connections[SLOTS];
 }			server;
 
 /* --- connections */
+
+/*
+ * What stands for an address: that of IPv4, or the network of one of IPv6,
+ * since a host there has as many addresses in its network as it likes.
+ */
+static uint64
+address_key(const struct sockaddr *address)
+{
+	uint64		key = 0;
+
+	if (address->sa_family == AF_INET6)
+		memcpy(&key, &((const struct sockaddr_in6 *) address)->sin6_addr,
+			   sizeof(key));
+	else
+		key = ((const struct sockaddr_in *) address)->sin_addr.s_addr;
+	return key;
+}
+
+/*
+ * Shut down a connection.  The library notices, and closes it.
+ */
+static void
+shut_down(HttpConnection *c)
+{
+	if (c->shut)
+		return;
+	c->shut = true;
+	server.nshut++;
+	(void) shutdown(c->fd, SHUT_RDWR);
+}
+
+/*
+ * How many connections does an address have?
+ */
+static int
+count_of(uint64 address)
+{
+	int			n = 0;
+
+	for (int i = 0; i < SLOTS; i++)
+	{
+		const HttpConnection *c = &server.connections[i];
+
+		n += c->fd >= 0 && !c->shut && c->address == address;
+	}
+	return n;
+}
+
+/*
+ * There is one too many: shut down the oldest of the address that has the
+ * most.  That is never the one that has just come, unless it is alone.
+ */
+static void
+make_room(void)
+{
+	HttpConnection *victim = NULL;
+	int			most = 0;
+
+	for (int i = 0; i < SLOTS; i++)
+	{
+		HttpConnection *c = &server.connections[i];
+		int			n;
+
+		if (c->fd < 0 || c->shut)
+			continue;
+		n = victim != NULL && c->address == victim->address ? most :
+			count_of(c->address);
+		if (n < most || (n == most && c->began >= victim->began))
+			continue;
+		most = n;
+		victim = c;
+	}
+	if (victim != NULL)
+		shut_down(victim);
+}
 
 static void
 on_connection(void *arg, struct MHD_Connection *connection, void **context,
@@ -71,24 +161,33 @@ on_connection(void *arg, struct MHD_Connection *connection, void **context,
 
 	if (code == MHD_CONNECTION_NOTIFY_CLOSED)
 	{
-		/* The descriptor is closed after this: others get its number then. */
-		if (c != NULL)
-			c->fd = -1;
 		server.nconnections--;
+		if (c == NULL)
+			return;
+		/* The descriptor is closed after this: others get its number then. */
+		c->fd = -1;
+		server.nshut -= c->shut;
 		return;
 	}
 	server.nconnections++;
-	info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-	for (int i = 0; i < MAX_CONNECTIONS; i++)
+	for (int i = 0; i < SLOTS; i++)
 	{
 		c = &server.connections[i];
 		if (c->fd >= 0)
 			continue;
+		info = MHD_get_connection_info(connection,
+									   MHD_CONNECTION_INFO_CONNECTION_FD);
 		c->fd = info->connect_fd;
-		c->since = now_us();
+		info = MHD_get_connection_info(connection,
+									   MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+		c->address = address_key(info->client_addr);
+		c->shut = false;
+		c->began = c->since = now_us();
 		*context = c;
 		break;
 	}
+	if (server.nconnections - server.nshut > MAX_CONNECTIONS)
+		make_room();
 }
 
 static void
@@ -104,21 +203,19 @@ on_completed(void *arg, struct MHD_Connection *connection, void **request,
 }
 
 /*
- * Shut down connections that have had no reply for too long.  The library
- * notices, and closes them.
+ * Shut down connections that have had no reply for too long.
  */
 static void
 shut_down_idle(void)
 {
-	bool		full = server.nconnections >= MAX_CONNECTIONS;
-	int64		before = now_us() - (full ? LONGEST_IDLE_FULL : LONGEST_IDLE);
+	int64		before = now_us() - LONGEST_IDLE;
 
-	for (int i = 0; i < MAX_CONNECTIONS; i++)
+	for (int i = 0; i < SLOTS; i++)
 	{
 		HttpConnection *c = &server.connections[i];
 
 		if (c->fd >= 0 && c->since < before)
-			(void) shutdown(c->fd, SHUT_RDWR);
+			shut_down(c);
 	}
 }
 
@@ -284,14 +381,14 @@ http_start(const Address *address)
 	pg_free(where);
 	if (fd < 0)
 		return false;
-	for (int i = 0; i < MAX_CONNECTIONS; i++)
+	for (int i = 0; i < SLOTS; i++)
 		server.connections[i].fd = -1;
 	server.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	server.daemon =
 		MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, NULL,
 						 MHD_OPTION_LISTEN_SOCKET, fd,
 						 MHD_OPTION_CONNECTION_LIMIT,
-						 (unsigned int) MAX_CONNECTIONS,
+						 (unsigned int) SLOTS,
 						 MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 						 (size_t) REQUEST_MEMORY,
 						 MHD_OPTION_NOTIFY_CONNECTION, on_connection, NULL,

@@ -57,6 +57,19 @@ static const Statement sql_state = {
 	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
 	4, false, 1, {TEXTOID}
 };
+/* Only where somebody is drained, look at all who stand. */
+static const Statement sql_why = {
+	"SELECT CASE WHEN paused_at IS NOT NULL THEN 'paused'"
+	" WHEN EXISTS (SELECT FROM leader_election.drain d"
+	" WHERE d.election OPERATOR(pg_catalog.=) $1"
+	" OR d.election OPERATOR(pg_catalog.=) '')"
+	" AND EXISTS (SELECT FROM leader_election.candidates c"
+	" WHERE c.election OPERATOR(pg_catalog.=) $1"
+	" AND c.candidate OPERATOR(pg_catalog.=) $2 AND c.drained)"
+	" THEN 'drained' END"
+	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
+	1, false, 2, {TEXTOID, TEXTOID}
+};
 
 static Answer
 ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
@@ -369,6 +382,29 @@ judge(Agent *a, Stand *s, int64 *pause)
 }
 
 /*
+ * A sidecar has not been elected: find out whether it can be, and have it say
+ * so.  Without an answer, the last one stands.
+ */
+static void
+tell_why(Agent *a, Stand *s)
+{
+	static const char *const reasons[] = {"paused", "drained"};
+	Answer		answer = ask(a, &sql_why, AGENT_LIMIT, true);
+
+	if (answer.outcome == ANSWER_ROWS && PQntuples(answer.result) == 1)
+	{
+		s->why = "standing";
+		for (int i = 0; i < lengthof(reasons); i++)
+		{
+			if (strcmp(PQgetvalue(answer.result, 0, 0), reasons[i]) == 0)
+				s->why = reasons[i];
+		}
+		agent_publish(a, s->why);
+	}
+	answer_free(&answer);
+}
+
+/*
  * Try to be elected; if that fails, wait for the moment to try again.  Return
  * ELECTED, an exit code, or GO_ON.
  */
@@ -389,6 +425,8 @@ try_and_wait(Agent *a, Stand *s)
 		code = try_once(a, s);
 	if (code != GO_ON || a->signalled)
 		return code;
+	if (a->options->command == NULL && a->connection.conn != NULL)
+		tell_why(a, s);
 	code = judge(a, s, &pause);
 	if (a->period.done && a->connection.conn != NULL)
 		pause = Max(a->period.next - now_us(), 0);
@@ -426,7 +464,7 @@ stand_begin(Agent *a)
 	const Options *o = a->options;
 
 	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE,
-	.connected = a->connection.conn != NULL};
+	.why = "standing",.connected = a->connection.conn != NULL};
 	/* --skip waits for the first check to end. */
 	if (o->skip)
 		a->stand.until = now_us() + SKIP_LIMIT +
@@ -447,7 +485,7 @@ stand_until_elected(Agent *a)
 	while (code == GO_ON)
 	{
 		agent_publish(a, a->connection.conn == NULL ? "no connection" :
-					  "standing");
+					  a->stand.why);
 		checker_tend(&a->checker);
 		a->healthy = checker_passes(&a->checker, 1);
 		if (a->signalled)

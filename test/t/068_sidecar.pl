@@ -324,7 +324,7 @@ if ($served == 0)
 is($?, 0, 'another client gets its reply beside 300 slow ones');
 note(sprintf('after %.1f s', time - $began));
 cmp_ok(time - $began, '<', 10, 'soon');
-cmp_ok(open_files($one->pid), '<', $files + 210, 'the number of connections is bounded');
+cmp_ok(open_files($one->pid), '<', $files + 260, 'the number of connections is bounded');
 wait_until(
 	sub {
 		local $SIG{PIPE} = 'IGNORE';
