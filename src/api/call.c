@@ -99,16 +99,26 @@ le_ask_unwanted(Store *store, const char *name)
 }
 
 /*
- * Refuse to work inside a transaction block.
+ * Refuse to work inside a transaction block, or, for procedures, where the
+ * server lets nobody end the transaction although there is no block: in a
+ * function, and in a procedure that has to be left as another user, or with
+ * other settings, than its body has.
  */
 void
 le_check_block(const char *call, bool in_transaction_block)
 {
-	if (in_transaction_block)
+	if (!in_transaction_block)
+		return;
+	if (!IsInTransactionBlock(true))
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", call),
-				 errhint("Call it in autocommit mode, and neither among several statements in one string nor in a pipeline: autocommit = True in Python (psycopg), isolation_level \"AUTOCOMMIT\" in SQLAlchemy, outside of atomic() and without ATOMIC_REQUESTS in Django, setAutoCommit(true) in Java (JDBC), outside of @Transactional in Spring.")));
+				 errmsg("%s cannot run inside a routine that cannot commit",
+						call),
+				 errhint("CALL it by itself, in a DO block or in a procedure that is declared neither with SECURITY DEFINER nor with SET, and not in a function. Instead of SECURITY DEFINER, grant EXECUTE to the role that calls, or call join() there; instead of SET, set it before the call.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+			 errmsg("%s cannot run inside a transaction block", call),
+			 errhint("Call it in autocommit mode, and neither among several statements in one string, in a block with EXCEPTION nor in a pipeline: autocommit = True in Python (psycopg), isolation_level \"AUTOCOMMIT\" in SQLAlchemy, outside of atomic() and without ATOMIC_REQUESTS in Django, setAutoCommit(true) in Java (JDBC), outside of @Transactional in Spring.")));
 }
 
 /*

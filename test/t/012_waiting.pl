@@ -309,34 +309,60 @@ sub session_locks
 		  . ' LANGUAGE plpgsql AS $$ DECLARE t bigint; l text; BEGIN'
 		  . " CALL leader_election.wait_for_change('call', t, l);"
 		  . ' RETURN t; END $$');
+	foreach my $kind ([ definer => 'SECURITY DEFINER' ], [ set => 'SET lock_timeout = 0' ])
+	{
+		my ($name, $clause) = @$kind;
+
+		$one->query("CREATE PROCEDURE campaign_$name() LANGUAGE plpgsql $clause AS"
+			  . ' $$ DECLARE t bigint; BEGIN'
+			  . " CALL leader_election.campaign('call', 'one', term => t);"
+			  . ' END $$');
+		$one->query("CREATE PROCEDURE wait_$name() LANGUAGE plpgsql $clause AS"
+			  . ' $$ DECLARE t bigint; l text; BEGIN'
+			  . " CALL leader_election.wait_for_change('call', t, l);"
+			  . ' END $$');
+	}
 	foreach (
+		[ 'in a procedure with SECURITY DEFINER', 'CALL campaign_definer()', qr/neither .* SECURITY DEFINER nor with SET/ ],
+		[ 'in a procedure with SECURITY DEFINER', 'CALL wait_definer()', qr/neither .* SECURITY DEFINER nor with SET/ ],
+		[ 'in a procedure with SET', 'CALL campaign_set()', qr/neither .* SECURITY DEFINER nor with SET/ ],
+		[ 'in a procedure with SET', 'CALL wait_set()', qr/neither .* SECURITY DEFINER nor with SET/ ],
 		['in a transaction block', "BEGIN;\n$campaign"],
 		['in a transaction block', "BEGIN;\n$wait"],
 		['with another statement', "SELECT 1\\; $campaign"],
 		['with another statement', "SELECT 1\\; $wait"],
-		['in a function', 'SELECT call_campaign()'],
-		['in a function', 'SELECT call_wait()'],
+		[ 'in a function', 'SELECT call_campaign()', qr/not in a function/ ],
+		[ 'in a function', 'SELECT call_wait()', qr/not in a function/ ],
 		[
 			'in a block with EXCEPTION',
 			'DO $$ DECLARE t bigint; BEGIN'
 			  . " CALL leader_election.campaign('call', 'one', term => t);"
-			  . ' EXCEPTION WHEN division_by_zero THEN END $$'
+			  . ' EXCEPTION WHEN division_by_zero THEN END $$',
+			qr/in a block with EXCEPTION/
 		],
 		[
 			'in a block with EXCEPTION',
 			'DO $$ DECLARE t bigint; l text; BEGIN'
 			  . " CALL leader_election.wait_for_change('call', t, l);"
-			  . ' EXCEPTION WHEN division_by_zero THEN END $$'
+			  . ' EXCEPTION WHEN division_by_zero THEN END $$',
+			qr/in a block with EXCEPTION/
 		])
 	{
-		my ($where, $sql) = @$_;
+		my ($where, $sql, $hint) = @$_;
 		my $what = $sql =~ /wait/ ? 'wait_for_change()' : 'campaign()';
 
 		is($one->sqlstate_of($sql), '25001', "$what $where is refused");
-		like($one->errors, qr/HINT:.*autocommit/s, '... with a hint');
+		like($one->errors, $hint // qr/HINT:.*autocommit/s, '... with a hint');
+		unlike($one->errors, qr/autocommit/, '... of what helps') if $hint && $where !~ /EXCEPTION/;
 		$one->query('ROLLBACK');
 	}
 	is(stands('call', 'one'), 'f', 'without a candidacy');
+
+	# What the hint names instead of SECURITY DEFINER works there.
+	$one->query('CREATE PROCEDURE join_definer(INOUT term bigint) LANGUAGE plpgsql SECURITY DEFINER AS'
+		  . " \$\$ BEGIN term := leader_election.join('call', 'one'); END \$\$");
+	wait_until(sub { $one->query('CALL join_definer(NULL)') =~ /^\d+$/ }, 'join() in a procedure with SECURITY DEFINER');
+	$one->query("SELECT leader_election.leave('call')");
 	$one->finish;
 }
 
