@@ -125,13 +125,16 @@ try_to_end(void)
 
 /*
  * Settings that were made for this database or for all of the server must not
- * end the worker's transactions, nor make them read-only, nor change what a
- * name in them means, nor let them wait for the replay of standbys.
+ * end the worker or its transactions, nor make these read-only, nor change what
+ * a name in them means, nor let them wait for the replay of standbys.  The
+ * owner of a database, who need not be a superuser, may make them.
+ * (114_settings_of_all.pl tries all that there are.)
  */
 static void
 pin_settings(void)
 {
 	static const char *const pinned[][2] = {
+		{"exit_on_error", "off"},	/* else a lock timeout ends the process */
 		{"search_path", "pg_catalog, pg_temp"},
 		{"statement_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
