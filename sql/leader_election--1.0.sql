@@ -35,6 +35,8 @@ CREATE TABLE leader_election.election (
 	preempt_delay	interval,
 	settle			interval,
 	group_name		text COLLATE "C",
+	owner_id		text COLLATE "C",
+	candidate_role_id text COLLATE "C",
 	CONSTRAINT kept_pause CHECK (paused_at IS NULL OR
 		(paused_by, pause_vacates, pause_incarnation) IS NOT NULL),
 	CONSTRAINT kept_resumes CHECK ((resumes_at, resumes_mono, resumes_for) IS NULL OR
@@ -48,19 +50,22 @@ COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from pau
 COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
 COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
 COMMENT ON COLUMN leader_election.election.settle IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
-
 COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
+COMMENT ON COLUMN leader_election.election.owner_id IS 'which role owner means: OID/system identifier/OID of table lease/name; elsewhere, or if NULL, owner is the name of a role';
+COMMENT ON COLUMN leader_election.election.candidate_role_id IS 'which role candidate_role means, as owner_id';
 
 -- A group of elections, its seats.
 CREATE TABLE leader_election.election_group (
 	group_name		text COLLATE "C" PRIMARY KEY,
 	seats			integer NOT NULL,
 	max_per_candidate integer NOT NULL,
-	owner			name NOT NULL
+	owner			name NOT NULL,
+	owner_id		text COLLATE "C"
 );
 COMMENT ON TABLE leader_election.election_group IS 'groups of elections, one row per group; its seats are elections of their own';
 COMMENT ON COLUMN leader_election.election_group.seats IS 'the seats are named group_name/1, group_name/2 and so on';
 COMMENT ON COLUMN leader_election.election_group.max_per_candidate IS 'how many seats a candidate may have at a time';
+COMMENT ON COLUMN leader_election.election_group.owner_id IS 'which role owner means, as in table election';
 
 -- Its row, if there is one, pauses all elections.
 CREATE TABLE leader_election.pause_all (
@@ -133,6 +138,9 @@ CREATE TABLE leader_election.lease (
 	run_done		text COLLATE "C",
 	done_at			timestamptz,
 	left_at_renewal	bigint,
+	role_id			text COLLATE "C",
+	successor_role_id text COLLATE "C",
+	run_role_id		text COLLATE "C",
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -175,6 +183,9 @@ COMMENT ON COLUMN leader_election.lease.run_attempts IS 'how many terms were gra
 COMMENT ON COLUMN leader_election.lease.run_done IS 'the highest run that is done';
 COMMENT ON COLUMN leader_election.lease.done_at IS 'when that was recorded';
 COMMENT ON COLUMN leader_election.lease.left_at_renewal IS 'microseconds that were left of the lease when it was renewed last, in this term; NULL: it was not renewed yet';
+COMMENT ON COLUMN leader_election.lease.role_id IS 'which role role means, as owner_id in table election';
+COMMENT ON COLUMN leader_election.lease.successor_role_id IS 'which role successor_role means';
+COMMENT ON COLUMN leader_election.lease.run_role_id IS 'which role run_role means';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
 COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -201,10 +212,12 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	seen_mono		bigint,
 	seen_for		bigint,
 	stood_mono		bigint,
+	role_id			text COLLATE "C",
 	PRIMARY KEY (election, candidate)
 );
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
 COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
+COMMENT ON COLUMN leader_election.candidate.role_id IS 'which role role means, as owner_id in table election';
 COMMENT ON COLUMN leader_election.candidate.defers IS 'it has given up, and preempts nobody until it stands anew or its rank changes';
 COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'a sign of life of a detached candidate, which is alive for seen_for since';
 COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
@@ -482,12 +495,12 @@ CREATE FUNCTION leader_election.alter_election(election text,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
 	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
 	preempt_delay interval DEFAULT NULL, settle interval DEFAULT NULL,
-	run_done text DEFAULT NULL)
+	run_done text DEFAULT NULL, owner name DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval, text) IS
-'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it; run_done: the last run that is done, and no later one was granted (empty: none)';
+COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval, text, name) IS
+'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it; run_done: the last run that is done, and no later one was granted (empty: none); owner: a role that the caller is a member of';
 
 CREATE FUNCTION leader_election.drop_election(election text)
 RETURNS void
@@ -514,11 +527,11 @@ CREATE FUNCTION leader_election.alter_group(name text,
 	lease_duration interval DEFAULT NULL, quorum integer DEFAULT NULL,
 	takeover_delay interval DEFAULT NULL, candidate_role name DEFAULT NULL,
 	channel text DEFAULT NULL, preempt_delay interval DEFAULT NULL,
-	settle interval DEFAULT NULL)
+	settle interval DEFAULT NULL, owner name DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_group'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.alter_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval) IS
+COMMENT ON FUNCTION leader_election.alter_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval, name) IS
 'change what is not NULL; seats that are too many are dropped when their leaders have yielded';
 
 CREATE FUNCTION leader_election.drop_group(name text)
@@ -607,7 +620,7 @@ CREATE FUNCTION leader_election.observe(election text,
 	OUT expires_at timestamptz, OUT remaining interval,
 	OUT candidates integer, OUT paused_at timestamptz, OUT paused_by name,
 	OUT pause_reason text, OUT resumes_at timestamptz, OUT run text,
-	OUT run_done text, OUT done_at timestamptz)
+	OUT run_done text, OUT done_at timestamptz, OUT owner name)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election.observe(text) IS
@@ -637,7 +650,7 @@ CREATE VIEW leader_election.status AS
 		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
 		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum,
 		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at,
-		o.run, o.run_done, o.done_at
+		o.run, o.run_done, o.done_at, o.owner
 	FROM leader_election.election e,
 		LATERAL leader_election.observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS

@@ -281,6 +281,20 @@ LeIsInTransaction(const PGPROC *proc)
 #endif
 }
 
+/*
+ * Raise an error unless that user may make this role the owner of what it
+ * owns itself.
+ */
+static inline void
+LeCheckCanSetRole(Oid user, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	check_can_set_role(user, role);
+#else
+	check_is_member_of_role(user, role);
+#endif
+}
+
 /* May this role execute that function? */
 static inline bool
 LeMayExecute(Oid function, Oid role)

@@ -40,6 +40,37 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * A role, which must exist; none ("") may be allowed.
+ */
+static const Role *
+role_arg(const char *name, bool or_none)
+{
+	Role	   *role = palloc0(sizeof(Role));
+
+	role->name = "";
+	if (name[0] != '\0' || !or_none)
+		*role = le_role_named(pstrdup(name));
+	return role;
+}
+
+/*
+ * The role that is to be the owner of what the caller owns; NULL: it stays.
+ * 42501 unless the caller is a member of it, or a superuser, as for the owners
+ * of tables: nobody gives a role away what it does not want.
+ */
+const Role *
+le_owner_arg(FunctionCallInfo fcinfo, int n)
+{
+	const Role *owner;
+
+	if (PG_ARGISNULL(n))
+		return NULL;
+	owner = role_arg(NameStr(*PG_GETARG_NAME(n)), false);
+	LeCheckCanSetRole(GetUserId(), owner->oid);
+	return owner;
+}
+
+/*
  * The strategy, and from the argument first on lease_duration, quorum,
  * takeover_delay, candidate_role, channel, preempt_delay and settle; an
  * argument that is NULL sets
@@ -71,11 +102,8 @@ le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
 												 "takeover_delay",
 												 0, LONGEST_DELAY);
 	if (!PG_ARGISNULL(first + 3))
-	{
-		config->candidate_role = pstrdup(NameStr(*PG_GETARG_NAME(first + 3)));
-		if (config->candidate_role[0] != '\0')
-			(void) get_role_oid(config->candidate_role, false);
-	}
+		config->candidate_role =
+			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
 	if (!PG_ARGISNULL(first + 4))
 	{
 		Size		size = toast_raw_datum_size(PG_GETARG_DATUM(first + 4)) - VARHDRSZ;
@@ -104,6 +132,7 @@ Datum
 le_create_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
+	Role		owner;
 	Configuration config;
 	Call		call;
 
@@ -113,8 +142,9 @@ le_create_election(PG_FUNCTION_ARGS)
 	le_election_complete(&config);
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
-	while (!le_election_insert(&call.store, name,
-							   GetUserNameFromId(GetUserId(), false), &config))
+	owner = le_role_current();
+	config.owner = &owner;
+	while (!le_election_insert(&call.store, name, &config))
 	{
 		if (le_election_read(&call.store, name) != NULL)
 			ereport(ERROR,
@@ -225,6 +255,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	election = le_election_get(&call.store, name);
 	le_check_election_owner(election);
 	check_no_seat(election, "leader_election.alter_group()");
+	config.owner = le_owner_arg(fcinfo, 10);
 	le_see_to_epoch(&call.store, name);
 
 	lease = le_alter_owned(&call, &config);

@@ -47,12 +47,17 @@ extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_check_candidate_role(const Election *election,
-									const char *role);
+									const Role *role);
 LE_NORETURN extern void le_report_name_in_use(const Store *store,
 											  const Candidate *who);
 LE_NORETURN extern void le_report_not_owner(const char *election,
 											const char *candidate,
-											const char *role);
+											const Role *role);
+LE_NORETURN extern void le_report_not_its_owner(const char *what,
+												const char *name,
+												const Role *owner,
+												const char *alter);
+extern int	le_err_only_role(const char *done, const Role *role);
 
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
@@ -153,6 +158,8 @@ extern void le_diagnose_say(Diagnosis *d, Severity severity,
 extern char *le_diagnose_time(TimestampTz at);
 extern char *le_diagnose_duration(int64 us);
 extern char *le_diagnose_names(List *names);
+extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
+extern char *le_diagnose_alter(const Diagnosis *d, const char *settings);
 
 /* diagnose_seat.c */
 extern void le_diagnose_leader(Diagnosis *d);
@@ -166,6 +173,7 @@ extern char *le_diagnose_pause_remedy(const Diagnosis *d);
 extern void le_diagnose_vacancy(Diagnosis *d);
 
 /* diagnose_standing.c */
+extern void le_diagnose_roles(Diagnosis *d);
 extern void le_diagnose_candidates(Diagnosis *d);
 extern void le_diagnose_quorum(Diagnosis *d);
 extern void le_diagnose_seats(Diagnosis *d);
@@ -187,6 +195,10 @@ extern void le_diagnose_locks(Diagnosis *d);
 extern void le_diagnose_room(Diagnosis *d);
 
 /* admin_api.c */
+/* How many arguments le_configuration_args() reads, from first on */
+#define LE_CONFIGURATION_ARGS	7
+
+extern const Role *le_owner_arg(FunctionCallInfo fcinfo, int n);
 extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
 								  int first, Configuration *config);
 extern void le_see_to_epoch(const Store *store, const char *name);

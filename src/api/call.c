@@ -334,20 +334,60 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 }
 
 /*
+ * Detail and hint of an error: only that role, which might be gone, may touch
+ * what was done for it.
+ */
+int
+le_err_only_role(const char *done, const Role *role)
+{
+	if (le_role_exists(role))
+	{
+		errdetail("It was %s role \"%s\".", done, le_role_name(role));
+		return errhint("Only that role may touch it: use SET ROLE.");
+	}
+	errdetail("It was %s role \"%s\", which %s.", done, role->name,
+			  le_role_missing(role));
+	return errhint("Nobody may touch it: it ends by itself.");
+}
+
+/*
+ * 42501, since the caller is not the owner of this; alter is the function with
+ * which a superuser gives it another one.
+ */
+void
+le_report_not_its_owner(const char *what, const char *name, const Role *owner,
+						const char *alter)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of %s \"%s\"", what, name),
+			 le_role_exists(owner) ?
+			 errdetail("It is owned by role \"%s\".", le_role_name(owner)) :
+			 errdetail("It is owned by role \"%s\", which %s.", owner->name,
+					   le_role_missing(owner)),
+			 le_role_exists(owner) ? 0 :
+			 errhint("Have a superuser give it another owner: leader_election.%s(..., owner => ...).",
+					 alter)));
+}
+
+/*
+ * The function that alters an election, which may be a seat.
+ */
+static const char *
+alter_function(const Election *election)
+{
+	return election->group != NULL ? "alter_group" : "alter_election";
+}
+
+/*
  * 42501 unless the caller owns the election, or is a superuser.
  */
 void
 le_check_election_owner(const Election *election)
 {
-	Oid			owner = get_role_oid(election->owner, true);
-
-	if (superuser() ||
-		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner)))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("must be owner of election \"%s\"", election->name),
-			 errdetail("It is owned by role \"%s\".", election->owner)));
+	if (!le_role_owns(&election->owner))
+		le_report_not_its_owner("election", election->name, &election->owner,
+								alter_function(election));
 }
 
 /*
@@ -377,22 +417,29 @@ le_call_lock_owned(const Call *call, Lease **lease)
 }
 
 void
-le_check_candidate_role(const Election *election, const char *role)
+le_check_candidate_role(const Election *election, const Role *role)
 {
+	const char *alter = alter_function(election);
+
 	if (le_election_admits(election, role))
 		return;
-	if (!OidIsValid(get_role_oid(election->candidate_role, true)))
+	if (!le_role_exists(&election->candidate_role))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("candidate_role \"%s\" of election \"%s\" does not exist",
-						election->candidate_role, election->name),
-				 errhint("Create that role, or have the election's owner name another one with leader_election.alter_election().")));
+				 errmsg("candidate_role \"%s\" of election \"%s\" %s",
+						election->candidate_role.name, election->name,
+						le_role_missing(&election->candidate_role)),
+				 OidIsValid(election->candidate_role.oid) ?
+				 errhint("Have the election's owner name another one with leader_election.%s().",
+						 alter) :
+				 errhint("Create that role, or have the election's owner name another one with leader_election.%s().",
+						 alter)));
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied to stand in election \"%s\"",
 					election->name),
 			 errdetail("Candidates must be members of role \"%s\".",
-					   election->candidate_role),
+					   le_role_name(&election->candidate_role)),
 			 errhint("Ask for membership in it.")));
 }
 
@@ -423,7 +470,7 @@ le_report_name_in_use(const Store *store, const Candidate *who)
 
 	if (c != NULL && c->session_id == 0)
 		detail = psprintf("A detached candidate of role \"%s\" stands under this name.",
-						  c->role);
+						  le_role_name(&c->role));
 	else if (c != NULL)
 		detail = le_process_session_text(c, &own);
 	ereport(ERROR,
@@ -438,12 +485,11 @@ le_report_name_in_use(const Store *store, const Candidate *who)
 
 void
 le_report_not_owner(const char *election, const char *candidate,
-					const char *role)
+					const Role *role)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
 					candidate, election),
-			 errdetail("It was made by role \"%s\".", role),
-			 errhint("Only that role may touch it: use SET ROLE.")));
+			 le_err_only_role("made by", role)));
 }

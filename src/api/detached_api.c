@@ -42,15 +42,14 @@ term_arg(FunctionCallInfo fcinfo, int n)
  * The caller must act as the role that the lease was granted to.
  */
 static void
-check_role(const Lease *lease, const char *role)
+check_role(const Lease *lease, const Role *role)
 {
-	if (strcmp(role, GetUserNameFromId(GetUserId(), false)) != 0)
+	if (!le_role_is_caller(role))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the lease of election \"%s\"",
 						lease->election),
-				 errdetail("It was granted to role \"%s\".", role),
-				 errhint("Only that role may touch it: use SET ROLE.")));
+				 le_err_only_role("granted to", role)));
 }
 
 /*
@@ -68,7 +67,7 @@ check_holder(const Lease *lease, int64 term, const char *instead)
 						lease->election, term),
 				 errhint("Call %s in that session.", instead)));
 	if (le_lease_is_term(lease, term))
-		check_role(lease, lease->role);
+		check_role(lease, &lease->role);
 }
 
 /*
@@ -80,7 +79,7 @@ static void
 check_run(const Lease *lease, int64 term)
 {
 	if (le_lease_was_term(lease, term))
-		check_role(lease, lease->runs.role);
+		check_role(lease, &lease->runs.role);
 	else if (le_lease_is_term(lease, term))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -205,7 +204,7 @@ find_election(const Store *store, const Acquisition *a)
 		le_election_get_or_create(store, name, true);
 
 	if (election != NULL)
-		le_check_candidate_role(election, a->who.role);
+		le_check_candidate_role(election, &a->who.role);
 	else if (!a->is_seat)
 		le_busy(name);
 	return election;
@@ -285,7 +284,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_check_function("leader_election.acquire()");
 	a.who.election = le_name_arg(fcinfo, 0, "election name");
 	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	a.who.role = GetUserNameFromId(GetUserId(), false);
+	a.who.role = le_role_current();
 	le_profile_args(fcinfo, 2, false, &a.profile);
 	a.who.run = run_args(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
@@ -583,8 +582,8 @@ check_candidate(const Candidate *c)
 				 errmsg("candidate \"%s\" of election \"%s\" is a session",
 						c->candidate, c->election),
 				 errhint("Call leave(election) in that session.")));
-	if (strcmp(c->role, GetUserNameFromId(GetUserId(), false)) != 0)
-		le_report_not_owner(c->election, c->candidate, c->role);
+	if (!le_role_is_caller(&c->role))
+		le_report_not_owner(c->election, c->candidate, &c->role);
 }
 
 /*

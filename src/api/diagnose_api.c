@@ -64,6 +64,8 @@ static const Check checks[] = {
 	{le_diagnose_announced, LE_TABLE_LEASE | LE_TABLE_HISTORY |
 	LE_TABLE_ANNOUNCED, 0},
 	{le_diagnose_quorum, CHECK_STANDING, 0},
+	{le_diagnose_roles, LE_TABLE_ELECTION | LE_TABLE_GROUP,
+	ON_STANDBY | WITHOUT_LEASE},
 	{le_diagnose_candidates, CHECK_STANDING, 0},
 	{le_diagnose_seats, CHECK_STANDING, 0},
 	{le_diagnose_worker, 0, WITHOUT_LEASE},
@@ -148,6 +150,36 @@ le_diagnose_names(List *names)
 						 le_quote(lfirst(lc)));
 	}
 	return buf.data;
+}
+
+/*
+ * How the owner does something about the election or the group: a call of a
+ * function of ours, as the end of a sentence.
+ */
+char *
+le_diagnose_owner_runs(const Diagnosis *d, const char *call)
+{
+	const Role *owner = d->election != NULL ?
+		&d->election->owner : &d->group->owner;
+
+	if (!le_role_exists(owner))
+		return psprintf("run as a superuser: SELECT leader_election.%s;", call);
+	return psprintf("run as role %s or as a superuser: SELECT leader_election.%s;",
+					le_quote(le_role_name(owner)), call);
+}
+
+/*
+ * The same for a change of settings, which a seat has from its group.
+ */
+char *
+le_diagnose_alter(const Diagnosis *d, const char *settings)
+{
+	return le_diagnose_owner_runs(d, d->group != NULL ?
+								  psprintf("alter_group(%s, %s)",
+										   quote_literal_cstr(d->group->name),
+										   settings) :
+								  psprintf("alter_election(%s, %s)", d->literal,
+										   settings));
 }
 
 /*

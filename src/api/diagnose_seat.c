@@ -39,8 +39,9 @@ le_diagnose_leader(Diagnosis *d)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
 								 d->quoted),
-						psprintf("Run as role %s or as a superuser, and make the election anew: SELECT leader_election.drop_election(%s);",
-								 le_quote(d->election->owner), d->literal));
+						psprintf("To make the election anew, first %s",
+								 le_diagnose_owner_runs(d, psprintf("drop_election(%s)",
+																	d->literal))));
 	if (lease == NULL || !d->led)
 		return;
 	initStringInfo(&buf);
@@ -86,8 +87,9 @@ le_diagnose_pause_remedy(const Diagnosis *d)
 {
 	if (d->pause != d->election->pause)
 		return "When what it is for is done, run as a superuser: SELECT leader_election.resume_all();";
-	return psprintf("When what it is for is done, run as role %s or as a superuser: SELECT leader_election.resume_election(%s);",
-					le_quote(d->election->owner), d->literal);
+	return psprintf("When what it is for is done, %s",
+					le_diagnose_owner_runs(d, psprintf("resume_election(%s)",
+													   d->literal)));
 }
 
 /*
@@ -149,8 +151,9 @@ le_diagnose_yield(Diagnosis *d)
 							 le_diagnose_duration(left), lease->yields),
 					lease->session_id == 0 ?
 					"Wait: it is replaced when its lease is over, at the latest." :
-					psprintf("Wait: it is replaced when its lease is over, at the latest. To end its session at once, run as role %s or as a superuser: SELECT leader_election.request_yield(%s, terminate => true);",
-							 le_quote(d->election->owner), d->literal));
+					psprintf("Wait: it is replaced when its lease is over, at the latest. To end its session at once, %s",
+							 le_diagnose_owner_runs(d, psprintf("request_yield(%s, terminate => true)",
+																d->literal))));
 }
 
 /*
@@ -197,7 +200,7 @@ le_diagnose_renewal(Diagnosis *d)
 						psprintf("At the last renewal %s of %s had passed before it could be written: so long synchronous standbys, or locks, have kept it waiting.",
 								 le_diagnose_duration(spent),
 								 le_diagnose_duration(lease->duration)),
-						psprintf("Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or make the lease longer: SELECT leader_election.alter_election(%s, lease_duration => %s);",
-								 d->literal,
-								 quote_literal_cstr(psprintf(INT64_FORMAT " ms", lease->duration / 1000 * 2))));
+						psprintf("Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or, for a longer lease, %s",
+								 le_diagnose_alter(d, psprintf("lease_duration => '" INT64_FORMAT " ms'",
+															   lease->duration / 1000 * 2))));
 }

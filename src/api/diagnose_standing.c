@@ -28,9 +28,9 @@ le_diagnose_quorum(Diagnosis *d)
 	le_diagnose_say(d, SEVERITY_WARNING,
 					psprintf("%d of the %d candidates that are needed (quorum) are alive: if the leader is lost, nobody can follow.",
 							 d->turnout.live, d->election->quorum),
-					psprintf("Start more candidates, or run as role %s or as a superuser: SELECT leader_election.alter_election(%s, quorum => %d);",
-							 le_quote(d->election->owner), d->literal,
-							 Max(d->turnout.live, 1)));
+					psprintf("Start more candidates, or %s",
+							 le_diagnose_alter(d, psprintf("quorum => %d",
+														   Max(d->turnout.live, 1)))));
 }
 
 /*
@@ -75,10 +75,37 @@ say_drained(Diagnosis *d, List *names)
 						drain->election[0] == '\0' ?
 						psprintf("When what it is for is done, run as a superuser: SELECT leader_election.undrain_candidate(%s);",
 								 quote_literal_cstr(drain->candidate)) :
-						psprintf("When what it is for is done, run as role %s or as a superuser: SELECT leader_election.undrain_candidate(%s, %s);",
-								 le_quote(d->election->owner),
-								 quote_literal_cstr(drain->candidate), d->literal));
+						psprintf("When what it is for is done, %s",
+								 le_diagnose_owner_runs(d, psprintf("undrain_candidate(%s, %s)",
+																	quote_literal_cstr(drain->candidate),
+																	d->literal))));
 	}
+}
+
+/*
+ * Roles that the settings name and that are not there: dropped or, after a
+ * restore, never made.
+ */
+void
+le_diagnose_roles(Diagnosis *d)
+{
+	const Role *owner = d->election != NULL ? &d->election->owner :
+		d->group != NULL ? &d->group->owner : NULL;
+
+	if (d->election != NULL && le_election_is_restricted(d->election) &&
+		!le_role_exists(&d->election->candidate_role))
+		le_diagnose_say(d, d->led ? SEVERITY_WARNING : SEVERITY_ERROR,
+						psprintf("Nobody can stand: candidate_role %s %s.",
+								 le_quote(d->election->candidate_role.name),
+								 le_role_missing(&d->election->candidate_role)),
+						psprintf("For another one (or '', so that any role may stand), %s",
+								 le_diagnose_alter(d, "candidate_role => 'ROLE'")));
+	if (owner != NULL && !le_role_exists(owner))
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The owner, role %s, %s: only superusers can alter or drop this, or ask its leaders to yield.",
+								 le_quote(owner->name), le_role_missing(owner)),
+						psprintf("To give it another owner, %s",
+								 le_diagnose_alter(d, "owner => 'ROLE'")));
 }
 
 /*
@@ -111,7 +138,7 @@ le_diagnose_candidates(Diagnosis *d)
 		}
 		if (le_drain_covers(drains, c->candidate))
 			drained = lappend(drained, c->candidate);
-		if (!le_election_admits(d->election, c->role))
+		if (!le_election_admits(d->election, &c->role))
 			refused = lappend(refused, c->candidate);
 		if (leads)
 			continue;
@@ -123,10 +150,11 @@ le_diagnose_candidates(Diagnosis *d)
 	say_drained(d, drained);
 	say_of(d, refused, SEVERITY_WARNING,
 		   psprintf("Candidates whose roles are not in candidate_role %s, and that are not elected",
-					d->election->candidate_role != NULL ?
-					le_quote(d->election->candidate_role) : ""),
-		   psprintf("Grant them that role, or run as role %s or as a superuser: SELECT leader_election.alter_election(%s, candidate_role => '');",
-					le_quote(d->election->owner), d->literal));
+					le_quote(le_role_name(&d->election->candidate_role))),
+		   le_role_exists(&d->election->candidate_role) ?
+		   psprintf("Grant them that role, or %s",
+					le_diagnose_alter(d, "candidate_role => ''")) :
+		   "See the row on that role.");
 	say_of(d, capped, SEVERITY_NOTICE,
 		   psprintf("Candidates that have as many other seats of group %s as they may (%d)",
 					d->group != NULL ? le_quote(d->group->name) : "",

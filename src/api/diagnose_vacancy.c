@@ -96,13 +96,6 @@ describe_until(const Diagnosis *d, TimestampTz on_standby)
 		describe_moment(d->vacancy.barred_until);
 }
 
-static const char *
-owner_runs(const Diagnosis *d)
-{
-	return psprintf("run as role %s or as a superuser",
-					le_quote(d->election->owner));
-}
-
 static Explanation
 explain_withdrawn(const Diagnosis *d)
 {
@@ -152,8 +145,8 @@ explain_takeover_delay(const Diagnosis *d)
 	return explain(SEVERITY_NOTICE,
 				   psprintf("the takeover delay ends at %s",
 							describe_until(d, d->lease->not_before_at)),
-				   psprintf("Wait until then. For the next time, %s: SELECT leader_election.alter_election(%s, takeover_delay => '0');",
-							owner_runs(d), d->literal));
+				   psprintf("Wait until then. For the next time, %s",
+							le_diagnose_alter(d, "takeover_delay => '0'")));
 }
 
 static Explanation
@@ -188,8 +181,9 @@ explain_quorum(const Diagnosis *d)
 	return explain(SEVERITY_ERROR,
 				   psprintf("%d of the %d candidates that are needed (quorum) are alive",
 							d->turnout.live, d->election->quorum),
-				   psprintf("Start more candidates, or %s: SELECT leader_election.alter_election(%s, quorum => %d);",
-							owner_runs(d), d->literal, Max(d->turnout.live, 1)));
+				   psprintf("Start more candidates, or %s",
+							le_diagnose_alter(d, psprintf("quorum => %d",
+														  Max(d->turnout.live, 1)))));
 }
 
 static Explanation
@@ -198,8 +192,8 @@ explain_settle(const Diagnosis *d)
 	return explain(SEVERITY_NOTICE,
 				   psprintf("for others to stand, too (settle), the seat waits until %s",
 							describe_until(d, d->lease->first_stood_at + d->election->settle)),
-				   psprintf("Wait until then. For the next time, %s: SELECT leader_election.alter_election(%s, settle => '0');",
-							owner_runs(d), d->literal));
+				   psprintf("Wait until then. For the next time, %s",
+							le_diagnose_alter(d, "settle => '0'")));
 }
 
 static Explanation
@@ -215,10 +209,9 @@ explain_cap(const Diagnosis *d)
 	return explain(SEVERITY_ERROR,
 				   psprintf("each candidate has as many other seats of group %s as it may (%d)",
 							le_quote(d->group->name), d->group->max_per_candidate),
-				   psprintf("Start another candidate, or run as role %s or as a superuser: SELECT leader_election.alter_group(%s, max_per_candidate => %d);",
-							le_quote(d->group->owner),
-							quote_literal_cstr(d->group->name),
-							d->group->max_per_candidate + 1));
+				   psprintf("Start another candidate, or %s",
+							le_diagnose_alter(d, psprintf("max_per_candidate => %d",
+														  d->group->max_per_candidate + 1))));
 }
 
 static Explanation

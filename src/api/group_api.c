@@ -17,7 +17,6 @@
 #include "api/api.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -34,7 +33,8 @@ enum
 	ARG_SEATS,
 	ARG_STRATEGY,
 	ARG_MAX_PER_CANDIDATE,
-	ARG_SETTINGS				/* and more: see le_configuration_args() */
+	ARG_SETTINGS,				/* and more: see le_configuration_args() */
+	ARG_OWNER = ARG_SETTINGS + LE_CONFIGURATION_ARGS	/* of alter_group() */
 };
 
 /*
@@ -84,15 +84,9 @@ get_group(const Store *store, const char *name)
 static void
 check_owner(const ElectionGroup *group)
 {
-	Oid			owner = get_role_oid(group->owner, true);
-
-	if (superuser() ||
-		(OidIsValid(owner) && has_privs_of_role(GetUserId(), owner)))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("must be owner of group \"%s\"", group->name),
-			 errdetail("It is owned by role \"%s\".", group->owner)));
+	if (!le_role_owns(&group->owner))
+		le_report_not_its_owner("group", group->name, &group->owner,
+								"alter_group");
 }
 
 /*
@@ -178,11 +172,14 @@ read_seats(const Store *store, const char *group)
 }
 
 /*
- * Make the seats of a group that it has not yet.
+ * Make the seats of a group that it has not yet.  They become the owner's.
  */
 static void
-make_seats(const Store *store, const ElectionGroup *group, const Configuration *config)
+make_seats(const Store *store, const ElectionGroup *group,
+		   Configuration *config)
 {
+	config->group = group->name;
+	config->owner = &group->owner;
 	for (int i = 1; i <= group->seats; i++)
 	{
 		char	   *name = le_seat_name(group->name, i);
@@ -198,7 +195,7 @@ make_seats(const Store *store, const ElectionGroup *group, const Configuration *
 					 errmsg("election \"%s\" already exists", name),
 					 errdetail("A seat of group \"%s\" is to have this name.",
 							   group->name)));
-		while (!le_election_insert(store, name, group->owner, config))
+		while (!le_election_insert(store, name, config))
 			le_wait_retry_or_busy(name);
 	}
 }
@@ -218,10 +215,9 @@ le_create_group(PG_FUNCTION_ARGS)
 	group.seats = number_arg(fcinfo, ARG_SEATS, "seats", 0);
 	group.max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
 										 "max_per_candidate", 1);
-	group.owner = GetUserNameFromId(GetUserId(), false);
+	group.owner = le_role_current();
 	le_configuration_args(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
 	le_election_complete(&config);
-	config.group = group.name;
 	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
@@ -254,7 +250,7 @@ complete_from(const Election *election, const Configuration *config)
 	if (all.takeover_delay < 0)
 		all.takeover_delay = election->takeover_delay;
 	if (all.candidate_role == NULL)
-		all.candidate_role = election->candidate_role;
+		all.candidate_role = &election->candidate_role;
 	if (all.channel == NULL)
 		all.channel = election->channel;
 	if (all.preempt_delay < 0)
@@ -270,7 +266,8 @@ sets_anything(const Configuration *config)
 	return config->strategy != NULL || config->lease_duration > 0 ||
 		config->quorum > 0 || config->takeover_delay >= 0 ||
 		config->candidate_role != NULL || config->channel != NULL ||
-		config->preempt_delay >= 0 || config->settle >= 0;
+		config->preempt_delay >= 0 || config->settle >= 0 ||
+		config->owner != NULL;
 }
 
 /*
@@ -311,6 +308,9 @@ le_alter_group(PG_FUNCTION_ARGS)
 				  LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
+	config.owner = le_owner_arg(fcinfo, ARG_OWNER);
+	if (config.owner != NULL)
+		group->owner = *config.owner;
 	group->seats = number_arg(fcinfo, ARG_SEATS, "seats", group->seats);
 	group->max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
 										  "max_per_candidate",
@@ -322,7 +322,6 @@ le_alter_group(PG_FUNCTION_ARGS)
 		alter_seats(&call, seats, &config);
 	all = seats != NIL ? complete_from(linitial(seats), &config) : config;
 	le_election_complete(&all);
-	all.group = group->name;
 	make_seats(&call.store, group, &all);
 	le_call_end(&call);
 	le_start_ensure(true);
@@ -494,7 +493,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 
 	le_check_function("leader_election.acquire_any()");
 	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	a.who.role = GetUserNameFromId(GetUserId(), false);
+	a.who.role = le_role_current();
 	le_profile_args(fcinfo, 2, false, &a.profile);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())

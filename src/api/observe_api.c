@@ -91,6 +91,7 @@ typedef enum StatusColumn
 	STATUS_RUN,
 	STATUS_RUN_DONE,
 	STATUS_DONE_AT,
+	STATUS_OWNER,
 	STATUS_COLUMNS
 } StatusColumn;
 
@@ -134,6 +135,16 @@ show_done(const Lease *lease, StatusRow *row)
 		return;
 	set(row, STATUS_RUN_DONE, CStringGetTextDatum(lease->runs.done));
 	set(row, STATUS_DONE_AT, TimestampTzGetDatum(lease->runs.done_at));
+}
+
+/*
+ * The owner, as it is called now; NULL: there is no such role any more.
+ */
+static void
+show_owner(const Election *election, StatusRow *row)
+{
+	if (le_role_exists(&election->owner))
+		set(row, STATUS_OWNER, LE_NAME(le_role_name(&election->owner)));
 }
 
 static const Pause *
@@ -182,6 +193,7 @@ le_observe(PG_FUNCTION_ARGS)
 		const Pause *pause = show_pause(&call.store, election, &row);
 		const char *why = NULL;
 
+		show_owner(election, &row);
 		show_done(lease, &row);
 		if (led)
 			show_leader(lease, &row);
@@ -264,7 +276,7 @@ le_standing(PG_FUNCTION_ARGS)
 		values[6] = BoolGetDatum(alive);
 		values[7] = BoolGetDatum(leads);
 		if (alive && !drained &&
-			(leads || !le_cap_bars(&call.store, election, c, false)))
+			(leads || le_ranking_admits(&call.store, election, drains, c, false)))
 			values[8] = Int32GetDatum(++position);
 		else
 			nulls[8] = true;

@@ -97,9 +97,9 @@ le_process_session_text(const Candidate *c, bool *own)
 	}
 	if (address == NULL)
 		return psprintf("A session of role \"%s\" stands under this name: process ID %d.",
-						c->role, c->backend_pid);
+						le_role_name(&c->role), c->backend_pid);
 	*own = here != NULL && strcmp(address, here) == 0 &&
-		strcmp(c->role, GetUserNameFromId(GetUserId(), false)) == 0;
+		le_role_is_caller(&c->role);
 	return psprintf("A session of role \"%s\" stands under this name: process ID %d, client address %s, application_name \"%s\".",
-					c->role, c->backend_pid, address, application);
+					le_role_name(&c->role), c->backend_pid, address, application);
 }

@@ -179,7 +179,7 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 	/* Copies: a trigger on our tables may end the candidacy meanwhile. */
 	Candidate	who = {.election = pstrdup(c->election),
 		.candidate = pstrdup(c->candidate),
-	.session_id = c->session_id,.role = pstrdup(NameStr(c->role))};
+	.session_id = c->session_id,.role = {"", c->role}};
 	Lease	   *lease = le_lease_read(store, who.election, NULL);
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
 		.optional = lease == NULL || lease->session_id != c->session_id,

@@ -89,8 +89,10 @@ le_stand_find(const Store *store, const char *election, bool look)
 void
 le_stand_check_owner(const Candidacy *c)
 {
+	Role		role = {NameStr(c->role_name), c->role};
+
 	if (!le_session_owns(c))
-		le_report_not_owner(c->election, c->candidate, NameStr(c->role));
+		le_report_not_owner(c->election, c->candidate, &role);
 }
 
 /*
@@ -103,7 +105,7 @@ le_stand_args(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
 	memset(s, 0, sizeof(StandCall));
 	s->who.election = le_name_arg(fcinfo, 0, "election name");
 	s->who.candidate = le_name_arg(fcinfo, 1, "candidate name");
-	s->who.role = GetUserNameFromId(GetUserId(), false);
+	s->who.role = le_role_current();
 	s->who.auto_renew = true;
 	le_profile_args(fcinfo, first_of_profile, true, &s->profile);
 }
@@ -124,7 +126,7 @@ begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 		s->who.session_id = campaigning ? le_session_lock_new() :
 			le_session_id();
 		(void) le_session_add(store, s->who.election, s->who.candidate,
-							  s->who.role, s->who.session_id, campaigning);
+							  &s->who.role, s->who.session_id, campaigning);
 		s->made = true;
 		return;
 	}
@@ -179,7 +181,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 
 		if (election == NULL || s->stands)
 			return election;
-		le_check_candidate_role(election, s->who.role);
+		le_check_candidate_role(election, &s->who.role);
 		le_keepalive_tighten(election->lease_duration);
 		if (c != NULL)
 			c->lease_duration = election->lease_duration;

@@ -165,6 +165,7 @@ typedef struct Store
 extern uint64 le_leadership_generation;
 
 extern bool le_store_find(Store *store);
+extern Oid	le_store_lease_oid(void);
 extern void le_store_get(Store *store);
 extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);

@@ -158,6 +158,15 @@ le_store_find(Store *store)
 }
 
 /*
+ * The table lease that was found last: that of the tables that are in use.
+ */
+Oid
+le_store_lease_oid(void)
+{
+	return found.lease_oid;
+}
+
+/*
  * Find the extension's tables, or raise an error.
  */
 void

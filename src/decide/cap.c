@@ -40,7 +40,7 @@ typedef struct Share
 {
 	struct
 	{
-		NameData	role;
+		RoleKey		role;
 		char		candidate[LE_NAME_MAX + 1];
 	}			key;			/* hash key */
 	int			has;
@@ -75,7 +75,7 @@ typedef struct Count
 } Count;
 
 static Share *
-find_share(const struct Cap *cap, const char *candidate, const char *role,
+find_share(const struct Cap *cap, const char *candidate, const Role *role,
 		   HASHACTION action)
 {
 	Share		key;
@@ -84,7 +84,7 @@ find_share(const struct Cap *cap, const char *candidate, const char *role,
 
 	memset(&key, 0, sizeof(key));
 	strlcpy(key.key.candidate, candidate, sizeof(key.key.candidate));
-	namestrcpy(&key.key.role, role);
+	key.key.role = le_role_key(role);
 	share = hash_search(cap->shares, &key.key, action, &found);
 	if (share != NULL && !found)
 		share->has = share->due = 0;
@@ -135,7 +135,7 @@ count_seat(Lease *lease, void *arg)
 	seat->holder = seat->heir = seat->late = NULL;
 	if (lease->leader != NULL)
 	{
-		leader = find_share(cap, lease->leader, lease->role, HASH_ENTER);
+		leader = find_share(cap, lease->leader, &lease->role, HASH_ENTER);
 		if (state == LEASE_LED ||
 			(state == LEASE_FOREIGN && is_in_grace(count, lease)))
 			seat->holder = leader;
@@ -147,7 +147,7 @@ count_seat(Lease *lease, void *arg)
 	if (is_due && lease->successor != NULL &&
 		!le_group_withdraws(count->group, lease->election))
 	{
-		seat->heir = find_share(cap, lease->successor, lease->successor_role,
+		seat->heir = find_share(cap, lease->successor, &lease->successor_role,
 								HASH_ENTER);
 		seat->heir->due++;
 	}
@@ -269,7 +269,7 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
 		return false;
 	if (group->cap == NULL)
 		count_seats(store, group, false);
-	share = find_share(group->cap, c->candidate, c->role, HASH_FIND);
+	share = find_share(group->cap, c->candidate, &c->role, HASH_FIND);
 	if (share == NULL)
 		return false;
 	seat = hash_search(group->cap->seats, election->name, HASH_FIND, NULL);
@@ -297,7 +297,7 @@ le_cap_lock_late(const Store *store, const Election *election,
 
 	if (group == NULL || group->cap == NULL)
 		return true;
-	share = find_share(group->cap, c->candidate, c->role, HASH_FIND);
+	share = find_share(group->cap, c->candidate, &c->role, HASH_FIND);
 	if (share == NULL)
 		return true;
 	hash_seq_init(&scan, group->cap->seats);

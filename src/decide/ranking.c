@@ -45,7 +45,7 @@ le_ranking_admits(const Store *store, const Election *election,
 {
 	return !le_drain_covers(drains, c->candidate) &&
 		!le_cap_bars(store, election, c, is_due) &&
-		le_election_admits(election, c->role);
+		le_election_admits(election, &c->role);
 }
 
 /*
@@ -154,7 +154,7 @@ le_ranking(const Store *store, const Election *election, const Drains *drains,
 
 		if (le_drain_covers(drains, c->candidate) ||
 			(!le_candidate_leads(c, lease) &&
-			 le_cap_bars(store, election, c, false)))
+			 !le_ranking_admits(store, election, drains, c, false)))
 			passed_over = lappend(passed_over, c);
 		else if (le_candidate_sits_out(c, lease))
 			sitting_out = lappend(sitting_out, c);
@@ -394,7 +394,7 @@ le_ranking_named(const Store *store, const Election *election,
 				 errdetail("Group \"%s\" has fewer seats by now.",
 						   election->group)));
 	if (c == NULL || !le_candidate_alive(c) ||
-		!le_election_admits(election, c->role))
+		!le_election_admits(election, &c->role))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
 				 errmsg("\"%s\" is not a live candidate of election \"%s\"",

@@ -42,7 +42,7 @@ typedef struct Holder
 	struct
 	{
 		const Strategy *strategy;
-		NameData	role;
+		RoleKey		role;
 		char		candidate[LE_NAME_MAX + 1];
 		char		group[LE_GROUP_NAME_MAX + 1];	/* "": none */
 	}			key;			/* hash key */
@@ -94,7 +94,7 @@ static bool in_round = false;
 
 static Holder *
 find_holder(const Seats *seats, const Seat *seat,
-			const char *candidate, const char *role, HASHACTION action)
+			const char *candidate, const Role *role, HASHACTION action)
 {
 	Holder		key;
 	Holder	   *holder;
@@ -104,7 +104,7 @@ find_holder(const Seats *seats, const Seat *seat,
 	key.key.strategy = seat->strategy;
 	strlcpy(key.key.group, seat->group, sizeof(key.key.group));
 	strlcpy(key.key.candidate, candidate, sizeof(key.key.candidate));
-	namestrcpy(&key.key.role, role);
+	key.key.role = le_role_key(role);
 	holder = hash_search(seats->holders, &key.key, action, &found);
 	if (holder != NULL && !found)
 		holder->seats = 0;
@@ -150,7 +150,7 @@ static void
 note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
 {
 	const char *candidate = NULL;
-	const char *role = NULL;
+	const Role *role = NULL;
 
 	if (lease != NULL)
 	{
@@ -161,13 +161,13 @@ note(Seats *seats, Seat *seat, const Lease *lease, HTAB *memo)
 			(lease->session_id == 0 || is_alive(lease->session_id, memo)))
 		{
 			candidate = lease->leader;
-			role = lease->role;
+			role = &lease->role;
 		}
 		else if (lease->leader != NULL ||
 				 now < le_lease_reserved_mono(lease, incarnation))
 		{
 			candidate = lease->successor;
-			role = lease->successor_role;
+			role = &lease->successor_role;
 		}
 	}
 	if (lease == NULL || lease->own_write)
@@ -396,7 +396,7 @@ le_seats_tell(Seats *seats, const Election *election, const Lease *lease,
 	foreach(lc, candidates)
 	{
 		Candidate  *c = lfirst(lc);
-		Holder	   *holder = find_holder(seats, seat, c->candidate, c->role,
+		Holder	   *holder = find_holder(seats, seat, c->candidate, &c->role,
 										 HASH_FIND);
 
 		c->weight = election->group != NULL && c->rank > 0 ? c->rank : 1;

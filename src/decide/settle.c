@@ -460,7 +460,7 @@ write_change(Decision *d, Row *history, const Proof *proof)
 	if (d->give_up != NULL && d->give_up->done)
 		(void) le_runs_finish(d->lease, at);
 	if (d->winner != NULL)
-		le_runs_begin(d->lease, &d->run, d->winner->role);
+		le_runs_begin(d->lease, &d->run, &d->winner->role);
 	if (d->winner == NULL)
 	{
 		look_who_stands(d);

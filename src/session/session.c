@@ -178,7 +178,7 @@ le_session_id(void)
  */
 Candidacy *
 le_session_add(const Store *store, const char *election,
-			   const char *candidate, const char *role, int64 session_id,
+			   const char *candidate, const Role *role, int64 session_id,
 			   bool campaigning)
 {
 	Candidacy  *c;
@@ -190,7 +190,8 @@ le_session_add(const Store *store, const char *election,
 	memset((char *) c + sizeof(c->election), 0,
 		   sizeof(Candidacy) - sizeof(c->election));
 	strlcpy(c->candidate, candidate, sizeof(c->candidate));
-	namestrcpy(&c->role, role);
+	c->role = role->oid;
+	namestrcpy(&c->role_name, role->name);
 	c->session_id = session_id;
 	c->lock = le_session_lock_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
@@ -341,13 +342,13 @@ le_session_return(Candidacy *candidacy, const char *candidate)
 }
 
 /*
- * May the current role touch this candidacy?  Only the role that made it may.
+ * May the current role touch this candidacy?  Only the role that made it may,
+ * whatever it is called now.
  */
 bool
 le_session_owns(const Candidacy *candidacy)
 {
-	return strcmp(NameStr(candidacy->role),
-				  GetUserNameFromId(GetUserId(), false)) == 0;
+	return candidacy->role == GetUserId();
 }
 
 /*

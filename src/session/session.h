@@ -19,7 +19,8 @@ typedef struct Candidacy
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
 	char		candidate[LE_NAME_MAX + 1];
-	NameData	role;			/* who made it */
+	Oid			role;			/* who made it */
+	NameData	role_name;		/* ... as it was called then */
 	int64		session_id;
 	LOCKTAG		lock;
 	const LOCALLOCK *lock_entry;
@@ -44,7 +45,7 @@ typedef struct Candidacy
 
 extern Candidacy *le_session_find(const char *election, Size length);
 extern Candidacy *le_session_add(const Store *store, const char *election,
-								 const char *candidate, const char *role,
+								 const char *candidate, const Role *role,
 								 int64 session_id, bool campaigning);
 extern int64 le_session_id(void);
 extern void le_session_withdraw(Candidacy *candidacy);

@@ -42,7 +42,8 @@ enum
 	CANDIDATE_DEFERS,
 	CANDIDATE_SEEN_MONO,
 	CANDIDATE_SEEN_FOR,
-	CANDIDATE_STOOD_MONO
+	CANDIDATE_STOOD_MONO,
+	CANDIDATE_ROLE_ID
 };
 
 /*
@@ -55,8 +56,8 @@ enum
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
 /*
- * What the row says.  role, metadata and client_addr point into the row, and
- * are gone with it.
+ * What the row says.  metadata and client_addr point into the row, and are
+ * gone with it.
  */
 static Candidate
 view_candidate(const Row *row)
@@ -66,7 +67,7 @@ view_candidate(const Row *row)
 	c.election = TextDatumGetCString(row->values[CANDIDATE_ELECTION]);
 	c.candidate = TextDatumGetCString(row->values[CANDIDATE_CANDIDATE]);
 	c.session_id = LE_GET(row, CANDIDATE_SESSION_ID, DatumGetInt64, 0);
-	c.role = NameStr(*DatumGetName(row->values[CANDIDATE_ROLE]));
+	c.role = le_role_get(row, CANDIDATE_ROLE, CANDIDATE_ROLE_ID);
 	c.rank = DatumGetInt32(row->values[CANDIDATE_RANK]);
 	c.progress = DatumGetInt64(row->values[CANDIDATE_PROGRESS]);
 	c.metadata = LE_GET(row, CANDIDATE_METADATA, (Datum), 0);
@@ -89,7 +90,6 @@ make_candidate(const Row *row)
 	Candidate  *c = palloc(sizeof(Candidate));
 
 	*c = view_candidate(row);
-	c->role = pstrdup(c->role);
 	c->metadata = LE_GET(row, CANDIDATE_METADATA, LE_GET_COPY, 0);
 	c->client_addr = LE_GET(row, CANDIDATE_CLIENT_ADDR, LE_GET_COPY, 0);
 	return c;
@@ -230,7 +230,7 @@ le_candidate_is_same(const Candidate *a, const Candidate *b)
 {
 	return a->session_id == b->session_id &&
 		strcmp(a->candidate, b->candidate) == 0 &&
-		strcmp(a->role, b->role) == 0;
+		le_role_is_same(&a->role, &b->role);
 }
 
 /*
@@ -243,7 +243,7 @@ le_candidate_leads(const Candidate *c, const Lease *lease)
 	return lease->leader != NULL && !lease->incomplete &&
 		lease->session_id == c->session_id &&
 		strcmp(lease->leader, c->candidate) == 0 &&
-		strcmp(lease->role, c->role) == 0;
+		le_role_is_same(&lease->role, &c->role);
 }
 
 /*
@@ -255,7 +255,7 @@ le_candidate_succeeds(const Candidate *c, const Lease *lease)
 {
 	return lease->successor != NULL &&
 		strcmp(lease->successor, c->candidate) == 0 &&
-		strcmp(lease->successor_role, c->role) == 0;
+		le_role_is_same(&lease->successor_role, &c->role);
 }
 
 /*
@@ -489,7 +489,7 @@ le_candidate_insert(const Store *store, const Candidate *who,
 	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
 	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
 	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_kind(who->session_id)));
-	LE_SET(row, CANDIDATE_ROLE, LE_NAME(who->role));
+	le_role_set(row, CANDIDATE_ROLE, CANDIDATE_ROLE_ID, &who->role);
 	LE_SET(row, CANDIDATE_RANK, Int32GetDatum(who->rank));
 	LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(who->progress));
 	LE_SET_IF(row, CANDIDATE_METADATA, who->metadata != 0, who->metadata);

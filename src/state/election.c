@@ -20,7 +20,6 @@
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "state/state.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/syscache.h"
@@ -40,7 +39,9 @@ enum
 	ELECTION_PAUSED_AT,			/* and more: see pause.c */
 	ELECTION_PREEMPT_DELAY = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
 	ELECTION_SETTLE,
-	ELECTION_GROUP
+	ELECTION_GROUP,
+	ELECTION_OWNER_ID,
+	ELECTION_CANDIDATE_ROLE_ID
 };
 
 static int64
@@ -64,11 +65,11 @@ make_election(const Row *row)
 	election->quorum = DatumGetInt32(row->values[ELECTION_QUORUM]);
 	election->takeover_delay =
 		interval_us(row->values[ELECTION_TAKEOVER_DELAY]);
-	election->candidate_role = LE_GET(row, ELECTION_CANDIDATE_ROLE,
-									  LE_GET_NAME, NULL);
+	election->candidate_role = le_role_get(row, ELECTION_CANDIDATE_ROLE,
+										   ELECTION_CANDIDATE_ROLE_ID);
 	election->channel = LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString,
 							   NULL);
-	election->owner = LE_GET_NAME(row->values[ELECTION_OWNER]);
+	election->owner = le_role_get(row, ELECTION_OWNER, ELECTION_OWNER_ID);
 	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
 	election->preempt_delay = LE_GET(row, ELECTION_PREEMPT_DELAY,
 									 interval_us, 0);
@@ -115,21 +116,23 @@ le_election_get(const Store *store, const char *name)
 }
 
 /*
+ * May only some roles stand in this election?
+ */
+bool
+le_election_is_restricted(const Election *election)
+{
+	return election->candidate_role.name[0] != '\0';
+}
+
+/*
  * May candidates of this role stand in the election?  A role that was dropped,
  * or that is missing after a restore, admits nobody.
  */
 bool
-le_election_admits(const Election *election, const char *role)
+le_election_admits(const Election *election, const Role *role)
 {
-	Oid			group;
-	Oid			member;
-
-	if (election->candidate_role == NULL)
-		return true;
-	group = get_role_oid(election->candidate_role, true);
-	member = get_role_oid(role, true);
-	return OidIsValid(group) && OidIsValid(member) &&
-		is_member_of_role(member, group);
+	return !le_election_is_restricted(election) ||
+		le_role_is_member(role, &election->candidate_role);
 }
 
 /*
@@ -218,16 +221,16 @@ le_election_complete(Configuration *config)
 	config->settle = Max(config->settle, 0);
 }
 
-static char *
+static Role
 owner_of_tables(const Store *store)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease_oid));
-	char	   *owner;
+	Role		owner;
 
 	if (!HeapTupleIsValid(tuple))
 		le_report_dropped();
-	owner = GetUserNameFromId(((Form_pg_class) GETSTRUCT(tuple))->relowner,
-							  false);
+	owner.oid = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	owner.name = GetUserNameFromId(owner.oid, false);
 	ReleaseSysCache(tuple);
 	return owner;
 }
@@ -243,10 +246,12 @@ set_configuration(Row *row, const Configuration *config)
 		LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
 	if (config->takeover_delay >= 0)
 		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_interval(config->takeover_delay));
+	if (config->owner != NULL)
+		le_role_set(row, ELECTION_OWNER, ELECTION_OWNER_ID, config->owner);
 	if (config->candidate_role != NULL)
-		LE_SET_IF(row, ELECTION_CANDIDATE_ROLE,
-				  config->candidate_role[0] != '\0',
-				  LE_NAME(config->candidate_role));
+		le_role_set(row, ELECTION_CANDIDATE_ROLE, ELECTION_CANDIDATE_ROLE_ID,
+					config->candidate_role->name[0] != '\0' ?
+					config->candidate_role : NULL);
 	if (config->channel != NULL)
 		LE_SET_IF(row, ELECTION_CHANNEL, config->channel[0] != '\0',
 				  LE_TEXT(config->channel));
@@ -290,11 +295,12 @@ lock_new_name(const Store *store, const char *name,
 }
 
 /*
- * Make an election: its settings, its lease and its mark.  False: there is one
- * of that name, or another transaction is about to make it.
+ * Make an election: its settings, all of which are given, its lease and its
+ * mark.  False: there is one of that name, or another transaction is about to
+ * make it.
  */
 bool
-le_election_insert(const Store *store, const char *name, const char *owner,
+le_election_insert(const Store *store, const char *name,
 				   const Configuration *config)
 {
 	Row		   *row;
@@ -307,7 +313,6 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 		return false;
 	row = le_row_new(store, TABLE_ELECTION);
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
-	LE_SET(row, ELECTION_OWNER, LE_NAME(owner));
 	set_configuration(row, config);
 	le_row_insert(row);
 	if (le_lease_read(store, name, NULL) == NULL)
@@ -321,7 +326,9 @@ le_election_insert(const Store *store, const char *name, const char *owner,
 
 /*
  * Change the settings of an election.  They take effect with the next renewal
- * or change of leadership.  False: another transaction has locked the row.
+ * or change of leadership.  The roles that stay are known by what they are
+ * called now, and from now on by their OIDs, if a restore has brought the row.
+ * False: another transaction has locked the row.
  */
 bool
 le_election_alter(const Store *store, const char *name,
@@ -330,12 +337,20 @@ le_election_alter(const Store *store, const char *name,
 	bool		busy;
 	Row		   *row = le_row_lock(store, TABLE_ELECTION,
 								  le_key(name), LockTupleNoKeyExclusive, &busy);
+	Election   *election;
+	Configuration all;
 
 	if (row == NULL && !busy)
 		le_report_no_election(name);
 	if (row == NULL)
 		return false;
-	set_configuration(row, config);
+	election = make_election(row);
+	all = *config;
+	if (all.owner == NULL)
+		all.owner = &election->owner;
+	if (all.candidate_role == NULL)
+		all.candidate_role = &election->candidate_role;
+	set_configuration(row, &all);
 	le_row_update(row);
 	le_commit_durably();
 	return true;
@@ -444,7 +459,9 @@ check_auto_create(const char *name)
 Election *
 le_election_get_or_create(const Store *store, const char *name, bool wait)
 {
-	Configuration defaults = {.takeover_delay = -1,.on_first_use = true};
+	Role		owner = owner_of_tables(store);
+	Configuration defaults = {.takeover_delay = -1,.owner = &owner,
+	.on_first_use = true};
 	Store		locked = *store;
 
 	le_election_complete(&defaults);
@@ -459,7 +476,7 @@ le_election_get_or_create(const Store *store, const char *name, bool wait)
 			le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock);
 		else if (!le_store_try_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock))
 			return NULL;
-		if (le_election_insert(store, name, owner_of_tables(store), &defaults))
+		if (le_election_insert(store, name, &defaults))
 		{
 			ereport(NOTICE,
 					(errmsg("election \"%s\" does not exist, creating it with default settings",

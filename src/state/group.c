@@ -34,7 +34,8 @@ enum
 	GROUP_NAME,
 	GROUP_SEATS,
 	GROUP_MAX_PER_CANDIDATE,
-	GROUP_OWNER
+	GROUP_OWNER,
+	GROUP_OWNER_ID
 };
 
 static void *
@@ -46,7 +47,7 @@ make_group(const Row *row)
 	group->seats = DatumGetInt32(row->values[GROUP_SEATS]);
 	group->max_per_candidate =
 		DatumGetInt32(row->values[GROUP_MAX_PER_CANDIDATE]);
-	group->owner = LE_GET_NAME(row->values[GROUP_OWNER]);
+	group->owner = le_role_get(row, GROUP_OWNER, GROUP_OWNER_ID);
 	return group;
 }
 
@@ -225,7 +226,7 @@ le_group_write(const Store *store, const ElectionGroup *group)
 	LE_SET(row, GROUP_SEATS, Int32GetDatum(group->seats));
 	LE_SET(row, GROUP_MAX_PER_CANDIDATE,
 		   Int32GetDatum(group->max_per_candidate));
-	LE_SET(row, GROUP_OWNER, LE_NAME(group->owner));
+	le_role_set(row, GROUP_OWNER, GROUP_OWNER_ID, &group->owner);
 	if (is_new)
 		le_row_insert(row);
 	else

@@ -66,7 +66,7 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
 	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
 	LE_SET(row, HISTORY_LEADER, LE_TEXT(leader->candidate));
 	LE_SET(row, HISTORY_KIND, LE_TEXT(le_kind(leader->session_id)));
-	LE_SET(row, HISTORY_ROLE, LE_NAME(leader->role));
+	LE_SET(row, HISTORY_ROLE, LE_NAME(le_role_name(&leader->role)));
 	LE_SET_IF(row, HISTORY_CLIENT_ADDR, leader->client_addr != 0,
 			  leader->client_addr);
 	LE_SET_IF(row, HISTORY_BACKEND_PID, leader->backend_pid != 0,

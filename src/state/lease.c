@@ -62,7 +62,10 @@ enum
 	LEASE_FIRST_STOOD_AT,
 	LEASE_FIRST_STOOD_MONO,
 	LEASE_RUN,					/* and more: see run.c */
-	LEASE_LEFT_AT_RENEWAL = LEASE_RUN + LE_RUN_COLUMNS
+	LEASE_LEFT_AT_RENEWAL = LEASE_RUN + LE_RUN_COLUMNS,
+	LEASE_ROLE_ID,
+	LEASE_SUCCESSOR_ROLE_ID,
+	LEASE_RUN_ROLE_ID
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -120,7 +123,7 @@ make_lease(const Row *row)
 	lease->incomplete = is_incomplete(row);
 	lease->session_id = LE_GET(row, LEASE_SESSION_ID, DatumGetInt64, 0);
 	lease->backend_pid = LE_GET(row, LEASE_BACKEND_PID, DatumGetInt32, 0);
-	lease->role = LE_GET(row, LEASE_ROLE, LE_GET_NAME, pstrdup(""));
+	lease->role = le_role_get(row, LEASE_ROLE, LEASE_ROLE_ID);
 	lease->auto_renew = LE_GET(row, LEASE_AUTO_RENEW, DatumGetBool, false);
 	lease->rank = LE_GET(row, LEASE_RANK, DatumGetInt32, 0);
 	lease->progress = LE_GET(row, LEASE_PROGRESS, DatumGetInt64, 0);
@@ -137,8 +140,8 @@ make_lease(const Row *row)
 	lease->yield_ordered = DatumGetBool(row->values[LEASE_YIELD_ORDERED]);
 	lease->yields = DatumGetInt64(row->values[LEASE_YIELDS]);
 	lease->successor = LE_GET(row, LEASE_SUCCESSOR, TextDatumGetCString, NULL);
-	lease->successor_role = LE_GET(row, LEASE_SUCCESSOR_ROLE, LE_GET_NAME,
-								   pstrdup(""));
+	lease->successor_role = le_role_get(row, LEASE_SUCCESSOR_ROLE,
+										LEASE_SUCCESSOR_ROLE_ID);
 	lease->not_before_at = LE_GET(row, LEASE_NOT_BEFORE_AT, DatumGetTimestampTz, 0);
 	lease->not_before_mono = LE_GET(row, LEASE_NOT_BEFORE_MONO, DatumGetInt64, 0);
 	lease->not_before_for = LE_GET(row, LEASE_NOT_BEFORE_FOR, DatumGetInt64, 0);
@@ -152,7 +155,7 @@ make_lease(const Row *row)
 								   DatumGetTimestampTz, 0);
 	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
 									 DatumGetInt64, 0);
-	lease->runs = le_runs_make(row, LEASE_RUN);
+	lease->runs = le_runs_make(row, LEASE_RUN, LEASE_RUN_ROLE_ID);
 	lease->left_at_renewal = LE_GET(row, LEASE_LEFT_AT_RENEWAL, DatumGetInt64,
 									-1);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
@@ -340,13 +343,13 @@ le_lease_copy(const Lease *lease)
 	*copy = *lease;
 	COPY(election);
 	COPY(leader);
-	COPY(role);
+	COPY(role.name);
 	COPY(incarnation);
 	COPY(successor);
-	COPY(successor_role);
+	COPY(successor_role.name);
 	COPY(yield_cause);
 	COPY(runs.present);
-	COPY(runs.role);
+	COPY(runs.role.name);
 	COPY(runs.granted);
 	COPY(runs.done);
 	if (lease->metadata != 0)
@@ -432,8 +435,8 @@ set_successor(Row *row, const Candidate *successor)
 {
 	LE_SET_IF(row, LEASE_SUCCESSOR, successor != NULL,
 			  LE_TEXT(successor->candidate));
-	LE_SET_IF(row, LEASE_SUCCESSOR_ROLE, successor != NULL,
-			  LE_NAME(successor->role));
+	le_role_set(row, LEASE_SUCCESSOR_ROLE, LEASE_SUCCESSOR_ROLE_ID,
+				successor != NULL ? &successor->role : NULL);
 }
 
 /*
@@ -529,7 +532,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 			  Int64GetDatum(to->session_id));
 	LE_SET_IF(row, LEASE_BACKEND_PID, to->session_id != 0,
 			  Int32GetDatum(to->backend_pid));
-	LE_SET(row, LEASE_ROLE, LE_NAME(to->role));
+	le_role_set(row, LEASE_ROLE, LEASE_ROLE_ID, &to->role);
 	LE_SET(row, LEASE_AUTO_RENEW, BoolGetDatum(to->auto_renew));
 	LE_SET(row, LEASE_RANK, Int32GetDatum(to->rank));
 	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
@@ -586,7 +589,7 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	static const int cleared[] = {
 		LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID, LEASE_BACKEND_PID,
 		LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
-		LEASE_METADATA, LEASE_YIELD_CAUSE
+		LEASE_METADATA, LEASE_YIELD_CAUSE, LEASE_ROLE_ID
 	};
 	Row		   *row = lease->row;
 

@@ -36,15 +36,16 @@ enum
 };
 
 /*
- * What the row of a lease says of runs.  first: the first column about them
+ * What the row of a lease says of runs.  first: the first column about them;
+ * role_id: that of the role's identity
  */
 Runs
-le_runs_make(const Row *row, int first)
+le_runs_make(const Row *row, int first, int role_id)
 {
-	Runs		runs = {.column = first};
+	Runs		runs = {.column = first,.role_id = role_id};
 
 	runs.present = LE_GET(row, first + RUN, TextDatumGetCString, NULL);
-	runs.role = LE_GET(row, first + RUN_ROLE, LE_GET_NAME, pstrdup(""));
+	runs.role = le_role_get(row, first + RUN_ROLE, role_id);
 	runs.granted = LE_GET(row, first + RUN_GRANTED, TextDatumGetCString, NULL);
 	runs.attempts = LE_GET(row, first + RUN_ATTEMPTS, DatumGetInt32, 0);
 	runs.done = LE_GET(row, first + RUN_DONE, TextDatumGetCString, NULL);
@@ -58,7 +59,7 @@ le_runs_make(const Row *row, int first)
  * failover is no new one.  The caller writes the row.
  */
 void
-le_runs_begin(Lease *lease, const Run *run, const char *role)
+le_runs_begin(Lease *lease, const Run *run, const Role *role)
 {
 	const Runs *runs = &lease->runs;
 	bool		again = run->name != NULL && runs->granted != NULL &&
@@ -66,7 +67,8 @@ le_runs_begin(Lease *lease, const Run *run, const char *role)
 	int			first = runs->column;
 
 	LE_SET_IF(lease->row, first + RUN, run->name != NULL, LE_TEXT(run->name));
-	LE_SET_IF(lease->row, first + RUN_ROLE, run->name != NULL, LE_NAME(role));
+	le_role_set(lease->row, first + RUN_ROLE, runs->role_id,
+				run->name != NULL ? role : NULL);
 	if (run->name == NULL)
 		return;
 	LE_SET(lease->row, first + RUN_GRANTED, LE_TEXT(run->name));
@@ -107,7 +109,7 @@ le_runs_set_back(Lease *lease, const char *done, TimestampTz at)
 	if (lease->leader == NULL)
 	{
 		LE_SET_NULL(row, first + RUN);
-		LE_SET_NULL(row, first + RUN_ROLE);
+		le_role_set(row, first + RUN_ROLE, lease->runs.role_id, NULL);
 	}
 	LE_SET_NULL(row, first + RUN_GRANTED);
 	LE_SET_NULL(row, first + RUN_ATTEMPTS);

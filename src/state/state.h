@@ -40,6 +40,30 @@
 typedef struct Candidate Candidate;
 
 /* role.c */
+typedef struct Role
+{
+	const char *name;			/* as the row has it; "": none */
+	Oid			oid;			/* here; InvalidOid: there is no such role */
+} Role;
+
+typedef struct RoleKey
+{
+	Oid			oid;
+	NameData	name;			/* if there is no such role */
+} RoleKey;
+
+extern Role le_role_current(void);
+extern Role le_role_named(const char *name);
+extern Role le_role_get(const Row *row, int name, int id);
+extern void le_role_set(Row *row, int name, int id, const Role *role);
+extern bool le_role_exists(const Role *role);
+extern const char *le_role_name(const Role *role);
+extern const char *le_role_missing(const Role *role);
+extern bool le_role_is_same(const Role *a, const Role *b);
+extern bool le_role_is_caller(const Role *role);
+extern bool le_role_owns(const Role *owner);
+extern bool le_role_is_member(const Role *role, const Role *group);
+extern RoleKey le_role_key(const Role *role);
 extern uint64 le_role_changes(void);
 
 /* epoch.c */
@@ -75,8 +99,9 @@ typedef struct Run
 typedef struct Runs
 {
 	int			column;			/* of the row: the first that is about runs */
+	int			role_id;		/* the column of the role's identity */
 	char	   *present;		/* of this term, or of the last; NULL: none */
-	char	   *role;			/* that it was granted to; "": none */
+	Role		role;			/* that it was granted to; "": none */
 	char	   *granted;		/* the highest that was granted; NULL: none */
 	int			attempts;		/* how often it was granted */
 	char	   *done;			/* the highest that is done; NULL: none */
@@ -93,7 +118,7 @@ typedef struct Lease
 	bool		incomplete;		/* led, but it lacks what every grant writes */
 	int64		session_id;		/* 0: none */
 	int			backend_pid;
-	char	   *role;			/* "", which is no role's name: none */
+	Role		role;			/* "": none */
 	bool		auto_renew;
 	int			rank;
 	int64		progress;
@@ -110,7 +135,7 @@ typedef struct Lease
 	bool		yield_ordered;	/* an operator asked, not the strategy */
 	int64		yields;			/* requests to yield, in this term */
 	char	   *successor;		/* of leader or vacant seat; NULL: nobody */
-	char	   *successor_role; /* "": none */
+	Role		successor_role; /* "": none */
 	TimestampTz not_before_at;
 	int64		not_before_mono;	/* 0: another may follow at once */
 	int64		not_before_for; /* from when it was set to not_before_mono */
@@ -170,8 +195,8 @@ extern void le_lease_note_first(Lease *lease, int64 first_stood,
 								const char *incarnation);
 extern bool le_lease_delete(const Store *store, const char *election);
 
-extern Runs le_runs_make(const Row *row, int first);
-extern void le_runs_begin(Lease *lease, const Run *run, const char *role);
+extern Runs le_runs_make(const Row *row, int first, int role_id);
+extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
 extern bool le_runs_finish(Lease *lease, TimestampTz at);
 extern void le_runs_set_back(Lease *lease, const char *done, TimestampTz at);
 
@@ -210,7 +235,7 @@ struct Candidate
 	char	   *election;
 	char	   *candidate;
 	int64		session_id;		/* 0: detached */
-	char	   *role;
+	Role		role;
 	int			rank;
 	int64		progress;
 	Datum		metadata;		/* 0: none */
@@ -345,9 +370,9 @@ typedef struct Election
 	int64		lease_duration;
 	int			quorum;
 	int64		takeover_delay;
-	char	   *candidate_role;
+	Role		candidate_role; /* "": any role may stand */
 	char	   *channel;
-	char	   *owner;
+	Role		owner;
 	struct Pause *pause;		/* NULL: it is not paused itself */
 	int64		preempt_delay;
 	int64		settle;
@@ -362,11 +387,12 @@ typedef struct Configuration
 	int64		lease_duration; /* 0: not set */
 	int			quorum;			/* 0: not set */
 	int64		takeover_delay; /* -1: not set */
-	const char *candidate_role; /* NULL: not set, "": any role may stand */
+	const Role *candidate_role; /* NULL: not set, "": any role may stand */
 	const char *channel;		/* NULL: not set, "": the default one */
 	int64		preempt_delay;	/* -1: not set */
 	int64		settle;			/* -1: not set */
 	const char *group;			/* NULL: not set */
+	const Role *owner;			/* NULL: not set */
 	bool		on_first_use;	/* nobody has asked for just this election */
 } Configuration;
 
@@ -379,11 +405,12 @@ extern char *le_election_channel(const Store *store, const char *name,
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);
-extern bool le_election_admits(const Election *election, const char *role);
+extern bool le_election_is_restricted(const Election *election);
+extern bool le_election_admits(const Election *election, const Role *role);
 extern void le_election_lease_durations(const Store *store, List *leases);
 extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_insert(const Store *store, const char *name,
-							   const char *owner, const Configuration *config);
+							   const Configuration *config);
 extern bool le_election_alter(const Store *store, const char *name,
 							  const Configuration *config);
 extern bool le_election_pause(const Store *store, const char *name,
@@ -397,7 +424,7 @@ typedef struct ElectionGroup
 	char	   *name;
 	int			seats;
 	int			max_per_candidate;
-	char	   *owner;
+	Role		owner;
 	struct Cap *cap;			/* who leads how many; NULL: not counted */
 } ElectionGroup;
 

@@ -141,7 +141,8 @@ note_dead(Pass *pass, const Candidate *c)
 
 	dead->election = pstrdup(c->election);
 	dead->candidate = pstrdup(c->candidate);
-	dead->role = pstrdup(c->role);
+	dead->role.name = pstrdup(c->role.name);
+	dead->role.oid = c->role.oid;
 	dead->session_id = c->session_id;
 	pass->dead = lappend(pass->dead, dead);
 	MemoryContextSwitchTo(old);

@@ -121,7 +121,7 @@ read_contested(const Store *store, const char *name)
 {
 	Election   *election = le_election_read(store, name);
 
-	watches_roles |= election != NULL && election->candidate_role != NULL;
+	watches_roles |= election != NULL && le_election_is_restricted(election);
 	return election;
 }
 

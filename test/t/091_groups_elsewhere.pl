@@ -102,7 +102,7 @@ $new->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE template0');
 $new->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $dump, $new->connstr('copy') ],
 	'restored');
 my $copy = session($new, name => 'copy', dbname => 'copy');
-is($copy->query("SELECT * FROM leader_election.election_group WHERE group_name = 'g'"),
+is($copy->query("SELECT group_name, seats, max_per_candidate, owner FROM leader_election.election_group WHERE group_name = 'g'"),
 	join('|', 'g', 3, 1, $copy->query('SELECT current_user')), 'the group is there');
 is($copy->sqlstate_of("SELECT leader_election.create_election('g/4')"),
 	'42710', 'and keeps the names of its seats');

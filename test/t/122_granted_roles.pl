@@ -83,7 +83,7 @@ foreach my $give (
 	my @c = contest($election, $LONG);
 
 	run($grant);
-	is_asked_soon($election, "$election: low is asked to yield");
+	is_asked_soon($election, "$election: low is asked to yield (G7)");
 	run($revoke);
 	comes_true("NOT yielding AND leader = 'low' FROM leader_election.lease
 		WHERE election = '$election'", "$election: that is taken back when high may not lead");

@@ -96,6 +96,7 @@ my %GOOD = (
 	quorum => '1',
 	takeover_delay => q{'0'},
 	candidate_role => q{''},
+	owner => 'NULL',
 	channel => q{''},
 	preempt_delay => q{'0'},
 	settle => q{'0'},

@@ -30,6 +30,7 @@ my %KINDS = (
 		  qw(election candidate leader successor successor_role group_name owner candidate_role channel role run_role
 		  paused_by pause_reason drained_by run run_done run_granted metadata reason)),
 	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation pause_incarnation scope yield_cause severity history.reason)),
+	(map { $_ => 'identity' } qw(owner_id candidate_role_id role_id successor_role_id run_role_id)),
 	(map { $_ => 'text' } qw(detail finding remedy)));
 
 # How functions are called: %e, %c, %d and %g are an election, its leader, another
@@ -119,6 +120,9 @@ sub wrongs_of_texts
 	return 'it is of no known kind' if $kind eq 'unknown';
 	return map { 'it is not as it was given: ' . JSON::PP->new->ascii->allow_nonref->encode($_) } grep { !$given{$_} } @texts
 	  if $kind eq 'given';
+	# A role's name comes last.
+	return map { "it is no identity: $_" } grep { !(m{\A\d+/\d+/\d+/(.*)\z}s && $given{$1}) } @texts
+	  if $kind eq 'identity';
 	# One word ends with the name of a candidate.
 	return map { "it is no word: $_" } grep { !/\A[\w :,.\/()+-]*\z/a && !(/\Areserved for (.*)\z/s && $given{$1}) } @texts
 	  if $kind eq 'word';
