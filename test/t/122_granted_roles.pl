@@ -137,6 +137,22 @@ foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
 	$low->finish;
 }
 
+# --- The role itself is dropped
+
+{
+	my @c;
+
+	run('CREATE ROLE guild; GRANT guild TO low, high');
+	create('dropped', 'bully', "candidate_role => 'guild', $LONG");
+	@c = member('dropped', 'low', 1);
+	push @c, member('dropped', 'high', 2);
+	is_asked_soon('dropped', 'dropped: low is asked to yield');
+	run('DROP ROLE guild');
+	comes_true("NOT yielding AND leader = 'low' FROM leader_election.lease
+		WHERE election = 'dropped'", 'dropped: that is taken back when nobody may lead');
+	$_->finish foreach @c;
+}
+
 # --- A vacant seat waits for a candidate that may lead
 
 {
