@@ -108,20 +108,6 @@ LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
 }
 
 /*
- * Prepare what the executor needs to look again at a row that has changed
- * meanwhile.  Our rows are locked, so that this does not happen.
- */
-static inline void
-LeEvalPlanQualInit(EPQState *epqstate, EState *estate)
-{
-#if PG_VERSION_NUM >= 160000
-	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1, NIL);
-#else
-	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
-#endif
-}
-
-/*
  * Begin an index scan.  index_rescan() gives it its keys.
  */
 static inline IndexScanDesc

@@ -178,7 +178,7 @@ extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 
 /* scan.c */
-#define LE_MAX_COLUMNS		48
+#define LE_MAX_COLUMNS		48	/* of ours, in a table */
 
 /* What the first columns of a table's primary key have to be */
 typedef struct Key

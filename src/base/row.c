@@ -3,10 +3,22 @@
  * row.c
  *		Locking and writing single rows of our tables.
  *
- * The writes call the server's executor or access methods, as the server's
- * worker does that applies the changes of a subscription.  No SQL runs:
- * nothing has to be planned, and no search_path, setting or privilege of the
- * caller matters.
+ * The writes call the server's access methods.  No SQL runs: nothing has to be
+ * planned, and no search_path, setting or privilege of the caller matters.
+ *
+ * Invariant: nobody's code but ours runs when a row is written.  The worker is
+ * the bootstrap superuser, and what others have attached to our tables would
+ * run with its rights.
+ *
+ * - No trigger fires, no rule rewrites, no row security filters, and no default
+ *	 fills in: none of them is part of an access method.
+ *
+ * - Some of what others attach PostgreSQL cannot do without: expressions and
+ *	 predicates of indexes, CHECK constraints, generated columns.  These are
+ *	 evaluated as the table's owner, in a security-restricted operation with a
+ *	 search_path of its own (begin_as_owner()).  So they have no more rights
+ *	 than that owner, also in a superuser's call.  Even to look at such an
+ *	 expression is to run it: PostgreSQL folds constants.
  *
  * Invariant: nothing here waits for a row.
  *
@@ -29,15 +41,24 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "base/base.h"
-#include "commands/trigger.h"
 #include "executor/executor.h"
+#include "executor/nodeModifyTable.h"
 #include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/snapmgr.h"
 
 /* With this begin the names of the constraints that all our writes keep */
 #define KEPT	"kept_"
 
-/* Counts this process's writes that are logged, or that triggers see */
+/* A server with assertions checks these all the same */
+#ifdef USE_ASSERT_CHECKING
+#define TRUSTS_KEPT	false
+#else
+#define TRUSTS_KEPT	true
+#endif
+
+/* Counts this process's writes that are logged */
 uint64		le_lasting_writes = 0;
 
 /*
@@ -45,17 +66,18 @@ uint64		le_lasting_writes = 0;
  */
 uint64		le_slow_writes = 0;
 
-typedef enum WriteKind
+/* What begin_as_owner() changes, and end_as_owner() restores */
+typedef struct AsOwner
 {
-	WRITE_INSERT,
-	WRITE_UPDATE,
-	WRITE_DELETE
-} WriteKind;
+	Oid			user;
+	int			context;
+	int			nest_level;
+} AsOwner;
 
 static void
 note_write(Relation rel)
 {
-	if (RelationNeedsWAL(rel) || rel->trigdesc != NULL)
+	if (RelationNeedsWAL(rel))
 		le_lasting_writes++;
 }
 
@@ -145,90 +167,86 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 	return row;
 }
 
+/*
+ * Run what is attached to a table with its owner's rights.  A setting that it
+ * changes is restored, even where it succeeds.
+ */
+static void
+begin_as_owner(AsOwner *former, Relation rel)
+{
+	GetUserIdAndSecContext(&former->user, &former->context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   former->context | SECURITY_RESTRICTED_OPERATION);
+	former->nest_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+}
+
+static void
+end_as_owner(const AsOwner *former)
+{
+	AtEOXact_GUC(false, former->nest_level);
+	SetUserIdAndSecContext(former->user, former->context);
+}
+
+/*
+ * Put the row that is to be written into a slot.  Columns that others have
+ * added keep what they have; in a new row they are NULL.
+ */
 static void
 store_values(TupleTableSlot *slot, const Row *row)
 {
-	int			columns = slot->tts_tupleDescriptor->natts;
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	int			columns = Min(desc->natts, LE_MAX_COLUMNS);
 
 	ExecClearTuple(slot);
+	if (desc->natts > columns)
+	{
+		if (row->tuple != NULL)
+			heap_deform_tuple(row->tuple, desc, slot->tts_values,
+							  slot->tts_isnull);
+		else
+			memset(slot->tts_isnull, true, desc->natts * sizeof(bool));
+	}
 	memcpy(slot->tts_values, row->values, columns * sizeof(Datum));
 	memcpy(slot->tts_isnull, row->nulls, columns * sizeof(bool));
 	ExecStoreVirtualTuple(slot);
 }
 
 /*
- * Write a row by means of the executor, with its triggers and constraints.
- * The transaction sees it from now on.
+ * Refuse a NULL where a column admits none.  Ours never is: somebody has
+ * added the column, or that constraint.
  */
 static void
-write_row(Row *row, WriteKind kind)
+check_not_null(Relation rel, TupleTableSlot *slot)
 {
-	Relation	rel = le_table_open(row->table, RowExclusiveLock);
-	EState	   *estate = CreateExecutorState();
-	MemoryContext old = MemoryContextSwitchTo(estate->es_query_cxt);
-	ResultRelInfo *target = makeNode(ResultRelInfo);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-													&TTSOpsVirtual);
-	TupleTableSlot *former = table_slot_create(rel, NULL);
-	EPQState	epq;
+	TupleDesc	desc = RelationGetDescr(rel);
 
-	note_write(rel);
-	le_slow_writes++;
-	PushActiveSnapshot(GetLatestSnapshot());
-	estate->es_snapshot = GetActiveSnapshot();
-	estate->es_output_cid = GetCurrentCommandId(true);
-	InitResultRelInfo(target, rel, 0, NULL, 0);
-	ExecOpenIndices(target, false);
-	LeEvalPlanQualInit(&epq, estate);
-	AfterTriggerBeginQuery();
-
-	store_values(slot, row);
-	former->tts_tid = row->tid;
-	switch (kind)
+	for (int i = 0; i < desc->natts; i++)
 	{
-		case WRITE_INSERT:
-			ExecSimpleRelationInsert(target, estate, slot);
-			break;
-		case WRITE_UPDATE:
-			ExecSimpleRelationUpdate(target, estate, &epq, former, slot);
-			break;
-		case WRITE_DELETE:
-			ExecSimpleRelationDelete(target, estate, &epq, former);
-			break;
-	}
-	if (kind != WRITE_DELETE && !ItemPointerIsValid(&slot->tts_tid))
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+		const char *name = NameStr(column->attname);
+
+		if (!column->attnotnull || !slot->tts_isnull[i] ||
+			column->attgenerated != '\0')
+			continue;
 		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("a trigger on table \"%s\" has suppressed a write",
-						RelationGetRelationName(rel))));
-	row->tid = slot->tts_tid;
-
-	AfterTriggerEndQuery(estate);
-	ExecCloseResultRelations(estate);	/* triggers may have opened some */
-	EvalPlanQualEnd(&epq);
-	ExecCloseIndices(target);
-	ExecResetTupleTable(estate->es_tupleTable, false);
-	ExecDropSingleTupleTableSlot(former);
-	ExecDropSingleTupleTableSlot(slot);
-	PopActiveSnapshot();
-	MemoryContextSwitchTo(old);
-	FreeExecutorState(estate);
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-}
-
-/* Insert a row made by le_row_new(). */
-void
-le_row_insert(Row *row)
-{
-	le_commit_holds();
-	write_row(row, WRITE_INSERT);
+				(errcode(ERRCODE_NOT_NULL_VIOLATION),
+				 errmsg("column \"%s\" of table \"%s.%s\" admits no null value, which leader_election has to write",
+						name, LE_SCHEMA, RelationGetRelationName(rel)),
+				 errdetail("The column, or its NOT NULL constraint, was added to the extension's table."),
+				 errhint("Run ALTER TABLE %s.%s ALTER COLUMN %s DROP NOT NULL.",
+						 LE_SCHEMA, RelationGetRelationName(rel),
+						 quote_identifier(name)),
+				 errtablecol(rel, column->attnum)));
+	}
 }
 
 /*
  * Does every row that we write keep every constraint of the table?  It does
- * with NOT NULL and with the extension's own, whose names begin with KEPT; a
- * superuser may have added others.
+ * with NOT NULL (check_not_null()) and with the extension's own, whose names
+ * begin with KEPT; somebody may have added others.
  */
 static bool
 keeps_constraints(const TupleConstr *constraints)
@@ -243,75 +261,117 @@ keeps_constraints(const TupleConstr *constraints)
 	return !constraints->has_generated_stored;
 }
 
-#ifdef USE_ASSERT_CHECKING
+/*
+ * Compute generated columns, and check the constraints.
+ */
 static void
-check_kept(Relation rel, TupleTableSlot *slot)
+compute_and_check(Relation rel, TupleTableSlot *slot)
+{
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+	EState	   *estate;
+	ResultRelInfo *target;
+	AsOwner		former;
+
+	if (constraints == NULL)
+		return;
+	estate = CreateExecutorState();
+	target = makeNode(ResultRelInfo);
+	begin_as_owner(&former, rel);
+	InitResultRelInfo(target, rel, 0, NULL, 0);
+	if (constraints->has_generated_stored)
+		ExecComputeStoredGenerated(target, estate, slot, CMD_INSERT);	/* all */
+	ExecConstraints(target, slot, estate);
+	end_as_owner(&former);
+
+	/* What was computed is in the memory of estate. */
+	ExecMaterializeSlot(slot);
+	FreeExecutorState(estate);
+}
+
+/*
+ * Enter a new version of a row into the indexes.
+ */
+static void
+insert_index_entries(Relation rel, TupleTableSlot *slot, bool only_summarizing)
 {
 	EState	   *estate = CreateExecutorState();
 	ResultRelInfo *target = makeNode(ResultRelInfo);
+	AsOwner		former;
 
+	begin_as_owner(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
-	if (RelationGetDescr(rel)->constr != NULL)
-		ExecConstraints(target, slot, estate);
+	ExecOpenIndices(target, false);
+	LeInsertIndexTuples(target, slot, estate, only_summarizing);
+	ExecCloseIndices(target);
+	end_as_owner(&former);
 	FreeExecutorState(estate);
 }
-#endif
 
 /*
- * Update a row of a table that has no triggers, and no constraints but those
- * that we keep.  Nearly always the new version finds room in the page of the
- * old one and changes no key: then the write is all there is to do, and needs
- * no executor.
+ * Write a new version of a row, or a new row.  The transaction sees it from
+ * now on.
+ *
+ * Nearly always an update finds room in the page of the old version and
+ * changes no key, and the table has no constraints but those that we keep:
+ * then the write is all there is to do, and needs no executor.
  */
 static void
-update_plainly(Row *row, Relation rel)
+write_row(Row *row, CmdType command)
 {
+	Relation	rel = le_table_open(row->table, RowExclusiveLock);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsVirtual);
-	bool		only_summarizing;
+	bool		needs_entries = true;
+	bool		only_summarizing = false;
 
 	note_write(rel);
-	store_values(slot, row);
 	PushActiveSnapshot(GetLatestSnapshot());
-#ifdef USE_ASSERT_CHECKING
-	check_kept(rel, slot);
-#endif
-	if (LeTableUpdate(rel, &row->tid, slot, GetActiveSnapshot(),
-					  &only_summarizing))
+	store_values(slot, row);
+	check_not_null(rel, slot);
+	if (!TRUSTS_KEPT || !keeps_constraints(RelationGetDescr(rel)->constr))
+		compute_and_check(rel, slot);
+	if (command == CMD_INSERT)
+		simple_table_tuple_insert(rel, slot);
+	else
+		needs_entries = LeTableUpdate(rel, &row->tid, slot,
+									  GetActiveSnapshot(), &only_summarizing);
+	if (needs_entries)
 	{
-		EState	   *estate = CreateExecutorState();
-		ResultRelInfo *target = makeNode(ResultRelInfo);
-
 		le_slow_writes++;
-		InitResultRelInfo(target, rel, 0, NULL, 0);
-		ExecOpenIndices(target, false);
-		LeInsertIndexTuples(target, slot, estate, only_summarizing);
-		ExecCloseIndices(target);
-		FreeExecutorState(estate);
+		insert_index_entries(rel, slot, only_summarizing);
 	}
 	row->tid = slot->tts_tid;
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
+	table_close(rel, NoLock);
 	CommandCounterIncrement();
+}
+
+/* Insert a row made by le_row_new(). */
+void
+le_row_insert(Row *row)
+{
+	le_commit_holds();
+	write_row(row, CMD_INSERT);
 }
 
 /* Update a row that is locked; it may be updated again. */
 void
 le_row_update(Row *row)
 {
-	Relation	rel = table_open(row->table, RowExclusiveLock);
-
-	if (rel->trigdesc == NULL &&
-		keeps_constraints(RelationGetDescr(rel)->constr))
-		update_plainly(row, rel);
-	else
-		write_row(row, WRITE_UPDATE);
-	table_close(rel, NoLock);
+	write_row(row, CMD_UPDATE);
 }
 
 /* Delete a row that was locked for that. */
 void
 le_row_delete(Row *row)
 {
-	write_row(row, WRITE_DELETE);
+	Relation	rel = le_table_open(row->table, RowExclusiveLock);
+
+	note_write(rel);
+	PushActiveSnapshot(GetLatestSnapshot());
+	simple_table_tuple_delete(rel, &row->tid, GetActiveSnapshot());
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
 }

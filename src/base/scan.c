@@ -144,7 +144,7 @@ le_key_text_after(const char *first, const char *second)
 }
 
 /*
- * Open a table of ours whose rows find room in a Row.
+ * Open a table of ours.
  */
 Relation
 le_table_open(Oid table, LOCKMODE mode)
@@ -153,9 +153,6 @@ le_table_open(Oid table, LOCKMODE mode)
 
 	if (rel == NULL)
 		le_report_dropped();
-	if (RelationGetNumberOfAttributes(rel) > LE_MAX_COLUMNS)
-		elog(ERROR, "table \"%s\" has too many columns",
-			 RelationGetRelationName(rel));
 	return rel;
 }
 
@@ -182,15 +179,33 @@ latest_snapshot(void)
 }
 
 /*
- * Read a row, which points into the tuple from now on.
+ * Read a row, which points into the tuple from now on: our columns, which are
+ * the first ones.  Somebody may have added any number of others.  Those that
+ * came with a later version than that of the table are NULL.
  */
 void
 le_row_set(Row *row, Relation rel, HeapTuple tuple)
 {
+	TupleDesc	desc = RelationGetDescr(rel);
+	int			columns = Min(desc->natts, LE_MAX_COLUMNS);
+
 	row->table = RelationGetRelid(rel);
 	row->tid = tuple->t_self;
 	row->tuple = tuple;
-	heap_deform_tuple(tuple, RelationGetDescr(rel), row->values, row->nulls);
+	if (desc->natts > columns)
+	{
+		Datum	   *values = palloc(desc->natts * sizeof(Datum));
+		bool	   *nulls = palloc(desc->natts * sizeof(bool));
+
+		heap_deform_tuple(tuple, desc, values, nulls);
+		memcpy(row->values, values, columns * sizeof(Datum));
+		memcpy(row->nulls, nulls, columns * sizeof(bool));
+		pfree(values);
+		pfree(nulls);
+	}
+	else
+		heap_deform_tuple(tuple, desc, row->values, row->nulls);
+	memset(&row->nulls[columns], true, LE_MAX_COLUMNS - columns);
 }
 
 /*

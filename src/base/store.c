@@ -29,30 +29,54 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "base/base.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
-static const char *const table_names[TABLE_COUNT] = {
-	[TABLE_ELECTION] = "election",
-	[TABLE_LEASE] = "lease",
-	[TABLE_CANDIDATE] = "candidate",
-	[TABLE_HISTORY] = "history",
-	[TABLE_EPOCH] = "epoch",
-	[TABLE_PAUSE_ALL] = "pause_all",
-	[TABLE_DRAIN] = "drain",
-	[TABLE_ANNOUNCED] = "announced",
-	[TABLE_GROUP] = "election_group",
+/*
+ * What our code takes for granted of a table: its first columns, with a letter
+ * for the type of each, in upper case if it is NOT NULL; and that of these the
+ * first ones are its primary key.
+ *
+ *	b boolean, i integer, l bigint, t text, n name, z timestamptz,
+ *	v interval, j jsonb, a inet
+ */
+typedef struct Shape
+{
+	const char *name;
+	int			keys;
+	const char *columns;
+} Shape;
+
+static const Shape shapes[TABLE_COUNT] = {
+	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt"},
+	[TABLE_LEASE] = {"lease", 1, "TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt"},
+	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt"},
+	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt"},
+	[TABLE_EPOCH] = {"epoch", 1, "TZLLL"},
+	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt"},
+	[TABLE_DRAIN] = {"drain", 2, "TTZNt"},
+	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt"},
+	[TABLE_GROUP] = {"election_group", 1, "TIINt"},
 };
+
+/* The column of history on which the index history_acquired_at is */
+#define HISTORY_ACQUIRED_AT_COLUMN	8
 
 /*
  * What le_store_find() has found last.  It is kept, since a call would
@@ -101,17 +125,151 @@ find_one(const char *name, Oid namespace, Oid *oid)
 	return OidIsValid(*oid);
 }
 
+static Oid
+type_of(char letter)
+{
+	switch (pg_tolower((unsigned char) letter))
+	{
+		case 'a':
+			return INETOID;
+		case 'b':
+			return BOOLOID;
+		case 'i':
+			return INT4OID;
+		case 'j':
+			return JSONBOID;
+		case 'l':
+			return INT8OID;
+		case 'n':
+			return NAMEOID;
+		case 't':
+			return TEXTOID;
+		case 'v':
+			return INTERVALOID;
+		case 'z':
+			return TIMESTAMPTZOID;
+		default:
+			elog(ERROR, "no type has the letter %c", letter);
+	}
+	return InvalidOid;			/* not reached */
+}
+
 /*
- * Find the extension's tables.  False, without an error: it is not installed.
+ * access_method: or InvalidOid, for any.  That of a table may be another one
+ * than heap, by default_table_access_method.
  */
-bool
-le_store_find(Store *store)
+static bool
+is_of_kind(Oid relid, char relkind, Oid access_method)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	result = form->relkind == relkind &&
+		(form->relam == access_method || !OidIsValid(access_method));
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Has the table these columns?  A later version may have appended some that
+ * an older script has not made: those may be missing.
+ */
+static bool
+has_columns(Oid table, const Shape *shape)
+{
+	for (int i = 0; shape->columns[i] != '\0'; i++)
+	{
+		char		letter = shape->columns[i];
+		HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(table),
+											Int16GetDatum(i + 1));
+		Form_pg_attribute form;
+		bool		fits;
+
+		if (!HeapTupleIsValid(tuple))
+			return i > shape->keys;
+		form = (Form_pg_attribute) GETSTRUCT(tuple);
+		fits = form->atttypid == type_of(letter) &&
+			(form->attnotnull || letter == pg_tolower((unsigned char) letter));
+		ReleaseSysCache(tuple);
+		if (!fits)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Is the index a btree on so many columns of the table, from that one on?
+ */
+static bool
+is_index_on(Oid index, Oid table, int first, int columns)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	result = form->indrelid == table && form->indnkeyatts == columns &&
+		heap_attisnull(tuple, Anum_pg_index_indexprs, NULL) &&
+		heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
+	for (int i = 0; i < columns && result; i++)
+		result = form->indkey.values[i] == first + i;
+	ReleaseSysCache(tuple);
+	return result && is_of_kind(index, RELKIND_INDEX, BTREE_AM_OID);
+}
+
+/*
+ * Find the tables in our schema.  *misshapen becomes the name of one that is
+ * not as our script has made it: somebody who owns it has altered it, or has
+ * put another one in its place.  Its rows would be read as what they are not,
+ * in a process that may be a superuser's.
+ */
+static bool
+find_tables(Store *store, Oid namespace, const char **misshapen)
+{
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		const Shape *shape = &shapes[i];
+		Table	   *table = &store->table[i];
+		char		pkey[NAMEDATALEN];
+
+		snprintf(pkey, sizeof(pkey), "%s_pkey", shape->name);
+		if (!find_one(shape->name, namespace, &table->rel) ||
+			!find_one(pkey, namespace, &table->pkey))
+			return false;
+		if (!is_of_kind(table->rel, RELKIND_RELATION, InvalidOid) ||
+			!has_columns(table->rel, shape) ||
+			!is_index_on(table->pkey, table->rel, 1, shape->keys))
+			*misshapen = shape->name;
+	}
+	if (!find_one("history_acquired_at", namespace,
+				  &store->history_acquired_at))
+		return false;
+	if (!is_index_on(store->history_acquired_at,
+					 store->table[TABLE_HISTORY].rel,
+					 HISTORY_ACQUIRED_AT_COLUMN, 1))
+		*misshapen = shapes[TABLE_HISTORY].name;
+	return *misshapen == NULL;
+}
+
+/*
+ * le_store_find().  *misshapen becomes NULL, unless a table is not as our
+ * script has made it: then this returns false as well.
+ */
+static bool
+find_store(Store *store, const char **misshapen)
 {
 	static bool listening = false;
 	uint64		before;
 	Oid			namespace;
 	Oid			extension;
 
+	*misshapen = NULL;
 	if (found_is_valid)
 	{
 		*store = found;
@@ -128,33 +286,30 @@ le_store_find(Store *store)
 	if (!OidIsValid(extension) ||
 		extension != get_extension_oid(LE_EXTENSION, true))
 		return false;
-	for (int i = 0; i < TABLE_COUNT; i++)
-	{
-		char		pkey[NAMEDATALEN];
-
-		snprintf(pkey, sizeof(pkey), "%s_pkey", table_names[i]);
-		if (!find_one(table_names[i], namespace, &store->table[i].rel) ||
-			!find_one(pkey, namespace, &store->table[i].pkey))
-			return false;
-	}
-	store->lease_oid = store->table[TABLE_LEASE].rel;
-	store->drains = NIL;
-	store->knows_drains = store->knows_drains_of_all = false;
-	store->pause_all = NULL;
-	store->knows_pause_all = false;
-	store->groups = NIL;
-	store->knows_groups = false;
-	if (!find_one("history_acquired_at", namespace,
-				  &store->history_acquired_at) ||
+	memset(store, 0, sizeof(Store));
+	if (!find_tables(store, namespace, misshapen) ||
 		!find_one("change", namespace, &store->change) ||
 		!find_one("protocol", namespace, &store->protocol))
 		return false;
+	store->lease_oid = store->table[TABLE_LEASE].rel;
 
 	if (found.protocol != store->protocol)
 		number = 0;
 	found = *store;
 	found_is_valid = invalidations == before;
 	return true;
+}
+
+/*
+ * Find the extension's tables.  False, without an error: it is not installed,
+ * or not as our script has made it.
+ */
+bool
+le_store_find(Store *store)
+{
+	const char *misshapen;
+
+	return find_store(store, &misshapen);
 }
 
 /*
@@ -172,13 +327,24 @@ le_store_lease_oid(void)
 void
 le_store_get(Store *store)
 {
-	if (!le_store_find(store))
+	const char *misshapen;
+
+	if (find_store(store, &misshapen))
+		return;
+	if (misshapen != NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("there are no elections in this database"),
-				 errdetail("The extension \"%s\" is not installed in it.",
-						   LE_EXTENSION),
-				 errhint("Run CREATE EXTENSION %s.", LE_EXTENSION)));
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" is not as the extension has made it",
+						LE_SCHEMA, misshapen),
+				 errdetail("A column, its type, its NOT NULL constraint or an index has been changed: its rows cannot be read."),
+				 errhint("Undo that change, or drop and create the extension \"%s\" again.",
+						 LE_EXTENSION)));
+	ereport(ERROR,
+			(errcode(ERRCODE_LE_NO_ELECTION),
+			 errmsg("there are no elections in this database"),
+			 errdetail("The extension \"%s\" is not installed in it.",
+					   LE_EXTENSION),
+			 errhint("Run CREATE EXTENSION %s.", LE_EXTENSION)));
 }
 
 /*

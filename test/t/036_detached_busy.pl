@@ -97,13 +97,12 @@ serve();
 
 	$s{$_} = session($node, name => $_) foreach keys %calls;
 	$control->query(q{
-		CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		CREATE FUNCTION wait_for_gate() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM pg_advisory_xact_lock_shared(4712);
-			RETURN OLD;
+			RETURN true;
 		END $$;
-		CREATE TRIGGER slow BEFORE DELETE ON leader_election.candidate FOR EACH ROW
-			WHEN (OLD.election = 'renewed')
-			EXECUTE FUNCTION wait_for_gate()});
+		ALTER TABLE leader_election.history ADD CONSTRAINT slow
+			CHECK (election <> 'renewed' OR ended_at IS NULL OR public.wait_for_gate()) NOT VALID});
 	create_election('renewed', 6_000_000);
 	is(acquire('renewed', 'd1'), 1, 'renewed: leads');
 	is(acquire('renewed', 'd2'), '', 'renewed: another one stands');
@@ -128,7 +127,7 @@ serve();
 		is($s{$call}->sqlstate, '55P03', "renewed: who $call is told that it is busy");
 	}
 
-	# Who drops it has a second, too, also for the trigger.
+	# Who drops it has a second, too, also for the gate at the end of its term.
 	$s{slow}->query('SELECT pg_advisory_lock(4712)');
 	$s{drops}->query_async($calls{drops});
 	wait_until(
@@ -146,7 +145,7 @@ serve();
 	is(renew('renewed', 1), 1, 'renewed: it leads on');
 	is($s{leaves}->sqlstate_of($calls{leaves}), '22023', 'renewed: and cannot just leave');
 	is(any("SELECT leader_election.request_yield('renewed') > '0'"), 't', 'renewed: and can be asked to yield');
-	$control->query('DROP TRIGGER slow ON leader_election.candidate');
+	$control->query('ALTER TABLE leader_election.history DROP CONSTRAINT slow');
 	$_->finish foreach values %s;
 }
 

@@ -75,7 +75,7 @@ sub short_round
 #
 
 call($control, q{
-	CREATE FUNCTION await_marks() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+	CREATE FUNCTION await_marks() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
 		WHILE EXISTS (SELECT FROM pg_locks
 			WHERE mode = 'AccessExclusiveLock' AND granted AND relation IN
 				('leader_election.announced'::regclass,
@@ -83,11 +83,10 @@ call($control, q{
 		LOOP
 			PERFORM pg_sleep(0.01);
 		END LOOP;
-		RETURN NEW;
+		RETURN true;
 	END $$;
-	CREATE TRIGGER await BEFORE UPDATE ON leader_election.lease FOR EACH ROW
-		WHEN (OLD.session_id IS DISTINCT FROM NEW.session_id)
-		EXECUTE FUNCTION await_marks()});
+	ALTER TABLE leader_election.history ADD CONSTRAINT await
+		CHECK (ended_at IS NULL OR public.await_marks()) NOT VALID});
 
 foreach (
 	[ 'table', 'LOCK TABLE leader_election.announced' ],
@@ -105,7 +104,7 @@ foreach (
 	$one->kill;
 	wait_until(sub { !-e "/proc/@{[ $one->backend_pid ]}" }, 'the end of a leader');
 	call($two, "SELECT leader_election.renew('beside $what')");    # starts a worker
-	wait_for_worker('wait_event', 'PgSleep');    # in the trigger
+	wait_for_worker('wait_event', 'PgSleep');    # at the gate
 	$locker->query('ROLLBACK');
 	wait_until(
 		sub {
@@ -116,7 +115,7 @@ foreach (
 	$listener->all_told_ok("^$what ", "$what: after takeovers");
 }
 unlike(slurp_file($node->logfile), qr/terminated by signal/, 'no crash');
-call($control, 'DROP TRIGGER await ON leader_election.lease');
+call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 
 #
 # A lease of 100 ms that is granted while the worker queues for the NOTIFY lock,
