@@ -43,6 +43,7 @@ OBJS = \
 	src/base/row.o \
 	src/base/scan.o \
 	src/base/session_lock.o \
+	src/base/shape.o \
 	src/base/start.o \
 	src/base/store.o \
 	src/base/wait.o \

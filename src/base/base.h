@@ -177,6 +177,11 @@ extern void le_store_end_share(const Store *store);
 extern bool le_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_report_dropped(void);
 
+/* shape.c */
+extern const char *le_shape_name(TableId table);
+extern bool le_shape_fits(TableId table, Oid rel, Oid pkey);
+extern bool le_shape_fits_history_acquired_at(Oid index, Oid history);
+
 /* scan.c */
 #define LE_MAX_COLUMNS		48	/* of ours, in a table */
 

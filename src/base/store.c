@@ -29,54 +29,18 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "base/base.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_namespace.h"
-#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
-
-/*
- * What our code takes for granted of a table: its first columns, with a letter
- * for the type of each, in upper case if it is NOT NULL; and that of these the
- * first ones are its primary key.
- *
- *	b boolean, i integer, l bigint, t text, n name, z timestamptz,
- *	v interval, j jsonb, a inet
- */
-typedef struct Shape
-{
-	const char *name;
-	int			keys;
-	const char *columns;
-} Shape;
-
-static const Shape shapes[TABLE_COUNT] = {
-	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt"},
-	[TABLE_LEASE] = {"lease", 1, "TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt"},
-	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt"},
-	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt"},
-	[TABLE_EPOCH] = {"epoch", 1, "TZLLL"},
-	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt"},
-	[TABLE_DRAIN] = {"drain", 2, "TTZNt"},
-	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt"},
-	[TABLE_GROUP] = {"election_group", 1, "TIINt"},
-};
-
-/* The column of history on which the index history_acquired_at is */
-#define HISTORY_ACQUIRED_AT_COLUMN	8
 
 /*
  * What le_store_find() has found last.  It is kept, since a call would
@@ -125,135 +89,32 @@ find_one(const char *name, Oid namespace, Oid *oid)
 	return OidIsValid(*oid);
 }
 
-static Oid
-type_of(char letter)
-{
-	switch (pg_tolower((unsigned char) letter))
-	{
-		case 'a':
-			return INETOID;
-		case 'b':
-			return BOOLOID;
-		case 'i':
-			return INT4OID;
-		case 'j':
-			return JSONBOID;
-		case 'l':
-			return INT8OID;
-		case 'n':
-			return NAMEOID;
-		case 't':
-			return TEXTOID;
-		case 'v':
-			return INTERVALOID;
-		case 'z':
-			return TIMESTAMPTZOID;
-		default:
-			elog(ERROR, "no type has the letter %c", letter);
-	}
-	return InvalidOid;			/* not reached */
-}
-
-/*
- * access_method: or InvalidOid, for any.  That of a table may be another one
- * than heap, by default_table_access_method.
- */
-static bool
-is_of_kind(Oid relid, char relkind, Oid access_method)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	bool		result;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	result = form->relkind == relkind &&
-		(form->relam == access_method || !OidIsValid(access_method));
-	ReleaseSysCache(tuple);
-	return result;
-}
-
-/*
- * Has the table these columns?  A later version may have appended some that
- * an older script has not made: those may be missing.
- */
-static bool
-has_columns(Oid table, const Shape *shape)
-{
-	for (int i = 0; shape->columns[i] != '\0'; i++)
-	{
-		char		letter = shape->columns[i];
-		HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(table),
-											Int16GetDatum(i + 1));
-		Form_pg_attribute form;
-		bool		fits;
-
-		if (!HeapTupleIsValid(tuple))
-			return i > shape->keys;
-		form = (Form_pg_attribute) GETSTRUCT(tuple);
-		fits = form->atttypid == type_of(letter) &&
-			(form->attnotnull || letter == pg_tolower((unsigned char) letter));
-		ReleaseSysCache(tuple);
-		if (!fits)
-			return false;
-	}
-	return true;
-}
-
-/*
- * Is the index a btree on so many columns of the table, from that one on?
- */
-static bool
-is_index_on(Oid index, Oid table, int first, int columns)
-{
-	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
-	Form_pg_index form;
-	bool		result;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_index) GETSTRUCT(tuple);
-	result = form->indrelid == table && form->indnkeyatts == columns &&
-		heap_attisnull(tuple, Anum_pg_index_indexprs, NULL) &&
-		heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
-	for (int i = 0; i < columns && result; i++)
-		result = form->indkey.values[i] == first + i;
-	ReleaseSysCache(tuple);
-	return result && is_of_kind(index, RELKIND_INDEX, BTREE_AM_OID);
-}
-
 /*
  * Find the tables in our schema.  *misshapen becomes the name of one that is
- * not as our script has made it: somebody who owns it has altered it, or has
- * put another one in its place.  Its rows would be read as what they are not,
- * in a process that may be a superuser's.
+ * not as our script has made it (shape.c).
  */
 static bool
 find_tables(Store *store, Oid namespace, const char **misshapen)
 {
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
-		const Shape *shape = &shapes[i];
+		const char *name = le_shape_name(i);
 		Table	   *table = &store->table[i];
 		char		pkey[NAMEDATALEN];
 
-		snprintf(pkey, sizeof(pkey), "%s_pkey", shape->name);
-		if (!find_one(shape->name, namespace, &table->rel) ||
+		snprintf(pkey, sizeof(pkey), "%s_pkey", name);
+		if (!find_one(name, namespace, &table->rel) ||
 			!find_one(pkey, namespace, &table->pkey))
 			return false;
-		if (!is_of_kind(table->rel, RELKIND_RELATION, InvalidOid) ||
-			!has_columns(table->rel, shape) ||
-			!is_index_on(table->pkey, table->rel, 1, shape->keys))
-			*misshapen = shape->name;
+		if (!le_shape_fits(i, table->rel, table->pkey))
+			*misshapen = name;
 	}
 	if (!find_one("history_acquired_at", namespace,
 				  &store->history_acquired_at))
 		return false;
-	if (!is_index_on(store->history_acquired_at,
-					 store->table[TABLE_HISTORY].rel,
-					 HISTORY_ACQUIRED_AT_COLUMN, 1))
-		*misshapen = shapes[TABLE_HISTORY].name;
+	if (!le_shape_fits_history_acquired_at(store->history_acquired_at,
+										   store->table[TABLE_HISTORY].rel))
+		*misshapen = le_shape_name(TABLE_HISTORY);
 	return *misshapen == NULL;
 }
 

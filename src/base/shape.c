@@ -1,0 +1,190 @@
+/*-------------------------------------------------------------------------
+ *
+ * shape.c
+ *		What our code takes for granted of the tables: columns, types, keys.
+ *
+ * Rows are read by access methods, and each column as the type that our script
+ * has given it.  Our tables are an extension's, so that only a superuser can
+ * alter them; but REASSIGN OWNED gives them to any role, which can change a
+ * column's type, drop a NOT NULL, or put a view in the place of a table.  A
+ * number that is read as the address of a text ends the server, or shows the
+ * memory of a superuser's process.
+ *
+ * Invariant: no row is read of a table that is not as our script has made it.
+ * store.c looks here after each invalidation, under the locks with which the
+ * rows are read: these keep off ALTER TABLE.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "base/base.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_type.h"
+#include "utils/syscache.h"
+
+/*
+ * A table's first columns: a letter for the type of each, in upper case if the
+ * column is NOT NULL.  The first ones are its primary key.
+ *
+ *	b boolean, i integer, l bigint, t text, n name, z timestamptz,
+ *	v interval, j jsonb, a inet
+ */
+typedef struct Shape
+{
+	const char *name;
+	int			keys;
+	const char *columns;
+} Shape;
+
+static const Shape shapes[TABLE_COUNT] = {
+	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt"},
+	[TABLE_LEASE] = {"lease", 1, "TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt"},
+	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt"},
+	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt"},
+	[TABLE_EPOCH] = {"epoch", 1, "TZLLL"},
+	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt"},
+	[TABLE_DRAIN] = {"drain", 2, "TTZNt"},
+	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt"},
+	[TABLE_GROUP] = {"election_group", 1, "TIINt"},
+};
+
+/* The column of history on which the index history_acquired_at is */
+#define HISTORY_ACQUIRED_AT_COLUMN	8
+
+static Oid
+type_of(char letter)
+{
+	switch (pg_tolower((unsigned char) letter))
+	{
+		case 'a':
+			return INETOID;
+		case 'b':
+			return BOOLOID;
+		case 'i':
+			return INT4OID;
+		case 'j':
+			return JSONBOID;
+		case 'l':
+			return INT8OID;
+		case 'n':
+			return NAMEOID;
+		case 't':
+			return TEXTOID;
+		case 'v':
+			return INTERVALOID;
+		case 'z':
+			return TIMESTAMPTZOID;
+		default:
+			elog(ERROR, "no type has the letter %c", letter);
+	}
+	return InvalidOid;			/* not reached */
+}
+
+/*
+ * access_method: or InvalidOid, for any.  That of a table may be another one
+ * than heap, by default_table_access_method.
+ */
+static bool
+is_of_kind(Oid relid, char relkind, Oid access_method)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	result = form->relkind == relkind &&
+		(form->relam == access_method || !OidIsValid(access_method));
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Is there a column of that number, with that type?  A later version may have
+ * appended one that an older script has not made: it is read as NULL.
+ */
+static bool
+has_column(Oid table, AttrNumber number, char letter)
+{
+	bool		nullable = letter == pg_tolower((unsigned char) letter);
+	HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(table),
+										Int16GetDatum(number));
+	Form_pg_attribute form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return nullable;
+	form = (Form_pg_attribute) GETSTRUCT(tuple);
+	result = form->atttypid == type_of(letter) &&
+		(form->attnotnull || nullable);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+static bool
+has_columns(Oid table, const char *letters)
+{
+	for (int i = 0; letters[i] != '\0'; i++)
+	{
+		if (!has_column(table, i + 1, letters[i]))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Is the index a btree on so many columns of the table, from that one on?
+ */
+static bool
+is_index_on(Oid index, Oid table, int first, int columns)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
+	Form_pg_index form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_index) GETSTRUCT(tuple);
+	result = form->indrelid == table && form->indnkeyatts == columns &&
+		heap_attisnull(tuple, Anum_pg_index_indexprs, NULL) &&
+		heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
+	for (int i = 0; i < columns && result; i++)
+		result = form->indkey.values[i] == first + i;
+	ReleaseSysCache(tuple);
+	return result && is_of_kind(index, RELKIND_INDEX, BTREE_AM_OID);
+}
+
+const char *
+le_shape_name(TableId table)
+{
+	return shapes[table].name;
+}
+
+/*
+ * Is this table, with this primary key, as our script has made it?  Others may
+ * have appended columns.
+ */
+bool
+le_shape_fits(TableId table, Oid rel, Oid pkey)
+{
+	const Shape *shape = &shapes[table];
+
+	return is_of_kind(rel, RELKIND_RELATION, InvalidOid) &&
+		has_columns(rel, shape->columns) &&
+		is_index_on(pkey, rel, 1, shape->keys);
+}
+
+/*
+ * The same of the index history_acquired_at.
+ */
+bool
+le_shape_fits_history_acquired_at(Oid index, Oid history)
+{
+	return is_index_on(index, history, HISTORY_ACQUIRED_AT_COLUMN, 1);
+}
