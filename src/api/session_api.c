@@ -176,7 +176,10 @@ withdraw(const Store *store, void *arg)
 static bool
 give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 {
-	/* Copies: a trigger on our tables may end the candidacy meanwhile. */
+	/*
+	 * Copies: a constraint that was added to our tables may end the candidacy
+	 * meanwhile.
+	 */
 	Candidate	who = {.election = pstrdup(c->election),
 		.candidate = pstrdup(c->candidate),
 	.session_id = c->session_id,.role = {"", c->role}};
