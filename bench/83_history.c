@@ -228,8 +228,8 @@ beside_snapshot(void)
 {
 	PGconn	   *leader = new_connection("leader");
 	PGconn	   *reader = new_connection("reader");
-	Sample		read_us[2] = {{.n = 0}};
-	Sample		load[2] = {{.n = 0}};
+	Sample		read_us[3] = {{.n = 0}};
+	Sample		load[3] = {{.n = 0}};
 
 	forget_everything(monitor);
 	make_crowd(monitor, 1, LEASES, "race", text("%d ms", 3 * RENEWAL_MS));
@@ -243,16 +243,23 @@ beside_snapshot(void)
 	add(&load[1], worker_load(monitor, LOAD_MS));
 	add_reads(&read_us[1]);
 	run(reader, "COMMIT");
+	run(monitor, "VACUUM leader_election.lease");
+	add(&load[2], worker_load(monitor, LOAD_MS));
+	add_reads(&read_us[2]);
 
 	report("leader()", "us", &read_us[0], FLOOR("leader()", 1));
 	report(text("leader(), after %d renewals under a snapshot", RENEWALS), "us",
 		   &read_us[1],
 		   FLOOR("leader()", median(&read_us[1]) / median(&read_us[0])));
+	report("leader(), when it is gone", "us", &read_us[2],
+		   FLOOR("leader()", median(&read_us[2]) / median(&read_us[0])));
 	report(text("worker load, %d leases of %d ms", LEASES, 3 * RENEWAL_MS), "%",
 		   &load[0], FLOOR("worker load", 1));
 	report(text("worker load, after %d renewals so", RENEWALS), "%",
 		   &load[1],
 		   FLOOR("worker load", median(&load[1]) / median(&load[0])));
+	report("worker load, when it is gone", "%", &load[2],
+		   FLOOR("worker load", median(&load[2]) / median(&load[0])));
 	PQfinish(reader);
 	PQfinish(leader);
 }

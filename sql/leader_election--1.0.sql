@@ -14,6 +14,9 @@ COMMENT ON SCHEMA leader_election IS
 -- microseconds of the server's monotonic clock; they mean something only on
 -- the incarnation that wrote them.
 --
+-- No vacuum gives empty pages at the end of a table back: for that it locks the
+-- table in ACCESS EXCLUSIVE mode, and is_leader() would answer false meanwhile.
+--
 
 CREATE TABLE leader_election.election (
 	election		text COLLATE "C" PRIMARY KEY,
@@ -41,7 +44,7 @@ CREATE TABLE leader_election.election (
 		(paused_by, pause_vacates, pause_incarnation) IS NOT NULL),
 	CONSTRAINT kept_resumes CHECK ((resumes_at, resumes_mono, resumes_for) IS NULL OR
 		(paused_at, resumes_at, resumes_mono, resumes_for) IS NOT NULL)
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.election IS 'configuration, one row per election';
 COMMENT ON COLUMN leader_election.election.paused_at IS 'NULL: not paused';
 COMMENT ON COLUMN leader_election.election.pause_vacates IS 'while it is paused, every leader is asked to yield';
@@ -61,7 +64,7 @@ CREATE TABLE leader_election.election_group (
 	max_per_candidate integer NOT NULL,
 	owner			name NOT NULL,
 	owner_id		text COLLATE "C"
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.election_group IS 'groups of elections, one row per group; its seats are elections of their own';
 COMMENT ON COLUMN leader_election.election_group.seats IS 'the seats are named group_name/1, group_name/2 and so on';
 COMMENT ON COLUMN leader_election.election_group.max_per_candidate IS 'how many seats a candidate may have at a time';
@@ -74,7 +77,7 @@ CREATE TABLE leader_election.pause_all (
 	paused_by		name NOT NULL,
 	reason			text,
 	CONSTRAINT kept_scope CHECK (scope = 'all')
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.pause_all IS 'has a row while all elections are paused';
 
 -- No election is named ''.
@@ -85,7 +88,7 @@ CREATE TABLE leader_election.drain (
 	drained_by		name NOT NULL,
 	reason			text,
 	PRIMARY KEY (election, candidate)
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.drain IS 'candidates that are not elected, in one election or in all';
 COMMENT ON COLUMN leader_election.drain.election IS 'an empty string: all elections';
 COMMENT ON COLUMN leader_election.drain.candidate IS 'a name or, with * at the end, the beginning of names';
@@ -161,7 +164,9 @@ CREATE TABLE leader_election.lease (
 	CONSTRAINT kept_runs CHECK ((run IS NULL) = (run_role IS NULL) AND
 		(run_granted IS NULL) = (run_attempts IS NULL) AND
 		(run_done IS NULL) = (done_at IS NULL))
-) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+	vacuum_truncate = off, toast.vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.lease IS 'the lease row of each election: who leads, in which term, until when';
 COMMENT ON COLUMN leader_election.lease.term IS 'the present term or, when vacant, the last one';
 COMMENT ON COLUMN leader_election.lease.previous_term IS 'the term that this one continues after a failover';
@@ -214,7 +219,7 @@ CREATE UNLOGGED TABLE leader_election.candidate (
 	stood_mono		bigint,
 	role_id			text COLLATE "C",
 	PRIMARY KEY (election, candidate)
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy; emptied by a crash and by a promotion';
 COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
 COMMENT ON COLUMN leader_election.candidate.role_id IS 'which role role means, as owner_id in table election';
@@ -237,7 +242,7 @@ CREATE TABLE leader_election.history (
 	reason			text COLLATE "C",
 	detail			text,
 	PRIMARY KEY (election, term)
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.history IS 'every term, and why it ended';
 
 -- Old rows are removed along it.  An index on ended_at would be in the way of
@@ -251,7 +256,9 @@ CREATE UNLOGGED TABLE leader_election.announced (
 	vacated			boolean NOT NULL,
 	yields			bigint NOT NULL,
 	channel			text COLLATE "C"
-) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+	vacuum_truncate = off, toast.vacuum_truncate = off,
+	toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000);
 COMMENT ON TABLE leader_election.announced IS 'what listeners have been told last; emptied by a crash and by a promotion';
 COMMENT ON COLUMN leader_election.announced.term IS 'they know of the terms up to this one';
 COMMENT ON COLUMN leader_election.announced.vacated IS 'they know that it has ended';
@@ -264,7 +271,7 @@ CREATE TABLE leader_election.epoch (
 	first_seen_mono	bigint NOT NULL,
 	epoch			bigint NOT NULL,
 	dropped_term	bigint NOT NULL DEFAULT 0
-);
+) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that this database has lived in';
 COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an election that was dropped';
 

@@ -188,7 +188,7 @@ extern bool le_shape_fits_history_acquired_at(Oid index, Oid history);
 /* What the first columns of a table's primary key have to be */
 typedef struct Key
 {
-	int			columns;		/* 0: any row */
+	int			columns;		/* conditions on them; 0: any row */
 	ScanKeyData column[2];
 } Key;
 
@@ -239,8 +239,9 @@ extern Key	le_key(const char *first);
 extern Key	le_key_text(const char *first, const char *second);
 extern Key	le_key_int64(const char *first, int64 second);
 extern Key	le_key_from(const char *first, int64 second);
-extern Key	le_key_after(const char *first);
-extern Key	le_key_text_after(const char *first, const char *second);
+extern Key	le_key_before(const char *first);
+extern Key	le_key_text_before(const char *first, const char *second);
+extern Key	le_key_between(const char *after, const char *before);
 extern void le_check_parallel(void);
 extern Relation le_table_open(Oid table, LOCKMODE mode);
 extern void le_row_set(Row *row, Relation rel, HeapTuple tuple);

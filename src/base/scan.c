@@ -116,30 +116,44 @@ le_key_from(const char *first, int64 second)
 }
 
 /*
- * The key of the rows whose first column, of collation "C", comes after this
+ * The key of the rows whose first column, of collation "C", comes before this
  * text.
  */
 Key
-le_key_after(const char *first)
+le_key_before(const char *first)
 {
 	Key			key = le_key_any();
 
-	add_column(&key, BTGreaterStrategyNumber, F_TEXT_GT,
+	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
 			   CStringGetTextDatum(first));
 	return key;
 }
 
 /*
  * The key of the rows whose first column is this text, and whose second
- * column, of collation "C", comes after that text.
+ * column, of collation "C", comes before that text.
  */
 Key
-le_key_text_after(const char *first, const char *second)
+le_key_text_before(const char *first, const char *second)
 {
 	Key			key = le_key(first);
 
-	add_column(&key, BTGreaterStrategyNumber, F_TEXT_GT,
+	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
 			   CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column, of collation "C", comes after the
+ * one text and before the other.
+ */
+Key
+le_key_between(const char *after, const char *before)
+{
+	Key			key = le_key_before(before);
+
+	ScanKeyInit(&key.column[key.columns++], 1, BTGreaterStrategyNumber,
+				F_TEXT_GT, CStringGetTextDatum(after));
 	return key;
 }
 
@@ -220,53 +234,87 @@ le_row_is_own_write(const Row *row)
 }
 
 /*
+ * Are these entries of the same key?  An index writes equal keys alike.
+ */
+static bool
+is_same_key(IndexTuple a, IndexTuple b)
+{
+	return IndexTupleSize(a) == IndexTupleSize(b) &&
+		memcmp((char *) a + sizeof(IndexTupleData),
+			   (char *) b + sizeof(IndexTupleData),
+			   IndexTupleSize(a) - sizeof(IndexTupleData)) == 0;
+}
+
+/*
+ * Call reader for the rows with that key, in the order of the primary key or
+ * in the reverse order, until it returns false.
+ *
+ * Since the last vacuum, a row has got an entry for each page that it was
+ * written to.  Once one of them has led to the version that the snapshot sees,
+ * the row's others are passed without a look at the table.
+ */
+static void
+scan_index(Relation rel, Relation index, Key key, ScanDirection direction,
+		   Snapshot snapshot, RowReader reader, void *arg)
+{
+	IndexScanDesc scan = LeIndexBeginScan(rel, index, snapshot, key.columns);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	IndexTuple	seen = NULL;	/* of the row that was read last */
+	bool		more = true;
+
+	scan->xs_want_itup = true;
+	index_rescan(scan, key.column, key.columns, NULL, 0);
+	while (more && index_getnext_tid(scan, direction) != NULL)
+	{
+		bool		should_free;
+		Row			row;
+
+		CHECK_FOR_INTERRUPTS();
+		if ((seen != NULL && is_same_key(seen, scan->xs_itup)) ||
+			!index_fetch_heap(scan, slot))
+			continue;
+		if (seen != NULL)
+			pfree(seen);
+		seen = CopyIndexTuple(scan->xs_itup);
+		le_row_set(&row, rel, ExecFetchSlotHeapTuple(slot, false, &should_free));
+		more = reader(&row, arg);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
  * Call reader for each row with that key that the snapshot (NULL: the latest
  * one) sees, until it returns false: in the order of the primary key, in the
  * reverse order or (NoMovementScanDirection) in any order.
+ *
+ * All rows are read along the primary key, too, and never page by page.  While
+ * some transaction keeps a snapshot, a table gets a page for every few dozens
+ * of renewals, and it keeps these pages for ever: a row stays in its page, the
+ * last one, as long as its updates find room there.  The worker, which reads
+ * all leases all the time, would read a hundred thousand empty pages to find
+ * one.  The index has one entry for each of these pages, until the next
+ * vacuum.  Any order is the reverse order, in which it is the row's latest
+ * version that is met first, nearly always (le_find()).
  */
 void
 le_scan(const Store *store, TableId table, Key key, ScanDirection direction,
 		Snapshot snapshot, RowReader reader, void *arg)
 {
-	bool		ordered = !ScanDirectionIsNoMovement(direction);
 	bool		latest = snapshot == NULL;
 	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
-	Relation	index = NULL;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	Row			row;
+	Relation	index;
 
 	if (latest)
 	{
 		PushActiveSnapshot(latest_snapshot());
 		snapshot = GetActiveSnapshot();
 	}
-	if (ordered)
-	{
-		index = index_open(store->table[table].pkey, AccessShareLock);
-		scan = systable_beginscan_ordered(rel, index, snapshot, key.columns,
-										  key.column);
-	}
-	else
-		scan = systable_beginscan(rel, store->table[table].pkey,
-								  key.columns > 0, snapshot, key.columns,
-								  key.column);
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		tuple = ordered ? systable_getnext_ordered(scan, direction) :
-			systable_getnext(scan);
-		if (!HeapTupleIsValid(tuple))
-			break;
-		le_row_set(&row, rel, tuple);
-	} while (reader(&row, arg));
-	if (ordered)
-	{
-		systable_endscan_ordered(scan);
-		index_close(index, AccessShareLock);
-	}
-	else
-		systable_endscan(scan);
+	index = index_open(store->table[table].pkey, AccessShareLock);
+	scan_index(rel, index, key, ScanDirectionIsForward(direction) ?
+			   ForwardScanDirection : BackwardScanDirection, snapshot, reader,
+			   arg);
+	index_close(index, AccessShareLock);
 	if (latest)
 		PopActiveSnapshot();
 	relation_close(rel, AccessShareLock);

@@ -177,9 +177,9 @@ read_candidate(const Row *row, void *arg)
 }
 
 /*
- * Have reader look at all candidates of all elections, in the order of the
- * primary key, until it returns false.  Begin after that candidate of that
- * election (NULL: with the first).
+ * Have reader look at all candidates of all elections, in the reverse order of
+ * the primary key, until it returns false.  Begin with the one before that
+ * candidate of that election (NULL: with the last).
  */
 void
 le_candidates_scan(const Store *store, const char *election,
@@ -189,12 +189,12 @@ le_candidates_scan(const Store *store, const char *election,
 
 	if (election != NULL)
 		le_scan_briefly(store, TABLE_CANDIDATE,
-						le_key_text_after(election, candidate),
-						ForwardScanDirection, read_candidate, &reading);
+						le_key_text_before(election, candidate),
+						BackwardScanDirection, read_candidate, &reading);
 	if (!reading.ended)
-		le_scan_briefly(store, TABLE_CANDIDATE,
-						le_key_after(election != NULL ? election : ""),
-						ForwardScanDirection, read_candidate, &reading);
+		le_scan_briefly(store, TABLE_CANDIDATE, election != NULL ?
+						le_key_before(election) : le_key_any(),
+						BackwardScanDirection, read_candidate, &reading);
 }
 
 /*

@@ -297,7 +297,7 @@ le_lease_scan(const Store *store, LeaseReader reader, void *arg)
 typedef struct SeatReading
 {
 	Reading		lease;
-	const char *prefix;
+	int			length;			/* of the group's name */
 } SeatReading;
 
 static bool
@@ -307,26 +307,26 @@ read_seat(const Row *row, void *arg)
 	Lease	   *lease = make_lease(row);
 	int			length;
 
-	if (strncmp(lease->election, reading->prefix, strlen(reading->prefix)) != 0)
-		return false;
 	if (le_seat_number(lease->election, &length) > 0 &&
-		length == strlen(reading->prefix) - 1)
+		length == reading->length)
 		reading->lease.reader(lease, reading->lease.arg);
 	return true;
 }
 
 /*
- * The same for the leases of elections that have names of seats of a group.
+ * The same for the leases of elections that have names of seats of a group: a
+ * digit follows the slash.
  */
 void
 le_lease_scan_group(const Store *store, const char *group, LeaseReader reader,
 					void *arg)
 {
-	char	   *prefix = psprintf("%s/", group);
-	SeatReading reading = {{reader, arg}, prefix};
+	SeatReading reading = {{reader, arg}, strlen(group)};
 
-	le_scan_briefly(store, TABLE_LEASE, le_key_after(prefix),
-					ForwardScanDirection, read_seat, &reading);
+	le_scan_briefly(store, TABLE_LEASE,
+					le_key_between(psprintf("%s/", group),
+								   psprintf("%s/%c", group, '9' + 1)),
+					NoMovementScanDirection, read_seat, &reading);
 }
 
 /*

@@ -11,8 +11,8 @@
  *
  * Invariants:
  *
- * - A step begins after the row, in the order of the primary key, with which
- *	 the step before it ended.  An update moves a row within the table, but
+ * - A step begins after the row, in the reverse order of the primary key, with
+ *	 which the step before it ended.  An update moves a row within the table, but
  *	 never changes its key.  So a candidate that stands all the time is neither
  *	 missed nor counted twice.
  *

@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(200);
+SELECT plan(201);
 
 --
 -- What there is
@@ -26,6 +26,12 @@ SELECT has_view('leader_election', 'status', 'status is a view');
 SELECT has_view('leader_election', 'candidates', 'candidates is a view');
 SELECT has_view('leader_election', 'protocol', 'protocol is a view');
 SELECT has_table('leader_election', 'history', 'history is a table');
+SELECT is_empty(
+	$$SELECT c.oid::regclass FROM pg_class m
+		JOIN pg_class c ON c.oid IN (m.oid, m.reltoastrelid)
+		WHERE m.relnamespace = 'leader_election'::regnamespace AND m.relkind = 'r'
+			AND 'vacuum_truncate=off' <> ALL (coalesce(c.reloptions, '{}'))$$,
+	'no vacuum locks a table, or what keeps its long values, to truncate it');
 
 SELECT has_function('leader_election', 'join',
 	'{text,text,integer,bigint,jsonb,boolean}'::name[]);

@@ -29,11 +29,12 @@ autovacuum = off
 my $control = session($node, name => 'control');
 
 # Have the worker look, and return what it did meanwhile.  It is waked until the
-# statistics, which it reports once a second at most, tell of ten looks.
+# statistics, which it reports once a second at most, tell of ten looks: each
+# reads the groups once, and here nothing else does.
 sub ten_looks
 {
-	my $counts = "SELECT (SELECT seq_scan FROM pg_stat_user_tables
-			WHERE schemaname = 'leader_election' AND relname = 'lease'),
+	my $counts = "SELECT (SELECT idx_scan FROM pg_stat_user_indexes
+			WHERE schemaname = 'leader_election' AND indexrelname = 'election_group_pkey'),
 		(SELECT idx_scan FROM pg_stat_user_indexes
 			WHERE schemaname = 'leader_election' AND indexrelname = 'election_pkey')";
 	my $waker = session($node, name => 'waker');

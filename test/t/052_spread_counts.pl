@@ -48,7 +48,7 @@ sub joins
 	);
 }
 
-# How often a session has read the whole table of leases, while it ran a query
+# How often a session has read as many leases as there are, while it ran a query
 sub scans
 {
 	my ($who, $sql) = @_;
@@ -61,9 +61,13 @@ sub scans
 		$who->query('SELECT pg_stat_force_next_flush()');
 		$who->query('SELECT 1');
 		push @scans, $control->query(
-			"SELECT pg_stat_get_numscans('leader_election.lease'::regclass)");
+			"SELECT idx_tup_fetch FROM pg_stat_user_tables
+				WHERE relid = 'leader_election.lease'::regclass");
 	}
-	return ($scans[1] - $scans[0], $result);
+	return (
+		int(($scans[1] - $scans[0]) /
+			  $control->query('SELECT count(*) FROM leader_election.lease')),
+		$result);
 }
 
 sub shares

@@ -245,8 +245,9 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 
 {
 	my $leader = session($node, name => 'leader');
-	my $COUNTERS = "SELECT seq_scan, n_tup_upd FROM pg_stat_user_tables
-		WHERE relid = 'leader_election.lease'::regclass";
+	my $COUNTERS = "SELECT (SELECT idx_scan FROM pg_stat_user_indexes
+			WHERE indexrelname = 'election_group_pkey'), n_tup_upd
+		FROM pg_stat_user_tables WHERE relid = 'leader_election.lease'::regclass";
 	my ($scans, $renewals, @before);
 
 	call($control, "INSERT INTO leader_election.$_ FROM generate_series(1, 30000) i") foreach
