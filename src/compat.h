@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *		Differences between the supported majors of PostgreSQL (15 to 18).
+ *		Differences between the majors of PostgreSQL, 15 to 19.
  *
  * The only file with version checks: call sites stay clean.
  *
@@ -113,7 +113,9 @@ LeLockEntry(const LOCKTAG *tag, LOCKMODE mode)
 static inline IndexScanDesc
 LeIndexBeginScan(Relation rel, Relation index, Snapshot snapshot, int columns)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(rel, index, snapshot, NULL, columns, 0, SO_NONE);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(rel, index, snapshot, NULL, columns, 0);
 #else
 	return index_beginscan(rel, index, snapshot, columns, 0);
@@ -143,15 +145,23 @@ LeTableUpdate(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 #endif
 }
 
+/*
+ * Enter a new row, or the new version of one, into the indexes.
+ */
 static inline void
 LeInsertIndexTuples(ResultRelInfo *target, TupleTableSlot *slot,
-					EState *estate, bool only_summarizing)
+					EState *estate, bool is_update, bool only_summarizing)
 {
-#if PG_VERSION_NUM >= 160000
-	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL,
+#if PG_VERSION_NUM >= 190000
+	ExecInsertIndexTuples(target, estate,
+						  (is_update ? EIIT_IS_UPDATE : 0) |
+						  (only_summarizing ? EIIT_ONLY_SUMMARIZING : 0),
+						  slot, NIL, NULL);
+#elif PG_VERSION_NUM >= 160000
+	ExecInsertIndexTuples(target, slot, estate, is_update, false, NULL, NIL,
 						  only_summarizing);
 #else
-	ExecInsertIndexTuples(target, slot, estate, true, false, NULL, NIL);
+	ExecInsertIndexTuples(target, slot, estate, is_update, false, NULL, NIL);
 #endif
 }
 
@@ -213,7 +223,9 @@ LeWaitEvent(const char *name, uint16 id)
 static inline bool
 LeIsBackgroundWorker(const PGPROC *proc)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return proc->backendType == B_BG_WORKER;
+#elif PG_VERSION_NUM >= 180000
 	return !proc->isRegularBackend;
 #else
 	return proc->isBackgroundWorker;

@@ -9,6 +9,7 @@
 #define LE_API_H
 
 #include "session/session.h"
+#include "utils/tuplestore.h"
 
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)

@@ -292,7 +292,8 @@ compute_and_check(Relation rel, TupleTableSlot *slot)
  * Enter a new version of a row into the indexes.
  */
 static void
-insert_index_entries(Relation rel, TupleTableSlot *slot, bool only_summarizing)
+insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
+					 bool only_summarizing)
 {
 	EState	   *estate = CreateExecutorState();
 	ResultRelInfo *target = makeNode(ResultRelInfo);
@@ -301,7 +302,7 @@ insert_index_entries(Relation rel, TupleTableSlot *slot, bool only_summarizing)
 	begin_as_owner(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
 	ExecOpenIndices(target, false);
-	LeInsertIndexTuples(target, slot, estate, only_summarizing);
+	LeInsertIndexTuples(target, slot, estate, is_update, only_summarizing);
 	ExecCloseIndices(target);
 	end_as_owner(&former);
 	FreeExecutorState(estate);
@@ -338,7 +339,8 @@ write_row(Row *row, CmdType command)
 	if (needs_entries)
 	{
 		le_slow_writes++;
-		insert_index_entries(rel, slot, only_summarizing);
+		insert_index_entries(rel, slot, command == CMD_UPDATE,
+							 only_summarizing);
 	}
 	row->tid = slot->tts_tid;
 	PopActiveSnapshot();
