@@ -47,6 +47,7 @@ OBJS = \
 	src/base/start.o \
 	src/base/store.o \
 	src/base/wait.o \
+	src/base/trouble.o \
 	src/base/wake.o \
 	src/state/candidacy.o \
 	src/state/candidate.o \

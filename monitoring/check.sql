@@ -32,6 +32,13 @@ SELECT 'LeaderElectionNoWorker', NULL, 'there is work, and no worker'
   FROM s
  WHERE s.worker = 0 AND EXISTS (SELECT FROM m WHERE m.led + m.candidates > 0)
 UNION ALL
+SELECT 'LeaderElectionWorkerFails', NULL,
+       format('the worker has failed for %s s, %s times, with SQLSTATE %s: %s',
+              round(s.worker_failing_seconds), s.worker_failures, s.worker_sqlstate,
+              coalesce(s.worker_failure, 'superusers see the message'))
+  FROM s
+ WHERE s.worker_failing_seconds > 10
+UNION ALL
 SELECT 'LeaderElectionStandbysSilent', NULL,
        format('%s of %s synchronous standbys are connected; they last answered %s s ago',
               s.standbys_connected, s.standbys_needed, round(s.standbys_silent_seconds))

@@ -691,7 +691,10 @@ CREATE FUNCTION leader_election.measure_server(
 	OUT in_recovery integer, OUT worker integer, OUT locked_tables integer,
 	OUT standbys_needed integer, OUT standbys_connected integer,
 	OUT standbys_unconfirmed_bytes bigint,
-	OUT standbys_silent_seconds double precision)
+	OUT standbys_silent_seconds double precision,
+	OUT worker_failing_seconds double precision,
+	OUT worker_failures integer, OUT worker_retry_seconds double precision,
+	OUT worker_sqlstate text, OUT worker_failure text)
 AS 'MODULE_PATHNAME', 'le_measure_server'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.measure_server() IS
@@ -710,7 +713,9 @@ CREATE VIEW leader_election.server_metrics AS
 	SELECT s.in_recovery, s.worker, s.locked_tables, s.standbys_needed,
 		s.standbys_connected, s.standbys_unconfirmed_bytes,
 		s.standbys_silent_seconds,
-		pg_catalog.pg_notification_queue_usage() AS notification_queue_ratio
+		pg_catalog.pg_notification_queue_usage() AS notification_queue_ratio,
+		s.worker_failing_seconds, s.worker_failures, s.worker_retry_seconds,
+		s.worker_sqlstate, s.worker_failure
 	FROM leader_election.measure_server() s;
 COMMENT ON VIEW leader_election.server_metrics IS
 'what elections need of this server and its standbys, in numbers for monitors: one row';

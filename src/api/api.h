@@ -71,7 +71,8 @@ extern const char *le_observed_waiting_for(const Store *store,
 										   const Election *election,
 										   const Lease *lease,
 										   const Turnout *turnout);
-extern const char *le_observed_obstacle_text(Obstacle obstacle);
+extern const char *le_observed_obstacle_text(Obstacle obstacle,
+											 const char *election);
 extern Obstacle le_observed_obstacle_on_standby(const Election *election,
 												const Lease *lease,
 												const Pause *pause);
@@ -97,6 +98,7 @@ extern bool le_observed_standbys(SyncStandbys *result);
 	 LOCKBIT_ON(ExclusiveLock) | LOCKBIT_ON(AccessExclusiveLock))
 
 /* process.c */
+extern bool le_process_shows(int pid);
 extern char *le_process_text(int pid);
 extern char *le_process_session_text(const Candidate *c, bool *own);
 
@@ -143,6 +145,7 @@ typedef struct Diagnosis
 	const Lease *lease;			/* NULL: there is no row, or not readable */
 	bool		led;
 	bool		has_worker;
+	const WorkerTrouble *trouble;	/* of the worker; NULL: none */
 	bool		knows_vacancy;	/* false: the tables for that are locked */
 	Turnout		turnout;		/* if so, but not on a standby */
 	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
@@ -187,6 +190,9 @@ extern void le_diagnose_announced(Diagnosis *d);
 
 /* diagnose_server.c */
 extern void le_diagnose_worker(Diagnosis *d);
+extern void le_diagnose_read_trouble(Diagnosis *d);
+extern const char *le_diagnose_trouble_text(const Diagnosis *d);
+extern void le_diagnose_trouble(Diagnosis *d);
 extern void le_diagnose_standbys(Diagnosis *d);
 extern void le_diagnose_standby(Diagnosis *d);
 

@@ -69,6 +69,7 @@ static const Check checks[] = {
 	{le_diagnose_candidates, CHECK_STANDING, 0},
 	{le_diagnose_seats, CHECK_STANDING, 0},
 	{le_diagnose_worker, 0, WITHOUT_LEASE},
+	{le_diagnose_trouble, 0, WITHOUT_LEASE},
 	{le_diagnose_standbys, 0, WITHOUT_LEASE},
 	{le_diagnose_room, 0, WITHOUT_LEASE},
 	{le_diagnose_locks, 0, ON_STANDBY | WITHOUT_LEASE},
@@ -360,6 +361,8 @@ le_diagnose(PG_FUNCTION_ARGS)
 	/* A copy tells of the worker even where there is no room for a test. */
 	d.locks = GetLockStatusData();
 	d.has_worker = le_lock_worker_is_in(d.locks);
+	if (d.has_worker && !d.on_standby)
+		le_diagnose_read_trouble(&d);
 	run_checks(&d);
 	le_wait_bounded_end(&waits);
 

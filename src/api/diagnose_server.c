@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "api/api.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #define LONG_SILENCE	USECS_PER_SEC
@@ -81,6 +82,92 @@ le_diagnose_worker(Diagnosis *d)
 						le_is_preloaded ?
 						"Wait a second: the launcher starts one. If it does not, look into the server's log." :
 						"Have a candidate call join() or acquire(): that starts one. If it does not stay, look into the server's log. With the library in shared_preload_libraries, a launcher starts it at once.");
+}
+
+/*
+ * What does the worker try in vain?  It is woken, to try again now: this call
+ * may be made because the cause has just been removed.
+ */
+void
+le_diagnose_read_trouble(Diagnosis *d)
+{
+	WorkerTrouble *trouble = palloc(sizeof(WorkerTrouble));
+
+	if (!le_trouble_read(trouble))
+		return;
+	d->trouble = trouble;
+	le_wake_workers(MyDatabaseId);
+}
+
+/*
+ * Why the worker does not elect, as the end of a sentence.
+ */
+const char *
+le_diagnose_trouble_text(const Diagnosis *d)
+{
+	static const char *const texts[] = {
+		[TROUBLE_FAILS] = "the worker fails",
+		[TROUBLE_WAITS] = "the worker waits for a lock",
+		[TROUBLE_CANCELLED] = "the worker was cancelled",
+	};
+
+	return texts[le_trouble_kind(d->trouble->code)];
+}
+
+/*
+ * What to do about an error of the worker's.
+ */
+static const char *
+failure_remedy(int code)
+{
+	switch (ERRCODE_TO_CATEGORY(code))
+	{
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+			return "Make room on the server's disks, or in its memory, as the SQLSTATE says (53100: disk full).";
+		case ERRCODE_INTERNAL_ERROR:
+			return "If an index is damaged (XX002): REINDEX the tables of schema \"leader_election\". If a table is (XX001): restore it from a backup.";
+		default:
+			return "See the server's log. If an index, a constraint or a column was added to a table of schema \"leader_election\", remove it.";
+	}
+}
+
+/*
+ * What the worker tries in vain, as everybody may know it.  What the error
+ * says, those are told who see the worker in pg_stat_activity.
+ */
+void
+le_diagnose_trouble(Diagnosis *d)
+{
+	const WorkerTrouble *t = d->trouble;
+	TroubleKind kind;
+	const char *what;
+
+	if (t == NULL)
+		return;
+	kind = le_trouble_kind(t->code);
+	what = psprintf("since %s, %d times, with SQLSTATE %s%s. It tries again at %s",
+					le_diagnose_time(t->since), t->times,
+					unpack_sql_state(t->code),
+					le_process_shows(t->pid) ?
+					psprintf(" (%s)", t->text) : "",
+					le_diagnose_time(t->retry_at));
+	if (kind == TROUBLE_FAILS)
+		le_diagnose_say(d, le_trouble_concerns(t, d->name) ?
+						SEVERITY_ERROR : SEVERITY_WARNING,
+						psprintf("The worker (process %d) fails, %s.",
+								 t->pid, what),
+						psprintf("%s When the cause is gone, the worker goes on within 5 s, or with the next call. Its message is told to superusers and members of pg_read_all_stats.",
+								 failure_remedy(t->code)));
+	else if (kind == TROUBLE_WAITS)
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The worker (process %d) waits for a lock, %s.",
+								 t->pid, what),
+						"See the rows on who holds locks.");
+	else
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The worker (process %d) was cancelled, %s.",
+								 t->pid, what),
+						"Find out who calls pg_cancel_backend() for it: it only starts its work again.");
 }
 
 /*

@@ -112,9 +112,30 @@ explain_paused(const Diagnosis *d)
 				   le_diagnose_pause_text(d), le_diagnose_pause_remedy(d));
 }
 
+/*
+ * The worker's own trouble keeps the seat vacant.
+ */
+static Explanation
+explain_trouble(const Diagnosis *d, bool lasts)
+{
+	bool		fails = le_trouble_kind(d->trouble->code) == TROUBLE_FAILS;
+
+	return explain(fails || lasts ? SEVERITY_ERROR : SEVERITY_NOTICE,
+				   le_diagnose_trouble_text(d),
+				   "See the row on the worker.");
+}
+
+static bool
+is_in_trouble(const Diagnosis *d)
+{
+	return d->trouble != NULL && le_trouble_concerns(d->trouble, d->name);
+}
+
 static Explanation
 explain_epoch(const Diagnosis *d)
 {
+	if (is_in_trouble(d))
+		return explain_trouble(d, false);
 	return explain(d->has_worker ? SEVERITY_NOTICE : SEVERITY_WARNING,
 				   "this server was promoted, restored, moved or its machine started anew, and its new epoch has not begun",
 				   d->has_worker ? "Wait: the worker begins it, and after one lease somebody is elected." :
@@ -241,6 +262,8 @@ explain_none(const Diagnosis *d)
 	if (!d->has_worker)
 		return explain(SEVERITY_WARNING, "there is no worker that elects the next one",
 					   "Have a candidate call join() or acquire(): that elects. See the row on the worker.");
+	if (is_in_trouble(d))
+		return explain_trouble(d, lasts);
 	return explain(lasts ? SEVERITY_ERROR : SEVERITY_NOTICE,
 				   LeSyncStandbysDefined() ?
 				   "the worker elects the next one when synchronous standbys have confirmed that they follow" :

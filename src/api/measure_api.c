@@ -206,7 +206,7 @@ measure_vacancy(Measure *m, const Turnout *turnout)
 		return;
 	le_vacancy(m->store, m->election, m->lease, le_epoch_read(), le_clock(),
 			   turnout, &v);
-	why = le_observed_obstacle_text(v.obstacle);
+	why = le_observed_obstacle_text(v.obstacle, m->election->name);
 	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(why != NULL ? why : "the worker"));
 	set(m, METRIC_OVERDUE_SECONDS,
 		SECONDS(turnout->live > 0 && needs_somebody(v.obstacle) ?
@@ -372,6 +372,48 @@ count_locked(const Store *store, const LockData *locks)
 	return locked;
 }
 
+/* The columns of the view server_metrics that le_measure_server() fills */
+typedef enum ServerColumn
+{
+	SERVER_IN_RECOVERY,
+	SERVER_WORKER,
+	SERVER_LOCKED_TABLES,
+	SERVER_STANDBYS_NEEDED,
+	SERVER_STANDBYS_CONNECTED,
+	SERVER_STANDBYS_UNCONFIRMED,
+	SERVER_STANDBYS_SILENT,
+	SERVER_WORKER_FAILING,
+	SERVER_WORKER_FAILURES,
+	SERVER_WORKER_RETRY,
+	SERVER_WORKER_SQLSTATE,
+	SERVER_WORKER_FAILURE,
+	SERVER_COLUMNS
+} ServerColumn;
+
+/*
+ * What does the worker try in vain, since when and how often?
+ */
+static void
+measure_trouble(Datum *values, bool *nulls)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	WorkerTrouble trouble;
+	bool		fails = le_trouble_read(&trouble) &&
+		le_trouble_kind(trouble.code) == TROUBLE_FAILS;
+
+	values[SERVER_WORKER_FAILING] =
+		SECONDS(fails ? Max(now - trouble.since, 1) : 0);
+	values[SERVER_WORKER_FAILURES] = Int32GetDatum(fails ? trouble.times : 0);
+	nulls[SERVER_WORKER_RETRY] = nulls[SERVER_WORKER_SQLSTATE] = !fails;
+	nulls[SERVER_WORKER_FAILURE] = !fails || !le_process_shows(trouble.pid);
+	if (!fails)
+		return;
+	values[SERVER_WORKER_RETRY] = SECONDS(Max(trouble.retry_at - now, 0));
+	values[SERVER_WORKER_SQLSTATE] =
+		CStringGetTextDatum(unpack_sql_state(trouble.code));
+	values[SERVER_WORKER_FAILURE] = CStringGetTextDatum(trouble.text);
+}
+
 /*
  * measure_server() -> what elections need of this server and its standbys
  */
@@ -379,8 +421,8 @@ Datum
 le_measure_server(PG_FUNCTION_ARGS)
 {
 	bool		on_standby = RecoveryInProgress();
-	Datum		values[7];
-	bool		nulls[7];
+	Datum		values[SERVER_COLUMNS];
+	bool		nulls[SERVER_COLUMNS];
 	SyncStandbys standbys;
 	LockData   *locks;
 	Store		store;
@@ -395,16 +437,18 @@ le_measure_server(PG_FUNCTION_ARGS)
 	else
 		le_store_check_protocol();
 	locks = GetLockStatusData();
-	nulls[0] = nulls[2] = false;
-	values[0] = Int32GetDatum(on_standby);
-	values[2] = Int32GetDatum(count_locked(&store, locks));
+	nulls[SERVER_IN_RECOVERY] = nulls[SERVER_LOCKED_TABLES] = false;
+	values[SERVER_IN_RECOVERY] = Int32GetDatum(on_standby);
+	values[SERVER_LOCKED_TABLES] = Int32GetDatum(count_locked(&store, locks));
 	if (on_standby)
 		return le_call_result(fcinfo, lengthof(values), values, nulls);
 	(void) le_observed_standbys(&standbys);
-	values[1] = Int32GetDatum(le_lock_worker_is_in(locks));
-	values[3] = Int32GetDatum(standbys.needed);
-	values[4] = Int32GetDatum(standbys.connected);
-	values[5] = Int64GetDatum((int64) standbys.unconfirmed);
-	values[6] = SECONDS(standbys.silence);
+	values[SERVER_WORKER] = Int32GetDatum(le_lock_worker_is_in(locks));
+	values[SERVER_STANDBYS_NEEDED] = Int32GetDatum(standbys.needed);
+	values[SERVER_STANDBYS_CONNECTED] = Int32GetDatum(standbys.connected);
+	values[SERVER_STANDBYS_UNCONFIRMED] =
+		Int64GetDatum((int64) standbys.unconfirmed);
+	values[SERVER_STANDBYS_SILENT] = SECONDS(standbys.silence);
+	measure_trouble(values, nulls);
 	return le_call_result(fcinfo, lengthof(values), values, nulls);
 }

@@ -93,11 +93,33 @@ le_observed_turnout(const Store *store, const Election *election,
 }
 
 /*
+ * Nothing bars an election, but perhaps the worker's own trouble.  NULL: the
+ * worker is about to elect.
+ */
+static const char *
+worker_text(Obstacle obstacle, const char *election)
+{
+	static const char *const texts[] = {
+		[TROUBLE_FAILS] = "worker fails",
+		[TROUBLE_WAITS] = "worker waits for a lock",
+		[TROUBLE_CANCELLED] = "worker was cancelled",
+	};
+	WorkerTrouble trouble;
+
+	if (le_lock_worker_is_free())
+		return NO_WORKER;
+	if (le_trouble_read(&trouble) && le_trouble_concerns(&trouble, election))
+		return texts[le_trouble_kind(trouble.code)];
+	return obstacle == OBSTACLE_NONE && LeSyncStandbysDefined() ?
+		"synchronous standbys" : NULL;
+}
+
+/*
  * An obstacle in words that name nobody.  NULL: the seat waits for nothing but
  * the worker, which is about to elect.
  */
 const char *
-le_observed_obstacle_text(Obstacle obstacle)
+le_observed_obstacle_text(Obstacle obstacle, const char *election)
 {
 	static const char *const texts[] = {
 		[OBSTACLE_WITHDRAWN] = "withdrawn",
@@ -116,12 +138,11 @@ le_observed_obstacle_text(Obstacle obstacle)
 		[OBSTACLE_CALL] = "acquire()",
 	};
 
-	if ((obstacle == OBSTACLE_NONE || obstacle == OBSTACLE_EPOCH) &&
-		le_lock_worker_is_free())
-		return NO_WORKER;
-	if (obstacle == OBSTACLE_NONE)
-		return LeSyncStandbysDefined() ? "synchronous standbys" : NULL;
-	return texts[obstacle];
+	const char *text = NULL;
+
+	if (obstacle == OBSTACLE_NONE || obstacle == OBSTACLE_EPOCH)
+		text = worker_text(obstacle, election);
+	return text != NULL ? text : texts[obstacle];
 }
 
 /*
@@ -139,7 +160,7 @@ le_observed_waiting_for(const Store *store, const Election *election,
 		return psprintf("reserved for %s", v.kept_for->candidate);
 	if (v.obstacle == OBSTACLE_QUORUM)
 		return psprintf("quorum %d of %d", turnout->live, election->quorum);
-	return le_observed_obstacle_text(v.obstacle);
+	return le_observed_obstacle_text(v.obstacle, election->name);
 }
 
 /*

@@ -5,7 +5,7 @@
  *
  * Invariant: nobody is told more of another role's process than
  * pg_stat_activity shows: of address and application_name nothing, without
- * that role or pg_read_all_stats.
+ * that role or pg_read_all_stats.  Nor of what the worker's errors say.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,6 +43,17 @@ may_see(const PgBackendStatus *backend)
 {
 	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
 		has_privs_of_role(GetUserId(), backend->st_userid);
+}
+
+/*
+ * Does pg_stat_activity show the caller what this process does?
+ */
+bool
+le_process_shows(int pid)
+{
+	const PgBackendStatus *backend = LeBackendStatus(pid);
+
+	return backend != NULL && may_see(backend);
 }
 
 /*

@@ -345,7 +345,41 @@ extern void le_commit_before_prepare(void);
 extern void le_commit_after(void);
 extern void le_commit_forget(void);
 
+/* trouble.c */
+#define LE_TROUBLES_NAMED	8	/* elections, at most; more are all */
+
+typedef enum TroubleKind
+{
+	TROUBLE_FAILS,
+	TROUBLE_WAITS,				/* for a lock */
+	TROUBLE_CANCELLED
+} TroubleKind;
+
+/* Work that the worker tries again and again */
+typedef struct WorkerTrouble
+{
+	int			pid;			/* of the worker */
+	int			code;			/* SQLSTATE of the last error */
+	int			times;
+	TimestampTz since;
+	TimestampTz retry_at;
+	bool		all;			/* it concerns all elections */
+	int			named;			/* ... or these, by their keys */
+	uint64		elections[LE_TROUBLES_NAMED];
+	const char *text;			/* what was tried, and the error message */
+} WorkerTrouble;
+
+extern void le_trouble_add(WorkerTrouble *trouble, const char *election);
+extern void le_trouble_format(const WorkerTrouble *trouble, char *line,
+							  Size size);
+extern bool le_trouble_read(WorkerTrouble *trouble);
+extern bool le_trouble_concerns(const WorkerTrouble *trouble,
+								const char *election);
+extern TroubleKind le_trouble_kind(int code);
+
 /* start.c */
+#define LE_WORKER_TYPE		"leader_election worker"
+
 extern bool le_start_worker(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
 extern bool le_start_ensure(bool urgent);

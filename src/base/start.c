@@ -48,7 +48,7 @@ le_start_worker(Oid database, bool launched, BackgroundWorkerHandle **handle)
 			 "leader_election_worker_main");
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name),
 			 "leader_election worker for database %u", database);
-	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "leader_election worker");
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), LE_WORKER_TYPE);
 	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
 

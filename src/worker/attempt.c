@@ -9,39 +9,53 @@
  * each election has a pause of its own, so that an election that is broken
  * holds up no other.
  *
+ * A pause after an error ends when any process wakes the worker: it may be the
+ * one that has removed the cause.  What fails, or waits for long, is told to
+ * other processes (trouble.c).
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "worker/worker.h"
 
 #define LOG_AFTER		(10000 * MS)	/* what stays busy is logged */
 #define BUSY_PAUSE		(1 * MS)	/* after a lock was not free, at first */
 #define ERROR_PAUSE		(100 * MS)	/* after an error, at first */
 #define LONGEST_BUSY	(100 * MS)
-#define LONGEST_ERROR	(60000 * MS)	/* where candidates need no worker */
+#define LONGEST_ERROR	(5000 * MS) /* where candidates need no worker */
 #define LONGEST_ERROR_ALL (1000 * MS)	/* where leaders lose their leases */
+#define WOKEN_PAUSE		(200 * MS)	/* after an error, if the worker is woken */
 #define FORGET_AFTER	(10000 * MS)	/* work that is not due any more */
+#define FORGET_FAILED	(2000 * MS) /* the same, after an error */
+#define TELL_AFTER		(1000 * MS) /* others are told of what stays busy */
+#define LOG_AGAIN		(60000 * MS)	/* the same error */
+#define MESSAGE_MAX		200		/* bytes of it that are kept */
+#define LINE_SIZE		1024
 
 static const struct
 {
 	const char *activity;		/* for pg_stat_activity and the log */
 	bool		is_named;		/* ... which also name the election */
 	int64		longest_pause;	/* after an error */
+	bool		elects;			/* without it nobody is elected */
 }			kinds[] = {
-	[ATTEMPT_LOOK] = {"looking", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_BEGIN_EPOCH] = {"starting an epoch", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_PROVE] = {"asking synchronous standbys", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_RENEW_ALL] = {"renewing leases", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_TIDY] = {"removing dead candidates", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_RENEW] = {"renewing a lease", false, LONGEST_ERROR_ALL},
-	[ATTEMPT_PREEMPT] = {"asking for a yield in", true, LONGEST_ERROR_ALL},
-	[ATTEMPT_SETTLE] = {"electing in", true, LONGEST_ERROR},
-	[ATTEMPT_ANNOUNCE] = {"announcing", false, LONGEST_ERROR},
+	[ATTEMPT_LOOK] = {"looking", false, LONGEST_ERROR_ALL, true},
+	[ATTEMPT_BEGIN_EPOCH] = {"starting an epoch", false, LONGEST_ERROR_ALL, true},
+	[ATTEMPT_PROVE] = {"asking synchronous standbys", false, LONGEST_ERROR_ALL, true},
+	[ATTEMPT_RENEW_ALL] = {"renewing leases", false, LONGEST_ERROR_ALL, false},
+	[ATTEMPT_TIDY] = {"removing dead candidates", false, LONGEST_ERROR_ALL, false},
+	[ATTEMPT_PRUNE] = {"removing old history", false, LONGEST_ERROR, false},
+	[ATTEMPT_RENEW] = {"renewing a lease", false, LONGEST_ERROR_ALL, false},
+	[ATTEMPT_PREEMPT] = {"asking for a yield in", true, LONGEST_ERROR_ALL, false},
+	[ATTEMPT_SETTLE] = {"electing in", true, LONGEST_ERROR, true},
+	[ATTEMPT_ANNOUNCE] = {"announcing", false, LONGEST_ERROR, false},
 };
 
 typedef struct TroubleKey
@@ -58,9 +72,86 @@ typedef struct Trouble
 	bool		logged;
 	int64		pause;
 	int64		retry_at;
+
+	/* of the last error */
+	int64		tried_at;
+	int			code;
+	int			times;			/* errors so far */
+	char		message[MESSAGE_MAX + 1];
 } Trouble;
 
 static HTAB *troubles = NULL;
+
+/*
+ * The error that has ended the last attempt.  One that has left something
+ * undone without an error has found it locked.
+ */
+static int	last_code;
+static char last_message[MESSAGE_MAX + 1];
+
+/* What other processes are told; "": nothing, all is well */
+static char line[LINE_SIZE] = "";
+
+/* When others were told last */
+static int64 told_at = 0;
+
+/* When to look for troubles that can be forgotten */
+static int64 forget_at = PG_INT64_MAX;
+
+/*
+ * Note the error that is being handled: its first line, in which a name that
+ * somebody has given shows no control characters.  Where there is no memory,
+ * its SQLSTATE has to be enough.
+ */
+static void
+note_error(int code)
+{
+	ErrorData  *error;
+	int			length;
+
+	last_code = code;
+	if (code == ERRCODE_OUT_OF_MEMORY)
+	{
+		strlcpy(last_message, "no memory, or no room in the lock table",
+				sizeof(last_message));
+		return;
+	}
+	MemoryContextSwitchTo(le_worker_context);
+	error = CopyErrorData();
+	if (error->message != NULL)
+	{
+		length = strcspn(error->message, "\n");
+		length = pg_mbcliplen(error->message, length, MESSAGE_MAX);
+		memcpy(last_message, error->message, length);
+		last_message[length] = '\0';
+		for (char *c = last_message; *c != '\0'; c++)
+		{
+			if ((unsigned char) *c < ' ' || *c == 0x7f)
+				*c = ' ';
+		}
+	}
+	FreeErrorData(error);
+}
+
+/*
+ * Is the error to be logged?  One that comes again and again is, once in a
+ * while.
+ */
+static bool
+is_news(void)
+{
+	static int	logged_code = 0;
+	static char logged_message[MESSAGE_MAX + 1] = "";
+	static int64 logged_at = 0;
+
+	if (last_code == logged_code && le_clock() - logged_at < LOG_AGAIN &&
+		strcmp(last_message, logged_message) == 0)
+		return false;
+	logged_code = last_code;
+	strlcpy(logged_message, last_message, sizeof(logged_message));
+	logged_at = le_clock();
+	return true;
+}
 
 /*
  * Do something that may fail or be cancelled.  An error is logged, and undone
@@ -73,6 +164,8 @@ le_guard(Work work, void *arg)
 {
 	volatile Outcome result = DONE;
 
+	last_code = ERRCODE_LOCK_NOT_AVAILABLE;
+	last_message[0] = '\0';
 	PG_TRY();
 	{
 		work(arg);
@@ -83,10 +176,12 @@ le_guard(Work work, void *arg)
 		bool		no_room = code == ERRCODE_OUT_OF_MEMORY;
 
 		HOLD_INTERRUPTS();
+		note_error(code);
 		result = no_room || code == ERRCODE_LOCK_NOT_AVAILABLE ||
 			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE &&
-			!le_store_is_foreign())	/* else worker.c says so, and ends */
+			!le_store_is_foreign() &&	/* else worker.c says so, and ends */
+			is_news())
 			EmitErrorReport();
 		AbortCurrentTransaction();
 
@@ -147,7 +242,7 @@ le_in_transaction(Work work, void *arg, const char *activity)
 	Transaction transaction = {work, arg};
 	Outcome		result;
 
-	pgstat_report_activity(STATE_RUNNING, activity);
+	pgstat_report_activity(STATE_RUNNING, line[0] != '\0' ? line : activity);
 	result = le_guard(run_transaction, &transaction);
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
@@ -172,35 +267,11 @@ find_trouble(AttemptKind kind, const char *election, HASHACTION action)
 	trouble = hash_search(troubles, &key, action, &found);
 	if (action == HASH_ENTER && !found)
 	{
+		memset((char *) trouble + sizeof(TroubleKey), 0,
+			   sizeof(Trouble) - sizeof(TroubleKey));
 		trouble->since = le_clock();
-		trouble->logged = false;
-		trouble->pause = 0;
-		trouble->retry_at = 0;
 	}
 	return trouble;
-}
-
-/*
- * Forget what was not tried again although its pause is long over: it is not
- * due any more.  Its election was dropped, say.
- */
-static void
-forget_troubles(void)
-{
-	static int64 looked_at = 0;
-	int64		now = le_clock();
-	HASH_SEQ_STATUS scan;
-	Trouble    *trouble;
-
-	if (now - looked_at < FORGET_AFTER)
-		return;
-	looked_at = now;
-	hash_seq_init(&scan, troubles);
-	while ((trouble = hash_seq_search(&scan)) != NULL)
-	{
-		if (now - trouble->retry_at >= FORGET_AFTER)
-			(void) hash_search(troubles, &trouble->key, HASH_REMOVE, NULL);
-	}
 }
 
 static const char *
@@ -209,6 +280,159 @@ activity_of(AttemptKind kind, const char *election)
 	return kinds[kind].is_named ?
 		psprintf("%s %s", kinds[kind].activity, le_quote(election)) :
 		kinds[kind].activity;
+}
+
+/*
+ * Are other processes to be told of it?  That standbys do not follow, they see
+ * for themselves.
+ */
+static bool
+is_told(const Trouble *trouble)
+{
+	if (le_trouble_kind(trouble->code) != TROUBLE_WAITS)
+		return true;
+	return trouble->key.kind != ATTEMPT_PROVE &&
+		trouble->tried_at - trouble->since > TELL_AFTER;
+}
+
+/*
+ * Which of the two is worse?  NULL is the least.
+ */
+static const Trouble *
+worse(const Trouble *a, const Trouble *b)
+{
+	if (a == NULL || b == NULL)
+		return a == NULL ? b : a;
+	if (kinds[a->key.kind].elects != kinds[b->key.kind].elects)
+		return kinds[a->key.kind].elects ? a : b;
+	if (le_trouble_kind(a->code) != le_trouble_kind(b->code))
+		return le_trouble_kind(a->code) < le_trouble_kind(b->code) ? a : b;
+	return a->tried_at > b->tried_at ? a : b;
+}
+
+/*
+ * Note which elections this trouble, and others of its kind, keep from being
+ * settled.
+ */
+static void
+note_elections(WorkerTrouble *told, const Trouble *worst)
+{
+	HASH_SEQ_STATUS scan;
+	Trouble    *trouble;
+
+	hash_seq_init(&scan, troubles);
+	while ((trouble = hash_seq_search(&scan)) != NULL)
+	{
+		if (!kinds[trouble->key.kind].elects || told->all || !is_told(trouble) ||
+			le_trouble_kind(trouble->code) != le_trouble_kind(worst->code))
+			continue;
+		if (trouble->key.election[0] == '\0')
+			told->all = true;
+		else
+			le_trouble_add(told, trouble->key.election);
+	}
+}
+
+/*
+ * Tell other processes what there is to tell: the last error, of the worst
+ * kind that there is.
+ */
+static void
+tell_troubles(void)
+{
+	const Trouble *worst = NULL;
+	WorkerTrouble told = {.all = false};
+	HASH_SEQ_STATUS scan;
+	Trouble    *trouble;
+
+	hash_seq_init(&scan, troubles);
+	while ((trouble = hash_seq_search(&scan)) != NULL)
+	{
+		if (is_told(trouble))
+			worst = worse(worst, trouble);
+	}
+	told_at = le_clock();
+	line[0] = '\0';
+	if (worst != NULL)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+
+		note_elections(&told, worst);
+		told.code = worst->code;
+		told.times = worst->times;
+		told.since = now - (le_clock() - worst->since);
+		told.retry_at = now - (le_clock() - worst->retry_at);
+		told.text = psprintf("%s%s%s",
+							 activity_of(worst->key.kind, worst->key.election),
+							 worst->message[0] != '\0' ? ": " : "",
+							 worst->message);
+		le_trouble_format(&told, line, sizeof(line));
+	}
+	pgstat_report_activity(STATE_IDLE, line);
+}
+
+static int64
+keep_until(const Trouble *trouble)
+{
+	return trouble->retry_at +
+		(le_trouble_kind(trouble->code) == TROUBLE_WAITS ?
+		 FORGET_AFTER : FORGET_FAILED);
+}
+
+/*
+ * Forget work that was not tried again although its pause is long over: it is
+ * not due any more.  Its election was dropped, or a candidate's own call has
+ * elected, say.  *next becomes the time to see to that again, if that is
+ * sooner.
+ */
+void
+le_attempt_forget(int64 *next)
+{
+	int64		now = le_clock();
+	bool		forgotten = false;
+	HASH_SEQ_STATUS scan;
+	Trouble    *trouble;
+
+	if (now >= forget_at)
+	{
+		forget_at = PG_INT64_MAX;
+		hash_seq_init(&scan, troubles);
+		while ((trouble = hash_seq_search(&scan)) != NULL)
+		{
+			int64		until = keep_until(trouble);
+
+			if (until > now)
+			{
+				forget_at = Min(forget_at, until);
+				continue;
+			}
+			forgotten |= is_told(trouble);
+			(void) hash_search(troubles, &trouble->key, HASH_REMOVE, NULL);
+		}
+		if (forgotten)
+			tell_troubles();
+	}
+	*next = Min(*next, forget_at);
+}
+
+/*
+ * The worker was woken: what has failed may succeed now.
+ */
+void
+le_attempt_again(void)
+{
+	HASH_SEQ_STATUS scan;
+	Trouble    *trouble;
+
+	if (line[0] == '\0')
+		return;					/* what is merely busy pauses briefly */
+	hash_seq_init(&scan, troubles);
+	while ((trouble = hash_seq_search(&scan)) != NULL)
+	{
+		trouble->retry_at = Min(trouble->retry_at,
+								trouble->tried_at + WOKEN_PAUSE);
+		trouble->pause = Min(trouble->pause, WOKEN_PAUSE);
+	}
 }
 
 static void
@@ -238,33 +462,55 @@ le_attempt_paused_until(AttemptKind kind, const char *election)
 }
 
 /*
- * Note what has come of an attempt.  What has failed pauses, for longer each
- * time; *next becomes the end of the pause, if that is sooner.
+ * An attempt has failed: when is it to be made again?
+ */
+static void
+note_failure(Trouble *trouble, Outcome outcome)
+{
+	trouble->tried_at = le_clock();
+	trouble->code = last_code;
+	trouble->times++;
+	strlcpy(trouble->message, last_message, sizeof(trouble->message));
+	if (outcome == BUSY)
+		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
+	else
+		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
+							 kinds[trouble->key.kind].longest_pause);
+	trouble->retry_at = trouble->tried_at + trouble->pause;
+	forget_at = Min(forget_at, keep_until(trouble));
+	if (outcome == BUSY && !trouble->logged &&
+		trouble->tried_at - trouble->since > LOG_AFTER)
+		log_trouble(trouble);
+}
+
+/*
+ * Note what has come of an attempt, right after it.  What has failed pauses,
+ * for longer each time; *next becomes the end of the pause, if that is sooner.
  */
 void
 le_attempt_ended(AttemptKind kind, const char *election, Outcome outcome,
 				 int64 *next)
 {
-	Trouble    *trouble = find_trouble(kind, election,
-									   outcome == DONE ? HASH_REMOVE : HASH_FIND);
+	Trouble    *trouble = find_trouble(kind, election, HASH_FIND);
+	bool		told = trouble != NULL && is_told(trouble);
 
 	if (outcome == DONE)
-		return;
-	if (trouble == NULL)
 	{
-		forget_troubles();
-		trouble = find_trouble(kind, election, HASH_ENTER);
+		if (trouble != NULL)
+			(void) find_trouble(kind, election, HASH_REMOVE);
 	}
-	if (outcome == BUSY)
-		trouble->pause = Min(Max(trouble->pause * 2, BUSY_PAUSE), LONGEST_BUSY);
 	else
-		trouble->pause = Min(Max(trouble->pause * 2, ERROR_PAUSE),
-							 kinds[kind].longest_pause);
-	trouble->retry_at = le_clock() + trouble->pause;
-	*next = Min(*next, trouble->retry_at);
-	if (outcome == BUSY && !trouble->logged &&
-		le_clock() - trouble->since > LOG_AFTER)
-		log_trouble(trouble);
+	{
+		if (trouble == NULL)
+			trouble = find_trouble(kind, election, HASH_ENTER);
+		note_failure(trouble, outcome);
+		told |= is_told(trouble);
+		*next = Min(*next, trouble->retry_at);
+	}
+
+	/* Many elections that are locked are tried, and told of, many times. */
+	if (told && (outcome != BUSY || le_clock() - told_at >= LONGEST_BUSY))
+		tell_troubles();
 }
 
 /*

@@ -148,8 +148,10 @@ prune_all_history(Pass *pass)
 	{
 		HistoryStep step = at;	/* a step that is undone is made again */
 
-		if (le_in_transaction(prune_history, &step, "removing old history") != DONE)
-			prune_at = le_clock() + PRUNE_AGAIN;
+		int64		again_at = PG_INT64_MAX;
+
+		if (!le_attempt(ATTEMPT_PRUNE, NULL, prune_history, &step, &again_at))
+			prune_at = again_at;
 		else if (step.more)
 			at = step;
 		else

@@ -447,9 +447,13 @@ le_upkeep(Pass *pass)
 	le_seats_begin_round();
 	spares_at = le_room_keep_spares();
 	if (woken)
+	{
 		le_standing_look_again();	/* even if this round does not look */
+		le_attempt_again();
+	}
 	do_round(pass);
 	pass->next = Min(pass->next, spares_at);
+	le_attempt_forget(&pass->next);
 
 	/* A wait for the disk may have swallowed a wake-up. */
 	if (pgBufferUsage.shared_blks_read != reads)

@@ -143,6 +143,7 @@ pin_settings(void)
 		{"synchronous_commit", "on"},
 		{"lock_timeout", CppAsString2(LOCK_WAIT_MS) "ms"},
 		{"transaction_timeout", "0"},
+		{"track_activities", "on"}, /* for what trouble.c says */
 	};
 
 	for (int i = 0; i < lengthof(pinned); i++)

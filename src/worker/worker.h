@@ -77,6 +77,7 @@ typedef enum AttemptKind
 	ATTEMPT_PROVE,
 	ATTEMPT_RENEW_ALL,
 	ATTEMPT_TIDY,
+	ATTEMPT_PRUNE,
 
 	/* with one election */
 	ATTEMPT_RENEW,
@@ -95,6 +96,8 @@ extern bool le_attempt(AttemptKind kind, const char *election, Work work,
 extern int64 le_attempt_paused_until(AttemptKind kind, const char *election);
 extern void le_attempt_ended(AttemptKind kind, const char *election,
 							 Outcome outcome, int64 *next);
+extern void le_attempt_again(void);
+extern void le_attempt_forget(int64 *next);
 
 /* led.c */
 /* A lease that the worker renews */

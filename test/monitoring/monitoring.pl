@@ -269,6 +269,14 @@ $super->query("SELECT pg_terminate_backend(pid) FROM $WORKERS");
 fires_and_clears('LeaderElectionNoWorker', undef, 'the worker is killed',
 	sub { push @stands, candidate('led', 'three') });
 
+# The worker fails: a constraint that somebody has added
+my $loses = candidate('failing', 'one');
+push @stands, candidate('failing', 'two');
+$super->query("ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (election <> 'failing') NOT VALID");
+$loses->kill;
+fires_and_clears('LeaderElectionWorkerFails', undef, 'a constraint is in the way',
+	sub { $super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c') });
+
 # Synchronous standbys: one that is connected and hangs, and none
 $pair->stop_line;
 fires_and_clears('LeaderElectionStandbysSilent', undef, 'the standby hangs', sub { $pair->resume_line });

@@ -149,7 +149,7 @@ SELECT columns_are('leader_election', 'candidates',
 SELECT columns_are('leader_election', 'metrics',
 	'{election,group_name,led,waiting_for,vacant_seconds,overdue_seconds,term,candidates,quorum,paused,changes_last_hour,lost_last_hour,lease_left_ratio,renewal_left_ratio,unannounced_seconds}'::name[]);
 SELECT columns_are('leader_election', 'server_metrics',
-	'{in_recovery,worker,locked_tables,standbys_needed,standbys_connected,standbys_unconfirmed_bytes,standbys_silent_seconds,notification_queue_ratio}'::name[]);
+	'{in_recovery,worker,locked_tables,standbys_needed,standbys_connected,standbys_unconfirmed_bytes,standbys_silent_seconds,notification_queue_ratio,worker_failing_seconds,worker_failures,worker_retry_seconds,worker_sqlstate,worker_failure}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
 SELECT columns_are('leader_election', 'lease_grant',

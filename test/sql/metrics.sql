@@ -116,7 +116,8 @@ END
 $$;
 SELECT in_recovery, worker, locked_tables, standbys_needed, standbys_connected,
 	   standbys_unconfirmed_bytes, standbys_silent_seconds,
-	   notification_queue_ratio < 1 AS queue
+	   notification_queue_ratio < 1 AS queue, worker_failing_seconds, worker_failures,
+	   worker_retry_seconds, worker_sqlstate, worker_failure
   FROM leader_election.server_metrics \gx
 SELECT max(unannounced_seconds) FROM leader_election.metrics;
 

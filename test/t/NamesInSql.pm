@@ -29,9 +29,10 @@ my %KINDS = (
 		map { $_ => 'given' }
 		  qw(election candidate leader successor successor_role group_name owner candidate_role channel role run_role
 		  paused_by pause_reason drained_by run run_done run_granted metadata reason)),
-	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation pause_incarnation scope yield_cause severity history.reason)),
+	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation pause_incarnation scope yield_cause severity worker_sqlstate
+		  history.reason)),
 	(map { $_ => 'identity' } qw(owner_id candidate_role_id role_id successor_role_id run_role_id)),
-	(map { $_ => 'text' } qw(detail finding remedy)));
+	(map { $_ => 'text' } qw(detail finding remedy worker_failure)));
 
 # How functions are called: %e, %c, %d and %g are an election, its leader, another
 # candidate and a group
@@ -42,6 +43,7 @@ my %CALLS = (
 	join_group => 'SELECT * FROM leader_election.join_group(%g, %c)',
 	leader => 'SELECT leader_election.leader(%e)',
 	measure => 'SELECT * FROM leader_election.measure()',
+	measure_server => 'SELECT * FROM leader_election.measure_server()',
 	observe => 'SELECT * FROM leader_election.observe(%e)',
 	standing => 'SELECT * FROM leader_election.standing(%e)',
 	wait_for_change => q{SELECT :'told_leader'::text AS leader});
