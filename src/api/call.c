@@ -12,6 +12,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "api/api.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -312,6 +313,31 @@ le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
 }
 
 /*
+ * Refuse to make a grant row of what is none.  The row type lease_grant may
+ * have another owner than a superuser by now, who has altered it: a number
+ * that is read as the address of a text ends the server.
+ */
+static void
+check_grant_type(TupleDesc desc, bool election)
+{
+	static const Oid types[] = {
+		TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID, BOOLOID
+	};
+	int			first = election ? 0 : 1;
+	bool		fits = desc->natts == lengthof(types) - first;
+
+	for (int i = 0; i < desc->natts && fits; i++)
+		fits = TupleDescAttr(desc, i)->atttypid == types[first + i];
+	if (!fits)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("type \"%s.lease_grant\" is not as the extension has made it",
+						LE_SCHEMA),
+				 errhint("Undo that change, or drop and create the extension \"%s\" again.",
+						 LE_EXTENSION)));
+}
+
+/*
  * Return a grant row, after InitMaterializedSRF().  election: its first column
  * is the name of the election.
  */
@@ -324,6 +350,7 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
 	int			n = 0;
 
+	check_grant_type(rsinfo->setDesc, election);
 	if (election)
 		values[n++] = CStringGetTextDatum(lease->election);
 	values[n++] = Int64GetDatum(lease->term);

@@ -35,18 +35,32 @@ PG_FUNCTION_INFO_V1(le_wait_for_change);
 /* ... and after a wait in which wake-ups could not find it: see next_look() */
 #define HIDDEN_LOOK_US	INT64CONST(10000)
 
+/*
+ * The name of an election to be looked at; NULL: none has that name.  The
+ * functions are STRICT, but one that is no superuser may own them by now, and
+ * have them called with NULL.
+ */
+static char *
+election_arg(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0) ||
+		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX)
+		return NULL;
+	return text_to_cstring(PG_GETARG_TEXT_PP(0));
+}
+
 Datum
 le_leader(PG_FUNCTION_ARGS)
 {
-	text	   *arg = PG_GETARG_TEXT_PP(0);
+	const char *name = election_arg(fcinfo);
 	Store		store;
 	Call		call;
 	Lease	   *lease;
 	bool		led;
 
-	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX || !le_store_find(&store))
+	if (name == NULL || !le_store_find(&store))
 		PG_RETURN_NULL();
-	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_LEASE, AccessShareLock);
+	le_call_begin(&call, name, LE_TABLE_LEASE, AccessShareLock);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	led = le_observed_led(&call.store, lease);
 	le_call_end(&call);
@@ -172,16 +186,16 @@ show_pause(const Store *store, const Election *election, StatusRow *row)
 Datum
 le_observe(PG_FUNCTION_ARGS)
 {
-	text	   *arg = PG_GETARG_TEXT_PP(0);
+	const char *name = election_arg(fcinfo);
 	StatusRow	row;
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
 
 	memset(row.nulls, true, sizeof(row.nulls));
-	if (VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
+	if (name == NULL)
 		return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
-	le_call_begin(&call, text_to_cstring(arg), RecoveryInProgress() ?
+	le_call_begin(&call, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_PAUSE_ALL :
 				  LE_TABLES,
 				  AccessShareLock);
@@ -229,7 +243,7 @@ Datum
 le_standing(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	text	   *arg = PG_GETARG_TEXT_PP(0);
+	const char *name = election_arg(fcinfo);
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
@@ -240,12 +254,10 @@ le_standing(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (RecoveryInProgress() || /* the table is UNLOGGED */
-		VARSIZE_ANY_EXHDR(arg) > LE_NAME_MAX)
+	if (name == NULL || RecoveryInProgress())	/* the table is UNLOGGED */
 		return (Datum) 0;
-	le_call_begin(&call, text_to_cstring(arg), LE_TABLE_ELECTION |
-				  LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_DRAIN,
-				  AccessShareLock);
+	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_CANDIDATE | LE_TABLE_DRAIN, AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	drains = le_drain_read(&call.store, call.election);

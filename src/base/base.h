@@ -169,6 +169,7 @@ extern Oid	le_store_lease_oid(void);
 extern void le_store_get(Store *store);
 extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
 extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
+extern void le_store_check_unaltered(void);
 extern bool le_store_is_foreign(void);
 extern bool le_store_stays_foreign(bool committed);
 extern void le_store_check_protocol(void);
@@ -181,6 +182,7 @@ LE_NORETURN extern void le_report_dropped(void);
 extern const char *le_shape_name(TableId table);
 extern bool le_shape_fits(TableId table, Oid rel, Oid pkey);
 extern bool le_shape_fits_history_acquired_at(Oid index, Oid history);
+extern bool le_shape_fits_row(TableId table, const bool *nulls);
 
 /* scan.c */
 #define LE_MAX_COLUMNS		48	/* of ours, in a table */
@@ -213,6 +215,7 @@ typedef void *(*RowMaker) (const Row *row);
 /* Single rows of a table that are found by key, one after the other */
 typedef struct Finder
 {
+	TableId		table;
 	Relation	rel;
 	Relation	index;
 	Snapshot	snapshot;
@@ -244,7 +247,7 @@ extern Key	le_key_text_before(const char *first, const char *second);
 extern Key	le_key_between(const char *after, const char *before);
 extern void le_check_parallel(void);
 extern Relation le_table_open(Oid table, LOCKMODE mode);
-extern void le_row_set(Row *row, Relation rel, HeapTuple tuple);
+extern void le_row_set(Row *row, TableId table, Relation rel, HeapTuple tuple);
 extern bool le_row_is_own_write(const Row *row);
 extern void le_scan(const Store *store, TableId table, Key key,
 					ScanDirection direction, Snapshot snapshot,
@@ -289,6 +292,7 @@ extern Row *le_row_find_lock(Finder *finder, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);
+extern void le_row_check_no_write(void);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);

@@ -69,6 +69,7 @@ uint64		le_slow_writes = 0;
 /* What begin_as_owner() changes, and end_as_owner() restores */
 typedef struct AsOwner
 {
+	ErrorContextCallback callback;
 	Oid			user;
 	int			context;
 	int			nest_level;
@@ -142,7 +143,8 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 		case TM_Ok:
 			le_commit_holds();
 			row = palloc(sizeof(Row));
-			le_row_set(row, finder->rel, ExecCopySlotHeapTuple(slot));
+			le_row_set(row, finder->table, finder->rel,
+					   ExecCopySlotHeapTuple(slot));
 			break;
 		case TM_Deleted:
 			break;
@@ -167,6 +169,31 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 	return row;
 }
 
+static void
+say_what_is_written(void *arg)
+{
+	errcontext("write of table \"%s.%s\"", LE_SCHEMA, (const char *) arg);
+}
+
+/*
+ * Refuse a call while what others have attached to our tables runs: the write
+ * that runs it is in the middle of a call, or of the worker's step.  After an
+ * error, PostgreSQL restores the stack.
+ */
+void
+le_row_check_no_write(void)
+{
+	ErrorContextCallback *c;
+
+	for (c = error_context_stack; c != NULL; c = c->previous)
+	{
+		if (c->callback == say_what_is_written)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("cannot look at elections while the extension writes a table")));
+	}
+}
+
 /*
  * Run what is attached to a table with its owner's rights.  A setting that it
  * changes is restored, even where it succeeds.
@@ -174,6 +201,10 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 static void
 begin_as_owner(AsOwner *former, Relation rel)
 {
+	former->callback.callback = say_what_is_written;
+	former->callback.arg = RelationGetRelationName(rel);
+	former->callback.previous = error_context_stack;
+	error_context_stack = &former->callback;
 	GetUserIdAndSecContext(&former->user, &former->context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   former->context | SECURITY_RESTRICTED_OPERATION);
@@ -188,6 +219,8 @@ end_as_owner(const AsOwner *former)
 {
 	AtEOXact_GUC(false, former->nest_level);
 	SetUserIdAndSecContext(former->user, former->context);
+	error_context_stack = former->callback.previous;
+	le_store_check_unaltered();
 }
 
 /*

@@ -198,7 +198,7 @@ latest_snapshot(void)
  * came with a later version than that of the table are NULL.
  */
 void
-le_row_set(Row *row, Relation rel, HeapTuple tuple)
+le_row_set(Row *row, TableId table, Relation rel, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	int			columns = Min(desc->natts, LE_MAX_COLUMNS);
@@ -220,6 +220,13 @@ le_row_set(Row *row, Relation rel, HeapTuple tuple)
 	else
 		heap_deform_tuple(tuple, desc, row->values, row->nulls);
 	memset(&row->nulls[columns], true, LE_MAX_COLUMNS - columns);
+	if (!le_shape_fits_row(table, row->nulls))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" has a row with a null value where the extension writes none",
+						LE_SCHEMA, RelationGetRelationName(rel)),
+				 errhint("Delete that row, or drop and create the extension \"%s\" again.",
+						 LE_EXTENSION)));
 }
 
 /*
@@ -254,8 +261,9 @@ is_same_key(IndexTuple a, IndexTuple b)
  * the row's others are passed without a look at the table.
  */
 static void
-scan_index(Relation rel, Relation index, Key key, ScanDirection direction,
-		   Snapshot snapshot, RowReader reader, void *arg)
+scan_index(TableId table, Relation rel, Relation index, Key key,
+		   ScanDirection direction, Snapshot snapshot, RowReader reader,
+		   void *arg)
 {
 	IndexScanDesc scan = LeIndexBeginScan(rel, index, snapshot, key.columns);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
@@ -276,7 +284,8 @@ scan_index(Relation rel, Relation index, Key key, ScanDirection direction,
 		if (seen != NULL)
 			pfree(seen);
 		seen = CopyIndexTuple(scan->xs_itup);
-		le_row_set(&row, rel, ExecFetchSlotHeapTuple(slot, false, &should_free));
+		le_row_set(&row, table, rel,
+				   ExecFetchSlotHeapTuple(slot, false, &should_free));
 		more = reader(&row, arg);
 	}
 	index_endscan(scan);
@@ -311,7 +320,7 @@ le_scan(const Store *store, TableId table, Key key, ScanDirection direction,
 		snapshot = GetActiveSnapshot();
 	}
 	index = index_open(store->table[table].pkey, AccessShareLock);
-	scan_index(rel, index, key, ScanDirectionIsForward(direction) ?
+	scan_index(table, rel, index, key, ScanDirectionIsForward(direction) ?
 			   ForwardScanDirection : BackwardScanDirection, snapshot, reader,
 			   arg);
 	index_close(index, AccessShareLock);
@@ -382,6 +391,7 @@ le_find_begin(const Store *store, TableId table, int columns,
 {
 	Finder	   *finder = palloc(sizeof(Finder));
 
+	finder->table = table;
 	finder->rel = le_table_open(store->table[table].rel, AccessShareLock);
 	finder->index = index_open(store->table[table].pkey, AccessShareLock);
 	finder->latest = snapshot == NULL;
@@ -414,7 +424,7 @@ le_find(Finder *finder, Key key, Row *row)
 	if (!index_getnext_slot(finder->scan, BackwardScanDirection, finder->slot))
 		return false;
 	if (row != NULL)
-		le_row_set(row, finder->rel,
+		le_row_set(row, finder->table, finder->rel,
 				   ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
 	return true;
 }
@@ -499,7 +509,8 @@ le_walk(const Store *store, TableId table, Oid index, TimestampTz end,
 		walk->tid = *tid;
 		if (!index_fetch_heap(scan, slot))
 			continue;
-		le_row_set(&row, rel, ExecFetchSlotHeapTuple(slot, false, &isnull));
+		le_row_set(&row, table, rel,
+				   ExecFetchSlotHeapTuple(slot, false, &isnull));
 		more = !reader(&row, arg);
 	}
 	index_endscan(scan);

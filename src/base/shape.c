@@ -188,3 +188,21 @@ le_shape_fits_history_acquired_at(Oid index, Oid history)
 {
 	return is_index_on(index, history, HISTORY_ACQUIRED_AT_COLUMN, 1);
 }
+
+/*
+ * Has a row a value in each column that is NOT NULL?  That constraint does not
+ * tell: it may be NOT VALID (18), and an old snapshot may see versions of rows
+ * that are older than it.
+ */
+bool
+le_shape_fits_row(TableId table, const bool *nulls)
+{
+	const char *letters = shapes[table].columns;
+
+	for (int i = 0; letters[i] != '\0'; i++)
+	{
+		if (nulls[i] && letters[i] <= 'Z')
+			return false;
+	}
+	return true;
+}

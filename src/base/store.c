@@ -209,6 +209,28 @@ le_store_get(Store *store)
 }
 
 /*
+ * Raise an error unless the tables are those that were found last, and still
+ * as our script has made them.  Code that others have attached to one of them
+ * has run in this transaction: its own locks do not keep it from altering the
+ * others.
+ */
+void
+le_store_check_unaltered(void)
+{
+	Store		before = found;
+	Store		now;
+
+	if (found_is_valid)
+		return;
+	le_store_get(&now);
+	for (int i = 0; i < TABLE_COUNT; i++)
+	{
+		if (now.table[i].rel != before.table[i].rel)
+			le_report_dropped();
+	}
+}
+
+/*
  * Raise an error: the tables were there when the call began, and are gone.
  */
 void
@@ -328,6 +350,7 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 {
 	Store		now;
 
+	le_row_check_no_write();
 	if (!lock_relation(store->protocol, AccessShareLock, wait))
 		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)

@@ -1,0 +1,125 @@
+# An owner of the extension's objects who is no superuser, and alters them, ends no
+# process of the server: functions that were STRICT, the row type lease_grant, NULLs in
+# columns that only seem to be NOT NULL, and code attached to one table that alters
+# another, or calls us again, in the middle of a write.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_server(config => "client_min_messages = warning\n");
+my $super = session($node, name => 'super');
+
+$super->query(q{
+	CREATE ROLE dba LOGIN SUPERUSER;
+	CREATE ROLE heir LOGIN;
+	CREATE SCHEMA AUTHORIZATION heir;
+	DROP EXTENSION leader_election});
+session($node, user => 'dba')->query('CREATE EXTENSION leader_election');
+$super->query('REASSIGN OWNED BY dba TO heir; DROP OWNED BY dba; DROP ROLE dba');
+is($super->sqlstate, '00000', 'the objects have another owner');
+my $heir = session($node, name => 'heir', user => 'heir');
+my $one = session($node, name => 'one');
+
+sub alter
+{
+	my ($what, $sql) = @_;
+
+	$heir->query($sql);
+	is($heir->sqlstate, '00000', $what);
+	return;
+}
+
+like(query_unless_busy($one, "SELECT leader_election.join('e', 'one')"), qr/^\d+$/, 'a leader');
+
+# --- Functions: what is STRICT is so no longer
+
+foreach my $function (qw(leader observe standing))
+{
+	alter("$function() is called with NULL", "ALTER FUNCTION leader_election.$function(text) CALLED ON NULL INPUT");
+	is($super->query("SELECT count(*) FROM leader_election.$function(NULL) f WHERE f IS NOT NULL"), '0',
+		"$function(NULL) shows nothing");
+	alter("$function() is strict again", "ALTER FUNCTION leader_election.$function(text) STRICT");
+}
+
+# --- The row type of grants
+
+foreach my $change (
+	[ 'ALTER ATTRIBUTE expires_at TYPE text', 'ALTER ATTRIBUTE expires_at TYPE timestamptz' ],
+	[ 'ADD ATTRIBUTE more text', undef ])
+{
+	my ($do, $undo) = @$change;
+
+	alter("lease_grant: $do", "ALTER TYPE leader_election.lease_grant $do");
+	is($one->sqlstate_of("SELECT * FROM leader_election.renew('e')"), '55000', "$do: renew()");
+	is($one->sqlstate_of("SELECT * FROM leader_election.acquire('d', 'one')"), '55000', "$do: acquire()");
+	like($one->errors, qr/type "leader_election.lease_grant" is not as the extension has made it/, "$do: what");
+	alter("lease_grant: $undo", "ALTER TYPE leader_election.lease_grant $undo") if defined $undo;
+}
+
+# --- NULLs where the table says NOT NULL
+
+if ($super->query("SELECT current_setting('server_version_num')::int >= 180000") eq 't')
+{
+	alter('NOT NULL that is NOT VALID', q{
+		ALTER TABLE leader_election.candidate ALTER COLUMN kind DROP NOT NULL, ALTER COLUMN role DROP NOT NULL;
+		INSERT INTO leader_election.candidate
+			SELECT 'null', 'null', NULL, NULL, 1, 1, NULL, true, NULL, NULL, NULL, now(), 1, NULL, false, 1, 2;
+		ALTER TABLE leader_election.candidate ADD CONSTRAINT k NOT NULL kind NOT VALID,
+			ADD CONSTRAINT r NOT NULL role NOT VALID});
+	$super->query("SELECT leader_election.create_election('null')");
+	is($super->sqlstate, '00000', 'create_election()');
+	is($super->sqlstate_of("SELECT * FROM leader_election.standing('null')"), '55000', 'standing()');
+	like($super->errors, qr/has a row with a null value/, 'standing(): why');
+	is($super->sqlstate_of("SELECT leader_election.join('null', 'x')"), '55000', 'join()');
+	alter('the row is gone', 'DELETE FROM leader_election.candidate WHERE kind IS NULL');
+}
+
+# --- Code that is attached to one table, and does something to the others
+
+sub attach
+{
+	my ($table, $do) = @_;
+
+	alter("on $table: $do", qq{
+		DROP FUNCTION IF EXISTS heir.look CASCADE;
+		CREATE OR REPLACE FUNCTION heir.act(text) RETURNS void LANGUAGE plpgsql AS \$\$ BEGIN $do; END \$\$;
+		CREATE FUNCTION heir.look(t text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS \$\$
+		BEGIN
+			IF current_setting('application_name') <> 'heir' THEN
+				PERFORM heir.act(t);
+			END IF;
+			RETURN t;
+		END \$\$;
+		CREATE INDEX attached ON leader_election.$table (heir.look(election))});
+	return;
+}
+
+$one->query('SELECT leader_election.leave_all()');
+foreach my $table (qw(history candidate))
+{
+	attach($table, 'ALTER TABLE leader_election.lease ALTER COLUMN yield_cause TYPE bigint USING 1311768467463790320');
+	is($one->sqlstate_of("SELECT leader_election.join('altered', 'one')"), '55000', "$table: join()");
+	like($one->errors, qr/table "leader_election.lease" is not as the extension has made it/, "$table: why");
+}
+foreach my $table (qw(lease history candidate))
+{
+	foreach my $call ("leader_election.leader('e')", "leader_election.drop_election('e')",
+		"leader_election.diagnose('e')")
+	{
+		attach($table, "PERFORM $call");
+		is($one->sqlstate_of("SELECT leader_election.join('again', 'one')"), '55000', "$table: $call");
+		like($one->errors, qr/while the extension writes a table/, "$table: $call: why");
+	}
+}
+alter('nothing is attached', 'DROP FUNCTION heir.look CASCADE');
+like($one->query("SELECT leader_election.join('again', 'one')"), qr/^\d+$/, 'a leader again');
+unlike(slurp_file($node->logfile), qr/terminated by signal|PANIC|TRAP/, 'no crash');
+
+$node->stop;
+done_testing();
