@@ -62,19 +62,9 @@ sub create
 	return;
 }
 
-# Fills a page of the table of leases, and more.  A look goes through the pages in
-# their order, and renewals stay in a page: what is made before this comes first in
-# a batch.
-sub fill_page
-{
-	my ($what) = @_;
-
-	$observer->query("SELECT count(leader_election.create_election('$what' || i))
-		FROM generate_series(1, 60) i");
-	return;
-}
-
-# Has the worker wait in the next renewal of this election, which begins now.
+# Has the worker wait in the next renewal of this election, which begins now.  A look
+# goes through leases in the reverse order of their elections, and so does a batch: the
+# first one has the last name.
 sub close_gate
 {
 	my ($election) = @_;
@@ -109,11 +99,10 @@ sub renewed_with
 	my $heir = session($node, name => 'heir');
 	my $locker = session($node, name => 'locker');
 
-	create($LEASE, 'first');
-	fill_page('pad');
-	create($LEASE, qw(yielded locked dead altered last));
+	create($LEASE, 'the first');
+	create($LEASE, qw(asked locked dead altered last));
 	is( $leader->query("SELECT string_agg(leader_election.join(e, 'leader')::text, ' ')
-			FROM unnest('{first,yielded,locked,altered,last}'::text[]) e"),
+			FROM unnest('{the first,asked,locked,altered,last}'::text[]) e"),
 		'1 1 1 1 1', 'one session leads five elections');
 	is($mortal->query("SELECT leader_election.join('dead', 'mortal')"), '1', 'another one leads one');
 	$heir->query("SELECT leader_election.join('dead', 'heir')");
@@ -121,13 +110,13 @@ sub renewed_with
 	# All are due in the same batch from the second time on.
 	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
 		WHERE renewed_at > acquired_at");
-	close_gate('first');
+	close_gate('the first');
 	my $worker = $observer->query($WORKER_PID);
 
-	$observer->query("SELECT leader_election.request_yield('yielded')");
+	$observer->query("SELECT leader_election.request_yield('asked')");
 	is($observer->sqlstate, '00000', 'a yield is asked for amid a batch');
 	my $deadline = $observer->query("SELECT deadline_mono FROM leader_election.lease
-		WHERE election = 'yielded'");
+		WHERE election = 'asked'");
 	$locker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'locked' FOR UPDATE");
 	$mortal->kill;
 	wait_gone($node, $mortal);
@@ -136,16 +125,16 @@ sub renewed_with
 	my $since = $observer->query("SELECT max(id) FROM note");
 	open_gate();
 	wait_for($node, "SELECT xmin = (SELECT xmin FROM leader_election.lease
-			WHERE election = 'first') FROM leader_election.lease WHERE election = 'last'");
+			WHERE election = 'the first') FROM leader_election.lease WHERE election = 'last'");
 
-	is(renewed_with('first', 'last'), '1', 'the last of a batch is renewed');
-	is(renewed_with('first', 'yielded'), '0', 'a lease that is to be yielded is not');
+	is(renewed_with('the first', 'last'), '1', 'the last of a batch is renewed');
+	is(renewed_with('the first', 'asked'), '0', 'a lease that is to be yielded is not');
 	is( $observer->query("SELECT yielding, deadline_mono = $deadline
-			FROM leader_election.lease WHERE election = 'yielded'"),
+			FROM leader_election.lease WHERE election = 'asked'"),
 		't|t', '... and the yield is not lost');
-	is(renewed_with('first', 'dead'), '0', 'nor is that of a session that has ended');
+	is(renewed_with('the first', 'dead'), '0', 'nor is that of a session that has ended');
 	wait_for($node, "SELECT leader = 'heir' FROM leader_election.lease WHERE election = 'dead'");
-	is(renewed_with('first', 'locked'), '0', 'nor is one that is locked');
+	is(renewed_with('the first', 'locked'), '0', 'nor is one that is locked');
 	$locker->query('COMMIT');
 	wait_for($node, "SELECT count(*) > 0 FROM note WHERE election = 'locked'
 		AND id > $since AND term = old_term");
@@ -166,7 +155,6 @@ sub renewed_with
 	my $leader = session($node, name => 'leader');
 
 	create('2s', 'gated');
-	fill_page('more');
 	create('2s', 'expired');
 	is( $leader->query("SELECT string_agg(leader_election.join(e, 'leader')::text, ' ')
 			FROM unnest('{gated,expired}'::text[]) e"),
