@@ -145,8 +145,7 @@ begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 /*
  * This call's candidacy; NULL if it was lost meanwhile.  The caller looks it
  * up again after each commit, and after each write: a constraint that
- * was added to our tables may have released the session's locks, or called
- * functions of ours.
+ * was added to our tables may have released the session's locks.
  */
 Candidacy *
 le_stand_candidacy(const StandCall *s)

@@ -402,44 +402,37 @@ foreach my $reset ('DISCARD ALL', 'SELECT pg_advisory_unlock_all()')
 # --- Locks that are released inside a campaign, by a constraint
 
 $control->query(q{
-	CREATE FUNCTION reset_session(election text, call text) RETURNS boolean LANGUAGE plpgsql AS $$
+	CREATE FUNCTION reset_session() RETURNS boolean LANGUAGE plpgsql AS $$
 	BEGIN
 		PERFORM pg_advisory_unlock_all();
-		IF call = 'and leave' THEN
-			-- It finds that the candidacy is gone, and forgets it.
-			PERFORM leader_election.leave(election);
-		END IF;
 		RETURN true;
 	END $$});
 foreach my $table (qw(candidate lease))
 {
-	foreach my $call ('only', 'and leave')
+	my $e = "reset in $table";
+	my $one = session($node, name => 'one');
+	my $campaign = "CALL leader_election.campaign('$e', 'one')";
+
+	not_told($control, "SELECT leader_election.create_election('$e')", "$e: election");
+	$control->query("ALTER TABLE leader_election.$table ADD CONSTRAINT reset
+		CHECK (election <> '$e' OR public.reset_session()) NOT VALID");
+	is($control->sqlstate, '00000', "$e: constraint");
+
+	# The worker may come first: then the constraint is checked there.
+	foreach my $time (qw(first again))
 	{
-		my $e = "$table $call";
-		my $one = session($node, name => 'one');
-		my $campaign = "CALL leader_election.campaign('$e', 'one')";
-
-		not_told($control, "SELECT leader_election.create_election('$e')", "$e: election");
-		$control->query("ALTER TABLE leader_election.$table ADD CONSTRAINT reset
-			CHECK (election <> '$e' OR public.reset_session(election, '$call')) NOT VALID");
-		is($control->sqlstate, '00000', "$e: constraint");
-
-		# The worker may come first: then the constraint is checked there.
-		foreach my $time (qw(first again))
-		{
-			wait_until(
-				sub {
-					$one->query($campaign);
-					return $one->sqlstate ne '00000'
-					  || $one->sqlstate_of("SELECT leader_election.leave('$e')") ne '00000';
-				},
-				"$e: a reset inside campaign()");
-			is($one->sqlstate, 'LE006', "$e: campaign(), $time");
-		}
-		$control->query("ALTER TABLE leader_election.$table DROP CONSTRAINT reset");
-		like($one->query($campaign), qr/^\d+$/, "$e: without the constraint it is elected");
-		$one->finish;
+		wait_until(
+			sub {
+				$one->query($campaign);
+				return $one->sqlstate ne '00000'
+				  || $one->sqlstate_of("SELECT leader_election.leave('$e')") ne '00000';
+			},
+			"$e: a reset inside campaign()");
+		is($one->sqlstate, 'LE006', "$e: campaign(), $time");
 	}
+	$control->query("ALTER TABLE leader_election.$table DROP CONSTRAINT reset");
+	like($one->query($campaign), qr/^\d+$/, "$e: without the constraint it is elected");
+	$one->finish;
 }
 
 # --- For how long it is told: for a lease, and for 10 s at least
