@@ -64,6 +64,7 @@ OBJS = \
 	src/state/run.o \
 	src/decide/begin.o \
 	src/decide/cap.o \
+	src/decide/late_commit.o \
 	src/decide/proof.o \
 	src/decide/ranking.o \
 	src/decide/seats.o \

@@ -789,7 +789,6 @@ GRANT EXECUTE ON FUNCTION leader_election.term(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.remaining_ms(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;

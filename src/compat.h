@@ -269,6 +269,19 @@ LeBackendStatus(int pid)
 	return NULL;
 }
 
+/* The virtual transaction that holds a lock of a copy of the lock table. */
+static inline VirtualTransactionId
+LeLockOwner(const LockInstanceData *lock)
+{
+#if PG_VERSION_NUM >= 170000
+	return lock->vxid;
+#else
+	VirtualTransactionId vxid = {lock->backend, lock->lxid};
+
+	return vxid;
+#endif
+}
+
 static inline bool
 LeIsInTransaction(const PGPROC *proc)
 {

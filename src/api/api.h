@@ -195,9 +195,11 @@ extern const char *le_diagnose_trouble_text(const Diagnosis *d);
 extern void le_diagnose_trouble(Diagnosis *d);
 extern void le_diagnose_standbys(Diagnosis *d);
 extern void le_diagnose_standby(Diagnosis *d);
+extern void le_diagnose_preload(Diagnosis *d);
 
 /* diagnose_locks.c */
 extern void le_diagnose_unread(Diagnosis *d);
+extern bool le_diagnose_has_late_commit(const Diagnosis *d);
 extern void le_diagnose_locks(Diagnosis *d);
 extern void le_diagnose_room(Diagnosis *d);
 

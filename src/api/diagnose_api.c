@@ -71,6 +71,7 @@ static const Check checks[] = {
 	{le_diagnose_worker, 0, WITHOUT_LEASE},
 	{le_diagnose_trouble, 0, WITHOUT_LEASE},
 	{le_diagnose_standbys, 0, WITHOUT_LEASE},
+	{le_diagnose_preload, 0, WITHOUT_LEASE},
 	{le_diagnose_room, 0, WITHOUT_LEASE},
 	{le_diagnose_locks, 0, ON_STANDBY | WITHOUT_LEASE},
 };

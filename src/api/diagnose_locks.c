@@ -177,6 +177,51 @@ check_table_lock(Diagnosis *d, int i)
 }
 
 /*
+ * Does that lock keep the next leader waiting: does a transaction that is
+ * fenced by the term that is over hold the election lock while it commits?
+ * Usually that is a matter of milliseconds.
+ */
+static bool
+is_late_commit(const Diagnosis *d, const LockInstanceData *lock,
+			   const LOCKTAG *election)
+{
+	return (lock->holdMask & LOCKBIT_ON(ShareLock)) != 0 &&
+		memcmp(&lock->locktag, election, sizeof(LOCKTAG)) == 0 &&
+		lock->pid != MyProcPid && lock->pid != le_lock_worker_pid(d->locks) &&
+		transaction_age(lock->pid) > LONG_HELD;
+}
+
+/*
+ * Is there such a transaction?
+ */
+bool
+le_diagnose_has_late_commit(const Diagnosis *d)
+{
+	LOCKTAG		election = le_lock_election_tag(d->name);
+
+	for (int i = 0; i < d->locks->nelements; i++)
+	{
+		if (is_late_commit(d, &d->locks->locks[i], &election))
+			return true;
+	}
+	return false;
+}
+
+static void
+say_late_commit(Diagnosis *d, int pid)
+{
+	char	   *text = le_process_text(pid);
+
+	text[0] = pg_toupper((unsigned char) text[0]);
+	le_diagnose_say(d, SEVERITY_ERROR,
+					psprintf("%s commits a transaction that is fenced by election %s, and holds its lock for as long as that takes (it began %s ago): the leader cannot change.",
+							 text, d->quoted,
+							 le_diagnose_duration(transaction_age(pid))),
+					psprintf("The server ends its session a second after the lease is over, if another candidate could be elected. If it stays all the same, its process is stopped, or runs code that cannot be interrupted, or waits for storage: SELECT state, wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %d;",
+							 pid));
+}
+
+/*
  * A lock that serializes changes: of the election, or of its group.
  */
 static void
@@ -209,6 +254,8 @@ le_diagnose_locks(Diagnosis *d)
 			continue;
 		if (locked_table(d, &lock->locktag, LE_STRONG_MODES) != NULL)
 			check_table_lock(d, i);
+		else if (!d->led && is_late_commit(d, lock, &election))
+			say_late_commit(d, lock->pid);
 		else if (memcmp(&lock->locktag, &election, sizeof(LOCKTAG)) == 0)
 			check_mutex(d, lock, psprintf("election %s", d->quoted));
 		else if (d->group != NULL &&

@@ -7,8 +7,13 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "api/api.h"
+#include "catalog/pg_foreign_server.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #define LONG_SILENCE	USECS_PER_SEC
@@ -191,4 +196,43 @@ le_diagnose_standbys(Diagnosis *d)
 						psprintf("Synchronous standbys have not confirmed the last " UINT64_FORMAT " bytes, and last answered %s ago: nobody can be elected, and no lease renewed.",
 								 standbys.unconfirmed, le_diagnose_duration(standbys.silence)),
 						remedy);
+}
+
+/*
+ * Has this database a foreign server?  False, too, if the catalog is locked.
+ */
+static bool
+has_foreign_server(void)
+{
+	Relation	rel;
+	SysScanDesc scan;
+	bool		found;
+
+	if (!LeTryLockRelation(ForeignServerRelationId, AccessShareLock))
+		return false;
+	rel = table_open(ForeignServerRelationId, NoLock);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * Fenced transactions may use foreign servers, and the library is loaded by
+ * the first call of a session, which may come after that.
+ */
+void
+le_diagnose_preload(Diagnosis *d)
+{
+	const char *database;
+
+	if (le_is_preloaded || !has_foreign_server() ||
+		strstr(session_preload_libraries_string, "leader_election") != NULL)
+		return;
+	database = get_database_name(MyDatabaseId);
+	le_diagnose_say(d, SEVERITY_NOTICE,
+					"This database has foreign servers, and the library is not preloaded: a session that uses one before its first call holds the lock of an election while it commits there, when it is fenced.",
+					psprintf("If transactions that use foreign servers are fenced, run as a superuser, for new sessions: ALTER DATABASE %s SET session_preload_libraries = 'leader_election'; or put it into shared_preload_libraries.",
+							 database != NULL ? quote_identifier(database) : "this"));
 }

@@ -259,6 +259,9 @@ explain_none(const Diagnosis *d)
 	if (d->on_standby)
 		return explain(SEVERITY_NOTICE, "why cannot be seen on a standby",
 					   psprintf("Run on the primary: SELECT * FROM leader_election.diagnose(%s);", d->literal));
+	if (le_diagnose_has_late_commit(d))
+		return explain(SEVERITY_ERROR, "a commit that is fenced by its last term holds its lock",
+					   "See the row on the process that commits.");
 	if (!d->has_worker)
 		return explain(SEVERITY_WARNING, "there is no worker that elects the next one",
 					   "Have a candidate call join() or acquire(): that elects. See the row on the worker.");

@@ -141,21 +141,31 @@ le_lock_is_held(LOCKTAG tag)
 }
 
 /*
- * Does this copy of the lock table say that somebody holds the lock in
- * Exclusive mode?  To make a copy takes no room in the lock table.
+ * Who holds the lock in Exclusive mode, as this copy of the lock table tells;
+ * NULL: nobody.
  */
-bool
-le_lock_is_in(const LockData *copy, LOCKTAG tag)
+static const LockInstanceData *
+find_holder(const LockData *copy, const LOCKTAG *tag)
 {
 	for (int i = 0; i < copy->nelements; i++)
 	{
 		const LockInstanceData *lock = &copy->locks[i];
 
 		if ((lock->holdMask & LOCKBIT_ON(ExclusiveLock)) != 0 &&
-			memcmp(&lock->locktag, &tag, sizeof(LOCKTAG)) == 0)
-			return true;
+			memcmp(&lock->locktag, tag, sizeof(LOCKTAG)) == 0)
+			return lock;
 	}
-	return false;
+	return NULL;
+}
+
+/*
+ * Does this copy of the lock table say that somebody holds the lock in
+ * Exclusive mode?  To make a copy takes no room in the lock table.
+ */
+bool
+le_lock_is_in(const LockData *copy, LOCKTAG tag)
+{
+	return find_holder(copy, &tag) != NULL;
 }
 
 /*
@@ -276,6 +286,34 @@ le_lock_election_shared(const LOCKTAG *tag, bool wait)
 	return true;
 }
 
+/*
+ * Release the election lock in Share mode, if this transaction has it, before
+ * the transaction ends.  The caller knows that it will not commit.
+ */
+void
+le_unlock_election_shared(const LOCKTAG *tag)
+{
+	if (LeLockHeldByMe(tag, ShareLock))
+		release(*tag, ShareLock, false);
+}
+
+/*
+ * The virtual transactions of other processes that hold the election lock in
+ * Share mode, and how many there are (*count).  Those that have ended, and
+ * have not released their locks yet, are not among them.
+ */
+VirtualTransactionId *
+le_lock_election_sharers(const LOCKTAG *tag, int *count)
+{
+	VirtualTransactionId *holders = GetLockConflicts(tag, RowShareLock, count);
+
+	/* RowShare mode conflicts with Exclusive, which excludes Share. */
+	if (*count == 0)
+		return GetLockConflicts(tag, RowExclusiveLock, count);
+	*count = 0;
+	return holders;
+}
+
 int
 le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b)
 {
@@ -369,6 +407,14 @@ le_unlock_worker(void)
 	release(database_tag(LOCK_WORKER), ExclusiveLock, true);
 }
 
+bool
+le_lock_worker_is_mine(void)
+{
+	LOCKTAG		tag = database_tag(LOCK_WORKER);
+
+	return LeLockHeldByMe(&tag, ExclusiveLock);
+}
+
 /*
  * Has this database certainly no worker?  Without room for the test the answer
  * is no: a new worker would find no room for its lock either.
@@ -377,6 +423,19 @@ bool
 le_lock_worker_is_free(void)
 {
 	return le_lock_is_held(database_tag(LOCK_WORKER)) == NOT_HELD;
+}
+
+/*
+ * The process ID of this database's worker, as a copy of the lock table tells;
+ * 0: there is none.
+ */
+int
+le_lock_worker_pid(const LockData *copy)
+{
+	LOCKTAG		tag = database_tag(LOCK_WORKER);
+	const LockInstanceData *lock = find_holder(copy, &tag);
+
+	return lock != NULL ? lock->pid : 0;
 }
 
 /*

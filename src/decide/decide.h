@@ -62,6 +62,10 @@ extern Candidate *le_ranking_named(const Store *store,
 								   const Election *election,
 								   const char *name);
 extern bool le_ranking_has_quorum(const Store *store, const Election *election);
+extern bool le_ranking_has_follower(const Store *store,
+									const Election *election,
+									const Lease *lease,
+									const Candidate *caller);
 extern Candidate *le_ranking_first(const Store *store, const Election *election,
 								   const Lease *lease, const Candidate *caller,
 								   const Candidate *passed_over);
@@ -84,6 +88,8 @@ typedef struct Proof
 	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
 	int64		epoch;			/* of new terms; -1: not known at t0 */
 } Proof;
+
+extern int64 le_unproven_at;
 
 extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 								 int64 lease_duration, const Incarnation *inc);
@@ -203,6 +209,8 @@ extern Settled le_settle(const Store *store,
 						 const Election *election,
 						 const Candidate *caller,
 						 const GiveUp *give_up, const Proof *proof);
+extern bool le_settle_is_held_up(const Store *store, const Election *election,
+								 Lease *lease, const Candidate *caller);
 extern Lease *le_settle_continue(const Store *store,
 								 const Election *election, int64 term,
 								 const Proof *proof, bool *over);
@@ -211,6 +219,10 @@ extern void le_settle_reserve(const Store *store, const Election *election,
 							  const Candidate *successor);
 extern bool le_settle_drop(const Store *store, const Election *election,
 						   const Incarnation *inc);
+
+/* late_commit.c */
+extern bool le_late_commits_end(const Store *store, const Election *election,
+								const Proof *proof, const Candidate *caller);
 
 /* turn.c */
 

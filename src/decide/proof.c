@@ -38,6 +38,9 @@
 
 #define LONGEST_WAIT	INT64CONST(5000000) /* for standbys to confirm */
 
+/* When standbys have last not confirmed to this process in time; 0: never */
+int64		le_unproven_at = 0;
+
 static bool
 is_confirmed(XLogRecPtr lsn)
 {
@@ -125,5 +128,7 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 	}
 	if (woken)
 		SetLatch(MyLatch);		/* the wake-up was for our caller */
+	if (!proof->confirmed)
+		le_unproven_at = le_clock();
 	return proof->confirmed;
 }

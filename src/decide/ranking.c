@@ -320,6 +320,31 @@ le_ranking_has_quorum(const Store *store, const Election *election)
 }
 
 /*
+ * The leader of this lease leads no more.  Could another candidate follow it,
+ * if need be in a call of its own?  Or the last leader itself, if it calls
+ * (caller, NULL: no candidate calls)?
+ */
+bool
+le_ranking_has_follower(const Store *store, const Election *election,
+						const Lease *lease, const Candidate *caller)
+{
+	List	   *candidates = le_candidates_read(store, election->name);
+	const Drains *drains = le_drain_read(store, election->name);
+	ListCell   *lc;
+
+	foreach(lc, candidates)
+	{
+		Candidate  *c = lfirst(lc);
+
+		if (((caller != NULL && le_candidate_is_same(c, caller)) ||
+			 (!le_candidate_leads(c, lease) && is_ready(c, lease, NULL))) &&
+			is_eligible(store, c, election, drains))
+			return are_alive(candidates, election->quorum);
+	}
+	return false;
+}
+
+/*
  * Who is next, NULL if nobody.  Candidates that are drained, or have too many
  * other seats of the group, are passed over.  So are those that sit out, and
  * passed_over, which is about to (NULL: none). If nobody else is eligible, one

@@ -284,6 +284,40 @@ decide_end(Decision *d)
 }
 
 /*
+ * Has the leader of this lease led, and could another candidate follow it now,
+ * if the election lock were free?  The caller does not hold it: it decides
+ * nothing by this.  (caller: see le_settle().)
+ */
+bool
+le_settle_is_held_up(const Store *store, const Election *election,
+					 Lease *lease, const Candidate *caller)
+{
+	Election	at_once = *election;
+	Decision	d = {.store = store,.election = election,.lease = lease};
+
+	d.inc = le_epoch_read();
+	d.now = le_clock();
+	d.state = le_lease_state(lease, d.inc->name, d.now);
+	if ((d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED) ||
+		le_group_withdraws(le_group_of(store, election), election->name))
+		return false;
+
+	/*
+	 * After a session that has ended, the delay begins when its term is ended:
+	 * whatever holds that up prolongs the delay.
+	 */
+	at_once.takeover_delay = 0;
+	if (d.state == LEASE_ORPHANED)
+		d.election = &at_once;
+	if (decide_end(&d) > d.now)
+		return false;
+	if (d.successor != NULL)
+		return le_ranking_has_quorum(store, election);
+	return d.pause == NULL &&
+		le_ranking_has_follower(store, election, lease, caller);
+}
+
+/*
  * Decide who is elected now, for which candidate the seat is kept, and who is
  * passed over from now on.
  */

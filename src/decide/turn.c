@@ -117,6 +117,14 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 	const char *name = election->name;
 	Settled		settled = SETTLED_BUSY;
 
+	if (turn->give_up == NULL &&
+		le_late_commits_end(store, election, proof, turn->caller))
+	{
+		/* We have locked the lease, and may not queue. */
+		if (turn->mode == TURN_QUEUES)
+			le_busy(name);
+		return SETTLED_BUSY;
+	}
 	if (!take_locks(store, election, turn))
 		return SETTLED_BUSY;
 

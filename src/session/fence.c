@@ -19,6 +19,10 @@
  * the update waits for it, or comes first, and then the commit is refused
  * (55000).
  *
+ * Other libraries may work between the second look and the commit record: the
+ * callbacks of those that were loaded before this one come after ours, and
+ * postgres_fdw waits for its remote COMMIT there.  late_commit.c bounds that.
+ *
  * Between the two looks, a fenced transaction holds no lock of ours: while it
  * sits idle, elections go on.  Nothing is written here.
  *
@@ -31,6 +35,7 @@
 #include "miscadmin.h"
 #include "session/session.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
 /*
@@ -276,11 +281,31 @@ hold_protocol(void)
 	le_wait_bounded_end(&busy);
 }
 
+/*
+ * The transaction does not commit: release the election locks at once.  Other
+ * libraries clean up before the server releases the transaction's locks, and
+ * that may take long: postgres_fdw gives a foreign server 30 s to answer.
+ */
 static void
-check_fences(void)
+release_locks(void)
 {
 	ListCell   *lc;
 
+	foreach(lc, fences)
+		le_unlock_election_shared(&((Fence *) lfirst(lc))->lock);
+}
+
+/*
+ * The owner of the locks is the one that release_locks() finds when the
+ * transaction is aborted.
+ */
+static void
+check_fences(void)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+	ListCell   *lc;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
 	le_wait_start();
 	le_commit_bounded();
 	hold_protocol();
@@ -290,13 +315,18 @@ check_fences(void)
 		Fence	   *fence = lfirst(lc);
 
 		if (!still_leads(fence))
+		{
+			/* Libraries that were loaded before us come first at the abort. */
+			release_locks();
 			ereport(ERROR,
 					(errcode(ERRCODE_LE_LOST),
 					 errmsg("leadership of election \"%s\" was lost before commit",
 							fence->election),
 					 errdetail("Term " INT64_FORMAT " is over.", fence->term),
 					 errhint("Nothing of this transaction was written. Repeat it only if you are elected again.")));
+		}
 	}
+	CurrentResourceOwner = owner;
 }
 
 static void
@@ -315,9 +345,12 @@ on_xact_event(XactEvent event, void *arg)
 						 errmsg("cannot PREPARE a transaction that is fenced by an election"),
 						 errdetail("Who leads when it is committed cannot be known now.")));
 			break;
-		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
+			release_locks();
 			fences = NIL;		/* the memory goes with the transaction */
+			break;
+		case XACT_EVENT_COMMIT:
+			fences = NIL;
 			break;
 		default:
 			break;

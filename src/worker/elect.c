@@ -112,7 +112,8 @@ settle(void *arg)
 		task->waited = true;
 		if (lease->leader != NULL && store.groups != NIL)
 			le_cap_unlock(&store, election);	/* with it, we may not queue */
-		if (!le_wait_for_election(name))
+		if (le_late_commits_end(&store, election, &task->proof, NULL) ||
+			!le_wait_for_election(name))
 			le_busy(name);
 	}
 	election = le_election_read(&store, name);

@@ -189,6 +189,8 @@ SELECT function_privs_are('leader_election', 'remaining_ms', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call remaining_ms()');
 SELECT function_privs_are('leader_election', 'leader', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call leader()');
+SELECT function_privs_are('leader_election', 'assert_leader', '{text}',
+	'le_pgtap_observer', '{EXECUTE}', 'an observer may call assert_leader()');
 SELECT function_privs_are('leader_election', 'diagnose', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call diagnose()');
 SELECT function_privs_are('leader_election', name, '{}',
@@ -208,7 +210,8 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('pause_election', '{text,text,interval,boolean}'),
 			   ('pause_all', '{text}'),
 			   ('drain_candidate', '{text,text,text}'),
-			   ('undrain_candidate', '{text,text}')) AS f (name, args);
+			   ('undrain_candidate', '{text,text}'),
+			   ('assert_leader', '{text,bigint}')) AS f (name, args);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
@@ -223,7 +226,8 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('pause_election', '{text,text,interval,boolean}'),
 			   ('pause_all', '{text}'),
 			   ('drain_candidate', '{text,text,text}'),
-			   ('undrain_candidate', '{text,text}')) AS f (name, args);
+			   ('undrain_candidate', '{text,text}'),
+			   ('assert_leader', '{text,bigint}')) AS f (name, args);
 SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 	format('a candidate may not write %s', name))
   FROM (VALUES ('election', '{SELECT}'::name[]), ('history', '{SELECT}'),

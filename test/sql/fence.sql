@@ -615,7 +615,7 @@ SELECT pg_advisory_unlock_all();
 COMMIT;
 INSERT INTO fence_jobs VALUES (14, 'no privilege, not the leader');
 RESET ROLE;
--- Observers may assert.
+-- Observers may assert what their session leads, but no term of others.
 GRANT USAGE ON SCHEMA leader_election TO regress_le_fenced;
 CALL pg_temp.lead('f');
 SET ROLE regress_le_fenced;

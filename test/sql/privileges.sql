@@ -66,6 +66,8 @@ SELECT leader_election.release('p', 1);
 SELECT leader_election.transfer('p', 1, 'super');
 SELECT leader_election.leave('p', 'observer');
 SELECT leader_election.request_yield('p');
+-- A fenced commit of theirs would hold up the next leader.
+SELECT leader_election.assert_leader('p', 1);
 RESET ROLE;
 
 --

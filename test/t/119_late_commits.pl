@@ -1,0 +1,368 @@
+# A fenced commit that takes long, because of what another library does between our
+# lock and the commit record: the next leader waits for a second, and no longer. The
+# session of the commit is ended, but only if the lease is over and another candidate
+# could be elected.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Worker;
+
+my $LEASE = 1_500_000;    # microseconds
+my $LATE = 1_000_000;
+my $LONG = 4_000_000;     # what is not ended by then is left alone
+my $PATIENCE = 60;        # seconds; what waits for the commit waits for ever
+
+my $gate = PostgreSQL::Test::Utils::tempdir() . '/gate';
+my $config = compile_library('wait_at_commit') . qq(
+leader_election.lease_duration = '${LEASE}us'
+);
+my $make = q(CREATE TABLE written (what text);
+	CREATE FUNCTION wait_at_commit(text, text) RETURNS void LANGUAGE c AS 'wait_at_commit');
+my $node = new_server(config => $config);
+my $control = session($node, name => 'control');
+
+$control->query($make);
+
+sub clock { return $control->query('SELECT leader_election.monotonic_clock()'); }
+
+sub close_gate { append_to_file($gate, ''); return; }
+sub open_gate { unlink $gate; return; }
+
+sub wait_long
+{
+	my $until = clock() + $LONG;
+
+	wait_until(sub { clock() > $until }, 'a while');
+	return;
+}
+
+# A session in which another library was loaded first, so that its callbacks are
+# called last (or, with last => 1, the other way round).
+sub writer
+{
+	my ($name, %opts) = @_;
+	my $session = session($opts{node} // $node, name => $name, options => $opts{options});
+	my @libraries = qw(wait_at_commit leader_election);
+
+	$session->query("LOAD '$_'") foreach $opts{last} ? reverse @libraries : @libraries;
+	return $session;
+}
+
+# Begins a fenced transaction that ends in that way.
+sub begin_fenced
+{
+	my ($session, $election, $how, $term) = @_;
+
+	$session->query($_)
+	  for 'BEGIN', "INSERT INTO written VALUES ('$election')",
+	  'SELECT leader_election.assert_leader(' . "'$election', " . ($term // 1) . ')',
+	  "SELECT wait_at_commit('$how', '$gate')";
+	return $session;
+}
+
+sub holds_lock
+{
+	my ($session) = @_;
+
+	return $control->query("SELECT count(*) FROM pg_locks WHERE objsubid = 21
+		AND mode = 'ShareLock' AND granted AND pid = " . $session->backend_pid);
+}
+
+# Commits, and waits until that holds the election lock.
+sub commit
+{
+	my ($session) = @_;
+
+	close_gate();
+	$session->query_async('COMMIT');
+	wait_until(sub { holds_lock($session) }, 'the commit to hold the lock');
+	return $session;
+}
+
+# Whether the session is in the callbacks that come after its transaction was aborted
+sub is_aborted
+{
+	my ($session) = @_;
+
+	return $control->query('SELECT backend_xid IS NULL AND xact_start IS NOT NULL
+		FROM pg_stat_activity WHERE pid = ' . $session->backend_pid) eq 't';
+}
+
+sub leads { return ($control->lease($_[0], 'leader'))[0] // ''; }
+
+# Somebody else leads, now or soon.
+sub is_followed
+{
+	my ($election, $name, $title) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	eval { wait_until(sub { leads($election) eq $name }, $title, $PATIENCE) };
+	return is(leads($election), $name, $title);
+}
+
+# The session was ended, and what it wrote has gone.
+sub is_ended
+{
+	my ($session, $election, $title) = @_;
+	my $pid = $session->backend_pid;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	open_gate();
+	$session->result;
+	is($session->sqlstate, '08006', "$title: its session was ended");
+	is($control->query("SELECT count(*) FROM written WHERE what = '$election'"), 0,
+		"$title: nothing was written");
+	like(slurp_file($node->logfile), qr/election "$election": terminating process $pid, whose commit/,
+		"$title: the log says why");
+	return;
+}
+
+# It was left alone.
+sub commits
+{
+	my ($session, $election, $title) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	open_gate();
+	$session->result;
+	is($session->sqlstate, '00000', "$title: it has committed")
+	  or diag($session->errors);
+	is($control->query("SELECT count(*) FROM written WHERE what = '$election'"), 1,
+		"$title: and what it wrote is there");
+	return;
+}
+
+# A leader and, unless alone, another candidate, both sessions
+sub contest
+{
+	my ($election, %opts) = @_;
+	my ($leader, $next) = map { session($node, name => "$_ of $election") } qw(leader next);
+
+	$control->query("SELECT leader_election.create_election('$election')");
+	is($leader->query("CALL leader_election.campaign('$election', 'leader')"), 1, "$election: leads");
+	$next->query("SELECT leader_election.join('$election', 'next')") unless $opts{alone};
+	return ($leader, $next);
+}
+
+# -- The leader dies.
+{
+	my ($leader, $next) = contest('dies');
+	my $session = commit(begin_fenced(writer('writer'), 'dies', 'wait'));
+	my $at = clock();
+
+	$leader->kill;
+	is_followed('dies', 'next', 'dies: the next candidate leads (G9)');
+	cmp_ok(($control->lease('dies', 'acquired_mono'))[0], '>=', $at + $LATE,
+		'dies: not before the commit was late');
+	is_ended($session, 'dies', 'dies');
+}
+
+# -- The lease of a detached leader runs out, and only detached candidates stand: the
+# worker elects none of them.
+{
+	$control->query("SELECT leader_election.create_election('detached')");
+	is($control->acquire('detached', 'leader'), 1, 'detached: leads');
+	is($control->acquire('detached', 'next'), '', 'detached: another one stands');
+	my $session = commit(begin_fenced(writer('writer'), 'detached', 'wait'));
+	wait_until(sub { $control->acquire('detached', 'next'); leads('detached') eq 'next' },
+		'the next leader', $PATIENCE);
+	pass('detached: the next candidate leads (G9)');
+	is_ended($session, 'detached', 'detached');
+}
+
+# -- The lease is renewed for as long as the commit takes.
+{
+	my ($leader, $next) = contest('renewed');
+	my $session = commit(begin_fenced(writer('writer'), 'renewed', 'wait'));
+
+	wait_long();
+	commits($session, 'renewed', 'renewed');
+	is(leads('renewed'), 'leader', 'renewed: it leads on');
+}
+
+# -- Nobody could be elected, whether the commit holds the lock or not.
+{
+	my $call = 'SELECT leader_election.';
+	my %reasons = (
+		alone => '',
+		paused => "${call}pause_election('paused')",
+		quorum => "${call}alter_election('quorum', quorum => 3)",
+		drained => "${call}drain_candidate('next', 'drained')",
+		delayed => "${call}alter_election('delayed', takeover_delay => '1 h')");
+	my (%leader, %next, %session);
+
+	foreach my $e (sort keys %reasons)
+	{
+		($leader{$e}, $next{$e}) = contest($e, alone => $e eq 'alone');
+		$control->query($reasons{$e}) if $reasons{$e};
+		$session{$e} = commit(begin_fenced(writer("writer of $e"), $e, 'wait'));
+	}
+
+	# The delay counts from the end of a lease that has run out.
+	my $worker = stop_worker($control);
+	wait_until(sub { $control->query("SELECT leader_election.leader('delayed') IS NULL") eq 't' },
+		'the end of the leases');
+	$leader{$_}->kill foreach grep { $_ ne 'delayed' } keys %leader;
+	resume_process($worker);
+	wait_long();
+	open_gate();
+	commits($session{$_}, $_, $_) foreach sort keys %session;
+	$_->kill foreach values %next;
+}
+
+# -- A candidate comes later.
+{
+	my ($leader, $next) = contest('later', alone => 1);
+	my $session = commit(begin_fenced(writer('writer'), 'later', 'wait'));
+
+	$leader->kill;
+	wait_long();
+	ok(!$session->finished, 'later: nobody waits, and the commit is left alone');
+	$next->query("SELECT leader_election.join('later', 'next')");
+	is_followed('later', 'next', 'later: then somebody does');
+	is_ended($session, 'later', 'later');
+}
+
+# -- After a session that has ended, a takeover delay begins when its term is ended.
+{
+	my ($leader, $next) = contest('delay');
+	$control->query("SELECT leader_election.alter_election('delay', takeover_delay => '1 h')");
+	my $session = commit(begin_fenced(writer('writer'), 'delay', 'wait'));
+
+	$leader->kill;
+	is_followed('delay', '', 'delay: the term is ended');
+	is_ended($session, 'delay', 'delay');
+}
+
+# -- The session is in its next transaction when the worker looks.
+{
+	my ($leader, $next) = contest('over');
+	my $session = commit(begin_fenced(writer('writer'), 'over', 'wait'));
+	my $worker = stop_worker($control);
+
+	$leader->kill;
+	wait_gone($node, $leader);
+	commits($session, 'over', 'over');
+	$session->query($_) for 'BEGIN', "INSERT INTO written VALUES ('next')";
+	resume_process($worker);
+	is_followed('over', 'next', 'over: the next candidate leads');
+	wait_long();
+	$session->query('COMMIT');
+	is($session->sqlstate, '00000', 'over: the session goes on');
+}
+
+# -- What cannot be interrupted is told once to end, and diagnose() names it.
+{
+	my ($leader, $next) = contest('deaf');
+	my $session = commit(begin_fenced(writer('writer'), 'deaf', 'deaf'));
+	my $pid = $session->backend_pid;
+	my $rows;
+
+	$leader->kill;
+	wait_long();
+	is(leads('deaf'), 'leader', 'deaf: nobody follows');
+	$rows = $control->query("SELECT severity, finding, remedy FROM leader_election.diagnose('deaf')");
+	like($rows, qr/^error\|Nobody leads election "deaf": .* The reason: a commit that is fenced by its last term/m,
+		'deaf: diagnose() says why');
+	like($rows, qr/^error\|Process $pid of role .* commits a transaction that is fenced by election "deaf", and holds its lock for as long as that takes \(it began .* ago\).*\|The server ends its session .*pg_stat_activity WHERE pid = $pid/m,
+		'deaf: and who it is');
+	is(scalar(() = slurp_file($node->logfile) =~ /terminating process $pid/g), 1, 'deaf: the log has one line');
+	open_gate();
+	is_followed('deaf', 'next', 'deaf: the next candidate leads after it');
+	$session->result;
+	wait_gone($node, $session);
+	pass('deaf: its session was ended');
+	is($control->query("SELECT count(*) FROM written WHERE what = 'deaf'"), 1,
+		'deaf: but it was committed while its term was the last one (G8)');
+}
+
+# -- A transaction that fails gives the lock back before other libraries clean up,
+{
+	my ($leader, $next) = contest('fails');
+	my $session = begin_fenced(writer('writer'), 'fails', 'fail');
+
+	close_gate();
+	$session->query_async('COMMIT');
+	wait_until(sub { is_aborted($session) }, 'its abort');
+	ok(!holds_lock($session), 'fails: the lock is free');
+	$leader->kill;
+	is_followed('fails', 'next', 'fails: the next candidate leads');
+	ok(!$session->finished, 'fails: while another library cleans up');
+	open_gate();
+	$session->result;
+	like($session->errors, qr/as the test wants it/, 'fails: it has failed');
+	unlike($session->errors, qr/WARNING/, 'fails: and had the lock');
+}
+
+# in a procedure, too,
+{
+	my ($leader, $next) = contest('procedure');
+	my $session = writer('writer');
+
+	close_gate();
+	$session->query_async("DO \$\$ BEGIN
+		INSERT INTO written VALUES ('procedure');
+		PERFORM leader_election.assert_leader('procedure', 1);
+		PERFORM wait_at_commit('fail', '$gate');
+		COMMIT;
+	END \$\$");
+	wait_until(sub { is_aborted($session) }, 'its abort');
+	ok(!holds_lock($session), 'procedure: the lock is free');
+	open_gate();
+	$session->result;
+	like($session->errors, qr/as the test wants it/, 'procedure: it has failed');
+	unlike($session->errors, qr/WARNING/, 'procedure: and had the lock');
+}
+
+# and where they come before us, since the fence itself is what fails.
+{
+	my ($leader, $next) = contest('lost');
+	my $session = begin_fenced(writer('writer', last => 1), 'lost', 'abort');
+
+	$leader->kill;
+	is_followed('lost', 'next', 'lost: the next candidate leads');
+	close_gate();
+	$session->query_async('COMMIT');
+	wait_until(sub { is_aborted($session) }, 'its abort');
+	ok(!holds_lock($session), 'lost: the lock is free');
+	open_gate();
+	$session->result;
+	is($session->sqlstate, 'LE002', 'lost: LE002');
+}
+
+# -- Where no worker can be had, candidates' own calls do it.
+{
+	$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+	$node->restart;
+	$control = session($node, name => 'control');
+	my ($leader, $next) = contest('alone at last');
+	my $session = commit(begin_fenced(writer('writer'), 'alone at last', 'wait'));
+	my $next_term = '';
+
+	$leader->kill;
+	wait_until(
+		sub {
+			$next_term = $next->query("SELECT leader_election.join('alone at last', 'next')") // '';
+			return $next_term eq '2';
+		},
+		'join() to elect',
+		$PATIENCE);
+	is($next_term, '2', 'without a worker: join() elects');
+	is_ended($session, 'alone at last', 'without a worker');
+
+	is($control->acquire('polled', 'leader'), 1, 'without a worker: acquire()');
+	$session = commit(begin_fenced(writer('writer'), 'polled', 'wait'));
+	wait_until(sub { $control->acquire('polled', 'next'); leads('polled') eq 'next' },
+		'acquire() to elect', $PATIENCE);
+	is(leads('polled'), 'next', 'without a worker: acquire() elects');
+	is_ended($session, 'polled', 'without a worker, acquire()');
+}
+
+$node->stop;
+done_testing();
