@@ -167,7 +167,7 @@ end_session(const LockInstanceData *holder, const Lease *lease, LateCommit *c)
 					le_quote(lease->election), (int) holder->pid),
 			 errdetail("Term " INT64_FORMAT ", by which the transaction is fenced, is over, and the transaction has gone on committing for more than a second since.",
 					   lease->term),
-			 errhint("See \"Foreign servers\" in the operator's guide."),
+			 errhint("If it commits on a foreign server, preload the library, so that it does so before it is fenced."),
 			 errhidestmt(true)));
 }
 

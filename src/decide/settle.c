@@ -284,9 +284,9 @@ decide_end(Decision *d)
 }
 
 /*
- * Has the leader of this lease led, and could another candidate follow it now,
- * if the election lock were free?  The caller does not hold it: it decides
- * nothing by this.  (caller: see le_settle().)
+ * Is this lease over, and could another candidate follow now, if the election
+ * lock were free?  Our caller does not hold it, and decides nothing by this.
+ * (caller: see le_settle().)
  */
 bool
 le_settle_is_held_up(const Store *store, const Election *election,

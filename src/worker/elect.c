@@ -110,10 +110,11 @@ settle(void *arg)
 	if (!le_lock_election(name, false))
 	{
 		task->waited = true;
+		if (le_late_commits_end(&store, election, &task->proof, NULL))
+			le_busy(name);
 		if (lease->leader != NULL && store.groups != NIL)
 			le_cap_unlock(&store, election);	/* with it, we may not queue */
-		if (le_late_commits_end(&store, election, &task->proof, NULL) ||
-			!le_wait_for_election(name))
+		if (!le_wait_for_election(name))
 			le_busy(name);
 	}
 	election = le_election_read(&store, name);

@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(201);
+SELECT plan(204);
 
 --
 -- What there is

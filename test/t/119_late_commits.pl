@@ -81,17 +81,19 @@ sub commit
 
 	close_gate();
 	$session->query_async('COMMIT');
-	wait_until(sub { holds_lock($session) }, 'the commit to hold the lock');
+	wait_for_library($session);
+	ok(holds_lock($session), 'the commit holds the lock');
 	return $session;
 }
 
-# Whether the session is in the callbacks that come after its transaction was aborted
-sub is_aborted
+# Until another library waits at the end of the session's transaction.
+sub wait_for_library
 {
 	my ($session) = @_;
 
-	return $control->query('SELECT backend_xid IS NULL AND xact_start IS NOT NULL
-		FROM pg_stat_activity WHERE pid = ' . $session->backend_pid) eq 't';
+	wait_for($node, "SELECT wait_event_type = 'Extension' FROM pg_stat_activity
+		WHERE pid = " . $session->backend_pid);
+	return;
 }
 
 sub leads { return ($control->lease($_[0], 'leader'))[0] // ''; }
@@ -174,6 +176,29 @@ sub contest
 		'the next leader', $PATIENCE);
 	pass('detached: the next candidate leads (G9)');
 	is_ended($session, 'detached', 'detached');
+}
+
+# -- A leader that is to renew its lease itself, and commits on its own session, fenced
+# by a trigger
+{
+	my ($leader, $next) = contest('own');
+	$leader->query("SELECT leader_election.leave('own')");
+	is_followed('own', 'next', 'own: another one leads');
+	$control->query("CREATE TABLE guarded (what text);
+		CREATE TRIGGER only_the_leader BEFORE INSERT ON guarded FOR EACH STATEMENT
+			EXECUTE FUNCTION leader_election.only_leader('own')");
+	my $own = writer('own');
+	$own->query("SELECT leader_election.join('own', 'own', auto_renew => false)");
+	$next->query("SELECT leader_election.leave('own')");
+	is_followed('own', 'own', 'own: leads');
+	$leader->query("SELECT leader_election.join('own', 'leader')");
+	$own->query($_)
+	  for 'BEGIN', "INSERT INTO guarded VALUES ('own')", "SELECT wait_at_commit('wait', '$gate')";
+	is($own->sqlstate, '00000', 'own: is fenced by the trigger');
+	commit($own);
+	is_followed('own', 'leader', 'own: the next candidate leads when the lease has run out');
+	is_ended($own, 'own', 'own');
+	is($control->query('SELECT count(*) FROM guarded'), 0, 'own: nothing was written there');
 }
 
 # -- The lease is renewed for as long as the commit takes.
@@ -289,7 +314,7 @@ sub contest
 
 	close_gate();
 	$session->query_async('COMMIT');
-	wait_until(sub { is_aborted($session) }, 'its abort');
+	wait_for_library($session);
 	ok(!holds_lock($session), 'fails: the lock is free');
 	$leader->kill;
 	is_followed('fails', 'next', 'fails: the next candidate leads');
@@ -312,7 +337,7 @@ sub contest
 		PERFORM wait_at_commit('fail', '$gate');
 		COMMIT;
 	END \$\$");
-	wait_until(sub { is_aborted($session) }, 'its abort');
+	wait_for_library($session);
 	ok(!holds_lock($session), 'procedure: the lock is free');
 	open_gate();
 	$session->result;
@@ -329,7 +354,7 @@ sub contest
 	is_followed('lost', 'next', 'lost: the next candidate leads');
 	close_gate();
 	$session->query_async('COMMIT');
-	wait_until(sub { is_aborted($session) }, 'its abort');
+	wait_for_library($session);
 	ok(!holds_lock($session), 'lost: the lock is free');
 	open_gate();
 	$session->result;

@@ -2,7 +2,8 @@
  *
  * wait_at_commit.c
  *		For the tests: a library that does at the end of a transaction what
- *		others do there, and takes as long as a file exists.
+ *		others do there, and takes as long as a file exists.  It shows as a
+ *		wait for an extension.
  *
  * Callbacks are called in the order in which libraries were loaded, the last
  * one first.
@@ -17,6 +18,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/wait_event.h"
 
 PG_MODULE_MAGIC;
 
@@ -30,12 +32,14 @@ static char file[MAXPGPATH];
 static void
 wait_for_file(bool can_be_interrupted)
 {
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
 	while (access(file, F_OK) == 0)
 	{
 		pg_usleep(5000);
 		if (can_be_interrupted)
 			CHECK_FOR_INTERRUPTS();
 	}
+	pgstat_report_wait_end();
 }
 
 static void
