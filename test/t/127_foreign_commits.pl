@@ -232,6 +232,39 @@ sub commit_gated
 	unlink $gate;
 }
 
+# A commit that the worker has seen in its way gets its second after standbys that did
+# not confirm: it may have waited for them, too. (A slow machine may be too late.)
+foreach my $try (map { "frozen $_" } 1 .. 5)
+{
+	my ($leader, $next) = contest($try);
+	my $session = commit_gated($try);
+	my $at;
+
+	$leader->kill;
+	wait_until(
+		sub {
+			$session->finished || $control->query("SELECT EXISTS (SELECT FROM pg_locks
+				WHERE objsubid = 21 AND mode = 'ExclusiveLock' AND NOT granted)") eq 't';
+		},
+		'the worker to want the lock');
+	$pair->stop_line;
+	wait_long();
+	if ($session->finished)
+	{
+		$pair->resume_line;
+		unlink $gate;
+		next;
+	}
+	is(leads($try), 'leader', "$try: nobody follows");
+	$at = clock();
+	$pair->resume_line;
+	is_followed($try, "$try: the next candidate leads");
+	cmp_ok(($control->lease($try, 'acquired_mono'))[0], '>', $at + 1_000_000,
+		"$try: a second after the standby confirms again");
+	unlink $gate;
+	last;
+}
+
 # What a signal does to a commit that waits for the standby: a cancel would have the
 # client told that it is committed, which no standby knows; a termination does not.
 # Either way it is committed here, and nobody is elected before the standby confirms.
