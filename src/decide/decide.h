@@ -89,7 +89,7 @@ typedef struct Proof
 	int64		epoch;			/* of new terms; -1: not known at t0 */
 } Proof;
 
-extern int64 le_unproven_at;
+extern int64 le_proven_since;
 
 extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 								 int64 lease_duration, const Incarnation *inc);

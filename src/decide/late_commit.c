@@ -116,7 +116,7 @@ static bool
 is_late(const LateCommit *c, const Lease *lease, int64 now)
 {
 	return !c->ended && c->deadline == lease->deadline_mono &&
-		now - Max(c->since, le_unproven_at) > LATE;
+		now - Max(c->since, le_proven_since) > LATE;
 }
 
 /*

@@ -38,8 +38,11 @@
 
 #define LONGEST_WAIT	INT64CONST(5000000) /* for standbys to confirm */
 
-/* When standbys have last not confirmed to this process in time; 0: never */
-int64		le_unproven_at = 0;
+/*
+ * Since when standbys have confirmed in time whenever this process has asked
+ * them; PG_INT64_MAX: the last time, they have not
+ */
+int64		le_proven_since = 0;
 
 static bool
 is_confirmed(XLogRecPtr lsn)
@@ -50,6 +53,19 @@ is_confirmed(XLogRecPtr lsn)
 	confirmed = WalSndCtl->lsn[SYNC_REP_WAIT_FLUSH] >= lsn;
 	LWLockRelease(SyncRepLock);
 	return confirmed;
+}
+
+/*
+ * Note that standbys have confirmed, or are not needed any more, or have not
+ * confirmed although they were asked.
+ */
+static void
+note_outcome(const Proof *proof)
+{
+	if (!proof->confirmed)
+		le_proven_since = PG_INT64_MAX;
+	else if (le_proven_since == PG_INT64_MAX)
+		le_proven_since = le_clock();
 }
 
 /*
@@ -110,6 +126,8 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 	le_proof_set_subject(proof, seen, lease_duration,
 						 proof->required && grants ? le_epoch_read() : NULL);
 	proof->confirmed = !proof->required;
+	if (proof->confirmed)
+		note_outcome(proof);
 	if (proof->confirmed || limit <= 0)
 		return proof->confirmed;
 
@@ -128,7 +146,6 @@ le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 	}
 	if (woken)
 		SetLatch(MyLatch);		/* the wake-up was for our caller */
-	if (!proof->confirmed)
-		le_unproven_at = le_clock();
+	note_outcome(proof);
 	return proof->confirmed;
 }
