@@ -227,7 +227,7 @@ finds('self', qr/warning\|The lease of "one" was last renewed .* The leader rene
 	'by the leader');
 finds('expired', qr/\w+\|Nobody leads election "expired": the lease of "one", in term \d+, ran out at /,
 	'a lease that has run out');
-finds('own', qr/notice\|Detached candidates that have not called for longer than a lease.*: "\w+".*"silent"/,
+finds('own', qr/notice\|Detached candidates that have not called for longer than a lease.*: (?:"\w+", "silent"|"silent", "\w+")\./,
 	'detached candidates that do not call');
 $one->query("SELECT leader_election.create_election('stuck')");
 $one->query("SELECT leader_election.leave_all()");
