@@ -10,10 +10,15 @@
  * acquire_any() over a few connections.  A call that is refused as busy is made
  * again.
  *
+ * And what a call, and a view of all seats, cost the backend in groups of more
+ * and more seats: two sessions stand for all of them and lead one each, so that
+ * nearly all are vacant, and every call looks whether it can fill them.
+ *
  *-------------------------------------------------------------------------
  */
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "crowd.h"
@@ -51,6 +56,29 @@ static Kind detached = {
 	.call = "SELECT count(*) FROM leader_election.acquire_any('g', 'c%d')",
 	.nclients = CONNECTIONS
 };
+/* What a statement costs the backend in a group of many seats */
+typedef struct Cost
+{
+	const char *sql;
+	Growth		growth;
+} Cost;
+
+static Cost costs[] = {
+	{"SELECT count(*) FROM leader_election.join_group('g', 'one')",
+	{.name = "groups-join", .title = "group: join_group() in the backend"}},
+	{"SELECT count(*) FROM leader_election.acquire_any('g', 'detached')",
+	{.name = "groups-acquire", .title = "group: acquire_any() in the backend"}},
+	{"SELECT count(waiting_for) FROM leader_election.status",
+	{.name = "groups-status", .title = "group: the view status in the backend"}},
+	{"SELECT count(position) FROM leader_election.candidates",
+	{.name = "groups-candidates", .title = "group: the view candidates in the backend"}},
+};
+static const int sizes[] = {100, 300, 1000};
+
+#define NCOSTS (int) (sizeof(costs) / sizeof(costs[0]))
+#define NSIZES (int) (sizeof(sizes) / sizeof(sizes[0]))
+#define REPEATS 5
+
 static Sample commits;
 static PGconn *monitor;
 static Client clients[CANDIDATES];
@@ -194,6 +222,40 @@ add_trial(Kind *kind)
 		PQfinish(clients[i].conn);
 }
 
+/*
+ * What the statements cost in a group of so many seats.  The first calls make
+ * the rows of the candidates, and do not count.
+ */
+static void
+add_costs(int size)
+{
+	PGconn	   *one;
+	PGconn	   *two;
+	char	   *pid;
+
+	forget_everything(monitor);
+	one = new_connection("one");
+	two = new_connection("two");
+	pid = ask(one, "SELECT pg_backend_pid()");
+	run(monitor, "SELECT leader_election.create_group('g', %d, "
+		"lease_duration => '10 min')", size);
+	run(one, "SELECT count(*) FROM leader_election.join_group('g', 'one')");
+	run(two, "SELECT count(*) FROM leader_election.join_group('g', 'two')");
+	run(one, "SELECT count(*) FROM leader_election.acquire_any('g', 'detached')");
+	pause_ms(1000);
+	for (int i = 0; i < REPEATS * NCOSTS; i++)
+	{
+		Cost	   *cost = &costs[i % NCOSTS];
+		double		before = cpu_ms(pid);
+
+		run(one, "%s", cost->sql);
+		add_point(&cost->growth, size, cpu_ms(pid) - before);
+	}
+	free(pid);
+	PQfinish(one);
+	PQfinish(two);
+}
+
 static void
 report_kind(const char *name, const Kind *kind)
 {
@@ -229,6 +291,16 @@ main(void)
 	report(FLOOR_NAME, "ms", &commits, FLOOR(FLOOR_NAME, 1));
 	report_kind("sessions", &sessions);
 	report_kind("detached", &detached);
+	for (int i = 0; i < NSIZES; i++)
+		add_costs(sizes[i]);
+	for (int i = 0; i < NCOSTS; i++)
+	{
+		costs[i].growth.unit = "ms";
+		costs[i].growth.of = "seats";
+		report_growth(&costs[i].growth, (Against) {
+			.target = "linear", .met = exponent(&costs[i].growth) <= 1.2
+		});
+	}
 	PQfinish(monitor);
 	return 0;
 }

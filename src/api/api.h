@@ -63,7 +63,6 @@ extern int	le_err_only_role(const char *done, const Role *role);
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
 extern int64 le_observed_remaining(const Lease *lease);
-extern void le_observed_group(Store *store, const Election *election);
 extern Turnout le_observed_turnout(const Store *store,
 								   const Election *election,
 								   const Lease *lease);
@@ -245,6 +244,8 @@ typedef struct StandCall
 
 extern void le_stand_args(FunctionCallInfo fcinfo, int first_of_profile,
 						  StandCall *s);
+extern bool le_stand_begin(StandCall *s, bool wait);
+extern int64 le_stand_elect(StandCall *s, bool wait);
 extern int64 le_stand(StandCall *s, bool wait);
 extern Candidacy *le_stand_candidacy(const StandCall *s);
 extern Candidacy *le_stand_find(const Store *store, const char *election,

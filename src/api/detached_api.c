@@ -265,7 +265,10 @@ le_acquire_lease(const Store *store, Acquisition *a)
 	Lease	   *lease;
 
 	while (!try_to_acquire(store, a))
+	{
+		le_cap_let_go();
 		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
+	}
 	lease = le_lease_read(store, a->who.election, NULL);
 	return lease != NULL && is_granted_here(store, lease, &a->who) ?
 		lease : NULL;

@@ -26,6 +26,9 @@ PG_FUNCTION_INFO_V1(le_drop_group);
 PG_FUNCTION_INFO_V1(le_join_group);
 PG_FUNCTION_INFO_V1(le_acquire_any);
 
+/* A group of more seats is not cheap any more */
+#define MANY_SEATS		100
+
 /* The arguments that create_group() and alter_group() share */
 enum
 {
@@ -172,6 +175,20 @@ read_seats(const Store *store, const char *group)
 }
 
 /*
+ * Tell a caller that makes a group that large what it costs.
+ */
+static void
+tell_costs(const ElectionGroup *group, int former_seats)
+{
+	if (group->seats <= MANY_SEATS || group->seats <= former_seats)
+		return;
+	ereport(NOTICE,
+			(errmsg("group \"%s\" has %d seats", group->name, group->seats),
+			 errdetail("Each candidate has a row for each of them, and each call of join_group() or acquire_any() looks at them all: some 50 us of a processor for a seat."),
+			 errhint("If a leader can do several pieces of the work, fewer seats are cheaper.")));
+}
+
+/*
  * Make the seats of a group that it has not yet.  They become the owner's.
  */
 static void
@@ -229,6 +246,7 @@ le_create_group(PG_FUNCTION_ARGS)
 	while (!le_group_write(&call.store, &group))
 		le_wait_retry_or_busy(group.name);
 	make_seats(&call.store, &group, &config);
+	tell_costs(&group, 0);
 	le_call_end(&call);
 	PG_RETURN_VOID();
 }
@@ -300,6 +318,7 @@ le_alter_group(PG_FUNCTION_ARGS)
 	Configuration all;
 	Call		call;
 	ElectionGroup *group;
+	int			former_seats;
 	List	   *seats;
 
 	le_check_function("leader_election.alter_group()");
@@ -311,6 +330,7 @@ le_alter_group(PG_FUNCTION_ARGS)
 	config.owner = le_owner_arg(fcinfo, ARG_OWNER);
 	if (config.owner != NULL)
 		group->owner = *config.owner;
+	former_seats = group->seats;
 	group->seats = number_arg(fcinfo, ARG_SEATS, "seats", group->seats);
 	group->max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
 										  "max_per_candidate",
@@ -323,6 +343,7 @@ le_alter_group(PG_FUNCTION_ARGS)
 	all = seats != NIL ? complete_from(linitial(seats), &config) : config;
 	le_election_complete(&all);
 	make_seats(&call.store, group, &all);
+	tell_costs(group, former_seats);
 	le_call_end(&call);
 	le_start_ensure(true);
 	PG_RETURN_VOID();
@@ -360,44 +381,69 @@ le_drop_group(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* A seat that this session leads, until a deadline (monotonic) */
-typedef struct LedSeat
+/* A seat that this session stands for or, if it is withdrawn, may lead still */
+typedef struct StoodFor
 {
-	const char *election;
-	int64		term;
-	int64		deadline;
-} LedSeat;
+	StandCall	s;
+	bool		vacant;			/* nobody has led it, when it stood */
+	int64		term;			/* 0: this session does not lead it */
+} StoodFor;
+
+static bool
+is_vacant(const Store *store, const char *election)
+{
+	const Lease *lease = le_lease_read(store, election, NULL);
+
+	return lease != NULL && (lease->own_write ||
+							 le_lease_state_now(store, lease) != LEASE_LED);
+}
 
 /*
- * This session stands for a seat, unless it is withdrawn.  NULL: it does not
- * lead there.
+ * This session stands for a seat, unless it is withdrawn.  NULL: it does not.
  */
-static LedSeat *
-stand_for_seat(const StandCall *args, const ElectionGroup *group, const char *election)
+static StoodFor *
+stand_for_seat(const Store *store, const StandCall *args,
+			   const ElectionGroup *group, char *election)
 {
-	StandCall	s = *args;
-	LedSeat    *led = palloc0(sizeof(LedSeat));
+	StoodFor   *seat = palloc0(sizeof(StoodFor));
 	Candidacy  *c;
 
-	led->election = election;
+	seat->s = *args;
+	seat->s.is_seat = true;
+	seat->s.who.election = election;
 	if (!le_group_withdraws(group, election))
 	{
-		s.is_seat = true;
-		s.who.election = unconstify(char *, election);
-		led->term = le_stand(&s, true);
-		led->deadline = s.deadline;
+		if (!le_stand_begin(&seat->s, true))
+			return NULL;
+		seat->vacant = is_vacant(store, election);
+		return seat;
 	}
-	else
+	c = le_session_find(election, strlen(election));
+	seat->term = c != NULL ? le_session_term(c) : 0;
+	seat->s.deadline = PG_INT64_MAX;
+	return seat->term != 0 ? seat : NULL;
+}
+
+static void
+elect_for(List *seats, bool vacant)
+{
+	ListCell   *lc;
+
+	foreach(lc, seats)
 	{
-		c = le_session_find(election, strlen(election));
-		led->term = c != NULL ? le_session_term(c) : 0;
-		led->deadline = PG_INT64_MAX;
+		StoodFor   *seat = lfirst(lc);
+
+		CHECK_FOR_INTERRUPTS();
+		if (seat->vacant == vacant && seat->term == 0)
+			seat->term = le_stand_elect(&seat->s, true);
 	}
-	return led->term != 0 ? led : NULL;
 }
 
 /*
  * Stand for all seats of a group with this session.
+ *
+ * It stands for all before any is settled: from the first grant on it holds the
+ * group lock, and others wait to be granted theirs.
  */
 Datum
 le_join_group(PG_FUNCTION_ARGS)
@@ -420,26 +466,33 @@ le_join_group(PG_FUNCTION_ARGS)
 	group = get_group(&call.store, call.election);
 	foreach(lc, read_seats(&call.store, group->name))
 	{
-		LedSeat    *led = stand_for_seat(&args, group,
-										 ((Election *) lfirst(lc))->name);
+		StoodFor   *seat = stand_for_seat(&call.store, &args, group,
+										  ((Election *) lfirst(lc))->name);
 
 		CHECK_FOR_INTERRUPTS();
-		if (led != NULL)
-			seats = lappend(seats, led);
+		if (seat != NULL)
+			seats = lappend(seats, seat);
 		if (le_lock_epoch_is_mine())
 			break;				/* it is for a later call to go on */
+	}
+	if (!le_lock_epoch_is_mine())
+	{
+		le_cap_keep(true);
+		elect_for(seats, true);
+		le_cap_keep(false);
+		elect_for(seats, false);
 	}
 	le_call_end(&call);
 	le_start_ensure(true);
 	foreach(lc, seats)
 	{
-		const LedSeat *led = lfirst(lc);
-		Datum		values[2] = {CStringGetTextDatum(led->election),
-		Int64GetDatum(led->term)};
+		const StoodFor *seat = lfirst(lc);
+		Datum		values[2] = {CStringGetTextDatum(seat->s.who.election),
+		Int64GetDatum(seat->term)};
 		bool		nulls[2] = {false, false};
 
 		/* le_start_ensure() may have waited until the lease was over. */
-		if (le_clock() < led->deadline)
+		if (seat->term != 0 && le_clock() < seat->s.deadline)
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 								 nulls);
 	}
@@ -459,16 +512,10 @@ stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 
 	foreach(lc, seats)
 	{
-		Lease	   *lease;
-
 		CHECK_FOR_INTERRUPTS();
 		a->who.election = ((Election *) lfirst(lc))->name;
-		if (le_group_withdraws(group, a->who.election) ||
-			!le_acquire_later(store, a))
-			continue;
-		lease = le_lease_read(store, a->who.election, NULL);
-		if (lease != NULL && (lease->own_write ||
-							  le_lease_state_now(store, lease) != LEASE_LED))
+		if (!le_group_withdraws(group, a->who.election) &&
+			le_acquire_later(store, a) && is_vacant(store, a->who.election))
 			vacant = lappend(vacant, a->who.election);
 	}
 	return vacant;
@@ -506,7 +553,9 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
 						 le_wait_left()))
 		seats = NIL;			/* a later call goes on */
-	foreach(lc, stand_for_seats(&call.store, group, seats, &a))
+	seats = stand_for_seats(&call.store, group, seats, &a);
+	le_cap_keep(true);
+	foreach(lc, seats)
 	{
 		Lease	   *lease;
 
@@ -519,6 +568,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		if (++granted >= group->max_per_candidate)
 			break;				/* the other seats are for others */
 	}
+	le_cap_keep(false);
 	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;

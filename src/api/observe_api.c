@@ -70,6 +70,51 @@ le_leader(PG_FUNCTION_ARGS)
 }
 
 /*
+ * What a query of a view counts once, for all its elections, and keeps in
+ * fn_extra until it ends
+ */
+typedef struct Counted
+{
+	Seats	   *seats;			/* NULL: not counted yet */
+	List	   *groups;			/* those of cap.c */
+	bool		knows_groups;
+} Counted;
+
+static Counted *
+counted_by(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->flinfo->fn_extra == NULL)
+		fcinfo->flinfo->fn_extra = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt,
+														  sizeof(Counted));
+	return fcinfo->flinfo->fn_extra;
+}
+
+/*
+ * A seat of a group waits for candidates that have not too many others: who
+ * observes it has to know that group.
+ */
+static void
+know_group(FunctionCallInfo fcinfo, Store *store, const Election *election)
+{
+	Counted    *counted = counted_by(fcinfo);
+
+	if (election == NULL || election->group == NULL)
+		return;
+	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
+	if (!counted->knows_groups)
+	{
+		MemoryContext old = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+
+		le_group_remember(store);
+		counted->groups = store->groups;
+		counted->knows_groups = true;
+		MemoryContextSwitchTo(old);
+	}
+	store->groups = counted->groups;
+	store->knows_groups = true;
+}
+
+/*
  * What a vacant election waits for, in words, on a standby.
  */
 static const char *
@@ -220,7 +265,7 @@ le_observe(PG_FUNCTION_ARGS)
 			Turnout		turnout;
 
 			if (!led)
-				le_observed_group(&call.store, election);
+				know_group(fcinfo, &call.store, election);
 			turnout = le_observed_turnout(&call.store, election, lease);
 			if (!led)
 				why = le_observed_waiting_for(&call.store, election, lease,
@@ -235,9 +280,7 @@ le_observe(PG_FUNCTION_ARGS)
 }
 
 /*
- * One election's rows of the view candidates.  Where seats have to be counted,
- * a query counts them once, for all its elections, and keeps the count in
- * fn_extra until the query ends.
+ * One election's rows of the view candidates.
  */
 Datum
 le_standing(PG_FUNCTION_ARGS)
@@ -261,10 +304,10 @@ le_standing(PG_FUNCTION_ARGS)
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	drains = le_drain_read(&call.store, call.election);
-	le_observed_group(&call.store, election);
+	know_group(fcinfo, &call.store, election);
 	if (election != NULL && lease != NULL)
 		ranking = le_ranking(&call.store, election, drains, lease,
-							 (Seats **) &fcinfo->flinfo->fn_extra,
+							 &counted_by(fcinfo)->seats,
 							 fcinfo->flinfo->fn_mcxt);
 	led = le_observed_led(&call.store, lease);
 

@@ -48,19 +48,6 @@ le_observed_remaining(const Lease *lease)
 }
 
 /*
- * A seat of a group waits for candidates that have not too many others: who
- * observes it has to know that group.
- */
-void
-le_observed_group(Store *store, const Election *election)
-{
-	if (election == NULL || election->group == NULL)
-		return;
-	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
-	le_group_remember(store);
-}
-
-/*
  * How many stand, and how many of them could be elected?
  */
 Turnout

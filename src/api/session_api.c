@@ -270,6 +270,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 	le_store_get(&store);
 	le_wait_start();
 	look = le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
+	le_cap_keep(true);
 	foreach(lc, le_session_elections())
 	{
 		char	   *name = lfirst(lc);
@@ -282,6 +283,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 		(void) give_up(name, &how, true, &stood);
 		left += stood;
 	}
+	le_cap_keep(false);
 	PG_RETURN_INT32(left);
 }
 

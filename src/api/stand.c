@@ -249,26 +249,21 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 }
 
 /*
- * Stand, and have a leader elected if there is none.  Returns the term, if it
- * is this session that will lead when the transaction has committed, else 0.
- * Without wait, what cannot be had at once is left for the next try, for which
- * s->stands says whether the row has been written.
+ * Stand, without asking for the lease.  False: not now, or there is no such
+ * seat any more.  Without wait, what cannot be had at once is left for the next
+ * try, for which s->stands says whether the row has been written.
  */
-int64
-le_stand(StandCall *s, bool wait)
+bool
+le_stand_begin(StandCall *s, bool wait)
 {
 	Store		store;
-	Election   *election;
-	Lease	   *lease;
-	Candidacy  *c;
 	bool		locked;
-	Turn		turn = {.caller = &s->who};
 
 	le_store_get(&store);
 	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
 	{
 		le_wake_workers(MyDatabaseId);	/* the worker makes room */
-		return 0;
+		return false;
 	}
 	locked = wait || le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
 	if (wait)
@@ -276,7 +271,7 @@ le_stand(StandCall *s, bool wait)
 	if (locked &&
 		!le_begin_ensure(&store, s->who.election, wait,
 						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
-		return 0;
+		return false;
 	if (s->who.session_id == 0)
 	{
 		begin_candidacy(&store, s, !wait, locked);
@@ -289,16 +284,30 @@ le_stand(StandCall *s, bool wait)
 			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
 	}
 	if (!locked)
-		return 0;
-	election = write_candidacy(&store, s, wait);
-	if (election == NULL)
-	{
-		if (wait && !s->is_seat)
-			le_busy(s->who.election);
-		return 0;				/* or there is no such seat any more */
-	}
-	turn.mode = wait ? TURN_TRIES : TURN_SKIPS;
-	turn.ask_until = s->ask_until;
+		return false;
+	if (write_candidacy(&store, s, wait) != NULL)
+		return true;
+	if (wait && !s->is_seat)
+		le_busy(s->who.election);
+	return false;
+}
+
+/*
+ * Have a leader elected if there is none, by a call that stands.  Returns the
+ * term, if it is this session that will lead when the transaction has
+ * committed, else 0.
+ */
+int64
+le_stand_elect(StandCall *s, bool wait)
+{
+	Store		store;
+	Lease	   *lease;
+	Candidacy  *c;
+	Turn		turn = {.caller = &s->who,
+		.mode = wait ? TURN_TRIES : TURN_SKIPS,
+	.ask_until = s->ask_until};
+
+	le_store_get(&store);
 	if (le_turn(&store, s->who.election, &turn) == SETTLED_GONE)
 	{
 		if (s->is_seat)
@@ -316,4 +325,10 @@ le_stand(StandCall *s, bool wait)
 		renew_late(&store, &lease, c);
 	s->deadline = lease->deadline_mono;
 	return le_stand_leads(&store, lease, s->who.session_id) ? lease->term : 0;
+}
+
+int64
+le_stand(StandCall *s, bool wait)
+{
+	return le_stand_begin(s, wait) ? le_stand_elect(s, wait) : 0;
 }

@@ -18,6 +18,13 @@
  *	 the last seat that a candidate may have.  The end of a term needs no group
  *	 lock: it makes room, and a count that does not know of it is too high.
  *
+ * - A count under the group lock lasts as long as this transaction holds that
+ *	 lock: nobody else grants or reserves a seat meanwhile, and a seat that the
+ *	 transaction changes itself is counted again.  Whoever releases the lock
+ *	 forgets the count.  So that a call on all seats does not count all of them
+ *	 for each, it keeps the lock from one seat to the next (le_cap_keep()), but
+ *	 never while it waits.
+ *
  * - A lease whose deadline has passed does not count.  Another transaction may
  *	 be about to commit a renewal that it made before the deadline.  So the
  *	 winner's leases of that kind are locked before it is granted a seat.
@@ -31,6 +38,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "decide/decide.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -45,6 +53,7 @@ typedef struct Share
 	}			key;			/* hash key */
 	int			has;
 	int			due;
+	int			late;			/* seats whose leases are over, and not ended */
 } Share;
 
 /* A seat of the group */
@@ -58,11 +67,30 @@ typedef struct CountedSeat
 
 struct Cap
 {
-	MemoryContext context;		/* of all below */
+	MemoryContext context;		/* of shares and seats */
 	HTAB	   *shares;			/* of Share */
 	HTAB	   *seats;			/* of CountedSeat */
-	bool		locked;			/* was counted under the group lock */
+	char	   *group;
+	int			group_seats;	/* how many it had when they were counted */
+	int			locks;			/* how often the group lock was taken, and not
+								 * released; 0: it is only kept, or they were
+								 * counted without it */
+	int64		keep_until;		/* the lock, if it is only kept (monotonic) */
+	List	   *touched;		/* names of seats to be counted again */
 };
+
+/* The counts under group locks, in memory that ends with the transaction */
+static List *locked_caps = NIL;
+
+/* Does a call keep group locks from one seat to the next? */
+static bool keeps = false;
+
+/*
+ * A lock is kept for 10 ms at most, since the worker queues for it for 20 ms;
+ * but where counting is slow, for long enough not to spend the time on that.
+ */
+#define LONGEST_KEPT	10000
+#define COUNTS_KEPT		20		/* times as long as it took to count */
 
 /* A count that is under way */
 typedef struct Count
@@ -87,7 +115,7 @@ find_share(const struct Cap *cap, const char *candidate, const Role *role,
 	key.key.role = le_role_key(role);
 	share = hash_search(cap->shares, &key.key, action, &found);
 	if (share != NULL && !found)
-		share->has = share->due = 0;
+		share->has = share->due = share->late = 0;
 	return share;
 }
 
@@ -144,6 +172,8 @@ count_seat(Lease *lease, void *arg)
 	}
 	if (seat->holder != NULL)
 		seat->holder->has++;
+	if (seat->late != NULL)
+		seat->late->late++;
 	if (is_due && lease->successor != NULL &&
 		!le_group_withdraws(count->group, lease->election))
 	{
@@ -154,47 +184,153 @@ count_seat(Lease *lease, void *arg)
 }
 
 /*
- * Count the seats of a group, in memory that lasts as long as the group's.
+ * Count the seats of a group, or count them again.
  */
 static void
-count_seats(const Store *store, ElectionGroup *group, bool locked)
+count_seats(const Store *store, const ElectionGroup *group, struct Cap *cap)
 {
-	MemoryContext context = AllocSetContextCreate(GetMemoryChunkContext(group),
-												  "leader_election cap",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	struct Cap *cap = palloc0(sizeof(struct Cap));
-	Count		count = {.store = store,.group = group,.inc = le_epoch_read(),
-	.now = le_clock(),.cap = cap};
+	MemoryContext old = MemoryContextSwitchTo(cap->context);
+	Count		count = {.store = store,.group = group,.cap = cap};
 
-	cap->context = context;
-	cap->locked = locked;
+	MemoryContextReset(cap->context);
+	count.inc = le_epoch_read();
+	count.now = le_clock();
 	cap->shares = le_hash_make("leader_election shares",
 							   sizeof(((Share *) 0)->key), sizeof(Share),
-							   HASH_BLOBS, context);
+							   HASH_BLOBS, cap->context);
 	cap->seats = le_hash_make("leader_election counted seats",
 							  LE_NAME_MAX + 1, sizeof(CountedSeat),
-							  HASH_STRINGS, context);
+							  HASH_STRINGS, cap->context);
+	cap->group_seats = group->seats;
+	cap->touched = NIL;
 	le_lease_scan_group(store, group->name, count_seat, &count);
-	group->cap = cap;
 	MemoryContextSwitchTo(old);
+}
+
+static struct Cap *
+make_cap(const Store *store, const ElectionGroup *group, MemoryContext context)
+{
+	struct Cap *cap = MemoryContextAllocZero(context, sizeof(struct Cap));
+
+	cap->context = AllocSetContextCreate(context, "leader_election cap",
+										 ALLOCSET_SMALL_SIZES);
+	cap->group = MemoryContextStrdup(context, group->name);
+	count_seats(store, group, cap);
+	return cap;
+}
+
+/*
+ * Count the seats again that this transaction has changed since.
+ */
+static void
+count_touched(const Store *store, const ElectionGroup *group)
+{
+	struct Cap *cap = group->cap;
+	Count		count = {.store = store,.group = group,.inc = le_epoch_read(),
+	.now = le_clock(),.cap = cap};
+	ListCell   *lc;
+
+	foreach(lc, cap->touched)
+	{
+		Lease	   *lease = le_lease_read(store, lfirst(lc), NULL);
+		CountedSeat *seat = hash_search(cap->seats, lfirst(lc), HASH_REMOVE,
+										NULL);
+
+		if (seat != NULL && seat->holder != NULL)
+			seat->holder->has--;
+		if (seat != NULL && seat->heir != NULL)
+			seat->heir->due--;
+		if (seat != NULL && seat->late != NULL)
+			seat->late->late--;
+		if (lease != NULL)
+			count_seat(lease, &count);
+	}
+	cap->touched = NIL;
+}
+
+/*
+ * How many seats of its group each candidate has, as the store knows it, or as
+ * they are counted now.
+ */
+static struct Cap *
+cap_of(const Store *store, ElectionGroup *group)
+{
+	if (group->cap == NULL)
+		group->cap = make_cap(store, group, GetMemoryChunkContext(group));
+	else if (group->cap->touched != NIL)
+		count_touched(store, group);
+	return group->cap;
+}
+
+static struct Cap *
+find_locked(const char *group)
+{
+	ListCell   *lc;
+
+	foreach(lc, locked_caps)
+	{
+		struct Cap *cap = lfirst(lc);
+
+		if (strcmp(cap->group, group) == 0)
+			return cap;
+	}
+	return NULL;
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			locked_caps = NIL;
+			keeps = false;
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * The count of a group, whose lock this transaction has just taken.
+ */
+static struct Cap *
+count_locked(const Store *store, const ElectionGroup *group)
+{
+	static bool listening = false;
+	int64		start = le_clock();
+	struct Cap *cap = make_cap(store, group, TopTransactionContext);
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (!listening)
+		RegisterXactCallback(on_xact_event, NULL);
+	listening = true;
+	cap->keep_until = le_clock() +
+		Max(LONGEST_KEPT, COUNTS_KEPT * (le_clock() - start));
+	locked_caps = lappend(locked_caps, cap);
+	MemoryContextSwitchTo(old);
+	return cap;
 }
 
 /*
  * Take the group lock of an election, if it is a seat of a group, and count.
  * From here on the store knows how many seats each candidate has.  wait: queue
  * for the lock for a while (le_wait_for_group()).  False: another process has
- * it.
+ * it.  Whoever takes it several times has to release it as often.
  */
 bool
 le_cap_lock(Store *store, const Election *election, bool wait)
 {
 	ElectionGroup *group;
+	struct Cap *cap;
 
 	if (election->group == NULL)
 		return true;
-	if (wait ? !le_wait_for_group(election->group) :
-		!le_lock_group(election->group, false))
+	cap = find_locked(election->group);
+	if (cap == NULL && (wait ? !le_wait_for_group(election->group) :
+						!le_lock_group(election->group, false)))
 		return false;
 
 	/* Read it under the lock: only there, its row does not change. */
@@ -202,12 +338,24 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 	store->knows_groups = false;
 	group = le_group_of(store, election);
 	store->knows_groups = group == NULL;	/* its row is missing */
-	if (group != NULL)
-	{
-		count_seats(store, group, true);
-		store->groups = list_make1(group);
-	}
+	if (group == NULL)
+		return true;
+	if (cap == NULL)
+		cap = count_locked(store, group);
+	else if (cap->group_seats != group->seats)
+		count_seats(store, group, cap); /* this transaction has altered it */
+	cap->locks++;
+	group->cap = cap;
+	store->groups = list_make1(group);
 	return true;
+}
+
+static void
+release(struct Cap *cap)
+{
+	le_unlock_group(cap->group);
+	locked_caps = list_delete_ptr(locked_caps, cap);
+	MemoryContextDelete(cap->context);
 }
 
 /*
@@ -217,15 +365,70 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 void
 le_cap_unlock(Store *store, const Election *election)
 {
-	ListCell   *lc;
+	struct Cap *cap;
 
 	if (election->group == NULL)
 		return;
-	le_unlock_group(election->group);
-	foreach(lc, store->groups)
-		MemoryContextDelete(((ElectionGroup *) lfirst(lc))->cap->context);
+	cap = find_locked(election->group);
 	store->groups = NIL;
 	store->knows_groups = false;
+	if (cap == NULL)
+		le_unlock_group(election->group);
+	else if (--cap->locks == 0 &&
+			 (!keeps || le_clock() >= cap->keep_until))
+		release(cap);
+}
+
+/*
+ * Release the group locks that are only kept: this call is about to wait.
+ */
+void
+le_cap_let_go(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, list_copy(locked_caps))
+	{
+		struct Cap *cap = lfirst(lc);
+
+		if (cap->locks == 0)
+			release(cap);
+	}
+}
+
+/*
+ * A call that works on many seats begins here, and ends (false): in between, a
+ * group lock that is released is kept for the next seat.
+ */
+void
+le_cap_keep(bool keep)
+{
+	keeps = keep;
+	if (!keep)
+		le_cap_let_go();
+}
+
+/*
+ * This transaction has changed who has that seat, or to whom it is due.
+ */
+void
+le_cap_touch(const char *election)
+{
+	int			length;
+	ListCell   *lc;
+
+	if (locked_caps == NIL || le_seat_number(election, &length) == 0)
+		return;
+	foreach(lc, locked_caps)
+	{
+		struct Cap *cap = lfirst(lc);
+		MemoryContext old = MemoryContextSwitchTo(cap->context);
+
+		if (strlen(cap->group) == length &&
+			strncmp(cap->group, election, length) == 0)
+			cap->touched = lappend(cap->touched, pstrdup(election));
+		MemoryContextSwitchTo(old);
+	}
 }
 
 /*
@@ -242,7 +445,7 @@ le_cap_is_locked(const Store *store, const Election *election)
 	if (store->groups == NIL)
 		return store->knows_groups;
 	group = le_group_of(store, election);
-	return group != NULL && group->cap != NULL && group->cap->locked;
+	return group != NULL && group->cap != NULL && group->cap->locks > 0;
 }
 
 /*
@@ -257,6 +460,7 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
 			bool is_due)
 {
 	ElectionGroup *group;
+	struct Cap *cap;
 	Share	   *share;
 	CountedSeat *seat;
 	int			seats;
@@ -267,12 +471,11 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
 	group = le_group_of(store, election);
 	if (group == NULL)
 		return false;
-	if (group->cap == NULL)
-		count_seats(store, group, false);
-	share = find_share(group->cap, c->candidate, &c->role, HASH_FIND);
+	cap = cap_of(store, group);
+	share = find_share(cap, c->candidate, &c->role, HASH_FIND);
 	if (share == NULL)
 		return false;
-	seat = hash_search(group->cap->seats, election->name, HASH_FIND, NULL);
+	seat = hash_search(cap->seats, election->name, HASH_FIND, NULL);
 	seats = share->has - (seat != NULL && seat->holder == share ? 1 : 0);
 	if (!is_due)
 		seats += share->due - (seat != NULL && seat->heir == share ? 1 : 0);
@@ -291,16 +494,18 @@ le_cap_lock_late(const Store *store, const Election *election,
 {
 	ElectionGroup *group = le_group_of(store, election);
 	HASH_SEQ_STATUS scan;
+	struct Cap *cap;
 	CountedSeat *seat;
 	Share	   *share;
 	Lease	   *lease;
 
 	if (group == NULL || group->cap == NULL)
 		return true;
-	share = find_share(group->cap, c->candidate, &c->role, HASH_FIND);
-	if (share == NULL)
+	cap = cap_of(store, group);
+	share = find_share(cap, c->candidate, &c->role, HASH_FIND);
+	if (share == NULL || share->late == 0)
 		return true;
-	hash_seq_init(&scan, group->cap->seats);
+	hash_seq_init(&scan, cap->seats);
 	while ((seat = hash_seq_search(&scan)) != NULL)
 	{
 		if (seat->late != share || strcmp(seat->election, election->name) == 0)

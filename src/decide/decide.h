@@ -32,6 +32,9 @@ extern const Strategy *le_strategy(const Election *election);
 /* cap.c */
 extern bool le_cap_lock(Store *store, const Election *election, bool wait);
 extern void le_cap_unlock(Store *store, const Election *election);
+extern void le_cap_let_go(void);
+extern void le_cap_keep(bool keep);
+extern void le_cap_touch(const char *election);
 extern bool le_cap_is_locked(const Store *store, const Election *election);
 extern bool le_cap_bars(const Store *store, const Election *election,
 						const Candidate *c, bool is_due);

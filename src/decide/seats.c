@@ -373,6 +373,7 @@ le_seats_now(const Store *store)
 void
 le_seats_touch(const char *election)
 {
+	le_cap_touch(election);
 	if (counted == NULL)
 		return;
 	remember(counted, &counted->touched, election);

@@ -44,8 +44,12 @@ wait_to_retry(const Store *store, const Turn *turn, const char *election)
 		case TURN_SKIPS:
 			return false;
 		case TURN_TRIES:
-			return sits_out(store, turn->caller) && le_wait_retry();
+			if (!sits_out(store, turn->caller))
+				return false;
+			le_cap_let_go();
+			return le_wait_retry();
 		case TURN_QUEUES:
+			le_cap_let_go();
 			le_wait_retry_or_busy(election);
 			break;
 	}
@@ -77,7 +81,10 @@ le_turn_lock(Store *store, const Election *election)
 {
 	while (election->group == NULL ? !le_wait_for_election(election->name) :
 		   !try_locks(store, election))
+	{
+		le_cap_let_go();
 		le_wait_retry_or_busy(election->name);
+	}
 }
 
 static bool
@@ -99,6 +106,7 @@ take_locks(Store *store, const Election *election, const Turn *turn)
 		le_turn_lock(store, election);
 	else if (!try_locks(store, election))
 	{
+		le_cap_let_go();
 		while (!le_wait_for_election(election->name))
 			le_wait_retry_or_busy(election->name);
 	}
@@ -194,6 +202,8 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
 			le_ranking_prepare(store, election, lease->yield_cause != NULL ?
 							   NULL : le_candidate_of_lease(lease));
+		if (LeSyncStandbysDefined())
+			le_cap_let_go();
 		if (!le_prove(lease, election->lease_duration, true,
 					  Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
