@@ -263,6 +263,22 @@ look_at_lease(Lease *lease, void *arg)
 }
 
 /*
+ * What a look has found is done in the order of the names of elections, although
+ * it reads them from the last one to the first.
+ */
+static void
+reverse(List *leases)
+{
+	for (int i = 0, j = list_length(leases) - 1; i < j; i++, j--)
+	{
+		void	   *lease = list_nth(leases, i);
+
+		lfirst(list_nth_cell(leases, i)) = list_nth(leases, j);
+		lfirst(list_nth_cell(leases, j)) = lease;
+	}
+}
+
+/*
  * Look at all leases and candidates, and find out what is due.  Tables that
  * another transaction has locked are left for the next look, and so are
  * candidates that take too long: the table of leases is enough to renew and to
@@ -308,6 +324,8 @@ look_at_tables(void *arg)
 	look.incarnation = le_incarnation_name(look.store.lease_oid);
 	pass->looked_at = le_clock();
 	le_lease_scan(&look.store, look_at_lease, &look);
+	reverse(pass->settle);
+	reverse(pass->preempt);
 	le_led_end_look();
 	if (look.knows_marks)
 		le_news_end_look(pass, &look.store);
