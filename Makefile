@@ -80,8 +80,11 @@ OBJS = \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \
+	src/api/diagnose_additions.o \
 	src/api/diagnose_api.o \
+	src/api/diagnose_columns.o \
 	src/api/diagnose_locks.o \
+	src/api/diagnose_members.o \
 	src/api/diagnose_past.o \
 	src/api/diagnose_seat.o \
 	src/api/diagnose_server.o \
@@ -91,11 +94,13 @@ OBJS = \
 	src/api/fence_api.o \
 	src/api/group_api.o \
 	src/api/measure_api.o \
+	src/api/members.o \
 	src/api/observe_api.o \
 	src/api/observed.o \
 	src/api/pause_api.o \
 	src/api/poll.o \
 	src/api/process.o \
+	src/api/script_api.o \
 	src/api/session_api.o \
 	src/api/stand.o \
 	src/api/standbys.o \

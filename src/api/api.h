@@ -8,6 +8,8 @@
 #ifndef LE_API_H
 #define LE_API_H
 
+#include "access/genam.h"
+#include "catalog/objectaddress.h"
 #include "session/session.h"
 #include "utils/tuplestore.h"
 
@@ -201,6 +203,60 @@ extern void le_diagnose_unread(Diagnosis *d);
 extern bool le_diagnose_has_late_commit(const Diagnosis *d);
 extern void le_diagnose_locks(Diagnosis *d);
 extern void le_diagnose_room(Diagnosis *d);
+
+/* members.c */
+/* An object of the extension */
+typedef struct Member
+{
+	ObjectAddress object;
+	Oid			owner;			/* InvalidOid: its kind has none */
+	Oid			namespace;		/* the same */
+	bool		is_new;			/* this transaction has made it */
+} Member;
+
+extern bool le_members_read(List **members);
+extern bool le_member_is_astray(const Member *member);
+extern void le_members_warn(void);
+extern SysScanDesc le_dependents_begin(Oid classid, Oid objid,
+									   Relation *depend);
+extern void le_dependents_end(SysScanDesc scan, Relation depend);
+
+/* diagnose_members.c */
+extern bool le_member_is_altered(const Member *member, bool *replaced);
+extern void le_diagnose_members(Diagnosis *d);
+
+/* diagnose_additions.c */
+/* What others have added, what it does, and the command that undoes it */
+typedef struct Addition
+{
+	Severity	severity;
+	char	   *what;
+	const char *effect;
+	char	   *remedy;
+} Addition;
+
+/* What is looked at for them */
+typedef struct Search
+{
+	const Store *store;
+	List	   *members;
+	bool		only_new;		/* of objects that this transaction has made */
+	TableId		id;
+	Oid			rel;			/* the table; InvalidOid: the schema */
+	char	   *table;			/* its name, as SQL */
+	List	   *seen;			/* OIDs: some have several rows in pg_depend */
+	List	   *found;
+} Search;
+
+extern void le_addition(Search *s, Severity severity, char *what,
+						const char *effect, char *remedy);
+extern bool le_additions_find(const Store *store, bool only_new, List **found);
+extern void le_diagnose_additions(Diagnosis *d);
+
+/* diagnose_columns.c */
+extern void le_additions_of_table(Search *s);
+extern void le_addition_default(Search *s, const ObjectAddress *object,
+								char *what);
 
 /* admin_api.c */
 /* How many arguments le_configuration_args() reads, from first on */

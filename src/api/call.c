@@ -124,7 +124,8 @@ le_check_block(const char *call, bool in_transaction_block)
 
 /*
  * Refuse a call that changes something on a standby, in a transaction block,
- * in a read-only transaction, or in parallel mode.
+ * in a read-only transaction, or in parallel mode.  Warn a superuser of other
+ * owners (members.c).
  */
 void
 le_check_callable(const char *call, bool in_transaction_block)
@@ -137,6 +138,7 @@ le_check_callable(const char *call, bool in_transaction_block)
 	le_check_block(call, in_transaction_block);
 	PreventCommandIfReadOnly(call);
 	PreventCommandIfParallelMode(call);
+	le_members_warn();
 }
 
 /*

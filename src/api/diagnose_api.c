@@ -74,6 +74,8 @@ static const Check checks[] = {
 	{le_diagnose_preload, 0, WITHOUT_LEASE},
 	{le_diagnose_room, 0, WITHOUT_LEASE},
 	{le_diagnose_locks, 0, ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_members, 0, ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_additions, 0, ON_STANDBY | WITHOUT_LEASE},
 };
 
 static const char *const severity_names[] = {

@@ -188,6 +188,9 @@ extern const char *le_shape_name(TableId table);
 extern bool le_shape_fits(TableId table, Oid rel, Oid pkey);
 extern bool le_shape_fits_history_acquired_at(Oid index, Oid history);
 extern bool le_shape_fits_row(TableId table, const bool *nulls);
+extern int	le_shape_columns(TableId table);
+extern bool le_shape_fills(TableId table, AttrNumber number);
+extern bool le_shape_is_in_place(TableId table, Oid rel, const char **last);
 
 /* scan.c */
 #define LE_MAX_COLUMNS		48	/* of ours, in a table */

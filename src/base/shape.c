@@ -25,6 +25,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
 /*
@@ -39,18 +40,21 @@ typedef struct Shape
 	const char *name;
 	int			keys;
 	const char *columns;
+	const char *last;			/* the name of the last column */
 } Shape;
 
 static const Shape shapes[TABLE_COUNT] = {
-	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt"},
-	[TABLE_LEASE] = {"lease", 1, "TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt"},
-	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt"},
-	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt"},
-	[TABLE_EPOCH] = {"epoch", 1, "TZLLL"},
-	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt"},
-	[TABLE_DRAIN] = {"drain", 2, "TTZNt"},
-	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt"},
-	[TABLE_GROUP] = {"election_group", 1, "TIINt"},
+	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt", "candidate_role_id"},
+	[TABLE_LEASE] = {"lease", 1,
+		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt",
+	"run_role_id"},
+	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt", "role_id"},
+	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt", "detail"},
+	[TABLE_EPOCH] = {"epoch", 1, "TZLLL", "dropped_term"},
+	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt", "reason"},
+	[TABLE_DRAIN] = {"drain", 2, "TTZNt", "reason"},
+	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt", "channel"},
+	[TABLE_GROUP] = {"election_group", 1, "TIINt", "owner_id"},
 };
 
 /* The column of history on which the index history_acquired_at is */
@@ -205,4 +209,38 @@ le_shape_fits_row(TableId table, const bool *nulls)
 			return false;
 	}
 	return true;
+}
+
+/*
+ * How many columns our script makes.
+ */
+int
+le_shape_columns(TableId table)
+{
+	return strlen(shapes[table].columns);
+}
+
+/*
+ * Do we never write NULL there?  Of columns that others have added we do.
+ */
+bool
+le_shape_fills(TableId table, AttrNumber number)
+{
+	return number <= le_shape_columns(table) &&
+		pg_ascii_toupper((unsigned char) shapes[table].columns[number - 1]) ==
+		(unsigned char) shapes[table].columns[number - 1];
+}
+
+/*
+ * Is our last column at its number?  It is not, if others had added one before
+ * an update of the extension added it; their types may be the same.  The name
+ * of the last column is for errors.
+ */
+bool
+le_shape_is_in_place(TableId table, Oid rel, const char **last)
+{
+	const char *name = get_attname(rel, le_shape_columns(table), true);
+
+	*last = shapes[table].last;
+	return name != NULL && strcmp(name, *last) == 0;
 }

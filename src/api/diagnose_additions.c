@@ -1,0 +1,482 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_additions.c
+ *		What diagnose() says of what others have added to the extension's
+ *		tables and schema: what it does there, and how to be rid of it.
+ *
+ * Whatever is attached to a table depends on it, by pg_depend.  So one scan of
+ * that finds all of it, also pieces that a later PostgreSQL brings; only the
+ * words for each kind are a table here.  The rest are columns, and settings of
+ * the table itself.
+ *
+ * Nothing of it can make the extension's writes run with more rights than the
+ * tables' owner has (row.c).  But it may refuse them, or hide rows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "api/api.h"
+#include "catalog/namespace.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_publication_namespace.h"
+#include "catalog/pg_publication_rel.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_trigger.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/formatting.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#define KEPT	"kept_"			/* begins the names of our CHECKs (row.c) */
+
+/*
+ * Note what was found.  All that is given here lasts as long as the call.  No
+ * remedy: it has just been dropped.
+ */
+void
+le_addition(Search *s, Severity severity, char *what, const char *effect,
+			char *remedy)
+{
+	Addition   *a;
+
+	if (remedy == NULL)
+		return;
+	a = palloc(sizeof(Addition));
+	a->severity = severity;
+	a->what = what;
+	a->effect = effect;
+	a->remedy = remedy;
+	s->found = lappend(s->found, a);
+}
+
+/*
+ * "trigger audit on leader_election.lease"; NULL: it has just been dropped.
+ */
+static char *
+describe(const ObjectAddress *object)
+{
+	char	   *identity = getObjectIdentity(object, true);
+	char	   *type = getObjectTypeDescription(object, true);
+
+	return identity == NULL || type == NULL ? NULL :
+		psprintf("%s %s", type, identity);
+}
+
+/*
+ * DROP, as SQL, of what is named by what describe() says.
+ */
+static char *
+drop_command(const ObjectAddress *object)
+{
+	char	   *type = getObjectTypeDescription(object, true);
+	char	   *identity = getObjectIdentity(object, true);
+
+	if (type == NULL || identity == NULL)
+		return NULL;
+	if (object->classId == StatisticExtRelationId)
+		type = "statistics";
+	return psprintf("DROP %s %s;", asc_toupper(type, strlen(type)), identity);
+}
+
+/* Kinds of which there is not more to say */
+typedef struct Kind
+{
+	Oid			classid;
+	Severity	severity;
+	const char *effect;
+} Kind;
+
+static const Kind kinds[] = {
+	{TriggerRelationId, SEVERITY_WARNING,
+	"It does not fire when the extension writes, only for statements of others."},
+	{RewriteRelationId, SEVERITY_WARNING,
+	"It does not apply when the extension writes, only to statements of others."},
+	{PolicyRelationId, SEVERITY_WARNING,
+	"The extension reads and writes all rows; roles that observe see what it lets through, while row security is enabled."},
+	{StatisticExtRelationId, SEVERITY_NOTICE,
+	"Nothing of the extension uses it; ANALYZE computes it, with the rights of the table's owner."},
+};
+
+/*
+ * An index that is no part of a constraint.
+ */
+static void
+look_at_index(Search *s, const ObjectAddress *object, char *what)
+{
+	HeapTuple	tuple = SearchSysCache1(INDEXRELID,
+										ObjectIdGetDatum(object->objectId));
+	bool		evaluates;
+	bool		is_unique;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	evaluates = !heap_attisnull(tuple, Anum_pg_index_indexprs, NULL) ||
+		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
+	is_unique = ((Form_pg_index) GETSTRUCT(tuple))->indisunique;
+	ReleaseSysCache(tuple);
+	le_addition(s, evaluates || is_unique ? SEVERITY_WARNING : SEVERITY_NOTICE, what,
+				evaluates ? "Its expressions run when the extension writes, with the rights of the table's owner; a write for which they fail is not made." :
+				is_unique ? "A write of the extension that it refuses is not made." :
+				"It makes the extension's writes slower.",
+				drop_command(object));
+}
+
+/*
+ * A relation that depends on the table: an index, a child, a sequence.
+ */
+static void
+look_at_relation(Search *s, const ObjectAddress *object, char *what,
+				 bool attached)
+{
+	char		kind = get_rel_relkind(object->objectId);
+
+	if (object->objectId == s->store->history_acquired_at ||
+		OidIsValid(get_index_constraint(object->objectId)))
+		return;
+	if (kind == RELKIND_INDEX)
+		look_at_index(s, object, what);
+	else if (!attached && (kind == RELKIND_RELATION ||
+						   kind == RELKIND_FOREIGN_TABLE))
+		le_addition(s, SEVERITY_WARNING,
+					psprintf("%s, which inherits %s", what, s->table),
+					"Views and other statements show its rows as well, and the extension does not know them.",
+					psprintf("ALTER TABLE %s NO INHERIT %s;",
+							 getObjectIdentity(object, true), s->table));
+	else if (attached)
+		le_addition(s, SEVERITY_NOTICE, psprintf("%s, which depends on %s", what, s->table),
+					"Nothing of the extension uses it.", drop_command(object));
+}
+
+static void
+say_constraint(Search *s, const ObjectAddress *object, char *what,
+			   const FormData_pg_constraint *c)
+{
+	const char *name = quote_identifier(NameStr(c->conname));
+	ObjectAddress table;
+	char	   *owner;
+	const char *effect = "The extension's writes do not keep it: it is not enforced.";
+
+	ObjectAddressSet(table, RelationRelationId, c->conrelid);
+	owner = getObjectIdentity(&table, true);
+	if (owner == NULL)
+		return;
+	if (c->contype == CONSTRAINT_CHECK)
+		effect = "Its expression runs when the extension writes, with the rights of the table's owner; a write for which it fails is not made.";
+	else if ((c->contype == CONSTRAINT_UNIQUE ||
+			  c->contype == CONSTRAINT_EXCLUSION) && !c->condeferrable)
+		effect = "A write of the extension that it refuses is not made.";
+	le_addition(s, SEVERITY_WARNING, what, effect,
+				psprintf("ALTER TABLE %s DROP CONSTRAINT %s;", owner, name));
+}
+
+/*
+ * A constraint of the table, or a foreign key that refers to it.  Those of NOT
+ * NULL (from 18 on) are told of with their columns, and those of constraint
+ * triggers with these.
+ */
+static void
+look_at_constraint(Search *s, const ObjectAddress *object, char *what)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID,
+										ObjectIdGetDatum(object->objectId));
+	Form_pg_constraint c;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	c = (Form_pg_constraint) GETSTRUCT(tuple);
+	if ((c->conrelid == s->rel || c->confrelid == s->rel) &&
+		c->contype != 'n' && c->contype != CONSTRAINT_TRIGGER &&
+		!(c->contype == CONSTRAINT_PRIMARY &&
+		  c->conindid == s->store->table[s->id].pkey) &&
+		!(c->contype == CONSTRAINT_CHECK &&
+		  strncmp(NameStr(c->conname), KEPT, strlen(KEPT)) == 0))
+		say_constraint(s, object, what, c);
+	ReleaseSysCache(tuple);
+}
+
+/*
+ * The table, or the schema, is published.
+ */
+static void
+look_at_publication(Search *s, const ObjectAddress *object, char *what)
+{
+	bool		of_table = object->classId == PublicationRelRelationId;
+	HeapTuple	tuple = SearchSysCache1(of_table ? PUBLICATIONREL :
+										PUBLICATIONNAMESPACE,
+										ObjectIdGetDatum(object->objectId));
+	char	   *publication;
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	publication = get_publication_name(of_table ?
+									   ((Form_pg_publication_rel) GETSTRUCT(tuple))->prpubid :
+									   ((Form_pg_publication_namespace) GETSTRUCT(tuple))->pnpubid,
+									   true);
+	ReleaseSysCache(tuple);
+	if (publication == NULL)
+		return;
+	le_addition(s, SEVERITY_NOTICE, what,
+				"Subscribers get rows that mean nothing to them.",
+				psprintf("ALTER PUBLICATION %s DROP %s;",
+						 quote_identifier(publication),
+						 of_table ? psprintf("TABLE %s", s->table) :
+						 "TABLES IN SCHEMA " LE_SCHEMA));
+}
+
+static bool
+is_member(const Search *s, const ObjectAddress *object)
+{
+	ListCell   *lc;
+
+	foreach(lc, s->members)
+	{
+		const Member *member = lfirst(lc);
+
+		if (member->object.classId == object->classId &&
+			member->object.objectId == object->objectId)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does this rule or policy belong to another relation, which only reads ours?
+ */
+static bool
+belongs_elsewhere(const Search *s, const ObjectAddress *object)
+{
+	Relation	catalog;
+	HeapTuple	tuple;
+	Oid			rel = InvalidOid;
+
+	if (object->classId != RewriteRelationId &&
+		object->classId != PolicyRelationId &&
+		object->classId != TriggerRelationId)
+		return false;
+	catalog = table_open(object->classId, AccessShareLock);
+	tuple = get_catalog_object_by_oid(catalog,
+									  get_object_attnum_oid(object->classId),
+									  object->objectId);
+	if (HeapTupleIsValid(tuple))
+		rel = object->classId == RewriteRelationId ?
+			((Form_pg_rewrite) GETSTRUCT(tuple))->ev_class :
+			object->classId == PolicyRelationId ?
+			((Form_pg_policy) GETSTRUCT(tuple))->polrelid :
+			((Form_pg_trigger) GETSTRUCT(tuple))->tgrelid;
+	table_close(catalog, AccessShareLock);
+	return rel != s->rel;
+}
+
+/*
+ * Something depends on the table, or on a column of it.  attached: it goes with
+ * the table (or column).
+ */
+static void
+look_at_dependent(Search *s, const ObjectAddress *object, bool attached)
+{
+	char	   *what;
+
+	if (list_member_oid(s->seen, object->objectId) ||
+		belongs_elsewhere(s, object) || (what = describe(object)) == NULL)
+		return;
+	s->seen = lappend_oid(s->seen, object->objectId);
+	if (object->classId == ConstraintRelationId)
+		look_at_constraint(s, object, what);
+	else if (object->classId == RelationRelationId)
+		look_at_relation(s, object, what, attached);
+	else if (object->classId == AttrDefaultRelationId)
+		le_addition_default(s, object, what);
+	else if (object->classId == PublicationRelRelationId)
+		look_at_publication(s, object, what);
+	else if (attached)
+	{
+		for (int i = 0; i < lengthof(kinds); i++)
+		{
+			if (object->classId == kinds[i].classid)
+			{
+				le_addition(s, kinds[i].severity, what, kinds[i].effect,
+							drop_command(object));
+				return;
+			}
+		}
+		le_addition(s, SEVERITY_WARNING, what, "The extension does not know this kind of addition.",
+					"Drop it, unless you know what it does when the extension writes.");
+	}
+}
+
+/*
+ * Something depends on the schema: our objects, and what others have made in
+ * it, unless it was found at a table.
+ */
+static void
+look_at_schema(Search *s, const ObjectAddress *object)
+{
+	char	   *what;
+
+	if (is_member(s, object) || list_member_oid(s->seen, object->objectId) ||
+		(what = describe(object)) == NULL)
+		return;
+	if (object->classId == PublicationNamespaceRelationId)
+		look_at_publication(s, object, what);
+	else if (is_objectclass_supported(object->classId) &&
+			 get_object_attnum_namespace(object->classId) != InvalidAttrNumber)
+		le_addition(s, SEVERITY_WARNING,
+					psprintf("%s, in the extension's schema", what),
+					"Calls may find it in place of the extension's own.",
+					drop_command(object));
+}
+
+/*
+ * False: an operator has locked the catalog.
+ */
+static bool
+read_dependents(Search *s, Oid classid, Oid objid)
+{
+	Relation	depend;
+	SysScanDesc scan = le_dependents_begin(classid, objid, &depend);
+	HeapTuple	tuple;
+
+	if (scan == NULL)
+		return false;
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend dep = (Form_pg_depend) GETSTRUCT(tuple);
+		ObjectAddress object;
+
+		ObjectAddressSet(object, dep->classid, dep->objid);
+		if (dep->deptype == DEPENDENCY_INTERNAL)
+		{
+			s->seen = lappend_oid(s->seen, dep->objid);
+			continue;
+		}
+		if (classid == NamespaceRelationId)
+			look_at_schema(s, &object);
+		else
+			look_at_dependent(s, &object, dep->deptype == DEPENDENCY_AUTO);
+	}
+	le_dependents_end(scan, depend);
+	return true;
+}
+
+static bool
+is_new(const Search *s, Oid classid, Oid objid)
+{
+	ListCell   *lc;
+
+	foreach(lc, s->members)
+	{
+		const Member *member = lfirst(lc);
+
+		if (member->object.classId == classid &&
+			member->object.objectId == objid)
+			return member->is_new;
+	}
+	return false;
+}
+
+/*
+ * Objects that the extension's script did not make, but that were made while it
+ * ran: they would be dropped with the extension, and missing in dumps.
+ */
+static void
+read_strange_members(Search *s)
+{
+	Oid			namespace = get_namespace_oid(LE_SCHEMA, true);
+	ListCell   *lc;
+
+	foreach(lc, s->members)
+	{
+		const Member *member = lfirst(lc);
+		bool		is_ours = member->namespace == namespace ||
+			(member->object.classId == NamespaceRelationId &&
+			 member->object.objectId == namespace);
+		char	   *what;
+
+		if (is_ours || (s->only_new && !member->is_new) ||
+			(what = describe(&member->object)) == NULL)
+			continue;
+		le_addition(s, SEVERITY_WARNING, psprintf("%s, as a part of the extension", what),
+					"Dumps do not contain it, and DROP EXTENSION drops it.",
+					psprintf("ALTER EXTENSION %s DROP %s;", LE_EXTENSION, what));
+	}
+}
+
+/*
+ * Find what others have added.  False: an operator has locked the catalog that
+ * tells.
+ */
+static bool
+find_all(Search *s)
+{
+	if (!le_members_read(&s->members))
+		return false;
+	for (s->id = 0; s->id < TABLE_COUNT; s->id++)
+	{
+		char	   *name;
+
+		s->rel = s->store->table[s->id].rel;
+		if ((s->only_new && !is_new(s, RelationRelationId, s->rel)) ||
+			(name = get_rel_name(s->rel)) == NULL)
+			continue;
+		s->table = psprintf("%s.%s", LE_SCHEMA, quote_identifier(name));
+		le_additions_of_table(s);
+		if (!read_dependents(s, RelationRelationId, s->rel))
+			return false;
+	}
+	s->rel = InvalidOid;
+	read_strange_members(s);
+	return s->only_new ||
+		read_dependents(s, NamespaceRelationId,
+						get_namespace_oid(LE_SCHEMA, false));
+}
+
+/*
+ * What others have added to the tables and the schema, a list of Addition;
+ * only_new: to what this transaction has made.  False: an operator has locked
+ * the catalog that tells, and the list may lack some.
+ */
+bool
+le_additions_find(const Store *store, bool only_new, List **found)
+{
+	Search		s = {.store = store,.only_new = only_new};
+	bool		complete = find_all(&s);
+
+	*found = s.found;
+	return complete;
+}
+
+/*
+ * A row for each.
+ */
+void
+le_diagnose_additions(Diagnosis *d)
+{
+	List	   *found;
+	ListCell   *lc;
+
+	if (!le_additions_find(&d->store, false, &found))
+		le_diagnose_say(d, SEVERITY_NOTICE,
+						"These rows do not tell what others have added to the extension's tables, nor who owns its objects: the catalog pg_depend is locked, or the server's lock table is full.",
+						"Ask again when that is over.");
+	foreach(lc, found)
+	{
+		const Addition *a = lfirst(lc);
+
+		le_diagnose_say(d, a->severity,
+						psprintf("Not the extension's: %s. %s", a->what, a->effect),
+						a->remedy);
+	}
+}

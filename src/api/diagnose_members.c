@@ -1,0 +1,156 @@
+/*-------------------------------------------------------------------------
+ *
+ * diagnose_members.c
+ *		What diagnose() says of the extension's own objects: who owns them, and
+ *		functions that are not as the extension has made them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "api/api.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/formatting.h"
+#include "utils/syscache.h"
+
+/* What the control file says of module_pathname */
+#define LIBRARY		"$libdir/" LE_EXTENSION
+
+/*
+ * Is this function the library's, as the extension has made it?
+ */
+static bool
+is_of_library(HeapTuple tuple)
+{
+	bool		is_null;
+	Datum		library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin,
+										  &is_null);
+
+	return ((Form_pg_proc) GETSTRUCT(tuple))->prolang == ClanguageId &&
+		!is_null && strcmp(TextDatumGetCString(library), LIBRARY) == 0;
+}
+
+/*
+ * Is this a routine whose body somebody has replaced (*replaced), or that was
+ * given another role's rights or settings?
+ */
+bool
+le_member_is_altered(const Member *member, bool *replaced)
+{
+	HeapTuple	tuple;
+	bool		has_no_settings;
+	bool		altered;
+
+	*replaced = false;
+	if (member->object.classId != ProcedureRelationId)
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(member->object.objectId));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	(void) SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig,
+						   &has_no_settings);
+	*replaced = !is_of_library(tuple);
+	altered = *replaced || !has_no_settings ||
+		((Form_pg_proc) GETSTRUCT(tuple))->prosecdef;
+	ReleaseSysCache(tuple);
+	return altered;
+}
+
+static void
+check_routine(Diagnosis *d, const Member *member)
+{
+	char	   *type = getObjectTypeDescription(&member->object, true);
+	char	   *identity = getObjectIdentity(&member->object, true);
+	bool		replaced;
+
+	if (type == NULL || identity == NULL ||
+		!le_member_is_altered(member, &replaced))
+		return;
+	if (replaced)
+		le_diagnose_say(d, SEVERITY_ERROR,
+						psprintf("The %s %s is not the extension's any more: its body was replaced.",
+								 type, identity),
+						"See \"Other owners\" in SECURITY.md.");
+	else
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The %s %s was given SET or SECURITY DEFINER: a function acts for another role, or with other settings, and a procedure fails.",
+								 type, identity),
+						psprintf("ALTER %s %s SECURITY INVOKER RESET ALL;",
+								 asc_toupper(type, strlen(type)), identity));
+}
+
+/*
+ * The command that gives an object back; "": there is none.
+ */
+static char *
+give_back(const Member *member, const char *role)
+{
+	char	   *type = getObjectTypeDescription(&member->object, true);
+	char	   *identity = getObjectIdentity(&member->object, true);
+
+	if (type == NULL || identity == NULL)
+		return "";
+	return psprintf(" ALTER %s %s OWNER TO %s;",
+					asc_toupper(type, strlen(type)), identity, role);
+}
+
+/*
+ * What one role owns that is no superuser.
+ */
+static void
+say_owner(Diagnosis *d, List *members, Oid owner)
+{
+	char	   *name = GetUserNameFromId(owner, true);
+	const char *bootstrap = GetUserNameFromId(BOOTSTRAP_SUPERUSERID, true);
+	StringInfoData commands;
+	int			count = 0;
+	ListCell   *lc;
+
+	if (name == NULL || bootstrap == NULL)
+		return;
+	initStringInfo(&commands);
+	foreach(lc, members)
+	{
+		const Member *member = lfirst(lc);
+
+		if (member->owner != owner)
+			continue;
+		count++;
+		appendStringInfoString(&commands,
+							   give_back(member, quote_identifier(bootstrap)));
+	}
+	le_diagnose_say(d, SEVERITY_WARNING,
+					psprintf("Role %s, which is no superuser, owns objects of the extension (%d): it may replace functions and views that superusers and monitors call, and act with their rights.",
+							 le_quote(name), count),
+					psprintf("See \"Other owners\" in SECURITY.md. Then, as a superuser:%s",
+							 commands.data));
+}
+
+/*
+ * The extension's objects are not as it has made them.
+ */
+void
+le_diagnose_members(Diagnosis *d)
+{
+	List	   *members;
+	List	   *owners = NIL;
+	ListCell   *lc;
+
+	if (!le_members_read(&members))
+		return;					/* le_diagnose_additions() says so */
+	foreach(lc, members)
+	{
+		const Member *member = lfirst(lc);
+
+		check_routine(d, member);
+		if (le_member_is_astray(member))
+			owners = list_append_unique_oid(owners, member->owner);
+	}
+	foreach(lc, owners)
+		say_owner(d, members, lfirst_oid(lc));
+}
