@@ -734,6 +734,121 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.monotonic_clock() IS
 'the clock that leases are measured with, in microseconds';
 
+-- What every script ends with that makes objects (CONTRIBUTING.md): they become
+-- as the script has made them, before anything is written or granted.  ALTER
+-- DEFAULT PRIVILEGES may have given them away: a role that could write these
+-- tables could make terms repeat.  Event triggers, which run after each command,
+-- may have enabled row security, so that observers would see nothing, or changed
+-- owners: one that is no superuser could replace what superusers call.
+DO $$
+DECLARE
+	youngest integer := pg_catalog.age(pg_catalog.pg_current_xact_id()::pg_catalog.xid);
+	made oid[];		-- by this transaction, so that memberships are as young
+	command text;
+BEGIN
+	SELECT pg_catalog.array_agg(d.objid) INTO made
+	FROM pg_catalog.pg_depend d
+	WHERE d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
+		AND d.refobjid = (SELECT e.oid FROM pg_catalog.pg_extension e
+			WHERE e.extname = 'leader_election')
+		AND d.deptype = 'e' AND pg_catalog.age(d.xmin) <= youngest;
+
+	-- Owners, also of what was replaced
+	FOR command IN
+		SELECT pg_catalog.format('ALTER %s %s OWNER TO CURRENT_USER', o.kind, o.name)
+		FROM (
+			SELECT 'SCHEMA' AS kind, 'leader_election' AS name, n.nspowner AS owner, n.xmin AS writer
+			FROM pg_catalog.pg_namespace n
+			WHERE n.nspname = 'leader_election'
+			UNION ALL
+			SELECT 'TABLE', c.oid::pg_catalog.regclass::text, c.relowner, c.xmin
+			FROM pg_catalog.pg_class c
+			WHERE c.relnamespace = 'leader_election'::pg_catalog.regnamespace
+				AND c.relkind IN ('r', 'v')
+			UNION ALL
+			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text, p.proowner, p.xmin
+			FROM pg_catalog.pg_proc p
+			WHERE p.pronamespace = 'leader_election'::pg_catalog.regnamespace
+			UNION ALL
+			SELECT 'TYPE', t.oid::pg_catalog.regtype::text, t.typowner, t.xmin
+			FROM pg_catalog.pg_type t JOIN pg_catalog.pg_class c ON c.oid = t.typrelid
+			WHERE t.typnamespace = 'leader_election'::pg_catalog.regnamespace
+				AND c.relkind = 'c'
+		) o JOIN pg_catalog.pg_roles r ON r.oid = o.owner
+		WHERE NOT r.rolsuper AND pg_catalog.age(o.writer) <= youngest
+	LOOP
+		EXECUTE command;
+	END LOOP;
+
+	-- What was attached
+	FOR command IN
+		WITH tables AS (
+			SELECT c.oid, c.relrowsecurity OR c.relforcerowsecurity AS secured
+			FROM pg_catalog.pg_class c
+			WHERE c.relnamespace = 'leader_election'::pg_catalog.regnamespace
+				AND c.relkind = 'r' AND c.oid = ANY (made)
+		)
+		SELECT pg_catalog.format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY',
+			t.oid::pg_catalog.regclass)
+		FROM tables t WHERE t.secured
+		UNION ALL
+		SELECT pg_catalog.format('DROP POLICY %I ON %s', p.polname, p.polrelid::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_policy p ON p.polrelid = t.oid
+		UNION ALL
+		SELECT pg_catalog.format('DROP TRIGGER %I ON %s', g.tgname, g.tgrelid::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.oid
+		WHERE NOT g.tgisinternal
+		UNION ALL
+		SELECT pg_catalog.format('DROP RULE %I ON %s', r.rulename, r.ev_class::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_rewrite r ON r.ev_class = t.oid
+		UNION ALL
+		SELECT pg_catalog.format('ALTER ROUTINE %s SECURITY INVOKER RESET ALL',
+			p.oid::pg_catalog.regprocedure)
+		FROM pg_catalog.pg_proc p
+		WHERE p.pronamespace = 'leader_election'::pg_catalog.regnamespace
+			AND p.oid = ANY (made) AND (p.prosecdef OR p.proconfig IS NOT NULL)
+	LOOP
+		EXECUTE command;
+	END LOOP;
+
+	-- Privileges
+	FOR command IN
+		SELECT DISTINCT pg_catalog.format('REVOKE ALL ON %s %s FROM %s', o.kind, o.name,
+			CASE a.grantee WHEN 0 THEN 'PUBLIC'
+				ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
+		FROM (
+			SELECT 'SCHEMA' AS kind, 'leader_election' AS name,
+				n.nspacl AS acl, n.nspowner AS owner, n.oid
+			FROM pg_catalog.pg_namespace n
+			WHERE n.nspname = 'leader_election'
+			UNION ALL
+			SELECT 'TABLE', c.oid::pg_catalog.regclass::text, c.relacl, c.relowner, c.oid
+			FROM pg_catalog.pg_class c
+			WHERE c.relnamespace = 'leader_election'::pg_catalog.regnamespace
+				AND c.relkind IN ('r', 'v')
+			UNION ALL
+			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text,
+				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner, p.oid
+			FROM pg_catalog.pg_proc p
+			WHERE p.pronamespace = 'leader_election'::pg_catalog.regnamespace
+		) o, LATERAL pg_catalog.aclexplode(o.acl) a
+		WHERE a.grantee <> o.owner AND o.oid = ANY (made)
+	LOOP
+		EXECUTE command;
+	END LOOP;
+END
+$$;
+
+-- What cannot be undone, columns say, is refused; so is what an event trigger
+-- has done once more.
+CREATE FUNCTION leader_election.check_script()
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_check_script'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+SELECT leader_election.check_script();
+DROP FUNCTION leader_election.check_script();
+-- That is the end of every script.
+
 INSERT INTO leader_election.epoch (incarnation, first_seen_at, first_seen_mono, epoch)
 VALUES (leader_election.incarnation(), pg_catalog.clock_timestamp(),
 	leader_election.monotonic_clock(), 0);
@@ -742,41 +857,6 @@ VALUES (leader_election.incarnation(), pg_catalog.clock_timestamp(),
 -- Privileges.  Whoever has USAGE on the schema (nobody, by default) may
 -- observe; standing needs EXECUTE as well.
 --
-
--- Whatever ALTER DEFAULT PRIVILEGES has given away is taken back first:
--- whoever could write these tables, or hang a trigger on them, could act as
--- their owner.
-DO $$
-DECLARE
-	given record;
-BEGIN
-	FOR given IN
-		SELECT DISTINCT o.kind, o.name,
-			CASE a.grantee WHEN 0 THEN 'PUBLIC'
-				ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END AS grantee
-		FROM (
-			SELECT 'SCHEMA' AS kind, 'leader_election' AS name,
-				n.nspacl AS acl, n.nspowner AS owner
-			FROM pg_catalog.pg_namespace n
-			WHERE n.nspname = 'leader_election'
-			UNION ALL
-			SELECT 'TABLE', c.oid::pg_catalog.regclass::text, c.relacl, c.relowner
-			FROM pg_catalog.pg_class c
-			WHERE c.relnamespace = 'leader_election'::pg_catalog.regnamespace
-				AND c.relkind IN ('r', 'v')
-			UNION ALL
-			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text,
-				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner
-			FROM pg_catalog.pg_proc p
-			WHERE p.pronamespace = 'leader_election'::pg_catalog.regnamespace
-		) o, LATERAL pg_catalog.aclexplode(o.acl) a
-		WHERE a.grantee <> o.owner
-	LOOP
-		EXECUTE pg_catalog.format('REVOKE ALL ON %s %s FROM %s',
-			given.kind, given.name, given.grantee);
-	END LOOP;
-END
-$$;
 
 GRANT SELECT ON leader_election.status, leader_election.candidates,
 	leader_election.history, leader_election.election,

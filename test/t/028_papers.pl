@@ -42,6 +42,7 @@ while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\
 {
 	my ($name, $args) = ($1, $2);
 
+	next if $script =~ /^DROP FUNCTION leader_election\.$name\(/m;
 	$args =~ s/\s+/ /g;
 	$args =~ s/ DEFAULT [^,]+//g;
 	$args =~ s/(?:^|,) ?OUT .*//;
