@@ -227,8 +227,7 @@ bool
 le_shape_fills(TableId table, AttrNumber number)
 {
 	return number <= le_shape_columns(table) &&
-		pg_ascii_toupper((unsigned char) shapes[table].columns[number - 1]) ==
-		(unsigned char) shapes[table].columns[number - 1];
+		shapes[table].columns[number - 1] <= 'Z';
 }
 
 /*
