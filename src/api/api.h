@@ -101,6 +101,7 @@ extern bool le_observed_standbys(SyncStandbys *result);
 /* process.c */
 extern bool le_process_shows(int pid);
 extern char *le_process_text(int pid);
+extern const char *le_process_idle(int pid, TimestampTz *since);
 extern char *le_process_session_text(const Candidate *c, bool *own);
 
 /* poll.c */
@@ -169,6 +170,7 @@ extern char *le_diagnose_alter(const Diagnosis *d, const char *settings);
 /* diagnose_seat.c */
 extern void le_diagnose_leader(Diagnosis *d);
 extern void le_diagnose_renewal(Diagnosis *d);
+extern void le_diagnose_silent(Diagnosis *d);
 extern void le_diagnose_yield(Diagnosis *d);
 extern void le_diagnose_pause(Diagnosis *d);
 extern char *le_diagnose_pause_text(const Diagnosis *d);
@@ -188,6 +190,7 @@ extern void le_diagnose_group(Diagnosis *d);
 extern void le_diagnose_read_past(Diagnosis *d);
 extern void le_diagnose_changes(Diagnosis *d);
 extern void le_diagnose_announced(Diagnosis *d);
+extern void le_diagnose_rows(Diagnosis *d);
 
 /* diagnose_server.c */
 extern void le_diagnose_worker(Diagnosis *d);

@@ -60,6 +60,8 @@ static const Check checks[] = {
 	{le_diagnose_pause, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_yield, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_renewal, LE_TABLE_ELECTION | LE_TABLE_LEASE, 0},
+	{le_diagnose_silent, LE_TABLE_LEASE, 0},
+	{le_diagnose_rows, LE_TABLE_LEASE | LE_TABLE_HISTORY, ON_STANDBY},
 	{le_diagnose_changes, LE_TABLE_ELECTION | LE_TABLE_HISTORY, ON_STANDBY},
 	{le_diagnose_announced, LE_TABLE_LEASE | LE_TABLE_HISTORY |
 	LE_TABLE_ANNOUNCED, 0},

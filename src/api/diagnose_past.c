@@ -9,12 +9,15 @@
 #include "postgres.h"
 
 #include "api/api.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #define LATELY			USECS_PER_HOUR
 #define MOST_TERMS		1000	/* that are read */
 #define OFTEN			3		/* terms that ended lately */
 #define LATE_NEWS		USECS_PER_SEC
+
+#define WRITERS "SELECT rolname FROM pg_roles WHERE has_table_privilege(oid, 'leader_election.lease', 'INSERT, UPDATE, DELETE');"
 
 /* Why terms end, what that means, and what to do if it happens often */
 typedef struct Reason
@@ -158,4 +161,55 @@ le_diagnose_announced(Diagnosis *d)
 							 psprintf("they know of the terms to " INT64_FORMAT,
 									  mark->term)),
 					"Elections do not wait for this. The worker tells them, in turn with all commits that NOTIFY: see whether it runs, who holds locks, and SELECT pg_notification_queue_usage();");
+}
+
+/* The argument of compare_term() */
+typedef struct Comparison
+{
+	const Lease *lease;
+	bool		known;			/* the history has that leader in that term */
+	int64		later;			/* a term above that of the lease row, or 0 */
+} Comparison;
+
+static bool
+compare_term(const Term *term, void *arg)
+{
+	Comparison *c = arg;
+
+	if (term->term == c->lease->term)
+		c->known = c->lease->leader == NULL || (term->leader != NULL &&
+												strcmp(term->leader, c->lease->leader) == 0);
+	else
+		c->later = term->term;
+	return true;
+}
+
+/*
+ * The transaction that grants a term writes it into both tables.  So rows of
+ * one moment that do not go together were not written by the extension.
+ */
+void
+le_diagnose_rows(Diagnosis *d)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Comparison	c = {le_lease_read(&d->store, d->name, snapshot)};
+
+	if (c.lease != NULL && c.lease->term != 0)
+		le_history_read(&d->store, d->name, c.lease->term,
+						ForwardScanDirection, snapshot, compare_term, &c);
+	UnregisterSnapshot(snapshot);
+	if (c.lease == NULL || c.lease->term == 0)
+		return;
+	if (c.later != 0)
+		le_diagnose_say(d, SEVERITY_ERROR,
+						psprintf("The lease row of election %s has term " INT64_FORMAT ", and the history a later one, " INT64_FORMAT ": they were not written by the extension. Nobody can be elected, since terms would repeat.",
+								 d->quoted, c.lease->term, c.later),
+						psprintf("See who can write the tables: " WRITERS " Then run as a superuser: UPDATE leader_election.lease SET term = " INT64_FORMAT " WHERE election = %s;",
+								 c.later, d->literal));
+	else if (c.lease->leader != NULL && !c.known)
+		le_diagnose_say(d, SEVERITY_WARNING,
+						psprintf("The lease row of election %s has %s in term " INT64_FORMAT ", and the history does not: they were not written by the extension.",
+								 d->quoted, le_quote(c.lease->leader),
+								 c.lease->term),
+						"See who can write the tables: " WRITERS);
 }

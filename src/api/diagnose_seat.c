@@ -11,6 +11,9 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+/* A leader that asks is_leader() as it should is never silent for so long */
+#define SILENT_LEASES	10
+
 /*
  * Who keeps the lease?
  */
@@ -203,4 +206,33 @@ le_diagnose_renewal(Diagnosis *d)
 						psprintf("Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or, for a longer lease, %s",
 								 le_diagnose_alter(d, psprintf("lease_duration => '" INT64_FORMAT " ms'",
 															   lease->duration / 1000 * 2))));
+}
+
+/*
+ * The server renews the lease of a session that has asked nothing for many
+ * leases.  That may be as it should, or its client is gone: a pooler that
+ * resets nothing (an empty server_reset_query) keeps the session and its locks,
+ * and so the leadership.  Nobody but the program's owner can tell.
+ */
+void
+le_diagnose_silent(Diagnosis *d)
+{
+	const Lease *lease = d->lease;
+	TimestampTz since;
+	const char *state;
+	int64		silent;
+
+	if (!d->led || lease->session_id == 0 || !lease->auto_renew)
+		return;
+	state = le_process_idle(lease->backend_pid, &since);
+	silent = GetCurrentTimestamp() - since;
+	if (state == NULL || silent / SILENT_LEASES < lease->duration)
+		return;
+	le_diagnose_say(d, SEVERITY_NOTICE,
+					psprintf("The session in which %s leads has sent nothing since %s (for %s), and the server renews its lease all the same: %s is \"%s\".",
+							 le_quote(lease->leader), le_diagnose_time(since),
+							 le_diagnose_duration(silent),
+							 le_process_text(lease->backend_pid), state),
+					psprintf("If its program works, nothing is to be done. If that is gone, and a pooler has kept its session (an empty server_reset_query), it leads until that ends: SELECT pg_terminate_backend(%d); behind poolers, stand with acquire().",
+							 lease->backend_pid));
 }

@@ -114,3 +114,29 @@ le_process_session_text(const Candidate *c, bool *own)
 	return psprintf("A session of role \"%s\" stands under this name: process ID %d, client address %s, application_name \"%s\".",
 					le_role_name(&c->role), c->backend_pid, address, application);
 }
+
+/*
+ * Is this process one of a client that sends nothing, in or outside of a
+ * transaction: since when, and what does pg_stat_activity call that?  NULL: no,
+ * or the caller may not see it.
+ */
+const char *
+le_process_idle(int pid, TimestampTz *since)
+{
+	const PgBackendStatus *backend = LeBackendStatus(pid);
+
+	if (backend == NULL || !may_see(backend))
+		return NULL;
+	*since = backend->st_state_start_timestamp;
+	switch (backend->st_state)
+	{
+		case STATE_IDLE:
+			return "idle";
+		case STATE_IDLEINTRANSACTION:
+			return "idle in transaction";
+		case STATE_IDLEINTRANSACTION_ABORTED:
+			return "idle in transaction (aborted)";
+		default:
+			return NULL;
+	}
+}
