@@ -55,8 +55,8 @@ is($super->sqlstate_of('INSERT INTO part VALUES (1)'), '00000',
 	'does not see a write that names a partition');
 
 #
-# only_leader() is no access control: who has USAGE can read the term, and
-# assert it.
+# only_leader() is no access control: any role that may call assert_leader() with a
+# term can read the term, and assert it. USAGE alone is not enough.
 #
 
 $super->query('CREATE TABLE guarded (i int); GRANT INSERT ON guarded TO observer');
@@ -64,19 +64,19 @@ $super->query(
 	q{CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH STATEMENT
 	EXECUTE FUNCTION leader_election.only_leader('e')});
 is($observer->sqlstate_of('INSERT INTO guarded VALUES (1)'), 'LE001', 'USAGE: guarded');
+my $assert = q{SELECT leader_election.assert_leader('e', term)
+	FROM leader_election.status WHERE election = 'e'};
+is($observer->sqlstate_of($assert), '42501', 'USAGE: may not assert a term');
+$super->query('GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO observer');
 $observer->query('BEGIN');
-is( $observer->sqlstate_of(
-		q{SELECT leader_election.assert_leader('e', term)
-		FROM leader_election.status WHERE election = 'e'}),
-	'00000',
-	'USAGE: may assert a term that it has read');
+is($observer->sqlstate_of($assert), '00000', 'EXECUTE: may assert a term that it has read');
 $observer->query('INSERT INTO guarded VALUES (1)');
-is($observer->sqlstate_of('COMMIT'), '00000', 'USAGE: and write');
+is($observer->sqlstate_of('COMMIT'), '00000', 'EXECUTE: and write');
 is($observer->query('SELECT host(client_addr), leader FROM leader_election.history'),
 	'127.0.0.1|leader', 'USAGE: shows the addresses of leaders');
 
 #
-# A role of the name of one that was dropped has its elections.
+# A role of the name of one that was dropped does not have its elections.
 #
 
 $super->query('CREATE ROLE again LOGIN; GRANT USAGE ON SCHEMA leader_election TO again;
@@ -89,7 +89,7 @@ $super->query('DROP OWNED BY again; DROP ROLE again; CREATE ROLE again LOGIN;
 	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO again');
 my $second = session($node, user => 'again');
 is($second->sqlstate_of(q{SELECT leader_election.alter_election('inherited', 'lowest')}),
-	'00000', 'a role of the same name owns what the dropped one did');
+	'42501', 'a role of the same name does not own what the dropped one did');
 $second->finish;
 
 #
