@@ -52,6 +52,7 @@ OBJS = \
 	src/state/candidacy.o \
 	src/state/candidate.o \
 	src/state/drain.o \
+	src/state/dropped.o \
 	src/state/election.o \
 	src/state/epoch.o \
 	src/state/group.o \

@@ -144,6 +144,8 @@ CREATE TABLE leader_election.lease (
 	role_id			text COLLATE "C",
 	successor_role_id text COLLATE "C",
 	run_role_id		text COLLATE "C",
+	created_at		timestamptz,
+	after_term		bigint,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -191,6 +193,8 @@ COMMENT ON COLUMN leader_election.lease.left_at_renewal IS 'microseconds that we
 COMMENT ON COLUMN leader_election.lease.role_id IS 'which role role means, as owner_id in table election';
 COMMENT ON COLUMN leader_election.lease.successor_role_id IS 'which role successor_role means';
 COMMENT ON COLUMN leader_election.lease.run_role_id IS 'which role run_role means';
+COMMENT ON COLUMN leader_election.lease.created_at IS 'when the election was created; tells it from those that had its name before';
+COMMENT ON COLUMN leader_election.lease.after_term IS 'its terms are greater: those of elections that had its name before are not';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
 COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -255,7 +259,8 @@ CREATE UNLOGGED TABLE leader_election.announced (
 	term			bigint NOT NULL,
 	vacated			boolean NOT NULL,
 	yields			bigint NOT NULL,
-	channel			text COLLATE "C"
+	channel			text COLLATE "C",
+	created_at		timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
 	vacuum_truncate = off, toast.vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000);
@@ -264,6 +269,7 @@ COMMENT ON COLUMN leader_election.announced.term IS 'they know of the terms up t
 COMMENT ON COLUMN leader_election.announced.vacated IS 'they know that it has ended';
 COMMENT ON COLUMN leader_election.announced.yields IS 'they know of so many requests to yield in it';
 COMMENT ON COLUMN leader_election.announced.channel IS 'that they were told on last; NULL: leadership_changed';
+COMMENT ON COLUMN leader_election.announced.created_at IS 'that of the lease that they know of; NULL: of none yet';
 
 CREATE TABLE leader_election.epoch (
 	incarnation		text COLLATE "C" PRIMARY KEY,
@@ -273,7 +279,17 @@ CREATE TABLE leader_election.epoch (
 	dropped_term	bigint NOT NULL DEFAULT 0
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that this database has lived in';
-COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of an election that was dropped';
+COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of the elections that were dropped and have no row in dropped';
+
+-- A row for each: who drops an election locks nothing that others need.  The
+-- worker moves it into epoch.dropped_term.
+CREATE TABLE leader_election.dropped (
+	election		text COLLATE "C" PRIMARY KEY,
+	term			bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+	vacuum_truncate = off, toast.vacuum_truncate = off);
+COMMENT ON TABLE leader_election.dropped IS 'elections that were dropped just now; one that is created by that name begins above its term';
+COMMENT ON COLUMN leader_election.dropped.term IS 'its last term; if it was never led: that of the one before it, or 0';
 
 SELECT pg_extension_config_dump('leader_election.election', '');
 SELECT pg_extension_config_dump('leader_election.election_group', '');
@@ -282,6 +298,7 @@ SELECT pg_extension_config_dump('leader_election.drain', '');
 SELECT pg_extension_config_dump('leader_election.lease', '');
 SELECT pg_extension_config_dump('leader_election.history', '');
 SELECT pg_extension_config_dump('leader_election.epoch', '');
+SELECT pg_extension_config_dump('leader_election.dropped', '');
 
 -- A name in the catalogs and nothing else: every change of leadership
 -- invalidates it, which tells each session to read its lease rows again.

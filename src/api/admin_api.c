@@ -152,7 +152,6 @@ le_create_election(PG_FUNCTION_ARGS)
 					 errmsg("election \"%s\" already exists", name)));
 		le_wait_retry_or_busy(name);
 	}
-	le_commit_wakes_worker();
 	le_call_end(&call);
 	PG_RETURN_VOID();
 }

@@ -23,7 +23,7 @@
 
 PG_FUNCTION_INFO_V1(le_diagnose);
 
-#define ALL_TABLES		((1 << TABLE_COUNT) - 1)
+#define ALL_TABLES		(((1 << TABLE_COUNT) - 1) & ~LE_TABLE_DROPPED)
 
 /* A crash or a promotion empties them, and a standby cannot read them */
 #define UNLOGGED_TABLES	(LE_TABLE_CANDIDATE | LE_TABLE_ANNOUNCED)
@@ -246,7 +246,7 @@ report_unknown(const Diagnosis *d)
 }
 
 /*
- * Lock what can be locked at once.
+ * Lock what can be locked at once.  No check reads table dropped.
  */
 static void
 lock_tables(Diagnosis *d)

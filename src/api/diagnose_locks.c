@@ -36,7 +36,8 @@ le_diagnose_unread(Diagnosis *d)
 	{
 		char	   *name;
 
-		if ((d->readable & (1 << i)) != 0 || (d->on_standby &&
+		if ((d->readable & (1 << i)) != 0 || i == TABLE_DROPPED ||
+			(d->on_standby &&
 											  (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
 			continue;
 		name = get_rel_name(d->store.table[i].rel);

@@ -123,6 +123,7 @@ typedef enum TableId
 	TABLE_DRAIN,
 	TABLE_ANNOUNCED,
 	TABLE_GROUP,
+	TABLE_DROPPED,
 	TABLE_COUNT
 } TableId;
 
@@ -160,6 +161,7 @@ typedef struct Store
 #define LE_TABLE_DRAIN		(1 << TABLE_DRAIN)
 #define LE_TABLE_ANNOUNCED	(1 << TABLE_ANNOUNCED)
 #define LE_TABLE_GROUP		(1 << TABLE_GROUP)
+#define LE_TABLE_DROPPED	(1 << TABLE_DROPPED)
 
 /* What a change of leadership reads and writes */
 #define LE_TABLES \
@@ -349,6 +351,7 @@ extern void le_commit_change(const Store *store, const Change *change);
 extern void le_commit_durably(void);
 extern void le_commit_holds(void);
 extern void le_commit_wakes_worker(void);
+extern void le_commit_tells(void);
 extern int64 le_start_committed_at;
 extern void le_set_locally(const char *name, const char *value);
 extern void le_commit_bounded(void);

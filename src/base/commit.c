@@ -45,6 +45,7 @@ typedef struct LogLine
 static List *log_lines = NIL;
 static List *winner_pids = NIL;
 static bool wake_worker = false;
+static bool leaves_news = false;
 static bool start_worker = false;
 static bool must_be_durable = false;
 static bool holds_something = false;
@@ -144,6 +145,17 @@ le_commit_wakes_worker(void)
 }
 
 /*
+ * Note that this transaction leaves something that listeners are to be told,
+ * which is the worker's task.
+ */
+void
+le_commit_tells(void)
+{
+	leaves_news = true;
+	le_commit_wakes_worker();
+}
+
+/*
  * Change a setting until the transaction ends.
  */
 void
@@ -210,20 +222,20 @@ le_commit_before(void)
 		le_commit_bounded();
 
 	/*
-	 * A worker has to tell listeners of this change.  One that is there now
+	 * A worker has to tell listeners of what has changed.  One that is there now
 	 * stays until it has seen the change: before the commit it sees the
 	 * candidate or the lease as it was, and does not end.  If many
 	 * transactions find no worker, one of them gets the starter's lock and
 	 * starts it.
 	 */
-	start_worker = log_lines != NIL && le_lock_worker_is_free() &&
-		le_lock_starter();
+	start_worker = (log_lines != NIL || leaves_news) &&
+		le_lock_worker_is_free() && le_lock_starter();
 }
 
 /*
- * A transaction that changes who leads cannot be prepared: COMMIT PREPARED may
- * run in another process, which has neither the line for the log nor whom to
- * wake, and until then the election would be locked.
+ * A transaction that changes who leads, or creates seats, cannot be prepared:
+ * COMMIT PREPARED may run in another process, which has neither the line for
+ * the log nor whom to wake, and until then the election would be locked.
  */
 void
 le_commit_before_prepare(void)
@@ -232,6 +244,10 @@ le_commit_before_prepare(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot PREPARE a transaction that changes who leads")));
+	if (leaves_news)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that creates seats of a group")));
 }
 
 /*
@@ -244,6 +260,7 @@ le_commit_forget(void)
 	log_lines = NIL;
 	winner_pids = NIL;
 	wake_worker = false;
+	leaves_news = false;
 	start_worker = false;
 	must_be_durable = false;
 	holds_something = false;

@@ -46,15 +46,16 @@ typedef struct Shape
 static const Shape shapes[TABLE_COUNT] = {
 	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt", "candidate_role_id"},
 	[TABLE_LEASE] = {"lease", 1,
-		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzlttt",
-	"run_role_id"},
+		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzl",
+	"after_term"},
 	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt", "role_id"},
 	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt", "detail"},
 	[TABLE_EPOCH] = {"epoch", 1, "TZLLL", "dropped_term"},
 	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt", "reason"},
 	[TABLE_DRAIN] = {"drain", 2, "TTZNt", "reason"},
-	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLt", "channel"},
+	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLtz", "created_at"},
 	[TABLE_GROUP] = {"election_group", 1, "TIINt", "owner_id"},
+	[TABLE_DROPPED] = {"dropped", 1, "TL", "term"},
 };
 
 /* The column of history on which the index history_acquired_at is */

@@ -44,7 +44,7 @@
 
 /*
  * What le_store_find() has found last.  It is kept, since a call would
- * otherwise look up eighteen names, until an invalidation says that one of
+ * otherwise look up two names for each, until an invalidation says that one of
  * them may have changed.
  */
 static Store found;

@@ -25,19 +25,22 @@ le_begin_epoch(Store *store)
 {
 	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	bool		foreign = false;
-	int64		highest_term = 0;
+	int64		highest_term;
 	ListCell   *lc;
 
 	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 						   RowExclusiveLock) ||
+		!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;
+	highest_term = le_dropped_highest(store);
 
 	foreach(lc, le_lease_read_all(store))
 	{
 		Lease	   *lease = lfirst(lc);
 
-		highest_term = Max(highest_term, lease->term);
+		highest_term = Max(highest_term,
+						   Max(lease->term, lease->after_term));
 		foreign |= le_lease_is_foreign(lease, incarnation);
 	}
 

@@ -165,7 +165,8 @@ grant(const Store *store, Lease *lease, const Incarnation *inc,
 	  const Candidate *winner, int64 previous_term, Change *change,
 	  int64 duration, int64 t0, TimestampTz at)
 {
-	change->term = le_epoch_next_term(lease->term, inc);
+	change->term = le_epoch_next_term(Max(lease->term, lease->after_term),
+									  inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
 	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at,
@@ -790,7 +791,8 @@ le_settle_drop(const Store *store, const Election *election,
 	}
 
 	/* The lease comes last: while it is there, the caller can try again. */
-	if (!le_epoch_note_dropped(store, inc, lease->term) ||
+	if (!le_dropped_note(store, election->name,
+						 Max(lease->term, lease->after_term)) ||
 		!le_drain_drop(store, election->name) ||
 		!le_election_delete(store, election->name) ||
 		!le_lease_delete(store, election->name))

@@ -89,20 +89,19 @@ le_election_read(const Store *store, const char *name)
 					   make_election);
 }
 
-static void *
-make_channel(const Row *row)
-{
-	return LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString, NULL);
-}
-
 /*
  * The channel of an election, as the snapshot sees it; NULL: the default one.
+ * *is_seat: does it belong to a group?
  */
 char *
-le_election_channel(const Store *store, const char *name, Snapshot snapshot)
+le_election_channel(const Store *store, const char *name, Snapshot snapshot,
+					bool *is_seat)
 {
-	return le_read_one(store, TABLE_ELECTION, le_key(name), snapshot,
-					   make_channel);
+	Election   *election = le_read_one(store, TABLE_ELECTION, le_key(name),
+									   snapshot, make_election);
+
+	*is_seat = election != NULL && election->group != NULL;
+	return election != NULL ? election->channel : NULL;
 }
 
 Election *
@@ -295,15 +294,36 @@ lock_new_name(const Store *store, const char *name,
 }
 
 /*
+ * Make the lease and the mark of a new election.  Listeners are told of a new
+ * seat of a group, for which nobody may stand yet.
+ */
+static void
+insert_lease(const Store *store, const char *name, const Configuration *config,
+			 int64 after_term)
+{
+	TimestampTz at = GetCurrentTimestamp();
+	bool		tells = config->group != NULL;
+
+	if (le_lease_read(store, name, NULL) == NULL)
+		le_lease_create(store, name, at, after_term);
+	le_mark_create(store, name, config->channel != NULL &&
+				   config->channel[0] != '\0' ? config->channel : NULL,
+				   tells ? 0 : at, after_term);
+	if (tells)
+		le_commit_tells();
+}
+
+/*
  * Make an election: its settings, all of which are given, its lease and its
  * mark.  False: there is one of that name, or another transaction is about to
- * make it.
+ * make it, or the table of dropped elections is locked.
  */
 bool
 le_election_insert(const Store *store, const char *name,
 				   const Configuration *config)
 {
 	Row		   *row;
+	int64		after_term;
 
 	/*
 	 * Take the lock before looking.  The other way round, another transaction
@@ -311,16 +331,19 @@ le_election_insert(const Store *store, const char *name,
 	 */
 	if (!lock_new_name(store, name, config))
 		return false;
+	if (!le_dropped_read(store, name, &after_term))
+	{
+		if (config->group == NULL)
+			le_unlock_name(name, NULL);
+		return false;
+	}
 	row = le_row_new(store, TABLE_ELECTION);
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
 	set_configuration(row, config);
 	le_row_insert(row);
-	if (le_lease_read(store, name, NULL) == NULL)
-		le_lease_create(store, name);
-	le_mark_create(store, name, config->channel != NULL &&
-				   config->channel[0] != '\0' ? config->channel : NULL,
-				   config->group != NULL);
+	insert_lease(store, name, config, after_term);
 	le_commit_durably();
+	le_commit_wakes_worker();
 	return true;
 }
 

@@ -156,14 +156,14 @@ le_epoch_write(const Store *store, int64 highest_term)
 }
 
 /*
- * Remember the last term of an election that is dropped: one that is made
- * later, maybe by the same name, has to begin above it.  False: another
- * transaction has locked the row, or this incarnation has none yet.
+ * Remember this term of an election that was dropped: one that is made later,
+ * maybe by the same name, has to begin above it.  False: another transaction
+ * has locked the row, or this incarnation has none yet.
  */
 bool
-le_epoch_note_dropped(const Store *store, const Incarnation *inc,
-					  int64 term)
+le_epoch_note_dropped(const Store *store, int64 term)
 {
+	Incarnation *inc = le_epoch_read();
 	bool		busy;
 	Row		   *row;
 
@@ -182,19 +182,15 @@ le_epoch_note_dropped(const Store *store, const Incarnation *inc,
 }
 
 /*
- * The term that follows last, or the first one of an election (last is 0):
- * above all terms of elections that were dropped.  An election's first term of
- * an epoch has a random counter, in the lower half: two servers that are
- * promoted from the same data in the same second then do not issue the same
- * terms.
+ * The term that follows last.  An election's first term of an epoch has a
+ * random counter, in the lower half: two servers that are promoted from the
+ * same data in the same second then do not issue the same terms.
  */
 int64
 le_epoch_next_term(int64 last, const Incarnation *inc)
 {
 	int64		floor = inc->epoch << TERM_COUNTER_BITS;
 
-	if (last == 0)
-		last = inc->dropped_term;
 	if (last < floor)
 		last = floor + (int64) pg_prng_uint64_range(&pg_global_prng_state, 0,
 													(UINT64CONST(1) << (TERM_COUNTER_BITS - 1)) - 1);

@@ -65,7 +65,9 @@ enum
 	LEASE_LEFT_AT_RENEWAL = LEASE_RUN + LE_RUN_COLUMNS,
 	LEASE_ROLE_ID,
 	LEASE_SUCCESSOR_ROLE_ID,
-	LEASE_RUN_ROLE_ID
+	LEASE_RUN_ROLE_ID,
+	LEASE_CREATED_AT,
+	LEASE_AFTER_TERM
 };
 
 /* No lease is granted, and no seat is reserved, for longer */
@@ -158,6 +160,8 @@ make_lease(const Row *row)
 	lease->runs = le_runs_make(row, LEASE_RUN, LEASE_RUN_ROLE_ID);
 	lease->left_at_renewal = LE_GET(row, LEASE_LEFT_AT_RENEWAL, DatumGetInt64,
 									-1);
+	lease->created_at = LE_GET(row, LEASE_CREATED_AT, DatumGetTimestampTz, 0);
+	lease->after_term = LE_GET(row, LEASE_AFTER_TERM, DatumGetInt64, 0);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_row_is_own_write(row);
 	return lease;
@@ -395,7 +399,8 @@ le_lease_lock(const Store *store, const char *election)
  * The caller holds the election's name lock.
  */
 void
-le_lease_create(const Store *store, const char *election)
+le_lease_create(const Store *store, const char *election,
+				TimestampTz created_at, int64 after_term)
 {
 	Row		   *row = le_row_new(store, TABLE_LEASE);
 
@@ -405,6 +410,8 @@ le_lease_create(const Store *store, const char *election)
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	LE_SET(row, LEASE_UNSETTLED, BoolGetDatum(true));
+	LE_SET(row, LEASE_CREATED_AT, TimestampTzGetDatum(created_at));
+	LE_SET(row, LEASE_AFTER_TERM, Int64GetDatum(after_term));
 	le_row_insert(row);
 }
 

@@ -5,7 +5,8 @@
  *		announced.
  *
  * A mark says that listeners know of every term up to its term, whether they
- * know of that term's end, and of how many requests to yield in it.
+ * know of that term's end, of how many requests to yield in it, and in which of
+ * the elections that had this name one after the other that was.
  *
  * Invariants:
  *
@@ -35,7 +36,8 @@ enum
 	ANNOUNCED_TERM,
 	ANNOUNCED_VACATED,
 	ANNOUNCED_YIELDS,
-	ANNOUNCED_CHANNEL
+	ANNOUNCED_CHANNEL,
+	ANNOUNCED_CREATED_AT
 };
 
 static void *
@@ -48,6 +50,8 @@ make_mark(const Row *row)
 	mark->vacated = DatumGetBool(row->values[ANNOUNCED_VACATED]);
 	mark->yields = DatumGetInt64(row->values[ANNOUNCED_YIELDS]);
 	mark->channel = LE_GET(row, ANNOUNCED_CHANNEL, TextDatumGetCString, NULL);
+	mark->created_at = LE_GET(row, ANNOUNCED_CREATED_AT, DatumGetTimestampTz,
+							  0);
 	return mark;
 }
 
@@ -105,6 +109,8 @@ le_mark_write(const Store *store, Mark *mark)
 	LE_SET(row, ANNOUNCED_YIELDS, Int64GetDatum(mark->yields));
 	LE_SET_IF(row, ANNOUNCED_CHANNEL, mark->channel != NULL,
 			  LE_TEXT(mark->channel));
+	LE_SET_IF(row, ANNOUNCED_CREATED_AT, mark->created_at != 0,
+			  TimestampTzGetDatum(mark->created_at));
 	if (is_new)
 		le_row_insert(row);
 	else
@@ -113,24 +119,25 @@ le_mark_write(const Store *store, Mark *mark)
 }
 
 /*
- * Make the mark of a new election, whose name lock the caller holds.  If there
- * is a mark, an election of that name was dropped just now, and listeners do
- * not know all of its terms yet: that mark stays.  A new one says that
- * listeners know of all terms of dropped elections: those of this election
- * will be greater.  tells: listeners are to be told that there is this
- * election, which yields of -1 stand for.
+ * Make the mark of a new election, whose name lock the caller holds: listeners
+ * know of the terms up to after_term, and of that creation (created_at), or of
+ * none (0).
+ *
+ * If there is a mark, an election of that name was dropped just now, and
+ * listeners do not know of its end yet.  That mark stays, and is not even
+ * locked: the worker goes on from it.  That its created_at is not that of the
+ * new lease says that there is a new election.
  */
 void
 le_mark_create(const Store *store, const char *election, const char *channel,
-			   bool tells)
+			   TimestampTz created_at, int64 after_term)
 {
 	Mark		mark = {.election = unconstify(char *, election),
-	.vacated = true,.yields = tells ? -1 : 0,.channel = unconstify(char *, channel)};
+		.term = after_term,.vacated = true,
+	.channel = unconstify(char *, channel),.created_at = created_at};
 
-	if (le_mark_read(store, election) != NULL)
-		return;
-	mark.term = le_epoch_read()->dropped_term;
-	le_mark_write(store, &mark);
+	if (le_mark_read(store, election) == NULL)
+		le_mark_write(store, &mark);
 }
 
 /*

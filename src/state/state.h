@@ -72,18 +72,27 @@ typedef struct Incarnation
 	char	   *name;
 	bool		known;			/* table epoch has a row for it */
 	int64		epoch;			/* of new terms; 0: the first incarnation's */
-	int64		dropped_term;	/* the highest term of a dropped election */
+	int64		dropped_term;	/* of elections that table dropped has not */
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
 
 extern Incarnation *le_epoch_read(void);
 extern bool le_epoch_is_missing(const Incarnation *inc, bool foreign);
 extern bool le_epoch_write(const Store *store, int64 highest_term);
-extern bool le_epoch_note_dropped(const Store *store,
-								  const Incarnation *inc, int64 term);
+extern bool le_epoch_note_dropped(const Store *store, int64 term);
 extern int64 le_epoch_moment(const Incarnation *inc, bool own, int64 mono,
 							 TimestampTz at, int64 lasts);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
+
+/* dropped.c */
+extern bool le_dropped_note(const Store *store, const char *election,
+							int64 term);
+extern bool le_dropped_read(const Store *store, const char *election,
+							int64 *term);
+extern int64 le_dropped_highest(const Store *store);
+extern List *le_dropped_names(const Store *store, int limit);
+extern bool le_dropped_take(const Store *store, const char *election,
+							int64 *highest);
 
 /* run.c */
 /* What a call asks for that is to be done once */
@@ -149,6 +158,8 @@ typedef struct Lease
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
 	Runs		runs;
 	int64		left_at_renewal;	/* of the lease; -1: not renewed yet */
+	TimestampTz created_at;		/* when the election was; 0: not known */
+	int64		after_term;		/* its terms are greater */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -170,7 +181,8 @@ extern void le_lease_scan_group(const Store *store, const char *group,
 extern Lease *le_lease_copy(const Lease *lease);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern Lease *le_lease_find_lock(Finder *finder, const char *election);
-extern void le_lease_create(const Store *store, const char *election);
+extern void le_lease_create(const Store *store, const char *election,
+							TimestampTz created_at, int64 after_term);
 extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at,
@@ -345,9 +357,9 @@ typedef struct Mark
 	char	   *election;
 	int64		term;			/* listeners know of the terms up to this */
 	bool		vacated;		/* they know that it has ended */
-	int64		yields;			/* requests to yield in it that they know of;
-								 * -1: they do not know of the election */
+	int64		yields;			/* requests to yield in it that they know of */
 	char	   *channel;		/* where they were told; NULL: the default */
+	TimestampTz created_at;		/* of the lease that they know of; 0: none */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
 
@@ -357,7 +369,8 @@ extern Mark *le_mark_lock(const Store *store, const char *election,
 						  bool deletes, bool *busy);
 extern void le_mark_write(const Store *store, Mark *mark);
 extern void le_mark_create(const Store *store, const char *election,
-						   const char *channel, bool tells);
+						   const char *channel, TimestampTz created_at,
+						   int64 after_term);
 extern void le_mark_delete(Mark *mark);
 
 /* election.c */
@@ -401,7 +414,7 @@ extern void le_election_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
 extern char *le_election_channel(const Store *store, const char *name,
-								 Snapshot snapshot);
+								 Snapshot snapshot, bool *is_seat);
 extern Election *le_election_get(const Store *store, const char *name);
 extern Election *le_election_get_or_create(const Store *store,
 										   const char *name, bool wait);

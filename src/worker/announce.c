@@ -33,7 +33,7 @@
 #include "worker/worker.h"
 
 #define EVENTS			100		/* told in one transaction, at most */
-#define EVENTS_OF_ONE	2		/* at least: see tell_term() */
+#define EVENTS_OF_ONE	3		/* at least: see tell_term() */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first */
 #define LONGEST_QUEUE	(40 * MS)	/* and at most: a lease may last 100 ms */
 #define QUEUE_PAUSE		10		/* times a wait that was in vain */

@@ -51,6 +51,7 @@ static const struct
 	[ATTEMPT_PROVE] = {"asking synchronous standbys", false, LONGEST_ERROR_ALL, true},
 	[ATTEMPT_RENEW_ALL] = {"renewing leases", false, LONGEST_ERROR_ALL, false},
 	[ATTEMPT_TIDY] = {"removing dead candidates", false, LONGEST_ERROR_ALL, false},
+	[ATTEMPT_MOVE_DROPPED] = {"removing dropped elections", false, LONGEST_ERROR, false},
 	[ATTEMPT_PRUNE] = {"removing old history", false, LONGEST_ERROR, false},
 	[ATTEMPT_RENEW] = {"renewing a lease", false, LONGEST_ERROR_ALL, false},
 	[ATTEMPT_PREEMPT] = {"asking for a yield in", true, LONGEST_ERROR_ALL, false},

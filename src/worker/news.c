@@ -13,13 +13,14 @@
  * follows from rows that are read anew under the NOTIFY lock (tell.c).  So the
  * memory may name an election in vain, but must not overlook one:
  *
- * - a lease that differs from its mark is found by the look at all leases;
+ * - a lease that differs from its mark, or was created since, is found by the
+ *	 look at all leases;
  *
  * - a mark that no lease belongs to is found at the end of that look: its
  *	 election was dropped;
  *
- * - terms of an election that was dropped, whether or not one of its name was
- *	 created since, raise the highest term ever dropped (table epoch).
+ * - the mark of an election that was both created and dropped since the last
+ *	 look is read when its row of table dropped is moved (tidy.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -37,14 +38,12 @@ typedef struct KnownMark
 	int64		term;
 	bool		vacated;
 	int64		yields;
+	TimestampTz created_at;
 	uint64		look;			/* number of the last that found it; or 0 */
 } KnownMark;
 
 static HTAB *known = NULL;
 static Oid	known_table = InvalidOid;	/* the one they were read from */
-
-/* The highest term ever dropped, when all marks were read last */
-static int64 dropped_term = -1;
 
 /* The look that is under way, or was the last one */
 static uint64 look_number = 0;
@@ -84,6 +83,7 @@ le_news_remember(const Mark *mark)
 	k->term = mark->term;
 	k->vacated = mark->vacated;
 	k->yields = mark->yields;
+	k->created_at = mark->created_at;
 	if (!found)
 		k->look = 0;
 }
@@ -95,6 +95,20 @@ void
 le_news_forget(const char *election)
 {
 	(void) find_known(election, HASH_REMOVE, NULL);
+}
+
+/*
+ * An election was dropped.  If its mark is not known, it was created after the
+ * last look: remember its mark, and the next look finds that it is gone.
+ */
+void
+le_news_note_dropped(const Store *store, const char *election)
+{
+	Mark	   *mark;
+
+	if (find_known(election, HASH_FIND, NULL) == NULL &&
+		(mark = le_mark_read(store, election)) != NULL)
+		le_news_remember(mark);
 }
 
 /*
@@ -199,42 +213,21 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 	k->look = look_number;
 	leases_known++;
 
-	/*
-	 * An election of that name may have been led, dropped and created anew
-	 * since the last look.  The new lease says nothing of the old terms, but
-	 * history does.  The mark that is remembered then differs from the lease
-	 * until all is told.
-	 */
-	if (lease->term == 0 && k->vacated && pass->inc->dropped_term != dropped_term)
-	{
-		Mark		mark = {.election = k->election,.term = k->term,
-		.vacated = true};
-
-		k->vacated = !le_tell_is_behind(store, &mark);
-	}
-	if (k->yields < 0 || k->term < lease->term || k->vacated != (lease->leader == NULL) ||
+	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
+		(lease->created_at != 0 && k->created_at != lease->created_at) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
 		le_news_add(pass, lease->election);
 }
 
 /*
  * The look has found all leases: the elections of other marks were dropped.
- * One of them may have been created, led and dropped since the last look, so
- * that its mark is not known.  Its terms were greater than all that had been
- * dropped by then, so that the highest term ever dropped has risen: then read
- * all marks.
  */
 void
-le_news_end_look(Pass *pass, const Store *store)
+le_news_end_look(Pass *pass)
 {
 	HASH_SEQ_STATUS scan;
 	KnownMark  *k;
 
-	if (pass->inc->dropped_term != dropped_term)
-	{
-		read_marks(store);
-		dropped_term = pass->inc->dropped_term;
-	}
 	if (leases_known == hash_get_num_entries(known))
 		return;
 	hash_seq_init(&scan, known);

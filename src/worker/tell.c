@@ -39,7 +39,10 @@ typedef struct Telling
 	const Store *store;
 	Snapshot	snapshot;
 	const char *election;
-	const char *channel;		/* NULL: the default one */
+	const Lease *lease;			/* NULL: the election was dropped */
+	bool		is_seat;		/* of a group */
+	const char *own_channel;	/* of the election; NULL: the default one */
+	const char *channel;		/* where listeners are told now */
 	int			left;			/* events that the transaction may tell yet */
 	bool		complete;		/* they were enough so far */
 	Mark	   *mark;			/* what listeners know by now; NULL: no mark */
@@ -120,9 +123,33 @@ tell_elected(Telling *t, const Term *term, const Term *previous)
 static void
 tell_created(Telling *t)
 {
-	Event		event = {.event = "created",.at = GetCurrentTimestamp()};
+	Event		event = {.event = "created",.at = t->lease->created_at};
 
 	tell(t, &event);
+}
+
+/*
+ * Was the election that there is now created since listeners were told last?
+ * Then what they are told first is of one that had its name before.
+ */
+static bool
+is_of_former(const Telling *t)
+{
+	return t->lease != NULL && t->lease->created_at != 0 &&
+		t->lease->created_at != t->mark->created_at;
+}
+
+/*
+ * All has been told of elections that had this name before.  From here on
+ * listeners are told of the present one, on its own channel.
+ */
+static void
+begin_present(Telling *t)
+{
+	t->mark->created_at = t->lease->created_at;
+	t->channel = t->own_channel;
+	if (t->is_seat)
+		tell_created(t);
 }
 
 static void
@@ -169,12 +196,14 @@ tell_term(const Term *term, void *arg)
 	{
 		bool		continuous = is_continuous(t->last, term);
 
-		/* The end of the term before and the beginning of this one */
-		t->complete = t->left >= 2;
+		/* The end of the term before, a creation, the beginning of this one */
+		t->complete = t->left >= 3;
 		if (!t->complete)
 			return false;
 		if (t->last != NULL && t->last->ended && !continuous)
 			tell_vacated(t, t->last);
+		if (is_of_former(t) && term->term > t->lease->after_term)
+			begin_present(t);
 		tell_elected(t, term, continuous ? t->last : NULL);
 		mark->term = term->term;
 		mark->vacated = false;
@@ -208,8 +237,9 @@ tell_history(Telling *t)
  * deleted by hand: then there was less to tell.)
  */
 static void
-tell_lease(Telling *t, const Lease *lease)
+tell_lease(Telling *t)
 {
+	const Lease *lease = t->lease;
 	Mark	   *mark = t->mark;
 
 	if (lease->term > mark->term)
@@ -228,25 +258,28 @@ tell_lease(Telling *t, const Lease *lease)
 }
 
 /*
- * Tell what is new beyond the mark, which is locked, of an election, or of one
- * that was dropped (lease is NULL).
+ * Tell what is new beyond the mark, which is locked.
  */
 static void
-tell_news(Telling *t, const Lease *lease)
+tell_news(Telling *t)
 {
 	Mark	   *mark = t->mark;
 	const Mark	before = *mark;
 
-	if (mark->yields < 0)
-	{
-		tell_created(t);
-		mark->yields = 0;
-	}
+	t->channel = t->lease == NULL || is_of_former(t) ? mark->channel :
+		t->own_channel;
 	tell_history(t);
-	if (t->complete && lease != NULL)
-		tell_lease(t, lease);
+	if (t->complete && is_of_former(t))
+	{
+		t->complete = t->left > 0;
+		if (t->complete)
+			begin_present(t);
+	}
+	if (t->complete && t->lease != NULL)
+		tell_lease(t);
 	if (mark->term != before.term || mark->vacated != before.vacated ||
-		mark->yields != before.yields)
+		mark->yields != before.yields ||
+		mark->created_at != before.created_at)
 	{
 		mark->channel = unconstify(char *, t->channel);
 		le_mark_write(t->store, mark);
@@ -319,32 +352,29 @@ lock_name(const char *election)
  * snapshot and before we had the lock: so the mark and the lease are read
  * again.
  *
- * An election that was never led gets a mark at the last term of that name in
- * history, which a dropped one had: its own terms will be greater.  (The
- * highest term ever dropped may be greater than a term that is being granted
- * at this moment by a process that has read a lower one.)
+ * An election that was never led gets a mark at the term above which its own
+ * will be.
  */
 static bool
-begin_mark(Telling *t, const Lease *lease)
+begin_mark(Telling *t)
 {
-	LastTerms	last = {.n = 0};
+	const Lease *lease = t->lease;
 	Mark	   *mark;
 
 	if (!lock_name(t->election) ||
 		le_mark_read(t->store, t->election) != NULL ||
 		le_lease_read(t->store, t->election, NULL) == NULL)
 		return false;
+	t->channel = t->own_channel;
 	if (lease->term > 0)
 		tell_last(t, lease);
-	else
-		le_history_read(t->store, t->election, 0, BackwardScanDirection,
-						t->snapshot, note_term, &last);
 	mark = palloc0(sizeof(Mark));
 	mark->election = pstrdup(t->election);
 	mark->channel = unconstify(char *, t->channel);
-	mark->term = last.n > 0 ? last.term[0]->term : lease->term;
+	mark->term = Max(lease->term, lease->after_term);
 	mark->vacated = lease->leader == NULL;
 	mark->yields = lease->yields;
+	mark->created_at = lease->created_at;
 	le_mark_write(t->store, mark);
 	t->mark = mark;
 	return true;
@@ -419,20 +449,19 @@ le_tell(const Store *store, const char *election, Snapshot snapshot,
 		int *left, Mark **mark)
 {
 	Lease	   *lease = le_lease_read(store, election, snapshot);
-	Telling		t = {.store = store,.snapshot = snapshot,
-	.election = election,.left = *left,.complete = true};
+	Telling		t = {.store = store,.snapshot = snapshot,.election = election,
+	.lease = lease,.left = *left,.complete = true};
 	bool		busy;
 
 	t.mark = le_mark_lock(store, election, false, &busy);
 	if (busy)
 		return TOLD_LATER;
 	if (lease != NULL)
-		t.channel = le_election_channel(store, election, snapshot);
-	else if (t.mark != NULL)
-		t.channel = t.mark->channel;	/* that of the last event */
+		t.own_channel = le_election_channel(store, election, snapshot,
+											&t.is_seat);
 	if (t.mark != NULL)
-		tell_news(&t, lease);
-	else if (lease != NULL && !begin_mark(&t, lease))
+		tell_news(&t);
+	else if (lease != NULL && !begin_mark(&t))
 		return TOLD_LATER;
 	*left = t.left;
 	*mark = t.mark;

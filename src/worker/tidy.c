@@ -2,12 +2,11 @@
  *
  * tidy.c
  *		The background worker removes what is no longer needed: dead
- *		candidates, and old history.
+ *		candidates, the rows of dropped elections, and old history.
  *
  * Invariant: it does so in steps, each a short transaction, and ends after a
  * step when a renewal, or anything else, is due.  There may be any number of
- * dead candidates, and of old terms; the next round goes on where this one
- * ends.
+ * each; the next round goes on where this one ends.
  *
  * These transactions wait for no flush and for no standby.  If a crash undoes
  * a removal, it is done again.
@@ -34,6 +33,13 @@ typedef struct CandidateStep
 	bool		deleted;		/* some row */
 	bool		kept;			/* some row, which was locked, or is alive */
 } CandidateStep;
+
+/* A step in moving rows of table dropped into table epoch */
+typedef struct DroppedStep
+{
+	List	   *names;			/* of elections that the look has found */
+	bool		moved;			/* some row */
+} DroppedStep;
 
 /* A step in removing old history */
 typedef struct HistoryStep
@@ -108,6 +114,79 @@ prune_all_candidates(Pass *pass)
 		next = le_clock();		/* maybe there is no more work */
 	else if (step.kept)
 		next = Min(next, le_clock() + TIDY_PAUSE);
+	pass->next = next;
+}
+
+/*
+ * Which elections have been dropped?  If there are more of them, the next look
+ * finds the others.
+ */
+void
+le_tidy_look(Store *store, Pass *pass)
+{
+	MemoryContext old;
+
+	if (!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock))
+	{
+		pass->next = Min(pass->next, le_clock() + RETRY);
+		return;
+	}
+	old = MemoryContextSwitchTo(le_worker_context);
+	pass->dropped = le_dropped_names(store, STEP_ROWS);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * The mark of such an election is read while its row is locked: nobody drops
+ * an election of that name meanwhile.  What is dropped later leaves a new row.
+ */
+static void
+move_dropped(void *arg)
+{
+	DroppedStep *step = arg;
+	int64		highest = 0;
+	int64		until;
+	Store		store;
+
+	begin_step();
+	le_store_get(&store);
+	if (!le_store_try_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock) ||
+		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock) ||
+		!le_store_try_lock(&store, LE_TABLE_DROPPED, RowExclusiveLock))
+		le_postpone("a table that dropped elections are in is locked");
+	until = le_clock() + STEP_TIME;
+	do
+	{
+		const char *election = linitial(step->names);
+
+		if (le_dropped_take(&store, election, &highest))
+		{
+			le_news_note_dropped(&store, election);
+			step->moved = true;
+		}
+		step->names = list_delete_first(step->names);
+	} while (step->names != NIL && le_clock() < until);
+	if (!le_epoch_note_dropped(&store, highest))
+		le_postpone("the row of this incarnation is locked");
+}
+
+static void
+move_all_dropped(Pass *pass)
+{
+	DroppedStep step = {.names = pass->dropped};
+	int64		next = pass->next;
+
+	while (step.names != NIL)
+	{
+		step.moved = false;
+		if (!le_attempt(ATTEMPT_MOVE_DROPPED, NULL, move_dropped, &step, &next))
+			break;
+		/* Others may be left, and listeners may have to be told. */
+		if (step.moved)
+			next = le_clock();
+		if (!has_time(pass))
+			break;
+	}
 	pass->next = next;
 }
 
@@ -186,5 +265,6 @@ le_tidy(Pass *pass)
 	}
 	if (pass->dead != NIL)
 		prune_all_candidates(pass);
+	move_all_dropped(pass);
 	prune_all_history(pass);
 }

@@ -23,7 +23,7 @@
  *	 that election.  The first one in a round where the strategy counts seats
  *	 reads the leases, too (seats.c);
  * - a transaction that tells listeners 100 events (announce.c);
- * - a step of tidying up: 5 ms, or 250 rows of history (tidy.c).
+ * - a step of tidying up: 5 ms, or 250 rows (tidy.c).
  *
  * Rows of history are read by key, or along an index from where the last step
  * has ended, and never all of them.
@@ -327,8 +327,9 @@ look_at_tables(void *arg)
 	reverse(pass->settle);
 	reverse(pass->preempt);
 	le_led_end_look();
+	le_tidy_look(&look.store, pass);
 	if (look.knows_marks)
-		le_news_end_look(pass, &look.store);
+		le_news_end_look(pass);
 }
 
 /*

@@ -16,7 +16,7 @@
  *	news		of which elections listeners have not been told everything
  *	announce	the transaction that tells listeners
  *	tell		what it tells of one election
- *	tidy		removing dead candidates and old history
+ *	tidy		removing dead candidates, dropped elections and old history
  *	attempt		doing what may fail
  *	launcher	starting workers with the server
  *
@@ -53,6 +53,7 @@ typedef struct Pass
 	List	   *settle;			/* leases that are to be settled, as seen */
 	List	   *preempt;		/* leases with a yield to be asked or undone */
 	List	   *dead;			/* candidates whose rows are to be removed */
+	List	   *dropped;		/* names of elections that have been dropped */
 } Pass;
 
 /* worker.c */
@@ -78,6 +79,7 @@ typedef enum AttemptKind
 	ATTEMPT_RENEW_ALL,
 	ATTEMPT_TIDY,
 	ATTEMPT_PRUNE,
+	ATTEMPT_MOVE_DROPPED,
 
 	/* with one election */
 	ATTEMPT_RENEW,
@@ -153,10 +155,11 @@ extern void le_elect_preempt_all(Pass *pass);
 extern bool le_news_begin_look(Store *store);
 extern void le_news_look_at(Pass *pass, const Store *store,
 							const Lease *lease);
-extern void le_news_end_look(Pass *pass, const Store *store);
+extern void le_news_end_look(Pass *pass);
 extern void le_news_add(Pass *pass, const char *election);
 extern void le_news_remember(const Mark *mark);
 extern void le_news_forget(const char *election);
+extern void le_news_note_dropped(const Store *store, const char *election);
 
 /* tell.c */
 /* What came of telling listeners of an election */
@@ -176,6 +179,7 @@ extern Told le_tell(const Store *store, const char *election,
 extern void le_announce(Pass *pass);
 
 /* tidy.c */
+extern void le_tidy_look(Store *store, Pass *pass);
 extern void le_tidy(Pass *pass);
 
 /* upkeep.c */

@@ -15,7 +15,7 @@ our @EXPORT = qw(hostile_statements find_functions changed_hands);
 
 my $ELECTIONS = q{(SELECT election FROM leader_election.election ORDER BY random() LIMIT 5) e};
 my $TERMS = q{(SELECT election, term, leader, backend_pid FROM leader_election.status WHERE leader IS NOT NULL ORDER BY random() LIMIT 3) e};
-my @TABLES = qw(election lease candidate history epoch pause_all drain announced election_group protocol);
+my @TABLES = qw(election lease candidate history epoch pause_all drain announced election_group dropped protocol);
 my @MODES = ('ACCESS SHARE', 'ROW SHARE', 'ROW EXCLUSIVE', 'SHARE UPDATE EXCLUSIVE', 'SHARE',
 	'SHARE ROW EXCLUSIVE', 'EXCLUSIVE', 'ACCESS EXCLUSIVE');
 

@@ -300,7 +300,7 @@ sub long_transaction
 
 sub lock_table
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group dropped));
 	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
 
@@ -320,7 +320,7 @@ sub lock_row
 
 sub maintain
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group));
+	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group dropped));
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 

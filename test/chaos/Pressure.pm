@@ -300,7 +300,7 @@ sub set_pressing
 
 sub maintain_all
 {
-	my @tables = shuffle(qw(election lease candidate history epoch pause_all drain announced election_group));
+	my @tables = shuffle(qw(election lease candidate history epoch pause_all drain announced election_group dropped));
 	my @statements = Nemesis::pick(
 		[ map { "VACUUM FULL leader_election.$_" } @tables ],
 		[ map { "CLUSTER leader_election.$_ USING ${_}_pkey" } @tables ],

@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(204);
+SELECT plan(205);
 
 --
 -- What there is
@@ -234,7 +234,7 @@ SELECT table_privs_are('leader_election', name, 'le_pgtap_candidate', privs,
 			   ('status', '{SELECT}'), ('candidates', '{SELECT}'),
 			   ('metrics', '{SELECT}'), ('protocol', '{SELECT}'),
 			   ('server_metrics', '{SELECT}'),
-			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'),
+			   ('lease', '{}'), ('candidate', '{}'), ('epoch', '{}'), ('dropped', '{}'),
 			   ('pause_all', '{}'), ('drain', '{SELECT}')) AS t (name, privs);
 
 SET ROLE le_pgtap_nobody;

@@ -116,7 +116,7 @@ SELECT leader_election.join('w', 'one');
 SELECT leader_election.assert_leader('w');
 SELECT leader_election.leave('w');
 SELECT leader_election.drop_election('w');
-SELECT leader_election.join('y', 'one');
+SELECT leader_election.join('y', 'one') > 0 AS leads;
 SELECT leader_election.leave_all();
 
 SELECT (SELECT count(*) FROM evil.election), (SELECT count(*) FROM evil.lease),

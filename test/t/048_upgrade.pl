@@ -27,7 +27,7 @@ my $WORKERS = "pg_stat_activity WHERE backend_type = 'leader_election worker'";
 # Everything that is to arrive, as text
 my $ROWS = join ' UNION ALL ',
   map { "SELECT '$_ ' || r::text FROM leader_election.$_ AS r" }
-  qw(election election_group drain pause_all lease history epoch);
+  qw(election election_group drain pause_all lease history dropped epoch);
 
 my %common = (
 	start => 0,
@@ -95,7 +95,8 @@ $app->query("SELECT leader_election.release('dropped', 1);
 $app->query("SELECT leader_election.create_group('team', 3, max_per_candidate => 2);
 	SELECT leader_election.drain_candidate('host-*', reason => 'it is old');
 	SELECT term FROM leader_election.acquire('runs', 'detached', run => '2026-11-21');
-	SELECT leader_election.release('runs', 1, done => true)");
+	SELECT leader_election.release('runs', term, done => true)
+		FROM leader_election.lease WHERE election = 'runs'");
 $term{held} = $holder->query("CALL leader_election.campaign('held', 'holder')");
 
 # Nobody is there who would end what the stop ends.
@@ -133,7 +134,7 @@ is( $app->query(
 		WHERE extname = 'leader_election'"),
 	'{leader_election.election,leader_election.election_group,leader_election.pause_all,leader_election.drain,'
 	  . 'leader_election.lease,'
-	  . 'leader_election.history,leader_election.epoch}',
+	  . 'leader_election.history,leader_election.epoch,leader_election.dropped}',
 	'new: and all of them will be dumped');
 
 #
@@ -175,7 +176,7 @@ is( $app->query(
 		FROM leader_election.lease,
 			(SELECT max(first_seen_mono) AS first_seen_mono
 			FROM leader_election.epoch) AS grace
-		WHERE election <> 'renewed'"),
+		WHERE election NOT IN ('renewed', 'runs')"),
 	't',
 	'new: the grace lasts for a lease (G6)');
 is( scalar(grep { $_ < 1 << $EPOCH_BITS } values %term),

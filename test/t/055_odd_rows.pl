@@ -97,6 +97,7 @@ foreach my $odd_row (
 	is($odd->acquire('dropped', 'c'), 2, 'dropped: counts');
 	$odd->query("SELECT leader_election.release('dropped', 2);
 		SELECT leader_election.drop_election('dropped')");
+	wait_for($origin, 'SELECT count(*) FROM leader_election.dropped', 0, undef, 'odd');
 	is($odd->query('SELECT dropped_term FROM leader_election.epoch'),
 		2, 'dropped: the last term is kept');
 	is($odd->acquire('dropped', 'c'), 3, 'dropped: created again, it counts on (G5)');

@@ -137,6 +137,7 @@ sub alter_seats
 		$run,
 		"alter_group('$group', seats => $seats)",
 		sub {
+			wait_moved($run);
 			ask($run->{control},
 				"SELECT leader_election.alter_group('$group', seats => $seats)");
 		},

@@ -9,6 +9,7 @@
 #		strategy, quorum
 #		delay       of a takeover
 #		moments     counts what is told apart by its time
+#		after       the term above which its own begin
 #		term        the last one
 #		leader      undef: vacant
 #		over        why its leadership is over, though nobody has noticed
@@ -122,6 +123,7 @@ sub make_seats
 			%settings,
 			group => $group,
 			moments => 0,
+			after => $s->{dropped},
 			term => 0,
 			yield => '',
 			paused => '',
@@ -261,7 +263,7 @@ sub elect
 	my ($s, $election, $name) = @_;
 	my $l = $s->{elections}{$election};
 
-	$l->{term} = ($l->{term} || $s->{dropped}) + 1;
+	$l->{term} = ($l->{term} || $l->{after}) + 1;
 	$l->{terms}++;
 	$l->{leader} = $name;
 	$l->{auto_renew} = $l->{candidates}{$name}{auto_renew};

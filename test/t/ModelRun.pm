@@ -27,7 +27,7 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($LONG $MOST_SEATS $SEED $SETTLED_IN $STEPS @STRATEGIES $node %seen any
   arrived ask begin chance check_views complain dice expect look pick
-  session_of settled step);
+  session_of settled step wait_moved);
 
 our @STRATEGIES = qw(race lowest bully ring zab spread);
 our $SEED = $ENV{MODEL_SEED} // 1;
@@ -141,14 +141,26 @@ sub begin_group
 		"SELECT leader_election.alter_group('$run->{group}', seats => $MOST_SEATS)")
 	  if defined $run->{group};
 	$run->{group} = "$prefix.g";
+	wait_moved($run);
+	$s->{dropped} = ask($run->{control},
+		'SELECT coalesce(max(dropped_term), 0) FROM leader_election.epoch');
 	ask($run->{control},
 		"SELECT leader_election.create_group('$run->{group}', $seats,"
 		  . " '$run->{strategy}', 1, '$LONG ms')");
 	$s->{groups}{ $run->{group} } = { seats => $seats, max_per_candidate => 1 };
 	make_seats($s, $run->{group}, settings($run));
-	$s->{dropped} = ask($run->{control},
-		'SELECT coalesce(max(dropped_term), 0) FROM leader_election.epoch');
 	return;
+}
+
+# The worker moves the last terms of dropped seats to where all that is created begins
+# above them: until then, only what has the name of a dropped one does.
+sub wait_moved
+{
+	my ($run) = @_;
+
+	return wait_until(
+		sub { ask($run->{control}, 'SELECT count(*) FROM leader_election.dropped') eq '0' },
+		'dropped seats to be moved');
 }
 
 # The names of a run's elections and candidates begin anew with each generation.
@@ -185,6 +197,8 @@ sub begin
 	{
 		$run->{control}->query("SELECT leader_election.create_election('$election',"
 			  . " '$run->{strategy}', '$LONG ms')");
+		$s->{elections}{$election}{after} = ask($run->{control},
+			"SELECT after_term FROM leader_election.lease WHERE election = '$election'");
 	}
 	begin_group($run, $s, $prefix) if $run->{has_group};
 	$_->finish foreach values %{ $run->{sessions} };

@@ -1,0 +1,173 @@
+/*-------------------------------------------------------------------------
+ *
+ * dropped.c
+ *		The last terms of elections that were dropped: the table dropped.
+ *
+ * An election begins above all terms of those that had its name before.  So
+ * who drops an election leaves its last term here, in a row of that name: an
+ * administrator may do so in a transaction block that stays open, and locks no
+ * row that other elections need.  The worker moves the rows into table epoch,
+ * where one number stands for all of them (dropped_term), or there would be a
+ * row for every name that was ever used.  Where no worker runs they stay.
+ * They are read by key: however many there are, a creation reads one.
+ *
+ * Invariants:
+ *
+ * - Only who holds the name lock in Exclusive mode (of a seat: its group's)
+ *	 inserts or updates the row of that name.
+ *
+ * - One transaction deletes a row and raises epoch.dropped_term to its term:
+ *	 a crash, a standby and a dump have the one or the other.
+ *
+ * - The last term of a name is looked for here first, and then in epoch, with
+ *	 a newer snapshot.  In the other order, the worker could move it in
+ *	 between: it would be found in neither, and given out twice.
+ *
+ * Few transactions create or drop an election.  So the table is locked only
+ * for those, last of all our tables, and never waited for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "state/state.h"
+#include "utils/builtins.h"
+
+/* Column numbers of dropped */
+enum
+{
+	DROPPED_ELECTION,
+	DROPPED_TERM
+};
+
+/* Names of elections that were dropped, so many at most */
+typedef struct Names
+{
+	List	   *names;
+	int			limit;
+} Names;
+
+/*
+ * An election is dropped, and the next one of its name has to begin above this
+ * term.  The caller holds its name lock.  False: the table, or the row of an
+ * earlier election of that name, is locked.
+ */
+bool
+le_dropped_note(const Store *store, const char *election, int64 term)
+{
+	Store		locked = *store;
+	Row		   *row;
+	bool		busy;
+
+	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, RowExclusiveLock))
+		return false;
+	row = le_row_lock(&locked, TABLE_DROPPED, le_key(election),
+					  LockTupleNoKeyExclusive, &busy);
+	if (busy)
+		return false;
+	if (row == NULL)
+	{
+		row = le_row_new(&locked, TABLE_DROPPED);
+		LE_SET(row, DROPPED_ELECTION, LE_TEXT(election));
+		LE_SET(row, DROPPED_TERM, Int64GetDatum(term));
+		le_row_insert(row);
+	}
+	else if (DatumGetInt64(row->values[DROPPED_TERM]) < term)
+	{
+		LE_SET(row, DROPPED_TERM, Int64GetDatum(term));
+		le_row_update(row);
+	}
+	return true;
+}
+
+static void *
+make_term(const Row *row)
+{
+	int64	   *term = palloc(sizeof(int64));
+
+	*term = DatumGetInt64(row->values[DROPPED_TERM]);
+	return term;
+}
+
+/*
+ * Above which term has an election of this name to begin?  The caller holds
+ * its name lock.  False: the table is locked.
+ */
+bool
+le_dropped_read(const Store *store, const char *election, int64 *term)
+{
+	Store		locked = *store;
+	int64	   *own;
+
+	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, AccessShareLock))
+		return false;
+	own = le_read_one(&locked, TABLE_DROPPED, le_key(election), NULL,
+					  make_term);
+	*term = Max(own != NULL ? *own : 0, le_epoch_read()->dropped_term);
+	return true;
+}
+
+static bool
+raise_to_term(const Row *row, void *arg)
+{
+	int64	   *highest = arg;
+
+	*highest = Max(*highest, DatumGetInt64(row->values[DROPPED_TERM]));
+	return true;
+}
+
+/*
+ * The highest term in the table, which the caller has locked; 0: it has none.
+ * This reads all rows.
+ */
+int64
+le_dropped_highest(const Store *store)
+{
+	int64		highest = 0;
+
+	le_scan_briefly(store, TABLE_DROPPED, le_key_any(),
+					NoMovementScanDirection, raise_to_term, &highest);
+	return highest;
+}
+
+static bool
+note_name(const Row *row, void *arg)
+{
+	Names	   *names = arg;
+
+	names->names = lappend(names->names,
+						   TextDatumGetCString(row->values[DROPPED_ELECTION]));
+	return list_length(names->names) < names->limit;
+}
+
+/*
+ * Names of elections that have a row, so many at most.
+ */
+List *
+le_dropped_names(const Store *store, int limit)
+{
+	Names		names = {.limit = limit};
+
+	le_scan(store, TABLE_DROPPED, le_key_any(), ForwardScanDirection, NULL,
+			note_name, &names);
+	return names.names;
+}
+
+/*
+ * Delete the row of an election, and raise *highest to its term, which the
+ * caller moves into table epoch in the same transaction.  False: there is no
+ * row, or another transaction has locked it.
+ */
+bool
+le_dropped_take(const Store *store, const char *election, int64 *highest)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, TABLE_DROPPED, le_key(election),
+								  LockTupleExclusive, &busy);
+
+	if (row == NULL)
+		return false;
+	(void) raise_to_term(row, highest);
+	le_row_delete(row);
+	return true;
+}
