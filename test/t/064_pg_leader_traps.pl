@@ -119,6 +119,12 @@ sub exercise
 	my $sidecar = start($db, 'stand', qw(--election served --candidate me --rank 1 --grace 100ms --verbose --http), $port);
 	wait_until(sub { $one->query("SELECT leader_election.leader('served') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a sidecar');
 	end($sidecar);
+
+	# One that stands, and asks why it is not elected.
+	my $stands = start($db, 'stand', qw(--election quorum --candidate me --http), $port);
+	wait_until(sub { $one->query("SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0
+		FROM pg_catalog.pg_stat_activity WHERE query OPERATOR(pg_catalog.~~) 'SELECT CASE%drained%'") eq 't' }, 'a question of a sidecar');
+	end($stands);
 	foreach my $how ([], ['--json'])
 	{
 		$is->(0, 'status', @$how);
