@@ -60,12 +60,12 @@ static const Statement sql_state = {
 /* Only where somebody is drained, look at all who stand. */
 static const Statement sql_why = {
 	"SELECT CASE WHEN paused_at IS NOT NULL THEN 'paused'"
-	" WHEN EXISTS (SELECT FROM leader_election.drain d"
-	" WHERE d.election OPERATOR(pg_catalog.=) $1"
-	" OR d.election OPERATOR(pg_catalog.=) '')"
-	" AND EXISTS (SELECT FROM leader_election.candidates c"
-	" WHERE c.election OPERATOR(pg_catalog.=) $1"
-	" AND c.candidate OPERATOR(pg_catalog.=) $2 AND c.drained)"
+	" WHEN EXISTS (SELECT FROM leader_election.drain"
+	" WHERE election OPERATOR(pg_catalog.=) $1"
+	" OR election OPERATOR(pg_catalog.=) '')"
+	" AND EXISTS (SELECT FROM leader_election.candidates"
+	" WHERE election OPERATOR(pg_catalog.=) $1"
+	" AND candidate OPERATOR(pg_catalog.=) $2 AND drained)"
 	" THEN 'drained' END"
 	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
 	1, false, 2, {TEXTOID, TEXTOID}
