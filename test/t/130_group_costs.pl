@@ -95,6 +95,36 @@ for my $i (0 .. $#few)
 	cmp_ok($many, '<', 2.5 * $FACTOR * $few, "$what: $few leases are read, and $many of $FACTOR times as many seats");
 }
 
+# A call keeps the group lock from one seat to the next, but not while it waits:
+# here for a seat whose row is locked. Others are granted theirs meanwhile.
+{
+	my $locker = session($node, name => 'locker');
+	my $waits = session($node, name => 'waits');
+	my $granted;
+
+	$admin->query("SELECT leader_election.create_group('busy', 2)");
+	$locker->query('BEGIN');
+	$locker->query("SELECT FROM leader_election.lease WHERE election = 'busy/1' FOR UPDATE");
+	wait_until(
+		sub {
+			if (!$granted)
+			{
+				$waits->query_async("SELECT count(*) FROM leader_election.acquire_any('busy', 'waits')");
+				wait_for($node, "SELECT EXISTS (SELECT FROM pg_stat_activity
+					WHERE pid = " . $waits->backend_pid . " AND (wait_event_type = 'Extension' OR state = 'idle'))");
+				$granted = $admin->query(
+					"SELECT term FROM leader_election.acquire('busy/2', 'other')");
+				$granted &&= !$waits->finished;
+				$waits->result;
+			}
+			return $granted;
+		},
+		'a seat to be granted while a call waits for another one');
+	pass('nobody waits for a call that waits');
+	$locker->query('ROLLBACK');
+	$_->finish foreach $locker, $waits;
+}
+
 # Who makes a group large is told so.
 foreach (
 	[ "create_group('large', 101)", 101 ],
