@@ -429,7 +429,8 @@ run_all(
 		[ qr/request_yield\(/, 'yield', '-e', 'e' ],
 		[ qr/acquire\(/, 'run', '-e', 'e', @RUN ],
 		[ qr/^SELECT state, waiting_for/, 'run', '-e', 'e', '--skip', @RUN ],
-		[ qr/acquire\(/, 'stand', '-e', 'e', '--http=@PORT@' ]));
+		[ qr/acquire\(/, 'stand', '-e', 'e', '--http=@PORT@' ],
+		[ qr/^SELECT CASE WHEN paused_at/, 'stand', '-e', 'e', '--http=@PORT@' ]));
 
 note("HOSTILE_SEED=$SEED HOSTILE_ROUNDS=$ROUNDS");
 my $round = 0;

@@ -42,6 +42,7 @@ my @STATEMENTS = map {
 	[ qr/leader_election\.leave\(/, [$BOOL], [ ['t'] ] ],
 	[ qr/^SELECT state, waiting_for, leader/,
 		[ $TEXT, $TEXT, $TEXT, $NUMERIC ], [ [ 'vacant', undef, undef, undef ] ] ],
+	[ qr/^SELECT CASE WHEN paused_at/, [$TEXT], [ ['paused'] ] ],
 	[ qr/SELECT run_done FROM/, [ $NUMERIC, $TEXT ], [ [ '1795230000.5', undef ] ] ],
 	[ qr/AS "Waiting for"/, [ ($TEXT) x 3, $INT8, $TEXT, $INT8, ($TEXT) x 7 ],
 		[ [ 'e', 'led', 'x', 7, '2.0 s', 1, (undef) x 7 ] ] ],
