@@ -83,7 +83,7 @@ look_at_column(Search *s, const FormData_pg_attribute *column)
 static void
 read_columns(Search *s, int count)
 {
-	for (AttrNumber i = 1; i <= count; i++)
+	for (int i = 1; i <= count; i++)
 	{
 		HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(s->rel),
 											Int16GetDatum(i));

@@ -117,7 +117,7 @@ is_of_kind(Oid relid, char relkind, Oid access_method)
 static bool
 has_column(Oid table, AttrNumber number, char letter)
 {
-	bool		nullable = letter == pg_tolower((unsigned char) letter);
+	bool		nullable = letter > 'Z';
 	HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(table),
 										Int16GetDatum(number));
 	Form_pg_attribute form;
