@@ -231,6 +231,9 @@ le_role_changes(void)
 	{
 		CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, on_change, (Datum) 0);
 		CacheRegisterSyscacheCallback(AUTHOID, on_change, (Datum) 0);
+
+		/* The owner of the database is a member of pg_database_owner. */
+		CacheRegisterSyscacheCallback(DATABASEOID, on_change, (Datum) 0);
 	}
 	listening = true;
 	return changes;

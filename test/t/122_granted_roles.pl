@@ -93,6 +93,25 @@ foreach my $give (
 	$_->finish foreach @c;
 }
 
+# --- The database gets another owner
+
+{
+	my @c;
+
+	run('ALTER DATABASE postgres OWNER TO low');
+	create('owner', 'bully', "candidate_role => 'pg_database_owner', $LONG");
+	@c = member('owner', 'low', 1);
+	leads_soon('owner', 'low', 'owner: low leads', 20);
+	run("SELECT leader_election.pause_election('owner'); ALTER DATABASE postgres OWNER TO high");
+	push @c, member('owner', 'high', 2);
+	run("ALTER DATABASE postgres OWNER TO low; SELECT leader_election.resume_election('owner')");
+	worker_looks();
+	is(lease('owner', 'leader, yielding'), 'low|f', 'owner: high may not lead');
+	run('ALTER DATABASE postgres OWNER TO high');
+	is_asked_soon('owner', 'owner: low is asked to yield');
+	$_->finish foreach @c;
+}
+
 # --- Where the worker renews in between, and reads no crowd in its look
 
 foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
