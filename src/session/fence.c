@@ -55,6 +55,7 @@ typedef struct Fence
 	bool		own_session;	/* the leader is this very session */
 	uint64		changes;		/* le_leadership_generation when it was read */
 	uint64		writes;			/* le_lasting_writes when it was read */
+	bool		locked;			/* the commit has taken the election lock */
 } Fence;
 
 /*
@@ -230,7 +231,7 @@ le_fence_by_term(const char *election, const int64 *term)
  * for that lock when they commit at once.
  */
 static bool
-still_leads(const Fence *fence)
+still_leads(Fence *fence)
 {
 	BoundedWaits busy;
 	Store		store;
@@ -239,6 +240,7 @@ still_leads(const Fence *fence)
 	le_wait_bounded_begin(&busy, fence->election);
 	while (!le_wait_for_election_shared(&fence->lock))
 		le_wait_retry_or_busy(fence->election);
+	fence->locked = true;
 	if (is_fresh(fence))
 	{
 		le_wait_bounded_end(&busy);
@@ -282,9 +284,11 @@ hold_protocol(void)
 }
 
 /*
- * The transaction does not commit: release the election locks at once.  Other
- * libraries clean up before the server releases the transaction's locks, and
- * that may take long: postgres_fdw gives a foreign server 30 s to answer.
+ * The transaction does not commit: release the election locks that its commit
+ * has taken at once.  Other libraries clean up before the server releases the
+ * transaction's locks, and that may take long: postgres_fdw gives a foreign
+ * server 30 s to answer.  (A call may have taken one, too, which belongs to its
+ * statement.)
  */
 static void
 release_locks(void)
@@ -292,7 +296,13 @@ release_locks(void)
 	ListCell   *lc;
 
 	foreach(lc, fences)
-		le_unlock_election_shared(&((Fence *) lfirst(lc))->lock);
+	{
+		Fence	   *fence = lfirst(lc);
+
+		if (fence->locked)
+			le_unlock_election_shared(&fence->lock);
+		fence->locked = false;
+	}
 }
 
 /*

@@ -640,6 +640,14 @@ client_min_messages = error
 	is($yields->('joins'), 'h1|t|t', 'no worker: join() asks');
 	is($renews->query("SELECT term, yielding FROM leader_election.renew('renews')"),
 		'1|t', 'no worker: renew() asks');
+	$boss->query('SET client_min_messages = warning');
+	is( $boss->sqlstate_of("DO \$\$ BEGIN
+			PERFORM leader_election.assert_leader('detached', 1);
+			PERFORM leader_election.renew('detached', 1);
+			RAISE division_by_zero; END \$\$"),
+		'22012', 'no worker: a statement that is fenced, and asks, fails');
+	unlike($boss->errors, qr/own a lock/, 'no worker: with no warning of a lock');
+	$boss->query('SET client_min_messages = error');
 	is($boss->query("SELECT term, yielding FROM leader_election.renew('detached', 1)"),
 		'1|t', 'no worker: so does that of a detached leader');
 	is($yields->('detached'), 'h1|t|t', 'no worker: by order');
