@@ -25,7 +25,7 @@ le_begin_epoch(Store *store)
 {
 	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	bool		foreign = false;
-	int64		highest_term;
+	int64		highest_term = 0;
 	ListCell   *lc;
 
 	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
@@ -33,8 +33,6 @@ le_begin_epoch(Store *store)
 		!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;
-	highest_term = le_dropped_highest(store);
-
 	foreach(lc, le_lease_read_all(store))
 	{
 		Lease	   *lease = lfirst(lc);
@@ -43,6 +41,12 @@ le_begin_epoch(Store *store)
 						   Max(lease->term, lease->after_term));
 		foreign |= le_lease_is_foreign(lease, incarnation);
 	}
+
+	/*
+	 * A term moves from its lease to table dropped, and on to table epoch.  It
+	 * is looked for in that order, so that it is found on its way.
+	 */
+	highest_term = Max(highest_term, le_dropped_highest(store));
 
 	/* Another transaction may have begun the epoch since the caller looked. */
 	if (!le_epoch_is_missing(le_epoch_read(), foreign))
