@@ -69,6 +69,7 @@ extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
 extern bool le_lock_election_is_mine(void);
 extern LOCKTAG le_lock_group_tag(const char *group);
 extern bool le_lock_group(const char *group, bool wait);
+extern bool le_lock_group_is_mine(const char *group);
 extern void le_unlock_group(const char *group);
 extern bool le_lock_name(const char *election, const char *candidate);
 extern bool le_lock_name_shared(const char *election);

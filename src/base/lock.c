@@ -252,6 +252,14 @@ le_lock_group(const char *group, bool wait)
 	return take_exclusive(le_lock_group_tag(group), wait);
 }
 
+bool
+le_lock_group_is_mine(const char *group)
+{
+	LOCKTAG		tag = le_lock_group_tag(group);
+
+	return LeLockHeldByMe(&tag, ExclusiveLock);
+}
+
 /*
  * Release the group lock before the transaction ends, or undo the last of
  * several requests for it.  The caller has granted and reserved nothing since.

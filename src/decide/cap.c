@@ -272,7 +272,11 @@ find_locked(const char *group)
 		struct Cap *cap = lfirst(lc);
 
 		if (strcmp(cap->group, group) == 0)
+		{
+			/* Its lock was taken in no subtransaction: those are refused. */
+			Assert(le_lock_group_is_mine(group));
 			return cap;
+		}
 	}
 	return NULL;
 }
