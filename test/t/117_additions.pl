@@ -58,6 +58,10 @@ my %refers = (
 	'pg_partitioned_table.partdefid' => 'partitioned tables: it is none',
 	'pg_partitioned_table.partrelid' => 'partitioned tables: it is none',
 	'pg_policy.polrelid' => 'policy',
+	'pg_propgraph_element.pgepgid' => 'property graphs: it is none',
+	'pg_propgraph_element.pgerelid' => 'a property graph that reads it',
+	'pg_propgraph_label.pglpgid' => 'property graphs: it is none',
+	'pg_propgraph_property.pgppgid' => 'property graphs: it is none',
 	'pg_publication_rel.prrelid' => 'publication',
 	'pg_rewrite.ev_class' => 'rule',
 	'pg_seclabel.classoid' => $OTHER,
@@ -87,6 +91,9 @@ my %kinds = (
 	pg_opfamily => $NONE, pg_parameter_acl => $NONE, pg_subscription => $NONE,
 	pg_tablespace => $NONE, pg_transform => $NONE, pg_ts_config => $NONE, pg_ts_dict => $NONE,
 	pg_ts_parser => $NONE, pg_ts_template => $NONE, pg_user_mapping => $NONE,
+	pg_propgraph_element => 'a property graph that reads it', pg_propgraph_element_label => $NONE,
+	pg_propgraph_label => $NONE, pg_propgraph_label_property => 'a property graph that reads it',
+	pg_propgraph_property => $NONE,
 	pg_attrdef => 'default, added columns',
 	pg_class => 'indexes, child, parent, partition, sequence of a column',
 	pg_constraint => 'constraints',
@@ -320,6 +327,11 @@ $app->query(q{CREATE VIEW public.mine AS SELECT * FROM leader_election.history;
 	CREATE TRIGGER only_leader BEFORE INSERT ON public.guarded FOR EACH STATEMENT
 		EXECUTE FUNCTION leader_election.only_leader('e');
 	CREATE TABLE public.rows OF leader_election.lease_grant});
+if ($app->query('SHOW server_version_num') >= 190000)
+{
+	$app->query('CREATE PROPERTY GRAPH public.graph VERTEX TABLES (leader_election.lease KEY (election))');
+	is($app->sqlstate, '00000', 'a property graph reads a table');
+}
 unlike(diagnose(), qr/Not the extension's/, 'what only reads the tables, or uses functions and types, is no addition');
 
 sub log_since { my ($from) = @_; return substr(slurp_file($node->logfile), $from); }
