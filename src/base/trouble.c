@@ -51,7 +51,8 @@ key_of(const char *election)
 }
 
 /*
- * Note that the trouble keeps this election from being settled.
+ * Note that the trouble keeps this election from being settled.  Where the
+ * line has no room for its key, it is taken to keep all.
  */
 void
 le_trouble_add(WorkerTrouble *trouble, const char *election)
@@ -59,7 +60,7 @@ le_trouble_add(WorkerTrouble *trouble, const char *election)
 	int			most = (pgstat_track_activity_query_size - ROOM_FOR_REST) /
 		KEY_LENGTH;
 
-	if (trouble->named >= Max(Min(most, LE_TROUBLES_NAMED), 1))
+	if (trouble->named >= Min(most, LE_TROUBLES_NAMED))
 		trouble->all = true;
 	else
 		trouble->elections[trouble->named++] = key_of(election);

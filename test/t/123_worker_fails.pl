@@ -253,4 +253,14 @@ $slotless[0]->kill;
 says('slotless', 'a worker or a call',
 	qr/^warning\|No worker runs in this database, and none can be started: background workers use all 1 of max_worker_processes\./m, $there);
 
+# -- Where there is no room to name an election, the failure counts for all.
+
+my $narrow = new_server(name => 'narrow', config => "track_activity_query_size = 100");
+my $boss = session($narrow, name => 'boss', options => $QUIET);
+my @narrow = stand('e', $narrow);
+$boss->query("ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (pg_catalog.upper(election) <> 'E') NOT VALID");
+$narrow[0]->kill;
+says('e', 'worker fails', qr/with SQLSTATE 23514/, $boss);
+$narrow->stop;
+
 done_testing();
