@@ -141,6 +141,34 @@ sub columns_of
 	return map { /^(.*)\|(?:text|name|jsonb?)$/ ? $1 : () } $session->query("$query \\gdesc");
 }
 
+# Looks at one output, which this query shows.
+sub look_at
+{
+	my ($session, $seen, $name, $of, $query) = @_;
+	my @wrong;
+	my ($short) = $of =~ /(\w+)(?:\(\))?$/;
+	my @columns = columns_of($session, $query);
+	my $json = $session->query("SELECT coalesce(jsonb_agg(q), '[]') FROM ($query) q");
+	my $has_name = !grep { kind_of($short, $_) eq 'given' } @columns;
+
+	push @wrong, "$of: " . $session->errors if $session->sqlstate ne '00000';
+	my $rows = eval { decode_json($json) } // [];
+	foreach my $row (@$rows)
+	{
+		foreach my $column (@columns)
+		{
+			my @texts = texts_in($row->{$column});
+			my $kind = kind_of($short, $column);
+
+			push @wrong, map { "$of.$column: $_" } wrongs_of_texts($kind, $column, @texts);
+			$has_name = 1 if $kind eq 'given' && grep { index($_, $name) >= 0 } @texts;
+		}
+	}
+	# What gives no names back is seen, too.
+	$seen->{$of} = 1 if $has_name;
+	return @wrong;
+}
+
 # Looks at all of it, with these in the place of %e and so on.
 sub look
 {
@@ -158,26 +186,7 @@ sub look
 	$session->query("CALL leader_election.wait_for_change($args{e}, -1, NULL, '0') \\gset told_");
 	foreach my $of (sort keys %queries)
 	{
-		my ($short) = $of =~ /(\w+)(?:\(\))?$/;
-		my @columns = columns_of($session, $queries{$of});
-		my $json = $session->query("SELECT coalesce(jsonb_agg(q), '[]') FROM ($queries{$of}) q");
-		my $has_name = !grep { kind_of($short, $_) eq 'given' } @columns;
-
-		push @wrong, "$of: " . $session->errors if $session->sqlstate ne '00000';
-		my $rows = eval { decode_json($json) } // [];
-		foreach my $row (@$rows)
-		{
-			foreach my $column (@columns)
-			{
-				my @texts = texts_in($row->{$column});
-				my $kind = kind_of($short, $column);
-
-				push @wrong, map { "$of.$column: $_" } wrongs_of_texts($kind, $column, @texts);
-				$has_name = 1 if $kind eq 'given' && grep { index($_, $name) >= 0 } @texts;
-			}
-		}
-		# What gives no names back is seen, too.
-		$seen->{$of} = 1 if $has_name;
+		push @wrong, look_at($session, $seen, $name, $of, $queries{$of});
 	}
 	return @wrong;
 }
@@ -233,6 +242,12 @@ sub names_in_sql
 	$run->('SELECT leader_election.leave_all()');
 	$run->("SELECT leader_election.release(election, term) FROM leader_election.lease WHERE leader = $d");
 	$run->("SELECT leader_election.leave(election, $d) FROM leader_election.election WHERE election = $e OR group_name = $g");
+
+	# The worker moves what a drop leaves as soon as it is committed.
+	$run->('BEGIN');
+	$run->("SELECT leader_election.drop_election($e)");
+	push @wrong, look_at($session, \%seen, $name, 'relation dropped', 'SELECT * FROM leader_election.dropped');
+	$run->('ROLLBACK');
 	$run->('RESET ROLE');
 	return (\%seen, map { s/([^\n\x20-\x7e])/sprintf('\\x{%x}', ord $1)/ger } @wrong);
 }
