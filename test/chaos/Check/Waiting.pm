@@ -51,6 +51,8 @@ my @reasons = (
 	[ qr/^acquire\(\)$/, sub { $_[0]{election} =~ $RESERVES && !was_dropped(@{ $_[0] }{qw(election sent received)}) && 'its strategy keeps the seat for a detached candidate' } ],
 	[ qr/^a_worker_or_a_call$/, sub { !may_lack_worker($_[0]) && 'there is a worker' } ],
 	[ qr/^synchronous_standbys$/, \&none ],
+	[ qr/^worker_(?:waits_for_a_lock|was_cancelled)$/, \&none ],
+	[ qr/^worker_fails$/, sub { !is_expected('53200', $_[0]{sent}) && 'nothing makes it fail' } ],
 );
 
 # Nobody but a worker elects at once, and there has to be one.
