@@ -4,10 +4,10 @@
  *		What diagnose() says of what others have added to the extension's
  *		tables and schema: what it does there, and how to be rid of it.
  *
- * Whatever is attached to a table depends on it, by pg_depend.  So one scan of
- * that finds all of it, also pieces that a later PostgreSQL brings; only the
- * words for each kind are a table here.  The rest are columns, and settings of
- * the table itself.
+ * Each object that is attached to a table depends on it, by pg_depend.  So one
+ * scan of that finds all of them, also kinds that a later PostgreSQL brings;
+ * only the words for each kind are a table here.  The rest are columns, and
+ * settings of the table itself.
  *
  * Nothing of it can make the extension's writes run with more rights than the
  * tables' owner has (row.c).  But it may refuse them, or hide rows.
