@@ -24,8 +24,10 @@ use warnings;
 use Carp;
 use Cwd qw(abs_path);
 use Exporter qw(import);
+use Fcntl qw(:flock);
 use File::Basename qw(dirname);
 use IPC::Run;
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
@@ -33,7 +35,9 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(compile_library new_server query_unless_busy resume_process
   session stop_process wait_for wait_gone wait_stopped wait_told wait_until);
 
-my $POLL_INTERVAL = 0.005;
+# A wait looks again after a twentieth of what it has waited for so far, within
+# these limits: it costs little, and is never late by much.
+my @POLL_INTERVAL = (0.005, 0.05);
 
 # What adds to the message of a wait that has timed out: code references that
 # return text.
@@ -73,16 +77,18 @@ sub compile_library
 #	start      0: leave it initialised but not started, without the extension
 #	initdb     more options for initdb
 #	install    the installation to use, if not that of PATH
+# The servers of one test have system identifiers of their own.
 sub new_server
 {
 	my (%opts) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($opts{name} // 'main',
 		install_path => $opts{install});
 
-	push @servers, $node;
-	$node->init(
+	initialise($node,
 		allows_streaming => $opts{streaming} // 0,
-		extra => [ '--no-locale', '--encoding=UTF8', @{ $opts{initdb} // [] } ]);
+		extra => [ '--no-locale', '--encoding=UTF8', @{ $opts{initdb} // [] } ],
+		copy => !@servers && !$opts{initdb} && !$opts{install});
+	push @servers, $node;
 	$node->append_conf(
 		'postgresql.conf', qq(
 max_connections = 100
@@ -100,6 +106,50 @@ max_worker_processes = 16
 		$node->safe_psql('postgres', 'CREATE EXTENSION leader_election');
 	}
 	return $node;
+}
+
+# initdb costs more than many a test does. So it is run once, and the first
+# server of each test is a copy of what it made, also in the versions of Cluster
+# that know no INITDB_TEMPLATE (before 17), and with options. All calls of initdb
+# are made by system_or_bail.
+sub initialise
+{
+	my ($node, %params) = @_;
+	my $run = \&PostgreSQL::Test::Utils::system_or_bail;
+	my $copy = delete $params{copy};
+
+	no warnings 'redefine';
+	local *PostgreSQL::Test::Utils::system_or_bail = sub {
+		my @command = @_;
+
+		if ($copy && $command[0] eq 'initdb')
+		{
+			@command = ('cp', '-RPp', template($run, @command), $node->data_dir);
+		}
+		$run->(@command);
+	};
+	$node->init(%params);
+	return;
+}
+
+# The folder that this initdb makes, for all tests of this run. Only whole ones
+# have that name, whatever happens to who makes it; others wait.
+sub template
+{
+	my ($run, @initdb) = @_;
+	my $folder = "$PostgreSQL::Test::Utils::tmp_check/template";
+	my ($at) = grep { $initdb[$_] =~ /^(-D|--pgdata)$/ } 0 .. $#initdb;
+
+	open(my $lock, '>', "$folder.lock") or croak "$folder.lock: $!";
+	flock($lock, LOCK_EX) or croak "$folder.lock: $!";
+	unless (-d $folder)
+	{
+		$initdb[ $at + 1 ] = "$folder.new";
+		$run->('rm', '-rf', "$folder.new");
+		$run->(@initdb);
+		rename("$folder.new", $folder) or croak "$folder: $!";
+	}
+	return $folder;
 }
 
 # A new session; see LeaderElection::Session::new for the options.
@@ -140,7 +190,7 @@ sub wait_until
 		  . (ref $what ? $what->() : $what)
 		  . report()
 		  if time - $start > $timeout;
-		sleep($POLL_INTERVAL);
+		sleep(max($POLL_INTERVAL[0], min($POLL_INTERVAL[1], (time - $start) / 20)));
 	}
 	return time - $start;
 }

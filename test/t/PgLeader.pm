@@ -67,7 +67,7 @@ if ($is{family})
 	note('family');
 }
 exit 0 if $is{short};
-sleep 0.01 while getppid > 1;
+sleep 0.1 while getppid > 1;
 END
 my $worker_file = PostgreSQL::Test::Utils::tempdir() . '/worker.pl';
 
