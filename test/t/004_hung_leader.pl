@@ -11,11 +11,14 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $LEASE = 5_000_000;    # microseconds; a slow machine takes a while to set the scene
+# In microseconds; a slow machine takes a while to set the scene.
+my $LEASE = 5_000_000 * slowness();
+my $MOMENT = int($LEASE / 10);
 my $SOON = 1_000_000;
 
 my $node = new_server(
@@ -113,7 +116,7 @@ sub expired_is
 	is($leader, $election =~ /^automatic/ ? 'leader' : 'heir',
 		"$election: who is next (kubernetes#82960)");
 	cmp_ok($acquired, '>=', $deadline, "$election: not before the deadline (G2)");
-	cmp_ok($acquired, '<', $deadline + $SOON, "$election: but soon after");
+	cmp_ok($acquired, '<', $deadline + $SOON + held_up(), "$election: but soon after");
 	is( $observer->query(
 			"SELECT string_agg(term || ' ' || coalesce(reason, 'leads'), ', ' ORDER BY term),
 				min(ended_at) = max(acquired_at)
@@ -156,14 +159,14 @@ follow_to_the_end($heir{backend}, 'backend');
 $leader{renewing}->query_async(
 	"SELECT term, remaining_ms > 1000, yielding
 		FROM leader_election.renew('renewing');
-	SELECT pg_sleep(1.66) \\g /dev/null
+	SELECT pg_sleep($LEASE / 3e6) \\g /dev/null
 	" x 9);
 
 # A renewal that commits only after the deadline.  It does not count until
 # then, but nobody else gets between.
 $leader{late}->query_async(
 	qq{DO \$\$ DECLARE term bigint; led_before boolean; BEGIN
-		WHILE leader_election.monotonic_clock() < $deadline{late} - 500000 LOOP
+		WHILE leader_election.monotonic_clock() < $deadline{late} - $MOMENT LOOP
 			PERFORM pg_sleep(0.001);
 		END LOOP;
 		led_before := leader_election.is_leader('late');
@@ -209,11 +212,11 @@ foreach my $election (qw(silent loop))
 		"$election: never two (G1)");
 }
 cmp_ok(moment($leader{silent}, 'last true'),
-	'>', $deadline{silent} - $SOON, 'silent: is_leader() is true so long');
+	'>', $deadline{silent} - $SOON - held_up(), 'silent: is_leader() is true so long');
 cmp_ok(
 	moment($leader{silent}, 'first false'),
 	'<',
-	($observer->lease('silent', 'acquired_mono'))[0] + $SOON,
+	($observer->lease('silent', 'acquired_mono'))[0] + $SOON + held_up(),
 	'silent: is_leader() turns false within the statement (G3)');
 
 resume_process($leader{client}->pid);
@@ -325,7 +328,7 @@ foreach my $election (sort keys %leader)
 	($deadline{$election}) = $observer->lease($election, 'deadline_mono');
 	cmp_ok($last_true, '<', $deadline{$election},
 		"$election: is_leader() is true until the deadline at most (G3)");
-	cmp_ok($last_true, '>', $deadline{$election} - $SOON,
+	cmp_ok($last_true, '>', $deadline{$election} - $SOON - held_up(),
 		"$election: but so long");
 }
 is( $observer->query(

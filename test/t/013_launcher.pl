@@ -7,9 +7,9 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 my $LAUNCHER =
   "pg_stat_activity WHERE backend_type = 'leader_election launcher'";
@@ -208,7 +208,7 @@ pass('and no worker, where there is no candidate');
 	$control->kill;
 }
 
-my $start = time;
+my $start = machine_time();
 $node->stop;
-cmp_ok(time - $start, '<', 5, 'the server stops with all that running');
+cmp_ok(machine_time() - $start, '<', 5, 'the server stops with all that running');
 done_testing();

@@ -7,10 +7,10 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 # Longer than anything here may take
 my $LONG = 60;
@@ -88,10 +88,10 @@ my $control = session($node, name => 'control');
 	wait_for($node, "SELECT leader_election.leader('worked')", 'client');
 	$heir->query("SELECT leader_election.join('worked', 'heir')");
 	wait_for($node, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'client' AND wait_event = 'PgSleep'", 1);
-	my $start = time;
+	my $start = machine_time();
 	$client->kill;
 	wait_for($node, "SELECT leader_election.leader('worked')", 'heir');
-	cmp_ok(time - $start, '<', $LONG / 2, 'a dead client is noticed though its command goes on');
+	cmp_ok(machine_time() - $start, '<', $LONG / 2, 'a dead client is noticed though its command goes on');
 	$_->finish foreach $first, $heir;
 }
 

@@ -9,6 +9,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
@@ -54,7 +55,7 @@ sub ten_looks
 }
 
 # Seconds from the death of a leader's client to the answer of the campaign that
-# waits, the best of some.
+# waits, the best of some, in the machine's time.
 sub best_takeover
 {
 	my ($election) = @_;
@@ -75,10 +76,10 @@ sub best_takeover
 		# The worker has looked at that, and sleeps.
 		wait_for($node, "SELECT state FROM $WORKERS", 'idle');
 		Time::HiRes::sleep(0.1);
-		$start = time;
+		$start = machine_time();
 		$one->kill;
 		$two->result;
-		$best = time - $start if time - $start < $best;
+		$best = machine_time() - $start if machine_time() - $start < $best;
 		$two->finish;
 	}
 	note(sprintf 'takeover in %s: %.1f ms', $election, 1000 * $best);
@@ -100,9 +101,9 @@ sub best_takeover
 	# The wake-up comes when the transaction ends.
 	$one->query('BEGIN');
 	$one->query('SELECT pg_advisory_unlock_all()');
-	wait_for($node, "SELECT leader_election.leader('unseen')", 'two', 60);
+	wait_for($node, "SELECT leader_election.leader('unseen')", 'two');
 	wait_until(sub { grep { /^elected 2 two/ } $listener->events('unseen') },
-		'the election to be announced, with no look but the one that follows', 60);
+		'the election to be announced, with no look but the one that follows');
 	pass('what is settled before a look is announced, although a renewal is due');
 	$_->finish foreach $one, $two, $short;
 }
@@ -129,7 +130,7 @@ sub best_takeover
 	cmp_ok($reads, '<', $MANY / 4,
 		"$looks looks at $MANY elections in which nobody stands read no settings of them");
 	$beside = best_takeover('beside');
-	cmp_ok($beside, '<', 2 * $alone + 0.02,
+	cmp_ok($beside, '<', 2 * ($alone > 0 ? $alone : 0) + 0.02,
 		'they do not delay a takeover elsewhere (G7)');
 	$control->query("DELETE FROM leader_election.lease WHERE election LIKE 'vacant %'");
 	$control->query("DELETE FROM leader_election.election WHERE election LIKE 'vacant %'");
@@ -227,7 +228,7 @@ sub best_takeover
 		last if $kept;
 	}
 	ok($kept, 'it is renewed all the time');
-	wait_for($node, "SELECT leader_election.leader('held')", 'held', 30);
+	wait_for($node, "SELECT leader_election.leader('held')", 'held');
 	pass('and after all of them were looked at, a vacancy is seen to');
 
 	$one->query("SELECT leader_election.join('killed', 'one')");

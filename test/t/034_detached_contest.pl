@@ -121,7 +121,7 @@ END
 	until (time - $start > 3
 		  && $reasons eq 'expired, resigned, transferred, yielded')
 	{
-		last if time - $start > 30;
+		last if time - $start > $PostgreSQL::Test::Utils::timeout_default;
 		my $now = lease($e);
 		my $name = (qw(s1 s2 d1 d2))[ rand 4 ];
 		my $sql =
@@ -143,7 +143,7 @@ END
 	$control->query("INSERT INTO stop VALUES ('$e')");
 	foreach my $s (@contenders)
 	{
-		$s->result(20);
+		$s->result;
 		is($s->sqlstate, '00000', "contest: $s->{name} saw no error");
 		$s->finish;
 	}

@@ -151,7 +151,7 @@ sub efforts
 	$is_calm->('vacant');
 	$s->query("SELECT leader_election.leave('vacant', '$_')")
 	  foreach 'd1', 'd2';
-	wait_for($node, $NO_WORKER, 't', 5, 'other');
+	wait_for($node, $NO_WORKER, 't', undef, 'other');
 	pass('nobody stands: the worker ends');
 
 	# One that has died, whose row somebody sits on
@@ -164,7 +164,7 @@ sub efforts
 		't', undef, 'other');
 	$is_calm->('dead, and its row locked');
 	$locker->query('ROLLBACK');
-	wait_for($node, $NO_WORKER, 't', 5, 'other');
+	wait_for($node, $NO_WORKER, 't', undef, 'other');
 	is( $s->query('SELECT count(*) FROM leader_election.candidate'),
 		0, 'dead: its row is removed, and the worker ends');
 	is( $s->query(

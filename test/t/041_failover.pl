@@ -16,16 +16,18 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 use Worker;
 
-# Leases, and so what the grace lasts, in microseconds
-my $SHORT = 1_000_000;
-my $LEASE = 2_000_000;
-my $LONG = 5_000_000;
+# Leases, and so what the grace lasts, in microseconds: a slow machine takes
+# longer for the calls in it
+my $SHORT = 1_000_000 * slowness();
+my $LEASE = 2 * $SHORT;
+my $LONG = 5 * $SHORT;
 
 # Elections with a long lease, held by a detached candidate; in the last one
 # nobody else stands.

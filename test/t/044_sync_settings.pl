@@ -12,6 +12,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use SyncStandby;
 use Test::More;
@@ -486,9 +487,9 @@ foreach my $session ($leader, $caller)
 		'a commit to wait for the standby');
 }
 wait_until(sub { $pair->worker_pid ne '' }, 'a worker');
-my $start = time;
+my $start = machine_time();
 $old->stop('fast');
-cmp_ok(time - $start, '<', 30, 'a fast stop is not held up (G9)');
+cmp_ok(machine_time() - $start, '<', 30, 'a fast stop is not held up (G9)');
 $_->result foreach $holder, $leader, $caller;
 is($_->sqlstate, '08006', "$_->{name}: its session has ended")
   foreach $holder, $leader, $caller;

@@ -14,6 +14,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use IO::Socket::UNIX;
 use LeaderElection;
+use MachineTime;
 use POSIX ();
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -27,7 +28,7 @@ plan skip_all => 'libfaketime is not installed' unless $library;
 my $HOUR = 3600;
 
 # All durations here, in microseconds; and how late what is due may be
-my $LEASE = 4_000_000;
+my $LEASE = 4_000_000 * slowness();
 my $LATE = 20_000_000;
 
 my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
@@ -290,7 +291,7 @@ sub test_step
 		($acquired) = $control->lease($election, 'acquired_mono');
 		cmp_ok($acquired, '>=', $due{$election},
 			"$name: $election: not early (ShedLock#231, jobrunr#629, G4)");
-		cmp_ok($acquired, '<', $due{$election} + $LATE,
+		cmp_ok($acquired, '<', $due{$election} + $LATE + held_up(),
 			"$name: $election: nor late (db-scheduler#433, G4)");
 		$heir->finish;
 	}
@@ -302,7 +303,7 @@ sub test_step
 		$elapsed = 1e6 * (clock_gettime(CLOCK_MONOTONIC) - $started);
 		is($got, $who eq 'watches' ? '1|leader' : '', "$name: $who: in vain");
 		cmp_ok($elapsed, '>=', $LEASE, "$name: $who: as long as it was to wait");
-		cmp_ok($elapsed, '<', $LEASE + $LATE, "$name: $who: and no longer");
+		cmp_ok($elapsed, '<', $LEASE + $LATE + held_up(), "$name: $who: and no longer");
 	}
 
 	# Renewals go on: the deadline by which it led then is long past.

@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use Rules;
 use Test::More;
 use Worker;
@@ -105,7 +106,7 @@ foreach my $election ('named', 'named, unnoticed')
 	my $worse = candidate($election, 'worse', 9);
 	$admin->query(
 		"SELECT leader_election.request_yield('$election', 'worse')");
-	$one->query("SELECT leader_election.resign('$election', '4 s')");
+	$one->query("SELECT leader_election.resign('$election', '" . 4 * slowness() . " s')");
 	is(waiting_for($election), 'hold', "$election: nobody is elected yet");
 	my $better = candidate($election, 'better', 2);
 	my $stopped = $election =~ /unnoticed/ ? stop_worker($admin) : 0;

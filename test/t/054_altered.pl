@@ -19,7 +19,7 @@ serve();
 # Settings that change while somebody leads
 #
 
-create('shorter', 'race', "lease_duration => '4 s'");
+create('shorter', 'race', "lease_duration => '6 s'");
 create('longer', 'race');
 create('to bully', 'race', "lease_duration => '1 min'");
 create('quorum', 'race');
@@ -30,12 +30,12 @@ stand_as($one, $_, 'one', 1) foreach @altered;
 stand_as($two, $_, 'two', 2) foreach @altered;
 my $deadline = lease('shorter', 'deadline_mono');
 $admin->query(
-	"SELECT leader_election.alter_election('shorter', lease_duration => '2 s');
+	"SELECT leader_election.alter_election('shorter', lease_duration => '3 s');
 	SELECT leader_election.alter_election('longer', lease_duration => '30 s');
 	SELECT leader_election.alter_election('to bully', 'bully');
 	SELECT leader_election.alter_election('quorum', quorum => 9)");
 comes_true(
-	"deadline_mono > $deadline AND duration < 2100000 FROM leader_election.lease WHERE election = 'shorter'",
+	"deadline_mono > $deadline AND duration < 3100000 FROM leader_election.lease WHERE election = 'shorter'",
 	'altered: a shorter lease, after the granted one');
 comes_true(
 	"expires_at - renewed_at > '29 s' FROM leader_election.lease WHERE election = 'longer'",

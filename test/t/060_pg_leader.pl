@@ -8,12 +8,15 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = new_server(config => "leader_election.lease_duration = '2s'");
+# In seconds; a slow machine takes longer for what is done within a lease.
+my $LEASE = 2 * slowness();
+my $node = new_server(config => "leader_election.lease_duration = '${LEASE}s'");
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $sql = session($node, name => 'observer', options => '-c client_min_messages=warning');
 
@@ -88,14 +91,14 @@ my @errors = (
 	[ 125, qr/exclude/, '-e', 'codes', '--wait', '1s', '--skip', '--', 'true' ],
 	[ 125, qr/exclude/, '-e', 'codes', '--once', '--forever', '--', 'true' ],
 	[ 125, qr/does not have the option/, '-e', 'codes', '--json', '--', 'true' ],
-	[ 125, qr/does not fit into the lease .* 2 s/, '-e', 'codes', '--grace', '1001ms', '--', 'true' ],
+	[ 125, qr/does not fit into the lease .* $LEASE s/, '-e', 'codes', '--grace', 500 * $LEASE + 1 . 'ms', '--', 'true' ],
 	[ 125, qr/permission denied/, '-U', 'nobody_special', '-e', 'codes', '--', 'true' ],
 	[ 126, qr/could not execute/, '-e', 'codes', '--', '/' ],
 	[ 127, qr/could not execute/, '-e', 'codes', '--', "$dir/no-such-command" ]);
 
 $sql->query("SELECT leader_election.create_election('quorum', quorum => 2)");
 $sql->query('CREATE ROLE nobody_special LOGIN');
-my $busy = pg_leader($node, '-n', 'one', '-e', 'busy', '--', 'sleep', '60');
+my $busy = pg_leader($node, '-n', 'one', '-e', 'busy', '--', 'sleep', '600');
 wait_until(sub { leader_of('busy') eq 'one' }, 'a leader');
 foreach my $case (@errors)
 {
@@ -121,7 +124,7 @@ is($sql->query("SELECT count(*) FROM leader_election.candidates WHERE election =
 foreach my $mode (qw(detached session))
 {
 	my $one = pg_leader($node, '-e', 'given "x"', '--mode', $mode, '-n', "it's \\ one", '--', 'sh', '-c',
-		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; cut -d " " -f 1,5 /proc/$$/stat; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 60');
+		'env | grep PG_LEADER_; cat "$PG_LEADER_TERM_FILE"; stat -c "mode %a" "$PG_LEADER_TERM_FILE"; ls -l /proc/self/fd; cut -d " " -f 1,5 /proc/$$/stat; echo "pid $$"; grep -E "Sig(Blk|Ign|Cgt)" /proc/self/status; exec sleep 600');
 	my $text = wait_for_text($one, qr/SigIgn.*\n(?:.*\n)*SigCgt/);
 
 	like($text, qr/^PG_LEADER_ELECTION=given "x"$/m, 'the election');
@@ -273,10 +276,10 @@ foreach my $mode (qw(detached session))
 	$sql->query("SELECT leader_election.create_election('yield $mode', lease_duration => '30 s')");
 	my $one = pg_leader($node, '-e', "yield $mode", '--mode', $mode, worker($log, 'polite'));
 	wait_for_text("$log.log", qr/started/);
-	my $start = time;
+	my $start = machine_time();
 	$sql->query("SELECT leader_election.request_yield('yield $mode')");
 	is($one->exit_code, 121, "$mode: yields");
-	cmp_ok(time - $start, '<', 5, "$mode: at once");
+	cmp_ok(machine_time() - $start, '<', 5, "$mode: at once");
 	like(slurp_file("$log.log"), qr/terminated/, "$mode: the command got SIGTERM");
 	is($sql->query("SELECT reason FROM leader_election.history WHERE election = 'yield $mode'"),
 		'yielded', "$mode: the lease was given back");

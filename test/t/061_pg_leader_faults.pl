@@ -43,12 +43,13 @@ use IO::Socket::INET;
 use IO::Socket::UNIX;
 use IPC::Run;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 my $ROUNDS = 30;
 my $SIDE_BY_SIDE = 10;
@@ -295,12 +296,12 @@ foreach my $mode (qw(detached session))
 # deadline.
 {
 	my ($r) = start_rounds('stopped and terminated', 1, lease => '1 min', args => [ '--mode', 'session' ]);
-	my $start = time;
+	my $start = machine_time();
 
 	$r->{one}->signal('STOP');
 	$node->safe_psql('postgres', "SELECT pg_terminate_backend(backend_pid) FROM leader_election.status WHERE election = '$r->{election}'");
 	wait_until(sub { !grep { is_running($_) } @{ $r->{family} }[ 1 .. 3 ] }, 'the end of the command');
-	cmp_ok(time - $start, '<', 30, 'stopped, and its session has ended: the command is killed before its deadline');
+	cmp_ok(machine_time() - $start, '<', 30, 'stopped, and its session has ended: the command is killed before its deadline');
 	$r->{one}->signal('CONT');
 	is($r->{one}->exit_code, 121, 'when it goes on, it has lost its leadership');
 	like($r->{one}->output, qr/is lost/, 'and says so');

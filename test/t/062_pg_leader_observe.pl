@@ -10,6 +10,7 @@ use lib $FindBin::RealBin;
 use IPC::Run;
 use JSON::PP;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -172,10 +173,10 @@ foreach my $locale ('C', 'C.UTF-8')
 # --- yield
 
 my $start = time;
-$node->safe_psql('postgres', "SELECT leader_election.create_election('y', lease_duration => '2 s')");
-my $led = pg_leader($node, '-e', 'y', '-n', 'led', '--', 'sleep', '60');
+$node->safe_psql('postgres', "SELECT leader_election.create_election('y', lease_duration => '${\(2 * slowness())} s')");
+my $led = pg_leader($node, '-e', 'y', '-n', 'led', '--', 'sleep', '600');
 wait_for($node, "SELECT leader_election.leader('y') = 'led'");
-my $next = pg_leader($node, '-e', 'y', '-n', 'next', '--', 'sleep', '60');
+my $next = pg_leader($node, '-e', 'y', '-n', 'next', '--', 'sleep', '600');
 wait_for($node, "SELECT count(*) = 2 FROM leader_election.candidates WHERE election = 'y' AND alive");
 ($code, $out) = ask($node, 'yield', '-e', 'y');
 is($code, 0, 'yield');
@@ -187,7 +188,7 @@ like($err, qr/nobody/, 'says why not');
 $next->signal('TERM');
 is($next->exit_code, 143, 'ends');
 is_deeply([ ask($node, 'yield', '-e', 'y') ], [ 0, "nobody leads\n", '' ], 'nobody leads');
-$node->safe_psql('postgres', "SELECT leader_election.create_election('session', lease_duration => '2 s')");
+$node->safe_psql('postgres', "SELECT leader_election.create_election('session', lease_duration => '${\(2 * slowness())} s')");
 $one->query("SELECT leader_election.join('session', 'one')");
 ($code, $out) = ask($node, 'yield', '-e', 'session', '--terminate');
 like($out, qr/^"one" is asked to yield/, 'a session');

@@ -12,10 +12,11 @@ use IO::Socket::INET;
 use IPC::Run;
 use JSON::PP;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 my $node = new_server(
 	config => q(
@@ -120,7 +121,7 @@ foreach my $signal (qw(TERM KILL))
 
 # What was ignored when it was started stays so.
 {
-	my $busy = pg_leader($node, '-e', 'nohup', '--', 'sleep', '60');
+	my $busy = pg_leader($node, '-e', 'nohup', '--', 'sleep', '600');
 	leads('nohup');
 	my $out = '';
 	my $run = IPC::Run::start([ 'nohup', 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'nohup', '-n', 'two', '--', 'sh', '-c', 'kill -HUP $$; echo lives' ],
@@ -156,7 +157,7 @@ is(system('sh', '-c', 'exec pg_leader run -d "$0" -e closed -- sh -c "exit 9" <&
 
 # Two of the same name are not one leader: the second one waits for the term to end.
 {
-	my $one = pg_leader($node, '-e', 'same', '-n', 'same', '--', 'sleep', '60');
+	my $one = pg_leader($node, '-e', 'same', '-n', 'same', '--', 'sleep', '600');
 	leads('same');
 	is(run_pg_leader($node, '-e', 'same', '-n', 'same', '--skip', '--', 'true'), 0, 'the same name: skipped');
 	is(run_pg_leader($node, '-e', 'same', '-n', 'same', '--wait', '100ms', '--', 'true'), 122, 'the same name: waits (oban-py#32, oban#1488)');
@@ -196,12 +197,12 @@ is(run_pg_leader($node, '-e', 'lease 20s', '--grace', '10s', '--', 'true'), 0, '
 # A server that does not answer at all
 {
 	my $deaf = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1) or die;
-	my $start = time;
+	my $start = machine_time();
 	my ($code, $output) = run_pg_leader('host=127.0.0.1 connect_timeout=1 port=' . $deaf->sockport, '-e', 'deaf', '--', 'true');
 
 	is($code, 123, 'a deaf server');
 	like($output, qr/timeout/, 'says why');
-	cmp_ok(time - $start, '<', 8, 'after connect_timeout');
+	cmp_ok(machine_time() - $start, '<', 8, 'after connect_timeout');
 }
 
 # A folder that cannot be written to
@@ -236,7 +237,7 @@ my $control = qr/[\x00-\x08\x0B-\x1F\x7F]|\xC2[\x80-\x9F]/;
 	$sql->query("SELECT leader_election.create_election('evil', channel => 'evil')");
 	my $watch = start_client($node, 'watch', '-e', 'evil');
 	wait_for_output($watch, qr/\n/);
-	my $one = pg_leader($node, '-e', 'evil', '-n', $evil, '-v', '--', 'sleep', '60');
+	my $one = pg_leader($node, '-e', 'evil', '-n', $evil, '-v', '--', 'sleep', '600');
 	leads('evil');
 	wait_for_output($watch, qr/\n.*\n/);
 	my $out = ${ $watch->[1] };

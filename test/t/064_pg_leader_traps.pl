@@ -112,7 +112,7 @@ sub exercise
 	end($every);
 
 	$one->query("SELECT leader_election.create_group('crew', 2, max_per_candidate => 2)");
-	my $seat = start($db, qw(run --group crew --candidate me --check true -- sleep 60));
+	my $seat = start($db, qw(run --group crew --candidate me --check true -- sleep 600));
 	wait_until(sub { $one->query("SELECT leader_election.leader('crew/1') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a seat');
 	end($seat);
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
@@ -151,7 +151,7 @@ sub exercise
 	wait_for_output($_, qr/led(: vacant|.*"vacated")/) foreach @watches;
 
 	$is->(0, qw(yield --election led));
-	my $leads = start($db, qw(run --election yields --candidate first -- sleep 60));
+	my $leads = start($db, qw(run --election yields --candidate first -- sleep 600));
 	wait_until(sub { $one->query("SELECT leader_election.leader('yields') OPERATOR(pg_catalog.=) 'first'") eq 't' }, 'a leader');
 	$two->query("SELECT leader_election.join('yields', 'two')");
 	$is->(0, qw(yield --election yields --to two));

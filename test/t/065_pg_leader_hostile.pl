@@ -101,9 +101,9 @@ unlike(slurp_file($node->logfile), qr/WARNING:  TRAP/, 'nothing in it is run');
 {
 	$node->safe_psql('replaced', 'CREATE EXTENSION leader_election');
 	my $watch = start_client(connstr('replaced'), 'watch');
-	my $leads = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'leads', '--', 'sleep', '60');
+	my $leads = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'leads', '--', 'sleep', '600');
 	wait_for_output($watch, qr/"leads" leads/);
-	my $stands = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'stands', '--', 'sleep', '60');
+	my $stands = pg_leader(connstr('replaced'), '-e', 'e', '-n', 'stands', '--', 'sleep', '600');
 	wait_for($node, "SELECT count(*) = 2 FROM leader_election.candidates WHERE alive", 't', undef, 'replaced');
 	$node->safe_psql('replaced', "BEGIN; DROP EXTENSION leader_election; CREATE SCHEMA leader_election; $FORGED; COMMIT");
 	is($stands->exit_code, 124, 'a schema that replaces the extension: who stands');
@@ -189,7 +189,7 @@ foreach my $function (qw(join renew))
 
 	# While it leads
 	$node->safe_psql($db, "SELECT setval('calls', 1, false); UPDATE resets SET n = 0");
-	my $one = pg_leader(connstr($db), '-e', 'led', '--mode', 'session', '--', 'sleep', '60');
+	my $one = pg_leader(connstr($db), '-e', 'led', '--mode', 'session', '--', 'sleep', '600');
 	wait_for($node, "SELECT leader_election.leader('led') IS NOT NULL", 't', undef, $db);
 	$node->safe_psql($db, "UPDATE resets SET n = (SELECT last_value FROM calls) + 1");
 	wait_until(sub { $one->output =~ /reset by a pool/ }, 'a call that fails');
@@ -240,7 +240,7 @@ foreach my $function (qw(join renew))
 	foreach my $app (qw(leader waiter))
 	{
 		local $ENV{PGAPPNAME} = $app;
-		$runs{$app} = pg_leader($node, '-e', 'storm', '-n', $app, '--', 'sleep', '60');
+		$runs{$app} = pg_leader($node, '-e', 'storm', '-n', $app, '--', 'sleep', '600');
 		wait_until(sub { $sql->query("SELECT count(*) FROM leader_election.candidates WHERE election = 'storm' AND alive") eq scalar(keys %runs) }, $app);
 	}
 	local $ENV{PGAPPNAME} = 'watcher';
@@ -292,7 +292,7 @@ delete $ENV{PGAPPNAME};
 	my $watch = start_client(connstr('postgres'), 'watch', '-e', 'hidden');
 
 	$sql->query("SELECT leader_election.create_election('hidden', lease_duration => '2 s')");
-	my $one = pg_leader($node, '-e', 'hidden', '-n', $bytes, '--', 'sleep', '60');
+	my $one = pg_leader($node, '-e', 'hidden', '-n', $bytes, '--', 'sleep', '600');
 	leads('hidden');
 	wait_for_output($watch, qr/leads/);
 	my %shown = (

@@ -13,17 +13,20 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $EVERY = 0.2;
+# A slow machine takes longer for a check that passes.
+my $MS = 200 * slowness();
+my $EVERY = $MS / 1000;
 my $FAILURES = 3;
-my $TIMEOUT = 0.2;
+my $TIMEOUT = $EVERY;
 my $GRACE = 0.5;
-my @OFTEN = ('--check-every', '200ms', '--check-timeout', '200ms', '--check-failures', $FAILURES, '--grace', '500ms');
+my @OFTEN = ('--check-every', "${MS}ms", '--check-timeout', "${MS}ms", '--check-failures', $FAILURES, '--grace', '500ms');
 
 # What a sick leader has; and time for the machine, which others use as well
 my $BOUND = $EVERY * $FAILURES + $TIMEOUT + $GRACE;
@@ -172,12 +175,11 @@ foreach my $mode (qw(detached session))
 
 	# Nobody else is there: the leader goes all the same.
 	my @processes = (guardian($b), descendants(guardian($b)));
-	my $start = time;
+	my ($began, $start) = (time, machine_time());
 	sick("${e}_b");
 	wait_for_end(@processes);
-	my $took = time - $start;
-	cmp_ok($took, '<', $BOUND + $SLACK, "$mode: a sick leader is gone in time");
-	cmp_ok($took, '>', $EVERY * ($FAILURES - 1), "$mode: and not after its first failure");
+	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK, "$mode: a sick leader is gone in time");
+	cmp_ok(time - $began, '>', $EVERY * ($FAILURES - 1), "$mode: and not after its first failure");
 	wait_until(sub { leader_of($e) eq '' && standing($e) eq '' }, 'the seat to be vacant');
 	is(reasons($e), 'b:resigned', "$mode: it has given the lease back, and stands no more");
 	is($b->ended, 0, "$mode: with --forever it waits");
@@ -230,7 +232,7 @@ foreach my $mode (qw(detached session))
 	is(scalar run_pg_leader(@run, '--skip', worker("$dir/skip")), 122, '--skip: sick, and nobody leads');
 	is(scalar run_pg_leader(@run, '--wait', '500ms', worker("$dir/skip")), 122, '--wait: sick for too long');
 	is(scalar run_pg_leader($node, '-e', 'skip', '--check=true', @OFTEN, '--skip', '--', 'true'), 0, '--skip: well');
-	my $leader = pg_leader($node, '-e', 'skip', '--check=true', @OFTEN, '--', 'sleep', '60');
+	my $leader = pg_leader($node, '-e', 'skip', '--check=true', @OFTEN, '--', 'sleep', '600');
 	wait_until(sub { leader_of('skip') ne '' }, 'a leader');
 	is(scalar run_pg_leader(@run, '--skip', worker("$dir/skip")), 0, '--skip: sick, and another leads');
 	$leader->signal('TERM');
@@ -246,11 +248,11 @@ foreach my $mode (qw(detached session))
 
 $sql->query("SELECT leader_election.create_election('quorum', quorum => 2)");
 {
-	my $a = pg_leader($node, '-e', 'quorum', '-n', 'a', check('quorum_a'), '--', 'sleep', '60');
+	my $a = pg_leader($node, '-e', 'quorum', '-n', 'a', check('quorum_a'), '--', 'sleep', '600');
 	my @b = check('quorum_b');
 
 	sick('quorum_b');
-	my $b = pg_leader($node, '-e', 'quorum', '-n', 'b', @b, '--', 'sleep', '60');
+	my $b = pg_leader($node, '-e', 'quorum', '-n', 'b', @b, '--', 'sleep', '600');
 	wait_for_checks('quorum_b', 3);
 	wait_until(sub { standing('quorum') eq 'a' }, 'a to stand');
 	is(leader_of('quorum'), '', 'there is no quorum with one who is sick');
@@ -274,10 +276,10 @@ foreach my $why (qw(signal yield))
 		$sql->query("SELECT leader_election.request_yield('$why')");
 		wait_until(sub { $sql->query("SELECT state FROM leader_election.status WHERE election = '$why'") eq 'yielding' }, 'the request');
 	}
-	my $start = time;
+	my $start = machine_time();
 	sick($why);
 	wait_until(sub { leader_of($why) eq '' }, 'its end');
-	cmp_ok(time - $start, '<', $BOUND + $SLACK, "$why, then sick: gone in time");
+	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK, "$why, then sick: gone in time");
 	if ($why eq 'signal')
 	{
 		is($one->exit_code, 121, 'and ended, with --forever too');
@@ -339,10 +341,10 @@ foreach my $why (qw(signal yield))
 	wait_for_checks($e, 2);
 	is(leader_of($e), 'a', 'a check that fills its output passes');
 
-	my $start = time;
+	my $start = machine_time();
 	set_check($e, "trap '' TERM INT HUP; sleep 1000 & setsid sh -c 'echo \$\$ > $dir/far; exec sleep 1000' & while :; do sleep 0.01; done");
 	wait_until(sub { leader_of($e) eq '' }, 'its end');
-	cmp_ok(time - $start, '<', $BOUND + $SLACK, 'a check that hangs has failed');
+	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK, 'a check that hangs has failed');
 	wait_for_checks($e, 3);
 	my $far = process_in('far');
 	well($e);
@@ -350,7 +352,7 @@ foreach my $why (qw(signal yield))
 	wait_for_end($far);
 	is(scalar(grep { (eval { slurp_file("/proc/$_/cmdline") } // '') =~ /^sleep\0001000/ } descendants($one->pid)),
 		0, 'nothing of it is left');
-	like($one->output, qr/it took longer than 200 ms/, 'and is said to hang');
+	like($one->output, qr/it took longer than \d/, 'and is said to hang');
 
 	set_check($e, "(trap '' TERM; exec setsid sh -c 'echo \$\$ > $dir/left; exec sleep 1000') & until [ -s $dir/left ]; do :; done");
 	wait_for_end(process_in('left'));
@@ -404,10 +406,10 @@ foreach my $why (qw(signal yield))
 	is(scalar(() = log_of($e) =~ / started/g), 1, 'with the same command');
 
 	my @processes = (guardian($one), descendants(guardian($one)));
-	my $start = time;
+	my $start = machine_time();
 	stop_process(checker($one));
 	wait_for_end(@processes);
-	cmp_ok(time - $start, '<', $BOUND + $SLACK, 'a checker that is stopped says nothing: the leader is gone in time');
+	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK, 'a checker that is stopped says nothing: the leader is gone in time');
 	wait_until(sub { leader_of($e) eq '' && standing($e) eq '' }, 'it to leave');
 	resume_process(checker($one));
 	wait_for_leader($e, 'a');
@@ -417,10 +419,10 @@ foreach my $why (qw(signal yield))
 	wait_until(sub { log_of($e) =~ /a 2 family/ }, 'the command');
 	@processes = descendants(guardian($one));
 	stop_process(guardian($one));
-	$start = time;
+	$start = machine_time();
 	sick($e);
 	wait_for_end(@processes);
-	cmp_ok(time - $start, '<', $BOUND + $SLACK + 0.5, 'the guardian is stopped: a sick leader is gone in time');
+	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK + 0.5, 'the guardian is stopped: a sick leader is gone in time');
 	wait_until(sub { leader_of($e) eq '' }, 'its end');
 	well($e);
 	wait_for_leader($e, 'a');
@@ -438,7 +440,7 @@ foreach my $stopped (qw(check checker pg_leader))
 {
 	my $e = "deadline_$stopped";
 
-	$sql->query("SELECT leader_election.create_election('$e', lease_duration => '2 s')");
+	$sql->query("SELECT leader_election.create_election('$e', lease_duration => '${\(10 * $MS)} ms')");
 	my @check = check($e, '--check-every', '1s', '--check-timeout', '1s', '--check-failures', '1000', '--grace', '200ms');
 	my $one = pg_leader($node, '-e', $e, '-n', 'a', @check, '--', 'sh', '-c',
 		"echo \$\$ > $dir/$e.pid; trap '' TERM; while :; do sleep 0.1; done");
@@ -448,9 +450,9 @@ foreach my $stopped (qw(check checker pg_leader))
 	my @stopped = $stopped eq 'pg_leader' ? (checker($one), $one->pid) : stop_server();
 	push @stopped, checker($one) if $stopped eq 'checker';
 	stop_process($_) foreach @stopped;
-	my $start = time;
+	my $start = machine_time();
 	wait_for_end($pid);
-	cmp_ok(time - $start, '<', 2 + 0.5, "$stopped hangs: the command is dead at the deadline (G3)");
+	cmp_ok(machine_time() - $start, '<', 10 * $EVERY + 0.5, "$stopped hangs: the command is dead at the deadline (G3)");
 	resume_process($_) foreach @stopped;
 	is($one->exit_code, 121, 'and pg_leader says so');
 }

@@ -56,7 +56,7 @@ sub add_history
 		"INSERT INTO leader_election.history
 			(election, term, leader, kind, role, acquired_at, ended_at, reason)
 		SELECT '$election', n, 'x', 'session', 'x', m, m, 'expired'
-			FROM generate_series(1, $terms) n, (SELECT now() - interval '$ago' AS m) t", 600);
+			FROM generate_series(1, $terms) n, (SELECT now() - interval '$ago' AS m) t");
 	return;
 }
 
@@ -71,7 +71,7 @@ sub add_candidates
 			 place_mono, defers, seen_mono, seen_for)
 		SELECT '$election', 'd' || n, 'detached', 'postgres', 10, 0, false, now(),
 			$CLOCK, false, $CLOCK - 1, $alive_us
-			FROM generate_series(1, $n) n", 600);
+			FROM generate_series(1, $n) n");
 	return;
 }
 
@@ -79,7 +79,7 @@ sub count_of
 {
 	my ($what) = @_;
 
-	return scalar $control->query("SELECT count(*) FROM leader_election.$what", 600);
+	return scalar $control->query("SELECT count(*) FROM leader_election.$what");
 }
 
 # How often the leader that has nothing to do with it lost its lease
@@ -134,7 +134,7 @@ foreach my $turn (1 .. 3)
 is($leader->query("SELECT leader_election.is_leader('innocent')"),
 	't', 'history: it leads on while new workers go on with that');
 wait_until(sub { $control->query($OLDEST) > $OLD },
-	'the end of old history', 600);
+	'the end of old history');
 is(count_of("history WHERE election = 'old'"), 1,
 	'history: what has ended long ago is removed, what goes on is not');
 is(count_of("history WHERE election = 'kept'"), $KEPT,
@@ -161,7 +161,7 @@ my $NOBODY = "SELECT 1 WHERE NOT EXISTS (SELECT FROM leader_election.candidate
 create('crowded', 'race', '1 min');
 add_candidates('crowded', $DEAD, 1);
 wait_until(sub { $control->query($NOBODY) },
-	'the end of dead candidates', 600);
+	'the end of dead candidates');
 is(lapses(), 0, 'dead candidates: the lease of another election never lapsed');
 
 #
@@ -185,8 +185,7 @@ wait_until(
 		$kept_for{ $control->query("SELECT $SUCCESSOR") || '' } = 1;
 		return keys %kept_for >= 4;
 	},
-	'the seat to be kept for one candidate after the other',
-	600);
+	'the seat to be kept for one candidate after the other');
 is(lapses(), 0, 'choices: the lease of another election never lapsed');
 is($leader->query("SELECT leader_election.is_leader('innocent')"),
 	't', 'choices: its leader leads on');

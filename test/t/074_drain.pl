@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Rules;
 use Test::More;
@@ -607,10 +608,11 @@ never_two_leaders();
 # --- No worker: the leader's own call asks it.
 
 {
+	my $lease = 3 * slowness();
 	my $alone = new_server(
 		name => 'alone',
 		config => qq(
-leader_election.lease_duration = '3s'
+leader_election.lease_duration = '${lease}s'
 max_worker_processes = 0
 max_parallel_workers = 0
 client_min_messages = error

@@ -52,7 +52,7 @@ sub stood
 	comes_true("NOT yielding AND leader = 'low' FROM leader_election.lease
 		WHERE election = 'waits'", 'waits: a longer delay takes that back');
 	$c[0]->kill;
-	leads_soon('waits', 'high', 'waits: a vacant seat is filled at once', 5);
+	leads_soon('waits', 'high', 'waits: a vacant seat is filled at once');
 	$c[1]->finish;
 
 	foreach my $crowd (0, 1000)
@@ -74,7 +74,7 @@ sub stood
 						WHERE l.election = '$e' AND c.candidate = 'high'");
 				return $asked[0] eq 't';
 			},
-			"$e: a request", 60);
+			"$e: a request");
 		is($asked[1], 't', "$e: it is asked, and not before: after $asked[2]");
 		is(lease($e, 'successor'), 'high', "$e: to yield to that one");
 		$_->finish foreach $low, $high;

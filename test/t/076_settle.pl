@@ -70,7 +70,7 @@ sub elected_after
 	# One that has a follower
 	alter('new', "settle => '1 h'");
 	$high->kill;
-	leads_soon('new', 'low', 'followed: is replaced at once', 5);
+	leads_soon('new', 'low', 'followed: is replaced at once');
 
 	# One that has none
 	$low->kill;
@@ -148,7 +148,7 @@ sub elected_after
 	stand_as($c[0], 'named', 'a');
 	is(waiting_for('named'), 'paused', 'named: a pause is told first');
 	$admin->query("SELECT leader_election.request_yield('named', 'a')");
-	leads_soon('named', 'a', 'named: by an operator', 5);
+	leads_soon('named', 'a', 'named: by an operator');
 	$_->finish foreach @c;
 
 	# One that does not come: what the seat has waited for is not forgotten.

@@ -46,8 +46,7 @@ wait_until(
 		}
 		return $killed >= $KILLS && !grep { !$_->finished } @clients;
 	},
-	'all changes',
-	600);
+	'all changes');
 Announced::end_changes(@clients);
 note(sprintf '%d workers were terminated, in %.1f s', $killed, time - $start);
 

@@ -187,7 +187,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 			"$election: terms @terms are told before the next");
 	}
 	my $said = sub { slurp_file($node->logfile) =~ /announcing has had to wait/ };
-	ok(eval { wait_until($said, 'the log', 30) }, 'busy: the log says so');
+	ok(eval { wait_until($said, 'the log') }, 'busy: the log says so');
 	my $spent = $observer->query($TRANSACTIONS) - $before;
 	cmp_ok($spent, '<', 1500, "busy: $spent transactions until then");
 	$maker->finish;
@@ -232,7 +232,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 					$notify->hold;
 					return $listener->events($last) > 0;
 				},
-				'the news behind a crowd', 30);
+				'the news behind a crowd');
 		},
 		'behind a crowd: it is told') or die "what follows would wait for ever\n";
 	$notify->free;

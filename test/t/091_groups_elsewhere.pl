@@ -6,12 +6,14 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+my $LEASE = 3 * slowness();
 my $config = qq(
-leader_election.lease_duration = '3s'
+leader_election.lease_duration = '${LEASE}s'
 client_min_messages = warning
 );
 my $old = new_server(name => 'old', streaming => 1, config => $config);

@@ -6,13 +6,15 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_server(config => "leader_election.lease_duration = '2s'");
+my $LEASE = 2 * slowness();
+my $node = new_server(config => "leader_election.lease_duration = '${LEASE}s'");
 my $sql = session($node, name => 'observer', options => '-c client_min_messages=warning');
-my @SHOW = ('--', 'sh', '-c', 'echo "seat $PG_LEADER_SEAT of $PG_LEADER_ELECTION"; exec sleep 60');
+my @SHOW = ('--', 'sh', '-c', 'echo "seat $PG_LEADER_SEAT of $PG_LEADER_ELECTION"; exec sleep 600');
 
 sub leaders_soon
 {

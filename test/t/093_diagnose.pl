@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use SyncStandby;
@@ -37,15 +38,17 @@ sub finds
 
 	eval {
 		wait_until(sub { $rows = diagnose($election, $session); $rows =~ /^$row/m || $rows =~ /SQLSTATE/ },
-			$title, 30);
+			$title);
 	};
 	like($rows, qr/^$row/m, $title);
 	return;
 }
 
+# A slow machine renews later.
+my $LEASE = 4 * slowness();
 my $node = new_server(
-	config => compile_library('stop_at_commit') . q(
-leader_election.lease_duration = '4s'
+	config => compile_library('stop_at_commit') . qq(
+leader_election.lease_duration = '${LEASE}s'
 max_prepared_transactions = 2
 ));
 $node->safe_psql('postgres',
@@ -197,9 +200,10 @@ like(diagnose('vacated'), qr/^notice\|Of election "vacated": it is paused .* Eac
 $one->query("SELECT leader_election.alter_group('g', seats => 1)");
 finds('g/2', qr/notice\|"two" is asked by its group, which has fewer seats by now to yield/, 'by a group');
 
-# -- The worker hangs.
+# -- The worker hangs.  What is late is to be told before the lease is over.
 
-$one->query("SELECT leader_election.create_election('$_', lease_duration => '6 s')")
+my $LATE = 6 * slowness();
+$one->query("SELECT leader_election.create_election('$_', lease_duration => '$LATE s')")
   for qw(late self own dead expired);
 $one->query("SELECT leader_election.join('$_', 'one')") for qw(late expired);
 $one->query("SELECT leader_election.join('self', 'one', auto_renew => false)");
@@ -221,7 +225,7 @@ finds('dead', qr/\w+\|Nobody leads election "dead": the session of "doomed" \(pr
 	'a leader whose session has ended');
 finds('late', qr/notice\|Candidates whose sessions have ended, and that the worker removes: "follower"/,
 	'a candidate whose session has ended');
-finds('late', qr/warning\|The lease of "one" was last renewed .* ago: .* of 6\.0 s are left\. The server renews it after a third, and is late/,
+finds('late', qr/warning\|The lease of "one" was last renewed .* ago: .* of $LATE\.0 s are left\. The server renews it after a third, and is late/,
 	'a lease that is renewed late');
 finds('self', qr/warning\|The lease of "one" was last renewed .* The leader renews it itself, and is late/,
 	'by the leader');

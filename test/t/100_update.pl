@@ -13,6 +13,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use NextVersion;
 use PgLeader;
 use PostgreSQL::Test::Utils;
@@ -20,7 +21,7 @@ use Test::More;
 use Time::HiRes qw(time);
 use Worker;
 
-my $LEASE = 4;
+my $LEASE = 4 * slowness();
 my $MISMATCH = '55000';
 my $UPDATE = 'ALTER EXTENSION leader_election UPDATE';
 
@@ -275,7 +276,7 @@ my $tempdir = PostgreSQL::Test::Utils::tempdir();
 my %log = map { $_ => "$tempdir/$_" } qw(session detached);
 my @leaders;
 my $idle = session($node, name => 'idle');
-my ($before, $began, %stop);
+my ($before, $began, $start, %stop);
 
 is($idle->query("SELECT leader_election.join('idle', 'idle')"), 1, 'contest: a session leads, and sleeps');
 foreach my $mode (sort keys %log)
@@ -286,7 +287,7 @@ foreach my $mode (sort keys %log)
 	wait_until(sub { -e "$log{$mode}.log" }, "a leader by $mode");
 }
 install_version($install, '1.2', from => '1.1', protocol => 3, update => scalar update_script(3));
-$began = time;
+($began, $start) = (time, machine_time());
 $updater->finish;
 $updater = session($node, name => 'updater');
 is($updater->sqlstate_of($UPDATE), '00000', 'contest: the update');
@@ -295,9 +296,9 @@ ok(!$idle->alive, 'contest: the session that sleeps is ended');
 $new = session($node, name => 'new');
 cmp_ok($new->query("CALL leader_election.campaign('idle', 'new')"),
 	'>', 1, 'contest: so that another one leads');
-$stop{idle} = time - $began;
+$stop{idle} = machine_time() - $start;
 wait_until(sub { slurp_file("$log{session}.log") =~ /started.*started/s }, 'the next leader by a session');
-$stop{session} = time - $began;
+$stop{session} = machine_time() - $start;
 wait_until(
 	sub {
 		$new->query("SELECT renewed_at > to_timestamp($began) + interval '$LEASE s'

@@ -352,7 +352,7 @@ foreach my $what ('a flood of notices', 'a flood of notifications', 'a flood of 
 {
 	my $one = start(HostileServer->new(patience => 100, answers => [ [ qr/renew\(/, $what ] ]), 0, 'run', '-e', 'e', @RUN);
 
-	wait_until(sub { tend({ %$one, subcommand => 'none' }) && ($one->{code} = $? >> 8) }, "the end of run in $what", 60);
+	wait_until(sub { tend({ %$one, subcommand => 'none' }) && ($one->{code} = $? >> 8) }, "the end of run in $what");
 	is($one->{code}, 121, "$what, without an end");
 	is(join("\n", wrongs_of($one)), '', 'and all is well otherwise');
 }

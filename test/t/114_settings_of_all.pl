@@ -401,7 +401,7 @@ foreach my $name (sort grep { $values{$_} } keys %MAY_END)
 		push @bad, "$call: $errors"
 		  if grep { !/^(?:$MAY_END{$name}|LE00[13])$/ } $errors =~ /^(?:psql:\S+ )?(?:ERROR|FATAL): +(\w{5}):/mg;
 		eval {
-			wait_until(sub { $control->query($HELD) eq '0' }, 'nothing to be held', 20);
+			wait_until(sub { $control->query($HELD) eq '0' }, 'nothing to be held');
 			wait_until(
 				sub {
 					my $term = $control->query("SELECT term FROM leader_election.acquire('$election', 'rival')");

@@ -360,7 +360,7 @@ sub write_ok
 	cmp_ok($one->query("SELECT leader_election.term('w')"), '>', 0, "$name: leads");
 	is($one->sqlstate_of("SELECT leader_election.renew('w')"), '00000', "$name: renews");
 	$one->kill;
-	wait_for($node, "SELECT leader_election.leader('w')", 'two', 30);
+	wait_for($node, "SELECT leader_election.leader('w')", 'two');
 	$two->query("SELECT leader_election.leave('w')");
 	is($two->sqlstate, '00000', "$name: leaves");
 	$two->finish;

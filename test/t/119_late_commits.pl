@@ -16,7 +16,6 @@ use Worker;
 my $LEASE = 1_500_000;    # microseconds
 my $LATE = 1_000_000;
 my $LONG = 4_000_000;     # what is not ended by then is left alone
-my $PATIENCE = 60;        # seconds; what waits for the commit waits for ever
 
 my $gate = PostgreSQL::Test::Utils::tempdir() . '/gate';
 my $config = compile_library('wait_at_commit') . qq(
@@ -104,7 +103,7 @@ sub is_followed
 	my ($election, $name, $title) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	eval { wait_until(sub { leads($election) eq $name }, $title, $PATIENCE) };
+	eval { wait_until(sub { leads($election) eq $name }, $title) };
 	return is(leads($election), $name, $title);
 }
 
@@ -173,7 +172,7 @@ sub contest
 	is($control->acquire('detached', 'next'), '', 'detached: another one stands');
 	my $session = commit(begin_fenced(writer('writer'), 'detached', 'wait'));
 	wait_until(sub { $control->acquire('detached', 'next'); leads('detached') eq 'next' },
-		'the next leader', $PATIENCE);
+		'the next leader');
 	pass('detached: the next candidate leads (G9)');
 	is_ended($session, 'detached', 'detached');
 }
@@ -376,15 +375,14 @@ sub contest
 			$next_term = $next->query("SELECT leader_election.join('alone at last', 'next')") // '';
 			return $next_term eq '2';
 		},
-		'join() to elect',
-		$PATIENCE);
+		'join() to elect');
 	is($next_term, '2', 'without a worker: join() elects');
 	is_ended($session, 'alone at last', 'without a worker');
 
 	is($control->acquire('polled', 'leader'), 1, 'without a worker: acquire()');
 	$session = commit(begin_fenced(writer('writer'), 'polled', 'wait'));
 	wait_until(sub { $control->acquire('polled', 'next'); leads('polled') eq 'next' },
-		'acquire() to elect', $PATIENCE);
+		'acquire() to elect');
 	is(leads('polled'), 'next', 'without a worker: acquire() elects');
 	is_ended($session, 'polled', 'without a worker, acquire()');
 }

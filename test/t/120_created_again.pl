@@ -57,7 +57,7 @@ sub told_is
 	my ($election, $expected, $what, $from) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	eval { wait_until(sub { told($election, $from) =~ $expected }, $what, 20) };
+	eval { wait_until(sub { told($election, $from) =~ $expected }, $what) };
 	return fail("$what: " . told($election, $from)) if told($election, $from) !~ $expected;
 	$listener->fence;
 	return like(told($election, $from), $expected, $what);
@@ -166,7 +166,7 @@ call("SELECT leader_election.alter_group('w', seats => 40)");
 $notify->free;
 eval {
 	wait_until(sub { 39 <= grep { told("w/$_") eq 'created, created' } 2 .. 40 },
-		'', 10);
+		'all to be told');
 };
 is(scalar(grep { told("w/$_") eq 'created, created' } 2 .. 40),
 	39, 'withdrawn: each seat that is there again is told');

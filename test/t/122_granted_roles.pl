@@ -53,7 +53,7 @@ sub contest
 	run('GRANT team TO high');
 	create($election, 'bully', "candidate_role => 'team', $settings");
 	@c = member($election, 'low', 1);
-	leads_soon($election, 'low', "$election: low leads", 20);
+	leads_soon($election, 'low', "$election: low leads");
 	run("SELECT leader_election.pause_election('$election')");
 	push @c, member($election, 'high', 2);
 	run("REVOKE team FROM high;
@@ -101,7 +101,7 @@ foreach my $give (
 	run('ALTER DATABASE postgres OWNER TO low');
 	create('owner', 'bully', "candidate_role => 'pg_database_owner', $LONG");
 	@c = member('owner', 'low', 1);
-	leads_soon('owner', 'low', 'owner: low leads', 20);
+	leads_soon('owner', 'low', 'owner: low leads');
 	run("SELECT leader_election.pause_election('owner'); ALTER DATABASE postgres OWNER TO high");
 	push @c, member('owner', 'high', 2);
 	run("ALTER DATABASE postgres OWNER TO low; SELECT leader_election.resume_election('owner')");
@@ -152,7 +152,7 @@ foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
 		'kept: the seat is reserved');
 	worker_looks();
 	run('REVOKE team FROM high');
-	leads_soon('kept', 'other', 'kept: the next one leads at once', 20);
+	leads_soon('kept', 'other', 'kept: the next one leads at once');
 	$low->finish;
 }
 
@@ -185,7 +185,7 @@ foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
 	worker_looks();
 	is(lease('vacant', 'leader IS NULL'), 't', 'vacant: high may not lead');
 	run('GRANT team TO high');
-	leads_soon('vacant', 'high', 'vacant: it leads when it may', 20);
+	leads_soon('vacant', 'high', 'vacant: it leads when it may');
 	$high->finish;
 }
 

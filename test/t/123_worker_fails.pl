@@ -9,9 +9,9 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 use Worker;
 
 my $QUIET = '-c client_min_messages=error -c synchronous_commit=local';
@@ -70,7 +70,7 @@ sub says
 				$found = diagnose($election, $session);
 				return $seen eq $words && $found =~ $finding;
 			},
-			'the words', 30);
+			'the words');
 	};
 	is($seen, $words, "$election: waiting_for");
 	like($found, $finding, "$election: diagnose()");
@@ -109,29 +109,29 @@ wait_until(sub { $well[1]->query("SELECT leader_election.is_leader('well')") eq 
 is(waiting_for('well'), '', 'another election is elected meanwhile');
 
 # Its pauses have grown. When the cause is gone, it takes 5 s at most.
-wait_until(sub { server('worker_failures >= 8 AND worker_retry_seconds > 3') eq 't' }, 'pauses to grow', 60);
+wait_until(sub { server('worker_failures >= 8 AND worker_retry_seconds > 3') eq 't' }, 'pauses to grow');
 cmp_ok(server('worker_retry_seconds'), '<=', 5, 'pauses do not grow above 5 s');
-my $start = time;
+my $start = machine_time();
 $super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
 wait_until(sub { $super->query("SELECT leader FROM leader_election.lease WHERE election = 'broken'") eq 'candidate 1' },
-	'an election by itself', 30);
-cmp_ok(time - $start, '<', 8, 'without a call the worker elects: ' . (time - $start) . ' s (G7)');
-wait_until(sub { server('worker_failing_seconds = 0 AND worker_sqlstate IS NULL') eq 't' }, 'no failure', 10);
+	'an election by itself');
+cmp_ok(machine_time() - $start, '<', 8, 'without a call the worker elects: ' . (machine_time() - $start) . ' s (G7)');
+wait_until(sub { server('worker_failing_seconds = 0 AND worker_sqlstate IS NULL') eq 't' }, 'no failure');
 unlike(diagnose('broken'), qr/fails/, 'nothing is told of it any more');
 
 # The next call by anybody ends the pause: here, one that looks.
 my @again = stand('broken again');
 $super->query('ALTER TABLE leader_election.lease ADD CONSTRAINT c CHECK (public.is_fine(election)) NOT VALID');
 $again[0]->kill;
-wait_until(sub { server('worker_failures >= 8 AND worker_retry_seconds > 3') eq 't' }, 'pauses to grow', 60);
+wait_until(sub { server('worker_failures >= 8 AND worker_retry_seconds > 3') eq 't' }, 'pauses to grow');
 my $left = server('worker_retry_seconds');
 $super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
-$start = time;
+$start = machine_time();
 diagnose('broken again');
 wait_until(
 	sub { $super->query("SELECT leader FROM leader_election.lease WHERE election = 'broken again'") eq 'candidate 1' },
-	'an election after a call', 30);
-cmp_ok(time - $start, '<', $left, "a call ends a pause of $left s");
+	'an election after a call');
+cmp_ok(machine_time() - $start, '<', $left, "a call ends a pause of $left s");
 
 # A candidate that elects by its own call ends it, too.
 my @own = stand('broken own');
@@ -141,7 +141,7 @@ wait_until(sub { waiting_for('broken own') eq 'worker fails' }, 'the worker to f
 is($own[1]->sqlstate_of("SELECT leader_election.join('broken own', 'candidate 1')"), '53100', 'a call fails as well');
 $super->query('ALTER TABLE leader_election.lease DROP CONSTRAINT c');
 $own[1]->query("SELECT leader_election.join('broken own', 'candidate 1')");
-wait_until(sub { server('worker_failing_seconds') eq '0' }, 'no failure', 15);
+wait_until(sub { server('worker_failing_seconds') eq '0' }, 'no failure');
 pass('a call that elects ends the trouble');
 is(scalar(() = slurp_file($node->logfile) =~ /\] ERROR:  no room for "broken"$/mg) < 5 ? 1 : 0, 1,
 	'the log does not repeat it again and again');
@@ -162,7 +162,7 @@ $super->query('INSERT INTO broken VALUES (true)');
 $_->query("SELECT leader_election.is_leader('index')") eq 't' and $_->kill foreach @index;
 says('index', 'worker fails', qr/^error\|The worker \(process \d+\) fails, .* SQLSTATE 22012\b.*\|.*If an index, a constraint or a column was added/m);
 $super->query('DROP INDEX leader_election.i');
-wait_until(sub { waiting_for('index') eq '' }, 'an election without the index', 30);
+wait_until(sub { waiting_for('index') eq '' }, 'an election without the index');
 pass('without the index somebody is elected');
 
 # -- It waits for a lock, and is cancelled.
@@ -231,7 +231,7 @@ $super = session($damaged, name => 'super', options => $QUIET);
 says('damaged', 'reserved for follower',
 	qr/^warning\|The worker \(process \d+\) fails, .* SQLSTATE XX002 \(removing old history: index .*\|If an index is damaged \(XX002\): REINDEX/m, $super);
 $super->query('REINDEX TABLE leader_election.history');
-wait_until(sub { server('worker_failing_seconds', $super) eq '0' }, 'the end of the failures', 30);
+wait_until(sub { server('worker_failing_seconds', $super) eq '0' }, 'the end of the failures');
 pass('after REINDEX the worker goes on');
 $damaged->stop('immediate');
 

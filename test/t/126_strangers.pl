@@ -44,7 +44,7 @@ sub finds
 	my $rows;
 
 	eval {
-		wait_until(sub { $rows = diagnose($election); $rows =~ /^$row/m }, $title, 30);
+		wait_until(sub { $rows = diagnose($election); $rows =~ /^$row/m }, $title);
 	};
 	like($rows, qr/^$row/m, $title);
 	return;

@@ -14,7 +14,6 @@ use Time::HiRes qw(time);
 
 my $LEASE = 1_500_000;    # microseconds
 my $LONG = 4_000_000;     # what is not ended by then is left alone
-my $PATIENCE = 60;        # seconds; what waits for the other server waits for ever
 my $GATE = 42;            # an advisory lock
 
 my ($node, $control);
@@ -36,7 +35,7 @@ sub is_followed
 	my ($election, $title) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	eval { wait_until(sub { leads($election) eq 'next' }, $title, $PATIENCE) };
+	eval { wait_until(sub { leads($election) eq 'next' }, $title) };
 	return is(leads($election), 'next', $title);
 }
 

@@ -142,7 +142,7 @@ foreach my $block (@BLOCKS)
 	led('withdrawn/2', 12);
 	call("SELECT leader_election.alter_group('withdrawn', seats => 1)");
 	eval { wait_for($node, q(SELECT count(*) FROM leader_election.election
-		WHERE election = 'withdrawn/2'), 0, 20) };
+		WHERE election = 'withdrawn/2'), 0) };
 	is($@, '', "$what: the worker drops a withdrawn seat");
 	call("SELECT leader_election.drop_group('withdrawn')");
 	Announced->new($node)->fence;

@@ -16,6 +16,7 @@ use warnings;
 
 use Exporter qw(import);
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -26,7 +27,7 @@ our @EXPORT = qw($CONFIG $EPOCH_BITS $LATE $LEASE $LONG $app $boot_id $holder
 
 # The lease, and so what the grace lasts, in microseconds.  Some calls have to
 # be made within it.
-our $LEASE = 4_000_000;
+our $LEASE = 4_000_000 * slowness();
 
 # No ghost may keep anybody waiting for much longer.
 our $LATE = 20_000_000;

@@ -12,9 +12,11 @@
 #
 # A session is a psql process of its own, so that it can be killed or stopped as
 # an application's process can. Each wait here is for a condition, and
-# dies, which fails the test, when that takes too long: timeouts are in seconds,
-# by default those of PostgreSQL::Test::Utils. What the servers and pg_leader
-# (PgLeader.pm) know at that moment is part of the message.
+# dies, which fails the test, when that takes too long: after the seconds of
+# PostgreSQL::Test::Utils, which test/lib.sh sets for all. What the servers and
+# pg_leader (PgLeader.pm) know at that moment is part of the message. A wait has a
+# limit of its own only where a test is about how prompt something is; that
+# counts in the machine's time (MachineTime.pm).
 
 package LeaderElection;
 
@@ -28,6 +30,7 @@ use Fcntl qw(:flock);
 use File::Basename qw(dirname);
 use IPC::Run;
 use List::Util qw(max min);
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(sleep time);
@@ -177,22 +180,24 @@ sub query_unless_busy
 }
 
 # Waits until a code reference returns true. $what says for what; it may be a
-# code reference too. Returns the seconds that it took.
+# code reference too. $limit is for what has to be prompt. Returns the seconds that
+# it took, in the machine's time, and true.
 sub wait_until
 {
-	my ($condition, $what, $timeout) = @_;
-	my $start = time;
+	my ($condition, $what, $limit) = @_;
+	my $patience = $PostgreSQL::Test::Utils::timeout_default;
+	my ($began, $start) = (time, machine_time());
 
-	$timeout //= $PostgreSQL::Test::Utils::timeout_default;
 	until ($condition->())
 	{
-		croak "timed out after $timeout s waiting for "
+		croak sprintf('timed out after %.1f s waiting for ', time - $began)
 		  . (ref $what ? $what->() : $what)
 		  . report()
-		  if time - $start > $timeout;
-		sleep(max($POLL_INTERVAL[0], min($POLL_INTERVAL[1], (time - $start) / 20)));
+		  if time - $began > $patience
+		  || (defined $limit && machine_time() - $start > $limit);
+		sleep(max($POLL_INTERVAL[0], min($POLL_INTERVAL[1], (time - $began) / 20)));
 	}
-	return time - $start;
+	return machine_time() - $start || '0e0';
 }
 
 # Waits until the worker has told listeners of everything. It does so in a transaction
@@ -210,11 +215,10 @@ sub wait_told
 # is down, or a query that fails, counts as not yet. Returns the seconds.
 sub wait_for
 {
-	my ($node, $sql, $expected, $timeout, $dbname) = @_;
+	my ($node, $sql, $expected, $limit, $dbname) = @_;
 	my ($session, $result, $elapsed);
 
 	$expected //= 't';
-	$timeout //= $PostgreSQL::Test::Utils::timeout_default;
 	$elapsed = wait_until(
 		sub {
 			$session = eval {
@@ -225,7 +229,7 @@ sub wait_for
 					options => '-c log_statement=none');
 			} unless $session && $session->alive;
 			return 0 unless $session;
-			$result = $session->query($sql, $timeout);
+			$result = $session->query($sql);
 			return $session->sqlstate eq '00000' && $result eq $expected;
 		},
 		sub {
@@ -233,7 +237,7 @@ sub wait_for
 			  . ($result // 'none') . "\n"
 			  . ($session ? $session->errors : '');
 		},
-		$timeout);
+		$limit);
 	$session->finish;
 	return $elapsed;
 }

@@ -404,7 +404,7 @@ sub run_text
 
 	return 'there is no output to compare with' unless defined $output;
 	eval {
-		wait_until(sub { !output_differs($printed->(), $block) }, 'output', 90)
+		wait_until(sub { !output_differs($printed->(), $block) }, 'output')
 		  if ref $output;
 	};
 	return output_differs($printed->(), $block) ? "printed was\n" . $printed->() : undef;

@@ -22,13 +22,15 @@ use warnings;
 use Announced;
 use Exporter qw(import);
 use LeaderElection;
+use MachineTime;
 use Test::More;
 
 our @EXPORT = qw($admin $listener $node acquire candidate comes_true create
   history is_asked is_renewed leader leads_soon lease never_two_leaders serve
   stand_as waiting_for worker_looks);
 
-my $SOON = 20;    # seconds, for what takes a few leases at most
+# In milliseconds; a slow machine renews later.
+my $LEASE = 2000 * slowness();
 
 our ($node, $admin, $listener);
 
@@ -36,7 +38,7 @@ sub serve
 {
 	$node = new_server(
 		config => qq(
-leader_election.lease_duration = '2s'
+leader_election.lease_duration = '${LEASE}ms'
 client_min_messages = warning
 ));
 	$admin = session($node, name => 'admin');
@@ -116,10 +118,10 @@ sub history
 			FROM leader_election.history WHERE election = '$election'");
 }
 
-# A condition that has to come true in time
+# A condition that has to come true
 sub comes_true
 {
-	my ($sql, $name, $timeout) = @_;
+	my ($sql, $name) = @_;
 	my $result;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -130,21 +132,20 @@ sub comes_true
 				$result = $admin->query("SELECT $sql");
 				return $result eq 't';
 			},
-			$sql,
-			$timeout // $SOON);
+			sub { "$sql, which is " . ($result // 'none') });
 	  };
 	fail($name);
-	return diag("not true: $sql");
+	return diag($@);
 }
 
 sub leads_soon
 {
-	my ($election, $candidate, $name, $timeout) = @_;
+	my ($election, $candidate, $name) = @_;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return comes_true(
 		"leader_election.leader('$election') IS NOT DISTINCT FROM '$candidate'",
-		$name, $timeout);
+		$name);
 }
 
 # Waits until the worker has looked at all there was when this was called, and

@@ -1,0 +1,112 @@
+# Time as a busy machine cannot use it up, for checks that something is prompt;
+# and how slow the machine is, for what has to last while something is done.
+#
+#	use MachineTime;
+#
+#	my $start = machine_time();
+#	...
+#	cmp_ok(machine_time() - $start, '<', 1, 'soon');
+#	cmp_ok($elected_mono, '<', $deadline_mono + $SOON + held_up(), 'soon');
+#
+#	my $LEASE = 2_000_000 * slowness();
+#
+# A busy machine has processes wait for a processor or for a disk, maybe for
+# much longer than anybody would call soon.  This clock stands still then: on an
+# idle machine it is the monotonic clock, and the busier the machine, the less
+# passes on it.  So it is for upper limits only.  That nothing happens early is
+# told by the other clocks.
+#
+# Linux counts how long there was any process that waited (pressure stall
+# information).  Where it does not, no time passes on this clock, and nothing is
+# found to be late.
+
+package MachineTime;
+
+use strict;
+use warnings;
+
+use Exporter qw(import);
+use List::Util qw(max min);
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+
+our @EXPORT = qw(held_up machine_time slowness);
+
+# The last one is there if this is a container with a limit of its own.
+my @PRESSURES = grep { -r } qw(/proc/pressure/cpu /proc/pressure/io
+  /proc/pressure/memory /sys/fs/cgroup/cpu.pressure);
+
+# Linux counts the mean of all processors: if we may use only some of them,
+# those may be so much busier.
+my $SHARE = _processors('/sys/devices/system/cpu/online', qr/^([\d,-]+)$/m) /
+  _processors('/proc/self/status', qr/^Cpus_allowed_list:\s+([\d,-]+)$/m);
+
+# Seconds to start a program on an idle machine, with room for an old one
+my $START = 0.005;
+my $STARTS = 10;
+
+my $began = _stalled() // 0;
+
+sub machine_time
+{
+	my $stalled = _stalled() // return 0;
+
+	return clock_gettime(CLOCK_MONOTONIC) - $stalled;
+}
+
+# For how many microseconds the machine has held processes up since the test
+# began
+sub held_up
+{
+	my $stalled = _stalled() // return 9**9**9;
+
+	return int(1e6 * ($stalled - $began));
+}
+
+# How slow the machine is now, by what it takes to start a program: 1 if it is
+# idle, 5 at most
+sub slowness
+{
+	my $start = clock_gettime(CLOCK_MONOTONIC);
+
+	system($^X, '-e', '1') foreach 1 .. $STARTS;
+	my $took = (clock_gettime(CLOCK_MONOTONIC) - $start) / $STARTS;
+	return max(1, min(5, int($took / $START + 0.5)));
+}
+
+# In seconds
+sub _stalled
+{
+	my $stalled = 0;
+
+	return unless @PRESSURES;
+	$stalled += $SHARE * (_read($_) =~ /^some .*total=(\d+)/m ? $1 : 0) / 1e6
+	  foreach @PRESSURES;
+
+	# What the host of a virtual machine takes away, in ticks
+	$stalled += $1 / 100 if _read('/proc/stat') =~ /^cpu +(?:\d+ +){7}(\d+)/;
+	return $stalled;
+}
+
+# How many are in a list like "0-3,7"; 1 if it cannot be read
+sub _processors
+{
+	my ($file, $regexp) = @_;
+	my $count = 0;
+
+	$count += /(\d+)-(\d+)/ ? $2 - $1 + 1 : 1
+	  foreach split /,/, _read($file) =~ $regexp ? $1 : '';
+	return $count || 1;
+}
+
+sub _read
+{
+	my ($file) = @_;
+
+	open(my $handle, '<', $file) or return '';
+	local $/;
+	my $text = <$handle> // '';
+	close $handle;
+	return $text;
+}
+
+1;
