@@ -11,6 +11,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -25,6 +26,7 @@ plan skip_all => 'libfaketime is not installed' unless $library;
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $clock = "$dir/clock";
 my $HOUR = 3600;
+my $LEASE = 3 * slowness();
 
 # What runs: it notes when it starts, for which run, and how it ends.  A file of
 # its election says what it does: exit with that number, "hang", "polite" (exit
@@ -54,8 +56,8 @@ sub plan
 
 open(my $lock, '>>', "$file.lock") or die;
 fcntl($lock, F_SETFD, 0);
-note(flock($lock, LOCK_EX | LOCK_NB) ? 'started' : 'OVERLAP');
 $SIG{TERM} = sub { note('told'); exit 0 } if plan() eq 'polite';
+note(flock($lock, LOCK_EX | LOCK_NB) ? 'started' : 'OVERLAP');
 sleep 0.01 while plan() !~ /^\d/;
 note('exit ' . plan());
 exit plan();
@@ -117,8 +119,8 @@ sub wait_for_story
 		sub { "$regexp in: " . story($election) });
 }
 
-my $config = q(
-leader_election.lease_duration = '3s'
+my $config = qq(
+leader_election.lease_duration = '${LEASE}s'
 client_min_messages = warning
 log_statement = all
 log_line_prefix = '%m [%p] %a '
@@ -182,6 +184,15 @@ sub wake
 	return;
 }
 
+# Waits until so many hosts stand, or lead
+sub wait_for_standing
+{
+	my ($election, $hosts) = @_;
+
+	return wait_for($node, "SELECT count(*) FROM leader_election.candidates
+		WHERE election = '$election' AND alive", $hosts);
+}
+
 # How often hosts have asked the server something since then
 sub asked
 {
@@ -218,9 +229,12 @@ foreach my $wrong (
 my $day = run_of("date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '3 h'");
 my @hosts;
 
-plan_for('job', 'a: 1', 'b: 2', 'c: 0');
+# The first command to run ends when all of them are there.
+plan_for('job', 'wait');
 push @hosts, host($node, 'job', @$_, '--every=1d', '--offset=3h')
   foreach [ 'a', -1200 ], [ 'b', 1200 ], [ 'c', 86_400 ];
+wait_for_standing('job', 3);
+plan_for('job', 'a: 1', 'b: 2', 'c: 0');
 wait_for_done('job', $day);
 my @noted = noted('job');
 is( join(' ', map { "@$_[1, 3 .. $#$_]" } grep { $_->[3] eq 'exit' && $_->[4] == 0 } @noted),
@@ -345,29 +359,47 @@ isnt((noted('long'))[0][2], (noted('long'))[2][2], 'of the newest period');
 end_hosts(@hosts);
 set_clock($noon);
 
-# --- The server is down when the command ends, until the lease is over.
+# --- The server is down when the command ends, until the lease is over.  Then the host
+# that has run it comes first, and records it; or the other one does, which is
+# elected: then it has not been recorded, and is done again.
 
-plan_for('down', 'wait');
-@hosts = map { host($node, 'down', $_, 0, @every) } qw(a b);
-wait_for_story('down', qr/started/);
-$node->stop('immediate');
-plan_for('down', '0');
-wait_for_story('down', qr/exit 0/);
-$later = time + 4;
-wait_until(sub { time > $later }, 'the end of the lease');
-start_server();
-$sql = session($node, name => 'observer');
-wait_until(sub { status('down') =~ /\|$hour$/ }, sub { 'the record: ' . status('down') });
-wait_for_done('down', $hour);
-is(story('down') =~ s/\b[ab] //gr, 'started, exit 0', 'it is recorded afterwards, and done once');
-end_hosts(@hosts);
+foreach my $first (qw(records stands))
+{
+	my $e = "down, $first";
+
+	plan_for($e, 'wait');
+	@hosts = host($node, $e, 'a', 0, @every);
+	wait_for_story($e, qr/a started/);
+	push @hosts, host($node, $e, 'b', 0, @every);
+	wait_for_standing($e, 2);
+	$node->stop('immediate');
+	plan_for($e, '0');
+	wait_for_story($e, qr/a exit 0/);
+	my ($comes, $waits) = map { $_->pid } $first eq 'records' ? @hosts : reverse @hosts;
+	stop_process($waits);
+	$later = time + $LEASE + 1;
+	wait_until(sub { time > $later }, 'the end of the lease');
+	start_server();
+	$sql = session($node, name => 'observer');
+	wait_for_done($e, $hour);
+	resume_process($waits);
+	is(story($e), $first eq 'records' ? 'a started, a exit 0' :
+		  'a started, a exit 0, b started, b exit 0',
+		"$e: it is done " . ($first eq 'records' ? 'once' : 'again, if it was not recorded'));
+
+	# The other one finds that it is done.
+	wait_for($node, "SELECT count(*) = 2 FROM pg_stat_activity
+		WHERE application_name = 'pg_leader' AND state = 'idle' AND query LIKE '%acquire(%'");
+	is(scalar(noted($e)), $first eq 'records' ? 2 : 4, "$e: and not once more");
+	end_hosts(@hosts);
+}
 
 # --- Random kills, restarts and failures, with a period of a second.  A run that the
 # view has shown as done is never started again.
 
 {
 	my $e = 'random';
-	my $end = time + 25;
+	my ($end, $patience) = map { time + $_ } 25, $PostgreSQL::Test::Utils::timeout_default;
 	my %known;      # when a run was first seen to be done
 	my @wrong;
 	my $turn = 0;
@@ -375,9 +407,12 @@ end_hosts(@hosts);
 	srand(7);
 	plan_for($e, 'a: 0', 'b: 1', 'c: 0');
 	@hosts = map { host($node, $e, $_, 600 - int(rand(1200)), '--every=1s') } qw(a b c);
-	while (time < $end)
+	while (time < $end || keys %known <= 5)
 	{
 		my $next = time + 0.3;
+
+		die 'the runs that were done: ' . join(' ', sort keys %known) . '; ' . story($e)
+		  if time > $patience;
 		my $chosen = int(rand(3));
 		my $fate = rand;
 
@@ -418,7 +453,7 @@ end_hosts(@hosts);
 	my $standby = PostgreSQL::Test::Cluster->new('standby');
 	my $connstr;
 
-	$sql->query("SELECT leader_election.create_election('$_', lease_duration => '10 s')")
+	$sql->query("SELECT leader_election.create_election('$_', lease_duration => '1 min')")
 	  foreach qw(goes_on ends);
 	$sql->query("SELECT leader_election.create_election('done')");
 	$node->backup('backup');
