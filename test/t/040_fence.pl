@@ -12,10 +12,11 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(sleep time);
+use Time::HiRes qw(sleep);
 
 # Microseconds
 my $LEASE = 2_000_000;
@@ -74,15 +75,22 @@ sub happens
 	  || diag($@);
 }
 
-# Until a session's backend waits for a lock of this kind.
+# Whether a session's backend waits for a lock of this kind, and until it does
+sub waits_for_lock
+{
+	my ($session, $condition) = @_;
+
+	return $control->query(
+		'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = '
+		  . $session->backend_pid
+		  . " AND $condition") eq 't';
+}
+
 sub wait_for_lock
 {
 	my ($session, $condition) = @_;
 
-	wait_for($node,
-		'SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND pid = '
-		  . $session->backend_pid
-		  . " AND $condition");
+	wait_until(sub { waits_for_lock($session, $condition) }, "a wait for $condition");
 	return;
 }
 
@@ -397,6 +405,30 @@ $control->query("SELECT leader_election.alter_election(election,
 		is($worker->sqlstate, '00000', 'busy: leads');
 	};
 
+	# Starts what waits for an election lock, and does something while it waits:
+	# that is for a second at most.  Where a slow machine comes too late, anew.
+	my $while_waiting = sub {
+		my ($start, $do) = @_;
+		my $session;
+
+		wait_until(
+			sub {
+				$session = $start->();
+				wait_until(sub { $session->finished || waits_for_lock($session, $ELECTION_LOCK) },
+					'it to wait');
+				$do->($session);
+				$session->result;
+				return $session->sqlstate ne '55P03';
+			},
+			'it to be caught while it waits');
+		return $session;
+	};
+	my $commit = sub {
+		$begin->('busy 1');
+		$worker->query_async('COMMIT');
+		return $worker;
+	};
+
 	# A follower that resigns holds the election lock, in the end for nothing,
 	# until its statement ends.
 	my $hold = sub {
@@ -438,9 +470,9 @@ $control->query("SELECT leader_election.alter_election(election,
 	$hold->(1);
 	$begin->('busy 1');
 	$worker->query("SET LOCAL lock_timeout = '10ms'");
-	$start = time;
+	$start = machine_time();
 	$worker->query('COMMIT');
-	cmp_ok(time - $start, '<', 0.8,
+	cmp_ok(machine_time() - $start, '<', 0.8,
 		'lock_timeout: a caller that waits less waits less at commit (G9)');
 	like($worker->errors, qr/election "busy 1" is busy.*^HINT:/ms,
 		'lock_timeout: says what is busy');
@@ -460,11 +492,9 @@ $control->query("SELECT leader_election.alter_election(election,
 	$nothing_left->('a longer lock_timeout', '55P03');
 
 	# By a cancel; in a procedure, which is a statement, by its timeout, too
-	$begin->('busy 1');
-	$worker->query_async('COMMIT');
-	wait_for_lock($worker, $ELECTION_LOCK);
-	$control->query('SELECT pg_cancel_backend(' . $worker->backend_pid . ')');
-	$worker->result;
+	$while_waiting->($commit, sub {
+		$control->query('SELECT pg_cancel_backend(' . $worker->backend_pid . ')');
+	});
 	$nothing_left->('cancelled', '57014');
 	$worker->query("SET statement_timeout = '50ms'");
 	$worker->query(
@@ -479,23 +509,29 @@ $control->query("SELECT leader_election.alter_election(election,
 	$nothing_left->('statement_timeout', '00000');
 
 	# By the end of its session
-	my $doomed = session($node, name => 'doomed');
-	$doomed->query("BEGIN; SELECT leader_election.assert_leader('busy 1', 1);
-		INSERT INTO jobs VALUES ('busy', 'written')");
-	$doomed->query_async('COMMIT');
-	wait_for_lock($doomed, $ELECTION_LOCK);
-	$control->query('SELECT pg_terminate_backend(' . $doomed->backend_pid . ')');
-	$doomed->result;
+	my $doomed = $while_waiting->(
+		sub {
+			my $session = session($node, name => 'doomed');
+
+			$session->query("BEGIN; SELECT leader_election.assert_leader('busy 1', 1);
+				INSERT INTO jobs VALUES ('busy', 'written')");
+			$session->query_async('COMMIT');
+			return $session;
+		},
+		sub {
+			$control->query('SELECT pg_terminate_backend(' . $_[0]->backend_pid . ')');
+		});
 	wait_gone($node, $doomed);
 	is($control->query("SELECT count(*) FROM jobs WHERE election = 'busy'"),
 		0, 'terminated: nothing was written');
 
 	# It does get through when its turn comes.
-	$begin->('busy 1');
-	$worker->query_async('COMMIT');
-	wait_for_lock($worker, $ELECTION_LOCK);
-	$let_go->(1);
-	$worker->result;
+	$while_waiting->(
+		sub {
+			$hold->(1) unless $holder{1}{busy};
+			return $commit->();
+		},
+		sub { $let_go->(1) });
 	is($worker->sqlstate, '00000', 'in time: is committed');
 	is($control->query("WITH d AS (DELETE FROM jobs WHERE election = 'busy'
 			RETURNING 1) SELECT count(*) FROM d"), 1, 'in time: and written');
@@ -537,20 +573,27 @@ $control->query("SELECT leader_election.alter_election(election,
 	}
 
 	# Nor is its own if somebody queues for that.
-	$control->query('SELECT pg_advisory_lock(100)');
-	$holder{3}->query_async("DO \$\$ BEGIN
-		PERFORM leader_election.assert_leader('busy 3', 1);
-		PERFORM leader_election.resign('busy 3');
-		INSERT INTO jobs VALUES ('own', 'fenced by 3');
-		PERFORM pg_advisory_xact_lock_shared(100);
-	END \$\$");
-	wait_for_lock($holder{3}, "locktype = 'advisory' AND objsubid = 1");
-	$pool->query_async("SELECT leader_election.release('busy 3', 1)");
-	wait_for_lock($pool, $ELECTION_LOCK);
-	$control->query('SELECT pg_advisory_unlock(100)');
-	$holder{3}->result;
-	is($holder{3}->sqlstate, '00000', 'own lock: fenced by busy 3');
-	is($pool->result, 't', 'own lock: who queues behind it has its turn then');
+	$while_waiting->(
+		sub {
+			$control->query('SELECT pg_advisory_lock(100)');
+			$holder{3}->query_async("DO \$\$ BEGIN
+				PERFORM leader_election.assert_leader('busy 3', 1);
+				PERFORM leader_election.resign('busy 3');
+				INSERT INTO jobs VALUES ('own', 'fenced by 3');
+				PERFORM pg_advisory_xact_lock_shared(100);
+			END \$\$");
+			wait_for_lock($holder{3}, "locktype = 'advisory' AND objsubid = 1");
+			$pool->query_async("SELECT leader_election.release('busy 3', 1)");
+			return $pool;
+		},
+		sub {
+			$control->query('SELECT pg_advisory_unlock(100)');
+			$holder{3}->result;
+			is($holder{3}->sqlstate, '00000', 'own lock: fenced by busy 3');
+		});
+	is($control->query("SELECT reason FROM leader_election.history
+			WHERE election = 'busy 3' AND term = 1"),
+		'resigned', 'own lock: who queues behind it has its turn then');
 
 	# Two such transactions that each need the election lock of the other make no
 	# deadlock: one of them, or both, is told that the election is busy.
