@@ -209,7 +209,10 @@ LeLogProbe(void)
 	return lsn;
 }
 
-/* A custom wait event; before 17 it shows as "Extension" in the views. */
+/*
+ * A custom wait event.  Before 17 it shows as "Extension" in the views; id
+ * tells ours apart in a PGPROC.
+ */
 static inline uint32
 LeWaitEvent(const char *name, uint16 id)
 {
@@ -320,9 +323,9 @@ LeMayExecute(Oid function, Oid role)
 
 /*
  * The socket of this session's client; the session has one (MyProcPort is
- * set).  It is the first member of struct Port in 15 to 18.  The header that
- * defines Port includes those of GSSAPI and OpenSSL, which are not installed
- * on a machine that only builds extensions.
+ * set).  It is the first member of struct Port in all of them.  The header
+ * that defines Port includes those of GSSAPI and OpenSSL, which are not
+ * installed on a machine that only builds extensions.
  */
 static inline pgsocket
 LeClientSocket(void)

@@ -30,7 +30,7 @@
 # is installed, else the newest that the distribution offers.
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-SUPPORTED='18 17 16 15'
+SUPPORTED='19 18 17 16 15'
 # The exceptions are what PostgreSQL's own headers and calling conventions need.
 WARNINGS='-Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare'
 WARNINGS+=' -Wno-missing-field-initializers -Wno-cast-function-type'

@@ -1,6 +1,7 @@
 # What is released: META.json is as PGXN's specification 1.0.0 wants it, and all
-# versions agree with the control file's; make dist makes an archive of what is
-# committed, which builds, and installs what it should, without a repository.
+# versions agree with the control file's, and those of PostgreSQL with each other;
+# make dist makes an archive of what is committed, which builds, and installs what
+# it should, without a repository.
 
 use strict;
 use warnings;
@@ -103,6 +104,30 @@ foreach my $case (
 	$change->($changed);
 	like(join(', ', faults_of($changed)), qr/(?:^|, )\Q$fault\E(?:,|$)/, "found: $fault");
 }
+
+# --- the PostgreSQLs that are supported
+
+my @majors = split(/ /, (slurp_file("$TOP/test/lib.sh") =~ /^SUPPORTED='(.*)'/m)[0]);
+my ($newest, $oldest) = @majors[0, -1];
+
+is("@majors", join(' ', reverse $oldest .. $newest), 'test/lib.sh: each major, the newest first');
+
+# [file, where it says which, what it has to say]
+foreach my $case (
+	[ 'README.md', qr/PostgreSQL (\d+ to \d+)/, "$oldest to $newest" ],
+	[ 'CHANGELOG.md', qr/PostgreSQL (\d+ to \d+)/, "$oldest to $newest" ],
+	[ 'CONTRIBUTING.md', qr/has to work on (\d+ to \d+)/, "$oldest to $newest" ],
+	[ 'docs/support.md', qr/^\| PostgreSQL \| (\d+ to \d+)/m, "$oldest to $newest" ],
+	[ 'src/compat.h', qr/majors of PostgreSQL, (\d+ to \d+)/, "$oldest to $newest" ],
+	[ 'src/compat.h', qr/PG_VERSION_NUM < (\d+)\n#error/, "${oldest}0000" ],
+	[ 'META.json', qr/"PostgreSQL": "(.*)"/, "$oldest.0.0" ],
+	[ 'debian/pgversions', qr/(.*)/, "$oldest+" ])
+{
+	my ($file, $where, $range) = @$case;
+
+	is((slurp_file("$TOP/$file") =~ $where)[0], $range, "$file: PostgreSQL $range");
+}
+is(join(' ', slurp_file("$TOP/docs/support.md") =~ /^\| (\d+)(?!\d|devel)/mg), "@{[$oldest .. $newest]}", 'docs/support.md: what was run on each');
 
 # --- the archive
 
