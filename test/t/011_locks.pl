@@ -17,6 +17,7 @@ use Worker;
 my @TABLES = qw(election lease candidate history epoch);
 
 my $node = new_server(
+	streaming => 1,		# for REPACK (CONCURRENTLY)
 	config => q(
 leader_election.lease_duration = '2s'
 max_connections = 60
@@ -488,6 +489,8 @@ foreach my $table (@TABLES)
 {
 	my $leader = session($node, name => 'leader');
 	my $caller = session($node, name => 'caller');
+	# New in 19, and CONCURRENTLY for logged tables only.
+	my $has_repack = $control->query('SHOW server_version_num') >= 190000;
 	my $waiter;
 
 	$leader->query("SELECT count(leader_election.join('upkeep' || i, 'leader'))"
@@ -539,6 +542,8 @@ END
 				"REINDEX TABLE CONCURRENTLY leader_election.$table",
 				"VACUUM FULL leader_election.$table",
 				"CLUSTER leader_election.$table USING ${table}_pkey",
+				$has_repack ? "REPACK leader_election.$table" : (),
+				$has_repack && $table ne 'candidate' ? "REPACK (CONCURRENTLY) leader_election.$table" : (),
 				"VACUUM (FREEZE, ANALYZE) leader_election.$table")
 			{
 				is($control->sqlstate_of($sql), '00000', $sql) if !$rounds;
