@@ -125,13 +125,15 @@ sub turn
 		any_step($run);
 		return 1;
 	}
+	return 0 if time < $run->{next_look};
 	if (arrived($run))
 	{
 		check_views($run);
 		return 1;
 	}
-	complain($run, 'comes to rest elsewhere')
-	  if time - $run->{since} > $SETTLED_IN;
+	my $waited = time - $run->{since};
+	complain($run, 'comes to rest elsewhere') if $waited > $SETTLED_IN;
+	$run->{next_look} = time + $waited / 10;
 	return 0;
 }
 

@@ -446,7 +446,7 @@ is($node->safe_psql('postgres', "SELECT count(*) FROM leader_election.history WH
 	$standby->start;
 	my $hosts = sprintf('host=%s,%s port=%s,%s dbname=postgres', $node->host, $standby->host, $node->port, $standby->port);
 	my $one = pg_leader($hosts, '-e', 'failover', '--grace', '100ms', '--', 'sh', '-c',
-		'echo $PG_LEADER_TERM_FILE; while :; do sleep 0.01; done');
+		'echo $PG_LEADER_TERM_FILE; while :; do sleep 0.1; done');
 	wait_until(sub { $one->output =~ /\n/ }, 'its start');
 	(my $file = $one->output) =~ s/\n.*//s;
 	my $command = (descendants($one->pid))[1];

@@ -138,7 +138,7 @@ foreach my $signal (qw(TERM KILL))
 # Signals are for the command's group, and not for what has left that.
 {
 	my $one = pg_leader($node, '-e', 'group', '--', 'sh', '-c',
-		"trap 'echo got HUP' HUP; trap 'exit 3' TERM; setsid sh -c 'trap \"echo daemon got HUP\" HUP; echo up; while :; do sleep 0.01; done' & while :; do sleep 0.01; done");
+		"trap 'echo got HUP' HUP; trap 'exit 3' TERM; setsid sh -c 'trap \"echo daemon got HUP\" HUP; echo up; while :; do sleep 0.05; done' & while :; do sleep 0.05; done");
 	wait_until(sub { $one->output =~ /up/ }, 'its start');
 	foreach my $n (1 .. 5)
 	{

@@ -342,7 +342,7 @@ foreach my $why (qw(signal yield))
 	is(leader_of($e), 'a', 'a check that fills its output passes');
 
 	my $start = machine_time();
-	set_check($e, "trap '' TERM INT HUP; sleep 1000 & setsid sh -c 'echo \$\$ > $dir/far; exec sleep 1000' & while :; do sleep 0.01; done");
+	set_check($e, "trap '' TERM INT HUP; sleep 1000 & setsid sh -c 'echo \$\$ > $dir/far; exec sleep 1000' & while :; do sleep 0.05; done");
 	wait_until(sub { leader_of($e) eq '' }, 'its end');
 	cmp_ok(machine_time() - $start, '<', $BOUND + $SLACK, 'a check that hangs has failed');
 	wait_for_checks($e, 3);
@@ -364,7 +364,7 @@ foreach my $why (qw(signal yield))
 
 	# The end of pg_leader is that of its checks, also if it is killed.
 	unlink("$dir/far");
-	set_check($e, "trap '' TERM; setsid sh -c 'echo \$\$ > $dir/far; exec sleep 1000' & while :; do sleep 0.01; done");
+	set_check($e, "trap '' TERM; setsid sh -c 'echo \$\$ > $dir/far; exec sleep 1000' & while :; do sleep 0.05; done");
 	$far = process_in('far');
 	my @left = (checker($one), descendants(checker($one)));
 	$one->signal('KILL');

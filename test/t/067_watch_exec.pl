@@ -39,7 +39,7 @@ mv pid.new pid 9>&-
 env > env 9>&-
 [ ! -e family ] || { sleep 1000 9>&- & echo $! > child; }
 echo "begin $PG_LEADER_ELECTION $PG_LEADER_EVENT ${PG_LEADER_TERM:--} ${PG_LEADER_LEADER:--}" >> log
-while [ -e slow ]; do sleep 0.01 9>&-; done
+while [ -e slow ]; do sleep 0.05 9>&-; done
 code=0
 [ ! -e fail ] || code=7
 echo "end $PG_LEADER_ELECTION $PG_LEADER_EVENT ${PG_LEADER_TERM:--} $code" >> log

@@ -85,7 +85,7 @@ $two->query("SELECT leader_election.join('theirs', 'two')");
 # What is cheap
 #
 
-is_flat_in_loop(100000, $_)
+is_flat_in_loop(30000, $_)
   foreach (
 	q{PERFORM leader_election.is_leader('mine');},
 	q{PERFORM leader_election.is_leader('theirs');},
@@ -93,7 +93,7 @@ is_flat_in_loop(100000, $_)
 	q{PERFORM leader_election.term('mine');},
 	q{PERFORM leader_election.is_leader('detached', i);},
 	q{PERFORM leader_election.leader('theirs');});
-is_flat_in_loop(20000, $_)
+is_flat_in_loop(10000, $_)
   foreach (
 	q{PERFORM leader_election.leader('none ' || i);},
 	q{PERFORM leader_election.observe('theirs');},

@@ -10,7 +10,8 @@
 #	generation  counts new beginnings
 #	sessions    by candidate
 #	states      of the model
-#	expected    states, if there is something to wait for; since, and what
+#	expected    states, if there is something to wait for; since when, what for,
+#	            and when to look again
 
 package ModelRun;
 
@@ -285,7 +286,7 @@ sub expect
 	$run->{expected} = \@states;
 	$run->{pictures} = {};
 	push @{ $run->{pictures}{ picture($_) } }, $_ foreach @states;
-	$run->{since} = time;
+	$run->{since} = $run->{next_look} = time;
 	return 1;
 }
 
