@@ -29,15 +29,24 @@
 #define MOST_HINTS			100
 
 /*
- * Events that say the present state, each with the last term in the history,
+ * Events that say the present state, each with the last term that was begun,
  * whether that has ended, and since when the state is so.  Of an election that
  * was dropped there is only the history, and no state.
+ *
+ * The view shows what is so now, while the history is that of the moment in
+ * which the query began.  A term that began between them is told by the state
+ * ("newer"), and must not be told again as an event.
  */
 static const Statement sql_state = {
 	"SELECT COALESCE(name, election), state, led_term, leader, NULL, NULL,"
 	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
-	" pg_catalog.to_json(pg_catalog.clock_timestamp()), last_term, ended,"
-	" CASE WHEN (leader IS NULL) OPERATOR(pg_catalog.=) ended THEN since END"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp()),"
+	" CASE WHEN newer THEN led_term ELSE last_term END,"
+	" CASE WHEN newer THEN leader IS NULL ELSE ended END,"
+	" CASE WHEN NOT newer AND (leader IS NULL) OPERATOR(pg_catalog.=) ended"
+	" THEN since END"
+	" FROM (SELECT *, COALESCE(led_term, 0) OPERATOR(pg_catalog.>)"
+	" COALESCE(last_term, 0) AS newer"
 	" FROM (SELECT election AS name, 'state' AS state, term AS led_term, leader"
 	" FROM leader_election.status"
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1) s"
@@ -45,8 +54,8 @@ static const Statement sql_state = {
 	" ended_at IS NOT NULL AS ended, COALESCE(ended_at, acquired_at)"
 	"::pg_catalog.timestamptz(3) AS since FROM leader_election.history"
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1"
-	" ORDER BY election, term DESC) h ON (name OPERATOR(pg_catalog.=) election)"
-	" ORDER BY 1",
+	" ORDER BY election, term DESC) h ON (name OPERATOR(pg_catalog.=) election))"
+	" b ORDER BY 1",
 	11, false, 1, {TEXTOID}
 };
 

@@ -195,4 +195,36 @@ like($out, qr/^"one" is asked to yield/, 'a session');
 ok(!defined eval { $one->query('SELECT 1'); $one->alive ? 1 : undef }, 'is terminated');
 
 $two->finish;
+
+# --- watch begins while somebody is elected: what the state has told is no event
+
+# Among so many elections, the last one is read long after the query has begun.
+$node->safe_psql('postgres', 'CREATE DATABASE many');
+$node->safe_psql('many', q{CREATE EXTENSION leader_election;
+	INSERT INTO leader_election.election (election, lease_duration, owner)
+		SELECT 'many ' || i, '1 h', current_user FROM generate_series(1, 10000) i;
+	INSERT INTO leader_election.lease (election) SELECT election FROM leader_election.election;
+	SELECT leader_election.create_election('zz')});
+my $elected = session($node, name => 'elected', dbname => 'many');
+my $sees = session($node, name => 'sees', dbname => 'many');
+my $caught = 0;
+wait_until(
+	sub {
+		my $begins = start_client($node->connstr('many'), 'watch', '--json');
+		my $told = sub { $begins->[0]->pump_nb; ${ $begins->[1] } };
+
+		wait_until(sub { $sees->query(q{SELECT count(*) FROM pg_stat_activity
+			WHERE datname = 'many' AND state = 'active' AND query ~ 'FULL JOIN' AND pid <> pg_backend_pid()}) || $told->() }, 'its query');
+		my $term = $elected->query("SELECT leader_election.join('zz', 'elected')");
+		wait_until(sub { $told->() =~ /"zz".*\n/ }, 'the state');
+		$caught++ if $told->() =~ /"zz".*"elected"/;
+		$elected->query("SELECT leader_election.leave('zz')");
+		wait_until(sub { $told->() =~ /"vacated".*\n/ }, 'the end');
+		my @told = map { decode_json($_) } grep { /"zz"/ } split(/\n/, $told->());
+		is(join(' ', grep { ($_ // '') eq 'elected' } map { $_->{leader} } @told), 'elected',
+			"it tells once who leads in term $term");
+		$begins->[0]->kill_kill;
+		return $caught >= 3;
+	},
+	'the state of a seat that was vacant when it was asked for');
 done_testing();
