@@ -79,19 +79,20 @@ $poller->finish;
 # A row is the last of many pages
 #
 
-# Pages of a table that a session has read while it ran a query
+# Pages of a table that a session itself has read while it ran a query: what
+# others have read, the worker say, they tell the server much later.
 sub pages
 {
 	my ($who, $table, $sql) = @_;
-	my @pages;
+	my $READ = "SELECT pg_stat_get_xact_blocks_fetched('leader_election.$table'::regclass)";
 
-	foreach my $turn (0, 1)
-	{
-		$who->query($sql) if $turn;
-		tell_reads($who);
-		push @pages, read_so_far($table);
-	}
-	return $pages[1] - $pages[0];
+	$who->query('BEGIN');
+	my $before = $who->query($READ);
+	$who->query($sql);
+	my $read = $who->query($READ) - $before;
+	$who->query('COMMIT');
+	note("$read pages of $table: $sql");
+	return $read;
 }
 
 # The session tells the server now what it has read.
@@ -121,6 +122,7 @@ sub pages_of_worker
 	my $pid;
 
 	end_worker();
+	tell_reads($leader);
 	$before = read_so_far($table);
 	$leader->query("SELECT leader_election.join('grown', 'leader')");
 	wait_for($node, $ONE_WORKER);
