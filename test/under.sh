@@ -6,6 +6,8 @@
 #	show_reports_TOOL        print what concerns us; true if there is anything
 #
 # TOOL: none, valgrind, sanitizers, discards or load.
+#
+# bench/run has the server run under callgrind: replace_postgres, be_patient.
 
 # Programs are slow under a tool, and what they wait for is not to give up.
 be_patient() {
