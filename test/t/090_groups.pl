@@ -7,6 +7,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Rules;
 use Test::More;
@@ -224,9 +225,9 @@ sub seats
 # --- A lease that is over and may yet be renewed
 
 {
-	group('late', 2, "lease_duration => '300ms'");
-	is(acquire_any('late', 'x'), '1 1', 'late: it leads one');
 	my $blocker = session($node, name => 'blocker');
+	group('late', 2, "lease_duration => '" . slowness() . " s'");
+	is(acquire_any('late', 'x'), '1 1', 'late: it leads one');
 	$blocker->query("BEGIN; SELECT FROM leader_election.lease WHERE election = 'late/1' FOR UPDATE");
 	comes_true("expires_at < clock_timestamp() - interval '100ms' FROM leader_election.lease WHERE election = 'late/1'",
 		'late: its lease is over');
