@@ -19,7 +19,7 @@ CREATE FUNCTION pg_temp.await(condition text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
 	met boolean;
-	give_up_at timestamptz := clock_timestamp() + '1 min';
+	give_up_at timestamptz := clock_timestamp() + '5 min';
 BEGIN
 	LOOP
 		EXECUTE condition INTO met;

