@@ -39,6 +39,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use IPC::Run;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
@@ -388,18 +389,18 @@ SKIP:
 	# starts the clock anew.  It has to be sent, though: the kernel must not
 	# refuse because the line was open a moment ago.
 	my %elapsed;
-	my $start = time;
+	my $start = machine_time();
 	$plug->('down');
 	wait_until(
 		sub { qx(ip -o link show server) =~ /state (LOWERLAYER)?DOWN/ },
 		'the line to be dead');
-	my $told = time - $start;
+	my $told = machine_time() - $start;
 	$here{idle}->query("NOTIFY told, 'news'");
 	wait_until(
 		sub {
 			foreach my $election (keys %here)
 			{
-				$elapsed{$election} //= time - $start
+				$elapsed{$election} //= machine_time() - $start
 				  if $here{$election}
 				  ->query("SELECT leader_election.is_leader('$election')") eq 't';
 			}

@@ -6,6 +6,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -110,7 +111,7 @@ foreach my $election (qw(short wrong))
 	like($heir{$election}->result, qr/^\d+$/, "$election: the pause ends");
 	my ($early, $late) = split /\|/, $here->query(
 		"SELECT acquired_at < $due - interval '10 ms',
-			acquired_at > $due + interval '${LATE}us'
+			acquired_at > $due + interval '@{[ $LATE + held_up() ]} us'
 		FROM leader_election.lease WHERE election = '$election'");
 	is($early, 'f', "$election: not before it is due, "
 		  . ($election eq 'short' ? 'by its timestamp' :
@@ -137,7 +138,7 @@ is(status($here, 'restart', 'pause_reason'), 'restart', 'it is paused after a re
 $here->query("CALL leader_election.campaign('restart', 'c')");
 my ($acquired) = $here->lease('restart', 'acquired_mono');
 cmp_ok($acquired, '>=', $due, 'until its time has come');
-cmp_ok($acquired, '<', $due + $LATE, 'and no longer');
+cmp_ok($acquired, '<', $due + $LATE + held_up(), 'and no longer');
 
 $new->stop;
 done_testing();

@@ -160,7 +160,7 @@ foreach my $mode (qw(detached session))
 
 	# The command takes its time, for longer than the lease, and is renewed.
 	my $one = pg_leader($node, @args, '-n', 'one', '--', 'sh', '-c',
-		'trap "sleep 3; echo ended; exit 5" TERM; trap "echo HUP" HUP; echo started; while :; do sleep 0.05; done');
+		'trap "sleep ' . ($LEASE + 1) . '; echo ended; exit 5" TERM; trap "echo HUP" HUP; echo started; while :; do sleep 0.05; done');
 	wait_for_text($one, qr/started/);
 	$one->signal('HUP');
 	wait_for_text($one, qr/HUP/);

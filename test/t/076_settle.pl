@@ -10,6 +10,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Cluster;
 use Rules;
 use Test::More;
@@ -45,7 +46,7 @@ sub elected_after
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	cmp_ok($after, '>=', $settle, "$name: not before");
-	cmp_ok($after, '<', $settle + $LATE, "$name: nor late");
+	cmp_ok($after, '<', $settle + $LATE + held_up(), "$name: nor late");
 	return;
 }
 

@@ -19,6 +19,7 @@ use IO::Pty;
 use IO::Socket::INET;
 use JSON::PP;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use POSIX ();
 use PostgreSQL::Test::Utils;
@@ -33,8 +34,8 @@ my $AT_ONCE = 6;
 
 # Seconds: when those that do not end by themselves are asked to; when all have
 # ended. A server that is silent hangs up after one.
-my $LONG_ENOUGH = 1.5;
-my $TOO_LONG = 60;
+my $LONG_ENOUGH = 1.5 * slowness();
+my $TOO_LONG = $PostgreSQL::Test::Utils::timeout_default;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $command = "$dir/command.pl";

@@ -16,6 +16,7 @@ use lib $FindBin::RealBin;
 use Errno;
 use JSON::PP;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Sidecar;
@@ -69,7 +70,7 @@ wait_for_reply($port_two, 503, 'standing');
 sub exchange
 {
 	my @all = map { { to => $_->[0], bytes => $_->[1], pieces => $_->[2] // 0, sent => 0, next => 0, got => '' } } @_;
-	my $began = time;
+	my $began = machine_time();
 	my @open = @all;
 
 	foreach my $one (@all)
@@ -78,7 +79,7 @@ sub exchange
 		$one->{socket}->blocking(0);
 		shutdown($one->{socket}, 1) if $one->{bytes} eq '';
 	}
-	while (@open && time - $began < $PATIENCE)
+	while (@open && machine_time() - $began < $PATIENCE)
 	{
 		my ($can_read, $can_write) = ('', '');
 
@@ -366,7 +367,7 @@ sub reset_connection
 
 @wrong = ();
 my @silent = map { connect_http($port) } 1 .. 50;
-my $began = time;
+my $began = machine_time();
 syswrite($silent[$_], substr("GET /leader HTTP/1.1\r\nHost: x\r\n", 0, $_)) foreach 1 .. $#silent;
 
 foreach my $n (0 .. length $GET)
@@ -387,8 +388,8 @@ foreach (1 .. 20)
 ok(serves(), '1,000 clients that read no reply');
 
 # Those that say nothing are sent away, and nothing is left of any.
-wait_until(sub { open_files() <= $files }, 'descriptors to be closed', $PATIENCE);
-cmp_ok(time - $began, '<', $PATIENCE, 'clients that say no more are sent away');
+wait_until(sub { open_files() <= $files }, 'descriptors to be closed');
+cmp_ok(machine_time() - $began, '<', $PATIENCE, 'clients that say no more are sent away');
 foreach my $socket (@silent)
 {
 	my $got = '';

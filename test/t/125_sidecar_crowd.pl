@@ -12,6 +12,7 @@ use lib $FindBin::RealBin;
 use IO::Socket::INET;
 use JSON::PP;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use POSIX ();
 use PostgreSQL::Test::Utils;
@@ -102,13 +103,13 @@ sub end_crowd
 sub probe
 {
 	my ($path) = @_;
-	my $began = time;
+	my $began = machine_time();
 	my $took = eval {
 		local $SIG{ALRM} = sub { die "late\n" };
 		alarm($LONGEST);
 		my $reply = get($port, $path);
 		alarm(0);
-		$reply && $reply->{status} == 200 ? time - $began : undef;
+		$reply && $reply->{status} == 200 ? machine_time() - $began : undef;
 	};
 	alarm(0);
 	return $took;

@@ -339,7 +339,7 @@ sub settle
 			WHERE leader = 'newcomer' AND acquired_mono - (SELECT first_seen_mono
 				FROM leader_election.epoch
 				WHERE incarnation = leader_election.incarnation())
-				NOT BETWEEN $LEASE AND $LEASE + $LATE"),
+				NOT BETWEEN $LEASE AND $LEASE + $LATE + " . held_up()),
 		'',
 		"$name: elected after the grace of a lease, and soon (G6)");
 	is( $session->query(

@@ -41,7 +41,7 @@ our $LONG = 3_600_000;
 our $MOST_SEATS = 4;
 
 # How long it may take until everything has come to rest, in seconds
-our $SETTLED_IN = 20;
+our $SETTLED_IN = $PostgreSQL::Test::Utils::timeout_default;
 
 my $SHOWN_STEPS = 20;
 
