@@ -252,9 +252,15 @@ foreach my $what (sort keys %NAMES)
 	is(scalar(ask($node, 'run', "--group=G$e", "--candidate=$c", '--', 'sh', '-c', $print)), "G$e/1\0$c\0", 'run --group: the environment');
 	shown('a seat', (ask($node, 'status', "--election=G$e/1"))[1], "G$name/1");
 
-	# To yield, and what it says; a second candidate is there.
+	# To yield, and what it says; a second candidate is there, which does not come.
+	# For that it waits for one lease, which is shorter then.
 	$sql->query("SELECT leader_election.acquire($quoted, " . $quoted =~ s/'\z/ too'/r . ')');
-	shown('yield', (ask($node, 'yield', "--election=$e"))[1], $candidate);
+	my $yield = start_client($node, 'yield', "--election=$e");
+	wait_for_output($yield, qr/asked to yield/);
+	query_unless_busy($sql, "SELECT leader_election.alter_election($quoted, lease_duration => '100ms')");
+	$yield->[0]->finish;
+	query_unless_busy($sql, "SELECT leader_election.alter_election($quoted, lease_duration => '6s')");
+	shown('yield', ${ $yield->[1] }, $candidate);
 	$one->exit_code if $skips_http;
 
 	# Notifications

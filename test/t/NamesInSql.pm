@@ -141,13 +141,16 @@ sub columns_of
 	return map { /^(.*)\|(?:text|name|jsonb?)$/ ? $1 : () } $session->query("$query \\gdesc");
 }
 
+# Those of each output, which are the same for all names
+my %columns;
+
 # Looks at one output, which this query shows.
 sub look_at
 {
 	my ($session, $seen, $name, $of, $query) = @_;
 	my @wrong;
 	my ($short) = $of =~ /(\w+)(?:\(\))?$/;
-	my @columns = columns_of($session, $query);
+	my @columns = @{ $columns{$of} //= [ columns_of($session, $query) ] };
 	my $json = $session->query("SELECT coalesce(jsonb_agg(q), '[]') FROM ($query) q");
 	my $has_name = !grep { kind_of($short, $_) eq 'given' } @columns;
 
