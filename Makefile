@@ -9,7 +9,9 @@
 #   make installcheck         run the suites against an installed server
 #   make dist                 the committed sources as an archive for PGXN
 #   make deb                  Debian packages of the sources, into deb/
-#   make test, demo, bench    the same from nothing, in a temporary folder
+#   make test, demo, bench    the same from nothing, in a temporary folder; test:
+#                             what each change has to pass, five minutes
+#   make test-all             every suite, all of it
 #   make check-versions [PG_CONFIGS='...']
 #                             the tests with several PostgreSQLs
 #   make check-valgrind, check-sanitizers, check-discards, check-load
@@ -193,7 +195,7 @@ PROVE_TESTS = test/t/*.pl
 PG_CONFIG ?= pg_config
 
 # These find or install a PostgreSQL of their own, so they need none here.
-SELF_CONTAINED = test demo bench chaos model analyze dist deb \
+SELF_CONTAINED = test test-all demo bench chaos model analyze dist deb \
 	check-browser check-clients check-examples check-monitoring check-patroni \
 	check-versions check-valgrind check-sanitizers check-discards \
 	check-load
@@ -251,6 +253,8 @@ endif
 .PHONY: $(SELF_CONTAINED)
 test:
 	@test/run
+test-all:
+	@test/run all
 demo:
 	@test/demo
 bench:
@@ -276,7 +280,7 @@ check-patroni:
 check-versions:
 	@test/versions $(PG_CONFIGS)
 check-valgrind check-sanitizers check-discards check-load:
-	@test/run --under $(@:check-%=%)
+	@test/run --under $(@:check-%=%) all
 chaos:
 	@test/chaos/run $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(PROFILE),--profile $(PROFILE)) $(if $(BUG),--bug $(BUG))

@@ -26,21 +26,47 @@
 #
 # The server refuses to run as root: root's work is then done as nobody.
 #
-# PG_CONFIG chooses the PostgreSQL. Without it: the newest supported one that
-# is installed, else the newest that the distribution offers.
+#	say WHAT             what is being done, where nothing else would be heard
+#	keep_logs FILE...    copies them to where they outlive $WORK: sets KEPT
+#
+# Environment of all these:
+#	PG_CONFIG            the PostgreSQL. Without it: the newest supported one
+#	                     that is installed, else the newest that the
+#	                     distribution offers
+#	NO_INSTALL=1         install nothing: say what is missing, and end
+#	KEEP=1               keep $WORK
+#	LE_TEST_TIMEOUT      how many seconds a test waits for anything (300). It is
+#	                     the one limit of all waits: a test that waits in vain
+#	                     fails then, and no test fails before
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SUPPORTED='19 18 17 16 15'
 # The exceptions are what PostgreSQL's own headers and calling conventions need.
 WARNINGS='-Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare'
 WARNINGS+=' -Wno-missing-field-initializers -Wno-cast-function-type'
+# For PGXS it means that `make install` does nothing: our make does not see it.
+MAY_INSTALL=$((${NO_INSTALL:-0} != 1))
+unset NO_INSTALL
 SETTINGS=()
 WORK=
 JOB=
+KEPT=
 
 die() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
 	exit 1
+}
+
+say() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+}
+
+# Gives the limit of waits to those who have a name of their own for it:
+# PostgreSQL::Test, isolationtester (of 15, and of later versions), pg_ctl.
+limit_waits() {
+	export LE_TEST_TIMEOUT=${LE_TEST_TIMEOUT:-300}
+	export PG_TEST_TIMEOUT_DEFAULT=$LE_TEST_TIMEOUT
+	export PGISOLATIONTIMEOUT=$LE_TEST_TIMEOUT PGCTLTIMEOUT=$LE_TEST_TIMEOUT
 }
 
 # --- the temporary folder, and its end
@@ -93,6 +119,17 @@ clean_up() {
 	else
 		rm -rf "$WORK"
 	fi
+}
+
+# Copies files and folders, as far as they are there, into $WORK-logs.
+keep_logs() {
+	local file
+
+	KEPT=$WORK-logs
+	mkdir -p "$KEPT"
+	for file in "$@"; do
+		[ ! -e "$file" ] || cp -RL "$file" "$KEPT"
+	done
 }
 
 # Ends every server whose data is in $WORK: ours, and what tests left behind.
@@ -194,7 +231,8 @@ as_root() {
 	fi
 }
 
-can_be_root() {
+may_install() {
+	[ "$MAY_INSTALL" = 1 ] || return
 	[ "$(id -u)" -eq 0 ] || sudo -n true 2>/dev/null
 }
 
@@ -216,7 +254,7 @@ newest_packaged() {
 				return
 			fi
 		done
-		if [ "$updated" = yes ] || ! can_be_root; then
+		if [ "$updated" = yes ] || ! may_install; then
 			break
 		fi
 		as_root apt-get -qq update >/dev/null 2>&1 || break
@@ -412,10 +450,10 @@ install_packages() {
 	[ -n "$list" ] || return 0
 	mapfile -t packages <<<"$list"
 	command -v apt-get >/dev/null || die "missing: ${packages[*]}"
-	can_be_root || die "missing packages; as root, run:" \
+	may_install || die "missing packages; as root, run:" \
 		"apt-get install --no-install-recommends ${packages[*]}"
 
-	printf 'installing %s\n' "${packages[*]}" >&2
+	say "installing, since they are missing (NO_INSTALL=1: not): ${packages[*]}"
 	if ! { as_root apt-get -qq update ||
 		echo 'apt-get update failed, using the lists as they are'; } \
 		>"$WORK/apt.log" 2>&1 ||
@@ -511,6 +549,7 @@ set_up() {
 	export PGMAXPROTOCOLVERSION=3.0
 	export LC_ALL=C.UTF-8
 	umask 022
+	limit_waits
 
 	make_work
 	choose_server
@@ -530,6 +569,7 @@ run_make() {
 }
 
 build() {
+	say 'building the extension and pg_leader (half a minute)'
 	if ! job run_make -j "$(nproc)" all "$@" >"$WORK/build.log" 2>&1 ||
 		! job run_make install "$@" >>"$WORK/build.log" 2>&1; then
 		cat "$WORK/build.log" >&2

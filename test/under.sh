@@ -11,7 +11,8 @@
 
 # Programs are slow under a tool, and what they wait for is not to give up.
 be_patient() {
-	export PGCTLTIMEOUT=600 PG_TEST_TIMEOUT_DEFAULT=600
+	export LE_TEST_TIMEOUT=900
+	limit_waits
 }
 
 # Puts a script in the place of a program of the prefix, which moves to $UNDER.
@@ -121,13 +122,15 @@ show_reports_discards() {
 
 # --- load
 
-# Ten processes that compute all the time, as long as this one lives: no test may
-# fail because the machine is slow.
+# Processes that compute all the time, as long as this one lives: no test may fail
+# because the machine is slow. BUSY is how many (10).
 build_under_load() {
-	build COPT="$WARNINGS"
-	for _ in {1..10}; do
+	local i
+
+	for ((i = 0; i < ${BUSY:-10}; i++)); do
 		while kill -0 $$ 2>/dev/null; do :; done &
 	done
+	build COPT="$WARNINGS"
 }
 
 show_reports_load() {
