@@ -306,16 +306,35 @@ public final class LeaderElection {
         /**
          * Waits until something is to be done. Watches our connection: its end is told at once. Who
          * gave up hears of that, too, and would be the first to ask: it listens to nothing.
+         *
+         * While the driver reads it cannot be woken. So a session that leads has it read for 5 ms
+         * at a time, and who listens and leads wakes up from a pause: who resigns, or closes, must
+         * not keep the others waiting.
          */
         private void idle(Long term) throws Exception {
             Connection c = session ? own : standing ? ear : null;
-            while (lead == term && over == null && !closed && next - now() > 0)
+            boolean reads = session || term == null;
+            while (isIdle(term)) {
+                if (c == null || !reads)
+                    pause(term, c == null ? next - now() : 20 * MS);
                 if (c == null)
-                    Thread.sleep(20);
-                else
-                    for (PGNotification n : c.unwrap(PGConnection.class).getNotifications(20))
-                        if (n.getParameter().contains(o.election))
-                            return;
+                    continue;
+                PGConnection it = c.unwrap(PGConnection.class);
+                for (PGNotification n : reads ? it.getNotifications(term == null ? 20 : 5)
+                        : it.getNotifications())
+                    if (n.getParameter().contains(o.election))
+                        return;
+            }
+        }
+
+        private boolean isIdle(Long term) {
+            return lead == term && over == null && !closed && next - now() > 0;
+        }
+
+        /** For so long, or until event() or close(). */
+        private synchronized void pause(Long term, long ns) throws InterruptedException {
+            if (isIdle(term))
+                NANOSECONDS.timedWait(this, ns);
         }
 
         /**
