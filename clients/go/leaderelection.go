@@ -111,9 +111,10 @@ type Leadership struct {
 	part, patience time.Duration // 1/part of a lease is ours; how long a driver may wait
 	unfenced       bool
 
-	mu    sync.Mutex
-	state state
-	timer *time.Timer // of the deadline
+	mu      sync.Mutex
+	state   state
+	elected chan struct{} // closed when the next leadership begins
+	timer   *time.Timer   // of the deadline
 }
 
 // The last leadership, or that of now.
@@ -151,7 +152,8 @@ func newLeadership(opts Options) *Leadership {
 	opts.Slice = or(opts.Slice, 5*time.Second)
 	opts.Interval = or(opts.Interval, time.Second)
 	begun, done := make(chan struct{}), make(chan struct{})
-	return &Leadership{opts: opts, now: time.Now, begun: begun, done: done}
+	return &Leadership{opts: opts, now: time.Now, begun: begun, done: done,
+		elected: make(chan struct{})}
 }
 
 // New makes a session candidate, with a connection of its own.
@@ -268,17 +270,22 @@ func (l *Leadership) Reason() string { return l.get().reason }
 // Wait waits until we lead and returns the term, or what Run has returned, or
 // ctx.Err().
 func (l *Leadership) Wait(ctx context.Context) (int64, error) {
-	s := l.get()
-	for ; !s.leads; s = l.get() {
+	for {
+		l.mu.Lock()
+		elected := l.elected
+		l.mu.Unlock()
+		s := l.get()
+		if s.leads {
+			return s.term, nil
+		}
 		select {
-		case <-time.After(10 * time.Millisecond):
+		case <-elected:
 		case <-l.done:
 			return 0, l.err
 		case <-ctx.Done():
 			return 0, ctx.Err()
 		}
 	}
-	return s.term, nil
 }
 
 // Fenced has tx, on whatever connection, commit only if our term still leads
@@ -310,6 +317,8 @@ func (l *Leadership) Resign() {
 func (l *Leadership) elect(g grant) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	close(l.elected)
+	l.elected = make(chan struct{})
 	ctx, end := context.WithCancel(l.ctx)
 	g.yielding = false // extend looks at that
 	l.state = state{grant: g, ctx: ctx, end: end, changes: l.state.changes + 1, reason: "closed"}
