@@ -15,8 +15,6 @@ use Subjects;
 
 our @EXPORT = qw(refusals);
 
-my $WITHIN = 30;    # seconds, all starting at once
-
 # Name, environment, SQLSTATEs, exit statuses of pg_leader
 my @REFUSALS = (
 	[ 'wrong password', { PGUSER => 'locked', PGPASSWORD => 'wrong' }, '28P01', '123' ],
@@ -50,7 +48,7 @@ sub refusals
 			}
 		}
 	}
-	await($WITHIN, sub { !grep { !ended($_->[1]) } @started });
+	await(sub { !grep { !ended($_->[1]) } @started });
 	check_refused(@$_) foreach @started;
 	stop_subject($_->[1], 0) foreach @started;
 	return scalar @started;
@@ -63,7 +61,9 @@ sub check_refused
 	my $error = last_event($process, 'error');
 	my $who = "$process->{subject} $process->{kind}, $name";
 
-	return note_failure("$who: does not end") unless ended($process);
+	return note_failure("$who: does not end within $TIMEOUT s, has said: "
+		  . join(', ', map { "$_->[0] $_->[3]" } @{ $process->{events} }))
+	  unless ended($process);
 	if ($process->{subject} eq 'pg_leader')
 	{
 		note_failure("$who: exit status $process->{exit}")

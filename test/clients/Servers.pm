@@ -16,12 +16,15 @@ use warnings;
 use Exporter qw(import);
 use IO::Socket::INET;
 use POSIX ();
+use Subjects qw($TIMEOUT);
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
 our @EXPORT = qw(fail_over grant kill_pooler make_standby port restart sql
   start_pooler start_servers stop_servers $JOURNAL $out);
 
 our $out;    # the folder for logs
+
+$ENV{PGCTLTIMEOUT} = $TIMEOUT;
 
 my ($dir, %port, %pid);
 my $primary = 1;
@@ -99,11 +102,11 @@ sub start
 sub wait_for_port
 {
 	my ($port) = @_;
-	my $end = clock_gettime(CLOCK_MONOTONIC) + 30;
+	my $end = clock_gettime(CLOCK_MONOTONIC) + $TIMEOUT;
 
 	until (IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port))
 	{
-		die "nothing on port $port" if clock_gettime(CLOCK_MONOTONIC) > $end;
+		die "nothing on port $port after $TIMEOUT s: $!\n" if clock_gettime(CLOCK_MONOTONIC) > $end;
 		sleep 0.02;
 	}
 	return;
@@ -236,8 +239,13 @@ sub make_standby
 	run("pg_ctl -D '$dir/server2' -l '$out/server2.log' -s -w start");
 	sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
 	sql('SELECT pg_reload_conf()');
-	until (sql('SELECT count(*) FROM pg_stat_replication WHERE sync_state = \'sync\''))
+	my $end = clock_gettime(CLOCK_MONOTONIC) + $TIMEOUT;
+
+	until (sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"))
 	{
+		die "no synchronous standby after $TIMEOUT s: "
+		  . sql('SELECT json_agg(r) FROM pg_stat_replication r') . "\n"
+		  if clock_gettime(CLOCK_MONOTONIC) > $end;
 		sleep 0.02;
 	}
 	return;

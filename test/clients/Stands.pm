@@ -3,7 +3,7 @@
 #
 #	name      of the election: GROUP.SUBJECT.KIND
 #	subject   its name; "mixed" if the members are not all of one subject
-#	kind      session or detached
+#	kind      session, detached, or bare: no election, and no client
 #	members   [ { subject, n, process, starts } ]
 #	env       of the processes
 #
@@ -15,16 +15,15 @@ package Stands;
 use strict;
 use warnings;
 
+use Checker qw($LEASE);
 use Exporter qw(import);
 use Network;
 use Servers qw(port sql $out);
 use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands followers leader make_stand
-  note_failure processes_of settle @failures @processes $LEASE $SETTLES);
+  note_failure processes_of remake_stand settle @failures @processes);
 
-our $LEASE = 2;       # seconds
-our $SETTLES = 60;    # seconds until all is well, on a slow machine
 our @failures;        # texts
 our @processes;       # all that were ever started
 
@@ -50,9 +49,23 @@ sub make_stand
 	$stand{members} =
 	  [ map { { subject => $_, n => $next_n++, starts => 0 } } @{ $stand{members} } ];
 	sql("SELECT leader_election.create_election('$stand{name}',
-		lease_duration => '$LEASE s')");
+		lease_duration => '$LEASE s')")
+	  if $stand{kind} ne 'bare';
 	start_member(\%stand, $_) foreach @{ $stand{members} };
 	return \%stand;
+}
+
+# Starts new members, when the old ones have ended, with a lease that is now $LEASE.
+sub remake_stand
+{
+	my ($stand, $env) = @_;
+
+	$stand->{env} = $env;
+	sql("SELECT leader_election.alter_election('$stand->{name}',
+		lease_duration => '$LEASE s')")
+	  if $stand->{kind} ne 'bare';
+	start_member($stand, $_) foreach @{ $stand->{members} };
+	return;
 }
 
 sub start_member
@@ -61,7 +74,7 @@ sub start_member
 	my $address = address_of($member->{n});
 	my %env = (
 		PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
-		CALL_TIMEOUT => 1, SLICE => 1, INTERVAL => 0.2,
+		CALL_TIMEOUT => $LEASE / 2, SLICE => $LEASE / 2, INTERVAL => $LEASE / 10,
 		PGPORT => port('both'), WORKPORT => port('both'),
 		%{ $stand->{env} });
 
@@ -115,7 +128,7 @@ sub is_calm
 	my @leading = grep { leads($_) } processes_of($stand);
 
 	return @leading == 1
-	  && last_event($leading[0], 'working', now_ns() - 3e8)
+	  && last_event($leading[0], 'working', now_ns() - (0.3 + 2 * was_late(now_ns() - 2e9)) * 1e9)
 	  && !grep { last_event($_, 'elected|lost', now_ns() - $CALM * 1e9) }
 	  processes_of($stand);
 }
@@ -127,6 +140,7 @@ sub is_confirmed
 	my ($stand, $known) = @_;
 	my $leader = leader($stand) // return 0;
 
+	return 1 if $stand->{kind} eq 'bare';
 	foreach my $process (processes_of($stand))
 	{
 		my $leads = $process == $leader ? 't' : 'f';
@@ -169,7 +183,7 @@ sub settle
 	my @dying = grep { $_->{dies} } map { processes_of($_) } @stands;
 	my @well;
 
-	await(15, sub { !grep { !ended($_) } @dying });
+	await(sub { !grep { !ended($_) } @dying });
 	foreach my $stand (@stands)
 	{
 		foreach my $member (@{ $stand->{members} })
@@ -183,7 +197,7 @@ sub settle
 			start_member($stand, $member);
 		}
 	}
-	await($SETTLES, sub {
+	await(sub {
 		my $known = candidates();
 
 		hear(0.1);
@@ -194,7 +208,7 @@ sub settle
 	foreach my $stand (@stands)
 	{
 		next if grep { $_ == $stand } @well;
-		note_failure("$stand->{name}, before $before: is not well after $SETTLES s"
+		note_failure("$stand->{name}, before $before: is not well after $TIMEOUT s"
 			  . describe($stand) . "\n    "
 			  . sql("SELECT coalesce(to_jsonb(s)::text, '') FROM leader_election.status s
 				WHERE election = '$stand->{name}'"));
@@ -223,10 +237,12 @@ sub end_stands
 	my @left = grep { !ended($_) } map { processes_of($_) } @stands;
 
 	send_signal($_, 'TERM') foreach @left;
-	await(15, sub { !grep { !ended($_) } @left });
+	await(sub { !grep { !ended($_) } @left });
 	foreach my $process (grep { !ended($_) } @left)
 	{
-		note_failure("$process->{election}: $process->{candidate} does not end on SIGTERM");
+		note_failure("$process->{election}: $process->{candidate} does not end on SIGTERM "
+			  . "within $TIMEOUT s" . (map { describe($_) }
+				  grep { $_->{name} eq $process->{election} } @stands)[0]);
 		stop_subject($process, 0);
 	}
 	return;

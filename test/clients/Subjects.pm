@@ -3,7 +3,7 @@
 #
 #	subject, kind, election, candidate, n (its address, see Network)
 #	pid       of the process; for pg_leader its own, not that of its command
-#	events    [ [ WORD, VALUE, NS, TEXT ] ] of its lines, in order
+#	events    [ [ WORD, VALUE, NS, TEXT, ASKED ] ] of its lines, in order
 #	leads     the term, if its last event of "elected" and "lost" is "elected"
 #	exit      its status as of a shell, once it has ended and all was read
 #
@@ -23,9 +23,14 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(await ended hear last_event leads now_ns pause send_line send_signal
-  start_subject stop_subject subjects wait_for_line $programs);
+  start_meter start_subject stop_subject subjects wait_for_line was_late $programs
+  $TIMEOUT);
 
 our $programs;    # the folder of what was compiled
+
+# The one limit of every wait, in seconds. Waits end when what they wait for has
+# come: this says only when to give up.
+our $TIMEOUT = $ENV{LE_TEST_TIMEOUT} || 300;
 
 my $here = dirname(abs_path(__FILE__));
 my $drivers = "$here/drivers";
@@ -44,6 +49,21 @@ my %COMMAND = (
 	fake => sub { ($^X, "$here/fake.pl") },
 );
 
+# The same without a client: what a client is compared with, see README.md.
+my %BARE = (
+	python => sub { ('/usr/bin/python3', "$drivers/bare.py", @{ $_[0] }) },
+	asyncpg => sub { ('/usr/bin/python3', "$drivers/bare_async.py", @{ $_[0] }) },
+	node => sub { ('node', "$drivers/bare.js", @{ $_[0] }) },
+	java => sub {
+		(qw(java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp),
+			"$programs/java:/usr/share/java/postgresql.jar", 'Bare', @{ $_[0] });
+	},
+	go => $COMMAND{go},
+	pg_leader => sub {
+		("$programs/worker", conninfo(@{ $_[1] }{qw(PGHOST PGPORT)}), $_[0][1]);
+	},
+);
+
 my $select = IO::Select->new;
 my %process_of;    # by file descriptor
 my %children;      # by process id
@@ -59,6 +79,14 @@ sub now_ns { return int(clock_gettime(CLOCK_MONOTONIC) * 1e9); }
 # All but the fake one
 sub subjects { return grep { $_ ne 'fake' } sort keys %COMMAND; }
 
+sub conninfo
+{
+	my ($hosts, $ports) = @_;
+
+	return "host=$hosts port=$ports user=app dbname=postgres connect_timeout=2 "
+	  . 'target_session_attrs=read-write';
+}
+
 # The command that pg_leader runs is given where to write to.
 sub pg_leader
 {
@@ -68,9 +96,7 @@ sub pg_leader
 	return ('pg_leader', 'run', '-e', $election, '-n', $candidate,
 		"--mode=$kind", '--grace=200ms',
 		split(' ', $env->{PG_LEADER_OPTIONS} // '--forever'), '--',
-		"$programs/worker", "host=$env->{WORKHOST} port=$env->{WORKPORT} "
-		  . "user=app dbname=$env->{PGDATABASE} connect_timeout=2 "
-		  . 'target_session_attrs=read-write');
+		"$programs/worker", conninfo(@$env{qw(WORKHOST WORKPORT)}));
 }
 
 # Starts a process. Options: subject, kind, election, candidate, n, env, log
@@ -87,7 +113,8 @@ sub start_subject
 	if ($pid == 0)
 	{
 		my @command = on_host(qw(setpriv --pdeathsig KILL),
-			$COMMAND{ $process{subject} }->([ @process{qw(kind election candidate)} ], $env));
+			($process{kind} eq 'bare' ? \%BARE : \%COMMAND)->{ $process{subject} }
+			->([ @process{qw(kind election candidate)} ], $env));
 
 		delete @ENV{ grep { /^PG/ } keys %ENV };
 		$ENV{$_} = $env->{$_} foreach keys %$env;
@@ -118,13 +145,13 @@ sub note_line
 	my ($word, @rest) = split ' ', $line;
 	my $ns = $word eq 'error' ? now_ns() : pop @rest;
 
-	if ($line !~ /^(?:(?:ready|closed)|(?:elected|working|wrote|yield)\ \d+
-		  |lost\ \S.*|refused\ \d+\ \S+)\ \d+$
+	if ($line !~ /^(?:(?:ready|closed)|(?:elected|wrote|yield)\ \d+
+		  |working\ \d+\ \d+|lost\ \S.*|refused\ \d+\ \S+)\ \d+$
 		  |^error\ \S+\ .*/x)
 	{
 		($word, $ns, @rest) = ('odd', now_ns(), $line);
 	}
-	push @{ $process->{events} }, [ $word, $rest[0], $ns, "@rest" ];
+	push @{ $process->{events} }, [ $word, $rest[0], $ns, "@rest", $rest[1] ];
 	$process->{leads} = $rest[0] if $word eq 'elected';
 	$process->{leads} = undef if $word eq 'lost';
 	return;
@@ -163,11 +190,12 @@ sub hear
 	return;
 }
 
-# Waits until code returns true, and returns that; undef after so many seconds.
+# Waits until code returns true, and returns that; undef after the limit, or so
+# many seconds.
 sub await
 {
-	my ($seconds, $code) = @_;
-	my $end = clock_gettime(CLOCK_MONOTONIC) + $seconds;
+	my ($code, $seconds) = @_;
+	my $end = clock_gettime(CLOCK_MONOTONIC) + ($seconds // $TIMEOUT);
 	my $result;
 
 	until ($result = $code->())
@@ -183,7 +211,7 @@ sub pause
 {
 	my ($seconds) = @_;
 
-	await($seconds, sub { 0 });
+	await(sub { 0 }, $seconds);
 	return;
 }
 
@@ -203,24 +231,62 @@ sub last_event
 # Waits for the next line with this word.
 sub wait_for_line
 {
-	my ($process, $word, $seconds) = @_;
+	my ($process, $word) = @_;
 	my $known = @{ $process->{events} };
 
-	return await($seconds, sub {
+	return await(sub {
 		return grep { $_->[0] eq $word }
 		  @{ $process->{events} }[ $known .. $#{ $process->{events} } ];
 	});
 }
 
 # Whether it leads, by what it says. The worker of pg_leader is killed without a
-# word: it leads as long as it works.
+# word: it leads as long as it works, which is each 20 ms, if it is not late.
 sub leads
 {
 	my ($process) = @_;
+	my $silence = 0.25 + 2 * was_late(now_ns() - 2e9);
 
 	return defined $process->{leads}
 	  && ($process->{subject} ne 'pg_leader'
-		|| last_event($process, 'working', now_ns() - 2.5e8));
+		|| $process->{kind} eq 'bare'
+		|| last_event($process, 'working', now_ns() - $silence * 1e9));
+}
+
+# --- how late this machine is
+
+my $BEAT = 0.05;    # seconds: worker.c's turn where it is bare
+my $meter;
+
+# A bare process that nothing is done to: each turn is a pause and a round trip.
+sub start_meter
+{
+	my ($env, $log) = @_;
+
+	$meter = start_subject(subject => 'pg_leader', kind => 'bare', election => 'meter',
+		candidate => 'meter', n => 0, env => $env, log => $log);
+	return $meter;
+}
+
+# By how many seconds a pause with a round trip was longer than it should be since
+# a time, at worst: what the machine adds to one step of any process. A server that
+# is down is not the machine's lateness.
+sub was_late
+{
+	my ($since) = @_;
+	my $end = now_ns();
+	my $worst = 0;
+
+	foreach my $event (reverse @{ $meter ? $meter->{events} : [] })
+	{
+		my $gap = $end - ($event->[2] > $since ? $event->[2] : $since);
+
+		$worst = $gap if $gap > $worst && $event->[0] =~ /^(?:working|elected)$/;
+		$end = $event->[2];
+		last if $end <= $since;
+	}
+	$worst = $worst / 1e9 - $BEAT;
+	return $worst > 0 ? $worst : 0;
 }
 
 # --- what is done to them
@@ -260,9 +326,9 @@ sub stop_subject
 
 	send_signal($process, 'CONT');
 	send_signal($process, 'TERM');
-	return 1 if await($seconds, sub { ended($process) });
+	return 1 if await(sub { ended($process) }, $seconds);
 	send_signal($process, 'KILL');
-	await(5, sub { ended($process) });
+	await(sub { ended($process) });
 	return 0;
 }
 

@@ -19,6 +19,6 @@ say_so('ready');
 say_so('elected', 1);
 while (1)
 {
-	say_so('working', 1);
+	say_so('working', 1, int(clock_gettime(CLOCK_MONOTONIC) * 1e9));
 	sleep 0.02;
 }

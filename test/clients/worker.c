@@ -5,6 +5,11 @@
  *		line protocol of the drivers, see README.md.
  *
  *		worker WORK_CONNINFO
+ *		worker WORK_CONNINFO ELECTION
+ *
+ * The second form is the bare one: it holds a plain advisory lock, and has no
+ * pg_leader.  A command that it starts says that it is elected, as pg_leader's
+ * does.
  *
  * Its term is that of the term file, read in each turn.  It does not know when
  * the lease is over: pg_leader kills it in time, and the checker sees whether it
@@ -19,10 +24,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TURN_MS 20
 #define TURNS_PER_WRITE 5
+#define BARE_TURN_MS 50
 
 static const char *election;
 static const char *candidate;
@@ -101,21 +109,91 @@ write_fenced(const char *conninfo, long long term)
 	}
 }
 
+static void
+rest(long ms)
+{
+	struct timespec time = {0, ms * 1000000L};
+
+	nanosleep(&time, NULL);
+}
+
+/*
+ * Starts this program without arguments, and waits until it has ended.
+ */
+static void
+run_command(void)
+{
+	pid_t		child = fork();
+
+	if (child == 0)
+	{
+		execl("/proc/self/exe", "worker", NULL);
+		_exit(127);
+	}
+	while (child > 0 && waitpid(child, NULL, 0) < 0 && !ended)
+		;
+}
+
+/*
+ * Holds the lock of this name, on one connection after the other.  SIGTERM ends
+ * a process that waits for it, at once, and closes the connection of one that
+ * has it.
+ */
+static int
+hold_lock(const char *conninfo)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+	char		state[6];
+
+	while (!ended)
+	{
+		conn = PQconnectdb(conninfo);
+		if (PQstatus(conn) == CONNECTION_OK &&
+			succeeds("SELECT pg_advisory_lock(hashtext($1 || $2))", "", state))
+		{
+			sigaction(SIGTERM, &action, NULL);
+			run_command();
+			for (long long asked = now(); !ended &&
+				 succeeds("SELECT", NULL, state); asked = now())
+			{
+				printf("working 1 %lld %lld\n", asked, now());
+				rest(BARE_TURN_MS);
+			}
+			printf("lost %s %lld\n", ended ? "closed" : "connection lost", now());
+		}
+		PQfinish(conn);
+		if (!ended)
+			rest(BARE_TURN_MS);
+	}
+	printf("closed %lld\n", now());
+	return 0;
+}
+
 int
 main(int argc, char **argv)
 {
-	struct timespec turn = {0, TURN_MS * 1000000L};
 	struct sigaction action = {.sa_handler = on_signal};
 	long long	known = 0;
 
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc == 1)
+	{
+		printf("elected 1 %lld\n", now());
+		return 0;
+	}
+	if (argc == 3)
+	{
+		election = argv[2];
+		return hold_lock(argv[1]);
+	}
 	if (argc != 2)
 		return 2;
 	election = getenv("PG_LEADER_ELECTION");
 	candidate = getenv("PG_LEADER_CANDIDATE");
 	sigaction(SIGTERM, &action, NULL);
-	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (int i = 1; !ended; i++)
 	{
+		long long	asked = now();
 		long long	term = read_term();
 
 		if (term != known && term != 0)
@@ -127,11 +205,11 @@ main(int argc, char **argv)
 		}
 		if (term != 0)
 		{
-			printf("working %lld %lld\n", term, now());
+			printf("working %lld %lld %lld\n", term, asked, now());
 			if (i % TURNS_PER_WRITE == 0)
 				write_fenced(argv[1], term);
 		}
-		nanosleep(&turn, NULL);
+		rest(TURN_MS);
 	}
 	return 0;
 }

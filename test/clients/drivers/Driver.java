@@ -45,7 +45,8 @@ public class Driver {
             say("error " + e.getSQLState() + " " + e.getMessage().replaceAll("\\s+", " "));
             Runtime.getRuntime().halt(3);
         };
-        o.healthCheck = () -> env("HEALTH", "").isEmpty() || System.nanoTime() - turn < 5e8;
+        long healthy = time("HEALTH", "0").toNanos();
+        o.healthCheck = () -> healthy == 0 || System.nanoTime() - turn < healthy;
         o.listen = env("LISTEN", "").isEmpty() ? null : () -> DriverManager.getConnection(url);
         o.onYield = env("YIELD", "").isEmpty() ? null : term -> {
             say("yield " + term);
@@ -68,7 +69,8 @@ public class Driver {
             Thread.sleep(20 + hung);
             turn = System.nanoTime();
             OptionalLong term = leader.term();
-            term.ifPresent(now -> say("working " + now));
+            if (term.isPresent())
+                say("working " + term.getAsLong() + " " + turn);
             if (term.isPresent() && i % 5 == 0)
                 write(work, args[1], args[2], term.getAsLong());
         }

@@ -78,7 +78,7 @@ async def main():
     if env("YIELD"):
         arguments["on_yield"] = on_yield
     if env("HEALTH"):
-        arguments["health_check"] = lambda: time.monotonic() - last_turn < 0.5
+        arguments["health_check"] = lambda: time.monotonic() - last_turn < float(env("HEALTH"))
     if kind == "session":
         leadership = leader_election_async.Leadership(
             {"command_timeout": limit}, election, candidate, slice=float(env("SLICE", 1)),
@@ -98,9 +98,9 @@ async def main():
     async with leadership:
         for turn in range(1 << 62):
             last_turn = time.monotonic()
-            term = leadership.term
+            asked, term = time.monotonic_ns(), leadership.term
             if term is not None:
-                say("working", term)
+                say("working", term, asked)
                 if turn % 5 == 0:
                     work = await write(work, term)
             await asyncio.sleep(0.02)

@@ -33,7 +33,7 @@ const options = {
   callTimeout: ms('CALL_TIMEOUT', 1),
   slice: ms('SLICE', 1),
   interval: ms('INTERVAL', 0.2),
-  healthCheck: env.HEALTH ? () => !leadership.leads || performance.now() - turned < 500 : undefined,
+  healthCheck: env.HEALTH ? () => !leadership.leads || performance.now() - turned < ms('HEALTH') : undefined,
 }
 const pool = poolOf(hosts, ports, { ...more, max: 2 })
 const leadership = kind === 'session' ? new Leadership({ ...options, connect: where })
@@ -70,7 +70,8 @@ async function write(term) {
 async function work(term, signal) {
   for (let turn = 1; ; turn++) {
     turned = performance.now()
-    if (leadership.term === term) say('working', term)
+    const asked = process.hrtime.bigint()
+    if (leadership.term === term) say('working', term, asked)
     if (turn % 5 === 0) await write(term)
     await sleep(20, null, { signal })
   }

@@ -55,7 +55,7 @@ arguments = {"on_elected": lambda term: say("elected", term),
 if env("YIELD"):
     arguments["on_yield"] = on_yield
 if env("HEALTH"):
-    arguments["health_check"] = lambda: time.monotonic() - last_turn < 0.5
+    arguments["health_check"] = lambda: time.monotonic() - last_turn < float(env("HEALTH"))
 if kind == "session":
     leadership = leader_election.Leadership(
         f"options='{options}'", election, candidate, slice=float(env("SLICE", 1)), **arguments)
@@ -77,9 +77,9 @@ try:
                 hang.clear()
                 time.sleep(hang_seconds)
             last_turn = time.monotonic()
-            term = leadership.term
+            asked, term = time.monotonic_ns(), leadership.term
             if term is not None:
-                say("working", term)
+                say("working", term, asked)
             if term is not None and turn % 5 == 0:
                 try:
                     if work is None or work.closed:

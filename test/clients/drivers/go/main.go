@@ -23,9 +23,13 @@ import (
 
 // say prints a line with the time of CLOCK_MONOTONIC in nanoseconds.
 func say(words ...any) {
+	os.Stdout.WriteString(fmt.Sprintln(append(words, nanoseconds())...))
+}
+
+func nanoseconds() int64 {
 	var now [2]int64
 	syscall.Syscall(syscall.SYS_CLOCK_GETTIME, 1, uintptr(unsafe.Pointer(&now)), 0)
-	os.Stdout.WriteString(fmt.Sprintln(append(words, now[0]*1e9+now[1])...))
+	return now[0]*1e9 + now[1]
 }
 
 func seconds(name string) time.Duration {
@@ -58,6 +62,10 @@ func (p pool) DialTimeout(n, a string, _ time.Duration) (net.Conn, error) { retu
 
 func main() {
 	os.Setenv("PGSSLMODE", "disable")
+	if os.Args[1] == "bare" {
+		bare(os.Args[2])
+		return
+	}
 	if limit := os.Getenv("QUERY_TIMEOUT"); limit != "" {
 		os.Setenv("PGOPTIONS", "-c statement_timeout="+limit+"s")
 	}
@@ -71,8 +79,8 @@ func main() {
 		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"),
 		Interval: seconds("INTERVAL"),
 	}
-	if os.Getenv("HEALTH") != "" {
-		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < 5e8 }
+	if healthy := seconds("HEALTH"); healthy != 0 {
+		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < int64(healthy) }
 	}
 	if os.Getenv("YIELD") != "" {
 		opts.OnYield = func(term int64) {
@@ -106,8 +114,9 @@ func main() {
 	go func() { // the work loop
 		for i := 0; ; i++ {
 			turn.Store(time.Now().UnixNano())
+			asked := nanoseconds()
 			if term, ok := l.Term(); ok {
-				if say("working", term); i%5 == 0 {
+				if say("working", term, asked); i%5 == 0 {
 					say(write(l, work, term)...)
 				}
 			}
