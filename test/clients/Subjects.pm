@@ -116,7 +116,8 @@ sub start_subject
 			($process{kind} eq 'bare' ? \%BARE : \%COMMAND)->{ $process{subject} }
 			->([ @process{qw(kind election candidate)} ], $env));
 
-		delete @ENV{ grep { /^PG/ } keys %ENV };
+		# Poolers are asked for the protocol that lib.sh wants.
+		delete @ENV{ grep { /^PG/ && $_ ne 'PGMAXPROTOCOLVERSION' } keys %ENV };
 		$ENV{$_} = $env->{$_} foreach keys %$env;
 		$ENV{PGOPTIONS} = $env->{PG_LEADER_PGOPTIONS}
 		  if $process{subject} eq 'pg_leader' && $env->{PG_LEADER_PGOPTIONS};
