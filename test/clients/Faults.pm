@@ -38,6 +38,7 @@ use warnings;
 
 use Checker qw($LEASE);
 use Exporter qw(import);
+use List::Util qw(max min);
 use Network;
 use Servers;
 use Stands;
@@ -47,6 +48,16 @@ our @EXPORT = qw(@FAULTS @GROUPS);
 
 our $SLOW = 50;     # milliseconds each way
 my $OUTAGE = 3;     # seconds
+
+# How old the last turn of a loop may be, in seconds: longer than one that this machine
+# delays, and shorter than one that hangs.
+my $healthy = 0.5;
+
+sub healthy
+{
+	$healthy = min(max($healthy, 0.5 + 20 * was_late(now_ns() - 5e9)), 2 * $LEASE);
+	return sprintf '%.3f', $healthy;
+}
 
 # Environment of the processes, by kind if it differs. The last group is the one
 # whose server fails over.
@@ -61,7 +72,7 @@ our @GROUPS = (
 			PG_LEADER_PGOPTIONS => '-c statement_timeout=' . 250 * $LEASE) } },
 	{ name => 'health',
 		env => sub {
-			(HEALTH => sprintf('%.3f', 0.5 + 20 * was_late(now_ns() - 5e9)), YIELD => 1);
+			(HEALTH => healthy(), YIELD => 1);
 		} },
 	{ name => 'plain', mixed => 1, kinds => [qw(bare session detached)],
 		env => sub { (LISTEN => 1) } },
@@ -128,7 +139,7 @@ our @FAULTS = (
 		reason => 'expired|not renewed|connection lost|unhealthy' },
 	{ name => 'hangs, with a check', group => 'health', not => ['pg_leader'],
 		then => 'other', within => 10,
-		to => sub { send_line($_[1], 'hang ' . 3000 * $LEASE) },
+		to => sub { send_line($_[1], 'hang ' . int(1000 * ($healthy + 2 * $LEASE))) },
 		reason => 'expired|not renewed|connection lost|unhealthy' },
 	{ name => 'DROP EXTENSION', group => 'health', then => 'gone', within => 15,
 		to_all => sub { sql('DROP EXTENSION leader_election CASCADE') },
