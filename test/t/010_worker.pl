@@ -452,9 +452,15 @@ SKIP:
 	foreach my $election ('much', 'last')
 	{
 		$control->query(
-			"SELECT leader_election.create_election('$election', lease_duration => '100 ms')");
+			"SELECT leader_election.create_election('$election', lease_duration => '1 day')");
 		$hung->query("SELECT leader_election.join('$election', 'hung', auto_renew => false)");
 		$next->query("SELECT leader_election.join('$election', 'next')");
+		# The day has passed.  Had it been a short one, it might have been over for 'next',
+		# which would have waited at the gate itself.
+		$control->query("UPDATE leader_election.lease SET renewed_at = renewed_at - interval '1 day',
+				expires_at = expires_at - interval '1 day',
+				deadline_mono = deadline_mono - 86400000000
+			WHERE election = '$election'");
 		$control->query("SELECT leader_election.alter_election('$election',"
 			  . ' lease_duration => '
 			  . ($election eq 'last' ? "'6 s')" : "'1 day')"));

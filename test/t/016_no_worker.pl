@@ -125,10 +125,12 @@ max_parallel_workers = 5
 
 # -- A server without any slot is promoted.
 
+# The lease of 'detached' lasts until it is promoted; a grace of the other's is waited for.
+my $GRACE = 10 * slowness();
 my %no_slots = (
 	streaming => 1,
 	config => qq(
-leader_election.lease_duration = '10 s'
+leader_election.lease_duration = '$GRACE s'
 max_worker_processes = 0
 max_parallel_workers = 0
 max_prepared_transactions = 1
@@ -136,6 +138,8 @@ client_min_messages = error
 ));
 
 my $primary = new_server(name => 'primary', %no_slots);
+$primary->safe_psql('postgres',
+	"SELECT leader_election.create_election('detached', lease_duration => '1 h')");
 my $term = $primary->safe_psql('postgres',
 	"SELECT term FROM leader_election.acquire('detached', 'd')");
 is($term, '1', 'a detached leader');
