@@ -31,7 +31,7 @@ async def lead():
             await conn.execute("SELECT")
             say("working", 1, asked)
             await asyncio.sleep(0.05)
-    except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except Exception:       # of a connection that was just lost, asyncpg may say an internal error
         if leads:
             say("lost", "connection lost")
         leads = False
