@@ -202,7 +202,9 @@ sub names_in_sql
 	my %args = map { $_ => literal($names{$_}) } keys %names;
 	my ($e, $c, $d, $g) = @args{qw(e c d g)};
 	my $n = literal($name);
-	my $is_short = length encode('UTF-8', $name) <= $LONGEST_IDENTIFIER;
+	my $is_channel = length encode('UTF-8', $name) <= $LONGEST_IDENTIFIER;
+	# From 19 on, a role's name has no line feed.
+	my $is_role = $is_channel && ($name !~ /[\r\n]/ || $session->query('SHOW server_version_num') < 190000);
 	my %seen;
 	my @wrong;
 
@@ -215,14 +217,16 @@ sub names_in_sql
 	};
 
 	give($name, values %names, "g$name/1", "g$name/2", scalar $session->query('SELECT current_user'));
-	if ($is_short)
+	if ($is_role)
 	{
 		my $role = identifier($name);
 
 		$run->("CREATE ROLE $role SUPERUSER");
 		$run->("SET ROLE $role");
 	}
-	$run->("SELECT leader_election.create_election($e, lease_duration => '1 h'" . ($is_short ? ", channel => $n, candidate_role => $n)" : ')'));
+	$run->("SELECT leader_election.create_election($e, lease_duration => '1 h'"
+		  . ($is_channel ? ", channel => $n" : '')
+		  . ($is_role ? ", candidate_role => $n)" : ')'));
 	$run->("SELECT leader_election.create_group($g, 2)");
 	my $term = $run->("SELECT term FROM leader_election.acquire($e, $c, metadata => jsonb_build_object($n, $n), run => $n)");
 	$run->("SELECT leader_election.acquire($e, $d)");
