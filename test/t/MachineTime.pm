@@ -31,9 +31,11 @@ use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 our @EXPORT = qw(held_up machine_time slowness);
 
-# The last one is there if this is a container with a limit of its own.
-my @PRESSURES = grep { -r } qw(/proc/pressure/cpu /proc/pressure/io
-  /proc/pressure/memory /sys/fs/cgroup/cpu.pressure);
+# What a process may wait for.  The second file of a processor is that of this
+# container, which may have a limit of its own; elsewhere it says the same.
+my @PRESSURES = grep { @$_ } map { [ grep { -r } @$_ ] }
+  [qw(/proc/pressure/cpu /sys/fs/cgroup/cpu.pressure)],
+  [qw(/proc/pressure/io)], [qw(/proc/pressure/memory)];
 
 # Linux counts the mean of all processors: if we may use only some of them,
 # those may be so much busier.
@@ -79,7 +81,7 @@ sub _stalled
 	my $stalled = 0;
 
 	return unless @PRESSURES;
-	$stalled += $SHARE * (_read($_) =~ /^some .*total=(\d+)/m ? $1 : 0) / 1e6
+	$stalled += $SHARE / 1e6 * max(map { _read($_) =~ /^some .*total=(\d+)/m ? $1 : 0 } @$_)
 	  foreach @PRESSURES;
 
 	# What the host of a virtual machine takes away, in ticks
