@@ -105,6 +105,8 @@ foreach my $statement (@statements)
 	$session->query_async($sql);
 	do
 	{
+		die "$what does not end\n" if time - $began > $PostgreSQL::Test::Utils::timeout_default;
+
 		# Another's election: leads and gives up
 		my $start = machine_time();
 		my $term = $control->query("SELECT term FROM leader_election.acquire('beside', 'x')");

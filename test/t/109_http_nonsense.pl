@@ -70,7 +70,7 @@ wait_for_reply($port_two, 503, 'standing');
 sub exchange
 {
 	my @all = map { { to => $_->[0], bytes => $_->[1], pieces => $_->[2] // 0, sent => 0, next => 0, got => '' } } @_;
-	my $began = machine_time();
+	my ($began, $start) = (time, machine_time());
 	my @open = @all;
 
 	foreach my $one (@all)
@@ -79,7 +79,9 @@ sub exchange
 		$one->{socket}->blocking(0);
 		shutdown($one->{socket}, 1) if $one->{bytes} eq '';
 	}
-	while (@open && machine_time() - $began < $PATIENCE)
+	while (@open
+		&& machine_time() - $start < $PATIENCE
+		&& time - $began < $PostgreSQL::Test::Utils::timeout_default)
 	{
 		my ($can_read, $can_write) = ('', '');
 
