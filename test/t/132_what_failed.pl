@@ -111,7 +111,7 @@ is_deeply(
 END
 	'regress: the first line of each test that differs');
 
-# -- pgTAP, a crash, and a skip that has no reason
+# -- pgTAP: a check that failed, and a file that did; a crash, and a skip that has no reason
 
 put('test/pgtap/schema.sql', "SELECT plan(2);\nSELECT has_view('status');\nSELECT has_table('lease');\n");
 put('pgtap.tap', <<'END');
@@ -120,6 +120,7 @@ ok 1 - has_view('status')
 not ok 2 - has_table('lease')
 # Failed test 2: "has_table('lease')"
 END
+put('pgtap.out', "psql:test/pgtap/schema.sql:1: ERROR:  function plan(integer) does not exist\nLINE 1: SELECT plan(2);\n");
 put('server_log', "LOG:  all is well\nPANIC:  stuck spinlock\n");
 put('crashes', "$run/server_log:PANIC:  stuck spinlock\n");
 put('unlisted', "not in the list of test/README.md: 001_one: no time (1)\n");
@@ -127,6 +128,7 @@ is_deeply(
 	[ said("$TOP/test/failures", $run, 'pgtap') ],
 	[ <<"END", 0 ],
   test/pgtap/schema.sql:3: has_table('lease') (pgtap)
+  test/pgtap/schema.sql:1: ERROR: function plan(integer) does not exist (pgtap)
   $run/server_log:2: PANIC: stuck spinlock (crash)
   test/README.md:1: not in the list of test/README.md: 001_one: no time (1) (skips)
 END
