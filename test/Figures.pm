@@ -11,9 +11,28 @@ use Cwd qw(abs_path);
 use Exporter qw(import);
 use File::Basename;
 
-our @EXPORT = qw(append commit content read_figures);
+our @EXPORT = qw(append commit content read_figures run_limited);
 
 my $git = "git -C '" . dirname(abs_path(__FILE__)) . "/..'";
+
+# Runs a command that does not end by itself, maybe: after so many seconds it is asked
+# to. Returns what it has said; $? is its status. No terminal reaches it, since timeout
+# makes a process group of its own: what ends us is passed on, and we end when it has
+# cleaned up.
+sub run_limited
+{
+	my ($seconds, @command) = @_;
+	my $ended;
+
+	my $pid = open(my $out, '-|', 'sh', '-c', 'exec "$@" 2>&1', 'sh', 'timeout', '-k', 60, $seconds, @command)
+	  or die "timeout: $!\n";
+	local @SIG{qw(HUP INT TERM)} = (sub { $ended = 1; kill('TERM', $pid) }) x 3;
+	my $text = do { local $/; <$out> } // '';
+
+	close $out;
+	exit 1 if $ended;
+	return $text;
+}
 
 # The names of the columns, and each line as a hash by these names
 sub read_figures
