@@ -121,14 +121,14 @@ clean_up() {
 	fi
 }
 
-# Copies files and folders, as far as they are there, into $WORK-logs.
+# Copies files and folders, as far as they can be, into $WORK-logs.
 keep_logs() {
 	local file
 
 	KEPT=$WORK-logs
 	mkdir -p "$KEPT"
 	for file in "$@"; do
-		[ ! -e "$file" ] || cp -RL "$file" "$KEPT"
+		[ ! -e "$file" ] || cp -RL "$file" "$KEPT" || :
 	done
 }
 
