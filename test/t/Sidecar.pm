@@ -97,19 +97,22 @@ sub get
 	return $reply;
 }
 
-# Waits until /leader is answered with this status, and body if that is given.
+# Waits until /leader is answered with this status, and body if that is given. In the
+# reply, before is when the last one was asked for that was another.
 sub wait_for_reply
 {
 	my ($port, $status, $body) = @_;
-	my $reply;
+	my ($reply, $before);
 
 	wait_until(
 		sub {
+			$before = $reply->{sent} if $reply;
 			$reply = get($port, '/leader');
 			return $reply && $reply->{status} == $status
 			  && (!defined $body || $reply->{body} eq "$body\n");
 		},
 		sub { "$status at port $port; last: " . ($reply ? "$reply->{status} $reply->{body}" : 'none') });
+	$reply->{before} = $before;
 	return $reply;
 }
 
