@@ -610,6 +610,6 @@ close_network();
 print_table();
 print "\nskipped: $_\n" foreach @skipped;
 print "\nFAILURE $_\n" foreach @failures;
-printf "\n%s: %d failures, %d s, %s\n", @failures ? 'FAILED' : 'passed',
-  scalar @failures, (now_ns() - $start) / 1e9, join(' ', @subjects);
+printf "\n%s: %d failures, %d skipped, %d s, %s\n", @failures ? 'FAILED' : 'passed',
+  scalar @failures, scalar @skipped, (now_ns() - $start) / 1e9, join(' ', @subjects);
 exit(@failures ? 1 : 0);

@@ -1,4 +1,4 @@
-// What a client has to bear comparison with: the same language and driver, and no client. Whoever
+// What a client is compared with: the same language and driver, and no client. Whoever
 // holds a plain advisory lock leads. Bare bare ELECTION CANDIDATE
 import java.sql.*;
 

@@ -1,5 +1,5 @@
 """The driver program of clients/python/leader_election_async.py for the conformance suite, and an
-example of its use: asyncpg.py session|detached ELECTION CANDIDATE (see test/README.md)."""
+example of its use: asyncpg.py session|detached ELECTION CANDIDATE (see ../README.md)."""
 
 import asyncio
 import os

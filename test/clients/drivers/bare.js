@@ -1,5 +1,5 @@
-// What a client has to bear comparison with: the same language and driver, and no client. Whoever
-// holds a plain advisory lock leads. bare.js bare ELECTION CANDIDATE (see test/README.md)
+// What a client is compared with: the same language and driver, and no client. Whoever
+// holds a plain advisory lock leads. bare.js bare ELECTION CANDIDATE (see ../README.md)
 'use strict'
 const { setTimeout: sleep } = require('node:timers/promises')
 const pg = require('pg')

@@ -1,5 +1,5 @@
-"""What a client has to bear comparison with: the same language and driver, psycopg 3, and no client.
-Whoever holds a plain advisory lock leads. bare.py bare ELECTION CANDIDATE (see test/README.md)."""
+"""What a client is compared with: the same language and driver, psycopg 3, and no client.
+Whoever holds a plain advisory lock leads. bare.py bare ELECTION CANDIDATE (see ../README.md)."""
 
 import os
 import signal

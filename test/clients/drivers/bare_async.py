@@ -1,6 +1,6 @@
-"""What a client has to bear comparison with: the same language and driver, asyncpg, and no client.
+"""What a client is compared with: the same language and driver, asyncpg, and no client.
 Whoever holds a plain advisory lock leads. bare_async.py bare ELECTION CANDIDATE (see
-test/README.md)."""
+../README.md)."""
 
 import asyncio
 import os

@@ -1,5 +1,5 @@
 """The driver program of clients/python/leader_election.py for the conformance suite, and an
-example of its use: python.py session|detached ELECTION CANDIDATE (see test/README.md)."""
+example of its use: python.py session|detached ELECTION CANDIDATE (see ../README.md)."""
 
 import os
 import pathlib

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// bare is what the client has to bear comparison with: the same driver, and no
+// bare is what the client is compared with: the same driver, and no
 // client. Whoever holds a plain advisory lock leads.
 func bare(election string) {
 	_, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"))
