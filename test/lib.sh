@@ -45,7 +45,10 @@ SUPPORTED='19 18 17 16 15'
 WARNINGS='-Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare'
 WARNINGS+=' -Wno-missing-field-initializers -Wno-cast-function-type'
 # For PGXS it means that `make install` does nothing: our make does not see it.
-MAY_INSTALL=$((${NO_INSTALL:-0} != 1))
+case ${NO_INSTALL:-0} in
+	0) MAY_INSTALL=1 ;;
+	*) MAY_INSTALL=0 ;;
+esac
 unset NO_INSTALL
 SETTINGS=()
 WORK=
