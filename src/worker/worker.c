@@ -159,9 +159,11 @@ init_worker(Oid database)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
+
+	/* Before, since connecting is a transaction: transaction_timeout ends it. */
+	pin_settings();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
-	pin_settings();
 
 	le_worker_context = AllocSetContextCreate(TopMemoryContext,
 											  "leader_election worker",
