@@ -56,7 +56,12 @@ $node->reload;
 		'the settings to be those of all');
 }
 
-my %s = map { $_ => session($node, name => $_) } qw(one two listener owner);
+# On a slow machine to connect alone takes longer than transaction_timeout allows.
+my %s;
+foreach my $name (qw(one two listener owner))
+{
+	wait_until(sub { $s{$name} = eval { session($node, name => $name) } }, "$name to connect");
+}
 
 $s{listener}->query('LISTEN leadership_changed');
 $s{owner}->query("SELECT leader_election.create_election('e', 'lowest', '600ms')");
