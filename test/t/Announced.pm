@@ -209,7 +209,15 @@ sub all_told_ok
 				  $self->told($pattern);
 				return @told >= @expected;
 			},
-			sub { @expected . " events of $pattern to be told, not only " . @told },
+			sub {
+				my %told = map { $json->encode($_) => 1 } @told;
+				my %expected = map { $json->encode($_) => 1 } @expected;
+
+				join("\n", @expected . " events of $pattern to be told, not only " . @told . '; not told:',
+					(grep { !$told{$_} } sort keys %expected),
+					'told instead:',
+					grep { !$expected{$_} } sort keys %told);
+			},
 			$timeout);
 		$self->fence($timeout);
 		@told = grep { !ref || $_->{event} ne 'yield_requested' }

@@ -248,16 +248,16 @@ sub wait_for_clock
 	return;
 }
 
-# Makes an election with a lease of its own, in microseconds.
+# Makes an election with a lease of its own, in microseconds. Not by rows: of an
+# election that came so, listeners are told from the term on in which the worker sees
+# it first.
 sub create_election
 {
 	my ($election, $lease) = @_;
 
-	$control->query("BEGIN; INSERT INTO leader_election.election"
-		  . " (election, lease_duration, owner) VALUES"
-		  . " ('$election', $lease * interval '1 us', current_user);"
-		  . " INSERT INTO leader_election.lease (election)"
-		  . " VALUES ('$election'); COMMIT");
+	$control->query("SELECT leader_election.create_election('$election',"
+		  . " lease_duration => $lease * interval '1 us')");
+	die $control->errors if $control->sqlstate ne '00000';
 	return;
 }
 
