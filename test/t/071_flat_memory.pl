@@ -10,6 +10,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use LeaderElection;
+use List::Util qw(min);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -182,6 +183,7 @@ sub repeat_all
 	  . "SELECT sum(used_bytes) AS used FROM pg_backend_memory_contexts \\gset\n";
 }
 
+# Caches grow by steps, now and then; what is lost is lost each time.
 my ($growth, $errors);
 $one->query('SELECT leader_election.leave_all()');
 $node->psql(
@@ -189,14 +191,14 @@ $node->psql(
 	"\\set VERBOSITY sqlstate\n\\o /dev/null\n"
 	  . "CALL leader_election.campaign('mine', 'one');\n"
 	  . repeat_all(100)
-	  . "\\set before :used\n"
-	  . repeat_all(1000)
-	  . "\\o\nSELECT :used - :before;",
+	  . ("\\set before :used\n" . repeat_all(500) . "\\o\nSELECT :used - :before;\n\\o /dev/null\n") x 3,
 	on_error_stop => 0,
 	stdout => \$growth,
 	stderr => \$errors);
-is(scalar(() = $errors =~ /ERROR/g), 1100 * @FAILURES, 'they all fail');
-cmp_ok($growth, '<', $BYTES * 1000, 'flat over 1000 times all of them');
+is(scalar(() = $errors =~ /ERROR/g), 1600 * @FAILURES, 'they all fail');
+my @growths = $growth =~ /^(-?\d+)$/mg;
+is(scalar @growths, 3, 'three times');
+cmp_ok(min(@growths), '<', $BYTES * 500, "flat over 500 times all of them, of @growths");
 
 #
 # The worker, while elections come and go and leaders change

@@ -9,6 +9,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use LeaderElection;
+use MachineTime;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
@@ -187,6 +188,10 @@ sub contest
 		CREATE TRIGGER only_the_leader BEFORE INSERT ON guarded FOR EACH STATEMENT
 			EXECUTE FUNCTION leader_election.only_leader('own')");
 	my $own = writer('own');
+	# It outlasts what is done until the commit waits.
+	my $lease = 2 * slowness();
+	query_unless_busy($control,
+		"SELECT leader_election.alter_election('own', lease_duration => '$lease s')");
 	$own->query("SELECT leader_election.join('own', 'own', auto_renew => false)");
 	$next->query("SELECT leader_election.leave('own')");
 	is_followed('own', 'own', 'own: leads');

@@ -119,7 +119,7 @@ sub pages_of_worker
 	my $pid;
 
 	end_worker();
-	tell_reads($leader);
+	tell_reads($_) foreach $leader, $control;
 	$before = read_so_far($table);
 	$leader->query("SELECT leader_election.join('grown', 'leader')");
 	wait_for($node, $ONE_WORKER);
