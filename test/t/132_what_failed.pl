@@ -33,7 +33,7 @@ sub said
 	return ($said, $? >> 8);
 }
 
-mkdir "$run/$_" foreach qw(tmp_check tmp_check/log test test/t test/pgtap);
+mkdir "$run/$_" foreach qw(log test test/t test/pgtap);
 
 # -- The TAP tests: logs of 15, and of later versions with their times; a name of two
 # lines; a wait in vain, whose report has other lines of this kind; a skip.
@@ -47,7 +47,7 @@ test/t/002_two.pl   (Wstat: 256 (exited 1) Tests: 9 Failed: 2)
 test/t/003_three.pl (Wstat: 7424 Tests: 2 Failed: 0)
 test/t/004_four.pl (Wstat: 65280 (exited 255) Tests: 0 Failed: 0)
 END
-put('tmp_check/log/regress_log_002_two', <<'END');
+put('log/regress_log_002_two', <<'END');
 ok 1 - leads
 not ok 3 - one leads
 #   Failed test 'one leads'
@@ -59,7 +59,7 @@ not ok 3 - one leads
 # two lines'
 [21:48:38.691](0.005s) #   at test/t/Rules.pm line 345.
 END
-put('tmp_check/log/regress_log_003_three', <<'END');
+put('log/regress_log_003_three', <<'END');
 [21:48:38.674](0.001s) ok 1 - leads
 timed out after 300 s waiting for a renewal
 == server main
@@ -67,7 +67,7 @@ timed out after 300 s waiting for a renewal
  at /somewhere/test/t/003_three.pl line 77.
 # Tests were run but no plan was declared and done_testing() was not seen.
 END
-put('tmp_check/log/regress_log_004_four', "Can't locate Nothing.pm in \@INC at test/t/004_four.pl line 3.\n");
+put('log/regress_log_004_four', "Can't locate Nothing.pm in \@INC at test/t/004_four.pl line 3.\n");
 
 is_deeply(
 	[ said("$TOP/test/failures", $run, 'tap') ],
@@ -105,11 +105,12 @@ diff -U3 /tmp/x/src/expected/install.out /tmp/x/src/results/install.out
 END
 is_deeply(
 	[ said("$TOP/test/failures", $run, 'regress', 'isolation') ],
-	[ <<'END', 0 ],
+	[ <<"END", 0 ],
   expected/session.out:44: - 1 (regress)
   expected/install.out:1: +WARNING: something (regress)
+  $run/isolation.out:1: ended without a check that failed (isolation)
 END
-	'regress: the first line of each test that differs');
+	'regress: the first line of each test that differs; a suite that did not get so far');
 
 # -- pgTAP: a check that failed, and a file that did; a crash, and a skip that has no reason
 
@@ -121,15 +122,15 @@ not ok 2 - has_table('lease')
 # Failed test 2: "has_table('lease')"
 END
 put('pgtap.out', "psql:test/pgtap/schema.sql:1: ERROR:  function plan(integer) does not exist\nLINE 1: SELECT plan(2);\n");
-put('server_log', "LOG:  all is well\nPANIC:  stuck spinlock\n");
-put('crashes', "$run/server_log:PANIC:  stuck spinlock\n");
+put('log/server_log', "LOG:  all is well\nPANIC:  stuck spinlock\n");
+put('crashes', "/gone/server_log:PANIC:  stuck spinlock\n");
 put('unlisted', "not in the list of test/README.md: 001_one: no time (1)\n");
 is_deeply(
 	[ said("$TOP/test/failures", $run, 'pgtap') ],
 	[ <<"END", 0 ],
   test/pgtap/schema.sql:3: has_table('lease') (pgtap)
   test/pgtap/schema.sql:1: ERROR: function plan(integer) does not exist (pgtap)
-  $run/server_log:2: PANIC: stuck spinlock (crash)
+  $run/log/server_log:2: PANIC: stuck spinlock (crash)
   test/README.md:1: not in the list of test/README.md: 001_one: no time (1) (skips)
 END
 	'pgTAP, a crash, a skip without a reason');
