@@ -268,25 +268,29 @@ sub new_worker
 }
 
 # Has the worker do all of its work, and meet a lock that is not free, in elections
-# of this round.
+# of this round. That session is to end in it.
 sub worker_works
 {
-	my ($round, $pid, $title) = @_;
+	my ($round, $pid, $title, $ends) = @_;
 	my ($e, $busy, $detached) = map { "$_ $round" } qw(e busy detached);
 	my ($first, $second, $holder) = @old{qw(first second holder)};
 	my $worker_is_there = sub { croak "$title: the worker has ended" if $control->query($WORKER_PID) ne $pid };
 
 	$control->query("SELECT leader_election.create_election('$e', lease_duration => '1500ms'),
-		leader_election.create_election('$busy', lease_duration => '300ms'),
+		leader_election.create_election('$busy'),
 		leader_election.create_election('$detached', lease_duration => '300ms')");
-	$first->query("SELECT leader_election.join('$busy', 'first', auto_renew => false), leader_election.join('$e', 'first')");
+	$ends->query("SELECT leader_election.join('$busy', 'ends')");
+	$first->query("SELECT leader_election.join('$e', 'first')");
 	$second->query("SELECT leader_election.join('$busy', 'second'), leader_election.join('$e', 'second')");
-	$holder->query_async("SELECT leader_election.pause_election('$busy'), pg_sleep(60)");
+	$holder->query_async("SELECT leader_election.pause_election('$busy'), pg_sleep(3600)");
 	$control->query("SELECT leader_election.acquire('$detached', 'd')");
 	my $renewed = ($control->lease($e, 'acquired_mono + 1600000'))[0];
 
-	# The lease of the election whose lock is held is over: the worker waits for it, in
-	# vain.
+	# The session of a leader ends while the lock of its election is held: the worker
+	# waits for it, in vain.
+	wait_until(sub { $control->query("SELECT count(*) FROM pg_locks WHERE mode = 'ExclusiveLock'
+		AND objsubid = 21 AND pid = " . $holder->backend_pid) eq '1' }, "$title: the lock to be held");
+	$ends->kill;
 	wait_until(
 		sub {
 			$worker_is_there->();
@@ -346,6 +350,7 @@ my @CALLS = (
 # candidate
 
 my $rounds = max(map { scalar @{ $values{$_} } } keys %values);
+my @ends = map { session($node, name => "ends $_", dbname => 'd', options => '-c client_min_messages=error') } 1 .. $rounds;
 my (%refused, @failed);
 
 foreach my $round (1 .. $rounds)
@@ -355,7 +360,7 @@ foreach my $round (1 .. $rounds)
 	$refused{$_} = 1 foreach set_all(%to);
 	my $title = "round $round of $rounds";
 	my $pid = new_worker();
-	my $worked = eval { worker_works($round, $pid, $title); 1 };
+	my $worked = eval { worker_works($round, $pid, $title, shift @ends); 1 };
 	ok($worked, "$title: the worker does its work (G7)") or diag($@ =~ /^(.*)/);
 	reset_old() unless $worked;
 	is($control->query($WORKER_PID), $pid, "$title: and has not ended");

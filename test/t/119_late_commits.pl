@@ -188,18 +188,21 @@ sub contest
 		CREATE TRIGGER only_the_leader BEFORE INSERT ON guarded FOR EACH STATEMENT
 			EXECUTE FUNCTION leader_election.only_leader('own')");
 	my $own = writer('own');
-	# It outlasts what is done until the commit waits.
+
+	# Nobody ends the commit before this test has seen it wait, and the lease outlasts the
+	# calls until then.
+	my $worker = stop_worker($control);
 	my $lease = 2 * slowness();
-	query_unless_busy($control,
-		"SELECT leader_election.alter_election('own', lease_duration => '$lease s')");
-	$own->query("SELECT leader_election.join('own', 'own', auto_renew => false)");
+	$control->query("SELECT leader_election.alter_election('own', lease_duration => '$lease s')");
 	$next->query("SELECT leader_election.leave('own')");
-	is_followed('own', 'own', 'own: leads');
+	is($own->query("SELECT leader_election.join('own', 'own', auto_renew => false)"), 3, 'own: leads');
 	$leader->query("SELECT leader_election.join('own', 'leader')");
-	$own->query($_)
-	  for 'BEGIN', "INSERT INTO guarded VALUES ('own')", "SELECT wait_at_commit('wait', '$gate')";
-	is($own->sqlstate, '00000', 'own: is fenced by the trigger');
-	commit($own);
+	close_gate();
+	$own->query_async("SELECT leader_election.renew('own'); BEGIN;
+		INSERT INTO guarded VALUES ('own'); SELECT wait_at_commit('wait', '$gate'); COMMIT");
+	wait_for_library($own);
+	ok(holds_lock($own), 'own: is fenced by the trigger: the commit holds the lock');
+	resume_process($worker);
 	is_followed('own', 'leader', 'own: the next candidate leads when the lease has run out');
 	is_ended($own, 'own', 'own');
 	is($control->query('SELECT count(*) FROM guarded'), 0, 'own: nothing was written there');
