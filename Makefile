@@ -79,16 +79,18 @@ OBJS = \
 	src/session/fence.o \
 	src/session/keepalive.o \
 	src/session/session.o \
+	src/api/addition.o \
+	src/api/additions.o \
+	src/api/additions_columns.o \
 	src/api/admin_api.o \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \
-	src/api/diagnose_additions.o \
 	src/api/diagnose_api.o \
-	src/api/diagnose_columns.o \
 	src/api/diagnose_locks.o \
 	src/api/diagnose_members.o \
 	src/api/diagnose_past.o \
+	src/api/diagnose_say.o \
 	src/api/diagnose_seat.o \
 	src/api/diagnose_server.o \
 	src/api/diagnose_standing.o \

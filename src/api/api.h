@@ -8,8 +8,6 @@
 #ifndef LE_API_H
 #define LE_API_H
 
-#include "access/genam.h"
-#include "catalog/objectaddress.h"
 #include "session/session.h"
 #include "utils/tuplestore.h"
 
@@ -119,147 +117,8 @@ extern void le_poll_commit(Poll *poll);
 extern bool le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event);
 extern void le_poll_end(Poll *poll);
 
-/* diagnose_api.c */
-
-#define LE_REASONS		10		/* rows of the table in diagnose_past.c */
-
-/* What a finding of diagnose() means for who reads it */
-typedef enum Severity
-{
-	SEVERITY_OK,				/* all is well: the only row */
-	SEVERITY_NOTICE,			/* as it was ordered, or over by itself */
-	SEVERITY_WARNING,			/* is wrong, and will do harm if it stays */
-	SEVERITY_ERROR				/* nobody leads, or can take over, until
-								 * somebody acts */
-} Severity;
-
-/* What diagnose() has found out, and what it says */
-typedef struct Diagnosis
-{
-	const char *name;			/* of the election, or of the group */
-	char	   *quoted;			/* for findings */
-	char	   *literal;		/* for SQL */
-	bool		on_standby;
-	Store		store;
-	int			readable;		/* the tables that nobody keeps us from */
-	const Election *election;	/* NULL: of a group, or not readable */
-	const ElectionGroup *group; /* NULL: of none, or not readable */
-	const Lease *lease;			/* NULL: there is no row, or not readable */
-	bool		led;
-	bool		has_worker;
-	const WorkerTrouble *trouble;	/* of the worker; NULL: none */
-	bool		knows_vacancy;	/* false: the tables for that are locked */
-	Turnout		turnout;		/* if so, but not on a standby */
-	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
-	const Pause *pause;			/* NULL: none, or not readable */
-	bool		pause_ends;		/* by itself */
-	const Term *last;			/* that ended; NULL: none, or not readable */
-	int			reasons[LE_REASONS];	/* why terms ended lately */
-	LockData   *locks;			/* all of this server */
-	List	   *findings;
-} Diagnosis;
-
-extern void le_diagnose_say(Diagnosis *d, Severity severity,
-							const char *finding, const char *remedy);
-extern char *le_diagnose_time(TimestampTz at);
-extern char *le_diagnose_duration(int64 us);
-extern char *le_diagnose_names(List *names);
-extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
-extern char *le_diagnose_alter(const Diagnosis *d, const char *settings);
-
-/* diagnose_seat.c */
-extern void le_diagnose_leader(Diagnosis *d);
-extern void le_diagnose_renewal(Diagnosis *d);
-extern void le_diagnose_silent(Diagnosis *d);
-extern void le_diagnose_yield(Diagnosis *d);
-extern void le_diagnose_pause(Diagnosis *d);
-extern char *le_diagnose_pause_text(const Diagnosis *d);
-extern char *le_diagnose_pause_remedy(const Diagnosis *d);
-
-/* diagnose_vacancy.c */
-extern void le_diagnose_vacancy(Diagnosis *d);
-
-/* diagnose_standing.c */
-extern void le_diagnose_roles(Diagnosis *d);
-extern void le_diagnose_candidates(Diagnosis *d);
-extern void le_diagnose_quorum(Diagnosis *d);
-extern void le_diagnose_seats(Diagnosis *d);
-extern void le_diagnose_group(Diagnosis *d);
-
-/* diagnose_past.c */
-extern void le_diagnose_read_past(Diagnosis *d);
-extern void le_diagnose_changes(Diagnosis *d);
-extern void le_diagnose_announced(Diagnosis *d);
-extern void le_diagnose_rows(Diagnosis *d);
-
-/* diagnose_server.c */
-extern void le_diagnose_worker(Diagnosis *d);
-extern void le_diagnose_read_trouble(Diagnosis *d);
-extern const char *le_diagnose_trouble_text(const Diagnosis *d);
-extern void le_diagnose_trouble(Diagnosis *d);
-extern void le_diagnose_standbys(Diagnosis *d);
-extern void le_diagnose_standby(Diagnosis *d);
-extern void le_diagnose_preload(Diagnosis *d);
-
-/* diagnose_locks.c */
-extern void le_diagnose_unread(Diagnosis *d);
-extern bool le_diagnose_has_late_commit(const Diagnosis *d);
-extern void le_diagnose_locks(Diagnosis *d);
-extern void le_diagnose_room(Diagnosis *d);
-
 /* members.c */
-/* An object of the extension */
-typedef struct Member
-{
-	ObjectAddress object;
-	Oid			owner;			/* InvalidOid: its kind has none */
-	Oid			namespace;		/* the same */
-	bool		is_new;			/* this transaction has made it */
-} Member;
-
-extern bool le_members_read(List **members);
-extern bool le_member_is_astray(const Member *member);
 extern void le_members_warn(void);
-extern SysScanDesc le_dependents_begin(Oid classid, Oid objid,
-									   Relation *depend);
-extern void le_dependents_end(SysScanDesc scan, Relation depend);
-
-/* diagnose_members.c */
-extern bool le_member_is_altered(const Member *member, bool *replaced);
-extern void le_diagnose_members(Diagnosis *d);
-
-/* diagnose_additions.c */
-/* What others have added, what it does, and the command that undoes it */
-typedef struct Addition
-{
-	Severity	severity;
-	char	   *what;
-	const char *effect;
-	char	   *remedy;
-} Addition;
-
-/* What is looked at for them */
-typedef struct Search
-{
-	const Store *store;
-	List	   *members;
-	bool		only_new;		/* of objects that this transaction has made */
-	TableId		id;
-	Oid			rel;			/* the table; InvalidOid: the schema */
-	char	   *table;			/* its name, as SQL */
-	List	   *seen;			/* OIDs: some have several rows in pg_depend */
-	List	   *found;
-} Search;
-
-extern void le_addition(Search *s, Severity severity, char *what,
-						const char *effect, char *remedy);
-extern bool le_additions_find(const Store *store, bool only_new, List **found);
-extern void le_diagnose_additions(Diagnosis *d);
-
-/* diagnose_columns.c */
-extern void le_additions_of_table(Search *s);
-extern void le_addition_default(Search *s, const ObjectAddress *object,
-								char *what);
 
 /* admin_api.c */
 /* How many arguments le_configuration_args() reads, from first on */

@@ -15,7 +15,7 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -30,14 +30,6 @@ PG_FUNCTION_INFO_V1(le_diagnose);
 
 /* What tells why nobody leads, and who stands */
 #define CHECK_STANDING	(LE_TABLES | LE_TABLE_GROUP)
-
-typedef struct Finding
-{
-	Severity	severity;
-	int			place;			/* the first row says what is so */
-	const char *finding;
-	const char *remedy;
-} Finding;
 
 #define ON_STANDBY		1		/* on a standby as well */
 #define WITHOUT_LEASE	2		/* and where there is no lease to look at */
@@ -86,107 +78,6 @@ static const char *const severity_names[] = {
 	[SEVERITY_WARNING] = "warning",
 	[SEVERITY_ERROR] = "error",
 };
-
-/*
- * Add a finding, which was made for this call.
- */
-void
-le_diagnose_say(Diagnosis *d, Severity severity, const char *finding,
-				const char *remedy)
-{
-	Finding    *f = palloc(sizeof(Finding));
-
-	f->severity = severity;
-	f->place = list_length(d->findings);
-	f->finding = finding;
-	f->remedy = remedy;
-	d->findings = lappend(d->findings, f);
-}
-
-/*
- * A moment, as the caller's settings show it, without fractions of a second.
- */
-char *
-le_diagnose_time(TimestampTz at)
-{
-	at -= at % USECS_PER_SEC;
-	return DatumGetCString(DirectFunctionCall1(timestamptz_out,
-											   TimestampTzGetDatum(at)));
-}
-
-/*
- * A duration, in the unit that people would use.
- */
-char *
-le_diagnose_duration(int64 us)
-{
-	int64		s = us / USECS_PER_SEC;
-
-	if (us < 10 * USECS_PER_SEC)
-		return psprintf("%.1f s", (double) us / USECS_PER_SEC);
-	if (s < 2 * SECS_PER_MINUTE)
-		return psprintf(INT64_FORMAT " s", s);
-	if (s < 2 * SECS_PER_HOUR)
-		return psprintf(INT64_FORMAT " min", s / SECS_PER_MINUTE);
-	if (s < 2 * SECS_PER_DAY)
-		return psprintf(INT64_FORMAT " h", s / SECS_PER_HOUR);
-	return psprintf(INT64_FORMAT " days", s / SECS_PER_DAY);
-}
-
-/*
- * Some names, in quotes; not all, if there are many.
- */
-char *
-le_diagnose_names(List *names)
-{
-	StringInfoData buf;
-	ListCell   *lc;
-
-	initStringInfo(&buf);
-	foreach(lc, names)
-	{
-		int			n = foreach_current_index(lc);
-
-		if (n == 10 && list_length(names) > 11)
-		{
-			appendStringInfo(&buf, " and %d more", list_length(names) - n);
-			break;
-		}
-		appendStringInfo(&buf, "%s%s", n > 0 ? ", " : "",
-						 le_quote(lfirst(lc)));
-	}
-	return buf.data;
-}
-
-/*
- * How the owner does something about the election or the group: a call of a
- * function of ours, as the end of a sentence.
- */
-char *
-le_diagnose_owner_runs(const Diagnosis *d, const char *call)
-{
-	const Role *owner = d->election != NULL ?
-		&d->election->owner : &d->group->owner;
-
-	if (!le_role_exists(owner))
-		return psprintf("run as a superuser: SELECT leader_election.%s;", call);
-	return psprintf("run as role %s or as a superuser: SELECT leader_election.%s;",
-					le_quote(le_role_name(owner)), call);
-}
-
-/*
- * The same for a change of settings, which a seat has from its group.
- */
-char *
-le_diagnose_alter(const Diagnosis *d, const char *settings)
-{
-	return le_diagnose_owner_runs(d, d->group != NULL ?
-								  psprintf("alter_group(%s, %s)",
-										   quote_literal_cstr(d->group->name),
-										   settings) :
-								  psprintf("alter_election(%s, %s)", d->literal,
-										   settings));
-}
 
 /*
  * Does that name differ from this one in fewer characters than all before?

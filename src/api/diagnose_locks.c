@@ -9,7 +9,7 @@
  */
 #include "postgres.h"
 
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -38,7 +38,7 @@ le_diagnose_unread(Diagnosis *d)
 
 		if ((d->readable & (1 << i)) != 0 || i == TABLE_DROPPED ||
 			(d->on_standby &&
-											  (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
+			 (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
 			continue;
 		name = get_rel_name(d->store.table[i].rel);
 		if (name != NULL)		/* not dropped since */
@@ -214,6 +214,7 @@ say_late_commit(Diagnosis *d, int pid)
 	char	   *text = le_process_text(pid);
 
 	text[0] = pg_toupper((unsigned char) text[0]);
+
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("%s commits a transaction that is fenced by election %s, and holds its lock for as long as that takes (it began %s ago): the leader cannot change.",
 							 text, d->quoted,

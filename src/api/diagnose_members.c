@@ -1,65 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * diagnose_members.c
- *		What diagnose() says of the extension's own objects: who owns them, and
- *		functions that are not as the extension has made them.
+ *		What diagnose() says of the extension's own objects: who owns them,
+ *		functions that are not as the extension has made them, and what others
+ *		have added.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_language.h"
-#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/formatting.h"
-#include "utils/syscache.h"
-
-/* What the control file says of module_pathname */
-#define LIBRARY		"$libdir/" LE_EXTENSION
-
-/*
- * Is this function the library's, as the extension has made it?
- */
-static bool
-is_of_library(HeapTuple tuple)
-{
-	bool		is_null;
-	Datum		library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin,
-										  &is_null);
-
-	return ((Form_pg_proc) GETSTRUCT(tuple))->prolang == ClanguageId &&
-		!is_null && strcmp(TextDatumGetCString(library), LIBRARY) == 0;
-}
-
-/*
- * Is this a routine whose body somebody has replaced (*replaced), or that was
- * given another role's rights or settings?
- */
-bool
-le_member_is_altered(const Member *member, bool *replaced)
-{
-	HeapTuple	tuple;
-	bool		has_no_settings;
-	bool		altered;
-
-	*replaced = false;
-	if (member->object.classId != ProcedureRelationId)
-		return false;
-	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(member->object.objectId));
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	(void) SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig,
-						   &has_no_settings);
-	*replaced = !is_of_library(tuple);
-	altered = *replaced || !has_no_settings ||
-		((Form_pg_proc) GETSTRUCT(tuple))->prosecdef;
-	ReleaseSysCache(tuple);
-	return altered;
-}
 
 static void
 check_routine(Diagnosis *d, const Member *member)
@@ -153,4 +107,27 @@ le_diagnose_members(Diagnosis *d)
 	}
 	foreach(lc, owners)
 		say_owner(d, members, lfirst_oid(lc));
+}
+
+/*
+ * A row for each.
+ */
+void
+le_diagnose_additions(Diagnosis *d)
+{
+	List	   *found;
+	ListCell   *lc;
+
+	if (!le_additions_find(&d->store, false, &found))
+		le_diagnose_say(d, SEVERITY_NOTICE,
+						"These rows do not tell what others have added to the extension's tables, nor who owns its objects: the catalog pg_depend is locked, or the server's lock table is full.",
+						"Ask again when that is over.");
+	foreach(lc, found)
+	{
+		const Addition *a = lfirst(lc);
+
+		le_diagnose_say(d, a->severity,
+						psprintf("Not the extension's: %s. %s", a->what, a->effect),
+						a->remedy);
+	}
 }

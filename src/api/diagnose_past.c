@@ -8,7 +8,7 @@
  */
 #include "postgres.h"
 
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 

@@ -9,7 +9,7 @@
 
 #include "access/genam.h"
 #include "access/table.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "catalog/pg_foreign_server.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"

@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "utils/builtins.h"
 
 /* The vacant seats of a group that wait for the same */

@@ -10,7 +10,7 @@
  */
 #include "postgres.h"
 
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 

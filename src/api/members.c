@@ -20,23 +20,28 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+
+/* What the control file says of module_pathname */
+#define LIBRARY		"$libdir/" LE_EXTENSION
 
 /* Locks on catalogs that are needed at a time, and some to spare */
 #define LOCKS			16
@@ -178,6 +183,46 @@ bool
 le_member_is_astray(const Member *member)
 {
 	return OidIsValid(member->owner) && !superuser_arg(member->owner);
+}
+
+/*
+ * Is this function the library's, as the extension has made it?
+ */
+static bool
+is_of_library(HeapTuple tuple)
+{
+	bool		is_null;
+	Datum		library = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_probin,
+										  &is_null);
+
+	return ((Form_pg_proc) GETSTRUCT(tuple))->prolang == ClanguageId &&
+		!is_null && strcmp(TextDatumGetCString(library), LIBRARY) == 0;
+}
+
+/*
+ * Is this a routine whose body somebody has replaced (*replaced), or that was
+ * given another role's rights or settings?
+ */
+bool
+le_member_is_altered(const Member *member, bool *replaced)
+{
+	HeapTuple	tuple;
+	bool		has_no_settings;
+	bool		altered;
+
+	*replaced = false;
+	if (member->object.classId != ProcedureRelationId)
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(member->object.objectId));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	(void) SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig,
+						   &has_no_settings);
+	*replaced = !is_of_library(tuple);
+	altered = *replaced || !has_no_settings ||
+		((Form_pg_proc) GETSTRUCT(tuple))->prosecdef;
+	ReleaseSysCache(tuple);
+	return altered;
 }
 
 static void

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * diagnose_columns.c
+ * additions_columns.c
  *		What others have added to the columns of the extension's tables, and
  *		what they have set for a table itself.
  *
@@ -11,7 +11,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -43,10 +43,10 @@ le_addition_default(Search *s, const ObjectAddress *object, char *what)
 	if (name != NULL && of.objectId == s->rel &&
 		column <= le_shape_columns(s->id) &&
 		(with_default[s->id] & COLUMN(column)) == 0)
-		le_addition(s, SEVERITY_NOTICE, what,
-					"The extension writes all columns itself, and does not use it.",
-					psprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT;", s->table,
-							 quote_identifier(name)));
+		le_addition_note(s, SEVERITY_NOTICE, what,
+						 "The extension writes all columns itself, and does not use it.",
+						 psprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT;", s->table,
+								  quote_identifier(name)));
 }
 
 /*
@@ -64,20 +64,20 @@ look_at_column(Search *s, const FormData_pg_attribute *column)
 		return;
 	if (column->attgenerated == '\0' && column->attnotnull &&
 		!le_shape_fills(s->id, column->attnum))
-		le_addition(s, SEVERITY_ERROR, psprintf("NOT NULL of %s", what),
-					"The extension writes NULL there: whatever has to be written to this table fails.",
-					column->attidentity != '\0' ? drop :
-					psprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", s->table, name));
+		le_addition_note(s, SEVERITY_ERROR, psprintf("NOT NULL of %s", what),
+						 "The extension writes NULL there: whatever has to be written to this table fails.",
+						 column->attidentity != '\0' ? drop :
+						 psprintf("ALTER TABLE %s ALTER COLUMN %s DROP NOT NULL;", s->table, name));
 	else if (added && column->attgenerated == ATTRIBUTE_GENERATED_STORED)
-		le_addition(s, SEVERITY_WARNING, what,
-					"Its expression runs when the extension writes, with the rights of the table's owner; a write for which it fails is not made.",
-					drop);
+		le_addition_note(s, SEVERITY_WARNING, what,
+						 "Its expression runs when the extension writes, with the rights of the table's owner; a write for which it fails is not made.",
+						 drop);
 	else if (added)
-		le_addition(s, SEVERITY_NOTICE, what,
-					column->attgenerated != '\0' ?
-					"It is computed when it is read, with the rights of the role that reads; a later version may need its place." :
-					"The extension leaves it NULL and uses no default; a later version may need its place.",
-					drop);
+		le_addition_note(s, SEVERITY_NOTICE, what,
+						 column->attgenerated != '\0' ?
+						 "It is computed when it is read, with the rights of the role that reads; a later version may need its place." :
+						 "The extension leaves it NULL and uses no default; a later version may need its place.",
+						 drop);
 }
 
 static void
@@ -120,13 +120,13 @@ read_parents(Search *s, bool is_partition)
 		name = getObjectIdentity(&parent, true);
 		if (name == NULL)
 			continue;
-		le_addition(s, SEVERITY_WARNING,
-					psprintf("table %s, which %s %s", name,
-							 is_partition ? "has as a partition" : "is inherited by", s->table),
-					is_partition ? "Statements on it write the extension's rows, and the extension's writes do not keep the partition's bounds." :
-					"Statements on it read and write the extension's rows.",
-					is_partition ? psprintf("ALTER TABLE %s DETACH PARTITION %s;", name, s->table) :
-					psprintf("ALTER TABLE %s NO INHERIT %s;", s->table, name));
+		le_addition_note(s, SEVERITY_WARNING,
+						 psprintf("table %s, which %s %s", name,
+								  is_partition ? "has as a partition" : "is inherited by", s->table),
+						 is_partition ? "Statements on it write the extension's rows, and the extension's writes do not keep the partition's bounds." :
+						 "Statements on it read and write the extension's rows.",
+						 is_partition ? psprintf("ALTER TABLE %s DETACH PARTITION %s;", name, s->table) :
+						 psprintf("ALTER TABLE %s NO INHERIT %s;", s->table, name));
 	}
 	systable_endscan(scan);
 	table_close(inherits, AccessShareLock);
@@ -147,15 +147,15 @@ le_additions_of_table(Search *s)
 	memcpy(&rel, GETSTRUCT(tuple), CLASS_TUPLE_SIZE);
 	ReleaseSysCache(tuple);
 	if (rel.relrowsecurity || rel.relforcerowsecurity)
-		le_addition(s, SEVERITY_WARNING, psprintf("row security of %s", s->table),
-					"The extension reads and writes all rows; but roles that observe do not see them, and pg_dump as such a role fails.",
-					psprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;", s->table));
+		le_addition_note(s, SEVERITY_WARNING, psprintf("row security of %s", s->table),
+						 "The extension reads and writes all rows; but roles that observe do not see them, and pg_dump as such a role fails.",
+						 psprintf("ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;", s->table));
 	if (logged != (rel.relpersistence == RELPERSISTENCE_PERMANENT))
-		le_addition(s, logged ? SEVERITY_ERROR : SEVERITY_WARNING,
-					psprintf("%s of %s", logged ? "UNLOGGED" : "LOGGED", s->table),
-					logged ? "A crash or a failover forgets leases and terms: two may lead at a time." :
-					"Each sign of life of a candidate is logged, and waits for standbys.",
-					psprintf("ALTER TABLE %s SET %s;", s->table, logged ? "LOGGED" : "UNLOGGED"));
+		le_addition_note(s, logged ? SEVERITY_ERROR : SEVERITY_WARNING,
+						 psprintf("%s of %s", logged ? "UNLOGGED" : "LOGGED", s->table),
+						 logged ? "A crash or a failover forgets leases and terms: two may lead at a time." :
+						 "Each sign of life of a candidate is logged, and waits for standbys.",
+						 psprintf("ALTER TABLE %s SET %s;", s->table, logged ? "LOGGED" : "UNLOGGED"));
 	read_columns(s, rel.relnatts);
 	read_parents(s, rel.relispartition);
 }

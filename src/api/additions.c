@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
- * diagnose_additions.c
- *		What diagnose() says of what others have added to the extension's
- *		tables and schema: what it does there, and how to be rid of it.
+ * additions.c
+ *		What others have added to the extension's tables and schema, what it
+ *		does there, and how to be rid of it.
  *
  * Each object that is attached to a table depends on it, by pg_depend.  So one
  * scan of that finds all of them, also kinds that a later PostgreSQL brings;
@@ -18,7 +18,7 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "api/api.h"
+#include "api/diagnose.h"
 #include "catalog/namespace.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_attrdef.h"
@@ -41,55 +41,6 @@
 #include "utils/syscache.h"
 
 #define KEPT	"kept_"			/* begins the names of our CHECKs (row.c) */
-
-/*
- * Note what was found.  All that is given here lasts as long as the call.  No
- * remedy: it has just been dropped.
- */
-void
-le_addition(Search *s, Severity severity, char *what, const char *effect,
-			char *remedy)
-{
-	Addition   *a;
-
-	if (remedy == NULL)
-		return;
-	a = palloc(sizeof(Addition));
-	a->severity = severity;
-	a->what = what;
-	a->effect = effect;
-	a->remedy = remedy;
-	s->found = lappend(s->found, a);
-}
-
-/*
- * "trigger audit on leader_election.lease"; NULL: it has just been dropped.
- */
-static char *
-describe(const ObjectAddress *object)
-{
-	char	   *identity = getObjectIdentity(object, true);
-	char	   *type = getObjectTypeDescription(object, true);
-
-	return identity == NULL || type == NULL ? NULL :
-		psprintf("%s %s", type, identity);
-}
-
-/*
- * DROP, as SQL, of what is named by what describe() says.
- */
-static char *
-drop_command(const ObjectAddress *object)
-{
-	char	   *type = getObjectTypeDescription(object, true);
-	char	   *identity = getObjectIdentity(object, true);
-
-	if (type == NULL || identity == NULL)
-		return NULL;
-	if (object->classId == StatisticExtRelationId)
-		type = "statistics";
-	return psprintf("DROP %s %s;", asc_toupper(type, strlen(type)), identity);
-}
 
 /* Kinds of which there is not more to say */
 typedef struct Kind
@@ -127,11 +78,11 @@ look_at_index(Search *s, const ObjectAddress *object, char *what)
 		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
 	is_unique = ((Form_pg_index) GETSTRUCT(tuple))->indisunique;
 	ReleaseSysCache(tuple);
-	le_addition(s, evaluates || is_unique ? SEVERITY_WARNING : SEVERITY_NOTICE, what,
-				evaluates ? "Its expressions run when the extension writes, with the rights of the table's owner; a write for which they fail is not made." :
-				is_unique ? "A write of the extension that it refuses is not made." :
-				"It makes the extension's writes slower.",
-				drop_command(object));
+	le_addition_note(s, evaluates || is_unique ? SEVERITY_WARNING : SEVERITY_NOTICE, what,
+					 evaluates ? "Its expressions run when the extension writes, with the rights of the table's owner; a write for which they fail is not made." :
+					 is_unique ? "A write of the extension that it refuses is not made." :
+					 "It makes the extension's writes slower.",
+					 le_addition_drop(object));
 }
 
 /*
@@ -150,14 +101,14 @@ look_at_relation(Search *s, const ObjectAddress *object, char *what,
 		look_at_index(s, object, what);
 	else if (!attached && (kind == RELKIND_RELATION ||
 						   kind == RELKIND_FOREIGN_TABLE))
-		le_addition(s, SEVERITY_WARNING,
-					psprintf("%s, which inherits %s", what, s->table),
-					"Views and other statements show its rows as well, and the extension does not know them.",
-					psprintf("ALTER TABLE %s NO INHERIT %s;",
-							 getObjectIdentity(object, true), s->table));
+		le_addition_note(s, SEVERITY_WARNING,
+						 psprintf("%s, which inherits %s", what, s->table),
+						 "Views and other statements show its rows as well, and the extension does not know them.",
+						 psprintf("ALTER TABLE %s NO INHERIT %s;",
+								  getObjectIdentity(object, true), s->table));
 	else if (attached)
-		le_addition(s, SEVERITY_NOTICE, psprintf("%s, which depends on %s", what, s->table),
-					"Nothing of the extension uses it.", drop_command(object));
+		le_addition_note(s, SEVERITY_NOTICE, psprintf("%s, which depends on %s", what, s->table),
+						 "Nothing of the extension uses it.", le_addition_drop(object));
 }
 
 static void
@@ -178,8 +129,8 @@ say_constraint(Search *s, const ObjectAddress *object, char *what,
 	else if ((c->contype == CONSTRAINT_UNIQUE ||
 			  c->contype == CONSTRAINT_EXCLUSION) && !c->condeferrable)
 		effect = "A write of the extension that it refuses is not made.";
-	le_addition(s, SEVERITY_WARNING, what, effect,
-				psprintf("ALTER TABLE %s DROP CONSTRAINT %s;", owner, name));
+	le_addition_note(s, SEVERITY_WARNING, what, effect,
+					 psprintf("ALTER TABLE %s DROP CONSTRAINT %s;", owner, name));
 }
 
 /*
@@ -228,12 +179,12 @@ look_at_publication(Search *s, const ObjectAddress *object, char *what)
 	ReleaseSysCache(tuple);
 	if (publication == NULL)
 		return;
-	le_addition(s, SEVERITY_NOTICE, what,
-				"Subscribers get rows that mean nothing to them.",
-				psprintf("ALTER PUBLICATION %s DROP %s;",
-						 quote_identifier(publication),
-						 of_table ? psprintf("TABLE %s", s->table) :
-						 "TABLES IN SCHEMA " LE_SCHEMA));
+	le_addition_note(s, SEVERITY_NOTICE, what,
+					 "Subscribers get rows that mean nothing to them.",
+					 psprintf("ALTER PUBLICATION %s DROP %s;",
+							  quote_identifier(publication),
+							  of_table ? psprintf("TABLE %s", s->table) :
+							  "TABLES IN SCHEMA " LE_SCHEMA));
 }
 
 static bool
@@ -290,7 +241,7 @@ look_at_dependent(Search *s, const ObjectAddress *object, bool attached)
 	char	   *what;
 
 	if (list_member_oid(s->seen, object->objectId) ||
-		belongs_elsewhere(s, object) || (what = describe(object)) == NULL)
+		belongs_elsewhere(s, object) || (what = le_addition_describe(object)) == NULL)
 		return;
 	s->seen = lappend_oid(s->seen, object->objectId);
 	if (object->classId == ConstraintRelationId)
@@ -307,13 +258,13 @@ look_at_dependent(Search *s, const ObjectAddress *object, bool attached)
 		{
 			if (object->classId == kinds[i].classid)
 			{
-				le_addition(s, kinds[i].severity, what, kinds[i].effect,
-							drop_command(object));
+				le_addition_note(s, kinds[i].severity, what, kinds[i].effect,
+								 le_addition_drop(object));
 				return;
 			}
 		}
-		le_addition(s, SEVERITY_WARNING, what, "The extension does not know this kind of addition.",
-					"Drop it, unless you know what it does when the extension writes.");
+		le_addition_note(s, SEVERITY_WARNING, what, "The extension does not know this kind of addition.",
+						 "Drop it, unless you know what it does when the extension writes.");
 	}
 }
 
@@ -327,16 +278,16 @@ look_at_schema(Search *s, const ObjectAddress *object)
 	char	   *what;
 
 	if (is_member(s, object) || list_member_oid(s->seen, object->objectId) ||
-		(what = describe(object)) == NULL)
+		(what = le_addition_describe(object)) == NULL)
 		return;
 	if (object->classId == PublicationNamespaceRelationId)
 		look_at_publication(s, object, what);
 	else if (is_objectclass_supported(object->classId) &&
 			 get_object_attnum_namespace(object->classId) != InvalidAttrNumber)
-		le_addition(s, SEVERITY_WARNING,
-					psprintf("%s, in the extension's schema", what),
-					"Calls may find it in place of the extension's own.",
-					drop_command(object));
+		le_addition_note(s, SEVERITY_WARNING,
+						 psprintf("%s, in the extension's schema", what),
+						 "Calls may find it in place of the extension's own.",
+						 le_addition_drop(object));
 }
 
 /*
@@ -406,11 +357,11 @@ read_strange_members(Search *s)
 		char	   *what;
 
 		if (is_ours || (s->only_new && !member->is_new) ||
-			(what = describe(&member->object)) == NULL)
+			(what = le_addition_describe(&member->object)) == NULL)
 			continue;
-		le_addition(s, SEVERITY_WARNING, psprintf("%s, as a part of the extension", what),
-					"Dumps do not contain it, and DROP EXTENSION drops it.",
-					psprintf("ALTER EXTENSION %s DROP %s;", LE_EXTENSION, what));
+		le_addition_note(s, SEVERITY_WARNING, psprintf("%s, as a part of the extension", what),
+						 "Dumps do not contain it, and DROP EXTENSION drops it.",
+						 psprintf("ALTER EXTENSION %s DROP %s;", LE_EXTENSION, what));
 	}
 }
 
@@ -456,27 +407,4 @@ le_additions_find(const Store *store, bool only_new, List **found)
 
 	*found = s.found;
 	return complete;
-}
-
-/*
- * A row for each.
- */
-void
-le_diagnose_additions(Diagnosis *d)
-{
-	List	   *found;
-	ListCell   *lc;
-
-	if (!le_additions_find(&d->store, false, &found))
-		le_diagnose_say(d, SEVERITY_NOTICE,
-						"These rows do not tell what others have added to the extension's tables, nor who owns its objects: the catalog pg_depend is locked, or the server's lock table is full.",
-						"Ask again when that is over.");
-	foreach(lc, found)
-	{
-		const Addition *a = lfirst(lc);
-
-		le_diagnose_say(d, a->severity,
-						psprintf("Not the extension's: %s. %s", a->what, a->effect),
-						a->remedy);
-	}
 }
