@@ -1,0 +1,544 @@
+/*-------------------------------------------------------------------------
+ *
+ * reference.c
+ *		What docs/reference.md says of an election, and nothing else.
+ *
+ * This is a second implementation of the rules.  It was written from the
+ * reference (and docs/groups.md, for groups) alone, so that a difference to
+ * src/rules is a defect of one of the two or of the papers.  Each step quotes
+ * the sentence that it rests on.  "We read" marks a step for which the papers
+ * have no sentence, or one that can be read in two ways.
+ *
+ * Change it only when the reference changes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <string.h>
+
+#include "case.h"
+
+static bool
+strategy_is(const Case *c, const char *name)
+{
+	return strcmp(c->strategy, name) == 0;
+}
+
+/*
+ * Why a candidate is not elected.
+ *
+ * Drained candidates "are passed over, also alone and in their own calls".  "A
+ * candidate that has enough is passed over, alone and in its own call, too"
+ * (groups).  candidate_role: "only members of this role may stand, and be
+ * elected".  A leader that gave up "is passed over until somebody else has
+ * been elected".
+ *
+ * We read that a candidate sits out in its own call, too, even if it is
+ * elected in that.
+ */
+static CaseWhyNot
+why_not(const CaseCandidate *cand)
+{
+	if (!cand->alive)
+		return CASE_DEAD;
+	if (cand->drained)
+		return CASE_DRAINED;
+	if (cand->full)
+		return CASE_FULL;
+	if (!cand->may_stand)
+		return CASE_NOT_ADMITTED;
+	if (cand->sits_out)
+		return CASE_SITS_OUT;
+	return CASE_ELIGIBLE;
+}
+
+static bool
+is_eligible(const Case *c, int i)
+{
+	return why_not(&c->candidate[i]) == CASE_ELIGIBLE;
+}
+
+/*
+ * Does this seat remain due to the candidate that was named as its successor?
+ *
+ * "If it dies or does not come, the strategy decides"; "if it is drained
+ * later, a reservation for it, or a request to yield to it, is void, and the
+ * strategy decides".  We read that it is void, too, if the candidate has left
+ * (though it stands again), is not in candidate_role any more, or has enough
+ * seats by now.
+ *
+ * A seat counts "while it is reserved for the candidate, or its leader is to
+ * yield to it" (groups).  We read that two seats that are due to the same
+ * candidate do not make each other void: the one that it gets first counts.
+ *
+ * We read that sitting out is no obstacle for a candidate that was named.
+ */
+static bool
+remains_due(const Case *c, int i)
+{
+	const CaseCandidate *cand = &c->candidate[i];
+
+	return cand->alive && !cand->drained && cand->may_stand &&
+		!cand->full_without_due && !c->stood_anew;
+}
+
+/* "For one lease nobody but that candidate is granted it." */
+static bool
+is_reserved(const Case *c)
+{
+	return !c->led && c->successor != NOBODY && c->reserved_until > 0 &&
+		remains_due(c, c->successor);
+}
+
+/*
+ * Compare how much two candidates bear with this seat: negative if a bears
+ * less for its weight.
+ *
+ * spread: "the candidate that leads the fewest elections of this strategy
+ * now".  "A rank above 0 is a weight: a candidate of rank 3 leads three times
+ * as many seats as one of rank 1" (groups).
+ *
+ * We read that each is measured as if it had this seat, the leader as well as
+ * the others, and that the number of its elections is divided by its weight.
+ */
+static int
+compare_load(const CaseCandidate *a, const CaseCandidate *b)
+{
+	long long	load_a = (a->leads + 1LL) * b->weight;
+	long long	load_b = (b->leads + 1LL) * a->weight;
+
+	return (load_a > load_b) - (load_a < load_b);
+}
+
+/* Is a before b by the table of strategies? */
+static bool
+is_before_by_strategy(const Case *c, const CaseCandidate *a,
+					  const CaseCandidate *b)
+{
+	/* race: "sessions first, then the detached candidate that calls" */
+	if (strategy_is(c, "race") && a->detached != b->detached)
+		return b->detached;
+
+	/* lowest: "lowest rank, then longest standing" */
+	if (strategy_is(c, "lowest") && a->rank != b->rank)
+		return a->rank < b->rank;
+
+	/* zab: "most advanced progress, then highest rank" */
+	if (strategy_is(c, "zab") && a->progress != b->progress)
+		return a->progress > b->progress;
+
+	/* bully: "highest rank"; ring: "highest rank among the live" */
+	if ((strategy_is(c, "bully") || strategy_is(c, "ring") ||
+		 strategy_is(c, "zab")) && a->rank != b->rank)
+		return a->rank > b->rank;
+
+	if (strategy_is(c, "spread") && compare_load(a, b) != 0)
+		return compare_load(a, b) < 0;
+
+	/*
+	 * race: "the candidate that has been standing longest".  spread: "then
+	 * the first in line".  We read that the line decides between equals in
+	 * bully, ring and zab, too.
+	 */
+	return a->place < b->place;
+}
+
+/*
+ * Is a before b in the order?  It is "the order by the strategy, those who sit
+ * out last".
+ */
+static bool
+is_before(const Case *c, int a, int b)
+{
+	const CaseCandidate *cand_a = &c->candidate[a];
+	const CaseCandidate *cand_b = &c->candidate[b];
+
+	if (cand_a->sits_out != cand_b->sits_out)
+		return cand_b->sits_out;
+	return is_before_by_strategy(c, cand_a, cand_b);
+}
+
+/*
+ * View candidates has no position for those who are "dead, drained, not in
+ * candidate_role, or with enough other seats of the group".  We read that the
+ * leader has one, like the others, and that neither it nor a named successor
+ * is an exception.
+ */
+static bool
+has_position(const Case *c, int i)
+{
+	CaseWhyNot	why = why_not(&c->candidate[i]);
+
+	return why == CASE_ELIGIBLE || why == CASE_SITS_OUT;
+}
+
+static int
+position(const Case *c, int i)
+{
+	int			pos = 1;
+
+	if (!has_position(c, i))
+		return 0;
+	for (int k = 0; k < c->candidates; k++)
+	{
+		if (k != i && has_position(c, k) && is_before(c, k, i))
+			pos++;
+	}
+	return pos;
+}
+
+/* Who of the eligible comes first by the strategy? */
+static int
+first_eligible(const Case *c)
+{
+	int			first = NOBODY;
+
+	for (int i = 0; i < c->candidates; i++)
+	{
+		if (is_eligible(c, i) && (first == NOBODY || is_before(c, i, first)))
+			first = i;
+	}
+	return first;
+}
+
+static bool
+eligible_session_stands(const Case *c)
+{
+	for (int i = 0; i < c->candidates; i++)
+	{
+		if (is_eligible(c, i) && !c->candidate[i].detached)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Drained candidates "count for the quorum".  We read that all who are alive
+ * do, also those with enough seats or not in candidate_role, those who sit
+ * out, and the leader.
+ */
+static int
+count_alive(const Case *c)
+{
+	int			alive = 0;
+
+	for (int i = 0; i < c->candidates; i++)
+	{
+		if (c->candidate[i].alive)
+			alive++;
+	}
+	return alive;
+}
+
+/* Is there a living candidate that is not elected for this reason? */
+static bool
+somebody_is(const Case *c, CaseWhyNot why)
+{
+	for (int i = 0; i < c->candidates; i++)
+	{
+		if (why_not(&c->candidate[i]) == why)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * What lets nobody be elected, whoever stands for the seat: the first in the
+ * table of waiting_for.
+ */
+static CaseWaiting
+what_bars_the_seat(const Case *c)
+{
+	/* "Its group has fewer seats by now"; "nobody else is elected" (groups) */
+	if (c->withdrawn)
+		return CASE_WITHDRAWN;
+
+	/*
+	 * "While an election is paused, the strategy elects nobody.  A hand-over
+	 * to a named candidate that has begun is finished."  A seat may be
+	 * reserved during the pause as well.
+	 */
+	if (c->paused && c->paused_until > 0 && !is_reserved(c))
+		return CASE_PAUSED;
+
+	/* "A leader of the former server may still lead there, for one lease" */
+	if (c->grace_until > 0)
+		return CASE_GRACE;
+
+	/* "As asked by resign() or release(); as set for the election" */
+	if (c->not_before > 0)
+		return c->held ? CASE_HOLD : CASE_TAKEOVER_DELAY;
+
+	return CASE_NOTHING;
+}
+
+/* What lets nobody be elected, because of how many stand, and since when */
+static CaseWaiting
+what_is_missing(const Case *c)
+{
+	/* "Nobody stands": the dead do not */
+	if (count_alive(c) == 0)
+		return CASE_NO_CANDIDATES;
+
+	/*
+	 * "Nobody is elected while fewer candidates are alive."  A reservation
+	 * changes nothing: "hold, grace, delay and quorum bind".
+	 */
+	if (count_alive(c) < c->quorum)
+		return CASE_QUORUM;
+
+	/*
+	 * settle: "is filled no sooner than so long after the first candidate
+	 * stood for it"; "a candidate that was named does not wait".
+	 */
+	if (c->waits && !is_reserved(c) && c->first_stood + c->initial_delay > 0)
+		return CASE_INITIAL_DELAY;
+
+	return CASE_NOTHING;
+}
+
+/* What a vacant seat waits for: "the first of these that is so" */
+static CaseWaiting
+waiting_for(const Case *c)
+{
+	CaseWaiting waiting = what_bars_the_seat(c);
+	int			first = first_eligible(c);
+
+	if (waiting != CASE_NOTHING)
+		return waiting;
+
+	/*
+	 * "For a detached candidate, for one lease at most."  It stands before
+	 * the quorum in the table.
+	 */
+	if (is_reserved(c) && c->candidate[c->successor].detached)
+		return CASE_RESERVED;
+
+	waiting = what_is_missing(c);
+	if (waiting != CASE_NOTHING)
+		return waiting;
+
+	/* The worker is about to elect a session for which it is reserved. */
+	if (is_reserved(c))
+		return CASE_NOTHING;
+
+	if (first == NOBODY)
+	{
+		/* "Some who stand are drained, and nobody else could be elected." */
+		if (somebody_is(c, CASE_DRAINED))
+			return CASE_DRAINED_ONLY;
+
+		/*
+		 * "All others have as many seats of the group as a candidate may."
+		 * We read: all but those who sit out or are not in candidate_role,
+		 * since the next line is for the case that all are that.
+		 */
+		if (somebody_is(c, CASE_FULL))
+			return CASE_CAP;
+
+		/* "Each candidate sits out [...], or is not in candidate_role." */
+		return CASE_SITTING_OUT;
+	}
+
+	/*
+	 * "Only detached candidates stand: the next one that calls is elected."
+	 * We read that those count who could be elected.
+	 */
+	if (!eligible_session_stands(c))
+		return CASE_CALL;
+
+	/*
+	 * "All strategies but race keep the seat for a detached candidate that
+	 * comes first, for one lease at most."  We read that the seat is reserved
+	 * for it then, if sessions stand behind it.
+	 */
+	if (c->candidate[first].detached)
+		return CASE_RESERVED;
+
+	return CASE_NOTHING;
+}
+
+/*
+ * Elect this candidate, or keep the seat for it: "A detached candidate is
+ * elected only in its own call."
+ */
+static void
+elect_or_keep(const Case *c, int i, Answer *answer)
+{
+	if (c->candidate[i].detached && c->caller != i)
+		answer->kept_for = i;
+	else
+		answer->elected = i;
+}
+
+/* Who is elected to a vacant seat, or for whom is it kept? */
+static void
+decide_vacant(const Case *c, Answer *answer)
+{
+	int			first = first_eligible(c);
+
+	if (what_bars_the_seat(c) != CASE_NOTHING ||
+		what_is_missing(c) != CASE_NOTHING)
+		return;
+
+	/* "For one lease nobody but that candidate is granted it." */
+	if (is_reserved(c))
+	{
+		elect_or_keep(c, c->successor, answer);
+		return;
+	}
+
+	/*
+	 * Sitting out: "until it calls join(), campaign() or acquire() itself and
+	 * nobody else can be elected".  We read that another one that sits out
+	 * cannot be elected, and that a detached candidate can, though it does
+	 * not call now.
+	 */
+	if (first == NOBODY)
+	{
+		if (c->caller != NOBODY &&
+			why_not(&c->candidate[c->caller]) == CASE_SITS_OUT)
+			answer->elected = c->caller;
+		return;
+	}
+
+	/*
+	 * race: "sessions first, then the detached candidate that calls".  It is
+	 * the only strategy that keeps the seat for nobody.
+	 */
+	if (strategy_is(c, "race") && c->candidate[first].detached)
+	{
+		if (c->caller != NOBODY && is_eligible(c, c->caller))
+			answer->elected = c->caller;
+		return;
+	}
+
+	elect_or_keep(c, first, answer);
+}
+
+/* Does a better one take over, by the table of strategies? */
+static bool
+is_better(const Case *c, const CaseCandidate *cand,
+		  const CaseCandidate *leader)
+{
+	/*
+	 * bully: "when a higher one joins, the leader is asked to yield"; it
+	 * "goes by the leader's present rank".
+	 */
+	if (strategy_is(c, "bully"))
+		return cand->rank > leader->rank;
+
+	/*
+	 * spread: "once the leader leads at least two more", so that it bears
+	 * more now than the other one would bear with this seat.  We read the
+	 * same of weights.
+	 */
+	if (strategy_is(c, "spread"))
+		return compare_load(cand, leader) < 0;
+
+	return false;
+}
+
+/* Has this candidate a claim to the seat of the leader? */
+static bool
+has_claim(const Case *c, int i)
+{
+	const CaseCandidate *cand = &c->candidate[i];
+	bool		stands_ready;
+
+	if (i == c->leader)
+		return false;
+
+	/*
+	 * "If the better candidate leaves before, the request is taken back."  We
+	 * read that other seats that are due to it do not take it back.
+	 */
+	if (c->yielding && i == c->successor && remains_due(c, i))
+		stands_ready = !cand->sits_out;
+	else
+		stands_ready = is_eligible(c, i);
+	if (!stands_ready)
+		return false;
+
+	/*
+	 * "A candidate that gave up leadership itself preempts nobody until it
+	 * stands anew or its rank changes (except in spread)."  We read that in
+	 * spread a rank that changes does not count, and the rest does.
+	 */
+	if (cand->gave_up)
+		return false;
+
+	/*
+	 * preempt_delay: "a better candidate has to stand for so long before the
+	 * leader is asked to yield to it".
+	 */
+	if (cand->stood + c->preempt_delay > 0)
+		return false;
+
+	return is_better(c, cand, &c->candidate[c->leader]);
+}
+
+/* To whom does the strategy want the leader to yield? */
+static int
+challenger(const Case *c)
+{
+	int			first = NOBODY;
+
+	/* "Nobody else is elected" to a seat that is withdrawn (groups). */
+	if (c->withdrawn)
+		return NOBODY;
+
+	/* While an election is paused, the strategy "asks no leader to yield". */
+	if (c->paused && c->paused_until > 0)
+		return NOBODY;
+
+	/*
+	 * We read that the strategy asks no leader whom an operator, a pause or a
+	 * drain has asked already.
+	 */
+	if (c->yielding && c->ordered)
+		return NOBODY;
+
+	/*
+	 * quorum: "nobody is elected while fewer candidates are alive.  A leader
+	 * keeps leading."  We read that it is not asked to yield then.
+	 */
+	if (count_alive(c) < c->quorum)
+		return NOBODY;
+
+	/*
+	 * The request is taken back, "unless another candidate has a claim of its
+	 * own".  We read that the first in order among those who have one counts,
+	 * also if the leader was asked to yield to another.
+	 */
+	for (int i = 0; i < c->candidates; i++)
+	{
+		if (has_claim(c, i) && (first == NOBODY || is_before(c, i, first)))
+			first = i;
+	}
+	return first;
+}
+
+void
+reference_answer(const Case *c, Answer *answer)
+{
+	answer->waiting_for = CASE_NOTHING;
+	answer->elected = NOBODY;
+	answer->kept_for = NOBODY;
+	answer->challenger = NOBODY;
+
+	for (int i = 0; i < MOST_CANDIDATES; i++)
+	{
+		bool		stands = i < c->candidates;
+
+		answer->why_not[i] = stands ? why_not(&c->candidate[i]) : CASE_DEAD;
+		answer->position[i] = stands ? position(c, i) : 0;
+	}
+
+	if (!c->led)
+	{
+		answer->waiting_for = waiting_for(c);
+		decide_vacant(c, answer);
+	}
+	else if (c->leader != NOBODY)
+		answer->challenger = challenger(c);
+}
