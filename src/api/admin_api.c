@@ -183,7 +183,7 @@ le_see_to_epoch(const Store *store, const char *name)
 	Lease	   *lease = le_lease_read(store, name, NULL);
 
 	if (lease != NULL &&
-		le_vacancy_grace(election, lease, le_epoch_read()) == PG_INT64_MAX)
+		le_lease_grace(lease, election->lease_duration, le_epoch_read()) == PG_INT64_MAX)
 	{
 		if (!le_start_ensure(true))
 			le_report_no_epoch(name);
@@ -222,7 +222,7 @@ le_alter_owned(const Call *call, const Configuration *config)
 	 */
 	if (config->lease_duration > 0 &&
 		config->lease_duration < election->lease_duration &&
-		le_vacancy_grace(election, lease, le_epoch_read()) > le_clock())
+		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > le_clock())
 		le_busy(call->election);
 	while (!le_election_alter(&call->store, call->election, config))
 		le_wait_retry_or_busy(call->election);
@@ -340,7 +340,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	inc = le_epoch_read();
 	if (!is_paused(store, election))
 		return false;
-	if (le_vacancy_grace(election, lease, inc) > le_clock())
+	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock())
 		le_busy(name);
 	if (lease->leader != NULL)
 		return false;

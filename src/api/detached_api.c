@@ -140,7 +140,7 @@ static bool
 is_refused(const Store *store, const Lease *lease, const Candidate *who)
 {
 	return who->run.name != NULL && lease != NULL &&
-		!le_ranking_admits_run(lease, &who->run) &&
+		!le_runs_admit(&lease->runs, &who->run) &&
 		!is_granted_here(store, lease, who);
 }
 
@@ -464,8 +464,8 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 
 			le_store_lock(store, LE_TABLES, RowExclusiveLock);
 			if (!worker &&
-				le_vacancy_grace(le_election_get(store, name), lease,
-								 le_epoch_read()) == PG_INT64_MAX)
+				le_lease_grace(lease, le_election_get(store, name)->lease_duration,
+							   le_epoch_read()) == PG_INT64_MAX)
 				le_report_no_epoch(name);
 		}
 		if (!le_prove(lease, le_election_lease_duration(store, lease),

@@ -143,7 +143,7 @@ is_in_grace(const Count *count, const Lease *lease)
 	Election   *election = le_election_read(count->store, lease->election);
 
 	return election != NULL &&
-		le_vacancy_grace(election, lease, count->inc) > count->now;
+		le_lease_grace(lease, election->lease_duration, count->inc) > count->now;
 }
 
 static void

@@ -57,7 +57,6 @@ extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
 extern bool le_ranking_admits(const Store *store, const Election *election,
 							  const Drains *drains, const Candidate *c,
 							  bool is_due);
-extern bool le_ranking_admits_run(const Lease *lease, const Run *run);
 extern List *le_ranking(const Store *store, const Election *election,
 						const Drains *drains, const Lease *lease, Seats **seats,
 						MemoryContext context);
@@ -151,8 +150,6 @@ typedef struct Vacancy
 								 * or does not matter */
 } Vacancy;
 
-extern int64 le_vacancy_grace(const Election *election, const Lease *lease,
-							  const Incarnation *inc);
 extern Candidate *le_vacancy_successor(const Store *store,
 									   const Election *election,
 									   const Lease *lease, bool paused);

@@ -49,25 +49,6 @@ le_ranking_admits(const Store *store, const Election *election,
 }
 
 /*
- * May the lease be granted for this run?  Not if the run is done, or a later
- * one was granted, or this one as often as the call allows.
- */
-bool
-le_ranking_admits_run(const Lease *lease, const Run *run)
-{
-	const Runs *runs = &lease->runs;
-	int			later;
-
-	if (run->name == NULL)
-		return true;
-	if (runs->done != NULL && strcmp(run->name, runs->done) <= 0)
-		return false;
-	later = runs->granted != NULL ? strcmp(run->name, runs->granted) : 1;
-	return later > 0 ||
-		(later == 0 && (run->attempts == 0 || runs->attempts < run->attempts));
-}
-
-/*
  * Does it live, and may it be elected?
  */
 static bool

@@ -195,7 +195,7 @@ goes_on(const Decision *d, const GiveUp *give_up)
 	if (d->state == LEASE_LED)
 		return give_up == NULL || !is_holder(give_up, d->lease);
 	if (d->state != LEASE_FOREIGN ||
-		le_vacancy_grace(d->election, d->lease, d->inc) <= le_clock())
+		le_lease_grace(d->lease, d->election->lease_duration, d->inc) <= le_clock())
 		return false;
 
 	/* A detached holder may still renew during the grace. */
@@ -212,7 +212,7 @@ goes_on(const Decision *d, const GiveUp *give_up)
 static int64
 decide_succession(Decision *d)
 {
-	int64		grace = le_vacancy_grace(d->election, d->lease, d->inc);
+	int64		grace = le_lease_grace(d->lease, d->election->lease_duration, d->inc);
 	const char *named;
 
 	Assert(d->state != LEASE_LED || d->give_up != NULL);
@@ -332,7 +332,7 @@ decide(Decision *d, const Candidate *caller)
 	 * Another call may have finished the run, or have been granted a later
 	 * one, before this call had the election lock: it is no candidate's then.
 	 */
-	if (caller != NULL && !le_ranking_admits_run(d->lease, &caller->run))
+	if (caller != NULL && !le_runs_admit(&d->lease->runs, &caller->run))
 		caller = NULL;
 	if (le_group_withdraws(le_group_of(d->store, d->election),
 						   d->election->name))
@@ -669,7 +669,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	if (lease == NULL)
 		return NULL;
 	election = le_election_get(store, election->name);
-	grace = le_vacancy_grace(election, lease, inc);
+	grace = le_lease_grace(lease, election->lease_duration, inc);
 	*over = !le_lease_is_term(lease, term) ||
 		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN || grace <= now;
 	if (*over)
@@ -766,7 +766,7 @@ le_settle_drop(const Store *store, const Election *election,
 	 * carries as a hold.
 	 */
 	not_before = le_lease_not_before(lease, inc);
-	if (le_vacancy_grace(election, lease, inc) > le_clock() ||
+	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock() ||
 		(inc->epoch > 0 && not_before > le_clock() &&
 		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))

@@ -16,41 +16,6 @@
 #include "decide/decide.h"
 
 /*
- * Until when (monotonic) nobody new is elected because the server was another
- * incarnation before: a leader that was elected there may lead on over there,
- * until its lease has passed.  PG_INT64_MAX: this incarnation has no epoch
- * yet, and the grace does not end before it has.
- */
-int64
-le_vacancy_grace(const Election *election, const Lease *lease,
-				 const Incarnation *inc)
-{
-	bool		foreign = le_lease_is_foreign(lease, inc->name);
-	bool		led = lease->leader != NULL;
-	int64		not_before;
-
-	if (!inc->known || (foreign && inc->epoch == 0))
-		return PG_INT64_MAX;
-	if (inc->epoch == 0)
-		return 0;
-
-	/*
-	 * Granted by this incarnation: after the grace, or continued in it.  A
-	 * continued lease carries a hold to the end of the grace, so that its
-	 * holder may give up here while others wait.  (Other holds last longer.)
-	 */
-	if (!foreign && lease->incarnation != NULL &&
-		lease->acquired_mono > inc->first_seen)
-	{
-		not_before = le_lease_not_before(lease, inc);
-		return led || not_before <= inc->first_seen +
-			Max(election->lease_duration, lease->duration) ? not_before : 0;
-	}
-	return inc->first_seen + Max(election->lease_duration,
-								 foreign && led ? lease->duration : 0);
-}
-
-/*
  * The candidate of the row that names the successor of this lease; NULL: it
  * has gone, or may not be elected any more.
  */
@@ -160,7 +125,7 @@ le_vacancy(const Store *store, const Election *election, const Lease *lease,
 		   const Incarnation *inc, int64 now, const Turnout *turnout,
 		   Vacancy *v)
 {
-	int64		grace = le_vacancy_grace(election, lease, inc);
+	int64		grace = le_lease_grace(lease, election->lease_duration, inc);
 	int64		not_before = le_lease_not_before(lease, inc);
 	bool		vacant = lease->leader == NULL;
 	bool		withdrawn = le_group_withdraws(le_group_of(store, election),

@@ -461,7 +461,7 @@ set_first_stood(Row *row, int64 first_stood, int64 now, TimestampTz at)
 
 /*
  * From now on the row's monotonic values are this incarnation's.  Then
- * acquired_mono has to be this incarnation's, too: le_vacancy_grace() compares
+ * acquired_mono has to be this incarnation's, too: le_lease_grace() compares
  * it with first_seen.  When a candidate first stood on another incarnation, is
  * void here.
  */

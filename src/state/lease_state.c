@@ -181,3 +181,39 @@ le_lease_first_stood(const Lease *lease, const char *incarnation)
 	return le_lease_is_own(lease, incarnation) &&
 		lease->first_stood_mono <= le_clock() ? lease->first_stood_mono : 0;
 }
+
+/*
+ * Until when (monotonic) nobody new is elected because the server was another
+ * incarnation before: a leader that was elected there may lead on over there,
+ * until its lease has passed.  PG_INT64_MAX: this incarnation has no epoch
+ * yet, and the grace does not end before it has.  lease_duration comes from
+ * the settings.
+ */
+int64
+le_lease_grace(const Lease *lease, int64 lease_duration,
+			   const Incarnation *inc)
+{
+	bool		foreign = le_lease_is_foreign(lease, inc->name);
+	bool		led = lease->leader != NULL;
+	int64		not_before;
+
+	if (!inc->known || (foreign && inc->epoch == 0))
+		return PG_INT64_MAX;
+	if (inc->epoch == 0)
+		return 0;
+
+	/*
+	 * Granted by this incarnation: after the grace, or continued in it.  A
+	 * continued lease carries a hold to the end of the grace, so that its
+	 * holder may give up here while others wait.  (Other holds last longer.)
+	 */
+	if (!foreign && lease->incarnation != NULL &&
+		lease->acquired_mono > inc->first_seen)
+	{
+		not_before = le_lease_not_before(lease, inc);
+		return led || not_before <= inc->first_seen +
+			Max(lease_duration, lease->duration) ? not_before : 0;
+	}
+	return inc->first_seen + Max(lease_duration,
+								 foreign && led ? lease->duration : 0);
+}

@@ -54,6 +54,24 @@ le_runs_make(const Row *row, int first, int role_id)
 }
 
 /*
+ * May the lease be granted for this run?  Not if the run is done, or a later
+ * one was granted, or this one as often as the call allows.
+ */
+bool
+le_runs_admit(const Runs *runs, const Run *run)
+{
+	int			later;
+
+	if (run->name == NULL)
+		return true;
+	if (runs->done != NULL && strcmp(run->name, runs->done) <= 0)
+		return false;
+	later = runs->granted != NULL ? strcmp(run->name, runs->granted) : 1;
+	return later > 0 ||
+		(later == 0 && (run->attempts == 0 || runs->attempts < run->attempts));
+}
+
+/*
  * A new term of this lease, which is locked, begins, for a run (whose name is
  * NULL: for none) of that role.  A term that continues another one after a
  * failover is no new one.  The caller writes the row.

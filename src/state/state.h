@@ -208,6 +208,7 @@ extern void le_lease_note_first(Lease *lease, int64 first_stood,
 extern bool le_lease_delete(const Store *store, const char *election);
 
 extern Runs le_runs_make(const Row *row, int first, int role_id);
+extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
 extern bool le_runs_finish(Lease *lease, TimestampTz at);
 extern void le_runs_set_back(Lease *lease, const char *done, TimestampTz at);
@@ -240,6 +241,8 @@ extern int64 le_lease_reserved_mono(const Lease *lease,
 extern int64 le_lease_reserved_since(const Lease *lease);
 extern int64 le_lease_first_stood(const Lease *lease,
 								  const char *incarnation);
+extern int64 le_lease_grace(const Lease *lease, int64 lease_duration,
+							const Incarnation *inc);
 
 /* candidate.c */
 struct Candidate

@@ -187,7 +187,7 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
 	if (inc->first_seen + lease->duration > le_clock())
 		return inc->first_seen + lease->duration;	/* no sooner than that */
 	election = le_election_read(store, lease->election);
-	return election != NULL ? le_vacancy_grace(election, lease, inc) :
+	return election != NULL ? le_lease_grace(lease, election->lease_duration, inc) :
 		PG_INT64_MAX;
 }
 
