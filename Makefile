@@ -65,6 +65,7 @@ OBJS = \
 	src/state/pause.o \
 	src/state/role.o \
 	src/state/run.o \
+	src/rules/reasons.o \
 	src/decide/begin.o \
 	src/decide/cap.o \
 	src/decide/late_commit.o \
@@ -87,6 +88,7 @@ OBJS = \
 	src/api/campaign.o \
 	src/api/detached_api.o \
 	src/api/diagnose_api.o \
+	src/api/diagnose_fill.o \
 	src/api/diagnose_locks.o \
 	src/api/diagnose_members.o \
 	src/api/diagnose_past.o \

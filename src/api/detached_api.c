@@ -545,7 +545,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 Datum
 le_release(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned",.resigns = true};
+	GiveUp		how = {.reason = REASON_RESIGNED,.resigns = true};
 	char	   *name;
 
 	le_check_function("leader_election.release()");
@@ -561,7 +561,7 @@ le_release(PG_FUNCTION_ARGS)
 Datum
 le_transfer_term(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "transferred"};
+	GiveUp		how = {.reason = REASON_TRANSFERRED};
 	char	   *name;
 
 	le_check_function("leader_election.transfer()");

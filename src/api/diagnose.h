@@ -15,18 +15,6 @@
 #include "api/api.h"
 #include "catalog/objectaddress.h"
 
-#define LE_REASONS		10		/* rows of the table in diagnose_past.c */
-
-/* What a finding of diagnose() means for who reads it */
-typedef enum Severity
-{
-	SEVERITY_OK,				/* all is well: the only row */
-	SEVERITY_NOTICE,			/* as it was ordered, or over by itself */
-	SEVERITY_WARNING,			/* is wrong, and will do harm if it stays */
-	SEVERITY_ERROR				/* nobody leads, or can take over, until
-								 * somebody acts */
-} Severity;
-
 typedef struct Finding
 {
 	Severity	severity;
@@ -56,7 +44,7 @@ typedef struct Diagnosis
 	const Pause *pause;			/* NULL: none, or not readable */
 	bool		pause_ends;		/* by itself */
 	const Term *last;			/* that ended; NULL: none, or not readable */
-	int			reasons[LE_REASONS];	/* why terms ended lately */
+	int			ended[REASON_COUNT];	/* terms, lately, by their reasons */
 	LockData   *locks;			/* all of this server */
 	List	   *findings;
 } Diagnosis;
@@ -69,6 +57,9 @@ extern char *le_diagnose_duration(int64 us);
 extern char *le_diagnose_names(List *names);
 extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
 extern char *le_diagnose_alter(const Diagnosis *d, const char *settings);
+
+/* diagnose_fill.c */
+extern char *le_diagnose_fill(const Diagnosis *d, const char *sentence);
 
 /* diagnose_seat.c */
 extern void le_diagnose_leader(Diagnosis *d);

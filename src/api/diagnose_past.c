@@ -19,48 +19,6 @@
 
 #define WRITERS "SELECT rolname FROM pg_roles WHERE has_table_privilege(oid, 'leader_election.lease', 'INSERT, UPDATE, DELETE');"
 
-/* Why terms end, what that means, and what to do if it happens often */
-typedef struct Reason
-{
-	const char *name;
-	Severity	severity;
-	const char *meaning;
-	const char *remedy;			/* %s: the election, as SQL */
-} Reason;
-
-static const Reason reasons[LE_REASONS] = {
-	{"expired", SEVERITY_WARNING,
-		"the lease ran out before it was renewed: the leader, the server or the standbys were slower than the lease",
-	"Find out what stalled the leader or the server then (logs, load, paused machines), or make the lease longer: SELECT leader_election.alter_election(%s, lease_duration => '30 s');"},
-	{"session ended", SEVERITY_WARNING,
-		"the leader's program or its connection ended",
-	"Look into the logs of the programs and of the server for what ended the connections: crashes, restarts, timeouts, proxies."},
-	{"session reset", SEVERITY_WARNING,
-		"a connection pool, or DISCARD ALL, released the locks of a session that lived on",
-	"Have candidates use a connection that no pool manages, or acquire()."},
-	{"failover", SEVERITY_WARNING,
-		"the server was promoted, restored, moved or its machine started anew",
-	"Find out why there was a failover: the logs of the servers, and of what manages them."},
-	{"yielded", SEVERITY_NOTICE,
-		"the leader was asked to yield, by the strategy, a drain, a pause or request_yield()",
-	"If it was the strategy, have candidates stand for a while before the leader is asked: SELECT leader_election.alter_election(%s, preempt_delay => '1 min');"},
-	{"transferred", SEVERITY_NOTICE,
-		"the leader handed its lease to another candidate, by transfer()",
-	"If nobody meant that, look into the programs: they call transfer()."},
-	{"resigned", SEVERITY_NOTICE,
-		"the leader gave up by itself, by resign() or release()",
-	"If nobody meant that, look into the programs: they call resign() or release(). A hold makes changes rarer."},
-	{"left", SEVERITY_NOTICE,
-		"the leader withdrew, by leave() or leave_all()",
-	"If nobody meant that, look into the programs: they end, or call leave()."},
-	{"dropped", SEVERITY_NOTICE,
-		"the election was dropped",
-	"If nobody meant that, find out who calls drop_election() or drop_group()."},
-	{"another reason", SEVERITY_NOTICE,
-		"the table history names it",
-	"Run: SELECT * FROM leader_election.history WHERE election = %s ORDER BY term DESC LIMIT 20;"},
-};
-
 /* The argument of read_term() */
 typedef struct Reading
 {
@@ -74,7 +32,6 @@ read_term(const Term *term, void *arg)
 {
 	Reading    *reading = arg;
 	Diagnosis  *d = reading->d;
-	int			i = 0;
 
 	if (!term->ended)
 		return ++reading->terms < MOST_TERMS;
@@ -87,10 +44,7 @@ read_term(const Term *term, void *arg)
 	}
 	if (term->ended_at < reading->since)
 		return false;
-	while (i < LE_REASONS - 1 &&
-		   (term->reason == NULL || strcmp(term->reason, reasons[i].name) != 0))
-		i++;
-	d->reasons[i]++;
+	d->ended[le_reason_find(term->reason)]++;
 	return ++reading->terms < MOST_TERMS;
 }
 
@@ -114,23 +68,19 @@ le_diagnose_changes(Diagnosis *d)
 {
 	int			all = 0;
 
-	for (int i = 0; i < LE_REASONS; i++)
-		all += d->reasons[i];
+	for (Reason r = 0; r < REASON_COUNT; r++)
+		all += d->ended[r];
 	if (all < OFTEN)
 		return;
-	for (int i = 0; i < LE_REASONS; i++)
+	for (Reason r = 0; r < REASON_COUNT; r++)
 	{
-		const Reason *r = &reasons[i];
-
-		if (d->reasons[i] == 0)
-			continue;
-		le_diagnose_say(d, r->severity,
-						psprintf("Within the last hour, %d of %s%d terms ended by \"%s\": %s.",
-								 d->reasons[i],
-								 all >= MOST_TERMS ? "the last " : "", all,
-								 r->name, r->meaning),
-						strstr(r->remedy, "%s") != NULL ?
-						psprintf(r->remedy, d->literal) : r->remedy);
+		if (d->ended[r] > 0)
+			le_diagnose_say(d, le_reasons[r].severity,
+							psprintf("Within the last hour, %d of %s%d terms ended by \"%s\": %s.",
+									 d->ended[r],
+									 all >= MOST_TERMS ? "the last " : "", all,
+									 le_reasons[r].word, le_reasons[r].meaning),
+							le_diagnose_fill(d, le_reasons[r].remedy));
 	}
 }
 

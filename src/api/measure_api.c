@@ -77,17 +77,6 @@ set(Measure *m, MetricColumn column, Datum value)
 }
 
 /*
- * Did a term end without the leader's, or an operator's, own call?  A request
- * to yield counts: a strategy that makes many of them disturbs the work.
- */
-static bool
-is_lost(const char *reason)
-{
-	return strcmp(reason, "resigned") != 0 && strcmp(reason, "left") != 0 &&
-		strcmp(reason, "transferred") != 0 && strcmp(reason, "dropped") != 0;
-}
-
-/*
  * Read a term of the last hour, or the last one that ended, backwards.
  */
 static bool
@@ -101,7 +90,7 @@ read_term(const Term *term, void *arg)
 	if (term->ended && m->last_end == 0)
 		m->last_end = term->ended_at;
 	if (term->ended && term->ended_at >= since && term->reason != NULL &&
-		is_lost(term->reason))
+		le_reasons[le_reason_find(term->reason)].lost)
 		m->lost++;
 	return ++m->terms < MOST_TERMS && (!term->ended || term->ended_at >= since);
 }

@@ -230,7 +230,7 @@ give_up(const char *name, GiveUp *how, bool leaves, bool *stood)
 Datum
 le_resign(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "resigned",.resigns = true};
+	GiveUp		how = {.reason = REASON_RESIGNED,.resigns = true};
 	char	   *name;
 	bool		led;
 
@@ -246,7 +246,7 @@ le_resign(PG_FUNCTION_ARGS)
 Datum
 le_leave(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "left"};
+	GiveUp		how = {.reason = REASON_LEFT};
 	char	   *name;
 	bool		stood;
 
@@ -274,7 +274,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 	foreach(lc, le_session_elections())
 	{
 		char	   *name = lfirst(lc);
-		GiveUp		how = {.reason = "left"};
+		GiveUp		how = {.reason = REASON_LEFT};
 		bool		stood;
 
 		c = le_stand_find(&store, name, look);
@@ -290,7 +290,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 Datum
 le_transfer(PG_FUNCTION_ARGS)
 {
-	GiveUp		how = {.reason = "transferred"};
+	GiveUp		how = {.reason = REASON_TRANSFERRED};
 	char	   *name;
 	char	   *to;
 	Candidacy  *c;

@@ -9,6 +9,7 @@
 #ifndef LE_DECIDE_H
 #define LE_DECIDE_H
 
+#include "rules/reasons.h"
 #include "state/state.h"
 
 /* strategy.c */
@@ -184,7 +185,7 @@ typedef struct GiveUp
 {
 	int64		session_id;		/* the holder's; 0: it is detached */
 	int64		term;			/* that a detached holder has named */
-	const char *reason;
+	Reason		reason;
 	bool		resigns;		/* it sits out; "yielded" if it was asked to */
 	const char *detail;			/* NULL: nothing to add */
 	const char *to_candidate;	/* NULL: whom the strategy ranks first */

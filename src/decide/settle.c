@@ -49,9 +49,9 @@ typedef struct Decision
 } Decision;
 
 /*
- * Why does this leadership end?  NULL: it has ended before.
+ * Why does this leadership end?
  */
-static const char *
+static Reason
 reason_of(const Decision *d)
 {
 	const Lease *lease = d->lease;
@@ -60,18 +60,19 @@ reason_of(const Decision *d)
 	{
 		case LEASE_LED:
 			return lease->yielding && d->give_up->resigns ?
-				"yielded" : d->give_up->reason;
+				REASON_YIELDED : d->give_up->reason;
 		case LEASE_EXPIRED:
-			return lease->yielding ? "yielded" : "expired";
+			return lease->yielding ? REASON_YIELDED : REASON_EXPIRED;
 		case LEASE_ORPHANED:
 			return le_session_lock_was_lost(lease->backend_pid) ?
-				"session reset" : "session ended";
+				REASON_SESSION_RESET : REASON_SESSION_ENDED;
 		case LEASE_FOREIGN:
-			return "failover";
+			return REASON_FAILOVER;
 		case LEASE_VACANT:
 			break;
 	}
-	return NULL;
+	Assert(false);				/* it has ended before */
+	return REASON_OTHER;
 }
 
 /*
@@ -457,11 +458,23 @@ keep_seat(Decision *d)
  * it yields, why it was asked to.
  */
 static const char *
-detail_of(const Decision *d, const char *reason)
+detail_of(const Decision *d, Reason reason)
 {
 	if (d->state == LEASE_LED && d->give_up->detail != NULL)
 		return d->give_up->detail;
-	return strcmp(reason, "yielded") == 0 ? d->lease->yield_cause : NULL;
+	return reason == REASON_YIELDED ? d->lease->yield_cause : NULL;
+}
+
+/*
+ * Write the end of a term, whose row of history is locked; NULL: it is gone.
+ */
+static void
+end_term(Change *change, Row *history, Reason reason, const char *detail,
+		 TimestampTz at)
+{
+	change->reason = le_reasons[reason].word;
+	if (history != NULL)
+		le_history_end(history, change->reason, detail, at);
 }
 
 /*
@@ -487,11 +500,14 @@ write_change(Decision *d, Row *history, const Proof *proof)
 	TimestampTz at = GetCurrentTimestamp();
 	int64		duration = d->election->lease_duration;
 	Change		change = {.election = d->election->name,
-		.term = d->lease->term,.previous = d->lease->leader,
-	.reason = reason_of(d)};
+	.term = d->lease->term,.previous = d->lease->leader};
 
-	if (history != NULL)
-		le_history_end(history, change.reason, detail_of(d, change.reason), at);
+	if (d->state != LEASE_VACANT)
+	{
+		Reason		reason = reason_of(d);
+
+		end_term(&change, history, reason, detail_of(d, reason), at);
+	}
 	if (d->give_up != NULL && d->give_up->done)
 		(void) le_runs_finish(d->lease, at);
 	if (d->winner != NULL)
@@ -663,7 +679,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	int64		paused_until;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
-	Change		change = {.election = election->name,.reason = "failover"};
+	Change		change = {.election = election->name};
 
 	*over = false;
 	if (lease == NULL)
@@ -687,8 +703,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 		!le_proof_covers(proof, le_election_lease_duration(store, lease)))
 		return NULL;
 	change.previous = lease->leader;
-	if (history != NULL)
-		le_history_end(history, change.reason, NULL, at);
+	end_term(&change, history, REASON_FAILOVER, NULL, at);
 
 	/*
 	 * On the former server the lease may last longer than leases are granted
@@ -743,7 +758,7 @@ le_settle_drop(const Store *store, const Election *election,
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	ListCell   *lc;
-	Change		change = {.election = election->name,.reason = "dropped"};
+	Change		change = {.election = election->name};
 
 	if (lease == NULL)
 		le_report_no_election(election->name);
@@ -781,8 +796,7 @@ le_settle_drop(const Store *store, const Election *election,
 	{
 		if (!le_history_lock(store, election->name, lease->term, &history))
 			return false;
-		if (history != NULL)
-			le_history_end(history, "dropped", NULL, at);
+		end_term(&change, history, REASON_DROPPED, NULL, at);
 	}
 	foreach(lc, le_candidates_read(store, election->name))
 	{
