@@ -186,7 +186,7 @@ le_see_to_epoch(const Store *store, const char *name)
 		le_lease_grace(lease, election->lease_duration, le_epoch_read()) == PG_INT64_MAX)
 	{
 		if (!le_start_ensure(true))
-			le_report_no_epoch(name);
+			le_wait_no_epoch(name);
 		le_wake_workers(MyDatabaseId);
 	}
 }
@@ -223,7 +223,7 @@ le_alter_owned(const Call *call, const Configuration *config)
 	if (config->lease_duration > 0 &&
 		config->lease_duration < election->lease_duration &&
 		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > le_clock())
-		le_busy(call->election);
+		le_wait_busy(call->election);
 	while (!le_election_alter(&call->store, call->election, config))
 		le_wait_retry_or_busy(call->election);
 	return lease;
@@ -293,7 +293,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 			le_wait_retry_or_busy(name);
 		if (le_lock_name(name, NULL))
 			break;
-		le_unlock_election(name);
+		le_lock_release_election(name);
 		le_wait_retry_or_busy(name);
 	}
 
@@ -341,7 +341,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	if (!is_paused(store, election))
 		return false;
 	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock())
-		le_busy(name);
+		le_wait_busy(name);
 	if (lease->leader != NULL)
 		return false;
 	le_settle_reserve(store, election, lease, inc,
@@ -381,7 +381,7 @@ lock_led(Call *call, const Election *election, bool names, bool will_wait)
 		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 			return lease;
 		if (lease != NULL && will_wait)
-			le_busy(call->election);
+			le_wait_busy(call->election);
 		if (lease != NULL)
 			break;
 		if (names)
@@ -452,10 +452,10 @@ le_request_yield(PG_FUNCTION_ARGS)
 			PG_RETURN_NULL();
 		}
 		if (!reserve_paused(&call, to, &left))
-			le_busy(name);
+			le_wait_busy(name);
 		le_call_end(&call);
 		le_start_ensure(true);
-		PG_RETURN_DATUM(le_interval(left));
+		PG_RETURN_DATUM(le_clock_interval(left));
 	}
 	ask_leader(&call, lease, to);
 	left = Max(lease->deadline_mono - le_clock(), 0);
@@ -468,5 +468,5 @@ le_request_yield(PG_FUNCTION_ARGS)
 								   Int32GetDatum(lease->backend_pid),
 								   Int64GetDatum(0));
 	le_start_ensure(true);
-	PG_RETURN_DATUM(le_interval(left));
+	PG_RETURN_DATUM(le_clock_interval(left));
 }

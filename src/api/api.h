@@ -88,7 +88,7 @@ typedef struct SyncStandbys
 								 * connected */
 } SyncStandbys;
 
-extern bool le_observed_standbys(SyncStandbys *result);
+extern bool le_standbys_observed(SyncStandbys *result);
 
 /* Locks on tables that nobody but an operator takes: they keep our writes, or
  * reads, waiting */
@@ -175,7 +175,7 @@ extern bool le_stand_leads(const Store *store, const Lease *lease,
 						   int64 session_id);
 extern bool le_stand_renew(const Store *store, const Candidacy *c,
 						   const Proof *proof, Lease **lease);
-LE_NORETURN extern void le_report_reset(const char *election,
+LE_NORETURN extern void le_stand_report_reset(const char *election,
 										const char *candidate);
 
 #endif							/* LE_API_H */

@@ -86,14 +86,14 @@ le_ask_unwanted(Store *store, const char *name)
 	if (!le_lock_worker_is_free() ||
 		!le_store_try_lock(store, LE_TABLE_DRAIN, AccessShareLock) ||
 		(le_drain_read(store, name) == NULL &&
-		 le_seat_number(name, &length) == 0) ||
+		 le_group_seat_number(name, &length) == 0) ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
 		return false;
 	tag = le_lock_election_tag(name);
 	if (!le_lock_election_shared(&tag, false))
 		return false;
-	le_commit_holds();
+	le_xact_holds();
 	election = le_election_read(store, name);
 	return election != NULL &&
 		le_yield_ask_unwanted(store, election, &asked) && asked;

@@ -95,7 +95,7 @@ after_commit(StandCall *s, bool first)
 	{
 		(void) le_session_take_loss(s->lease_oid, s->who.election,
 									s->who.candidate);
-		le_report_reset(s->who.election, s->who.candidate);
+		le_stand_report_reset(s->who.election, s->who.candidate);
 	}
 	le_start_ensure(first);		/* which may take a while, with no lock */
 
@@ -146,9 +146,9 @@ le_campaign(PG_FUNCTION_ARGS)
 		WalMark		wal;
 
 		ResetLatch(MyLatch);
-		le_wal_begin(&wal);
+		le_xact_wal_begin(&wal);
 		next = poll_campaign(&s);
-		le_wal_end(&wal);
+		le_xact_wal_end(&wal);
 		term = next == 0 ? s.term : 0;
 		if (term != 0)
 			break;

@@ -185,7 +185,7 @@ stand(const Store *store, void *arg)
 		a->stood = STAND_OK;
 		return true;
 	}
-	a->stood = le_candidate_stand(store, &a->who, &a->profile,
+	a->stood = le_candidacy_stand(store, &a->who, &a->profile,
 								  a->lease_duration);
 	if (a->stood == STAND_IN_USE)
 		le_report_name_in_use(store, &a->who);
@@ -200,13 +200,13 @@ static Election *
 find_election(const Store *store, const Acquisition *a)
 {
 	const char *name = a->who.election;
-	Election   *election = a->is_seat ? le_seat_read(store, name) :
+	Election   *election = a->is_seat ? le_group_seat_read(store, name) :
 		le_election_get_or_create(store, name, true);
 
 	if (election != NULL)
 		le_check_candidate_role(election, &a->who.role);
 	else if (!a->is_seat)
-		le_busy(name);
+		le_wait_busy(name);
 	return election;
 }
 
@@ -340,7 +340,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 		return;
 	holder = le_candidate_of_lease(lease);
 	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
-		le_candidate_stand(store, holder, &profile, lease_duration) == STAND_OK &&
+		le_candidacy_stand(store, holder, &profile, lease_duration) == STAND_OK &&
 		holder->seen < now)
 	{
 		lease_oid = store->lease_oid;
@@ -395,7 +395,7 @@ continue_lease(Store *store, const char *name, int64 term,
 	if (lease != NULL)
 		refresh_candidate(store, lease, progress, election->lease_duration);
 	else if (proof->required)	/* the next proof may take a while */
-		le_unlock_election(name);
+		le_lock_release_election(name);
 	return lease;
 }
 
@@ -412,9 +412,9 @@ is_over(const Store *store, const Lease *lease, int64 term)
 	if (le_lease_is_term(lease, term))
 		return false;
 	if (term > lease->term &&
-		!le_prove(lease, le_election_lease_duration(store, lease), false, le_wait_left(),
+		!le_proof_make(lease, le_election_lease_duration(store, lease), false, le_wait_left(),
 				  &proof))
-		le_unconfirmed(lease->election);
+		le_wait_unconfirmed(lease->election);
 	return true;
 }
 
@@ -433,7 +433,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		bool		over = false;
 
 		if (lease == NULL)
-			le_report_no_election(name);
+			le_election_report_missing(name);
 		check_holder(lease, term, "renew(election)");
 		state = le_lease_state_now(store, lease);
 		if (is_over(store, lease, term))
@@ -466,11 +466,11 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 			if (!worker &&
 				le_lease_grace(lease, le_election_get(store, name)->lease_duration,
 							   le_epoch_read()) == PG_INT64_MAX)
-				le_report_no_epoch(name);
+				le_wait_no_epoch(name);
 		}
-		if (!le_prove(lease, le_election_lease_duration(store, lease),
+		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
 					  state == LEASE_FOREIGN, le_wait_left(), &proof))
-			le_unconfirmed(name);
+			le_wait_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, progress, &proof) :
 			continue_lease(store, name, term, progress, &proof, &over);
@@ -534,7 +534,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 			le_start_ensure(true);
 		settled = le_turn(&call.store, name, &turn);
 		if (settled == SETTLED_GONE)
-			le_report_no_election(name);
+			le_election_report_missing(name);
 		le_commit_wakes_worker();
 	}
 	le_call_end(&call);
@@ -617,7 +617,7 @@ judge_own(const Store *store, const Candidate *c, bool may_wait, bool *has_lease
 			return state;
 		*has_lease = le_lease_lock(store, c->election) != NULL;
 		if (!*has_lease && !may_wait)
-			le_busy(c->election);
+			le_wait_busy(c->election);
 		if (!*has_lease)
 			le_wait_retry_or_busy(c->election);
 	}
@@ -627,7 +627,7 @@ static void
 wait_without_lease(const char *election, bool has_lease)
 {
 	if (has_lease)
-		le_busy(election);
+		le_wait_busy(election);
 	le_wait_retry_or_busy(election);
 }
 

@@ -129,7 +129,7 @@ report_unknown(const Diagnosis *d)
 	const char *similar = find_similar(&d->store, d->name);
 
 	if (similar == NULL)
-		le_report_no_election(d->name);
+		le_election_report_missing(d->name);
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),
 			 errmsg("election \"%s\" does not exist", d->name),

@@ -185,7 +185,7 @@ le_diagnose_standbys(Diagnosis *d)
 	const char *remedy = "Look at the standbys: SELECT application_name, client_addr, state, sync_state, flush_lsn, reply_time FROM pg_stat_replication; bring them back, or (what they lack is lost in a failover) take them out of synchronous_standby_names.";
 	SyncStandbys standbys;
 
-	if (!le_observed_standbys(&standbys))
+	if (!le_standbys_observed(&standbys))
 		return;
 	if (standbys.connected < standbys.needed)
 		le_diagnose_say(d, SEVERITY_ERROR,

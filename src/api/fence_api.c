@@ -56,7 +56,7 @@ le_only_leader(PG_FUNCTION_ARGS)
 						trigger->tg_trigger->tgname),
 				 errhint("Declare it BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT, with the name of the election as its one argument.")));
 	election = trigger->tg_trigger->tgargs[0];
-	if (!le_is_fenced(election))
+	if (!le_fence_is_set(election))
 		le_fence_by_session(election);
 	return PointerGetDatum(NULL);
 }

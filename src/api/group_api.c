@@ -80,7 +80,7 @@ get_group(const Store *store, const char *name)
 	ElectionGroup *group = le_group_read(store, name);
 
 	if (group == NULL)
-		le_report_no_group(name);
+		le_group_report_missing(name);
 	return group;
 }
 
@@ -120,7 +120,7 @@ lock_owned(const Call *call)
 		{
 			if (le_lock_name(group->name, NULL))
 				break;
-			le_unlock_group(group->name);
+			le_lock_release_group(group->name);
 		}
 		le_wait_retry_or_busy(group->name);
 	}
@@ -156,8 +156,8 @@ compare_seats(const ListCell *a, const ListCell *b)
 {
 	int			length;
 
-	return le_seat_number(((Election *) lfirst(a))->name, &length) -
-		le_seat_number(((Election *) lfirst(b))->name, &length);
+	return le_group_seat_number(((Election *) lfirst(a))->name, &length) -
+		le_group_seat_number(((Election *) lfirst(b))->name, &length);
 }
 
 /*
@@ -199,7 +199,7 @@ make_seats(const Store *store, const ElectionGroup *group,
 	config->owner = &group->owner;
 	for (int i = 1; i <= group->seats; i++)
 	{
-		char	   *name = le_seat_name(group->name, i);
+		char	   *name = le_group_seat_name(group->name, i);
 		Election   *present = le_election_read(store, name);
 
 		CHECK_FOR_INTERRUPTS();

@@ -416,7 +416,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 	LockData   *locks;
 	Store		store;
 
-	le_check_parallel();
+	le_scan_check_parallel();
 	memset(nulls, on_standby, sizeof(nulls));
 	le_store_get(&store);
 
@@ -431,7 +431,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 	values[SERVER_LOCKED_TABLES] = Int32GetDatum(count_locked(&store, locks));
 	if (on_standby)
 		return le_call_result(fcinfo, lengthof(values), values, nulls);
-	(void) le_observed_standbys(&standbys);
+	(void) le_standbys_observed(&standbys);
 	values[SERVER_WORKER] = Int32GetDatum(le_lock_worker_is_in(locks));
 	values[SERVER_STANDBYS_NEEDED] = Int32GetDatum(standbys.needed);
 	values[SERVER_STANDBYS_CONNECTED] = Int32GetDatum(standbys.connected);

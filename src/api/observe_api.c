@@ -176,13 +176,13 @@ show_leader(const Lease *lease, StatusRow *row)
 	if (lease->metadata != 0)
 		set(row, STATUS_METADATA, lease->metadata);
 	set(row, STATUS_TERM, Int64GetDatum(lease->term));
-	set(row, STATUS_KIND, CStringGetTextDatum(le_kind(lease->session_id)));
+	set(row, STATUS_KIND, CStringGetTextDatum(le_lease_kind(lease->session_id)));
 	if (lease->backend_pid != 0)
 		set(row, STATUS_BACKEND_PID, Int32GetDatum(lease->backend_pid));
 	set(row, STATUS_ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
 	set(row, STATUS_RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
 	set(row, STATUS_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-	set(row, STATUS_REMAINING, le_interval(le_observed_remaining(lease)));
+	set(row, STATUS_REMAINING, le_clock_interval(le_observed_remaining(lease)));
 	if (lease->runs.present != NULL)
 		set(row, STATUS_RUN, CStringGetTextDatum(lease->runs.present));
 }
@@ -322,7 +322,7 @@ le_standing(PG_FUNCTION_ARGS)
 
 		memset(nulls, false, sizeof(nulls));
 		values[0] = CStringGetTextDatum(c->candidate);
-		values[1] = CStringGetTextDatum(le_kind(c->session_id));
+		values[1] = CStringGetTextDatum(le_lease_kind(c->session_id));
 		values[2] = Int32GetDatum(c->rank);
 		values[3] = Int64GetDatum(c->progress);
 		values[4] = c->metadata;
@@ -336,7 +336,7 @@ le_standing(PG_FUNCTION_ARGS)
 		else
 			nulls[8] = true;
 		values[9] = BoolGetDatum(drained);
-		values[10] = le_interval(Max(le_clock() - c->stood, 0));
+		values[10] = le_clock_interval(Max(le_clock() - c->stood, 0));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	le_call_end(&call);
@@ -359,7 +359,7 @@ look(const char *name, int64 *term, char *leader)
 		return le_clock() + HIDDEN_LOOK_US;
 	lease = le_lease_read(&store, name, NULL);
 	if (lease == NULL)
-		le_report_no_election(name);
+		le_election_report_missing(name);
 	*term = 0;
 	leader[0] = '\0';
 	if (!le_observed_led(&store, lease))
@@ -389,7 +389,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 {
 	int64		known_term = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT64(1);
 	char		known_leader[LE_NAME_MAX + 1] = "";
-	uint32		event = le_observer_wait_event();
+	uint32		event = le_wake_observer_event();
 	int64		term = known_term;
 	char		leader[LE_NAME_MAX + 1];
 	char	   *name;

@@ -128,7 +128,7 @@ le_renew(PG_FUNCTION_ARGS)
 	if (c != NULL)
 		le_stand_check_owner(c);
 	else if (le_session_take_loss(store.lease_oid, name, NULL))
-		le_report_reset(name, NULL);
+		le_stand_report_reset(name, NULL);
 	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
 	for (;;)
 	{
@@ -136,7 +136,7 @@ le_renew(PG_FUNCTION_ARGS)
 
 		lease = le_lease_read(&call.store, name, NULL);
 		if (lease == NULL)
-			le_report_no_election(name);
+			le_election_report_missing(name);
 		if (c != NULL && lease->session_id == c->session_id &&
 			le_lease_state_now(&call.store, lease) == LEASE_EXPIRED &&
 			!le_call_is_expired(&call.store, name))
@@ -146,9 +146,9 @@ le_renew(PG_FUNCTION_ARGS)
 			break;
 		if (le_ask_unwanted(&call.store, name))
 			continue;
-		if (!le_prove(lease, le_election_lease_duration(&call.store, lease),
+		if (!le_proof_make(lease, le_election_lease_duration(&call.store, lease),
 					  false, le_wait_left(), &proof))
-			le_unconfirmed(name);
+			le_wait_unconfirmed(name);
 		if (le_stand_renew(&call.store, c, &proof, &lease))
 			break;
 		le_wait_retry_or_busy(name);
@@ -194,7 +194,7 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 	how->session_id = c->session_id;
 	settled = le_turn(store, who.election, &turn);
 	if (settled == SETTLED_GONE)
-		le_report_no_election(who.election);
+		le_election_report_missing(who.election);
 	c = le_session_find(who.election, strlen(who.election));
 	if (leaves && c != NULL && c->session_id == how->session_id)
 		le_session_withdraw(c);

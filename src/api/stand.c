@@ -36,7 +36,7 @@ le_stand_has_row(const Store *store, const char *election, const char *candidate
  * pool has reset this session since the client joined.
  */
 void
-le_report_reset(const char *election, const char *candidate)
+le_stand_report_reset(const char *election, const char *candidate)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_SESSION_RESET),
@@ -119,7 +119,7 @@ begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 	Candidacy  *c = le_stand_find(store, s->who.election, look);
 
 	if (le_session_take_loss(store->lease_oid, s->who.election, s->who.candidate))
-		le_report_reset(s->who.election, s->who.candidate);
+		le_stand_report_reset(s->who.election, s->who.candidate);
 	s->lease_oid = store->lease_oid;
 	if (c == NULL)
 	{
@@ -173,7 +173,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 	for (;;)
 	{
 		Election   *election = s->is_seat ?
-			le_seat_read(store, s->who.election) :
+			le_group_seat_read(store, s->who.election) :
 			le_election_get_or_create(store, s->who.election, wait);
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
@@ -184,7 +184,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 		le_keepalive_tighten(election->lease_duration);
 		if (c != NULL)
 			c->lease_duration = election->lease_duration;
-		result = le_candidate_stand(store, &s->who, &s->profile,
+		result = le_candidacy_stand(store, &s->who, &s->profile,
 									election->lease_duration);
 		s->stands = result == STAND_OK;
 		if (s->stands)
@@ -243,7 +243,7 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 		return;
 	c->renew_not_before = now + seen->duration / 10;
 	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
-		le_prove(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
+		le_proof_make(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
 				 &proof))
 		(void) le_stand_renew(store, c, &proof, lease);
 }
@@ -288,7 +288,7 @@ le_stand_begin(StandCall *s, bool wait)
 	if (write_candidacy(&store, s, wait) != NULL)
 		return true;
 	if (wait && !s->is_seat)
-		le_busy(s->who.election);
+		le_wait_busy(s->who.election);
 	return false;
 }
 
@@ -312,7 +312,7 @@ le_stand_elect(StandCall *s, bool wait)
 	{
 		if (s->is_seat)
 			return 0;
-		le_report_no_election(s->who.election);
+		le_election_report_missing(s->who.election);
 	}
 	lease = le_lease_read(&store, s->who.election, NULL);
 	if (!le_stand_leads(&store, lease, s->who.session_id))

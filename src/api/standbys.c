@@ -57,7 +57,7 @@ measure_silence(const SyncRepStandbyData *standbys, int n, int needed)
  * False: none are needed.
  */
 bool
-le_observed_standbys(SyncStandbys *result)
+le_standbys_observed(SyncStandbys *result)
 {
 	SyncRepStandbyData *standbys;
 	XLogRecPtr	confirmed;

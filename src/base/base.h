@@ -59,10 +59,10 @@ extern bool le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level);
 extern Held le_lock_is_held(LOCKTAG tag);
 extern bool le_lock_is_in(const LockData *copy, LOCKTAG tag);
 extern bool le_lock_election(const char *election, bool wait);
-extern void le_unlock_election(const char *election);
+extern void le_lock_release_election(const char *election);
 extern LOCKTAG le_lock_election_tag(const char *election);
 extern bool le_lock_election_shared(const LOCKTAG *tag, bool wait);
-extern void le_unlock_election_shared(const LOCKTAG *tag);
+extern void le_lock_release_election_shared(const LOCKTAG *tag);
 extern VirtualTransactionId *le_lock_election_sharers(const LOCKTAG *tag,
 													  int *count);
 extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
@@ -70,23 +70,23 @@ extern bool le_lock_election_is_mine(void);
 extern LOCKTAG le_lock_group_tag(const char *group);
 extern bool le_lock_group(const char *group, bool wait);
 extern bool le_lock_group_is_mine(const char *group);
-extern void le_unlock_group(const char *group);
+extern void le_lock_release_group(const char *group);
 extern bool le_lock_name(const char *election, const char *candidate);
 extern bool le_lock_name_shared(const char *election);
-extern void le_unlock_name(const char *election, const char *candidate);
-extern void le_unlock_name_shared(const char *election);
+extern void le_lock_release_name(const char *election, const char *candidate);
+extern void le_lock_release_name_shared(const char *election);
 extern bool le_lock_epoch(void);
 extern bool le_lock_epoch_is_mine(void);
 extern bool le_lock_worker(void);
-extern void le_unlock_worker(void);
+extern void le_lock_release_worker(void);
 extern bool le_lock_worker_is_mine(void);
 extern bool le_lock_worker_is_free(void);
 extern int	le_lock_worker_pid(const LockData *copy);
 extern bool le_lock_worker_is_in(const LockData *copy);
 extern bool le_lock_next_worker(void);
-extern void le_unlock_next_worker(void);
+extern void le_lock_release_next_worker(void);
 extern bool le_lock_starter(void);
-extern void le_unlock_starter(void);
+extern void le_lock_release_starter(void);
 extern void le_lock_end_of_xact(void);
 
 /* session_lock.c */
@@ -108,7 +108,7 @@ extern bool le_room_free_spares(void);
 /* wake.c */
 extern void le_wake_workers(Oid database);
 extern void le_wake_backend(int pid);
-extern uint32 le_observer_wait_event(void);
+extern uint32 le_wake_observer_event(void);
 extern void le_wake_observers(void);
 
 /* store.c */
@@ -183,8 +183,8 @@ extern bool le_store_stays_foreign(bool committed);
 extern void le_store_check_protocol(void);
 extern bool le_store_try_share(Store *store);
 extern void le_store_end_share(const Store *store);
-extern bool le_lock_indexes(Oid table, LOCKMODE mode);
-LE_NORETURN extern void le_report_dropped(void);
+extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
+LE_NORETURN extern void le_table_report_dropped(void);
 
 /* shape.c */
 extern const char *le_shape_name(TableId table);
@@ -230,7 +230,7 @@ typedef struct Finder
 	Relation	rel;
 	Relation	index;
 	Snapshot	snapshot;
-	bool		latest;			/* le_find_end() unregisters the snapshot */
+	bool		latest;			/* le_scan_find_end() unregisters the snapshot */
 	struct IndexScanDescData *scan;
 	struct TupleTableSlot *slot;	/* the row that was found last */
 } Finder;
@@ -256,32 +256,32 @@ extern Key	le_key_from(const char *first, int64 second);
 extern Key	le_key_before(const char *first);
 extern Key	le_key_text_before(const char *first, const char *second);
 extern Key	le_key_between(const char *after, const char *before);
-extern void le_check_parallel(void);
+extern void le_scan_check_parallel(void);
 extern Relation le_table_open(Oid table, LOCKMODE mode);
-extern void le_row_set(Row *row, TableId table, Relation rel, HeapTuple tuple);
-extern bool le_row_is_own_write(const Row *row);
+extern void le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple);
+extern bool le_scan_is_own_write(const Row *row);
 extern void le_scan(const Store *store, TableId table, Key key,
 					ScanDirection direction, Snapshot snapshot,
 					RowReader reader, void *arg);
 extern void le_scan_briefly(const Store *store, TableId table, Key key,
 							ScanDirection direction, RowReader reader,
 							void *arg);
-extern List *le_read_all(const Store *store, TableId table, RowMaker make);
-extern Finder *le_find_begin(const Store *store, TableId table, int columns,
+extern List *le_scan_read_all(const Store *store, TableId table, RowMaker make);
+extern Finder *le_scan_find_begin(const Store *store, TableId table, int columns,
 							 Snapshot snapshot);
-extern bool le_find(Finder *finder, Key key, Row *row);
-extern void le_find_end(Finder *finder);
-extern void *le_read_one(const Store *store, TableId table, Key key,
+extern bool le_scan_find(Finder *finder, Key key, Row *row);
+extern void le_scan_find_end(Finder *finder);
+extern void *le_scan_read_one(const Store *store, TableId table, Key key,
 						 Snapshot snapshot, RowMaker make);
-extern bool le_walk(const Store *store, TableId table, Oid index,
+extern bool le_scan_walk(const Store *store, TableId table, Oid index,
 					TimestampTz end, int limit, Walk *walk,
 					RowReader reader, void *arg);
 
 /* row.c */
 typedef struct WalMark
 {
-	uint64		end;			/* XactLastRecEnd at le_wal_begin() */
-	uint64		writes;			/* le_lasting_writes at le_wal_begin() */
+	uint64		end;			/* XactLastRecEnd at le_xact_wal_begin() */
+	uint64		writes;			/* le_xact_writes at le_xact_wal_begin() */
 } WalMark;
 
 #define LE_SET(row, column, datum) \
@@ -293,17 +293,17 @@ typedef struct WalMark
 #define LE_TEXT(string)		CStringGetTextDatum(string)
 #define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
-extern uint64 le_lasting_writes;
-extern uint64 le_slow_writes;
+extern uint64 le_xact_writes;
+extern uint64 le_xact_slow_writes;
 
-extern void le_wal_begin(WalMark *mark);
-extern void le_wal_end(const WalMark *mark);
+extern void le_xact_wal_begin(WalMark *mark);
+extern void le_xact_wal_end(const WalMark *mark);
 extern Row *le_row_new(const Store *store, TableId table);
 extern Row *le_row_find_lock(Finder *finder, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);
-extern void le_row_check_no_write(void);
+extern void le_as_owner_check_none(void);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);
@@ -331,9 +331,9 @@ extern bool le_wait_for_election(const char *election);
 extern bool le_wait_for_election_shared(const LOCKTAG *tag);
 extern void le_wait_bounded_begin(BoundedWaits *busy, const char *election);
 extern void le_wait_bounded_end(BoundedWaits *busy);
-LE_NORETURN extern void le_busy(const char *election);
-LE_NORETURN extern void le_unconfirmed(const char *election);
-LE_NORETURN extern void le_report_no_epoch(const char *election);
+LE_NORETURN extern void le_wait_busy(const char *election);
+LE_NORETURN extern void le_wait_unconfirmed(const char *election);
+LE_NORETURN extern void le_wait_no_epoch(const char *election);
 
 /* commit.c */
 typedef struct Change
@@ -350,11 +350,11 @@ typedef struct Change
 extern char *le_quote(const char *name);
 extern void le_commit_change(const Store *store, const Change *change);
 extern void le_commit_durably(void);
-extern void le_commit_holds(void);
+extern void le_xact_holds(void);
 extern void le_commit_wakes_worker(void);
 extern void le_commit_tells(void);
 extern int64 le_start_committed_at;
-extern void le_set_locally(const char *name, const char *value);
+extern void le_commit_set(const char *name, const char *value);
 extern void le_commit_bounded(void);
 extern void le_commit_before(void);
 extern void le_commit_before_prepare(void);

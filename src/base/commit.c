@@ -99,7 +99,7 @@ le_commit_change(const Store *store, const Change *change)
 	 * This process's first call may raise an error: make it now, since
 	 * le_commit_after() must not fail.
 	 */
-	(void) le_observer_wait_event();
+	(void) le_wake_observer_event();
 	CacheInvalidateRelcacheByRelid(store->change);
 	line = palloc(sizeof(LogLine));
 	line->xid = GetCurrentTransactionId();
@@ -130,7 +130,7 @@ le_commit_durably(void)
  * le_commit_bounded()).
  */
 void
-le_commit_holds(void)
+le_xact_holds(void)
 {
 	holds_something = true;
 }
@@ -159,7 +159,7 @@ le_commit_tells(void)
  * Change a setting until the transaction ends.
  */
 void
-le_set_locally(const char *name, const char *value)
+le_commit_set(const char *name, const char *value)
 {
 	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
@@ -174,7 +174,7 @@ void
 le_commit_bounded(void)
 {
 	if (LockTimeout == 0 || LockTimeout > LE_WAIT_LIMIT_MS)
-		le_set_locally("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
+		le_commit_set("lock_timeout", CppAsString2(LE_WAIT_LIMIT_MS));
 }
 
 /*
@@ -195,7 +195,7 @@ set_durability(bool holds)
 		 synchronous_commit < SYNCHRONOUS_COMMIT_REMOTE_FLUSH) ||
 		((must_be_durable || holds) && !IsTransactionBlock() &&
 		 synchronous_commit > SYNCHRONOUS_COMMIT_REMOTE_FLUSH))
-		le_set_locally("synchronous_commit", "on");
+		le_commit_set("synchronous_commit", "on");
 }
 
 /*

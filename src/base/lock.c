@@ -230,7 +230,7 @@ le_lock_election(const char *election, bool wait)
  * old row.
  */
 void
-le_unlock_election(const char *election)
+le_lock_release_election(const char *election)
 {
 	release(le_lock_election_tag(election), ExclusiveLock, false);
 }
@@ -265,7 +265,7 @@ le_lock_group_is_mine(const char *group)
  * several requests for it.  The caller has granted and reserved nothing since.
  */
 void
-le_unlock_group(const char *group)
+le_lock_release_group(const char *group)
 {
 	release(le_lock_group_tag(group), ExclusiveLock, false);
 }
@@ -299,7 +299,7 @@ le_lock_election_shared(const LOCKTAG *tag, bool wait)
  * the transaction ends.  The caller knows that it will not commit.
  */
 void
-le_unlock_election_shared(const LOCKTAG *tag)
+le_lock_release_election_shared(const LOCKTAG *tag)
 {
 	if (LeLockHeldByMe(tag, ShareLock))
 		release(*tag, ShareLock, false);
@@ -340,7 +340,7 @@ le_lock_name(const char *election, const char *candidate)
 	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate),
 					 ExclusiveLock, false))
 		return false;
-	le_commit_holds();
+	le_xact_holds();
 	return true;
 }
 
@@ -360,14 +360,14 @@ le_lock_name_shared(const char *election)
  * name locks would never get them.
  */
 void
-le_unlock_name(const char *election, const char *candidate)
+le_lock_release_name(const char *election, const char *candidate)
 {
 	release(make_name_tag(LOCK_NAME, election, candidate), ExclusiveLock,
 			false);
 }
 
 void
-le_unlock_name_shared(const char *election)
+le_lock_release_name_shared(const char *election)
 {
 	release(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
 }
@@ -381,7 +381,7 @@ le_lock_epoch(void)
 {
 	if (!le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false))
 		return false;
-	le_commit_holds();
+	le_xact_holds();
 	return true;
 }
 
@@ -396,7 +396,7 @@ le_lock_epoch_is_mine(void)
 /*
  * Take the lock that the worker of a database holds while it works.  The
  * process also takes it in AccessShare mode, and keeps that after
- * le_unlock_worker(): if it has to go on after all, it needs no new room in
+ * le_lock_release_worker(): if it has to go on after all, it needs no new room in
  * the lock table.
  */
 bool
@@ -410,7 +410,7 @@ le_lock_worker(void)
 }
 
 void
-le_unlock_worker(void)
+le_lock_release_worker(void)
 {
 	release(database_tag(LOCK_WORKER), ExclusiveLock, true);
 }
@@ -466,7 +466,7 @@ le_lock_next_worker(void)
 }
 
 void
-le_unlock_next_worker(void)
+le_lock_release_next_worker(void)
 {
 	release(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
 }
@@ -482,7 +482,7 @@ le_lock_starter(void)
 }
 
 void
-le_unlock_starter(void)
+le_lock_release_starter(void)
 {
 	release(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }

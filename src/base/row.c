@@ -59,12 +59,12 @@
 #endif
 
 /* Counts this process's writes that are logged */
-uint64		le_lasting_writes = 0;
+uint64		le_xact_writes = 0;
 
 /*
  * ... and those that may have waited: they used more than the row's own page
  */
-uint64		le_slow_writes = 0;
+uint64		le_xact_slow_writes = 0;
 
 /* What begin_as_owner() changes, and end_as_owner() restores */
 typedef struct AsOwner
@@ -79,28 +79,28 @@ static void
 note_write(Relation rel)
 {
 	if (RelationNeedsWAL(rel))
-		le_lasting_writes++;
+		le_xact_writes++;
 }
 
 /*
- * From here to le_wal_end(), what the server logs on the side, when reads tidy
+ * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
  * up pages, does not count as this transaction's own, unless we write a logged
  * row.  Without that, the commit of a call that has changed nothing would wait
  * for a flush, and for synchronous standbys: that may be for ever.  (A
  * transaction that has no ID yet has logged nothing of its own.)
  */
 void
-le_wal_begin(WalMark *mark)
+le_xact_wal_begin(WalMark *mark)
 {
 	mark->end = TransactionIdIsValid(GetTopTransactionIdIfAny()) ?
 		XactLastRecEnd : InvalidXLogRecPtr;
-	mark->writes = le_lasting_writes;
+	mark->writes = le_xact_writes;
 }
 
 void
-le_wal_end(const WalMark *mark)
+le_xact_wal_end(const WalMark *mark)
 {
-	if (mark->writes == le_lasting_writes)
+	if (mark->writes == le_xact_writes)
 		XactLastRecEnd = mark->end;
 }
 
@@ -133,7 +133,7 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 
 	Assert(CheckRelationLockedByMe(finder->rel, RowExclusiveLock, true));
 	*busy = false;
-	if (!le_find(finder, key, NULL))
+	if (!le_scan_find(finder, key, NULL))
 		return NULL;
 	tid = slot->tts_tid;
 	switch (table_tuple_lock(finder->rel, &tid, finder->snapshot, slot,
@@ -141,9 +141,9 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
-			le_commit_holds();
+			le_xact_holds();
 			row = palloc(sizeof(Row));
-			le_row_set(row, finder->table, finder->rel,
+			le_scan_set_row(row, finder->table, finder->rel,
 					   ExecCopySlotHeapTuple(slot));
 			break;
 		case TM_Deleted:
@@ -162,10 +162,10 @@ Row *
 le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 			bool *busy)
 {
-	Finder	   *finder = le_find_begin(store, table, key.columns, NULL);
+	Finder	   *finder = le_scan_find_begin(store, table, key.columns, NULL);
 	Row		   *row = le_row_find_lock(finder, key, mode, busy);
 
-	le_find_end(finder);
+	le_scan_find_end(finder);
 	return row;
 }
 
@@ -181,7 +181,7 @@ say_what_is_written(void *arg)
  * error, PostgreSQL restores the stack.
  */
 void
-le_row_check_no_write(void)
+le_as_owner_check_none(void)
 {
 	ErrorContextCallback *c;
 
@@ -371,7 +371,7 @@ write_row(Row *row, CmdType command)
 									  GetActiveSnapshot(), &only_summarizing);
 	if (needs_entries)
 	{
-		le_slow_writes++;
+		le_xact_slow_writes++;
 		insert_index_entries(rel, slot, command == CMD_UPDATE,
 							 only_summarizing);
 	}
@@ -386,7 +386,7 @@ write_row(Row *row, CmdType command)
 void
 le_row_insert(Row *row)
 {
-	le_commit_holds();
+	le_xact_holds();
 	write_row(row, CMD_INSERT);
 }
 

@@ -166,7 +166,7 @@ le_table_open(Oid table, LOCKMODE mode)
 	Relation	rel = try_relation_open(table, mode);
 
 	if (rel == NULL)
-		le_report_dropped();
+		le_table_report_dropped();
 	return rel;
 }
 
@@ -176,7 +176,7 @@ le_table_open(Oid table, LOCKMODE mode)
  * are PARALLEL UNSAFE: only a function around them can have said otherwise.
  */
 void
-le_check_parallel(void)
+le_scan_check_parallel(void)
 {
 	if (IsInParallelMode())
 		ereport(ERROR,
@@ -188,7 +188,7 @@ le_check_parallel(void)
 static Snapshot
 latest_snapshot(void)
 {
-	le_check_parallel();
+	le_scan_check_parallel();
 	return GetLatestSnapshot();
 }
 
@@ -198,7 +198,7 @@ latest_snapshot(void)
  * came with a later version than that of the table are NULL.
  */
 void
-le_row_set(Row *row, TableId table, Relation rel, HeapTuple tuple)
+le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	int			columns = Min(desc->natts, LE_MAX_COLUMNS);
@@ -233,7 +233,7 @@ le_row_set(Row *row, TableId table, Relation rel, HeapTuple tuple)
  * Has the running transaction written this row?
  */
 bool
-le_row_is_own_write(const Row *row)
+le_scan_is_own_write(const Row *row)
 {
 	TransactionId writer = HeapTupleHeaderGetXmin(row->tuple->t_data);
 
@@ -284,7 +284,7 @@ scan_index(TableId table, Relation rel, Relation index, Key key,
 		if (seen != NULL)
 			pfree(seen);
 		seen = CopyIndexTuple(scan->xs_itup);
-		le_row_set(&row, table, rel,
+		le_scan_set_row(&row, table, rel,
 				   ExecFetchSlotHeapTuple(slot, false, &should_free));
 		more = reader(&row, arg);
 	}
@@ -304,7 +304,7 @@ scan_index(TableId table, Relation rel, Relation index, Key key,
  * all leases all the time, would read a hundred thousand empty pages to find
  * one.  The index has one entry for each of these pages, until the next
  * vacuum.  Any order is the reverse order, in which it is the row's latest
- * version that is met first, nearly always (le_find()).
+ * version that is met first, nearly always (le_scan_find()).
  */
 void
 le_scan(const Store *store, TableId table, Key key, ScanDirection direction,
@@ -371,7 +371,7 @@ read_into_list(const Row *row, void *arg)
  * What make() makes of each row of a table.
  */
 List *
-le_read_all(const Store *store, TableId table, RowMaker make)
+le_scan_read_all(const Store *store, TableId table, RowMaker make)
 {
 	ListReader	list = {make, NIL};
 
@@ -383,10 +383,10 @@ le_read_all(const Store *store, TableId table, RowMaker make)
 /*
  * Begin to find single rows of one table by keys of so many columns, one row
  * after the other, as the (active or registered) snapshot (NULL: the latest
- * one by now) sees them.  le_find_end() has to follow in the same transaction.
+ * one by now) sees them.  le_scan_find_end() has to follow in the same transaction.
  */
 Finder *
-le_find_begin(const Store *store, TableId table, int columns,
+le_scan_find_begin(const Store *store, TableId table, int columns,
 			  Snapshot snapshot)
 {
 	Finder	   *finder = palloc(sizeof(Finder));
@@ -415,7 +415,7 @@ le_find_begin(const Store *store, TableId table, int columns,
  * soon meets the latest version, and not from the oldest one.
  */
 bool
-le_find(Finder *finder, Key key, Row *row)
+le_scan_find(Finder *finder, Key key, Row *row)
 {
 	bool		should_free;
 
@@ -424,13 +424,13 @@ le_find(Finder *finder, Key key, Row *row)
 	if (!index_getnext_slot(finder->scan, BackwardScanDirection, finder->slot))
 		return false;
 	if (row != NULL)
-		le_row_set(row, finder->table, finder->rel,
+		le_scan_set_row(row, finder->table, finder->rel,
 				   ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
 	return true;
 }
 
 void
-le_find_end(Finder *finder)
+le_scan_find_end(Finder *finder)
 {
 	ExecDropSingleTupleTableSlot(finder->slot);
 	index_endscan(finder->scan);
@@ -443,17 +443,17 @@ le_find_end(Finder *finder)
 
 /*
  * What make() makes of the row with that key, as the snapshot sees it (see
- * le_find_begin()); NULL if there is no such row.
+ * le_scan_find_begin()); NULL if there is no such row.
  */
 void *
-le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
+le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
 			RowMaker make)
 {
-	Finder	   *finder = le_find_begin(store, table, key.columns, snapshot);
+	Finder	   *finder = le_scan_find_begin(store, table, key.columns, snapshot);
 	Row			row;
-	void	   *made = le_find(finder, key, &row) ? make(&row) : NULL;
+	void	   *made = le_scan_find(finder, key, &row) ? make(&row) : NULL;
 
-	le_find_end(finder);
+	le_scan_find_end(finder);
 	return made;
 }
 
@@ -465,7 +465,7 @@ le_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
  * left.
  */
 bool
-le_walk(const Store *store, TableId table, Oid index, TimestampTz end,
+le_scan_walk(const Store *store, TableId table, Oid index, TimestampTz end,
 		int limit, Walk *walk, RowReader reader, void *arg)
 {
 	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
@@ -509,7 +509,7 @@ le_walk(const Store *store, TableId table, Oid index, TimestampTz end,
 		walk->tid = *tid;
 		if (!index_fetch_heap(scan, slot))
 			continue;
-		le_row_set(&row, table, rel,
+		le_scan_set_row(&row, table, rel,
 				   ExecFetchSlotHeapTuple(slot, false, &isnull));
 		more = !reader(&row, arg);
 	}

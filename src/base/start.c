@@ -145,6 +145,6 @@ le_start_ensure(bool urgent)
 	if (!le_lock_starter())
 		return true;			/* another session is starting one */
 	status = start(urgent, give_up_at);
-	le_unlock_starter();
+	le_lock_release_starter();
 	return status != BGWH_STOPPED;
 }

@@ -226,7 +226,7 @@ le_store_check_unaltered(void)
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
 		if (now.table[i].rel != before.table[i].rel)
-			le_report_dropped();
+			le_table_report_dropped();
 	}
 }
 
@@ -234,7 +234,7 @@ le_store_check_unaltered(void)
  * Raise an error: the tables were there when the call began, and are gone.
  */
 void
-le_report_dropped(void)
+le_table_report_dropped(void)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),
@@ -350,7 +350,7 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 {
 	Store		now;
 
-	le_row_check_no_write();
+	le_as_owner_check_none();
 	if (!lock_relation(store->protocol, AccessShareLock, wait))
 		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)
@@ -367,7 +367,7 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	 */
 	le_store_get(&now);
 	if (now.lease_oid != store->lease_oid || now.protocol != store->protocol)
-		le_report_dropped();
+		le_table_report_dropped();
 	if (!speaks_ours(&now))
 		le_store_check_protocol();
 	now.drains = store->drains;
@@ -451,7 +451,7 @@ le_store_end_share(const Store *store)
  * one of them was not to be had at once.
  */
 bool
-le_lock_indexes(Oid table, LOCKMODE mode)
+le_table_lock_indexes(Oid table, LOCKMODE mode)
 {
 	Relation	rel = table_open(table, NoLock);
 	bool		locked = true;

@@ -165,7 +165,7 @@ le_wait_for_election_shared(const LOCKTAG *tag)
  * reason.
  */
 void
-le_busy(const char *election)
+le_wait_busy(const char *election)
 {
 	if (!le_room_for_locks(1))
 		ereport(ERROR,
@@ -187,14 +187,14 @@ void
 le_wait_retry_or_busy(const char *election)
 {
 	if (!le_wait_retry())
-		le_busy(election);
+		le_wait_busy(election);
 }
 
 /*
- * 55P03: synchronous standbys have not confirmed in time (le_prove()).
+ * 55P03: synchronous standbys have not confirmed in time (le_proof_make()).
  */
 void
-le_unconfirmed(const char *election)
+le_wait_unconfirmed(const char *election)
 {
 	explained = true;
 	ereport(ERROR,
@@ -209,7 +209,7 @@ le_unconfirmed(const char *election)
  * that begins it (le_begin_ensure()).
  */
 void
-le_report_no_epoch(const char *election)
+le_wait_no_epoch(const char *election)
 {
 	explained = true;
 	ereport(ERROR,
@@ -240,13 +240,13 @@ explain_busy(void *arg)
  * From here to le_wait_bounded_end(), the call may change lock_timeout, an
  * error for a lock that is not free in time names this election, and WAL that
  * the server writes while we only read does not count as the transaction's own
- * (le_wal_begin()).
+ * (le_xact_wal_begin()).
  */
 void
 le_wait_bounded_begin(BoundedWaits *busy, const char *election)
 {
 	explained = false;
-	le_wal_begin(&busy->wal);
+	le_xact_wal_begin(&busy->wal);
 	busy->nest_level = NewGUCNestLevel();
 	busy->callback.callback = explain_busy;
 	busy->callback.arg = unconstify(char *, election);
@@ -259,5 +259,5 @@ le_wait_bounded_end(BoundedWaits *busy)
 {
 	error_context_stack = busy->callback.previous;
 	AtEOXact_GUC(false, busy->nest_level);
-	le_wal_end(&busy->wal);
+	le_xact_wal_end(&busy->wal);
 }

@@ -49,7 +49,7 @@ le_wake_backend(int pid)
  * the event's name in shared memory, where there may be no room.
  */
 uint32
-le_observer_wait_event(void)
+le_wake_observer_event(void)
 {
 	static uint32 event = 0;
 
@@ -66,7 +66,7 @@ le_observer_wait_event(void)
 void
 le_wake_observers(void)
 {
-	uint32		event = le_observer_wait_event();
+	uint32		event = le_wake_observer_event();
 
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{

@@ -93,7 +93,7 @@ le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)
 		return true;
 	if (le_start_ensure(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!le_prove(NULL, PG_INT64_MAX, false, limit, &proof))
+		!le_proof_make(NULL, PG_INT64_MAX, false, limit, &proof))
 		return true;
 	(void) le_begin_epoch(store);
 	return !le_lock_epoch_is_mine();

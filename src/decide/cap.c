@@ -357,7 +357,7 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 static void
 release(struct Cap *cap)
 {
-	le_unlock_group(cap->group);
+	le_lock_release_group(cap->group);
 	locked_caps = list_delete_ptr(locked_caps, cap);
 	MemoryContextDelete(cap->context);
 }
@@ -377,7 +377,7 @@ le_cap_unlock(Store *store, const Election *election)
 	store->groups = NIL;
 	store->knows_groups = false;
 	if (cap == NULL)
-		le_unlock_group(election->group);
+		le_lock_release_group(election->group);
 	else if (--cap->locks == 0 &&
 			 (!keeps || le_clock() >= cap->keep_until))
 		release(cap);
@@ -421,7 +421,7 @@ le_cap_touch(const char *election)
 	int			length;
 	ListCell   *lc;
 
-	if (locked_caps == NIL || le_seat_number(election, &length) == 0)
+	if (locked_caps == NIL || le_group_seat_number(election, &length) == 0)
 		return;
 	foreach(lc, locked_caps)
 	{

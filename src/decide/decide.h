@@ -98,7 +98,7 @@ extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 								 int64 lease_duration, const Incarnation *inc);
 extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
-extern bool le_prove(const Lease *seen, int64 lease_duration, bool grants,
+extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 					 int64 limit, Proof *proof);
 
 /* vacancy.c */

@@ -94,7 +94,7 @@ le_proof_covers(const Proof *proof, int64 duration)
 }
 
 /*
- * Is what was found by le_prove() still so: if no proof was needed, is none
+ * Is what was found by le_proof_make() still so: if no proof was needed, is none
  * needed now?  Standbys that were configured since have confirmed nothing.
  */
 bool
@@ -114,7 +114,7 @@ le_proof_stands(const Proof *proof)
  * proof, and the table of epochs is locked.
  */
 bool
-le_prove(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
+le_proof_make(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 		 Proof *proof)
 {
 	XLogRecPtr	lsn;

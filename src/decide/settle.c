@@ -201,7 +201,7 @@ goes_on(const Decision *d, const GiveUp *give_up)
 
 	/* A detached holder may still renew during the grace. */
 	if (give_up != NULL && is_holder(give_up, d->lease))
-		le_busy(d->election->name);
+		le_wait_busy(d->election->name);
 	return true;
 }
 
@@ -225,7 +225,7 @@ decide_succession(Decision *d)
 	else
 	{
 		if (grace > d->now)
-			le_busy(d->election->name);
+			le_wait_busy(d->election->name);
 		d->successor = le_ranking_named(d->store, d->election, named);
 		if (le_candidate_leads(d->successor, d->lease))
 			ereport(ERROR,
@@ -582,7 +582,7 @@ le_settle(const Store *store, const Election *election,
 	d.lease = le_lease_read(store, election->name, NULL);
 	d.election = le_election_get(store, election->name);
 	if (d.lease == NULL)
-		le_report_no_election(election->name);
+		le_election_report_missing(election->name);
 	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
 	late = is_late(&d, give_up);
 	if (!late && goes_on(&d, give_up))
@@ -694,7 +694,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	{
 		/* The worker has to start the epoch first. */
 		le_wake_workers(MyDatabaseId);
-		le_busy(election->name);
+		le_wait_busy(election->name);
 	}
 	if (!le_history_lock(store, election->name, lease->term, &history))
 		return NULL;
@@ -761,7 +761,7 @@ le_settle_drop(const Store *store, const Election *election,
 	Change		change = {.election = election->name};
 
 	if (lease == NULL)
-		le_report_no_election(election->name);
+		le_election_report_missing(election->name);
 
 	/*
 	 * A renewal takes no election lock.  One that was made in time may commit
@@ -785,7 +785,7 @@ le_settle_drop(const Store *store, const Election *election,
 		(inc->epoch > 0 && not_before > le_clock() &&
 		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
 		le_lease_is_void(lease, inc->name))
-		le_busy(election->name);
+		le_wait_busy(election->name);
 	if (state == LEASE_LED)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),

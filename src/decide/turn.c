@@ -130,7 +130,7 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 	{
 		/* We have locked the lease, and may not queue. */
 		if (turn->mode == TURN_QUEUES)
-			le_busy(name);
+			le_wait_busy(name);
 		return SETTLED_BUSY;
 	}
 	if (!take_locks(store, election, turn))
@@ -166,7 +166,7 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 		if (settled != SETTLED_UNPROVEN)
 			return settled;
 	}
-	le_unlock_election(name);
+	le_lock_release_election(name);
 	if (store->groups != NIL)
 		le_cap_unlock(store, election);
 	return settled;
@@ -204,14 +204,14 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 							   NULL : le_candidate_of_lease(lease));
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
-		if (!le_prove(lease, election->lease_duration, true,
+		if (!le_proof_make(lease, election->lease_duration, true,
 					  Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
 		{
 			if (turn->mode == TURN_QUEUES && first)
-				le_unconfirmed(name);
+				le_wait_unconfirmed(name);
 			if (turn->mode == TURN_QUEUES)
-				le_busy(name);	/* the time went into the first try */
+				le_wait_busy(name);	/* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
 		}
 		counted = *store;

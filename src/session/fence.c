@@ -54,7 +54,7 @@ typedef struct Fence
 	int64		session_id;		/* the leader's; 0: it is detached */
 	bool		own_session;	/* the leader is this very session */
 	uint64		changes;		/* le_leadership_generation when it was read */
-	uint64		writes;			/* le_lasting_writes when it was read */
+	uint64		writes;			/* le_xact_writes when it was read */
 	bool		locked;			/* the commit has taken the election lock */
 } Fence;
 
@@ -75,7 +75,7 @@ is_fresh(const Fence *fence)
 {
 	AcceptInvalidationMessages();
 	return fence->changes == le_leadership_generation &&
-		fence->writes == le_lasting_writes && le_clock() < fence->deadline;
+		fence->writes == le_xact_writes && le_clock() < fence->deadline;
 }
 
 static void
@@ -103,7 +103,7 @@ add_fence(const Fence *fence)
  * Is the running transaction fenced by this election, in any term?
  */
 bool
-le_is_fenced(const char *election)
+le_fence_is_set(const char *election)
 {
 	ListCell   *lc;
 
@@ -132,10 +132,10 @@ get_lease(const char *election, Store *store)
 	if (!le_lease_read_committed(store->lease_oid, election, &lease))
 	{
 		le_store_check_protocol();
-		le_busy(election);
+		le_wait_busy(election);
 	}
 	if (lease == NULL)
-		le_report_no_election(election);
+		le_election_report_missing(election);
 	return lease;
 }
 
@@ -167,7 +167,7 @@ le_fence_by_session(const char *election)
 	fence.deadline = c->deadline;
 	fence.session_id = c->session_id;
 	fence.changes = c->changes;
-	fence.writes = le_lasting_writes;
+	fence.writes = le_xact_writes;
 	add_fence(&fence);
 }
 
@@ -218,7 +218,7 @@ le_fence_by_term(const char *election, const int64 *term)
 	recent.session_id = lease->session_id;
 	recent.own_session = lease->backend_pid == MyProcPid;
 	recent.changes = changes;
-	recent.writes = le_lasting_writes;
+	recent.writes = le_xact_writes;
 	add_fence(&recent);
 }
 
@@ -300,7 +300,7 @@ release_locks(void)
 		Fence	   *fence = lfirst(lc);
 
 		if (fence->locked)
-			le_unlock_election_shared(&fence->lock);
+			le_lock_release_election_shared(&fence->lock);
 		fence->locked = false;
 	}
 }

@@ -64,7 +64,7 @@ extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_init(void);
 
 /* fence.c */
-extern bool le_is_fenced(const char *election);
+extern bool le_fence_is_set(const char *election);
 extern void le_fence_by_session(const char *election);
 extern void le_fence_by_term(const char *election, const int64 *term);
 extern void le_fence_init(void);

@@ -80,7 +80,7 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
  * now and then.  who->seen becomes the moment of the last one.
  */
 StandResult
-le_candidate_stand(const Store *store, Candidate *who,
+le_candidacy_stand(const Store *store, Candidate *who,
 				   const Profile *profile, int64 lease_duration)
 {
 	Candidate  *present = le_candidate_find(store, who->election,
@@ -99,20 +99,20 @@ le_candidate_stand(const Store *store, Candidate *who,
 
 	if (!name_is_free(store, who, present))
 		return STAND_IN_USE;
-	name = le_seat_name_lock(store, who->election);
+	name = le_group_lock_seat_name(store, who->election);
 	if (name == NULL || !le_lock_name_shared(name))
 		return STAND_BUSY;
 	if (!le_lock_name(name, who->candidate))
 		result = STAND_BUSY;
 	else if ((result = stand_anew(store, who, profile,
 								  lease_duration)) != STAND_OK)
-		le_unlock_name(name, who->candidate);
+		le_lock_release_name(name, who->candidate);
 
 	/*
 	 * Two calls that wait with a name lock in hand, each for the other's,
 	 * would never get it.
 	 */
 	if (result != STAND_OK)
-		le_unlock_name_shared(name);
+		le_lock_release_name_shared(name);
 	return result;
 }

@@ -117,7 +117,7 @@ read_into_list(const Row *row, void *arg)
 
 	*list = lappend(*list, make_candidate(row));
 	if (list_length(*list) % 1000 == 0 && le_clock() >= read_until)
-		le_busy(((Candidate *) llast(*list))->election);
+		le_wait_busy(((Candidate *) llast(*list))->election);
 	return true;
 }
 
@@ -203,7 +203,7 @@ le_candidates_scan(const Store *store, const char *election,
 Candidate *
 le_candidate_find(const Store *store, const char *election, const char *name)
 {
-	return le_read_one(store, TABLE_CANDIDATE, le_key_text(election, name),
+	return le_scan_read_one(store, TABLE_CANDIDATE, le_key_text(election, name),
 					   NULL, make_candidate);
 }
 
@@ -488,7 +488,7 @@ le_candidate_insert(const Store *store, const Candidate *who,
 
 	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
 	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
-	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_kind(who->session_id)));
+	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_lease_kind(who->session_id)));
 	le_role_set(row, CANDIDATE_ROLE, CANDIDATE_ROLE_ID, &who->role);
 	LE_SET(row, CANDIDATE_RANK, Int32GetDatum(who->rank));
 	LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(who->progress));

@@ -148,12 +148,12 @@ le_drain_read(const Store *store, const char *election)
 
 	if (!store->knows_drains)
 	{
-		Finder	   *finder = le_find_begin(store, TABLE_DRAIN, 1, NULL);
+		Finder	   *finder = le_scan_find_begin(store, TABLE_DRAIN, 1, NULL);
 		bool		has_all = !store->knows_drains_of_all &&
-			le_find(finder, le_key(ALL), NULL);
-		bool		has_own = le_find(finder, le_key(election), NULL);
+			le_scan_find(finder, le_key(ALL), NULL);
+		bool		has_own = le_scan_find(finder, le_key(election), NULL);
 
-		le_find_end(finder);
+		le_scan_find_end(finder);
 		if (has_all)
 			all = read_rows(store, le_key(ALL), NIL);
 		own = has_own ? read_rows(store, le_key(election), NIL) : NIL;

@@ -75,7 +75,7 @@ make_election(const Row *row)
 									 interval_us, 0);
 	election->settle = LE_GET(row, ELECTION_SETTLE, interval_us, 0);
 	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
-	election->own_write = le_row_is_own_write(row);
+	election->own_write = le_scan_is_own_write(row);
 	return election;
 }
 
@@ -85,7 +85,7 @@ make_election(const Row *row)
 Election *
 le_election_read(const Store *store, const char *name)
 {
-	return le_read_one(store, TABLE_ELECTION, le_key(name), NULL,
+	return le_scan_read_one(store, TABLE_ELECTION, le_key(name), NULL,
 					   make_election);
 }
 
@@ -97,7 +97,7 @@ char *
 le_election_channel(const Store *store, const char *name, Snapshot snapshot,
 					bool *is_seat)
 {
-	Election   *election = le_read_one(store, TABLE_ELECTION, le_key(name),
+	Election   *election = le_scan_read_one(store, TABLE_ELECTION, le_key(name),
 									   snapshot, make_election);
 
 	*is_seat = election != NULL && election->group != NULL;
@@ -110,7 +110,7 @@ le_election_get(const Store *store, const char *name)
 	Election   *election = le_election_read(store, name);
 
 	if (election == NULL)
-		le_report_no_election(name);
+		le_election_report_missing(name);
 	return election;
 }
 
@@ -144,8 +144,8 @@ find_duration(Finder *finder, const Lease *lease)
 {
 	Row			row;
 
-	if (finder == NULL || !le_find(finder, le_key(lease->election), &row) ||
-		le_row_is_own_write(&row))
+	if (finder == NULL || !le_scan_find(finder, le_key(lease->election), &row) ||
+		le_scan_is_own_write(&row))
 		return lease->duration;
 	return interval_us(row.values[ELECTION_LEASE_DURATION]);
 }
@@ -163,7 +163,7 @@ le_election_lease_durations(const Store *store, List *leases)
 	ListCell   *lc;
 
 	if (le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
-		finder = le_find_begin(&locked, TABLE_ELECTION, 1, NULL);
+		finder = le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL);
 	foreach(lc, leases)
 	{
 		Lease	   *lease = lfirst(lc);
@@ -171,7 +171,7 @@ le_election_lease_durations(const Store *store, List *leases)
 		lease->configured = find_duration(finder, lease);
 	}
 	if (finder != NULL)
-		le_find_end(finder);
+		le_scan_find_end(finder);
 }
 
 /*
@@ -187,7 +187,7 @@ le_election_lease_duration(const Store *store, const Lease *lease)
 }
 
 void
-le_report_no_election(const char *name)
+le_election_report_missing(const char *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),
@@ -196,7 +196,7 @@ le_report_no_election(const char *name)
 }
 
 Datum
-le_interval(int64 us)
+le_clock_interval(int64 us)
 {
 	Interval   *interval = palloc0(sizeof(Interval));
 
@@ -227,7 +227,7 @@ owner_of_tables(const Store *store)
 	Role		owner;
 
 	if (!HeapTupleIsValid(tuple))
-		le_report_dropped();
+		le_table_report_dropped();
 	owner.oid = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
 	owner.name = GetUserNameFromId(owner.oid, false);
 	ReleaseSysCache(tuple);
@@ -240,11 +240,11 @@ set_configuration(Row *row, const Configuration *config)
 	if (config->strategy != NULL)
 		LE_SET(row, ELECTION_STRATEGY, LE_TEXT(config->strategy));
 	if (config->lease_duration > 0)
-		LE_SET(row, ELECTION_LEASE_DURATION, le_interval(config->lease_duration));
+		LE_SET(row, ELECTION_LEASE_DURATION, le_clock_interval(config->lease_duration));
 	if (config->quorum > 0)
 		LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
 	if (config->takeover_delay >= 0)
-		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_interval(config->takeover_delay));
+		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_clock_interval(config->takeover_delay));
 	if (config->owner != NULL)
 		le_role_set(row, ELECTION_OWNER, ELECTION_OWNER_ID, config->owner);
 	if (config->candidate_role != NULL)
@@ -255,9 +255,9 @@ set_configuration(Row *row, const Configuration *config)
 		LE_SET_IF(row, ELECTION_CHANNEL, config->channel[0] != '\0',
 				  LE_TEXT(config->channel));
 	if (config->preempt_delay >= 0)
-		LE_SET(row, ELECTION_PREEMPT_DELAY, le_interval(config->preempt_delay));
+		LE_SET(row, ELECTION_PREEMPT_DELAY, le_clock_interval(config->preempt_delay));
 	if (config->settle >= 0)
-		LE_SET(row, ELECTION_SETTLE, le_interval(config->settle));
+		LE_SET(row, ELECTION_SETTLE, le_clock_interval(config->settle));
 	if (config->group != NULL)
 		LE_SET(row, ELECTION_GROUP, LE_TEXT(config->group));
 }
@@ -272,7 +272,7 @@ static bool
 lock_new_name(const Store *store, const char *name,
 			  const Configuration *config)
 {
-	char	   *group = config->group == NULL ? le_seat_group_name(name) : NULL;
+	char	   *group = config->group == NULL ? le_group_name_of_seat(name) : NULL;
 
 	if (group != NULL && !le_lock_name_shared(group))
 		return false;
@@ -289,7 +289,7 @@ lock_new_name(const Store *store, const char *name,
 	if (le_election_read(store, name) == NULL)
 		return true;
 	if (config->group == NULL)
-		le_unlock_name(name, NULL);
+		le_lock_release_name(name, NULL);
 	return false;
 }
 
@@ -334,7 +334,7 @@ le_election_insert(const Store *store, const char *name,
 	if (!le_dropped_read(store, name, &after_term))
 	{
 		if (config->group == NULL)
-			le_unlock_name(name, NULL);
+			le_lock_release_name(name, NULL);
 		return false;
 	}
 	row = le_row_new(store, TABLE_ELECTION);
@@ -364,7 +364,7 @@ le_election_alter(const Store *store, const char *name,
 	Configuration all;
 
 	if (row == NULL && !busy)
-		le_report_no_election(name);
+		le_election_report_missing(name);
 	if (row == NULL)
 		return false;
 	election = make_election(row);
@@ -391,7 +391,7 @@ le_election_pause(const Store *store, const char *name, const Pause *pause)
 								  LockTupleNoKeyExclusive, &busy);
 
 	if (row == NULL && !busy)
-		le_report_no_election(name);
+		le_election_report_missing(name);
 	if (row == NULL)
 		return false;
 	le_pause_set(row, ELECTION_PAUSED_AT, pause);
@@ -419,7 +419,7 @@ le_election_delete(const Store *store, const char *name)
 List *
 le_elections_read(const Store *store)
 {
-	return le_read_all(store, TABLE_ELECTION, make_election);
+	return le_scan_read_all(store, TABLE_ELECTION, make_election);
 }
 
 /*

@@ -52,7 +52,7 @@ make_group(const Row *row)
 }
 
 char *
-le_seat_name(const char *group, int number)
+le_group_seat_name(const char *group, int number)
 {
 	return psprintf("%s/%d", group, number);
 }
@@ -63,7 +63,7 @@ le_seat_name(const char *group, int number)
  * of the group's name.
  */
 int
-le_seat_number(const char *election, int *length)
+le_group_seat_number(const char *election, int *length)
 {
 	const char *slash = strrchr(election, '/');
 	int			number = 0;
@@ -87,11 +87,11 @@ le_seat_number(const char *election, int *length)
  * NULL: of none.
  */
 char *
-le_seat_group_name(const char *election)
+le_group_name_of_seat(const char *election)
 {
 	int			length;
 
-	return le_seat_number(election, &length) == 0 ? NULL :
+	return le_group_seat_number(election, &length) == 0 ? NULL :
 		pnstrdup(election, length);
 }
 
@@ -113,8 +113,8 @@ le_group_read(const Store *store, const char *name)
 	if (store->knows_groups)
 		return NULL;
 	if (!le_store_try_lock(&locked, LE_TABLE_GROUP, AccessShareLock))
-		le_busy(name);
-	return le_read_one(&locked, TABLE_GROUP, le_key(name), NULL, make_group);
+		le_wait_busy(name);
+	return le_scan_read_one(&locked, TABLE_GROUP, le_key(name), NULL, make_group);
 }
 
 /*
@@ -132,7 +132,7 @@ le_group_of(const Store *store, const Election *election)
  * another election by now.
  */
 Election *
-le_seat_read(const Store *store, const char *name)
+le_group_seat_read(const Store *store, const char *name)
 {
 	Election   *election = le_election_read(store, name);
 
@@ -145,13 +145,13 @@ le_seat_read(const Store *store, const char *name)
  * for a thousand seats needs one lock.  NULL: not to be had at once.
  */
 char *
-le_seat_name_lock(const Store *store, const char *election)
+le_group_lock_seat_name(const Store *store, const char *election)
 {
 	Store		locked = *store;
 	int			length;
 	Election   *settings;
 
-	if (le_seat_number(election, &length) == 0)
+	if (le_group_seat_number(election, &length) == 0)
 		return pstrdup(election);
 	if (!le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
 		return NULL;
@@ -167,7 +167,7 @@ le_seat_name_lock(const Store *store, const char *election)
 void
 le_group_remember(Store *store)
 {
-	store->groups = le_read_all(store, TABLE_GROUP, make_group);
+	store->groups = le_scan_read_all(store, TABLE_GROUP, make_group);
 	store->knows_groups = true;
 }
 
@@ -179,7 +179,7 @@ le_group_withdraws(const ElectionGroup *group, const char *election)
 {
 	int			length;
 
-	return group != NULL && le_seat_number(election, &length) > group->seats;
+	return group != NULL && le_group_seat_number(election, &length) > group->seats;
 }
 
 /*
@@ -193,7 +193,7 @@ le_group_may_withdraw(const Store *store, const char *election)
 	int			length;
 	ListCell   *lc;
 
-	if (store->groups == NIL || le_seat_number(election, &length) == 0)
+	if (store->groups == NIL || le_group_seat_number(election, &length) == 0)
 		return false;
 	foreach(lc, store->groups)
 	{
@@ -253,7 +253,7 @@ le_group_delete(const Store *store, const char *name)
 }
 
 void
-le_report_no_group(const char *name)
+le_group_report_missing(const char *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LE_NO_ELECTION),

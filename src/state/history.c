@@ -65,7 +65,7 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
 	LE_SET(row, HISTORY_ELECTION, LE_TEXT(leader->election));
 	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
 	LE_SET(row, HISTORY_LEADER, LE_TEXT(leader->candidate));
-	LE_SET(row, HISTORY_KIND, LE_TEXT(le_kind(leader->session_id)));
+	LE_SET(row, HISTORY_KIND, LE_TEXT(le_lease_kind(leader->session_id)));
 	LE_SET(row, HISTORY_ROLE, LE_NAME(le_role_name(&leader->role)));
 	LE_SET_IF(row, HISTORY_CLIENT_ADDR, leader->client_addr != 0,
 			  leader->client_addr);
@@ -97,7 +97,7 @@ make_own(const Row *row)
 {
 	bool	   *own = palloc(sizeof(bool));
 
-	*own = le_row_is_own_write(row);
+	*own = le_scan_is_own_write(row);
 	return own;
 }
 
@@ -107,7 +107,7 @@ make_own(const Row *row)
 bool
 le_history_is_begun_here(const Store *store, const char *election, int64 term)
 {
-	bool	   *own = le_read_one(store, TABLE_HISTORY,
+	bool	   *own = le_scan_read_one(store, TABLE_HISTORY,
 								  le_key_int64(election, term), NULL, make_own);
 
 	return own != NULL && *own;
@@ -202,7 +202,7 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 {
 	Walk		done = *walk;
 	Pruning		pruning = {before, walk, NIL};
-	bool		more = le_walk(store, TABLE_HISTORY, store->history_acquired_at,
+	bool		more = le_scan_walk(store, TABLE_HISTORY, store->history_acquired_at,
 							   before, limit, walk, note_old, &pruning);
 	ListCell   *lc;
 

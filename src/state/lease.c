@@ -77,7 +77,7 @@ enum
  * The kind of a candidate, as the tables name it.
  */
 const char *
-le_kind(int64 session_id)
+le_lease_kind(int64 session_id)
 {
 	return session_id != 0 ? "session" : "detached";
 }
@@ -107,7 +107,7 @@ is_incomplete(const Row *row)
 			return true;
 	}
 	kind = DatumGetTextPP(row->values[LEASE_KIND]);
-	expected = le_kind(!row->nulls[LEASE_SESSION_ID]);
+	expected = le_lease_kind(!row->nulls[LEASE_SESSION_ID]);
 	return row->nulls[LEASE_SESSION_ID] != row->nulls[LEASE_BACKEND_PID] ||
 		VARSIZE_ANY_EXHDR(kind) != strlen(expected) ||
 		memcmp(VARDATA_ANY(kind), expected, strlen(expected)) != 0;
@@ -163,7 +163,7 @@ make_lease(const Row *row)
 	lease->created_at = LE_GET(row, LEASE_CREATED_AT, DatumGetTimestampTz, 0);
 	lease->after_term = LE_GET(row, LEASE_AFTER_TERM, DatumGetInt64, 0);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
-	lease->own_write = le_row_is_own_write(row);
+	lease->own_write = le_scan_is_own_write(row);
 	return lease;
 }
 
@@ -174,7 +174,7 @@ make_lease(const Row *row)
 Lease *
 le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 {
-	return le_read_one(store, TABLE_LEASE, le_key(election), snapshot,
+	return le_scan_read_one(store, TABLE_LEASE, le_key(election), snapshot,
 					   make_lease);
 }
 
@@ -266,7 +266,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 List *
 le_lease_read_all(const Store *store)
 {
-	return le_read_all(store, TABLE_LEASE, make_lease);
+	return le_scan_read_all(store, TABLE_LEASE, make_lease);
 }
 
 /* The argument of read_lease() */
@@ -311,7 +311,7 @@ read_seat(const Row *row, void *arg)
 	Lease	   *lease = make_lease(row);
 	int			length;
 
-	if (le_seat_number(lease->election, &length) > 0 &&
+	if (le_group_seat_number(lease->election, &length) > 0 &&
 		length == reading->length)
 		reading->lease.reader(lease, reading->lease.arg);
 	return true;
@@ -387,10 +387,10 @@ le_lease_find_lock(Finder *finder, const char *election)
 Lease *
 le_lease_lock(const Store *store, const char *election)
 {
-	Finder	   *finder = le_find_begin(store, TABLE_LEASE, 1, NULL);
+	Finder	   *finder = le_scan_find_begin(store, TABLE_LEASE, 1, NULL);
 	Lease	   *lease = le_lease_find_lock(finder, election);
 
-	le_find_end(finder);
+	le_scan_find_end(finder);
 	return lease;
 }
 
@@ -534,7 +534,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET_IF(row, LEASE_PREVIOUS_TERM, previous_term != 0,
 			  Int64GetDatum(previous_term));
 	LE_SET(row, LEASE_LEADER, LE_TEXT(to->candidate));
-	LE_SET(row, LEASE_KIND, LE_TEXT(le_kind(to->session_id)));
+	LE_SET(row, LEASE_KIND, LE_TEXT(le_lease_kind(to->session_id)));
 	LE_SET_IF(row, LEASE_SESSION_ID, to->session_id != 0,
 			  Int64GetDatum(to->session_id));
 	LE_SET_IF(row, LEASE_BACKEND_PID, to->session_id != 0,

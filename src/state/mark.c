@@ -61,14 +61,14 @@ make_mark(const Row *row)
 Mark *
 le_mark_read(const Store *store, const char *election)
 {
-	return le_read_one(store, TABLE_ANNOUNCED, le_key(election), NULL,
+	return le_scan_read_one(store, TABLE_ANNOUNCED, le_key(election), NULL,
 					   make_mark);
 }
 
 List *
 le_marks_read(const Store *store)
 {
-	return le_read_all(store, TABLE_ANNOUNCED, make_mark);
+	return le_scan_read_all(store, TABLE_ANNOUNCED, make_mark);
 }
 
 /*

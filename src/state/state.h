@@ -168,7 +168,7 @@ typedef struct Lease
 /* Is called for each lease, which is valid during that call only */
 typedef void (*LeaseReader) (Lease *lease, void *arg);
 
-extern const char *le_kind(int64 session_id);
+extern const char *le_lease_kind(int64 session_id);
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
 extern Lease *le_lease_read_self(const Store *store, const char *election);
@@ -321,7 +321,7 @@ typedef enum StandResult
 	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
-extern StandResult le_candidate_stand(const Store *store,
+extern StandResult le_candidacy_stand(const Store *store,
 									  Candidate *who,
 									  const Profile *profile,
 									  int64 lease_duration);
@@ -412,7 +412,7 @@ typedef struct Configuration
 	bool		on_first_use;	/* nobody has asked for just this election */
 } Configuration;
 
-extern Datum le_interval(int64 us);
+extern Datum le_clock_interval(int64 us);
 extern void le_election_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
@@ -432,7 +432,7 @@ extern bool le_election_alter(const Store *store, const char *name,
 extern bool le_election_pause(const Store *store, const char *name,
 							  const struct Pause *pause);
 extern bool le_election_delete(const Store *store, const char *name);
-LE_NORETURN extern void le_report_no_election(const char *name);
+LE_NORETURN extern void le_election_report_missing(const char *name);
 
 /* group.c */
 typedef struct ElectionGroup
@@ -444,9 +444,9 @@ typedef struct ElectionGroup
 	struct Cap *cap;			/* who leads how many; NULL: not counted */
 } ElectionGroup;
 
-extern char *le_seat_name(const char *group, int number);
-extern int	le_seat_number(const char *election, int *length);
-extern char *le_seat_group_name(const char *election);
+extern char *le_group_seat_name(const char *group, int number);
+extern int	le_group_seat_number(const char *election, int *length);
+extern char *le_group_name_of_seat(const char *election);
 extern ElectionGroup *le_group_read(const Store *store, const char *name);
 extern ElectionGroup *le_group_of(const Store *store, const Election *election);
 extern void le_group_remember(Store *store);
@@ -454,9 +454,9 @@ extern bool le_group_withdraws(const ElectionGroup *group, const char *election)
 extern bool le_group_may_withdraw(const Store *store, const char *election);
 extern bool le_group_write(const Store *store, const ElectionGroup *group);
 extern bool le_group_delete(const Store *store, const char *name);
-extern Election *le_seat_read(const Store *store, const char *name);
-extern char *le_seat_name_lock(const Store *store, const char *election);
-LE_NORETURN extern void le_report_no_group(const char *name);
+extern Election *le_group_seat_read(const Store *store, const char *name);
+extern char *le_group_lock_seat_name(const Store *store, const char *election);
+LE_NORETURN extern void le_group_report_missing(const char *name);
 
 /* pause.c */
 #define LE_PAUSE_COLUMNS 8		/* of the table election */

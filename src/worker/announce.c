@@ -89,12 +89,12 @@ lock_notify(Announcement *a)
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
 	snprintf(value, sizeof(value), INT64_FORMAT, Max(a->queue_for / MS, 1));
-	le_set_locally("lock_timeout", value);
+	le_commit_set("lock_timeout", value);
 	a->waited = !LeLockTry(&tag, AccessExclusiveLock, false, NULL);
 	if (a->waited)
 		(void) LockAcquire(&tag, AccessExclusiveLock, false, false);
 	/* From here on, wait for any lock for 1 ms, the least that can be set. */
-	le_set_locally("lock_timeout", "1");
+	le_commit_set("lock_timeout", "1");
 }
 
 static bool
@@ -117,13 +117,13 @@ announce(void *arg)
 	ListCell   *lc;
 
 	le_store_get(&store);
-	le_set_locally("synchronous_commit", "off");
+	le_commit_set("synchronous_commit", "off");
 	if (!le_store_try_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 						   LE_TABLE_HISTORY | LE_TABLE_EPOCH,
 						   AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
-		!le_lock_indexes(store.table[TABLE_ANNOUNCED].rel, RowExclusiveLock))
-		le_postpone("a table or index that announcing needs is locked");
+		!le_table_lock_indexes(store.table[TABLE_ANNOUNCED].rel, RowExclusiveLock))
+		le_attempt_postpone("a table or index that announcing needs is locked");
 	a->stage = QUEUEING;
 	lock_notify(a);
 	a->stage = FINDING_ROOM;
@@ -189,7 +189,7 @@ announce_together(Pass *pass, List *items, int *from)
 	Announcement a = {.items = items,
 		.queue_for = Min(queue_for, pass->renew_at - began),
 	.go_on_from = *from};
-	Outcome		outcome = le_in_transaction(announce, &a, "announcing");
+	Outcome		outcome = le_attempt_in_transaction(announce, &a, "announcing");
 
 	if (a.waited)
 		le_upkeep_again(pass);

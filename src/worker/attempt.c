@@ -161,7 +161,7 @@ is_news(void)
  * process.
  */
 Outcome
-le_guard(Work work, void *arg)
+le_attempt_guard(Work work, void *arg)
 {
 	volatile Outcome result = DONE;
 
@@ -207,7 +207,7 @@ le_guard(Work work, void *arg)
  * log, and have it tried again soon.
  */
 void
-le_postpone(const char *why)
+le_attempt_postpone(const char *why)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -238,13 +238,13 @@ run_transaction(void *arg)
  * another.
  */
 Outcome
-le_in_transaction(Work work, void *arg, const char *activity)
+le_attempt_in_transaction(Work work, void *arg, const char *activity)
 {
 	Transaction transaction = {work, arg};
 	Outcome		result;
 
 	pgstat_report_activity(STATE_RUNNING, line[0] != '\0' ? line : activity);
-	result = le_guard(run_transaction, &transaction);
+	result = le_attempt_guard(run_transaction, &transaction);
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return result;
@@ -531,7 +531,7 @@ le_attempt(AttemptKind kind, const char *election, Work work, void *arg,
 		*next = Min(*next, paused_until);
 		return false;
 	}
-	outcome = le_in_transaction(work, arg, activity_of(kind, election));
+	outcome = le_attempt_in_transaction(work, arg, activity_of(kind, election));
 	le_attempt_ended(kind, election, outcome, next);
 	return outcome == DONE;
 }

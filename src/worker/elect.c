@@ -53,7 +53,7 @@ drop_seat(const Store *store, const Election *election)
 	if (!le_cap_is_locked(store, election) ||
 		!le_lock_name(election->group, NULL) ||
 		!le_settle_drop(store, election, le_epoch_read()))
-		le_busy(election->name);
+		le_wait_busy(election->name);
 	return true;
 }
 
@@ -89,7 +89,7 @@ settle(void *arg)
 		return;					/* dropped since the look */
 	le_wait_start();
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
-		le_busy(name);
+		le_wait_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
@@ -100,29 +100,29 @@ settle(void *arg)
 
 	/* Counting seats takes a while: the proof may have become too old. */
 	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
-		!le_prove(lease, election->lease_duration, true, PROOF_WAIT,
+		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
 				  &task->proof))
-		le_busy(name);
+		le_wait_busy(name);
 
 	if (!lock_group(task, &store, election, lease->leader == NULL) &&
 		lease->leader == NULL)
-		le_busy(name);
+		le_wait_busy(name);
 	if (!le_lock_election(name, false))
 	{
 		task->waited = true;
 		if (le_late_commits_end(&store, election, &task->proof, NULL))
-			le_busy(name);
+			le_wait_busy(name);
 		if (lease->leader != NULL && store.groups != NIL)
 			le_cap_unlock(&store, election);	/* with it, we may not queue */
 		if (!le_wait_for_election(name))
-			le_busy(name);
+			le_wait_busy(name);
 	}
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped while we queued for the lock */
 	settled = le_settle(&store, election, NULL, NULL, &task->proof);
 	if (settled >= SETTLED_BUSY)
-		le_busy(name);
+		le_wait_busy(name);
 	task->changed = settled != SETTLED_NOTHING || drop_seat(&store, election);
 	task->duration = election->lease_duration;
 }
@@ -147,21 +147,21 @@ preempt(void *arg)
 	le_store_get(&store);
 	le_wait_start();
 	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
-		le_busy(name);
+		le_wait_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped since the look */
 	tag = le_lock_election_tag(name);
 	if (!lock_group(task, &store, election, true) ||
 		!le_lock_election_shared(&tag, false))
-		le_busy(name);
+		le_wait_busy(name);
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped meanwhile */
 	if (!le_yield_ask_unwanted(&store, election, &task->changed) ||
 		(!task->changed &&
 		 !le_yield_preempt(&store, election, &task->changed, &task->next)))
-		le_busy(name);
+		le_wait_busy(name);
 }
 
 /*
@@ -170,8 +170,8 @@ preempt(void *arg)
 static void
 prove(void *arg)
 {
-	if (!le_prove(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
-		le_postpone("synchronous standbys do not follow");
+	if (!le_proof_make(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
+		le_attempt_postpone("synchronous standbys do not follow");
 }
 
 /*
@@ -244,7 +244,7 @@ le_elect_orphaned(Pass *pass)
 		SettleTask	task = {.election = lfirst(lc)};
 
 		if ((le_upkeep_is_to_renew(pass) && lc != list_head(elections)) ||
-			!le_prove(NULL, 0, false, 0, &task.proof))
+			!le_proof_make(NULL, 0, false, 0, &task.proof))
 			break;
 		changed |= settle_one(pass, &task);
 	}
@@ -298,7 +298,7 @@ le_elect_all(Pass *pass)
 			break;
 		}
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
-			!le_prove(NULL, 0, false, 0, &proof) &&
+			!le_proof_make(NULL, 0, false, 0, &proof) &&
 			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &pass->next))
 		{
 			strlcpy(go_on_at, task.election, sizeof(go_on_at));

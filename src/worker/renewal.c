@@ -126,7 +126,7 @@ renew_rows(void *arg)
 {
 	RenewalBatch *batch = arg;
 	int64		shortest = PG_INT64_MAX;
-	uint64		slow_writes = le_slow_writes;
+	uint64		slow_writes = le_xact_slow_writes;
 	Proof		proof;
 	Store		store;
 	Finder	   *finder;
@@ -141,17 +141,17 @@ renew_rows(void *arg)
 	le_election_lease_durations(&store, batch->renewals);
 	foreach(lc, batch->renewals)
 		shortest = Min(shortest, ((Renewal *) lfirst(lc))->seen.duration);
-	if (!le_prove(NULL, shortest, false, PG_INT64_MAX, &proof))
+	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
 	batch->complete = true;
-	finder = le_find_begin(&store, TABLE_LEASE, 1, NULL);
+	finder = le_scan_find_begin(&store, TABLE_LEASE, 1, NULL);
 	foreach(lc, batch->renewals)
 		renew_row(&store, finder, batch, lfirst(lc), &proof);
-	le_find_end(finder);
+	le_scan_find_end(finder);
 
 	/* A wait for standbys or for a page may have swallowed a wake-up. */
-	batch->look_again |= proof.required || le_slow_writes != slow_writes;
+	batch->look_again |= proof.required || le_xact_slow_writes != slow_writes;
 }
 
 /*
@@ -266,7 +266,7 @@ urgent_at(List *renewals, int from)
  * else.
  */
 void
-le_renew_all(Pass *pass)
+le_renewal_all(Pass *pass)
 {
 	List	   *renewals = choose();
 	int64		again_at = 0;

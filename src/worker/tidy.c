@@ -67,7 +67,7 @@ static void
 begin_step(void)
 {
 	MemoryContextSwitchTo(CurTransactionContext);
-	le_set_locally("synchronous_commit", "off");
+	le_commit_set("synchronous_commit", "off");
 }
 
 static void
@@ -80,7 +80,7 @@ prune_candidates(void *arg)
 	begin_step();
 	le_store_get(&store);
 	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock))
-		le_postpone("the table of candidates is locked");
+		le_attempt_postpone("the table of candidates is locked");
 
 	/* However slow the machine is, one is removed. */
 	until = le_clock() + STEP_TIME;
@@ -153,7 +153,7 @@ move_dropped(void *arg)
 	if (!le_store_try_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_DROPPED, RowExclusiveLock))
-		le_postpone("a table that dropped elections are in is locked");
+		le_attempt_postpone("a table that dropped elections are in is locked");
 	until = le_clock() + STEP_TIME;
 	do
 	{
@@ -167,7 +167,7 @@ move_dropped(void *arg)
 		step->names = list_delete_first(step->names);
 	} while (step->names != NIL && le_clock() < until);
 	if (!le_epoch_note_dropped(&store, highest))
-		le_postpone("the row of this incarnation is locked");
+		le_attempt_postpone("the row of this incarnation is locked");
 }
 
 static void
@@ -204,9 +204,9 @@ prune_history(void *arg)
 	table = store.table[TABLE_HISTORY].rel;
 	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock) ||
-		!le_lock_indexes(table, RowExclusiveLock) ||
+		!le_table_lock_indexes(table, RowExclusiveLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock))
-		le_postpone("a table that old history is removed from is locked");
+		le_attempt_postpone("a table that old history is removed from is locked");
 	if (step->table != table)
 	{
 		memset(step, 0, sizeof(HistoryStep));

@@ -342,7 +342,7 @@ begin_epoch(void *arg)
 
 	le_store_get(&store);
 	if (!le_begin_epoch(&store))
-		le_postpone("a table or row that an epoch needs is locked");
+		le_attempt_postpone("a table or row that an epoch needs is locked");
 }
 
 /*
@@ -378,7 +378,7 @@ renew_before_look(Pass *pass)
 	if (pass->renew_at > le_clock())
 		return false;
 	pass->next = Min(pass->next, look_at);
-	le_renew_all(pass);
+	le_renewal_all(pass);
 	return !pass->woken && pass->next > le_clock();
 }
 
@@ -439,7 +439,7 @@ do_round(Pass *pass)
 		le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &pass->next))
 		pass->next = le_clock();
 	if (pass->renew_at <= le_clock())
-		le_renew_all(pass);
+		le_renewal_all(pass);
 	changed = le_elect_all(pass);
 	le_announce(pass);
 	if (!is_to_go_on(pass, changed))

@@ -104,7 +104,7 @@ take_over(void)
 			CHECK_FOR_INTERRUPTS();
 		taken = le_lock_worker();
 	}
-	le_unlock_next_worker();
+	le_lock_release_next_worker();
 	return taken;
 }
 
@@ -117,8 +117,8 @@ try_to_end(void)
 {
 	bool		work = false;
 
-	le_unlock_worker();
-	if (le_in_transaction(look_once_more, &work, "looking once more") != DONE)
+	le_lock_release_worker();
+	if (le_attempt_in_transaction(look_once_more, &work, "looking once more") != DONE)
 		work = true;
 	return !work || !take_over();
 }
@@ -295,7 +295,7 @@ leader_election_worker_main(Datum arg)
 		has_worked |= pass.inc != NULL;
 		if ((!pass.installed && try_to_end()) || has_idled_enough(&pass))
 			break;
-		(void) le_guard(sleep_after, &pass);
+		(void) le_attempt_guard(sleep_after, &pass);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

@@ -90,9 +90,9 @@ typedef enum AttemptKind
 
 typedef void (*Work) (void *arg);
 
-extern Outcome le_guard(Work work, void *arg);
-extern Outcome le_in_transaction(Work work, void *arg, const char *activity);
-LE_NORETURN extern void le_postpone(const char *why);
+extern Outcome le_attempt_guard(Work work, void *arg);
+extern Outcome le_attempt_in_transaction(Work work, void *arg, const char *activity);
+LE_NORETURN extern void le_attempt_postpone(const char *why);
 extern bool le_attempt(AttemptKind kind, const char *election, Work work,
 					   void *arg, int64 *next);
 extern int64 le_attempt_paused_until(AttemptKind kind, const char *election);
@@ -144,7 +144,7 @@ extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
 extern int64 le_renewal_due(void);
-extern void le_renew_all(Pass *pass);
+extern void le_renewal_all(Pass *pass);
 
 /* elect.c */
 extern bool le_elect_orphaned(Pass *pass);

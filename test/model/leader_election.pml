@@ -318,7 +318,7 @@ inline stop_session(c, s)
 	look(c, s)
 }
 
-/* le_prove(): what was seen before is in agent[i].seen already. */
+/* le_proof_make(): what was seen before is in agent[i].seen already. */
 inline probe(i)
 {
 #ifdef FAILOVER

@@ -171,7 +171,7 @@ proctype Agent()
 {
 	do
 #ifdef NO_T0_FIRST
-	/* le_prove() with names read before t0 */
+	/* le_proof_make() with names read before t0 */
 	:: d_step {
 			pc == IDLE && written < RECORDS && REQUIRED ->
 			look()
@@ -179,7 +179,7 @@ proctype Agent()
 	:: d_step { pc == IDLE && !REQUIRED -> pc = BEGUN }
 	:: d_step { pc == BEGUN -> age = 0; pc = NEEDLESS }
 #else
-	/* le_prove(): t0, then names */
+	/* le_proof_make(): t0, then names */
 	:: d_step { pc == IDLE -> pc = BEGUN }
 	:: d_step { pc == BEGUN && (!REQUIRED || written < RECORDS) -> look() }
 #endif
