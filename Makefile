@@ -37,10 +37,14 @@ RELEASE = $(EXTENSION)-$(shell sed -n 's/^  "version": "\(.*\)".*/\1/p' META.jso
 
 MODULE_big = leader_election
 OBJS = \
+	src/base/as_owner.o \
 	src/base/clock.o \
 	src/base/commit.o \
 	src/base/hash.o \
+	src/base/incarnation.o \
+	src/base/key.o \
 	src/base/lock.o \
+	src/base/quote.o \
 	src/base/room.o \
 	src/base/row.o \
 	src/base/scan.o \
@@ -48,9 +52,11 @@ OBJS = \
 	src/base/shape.o \
 	src/base/start.o \
 	src/base/store.o \
+	src/base/table.o \
 	src/base/wait.o \
 	src/base/trouble.o \
 	src/base/wake.o \
+	src/base/xact.o \
 	src/state/candidacy.o \
 	src/state/candidate.o \
 	src/state/drain.o \
@@ -77,6 +83,7 @@ OBJS = \
 	src/decide/turn.o \
 	src/decide/vacancy.o \
 	src/decide/yield.o \
+	src/session/callback.o \
 	src/session/fence.o \
 	src/session/keepalive.o \
 	src/session/session.o \

@@ -51,8 +51,7 @@ _PG_init(void)
 							 PGC_USERSET, 0, NULL, NULL, NULL);
 	MarkGUCPrefixReserved("leader_election");
 
-	le_session_init();
-	le_fence_init();
+	le_callback_init();
 
 	/*
 	 * While pg_upgrade works, no worker may connect to a database or change

@@ -176,6 +176,6 @@ extern bool le_stand_leads(const Store *store, const Lease *lease,
 extern bool le_stand_renew(const Store *store, const Candidacy *c,
 						   const Proof *proof, Lease **lease);
 LE_NORETURN extern void le_stand_report_reset(const char *election,
-										const char *candidate);
+											  const char *candidate);
 
 #endif							/* LE_API_H */

@@ -93,7 +93,7 @@ le_ask_unwanted(Store *store, const char *name)
 	tag = le_lock_election_tag(name);
 	if (!le_lock_election_shared(&tag, false))
 		return false;
-	le_xact_holds();
+	le_xact_hold();
 	election = le_election_read(store, name);
 	return election != NULL &&
 		le_yield_ask_unwanted(store, election, &asked) && asked;

@@ -413,7 +413,7 @@ is_over(const Store *store, const Lease *lease, int64 term)
 		return false;
 	if (term > lease->term &&
 		!le_proof_make(lease, le_election_lease_duration(store, lease), false, le_wait_left(),
-				  &proof))
+					   &proof))
 		le_wait_unconfirmed(lease->election);
 	return true;
 }
@@ -469,7 +469,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 				le_wait_no_epoch(name);
 		}
 		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
-					  state == LEASE_FOREIGN, le_wait_left(), &proof))
+						   state == LEASE_FOREIGN, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, progress, &proof) :

@@ -147,7 +147,7 @@ le_renew(PG_FUNCTION_ARGS)
 		if (le_ask_unwanted(&call.store, name))
 			continue;
 		if (!le_proof_make(lease, le_election_lease_duration(&call.store, lease),
-					  false, le_wait_left(), &proof))
+						   false, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
 		if (le_stand_renew(&call.store, c, &proof, &lease))
 			break;

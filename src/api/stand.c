@@ -244,7 +244,7 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 	c->renew_not_before = now + seen->duration / 10;
 	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
 		le_proof_make(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
-				 &proof))
+					  &proof))
 		(void) le_stand_renew(store, c, &proof, lease);
 }
 

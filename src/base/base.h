@@ -24,8 +24,30 @@ struct BackgroundWorkerHandle;
 
 /* clock.c */
 extern int64 le_clock(void);
+extern Datum le_clock_interval(int64 us);
+
+/* incarnation.c */
 extern char *le_incarnation_name(Oid lease_oid);
 extern char *le_incarnation_name_try(Oid lease_oid);
+
+/* quote.c */
+extern char *le_quote(const char *name);
+
+/* xact.c */
+typedef struct WalMark
+{
+	uint64		end;			/* XactLastRecEnd at le_xact_wal_begin() */
+	uint64		writes;			/* le_xact_writes at le_xact_wal_begin() */
+} WalMark;
+
+extern uint64 le_xact_writes;
+extern uint64 le_xact_slow_writes;
+
+extern void le_xact_wal_begin(WalMark *mark);
+extern void le_xact_wal_end(const WalMark *mark);
+extern void le_xact_hold(void);
+extern bool le_xact_holds(void);
+extern void le_xact_forget(void);
 
 /* hash.c */
 extern HTAB *le_hash_make(const char *name, Size keysize, Size entrysize,
@@ -87,7 +109,7 @@ extern bool le_lock_next_worker(void);
 extern void le_lock_release_next_worker(void);
 extern bool le_lock_starter(void);
 extern void le_lock_release_starter(void);
-extern void le_lock_end_of_xact(void);
+extern void le_lock_forget(void);
 
 /* session_lock.c */
 extern LOCKTAG le_session_lock_tag(int64 session_id);
@@ -183,6 +205,9 @@ extern bool le_store_stays_foreign(bool committed);
 extern void le_store_check_protocol(void);
 extern bool le_store_try_share(Store *store);
 extern void le_store_end_share(const Store *store);
+
+/* table.c */
+extern Relation le_table_open(Oid table, LOCKMODE mode);
 extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_table_report_dropped(void);
 
@@ -195,15 +220,25 @@ extern int	le_shape_columns(TableId table);
 extern bool le_shape_fills(TableId table, AttrNumber number);
 extern bool le_shape_is_in_place(TableId table, Oid rel, const char **last);
 
-/* scan.c */
-#define LE_MAX_COLUMNS		48	/* of ours, in a table */
-
+/* key.c */
 /* What the first columns of a table's primary key have to be */
 typedef struct Key
 {
 	int			columns;		/* conditions on them; 0: any row */
 	ScanKeyData column[2];
 } Key;
+
+extern Key	le_key_any(void);
+extern Key	le_key(const char *first);
+extern Key	le_key_text(const char *first, const char *second);
+extern Key	le_key_int64(const char *first, int64 second);
+extern Key	le_key_from(const char *first, int64 second);
+extern Key	le_key_before(const char *first);
+extern Key	le_key_text_before(const char *first, const char *second);
+extern Key	le_key_between(const char *after, const char *before);
+
+/* scan.c */
+#define LE_MAX_COLUMNS		48	/* of ours, in a table */
 
 /* A row as it was read, or as it is to be written */
 typedef struct Row
@@ -248,16 +283,7 @@ typedef struct Walk
 #define LE_GET_NAME(datum)	pstrdup(NameStr(*DatumGetName(datum)))
 #define LE_GET_COPY(datum)	datumCopy(datum, false, -1)
 
-extern Key	le_key_any(void);
-extern Key	le_key(const char *first);
-extern Key	le_key_text(const char *first, const char *second);
-extern Key	le_key_int64(const char *first, int64 second);
-extern Key	le_key_from(const char *first, int64 second);
-extern Key	le_key_before(const char *first);
-extern Key	le_key_text_before(const char *first, const char *second);
-extern Key	le_key_between(const char *after, const char *before);
 extern void le_scan_check_parallel(void);
-extern Relation le_table_open(Oid table, LOCKMODE mode);
 extern void le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple);
 extern bool le_scan_is_own_write(const Row *row);
 extern void le_scan(const Store *store, TableId table, Key key,
@@ -268,22 +294,31 @@ extern void le_scan_briefly(const Store *store, TableId table, Key key,
 							void *arg);
 extern List *le_scan_read_all(const Store *store, TableId table, RowMaker make);
 extern Finder *le_scan_find_begin(const Store *store, TableId table, int columns,
-							 Snapshot snapshot);
+								  Snapshot snapshot);
 extern bool le_scan_find(Finder *finder, Key key, Row *row);
 extern void le_scan_find_end(Finder *finder);
 extern void *le_scan_read_one(const Store *store, TableId table, Key key,
-						 Snapshot snapshot, RowMaker make);
+							  Snapshot snapshot, RowMaker make);
 extern bool le_scan_walk(const Store *store, TableId table, Oid index,
-					TimestampTz end, int limit, Walk *walk,
-					RowReader reader, void *arg);
+						 TimestampTz end, int limit, Walk *walk,
+						 RowReader reader, void *arg);
+
+/* as_owner.c */
+
+/* What le_as_owner_begin() changes, and le_as_owner_end() restores */
+typedef struct AsOwner
+{
+	ErrorContextCallback callback;
+	Oid			user;
+	int			context;
+	int			nest_level;
+} AsOwner;
+
+extern void le_as_owner_begin(AsOwner *former, Relation rel);
+extern void le_as_owner_end(const AsOwner *former);
+extern void le_as_owner_check_none(void);
 
 /* row.c */
-typedef struct WalMark
-{
-	uint64		end;			/* XactLastRecEnd at le_xact_wal_begin() */
-	uint64		writes;			/* le_xact_writes at le_xact_wal_begin() */
-} WalMark;
-
 #define LE_SET(row, column, datum) \
 	((row)->values[column] = (datum), (row)->nulls[column] = false)
 #define LE_SET_NULL(row, column) \
@@ -293,17 +328,11 @@ typedef struct WalMark
 #define LE_TEXT(string)		CStringGetTextDatum(string)
 #define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
-extern uint64 le_xact_writes;
-extern uint64 le_xact_slow_writes;
-
-extern void le_xact_wal_begin(WalMark *mark);
-extern void le_xact_wal_end(const WalMark *mark);
 extern Row *le_row_new(const Store *store, TableId table);
 extern Row *le_row_find_lock(Finder *finder, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);
-extern void le_as_owner_check_none(void);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
 extern void le_row_delete(Row *row);
@@ -347,13 +376,10 @@ typedef struct Change
 	int			winner_pid;		/* of the backend to wake; 0: of none */
 } Change;
 
-extern char *le_quote(const char *name);
 extern void le_commit_change(const Store *store, const Change *change);
 extern void le_commit_durably(void);
-extern void le_xact_holds(void);
 extern void le_commit_wakes_worker(void);
 extern void le_commit_tells(void);
-extern int64 le_start_committed_at;
 extern void le_commit_set(const char *name, const char *value);
 extern void le_commit_bounded(void);
 extern void le_commit_before(void);
@@ -395,6 +421,8 @@ extern TroubleKind le_trouble_kind(int code);
 
 /* start.c */
 #define LE_WORKER_TYPE		"leader_election worker"
+
+extern int64 le_start_committed_at;
 
 extern bool le_start_worker(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);

@@ -28,11 +28,7 @@
 #include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/json.h"
 #include "utils/memutils.h"
-
-/* When a commit of this process has last started a worker; 0: never */
-int64		le_start_committed_at = 0;
 
 /* A line for the log, which is true if this subtransaction commits */
 typedef struct LogLine
@@ -48,21 +44,6 @@ static bool wake_worker = false;
 static bool leaves_news = false;
 static bool start_worker = false;
 static bool must_be_durable = false;
-static bool holds_something = false;
-
-/*
- * A name as the log shows it: a string as in JSON.  A quote or a newline in
- * the name could otherwise make a line of the log that we have not written.
- */
-char *
-le_quote(const char *name)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	escape_json(&buf, name);
-	return buf.data;
-}
 
 static char *
 make_log_line(const Change *change)
@@ -121,18 +102,6 @@ void
 le_commit_durably(void)
 {
 	must_be_durable = true;
-}
-
-/*
- * Note that this transaction holds a row or a lock of ours, for which others
- * wait until its commit has ended.  This is not taken back with a savepoint:
- * then the commit is hurried without need (see set_durability() and
- * le_commit_bounded()).
- */
-void
-le_xact_holds(void)
-{
-	holds_something = true;
 }
 
 /*
@@ -206,7 +175,7 @@ set_durability(bool holds)
 void
 le_commit_before(void)
 {
-	bool		holds = holds_something || le_lock_election_is_mine();
+	bool		holds = le_xact_holds() || le_lock_election_is_mine();
 	ListCell   *lc;
 
 	/* Changes that were rolled back to a savepoint have not happened. */
@@ -222,8 +191,8 @@ le_commit_before(void)
 		le_commit_bounded();
 
 	/*
-	 * A worker has to tell listeners of what has changed.  One that is there now
-	 * stays until it has seen the change: before the commit it sees the
+	 * A worker has to tell listeners of what has changed.  One that is there
+	 * now stays until it has seen the change: before the commit it sees the
 	 * candidate or the lease as it was, and does not end.  If many
 	 * transactions find no worker, one of them gets the starter's lock and
 	 * starts it.
@@ -263,7 +232,6 @@ le_commit_forget(void)
 	leaves_news = false;
 	start_worker = false;
 	must_be_durable = false;
-	holds_something = false;
 }
 
 /*
@@ -288,5 +256,4 @@ le_commit_after(void)
 		le_wake_workers(MyDatabaseId);
 	if (start_worker && le_start_worker(MyDatabaseId, false, NULL))
 		le_start_committed_at = le_clock();
-	le_commit_forget();
 }

@@ -340,7 +340,7 @@ le_lock_name(const char *election, const char *candidate)
 	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate),
 					 ExclusiveLock, false))
 		return false;
-	le_xact_holds();
+	le_xact_hold();
 	return true;
 }
 
@@ -381,7 +381,7 @@ le_lock_epoch(void)
 {
 	if (!le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false))
 		return false;
-	le_xact_holds();
+	le_xact_hold();
 	return true;
 }
 
@@ -492,8 +492,7 @@ le_lock_release_starter(void)
  * them.
  */
 void
-le_lock_end_of_xact(void)
+le_lock_forget(void)
 {
 	exclusive_locks = NIL;
-	le_session_lock_forget();
 }

@@ -16,7 +16,7 @@
  * - Some of what others attach PostgreSQL cannot do without: expressions and
  *	 predicates of indexes, CHECK constraints, generated columns.  These are
  *	 evaluated as the table's owner, in a security-restricted operation with a
- *	 search_path of its own (begin_as_owner()).  So they have no more rights
+ *	 search_path of its own (as_owner.c).  So they have no more rights
  *	 than that owner, also in a superuser's call.  Even to look at such an
  *	 expression is to run it: PostgreSQL folds constants.
  *
@@ -45,7 +45,6 @@
 #include "executor/nodeModifyTable.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/snapmgr.h"
 
 /* With this begin the names of the constraints that all our writes keep */
@@ -58,50 +57,11 @@
 #define TRUSTS_KEPT	true
 #endif
 
-/* Counts this process's writes that are logged */
-uint64		le_xact_writes = 0;
-
-/*
- * ... and those that may have waited: they used more than the row's own page
- */
-uint64		le_xact_slow_writes = 0;
-
-/* What begin_as_owner() changes, and end_as_owner() restores */
-typedef struct AsOwner
-{
-	ErrorContextCallback callback;
-	Oid			user;
-	int			context;
-	int			nest_level;
-} AsOwner;
-
 static void
 note_write(Relation rel)
 {
 	if (RelationNeedsWAL(rel))
 		le_xact_writes++;
-}
-
-/*
- * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
- * up pages, does not count as this transaction's own, unless we write a logged
- * row.  Without that, the commit of a call that has changed nothing would wait
- * for a flush, and for synchronous standbys: that may be for ever.  (A
- * transaction that has no ID yet has logged nothing of its own.)
- */
-void
-le_xact_wal_begin(WalMark *mark)
-{
-	mark->end = TransactionIdIsValid(GetTopTransactionIdIfAny()) ?
-		XactLastRecEnd : InvalidXLogRecPtr;
-	mark->writes = le_xact_writes;
-}
-
-void
-le_xact_wal_end(const WalMark *mark)
-{
-	if (mark->writes == le_xact_writes)
-		XactLastRecEnd = mark->end;
 }
 
 /*
@@ -141,10 +101,10 @@ le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
-			le_xact_holds();
+			le_xact_hold();
 			row = palloc(sizeof(Row));
 			le_scan_set_row(row, finder->table, finder->rel,
-					   ExecCopySlotHeapTuple(slot));
+							ExecCopySlotHeapTuple(slot));
 			break;
 		case TM_Deleted:
 			break;
@@ -167,60 +127,6 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 
 	le_scan_find_end(finder);
 	return row;
-}
-
-static void
-say_what_is_written(void *arg)
-{
-	errcontext("write of table \"%s.%s\"", LE_SCHEMA, (const char *) arg);
-}
-
-/*
- * Refuse a call while what others have attached to our tables runs: the write
- * that runs it is in the middle of a call, or of the worker's step.  After an
- * error, PostgreSQL restores the stack.
- */
-void
-le_as_owner_check_none(void)
-{
-	ErrorContextCallback *c;
-
-	for (c = error_context_stack; c != NULL; c = c->previous)
-	{
-		if (c->callback == say_what_is_written)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("cannot look at elections while the extension writes a table")));
-	}
-}
-
-/*
- * Run what is attached to a table with its owner's rights.  A setting that it
- * changes is restored, even where it succeeds.
- */
-static void
-begin_as_owner(AsOwner *former, Relation rel)
-{
-	former->callback.callback = say_what_is_written;
-	former->callback.arg = RelationGetRelationName(rel);
-	former->callback.previous = error_context_stack;
-	error_context_stack = &former->callback;
-	GetUserIdAndSecContext(&former->user, &former->context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   former->context | SECURITY_RESTRICTED_OPERATION);
-	former->nest_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-							 true, 0, false);
-}
-
-static void
-end_as_owner(const AsOwner *former)
-{
-	AtEOXact_GUC(false, former->nest_level);
-	SetUserIdAndSecContext(former->user, former->context);
-	error_context_stack = former->callback.previous;
-	le_store_check_unaltered();
 }
 
 /*
@@ -309,12 +215,13 @@ compute_and_check(Relation rel, TupleTableSlot *slot)
 		return;
 	estate = CreateExecutorState();
 	target = makeNode(ResultRelInfo);
-	begin_as_owner(&former, rel);
+	le_as_owner_begin(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
 	if (constraints->has_generated_stored)
 		ExecComputeStoredGenerated(target, estate, slot, CMD_INSERT);	/* all */
 	ExecConstraints(target, slot, estate);
-	end_as_owner(&former);
+	le_as_owner_end(&former);
+	le_store_check_unaltered();
 
 	/* What was computed is in the memory of estate. */
 	ExecMaterializeSlot(slot);
@@ -332,12 +239,13 @@ insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
 	ResultRelInfo *target = makeNode(ResultRelInfo);
 	AsOwner		former;
 
-	begin_as_owner(&former, rel);
+	le_as_owner_begin(&former, rel);
 	InitResultRelInfo(target, rel, 0, NULL, 0);
 	ExecOpenIndices(target, false);
 	LeInsertIndexTuples(target, slot, estate, is_update, only_summarizing);
 	ExecCloseIndices(target);
-	end_as_owner(&former);
+	le_as_owner_end(&former);
+	le_store_check_unaltered();
 	FreeExecutorState(estate);
 }
 
@@ -386,7 +294,7 @@ write_row(Row *row, CmdType command)
 void
 le_row_insert(Row *row)
 {
-	le_xact_holds();
+	le_xact_hold();
 	write_row(row, CMD_INSERT);
 }
 

@@ -44,132 +44,6 @@ typedef struct ListReader
 	List	   *made;
 } ListReader;
 
-static void
-add_column(Key *key, StrategyNumber strategy, RegProcedure compare, Datum value)
-{
-	int			column = ++key->columns;
-
-	ScanKeyInit(&key->column[column - 1], column, strategy, compare, value);
-}
-
-/*
- * The key of all rows.
- */
-Key
-le_key_any(void)
-{
-	Key			key = {.columns = 0};
-
-	return key;
-}
-
-/*
- * The key of the rows whose first column is this text.
- */
-Key
-le_key(const char *first)
-{
-	Key			key = le_key_any();
-
-	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
-			   CStringGetTextDatum(first));
-	return key;
-}
-
-/*
- * The key of the row whose first two columns are these texts.
- */
-Key
-le_key_text(const char *first, const char *second)
-{
-	Key			key = le_key(first);
-
-	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
-			   CStringGetTextDatum(second));
-	return key;
-}
-
-/*
- * The key of the row whose first two columns are this text and this number.
- */
-Key
-le_key_int64(const char *first, int64 second)
-{
-	Key			key = le_key(first);
-
-	add_column(&key, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(second));
-	return key;
-}
-
-/*
- * The key of the rows whose first column is this text, and whose second column
- * is this number or a greater one.
- */
-Key
-le_key_from(const char *first, int64 second)
-{
-	Key			key = le_key(first);
-
-	add_column(&key, BTGreaterEqualStrategyNumber, F_INT8GE,
-			   Int64GetDatum(second));
-	return key;
-}
-
-/*
- * The key of the rows whose first column, of collation "C", comes before this
- * text.
- */
-Key
-le_key_before(const char *first)
-{
-	Key			key = le_key_any();
-
-	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
-			   CStringGetTextDatum(first));
-	return key;
-}
-
-/*
- * The key of the rows whose first column is this text, and whose second
- * column, of collation "C", comes before that text.
- */
-Key
-le_key_text_before(const char *first, const char *second)
-{
-	Key			key = le_key(first);
-
-	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
-			   CStringGetTextDatum(second));
-	return key;
-}
-
-/*
- * The key of the rows whose first column, of collation "C", comes after the
- * one text and before the other.
- */
-Key
-le_key_between(const char *after, const char *before)
-{
-	Key			key = le_key_before(before);
-
-	ScanKeyInit(&key.column[key.columns++], 1, BTGreaterStrategyNumber,
-				F_TEXT_GT, CStringGetTextDatum(after));
-	return key;
-}
-
-/*
- * Open a table of ours.
- */
-Relation
-le_table_open(Oid table, LOCKMODE mode)
-{
-	Relation	rel = try_relation_open(table, mode);
-
-	if (rel == NULL)
-		le_table_report_dropped();
-	return rel;
-}
-
 /*
  * Refuse to work in parallel mode: there the server takes no new snapshot, and
  * a lock that another process of the group holds would look free.  Our functions
@@ -285,7 +159,7 @@ scan_index(TableId table, Relation rel, Relation index, Key key,
 			pfree(seen);
 		seen = CopyIndexTuple(scan->xs_itup);
 		le_scan_set_row(&row, table, rel,
-				   ExecFetchSlotHeapTuple(slot, false, &should_free));
+						ExecFetchSlotHeapTuple(slot, false, &should_free));
 		more = reader(&row, arg);
 	}
 	index_endscan(scan);
@@ -387,7 +261,7 @@ le_scan_read_all(const Store *store, TableId table, RowMaker make)
  */
 Finder *
 le_scan_find_begin(const Store *store, TableId table, int columns,
-			  Snapshot snapshot)
+				   Snapshot snapshot)
 {
 	Finder	   *finder = palloc(sizeof(Finder));
 
@@ -425,7 +299,7 @@ le_scan_find(Finder *finder, Key key, Row *row)
 		return false;
 	if (row != NULL)
 		le_scan_set_row(row, finder->table, finder->rel,
-				   ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
+						ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
 	return true;
 }
 
@@ -447,7 +321,7 @@ le_scan_find_end(Finder *finder)
  */
 void *
 le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
-			RowMaker make)
+				 RowMaker make)
 {
 	Finder	   *finder = le_scan_find_begin(store, table, key.columns, snapshot);
 	Row			row;
@@ -466,7 +340,7 @@ le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
  */
 bool
 le_scan_walk(const Store *store, TableId table, Oid index, TimestampTz end,
-		int limit, Walk *walk, RowReader reader, void *arg)
+			 int limit, Walk *walk, RowReader reader, void *arg)
 {
 	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
 	Relation	irel = index_open(index, AccessShareLock);
@@ -510,7 +384,7 @@ le_scan_walk(const Store *store, TableId table, Oid index, TimestampTz end,
 		if (!index_fetch_heap(scan, slot))
 			continue;
 		le_scan_set_row(&row, table, rel,
-				   ExecFetchSlotHeapTuple(slot, false, &isnull));
+						ExecFetchSlotHeapTuple(slot, false, &isnull));
 		more = !reader(&row, arg);
 	}
 	index_endscan(scan);

@@ -24,6 +24,9 @@
 #define START_PAUSE		INT64CONST(1000000) /* between starts of a worker */
 #define START_WAIT		INT64CONST(500000)	/* for a worker to take its lock */
 
+/* When a commit of this process has last started a worker; 0: never */
+int64		le_start_committed_at = 0;
+
 /* The worker that this process has started last, and when */
 static BackgroundWorkerHandle *started = NULL;
 static int64 started_at = 0;

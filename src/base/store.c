@@ -231,19 +231,6 @@ le_store_check_unaltered(void)
 }
 
 /*
- * Raise an error: the tables were there when the call began, and are gone.
- */
-void
-le_table_report_dropped(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LE_NO_ELECTION),
-			 errmsg("the elections of this database have been dropped"),
-			 errdetail("They ended with the extension \"%s\".",
-					   LE_EXTENSION)));
-}
-
-/*
  * The number in the view, which is locked: SELECT 1 AS number.  -1: somebody
  * has made another view of it.
  */
@@ -443,22 +430,4 @@ void
 le_store_end_share(const Store *store)
 {
 	UnlockRelationOid(store->protocol, AccessShareLock);
-}
-
-/*
- * Lock all indexes of a table, as a write would, until the transaction ends,
- * but without a wait.  The caller has locked the table.  False: the lock of
- * one of them was not to be had at once.
- */
-bool
-le_table_lock_indexes(Oid table, LOCKMODE mode)
-{
-	Relation	rel = table_open(table, NoLock);
-	bool		locked = true;
-	ListCell   *lc;
-
-	foreach(lc, RelationGetIndexList(rel))
-		locked = locked && LeTryLockRelation(lfirst_oid(lc), mode);
-	table_close(rel, NoLock);
-	return locked;
 }

@@ -38,7 +38,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "decide/decide.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -281,20 +280,14 @@ find_locked(const char *group)
 	return NULL;
 }
 
-static void
-on_xact_event(XactEvent event, void *arg)
+/*
+ * The transaction has ended.
+ */
+void
+le_cap_forget(void)
 {
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-			locked_caps = NIL;
-			keeps = false;
-			break;
-		default:
-			break;
-	}
+	locked_caps = NIL;
+	keeps = false;
 }
 
 /*
@@ -303,14 +296,10 @@ on_xact_event(XactEvent event, void *arg)
 static struct Cap *
 count_locked(const Store *store, const ElectionGroup *group)
 {
-	static bool listening = false;
 	int64		start = le_clock();
 	struct Cap *cap = make_cap(store, group, TopTransactionContext);
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	if (!listening)
-		RegisterXactCallback(on_xact_event, NULL);
-	listening = true;
 	cap->keep_until = le_clock() +
 		Max(LONGEST_KEPT, COUNTS_KEPT * (le_clock() - start));
 	locked_caps = lappend(locked_caps, cap);

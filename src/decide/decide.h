@@ -34,6 +34,7 @@ extern const Strategy *le_strategy(const Election *election);
 extern bool le_cap_lock(Store *store, const Election *election, bool wait);
 extern void le_cap_unlock(Store *store, const Election *election);
 extern void le_cap_let_go(void);
+extern void le_cap_forget(void);
 extern void le_cap_keep(bool keep);
 extern void le_cap_touch(const char *election);
 extern bool le_cap_is_locked(const Store *store, const Election *election);
@@ -47,6 +48,7 @@ typedef struct Seats Seats;
 
 extern Seats *le_seats_read(const Store *store, MemoryContext context);
 extern void le_seats_begin_round(void);
+extern void le_seats_end_of_xact(bool committed);
 extern bool le_seats_are_counted(void);
 extern Seats *le_seats_now(const Store *store);
 extern void le_seats_touch(const char *election);
@@ -99,7 +101,7 @@ extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
 extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
-					 int64 limit, Proof *proof);
+						  int64 limit, Proof *proof);
 
 /* vacancy.c */
 

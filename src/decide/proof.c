@@ -115,7 +115,7 @@ le_proof_stands(const Proof *proof)
  */
 bool
 le_proof_make(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
-		 Proof *proof)
+			  Proof *proof)
 {
 	XLogRecPtr	lsn;
 	int64		give_up_at;

@@ -260,8 +260,8 @@ forget(void)
 		MemoryContextDelete(former->context);
 }
 
-static void
-end_of_xact(bool committed)
+void
+le_seats_end_of_xact(bool committed)
 {
 	if (!in_round)
 		forget();
@@ -286,23 +286,6 @@ le_seats_begin_round(void)
 {
 	in_round = true;
 	forget();
-}
-
-static void
-on_xact_event(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:
-			end_of_xact(true);
-			break;
-		case XACT_EVENT_ABORT:
-			end_of_xact(false);
-			break;
-		default:
-			break;
-	}
 }
 
 bool
@@ -333,14 +316,8 @@ is_out_of_date(void)
 Seats *
 le_seats_now(const Store *store)
 {
-	static bool listening = false;
 	ListCell   *lc;
 
-	if (!listening)
-	{
-		RegisterXactCallback(on_xact_event, NULL);
-		listening = true;
-	}
 	if (counted != NULL &&
 		(counted->lease_oid != store->lease_oid || is_out_of_date()))
 		forget();

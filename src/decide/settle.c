@@ -305,8 +305,8 @@ le_settle_is_held_up(const Store *store, const Election *election,
 		return false;
 
 	/*
-	 * After a session that has ended, the delay begins when its term is ended:
-	 * whatever holds that up prolongs the delay.
+	 * After a session that has ended, the delay begins when its term is
+	 * ended: whatever holds that up prolongs the delay.
 	 */
 	at_once.takeover_delay = 0;
 	if (d.state == LEASE_ORPHANED)

@@ -205,13 +205,13 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
 		if (!le_proof_make(lease, election->lease_duration, true,
-					  Max(ask_until - le_clock(), 0), &proof) &&
+						   Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
 		{
 			if (turn->mode == TURN_QUEUES && first)
 				le_wait_unconfirmed(name);
 			if (turn->mode == TURN_QUEUES)
-				le_wait_busy(name);	/* the time went into the first try */
+				le_wait_busy(name); /* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
 		}
 		counted = *store;

@@ -309,12 +309,14 @@ release_locks(void)
  * The owner of the locks is the one that release_locks() finds when the
  * transaction is aborted.
  */
-static void
-check_fences(void)
+void
+le_fence_check(void)
 {
 	ResourceOwner owner = CurrentResourceOwner;
 	ListCell   *lc;
 
+	if (fences == NIL)
+		return;
 	CurrentResourceOwner = TopTransactionResourceOwner;
 	le_wait_start();
 	le_commit_bounded();
@@ -339,36 +341,26 @@ check_fences(void)
 	CurrentResourceOwner = owner;
 }
 
-static void
-on_xact_event(XactEvent event, void *arg)
+/*
+ * PREPARE TRANSACTION of a fenced transaction.
+ */
+void
+le_fence_refuse_prepare(void)
 {
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			if (fences != NIL)
-				check_fences();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			if (fences != NIL)
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("cannot PREPARE a transaction that is fenced by an election"),
-						 errdetail("Who leads when it is committed cannot be known now.")));
-			break;
-		case XACT_EVENT_ABORT:
-			release_locks();
-			fences = NIL;		/* the memory goes with the transaction */
-			break;
-		case XACT_EVENT_COMMIT:
-			fences = NIL;
-			break;
-		default:
-			break;
-	}
+	if (fences != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that is fenced by an election"),
+				 errdetail("Who leads when it is committed cannot be known now.")));
 }
 
+/*
+ * The transaction has ended.  The memory goes with it.
+ */
 void
-le_fence_init(void)
+le_fence_end_of_xact(bool committed)
 {
-	RegisterXactCallback(on_xact_event, NULL);
+	if (!committed)
+		release_locks();
+	fences = NIL;
 }

@@ -473,8 +473,8 @@ le_session_remaining(Candidacy *candidacy)
  * moment before the commit.  One mark serves all candidacies, for as long as
  * losses are told.
  */
-static void
-mark_losses(void)
+void
+le_session_mark_losses(void)
 {
 	HASH_SEQ_STATUS scan;
 	Candidacy  *c;
@@ -506,8 +506,8 @@ mark_losses(void)
  * for alive, elect them and renew their leases, and they could not lead.
  * Nothing here may fail.
  */
-static void
-end_of_xact(bool committed)
+void
+le_session_end_of_xact(bool committed)
 {
 	HASH_SEQ_STATUS scan;
 	Candidacy  *c;
@@ -558,41 +558,4 @@ end_of_xact(bool committed)
 	}
 	if (wake)
 		le_wake_workers(MyDatabaseId);
-}
-
-static void
-on_xact_event(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			mark_losses();
-			le_commit_before();
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			le_commit_before_prepare();
-			break;
-		case XACT_EVENT_COMMIT:
-			end_of_xact(true);
-			le_commit_after();
-			le_lock_end_of_xact();
-			break;
-		case XACT_EVENT_ABORT:
-			end_of_xact(false);
-			le_commit_forget();
-			le_lock_end_of_xact();
-			break;
-		case XACT_EVENT_PREPARE:
-			le_commit_forget();
-			le_lock_end_of_xact();
-			break;
-		default:
-			break;
-	}
-}
-
-void
-le_session_init(void)
-{
-	RegisterXactCallback(on_xact_event, NULL);
 }

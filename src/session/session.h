@@ -61,12 +61,18 @@ extern int64 le_session_term_of(Candidacy *candidacy, const Lease *lease,
 extern int64 le_session_remaining(Candidacy *candidacy);
 extern bool le_session_holds_lock(const Candidacy *c);
 extern bool le_session_owns(const Candidacy *candidacy);
-extern void le_session_init(void);
+extern void le_session_mark_losses(void);
+extern void le_session_end_of_xact(bool committed);
 
 /* fence.c */
 extern bool le_fence_is_set(const char *election);
 extern void le_fence_by_session(const char *election);
 extern void le_fence_by_term(const char *election, const int64 *term);
-extern void le_fence_init(void);
+extern void le_fence_check(void);
+extern void le_fence_refuse_prepare(void);
+extern void le_fence_end_of_xact(bool committed);
+
+/* callback.c */
+extern void le_callback_init(void);
 
 #endif							/* LE_SESSION_H */

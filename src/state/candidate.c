@@ -204,7 +204,7 @@ Candidate *
 le_candidate_find(const Store *store, const char *election, const char *name)
 {
 	return le_scan_read_one(store, TABLE_CANDIDATE, le_key_text(election, name),
-					   NULL, make_candidate);
+							NULL, make_candidate);
 }
 
 /*

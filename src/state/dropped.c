@@ -102,7 +102,7 @@ le_dropped_read(const Store *store, const char *election, int64 *term)
 	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, AccessShareLock))
 		return false;
 	own = le_scan_read_one(&locked, TABLE_DROPPED, le_key(election), NULL,
-					  make_term);
+						   make_term);
 	*term = Max(own != NULL ? *own : 0, le_epoch_read()->dropped_term);
 	return true;
 }

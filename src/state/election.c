@@ -86,7 +86,7 @@ Election *
 le_election_read(const Store *store, const char *name)
 {
 	return le_scan_read_one(store, TABLE_ELECTION, le_key(name), NULL,
-					   make_election);
+							make_election);
 }
 
 /*
@@ -98,7 +98,7 @@ le_election_channel(const Store *store, const char *name, Snapshot snapshot,
 					bool *is_seat)
 {
 	Election   *election = le_scan_read_one(store, TABLE_ELECTION, le_key(name),
-									   snapshot, make_election);
+											snapshot, make_election);
 
 	*is_seat = election != NULL && election->group != NULL;
 	return election != NULL ? election->channel : NULL;
@@ -193,15 +193,6 @@ le_election_report_missing(const char *name)
 			(errcode(ERRCODE_LE_NO_ELECTION),
 			 errmsg("election \"%s\" does not exist", name),
 			 errhint("Check its name. The first join(), campaign() or acquire() creates an election, unless leader_election.auto_create is off.")));
-}
-
-Datum
-le_clock_interval(int64 us)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = us;
-	return IntervalPGetDatum(interval);
 }
 
 /*

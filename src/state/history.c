@@ -108,7 +108,7 @@ bool
 le_history_is_begun_here(const Store *store, const char *election, int64 term)
 {
 	bool	   *own = le_scan_read_one(store, TABLE_HISTORY,
-								  le_key_int64(election, term), NULL, make_own);
+									   le_key_int64(election, term), NULL, make_own);
 
 	return own != NULL && *own;
 }
@@ -203,7 +203,7 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 	Walk		done = *walk;
 	Pruning		pruning = {before, walk, NIL};
 	bool		more = le_scan_walk(store, TABLE_HISTORY, store->history_acquired_at,
-							   before, limit, walk, note_old, &pruning);
+									before, limit, walk, note_old, &pruning);
 	ListCell   *lc;
 
 	foreach(lc, pruning.old)

@@ -96,7 +96,7 @@ is_incomplete(const Row *row)
 		LEASE_ACQUIRED_MONO, LEASE_DEADLINE_MONO, LEASE_DURATION,
 		LEASE_INCARNATION
 	};
-	const text *kind;
+	const		text *kind;
 	const char *expected;
 
 	if (row->nulls[LEASE_LEADER])
@@ -175,7 +175,7 @@ Lease *
 le_lease_read(const Store *store, const char *election, Snapshot snapshot)
 {
 	return le_scan_read_one(store, TABLE_LEASE, le_key(election), snapshot,
-					   make_lease);
+							make_lease);
 }
 
 /*

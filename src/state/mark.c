@@ -62,7 +62,7 @@ Mark *
 le_mark_read(const Store *store, const char *election)
 {
 	return le_scan_read_one(store, TABLE_ANNOUNCED, le_key(election), NULL,
-					   make_mark);
+							make_mark);
 }
 
 List *

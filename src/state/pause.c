@@ -124,7 +124,7 @@ le_pause_all_read(const Store *store)
 	if (store->knows_pause_all)
 		return unconstify(struct Pause *, store->pause_all);
 	return le_scan_read_one(store, TABLE_PAUSE_ALL, le_key(SCOPE), NULL,
-					   make_pause_all);
+							make_pause_all);
 }
 
 /*

@@ -412,7 +412,6 @@ typedef struct Configuration
 	bool		on_first_use;	/* nobody has asked for just this election */
 } Configuration;
 
-extern Datum le_clock_interval(int64 us);
 extern void le_election_complete(Configuration *config);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);

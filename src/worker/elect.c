@@ -101,7 +101,7 @@ settle(void *arg)
 	/* Counting seats takes a while: the proof may have become too old. */
 	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
 		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
-				  &task->proof))
+					   &task->proof))
 		le_wait_busy(name);
 
 	if (!lock_group(task, &store, election, lease->leader == NULL) &&

@@ -1,0 +1,125 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.c
+ *		What rows are read by: conditions on the first columns of a primary key.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/base.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+
+static void
+add_column(Key *key, StrategyNumber strategy, RegProcedure compare, Datum value)
+{
+	int			column = ++key->columns;
+
+	ScanKeyInit(&key->column[column - 1], column, strategy, compare, value);
+}
+
+/*
+ * The key of all rows.
+ */
+Key
+le_key_any(void)
+{
+	Key			key = {.columns = 0};
+
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text.
+ */
+Key
+le_key(const char *first)
+{
+	Key			key = le_key_any();
+
+	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
+			   CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The key of the row whose first two columns are these texts.
+ */
+Key
+le_key_text(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
+			   CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * The key of the row whose first two columns are this text and this number.
+ */
+Key
+le_key_int64(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text, and whose second column
+ * is this number or a greater one.
+ */
+Key
+le_key_from(const char *first, int64 second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTGreaterEqualStrategyNumber, F_INT8GE,
+			   Int64GetDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column, of collation "C", comes before this
+ * text.
+ */
+Key
+le_key_before(const char *first)
+{
+	Key			key = le_key_any();
+
+	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
+			   CStringGetTextDatum(first));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column is this text, and whose second
+ * column, of collation "C", comes before that text.
+ */
+Key
+le_key_text_before(const char *first, const char *second)
+{
+	Key			key = le_key(first);
+
+	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
+			   CStringGetTextDatum(second));
+	return key;
+}
+
+/*
+ * The key of the rows whose first column, of collation "C", comes after the
+ * one text and before the other.
+ */
+Key
+le_key_between(const char *after, const char *before)
+{
+	Key			key = le_key_before(before);
+
+	ScanKeyInit(&key.column[key.columns++], 1, BTGreaterStrategyNumber,
+				F_TEXT_GT, CStringGetTextDatum(after));
+	return key;
+}

@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * xact.c
+ *		What the running transaction holds and has written.
+ *
+ * Invariant: what is noted here belongs to one transaction, and is forgotten when
+ * that has ended (le_xact_forget()).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "base/base.h"
+
+/* Counts this process's writes that are logged */
+uint64		le_xact_writes = 0;
+
+/*
+ * ... and those that may have waited: they used more than the row's own page
+ */
+uint64		le_xact_slow_writes = 0;
+
+static bool holds_something = false;
+
+/*
+ * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
+ * up pages, does not count as this transaction's own, unless we write a logged
+ * row.  Without that, the commit of a call that has changed nothing would wait
+ * for a flush, and for synchronous standbys: that may be for ever.  (A
+ * transaction that has no ID yet has logged nothing of its own.)
+ */
+void
+le_xact_wal_begin(WalMark *mark)
+{
+	mark->end = TransactionIdIsValid(GetTopTransactionIdIfAny()) ?
+		XactLastRecEnd : InvalidXLogRecPtr;
+	mark->writes = le_xact_writes;
+}
+
+void
+le_xact_wal_end(const WalMark *mark)
+{
+	if (mark->writes == le_xact_writes)
+		XactLastRecEnd = mark->end;
+}
+
+/*
+ * Note that this transaction holds a row or a lock of ours, for which others
+ * wait until its commit has ended.  This is not taken back with a savepoint:
+ * then the commit is hurried without need (see set_durability() and
+ * le_commit_bounded()).
+ */
+void
+le_xact_hold(void)
+{
+	holds_something = true;
+}
+
+bool
+le_xact_holds(void)
+{
+	return holds_something;
+}
+
+void
+le_xact_forget(void)
+{
+	holds_something = false;
+}

@@ -1,0 +1,83 @@
+/*-------------------------------------------------------------------------
+ *
+ * callback.c
+ *		The events of a transaction, for all of the extension, in their order.
+ *
+ * Before a commit:
+ *
+ * 1. The fences look whether their terms still lead.  From here on they hold
+ *	  election locks, and an error still rolls back.
+ *
+ * 2. A session that has lost its session lock marks itself as one that lives,
+ *	  while it still is in a transaction.
+ *
+ * 3. The commit is made durable, and bounded, as what is held by now asks for.
+ *
+ * At the end:
+ *
+ * 1. A transaction that fails gives the fences' locks back, before it does
+ *	  anything else, and before other libraries clean up.
+ *
+ * 2. What was counted, and what this session knows of its candidacies, becomes
+ *	  what the transaction has left of it.
+ *
+ * 3. After a commit, others are woken: what they read now is committed.
+ *
+ * 4. What belonged to the transaction is forgotten.
+ *
+ * Nothing here fails at the end: after a commit, that would be a PANIC.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "session/session.h"
+
+static void
+end_of_xact(XactEvent event)
+{
+	bool		committed = event != XACT_EVENT_ABORT;
+
+	le_fence_end_of_xact(committed);
+	le_seats_end_of_xact(committed);
+	if (event != XACT_EVENT_PREPARE)
+		le_session_end_of_xact(committed);
+	if (event == XACT_EVENT_COMMIT)
+		le_commit_after();
+	le_cap_forget();
+	le_commit_forget();
+	le_session_lock_forget();
+	le_lock_forget();
+	le_xact_forget();
+}
+
+static void
+on_xact_event(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			le_fence_check();
+			le_session_mark_losses();
+			le_commit_before();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			le_fence_refuse_prepare();
+			le_commit_before_prepare();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			end_of_xact(event);
+			break;
+		default:
+			break;
+	}
+}
+
+void
+le_callback_init(void)
+{
+	RegisterXactCallback(on_xact_event, NULL);
+}
