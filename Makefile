@@ -59,6 +59,7 @@ OBJS = \
 	src/base/xact.o \
 	src/state/candidacy.o \
 	src/state/candidate.o \
+	src/state/create.o \
 	src/state/drain.o \
 	src/state/dropped.o \
 	src/state/election.o \
@@ -71,6 +72,7 @@ OBJS = \
 	src/state/pause.o \
 	src/state/role.o \
 	src/state/run.o \
+	src/state/seat.o \
 	src/rules/reasons.o \
 	src/decide/begin.o \
 	src/decide/cap.o \

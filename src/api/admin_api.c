@@ -144,7 +144,7 @@ le_create_election(PG_FUNCTION_ARGS)
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
 	owner = le_role_current();
 	config.owner = &owner;
-	while (!le_election_insert(&call.store, name, &config))
+	while (!le_create(&call.store, name, &config))
 	{
 		if (le_election_read(&call.store, name) != NULL)
 			ereport(ERROR,

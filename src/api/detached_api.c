@@ -201,7 +201,7 @@ find_election(const Store *store, const Acquisition *a)
 {
 	const char *name = a->who.election;
 	Election   *election = a->is_seat ? le_group_seat_read(store, name) :
-		le_election_get_or_create(store, name, true);
+		le_create_on_first_use(store, name, true);
 
 	if (election != NULL)
 		le_check_candidate_role(election, &a->who.role);

@@ -181,7 +181,7 @@ find_seats_without(const Diagnosis *d)
 
 	for (int n = 1; n <= d->group->seats; n++)
 	{
-		char	   *seat = le_group_seat_name(d->group->name, n);
+		char	   *seat = le_seat_name(d->group->name, n);
 		bool		stands = false;
 		ListCell   *lc;
 
@@ -244,7 +244,7 @@ count_led(Diagnosis *d, List **vacant)
 	*vacant = NIL;
 	for (int n = 1; n <= d->group->seats; n++)
 	{
-		char	   *seat = le_group_seat_name(d->group->name, n);
+		char	   *seat = le_seat_name(d->group->name, n);
 		Election   *election = le_election_read(&d->store, seat);
 		Lease	   *lease = le_lease_read(&d->store, seat, NULL);
 		Turnout		turnout;

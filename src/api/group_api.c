@@ -156,8 +156,8 @@ compare_seats(const ListCell *a, const ListCell *b)
 {
 	int			length;
 
-	return le_group_seat_number(((Election *) lfirst(a))->name, &length) -
-		le_group_seat_number(((Election *) lfirst(b))->name, &length);
+	return le_seat_number(((Election *) lfirst(a))->name, &length) -
+		le_seat_number(((Election *) lfirst(b))->name, &length);
 }
 
 /*
@@ -199,7 +199,7 @@ make_seats(const Store *store, const ElectionGroup *group,
 	config->owner = &group->owner;
 	for (int i = 1; i <= group->seats; i++)
 	{
-		char	   *name = le_group_seat_name(group->name, i);
+		char	   *name = le_seat_name(group->name, i);
 		Election   *present = le_election_read(store, name);
 
 		CHECK_FOR_INTERRUPTS();
@@ -212,7 +212,7 @@ make_seats(const Store *store, const ElectionGroup *group,
 					 errmsg("election \"%s\" already exists", name),
 					 errdetail("A seat of group \"%s\" is to have this name.",
 							   group->name)));
-		while (!le_election_insert(store, name, config))
+		while (!le_create(store, name, config))
 			le_wait_retry_or_busy(name);
 	}
 }

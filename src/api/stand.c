@@ -174,7 +174,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 	{
 		Election   *election = s->is_seat ?
 			le_group_seat_read(store, s->who.election) :
-			le_election_get_or_create(store, s->who.election, wait);
+			le_create_on_first_use(store, s->who.election, wait);
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
 

@@ -43,8 +43,8 @@ le_begin_epoch(Store *store)
 	}
 
 	/*
-	 * A term moves from its lease to table dropped, and on to table epoch.
-	 * It is looked for in that order, so that it is found on its way.
+	 * A term moves from its lease to table dropped, and on to table epoch. It
+	 * is looked for in that order, so that it is found on its way.
 	 */
 	highest_term = Max(highest_term, le_dropped_highest(store));
 

@@ -410,7 +410,7 @@ le_cap_touch(const char *election)
 	int			length;
 	ListCell   *lc;
 
-	if (locked_caps == NIL || le_group_seat_number(election, &length) == 0)
+	if (locked_caps == NIL || le_seat_number(election, &length) == 0)
 		return;
 	foreach(lc, locked_caps)
 	{

@@ -3,27 +3,14 @@
  * election.c
  *		The settings of the elections: the table election.
  *
- * Invariant: an election has a row here and a lease row, or neither.  One
- * transaction makes both, and the mark (mark.c), under the election's name
- * lock.  One transaction deletes both, under the name lock and the election
- * lock.
+ * A row is made and deleted together with the election's lease row (create.c).
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/dependency.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_class.h"
-#include "catalog/pg_proc.h"
-#include "commands/extension.h"
-#include "miscadmin.h"
 #include "state/state.h"
 #include "utils/builtins.h"
-#include "utils/catcache.h"
-#include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 /* Column numbers of election */
 enum
@@ -211,20 +198,6 @@ le_election_complete(Configuration *config)
 	config->settle = Max(config->settle, 0);
 }
 
-static Role
-owner_of_tables(const Store *store)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease_oid));
-	Role		owner;
-
-	if (!HeapTupleIsValid(tuple))
-		le_table_report_dropped();
-	owner.oid = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	owner.name = GetUserNameFromId(owner.oid, false);
-	ReleaseSysCache(tuple);
-	return owner;
-}
-
 static void
 set_configuration(Row *row, const Configuration *config)
 {
@@ -254,88 +227,18 @@ set_configuration(Row *row, const Configuration *config)
 }
 
 /*
- * Take the name lock of an election that is to be made, if there is none of
- * that name.  A seat of a group is made under the group's name lock, which the
- * caller holds.  An election that is none must not have the name of one: no
- * group is made while we hold that lock in Share mode.
+ * Write the settings of an election that is being made, all of which are given.
+ * The caller holds its name lock.
  */
-static bool
-lock_new_name(const Store *store, const char *name,
-			  const Configuration *config)
-{
-	char	   *group = config->group == NULL ? le_group_name_of_seat(name) : NULL;
-
-	if (group != NULL && !le_lock_name_shared(group))
-		return false;
-	if (group != NULL && le_group_read(store, group) != NULL)
-		ereport(ERROR,
-				(errcode(config->on_first_use ? ERRCODE_LE_NO_ELECTION :
-						 ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("election \"%s\" is no seat of group \"%s\"",
-						name, group),
-				 errdetail("The name is kept for a seat: the group exists, and has none of that number."),
-				 errhint("Only leader_election.alter_group() adds seats to a group.")));
-	if (config->group == NULL && !le_lock_name(name, NULL))
-		return false;
-	if (le_election_read(store, name) == NULL)
-		return true;
-	if (config->group == NULL)
-		le_lock_release_name(name, NULL);
-	return false;
-}
-
-/*
- * Make the lease and the mark of a new election.  Listeners are told of a new
- * seat of a group, for which nobody may stand yet.
- */
-static void
-insert_lease(const Store *store, const char *name, const Configuration *config,
-			 int64 after_term)
-{
-	TimestampTz at = GetCurrentTimestamp();
-	bool		tells = config->group != NULL;
-
-	if (le_lease_read(store, name, NULL) == NULL)
-		le_lease_create(store, name, at, after_term);
-	le_mark_create(store, name, config->channel != NULL &&
-				   config->channel[0] != '\0' ? config->channel : NULL,
-				   tells ? 0 : at, after_term);
-	if (tells)
-		le_commit_tells();
-}
-
-/*
- * Make an election: its settings, all of which are given, its lease and its
- * mark.  False: there is one of that name, or another transaction is about to
- * make it, or the table of dropped elections is locked.
- */
-bool
+void
 le_election_insert(const Store *store, const char *name,
 				   const Configuration *config)
 {
-	Row		   *row;
-	int64		after_term;
+	Row		   *row = le_row_new(store, TABLE_ELECTION);
 
-	/*
-	 * Take the lock before looking.  The other way round, another transaction
-	 * could make the election in between, and our insert would fail.
-	 */
-	if (!lock_new_name(store, name, config))
-		return false;
-	if (!le_dropped_read(store, name, &after_term))
-	{
-		if (config->group == NULL)
-			le_lock_release_name(name, NULL);
-		return false;
-	}
-	row = le_row_new(store, TABLE_ELECTION);
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
 	set_configuration(row, config);
 	le_row_insert(row);
-	insert_lease(store, name, config, after_term);
-	le_commit_durably();
-	le_commit_wakes_worker();
-	return true;
 }
 
 /*
@@ -411,97 +314,4 @@ List *
 le_elections_read(const Store *store)
 {
 	return le_scan_read_all(store, TABLE_ELECTION, make_election);
-}
-
-/*
- * May the current user call the extension's create_election()?  A function of
- * that name that is no member of the extension does not count: anybody who may
- * create functions in the schema could have made it.
- */
-static bool
-may_create(void)
-{
-	Oid			namespace = get_namespace_oid(LE_SCHEMA, false);
-	Oid			extension = get_extension_oid(LE_EXTENSION, false);
-	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
-										   CStringGetDatum("create_election"));
-	bool		may = false;
-
-	for (int i = 0; i < list->n_members && !may; i++)
-	{
-		Form_pg_proc proc =
-			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
-
-		may = proc->pronamespace == namespace &&
-			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension &&
-			LeMayExecute(proc->oid, GetUserId());
-	}
-	ReleaseSysCacheList(list);
-	return may;
-}
-
-/*
- * Raise an error if this call may not create an election.  The setting alone
- * does not decide: before the library is loaded, a client can give it a value
- * of its own.  The server refuses that value when it loads the library, but
- * then takes the default, "on", and not what the administrator has set.  So
- * the user's privilege is needed as well.
- */
-static void
-check_auto_create(const char *name)
-{
-	if (!le_auto_create)
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errhint("Elections are not created on first use: leader_election.auto_create is off.")));
-	if (!may_create())
-		ereport(ERROR,
-				(errcode(ERRCODE_LE_NO_ELECTION),
-				 errmsg("election \"%s\" does not exist", name),
-				 errdetail("Role \"%s\" may not create it: it lacks EXECUTE on leader_election.create_election().",
-						   GetUserNameFromId(GetUserId(), false)),
-				 errhint("Check its name, or have a role with that privilege create it.")));
-}
-
-/*
- * The settings of an election, which is created if it does not exist and the
- * current user may do that.  NULL: another transaction is about to create it,
- * or (without wait) has locked the marks.  With wait, this waits for that
- * transaction as long as the call may wait.
- */
-Election *
-le_election_get_or_create(const Store *store, const char *name, bool wait)
-{
-	Role		owner = owner_of_tables(store);
-	Configuration defaults = {.takeover_delay = -1,.owner = &owner,
-	.on_first_use = true};
-	Store		locked = *store;
-
-	le_election_complete(&defaults);
-	for (;;)
-	{
-		Election   *election = le_election_read(store, name);
-
-		if (election != NULL)
-			return election;
-		check_auto_create(name);
-		if (wait)
-			le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock);
-		else if (!le_store_try_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock))
-			return NULL;
-		if (le_election_insert(store, name, &defaults))
-		{
-			ereport(NOTICE,
-					(errmsg("election \"%s\" does not exist, creating it with default settings",
-							name)));
-			ereport(LOG_SERVER_ONLY,
-					(errmsg("leader_election: election %s is created on first use",
-							le_quote(name)),
-					 errhidestmt(true)));
-		}
-		else if (le_election_read(store, name) == NULL &&
-				 (!wait || !le_wait_retry()))
-			return NULL;
-	}
 }

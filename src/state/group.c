@@ -51,50 +51,6 @@ make_group(const Row *row)
 	return group;
 }
 
-char *
-le_group_seat_name(const char *group, int number)
-{
-	return psprintf("%s/%d", group, number);
-}
-
-/*
- * The number of the seat that has this name, if there is a group for it: what
- * follows the last slash.  0: a seat's name does not look like that.  *length:
- * of the group's name.
- */
-int
-le_group_seat_number(const char *election, int *length)
-{
-	const char *slash = strrchr(election, '/');
-	int			number = 0;
-
-	if (slash == NULL || slash == election || slash[1] == '0')
-		return 0;
-	for (const char *c = slash + 1; *c != '\0'; c++)
-	{
-		if (*c < '0' || *c > '9')
-			return 0;
-		number = number * 10 + (*c - '0');
-		if (number > LE_MOST_SEATS)
-			return 0;
-	}
-	*length = slash - election;
-	return number;
-}
-
-/*
- * The name of the group that an election of that name would be a seat of;
- * NULL: of none.
- */
-char *
-le_group_name_of_seat(const char *election)
-{
-	int			length;
-
-	return le_group_seat_number(election, &length) == 0 ? NULL :
-		pnstrdup(election, length);
-}
-
 /*
  * A group; NULL: there is none of that name.  55P03 if the table is locked:
  * the caller may hold an election lock, and must not wait.
@@ -151,7 +107,7 @@ le_group_lock_seat_name(const Store *store, const char *election)
 	int			length;
 	Election   *settings;
 
-	if (le_group_seat_number(election, &length) == 0)
+	if (le_seat_number(election, &length) == 0)
 		return pstrdup(election);
 	if (!le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
 		return NULL;
@@ -179,7 +135,7 @@ le_group_withdraws(const ElectionGroup *group, const char *election)
 {
 	int			length;
 
-	return group != NULL && le_group_seat_number(election, &length) > group->seats;
+	return group != NULL && le_seat_number(election, &length) > group->seats;
 }
 
 /*
@@ -193,7 +149,7 @@ le_group_may_withdraw(const Store *store, const char *election)
 	int			length;
 	ListCell   *lc;
 
-	if (store->groups == NIL || le_group_seat_number(election, &length) == 0)
+	if (store->groups == NIL || le_seat_number(election, &length) == 0)
 		return false;
 	foreach(lc, store->groups)
 	{

@@ -311,7 +311,7 @@ read_seat(const Row *row, void *arg)
 	Lease	   *lease = make_lease(row);
 	int			length;
 
-	if (le_group_seat_number(lease->election, &length) > 0 &&
+	if (le_seat_number(lease->election, &length) > 0 &&
 		length == reading->length)
 		reading->lease.reader(lease, reading->lease.arg);
 	return true;

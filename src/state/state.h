@@ -418,13 +418,11 @@ extern List *le_elections_read(const Store *store);
 extern char *le_election_channel(const Store *store, const char *name,
 								 Snapshot snapshot, bool *is_seat);
 extern Election *le_election_get(const Store *store, const char *name);
-extern Election *le_election_get_or_create(const Store *store,
-										   const char *name, bool wait);
 extern bool le_election_is_restricted(const Election *election);
 extern bool le_election_admits(const Election *election, const Role *role);
 extern void le_election_lease_durations(const Store *store, List *leases);
 extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
-extern bool le_election_insert(const Store *store, const char *name,
+extern void le_election_insert(const Store *store, const char *name,
 							   const Configuration *config);
 extern bool le_election_alter(const Store *store, const char *name,
 							  const Configuration *config);
@@ -432,6 +430,17 @@ extern bool le_election_pause(const Store *store, const char *name,
 							  const struct Pause *pause);
 extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_election_report_missing(const char *name);
+
+/* create.c */
+extern bool le_create(const Store *store, const char *name,
+					  const Configuration *config);
+extern Election *le_create_on_first_use(const Store *store,
+										const char *name, bool wait);
+
+/* seat.c */
+extern char *le_seat_name(const char *group, int number);
+extern int	le_seat_number(const char *election, int *length);
+extern char *le_seat_group(const char *election);
 
 /* group.c */
 typedef struct ElectionGroup
@@ -443,9 +452,6 @@ typedef struct ElectionGroup
 	struct Cap *cap;			/* who leads how many; NULL: not counted */
 } ElectionGroup;
 
-extern char *le_group_seat_name(const char *group, int number);
-extern int	le_group_seat_number(const char *election, int *length);
-extern char *le_group_name_of_seat(const char *election);
 extern ElectionGroup *le_group_read(const Store *store, const char *name);
 extern ElectionGroup *le_group_of(const Store *store, const Election *election);
 extern void le_group_remember(Store *store);

@@ -88,7 +88,7 @@ is_seat(const Store *store, const char *election)
 	int			length;
 	Election   *settings;
 
-	if (store->groups == NIL || le_group_seat_number(election, &length) == 0)
+	if (store->groups == NIL || le_seat_number(election, &length) == 0)
 		return false;
 	settings = le_election_read(store, election);
 	return settings != NULL && settings->group != NULL;
@@ -104,7 +104,7 @@ is_capped(const Store *store, const Standing *s, const Candidate *c)
 
 	if (!s->is_seat)
 		return false;
-	seat.group = le_group_name_of_seat(c->election);
+	seat.group = le_seat_group(c->election);
 	return le_cap_bars(store, &seat, c, false);
 }
 

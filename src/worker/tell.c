@@ -337,7 +337,7 @@ tell_last(Telling *t, const Lease *lease)
 static bool
 lock_name(const char *election)
 {
-	char	   *group = le_group_name_of_seat(election);
+	char	   *group = le_seat_group(election);
 
 	return le_lock_name_shared(election) &&
 		(group == NULL || le_lock_name_shared(group));
