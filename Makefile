@@ -127,6 +127,7 @@ OBJS = \
 	src/worker/led.o \
 	src/worker/news.o \
 	src/worker/renewal.o \
+	src/worker/round.o \
 	src/worker/standing.o \
 	src/worker/tell.o \
 	src/worker/tidy.o \

@@ -192,7 +192,7 @@ announce_together(Pass *pass, List *items, int *from)
 	Outcome		outcome = le_attempt_in_transaction(announce, &a, "announcing");
 
 	if (a.waited)
-		le_upkeep_again(pass);
+		le_round_again(pass);
 	switch (a.stage)
 	{
 		case LOCKING_TABLES:
@@ -318,7 +318,7 @@ le_announce(Pass *pass)
 	while (may_go_on && done < list_length(pass->news) &&
 		   le_clock() >= queue_at &&
 		   le_clock() + MS <= pass->renew_at &&
-		   (done == 0 || !le_upkeep_is_to_renew(pass)))
+		   (done == 0 || !le_round_is_to_renew(pass)))
 	{
 		List	   *items = take_items(pass, &done);
 

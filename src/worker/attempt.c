@@ -39,6 +39,8 @@
 #define MESSAGE_MAX		200		/* bytes of it that are kept */
 #define LINE_SIZE		1024
 
+MemoryContext le_worker_context;
+
 static const struct
 {
 	const char *activity;		/* for pg_stat_activity and the log */

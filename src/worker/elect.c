@@ -219,7 +219,7 @@ settle_one(Pass *pass, SettleTask *task)
 	else if (done)
 		pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
 	if (task->waited)
-		le_upkeep_again(pass);
+		le_round_again(pass);
 	return done && task->changed;
 }
 
@@ -238,12 +238,12 @@ le_elect_orphaned(Pass *pass)
 
 	pass->looked_at = le_clock();
 	if (elections != NIL)
-		le_upkeep_again(pass);	/* they are named only once */
+		le_round_again(pass);	/* they are named only once */
 	foreach(lc, elections)
 	{
 		SettleTask	task = {.election = lfirst(lc)};
 
-		if ((le_upkeep_is_to_renew(pass) && lc != list_head(elections)) ||
+		if ((le_round_is_to_renew(pass) && lc != list_head(elections)) ||
 			!le_proof_make(NULL, 0, false, 0, &task.proof))
 			break;
 		changed |= settle_one(pass, &task);
@@ -291,7 +291,7 @@ le_elect_all(Pass *pass)
 		const Lease *seen = lfirst(lc);
 		SettleTask	task = {.election = seen->election};
 
-		if (le_upkeep_is_to_renew(pass) && lc != list_head(leases))
+		if (le_round_is_to_renew(pass) && lc != list_head(leases))
 		{
 			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			pass->next = le_clock();
@@ -329,7 +329,7 @@ le_elect_preempt_all(Pass *pass)
 		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election,
 		.next = PG_INT64_MAX};
 
-		if (le_upkeep_is_to_renew(pass) && lc != list_head(leases))
+		if (le_round_is_to_renew(pass) && lc != list_head(leases))
 		{
 			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			pass->next = le_clock();
@@ -343,6 +343,6 @@ le_elect_preempt_all(Pass *pass)
 		}
 		pass->next = Min(pass->next, task.next);
 		if (task.waited)
-			le_upkeep_again(pass);
+			le_round_again(pass);
 	}
 }

@@ -287,7 +287,7 @@ le_renewal_all(Pass *pass)
 		if (!renew_batch(pass, ATTEMPT_RENEW_ALL, NULL, &batch))
 			renew_each(pass, &batch);
 		if (batch.look_again)
-			le_upkeep_again(pass);
+			le_round_again(pass);
 		if (!batch.complete)
 			again_at = le_clock() + RETRY;
 	}

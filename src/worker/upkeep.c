@@ -15,7 +15,7 @@
  *
  * Live leaders must not lose their leases while there is much else to do.  So,
  * however large the tables are, the worker does no more than one of these
- * before it asks again whether a renewal is due (le_upkeep_is_to_renew()):
+ * before it asks again whether a renewal is due (le_round_is_to_renew()):
  *
  * - a look, which reads each row of a table once; of the candidates, as many
  *	 as 5 ms allow (standing.c);
@@ -40,7 +40,6 @@
 
 #define LONGEST_SLEEP	(3600000 * MS)
 #define LONGEST_POSTPONE (1000 * MS)	/* of yields and tidying up */
-#define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 #define WINNER_FIRST	(MS / 2)	/* before we do anything else */
 #define CROWD			1000	/* of candidates, which a look does not read */
 #define WATCH_EVERY		(1000 * MS) /* whether roles have changed */
@@ -63,32 +62,6 @@ static bool watches_roles = false;
 
 /* ... and le_role_changes() from before it */
 static uint64 seen_role_changes = 0;
-
-/*
- * A wait may have reset our latch, so that a wake-up has gone unheard, or
- * other processes may have changed something meanwhile.  Run one more round:
- * the worker sleeps only after a round that has only looked.
- */
-void
-le_upkeep_again(Pass *pass)
-{
-	pass->next = le_clock();
-	le_standing_look_again();
-}
-
-/*
- * Is other work to end now, because leases are to be renewed?  A wake-up may
- * tell of a lease that no look has seen yet: to find out when that is to be
- * renewed, a look is due soon.
- */
-bool
-le_upkeep_is_to_renew(const Pass *pass)
-{
-	int64		now = le_clock();
-
-	return pass->renew_at <= now ||
-		(MyLatch->is_set && now - pass->looked_at >= LONGEST_WORK);
-}
 
 /*
  * When to call le_upkeep_sees_roles(), if nothing wakes the worker before;

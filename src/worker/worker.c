@@ -47,8 +47,6 @@
 #define TAKE_OVER_TRIES	100
 #define TAKE_OVER_MS	10		/* between two of them */
 
-MemoryContext le_worker_context;
-
 static bool ended_by_itself = false;
 
 /*

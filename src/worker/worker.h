@@ -17,6 +17,7 @@
  *	announce	the transaction that tells listeners
  *	tell		what it tells of one election
  *	tidy		removing dead candidates, dropped elections and old history
+ *	round		when a round has to end, and when the next one begins
  *	attempt		doing what may fail
  *	launcher	starting workers with the server
  *
@@ -31,6 +32,7 @@
 #define MS				INT64CONST(1000)
 #define RETRY			(10 * MS)	/* after a table was locked, say */
 #define TIDY_PAUSE		(1000 * MS) /* before a dead candidate is removed */
+#define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 
 /*
  * A round of the worker
@@ -57,11 +59,11 @@ typedef struct Pass
 } Pass;
 
 /* worker.c */
-extern MemoryContext le_worker_context; /* reset before each round */
-
 extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
 
 /* attempt.c */
+extern MemoryContext le_worker_context; /* reset before each round */
+
 typedef enum Outcome
 {
 	DONE,
@@ -182,9 +184,11 @@ extern void le_announce(Pass *pass);
 extern void le_tidy_look(Store *store, Pass *pass);
 extern void le_tidy(Pass *pass);
 
+/* round.c */
+extern bool le_round_is_to_renew(const Pass *pass);
+extern void le_round_again(Pass *pass);
+
 /* upkeep.c */
-extern bool le_upkeep_is_to_renew(const Pass *pass);
-extern void le_upkeep_again(Pass *pass);
 extern int64 le_upkeep_watch_at(void);
 extern bool le_upkeep_sees_roles(void);
 extern void le_upkeep(Pass *pass);
