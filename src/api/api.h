@@ -70,8 +70,11 @@ extern const char *le_observed_waiting_for(const Store *store,
 										   const Election *election,
 										   const Lease *lease,
 										   const Turnout *turnout);
-extern const char *le_observed_obstacle_text(Obstacle obstacle,
-											 const char *election);
+extern Obstacle le_observed_obstacle(Obstacle obstacle, const char *election,
+									 bool has_worker,
+									 const WorkerTrouble *trouble);
+extern Obstacle le_observed_obstacle_now(Obstacle obstacle,
+										 const char *election);
 extern Obstacle le_observed_obstacle_on_standby(const Election *election,
 												const Lease *lease,
 												const Pause *pause);

@@ -89,7 +89,6 @@ extern void le_diagnose_rows(Diagnosis *d);
 /* diagnose_server.c */
 extern void le_diagnose_worker(Diagnosis *d);
 extern void le_diagnose_read_trouble(Diagnosis *d);
-extern const char *le_diagnose_trouble_text(const Diagnosis *d);
 extern void le_diagnose_trouble(Diagnosis *d);
 extern void le_diagnose_standbys(Diagnosis *d);
 extern void le_diagnose_standby(Diagnosis *d);

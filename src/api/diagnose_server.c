@@ -106,21 +106,6 @@ le_diagnose_read_trouble(Diagnosis *d)
 }
 
 /*
- * Why the worker does not elect, as the end of a sentence.
- */
-const char *
-le_diagnose_trouble_text(const Diagnosis *d)
-{
-	static const char *const texts[] = {
-		[TROUBLE_FAILS] = "the worker fails",
-		[TROUBLE_WAITS] = "the worker waits for a lock",
-		[TROUBLE_CANCELLED] = "the worker was cancelled",
-	};
-
-	return texts[le_trouble_kind(d->trouble->code)];
-}
-
-/*
  * What to do about an error of the worker's.
  */
 static const char *

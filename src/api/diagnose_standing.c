@@ -260,7 +260,8 @@ count_led(Diagnosis *d, List **vacant)
 			continue;
 		}
 		why = le_observed_waiting_for(&d->store, election, lease, &turnout);
-		*vacant = add_vacant(*vacant, seat, why != NULL ? why : "the worker");
+		*vacant = add_vacant(*vacant, seat, why != NULL ? why :
+							 le_obstacles[OBSTACLE_NONE].word);
 	}
 	return led;
 }

@@ -4,7 +4,8 @@
  *		What diagnose() says of a seat that nobody has: since when, why, until
  *		when, and what to do.
  *
- * The reason comes from vacancy.c, as it does for the worker and for status.
+ * The reason comes from vacancy.c, as it does for the worker and for status,
+ * and what is said of it from rules/reasons.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,24 +17,6 @@
 
 /* A vacancy that nothing bars, and that has lasted longer, is not normal */
 #define LONG_VACANT		(5 * USECS_PER_SEC)
-
-/* What is said of one obstacle */
-typedef struct Explanation
-{
-	Severity	severity;
-	const char *why;
-	const char *remedy;
-} Explanation;
-
-typedef Explanation (*Explain) (const Diagnosis *d);
-
-static Explanation
-explain(Severity severity, const char *why, const char *remedy)
-{
-	Explanation e = {severity, why, remedy};
-
-	return e;
-}
 
 /*
  * How the last leadership ended, as a sentence that has no end yet.
@@ -75,222 +58,40 @@ describe_end(const Diagnosis *d)
 }
 
 /*
- * A moment of the monotonic clock, and how far away it is.
+ * Why the seat is vacant, as this server can tell.
  */
-static char *
-describe_moment(int64 mono)
+static Obstacle
+look_closer(const Diagnosis *d)
 {
-	int64		left = Max(mono - le_clock(), 0);
+	Obstacle	obstacle = d->vacancy.obstacle;
 
-	return psprintf("%s (in %s)", le_diagnose_time(GetCurrentTimestamp() + left),
-					le_diagnose_duration(left));
+	if (!d->knows_vacancy)
+		return OBSTACLE_UNREAD;
+	if (obstacle == OBSTACLE_NONE && d->on_standby)
+		return OBSTACLE_UNSEEN;
+	if (obstacle == OBSTACLE_NONE && le_diagnose_has_late_commit(d))
+		return OBSTACLE_LATE_COMMIT;
+	if (obstacle == OBSTACLE_NO_CANDIDATES && d->lease->runs.done != NULL)
+		return OBSTACLE_RUN_DONE;
+	return le_observed_obstacle(obstacle, d->name, d->has_worker, d->trouble);
 }
 
 /*
- * When the obstacle is gone: on a standby, the rows' time of day counts.
+ * Does what usually is over by itself stay until somebody acts: a pause without
+ * an end, or a vacancy that nothing bars?
  */
-static char *
-describe_until(const Diagnosis *d, TimestampTz on_standby)
-{
-	return d->on_standby ? le_diagnose_time(on_standby) :
-		describe_moment(d->vacancy.barred_until);
-}
-
-static Explanation
-explain_withdrawn(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("the seat is withdrawn: group %s has %d seats by now",
-							le_quote(d->group->name), d->group->seats),
-				   "Nothing is to be done: the worker drops it. alter_group() with more seats would keep it.");
-}
-
-static Explanation
-explain_paused(const Diagnosis *d)
-{
-	return explain(d->pause_ends ? SEVERITY_NOTICE : SEVERITY_ERROR,
-				   le_diagnose_pause_text(d), le_diagnose_pause_remedy(d));
-}
-
-/*
- * The worker's own trouble keeps the seat vacant.
- */
-static Explanation
-explain_trouble(const Diagnosis *d, bool lasts)
-{
-	bool		fails = le_trouble_kind(d->trouble->code) == TROUBLE_FAILS;
-
-	return explain(fails || lasts ? SEVERITY_ERROR : SEVERITY_NOTICE,
-				   le_diagnose_trouble_text(d),
-				   "See the row on the worker.");
-}
-
 static bool
-is_in_trouble(const Diagnosis *d)
+stays(const Diagnosis *d)
 {
-	return d->trouble != NULL && le_trouble_concerns(d->trouble, d->name);
+	TimestampTz since;
+
+	if (d->vacancy.obstacle != OBSTACLE_NONE)
+		return d->vacancy.obstacle == OBSTACLE_PAUSED && !d->pause_ends;
+	if (d->lease->leader == NULL && d->last == NULL)
+		return false;
+	since = d->lease->leader != NULL ? d->lease->expires_at : d->last->ended_at;
+	return !d->on_standby && GetCurrentTimestamp() - since > LONG_VACANT;
 }
-
-static Explanation
-explain_epoch(const Diagnosis *d)
-{
-	if (is_in_trouble(d))
-		return explain_trouble(d, false);
-	return explain(d->has_worker ? SEVERITY_NOTICE : SEVERITY_WARNING,
-				   "this server was promoted, restored, moved or its machine started anew, and its new epoch has not begun",
-				   d->has_worker ? "Wait: the worker begins it, and after one lease somebody is elected." :
-				   "Have a candidate call join(), campaign() or acquire(): that begins it.");
-}
-
-static Explanation
-explain_grace(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("this is the grace after a failover: a leader of the former server may lead on there, and nobody new is elected before %s",
-							describe_until(d, 0)),
-				   "Wait until then. A detached leader of the former server may call renew(), and leads on.");
-}
-
-static Explanation
-explain_hold(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("a hold, which the last leader asked for, ends at %s",
-							describe_until(d, d->lease->not_before_at)),
-				   "Wait until then: the job is done for this time.");
-}
-
-static Explanation
-explain_takeover_delay(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("the takeover delay ends at %s",
-							describe_until(d, d->lease->not_before_at)),
-				   psprintf("Wait until then. For the next time, %s",
-							le_diagnose_alter(d, "takeover_delay => '0'")));
-}
-
-static Explanation
-explain_reserved(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("the seat is reserved for %s until %s",
-							le_quote(d->vacancy.kept_for->candidate),
-							describe_moment(d->vacancy.kept_until)),
-				   "Wait: it leads when it calls acquire(). After that time, the next candidate does.");
-}
-
-static Explanation
-explain_no_candidates(const Diagnosis *d)
-{
-	const Runs *runs = &d->lease->runs;
-
-	if (runs->done != NULL)
-		return explain(SEVERITY_NOTICE,
-					   psprintf("nobody stands, and run %s was recorded as done at %s",
-								le_quote(runs->done), le_diagnose_time(runs->done_at)),
-					   "Nothing is to be done, if the next run is not due: who knows that its run is done does not stand.");
-	return explain(SEVERITY_ERROR, "nobody stands",
-				   d->group != NULL ?
-				   "Start the programs that stand, or look into their logs: why do they not connect? Those that were there before this seat have to call join_group() or acquire_any() again." :
-				   "Start the programs that stand, or look into their logs: why do they not connect?");
-}
-
-static Explanation
-explain_quorum(const Diagnosis *d)
-{
-	return explain(SEVERITY_ERROR,
-				   psprintf("%d of the %d candidates that are needed (quorum) are alive",
-							d->turnout.live, d->election->quorum),
-				   psprintf("Start more candidates, or %s",
-							le_diagnose_alter(d, psprintf("quorum => %d",
-														  Max(d->turnout.live, 1)))));
-}
-
-static Explanation
-explain_settle(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE,
-				   psprintf("for others to stand, too (settle), the seat waits until %s",
-							describe_until(d, d->lease->first_stood_at + d->election->settle)),
-				   psprintf("Wait until then. For the next time, %s",
-							le_diagnose_alter(d, "settle => '0'")));
-}
-
-static Explanation
-explain_drained(const Diagnosis *d)
-{
-	return explain(SEVERITY_ERROR, "who could be elected is drained",
-				   "End a drain, as the row on drained candidates says, or start another candidate.");
-}
-
-static Explanation
-explain_cap(const Diagnosis *d)
-{
-	return explain(SEVERITY_ERROR,
-				   psprintf("each candidate has as many other seats of group %s as it may (%d)",
-							le_quote(d->group->name), d->group->max_per_candidate),
-				   psprintf("Start another candidate, or %s",
-							le_diagnose_alter(d, psprintf("max_per_candidate => %d",
-														  d->group->max_per_candidate + 1))));
-}
-
-static Explanation
-explain_sitting_out(const Diagnosis *d)
-{
-	return explain(SEVERITY_ERROR, "each candidate sits out, or may not be elected",
-				   "Start another candidate, or have one that sits out call join(), campaign() or acquire().");
-}
-
-static Explanation
-explain_call(const Diagnosis *d)
-{
-	return explain(SEVERITY_NOTICE, "only detached candidates stand, and the next one that calls acquire() is elected",
-				   "Wait for a call. If none comes, look into the candidates' logs: they have to call acquire() several times per lease.");
-}
-
-static Explanation
-explain_none(const Diagnosis *d)
-{
-	TimestampTz since = d->lease->leader != NULL ? d->lease->expires_at :
-		d->last != NULL ? d->last->ended_at : GetCurrentTimestamp();
-	bool		lasts = GetCurrentTimestamp() - since > LONG_VACANT;
-
-	if (d->on_standby)
-		return explain(SEVERITY_NOTICE, "why cannot be seen on a standby",
-					   psprintf("Run on the primary: SELECT * FROM leader_election.diagnose(%s);", d->literal));
-	if (le_diagnose_has_late_commit(d))
-		return explain(SEVERITY_ERROR, "a commit that is fenced by its last term holds its lock",
-					   "See the row on the process that commits.");
-	if (!d->has_worker)
-		return explain(SEVERITY_WARNING, "there is no worker that elects the next one",
-					   "Have a candidate call join() or acquire(): that elects. See the row on the worker.");
-	if (is_in_trouble(d))
-		return explain_trouble(d, lasts);
-	return explain(lasts ? SEVERITY_ERROR : SEVERITY_NOTICE,
-				   LeSyncStandbysDefined() ?
-				   "the worker elects the next one when synchronous standbys have confirmed that they follow" :
-				   "the worker is about to elect the next one",
-				   "Ask again in a second. If this stays so, look at the rows on locks, on standbys and on the worker.");
-}
-
-static const Explain explanations[] = {
-	[OBSTACLE_NONE] = explain_none,
-	[OBSTACLE_WITHDRAWN] = explain_withdrawn,
-	[OBSTACLE_PAUSED] = explain_paused,
-	[OBSTACLE_EPOCH] = explain_epoch,
-	[OBSTACLE_GRACE] = explain_grace,
-	[OBSTACLE_HOLD] = explain_hold,
-	[OBSTACLE_TAKEOVER_DELAY] = explain_takeover_delay,
-	[OBSTACLE_RESERVED] = explain_reserved,
-	[OBSTACLE_NO_CANDIDATES] = explain_no_candidates,
-	[OBSTACLE_QUORUM] = explain_quorum,
-	[OBSTACLE_SETTLE] = explain_settle,
-	[OBSTACLE_DRAINED] = explain_drained,
-	[OBSTACLE_CAP] = explain_cap,
-	[OBSTACLE_SITTING_OUT] = explain_sitting_out,
-	[OBSTACLE_CALL] = explain_call,
-};
 
 /*
  * Nobody leads.
@@ -298,17 +99,18 @@ static const Explain explanations[] = {
 void
 le_diagnose_vacancy(Diagnosis *d)
 {
-	Explanation e;
+	const ObstacleText *text;
+	Severity	severity;
 
 	if (d->led)
 		return;
-	if (!d->knows_vacancy)
-		e = explain(SEVERITY_ERROR, "why cannot be told while tables are locked",
-					"See the rows on locks.");
-	else
-		e = explanations[d->vacancy.obstacle] (d);
-	le_diagnose_say(d, e.severity,
+	text = &le_obstacles[look_closer(d)];
+	severity = text->severity;
+	if (severity == SEVERITY_NOTICE && stays(d))
+		severity = SEVERITY_ERROR;
+	le_diagnose_say(d, severity,
 					psprintf("Nobody leads election %s: %s. The reason: %s.",
-							 d->quoted, describe_end(d), e.why),
-					e.remedy);
+							 d->quoted, describe_end(d),
+							 le_diagnose_fill(d, text->why)),
+					le_diagnose_fill(d, text->remedy));
 }

@@ -23,7 +23,7 @@
 PG_FUNCTION_INFO_V1(le_measure);
 PG_FUNCTION_INFO_V1(le_measure_server);
 
-#define EVERYWHERE		"(all)"	/* no election, in messages */
+#define EVERYWHERE		"(all)" /* no election, in messages */
 #define LATELY			USECS_PER_HOUR
 #define MOST_TERMS		1000	/* that are read of an election */
 
@@ -137,27 +137,6 @@ vacant_for(const Measure *m)
 }
 
 /*
- * Does the vacancy neither end by itself nor is it as somebody has ordered?
- * (Detached candidates call before long, or count as dead.)
- */
-static bool
-needs_somebody(Obstacle obstacle)
-{
-	switch (obstacle)
-	{
-		case OBSTACLE_NONE:
-		case OBSTACLE_EPOCH:
-		case OBSTACLE_QUORUM:
-		case OBSTACLE_DRAINED:
-		case OBSTACLE_CAP:
-		case OBSTACLE_SITTING_OUT:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/*
  * For how long, in microseconds, should somebody have led?  That is since the
  * seat is vacant, somebody stands for it, and no hold or delay bars it.
  */
@@ -186,7 +165,7 @@ static void
 measure_vacancy(Measure *m, const Turnout *turnout)
 {
 	int64		vacant = vacant_for(m);
-	const char *why;
+	Obstacle	seen;
 	Vacancy		v;
 
 	if (vacant >= 0)
@@ -195,10 +174,10 @@ measure_vacancy(Measure *m, const Turnout *turnout)
 		return;
 	le_vacancy(m->store, m->election, m->lease, le_epoch_read(), le_clock(),
 			   turnout, &v);
-	why = le_observed_obstacle_text(v.obstacle, m->election->name);
-	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(why != NULL ? why : "the worker"));
+	seen = le_observed_obstacle_now(v.obstacle, m->election->name);
+	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(le_obstacles[seen].word));
 	set(m, METRIC_OVERDUE_SECONDS,
-		SECONDS(turnout->live > 0 && needs_somebody(v.obstacle) ?
+		SECONDS(turnout->live > 0 && le_obstacles[seen].calls ?
 				overdue_for(m, &v, vacant) : 0));
 }
 

@@ -125,7 +125,7 @@ waiting_for_on_standby(const Election *election, const Lease *lease,
 		le_observed_obstacle_on_standby(election, lease, pause);
 
 	return obstacle == OBSTACLE_NONE ? NULL :
-		le_observed_obstacle_text(obstacle, election->name);
+		le_obstacles[obstacle].word;
 }
 
 /* The columns of a row of the view status */

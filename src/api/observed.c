@@ -18,9 +18,6 @@
 #include "api/api.h"
 #include "utils/timestamp.h"
 
-/* What a vacancy waits for, where only candidates' own calls elect anybody */
-#define NO_WORKER		"a worker or a call"
-
 /*
  * Is the election led, as far as this server can tell?
  */
@@ -80,56 +77,42 @@ le_observed_turnout(const Store *store, const Election *election,
 }
 
 /*
- * Nothing bars an election, but perhaps the worker's own trouble.  NULL: the
- * worker is about to elect.
+ * What an observer sees of this obstacle, where it is left to the worker to
+ * elect, or to begin an epoch: what keeps the worker from it.  trouble is the
+ * worker's; NULL: none.
  */
-static const char *
-worker_text(Obstacle obstacle, const char *election)
+Obstacle
+le_observed_obstacle(Obstacle obstacle, const char *election, bool has_worker,
+					 const WorkerTrouble *trouble)
 {
-	static const char *const texts[] = {
-		[TROUBLE_FAILS] = "worker fails",
-		[TROUBLE_WAITS] = "worker waits for a lock",
-		[TROUBLE_CANCELLED] = "worker was cancelled",
+	static const Obstacle troubles[] = {
+		[TROUBLE_FAILS] = OBSTACLE_WORKER_FAILS,
+		[TROUBLE_WAITS] = OBSTACLE_WORKER_WAITS,
+		[TROUBLE_CANCELLED] = OBSTACLE_WORKER_CANCELLED,
 	};
-	WorkerTrouble trouble;
+	bool		begins = obstacle == OBSTACLE_EPOCH;
 
-	if (le_lock_worker_is_free())
-		return NO_WORKER;
-	if (le_trouble_read(&trouble) && le_trouble_concerns(&trouble, election))
-		return texts[le_trouble_kind(trouble.code)];
-	return obstacle == OBSTACLE_NONE && LeSyncStandbysDefined() ?
-		"synchronous standbys" : NULL;
+	if (obstacle != OBSTACLE_NONE && !begins)
+		return obstacle;
+	if (!has_worker)
+		return begins ? OBSTACLE_NO_EPOCH : OBSTACLE_NO_WORKER;
+	if (trouble != NULL && le_trouble_concerns(trouble, election))
+		return troubles[le_trouble_kind(trouble->code)];
+	return !begins && LeSyncStandbysDefined() ? OBSTACLE_STANDBYS : obstacle;
 }
 
 /*
- * An obstacle in words that name nobody.  NULL: the seat waits for nothing but
- * the worker, which is about to elect.
+ * The same, as the worker is now.
  */
-const char *
-le_observed_obstacle_text(Obstacle obstacle, const char *election)
+Obstacle
+le_observed_obstacle_now(Obstacle obstacle, const char *election)
 {
-	static const char *const texts[] = {
-		[OBSTACLE_WITHDRAWN] = "withdrawn",
-		[OBSTACLE_PAUSED] = "paused",
-		[OBSTACLE_EPOCH] = "grace after failover",
-		[OBSTACLE_GRACE] = "grace after failover",
-		[OBSTACLE_HOLD] = "hold",
-		[OBSTACLE_TAKEOVER_DELAY] = "takeover delay",
-		[OBSTACLE_RESERVED] = "reserved",
-		[OBSTACLE_NO_CANDIDATES] = "no candidates",
-		[OBSTACLE_QUORUM] = "quorum",
-		[OBSTACLE_SETTLE] = "settle",
-		[OBSTACLE_DRAINED] = "drained",
-		[OBSTACLE_CAP] = "cap",
-		[OBSTACLE_SITTING_OUT] = "candidates that do not sit out",
-		[OBSTACLE_CALL] = "acquire()",
-	};
+	WorkerTrouble trouble;
 
-	const char *text = NULL;
-
-	if (obstacle == OBSTACLE_NONE || obstacle == OBSTACLE_EPOCH)
-		text = worker_text(obstacle, election);
-	return text != NULL ? text : texts[obstacle];
+	if (obstacle != OBSTACLE_NONE && obstacle != OBSTACLE_EPOCH)
+		return obstacle;
+	return le_observed_obstacle(obstacle, election, !le_lock_worker_is_free(),
+								le_trouble_read(&trouble) ? &trouble : NULL);
 }
 
 /*
@@ -147,7 +130,8 @@ le_observed_waiting_for(const Store *store, const Election *election,
 		return psprintf("reserved for %s", v.kept_for->candidate);
 	if (v.obstacle == OBSTACLE_QUORUM)
 		return psprintf("quorum %d of %d", turnout->live, election->quorum);
-	return le_observed_obstacle_text(v.obstacle, election->name);
+	v.obstacle = le_observed_obstacle_now(v.obstacle, election->name);
+	return v.obstacle != OBSTACLE_NONE ? le_obstacles[v.obstacle].word : NULL;
 }
 
 /*

@@ -105,26 +105,6 @@ extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 
 /* vacancy.c */
 
-/* Why nobody leads.  Of several obstacles, the first one here is told. */
-typedef enum Obstacle
-{
-	OBSTACLE_NONE,
-	OBSTACLE_WITHDRAWN,			/* its group has no such seat any more */
-	OBSTACLE_PAUSED,
-	OBSTACLE_EPOCH,				/* this incarnation has no epoch yet */
-	OBSTACLE_GRACE,				/* after a failover */
-	OBSTACLE_HOLD,
-	OBSTACLE_TAKEOVER_DELAY,
-	OBSTACLE_RESERVED,			/* for one candidate */
-	OBSTACLE_NO_CANDIDATES,
-	OBSTACLE_QUORUM,
-	OBSTACLE_SETTLE,			/* who stands waits for others to come */
-	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
-	OBSTACLE_CAP,				/* the others have enough seats of the group */
-	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
-	OBSTACLE_CALL				/* the others are detached, and must call */
-} Obstacle;
-
 /*
  * How many stand in an election.  Of all but live it only matters whether they
  * are 0.

@@ -1,9 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * reasons.h
- *		Why a term ends: the word for it, and what people are told of it.
+ *		Why a term ends, and why nobody leads: the word for it, and what
+ *		people are told of it.
  *
- * history, metrics and diagnose() read the same table.
+ * history, status, metrics and diagnose() read the same tables.  Sentences
+ * have fields in braces, which diagnose() fills in (diagnose_fill.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -42,11 +44,58 @@ typedef struct ReasonText
 								 * operator's, has ended the term */
 	Severity	severity;		/* of many such ends */
 	const char *meaning;		/* ends a sentence */
-	const char *remedy;			/* for many such ends; {election}: as SQL */
+	const char *remedy;			/* for many such ends */
 } ReasonText;
 
 extern const ReasonText le_reasons[REASON_COUNT];
 
 extern Reason le_reason_find(const char *word);
+
+/* Why nobody leads.  Of several obstacles, the first one here is told. */
+typedef enum Obstacle
+{
+	OBSTACLE_NONE,				/* the worker is about to elect */
+	OBSTACLE_WITHDRAWN,			/* its group has no such seat any more */
+	OBSTACLE_PAUSED,
+	OBSTACLE_EPOCH,				/* this incarnation has no epoch yet */
+	OBSTACLE_GRACE,				/* after a failover */
+	OBSTACLE_HOLD,
+	OBSTACLE_TAKEOVER_DELAY,
+	OBSTACLE_RESERVED,			/* for one candidate */
+	OBSTACLE_NO_CANDIDATES,
+	OBSTACLE_QUORUM,
+	OBSTACLE_SETTLE,			/* who stands waits for others to come */
+	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
+	OBSTACLE_CAP,				/* the others have enough seats of the group */
+	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */
+	OBSTACLE_CALL,				/* the others are detached, and must call */
+
+	/* What observers see where these leave it to the worker (observed.c) ... */
+	OBSTACLE_NO_WORKER,
+	OBSTACLE_NO_EPOCH,			/* and no worker that begins it */
+	OBSTACLE_WORKER_FAILS,
+	OBSTACLE_WORKER_WAITS,		/* for a lock */
+	OBSTACLE_WORKER_CANCELLED,
+	OBSTACLE_STANDBYS,			/* have to confirm first */
+
+	/* ... and diagnose() sees */
+	OBSTACLE_LATE_COMMIT,		/* fenced, it holds the election lock */
+	OBSTACLE_RUN_DONE,			/* nobody stands, and need not */
+	OBSTACLE_UNSEEN,			/* on a standby */
+	OBSTACLE_UNREAD,			/* tables are locked */
+	OBSTACLE_COUNT
+} Obstacle;
+
+typedef struct ObstacleText
+{
+	const char *word;			/* what a vacant election waits for */
+	bool		calls;			/* for help: it was not ordered, and does not
+								 * end by itself */
+	Severity	severity;
+	const char *why;			/* ends a sentence */
+	const char *remedy;
+} ObstacleText;
+
+extern const ObstacleText le_obstacles[OBSTACLE_COUNT];
 
 #endif							/* LE_REASONS_H */
