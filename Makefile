@@ -73,17 +73,21 @@ OBJS = \
 	src/state/role.o \
 	src/state/run.o \
 	src/state/seat.o \
+	src/rules/contender.o \
+	src/rules/eligible.o \
+	src/rules/ranking.o \
 	src/rules/reasons.o \
+	src/rules/request.o \
+	src/rules/strategy.o \
+	src/rules/vacancy.o \
 	src/decide/begin.o \
 	src/decide/cap.o \
 	src/decide/late_commit.o \
 	src/decide/proof.o \
-	src/decide/ranking.o \
 	src/decide/seats.o \
 	src/decide/settle.o \
-	src/decide/strategy.o \
 	src/decide/turn.o \
-	src/decide/vacancy.o \
+	src/decide/view.o \
 	src/decide/yield.o \
 	src/session/callback.o \
 	src/session/fence.o \

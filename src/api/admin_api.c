@@ -12,6 +12,7 @@
 
 #include "access/detoast.h"
 #include "api/api.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -25,6 +26,24 @@ PG_FUNCTION_INFO_V1(le_request_yield);
 
 #define LONGEST_DELAY	USECS_PER_DAY
 
+/*
+ * The names of all strategies, as a hint tells them.
+ */
+static char *
+strategy_names(void)
+{
+	StringInfoData buf;
+	const Strategy *s;
+
+	initStringInfo(&buf);
+	for (int n = 0; (s = le_strategy_nth(n)) != NULL; n++)
+		appendStringInfo(&buf, "%s\"%s\"",
+						 n == 0 ? "" :
+						 le_strategy_nth(n + 1) != NULL ? ", " : " and ",
+						 s->name);
+	return buf.data;
+}
+
 static const char *
 strategy_arg(FunctionCallInfo fcinfo, int n)
 {
@@ -35,7 +54,7 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unrecognized election strategy: \"%s\"", name),
-				 errhint("Valid strategies are %s.", le_strategy_names())));
+				 errhint("Valid strategies are %s.", strategy_names())));
 	return strategy->name;
 }
 
@@ -306,6 +325,18 @@ le_drop_election(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/*
+ * The candidate that an operator has named as the next leader.
+ */
+static const Candidate *
+named(const Store *store, const Election *election, const char *to)
+{
+	View	   *view = le_view_read(store, election, NULL, NULL, le_clock(),
+									NULL);
+
+	return le_view_named(view, to)->candidate;
+}
+
 static bool
 is_paused(const Store *store, const Election *election)
 {
@@ -345,7 +376,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	if (lease->leader != NULL)
 		return false;
 	le_settle_reserve(store, election, lease, inc,
-					  le_ranking_named(store, election, to));
+					  named(store, election, to));
 	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
 	return true;
 }
@@ -401,11 +432,11 @@ static void
 ask_leader(const Call *call, Lease *lease, const char *to)
 {
 	Election   *election = le_election_get(&call->store, call->election);
-	Candidate  *successor = NULL;
+	const Candidate *successor = NULL;
 
 	le_check_election_owner(election);
 	if (to != NULL)
-		successor = le_ranking_named(&call->store, election, to);
+		successor = named(&call->store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

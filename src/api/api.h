@@ -63,12 +63,9 @@ extern int	le_err_only_role(const char *done, const Role *role);
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
 extern int64 le_observed_remaining(const Lease *lease);
-extern Turnout le_observed_turnout(const Store *store,
-								   const Election *election,
-								   const Lease *lease);
-extern const char *le_observed_waiting_for(const Store *store,
-										   const Election *election,
-										   const Lease *lease,
+extern View *le_observed_view(const Store *store, const Election *election,
+							  const Lease *lease, bool led, Turnout *turnout);
+extern const char *le_observed_waiting_for(View *view, const char *election,
 										   const Turnout *turnout);
 extern Obstacle le_observed_obstacle(Obstacle obstacle, const char *election,
 									 bool has_worker,

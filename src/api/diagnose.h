@@ -40,6 +40,7 @@ typedef struct Diagnosis
 	const WorkerTrouble *trouble;	/* of the worker; NULL: none */
 	bool		knows_vacancy;	/* false: the tables for that are locked */
 	Turnout		turnout;		/* if so, but not on a standby */
+	View	   *view;			/* the same; of who stands if it is led */
 	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
 	const Pause *pause;			/* NULL: none, or not readable */
 	bool		pause_ends;		/* by itself */

@@ -200,9 +200,10 @@ read_seat(Diagnosis *d)
 			le_observed_obstacle_on_standby(d->election, d->lease, d->pause);
 	else if (d->knows_vacancy)
 	{
-		d->turnout = le_observed_turnout(&d->store, d->election, d->lease);
-		le_vacancy(&d->store, d->election, d->lease, le_epoch_read(),
-				   le_clock(), &d->turnout, &d->vacancy);
+		d->view = le_observed_view(&d->store, d->election, d->lease, d->led,
+								   &d->turnout);
+		if (!d->led)
+			le_vacancy(d->view, &d->turnout, &d->vacancy);
 	}
 }
 

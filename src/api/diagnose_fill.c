@@ -69,7 +69,7 @@ value_of(const Diagnosis *d, const char *field)
 	if (IS("resume"))
 		return le_diagnose_pause_remedy(d);
 	if (IS("successor"))
-		return le_quote(d->vacancy.kept_for->candidate);
+		return le_quote(d->vacancy.kept_for->name);
 	if (IS("kept_until"))
 		return describe_moment(d->vacancy.kept_until);
 	if (IS("run"))

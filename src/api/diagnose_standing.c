@@ -114,38 +114,37 @@ le_diagnose_roles(Diagnosis *d)
 void
 le_diagnose_candidates(Diagnosis *d)
 {
-	const Drains *drains = le_drain_read(&d->store, d->name);
 	List	   *ended = NIL;
 	List	   *silent = NIL;
 	List	   *sitting_out = NIL;
 	List	   *refused = NIL;
 	List	   *drained = NIL;
 	List	   *capped = NIL;
-	ListCell   *lc;
 
-	foreach(lc, le_candidates_read(&d->store, d->name))
+	for (int i = 0; i < d->view->contenders; i++)
 	{
-		Candidate  *c = lfirst(lc);
-		bool		leads = d->led && le_candidate_leads(c, d->lease);
+		Contender  *c = &d->view->contender[i];
+		char	   *name = c->candidate->candidate;
+		bool		leads = d->led && c->holds;
 
-		if (!le_candidate_alive(c) && !leads)
+		if (!le_contender_is(d->view, c, TRAIT_ALIVE) && !leads)
 		{
-			if (c->session_id != 0)
-				ended = lappend(ended, c->candidate);
+			if (c->detached)
+				silent = lappend(silent, name);
 			else
-				silent = lappend(silent, c->candidate);
+				ended = lappend(ended, name);
 			continue;
 		}
-		if (le_drain_covers(drains, c->candidate))
-			drained = lappend(drained, c->candidate);
-		if (!le_election_admits(d->election, &c->role))
-			refused = lappend(refused, c->candidate);
+		if (le_contender_is(d->view, c, TRAIT_DRAINED))
+			drained = lappend(drained, name);
+		if (!le_contender_is(d->view, c, TRAIT_ADMITTED))
+			refused = lappend(refused, name);
 		if (leads)
 			continue;
-		if (le_candidate_sits_out(c, d->lease))
-			sitting_out = lappend(sitting_out, c->candidate);
-		if (le_cap_bars(&d->store, d->election, c, false))
-			capped = lappend(capped, c->candidate);
+		if (c->sits_out)
+			sitting_out = lappend(sitting_out, name);
+		if (le_contender_is(d->view, c, TRAIT_FULL))
+			capped = lappend(capped, name);
 	}
 	say_drained(d, drained);
 	say_of(d, refused, SEVERITY_WARNING,
@@ -248,18 +247,22 @@ count_led(Diagnosis *d, List **vacant)
 		Election   *election = le_election_read(&d->store, seat);
 		Lease	   *lease = le_lease_read(&d->store, seat, NULL);
 		Turnout		turnout;
+		View	   *view;
+		bool		seat_is_led;
 		const char *why;
 
 		if (election == NULL || lease == NULL)
 			continue;
-		turnout = le_observed_turnout(&d->store, election, lease);
+		seat_is_led = le_observed_led(&d->store, lease);
+		view = le_observed_view(&d->store, election, lease, seat_is_led,
+								&turnout);
 		d->turnout.live += turnout.live;
-		if (le_observed_led(&d->store, lease))
+		if (seat_is_led)
 		{
 			led++;
 			continue;
 		}
-		why = le_observed_waiting_for(&d->store, election, lease, &turnout);
+		why = le_observed_waiting_for(view, seat, &turnout);
 		*vacant = add_vacant(*vacant, seat, why != NULL ? why :
 							 le_obstacles[OBSTACLE_NONE].word);
 	}

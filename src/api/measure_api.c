@@ -162,7 +162,7 @@ overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
 }
 
 static void
-measure_vacancy(Measure *m, const Turnout *turnout)
+measure_vacancy(Measure *m, View *view, const Turnout *turnout)
 {
 	int64		vacant = vacant_for(m);
 	Obstacle	seen;
@@ -170,10 +170,9 @@ measure_vacancy(Measure *m, const Turnout *turnout)
 
 	if (vacant >= 0)
 		set(m, METRIC_VACANT_SECONDS, SECONDS(vacant));
-	if (turnout == NULL)
+	if (view == NULL)
 		return;
-	le_vacancy(m->store, m->election, m->lease, le_epoch_read(), le_clock(),
-			   turnout, &v);
+	le_vacancy(view, turnout, &v);
 	seen = le_observed_obstacle_now(v.obstacle, m->election->name);
 	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(le_obstacles[seen].word));
 	set(m, METRIC_OVERDUE_SECONDS,
@@ -247,15 +246,17 @@ measure_election(Measure *m)
 	if (RecoveryInProgress())
 	{
 		if (!m->led)
-			measure_vacancy(m, NULL);
+			measure_vacancy(m, NULL, NULL);
 	}
 	else
 	{
-		Turnout		turnout = le_observed_turnout(m->store, election, m->lease);
+		Turnout		turnout;
+		View	   *view = le_observed_view(m->store, election, m->lease,
+											m->led, &turnout);
 
 		set(m, METRIC_CANDIDATES, Int32GetDatum(turnout.live));
 		if (!m->led)
-			measure_vacancy(m, &turnout);
+			measure_vacancy(m, view, &turnout);
 		measure_news(m);
 	}
 }

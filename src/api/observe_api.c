@@ -263,13 +263,14 @@ le_observe(PG_FUNCTION_ARGS)
 		else
 		{
 			Turnout		turnout;
+			View	   *view;
 
 			if (!led)
 				know_group(fcinfo, &call.store, election);
-			turnout = le_observed_turnout(&call.store, election, lease);
+			view = le_observed_view(&call.store, election, lease, led,
+									&turnout);
 			if (!led)
-				why = le_observed_waiting_for(&call.store, election, lease,
-											  &turnout);
+				why = le_observed_waiting_for(view, election->name, &turnout);
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
 		}
 		if (why != NULL)
@@ -277,6 +278,34 @@ le_observe(PG_FUNCTION_ARGS)
 	}
 	le_call_end(&call);
 	return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
+}
+
+/*
+ * A candidate's row of the view candidates; position 0: it has none.
+ */
+static void
+put_candidate(ReturnSetInfo *rsinfo, View *view, Contender *contender,
+			  bool led, int position)
+{
+	const Candidate *c = contender->candidate;
+	Datum		values[11];
+	bool		nulls[11];
+
+	memset(nulls, false, sizeof(nulls));
+	values[0] = CStringGetTextDatum(c->candidate);
+	values[1] = CStringGetTextDatum(le_lease_kind(c->session_id));
+	values[2] = Int32GetDatum(c->rank);
+	values[3] = Int64GetDatum(c->progress);
+	values[4] = c->metadata;
+	nulls[4] = c->metadata == 0;
+	values[5] = TimestampTzGetDatum(c->joined_at);
+	values[6] = BoolGetDatum(le_contender_is(view, contender, TRAIT_ALIVE));
+	values[7] = BoolGetDatum(led && contender->holds);
+	values[8] = Int32GetDatum(position);
+	nulls[8] = position == 0;
+	values[9] = BoolGetDatum(le_contender_is(view, contender, TRAIT_DRAINED));
+	values[10] = le_clock_interval(Max(le_clock() - c->stood, 0));
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
 /*
@@ -290,11 +319,6 @@ le_standing(PG_FUNCTION_ARGS)
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
-	const Drains *drains;
-	List	   *ranking = NIL;
-	bool		led;
-	int			position = 0;
-	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (name == NULL || RecoveryInProgress())	/* the table is UNLOGGED */
@@ -303,41 +327,21 @@ le_standing(PG_FUNCTION_ARGS)
 				  LE_TABLE_CANDIDATE | LE_TABLE_DRAIN, AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
-	drains = le_drain_read(&call.store, call.election);
 	know_group(fcinfo, &call.store, election);
 	if (election != NULL && lease != NULL)
-		ranking = le_ranking(&call.store, election, drains, lease,
-							 &counted_by(fcinfo)->seats,
-							 fcinfo->flinfo->fn_mcxt);
-	led = le_observed_led(&call.store, lease);
-
-	foreach(lc, ranking)
 	{
-		Candidate  *c = lfirst(lc);
-		bool		alive = le_candidate_alive(c);
-		bool		leads = led && le_candidate_leads(c, lease);
-		bool		drained = le_drain_covers(drains, c->candidate);
-		Datum		values[11];
-		bool		nulls[11];
+		View	   *view = le_view_read(&call.store, election, lease, NULL,
+										le_clock(), NULL);
+		Contender **order;
+		bool		led = le_observed_led(&call.store, lease);
+		int			positions;
 
-		memset(nulls, false, sizeof(nulls));
-		values[0] = CStringGetTextDatum(c->candidate);
-		values[1] = CStringGetTextDatum(le_lease_kind(c->session_id));
-		values[2] = Int32GetDatum(c->rank);
-		values[3] = Int64GetDatum(c->progress);
-		values[4] = c->metadata;
-		nulls[4] = c->metadata == 0;
-		values[5] = TimestampTzGetDatum(c->joined_at);
-		values[6] = BoolGetDatum(alive);
-		values[7] = BoolGetDatum(leads);
-		if (alive && !drained &&
-			(leads || le_ranking_admits(&call.store, election, drains, c, false)))
-			values[8] = Int32GetDatum(++position);
-		else
-			nulls[8] = true;
-		values[9] = BoolGetDatum(drained);
-		values[10] = le_clock_interval(Max(le_clock() - c->stood, 0));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		le_view_count_once(view, &counted_by(fcinfo)->seats,
+						   fcinfo->flinfo->fn_mcxt);
+		order = le_ranking_order(view, &positions);
+		for (int i = 0; i < view->contenders; i++)
+			put_candidate(rsinfo, view, order[i], led,
+						  i < positions ? i + 1 : 0);
 	}
 	le_call_end(&call);
 	return (Datum) 0;

@@ -45,35 +45,19 @@ le_observed_remaining(const Lease *lease)
 }
 
 /*
- * How many stand, and how many of them could be elected?
+ * What an observer's questions about an election are answered from, and how
+ * many stand there.
  */
-Turnout
-le_observed_turnout(const Store *store, const Election *election,
-					const Lease *lease)
+View *
+le_observed_view(const Store *store, const Election *election,
+				 const Lease *lease, bool led, Turnout *turnout)
 {
-	Turnout		turnout = {.live = 0};
-	const Drains *drains = le_drain_read(store, election->name);
-	ListCell   *lc;
+	View	   *view = le_view_read(store, election, lease,
+									led ? NULL : le_epoch_read(), le_clock(),
+									NULL);
 
-	foreach(lc, le_candidates_read(store, election->name))
-	{
-		Candidate  *c = lfirst(lc);
-
-		if (!le_candidate_alive(c))
-			continue;
-		turnout.live++;
-		if (le_drain_covers(drains, c->candidate))
-			turnout.drained++;
-		else if (le_cap_bars(store, election, c, false))
-			turnout.capped++;
-		if (le_candidate_sits_out(c, lease) ||
-			!le_ranking_admits(store, election, drains, c, false))
-			continue;
-		turnout.ready++;
-		if (c->session_id != 0)
-			turnout.told++;
-	}
-	return turnout;
+	le_vacancy_count(view, turnout);
+	return view;
 }
 
 /*
@@ -120,17 +104,17 @@ le_observed_obstacle_now(Obstacle obstacle, const char *election)
  * worker, which is about to elect.
  */
 const char *
-le_observed_waiting_for(const Store *store, const Election *election,
-						const Lease *lease, const Turnout *turnout)
+le_observed_waiting_for(View *view, const char *election,
+						const Turnout *turnout)
 {
 	Vacancy		v;
 
-	le_vacancy(store, election, lease, le_epoch_read(), le_clock(), turnout, &v);
+	le_vacancy(view, turnout, &v);
 	if (v.obstacle == OBSTACLE_RESERVED)
-		return psprintf("reserved for %s", v.kept_for->candidate);
+		return psprintf("reserved for %s", v.kept_for->name);
 	if (v.obstacle == OBSTACLE_QUORUM)
-		return psprintf("quorum %d of %d", turnout->live, election->quorum);
-	v.obstacle = le_observed_obstacle_now(v.obstacle, election->name);
+		return psprintf("quorum %d of %d", turnout->live, view->quorum);
+	v.obstacle = le_observed_obstacle_now(v.obstacle, election);
 	return v.obstacle != OBSTACLE_NONE ? le_obstacles[v.obstacle].word : NULL;
 }
 

@@ -1,34 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * decide.h
- *		The floor of decisions: who is next, whether that is proven, and the
- *		only place where the holder changes.
+ *		The floor of decisions: what the rules are asked of, whether their
+ *		answer is proven, and the only place where the holder changes.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef LE_DECIDE_H
 #define LE_DECIDE_H
 
-#include "rules/reasons.h"
+#include "rules/rules.h"
 #include "state/state.h"
-
-/* strategy.c */
-typedef bool (*Preempts) (const Candidate *challenger,
-						  const Candidate *leader);
-
-typedef struct Strategy
-{
-	const char *name;
-	list_sort_comparator order; /* of Candidate pointers: who comes first */
-	Preempts	preempts;		/* ask the leader to yield?  NULL: never */
-	Preempts	still_preempts; /* keep a request that was made? */
-	bool		counts;			/* ranks by what the candidates lead */
-	bool		reserves;		/* keeps the seat until a detached one calls */
-} Strategy;
-
-extern const Strategy *le_strategy_find(const char *name);
-extern char *le_strategy_names(void);
-extern const Strategy *le_strategy(const Election *election);
 
 /* cap.c */
 extern bool le_cap_lock(Store *store, const Election *election, bool wait);
@@ -53,35 +35,18 @@ extern bool le_seats_are_counted(void);
 extern Seats *le_seats_now(const Store *store);
 extern void le_seats_touch(const char *election);
 extern void le_seats_tell(Seats *seats, const Election *election,
-						  const Lease *lease, List *candidates);
+						  const Lease *lease, View *view);
 
-/* ranking.c */
-extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
-extern bool le_ranking_admits(const Store *store, const Election *election,
-							  const Drains *drains, const Candidate *c,
-							  bool is_due);
-extern List *le_ranking(const Store *store, const Election *election,
-						const Drains *drains, const Lease *lease, Seats **seats,
-						MemoryContext context);
-extern Candidate *le_ranking_named(const Store *store,
-								   const Election *election,
-								   const char *name);
-extern bool le_ranking_has_quorum(const Store *store, const Election *election);
-extern bool le_ranking_has_follower(const Store *store,
-									const Election *election,
-									const Lease *lease,
-									const Candidate *caller);
-extern Candidate *le_ranking_first(const Store *store, const Election *election,
-								   const Lease *lease, const Candidate *caller,
-								   const Candidate *passed_over);
-extern bool le_ranking_prepare(const Store *store, const Election *election,
-							   const Candidate *passed_over);
-extern Candidate *le_ranking_challenger(const Store *store,
-										const Election *election,
-										const Lease *lease, int64 *next);
-extern int64 le_ranking_first_stood(const Store *store, const Lease *lease,
-									int64 vacant_since, bool *unsettled);
-extern bool le_ranking_preempts(const Lease *lease, const Candidate *challenger);
+/* view.c */
+extern View *le_view_read(const Store *store, const Election *election,
+						  const Lease *lease, const Incarnation *inc,
+						  int64 now, const Candidate *caller);
+extern void le_view_show(const View *view, Candidate *c, Contender *contender);
+extern void le_view_count_once(View *view, Seats **seats,
+							   MemoryContext context);
+extern bool le_view_prepare(const Store *store, const Election *election,
+							bool passes_holder);
+extern Contender *le_view_named(View *view, const char *name);
 
 /* proof.c */
 typedef struct Proof
@@ -102,45 +67,6 @@ extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
 extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 						  int64 limit, Proof *proof);
-
-/* vacancy.c */
-
-/*
- * How many stand in an election.  Of all but live it only matters whether they
- * are 0.
- */
-typedef struct Turnout
-{
-	int			live;
-	int			ready;			/* live, and could be elected */
-	int			told;			/* ready, and need not call for that */
-	int			drained;		/* live, but not ready for that */
-	int			capped;			/* live, but not ready for their other seats */
-} Turnout;
-
-typedef struct Vacancy
-{
-	Obstacle	obstacle;
-	const Pause *pause;			/* NULL: the election is not paused */
-	int64		barred_until;	/* nobody is elected before (monotonic), ...
-								 * ... and a withdrawn seat not dropped */
-	bool		reserved;		/* the seat is vacant, with a successor */
-	Candidate  *kept_for;		/* that successor; NULL: not kept any more */
-	int64		kept_until;		/* if it is not elected before (monotonic) */
-	Candidate  *absent;			/* that successor, if it did not call */
-	int64		note_first_at;	/* from then on (monotonic), who stands first
-								 * is to be noted; PG_INT64_MAX: it is known,
-								 * or does not matter */
-} Vacancy;
-
-extern Candidate *le_vacancy_successor(const Store *store,
-									   const Election *election,
-									   const Lease *lease, bool paused);
-extern void le_vacancy(const Store *store, const Election *election,
-					   const Lease *lease, const Incarnation *inc, int64 now,
-					   const Turnout *turnout, Vacancy *v);
-extern int64 le_vacancy_due(const Election *election, const Lease *lease,
-							const Turnout *turnout, const Vacancy *v);
 
 /* yield.c */
 

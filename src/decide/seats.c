@@ -191,7 +191,7 @@ find_seat(const Seats *seats, const Election *election)
 
 	if (!found)
 		seat->holder = NULL;
-	seat->strategy = le_strategy(election);
+	seat->strategy = le_strategy(election->strategy);
 	strlcpy(seat->group, election->group != NULL ? election->group : "",
 			sizeof(seat->group));
 	return seat;
@@ -231,7 +231,7 @@ le_seats_read(const Store *store, MemoryContext context)
 	{
 		Election   *election = lfirst(lc);
 
-		if (le_strategy(election)->counts)
+		if (le_strategy(election->strategy)->counts)
 			(void) find_seat(seats, election);
 	}
 	foreach(lc, le_lease_read_all(store))
@@ -357,28 +357,32 @@ le_seats_touch(const char *election)
 	counted->own_changes++;
 }
 
+static void
+tell(const Seats *seats, const Seat *seat, Contender *c)
+{
+	const Holder *holder = find_holder(seats, seat, c->name,
+									   &c->candidate->role, HASH_FIND);
+
+	c->weight = seat->group[0] != '\0' && c->rank > 0 ? c->rank : 1;
+	c->leads = holder == NULL ? 0 :
+		holder->seats - (holder == seat->holder ? 1 : 0);
+}
+
 /*
  * Set how many other elections of the strategy, and of the same group if it
- * belongs to one, each of these candidates of an election leads; and in a
- * group, how much each can bear.  lease is the election's row, as it was read
- * just now.
+ * belongs to one, each who stands in an election, and its holder, leads; and
+ * in a group, how much each can bear.  lease is the election's row, as it was
+ * read just now.
  */
 void
 le_seats_tell(Seats *seats, const Election *election, const Lease *lease,
-			  List *candidates)
+			  View *view)
 {
 	Seat	   *seat = find_seat(seats, election);
-	ListCell   *lc;
 
 	note(seats, seat, lease, NULL);
-	foreach(lc, candidates)
-	{
-		Candidate  *c = lfirst(lc);
-		Holder	   *holder = find_holder(seats, seat, c->candidate, &c->role,
-										 HASH_FIND);
-
-		c->weight = election->group != NULL && c->rank > 0 ? c->rank : 1;
-		c->leads = holder == NULL ? 0 :
-			holder->seats - (holder == seat->holder ? 1 : 0);
-	}
+	for (int i = 0; i < view->contenders; i++)
+		tell(seats, seat, &view->contender[i]);
+	if (view->holder != NULL)
+		tell(seats, seat, view->holder);
 }

@@ -33,8 +33,8 @@ typedef struct Decision
 	Incarnation *inc;
 	Lease	   *lease;			/* locked, if it is to be written */
 	LeaseState	state;
+	View	   *view;			/* what the rules are asked of */
 	const GiveUp *give_up;		/* NULL: the holder does not give up */
-	const Pause *pause;			/* NULL: the election is not paused */
 	bool		grants;			/* the seat may be granted, or reserved anew */
 	int64		now;
 	int64		not_before;		/* nobody follows before */
@@ -119,7 +119,7 @@ look_who_stands(Decision *d)
 		vacant_since = d->lease->deadline_mono;
 	else if (d->state == LEASE_FOREIGN)
 		vacant_since = d->inc->first_seen;
-	d->first_stood = le_ranking_first_stood(d->store, d->lease, vacant_since,
+	d->first_stood = le_ranking_first_stood(d->view, vacant_since,
 											&d->unsettled);
 }
 
@@ -206,34 +206,26 @@ goes_on(const Decision *d, const GiveUp *give_up)
 }
 
 /*
- * The leader of this lease gives up, or leads no more.  From when on may
- * another candidate follow (not_before), and for which candidate is the seat
- * kept (successor)?  Returns until when nobody is elected.
+ * For which candidate is the seat kept that falls vacant now?
  */
-static int64
-decide_succession(Decision *d)
+static Contender *
+find_successor(const Decision *d)
 {
-	int64		grace = le_lease_grace(d->lease, d->election->lease_duration, d->inc);
-	const char *named;
+	const char *named = d->state == LEASE_LED ?
+		d->give_up->to_candidate : NULL;
+	Contender  *successor;
 
-	Assert(d->state != LEASE_LED || d->give_up != NULL);
-	d->not_before = earliest_election(d);
-	named = d->state == LEASE_LED ? d->give_up->to_candidate : NULL;
 	if (named == NULL)
-		d->successor = le_vacancy_successor(d->store, d->election, d->lease,
-											d->pause != NULL);
-	else
-	{
-		if (grace > d->now)
-			le_wait_busy(d->election->name);
-		d->successor = le_ranking_named(d->store, d->election, named);
-		if (le_candidate_leads(d->successor, d->lease))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
-							named, d->election->name)));
-	}
-	return Max(d->not_before, grace);
+		return le_vacancy_successor(d->view);
+	if (d->view->grace > d->now)
+		le_wait_busy(d->election->name);
+	successor = le_view_named(d->view, named);
+	if (successor->holds)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("candidate \"%s\" cannot transfer election \"%s\" to itself",
+						named, d->election->name)));
+	return successor;
 }
 
 /*
@@ -241,15 +233,15 @@ decide_succession(Decision *d)
  * passed over from now on, and whose time begins anew?
  */
 static int64
-decide_vacancy(Decision *d)
+decide_vacancy(Decision *d, Contender **kept_for)
 {
 	Vacancy		v;
 	bool		unsettled;
 
-	le_vacancy(d->store, d->election, d->lease, d->inc, d->now, NULL, &v);
-	d->pause = v.pause;
-	d->successor = v.kept_for;
-	d->passed_over = v.absent;
+	le_vacancy(d->view, NULL, &v);
+	*kept_for = v.kept_for;
+	if (v.absent != NULL)
+		d->passed_over = v.absent->candidate;
 	if (v.note_first_at > d->now)
 		return v.barred_until;
 
@@ -257,7 +249,7 @@ decide_vacancy(Decision *d)
 	 * The first candidate's own call notes when it stood or, if that call
 	 * found the election locked, the next one or the worker: its row tells.
 	 */
-	d->first_stood = le_ranking_first_stood(d->store, d->lease, 0, &unsettled);
+	d->first_stood = le_ranking_first_stood(d->view, 0, &unsettled);
 	return Max(v.barred_until,
 			   d->first_stood != 0 ? d->first_stood + d->election->settle : 0);
 }
@@ -266,19 +258,21 @@ decide_vacancy(Decision *d)
  * The same for a seat that falls vacant now.
  */
 static int64
-decide_end(Decision *d)
+decide_end(Decision *d, Contender **kept_for)
 {
-	int64		paused_until;
 	int64		barred_until;
 
-	d->pause = le_pause_now(d->store, d->election, d->inc, &paused_until);
-	barred_until = decide_succession(d);
-	if (steps_down(d))
+	Assert(d->state != LEASE_LED || d->give_up != NULL);
+	d->not_before = earliest_election(d);
+	barred_until = Max(d->not_before, d->view->grace);
+	*kept_for = find_successor(d);
+	d->view->passes_holder = steps_down(d);
+	if (d->view->passes_holder)
 		d->passed_over = le_candidate_of_lease(d->lease);
 	if (loses(d))
 		d->loser = d->passed_over != NULL ?
 			d->passed_over : le_candidate_of_lease(d->lease);
-	if (d->election->settle == 0 || d->successor != NULL)
+	if (d->election->settle == 0 || *kept_for != NULL)
 		return barred_until;
 	look_who_stands(d);
 	return Max(barred_until,
@@ -296,12 +290,15 @@ le_settle_is_held_up(const Store *store, const Election *election,
 {
 	Election	at_once = *election;
 	Decision	d = {.store = store,.election = election,.lease = lease};
+	Contender  *kept_for;
 
 	d.inc = le_epoch_read();
 	d.now = le_clock();
 	d.state = le_lease_state(lease, d.inc->name, d.now);
-	if ((d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED) ||
-		le_group_withdraws(le_group_of(store, election), election->name))
+	if (d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED)
+		return false;
+	d.view = le_view_read(store, election, lease, d.inc, d.now, caller);
+	if (d.view->withdrawn)
 		return false;
 
 	/*
@@ -311,12 +308,11 @@ le_settle_is_held_up(const Store *store, const Election *election,
 	at_once.takeover_delay = 0;
 	if (d.state == LEASE_ORPHANED)
 		d.election = &at_once;
-	if (decide_end(&d) > d.now)
+	if (decide_end(&d, &kept_for) > d.now)
 		return false;
-	if (d.successor != NULL)
-		return le_ranking_has_quorum(store, election);
-	return d.pause == NULL &&
-		le_ranking_has_follower(store, election, lease, caller);
+	if (kept_for != NULL)
+		return le_ranking_has_quorum(d.view);
+	return !d.view->paused && le_ranking_has_follower(d.view);
 }
 
 /*
@@ -326,8 +322,9 @@ le_settle_is_held_up(const Store *store, const Election *election,
 static void
 decide(Decision *d, const Candidate *caller)
 {
-	int64		barred_until = d->state == LEASE_VACANT ?
-		decide_vacancy(d) : decide_end(d);
+	Contender  *kept_for;
+	Contender  *winner;
+	int64		barred_until;
 
 	/*
 	 * Another call may have finished the run, or have been granted a later
@@ -335,28 +332,19 @@ decide(Decision *d, const Candidate *caller)
 	 */
 	if (caller != NULL && !le_runs_admit(&d->lease->runs, &caller->run))
 		caller = NULL;
-	if (le_group_withdraws(le_group_of(d->store, d->election),
-						   d->election->name))
-	{
-		d->successor = NULL;
+	d->view = le_view_read(d->store, d->election, d->lease, d->inc, d->now,
+						   caller);
+	barred_until = d->state == LEASE_VACANT ?
+		decide_vacancy(d, &kept_for) : decide_end(d, &kept_for);
+	winner = le_vacancy_fill(d->view,
+							 d->grants ? barred_until : PG_INT64_MAX,
+							 &kept_for);
+	if (kept_for != NULL)
+		d->successor = kept_for->candidate;
+	if (winner == NULL)
 		return;
-	}
-	if (barred_until > d->now || !d->grants)
-		return;
-	if (d->successor == NULL && d->pause == NULL)
-		d->winner = le_ranking_first(d->store, d->election, d->lease, caller,
-									 d->passed_over);
-	else if (d->successor != NULL &&
-			 le_ranking_has_quorum(d->store, d->election))
-		d->winner = d->successor;
-	if (d->winner != NULL && d->winner->session_id == 0 &&
-		(caller == NULL || !le_candidate_is_same(d->winner, caller)))
-	{
-		/* A detached candidate is granted the lease in its own call only. */
-		d->successor = d->winner;
-		d->winner = NULL;
-	}
-	if (d->winner != NULL && d->winner->session_id == 0)
+	d->winner = winner->candidate;
+	if (winner->detached)
 		d->run = caller->run;
 }
 
@@ -484,9 +472,9 @@ end_term(Change *change, Row *history, Reason reason, const char *detail,
  */
 static void
 ask_for_pause(const Store *store, const Election *election, Lease *lease,
-			  const Pause *pause)
+			  bool pause_vacates)
 {
-	if (pause != NULL && pause->vacates)
+	if (pause_vacates)
 		le_yield_ask_to_vacate(store, election, lease, LE_CAUSE_PAUSED);
 }
 
@@ -514,6 +502,8 @@ write_change(Decision *d, Row *history, const Proof *proof)
 		le_runs_begin(d->lease, &d->run, &d->winner->role);
 	if (d->winner == NULL)
 	{
+		d->view = le_view_read(d->store, d->election, d->lease, NULL, d->now,
+							   NULL);
 		look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, duration, d->unsettled, d->first_stood,
@@ -527,7 +517,7 @@ write_change(Decision *d, Row *history, const Proof *proof)
 			  duration, d->now, at);
 	le_commit_change(d->store, &change);
 	if (d->winner != NULL)
-		ask_for_pause(d->store, d->election, d->lease, d->pause);
+		ask_for_pause(d->store, d->election, d->lease, d->view->pause_vacates);
 }
 
 /*
@@ -677,6 +667,7 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	int64		now = le_clock();
 	int64		grace;
 	int64		paused_until;
+	const Pause *pause;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	Change		change = {.election = election->name};
@@ -716,8 +707,8 @@ le_settle_continue(const Store *store, const Election *election, int64 term,
 	le_lease_hold(lease, grace, now, at);
 	le_seats_touch(election->name);
 	le_commit_change(store, &change);
-	ask_for_pause(store, election, lease,
-				  le_pause_now(store, election, inc, &paused_until));
+	pause = le_pause_now(store, election, inc, &paused_until);
+	ask_for_pause(store, election, lease, pause != NULL && pause->vacates);
 	return le_lease_read(store, election->name, NULL);
 }
 

@@ -198,10 +198,9 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		if (turn->optional)
 			ask_until = 0;
 		else if (turn->give_up == NULL)
-			le_ranking_prepare(store, election, NULL);
+			(void) le_view_prepare(store, election, false);
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
-			le_ranking_prepare(store, election, lease->yield_cause != NULL ?
-							   NULL : le_candidate_of_lease(lease));
+			(void) le_view_prepare(store, election, lease->yield_cause == NULL);
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
 		if (!le_proof_make(lease, election->lease_duration, true,

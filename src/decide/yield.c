@@ -84,25 +84,11 @@ lock_seen(const Store *store, const Lease *seen)
 		is_open(store, lease) ? lease : NULL;
 }
 
-/*
- * Why is the leader of this lease to go, whatever the strategy says?  NULL: it
- * need not.  While the election is paused, nothing but the pause asks, which
- * does not overwrite a request that names a candidate.
- */
-static const char *
-why_unwanted(const Store *store, const Election *election, const Lease *lease)
+static View *
+read_view(const Store *store, const Election *election, const Lease *seen)
 {
-	int64		paused_until;
-	const Pause *pause = le_pause_now(store, election, le_epoch_read(),
-									  &paused_until);
-
-	if (pause != NULL)
-		return pause->vacates && lease->successor == NULL ?
-			LE_CAUSE_PAUSED : NULL;
-	if (le_group_withdraws(le_group_of(store, election), election->name))
-		return LE_CAUSE_WITHDRAWN;
-	return le_drain_covers(le_drain_read(store, election->name), lease->leader) ?
-		LE_CAUSE_DRAINED : NULL;
+	return le_view_read(store, election, seen, le_epoch_read(), le_clock(),
+						NULL);
 }
 
 /*
@@ -116,20 +102,25 @@ bool
 le_yield_ask_unwanted(const Store *store, const Election *election,
 					  bool *changed)
 {
+	static const char *const causes[] = {
+		[REQUEST_PAUSED] = LE_CAUSE_PAUSED,
+		[REQUEST_WITHDRAWN] = LE_CAUSE_WITHDRAWN,
+		[REQUEST_DRAINED] = LE_CAUSE_DRAINED,
+	};
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
-	const char *cause;
+	Request		request;
 
 	*changed = false;
 	if (!is_open(store, seen))
 		return true;
-	cause = why_unwanted(store, election, seen);
-	if (cause == NULL)
+	request = le_request_unwanted(read_view(store, election, seen));
+	if (request == REQUEST_STAYS)
 		return true;
 	lease = lock_seen(store, seen);
 	if (lease == NULL)
 		return false;
-	ask(store, election, lease, true, NULL, cause);
+	ask(store, election, lease, true, NULL, causes[request]);
 	*changed = true;
 	return true;
 }
@@ -137,9 +128,9 @@ le_yield_ask_unwanted(const Store *store, const Election *election,
 /*
  * Have the strategy ask the leader to yield, or take that back if the
  * candidate that it was to yield to stands no more or has no claim any more.
- * Only the worker does that.  *next is when it may be due again, with nothing
- * having changed (monotonic).  False: what was seen has changed, or a row is
- * locked.
+ * Only the worker does that, where le_yield_ask_unwanted() has asked for
+ * nothing.  *next is when it may be due again, with nothing having changed
+ * (monotonic).  False: what was seen has changed, or a row is locked.
  */
 bool
 le_yield_preempt(const Store *store, const Election *election,
@@ -147,22 +138,21 @@ le_yield_preempt(const Store *store, const Election *election,
 {
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
-	Candidate  *challenger;
-	int64		paused_until;
+	Contender  *challenger;
+	Request		request;
 
 	*changed = false;
 	*next = PG_INT64_MAX;
-	if (!is_open(store, seen) ||
-		le_pause_now(store, election, le_epoch_read(), &paused_until) != NULL)
+	if (!is_open(store, seen))
 		return true;
-	challenger = le_ranking_challenger(store, election, seen, next);
-	if (!le_ranking_preempts(seen, challenger))
+	request = le_request(read_view(store, election, seen), &challenger, next);
+	if (request != REQUEST_PREEMPTED && request != REQUEST_TAKEN_BACK)
 		return true;
 	lease = lock_seen(store, seen);
 	if (lease == NULL)
 		return false;
-	if (challenger != NULL)
-		le_yield_ask(store, election, lease, false, challenger);
+	if (request == REQUEST_PREEMPTED)
+		le_yield_ask(store, election, lease, false, challenger->candidate);
 	else
 	{
 		le_lease_yield(lease, false, false, NULL, NULL);

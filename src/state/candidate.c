@@ -259,6 +259,16 @@ le_candidate_succeeds(const Candidate *c, const Lease *lease)
 }
 
 /*
+ * Has the candidate given up the last term, or a later one, so that it sits
+ * out?
+ */
+bool
+le_candidate_sits_out(const Candidate *c, const Lease *lease)
+{
+	return c->sits_out >= lease->term;
+}
+
+/*
  * The candidate that holds this lease, as it was when it was elected.  It has
  * stood since then at least.
  */

@@ -262,8 +262,6 @@ struct Candidate
 	int64		stood;			/* stood_mono */
 	int64		sits_out;		/* passed over until a later term; -1: not */
 	bool		defers;			/* has given up, and is not to preempt */
-	int			leads;			/* how many elections; only for spread */
-	int64		weight;			/* compared with that; only for spread */
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
 	Run			run;			/* that its own call asks for; in no table */
@@ -297,6 +295,7 @@ extern bool le_candidate_alive(const Candidate *c);
 extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
 extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
 extern bool le_candidate_succeeds(const Candidate *c, const Lease *lease);
+extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
 extern bool le_candidate_differs(const Candidate *c, const Profile *profile,
 								 int64 lease_duration);
 extern void le_candidate_insert(const Store *store, const Candidate *who,

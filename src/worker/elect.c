@@ -21,7 +21,7 @@
 #include "worker/worker.h"
 
 #define ANNOUNCE_AT		100		/* settled elections: tell of these first */
-#define LOOK_AGAIN		(1000 * MS) /* where all who stand lack a role */
+#define LOOK_AGAIN		(1000 * MS) /* where nobody may be elected after all */
 #define PROOF_LIFE		(20 * MS)	/* several elections share a proof */
 #define PROOF_WAIT		(300 * MS)	/* for standbys to confirm */
 #define LONGEST_READ	(25 * MS)	/* of an election's candidates */
@@ -99,7 +99,7 @@ settle(void *arg)
 		return;					/* dropped since the look */
 
 	/* Counting seats takes a while: the proof may have become too old. */
-	if (le_ranking_prepare(&store, election, NULL) && task->proof.required &&
+	if (le_view_prepare(&store, election, false) && task->proof.required &&
 		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
 					   &task->proof))
 		le_wait_busy(name);
@@ -191,8 +191,8 @@ attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
 
 /*
  * Settle one election.  True if anything changed.  If nothing did although it
- * was due, candidates lack a role, and nothing wakes the worker when they are
- * given it: look again after a while.
+ * was due, none of a crowd may be elected, and the look has not found out why:
+ * look again after a while.
  */
 static bool
 settle_one(Pass *pass, SettleTask *task)

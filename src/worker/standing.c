@@ -56,7 +56,8 @@ typedef struct Step
 	int			rows;
 	bool		cut;			/* there are more rows */
 	Standing   *recent;			/* of the last row's election */
-	const Drains *drains;		/* of that election */
+	Election	election;		/* what the rules need to know of that */
+	View	   *view;			/* of that */
 	MemoryContext context;		/* of the step */
 } Step;
 
@@ -95,24 +96,31 @@ is_seat(const Store *store, const char *election)
 }
 
 /*
- * Has the candidate as many other seats of the group as it may?
+ * Begin with the candidates of another election.  The settings of all
+ * elections would take too long to read: candidate_role is looked at where
+ * somebody could be elected (upkeep.c).
  */
-static bool
-is_capped(const Store *store, const Standing *s, const Candidate *c)
+static void
+begin_election(Step *step, Standing *s)
 {
-	Election	seat = {.name = c->election};
+	MemoryContext row = MemoryContextSwitchTo(step->context);
 
-	if (!s->is_seat)
-		return false;
-	seat.group = le_seat_group(c->election);
-	return le_cap_bars(store, &seat, c, false);
+	if (step->view != NULL)
+		pfree(step->view);
+	step->recent = s;
+	step->election.name = s->election;
+	step->election.group = s->is_seat ? le_seat_group(s->election) : NULL;
+	step->election.strategy = "";
+	step->election.candidate_role.name = "";
+	step->view = le_view_read(step->store, &step->election, NULL, NULL,
+							  le_clock(), NULL);
+	MemoryContextSwitchTo(row);
 }
 
 static Standing *
 find_or_make(Step *step, const char *election)
 {
 	bool		found;
-	MemoryContext row = CurrentMemoryContext;
 	Standing   *s = step->recent;
 
 	if (s != NULL && strcmp(s->election, election) == 0)
@@ -120,17 +128,28 @@ find_or_make(Step *step, const char *election)
 	s = hash_search(standing, election, HASH_ENTER, &found);
 	if (!found)
 	{
-		s->candidates = 0;
-		s->drained = 0;
-		s->capped = 0;
+		s->candidates = s->live = s->drained = s->capped = 0;
 		s->is_seat = is_seat(step->store, election);
 		s->sits_out = s->session_sits_out = PG_INT64_MAX;
 	}
-	step->recent = s;
-	MemoryContextSwitchTo(step->context);
-	step->drains = le_drain_read(step->store, election);
-	MemoryContextSwitchTo(row);
+	begin_election(step, s);
 	return s;
+}
+
+/*
+ * Whether the candidate sits out is not known before the lease has been read.
+ */
+static WhyNot
+why_not_elected(Step *step, Candidate *c)
+{
+	MemoryContext row = MemoryContextSwitchTo(step->context);
+	Contender	contender;
+	WhyNot		why_not;
+
+	le_view_show(step->view, c, &contender);
+	why_not = le_eligible(step->view, &contender);
+	MemoryContextSwitchTo(row);
+	return why_not;
 }
 
 static void
@@ -156,13 +175,13 @@ note_candidate(const Candidate *c, void *arg)
 {
 	Step	   *step = arg;
 	Standing   *s = find_or_make(step, c->election);
+	WhyNot		why_not = why_not_elected(step, unconstify(Candidate *, c));
 
 	s->candidates++;
-	if (le_drain_covers(step->drains, c->candidate))
-		s->drained++;
-	else if (is_capped(step->store, s, c))
-		s->capped++;
-	else
+	s->live += why_not != NOT_ALIVE;
+	s->drained += why_not == NOT_IF_DRAINED;
+	s->capped += why_not == NOT_IF_FULL;
+	if (why_not == ELIGIBLE)
 	{
 		s->sits_out = Min(s->sits_out, c->sits_out);
 		if (c->session_id != 0)
@@ -170,7 +189,7 @@ note_candidate(const Candidate *c, void *arg)
 	}
 	if (c->session_id == 0)
 		prune_at = Min(prune_at, c->seen + c->seen_for);
-	if (!le_candidate_alive(c))
+	if (why_not == NOT_ALIVE)
 	{
 		prune_at = Min(prune_at, le_clock());
 		note_dead(step->pass, c);

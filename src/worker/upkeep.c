@@ -99,16 +99,37 @@ read_contested(const Store *store, const char *name)
 }
 
 /*
+ * How many stand, as the look at all candidates has found.
+ */
+static void
+count_standing(const Standing *s, const Lease *lease, Turnout *turnout)
+{
+	memset(turnout, 0, sizeof(Turnout));
+	if (s == NULL)
+		return;
+	turnout->live = s->live;
+	turnout->ready = s->sits_out < lease->term ? 1 : 0;
+	turnout->told = s->session_sits_out < lease->term ? 1 : 0;
+	turnout->drained = s->drained;
+	turnout->capped = s->capped;
+}
+
+/*
  * A lease that is led no more, or on another incarnation: when is it to be
- * settled?  A seat for which nobody stands costs nothing but its row.
+ * settled?  A seat for which nobody stands costs nothing but its row.  That
+ * all who stand lack a role is looked at last, but not in a crowd: settling
+ * the election finds out.
  */
 static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 {
 	const Standing *s = le_standing_find(lease->election);
-	Turnout		turnout = {.live = 0};
+	int64		now = le_clock();
+	Turnout		turnout;
 	Election   *election;
+	View	   *view;
 	Vacancy		v;
+	int64		due;
 
 	if (lease->leader == NULL && lease->successor == NULL && s == NULL &&
 		!le_group_may_withdraw(store, lease->election))
@@ -116,33 +137,31 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 	election = read_contested(store, lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
-	if (s != NULL)
-	{
-		turnout.live = s->candidates;
-		turnout.ready = s->sits_out < lease->term ? 1 : 0;
-		turnout.told = s->session_sits_out < lease->term ? 1 : 0;
-		turnout.drained = s->drained;
-		turnout.capped = s->capped;
-	}
-	le_vacancy(store, election, lease, inc, le_clock(), NULL, &v);
-	return le_vacancy_due(election, lease, &turnout, &v);
+	count_standing(s, lease, &turnout);
+	view = le_view_read(store, election, lease, inc, now, NULL);
+	le_vacancy(view, NULL, &v);
+	due = le_vacancy_due(view, &turnout, &v);
+	if (due > now || s == NULL || s->candidates >= CROWD ||
+		!le_election_is_restricted(election))
+		return due;
+	le_vacancy_count(view, &turnout);
+	return le_vacancy_due(view, &turnout, &v);
 }
 
 /*
- * A lease that is led: is its leader to go because of a drain or a pause, or
- * because its seat is withdrawn, or does the strategy want it to yield, to
- * another candidate than it was asked to, or no more?  If not, the next look
- * is due when another challenger will have stood for long enough.  A crowd of
- * candidates is not read here: le_elect_preempt_all() finds out.
+ * A lease that is led: are the rules to ask its leader to yield, or to take a
+ * request back?  If not, the next look is due when another challenger will
+ * have stood for long enough.  A crowd of candidates is not read here:
+ * le_elect_preempt_all() finds out.
  */
 static bool
 is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
-	const Pause *pause;
-	Candidate  *challenger;
-	int64		paused_until;
+	View	   *view;
+	Contender  *challenger;
+	Request		request;
 	int64		next;
 	bool		unwanted;
 
@@ -154,20 +173,15 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 		return false;
 	election = read_contested(store, lease->election);
 	if (election == NULL ||
-		(le_strategy(election)->preempts == NULL && !lease->yielding &&
-		 !unwanted && election->pause == NULL))
+		(le_strategy(election->strategy)->preempts == NULL &&
+		 !lease->yielding && !unwanted && election->pause == NULL))
 		return false;
-	pause = le_pause_now(store, election, pass->inc, &paused_until);
-	if (pause != NULL)
-	{
-		pass->next = Min(pass->next, paused_until);
-		return pause->vacates && lease->successor == NULL;
-	}
-	if (unwanted || (s != NULL && s->candidates >= CROWD))
+	view = le_view_read(store, election, lease, pass->inc, le_clock(), NULL);
+	if (!view->paused && s != NULL && s->candidates >= CROWD)
 		return true;
-	challenger = le_ranking_challenger(store, election, lease, &next);
+	request = le_request(view, &challenger, &next);
 	pass->next = Min(pass->next, next);
-	return le_ranking_preempts(lease, challenger);
+	return request != REQUEST_STAYS;
 }
 
 static List *

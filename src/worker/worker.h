@@ -132,11 +132,12 @@ extern List *le_led_renewals(void);
 typedef struct Standing
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
-	int			candidates;
+	int			candidates;		/* live or not */
+	int			live;
 	bool		is_seat;		/* of a group */
-	int			drained;		/* so many of them; they do not count below */
-	int			capped;			/* so many have enough other seats; nor these */
-	int64		sits_out;		/* the lowest of all; -1: one has none */
+	int			drained;		/* so many of the live ones ... */
+	int			capped;			/* ... and these have enough other seats */
+	int64		sits_out;		/* the lowest of the others; -1: one has none */
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 

@@ -125,8 +125,9 @@ typedef struct Answer
 	CaseWaiting waiting_for;
 
 	/*
-	 * Vacant: who is elected now; or for whom the seat is kept now, which is
-	 * first and has to call.  At most one of them is somebody.
+	 * Vacant: who is elected now; or for whom the seat is kept: it is
+	 * reserved still, or from now on, since that candidate is first and has
+	 * to call.  At most one of them is somebody.
 	 */
 	int			elected;
 	int			kept_for;
@@ -140,5 +141,8 @@ extern void reference_answer(const Case *c, Answer *answer);
 
 /* rules.c */
 extern void rules_answer(const Case *c, Answer *answer);
+
+/* cases.c */
+extern void case_complain(const char *what);
 
 #endif							/* LE_TEST_CASE_H */

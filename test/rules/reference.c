@@ -24,47 +24,13 @@ strategy_is(const Case *c, const char *name)
 }
 
 /*
- * Why a candidate is not elected.
- *
- * Drained candidates "are passed over, also alone and in their own calls".  "A
- * candidate that has enough is passed over, alone and in its own call, too"
- * (groups).  candidate_role: "only members of this role may stand, and be
- * elected".  A leader that gave up "is passed over until somebody else has
- * been elected".
- *
- * We read that a candidate sits out in its own call, too, even if it is
- * elected in that.
- */
-static CaseWhyNot
-why_not(const CaseCandidate *cand)
-{
-	if (!cand->alive)
-		return CASE_DEAD;
-	if (cand->drained)
-		return CASE_DRAINED;
-	if (cand->full)
-		return CASE_FULL;
-	if (!cand->may_stand)
-		return CASE_NOT_ADMITTED;
-	if (cand->sits_out)
-		return CASE_SITS_OUT;
-	return CASE_ELIGIBLE;
-}
-
-static bool
-is_eligible(const Case *c, int i)
-{
-	return why_not(&c->candidate[i]) == CASE_ELIGIBLE;
-}
-
-/*
  * Does this seat remain due to the candidate that was named as its successor?
  *
  * "If it dies or does not come, the strategy decides"; "if it is drained
  * later, a reservation for it, or a request to yield to it, is void, and the
- * strategy decides".  We read that it is void, too, if the candidate has left
- * (though it stands again), is not in candidate_role any more, or has enough
- * seats by now.
+ * strategy decides".  "A reservation for a candidate that left meanwhile, is
+ * not in candidate_role any more, or has enough other seats of the group (not
+ * counting those that are due to it), is void."
  *
  * A seat counts "while it is reserved for the candidate, or its leader is to
  * yield to it" (groups).  We read that two seats that are due to the same
@@ -79,6 +45,57 @@ remains_due(const Case *c, int i)
 
 	return cand->alive && !cand->drained && cand->may_stand &&
 		!cand->full_without_due && !c->stood_anew;
+}
+
+/*
+ * Is the candidate passed over since it gave up, or since it did not come while
+ * the seat was reserved for it: "one that did not come sits out"?  Only a
+ * detached one has to come.
+ */
+static bool
+sits_out(const Case *c, int i)
+{
+	const CaseCandidate *cand = &c->candidate[i];
+
+	return cand->sits_out ||
+		(!c->led && i == c->successor && c->reserved_until <= 0 &&
+		 cand->detached && remains_due(c, i));
+}
+
+/*
+ * Why a candidate is not elected.
+ *
+ * Drained candidates "are passed over, also alone and in their own calls".  "A
+ * candidate that has enough is passed over, alone and in its own call, too"
+ * (groups).  candidate_role: "only members of this role may stand, and be
+ * elected".  A leader that gave up "is passed over until somebody else has
+ * been elected".
+ *
+ * We read that a candidate sits out in its own call, too, even if it is
+ * elected in that.
+ */
+static CaseWhyNot
+why_not(const Case *c, int i)
+{
+	const CaseCandidate *cand = &c->candidate[i];
+
+	if (!cand->alive)
+		return CASE_DEAD;
+	if (cand->drained)
+		return CASE_DRAINED;
+	if (cand->full)
+		return CASE_FULL;
+	if (!cand->may_stand)
+		return CASE_NOT_ADMITTED;
+	if (sits_out(c, i))
+		return CASE_SITS_OUT;
+	return CASE_ELIGIBLE;
+}
+
+static bool
+is_eligible(const Case *c, int i)
+{
+	return why_not(c, i) == CASE_ELIGIBLE;
 }
 
 /* "For one lease nobody but that candidate is granted it." */
@@ -152,8 +169,8 @@ is_before(const Case *c, int a, int b)
 	const CaseCandidate *cand_a = &c->candidate[a];
 	const CaseCandidate *cand_b = &c->candidate[b];
 
-	if (cand_a->sits_out != cand_b->sits_out)
-		return cand_b->sits_out;
+	if (sits_out(c, a) != sits_out(c, b))
+		return sits_out(c, b);
 	return is_before_by_strategy(c, cand_a, cand_b);
 }
 
@@ -166,7 +183,7 @@ is_before(const Case *c, int a, int b)
 static bool
 has_position(const Case *c, int i)
 {
-	CaseWhyNot	why = why_not(&c->candidate[i]);
+	CaseWhyNot	why = why_not(c, i);
 
 	return why == CASE_ELIGIBLE || why == CASE_SITS_OUT;
 }
@@ -235,7 +252,7 @@ somebody_is(const Case *c, CaseWhyNot why)
 {
 	for (int i = 0; i < c->candidates; i++)
 	{
-		if (why_not(&c->candidate[i]) == why)
+		if (why_not(c, i) == why)
 			return true;
 	}
 	return false;
@@ -307,19 +324,15 @@ waiting_for(const Case *c)
 		return waiting;
 
 	/*
-	 * "For a detached candidate, for one lease at most."  It stands before
-	 * the quorum in the table.
+	 * "For a candidate that was named, or a detached one that came first, for
+	 * one lease at most."  It stands before the quorum in the table.
 	 */
-	if (is_reserved(c) && c->candidate[c->successor].detached)
+	if (is_reserved(c))
 		return CASE_RESERVED;
 
 	waiting = what_is_missing(c);
 	if (waiting != CASE_NOTHING)
 		return waiting;
-
-	/* The worker is about to elect a session for which it is reserved. */
-	if (is_reserved(c))
-		return CASE_NOTHING;
 
 	if (first == NOBODY)
 	{
@@ -340,19 +353,12 @@ waiting_for(const Case *c)
 	}
 
 	/*
-	 * "Only detached candidates stand: the next one that calls is elected."
-	 * We read that those count who could be elected.
+	 * "In a race, only detached candidates could be elected: the next one
+	 * that calls is."  Other strategies: "The worker is about to elect
+	 * somebody or to reserve the seat."
 	 */
-	if (!eligible_session_stands(c))
+	if (strategy_is(c, "race") && !eligible_session_stands(c))
 		return CASE_CALL;
-
-	/*
-	 * "All strategies but race keep the seat for a detached candidate that
-	 * comes first, for one lease at most."  We read that the seat is reserved
-	 * for it then, if sessions stand behind it.
-	 */
-	if (c->candidate[first].detached)
-		return CASE_RESERVED;
 
 	return CASE_NOTHING;
 }
@@ -376,9 +382,14 @@ decide_vacant(const Case *c, Answer *answer)
 {
 	int			first = first_eligible(c);
 
+	/* "Hold, grace, delay and quorum bind": it stays reserved meanwhile. */
 	if (what_bars_the_seat(c) != CASE_NOTHING ||
 		what_is_missing(c) != CASE_NOTHING)
+	{
+		if (is_reserved(c) && !c->withdrawn)
+			answer->kept_for = c->successor;
 		return;
+	}
 
 	/* "For one lease nobody but that candidate is granted it." */
 	if (is_reserved(c))
@@ -396,7 +407,7 @@ decide_vacant(const Case *c, Answer *answer)
 	if (first == NOBODY)
 	{
 		if (c->caller != NOBODY &&
-			why_not(&c->candidate[c->caller]) == CASE_SITS_OUT)
+			why_not(c, c->caller) == CASE_SITS_OUT)
 			answer->elected = c->caller;
 		return;
 	}
@@ -438,9 +449,19 @@ is_better(const Case *c, const CaseCandidate *cand,
 	return false;
 }
 
-/* Has this candidate a claim to the seat of the leader? */
+/* Does a lead more other elections, for its weight, than b? */
 static bool
-has_claim(const Case *c, int i)
+leads_more(const CaseCandidate *a, const CaseCandidate *b)
+{
+	return (long long) a->leads * b->weight > (long long) b->leads * a->weight;
+}
+
+/*
+ * Has this candidate a claim to the seat of the leader?  asked: the strategy
+ * has asked the leader to yield to it.
+ */
+static bool
+has_claim(const Case *c, int i, bool asked)
 {
 	const CaseCandidate *cand = &c->candidate[i];
 	bool		stands_ready;
@@ -452,19 +473,18 @@ has_claim(const Case *c, int i)
 	 * "If the better candidate leaves before, the request is taken back."  We
 	 * read that other seats that are due to it do not take it back.
 	 */
-	if (c->yielding && i == c->successor && remains_due(c, i))
-		stands_ready = !cand->sits_out;
+	if (asked)
+		stands_ready = remains_due(c, i) && !cand->sits_out;
 	else
 		stands_ready = is_eligible(c, i);
 	if (!stands_ready)
 		return false;
 
 	/*
-	 * "A candidate that gave up leadership itself preempts nobody until it
-	 * stands anew or its rank changes (except in spread)."  We read that in
-	 * spread a rank that changes does not count, and the rest does.
+	 * "In bully, a candidate that gave up leadership itself preempts nobody
+	 * until it stands anew or its rank changes."
 	 */
-	if (cand->gave_up)
+	if (strategy_is(c, "bully") && cand->gave_up)
 		return false;
 
 	/*
@@ -474,6 +494,12 @@ has_claim(const Case *c, int i)
 	if (cand->stood + c->preempt_delay > 0)
 		return false;
 
+	/*
+	 * Once asked in favour of it, "in spread, until it leads more other
+	 * elections, for its weight, than the leader does".
+	 */
+	if (asked && strategy_is(c, "spread"))
+		return !leads_more(cand, &c->candidate[c->leader]);
 	return is_better(c, cand, &c->candidate[c->leader]);
 }
 
@@ -499,20 +525,33 @@ challenger(const Case *c)
 		return NOBODY;
 
 	/*
-	 * quorum: "nobody is elected while fewer candidates are alive.  A leader
-	 * keeps leading."  We read that it is not asked to yield then.
+	 * "No request is made while fewer candidates than the quorum are alive."
 	 */
 	if (count_alive(c) < c->quorum)
 		return NOBODY;
 
 	/*
-	 * The request is taken back, "unless another candidate has a claim of its
-	 * own".  We read that the first in order among those who have one counts,
-	 * also if the leader was asked to yield to another.
+	 * "A drained leader is asked to yield, to nobody in particular and
+	 * whatever the strategy wants."
+	 */
+	if (c->candidate[c->leader].drained)
+		return NOBODY;
+
+	/*
+	 * "Once asked, it is asked in favour of no other candidate while the
+	 * better one could be elected and has its claim."
+	 */
+	if (c->yielding && c->successor != NOBODY &&
+		has_claim(c, c->successor, true))
+		return c->successor;
+
+	/*
+	 * "The request is taken back, unless another candidate has a claim of its
+	 * own: then the first of these in order."
 	 */
 	for (int i = 0; i < c->candidates; i++)
 	{
-		if (has_claim(c, i) && (first == NOBODY || is_before(c, i, first)))
+		if (has_claim(c, i, false) && (first == NOBODY || is_before(c, i, first)))
 			first = i;
 	}
 	return first;
@@ -530,7 +569,7 @@ reference_answer(const Case *c, Answer *answer)
 	{
 		bool		stands = i < c->candidates;
 
-		answer->why_not[i] = stands ? why_not(&c->candidate[i]) : CASE_DEAD;
+		answer->why_not[i] = stands ? why_not(c, i) : CASE_DEAD;
 		answer->position[i] = stands ? position(c, i) : 0;
 	}
 

@@ -184,9 +184,40 @@ foreach my $case ([ 'renewed', "lease_duration => '2 s'", 0 ],
 	run("REVOKE team FROM high; SELECT leader_election.resume_election('vacant')");
 	worker_looks();
 	is(lease('vacant', 'leader IS NULL'), 't', 'vacant: high may not lead');
+
+	# Somebody has its lock: the worker would be told so if it tried to elect.
+	my $holder = session($node, name => 'holder');
+
+	$holder->query(q{BEGIN; SELECT leader_election.drop_election('vacant')});
+	worker_looks();
+	is( $admin->query("SELECT query FROM pg_stat_activity
+			WHERE backend_type = 'leader_election worker' AND query LIKE '%vacant%'"),
+		'',
+		'vacant: the worker does not even try');
+	$holder->query('ROLLBACK');
+	$holder->finish;
 	run('GRANT team TO high');
 	leads_soon('vacant', 'high', 'vacant: it leads when it may');
 	$high->finish;
+}
+
+# --- A leader that may not be elected any more leads on, and has no position
+
+{
+	my @c;
+
+	run('GRANT team TO high');
+	create('position', 'bully', "candidate_role => 'team', $LONG");
+	push @c, member('position', 'high', 2);
+	leads_soon('position', 'high', 'position: high leads');
+	push @c, member('position', 'low', 1);
+	run('REVOKE team FROM high');
+	is( $admin->query("SELECT string_agg(concat_ws(' ', candidate, leads, position), ', '
+				ORDER BY candidate)
+			FROM leader_election.candidates WHERE election = 'position'"),
+		'high t, low f 1',
+		'position: it leads on, and the other one is first');
+	$_->finish foreach @c;
 }
 
 done_testing();

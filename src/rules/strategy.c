@@ -15,59 +15,58 @@
  */
 #include "postgres.h"
 
-#include "decide/decide.h"
-#include "lib/stringinfo.h"
+#include "rules/rules.h"
 
 #define COMPARE(a, b) \
 	do { if ((a) != (b)) return (a) < (b) ? -1 : 1; } while (0)
 
 /* Longest standing first; the name decides what the clock does not. */
 static int
-longest_standing(const ListCell *a, const ListCell *b)
+longest_standing(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
 	COMPARE(x->place, y->place);
-	return strcmp(x->candidate, y->candidate);
+	return strcmp(x->name, y->name);
 }
 
 /* Sessions, which can be told, come before detached candidates. */
 static int
-first_come(const ListCell *a, const ListCell *b)
+first_come(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
-	COMPARE(x->session_id == 0, y->session_id == 0);
+	COMPARE(x->detached, y->detached);
 	return longest_standing(a, b);
 }
 
 static int
-lowest_rank(const ListCell *a, const ListCell *b)
+lowest_rank(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
 	COMPARE(x->rank, y->rank);
 	return longest_standing(a, b);
 }
 
 static int
-highest_rank(const ListCell *a, const ListCell *b)
+highest_rank(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
 	COMPARE(y->rank, x->rank);
 	return longest_standing(a, b);
 }
 
 static int
-most_advanced(const ListCell *a, const ListCell *b)
+most_advanced(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
 	COMPARE(y->progress, x->progress);
 	return highest_rank(a, b);
@@ -78,10 +77,10 @@ most_advanced(const ListCell *a, const ListCell *b)
  * line.  Weights are 1, but in groups.
  */
 static int
-least_loaded(const ListCell *a, const ListCell *b)
+least_loaded(const void *a, const void *b)
 {
-	const Candidate *x = lfirst(a);
-	const Candidate *y = lfirst(b);
+	const Contender *x = a;
+	const Contender *y = b;
 
 	COMPARE((x->leads + 1) * y->weight, (y->leads + 1) * x->weight);
 	return longest_standing(a, b);
@@ -92,7 +91,7 @@ least_loaded(const ListCell *a, const ListCell *b)
  * but its rank.
  */
 static bool
-outranks(const Candidate *challenger, const Candidate *leader)
+outranks(const Contender *challenger, const Contender *leader)
 {
 	return challenger->rank > leader->rank && !challenger->defers;
 }
@@ -103,7 +102,7 @@ outranks(const Candidate *challenger, const Candidate *leader)
  * leader, with it.  (With weights of 1: no more than the leader without it.)
  */
 static bool
-leads_fewer(const Candidate *challenger, const Candidate *leader)
+leads_fewer(const Contender *challenger, const Contender *leader)
 {
 	return (challenger->leads + 1) * leader->weight <
 		(leader->leads + 1) * challenger->weight;
@@ -114,7 +113,7 @@ leads_fewer(const Candidate *challenger, const Candidate *leader)
  * question, leads no more for its weight than the leader.
  */
 static bool
-leads_no_more(const Candidate *challenger, const Candidate *leader)
+leads_no_more(const Contender *challenger, const Contender *leader)
 {
 	return challenger->leads * leader->weight <=
 		leader->leads * challenger->weight;
@@ -131,6 +130,15 @@ static const Strategy strategies[] = {
 };
 
 /*
+ * All strategies, one after the other; NULL: there are no more.
+ */
+const Strategy *
+le_strategy_nth(int n)
+{
+	return n < lengthof(strategies) ? &strategies[n] : NULL;
+}
+
+/*
  * The strategy of that name; NULL if there is none.
  */
 const Strategy *
@@ -145,29 +153,13 @@ le_strategy_find(const char *name)
 }
 
 /*
- * The names of all strategies, as a hint tells them.
- */
-char *
-le_strategy_names(void)
-{
-	StringInfoData buf;
-
-	initStringInfo(&buf);
-	for (int i = 0; i < lengthof(strategies); i++)
-		appendStringInfo(&buf, "%s\"%s\"",
-						 i == 0 ? "" : i < lengthof(strategies) - 1 ? ", " : " and ",
-						 strategies[i].name);
-	return buf.data;
-}
-
-/*
  * The strategy of an election.  A name that is unknown here, in a table of
  * another version, must not hold up all elections: that one is a race.
  */
 const Strategy *
-le_strategy(const Election *election)
+le_strategy(const char *name)
 {
-	const Strategy *strategy = le_strategy_find(election->strategy);
+	const Strategy *strategy = le_strategy_find(name);
 
 	return strategy != NULL ? strategy : &strategies[0];
 }
