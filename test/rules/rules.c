@@ -15,6 +15,7 @@
 #include "rules/rules.h"
 
 #define NOW			1000000000	/* what the times of a case are relative to */
+#define LATER		(NOW + 1000) /* when all that ends has ended */
 #define RESERVED	1000		/* when it was: after all had stood */
 #define UNKNOWN		(-1000000)	/* how many one leads, before it was counted */
 
@@ -56,6 +57,7 @@ show(int i, Contender *c)
 	c->holds = i == the_case->leader;
 	c->succeeds = i == the_case->successor;
 	c->calls = i == the_case->caller;
+	c->lives_until = PG_INT64_MAX;
 	c->leads = UNKNOWN;
 	c->weight = 1;
 }
@@ -126,9 +128,9 @@ test(View *view, const Contender *c, Trait trait)
 static const ViewReader reader = {read_contenders, read_successor, count, test};
 
 static View
-make_view(const Case *c)
+make_view(const Case *c, int64 now)
 {
-	View		view = {.now = NOW};
+	View		view = {.now = now};
 
 	the_case = c;
 	memset(asked, 0, sizeof(asked));
@@ -150,7 +152,7 @@ make_view(const Case *c)
 	view.first_stood = moment(c->first_stood);
 	view.grace = c->grace_until > 0 ? moment(c->grace_until) : 0;
 	view.withdrawn = c->withdrawn;
-	view.paused = c->paused;
+	view.paused = c->paused && moment(c->paused_until) > now;
 	view.paused_until = moment(c->paused_until);
 	if (c->leader != NOBODY)
 	{
@@ -190,7 +192,7 @@ static const CaseWaiting waiting_for[] = {
 static void
 answer_observers(const Case *c, Answer *answer)
 {
-	View		view = make_view(c);
+	View		view = make_view(c, NOW);
 	Contender **order;
 	int			positions;
 
@@ -198,17 +200,67 @@ answer_observers(const Case *c, Answer *answer)
 	for (int i = 0; i < c->candidates; i++)
 		answer->why_not[i] = why_nots[le_eligible(&view, &view.contender[i])];
 
-	view = make_view(c);
+	view = make_view(c, NOW);
 	order = le_ranking_order(&view, &positions);
 	for (int i = 0; i < positions; i++)
 		answer->position[number_of(order[i])] = i + 1;
 	pfree(order);
 }
 
+/*
+ * Is anything to be done at that moment, if the worker looks: does a leader
+ * follow, or is a reservation made or lifted, or the seat dropped?  *due is
+ * when the worker wakes up for it.
+ */
+static bool
+happens(const Case *c, int64 now, int64 *due)
+{
+	View		view = make_view(c, now);
+	Turnout		turnout;
+	Vacancy		v;
+	Contender  *kept_for;
+
+	le_vacancy_count(&view, &turnout);
+	le_vacancy(&view, &turnout, &v);
+	*due = le_vacancy_due(&view, &turnout, &v);
+
+	view = make_view(c, now);
+	le_vacancy(&view, NULL, &v);
+	if (view.withdrawn)
+		return v.barred_until <= now;
+	kept_for = v.kept_for;
+	return le_vacancy_fill(&view, v.barred_until, &kept_for) != NULL ||
+		kept_for != v.kept_for || (v.reserved && v.kept_for == NULL);
+}
+
+/*
+ * The worker sleeps until something is due, and no longer.  (The beginning of
+ * an epoch wakes it.)
+ */
+static void
+check_due(const Case *c)
+{
+	int64		due;
+	int64		again;
+
+	if (happens(c, NOW, &due))
+	{
+		if (due > NOW)
+			case_complain("the worker sleeps, although something is due");
+	}
+	else if (due <= NOW)
+		case_complain("the worker settles it in vain");
+	else if (c->grace_until != NEVER &&
+			 happens(c, due == PG_INT64_MAX ? LATER : due - 1, &again))
+		case_complain("the worker sleeps for too long");
+	else if (due != PG_INT64_MAX && !happens(c, due, &again))
+		case_complain("the worker wakes up in vain");
+}
+
 static void
 answer_vacant(const Case *c, Answer *answer)
 {
-	View		view = make_view(c);
+	View		view = make_view(c, NOW);
 	Turnout		turnout;
 	Vacancy		v;
 	Contender  *kept_for;
@@ -217,18 +269,20 @@ answer_vacant(const Case *c, Answer *answer)
 	le_vacancy(&view, &turnout, &v);
 	answer->waiting_for = waiting_for[v.obstacle];
 
-	view = make_view(c);
+	view = make_view(c, NOW);
 	le_vacancy(&view, NULL, &v);
 	kept_for = v.kept_for;
 	answer->elected = number_of(le_vacancy_fill(&view, v.barred_until,
 												&kept_for));
 	answer->kept_for = answer->elected == NOBODY ? number_of(kept_for) : NOBODY;
+	if (c->caller == NOBODY)
+		check_due(c);
 }
 
 static void
 answer_led(const Case *c, Answer *answer)
 {
-	View		view = make_view(c);
+	View		view = make_view(c, NOW);
 	Contender  *challenger;
 	int64		next;
 
