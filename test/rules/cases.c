@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "case.h"
 
@@ -522,7 +523,8 @@ main(int argc, char **argv)
 	}
 	check_answers();
 	failed += differences > 0;
-	printf("Files=%d, Tests=%ld\n", LENGTH(sets), cases);
+	printf("Files=%d, Tests=%ld, %ld CPU secs\n", LENGTH(sets), cases,
+		   (long) (clock() / CLOCKS_PER_SEC));
 	printf("Result: %s\n", failed > 0 ? "FAIL" : "PASS");
 	return failed > 0 ? 1 : 0;
 }
