@@ -46,10 +46,11 @@ le_addition_describe(const ObjectAddress *object)
 }
 
 /*
- * DROP, as SQL, of what is named by what le_addition_describe() says.
+ * The beginning of a command, as SQL, that alters or drops an object; NULL: it
+ * has just been dropped.
  */
 char *
-le_addition_drop(const ObjectAddress *object)
+le_addition_command(const char *verb, const ObjectAddress *object)
 {
 	char	   *type = getObjectTypeDescription(object, true);
 	char	   *identity = getObjectIdentity(object, true);
@@ -58,5 +59,13 @@ le_addition_drop(const ObjectAddress *object)
 		return NULL;
 	if (object->classId == StatisticExtRelationId)
 		type = "statistics";
-	return psprintf("DROP %s %s;", asc_toupper(type, strlen(type)), identity);
+	return psprintf("%s %s %s", verb, asc_toupper(type, strlen(type)), identity);
+}
+
+char *
+le_addition_drop(const ObjectAddress *object)
+{
+	char	   *command = le_addition_command("DROP", object);
+
+	return command == NULL ? NULL : psprintf("%s;", command);
 }

@@ -59,7 +59,20 @@ static const Kind kinds[] = {
 	"The extension reads and writes all rows; roles that observe see what it lets through, while row security is enabled."},
 	{StatisticExtRelationId, SEVERITY_NOTICE,
 	"Nothing of the extension uses it; ANALYZE computes it, with the rights of the table's owner."},
+	{InvalidOid, SEVERITY_WARNING, "The extension does not know this kind of addition."},
 };
+
+static const Member *
+find_member(const Search *s, Oid classid, Oid objid)
+{
+	foreach_ptr(const Member, member, s->members)
+	{
+		if (member->object.classId == classid &&
+			member->object.objectId == objid)
+			return member;
+	}
+	return NULL;
+}
 
 /*
  * An index that is no part of a constraint.
@@ -187,22 +200,6 @@ look_at_publication(Search *s, const ObjectAddress *object, char *what)
 							  "TABLES IN SCHEMA " LE_SCHEMA));
 }
 
-static bool
-is_member(const Search *s, const ObjectAddress *object)
-{
-	ListCell   *lc;
-
-	foreach(lc, s->members)
-	{
-		const Member *member = lfirst(lc);
-
-		if (member->object.classId == object->classId &&
-			member->object.objectId == object->objectId)
-			return true;
-	}
-	return false;
-}
-
 /*
  * Does this rule or policy belong to another relation, which only reads ours?
  */
@@ -254,16 +251,12 @@ look_at_dependent(Search *s, const ObjectAddress *object, bool attached)
 		look_at_publication(s, object, what);
 	else if (attached)
 	{
-		for (int i = 0; i < lengthof(kinds); i++)
-		{
-			if (object->classId == kinds[i].classid)
-			{
-				le_addition_note(s, kinds[i].severity, what, kinds[i].effect,
-								 le_addition_drop(object));
-				return;
-			}
-		}
-		le_addition_note(s, SEVERITY_WARNING, what, "The extension does not know this kind of addition.",
+		const Kind *kind = kinds;
+
+		while (OidIsValid(kind->classid) && kind->classid != object->classId)
+			kind++;
+		le_addition_note(s, kind->severity, what, kind->effect,
+						 OidIsValid(kind->classid) ? le_addition_drop(object) :
 						 "Drop it, unless you know what it does when the extension writes.");
 	}
 }
@@ -277,7 +270,8 @@ look_at_schema(Search *s, const ObjectAddress *object)
 {
 	char	   *what;
 
-	if (is_member(s, object) || list_member_oid(s->seen, object->objectId) ||
+	if (find_member(s, object->classId, object->objectId) != NULL ||
+		list_member_oid(s->seen, object->objectId) ||
 		(what = le_addition_describe(object)) == NULL)
 		return;
 	if (object->classId == PublicationNamespaceRelationId)
@@ -322,22 +316,6 @@ read_dependents(Search *s, Oid classid, Oid objid)
 	return true;
 }
 
-static bool
-is_new(const Search *s, Oid classid, Oid objid)
-{
-	ListCell   *lc;
-
-	foreach(lc, s->members)
-	{
-		const Member *member = lfirst(lc);
-
-		if (member->object.classId == classid &&
-			member->object.objectId == objid)
-			return member->is_new;
-	}
-	return false;
-}
-
 /*
  * Objects that the extension's script did not make, but that were made while it
  * ran: they would be dropped with the extension, and missing in dumps.
@@ -346,11 +324,9 @@ static void
 read_strange_members(Search *s)
 {
 	Oid			namespace = get_namespace_oid(LE_SCHEMA, true);
-	ListCell   *lc;
 
-	foreach(lc, s->members)
+	foreach_ptr(const Member, member, s->members)
 	{
-		const Member *member = lfirst(lc);
 		bool		is_ours = member->namespace == namespace ||
 			(member->object.classId == NamespaceRelationId &&
 			 member->object.objectId == namespace);
@@ -376,13 +352,13 @@ find_all(Search *s)
 		return false;
 	for (s->id = 0; s->id < TABLE_COUNT; s->id++)
 	{
-		char	   *name;
+		const Member *member;
 
 		s->rel = s->store->table[s->id].rel;
-		if ((s->only_new && !is_new(s, RelationRelationId, s->rel)) ||
-			(name = get_rel_name(s->rel)) == NULL)
+		member = find_member(s, RelationRelationId, s->rel);
+		if (s->only_new && (member == NULL || !member->is_new))
 			continue;
-		s->table = psprintf("%s.%s", LE_SCHEMA, quote_identifier(name));
+		s->table = psprintf("%s.%s", LE_SCHEMA, le_shape_name(s->id));
 		le_additions_of_table(s);
 		if (!read_dependents(s, RelationRelationId, s->rel))
 			return false;

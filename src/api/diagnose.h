@@ -148,6 +148,7 @@ typedef struct Search
 extern void le_addition_note(Search *s, Severity severity, char *what,
 							 const char *effect, char *remedy);
 extern char *le_addition_describe(const ObjectAddress *object);
+extern char *le_addition_command(const char *verb, const ObjectAddress *object);
 extern char *le_addition_drop(const ObjectAddress *object);
 
 /* additions.c */

@@ -104,19 +104,14 @@ find_similar(const Store *store, const char *name)
 {
 	int			most = Max(strlen(name) / 3, 1);
 	const char *similar = NULL;
-	ListCell   *lc;
 
-	foreach(lc, le_elections_read(store))
+	foreach_ptr(const Election, election, le_elections_read(store))
 	{
-		const Election *election = lfirst(lc);
-
 		if (is_nearer(name, election->name, &most))
 			similar = election->name;
 	}
-	foreach(lc, store->groups)
+	foreach_ptr(const ElectionGroup, group, store->groups)
 	{
-		const ElectionGroup *group = lfirst(lc);
-
 		if (is_nearer(name, group->name, &most))
 			similar = group->name;
 	}
@@ -242,7 +237,6 @@ le_diagnose(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Diagnosis	d = {.on_standby = RecoveryInProgress()};
 	BoundedWaits waits;
-	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
 	d.name = le_name_arg(fcinfo, 0, "election name");
@@ -264,9 +258,8 @@ le_diagnose(PG_FUNCTION_ARGS)
 	le_wait_bounded_end(&waits);
 
 	list_sort(d.findings, compare_findings);
-	foreach(lc, d.findings)
+	foreach_ptr(const Finding, f, d.findings)
 	{
-		const Finding *f = lfirst(lc);
 		bool		alone = list_length(d.findings) == 1;
 		Severity	severity = f->severity != SEVERITY_OK || alone ?
 			f->severity : SEVERITY_NOTICE;

@@ -13,44 +13,27 @@
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/formatting.h"
 
 static void
 check_routine(Diagnosis *d, const Member *member)
 {
-	char	   *type = getObjectTypeDescription(&member->object, true);
-	char	   *identity = getObjectIdentity(&member->object, true);
+	char	   *what = le_addition_describe(&member->object);
+	char	   *alter = le_addition_command("ALTER", &member->object);
 	bool		replaced;
 
-	if (type == NULL || identity == NULL ||
+	if (what == NULL || alter == NULL ||
 		!le_member_is_altered(member, &replaced))
 		return;
 	if (replaced)
 		le_diagnose_say(d, SEVERITY_ERROR,
-						psprintf("The %s %s is not the extension's any more: its body was replaced.",
-								 type, identity),
+						psprintf("The %s is not the extension's any more: its body was replaced.",
+								 what),
 						"See \"Other owners\" in SECURITY.md.");
 	else
 		le_diagnose_say(d, SEVERITY_WARNING,
-						psprintf("The %s %s was given SET or SECURITY DEFINER: a function acts for another role, or with other settings, and a procedure fails.",
-								 type, identity),
-						psprintf("ALTER %s %s SECURITY INVOKER RESET ALL;",
-								 asc_toupper(type, strlen(type)), identity));
-}
-
-/*
- * The command that gives an object back; "": there is none.
- */
-static char *
-give_back(const Member *member, const char *role)
-{
-	char	   *type = getObjectTypeDescription(&member->object, true);
-	char	   *identity = getObjectIdentity(&member->object, true);
-
-	if (type == NULL || identity == NULL)
-		return "";
-	return psprintf(" ALTER %s %s OWNER TO %s;",
-					asc_toupper(type, strlen(type)), identity, role);
+						psprintf("The %s was given SET or SECURITY DEFINER: a function acts for another role, or with other settings, and a procedure fails.",
+								 what),
+						psprintf("%s SECURITY INVOKER RESET ALL;", alter));
 }
 
 /*
@@ -63,20 +46,20 @@ say_owner(Diagnosis *d, List *members, Oid owner)
 	const char *bootstrap = GetUserNameFromId(BOOTSTRAP_SUPERUSERID, true);
 	StringInfoData commands;
 	int			count = 0;
-	ListCell   *lc;
 
 	if (name == NULL || bootstrap == NULL)
 		return;
 	initStringInfo(&commands);
-	foreach(lc, members)
+	foreach_ptr(const Member, member, members)
 	{
-		const Member *member = lfirst(lc);
+		char	   *alter = le_addition_command("ALTER", &member->object);
 
 		if (member->owner != owner)
 			continue;
 		count++;
-		appendStringInfoString(&commands,
-							   give_back(member, quote_identifier(bootstrap)));
+		if (alter != NULL)
+			appendStringInfo(&commands, " %s OWNER TO %s;", alter,
+							 quote_identifier(bootstrap));
 	}
 	le_diagnose_say(d, SEVERITY_WARNING,
 					psprintf("Role %s, which is no superuser, owns objects of the extension (%d): it may replace functions and views that superusers and monitors call, and act with their rights.",
@@ -93,20 +76,17 @@ le_diagnose_members(Diagnosis *d)
 {
 	List	   *members;
 	List	   *owners = NIL;
-	ListCell   *lc;
 
 	if (!le_members_read(&members))
 		return;					/* le_diagnose_additions() says so */
-	foreach(lc, members)
+	foreach_ptr(const Member, member, members)
 	{
-		const Member *member = lfirst(lc);
-
 		check_routine(d, member);
 		if (le_member_is_astray(member))
 			owners = list_append_unique_oid(owners, member->owner);
 	}
-	foreach(lc, owners)
-		say_owner(d, members, lfirst_oid(lc));
+	foreach_oid(owner, owners)
+		say_owner(d, members, owner);
 }
 
 /*
@@ -116,18 +96,13 @@ void
 le_diagnose_additions(Diagnosis *d)
 {
 	List	   *found;
-	ListCell   *lc;
 
 	if (!le_additions_find(&d->store, false, &found))
 		le_diagnose_say(d, SEVERITY_NOTICE,
 						"These rows do not tell what others have added to the extension's tables, nor who owns its objects: the catalog pg_depend is locked, or the server's lock table is full.",
 						"Ask again when that is over.");
-	foreach(lc, found)
-	{
-		const Addition *a = lfirst(lc);
-
+	foreach_ptr(const Addition, a, found)
 		le_diagnose_say(d, a->severity,
 						psprintf("Not the extension's: %s. %s", a->what, a->effect),
 						a->remedy);
-	}
 }

@@ -65,20 +65,18 @@ char *
 le_diagnose_names(List *names)
 {
 	StringInfoData buf;
-	ListCell   *lc;
 
 	initStringInfo(&buf);
-	foreach(lc, names)
+	foreach_ptr(const char, name, names)
 	{
-		int			n = foreach_current_index(lc);
+		int			n = foreach_current_index(name);
 
 		if (n == 10 && list_length(names) > 11)
 		{
 			appendStringInfo(&buf, " and %d more", list_length(names) - n);
 			break;
 		}
-		appendStringInfo(&buf, "%s%s", n > 0 ? ", " : "",
-						 le_quote(lfirst(lc)));
+		appendStringInfo(&buf, "%s%s", n > 0 ? ", " : "", le_quote(name));
 	}
 	return buf.data;
 }

@@ -101,23 +101,20 @@ tell_left(const DrainCall *d)
 {
 	List	   *left = le_drain_left(&d->call.store, d->election, d->candidate);
 	StringInfoData told;
-	ListCell   *lc;
 
 	if (left == NIL)
 		return;
 	initStringInfo(&told);
-	foreach(lc, left)
+	foreach_ptr(const Drain, drain, left)
 	{
-		const Drain *drain = lfirst(lc);
-
-		if (foreach_current_index(lc) == MOST_TOLD)
+		if (foreach_current_index(drain) == MOST_TOLD)
 		{
 			appendStringInfo(&told, ", and %d more",
 							 list_length(left) - MOST_TOLD);
 			break;
 		}
 		appendStringInfo(&told, "%s\"%s\" in %s%s%s",
-						 foreach_current_index(lc) > 0 ? ", " : "",
+						 foreach_current_index(drain) > 0 ? ", " : "",
 						 drain->candidate,
 						 drain->election[0] == '\0' ? "all elections" : "election \"",
 						 drain->election,

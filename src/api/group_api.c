@@ -295,14 +295,12 @@ sets_anything(const Configuration *config)
 static void
 alter_seats(const Call *group, List *seats, const Configuration *config)
 {
-	ListCell   *lc;
-
-	foreach(lc, seats)
+	foreach_ptr(Election, seat, seats)
 	{
 		Call		call = *group;
 
 		CHECK_FOR_INTERRUPTS();
-		call.election = ((Election *) lfirst(lc))->name;
+		call.election = seat->name;
 		le_see_to_epoch(&call.store, call.election);
 		(void) le_alter_owned(&call, config);
 	}
@@ -357,23 +355,21 @@ le_drop_group(PG_FUNCTION_ARGS)
 {
 	Call		call;
 	ElectionGroup *group;
-	ListCell   *lc;
 
 	le_check_callable("leader_election.drop_group()", false);
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
-	foreach(lc, read_seats(&call.store, group->name))
+	foreach_ptr(Election, seat, read_seats(&call.store, group->name))
 	{
-		const char *name = ((Election *) lfirst(lc))->name;
-
 		CHECK_FOR_INTERRUPTS();
-		le_see_to_epoch(&call.store, name);
-		while (!le_wait_for_election(name))
-			le_wait_retry_or_busy(name);
-		while (!le_settle_drop(&call.store, le_election_get(&call.store, name),
+		le_see_to_epoch(&call.store, seat->name);
+		while (!le_wait_for_election(seat->name))
+			le_wait_retry_or_busy(seat->name);
+		while (!le_settle_drop(&call.store,
+							   le_election_get(&call.store, seat->name),
 							   le_epoch_read()))
-			le_wait_retry_or_busy(name);
+			le_wait_retry_or_busy(seat->name);
 	}
 	while (!le_group_delete(&call.store, group->name))
 		le_wait_retry_or_busy(group->name);
@@ -427,12 +423,9 @@ stand_for_seat(const Store *store, const StandCall *args,
 static void
 elect_for(List *seats, bool vacant)
 {
-	ListCell   *lc;
 
-	foreach(lc, seats)
+	foreach_ptr(StoodFor, seat, seats)
 	{
-		StoodFor   *seat = lfirst(lc);
-
 		CHECK_FOR_INTERRUPTS();
 		if (seat->vacant == vacant && seat->term == 0)
 			seat->term = le_stand_elect(&seat->s, true);
@@ -453,7 +446,6 @@ le_join_group(PG_FUNCTION_ARGS)
 	Call		call;
 	ElectionGroup *group;
 	List	   *seats = NIL;
-	ListCell   *lc;
 
 	le_check_function("leader_election.join_group()");
 	InitMaterializedSRF(fcinfo, 0);
@@ -464,10 +456,10 @@ le_join_group(PG_FUNCTION_ARGS)
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
 	group = get_group(&call.store, call.election);
-	foreach(lc, read_seats(&call.store, group->name))
+	foreach_ptr(Election, election, read_seats(&call.store, group->name))
 	{
 		StoodFor   *seat = stand_for_seat(&call.store, &args, group,
-										  ((Election *) lfirst(lc))->name);
+										  election->name);
 
 		CHECK_FOR_INTERRUPTS();
 		if (seat != NULL)
@@ -484,9 +476,8 @@ le_join_group(PG_FUNCTION_ARGS)
 	}
 	le_call_end(&call);
 	le_start_ensure(true);
-	foreach(lc, seats)
+	foreach_ptr(const StoodFor, seat, seats)
 	{
-		const StoodFor *seat = lfirst(lc);
 		Datum		values[2] = {CStringGetTextDatum(seat->s.who.election),
 		Int64GetDatum(seat->term)};
 		bool		nulls[2] = {false, false};
@@ -508,12 +499,11 @@ stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 				Acquisition *a)
 {
 	List	   *vacant = NIL;
-	ListCell   *lc;
 
-	foreach(lc, seats)
+	foreach_ptr(Election, seat, seats)
 	{
 		CHECK_FOR_INTERRUPTS();
-		a->who.election = ((Election *) lfirst(lc))->name;
+		a->who.election = seat->name;
 		if (!le_group_withdraws(group, a->who.election) &&
 			le_acquire_later(store, a) && is_vacant(store, a->who.election))
 			vacant = lappend(vacant, a->who.election);
@@ -536,7 +526,6 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	ElectionGroup *group;
 	List	   *seats;
 	int			granted = 0;
-	ListCell   *lc;
 
 	le_check_function("leader_election.acquire_any()");
 	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
@@ -555,12 +544,12 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		seats = NIL;			/* a later call goes on */
 	seats = stand_for_seats(&call.store, group, seats, &a);
 	le_cap_keep(true);
-	foreach(lc, seats)
+	foreach_ptr(char, seat, seats)
 	{
 		Lease	   *lease;
 
 		CHECK_FOR_INTERRUPTS();
-		a.who.election = lfirst(lc);
+		a.who.election = seat;
 		lease = le_acquire_lease(&call.store, &a);
 		if (lease == NULL)
 			continue;

@@ -146,12 +146,9 @@ overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
 	int64		now = le_clock();
 	int64		standing = 0;
 	int64		overdue;
-	ListCell   *lc;
 
-	foreach(lc, le_candidates_read(m->store, m->election->name))
+	foreach_ptr(Candidate, c, le_candidates_read(m->store, m->election->name))
 	{
-		Candidate  *c = lfirst(lc);
-
 		if (le_candidate_alive(c))
 			standing = Max(standing, now - c->stood);
 	}
@@ -275,7 +272,6 @@ le_measure(PG_FUNCTION_ARGS)
 		LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP;
 	MemoryContext brief;
 	Call		call;
-	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
 	le_call_begin(&call, EVERYWHERE, tables, AccessShareLock);
@@ -287,9 +283,8 @@ le_measure(PG_FUNCTION_ARGS)
 	}
 	brief = AllocSetContextCreate(CurrentMemoryContext, "election",
 								  ALLOCSET_DEFAULT_SIZES);
-	foreach(lc, le_elections_read(&call.store))
+	foreach_ptr(const Election, election, le_elections_read(&call.store))
 	{
-		const Election *election = lfirst(lc);
 		Measure		m = {.store = &call.store,.election = election};
 		MemoryContext old = CurrentMemoryContext;
 

@@ -259,17 +259,14 @@ le_members_warn(void)
 	uint64		now = changes;
 	Oid			owner = InvalidOid;
 	List	   *members;
-	ListCell   *lc;
 
 	if (looked_at == changes || has_warned || !superuser())
 		return;
 	start_listening();
 	if (!le_members_read(&members))
 		return;
-	foreach(lc, members)
+	foreach_ptr(const Member, member, members)
 	{
-		const Member *member = lfirst(lc);
-
 		if (le_member_is_astray(member))
 			owner = member->owner;
 	}

@@ -88,7 +88,6 @@ describe_changes(const Store *store, Oid asks)
 	StringInfoData buf;
 	List	   *found;
 	List	   *members;
-	ListCell   *lc;
 	bool		replaced;
 
 	if (!le_additions_find(store, true, &found) || !le_members_read(&members))
@@ -96,16 +95,13 @@ describe_changes(const Store *store, Oid asks)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("catalog \"%s\" could not be read", "pg_depend")));
 	initStringInfo(&buf);
-	foreach(lc, found)
+	foreach_ptr(const Addition, a, found)
 	{
-		if (foreach_current_index(lc) < MOST_NAMED)
-			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "; " : "",
-							 ((Addition *) lfirst(lc))->what);
+		if (foreach_current_index(a) < MOST_NAMED)
+			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "; " : "", a->what);
 	}
-	foreach(lc, members)
+	foreach_ptr(const Member, member, members)
 	{
-		const Member *member = lfirst(lc);
-
 		if (member->is_new && member->object.objectId != asks &&
 			(le_member_is_astray(member) ||
 			 le_member_is_altered(member, &replaced)))

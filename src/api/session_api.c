@@ -261,7 +261,6 @@ Datum
 le_leave_all(PG_FUNCTION_ARGS)
 {
 	Store		store;
-	ListCell   *lc;
 	Candidacy  *c;
 	bool		look;
 	int			left = 0;
@@ -271,9 +270,8 @@ le_leave_all(PG_FUNCTION_ARGS)
 	le_wait_start();
 	look = le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
 	le_cap_keep(true);
-	foreach(lc, le_session_elections())
+	foreach_ptr(char, name, le_session_elections())
 	{
-		char	   *name = lfirst(lc);
 		GiveUp		how = {.reason = REASON_LEFT};
 		bool		stood;
 
