@@ -89,18 +89,23 @@ le_owner_arg(FunctionCallInfo fcinfo, int n)
 	return owner;
 }
 
+static int64
+delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
+{
+	return PG_ARGISNULL(n) ? -1 :
+		le_interval_arg(fcinfo, n, what, 0, LONGEST_DELAY);
+}
+
 /*
  * The strategy, and from the argument first on lease_duration, quorum,
  * takeover_delay, candidate_role, channel, preempt_delay and settle; an
- * argument that is NULL sets
- * nothing.
+ * argument that is NULL sets nothing.
  */
 void
 le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
 					  Configuration *config)
 {
 	memset(config, 0, sizeof(Configuration));
-	config->takeover_delay = config->preempt_delay = config->settle = -1;
 	if (!PG_ARGISNULL(strategy))
 		config->strategy = strategy_arg(fcinfo, strategy);
 	if (!PG_ARGISNULL(first))
@@ -116,32 +121,13 @@ le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
 					 errmsg("quorum is out of range: %d", config->quorum),
 					 errdetail("It must be 1 or more.")));
 	}
-	if (!PG_ARGISNULL(first + 2))
-		config->takeover_delay = le_interval_arg(fcinfo, first + 2,
-												 "takeover_delay",
-												 0, LONGEST_DELAY);
+	config->takeover_delay = delay_arg(fcinfo, first + 2, "takeover_delay");
 	if (!PG_ARGISNULL(first + 3))
 		config->candidate_role =
 			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
-	if (!PG_ARGISNULL(first + 4))
-	{
-		Size		size = toast_raw_datum_size(PG_GETARG_DATUM(first + 4)) - VARHDRSZ;
-
-		if (size >= NAMEDATALEN)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("channel is too long"),
-					 errdetail("It must have %d bytes at most, and has %zu.",
-							   NAMEDATALEN - 1, size)));
-		config->channel = text_to_cstring(PG_GETARG_TEXT_PP(first + 4));
-	}
-	if (!PG_ARGISNULL(first + 5))
-		config->preempt_delay = le_interval_arg(fcinfo, first + 5,
-												"preempt_delay",
-												0, LONGEST_DELAY);
-	if (!PG_ARGISNULL(first + 6))
-		config->settle = le_interval_arg(fcinfo, first + 6, "settle",
-										 0, LONGEST_DELAY);
+	config->channel = le_text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
+	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
+	config->settle = delay_arg(fcinfo, first + 6, "settle");
 }
 
 /*

@@ -44,6 +44,8 @@ extern Datum le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 							bool election);
 extern bool le_ask_unwanted(Store *store, const char *name);
+extern char *le_text_arg(FunctionCallInfo fcinfo, int n, const char *what,
+						 int longest);
 extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);

@@ -227,23 +227,32 @@ le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
 }
 
 /*
- * Why something is paused or drained; NULL: that was not said.
+ * A text that may be empty, of so many bytes at most; NULL: not given.
  */
-const char *
-le_reason_arg(FunctionCallInfo fcinfo, int n)
+char *
+le_text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
 {
 	Size		size;
 
 	if (PG_ARGISNULL(n))
 		return NULL;
 	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size > LONGEST_REASON)
+	if (size > longest)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("reason is too long"),
+				 errmsg("%s is too long", what),
 				 errdetail("It must have %d bytes at most, and has %zu.",
-						   LONGEST_REASON, size)));
+						   longest, size)));
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+/*
+ * Why something is paused or drained; NULL: that was not said.
+ */
+const char *
+le_reason_arg(FunctionCallInfo fcinfo, int n)
+{
+	return le_text_arg(fcinfo, n, "reason", LONGEST_REASON);
 }
 
 /*

@@ -32,6 +32,7 @@ typedef struct Diagnosis
 	bool		on_standby;
 	Store		store;
 	int			readable;		/* the tables that nobody keeps us from */
+	List	   *unread;			/* names of the others */
 	const Election *election;	/* NULL: of a group, or not readable */
 	const ElectionGroup *group; /* NULL: of none, or not readable */
 	const Lease *lease;			/* NULL: there is no row, or not readable */
@@ -55,9 +56,9 @@ extern void le_diagnose_say(Diagnosis *d, Severity severity,
 							const char *finding, const char *remedy);
 extern char *le_diagnose_time(TimestampTz at);
 extern char *le_diagnose_duration(int64 us);
+extern char *le_diagnose_since(TimestampTz at);
 extern char *le_diagnose_names(List *names);
 extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
-extern char *le_diagnose_alter(const Diagnosis *d, const char *settings);
 
 /* diagnose_fill.c */
 extern char *le_diagnose_fill(const Diagnosis *d, const char *sentence);
@@ -68,8 +69,6 @@ extern void le_diagnose_renewal(Diagnosis *d);
 extern void le_diagnose_silent(Diagnosis *d);
 extern void le_diagnose_yield(Diagnosis *d);
 extern void le_diagnose_pause(Diagnosis *d);
-extern char *le_diagnose_pause_text(const Diagnosis *d);
-extern char *le_diagnose_pause_remedy(const Diagnosis *d);
 
 /* diagnose_vacancy.c */
 extern void le_diagnose_vacancy(Diagnosis *d);

@@ -142,9 +142,12 @@ lock_tables(Diagnosis *d)
 
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
-		if ((tables & (1 << i)) != 0 &&
-			le_store_try_lock(&d->store, 1 << i, AccessShareLock))
+		if ((tables & (1 << i)) == 0)
+			continue;
+		if (le_store_try_lock(&d->store, 1 << i, AccessShareLock))
 			d->readable |= 1 << i;
+		else
+			d->unread = lappend(d->unread, unconstify(char *, le_shape_name(i)));
 	}
 }
 

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * diagnose_fill.c
- *		The sentences of rules/reasons.c, with their fields filled in.
+ *		Sentences with fields, as those of rules/reasons.c, filled in.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "api/diagnose.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
 
 /*
  * A moment of the monotonic clock, and how far away it is.
@@ -35,16 +37,50 @@ describe_end(const Diagnosis *d)
 }
 
 /*
+ * Who has paused the election, since when, until when, and why?
+ */
+static char *
+describe_pause(const Diagnosis *d)
+{
+	const Pause *pause = d->pause;
+
+	return psprintf("%s paused by role %s since %s (%s), %s%s",
+					pause == d->election->pause ? "it is" : "all elections are",
+					le_quote(pause->by), le_diagnose_time(pause->at),
+					pause->reason != NULL ? le_quote(pause->reason) :
+					"no reason was given",
+					d->pause_ends ? "until " : "until that is resumed",
+					d->pause_ends ? le_diagnose_time(pause->resumes_at) : "");
+}
+
+/*
+ * A change of settings, which a seat has from its group.
+ */
+static char *
+describe_change(const Diagnosis *d, const char *settings)
+{
+	return le_diagnose_owner_runs(d, d->group != NULL ?
+								  psprintf("alter_group(%s, %s)",
+										   quote_literal_cstr(d->group->name),
+										   settings) :
+								  psprintf("alter_election(%s, %s)", d->literal,
+										   settings));
+}
+
+/*
  * What stands for a field of a sentence.
  */
 static const char *
 value_of(const Diagnosis *d, const char *field)
 {
-#define IS(name)	(strcmp(field, name) == 0)
+#define IS(name)		(strcmp(field, name) == 0)
+#define BEGINS(name)	(strncmp(field, name, strlen(name)) == 0)
 
-	if (strncmp(field, "alter ", strlen("alter ")) == 0)
-		return le_diagnose_alter(d, le_diagnose_fill(d, strchr(field, ' ') + 1));
-	if (strncmp(field, "of a seat ", strlen("of a seat ")) == 0)
+	if (BEGINS("alter "))
+		return describe_change(d, le_diagnose_fill(d, field + strlen("alter ")));
+	if (BEGINS("owner "))
+		return le_diagnose_owner_runs(d, le_diagnose_fill(d, field + strlen("owner ")));
+	if (BEGINS("of a seat "))
 		return d->group != NULL ? field + strlen("of a seat ") : "";
 	if (IS("election"))
 		return d->literal;
@@ -62,12 +98,16 @@ value_of(const Diagnosis *d, const char *field)
 		return psprintf("%d", Max(d->turnout.live, 1));
 	if (IS("quorum"))
 		return psprintf("%d", d->election->quorum);
+	if (IS("twice the lease"))
+		return psprintf(INT64_FORMAT " ms", d->lease->duration / 1000 * 2);
 	if (IS("until"))
 		return describe_end(d);
 	if (IS("pause"))
-		return le_diagnose_pause_text(d);
+		return describe_pause(d);
 	if (IS("resume"))
-		return le_diagnose_pause_remedy(d);
+		return d->pause == d->election->pause ?
+			le_diagnose_fill(d, "{owner resume_election({election})}") :
+			"run as a superuser: SELECT leader_election.resume_all();";
 	if (IS("successor"))
 		return le_quote(d->vacancy.kept_for->name);
 	if (IS("kept_until"))
@@ -95,6 +135,10 @@ find_end(const char *open)
 	return open;
 }
 
+/*
+ * A sentence of ours (not one with names of others: they may have braces) with
+ * its fields filled in, which may have fields again.
+ */
 char *
 le_diagnose_fill(const Diagnosis *d, const char *sentence)
 {

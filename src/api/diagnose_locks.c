@@ -30,26 +30,24 @@
 void
 le_diagnose_unread(Diagnosis *d)
 {
-	List	   *names = NIL;
-
-	for (int i = 0; i < TABLE_COUNT; i++)
-	{
-		char	   *name;
-
-		if ((d->readable & (1 << i)) != 0 || i == TABLE_DROPPED ||
-			(d->on_standby &&
-			 (i == TABLE_CANDIDATE || i == TABLE_ANNOUNCED || i == TABLE_EPOCH)))
-			continue;
-		name = get_rel_name(d->store.table[i].rel);
-		if (name != NULL)		/* not dropped since */
-			names = lappend(names, name);
-	}
-	if (names == NIL)
+	if (d->unread == NIL)
 		return;
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("Tables of schema \"leader_election\" are locked and could not be read, so that these rows do not tell all of election %s: %s.",
-							 d->quoted, le_diagnose_names(names)),
+							 d->quoted, le_diagnose_names(d->unread)),
 					"See the rows on who holds locks, and ask again.");
+}
+
+/*
+ * The process, as the subject of a sentence.
+ */
+static char *
+describe_process(int pid)
+{
+	char	   *process = le_process_text(pid);
+
+	process[0] = pg_toupper((unsigned char) process[0]);
+	return process;
 }
 
 /*
@@ -96,18 +94,12 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 						psprintf("A prepared transaction holds %s.", what),
 						"End it: SELECT gid, prepared, owner FROM pg_prepared_xacts; then COMMIT PREPARED or ROLLBACK PREPARED.");
 	else
-	{
-		char	   *text = le_process_text(pid);
-
-		text[0] = pg_toupper((unsigned char) text[0]);
-
 		le_diagnose_say(d, severity,
-						psprintf("%s holds %s.", text, what),
+						psprintf("%s holds %s.", describe_process(pid), what),
 						d->on_standby ?
 						"What the process that replays WAL holds, a transaction on the primary holds: end that." :
 						psprintf("If its transaction does not end by itself: SELECT pg_terminate_backend(%d);",
 								 pid));
-	}
 }
 
 /*
@@ -211,13 +203,9 @@ le_diagnose_has_late_commit(const Diagnosis *d)
 static void
 say_late_commit(Diagnosis *d, int pid)
 {
-	char	   *text = le_process_text(pid);
-
-	text[0] = pg_toupper((unsigned char) text[0]);
-
 	le_diagnose_say(d, SEVERITY_ERROR,
 					psprintf("%s commits a transaction that is fenced by election %s, and holds its lock for as long as that takes (it began %s ago): the leader cannot change.",
-							 text, d->quoted,
+							 describe_process(pid), d->quoted,
 							 le_diagnose_duration(transaction_age(pid))),
 					psprintf("The server ends its session a second after the lease is over, if another candidate could be elected. If it stays all the same, its process is stopped, or runs code that cannot be interrupted, or waits for storage: SELECT state, wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %d;",
 							 pid));

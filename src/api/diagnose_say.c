@@ -59,6 +59,15 @@ le_diagnose_duration(int64 us)
 }
 
 /*
+ * How long ago that was.
+ */
+char *
+le_diagnose_since(TimestampTz at)
+{
+	return le_diagnose_duration(Max(GetCurrentTimestamp() - at, 0));
+}
+
+/*
  * Some names, in quotes; not all, if there are many.
  */
 char *
@@ -95,18 +104,4 @@ le_diagnose_owner_runs(const Diagnosis *d, const char *call)
 		return psprintf("run as a superuser: SELECT leader_election.%s;", call);
 	return psprintf("run as role %s or as a superuser: SELECT leader_election.%s;",
 					le_quote(le_role_name(owner)), call);
-}
-
-/*
- * The same for a change of settings, which a seat has from its group.
- */
-char *
-le_diagnose_alter(const Diagnosis *d, const char *settings)
-{
-	return le_diagnose_owner_runs(d, d->group != NULL ?
-								  psprintf("alter_group(%s, %s)",
-										   quote_literal_cstr(d->group->name),
-										   settings) :
-								  psprintf("alter_election(%s, %s)", d->literal,
-										   settings));
 }

@@ -22,11 +22,9 @@ describe_keeper(const Lease *lease)
 {
 	if (lease->session_id == 0)
 		return "It is detached, and renews its lease itself";
-	if (!lease->auto_renew)
-		return psprintf("Its session (process %d) lives, and renews the lease itself",
-						lease->backend_pid);
-	return psprintf("Its session (process %d) lives, and the server renews the lease",
-					lease->backend_pid);
+	return psprintf("Its session (process %d) lives, and %s",
+					lease->backend_pid, lease->auto_renew ?
+					"the server renews the lease" : "renews the lease itself");
 }
 
 /*
@@ -42,17 +40,14 @@ le_diagnose_leader(Diagnosis *d)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
 								 d->quoted),
-						psprintf("To make the election anew, first %s",
-								 le_diagnose_owner_runs(d, psprintf("drop_election(%s)",
-																	d->literal))));
+						le_diagnose_fill(d, "To make the election anew, first {owner drop_election({election})}"));
 	if (lease == NULL || !d->led)
 		return;
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "%s leads election %s since %s (for %s), in term " INT64_FORMAT ".",
 					 le_quote(lease->leader), d->quoted,
 					 le_diagnose_time(lease->acquired_at),
-					 le_diagnose_duration(Max(GetCurrentTimestamp() - lease->acquired_at, 0)),
-					 lease->term);
+					 le_diagnose_since(lease->acquired_at), lease->term);
 	if (d->on_standby)
 		appendStringInfo(&buf, " By the clock of this standby, its lease ends in %s.",
 						 le_diagnose_duration(le_observed_remaining(lease)));
@@ -66,36 +61,6 @@ le_diagnose_leader(Diagnosis *d)
 }
 
 /*
- * Who has paused the election, since when, until when, and why?
- */
-char *
-le_diagnose_pause_text(const Diagnosis *d)
-{
-	const Pause *pause = d->pause;
-
-	return psprintf("%s paused by role %s since %s (%s), %s%s",
-					pause == d->election->pause ? "it is" : "all elections are",
-					le_quote(pause->by), le_diagnose_time(pause->at),
-					pause->reason != NULL ? le_quote(pause->reason) :
-					"no reason was given",
-					d->pause_ends ? "until " : "until that is resumed",
-					d->pause_ends ? le_diagnose_time(pause->resumes_at) : "");
-}
-
-/*
- * How to end the pause.
- */
-char *
-le_diagnose_pause_remedy(const Diagnosis *d)
-{
-	if (d->pause != d->election->pause)
-		return "When what it is for is done, run as a superuser: SELECT leader_election.resume_all();";
-	return psprintf("When what it is for is done, %s",
-					le_diagnose_owner_runs(d, psprintf("resume_election(%s)",
-													   d->literal)));
-}
-
-/*
  * The election is paused, and le_diagnose_vacancy() does not say so.
  */
 void
@@ -106,10 +71,10 @@ le_diagnose_pause(Diagnosis *d)
 		return;
 	le_diagnose_say(d, SEVERITY_NOTICE,
 					psprintf("Of election %s: %s. %s", d->quoted,
-							 le_diagnose_pause_text(d), d->pause->vacates ?
-							 "Each leader is asked to yield." :
+							 le_diagnose_fill(d, le_obstacles[OBSTACLE_PAUSED].why),
+							 d->pause->vacates ? "Each leader is asked to yield." :
 							 "Who leads goes on, and nobody is elected after it."),
-					le_diagnose_pause_remedy(d));
+					le_diagnose_fill(d, le_obstacles[OBSTACLE_PAUSED].remedy));
 }
 
 /*
@@ -154,9 +119,7 @@ le_diagnose_yield(Diagnosis *d)
 							 le_diagnose_duration(left), lease->yields),
 					lease->session_id == 0 ?
 					"Wait: it is replaced when its lease is over, at the latest." :
-					psprintf("Wait: it is replaced when its lease is over, at the latest. To end its session at once, %s",
-							 le_diagnose_owner_runs(d, psprintf("request_yield(%s, terminate => true)",
-																d->literal))));
+					le_diagnose_fill(d, "Wait: it is replaced when its lease is over, at the latest. To end its session at once, {owner request_yield({election}, terminate => true)}"));
 }
 
 /*
@@ -173,39 +136,32 @@ le_diagnose_renewal(Diagnosis *d)
 	const char *remedy = renews_itself ?
 		"Look at the leader: its log, whether its machine can be reached, what it waits for. If it is gone, the next one leads when the lease is over." :
 		"Look at the rows on the worker, on locks and on standbys, and at the load of the server.";
-	char	   *ago;
-	int64		left;
-	int64		spent;
+	char	   *ago = le_diagnose_since(lease->renewed_at);
+	char	   *whole = le_diagnose_duration(lease->duration);
+	int64		left = le_observed_remaining(lease);
+	int64		spent = lease->renewed_at + lease->duration - lease->expires_at;
 
 	if (!d->led || lease->yielding)
 		return;
-	ago = le_diagnose_duration(Max(GetCurrentTimestamp() - lease->renewed_at, 0));
-	left = le_observed_remaining(lease);
-	spent = lease->renewed_at + lease->duration - lease->expires_at;
 	if (left < lease->duration / (renews_itself ? 3 : 2))
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The lease of %s was last renewed %s ago: %s of %s are left. %s",
 								 le_quote(lease->leader), ago,
-								 le_diagnose_duration(left),
-								 le_diagnose_duration(lease->duration),
-								 renews_itself ? "The leader renews it itself, and is late: it hangs, or is cut off." :
+								 le_diagnose_duration(left), whole, renews_itself ?
+								 "The leader renews it itself, and is late: it hangs, or is cut off." :
 								 "The server renews it after a third, and is late."),
 						remedy);
 	if (lease->left_at_renewal >= 0 &&
 		lease->left_at_renewal < lease->duration / 4)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The last renewal, %s ago, came late: %s of the lease were left, which now lasts %s.",
-								 ago, le_diagnose_duration(lease->left_at_renewal),
-								 le_diagnose_duration(lease->duration)),
+								 ago, le_diagnose_duration(lease->left_at_renewal), whole),
 						remedy);
 	if (spent > lease->duration / 4)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("At the last renewal %s of %s had passed before it could be written: so long synchronous standbys, or locks, have kept it waiting.",
-								 le_diagnose_duration(spent),
-								 le_diagnose_duration(lease->duration)),
-						psprintf("Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or, for a longer lease, %s",
-								 le_diagnose_alter(d, psprintf("lease_duration => '" INT64_FORMAT " ms'",
-															   lease->duration / 1000 * 2))));
+								 le_diagnose_duration(spent), whole),
+						le_diagnose_fill(d, "Look at the standbys: SELECT application_name, sync_state, flush_lag, reply_time FROM pg_stat_replication; or, for a longer lease, {alter lease_duration => '{twice the lease}'}"));
 }
 
 /*

@@ -29,8 +29,7 @@ le_diagnose_standby(Diagnosis *d)
 		return;
 	le_diagnose_say(d, SEVERITY_NOTICE,
 					"This server is a standby: it does not know who stands, which sessions are alive, nor whether there is a worker.",
-					psprintf("Run on the primary: SELECT * FROM leader_election.diagnose(%s);",
-							 d->literal));
+					le_diagnose_fill(d, le_obstacles[OBSTACLE_UNSEEN].remedy));
 }
 
 /*
@@ -129,36 +128,33 @@ failure_remedy(int code)
 void
 le_diagnose_trouble(Diagnosis *d)
 {
+	static const char *const verbs[] = {
+		[TROUBLE_FAILS] = "fails",
+		[TROUBLE_WAITS] = "waits for a lock",
+		[TROUBLE_CANCELLED] = "was cancelled",
+	};
 	const WorkerTrouble *t = d->trouble;
 	TroubleKind kind;
-	const char *what;
+	const char *remedy = "See the rows on who holds locks.";
 
 	if (t == NULL)
 		return;
 	kind = le_trouble_kind(t->code);
-	what = psprintf("since %s, %d times, with SQLSTATE %s%s. It tries again at %s",
-					le_diagnose_time(t->since), t->times,
-					unpack_sql_state(t->code),
-					le_process_shows(t->pid) ?
-					psprintf(" (%s)", t->text) : "",
-					le_diagnose_time(t->retry_at));
 	if (kind == TROUBLE_FAILS)
-		le_diagnose_say(d, le_trouble_concerns(t, d->name) ?
-						SEVERITY_ERROR : SEVERITY_WARNING,
-						psprintf("The worker (process %d) fails, %s.",
-								 t->pid, what),
-						psprintf("%s When the cause is gone, the worker goes on within 5 s, or with the next call. Its message is told to superusers and members of pg_read_all_stats.",
-								 failure_remedy(t->code)));
-	else if (kind == TROUBLE_WAITS)
-		le_diagnose_say(d, SEVERITY_WARNING,
-						psprintf("The worker (process %d) waits for a lock, %s.",
-								 t->pid, what),
-						"See the rows on who holds locks.");
-	else
-		le_diagnose_say(d, SEVERITY_WARNING,
-						psprintf("The worker (process %d) was cancelled, %s.",
-								 t->pid, what),
-						"Find out who calls pg_cancel_backend() for it: it only starts its work again.");
+		remedy = psprintf("%s When the cause is gone, the worker goes on within 5 s, or with the next call. Its message is told to superusers and members of pg_read_all_stats.",
+						  failure_remedy(t->code));
+	else if (kind == TROUBLE_CANCELLED)
+		remedy = "Find out who calls pg_cancel_backend() for it: it only starts its work again.";
+	le_diagnose_say(d, kind == TROUBLE_FAILS &&
+					le_trouble_concerns(t, d->name) ?
+					SEVERITY_ERROR : SEVERITY_WARNING,
+					psprintf("The worker (process %d) %s, since %s, %d times, with SQLSTATE %s%s. It tries again at %s.",
+							 t->pid, verbs[kind], le_diagnose_time(t->since),
+							 t->times, unpack_sql_state(t->code),
+							 le_process_shows(t->pid) ?
+							 psprintf(" (%s)", t->text) : "",
+							 le_diagnose_time(t->retry_at)),
+					remedy);
 }
 
 /*

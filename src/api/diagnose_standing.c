@@ -28,9 +28,7 @@ le_diagnose_quorum(Diagnosis *d)
 	le_diagnose_say(d, SEVERITY_WARNING,
 					psprintf("%d of the %d candidates that are needed (quorum) are alive: if the leader is lost, nobody can follow.",
 							 d->turnout.live, d->election->quorum),
-					psprintf("Start more candidates, or %s",
-							 le_diagnose_alter(d, psprintf("quorum => %d",
-														   Max(d->turnout.live, 1)))));
+					le_diagnose_fill(d, le_obstacles[OBSTACLE_QUORUM].remedy));
 }
 
 /*
@@ -98,14 +96,12 @@ le_diagnose_roles(Diagnosis *d)
 						psprintf("Nobody can stand: candidate_role %s %s.",
 								 le_quote(d->election->candidate_role.name),
 								 le_role_missing(&d->election->candidate_role)),
-						psprintf("For another one (or '', so that any role may stand), %s",
-								 le_diagnose_alter(d, "candidate_role => 'ROLE'")));
+						le_diagnose_fill(d, "For another one (or '', so that any role may stand), {alter candidate_role => 'ROLE'}"));
 	if (owner != NULL && !le_role_exists(owner))
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The owner, role %s, %s: only superusers can alter or drop this, or ask its leaders to yield.",
 								 le_quote(owner->name), le_role_missing(owner)),
-						psprintf("To give it another owner, %s",
-								 le_diagnose_alter(d, "owner => 'ROLE'")));
+						le_diagnose_fill(d, "To give it another owner, {alter owner => 'ROLE'}"));
 }
 
 /*
@@ -151,8 +147,7 @@ le_diagnose_candidates(Diagnosis *d)
 		   psprintf("Candidates whose roles are not in candidate_role %s, and that are not elected",
 					le_quote(le_role_name(&d->election->candidate_role))),
 		   le_role_exists(&d->election->candidate_role) ?
-		   psprintf("Grant them that role, or %s",
-					le_diagnose_alter(d, "candidate_role => ''")) :
+		   le_diagnose_fill(d, "Grant them that role, or {alter candidate_role => ''}") :
 		   "See the row on that role.");
 	say_of(d, capped, SEVERITY_NOTICE,
 		   psprintf("Candidates that have as many other seats of group %s as they may (%d)",

@@ -53,8 +53,7 @@ describe_end(const Diagnosis *d)
 	return psprintf("%s led last, in term " INT64_FORMAT ", which ended at %s (%s ago): %s",
 					le_quote(d->last->leader), d->last->term,
 					le_diagnose_time(d->last->ended_at),
-					le_diagnose_duration(Max(GetCurrentTimestamp() - d->last->ended_at, 0)),
-					d->last->reason);
+					le_diagnose_since(d->last->ended_at), d->last->reason);
 }
 
 /*

@@ -54,32 +54,34 @@ le_join(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(term);
 }
 
+/*
+ * This session's candidacy in the election that is named; NULL: it has none.
+ */
+static Candidacy *
+candidacy_arg(FunctionCallInfo fcinfo)
+{
+	text	   *election;
+
+	if (PG_ARGISNULL(0))
+		return NULL;
+	election = PG_GETARG_TEXT_PP(0);
+	return le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
+}
+
 Datum
 le_is_leader(PG_FUNCTION_ARGS)
 {
-	text	   *election;
-	Candidacy  *c;
+	Candidacy  *c = candidacy_arg(fcinfo);
 
-	if (PG_ARGISNULL(0))
-		PG_RETURN_BOOL(false);
-	election = PG_GETARG_TEXT_PP(0);
-	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
 	PG_RETURN_BOOL(c != NULL && le_session_term(c) != 0);
 }
 
 Datum
 le_term(PG_FUNCTION_ARGS)
 {
-	text	   *election;
-	Candidacy  *c;
-	int64		term = 0;
+	Candidacy  *c = candidacy_arg(fcinfo);
+	int64		term = c != NULL ? le_session_term(c) : 0;
 
-	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
-	election = PG_GETARG_TEXT_PP(0);
-	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
-	if (c != NULL)
-		term = le_session_term(c);
 	if (term == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
@@ -91,16 +93,9 @@ le_term(PG_FUNCTION_ARGS)
 Datum
 le_remaining_ms(PG_FUNCTION_ARGS)
 {
-	text	   *election;
-	Candidacy  *c;
-	int64		remaining = -1;
+	Candidacy  *c = candidacy_arg(fcinfo);
+	int64		remaining = c != NULL ? le_session_remaining(c) : -1;
 
-	if (PG_ARGISNULL(0))
-		PG_RETURN_NULL();
-	election = PG_GETARG_TEXT_PP(0);
-	c = le_session_find(VARDATA_ANY(election), VARSIZE_ANY_EXHDR(election));
-	if (c != NULL)
-		remaining = le_session_remaining(c);
 	if (remaining < 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(remaining / 1000);

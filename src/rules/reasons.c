@@ -52,7 +52,7 @@ const ObstacleText le_obstacles[] = {
 	"Nothing is to be done: the worker drops it. alter_group() with more seats would keep it."},
 	[OBSTACLE_PAUSED] = {"paused", false, SEVERITY_NOTICE,
 		"{pause}",
-	"{resume}"},
+	"When what it is for is done, {resume}"},
 	[OBSTACLE_EPOCH] = {"grace after failover", true, SEVERITY_NOTICE,
 		"this server was promoted, restored, moved or its machine started anew, and its new epoch has not begun",
 	"Wait: the worker begins it, and after one lease somebody is elected."},
