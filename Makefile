@@ -93,6 +93,7 @@ OBJS = \
 	src/session/fence.o \
 	src/session/keepalive.o \
 	src/session/session.o \
+	src/api/acquire.o \
 	src/api/addition.o \
 	src/api/additions.o \
 	src/api/additions_columns.o \

@@ -132,7 +132,7 @@ extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
 extern void le_see_to_epoch(const Store *store, const char *name);
 extern Lease *le_alter_owned(const Call *call, const Configuration *config);
 
-/* detached_api.c */
+/* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */
 typedef struct Acquisition
 {

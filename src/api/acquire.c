@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * acquire.c
+ *		A detached candidate stands, and asks for the lease: what acquire() and
+ *		acquire_any() share.
+ *
+ * Invariant: a call returns a lease only if this very transaction has granted
+ * it to this candidate.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "api/api.h"
+
+static bool
+is_same_run(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/*
+ * Was the lease granted to this candidate, and for the same run, by the
+ * running transaction?  Then every call of that statement returns it: SELECT
+ * (acquire(...)).* calls the function once per column.  In a paused election
+ * it may have been asked to yield at once.
+ */
+static bool
+is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
+{
+	return lease->own_write && le_candidate_leads(who, lease) &&
+		is_same_run(who->run.name, lease->runs.present) &&
+		lease->deadline_mono - lease->duration == lease->acquired_mono &&
+		(!lease->yielding ||
+		 le_history_is_begun_here(store, lease->election, lease->term));
+}
+
+/*
+ * May this call be granted no lease because of the run that it asks for, even if
+ * nobody leads?
+ */
+static bool
+is_refused(const Store *store, const Lease *lease, const Candidate *who)
+{
+	return who->run.name != NULL && lease != NULL &&
+		!le_runs_admit(&lease->runs, &who->run) &&
+		!is_granted_here(store, lease, who);
+}
+
+/*
+ * The call is refused: the candidate stands no more, if it did for an earlier
+ * call, so that no seat is kept for it and no quorum counts it.  If its row is
+ * busy, it is left to age.
+ */
+static void
+stop_standing(const Store *store, const Candidate *who)
+{
+	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Lease	   *lease;
+
+	if (c == NULL || !le_candidate_is_same(c, who) || !le_candidate_alive(c) ||
+		!le_candidate_lock(store, c))
+		return;
+
+	/* Now that its row is locked, nobody elects it. */
+	lease = le_lease_read(store, who->election, NULL);
+	if (lease == NULL || le_candidate_leads(c, lease))
+		return;
+	(void) le_candidate_withdraw(store, c);
+	le_commit_wakes_worker();
+}
+
+/*
+ * Write the candidacy, or the sign of life that it needs now and then; or
+ * withdraw it, if the call is refused.  True: that is done.  False: it is not
+ * yet, or there is no such election any more.
+ */
+static bool
+stand(const Store *store, void *arg)
+{
+	Acquisition *a = arg;
+
+	a->refused = a->who.run.name != NULL &&
+		is_refused(store, le_lease_read(store, a->who.election, NULL), &a->who);
+	if (a->refused)
+	{
+		stop_standing(store, &a->who);
+		a->stood = STAND_OK;
+		return true;
+	}
+	a->stood = le_candidacy_stand(store, &a->who, &a->profile,
+								  a->lease_duration);
+	if (a->stood == STAND_IN_USE)
+		le_report_name_in_use(store, &a->who);
+	return a->stood == STAND_OK;
+}
+
+/*
+ * The election in which the caller may stand, which is made if it is not there.
+ * NULL: it was to be a seat, and is none any more.
+ */
+static Election *
+find_election(const Store *store, const Acquisition *a)
+{
+	const char *name = a->who.election;
+	Election   *election = a->is_seat ? le_group_seat_read(store, name) :
+		le_create_on_first_use(store, name, true);
+
+	if (election != NULL)
+		le_check_candidate_role(election, &a->who.role);
+	else if (!a->is_seat)
+		le_wait_busy(name);
+	return election;
+}
+
+/*
+ * Stand, and ask for the lease.  A call that finds a leader writes no more
+ * than a sign of life.  Else the election lock comes first, so that another
+ * process that settles the election finds no row of it locked for long.
+ * False: try again.
+ */
+static bool
+try_to_acquire(const Store *store, Acquisition *a)
+{
+	Election   *election = find_election(store, a);
+	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
+	.arg = a};
+	Lease	   *lease;
+
+	if (election == NULL)
+		return true;			/* there is no such seat any more */
+	a->lease_duration = election->lease_duration;
+	a->stood = STAND_BUSY;
+	lease = le_lease_read(store, a->who.election, NULL);
+	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED ||
+		is_refused(store, lease, &a->who))
+		return stand(store, a);
+	return le_turn(store, a->who.election, &turn) != SETTLED_GONE &&
+		a->stood == STAND_OK;
+}
+
+/*
+ * Stand, without asking for the lease.  False: there is no such seat any more.
+ */
+bool
+le_acquire_later(const Store *store, Acquisition *a)
+{
+	for (;;)
+	{
+		Election   *election = find_election(store, a);
+
+		if (election == NULL)
+			return false;
+		a->lease_duration = election->lease_duration;
+		if (stand(store, a))
+			return true;
+		le_wait_retry_or_busy(a->who.election);
+	}
+}
+
+/*
+ * Stand, and ask for the lease.  NULL: it is not granted, or the call was
+ * refused because of its run, or there is no such seat any more.
+ */
+Lease *
+le_acquire_lease(const Store *store, Acquisition *a)
+{
+	Lease	   *lease;
+
+	while (!try_to_acquire(store, a))
+	{
+		le_cap_let_go();
+		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
+	}
+	lease = le_lease_read(store, a->who.election, NULL);
+	return lease != NULL && is_granted_here(store, lease, &a->who) ?
+		lease : NULL;
+}
