@@ -45,38 +45,40 @@ say_of(Diagnosis *d, List *names, Severity severity, const char *what,
 }
 
 static void
-say_drained(Diagnosis *d, List *names)
+say_drained(Diagnosis *d, const char *name, const Drain *drain)
 {
-	ListCell   *lc;
+	bool		of_all = drain->election[0] == '\0';
+	char	   *drained = quote_literal_cstr(drain->candidate);
 
-	foreach(lc, names)
+	le_diagnose_say(d, SEVERITY_NOTICE,
+					psprintf("Candidate %s is drained%s by role %s since %s (%s).",
+							 le_quote(name), of_all ? " in all elections" : "",
+							 le_quote(drain->by), le_diagnose_time(drain->at),
+							 drain->reason != NULL ? le_quote(drain->reason) :
+							 "no reason was given"),
+					psprintf("When what it is for is done, %s", of_all ?
+							 psprintf("run as a superuser: SELECT leader_election.undrain_candidate(%s);",
+									  drained) :
+							 le_diagnose_owner_runs(d, psprintf("undrain_candidate(%s, %s)",
+																drained, d->literal))));
+}
+
+static void
+say_all_drained(Diagnosis *d, List *names)
+{
+	foreach_ptr(const char, name, names)
 	{
-		const char *name = lfirst(lc);
 		const Drain *drain = le_drain_find(&d->store, d->name, name);
 
 		if (drain == NULL)
 			continue;			/* not any more */
-		if (foreach_current_index(lc) == 10)
+		if (foreach_current_index(name) == 10)
 		{
 			say_of(d, names, SEVERITY_NOTICE, "These candidates are drained",
-				   psprintf("See what drains them: SELECT * FROM leader_election.drain WHERE election IN ('', %s);",
-							d->literal));
+				   le_diagnose_fill(d, "See what drains them: SELECT * FROM leader_election.drain WHERE election IN ('', {election});"));
 			break;
 		}
-		le_diagnose_say(d, SEVERITY_NOTICE,
-						psprintf("Candidate %s is drained%s by role %s since %s (%s).",
-								 le_quote(name),
-								 drain->election[0] == '\0' ? " in all elections" : "",
-								 le_quote(drain->by), le_diagnose_time(drain->at),
-								 drain->reason != NULL ? le_quote(drain->reason) :
-								 "no reason was given"),
-						drain->election[0] == '\0' ?
-						psprintf("When what it is for is done, run as a superuser: SELECT leader_election.undrain_candidate(%s);",
-								 quote_literal_cstr(drain->candidate)) :
-						psprintf("When what it is for is done, %s",
-								 le_diagnose_owner_runs(d, psprintf("undrain_candidate(%s, %s)",
-																	quote_literal_cstr(drain->candidate),
-																	d->literal))));
+		say_drained(d, name, drain);
 	}
 }
 
@@ -142,7 +144,7 @@ le_diagnose_candidates(Diagnosis *d)
 		if (le_contender_is(d->view, c, TRAIT_FULL))
 			capped = lappend(capped, name);
 	}
-	say_drained(d, drained);
+	say_all_drained(d, drained);
 	say_of(d, refused, SEVERITY_WARNING,
 		   psprintf("Candidates whose roles are not in candidate_role %s, and that are not elected",
 					le_quote(le_role_name(&d->election->candidate_role))),
@@ -177,10 +179,9 @@ find_seats_without(const Diagnosis *d)
 	{
 		char	   *seat = le_seat_name(d->group->name, n);
 		bool		stands = false;
-		ListCell   *lc;
 
-		foreach(lc, le_candidates_read(&d->store, seat))
-			stands = stands || le_candidate_alive(lfirst(lc));
+		foreach_ptr(Candidate, c, le_candidates_read(&d->store, seat))
+			stands = stands || le_candidate_alive(c);
 		if (!stands)
 			seats = lappend(seats, seat);
 	}
@@ -208,22 +209,20 @@ le_diagnose_seats(Diagnosis *d)
 static List *
 add_vacant(List *vacant, char *seat, const char *waiting_for)
 {
-	VacantSeats *v;
-	ListCell   *lc;
+	VacantSeats *new;
 
-	foreach(lc, vacant)
+	foreach_ptr(VacantSeats, v, vacant)
 	{
-		v = lfirst(lc);
 		if (strcmp(v->waiting_for, waiting_for) == 0)
 		{
 			v->names = lappend(v->names, seat);
 			return vacant;
 		}
 	}
-	v = palloc(sizeof(VacantSeats));
-	v->waiting_for = pstrdup(waiting_for);
-	v->names = list_make1(seat);
-	return lappend(vacant, v);
+	new = palloc(sizeof(VacantSeats));
+	new->waiting_for = pstrdup(waiting_for);
+	new->names = list_make1(seat);
+	return lappend(vacant, new);
 }
 
 /*
@@ -271,7 +270,6 @@ void
 le_diagnose_group(Diagnosis *d)
 {
 	List	   *vacant;
-	ListCell   *lc;
 	int			led;
 
 	if (d->election != NULL || d->group == NULL)
@@ -282,15 +280,11 @@ le_diagnose_group(Diagnosis *d)
 							 d->quoted, d->group->seats, led,
 							 d->group->max_per_candidate),
 					"");
-	foreach(lc, vacant)
-	{
-		const VacantSeats *v = lfirst(lc);
-
+	foreach_ptr(const VacantSeats, v, vacant)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("Nobody leads %s: waiting for %s.",
 								 le_diagnose_names(v->names), le_quote(v->waiting_for)),
 						psprintf("Run: SELECT * FROM leader_election.diagnose(%s);",
 								 quote_literal_cstr(linitial(v->names))));
-	}
 	le_diagnose_seats(d);
 }
