@@ -183,7 +183,6 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 		strlcpy(election, lease->election, sizeof(election));
 		term = lease->term;
 		duration = lease_duration;
-
 		seen = holder->seen;
 	}
 }
@@ -204,13 +203,29 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 		le_lease_state_now(store, lease) != LEASE_LED)
 		return NULL;
 	duration = le_election_lease_duration(store, lease);
-
 	if (!le_proof_covers(proof, duration))
 		return NULL;
 	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
 	refresh_candidate(store, lease, progress, duration);
 	return lease;
+}
+
+/*
+ * The lease is another incarnation's: lock all tables.  After a promotion, the
+ * worker has to begin the epoch first.
+ */
+static void
+prepare_to_continue(Store *store, const Lease *lease)
+{
+	bool		worker = le_start_ensure(true);
+	Election   *election;
+
+	le_store_lock(store, LE_TABLES, RowExclusiveLock);
+	election = le_election_get(store, lease->election);
+	if (!worker && le_lease_grace(lease, election->lease_duration,
+								  le_epoch_read()) == PG_INT64_MAX)
+		le_wait_no_epoch(election->name);
 }
 
 /*
@@ -221,10 +236,9 @@ static Lease *
 continue_lease(Store *store, const char *name, int64 term,
 			   const int64 *progress, const Proof *proof, bool *over)
 {
-	Election   *election;
+	Election   *election = le_election_get(store, name);
 	Lease	   *lease;
 
-	election = le_election_get(store, name);
 	if (!le_wait_for_election(name))
 		return NULL;
 	lease = le_settle_continue(store, election, term, proof, over);
@@ -293,17 +307,8 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (state == LEASE_LED && le_ask_unwanted(store, name))
 			continue;
 
-		/* After a promotion, the worker has to begin the epoch first. */
 		if (state == LEASE_FOREIGN)
-		{
-			bool		worker = le_start_ensure(true);
-
-			le_store_lock(store, LE_TABLES, RowExclusiveLock);
-			if (!worker &&
-				le_lease_grace(lease, le_election_get(store, name)->lease_duration,
-							   le_epoch_read()) == PG_INT64_MAX)
-				le_wait_no_epoch(name);
-		}
+			prepare_to_continue(store, lease);
 		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
 						   state == LEASE_FOREIGN, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
