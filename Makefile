@@ -98,6 +98,7 @@ OBJS = \
 	src/api/additions.o \
 	src/api/additions_columns.o \
 	src/api/admin_api.o \
+	src/api/arg.o \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \

@@ -12,9 +12,7 @@
 
 #include "access/detoast.h"
 #include "api/api.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
@@ -23,112 +21,6 @@ PG_FUNCTION_INFO_V1(le_create_election);
 PG_FUNCTION_INFO_V1(le_alter_election);
 PG_FUNCTION_INFO_V1(le_drop_election);
 PG_FUNCTION_INFO_V1(le_request_yield);
-
-#define LONGEST_DELAY	USECS_PER_DAY
-
-/*
- * The names of all strategies, as a hint tells them.
- */
-static char *
-strategy_names(void)
-{
-	StringInfoData buf;
-	const Strategy *s;
-
-	initStringInfo(&buf);
-	for (int n = 0; (s = le_strategy_nth(n)) != NULL; n++)
-		appendStringInfo(&buf, "%s\"%s\"",
-						 n == 0 ? "" :
-						 le_strategy_nth(n + 1) != NULL ? ", " : " and ",
-						 s->name);
-	return buf.data;
-}
-
-static const char *
-strategy_arg(FunctionCallInfo fcinfo, int n)
-{
-	char	   *name = le_name_arg(fcinfo, n, "strategy");
-	const Strategy *strategy = le_strategy_find(name);
-
-	if (strategy == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unrecognized election strategy: \"%s\"", name),
-				 errhint("Valid strategies are %s.", strategy_names())));
-	return strategy->name;
-}
-
-/*
- * A role, which must exist; none ("") may be allowed.
- */
-static const Role *
-role_arg(const char *name, bool or_none)
-{
-	Role	   *role = palloc0(sizeof(Role));
-
-	role->name = "";
-	if (name[0] != '\0' || !or_none)
-		*role = le_role_named(pstrdup(name));
-	return role;
-}
-
-/*
- * The role that is to be the owner of what the caller owns; NULL: it stays.
- * 42501 unless the caller is a member of it, or a superuser, as for the owners
- * of tables: nobody gives a role away what it does not want.
- */
-const Role *
-le_owner_arg(FunctionCallInfo fcinfo, int n)
-{
-	const Role *owner;
-
-	if (PG_ARGISNULL(n))
-		return NULL;
-	owner = role_arg(NameStr(*PG_GETARG_NAME(n)), false);
-	LeCheckCanSetRole(GetUserId(), owner->oid);
-	return owner;
-}
-
-static int64
-delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
-{
-	return PG_ARGISNULL(n) ? -1 :
-		le_interval_arg(fcinfo, n, what, 0, LONGEST_DELAY);
-}
-
-/*
- * The strategy, and from the argument first on lease_duration, quorum,
- * takeover_delay, candidate_role, channel, preempt_delay and settle; an
- * argument that is NULL sets nothing.
- */
-void
-le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
-					  Configuration *config)
-{
-	memset(config, 0, sizeof(Configuration));
-	if (!PG_ARGISNULL(strategy))
-		config->strategy = strategy_arg(fcinfo, strategy);
-	if (!PG_ARGISNULL(first))
-		config->lease_duration = le_interval_arg(fcinfo, first, "lease_duration",
-												 LE_SHORTEST_LEASE_MS * INT64CONST(1000),
-												 LE_LONGEST_LEASE_MS * INT64CONST(1000));
-	if (!PG_ARGISNULL(first + 1))
-	{
-		config->quorum = PG_GETARG_INT32(first + 1);
-		if (config->quorum < 1)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("quorum is out of range: %d", config->quorum),
-					 errdetail("It must be 1 or more.")));
-	}
-	config->takeover_delay = delay_arg(fcinfo, first + 2, "takeover_delay");
-	if (!PG_ARGISNULL(first + 3))
-		config->candidate_role =
-			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
-	config->channel = le_text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
-	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
-	config->settle = delay_arg(fcinfo, first + 6, "settle");
-}
 
 /*
  * Make an election, owned by the caller.

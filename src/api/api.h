@@ -32,21 +32,12 @@ extern bool le_call_is_expired(const Store *store, const char *name);
 extern void le_check_block(const char *call, bool in_transaction_block);
 extern void le_check_callable(const char *call, bool in_transaction_block);
 extern void le_check_function(const char *call);
-extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
-extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
-							 int64 shortest, int64 longest);
-extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
-extern void le_profile_args(FunctionCallInfo fcinfo, int first,
-							bool with_auto_renew, Profile *profile);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
 							bool *nulls);
 extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 							bool election);
 extern bool le_ask_unwanted(Store *store, const char *name);
-extern char *le_text_arg(FunctionCallInfo fcinfo, int n, const char *what,
-						 int longest);
-extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
 extern void le_check_election_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_check_candidate_role(const Election *election,
@@ -61,6 +52,24 @@ LE_NORETURN extern void le_report_not_its_owner(const char *what,
 												const Role *owner,
 												const char *alter);
 extern int	le_err_only_role(const char *done, const Role *role);
+
+/* arg.c */
+extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
+extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
+							 int64 shortest, int64 longest);
+extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
+extern char *le_text_arg(FunctionCallInfo fcinfo, int n, const char *what,
+						 int longest);
+extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
+extern void le_profile_args(FunctionCallInfo fcinfo, int first,
+							bool with_auto_renew, Profile *profile);
+
+/* How many arguments le_configuration_args() reads, from first on */
+#define LE_CONFIGURATION_ARGS	7
+
+extern const Role *le_owner_arg(FunctionCallInfo fcinfo, int n);
+extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
+								  int first, Configuration *config);
 
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
@@ -123,12 +132,6 @@ extern void le_poll_end(Poll *poll);
 extern void le_members_warn(void);
 
 /* admin_api.c */
-/* How many arguments le_configuration_args() reads, from first on */
-#define LE_CONFIGURATION_ARGS	7
-
-extern const Role *le_owner_arg(FunctionCallInfo fcinfo, int n);
-extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
-								  int first, Configuration *config);
 extern void le_see_to_epoch(const Store *store, const char *name);
 extern Lease *le_alter_owned(const Call *call, const Configuration *config);
 

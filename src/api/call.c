@@ -7,7 +7,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -16,11 +15,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
-
-#define LONGEST_REASON	1000	/* bytes */
 
 /*
  * What every call does that reads or writes an election: find the tables, and
@@ -151,149 +146,6 @@ le_check_function(const char *call)
 {
 	le_check_callable(call, IsInTransactionBlock(true));
 	PreventInTransactionBlock(true, call);
-}
-
-/*
- * The name of an election or a candidate: 1 to LE_NAME_MAX bytes.  What is too
- * long is refused before it is copied.
- */
-char *
-le_name_arg(FunctionCallInfo fcinfo, int n, const char *what)
-{
-	Size		size;
-
-	if (PG_ARGISNULL(n))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must not be null", what)));
-	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size == 0 || size > LE_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 size == 0 ? errmsg("%s must not be empty", what) :
-				 errmsg("%s is too long", what),
-				 errdetail("It must have 1 to %d bytes, and has %zu.",
-						   LE_NAME_MAX, size)));
-	return text_to_cstring(PG_GETARG_TEXT_PP(n));
-}
-
-static char *
-interval_text(int64 us)
-{
-	Interval	interval = {.day = us / USECS_PER_DAY,.time = us % USECS_PER_DAY};
-
-	return DatumGetCString(DirectFunctionCall1(interval_out,
-											   IntervalPGetDatum(&interval)));
-}
-
-/*
- * A duration in microseconds, from shortest to longest.
- */
-int64
-le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
-				int64 shortest, int64 longest)
-{
-	const Interval *interval = PG_GETARG_INTERVAL_P(n);
-	double		us = (double) interval->time +
-		(interval->day + interval->month * 30.0) * USECS_PER_DAY;
-
-	if (us < (double) shortest || us > (double) longest)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is out of range: %s", what,
-						DatumGetCString(DirectFunctionCall1(interval_out,
-															PG_GETARG_DATUM(n)))),
-				 errdetail("It must be from %s to %s.",
-						   interval_text(shortest), interval_text(longest))));
-	return (int64) us;
-}
-
-/*
- * How long nobody is to be elected after a leadership began, and how the
- * history says so; NULL: 0.
- */
-int64
-le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
-{
-	int64		hold;
-
-	if (PG_ARGISNULL(n))
-		return 0;
-	hold = le_interval_arg(fcinfo, n, "hold", 0, LE_LONGEST_HOLD);
-	*detail = psprintf("hold %s",
-					   DatumGetCString(DirectFunctionCall1(interval_out,
-														   PG_GETARG_DATUM(n))));
-	return hold;
-}
-
-/*
- * A text that may be empty, of so many bytes at most; NULL: not given.
- */
-char *
-le_text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
-{
-	Size		size;
-
-	if (PG_ARGISNULL(n))
-		return NULL;
-	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size > longest)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", what),
-				 errdetail("It must have %d bytes at most, and has %zu.",
-						   longest, size)));
-	return text_to_cstring(PG_GETARG_TEXT_PP(n));
-}
-
-/*
- * Why something is paused or drained; NULL: that was not said.
- */
-const char *
-le_reason_arg(FunctionCallInfo fcinfo, int n)
-{
-	return le_text_arg(fcinfo, n, "reason", LONGEST_REASON);
-}
-
-/*
- * A candidate's metadata is read with its row, and copied to the lease under
- * the election lock.  What is too long is refused before it is copied.
- */
-static Datum
-metadata_arg(FunctionCallInfo fcinfo, int n)
-{
-	Size		size = toast_raw_datum_size(PG_GETARG_DATUM(n));
-
-	if (size > LE_METADATA_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("metadata is too long"),
-				 errdetail("It must have %d bytes at most as jsonb, and has %zu.",
-						   LE_METADATA_MAX, size),
-				 errhint("Keep what is long elsewhere, and say in the metadata where. pg_column_size() tells the size.")));
-	return PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(n)));
-}
-
-/*
- * rank, progress, metadata and perhaps auto_renew, from that argument on.
- * They may be needed after a commit: the current memory context must last.
- */
-void
-le_profile_args(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
-				Profile *profile)
-{
-	memset(profile, 0, sizeof(Profile));
-	profile->sets_rank = !PG_ARGISNULL(first);
-	if (profile->sets_rank)
-		profile->rank = PG_GETARG_INT32(first);
-	profile->sets_progress = !PG_ARGISNULL(first + 1);
-	if (profile->sets_progress)
-		profile->progress = PG_GETARG_INT64(first + 1);
-	if (!PG_ARGISNULL(first + 2))
-		profile->metadata = metadata_arg(fcinfo, first + 2);
-	profile->sets_auto_renew = with_auto_renew && !PG_ARGISNULL(first + 3);
-	if (profile->sets_auto_renew)
-		profile->auto_renew = PG_GETARG_BOOL(first + 3);
 }
 
 /*
