@@ -91,7 +91,7 @@ stand(const Store *store, void *arg)
 	a->stood = le_candidacy_stand(store, &a->who, &a->profile,
 								  a->lease_duration);
 	if (a->stood == STAND_IN_USE)
-		le_report_name_in_use(store, &a->who);
+		le_call_report_name_in_use(store, &a->who);
 	return a->stood == STAND_OK;
 }
 
@@ -107,7 +107,7 @@ find_election(const Store *store, const Acquisition *a)
 		le_create_on_first_use(store, name, true);
 
 	if (election != NULL)
-		le_check_candidate_role(election, &a->who.role);
+		le_call_check_candidate_role(election, &a->who.role);
 	else if (!a->is_seat)
 		le_wait_busy(name);
 	return election;

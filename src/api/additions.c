@@ -291,7 +291,7 @@ static bool
 read_dependents(Search *s, Oid classid, Oid objid)
 {
 	Relation	depend;
-	SysScanDesc scan = le_dependents_begin(classid, objid, &depend);
+	SysScanDesc scan = le_member_dependents_begin(classid, objid, &depend);
 	HeapTuple	tuple;
 
 	if (scan == NULL)
@@ -312,7 +312,7 @@ read_dependents(Search *s, Oid classid, Oid objid)
 		else
 			look_at_dependent(s, &object, dep->deptype == DEPENDENCY_AUTO);
 	}
-	le_dependents_end(scan, depend);
+	le_member_dependents_end(scan, depend);
 	return true;
 }
 

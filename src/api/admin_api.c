@@ -33,9 +33,9 @@ le_create_election(PG_FUNCTION_ARGS)
 	Configuration config;
 	Call		call;
 
-	le_check_callable("leader_election.create_election()", false);
-	name = le_name_arg(fcinfo, 0, "election name");
-	le_configuration_args(fcinfo, 1, 2, &config);
+	le_call_check("leader_election.create_election()", false);
+	name = le_arg_name(fcinfo, 0, "election name");
+	le_arg_configuration(fcinfo, 1, 2, &config);
 	le_election_complete(&config);
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
@@ -74,7 +74,7 @@ check_no_seat(const Election *election, const char *instead)
  * would be refused for ever.
  */
 void
-le_see_to_epoch(const Store *store, const char *name)
+le_admin_see_to_epoch(const Store *store, const char *name)
 {
 	Election   *election = le_election_get(store, name);
 	Lease	   *lease = le_lease_read(store, name, NULL);
@@ -98,7 +98,7 @@ run_done_arg(FunctionCallInfo fcinfo, int n)
 		return NULL;
 	if (toast_raw_datum_size(PG_GETARG_DATUM(n)) == VARHDRSZ)
 		return "";
-	return le_name_arg(fcinfo, n, "run_done");
+	return le_arg_name(fcinfo, n, "run_done");
 }
 
 /*
@@ -108,7 +108,7 @@ run_done_arg(FunctionCallInfo fcinfo, int n)
  * locked.
  */
 Lease *
-le_alter_owned(const Call *call, const Configuration *config)
+le_admin_alter_owned(const Call *call, const Configuration *config)
 {
 	Lease	   *lease;
 	Election   *election = le_call_lock_owned(call, &lease);
@@ -143,18 +143,18 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 * This locks the lease row: while a transaction sat idle with that lock,
 	 * nobody could renew the lease.
 	 */
-	le_check_function("leader_election.alter_election()");
-	name = le_name_arg(fcinfo, 0, "election name");
-	le_configuration_args(fcinfo, 1, 2, &config);
+	le_call_check_function("leader_election.alter_election()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	le_arg_configuration(fcinfo, 1, 2, &config);
 	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	check_no_seat(election, "leader_election.alter_group()");
-	config.owner = le_owner_arg(fcinfo, 10);
-	le_see_to_epoch(&call.store, name);
+	config.owner = le_arg_owner(fcinfo, 10);
+	le_admin_see_to_epoch(&call.store, name);
 
-	lease = le_alter_owned(&call, &config);
+	lease = le_admin_alter_owned(&call, &config);
 	if (run_done != NULL)
 		le_runs_set_back(lease, run_done, GetCurrentTimestamp());
 	le_commit_wakes_worker();
@@ -172,13 +172,13 @@ le_drop_election(PG_FUNCTION_ARGS)
 	Call		call;
 	Election   *election;
 
-	le_check_callable("leader_election.drop_election()", false);
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check("leader_election.drop_election()", false);
+	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
-	le_see_to_epoch(&call.store, name);
+	le_admin_see_to_epoch(&call.store, name);
 
 	/*
 	 * Another call may hold the name lock and want the election lock. Release
@@ -196,7 +196,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	while (!le_settle_drop(&call.store, election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
@@ -240,7 +240,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	Lease	   *lease;
 
 	/* Its last leader may have gone, and nobody have noticed yet. */
-	le_see_to_epoch(store, name);
+	le_admin_see_to_epoch(store, name);
 	lease = le_lease_read(store, name, NULL);
 	if (lease != NULL && lease->leader != NULL)
 		(void) le_turn(store, name, &turn);
@@ -312,7 +312,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 	Election   *election = le_election_get(&call->store, call->election);
 	const Candidate *successor = NULL;
 
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	if (to != NULL)
 		successor = named(&call->store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
@@ -343,13 +343,13 @@ le_request_yield(PG_FUNCTION_ARGS)
 	Lease	   *lease;
 	int64		left;
 
-	le_check_function("leader_election.request_yield()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.request_yield()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(1))
-		to = le_name_arg(fcinfo, 1, "candidate name");
+		to = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(&call.store, name);
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 
 	may_reserve = to != NULL && is_paused(&call.store, election);
 	lease = lock_led(&call, election, to != NULL, may_reserve);

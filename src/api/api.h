@@ -29,47 +29,47 @@ extern void le_call_enter(Call *call, const char *election, int tables,
 						  LOCKMODE mode);
 extern void le_call_end(Call *call);
 extern bool le_call_is_expired(const Store *store, const char *name);
-extern void le_check_block(const char *call, bool in_transaction_block);
-extern void le_check_callable(const char *call, bool in_transaction_block);
-extern void le_check_function(const char *call);
+extern void le_call_check_block(const char *call, bool in_transaction_block);
+extern void le_call_check(const char *call, bool in_transaction_block);
+extern void le_call_check_function(const char *call);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
 							bool *nulls);
-extern void le_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
-							bool election);
-extern bool le_ask_unwanted(Store *store, const char *name);
-extern void le_check_election_owner(const Election *election);
+extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
+								 bool election);
+extern bool le_call_ask_unwanted(Store *store, const char *name);
+extern void le_call_check_owner(const Election *election);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
-extern void le_check_candidate_role(const Election *election,
-									const Role *role);
-LE_NORETURN extern void le_report_name_in_use(const Store *store,
-											  const Candidate *who);
-LE_NORETURN extern void le_report_not_owner(const char *election,
-											const char *candidate,
-											const Role *role);
-LE_NORETURN extern void le_report_not_its_owner(const char *what,
-												const char *name,
-												const Role *owner,
-												const char *alter);
-extern int	le_err_only_role(const char *done, const Role *role);
+extern void le_call_check_candidate_role(const Election *election,
+										 const Role *role);
+LE_NORETURN extern void le_call_report_name_in_use(const Store *store,
+												   const Candidate *who);
+LE_NORETURN extern void le_call_report_not_owner(const char *election,
+												 const char *candidate,
+												 const Role *role);
+LE_NORETURN extern void le_call_report_not_its_owner(const char *what,
+													 const char *name,
+													 const Role *owner,
+													 const char *alter);
+extern int	le_call_err_only_role(const char *done, const Role *role);
 
 /* arg.c */
-extern char *le_name_arg(FunctionCallInfo fcinfo, int n, const char *what);
-extern int64 le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
+extern char *le_arg_name(FunctionCallInfo fcinfo, int n, const char *what);
+extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);
-extern int64 le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail);
-extern char *le_text_arg(FunctionCallInfo fcinfo, int n, const char *what,
+extern int64 le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail);
+extern char *le_arg_text(FunctionCallInfo fcinfo, int n, const char *what,
 						 int longest);
-extern const char *le_reason_arg(FunctionCallInfo fcinfo, int n);
-extern void le_profile_args(FunctionCallInfo fcinfo, int first,
-							bool with_auto_renew, Profile *profile);
+extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
+extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
+						   bool with_auto_renew, Profile *profile);
 
-/* How many arguments le_configuration_args() reads, from first on */
+/* How many arguments le_arg_configuration() reads, from first on */
 #define LE_CONFIGURATION_ARGS	7
 
-extern const Role *le_owner_arg(FunctionCallInfo fcinfo, int n);
-extern void le_configuration_args(FunctionCallInfo fcinfo, int strategy,
-								  int first, Configuration *config);
+extern const Role *le_arg_owner(FunctionCallInfo fcinfo, int n);
+extern void le_arg_configuration(FunctionCallInfo fcinfo, int strategy,
+								 int first, Configuration *config);
 
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
@@ -132,8 +132,8 @@ extern void le_poll_end(Poll *poll);
 extern void le_members_warn(void);
 
 /* admin_api.c */
-extern void le_see_to_epoch(const Store *store, const char *name);
-extern Lease *le_alter_owned(const Call *call, const Configuration *config);
+extern void le_admin_see_to_epoch(const Store *store, const char *name);
+extern Lease *le_admin_alter_owned(const Call *call, const Configuration *config);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */

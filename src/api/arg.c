@@ -25,7 +25,7 @@
  * long is refused before it is copied.
  */
 char *
-le_name_arg(FunctionCallInfo fcinfo, int n, const char *what)
+le_arg_name(FunctionCallInfo fcinfo, int n, const char *what)
 {
 	Size		size;
 
@@ -57,7 +57,7 @@ interval_text(int64 us)
  * A duration in microseconds, from shortest to longest.
  */
 int64
-le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
+le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 				int64 shortest, int64 longest)
 {
 	const Interval *interval = PG_GETARG_INTERVAL_P(n);
@@ -80,13 +80,13 @@ le_interval_arg(FunctionCallInfo fcinfo, int n, const char *what,
  * history says so; NULL: 0.
  */
 int64
-le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
+le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail)
 {
 	int64		hold;
 
 	if (PG_ARGISNULL(n))
 		return 0;
-	hold = le_interval_arg(fcinfo, n, "hold", 0, LE_LONGEST_HOLD);
+	hold = le_arg_interval(fcinfo, n, "hold", 0, LE_LONGEST_HOLD);
 	*detail = psprintf("hold %s",
 					   DatumGetCString(DirectFunctionCall1(interval_out,
 														   PG_GETARG_DATUM(n))));
@@ -97,7 +97,7 @@ le_hold_arg(FunctionCallInfo fcinfo, int n, const char **detail)
  * A text that may be empty, of so many bytes at most; NULL: not given.
  */
 char *
-le_text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
+le_arg_text(FunctionCallInfo fcinfo, int n, const char *what, int longest)
 {
 	Size		size;
 
@@ -117,9 +117,9 @@ le_text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
  * Why something is paused or drained; NULL: that was not said.
  */
 const char *
-le_reason_arg(FunctionCallInfo fcinfo, int n)
+le_arg_reason(FunctionCallInfo fcinfo, int n)
 {
-	return le_text_arg(fcinfo, n, "reason", LONGEST_REASON);
+	return le_arg_text(fcinfo, n, "reason", LONGEST_REASON);
 }
 
 /*
@@ -146,8 +146,8 @@ metadata_arg(FunctionCallInfo fcinfo, int n)
  * They may be needed after a commit: the current memory context must last.
  */
 void
-le_profile_args(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
-				Profile *profile)
+le_arg_profile(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
+			   Profile *profile)
 {
 	memset(profile, 0, sizeof(Profile));
 	profile->sets_rank = !PG_ARGISNULL(first);
@@ -184,7 +184,7 @@ strategy_names(void)
 static const char *
 strategy_arg(FunctionCallInfo fcinfo, int n)
 {
-	char	   *name = le_name_arg(fcinfo, n, "strategy");
+	char	   *name = le_arg_name(fcinfo, n, "strategy");
 	const Strategy *strategy = le_strategy_find(name);
 
 	if (strategy == NULL)
@@ -215,7 +215,7 @@ role_arg(const char *name, bool or_none)
  * of tables: nobody gives a role away what it does not want.
  */
 const Role *
-le_owner_arg(FunctionCallInfo fcinfo, int n)
+le_arg_owner(FunctionCallInfo fcinfo, int n)
 {
 	const Role *owner;
 
@@ -230,7 +230,7 @@ static int64
 delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
 {
 	return PG_ARGISNULL(n) ? -1 :
-		le_interval_arg(fcinfo, n, what, 0, LONGEST_DELAY);
+		le_arg_interval(fcinfo, n, what, 0, LONGEST_DELAY);
 }
 
 /*
@@ -239,14 +239,14 @@ delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
  * argument that is NULL sets nothing.
  */
 void
-le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
-					  Configuration *config)
+le_arg_configuration(FunctionCallInfo fcinfo, int strategy, int first,
+					 Configuration *config)
 {
 	memset(config, 0, sizeof(Configuration));
 	if (!PG_ARGISNULL(strategy))
 		config->strategy = strategy_arg(fcinfo, strategy);
 	if (!PG_ARGISNULL(first))
-		config->lease_duration = le_interval_arg(fcinfo, first, "lease_duration",
+		config->lease_duration = le_arg_interval(fcinfo, first, "lease_duration",
 												 LE_SHORTEST_LEASE_MS * INT64CONST(1000),
 												 LE_LONGEST_LEASE_MS * INT64CONST(1000));
 	if (!PG_ARGISNULL(first + 1))
@@ -262,7 +262,7 @@ le_configuration_args(FunctionCallInfo fcinfo, int strategy, int first,
 	if (!PG_ARGISNULL(first + 3))
 		config->candidate_role =
 			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
-	config->channel = le_text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
+	config->channel = le_arg_text(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
 	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
 	config->settle = delay_arg(fcinfo, first + 6, "settle");
 }

@@ -71,7 +71,7 @@ le_call_is_expired(const Store *store, const char *name)
  * later call.  True if it was asked.
  */
 bool
-le_ask_unwanted(Store *store, const char *name)
+le_call_ask_unwanted(Store *store, const char *name)
 {
 	Election   *election;
 	LOCKTAG		tag;
@@ -101,7 +101,7 @@ le_ask_unwanted(Store *store, const char *name)
  * other settings, than its body has.
  */
 void
-le_check_block(const char *call, bool in_transaction_block)
+le_call_check_block(const char *call, bool in_transaction_block)
 {
 	if (!in_transaction_block)
 		return;
@@ -123,28 +123,28 @@ le_check_block(const char *call, bool in_transaction_block)
  * owners (members.c).
  */
 void
-le_check_callable(const char *call, bool in_transaction_block)
+le_call_check(const char *call, bool in_transaction_block)
 {
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("%s cannot be executed during recovery", call),
 				 errhint("Connect to the primary server.")));
-	le_check_block(call, in_transaction_block);
+	le_call_check_block(call, in_transaction_block);
 	PreventCommandIfReadOnly(call);
 	PreventCommandIfParallelMode(call);
 	le_members_warn();
 }
 
 /*
- * The same for functions.  le_check_callable() refuses a transaction block
+ * The same for functions.  le_call_check() refuses a transaction block
  * with a hint.  PreventInTransactionBlock() then refuses nothing more, but has
  * the server commit right after this statement, also in a pipeline.
  */
 void
-le_check_function(const char *call)
+le_call_check_function(const char *call)
 {
-	le_check_callable(call, IsInTransactionBlock(true));
+	le_call_check(call, IsInTransactionBlock(true));
 	PreventInTransactionBlock(true, call);
 }
 
@@ -205,7 +205,7 @@ check_grant_type(TupleDesc desc, bool election)
  * is the name of the election.
  */
 void
-le_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
+le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Datum		values[5];
@@ -228,7 +228,7 @@ le_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
  * what was done for it.
  */
 int
-le_err_only_role(const char *done, const Role *role)
+le_call_err_only_role(const char *done, const Role *role)
 {
 	if (le_role_exists(role))
 	{
@@ -245,8 +245,8 @@ le_err_only_role(const char *done, const Role *role)
  * which a superuser gives it another one.
  */
 void
-le_report_not_its_owner(const char *what, const char *name, const Role *owner,
-						const char *alter)
+le_call_report_not_its_owner(const char *what, const char *name, const Role *owner,
+							 const char *alter)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -273,11 +273,11 @@ alter_function(const Election *election)
  * 42501 unless the caller owns the election, or is a superuser.
  */
 void
-le_check_election_owner(const Election *election)
+le_call_check_owner(const Election *election)
 {
 	if (!le_role_owns(&election->owner))
-		le_report_not_its_owner("election", election->name, &election->owner,
-								alter_function(election));
+		le_call_report_not_its_owner("election", election->name, &election->owner,
+									 alter_function(election));
 }
 
 /*
@@ -291,7 +291,7 @@ le_call_lock_owned(const Call *call, Lease **lease)
 {
 	Election   *election = le_election_get(&call->store, call->election);
 
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	while (!le_wait_for_election(call->election))
 		le_wait_retry_or_busy(call->election);
 	while (lease != NULL &&
@@ -302,12 +302,12 @@ le_call_lock_owned(const Call *call, Lease **lease)
 		le_wait_retry_or_busy(call->election);
 	}
 	election = le_election_get(&call->store, call->election);
-	le_check_election_owner(election);
+	le_call_check_owner(election);
 	return election;
 }
 
 void
-le_check_candidate_role(const Election *election, const Role *role)
+le_call_check_candidate_role(const Election *election, const Role *role)
 {
 	const char *alter = alter_function(election);
 
@@ -352,7 +352,7 @@ find_namesake(const Store *store, const Candidate *who)
 }
 
 void
-le_report_name_in_use(const Store *store, const Candidate *who)
+le_call_report_name_in_use(const Store *store, const Candidate *who)
 {
 	Candidate  *c = find_namesake(store, who);
 	char	   *detail = "Another candidate stood under this name just now.";
@@ -374,12 +374,12 @@ le_report_name_in_use(const Store *store, const Candidate *who)
 }
 
 void
-le_report_not_owner(const char *election, const char *candidate,
-					const Role *role)
+le_call_report_not_owner(const char *election, const char *candidate,
+						 const Role *role)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for candidate \"%s\" of election \"%s\"",
 					candidate, election),
-			 le_err_only_role("made by", role)));
+			 le_call_err_only_role("made by", role)));
 }

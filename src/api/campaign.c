@@ -132,7 +132,7 @@ le_campaign(PG_FUNCTION_ARGS)
 	int64		next;
 	bool		first = true;
 
-	le_check_callable("leader_election.campaign()", le_call_is_atomic(fcinfo));
+	le_call_check("leader_election.campaign()", le_call_is_atomic(fcinfo));
 	if (wait_event == 0)
 		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
 	le_poll_connect(&poll, fcinfo, 2);

@@ -49,7 +49,7 @@ check_role(const Lease *lease, const Role *role)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the lease of election \"%s\"",
 						lease->election),
-				 le_err_only_role("granted to", role)));
+				 le_call_err_only_role("granted to", role)));
 }
 
 /*
@@ -97,7 +97,7 @@ run_args(FunctionCallInfo fcinfo, int first)
 	Run			run = {.name = NULL};
 
 	if (!PG_ARGISNULL(first))
-		run.name = le_name_arg(fcinfo, first, "run");
+		run.name = le_arg_name(fcinfo, first, "run");
 	if (PG_ARGISNULL(first + 1))
 		return run;
 	run.attempts = PG_GETARG_INT32(first + 1);
@@ -120,11 +120,11 @@ le_acquire(PG_FUNCTION_ARGS)
 	Call		call;
 	Lease	   *lease;
 
-	le_check_function("leader_election.acquire()");
-	a.who.election = le_name_arg(fcinfo, 0, "election name");
-	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	le_call_check_function("leader_election.acquire()");
+	a.who.election = le_arg_name(fcinfo, 0, "election name");
+	a.who.candidate = le_arg_name(fcinfo, 1, "candidate name");
 	a.who.role = le_role_current();
-	le_profile_args(fcinfo, 2, false, &a.profile);
+	le_arg_profile(fcinfo, 2, false, &a.profile);
 	a.who.run = run_args(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
@@ -137,7 +137,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	}
 	lease = le_acquire_lease(&call.store, &a);
 	if (lease != NULL)
-		le_return_grant(fcinfo, lease, false);
+		le_call_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
 	if (!a.refused)
 		le_start_ensure(true);
@@ -304,7 +304,7 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 							  le_election_lease_duration(store, lease));
 			return lease;
 		}
-		if (state == LEASE_LED && le_ask_unwanted(store, name))
+		if (state == LEASE_LED && le_call_ask_unwanted(store, name))
 			continue;
 
 		if (state == LEASE_FOREIGN)
@@ -330,15 +330,15 @@ le_renew_term(PG_FUNCTION_ARGS)
 	Call		call;
 	Lease	   *lease;
 
-	le_check_function("leader_election.renew()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.renew()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	term = term_arg(fcinfo, 1);
 	progress = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
 	InitMaterializedSRF(fcinfo, 0);
 	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
 	lease = renew(&call.store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
 	if (lease != NULL)
-		le_return_grant(fcinfo, lease, false);
+		le_call_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;
@@ -389,10 +389,10 @@ le_release(PG_FUNCTION_ARGS)
 	GiveUp		how = {.reason = REASON_RESIGNED,.resigns = true};
 	char	   *name;
 
-	le_check_function("leader_election.release()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.release()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	how.term = term_arg(fcinfo, 1);
-	how.hold = le_hold_arg(fcinfo, 2, &how.detail);
+	how.hold = le_arg_hold(fcinfo, 2, &how.detail);
 	how.done = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	if (how.done)
 		how.detail = how.detail == NULL ? "done" : psprintf("done, %s", how.detail);
@@ -405,10 +405,10 @@ le_transfer_term(PG_FUNCTION_ARGS)
 	GiveUp		how = {.reason = REASON_TRANSFERRED};
 	char	   *name;
 
-	le_check_function("leader_election.transfer()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.transfer()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	how.term = term_arg(fcinfo, 1);
-	how.to_candidate = le_name_arg(fcinfo, 2, "candidate name");
+	how.to_candidate = le_arg_name(fcinfo, 2, "candidate name");
 	how.detail = psprintf("to %s", how.to_candidate);
 	PG_RETURN_BOOL(give_up(name, &how, "transfer(election, to_candidate)"));
 }
@@ -427,7 +427,7 @@ check_candidate(const Candidate *c)
 						c->candidate, c->election),
 				 errhint("Call leave(election) in that session.")));
 	if (!le_role_is_caller(&c->role))
-		le_report_not_owner(c->election, c->candidate, &c->role);
+		le_call_report_not_owner(c->election, c->candidate, &c->role);
 }
 
 /*
@@ -485,9 +485,9 @@ le_leave_name(PG_FUNCTION_ARGS)
 	Candidate  *c;
 	bool		has_lease = false;
 
-	le_check_function("leader_election.leave()");
-	name = le_name_arg(fcinfo, 0, "election name");
-	candidate = le_name_arg(fcinfo, 1, "candidate name");
+	le_call_check_function("leader_election.leave()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	candidate = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
 	(void) le_election_get(&call.store, name);
 	c = le_candidate_find(&call.store, name, candidate);

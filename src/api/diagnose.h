@@ -117,9 +117,9 @@ typedef struct Member
 extern bool le_members_read(List **members);
 extern bool le_member_is_astray(const Member *member);
 extern bool le_member_is_altered(const Member *member, bool *replaced);
-extern SysScanDesc le_dependents_begin(Oid classid, Oid objid,
-									   Relation *depend);
-extern void le_dependents_end(SysScanDesc scan, Relation depend);
+extern SysScanDesc le_member_dependents_begin(Oid classid, Oid objid,
+											  Relation *depend);
+extern void le_member_dependents_end(SysScanDesc scan, Relation depend);
 
 /* addition.c */
 /* What others have added, what it does, and the command that undoes it */

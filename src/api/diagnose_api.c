@@ -242,7 +242,7 @@ le_diagnose(PG_FUNCTION_ARGS)
 	BoundedWaits waits;
 
 	InitMaterializedSRF(fcinfo, 0);
-	d.name = le_name_arg(fcinfo, 0, "election name");
+	d.name = le_arg_name(fcinfo, 0, "election name");
 	d.quoted = le_quote(d.name);
 	d.literal = quote_literal_cstr(d.name);
 	le_wait_start();

@@ -39,7 +39,7 @@ typedef struct DrainCall
 static void
 begin(FunctionCallInfo fcinfo, DrainCall *d)
 {
-	d->candidate = le_name_arg(fcinfo, 0, "candidate name");
+	d->candidate = le_arg_name(fcinfo, 0, "candidate name");
 	if (strcmp(d->candidate, "*") == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -47,7 +47,7 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 				 errdetail("Before a final * there must be the beginning of a name."),
 				 errhint("To have nobody elected, use leader_election.pause_election() or leader_election.pause_all().")));
 	d->election = PG_ARGISNULL(1) ? NULL :
-		le_name_arg(fcinfo, 1, "election name");
+		le_arg_name(fcinfo, 1, "election name");
 	if (d->election == NULL && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -72,8 +72,8 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 	DrainResult result;
 	int			limit;
 
-	le_check_function("leader_election.drain_candidate()");
-	reason = le_reason_arg(fcinfo, 2);
+	le_call_check_function("leader_election.drain_candidate()");
+	reason = le_arg_reason(fcinfo, 2);
 	begin(fcinfo, &d);
 	limit = d.election != NULL ? MOST_OF_ONE : MOST_OF_ALL;
 	while ((result = le_drain_write(&d.call.store, d.election, d.candidate,
@@ -131,7 +131,7 @@ le_undrain_candidate(PG_FUNCTION_ARGS)
 	DrainCall	d;
 	DrainResult result;
 
-	le_check_function("leader_election.undrain_candidate()");
+	le_call_check_function("leader_election.undrain_candidate()");
 	begin(fcinfo, &d);
 	while ((result = le_drain_delete(&d.call.store, d.election,
 									 d.candidate)) == DRAIN_BUSY)

@@ -17,14 +17,14 @@ PG_FUNCTION_INFO_V1(le_only_leader);
 Datum
 le_assert_leader(PG_FUNCTION_ARGS)
 {
-	le_fence_by_session(le_name_arg(fcinfo, 0, "election name"));
+	le_fence_by_session(le_arg_name(fcinfo, 0, "election name"));
 	PG_RETURN_VOID();
 }
 
 Datum
 le_assert_leader_term(PG_FUNCTION_ARGS)
 {
-	char	   *name = le_name_arg(fcinfo, 0, "election name");
+	char	   *name = le_arg_name(fcinfo, 0, "election name");
 	int64		term = PG_ARGISNULL(1) ? 0 : PG_GETARG_INT64(1);
 
 	le_fence_by_term(name, PG_ARGISNULL(1) ? NULL : &term);

@@ -36,7 +36,7 @@ enum
 	ARG_SEATS,
 	ARG_STRATEGY,
 	ARG_MAX_PER_CANDIDATE,
-	ARG_SETTINGS,				/* and more: see le_configuration_args() */
+	ARG_SETTINGS,				/* and more: see le_arg_configuration() */
 	ARG_OWNER = ARG_SETTINGS + LE_CONFIGURATION_ARGS	/* of alter_group() */
 };
 
@@ -46,7 +46,7 @@ enum
 static char *
 group_arg(FunctionCallInfo fcinfo)
 {
-	char	   *name = le_name_arg(fcinfo, ARG_NAME, "group name");
+	char	   *name = le_arg_name(fcinfo, ARG_NAME, "group name");
 
 	if (strlen(name) > LE_GROUP_NAME_MAX)
 		ereport(ERROR,
@@ -88,8 +88,8 @@ static void
 check_owner(const ElectionGroup *group)
 {
 	if (!le_role_owns(&group->owner))
-		le_report_not_its_owner("group", group->name, &group->owner,
-								"alter_group");
+		le_call_report_not_its_owner("group", group->name, &group->owner,
+									 "alter_group");
 }
 
 /*
@@ -227,13 +227,13 @@ le_create_group(PG_FUNCTION_ARGS)
 	Configuration config;
 	Call		call;
 
-	le_check_callable("leader_election.create_group()", false);
+	le_call_check("leader_election.create_group()", false);
 	group.name = group_arg(fcinfo);
 	group.seats = number_arg(fcinfo, ARG_SEATS, "seats", 0);
 	group.max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
 										 "max_per_candidate", 1);
 	group.owner = le_role_current();
-	le_configuration_args(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
+	le_arg_configuration(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
 	le_election_complete(&config);
 	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
@@ -301,8 +301,8 @@ alter_seats(const Call *group, List *seats, const Configuration *config)
 
 		CHECK_FOR_INTERRUPTS();
 		call.election = seat->name;
-		le_see_to_epoch(&call.store, call.election);
-		(void) le_alter_owned(&call, config);
+		le_admin_see_to_epoch(&call.store, call.election);
+		(void) le_admin_alter_owned(&call, config);
 	}
 }
 
@@ -319,13 +319,13 @@ le_alter_group(PG_FUNCTION_ARGS)
 	int			former_seats;
 	List	   *seats;
 
-	le_check_function("leader_election.alter_group()");
-	le_configuration_args(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
+	le_call_check_function("leader_election.alter_group()");
+	le_arg_configuration(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
-	config.owner = le_owner_arg(fcinfo, ARG_OWNER);
+	config.owner = le_arg_owner(fcinfo, ARG_OWNER);
 	if (config.owner != NULL)
 		group->owner = *config.owner;
 	former_seats = group->seats;
@@ -356,14 +356,14 @@ le_drop_group(PG_FUNCTION_ARGS)
 	Call		call;
 	ElectionGroup *group;
 
-	le_check_callable("leader_election.drop_group()", false);
+	le_call_check("leader_election.drop_group()", false);
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
 	foreach_ptr(Election, seat, read_seats(&call.store, group->name))
 	{
 		CHECK_FOR_INTERRUPTS();
-		le_see_to_epoch(&call.store, seat->name);
+		le_admin_see_to_epoch(&call.store, seat->name);
 		while (!le_wait_for_election(seat->name))
 			le_wait_retry_or_busy(seat->name);
 		while (!le_settle_drop(&call.store,
@@ -447,7 +447,7 @@ le_join_group(PG_FUNCTION_ARGS)
 	ElectionGroup *group;
 	List	   *seats = NIL;
 
-	le_check_function("leader_election.join_group()");
+	le_call_check_function("leader_election.join_group()");
 	InitMaterializedSRF(fcinfo, 0);
 	le_stand_args(fcinfo, 2, &args);
 	if (le_lock_epoch_is_mine())
@@ -527,10 +527,10 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	List	   *seats;
 	int			granted = 0;
 
-	le_check_function("leader_election.acquire_any()");
-	a.who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	le_call_check_function("leader_election.acquire_any()");
+	a.who.candidate = le_arg_name(fcinfo, 1, "candidate name");
 	a.who.role = le_role_current();
-	le_profile_args(fcinfo, 2, false, &a.profile);
+	le_arg_profile(fcinfo, 2, false, &a.profile);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
@@ -553,7 +553,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		lease = le_acquire_lease(&call.store, &a);
 		if (lease == NULL)
 			continue;
-		le_return_grant(fcinfo, lease, true);
+		le_call_return_grant(fcinfo, lease, true);
 		if (++granted >= group->max_per_candidate)
 			break;				/* the other seats are for others */
 	}

@@ -55,7 +55,7 @@ static uint64 looked_at = 0;
  * catalog.
  */
 SysScanDesc
-le_dependents_begin(Oid classid, Oid objid, Relation *depend)
+le_member_dependents_begin(Oid classid, Oid objid, Relation *depend)
 {
 	ScanKeyData key[2];
 
@@ -71,7 +71,7 @@ le_dependents_begin(Oid classid, Oid objid, Relation *depend)
 }
 
 void
-le_dependents_end(SysScanDesc scan, Relation depend)
+le_member_dependents_end(SysScanDesc scan, Relation depend)
 {
 	systable_endscan(scan);
 	table_close(depend, NoLock);
@@ -156,7 +156,7 @@ le_members_read(List **members)
 	extension = get_extension_oid(LE_EXTENSION, true);
 	if (!OidIsValid(extension))
 		return true;
-	scan = le_dependents_begin(ExtensionRelationId, extension, &depend);
+	scan = le_member_dependents_begin(ExtensionRelationId, extension, &depend);
 	if (scan == NULL)
 		return false;
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
@@ -172,7 +172,7 @@ le_members_read(List **members)
 		if (!is_part(&member->object))
 			*members = lappend(*members, member);
 	}
-	le_dependents_end(scan, depend);
+	le_member_dependents_end(scan, depend);
 	return true;
 }
 

@@ -401,12 +401,12 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	int64		next;
 	Datum		values[2];
 
-	le_check_block("leader_election.wait_for_change()",
+	le_call_check_block("leader_election.wait_for_change()",
 				   le_call_is_atomic(fcinfo));
 	le_poll_connect(&poll, fcinfo, 3);
-	name = le_name_arg(fcinfo, 0, "election name");
+	name = le_arg_name(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(2))
-		strlcpy(known_leader, le_name_arg(fcinfo, 2, "leader name"),
+		strlcpy(known_leader, le_arg_name(fcinfo, 2, "leader name"),
 				sizeof(known_leader));
 	strlcpy(leader, known_leader, sizeof(leader));
 	le_poll_begin(&poll);

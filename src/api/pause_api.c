@@ -31,11 +31,11 @@ le_pause_election(PG_FUNCTION_ARGS)
 	Election   *election;
 	Lease	   *lease;
 
-	le_check_function("leader_election.pause_election()");
-	name = le_name_arg(fcinfo, 0, "election name");
-	pause.reason = le_reason_arg(fcinfo, 1);
+	le_call_check_function("leader_election.pause_election()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	pause.reason = le_arg_reason(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
-		pause.resumes_for = le_interval_arg(fcinfo, 2, "duration",
+		pause.resumes_for = le_arg_interval(fcinfo, 2, "duration",
 											SHORTEST_PAUSE, LE_LONGEST_PAUSE);
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
@@ -63,8 +63,8 @@ le_resume_election(PG_FUNCTION_ARGS)
 	Pause	   *pause;
 	bool		paused;
 
-	le_check_function("leader_election.resume_election()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.resume_election()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_start_ensure(true);
 	pause = le_call_lock_owned(&call, NULL)->pause;
@@ -109,9 +109,9 @@ le_pause_all(PG_FUNCTION_ARGS)
 {
 	Pause		pause = {.resumes_for = 0};
 
-	le_check_function("leader_election.pause_all()");
+	le_call_check_function("leader_election.pause_all()");
 	check_superuser("leader_election.pause_all()");
-	pause.reason = le_reason_arg(fcinfo, 0);
+	pause.reason = le_arg_reason(fcinfo, 0);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	pause.at = GetCurrentTimestamp();
 	(void) write_pause_all(&pause);
@@ -123,7 +123,7 @@ le_resume_all(PG_FUNCTION_ARGS)
 {
 	bool		was;
 
-	le_check_function("leader_election.resume_all()");
+	le_call_check_function("leader_election.resume_all()");
 	check_superuser("leader_election.resume_all()");
 	was = write_pause_all(NULL);
 	le_start_ensure(true);

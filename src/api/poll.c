@@ -38,7 +38,7 @@ le_poll_connect(Poll *poll, FunctionCallInfo fcinfo, int timeout_arg)
 	poll->give_up_at = PG_INT64_MAX;
 	if (!PG_ARGISNULL(timeout_arg))
 		poll->give_up_at = le_clock() +
-			le_interval_arg(fcinfo, timeout_arg, "timeout",
+			le_arg_interval(fcinfo, timeout_arg, "timeout",
 							0, LE_LONGEST_TIMEOUT);
 }
 

@@ -38,7 +38,7 @@ le_join(PG_FUNCTION_ARGS)
 	BoundedWaits waits;
 	int64		term;
 
-	le_check_function("leader_election.join()");
+	le_call_check_function("leader_election.join()");
 	le_stand_args(fcinfo, 2, &s);
 	if (le_lock_epoch_is_mine())
 		PG_RETURN_NULL();		/* this transaction has begun an epoch */
@@ -115,8 +115,8 @@ le_renew(PG_FUNCTION_ARGS)
 	Candidacy  *c;
 	Lease	   *lease;
 
-	le_check_function("leader_election.renew()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.renew()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	InitMaterializedSRF(fcinfo, 0);
 	le_store_get(&store);
 	c = le_stand_find(&store, name, false);
@@ -139,7 +139,7 @@ le_renew(PG_FUNCTION_ARGS)
 		if (c == NULL || !le_stand_leads(&call.store, lease, c->session_id) ||
 			lease->own_write || lease->yielding)
 			break;
-		if (le_ask_unwanted(&call.store, name))
+		if (le_call_ask_unwanted(&call.store, name))
 			continue;
 		if (!le_proof_make(lease, le_election_lease_duration(&call.store, lease),
 						   false, le_wait_left(), &proof))
@@ -149,7 +149,7 @@ le_renew(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(name);
 	}
 	if (c != NULL && le_stand_leads(&call.store, lease, c->session_id))
-		le_return_grant(fcinfo, lease, false);
+		le_call_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
 	le_start_ensure(true);
 	return (Datum) 0;
@@ -229,9 +229,9 @@ le_resign(PG_FUNCTION_ARGS)
 	char	   *name;
 	bool		led;
 
-	le_check_function("leader_election.resign()");
-	name = le_name_arg(fcinfo, 0, "election name");
-	how.hold = le_hold_arg(fcinfo, 1, &how.detail);
+	le_call_check_function("leader_election.resign()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	how.hold = le_arg_hold(fcinfo, 1, &how.detail);
 	le_wait_start();
 	led = give_up(name, &how, false, NULL);
 	le_start_ensure(true);
@@ -245,8 +245,8 @@ le_leave(PG_FUNCTION_ARGS)
 	char	   *name;
 	bool		stood;
 
-	le_check_function("leader_election.leave()");
-	name = le_name_arg(fcinfo, 0, "election name");
+	le_call_check_function("leader_election.leave()");
+	name = le_arg_name(fcinfo, 0, "election name");
 	le_wait_start();
 	(void) give_up(name, &how, true, &stood);
 	PG_RETURN_BOOL(stood);
@@ -260,7 +260,7 @@ le_leave_all(PG_FUNCTION_ARGS)
 	bool		look;
 	int			left = 0;
 
-	le_check_function("leader_election.leave_all()");
+	le_call_check_function("leader_election.leave_all()");
 	le_store_get(&store);
 	le_wait_start();
 	look = le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
@@ -289,9 +289,9 @@ le_transfer(PG_FUNCTION_ARGS)
 	Candidacy  *c;
 	bool		led;
 
-	le_check_function("leader_election.transfer()");
-	name = le_name_arg(fcinfo, 0, "election name");
-	to = le_name_arg(fcinfo, 1, "candidate name");
+	le_call_check_function("leader_election.transfer()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	to = le_arg_name(fcinfo, 1, "candidate name");
 	c = le_session_find(name, strlen(name));
 	if (c != NULL && strcmp(c->candidate, to) == 0)
 		ereport(ERROR,

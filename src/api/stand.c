@@ -92,7 +92,7 @@ le_stand_check_owner(const Candidacy *c)
 	Role		role = {NameStr(c->role_name), c->role};
 
 	if (!le_session_owns(c))
-		le_report_not_owner(c->election, c->candidate, &role);
+		le_call_report_not_owner(c->election, c->candidate, &role);
 }
 
 /*
@@ -103,11 +103,11 @@ void
 le_stand_args(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
 {
 	memset(s, 0, sizeof(StandCall));
-	s->who.election = le_name_arg(fcinfo, 0, "election name");
-	s->who.candidate = le_name_arg(fcinfo, 1, "candidate name");
+	s->who.election = le_arg_name(fcinfo, 0, "election name");
+	s->who.candidate = le_arg_name(fcinfo, 1, "candidate name");
 	s->who.role = le_role_current();
 	s->who.auto_renew = true;
-	le_profile_args(fcinfo, first_of_profile, true, &s->profile);
+	le_arg_profile(fcinfo, first_of_profile, true, &s->profile);
 }
 
 /*
@@ -180,7 +180,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 
 		if (election == NULL || s->stands)
 			return election;
-		le_check_candidate_role(election, &s->who.role);
+		le_call_check_candidate_role(election, &s->who.role);
 		le_keepalive_tighten(election->lease_duration);
 		if (c != NULL)
 			c->lease_duration = election->lease_duration;
@@ -192,7 +192,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 		if (!wait)
 			return NULL;
 		if (result == STAND_IN_USE)
-			le_report_name_in_use(store, &s->who);
+			le_call_report_name_in_use(store, &s->who);
 		le_wait_retry_or_busy(s->who.election);
 	}
 }
@@ -319,7 +319,7 @@ le_stand_elect(StandCall *s, bool wait)
 		return 0;
 	c = le_stand_candidacy(s);
 	if (wait && c != NULL && !lease->yielding &&
-		le_ask_unwanted(&store, s->who.election))
+		le_call_ask_unwanted(&store, s->who.election))
 		lease = le_lease_read(&store, s->who.election, NULL);
 	else if (wait && c != NULL)
 		renew_late(&store, &lease, c);
