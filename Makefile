@@ -157,6 +157,7 @@ LEADER_OBJS = \
 	src/bin/guardian_handle.o \
 	src/bin/help.o \
 	src/bin/hook.o \
+	src/bin/html.o \
 	src/bin/http.o \
 	src/bin/lead.o \
 	src/bin/main.o \

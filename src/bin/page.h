@@ -43,9 +43,10 @@ typedef struct Page
 	PQExpBufferData html;
 } Page;
 
+/* No moment is further from 1970: more than PostgreSQL's years, in seconds */
+#define LATEST				1e13
+
 /* page.c */
-extern int	page_write(Connection *c, const Options *options,
-					   const char *const *values);
 extern void page_text(Page *p, const char *text);
 extern double page_seconds(const Page *p, int row, int column);
 extern int64 page_epoch(const Page *p, int row);
@@ -62,5 +63,9 @@ extern const char page_style[];
 
 /* page_file.c */
 extern void page_file_write(const char *file, const char *text, size_t length);
+
+/* html.c */
+extern int	html_write(Connection *c, const Options *options,
+					   const char *const *values);
 
 #endif							/* PAGE_H */

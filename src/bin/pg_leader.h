@@ -38,9 +38,10 @@
  *					event.c			prints one event
  *					reason.c		why terms end
  *	page.h			style.c			the look of the page that shows who led
+ *					page.c			what its parts share
  *					picture.c		its picture
  *					page_file.c		writes it into a file
- *					page.c			`history --html`
+ *					html.c			`history --html`
  *					timeline.c		`history`
  *	hook.h			hook.c			runs a command line for the newest event
  *					screen.c		what `watch` shows on a terminal

@@ -6,7 +6,7 @@
  * Invariant: a lane shows every term, however short: a term takes one column
  * at least.  It shows a gap only where nobody led for the whole time of a
  * column.  If standard output is no terminal, a line per term is printed, for
- * programs.  With --html, page.c draws instead.
+ * programs.  With --html, html.c draws instead.
  *
  *-------------------------------------------------------------------------
  */
@@ -280,7 +280,7 @@ timeline_show(const Options *options)
 	observer_connect(&c, options);
 	if (options->html != NULL)
 	{
-		int			code = page_write(&c, options, values);
+		int			code = html_write(&c, options, values);
 
 		pg_free(length);
 		connection_close(&c);
