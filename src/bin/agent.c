@@ -261,18 +261,9 @@ set_election(Agent *a, const PGresult *result)
 }
 
 /*
- * Set the election's name in messages.  A connection may change the encoding.
- */
-static void
-show_election(Agent *a)
-{
-	pg_free(a->shown);
-	a->shown = text_printable(a->election);
-}
-
-/*
  * From now on the election is this seat of the group; NULL: any of them, or
- * there is no group.
+ * there is no group.  Set its name in messages, too, whose encoding a new
+ * connection may change.
  */
 void
 agent_set_seat(Agent *a, const char *seat)
@@ -280,13 +271,14 @@ agent_set_seat(Agent *a, const char *seat)
 	pg_free(a->seat);
 	a->seat = seat != NULL ? pg_strdup(seat) : NULL;
 	a->election = seat != NULL ? a->seat : a->options->election;
-	show_election(a);
+	pg_free(a->shown);
+	a->shown = text_printable(a->election);
 }
 
 /*
  * Make a new connection ready: learn what the election is like, and listen to
- * its channel.  Return an exit code, or 0.  The connection may be lost again
- * in the latter case.
+ * its channel.  We stand, and have no seat yet.  Return an exit code, or 0.
+ * The connection may be lost again in the latter case.
  */
 int
 agent_prepare(Agent *a)
@@ -301,7 +293,7 @@ agent_prepare(Agent *a)
 	Connection *c = &a->connection;
 	int			code = 0;
 
-	show_election(a);
+	agent_set_seat(a, NULL);
 	for (int i = 0; i < lengthof(statements) && code == 0 && c->conn != NULL; i++)
 	{
 		Answer		answer;
@@ -328,9 +320,17 @@ agent_prepare(Agent *a)
 
 /* --- the life of `run` */
 
-static void
-start_watching(Agent *a, const Watcher *watcher)
+/*
+ * Begin to be an agent: from now on signals are read from a descriptor.
+ */
+void
+agent_begin(Agent *a, const Options *options)
 {
+	*a = (Agent) {
+		.options = options,.guardian = NO_GUARDIAN,
+		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER,
+		.watcher = {watched_fds, on_event, a}
+	};
 	a->signal_fd = signalfd(-1, guardian_prepare(),
 							SFD_CLOEXEC | SFD_NONBLOCK);
 	if (a->signal_fd < 0)
@@ -338,11 +338,28 @@ start_watching(Agent *a, const Watcher *watcher)
 		pg_log_error("could not watch for signals: %m");
 		exit(EXIT_USAGE);
 	}
-	a->connection.options = &a->options->connect;
-	a->connection.watcher = watcher;
+	a->connection.options = &options->connect;
+	a->connection.watcher = &a->watcher;
 	/* For the check and the command */
-	setenv("PG_LEADER_ELECTION", a->options->election, 1);
-	setenv("PG_LEADER_CANDIDATE", a->options->candidate, 1);
+	setenv("PG_LEADER_ELECTION", options->election, 1);
+	setenv("PG_LEADER_CANDIDATE", options->candidate, 1);
+}
+
+/*
+ * End the checker and the connection.  The caller has given back what it led,
+ * and does not stand any more.
+ */
+void
+agent_end(Agent *a)
+{
+	checker_end(&a->checker);
+	connection_close(&a->connection);
+	pg_free(a->connection.error);
+	pg_free(a->channel);
+	pg_free(a->prefix);
+	pg_free(a->seat);
+	pg_free(a->shown);
+	pg_free(a->warned);
 }
 
 /*
@@ -401,35 +418,15 @@ stand_and_lead(Agent *a)
 	}
 }
 
-/*
- * Be an agent for as long as live() takes.  Return what that returns.
- */
-int
-agent_live(const Options *options, int (*live) (Agent *a))
-{
-	Agent		a = {
-		.options = options,.guardian = NO_GUARDIAN,
-		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER
-	};
-	Watcher		watcher = {watched_fds, on_event, &a};
-	int			code;
-
-	start_watching(&a, &watcher);
-	code = live(&a);
-	stand_stop(&a);
-	checker_end(&a.checker);
-	connection_close(&a.connection);
-	pg_free(a.connection.error);
-	pg_free(a.channel);
-	pg_free(a.prefix);
-	pg_free(a.seat);
-	pg_free(a.shown);
-	pg_free(a.warned);
-	return code;
-}
-
 int
 agent_run(const Options *options)
 {
-	return agent_live(options, stand_and_lead);
+	Agent		a;
+	int			code;
+
+	agent_begin(&a, options);
+	code = stand_and_lead(&a);
+	stand_stop(&a);
+	agent_end(&a);
+	return code;
 }

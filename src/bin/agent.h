@@ -61,6 +61,7 @@ typedef struct Agent
 	char	   *seat;			/* owns that name of a seat; or NULL */
 	char	   *shown;			/* the election's name in messages */
 	Connection	connection;
+	Watcher		watcher;		/* what all its waits watch */
 	Guardian	guardian;
 	Checker		checker;
 	Stand		stand;
@@ -110,7 +111,8 @@ typedef struct Leadership
 #define GRANT_FIELDS	3
 
 /* agent.c */
-extern int	agent_live(const Options *options, int (*live) (Agent *a));
+extern void agent_begin(Agent *a, const Options *options);
+extern void agent_end(Agent *a);
 extern void agent_publish(const Agent *a, const char *not_leading);
 extern int	agent_prepare(Agent *a);
 extern void agent_warn(Agent *a, const char *message);

@@ -38,8 +38,14 @@ int
 sidecar_run(const Options *options)
 {
 	Options		o = *options;
+	Agent		a;
+	int			code;
 
 	/* Without end, whether the server can be reached now or not */
 	o.forever = true;
-	return agent_live(&o, serve_and_stand);
+	agent_begin(&a, &o);
+	code = serve_and_stand(&a);
+	stand_stop(&a);
+	agent_end(&a);
+	return code;
 }
