@@ -149,6 +149,7 @@ LEADER_OBJS = \
 	src/bin/agent.o \
 	src/bin/checker.o \
 	src/bin/checker_handle.o \
+	src/bin/command.o \
 	src/bin/connection.o \
 	src/bin/duration.o \
 	src/bin/event.o \
@@ -170,10 +171,12 @@ LEADER_OBJS = \
 	src/bin/params.o \
 	src/bin/period.o \
 	src/bin/picture.o \
+	src/bin/prepare.o \
 	src/bin/process.o \
 	src/bin/query.o \
 	src/bin/reason.o \
 	src/bin/reply.o \
+	src/bin/run.o \
 	src/bin/screen.o \
 	src/bin/shell.o \
 	src/bin/sidecar.o \

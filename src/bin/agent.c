@@ -1,53 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * agent.c
- *		pg_leader run: stands for election (stand.c), leads (lead.c), and with
- *		--forever stands again.
+ *		The agent of a candidate: its signals, its helpers, its questions to the
+ *		server.
  *
- * Invariant: before pg_leader exits, it leaves the election if it stands, and
- * gives back a lease that it was granted, unless the server cannot be reached.
+ * Invariant: while an agent waits, for whatever it is, it takes signals and
+ * hears its guardian and its checker.  What the user is to know is said once.
  *
  *-------------------------------------------------------------------------
  */
 #include "agent.h"
-#include "subcommands.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>
-
-/* A command that ran for less than this is not started again at once. */
-#define SHORT_RUN			SEC
-
-/* The lease to assume where the server does not say the setting, either */
-#define DEFAULT_LEASE		(15 * SEC)
-
-/* This loads the library.  Without it, the server has none of its settings. */
-static const Statement sql_load = {
-	"SELECT leader_election.leader($1)",
-	1, true, 1, {TEXTOID}
-};
-
-/*
- * A session that leads is idle between renewals, and must not be ended then.
- */
-static const Statement sql_session = {
-	"SELECT pg_catalog.set_config('idle_session_timeout', '0', false)",
-	1, true
-};
-
-/*
- * The election's lease, the lease that it will get if it does not exist yet,
- * and its channel
- */
-static const Statement sql_election = {
-	"SELECT (SELECT pg_catalog.extract('epoch', lease_duration)"
-	" FROM leader_election.election WHERE election OPERATOR(pg_catalog.=) $1),"
-	" (SELECT setting FROM pg_catalog.pg_settings"
-	" WHERE name OPERATOR(pg_catalog.=) 'leader_election.lease_duration'),"
-	" (SELECT channel FROM leader_election.election"
-	" WHERE election OPERATOR(pg_catalog.=) $1)",
-	3, true, 1, {TEXTOID}
-};
 
 /* By the session that leads; a detached leader names its term, too (lead.c) */
 static const Statement sql_renew_session = {
@@ -56,6 +21,24 @@ static const Statement sql_renew_session = {
 };
 
 /* --- what every wait watches beside the connection */
+
+/*
+ * If the check has failed too often while the command runs, have the guardian
+ * end the command.  Another candidate is to lead: there is no hold.
+ */
+void
+agent_judge_health(Agent *a)
+{
+	int64		kill_at = now_us() + a->grace;
+
+	if (a->gone_by != NEVER ||
+		checker_passes(&a->checker, a->options->check_failures))
+		return;
+	pg_log_warning("leadership of election \"%s\" is given up: the check does not pass",
+				   a->shown);
+	a->gone_by = kill_at + guardian_kill_margin(a->lease) / 2;
+	message_send(a->guardian.socket, MESSAGE_STOP, 0, kill_at);
+}
 
 static int
 watched_fds(struct pollfd *fds, void *arg)
@@ -105,9 +88,53 @@ on_event(void *arg)
 	if (a->guardian.pid == 0)
 		return a->signalled || lost ||
 			(checker_passes(&a->checker, 1) != a->healthy && a->idle);
-	lead_judge_health(a);
+	agent_judge_health(a);
 	guardian_receive(&a->guardian);
 	return a->guardian.done || a->guardian.reaped || lost;
+}
+
+/* --- the life of an agent */
+
+/*
+ * Begin to be an agent: from now on signals are read from a descriptor.
+ */
+void
+agent_begin(Agent *a, const Options *options)
+{
+	*a = (Agent) {
+		.options = options,.guardian = NO_GUARDIAN,
+		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER,
+		.watcher = {watched_fds, on_event, a}
+	};
+	a->signal_fd = signalfd(-1, guardian_prepare(),
+							SFD_CLOEXEC | SFD_NONBLOCK);
+	if (a->signal_fd < 0)
+	{
+		pg_log_error("could not watch for signals: %m");
+		exit(EXIT_USAGE);
+	}
+	a->connection.options = &options->connect;
+	a->connection.watcher = &a->watcher;
+	/* For the check and the command */
+	setenv("PG_LEADER_ELECTION", options->election, 1);
+	setenv("PG_LEADER_CANDIDATE", options->candidate, 1);
+}
+
+/*
+ * End the checker and the connection.  The caller has given back what it led,
+ * and does not stand any more.
+ */
+void
+agent_end(Agent *a)
+{
+	checker_end(&a->checker);
+	connection_close(&a->connection);
+	pg_free(a->connection.error);
+	pg_free(a->channel);
+	pg_free(a->prefix);
+	pg_free(a->seat);
+	pg_free(a->shown);
+	pg_free(a->warned);
 }
 
 /* --- warnings */
@@ -228,37 +255,7 @@ agent_read_grant(const Answer *answer, Grant *grant)
 	return grant->term > 0;
 }
 
-/* --- a new connection */
-
-/*
- * Take the answer to sql_election.
- */
-static int
-set_election(Agent *a, const PGresult *result)
-{
-	const char *setting = PQgetvalue(result, 0, 1);
-	const char *channel = PQgetvalue(result, 0, 2);
-
-	if (a->options->group != NULL && PQgetisnull(result, 0, 0))
-	{
-		pg_log_error("group \"%s\" does not exist", a->shown);
-		pg_log_error_hint("Make it with leader_election.create_group().");
-		return EXIT_USAGE;
-	}
-	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));
-	/* In milliseconds.  Without the library, it can be any text. */
-	if (PQgetisnull(result, 0, 0) &&
-		setting[strspn(setting, "0123456789")] == '\0')
-		a->lease = duration_from_seconds(setting) / 1000;
-	if (a->lease <= 0)
-		a->lease = DEFAULT_LEASE;
-	pg_free(a->channel);
-	pg_free(a->prefix);
-	a->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
-	a->prefix = notification_prefix(a->options->election,
-									a->options->group != NULL);
-	return 0;
-}
+/* --- its election */
 
 /*
  * From now on the election is this seat of the group; NULL: any of them, or
@@ -273,160 +270,4 @@ agent_set_seat(Agent *a, const char *seat)
 	a->election = seat != NULL ? a->seat : a->options->election;
 	pg_free(a->shown);
 	a->shown = text_printable(a->election);
-}
-
-/*
- * Make a new connection ready: learn what the election is like, and listen to
- * its channel.  We stand, and have no seat yet.  Return an exit code, or 0.
- * The connection may be lost again in the latter case.
- */
-int
-agent_prepare(Agent *a)
-{
-	char	   *first_seat = psprintf("%s/1", a->options->election);
-	const char *values[] = {
-		a->options->group != NULL ? first_seat : a->options->election
-	};
-	const Statement *statements[] = {
-		&sql_load, a->options->session ? &sql_session : NULL, &sql_election
-	};
-	Connection *c = &a->connection;
-	int			code = 0;
-
-	agent_set_seat(a, NULL);
-	for (int i = 0; i < lengthof(statements) && code == 0 && c->conn != NULL; i++)
-	{
-		Answer		answer;
-
-		if (statements[i] == NULL)
-			continue;
-		answer = query_ask(c, statements[i], values, AGENT_LIMIT, true);
-		code = answer_final_error(c, &answer);
-		if (code == 0 && answer.outcome != ANSWER_ROWS)
-		{
-			agent_warn_answer(a, &answer);
-			if (answer.outcome == ANSWER_ERROR)
-				connection_fail(c, answer.message);
-		}
-		else if (code == 0 && statements[i] == &sql_election)
-			code = set_election(a, answer.result);
-		answer_free(&answer);
-	}
-	pg_free(first_seat);
-	if (code == 0)
-		notification_listen(c, a->channel, AGENT_LIMIT);
-	return code;
-}
-
-/* --- the life of `run` */
-
-/*
- * Begin to be an agent: from now on signals are read from a descriptor.
- */
-void
-agent_begin(Agent *a, const Options *options)
-{
-	*a = (Agent) {
-		.options = options,.guardian = NO_GUARDIAN,
-		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER,
-		.watcher = {watched_fds, on_event, a}
-	};
-	a->signal_fd = signalfd(-1, guardian_prepare(),
-							SFD_CLOEXEC | SFD_NONBLOCK);
-	if (a->signal_fd < 0)
-	{
-		pg_log_error("could not watch for signals: %m");
-		exit(EXIT_USAGE);
-	}
-	a->connection.options = &options->connect;
-	a->connection.watcher = &a->watcher;
-	/* For the check and the command */
-	setenv("PG_LEADER_ELECTION", options->election, 1);
-	setenv("PG_LEADER_CANDIDATE", options->candidate, 1);
-}
-
-/*
- * End the checker and the connection.  The caller has given back what it led,
- * and does not stand any more.
- */
-void
-agent_end(Agent *a)
-{
-	checker_end(&a->checker);
-	connection_close(&a->connection);
-	pg_free(a->connection.error);
-	pg_free(a->channel);
-	pg_free(a->prefix);
-	pg_free(a->seat);
-	pg_free(a->shown);
-	pg_free(a->warned);
-}
-
-/*
- * If the command ended at once, do not stand for some time.  Return false if
- * there was a signal.
- */
-static bool
-back_off(Agent *a, int64 ran, int64 *backoff)
-{
-	int64		until;
-
-	if (ran >= SHORT_RUN)
-	{
-		*backoff = FIRST_BACKOFF;
-		return true;
-	}
-	stand_stop(a);
-	until = now_us() + duration_next_pause(backoff, LONGEST_BACKOFF);
-	while (!a->signalled && now_us() < until)
-		(void) connection_wait(&a->connection, until);
-	return !a->signalled;
-}
-
-/*
- * Stand and lead, with --forever again and again.  Return the exit code.
- */
-static int
-stand_and_lead(Agent *a)
-{
-	int64		backoff = FIRST_BACKOFF;
-
-	for (;;)
-	{
-		int64		began;
-		bool		again;
-		int			code;
-
-		stand_begin(a);
-		do
-		{
-			code = stand_until_elected(a);
-			if (code != ELECTED)
-				return code;
-			began = now_us();
-			code = lead_run(a, &again);
-		} while (code == DECLINED);
-		if (!again)
-			return code;
-
-		/*
-		 * With --every it is done, or a hold keeps all hosts from starting it
-		 * at once: we go on standing, so that we are passed over.
-		 */
-		if (!a->period.judged && !back_off(a, now_us() - began, &backoff))
-			return EXIT_SIGNAL(a->signo);
-	}
-}
-
-int
-agent_run(const Options *options)
-{
-	Agent		a;
-	int			code;
-
-	agent_begin(&a, options);
-	code = stand_and_lead(&a);
-	stand_stop(&a);
-	agent_end(&a);
-	return code;
 }

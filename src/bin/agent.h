@@ -19,8 +19,6 @@
 /* What stand_until_elected() returns instead of an exit code */
 #define ELECTED			(-1)
 
-/* What lead_run() returns instead: stand on, as if not elected */
-#define DECLINED		(-2)
 /* Before a command that ended at once, or failed, is started again */
 #define FIRST_BACKOFF	SEC
 #define LONGEST_BACKOFF	(30 * SEC)
@@ -113,8 +111,8 @@ typedef struct Leadership
 /* agent.c */
 extern void agent_begin(Agent *a, const Options *options);
 extern void agent_end(Agent *a);
+extern void agent_judge_health(Agent *a);
 extern void agent_publish(const Agent *a, const char *not_leading);
-extern int	agent_prepare(Agent *a);
 extern void agent_warn(Agent *a, const char *message);
 extern void agent_warn_answer(Agent *a, const Answer *answer);
 extern Answer agent_ask(Agent *a, const Statement *statement,
@@ -123,6 +121,10 @@ extern Answer agent_renew_session(Agent *a, int64 limit);
 extern bool agent_read_grant(const Answer *answer, Grant *grant);
 extern void agent_take_failure(Agent *a, const Answer *answer);
 extern void agent_set_seat(Agent *a, const char *seat);
+
+/* prepare.c */
+extern int	prepare_connection(Agent *a);
+extern bool prepare_grace(Agent *a);
 
 /* period.c */
 extern bool period_look(Agent *a, int *code);
@@ -133,12 +135,19 @@ extern void stand_begin(Agent *a);
 extern int	stand_until_elected(Agent *a);
 extern void stand_stop(Agent *a);
 
+/* lead.c */
+extern void lead_begin(Leadership *l, Agent *a);
+extern bool lead_is_fresh(Leadership *l);
+extern void lead_step(Leadership *l, int64 until);
+extern void lead_lose(Leadership *l, const char *why);
+extern void lead_publish(const Leadership *l);
+extern int64 lead_overdue_at(const Agent *a);
+
+/* command.c */
+extern bool command_prepare(Leadership *l);
+extern int	command_run(Leadership *l);
+
 /* give_back.c */
 extern void give_back(Leadership *l);
-
-/* lead.c */
-extern int	lead_run(Agent *a, bool *again);
-extern bool lead_hold(Agent *a);
-extern void lead_judge_health(Agent *a);
 
 #endif							/* AGENT_H */

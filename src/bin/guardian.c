@@ -161,7 +161,7 @@ set_deadline(GuardianState *g, int64 deadline, int64 lease)
 {
 	g->deadline = deadline;
 	g->margin = guardian_kill_margin(lease);
-	/* The lease may have become shorter since stand.c checked the grace. */
+	/* The lease may have become shorter since the grace was checked. */
 	g->grace = Max(Min(g->args->grace, guardian_longest_grace(lease)), 0);
 }
 

@@ -16,7 +16,7 @@
 
 static const Subcommand subcommands[] = {
 	{
-		.name = "run",.execute = agent_run,.needs_primary = true,
+		.name = "run",.execute = run_run,.needs_primary = true,
 		.needs_election = true,.takes_command = true,.stands = true
 	},
 	{

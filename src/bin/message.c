@@ -16,8 +16,8 @@
 /*
  * Send a message, unless there is no socket, hence no other process.  A
  * process that is stopped reads nothing, and the socket may be full: drop the
- * message then.  If the guardian does not get a message, lead.c kills the
- * command before the deadline.
+ * message then.  If the guardian does not get a message, command.c kills
+ * the command before the deadline.
  */
 void
 message_send(int socket, MessageKind kind, int number, int64 at)

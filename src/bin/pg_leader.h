@@ -26,11 +26,14 @@
  *					http.c			the sidecar's HTTP server
  *	checker.h		checker.c		the process that runs the check
  *					checker_handle.c	the checker as its parent sees it
- *	agent.h			agent.c			`run`: stands, leads, stands again
+ *	agent.h			agent.c			a candidate's signals, helpers and questions
+ *					prepare.c		makes a new connection ready
  *					period.c		which run is due (--every)
  *					stand.c			stands for election until elected
+ *					lead.c			renews the lease of one leadership
+ *					command.c		runs the command meanwhile
  *					give_back.c		gives a lease back, records its run
- *					lead.c			renews one leadership, runs the command
+ *					run.c			`run`: stands, leads, stands again
  *					sidecar.c		`stand`: the same, with HTTP for a command
  *	observer.h		observer.c		asks the server, or exits with an error
  *					status.c		`status`

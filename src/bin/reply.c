@@ -16,7 +16,7 @@
  *	 than the end of the lease.
  *
  * - A lease that is given back ends earlier than that.  So no client is told
- *	 more than "longest", and lead.c gives the lease back no sooner than that
+ *	 more than "longest", and sidecar.c gives the lease back no sooner than that
  *	 long after it has published that it does not lead.  A reply from an older
  *	 snapshot is to a request that was sent before that.
  *

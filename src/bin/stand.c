@@ -86,35 +86,6 @@ ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 /* --- connecting */
 
 /*
- * Set the grace.  Return false, with an error reported, if it does not fit
- * into the lease.
- */
-static bool
-set_grace(Agent *a)
-{
-	int64		longest = guardian_longest_grace(a->lease);
-
-	a->grace = a->options->grace;
-	if (a->grace < 0)
-		a->grace = Min(a->options->command == NULL ? SEC : 10 * SEC,
-					   Min(a->lease / 3, longest));
-	if (longest >= 0 && a->grace <= longest)
-		return true;
-	if (longest < 0)
-		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
-					 a->shown, duration_format(a->lease));
-	else
-	{
-		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-					 duration_format(a->grace), a->shown,
-					 duration_format(a->lease));
-		pg_log_error_detail("It may be %s at most.", duration_format(longest));
-	}
-	pg_log_error_hint("Set a longer lease with leader_election.alter_election().");
-	return false;
-}
-
-/*
  * Give up when the time to wait is over: an exit code; else GO_ON.
  */
 static int
@@ -140,13 +111,13 @@ connect_to_stand(Agent *a, Stand *s)
 
 	if (connection_open(c, limit))
 	{
-		int			code = agent_prepare(a);
+		int			code = prepare_connection(a);
 
 		if (code != 0)
 			return code;
 		if (c->conn != NULL)
 		{
-			if (!s->connected && !set_grace(a))
+			if (!s->connected && !prepare_grace(a))
 				return EXIT_USAGE;
 			s->connected = true;
 			s->pause = SHORTEST_PAUSE;

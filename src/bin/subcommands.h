@@ -13,7 +13,7 @@
 
 #include "options.h"
 
-extern int	agent_run(const Options *options);
+extern int	run_run(const Options *options);
 extern int	sidecar_run(const Options *options);
 extern int	status_show(const Options *options);
 extern int	watch_run(const Options *options);
