@@ -40,27 +40,6 @@ agent_judge_health(Agent *a)
 	message_send(a->guardian.socket, MESSAGE_STOP, 0, kill_at);
 }
 
-static int
-watched_fds(struct pollfd *fds, void *arg)
-{
-	Agent	   *a = arg;
-	int			n = 0;
-
-	fds[n].fd = a->signal_fd;
-	fds[n++].events = POLLIN;
-	if (a->guardian.socket >= 0)
-	{
-		fds[n].fd = a->guardian.socket;
-		fds[n++].events = POLLIN;
-	}
-	if (a->checker.socket >= 0)
-	{
-		fds[n].fd = a->checker.socket;
-		fds[n++].events = POLLIN;
-	}
-	return n;
-}
-
 /*
  * Take signals, and what the guardian and the checker say.  While the command
  * runs, a signal is passed on to it, a check that fails too often has it ended
@@ -104,7 +83,9 @@ agent_begin(Agent *a, const Options *options)
 	*a = (Agent) {
 		.options = options,.guardian = NO_GUARDIAN,
 		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER,
-		.watcher = {watched_fds, on_event, a}
+		.watcher = {
+			{&a->signal_fd, &a->guardian.socket, &a->checker.socket}, on_event, a
+		}
 	};
 	a->signal_fd = signalfd(-1, guardian_prepare(),
 							SFD_CLOEXEC | SFD_NONBLOCK);

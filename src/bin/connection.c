@@ -45,18 +45,18 @@ connection_wait_ready(Connection *c, short events, int64 until, bool *stopped)
 		struct pollfd fds[4] = {
 			{.fd = c->conn == NULL ? -1 : PQsocket(c->conn),.events = events}
 		};
-		int64		left = until - now_us();
+		const Watcher *w = c->watcher;
+		int64		left = Max(Min(until - now_us(), 3600 * SEC), 0);
 		int			nfds = 1;
 		int			ready;
 		bool		happened = false;
 
-		if (c->watcher != NULL)
-			nfds += c->watcher->fds(fds + 1, c->watcher->arg);
-		left = Max(Min(left, 3600 * SEC), 0);
+		for (; w != NULL && nfds < lengthof(fds) && w->fds[nfds - 1] != NULL; nfds++)
+			fds[nfds] = (struct pollfd) {.fd = *w->fds[nfds - 1],.events = POLLIN};
 		ready = poll(fds, nfds, (left + MSEC - 1) / MSEC);
 		for (int i = 1; ready > 0 && i < nfds; i++)
 			happened = happened || fds[i].revents != 0;
-		if (happened && c->watcher->on_event(c->watcher->arg))
+		if (happened && w->on_event(w->arg))
 		{
 			*stopped = true;
 			return false;

@@ -25,13 +25,14 @@
 #define CHANNEL			"leadership_changed"
 
 /*
- * What every wait watches beside the connection.  When one of the descriptors
- * is ready, the wait calls on_event().  If on_event() returns true, the wait
- * ends, unless the caller of the wait has said that nothing may stop it.
+ * What every wait watches beside the connection: descriptors, which may be -1.
+ * When one of them is ready, the wait calls on_event().  If on_event() returns
+ * true, the wait ends, unless the caller of the wait has said that nothing may
+ * stop it.
  */
 typedef struct Watcher
 {
-	int			(*fds) (struct pollfd *fds, void *arg); /* returns 0 to 3 */
+	const int  *fds[3];			/* NULL: no more */
 	bool		(*on_event) (void *arg);
 	void	   *arg;
 } Watcher;

@@ -260,16 +260,6 @@ read_signal(const Hooks *h)
 	return 0;
 }
 
-static int
-watched_fds(struct pollfd *fds, void *arg)
-{
-	const Hooks *h = arg;
-
-	fds[0] = (struct pollfd) {.fd = h->signal_fd,.events = POLLIN};
-	fds[1] = (struct pollfd) {.fd = h->timer_fd,.events = POLLIN};
-	return 2;
-}
-
 static bool
 on_event(void *arg)
 {
@@ -328,7 +318,7 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 		pg_log_error("could not watch for signals: %m");
 		exit(EXIT_USAGE);
 	}
-	h->watcher = (Watcher) {watched_fds, on_event, h};
+	h->watcher = (Watcher) {{&h->signal_fd, &h->timer_fd}, on_event, h};
 	c->watcher = &h->watcher;
 	hooks_of_exit = h;
 	(void) atexit(finish);

@@ -151,13 +151,6 @@ end(int signo)
 	exit(EXIT_SIGNAL(signo));
 }
 
-static int
-watched_fds(struct pollfd *fds, void *arg)
-{
-	fds[0] = (struct pollfd) {.fd = signal_fd,.events = POLLIN};
-	return 1;
-}
-
 static bool
 on_event(void *arg)
 {
@@ -207,7 +200,7 @@ screen_begin(Connection *c)
 		pg_log_error("could not watch for signals: %m");
 		exit(EXIT_USAGE);
 	}
-	watcher = (Watcher) {watched_fds, on_event, NULL};
+	watcher = (Watcher) {{&signal_fd}, on_event, NULL};
 	c->watcher = &watcher;
 	(void) atexit(give_terminal_back);
 	take_terminal();
