@@ -87,13 +87,8 @@ agent_begin(Agent *a, const Options *options)
 			{&a->signal_fd, &a->guardian.socket, &a->checker.socket}, on_event, a
 		}
 	};
-	a->signal_fd = signalfd(-1, guardian_prepare(),
-							SFD_CLOEXEC | SFD_NONBLOCK);
-	if (a->signal_fd < 0)
-	{
-		pg_log_error("could not watch for signals: %m");
-		exit(EXIT_USAGE);
-	}
+	a->signal_fd = signals_checked_fd(signalfd(-1, guardian_prepare(),
+											   SFD_CLOEXEC | SFD_NONBLOCK));
 	a->connection.options = &options->connect;
 	a->connection.watcher = &a->watcher;
 	/* For the check and the command */

@@ -145,9 +145,8 @@ set_up(CheckerState *c)
 
 	/* They are blocked already.  Only the end of pg_leader ends this process. */
 	signals_block(&signals);
-	c->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (c->signal_fd < 0)
-		_exit(EXIT_USAGE);
+	c->signal_fd = signals_checked_fd(signalfd(-1, &signals,
+											   SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 /*

@@ -400,13 +400,10 @@ set_up(GuardianState *g, pid_t parent, const sigset_t *signals)
 
 	/* Signals that the terminal sends to pg_leader's group are not for us. */
 	(void) setpgid(0, 0);
-	g->signal_fd = signalfd(-1, signals, SFD_CLOEXEC | SFD_NONBLOCK);
-	g->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (g->signal_fd < 0 || g->timer_fd < 0)
-	{
-		pg_log_error("could not make a timer: %m");
-		_exit(EXIT_USAGE);
-	}
+	g->signal_fd = signals_checked_fd(signalfd(-1, signals,
+											   SFD_CLOEXEC | SFD_NONBLOCK));
+	g->timer_fd = signals_checked_fd(timerfd_create(CLOCK_BOOTTIME,
+													TFD_CLOEXEC | TFD_NONBLOCK));
 	/* Run no command for a pg_leader that is gone already. */
 	if (getppid() != parent)
 		_exit(EXIT_LOST);

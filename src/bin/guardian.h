@@ -81,6 +81,7 @@ extern void process_close_descriptors(int except);
 
 /* signals.c */
 extern void signals_block(sigset_t *blocked);
+extern int	signals_checked_fd(int fd);
 
 /* shell.c */
 extern pid_t shell_start(const char *command);

@@ -21,7 +21,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "hook.h"
+#include "watch.h"
 
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
@@ -311,13 +311,10 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 	signals_block(&signals);
 	/* If nobody reads what we print, event_flush() ends this program. */
 	(void) signal(SIGPIPE, SIG_IGN);
-	h->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-	h->timer_fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (h->signal_fd < 0 || h->timer_fd < 0)
-	{
-		pg_log_error("could not watch for signals: %m");
-		exit(EXIT_USAGE);
-	}
+	h->signal_fd = signals_checked_fd(signalfd(-1, &signals,
+											   SFD_CLOEXEC | SFD_NONBLOCK));
+	h->timer_fd = signals_checked_fd(timerfd_create(CLOCK_BOOTTIME,
+													TFD_CLOEXEC | TFD_NONBLOCK));
 	h->watcher = (Watcher) {{&h->signal_fd, &h->timer_fd}, on_event, h};
 	c->watcher = &h->watcher;
 	hooks_of_exit = h;

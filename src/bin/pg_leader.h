@@ -46,7 +46,7 @@
  *					page_file.c		writes it into a file
  *					html.c			`history --html`
  *					timeline.c		`history`
- *	hook.h			hook.c			runs a command line for the newest event
+ *	watch.h			hook.c			runs a command line for the newest event
  *					screen.c		what `watch` shows on a terminal
  *					watch.c			`watch`
  *	subcommands.h	main.c			chooses the subcommand

@@ -17,9 +17,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "screen.h"
+#include "watch.h"
 
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <termios.h>
@@ -194,12 +193,8 @@ screen_begin(Connection *c)
 			sigaddset(&signals, ours_to_read[i]);
 	}
 	(void) sigprocmask(SIG_BLOCK, &signals, NULL);
-	signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (signal_fd < 0)
-	{
-		pg_log_error("could not watch for signals: %m");
-		exit(EXIT_USAGE);
-	}
+	signal_fd = signals_checked_fd(signalfd(-1, &signals,
+											SFD_CLOEXEC | SFD_NONBLOCK));
 	watcher = (Watcher) {{&signal_fd}, on_event, NULL};
 	c->watcher = &watcher;
 	(void) atexit(give_terminal_back);

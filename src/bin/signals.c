@@ -10,6 +10,8 @@
  */
 #include "guardian.h"
 
+#include <unistd.h>
+
 /*
  * Block SIGCHLD and the signals that ask this process to end, and return them:
  * they are for a signalfd.
@@ -31,4 +33,17 @@ signals_block(sigset_t *blocked)
 			sigaddset(blocked, ends[i]);
 	}
 	(void) sigprocmask(SIG_BLOCK, blocked, NULL);
+}
+
+/*
+ * Return a descriptor that was just made, to wait for signals or for a moment;
+ * or, if that has failed, report it and exit.
+ */
+int
+signals_checked_fd(int fd)
+{
+	if (fd >= 0)
+		return fd;
+	pg_log_error("could not watch for signals: %m");
+	_exit(EXIT_USAGE);
 }

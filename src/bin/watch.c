@@ -15,9 +15,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "hook.h"
-#include "screen.h"
 #include "subcommands.h"
+#include "watch.h"
 
 #include "pqexpbuffer.h"
 

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * hook.h
- *		The hook of `watch`: a command line, run for the newest event.
+ * watch.h
+ *		What `watch` is made of: the hook, a command line that is run for the
+ *		newest event; and the screen, with a line for each election.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef HOOK_H
-#define HOOK_H
+#ifndef WATCH_H
+#define WATCH_H
 
 #include "guardian.h"
 #include "observer.h"
@@ -41,10 +42,18 @@ typedef struct Hooks
 	Watcher		watcher;
 } Hooks;
 
+/* hook.c */
 extern void hooks_prepare(Hooks *h, const char *command, Connection *c);
 extern void hooks_note(Hooks *h, const PGresult *events, int row,
 					   const char *term, bool ended);
 extern Hook *hooks_without_metadata(Hooks *h);
 extern void hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata);
 
-#endif							/* HOOK_H */
+/* screen.c */
+extern bool screen_is_possible(void);
+extern void screen_begin(Connection *c);
+extern void screen_note(const PGresult *events, int row, const char *since);
+extern void screen_end_request(const char *election);
+extern void screen_draw(void);
+
+#endif							/* WATCH_H */
