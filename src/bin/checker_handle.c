@@ -101,13 +101,12 @@ static void
 tell_failure(const Checker *c, int status)
 {
 	enum pg_log_level level = c->failures == 1 ? PG_LOG_WARNING : PG_LOG_INFO;
-	char	   *why = status == -1 ? duration_format(c->options.timeout) :
-		wait_result_to_str(status);
 
 	pg_log_generic(level, PG_LOG_PRIMARY, status == -1 ?
 				   "the check has failed: it took longer than %s" :
-				   "the check has failed: %s", why);
-	pg_free(why);
+				   "the check has failed: %s",
+				   status == -1 ? duration_format(c->options.timeout) :
+				   text_lend(wait_result_to_str(status)));
 }
 
 /*

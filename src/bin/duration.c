@@ -70,7 +70,8 @@ duration_parse(const char *text, int64 *length)
 
 /*
  * Write a length in the greatest unit of which it is a whole number.  A length
- * of at least two units is written in that unit with one decimal.
+ * of at least two units is written in that unit with one decimal.  The text is
+ * lent (see text_lend()).
  */
 char *
 duration_format(int64 length)
@@ -80,12 +81,13 @@ duration_format(int64 length)
 		double		number = (double) length / units[i].length;
 
 		if (length % units[i].length == 0 && length != 0)
-			return psprintf("%lld %s", (long long) (length / units[i].length),
-							units[i].name);
+			return text_lend(psprintf("%lld %s",
+									  (long long) (length / units[i].length),
+									  units[i].name));
 		if (number >= (i == 1 ? 0 : 2))
-			return psprintf("%.1f %s", number, units[i].name);
+			return text_lend(psprintf("%.1f %s", number, units[i].name));
 	}
-	return psprintf("%lld us", (long long) length);
+	return text_lend(psprintf("%lld us", (long long) length));
 }
 
 /*

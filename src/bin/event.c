@@ -14,7 +14,6 @@ print_text_event(const PGresult *events, int row)
 {
 	PQExpBufferData line;
 	const char *leader = PQgetvalue(events, row, EVENT_LEADER);
-	char	   *shown;
 
 	initPQExpBuffer(&line);
 	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, EVENT_AT),
@@ -30,9 +29,7 @@ print_text_event(const PGresult *events, int row)
 		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
 						  PQgetvalue(events, row, EVENT_PREVIOUS),
 						  PQgetvalue(events, row, EVENT_REASON));
-	shown = text_printable(line.data);
-	puts(shown);
-	pg_free(shown);
+	puts(text_show(line.data));
 	termPQExpBuffer(&line);
 }
 

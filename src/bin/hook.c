@@ -130,9 +130,6 @@ static void
 take_end(Hooks *h, int status)
 {
 	Hook	   *hook = h->running;
-	char	   *shown;
-	char	   *why;
-	char	   *when;
 	int64		pause;
 
 	h->pid = 0;
@@ -141,15 +138,10 @@ take_end(Hooks *h, int status)
 		return;
 	pause = duration_next_pause(&hook->pause, LONGEST_BACKOFF);
 	hook->due = now_us() + pause;
-	shown = text_printable(hook->election);
-	when = duration_format(pause);
-	why = status == -1 ? pg_strdup("it could not be started") :
-		wait_result_to_str(status);
 	pg_log_warning("the hook of election \"%s\" has failed, and is tried again in %s: %s",
-				   shown, when, why);
-	pg_free(shown);
-	pg_free(when);
-	pg_free(why);
+				   text_show(hook->election), duration_format(pause),
+				   status == -1 ? "it could not be started" :
+				   text_lend(wait_result_to_str(status)));
 }
 
 static void

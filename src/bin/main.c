@@ -62,10 +62,7 @@ name_locus(const char **filename, uint64 *lineno)
 static void
 be_verbose(const char *election)
 {
-	char	   *shown = text_printable(election);
-
-	locus = psprintf(" election \"%s\"", shown);
-	pg_free(shown);
+	locus = psprintf(" election \"%s\"", text_show(election));
 	pg_logging_set_level(PG_LOG_INFO);
 	pg_logging_set_pre_callback(print_time);
 	pg_logging_set_locus_callback(name_locus);

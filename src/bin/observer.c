@@ -64,8 +64,6 @@ observer_ask(Connection *c, const Statement *statement,
 void
 observer_no_such_election(const char *election)
 {
-	char	   *shown = text_printable(election);
-
-	pg_log_error("election \"%s\" does not exist", shown);
+	pg_log_error("election \"%s\" does not exist", text_show(election));
 	exit(EXIT_USAGE);
 }

@@ -115,7 +115,7 @@ invalid_value(const Option *option, const char *value, const char *hint,...);
 static void
 invalid_value(const Option *option, const char *value, const char *hint,...)
 {
-	char	   *shown = text_printable(value);
+	const char *shown = text_show(value);
 	va_list		args;
 
 	if (option->letter != 0)

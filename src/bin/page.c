@@ -22,12 +22,10 @@
 void
 page_text(Page *p, const char *text)
 {
-	char	   *shown = text_printable(text);
-	char	   *html = text_html(shown);
+	char	   *html = text_html(text_show(text));
 
 	appendPQExpBufferStr(&p->html, html);
 	pg_free(html);
-	pg_free(shown);
 }
 
 /*

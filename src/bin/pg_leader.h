@@ -122,6 +122,8 @@ extern int64 duration_next_pause(int64 *pause, int64 longest);
 /* text.c */
 extern void text_set_encoding(int encoding);
 extern char *text_printable(const char *text);
+extern char *text_lend(char *text);
+extern char *text_show(const char *text);
 extern char *text_printable_lines(const char *text);
 extern char *text_json(const char *text);
 extern int	text_width(const char *text);

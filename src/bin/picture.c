@@ -127,7 +127,7 @@ draw_grid(Page *p)
 static void
 write_shortened(Page *p, const char *text, int columns)
 {
-	char	   *shown = text_printable(text);
+	char	   *shown = text_show(text);
 	bool		cut = text_width(shown) > columns;
 	char	   *html;
 
@@ -136,7 +136,6 @@ write_shortened(Page *p, const char *text, int columns)
 	html = text_html(shown);
 	appendPQExpBuffer(&p->html, "%s%s", html, cut ? "&#x2026;" : "");
 	pg_free(html);
-	pg_free(shown);
 }
 
 /*

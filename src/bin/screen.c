@@ -374,12 +374,8 @@ add_lines(PQExpBuffer picture, int rows, int columns)
 			pg_free(cut[f]);
 	}
 	if (hidden_lines > 0 && drawn < rows - 1)
-	{
-		char	   *more = psprintf("and %d more, which changed earlier", hidden_lines);
-
-		add_line(picture, more, columns);
-		pg_free(more);
-	}
+		add_line(picture, text_lend(psprintf("and %d more, which changed earlier",
+											 hidden_lines)), columns);
 }
 
 /*
@@ -409,13 +405,11 @@ screen_draw(void)
 	{
 		char	   *first = pnstrdup(connection->error,
 									 strcspn(connection->error, "\n"));
-		char	   *shown = text_printable(first);	/* a tab has no width */
-		char	   *lost = psprintf("no connection: %s", shown);
 
-		add_line(&picture, lost, columns);
-		pg_free(lost);
-		pg_free(shown);
-		pg_free(first);
+		/* A tab has no width. */
+		add_line(&picture, text_lend(psprintf("no connection: %s",
+											  text_show(text_lend(first)))),
+				 columns);
 	}
 	appendPQExpBufferStr(&picture, CLEAR_BELOW);
 	if (PQExpBufferDataBroken(picture))

@@ -167,23 +167,19 @@ judge_state(const Agent *a, const Stand *s, const PGresult *state)
 {
 	bool		vacant = strcmp(PQgetvalue(state, 0, 0), "vacant") == 0;
 	const char *waiting_for = PQgetvalue(state, 0, 1);
-	char	   *shown;
 
 	if (!vacant && now_us() < s->unheard_until)
 		return GO_ON;
 	if (!vacant || strcmp(waiting_for, "hold") == 0)
 	{
-		shown = text_printable(PQgetvalue(state, 0, 2));
-		pg_log_info("skipped: %s%s", vacant ? "hold" : "the leader is ", shown);
-		pg_free(shown);
+		pg_log_info("skipped: %s%s", vacant ? "hold" : "the leader is ",
+					text_show(PQgetvalue(state, 0, 2)));
 		return EXIT_SUCCESS;
 	}
 	if (now_us() < s->until)
 		return GO_ON;
-	shown = text_printable(waiting_for);
 	pg_log_error("nobody leads election \"%s\", and nobody can be elected now%s%s",
-				 a->shown, shown[0] ? ": " : "", shown);
-	pg_free(shown);
+				 a->shown, waiting_for[0] ? ": " : "", text_show(waiting_for));
 	return EXIT_TIMED_OUT;
 }
 
@@ -263,11 +259,8 @@ take_seat(Agent *a, const PGresult *grants)
 
 	if (!is_seat(a, seat))
 	{
-		char	   *shown = text_printable(seat);
-
 		pg_log_error("the server answered with a seat of another group: \"%s\"",
-					 shown);
-		pg_free(shown);
+					 text_show(seat));
 		return EXIT_USAGE;
 	}
 	for (int i = 1; i < PQntuples(grants); i++)

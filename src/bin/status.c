@@ -66,21 +66,20 @@ is_number(const PGresult *result, int column)
 }
 
 /*
- * Return the value in a cell, to be freed by the caller.  Row -1 is the
- * heading.
+ * Return the value in a cell, lent.  Row -1 is the heading.
  */
 static char *
 cell(const PGresult *result, int row, int column)
 {
-	return text_printable(row < 0 ? PQfname(result, column) :
-						  PQgetvalue(result, row, column));
+	return text_show(row < 0 ? PQfname(result, column) :
+					 PQgetvalue(result, row, column));
 }
 
 /*
- * Print a cell, and free its text.  The last cell of a line is not filled up.
+ * Print a cell.  The last cell of a line is not filled up.
  */
 static void
-print_cell(char *text, int width, bool right, bool last)
+print_cell(const char *text, int width, bool right, bool last)
 {
 	int			fill = width - text_width(text);
 
@@ -89,7 +88,6 @@ print_cell(char *text, int width, bool right, bool last)
 	else
 		printf("%s%*s", text, last ? 0 : fill, "");
 	fputs(last ? "\n" : "  ", stdout);
-	pg_free(text);
 }
 
 /*
@@ -105,11 +103,8 @@ print_table(const PGresult *result)
 	{
 		for (int row = PQntuples(result) - 1; row >= -1; row--)
 		{
-			char	   *text = cell(result, row, col);
-
 			if (row >= 0 || width[col] > 0)
-				width[col] = Max(width[col], text_width(text));
-			pg_free(text);
+				width[col] = Max(width[col], text_width(cell(result, row, col)));
 		}
 		if (width[col] > 0)
 			last = col;

@@ -23,7 +23,7 @@ bool
 term_file_make(char *dir, size_t size, int64 term)
 {
 	const char *tmpdir = getenv("TMPDIR");
-	char	   *shown;
+	const char *shown;
 	int			error;
 
 	snprintf(dir, size, "%s/pg_leader.XXXXXX",
@@ -31,10 +31,9 @@ term_file_make(char *dir, size_t size, int64 term)
 	if (mkdtemp(dir) != NULL && term_file_write(dir, term))
 		return true;
 	error = errno;
-	shown = text_printable(dir);
+	shown = text_show(dir);
 	errno = error;
 	pg_log_error("could not write a file in \"%s\": %m", shown);
-	pg_free(shown);
 	term_file_remove(dir);
 	return false;
 }

@@ -162,6 +162,32 @@ text_printable(const char *text)
 }
 
 /*
+ * Take over a text, and return it.  It is freed by the eighth call after this
+ * one: it is for the arguments of a message, and not for what has to outlive a
+ * wait.
+ */
+char *
+text_lend(char *text)
+{
+	static char *lent[8];
+	static int	next = 0;
+
+	pg_free(lent[next]);
+	lent[next] = text;
+	next = (next + 1) % lengthof(lent);
+	return text;
+}
+
+/*
+ * The same as text_printable(), lent.
+ */
+char *
+text_show(const char *text)
+{
+	return text_lend(text_printable(text));
+}
+
+/*
  * Make a message, which may have several lines, printable.  The caller frees
  * it.
  */

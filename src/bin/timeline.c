@@ -115,11 +115,10 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 static void
 print_lane(const Timeline *t, const char *name, const char *lane)
 {
-	char	   *shown = text_printable(name);
+	char	   *shown = text_show(name);
 
 	shown[text_prefix_length(shown, t->name_width)] = '\0';
 	printf("%s%*s ", shown, t->name_width - text_width(shown), "");
-	pg_free(shown);
 	for (; *lane != '\0'; lane++)
 	{
 		if (t->blocks && *lane == CELL_LEADS)
@@ -155,17 +154,15 @@ static void
 print_period(const Timeline *t)
 {
 	int			last = PQntuples(t->terms) - 1;
-	char	   *from = text_printable(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
-	char	   *to = text_printable(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
-									PQgetvalue(t->terms, last, COL_ENDED_AT));
+	char	   *from = text_show(PQgetvalue(t->terms, 0, COL_ACQUIRED_AT));
+	char	   *to = text_show(PQgetisnull(t->terms, last, COL_ENDED_AT) ? "now" :
+							   PQgetvalue(t->terms, last, COL_ENDED_AT));
 
 	if (strlen(from) + strlen(to) < t->columns)
 		printf("%*s %s%*s%s\n", t->name_width, "", from,
 			   t->columns - (int) (strlen(from) + strlen(to)), "", to);
 	else
 		printf("from %s\nto %s\n", from, to);
-	pg_free(from);
-	pg_free(to);
 }
 
 /*
@@ -216,12 +213,8 @@ draw(PGresult *terms)
 	t.to = seconds(&t, last, COL_TO);
 	t.blocks = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 	for (int row = 0; row <= last; row++)
-	{
-		char	   *shown = text_printable(PQgetvalue(terms, row, COL_LEADER));
-
-		t.name_width = Max(t.name_width, text_width(shown));
-		pg_free(shown);
-	}
+		t.name_width = Max(t.name_width,
+						   text_width(text_show(PQgetvalue(terms, row, COL_LEADER))));
 	/* On a narrow terminal, leave two thirds of a line for the lane. */
 	t.name_width = Min(t.name_width, Min(LONGEST_NAME, columns / 3));
 	t.columns = Max(columns - t.name_width - 1, SHORTEST_LANE);
@@ -253,12 +246,8 @@ print_lines(const PGresult *terms, bool json)
 			continue;
 		}
 		for (int col = COL_TERM; col <= COL_DETAIL; col++)
-		{
-			char	   *shown = text_printable(PQgetvalue(terms, row, col));
-
-			printf("%s%c", shown, col == COL_DETAIL ? '\n' : '\t');
-			pg_free(shown);
-		}
+			printf("%s%c", text_show(PQgetvalue(terms, row, col)),
+				   col == COL_DETAIL ? '\n' : '\t');
 	}
 }
 

@@ -49,28 +49,6 @@ term_of(const Answer *answer)
 	return strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 }
 
-static int
-print_successor(const Answer *answer)
-{
-	char	   *leader = text_printable(PQgetvalue(answer->result, 0, 1));
-
-	printf("\"%s\" leads in term %lld\n", leader,
-		   (long long) term_of(answer));
-	pg_free(leader);
-	return EXIT_SUCCESS;
-}
-
-static int
-print_vacancy(const Answer *answer)
-{
-	char	   *waiting_for = text_printable(PQgetvalue(answer->result, 0, 2));
-
-	printf("nobody leads%s%s\n", waiting_for[0] ? ", waiting for " : "",
-		   waiting_for);
-	pg_free(waiting_for);
-	return EXIT_NOBODY_LEADS;
-}
-
 static bool
 is_any(const char *payload, void *arg)
 {
@@ -92,12 +70,23 @@ wait_for_successor(Connection *c, const Options *options, int64 term)
 		Answer		answer = ask_leader(c, options);
 
 		if (is_led(&answer) && term_of(&answer) > term)
-			code = print_successor(&answer);
+		{
+			printf("\"%s\" leads in term %lld\n",
+				   text_show(PQgetvalue(answer.result, 0, 1)),
+				   (long long) term_of(&answer));
+			code = EXIT_SUCCESS;
+		}
 		else if (!is_led(&answer) && give_up == NEVER)
 			give_up = now_us() +
 				duration_from_seconds(PQgetvalue(answer.result, 0, 3));
 		else if (!is_led(&answer) && now_us() >= give_up)
-			code = print_vacancy(&answer);
+		{
+			const char *waiting_for = text_show(PQgetvalue(answer.result, 0, 2));
+
+			printf("nobody leads%s%s\n", waiting_for[0] ? ", waiting for " : "",
+				   waiting_for);
+			code = EXIT_NOBODY_LEADS;
+		}
 		answer_free(&answer);
 		if (code >= 0)
 			return code;
@@ -125,13 +114,10 @@ yield_run(const Options *options)
 		printf("nobody leads\n");
 	else
 	{
-		char	   *name = text_printable(PQgetvalue(leader.result, 0, 1));
-		char	   *length = duration_format(duration_from_seconds(PQgetvalue(answer.result, 0, 0)));
-
-		printf("\"%s\" is asked to yield: that takes %s at most\n", name, length);
+		printf("\"%s\" is asked to yield: that takes %s at most\n",
+			   text_show(PQgetvalue(leader.result, 0, 1)),
+			   duration_format(duration_from_seconds(PQgetvalue(answer.result, 0, 0))));
 		fflush(stdout);
-		pg_free(name);
-		pg_free(length);
 		code = wait_for_successor(&c, options, term_of(&leader));
 	}
 	answer_free(&leader);
