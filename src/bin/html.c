@@ -79,17 +79,7 @@ set_period(Page *p)
 static void
 write_cell(Page *p, int row, int column)
 {
-	appendPQExpBufferStr(&p->html, "<td><bdi>");
-	page_text(p, PQgetvalue(p->terms, row, column));
-	appendPQExpBufferStr(&p->html, "</bdi></td>");
-}
-
-static void
-write_time(Page *p, int row, int column)
-{
-	appendPQExpBufferStr(&p->html, "<td class=\"time\">");
-	page_text(p, PQgetvalue(p->terms, row, column));
-	appendPQExpBufferStr(&p->html, "</td>");
+	appendPQExpBuffer(&p->html, "<td><bdi>%s</bdi></td>", page_value(p, row, column));
 }
 
 static void
@@ -102,21 +92,18 @@ write_row(Page *p, int row)
 	appendPQExpBufferStr(&p->html, "<tr>");
 	if (p->election == NULL)
 		write_cell(p, row, PAGE_ELECTION);
-	appendPQExpBufferStr(&p->html, "<td class=\"n\">");
-	page_text(p, PQgetvalue(terms, row, PAGE_TERM));
-	appendPQExpBuffer(&p->html, "%s</td><th scope=\"row\"><bdi>",
-					  page_begins_epoch(p, row) ?
-					  " <span class=\"new\">new epoch</span>" : "");
-	page_text(p, PQgetvalue(terms, row, PAGE_LEADER));
-	appendPQExpBufferStr(&p->html, "</bdi></th>");
+	appendPQExpBuffer(&p->html, "<td class=\"n\">%s%s</td><th scope=\"row\"><bdi>%s</bdi></th>",
+					  page_value(p, row, PAGE_TERM), page_begins_epoch(p, row) ?
+					  " <span class=\"new\">new epoch</span>" : "",
+					  page_value(p, row, PAGE_LEADER));
 	write_cell(p, row, PAGE_KIND);
-	write_time(p, row, PAGE_BEGAN);
-	write_time(p, row, PAGE_ENDED);
-	appendPQExpBufferStr(&p->html, "<td class=\"time\">");
-	page_duration(p, page_seconds(p, row, PAGE_TO) - page_seconds(p, row, PAGE_FROM));
-	appendPQExpBuffer(&p->html, "</td><td class=\"reason %s\">", leads ? "leads" : reason->look);
-	page_text(p, leads ? "leads" : PQgetvalue(terms, row, PAGE_REASON));
-	appendPQExpBufferStr(&p->html, "</td>");
+	appendPQExpBuffer(&p->html, "<td class=\"time\">%s</td><td class=\"time\">%s</td>"
+					  "<td class=\"time\">%s</td><td class=\"reason %s\">%s</td>",
+					  page_value(p, row, PAGE_BEGAN), page_value(p, row, PAGE_ENDED),
+					  page_duration(page_seconds(p, row, PAGE_TO) -
+									page_seconds(p, row, PAGE_FROM)),
+					  leads ? "leads" : reason->look,
+					  leads ? "leads" : page_value(p, row, PAGE_REASON));
 	write_cell(p, row, PAGE_DETAIL);
 	appendPQExpBufferStr(&p->html, "</tr>\n");
 }
@@ -141,11 +128,8 @@ static void
 write_heading(Page *p, const char *before, const char *after)
 {
 	appendPQExpBufferStr(&p->html, "Who led");
-	if (p->election == NULL)
-		return;
-	appendPQExpBufferStr(&p->html, before);
-	page_text(p, p->election);
-	appendPQExpBufferStr(&p->html, after);
+	if (p->election != NULL)
+		appendPQExpBuffer(&p->html, "%s%s%s", before, page_text(p->election), after);
 }
 
 /*
@@ -163,15 +147,11 @@ write_head(Page *p)
 	write_heading(p, ": ", "");
 	appendPQExpBuffer(&p->html, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<h1>", page_style);
 	write_heading(p, " <bdi>", "</bdi>");
-	appendPQExpBufferStr(&p->html, "</h1>\n<p class=\"quiet\">Database <bdi>");
-	page_text(p, p->database);
-	appendPQExpBufferStr(&p->html, "</bdi>");
+	appendPQExpBuffer(&p->html, "</h1>\n<p class=\"quiet\">Database <bdi>%s</bdi>",
+					  page_text(p->database));
 	if (p->n > 0)
-	{
-		appendPQExpBufferStr(&p->html, ", as of ");
-		page_text(p, PQgetvalue(p->terms, 0, PAGE_NOW_TEXT));
-		appendPQExpBufferStr(&p->html, ". Times are UTC, by the server&#x2019;s clock.");
-	}
+		appendPQExpBuffer(&p->html, ", as of %s. Times are UTC, by the server&#x2019;s clock.",
+						  page_value(p, 0, PAGE_NOW_TEXT));
 	appendPQExpBufferStr(&p->html, "</p>\n");
 	if (is_cut(p))
 		appendPQExpBuffer(&p->html, "<p class=\"note\">There are %d terms. Shown are the %d that ended last, or have not ended;"

@@ -4,9 +4,9 @@
  *		What the parts of the page share that shows who led.
  *
  * Invariant: nothing that others have chosen (names, details, the database's
- * name), and nothing else that the server says, is markup: page_text() is the
- * only way for it into the page.  If that failed, the page's policy would still
- * forbid scripts, and whatever has to be fetched.
+ * name), and nothing else that the server says, is markup: all of it goes
+ * through page_text().  If that failed, the page's policy would still forbid
+ * scripts, and whatever has to be fetched.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,15 +17,25 @@
 #define TERM_COUNTER_BITS	22	/* of a term; the others are the epoch */
 
 /*
- * Write a text that others have chosen.
+ * Return a text that others have chosen as HTML, lent.
  */
-void
-page_text(Page *p, const char *text)
+const char *
+page_text(const char *text)
 {
-	char	   *html = text_html(text_show(text));
+	char	   *shown = text_printable(text);
+	char	   *html = text_html(shown);
 
-	appendPQExpBufferStr(&p->html, html);
-	pg_free(html);
+	pg_free(shown);
+	return text_lend(html);
+}
+
+/*
+ * Return what the terms say, as HTML, lent.
+ */
+const char *
+page_value(const Page *p, int row, int column)
+{
+	return page_text(PQgetvalue(p->terms, row, column));
 }
 
 /*
@@ -71,10 +81,10 @@ page_lane_end(const Page *p, int row)
 }
 
 /*
- * Write a length of time in its two largest units.
+ * Return a length of time in its two largest units, lent.
  */
-void
-page_duration(Page *p, double seconds)
+const char *
+page_duration(double seconds)
 {
 	static const struct
 	{
@@ -82,17 +92,21 @@ page_duration(Page *p, double seconds)
 		const char *unit;
 	}			units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
 	int64		whole = (int64) Max(Min(seconds, 1e12), 0);
+	int64		rest;
+	char	   *text;
 	int			i = 0;
 
 	if (seconds < 10)
-	{
-		appendPQExpBuffer(&p->html, "%.3g s", Max(seconds, 0));
-		return;
-	}
+		return text_lend(psprintf("%.3g s", Max(seconds, 0)));
 	while (units[i].length > whole)
 		i++;
-	appendPQExpBuffer(&p->html, "%lld %s", (long long) (whole / units[i].length), units[i].unit);
-	whole %= units[i].length;
-	if (i + 1 < lengthof(units) && whole >= units[i + 1].length)
-		appendPQExpBuffer(&p->html, " %lld %s", (long long) (whole / units[i + 1].length), units[i + 1].unit);
+	rest = whole % units[i].length;
+	text = text_lend(psprintf("%lld %s", (long long) (whole / units[i].length),
+							  units[i].unit));
+	i++;
+	if (i == lengthof(units) || rest < units[i].length)
+		return text;
+	return text_lend(psprintf("%s %lld %s", text,
+							  (long long) (rest / units[i].length),
+							  units[i].unit));
 }

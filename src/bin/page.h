@@ -47,12 +47,13 @@ typedef struct Page
 #define LATEST				1e13
 
 /* page.c */
-extern void page_text(Page *p, const char *text);
+extern const char *page_text(const char *text);
+extern const char *page_value(const Page *p, int row, int column);
 extern double page_seconds(const Page *p, int row, int column);
 extern int64 page_epoch(const Page *p, int row);
 extern bool page_begins_epoch(const Page *p, int row);
 extern int	page_lane_end(const Page *p, int row);
-extern void page_duration(Page *p, double seconds);
+extern const char *page_duration(double seconds);
 
 /* picture.c */
 extern void picture_draw(Page *p);

@@ -122,20 +122,17 @@ draw_grid(Page *p)
 /* --- terms and vacancies */
 
 /*
- * Write as much of a text as fits into so many columns.
+ * Return as much of a text as fits into so many columns, as HTML, lent.
  */
-static void
-write_shortened(Page *p, const char *text, int columns)
+static const char *
+shorten(const char *text, int columns)
 {
 	char	   *shown = text_show(text);
-	bool		cut = text_width(shown) > columns;
-	char	   *html;
 
-	if (cut)
-		shown[text_prefix_length(shown, columns - 1)] = '\0';
-	html = text_html(shown);
-	appendPQExpBuffer(&p->html, "%s%s", html, cut ? "&#x2026;" : "");
-	pg_free(html);
+	if (text_width(shown) <= columns)
+		return page_text(text);
+	shown[text_prefix_length(shown, columns - 1)] = '\0';
+	return text_lend(psprintf("%s&#x2026;", text_lend(text_html(shown))));
 }
 
 /*
@@ -148,9 +145,8 @@ draw_text(Page *p, const char *text, int y, const char *class, double width)
 
 	if (columns < Min(4, (int) strlen(text)))
 		return;
-	appendPQExpBuffer(&p->html, "<text class=\"%s\" x=\"7\" y=\"%d\">", class, y);
-	write_shortened(p, text, columns);
-	appendPQExpBufferStr(&p->html, "</text>");
+	appendPQExpBuffer(&p->html, "<text class=\"%s\" x=\"7\" y=\"%d\">%s</text>", class, y,
+					  shorten(text, columns));
 }
 
 /*
@@ -160,29 +156,17 @@ draw_text(Page *p, const char *text, int y, const char *class, double width)
 static void
 describe_term(Page *p, int row)
 {
-	const PGresult *terms = p->terms;
-	bool		leads = PQgetisnull(terms, row, PAGE_ENDED);
+	bool		leads = PQgetisnull(p->terms, row, PAGE_ENDED);
 
-	appendPQExpBufferStr(&p->html, "<title>");
-	page_text(p, PQgetvalue(terms, row, PAGE_LEADER));
-	appendPQExpBufferStr(&p->html, "\nterm ");
-	page_text(p, PQgetvalue(terms, row, PAGE_TERM));
-	appendPQExpBufferStr(&p->html, ", ");
-	page_text(p, PQgetvalue(terms, row, PAGE_KIND));
-	appendPQExpBufferStr(&p->html, "\n");
-	page_text(p, PQgetvalue(terms, row, PAGE_BEGAN));
-	appendPQExpBufferStr(&p->html, " to ");
-	page_text(p, leads ? "now" : PQgetvalue(terms, row, PAGE_ENDED));
-	appendPQExpBufferStr(&p->html, " UTC\n");
-	page_duration(p, page_seconds(p, row, PAGE_TO) - page_seconds(p, row, PAGE_FROM));
-	appendPQExpBufferStr(&p->html, ", ");
-	page_text(p, leads ? "leads" : PQgetvalue(terms, row, PAGE_REASON));
-	if (!PQgetisnull(terms, row, PAGE_DETAIL))
-	{
-		appendPQExpBufferStr(&p->html, "\n");
-		page_text(p, PQgetvalue(terms, row, PAGE_DETAIL));
-	}
-	appendPQExpBufferStr(&p->html, "</title>\n");
+	appendPQExpBuffer(&p->html, "<title>%s\nterm %s, %s\n%s to %s UTC\n%s, %s%s%s</title>\n",
+					  page_value(p, row, PAGE_LEADER), page_value(p, row, PAGE_TERM),
+					  page_value(p, row, PAGE_KIND), page_value(p, row, PAGE_BEGAN),
+					  leads ? "now" : page_value(p, row, PAGE_ENDED),
+					  page_duration(page_seconds(p, row, PAGE_TO) -
+									page_seconds(p, row, PAGE_FROM)),
+					  leads ? "leads" : page_value(p, row, PAGE_REASON),
+					  PQgetisnull(p->terms, row, PAGE_DETAIL) ? "" : "\n",
+					  page_value(p, row, PAGE_DETAIL));
 }
 
 static void
@@ -197,9 +181,8 @@ draw_term(Page *p, int row)
 
 	left = Min(left, 100 - NARROWEST);
 	width = Max(right - left, NARROWEST);
-	appendPQExpBuffer(&p->html, "<g class=\"term %s\" data-term=\"", look);
-	page_text(p, PQgetvalue(p->terms, row, PAGE_TERM));
-	appendPQExpBufferStr(&p->html, "\">");
+	appendPQExpBuffer(&p->html, "<g class=\"term %s\" data-term=\"%s\">", look,
+					  page_value(p, row, PAGE_TERM));
 	describe_term(p, row);
 	appendPQExpBuffer(&p->html,
 					  "<svg x=\"%.3f%%\" y=\"4\" width=\"%.3f%%\" height=\"40\">"
@@ -223,11 +206,10 @@ draw_vacancy(Page *p, double from, double to)
 
 	if (to <= p->from || width <= 0)
 		return;
-	appendPQExpBufferStr(&p->html, "<g class=\"vacant\"><title>nobody led for ");
-	page_duration(p, to - from);
-	appendPQExpBuffer(&p->html, "</title><svg x=\"%.3f%%\" y=\"12\" width=\"%.3f%%\" height=\"24\">"
+	appendPQExpBuffer(&p->html, "<g class=\"vacant\"><title>nobody led for %s</title>"
+					  "<svg x=\"%.3f%%\" y=\"12\" width=\"%.3f%%\" height=\"24\">"
 					  "<rect width=\"100%%\" height=\"100%%\"/>",
-					  left, width);
+					  page_duration(to - from), left, width);
 	draw_text(p, "vacant", 16, "small", width);
 	appendPQExpBufferStr(&p->html, "</svg></g>\n");
 }
@@ -250,6 +232,12 @@ draw_epoch(Page *p, int row)
 
 /* --- lanes */
 
+static bool
+is_dropped(const Page *p, int row)
+{
+	return strcmp(PQgetvalue(p->terms, row, PAGE_REASON), "dropped") == 0;
+}
+
 /*
  * Until when was the election without a leader after this term? The end of the
  * term, if it was not.  Of what follows the end of an election nothing is known.
@@ -259,8 +247,7 @@ vacant_until(const Page *p, int row, int end)
 {
 	double		ended = page_seconds(p, row, PAGE_TO);
 
-	if (PQgetisnull(p->terms, row, PAGE_ENDED) ||
-		strcmp(PQgetvalue(p->terms, row, PAGE_REASON), "dropped") == 0)
+	if (PQgetisnull(p->terms, row, PAGE_ENDED) || is_dropped(p, row))
 		return ended;
 	return Max(ended, row + 1 < end ? page_seconds(p, row + 1, PAGE_FROM) : p->to);
 }
@@ -274,33 +261,20 @@ write_caption(Page *p, int first, int end)
 	int			last = end - 1;
 	double		vacant = 0;
 
-	appendPQExpBufferStr(&p->html, "<figcaption><b><bdi>");
-	page_text(p, PQgetvalue(p->terms, first, PAGE_ELECTION));
-	appendPQExpBufferStr(&p->html, "</bdi></b> <span>");
+	appendPQExpBuffer(&p->html, "<figcaption><b><bdi>%s</bdi></b> <span>",
+					  page_value(p, first, PAGE_ELECTION));
 	if (PQgetisnull(p->terms, last, PAGE_ENDED))
-	{
-		appendPQExpBufferStr(&p->html, "led by <bdi>");
-		write_shortened(p, PQgetvalue(p->terms, last, PAGE_LEADER), CAPTION_COLUMNS);
-		appendPQExpBufferStr(&p->html, "</bdi> for ");
-		page_duration(p, p->to - page_seconds(p, last, PAGE_FROM));
-	}
+		appendPQExpBuffer(&p->html, "led by <bdi>%s</bdi> for %s",
+						  shorten(PQgetvalue(p->terms, last, PAGE_LEADER), CAPTION_COLUMNS),
+						  page_duration(p->to - page_seconds(p, last, PAGE_FROM)));
 	else
-	{
-		bool		dropped = strcmp(PQgetvalue(p->terms, last, PAGE_REASON), "dropped") == 0;
-
-		appendPQExpBufferStr(&p->html, dropped ? "dropped " : "vacant for ");
-		page_duration(p, p->to - page_seconds(p, last, PAGE_TO));
-		appendPQExpBufferStr(&p->html, dropped ? " ago" : "");
-	}
+		appendPQExpBuffer(&p->html, is_dropped(p, last) ? "dropped %s ago" : "vacant for %s",
+						  page_duration(p->to - page_seconds(p, last, PAGE_TO)));
 	appendPQExpBuffer(&p->html, " &#xB7; %d term%s", end - first, end - first == 1 ? "" : "s");
 	for (int row = first; row < end; row++)
 		vacant += Max(vacant_until(p, row, end) - Max(page_seconds(p, row, PAGE_TO), p->from), 0);
 	if (vacant > 0)
-	{
-		appendPQExpBufferStr(&p->html, " &#xB7; vacant ");
-		page_duration(p, vacant);
-		appendPQExpBufferStr(&p->html, " in all");
-	}
+		appendPQExpBuffer(&p->html, " &#xB7; vacant %s in all", page_duration(vacant));
 	appendPQExpBufferStr(&p->html, "</span></figcaption>\n");
 }
 

@@ -162,14 +162,14 @@ text_printable(const char *text)
 }
 
 /*
- * Take over a text, and return it.  It is freed by the eighth call after this
- * one: it is for the arguments of a message, and not for what has to outlive a
- * wait.
+ * Take over a text, and return it.  It is freed by the sixteenth call after
+ * this one: it is for the arguments of a message, and not for what has to
+ * outlive a wait.
  */
 char *
 text_lend(char *text)
 {
-	static char *lent[8];
+	static char *lent[16];
 	static int	next = 0;
 
 	pg_free(lent[next]);
