@@ -10,6 +10,7 @@
  */
 #include "options.h"
 
+#include <ctype.h>
 #include <unistd.h>
 
 #include "common/string.h"
@@ -38,8 +39,6 @@ typedef enum ValueKind
 	VALUE_TEXT,
 	VALUE_NAME,
 	VALUE_INTEGER,
-	VALUE_COUNT,
-	VALUE_FAILURES,
 	VALUE_DURATION,
 	VALUE_MODE,
 	VALUE_ADDRESS,
@@ -54,7 +53,8 @@ typedef struct Option
 	ValueKind	kind;
 	size_t		member;			/* of Options, as an offset */
 	const char *subcommands;	/* that have it */
-	int64		longest;		/* of a duration */
+	int64		most;			/* of a duration or an integer */
+	int			least;			/* of an integer */
 } Option;
 
 static const Option options[] = {
@@ -67,7 +67,7 @@ static const Option options[] = {
 	{"election", 'e', VALUE_NAME, SETS(election), ALL},
 	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand status"},
 	{"verbose", 'v', VALUE_YES, SETS(verbose), "run stand"},
-	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand"},
+	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand", PG_INT32_MAX, PG_INT32_MIN},
 	{"group", 0, VALUE_NAME, SETS(group), "run"},
 	{"mode", 0, VALUE_MODE, SETS(session), "run"},
 	{"wait", 0, VALUE_DURATION, SETS(wait), "run", LONGEST_TIME},
@@ -76,14 +76,14 @@ static const Option options[] = {
 	{"grace", 0, VALUE_DURATION, SETS(grace), "run stand", DAY},
 	{"every", 0, VALUE_DURATION, SETS(every), "run", LONGEST_PERIOD},
 	{"offset", 0, VALUE_DURATION, SETS(offset), "run", LONGEST_PERIOD},
-	{"attempts", 0, VALUE_COUNT, SETS(attempts), "run"},
+	{"attempts", 0, VALUE_INTEGER, SETS(attempts), "run", PG_INT32_MAX, 1},
 	{"once", 0, VALUE_YES, SETS(once), "run"},
 	{"forever", 0, VALUE_YES, SETS(forever), "run"},
 	{"http", 0, VALUE_ADDRESS, SETS(http), "stand"},
 	{"check", 0, VALUE_TEXT, SETS(check.command), "run"},
 	{"check-every", 0, VALUE_DURATION, SETS(check.every), "run", DAY},
 	{"check-timeout", 0, VALUE_DURATION, SETS(check.timeout), "run", DAY},
-	{"check-failures", 0, VALUE_FAILURES, SETS(check_failures), "run"},
+	{"check-failures", 0, VALUE_INTEGER, SETS(failures), "run", MOST_FAILURES, 1},
 	{"json", 0, VALUE_YES, SETS(json), "status watch history"},
 	{"exec", 0, VALUE_TEXT, SETS(exec), "watch"},
 	{"html", 0, VALUE_TEXT, SETS(html), "history"},
@@ -130,15 +130,17 @@ invalid_value(const Option *option, const char *value, const char *hint,...)
 }
 
 static bool
-is_integer(const char *value)
+is_integer(const char *value, int least, int most)
 {
 	int			sign = value[0] == '-' ? 1 : 0;
+	int			number;
 	char	   *end;
 
 	/* strtoint() would also take spaces and a plus before the digits. */
 	errno = 0;
-	(void) strtoint(value, &end, 10);
-	return errno == 0 && *end == '\0' && value[sign] >= '0' && value[sign] <= '9';
+	number = strtoint(value, &end, 10);
+	return errno == 0 && *end == '\0' && isdigit((unsigned char) value[sign]) &&
+		number >= least && number <= most;
 }
 
 /*
@@ -162,26 +164,16 @@ set_option(Options *o, const Option *option, const char *value)
 			*(const char **) member = value;
 			break;
 		case VALUE_INTEGER:
-			if (!is_integer(value))
-				invalid_value(option, value, "A rank is an integer.");
-			*(const char **) member = value;
-			break;
-		case VALUE_FAILURES:
-			*(int64 *) member = is_integer(value) ? strtol(value, NULL, 10) : 0;
-			if (*(int64 *) member < 1 || *(int64 *) member > MOST_FAILURES)
-				invalid_value(option, value, "It is an integer from 1 to %d.",
-							  MOST_FAILURES);
-			break;
-		case VALUE_COUNT:
-			if (!is_integer(value) || atoi(value) < 1)
-				invalid_value(option, value, "It is an integer, 1 or more.");
+			if (!is_integer(value, option->least, (int) option->most))
+				invalid_value(option, value, "It is an integer from %d to %d.",
+							  option->least, (int) option->most);
 			*(const char **) member = value;
 			break;
 		case VALUE_DURATION:
-			if (!duration_parse(value, &length) || length > option->longest)
+			if (!duration_parse(value, &length) || length > option->most)
 				invalid_value(option, value,
 							  "A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
-							  duration_format(option->longest));
+							  duration_format(option->most));
 			*(int64 *) member = length;
 			break;
 		case VALUE_MODE:
@@ -274,43 +266,85 @@ default_candidate(void)
 }
 
 /*
- * What is wrong with the options of the check?  NULL: nothing.
+ * Exit with an error, if something is wrong.
  */
-static const char *
-wrong_check(const Options *o)
+static void
+refuse(bool wrong, const char *message)
+{
+	if (!wrong)
+		return;
+	pg_log_error("%s", message);
+	options_usage_error();
+}
+
+static void
+check_period(const Options *o)
+{
+	bool		repeats = o->every >= 0;
+
+	refuse(!repeats && (o->offset >= 0 || o->attempts != NULL),
+		   "options --offset and --attempts need --every");
+	refuse(repeats && (o->every < SEC || o->every % SEC != 0 || o->offset % SEC > 0),
+		   "a period, and its offset, are whole seconds");
+	refuse(repeats && o->offset >= o->every,
+		   "option --offset has to be less than --every");
+	refuse(repeats && o->session,
+		   "options --every and --mode=session exclude each other");
+	refuse(repeats && (o->hold >= 0 || o->skip || o->once || o->wait != NEVER),
+		   "option --every excludes --hold, --skip, --once and --wait");
+}
+
+static void
+check_check(const Options *o)
 {
 	const CheckOptions *c = &o->check;
 
-	if (c->command == NULL)
-		return c->every >= 0 || c->timeout >= 0 || o->check_failures != 0 ?
-			"options of a check are given, but no check (--check)" : NULL;
-	if (c->every >= 0 && c->every < SHORTEST_CHECK)
-		return "--check-every is too short: it is 10 ms at least";
-	if (c->timeout >= 0 && c->timeout < SHORTEST_CHECK)
-		return "--check-timeout is too short: it is 10 ms at least";
-	if (c->timeout > (c->every < 0 ? CHECK_EVERY : c->every))
-		return "--check-timeout may not be longer than --check-every";
-	return NULL;
+	refuse(c->command == NULL &&
+		   (c->every >= 0 || c->timeout >= 0 || o->failures != NULL),
+		   "options of a check are given, but no check (--check)");
+	refuse(c->every >= 0 && c->every < SHORTEST_CHECK,
+		   "--check-every is too short: it is 10 ms at least");
+	refuse(c->timeout >= 0 && c->timeout < SHORTEST_CHECK,
+		   "--check-timeout is too short: it is 10 ms at least");
+	refuse(c->timeout > (c->every < 0 ? CHECK_EVERY : c->every),
+		   "--check-timeout may not be longer than --check-every");
 }
 
 /*
- * What is wrong with the options about periods?  NULL: nothing.
+ * Report what is missing, too much or contradictory, and exit.
  */
-static const char *
-wrong_period(const Options *o)
+static void
+check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 {
-	if (o->every < 0)
-		return o->offset >= 0 || o->attempts != NULL ?
-			"options --offset and --attempts need --every" : NULL;
-	if (o->every < SEC || o->every % SEC != 0 || o->offset % SEC > 0)
-		return "a period, and its offset, are whole seconds";
-	if (o->offset >= o->every)
-		return "option --offset has to be less than --every";
-	if (o->session)
-		return "options --every and --mode=session exclude each other";
-	if (o->hold >= 0 || o->skip || o->once || o->wait != NEVER)
-		return "option --every excludes --hold, --skip, --once and --wait";
-	return NULL;
+	if (!s->takes_command && optind < argc)
+	{
+		pg_log_error("too many command-line arguments (first is \"%s\")",
+					 argv[optind]);
+		options_usage_error();
+	}
+	refuse(s->needs_election && o->election == NULL && o->group == NULL &&
+		   o->html == NULL, "no election is named (-e)");
+	refuse(!s->stands && o->candidate != NULL && o->election == NULL,
+		   "option --candidate needs --election");
+	refuse(s->takes_command && optind >= argc, "no command is given");
+	refuse(s->needs_http && o->http.any.sa_family == 0,
+		   "no address is given (--http)");
+	refuse(o->skip && o->wait != NEVER,
+		   "options --skip and --wait exclude each other");
+	refuse(o->skip && o->forever,
+		   "options --skip and --forever exclude each other");
+	refuse(o->once && o->forever,
+		   "options --once and --forever exclude each other");
+	refuse(o->html != NULL && o->json,
+		   "options --html and --json exclude each other");
+	refuse(o->html != NULL && o->html[0] == '\0',
+		   "the file of --html has no name");
+	check_period(o);
+	refuse(o->group != NULL && o->election != NULL,
+		   "options --election and --group exclude each other");
+	refuse(o->group != NULL && (o->session || o->skip || o->every > 0),
+		   "option --group excludes --mode=session, --skip and --every");
+	check_check(o);
 }
 
 /*
@@ -323,69 +357,7 @@ set_check_defaults(Options *o)
 		o->check.every = CHECK_EVERY;
 	if (o->check.timeout < 0)
 		o->check.timeout = Min(CHECK_TIMEOUT, o->check.every);
-	if (o->check_failures == 0)
-		o->check_failures = CHECK_FAILURES;
-}
-
-/*
- * What is wrong with the options about a group?  NULL: nothing.
- */
-static const char *
-wrong_group(const Options *o)
-{
-	if (o->group == NULL)
-		return NULL;
-	if (o->election != NULL)
-		return "options --election and --group exclude each other";
-	if (o->session || o->skip || o->every > 0)
-		return "option --group excludes --mode=session, --skip and --every";
-	return NULL;
-}
-
-/*
- * Report what is missing, too much or contradictory, and exit.
- */
-static void
-check_options(const Subcommand *s, const Options *o, int argc, char **argv)
-{
-	const char *wrong = NULL;
-
-	if (!s->takes_command && optind < argc)
-	{
-		pg_log_error("too many command-line arguments (first is \"%s\")",
-					 argv[optind]);
-		options_usage_error();
-	}
-	if (s->needs_election && o->election == NULL && o->group == NULL &&
-		o->html == NULL)
-		wrong = "no election is named (-e)";
-	else if (!s->stands && o->candidate != NULL && o->election == NULL)
-		wrong = "option --candidate needs --election";
-	else if (s->takes_command && optind >= argc)
-		wrong = "no command is given";
-	else if (s->needs_http && o->http.any.sa_family == 0)
-		wrong = "no address is given (--http)";
-	else if (o->skip && o->wait != NEVER)
-		wrong = "options --skip and --wait exclude each other";
-	else if (o->skip && o->forever)
-		wrong = "options --skip and --forever exclude each other";
-	else if (o->once && o->forever)
-		wrong = "options --once and --forever exclude each other";
-	else if (o->html != NULL && o->json)
-		wrong = "options --html and --json exclude each other";
-	else if (o->html != NULL && o->html[0] == '\0')
-		wrong = "the file of --html has no name";
-	else
-		wrong = wrong_period(o);
-	if (wrong == NULL)
-		wrong = wrong_group(o);
-	if (wrong == NULL)
-		wrong = wrong_check(o);
-	if (wrong != NULL)
-	{
-		pg_log_error("%s", wrong);
-		options_usage_error();
-	}
+	o->check_failures = o->failures == NULL ? CHECK_FAILURES : atoi(o->failures);
 }
 
 /*

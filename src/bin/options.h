@@ -36,7 +36,8 @@ typedef struct Options
 	bool		forever;
 	bool		verbose;
 	CheckOptions check;
-	int64		check_failures; /* in a row, that end a leadership */
+	const char *failures;		/* of checks, as given; NULL: not given */
+	int			check_failures; /* in a row, that end a leadership */
 	char	  **command;
 
 	/* of status, watch, history and yield */
