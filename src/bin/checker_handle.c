@@ -11,7 +11,6 @@
  */
 #include "checker.h"
 
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,21 +24,12 @@ static void
 start(Checker *c)
 {
 	pid_t		parent = getpid();
-	int			sockets[2];
 
 	c->started = now_us();
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
-		return;
-	c->pid = fork();
+	c->pid = message_fork(&c->socket);
 	if (c->pid == 0)
-		checker_main(&c->options, sockets[1], parent);
-	close(sockets[1]);
-	c->socket = sockets[0];
-	if (c->pid > 0)
-		return;
-	c->pid = 0;
-	close(c->socket);
-	c->socket = -1;
+		checker_main(&c->options, c->socket, parent);
+	c->pid = Max(c->pid, 0);
 }
 
 /*

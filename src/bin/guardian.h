@@ -87,6 +87,7 @@ extern int	signals_checked_fd(int fd);
 extern pid_t shell_start(const char *command);
 
 /* message.c */
+extern pid_t message_fork(int *socket);
 extern void message_send(int socket, MessageKind kind, int number, int64 at);
 extern bool message_receive(int *socket, Message *m);
 

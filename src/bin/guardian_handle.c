@@ -11,7 +11,6 @@
 #include "guardian.h"
 
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,14 +37,6 @@ guardian_prepare(void)
 	return &own_signals;
 }
 
-static void
-not_started(Guardian *g)
-{
-	g->exec_errno = errno;
-	g->done = g->reaped = true;
-	g->pid = 0;
-}
-
 /*
  * Start a guardian, which starts the command.  If that is not possible,
  * g->done is set, with an exec_errno.
@@ -53,30 +44,16 @@ not_started(Guardian *g)
 void
 guardian_start(Guardian *g, const GuardianArgs *args)
 {
-	int			sockets[2];
-
 	*g = NO_GUARDIAN;
 	g->had_terminal = tcgetpgrp(STDIN_FILENO) == getpgrp();
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
-	{
-		not_started(g);
-		return;
-	}
-	g->pid = fork();
-	if (g->pid < 0)
-	{
-		not_started(g);
-		close(sockets[0]);
-		close(sockets[1]);
-		return;
-	}
+	g->pid = message_fork(&g->socket);
 	if (g->pid == 0)
-	{
-		close(sockets[0]);
-		guardian_main(args, sockets[1], own_pid, &own_signals);
-	}
-	close(sockets[1]);
-	g->socket = sockets[0];
+		guardian_main(args, g->socket, own_pid, &own_signals);
+	if (g->pid > 0)
+		return;
+	g->exec_errno = errno;
+	g->done = g->reaped = true;
+	g->pid = 0;
 }
 
 /*

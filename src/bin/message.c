@@ -14,6 +14,30 @@
 #include <unistd.h>
 
 /*
+ * Fork a helper, with a socket between it and us.  Return as fork() does; if
+ * there is no helper, there is no socket, and errno says why.
+ */
+pid_t
+message_fork(int *socket)
+{
+	int			sockets[2] = {-1, -1};
+	pid_t		pid = -1;
+	int			error;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0)
+		pid = fork();
+	error = errno;
+	*socket = pid > 0 ? sockets[0] : pid == 0 ? sockets[1] : -1;
+	for (int i = 0; i < lengthof(sockets); i++)
+	{
+		if (sockets[i] != *socket)
+			close(sockets[i]);
+	}
+	errno = error;
+	return pid;
+}
+
+/*
  * Send a message, unless there is no socket, hence no other process.  A
  * process that is stopped reads nothing, and the socket may be full: drop the
  * message then.  If the guardian does not get a message, command.c kills
