@@ -188,6 +188,7 @@ LEADER_OBJS = \
 	src/bin/text.o \
 	src/bin/timeline.o \
 	src/bin/watch.o \
+	src/bin/watched.o \
 	src/bin/yield.o
 ifneq ($(shell uname -s),Linux)
 with_pg_leader = no

@@ -38,23 +38,6 @@ static Hooks *hooks_of_exit;
 
 /* --- what is to be run */
 
-static Hook *
-find_hook(Hooks *h, const char *election)
-{
-	Hook	   *hook;
-
-	for (int i = 0; i < h->n; i++)
-	{
-		if (strcmp(h->all[i]->election, election) == 0)
-			return h->all[i];
-	}
-	h->all = pg_realloc(h->all, (h->n + 1) * sizeof(Hook *));
-	h->all[h->n++] = hook = pg_malloc0(sizeof(Hook));
-	hook->election = pg_strdup(election);
-	hook->order = -1;
-	return hook;
-}
-
 static void
 set_text(char **text, const char *value)
 {
@@ -71,8 +54,8 @@ static int
 rank_of(const char *event, bool ended)
 {
 	if (strcmp(event, "yield_requested") == 0)
-		return 1;
-	return ended || strcmp(event, "vacated") == 0 ? 2 : 0;
+		return 2;
+	return ended || strcmp(event, "vacated") == 0 ? 3 : 1;
 }
 
 /*
@@ -90,7 +73,8 @@ hooks_note(Hooks *h, const PGresult *events, int row, const char *term,
 
 	if (h->command == NULL)
 		return;
-	hook = find_hook(h, PQgetvalue(events, row, EVENT_ELECTION));
+	hook = watched_get(&h->hooks, PQgetvalue(events, row, EVENT_ELECTION),
+					   sizeof(Hook));
 	if (order < hook->order || (order == hook->order && rank <= hook->rank))
 		return;
 	hook->order = order;
@@ -113,10 +97,12 @@ hooks_note(Hooks *h, const PGresult *events, int row, const char *term,
 Hook *
 hooks_without_metadata(Hooks *h)
 {
-	for (int i = 0; i < h->n; i++)
+	for (int i = 0; i < h->hooks.n; i++)
 	{
-		if (h->all[i]->metadata == NULL)
-			return h->all[i];
+		Hook	   *hook = h->hooks.all[i];
+
+		if (hook->metadata == NULL)
+			return hook;
 	}
 	return NULL;
 }
@@ -167,11 +153,12 @@ first_due(const Hooks *h)
 {
 	Hook	   *first = NULL;
 
-	for (int i = 0; i < h->n; i++)
+	for (int i = 0; i < h->hooks.n; i++)
 	{
-		if (h->all[i]->due != NEVER &&
-			(first == NULL || h->all[i]->due < first->due))
-			first = h->all[i];
+		Hook	   *hook = h->hooks.all[i];
+
+		if (hook->due != NEVER && (first == NULL || hook->due < first->due))
+			first = hook;
 	}
 	return first;
 }

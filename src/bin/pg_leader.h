@@ -46,7 +46,8 @@
  *					page_file.c		writes it into a file
  *					html.c			`history --html`
  *					timeline.c		`history`
- *	watch.h			hook.c			runs a command line for the newest event
+ *	watch.h			watched.c		lists of what is known of each election
+ *					hook.c			runs a command line for the newest event
  *					screen.c		what `watch` shows on a terminal
  *					watch.c			`watch`
  *	subcommands.h	main.c			chooses the subcommand

@@ -62,8 +62,7 @@ typedef struct Line
 } Line;
 
 static Connection *connection;
-static Line *lines;				/* in the order of names */
-static int	nlines;
+static Watched lines;
 static int64 nevents;
 static int	drawn;				/* height of the picture, above the cursor */
 static bool at_top;				/* the next picture begins at the top */
@@ -211,24 +210,16 @@ set_field(Line *line, int field, const char *text)
 }
 
 /*
- * Return the line of an election.  A new one is put in its place.
+ * Return the line of an election.
  */
 static Line *
 line_of(const char *name)
 {
-	int			i = 0;
+	Line	   *line = watched_get(&lines, name, sizeof(Line));
 
-	while (i < nlines && strcmp(lines[i].name, name) < 0)
-		i++;
-	if (i < nlines && strcmp(lines[i].name, name) == 0)
-		return &lines[i];
-	lines = pg_realloc(lines, (nlines + 1) * sizeof(Line));
-	memmove(&lines[i + 1], &lines[i], (nlines - i) * sizeof(Line));
-	nlines++;
-	memset(&lines[i], 0, sizeof(Line));
-	lines[i].name = pg_strdup(name);
-	set_field(&lines[i], FIELD_ELECTION, name);
-	return &lines[i];
+	if (line->fields[FIELD_ELECTION] == NULL)
+		set_field(line, FIELD_ELECTION, name);
+	return line;
 }
 
 /*
@@ -294,13 +285,14 @@ screen_end_request(const char *election)
 static void
 choose_lines(int room)
 {
-	for (int i = 0; i < nlines; i++)
+	for (int i = 0; i < lines.n; i++)
 	{
+		Line	   *line = lines.all[i];
 		int			newer = 0;
 
-		for (int j = 0; nlines > room && j < nlines; j++)
-			newer += lines[j].changed > lines[i].changed;
-		lines[i].shown = nlines <= room || newer < room;
+		for (int j = 0; lines.n > room && j < lines.n; j++)
+			newer += ((Line *) lines.all[j])->changed > line->changed;
+		line->shown = newer < room;
 	}
 }
 
@@ -345,28 +337,31 @@ add_lines(PQExpBuffer picture, int rows, int columns)
 	for (int i = 0; i < FIELDS; i++)
 	{
 		widths[i] = strlen(heads[i]);
-		for (int j = 0; j < nlines; j++)
+		for (int j = 0; j < lines.n; j++)
 		{
-			if (lines[j].shown)
-				widths[i] = Max(widths[i], text_width(lines[j].fields[i]));
+			const Line *line = lines.all[j];
+
+			if (line->shown)
+				widths[i] = Max(widths[i], text_width(line->fields[i]));
 		}
 		/* A long name must not push the others off the terminal. */
 		widths[i] = Min(widths[i], Max(columns / 3, (int) strlen(heads[i])));
 	}
 	add_fields(picture, heads, widths, columns);
-	for (int i = 0; i < nlines; i++)
+	for (int i = 0; i < lines.n; i++)
 	{
+		const Line *line = lines.all[i];
 		const char *fields[FIELDS];
 		char	   *cut[FIELDS];
 
-		if (!lines[i].shown)
+		if (!line->shown)
 		{
 			hidden_lines++;
 			continue;
 		}
 		for (int f = 0; f < FIELDS; f++)
 		{
-			fields[f] = cut[f] = pg_strdup(lines[i].fields[f]);
+			fields[f] = cut[f] = pg_strdup(line->fields[f]);
 			cut[f][text_prefix_length(cut[f], widths[f])] = '\0';
 		}
 		add_fields(picture, fields, widths, columns);

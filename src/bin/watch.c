@@ -147,8 +147,7 @@ typedef struct Watch
 {
 	const Options *options;
 	Connection	connection;
-	KnownElection *known;
-	int			n;
+	Watched		known;
 	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
 	bool		started;		/* the present state was printed */
@@ -159,31 +158,16 @@ typedef struct Watch
 
 /* --- what is known */
 
-static KnownElection *
-find_known(const Watch *w, const char *election)
-{
-	for (int i = 0; i < w->n; i++)
-	{
-		if (strcmp(w->known[i].election, election) == 0)
-			return &w->known[i];
-	}
-	return NULL;
-}
-
 /*
  * Remember the last term of an election that was printed.
  */
 static void
 remember(Watch *w, const char *election, const char *term, bool ended)
 {
-	KnownElection *k = find_known(w, election);
+	KnownElection *k = watched_get(&w->known, election, sizeof(KnownElection));
 
-	if (k == NULL)
+	if (k->prefix == NULL)
 	{
-		w->known = pg_realloc(w->known, (w->n + 1) * sizeof(KnownElection));
-		k = &w->known[w->n++];
-		memset(k, 0, sizeof(KnownElection));
-		k->election = pg_strdup(election);
 		k->prefix = notification_prefix(election, false);
 		/* A screen shows requests that were made before, too. */
 		k->hinted = w->draws;
@@ -225,9 +209,9 @@ known_array(const Watch *w, Field field, bool only_yielding)
 
 	initPQExpBuffer(&array);
 	appendPQExpBufferChar(&array, '{');
-	for (int i = 0; i < w->n; i++)
+	for (int i = 0; i < w->known.n; i++)
 	{
-		const KnownElection *k = &w->known[i];
+		const KnownElection *k = w->known.all[i];
 
 		if (only_yielding && !k->hinted && !k->yielding)
 			continue;
@@ -250,13 +234,14 @@ known_array(const Watch *w, Field field, bool only_yielding)
 static bool
 mark_hinted(Watch *w, const char *payload)
 {
-	for (int i = 0; i < w->n; i++)
+	for (int i = 0; i < w->known.n; i++)
 	{
-		if (notification_is_about(payload, w->known[i].prefix))
-		{
-			w->known[i].hinted = true;
-			return true;
-		}
+		KnownElection *k = w->known.all[i];
+
+		if (!notification_is_about(payload, k->prefix))
+			continue;
+		k->hinted = true;
+		return true;
 	}
 	return false;
 }
@@ -399,9 +384,9 @@ is_among(const PGresult *yields, const char *election)
 static void
 remember_yielding(Watch *w, const PGresult *yields)
 {
-	for (int i = 0; i < w->n; i++)
+	for (int i = 0; i < w->known.n; i++)
 	{
-		KnownElection *k = &w->known[i];
+		KnownElection *k = w->known.all[i];
 		bool		yielded = k->yielding;
 
 		k->hinted = false;
@@ -428,7 +413,7 @@ print_requests(Watch *w)
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
 			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
-			KnownElection *k = find_known(w, PQgetvalue(answer.result, i, EVENT_ELECTION));
+			KnownElection *k = watched_get(&w->known, PQgetvalue(answer.result, i, EVENT_ELECTION), 0);
 
 			if (k == NULL ||
 				(k->yielding && strcmp(k->yielding_term, term) == 0))

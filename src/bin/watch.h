@@ -12,6 +12,13 @@
 #include "guardian.h"
 #include "observer.h"
 
+/* What is known of each election, with its name first */
+typedef struct Watched
+{
+	void	  **all;
+	int			n;
+} Watched;
+
 /* What was run, or is to be run, for one election */
 typedef struct Hook
 {
@@ -24,7 +31,7 @@ typedef struct Hook
 
 	/* How new it is */
 	int64		order;			/* its term */
-	int			rank;			/* among the events of a term */
+	int			rank;			/* among the events of a term, from 1 on */
 
 	int64		due;			/* when to run it; NEVER: not, or not yet */
 	int64		pause;			/* before it is tried again */
@@ -33,14 +40,16 @@ typedef struct Hook
 typedef struct Hooks
 {
 	const char *command;		/* for the shell; NULL: no hooks */
-	Hook	  **all;
-	int			n;
+	Watched		hooks;
 	pid_t		pid;			/* of the hook that runs; 0: none does */
 	Hook	   *running;		/* its election; NULL: a newer event has come */
 	int			signal_fd;
 	int			timer_fd;
 	Watcher		watcher;
 } Hooks;
+
+/* watched.c */
+extern void *watched_get(Watched *list, const char *election, size_t size);
 
 /* hook.c */
 extern void hooks_prepare(Hooks *h, const char *command, Connection *c);
