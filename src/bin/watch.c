@@ -60,9 +60,9 @@ static const Statement sql_state = {
 };
 
 /*
- * The events since the last look.  $2 to $4 are the elections that are known,
- * their last terms, and whether those had ended.  An election's events come in
- * the order of its terms, even if the server's clock was set back meanwhile.
+ * The events since the last look.  $2 are the elections that are known (see
+ * known_json()).  An election's events come in the order of its terms, even if
+ * the server's clock was set back meanwhile.
  */
 static const Statement sql_events = {
 	"WITH h AS (SELECT election, term, leader, reason, acquired_at, ended_at,"
@@ -70,9 +70,9 @@ static const Statement sql_events = {
 	" pg_catalog.lag(leader) OVER w AS last_leader,"
 	" pg_catalog.lag(reason) OVER w AS last_reason,"
 	" pg_catalog.lead(acquired_at) OVER w AS next_at"
-	" FROM leader_election.history LEFT JOIN ROWS FROM"
-	" (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4))"
-	" AS k (name, known, known_end) ON (name OPERATOR(pg_catalog.=) election)"
+	" FROM leader_election.history LEFT JOIN pg_catalog.json_to_recordset($2)"
+	" AS k (name pg_catalog.text, known pg_catalog.int8, known_end pg_catalog.bool)"
+	" ON (name OPERATOR(pg_catalog.=) election)"
 	" WHERE ($1 IS NULL OR election OPERATOR(pg_catalog.=) $1)"
 	" AND term OPERATOR(pg_catalog.>=) COALESCE(known, 0)"
 	" WINDOW w AS (PARTITION BY election ORDER BY term)),"
@@ -89,7 +89,7 @@ static const Statement sql_events = {
 	" happened::pg_catalog.timestamptz(3), pg_catalog.to_json(happened)"
 	" FROM e ORDER BY pg_catalog.max(happened) OVER (PARTITION BY election"
 	" ORDER BY term, event), election, term, event",
-	8, false, 4, {TEXTOID, TEXTARRAYOID, INT8ARRAYOID, BOOLARRAYOID}
+	8, false, 2, {TEXTOID, JSONOID}
 };
 
 /*
@@ -100,9 +100,10 @@ static const Statement sql_yields = {
 	"SELECT election, 'yield_requested', term, leader, NULL, NULL,"
 	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
 	" pg_catalog.to_json(pg_catalog.clock_timestamp())"
-	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) ANY ($1)"
+	" FROM leader_election.status, pg_catalog.json_to_recordset($1)"
+	" AS k (name pg_catalog.text) WHERE election OPERATOR(pg_catalog.=) name"
 	" AND state OPERATOR(pg_catalog.=) 'yielding' ORDER BY election",
-	8, false, 1, {TEXTARRAYOID}
+	8, false, 1, {JSONOID}
 };
 
 /* The metadata of the leader of a term, while it leads */
@@ -177,53 +178,31 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 	k->ended = ended;
 }
 
-static void
-append_quoted(PQExpBuffer array, const char *text)
-{
-	appendPQExpBufferChar(array, '"');
-	for (; *text != '\0'; text++)
-	{
-		if (*text == '"' || *text == '\\')
-			appendPQExpBufferChar(array, '\\');
-		appendPQExpBufferChar(array, *text);
-	}
-	appendPQExpBufferChar(array, '"');
-}
-
-/* What known_array() makes an array of */
-typedef enum Field
-{
-	FIELD_ELECTION,
-	FIELD_TERM,
-	FIELD_ENDED
-} Field;
-
 /*
- * Return one field of all known elections, or of those that may be yielding,
- * as an array of PostgreSQL, to be freed by the caller.
+ * Return the known elections, their last terms, and whether those had ended, as
+ * JSON, to be freed by the caller; or only those that may be yielding.
  */
 static char *
-known_array(const Watch *w, Field field, bool only_yielding)
+known_json(const Watch *w, bool only_yielding)
 {
-	PQExpBufferData array;
+	PQExpBufferData json;
 
-	initPQExpBuffer(&array);
-	appendPQExpBufferChar(&array, '{');
+	initPQExpBuffer(&json);
+	appendPQExpBufferChar(&json, '[');
 	for (int i = 0; i < w->known.n; i++)
 	{
 		const KnownElection *k = w->known.all[i];
 
-		if (only_yielding && !k->hinted && !k->yielding)
-			continue;
-		if (array.len > 1)
-			appendPQExpBufferChar(&array, ',');
-		append_quoted(&array, field == FIELD_ELECTION ? k->election :
-					  field == FIELD_TERM ? k->term : k->ended ? "t" : "f");
+		if (!only_yielding || k->hinted || k->yielding)
+			appendPQExpBuffer(&json, "%s{\"name\":%s,\"known\":%s,\"known_end\":%s}",
+							  json.len > 1 ? "," : "",
+							  text_lend(text_json(k->election)), k->term,
+							  k->ended ? "true" : "false");
 	}
-	appendPQExpBufferChar(&array, '}');
-	if (PQExpBufferDataBroken(array))
+	appendPQExpBufferChar(&json, ']');
+	if (PQExpBufferDataBroken(json))
 		pg_fatal("out of memory");
-	return array.data;
+	return json.data;
 }
 
 /* --- hints */
@@ -339,13 +318,8 @@ print_state(Watch *w)
 static void
 print_changes(Watch *w)
 {
-	char	   *known[] = {
-		known_array(w, FIELD_ELECTION, false), known_array(w, FIELD_TERM, false),
-		known_array(w, FIELD_ENDED, false)
-	};
-	const char *values[] = {
-		w->options->election, known[0], known[1], known[2]
-	};
+	char	   *known = known_json(w, false);
+	const char *values[] = {w->options->election, known};
 	Answer		answer;
 
 	if (ask(w, &sql_events, values, &answer))
@@ -361,8 +335,7 @@ print_changes(Watch *w)
 		}
 		answer_free(&answer);
 	}
-	for (int i = 0; i < lengthof(known); i++)
-		pg_free(known[i]);
+	pg_free(known);
 }
 
 static bool
@@ -407,8 +380,8 @@ print_requests(Watch *w)
 	Answer		answer;
 
 	take_kept_hints(w);
-	values[0] = elections = known_array(w, FIELD_ELECTION, true);
-	if (strcmp(elections, "{}") != 0 && ask(w, &sql_yields, values, &answer))
+	values[0] = elections = known_json(w, true);
+	if (strcmp(elections, "[]") != 0 && ask(w, &sql_yields, values, &answer))
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
