@@ -60,16 +60,14 @@ rank_of(const char *event, bool ended)
 
 /*
  * Note the event in a row, to be run unless one as new was noted before.
- * term: the last one; ended: that is over.
  */
 void
-hooks_note(Hooks *h, const PGresult *events, int row, const char *term,
-		   bool ended)
+hooks_note(Hooks *h, const PGresult *events, int row)
 {
 	const char *event = PQgetvalue(events, row, EVENT_KIND);
 	Hook	   *hook;
-	int64		order = strtoll(term, NULL, 10);
-	int			rank = rank_of(event, ended);
+	int64		order = strtoll(PQgetvalue(events, row, EVENT_LAST_TERM), NULL, 10);
+	int			rank = rank_of(event, PQgetvalue(events, row, EVENT_ENDED)[0] == 't');
 
 	if (h->command == NULL)
 		return;

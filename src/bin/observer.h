@@ -15,7 +15,7 @@
 /* How long the server may take to answer an observer */
 #define OBSERVER_LIMIT	(60 * SEC)
 
-/* Columns of events, as event_print() reads them */
+/* Columns of events */
 enum
 {
 	EVENT_ELECTION,
@@ -26,6 +26,10 @@ enum
 	EVENT_REASON,
 	EVENT_AT,
 	EVENT_AT_JSON,
+	EVENT_LAST_TERM,			/* of the election */
+	EVENT_ENDED,				/* that term has */
+	EVENT_SINCE,				/* when the state began of which this tells; NULL:
+								 * unknown */
 	EVENT_FIELDS
 };
 

@@ -237,11 +237,10 @@ state_after(const PGresult *events, int row)
 }
 
 /*
- * Remember the newest event of an election.  since: when the state of which it
- * tells began; empty: unknown.
+ * Remember the newest event of an election.
  */
 void
-screen_note(const PGresult *events, int row, const char *since)
+screen_note(const PGresult *events, int row)
 {
 	Line	   *line = line_of(PQgetvalue(events, row, EVENT_ELECTION));
 	const char *previous = PQgetvalue(events, row, EVENT_PREVIOUS);
@@ -255,7 +254,7 @@ screen_note(const PGresult *events, int row, const char *since)
 	set_field(line, FIELD_LEADER, PQgetvalue(events, row, EVENT_LEADER));
 	set_field(line, FIELD_TERM, PQgetisnull(events, row, EVENT_LEADER) ? "" :
 			  PQgetvalue(events, row, EVENT_TERM));
-	set_field(line, FIELD_SINCE, since);
+	set_field(line, FIELD_SINCE, PQgetvalue(events, row, EVENT_SINCE));
 	if (!PQgetisnull(events, row, EVENT_PREVIOUS))
 		before = psprintf("%s, %s", PQgetvalue(events, row, EVENT_REASON), previous);
 	set_field(line, FIELD_BEFORE, before == NULL ? "" : before);

@@ -56,7 +56,7 @@ static const Statement sql_state = {
 	" WHERE $1 IS NULL OR election OPERATOR(pg_catalog.=) $1"
 	" ORDER BY election, term DESC) h ON (name OPERATOR(pg_catalog.=) election))"
 	" b ORDER BY 1",
-	11, false, 1, {TEXTOID}
+	EVENT_FIELDS, false, 1, {TEXTOID}
 };
 
 /*
@@ -86,10 +86,11 @@ static const Statement sql_events = {
 	" AND (next_at OPERATOR(pg_catalog.=) ended_at) IS NOT TRUE"
 	" AND (known IS NULL OR term OPERATOR(pg_catalog.>) known OR NOT known_end))"
 	" SELECT election, event, term, leader, previous, reason,"
-	" happened::pg_catalog.timestamptz(3), pg_catalog.to_json(happened)"
-	" FROM e ORDER BY pg_catalog.max(happened) OVER (PARTITION BY election"
+	" happened::pg_catalog.timestamptz(3), pg_catalog.to_json(happened),"
+	" term, event OPERATOR(pg_catalog.=) 'vacated',"
+	" happened::pg_catalog.timestamptz(3) FROM e ORDER BY pg_catalog.max(happened) OVER (PARTITION BY election"
 	" ORDER BY term, event), election, term, event",
-	8, false, 2, {TEXTOID, JSONOID}
+	EVENT_FIELDS, false, 2, {TEXTOID, JSONOID}
 };
 
 /*
@@ -99,11 +100,11 @@ static const Statement sql_events = {
 static const Statement sql_yields = {
 	"SELECT election, 'yield_requested', term, leader, NULL, NULL,"
 	" pg_catalog.clock_timestamp()::pg_catalog.timestamptz(3),"
-	" pg_catalog.to_json(pg_catalog.clock_timestamp())"
+	" pg_catalog.to_json(pg_catalog.clock_timestamp()), term, false, NULL"
 	" FROM leader_election.status, pg_catalog.json_to_recordset($1)"
 	" AS k (name pg_catalog.text) WHERE election OPERATOR(pg_catalog.=) name"
 	" AND state OPERATOR(pg_catalog.=) 'yielding' ORDER BY election",
-	8, false, 1, {JSONOID}
+	EVENT_FIELDS, false, 1, {JSONOID}
 };
 
 /* The metadata of the leader of a term, while it leads */
@@ -122,11 +123,6 @@ static const Statement sql_channels = {
 	1, false, 1, {TEXTOID}
 };
 
-/* Further columns of sql_state */
-#define STATE_LAST_TERM		EVENT_FIELDS
-#define STATE_ENDED			(EVENT_FIELDS + 1)
-#define STATE_SINCE			(EVENT_FIELDS + 2)
-
 /*
  * What was printed of an election.
  *
@@ -141,6 +137,7 @@ typedef struct KnownElection
 	bool		ended;			/* the end of that term was printed */
 	bool		hinted;			/* a hint has come since the last look */
 	bool		yielding;		/* the leader was asked to, at the last look */
+	int64		asked;			/* the last look at which it was */
 	char	   *yielding_term;	/* the last request printed was in this term */
 } KnownElection;
 
@@ -151,6 +148,7 @@ typedef struct Watch
 	Watched		known;
 	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
+	int64		looks;			/* for requests to yield */
 	bool		started;		/* the present state was printed */
 	bool		standby;
 	bool		draws;			/* on a terminal */
@@ -163,8 +161,10 @@ typedef struct Watch
  * Remember the last term of an election that was printed.
  */
 static void
-remember(Watch *w, const char *election, const char *term, bool ended)
+remember(Watch *w, const PGresult *events, int row)
 {
+	const char *election = PQgetvalue(events, row, EVENT_ELECTION);
+	const char *term = PQgetvalue(events, row, EVENT_LAST_TERM);
 	KnownElection *k = watched_get(&w->known, election, sizeof(KnownElection));
 
 	if (k->prefix == NULL)
@@ -175,7 +175,7 @@ remember(Watch *w, const char *election, const char *term, bool ended)
 	}
 	pg_free(k->term);
 	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
-	k->ended = ended;
+	k->ended = PQgetvalue(events, row, EVENT_ENDED)[0] == 't';
 }
 
 /*
@@ -273,104 +273,81 @@ ask(Watch *w, const Statement *statement, const char *const *values,
 }
 
 /*
- * Tell of the event in a row.  since: when the state of which it tells began;
- * term: the election's last one; ended: that is over.
+ * Tell of the event in a row.
  */
 static void
-tell(Watch *w, const PGresult *events, int row, const char *since,
-	 const char *term, bool ended)
+tell(Watch *w, const PGresult *events, int row)
 {
 	if (w->draws)
-		screen_note(events, row, since);
+		screen_note(events, row);
 	else
 		event_print(events, row, w->options->json);
-	hooks_note(&w->hooks, events, row, term, ended);
+	hooks_note(&w->hooks, events, row);
 }
 
 /*
- * Print the present state.
+ * Print the present state; or, once that was done, what has happened since the
+ * last look.
  */
 static void
-print_state(Watch *w)
-{
-	const char *values[] = {w->options->election};
-	Answer		answer;
-
-	if (!ask(w, &sql_state, values, &answer))
-		return;
-	for (int i = 0; i < PQntuples(answer.result); i++)
-	{
-		const char *term = PQgetvalue(answer.result, i, STATE_LAST_TERM);
-		bool		ended = PQgetvalue(answer.result, i, STATE_ENDED)[0] == 't';
-
-		if (!PQgetisnull(answer.result, i, EVENT_KIND))
-			tell(w, answer.result, i, PQgetvalue(answer.result, i, STATE_SINCE),
-				 term, ended);
-		remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
-	}
-	w->started = true;
-	answer_free(&answer);
-}
-
-/*
- * Print what has happened since the last look.
- */
-static void
-print_changes(Watch *w)
+print_events(Watch *w)
 {
 	char	   *known = known_json(w, false);
 	const char *values[] = {w->options->election, known};
 	Answer		answer;
 
-	if (ask(w, &sql_events, values, &answer))
+	if (ask(w, w->started ? &sql_events : &sql_state, values, &answer))
 	{
 		for (int i = 0; i < PQntuples(answer.result); i++)
 		{
-			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
-			bool		ended = strcmp(PQgetvalue(answer.result, i, EVENT_KIND), "vacated") == 0;
-
-			tell(w, answer.result, i, PQgetvalue(answer.result, i, EVENT_AT),
-				 term, ended);
-			remember(w, PQgetvalue(answer.result, i, EVENT_ELECTION), term, ended);
+			if (!PQgetisnull(answer.result, i, EVENT_KIND))
+				tell(w, answer.result, i);
+			remember(w, answer.result, i);
 		}
+		w->started = true;
 		answer_free(&answer);
 	}
 	pg_free(known);
 }
 
-static bool
-is_among(const PGresult *yields, const char *election)
-{
-	for (int row = 0; row < PQntuples(yields); row++)
-	{
-		if (strcmp(PQgetvalue(yields, row, EVENT_ELECTION), election) == 0)
-			return true;
-	}
-	return false;
-}
-
 /*
- * After a look for requests to yield: forget the hints, and remember which
- * leaders are asked.  The next round looks at those again without a hint, to
+ * Print which of these leaders are asked to yield, each request once.  Forget
+ * the hints.  The next round looks at these leaders again without a hint, to
  * see when they are not asked any more.
  */
 static void
-remember_yielding(Watch *w, const PGresult *yields)
+take_requests(Watch *w, const PGresult *yields)
 {
+	w->looks++;
+	for (int i = 0; i < PQntuples(yields); i++)
+	{
+		const char *term = PQgetvalue(yields, i, EVENT_TERM);
+		KnownElection *k = watched_get(&w->known, PQgetvalue(yields, i, EVENT_ELECTION), 0);
+
+		if (k == NULL)
+			continue;
+		if (!k->yielding || strcmp(k->yielding_term, term) != 0)
+			tell(w, yields, i);
+		pg_free(k->yielding_term);
+		k->yielding_term = pg_strdup(term);
+		k->yielding = true;
+		k->asked = w->looks;
+	}
 	for (int i = 0; i < w->known.n; i++)
 	{
 		KnownElection *k = w->known.all[i];
-		bool		yielded = k->yielding;
 
 		k->hinted = false;
-		k->yielding = is_among(yields, k->election);
-		if (w->draws && yielded && !k->yielding)
+		if (!k->yielding || k->asked == w->looks)
+			continue;
+		k->yielding = false;
+		if (w->draws)
 			screen_end_request(k->election);
 	}
 }
 
 /*
- * Print which leaders are asked to yield, each request once.
+ * Look which leaders are asked to yield, where that may be so.
  */
 static void
 print_requests(Watch *w)
@@ -383,19 +360,7 @@ print_requests(Watch *w)
 	values[0] = elections = known_json(w, true);
 	if (strcmp(elections, "[]") != 0 && ask(w, &sql_yields, values, &answer))
 	{
-		for (int i = 0; i < PQntuples(answer.result); i++)
-		{
-			const char *term = PQgetvalue(answer.result, i, EVENT_TERM);
-			KnownElection *k = watched_get(&w->known, PQgetvalue(answer.result, i, EVENT_ELECTION), 0);
-
-			if (k == NULL ||
-				(k->yielding && strcmp(k->yielding_term, term) == 0))
-				continue;
-			tell(w, answer.result, i, "", term, false);
-			pg_free(k->yielding_term);
-			k->yielding_term = pg_strdup(term);
-		}
-		remember_yielding(w, answer.result);
+		take_requests(w, answer.result);
 		answer_free(&answer);
 	}
 	pg_free(elections);
@@ -493,10 +458,7 @@ watch_run(const Options *options)
 			listen_to_all(&w);
 			listen_at = now_us() + (w.standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL);
 		}
-		if (w.started)
-			print_changes(&w);
-		else
-			print_state(&w);
+		print_events(&w);
 		if (w.started)
 			print_requests(&w);
 		complete_hooks(&w);

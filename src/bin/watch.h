@@ -53,15 +53,14 @@ extern void *watched_get(Watched *list, const char *election, size_t size);
 
 /* hook.c */
 extern void hooks_prepare(Hooks *h, const char *command, Connection *c);
-extern void hooks_note(Hooks *h, const PGresult *events, int row,
-					   const char *term, bool ended);
+extern void hooks_note(Hooks *h, const PGresult *events, int row);
 extern Hook *hooks_without_metadata(Hooks *h);
 extern void hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata);
 
 /* screen.c */
 extern bool screen_is_possible(void);
 extern void screen_begin(Connection *c);
-extern void screen_note(const PGresult *events, int row, const char *since);
+extern void screen_note(const PGresult *events, int row);
 extern void screen_end_request(const char *election);
 extern void screen_draw(void);
 

@@ -235,6 +235,7 @@ sub lookups
 	my ($sql) = @_;
 	my @t = tokens($sql);
 	my @in_from = (0);
+	my @defines = (0);          # names and types of columns: AS x (y type, ...)
 	my (%ctes, @found);
 	my $is = sub { my ($i, $text) = @_; return $i >= 0 && $i < @t && $t[$i][0] =~ /^(word|sign)$/ && $t[$i][1] eq $text; };
 	my $is_schema = sub { my ($i) = @_; return $i >= 0 && $i < @t && $SCHEMAS{ $t[$i][1] } && $is->($i + 1, '.'); };
@@ -277,13 +278,15 @@ sub lookups
 		elsif ($kind eq 'sign')
 		{
 			push @in_from, 0 if $text eq '(';
-			pop @in_from if $text eq ')';
+			push @defines, $is->($i - 2, 'as') && $t[ $i - 1 ][0] eq 'word' if $text eq '(';
+			if ($text eq ')') { pop @in_from; pop @defines; }
 			$relation->() if $text eq ',' && $in_from[-1];
 		}
 		elsif ($is_word && !($i > 0 && $is->($i - 1, '.')))
 		{
 			my $harmless = $kind eq 'word' && $HARMLESS{$text};
 
+			$wrong->('type of a column') if $defines[-1] && $t[ $i - 1 ][0] eq 'word' && !$is_schema->($i);
 			$wrong->('column, or a call of its name') if $is->($i + 1, '.') && !$is_schema->($i);
 			$wrong->('function')
 			  if $is->($i + 1, '(') && !$is->($i - 1, 'as')
@@ -385,7 +388,9 @@ foreach my $sql (
 	'SELECT 1 FROM leader_election.status JOIN leader_election.history USING (election)', 'SELECT CAST($1 AS text)',
 	'SELECT 1 FROM leader_election.status NATURAL JOIN leader_election.history', 'SELECT $1[1]', 'SELECT ARRAY[1]',
 	"SELECT \$1 AT TIME ZONE 'UTC'", 'SELECT $1 COLLATE "x"', "SELECT 'x'::pg_catalog.regclass", "SELECT E'x'", 'SELECT 1 -- x',
-	'SELECT * FROM leader_election.status', 'SELECT public.f()', 'SELECT 1 OPERATOR(public.+) 1', 'SELECT 1 OPERATOR(+) 1')
+	'SELECT * FROM leader_election.status', 'SELECT public.f()',
+	'SELECT y FROM pg_catalog.json_to_recordset($1) AS x (y text)',
+	'SELECT 1 OPERATOR(public.+) 1', 'SELECT 1 OPERATOR(+) 1')
 {
 	isnt(join('', lookups($sql)), '', "seen: $sql");
 }
@@ -410,6 +415,7 @@ foreach my $sql (@statements)
 		elsif ($kind ne 'word' || $next eq '.') { next; }
 		elsif ($before >= 0 && $t[$before][1] eq '::') { $types{$name} = 1; }
 		elsif ($next eq '(') { $functions{$name} = 1 if $schema || !$HARMLESS{$name}; }
+		elsif ($schema && $t[$before][0] eq 'word' && !$HARMLESS{ $t[$before][1] }) { $types{$name} = 1; }
 		elsif ($schema) { $relations{"$schema.$name"} = 1; }
 	}
 }
