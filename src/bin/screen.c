@@ -49,7 +49,7 @@ enum
 	FIELDS
 };
 
-static const char *const heads[FIELDS] = {
+static char *const heads[FIELDS] = {
 	"Election", "State", "Leader", "Term", "Since", "Before"
 };
 
@@ -311,15 +311,14 @@ add_line(PQExpBuffer picture, char *text, int columns)
 }
 
 static void
-add_fields(PQExpBuffer picture, const char *const *fields, const int *widths,
+add_fields(PQExpBuffer picture, char *const *fields, const int *widths,
 		   int columns)
 {
 	PQExpBufferData text;
 
 	initPQExpBuffer(&text);
 	for (int i = 0; i < FIELDS; i++)
-		appendPQExpBuffer(&text, "%s%*s", fields[i],
-						  widths[i] + GAP - text_width(fields[i]), "");
+		appendPQExpBuffer(&text, "%s%*s", text_fit(fields[i], widths[i]), GAP, "");
 	add_line(picture, text.data, columns);
 	termPQExpBuffer(&text);
 }
@@ -350,22 +349,11 @@ add_lines(PQExpBuffer picture, int rows, int columns)
 	for (int i = 0; i < lines.n; i++)
 	{
 		const Line *line = lines.all[i];
-		const char *fields[FIELDS];
-		char	   *cut[FIELDS];
 
-		if (!line->shown)
-		{
+		if (line->shown)
+			add_fields(picture, line->fields, widths, columns);
+		else
 			hidden_lines++;
-			continue;
-		}
-		for (int f = 0; f < FIELDS; f++)
-		{
-			fields[f] = cut[f] = pg_strdup(line->fields[f]);
-			cut[f][text_prefix_length(cut[f], widths[f])] = '\0';
-		}
-		add_fields(picture, fields, widths, columns);
-		for (int f = 0; f < FIELDS; f++)
-			pg_free(cut[f]);
 	}
 	if (hidden_lines > 0 && drawn < rows - 1)
 		add_line(picture, text_lend(psprintf("and %d more, which changed earlier",

@@ -81,12 +81,10 @@ cell(const PGresult *result, int row, int column)
 static void
 print_cell(const char *text, int width, bool right, bool last)
 {
-	int			fill = width - text_width(text);
-
 	if (right)
-		printf("%*s%s", fill, "", text);
+		printf("%*s%s", width - text_width(text), "", text);
 	else
-		printf("%s%*s", text, last ? 0 : fill, "");
+		fputs(last ? text : text_fit(text, width), stdout);
 	fputs(last ? "\n" : "  ", stdout);
 }
 

@@ -198,43 +198,59 @@ text_printable_lines(const char *text)
 }
 
 /*
- * Return how many columns of a terminal a printable text takes.
+ * Return how many bytes of a printable text fit into so many columns, and how
+ * many columns those take.
  */
-int
-text_width(const char *text)
-{
-	int			sum = 0;
-
-	while (*text != '\0')
-	{
-		int			width;
-
-		text += measure(text, &width);
-		sum += Max(width, 0);
-	}
-	return sum;
-}
-
-/*
- * Return how many bytes of a printable text fit into so many columns.
- */
-int
-text_prefix_length(const char *text, int columns)
+static int
+prefix(const char *text, int columns, int *taken)
 {
 	const char *end = text;
-	int			sum = 0;
 
+	*taken = 0;
 	while (*end != '\0')
 	{
 		int			width;
 		int			length = measure(end, &width);
 
-		sum += Max(width, 0);
-		if (sum > columns)
+		width = Max(width, 0);
+		if (width > columns - *taken)
 			break;
+		*taken += width;
 		end += length;
 	}
 	return end - text;
+}
+
+int
+text_prefix_length(const char *text, int columns)
+{
+	int			taken;
+
+	return prefix(text, columns, &taken);
+}
+
+/*
+ * Return how many columns of a terminal a printable text takes.
+ */
+int
+text_width(const char *text)
+{
+	int			taken;
+
+	(void) prefix(text, PG_INT32_MAX, &taken);
+	return taken;
+}
+
+/*
+ * Return a printable text, cut or filled up to so many columns, lent.
+ */
+char *
+text_fit(const char *text, int columns)
+{
+	int			taken;
+	int			length = prefix(text, columns, &taken);
+
+	return text_lend(psprintf("%.*s%*s", length, text, columns - taken, ""));
 }
 
 /*

@@ -115,10 +115,7 @@ fill_lane(const Timeline *t, const char *leader, char *lane)
 static void
 print_lane(const Timeline *t, const char *name, const char *lane)
 {
-	char	   *shown = text_show(name);
-
-	shown[text_prefix_length(shown, t->name_width)] = '\0';
-	printf("%s%*s ", shown, t->name_width - text_width(shown), "");
+	printf("%s ", text_fit(text_show(name), t->name_width));
 	for (; *lane != '\0'; lane++)
 	{
 		if (t->blocks && *lane == CELL_LEADS)
