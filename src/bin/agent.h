@@ -19,10 +19,6 @@
 /* What stand_until_elected() returns instead of an exit code */
 #define ELECTED			(-1)
 
-/* Before a command that ended at once, or failed, is started again */
-#define FIRST_BACKOFF	SEC
-#define LONGEST_BACKOFF	(30 * SEC)
-
 /* A leadership as granted */
 typedef struct Grant
 {

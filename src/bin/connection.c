@@ -15,20 +15,6 @@
 
 #include "common/string.h"
 
-/*
- * Remember why there is no connection.  The server may have written part of
- * the message, so it is made printable; and that part may be empty.
- */
-void
-connection_set_error(Connection *c, const char *message)
-{
-	message += strspn(message, "\n");
-	pg_free(c->error);
-	c->error = text_printable_lines(message[0] != '\0' ? message :
-									"the connection failed");
-	(void) pg_strip_crlf(c->error);
-}
-
 /* --- waiting */
 
 /*
@@ -106,13 +92,18 @@ connection_close(Connection *c)
 }
 
 /*
- * Close the connection, and remember why.  The message may be libpq's, which
- * PQfinish() frees: copy it first.
+ * Close the connection, and remember why.  The server may have written part of
+ * the message, so it is made printable; and that part may be empty.  It may be
+ * libpq's, which PQfinish() frees: copy it first.
  */
 void
 connection_fail(Connection *c, const char *message)
 {
-	connection_set_error(c, message);
+	message += strspn(message, "\n");
+	pg_free(c->error);
+	c->error = text_printable_lines(message[0] != '\0' ? message :
+									"the connection failed");
+	(void) pg_strip_crlf(c->error);
 	connection_close(c);
 }
 

@@ -21,6 +21,10 @@
 #define SHORTEST_PAUSE	(100 * MSEC)
 #define LONGEST_PAUSE	SEC
 
+/* Before what has failed, or ended at once, is run again: at first, and at last */
+#define FIRST_BACKOFF	SEC
+#define LONGEST_BACKOFF	(30 * SEC)
+
 /* The channel of elections that have none of their own */
 #define CHANNEL			"leadership_changed"
 
@@ -122,7 +126,6 @@ extern int64 params_connect_timeout(const ConnectOptions *options);
 extern bool connection_open(Connection *c, int64 limit);
 extern void connection_close(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
-extern void connection_set_error(Connection *c, const char *message);
 extern bool connection_wait(Connection *c, int64 until);
 extern bool connection_wait_ready(Connection *c, short events, int64 until,
 								  bool *stopped);

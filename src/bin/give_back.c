@@ -14,8 +14,8 @@
 #define GIVE_BACK_LIMIT		(10 * SEC)
 
 static const Statement sql_release = {
-	"SELECT leader_election.release($1, $2, $3, done => $4)",
-	1, true, 4, {TEXTOID, INT8OID, INTERVALOID, BOOLOID}
+	"SELECT leader_election.release($1, $3, $2, done => $4)",
+	1, true, 4, {TEXTOID, INTERVALOID, INT8OID, BOOLOID}
 };
 static const Statement sql_resign = {
 	"SELECT leader_election.resign($1, $2)",
@@ -39,15 +39,10 @@ static void
 try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
 {
 	Agent	   *a = l->agent;
-	bool		session = a->options->session;
-	const char *by_term[] = {
-		a->election, term, hold, l->done ? "t" : "f"
-	};
-	const char *by_session[] = {a->election, hold};
+	const char *values[] = {a->election, hold, term, l->done ? "t" : "f"};
 	Answer		answer;
 
-	answer = agent_ask(a, session ? &sql_resign : &sql_release,
-					   session ? by_session : by_term,
+	answer = agent_ask(a, a->options->session ? &sql_resign : &sql_release, values,
 					   Max(Min(until - now_us(), GIVE_BACK_LIMIT), 1), true);
 	l->recorded = answer.outcome == ANSWER_ROWS &&
 		PQgetvalue(answer.result, 0, 0)[0] == 't';

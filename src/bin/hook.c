@@ -29,10 +29,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Before a hook that has failed is tried again: at first, and at last */
-#define FIRST_BACKOFF		SEC
-#define LONGEST_BACKOFF		(30 * SEC)
-
 /* For atexit() */
 static Hooks *hooks_of_exit;
 

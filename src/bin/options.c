@@ -197,23 +197,6 @@ set_option(Options *o, const Option *option, const char *value)
 /* --- the command line */
 
 /*
- * Find an option by what getopt_long() returns: a letter of the table or, for
- * a long option, 256 and its place in the table.
- */
-static const Option *
-find_option(int found)
-{
-	int			i = found - 256;
-
-	if (i < 0)
-	{
-		for (i = 0; options[i].letter != found; i++)
-			;
-	}
-	return &options[i];
-}
-
-/*
  * Read the options.  optind is then the place of the first word after them.
  */
 static void
@@ -233,17 +216,18 @@ parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 
 		long_options[i].name = options[i].name;
 		long_options[i].has_arg = has_value ? required_argument : no_argument;
-		long_options[i].val = 256 + i;
+		long_options[i].val = 256 + i;	/* no letter */
 		if (options[i].letter != 0)
 			end += sprintf(end, has_value ? "%c:" : "%c", options[i].letter);
 	}
 	while ((found = getopt_long(argc, argv, letters, long_options, NULL)) != -1)
 	{
-		const Option *option;
+		const Option *option = options;
 
 		if (found == '?')
 			options_usage_error();
-		option = find_option(found);
+		while (option->letter != found && 256 + (option - options) != found)
+			option++;
 		if (strstr(option->subcommands, s->name) == NULL)
 		{
 			pg_log_error("%s %s does not have the option \"%s\"", progname,

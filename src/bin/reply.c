@@ -166,19 +166,15 @@ status_reply(void)
 	Reply		reply = {.status = 200,.type = "application/json"};
 	int64		remaining_ms;
 	Snapshot	s = look(&remaining_ms);
-	char	   *why = NULL;
-	char	   *term = NULL;
+	bool		leads = s.not_leading == NULL;
+	char	   *why = leads ? pg_strdup("null") :
+		psprintf("\"%s\"", s.not_leading);
+	char	   *term = leads ? psprintf("%lld", (long long) s.term) :
+		pg_strdup("null");
 
-	if (s.not_leading != NULL)
-		why = psprintf("\"%s\"", s.not_leading);
-	else
-		term = psprintf("%lld", (long long) s.term);
 	reply.body = psprintf("{\"election\" : %s, \"candidate\" : %s, \"leading\" : %s, \"not_leading\" : %s, \"term\" : %s, \"remaining_ms\" : %lld, \"connected\" : %s}\n",
-						  json_election, json_candidate,
-						  why == NULL ? "true" : "false",
-						  why == NULL ? "null" : why,
-						  term == NULL ? "null" : term,
-						  (long long) remaining_ms,
+						  json_election, json_candidate, leads ? "true" : "false", why,
+						  term, (long long) remaining_ms,
 						  s.connected ? "true" : "false");
 	pg_free(why);
 	pg_free(term);

@@ -352,17 +352,14 @@ judge(Agent *a, Stand *s, int64 *pause)
 static void
 tell_why(Agent *a, Stand *s)
 {
-	static const char *const reasons[] = {"paused", "drained"};
 	Answer		answer = ask(a, &sql_why, AGENT_LIMIT, true);
 
 	if (answer.outcome == ANSWER_ROWS && PQntuples(answer.result) == 1)
 	{
-		s->why = "standing";
-		for (int i = 0; i < lengthof(reasons); i++)
-		{
-			if (strcmp(PQgetvalue(answer.result, 0, 0), reasons[i]) == 0)
-				s->why = reasons[i];
-		}
+		const char *why = PQgetvalue(answer.result, 0, 0);
+
+		s->why = strcmp(why, "paused") == 0 ? "paused" :
+			strcmp(why, "drained") == 0 ? "drained" : "standing";
 		agent_publish(a, s->why);
 	}
 	answer_free(&answer);

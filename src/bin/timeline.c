@@ -172,14 +172,15 @@ print_reasons(const Timeline *t)
 
 	for (const Reason *r = reasons; r->name != NULL; r++)
 	{
-		bool		used = false;
+		int			row = 0;
 
-		for (int row = 0; row < PQntuples(t->terms); row++)
-			used = used || strcmp(PQgetvalue(t->terms, row, COL_REASON),
-								  r->name) == 0;
-		if (used)
-			printf("%s%c %s", any ? ", " : "", r->letter, r->name);
-		any = any || used;
+		while (row < PQntuples(t->terms) &&
+			   strcmp(PQgetvalue(t->terms, row, COL_REASON), r->name) != 0)
+			row++;
+		if (row == PQntuples(t->terms))
+			continue;
+		printf("%s%c %s", any ? ", " : "", r->letter, r->name);
+		any = true;
 	}
 	if (any)
 		putchar('\n');
