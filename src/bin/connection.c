@@ -122,12 +122,13 @@ connection_open(Connection *c, int64 limit)
 {
 	Params		params;
 	PostgresPollingStatusType state = PGRES_POLLING_WRITING;
-	int64		until = now_us() + Min(limit, params_connect_timeout(c->options));
+	int64		until;
 	bool		stopped = false;
 
 	connection_close(c);
 	c->was_reset = false;
 	params_set(&params, c);
+	until = now_us() + Min(limit, params.timeout);
 	c->conn = PQconnectStartParams(params.keywords, params.values, 1);
 	params_free(&params);
 	if (c->conn == NULL)

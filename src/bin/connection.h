@@ -112,6 +112,9 @@ typedef struct Params
 	const char *values[MAX_PARAMS + 1];
 	int			n;
 	char	   *rotated[3];		/* to be freed */
+	PQconninfoOption *given;	/* in a connection string */
+	PQconninfoOption *defaults; /* from the environment and a service file */
+	int64		timeout;		/* connect_timeout; NEVER: not set */
 } Params;
 
 /* Does the payload of a notification matter to a wait? */
@@ -120,7 +123,6 @@ typedef bool (*PayloadFilter) (const char *payload, void *arg);
 /* params.c */
 extern void params_set(Params *p, const Connection *c);
 extern void params_free(Params *p);
-extern int64 params_connect_timeout(const ConnectOptions *options);
 
 /* connection.c */
 extern bool connection_open(Connection *c, int64 limit);

@@ -65,33 +65,20 @@ defaults_of(const char *service)
 }
 
 /*
- * Return the value that libpq will use for a parameter, to be freed by the
- * caller: from the connection string, the command line, the environment, a
- * service file, or the default.  NULL: it is not set.
+ * Return the value that libpq will use for a parameter: from the connection
+ * string, the command line, the environment, a service file, or the default.
+ * NULL: it is not set.
  */
-static char *
-effective(const ConnectOptions *options, const char *keyword)
+static const char *
+effective(const Params *p, const ConnectOptions *options, const char *keyword)
 {
-	PQconninfoOption *given = NULL;
-	PQconninfoOption *defaults;
-	const char *value = NULL;
-	char	   *result;
+	const char *value = value_of(p->given, keyword);
 
-	if (is_connection_string(options->dbname))
-		given = PQconninfoParse(options->dbname, NULL);
-	defaults = defaults_of(value_of(given, "service"));
-	if (strcmp(keyword, "host") == 0)
+	if (value == NULL && strcmp(keyword, "host") == 0)
 		value = options->host;
-	else if (strcmp(keyword, "port") == 0)
+	if (value == NULL && strcmp(keyword, "port") == 0)
 		value = options->port;
-	if (value_of(given, keyword) != NULL)
-		value = value_of(given, keyword);
-	else if (value == NULL)
-		value = value_of(defaults, keyword);
-	result = value == NULL ? NULL : pg_strdup(value);
-	PQconninfoFree(given);
-	PQconninfoFree(defaults);
-	return result;
+	return value != NULL ? value : value_of(p->defaults, keyword);
 }
 
 static int
@@ -145,12 +132,12 @@ add_rotated_hosts(Params *p, const Connection *c)
 {
 	static const char *const lists[] = {"host", "hostaddr", "port"};
 	int			hosts = 1;
-	char	   *value[lengthof(lists)];
+	const char *value[lengthof(lists)];
 
 	StaticAssertStmt(lengthof(lists) == lengthof(p->rotated), "one each");
 	for (int i = 0; i < lengthof(lists); i++)
 	{
-		value[i] = effective(c->options, lists[i]);
+		value[i] = effective(p, c->options, lists[i]);
 		hosts = Max(hosts, count_items(value[i]));
 	}
 	for (int i = 0; i < lengthof(lists) && c->rotation % hosts != 0; i++)
@@ -160,8 +147,6 @@ add_rotated_hosts(Params *p, const Connection *c)
 		p->rotated[i] = rotate(value[i], c->rotation % hosts);
 		add_param(p, lists[i], p->rotated[i]);
 	}
-	for (int i = 0; i < lengthof(lists); i++)
-		pg_free(value[i]);
 }
 
 /*
@@ -171,11 +156,10 @@ static void
 add_default(Params *p, const ConnectOptions *options, const char *keyword,
 			const char *unless, const char *value)
 {
-	char	   *is = effective(options, keyword);
+	const char *is = effective(p, options, keyword);
 
 	if (is == NULL || strcmp(is, unless) == 0)
 		add_param(p, keyword, value);
-	pg_free(is);
 }
 
 /*
@@ -189,15 +173,23 @@ client_encoding(void)
 }
 
 /*
- * Set all parameters for PQconnectStartParams() with expand_dbname.
- * params_free() frees them.
+ * Set all parameters for PQconnectStartParams() with expand_dbname, and
+ * p->timeout.  params_free() frees them.
  */
 void
 params_set(Params *p, const Connection *c)
 {
 	const ConnectOptions *o = c->options;
+	const char *timeout;
 
 	memset(p, 0, sizeof(Params));
+	if (is_connection_string(o->dbname))
+		p->given = PQconninfoParse(o->dbname, NULL);
+	p->defaults = defaults_of(value_of(p->given, "service"));
+
+	/* libpq looks at it only in functions that wait, which we do not use. */
+	timeout = effective(p, o, "connect_timeout");
+	p->timeout = timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) * SEC : NEVER;
 
 	/* A connection string in dbname overrides the parameters before it. */
 	if (o->read_write && getenv("PGTARGETSESSIONATTRS") == NULL)
@@ -222,18 +214,6 @@ params_free(Params *p)
 {
 	for (int i = 0; i < lengthof(p->rotated); i++)
 		pg_free(p->rotated[i]);
-}
-
-/*
- * Return connect_timeout, or NEVER.  libpq itself looks at it only in
- * functions that wait, which we do not use.
- */
-int64
-params_connect_timeout(const ConnectOptions *options)
-{
-	char	   *value = effective(options, "connect_timeout");
-	int			timeout = value == NULL ? 0 : atoi(value);
-
-	pg_free(value);
-	return timeout > 0 ? timeout * SEC : NEVER;
+	PQconninfoFree(p->given);
+	PQconninfoFree(p->defaults);
 }
