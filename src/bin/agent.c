@@ -14,7 +14,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-/* By the session that leads; a detached leader names its term, too (lead.c) */
+/* A detached leader names its term, too. */
+static const Statement sql_renew = {
+	SQL_GRANT "leader_election.renew($1, $2)",
+	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
+};
 static const Statement sql_renew_session = {
 	SQL_GRANT "leader_election.renew($1)",
 	GRANT_FIELDS, false, 1, {TEXTOID}
@@ -198,14 +202,16 @@ agent_ask(Agent *a, const Statement *statement, const char *const *values,
 }
 
 /*
- * Renew as the session that leads.
+ * Renew the lease that a->grant grants; or that the session has, whatever that
+ * grants.
  */
 Answer
-agent_renew_session(Agent *a, int64 limit)
+agent_renew(Agent *a, int64 limit)
 {
-	const char *values[] = {a->options->election};
+	const char *values[] = {a->election, a->grant.term_text};
 
-	return agent_ask(a, &sql_renew_session, values, limit, false);
+	return agent_ask(a, a->options->session ? &sql_renew_session : &sql_renew,
+					 values, limit, false);
 }
 
 /*
@@ -223,6 +229,8 @@ agent_read_grant(const Answer *answer, Grant *grant)
 	if (answer->outcome != ANSWER_ROWS || PQntuples(answer->result) == 0)
 		return false;
 	grant->term = strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
+	snprintf(grant->term_text, sizeof(grant->term_text), "%lld",
+			 (long long) grant->term);
 	grant->sent = answer->sent;
 	remaining_ms = strtoll(PQgetvalue(answer->result, 0, 1), NULL, 10);
 	grant->deadline = answer->sent +

@@ -23,6 +23,7 @@
 typedef struct Grant
 {
 	int64		term;			/* 0: none */
+	char		term_text[24];
 	int64		sent;			/* when the request for it was sent */
 	int64		deadline;
 	bool		yielding;		/* the leader is asked to yield */
@@ -113,7 +114,7 @@ extern void agent_warn(Agent *a, const char *message);
 extern void agent_warn_answer(Agent *a, const Answer *answer);
 extern Answer agent_ask(Agent *a, const Statement *statement,
 						const char *const *values, int64 limit, bool may_stop);
-extern Answer agent_renew_session(Agent *a, int64 limit);
+extern Answer agent_renew(Agent *a, int64 limit);
 extern bool agent_read_grant(const Answer *answer, Grant *grant);
 extern void agent_take_failure(Agent *a, const Answer *answer);
 extern void agent_set_seat(Agent *a, const char *seat);

@@ -20,15 +20,11 @@ bool
 command_prepare(Leadership *l)
 {
 	const Agent *a = l->agent;
-	char	   *term;
-	char	   *path;
 
 	if (!term_file_make(l->term_dir, sizeof(l->term_dir), a->grant.term))
 		return false;
-	term = psprintf("%lld", (long long) a->grant.term);
-	path = term_file_path(l->term_dir);
-	setenv("PG_LEADER_TERM", term, 1);
-	setenv("PG_LEADER_TERM_FILE", path, 1);
+	setenv("PG_LEADER_TERM", a->grant.term_text, 1);
+	setenv("PG_LEADER_TERM_FILE", term_file_path(l->term_dir, "term"), 1);
 	if (a->options->every > 0)
 		setenv("PG_LEADER_RUN", a->period.run, 1);
 	if (a->seat != NULL)
@@ -36,8 +32,6 @@ command_prepare(Leadership *l)
 		setenv("PG_LEADER_ELECTION", a->seat, 1);
 		setenv("PG_LEADER_SEAT", strrchr(a->seat, '/') + 1, 1);
 	}
-	pg_free(path);
-	pg_free(term);
 	return true;
 }
 

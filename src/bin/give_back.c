@@ -36,10 +36,10 @@ pause_to_retry(Leadership *l)
  * Try once to give the lease back.  A call that failed is followed by a pause.
  */
 static void
-try_give_back(Leadership *l, const char *term, const char *hold, int64 until)
+try_give_back(Leadership *l, const char *hold, int64 until)
 {
 	Agent	   *a = l->agent;
-	const char *values[] = {a->election, hold, term, l->done ? "t" : "f"};
+	const char *values[] = {a->election, hold, a->grant.term_text, l->done ? "t" : "f"};
 	Answer		answer;
 
 	answer = agent_ask(a, a->options->session ? &sql_resign : &sql_release, values,
@@ -98,7 +98,6 @@ give_back(Leadership *l)
 	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		until = Min(a->grant.deadline, now_us() + GIVE_BACK_LIMIT);
-	char	   *term = psprintf("%lld", (long long) a->grant.term);
 	char	   *hold = l->hold < 0 ? NULL : psprintf("%lld us", (long long) l->hold);
 
 	a->signalled = false;
@@ -114,7 +113,7 @@ give_back(Leadership *l)
 		if (c->conn == NULL && o->session)
 			break;
 		if (c->conn != NULL || connection_open(c, limit))
-			try_give_back(l, term, hold, until);
+			try_give_back(l, hold, until);
 		else
 		{
 			if (l->done)
@@ -126,6 +125,5 @@ give_back(Leadership *l)
 	if (!l->over && now_us() < a->grant.deadline)
 		pg_log_warning("could not give back the lease of election \"%s\": it ends by itself",
 					   a->shown);
-	pg_free(term);
 	pg_free(hold);
 }

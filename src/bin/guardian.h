@@ -93,7 +93,7 @@ extern bool message_receive(int *socket, Message *m);
 
 /* term_file.c */
 extern bool term_file_make(char *dir, size_t size, int64 term);
-extern char *term_file_path(const char *dir);
+extern char *term_file_path(const char *dir, const char *name);
 extern bool term_file_write(const char *dir, int64 term);
 extern void term_file_remove(const char *dir);
 

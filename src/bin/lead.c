@@ -23,11 +23,6 @@
 /* How long one answer may take: an eighth of the lease, within limits */
 #define LONGEST_LIMIT		(10 * SEC)
 
-static const Statement sql_renew = {
-	SQL_GRANT "leader_election.renew($1, $2)",
-	GRANT_FIELDS, false, 2, {TEXTOID, INT8OID}
-};
-
 /* --- deadlines */
 
 /*
@@ -132,14 +127,9 @@ static void
 renew(Leadership *l)
 {
 	Agent	   *a = l->agent;
-	char	   *term = psprintf("%lld", (long long) a->grant.term);
-	const char *values[] = {a->election, term};
-	Answer		answer;
+	Answer		answer = agent_renew(a, answer_limit(l));
 	Grant		grant;
 
-	answer = a->options->session ? agent_renew_session(a, answer_limit(l)) :
-		agent_ask(a, &sql_renew, values, answer_limit(l), false);
-	pg_free(term);
 	l->unanswered = answer.outcome == ANSWER_LOST ? l->unanswered + 1 : 0;
 	if (agent_read_grant(&answer, &grant))
 	{

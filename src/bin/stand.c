@@ -230,7 +230,7 @@ try_session(Agent *a)
 	 * join() does not say the deadline: renew to learn it.  If join() has not
 	 * elected us, return an answer without a row.
 	 */
-	return leads ? agent_renew_session(a, AGENT_LIMIT) : answer;
+	return leads ? agent_renew(a, AGENT_LIMIT) : answer;
 }
 
 /*

@@ -39,12 +39,12 @@ term_file_make(char *dir, size_t size, int64 term)
 }
 
 /*
- * Return the file's name, to be freed by the caller.
+ * Return the name of a file in the folder, lent: "term".
  */
 char *
-term_file_path(const char *dir)
+term_file_path(const char *dir, const char *name)
 {
-	return psprintf("%s/term", dir);
+	return text_lend(psprintf("%s/%s", dir, name));
 }
 
 /*
@@ -53,22 +53,13 @@ term_file_path(const char *dir)
 bool
 term_file_write(const char *dir, int64 term)
 {
-	char		path[MAXPGPATH + 16];
-	char		new_path[MAXPGPATH + 16];
-	char		line[32];
-	int			length;
-	int			fd;
-	bool		written;
+	const char *new_path = term_file_path(dir, "term.new");
+	int			fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+						  S_IRUSR | S_IWUSR);
+	bool		written = fd >= 0 && dprintf(fd, "%lld\n", (long long) term) > 0;
 
-	snprintf(path, sizeof(path), "%s/term", dir);
-	snprintf(new_path, sizeof(new_path), "%s/term.new", dir);
-	length = snprintf(line, sizeof(line), "%lld\n", (long long) term);
-	fd = open(new_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-			  S_IRUSR | S_IWUSR);
-	if (fd < 0)
-		return false;
-	written = write(fd, line, length) == length;
-	return close(fd) == 0 && written && rename(new_path, path) == 0;
+	return fd >= 0 && close(fd) == 0 && written &&
+		rename(new_path, term_file_path(dir, "term")) == 0;
 }
 
 /*
@@ -78,13 +69,7 @@ term_file_write(const char *dir, int64 term)
 void
 term_file_remove(const char *dir)
 {
-	static const char *const names[] = {"term", "term.new"};
-	char		path[MAXPGPATH];
-
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
-		(void) unlink(path);
-	}
+	(void) unlink(term_file_path(dir, "term"));
+	(void) unlink(term_file_path(dir, "term.new"));
 	(void) rmdir(dir);
 }
