@@ -12,25 +12,22 @@
 static void
 print_text_event(const PGresult *events, int row)
 {
-	PQExpBufferData line;
-	const char *leader = PQgetvalue(events, row, EVENT_LEADER);
+	const char *leader = text_show(PQgetvalue(events, row, EVENT_LEADER));
 
-	initPQExpBuffer(&line);
-	appendPQExpBuffer(&line, "%s  %s: ", PQgetvalue(events, row, EVENT_AT),
-					  PQgetvalue(events, row, EVENT_ELECTION));
+	printf("%s  %s: ", text_show(PQgetvalue(events, row, EVENT_AT)),
+		   text_show(PQgetvalue(events, row, EVENT_ELECTION)));
 	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
-		appendPQExpBuffer(&line, "\"%s\" is asked to yield", leader);
+		printf("\"%s\" is asked to yield", leader);
 	else if (PQgetisnull(events, row, EVENT_LEADER))
-		appendPQExpBufferStr(&line, "vacant");
+		printf("vacant");
 	else
-		appendPQExpBuffer(&line, "\"%s\" leads in term %s", leader,
-						  PQgetvalue(events, row, EVENT_TERM));
+		printf("\"%s\" leads in term %s", leader,
+			   text_show(PQgetvalue(events, row, EVENT_TERM)));
 	if (!PQgetisnull(events, row, EVENT_PREVIOUS))
-		appendPQExpBuffer(&line, ", \"%s\" led before: %s",
-						  PQgetvalue(events, row, EVENT_PREVIOUS),
-						  PQgetvalue(events, row, EVENT_REASON));
-	puts(text_show(line.data));
-	termPQExpBuffer(&line);
+		printf(", \"%s\" led before: %s",
+			   text_show(PQgetvalue(events, row, EVENT_PREVIOUS)),
+			   text_show(PQgetvalue(events, row, EVENT_REASON)));
+	putchar('\n');
 }
 
 static void

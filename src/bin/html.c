@@ -179,9 +179,8 @@ write_page(Page *p)
 
 /*
  * Write the page about the terms that the values choose (see sql_terms).
- * Return the exit code.
  */
-int
+void
 html_write(Connection *c, const Options *options, const char *const *values)
 {
 	Answer		answer = observer_ask(c, &sql_terms, values);
@@ -196,5 +195,4 @@ html_write(Connection *c, const Options *options, const char *const *values)
 	page_file_write(options->html, p.html.data, p.html.len);
 	termPQExpBuffer(&p.html);
 	answer_free(&answer);
-	return EXIT_SUCCESS;
 }

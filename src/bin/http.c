@@ -373,14 +373,14 @@ start_thread(void)
 bool
 http_start(const Address *address)
 {
-	char	   *where = address_format(address);
+	const char *where = text_lend(address_format(address));
 	int			fd = listen_at(address);
 
 	if (fd < 0)
+	{
 		pg_log_error("could not listen on %s: %m", where);
-	pg_free(where);
-	if (fd < 0)
 		return false;
+	}
 	for (int i = 0; i < SLOTS; i++)
 		server.connections[i].fd = -1;
 	server.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

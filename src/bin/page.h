@@ -66,7 +66,7 @@ extern const char page_style[];
 extern void page_file_write(const char *file, const char *text, size_t length);
 
 /* html.c */
-extern int	html_write(Connection *c, const Options *options,
+extern void html_write(Connection *c, const Options *options,
 					   const char *const *values);
 
 #endif							/* PAGE_H */

@@ -57,23 +57,6 @@ write_into(const char *file, const char *text, size_t length)
 }
 
 /*
- * Fill the temporary file, which has just been made.  Return false if that
- * fails.
- */
-static bool
-fill(int fd, mode_t mode, const char *text, size_t length)
-{
-	bool		written = fchmod(fd, mode) == 0 &&
-		write_all(fd, text, length) && fsync(fd) == 0;
-	int			why = errno;
-
-	if (close(fd) != 0 && written)
-		return false;
-	errno = why;
-	return written;
-}
-
-/*
  * Replace a file.  Return false if that fails.
  */
 static bool
@@ -84,19 +67,18 @@ replace(const char *file, mode_t mode, const char *text, size_t length)
 									 base == NULL ? 0 : (int) (base + 1 - file),
 									 file);
 	int			fd = mkstemp(temporary);
-	bool		replaced = false;
+	bool		written = fd >= 0 && fchmod(fd, mode) == 0 &&
+		write_all(fd, text, length) && fsync(fd) == 0;
+	bool		replaced = written && close(fd) == 0 &&
+		rename(temporary, file) == 0;
+	int			why = errno;
 
-	if (fd >= 0)
-	{
-		int			why;
-
-		replaced = fill(fd, mode, text, length) && rename(temporary, file) == 0;
-		why = errno;
-		if (!replaced)
-			(void) unlink(temporary);
-		errno = why;
-	}
+	if (fd >= 0 && !written)
+		close(fd);
+	if (fd >= 0 && !replaced)
+		(void) unlink(temporary);
 	pg_free(temporary);
+	errno = why;
 	return replaced;
 }
 

@@ -249,6 +249,20 @@ print_lines(const PGresult *terms, bool json)
 	}
 }
 
+static void
+show_terms(Connection *c, const Options *options, const char *const *values)
+{
+	Answer		answer = observer_ask(c, &sql_history, values);
+
+	if (!isatty(STDOUT_FILENO) || options->json)
+		print_lines(answer.result, options->json);
+	else if (PQntuples(answer.result) > 0)
+		draw(answer.result);
+	else
+		printf("no terms\n");
+	answer_free(&answer);
+}
+
 int
 timeline_show(const Options *options)
 {
@@ -256,7 +270,6 @@ timeline_show(const Options *options)
 	char	   *length = NULL;
 	int64		ago;
 	Connection	c;
-	Answer		answer;
 
 	/* A number without a unit is a date (20261121). */
 	if (options->since != NULL && duration_parse(options->since, &ago))
@@ -266,25 +279,10 @@ timeline_show(const Options *options)
 	}
 	observer_connect(&c, options);
 	if (options->html != NULL)
-	{
-		int			code = html_write(&c, options, values);
-
-		pg_free(length);
-		connection_close(&c);
-		return code;
-	}
-	answer = observer_ask(&c, &sql_history, values);
-	pg_free(length);
-	if (isatty(STDOUT_FILENO) && !options->json)
-	{
-		if (PQntuples(answer.result) > 0)
-			draw(answer.result);
-		else
-			printf("no terms\n");
-	}
+		html_write(&c, options, values);
 	else
-		print_lines(answer.result, options->json);
-	answer_free(&answer);
+		show_terms(&c, options, values);
+	pg_free(length);
 	connection_close(&c);
 	return EXIT_SUCCESS;
 }
