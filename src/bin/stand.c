@@ -317,32 +317,33 @@ is_about_election(const char *payload, void *arg)
 }
 
 /*
- * Wait before the next step: for a notification about the election, for
- * another result of the check, and no longer than a pause.
+ * We are not elected.  Have --skip find out why, or look at the time; and if
+ * that does not end the wait, wait for the next step: for a notification about
+ * the election, for another result of the check, or for a while.  Return an
+ * exit code, or GO_ON.
  */
-static void
-wait_for_step(Agent *a, int64 pause)
+static int
+wait_for_step(Agent *a, Stand *s)
 {
+	int64		pause = Min(Min(LONGEST_POLL, a->lease / 3), s->until - now_us());
+	int			code;
+
+	if (a->options->skip && a->connection.conn != NULL)
+	{
+		pause = SHORTEST_PAUSE;
+		code = skip_verdict(a, s);
+	}
+	else
+		code = check_time(a, s);
+	if (code != GO_ON || a->signalled)
+		return code;
+	if (a->period.done && a->connection.conn != NULL)
+		pause = Max(a->period.next - now_us(), 0);
 	a->idle = true;
 	(void) notification_wait(&a->connection, now_us() + pause,
 							 is_about_election, a);
 	a->idle = false;
-}
-
-/*
- * Have --skip find out why we are not elected, or look at the time. *pause:
- * until the next step. Return an exit code, or GO_ON.
- */
-static int
-judge(Agent *a, Stand *s, int64 *pause)
-{
-	if (a->options->skip && a->connection.conn != NULL)
-	{
-		*pause = SHORTEST_PAUSE;
-		return skip_verdict(a, s);
-	}
-	*pause = Min(Min(LONGEST_POLL, a->lease / 3), s->until - now_us());
-	return check_time(a, s);
+	return GO_ON;
 }
 
 /*
@@ -366,13 +367,11 @@ tell_why(Agent *a, Stand *s)
 }
 
 /*
- * Try to be elected; if that fails, wait for the moment to try again.  Return
- * ELECTED, an exit code, or GO_ON.
+ * Stand, and try to be elected.  Return ELECTED, an exit code, or GO_ON.
  */
 static int
-try_and_wait(Agent *a, Stand *s)
+try_to_lead(Agent *a, Stand *s)
 {
-	int64		pause;
 	int			code = GO_ON;
 
 	a->standing = true;
@@ -384,34 +383,21 @@ try_and_wait(Agent *a, Stand *s)
 	 */
 	if (a->options->every < 0 || period_look(a, &code))
 		code = try_once(a, s);
-	if (code != GO_ON || a->signalled)
-		return code;
-	if (a->options->command == NULL && a->connection.conn != NULL)
+	if (code == GO_ON && !a->signalled && a->options->command == NULL &&
+		a->connection.conn != NULL)
 		tell_why(a, s);
-	code = judge(a, s, &pause);
-	if (a->period.done && a->connection.conn != NULL)
-		pause = Max(a->period.next - now_us(), 0);
-	if (code == GO_ON && !a->signalled)
-		wait_for_step(a, pause);
 	return code;
 }
 
 /*
- * The check does not pass: do not stand, and wait for a while.  Return an exit
- * code, or GO_ON.
+ * The check does not pass: do not stand.
  */
-static int
-stay_out(Agent *a, Stand *s)
+static void
+stay_out(Agent *a)
 {
-	int64		pause;
-	int			code;
-
 	if (a->standing)
 		stand_stop(a);
-	code = judge(a, s, &pause);
-	if (code == GO_ON && !a->signalled)
-		wait_for_step(a, pause);
-	return code;
+	a->period.done = false;		/* we do not look whether it is, meanwhile */
 }
 
 /* --- the life of a candidate */
@@ -440,23 +426,28 @@ stand_begin(Agent *a)
 int
 stand_until_elected(Agent *a)
 {
+	Stand	   *s = &a->stand;
 	int			code = GO_ON;
 
 	agent_set_seat(a, NULL);
 	while (code == GO_ON)
 	{
-		agent_publish(a, a->connection.conn == NULL ? "no connection" :
-					  a->stand.why);
+		agent_publish(a, a->connection.conn == NULL ? "no connection" : s->why);
 		checker_tend(&a->checker);
 		a->healthy = checker_passes(&a->checker, 1);
 		if (a->signalled)
-			code = EXIT_SIGNAL(a->signo);
-		else if (a->connection.conn == NULL)
-			code = connect_to_stand(a, &a->stand);
-		else if (a->healthy)
-			code = try_and_wait(a, &a->stand);
+			return EXIT_SIGNAL(a->signo);
+		if (a->connection.conn == NULL)
+		{
+			code = connect_to_stand(a, s);
+			continue;
+		}
+		if (a->healthy)
+			code = try_to_lead(a, s);
 		else
-			code = stay_out(a, &a->stand);
+			stay_out(a);
+		if (code == GO_ON && !a->signalled)
+			code = wait_for_step(a, s);
 	}
 	return code;
 }
