@@ -13,26 +13,19 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include "common/string.h"
-
 /*
  * Read a port: 1 to 65535, digits only.
  */
 static bool
 parse_port(const char *text, in_port_t *port)
 {
-	char	   *end;
-	int			number;
+	int			length = strlen(text);
+	int			number = 0;
 
-	/* strtoint() would also take spaces and signs. */
-	if (strspn(text, "0123456789") != strlen(text))
-		return false;
-	errno = 0;
-	number = strtoint(text, &end, 10);
-	if (errno != 0 || number < 1 || number > 65535)
-		return false;
+	if (length <= 5 && strspn(text, "0123456789") == length)
+		number = atoi(text);
 	*port = htons(number);
-	return true;
+	return number >= 1 && number <= 65535;
 }
 
 /*

@@ -144,7 +144,7 @@ set_up(CheckerState *c)
 	process_close_descriptors(c->socket);
 
 	/* They are blocked already.  Only the end of pg_leader ends this process. */
-	signals_block(&signals);
+	signals_block(&signals, NULL, 0);
 	c->signal_fd = signals_checked_fd(signalfd(-1, &signals,
 											   SFD_CLOEXEC | SFD_NONBLOCK));
 }

@@ -50,15 +50,13 @@ print_json_event(const PGresult *events, int row)
 	for (int i = 0; i < lengthof(fields); i++)
 	{
 		const char *value = PQgetvalue(events, row, fields[i].column);
-		char	   *text = fields[i].is_text ? text_json(value) : NULL;
 
 		if (PQgetisnull(events, row, fields[i].column))
 			value = "null";
-		else if (text != NULL)
-			value = text;
+		else if (fields[i].is_text)
+			value = text_lend(text_json(value));
 		appendPQExpBuffer(&line, "%s\"%s\" : %s", i == 0 ? "{" : ", ",
 						  fields[i].key, value);
-		pg_free(text);
 	}
 	appendPQExpBufferChar(&line, '}');
 	text_print_json(line.data);

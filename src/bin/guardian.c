@@ -108,12 +108,11 @@ start_command(GuardianState *g)
 	pid_t		guardian = getpid();
 	int			fds[2];
 
-	if (pipe2(fds, O_CLOEXEC) != 0)
+	if (pipe2(fds, O_CLOEXEC) != 0 || (g->command = fork()) < 0)
 	{
-		pg_log_error("could not make a pipe: %m");
+		pg_log_error("could not start the command: %m");
 		_exit(EXIT_USAGE);
 	}
-	g->command = fork();
 	if (g->command == 0)
 	{
 		(void) prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -121,11 +120,6 @@ start_command(GuardianState *g)
 		if (getppid() != guardian)
 			_exit(EXIT_LOST);
 		become_command(g, fds[1]);
-	}
-	if (g->command < 0)
-	{
-		pg_log_error("could not fork: %m");
-		_exit(EXIT_USAGE);
 	}
 	(void) setpgid(g->command, g->command);
 	close(fds[1]);

@@ -80,7 +80,7 @@ extern void process_kill_session(pid_t session);
 extern void process_close_descriptors(int except);
 
 /* signals.c */
-extern void signals_block(sigset_t *blocked);
+extern void signals_block(sigset_t *blocked, const int *more, int n);
 extern int	signals_checked_fd(int fd);
 
 /* shell.c */

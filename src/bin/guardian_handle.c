@@ -33,7 +33,7 @@ guardian_prepare(void)
 	(void) signal(SIGPIPE, SIG_IGN);
 	/* We take the terminal back from its background: that must not stop us. */
 	(void) signal(SIGTTOU, SIG_IGN);
-	signals_block(&own_signals);
+	signals_block(&own_signals, NULL, 0);
 	return &own_signals;
 }
 

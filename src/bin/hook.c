@@ -67,7 +67,7 @@ hooks_note(Hooks *h, const PGresult *events, int row)
 
 	if (h->command == NULL)
 		return;
-	hook = watched_get(&h->hooks, PQgetvalue(events, row, EVENT_ELECTION),
+	hook = watched_get(&h->list, PQgetvalue(events, row, EVENT_ELECTION),
 					   sizeof(Hook));
 	if (order < hook->order || (order == hook->order && rank <= hook->rank))
 		return;
@@ -82,23 +82,6 @@ hooks_note(Hooks *h, const PGresult *events, int row)
 	hook->pause = FIRST_BACKOFF;
 	if (h->running == hook)
 		h->running = NULL;
-}
-
-/*
- * Return a hook of which hooks_set_metadata() has to say the metadata; NULL:
- * there is none.
- */
-Hook *
-hooks_without_metadata(Hooks *h)
-{
-	for (int i = 0; i < h->hooks.n; i++)
-	{
-		Hook	   *hook = h->hooks.all[i];
-
-		if (hook->metadata == NULL)
-			return hook;
-	}
-	return NULL;
 }
 
 /* --- running */
@@ -147,9 +130,9 @@ first_due(const Hooks *h)
 {
 	Hook	   *first = NULL;
 
-	for (int i = 0; i < h->hooks.n; i++)
+	for (int i = 0; i < h->list.n; i++)
 	{
-		Hook	   *hook = h->hooks.all[i];
+		Hook	   *hook = h->list.all[i];
 
 		if (hook->due != NEVER && (first == NULL || hook->due < first->due))
 			first = hook;
@@ -281,7 +264,7 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 	h->command = command;
 	if (command == NULL)
 		return;
-	signals_block(&signals);
+	signals_block(&signals, NULL, 0);
 	/* If nobody reads what we print, event_flush() ends this program. */
 	(void) signal(SIGPIPE, SIG_IGN);
 	h->signal_fd = signals_checked_fd(signalfd(-1, &signals,

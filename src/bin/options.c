@@ -109,23 +109,14 @@ options_usage_error(void)
 /*
  * Report a value that an option does not take, with a hint, and exit.
  */
-static void __attribute__((format(printf, 3, 4)))
-invalid_value(const Option *option, const char *value, const char *hint,...);
-
 static void
-invalid_value(const Option *option, const char *value, const char *hint,...)
+invalid_value(const Option *option, const char *value, const char *hint)
 {
-	const char *shown = text_show(value);
-	va_list		args;
+	char		letter[] = {'-', option->letter, '/', '\0'};
 
-	if (option->letter != 0)
-		pg_log_error("invalid value \"%s\" for option -%c/--%s", shown,
-					 option->letter, option->name);
-	else
-		pg_log_error("invalid value \"%s\" for option --%s", shown, option->name);
-	va_start(args, hint);
-	pg_log_generic_v(PG_LOG_ERROR, PG_LOG_HINT, hint, args);
-	va_end(args);
+	pg_log_error("invalid value \"%s\" for option %s--%s", text_show(value),
+				 option->letter != 0 ? letter : "", option->name);
+	pg_log_error_hint("%s", hint);
 	exit(EXIT_USAGE);
 }
 
@@ -159,21 +150,21 @@ set_option(Options *o, const Option *option, const char *value)
 			break;
 		case VALUE_NAME:
 			if (value[0] == '\0' || strlen(value) > LONGEST_NAME)
-				invalid_value(option, value, "A name has 1 to %d bytes.",
-							  LONGEST_NAME);
+				invalid_value(option, value, psprintf("A name has 1 to %d bytes.",
+													  LONGEST_NAME));
 			*(const char **) member = value;
 			break;
 		case VALUE_INTEGER:
 			if (!is_integer(value, option->least, (int) option->most))
-				invalid_value(option, value, "It is an integer from %d to %d.",
-							  option->least, (int) option->most);
+				invalid_value(option, value, psprintf("It is an integer from %d to %d.",
+													  option->least, (int) option->most));
 			*(const char **) member = value;
 			break;
 		case VALUE_DURATION:
 			if (!duration_parse(value, &length) || length > option->most)
 				invalid_value(option, value,
-							  "A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
-							  duration_format(option->most));
+							  psprintf("A length of time is a number and one of us, ms, s, min, h and d, at most %s.",
+									   duration_format(option->most)));
 			*(int64 *) member = length;
 			break;
 		case VALUE_MODE:

@@ -72,14 +72,9 @@ append_label_value(PQExpBuffer buffer, const char *value)
 {
 	for (; *value != '\0'; value++)
 	{
-		if (*value == '\n')
-			appendPQExpBufferStr(buffer, "\\n");
-		else
-		{
-			if (*value == '"' || *value == '\\')
-				appendPQExpBufferChar(buffer, '\\');
-			appendPQExpBufferChar(buffer, *value);
-		}
+		if (strchr("\n\"\\", *value) != NULL)
+			appendPQExpBufferChar(buffer, '\\');
+		appendPQExpBufferChar(buffer, *value == '\n' ? 'n' : *value);
 	}
 }
 

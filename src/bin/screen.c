@@ -160,10 +160,10 @@ on_event(void *arg)
 			stop();
 		else if (info.ssi_signo == SIGWINCH)
 			at_top = true;
-		else if (info.ssi_signo != SIGCONT)
-			end(info.ssi_signo);
-		else
+		else if (info.ssi_signo == SIGCONT)
 			drawn = 0;			/* others have written below the picture */
+		else if (info.ssi_signo != SIGCHLD)
+			end(info.ssi_signo);
 	}
 	take_terminal();
 	screen_draw();
@@ -176,22 +176,10 @@ on_event(void *arg)
 void
 screen_begin(Connection *c)
 {
-	static const int ours_to_read[] = {
-		SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH
-	};
+	static const int more[] = {SIGTSTP, SIGCONT, SIGWINCH};
 
 	connection = c;
-	sigemptyset(&signals);
-	for (int i = 0; i < lengthof(ours_to_read); i++)
-	{
-		struct sigaction now;
-
-		/* What is ignored (nohup) stays so. */
-		if (sigaction(ours_to_read[i], NULL, &now) == 0 &&
-			now.sa_handler != SIG_IGN)
-			sigaddset(&signals, ours_to_read[i]);
-	}
-	(void) sigprocmask(SIG_BLOCK, &signals, NULL);
+	signals_block(&signals, more, lengthof(more));
 	signal_fd = signals_checked_fd(signalfd(-1, &signals,
 											SFD_CLOEXEC | SFD_NONBLOCK));
 	watcher = (Watcher) {{&signal_fd}, on_event, NULL};

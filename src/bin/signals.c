@@ -13,24 +13,25 @@
 #include <unistd.h>
 
 /*
- * Block SIGCHLD and the signals that ask this process to end, and return them:
- * they are for a signalfd.
+ * Block SIGCHLD, the signals that ask this process to end, and n more.  Return
+ * them: they are for a signalfd.
  */
 void
-signals_block(sigset_t *blocked)
+signals_block(sigset_t *blocked, const int *more, int n)
 {
 	static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 
 	(void) signal(SIGCHLD, SIG_DFL);
 	sigemptyset(blocked);
 	sigaddset(blocked, SIGCHLD);
-	for (int i = 0; i < lengthof(ends); i++)
+	for (int i = 0; i < lengthof(ends) + n; i++)
 	{
+		int			signo = i < n ? more[i] : ends[i - n];
 		struct sigaction now;
 
-		if (ends[i] == SIGTERM ||
-			sigaction(ends[i], NULL, &now) != 0 || now.sa_handler != SIG_IGN)
-			sigaddset(blocked, ends[i]);
+		if (signo == SIGTERM ||
+			sigaction(signo, NULL, &now) != 0 || now.sa_handler != SIG_IGN)
+			sigaddset(blocked, signo);
 	}
 	(void) sigprocmask(SIG_BLOCK, blocked, NULL);
 }

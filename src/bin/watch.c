@@ -373,22 +373,20 @@ print_requests(Watch *w)
 static void
 complete_hooks(Watch *w)
 {
-	Hook	   *hook;
-
-	while ((hook = hooks_without_metadata(&w->hooks)) != NULL)
+	for (int i = 0; i < w->hooks.list.n; i++)
 	{
+		Hook	   *hook = w->hooks.list.all[i];
 		const char *values[] = {hook->election, hook->term};
-		Answer		answer;
+		const char *metadata = "";
+		Answer		answer = {0};
 
-		if (hook->leader[0] == '\0')
-		{
-			hooks_set_metadata(&w->hooks, hook, "");
+		if (hook->metadata != NULL)
 			continue;
-		}
-		if (!ask(w, &sql_metadata, values, &answer))
+		if (hook->leader[0] != '\0' && !ask(w, &sql_metadata, values, &answer))
 			return;
-		hooks_set_metadata(&w->hooks, hook, PQntuples(answer.result) == 0 ? "" :
-						   PQgetvalue(answer.result, 0, 0));
+		if (answer.result != NULL && PQntuples(answer.result) > 0)
+			metadata = PQgetvalue(answer.result, 0, 0);
+		hooks_set_metadata(&w->hooks, hook, metadata);
 		answer_free(&answer);
 	}
 }

@@ -40,7 +40,7 @@ typedef struct Hook
 typedef struct Hooks
 {
 	const char *command;		/* for the shell; NULL: no hooks */
-	Watched		hooks;
+	Watched		list;
 	pid_t		pid;			/* of the hook that runs; 0: none does */
 	Hook	   *running;		/* its election; NULL: a newer event has come */
 	int			signal_fd;
@@ -54,7 +54,6 @@ extern void *watched_get(Watched *list, const char *election, size_t size);
 /* hook.c */
 extern void hooks_prepare(Hooks *h, const char *command, Connection *c);
 extern void hooks_note(Hooks *h, const PGresult *events, int row);
-extern Hook *hooks_without_metadata(Hooks *h);
 extern void hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata);
 
 /* screen.c */
