@@ -39,7 +39,6 @@
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define GUARDIAN_NAME	"leader_guardian"
@@ -315,25 +314,17 @@ keep_deadline(GuardianState *g)
 }
 
 /*
- * Set the timer to the moment when keep_deadline() has to act next.  A timer
- * of this clock counts while the machine sleeps; the time-out of poll() does
- * not.  While killing, the time-out of poll() is all that is needed.
+ * Set the timer to the moment when keep_deadline() has to act next.  While
+ * killing, the time-out of poll() is all that is needed.
  */
 static void
 set_timer(const GuardianState *g)
 {
 	int64		due = g->deadline - g->margin;
-	struct itimerspec at = {{0, 0}, {0, 0}};
 
 	if (g->kill_at == NEVER)
 		due -= g->grace;
-	due = Max(Min(due, g->kill_at), 1);
-	if (!g->killing)
-	{
-		at.it_value.tv_sec = due / SEC;
-		at.it_value.tv_nsec = due % SEC * 1000;
-	}
-	(void) timerfd_settime(g->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+	signals_set_timer(g->timer_fd, g->killing ? NEVER : Max(Min(due, g->kill_at), 1));
 }
 
 /*

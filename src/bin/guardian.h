@@ -82,6 +82,7 @@ extern void process_close_descriptors(int except);
 /* signals.c */
 extern void signals_block(sigset_t *blocked, const int *more, int n);
 extern int	signals_checked_fd(int fd);
+extern void signals_set_timer(int fd, int64 at);
 
 /* shell.c */
 extern pid_t shell_start(const char *command);

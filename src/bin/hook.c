@@ -26,20 +26,12 @@
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* For atexit() */
 static Hooks *hooks_of_exit;
 
 /* --- what is to be run */
-
-static void
-set_text(char **text, const char *value)
-{
-	pg_free(*text);
-	*text = pg_strdup(value);
-}
 
 /*
  * Rank the events of one term in the order in which they happen.  watch may
@@ -73,9 +65,9 @@ hooks_note(Hooks *h, const PGresult *events, int row)
 		return;
 	hook->order = order;
 	hook->rank = rank;
-	set_text(&hook->event, event);
-	set_text(&hook->leader, PQgetvalue(events, row, EVENT_LEADER));
-	set_text(&hook->term, PQgetvalue(events, row, EVENT_TERM));
+	text_set(&hook->event, event);
+	text_set(&hook->leader, PQgetvalue(events, row, EVENT_LEADER));
+	text_set(&hook->term, PQgetvalue(events, row, EVENT_TERM));
 	pg_free(hook->metadata);
 	hook->metadata = NULL;
 	hook->due = NEVER;
@@ -164,7 +156,6 @@ kill_rest(const Hooks *h)
 static void
 run_due(Hooks *h)
 {
-	struct itimerspec at = {{0, 0}, {0, 0}};
 	Hook	   *next = NULL;
 	pid_t		pid;
 	int			status;
@@ -177,12 +168,7 @@ run_due(Hooks *h)
 	}
 	while (h->pid == 0 && (next = first_due(h)) != NULL && next->due <= now_us())
 		start(h, next);
-	if (h->pid == 0 && next != NULL)
-	{
-		at.it_value.tv_sec = next->due / SEC;
-		at.it_value.tv_nsec = next->due % SEC * 1000;
-	}
-	(void) timerfd_settime(h->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+	signals_set_timer(h->timer_fd, h->pid == 0 && next != NULL ? next->due : NEVER);
 }
 
 /*
@@ -191,7 +177,7 @@ run_due(Hooks *h)
 void
 hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata)
 {
-	set_text(&hook->metadata, metadata);
+	text_set(&hook->metadata, metadata);
 	hook->due = now_us();
 	run_due(h);
 }

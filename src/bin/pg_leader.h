@@ -123,6 +123,7 @@ extern int64 duration_next_pause(int64 *pause, int64 longest);
 /* text.c */
 extern void text_set_encoding(int encoding);
 extern char *text_printable(const char *text);
+extern void text_set(char **text, const char *value);
 extern char *text_lend(char *text);
 extern char *text_show(const char *text);
 extern char *text_printable_lines(const char *text);

@@ -64,9 +64,8 @@ set_election(Agent *a, const PGresult *result)
 		a->lease = duration_from_seconds(setting) / 1000;
 	if (a->lease <= 0)
 		a->lease = DEFAULT_LEASE;
-	pg_free(a->channel);
+	text_set(&a->channel, channel[0] == '\0' ? CHANNEL : channel);
 	pg_free(a->prefix);
-	a->channel = pg_strdup(channel[0] == '\0' ? CHANNEL : channel);
 	a->prefix = notification_prefix(a->options->election,
 									a->options->group != NULL);
 	return 0;

@@ -127,16 +127,6 @@ get_size(int *rows, int *columns)
 /* --- signals */
 
 /*
- * Stop as asked, with the terminal as it was.  When we go on, SIGCONT says so.
- */
-static void
-stop(void)
-{
-	give_terminal_back();
-	(void) raise(SIGSTOP);
-}
-
-/*
  * End as the signal would have ended us.
  */
 static void
@@ -156,8 +146,12 @@ on_event(void *arg)
 
 	while (read(signal_fd, &info, sizeof(info)) == sizeof(info))
 	{
+		/* Stop as asked.  When we go on, SIGCONT says so. */
 		if (info.ssi_signo == SIGTSTP)
-			stop();
+		{
+			give_terminal_back();
+			(void) raise(SIGSTOP);
+		}
 		else if (info.ssi_signo == SIGWINCH)
 			at_top = true;
 		else if (info.ssi_signo == SIGCONT)

@@ -10,6 +10,7 @@
  */
 #include "guardian.h"
 
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 /*
@@ -47,4 +48,21 @@ signals_checked_fd(int fd)
 		return fd;
 	pg_log_error("could not watch for signals: %m");
 	_exit(EXIT_USAGE);
+}
+
+/*
+ * Set a timer to a moment; NEVER: to none.  A timer of this clock counts while
+ * the machine sleeps; the time-out of poll() does not.
+ */
+void
+signals_set_timer(int fd, int64 at)
+{
+	struct itimerspec spec = {{0, 0}, {0, 0}};
+
+	if (at != NEVER)
+	{
+		spec.it_value.tv_sec = at / SEC;
+		spec.it_value.tv_nsec = at % SEC * 1000;
+	}
+	(void) timerfd_settime(fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }

@@ -162,6 +162,16 @@ text_printable(const char *text)
 }
 
 /*
+ * Replace a text by a copy of another one.
+ */
+void
+text_set(char **text, const char *value)
+{
+	pg_free(*text);
+	*text = pg_strdup(value);
+}
+
+/*
  * Take over a text, and return it.  It is freed by the sixteenth call after
  * this one: it is for the arguments of a message, and not for what has to
  * outlive a wait.

@@ -173,8 +173,7 @@ remember(Watch *w, const PGresult *events, int row)
 		/* A screen shows requests that were made before, too. */
 		k->hinted = w->draws;
 	}
-	pg_free(k->term);
-	k->term = pg_strdup(term[0] == '\0' ? "0" : term);
+	text_set(&k->term, term[0] == '\0' ? "0" : term);
 	k->ended = PQgetvalue(events, row, EVENT_ENDED)[0] == 't';
 }
 
@@ -328,8 +327,7 @@ take_requests(Watch *w, const PGresult *yields)
 			continue;
 		if (!k->yielding || strcmp(k->yielding_term, term) != 0)
 			tell(w, yields, i);
-		pg_free(k->yielding_term);
-		k->yielding_term = pg_strdup(term);
+		text_set(&k->yielding_term, term);
 		k->yielding = true;
 		k->asked = w->looks;
 	}
