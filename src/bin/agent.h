@@ -121,7 +121,6 @@ extern void agent_set_seat(Agent *a, const char *seat);
 
 /* prepare.c */
 extern int	prepare_connection(Agent *a);
-extern bool prepare_grace(Agent *a);
 
 /* period.c */
 extern bool period_look(Agent *a, int *code);

@@ -272,23 +272,14 @@ read_messages(GuardianState *g)
 
 	while (message_receive(&g->socket, &m))
 	{
-		switch ((MessageKind) m.kind)
-		{
-			case MESSAGE_DEADLINE:
-				set_deadline(g, m.at, m.number * MSEC);
-				break;
-			case MESSAGE_SIGNAL:
-				pass_on(g, m.number);
-				break;
-			case MESSAGE_STOP:
-				ask_to_end(g, CAUSE_STOPPED, m.at);
-				break;
-			case MESSAGE_KILL:
-				kill_command(g, CAUSE_KILLED);
-				break;
-			default:
-				break;
-		}
+		if (m.kind == MESSAGE_DEADLINE)
+			set_deadline(g, m.at, m.number * MSEC);
+		else if (m.kind == MESSAGE_SIGNAL)
+			pass_on(g, m.number);
+		else if (m.kind == MESSAGE_STOP)
+			ask_to_end(g, CAUSE_STOPPED, m.at);
+		else if (m.kind == MESSAGE_KILL)
+			kill_command(g, CAUSE_KILLED);
 	}
 	if (g->socket < 0)
 		ask_to_end(g, CAUSE_STOPPED, now_us() + g->grace);

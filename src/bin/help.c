@@ -302,14 +302,15 @@ static const char yield_help[] =
 static const struct
 {
 	const char *subcommand;
-	const char *parts[3];
+	const char *help;
+	const char *notes;
 }			helps[] = {
-	{"run", {run_help, connection_help, run_notes}},
-	{"stand", {stand_help, connection_help, stand_notes}},
-	{"status", {status_help, connection_help}},
-	{"watch", {watch_help, connection_help}},
-	{"history", {history_help, connection_help}},
-	{"yield", {yield_help, connection_help}}
+	{"run", run_help, run_notes},
+	{"stand", stand_help, stand_notes},
+	{"status", status_help, ""},
+	{"watch", watch_help, ""},
+	{"history", history_help, ""},
+	{"yield", yield_help, ""}
 };
 
 /*
@@ -319,18 +320,10 @@ void
 help_show(const char *subcommand)
 {
 	if (subcommand == NULL)
+		printf("%s", general_help);
+	for (int i = 0; i < lengthof(helps) && subcommand != NULL; i++)
 	{
-		fputs(general_help, stdout);
-		return;
-	}
-	for (int i = 0; i < lengthof(helps); i++)
-	{
-		if (strcmp(helps[i].subcommand, subcommand) != 0)
-			continue;
-		for (int j = 0; j < lengthof(helps[i].parts); j++)
-		{
-			if (helps[i].parts[j] != NULL)
-				fputs(helps[i].parts[j], stdout);
-		}
+		if (strcmp(helps[i].subcommand, subcommand) == 0)
+			printf("%s%s%s", helps[i].help, connection_help, helps[i].notes);
 	}
 }

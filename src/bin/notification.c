@@ -71,7 +71,7 @@ notification_is_yield(const char *payload)
 /*
  * Take all notifications that have come in, also those that came with an
  * earlier answer.  Return true if one of them matters.  The filter sees all of
- * them.
+ * them; without one, all matter.
  */
 bool
 notification_take(Connection *c, PayloadFilter matters, void *arg)
@@ -81,7 +81,7 @@ notification_take(Connection *c, PayloadFilter matters, void *arg)
 
 	while (c->conn != NULL && (n = PQnotifies(c->conn)) != NULL)
 	{
-		if (matters(n->extra, arg))
+		if (matters == NULL || matters(n->extra, arg))
 			any = true;
 		PQfreemem(n);
 	}

@@ -72,9 +72,39 @@ set_election(Agent *a, const PGresult *result)
 }
 
 /*
+ * Set the grace.  Return false, with an error reported, if it does not fit
+ * into the lease.
+ */
+static bool
+set_grace(Agent *a)
+{
+	int64		longest = guardian_longest_grace(a->lease);
+
+	a->grace = a->options->grace;
+	if (a->grace < 0)
+		a->grace = Min(a->options->command == NULL ? SEC : 10 * SEC,
+					   Min(a->lease / 3, longest));
+	if (longest >= 0 && a->grace <= longest)
+		return true;
+	if (longest < 0)
+		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
+					 a->shown, duration_format(a->lease));
+	else
+	{
+		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
+					 duration_format(a->grace), a->shown,
+					 duration_format(a->lease));
+		pg_log_error_detail("It may be %s at most.", duration_format(longest));
+	}
+	pg_log_error_hint("Set a longer lease with leader_election.alter_election().");
+	return false;
+}
+
+/*
  * Make a new connection ready: learn what the election is like, and listen to
- * its channel.  We stand, and have no seat yet.  Return an exit code, or 0.
- * The connection may be lost again in the latter case.
+ * its channel; the first one while we stand also sets the grace.  We have no
+ * seat yet.  Return an exit code, or 0.  The connection may be lost again in
+ * the latter case.
  */
 int
 prepare_connection(Agent *a)
@@ -109,36 +139,11 @@ prepare_connection(Agent *a)
 		answer_free(&answer);
 	}
 	pg_free(first_seat);
-	if (code == 0)
-		notification_listen(c, a->channel, AGENT_LIMIT);
-	return code;
-}
-
-/*
- * Set the grace.  Return false, with an error reported, if it does not fit
- * into the lease.
- */
-bool
-prepare_grace(Agent *a)
-{
-	int64		longest = guardian_longest_grace(a->lease);
-
-	a->grace = a->options->grace;
-	if (a->grace < 0)
-		a->grace = Min(a->options->command == NULL ? SEC : 10 * SEC,
-					   Min(a->lease / 3, longest));
-	if (longest >= 0 && a->grace <= longest)
-		return true;
-	if (longest < 0)
-		pg_log_error("the lease of election \"%s\", which is %s, is too short to end a command in time",
-					 a->shown, duration_format(a->lease));
-	else
-	{
-		pg_log_error("a grace of %s does not fit into the lease of election \"%s\", which is %s",
-					 duration_format(a->grace), a->shown,
-					 duration_format(a->lease));
-		pg_log_error_detail("It may be %s at most.", duration_format(longest));
-	}
-	pg_log_error_hint("Set a longer lease with leader_election.alter_election().");
-	return false;
+	if (code != 0 || c->conn == NULL)
+		return code;
+	if (!a->stand.connected && !set_grace(a))
+		return EXIT_USAGE;
+	a->stand.connected = true;
+	notification_listen(c, a->channel, AGENT_LIMIT);
+	return 0;
 }

@@ -265,25 +265,20 @@ answer_is_transient(const Answer *answer)
 }
 
 /*
- * Tell the user what the server said.
+ * Tell the user what the server said: an error.
  */
 void
 answer_report(const Answer *answer)
 {
 	const char *message = answer->message;
-	char	   *shown;
+	const char *colon = strstr(message, ":  ");
 
 	/* pg_log_error() prints "error: " itself: leave out "ERROR:  ". */
-	if (message != NULL && strstr(message, ":  ") != NULL &&
-		strstr(message, ":  ") < message + 20)
-		message = strstr(message, ":  ") + 3;
-	if (message == NULL)
-		message = "the server did not answer";
-	else if (message[0] == '\0')
+	if (colon != NULL && colon < message + 20)
+		message = colon + 3;
+	if (message[0] == '\0')
 		message = NO_MESSAGE;
-	shown = text_printable_lines(message);
-	pg_log_error("%s", shown);
-	pg_free(shown);
+	pg_log_error("%s", text_lend(text_printable_lines(message)));
 }
 
 static void

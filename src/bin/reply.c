@@ -143,15 +143,13 @@ look(int64 *remaining_ms)
 static Reply
 leader_reply(void)
 {
-	Reply		reply = {.status = 200,.type = "text/plain"};
+	Reply		reply = {.type = "text/plain"};
 	Snapshot	s = look(&reply.remaining_ms);
+	bool		leads = s.not_leading == NULL;
 
-	if (s.not_leading != NULL)
-		reply.status = 503;
-	else
-		reply.term = s.term;
-	reply.body = psprintf("%s\n", s.not_leading == NULL ? "leading" :
-						  s.not_leading);
+	reply.status = leads ? 200 : 503;
+	reply.term = leads ? s.term : 0;
+	reply.body = psprintf("%s\n", leads ? "leading" : s.not_leading);
 	return reply;
 }
 

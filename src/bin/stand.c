@@ -108,21 +108,14 @@ connect_to_stand(Agent *a, Stand *s)
 	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		limit = Max(Min(CONNECT_LIMIT, s->until - now_us()), SHORTEST_PAUSE);
+	int			code = connection_open(c, limit) ? prepare_connection(a) : 0;
 
-	if (connection_open(c, limit))
+	if (code != 0)
+		return code;
+	if (c->conn != NULL)
 	{
-		int			code = prepare_connection(a);
-
-		if (code != 0)
-			return code;
-		if (c->conn != NULL)
-		{
-			if (!s->connected && !prepare_grace(a))
-				return EXIT_USAGE;
-			s->connected = true;
-			s->pause = SHORTEST_PAUSE;
-			return GO_ON;
-		}
+		s->pause = SHORTEST_PAUSE;
+		return GO_ON;
 	}
 	if (a->signalled)
 		return GO_ON;

@@ -57,14 +57,6 @@ static const Statement sql_status_json = {
 	2, false, 1, {TEXTOID}
 };
 
-static bool
-is_number(const PGresult *result, int column)
-{
-	Oid			type = PQftype(result, column);
-
-	return type == INT8OID || type == INT4OID;
-}
-
 /*
  * Return the value in a cell, lent.  Row -1 is the heading.
  */
@@ -111,9 +103,11 @@ print_table(const PGresult *result)
 	{
 		for (int col = 0; col < PQnfields(result); col++)
 		{
+			Oid			type = PQftype(result, col);
+
 			if (width[col] > 0)
 				print_cell(cell(result, row, col), width[col],
-						   is_number(result, col), col == last);
+						   type == INT8OID || type == INT4OID, col == last);
 		}
 	}
 }

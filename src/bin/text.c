@@ -174,7 +174,7 @@ text_set(char **text, const char *value)
 /*
  * Take over a text, and return it.  It is freed by the sixteenth call after
  * this one: it is for the arguments of a message, and not for what has to
- * outlive a wait.
+ * outlive a wait; and for the main thread only.
  */
 char *
 text_lend(char *text)

@@ -49,12 +49,6 @@ term_of(const Answer *answer)
 	return strtoll(PQgetvalue(answer->result, 0, 0), NULL, 10);
 }
 
-static bool
-is_any(const char *payload, void *arg)
-{
-	return true;
-}
-
 /*
  * Wait until a later term than this one is led.  Once nobody leads, wait for
  * lease_duration at most.  Print who leads then, and return the exit code.
@@ -90,7 +84,7 @@ wait_for_successor(Connection *c, const Options *options, int64 term)
 		answer_free(&answer);
 		if (code >= 0)
 			return code;
-		(void) notification_wait(c, now_us() + YIELD_INTERVAL, is_any, NULL);
+		(void) notification_wait(c, now_us() + YIELD_INTERVAL, NULL, NULL);
 	}
 }
 
