@@ -13,10 +13,11 @@
  *
  * One check runs at a time, and nothing of it outlives its timeout, nor its
  * end, nor pg_leader, nor the checker: the checker is the parent of all that a
- * check leaves (PR_SET_CHILD_SUBREAPER).  It learns of the end of pg_leader by
- * a signal, and not by being killed, for it has to kill the check.  If the
- * checker itself is killed, the kernel kills the check, and pg_leader what is
- * left of the checker's session (process_kill_session()).
+ * check leaves (PR_SET_CHILD_SUBREAPER).  SIGTERM ends it, be it from pg_leader
+ * or, when pg_leader has ended, from the kernel: it is not killed then, for it
+ * has to kill the check.  If the checker itself is killed, the kernel kills the
+ * check, and pg_leader what is left of the checker's session
+ * (process_kill_session()).
  *
  * The checker has none of pg_leader's descriptors: a session would last as
  * long as a checker that has its socket.
@@ -50,8 +51,8 @@ typedef struct CheckerState
 } CheckerState;
 
 /*
- * Wait until a child ends, or until a moment.  Do not return when pg_leader is
- * gone.
+ * Wait until a child ends, or until a moment.  Do not return when this process
+ * is to end.
  */
 static void
 wait_for_event(CheckerState *c, int64 until)
@@ -59,11 +60,12 @@ wait_for_event(CheckerState *c, int64 until)
 	struct pollfd fd = {.fd = c->signal_fd,.events = POLLIN};
 	struct signalfd_siginfo info;
 	int64		left = Max(until - now_us(), 0);
+	bool		ends = false;
 
 	(void) poll(&fd, 1, (left + MSEC - 1) / MSEC);
 	while (read(c->signal_fd, &info, sizeof(info)) > 0)
-		;
-	if (getppid() == c->parent)
+		ends = ends || info.ssi_signo == SIGTERM;
+	if (!ends && getppid() == c->parent)
 		return;
 	process_kill_descendants();
 	_exit(EXIT_SUCCESS);
@@ -136,6 +138,9 @@ set_up(CheckerState *c)
 	(void) prctl(PR_SET_CHILD_SUBREAPER, 1);
 	(void) prctl(PR_SET_NAME, CHECKER_NAME);
 	(void) prctl(PR_SET_PDEATHSIG, SIGTERM);
+	/* If pg_leader has ended before that, there is no signal. */
+	if (getppid() != c->parent)
+		_exit(EXIT_SUCCESS);
 	(void) setsid();
 
 	/* A check that fills its output must not wait for somebody to read it. */
@@ -143,7 +148,7 @@ set_up(CheckerState *c)
 		(void) dup2(null, fd);
 	process_close_descriptors(c->socket);
 
-	/* They are blocked already.  Only the end of pg_leader ends this process. */
+	/* They are blocked already. */
 	signals_block(&signals, NULL, 0);
 	c->signal_fd = signals_checked_fd(signalfd(-1, &signals,
 											   SFD_CLOEXEC | SFD_NONBLOCK));

@@ -70,15 +70,23 @@ checker_tend(Checker *c)
 }
 
 /*
- * End the checker.  Killed, it does not end its check: forget() does.
+ * End the checker, which ends its check.  If it does not do that soon (it may be
+ * stopped), kill it; forget() does what it can then.
  */
 void
 checker_end(Checker *c)
 {
+	int64		until = now_us() + SEC;
+
 	if (c->pid == 0)
 		return;
-	(void) kill(c->pid, SIGKILL);
-	(void) waitpid(c->pid, NULL, 0);
+	(void) kill(c->pid, SIGTERM);
+	while (waitpid(c->pid, NULL, WNOHANG) == 0)
+	{
+		if (now_us() >= until)
+			(void) kill(c->pid, SIGKILL);
+		pg_usleep(MSEC);
+	}
 	forget(c);
 }
 

@@ -380,9 +380,41 @@ foreach my $why (qw(signal yield))
 	my @left = (process_in('ends.pid'), checker($one));
 	stop_process($left[1]);
 	$one->signal('TERM');
-	is($one->exit_code, 143, 'pg_leader does not wait for a checker that is stopped');
+	is($one->exit_code, 143, 'pg_leader does not wait for ever for a checker that is stopped');
 	wait_for_end(@left);
 	pass('and leaves none');
+}
+
+{
+	my @check = check('told', '--check-every', '60s', '--check-timeout', '60s');
+
+	set_check('told', "trap '' TERM; setsid sh -c 'echo \$\$ > $dir/told.pid; exec sleep 1000' & while :; do sleep 0.05; done");
+	my $one = pg_leader($node, '-e', 'told', '-n', 'a', @check, '--', 'true');
+	my $far = process_in('told.pid');
+	my @left = (checker($one), descendants(checker($one)));
+	$one->signal('TERM');
+	is($one->exit_code, 143, 'told to end while a check runs');
+	eval { wait_until(sub { !grep { is_running($_) } @left }, 'their end', 20) };
+	is(join(' ', grep { is_running($_) } @left), '', 'pg_leader leaves nothing of it, be it in another session');
+	kill('KILL', $far) if is_running($far);
+}
+
+# A checker whose pg_leader has ended before it could ask to be told so
+SKIP:
+{
+	skip 'a sanitizer has to be loaded first', 1 if ($ENV{ASAN_OPTIONS} // '') =~ /log_path/;
+	local @ENV{qw(LD_PRELOAD SLOW_PROCESS SLOW_FILE)} = (preload('slow_start'), 'leader_checker', "$dir/slow");
+	my @often = ('--check-every', '5s', '--check-timeout', '5s');
+	my $one = pg_leader($node, '-e', 'slow', '-n', 'a', check('slow', @often), '--', 'true');
+
+	set_check('slow', 'exec sleep 1000');
+	wait_until(sub { -e "$dir/slow" }, 'its checker');
+	my $pid = checker($one);
+	$one->signal('KILL');
+	$one->exit_code;
+	unlink("$dir/slow");
+	wait_for_end($pid);
+	is(checks('slow'), 0, 'a checker that has no pg_leader any more begins no check');
 }
 
 # --- the checker is killed, or stopped

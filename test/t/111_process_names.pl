@@ -20,11 +20,7 @@ plan skip_all => 'needs /proc' unless -e '/proc/self/stat';
 my $LONG_ENOUGH = 20;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
-my $compiler = (split ' ', `$pg_config --cc`)[0];
-my $library = "$dir/no_children.so";
-
-system_or_bail($compiler, '-shared', '-fPIC', '-o', $library, "$FindBin::RealBin/no_children.c", '-ldl');
+my $library = preload('no_children');
 
 # The command leaves a process that has another session and another name, and
 # does not end when it is asked to.

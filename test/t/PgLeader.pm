@@ -15,7 +15,9 @@ use strict;
 use warnings;
 
 use Carp;
+use Cwd qw(abs_path);
 use Exporter qw(import);
+use File::Basename qw(dirname);
 use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
@@ -26,8 +28,8 @@ use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw(ask descendants holding_proxy is_running pg_leader run_pg_leader
-  sidecar start_client wait_for_output worker);
+our @EXPORT = qw(ask descendants holding_proxy is_running pg_leader preload
+  run_pg_leader sidecar start_client wait_for_output worker);
 
 # PostgreSQL::Test::Utils names every client after the test: pg_leader is to have
 # its own name, by which its sessions are found.
@@ -143,6 +145,19 @@ sub run_pg_leader
 	my $code = $one->exit_code;
 
 	return wantarray ? ($code, $one->output) : $code;
+}
+
+# Compiles NAME.c, which is beside this file, into a library for LD_PRELOAD: its
+# file.
+sub preload
+{
+	my ($name) = @_;
+	my $library = PostgreSQL::Test::Utils::tempdir() . "/$name.so";
+	my $pg_config = $ENV{PG_CONFIG} // 'pg_config';
+	my $compiler = (split ' ', `$pg_config --cc`)[0];
+
+	system_or_bail($compiler, '-shared', '-fPIC', '-o', $library, dirname(abs_path(__FILE__)) . "/$name.c", '-ldl');
+	return $library;
 }
 
 # Runs another subcommand to its end: exit code (128 and the signal's number if
