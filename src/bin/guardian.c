@@ -382,7 +382,10 @@ set_up(GuardianState *g, pid_t parent, const sigset_t *signals)
 													TFD_CLOEXEC | TFD_NONBLOCK));
 	/* Run no command for a pg_leader that is gone already. */
 	if (getppid() != parent)
+	{
+		term_file_remove(args->term_dir);
 		_exit(EXIT_LOST);
+	}
 }
 
 /*

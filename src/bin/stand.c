@@ -447,22 +447,29 @@ stand_until_elected(Agent *a)
 
 /*
  * Stop standing, so that others do not count us as a candidate any more.  A
- * session stops when its connection ends.
+ * session stops when its connection ends.  Otherwise a connection that is lost
+ * is replaced once.
  */
 void
 stand_stop(Agent *a)
 {
-	Answer		answer;
+	const Statement *leave = a->options->group != NULL ? &sql_leave_group : &sql_leave;
+	Connection *c = &a->connection;
 
 	agent_set_seat(a, NULL);
-	if (a->connection.conn == NULL || a->options->session)
+	if (a->options->session)
 	{
-		connection_close(&a->connection);
+		connection_close(c);
 		a->standing = false;
-		return;
 	}
-	answer = ask(a, a->options->group != NULL ? &sql_leave_group : &sql_leave,
-				 SEC, false);
-	a->standing = answer.outcome != ANSWER_ROWS;
-	answer_free(&answer);
+	for (int tries = 0; a->standing && tries < 2; tries++)
+	{
+		Answer		answer;
+
+		if (c->conn == NULL && !connection_open(c, SEC))
+			break;
+		answer = ask(a, leave, SEC, false);
+		a->standing = answer.outcome != ANSWER_ROWS;
+		answer_free(&answer);
+	}
 }

@@ -339,6 +339,45 @@ is((ask($node, 'history', '-e', 'news', '--since', '20200101'))[1] =~ tr/\n//, 1
 is((ask($node, 'history', '-e', 'news', '--since', '20990101'))[1], '', 'since one to come');
 is((ask($node, 'history', '-e', 'news', '--since', '3600'))[0], 125, 'a mere number is no length of time');
 
+# --- it is told to end while its connection is lost
+
+# The server has been started again meanwhile, and still knows the candidate.
+{
+	$sql->query("SELECT leader_election.create_election('gone', lease_duration => '300 s')");
+	$sql->query("SELECT leader_election.acquire('gone', 'two')");
+	my $one = pg_leader($node, '-e', 'gone', '-n', 'one', '--', 'true');
+	my $standing = "SELECT count(*) FROM leader_election.candidates WHERE election = 'gone' AND candidate = 'one'";
+
+	wait_until(sub { $sql->query($standing) == 1 }, 'a candidate');
+	stop_process($one->pid);
+	$sql->finish;
+	$node->restart;
+	$sql = session($node, name => 'observer');
+	is($sql->query($standing), 1, 'the server still knows the candidate');
+	$one->signal('TERM');
+	resume_process($one->pid);
+	is($one->exit_code, 143, 'told to end');
+	is($sql->query($standing), 0, 'it leaves, over another connection');
+}
+
+# A command that is not started, since pg_leader has ended
+SKIP:
+{
+	skip 'a sanitizer has to be loaded first', 2 if ($ENV{ASAN_OPTIONS} // '') =~ /log_path/;
+	local @ENV{qw(LD_PRELOAD SLOW_PROCESS SLOW_FILE TMPDIR)} = (preload('slow_start'), 'leader_guardian', "$dir/slow", "$dir/slow.tmp");
+	mkdir $ENV{TMPDIR} or die;
+	my $one = pg_leader($node, '-e', 'slow', '-n', 'one', '--', 'touch', "$dir/started");
+
+	wait_until(sub { -e "$dir/slow" }, 'its guardian');
+	my $guardian = $one->guardian;
+	$one->signal('KILL');
+	$one->exit_code;
+	unlink("$dir/slow");
+	wait_until(sub { !is_running($guardian) }, 'the end of the guardian');
+	ok(!-e "$dir/started", 'a guardian that has no pg_leader any more starts no command');
+	is(join(' ', glob("$ENV{TMPDIR}/*")), '', 'and leaves no file');
+}
+
 # --- the end of a lease
 
 # The command is asked to end first. Where the guardian does not work, pg_leader
