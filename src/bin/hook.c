@@ -133,25 +133,28 @@ first_due(const Hooks *h)
 }
 
 /*
- * If the hook has failed, kill what is left of it, for that may not run beside
- * the next one.  A hook that succeeds may leave what it likes (a daemon).  Its
- * process group is its own until it is reaped.
+ * Reap a child that has ended: the hook, or what has become ours (we may be
+ * process 1 of a container).  If the hook has failed, kill what is left of it,
+ * for that may not run beside the next one.  Its process group is its own until
+ * it is reaped.  A hook that succeeds may leave what it likes (a daemon).
+ * Return the child; 0: none has ended.
  */
-static void
-kill_rest(const Hooks *h)
+static pid_t
+reap(const Hooks *h, int *status)
 {
 	siginfo_t	end = {0};
 
-	if (h->pid > 0 &&
-		waitid(P_PID, h->pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-		end.si_pid == h->pid &&
+	if (waitid(P_ALL, 0, &end, WEXITED | WNOHANG | WNOWAIT) != 0 || end.si_pid == 0)
+		return 0;
+	if (end.si_pid == h->pid &&
 		(end.si_code != CLD_EXITED || end.si_status != 0))
 		(void) kill(-h->pid, SIGKILL);
+	return waitpid(end.si_pid, status, 0);
 }
 
 /*
- * Reap the hook if it has ended, as well as what has become ours (we may be
- * process 1 of a container), and start the next one, or set the timer for it.
+ * Take the end of the hook, if it has ended, and start the next one, or set the
+ * timer for it.
  */
 static void
 run_due(Hooks *h)
@@ -160,8 +163,7 @@ run_due(Hooks *h)
 	pid_t		pid;
 	int			status;
 
-	kill_rest(h);
-	while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
+	while ((pid = reap(h, &status)) > 0)
 	{
 		if (pid == h->pid)
 			take_end(h, status);
@@ -226,11 +228,17 @@ finish(void)
 {
 	Hooks	   *h = hooks_of_exit;
 	struct pollfd fd = {.fd = h->signal_fd,.events = POLLIN};
+	int			status;
 
-	while (h->pid > 0 && waitpid(h->pid, NULL, WNOHANG) == 0)
+	while (h->pid > 0)
 	{
+		pid_t		pid = reap(h, &status);
 		int			signo;
 
+		if (pid == h->pid)
+			return;
+		if (pid > 0)
+			continue;
 		(void) poll(&fd, 1, -1);
 		signo = read_signal(h);
 		if (signo != 0)

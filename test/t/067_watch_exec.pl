@@ -327,10 +327,28 @@ pass('its hook ends with it');
 unlink("$folder/slow");
 no_overlap($folder, 'all of that');
 
+# What a hook leaves that fails when watch was told to end
+{
+	my $own = new_folder();
+
+	mkdir($own);
+	touch($own, $_) foreach qw(slow family fail);
+	my $last = watch($own, '-e', 'e');
+	wait_for_log($own, qr/^begin e /m);
+	my $left = slurp_file("$own/child") + 0;
+	signal_watch($last, 'TERM');
+	unlink("$own/slow");
+	finish($last);
+	like(log_of($own), qr/^end e .* 7\n\z/m, 'the last hook fails');
+	eval { wait_until(sub { !is_running($left) }, 'the end of its child', 20) };
+	ok(!is_running($left), 'and leaves nothing');
+	kill('KILL', $left);
+}
+
 # --- events that are read in another order than they happened
 
 my $port = PostgreSQL::Test::Cluster::get_free_port();
-my ($proxy, $held) = holding_proxy($node, $port, qr/'yield_requested'.*ANY/s, 'question');
+my ($proxy, $held) = holding_proxy($node, $port, qr/'yield_requested'.*json_to_recordset/s, 'question');
 $folder = new_folder();
 $one->query("SELECT leader_election.join('o', 'one')");
 $two->query("SELECT leader_election.join('o', 'two')");
