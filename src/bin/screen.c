@@ -199,8 +199,8 @@ line_of(const char *name)
 {
 	Line	   *line = watched_get(&lines, name, sizeof(Line));
 
-	if (line->fields[FIELD_ELECTION] == NULL)
-		set_field(line, FIELD_ELECTION, name);
+	for (int i = 0; i < FIELDS && line->fields[i] == NULL; i++)
+		set_field(line, i, i == FIELD_ELECTION ? name : "");
 	return line;
 }
 

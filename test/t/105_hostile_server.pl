@@ -303,6 +303,8 @@ my @TOLD = (
 	(
 		map { [ "$_ instead of rows", 'status|history|run', [ qr/FROM leader_election\.(status|history|acquire)/, $_ ] ] }
 		  'copy in', 'copy out', 'copy both'),
+	# An election that was dropped is made again, and its leader asked to yield.
+	[ 'a request to yield without a state', 'watch', [ qr/FULL JOIN/, 'rows', [ 'e', (undef) x 5, 'now', '"now"', 7, 't', undef ] ] ],
 	[ 'nothing of the election', 'run', [ qr/SELECT channel FROM/, 'nothing' ] ],
 	(
 		map { ([ "an odd error, $_", 'status', [ qr/FROM leader_election\.status/, "an odd error, $_" ] ],
@@ -326,6 +328,7 @@ my @TOLD = (
 {
 	my %args = (
 		'status' => [ 1, 'status' ],
+		'watch' => [ 1, 'watch' ],
 		'history' => [ 1, 'history', '-e', 'e' ],
 		'history --html' => [ 0, 'history', '--html=-' ],
 		'run' => [ 0, 'run', '-e', 'e', @RUN ],
