@@ -596,10 +596,8 @@ sub picture
 		my $l = $s->{elections}{$election};
 		my $led = led($l);
 		my $position = 0;
-		my @ranked = grep {
-			!$l->{drained}{$_}
-			  && (leads($l, $_) || !is_capped($s, $election, $_, 0))
-		} order($s, $election);
+		my @ranked = grep { !$l->{drained}{$_} && !is_capped($s, $election, $_, 0) }
+		  order($s, $election);
 		my %ranked = map { $_ => 1 } @ranked;
 
 		push @lines, join '|', $election, $l->{strategy},
