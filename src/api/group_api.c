@@ -423,7 +423,6 @@ stand_for_seat(const Store *store, const StandCall *args,
 static void
 elect_for(List *seats, bool vacant)
 {
-
 	foreach_ptr(StoodFor, seat, seats)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -51,10 +51,9 @@ le_table_lock_indexes(Oid table, LOCKMODE mode)
 {
 	Relation	rel = table_open(table, NoLock);
 	bool		locked = true;
-	ListCell   *lc;
 
-	foreach(lc, RelationGetIndexList(rel))
-		locked = locked && LeTryLockRelation(lfirst_oid(lc), mode);
+	foreach_oid(index, RelationGetIndexList(rel))
+		locked = locked && LeTryLockRelation(index, mode);
 	table_close(rel, NoLock);
 	return locked;
 }

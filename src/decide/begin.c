@@ -26,17 +26,14 @@ le_begin_epoch(Store *store)
 	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	bool		foreign = false;
 	int64		highest_term = 0;
-	ListCell   *lc;
 
 	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 						   RowExclusiveLock) ||
 		!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;
-	foreach(lc, le_lease_read_all(store))
+	foreach_ptr(const Lease, lease, le_lease_read_all(store))
 	{
-		Lease	   *lease = lfirst(lc);
-
 		highest_term = Max(highest_term,
 						   Max(lease->term, lease->after_term));
 		foreign |= le_lease_is_foreign(lease, incarnation);
@@ -56,10 +53,8 @@ le_begin_epoch(Store *store)
 	 * Where this database is a copy, the detached candidates of the original
 	 * look alive here: they are not.
 	 */
-	foreach(lc, le_candidates_read(store, NULL))
+	foreach_ptr(Candidate, c, le_candidates_read(store, NULL))
 	{
-		Candidate  *c = lfirst(lc);
-
 		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
 			return false;		/* it is giving a sign of life */
 	}

@@ -227,13 +227,11 @@ count_touched(const Store *store, const ElectionGroup *group)
 	struct Cap *cap = group->cap;
 	Count		count = {.store = store,.group = group,.inc = le_epoch_read(),
 	.now = le_clock(),.cap = cap};
-	ListCell   *lc;
 
-	foreach(lc, cap->touched)
+	foreach_ptr(const char, name, cap->touched)
 	{
-		Lease	   *lease = le_lease_read(store, lfirst(lc), NULL);
-		CountedSeat *seat = hash_search(cap->seats, lfirst(lc), HASH_REMOVE,
-										NULL);
+		Lease	   *lease = le_lease_read(store, name, NULL);
+		CountedSeat *seat = hash_search(cap->seats, name, HASH_REMOVE, NULL);
 
 		if (seat != NULL && seat->holder != NULL)
 			seat->holder->has--;
@@ -264,12 +262,8 @@ cap_of(const Store *store, ElectionGroup *group)
 static struct Cap *
 find_locked(const char *group)
 {
-	ListCell   *lc;
-
-	foreach(lc, locked_caps)
+	foreach_ptr(struct Cap, cap, locked_caps)
 	{
-		struct Cap *cap = lfirst(lc);
-
 		if (strcmp(cap->group, group) == 0)
 		{
 			/* Its lock was taken in no subtransaction: those are refused. */
@@ -378,12 +372,8 @@ le_cap_unlock(Store *store, const Election *election)
 void
 le_cap_let_go(void)
 {
-	ListCell   *lc;
-
-	foreach(lc, list_copy(locked_caps))
+	foreach_ptr(struct Cap, cap, list_copy(locked_caps))
 	{
-		struct Cap *cap = lfirst(lc);
-
 		if (cap->locks == 0)
 			release(cap);
 	}
@@ -408,13 +398,11 @@ void
 le_cap_touch(const char *election)
 {
 	int			length;
-	ListCell   *lc;
 
 	if (locked_caps == NIL || le_seat_number(election, &length) == 0)
 		return;
-	foreach(lc, locked_caps)
+	foreach_ptr(struct Cap, cap, locked_caps)
 	{
-		struct Cap *cap = lfirst(lc);
 		MemoryContext old = MemoryContextSwitchTo(cap->context);
 
 		if (strlen(cap->group) == length &&

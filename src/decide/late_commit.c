@@ -64,12 +64,8 @@ static List *commits = NIL;
 static LateCommit *
 find_commit(const LOCKTAG *lock, VirtualTransactionId vxid)
 {
-	ListCell   *lc;
-
-	foreach(lc, commits)
+	foreach_ptr(LateCommit, c, commits)
 	{
-		LateCommit *c = lfirst(lc);
-
 		if (VirtualTransactionIdEquals(c->vxid, vxid) &&
 			memcmp(&c->lock, lock, sizeof(LOCKTAG)) == 0)
 			return c;

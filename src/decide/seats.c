@@ -213,7 +213,6 @@ le_seats_read(const Store *store, MemoryContext context)
 													ALLOCSET_DEFAULT_SIZES);
 	HTAB	   *memo;
 	int64		rows = 0;
-	ListCell   *lc;
 
 	/* Before the rows are read: a change in between is to count as new. */
 	seats->changes = le_leadership_generation;
@@ -227,16 +226,13 @@ le_seats_read(const Store *store, MemoryContext context)
 	MemoryContextSwitchTo(temporary);
 	memo = le_hash_make("leader_election sessions", sizeof(int64),
 						sizeof(Session), HASH_BLOBS, temporary);
-	foreach(lc, le_elections_read(store))
+	foreach_ptr(Election, election, le_elections_read(store))
 	{
-		Election   *election = lfirst(lc);
-
 		if (le_strategy(election->strategy)->counts)
 			(void) find_seat(seats, election);
 	}
-	foreach(lc, le_lease_read_all(store))
+	foreach_ptr(Lease, lease, le_lease_read_all(store))
 	{
-		Lease	   *lease = lfirst(lc);
 		Seat	   *seat = hash_search(seats->elections, lease->election,
 									   HASH_FIND, NULL);
 
@@ -316,7 +312,6 @@ is_out_of_date(void)
 Seats *
 le_seats_now(const Store *store)
 {
-	ListCell   *lc;
 
 	if (counted != NULL &&
 		(counted->lease_oid != store->lease_oid || is_out_of_date()))
@@ -330,9 +325,8 @@ le_seats_now(const Store *store)
 		counted = seats;
 		return counted;
 	}
-	foreach(lc, counted->touched)
+	foreach_ptr(const char, election, counted->touched)
 	{
-		const char *election = lfirst(lc);
 		Seat	   *seat = hash_search(counted->elections, election, HASH_FIND,
 									   NULL);
 

@@ -748,7 +748,6 @@ le_settle_drop(const Store *store, const Election *election,
 	int64		not_before;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
-	ListCell   *lc;
 	Change		change = {.election = election->name};
 
 	if (lease == NULL)
@@ -789,9 +788,9 @@ le_settle_drop(const Store *store, const Election *election,
 			return false;
 		end_term(&change, history, REASON_DROPPED, NULL, at);
 	}
-	foreach(lc, le_candidates_read(store, election->name))
+	foreach_ptr(const Candidate, c, le_candidates_read(store, election->name))
 	{
-		if (!le_candidate_withdraw(store, lfirst(lc)))
+		if (!le_candidate_withdraw(store, c))
 			return false;
 	}
 

@@ -73,12 +73,11 @@ read_contenders(View *view)
 {
 	Reading    *r = (Reading *) view;
 	List	   *candidates = le_candidates_read(r->store, r->election->name);
-	ListCell   *lc;
 
 	view->contender = palloc(Max(list_length(candidates), 1) *
 							 sizeof(Contender));
-	foreach(lc, candidates)
-		le_view_show(view, lfirst(lc), &view->contender[view->contenders++]);
+	foreach_ptr(Candidate, c, candidates)
+		le_view_show(view, c, &view->contender[view->contenders++]);
 	list_free(candidates);
 }
 

@@ -83,13 +83,11 @@ add_fence(const Fence *fence)
 {
 	MemoryContext old;
 	Fence	   *copy;
-	ListCell   *lc;
 
-	foreach(lc, fences)
+	foreach_ptr(const Fence, present, fences)
 	{
-		copy = lfirst(lc);
-		if (copy->term == fence->term &&
-			strcmp(copy->election, fence->election) == 0)
+		if (present->term == fence->term &&
+			strcmp(present->election, fence->election) == 0)
 			return;
 	}
 	old = MemoryContextSwitchTo(TopTransactionContext);
@@ -105,11 +103,9 @@ add_fence(const Fence *fence)
 bool
 le_fence_is_set(const char *election)
 {
-	ListCell   *lc;
-
-	foreach(lc, fences)
+	foreach_ptr(const Fence, fence, fences)
 	{
-		if (strcmp(((Fence *) lfirst(lc))->election, election) == 0)
+		if (strcmp(fence->election, election) == 0)
 			return true;
 	}
 	return false;
@@ -293,12 +289,8 @@ hold_protocol(void)
 static void
 release_locks(void)
 {
-	ListCell   *lc;
-
-	foreach(lc, fences)
+	foreach_ptr(Fence, fence, fences)
 	{
-		Fence	   *fence = lfirst(lc);
-
 		if (fence->locked)
 			le_lock_release_election_shared(&fence->lock);
 		fence->locked = false;
@@ -313,7 +305,6 @@ void
 le_fence_check(void)
 {
 	ResourceOwner owner = CurrentResourceOwner;
-	ListCell   *lc;
 
 	if (fences == NIL)
 		return;
@@ -322,10 +313,8 @@ le_fence_check(void)
 	le_commit_bounded();
 	hold_protocol();
 	list_sort(fences, by_lock_key);
-	foreach(lc, fences)
+	foreach_ptr(Fence, fence, fences)
 	{
-		Fence	   *fence = lfirst(lc);
-
 		if (!still_leads(fence))
 		{
 			/* Libraries that were loaded before us come first at the abort. */

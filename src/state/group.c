@@ -59,12 +59,11 @@ ElectionGroup *
 le_group_read(const Store *store, const char *name)
 {
 	Store		locked = *store;
-	ListCell   *lc;
 
-	foreach(lc, store->groups)
+	foreach_ptr(ElectionGroup, group, store->groups)
 	{
-		if (strcmp(((ElectionGroup *) lfirst(lc))->name, name) == 0)
-			return lfirst(lc);
+		if (strcmp(group->name, name) == 0)
+			return group;
 	}
 	if (store->knows_groups)
 		return NULL;
@@ -147,14 +146,11 @@ bool
 le_group_may_withdraw(const Store *store, const char *election)
 {
 	int			length;
-	ListCell   *lc;
 
 	if (store->groups == NIL || le_seat_number(election, &length) == 0)
 		return false;
-	foreach(lc, store->groups)
+	foreach_ptr(const ElectionGroup, group, store->groups)
 	{
-		const ElectionGroup *group = lfirst(lc);
-
 		if (strncmp(group->name, election, length) == 0 &&
 			group->name[length] == '\0')
 			return le_group_withdraws(group, election);

@@ -114,7 +114,6 @@ announce(void *arg)
 	int			left = EVENTS;
 	int			share = Max(EVENTS / list_length(a->items), EVENTS_OF_ONE);
 	Store		store;
-	ListCell   *lc;
 
 	le_store_get(&store);
 	le_commit_set("synchronous_commit", "off");
@@ -131,9 +130,8 @@ announce(void *arg)
 		return;
 	a->stage = TELLING;
 	PushActiveSnapshot(GetLatestSnapshot());
-	foreach(lc, a->items)
+	foreach_ptr(NewsItem, item, a->items)
 	{
-		NewsItem   *item = lfirst(lc);
 		int			rest = Min(left, share);
 
 		if (left < EVENTS_OF_ONE)
@@ -157,12 +155,8 @@ announce(void *arg)
 static void
 note_outcome(const Announcement *a, Outcome outcome, int64 *next)
 {
-	ListCell   *lc;
-
-	foreach(lc, a->items)
+	foreach_ptr(const NewsItem, item, a->items)
 	{
-		const NewsItem *item = lfirst(lc);
-
 		le_attempt_ended(ATTEMPT_ANNOUNCE, item->election,
 						 outcome == DONE && item->told == TOLD_LATER ? BUSY :
 						 outcome, next);
@@ -227,18 +221,15 @@ static bool
 announce_items(Pass *pass, List *items, int *from)
 {
 	Outcome		outcome = announce_together(pass, items, from);
-	ListCell   *lc;
 
 	if (outcome == BUSY)
 		*from = ((NewsItem *) linitial(items))->number;
 	if (outcome != FAILED)
 		return outcome == DONE;
-	foreach(lc, items)
+	foreach_ptr(NewsItem, item, items)
 	{
-		NewsItem   *item = lfirst(lc);
-
 		/* The first one is tried in any case: so each round gets further. */
-		if ((lc != list_head(items) && pass->renew_at < le_clock() + MS) ||
+		if ((foreach_current_index(item) > 0 && pass->renew_at < le_clock() + MS) ||
 			announce_together(pass, list_make1(item), from) == BUSY)
 		{
 			*from = item->number;
@@ -288,13 +279,11 @@ take_items(Pass *pass, int *from)
 static void
 begin_where_ended(Pass *pass)
 {
-	ListCell   *lc;
-
-	foreach(lc, pass->news)
+	foreach_ptr(const char, election, pass->news)
 	{
-		if (strcmp(lfirst(lc), go_on_at) == 0)
+		if (strcmp(election, go_on_at) == 0)
 		{
-			int			n = foreach_current_index(lc);
+			int			n = foreach_current_index(election);
 			List	   *rest = list_copy_tail(pass->news, n);
 
 			pass->news = list_concat(rest, list_truncate(pass->news, n));

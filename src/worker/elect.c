@@ -234,16 +234,15 @@ le_elect_orphaned(Pass *pass)
 {
 	List	   *elections = le_led_orphaned();
 	bool		changed = false;
-	ListCell   *lc;
 
 	pass->looked_at = le_clock();
 	if (elections != NIL)
 		le_round_again(pass);	/* they are named only once */
-	foreach(lc, elections)
+	foreach_ptr(const char, election, elections)
 	{
-		SettleTask	task = {.election = lfirst(lc)};
+		SettleTask	task = {.election = election};
 
-		if ((le_round_is_to_renew(pass) && lc != list_head(elections)) ||
+		if ((le_round_is_to_renew(pass) && foreach_current_index(election) > 0) ||
 			!le_proof_make(NULL, 0, false, 0, &task.proof))
 			break;
 		changed |= settle_one(pass, &task);
@@ -257,13 +256,11 @@ le_elect_orphaned(Pass *pass)
 static List *
 begin_with(List *leases, const char *election)
 {
-	ListCell   *lc;
-
-	foreach(lc, leases)
+	foreach_ptr(const Lease, lease, leases)
 	{
-		int			n = foreach_current_index(lc);
+		int			n = foreach_current_index(lease);
 
-		if (strcmp(((Lease *) lfirst(lc))->election, election) == 0)
+		if (strcmp(lease->election, election) == 0)
 			return list_concat(list_copy_tail(leases, n),
 							   list_truncate(list_copy(leases), n));
 	}
@@ -283,15 +280,13 @@ le_elect_all(Pass *pass)
 	List	   *leases = begin_with(pass->settle, go_on_at);
 	bool		changed = false;
 	Proof		proof = {.confirmed = false};
-	ListCell   *lc;
 
 	go_on_at[0] = '\0';
-	foreach(lc, leases)
+	foreach_ptr(const Lease, seen, leases)
 	{
-		const Lease *seen = lfirst(lc);
 		SettleTask	task = {.election = seen->election};
 
-		if (le_round_is_to_renew(pass) && lc != list_head(leases))
+		if (le_round_is_to_renew(pass) && foreach_current_index(seen) > 0)
 		{
 			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			pass->next = le_clock();
@@ -321,15 +316,13 @@ le_elect_preempt_all(Pass *pass)
 {
 	static char go_on_at[LE_NAME_MAX + 1] = "";
 	List	   *leases = begin_with(pass->preempt, go_on_at);
-	ListCell   *lc;
 
 	go_on_at[0] = '\0';
-	foreach(lc, leases)
+	foreach_ptr(const Lease, seen, leases)
 	{
-		SettleTask	task = {.election = ((Lease *) lfirst(lc))->election,
-		.next = PG_INT64_MAX};
+		SettleTask	task = {.election = seen->election,.next = PG_INT64_MAX};
 
-		if (le_round_is_to_renew(pass) && lc != list_head(leases))
+		if (le_round_is_to_renew(pass) && foreach_current_index(seen) > 0)
 		{
 			strlcpy(go_on_at, task.election, sizeof(go_on_at));
 			pass->next = le_clock();

@@ -115,14 +115,12 @@ list_databases(MemoryContext context)
 static bool
 start_workers(MemoryContext context)
 {
-	ListCell   *lc;
-
-	foreach(lc, list_databases(context))
+	foreach_oid(database, list_databases(context))
 	{
 		BackgroundWorkerHandle *handle;
 		pid_t		pid;
 
-		if (!le_start_worker(lfirst_oid(lc), true, &handle))
+		if (!le_start_worker(database, true, &handle))
 			return false;
 		for (int i = 0; i < SETTLE_TRIES; i++)
 		{

@@ -117,12 +117,8 @@ le_news_note_dropped(const Store *store, const char *election)
 static void
 read_marks(const Store *store)
 {
-	ListCell   *lc;
-
-	foreach(lc, le_marks_read(store))
+	foreach_ptr(const Mark, mark, le_marks_read(store))
 	{
-		const Mark *mark = lfirst(lc);
-
 		if (find_known(mark->election, HASH_FIND, NULL) == NULL)
 			le_news_remember(mark);
 	}
