@@ -106,63 +106,75 @@ le_diagnose_roles(Diagnosis *d)
 						le_diagnose_fill(d, "To give it another owner, {alter owner => 'ROLE'}"));
 }
 
+/* Why a candidate cannot be elected */
+typedef enum Bar
+{
+	BAR_DRAINED,
+	BAR_ROLE,
+	BAR_CAP,
+	BAR_SITS_OUT,
+	BAR_ENDED,
+	BAR_SILENT,
+	BAR_COUNT
+} Bar;
+
+/*
+ * The names of the candidates that cannot be elected.  A leader is none of
+ * these, unless it could not be elected again.
+ */
+static void
+sort_candidates(Diagnosis *d, List **names)
+{
+	for (int i = 0; i < d->view->contenders; i++)
+	{
+		Contender  *c = &d->view->contender[i];
+		bool		leads = d->led && c->holds;
+		bool		alive = leads || le_contender_is(d->view, c, TRAIT_ALIVE);
+		bool		applies[BAR_COUNT] = {
+			[BAR_DRAINED] = alive && le_contender_is(d->view, c, TRAIT_DRAINED),
+			[BAR_ROLE] = alive && !le_contender_is(d->view, c, TRAIT_ADMITTED),
+			[BAR_CAP] = alive && !leads && le_contender_is(d->view, c, TRAIT_FULL),
+			[BAR_SITS_OUT] = alive && !leads && c->sits_out,
+			[BAR_ENDED] = !alive && !c->detached,
+			[BAR_SILENT] = !alive && c->detached,
+		};
+
+		for (Bar b = 0; b < BAR_COUNT; b++)
+		{
+			if (applies[b])
+				names[b] = lappend(names[b], c->candidate->candidate);
+		}
+	}
+}
+
 /*
  * Candidates that cannot be elected, and why.
  */
 void
 le_diagnose_candidates(Diagnosis *d)
 {
-	List	   *ended = NIL;
-	List	   *silent = NIL;
-	List	   *sitting_out = NIL;
-	List	   *refused = NIL;
-	List	   *drained = NIL;
-	List	   *capped = NIL;
+	List	   *names[BAR_COUNT] = {NIL};
 
-	for (int i = 0; i < d->view->contenders; i++)
-	{
-		Contender  *c = &d->view->contender[i];
-		char	   *name = c->candidate->candidate;
-		bool		leads = d->led && c->holds;
-
-		if (!le_contender_is(d->view, c, TRAIT_ALIVE) && !leads)
-		{
-			if (c->detached)
-				silent = lappend(silent, name);
-			else
-				ended = lappend(ended, name);
-			continue;
-		}
-		if (le_contender_is(d->view, c, TRAIT_DRAINED))
-			drained = lappend(drained, name);
-		if (!le_contender_is(d->view, c, TRAIT_ADMITTED))
-			refused = lappend(refused, name);
-		if (leads)
-			continue;
-		if (c->sits_out)
-			sitting_out = lappend(sitting_out, name);
-		if (le_contender_is(d->view, c, TRAIT_FULL))
-			capped = lappend(capped, name);
-	}
-	say_all_drained(d, drained);
-	say_of(d, refused, SEVERITY_WARNING,
+	sort_candidates(d, names);
+	say_all_drained(d, names[BAR_DRAINED]);
+	say_of(d, names[BAR_ROLE], SEVERITY_WARNING,
 		   psprintf("Candidates whose roles are not in candidate_role %s, and that are not elected",
 					le_quote(le_role_name(&d->election->candidate_role))),
 		   le_role_exists(&d->election->candidate_role) ?
 		   le_diagnose_fill(d, "Grant them that role, or {alter candidate_role => ''}") :
 		   "See the row on that role.");
-	say_of(d, capped, SEVERITY_NOTICE,
+	say_of(d, names[BAR_CAP], SEVERITY_NOTICE,
 		   psprintf("Candidates that have as many other seats of group %s as they may (%d)",
 					d->group != NULL ? le_quote(d->group->name) : "",
 					d->group != NULL ? d->group->max_per_candidate : 0),
 		   "Nothing is to be done while others can lead. alter_group(..., max_per_candidate => ...) lets them have more.");
-	say_of(d, sitting_out, SEVERITY_NOTICE,
+	say_of(d, names[BAR_SITS_OUT], SEVERITY_NOTICE,
 		   "Candidates that gave up, and sit out until another one has led",
 		   "Nothing is to be done while others can lead. Else have another candidate stand, or one of these call join(), campaign() or acquire().");
-	say_of(d, ended, SEVERITY_NOTICE,
+	say_of(d, names[BAR_ENDED], SEVERITY_NOTICE,
 		   "Candidates whose sessions have ended, and that the worker removes",
 		   "If programs should run under these names, look into their logs.");
-	say_of(d, silent, SEVERITY_NOTICE,
+	say_of(d, names[BAR_SILENT], SEVERITY_NOTICE,
 		   "Detached candidates that have not called for longer than a lease, and count as dead",
 		   "If programs should run under these names, look into their logs: they have to call acquire() several times per lease.");
 }
