@@ -91,7 +91,8 @@ look_at_index(Search *s, const ObjectAddress *object, char *what)
 		!heap_attisnull(tuple, Anum_pg_index_indpred, NULL);
 	is_unique = ((Form_pg_index) GETSTRUCT(tuple))->indisunique;
 	ReleaseSysCache(tuple);
-	le_addition_note(s, evaluates || is_unique ? SEVERITY_WARNING : SEVERITY_NOTICE, what,
+	le_addition_note(s, evaluates || is_unique ? SEVERITY_WARNING :
+					 SEVERITY_NOTICE, what,
 					 evaluates ? "Its expressions run when the extension writes, with the rights of the table's owner; a write for which they fail is not made." :
 					 is_unique ? "A write of the extension that it refuses is not made." :
 					 "It makes the extension's writes slower.",
@@ -238,7 +239,8 @@ look_at_dependent(Search *s, const ObjectAddress *object, bool attached)
 	char	   *what;
 
 	if (list_member_oid(s->seen, object->objectId) ||
-		belongs_elsewhere(s, object) || (what = le_addition_describe(object)) == NULL)
+		belongs_elsewhere(s, object) ||
+		(what = le_addition_describe(object)) == NULL)
 		return;
 	s->seen = lappend_oid(s->seen, object->objectId);
 	if (object->classId == ConstraintRelationId)

@@ -133,7 +133,8 @@ extern void le_members_warn(void);
 
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const Store *store, const char *name);
-extern Lease *le_admin_alter_owned(const Call *call, const Configuration *config);
+extern Lease *le_admin_alter_owned(const Call *call,
+								   const Configuration *config);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */

@@ -245,8 +245,8 @@ le_call_err_only_role(const char *done, const Role *role)
  * which a superuser gives it another one.
  */
 void
-le_call_report_not_its_owner(const char *what, const char *name, const Role *owner,
-							 const char *alter)
+le_call_report_not_its_owner(const char *what, const char *name,
+							 const Role *owner, const char *alter)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -147,7 +147,8 @@ lock_tables(Diagnosis *d)
 		if (le_store_try_lock(&d->store, 1 << i, AccessShareLock))
 			d->readable |= 1 << i;
 		else
-			d->unread = lappend(d->unread, unconstify(char *, le_shape_name(i)));
+			d->unread = lappend(d->unread,
+								unconstify(char *, le_shape_name(i)));
 	}
 }
 

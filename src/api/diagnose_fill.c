@@ -149,10 +149,10 @@ le_diagnose_fill(const Diagnosis *d, const char *sentence)
 	while ((field = strchr(sentence, '{')) != NULL)
 	{
 		const char *end = find_end(field);
+		char	   *name = pnstrdup(field + 1, end - field - 1);
 
 		appendBinaryStringInfo(&buf, sentence, field - sentence);
-		appendStringInfoString(&buf,
-							   value_of(d, pnstrdup(field + 1, end - field - 1)));
+		appendStringInfoString(&buf, value_of(d, name));
 		sentence = end + 1;
 	}
 	appendStringInfoString(&buf, sentence);

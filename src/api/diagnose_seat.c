@@ -66,15 +66,17 @@ le_diagnose_leader(Diagnosis *d)
 void
 le_diagnose_pause(Diagnosis *d)
 {
+	const ObstacleText *text = &le_obstacles[OBSTACLE_PAUSED];
+
 	if (d->pause == NULL ||
 		(!d->led && d->vacancy.obstacle == OBSTACLE_PAUSED))
 		return;
 	le_diagnose_say(d, SEVERITY_NOTICE,
 					psprintf("Of election %s: %s. %s", d->quoted,
-							 le_diagnose_fill(d, le_obstacles[OBSTACLE_PAUSED].why),
+							 le_diagnose_fill(d, text->why),
 							 d->pause->vacates ? "Each leader is asked to yield." :
 							 "Who leads goes on, and nobody is elected after it."),
-					le_diagnose_fill(d, le_obstacles[OBSTACLE_PAUSED].remedy));
+					le_diagnose_fill(d, text->remedy));
 }
 
 /*
@@ -147,7 +149,8 @@ le_diagnose_renewal(Diagnosis *d)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The lease of %s was last renewed %s ago: %s of %s are left. %s",
 								 le_quote(lease->leader), ago,
-								 le_diagnose_duration(left), whole, renews_itself ?
+								 le_diagnose_duration(left), whole,
+								 renews_itself ?
 								 "The leader renews it itself, and is late: it hangs, or is cut off." :
 								 "The server renews it after a third, and is late."),
 						remedy);
@@ -155,7 +158,9 @@ le_diagnose_renewal(Diagnosis *d)
 		lease->left_at_renewal < lease->duration / 4)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The last renewal, %s ago, came late: %s of the lease were left, which now lasts %s.",
-								 ago, le_diagnose_duration(lease->left_at_renewal), whole),
+								 ago,
+								 le_diagnose_duration(lease->left_at_renewal),
+								 whole),
 						remedy);
 	if (spent > lease->duration / 4)
 		le_diagnose_say(d, SEVERITY_WARNING,

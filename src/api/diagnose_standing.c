@@ -49,6 +49,11 @@ say_drained(Diagnosis *d, const char *name, const Drain *drain)
 {
 	bool		of_all = drain->election[0] == '\0';
 	char	   *drained = quote_literal_cstr(drain->candidate);
+	char	   *how = of_all ?
+		psprintf("run as a superuser: SELECT leader_election.undrain_candidate(%s);",
+				 drained) :
+		le_diagnose_owner_runs(d, psprintf("undrain_candidate(%s, %s)",
+										   drained, d->literal));
 
 	le_diagnose_say(d, SEVERITY_NOTICE,
 					psprintf("Candidate %s is drained%s by role %s since %s (%s).",
@@ -56,11 +61,7 @@ say_drained(Diagnosis *d, const char *name, const Drain *drain)
 							 le_quote(drain->by), le_diagnose_time(drain->at),
 							 drain->reason != NULL ? le_quote(drain->reason) :
 							 "no reason was given"),
-					psprintf("When what it is for is done, %s", of_all ?
-							 psprintf("run as a superuser: SELECT leader_election.undrain_candidate(%s);",
-									  drained) :
-							 le_diagnose_owner_runs(d, psprintf("undrain_candidate(%s, %s)",
-																drained, d->literal))));
+					psprintf("When what it is for is done, %s", how));
 }
 
 static void
@@ -130,11 +131,12 @@ sort_candidates(Diagnosis *d, List **names)
 		Contender  *c = &d->view->contender[i];
 		bool		leads = d->led && c->holds;
 		bool		alive = leads || le_contender_is(d->view, c, TRAIT_ALIVE);
+		bool		stands = alive && !leads;
 		bool		applies[BAR_COUNT] = {
 			[BAR_DRAINED] = alive && le_contender_is(d->view, c, TRAIT_DRAINED),
 			[BAR_ROLE] = alive && !le_contender_is(d->view, c, TRAIT_ADMITTED),
-			[BAR_CAP] = alive && !leads && le_contender_is(d->view, c, TRAIT_FULL),
-			[BAR_SITS_OUT] = alive && !leads && c->sits_out,
+			[BAR_CAP] = stands && le_contender_is(d->view, c, TRAIT_FULL),
+			[BAR_SITS_OUT] = stands && c->sits_out,
 			[BAR_ENDED] = !alive && !c->detached,
 			[BAR_SILENT] = !alive && c->detached,
 		};
