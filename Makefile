@@ -147,6 +147,7 @@ PG_CPPFLAGS = -I$(srcdir)/src
 LEADER_OBJS = \
 	src/bin/address.o \
 	src/bin/agent.o \
+	src/bin/answer.o \
 	src/bin/checker.o \
 	src/bin/checker_handle.o \
 	src/bin/command.o \
@@ -164,6 +165,7 @@ LEADER_OBJS = \
 	src/bin/main.o \
 	src/bin/message.o \
 	src/bin/notification.o \
+	src/bin/now.o \
 	src/bin/observer.o \
 	src/bin/options.o \
 	src/bin/page.o \

@@ -133,16 +133,21 @@ extern bool connection_wait_ready(Connection *c, short events, int64 until,
 								  bool *stopped);
 extern bool connection_wait_input(Connection *c, int64 until, bool *stopped);
 
+/* What an error says that has no text */
+#define NO_MESSAGE	"the server sent an error without a message"
+
+/* answer.c */
+extern void answer_free(Answer *answer);
+extern bool answer_is_transient(const Answer *answer);
+extern int	answer_final_error(const Connection *c, const Answer *answer);
+extern void answer_report(const Answer *answer);
+
 /* query.c */
 extern Answer query_ask(Connection *c, const Statement *statement,
 						const char *const *values, int64 limit, bool may_stop);
 extern Answer query_exchange(Connection *c, const Statement *s,
 							 const char *const *values, int64 until,
 							 bool may_stop);
-extern void answer_free(Answer *answer);
-extern bool answer_is_transient(const Answer *answer);
-extern int	answer_final_error(const Connection *c, const Answer *answer);
-extern void answer_report(const Answer *answer);
 
 /* notification.c */
 extern void notification_listen(Connection *c, const char *channel,

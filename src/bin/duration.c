@@ -1,16 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * duration.c
- *		The clock, and lengths of time as text.
+ *		Lengths of time as text.
  *
- * Invariant: all processes of pg_leader on a machine read the same clock, so
- * that a deadline means the same moment to pg_leader and to its guardian.
+ * Invariant: a length is not negative, nor longer than LONGEST_TIME, whatever
+ * the user or the server writes: sums of such lengths and moments fit.
  *
  *-------------------------------------------------------------------------
  */
 #include "pg_leader.h"
-
-#include <time.h>
 
 static const struct
 {
@@ -20,21 +18,6 @@ static const struct
 	{"us", 1}, {"ms", MSEC}, {"s", SEC}, {"min", 60 * SEC},
 	{"h", 3600 * SEC}, {"d", DAY}
 };
-
-/*
- * The time since the machine was started.  This clock also counts while the
- * machine sleeps, and nobody can set it: with any other clock, a machine that
- * wakes up, or whose clock is set back, would take an old lease for a valid
- * one.
- */
-int64
-now_us(void)
-{
-	struct timespec ts;
-
-	(void) clock_gettime(CLOCK_BOOTTIME, &ts);
-	return (int64) ts.tv_sec * SEC + ts.tv_nsec / 1000;
-}
 
 /*
  * Read a number and a unit, as the user writes them.  Return false if the text

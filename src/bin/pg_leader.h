@@ -6,14 +6,16 @@
  * The floors, each with its header, lowest first.  A file includes its own
  * floor's header and, through it, those of floors below; never a higher one.
  *
- *	pg_leader.h		duration.c		the clock, and lengths of time as text
+ *	pg_leader.h		now.c			the clock
+ *					duration.c		lengths of time as text
  *					text.c			names and messages made fit for a terminal
  *					address.c		addresses to listen on, as text
  *	options.h		options.c		reads the command line
  *					help.c			--help
  *	connection.h	params.c		how to connect
  *					connection.c	waiting, connecting
- *					query.c			statements and their answers
+ *					answer.c		what answers mean
+ *					query.c			sends statements, takes their answers
  *					notification.c	notifications, and waiting for them
  *	guardian.h		process.c		finds and kills descendants
  *					shell.c			runs a command line of the user
@@ -113,8 +115,10 @@ typedef struct CheckOptions
 	int64		timeout;		/* of one check; not longer than every */
 } CheckOptions;
 
-/* duration.c */
+/* now.c */
 extern int64 now_us(void);
+
+/* duration.c */
 extern bool duration_parse(const char *text, int64 *length);
 extern char *duration_format(int64 length);
 extern int64 duration_from_seconds(const char *seconds);

@@ -1,0 +1,101 @@
+/*-------------------------------------------------------------------------
+ *
+ * answer.c
+ *		What the server's answers mean.
+ *
+ * Invariant: an error that the same call would only meet again is reported
+ * once, and ends pg_leader.  Every other one may pass.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "connection.h"
+
+void
+answer_free(Answer *answer)
+{
+	PQclear(answer->result);
+	pg_free(answer->message);
+	memset(answer, 0, sizeof(Answer));
+}
+
+/*
+ * Is the answer an error with one of these SQLSTATEs, or of these classes?
+ */
+static bool
+has_sqlstate(const Answer *answer, const char *const *states, int n)
+{
+	for (int i = 0; answer->outcome == ANSWER_ERROR && i < n; i++)
+	{
+		if (strncmp(answer->sqlstate, states[i], strlen(states[i])) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Might the same call succeed a little later?
+ */
+bool
+answer_is_transient(const Answer *answer)
+{
+	static const char *const states[] = {
+		"08", "25", "40", "53", "55", "57", "58", "XX", "LE004"
+	};
+
+	return answer->outcome != ANSWER_ERROR ||
+		has_sqlstate(answer, states, lengthof(states));
+}
+
+/*
+ * Tell the user what the server said: an error.
+ */
+void
+answer_report(const Answer *answer)
+{
+	const char *message = answer->message;
+	const char *colon = strstr(message, ":  ");
+
+	/* pg_log_error() prints "error: " itself: leave out "ERROR:  ". */
+	if (colon != NULL && colon < message + 20)
+		message = colon + 3;
+	if (message[0] == '\0')
+		message = NO_MESSAGE;
+	pg_log_error("%s", text_lend(text_printable_lines(message)));
+}
+
+static void
+report_no_extension(const Connection *c)
+{
+	pg_log_error("database \"%s\" does not have the extension leader_election",
+				 PQdb(c->conn));
+	if (c->foreign_schema)
+	{
+		pg_log_error_detail("It has a schema \"leader_election\" that does not belong to the extension: nothing in it is used.");
+		pg_log_error_hint("Find out who has made it, and why.  Without it, as superuser: CREATE EXTENSION leader_election.");
+		return;
+	}
+	pg_log_error_hint("In this database, as superuser: CREATE EXTENSION leader_election.");
+}
+
+/*
+ * Is the answer an error that the same call would only meet again? Then report
+ * it, and return what to exit with; else return 0.
+ */
+int
+answer_final_error(const Connection *c, const Answer *answer)
+{
+	/* No schema, no function, no table */
+	static const char *const no_extension[] = {"3F000", "42883", "42P01"};
+
+	if (has_sqlstate(answer, no_extension, lengthof(no_extension)))
+	{
+		report_no_extension(c);
+		return EXIT_NO_EXTENSION;
+	}
+	if (!answer_is_transient(answer))
+	{
+		answer_report(answer);
+		return EXIT_USAGE;
+	}
+	return 0;
+}
