@@ -3,6 +3,9 @@
  * event.c
  *		Prints one event of an election: a line of text, or a JSON object.
  *
+ * Invariant: an event is one line, whatever names others have chosen; and if it
+ * could not be written, pg_leader ends.
+ *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"

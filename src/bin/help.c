@@ -3,6 +3,9 @@
  * help.c
  *		What pg_leader --help says.
  *
+ * Invariant: it has every option of the table in options.c, and no other.
+ * docs/manual makes the manual page of it, and the completion asks for it.
+ *
  *-------------------------------------------------------------------------
  */
 #include "options.h"

@@ -4,6 +4,9 @@
  *		The command-line program of the extension leader_election: chooses
  *		the subcommand, and sets up what all of them need.
  *
+ * Invariant: what is for the user goes to the user: standard input, output and
+ * error are open before anything else is opened.
+ *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"

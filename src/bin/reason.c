@@ -3,6 +3,9 @@
  * reason.c
  *		Why terms end: the letter, the look and the meaning of each reason.
  *
+ * Invariant: a term is shown whatever it ended of, be it a reason of a newer
+ * version of the extension.
+ *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"

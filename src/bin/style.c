@@ -3,9 +3,10 @@
  * style.c
  *		The look of the page that shows who led.
  *
- * A term has a class for how it ended (reason.c): a colour and a pattern, since
- * not everybody sees colours, and not every printer has them.  --tint is behind
- * text, --strong beside it.  What is printed is light.
+ * Invariant: colours alone mean nothing, since not everybody sees them, and not
+ * every printer has them: a term has a class for how it ended (reason.c), with
+ * a colour and a pattern.  --tint is behind text, --strong beside it.  What is
+ * printed is light.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,6 +3,9 @@
  * yield.c
  *		pg_leader yield: asks a leader to go, and waits until it has gone.
  *
+ * Invariant: the answer to the request does not say that the leader has gone.
+ * What status shows does: a later term, or that nobody leads.
+ *
  *-------------------------------------------------------------------------
  */
 #include "observer.h"
