@@ -90,24 +90,22 @@ set_deadline(Leadership *l, const Grant *grant)
 	l->notified = false;
 	message_send(a->guardian.socket, MESSAGE_DEADLINE,
 				 (int) Min(a->lease / MSEC, PG_INT32_MAX), a->grant.deadline);
-	if (new_term && a->guardian.pid != 0 &&
-		!term_file_write(l->term_dir, grant->term))
-		pg_log_warning("could not write the term file: %m");
 	if (new_term)
 	{
 		l->began = grant->sent;
+		a->elected++;
+		if (a->guardian.pid != 0 && !term_file_write(l->term_dir, grant->term))
+			pg_log_warning("could not write the term file: %m");
 		pg_log_info("leading in term %lld", (long long) grant->term);
 	}
+	else
+		a->renewed++;
 	if (grant->yielding && !l->yielding)
 	{
 		pg_log_info("asked to yield");
 		l->yielding = true;
 		message_send(a->guardian.socket, MESSAGE_STOP, 0, NEVER);
 	}
-	if (new_term)
-		a->elected++;
-	else
-		a->renewed++;
 	lead_publish(l);
 }
 

@@ -133,7 +133,6 @@ extern char *text_show(const char *text);
 extern char *text_printable_lines(const char *text);
 extern char *text_json(const char *text);
 extern int	text_width(const char *text);
-extern int	text_prefix_length(const char *text, int columns);
 extern char *text_fit(const char *text, int columns);
 extern char *text_html(const char *printable);
 extern void text_print_json(const char *json);

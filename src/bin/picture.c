@@ -127,12 +127,12 @@ draw_grid(Page *p)
 static const char *
 shorten(const char *text, int columns)
 {
-	char	   *shown = text_show(text);
+	const char *shown = text_show(text);
 
 	if (text_width(shown) <= columns)
 		return page_text(text);
-	shown[text_prefix_length(shown, columns - 1)] = '\0';
-	return text_lend(psprintf("%s&#x2026;", text_lend(text_html(shown))));
+	return text_lend(psprintf("%s&#x2026;",
+							  page_text(text_fit(shown, columns - 1))));
 }
 
 /*

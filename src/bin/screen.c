@@ -282,13 +282,14 @@ choose_lines(int room)
  * column stays empty: a terminal may put the cursor elsewhere after that.
  */
 static void
-add_line(PQExpBuffer picture, char *text, int columns)
+add_line(PQExpBuffer picture, const char *text, int columns)
 {
-	int			length = text_prefix_length(text, columns - 1);
+	char	   *line = text_fit(text, columns - 1);
+	int			length = strlen(line);
 
-	while (length > 0 && text[length - 1] == ' ')
+	while (length > 0 && line[length - 1] == ' ')
 		length--;
-	appendPQExpBuffer(picture, "%.*s" CLEAR_LINE "\n", length, text);
+	appendPQExpBuffer(picture, "%.*s" CLEAR_LINE "\n", length, line);
 	drawn++;
 }
 

@@ -231,14 +231,6 @@ prefix(const char *text, int columns, int *taken)
 	return end - text;
 }
 
-int
-text_prefix_length(const char *text, int columns)
-{
-	int			taken;
-
-	return prefix(text, columns, &taken);
-}
-
 /*
  * Return how many columns of a terminal a printable text takes.
  */
