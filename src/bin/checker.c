@@ -13,11 +13,11 @@
  *
  * One check runs at a time, and nothing of it outlives its timeout, nor its
  * end, nor pg_leader, nor the checker: the checker is the parent of all that a
- * check leaves (PR_SET_CHILD_SUBREAPER).  SIGTERM ends it, be it from pg_leader
- * or, when pg_leader has ended, from the kernel: it is not killed then, for it
- * has to kill the check.  If the checker itself is killed, the kernel kills the
- * check, and pg_leader what is left of the checker's session
- * (process_kill_session()).
+ * check leaves (PR_SET_CHILD_SUBREAPER).  It has to kill the check, so it is not
+ * killed itself: pg_leader shuts the socket down, and if pg_leader was killed,
+ * there is a signal of the kernel.  Signals of others do not end it.  If it is
+ * killed all the same, the kernel kills the check, and pg_leader what is left of
+ * the checker's session (process_kill_session()).
  *
  * The checker has none of pg_leader's descriptors: a session would last as
  * long as a checker that has its socket.
@@ -57,15 +57,16 @@ typedef struct CheckerState
 static void
 wait_for_event(CheckerState *c, int64 until)
 {
-	struct pollfd fd = {.fd = c->signal_fd,.events = POLLIN};
+	struct pollfd fds[2] = {
+		{.fd = c->signal_fd,.events = POLLIN}, {.fd = c->socket}
+	};
 	struct signalfd_siginfo info;
 	int64		left = Max(until - now_us(), 0);
-	bool		ends = false;
 
-	(void) poll(&fd, 1, (left + MSEC - 1) / MSEC);
+	(void) poll(fds, lengthof(fds), (left + MSEC - 1) / MSEC);
 	while (read(c->signal_fd, &info, sizeof(info)) > 0)
-		ends = ends || info.ssi_signo == SIGTERM;
-	if (!ends && getppid() == c->parent)
+		;
+	if (fds[1].revents == 0 && getppid() == c->parent)
 		return;
 	process_kill_descendants();
 	_exit(EXIT_SUCCESS);

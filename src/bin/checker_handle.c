@@ -11,6 +11,7 @@
  */
 #include "checker.h"
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,7 +81,7 @@ checker_end(Checker *c)
 
 	if (c->pid == 0)
 		return;
-	(void) kill(c->pid, SIGTERM);
+	(void) shutdown(c->socket, SHUT_RDWR);
 	while (waitpid(c->pid, NULL, WNOHANG) == 0)
 	{
 		if (now_us() >= until)

@@ -297,10 +297,11 @@ foreach my $why (qw(signal yield))
 
 	wait_until(sub { log_of('lost') =~ /started/ }, 'the command');
 	my $pid = checker($one);
+	kill('TERM', $pid);    # as systemd does, to all at once
 	$sql->query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
 	wait_for_checks('lost', 2);
 	is(leader_of('lost'), 'a', 'it leads on without a connection');
-	is(checker($one), $pid, 'with the same checker');
+	is(checker($one), $pid, 'with the same checker, which SIGTERM does not end');
 	sick('lost');
 	is($one->exit_code, 121, 'and goes when it is sick');
 	is(leader_of('lost'), '', 'giving the lease back');
