@@ -3,6 +3,21 @@
  * settle.c
  *		The only place where the holder of an election changes.
  *
+ * How an election is settled, by the call or the worker that has its lock:
+ *
+ * 1. look: the settings and the lease are read, and the lease is locked if its
+ *	 term may be over.  Nothing is due if it goes on.
+ *
+ * 2. decide: a View is read, and the rules say who is elected, or for whom the
+ *	 seat is kept.
+ *
+ * 3. check: the proof must cover that, and every row that is to be written must
+ *	 be free.  If the proof does not cover a new leader, the change may be
+ *	 confined to the end of a term.
+ *
+ * 4. The change is written, and counts from the moment after the rows are
+ *	 locked.
+ *
  * Invariants:
  *
  * - The holder changes under the election lock in Exclusive mode, in one
@@ -29,6 +44,7 @@
 typedef struct Decision
 {
 	const Store *store;
+	const Proof *proof;			/* was made before the election was locked */
 	const Election *election;
 	Incarnation *inc;
 	Lease	   *lease;			/* locked, if it is to be written */
@@ -369,8 +385,10 @@ is_proof_of_grant(const Proof *proof, const Incarnation *inc)
  * confirmed that end, with the very row that is there now.
  */
 static bool
-is_proven(const Proof *proof, Decision *d)
+is_proven(Decision *d)
 {
+	const Proof *proof = d->proof;
+
 	if ((!proof->confirmed && d->give_up == NULL) ||
 		(proof->required && d->state == LEASE_VACANT &&
 		 proof->vacant_xmin != d->lease->xmin))
@@ -483,8 +501,9 @@ ask_for_pause(const Store *store, const Election *election, Lease *lease,
  * a candidate was elected.  Both have the same time: one event for listeners.
  */
 static void
-write_change(Decision *d, Row *history, const Proof *proof)
+write_change(Decision *d, Row *history)
 {
+	const Proof *proof = d->proof;
 	TimestampTz at = GetCurrentTimestamp();
 	int64		duration = d->election->lease_duration;
 	Change		change = {.election = d->election->name,
@@ -548,6 +567,99 @@ finish_late(Decision *d)
 }
 
 /*
+ * Read the election, and lock its lease if a term may be over.  SETTLED_CHANGED:
+ * something may be due.
+ */
+static Settled
+look(Decision *d, const char *name, const GiveUp *give_up)
+{
+	bool		late;
+
+	/*
+	 * The settings and the lease may have changed, or be gone, while the
+	 * caller queued for the lock.
+	 */
+	d->inc = le_epoch_read();
+	d->lease = le_lease_read(d->store, name, NULL);
+	d->election = le_election_get(d->store, name);
+	if (d->lease == NULL)
+		le_election_report_missing(name);
+	d->state = le_lease_state(d->lease, d->inc->name, le_clock());
+	late = is_late(d, give_up);
+	if (!late && goes_on(d, give_up))
+		return SETTLED_NOTHING;
+
+	/*
+	 * Lock the row against renewals.  A vacant lease has none: where nothing
+	 * is due, it is not locked, which would be a write.
+	 */
+	if (d->state != LEASE_VACANT || late)
+	{
+		d->lease = le_lease_lock(d->store, name);
+		if (d->lease == NULL)
+			return SETTLED_BUSY;
+	}
+	d->now = le_clock();
+	d->state = le_lease_state(d->lease, d->inc->name, d->now);
+	if (is_late(d, give_up))
+		return finish_late(d);
+	if (goes_on(d, give_up))
+		return SETTLED_NOTHING;
+	if (give_up != NULL && is_holder(give_up, d->lease))
+		d->give_up = give_up;
+	d->grants = le_cap_is_locked(d->store, d->election);
+	if (!d->grants && d->state == LEASE_VACANT)
+		return give_up != NULL ? SETTLED_NOTHING : SETTLED_UNPROVEN;
+	return SETTLED_CHANGED;
+}
+
+/*
+ * Is what was decided to be written?  Lock the rows, and see what it rests on
+ * beside the rules.  SETTLED_CHANGED: write it, maybe without the winner.
+ */
+static Settled
+check(Decision *d, Row **history)
+{
+	const Proof *proof = d->proof;
+
+	/*
+	 * No standby knows of settings, or a vacancy, that are not committed yet.
+	 */
+	if (proof->required && d->election->own_write)
+		d->winner = NULL;
+	if (d->state == LEASE_VACANT &&
+		((d->winner == NULL && d->first_stood == 0 && is_kept_for(d)) ||
+		 (proof->required && d->lease->own_write)))
+		return SETTLED_NOTHING;
+	if (!is_proven(d))
+		return SETTLED_UNPROVEN;
+	if (!lock_rows(d, history))
+		return SETTLED_BUSY;
+
+	/*
+	 * A lease or a reservation counts from here, after the choice.  With many
+	 * candidates the choice takes long, and would use up the lease.  (Where a
+	 * proof is required, the lease counts from the proof, and is_proven() has
+	 * refused a proof that is too old by now.)
+	 */
+	d->now = le_clock();
+	if (d->winner != NULL &&
+		(!le_proof_stands(proof) ||
+		 !le_cap_lock_late(d->store, d->election, d->winner)))
+	{
+		if (d->give_up == NULL || d->give_up->to_candidate != NULL)
+			return SETTLED_UNPROVEN;
+		d->winner = NULL;
+	}
+
+	/* Settings change only under the lock on the lease row. */
+	if (d->winner != NULL && proof->required &&
+		!le_proof_covers(proof, le_election_lease_duration(d->store, d->lease)))
+		return SETTLED_UNPROVEN;
+	return SETTLED_CHANGED;
+}
+
+/*
  * Look at an election and do what is due: end a leadership that is over, or
  * that its holder gives up (give_up), and elect the next leader.
  *
@@ -560,88 +672,22 @@ Settled
 le_settle(const Store *store, const Election *election,
 		  const Candidate *caller, const GiveUp *give_up, const Proof *proof)
 {
-	Decision	d = {.store = store};
+	Decision	d = {.store = store,.proof = proof};
 	Row		   *history;
-	bool		late;
+	Settled		settled = look(&d, election->name, give_up);
 
-	/*
-	 * The settings and the lease may have changed, or be gone, while the
-	 * caller queued for the lock.
-	 */
-	d.inc = le_epoch_read();
-	d.lease = le_lease_read(store, election->name, NULL);
-	d.election = le_election_get(store, election->name);
-	if (d.lease == NULL)
-		le_election_report_missing(election->name);
-	d.state = le_lease_state(d.lease, d.inc->name, le_clock());
-	late = is_late(&d, give_up);
-	if (!late && goes_on(&d, give_up))
-		return SETTLED_NOTHING;
-
-	/*
-	 * Lock the row against renewals.  A vacant lease has none: where nothing
-	 * is due, it is not locked, which would be a write.
-	 */
-	if (d.state != LEASE_VACANT || late)
-	{
-		d.lease = le_lease_lock(store, election->name);
-		if (d.lease == NULL)
-			return SETTLED_BUSY;
-	}
-	d.now = le_clock();
-	d.state = le_lease_state(d.lease, d.inc->name, d.now);
-	if (is_late(&d, give_up))
-		return finish_late(&d);
-	if (goes_on(&d, give_up))
-		return SETTLED_NOTHING;
-	if (give_up != NULL && is_holder(give_up, d.lease))
-		d.give_up = give_up;
-	d.grants = le_cap_is_locked(store, d.election);
-	if (!d.grants && d.state == LEASE_VACANT)
-		return give_up != NULL ? SETTLED_NOTHING : SETTLED_UNPROVEN;
-
+	if (settled != SETTLED_CHANGED)
+		return settled;
 	decide(&d, caller);
-
-	/*
-	 * No standby knows of settings, or a vacancy, that are not committed yet.
-	 */
-	if (proof->required && d.election->own_write)
-		d.winner = NULL;
-	if (d.state == LEASE_VACANT &&
-		((d.winner == NULL && d.first_stood == 0 && is_kept_for(&d)) ||
-		 (proof->required && d.lease->own_write)))
-		return SETTLED_NOTHING;
-	if (!is_proven(proof, &d))
-		return SETTLED_UNPROVEN;
-	if (!lock_rows(&d, &history))
-		return SETTLED_BUSY;
-
-	/*
-	 * A lease or a reservation counts from here, after the choice.  With many
-	 * candidates the choice takes long, and would use up the lease.  (Where a
-	 * proof is required, the lease counts from the proof, and is_proven() has
-	 * refused a proof that is too old by now.)
-	 */
-	d.now = le_clock();
-	if (d.winner != NULL &&
-		(!le_proof_stands(proof) ||
-		 !le_cap_lock_late(store, d.election, d.winner)))
-	{
-		if (d.give_up == NULL || d.give_up->to_candidate != NULL)
-			return SETTLED_UNPROVEN;
-		d.winner = NULL;
-	}
-
-	/* Settings change only under the lock on the lease row. */
-	if (d.winner != NULL && proof->required &&
-		!le_proof_covers(proof, le_election_lease_duration(store, d.lease)))
-		return SETTLED_UNPROVEN;
+	settled = check(&d, &history);
+	if (settled != SETTLED_CHANGED)
+		return settled;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
 		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
 	if (d.winner == NULL && d.state == LEASE_VACANT)
 		keep_seat(&d);
 	else
-		write_change(&d, history, proof);
+		write_change(&d, history);
 
 	/* write_change() may have looked since when it stood. */
 	if (d.loser != NULL && d.loser->row != NULL)
@@ -734,6 +780,23 @@ le_settle_reserve(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
+ * May the lease be in force elsewhere?  An election that is made anew under
+ * this name must not be led before the grace is over, which a lease that was
+ * continued in the grace carries as a hold.
+ */
+static bool
+outlasts_drop(const Lease *lease, const Election *election,
+			  const Incarnation *inc)
+{
+	int64		not_before = le_lease_not_before(lease, inc);
+
+	return le_lease_grace(lease, election->lease_duration, inc) > le_clock() ||
+		(inc->epoch > 0 && not_before > le_clock() &&
+		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
+		le_lease_is_void(lease, inc->name);
+}
+
+/*
  * End an election that is to be dropped, with all that is standing in it.
  * Nobody leads it (55006), and its highest term is remembered.  The caller
  * holds the election lock and the tables' locks.  False: another
@@ -745,7 +808,6 @@ le_settle_drop(const Store *store, const Election *election,
 {
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
-	int64		not_before;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
 	Change		change = {.election = election->name};
@@ -765,16 +827,7 @@ le_settle_drop(const Store *store, const Election *election,
 	change.previous = lease->leader;
 	state = le_lease_state(lease, inc->name, le_clock());
 
-	/*
-	 * An election that is made anew under this name must not be led before
-	 * the grace is over, which a lease that was continued in the grace
-	 * carries as a hold.
-	 */
-	not_before = le_lease_not_before(lease, inc);
-	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock() ||
-		(inc->epoch > 0 && not_before > le_clock() &&
-		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
-		le_lease_is_void(lease, inc->name))
+	if (outlasts_drop(lease, election, inc))
 		le_wait_busy(election->name);
 	if (state == LEASE_LED)
 		ereport(ERROR,
