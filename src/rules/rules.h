@@ -122,32 +122,31 @@ struct View
 	bool		yielding;		/* the leader was asked to yield ... */
 	bool		yield_ordered;	/* ... but not by the strategy */
 	bool		names_successor;	/* which may stand no more */
+	bool		held;			/* not_before is a hold; else a delay */
+	bool		unsettled;		/* nobody stood at first; others are to come */
+	int64		not_before;		/* 0: nothing bars */
+	int64		first_stood;	/* 0: not known yet */
 	int64		reserved_since; /* vacant: for the successor */
 	int64		reserved_until; /* 0: it is not */
-	int64		not_before;		/* of a hold or a takeover delay; 0: none */
-	bool		held;			/* that is a hold */
-	bool		unsettled;		/* nobody stood at first; others are to come */
-	int64		first_stood;	/* 0: not known yet */
 
 	/* what else bars an election */
-	int64		grace;			/* its end; PG_INT64_MAX: no epoch has begun */
 	bool		withdrawn;		/* the group has no such seat any more */
 	bool		paused;
 	bool		pause_vacates;	/* and the leader is to go */
-	int64		paused_until;	/* PG_INT64_MAX: until it is resumed */
-
 	bool		passes_holder;	/* it gives up, and sits out from now on */
+	int64		paused_until;	/* PG_INT64_MAX: until it is resumed */
+	int64		grace;			/* its end; PG_INT64_MAX: no epoch has begun */
 
 	/* who stands; see contender.c */
 	const ViewReader *reader;
 	bool		is_read;
+	bool		knows_successor;
 	int			contenders;
 	Contender  *contender;		/* an array of these */
+	Contender  *successor;
 	Contender  *holder;			/* of the lease; NULL: nobody.  Before who
 								 * stands is read, and if the holder does not
 								 * stand: as it was when it was elected */
-	bool		knows_successor;
-	Contender  *successor;
 };
 
 /* contender.c */
