@@ -137,6 +137,7 @@ typedef struct Answer
 } Answer;
 
 /* reference.c */
+extern const char *const reference_words[CASE_CALL + 1];	/* of waiting_for */
 extern void reference_answer(const Case *c, Answer *answer);
 
 /* rules.c */

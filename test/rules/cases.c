@@ -34,12 +34,6 @@ static const char *const why_not_names[] = {
 	"eligible", "dead", "drained", "full", "not admitted", "sits out"
 };
 
-static const char *const waiting_names[] = {
-	"nothing", "withdrawn", "paused", "grace", "hold", "takeover delay",
-	"reserved", "no candidates", "quorum", "initial delay", "drained", "cap",
-	"sitting out", "acquire()"
-};
-
 static const char *const strategies[] = {
 	"race", "lowest", "bully", "ring", "zab", "spread"
 };
@@ -84,7 +78,7 @@ print_answer(const char *whose, const Answer *a, int candidates)
 	UP_TO(i, candidates)
 		printf(" %s (%d),", why_not_names[a->why_not[i]], a->position[i]);
 	printf(" waiting for %s, elected %d, kept for %d, challenger %d\n",
-		   waiting_names[a->waiting_for], a->elected, a->kept_for,
+		   reference_words[a->waiting_for], a->elected, a->kept_for,
 		   a->challenger);
 }
 
@@ -485,7 +479,7 @@ static void
 check_answers(void)
 {
 	static const int occur[] = {
-		LENGTH(why_not_names), LENGTH(waiting_names), 0
+		LENGTH(why_not_names), LENGTH(reference_words), 0
 	};
 
 	set = "answers";
@@ -494,7 +488,7 @@ check_answers(void)
 		UP_TO(i, occur[a])
 	{
 		if (answers_seen[a][i] == 0)
-			case_complain(a == 0 ? why_not_names[i] : waiting_names[i]);
+			case_complain(a == 0 ? why_not_names[i] : reference_words[i]);
 	}
 	if (answers_seen[2][1] == 0 || answers_seen[2][2] == 0 ||
 		answers_seen[2][4] == 0)

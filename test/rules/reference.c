@@ -17,6 +17,24 @@
 
 #include "case.h"
 
+/* Where it is NULL in the view status, metrics say "the worker" */
+const char *const reference_words[] = {
+	[CASE_NOTHING] = "the worker",
+	[CASE_WITHDRAWN] = "withdrawn",
+	[CASE_PAUSED] = "paused",
+	[CASE_GRACE] = "grace after failover",
+	[CASE_HOLD] = "hold",
+	[CASE_TAKEOVER_DELAY] = "takeover delay",
+	[CASE_RESERVED] = "reserved",
+	[CASE_NO_CANDIDATES] = "no candidates",
+	[CASE_QUORUM] = "quorum",
+	[CASE_INITIAL_DELAY] = "settle",
+	[CASE_DRAINED_ONLY] = "drained",
+	[CASE_CAP] = "cap",
+	[CASE_SITTING_OUT] = "candidates that do not sit out",
+	[CASE_CALL] = "acquire()",
+};
+
 static bool
 strategy_is(const Case *c, const char *name)
 {

@@ -171,23 +171,24 @@ static const CaseWhyNot why_nots[] = {
 	[NOT_IN_TURN] = CASE_SITS_OUT,
 };
 
-static const CaseWaiting waiting_for[] = {
-	[OBSTACLE_NONE] = CASE_NOTHING,
-	[OBSTACLE_WITHDRAWN] = CASE_WITHDRAWN,
-	[OBSTACLE_PAUSED] = CASE_PAUSED,
-	[OBSTACLE_EPOCH] = CASE_GRACE,
-	[OBSTACLE_GRACE] = CASE_GRACE,
-	[OBSTACLE_HOLD] = CASE_HOLD,
-	[OBSTACLE_TAKEOVER_DELAY] = CASE_TAKEOVER_DELAY,
-	[OBSTACLE_RESERVED] = CASE_RESERVED,
-	[OBSTACLE_NO_CANDIDATES] = CASE_NO_CANDIDATES,
-	[OBSTACLE_QUORUM] = CASE_QUORUM,
-	[OBSTACLE_SETTLE] = CASE_INITIAL_DELAY,
-	[OBSTACLE_DRAINED] = CASE_DRAINED_ONLY,
-	[OBSTACLE_CAP] = CASE_CAP,
-	[OBSTACLE_SITTING_OUT] = CASE_SITTING_OUT,
-	[OBSTACLE_CALL] = CASE_CALL,
-};
+/*
+ * What people are told that a vacant seat waits for.
+ */
+static CaseWaiting
+waiting_for(Obstacle obstacle)
+{
+	CaseWaiting waiting = CASE_NOTHING;
+
+	while (strcmp(le_obstacles[obstacle].word, reference_words[waiting]) != 0)
+	{
+		if (waiting++ == CASE_CALL)
+		{
+			case_complain("a word of waiting_for that the reference has not");
+			return CASE_NOTHING;
+		}
+	}
+	return waiting;
+}
 
 static void
 answer_observers(const Case *c, Answer *answer)
@@ -267,7 +268,7 @@ answer_vacant(const Case *c, Answer *answer)
 
 	le_vacancy_count(&view, &turnout);
 	le_vacancy(&view, &turnout, &v);
-	answer->waiting_for = waiting_for[v.obstacle];
+	answer->waiting_for = waiting_for(v.obstacle);
 
 	view = make_view(c, NOW);
 	le_vacancy(&view, NULL, &v);
