@@ -9,7 +9,6 @@
 
 #include "api/diagnose.h"
 #include "catalog/pg_statistic_ext.h"
-#include "utils/builtins.h"
 #include "utils/formatting.h"
 
 /*

@@ -34,8 +34,6 @@
 #include "catalog/pg_statistic_ext.h"
 #include "catalog/pg_trigger.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/formatting.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"

@@ -58,8 +58,6 @@ extern char *le_arg_name(FunctionCallInfo fcinfo, int n, const char *what);
 extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);
 extern int64 le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail);
-extern char *le_arg_text(FunctionCallInfo fcinfo, int n, const char *what,
-						 int longest);
 extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);

@@ -96,8 +96,8 @@ le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail)
 /*
  * A text that may be empty, of so many bytes at most; NULL: not given.
  */
-char *
-le_arg_text(FunctionCallInfo fcinfo, int n, const char *what, int longest)
+static char *
+text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
 {
 	Size		size;
 
@@ -119,7 +119,7 @@ le_arg_text(FunctionCallInfo fcinfo, int n, const char *what, int longest)
 const char *
 le_arg_reason(FunctionCallInfo fcinfo, int n)
 {
-	return le_arg_text(fcinfo, n, "reason", LONGEST_REASON);
+	return text_arg(fcinfo, n, "reason", LONGEST_REASON);
 }
 
 /*
@@ -262,7 +262,7 @@ le_arg_configuration(FunctionCallInfo fcinfo, int strategy, int first,
 	if (!PG_ARGISNULL(first + 3))
 		config->candidate_role =
 			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
-	config->channel = le_arg_text(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
+	config->channel = text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
 	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
 	config->settle = delay_arg(fcinfo, first + 6, "settle");
 }

@@ -15,7 +15,6 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/memutils.h"
 
 PG_FUNCTION_INFO_V1(le_campaign);
 

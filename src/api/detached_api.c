@@ -17,7 +17,6 @@
 
 #include "api/api.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 

@@ -18,7 +18,6 @@
 #include "api/diagnose.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 PG_FUNCTION_INFO_V1(le_diagnose);

@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "api/diagnose.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 /* A vacancy that nothing bars, and that has lasted longer, is not normal */

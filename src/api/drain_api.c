@@ -13,7 +13,6 @@
 #include "api/api.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(le_drain_candidate);
 PG_FUNCTION_INFO_V1(le_undrain_candidate);

@@ -12,7 +12,6 @@
 
 #include "api/api.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_pause_election);

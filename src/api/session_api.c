@@ -17,9 +17,7 @@
 
 #include "api/api.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_join);
 PG_FUNCTION_INFO_V1(le_is_leader);

@@ -463,8 +463,6 @@ extern char *le_group_lock_seat_name(const Store *store, const char *election);
 LE_NORETURN extern void le_group_report_missing(const char *name);
 
 /* pause.c */
-#define LE_PAUSE_COLUMNS 8		/* of the table election */
-
 typedef struct Pause
 {
 	TimestampTz at;
