@@ -76,9 +76,11 @@ is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'exit 7'), 7, "the comm
 is(run_pg_leader($node, '-e', 'codes', '--', 'sh', '-c', 'kill -KILL $$'),
 	137, 'the command is killed');
 
+# It has to connect within that.
+my $wait = slowness() . 's';
 my @errors = (
-	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', '200ms', '--', 'true' ],
-	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', '200ms', '--mode', 'session', '--', 'true' ],
+	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', $wait, '--', 'true' ],
+	[ 122, qr/timed out/, '-n', 'two', '-e', 'busy', '--wait', $wait, '--mode', 'session', '--', 'true' ],
 	[ 122, qr/quorum 1 of 2/, '-e', 'quorum', '--skip', '--', 'true' ],
 	[ 123, qr/no-such-place/, '-d', 'host=/no-such-place', '-e', 'codes', '--', 'true' ],
 	[ 123, qr/no-such-place/, '-d', 'host=/no-such-place', '-e', 'codes', '--wait', '300ms', '--', 'true' ],

@@ -15,6 +15,7 @@ use lib $FindBin::RealBin;
 
 use IPC::Run;
 use LeaderElection;
+use MachineTime;
 use PgLeader;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -92,14 +93,17 @@ sub exercise
 	$one->query("SELECT leader_election.join('led', 'one')");
 	$two->query("SELECT leader_election.join('led', 'two')");
 
+	# It has to connect within that.
+	my $wait = slowness() . 's';
+
 	foreach my $mode (qw(detached session))
 	{
 		my @run = ('run', '--mode', $mode, '--election');
 
 		# It renews; it is made before there is an election.
 		$is->(3, @run, "new $mode", qw(--candidate me --rank 3 --hold 100ms --grace 200ms --once --verbose -- sh -c), 'sleep 0.7; exit 3');
-		$is->(122, @run, 'led', qw(--wait 200ms -- true));
-		$is->(122, @run, 'led', qw(--wait 200ms --check false --check-every 1s --check-timeout 1s --check-failures 2 -- true));
+		$is->(122, @run, 'led', '--wait', $wait, qw(-- true));
+		$is->(122, @run, 'led', '--wait', $wait, qw(--check false --check-every 1s --check-timeout 1s --check-failures 2 -- true));
 		$is->(0, @run, 'led', qw(--skip -- true));
 		$is->(122, @run, 'quorum', qw(--skip -- true));
 		my $forever = start($db, @run, "forever $mode", qw(--forever -- echo runs));
