@@ -19,45 +19,28 @@
 
 #define WRITERS "SELECT rolname FROM pg_roles WHERE has_table_privilege(oid, 'leader_election.lease', 'INSERT, UPDATE, DELETE');"
 
-/* The argument of read_term() */
-typedef struct Reading
-{
-	Diagnosis  *d;
-	TimestampTz since;
-	int			terms;
-} Reading;
-
-static bool
-read_term(const Term *term, void *arg)
-{
-	Reading    *reading = arg;
-	Diagnosis  *d = reading->d;
-
-	if (!term->ended)
-		return ++reading->terms < MOST_TERMS;
-	if (d->last == NULL)
-	{
-		Term	   *last = palloc(sizeof(Term));
-
-		*last = *term;
-		d->last = last;
-	}
-	if (term->ended_at < reading->since)
-		return false;
-	d->ended[le_reason_find(term->reason)]++;
-	return ++reading->terms < MOST_TERMS;
-}
-
 /*
  * Read the last term that ended, and why terms ended within the last hour.
  */
 void
 le_diagnose_read_past(Diagnosis *d)
 {
-	Reading		reading = {d, GetCurrentTimestamp() - LATELY, 0};
+	TimestampTz since = GetCurrentTimestamp() - LATELY;
+	RowScan    *scan = le_history_scan(&d->store, d->name, 0,
+									   BackwardScanDirection, NULL);
+	Term		term;
 
-	le_history_read(&d->store, d->name, 0, BackwardScanDirection, NULL,
-					read_term, &reading);
+	for (int n = 0; n < MOST_TERMS && le_history_next(scan, &term); n++)
+	{
+		if (!term.ended)
+			continue;
+		if (d->last == NULL)
+			d->last = le_history_copy(&term);
+		if (term.ended_at < since)
+			break;
+		d->ended[le_reason_find(term.reason)]++;
+	}
+	le_scan_end(scan);
 }
 
 /*
@@ -113,27 +96,6 @@ le_diagnose_announced(Diagnosis *d)
 					"Elections do not wait for this. The worker tells them, in turn with all commits that NOTIFY: see whether it runs, who holds locks, and SELECT pg_notification_queue_usage();");
 }
 
-/* The argument of compare_term() */
-typedef struct Comparison
-{
-	const Lease *lease;
-	bool		known;			/* the history has that leader in that term */
-	int64		later;			/* a term above that of the lease row, or 0 */
-} Comparison;
-
-static bool
-compare_term(const Term *term, void *arg)
-{
-	Comparison *c = arg;
-
-	if (term->term == c->lease->term)
-		c->known = c->lease->leader == NULL || (term->leader != NULL &&
-												strcmp(term->leader, c->lease->leader) == 0);
-	else
-		c->later = term->term;
-	return true;
-}
-
 /*
  * The transaction that grants a term writes it into both tables.  So rows of
  * one moment that do not go together were not written by the extension.
@@ -142,24 +104,39 @@ void
 le_diagnose_rows(Diagnosis *d)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	Comparison	c = {le_lease_read(&d->store, d->name, snapshot)};
+	Lease	   *lease = le_lease_read(&d->store, d->name, snapshot);
+	bool		known = false;	/* history has that leader in that term */
+	int64		later = 0;		/* a term above that of the lease row */
 
-	if (c.lease != NULL && c.lease->term != 0)
-		le_history_read(&d->store, d->name, c.lease->term,
-						ForwardScanDirection, snapshot, compare_term, &c);
+	if (lease != NULL && lease->term != 0)
+	{
+		RowScan    *scan = le_history_scan(&d->store, d->name, lease->term,
+										   ForwardScanDirection, snapshot);
+		Term		term;
+
+		while (le_history_next(scan, &term))
+		{
+			if (term.term != lease->term)
+				later = term.term;
+			else
+				known = lease->leader == NULL ||
+					(term.leader != NULL && strcmp(term.leader, lease->leader) == 0);
+		}
+		le_scan_end(scan);
+	}
 	UnregisterSnapshot(snapshot);
-	if (c.lease == NULL || c.lease->term == 0)
+	if (lease == NULL || lease->term == 0)
 		return;
-	if (c.later != 0)
+	if (later != 0)
 		le_diagnose_say(d, SEVERITY_ERROR,
 						psprintf("The lease row of election %s has term " INT64_FORMAT ", and the history a later one, " INT64_FORMAT ": they were not written by the extension. Nobody can be elected, since terms would repeat.",
-								 d->quoted, c.lease->term, c.later),
+								 d->quoted, lease->term, later),
 						psprintf("See who can write the tables: " WRITERS " Then run as a superuser: UPDATE leader_election.lease SET term = " INT64_FORMAT " WHERE election = %s;",
-								 c.later, d->literal));
-	else if (c.lease->leader != NULL && !c.known)
+								 later, d->literal));
+	else if (lease->leader != NULL && !known)
 		le_diagnose_say(d, SEVERITY_WARNING,
 						psprintf("The lease row of election %s has %s in term " INT64_FORMAT ", and the history does not: they were not written by the extension.",
-								 d->quoted, le_quote(c.lease->leader),
-								 c.lease->term),
+								 d->quoted, le_quote(lease->leader),
+								 lease->term),
 						"See who can write the tables: " WRITERS);
 }

@@ -128,28 +128,6 @@ lock_owned(const Call *call)
 	return group;
 }
 
-/* The seats of a group, in any order: a list of Election */
-typedef struct Seating
-{
-	const Store *store;
-	const char *group;
-	MemoryContext context;
-	List	   *seats;
-} Seating;
-
-static void
-note_seat(Lease *lease, void *arg)
-{
-	Seating    *seating = arg;
-	MemoryContext old = MemoryContextSwitchTo(seating->context);
-	Election   *election = le_election_read(seating->store, lease->election);
-
-	if (election != NULL && election->group != NULL &&
-		strcmp(election->group, seating->group) == 0)
-		seating->seats = lappend(seating->seats, election);
-	MemoryContextSwitchTo(old);
-}
-
 static int
 compare_seats(const ListCell *a, const ListCell *b)
 {
@@ -165,12 +143,23 @@ compare_seats(const ListCell *a, const ListCell *b)
 static List *
 read_seats(const Store *store, const char *group)
 {
-	Seating		seating = {.store = store,.group = group,
-	.context = CurrentMemoryContext};
+	MemoryContext own = CurrentMemoryContext;
+	RowScan    *scan = le_lease_scan_group(store, group);
+	List	   *seats = NIL;
+	Lease	   *lease;
 
-	le_lease_scan_group(store, group, note_seat, &seating);
-	list_sort(seating.seats, compare_seats);
-	return seating.seats;
+	while ((lease = le_lease_next_of_group(scan, group)) != NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(own);
+		Election   *election = le_group_seat_read(store, lease->election);
+
+		if (election != NULL && strcmp(election->group, group) == 0)
+			seats = lappend(seats, election);
+		MemoryContextSwitchTo(old);
+	}
+	le_scan_end(scan);
+	list_sort(seats, compare_seats);
+	return seats;
 }
 
 /*

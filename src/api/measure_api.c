@@ -59,11 +59,7 @@ typedef struct Measure
 	bool		led;
 	TimestampTz now;
 
-	/* of its history */
-	int			terms;			/* read so far */
-	int			changes;
-	int			lost;
-	TimestampTz last_end;		/* 0: no term has ended */
+	TimestampTz last_end;		/* of its history; 0: no term has ended */
 
 	Datum		values[METRIC_COLUMNS];
 	bool		nulls[METRIC_COLUMNS];
@@ -77,31 +73,34 @@ set(Measure *m, MetricColumn column, Datum value)
 }
 
 /*
- * Read a term of the last hour, or the last one that ended, backwards.
+ * What the history of the last hour tells, and when the last term ended.
  */
-static bool
-read_term(const Term *term, void *arg)
-{
-	Measure    *m = arg;
-	TimestampTz since = m->now - LATELY;
-
-	if (term->acquired_at >= since)
-		m->changes++;
-	if (term->ended && m->last_end == 0)
-		m->last_end = term->ended_at;
-	if (term->ended && term->ended_at >= since && term->reason != NULL &&
-		le_reasons[le_reason_find(term->reason)].lost)
-		m->lost++;
-	return ++m->terms < MOST_TERMS && (!term->ended || term->ended_at >= since);
-}
-
 static void
 measure_past(Measure *m)
 {
-	le_history_read(m->store, m->election->name, 0, BackwardScanDirection, NULL,
-					read_term, m);
-	set(m, METRIC_CHANGES_LAST_HOUR, Int32GetDatum(m->changes));
-	set(m, METRIC_LOST_LAST_HOUR, Int32GetDatum(m->lost));
+	TimestampTz since = m->now - LATELY;
+	RowScan    *scan = le_history_scan(m->store, m->election->name, 0,
+									   BackwardScanDirection, NULL);
+	int			changes = 0;
+	int			lost = 0;
+	Term		term;
+
+	for (int n = 0; n < MOST_TERMS && le_history_next(scan, &term); n++)
+	{
+		if (term.acquired_at >= since)
+			changes++;
+		if (!term.ended)
+			continue;
+		if (m->last_end == 0)
+			m->last_end = term.ended_at;
+		if (term.ended_at < since)
+			break;
+		if (term.reason != NULL && le_reasons[le_reason_find(term.reason)].lost)
+			lost++;
+	}
+	le_scan_end(scan);
+	set(m, METRIC_CHANGES_LAST_HOUR, Int32GetDatum(changes));
+	set(m, METRIC_LOST_LAST_HOUR, Int32GetDatum(lost));
 }
 
 /*
@@ -177,27 +176,27 @@ measure_vacancy(Measure *m, View *view, const Turnout *turnout)
 				overdue_for(m, &v, vacant) : 0));
 }
 
-/* The argument of read_news() */
-typedef struct News
-{
-	const Mark *mark;
-	TimestampTz since;			/* 0: listeners know everything */
-} News;
-
 /*
- * Is this, from the last term on that listeners know of, the first change that
- * they do not know of?
+ * When was the first change that listeners do not know of, who know what the
+ * mark says?  0: they know everything.
  */
-static bool
-read_news(const Term *term, void *arg)
+static TimestampTz
+first_news(const Measure *m, const Mark *mark)
 {
-	News	   *news = arg;
+	RowScan    *scan = le_history_scan(m->store, m->election->name, mark->term,
+									   ForwardScanDirection, NULL);
+	TimestampTz since = 0;
+	Term		term;
 
-	if (term->term > news->mark->term)
-		news->since = term->acquired_at;
-	else if (term->ended && !news->mark->vacated)
-		news->since = term->ended_at;
-	return news->since == 0;
+	while (since == 0 && le_history_next(scan, &term))
+	{
+		if (term.term > mark->term)
+			since = term.acquired_at;
+		else if (term.ended && !mark->vacated)
+			since = term.ended_at;
+	}
+	le_scan_end(scan);
+	return since;
 }
 
 /*
@@ -207,16 +206,15 @@ read_news(const Term *term, void *arg)
 static void
 measure_news(Measure *m)
 {
-	News		news = {.mark = le_mark_read(m->store, m->election->name)};
+	const Mark *mark = le_mark_read(m->store, m->election->name);
+	TimestampTz since = 0;
 
-	if (news.mark != NULL)
-		le_history_read(m->store, m->election->name, news.mark->term,
-						ForwardScanDirection, NULL, read_news, &news);
+	if (mark != NULL)
+		since = first_news(m, mark);
 	else if (m->lease->term != 0)
-		news.since = m->lease->leader != NULL ? m->lease->acquired_at :
-			m->last_end;
+		since = m->lease->leader != NULL ? m->lease->acquired_at : m->last_end;
 	set(m, METRIC_UNANNOUNCED_SECONDS,
-		SECONDS(news.since == 0 ? 0 : Max(m->now - news.since, 0)));
+		SECONDS(since == 0 ? 0 : Max(m->now - since, 0)));
 }
 
 static void

@@ -250,25 +250,25 @@ typedef struct Row
 	bool		nulls[LE_MAX_COLUMNS];
 } Row;
 
-/*
- * Is called for each row, which is valid during that call only.  False: stop
- */
-typedef bool (*RowReader) (const Row *row, void *arg);
-
 /* Makes a struct of a row, with copies of all that the struct points to */
 typedef void *(*RowMaker) (const Row *row);
 
-/* Single rows of a table that are found by key, one after the other */
-typedef struct Finder
+/* A read of rows: of all with a key, of single ones, or along an index */
+typedef struct RowScan
 {
 	TableId		table;
 	Relation	rel;
 	Relation	index;
 	Snapshot	snapshot;
-	bool		latest;			/* le_scan_find_end() unregisters the snapshot */
-	struct IndexScanDescData *scan;
+	bool		latest;			/* le_scan_end() unregisters the snapshot */
+	struct IndexScanDescData *desc;
 	struct TupleTableSlot *slot;	/* the row that was found last */
-} Finder;
+	ScanDirection direction;
+	struct IndexTupleData *seen;	/* the entry of that row, of
+									 * le_scan_next() */
+	MemoryContext brief;		/* emptied before each row; NULL: not */
+	MemoryContext outer;		/* the current one before the scan */
+} RowScan;
 
 /* How far a walk along an index has come: the entry that it has passed last */
 typedef struct Walk
@@ -286,22 +286,21 @@ typedef struct Walk
 extern void le_scan_check_parallel(void);
 extern void le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple);
 extern bool le_scan_is_own_write(const Row *row);
-extern void le_scan(const Store *store, TableId table, Key key,
-					ScanDirection direction, Snapshot snapshot,
-					RowReader reader, void *arg);
-extern void le_scan_briefly(const Store *store, TableId table, Key key,
-							ScanDirection direction, RowReader reader,
-							void *arg);
+extern RowScan *le_scan_begin(const Store *store, TableId table, Key key,
+							  ScanDirection direction, Snapshot snapshot);
+extern RowScan *le_scan_begin_brief(const Store *store, TableId table, Key key,
+									ScanDirection direction);
+extern bool le_scan_next(RowScan *scan, Row *row);
+extern void le_scan_end(RowScan *scan);
 extern List *le_scan_read_all(const Store *store, TableId table, RowMaker make);
-extern Finder *le_scan_find_begin(const Store *store, TableId table, int columns,
-								  Snapshot snapshot);
-extern bool le_scan_find(Finder *finder, Key key, Row *row);
-extern void le_scan_find_end(Finder *finder);
+extern RowScan *le_scan_find_begin(const Store *store, TableId table, int columns,
+								   Snapshot snapshot);
+extern bool le_scan_find(RowScan *scan, Key key, Row *row);
 extern void *le_scan_read_one(const Store *store, TableId table, Key key,
 							  Snapshot snapshot, RowMaker make);
-extern bool le_scan_walk(const Store *store, TableId table, Oid index,
-						 TimestampTz end, int limit, Walk *walk,
-						 RowReader reader, void *arg);
+extern RowScan *le_scan_walk_begin(const Store *store, TableId table, Oid index,
+								   TimestampTz end, const Walk *walk);
+extern bool le_scan_walk_next(RowScan *scan, Walk *walk, int *limit, Row *row);
 
 /* as_owner.c */
 
@@ -329,7 +328,7 @@ extern void le_as_owner_check_none(void);
 #define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
 extern Row *le_row_new(const Store *store, TableId table);
-extern Row *le_row_find_lock(Finder *finder, Key key, LockTupleMode mode,
+extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);

@@ -84,26 +84,26 @@ le_row_new(const Store *store, TableId table)
  * transaction has locked it, or has changed it just now (*busy is true).
  */
 Row *
-le_row_find_lock(Finder *finder, Key key, LockTupleMode mode, bool *busy)
+le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
 {
-	TupleTableSlot *slot = finder->slot;
+	TupleTableSlot *slot = scan->slot;
 	ItemPointerData tid;
 	TM_FailureData failure;
 	Row		   *row = NULL;
 
-	Assert(CheckRelationLockedByMe(finder->rel, RowExclusiveLock, true));
+	Assert(CheckRelationLockedByMe(scan->rel, RowExclusiveLock, true));
 	*busy = false;
-	if (!le_scan_find(finder, key, NULL))
+	if (!le_scan_find(scan, key, NULL))
 		return NULL;
 	tid = slot->tts_tid;
-	switch (table_tuple_lock(finder->rel, &tid, finder->snapshot, slot,
+	switch (table_tuple_lock(scan->rel, &tid, scan->snapshot, slot,
 							 GetCurrentCommandId(false), mode, LockWaitSkip,
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
 			le_xact_hold();
 			row = palloc(sizeof(Row));
-			le_scan_set_row(row, finder->table, finder->rel,
+			le_scan_set_row(row, scan->table, scan->rel,
 							ExecCopySlotHeapTuple(slot));
 			break;
 		case TM_Deleted:
@@ -122,10 +122,10 @@ Row *
 le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 			bool *busy)
 {
-	Finder	   *finder = le_scan_find_begin(store, table, key.columns, NULL);
-	Row		   *row = le_row_find_lock(finder, key, mode, busy);
+	RowScan    *scan = le_scan_find_begin(store, table, key.columns, NULL);
+	Row		   *row = le_row_find_lock(scan, key, mode, busy);
 
-	le_scan_find_end(finder);
+	le_scan_end(scan);
 	return row;
 }
 

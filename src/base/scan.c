@@ -29,21 +29,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
-/* A reader that runs in memory of its own */
-typedef struct BriefReader
-{
-	RowReader	reader;
-	void	   *arg;
-	MemoryContext context;		/* emptied after each row */
-} BriefReader;
-
-/* Rows of which a list is made */
-typedef struct ListReader
-{
-	RowMaker	make;
-	List	   *made;
-} ListReader;
-
 /*
  * Refuse to work in parallel mode: there the server takes no new snapshot, and
  * a lock that another process of the group holds would look free.  Our functions
@@ -127,49 +112,41 @@ is_same_key(IndexTuple a, IndexTuple b)
 }
 
 /*
- * Call reader for the rows with that key, in the order of the primary key or
- * in the reverse order, until it returns false.
- *
- * Since the last vacuum, a row has got an entry for each page that it was
- * written to.  Once one of them has led to the version that the snapshot sees,
- * the row's others are passed without a look at the table.
+ * Open the table, its primary key (or that index) and a scan of it, by so many
+ * conditions.
  */
-static void
-scan_index(TableId table, Relation rel, Relation index, Key key,
-		   ScanDirection direction, Snapshot snapshot, RowReader reader,
-		   void *arg)
+static RowScan *
+open_scan(const Store *store, TableId table, Oid index, int columns,
+		  Snapshot snapshot)
 {
-	IndexScanDesc scan = LeIndexBeginScan(rel, index, snapshot, key.columns);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	IndexTuple	seen = NULL;	/* of the row that was read last */
-	bool		more = true;
+	RowScan    *scan = palloc0(sizeof(RowScan));
 
-	scan->xs_want_itup = true;
-	index_rescan(scan, key.column, key.columns, NULL, 0);
-	while (more && index_getnext_tid(scan, direction) != NULL)
-	{
-		bool		should_free;
-		Row			row;
+	scan->table = table;
+	scan->rel = le_table_open(store->table[table].rel, AccessShareLock);
+	scan->index = index_open(index, AccessShareLock);
+	scan->latest = snapshot == NULL;
+	scan->snapshot = scan->latest ? RegisterSnapshot(latest_snapshot()) :
+		snapshot;
+	scan->desc = LeIndexBeginScan(scan->rel, scan->index, scan->snapshot,
+								  columns);
+	scan->slot = table_slot_create(scan->rel, NULL);
+	return scan;
+}
 
-		CHECK_FOR_INTERRUPTS();
-		if ((seen != NULL && is_same_key(seen, scan->xs_itup)) ||
-			!index_fetch_heap(scan, slot))
-			continue;
-		if (seen != NULL)
-			pfree(seen);
-		seen = CopyIndexTuple(scan->xs_itup);
-		le_scan_set_row(&row, table, rel,
-						ExecFetchSlotHeapTuple(slot, false, &should_free));
-		more = reader(&row, arg);
-	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
+static void
+read_slot(RowScan *scan, Row *row)
+{
+	bool		should_free;
+
+	le_scan_set_row(row, scan->table, scan->rel,
+					ExecFetchSlotHeapTuple(scan->slot, false, &should_free));
 }
 
 /*
- * Call reader for each row with that key that the snapshot (NULL: the latest
- * one) sees, until it returns false: in the order of the primary key, in the
- * reverse order or (NoMovementScanDirection) in any order.
+ * Begin to read the rows with that key that the (active or registered)
+ * snapshot (NULL: the latest one by now) sees: in the order of the primary key,
+ * in the reverse order or (NoMovementScanDirection) in any order.
+ * le_scan_end() has to follow in the same transaction.
  *
  * All rows are read along the primary key, too, and never page by page.  While
  * some transaction keeps a snapshot, a table gets a page for every few dozens
@@ -180,65 +157,92 @@ scan_index(TableId table, Relation rel, Relation index, Key key,
  * vacuum.  Any order is the reverse order, in which it is the row's latest
  * version that is met first, nearly always (le_scan_find()).
  */
-void
-le_scan(const Store *store, TableId table, Key key, ScanDirection direction,
-		Snapshot snapshot, RowReader reader, void *arg)
+RowScan *
+le_scan_begin(const Store *store, TableId table, Key key,
+			  ScanDirection direction, Snapshot snapshot)
 {
-	bool		latest = snapshot == NULL;
-	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
-	Relation	index;
+	RowScan    *scan = open_scan(store, table, store->table[table].pkey,
+								 key.columns, snapshot);
 
-	if (latest)
-	{
-		PushActiveSnapshot(latest_snapshot());
-		snapshot = GetActiveSnapshot();
-	}
-	index = index_open(store->table[table].pkey, AccessShareLock);
-	scan_index(table, rel, index, key, ScanDirectionIsForward(direction) ?
-			   ForwardScanDirection : BackwardScanDirection, snapshot, reader,
-			   arg);
-	index_close(index, AccessShareLock);
-	if (latest)
-		PopActiveSnapshot();
-	relation_close(rel, AccessShareLock);
-}
-
-static bool
-read_briefly(const Row *row, void *arg)
-{
-	BriefReader *brief = arg;
-	MemoryContext old = MemoryContextSwitchTo(brief->context);
-	bool		more = brief->reader(row, brief->arg);
-
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(brief->context);
-	return more;
+	scan->direction = ScanDirectionIsForward(direction) ?
+		ForwardScanDirection : BackwardScanDirection;
+	scan->desc->xs_want_itup = true;
+	index_rescan(scan->desc, key.column, key.columns, NULL, 0);
+	return scan;
 }
 
 /*
- * le_scan() of the latest rows, with a reader whose memory is emptied after
- * each row: for tables that may have many.
+ * The same, of the latest rows, for tables that may have many: until
+ * le_scan_end(), the current memory is the scan's own, and is emptied before
+ * each row.
  */
-void
-le_scan_briefly(const Store *store, TableId table, Key key,
-				ScanDirection direction, RowReader reader, void *arg)
+RowScan *
+le_scan_begin_brief(const Store *store, TableId table, Key key,
+					ScanDirection direction)
 {
-	BriefReader brief = {reader, arg};
+	RowScan    *scan = le_scan_begin(store, table, key, direction, NULL);
 
-	brief.context = AllocSetContextCreate(CurrentMemoryContext,
-										  "leader_election row",
-										  ALLOCSET_DEFAULT_SIZES);
-	le_scan(store, table, key, direction, NULL, read_briefly, &brief);
-	MemoryContextDelete(brief.context);
+	scan->brief = AllocSetContextCreate(CurrentMemoryContext,
+										"leader_election row",
+										ALLOCSET_DEFAULT_SIZES);
+	scan->outer = MemoryContextSwitchTo(scan->brief);
+	return scan;
 }
 
-static bool
-read_into_list(const Row *row, void *arg)
+/*
+ * Read the next row, which is valid until the one after it is read.  False:
+ * there is none.
+ *
+ * Since the last vacuum, a row has got an entry for each page that it was
+ * written to.  Once one of them has led to the version that the snapshot sees,
+ * the row's others are passed without a look at the table.
+ */
+bool
+le_scan_next(RowScan *scan, Row *row)
 {
-	ListReader *list = arg;
+	IndexScanDesc desc = scan->desc;
+	MemoryContext reader = CurrentMemoryContext;
+	bool		found = false;
 
-	list->made = lappend(list->made, list->make(row));
-	return true;
+	if (scan->brief != NULL)
+		MemoryContextReset(scan->brief);
+
+	/* What the scan itself allocates lasts as long as the scan. */
+	MemoryContextSwitchTo(GetMemoryChunkContext(scan));
+	while (!found && index_getnext_tid(desc, scan->direction) != NULL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		found = (scan->seen == NULL ||
+				 !is_same_key(scan->seen, desc->xs_itup)) &&
+			index_fetch_heap(desc, scan->slot);
+	}
+	if (found)
+	{
+		if (scan->seen != NULL)
+			pfree(scan->seen);
+		scan->seen = CopyIndexTuple(desc->xs_itup);
+	}
+	MemoryContextSwitchTo(reader);
+	if (found)
+		read_slot(scan, row);
+	return found;
+}
+
+void
+le_scan_end(RowScan *scan)
+{
+	if (scan->brief != NULL)
+	{
+		MemoryContextSwitchTo(scan->outer);
+		MemoryContextDelete(scan->brief);
+	}
+	ExecDropSingleTupleTableSlot(scan->slot);
+	index_endscan(scan->desc);
+	if (scan->latest)
+		UnregisterSnapshot(scan->snapshot);
+	index_close(scan->index, AccessShareLock);
+	relation_close(scan->rel, AccessShareLock);
+	pfree(scan);
 }
 
 /*
@@ -247,34 +251,26 @@ read_into_list(const Row *row, void *arg)
 List *
 le_scan_read_all(const Store *store, TableId table, RowMaker make)
 {
-	ListReader	list = {make, NIL};
+	RowScan    *scan = le_scan_begin(store, table, le_key_any(),
+									 NoMovementScanDirection, NULL);
+	List	   *made = NIL;
+	Row			row;
 
-	le_scan(store, table, le_key_any(), NoMovementScanDirection, NULL,
-			read_into_list, &list);
-	return list.made;
+	while (le_scan_next(scan, &row))
+		made = lappend(made, make(&row));
+	le_scan_end(scan);
+	return made;
 }
 
 /*
  * Begin to find single rows of one table by keys of so many columns, one row
- * after the other, as the (active or registered) snapshot (NULL: the latest
- * one by now) sees them.  le_scan_find_end() has to follow in the same transaction.
+ * after the other, as the snapshot sees them (see le_scan_begin()).
  */
-Finder *
+RowScan *
 le_scan_find_begin(const Store *store, TableId table, int columns,
 				   Snapshot snapshot)
 {
-	Finder	   *finder = palloc(sizeof(Finder));
-
-	finder->table = table;
-	finder->rel = le_table_open(store->table[table].rel, AccessShareLock);
-	finder->index = index_open(store->table[table].pkey, AccessShareLock);
-	finder->latest = snapshot == NULL;
-	finder->snapshot = finder->latest ? RegisterSnapshot(latest_snapshot()) :
-		snapshot;
-	finder->scan = LeIndexBeginScan(finder->rel, finder->index,
-									finder->snapshot, columns);
-	finder->slot = table_slot_create(finder->rel, NULL);
-	return finder;
+	return open_scan(store, table, store->table[table].pkey, columns, snapshot);
 }
 
 /*
@@ -289,108 +285,91 @@ le_scan_find_begin(const Store *store, TableId table, int columns,
  * soon meets the latest version, and not from the oldest one.
  */
 bool
-le_scan_find(Finder *finder, Key key, Row *row)
+le_scan_find(RowScan *scan, Key key, Row *row)
 {
-	bool		should_free;
-
 	CHECK_FOR_INTERRUPTS();
-	index_rescan(finder->scan, key.column, key.columns, NULL, 0);
-	if (!index_getnext_slot(finder->scan, BackwardScanDirection, finder->slot))
+	index_rescan(scan->desc, key.column, key.columns, NULL, 0);
+	if (!index_getnext_slot(scan->desc, BackwardScanDirection, scan->slot))
 		return false;
 	if (row != NULL)
-		le_scan_set_row(row, finder->table, finder->rel,
-						ExecFetchSlotHeapTuple(finder->slot, false, &should_free));
+		read_slot(scan, row);
 	return true;
-}
-
-void
-le_scan_find_end(Finder *finder)
-{
-	ExecDropSingleTupleTableSlot(finder->slot);
-	index_endscan(finder->scan);
-	if (finder->latest)
-		UnregisterSnapshot(finder->snapshot);
-	index_close(finder->index, AccessShareLock);
-	relation_close(finder->rel, AccessShareLock);
-	pfree(finder);
 }
 
 /*
  * What make() makes of the row with that key, as the snapshot sees it (see
- * le_scan_find_begin()); NULL if there is no such row.
+ * le_scan_begin()); NULL if there is no such row.
  */
 void *
 le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
 				 RowMaker make)
 {
-	Finder	   *finder = le_scan_find_begin(store, table, key.columns, snapshot);
+	RowScan    *scan = le_scan_find_begin(store, table, key.columns, snapshot);
 	Row			row;
-	void	   *made = le_scan_find(finder, key, &row) ? make(&row) : NULL;
+	void	   *made = le_scan_find(scan, key, &row) ? make(&row) : NULL;
 
-	le_scan_find_end(finder);
+	le_scan_end(scan);
 	return made;
 }
 
 /*
- * Go on along an index on one column of type timestamptz: pass at most limit
- * entries whose value is before end.  Entries of deleted rows count as well,
- * since there may be any number of them until the next vacuum.  For each row
- * that is visible, set *walk to its entry and call reader.  False: no entry is
- * left.
+ * Begin to go on along an index on one column of type timestamptz, over the
+ * entries whose value is before end.
  */
-bool
-le_scan_walk(const Store *store, TableId table, Oid index, TimestampTz end,
-			 int limit, Walk *walk, RowReader reader, void *arg)
+RowScan *
+le_scan_walk_begin(const Store *store, TableId table, Oid index,
+				   TimestampTz end, const Walk *walk)
 {
-	Relation	rel = le_table_open(store->table[table].rel, AccessShareLock);
-	Relation	irel = index_open(index, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData key[2];
 	int			nkeys = 0;
-	IndexScanDesc scan;
-	ItemPointer tid;
-	bool		more = false;
+	RowScan    *scan;
 
 	ScanKeyInit(&key[nkeys++], 1, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
 				TimestampTzGetDatum(end));
 	if (walk->begun)
 		ScanKeyInit(&key[nkeys++], 1, BTGreaterEqualStrategyNumber,
 					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk->value));
-	PushActiveSnapshot(latest_snapshot());
-	scan = LeIndexBeginScan(rel, irel, GetActiveSnapshot(), nkeys);
-	scan->xs_want_itup = true;
-	index_rescan(scan, key, nkeys, NULL, 0);
-	while (!more &&
-		   (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	scan = open_scan(store, table, index, nkeys, NULL);
+	scan->desc->xs_want_itup = true;
+	index_rescan(scan->desc, key, nkeys, NULL, 0);
+	return scan;
+}
+
+/*
+ * Go on to the next row that is visible, and set *walk to its entry.  This
+ * passes at most *limit entries, from which it takes those that it passes:
+ * entries of deleted rows count as well, since there may be any number of them
+ * until the next vacuum.  False: no entry is left or, if *limit is negative,
+ * none that may be passed.
+ */
+bool
+le_scan_walk_next(RowScan *scan, Walk *walk, int *limit, Row *row)
+{
+	IndexScanDesc desc = scan->desc;
+	ItemPointer tid;
+
+	while ((tid = index_getnext_tid(desc, ForwardScanDirection)) != NULL)
 	{
 		bool		isnull;
 		TimestampTz value;
-		Row			row;
 
 		CHECK_FOR_INTERRUPTS();
-		value = DatumGetTimestampTz(index_getattr(scan->xs_itup, 1,
-												  scan->xs_itupdesc, &isnull));
+		value = DatumGetTimestampTz(index_getattr(desc->xs_itup, 1,
+												  desc->xs_itupdesc, &isnull));
 
 		/* Entries of one value are in the order of their rows' places. */
 		if (walk->begun && value == walk->value &&
 			ItemPointerCompare(tid, &walk->tid) <= 0)
 			continue;
-		more = limit-- <= 0;
-		if (more)
-			break;
+		if (--*limit < 0)
+			return false;
 		walk->begun = true;
 		walk->value = value;
 		walk->tid = *tid;
-		if (!index_fetch_heap(scan, slot))
+		if (!index_fetch_heap(desc, scan->slot))
 			continue;
-		le_scan_set_row(&row, table, rel,
-						ExecFetchSlotHeapTuple(slot, false, &isnull));
-		more = !reader(&row, arg);
+		read_slot(scan, row);
+		return true;
 	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	PopActiveSnapshot();
-	index_close(irel, AccessShareLock);
-	relation_close(rel, AccessShareLock);
-	return more;
+	return false;
 }

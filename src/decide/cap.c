@@ -146,9 +146,8 @@ is_in_grace(const Count *count, const Lease *lease)
 }
 
 static void
-count_seat(Lease *lease, void *arg)
+count_seat(Count *count, Lease *lease)
 {
-	Count	   *count = arg;
 	struct Cap *cap = count->cap;
 	LeaseState	state = le_lease_state(lease, count->inc->name, count->now);
 	bool		is_due = lease->leader != NULL ? lease->yielding :
@@ -190,6 +189,8 @@ count_seats(const Store *store, const ElectionGroup *group, struct Cap *cap)
 {
 	MemoryContext old = MemoryContextSwitchTo(cap->context);
 	Count		count = {.store = store,.group = group,.cap = cap};
+	RowScan    *scan;
+	Lease	   *lease;
 
 	MemoryContextReset(cap->context);
 	count.inc = le_epoch_read();
@@ -202,7 +203,10 @@ count_seats(const Store *store, const ElectionGroup *group, struct Cap *cap)
 							  HASH_STRINGS, cap->context);
 	cap->group_seats = group->seats;
 	cap->touched = NIL;
-	le_lease_scan_group(store, group->name, count_seat, &count);
+	scan = le_lease_scan_group(store, group->name);
+	while ((lease = le_lease_next_of_group(scan, group->name)) != NULL)
+		count_seat(&count, lease);
+	le_scan_end(scan);
 	MemoryContextSwitchTo(old);
 }
 
@@ -240,7 +244,7 @@ count_touched(const Store *store, const ElectionGroup *group)
 		if (seat != NULL && seat->late != NULL)
 			seat->late->late--;
 		if (lease != NULL)
-			count_seat(lease, &count);
+			count_seat(&count, lease);
 	}
 	cap->touched = NIL;
 }

@@ -110,36 +110,28 @@ le_candidates_read_until(int64 until)
 	read_until = until;
 }
 
-static bool
-read_into_list(const Row *row, void *arg)
-{
-	List	  **list = arg;
-
-	*list = lappend(*list, make_candidate(row));
-	if (list_length(*list) % 1000 == 0 && le_clock() >= read_until)
-		le_wait_busy(((Candidate *) llast(*list))->election);
-	return true;
-}
-
 /*
  * All candidates of an election (NULL: of all elections), live or not.
  */
 List *
 le_candidates_read(const Store *store, const char *election)
 {
+	RowScan    *scan = le_scan_begin(store, TABLE_CANDIDATE, election != NULL ?
+									 le_key(election) : le_key_any(),
+									 NoMovementScanDirection, NULL);
 	List	   *candidates = NIL;
+	Row			row;
 
-	le_scan(store, TABLE_CANDIDATE,
-			election != NULL ? le_key(election) : le_key_any(),
-			NoMovementScanDirection, NULL, read_into_list, &candidates);
+	while (le_scan_next(scan, &row))
+	{
+		Candidate  *c = make_candidate(&row);
+
+		candidates = lappend(candidates, c);
+		if (list_length(candidates) % 1000 == 0 && le_clock() >= read_until)
+			le_wait_busy(c->election);
+	}
+	le_scan_end(scan);
 	return candidates;
-}
-
-static bool
-note_row(const Row *row, void *arg)
-{
-	*(bool *) arg = true;
-	return false;
 }
 
 /*
@@ -150,51 +142,48 @@ bool
 le_candidates_exist(const Store *store)
 {
 	SnapshotData dirty;
-	bool		exist = false;
+	RowScan    *scan;
+	bool		exist;
+	Row			row;
 
 	InitDirtySnapshot(dirty);
-	le_scan(store, TABLE_CANDIDATE, le_key_any(), NoMovementScanDirection,
-			&dirty, note_row, &exist);
+	scan = le_scan_begin(store, TABLE_CANDIDATE, le_key_any(),
+						 NoMovementScanDirection, &dirty);
+	exist = le_scan_next(scan, &row);
+	le_scan_end(scan);
 	return exist;
 }
 
-/* The argument of read_candidate() */
-typedef struct Reading
+/*
+ * Begin to read candidates of all elections, in the reverse order of the
+ * primary key: the rest of that election's, before that candidate, or
+ * (candidate NULL) all those of the elections before it (election NULL: of
+ * all).
+ */
+RowScan *
+le_candidates_scan(const Store *store, const char *election,
+				   const char *candidate)
 {
-	CandidateReader reader;
-	void	   *arg;
-	bool		ended;			/* by the reader */
-} Reading;
+	Key			key = candidate != NULL ? le_key_text_before(election, candidate) :
+		election != NULL ? le_key_before(election) : le_key_any();
 
-static bool
-read_candidate(const Row *row, void *arg)
-{
-	Reading    *reading = arg;
-	Candidate	c = view_candidate(row);
-
-	reading->ended = !reading->reader(&c, reading->arg);
-	return !reading->ended;
+	return le_scan_begin_brief(store, TABLE_CANDIDATE, key,
+							   BackwardScanDirection);
 }
 
 /*
- * Have reader look at all candidates of all elections, in the reverse order of
- * the primary key, until it returns false.  Begin with the one before that
- * candidate of that election (NULL: with the last).
+ * The next candidate, which is valid until the one after it is read.  False:
+ * there is none.
  */
-void
-le_candidates_scan(const Store *store, const char *election,
-				   const char *candidate, CandidateReader reader, void *arg)
+bool
+le_candidate_next(RowScan *scan, Candidate *c)
 {
-	Reading		reading = {reader, arg};
+	Row			row;
 
-	if (election != NULL)
-		le_scan_briefly(store, TABLE_CANDIDATE,
-						le_key_text_before(election, candidate),
-						BackwardScanDirection, read_candidate, &reading);
-	if (!reading.ended)
-		le_scan_briefly(store, TABLE_CANDIDATE, election != NULL ?
-						le_key_before(election) : le_key_any(),
-						BackwardScanDirection, read_candidate, &reading);
+	if (!le_scan_next(scan, &row))
+		return false;
+	*c = view_candidate(&row);
+	return true;
 }
 
 /*

@@ -67,33 +67,27 @@ make_drain(const Row *row)
 	return drain;
 }
 
-static bool
-read_into_list(const Row *row, void *arg)
-{
-	List	  **list = arg;
-
-	*list = lappend(*list, make_drain(row));
-	return true;
-}
-
 /*
- * Add the rows with that key to a list, in the order of the primary key.
+ * Add the rows with that key to a list, in the order of the primary key, until
+ * it has so many.
  */
 static List *
-read_rows(const Store *store, Key key, List *rows)
+read_some(const Store *store, Key key, int limit, List *rows)
 {
-	le_scan(store, TABLE_DRAIN, key, ForwardScanDirection, NULL, read_into_list,
-			&rows);
+	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, key,
+									 ForwardScanDirection, NULL);
+	Row			row;
+
+	while (list_length(rows) < limit && le_scan_next(scan, &row))
+		rows = lappend(rows, make_drain(&row));
+	le_scan_end(scan);
 	return rows;
 }
 
-static bool
-read_if_few(const Row *row, void *arg)
+static List *
+read_rows(const Store *store, Key key, List *rows)
 {
-	List	  **list = arg;
-
-	*list = lappend(*list, make_drain(row));
-	return list_length(*list) < MANY;
+	return read_some(store, key, INT_MAX, rows);
 }
 
 /*
@@ -106,8 +100,7 @@ read_if_few(const Row *row, void *arg)
 void
 le_drain_remember(Store *store)
 {
-	le_scan(store, TABLE_DRAIN, le_key_any(), ForwardScanDirection, NULL,
-			read_if_few, &store->drains);
+	store->drains = read_some(store, le_key_any(), MANY, store->drains);
 	store->knows_drains = list_length(store->drains) < MANY;
 	store->knows_drains_of_all = true;
 }
@@ -148,12 +141,12 @@ le_drain_read(const Store *store, const char *election)
 
 	if (!store->knows_drains)
 	{
-		Finder	   *finder = le_scan_find_begin(store, TABLE_DRAIN, 1, NULL);
+		RowScan    *scan = le_scan_find_begin(store, TABLE_DRAIN, 1, NULL);
 		bool		has_all = !store->knows_drains_of_all &&
-			le_scan_find(finder, le_key(ALL), NULL);
-		bool		has_own = le_scan_find(finder, le_key(election), NULL);
+			le_scan_find(scan, le_key(ALL), NULL);
+		bool		has_own = le_scan_find(scan, le_key(election), NULL);
 
-		le_scan_find_end(finder);
+		le_scan_end(scan);
 		if (has_all)
 			all = read_rows(store, le_key(ALL), NIL);
 		own = has_own ? read_rows(store, le_key(election), NIL) : NIL;
@@ -199,26 +192,31 @@ le_drain_covers(const Drains *drains, const char *candidate)
 	return false;
 }
 
-/* The argument of read_if_covers() */
-typedef struct DrainSearch
+/*
+ * What of the entries of an election drains the candidate of that name, for observers; NULL:
+ * nothing does.
+ */
+static Drain *
+find_entry(const Store *store, const char *election, const char *candidate)
 {
-	const char *candidate;
-	Drain	   *found;
-} DrainSearch;
+	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, le_key(election),
+									 ForwardScanDirection, NULL);
+	Drain	   *found = NULL;
+	Row			row;
 
-static bool
-read_if_covers(const Row *row, void *arg)
-{
-	DrainSearch *search = arg;
-	Drain	   *drain = make_drain(row);
+	while (found == NULL && le_scan_next(scan, &row))
+	{
+		Drain	   *drain = make_drain(&row);
 
-	if (!covers(drain, search->candidate))
-		return true;
-	drain->at = DatumGetTimestampTz(row->values[DRAIN_DRAINED_AT]);
-	drain->by = LE_GET_NAME(row->values[DRAIN_DRAINED_BY]);
-	drain->reason = LE_GET(row, DRAIN_REASON, TextDatumGetCString, NULL);
-	search->found = drain;
-	return false;
+		if (!covers(drain, candidate))
+			continue;
+		drain->at = DatumGetTimestampTz(row.values[DRAIN_DRAINED_AT]);
+		drain->by = LE_GET_NAME(row.values[DRAIN_DRAINED_BY]);
+		drain->reason = LE_GET(&row, DRAIN_REASON, TextDatumGetCString, NULL);
+		found = drain;
+	}
+	le_scan_end(scan);
+	return found;
 }
 
 /*
@@ -228,14 +226,9 @@ read_if_covers(const Row *row, void *arg)
 Drain *
 le_drain_find(const Store *store, const char *election, const char *candidate)
 {
-	DrainSearch search = {candidate, NULL};
+	Drain	   *found = find_entry(store, election, candidate);
 
-	le_scan(store, TABLE_DRAIN, le_key(election), ForwardScanDirection, NULL,
-			read_if_covers, &search);
-	if (search.found == NULL)
-		le_scan(store, TABLE_DRAIN, le_key(ALL), ForwardScanDirection, NULL,
-				read_if_covers, &search);
-	return search.found;
+	return found != NULL ? found : find_entry(store, ALL, candidate);
 }
 
 /*

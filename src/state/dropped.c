@@ -40,13 +40,6 @@ enum
 	DROPPED_TERM
 };
 
-/* Names of elections that were dropped, so many at most */
-typedef struct Names
-{
-	List	   *names;
-	int			limit;
-} Names;
-
 /*
  * An election is dropped, and the next one of its name has to begin above this
  * term.  The caller holds its name lock.  False: the table, or the row of an
@@ -107,13 +100,10 @@ le_dropped_read(const Store *store, const char *election, int64 *term)
 	return true;
 }
 
-static bool
-raise_to_term(const Row *row, void *arg)
+static int64
+term_of(const Row *row)
 {
-	int64	   *highest = arg;
-
-	*highest = Max(*highest, DatumGetInt64(row->values[DROPPED_TERM]));
-	return true;
+	return DatumGetInt64(row->values[DROPPED_TERM]);
 }
 
 /*
@@ -123,21 +113,15 @@ raise_to_term(const Row *row, void *arg)
 int64
 le_dropped_highest(const Store *store)
 {
+	RowScan    *scan = le_scan_begin_brief(store, TABLE_DROPPED, le_key_any(),
+										   NoMovementScanDirection);
 	int64		highest = 0;
+	Row			row;
 
-	le_scan_briefly(store, TABLE_DROPPED, le_key_any(),
-					NoMovementScanDirection, raise_to_term, &highest);
+	while (le_scan_next(scan, &row))
+		highest = Max(highest, term_of(&row));
+	le_scan_end(scan);
 	return highest;
-}
-
-static bool
-note_name(const Row *row, void *arg)
-{
-	Names	   *names = arg;
-
-	names->names = lappend(names->names,
-						   TextDatumGetCString(row->values[DROPPED_ELECTION]));
-	return list_length(names->names) < names->limit;
 }
 
 /*
@@ -146,11 +130,16 @@ note_name(const Row *row, void *arg)
 List *
 le_dropped_names(const Store *store, int limit)
 {
-	Names		names = {.limit = limit};
+	RowScan    *scan = le_scan_begin(store, TABLE_DROPPED, le_key_any(),
+									 ForwardScanDirection, NULL);
+	List	   *names = NIL;
+	Row			row;
 
-	le_scan(store, TABLE_DROPPED, le_key_any(), ForwardScanDirection, NULL,
-			note_name, &names);
-	return names.names;
+	while (list_length(names) < limit && le_scan_next(scan, &row))
+		names = lappend(names,
+						TextDatumGetCString(row.values[DROPPED_ELECTION]));
+	le_scan_end(scan);
+	return names;
 }
 
 /*
@@ -167,7 +156,7 @@ le_dropped_take(const Store *store, const char *election, int64 *highest)
 
 	if (row == NULL)
 		return false;
-	(void) raise_to_term(row, highest);
+	*highest = Max(*highest, term_of(row));
 	le_row_delete(row);
 	return true;
 }

@@ -123,15 +123,15 @@ le_election_admits(const Election *election, const Role *role)
 
 /*
  * The election's lease_duration, if it is committed and can be read at once;
- * else the duration that the lease was granted for.  finder finds settings;
+ * else the duration that the lease was granted for.  scan finds settings;
  * NULL: the table could not be locked at once.
  */
 static int64
-find_duration(Finder *finder, const Lease *lease)
+find_duration(RowScan *scan, const Lease *lease)
 {
 	Row			row;
 
-	if (finder == NULL || !le_scan_find(finder, le_key(lease->election), &row) ||
+	if (scan == NULL || !le_scan_find(scan, le_key(lease->election), &row) ||
 		le_scan_is_own_write(&row))
 		return lease->duration;
 	return interval_us(row.values[ELECTION_LEASE_DURATION]);
@@ -146,19 +146,19 @@ void
 le_election_lease_durations(const Store *store, List *leases)
 {
 	Store		locked = *store;
-	Finder	   *finder = NULL;
+	RowScan    *scan = NULL;
 	ListCell   *lc;
 
 	if (le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
-		finder = le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL);
+		scan = le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL);
 	foreach(lc, leases)
 	{
 		Lease	   *lease = lfirst(lc);
 
-		lease->configured = find_duration(finder, lease);
+		lease->configured = find_duration(scan, lease);
 	}
-	if (finder != NULL)
-		le_scan_find_end(finder);
+	if (scan != NULL)
+		le_scan_end(scan);
 }
 
 /*

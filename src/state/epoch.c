@@ -44,33 +44,6 @@ enum
 	EPOCH_DROPPED_TERM
 };
 
-/* The highest epochs in the table; -1: no such row */
-typedef struct EpochScan
-{
-	Incarnation *inc;
-	int64		own;
-	int64		other;
-} EpochScan;
-
-static bool
-read_epoch_row(const Row *row, void *arg)
-{
-	EpochScan  *scan = arg;
-	Incarnation *inc = scan->inc;
-	int64		epoch = DatumGetInt64(row->values[EPOCH_EPOCH]);
-
-	inc->dropped_term = Max(inc->dropped_term,
-							DatumGetInt64(row->values[EPOCH_DROPPED_TERM]));
-	if (strcmp(TextDatumGetCString(row->values[EPOCH_INCARNATION]), inc->name) == 0)
-	{
-		scan->own = epoch;
-		inc->first_seen = DatumGetInt64(row->values[EPOCH_FIRST_SEEN_MONO]);
-	}
-	else
-		scan->other = Max(scan->other, epoch);
-	return true;
-}
-
 /*
  * The present incarnation, and what its row says.
  */
@@ -78,14 +51,33 @@ Incarnation *
 le_epoch_read(void)
 {
 	Incarnation *inc = palloc0(sizeof(Incarnation));
-	EpochScan	scan = {inc, -1, -1};
+	int64		own = -1;		/* the highest epochs; -1: no such row */
+	int64		other = -1;
 	Store		store;
+	RowScan    *scan;
+	Row			row;
 
 	le_store_get(&store);
 	inc->name = le_incarnation_name(store.lease_oid);
-	le_scan(&store, TABLE_EPOCH, le_key_any(), NoMovementScanDirection, NULL,
-			read_epoch_row, &scan);
-	inc->epoch = Max(Max(scan.own, scan.other), 0);
+	scan = le_scan_begin(&store, TABLE_EPOCH, le_key_any(),
+						 NoMovementScanDirection, NULL);
+	while (le_scan_next(scan, &row))
+	{
+		int64		epoch = DatumGetInt64(row.values[EPOCH_EPOCH]);
+
+		inc->dropped_term = Max(inc->dropped_term,
+								DatumGetInt64(row.values[EPOCH_DROPPED_TERM]));
+		if (strcmp(TextDatumGetCString(row.values[EPOCH_INCARNATION]),
+				   inc->name) == 0)
+		{
+			own = epoch;
+			inc->first_seen = DatumGetInt64(row.values[EPOCH_FIRST_SEEN_MONO]);
+		}
+		else
+			other = Max(other, epoch);
+	}
+	le_scan_end(scan);
+	inc->epoch = Max(Max(own, other), 0);
 
 	/*
 	 * The row does not count if another incarnation has an epoch that is not
@@ -93,7 +85,7 @@ le_epoch_read(void)
 	 * elsewhere since.  Nor does it if first_seen is still to come: another
 	 * clock has written it.
 	 */
-	inc->known = scan.own > scan.other && inc->first_seen <= le_clock();
+	inc->known = own > other && inc->first_seen <= le_clock();
 	return inc;
 }
 

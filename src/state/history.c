@@ -30,13 +30,6 @@ enum
 	HISTORY_DETAIL
 };
 
-/* The argument of read_term() */
-typedef struct Reading
-{
-	TermReader	reader;
-	void	   *arg;
-} Reading;
-
 /* An old row that is to be deleted */
 typedef struct Old
 {
@@ -44,14 +37,6 @@ typedef struct Old
 	char	   *election;
 	int64		term;
 } Old;
-
-/* Old rows, as a walk finds them */
-typedef struct Pruning
-{
-	TimestampTz before;
-	const Walk *walk;
-	List	   *old;
-} Pruning;
 
 /*
  * Write the beginning of a term.
@@ -126,52 +111,76 @@ le_history_end(Row *row, const char *reason, const char *detail,
 	le_row_update(row);
 }
 
-static bool
-read_term(const Row *row, void *arg)
+/*
+ * Begin to read the terms of an election, from that one on, as the snapshot
+ * sees them, in their order or in the reverse order.
+ */
+RowScan *
+le_history_scan(const Store *store, const char *election, int64 from,
+				ScanDirection direction, Snapshot snapshot)
 {
-	Reading    *reading = arg;
-	Term		term;
-
-	term.term = DatumGetInt64(row->values[HISTORY_TERM]);
-	term.leader = TextDatumGetCString(row->values[HISTORY_LEADER]);
-	term.acquired_at = DatumGetTimestampTz(row->values[HISTORY_ACQUIRED_AT]);
-	term.ended = !row->nulls[HISTORY_ENDED_AT];
-	term.ended_at = LE_GET(row, HISTORY_ENDED_AT, DatumGetTimestampTz, 0);
-	term.reason = LE_GET(row, HISTORY_REASON, TextDatumGetCString, NULL);
-	return reading->reader(&term, reading->arg);
+	return le_scan_begin(store, TABLE_HISTORY, le_key_from(election, from),
+						 direction, snapshot);
 }
 
 /*
- * Have reader look at the terms of an election, from that one on, as the
- * snapshot sees them, in their order or in the reverse order, until it returns
- * false.
+ * The next term.  False: there is none.
  */
-void
-le_history_read(const Store *store, const char *election, int64 from,
-				ScanDirection direction, Snapshot snapshot, TermReader reader,
-				void *arg)
+bool
+le_history_next(RowScan *scan, Term *term)
 {
-	Reading		reading = {reader, arg};
+	Row			row;
 
-	le_scan(store, TABLE_HISTORY, le_key_from(election, from), direction,
-			snapshot, read_term, &reading);
+	if (!le_scan_next(scan, &row))
+		return false;
+	term->term = DatumGetInt64(row.values[HISTORY_TERM]);
+	term->leader = TextDatumGetCString(row.values[HISTORY_LEADER]);
+	term->acquired_at = DatumGetTimestampTz(row.values[HISTORY_ACQUIRED_AT]);
+	term->ended = !row.nulls[HISTORY_ENDED_AT];
+	term->ended_at = LE_GET(&row, HISTORY_ENDED_AT, DatumGetTimestampTz, 0);
+	term->reason = LE_GET(&row, HISTORY_REASON, TextDatumGetCString, NULL);
+	return true;
 }
 
-static bool
-note_old(const Row *row, void *arg)
+Term *
+le_history_copy(const Term *term)
 {
-	Pruning    *pruning = arg;
-	Old		   *old;
+	Term	   *copy = palloc(sizeof(Term));
 
-	if (row->nulls[HISTORY_ENDED_AT] ||
-		DatumGetTimestampTz(row->values[HISTORY_ENDED_AT]) >= pruning->before)
-		return true;
-	old = palloc(sizeof(Old));
-	old->at = *pruning->walk;
-	old->election = TextDatumGetCString(row->values[HISTORY_ELECTION]);
-	old->term = DatumGetInt64(row->values[HISTORY_TERM]);
-	pruning->old = lappend(pruning->old, old);
-	return true;
+	*copy = *term;
+	return copy;
+}
+
+/*
+ * The rows of terms that ended before that moment, along the walk (see
+ * le_history_prune()): a list of Old.  *more: the walk is not over.
+ */
+static List *
+find_old(const Store *store, TimestampTz before, int limit, Walk *walk,
+		 bool *more)
+{
+	RowScan    *scan = le_scan_walk_begin(store, TABLE_HISTORY,
+										  store->history_acquired_at, before,
+										  walk);
+	List	   *found = NIL;
+	Row			row;
+
+	while (le_scan_walk_next(scan, walk, &limit, &row))
+	{
+		Old		   *old;
+
+		if (row.nulls[HISTORY_ENDED_AT] ||
+			DatumGetTimestampTz(row.values[HISTORY_ENDED_AT]) >= before)
+			continue;
+		old = palloc(sizeof(Old));
+		old->at = *walk;
+		old->election = TextDatumGetCString(row.values[HISTORY_ELECTION]);
+		old->term = DatumGetInt64(row.values[HISTORY_TERM]);
+		found = lappend(found, old);
+	}
+	*more = limit < 0;
+	le_scan_end(scan);
+	return found;
 }
 
 /*
@@ -201,18 +210,17 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 				 int64 until, Walk *walk, bool *left)
 {
 	Walk		done = *walk;
-	Pruning		pruning = {before, walk, NIL};
-	bool		more = le_scan_walk(store, TABLE_HISTORY, store->history_acquired_at,
-									before, limit, walk, note_old, &pruning);
+	bool		more;
+	List	   *found = find_old(store, before, limit, walk, &more);
 	ListCell   *lc;
 
-	foreach(lc, pruning.old)
+	foreach(lc, found)
 	{
 		const Old  *old = lfirst(lc);
 		bool		busy = true;
 		Row		   *row;
 
-		if (le_clock() >= until && lc != list_head(pruning.old))
+		if (le_clock() >= until && lc != list_head(found))
 		{
 			*walk = done;
 			return true;

@@ -269,68 +269,53 @@ le_lease_read_all(const Store *store)
 	return le_scan_read_all(store, TABLE_LEASE, make_lease);
 }
 
-/* The argument of read_lease() */
-typedef struct Reading
+/*
+ * Begin to read each lease, in memory that is emptied after each.
+ */
+RowScan *
+le_lease_scan(const Store *store)
 {
-	LeaseReader reader;
-	void	   *arg;
-} Reading;
-
-static bool
-read_lease(const Row *row, void *arg)
-{
-	Reading    *reading = arg;
-
-	reading->reader(make_lease(row), reading->arg);
-	return true;
+	return le_scan_begin_brief(store, TABLE_LEASE, le_key_any(),
+							   NoMovementScanDirection);
 }
 
 /*
- * Have reader look at each lease, in memory that is emptied after each.
+ * The next lease; NULL: there is none.
  */
-void
-le_lease_scan(const Store *store, LeaseReader reader, void *arg)
+Lease *
+le_lease_next(RowScan *scan)
 {
-	Reading		reading = {reader, arg};
+	Row			row;
 
-	le_scan_briefly(store, TABLE_LEASE, le_key_any(),
-					NoMovementScanDirection, read_lease, &reading);
-}
-
-/* The argument of read_seat() */
-typedef struct SeatReading
-{
-	Reading		lease;
-	int			length;			/* of the group's name */
-} SeatReading;
-
-static bool
-read_seat(const Row *row, void *arg)
-{
-	SeatReading *reading = arg;
-	Lease	   *lease = make_lease(row);
-	int			length;
-
-	if (le_seat_number(lease->election, &length) > 0 &&
-		length == reading->length)
-		reading->lease.reader(lease, reading->lease.arg);
-	return true;
+	return le_scan_next(scan, &row) ? make_lease(&row) : NULL;
 }
 
 /*
  * The same for the leases of elections that have names of seats of a group: a
  * digit follows the slash.
  */
-void
-le_lease_scan_group(const Store *store, const char *group, LeaseReader reader,
-					void *arg)
+RowScan *
+le_lease_scan_group(const Store *store, const char *group)
 {
-	SeatReading reading = {{reader, arg}, strlen(group)};
+	return le_scan_begin_brief(store, TABLE_LEASE,
+							   le_key_between(psprintf("%s/", group),
+											  psprintf("%s/%c", group, '9' + 1)),
+							   NoMovementScanDirection);
+}
 
-	le_scan_briefly(store, TABLE_LEASE,
-					le_key_between(psprintf("%s/", group),
-								   psprintf("%s/%c", group, '9' + 1)),
-					NoMovementScanDirection, read_seat, &reading);
+Lease *
+le_lease_next_of_group(RowScan *scan, const char *group)
+{
+	Lease	   *lease;
+	int			length;
+
+	while ((lease = le_lease_next(scan)) != NULL)
+	{
+		if (le_seat_number(lease->election, &length) > 0 &&
+			length == strlen(group))
+			break;
+	}
+	return lease;
 }
 
 /*
@@ -363,14 +348,14 @@ le_lease_copy(const Lease *lease)
 }
 
 /*
- * Lock a lease row until the transaction ends, and read it.  finder finds
+ * Lock a lease row until the transaction ends, and read it.  scan finds
  * leases.  NULL: another transaction has locked the row, or it is gone.
  */
 Lease *
-le_lease_find_lock(Finder *finder, const char *election)
+le_lease_find_lock(RowScan *scan, const char *election)
 {
 	bool		busy;
-	Row		   *row = le_row_find_lock(finder, le_key(election),
+	Row		   *row = le_row_find_lock(scan, le_key(election),
 									   LockTupleNoKeyExclusive, &busy);
 	Lease	   *lease;
 
@@ -387,10 +372,10 @@ le_lease_find_lock(Finder *finder, const char *election)
 Lease *
 le_lease_lock(const Store *store, const char *election)
 {
-	Finder	   *finder = le_scan_find_begin(store, TABLE_LEASE, 1, NULL);
-	Lease	   *lease = le_lease_find_lock(finder, election);
+	RowScan    *scan = le_scan_find_begin(store, TABLE_LEASE, 1, NULL);
+	Lease	   *lease = le_lease_find_lock(scan, election);
 
-	le_scan_find_end(finder);
+	le_scan_end(scan);
 	return lease;
 }
 

@@ -165,9 +165,6 @@ typedef struct Lease
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Lease;
 
-/* Is called for each lease, which is valid during that call only */
-typedef void (*LeaseReader) (Lease *lease, void *arg);
-
 extern const char *le_lease_kind(int64 session_id);
 extern Lease *le_lease_read(const Store *store, const char *election,
 							Snapshot snapshot);
@@ -175,12 +172,13 @@ extern Lease *le_lease_read_self(const Store *store, const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
 extern List *le_lease_read_all(const Store *store);
-extern void le_lease_scan(const Store *store, LeaseReader reader, void *arg);
-extern void le_lease_scan_group(const Store *store, const char *group,
-								LeaseReader reader, void *arg);
+extern RowScan *le_lease_scan(const Store *store);
+extern Lease *le_lease_next(RowScan *scan);
+extern RowScan *le_lease_scan_group(const Store *store, const char *group);
+extern Lease *le_lease_next_of_group(RowScan *scan, const char *group);
 extern Lease *le_lease_copy(const Lease *lease);
 extern Lease *le_lease_lock(const Store *store, const char *election);
-extern Lease *le_lease_find_lock(Finder *finder, const char *election);
+extern Lease *le_lease_find_lock(RowScan *scan, const char *election);
 extern void le_lease_create(const Store *store, const char *election,
 							TimestampTz created_at, int64 after_term);
 extern void le_lease_grant(Lease *lease, const Candidate *to,
@@ -280,15 +278,12 @@ typedef struct Profile
 	Datum		metadata;		/* 0: not set */
 } Profile;
 
-/* Is called for each candidate, which is valid then only.  False: stop */
-typedef bool (*CandidateReader) (const Candidate *c, void *arg);
-
 extern List *le_candidates_read(const Store *store, const char *election);
 extern void le_candidates_read_until(int64 until);
 extern bool le_candidates_exist(const Store *store);
-extern void le_candidates_scan(const Store *store, const char *election,
-							   const char *candidate, CandidateReader reader,
-							   void *arg);
+extern RowScan *le_candidates_scan(const Store *store, const char *election,
+								   const char *candidate);
+extern bool le_candidate_next(RowScan *scan, Candidate *c);
 extern Candidate *le_candidate_find(const Store *store, const char *election,
 									const char *name);
 extern bool le_candidate_alive(const Candidate *c);
@@ -336,12 +331,11 @@ typedef struct Term
 	char	   *reason;			/* NULL: it has not ended */
 } Term;
 
-/* Is called for each term, which is valid then only.  False: stop */
-typedef bool (*TermReader) (const Term *term, void *arg);
-
-extern void le_history_read(const Store *store, const char *election,
-							int64 from, ScanDirection direction,
-							Snapshot snapshot, TermReader reader, void *arg);
+extern RowScan *le_history_scan(const Store *store, const char *election,
+								int64 from, ScanDirection direction,
+								Snapshot snapshot);
+extern bool le_history_next(RowScan *scan, Term *term);
+extern Term *le_history_copy(const Term *term);
 extern void le_history_begin(const Store *store, const Candidate *leader,
 							 int64 term, TimestampTz at);
 extern bool le_history_lock(const Store *store, const char *election,

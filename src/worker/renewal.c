@@ -87,11 +87,11 @@ goes_on(const Lease *lease, const Lease *seen)
  * goes on.
  */
 static void
-renew_row(const Store *store, Finder *finder, RenewalBatch *batch,
+renew_row(const Store *store, RowScan *scan, RenewalBatch *batch,
 		  Renewal *renewal, const Proof *proof)
 {
 	const Lease *seen = &renewal->seen;
-	Lease	   *lease = le_lease_find_lock(finder, seen->election);
+	Lease	   *lease = le_lease_find_lock(scan, seen->election);
 
 	renewal->deadline = 0;
 	renewal->ends = lease != NULL && !goes_on(lease, seen);
@@ -129,7 +129,7 @@ renew_rows(void *arg)
 	uint64		slow_writes = le_xact_slow_writes;
 	Proof		proof;
 	Store		store;
-	Finder	   *finder;
+	RowScan    *scan;
 	ListCell   *lc;
 
 	MemoryContextSwitchTo(CurTransactionContext);
@@ -145,10 +145,10 @@ renew_rows(void *arg)
 		return;
 	le_sessions_remember();
 	batch->complete = true;
-	finder = le_scan_find_begin(&store, TABLE_LEASE, 1, NULL);
+	scan = le_scan_find_begin(&store, TABLE_LEASE, 1, NULL);
 	foreach(lc, batch->renewals)
-		renew_row(&store, finder, batch, lfirst(lc), &proof);
-	le_scan_find_end(finder);
+		renew_row(&store, scan, batch, lfirst(lc), &proof);
+	le_scan_end(scan);
 
 	/* A wait for standbys or for a page may have swallowed a wake-up. */
 	batch->look_again |= proof.required || le_xact_slow_writes != slow_writes;

@@ -171,9 +171,8 @@ note_dead(Pass *pass, const Candidate *c)
  * Note one candidate.  False: the step has to end.
  */
 static bool
-note_candidate(const Candidate *c, void *arg)
+note_candidate(Step *step, const Candidate *c)
 {
-	Step	   *step = arg;
 	Standing   *s = find_or_make(step, c->election);
 	WhyNot		why_not = why_not_elected(step, unconstify(Candidate *, c));
 
@@ -205,6 +204,24 @@ note_candidate(const Candidate *c, void *arg)
 }
 
 /*
+ * Note candidates, from where the last step has ended: the rest of that
+ * election's, or (candidate NULL) of all elections before it.  False: the step
+ * has to end.
+ */
+static bool
+scan_candidates(Step *step, const char *candidate)
+{
+	RowScan    *scan = le_candidates_scan(step->store, last_election, candidate);
+	bool		more = true;
+	Candidate	c;
+
+	while (more && le_candidate_next(scan, &c))
+		more = note_candidate(step, &c);
+	le_scan_end(scan);
+	return more;
+}
+
+/*
  * Look at the candidates, or at some more of them.  True: all have been looked
  * at, and le_standing_find() answers.  False: pass->next says when to go on.
  * pass->dead becomes the candidates that this step has found dead.  The table
@@ -229,8 +246,8 @@ le_standing_look(const Store *store, Pass *pass)
 	in_step = true;
 	steps++;
 	step.until = le_clock() + STEP;
-	le_candidates_scan(store, last_election, last_candidate, note_candidate,
-					   &step);
+	if (last_election == NULL || scan_candidates(&step, last_candidate))
+		(void) scan_candidates(&step, NULL);
 	in_step = false;
 	pass->work |= hash_get_num_entries(standing) > 0;
 	if (step.cut)

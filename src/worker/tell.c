@@ -29,7 +29,6 @@
 #include "miscadmin.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "worker/worker.h"
 
@@ -173,23 +172,13 @@ is_continuous(const Term *former, const Term *term)
 		former->ended_at == term->acquired_at;
 }
 
-static Term *
-copy_term(const Term *term)
-{
-	Term	   *copy = palloc(sizeof(Term));
-
-	*copy = *term;
-	return copy;
-}
-
 /*
  * The next row of history, in the order of terms; the first one may be that of
  * the mark.  False: enough for this transaction.
  */
 static bool
-tell_term(const Term *term, void *arg)
+tell_term(Telling *t, const Term *term)
 {
-	Telling    *t = arg;
 	Mark	   *mark = t->mark;
 
 	if (term->term > mark->term)
@@ -210,7 +199,7 @@ tell_term(const Term *term, void *arg)
 		mark->yields = 0;		/* they are counted in each term */
 	}
 	if (!mark->vacated)
-		t->last = copy_term(term);
+		t->last = le_history_copy(term);
 	return true;
 }
 
@@ -220,8 +209,13 @@ tell_term(const Term *term, void *arg)
 static void
 tell_history(Telling *t)
 {
-	le_history_read(t->store, t->election, t->mark->term, ForwardScanDirection,
-					t->snapshot, tell_term, t);
+	RowScan    *scan = le_history_scan(t->store, t->election, t->mark->term,
+									   ForwardScanDirection, t->snapshot);
+	Term		term;
+
+	while (le_history_next(scan, &term) && tell_term(t, &term))
+		;
+	le_scan_end(scan);
 	if (!t->complete || t->last == NULL || !t->last->ended)
 		return;
 	t->complete = t->left > 0;
@@ -286,22 +280,6 @@ tell_news(Telling *t)
 	}
 }
 
-/* The last terms, the latest first */
-typedef struct LastTerms
-{
-	Term	   *term[2];
-	int			n;
-} LastTerms;
-
-static bool
-note_term(const Term *term, void *arg)
-{
-	LastTerms  *last = arg;
-
-	last->term[last->n] = copy_term(term);
-	return ++last->n < lengthof(last->term);
-}
-
 /*
  * There is no mark: a crash or a promotion has removed it, or a restore did
  * not bring it.  Listeners connect anew after that.  They are told the last
@@ -310,24 +288,29 @@ note_term(const Term *term, void *arg)
 static void
 tell_last(Telling *t, const Lease *lease)
 {
-	LastTerms	last = {.n = 0};
-	const Term *former;
+	RowScan    *scan;
+	Term		last;
+	Term		former;
+	bool		has_last;
+	bool		has_former;
 
 	if (lease->leader != NULL && lease->yielding)
 	{
 		tell_yield(t, lease);
 		return;
 	}
-	le_history_read(t->store, t->election, 0, BackwardScanDirection,
-					t->snapshot, note_term, &last);
-	if (last.n == 0)
+	scan = le_history_scan(t->store, t->election, 0, BackwardScanDirection,
+						   t->snapshot);
+	has_last = le_history_next(scan, &last);
+	has_former = has_last && le_history_next(scan, &former);
+	le_scan_end(scan);
+	if (!has_last)
 		return;
-	former = last.n > 1 ? last.term[1] : NULL;
-	if (last.term[0]->ended)
-		tell_vacated(t, last.term[0]);
+	if (last.ended)
+		tell_vacated(t, &last);
 	else
-		tell_elected(t, last.term[0],
-					 is_continuous(former, last.term[0]) ? former : NULL);
+		tell_elected(t, &last, has_former && is_continuous(&former, &last) ?
+					 &former : NULL);
 }
 
 /*
@@ -380,37 +363,21 @@ begin_mark(Telling *t)
 	return true;
 }
 
-/* Is there anything in history that a mark does not cover? */
-typedef struct Coverage
-{
-	const Mark *mark;
-	bool		is_behind;
-} Coverage;
-
-static bool
-check_coverage(const Term *term, void *arg)
-{
-	Coverage   *coverage = arg;
-	const Mark *mark = coverage->mark;
-
-	coverage->is_behind = term->term > mark->term ||
-		(term->ended && !mark->vacated);
-	return !coverage->is_behind;
-}
-
 /*
  * Does history, as it is now, know more than the mark?
  */
 bool
 le_tell_is_behind(const Store *store, const Mark *mark)
 {
-	Coverage	coverage = {.mark = mark};
+	RowScan    *scan = le_history_scan(store, mark->election, mark->term,
+									   ForwardScanDirection, NULL);
+	bool		is_behind = false;
+	Term		term;
 
-	PushActiveSnapshot(GetLatestSnapshot());
-	le_history_read(store, mark->election, mark->term, ForwardScanDirection,
-					GetActiveSnapshot(), check_coverage, &coverage);
-	PopActiveSnapshot();
-	return coverage.is_behind;
+	while (!is_behind && le_history_next(scan, &term))
+		is_behind = term.term > mark->term || (term.ended && !mark->vacated);
+	le_scan_end(scan);
+	return is_behind;
 }
 
 /*

@@ -232,9 +232,8 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 }
 
 static void
-look_at_lease(Lease *lease, void *arg)
+look_at_lease(Look *look, Lease *lease)
 {
-	Look	   *look = arg;
 	Pass	   *pass = look->pass;
 	LeaseState	state = le_lease_state(lease, look->incarnation, le_clock());
 
@@ -279,6 +278,8 @@ look_at_tables(void *arg)
 {
 	Pass	   *pass = arg;
 	Look		look = {.pass = pass};
+	RowScan    *scan;
+	Lease	   *lease;
 
 	pass->installed = le_store_find(&look.store);
 	pass->work = pass->installed;	/* until proven otherwise */
@@ -310,7 +311,10 @@ look_at_tables(void *arg)
 	}
 	look.incarnation = le_incarnation_name(look.store.lease_oid);
 	pass->looked_at = le_clock();
-	le_lease_scan(&look.store, look_at_lease, &look);
+	scan = le_lease_scan(&look.store);
+	while ((lease = le_lease_next(scan)) != NULL)
+		look_at_lease(&look, lease);
+	le_scan_end(scan);
 	reverse(pass->settle);
 	reverse(pass->preempt);
 	le_led_end_look();
