@@ -13,6 +13,10 @@ use LeaderElection;
 use MachineTime;
 use Test::More;
 
+# They outlast what is asked meanwhile, in microseconds.
+my $HOLD = 1_500_000 * slowness();
+my $HOLD_D = $HOLD + 1_000_000;
+
 serve();
 watch_terms();
 
@@ -116,12 +120,12 @@ my ($one, $two, $three, $four) =
 	is(joins($four, 'hold'), 1, 'hold: leads');
 	is(joins($two, 'hold'), '', 'hold: a session waits');
 	$before{hold} = lease('hold');
-	is( $four->query("SELECT leader_election.resign('hold', '1500 ms')"),
+	is( $four->query("SELECT leader_election.resign('hold', '$HOLD us')"),
 		't', 'hold: resign');
 	is(acquire('hold d', 'd1'), 1, 'hold, detached: leads');
 	is(acquire('hold d', 'd2'), '', 'hold, detached: another waits');
 	$before{'hold d'} = lease('hold d');
-	is( any("SELECT leader_election.release('hold d', 1, '2500 ms')"),
+	is( any("SELECT leader_election.release('hold d', 1, '$HOLD_D us')"),
 		't', 'hold, detached: release');
 	foreach my $e ('hold', 'hold d')
 	{
@@ -156,7 +160,7 @@ my ($one, $two, $three, $four) =
 	ok(!leads($two, 'clings'), 'clings: the waiting session does not lead');
 	is(history('clings'), 'three yielded, d2 ', 'clings: history');
 
-	elected_at_ok('hold', 2, $before{hold}{acquired_mono} + 1_500_000, 'hold');
+	elected_at_ok('hold', 2, $before{hold}{acquired_mono} + $HOLD, 'hold');
 	ok(leads($two, 'hold'), 'hold: the waiting session leads');
 	is(history('hold'), 'four resigned, two ', 'hold: history');
 
@@ -190,7 +194,7 @@ my ($one, $two, $three, $four) =
 	is((acquire_in_turn('hold d', 'd2', 'd1'))[1],
 		2, 'hold, detached: another leads');
 	elected_at_ok('hold d', 2,
-		$before{'hold d'}{acquired_mono} + 2_500_000,
+		$before{'hold d'}{acquired_mono} + $HOLD_D,
 		'hold, detached');
 
 	# The seats that were reserved in vain

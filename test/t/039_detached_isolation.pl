@@ -9,6 +9,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Detached;
 use LeaderElection;
+use MachineTime;
 use Test::More;
 
 serve();
@@ -22,19 +23,21 @@ foreach my $isolation ('repeatable read', 'serializable')
 	  . ' - g.remaining_ms) < 300';
 	my $asleep = "SELECT count(*) = 1 FROM pg_stat_activity"
 	  . " WHERE application_name = 'slow' AND wait_event = 'PgSleep'";
-	my $sleep = '(SELECT pg_sleep(0.5)::text OFFSET 0) s (s),';
+	my $slowness = slowness();
+	my $sleep = '(SELECT pg_sleep(' . 0.5 * $slowness . ')::text OFFSET 0) s (s),';
+	my $lease = 3_000 * $slowness;    # milliseconds, six sleeps
 
-	create_election($e, 3_000_000);
+	create_election($e, 1000 * $lease);
 	$_->query("SET default_transaction_isolation = '$isolation'")
 	  foreach $slow, @pool;
-	is( any("SELECT g.term, g.remaining_ms BETWEEN 2500 AND 3000, $right,"
+	is( any("SELECT g.term, g.remaining_ms BETWEEN $lease - 500 * $slowness AND $lease, $right,"
 			  . " g.yielding FROM leader_election.acquire('$e', 'd') g"),
 		'1|t|t|f',
 		"$isolation: acquire");
 
 	# The snapshot of each statement is older than what it finds. First, than
 	# its own renewal, which counts from now and not from then.
-	is( $slow->query("SELECT g.term, g.remaining_ms BETWEEN 2700 AND 3000,"
+	is( $slow->query("SELECT g.term, g.remaining_ms BETWEEN $lease - 300 * $slowness AND $lease,"
 			  . " $right, g.yielding FROM $sleep"
 			  . " LATERAL leader_election.renew('$e', 1 + length(s)) g"),
 		'1|t|t|f',
@@ -42,7 +45,7 @@ foreach my $isolation ('repeatable read', 'serializable')
 
 	# Then, than somebody else's renewal and request.
 	my $renew = "SELECT g.term, g.expires_at, g.yielding,"
-	  . " g.remaining_ms < 3000, $right FROM $sleep"
+	  . " g.remaining_ms < $lease, $right FROM $sleep"
 	  . " LATERAL leader_election.renew('$e', 1 + length(s)) g";
 	$slow->query_async($renew);
 	wait_for($node, $asleep);

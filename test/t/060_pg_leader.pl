@@ -350,6 +350,7 @@ foreach my $mode (qw(detached session))
 	my %nights = map { $_ => 0 } @elections;
 	my %runs;
 	my $bad = 0;
+	my $hold = 1.5 * slowness() . ' s';
 
 	foreach my $try (1 .. 60)
 	{
@@ -361,7 +362,7 @@ foreach my $mode (qw(detached session))
 		{
 			sleep($start + $skew - time) if $start + $skew > time;
 			push @hosts, map {
-				[ pg_leader($node, '-e', $_, '--skip', '--hold', '1.5 s', '--', 'echo', 'runs'), $_ ]
+				[ pg_leader($node, '-e', $_, '--skip', '--hold', $hold, '--', 'echo', 'runs'), $_ ]
 			} @tonight;
 		}
 		my %ran;
@@ -372,13 +373,13 @@ foreach my $mode (qw(detached session))
 		}
 		foreach my $election (@tonight)
 		{
-			my $holds = $sql->query("SELECT max(acquired_at) + '1.5 s' > clock_timestamp() FROM leader_election.history WHERE election = '$election'") eq 't';
+			my $holds = $sql->query("SELECT max(acquired_at) + '$hold' > clock_timestamp() FROM leader_election.history WHERE election = '$election'") eq 't';
 
 			next if $ran{$election} && !$holds;
 			$nights{$election}++;
 			$runs{ $ran{$election} // 0 }++;
 		}
-		wait_for($node, "SELECT max(acquired_at) + '1.5 s' < clock_timestamp() FROM leader_election.history WHERE election LIKE 'nightly %'");
+		wait_for($node, "SELECT max(acquired_at) + '$hold' < clock_timestamp() FROM leader_election.history WHERE election LIKE 'nightly %'");
 	}
 	is_deeply(\%runs, { 1 => 30 }, 'once a night, for 30 nights (ShedLock#231)');
 	is($bad, 0, 'and nobody complains');

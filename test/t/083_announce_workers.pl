@@ -9,12 +9,13 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
+use MachineTime;
 use Test::More;
 use Time::HiRes qw(time);
 use Worker;
 
-my $CHANGES = 20_000;
 my $ELECTIONS = 4;
+my $CHANGES = $ELECTIONS * 2 * int(2500 / slowness());
 my $KILLS = 8;
 my $PAUSE = 0.7;
 
