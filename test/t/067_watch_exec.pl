@@ -37,7 +37,7 @@ flock -n 9 || echo OVERLAP >> log
 echo $$ > pid.new
 mv pid.new pid 9>&-
 env > env 9>&-
-[ ! -e family ] || { sleep 1000 9>&- & echo $! > child; }
+[ ! -e family ] || { sleep 1000 9>&- >/dev/null 2>&1 & echo $! > child; }
 echo "begin $PG_LEADER_ELECTION $PG_LEADER_EVENT ${PG_LEADER_TERM:--} ${PG_LEADER_LEADER:--}" >> log
 while [ -e slow ]; do sleep 0.05 9>&-; done
 code=0
