@@ -28,7 +28,6 @@ extern void checker_main(const CheckOptions *options, int socket,
 
 /* checker_handle.c */
 extern bool checker_tend(Checker *c);
-extern void checker_receive(Checker *c);
 extern bool checker_passes(Checker *c, int failures);
 extern int64 checker_next(const Checker *c, int failures);
 extern void checker_end(Checker *c);

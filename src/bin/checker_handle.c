@@ -15,6 +15,48 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* --- what it says */
+
+/*
+ * Tell the user of a failure; of those that follow only on request.
+ */
+static void
+tell_failure(const Checker *c, int status)
+{
+	enum pg_log_level level = c->failures == 1 ? PG_LOG_WARNING : PG_LOG_INFO;
+
+	pg_log_generic(level, PG_LOG_PRIMARY, status == -1 ?
+				   "the check has failed: it took longer than %s" :
+				   "the check has failed: %s",
+				   status == -1 ? duration_format(c->options.timeout) :
+				   text_lend(wait_result_to_str(status)));
+}
+
+/*
+ * Take what the checker says.
+ */
+static void
+receive(Checker *c)
+{
+	Message		m;
+
+	while (message_receive(&c->socket, &m))
+	{
+		if (m.kind == MESSAGE_FAILED)
+		{
+			c->failures++;
+			tell_failure(c, m.number);
+		}
+		else if (m.kind == MESSAGE_PASSED)
+		{
+			if (c->failures > 0)
+				pg_log_warning("the check passes again");
+			c->failures = 0;
+			c->passed = m.at;
+		}
+	}
+}
+
 /* --- the life of a checker */
 
 /*
@@ -41,7 +83,7 @@ static void
 forget(Checker *c)
 {
 	process_kill_session(c->pid);
-	checker_receive(c);
+	receive(c);
 	if (c->socket >= 0)
 		close(c->socket);
 	c->socket = -1;
@@ -91,47 +133,7 @@ checker_end(Checker *c)
 	forget(c);
 }
 
-/* --- what it says */
-
-/*
- * Tell the user of a failure; of those that follow only on request.
- */
-static void
-tell_failure(const Checker *c, int status)
-{
-	enum pg_log_level level = c->failures == 1 ? PG_LOG_WARNING : PG_LOG_INFO;
-
-	pg_log_generic(level, PG_LOG_PRIMARY, status == -1 ?
-				   "the check has failed: it took longer than %s" :
-				   "the check has failed: %s",
-				   status == -1 ? duration_format(c->options.timeout) :
-				   text_lend(wait_result_to_str(status)));
-}
-
-/*
- * Take what the checker says.
- */
-void
-checker_receive(Checker *c)
-{
-	Message		m;
-
-	while (message_receive(&c->socket, &m))
-	{
-		if (m.kind == MESSAGE_FAILED)
-		{
-			c->failures++;
-			tell_failure(c, m.number);
-		}
-		else if (m.kind == MESSAGE_PASSED)
-		{
-			if (c->failures > 0)
-				pg_log_warning("the check passes again");
-			c->failures = 0;
-			c->passed = m.at;
-		}
-	}
-}
+/* --- what that means */
 
 /*
  * Return until when the last check that passed counts, if so many failures in
@@ -154,7 +156,7 @@ checker_passes(Checker *c, int failures)
 {
 	if (c->options.command == NULL)
 		return true;
-	checker_receive(c);
+	receive(c);
 	return c->failures < failures && now_us() < passes_until(c, failures);
 }
 

@@ -59,18 +59,17 @@ duration_parse(const char *text, int64 *length)
 char *
 duration_format(int64 length)
 {
-	for (int i = lengthof(units) - 1; i > 0; i--)
-	{
-		double		number = (double) length / units[i].length;
+	int			i = lengthof(units) - 1;
 
-		if (length % units[i].length == 0 && length != 0)
-			return text_lend(psprintf("%lld %s",
-									  (long long) (length / units[i].length),
-									  units[i].name));
-		if (number >= (i == 1 ? 0 : 2))
-			return text_lend(psprintf("%.1f %s", number, units[i].name));
-	}
-	return text_lend(psprintf("%lld us", (long long) length));
+	while (i > 1 && (length == 0 || length % units[i].length != 0) &&
+		   length < 2 * units[i].length)
+		i--;
+	if (length % units[i].length == 0 && length != 0)
+		return text_lend(psprintf("%lld %s",
+								  (long long) (length / units[i].length),
+								  units[i].name));
+	return text_lend(psprintf("%.1f %s", (double) length / units[i].length,
+							  units[i].name));
 }
 
 /*
