@@ -239,33 +239,6 @@ le_create_group(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * The settings of an election, as far as these do not say otherwise.
- */
-static Configuration
-complete_from(const Election *election, const Configuration *config)
-{
-	Configuration all = *config;
-
-	if (all.strategy == NULL)
-		all.strategy = election->strategy;
-	if (all.lease_duration == 0)
-		all.lease_duration = election->lease_duration;
-	if (all.quorum == 0)
-		all.quorum = election->quorum;
-	if (all.takeover_delay < 0)
-		all.takeover_delay = election->takeover_delay;
-	if (all.candidate_role == NULL)
-		all.candidate_role = &election->candidate_role;
-	if (all.channel == NULL)
-		all.channel = election->channel;
-	if (all.preempt_delay < 0)
-		all.preempt_delay = election->preempt_delay;
-	if (all.settle < 0)
-		all.settle = election->settle;
-	return all;
-}
-
 static bool
 sets_anything(const Configuration *config)
 {
@@ -326,8 +299,11 @@ le_alter_group(PG_FUNCTION_ARGS)
 	seats = read_seats(&call.store, group->name);
 	if (seats != NIL && sets_anything(&config))
 		alter_seats(&call, seats, &config);
-	all = seats != NIL ? complete_from(linitial(seats), &config) : config;
-	le_election_complete(&all);
+	all = config;
+	if (seats != NIL)
+		le_election_complete_from(&all, linitial(seats));
+	else
+		le_election_complete(&all);
 	make_seats(&call.store, group, &all);
 	tell_costs(group, former_seats);
 	le_call_end(&call);

@@ -183,47 +183,65 @@ le_election_report_missing(const char *name)
 }
 
 /*
- * Fill in the defaults of a new election.
+ * What config does not set is as this election has it.
+ */
+void
+le_election_complete_from(Configuration *config, const Election *election)
+{
+	if (config->strategy == NULL)
+		config->strategy = election->strategy;
+	if (config->lease_duration == 0)
+		config->lease_duration = election->lease_duration;
+	if (config->quorum == 0)
+		config->quorum = election->quorum;
+	if (config->takeover_delay < 0)
+		config->takeover_delay = election->takeover_delay;
+	if (config->candidate_role == NULL)
+		config->candidate_role = &election->candidate_role;
+	if (config->channel == NULL)
+		config->channel = election->channel;
+	if (config->preempt_delay < 0)
+		config->preempt_delay = election->preempt_delay;
+	if (config->settle < 0)
+		config->settle = election->settle;
+	if (config->group == NULL)
+		config->group = election->group;
+	if (config->owner == NULL)
+		config->owner = &election->owner;
+}
+
+/*
+ * Fill in the defaults of a new election.  Whose it is the caller has to say.
  */
 void
 le_election_complete(Configuration *config)
 {
-	if (config->strategy == NULL)
-		config->strategy = "race";
-	if (config->lease_duration == 0)
-		config->lease_duration = le_lease_duration_ms * INT64CONST(1000);
-	config->quorum = Max(config->quorum, 1);
-	config->takeover_delay = Max(config->takeover_delay, 0);
-	config->preempt_delay = Max(config->preempt_delay, 0);
-	config->settle = Max(config->settle, 0);
+	static Election defaults = {.strategy = "race",.quorum = 1,
+	.candidate_role = {""},.owner = {""}};
+
+	defaults.lease_duration = le_lease_duration_ms * INT64CONST(1000);
+	le_election_complete_from(config, &defaults);
 }
 
+/*
+ * Write these settings, all of which are given, into a row.
+ */
 static void
 set_configuration(Row *row, const Configuration *config)
 {
-	if (config->strategy != NULL)
-		LE_SET(row, ELECTION_STRATEGY, LE_TEXT(config->strategy));
-	if (config->lease_duration > 0)
-		LE_SET(row, ELECTION_LEASE_DURATION, le_clock_interval(config->lease_duration));
-	if (config->quorum > 0)
-		LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
-	if (config->takeover_delay >= 0)
-		LE_SET(row, ELECTION_TAKEOVER_DELAY, le_clock_interval(config->takeover_delay));
-	if (config->owner != NULL)
-		le_role_set(row, ELECTION_OWNER, ELECTION_OWNER_ID, config->owner);
-	if (config->candidate_role != NULL)
-		le_role_set(row, ELECTION_CANDIDATE_ROLE, ELECTION_CANDIDATE_ROLE_ID,
-					config->candidate_role->name[0] != '\0' ?
-					config->candidate_role : NULL);
-	if (config->channel != NULL)
-		LE_SET_IF(row, ELECTION_CHANNEL, config->channel[0] != '\0',
-				  LE_TEXT(config->channel));
-	if (config->preempt_delay >= 0)
-		LE_SET(row, ELECTION_PREEMPT_DELAY, le_clock_interval(config->preempt_delay));
-	if (config->settle >= 0)
-		LE_SET(row, ELECTION_SETTLE, le_clock_interval(config->settle));
-	if (config->group != NULL)
-		LE_SET(row, ELECTION_GROUP, LE_TEXT(config->group));
+	LE_SET(row, ELECTION_STRATEGY, LE_TEXT(config->strategy));
+	LE_SET(row, ELECTION_LEASE_DURATION, le_clock_interval(config->lease_duration));
+	LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
+	LE_SET(row, ELECTION_TAKEOVER_DELAY, le_clock_interval(config->takeover_delay));
+	le_role_set(row, ELECTION_OWNER, ELECTION_OWNER_ID, config->owner);
+	le_role_set(row, ELECTION_CANDIDATE_ROLE, ELECTION_CANDIDATE_ROLE_ID,
+				config->candidate_role->name[0] != '\0' ?
+				config->candidate_role : NULL);
+	LE_SET_IF(row, ELECTION_CHANNEL, config->channel != NULL &&
+			  config->channel[0] != '\0', LE_TEXT(config->channel));
+	LE_SET(row, ELECTION_PREEMPT_DELAY, le_clock_interval(config->preempt_delay));
+	LE_SET(row, ELECTION_SETTLE, le_clock_interval(config->settle));
+	LE_SET_IF(row, ELECTION_GROUP, config->group != NULL, LE_TEXT(config->group));
 }
 
 /*
@@ -254,19 +272,13 @@ le_election_alter(const Store *store, const char *name,
 	bool		busy;
 	Row		   *row = le_row_lock(store, TABLE_ELECTION,
 								  le_key(name), LockTupleNoKeyExclusive, &busy);
-	Election   *election;
-	Configuration all;
+	Configuration all = *config;
 
 	if (row == NULL && !busy)
 		le_election_report_missing(name);
 	if (row == NULL)
 		return false;
-	election = make_election(row);
-	all = *config;
-	if (all.owner == NULL)
-		all.owner = &election->owner;
-	if (all.candidate_role == NULL)
-		all.candidate_role = &election->candidate_role;
+	le_election_complete_from(&all, make_election(row));
 	set_configuration(row, &all);
 	le_row_update(row);
 	le_commit_durably();

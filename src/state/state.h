@@ -406,6 +406,8 @@ typedef struct Configuration
 } Configuration;
 
 extern void le_election_complete(Configuration *config);
+extern void le_election_complete_from(Configuration *config,
+									  const Election *election);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
 extern char *le_election_channel(const Store *store, const char *name,
