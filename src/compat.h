@@ -43,6 +43,7 @@
 			 (var = (type pointer) func(&var##__state.l->elements[var##__state.i]), true); \
 			 var##__state.i++)
 #define foreach_ptr(type, var, lst) foreach_internal(type, *, var, lst, lfirst)
+#define foreach_int(var, lst)		foreach_internal(int, , var, lst, lfirst_int)
 #define foreach_oid(var, lst)		foreach_internal(Oid, , var, lst, lfirst_oid)
 #endif
 

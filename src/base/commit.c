@@ -242,13 +242,11 @@ le_commit_forget(void)
 void
 le_commit_after(void)
 {
-	ListCell   *lc;
-
-	foreach(lc, winner_pids)
-		le_wake_backend(lfirst_int(lc));
-	foreach(lc, log_lines)
+	foreach_int(pid, winner_pids)
+		le_wake_backend(pid);
+	foreach_ptr(const LogLine, line, log_lines)
 		ereport(LOG_SERVER_ONLY,
-				(errmsg_internal("%s", ((LogLine *) lfirst(lc))->text),
+				(errmsg_internal("%s", line->text),
 				 errhidestmt(true)));
 	if (log_lines != NIL)
 		le_wake_observers();

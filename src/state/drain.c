@@ -254,7 +254,6 @@ le_drain_left(const Store *store, const char *election, const char *candidate)
 	List	   *rows = NIL;
 	List	   *left = NIL;
 	Drain		gone = {.candidate = unconstify(char *, candidate)};
-	ListCell   *lc;
 
 	gone.length = strlen(candidate);
 	gone.is_prefix = candidate[gone.length - 1] == '*';
@@ -264,10 +263,10 @@ le_drain_left(const Store *store, const char *election, const char *candidate)
 	else
 		rows = read_rows(store, le_key(election),
 						 read_rows(store, le_key(ALL), rows));
-	foreach(lc, rows)
+	foreach_ptr(Drain, drain, rows)
 	{
-		if (overlap(lfirst(lc), &gone))
-			left = lappend(left, lfirst(lc));
+		if (overlap(drain, &gone))
+			left = lappend(left, drain);
 	}
 	return left;
 }
@@ -354,12 +353,9 @@ le_drain_delete(const Store *store, const char *election, const char *candidate)
 bool
 le_drain_drop(const Store *store, const char *election)
 {
-	ListCell   *lc;
-
-	foreach(lc, read_rows(store, le_key(election), NIL))
+	foreach_ptr(const Drain, drain, read_rows(store, le_key(election), NIL))
 	{
-		if (le_drain_delete(store, election,
-							((Drain *) lfirst(lc))->candidate) == DRAIN_BUSY)
+		if (le_drain_delete(store, election, drain->candidate) == DRAIN_BUSY)
 			return false;
 	}
 	return true;

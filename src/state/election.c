@@ -147,16 +147,11 @@ le_election_lease_durations(const Store *store, List *leases)
 {
 	Store		locked = *store;
 	RowScan    *scan = NULL;
-	ListCell   *lc;
 
 	if (le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
 		scan = le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL);
-	foreach(lc, leases)
-	{
-		Lease	   *lease = lfirst(lc);
-
+	foreach_ptr(Lease, lease, leases)
 		lease->configured = find_duration(scan, lease);
-	}
 	if (scan != NULL)
 		le_scan_end(scan);
 }

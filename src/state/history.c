@@ -212,15 +212,13 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 	Walk		done = *walk;
 	bool		more;
 	List	   *found = find_old(store, before, limit, walk, &more);
-	ListCell   *lc;
 
-	foreach(lc, found)
+	foreach_ptr(const Old, old, found)
 	{
-		const Old  *old = lfirst(lc);
 		bool		busy = true;
 		Row		   *row;
 
-		if (le_clock() >= until && lc != list_head(found))
+		if (le_clock() >= until && foreach_current_index(old) > 0)
 		{
 			*walk = done;
 			return true;

@@ -57,12 +57,9 @@ int64
 le_renewal_due(void)
 {
 	int64		due = PG_INT64_MAX;
-	ListCell   *lc;
 
-	foreach(lc, le_led_renewals())
+	foreach_ptr(const Renewal, renewal, le_led_renewals())
 	{
-		const Renewal *renewal = lfirst(lc);
-
 		if (!renewal->over)
 			due = Min(due, RENEW_DUE(&renewal->seen));
 	}
@@ -130,7 +127,6 @@ renew_rows(void *arg)
 	Proof		proof;
 	Store		store;
 	RowScan    *scan;
-	ListCell   *lc;
 
 	MemoryContextSwitchTo(CurTransactionContext);
 	batch->look_again = !le_store_find(&store);
@@ -139,15 +135,15 @@ renew_rows(void *arg)
 	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
 		return;
 	le_election_lease_durations(&store, batch->renewals);
-	foreach(lc, batch->renewals)
-		shortest = Min(shortest, ((Renewal *) lfirst(lc))->seen.duration);
+	foreach_ptr(const Renewal, renewal, batch->renewals)
+		shortest = Min(shortest, renewal->seen.duration);
 	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
 	batch->complete = true;
 	scan = le_scan_find_begin(&store, TABLE_LEASE, 1, NULL);
-	foreach(lc, batch->renewals)
-		renew_row(&store, scan, batch, lfirst(lc), &proof);
+	foreach_ptr(Renewal, renewal, batch->renewals)
+		renew_row(&store, scan, batch, renewal, &proof);
 	le_scan_end(scan);
 
 	/* A wait for standbys or for a page may have swallowed a wake-up. */
@@ -162,14 +158,11 @@ static bool
 renew_batch(Pass *pass, AttemptKind kind, const char *election,
 			RenewalBatch *batch)
 {
-	ListCell   *lc;
 
 	if (!le_attempt(kind, election, renew_rows, batch, &pass->next))
 		return false;
-	foreach(lc, batch->renewals)
+	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
-		Renewal    *renewal = lfirst(lc);
-
 		if (!batch->complete && renewal->deadline == 0 && !renewal->ends)
 			continue;
 		renewal->over = renewal->ends;
@@ -190,15 +183,13 @@ static void
 renew_each(Pass *pass, RenewalBatch *batch)
 {
 	int			failed = 0;
-	ListCell   *lc;
 
 	batch->complete = list_length(batch->renewals) > 1;
 	batch->look_again = batch->complete;
 	if (!batch->complete)
 		return;
-	foreach(lc, batch->renewals)
+	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
-		Renewal    *renewal = lfirst(lc);
 		const char *election = renewal->seen.election;
 		RenewalBatch one = {list_make1(renewal)};
 
@@ -225,19 +216,14 @@ choose(void)
 	int64		now = le_clock();
 	int64		longest = 0;
 	List	   *chosen = NIL;
-	ListCell   *lc;
 
-	foreach(lc, le_led_renewals())
+	foreach_ptr(const Renewal, renewal, le_led_renewals())
 	{
-		const Renewal *renewal = lfirst(lc);
-
 		if (!renewal->over && RENEW_DUE(&renewal->seen) <= now)
 			longest = Max(longest, renewal->seen.duration);
 	}
-	foreach(lc, le_led_renewals())
+	foreach_ptr(Renewal, renewal, le_led_renewals())
 	{
-		Renewal    *renewal = lfirst(lc);
-
 		if (!renewal->over && RENEW_EARLY(&renewal->seen) <= now &&
 			renewal->seen.duration <= longest)
 			chosen = lappend(chosen, renewal);
