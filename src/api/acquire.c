@@ -117,26 +117,32 @@ find_election(const Store *store, const Acquisition *a)
  * Stand, and ask for the lease.  A call that finds a leader writes no more
  * than a sign of life.  Else the election lock comes first, so that another
  * process that settles the election finds no row of it locked for long.
+ * *lease becomes the lease as it is then; NULL: there is no such seat any more.
  * False: try again.
  */
 static bool
-try_to_acquire(const Store *store, Acquisition *a)
+try_to_acquire(const Store *store, Acquisition *a, Lease **lease)
 {
 	Election   *election = find_election(store, a);
 	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
 	.arg = a};
-	Lease	   *lease;
 
+	*lease = NULL;
 	if (election == NULL)
-		return true;			/* there is no such seat any more */
+		return true;
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
-	lease = le_lease_read(store, a->who.election, NULL);
-	if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED ||
-		is_refused(store, lease, &a->who))
+	*lease = a->seen != NULL ? a->seen :
+		le_lease_read(store, a->who.election, NULL);
+	a->seen = NULL;
+	if (*lease == NULL || le_lease_state_now(store, *lease) == LEASE_LED ||
+		is_refused(store, *lease, &a->who))
 		return stand(store, a);
-	return le_turn(store, a->who.election, &turn) != SETTLED_GONE &&
-		a->stood == STAND_OK;
+	if (le_turn(store, a->who.election, &turn) == SETTLED_GONE ||
+		a->stood != STAND_OK)
+		return false;
+	*lease = le_lease_read(store, a->who.election, NULL);
+	return true;
 }
 
 /*
@@ -167,12 +173,11 @@ le_acquire_lease(const Store *store, Acquisition *a)
 {
 	Lease	   *lease;
 
-	while (!try_to_acquire(store, a))
+	while (!try_to_acquire(store, a, &lease))
 	{
 		le_cap_let_go();
 		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
 	}
-	lease = le_lease_read(store, a->who.election, NULL);
 	return lease != NULL && is_granted_here(store, lease, &a->who) ?
 		lease : NULL;
 }

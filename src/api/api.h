@@ -141,6 +141,7 @@ typedef struct Acquisition
 	Candidate	who;
 	Profile		profile;
 	bool		is_seat;		/* only of a group: an election is not made */
+	Lease	   *seen;			/* the lease, as the call has read it; or NULL */
 	int64		lease_duration; /* of the election */
 	StandResult stood;
 	bool		refused;		/* because of its run */

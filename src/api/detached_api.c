@@ -129,7 +129,8 @@ le_acquire(PG_FUNCTION_ARGS)
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_call_begin(&call, a.who.election, LE_TABLES, RowExclusiveLock);
-	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
+	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left(),
+						 &a.seen))
 	{
 		le_call_end(&call);
 		return (Datum) 0;

@@ -180,12 +180,10 @@ check_auto_create(const char *name)
 Election *
 le_create_on_first_use(const Store *store, const char *name, bool wait)
 {
-	Role		owner = owner_of_tables(store);
-	Configuration defaults = {.takeover_delay = -1,.owner = &owner,
-	.on_first_use = true};
+	Configuration defaults = {.takeover_delay = -1,.on_first_use = true};
 	Store		locked = *store;
+	Role		owner;
 
-	le_election_complete(&defaults);
 	for (;;)
 	{
 		Election   *election = le_election_read(store, name);
@@ -193,6 +191,9 @@ le_create_on_first_use(const Store *store, const char *name, bool wait)
 		if (election != NULL)
 			return election;
 		check_auto_create(name);
+		owner = owner_of_tables(store);
+		defaults.owner = &owner;
+		le_election_complete(&defaults);
 		if (wait)
 			le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock);
 		else if (!le_store_try_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock))
