@@ -132,10 +132,10 @@ try_to_acquire(const Store *store, Acquisition *a, Lease **lease)
 		return true;
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
-	*lease = a->seen != NULL ? a->seen :
+	*lease = a->led != NULL ? a->led :
 		le_lease_read(store, a->who.election, NULL);
-	a->seen = NULL;
-	if (*lease == NULL || le_lease_state_now(store, *lease) == LEASE_LED ||
+	if (a->led != NULL || *lease == NULL ||
+		le_lease_state_now(store, *lease) == LEASE_LED ||
 		is_refused(store, *lease, &a->who))
 		return stand(store, a);
 	if (le_turn(store, a->who.election, &turn) == SETTLED_GONE ||
@@ -169,7 +169,7 @@ le_acquire_later(const Store *store, Acquisition *a)
  * refused because of its run, or there is no such seat any more.
  */
 Lease *
-le_acquire_lease(const Store *store, Acquisition *a)
+le_acquire_lease(Store *store, Acquisition *a)
 {
 	Lease	   *lease;
 
@@ -177,6 +177,9 @@ le_acquire_lease(const Store *store, Acquisition *a)
 	{
 		le_cap_let_go();
 		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
+		if (a->led != NULL)
+			le_store_lock(store, LE_TABLES, RowExclusiveLock);
+		a->led = NULL;
 	}
 	return lease != NULL && is_granted_here(store, lease, &a->who) ?
 		lease : NULL;

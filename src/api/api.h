@@ -141,14 +141,15 @@ typedef struct Acquisition
 	Candidate	who;
 	Profile		profile;
 	bool		is_seat;		/* only of a group: an election is not made */
-	Lease	   *seen;			/* the lease, as the call has read it; or NULL */
+	Lease	   *led;			/* the lease, if the call has found it led;
+								 * then not all tables are locked yet */
 	int64		lease_duration; /* of the election */
 	StandResult stood;
 	bool		refused;		/* because of its run */
 } Acquisition;
 
 extern bool le_acquire_later(const Store *store, Acquisition *a);
-extern Lease *le_acquire_lease(const Store *store, Acquisition *a);
+extern Lease *le_acquire_lease(Store *store, Acquisition *a);
 
 /* stand.c */
 /* What a call stands for, and how far it got */

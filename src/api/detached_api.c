@@ -128,9 +128,19 @@ le_acquire(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_call_begin(&call, a.who.election, LE_TABLES, RowExclusiveLock);
-	if (!le_begin_ensure(&call.store, a.who.election, true, le_wait_left(),
-						 &a.seen))
+
+	/*
+	 * Most calls find a leader: they need no more than the first of the
+	 * tables.
+	 */
+	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
+	lease = le_lease_read(&call.store, a.who.election, NULL);
+	if (lease != NULL && le_lease_state_now(&call.store, lease) == LEASE_LED)
+		a.led = lease;
+	else
+		le_store_lock(&call.store, LE_TABLES, RowExclusiveLock);
+	if (a.led == NULL &&
+		!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;

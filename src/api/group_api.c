@@ -503,7 +503,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	seats = read_seats(&call.store, group->name);
 	if (seats != NIL &&
 		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
-						 le_wait_left(), NULL))
+						 le_wait_left()))
 		seats = NIL;			/* a later call goes on */
 	seats = stand_for_seats(&call.store, group, seats, &a);
 	le_cap_keep(true);

@@ -270,8 +270,7 @@ le_stand_begin(StandCall *s, bool wait)
 		le_store_lock(&store, LE_TABLES, RowExclusiveLock);
 	if (locked &&
 		!le_begin_ensure(&store, s->who.election, wait,
-						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0),
-						 NULL))
+						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
 		return false;
 	if (s->who.session_id == 0)
 	{

@@ -186,6 +186,10 @@ typedef struct Store
 #define LE_TABLE_GROUP		(1 << TABLE_GROUP)
 #define LE_TABLE_DROPPED	(1 << TABLE_DROPPED)
 
+/* What a candidate writes; the first ones in their order */
+#define LE_TABLES_TO_STAND \
+	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE)
+
 /* What a change of leadership reads and writes */
 #define LE_TABLES \
 	(LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE | \

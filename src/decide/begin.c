@@ -70,19 +70,15 @@ le_begin_epoch(Store *store)
  * again.
  *
  * limit is how long synchronous standbys may be waited for: a commit that
- * waits for standbys that are not there would not end.  *seen (NULL: not asked
- * for) becomes the lease that this has read.
+ * waits for standbys that are not there would not end.
  */
 bool
-le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit,
-				Lease **seen)
+le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)
 {
 	Lease	   *lease = le_lease_read(store, election, NULL);
 	Incarnation *inc;
 	Proof		proof;
 
-	if (seen != NULL)
-		*seen = lease;
 	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 		return true;
 	inc = le_epoch_read();

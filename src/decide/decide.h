@@ -163,6 +163,6 @@ extern Settled le_turn(const Store *store, const char *name, const Turn *turn);
 /* begin.c */
 extern bool le_begin_epoch(Store *store);
 extern bool le_begin_ensure(Store *store, const char *election, bool urgent,
-							int64 limit, Lease **seen);
+							int64 limit);
 
 #endif							/* LE_DECIDE_H */

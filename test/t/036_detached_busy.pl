@@ -61,7 +61,10 @@ serve();
 		foreach my $i (0 .. $#calls)
 		{
 			$callers[$i]->result;
-			is($callers[$i]->sqlstate, '55P03', "$e: $calls[$i]");
+			my $finds_leader = $table eq 'history' && $calls[$i] =~ /acquire/;
+
+			# To find that another one leads takes no history.
+			is($callers[$i]->sqlstate, $finds_leader ? '00000' : '55P03', "$e: $calls[$i]");
 			cmp_ok($took[$i] // 99, '<', 1.9, "$e: after a second (G9)");
 		}
 		$locker->query('ROLLBACK');
