@@ -72,18 +72,17 @@ extern void le_arg_configuration(FunctionCallInfo fcinfo, int strategy,
 /* observed.c */
 extern bool le_observed_led(const Store *store, const Lease *lease);
 extern int64 le_observed_remaining(const Lease *lease);
-extern View *le_observed_view(const Store *store, const Election *election,
-							  const Lease *lease, bool led, Turnout *turnout);
-extern const char *le_observed_waiting_for(View *view, const char *election,
-										   const Turnout *turnout);
 extern Obstacle le_observed_obstacle(Obstacle obstacle, const char *election,
 									 bool has_worker,
 									 const WorkerTrouble *trouble);
 extern Obstacle le_observed_obstacle_now(Obstacle obstacle,
 										 const char *election);
-extern Obstacle le_observed_obstacle_on_standby(const Election *election,
-												const Lease *lease,
-												const Pause *pause);
+extern View *le_observed_look(const Store *store, const Election *election,
+							  const Lease *lease, bool led, const Pause *pause,
+							  Turnout *turnout, Vacancy *vacancy);
+extern const char *le_observed_waiting_for(const Election *election,
+										   const Turnout *turnout,
+										   const Vacancy *vacancy);
 extern const Pause *le_observed_pause(const Store *store,
 									  const Election *election, bool *ends);
 

@@ -193,16 +193,9 @@ read_seat(Diagnosis *d)
 	if (d->lease == NULL)
 		return;
 	d->knows_vacancy = d->on_standby || can_read(d, CHECK_STANDING);
-	if (d->on_standby)
-		d->vacancy.obstacle =
-			le_observed_obstacle_on_standby(d->election, d->lease, d->pause);
-	else if (d->knows_vacancy)
-	{
-		d->view = le_observed_view(&d->store, d->election, d->lease, d->led,
-								   &d->turnout);
-		if (!d->led)
-			le_vacancy(d->view, &d->turnout, &d->vacancy);
-	}
+	if (d->knows_vacancy)
+		d->view = le_observed_look(&d->store, d->election, d->lease, d->led,
+								   d->pause, &d->turnout, &d->vacancy);
 }
 
 static void

@@ -254,23 +254,20 @@ count_led(Diagnosis *d, List **vacant)
 		char	   *seat = le_seat_name(d->group->name, n);
 		Election   *election = le_election_read(&d->store, seat);
 		Lease	   *lease = le_lease_read(&d->store, seat, NULL);
+		bool		seat_is_led = le_observed_led(&d->store, lease);
 		Turnout		turnout;
-		View	   *view;
-		bool		seat_is_led;
+		Vacancy		vacancy;
 		const char *why;
 
 		if (election == NULL || lease == NULL)
 			continue;
-		seat_is_led = le_observed_led(&d->store, lease);
-		view = le_observed_view(&d->store, election, lease, seat_is_led,
-								&turnout);
+		(void) le_observed_look(&d->store, election, lease, seat_is_led, NULL,
+								&turnout, &vacancy);
 		d->turnout.live += turnout.live;
+		led += seat_is_led;
 		if (seat_is_led)
-		{
-			led++;
 			continue;
-		}
-		why = le_observed_waiting_for(view, seat, &turnout);
+		why = le_observed_waiting_for(election, &turnout, &vacancy);
 		*vacant = add_vacant(*vacant, seat, why != NULL ? why :
 							 le_obstacles[OBSTACLE_NONE].word);
 	}

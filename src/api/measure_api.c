@@ -158,22 +158,20 @@ overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
 }
 
 static void
-measure_vacancy(Measure *m, View *view, const Turnout *turnout)
+measure_vacancy(Measure *m, const Turnout *turnout, const Vacancy *v)
 {
 	int64		vacant = vacant_for(m);
 	Obstacle	seen;
-	Vacancy		v;
 
 	if (vacant >= 0)
 		set(m, METRIC_VACANT_SECONDS, SECONDS(vacant));
-	if (view == NULL)
+	if (RecoveryInProgress())
 		return;
-	le_vacancy(view, turnout, &v);
-	seen = le_observed_obstacle_now(v.obstacle, m->election->name);
+	seen = le_observed_obstacle_now(v->obstacle, m->election->name);
 	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(le_obstacles[seen].word));
 	set(m, METRIC_OVERDUE_SECONDS,
 		SECONDS(turnout->live > 0 && le_obstacles[seen].calls ?
-				overdue_for(m, &v, vacant) : 0));
+				overdue_for(m, v, vacant) : 0));
 }
 
 /*
@@ -221,7 +219,11 @@ static void
 measure_election(Measure *m)
 {
 	const Election *election = m->election;
+	const Pause *pause;
 	bool		ends;
+	View	   *view;
+	Turnout		turnout;
+	Vacancy		vacancy;
 
 	memset(m->nulls, true, sizeof(m->nulls));
 	set(m, METRIC_ELECTION, CStringGetTextDatum(election->name));
@@ -233,27 +235,19 @@ measure_election(Measure *m)
 	if (m->lease == NULL)
 		return;
 	set(m, METRIC_TERM, Int64GetDatum(m->lease->term));
-	set(m, METRIC_PAUSED,
-		Int32GetDatum(le_observed_pause(m->store, election, &ends) != NULL));
+	pause = le_observed_pause(m->store, election, &ends);
+	set(m, METRIC_PAUSED, Int32GetDatum(pause != NULL));
 	measure_past(m);
+	view = le_observed_look(m->store, election, m->lease, m->led, pause,
+							&turnout, &vacancy);
 	if (m->led)
 		measure_lease(m);
-	if (RecoveryInProgress())
-	{
-		if (!m->led)
-			measure_vacancy(m, NULL, NULL);
-	}
 	else
-	{
-		Turnout		turnout;
-		View	   *view = le_observed_view(m->store, election, m->lease,
-											m->led, &turnout);
-
-		set(m, METRIC_CANDIDATES, Int32GetDatum(turnout.live));
-		if (!m->led)
-			measure_vacancy(m, view, &turnout);
-		measure_news(m);
-	}
+		measure_vacancy(m, &turnout, &vacancy);
+	if (view == NULL)
+		return;
+	set(m, METRIC_CANDIDATES, Int32GetDatum(turnout.live));
+	measure_news(m);
 }
 
 /*

@@ -114,20 +114,6 @@ know_group(FunctionCallInfo fcinfo, Store *store, const Election *election)
 	store->knows_groups = true;
 }
 
-/*
- * What a vacant election waits for, in words, on a standby.
- */
-static const char *
-waiting_for_on_standby(const Election *election, const Lease *lease,
-					   const Pause *pause)
-{
-	Obstacle	obstacle =
-		le_observed_obstacle_on_standby(election, lease, pause);
-
-	return obstacle == OBSTACLE_NONE ? NULL :
-		le_obstacles[obstacle].word;
-}
-
 /* The columns of a row of the view status */
 typedef enum StatusColumn
 {
@@ -251,6 +237,8 @@ le_observe(PG_FUNCTION_ARGS)
 		bool		led = le_observed_led(&call.store, lease);
 		const Pause *pause = show_pause(&call.store, election, &row);
 		const char *why = NULL;
+		Turnout		turnout;
+		Vacancy		vacancy;
 
 		show_owner(election, &row);
 		show_done(lease, &row);
@@ -258,21 +246,13 @@ le_observe(PG_FUNCTION_ARGS)
 			show_leader(lease, &row);
 		else
 			set(&row, STATUS_STATE, CStringGetTextDatum("vacant"));
-		if (RecoveryInProgress())
-			why = waiting_for_on_standby(election, lease, pause);
-		else
-		{
-			Turnout		turnout;
-			View	   *view;
-
-			if (!led)
-				know_group(fcinfo, &call.store, election);
-			view = le_observed_view(&call.store, election, lease, led,
-									&turnout);
-			if (!led)
-				why = le_observed_waiting_for(view, election->name, &turnout);
+		if (!led && !RecoveryInProgress())
+			know_group(fcinfo, &call.store, election);
+		if (le_observed_look(&call.store, election, lease, led, pause,
+							 &turnout, &vacancy) != NULL)
 			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
-		}
+		if (!led)
+			why = le_observed_waiting_for(election, &turnout, &vacancy);
 		if (why != NULL)
 			set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
 	}

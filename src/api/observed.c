@@ -45,22 +45,6 @@ le_observed_remaining(const Lease *lease)
 }
 
 /*
- * What an observer's questions about an election are answered from, and how
- * many stand there.
- */
-View *
-le_observed_view(const Store *store, const Election *election,
-				 const Lease *lease, bool led, Turnout *turnout)
-{
-	View	   *view = le_view_read(store, election, lease,
-									led ? NULL : le_epoch_read(), le_clock(),
-									NULL);
-
-	le_vacancy_count(view, turnout);
-	return view;
-}
-
-/*
  * What an observer sees of this obstacle, where it is left to the worker to
  * elect, or to begin an epoch: what keeps the worker from it.  trouble is the
  * worker's; NULL: none.
@@ -100,32 +84,13 @@ le_observed_obstacle_now(Obstacle obstacle, const char *election)
 }
 
 /*
- * What a vacant election waits for, in words.  NULL: for nothing but the
- * worker, which is about to elect.
- */
-const char *
-le_observed_waiting_for(View *view, const char *election,
-						const Turnout *turnout)
-{
-	Vacancy		v;
-
-	le_vacancy(view, turnout, &v);
-	if (v.obstacle == OBSTACLE_RESERVED)
-		return psprintf("reserved for %s", v.kept_for->name);
-	if (v.obstacle == OBSTACLE_QUORUM)
-		return psprintf("quorum %d of %d", turnout->live, view->quorum);
-	v.obstacle = le_observed_obstacle_now(v.obstacle, election);
-	return v.obstacle != OBSTACLE_NONE ? le_obstacles[v.obstacle].word : NULL;
-}
-
-/*
  * Why nobody leads, on a standby, as far as the rows tell there: nobody can
  * see who stands, and the time of day has to do.  OBSTACLE_NONE: somebody
  * leads, or the reason cannot be seen there.
  */
-Obstacle
-le_observed_obstacle_on_standby(const Election *election, const Lease *lease,
-								const Pause *pause)
+static Obstacle
+obstacle_on_standby(const Election *election, const Lease *lease,
+					const Pause *pause)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -139,6 +104,52 @@ le_observed_obstacle_on_standby(const Election *election, const Lease *lease,
 		lease->first_stood_at + election->settle > now)
 		return OBSTACLE_SETTLE;
 	return OBSTACLE_NONE;
+}
+
+/*
+ * Who stands and, if nobody leads (led: who leads is known), why not?  The
+ * View from which observers' other questions are answered; NULL: this is a
+ * standby, where nobody can see who stands.
+ */
+View *
+le_observed_look(const Store *store, const Election *election,
+				 const Lease *lease, bool led, const Pause *pause,
+				 Turnout *turnout, Vacancy *vacancy)
+{
+	View	   *view;
+
+	memset(turnout, 0, sizeof(Turnout));
+	memset(vacancy, 0, sizeof(Vacancy));
+	if (RecoveryInProgress())
+	{
+		vacancy->obstacle = obstacle_on_standby(election, lease, pause);
+		return NULL;
+	}
+	view = le_view_read(store, election, lease, led ? NULL : le_epoch_read(),
+						le_clock(), NULL);
+	le_vacancy_count(view, turnout);
+	if (!led)
+		le_vacancy(view, turnout, vacancy);
+	return view;
+}
+
+/*
+ * What a vacant election waits for, in words.  NULL: for nothing but the
+ * worker, which is about to elect, or this standby cannot see it.
+ */
+const char *
+le_observed_waiting_for(const Election *election, const Turnout *turnout,
+						const Vacancy *vacancy)
+{
+	Obstacle	obstacle = vacancy->obstacle;
+
+	if (obstacle == OBSTACLE_RESERVED)
+		return psprintf("reserved for %s", vacancy->kept_for->name);
+	if (obstacle == OBSTACLE_QUORUM)
+		return psprintf("quorum %d of %d", turnout->live, election->quorum);
+	if (!RecoveryInProgress())
+		obstacle = le_observed_obstacle_now(obstacle, election->name);
+	return obstacle != OBSTACLE_NONE ? le_obstacles[obstacle].word : NULL;
 }
 
 /*
