@@ -637,7 +637,7 @@ LANGUAGE C;
 COMMENT ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) IS
 'wait until the term or the leader differs from the one given, or the timeout is over';
 
-CREATE FUNCTION leader_election.observe(election text,
+CREATE FUNCTION leader_election._observe(election text,
 	OUT state text, OUT waiting_for text, OUT leader text, OUT metadata jsonb,
 	OUT term bigint, OUT kind text, OUT backend_pid integer,
 	OUT acquired_at timestamptz, OUT renewed_at timestamptz,
@@ -647,10 +647,10 @@ CREATE FUNCTION leader_election.observe(election text,
 	OUT run_done text, OUT done_at timestamptz, OUT owner name)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
-COMMENT ON FUNCTION leader_election.observe(text) IS
+COMMENT ON FUNCTION leader_election._observe(text) IS
 'what the view status shows of one election';
 
-CREATE FUNCTION leader_election.standing(election text,
+CREATE FUNCTION leader_election._standing(election text,
 	OUT candidate text, OUT kind text, OUT rank integer, OUT progress bigint,
 	OUT metadata jsonb, OUT joined_at timestamptz, OUT alive boolean,
 	OUT leads boolean, OUT "position" integer, OUT drained boolean,
@@ -658,7 +658,7 @@ CREATE FUNCTION leader_election.standing(election text,
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_standing'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
-COMMENT ON FUNCTION leader_election.standing(text) IS
+COMMENT ON FUNCTION leader_election._standing(text) IS
 'what the view candidates shows of one election; nothing on a standby';
 
 CREATE FUNCTION leader_election.diagnose(election text,
@@ -676,7 +676,7 @@ CREATE VIEW leader_election.status AS
 		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at,
 		o.run, o.run_done, o.done_at, o.owner
 	FROM leader_election.election e,
-		LATERAL leader_election.observe(e.election) o;
+		LATERAL leader_election._observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS
 'each election now: who leads, in which term, until when, or why nobody does';
 
@@ -685,11 +685,11 @@ CREATE VIEW leader_election.candidates AS
 		s.joined_at, s.alive, s.leads, s."position", s.drained,
 		s.stood
 	FROM leader_election.election e,
-		LATERAL leader_election.standing(e.election) s;
+		LATERAL leader_election._standing(e.election) s;
 COMMENT ON VIEW leader_election.candidates IS
 'who stands, in the order in which they would be elected';
 
-CREATE FUNCTION leader_election.measure(
+CREATE FUNCTION leader_election._measure(
 	OUT election text, OUT group_name text, OUT led integer,
 	OUT waiting_for text, OUT vacant_seconds double precision,
 	OUT overdue_seconds double precision, OUT term bigint,
@@ -701,10 +701,10 @@ CREATE FUNCTION leader_election.measure(
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_measure'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.measure() IS
+COMMENT ON FUNCTION leader_election._measure() IS
 'what the view metrics shows';
 
-CREATE FUNCTION leader_election.measure_server(
+CREATE FUNCTION leader_election._measure_server(
 	OUT in_recovery integer, OUT worker integer, OUT locked_tables integer,
 	OUT standbys_needed integer, OUT standbys_connected integer,
 	OUT standbys_unconfirmed_bytes bigint,
@@ -714,7 +714,7 @@ CREATE FUNCTION leader_election.measure_server(
 	OUT worker_sqlstate text, OUT worker_failure text)
 AS 'MODULE_PATHNAME', 'le_measure_server'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.measure_server() IS
+COMMENT ON FUNCTION leader_election._measure_server() IS
 'what the view server_metrics shows';
 
 CREATE VIEW leader_election.metrics AS
@@ -722,7 +722,7 @@ CREATE VIEW leader_election.metrics AS
 		m.overdue_seconds, m.term, m.candidates, m.quorum, m.paused,
 		m.changes_last_hour, m.lost_last_hour, m.lease_left_ratio,
 		m.renewal_left_ratio, m.unannounced_seconds
-	FROM leader_election.measure() m;
+	FROM leader_election._measure() m;
 COMMENT ON VIEW leader_election.metrics IS
 'each election now, in numbers for monitors';
 
@@ -733,22 +733,22 @@ CREATE VIEW leader_election.server_metrics AS
 		pg_catalog.pg_notification_queue_usage() AS notification_queue_ratio,
 		s.worker_failing_seconds, s.worker_failures, s.worker_retry_seconds,
 		s.worker_sqlstate, s.worker_failure
-	FROM leader_election.measure_server() s;
+	FROM leader_election._measure_server() s;
 COMMENT ON VIEW leader_election.server_metrics IS
 'what elections need of this server and its standbys, in numbers for monitors: one row';
 
-CREATE FUNCTION leader_election.incarnation()
+CREATE FUNCTION leader_election._incarnation()
 RETURNS text
 AS 'MODULE_PATHNAME', 'le_incarnation'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.incarnation() IS
+COMMENT ON FUNCTION leader_election._incarnation() IS
 'the server''s present incarnation: system identifier, timeline, boot, database, lease table; NULL in recovery';
 
-CREATE FUNCTION leader_election.monotonic_clock()
+CREATE FUNCTION leader_election._monotonic_clock()
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'le_monotonic_clock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.monotonic_clock() IS
+COMMENT ON FUNCTION leader_election._monotonic_clock() IS
 'the clock that leases are measured with, in microseconds';
 
 -- What every script ends with that makes objects (CONTRIBUTING.md): they become
@@ -867,8 +867,8 @@ DROP FUNCTION leader_election.check_script();
 -- That is the end of every script.
 
 INSERT INTO leader_election.epoch (incarnation, first_seen_at, first_seen_mono, epoch)
-VALUES (leader_election.incarnation(), pg_catalog.clock_timestamp(),
-	leader_election.monotonic_clock(), 0);
+VALUES (leader_election._incarnation(), pg_catalog.clock_timestamp(),
+	leader_election._monotonic_clock(), 0);
 
 --
 -- Privileges.  Whoever has USAGE on the schema (nobody, by default) may
@@ -887,11 +887,11 @@ GRANT EXECUTE ON FUNCTION leader_election.remaining_ms(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.only_leader() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.observe(text) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.standing(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._observe(text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._standing(text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION leader_election.diagnose(text) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.measure() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.measure_server() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.incarnation() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.monotonic_clock() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._measure() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._measure_server() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._incarnation() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION leader_election._monotonic_clock() TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;

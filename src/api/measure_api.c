@@ -3,9 +3,9 @@
  * measure_api.c
  *		SQL functions for monitors: elections, and the server, in numbers.
  *
- * Invariant: nothing here writes, or takes a lock of an election.  measure()
+ * Invariant: nothing here writes, or takes a lock of an election.  _measure()
  * waits for the locks of tables as other calls do, and fails if it does not
- * get them in time: no rows would mean that all is well.  measure_server()
+ * get them in time: no rows would mean that all is well.  _measure_server()
  * reads none of our tables, and so can tell that they are locked.  On a
  * standby, what its rows do not tell is NULL.
  *
@@ -251,7 +251,7 @@ measure_election(Measure *m)
 }
 
 /*
- * measure() -> a row for each election.  What is read of an election is freed
+ * _measure() -> a row for each election.  What is read of an election is freed
  * with it; but seats of a group have counts in common, which have to stay.
  */
 Datum

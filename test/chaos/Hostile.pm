@@ -143,14 +143,14 @@ sub observing
 
 	return (
 		(map { "SELECT count(*) FROM $ELECTIONS, generate_series(1, 50), leader_election.$_(election)" }
-			  qw(is_leader term remaining_ms leader observe standing)),
+			  qw(is_leader term remaining_ms leader _observe _standing)),
 		"SELECT count(leader_election.is_leader(election, $term + i)) FROM $ELECTIONS, generate_series(1, 100) i",
 		"SELECT count(leader_election.is_leader(election, term)) FROM $TERMS",
 		"SELECT leader_election.assert_leader('race')",
 		"SELECT leader_election.assert_leader(election, term) FROM $TERMS",
 		"SELECT count(*) FROM $ELECTIONS, leader_election.diagnose(election)",
 		(map { "SELECT count(*) FROM leader_election.$_" } qw(status candidates history metrics server_metrics)),
-		'SELECT count(leader_election.incarnation()), count(leader_election.monotonic_clock()) FROM generate_series(1, 100)',
+		'SELECT count(leader_election._incarnation()), count(leader_election._monotonic_clock()) FROM generate_series(1, 100)',
 		"CALL leader_election.wait_for_change('race', NULL, NULL, timeout => '200 ms')",
 		"CALL leader_election.wait_for_change('" . ('x' x int(rand(300))) . "', 1, 'x', timeout => '10 ms')",
 	);
@@ -194,7 +194,7 @@ sub shadowing
 	return join '; ', 'BEGIN', 'CREATE TEMP TABLE lease (election text, term bigint)', 'CREATE TEMP TABLE election (election text)',
 	  "CREATE FUNCTION pg_temp.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT NULL::timestamptz'",
 	  'SET LOCAL search_path = pg_temp, leader_election, pg_catalog',
-	  (map { "SELECT leader_election.$_('race')" } qw(leader is_leader standing)),
+	  (map { "SELECT leader_election.$_('race')" } qw(leader is_leader _standing)),
 	  'SELECT count(*) FROM leader_election.status', 'ROLLBACK';
 }
 

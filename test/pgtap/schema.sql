@@ -55,8 +55,8 @@ SELECT has_function('leader_election', 'request_yield',
 	'{text,text,boolean}'::name[]);
 SELECT has_function('leader_election', 'leader', '{text}'::name[]);
 SELECT has_function('leader_election', 'diagnose', '{text}'::name[]);
-SELECT has_function('leader_election', 'measure', '{}'::name[]);
-SELECT has_function('leader_election', 'measure_server', '{}'::name[]);
+SELECT has_function('leader_election', '_measure', '{}'::name[]);
+SELECT has_function('leader_election', '_measure_server', '{}'::name[]);
 SELECT has_function('leader_election', 'pause_election',
 	'{text,text,interval,boolean}'::name[]);
 SELECT has_function('leader_election', 'resume_election', '{text}'::name[]);
@@ -195,7 +195,7 @@ SELECT function_privs_are('leader_election', 'diagnose', '{text}',
 	'le_pgtap_observer', '{EXECUTE}', 'an observer may call diagnose()');
 SELECT function_privs_are('leader_election', name, '{}',
 	'le_pgtap_observer', '{EXECUTE}', format('an observer may call %s()', name))
-  FROM (VALUES ('measure'::name), ('measure_server')) AS f (name);
+  FROM (VALUES ('_measure'::name), ('_measure_server')) AS f (name);
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_observer', '{}', format('an observer may not call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),

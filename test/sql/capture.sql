@@ -29,11 +29,11 @@ CREATE FUNCTION evil."coalesce"(int, int) RETURNS int LANGUAGE sql
 	AS 'SELECT evil.trap(); SELECT 1';
 CREATE FUNCTION evil."greatest"(bigint, bigint) RETURNS bigint LANGUAGE sql
 	AS 'SELECT evil.trap(); SELECT 1::bigint';
-CREATE FUNCTION evil.monotonic_clock() RETURNS bigint LANGUAGE sql
+CREATE FUNCTION evil._monotonic_clock() RETURNS bigint LANGUAGE sql
 	AS 'SELECT evil.trap(); SELECT 1::bigint';
-CREATE FUNCTION evil.observe(text) RETURNS text LANGUAGE sql
+CREATE FUNCTION evil._observe(text) RETURNS text LANGUAGE sql
 	AS 'SELECT evil.trap(); SELECT NULL::text';
-CREATE FUNCTION evil.standing(text) RETURNS text LANGUAGE sql
+CREATE FUNCTION evil._standing(text) RETURNS text LANGUAGE sql
 	AS 'SELECT evil.trap(); SELECT NULL::text';
 
 DO $$

@@ -120,13 +120,13 @@ DECLARE
 	led_at bigint;
 BEGIN
 	LOOP
-		clock := leader_election.monotonic_clock();
+		clock := leader_election._monotonic_clock();
 		remaining := leader_election.remaining_ms('short');
 		ASSERT remaining IS NULL OR remaining * 1000 <= deadline - clock,
 			'remaining_ms() promises no more than there is';
-		ASSERT remaining IS NOT NULL OR leader_election.monotonic_clock() >= deadline,
+		ASSERT remaining IS NOT NULL OR leader_election._monotonic_clock() >= deadline,
 			'it promises something until the deadline';
-		clock := leader_election.monotonic_clock();
+		clock := leader_election._monotonic_clock();
 		leads := leader_election.is_leader('short');
 		EXIT WHEN NOT leads;
 		led_at := clock;
@@ -134,7 +134,7 @@ BEGIN
 			RAISE 'is_leader() is true half a minute after the deadline';
 		END IF;
 	END LOOP;
-	clock := leader_election.monotonic_clock();
+	clock := leader_election._monotonic_clock();
 	ASSERT led_at < deadline, 'true before the deadline, and not after it';
 	ASSERT clock >= deadline, 'false after the deadline, and not before it';
 	ASSERT leader_election.term('short') IS NULL, 'nor is there a term';
@@ -160,7 +160,7 @@ BEGIN
 	ASSERT deadline < (SELECT deadline_mono FROM leader_election.lease
 						WHERE election = 'short'), 'has renewed';
 	LOOP
-		clock := leader_election.monotonic_clock();
+		clock := leader_election._monotonic_clock();
 		EXIT WHEN NOT leader_election.is_leader('short');
 		led_at := clock;
 		IF clock > deadline + 30000000 THEN

@@ -140,8 +140,8 @@ SELECT leader_election.transfer('m', repeat('m', 10000000));
 SELECT leader_election.is_leader(repeat('m', 10000000)),
 	   leader_election.term(repeat('m', 10000000)),
 	   leader_election.leader(repeat('m', 10000000));
-SELECT (leader_election.observe(repeat('m', 10000000))).state;
-SELECT count(*) FROM leader_election.standing(repeat('m', 10000000));
+SELECT (leader_election._observe(repeat('m', 10000000))).state;
+SELECT count(*) FROM leader_election._standing(repeat('m', 10000000));
 :left
 
 -- Arguments that must not be NULL

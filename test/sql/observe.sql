@@ -86,7 +86,7 @@ $$;
 -- A leader whose lease is over is none, before anybody has ended its term.
 CALL leader_election.campaign('o', 'one');
 BEGIN;
-UPDATE leader_election.lease SET deadline_mono = leader_election.monotonic_clock()
+UPDATE leader_election.lease SET deadline_mono = leader_election._monotonic_clock()
  WHERE election = 'o';
 SELECT leader_election.leader('o');
 SELECT state FROM leader_election.status WHERE election = 'o';

@@ -186,9 +186,9 @@ CREATE FUNCTION pg_temp.remains(election text) RETURNS text LANGUAGE plpgsql AS 
 DECLARE
 	deadline bigint := (SELECT deadline_mono FROM leader_election.lease l
 						 WHERE l.election = remains.election);
-	before bigint := leader_election.monotonic_clock();
+	before bigint := leader_election._monotonic_clock();
 	remaining bigint := leader_election.remaining_ms(election);
-	after bigint := leader_election.monotonic_clock();
+	after bigint := leader_election._monotonic_clock();
 BEGIN
 	RETURN CASE WHEN remaining IS NULL THEN 'does not lead'
 		WHEN remaining BETWEEN (deadline - after) / 1000 AND (deadline - before) / 1000 THEN 'is right'
@@ -209,7 +209,7 @@ BEGIN
 	PERFORM leader_election.renew('remains');
 	ASSERT deadline < (SELECT deadline_mono FROM leader_election.lease
 						WHERE election = 'remains'), 'has renewed';
-	before := leader_election.monotonic_clock();
+	before := leader_election._monotonic_clock();
 	ASSERT leader_election.remaining_ms('remains') <= (deadline - before) / 1000,
 		'remains until the committed deadline';
 END

@@ -265,7 +265,7 @@ test_return('fast stop, leader is busy', 1);
 	$orphan->query_async(
 		q{DO $$ DECLARE now bigint; last_true bigint; BEGIN
 			LOOP
-				now := leader_election.monotonic_clock();
+				now := leader_election._monotonic_clock();
 				EXIT WHEN NOT leader_election.is_leader('short');
 				last_true := now;
 			END LOOP;

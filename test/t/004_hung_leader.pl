@@ -36,13 +36,13 @@ sub lead_to_the_end
 	$session->query_async(
 		qq{DO \$\$ DECLARE now bigint; last_true bigint; BEGIN
 			LOOP
-				now := leader_election.monotonic_clock();
+				now := leader_election._monotonic_clock();
 				EXIT WHEN NOT leader_election.is_leader('$election');
 				last_true := now;
 				PERFORM pg_sleep(0.001);
 			END LOOP;
 			RAISE WARNING 'last true: %, first false: %', last_true,
-				leader_election.monotonic_clock();
+				leader_election._monotonic_clock();
 		END \$\$});
 	return;
 }
@@ -57,7 +57,7 @@ sub follow_to_the_end
 			WHILE NOT leader_election.is_leader('$election') LOOP
 				PERFORM pg_sleep(0.001);
 			END LOOP;
-			RAISE WARNING 'first true: %', leader_election.monotonic_clock();
+			RAISE WARNING 'first true: %', leader_election._monotonic_clock();
 		END \$\$});
 	return;
 }
@@ -166,12 +166,12 @@ $leader{renewing}->query_async(
 # then, but nobody else gets between.
 $leader{late}->query_async(
 	qq{DO \$\$ DECLARE term bigint; led_before boolean; BEGIN
-		WHILE leader_election.monotonic_clock() < $deadline{late} - $MOMENT LOOP
+		WHILE leader_election._monotonic_clock() < $deadline{late} - $MOMENT LOOP
 			PERFORM pg_sleep(0.001);
 		END LOOP;
 		led_before := leader_election.is_leader('late');
 		SELECT r.term INTO term FROM leader_election.renew('late') r;
-		WHILE leader_election.monotonic_clock() < $deadline{late} + 100000 LOOP
+		WHILE leader_election._monotonic_clock() < $deadline{late} + 100000 LOOP
 			PERFORM pg_sleep(0.001);
 		END LOOP;
 		RAISE WARNING 'before %, renewed %, uncommitted %', led_before, term,
@@ -437,7 +437,7 @@ foreach my $election ('late news', 'late news, stopped worker')
 		't', "$election: leaves");
 	is_deeply([ $observer->lease($election, 'leader, term') ],
 		[ 'two', 2 ], "$election: the waiting campaign is elected, and does not know");
-	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
+	wait_for($node, "SELECT deadline_mono < leader_election._monotonic_clock()
 		FROM leader_election.lease WHERE election = '$election'");
 	wait_for($node, "SELECT reason FROM leader_election.history
 		WHERE election = '$election' AND term = 2", 'expired')
@@ -477,10 +477,10 @@ my $campaigner = q{
 		after bigint;
 	BEGIN
 		LOOP
-			before := leader_election.monotonic_clock();
+			before := leader_election._monotonic_clock();
 			t := leader_election.term('relay');
 			led := leader_election.is_leader('relay');
-			after := leader_election.monotonic_clock();
+			after := leader_election._monotonic_clock();
 			IF NOT led OR t IS DISTINCT FROM leader_election.term('relay') THEN
 				t := NULL;
 			END IF;

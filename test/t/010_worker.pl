@@ -41,9 +41,9 @@ BEGIN
 		first_after := NULL;
 		give_up_at := clock_timestamp() + lead_for;
 		LOOP
-			clock_before := leader_election.monotonic_clock();
+			clock_before := leader_election._monotonic_clock();
 			seen := leader_election.term(e);
-			clock_after := leader_election.monotonic_clock();
+			clock_after := leader_election._monotonic_clock();
 			IF seen = mine THEN
 				first_after := coalesce(first_after, clock_after);
 				last_before := clock_before;
@@ -468,8 +468,8 @@ SKIP:
 		$gate->query("SELECT pg_advisory_unlock(hashtext('much'))") if $election eq 'last';
 		wait_for($node, "SELECT wait_event = 'PgSleep' AND query LIKE '%\"$election\"' FROM $WORKERS");
 	}
-	my $then = $gate->query('SELECT leader_election.monotonic_clock()');
-	wait_for($node, "SELECT leader_election.monotonic_clock() - $then > 1100000");
+	my $then = $gate->query('SELECT leader_election._monotonic_clock()');
+	wait_for($node, "SELECT leader_election._monotonic_clock() - $then > 1100000");
 	$gate->query("SELECT pg_advisory_unlock(hashtext('last'))");
 
 	wait_for($node, "SELECT leader_election.leader('last')", 'next');

@@ -273,8 +273,8 @@ foreach my $table (@TABLES)
 	  if $table eq 'epoch';
 	answers_soon($control, $_, $what)
 	  foreach "SELECT leader_election.leader('locked')",
-	  "SELECT * FROM leader_election.observe('locked')",
-	  "SELECT * FROM leader_election.standing('locked')";
+	  "SELECT * FROM leader_election._observe('locked')",
+	  "SELECT * FROM leader_election._standing('locked')";
 
 	# Those that wait for an election go on waiting, without a snapshot.
 	$late->query("SET statement_timeout = '5s'");
@@ -374,12 +374,12 @@ foreach my $table (@TABLES)
 	$locker->query('BEGIN; SELECT FROM leader_election.lease'
 		  . " WHERE election = 'slow' FOR UPDATE");
 	wait_for($node,
-		"SELECT leader_election.monotonic_clock() > $deadline - 2000000");
+		"SELECT leader_election._monotonic_clock() > $deadline - 2000000");
 	is( $control->query('SELECT deadline_mono FROM leader_election.lease'
 			  . " WHERE election = 'slow'"),
 		$deadline, 'a renewal is held up');
 	$locker->query('COMMIT');
-	wait_for($node, "SELECT leader_election.monotonic_clock() > $deadline");
+	wait_for($node, "SELECT leader_election._monotonic_clock() > $deadline");
 	is($leader->query("SELECT leader_election.term('slow')"),
 		'1', 'its leader leads on (opensearch-operator#1545)');
 	ok(!$waiter->finished, '... and nobody else');

@@ -101,7 +101,7 @@ max_parallel_workers = 5
 		},
 		'the end of both leases');
 	is( $observer->query(
-			"SELECT min(monotonic_clock) >= (SELECT max(d::bigint) FROM unnest(string_to_array('$before', ' ')) d) FROM leader_election.monotonic_clock()"
+			"SELECT min(monotonic_clock) >= (SELECT max(d::bigint) FROM unnest(string_to_array('$before', ' ')) d) FROM leader_election._monotonic_clock()"
 		),
 		't',
 		'no call has renewed these');
@@ -212,20 +212,20 @@ sub forget_epoch
 	$standby->safe_psql('postgres', q{
 		SET synchronous_commit = local;
 		UPDATE leader_election.epoch SET incarnation = 'was ' || incarnation || ' ' || epoch
-		 WHERE incarnation = leader_election.incarnation()});
+		 WHERE incarnation = leader_election._incarnation()});
 	return;
 }
 
 # The transactions that wrote the row of the epoch and rows of ours after it
 my $KNOWN = q{SELECT count(*) FROM leader_election.epoch
-	WHERE incarnation = leader_election.incarnation()};
+	WHERE incarnation = leader_election._incarnation()};
 my $TOGETHER = q{SELECT count(*)
 	FROM leader_election.epoch e,
 		(SELECT xmin FROM leader_election.lease
 		 UNION ALL SELECT xmin FROM leader_election.candidate
 		 UNION ALL SELECT xmin FROM leader_election.election
 		 UNION ALL SELECT xmin FROM leader_election.history) r
-	WHERE e.incarnation = leader_election.incarnation() AND r.xmin = e.xmin};
+	WHERE e.incarnation = leader_election._incarnation() AND r.xmin = e.xmin};
 
 my $begun = 0;
 

@@ -42,7 +42,7 @@ BEGIN
 	END IF;
 	INSERT INTO public.note VALUES (DEFAULT, pg_current_xact_id(), pg_backend_pid(),
 		name, term, old.term, deadline, old.deadline_mono,
-		old.duration, leader_election.monotonic_clock(), yielding, old.yielding);
+		old.duration, leader_election._monotonic_clock(), yielding, old.yielding);
 	WHILE EXISTS (SELECT FROM public.gate g WHERE g.election = name) LOOP
 		PERFORM pg_sleep(0.005);
 	END LOOP;
@@ -162,7 +162,7 @@ sub renewed_with
 	wait_for($node, "SELECT count(DISTINCT xmin::text) = 1 FROM leader_election.lease
 		WHERE election IN ('gated', 'expired') AND renewed_at > acquired_at");
 	close_gate('gated');
-	wait_for($node, "SELECT deadline_mono < leader_election.monotonic_clock()
+	wait_for($node, "SELECT deadline_mono < leader_election._monotonic_clock()
 		FROM leader_election.lease WHERE election = 'expired'");
 	open_gate();
 	wait_for($node, "SELECT count(*) = 1 FROM leader_election.history
@@ -211,7 +211,7 @@ sub renewed_with
 	create('9s', 'in time');
 	$leader->query("SELECT leader_election.join('in time', 'leader')");
 	close_gate('in time');
-	wait_for($node, "SELECT leader_election.monotonic_clock() > deadline_mono
+	wait_for($node, "SELECT leader_election._monotonic_clock() > deadline_mono
 		FROM leader_election.lease WHERE election = 'in time'");
 	is($leader->query("SELECT count(*) FROM leader_election.renew('in time')"), '', 'a renewal that has not committed');
 	is($leader->sqlstate, '55P03', 'is no reason to say that the lease is over');

@@ -202,7 +202,7 @@ sub best_takeover
 			(election, candidate, kind, role, rank, progress, auto_renew,
 			joined_at, place_mono, defers, seen_mono, seen_for)
 		SELECT 'crowd', 'candidate ' || i, 'detached', current_user, 0, 0, true,
-			now(), 1, false, leader_election.monotonic_clock(), 3600000000
+			now(), 1, false, leader_election._monotonic_clock(), 3600000000
 		FROM generate_series(1, $CROWD) i");
 	$control->query("SELECT leader_election.create_election('short', lease_duration => '500 ms')");
 	like($one->query("SELECT leader_election.join('short', 'one')"),

@@ -190,7 +190,7 @@ $_->query('SELECT leader_election.leave_all()') for $one, $two;
 # after a quarter of the lease.
 #
 
-my $beats = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), leader_election.monotonic_clock()};
+my $beats = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), leader_election._monotonic_clock()};
 
 $observer->query(
 	q{SELECT count(leader_election.create_election('beat ' || i, lease_duration => '2 s'))
@@ -233,7 +233,7 @@ $_->query('SELECT leader_election.leave_all()') for $one, $two;
 	like($@, qr/too many clients|remaining connection slots/, 'there is no connection left');
 	is( $one->query(
 			qq{DO \$\$ BEGIN
-				WHILE leader_election.monotonic_clock() < $deadline + 1000000 LOOP END LOOP;
+				WHILE leader_election._monotonic_clock() < $deadline + 1000000 LOOP END LOOP;
 			END \$\$;
 			SELECT leader_election.term('short')}),
 		$term,

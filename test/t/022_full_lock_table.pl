@@ -55,7 +55,7 @@ sub hog
 
 sub clock
 {
-	return $observer->query('SELECT leader_election.monotonic_clock()');
+	return $observer->query('SELECT leader_election._monotonic_clock()');
 }
 
 sub terms
@@ -163,7 +163,7 @@ wait_until(
 	'the end of the session');
 is($observer->sqlstate, '00000', 'no room: a dead session does not lead');
 is( $observer->query(
-		"SELECT deadline_mono > leader_election.monotonic_clock() FROM leader_election.lease WHERE election = '$auto[0]'"),
+		"SELECT deadline_mono > leader_election._monotonic_clock() FROM leader_election.lease WHERE election = '$auto[0]'"),
 	't',
 	'before its lease is over');
 

@@ -276,7 +276,7 @@ foreach my $kind (@kinds)
 {
 	lead("$kind $_", $kind) foreach @columns;
 }
-my $before = run($super, 'SELECT leader_election.monotonic_clock()');
+my $before = run($super, 'SELECT leader_election._monotonic_clock()');
 my $next = session($node, name => 'next');
 my (@required, @session);
 foreach my $kind (@kinds)

@@ -42,11 +42,10 @@ while ($script =~ /^CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\((.*?)\
 {
 	my ($name, $args) = ($1, $2);
 
-	next if $script =~ /^DROP FUNCTION leader_election\.$name\(/m;
+	next if $name =~ /^_/ || $script =~ /^DROP FUNCTION leader_election\.$name\(/m;
 	$args =~ s/\s+/ /g;
 	$args =~ s/ DEFAULT [^,]+//g;
 	$args =~ s/(?:^|,) ?OUT .*//;
-	$args = '' if $name =~ /^(?:observe|standing)$/;
 	$args =~ s/,.*/, .../ if $name =~ /^alter_/;
 	$args = "'election'" if $name eq 'only_leader';
 	push @missing, "$name($args)" if index($reference, "$name($args)") < 0;

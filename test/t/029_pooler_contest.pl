@@ -83,7 +83,7 @@ sub send_call
 
 	# Which backend serves it, and when, is told even if there is no row.
 	$sql =~ s/^SELECT \* FROM (.*\))/
-SELECT pg_backend_pid(), leader_election.monotonic_clock(), f.*
+SELECT pg_backend_pid(), leader_election._monotonic_clock(), f.*
 FROM (VALUES (1)) one LEFT JOIN $1 f ON true/;
 	$c->{call} =
 	  { function => $function, pooler => $poolers, sent => now() };

@@ -152,7 +152,7 @@ is(renew('itself', 1), 1, 'itself: leads on');
 		is(joins($victim, $e), 1, "$e: a session leads");
 		is(acquire($e, $name), '', "$e: a detached candidate waits");
 		is(joins($four, $e), '', "$e: and a session") unless $to eq '';
-		$clock = $control->query('SELECT leader_election.monotonic_clock()');
+		$clock = $control->query('SELECT leader_election._monotonic_clock()');
 		any("SELECT leader_election.request_yield('$e', $to"
 			  . ' terminate => true)');
 		($winner, $term) = acquire_in_turn($e, $name);
@@ -172,7 +172,7 @@ is(renew('itself', 1), 1, 'itself: leads on');
 
 		is(joins($victim, $e), 1, "$e: a session leads");
 		is(joins($_, $e), '', "$e: another waits") foreach $two, $four;
-		$clock = $control->query('SELECT leader_election.monotonic_clock()');
+		$clock = $control->query('SELECT leader_election._monotonic_clock()');
 		any("SELECT leader_election.request_yield('$e', 'four', true)");
 		elected_at_ok($e, 2, $clock, $e);
 		is($four->query("SELECT leader_election.term('$e')"),

@@ -70,7 +70,7 @@ my ($one, $two, $three, $four) =
 	$three->query_async(
 		q{DO $$ DECLARE now bigint; last_true bigint; BEGIN
 			LOOP
-				now := leader_election.monotonic_clock();
+				now := leader_election._monotonic_clock();
 				EXIT WHEN NOT leader_election.is_leader('clings');
 				last_true := now;
 			END LOOP;
@@ -215,7 +215,7 @@ my ($one, $two, $three, $four) =
 	is(history('deserted'), 'one transferred, two ', 'deserted: history');
 
 	# It leaves: the seat is free at once.
-	$clock = $control->query('SELECT leader_election.monotonic_clock()');
+	$clock = $control->query('SELECT leader_election._monotonic_clock()');
 	is(acquire('reserved', 'd'), '', 'reserved again');
 	joins($four, 'reserved');
 	is($two->query("SELECT leader_election.transfer('reserved', 'd')"),

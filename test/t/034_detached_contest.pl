@@ -38,11 +38,11 @@ BEGIN
 		first_after := NULL;
 		give_up_at := clock_timestamp() + random() * interval '50 ms';
 		LOOP
-			clock_before := leader_election.monotonic_clock();
+			clock_before := leader_election._monotonic_clock();
 			seen := leader_election.term(e);
 			EXIT WHEN seen IS DISTINCT FROM mine;
 			first_after := coalesce(first_after,
-				leader_election.monotonic_clock());
+				leader_election._monotonic_clock());
 			last_before := clock_before;
 			EXIT WHEN clock_timestamp() > give_up_at;
 			PERFORM pg_sleep(0.002);
@@ -80,10 +80,10 @@ BEGIN
 		first_after := NULL;
 		give_up_at := clock_timestamp() + random() * interval '50 ms';
 		LOOP
-			clock_before := leader_election.monotonic_clock();
+			clock_before := leader_election._monotonic_clock();
 			EXIT WHEN NOT leader_election.is_leader(e, mine);
 			first_after := coalesce(first_after,
-				leader_election.monotonic_clock());
+				leader_election._monotonic_clock());
 			last_before := clock_before;
 			EXIT WHEN clock_timestamp() > give_up_at;
 			PERFORM leader_election.renew(e, mine);

@@ -195,7 +195,7 @@ sub efforts
 				RAISE lock_not_available;
 			END IF;
 			WHILE (SELECT max(deadline_mono) FROM leader_election.lease WHERE election IN ($names))
-				>= leader_election.monotonic_clock()
+				>= leader_election._monotonic_clock()
 			LOOP
 				PERFORM pg_sleep(0.01);
 			END LOOP;

@@ -42,7 +42,7 @@ serve();
 		$callers[$_]->query_async("SELECT $calls[$_]") foreach 0 .. $#calls;
 
 		# For longer than its lease would last
-		while ($control->query('SELECT leader_election.monotonic_clock()') <=
+		while ($control->query('SELECT leader_election._monotonic_clock()') <=
 			$deadline)
 		{
 			my $sent = machine_time();
@@ -233,17 +233,17 @@ serve();
 		$s->query_async(
 			qq{DO \$\$
 			DECLARE
-				until bigint := leader_election.monotonic_clock() + 3000000;
+				until bigint := leader_election._monotonic_clock() + 3000000;
 				sent bigint := 0;
 				longest bigint := 0;
 			BEGIN
 				WHILE sent < until LOOP
-					sent := leader_election.monotonic_clock();
+					sent := leader_election._monotonic_clock();
 					PERFORM * FROM leader_election.acquire('crowd',
 						'$s->{name}', progress => sent);
 					COMMIT;
 					longest := greatest(longest,
-						leader_election.monotonic_clock() - sent);
+						leader_election._monotonic_clock() - sent);
 				END LOOP;
 				INSERT INTO took VALUES (longest);
 			END \$\$});

@@ -150,7 +150,7 @@ serve();
 	$control->query("UPDATE leader_election.lease SET incarnation ="
 		  . " 'other' WHERE election LIKE 'foreign _'");
 	$control->query('UPDATE leader_election.epoch SET epoch = 1,'
-		  . ' first_seen_mono = leader_election.monotonic_clock()');
+		  . ' first_seen_mono = leader_election._monotonic_clock()');
 	ok(!holds('foreign 1', 1), 'foreign: nobody leads (G6)');
 	any("SELECT leader_election.transfer('foreign 1', 1, 'd2')");
 	is($pool[0]->sqlstate, '55P03', 'foreign: no transfer for now');

@@ -119,9 +119,9 @@ sub written
 		CREATE TABLE IF NOT EXISTS seen (who text, mono bigint);
 		DO $$
 		DECLARE
-			until bigint := leader_election.monotonic_clock() + 1300000;
+			until bigint := leader_election._monotonic_clock() + 1300000;
 		BEGIN
-			WHILE leader_election.monotonic_clock() < until LOOP
+			WHILE leader_election._monotonic_clock() < until LOOP
 				PERFORM * FROM %s;
 				COMMIT;
 				INSERT INTO seen SELECT '%2$s', seen_mono

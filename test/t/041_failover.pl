@@ -415,7 +415,7 @@ is( $new->query(
 	'shortened: nor does anybody follow, if it gives up (G6)');
 
 my $in_time = $new->query(
-	"SELECT leader_election.monotonic_clock() < max(first_seen_mono) + $LONG
+	"SELECT leader_election._monotonic_clock() < max(first_seen_mono) + $LONG
 	FROM leader_election.epoch");
 is($in_time, 't', 'all of that was in the grace, on this machine');
 
@@ -435,7 +435,7 @@ $watcher->query_async("CALL leader_election.campaign('new there', 'watcher')");
 			$new->query("SELECT leader_election.renew('continued', $now{continued}),
 				leader_election.renew('transferred', $term{transferred})");
 			return $new->query(
-				"SELECT leader_election.monotonic_clock() >= max(first_seen_mono) + $LONG
+				"SELECT leader_election._monotonic_clock() >= max(first_seen_mono) + $LONG
 				FROM leader_election.epoch") eq 't';
 		},
 		'the end of the grace');

@@ -53,11 +53,11 @@ sub watch
 			changes int := -1;
 		BEGIN
 			LOOP
-				before := leader_election.monotonic_clock();
+				before := leader_election._monotonic_clock();
 				led := $leads;
 				IF led THEN
 					last_true := before;
-					first_true := coalesce(first_true, leader_election.monotonic_clock());
+					first_true := coalesce(first_true, leader_election._monotonic_clock());
 				END IF;
 				IF led IS DISTINCT FROM was THEN
 					changes := changes + 1;

@@ -270,7 +270,7 @@ $other->query('SELECT leader_election.leave_all()');
 		1, 'joined: leads');
 	$pair->stop_line;
 	$frozen = $pair->clock;
-	wait_for($old, "SELECT deadline_mono - leader_election.monotonic_clock() < $LEASE / 2
+	wait_for($old, "SELECT deadline_mono - leader_election._monotonic_clock() < $LEASE / 2
 		FROM leader_election.lease WHERE election = 'joined'");
 	$other->query_async("SELECT leader_election.join('joined', 'other')");
 	wait_until(
@@ -390,7 +390,7 @@ foreach my $election (@ended)
 		1, "$election: leads");
 }
 my $worker = stop_idle_worker();
-wait_for($old, "SELECT bool_and(deadline_mono < leader_election.monotonic_clock())
+wait_for($old, "SELECT bool_and(deadline_mono < leader_election._monotonic_clock())
 	FROM leader_election.lease WHERE election LIKE 'ended%'");
 is( $observer->query("SELECT leader_election.renew('ended 1', 1)"),
 	'', 'ended: the lease has run out');

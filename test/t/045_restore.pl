@@ -275,7 +275,7 @@ recovery_target_action = 'promote'
 		arrive($name, $node, 'app');
 		settle($sides[-1]) if $name eq 'recovered';
 		($sides[-1]{timeline}) =
-		  $sides[-1]{session}->query('SELECT leader_election.incarnation()')
+		  $sides[-1]{session}->query('SELECT leader_election._incarnation()')
 		  =~ m{^\d+/(\d+)/};
 	}
 	%term = %now;
@@ -356,7 +356,7 @@ foreach my $boot (
 		$node->init_from_backup($origin, 'files');
 		start_in($node, $unshare, $command);
 		like(
-			once($node, 'app', 'owner', 'SELECT leader_election.incarnation()'),
+			once($node, 'app', 'owner', 'SELECT leader_election._incarnation()'),
 			$like, "$name: is another boot");
 		arrive($name, $node, 'app');
 	}

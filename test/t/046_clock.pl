@@ -72,7 +72,7 @@ sub offsets
 {
 	my ($wall, $mono) = split /\|/, $control->query(
 		'SELECT extract(epoch FROM clock_timestamp()),
-			leader_election.monotonic_clock() / 1e6');
+			leader_election._monotonic_clock() / 1e6');
 
 	return map { sprintf '%d', sprintf('%.0f', $_ / 60) } $wall - time,
 	  $mono - uptime();
@@ -97,9 +97,9 @@ sub judge
 {
 	my ($session, $call, $deadline, $seen) = @_;
 	my ($before, $leads, $after) = split /\|/, $session->query(
-		"SELECT leader_election.monotonic_clock(),
+		"SELECT leader_election._monotonic_clock(),
 			leader_election.is_leader($call),
-			leader_election.monotonic_clock()");
+			leader_election._monotonic_clock()");
 
 	$seen->{early}++ if $leads eq 'f' && $after < $deadline;
 	$seen->{late}++ if $leads eq 't' && $before >= $deadline;
@@ -231,12 +231,12 @@ sub test_step
 		WHERE candidate IN ('heir', 'campaigns') AND alive",
 		6);
 	$past = $control->query(
-		"SELECT min(due) <= leader_election.monotonic_clock()
+		"SELECT min(due) <= leader_election._monotonic_clock()
 		FROM (VALUES " . join(', ', map { "($_)" } values %due) . ') d (due)');
 	is($past, 'f', "$name: nothing was due yet, on this machine");
 	is_deeply([ offsets() ], [ $from / 60, 0 ], "$name: the clock before");
 	set_clock($to);
-	($stepped) = $control->query('SELECT leader_election.monotonic_clock()');
+	($stepped) = $control->query('SELECT leader_election._monotonic_clock()');
 	is_deeply([ offsets() ], [ $to / 60, 0 ],
 		"$name: the wall clock is set, the monotonic one is not");
 
@@ -378,15 +378,15 @@ sub epoch_of_copy
 	start_worker(
 		$session, $copy,
 		"DELETE FROM leader_election.epoch
-			WHERE incarnation = leader_election.incarnation();
+			WHERE incarnation = leader_election._incarnation();
 		SELECT leader_election.acquire('e', 'c')");
 	wait_for(
 		$node,
 		'SELECT count(*) FROM leader_election.epoch
-		WHERE incarnation = leader_election.incarnation()',
+		WHERE incarnation = leader_election._incarnation()',
 		1, undef, $copy);
 	$epoch = $session->query('SELECT epoch FROM leader_election.epoch
-		WHERE incarnation = leader_election.incarnation()');
+		WHERE incarnation = leader_election._incarnation()');
 	$session->finish;
 
 	# The next one is to copy it.

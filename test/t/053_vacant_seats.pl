@@ -223,7 +223,7 @@ $one->query("SELECT leader_election.resign('resigned')");
 is($two->query("SELECT leader_election.is_leader('resigned')"),
 	't', 'delay: none after a resignation');
 my $deadline = lease('ran-out', 'deadline_mono');
-my $alive = $admin->query('SELECT leader_election.monotonic_clock()');
+my $alive = $admin->query('SELECT leader_election._monotonic_clock()');
 $one->kill;
 foreach my $election (qw(died ran-out))
 {

@@ -66,7 +66,7 @@ foreach my $step ([ 'ahead', 3600 ], [ 'back', -3600 ])
 		"SELECT candidates = 1 FROM leader_election.status WHERE election = '$name'");
 	set_clock($offset);
 	($before, my $paused, $after) = split /\|/, $control->query(
-		"SELECT leader_election.monotonic_clock(),
+		"SELECT leader_election._monotonic_clock(),
 			(SELECT waiting_for || ' ' || pause_reason FROM leader_election.status
 				WHERE election = '$name'),
 			abs(extract(epoch FROM clock_timestamp() - paused_at)) > 3000

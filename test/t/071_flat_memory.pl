@@ -97,11 +97,11 @@ is_flat_in_loop(30000, $_)
 is_flat_in_loop(10000, $_)
   foreach (
 	q{PERFORM leader_election.leader('none ' || i);},
-	q{PERFORM leader_election.observe('theirs');},
-	q{PERFORM leader_election.observe('none ' || i);},
-	q{PERFORM leader_election.standing('theirs');},
+	q{PERFORM leader_election._observe('theirs');},
+	q{PERFORM leader_election._observe('none ' || i);},
+	q{PERFORM leader_election._standing('theirs');},
 	q{PERFORM FROM leader_election.status;},
-	q{PERFORM leader_election.incarnation(), leader_election.monotonic_clock();},
+	q{PERFORM leader_election._incarnation(), leader_election._monotonic_clock();},
 	q{PERFORM leader_election.renew('mine');},
 	q{PERFORM leader_election.renew('detached', 1);},
 	q{PERFORM leader_election.renew('detached', i + 1);},
@@ -291,11 +291,11 @@ fail_and_go(2);
 my $known = used_by_worker();
 foreach my $turn (3 .. 5)
 {
-	my $then = $one->query('SELECT leader_election.monotonic_clock()');
+	my $then = $one->query('SELECT leader_election._monotonic_clock()');
 
 	# So long it is remembered that something has failed.
 	wait_for($node,
-		"SELECT leader_election.monotonic_clock() - $then > 11000000");
+		"SELECT leader_election._monotonic_clock() - $then > 11000000");
 	fail_and_go($turn);
 }
 

@@ -22,7 +22,7 @@ max_wal_size = 4GB
 ));
 my $control = session($node, name => 'control');
 my $leader = session($node, name => 'leader');
-my $CLOCK = 'leader_election.monotonic_clock()';
+my $CLOCK = 'leader_election._monotonic_clock()';
 
 sub create
 {

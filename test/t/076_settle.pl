@@ -317,7 +317,7 @@ client_min_messages = warning
 		  . " FROM leader_election.lease WHERE election = 'held'",
 		'promoted: so it is noted during a hold');
 	is(waiting_for('held'), 'hold', 'promoted: which goes on');
-	is( $admin->query("SELECT not_before_mono - leader_election.monotonic_clock()
+	is( $admin->query("SELECT not_before_mono - leader_election._monotonic_clock()
 			BETWEEN 3000000000 AND not_before_for AND not_before_for < $for
 			FROM leader_election.lease WHERE election = 'held'"),
 		't', 'promoted: by the clock of this server');

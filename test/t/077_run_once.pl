@@ -286,7 +286,7 @@ foreach my $e ('leads on', 'in the grace', 'not heard')
 $control->query("UPDATE leader_election.lease SET incarnation = 'other'
 	WHERE election IN ('leads on', 'in the grace', 'not heard');
 	UPDATE leader_election.epoch SET epoch = 1,
-	first_seen_mono = leader_election.monotonic_clock()");
+	first_seen_mono = leader_election._monotonic_clock()");
 my $term = renew('leads on', 1);
 cmp_ok($term, '>', 1 << 22, 'after a failover its leader leads on');
 is(runs('leads on'), 'a|t|a|1||f', 'which is no attempt');

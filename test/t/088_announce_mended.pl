@@ -252,7 +252,7 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 
 	call($control, "INSERT INTO leader_election.$_ FROM generate_series(1, 30000) i") foreach
 	  q{election (election, lease_duration, owner) SELECT 'v' || i, '15 s', current_user},
-	  q{lease (election, term, incarnation) SELECT 'v' || i, 6, leader_election.incarnation()},
+	  q{lease (election, term, incarnation) SELECT 'v' || i, 6, leader_election._incarnation()},
 	  q{announced SELECT 'v' || i, 6, true, 0, NULL};
 	call($control, "SELECT leader_election.create_election('crowded', lease_duration => '300 ms')");
 	$listener->fence;

@@ -19,7 +19,7 @@ use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $INCARNATION = 'SELECT leader_election.incarnation()';
+my $INCARNATION = 'SELECT leader_election._incarnation()';
 my $CONFIG = q(
 leader_election.lease_duration = '1 s'
 client_min_messages = warning

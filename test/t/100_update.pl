@@ -171,8 +171,8 @@ refused_ok($new, "SELECT leader_election.$_",
 	qr/protocol 1, the library .* protocol 2.*ALTER EXTENSION leader_election UPDATE/s,
 	"other, installed: new session: $_")
   foreach "join('held', 'new')", "acquire('lent', 'new')", "renew('lent', $s->{lent})",
-  "release('lent', $s->{lent})", "observe('held')", "leader('held')", "diagnose('held')",
-  'measure()', 'measure_server()', "create_election('created')", "assert_leader('lent', $s->{lent})", 'pause_all()';
+  "release('lent', $s->{lent})", "_observe('held')", "leader('held')", "diagnose('held')",
+  '_measure()', '_measure_server()', "create_election('created')", "assert_leader('lent', $s->{lent})", 'pause_all()';
 refused_ok($new, "CALL leader_election.campaign('held', 'new')", qr/ALTER EXTENSION/,
 	'other, installed: new session: campaign()');
 is($new->query("SELECT leader_election.is_leader('lent', $s->{lent})"),
@@ -237,9 +237,9 @@ foreach my $waiting (qw(campaign watcher))
 }
 refused_ok($s->{detached}, "SELECT leader_election.$_", qr/Reconnect/, "other, updated: $_")
   foreach "renew('lent', $s->{lent})", "acquire('lent', 'x')", "join('held', 'x')",
-  "observe('held')", "leader('held')", "assert_leader('held')",
-  "assert_leader('lent', $s->{lent})", "resign('held')", "diagnose('held')", 'measure()',
-  'measure_server()';
+  "_observe('held')", "leader('held')", "assert_leader('held')",
+  "assert_leader('lent', $s->{lent})", "resign('held')", "diagnose('held')", '_measure()',
+  '_measure_server()';
 refused_ok($s->{detached}, 'INSERT INTO guarded DEFAULT VALUES', qr/Reconnect/,
 	'other, updated: a trigger');
 

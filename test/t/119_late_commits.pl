@@ -29,7 +29,7 @@ my $control = session($node, name => 'control');
 
 $control->query($make);
 
-sub clock { return $control->query('SELECT leader_election.monotonic_clock()'); }
+sub clock { return $control->query('SELECT leader_election._monotonic_clock()'); }
 
 sub close_gate { append_to_file($gate, ''); return; }
 sub open_gate { unlink $gate; return; }

@@ -18,7 +18,7 @@ my $GATE = 42;            # an advisory lock
 
 my ($node, $control);
 
-sub clock { return $control->query('SELECT leader_election.monotonic_clock()'); }
+sub clock { return $control->query('SELECT leader_election._monotonic_clock()'); }
 
 sub wait_long
 {

@@ -39,7 +39,7 @@ like(query_unless_busy($one, "SELECT leader_election.join('e', 'one')"), qr/^\d+
 
 # --- Functions: what is STRICT is so no longer
 
-foreach my $function (qw(leader observe standing))
+foreach my $function (qw(leader _observe _standing))
 {
 	alter("$function() is called with NULL", "ALTER FUNCTION leader_election.$function(text) CALLED ON NULL INPUT");
 	is($super->query("SELECT count(*) FROM leader_election.$function(NULL) f WHERE f IS NOT NULL"), '0',
@@ -74,7 +74,7 @@ if ($super->query("SELECT current_setting('server_version_num')::int >= 180000")
 			ADD CONSTRAINT r NOT NULL role NOT VALID});
 	$super->query("SELECT leader_election.create_election('null')");
 	is($super->sqlstate, '00000', 'create_election()');
-	is($super->sqlstate_of("SELECT * FROM leader_election.standing('null')"), '55000', 'standing()');
+	is($super->sqlstate_of("SELECT * FROM leader_election._standing('null')"), '55000', 'standing()');
 	like($super->errors, qr/has a row with a null value/, 'standing(): why');
 	is($super->sqlstate_of("SELECT leader_election.join('null', 'x')"), '55000', 'join()');
 	alter('the row is gone', 'DELETE FROM leader_election.candidate WHERE kind IS NULL');

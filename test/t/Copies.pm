@@ -300,10 +300,10 @@ sub arrive
 		"$term{renewed}|failover\n$new|",
 		"$name: history");
 	is( $session->query(
-			"SELECT leader_election.monotonic_clock()
+			"SELECT leader_election._monotonic_clock()
 				< max(first_seen_mono) + $LEASE
 			FROM leader_election.epoch
-			WHERE incarnation = leader_election.incarnation()"),
+			WHERE incarnation = leader_election._incarnation()"),
 		't',
 		"$name: all of that was in the grace, on this machine");
 	is( $session->query(
@@ -338,7 +338,7 @@ sub settle
 			"SELECT string_agg(election, ', ') FROM leader_election.lease
 			WHERE leader = 'newcomer' AND acquired_mono - (SELECT first_seen_mono
 				FROM leader_election.epoch
-				WHERE incarnation = leader_election.incarnation())
+				WHERE incarnation = leader_election._incarnation())
 				NOT BETWEEN $LEASE AND $LEASE + $LATE + " . held_up()),
 		'',
 		"$name: elected after the grace of a lease, and soon (G6)");
@@ -360,7 +360,7 @@ sub settle
 	($epoch, $others) = split /\|/, $session->query(
 		"SELECT max(epoch) FILTER (WHERE incarnation = present),
 			max(epoch) FILTER (WHERE incarnation <> present)
-		FROM leader_election.epoch, leader_election.incarnation() present");
+		FROM leader_election.epoch, leader_election._incarnation() present");
 	cmp_ok($epoch, '>', $others, "$name: a new epoch");
 	$side->{epoch} = $epoch;
 	{

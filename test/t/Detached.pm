@@ -56,9 +56,9 @@ BEGIN
 	WHILE NOT EXISTS (SELECT FROM stop WHERE what = 'watch') LOOP
 		FOR l IN SELECT election, t FROM leader_election.lease,
 				generate_series(greatest(term - 1, 1), term + 1) t LOOP
-			clock_before := leader_election.monotonic_clock();
+			clock_before := leader_election._monotonic_clock();
 			CONTINUE WHEN NOT leader_election.is_leader(l.election, l.t);
-			clock_after := leader_election.monotonic_clock();
+			clock_after := leader_election._monotonic_clock();
 			key := l.election || '/' || l.t;
 			known := known || jsonb_build_object(key, jsonb_build_array(
 				coalesce((known->key->>0)::bigint, clock_after), clock_before));
@@ -242,7 +242,7 @@ sub wait_for_clock
 
 	wait_until(
 		sub {
-			$control->query('SELECT leader_election.monotonic_clock()') >= $clock;
+			$control->query('SELECT leader_election._monotonic_clock()') >= $clock;
 		},
 		"the clock to be at $clock");
 	return;

@@ -297,7 +297,7 @@ my @REPORT = (
 		ORDER BY acquired_at DESC LIMIT 50" ],
 	[ 'lease', "SELECT election, term, leader, kind, session_id, acquired_mono,
 		deadline_mono, duration, successor, not_before_mono, reserved_mono, incarnation,
-		leader_election.monotonic_clock() AS clock FROM leader_election.lease
+		leader_election._monotonic_clock() AS clock FROM leader_election.lease
 		WHERE renewed_at > $LATELY ORDER BY renewed_at DESC LIMIT 50" ],
 	[ 'epoch', 'SELECT * FROM leader_election.epoch' ],
 	[ 'pg_stat_activity', q(SELECT pid, backend_type, application_name, datname,

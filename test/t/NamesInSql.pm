@@ -29,7 +29,7 @@ my %KINDS = (
 		map { $_ => 'given' }
 		  qw(election candidate leader successor successor_role group_name owner candidate_role channel role run_role
 		  paused_by pause_reason drained_by run run_done run_granted metadata reason)),
-	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation pause_incarnation scope yield_cause severity worker_sqlstate
+	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation _incarnation pause_incarnation scope yield_cause severity worker_sqlstate
 		  history.reason)),
 	(map { $_ => 'identity' } qw(owner_id candidate_role_id role_id successor_role_id run_role_id)),
 	(map { $_ => 'text' } qw(detail finding remedy worker_failure)));
@@ -39,13 +39,13 @@ my %KINDS = (
 my %CALLS = (
 	acquire_any => 'SELECT * FROM leader_election.acquire_any(%g, %d)',
 	diagnose => 'SELECT * FROM leader_election.diagnose(%e)',
-	incarnation => 'SELECT leader_election.incarnation()',
+	_incarnation => 'SELECT leader_election._incarnation()',
 	join_group => 'SELECT * FROM leader_election.join_group(%g, %c)',
 	leader => 'SELECT leader_election.leader(%e)',
-	measure => 'SELECT * FROM leader_election.measure()',
-	measure_server => 'SELECT * FROM leader_election.measure_server()',
-	observe => 'SELECT * FROM leader_election.observe(%e)',
-	standing => 'SELECT * FROM leader_election.standing(%e)',
+	_measure => 'SELECT * FROM leader_election._measure()',
+	_measure_server => 'SELECT * FROM leader_election._measure_server()',
+	_observe => 'SELECT * FROM leader_election._observe(%e)',
+	_standing => 'SELECT * FROM leader_election._standing(%e)',
 	wait_for_change => q{SELECT :'told_leader'::text AS leader});
 
 # All that anybody may have been named, or have given

@@ -85,7 +85,7 @@ sub be_synchronous
 # The servers' monotonic clock, which is the same for both.
 sub clock
 {
-	return $_[0]{observer}->query('SELECT leader_election.monotonic_clock()');
+	return $_[0]{observer}->query('SELECT leader_election._monotonic_clock()');
 }
 
 # What a process of the primary waits for.
