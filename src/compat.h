@@ -31,7 +31,7 @@
 #error "leader_election needs PostgreSQL 15 or later"
 #endif
 
-/* From 17 on, and in later minors of the majors before */
+/* From 17 on */
 #ifndef foreach_ptr
 #define foreach_internal(type, pointer, var, lst, func) \
 	for (type pointer var = 0, pointer var##__outerloop = (type pointer) 1; \
@@ -40,7 +40,7 @@
 		for (ForEachState var##__state = {(lst), 0}; \
 			 var##__state.l != NIL && \
 			 var##__state.i < var##__state.l->length && \
-			 (var = (type pointer) func(&var##__state.l->elements[var##__state.i]), true); \
+			 ((var) = (type pointer) func(&var##__state.l->elements[var##__state.i]), true); \
 			 var##__state.i++)
 #define foreach_ptr(type, var, lst) foreach_internal(type, *, var, lst, lfirst)
 #define foreach_int(var, lst)		foreach_internal(int, , var, lst, lfirst_int)

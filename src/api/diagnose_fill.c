@@ -71,17 +71,10 @@ describe_change(const Diagnosis *d, const char *settings)
  * What stands for a field of a sentence.
  */
 static const char *
-value_of(const Diagnosis *d, const char *field)
+plain_value(const Diagnosis *d, const char *field)
 {
-#define IS(name)		(strcmp(field, name) == 0)
-#define BEGINS(name)	(strncmp(field, name, strlen(name)) == 0)
+#define IS(name)	(strcmp(field, name) == 0)
 
-	if (BEGINS("alter "))
-		return describe_change(d, le_diagnose_fill(d, field + strlen("alter ")));
-	if (BEGINS("owner "))
-		return le_diagnose_owner_runs(d, le_diagnose_fill(d, field + strlen("owner ")));
-	if (BEGINS("of a seat "))
-		return d->group != NULL ? field + strlen("of a seat ") : "";
 	if (IS("election"))
 		return d->literal;
 	if (IS("group"))
@@ -106,7 +99,7 @@ value_of(const Diagnosis *d, const char *field)
 		return describe_pause(d);
 	if (IS("resume"))
 		return d->pause == d->election->pause ?
-			le_diagnose_fill(d, "{owner resume_election({election})}") :
+			le_diagnose_owner_runs(d, psprintf("resume_election(%s)", d->literal)) :
 			"run as a superuser: SELECT leader_election.resume_all();";
 	if (IS("successor"))
 		return le_quote(d->vacancy.kept_for->name);
@@ -135,12 +128,10 @@ find_end(const char *open)
 	return open;
 }
 
-/*
- * A sentence of ours (not one with names of others: they may have braces) with
- * its fields filled in, which may have fields again.
- */
-char *
-le_diagnose_fill(const Diagnosis *d, const char *sentence)
+typedef const char *(*Value) (const Diagnosis *d, const char *field);
+
+static char *
+fill_in(const Diagnosis *d, const char *sentence, Value value)
 {
 	StringInfoData buf;
 	const char *field;
@@ -152,9 +143,38 @@ le_diagnose_fill(const Diagnosis *d, const char *sentence)
 		char	   *name = pnstrdup(field + 1, end - field - 1);
 
 		appendBinaryStringInfo(&buf, sentence, field - sentence);
-		appendStringInfoString(&buf, value_of(d, name));
+		appendStringInfoString(&buf, value(d, name));
 		sentence = end + 1;
 	}
 	appendStringInfoString(&buf, sentence);
 	return buf.data;
+}
+
+/*
+ * What stands for a field, which may have plain ones in it.
+ */
+static const char *
+value_of(const Diagnosis *d, const char *field)
+{
+#define BEGINS(name)	(strncmp(field, name, strlen(name)) == 0)
+
+	const char *rest = strchr(field, ' ');
+
+	if (BEGINS("alter "))
+		return describe_change(d, fill_in(d, rest + 1, plain_value));
+	if (BEGINS("owner "))
+		return le_diagnose_owner_runs(d, fill_in(d, rest + 1, plain_value));
+	if (BEGINS("of a seat "))
+		return d->group != NULL ? field + strlen("of a seat ") : "";
+	return plain_value(d, field);
+}
+
+/*
+ * A sentence of ours (not one with names of others: they may have braces) with
+ * its fields filled in.
+ */
+char *
+le_diagnose_fill(const Diagnosis *d, const char *sentence)
+{
+	return fill_in(d, sentence, value_of);
 }

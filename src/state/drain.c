@@ -204,7 +204,7 @@ find_entry(const Store *store, const char *election, const char *candidate)
 	Drain	   *found = NULL;
 	Row			row;
 
-	while (found == NULL && le_scan_next(scan, &row))
+	while (le_scan_next(scan, &row))
 	{
 		Drain	   *drain = make_drain(&row);
 
@@ -214,6 +214,7 @@ find_entry(const Store *store, const char *election, const char *candidate)
 		drain->by = LE_GET_NAME(row.values[DRAIN_DRAINED_BY]);
 		drain->reason = LE_GET(&row, DRAIN_REASON, TextDatumGetCString, NULL);
 		found = drain;
+		break;
 	}
 	le_scan_end(scan);
 	return found;
