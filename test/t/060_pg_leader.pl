@@ -257,12 +257,10 @@ SKIP:
 
 	my $out = '';
 	my $run = IPC::Run::start([ @unshare, 'pg_leader', 'run', '-d', $node->connstr('postgres'), '-e', 'first', '--', 'sh', '-c',
-			'(sleep 0.1 & exec sleep 0) & trap "exit 9" TERM; cat /proc/1/comm; until [ -e ' . $dir . '/look ]; do sleep 0.05; done; cat /proc/[0-9]*/stat | grep -c ") Z "; echo looked; while :; do sleep 0.05; done' ],
+			'(sh -c "sleep 0.1; : >' . $dir . '/gone" & exec sleep 0) & trap "exit 9" TERM; cat /proc/1/comm; until [ -e ' . $dir . '/gone ]; do sleep 0.05; done; while cat /proc/[0-9]*/stat | grep -q ") Z "; do sleep 0.05; done; echo looked; while :; do sleep 0.05; done' ],
 		'<', \undef, '>', \$out);
-	wait_until(sub { $run->pump_nb; $out =~ /\n/ }, 'its start');
-	append_to_file("$dir/look", '');
-	wait_until(sub { $run->pump_nb; $out =~ /looked/ }, 'a look');
-	is($out, "pg_leader\n0\nlooked\n", 'process 1, and no zombies');
+	wait_until(sub { $run->pump_nb; $out =~ /looked/ }, 'a process that was left to it to be gone, and no zombie');
+	is($out, "pg_leader\nlooked\n", 'process 1, and no zombies');
 	my ($first) = descendants($run->{KIDS}[0]{PID});
 	is(kill('TERM', $first), 1, 'is told to end');
 	$run->finish;
