@@ -128,12 +128,9 @@ is_reserved(const Case *c)
  * Compare how much two candidates bear with this seat: negative if a bears
  * less for its weight.
  *
- * spread: "the candidate that leads the fewest elections of this strategy
- * now".  "A rank above 0 is a weight: a candidate of rank 3 leads three times
- * as many seats as one of rank 1" (groups).
- *
- * We read that each is measured as if it had this seat, the leader as well as
- * the others, and that the number of its elections is divided by its weight.
+ * spread: "the candidate that leads the fewest other elections of this
+ * strategy".  "Elected is the candidate that would lead the fewest seats for
+ * its weight, this one included: (other seats + 1) / weight" (groups).
  */
 static int
 compare_load(const CaseCandidate *a, const CaseCandidate *b)
@@ -153,7 +150,7 @@ is_before_by_strategy(const Case *c, const CaseCandidate *a,
 	if (strategy_is(c, "race") && a->detached != b->detached)
 		return b->detached;
 
-	/* lowest: "lowest rank, then longest standing" */
+	/* lowest: "lowest rank" */
 	if (strategy_is(c, "lowest") && a->rank != b->rank)
 		return a->rank < b->rank;
 
