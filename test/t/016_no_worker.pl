@@ -101,7 +101,7 @@ max_parallel_workers = 5
 		},
 		'the end of both leases');
 	is( $observer->query(
-			"SELECT min(monotonic_clock) >= (SELECT max(d::bigint) FROM unnest(string_to_array('$before', ' ')) d) FROM leader_election._monotonic_clock()"
+			"SELECT min(_monotonic_clock) >= (SELECT max(d::bigint) FROM unnest(string_to_array('$before', ' ')) d) FROM leader_election._monotonic_clock()"
 		),
 		't',
 		'no call has renewed these');

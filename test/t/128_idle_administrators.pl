@@ -87,8 +87,8 @@ my @CALLS = (
 	[ drop_group => "drop_group($G)", '' ]);
 
 # Those that hold no lock to the end of a block, since they only read
-my %READS = map { $_ => 1 } qw(is_leader term remaining_ms leader observe standing diagnose
-  measure measure_server incarnation monotonic_clock wait_for_change);
+my %READS = map { $_ => 1 } qw(is_leader term remaining_ms leader _observe _standing diagnose
+  _measure _measure_server _incarnation _monotonic_clock wait_for_change);
 
 # [ what it does, to prepare, in the block ]
 my @BLOCKS = (
