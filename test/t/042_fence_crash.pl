@@ -38,7 +38,7 @@ END
 }
 
 # What a candidate does, in psql, until its connection is lost.  What it says
-# was told by the server.
+# was told by the server, and not in the round before.
 my %candidate = (
 	detached => q{
 SELECT coalesce((SELECT term FROM leader_election.acquire(:'election', :'name')), 0) AS term \gset
@@ -50,6 +50,7 @@ BEGIN\; SET LOCAL synchronous_commit = on\; SELECT leader_election.assert_leader
 \else
 \echo written :election :term :name
 \endif
+\unset released
 SELECT leader_election.release(:'election', :term) AS released \gset
 \echo released :released :election :term :name
 \endif
@@ -64,6 +65,7 @@ BEGIN\; SET LOCAL synchronous_commit = on\; INSERT INTO written VALUES (:'electi
 \else
 \echo written :election :term :name
 \endif
+\unset released
 \if :leaves
 SELECT leader_election.leave(:'election') AS released \gset
 \else
