@@ -279,7 +279,10 @@ sub storm
 			$buffers[$i] = '';
 		}
 	}
-	return ($good, $n / (machine_time() - $began || 1e-6));
+	my $took = machine_time() - $began;
+
+	# A machine that was busy all the time has had none for this.
+	return ($good, $took > 0 ? $n / $took : 1e9);
 }
 
 my $term = get($port, '/leader')->{headers}{'x-leader-term'};
