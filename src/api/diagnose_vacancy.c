@@ -75,8 +75,8 @@ look_closer(const Diagnosis *d)
 }
 
 /*
- * Does what usually is over by itself stay until somebody acts: a pause without
- * an end, or a vacancy that nothing bars?
+ * Most pauses and vacancies end by themselves.  Does this one need an operator:
+ * a pause without an end, or a vacancy that nothing bars?
  */
 static bool
 stays(const Diagnosis *d)

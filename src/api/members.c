@@ -200,8 +200,8 @@ is_of_library(HeapTuple tuple)
 }
 
 /*
- * Is this a routine whose body somebody has replaced (*replaced), or that was
- * given another role's rights or settings?
+ * Has a role replaced the body of this routine (*replaced), or given it the
+ * rights of another role, or settings?
  */
 bool
 le_member_is_altered(const Member *member, bool *replaced)

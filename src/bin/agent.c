@@ -4,8 +4,8 @@
  *		The agent of a candidate: its signals, its helpers, its questions to the
  *		server.
  *
- * Invariant: while an agent waits, for whatever it is, it takes signals and
- * hears its guardian and its checker.  What the user is to know is said once.
+ * Invariant: in every wait, an agent takes signals, and hears its guardian and
+ * its checker.  What the user is to know is said once.
  *
  *-------------------------------------------------------------------------
  */

@@ -2,6 +2,8 @@
  *
  * callback.c
  *		The events of a transaction, for all of the extension, in their order.
+ *		(Only keepalive.c has a callback beside it, which starts its timer
+ *		again after any event.)
  *
  * Before a commit:
  *

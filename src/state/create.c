@@ -194,9 +194,16 @@ le_create_on_first_use(const Store *store, const char *name, bool wait)
 		owner = owner_of_tables(store);
 		defaults.owner = &owner;
 		le_election_complete(&defaults);
+
+		/*
+		 * The caller may have found a leader, and so have locked few tables,
+		 * before another transaction dropped the election.
+		 */
 		if (wait)
-			le_store_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock);
-		else if (!le_store_try_lock(&locked, LE_TABLE_ANNOUNCED, RowExclusiveLock))
+			le_store_lock(&locked, LE_TABLES | LE_TABLE_ANNOUNCED,
+						  RowExclusiveLock);
+		else if (!le_store_try_lock(&locked, LE_TABLES | LE_TABLE_ANNOUNCED,
+									RowExclusiveLock))
 			return NULL;
 		if (le_create(store, name, &defaults))
 		{

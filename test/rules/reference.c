@@ -546,8 +546,8 @@ challenger(const Case *c)
 		return NOBODY;
 
 	/*
-	 * "A drained leader is asked to yield, to nobody in particular and
-	 * whatever the strategy wants."
+	 * "A drained leader is asked to yield, in favour of no particular
+	 * candidate"
 	 */
 	if (c->candidate[c->leader].drained)
 		return NOBODY;
