@@ -36,7 +36,7 @@ CREATE TABLE leader_election.election (
 	resumes_for		bigint,
 	pause_incarnation text COLLATE "C",
 	preempt_delay	interval,
-	settle			interval,
+	initial_delay	interval,
 	group_name		text COLLATE "C",
 	owner_id		text COLLATE "C",
 	candidate_role_id text COLLATE "C",
@@ -52,7 +52,7 @@ COMMENT ON COLUMN leader_election.election.resumes_at IS 'when the pause ends by
 COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from paused_at to resumes_at';
 COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
 COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
-COMMENT ON COLUMN leader_election.election.settle IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
+COMMENT ON COLUMN leader_election.election.initial_delay IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
 COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
 COMMENT ON COLUMN leader_election.election.owner_id IS 'which role owner means: OID/system identifier/OID of table lease/name; elsewhere, or if NULL, owner is the name of a role';
 COMMENT ON COLUMN leader_election.election.candidate_role_id IS 'which role candidate_role means, as owner_id';
@@ -131,7 +131,7 @@ CREATE TABLE leader_election.lease (
 	reserved_mono	bigint,
 	reserved_for	bigint,
 	yield_cause		text COLLATE "C",
-	unsettled		boolean,
+	deserted		boolean,
 	first_stood_at	timestamptz,
 	first_stood_mono bigint,
 	run				text COLLATE "C",
@@ -160,9 +160,9 @@ CREATE TABLE leader_election.lease (
 	CONSTRAINT kept_reserved CHECK ((reserved_mono, reserved_for) IS NULL OR
 		leader IS NULL AND
 		(reserved_mono, reserved_for, successor, incarnation) IS NOT NULL),
-	CONSTRAINT kept_unsettled CHECK (leader IS NULL OR unsettled IS NULL),
+	CONSTRAINT kept_deserted CHECK (leader IS NULL OR deserted IS NULL),
 	CONSTRAINT kept_first_stood CHECK ((first_stood_at, first_stood_mono) IS NULL OR
-		(unsettled, first_stood_at, first_stood_mono, incarnation) IS NOT NULL),
+		(deserted, first_stood_at, first_stood_mono, incarnation) IS NOT NULL),
 	CONSTRAINT kept_runs CHECK ((run IS NULL) = (run_role IS NULL) AND
 		(run_granted IS NULL) = (run_attempts IS NULL) AND
 		(run_done IS NULL) = (done_at IS NULL))
@@ -196,8 +196,8 @@ COMMENT ON COLUMN leader_election.lease.run_role_id IS 'which role run_role mean
 COMMENT ON COLUMN leader_election.lease.created_at IS 'when the election was created; tells it from those that had its name before';
 COMMENT ON COLUMN leader_election.lease.after_term IS 'its terms are greater: those of elections that had its name before are not';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
-COMMENT ON COLUMN leader_election.lease.unsettled IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s settle; NULL: not so, or it is led';
-COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'unsettled: when the first candidate stood for the seat since; NULL: none was seen yet';
+COMMENT ON COLUMN leader_election.lease.deserted IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s initial_delay; NULL: not so, or it is led';
+COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'deserted: when the first candidate stood for the seat since; NULL: none was seen yet';
 COMMENT ON COLUMN leader_election.lease.first_stood_mono IS 'first_stood_at by the monotonic clock; void on another incarnation than the row''s, and if it is still to come';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
@@ -507,18 +507,18 @@ CREATE FUNCTION leader_election.create_election(election text,
 	strategy text DEFAULT 'race', lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT 1, takeover_delay interval DEFAULT '0',
 	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
-	preempt_delay interval DEFAULT '0', settle interval DEFAULT '0')
+	preempt_delay interval DEFAULT '0', initial_delay interval DEFAULT '0')
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_create_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.create_election(text, text, interval, integer, interval, name, text, interval, interval) IS
-'create an election, owned by the caller; bully and spread ask a leader to yield only to a candidate that has stood for preempt_delay, and a seat that nobody stood for waits for settle from the first candidate on';
+'create an election, owned by the caller; bully and spread ask a leader to yield only to a candidate that has stood for preempt_delay, and a seat that nobody stood for waits for initial_delay from the first candidate on';
 
 CREATE FUNCTION leader_election.alter_election(election text,
 	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
 	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
-	preempt_delay interval DEFAULT NULL, settle interval DEFAULT NULL,
+	preempt_delay interval DEFAULT NULL, initial_delay interval DEFAULT NULL,
 	run_done text DEFAULT NULL, owner name DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_election'
@@ -538,7 +538,7 @@ CREATE FUNCTION leader_election.create_group(name text, seats integer,
 	lease_duration interval DEFAULT NULL, quorum integer DEFAULT 1,
 	takeover_delay interval DEFAULT '0', candidate_role name DEFAULT NULL,
 	channel text DEFAULT NULL, preempt_delay interval DEFAULT '0',
-	settle interval DEFAULT '0')
+	initial_delay interval DEFAULT '0')
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_create_group'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -551,7 +551,7 @@ CREATE FUNCTION leader_election.alter_group(name text,
 	lease_duration interval DEFAULT NULL, quorum integer DEFAULT NULL,
 	takeover_delay interval DEFAULT NULL, candidate_role name DEFAULT NULL,
 	channel text DEFAULT NULL, preempt_delay interval DEFAULT NULL,
-	settle interval DEFAULT NULL, owner name DEFAULT NULL)
+	initial_delay interval DEFAULT NULL, owner name DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_group'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -235,7 +235,7 @@ delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
 
 /*
  * The strategy, and from the argument first on lease_duration, quorum,
- * takeover_delay, candidate_role, channel, preempt_delay and settle; an
+ * takeover_delay, candidate_role, channel, preempt_delay and initial_delay; an
  * argument that is NULL sets nothing.
  */
 void
@@ -264,5 +264,5 @@ le_arg_configuration(FunctionCallInfo fcinfo, int strategy, int first,
 			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
 	config->channel = text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
 	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
-	config->settle = delay_arg(fcinfo, first + 6, "settle");
+	config->initial_delay = delay_arg(fcinfo, first + 6, "initial_delay");
 }

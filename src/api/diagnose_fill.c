@@ -31,8 +31,9 @@ describe_end(const Diagnosis *d)
 {
 	if (!d->on_standby)
 		return describe_moment(d->vacancy.barred_until);
-	return le_diagnose_time(d->vacancy.obstacle == OBSTACLE_SETTLE ?
-							d->lease->first_stood_at + d->election->settle :
+	return le_diagnose_time(d->vacancy.obstacle == OBSTACLE_INITIAL_DELAY ?
+							d->lease->first_stood_at +
+							d->election->initial_delay :
 							d->lease->not_before_at);
 }
 

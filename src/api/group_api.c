@@ -245,7 +245,7 @@ sets_anything(const Configuration *config)
 	return config->strategy != NULL || config->lease_duration > 0 ||
 		config->quorum > 0 || config->takeover_delay >= 0 ||
 		config->candidate_role != NULL || config->channel != NULL ||
-		config->preempt_delay >= 0 || config->settle >= 0 ||
+		config->preempt_delay >= 0 || config->initial_delay >= 0 ||
 		config->owner != NULL;
 }
 

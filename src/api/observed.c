@@ -101,8 +101,8 @@ obstacle_on_standby(const Election *election, const Lease *lease,
 	if (lease->not_before_at > now)
 		return lease->held ? OBSTACLE_HOLD : OBSTACLE_TAKEOVER_DELAY;
 	if (lease->first_stood_at != 0 &&
-		lease->first_stood_at + election->settle > now)
-		return OBSTACLE_SETTLE;
+		lease->first_stood_at + election->initial_delay > now)
+		return OBSTACLE_INITIAL_DELAY;
 	return OBSTACLE_NONE;
 }
 

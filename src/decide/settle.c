@@ -59,7 +59,7 @@ typedef struct Decision
 	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
-	bool		unsettled;		/* nobody stands to follow the leader */
+	bool		deserted;		/* nobody stands to follow the leader */
 	int64		first_stood;	/* since when anybody does; 0: nobody does, or
 								 * it is noted already */
 } Decision;
@@ -136,7 +136,7 @@ look_who_stands(Decision *d)
 	else if (d->state == LEASE_FOREIGN)
 		vacant_since = d->inc->first_seen;
 	d->first_stood = le_ranking_first_stood(d->view, vacant_since,
-											&d->unsettled);
+											&d->deserted);
 }
 
 /*
@@ -252,7 +252,7 @@ static int64
 decide_vacancy(Decision *d, Contender **kept_for)
 {
 	Vacancy		v;
-	bool		unsettled;
+	bool		deserted;
 
 	le_vacancy(d->view, NULL, &v);
 	*kept_for = v.kept_for;
@@ -265,9 +265,10 @@ decide_vacancy(Decision *d, Contender **kept_for)
 	 * The first candidate's own call notes when it stood or, if that call
 	 * found the election locked, the next one or the worker: its row tells.
 	 */
-	d->first_stood = le_ranking_first_stood(d->view, 0, &unsettled);
+	d->first_stood = le_ranking_first_stood(d->view, 0, &deserted);
 	return Max(v.barred_until,
-			   d->first_stood != 0 ? d->first_stood + d->election->settle : 0);
+			   d->first_stood != 0 ?
+			   d->first_stood + d->election->initial_delay : 0);
 }
 
 /*
@@ -288,11 +289,12 @@ decide_end(Decision *d, Contender **kept_for)
 	if (loses(d))
 		d->loser = d->passed_over != NULL ?
 			d->passed_over : le_candidate_of_lease(d->lease);
-	if (d->election->settle == 0 || *kept_for != NULL)
+	if (d->election->initial_delay == 0 || *kept_for != NULL)
 		return barred_until;
 	look_who_stands(d);
 	return Max(barred_until,
-			   d->first_stood != 0 ? d->first_stood + d->election->settle : 0);
+			   d->first_stood != 0 ?
+			   d->first_stood + d->election->initial_delay : 0);
 }
 
 /*
@@ -525,7 +527,7 @@ write_change(Decision *d, Row *history)
 							   NULL);
 		look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
-						d->successor, duration, d->unsettled, d->first_stood,
+						d->successor, duration, d->deserted, d->first_stood,
 						d->now, at, d->inc->name);
 	}
 	else if (proof->required)
@@ -771,7 +773,7 @@ le_settle_reserve(const Store *store, const Election *election, Lease *lease,
 	int64		now = le_clock();
 
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
-					successor, election->lease_duration, lease->unsettled,
+					successor, election->lease_duration, lease->deserted,
 					le_lease_first_stood(lease, inc->name), now,
 					GetCurrentTimestamp(), inc->name);
 	le_seats_touch(election->name);

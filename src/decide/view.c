@@ -149,7 +149,7 @@ read_lease(View *view, const Lease *lease, const char *incarnation)
 		return;
 	view->reserved_since = le_lease_reserved_since(lease);
 	view->reserved_until = le_lease_reserved_mono(lease, incarnation);
-	view->unsettled = lease->unsettled;
+	view->deserted = lease->deserted;
 	view->first_stood = le_lease_first_stood(lease, incarnation);
 }
 
@@ -176,7 +176,7 @@ le_view_read(const Store *store, const Election *election, const Lease *lease,
 	view->strategy = le_strategy(election->strategy);
 	view->quorum = election->quorum;
 	view->preempt_delay = election->preempt_delay;
-	view->settle = election->settle;
+	view->initial_delay = election->initial_delay;
 	if (lease != NULL)
 		read_lease(view, lease, inc != NULL ? inc->name : NULL);
 	if (lease == NULL || inc == NULL)

@@ -75,15 +75,15 @@ le_ranking_has_follower(View *view)
 
 /*
  * Who stood for a seat when it fell vacant?  If nobody did but the last
- * leader, whom the lease names still, *unsettled is true, and the result is
+ * leader, whom the lease names still, *deserted is true, and the result is
  * since when somebody stands for it (0: nobody does).  Else the result is 0.
  */
 int64
-le_ranking_first_stood(View *view, int64 vacant_since, bool *unsettled)
+le_ranking_first_stood(View *view, int64 vacant_since, bool *deserted)
 {
 	int64		first_stood = 0;
 
-	*unsettled = true;
+	*deserted = true;
 	le_contenders_read(view);
 	for (int i = 0; i < view->contenders; i++)
 	{
@@ -94,7 +94,7 @@ le_ranking_first_stood(View *view, int64 vacant_since, bool *unsettled)
 			continue;
 		if (c->stood <= vacant_since && !c->holds)
 		{
-			*unsettled = false;
+			*deserted = false;
 			return 0;
 		}
 		first_stood = first_stood == 0 ? stood : Min(first_stood, stood);

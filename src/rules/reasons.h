@@ -64,7 +64,7 @@ typedef enum Obstacle
 	OBSTACLE_RESERVED,			/* for one candidate */
 	OBSTACLE_NO_CANDIDATES,
 	OBSTACLE_QUORUM,
-	OBSTACLE_SETTLE,			/* who stands waits for others to come */
+	OBSTACLE_INITIAL_DELAY,		/* who stands waits for others to come */
 	OBSTACLE_DRAINED,			/* so are some, and nobody else is ready */
 	OBSTACLE_CAP,				/* the others have enough seats of the group */
 	OBSTACLE_SITTING_OUT,		/* all candidates do, or may not stand */

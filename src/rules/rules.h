@@ -115,7 +115,7 @@ struct View
 	const Strategy *strategy;
 	int			quorum;
 	int64		preempt_delay;
-	int64		settle;
+	int64		initial_delay;
 
 	/* the lease row, as it means now */
 	bool		vacant;			/* it names no leader */
@@ -123,7 +123,7 @@ struct View
 	bool		yield_ordered;	/* ... but not by the strategy */
 	bool		names_successor;	/* which may stand no more */
 	bool		held;			/* not_before is a hold; else a delay */
-	bool		unsettled;		/* nobody stood at first; others are to come */
+	bool		deserted;		/* nobody stood at first; others are to come */
 	int64		not_before;		/* 0: nothing bars */
 	int64		first_stood;	/* 0: not known yet */
 	int64		reserved_since; /* vacant: for the successor */
@@ -178,7 +178,7 @@ extern bool le_ranking_is_contested(View *view);
 extern bool le_ranking_has_quorum(View *view);
 extern bool le_ranking_has_follower(View *view);
 extern int64 le_ranking_first_stood(View *view, int64 vacant_since,
-									bool *unsettled);
+									bool *deserted);
 extern Contender *le_ranking_first(View *view);
 extern Contender **le_ranking_order(View *view, int *positions);
 extern Contender *le_ranking_challenger(View *view, int64 *next);

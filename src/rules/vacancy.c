@@ -86,27 +86,27 @@ look_at_reservation(View *view, Vacancy *v)
  * stood is not noted in the row yet.
  */
 static int64
-settles_until(const View *view)
+others_until(const View *view)
 {
-	if (!view->unsettled || view->settle == 0)
+	if (!view->deserted || view->initial_delay == 0)
 		return 0;
-	return view->first_stood != 0 ? view->first_stood + view->settle :
+	return view->first_stood != 0 ? view->first_stood + view->initial_delay :
 		PG_INT64_MAX;
 }
 
 /*
- * What is missing among those who stand?  settles: the seat is not filled
+ * What is missing among those who stand?  waits: the seat is not filled
  * yet, so that others can stand, too.
  */
 static Obstacle
-missing(const View *view, const Turnout *turnout, bool settles)
+missing(const View *view, const Turnout *turnout, bool waits)
 {
 	if (turnout->live == 0)
 		return OBSTACLE_NO_CANDIDATES;
 	if (turnout->live < view->quorum)
 		return OBSTACLE_QUORUM;
-	if (settles)
-		return OBSTACLE_SETTLE;
+	if (waits)
+		return OBSTACLE_INITIAL_DELAY;
 	if (turnout->ready == 0)
 		return turnout->drained > 0 ? OBSTACLE_DRAINED :
 			turnout->capped > 0 ? OBSTACLE_CAP : OBSTACLE_SITTING_OUT;
@@ -126,7 +126,7 @@ missing(const View *view, const Turnout *turnout, bool settles)
 void
 le_vacancy(View *view, const Turnout *turnout, Vacancy *v)
 {
-	int64		settled_at = 0;
+	int64		others_at = 0;
 
 	memset(v, 0, sizeof(Vacancy));
 	v->barred_until = view->vacant ? Max(view->grace, view->not_before) :
@@ -136,10 +136,10 @@ le_vacancy(View *view, const Turnout *turnout, Vacancy *v)
 
 	/* A candidate that was named, or elected, does not wait for others. */
 	if (view->vacant && v->kept_for == NULL && !view->withdrawn)
-		settled_at = settles_until(view);
-	v->note_first_at = settled_at == PG_INT64_MAX ? view->grace : PG_INT64_MAX;
-	if (settled_at != PG_INT64_MAX)
-		v->barred_until = Max(v->barred_until, settled_at);
+		others_at = others_until(view);
+	v->note_first_at = others_at == PG_INT64_MAX ? view->grace : PG_INT64_MAX;
+	if (others_at != PG_INT64_MAX)
+		v->barred_until = Max(v->barred_until, others_at);
 	if (view->withdrawn)
 		v->obstacle = OBSTACLE_WITHDRAWN;
 
@@ -159,7 +159,7 @@ le_vacancy(View *view, const Turnout *turnout, Vacancy *v)
 	else if (v->kept_for != NULL)
 		v->obstacle = OBSTACLE_RESERVED;
 	else if (turnout != NULL)
-		v->obstacle = missing(view, turnout, settled_at > view->now);
+		v->obstacle = missing(view, turnout, others_at > view->now);
 }
 
 /*

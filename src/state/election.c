@@ -25,7 +25,7 @@ enum
 	ELECTION_OWNER,
 	ELECTION_PAUSED_AT,			/* and more: see pause.c */
 	ELECTION_PREEMPT_DELAY = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
-	ELECTION_SETTLE,
+	ELECTION_INITIAL_DELAY,
 	ELECTION_GROUP,
 	ELECTION_OWNER_ID,
 	ELECTION_CANDIDATE_ROLE_ID
@@ -60,7 +60,8 @@ make_election(const Row *row)
 	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
 	election->preempt_delay = LE_GET(row, ELECTION_PREEMPT_DELAY,
 									 interval_us, 0);
-	election->settle = LE_GET(row, ELECTION_SETTLE, interval_us, 0);
+	election->initial_delay = LE_GET(row, ELECTION_INITIAL_DELAY,
+									 interval_us, 0);
 	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
 	election->own_write = le_scan_is_own_write(row);
 	return election;
@@ -197,8 +198,8 @@ le_election_complete_from(Configuration *config, const Election *election)
 		config->channel = election->channel;
 	if (config->preempt_delay < 0)
 		config->preempt_delay = election->preempt_delay;
-	if (config->settle < 0)
-		config->settle = election->settle;
+	if (config->initial_delay < 0)
+		config->initial_delay = election->initial_delay;
 	if (config->group == NULL)
 		config->group = election->group;
 	if (config->owner == NULL)
@@ -235,7 +236,7 @@ set_configuration(Row *row, const Configuration *config)
 	LE_SET_IF(row, ELECTION_CHANNEL, config->channel != NULL &&
 			  config->channel[0] != '\0', LE_TEXT(config->channel));
 	LE_SET(row, ELECTION_PREEMPT_DELAY, le_clock_interval(config->preempt_delay));
-	LE_SET(row, ELECTION_SETTLE, le_clock_interval(config->settle));
+	LE_SET(row, ELECTION_INITIAL_DELAY, le_clock_interval(config->initial_delay));
 	LE_SET_IF(row, ELECTION_GROUP, config->group != NULL, LE_TEXT(config->group));
 }
 

@@ -58,7 +58,7 @@ enum
 	LEASE_RESERVED_MONO,
 	LEASE_RESERVED_FOR,
 	LEASE_YIELD_CAUSE,
-	LEASE_UNSETTLED,
+	LEASE_DESERTED,
 	LEASE_FIRST_STOOD_AT,
 	LEASE_FIRST_STOOD_MONO,
 	LEASE_RUN,					/* and more: see run.c */
@@ -152,7 +152,7 @@ make_lease(const Row *row)
 	lease->reserved_for = Min(LE_GET(row, LEASE_RESERVED_FOR, DatumGetInt64, 0),
 							  LONGEST_LEASE);
 	lease->yield_cause = LE_GET(row, LEASE_YIELD_CAUSE, TextDatumGetCString, NULL);
-	lease->unsettled = LE_GET(row, LEASE_UNSETTLED, DatumGetBool, false);
+	lease->deserted = LE_GET(row, LEASE_DESERTED, DatumGetBool, false);
 	lease->first_stood_at = LE_GET(row, LEASE_FIRST_STOOD_AT,
 								   DatumGetTimestampTz, 0);
 	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
@@ -394,7 +394,7 @@ le_lease_create(const Store *store, const char *election,
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
-	LE_SET(row, LEASE_UNSETTLED, BoolGetDatum(true));
+	LE_SET(row, LEASE_DESERTED, BoolGetDatum(true));
 	LE_SET(row, LEASE_CREATED_AT, TimestampTzGetDatum(created_at));
 	LE_SET(row, LEASE_AFTER_TERM, Int64GetDatum(after_term));
 	le_row_insert(row);
@@ -538,7 +538,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
 	LE_SET_NULL(row, LEASE_YIELD_CAUSE);
-	LE_SET_NULL(row, LEASE_UNSETTLED);
+	LE_SET_NULL(row, LEASE_DESERTED);
 	set_first_stood(row, 0, 0, 0);
 	set_successor(row, NULL);
 	clear_not_before(row);
@@ -566,7 +566,7 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
  * Vacate the seat of this lease, which is locked.  If not_before is still to
  * come, nobody is elected before, because of a hold or (held is false) a
  * takeover delay.  Then, for reserved_for, the seat is only the successor's
- * (NULL: anybody may be elected).  unsettled: nobody stood to follow; the
+ * (NULL: anybody may be elected).  deserted: nobody stood to follow; the
  * first candidate did at first_stood (0: none has yet).
  *
  * The previous term stays: the last holder may know its term by no other
@@ -575,7 +575,7 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				const Candidate *successor, int64 reserved_for,
-				bool unsettled, int64 first_stood,
+				bool deserted, int64 first_stood,
 				int64 now, TimestampTz at, const char *incarnation)
 {
 	static const int cleared[] = {
@@ -590,8 +590,8 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
 	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
 	set_incarnation(lease, incarnation, now);
-	LE_SET_IF(row, LEASE_UNSETTLED, unsettled, BoolGetDatum(true));
-	set_first_stood(row, unsettled ? first_stood : 0, now, at);
+	LE_SET_IF(row, LEASE_DESERTED, deserted, BoolGetDatum(true));
+	set_first_stood(row, deserted ? first_stood : 0, now, at);
 	clear_not_before(row);
 	if (not_before > now)
 		set_not_before(row, not_before, held, now, at);

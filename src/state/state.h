@@ -153,7 +153,7 @@ typedef struct Lease
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
 	char	   *yield_cause;	/* yield_ordered: "paused" or "drained"; NULL:
 								 * an operator's call */
-	bool		unsettled;		/* vacant, and no follower stood at first */
+	bool		deserted;		/* vacant, and no follower stood at first */
 	TimestampTz first_stood_at;
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
 	Runs		runs;
@@ -189,7 +189,7 @@ extern void le_lease_hold(Lease *lease, int64 not_before, int64 now,
 						  TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							const Candidate *successor,
-							int64 reserved_for, bool unsettled,
+							int64 reserved_for, bool deserted,
 							int64 first_stood, int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
@@ -384,7 +384,7 @@ typedef struct Election
 	Role		owner;
 	struct Pause *pause;		/* NULL: it is not paused itself */
 	int64		preempt_delay;
-	int64		settle;
+	int64		initial_delay;
 	char	   *group;			/* NULL: it is no seat of a group */
 	bool		own_write;		/* the running transaction has written it */
 } Election;
@@ -399,7 +399,7 @@ typedef struct Configuration
 	const Role *candidate_role; /* NULL: not set, "": any role may stand */
 	const char *channel;		/* NULL: not set, "": the default one */
 	int64		preempt_delay;	/* -1: not set */
-	int64		settle;			/* -1: not set */
+	int64		initial_delay;	/* -1: not set */
 	const char *group;			/* NULL: not set */
 	const Role *owner;			/* NULL: not set */
 	bool		on_first_use;	/* nobody has asked for just this election */

@@ -512,11 +512,11 @@ sub alter_election
 	my $ms = int($lease_ms * (0.75 + rand(0.5)));
 	my $delay = int(rand(300));
 	my $preempt = rand() < 0.5 ? 0 : int(rand(2 * $lease_ms));
-	my $settle = rand() < 0.5 ? 0 : int(rand(300));
+	my $initial = rand() < 0.5 ? 0 : int(rand(300));
 
 	sql_async(primary(), "SELECT leader_election.alter_$kind('$election', lease_duration => '$ms ms',
-		takeover_delay => '$delay ms', preempt_delay => '$preempt ms', settle => '$settle ms')");
-	return "$election $ms $delay $preempt $settle";
+		takeover_delay => '$delay ms', preempt_delay => '$preempt ms', initial_delay => '$initial ms')");
+	return "$election $ms $delay $preempt $initial";
 }
 
 # name => [function, weight in each profile]. A profile favours what brings out

@@ -51,7 +51,7 @@ typedef struct Case
 	const char *strategy;
 	int			quorum;
 	int			preempt_delay;
-	int			initial_delay;	/* (called settle) 0: none */
+	int			initial_delay;	/* 0: none */
 	bool		withdrawn;		/* its group has fewer seats by now */
 	bool		paused;			/* itself, or all */
 	int			paused_until;	/* NEVER: until it is resumed */

@@ -28,7 +28,7 @@ const char *const reference_words[] = {
 	[CASE_RESERVED] = "reserved",
 	[CASE_NO_CANDIDATES] = "no candidates",
 	[CASE_QUORUM] = "quorum",
-	[CASE_INITIAL_DELAY] = "settle",
+	[CASE_INITIAL_DELAY] = "initial delay",
 	[CASE_DRAINED_ONLY] = "drained",
 	[CASE_CAP] = "cap",
 	[CASE_SITTING_OUT] = "candidates that do not sit out",
@@ -319,7 +319,7 @@ what_is_missing(const Case *c)
 		return CASE_QUORUM;
 
 	/*
-	 * settle: "is filled no sooner than so long after the first candidate
+	 * initial_delay: "is filled no sooner than so long after the first candidate
 	 * stood for it"; "a candidate that was named does not wait".
 	 */
 	if (c->waits && !is_reserved(c) && c->first_stood + c->initial_delay > 0)

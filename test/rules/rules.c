@@ -138,7 +138,7 @@ make_view(const Case *c, int64 now)
 	view.strategy = le_strategy(c->strategy);
 	view.quorum = c->quorum;
 	view.preempt_delay = c->preempt_delay;
-	view.settle = c->initial_delay;
+	view.initial_delay = c->initial_delay;
 	view.vacant = !c->led;
 	view.yielding = c->yielding;
 	view.yield_ordered = c->yielding && c->ordered;
@@ -148,7 +148,7 @@ make_view(const Case *c, int64 now)
 	view.reserved_until = moment(c->reserved_until);
 	view.not_before = c->not_before > 0 ? moment(c->not_before) : 0;
 	view.held = c->held;
-	view.unsettled = c->waits;
+	view.deserted = c->waits;
 	view.first_stood = moment(c->first_stood);
 	view.grace = c->grace_until > 0 ? moment(c->grace_until) : 0;
 	view.withdrawn = c->withdrawn;

@@ -133,15 +133,15 @@ SELECT leader_election.leave('detached diagnosis', candidate)
 SELECT * FROM pg_temp.diagnose('detached diagnosis') LIMIT 1;
 
 -- Delays
-SELECT leader_election.create_election('delayed diagnosis', settle => '1 h');
+SELECT leader_election.create_election('delayed diagnosis', initial_delay => '1 h');
 SELECT leader_election.join('delayed diagnosis', 'one') IS NULL;
 SELECT * FROM pg_temp.diagnose('delayed diagnosis');
 SELECT leader_election.leave('delayed diagnosis');
 
 -- A candidate whose role may not stand any more
-SELECT leader_election.create_election('private diagnosis', settle => '1 h');
+SELECT leader_election.create_election('private diagnosis', initial_delay => '1 h');
 SELECT leader_election.join('private diagnosis', 'one') IS NULL;
-SELECT leader_election.alter_election('private diagnosis', settle => '0',
+SELECT leader_election.alter_election('private diagnosis', initial_delay => '0',
 	candidate_role => 'pg_monitor');
 SELECT * FROM pg_temp.diagnose('private diagnosis');
 SELECT leader_election.leave('private diagnosis');

@@ -449,39 +449,39 @@ TABLE shown;
 SELECT leader_election.leave('e why', 'one'), leader_election.drop_election('e why');
 
 --
--- Against flapping (075_preempt_delay.pl and 076_settle.pl have the rest)
+-- Against flapping (075_preempt_delay.pl and 076_initial_delay.pl have the rest)
 --
 
 SET regress.election = 'e calm';
 CREATE TEMPORARY VIEW delays AS
-	SELECT preempt_delay, settle FROM leader_election.election WHERE election = 'e calm';
+	SELECT preempt_delay, initial_delay FROM leader_election.election WHERE election = 'e calm';
 SELECT leader_election.create_election('e bad', preempt_delay => '-1 microsecond');
 SELECT leader_election.create_election('e bad', preempt_delay => '1 day 1 microsecond');
-SELECT leader_election.create_election('e bad', settle => '-1 microsecond');
+SELECT leader_election.create_election('e bad', initial_delay => '-1 microsecond');
 \set VERBOSITY sqlstate
-SELECT leader_election.create_election('e bad', settle => :'infinity');
+SELECT leader_election.create_election('e bad', initial_delay => :'infinity');
 \set VERBOSITY default
 SELECT leader_election.create_election('e calm');
 TABLE delays;
-SELECT leader_election.alter_election('e calm', 'bully', '1 hour', preempt_delay => '1 day', settle => '1 day');
+SELECT leader_election.alter_election('e calm', 'bully', '1 hour', preempt_delay => '1 day', initial_delay => '1 day');
 TABLE delays;
 SELECT leader_election.alter_election('e calm', quorum => 1);
 TABLE delays;
 SELECT leader_election.alter_election('e calm', preempt_delay => '25 hours');
-SELECT leader_election.alter_election('e calm', settle => '-1 s');
+SELECT leader_election.alter_election('e calm', initial_delay => '-1 s');
 TABLE delays;
 SELECT leader_election.join('e calm', 'session', 1);
 TABLE shown;
 SELECT count(*) FROM leader_election.acquire('e calm', 'detached', 2);
 SELECT count(*) FROM leader_election.acquire('e calm', 'detached', 2);
-SELECT unsettled, first_stood_mono = (SELECT min(stood_mono)
+SELECT deserted, first_stood_mono = (SELECT min(stood_mono)
 		  FROM leader_election.candidate c WHERE c.election = l.election) AS since_the_first,
 	   abs(extract(epoch FROM now() - first_stood_at)) < 60 AS lately
   FROM leader_election.lease l WHERE election = 'e calm';
-SELECT leader_election.alter_election('e calm', settle => '0');
+SELECT leader_election.alter_election('e calm', initial_delay => '0');
 SELECT pg_temp.await($$SELECT waiting_for = 'reserved for detached' FROM seat$$);
 SELECT term > 0 AS granted, yielding FROM leader_election.acquire('e calm', 'detached');
-SELECT unsettled, first_stood_mono, first_stood_at FROM leader_election.lease WHERE election = 'e calm';
+SELECT deserted, first_stood_mono, first_stood_at FROM leader_election.lease WHERE election = 'e calm';
 SELECT leader_election.release('e calm', present_term) FROM seat;
 SELECT count(*) FROM leader_election.acquire('e calm', 'detached', 3);
 SELECT candidate, leads, stood BETWEEN '0' AND '10 min' AS stood

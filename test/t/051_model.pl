@@ -93,9 +93,9 @@ sub any_step
 		$n = 0 if keys %{ $l->{candidates} } < 3 && chance($run, 30);
 		$n -= $STEPS[ $i++ ][0] while $n >= $STEPS[$i][0];
 
-		# Where a seat would have to settle, they go, until nobody is left to
+		# Where a seat would wait for others to stand, they go, until nobody is left to
 		# follow the leader.
-		if ($l->{settle} && led($l) && chance($run, 25))
+		if ($l->{initial_delay} && led($l) && chance($run, 25))
 		{
 			my $goes = keys %{ $l->{candidates} } > 1 ? 'leave' : 'resign';
 

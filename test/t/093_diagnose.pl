@@ -439,11 +439,11 @@ $pair->delay_line(0);
 finds('sync', qr/ok\|"one" leads/, 'and they are in time again');
 
 my $there = session($pair->{standby}, name => 'there', options => $NO_WAIT);
-$one->query("SELECT leader_election.create_election('$_', settle => '1 h', takeover_delay => '1 h')")
-  for qw(hold paused settle vacant delay);
+$one->query("SELECT leader_election.create_election('$_', initial_delay => '1 h', takeover_delay => '1 h')")
+  for qw(hold paused initial vacant delay);
 $one->query("SELECT leader_election.pause_election('paused', 'new disks')");
-$one->query("SELECT leader_election.join('settle', 'one')");
-$one->query("SELECT leader_election.alter_election('$_', settle => '0')") for qw(hold delay);
+$one->query("SELECT leader_election.join('initial', 'one')");
+$one->query("SELECT leader_election.alter_election('$_', initial_delay => '0')") for qw(hold delay);
 $one->query("CALL leader_election.campaign('hold', 'one')");
 $one->query("SELECT leader_election.resign('hold', '1 h')");
 my $killed = session($pair->{primary}, name => 'killed');
@@ -451,13 +451,13 @@ $killed->query("CALL leader_election.campaign('delay', 'killed')");
 $killed->kill;
 wait_for($pair->{primary}, "SELECT waiting_for FROM leader_election.status WHERE election = 'delay'",
 	'takeover delay');
-wait_for($pair->{primary}, "SELECT first_stood_at IS NOT NULL FROM leader_election.lease WHERE election = 'settle'");
+wait_for($pair->{primary}, "SELECT first_stood_at IS NOT NULL FROM leader_election.lease WHERE election = 'initial'");
 $pair->{primary}->wait_for_catchup($pair->{standby});
 finds('sync', qr/notice\|"one" leads election "sync" .* By the clock of this standby, its lease ends in/, 'a standby', $there);
 like(diagnose('sync', $there), qr/^notice\|This server is a standby: it does not know who stands.*\|Run on the primary: SELECT \* FROM leader_election\.diagnose\('sync'\);/m,
 	'says what it does not know');
 foreach my $told ([ 'hold', 'a hold' ], [ 'delay', 'the takeover delay' ], [ 'paused', 'it is paused by role .*"new disks"' ],
-	[ 'settle', 'for others to stand, too' ], [ 'vacant', 'why cannot be seen on a standby' ])
+	[ 'initial', 'for others to stand, too' ], [ 'vacant', 'why cannot be seen on a standby' ])
 {
 	finds($told->[0], qr/\w+\|Nobody leads election "$told->[0]": .* The reason: $told->[1]/,
 		"and why nobody leads: $told->[0]", $there);

@@ -52,7 +52,7 @@ my $renewed;
 cmp_ok($app->query('SHOW server_version_num'), '<', $present * 10000, 'an older server');
 $app->query(q(SELECT leader_election.create_election('e', 'bully', channel => 'news',
 		preempt_delay => '1 s');
-	SELECT leader_election.create_election('paused', settle => '2 s');
+	SELECT leader_election.create_election('paused', initial_delay => '2 s');
 	SELECT leader_election.pause_election('paused', 'for a test', '1 day');
 	SELECT leader_election.create_group('team', 3, max_per_candidate => 2);
 	SELECT leader_election.drain_candidate('host-*', reason => 'it is old');

@@ -19,8 +19,8 @@
 #		reserved    whom the vacant seat is kept for
 #		paused      '', 'paused' or 'vacated'; all: so are all elections
 #		drained     names that are not elected
-#		preempt_delay, settle  true: for ever
-#		unsettled   nobody stood to follow when the seat fell vacant
+#		preempt_delay, initial_delay  true: for ever
+#		deserted   nobody stood to follow when the seat fell vacant
 #		terms       how many there were
 #		history     the last few of them
 #		candidates  by name; only those who are alive, each with
@@ -115,7 +115,7 @@ sub make_seats
 	my ($first) = seats($s, $group);
 
 	%settings = map { $_ => $s->{elections}{$first}{$_} }
-	  qw(strategy quorum delay preempt_delay settle all)
+	  qw(strategy quorum delay preempt_delay initial_delay all)
 	  if defined $first;
 	foreach my $seat (map { "$group/$_" } 1 .. $s->{groups}{$group}{seats})
 	{
@@ -128,7 +128,7 @@ sub make_seats
 			yield => '',
 			paused => '',
 			drained => {},
-			unsettled => 1,
+			deserted => 1,
 			terms => 0,
 			history => [],
 			candidates => {},
@@ -269,7 +269,7 @@ sub elect
 	$l->{auto_renew} = $l->{candidates}{$name}{auto_renew};
 	$l->{yield} = '';
 	delete @$l{qw(to reserved over)};
-	$l->{unsettled} = 0;
+	$l->{deserted} = 0;
 	vacate($l);
 	$_->{out} = 0 foreach values %{ $l->{candidates} };
 	push @{ $l->{history} },
@@ -283,11 +283,11 @@ sub elect
 }
 
 # The vacant seat waits for others to stand.
-sub settles
+sub waits_for_others
 {
 	my ($l) = @_;
 
-	return $l->{settle} && $l->{unsettled} && !defined $l->{reserved};
+	return $l->{initial_delay} && $l->{deserted} && !defined $l->{reserved};
 }
 
 # A vacant seat: elect the next in line, or keep the seat for it.  True if that
@@ -307,7 +307,7 @@ sub decide
 	}
 	return $lapsed if is_withdrawn($s, $election) || !has_quorum($l);
 	return $lapsed if is_paused($l) && !defined $l->{reserved};
-	return $lapsed if settles($l);
+	return $lapsed if waits_for_others($l);
 
 	@eligible =
 	  grep { !$l->{candidates}{$_}{out} && may_follow($s, $election, $_, 0) }
@@ -374,7 +374,7 @@ sub end_term
 	  if $how{sits_out} && $l->{yield} !~ /paused|withdrawn|drained/;
 	$l->{reserved} = $how{to}
 	  // ($l->{yield} eq 'operator' || is_paused($l) ? $l->{to} : undef);
-	$l->{unsettled} = grep({ $_ ne $l->{leader} } keys %{ $l->{candidates} }) ? 0 : 1;
+	$l->{deserted} = grep({ $_ ne $l->{leader} } keys %{ $l->{candidates} }) ? 0 : 1;
 	$l->{yield} = '';
 	delete @$l{qw(leader over to)};
 	delete $l->{reserved}
@@ -578,7 +578,7 @@ sub waiting_for
 	return 'paused' if is_paused($l);
 	return 'no candidates' unless $live;
 	return "quorum $live of $l->{quorum}" unless has_quorum($l);
-	return 'settle' if settles($l);
+	return 'initial delay' if waits_for_others($l);
 	return 'drained' if @drained && !@eligible;
 	return 'cap' if @capped && !@eligible;
 	return 'candidates that do not sit out' unless @eligible;

@@ -127,7 +127,7 @@ sub settings
 		quorum => 1,
 		delay => 0,
 		preempt_delay => 0,
-		settle => 0,
+		initial_delay => 0,
 		all => $run->{all_paused} // 0);
 }
 
@@ -187,7 +187,7 @@ sub begin
 				yield => '',
 				paused => '',
 				drained => {},
-				unsettled => 1,
+				deserted => 1,
 				terms => 0,
 				history => [],
 				candidates => {}

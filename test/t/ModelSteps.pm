@@ -509,7 +509,7 @@ sub alter_delay
 sub alter_flap
 {
 	my ($run, $election, $l) = @_;
-	my $setting = pick($run, 'preempt_delay', 'settle');
+	my $setting = pick($run, 'preempt_delay', 'initial_delay');
 	my $on = $l->{$setting} ? 0 : chance($run, 50) ? 1 : 0;
 
 	return alter($run, $election, $setting, $on ? "'1 day'" : "'0'", $setting,

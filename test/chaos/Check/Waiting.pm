@@ -30,7 +30,7 @@ my $WITH_QUORUM = qr/^zab$/;	# and that is 2
 my $MAY_HOLD = qr/^(?:race|lone)$/;	# elections with a pg_leader
 my $IN_A_PAUSE = qr/^(?:paused|withdrawn|reserved_for|hold|takeover_delay|grace)/;
 
-my %altered;	# {election or group} = [when, takeover delay, settle] of each change
+my %altered;	# {election or group} = [when, takeover delay, initial delay] of each change
 my $history;
 
 # Each reason, and why it is false, if it is
@@ -44,7 +44,7 @@ my @reasons = (
 	[ qr/^reserved_for_/, \&reserved ],
 	[ qr/^no_candidates$/, sub { my @stand = certain_candidates($_[0]); @stand && "@stand stand" } ],
 	[ qr/^quorum_\d+_of_\d+$/, \&quorum ],
-	[ qr/^settle$/, sub { !was_altered($_[0], 2) && 'it has none' } ],
+	[ qr/^initial_delay$/, sub { !was_altered($_[0], 2) && 'it has none' } ],
 	[ qr/^drained$/, sub { !may_drain_anybody(@{ $_[0] }{qw(election sent received)}) && !failed_over_since_calm($_[0]) && 'nobody has drained anybody' } ],
 	[ qr/^cap$/, sub { $_[0]{election} !~ m{/\d+$} && 'it is no seat' } ],
 	[ qr/^candidates_that_do_not_sit_out$/, \&sitting_out ],
@@ -107,7 +107,7 @@ sub certain_candidates
 	return stood_throughout(@{$row}{qw(election sent received)});
 }
 
-# Was the election, or its group, given a takeover delay (1), or time to settle (2)?
+# Was the election, or its group, given a takeover delay (1), or an initial delay (2)?
 sub was_altered
 {
 	my ($row, $what) = @_;

@@ -1,4 +1,4 @@
-# settle: a seat for which nobody stood when it fell vacant, or was created, is
+# initial_delay: a seat for which nobody stood when it fell vacant, or was created, is
 # filled no sooner than so long after the first candidate has stood for it.
 #
 # Where the worker has to wake up by itself, the lease is so long that no renewal
@@ -41,21 +41,21 @@ sub stood
 # The present leader was elected so many microseconds after that moment.
 sub elected_after
 {
-	my ($election, $since, $settle, $name) = @_;
+	my ($election, $since, $delay, $name) = @_;
 	my $after = lease($election, 'acquired_mono') - $since;
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	cmp_ok($after, '>=', $settle, "$name: not before");
-	cmp_ok($after, '<', $settle + $LATE + held_up(), "$name: nor late");
+	cmp_ok($after, '>=', $delay, "$name: not before");
+	cmp_ok($after, '<', $delay + $LATE + held_up(), "$name: nor late");
 	return;
 }
 
 # --- A new election: the best of those who come in time is elected, once.
 
 {
-	create('new', 'bully', "settle => '2 s', $LONG");
+	create('new', 'bully', "initial_delay => '2 s', $LONG");
 	my $low = candidate('new', 'low', 1);
-	is(waiting_for('new'), 'settle', 'new: the first candidate waits for others');
+	is(waiting_for('new'), 'initial delay', 'new: the first candidate waits for others');
 	my $since = stood('new', 'low');
 	comes_true("first_stood_mono = $since FROM leader_election.lease
 		WHERE election = 'new'", 'new: since it stands');
@@ -66,10 +66,10 @@ sub elected_after
 	my $high = candidate('new', 'high', 2);
 	leads_soon('new', 'high', 'new: the best one leads');
 	elected_after('new', $since, 2_000_000, 'new');
-	is(lease('new', 'term, unsettled, first_stood_mono'), '1||', 'new: in the first term');
+	is(lease('new', 'term, deserted, first_stood_mono'), '1||', 'new: in the first term');
 
 	# One that has a follower
-	alter('new', "settle => '1 h'");
+	alter('new', "initial_delay => '1 h'");
 	$high->kill;
 	leads_soon('new', 'low', 'followed: is replaced at once');
 
@@ -77,12 +77,12 @@ sub elected_after
 	$low->kill;
 	comes_true("leader IS NULL FROM leader_election.lease WHERE election = 'new'",
 		'alone: its seat falls vacant');
-	is(lease('new', 'unsettled, first_stood_mono'), 't|', 'alone: nobody stands for it');
+	is(lease('new', 'deserted, first_stood_mono'), 't|', 'alone: nobody stands for it');
 	is(waiting_for('new'), 'no candidates', 'alone: which the view tells');
 	my @c = (candidate('new', 'a', 1));
 	my $first = stood('new', 'a');
 	worker_looks();
-	is(waiting_for('new'), 'settle', 'alone: the next candidate waits');
+	is(waiting_for('new'), 'initial delay', 'alone: the next candidate waits');
 	is(lease('new', 'first_stood_mono'), $first, 'alone: since it stands');
 
 	# That moment is kept.
@@ -92,8 +92,8 @@ sub elected_after
 	worker_looks();
 	is(lease('new', 'first_stood_mono'), $first, 'once: it is kept when that one leaves');
 	cmp_ok(stood('new', 'b'), '>', $first, 'once: the next one stands for a shorter time');
-	is(waiting_for('new'), 'settle', 'once: and waits');
-	alter('new', "settle => '1 s'");
+	is(waiting_for('new'), 'initial delay', 'once: and waits');
+	alter('new', "initial_delay => '1 s'");
 	leads_soon('new', 'b', 'once: until the seat has waited for long enough');
 	elected_after('new', $first, 1_000_000, 'once');
 	$_->finish foreach @c;
@@ -104,47 +104,47 @@ sub elected_after
 {
 	create('resigned', 'race');
 	my @c = candidate('resigned', 'a');
-	alter('resigned', "settle => '1 h'");
+	alter('resigned', "initial_delay => '1 h'");
 	$c[0]->query("SELECT leader_election.resign('resigned')");
 	is(stand_as($c[0], 'resigned', 'a'), '', 'resigned: its own call does not elect it');
-	is(waiting_for('resigned'), 'settle', 'resigned: the seat waits');
-	is(lease('resigned', "unsettled, first_stood_mono > acquired_mono"), 't|t',
+	is(waiting_for('resigned'), 'initial delay', 'resigned: the seat waits');
+	is(lease('resigned', "deserted, first_stood_mono > acquired_mono"), 't|t',
 		'resigned: since it is vacant');
 	push @c, candidate('resigned', 'b');
 	worker_looks();
 	is(leader('resigned'), '', 'resigned: also for one that comes later');
-	alter('resigned', "settle => '0'");
+	alter('resigned', "initial_delay => '0'");
 	leads_soon('resigned', 'b', 'resigned: until there is nothing to wait for');
 	$c[0]->query("SELECT leader_election.leave('resigned')");
 	$c[0]->query("SELECT leader_election.join('resigned', 'a')");
-	alter('resigned', "settle => '1 h'");
+	alter('resigned', "initial_delay => '1 h'");
 	$c[1]->query("SELECT leader_election.resign('resigned')");
 	is(leader('resigned'), 'a', 'resigned: not if there is a follower');
 	$_->finish foreach @c;
 
 	# A lease runs out: nobody stood when it did, though one does by now.
-	create('expired', 'race', "settle => '1 h', lease_duration => '500 ms'");
-	alter('expired', "settle => '0'");
+	create('expired', 'race', "initial_delay => '1 h', lease_duration => '500 ms'");
+	alter('expired', "initial_delay => '0'");
 	acquire('expired', 'a');
-	alter('expired', "settle => '1 h'");
+	alter('expired', "initial_delay => '1 h'");
 	my $deadline = lease('expired', 'deadline_mono');
 	comes_true("leader IS NULL FROM leader_election.lease WHERE election = 'expired'",
 		'expired: a lease runs out');
-	is(lease('expired', 'unsettled, first_stood_mono'), "t|$deadline",
+	is(lease('expired', 'deserted, first_stood_mono'), "t|$deadline",
 		'expired: nobody else stood then');
 }
 
 # --- Named candidates do not wait.
 
 {
-	create('named', 'race', "settle => '0', $LONG");
+	create('named', 'race', "initial_delay => '0', $LONG");
 	my @c = map { candidate('named', $_) } qw(a b);
-	alter('named', "settle => '1 h'");
+	alter('named', "initial_delay => '1 h'");
 	$c[0]->query("SELECT leader_election.transfer('named', 'b')");
 	is(leader('named'), 'b', 'named: by the leader');
 	$c[0]->query("SELECT leader_election.leave('named')");
 	$c[1]->query("SELECT leader_election.resign('named')");
-	is(waiting_for('named'), 'settle', 'named: the seat is vacant');
+	is(waiting_for('named'), 'initial delay', 'named: the seat is vacant');
 	$admin->query("SELECT leader_election.pause_election('named')");
 	stand_as($c[0], 'named', 'a');
 	is(waiting_for('named'), 'paused', 'named: a pause is told first');
@@ -153,7 +153,7 @@ sub elected_after
 	$_->finish foreach @c;
 
 	# One that does not come: what the seat has waited for is not forgotten.
-	create('lapses', 'race', "settle => '1 h', $LONG");
+	create('lapses', 'race', "initial_delay => '1 h', $LONG");
 	my $s = candidate('lapses', 's');
 	my $since = stood('lapses', 's');
 	$admin->query("SELECT leader_election.pause_election('lapses')");
@@ -163,15 +163,15 @@ sub elected_after
 	$admin->query("SELECT leader_election.leave('lapses', 'd')");
 	$admin->query("SELECT leader_election.resume_election('lapses')");
 	worker_looks();
-	is(waiting_for('lapses'), 'settle', 'lapses: it is not any more');
-	is(lease('lapses', 'unsettled, first_stood_mono'), "t|$since", 'lapses: who stood first');
+	is(waiting_for('lapses'), 'initial delay', 'lapses: it is not any more');
+	is(lease('lapses', 'deserted, first_stood_mono'), "t|$since", 'lapses: who stood first');
 	$s->finish;
 }
 
 # --- The order of what is told
 
 {
-	create('order', 'race', "settle => '1 h', quorum => 2, $LONG");
+	create('order', 'race', "initial_delay => '1 h', quorum => 2, $LONG");
 	my $a = candidate('order', 'a');
 	is(waiting_for('order'), 'quorum 1 of 2', 'order: the quorum comes first');
 	comes_true("first_stood_mono = " . stood('order', 'a')
@@ -179,8 +179,8 @@ sub elected_after
 		'order: who stood first is noted already');
 	my $b = candidate('order', 'b');
 	$admin->query("SELECT leader_election.drain_candidate('$_', 'order')") foreach qw(a b);
-	is(waiting_for('order'), 'settle', 'order: drains come after it');
-	alter('order', "settle => '0'");
+	is(waiting_for('order'), 'initial delay', 'order: drains come after it');
+	alter('order', "initial_delay => '0'");
 	is(waiting_for('order'), 'drained', 'order: and are told then');
 	$_->finish foreach $a, $b;
 }
@@ -188,7 +188,7 @@ sub elected_after
 # --- Detached candidates
 
 {
-	create('detached', 'lowest', "settle => '1 s'");
+	create('detached', 'lowest', "initial_delay => '1 s'");
 	is(acquire('detached', 'd2', 2), '', 'detached: the first call is granted nothing');
 	my $since = stood('detached', 'd2');
 	is(lease('detached', 'first_stood_mono'), $since, 'detached: its moment is noted');
@@ -202,7 +202,7 @@ sub elected_after
 # --- The first candidate finds the election lock taken, and goes: its row tells.
 
 {
-	create('locked', 'race', "settle => '1 h'");
+	create('locked', 'race', "initial_delay => '1 h'");
 	my $holder = session($node, name => 'holder');
 	$admin->query('SELECT pg_advisory_lock(1)');
 	$holder->query_async(
@@ -225,7 +225,7 @@ sub elected_after
 	my $shards = "generate_series(1, 16) n";
 
 	$admin->query("SELECT leader_election.create_election('shard ' || n, 'spread',
-		settle => '4 s') FROM $shards");
+		initial_delay => '4 s') FROM $shards");
 	my @w = map { session($node, name => "w$_") } 1 .. 4;
 	$w[ $_ - 1 ]->query("SELECT leader_election.join('shard ' || n, 'w$_') FROM $shards")
 	  foreach 1 .. 4;
@@ -250,7 +250,7 @@ sub elected_after
 # --- A crash is no change of incarnation: the moment counts.
 
 {
-	create('crash', 'race', "settle => '1 h'");
+	create('crash', 'race', "initial_delay => '1 h'");
 	acquire('crash', 'gone');
 	my $since = lease('crash', 'first_stood_mono');
 	$node->stop('immediate');
@@ -260,7 +260,7 @@ sub elected_after
 	worker_looks();
 	is(lease('crash', 'first_stood_mono'), $since, 'crash: the moment is kept');
 	cmp_ok(stood('crash', 'next'), '>', $since, 'crash: and is not that of the next one');
-	alter('crash', "settle => '1 s'");
+	alter('crash', "initial_delay => '1 s'");
 	leads_soon('crash', 'next', 'crash: which leads when the seat has waited');
 	$c->finish;
 	never_two_leaders();
@@ -282,11 +282,11 @@ client_min_messages = warning
 	my $new = PostgreSQL::Test::Cluster->new('new');
 	$new->init_from_backup($old, 'backup', has_streaming => 1);
 	$new->start;
-	create('e', 'race', "settle => '1 h'");
+	create('e', 'race', "initial_delay => '1 h'");
 	create('held', 'race');
 	acquire('e', 'there');
 	acquire('held', 'd');
-	alter('held', "settle => '1 h'");
+	alter('held', "initial_delay => '1 h'");
 	$admin->query("SELECT leader_election.release('held', 1, '1 h')");
 	is(waiting_for('held'), 'hold', 'standby: a hold comes first');
 	my $for = lease('held', 'not_before_for');
@@ -294,7 +294,7 @@ client_min_messages = warning
 	my $there = session($new, name => 'there');
 	is( $there->query("SELECT string_agg(waiting_for, ', ' ORDER BY election)
 			FROM leader_election.status"),
-		'settle, hold', 'standby: it shows what the seat waits for');
+		'initial delay, hold', 'standby: it shows what the seat waits for');
 	$old->stop('immediate');
 	$new->promote;
 
@@ -306,8 +306,8 @@ client_min_messages = warning
 	comes_true("first_stood_mono = " . stood('e', 'first')
 		  . " FROM leader_election.lease WHERE election = 'e'",
 		'promoted: the moment of another server is void');
-	is(waiting_for('e'), 'settle', 'promoted: so the first one here waits');
-	alter('e', "settle => '1 s'");
+	is(waiting_for('e'), 'initial delay', 'promoted: so the first one here waits');
+	alter('e', "initial_delay => '1 s'");
 	leads_soon('e', 'first', 'promoted: and leads then');
 	is( $admin->query(
 			"SELECT acquired_mono >= (SELECT max(first_seen_mono) FROM leader_election.epoch) + 2000000
@@ -336,7 +336,7 @@ max_parallel_workers = 0
 client_min_messages = error
 ));
 	$admin = session($node, name => 'boss');
-	create('e', 'bully', "settle => '1 s'");
+	create('e', 'bully', "initial_delay => '1 s'");
 	my @c = (candidate('e', 'low', 1), candidate('e', 'high', 2));
 	my $since = stood('e', 'low');
 	is(lease('e', 'first_stood_mono'), $since, 'no worker: the first call notes its moment');
@@ -349,11 +349,11 @@ client_min_messages = error
 	# too late to have stood then.
 	create('late', 'race', "lease_duration => '500 ms'");
 	acquire('late', 'a');
-	alter('late', "settle => '1 h'");
+	alter('late', "initial_delay => '1 h'");
 	wait_until(sub { leader('late') eq '' }, 'the end of a lease');
 	push @c, candidate('late', 'b');
 	is(leader('late'), '', 'no worker: a call that ends a term elects nobody');
-	is(lease('late', 'leader, unsettled'), '|t', 'no worker: but has the seat wait');
+	is(lease('late', 'leader, deserted'), '|t', 'no worker: but has the seat wait');
 	$node->stop('immediate');
 }
 
