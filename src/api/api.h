@@ -160,6 +160,8 @@ typedef struct StandCall
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
 	bool		is_seat;		/* only of a group: an election is not made */
+	bool		polls;			/* of a campaign: what cannot be had at once is
+								 * left for the next poll */
 	int64		term;			/* of a committed row; 0: not known to lead */
 	int64		ask_until;		/* when a campaign stops asking standbys */
 	int64		deadline;		/* of the lease, if this session leads */
@@ -167,9 +169,9 @@ typedef struct StandCall
 
 extern void le_stand_args(FunctionCallInfo fcinfo, int first_of_profile,
 						  StandCall *s);
-extern bool le_stand_begin(StandCall *s, bool wait);
-extern int64 le_stand_elect(StandCall *s, bool wait);
-extern int64 le_stand(StandCall *s, bool wait);
+extern bool le_stand_begin(StandCall *s);
+extern int64 le_stand_elect(StandCall *s);
+extern int64 le_stand(StandCall *s);
 extern Candidacy *le_stand_candidacy(const StandCall *s);
 extern Candidacy *le_stand_find(const Store *store, const char *election,
 								bool look);

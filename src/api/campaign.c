@@ -42,7 +42,7 @@ poll_campaign(StandCall *s)
 	bool		led;
 
 	if (!s->stands)
-		return le_stand(s, false) != 0 ? 0 :
+		return le_stand(s) != 0 ? 0 :
 			le_clock() + (s->stands ? 0 : RETRY_US);
 
 	le_store_get(&store);
@@ -69,7 +69,7 @@ poll_campaign(StandCall *s)
 
 	now = le_clock();
 	led = le_lease_state_now(&store, lease) == LEASE_LED;
-	if (!led && le_stand(s, false) != 0)
+	if (!led && le_stand(s) != 0)
 		return 0;
 	if (led && lease->deadline_mono - now < POLL_US)
 		return lease->deadline_mono + RETRY_US;
@@ -136,6 +136,7 @@ le_campaign(PG_FUNCTION_ARGS)
 		wait_event = LeWaitEvent("LeaderElectionCampaign", 0x4C43);
 	le_poll_connect(&poll, fcinfo, 2);
 	le_stand_args(fcinfo, 3, &s);
+	s.polls = true;
 	/* Ask the standbys for as long as a join() would, at least. */
 	s.ask_until = Max(poll.give_up_at,
 					  le_clock() + LE_WAIT_LIMIT_MS * INT64CONST(1000));

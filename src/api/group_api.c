@@ -373,7 +373,7 @@ stand_for_seat(const Store *store, const StandCall *args,
 	seat->s.who.election = election;
 	if (!le_group_withdraws(group, election))
 	{
-		if (!le_stand_begin(&seat->s, true))
+		if (!le_stand_begin(&seat->s))
 			return NULL;
 		seat->vacant = is_vacant(store, election);
 		return seat;
@@ -391,7 +391,7 @@ elect_for(List *seats, bool vacant)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (seat->vacant == vacant && seat->term == 0)
-			seat->term = le_stand_elect(&seat->s, true);
+			seat->term = le_stand_elect(&seat->s);
 	}
 }
 

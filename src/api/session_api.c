@@ -42,7 +42,7 @@ le_join(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();		/* this transaction has begun an epoch */
 	le_wait_start();
 	le_wait_bounded_begin(&waits, s.who.election);
-	term = le_stand(&s, true);
+	term = le_stand(&s);
 	le_wait_bounded_end(&waits);
 	le_start_ensure(true);
 

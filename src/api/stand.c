@@ -20,7 +20,8 @@
 
 /*
  * Is the candidacy's row there?  A live session's row goes only with the
- * election.  (Another one may have been created under its name.)
+ * election.  (Another election may have been created by that name since, and
+ * another session stand there by this candidate's.)
  */
 bool
 le_stand_has_row(const Store *store, const char *election, const char *candidate,
@@ -114,7 +115,7 @@ le_stand_args(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
  * Find this session's candidacy or begin one.
  */
 static void
-begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
+begin_candidacy(const Store *store, StandCall *s, bool look)
 {
 	Candidacy  *c = le_stand_find(store, s->who.election, look);
 
@@ -123,10 +124,9 @@ begin_candidacy(const Store *store, StandCall *s, bool campaigning, bool look)
 	s->lease_oid = store->lease_oid;
 	if (c == NULL)
 	{
-		s->who.session_id = campaigning ? le_session_lock_new() :
-			le_session_id();
+		s->who.session_id = s->polls ? le_session_lock_new() : le_session_id();
 		(void) le_session_add(store, s->who.election, s->who.candidate,
-							  &s->who.role, s->who.session_id, campaigning);
+							  &s->who.role, s->who.session_id, s->polls);
 		s->made = true;
 		return;
 	}
@@ -168,13 +168,13 @@ le_stand_leads(const Store *store, const Lease *lease, int64 session_id)
  * election that may have to be created.  NULL: not now.
  */
 static Election *
-write_candidacy(const Store *store, StandCall *s, bool wait)
+write_candidacy(const Store *store, StandCall *s)
 {
 	for (;;)
 	{
 		Election   *election = s->is_seat ?
 			le_group_seat_read(store, s->who.election) :
-			le_create_on_first_use(store, s->who.election, wait);
+			le_create_on_first_use(store, s->who.election, !s->polls);
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
 
@@ -189,7 +189,7 @@ write_candidacy(const Store *store, StandCall *s, bool wait)
 		s->stands = result == STAND_OK;
 		if (s->stands)
 			return election;
-		if (!wait)
+		if (s->polls)
 			return NULL;
 		if (result == STAND_IN_USE)
 			le_call_report_name_in_use(store, &s->who);
@@ -249,45 +249,55 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 }
 
 /*
+ * Lock the tables.  False: a poll has not got a lock at once.
+ */
+static bool
+lock_tables(Store *store, const StandCall *s)
+{
+	if (s->polls)
+		return le_store_try_lock(store, LE_TABLES, RowExclusiveLock);
+	le_store_lock(store, LE_TABLES, RowExclusiveLock);
+	return true;
+}
+
+/*
  * Stand, without asking for the lease.  False: not now, or there is no such
- * seat any more.  Without wait, what cannot be had at once is left for the next
- * try, for which s->stands says whether the row has been written.
+ * seat any more.  s->stands says whether the row has been written.
  */
 bool
-le_stand_begin(StandCall *s, bool wait)
+le_stand_begin(StandCall *s)
 {
 	Store		store;
 	bool		locked;
+	int64		limit;
 
 	le_store_get(&store);
-	if (!wait && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
+	if (s->polls && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
 	{
 		le_wake_workers(MyDatabaseId);	/* the worker makes room */
 		return false;
 	}
-	locked = wait || le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
-	if (wait)
-		le_store_lock(&store, LE_TABLES, RowExclusiveLock);
+	locked = lock_tables(&store, s);
+	limit = s->polls ? Max(s->ask_until - le_clock(), 0) : le_wait_left();
 	if (locked &&
-		!le_begin_ensure(&store, s->who.election, wait,
-						 wait ? le_wait_left() : Max(s->ask_until - le_clock(), 0)))
+		!le_begin_ensure(&store, s->who.election, !s->polls, limit))
 		return false;
 	if (s->who.session_id == 0)
 	{
-		begin_candidacy(&store, s, !wait, locked);
+		begin_candidacy(&store, s, locked);
 
 		/*
 		 * A campaign may have to wait before it can read the election's
 		 * lease_duration: assume the default until then.
 		 */
-		if (!wait)
+		if (s->polls)
 			le_keepalive_tighten(le_lease_duration_ms * INT64CONST(1000));
 	}
 	if (!locked)
 		return false;
-	if (write_candidacy(&store, s, wait) != NULL)
+	if (write_candidacy(&store, s) != NULL)
 		return true;
-	if (wait && !s->is_seat)
+	if (!s->polls && !s->is_seat)
 		le_wait_busy(s->who.election);
 	return false;
 }
@@ -298,13 +308,13 @@ le_stand_begin(StandCall *s, bool wait)
  * committed, else 0.
  */
 int64
-le_stand_elect(StandCall *s, bool wait)
+le_stand_elect(StandCall *s)
 {
 	Store		store;
 	Lease	   *lease;
 	Candidacy  *c;
 	Turn		turn = {.caller = &s->who,
-		.mode = wait ? TURN_TRIES : TURN_SKIPS,
+		.mode = s->polls ? TURN_SKIPS : TURN_TRIES,
 	.ask_until = s->ask_until};
 
 	le_store_get(&store);
@@ -317,18 +327,18 @@ le_stand_elect(StandCall *s, bool wait)
 	lease = le_lease_read(&store, s->who.election, NULL);
 	if (!le_stand_leads(&store, lease, s->who.session_id))
 		return 0;
-	c = le_stand_candidacy(s);
-	if (wait && c != NULL && !lease->yielding &&
+	c = s->polls ? NULL : le_stand_candidacy(s);
+	if (c != NULL && !lease->yielding &&
 		le_call_ask_unwanted(&store, s->who.election))
 		lease = le_lease_read(&store, s->who.election, NULL);
-	else if (wait && c != NULL)
+	else if (c != NULL)
 		renew_late(&store, &lease, c);
 	s->deadline = lease->deadline_mono;
 	return le_stand_leads(&store, lease, s->who.session_id) ? lease->term : 0;
 }
 
 int64
-le_stand(StandCall *s, bool wait)
+le_stand(StandCall *s)
 {
-	return le_stand_begin(s, wait) ? le_stand_elect(s, wait) : 0;
+	return le_stand_begin(s) ? le_stand_elect(s) : 0;
 }
