@@ -270,7 +270,7 @@ speaks_ours(const Store *store)
  * Has this process found last that the objects speak another protocol?
  */
 bool
-le_store_is_foreign(void)
+le_store_is_other_version(void)
 {
 	return number != 0 && number != LE_PROTOCOL;
 }
@@ -282,11 +282,11 @@ le_store_is_foreign(void)
  * this mode.
  */
 bool
-le_store_stays_foreign(bool committed)
+le_store_stays_other_version(bool committed)
 {
 	LOCKTAG		tag;
 
-	if (!le_store_is_foreign())
+	if (!le_store_is_other_version())
 		return false;
 	if (committed)
 		return true;
@@ -300,7 +300,7 @@ le_store_stays_foreign(bool committed)
 void
 le_store_check_protocol(void)
 {
-	if (!le_store_is_foreign())
+	if (!le_store_is_other_version())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -138,8 +138,9 @@ extern bool le_late_commits_end(const Store *store, const Election *election,
 /* What a call does where an election is locked */
 typedef enum TurnMode
 {
-	TURN_SKIPS,					/* a poll: it leaves the election to others */
-	TURN_TRIES,					/* so does join(), unless it sits out */
+	TURN_SKIPS,					/* a poll: it leaves what is busy to others */
+	TURN_TRIES,					/* join(): the same, but it waits if it sits
+								 * out, since no other process elects it then */
 	TURN_QUEUES					/* it waits as long as the call may */
 } TurnMode;
 
@@ -152,7 +153,8 @@ typedef struct Turn
 	int64		ask_until;		/* TURN_SKIPS asks standbys until then */
 	const Candidate *caller;	/* the candidate that calls; NULL: none */
 	const GiveUp *give_up;		/* NULL: elect, if nobody leads */
-	bool		optional;		/* what cannot be proven need not be done */
+	bool		optional;		/* the caller may lead nothing: do not ask
+								 * standbys, nor wait for them */
 	TurnWork	work;			/* NULL: nothing */
 	void	   *arg;
 } Turn;

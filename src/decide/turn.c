@@ -213,7 +213,7 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 				le_wait_busy(name); /* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
 		}
-		counted = *store;
+		counted = *store;		/* its group is read anew under the group lock */
 		settled = settle_locked(&counted, election, turn, &proof);
 		if (settled < SETTLED_BUSY ||
 			(settled == SETTLED_UNPROVEN && turn->optional))

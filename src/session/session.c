@@ -502,9 +502,9 @@ le_session_mark_losses(void)
  * The end of a transaction.  The candidacies become what it has left of them;
  * those whose session lock was released behind our back (DISCARD ALL) are
  * lost.  All are over once this session has seen that the extension speaks
- * another protocol than we do: while their session locks were held, a worker that speaks it would take them
- * for alive, elect them and renew their leases, and they could not lead.
- * Nothing here may fail.
+ * another protocol than we do: while their session locks were held, a worker
+ * that speaks it would take them for alive, elect them and renew their leases,
+ * and they could not lead.  Nothing here may fail.
  */
 void
 le_session_end_of_xact(bool committed)
@@ -516,12 +516,12 @@ le_session_end_of_xact(bool committed)
 
 	if (candidacies != NULL && hash_get_num_entries(candidacies) > 0)
 	{
-		bool		foreign = le_store_stays_foreign(committed);
+		bool		other_version = le_store_stays_other_version(committed);
 
 		hash_seq_init(&scan, candidacies);
 		while ((c = hash_seq_search(&scan)) != NULL)
 		{
-			bool		over = foreign ||
+			bool		over = other_version ||
 				(committed ? c->withdrawn : (c->made || c->campaigning));
 
 			if (!committed && c->former[0] != '\0')

@@ -151,8 +151,8 @@ typedef struct Lease
 	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
-	char	   *yield_cause;	/* yield_ordered: "paused" or "drained"; NULL:
-								 * an operator's call */
+	char	   *yield_cause;	/* yield_ordered: an LE_CAUSE_... (decide.h);
+								 * NULL: an operator has called */
 	bool		deserted;		/* vacant, and no follower stood at first */
 	TimestampTz first_stood_at;
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */

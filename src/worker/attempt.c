@@ -183,7 +183,7 @@ le_attempt_guard(Work work, void *arg)
 		result = no_room || code == ERRCODE_LOCK_NOT_AVAILABLE ||
 			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE &&
-			!le_store_is_foreign() &&	/* else worker.c says so, and ends */
+			!le_store_is_other_version() &&	/* else worker.c says so, and ends */
 			is_news())
 			EmitErrorReport();
 		AbortCurrentTransaction();

@@ -55,7 +55,7 @@ typedef struct Look
 } Look;
 
 /* When the next look is due, if nothing wakes the worker before */
-static int64 look_at = 0;
+static int64 next_look = 0;
 
 /* Did the last look find that roles decide who is elected or asked to yield? */
 static bool watches_roles = false;
@@ -82,7 +82,7 @@ le_upkeep_sees_roles(void)
 {
 	if (!watches_roles || le_role_changes() == seen_role_changes)
 		return false;
-	look_at = 0;
+	next_look = 0;
 	return true;
 }
 
@@ -368,7 +368,7 @@ renew_before_look(Pass *pass)
 {
 	if (pass->renew_at > le_clock())
 		return false;
-	pass->next = Min(pass->next, look_at);
+	pass->next = Min(pass->next, next_look);
 	le_renewal_all(pass);
 	return !pass->woken && pass->next > le_clock();
 }
@@ -471,6 +471,6 @@ le_upkeep(Pass *pass)
 		pass->next = Min(pass->next, le_clock() + RETRY);
 		le_standing_look_again();
 	}
-	look_at = pass->next;
+	next_look = pass->next;
 	pass->next = Min(pass->next, pass->renew_at);
 }

@@ -285,7 +285,7 @@ leader_election_worker_main(Datum arg)
 	for (;;)
 	{
 		le_upkeep(&pass);
-		if (le_store_is_foreign())
+		if (le_store_is_other_version())
 		{
 			give_way(has_worked);
 			break;
