@@ -104,11 +104,11 @@ OBJS = \
 	src/api/detached_api.o \
 	src/api/diagnose_api.o \
 	src/api/diagnose_fill.o \
+	src/api/diagnose_leader.o \
 	src/api/diagnose_locks.o \
 	src/api/diagnose_members.o \
 	src/api/diagnose_past.o \
 	src/api/diagnose_say.o \
-	src/api/diagnose_seat.o \
 	src/api/diagnose_server.o \
 	src/api/diagnose_standing.o \
 	src/api/diagnose_vacancy.o \

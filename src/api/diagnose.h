@@ -63,7 +63,7 @@ extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
 /* diagnose_fill.c */
 extern char *le_diagnose_fill(const Diagnosis *d, const char *sentence);
 
-/* diagnose_seat.c */
+/* diagnose_leader.c */
 extern void le_diagnose_leader(Diagnosis *d);
 extern void le_diagnose_renewal(Diagnosis *d);
 extern void le_diagnose_silent(Diagnosis *d);
