@@ -84,6 +84,7 @@ OBJS = \
 	src/decide/cap.o \
 	src/decide/late_commit.o \
 	src/decide/proof.o \
+	src/decide/renew.o \
 	src/decide/seats.o \
 	src/decide/settle.o \
 	src/decide/turn.o \

@@ -207,17 +207,10 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 			const Proof *proof)
 {
 	Lease	   *lease = le_lease_lock(store, name);
-	int64		duration;
 
-	if (lease == NULL || !le_lease_is_term(lease, term) || lease->yielding ||
-		le_lease_state_now(store, lease) != LEASE_LED)
+	if (le_renew_lease(store, lease, 0, term, 0, proof, progress) != RENEWED)
 		return NULL;
-	duration = le_election_lease_duration(store, lease);
-	if (!le_proof_covers(proof, duration))
-		return NULL;
-	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
-				   progress);
-	refresh_candidate(store, lease, progress, duration);
+	refresh_candidate(store, lease, progress, lease->configured);
 	return lease;
 }
 
@@ -272,8 +265,7 @@ is_over(const Store *store, const Lease *lease, int64 term)
 	if (le_lease_is_term(lease, term))
 		return false;
 	if (term > lease->term &&
-		!le_proof_make(lease, le_election_lease_duration(store, lease), false, le_wait_left(),
-					   &proof))
+		!le_renew_prove(store, lease, &proof))
 		le_wait_unconfirmed(lease->election);
 	return true;
 }

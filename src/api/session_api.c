@@ -139,8 +139,7 @@ le_renew(PG_FUNCTION_ARGS)
 			break;
 		if (le_call_ask_unwanted(&call.store, name))
 			continue;
-		if (!le_proof_make(lease, le_election_lease_duration(&call.store, lease),
-						   false, le_wait_left(), &proof))
+		if (!le_renew_prove(&call.store, lease, &proof))
 			le_wait_unconfirmed(name);
 		if (le_stand_renew(&call.store, c, &proof, &lease))
 			break;

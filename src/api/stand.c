@@ -16,7 +16,6 @@
 #include "access/xact.h"
 #include "api/api.h"
 #include "miscadmin.h"
-#include "utils/timestamp.h"
 
 /*
  * Is the candidacy's row there?  A live session's row goes only with the
@@ -208,19 +207,11 @@ le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
 			   Lease **lease)
 {
 	Lease	   *locked = le_lease_lock(store, c->election);
-	int64		duration;
 
-	if (locked == NULL)
-		return false;
-	*lease = locked;
-	if (!le_stand_leads(store, locked, c->session_id) || locked->yielding)
-		return true;
-	duration = le_election_lease_duration(store, locked);
-	if (!le_proof_covers(proof, duration))
-		return false;
-	le_lease_renew(locked, locked->term, duration, proof->t0,
-				   GetCurrentTimestamp(), NULL);
-	return true;
+	if (locked != NULL)
+		*lease = locked;
+	return le_renew_lease(store, locked, c->session_id, 0, 0, proof, NULL) <=
+		RENEW_ENDED;
 }
 
 /*
@@ -243,8 +234,7 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 		return;
 	c->renew_not_before = now + seen->duration / 10;
 	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
-		le_proof_make(seen, le_election_lease_duration(store, seen), false, le_wait_left(),
-					  &proof))
+		le_renew_prove(store, seen, &proof))
 		(void) le_stand_renew(store, c, &proof, lease);
 }
 

@@ -68,6 +68,21 @@ extern bool le_proof_stands(const Proof *proof);
 extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 						  int64 limit, Proof *proof);
 
+/* renew.c */
+typedef enum Renewed
+{
+	RENEWED,
+	RENEW_ENDED,				/* it is over, or its holder is to yield */
+	RENEW_BUSY,					/* another transaction has locked its row */
+	RENEW_UNPROVEN				/* the proof does not cover what is new */
+} Renewed;
+
+extern bool le_renew_prove(const Store *store, const Lease *seen,
+						   Proof *proof);
+extern Renewed le_renew_lease(const Store *store, Lease *lease, int64 session_id,
+						int64 term, int64 duration, const Proof *proof,
+						const int64 *progress);
+
 /* yield.c */
 
 /* Why a leader is asked to go, if it is no request_yield() */

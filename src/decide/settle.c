@@ -197,9 +197,7 @@ grant(const Store *store, Lease *lease, const Incarnation *inc,
 static bool
 is_holder(const GiveUp *give_up, const Lease *lease)
 {
-	if (give_up->session_id != 0)
-		return give_up->session_id == lease->session_id && !lease->incomplete;
-	return le_lease_is_term(lease, give_up->term);
+	return le_lease_is_held_by(lease, give_up->session_id, give_up->term);
 }
 
 /*

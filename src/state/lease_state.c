@@ -118,6 +118,19 @@ le_lease_is_term(const Lease *lease, int64 term)
 }
 
 /*
+ * Is this the holder of the lease: that session, in that term (0: in any), or
+ * (session_id 0) a detached candidate that knows the term?
+ */
+bool
+le_lease_is_held_by(const Lease *lease, int64 session_id, int64 term)
+{
+	if (session_id == 0)
+		return le_lease_is_term(lease, term);
+	return lease->leader != NULL && !lease->incomplete &&
+		lease->session_id == session_id && (term == 0 || lease->term == term);
+}
+
+/*
  * Is this the term of which the row knows the run, under either number,
  * although the lease may be over?  No later term has begun then.
  */

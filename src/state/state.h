@@ -138,7 +138,8 @@ typedef struct Lease
 	int64		acquired_mono;
 	int64		deadline_mono;
 	int64		duration;		/* from the last renewal to the deadline */
-	int64		configured;		/* le_election_lease_durations() fills it in */
+	int64		configured;		/* filled in by le_election_lease_durations()
+								 * and le_renew_lease() */
 	char	   *incarnation;	/* writer of the _mono values; NULL: none */
 	bool		yielding;
 	bool		yield_ordered;	/* an operator asked, not the strategy */
@@ -225,6 +226,8 @@ extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
+extern bool le_lease_is_held_by(const Lease *lease, int64 session_id,
+								int64 term);
 extern bool le_lease_was_term(const Lease *lease, int64 term);
 extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
 							   int64 now);

@@ -84,6 +84,7 @@ note_renewal(const Lease *lease)
 	Renewal    *renewal = palloc0(sizeof(Renewal));
 
 	renewal->seen.election = pstrdup(lease->election);
+	renewal->seen.session_id = lease->session_id;
 	renewal->seen.term = lease->term;
 	renewal->seen.deadline_mono = lease->deadline_mono;
 	renewal->seen.duration = lease->duration;

@@ -3,11 +3,6 @@
  * renewal.c
  *		The background worker renews the leases of live sessions.
  *
- * Invariant: a lease is renewed only if its row, which is locked, still says
- * the same term, its deadline has not passed, nobody has asked its leader to
- * yield, and its session was found alive in the very transaction that renews
- * it.
- *
  * A lease is due after a third of it.  Leases that would be due soon are
  * renewed along with it.  So leases that began at different times come to be
  * renewed at the same time, and the worker wakes up that much less often.  A
@@ -28,7 +23,6 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 #include "worker/worker.h"
 
 #define BATCH			1000	/* leases renewed in one transaction */
@@ -67,51 +61,34 @@ le_renewal_due(void)
 }
 
 /*
- * May this lease, whose row is locked, be renewed?  seen is what was
- * remembered of it: a greater term belongs to another leader, maybe a detached
- * one.
- */
-static bool
-goes_on(const Lease *lease, const Lease *seen)
-{
-	return lease->leader != NULL && lease->term == seen->term &&
-		lease->auto_renew && !lease->yielding && lease->deadline_mono > le_clock() &&
-		le_session_alive(lease->session_id);
-}
-
-/*
  * Renew one lease, if its row is not locked by another transaction, and if it
- * goes on.
+ * goes on.  A greater term than was seen belongs to another leader.
  */
 static void
 renew_row(const Store *store, RowScan *scan, RenewalBatch *batch,
-		  Renewal *renewal, const Proof *proof)
+		  Renewal *renewal, Proof *proof)
 {
 	const Lease *seen = &renewal->seen;
 	Lease	   *lease = le_lease_find_lock(scan, seen->election);
 
+	proof->lease_duration = seen->configured;
 	renewal->deadline = 0;
-	renewal->ends = lease != NULL && !goes_on(lease, seen);
-	batch->look_again |= renewal->ends;
-	if (renewal->ends)
-		return;
-
-	/*
-	 * An ALTER may have committed another duration after we read the settings
-	 * and before we locked the row.  The standbys were not asked for so long
-	 * a lease: renew it with the next proof.
-	 */
-	if (lease == NULL ||
-		(proof->required &&
-		 le_election_lease_duration(store, lease) != seen->configured))
+	renewal->ends = false;
+	switch (le_renew_lease(store, lease, seen->session_id, seen->term,
+					 seen->configured, proof, NULL))
 	{
-		batch->complete = false;
-		return;
+		case RENEWED:
+			renewal->deadline = lease->deadline_mono;
+			renewal->lasts = lease->duration;
+			break;
+		case RENEW_ENDED:
+			renewal->ends = batch->look_again = true;
+			break;
+		case RENEW_BUSY:
+		case RENEW_UNPROVEN:	/* renew it with the next proof */
+			batch->complete = false;
+			break;
 	}
-	le_lease_renew(lease, lease->term, seen->configured, proof->t0,
-				   GetCurrentTimestamp(), NULL);
-	renewal->deadline = lease->deadline_mono;
-	renewal->lasts = lease->duration;
 }
 
 /*

@@ -108,8 +108,8 @@ extern void le_attempt_forget(int64 *next);
 typedef struct Renewal
 {
 	/*
-	 * What the look has seen: only election, term, deadline_mono and duration
-	 * are set.  It is the first member, so that a list of these is a list of
+	 * What the look has seen: only election, session_id, term, deadline_mono
+	 * and duration are set.  It is the first member, so that a list of these is a list of
 	 * leases for le_election_lease_durations().
 	 */
 	Lease		seen;
