@@ -13,6 +13,7 @@
 
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
+#define LE_EVERYWHERE		"(all)" /* no one election, in messages */
 
 /* A call that may wait, and the tables that it works on */
 typedef struct Call
@@ -21,6 +22,23 @@ typedef struct Call
 	Store		store;
 	BoundedWaits waits;
 } Call;
+
+/*
+ * A row of a result, whose columns are added in their order.  One to which none
+ * was added is all NULL.
+ */
+typedef struct ResultRow
+{
+	int			columns;
+	Datum		values[LE_MAX_COLUMNS];
+	bool		nulls[LE_MAX_COLUMNS];
+} ResultRow;
+
+#define LE_ADD(result, datum) \
+	((result)->values[(result)->columns++] = (datum))
+#define LE_ADD_IF(result, condition, datum) \
+	((condition) ? (void) LE_ADD(result, datum) : \
+	 (void) ((result)->nulls[(result)->columns++] = true))
 
 /* call.c */
 extern void le_call_begin(Call *call, const char *election, int tables,
@@ -33,8 +51,8 @@ extern void le_call_check_block(const char *call, bool in_transaction_block);
 extern void le_call_check(const char *call, bool in_transaction_block);
 extern void le_call_check_function(const char *call);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
-extern Datum le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
-							bool *nulls);
+extern Datum le_call_result(FunctionCallInfo fcinfo, ResultRow *result);
+extern void le_call_put(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(Store *store, const char *name);
@@ -70,6 +88,22 @@ extern void le_arg_configuration(FunctionCallInfo fcinfo, int strategy,
 								 int first, Configuration *config);
 
 /* observed.c */
+#define LE_MOST_TERMS		1000	/* that are read of an election's history */
+
+/* What the history of the last hour tells */
+typedef struct Past
+{
+	const Term *last;			/* that ended; NULL: none has */
+	int			begun;			/* terms, lately */
+	int			ended[REASON_COUNT];	/* terms, lately, by their reasons */
+} Past;
+
+extern void le_observed_past(const Store *store, const char *election,
+							 Past *past);
+extern TimestampTz le_observed_vacant_since(const Lease *lease,
+											const Past *past);
+extern int	le_observed_table(const Store *store, const LOCKTAG *tag,
+							  bool *is_key);
 extern bool le_observed_led(const Store *store, const Lease *lease);
 extern int64 le_observed_remaining(const Lease *lease);
 extern Obstacle le_observed_obstacle(Obstacle obstacle, const char *election,

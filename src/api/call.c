@@ -159,20 +159,45 @@ le_call_is_atomic(FunctionCallInfo fcinfo)
 }
 
 /*
+ * Refuse a result that is not as many columns as the routine has.
+ */
+static void
+check_columns(ResultRow *result, TupleDesc desc)
+{
+	if (result->columns == 0)
+		memset(result->nulls, true, sizeof(result->nulls));
+	else if (result->columns != desc->natts)
+		elog(ERROR, "return type must be a row type of %d columns",
+			 result->columns);
+}
+
+/*
  * The OUT parameters of a routine, as what it returns.  In an update of the
  * extension, they may get more.
  */
 Datum
-le_call_result(FunctionCallInfo fcinfo, int columns, Datum *values,
-			   bool *nulls)
+le_call_result(FunctionCallInfo fcinfo, ResultRow *result)
 {
 	TupleDesc	desc;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != columns)
-		elog(ERROR, "return type must be a row type of %d columns", columns);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
-											 nulls));
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	check_columns(result, desc);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+											 result->values, result->nulls));
+}
+
+/*
+ * One row of those that a function returns, after InitMaterializedSRF().
+ */
+void
+le_call_put(FunctionCallInfo fcinfo, ResultRow *result)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	check_columns(result, rsinfo->setDesc);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, result->values,
+						 result->nulls);
 }
 
 /*
@@ -207,20 +232,16 @@ check_grant_type(TupleDesc desc, bool election)
 void
 le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease, bool election)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Datum		values[5];
-	bool		nulls[5] = {false, false, false, false, false};
-	int64		remaining = Max(lease->deadline_mono - le_clock(), 0);
-	int			n = 0;
+	ResultRow	row = {0};
 
-	check_grant_type(rsinfo->setDesc, election);
+	check_grant_type(((ReturnSetInfo *) fcinfo->resultinfo)->setDesc, election);
 	if (election)
-		values[n++] = CStringGetTextDatum(lease->election);
-	values[n++] = Int64GetDatum(lease->term);
-	values[n++] = Int64GetDatum(remaining / 1000);
-	values[n++] = TimestampTzGetDatum(lease->expires_at);
-	values[n++] = BoolGetDatum(lease->yielding);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		LE_ADD(&row, LE_TEXT(lease->election));
+	LE_ADD(&row, Int64GetDatum(lease->term));
+	LE_ADD(&row, Int64GetDatum(Max(lease->deadline_mono - le_clock(), 0) / 1000));
+	LE_ADD(&row, TimestampTzGetDatum(lease->expires_at));
+	LE_ADD(&row, BoolGetDatum(lease->yielding));
+	le_call_put(fcinfo, &row);
 }
 
 /*

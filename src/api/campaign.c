@@ -130,6 +130,7 @@ le_campaign(PG_FUNCTION_ARGS)
 	int64		term = 0;
 	int64		next;
 	bool		first = true;
+	ResultRow	result = {0};
 
 	le_call_check("leader_election.campaign()", le_call_is_atomic(fcinfo));
 	if (wait_event == 0)
@@ -161,6 +162,6 @@ le_campaign(PG_FUNCTION_ARGS)
 	le_poll_end(&poll);
 	end_campaign(&s, term);
 	SPI_finish();
-	return le_call_result(fcinfo, 1, (Datum[]) {Int64GetDatum(term)},
-						  (bool[]) {term == 0});
+	LE_ADD_IF(&result, term != 0, Int64GetDatum(term));
+	return le_call_result(fcinfo, &result);
 }

@@ -45,8 +45,7 @@ typedef struct Diagnosis
 	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
 	const Pause *pause;			/* NULL: none, or not readable */
 	bool		pause_ends;		/* by itself */
-	const Term *last;			/* that ended; NULL: none, or not readable */
-	int			ended[REASON_COUNT];	/* terms, lately, by their reasons */
+	Past		past;			/* nothing, if the history is not readable */
 	LockData   *locks;			/* all of this server */
 	List	   *findings;
 } Diagnosis;
@@ -81,7 +80,6 @@ extern void le_diagnose_seats(Diagnosis *d);
 extern void le_diagnose_group(Diagnosis *d);
 
 /* diagnose_past.c */
-extern void le_diagnose_read_past(Diagnosis *d);
 extern void le_diagnose_changes(Diagnosis *d);
 extern void le_diagnose_announced(Diagnosis *d);
 extern void le_diagnose_rows(Diagnosis *d);

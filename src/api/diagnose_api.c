@@ -189,7 +189,7 @@ read_seat(Diagnosis *d)
 	if (can_read(d, LE_TABLE_PAUSE_ALL | (d->on_standby ? 0 : LE_TABLE_EPOCH)))
 		d->pause = le_observed_pause(&d->store, d->election, &d->pause_ends);
 	if (can_read(d, LE_TABLE_HISTORY))
-		le_diagnose_read_past(d);
+		le_observed_past(&d->store, d->name, &d->past);
 	if (d->lease == NULL)
 		return;
 	d->knows_vacancy = d->on_standby || can_read(d, CHECK_STANDING);
@@ -230,7 +230,6 @@ compare_findings(const ListCell *a, const ListCell *b)
 Datum
 le_diagnose(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Diagnosis	d = {.on_standby = RecoveryInProgress()};
 	BoundedWaits waits;
 
@@ -259,15 +258,14 @@ le_diagnose(PG_FUNCTION_ARGS)
 		bool		alone = list_length(d.findings) == 1;
 		Severity	severity = f->severity != SEVERITY_OK || alone ?
 			f->severity : SEVERITY_NOTICE;
-		Datum		values[3];
-		bool		nulls[3] = {false, false, false};
+		ResultRow	row = {0};
 
-		values[0] = CStringGetTextDatum(severity_names[severity]);
-		values[1] = CStringGetTextDatum(f->finding);
-		values[2] = CStringGetTextDatum(f->severity != SEVERITY_OK ? f->remedy :
-										alone ? "All is well: nothing is to be done." :
-										"See the other rows.");
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		LE_ADD(&row, LE_TEXT(severity_names[severity]));
+		LE_ADD(&row, LE_TEXT(f->finding));
+		LE_ADD(&row, LE_TEXT(f->severity != SEVERITY_OK ? f->remedy :
+							 alone ? "All is well: nothing is to be done." :
+							 "See the other rows."));
+		le_call_put(fcinfo, &row);
 	}
 	return (Datum) 0;
 }

@@ -27,7 +27,7 @@ describe_moment(int64 mono)
  * When the obstacle is gone: on a standby, the rows' time of day counts.
  */
 static char *
-describe_end(const Diagnosis *d)
+describe_until(const Diagnosis *d)
 {
 	if (!d->on_standby)
 		return describe_moment(d->vacancy.barred_until);
@@ -95,7 +95,7 @@ plain_value(const Diagnosis *d, const char *field)
 	if (IS("twice the lease"))
 		return psprintf(INT64_FORMAT " ms", d->lease->duration / 1000 * 2);
 	if (IS("until"))
-		return describe_end(d);
+		return describe_until(d);
 	if (IS("pause"))
 		return describe_pause(d);
 	if (IS("resume"))

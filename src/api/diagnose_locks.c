@@ -109,19 +109,12 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
 static const char *
 locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
 {
-	if (tag->locktag_type != LOCKTAG_RELATION ||
-		tag->locktag_field1 != MyDatabaseId)
+	bool		is_key;
+
+	if (le_observed_table(&d->store, tag, &is_key) < 0 ||
+		(is_key && modes == ROW_MODES))
 		return NULL;
-	if (tag->locktag_field2 == d->store.protocol)
-		return get_rel_name(tag->locktag_field2);
-	for (int i = 0; i < TABLE_COUNT; i++)
-	{
-		if (tag->locktag_field2 == d->store.table[i].rel ||
-			(modes != ROW_MODES &&
-			 tag->locktag_field2 == d->store.table[i].pkey))
-			return get_rel_name(tag->locktag_field2);
-	}
-	return NULL;
+	return get_rel_name(tag->locktag_field2);
 }
 
 /*

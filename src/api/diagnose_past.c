@@ -12,36 +12,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#define LATELY			USECS_PER_HOUR
-#define MOST_TERMS		1000	/* that are read */
 #define OFTEN			3		/* terms that ended lately */
 #define LATE_NEWS		USECS_PER_SEC
 
 #define WRITERS "SELECT rolname FROM pg_roles WHERE has_table_privilege(oid, 'leader_election.lease', 'INSERT, UPDATE, DELETE');"
-
-/*
- * Read the last term that ended, and why terms ended within the last hour.
- */
-void
-le_diagnose_read_past(Diagnosis *d)
-{
-	TimestampTz since = GetCurrentTimestamp() - LATELY;
-	RowScan    *scan = le_history_scan(&d->store, d->name, 0,
-									   BackwardScanDirection, NULL);
-	Term		term;
-
-	for (int n = 0; n < MOST_TERMS && le_history_next(scan, &term); n++)
-	{
-		if (!term.ended)
-			continue;
-		if (d->last == NULL)
-			d->last = le_history_copy(&term);
-		if (term.ended_at < since)
-			break;
-		d->ended[le_reason_find(term.reason)]++;
-	}
-	le_scan_end(scan);
-}
 
 /*
  * The leadership has changed often: a row for each reason.
@@ -52,16 +26,16 @@ le_diagnose_changes(Diagnosis *d)
 	int			all = 0;
 
 	for (Reason r = 0; r < REASON_COUNT; r++)
-		all += d->ended[r];
+		all += d->past.ended[r];
 	if (all < OFTEN)
 		return;
 	for (Reason r = 0; r < REASON_COUNT; r++)
 	{
-		if (d->ended[r] > 0)
+		if (d->past.ended[r] > 0)
 			le_diagnose_say(d, le_reasons[r].severity,
 							psprintf("Within the last hour, %d of %s%d terms ended by \"%s\": %s.",
-									 d->ended[r],
-									 all >= MOST_TERMS ? "the last " : "", all,
+									 d->past.ended[r],
+									 all >= LE_MOST_TERMS ? "the last " : "", all,
 									 le_reasons[r].word, le_reasons[r].meaning),
 							le_diagnose_fill(d, le_reasons[r].remedy));
 	}
@@ -78,9 +52,9 @@ le_diagnose_announced(Diagnosis *d)
 	bool		vacant = lease->leader == NULL;
 	TimestampTz since;
 
-	if (lease->term == 0 || (vacant && d->last == NULL))
+	if (lease->term == 0 || (vacant && d->past.last == NULL))
 		return;
-	since = vacant ? d->last->ended_at : lease->acquired_at;
+	since = vacant ? d->past.last->ended_at : lease->acquired_at;
 	if ((mark != NULL && mark->term >= lease->term &&
 		 mark->vacated == vacant) ||
 		GetCurrentTimestamp() - since < LATE_NEWS)

@@ -21,9 +21,10 @@
  * How the last leadership ended, as a sentence that has no end yet.
  */
 static char *
-describe_end(const Diagnosis *d)
+describe_last_term(const Diagnosis *d)
 {
 	const Lease *lease = d->lease;
+	const Term *last = d->past.last;
 
 	if (lease->leader != NULL && d->on_standby)
 		return psprintf("the lease of %s, in term " INT64_FORMAT ", ended at %s, by the clock of this standby",
@@ -46,13 +47,13 @@ describe_end(const Diagnosis *d)
 								le_quote(lease->leader), lease->term);
 		}
 	}
-	if (d->last == NULL)
+	if (last == NULL)
 		return lease->term == 0 ? "nobody has led it yet" :
 			"its history does not tell who led last";
 	return psprintf("%s led last, in term " INT64_FORMAT ", which ended at %s (%s ago): %s",
-					le_quote(d->last->leader), d->last->term,
-					le_diagnose_time(d->last->ended_at),
-					le_diagnose_since(d->last->ended_at), d->last->reason);
+					le_quote(last->leader), last->term,
+					le_diagnose_time(last->ended_at),
+					le_diagnose_since(last->ended_at), last->reason);
 }
 
 /*
@@ -85,10 +86,9 @@ stays(const Diagnosis *d)
 
 	if (d->vacancy.obstacle != OBSTACLE_NONE)
 		return d->vacancy.obstacle == OBSTACLE_PAUSED && !d->pause_ends;
-	if (d->lease->leader == NULL && d->last == NULL)
-		return false;
-	since = d->lease->leader != NULL ? d->lease->expires_at : d->last->ended_at;
-	return !d->on_standby && GetCurrentTimestamp() - since > LONG_VACANT;
+	since = le_observed_vacant_since(d->lease, &d->past);
+	return since != 0 && !d->on_standby &&
+		GetCurrentTimestamp() - since > LONG_VACANT;
 }
 
 /*
@@ -108,7 +108,7 @@ le_diagnose_vacancy(Diagnosis *d)
 		severity = SEVERITY_ERROR;
 	le_diagnose_say(d, severity,
 					psprintf("Nobody leads election %s: %s. The reason: %s.",
-							 d->quoted, describe_end(d),
+							 d->quoted, describe_last_term(d),
 							 le_diagnose_fill(d, text->why)),
 					le_diagnose_fill(d, text->remedy));
 }

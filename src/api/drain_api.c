@@ -21,8 +21,6 @@ PG_FUNCTION_INFO_V1(le_undrain_candidate);
 #define MOST_OF_ALL		1000	/* entries of all elections */
 #define MOST_TOLD		10		/* in a NOTICE */
 
-#define EVERYWHERE		"(all)" /* in messages, instead of an election */
-
 /* A call, and its arguments */
 typedef struct DrainCall
 {
@@ -54,7 +52,7 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 				 errhint("The owner of an election drains them in that one: name it.")));
 	if (d->election == NULL)
 	{
-		le_call_begin(&d->call, EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
+		le_call_begin(&d->call, LE_EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
 		le_start_ensure(true);	/* which may wait: before there are locks */
 		return;
 	}

@@ -404,7 +404,6 @@ elect_for(List *seats, bool vacant)
 Datum
 le_join_group(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	StandCall	args;
 	Call		call;
 	ElectionGroup *group;
@@ -441,14 +440,14 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_start_ensure(true);
 	foreach_ptr(const StoodFor, seat, seats)
 	{
-		Datum		values[2] = {CStringGetTextDatum(seat->s.who.election),
-		Int64GetDatum(seat->term)};
-		bool		nulls[2] = {false, false};
+		ResultRow	row = {0};
 
 		/* le_start_ensure() may have waited until the lease was over. */
-		if (seat->term != 0 && le_clock() < seat->s.deadline)
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
-								 nulls);
+		if (seat->term == 0 || le_clock() >= seat->s.deadline)
+			continue;
+		LE_ADD(&row, LE_TEXT(seat->s.who.election));
+		LE_ADD(&row, Int64GetDatum(seat->term));
+		le_call_put(fcinfo, &row);
 	}
 	return (Datum) 0;
 }

@@ -23,132 +23,39 @@
 PG_FUNCTION_INFO_V1(le_measure);
 PG_FUNCTION_INFO_V1(le_measure_server);
 
-#define EVERYWHERE		"(all)" /* no election, in messages */
-#define LATELY			USECS_PER_HOUR
-#define MOST_TERMS		1000	/* that are read of an election */
-
 #define SECONDS(us)		Float8GetDatum((double) (us) / USECS_PER_SEC)
-
-/* The columns of a row of the view metrics */
-typedef enum MetricColumn
-{
-	METRIC_ELECTION,
-	METRIC_GROUP_NAME,
-	METRIC_LED,
-	METRIC_WAITING_FOR,
-	METRIC_VACANT_SECONDS,
-	METRIC_OVERDUE_SECONDS,
-	METRIC_TERM,
-	METRIC_CANDIDATES,
-	METRIC_QUORUM,
-	METRIC_PAUSED,
-	METRIC_CHANGES_LAST_HOUR,
-	METRIC_LOST_LAST_HOUR,
-	METRIC_LEASE_LEFT_RATIO,
-	METRIC_RENEWAL_LEFT_RATIO,
-	METRIC_UNANNOUNCED_SECONDS,
-	METRIC_COLUMNS
-} MetricColumn;
-
-/* One election, while it is measured */
-typedef struct Measure
-{
-	const Store *store;
-	const Election *election;
-	const Lease *lease;
-	bool		led;
-	TimestampTz now;
-
-	TimestampTz last_end;		/* of its history; 0: no term has ended */
-
-	Datum		values[METRIC_COLUMNS];
-	bool		nulls[METRIC_COLUMNS];
-} Measure;
-
-static void
-set(Measure *m, MetricColumn column, Datum value)
-{
-	m->values[column] = value;
-	m->nulls[column] = false;
-}
+#define RATIO(us, of)	Float8GetDatum((double) (us) / (of))
 
 /*
- * What the history of the last hour tells, and when the last term ended.
+ * How many of the terms that ended lately did their leaders not give up?
  */
-static void
-measure_past(Measure *m)
+static int
+count_lost(const Past *past)
 {
-	TimestampTz since = m->now - LATELY;
-	RowScan    *scan = le_history_scan(m->store, m->election->name, 0,
-									   BackwardScanDirection, NULL);
-	int			changes = 0;
 	int			lost = 0;
-	Term		term;
 
-	for (int n = 0; n < MOST_TERMS && le_history_next(scan, &term); n++)
-	{
-		if (term.acquired_at >= since)
-			changes++;
-		if (!term.ended)
-			continue;
-		if (m->last_end == 0)
-			m->last_end = term.ended_at;
-		if (term.ended_at < since)
-			break;
-		if (term.reason != NULL && le_reasons[le_reason_find(term.reason)].lost)
-			lost++;
-	}
-	le_scan_end(scan);
-	set(m, METRIC_CHANGES_LAST_HOUR, Int32GetDatum(changes));
-	set(m, METRIC_LOST_LAST_HOUR, Int32GetDatum(lost));
-}
-
-/*
- * How much of the lease is left, and was left when it was renewed last?  A
- * leader that is asked to yield is not renewed, which is no fault.
- */
-static void
-measure_lease(Measure *m)
-{
-	const Lease *lease = m->lease;
-
-	set(m, METRIC_VACANT_SECONDS, Float8GetDatum(0));
-	set(m, METRIC_OVERDUE_SECONDS, Float8GetDatum(0));
-	if (lease->yielding || lease->duration <= 0)
-		return;
-	set(m, METRIC_LEASE_LEFT_RATIO,
-		Float8GetDatum((double) le_observed_remaining(lease) / lease->duration));
-	if (lease->left_at_renewal >= 0)
-		set(m, METRIC_RENEWAL_LEFT_RATIO,
-			Float8GetDatum((double) lease->left_at_renewal / lease->duration));
-}
-
-/*
- * For how long, in microseconds, has nobody led?  -1: nobody has led yet.
- */
-static int64
-vacant_for(const Measure *m)
-{
-	TimestampTz since = m->lease->leader != NULL ? m->lease->expires_at :
-		m->last_end;
-
-	return since == 0 ? -1 : Max(m->now - since, 0);
+	for (Reason r = 0; r < REASON_COUNT; r++)
+		lost += le_reasons[r].lost ? past->ended[r] : 0;
+	return lost;
 }
 
 /*
  * For how long, in microseconds, should somebody have led?  That is since the
- * seat is vacant, somebody stands for it, and no hold or delay bars it.
+ * seat is vacant (-1: nobody has led yet), somebody stands for it, and no hold
+ * or delay bars it.
  */
 static int64
-overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
+overdue_for(View *view, const Vacancy *v, int64 vacant)
 {
 	int64		now = le_clock();
 	int64		standing = 0;
 	int64		overdue;
 
-	foreach_ptr(Candidate, c, le_candidates_read(m->store, m->election->name))
+	for (int i = 0; i < view->contenders; i++)
 	{
-		if (le_candidate_alive(c))
+		Contender  *c = &view->contender[i];
+
+		if (le_contender_is(view, c, TRAIT_ALIVE))
 			standing = Max(standing, now - c->stood);
 	}
 	overdue = vacant < 0 ? standing : Min(vacant, standing);
@@ -157,35 +64,25 @@ overdue_for(const Measure *m, const Vacancy *v, int64 vacant)
 	return overdue;
 }
 
-static void
-measure_vacancy(Measure *m, const Turnout *turnout, const Vacancy *v)
-{
-	int64		vacant = vacant_for(m);
-	Obstacle	seen;
-
-	if (vacant >= 0)
-		set(m, METRIC_VACANT_SECONDS, SECONDS(vacant));
-	if (RecoveryInProgress())
-		return;
-	seen = le_observed_obstacle_now(v->obstacle, m->election->name);
-	set(m, METRIC_WAITING_FOR, CStringGetTextDatum(le_obstacles[seen].word));
-	set(m, METRIC_OVERDUE_SECONDS,
-		SECONDS(turnout->live > 0 && le_obstacles[seen].calls ?
-				overdue_for(m, v, vacant) : 0));
-}
-
 /*
- * When was the first change that listeners do not know of, who know what the
- * mark says?  0: they know everything.
+ * When was the oldest change that listeners have not been told of?  0: they
+ * know everything.  Without a mark (after a crash) they are to be told of the
+ * last change.
  */
 static TimestampTz
-first_news(const Measure *m, const Mark *mark)
+untold_since(const Store *store, const Lease *lease, const Past *past)
 {
-	RowScan    *scan = le_history_scan(m->store, m->election->name, mark->term,
-									   ForwardScanDirection, NULL);
+	const Mark *mark = le_mark_read(store, lease->election);
 	TimestampTz since = 0;
+	RowScan    *scan;
 	Term		term;
 
+	if (mark == NULL)
+		return lease->term == 0 ? 0 :
+			lease->leader != NULL ? lease->acquired_at :
+			le_observed_vacant_since(lease, past);
+	scan = le_history_scan(store, lease->election, mark->term,
+						   ForwardScanDirection, NULL);
 	while (since == 0 && le_history_next(scan, &term))
 	{
 		if (term.term > mark->term)
@@ -198,56 +95,63 @@ first_news(const Measure *m, const Mark *mark)
 }
 
 /*
- * How old is the oldest change that listeners have not been told of?  After a
- * crash they are to be told of the last one.
+ * A row of the view metrics.  A leader that is asked to yield is not renewed,
+ * which is no fault.
  */
 static void
-measure_news(Measure *m)
+measure_election(const Store *store, const Election *election, ResultRow *row)
 {
-	const Mark *mark = le_mark_read(m->store, m->election->name);
+	const Lease *lease = le_lease_read(store, election->name, NULL);
+	bool		known = lease != NULL;
+	bool		led = le_observed_led(store, lease);
+	bool		renewed = led && !lease->yielding && lease->duration > 0;
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz since = 0;
-
-	if (mark != NULL)
-		since = first_news(m, mark);
-	else if (m->lease->term != 0)
-		since = m->lease->leader != NULL ? m->lease->acquired_at : m->last_end;
-	set(m, METRIC_UNANNOUNCED_SECONDS,
-		SECONDS(since == 0 ? 0 : Max(m->now - since, 0)));
-}
-
-static void
-measure_election(Measure *m)
-{
-	const Election *election = m->election;
-	const Pause *pause;
-	bool		ends;
-	View	   *view;
+	int64		vacant = -1;
+	Obstacle	why = OBSTACLE_NONE;
+	const Pause *pause = NULL;
+	View	   *view = NULL;
+	bool		pause_ends;
 	Turnout		turnout;
 	Vacancy		vacancy;
+	Past		past;
 
-	memset(m->nulls, true, sizeof(m->nulls));
-	set(m, METRIC_ELECTION, CStringGetTextDatum(election->name));
-	if (election->group != NULL)
-		set(m, METRIC_GROUP_NAME, CStringGetTextDatum(election->group));
-	set(m, METRIC_QUORUM, Int32GetDatum(election->quorum));
-	m->led = le_observed_led(m->store, m->lease);
-	set(m, METRIC_LED, Int32GetDatum(m->led));
-	if (m->lease == NULL)
-		return;
-	set(m, METRIC_TERM, Int64GetDatum(m->lease->term));
-	pause = le_observed_pause(m->store, election, &ends);
-	set(m, METRIC_PAUSED, Int32GetDatum(pause != NULL));
-	measure_past(m);
-	view = le_observed_look(m->store, election, m->lease, m->led, pause,
-							&turnout, &vacancy);
-	if (m->led)
-		measure_lease(m);
-	else
-		measure_vacancy(m, &turnout, &vacancy);
-	if (view == NULL)
-		return;
-	set(m, METRIC_CANDIDATES, Int32GetDatum(turnout.live));
-	measure_news(m);
+	if (known)
+	{
+		pause = le_observed_pause(store, election, &pause_ends);
+		le_observed_past(store, election->name, &past);
+		since = le_observed_vacant_since(lease, &past);
+		view = le_observed_look(store, election, lease, led, pause, &turnout,
+								&vacancy);
+	}
+	if (led)
+		vacant = 0;
+	else if (since != 0)
+		vacant = Max(now - since, 0);
+	if (!led && view != NULL)
+		why = le_observed_obstacle_now(vacancy.obstacle, election->name);
+
+	LE_ADD(row, LE_TEXT(election->name));
+	LE_ADD_IF(row, election->group != NULL, LE_TEXT(election->group));
+	LE_ADD(row, Int32GetDatum(led));
+	LE_ADD_IF(row, !led && view != NULL, LE_TEXT(le_obstacles[why].word));
+	LE_ADD_IF(row, vacant >= 0, SECONDS(vacant));
+	LE_ADD_IF(row, led || view != NULL,
+			  SECONDS(!led && turnout.live > 0 && le_obstacles[why].calls ?
+					  overdue_for(view, &vacancy, vacant) : 0));
+	LE_ADD_IF(row, known, Int64GetDatum(lease->term));
+	LE_ADD_IF(row, view != NULL, Int32GetDatum(turnout.live));
+	LE_ADD(row, Int32GetDatum(election->quorum));
+	LE_ADD_IF(row, known, Int32GetDatum(pause != NULL));
+	LE_ADD_IF(row, known, Int32GetDatum(past.begun));
+	LE_ADD_IF(row, known, Int32GetDatum(count_lost(&past)));
+	LE_ADD_IF(row, renewed,
+			  RATIO(le_observed_remaining(lease), lease->duration));
+	LE_ADD_IF(row, renewed && lease->left_at_renewal >= 0,
+			  RATIO(lease->left_at_renewal, lease->duration));
+	since = view != NULL ? untold_since(store, lease, &past) : 0;
+	LE_ADD_IF(row, view != NULL,
+			  SECONDS(since == 0 ? 0 : Max(now - since, 0)));
 }
 
 /*
@@ -257,7 +161,6 @@ measure_election(Measure *m)
 Datum
 le_measure(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			tables = RecoveryInProgress() ?
 		LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_HISTORY |
 		LE_TABLE_PAUSE_ALL :
@@ -266,7 +169,7 @@ le_measure(PG_FUNCTION_ARGS)
 	Call		call;
 
 	InitMaterializedSRF(fcinfo, 0);
-	le_call_begin(&call, EVERYWHERE, tables, AccessShareLock);
+	le_call_begin(&call, LE_EVERYWHERE, tables, AccessShareLock);
 	if (!RecoveryInProgress())
 	{
 		le_pause_all_remember(&call.store);
@@ -277,17 +180,14 @@ le_measure(PG_FUNCTION_ARGS)
 								  ALLOCSET_DEFAULT_SIZES);
 	foreach_ptr(const Election, election, le_elections_read(&call.store))
 	{
-		Measure		m = {.store = &call.store,.election = election};
 		MemoryContext old = CurrentMemoryContext;
+		ResultRow	row = {0};
 
 		CHECK_FOR_INTERRUPTS();
 		if (election->group == NULL)
 			MemoryContextSwitchTo(brief);
-		m.lease = le_lease_read(&call.store, election->name, NULL);
-		m.now = GetCurrentTimestamp();
-		measure_election(&m);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, m.values,
-							 m.nulls);
+		measure_election(&call.store, election, &row);
+		le_call_put(fcinfo, &row);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(brief);
 	}
@@ -296,95 +196,46 @@ le_measure(PG_FUNCTION_ARGS)
 }
 
 /*
- * Is this relation locked so that elections or renewals wait?
- */
-static bool
-is_locked(const LockData *locks, Oid relation)
-{
-	for (int i = 0; i < locks->nelements; i++)
-	{
-		const LockInstanceData *lock = &locks->locks[i];
-
-		if ((lock->holdMask & LE_STRONG_MODES) != 0 &&
-			lock->locktag.locktag_type == LOCKTAG_RELATION &&
-			lock->locktag.locktag_field1 == MyDatabaseId &&
-			lock->locktag.locktag_field2 == relation)
-			return true;
-	}
-	return false;
-}
-
-/*
- * How many of our tables, and of the view protocol, are locked so?
+ * How many of our tables, and the view that all use, does another transaction
+ * keep elections or renewals from?
  */
 static int
 count_locked(const Store *store, const LockData *locks)
 {
-	int			locked = is_locked(locks, store->protocol);
+	bool		locked[TABLE_COUNT + 1] = {false};
+	int			count = 0;
 
-	for (int t = 0; t < TABLE_COUNT; t++)
-		locked += is_locked(locks, store->table[t].rel) ||
-			is_locked(locks, store->table[t].pkey);
-	return locked;
-}
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		bool		is_key;
+		int			table = le_observed_table(store, &locks->locks[i].locktag,
+											  &is_key);
 
-/* The columns of the view server_metrics that le_measure_server() fills */
-typedef enum ServerColumn
-{
-	SERVER_IN_RECOVERY,
-	SERVER_WORKER,
-	SERVER_LOCKED_TABLES,
-	SERVER_STANDBYS_NEEDED,
-	SERVER_STANDBYS_CONNECTED,
-	SERVER_STANDBYS_UNCONFIRMED,
-	SERVER_STANDBYS_SILENT,
-	SERVER_WORKER_FAILING,
-	SERVER_WORKER_FAILURES,
-	SERVER_WORKER_RETRY,
-	SERVER_WORKER_SQLSTATE,
-	SERVER_WORKER_FAILURE,
-	SERVER_COLUMNS
-} ServerColumn;
-
-/*
- * What does the worker try in vain, since when and how often?
- */
-static void
-measure_trouble(Datum *values, bool *nulls)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	WorkerTrouble trouble;
-	bool		fails = le_trouble_read(&trouble) &&
-		le_trouble_kind(trouble.code) == TROUBLE_FAILS;
-
-	values[SERVER_WORKER_FAILING] =
-		SECONDS(fails ? Max(now - trouble.since, 1) : 0);
-	values[SERVER_WORKER_FAILURES] = Int32GetDatum(fails ? trouble.times : 0);
-	nulls[SERVER_WORKER_RETRY] = nulls[SERVER_WORKER_SQLSTATE] = !fails;
-	nulls[SERVER_WORKER_FAILURE] = !fails || !le_process_shows(trouble.pid);
-	if (!fails)
-		return;
-	values[SERVER_WORKER_RETRY] = SECONDS(Max(trouble.retry_at - now, 0));
-	values[SERVER_WORKER_SQLSTATE] =
-		CStringGetTextDatum(unpack_sql_state(trouble.code));
-	values[SERVER_WORKER_FAILURE] = CStringGetTextDatum(trouble.text);
+		if ((locks->locks[i].holdMask & LE_STRONG_MODES) == 0 || table < 0)
+			continue;
+		count += !locked[table];
+		locked[table] = true;
+	}
+	return count;
 }
 
 /*
- * measure_server() -> what elections need of this server and its standbys
+ * _measure_server() -> what elections need of this server and its standbys, and
+ * what the worker tries in vain, since when and how often
  */
 Datum
 le_measure_server(PG_FUNCTION_ARGS)
 {
-	bool		on_standby = RecoveryInProgress();
-	Datum		values[SERVER_COLUMNS];
-	bool		nulls[SERVER_COLUMNS];
-	SyncStandbys standbys;
+	bool		on_primary = !RecoveryInProgress();
+	TimestampTz now = GetCurrentTimestamp();
+	ResultRow	row = {0};
+	WorkerTrouble trouble;
+	bool		fails;
+	SyncStandbys standbys = {0};
 	LockData   *locks;
 	Store		store;
 
 	le_scan_check_parallel();
-	memset(nulls, on_standby, sizeof(nulls));
 	le_store_get(&store);
 
 	/* Not le_call_begin(): that waits for locks, which are to be counted. */
@@ -393,18 +244,24 @@ le_measure_server(PG_FUNCTION_ARGS)
 	else
 		le_store_check_protocol();
 	locks = GetLockStatusData();
-	nulls[SERVER_IN_RECOVERY] = nulls[SERVER_LOCKED_TABLES] = false;
-	values[SERVER_IN_RECOVERY] = Int32GetDatum(on_standby);
-	values[SERVER_LOCKED_TABLES] = Int32GetDatum(count_locked(&store, locks));
-	if (on_standby)
-		return le_call_result(fcinfo, lengthof(values), values, nulls);
-	(void) le_standbys_observed(&standbys);
-	values[SERVER_WORKER] = Int32GetDatum(le_lock_worker_is_in(locks));
-	values[SERVER_STANDBYS_NEEDED] = Int32GetDatum(standbys.needed);
-	values[SERVER_STANDBYS_CONNECTED] = Int32GetDatum(standbys.connected);
-	values[SERVER_STANDBYS_UNCONFIRMED] =
-		Int64GetDatum((int64) standbys.unconfirmed);
-	values[SERVER_STANDBYS_SILENT] = SECONDS(standbys.silence);
-	measure_trouble(values, nulls);
-	return le_call_result(fcinfo, lengthof(values), values, nulls);
+	if (on_primary)
+		(void) le_standbys_observed(&standbys);
+	fails = on_primary && le_trouble_read(&trouble) &&
+		le_trouble_kind(trouble.code) == TROUBLE_FAILS;
+
+	LE_ADD(&row, Int32GetDatum(!on_primary));
+	LE_ADD_IF(&row, on_primary, Int32GetDatum(le_lock_worker_is_in(locks)));
+	LE_ADD(&row, Int32GetDatum(count_locked(&store, locks)));
+	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.needed));
+	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.connected));
+	LE_ADD_IF(&row, on_primary, Int64GetDatum((int64) standbys.unconfirmed));
+	LE_ADD_IF(&row, on_primary, SECONDS(standbys.silence));
+	LE_ADD_IF(&row, on_primary,
+			  SECONDS(fails ? Max(now - trouble.since, 1) : 0));
+	LE_ADD_IF(&row, on_primary, Int32GetDatum(fails ? trouble.times : 0));
+	LE_ADD_IF(&row, fails, SECONDS(Max(trouble.retry_at - now, 0)));
+	LE_ADD_IF(&row, fails, LE_TEXT(unpack_sql_state(trouble.code)));
+	LE_ADD_IF(&row, fails && le_process_shows(trouble.pid),
+			  LE_TEXT(trouble.text));
+	return le_call_result(fcinfo, &row);
 }

@@ -114,118 +114,80 @@ know_group(FunctionCallInfo fcinfo, Store *store, const Election *election)
 	store->knows_groups = true;
 }
 
-/* The columns of a row of the view status */
-typedef enum StatusColumn
-{
-	STATUS_STATE,
-	STATUS_WAITING_FOR,
-	STATUS_LEADER,
-	STATUS_METADATA,
-	STATUS_TERM,
-	STATUS_KIND,
-	STATUS_BACKEND_PID,
-	STATUS_ACQUIRED_AT,
-	STATUS_RENEWED_AT,
-	STATUS_EXPIRES_AT,
-	STATUS_REMAINING,
-	STATUS_CANDIDATES,
-	STATUS_PAUSED_AT,
-	STATUS_PAUSED_BY,
-	STATUS_PAUSE_REASON,
-	STATUS_RESUMES_AT,
-	STATUS_RUN,
-	STATUS_RUN_DONE,
-	STATUS_DONE_AT,
-	STATUS_OWNER,
-	STATUS_COLUMNS
-} StatusColumn;
-
-typedef struct StatusRow
-{
-	Datum		values[STATUS_COLUMNS];
-	bool		nulls[STATUS_COLUMNS];
-} StatusRow;
-
-static void
-set(StatusRow *row, StatusColumn column, Datum value)
-{
-	row->values[column] = value;
-	row->nulls[column] = false;
-}
-
-static void
-show_leader(const Lease *lease, StatusRow *row)
-{
-	set(row, STATUS_STATE,
-		CStringGetTextDatum(lease->yielding ? "yielding" : "led"));
-	set(row, STATUS_LEADER, CStringGetTextDatum(lease->leader));
-	if (lease->metadata != 0)
-		set(row, STATUS_METADATA, lease->metadata);
-	set(row, STATUS_TERM, Int64GetDatum(lease->term));
-	set(row, STATUS_KIND, CStringGetTextDatum(le_lease_kind(lease->session_id)));
-	if (lease->backend_pid != 0)
-		set(row, STATUS_BACKEND_PID, Int32GetDatum(lease->backend_pid));
-	set(row, STATUS_ACQUIRED_AT, TimestampTzGetDatum(lease->acquired_at));
-	set(row, STATUS_RENEWED_AT, TimestampTzGetDatum(lease->renewed_at));
-	set(row, STATUS_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-	set(row, STATUS_REMAINING, le_clock_interval(le_observed_remaining(lease)));
-	if (lease->runs.present != NULL)
-		set(row, STATUS_RUN, CStringGetTextDatum(lease->runs.present));
-}
-
-static void
-show_done(const Lease *lease, StatusRow *row)
-{
-	if (lease->runs.done == NULL)
-		return;
-	set(row, STATUS_RUN_DONE, CStringGetTextDatum(lease->runs.done));
-	set(row, STATUS_DONE_AT, TimestampTzGetDatum(lease->runs.done_at));
-}
-
 /*
- * The owner, as it is called now; NULL: there is no such role any more.
+ * Add what the lease tells of the leader (NULL: nobody leads).
  */
 static void
-show_owner(const Election *election, StatusRow *row)
+show_leader(const Lease *lease, ResultRow *row)
 {
-	if (le_role_exists(&election->owner))
-		set(row, STATUS_OWNER, LE_NAME(le_role_name(&election->owner)));
-}
+	bool		led = lease != NULL;
 
-static const Pause *
-show_pause(const Store *store, const Election *election, StatusRow *row)
-{
-	bool		ends;
-	const Pause *pause = le_observed_pause(store, election, &ends);
-
-	if (pause == NULL)
-		return NULL;
-	set(row, STATUS_PAUSED_AT, TimestampTzGetDatum(pause->at));
-	set(row, STATUS_PAUSED_BY,
-		DirectFunctionCall1(namein, CStringGetDatum(pause->by)));
-	if (pause->reason != NULL)
-		set(row, STATUS_PAUSE_REASON, CStringGetTextDatum(pause->reason));
-	if (ends)
-		set(row, STATUS_RESUMES_AT, TimestampTzGetDatum(pause->resumes_at));
-	return pause;
+	LE_ADD_IF(row, led, LE_TEXT(lease->leader));
+	LE_ADD_IF(row, led && lease->metadata != 0, lease->metadata);
+	LE_ADD_IF(row, led, Int64GetDatum(lease->term));
+	LE_ADD_IF(row, led, LE_TEXT(le_lease_kind(lease->session_id)));
+	LE_ADD_IF(row, led && lease->backend_pid != 0,
+			  Int32GetDatum(lease->backend_pid));
+	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->acquired_at));
+	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->renewed_at));
+	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->expires_at));
+	LE_ADD_IF(row, led, le_clock_interval(le_observed_remaining(lease)));
 }
 
 /*
- * One election's row of the view status; all NULL if there is no such
- * election.
+ * One election's row of the view status.
+ */
+static void
+show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
+			  const Lease *lease, ResultRow *row)
+{
+	const Runs *runs = &lease->runs;
+	bool		led = le_observed_led(store, lease);
+	bool		pause_ends;
+	const Pause *pause = le_observed_pause(store, election, &pause_ends);
+	bool		paused = pause != NULL;
+	const char *why = NULL;
+	View	   *view;
+	Turnout		turnout;
+	Vacancy		vacancy;
+
+	if (!led && !RecoveryInProgress())
+		know_group(fcinfo, store, election);
+	view = le_observed_look(store, election, lease, led, pause, &turnout,
+							&vacancy);
+	if (!led)
+		why = le_observed_waiting_for(election, &turnout, &vacancy);
+
+	LE_ADD(row, LE_TEXT(!led ? "vacant" : lease->yielding ? "yielding" : "led"));
+	LE_ADD_IF(row, why != NULL, LE_TEXT(why));
+	show_leader(led ? lease : NULL, row);
+	LE_ADD_IF(row, view != NULL, Int32GetDatum(turnout.live));
+	LE_ADD_IF(row, paused, TimestampTzGetDatum(pause->at));
+	LE_ADD_IF(row, paused, LE_NAME(pause->by));
+	LE_ADD_IF(row, paused && pause->reason != NULL, LE_TEXT(pause->reason));
+	LE_ADD_IF(row, paused && pause_ends,
+			  TimestampTzGetDatum(pause->resumes_at));
+	LE_ADD_IF(row, led && runs->present != NULL, LE_TEXT(runs->present));
+	LE_ADD_IF(row, runs->done != NULL, LE_TEXT(runs->done));
+	LE_ADD_IF(row, runs->done != NULL, TimestampTzGetDatum(runs->done_at));
+	LE_ADD_IF(row, le_role_exists(&election->owner),
+			  LE_NAME(le_role_name(&election->owner)));
+}
+
+/*
+ * _observe(election) -> a row; all NULL if there is no such election.
  */
 Datum
 le_observe(PG_FUNCTION_ARGS)
 {
 	const char *name = election_arg(fcinfo);
-	StatusRow	row;
+	ResultRow	row = {0};
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
 
-	memset(row.nulls, true, sizeof(row.nulls));
 	if (name == NULL)
-		return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
+		return le_call_result(fcinfo, &row);
 	le_call_begin(&call, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_PAUSE_ALL :
 				  LE_TABLES,
@@ -233,59 +195,33 @@ le_observe(PG_FUNCTION_ARGS)
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	if (election != NULL && lease != NULL)
-	{
-		bool		led = le_observed_led(&call.store, lease);
-		const Pause *pause = show_pause(&call.store, election, &row);
-		const char *why = NULL;
-		Turnout		turnout;
-		Vacancy		vacancy;
-
-		show_owner(election, &row);
-		show_done(lease, &row);
-		if (led)
-			show_leader(lease, &row);
-		else
-			set(&row, STATUS_STATE, CStringGetTextDatum("vacant"));
-		if (!led && !RecoveryInProgress())
-			know_group(fcinfo, &call.store, election);
-		if (le_observed_look(&call.store, election, lease, led, pause,
-							 &turnout, &vacancy) != NULL)
-			set(&row, STATUS_CANDIDATES, Int32GetDatum(turnout.live));
-		if (!led)
-			why = le_observed_waiting_for(election, &turnout, &vacancy);
-		if (why != NULL)
-			set(&row, STATUS_WAITING_FOR, CStringGetTextDatum(why));
-	}
+		show_election(fcinfo, &call.store, election, lease, &row);
 	le_call_end(&call);
-	return le_call_result(fcinfo, STATUS_COLUMNS, row.values, row.nulls);
+	return le_call_result(fcinfo, &row);
 }
 
 /*
  * A candidate's row of the view candidates; position 0: it has none.
  */
 static void
-put_candidate(ReturnSetInfo *rsinfo, View *view, Contender *contender,
+put_candidate(FunctionCallInfo fcinfo, View *view, Contender *contender,
 			  bool led, int position)
 {
 	const Candidate *c = contender->candidate;
-	Datum		values[11];
-	bool		nulls[11];
+	ResultRow	row = {0};
 
-	memset(nulls, false, sizeof(nulls));
-	values[0] = CStringGetTextDatum(c->candidate);
-	values[1] = CStringGetTextDatum(le_lease_kind(c->session_id));
-	values[2] = Int32GetDatum(c->rank);
-	values[3] = Int64GetDatum(c->progress);
-	values[4] = c->metadata;
-	nulls[4] = c->metadata == 0;
-	values[5] = TimestampTzGetDatum(c->joined_at);
-	values[6] = BoolGetDatum(le_contender_is(view, contender, TRAIT_ALIVE));
-	values[7] = BoolGetDatum(led && contender->holds);
-	values[8] = Int32GetDatum(position);
-	nulls[8] = position == 0;
-	values[9] = BoolGetDatum(le_contender_is(view, contender, TRAIT_DRAINED));
-	values[10] = le_clock_interval(Max(le_clock() - c->stood, 0));
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	LE_ADD(&row, LE_TEXT(c->candidate));
+	LE_ADD(&row, LE_TEXT(le_lease_kind(c->session_id)));
+	LE_ADD(&row, Int32GetDatum(c->rank));
+	LE_ADD(&row, Int64GetDatum(c->progress));
+	LE_ADD_IF(&row, c->metadata != 0, c->metadata);
+	LE_ADD(&row, TimestampTzGetDatum(c->joined_at));
+	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_ALIVE)));
+	LE_ADD(&row, BoolGetDatum(led && contender->holds));
+	LE_ADD_IF(&row, position != 0, Int32GetDatum(position));
+	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_DRAINED)));
+	LE_ADD(&row, le_clock_interval(Max(le_clock() - c->stood, 0)));
+	le_call_put(fcinfo, &row);
 }
 
 /*
@@ -294,7 +230,6 @@ put_candidate(ReturnSetInfo *rsinfo, View *view, Contender *contender,
 Datum
 le_standing(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	const char *name = election_arg(fcinfo);
 	Call		call;
 	Election   *election;
@@ -320,7 +255,7 @@ le_standing(PG_FUNCTION_ARGS)
 						   fcinfo->flinfo->fn_mcxt);
 		order = le_ranking_order(view, &positions);
 		for (int i = 0; i < view->contenders; i++)
-			put_candidate(rsinfo, view, order[i], led,
+			put_candidate(fcinfo, view, order[i], led,
 						  i < positions ? i + 1 : 0);
 	}
 	le_call_end(&call);
@@ -379,7 +314,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	char	   *name;
 	Poll		poll;
 	int64		next;
-	Datum		values[2];
+	ResultRow	result = {0};
 
 	le_call_check_block("leader_election.wait_for_change()",
 				   le_call_is_atomic(fcinfo));
@@ -405,7 +340,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	le_poll_end(&poll);
 	SPI_finish();
 
-	values[0] = Int64GetDatum(term);
-	values[1] = CStringGetTextDatum(leader);
-	return le_call_result(fcinfo, 2, values, (bool[]) {term == 0, term == 0});
+	LE_ADD_IF(&result, term != 0, Int64GetDatum(term));
+	LE_ADD_IF(&result, term != 0, LE_TEXT(leader));
+	return le_call_result(fcinfo, &result);
 }

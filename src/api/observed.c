@@ -16,7 +16,10 @@
 
 #include "access/xlog.h"
 #include "api/api.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
+
+#define LATELY			USECS_PER_HOUR
 
 /*
  * Is the election led, as far as this server can tell?
@@ -176,4 +179,64 @@ le_observed_pause(const Store *store, const Election *election, bool *ends)
 		own = NULL;
 	*ends = own != NULL && own->resumes_for > 0 && all == NULL;
 	return own != NULL ? own : all;
+}
+
+/*
+ * Which terms have ended within the last hour, and why, and the last one that
+ * has ended at all.
+ */
+void
+le_observed_past(const Store *store, const char *election, Past *past)
+{
+	TimestampTz since = GetCurrentTimestamp() - LATELY;
+	RowScan    *scan = le_history_scan(store, election, 0,
+									   BackwardScanDirection, NULL);
+	Term		term;
+
+	memset(past, 0, sizeof(Past));
+	for (int n = 0; n < LE_MOST_TERMS && le_history_next(scan, &term); n++)
+	{
+		past->begun += term.acquired_at >= since;
+		if (!term.ended)
+			continue;
+		if (past->last == NULL)
+			past->last = le_history_copy(&term);
+		if (term.ended_at < since)
+			break;
+		past->ended[le_reason_find(term.reason)]++;
+	}
+	le_scan_end(scan);
+}
+
+/*
+ * Since when has nobody led, if that is so now?  0: nobody has led yet.
+ */
+TimestampTz
+le_observed_vacant_since(const Lease *lease, const Past *past)
+{
+	if (lease->leader != NULL)
+		return lease->expires_at;
+	return past->last != NULL ? past->last->ended_at : 0;
+}
+
+/*
+ * The table of ours that this lock is on, or (*is_key) on the primary key of
+ * which; TABLE_COUNT: it is on the view that all use, -1: on none.
+ */
+int
+le_observed_table(const Store *store, const LOCKTAG *tag, bool *is_key)
+{
+	*is_key = false;
+	if (tag->locktag_type != LOCKTAG_RELATION ||
+		tag->locktag_field1 != MyDatabaseId)
+		return -1;
+	if (tag->locktag_field2 == store->protocol)
+		return TABLE_COUNT;
+	for (int t = 0; t < TABLE_COUNT; t++)
+	{
+		*is_key = tag->locktag_field2 == store->table[t].pkey;
+		if (*is_key || tag->locktag_field2 == store->table[t].rel)
+			return t;
+	}
+	return -1;
 }

@@ -94,9 +94,9 @@ write_pause_all(const Pause *pause)
 	Call		call;
 	bool		was;
 
-	le_call_begin(&call, "(all)", LE_TABLE_PAUSE_ALL, RowExclusiveLock);
+	le_call_begin(&call, LE_EVERYWHERE, LE_TABLE_PAUSE_ALL, RowExclusiveLock);
 	while (!le_pause_all_write(&call.store, pause, &was))
-		le_wait_retry_or_busy("(all)");
+		le_wait_retry_or_busy(LE_EVERYWHERE);
 	le_commit_durably();
 	le_commit_wakes_worker();
 	le_call_end(&call);
