@@ -17,7 +17,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "api/diagnose.h"
 #include "catalog/namespace.h"
 #include "catalog/dependency.h"
@@ -123,18 +122,28 @@ look_at_relation(Search *s, const ObjectAddress *object, char *what,
 						 "Nothing of the extension uses it.", le_addition_drop(object));
 }
 
+/*
+ * The names of schema and table of a constraint, rule, policy or trigger, and
+ * its own.  NIL: it has just been dropped.
+ */
+static List *
+names_of(const ObjectAddress *object)
+{
+	List	   *names = NIL;
+	List	   *args = NIL;
+
+	(void) getObjectIdentityParts(object, &names, &args, true);
+	return list_length(names) == 3 ? names : NIL;
+}
+
 static void
 say_constraint(Search *s, const ObjectAddress *object, char *what,
 			   const FormData_pg_constraint *c)
 {
-	const char *name = quote_identifier(NameStr(c->conname));
-	ObjectAddress table;
-	char	   *owner;
+	List	   *names = names_of(object);
 	const char *effect = "The extension's writes do not keep it: it is not enforced.";
 
-	ObjectAddressSet(table, RelationRelationId, c->conrelid);
-	owner = getObjectIdentity(&table, true);
-	if (owner == NULL)
+	if (names == NIL)
 		return;
 	if (c->contype == CONSTRAINT_CHECK)
 		effect = "Its expression runs when the extension writes, with the rights of the table's owner; a write for which it fails is not made.";
@@ -142,7 +151,10 @@ say_constraint(Search *s, const ObjectAddress *object, char *what,
 			  c->contype == CONSTRAINT_EXCLUSION) && !c->condeferrable)
 		effect = "A write of the extension that it refuses is not made.";
 	le_addition_note(s, SEVERITY_WARNING, what, effect,
-					 psprintf("ALTER TABLE %s DROP CONSTRAINT %s;", owner, name));
+					 psprintf("ALTER TABLE %s DROP CONSTRAINT %s;",
+							  quote_qualified_identifier(linitial(names),
+														 lsecond(names)),
+							  quote_identifier(lthird(names))));
 }
 
 /*
@@ -176,55 +188,37 @@ look_at_constraint(Search *s, const ObjectAddress *object, char *what)
 static void
 look_at_publication(Search *s, const ObjectAddress *object, char *what)
 {
-	bool		of_table = object->classId == PublicationRelRelationId;
-	HeapTuple	tuple = SearchSysCache1(of_table ? PUBLICATIONREL :
-										PUBLICATIONNAMESPACE,
-										ObjectIdGetDatum(object->objectId));
-	char	   *publication;
+	List	   *names = NIL;
+	List	   *publication = NIL;
 
-	if (!HeapTupleIsValid(tuple))
-		return;
-	publication = get_publication_name(of_table ?
-									   ((Form_pg_publication_rel) GETSTRUCT(tuple))->prpubid :
-									   ((Form_pg_publication_namespace) GETSTRUCT(tuple))->pnpubid,
-									   true);
-	ReleaseSysCache(tuple);
-	if (publication == NULL)
+	(void) getObjectIdentityParts(object, &names, &publication, true);
+	if (publication == NIL)
 		return;
 	le_addition_note(s, SEVERITY_NOTICE, what,
 					 "Subscribers get rows that mean nothing to them.",
 					 psprintf("ALTER PUBLICATION %s DROP %s;",
-							  quote_identifier(publication),
-							  of_table ? psprintf("TABLE %s", s->table) :
+							  quote_identifier(linitial(publication)),
+							  object->classId == PublicationRelRelationId ?
+							  psprintf("TABLE %s", s->table) :
 							  "TABLES IN SCHEMA " LE_SCHEMA));
 }
 
 /*
- * Does this rule or policy belong to another relation, which only reads ours?
+ * Does this rule, policy or trigger belong to another relation, which only
+ * refers to ours?
  */
 static bool
 belongs_elsewhere(const Search *s, const ObjectAddress *object)
 {
-	Relation	catalog;
-	HeapTuple	tuple;
-	Oid			rel = InvalidOid;
+	List	   *names;
 
 	if (object->classId != RewriteRelationId &&
 		object->classId != PolicyRelationId &&
 		object->classId != TriggerRelationId)
 		return false;
-	catalog = table_open(object->classId, AccessShareLock);
-	tuple = get_catalog_object_by_oid(catalog,
-									  get_object_attnum_oid(object->classId),
-									  object->objectId);
-	if (HeapTupleIsValid(tuple))
-		rel = object->classId == RewriteRelationId ?
-			((Form_pg_rewrite) GETSTRUCT(tuple))->ev_class :
-			object->classId == PolicyRelationId ?
-			((Form_pg_policy) GETSTRUCT(tuple))->polrelid :
-			((Form_pg_trigger) GETSTRUCT(tuple))->tgrelid;
-	table_close(catalog, AccessShareLock);
-	return rel != s->rel;
+	names = names_of(object);
+	return names == NIL || strcmp(linitial(names), LE_SCHEMA) != 0 ||
+		strcmp(lsecond(names), le_shape_name(s->id)) != 0;
 }
 
 /*
