@@ -336,9 +336,12 @@ extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 							 bool *busy);
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);
+extern Row *le_row_lock_or_new(const Store *store, TableId table, Key key);
 extern void le_row_insert(Row *row);
 extern void le_row_update(Row *row);
+extern void le_row_write(Row *row);
 extern void le_row_delete(Row *row);
+extern bool le_row_remove(const Store *store, TableId table, Key key);
 
 /* wait.c */
 /*

@@ -130,6 +130,21 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
 }
 
 /*
+ * Lock the row with that key to update it or, if there is none, make one that
+ * is to be filled in and inserted, for which the caller holds the lock of that
+ * key.  NULL: another transaction has locked the row.
+ */
+Row *
+le_row_lock_or_new(const Store *store, TableId table, Key key)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, table, key, LockTupleNoKeyExclusive,
+								  &busy);
+
+	return row != NULL || busy ? row : le_row_new(store, table);
+}
+
+/*
  * Put the row that is to be written into a slot.  Columns that others have
  * added keep what they have; in a new row they are NULL.
  */
@@ -305,6 +320,16 @@ le_row_update(Row *row)
 	write_row(row, CMD_UPDATE);
 }
 
+/* Insert a new row, or update one that is locked. */
+void
+le_row_write(Row *row)
+{
+	if (ItemPointerIsValid(&row->tid))
+		le_row_update(row);
+	else
+		le_row_insert(row);
+}
+
 /* Delete a row that was locked for that. */
 void
 le_row_delete(Row *row)
@@ -317,4 +342,19 @@ le_row_delete(Row *row)
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
+}
+
+/*
+ * Delete the row with that key, if there is one.  False: another transaction
+ * has locked it.
+ */
+bool
+le_row_remove(const Store *store, TableId table, Key key)
+{
+	bool		busy;
+	Row		   *row = le_row_lock(store, table, key, LockTupleExclusive, &busy);
+
+	if (row != NULL)
+		le_row_delete(row);
+	return !busy;
 }

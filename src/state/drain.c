@@ -294,32 +294,22 @@ le_drain_write(const Store *store, const char *election, const char *candidate,
 			   const char *by, const char *reason, int limit)
 {
 	const char *key = election != NULL ? election : ALL;
-	bool		is_new;
-	bool		busy;
 	Row		   *row;
 
 	if (!lock_rows(election))
 		return DRAIN_BUSY;
-	row = le_row_lock(store, TABLE_DRAIN, le_key_text(key, candidate),
-					  LockTupleNoKeyExclusive, &busy);
-	if (busy)
+	row = le_row_lock_or_new(store, TABLE_DRAIN, le_key_text(key, candidate));
+	if (row == NULL)
 		return DRAIN_BUSY;
-	is_new = row == NULL;
-	if (is_new)
-	{
-		if (list_length(read_rows(store, le_key(key), NIL)) >= limit)
-			return DRAIN_FULL;
-		row = le_row_new(store, TABLE_DRAIN);
-		LE_SET(row, DRAIN_ELECTION, LE_TEXT(key));
-		LE_SET(row, DRAIN_CANDIDATE, LE_TEXT(candidate));
-	}
+	if (row->tuple == NULL &&
+		list_length(read_rows(store, le_key(key), NIL)) >= limit)
+		return DRAIN_FULL;
+	LE_SET(row, DRAIN_ELECTION, LE_TEXT(key));
+	LE_SET(row, DRAIN_CANDIDATE, LE_TEXT(candidate));
 	LE_SET(row, DRAIN_DRAINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	LE_SET(row, DRAIN_DRAINED_BY, LE_NAME(by));
 	LE_SET_IF(row, DRAIN_REASON, reason != NULL, LE_TEXT(reason));
-	if (is_new)
-		le_row_insert(row);
-	else
-		le_row_update(row);
+	le_row_write(row);
 	le_commit_durably();
 	le_commit_wakes_worker();
 	return DRAIN_OK;

@@ -41,6 +41,15 @@ enum
 };
 
 /*
+ * 0: it is a new row.
+ */
+static int64
+term_of(const Row *row)
+{
+	return LE_GET(row, DROPPED_TERM, DatumGetInt64, 0);
+}
+
+/*
  * An election is dropped, and the next one of its name has to begin above this
  * term.  The caller holds its name lock.  False: the table, or the row of an
  * earlier election of that name, is locked.
@@ -50,26 +59,15 @@ le_dropped_note(const Store *store, const char *election, int64 term)
 {
 	Store		locked = *store;
 	Row		   *row;
-	bool		busy;
 
 	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, RowExclusiveLock))
 		return false;
-	row = le_row_lock(&locked, TABLE_DROPPED, le_key(election),
-					  LockTupleNoKeyExclusive, &busy);
-	if (busy)
-		return false;
+	row = le_row_lock_or_new(&locked, TABLE_DROPPED, le_key(election));
 	if (row == NULL)
-	{
-		row = le_row_new(&locked, TABLE_DROPPED);
-		LE_SET(row, DROPPED_ELECTION, LE_TEXT(election));
-		LE_SET(row, DROPPED_TERM, Int64GetDatum(term));
-		le_row_insert(row);
-	}
-	else if (DatumGetInt64(row->values[DROPPED_TERM]) < term)
-	{
-		LE_SET(row, DROPPED_TERM, Int64GetDatum(term));
-		le_row_update(row);
-	}
+		return false;
+	LE_SET(row, DROPPED_ELECTION, LE_TEXT(election));
+	LE_SET(row, DROPPED_TERM, Int64GetDatum(Max(term, term_of(row))));
+	le_row_write(row);
 	return true;
 }
 
@@ -78,7 +76,7 @@ make_term(const Row *row)
 {
 	int64	   *term = palloc(sizeof(int64));
 
-	*term = DatumGetInt64(row->values[DROPPED_TERM]);
+	*term = term_of(row);
 	return term;
 }
 
@@ -98,12 +96,6 @@ le_dropped_read(const Store *store, const char *election, int64 *term)
 						   make_term);
 	*term = Max(own != NULL ? *own : 0, le_epoch_read()->dropped_term);
 	return true;
-}
-
-static int64
-term_of(const Row *row)
-{
-	return DatumGetInt64(row->values[DROPPED_TERM]);
 }
 
 /*

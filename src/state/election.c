@@ -309,13 +309,7 @@ le_election_pause(const Store *store, const char *name, const Pause *pause)
 bool
 le_election_delete(const Store *store, const char *name)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_ELECTION,
-								  le_key(name), LockTupleExclusive, &busy);
-
-	if (row != NULL)
-		le_row_delete(row);
-	return !busy;
+	return le_row_remove(store, TABLE_ELECTION, le_key(name));
 }
 
 List *

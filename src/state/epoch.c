@@ -112,7 +112,6 @@ le_epoch_write(const Store *store, int64 highest_term)
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
-	bool		busy;
 
 	/*
 	 * Where the counter of terms has run out, the highest term is of a later
@@ -122,23 +121,16 @@ le_epoch_write(const Store *store, int64 highest_term)
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
 	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)
 		epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
-	row = le_row_lock(store, TABLE_EPOCH, le_key(inc->name),
-					  LockTupleNoKeyExclusive, &busy);
-	if (busy)
-		return false;
+	row = le_row_lock_or_new(store, TABLE_EPOCH, le_key(inc->name));
 	if (row == NULL)
-	{
-		row = le_row_new(store, TABLE_EPOCH);
-		LE_SET(row, EPOCH_INCARNATION, LE_TEXT(inc->name));
+		return false;
+	LE_SET(row, EPOCH_INCARNATION, LE_TEXT(inc->name));
+	if (row->tuple == NULL)
 		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(0));
-	}
 	LE_SET(row, EPOCH_FIRST_SEEN_AT, TimestampTzGetDatum(now));
 	LE_SET(row, EPOCH_FIRST_SEEN_MONO, Int64GetDatum(le_clock()));
 	LE_SET(row, EPOCH_EPOCH, Int64GetDatum(epoch));
-	if (row->tuple == NULL)
-		le_row_insert(row);
-	else
-		le_row_update(row);
+	le_row_write(row);
 	le_commit_durably();
 	ereport(LOG,
 			(errmsg("leader_election: this server is a new incarnation, epoch " INT64_FORMAT " begins",

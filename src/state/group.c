@@ -165,24 +165,17 @@ le_group_may_withdraw(const Store *store, const char *election)
 bool
 le_group_write(const Store *store, const ElectionGroup *group)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_GROUP, le_key(group->name),
-								  LockTupleNoKeyExclusive, &busy);
-	bool		is_new = row == NULL;
+	Row		   *row = le_row_lock_or_new(store, TABLE_GROUP,
+										 le_key(group->name));
 
-	if (busy)
+	if (row == NULL)
 		return false;
-	if (is_new)
-		row = le_row_new(store, TABLE_GROUP);
 	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));
 	LE_SET(row, GROUP_SEATS, Int32GetDatum(group->seats));
 	LE_SET(row, GROUP_MAX_PER_CANDIDATE,
 		   Int32GetDatum(group->max_per_candidate));
 	le_role_set(row, GROUP_OWNER, GROUP_OWNER_ID, &group->owner);
-	if (is_new)
-		le_row_insert(row);
-	else
-		le_row_update(row);
+	le_row_write(row);
 	le_commit_durably();
 	le_commit_wakes_worker();
 	return true;
@@ -195,13 +188,7 @@ le_group_write(const Store *store, const ElectionGroup *group)
 bool
 le_group_delete(const Store *store, const char *name)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_GROUP, le_key(name),
-								  LockTupleExclusive, &busy);
-
-	if (row != NULL)
-		le_row_delete(row);
-	return !busy;
+	return le_row_remove(store, TABLE_GROUP, le_key(name));
 }
 
 void

@@ -696,11 +696,5 @@ le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
 bool
 le_lease_delete(const Store *store, const char *election)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_LEASE,
-								  le_key(election), LockTupleExclusive, &busy);
-
-	if (row != NULL)
-		le_row_delete(row);
-	return !busy;
+	return le_row_remove(store, TABLE_LEASE, le_key(election));
 }

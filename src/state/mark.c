@@ -100,8 +100,8 @@ le_mark_lock(const Store *store, const char *election, bool deletes,
 void
 le_mark_write(const Store *store, Mark *mark)
 {
-	bool		is_new = mark->row == NULL;
-	Row		   *row = is_new ? le_row_new(store, TABLE_ANNOUNCED) : mark->row;
+	Row		   *row = mark->row != NULL ? mark->row :
+		le_row_new(store, TABLE_ANNOUNCED);
 
 	LE_SET(row, ANNOUNCED_ELECTION, LE_TEXT(mark->election));
 	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));
@@ -111,10 +111,7 @@ le_mark_write(const Store *store, Mark *mark)
 			  LE_TEXT(mark->channel));
 	LE_SET_IF(row, ANNOUNCED_CREATED_AT, mark->created_at != 0,
 			  TimestampTzGetDatum(mark->created_at));
-	if (is_new)
-		le_row_insert(row);
-	else
-		le_row_update(row);
+	le_row_write(row);
 	mark->row = row;
 }
 
