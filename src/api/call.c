@@ -75,13 +75,11 @@ le_call_ask_unwanted(Store *store, const char *name)
 {
 	Election   *election;
 	LOCKTAG		tag;
-	int			length;
 	bool		asked;
 
 	if (!le_lock_worker_is_free() ||
 		!le_store_try_lock(store, LE_TABLE_DRAIN, AccessShareLock) ||
-		(le_drain_read(store, name) == NULL &&
-		 le_seat_number(name, &length) == 0) ||
+		(le_drain_read(store, name) == NULL && le_seat_number(name) == 0) ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
 		return false;

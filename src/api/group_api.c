@@ -131,10 +131,8 @@ lock_owned(const Call *call)
 static int
 compare_seats(const ListCell *a, const ListCell *b)
 {
-	int			length;
-
-	return le_seat_number(((Election *) lfirst(a))->name, &length) -
-		le_seat_number(((Election *) lfirst(b))->name, &length);
+	return le_seat_number(((Election *) lfirst(a))->name) -
+		le_seat_number(((Election *) lfirst(b))->name);
 }
 
 /*

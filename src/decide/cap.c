@@ -401,16 +401,11 @@ le_cap_keep(bool keep)
 void
 le_cap_touch(const char *election)
 {
-	int			length;
-
-	if (locked_caps == NIL || le_seat_number(election, &length) == 0)
-		return;
 	foreach_ptr(struct Cap, cap, locked_caps)
 	{
 		MemoryContext old = MemoryContextSwitchTo(cap->context);
 
-		if (strlen(cap->group) == length &&
-			strncmp(cap->group, election, length) == 0)
+		if (le_seat_is_of(election, cap->group))
 			cap->touched = lappend(cap->touched, pstrdup(election));
 		MemoryContextSwitchTo(old);
 	}

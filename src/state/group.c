@@ -103,10 +103,9 @@ char *
 le_group_lock_seat_name(const Store *store, const char *election)
 {
 	Store		locked = *store;
-	int			length;
 	Election   *settings;
 
-	if (le_seat_number(election, &length) == 0)
+	if (le_seat_number(election) == 0)
 		return pstrdup(election);
 	if (!le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
 		return NULL;
@@ -132,9 +131,7 @@ le_group_remember(Store *store)
 bool
 le_group_withdraws(const ElectionGroup *group, const char *election)
 {
-	int			length;
-
-	return group != NULL && le_seat_number(election, &length) > group->seats;
+	return group != NULL && le_seat_number(election) > group->seats;
 }
 
 /*
@@ -145,14 +142,9 @@ le_group_withdraws(const ElectionGroup *group, const char *election)
 bool
 le_group_may_withdraw(const Store *store, const char *election)
 {
-	int			length;
-
-	if (store->groups == NIL || le_seat_number(election, &length) == 0)
-		return false;
 	foreach_ptr(const ElectionGroup, group, store->groups)
 	{
-		if (strncmp(group->name, election, length) == 0 &&
-			group->name[length] == '\0')
+		if (le_seat_is_of(election, group->name))
 			return le_group_withdraws(group, election);
 	}
 	return false;

@@ -307,14 +307,10 @@ Lease *
 le_lease_next_of_group(RowScan *scan, const char *group)
 {
 	Lease	   *lease;
-	int			length;
 
-	while ((lease = le_lease_next(scan)) != NULL)
-	{
-		if (le_seat_number(lease->election, &length) > 0 &&
-			length == strlen(group))
-			break;
-	}
+	do
+		lease = le_lease_next(scan);
+	while (lease != NULL && !le_seat_is_of(lease->election, group));
 	return lease;
 }
 

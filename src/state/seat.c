@@ -17,11 +17,10 @@ le_seat_name(const char *group, int number)
 
 /*
  * The number of the seat that has this name, if there is a group for it: what
- * follows the last slash.  0: a seat's name does not look like that.  *length:
- * of the group's name.
+ * follows the last slash.  0: a seat's name does not look like that.
  */
 int
-le_seat_number(const char *election, int *length)
+le_seat_number(const char *election)
 {
 	const char *slash = strrchr(election, '/');
 	int			number = 0;
@@ -36,8 +35,20 @@ le_seat_number(const char *election, int *length)
 		if (number > LE_MOST_SEATS)
 			return 0;
 	}
-	*length = slash - election;
 	return number;
+}
+
+/*
+ * Is that the name of a seat of this group?
+ */
+bool
+le_seat_is_of(const char *election, const char *group)
+{
+	int			length = strlen(group);
+
+	return strncmp(election, group, length) == 0 &&
+		strrchr(election, '/') == election + length &&
+		le_seat_number(election) != 0;
 }
 
 /*
@@ -47,8 +58,6 @@ le_seat_number(const char *election, int *length)
 char *
 le_seat_group(const char *election)
 {
-	int			length;
-
-	return le_seat_number(election, &length) == 0 ? NULL :
-		pnstrdup(election, length);
+	return le_seat_number(election) == 0 ? NULL :
+		pnstrdup(election, strrchr(election, '/') - election);
 }

@@ -437,7 +437,8 @@ extern Election *le_create_on_first_use(const Store *store,
 
 /* seat.c */
 extern char *le_seat_name(const char *group, int number);
-extern int	le_seat_number(const char *election, int *length);
+extern int	le_seat_number(const char *election);
+extern bool le_seat_is_of(const char *election, const char *group);
 extern char *le_seat_group(const char *election);
 
 /* group.c */

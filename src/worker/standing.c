@@ -86,10 +86,9 @@ begin_look(const Store *store)
 static bool
 is_seat(const Store *store, const char *election)
 {
-	int			length;
 	Election   *settings;
 
-	if (store->groups == NIL || le_seat_number(election, &length) == 0)
+	if (store->groups == NIL || le_seat_number(election) == 0)
 		return false;
 	settings = le_election_read(store, election);
 	return settings != NULL && settings->group != NULL;
