@@ -29,19 +29,16 @@ Datum
 le_create_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
-	Role		owner;
-	Configuration config;
+	Election	election;
 	Call		call;
 
 	le_call_check("leader_election.create_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
-	le_arg_configuration(fcinfo, 1, 2, &config);
-	le_election_complete(&config);
+	election = le_election_new(name, le_role_current());
+	(void) le_arg_settings(fcinfo, le_election_settings, false, &election);
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
-	owner = le_role_current();
-	config.owner = &owner;
-	while (!le_create(&call.store, name, &config))
+	while (!le_create(&call.store, &election, false))
 	{
 		if (le_election_read(&call.store, name) != NULL)
 			ereport(ERROR,
@@ -102,26 +99,27 @@ run_done_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * Change the settings of call->election, which the caller owns.  No lease is
- * granted or renewed meanwhile: where a standby has the new settings, it has
- * every lease that was granted by the old ones.  Returns the lease, which is
- * locked.
+ * Change those settings of call->election, which the caller owns, that are
+ * given (see le_arg_settings()), to what they are in to.  No lease is granted
+ * or renewed meanwhile: where a standby has the new settings, it has every
+ * lease that was granted by the old ones.  Returns the lease, which is locked.
  */
 Lease *
-le_admin_alter_owned(const Call *call, const Configuration *config)
+le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 {
 	Lease	   *lease;
 	Election   *election = le_call_lock_owned(call, &lease);
+	Election	altered = *election;
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
 	 * lease: do not shorten the wait for its end.
 	 */
-	if (config->lease_duration > 0 &&
-		config->lease_duration < election->lease_duration &&
+	le_setting_copy(le_election_settings, &altered, to, given);
+	if (altered.lease_duration < election->lease_duration &&
 		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > le_clock())
 		le_wait_busy(call->election);
-	while (!le_election_alter(&call->store, call->election, config))
+	while (!le_election_write(&call->store, &altered))
 		le_wait_retry_or_busy(call->election);
 	return lease;
 }
@@ -133,7 +131,8 @@ Datum
 le_alter_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
-	Configuration config;
+	Election	to = {0};
+	uint32		given;
 	const char *run_done;
 	Call		call;
 	Election   *election;
@@ -145,16 +144,16 @@ le_alter_election(PG_FUNCTION_ARGS)
 	 */
 	le_call_check_function("leader_election.alter_election()");
 	name = le_arg_name(fcinfo, 0, "election name");
-	le_arg_configuration(fcinfo, 1, 2, &config);
+	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
 	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(&call.store, name);
 	le_call_check_owner(election);
 	check_no_seat(election, "leader_election.alter_group()");
-	config.owner = le_arg_owner(fcinfo, 10);
+	le_call_check_new_owner(&to.owner);
 	le_admin_see_to_epoch(&call.store, name);
 
-	lease = le_admin_alter_owned(&call, &config);
+	lease = le_admin_alter_owned(&call, &to, given);
 	if (run_done != NULL)
 		le_runs_set_back(lease, run_done, GetCurrentTimestamp());
 	le_commit_wakes_worker();

@@ -57,6 +57,7 @@ extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(Store *store, const char *name);
 extern void le_call_check_owner(const Election *election);
+extern void le_call_check_new_owner(const Role *owner);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
@@ -80,12 +81,8 @@ extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);
 
-/* How many arguments le_arg_configuration() reads, from first on */
-#define LE_CONFIGURATION_ARGS	7
-
-extern const Role *le_arg_owner(FunctionCallInfo fcinfo, int n);
-extern void le_arg_configuration(FunctionCallInfo fcinfo, int strategy,
-								 int first, Configuration *config);
+extern uint32 le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings,
+							  bool of_group, void *to);
 
 /* observed.c */
 #define LE_MOST_TERMS		1000	/* that are read of an election's history */
@@ -164,8 +161,8 @@ extern void le_members_warn(void);
 
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const Store *store, const char *name);
-extern Lease *le_admin_alter_owned(const Call *call,
-								   const Configuration *config);
+extern Lease *le_admin_alter_owned(const Call *call, const Election *to,
+								   uint32 given);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */

@@ -12,7 +12,6 @@
 #include "access/detoast.h"
 #include "api/api.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
@@ -198,71 +197,79 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 /*
  * A role, which must exist; none ("") may be allowed.
  */
-static const Role *
-role_arg(const char *name, bool or_none)
+static Role
+role_arg(FunctionCallInfo fcinfo, int n, bool or_none)
 {
-	Role	   *role = palloc0(sizeof(Role));
+	char	   *name = pstrdup(NameStr(*PG_GETARG_NAME(n)));
 
-	role->name = "";
-	if (name[0] != '\0' || !or_none)
-		*role = le_role_named(pstrdup(name));
-	return role;
+	return name[0] == '\0' && or_none ? (Role) {""} : le_role_named(name);
 }
 
-/*
- * The role that is to be the owner of what the caller owns; NULL: it stays.
- * 42501 unless the caller is a member of it, or a superuser, as for the owners
- * of tables: nobody gives a role away what it does not want.
- */
-const Role *
-le_arg_owner(FunctionCallInfo fcinfo, int n)
+static int
+integer_arg(FunctionCallInfo fcinfo, int n, const Setting *setting)
 {
-	const Role *owner;
+	int			number = PG_GETARG_INT32(n);
 
-	if (PG_ARGISNULL(n))
-		return NULL;
-	owner = role_arg(NameStr(*PG_GETARG_NAME(n)), false);
-	LeCheckCanSetRole(GetUserId(), owner->oid);
-	return owner;
+	if (number < setting->least || number > setting->most)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is out of range: %d", setting->name, number),
+				 setting->most == PG_INT32_MAX ?
+				 errdetail("It must be %d or more.", (int) setting->least) :
+				 errdetail("It must be %d to %d.", (int) setting->least,
+						   (int) setting->most)));
+	return number;
 }
 
-static int64
-delay_arg(FunctionCallInfo fcinfo, int n, const char *what)
+static void
+read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
+			 void *field)
 {
-	return PG_ARGISNULL(n) ? -1 :
-		le_arg_interval(fcinfo, n, what, 0, LONGEST_DELAY);
-}
+	char	   *text;
 
-/*
- * The strategy, and from the argument first on lease_duration, quorum,
- * takeover_delay, candidate_role, channel, preempt_delay and initial_delay; an
- * argument that is NULL sets nothing.
- */
-void
-le_arg_configuration(FunctionCallInfo fcinfo, int strategy, int first,
-					 Configuration *config)
-{
-	memset(config, 0, sizeof(Configuration));
-	if (!PG_ARGISNULL(strategy))
-		config->strategy = strategy_arg(fcinfo, strategy);
-	if (!PG_ARGISNULL(first))
-		config->lease_duration = le_arg_interval(fcinfo, first, "lease_duration",
-												 LE_SHORTEST_LEASE_MS * INT64CONST(1000),
-												 LE_LONGEST_LEASE_MS * INT64CONST(1000));
-	if (!PG_ARGISNULL(first + 1))
+	switch (setting->type)
 	{
-		config->quorum = PG_GETARG_INT32(first + 1);
-		if (config->quorum < 1)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("quorum is out of range: %d", config->quorum),
-					 errdetail("It must be 1 or more.")));
+		case SETTING_STRATEGY:
+			*(const char **) field = strategy_arg(fcinfo, n);
+			break;
+		case SETTING_TEXT:
+			text = text_arg(fcinfo, n, setting->name, setting->most);
+			*(char **) field = text[0] != '\0' ? text : NULL;
+			break;
+		case SETTING_ROLE:
+			*(Role *) field = role_arg(fcinfo, n, setting->least == 0);
+			break;
+		case SETTING_INTEGER:
+			*(int *) field = integer_arg(fcinfo, n, setting);
+			break;
+		case SETTING_INTERVAL:
+			*(int64 *) field = le_arg_interval(fcinfo, n, setting->name,
+											   setting->least, setting->most);
+			break;
 	}
-	config->takeover_delay = delay_arg(fcinfo, first + 2, "takeover_delay");
-	if (!PG_ARGISNULL(first + 3))
-		config->candidate_role =
-			role_arg(NameStr(*PG_GETARG_NAME(first + 3)), true);
-	config->channel = text_arg(fcinfo, first + 4, "channel", NAMEDATALEN - 1);
-	config->preempt_delay = delay_arg(fcinfo, first + 5, "preempt_delay");
-	config->initial_delay = delay_arg(fcinfo, first + 6, "initial_delay");
+}
+
+/*
+ * Set the fields of an Election, or of an ElectionGroup, whose settings a call
+ * gives; an argument that is NULL sets nothing.  of_group: the call is about a
+ * group.  Returns a bit for each that was set, counted as they are in the
+ * table.
+ */
+uint32
+le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings, bool of_group,
+				void *to)
+{
+	uint32		given = 0;
+
+	for (int i = 0; settings[i].name != NULL; i++)
+	{
+		int			n = of_group ? settings[i].group_arg : settings[i].arg;
+
+		if (n >= PG_NARGS() || PG_ARGISNULL(n))
+			continue;
+		read_setting(fcinfo, n, &settings[i],
+					 (char *) to + settings[i].offset);
+		given |= 1 << i;
+	}
+	return given;
 }

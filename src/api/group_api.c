@@ -28,24 +28,13 @@ PG_FUNCTION_INFO_V1(le_acquire_any);
 /* A group of more seats is not cheap any more */
 #define MANY_SEATS		100
 
-/* The arguments that create_group() and alter_group() share */
-enum
-{
-	ARG_NAME,
-	ARG_SEATS,
-	ARG_STRATEGY,
-	ARG_MAX_PER_CANDIDATE,
-	ARG_SETTINGS,				/* and more: see le_arg_configuration() */
-	ARG_OWNER = ARG_SETTINGS + LE_CONFIGURATION_ARGS	/* of alter_group() */
-};
-
 /*
  * The name of a group.  It must leave room for the number of a seat.
  */
 static char *
 group_arg(FunctionCallInfo fcinfo)
 {
-	char	   *name = le_arg_name(fcinfo, ARG_NAME, "group name");
+	char	   *name = le_arg_name(fcinfo, 0, "group name");
 
 	if (strlen(name) > LE_GROUP_NAME_MAX)
 		ereport(ERROR,
@@ -54,23 +43,6 @@ group_arg(FunctionCallInfo fcinfo)
 				 errdetail("It must have 1 to %d bytes, and has %zu.",
 						   LE_GROUP_NAME_MAX, strlen(name))));
 	return name;
-}
-
-/*
- * A number from 1 to LE_MOST_SEATS; if it is NULL, the one that is there.
- */
-static int
-number_arg(FunctionCallInfo fcinfo, int n, const char *what, int present)
-{
-	int			number = PG_ARGISNULL(n) ? present : PG_GETARG_INT32(n);
-
-	if (number < 1 || number > LE_MOST_SEATS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 PG_ARGISNULL(n) ? errmsg("%s must not be null", what) :
-				 errmsg("%s is out of range: %d", what, number),
-				 errdetail("It must be 1 to %d.", LE_MOST_SEATS)));
-	return number;
 }
 
 static ElectionGroup *
@@ -175,14 +147,15 @@ tell_costs(const ElectionGroup *group, int former_seats)
 }
 
 /*
- * Make the seats of a group that it has not yet.  They become the owner's.
+ * Make the seats of a group that it has not yet, with these settings.
  */
 static void
-make_seats(const Store *store, const ElectionGroup *group,
-		   Configuration *config)
+make_seats(const Store *store, const ElectionGroup *group, const Election *like)
 {
-	config->group = group->name;
-	config->owner = &group->owner;
+	Election	seat = *like;
+
+	seat.group = group->name;
+	seat.pause = NULL;
 	for (int i = 1; i <= group->seats; i++)
 	{
 		char	   *name = le_seat_name(group->name, i);
@@ -198,7 +171,8 @@ make_seats(const Store *store, const ElectionGroup *group,
 					 errmsg("election \"%s\" already exists", name),
 					 errdetail("A seat of group \"%s\" is to have this name.",
 							   group->name)));
-		while (!le_create(store, name, config))
+		seat.name = name;
+		while (!le_create(store, &seat, false))
 			le_wait_retry_or_busy(name);
 	}
 }
@@ -209,18 +183,19 @@ make_seats(const Store *store, const ElectionGroup *group,
 Datum
 le_create_group(PG_FUNCTION_ARGS)
 {
-	ElectionGroup group;
-	Configuration config;
+	ElectionGroup group = {.max_per_candidate = 1,.owner = le_role_current()};
+	Election	seat = le_election_new(NULL, group.owner);
 	Call		call;
 
 	le_call_check("leader_election.create_group()", false);
 	group.name = group_arg(fcinfo);
-	group.seats = number_arg(fcinfo, ARG_SEATS, "seats", 0);
-	group.max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
-										 "max_per_candidate", 1);
-	group.owner = le_role_current();
-	le_arg_configuration(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
-	le_election_complete(&config);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, &group);
+	if (group.seats == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("seats must not be null"),
+				 errdetail("It must be 1 to %d.", LE_MOST_SEATS)));
+	(void) le_arg_settings(fcinfo, le_election_settings, true, &seat);
 	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
@@ -231,20 +206,10 @@ le_create_group(PG_FUNCTION_ARGS)
 				 errmsg("group \"%s\" already exists", group.name)));
 	while (!le_group_write(&call.store, &group))
 		le_wait_retry_or_busy(group.name);
-	make_seats(&call.store, &group, &config);
+	make_seats(&call.store, &group, &seat);
 	tell_costs(&group, 0);
 	le_call_end(&call);
 	PG_RETURN_VOID();
-}
-
-static bool
-sets_anything(const Configuration *config)
-{
-	return config->strategy != NULL || config->lease_duration > 0 ||
-		config->quorum > 0 || config->takeover_delay >= 0 ||
-		config->candidate_role != NULL || config->channel != NULL ||
-		config->preempt_delay >= 0 || config->initial_delay >= 0 ||
-		config->owner != NULL;
 }
 
 /*
@@ -252,7 +217,7 @@ sets_anything(const Configuration *config)
  * election's settings needs.
  */
 static void
-alter_seats(const Call *group, List *seats, const Configuration *config)
+alter_seats(const Call *group, List *seats, const Election *to, uint32 given)
 {
 	foreach_ptr(Election, seat, seats)
 	{
@@ -261,7 +226,7 @@ alter_seats(const Call *group, List *seats, const Configuration *config)
 		CHECK_FOR_INTERRUPTS();
 		call.election = seat->name;
 		le_admin_see_to_epoch(&call.store, call.election);
-		(void) le_admin_alter_owned(&call, config);
+		(void) le_admin_alter_owned(&call, to, given);
 	}
 }
 
@@ -271,38 +236,35 @@ alter_seats(const Call *group, List *seats, const Configuration *config)
 Datum
 le_alter_group(PG_FUNCTION_ARGS)
 {
-	Configuration config;
-	Configuration all;
+	ElectionGroup to = {0};
+	Election	to_seat = {0};
+	Election	like;
+	uint32		given;
+	uint32		given_seats;
 	Call		call;
 	ElectionGroup *group;
 	int			former_seats;
 	List	   *seats;
 
 	le_call_check_function("leader_election.alter_group()");
-	le_arg_configuration(fcinfo, ARG_STRATEGY, ARG_SETTINGS, &config);
+	given = le_arg_settings(fcinfo, le_group_settings, true, &to);
+	given_seats = le_arg_settings(fcinfo, le_election_settings, true, &to_seat);
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
-	config.owner = le_arg_owner(fcinfo, ARG_OWNER);
-	if (config.owner != NULL)
-		group->owner = *config.owner;
+	le_call_check_new_owner(&to.owner);
 	former_seats = group->seats;
-	group->seats = number_arg(fcinfo, ARG_SEATS, "seats", group->seats);
-	group->max_per_candidate = number_arg(fcinfo, ARG_MAX_PER_CANDIDATE,
-										  "max_per_candidate",
-										  group->max_per_candidate);
+	le_setting_copy(le_group_settings, group, &to, given);
 	while (!le_group_write(&call.store, group))
 		le_wait_retry_or_busy(group->name);
 	seats = read_seats(&call.store, group->name);
-	if (seats != NIL && sets_anything(&config))
-		alter_seats(&call, seats, &config);
-	all = config;
-	if (seats != NIL)
-		le_election_complete_from(&all, linitial(seats));
-	else
-		le_election_complete(&all);
-	make_seats(&call.store, group, &all);
+	if (given_seats != 0)
+		alter_seats(&call, seats, &to_seat, given_seats);
+	like = seats != NIL ? *(Election *) linitial(seats) :
+		le_election_new(NULL, group->owner);
+	le_setting_copy(le_election_settings, &like, &to_seat, given_seats);
+	make_seats(&call.store, group, &like);
 	tell_costs(group, former_seats);
 	le_call_end(&call);
 	le_start_ensure(true);

@@ -45,7 +45,8 @@ le_pause_election(PG_FUNCTION_ARGS)
 	pause.resumes_at = pause.at + pause.resumes_for;
 	pause.resumes_mono = le_clock() + pause.resumes_for;
 	pause.incarnation = le_incarnation_name(call.store.lease_oid);
-	while (!le_election_pause(&call.store, name, &pause))
+	election->pause = &pause;
+	while (!le_election_write(&call.store, election))
 		le_wait_retry_or_busy(name);
 	if (pause.vacates && le_lease_state_now(&call.store, lease) == LEASE_LED)
 		le_yield_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
@@ -59,16 +60,19 @@ le_resume_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Call		call;
-	Pause	   *pause;
+	Election   *election;
+	const Pause *pause;
 	bool		paused;
 
 	le_call_check_function("leader_election.resume_election()");
 	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_start_ensure(true);
-	pause = le_call_lock_owned(&call, NULL)->pause;
+	election = le_call_lock_owned(&call, NULL);
+	pause = election->pause;
 	paused = le_pause_in_force(pause, le_epoch_read());
-	while (pause != NULL && !le_election_pause(&call.store, name, NULL))
+	election->pause = NULL;
+	while (pause != NULL && !le_election_write(&call.store, election))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
 	le_call_end(&call);

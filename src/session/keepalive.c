@@ -57,14 +57,14 @@
 #define WATCHES_SOCKET
 #endif
 
-typedef struct Setting
+typedef struct ServerSetting
 {
 	const char *name;
 	int		   *variable;
 	bool		is_ours;
 	int			value;			/* that we have given it */
 	int			reset_value;	/* what it was before */
-} Setting;
+} ServerSetting;
 
 enum
 {
@@ -72,7 +72,7 @@ enum
 	CONNECTION_CHECK
 };
 
-static Setting settings[] = {
+static ServerSetting settings[] = {
 	[KEEPALIVES_IDLE] = {"tcp_keepalives_idle", &tcp_keepalives_idle},
 	[KEEPALIVES_INTERVAL] = {"tcp_keepalives_interval", &tcp_keepalives_interval},
 	[KEEPALIVES_COUNT] = {"tcp_keepalives_count", &tcp_keepalives_count},
@@ -87,7 +87,7 @@ static int	watch_every = 0;	/* milliseconds; 0: it is not to run */
 #endif
 
 static void
-assign(Setting *setting, int value)
+assign(ServerSetting *setting, int value)
 {
 	char		number[32];
 
@@ -112,7 +112,7 @@ assign(Setting *setting, int value)
 static void
 watch_socket(void)
 {
-	const Setting *s = &settings[USER_TIMEOUT_MS];
+	const ServerSetting *s = &settings[USER_TIMEOUT_MS];
 	struct tcp_info info;
 	socklen_t	size = sizeof(info);
 	int			unsent = 0;
@@ -226,7 +226,7 @@ set_watch(int every)
 static int
 user_timeout(int limit_ms)
 {
-	const Setting *s = &settings[USER_TIMEOUT_MS];
+	const ServerSetting *s = &settings[USER_TIMEOUT_MS];
 	int			without = s->is_ours ? s->reset_value : *s->variable;
 	int			wanted = Max(limit_ms > INT_MAX / 2 ? INT_MAX : limit_ms * 2,
 							 SHORTEST_UNSENT_MS);
@@ -252,7 +252,7 @@ le_keepalive_tighten(int64 lease_duration)
 		return;
 	for (int i = 0; i < lengthof(settings); i++)
 	{
-		Setting    *s = &settings[i];
+		ServerSetting *s = &settings[i];
 		int			now = *s->variable;
 
 		if (now > 0 && now <= (i == USER_TIMEOUT_MS ? limit_ms : wanted[i]))
@@ -296,7 +296,7 @@ le_keepalive_restore(void)
 {
 	for (int i = 0; i < lengthof(settings); i++)
 	{
-		Setting    *s = &settings[i];
+		ServerSetting *s = &settings[i];
 
 		if (s->is_ours)
 			assign(s, s->reset_value);

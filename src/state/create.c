@@ -32,26 +32,26 @@
  * group is made while we hold that lock in Share mode.
  */
 static bool
-lock_new_name(const Store *store, const char *name,
-			  const Configuration *config)
+lock_new_name(const Store *store, const Election *election, bool on_first_use)
 {
-	char	   *group = config->group == NULL ? le_seat_group(name) : NULL;
+	const char *name = election->name;
+	char	   *group = election->group == NULL ? le_seat_group(name) : NULL;
 
 	if (group != NULL && !le_lock_name_shared(group))
 		return false;
 	if (group != NULL && le_group_read(store, group) != NULL)
 		ereport(ERROR,
-				(errcode(config->on_first_use ? ERRCODE_LE_NO_ELECTION :
+				(errcode(on_first_use ? ERRCODE_LE_NO_ELECTION :
 						 ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("election \"%s\" is no seat of group \"%s\"",
 						name, group),
 				 errdetail("The name is kept for a seat: the group exists, and has none of that number."),
 				 errhint("Only leader_election.alter_group() adds seats to a group.")));
-	if (config->group == NULL && !le_lock_name(name, NULL))
+	if (election->group == NULL && !le_lock_name(name, NULL))
 		return false;
 	if (le_election_read(store, name) == NULL)
 		return true;
-	if (config->group == NULL)
+	if (election->group == NULL)
 		le_lock_release_name(name, NULL);
 	return false;
 }
@@ -61,29 +61,25 @@ lock_new_name(const Store *store, const char *name,
  * seat of a group, for which nobody may stand yet.
  */
 static void
-insert_lease(const Store *store, const char *name, const Configuration *config,
-			 int64 after_term)
+insert_lease(const Store *store, const Election *election, int64 after_term)
 {
 	TimestampTz at = GetCurrentTimestamp();
-	bool		tells = config->group != NULL;
+	bool		tells = election->group != NULL;
 
-	if (le_lease_read(store, name, NULL) == NULL)
-		le_lease_create(store, name, at, after_term);
-	le_mark_create(store, name, config->channel != NULL &&
-				   config->channel[0] != '\0' ? config->channel : NULL,
+	if (le_lease_read(store, election->name, NULL) == NULL)
+		le_lease_create(store, election->name, at, after_term);
+	le_mark_create(store, election->name, election->channel,
 				   tells ? 0 : at, after_term);
 	if (tells)
 		le_commit_tells();
 }
 
 /*
- * Make an election: its settings, all of which are given, its lease and its
- * mark.  False: there is one of that name, or another transaction is about to
+ * Make an election: its settings, its lease and its mark.  False: there is one of that name, or another transaction is about to
  * make it, or the table of dropped elections is locked.
  */
 bool
-le_create(const Store *store, const char *name,
-		  const Configuration *config)
+le_create(const Store *store, const Election *election, bool on_first_use)
 {
 	int64		after_term;
 
@@ -91,17 +87,16 @@ le_create(const Store *store, const char *name,
 	 * Take the lock before looking.  The other way round, another transaction
 	 * could make the election in between, and our insert would fail.
 	 */
-	if (!lock_new_name(store, name, config))
+	if (!lock_new_name(store, election, on_first_use))
 		return false;
-	if (!le_dropped_read(store, name, &after_term))
+	if (!le_dropped_read(store, election->name, &after_term) ||
+		!le_election_write(store, election))
 	{
-		if (config->group == NULL)
-			le_lock_release_name(name, NULL);
+		if (election->group == NULL)
+			le_lock_release_name(election->name, NULL);
 		return false;
 	}
-	le_election_insert(store, name, config);
-	insert_lease(store, name, config, after_term);
-	le_commit_durably();
+	insert_lease(store, election, after_term);
 	le_commit_wakes_worker();
 	return true;
 }
@@ -180,9 +175,8 @@ check_auto_create(const char *name)
 Election *
 le_create_on_first_use(const Store *store, const char *name, bool wait)
 {
-	Configuration defaults = {.takeover_delay = -1,.on_first_use = true};
 	Store		locked = *store;
-	Role		owner;
+	Election	new;
 
 	for (;;)
 	{
@@ -191,9 +185,7 @@ le_create_on_first_use(const Store *store, const char *name, bool wait)
 		if (election != NULL)
 			return election;
 		check_auto_create(name);
-		owner = owner_of_tables(store);
-		defaults.owner = &owner;
-		le_election_complete(&defaults);
+		new = le_election_new(unconstify(char *, name), owner_of_tables(store));
 
 		/*
 		 * The caller may have found a leader, and so have locked few tables,
@@ -205,7 +197,7 @@ le_create_on_first_use(const Store *store, const char *name, bool wait)
 		else if (!le_store_try_lock(&locked, LE_TABLES | LE_TABLE_ANNOUNCED,
 									RowExclusiveLock))
 			return NULL;
-		if (le_create(store, name, &defaults))
+		if (le_create(store, &new, true))
 		{
 			ereport(NOTICE,
 					(errmsg("election \"%s\" does not exist, creating it with default settings",

@@ -31,13 +31,43 @@ enum
 	ELECTION_CANDIDATE_ROLE_ID
 };
 
-static int64
-interval_us(Datum value)
-{
-	const Interval *interval = DatumGetIntervalP(value);
+#define SETS(field)		offsetof(Election, field)
+#define LONGEST_DELAY	USECS_PER_DAY
 
-	return interval->time +
-		(interval->day + interval->month * INT64CONST(30)) * USECS_PER_DAY;
+const Setting le_election_settings[] = {
+	{"strategy", SETTING_STRATEGY, ELECTION_STRATEGY, SETS(strategy), 1, 2},
+	{"lease_duration", SETTING_INTERVAL, ELECTION_LEASE_DURATION,
+		SETS(lease_duration), 2, 4, LE_SHORTEST_LEASE_MS * INT64CONST(1000),
+	LE_LONGEST_LEASE_MS * INT64CONST(1000)},
+	{"quorum", SETTING_INTEGER, ELECTION_QUORUM, SETS(quorum), 3, 5, 1,
+	PG_INT32_MAX},
+	{"takeover_delay", SETTING_INTERVAL, ELECTION_TAKEOVER_DELAY,
+	SETS(takeover_delay), 4, 6, 0, LONGEST_DELAY},
+	{"candidate_role", SETTING_ROLE, ELECTION_CANDIDATE_ROLE,
+		SETS(candidate_role), 5, 7, 0, NAMEDATALEN - 1,
+	ELECTION_CANDIDATE_ROLE_ID},
+	{"channel", SETTING_TEXT, ELECTION_CHANNEL, SETS(channel), 6, 8, 0,
+	NAMEDATALEN - 1},
+	{"preempt_delay", SETTING_INTERVAL, ELECTION_PREEMPT_DELAY,
+	SETS(preempt_delay), 7, 9, 0, LONGEST_DELAY},
+	{"initial_delay", SETTING_INTERVAL, ELECTION_INITIAL_DELAY,
+	SETS(initial_delay), 8, 10, 0, LONGEST_DELAY},
+	{"owner", SETTING_ROLE, ELECTION_OWNER, SETS(owner), 10, 11, 1,
+	NAMEDATALEN - 1, ELECTION_OWNER_ID},
+	{NULL}
+};
+
+/*
+ * An election with the settings that it has unless others are given.
+ */
+Election
+le_election_new(char *name, Role owner)
+{
+	Election	election = {.name = name,.strategy = "race",.quorum = 1,
+	.candidate_role = {""},.owner = owner};
+
+	election.lease_duration = le_lease_duration_ms * INT64CONST(1000);
+	return election;
 }
 
 static void *
@@ -46,22 +76,8 @@ make_election(const Row *row)
 	Election   *election = palloc0(sizeof(Election));
 
 	election->name = TextDatumGetCString(row->values[ELECTION_ELECTION]);
-	election->strategy = TextDatumGetCString(row->values[ELECTION_STRATEGY]);
-	election->lease_duration =
-		interval_us(row->values[ELECTION_LEASE_DURATION]);
-	election->quorum = DatumGetInt32(row->values[ELECTION_QUORUM]);
-	election->takeover_delay =
-		interval_us(row->values[ELECTION_TAKEOVER_DELAY]);
-	election->candidate_role = le_role_get(row, ELECTION_CANDIDATE_ROLE,
-										   ELECTION_CANDIDATE_ROLE_ID);
-	election->channel = LE_GET(row, ELECTION_CHANNEL, TextDatumGetCString,
-							   NULL);
-	election->owner = le_role_get(row, ELECTION_OWNER, ELECTION_OWNER_ID);
+	le_setting_read(le_election_settings, row, election);
 	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
-	election->preempt_delay = LE_GET(row, ELECTION_PREEMPT_DELAY,
-									 interval_us, 0);
-	election->initial_delay = LE_GET(row, ELECTION_INITIAL_DELAY,
-									 interval_us, 0);
 	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
 	election->own_write = le_scan_is_own_write(row);
 	return election;
@@ -135,7 +151,7 @@ find_duration(RowScan *scan, const Lease *lease)
 	if (scan == NULL || !le_scan_find(scan, le_key(lease->election), &row) ||
 		le_scan_is_own_write(&row))
 		return lease->duration;
-	return interval_us(row.values[ELECTION_LEASE_DURATION]);
+	return le_setting_interval(row.values[ELECTION_LEASE_DURATION]);
 }
 
 /*
@@ -179,125 +195,25 @@ le_election_report_missing(const char *name)
 }
 
 /*
- * What config does not set is as this election has it.
- */
-void
-le_election_complete_from(Configuration *config, const Election *election)
-{
-	if (config->strategy == NULL)
-		config->strategy = election->strategy;
-	if (config->lease_duration == 0)
-		config->lease_duration = election->lease_duration;
-	if (config->quorum == 0)
-		config->quorum = election->quorum;
-	if (config->takeover_delay < 0)
-		config->takeover_delay = election->takeover_delay;
-	if (config->candidate_role == NULL)
-		config->candidate_role = &election->candidate_role;
-	if (config->channel == NULL)
-		config->channel = election->channel;
-	if (config->preempt_delay < 0)
-		config->preempt_delay = election->preempt_delay;
-	if (config->initial_delay < 0)
-		config->initial_delay = election->initial_delay;
-	if (config->group == NULL)
-		config->group = election->group;
-	if (config->owner == NULL)
-		config->owner = &election->owner;
-}
-
-/*
- * Fill in the defaults of a new election.  Whose it is the caller has to say.
- */
-void
-le_election_complete(Configuration *config)
-{
-	static Election defaults = {.strategy = "race",.quorum = 1,
-	.candidate_role = {""},.owner = {""}};
-
-	defaults.lease_duration = le_lease_duration_ms * INT64CONST(1000);
-	le_election_complete_from(config, &defaults);
-}
-
-/*
- * Write these settings, all of which are given, into a row.
- */
-static void
-set_configuration(Row *row, const Configuration *config)
-{
-	LE_SET(row, ELECTION_STRATEGY, LE_TEXT(config->strategy));
-	LE_SET(row, ELECTION_LEASE_DURATION, le_clock_interval(config->lease_duration));
-	LE_SET(row, ELECTION_QUORUM, Int32GetDatum(config->quorum));
-	LE_SET(row, ELECTION_TAKEOVER_DELAY, le_clock_interval(config->takeover_delay));
-	le_role_set(row, ELECTION_OWNER, ELECTION_OWNER_ID, config->owner);
-	le_role_set(row, ELECTION_CANDIDATE_ROLE, ELECTION_CANDIDATE_ROLE_ID,
-				config->candidate_role->name[0] != '\0' ?
-				config->candidate_role : NULL);
-	LE_SET_IF(row, ELECTION_CHANNEL, config->channel != NULL &&
-			  config->channel[0] != '\0', LE_TEXT(config->channel));
-	LE_SET(row, ELECTION_PREEMPT_DELAY, le_clock_interval(config->preempt_delay));
-	LE_SET(row, ELECTION_INITIAL_DELAY, le_clock_interval(config->initial_delay));
-	LE_SET_IF(row, ELECTION_GROUP, config->group != NULL, LE_TEXT(config->group));
-}
-
-/*
- * Write the settings of an election that is being made, all of which are given.
- * The caller holds its name lock.
- */
-void
-le_election_insert(const Store *store, const char *name,
-				   const Configuration *config)
-{
-	Row		   *row = le_row_new(store, TABLE_ELECTION);
-
-	LE_SET(row, ELECTION_ELECTION, LE_TEXT(name));
-	set_configuration(row, config);
-	le_row_insert(row);
-}
-
-/*
- * Change the settings of an election.  They take effect with the next renewal
- * or change of leadership.  The roles that stay are known by what they are
- * called now, and from now on by their OIDs, if a restore has brought the row.
- * False: another transaction has locked the row.
+ * Write an election: a new one, whose name lock the caller holds, or one that
+ * there is, and whose election lock the caller holds since before it was read.
+ * Settings take effect with the next renewal or change of leadership.  False:
+ * another transaction has locked the row.
  */
 bool
-le_election_alter(const Store *store, const char *name,
-				  const Configuration *config)
+le_election_write(const Store *store, const Election *election)
 {
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_ELECTION,
-								  le_key(name), LockTupleNoKeyExclusive, &busy);
-	Configuration all = *config;
+	Row		   *row = le_row_lock_or_new(store, TABLE_ELECTION,
+										 le_key(election->name));
 
-	if (row == NULL && !busy)
-		le_election_report_missing(name);
 	if (row == NULL)
 		return false;
-	le_election_complete_from(&all, make_election(row));
-	set_configuration(row, &all);
-	le_row_update(row);
-	le_commit_durably();
-	return true;
-}
-
-/*
- * Pause an election (NULL: no more), whose election lock the caller holds.
- * False: another transaction has locked its row.
- */
-bool
-le_election_pause(const Store *store, const char *name, const Pause *pause)
-{
-	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_ELECTION, le_key(name),
-								  LockTupleNoKeyExclusive, &busy);
-
-	if (row == NULL && !busy)
-		le_election_report_missing(name);
-	if (row == NULL)
-		return false;
-	le_pause_set(row, ELECTION_PAUSED_AT, pause);
-	le_row_update(row);
+	LE_SET(row, ELECTION_ELECTION, LE_TEXT(election->name));
+	le_setting_write(le_election_settings, row, election);
+	le_pause_set(row, ELECTION_PAUSED_AT, election->pause);
+	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
+			  LE_TEXT(election->group));
+	le_row_write(row);
 	le_commit_durably();
 	return true;
 }

@@ -38,16 +38,25 @@ enum
 	GROUP_OWNER_ID
 };
 
+#define SETS(field)		offsetof(ElectionGroup, field)
+
+const Setting le_group_settings[] = {
+	{"seats", SETTING_INTEGER, GROUP_SEATS, SETS(seats), 0, 1, 1,
+	LE_MOST_SEATS},
+	{"max_per_candidate", SETTING_INTEGER, GROUP_MAX_PER_CANDIDATE,
+	SETS(max_per_candidate), 0, 3, 1, LE_MOST_SEATS},
+	{"owner", SETTING_ROLE, GROUP_OWNER, SETS(owner), 0, 11, 1,
+	NAMEDATALEN - 1, GROUP_OWNER_ID},
+	{NULL}
+};
+
 static void *
 make_group(const Row *row)
 {
 	ElectionGroup *group = palloc0(sizeof(ElectionGroup));
 
 	group->name = TextDatumGetCString(row->values[GROUP_NAME]);
-	group->seats = DatumGetInt32(row->values[GROUP_SEATS]);
-	group->max_per_candidate =
-		DatumGetInt32(row->values[GROUP_MAX_PER_CANDIDATE]);
-	group->owner = le_role_get(row, GROUP_OWNER, GROUP_OWNER_ID);
+	le_setting_read(le_group_settings, row, group);
 	return group;
 }
 
@@ -163,10 +172,7 @@ le_group_write(const Store *store, const ElectionGroup *group)
 	if (row == NULL)
 		return false;
 	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));
-	LE_SET(row, GROUP_SEATS, Int32GetDatum(group->seats));
-	LE_SET(row, GROUP_MAX_PER_CANDIDATE,
-		   Int32GetDatum(group->max_per_candidate));
-	le_role_set(row, GROUP_OWNER, GROUP_OWNER_ID, &group->owner);
+	le_setting_write(le_group_settings, row, group);
 	le_row_write(row);
 	le_commit_durably();
 	le_commit_wakes_worker();

@@ -114,15 +114,16 @@ le_role_get(const Row *row, int name, int id)
 }
 
 /*
- * Have a row mean this role (NULL: none), by the name that it has now.
+ * Have a row mean this role (NULL or "": none), by the name that it has now.
  */
 void
 le_role_set(Row *row, int name, int id, const Role *role)
 {
-	const char *present = role != NULL ? le_role_name(role) : NULL;
+	bool		is_one = role != NULL && role->name[0] != '\0';
+	const char *present = is_one ? le_role_name(role) : NULL;
 
-	LE_SET_IF(row, name, role != NULL, LE_NAME(present));
-	LE_SET_IF(row, id, role != NULL && OidIsValid(role->oid),
+	LE_SET_IF(row, name, is_one, LE_NAME(present));
+	LE_SET_IF(row, id, is_one && OidIsValid(role->oid),
 			  LE_TEXT(psprintf("%u%s%s", role->oid, here(), present)));
 }
 

@@ -372,6 +372,37 @@ extern void le_mark_create(const Store *store, const char *election,
 						   int64 after_term);
 extern void le_mark_delete(Mark *mark);
 
+/* setting.c */
+typedef enum SettingType
+{
+	SETTING_STRATEGY,			/* its name */
+	SETTING_TEXT,				/* NULL: none */
+	SETTING_ROLE,
+	SETTING_INTEGER,
+	SETTING_INTERVAL
+} SettingType;
+
+/* A setting of elections, or of groups; the last one of a table has no name */
+typedef struct Setting
+{
+	const char *name;			/* of its argument, and of its column */
+	SettingType type;
+	int			column;
+	Size		offset;			/* of its field in Election or ElectionGroup */
+	int			arg;			/* of create_election(), alter_election() */
+	int			group_arg;		/* of create_group() and alter_group() */
+	int64		least;			/* a value, or the length of one ... */
+	int64		most;			/* ... of a text; a role of length 0 is none */
+	int			id_column;		/* of a role */
+} Setting;
+
+extern int64 le_setting_interval(Datum value);
+extern void le_setting_read(const Setting *settings, const Row *row, void *to);
+extern void le_setting_write(const Setting *settings, Row *row,
+							 const void *from);
+extern void le_setting_copy(const Setting *settings, void *to,
+							const void *from, uint32 given);
+
 /* election.c */
 struct Pause;
 
@@ -383,34 +414,18 @@ typedef struct Election
 	int			quorum;
 	int64		takeover_delay;
 	Role		candidate_role; /* "": any role may stand */
-	char	   *channel;
+	char	   *channel;		/* NULL: the default one */
 	Role		owner;
-	struct Pause *pause;		/* NULL: it is not paused itself */
+	const struct Pause *pause;	/* NULL: it is not paused itself */
 	int64		preempt_delay;
 	int64		initial_delay;
 	char	   *group;			/* NULL: it is no seat of a group */
 	bool		own_write;		/* the running transaction has written it */
 } Election;
 
-/* What create_election and alter_election set; all else stays as it is */
-typedef struct Configuration
-{
-	const char *strategy;		/* NULL: not set */
-	int64		lease_duration; /* 0: not set */
-	int			quorum;			/* 0: not set */
-	int64		takeover_delay; /* -1: not set */
-	const Role *candidate_role; /* NULL: not set, "": any role may stand */
-	const char *channel;		/* NULL: not set, "": the default one */
-	int64		preempt_delay;	/* -1: not set */
-	int64		initial_delay;	/* -1: not set */
-	const char *group;			/* NULL: not set */
-	const Role *owner;			/* NULL: not set */
-	bool		on_first_use;	/* nobody has asked for just this election */
-} Configuration;
+extern const Setting le_election_settings[];
 
-extern void le_election_complete(Configuration *config);
-extern void le_election_complete_from(Configuration *config,
-									  const Election *election);
+extern Election le_election_new(char *name, Role owner);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
 extern char *le_election_channel(const Store *store, const char *name,
@@ -420,18 +435,13 @@ extern bool le_election_is_restricted(const Election *election);
 extern bool le_election_admits(const Election *election, const Role *role);
 extern void le_election_lease_durations(const Store *store, List *leases);
 extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
-extern void le_election_insert(const Store *store, const char *name,
-							   const Configuration *config);
-extern bool le_election_alter(const Store *store, const char *name,
-							  const Configuration *config);
-extern bool le_election_pause(const Store *store, const char *name,
-							  const struct Pause *pause);
+extern bool le_election_write(const Store *store, const Election *election);
 extern bool le_election_delete(const Store *store, const char *name);
 LE_NORETURN extern void le_election_report_missing(const char *name);
 
 /* create.c */
-extern bool le_create(const Store *store, const char *name,
-					  const Configuration *config);
+extern bool le_create(const Store *store, const Election *election,
+					  bool on_first_use);
 extern Election *le_create_on_first_use(const Store *store,
 										const char *name, bool wait);
 
@@ -450,6 +460,8 @@ typedef struct ElectionGroup
 	Role		owner;
 	struct Cap *cap;			/* who leads how many; NULL: not counted */
 } ElectionGroup;
+
+extern const Setting le_group_settings[];
 
 extern ElectionGroup *le_group_read(const Store *store, const char *name);
 extern ElectionGroup *le_group_of(const Store *store, const Election *election);

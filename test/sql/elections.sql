@@ -491,6 +491,61 @@ SELECT leader_election.drop_election('e calm');
 DROP VIEW delays;
 
 --
+-- Each setting goes from the argument of its name into the column of its name,
+-- of an election, of a group and of each of its seats, and changes no other one.
+-- One that is not given, or NULL, has its default at first, and stays later.
+--
+
+CREATE FUNCTION pg_temp.settings(name text) RETURNS jsonb LANGUAGE sql RETURN (
+	SELECT jsonb_object_agg(key, value) FROM (
+		SELECT key, value FROM leader_election.election e, jsonb_each(to_jsonb(e))
+		 WHERE election = name OR group_name = name AND election LIKE '%/2'
+		UNION ALL
+		SELECT 'group ' || key, value FROM leader_election.election_group g, jsonb_each(to_jsonb(g))
+		 WHERE g.group_name = name) s
+	 WHERE key <> 'election' AND key !~ '_id$' AND value <> 'null');
+CREATE FUNCTION pg_temp.alter_each(function text, name text) RETURNS TABLE (argument text, changes jsonb)
+LANGUAGE plpgsql AS $$
+DECLARE
+	present jsonb := pg_temp.settings(name);
+	type oid;
+BEGIN
+	FOR argument, type IN
+		SELECT u.argument, u.type FROM pg_proc p,
+			unnest(proargnames, proargtypes::oid[]) WITH ORDINALITY AS u (argument, type, n)
+		 WHERE pronamespace = 'leader_election'::regnamespace AND proname = function AND n > 1 ORDER BY n
+	LOOP
+		EXECUTE format('SELECT leader_election.%I(%L, %I => %L)', function, name, argument,
+			CASE WHEN argument = 'strategy' THEN 'lowest' WHEN type = 'interval'::regtype THEN '5 s'
+				WHEN type = 'integer'::regtype THEN '7' ELSE 'regress_le_owner' END);
+		EXECUTE format('SELECT leader_election.%I(%L)', function, name);
+		SELECT jsonb_object_agg(s.key, s.value) INTO changes
+		  FROM jsonb_each(pg_temp.settings(name)) s WHERE s.value IS DISTINCT FROM present -> s.key;
+		present := pg_temp.settings(name);
+		RETURN NEXT;
+	END LOOP;
+END $$;
+SELECT leader_election.create_election('e each', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+SELECT leader_election.create_election('e default');
+SELECT pg_temp.settings('e each') - 'owner' AS defaults,
+	   pg_temp.settings('e each') = pg_temp.settings('e default') AS same;
+SELECT * FROM pg_temp.alter_each('alter_election', 'e each');
+SELECT leader_election.create_group('e group', 2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+SELECT pg_temp.settings('e group') - '{owner,group owner}'::text[] AS defaults;
+SELECT * FROM pg_temp.alter_each('alter_group', 'e group');
+SELECT election, pg_temp.settings(election) = pg_temp.settings('e group/1') AS same
+  FROM leader_election.election WHERE group_name = 'e group' ORDER BY length(election), election;
+SELECT leader_election.create_group('e none', NULL);
+SELECT leader_election.create_group('e none', 0);
+SELECT leader_election.create_group('e none', 1, max_per_candidate => 1001);
+SELECT leader_election.alter_group('e group', 1001);
+SELECT leader_election.alter_group('e group', quorum => 0);
+SELECT leader_election.drop_group('e group');
+SELECT leader_election.drop_election(election)
+  FROM leader_election.election WHERE election IN ('e each', 'e default');
+DROP FUNCTION pg_temp.alter_each, pg_temp.settings;
+
+--
 -- Settings that change under a leader count from its next renewal or the next
 -- election on, and end no lease before its time (G2).
 --
