@@ -147,8 +147,7 @@ le_alter_election(PG_FUNCTION_ARGS)
 	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
 	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(&call.store, name);
-	le_call_check_owner(election);
+	election = le_call_get_owned(&call);
 	check_no_seat(election, "leader_election.alter_group()");
 	le_call_check_new_owner(&to.owner);
 	le_admin_see_to_epoch(&call.store, name);
@@ -174,8 +173,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_call_check("leader_election.drop_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(&call.store, name);
-	le_call_check_owner(election);
+	election = le_call_get_owned(&call);
 	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
 	le_admin_see_to_epoch(&call.store, name);
 
@@ -194,8 +192,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	}
 
 	/* It may have been dropped, and made again, before we had the locks. */
-	election = le_election_get(&call.store, name);
-	le_call_check_owner(election);
+	election = le_call_get_owned(&call);
 	while (!le_settle_drop(&call.store, election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
@@ -308,10 +305,9 @@ lock_led(Call *call, const Election *election, bool names, bool will_wait)
 static void
 ask_leader(const Call *call, Lease *lease, const char *to)
 {
-	Election   *election = le_election_get(&call->store, call->election);
+	Election   *election = le_call_get_owned(call);
 	const Candidate *successor = NULL;
 
-	le_call_check_owner(election);
 	if (to != NULL)
 		successor = named(&call->store, election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
@@ -347,30 +343,26 @@ le_request_yield(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		to = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(&call.store, name);
-	le_call_check_owner(election);
+	election = le_call_get_owned(&call);
 
 	may_reserve = to != NULL && is_paused(&call.store, election);
 	lease = lock_led(&call, election, to != NULL, may_reserve);
-	if (lease == NULL)
+	if (lease == NULL && !may_reserve)
 	{
-		if (!may_reserve)
-		{
-			le_call_end(&call);
-			PG_RETURN_NULL();
-		}
-		if (!reserve_paused(&call, to, &left))
-			le_wait_busy(name);
 		le_call_end(&call);
-		le_start_ensure(true);
-		PG_RETURN_DATUM(le_clock_interval(left));
+		PG_RETURN_NULL();
 	}
-	ask_leader(&call, lease, to);
-	left = Max(lease->deadline_mono - le_clock(), 0);
+	if (lease != NULL)
+	{
+		ask_leader(&call, lease, to);
+		left = Max(lease->deadline_mono - le_clock(), 0);
+	}
+	else if (!reserve_paused(&call, to, &left))
+		le_wait_busy(name);
 	le_call_end(&call);
 
 	/* While its session lives, the process ID is that of no other process. */
-	if (terminate && lease->session_id != 0 &&
+	if (terminate && lease != NULL && lease->session_id != 0 &&
 		le_session_alive(lease->session_id))
 		(void) DirectFunctionCall2(pg_terminate_backend,
 								   Int32GetDatum(lease->backend_pid),

@@ -56,7 +56,7 @@ extern void le_call_put(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(Store *store, const char *name);
-extern void le_call_check_owner(const Election *election);
+extern Election *le_call_get_owned(const Call *call);
 extern void le_call_check_new_owner(const Role *owner);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
@@ -73,6 +73,8 @@ LE_NORETURN extern void le_call_report_not_its_owner(const char *what,
 extern int	le_call_err_only_role(const char *done, const Role *role);
 
 /* arg.c */
+extern char *le_arg_text(FunctionCallInfo fcinfo, int n, const char *what,
+						 int least, int most);
 extern char *le_arg_name(FunctionCallInfo fcinfo, int n, const char *what);
 extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);

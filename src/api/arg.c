@@ -20,27 +20,42 @@
 #define LONGEST_DELAY	USECS_PER_DAY
 
 /*
- * The name of an election or a candidate: 1 to LE_NAME_MAX bytes.  What is too
- * long is refused before it is copied.
+ * A text of so many bytes, which is refused before it is copied if it is too
+ * long.  NULL: it may be empty, and is not given.
  */
 char *
-le_arg_name(FunctionCallInfo fcinfo, int n, const char *what)
+le_arg_text(FunctionCallInfo fcinfo, int n, const char *what, int least,
+			int most)
 {
 	Size		size;
 
+	if (PG_ARGISNULL(n) && least == 0)
+		return NULL;
 	if (PG_ARGISNULL(n))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be null", what)));
 	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size == 0 || size > LE_NAME_MAX)
+	if (size < least || size > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 size == 0 ? errmsg("%s must not be empty", what) :
+				 size < least ? errmsg("%s must not be empty", what) :
 				 errmsg("%s is too long", what),
-				 errdetail("It must have 1 to %d bytes, and has %zu.",
-						   LE_NAME_MAX, size)));
+				 least == 0 ?
+				 errdetail("It must have %d bytes at most, and has %zu.",
+						   most, size) :
+				 errdetail("It must have %d to %d bytes, and has %zu.",
+						   least, most, size)));
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+/*
+ * The name of an election or a candidate.
+ */
+char *
+le_arg_name(FunctionCallInfo fcinfo, int n, const char *what)
+{
+	return le_arg_text(fcinfo, n, what, 1, LE_NAME_MAX);
 }
 
 static char *
@@ -93,32 +108,12 @@ le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail)
 }
 
 /*
- * A text that may be empty, of so many bytes at most; NULL: not given.
- */
-static char *
-text_arg(FunctionCallInfo fcinfo, int n, const char *what, int longest)
-{
-	Size		size;
-
-	if (PG_ARGISNULL(n))
-		return NULL;
-	size = toast_raw_datum_size(PG_GETARG_DATUM(n)) - VARHDRSZ;
-	if (size > longest)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is too long", what),
-				 errdetail("It must have %d bytes at most, and has %zu.",
-						   longest, size)));
-	return text_to_cstring(PG_GETARG_TEXT_PP(n));
-}
-
-/*
  * Why something is paused or drained; NULL: that was not said.
  */
 const char *
 le_arg_reason(FunctionCallInfo fcinfo, int n)
 {
-	return text_arg(fcinfo, n, "reason", LONGEST_REASON);
+	return le_arg_text(fcinfo, n, "reason", 0, LONGEST_REASON);
 }
 
 /*
@@ -233,7 +228,8 @@ read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
 			*(const char **) field = strategy_arg(fcinfo, n);
 			break;
 		case SETTING_TEXT:
-			text = text_arg(fcinfo, n, setting->name, setting->most);
+			text = le_arg_text(fcinfo, n, setting->name, setting->least,
+							   setting->most);
 			*(char **) field = text[0] != '\0' ? text : NULL;
 			break;
 		case SETTING_ROLE:

@@ -289,14 +289,18 @@ alter_function(const Election *election)
 }
 
 /*
- * 42501 unless the caller owns the election, or is a superuser.
+ * The election of the call.  42501 unless the caller owns it, or is a
+ * superuser.
  */
-void
-le_call_check_owner(const Election *election)
+Election *
+le_call_get_owned(const Call *call)
 {
+	Election   *election = le_election_get(&call->store, call->election);
+
 	if (!le_role_owns(&election->owner))
 		le_call_report_not_its_owner("election", election->name, &election->owner,
 									 alter_function(election));
+	return election;
 }
 
 /*
@@ -320,9 +324,7 @@ le_call_check_new_owner(const Role *owner)
 Election *
 le_call_lock_owned(const Call *call, Lease **lease)
 {
-	Election   *election = le_election_get(&call->store, call->election);
-
-	le_call_check_owner(election);
+	(void) le_call_get_owned(call);
 	while (!le_wait_for_election(call->election))
 		le_wait_retry_or_busy(call->election);
 	while (lease != NULL &&
@@ -332,9 +334,7 @@ le_call_lock_owned(const Call *call, Lease **lease)
 		(void) le_election_get(&call->store, call->election);
 		le_wait_retry_or_busy(call->election);
 	}
-	election = le_election_get(&call->store, call->election);
-	le_call_check_owner(election);
-	return election;
+	return le_call_get_owned(call);
 }
 
 void

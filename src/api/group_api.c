@@ -34,44 +34,18 @@ PG_FUNCTION_INFO_V1(le_acquire_any);
 static char *
 group_arg(FunctionCallInfo fcinfo)
 {
-	char	   *name = le_arg_name(fcinfo, 0, "group name");
-
-	if (strlen(name) > LE_GROUP_NAME_MAX)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("group name is too long"),
-				 errdetail("It must have 1 to %d bytes, and has %zu.",
-						   LE_GROUP_NAME_MAX, strlen(name))));
-	return name;
+	return le_arg_text(fcinfo, 0, "group name", 1, LE_GROUP_NAME_MAX);
 }
 
 static ElectionGroup *
-get_group(const Store *store, const char *name)
+get_owned(const Call *call)
 {
-	ElectionGroup *group = le_group_read(store, name);
+	ElectionGroup *group = le_group_get(&call->store, call->election);
 
-	if (group == NULL)
-		le_group_report_missing(name);
-	return group;
-}
-
-static void
-check_owner(const ElectionGroup *group)
-{
 	if (!le_role_owns(&group->owner))
 		le_call_report_not_its_owner("group", group->name, &group->owner,
 									 "alter_group");
-}
-
-/*
- * Take the group's name lock: nobody else makes or drops it, or its seats, and
- * nobody stands who did not stand before.
- */
-static void
-lock_name(const char *name)
-{
-	while (!le_lock_name(name, NULL))
-		le_wait_retry_or_busy(name);
+	return group;
 }
 
 /*
@@ -82,22 +56,18 @@ lock_name(const char *name)
 static ElectionGroup *
 lock_owned(const Call *call)
 {
-	ElectionGroup *group = get_group(&call->store, call->election);
-
-	check_owner(group);
+	(void) get_owned(call);
 	for (;;)
 	{
-		if (le_lock_group(group->name, false))
+		if (le_lock_group(call->election, false))
 		{
-			if (le_lock_name(group->name, NULL))
+			if (le_lock_name(call->election, NULL))
 				break;
-			le_lock_release_group(group->name);
+			le_lock_release_group(call->election);
 		}
-		le_wait_retry_or_busy(group->name);
+		le_wait_retry_or_busy(call->election);
 	}
-	group = get_group(&call->store, call->election);
-	check_owner(group);
-	return group;
+	return get_owned(call);
 }
 
 static int
@@ -199,7 +169,13 @@ le_create_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	lock_name(group.name);
+
+	/*
+	 * Nobody else makes it, or its seats, and nobody stands who did not stand
+	 * before.
+	 */
+	while (!le_lock_name(group.name, NULL))
+		le_wait_retry_or_busy(group.name);
 	if (le_group_read(&call.store, group.name) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
@@ -377,7 +353,7 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
-	group = get_group(&call.store, call.election);
+	group = le_group_get(&call.store, call.election);
 	foreach_ptr(Election, election, read_seats(&call.store, group->name))
 	{
 		StoodFor   *seat = stand_for_seat(&call.store, &args, group,
@@ -458,7 +434,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	group = get_group(&call.store, call.election);
+	group = le_group_get(&call.store, call.election);
 	seats = read_seats(&call.store, group->name);
 	if (seats != NIL &&
 		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,

@@ -189,11 +189,15 @@ le_group_delete(const Store *store, const char *name)
 	return le_row_remove(store, TABLE_GROUP, le_key(name));
 }
 
-void
-le_group_report_missing(const char *name)
+ElectionGroup *
+le_group_get(const Store *store, const char *name)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_LE_NO_ELECTION),
-			 errmsg("group \"%s\" does not exist", name),
-			 errhint("Check its name. leader_election.create_group() makes a group.")));
+	ElectionGroup *group = le_group_read(store, name);
+
+	if (group == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LE_NO_ELECTION),
+				 errmsg("group \"%s\" does not exist", name),
+				 errhint("Check its name. leader_election.create_group() makes a group.")));
+	return group;
 }

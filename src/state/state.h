@@ -472,7 +472,7 @@ extern bool le_group_write(const Store *store, const ElectionGroup *group);
 extern bool le_group_delete(const Store *store, const char *name);
 extern Election *le_group_seat_read(const Store *store, const char *name);
 extern char *le_group_lock_seat_name(const Store *store, const char *election);
-LE_NORETURN extern void le_group_report_missing(const char *name);
+extern ElectionGroup *le_group_get(const Store *store, const char *name);
 
 /* pause.c */
 typedef struct Pause
