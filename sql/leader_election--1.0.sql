@@ -20,10 +20,10 @@ COMMENT ON SCHEMA leader_election IS
 
 CREATE TABLE leader_election.election (
 	election		text COLLATE "C" PRIMARY KEY,
-	strategy		text COLLATE "C" NOT NULL DEFAULT 'race',
+	strategy		text COLLATE "C" NOT NULL,
 	lease_duration	interval NOT NULL,
-	quorum			integer NOT NULL DEFAULT 1,
-	takeover_delay	interval NOT NULL DEFAULT '0',
+	quorum			integer NOT NULL,
+	takeover_delay	interval NOT NULL,
 	candidate_role	name,
 	channel			text COLLATE "C",
 	owner			name NOT NULL,
@@ -101,7 +101,7 @@ COMMENT ON COLUMN leader_election.drain.candidate IS 'a name or, with * at the e
 -- each time (row.c): they are for rows that come from elsewhere.
 CREATE TABLE leader_election.lease (
 	election		text COLLATE "C" PRIMARY KEY,
-	term			bigint NOT NULL DEFAULT 0,
+	term			bigint NOT NULL,
 	previous_term	bigint,
 	leader			text COLLATE "C",
 	kind			text COLLATE "C",
@@ -119,9 +119,9 @@ CREATE TABLE leader_election.lease (
 	deadline_mono	bigint,
 	duration		bigint,
 	incarnation		text COLLATE "C",
-	yielding		boolean NOT NULL DEFAULT false,
-	yield_ordered	boolean NOT NULL DEFAULT false,
-	yields			bigint NOT NULL DEFAULT 0,
+	yielding		boolean NOT NULL,
+	yield_ordered	boolean NOT NULL,
+	yields			bigint NOT NULL,
 	successor		text COLLATE "C",
 	successor_role	name,
 	not_before_at	timestamptz,
@@ -276,7 +276,7 @@ CREATE TABLE leader_election.epoch (
 	first_seen_at	timestamptz NOT NULL,
 	first_seen_mono	bigint NOT NULL,
 	epoch			bigint NOT NULL,
-	dropped_term	bigint NOT NULL DEFAULT 0
+	dropped_term	bigint NOT NULL
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.epoch IS 'the incarnations of the server that this database has lived in';
 COMMENT ON COLUMN leader_election.epoch.dropped_term IS 'the highest term of the elections that were dropped and have no row in dropped';
@@ -866,9 +866,9 @@ SELECT leader_election.check_script();
 DROP FUNCTION leader_election.check_script();
 -- That is the end of every script.
 
-INSERT INTO leader_election.epoch (incarnation, first_seen_at, first_seen_mono, epoch)
+INSERT INTO leader_election.epoch (incarnation, first_seen_at, first_seen_mono, epoch, dropped_term)
 VALUES (leader_election._incarnation(), pg_catalog.clock_timestamp(),
-	leader_election._monotonic_clock(), 0);
+	leader_election._monotonic_clock(), 0, 0);
 
 --
 -- Privileges.  Whoever has USAGE on the schema (nobody, by default) may

@@ -21,17 +21,8 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-/* The columns to which the script gives a default, a bit each */
-#define COLUMN(n)		(UINT64CONST(1) << ((n) - 1))
-
-static const uint64 with_default[TABLE_COUNT] = {
-	[TABLE_ELECTION] = COLUMN(2) | COLUMN(4) | COLUMN(5),
-	[TABLE_LEASE] = COLUMN(2) | COLUMN(20) | COLUMN(21) | COLUMN(22),
-	[TABLE_EPOCH] = COLUMN(5),
-};
-
 /*
- * The default of a column of ours.  That of an added one is told of with it.
+ * The default of a column of ours, which has none.  That of an added one is told of with it.
  */
 void
 le_addition_default(Search *s, const ObjectAddress *object, char *what)
@@ -41,8 +32,7 @@ le_addition_default(Search *s, const ObjectAddress *object, char *what)
 	char	   *name = get_attname(s->rel, column, true);
 
 	if (name != NULL && of.objectId == s->rel &&
-		column <= le_shape_columns(s->id) &&
-		(with_default[s->id] & COLUMN(column)) == 0)
+		column <= le_shape_columns(s->id))
 		le_addition_note(s, SEVERITY_NOTICE, what,
 						 "The extension writes all columns itself, and does not use it.",
 						 psprintf("ALTER TABLE %s ALTER COLUMN %s DROP DEFAULT;", s->table,

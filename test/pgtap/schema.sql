@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(205);
+SELECT plan(206);
 
 --
 -- What there is
@@ -32,6 +32,11 @@ SELECT is_empty(
 		WHERE m.relnamespace = 'leader_election'::regnamespace AND m.relkind = 'r'
 			AND 'vacuum_truncate=off' <> ALL (coalesce(c.reloptions, '{}'))$$,
 	'no vacuum locks a table, or what keeps its long values, to truncate it');
+
+SELECT is_empty(
+	$$SELECT adrelid::regclass, adnum FROM pg_attrdef d JOIN pg_class c ON c.oid = d.adrelid
+		WHERE c.relnamespace = 'leader_election'::regnamespace$$,
+	'no column has a default: the library says what a setting is that is not given');
 
 SELECT has_function('leader_election', 'join',
 	'{text,text,integer,bigint,jsonb,boolean}'::name[]);

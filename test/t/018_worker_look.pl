@@ -116,12 +116,12 @@ sub best_takeover
 	my ($looks, $reads);
 
 	$control->query("INSERT INTO leader_election.election
-			(election, lease_duration, owner)
-		SELECT 'vacant ' || i, '10 min', current_user
+			(election, strategy, lease_duration, quorum, takeover_delay, owner)
+		SELECT 'vacant ' || i, 'race', '10 min', 1, '0', current_user
 		FROM generate_series(1, $MANY) i");
 	$control->query("INSERT INTO leader_election.lease
-			(election, term, yielding, yield_ordered)
-		SELECT 'vacant ' || i, 0, false, false FROM generate_series(1, $MANY) i");
+			(election, term, yielding, yield_ordered, yields)
+		SELECT 'vacant ' || i, 0, false, false, 0 FROM generate_series(1, $MANY) i");
 	$control->query("INSERT INTO leader_election.announced
 		SELECT election, 0, true, 0 FROM leader_election.lease
 		WHERE election LIKE 'vacant %'");

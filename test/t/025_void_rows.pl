@@ -187,8 +187,9 @@ sub spoil
 	my ($election, $change) = @_;
 
 	run($super, "BEGIN;
-		INSERT INTO leader_election.election (election, lease_duration, owner)
-			VALUES ('$election', '1 h', current_user) ON CONFLICT DO NOTHING;
+		INSERT INTO leader_election.election (election, strategy, lease_duration, quorum,
+				takeover_delay, owner)
+			VALUES ('$election', 'race', '1 h', 1, '0', current_user) ON CONFLICT DO NOTHING;
 		DELETE FROM leader_election.lease WHERE election = '$election';
 		INSERT INTO leader_election.lease SELECT * FROM saved WHERE election = '$election';
 		UPDATE leader_election.lease SET $change WHERE election = '$election';

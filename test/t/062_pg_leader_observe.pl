@@ -201,9 +201,10 @@ $two->finish;
 # Among so many elections, the last one is read long after the query has begun.
 $node->safe_psql('postgres', 'CREATE DATABASE many');
 $node->safe_psql('many', q{CREATE EXTENSION leader_election;
-	INSERT INTO leader_election.election (election, lease_duration, owner)
-		SELECT 'many ' || i, '1 h', current_user FROM generate_series(1, 10000) i;
-	INSERT INTO leader_election.lease (election) SELECT election FROM leader_election.election;
+	INSERT INTO leader_election.election (election, strategy, lease_duration, quorum, takeover_delay, owner)
+		SELECT 'many ' || i, 'race', '1 h', 1, '0', current_user FROM generate_series(1, 10000) i;
+	INSERT INTO leader_election.lease (election, term, yielding, yield_ordered, yields)
+		SELECT election, 0, false, false, 0 FROM leader_election.election;
 	SELECT leader_election.create_election('zz')});
 my $elected = session($node, name => 'elected', dbname => 'many');
 my $sees = session($node, name => 'sees', dbname => 'many');
