@@ -28,7 +28,7 @@ le_addition_note(Search *s, Severity severity, char *what, const char *effect,
 	a->what = what;
 	a->effect = effect;
 	a->remedy = remedy;
-	s->found = lappend(s->found, a);
+	*s->found = lappend(*s->found, a);
 }
 
 /*

@@ -284,8 +284,7 @@ look_at_schema(Search *s, const ObjectAddress *object)
 static bool
 read_dependents(Search *s, Oid classid, Oid objid)
 {
-	Relation	depend;
-	SysScanDesc scan = le_member_dependents_begin(classid, objid, &depend);
+	SysScanDesc scan = le_member_dependents_begin(classid, objid);
 	HeapTuple	tuple;
 
 	if (scan == NULL)
@@ -306,7 +305,7 @@ read_dependents(Search *s, Oid classid, Oid objid)
 		else
 			look_at_dependent(s, &object, dep->deptype == DEPENDENCY_AUTO);
 	}
-	le_member_dependents_end(scan, depend);
+	le_member_dependents_end(scan);
 	return true;
 }
 
@@ -336,21 +335,26 @@ read_strange_members(Search *s)
 }
 
 /*
- * Find what others have added.  False: an operator has locked the catalog that
- * tells.
+ * What others have added to the tables and the schema, a list of Addition;
+ * only_new: to what this transaction has made.  False: an operator has locked
+ * the catalog that tells, and the list may lack some.
  */
-static bool
-find_all(Search *s)
+bool
+le_additions_find(const Store *store, bool only_new, List **found)
 {
+	Search		search = {.store = store,.only_new = only_new,.found = found};
+	Search	   *s = &search;
+
+	*found = NIL;
 	if (!le_members_read(&s->members))
 		return false;
 	for (s->id = 0; s->id < TABLE_COUNT; s->id++)
 	{
 		const Member *member;
 
-		s->rel = s->store->table[s->id].rel;
+		s->rel = store->table[s->id].rel;
 		member = find_member(s, RelationRelationId, s->rel);
-		if (s->only_new && (member == NULL || !member->is_new))
+		if (only_new && (member == NULL || !member->is_new))
 			continue;
 		s->table = psprintf("%s.%s", LE_SCHEMA, le_shape_name(s->id));
 		le_additions_of_table(s);
@@ -359,22 +363,6 @@ find_all(Search *s)
 	}
 	s->rel = InvalidOid;
 	read_strange_members(s);
-	return s->only_new ||
-		read_dependents(s, NamespaceRelationId,
-						get_namespace_oid(LE_SCHEMA, false));
-}
-
-/*
- * What others have added to the tables and the schema, a list of Addition;
- * only_new: to what this transaction has made.  False: an operator has locked
- * the catalog that tells, and the list may lack some.
- */
-bool
-le_additions_find(const Store *store, bool only_new, List **found)
-{
-	Search		s = {.store = store,.only_new = only_new};
-	bool		complete = find_all(&s);
-
-	*found = s.found;
-	return complete;
+	return only_new || read_dependents(s, NamespaceRelationId,
+									   get_namespace_oid(LE_SCHEMA, false));
 }

@@ -115,9 +115,8 @@ typedef struct Member
 extern bool le_members_read(List **members);
 extern bool le_member_is_astray(const Member *member);
 extern bool le_member_is_altered(const Member *member, bool *replaced);
-extern SysScanDesc le_member_dependents_begin(Oid classid, Oid objid,
-											  Relation *depend);
-extern void le_member_dependents_end(SysScanDesc scan, Relation depend);
+extern SysScanDesc le_member_dependents_begin(Oid classid, Oid objid);
+extern void le_member_dependents_end(SysScanDesc scan);
 
 /* addition.c */
 /* What others have added, what it does, and the command that undoes it */
@@ -139,7 +138,7 @@ typedef struct Search
 	Oid			rel;			/* the table; InvalidOid: the schema */
 	char	   *table;			/* its name, as SQL */
 	List	   *seen;			/* OIDs: some have several rows in pg_depend */
-	List	   *found;
+	List	  **found;			/* of Addition */
 } Search;
 
 extern void le_addition_note(Search *s, Severity severity, char *what,

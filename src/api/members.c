@@ -18,6 +18,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relscan.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "api/diagnose.h"
@@ -55,24 +56,25 @@ static uint64 looked_at = 0;
  * catalog.
  */
 SysScanDesc
-le_member_dependents_begin(Oid classid, Oid objid, Relation *depend)
+le_member_dependents_begin(Oid classid, Oid objid)
 {
 	ScanKeyData key[2];
 
 	if (!LeTryLockRelation(DependRelationId, AccessShareLock))
 		return NULL;
-	*depend = table_open(DependRelationId, NoLock);
 	ScanKeyInit(&key[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(classid));
 	ScanKeyInit(&key[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(objid));
-	return systable_beginscan(*depend, DependReferenceIndexId, true, NULL,
-							  2, key);
+	return systable_beginscan(table_open(DependRelationId, NoLock),
+							  DependReferenceIndexId, true, NULL, 2, key);
 }
 
 void
-le_member_dependents_end(SysScanDesc scan, Relation depend)
+le_member_dependents_end(SysScanDesc scan)
 {
+	Relation	depend = scan->heap_rel;
+
 	systable_endscan(scan);
 	table_close(depend, NoLock);
 }
@@ -146,7 +148,6 @@ bool
 le_members_read(List **members)
 {
 	Oid			extension;
-	Relation	depend;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
@@ -156,7 +157,7 @@ le_members_read(List **members)
 	extension = get_extension_oid(LE_EXTENSION, true);
 	if (!OidIsValid(extension))
 		return true;
-	scan = le_member_dependents_begin(ExtensionRelationId, extension, &depend);
+	scan = le_member_dependents_begin(ExtensionRelationId, extension);
 	if (scan == NULL)
 		return false;
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
@@ -172,7 +173,7 @@ le_members_read(List **members)
 		if (!is_part(&member->object))
 			*members = lappend(*members, member);
 	}
-	le_member_dependents_end(scan, depend);
+	le_member_dependents_end(scan);
 	return true;
 }
 
