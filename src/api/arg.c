@@ -164,14 +164,12 @@ static char *
 strategy_names(void)
 {
 	StringInfoData buf;
-	const Strategy *s;
 
 	initStringInfo(&buf);
-	for (int n = 0; (s = le_strategy_nth(n)) != NULL; n++)
+	for (const Strategy *s = le_strategies; s->name != NULL; s++)
 		appendStringInfo(&buf, "%s\"%s\"",
-						 n == 0 ? "" :
-						 le_strategy_nth(n + 1) != NULL ? ", " : " and ",
-						 s->name);
+						 s == le_strategies ? "" :
+						 s[1].name != NULL ? ", " : " and ", s->name);
 	return buf.data;
 }
 

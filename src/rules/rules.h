@@ -102,7 +102,7 @@ typedef struct Strategy
 	bool		reserves;		/* keeps the seat until a detached one calls */
 } Strategy;
 
-extern const Strategy *le_strategy_nth(int n);
+extern const Strategy le_strategies[];	/* the last one has no name */
 extern const Strategy *le_strategy_find(const char *name);
 extern const Strategy *le_strategy(const char *name);
 

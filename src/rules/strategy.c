@@ -119,7 +119,7 @@ leads_no_more(const Contender *challenger, const Contender *leader)
 		leader->leads * challenger->weight;
 }
 
-static const Strategy strategies[] = {
+const Strategy le_strategies[] = {
 	/* name, order, preempts, still preempts, counts, reserves */
 	{"race", first_come, NULL, NULL, false, false},
 	{"lowest", lowest_rank, NULL, NULL, false, true},
@@ -127,16 +127,8 @@ static const Strategy strategies[] = {
 	{"ring", highest_rank, NULL, NULL, false, true},
 	{"zab", most_advanced, NULL, NULL, false, true},
 	{"spread", least_loaded, leads_fewer, leads_no_more, true, true},
+	{NULL}
 };
-
-/*
- * All strategies, one after the other; NULL: there are no more.
- */
-const Strategy *
-le_strategy_nth(int n)
-{
-	return n < lengthof(strategies) ? &strategies[n] : NULL;
-}
 
 /*
  * The strategy of that name; NULL if there is none.
@@ -144,10 +136,10 @@ le_strategy_nth(int n)
 const Strategy *
 le_strategy_find(const char *name)
 {
-	for (int i = 0; i < lengthof(strategies); i++)
+	for (const Strategy *s = le_strategies; s->name != NULL; s++)
 	{
-		if (strcmp(strategies[i].name, name) == 0)
-			return &strategies[i];
+		if (strcmp(s->name, name) == 0)
+			return s;
 	}
 	return NULL;
 }
@@ -161,5 +153,5 @@ le_strategy(const char *name)
 {
 	const Strategy *strategy = le_strategy_find(name);
 
-	return strategy != NULL ? strategy : &strategies[0];
+	return strategy != NULL ? strategy : le_strategies;
 }
