@@ -108,14 +108,18 @@ Lease *
 le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 {
 	Lease	   *lease;
-	Election   *election = le_call_lock_owned(call, &lease);
-	Election	altered = *election;
+	Election   *election;
+	Election	altered;
+
+	le_admin_see_to_epoch(&call->store, call->election);
+	election = le_call_lock_owned(call, &lease);
+	altered = *election;
+	le_setting_copy(le_election_settings, &altered, to, given);
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
 	 * lease: do not shorten the wait for its end.
 	 */
-	le_setting_copy(le_election_settings, &altered, to, given);
 	if (altered.lease_duration < election->lease_duration &&
 		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > le_clock())
 		le_wait_busy(call->election);
@@ -150,8 +154,6 @@ le_alter_election(PG_FUNCTION_ARGS)
 	election = le_call_get_owned(&call);
 	check_no_seat(election, "leader_election.alter_group()");
 	le_call_check_new_owner(&to.owner);
-	le_admin_see_to_epoch(&call.store, name);
-
 	lease = le_admin_alter_owned(&call, &to, given);
 	if (run_done != NULL)
 		le_runs_set_back(lease, run_done, GetCurrentTimestamp());

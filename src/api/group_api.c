@@ -70,38 +70,6 @@ lock_owned(const Call *call)
 	return get_owned(call);
 }
 
-static int
-compare_seats(const ListCell *a, const ListCell *b)
-{
-	return le_seat_number(((Election *) lfirst(a))->name) -
-		le_seat_number(((Election *) lfirst(b))->name);
-}
-
-/*
- * The seats of a group, by their numbers, and those that are withdrawn.
- */
-static List *
-read_seats(const Store *store, const char *group)
-{
-	MemoryContext own = CurrentMemoryContext;
-	RowScan    *scan = le_lease_scan_group(store, group);
-	List	   *seats = NIL;
-	Lease	   *lease;
-
-	while ((lease = le_lease_next_of_group(scan, group)) != NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(own);
-		Election   *election = le_group_seat_read(store, lease->election);
-
-		if (election != NULL && strcmp(election->group, group) == 0)
-			seats = lappend(seats, election);
-		MemoryContextSwitchTo(old);
-	}
-	le_scan_end(scan);
-	list_sort(seats, compare_seats);
-	return seats;
-}
-
 /*
  * Tell a caller that makes a group that large what it costs.
  */
@@ -201,7 +169,6 @@ alter_seats(const Call *group, List *seats, const Election *to, uint32 given)
 
 		CHECK_FOR_INTERRUPTS();
 		call.election = seat->name;
-		le_admin_see_to_epoch(&call.store, call.election);
 		(void) le_admin_alter_owned(&call, to, given);
 	}
 }
@@ -234,7 +201,7 @@ le_alter_group(PG_FUNCTION_ARGS)
 	le_setting_copy(le_group_settings, group, &to, given);
 	while (!le_group_write(&call.store, group))
 		le_wait_retry_or_busy(group->name);
-	seats = read_seats(&call.store, group->name);
+	seats = le_elections_read_seats(&call.store, group->name);
 	if (given_seats != 0)
 		alter_seats(&call, seats, &to_seat, given_seats);
 	like = seats != NIL ? *(Election *) linitial(seats) :
@@ -260,7 +227,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
-	foreach_ptr(Election, seat, read_seats(&call.store, group->name))
+	foreach_ptr(Election, seat, le_elections_read_seats(&call.store, group->name))
 	{
 		CHECK_FOR_INTERRUPTS();
 		le_admin_see_to_epoch(&call.store, seat->name);
@@ -354,7 +321,7 @@ le_join_group(PG_FUNCTION_ARGS)
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
 	group = le_group_get(&call.store, call.election);
-	foreach_ptr(Election, election, read_seats(&call.store, group->name))
+	foreach_ptr(Election, election, le_elections_read_seats(&call.store, group->name))
 	{
 		StoodFor   *seat = stand_for_seat(&call.store, &args, group,
 										  election->name);
@@ -435,7 +402,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = le_group_get(&call.store, call.election);
-	seats = read_seats(&call.store, group->name);
+	seats = le_elections_read_seats(&call.store, group->name);
 	if (seats != NIL &&
 		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
 						 le_wait_left()))

@@ -296,7 +296,8 @@ extern RowScan *le_scan_begin_brief(const Store *store, TableId table, Key key,
 									ScanDirection direction);
 extern bool le_scan_next(RowScan *scan, Row *row);
 extern void le_scan_end(RowScan *scan);
-extern List *le_scan_read_all(const Store *store, TableId table, RowMaker make);
+extern List *le_scan_read_all(const Store *store, TableId table, Key key,
+							  RowMaker make);
 extern RowScan *le_scan_find_begin(const Store *store, TableId table, int columns,
 								   Snapshot snapshot);
 extern bool le_scan_find(RowScan *scan, Key key, Row *row);

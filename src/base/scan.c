@@ -246,12 +246,12 @@ le_scan_end(RowScan *scan)
 }
 
 /*
- * What make() makes of each row of a table.
+ * What make() makes of each row of a table with that key.
  */
 List *
-le_scan_read_all(const Store *store, TableId table, RowMaker make)
+le_scan_read_all(const Store *store, TableId table, Key key, RowMaker make)
 {
-	RowScan    *scan = le_scan_begin(store, table, le_key_any(),
+	RowScan    *scan = le_scan_begin(store, table, key,
 									 NoMovementScanDirection, NULL);
 	List	   *made = NIL;
 	Row			row;

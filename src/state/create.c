@@ -13,15 +13,16 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "state/state.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -104,15 +105,11 @@ le_create(const Store *store, const Election *election, bool on_first_use)
 static Role
 owner_of_tables(const Store *store)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(store->lease_oid));
-	Role		owner;
+	Relation	lease = le_table_open(store->lease_oid, AccessShareLock);
+	Oid			owner = lease->rd_rel->relowner;
 
-	if (!HeapTupleIsValid(tuple))
-		le_table_report_dropped();
-	owner.oid = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
-	owner.name = GetUserNameFromId(owner.oid, false);
-	ReleaseSysCache(tuple);
-	return owner;
+	table_close(lease, NoLock);
+	return le_role_of(owner);
 }
 
 /*

@@ -231,5 +231,31 @@ le_election_delete(const Store *store, const char *name)
 List *
 le_elections_read(const Store *store)
 {
-	return le_scan_read_all(store, TABLE_ELECTION, make_election);
+	return le_scan_read_all(store, TABLE_ELECTION, le_key_any(), make_election);
+}
+
+static int
+compare_seats(const ListCell *a, const ListCell *b)
+{
+	return le_seat_number(((Election *) lfirst(a))->name) -
+		le_seat_number(((Election *) lfirst(b))->name);
+}
+
+/*
+ * The seats of a group, by their numbers, and those that are withdrawn.
+ */
+List *
+le_elections_read_seats(const Store *store, const char *group)
+{
+	List	   *named = le_scan_read_all(store, TABLE_ELECTION,
+										 le_seat_key(group), make_election);
+	List	   *seats = NIL;
+
+	foreach_ptr(Election, election, named)
+	{
+		if (election->group != NULL && strcmp(election->group, group) == 0)
+			seats = lappend(seats, election);
+	}
+	list_sort(seats, compare_seats);
+	return seats;
 }

@@ -130,7 +130,8 @@ le_group_lock_seat_name(const Store *store, const char *election)
 void
 le_group_remember(Store *store)
 {
-	store->groups = le_scan_read_all(store, TABLE_GROUP, make_group);
+	store->groups = le_scan_read_all(store, TABLE_GROUP, le_key_any(),
+									 make_group);
 	store->knows_groups = true;
 }
 

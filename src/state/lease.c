@@ -266,7 +266,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 List *
 le_lease_read_all(const Store *store)
 {
-	return le_scan_read_all(store, TABLE_LEASE, make_lease);
+	return le_scan_read_all(store, TABLE_LEASE, le_key_any(), make_lease);
 }
 
 /*
@@ -291,16 +291,13 @@ le_lease_next(RowScan *scan)
 }
 
 /*
- * The same for the leases of elections that have names of seats of a group: a
- * digit follows the slash.
+ * The same for the leases of elections that have names of seats of a group.
  */
 RowScan *
 le_lease_scan_group(const Store *store, const char *group)
 {
 	return le_scan_begin_brief(store, TABLE_LEASE,
-							   le_key_between(psprintf("%s/", group),
-											  psprintf("%s/%c", group, '9' + 1)),
-							   NoMovementScanDirection);
+							   le_seat_key(group), NoMovementScanDirection);
 }
 
 Lease *

@@ -68,7 +68,7 @@ le_mark_read(const Store *store, const char *election)
 List *
 le_marks_read(const Store *store)
 {
-	return le_scan_read_all(store, TABLE_ANNOUNCED, make_mark);
+	return le_scan_read_all(store, TABLE_ANNOUNCED, le_key_any(), make_mark);
 }
 
 /*

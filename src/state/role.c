@@ -38,15 +38,21 @@
 /* Counts the changes that this process has been told of */
 static uint64 changes = 0;
 
+Role
+le_role_of(Oid oid)
+{
+	Role		role = {GetUserNameFromId(oid, false), oid};
+
+	return role;
+}
+
 /*
  * The role that the caller acts as.
  */
 Role
 le_role_current(void)
 {
-	Role		role = {GetUserNameFromId(GetUserId(), false), GetUserId()};
-
-	return role;
+	return le_role_of(GetUserId());
 }
 
 /*

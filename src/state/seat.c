@@ -61,3 +61,14 @@ le_seat_group(const char *election)
 	return le_seat_number(election) == 0 ? NULL :
 		pnstrdup(election, strrchr(election, '/') - election);
 }
+
+/*
+ * The key of rows of elections that have names of seats of a group: a digit
+ * follows the slash.
+ */
+Key
+le_seat_key(const char *group)
+{
+	return le_key_between(psprintf("%s/", group),
+						  psprintf("%s/%c", group, '9' + 1));
+}

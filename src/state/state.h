@@ -52,6 +52,7 @@ typedef struct RoleKey
 	NameData	name;			/* if there is no such role */
 } RoleKey;
 
+extern Role le_role_of(Oid oid);
 extern Role le_role_current(void);
 extern Role le_role_named(const char *name);
 extern Role le_role_get(const Row *row, int name, int id);
@@ -428,6 +429,7 @@ extern const Setting le_election_settings[];
 extern Election le_election_new(char *name, Role owner);
 extern Election *le_election_read(const Store *store, const char *name);
 extern List *le_elections_read(const Store *store);
+extern List *le_elections_read_seats(const Store *store, const char *group);
 extern char *le_election_channel(const Store *store, const char *name,
 								 Snapshot snapshot, bool *is_seat);
 extern Election *le_election_get(const Store *store, const char *name);
@@ -450,6 +452,7 @@ extern char *le_seat_name(const char *group, int number);
 extern int	le_seat_number(const char *election);
 extern bool le_seat_is_of(const char *election, const char *group);
 extern char *le_seat_group(const char *election);
+extern Key	le_seat_key(const char *group);
 
 /* group.c */
 typedef struct ElectionGroup
