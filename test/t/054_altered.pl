@@ -1,7 +1,7 @@
 # What an election's owner may change while candidates stand and lead: its
 # settings, its strategy, its channel. Also: elections that are dropped beside
 # calls in them, a copy of the database, and a strategy that the code does not
-# know.
+# know. And which settings there are: the reference says it as the library does.
 
 use strict;
 use warnings;
@@ -10,10 +10,75 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
+use PostgreSQL::Test::Utils;
 use Rules;
 use Test::More;
 
 serve();
+
+#
+# The reference's table of settings
+#
+
+sub arguments
+{
+	my ($function) = @_;
+
+	return $admin->query("SELECT unnest(proargnames[2:]) FROM pg_proc WHERE proname = '$function'
+		AND pronamespace = 'leader_election'::regnamespace");
+}
+
+sub alters
+{
+	my ($setting, $value) = @_;
+
+	return $admin->sqlstate_of("SELECT leader_election.alter_group('all', $setting => '$value')");
+}
+
+my ($table) = slurp_file("$FindBin::RealBin/../../docs/reference.md") =~
+  /^\| setting \| default \| values \|.*\n\|---.*\n((?:\|.*\n)+)/m;
+my %settings = map { /^\| `(\w+)` \| (.*?) \| (.*?) \|/ ? ($1 => { default => $2, values => $3 }) : () }
+  split /\n/, $table;
+is_deeply([ sort keys %settings ], [ sort(arguments('alter_group')) ],
+	'the reference has each setting of a group');
+is_deeply([ sort grep { !/^(seats|max_per_candidate)$/ } keys %settings ], [ sort(arguments('alter_election')) ],
+	'and each of an election');
+
+$admin->query("SELECT leader_election.create_group('all', 2)");
+foreach my $setting (sort { ($a eq 'seats') <=> ($b eq 'seats') || $a cmp $b } keys %settings)
+{
+	my ($default, $values) = @{ $settings{$setting} }{qw(default values)};
+	my $is = $admin->query("SELECT to_jsonb(e) || to_jsonb(g) ->> '$setting' FROM leader_election.election e
+		JOIN leader_election.election_group g USING (group_name) WHERE election = 'all/1'");
+
+	$default = $admin->query("SHOW $1") if $default =~ /^`(leader_election\.\w+)`$/;
+	is($admin->query("SELECT '$is'::interval = '$default'"), 't', "$setting: its default") if $is =~ /:/;
+	is($is, { none => '', 'who creates it' => $admin->query('SELECT current_user'),
+		'has to be given' => 2 }->{$default} // $default =~ s/`//gr, "$setting: its default") if $is !~ /:/;
+	is($admin->sqlstate_of("SELECT leader_election.create_group('lacks', NULL)"), '22023',
+		"$setting: it has to be given") if $default eq 'has to be given';
+
+	if (my ($least, $most) = $values =~ /^(\d+(?: \w+)?) to (\d+ \w+)$/ and $values !~ /bytes/)
+	{
+		is(alters($setting, $_), '00000', "$setting: $_") foreach $least, $most;
+		is(alters($setting, $_), '22023', "$setting: $_") foreach "$least'::interval - '1 us", "$most 1 us";
+	}
+	elsif (($least, $most) = $values =~ /^(\d+)(?: to (\d+))?(?: or more)?$/)
+	{
+		is(alters($setting, $_), '00000', "$setting: $_") foreach $least, $most // 2**31 - 1;
+		is(alters($setting, $_), '22023', "$setting: $_") foreach $least - 1, $most ? $most + 1 : ();
+	}
+	elsif (my ($bytes) = $values =~ /^0 to (\d+) bytes$/)
+	{
+		is(alters($setting, 'x' x $_), '00000', "$setting: $_ bytes") foreach $bytes, 0;
+		is(alters($setting, 'x' x ($bytes + 1)), '22023', "$setting: more bytes");
+	}
+	else
+	{
+		is(alters($setting, 'no such'), $values eq 'a role' ? '42704' : '22023', "$setting: no such value");
+	}
+}
+is($admin->sqlstate_of("SELECT leader_election.drop_group('all')"), '00000', 'that group is dropped');
 
 #
 # Settings that change while somebody leads
