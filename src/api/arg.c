@@ -187,17 +187,6 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 	return strategy->name;
 }
 
-/*
- * A role, which must exist; none ("") may be allowed.
- */
-static Role
-role_arg(FunctionCallInfo fcinfo, int n, bool or_none)
-{
-	char	   *name = pstrdup(NameStr(*PG_GETARG_NAME(n)));
-
-	return name[0] == '\0' && or_none ? (Role) {""} : le_role_named(name);
-}
-
 static int
 integer_arg(FunctionCallInfo fcinfo, int n, const Setting *setting)
 {
@@ -231,7 +220,9 @@ read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
 			*(char **) field = text[0] != '\0' ? text : NULL;
 			break;
 		case SETTING_ROLE:
-			*(Role *) field = role_arg(fcinfo, n, setting->least == 0);
+			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
+			*(Role *) field = text[0] == '\0' && setting->least == 0 ?
+				(Role) {""} : le_role_named(text);
 			break;
 		case SETTING_INTEGER:
 			*(int *) field = integer_arg(fcinfo, n, setting);
