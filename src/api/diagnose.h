@@ -39,10 +39,13 @@ typedef struct Diagnosis
 	bool		led;
 	bool		has_worker;
 	const WorkerTrouble *trouble;	/* of the worker; NULL: none */
-	bool		knows_vacancy;	/* false: the tables for that are locked */
-	Turnout		turnout;		/* if so, but not on a standby */
-	View	   *view;			/* the same; of who stands if it is led */
-	Vacancy		vacancy;		/* if so; on a standby, only its obstacle */
+
+	/* who stands, and why nobody leads; nothing if tables are locked */
+	bool		knows_vacancy;
+	Turnout		turnout;		/* nothing on a standby */
+	View	   *view;			/* NULL on a standby */
+	Vacancy		vacancy;		/* on a standby, only its obstacle */
+
 	const Pause *pause;			/* NULL: none, or not readable */
 	bool		pause_ends;		/* by itself */
 	Past		past;			/* nothing, if the history is not readable */
@@ -89,7 +92,7 @@ extern void le_diagnose_worker(Diagnosis *d);
 extern void le_diagnose_read_trouble(Diagnosis *d);
 extern void le_diagnose_trouble(Diagnosis *d);
 extern void le_diagnose_standbys(Diagnosis *d);
-extern void le_diagnose_standby(Diagnosis *d);
+extern void le_diagnose_recovery(Diagnosis *d);
 extern void le_diagnose_preload(Diagnosis *d);
 
 /* diagnose_locks.c */

@@ -47,7 +47,7 @@ static const Check checks[] = {
 	ON_STANDBY | WITHOUT_LEASE},
 	{le_diagnose_vacancy, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_group, CHECK_STANDING, WITHOUT_LEASE},
-	{le_diagnose_standby, 0, ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_recovery, 0, ON_STANDBY | WITHOUT_LEASE},
 	{le_diagnose_pause, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_yield, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_renewal, LE_TABLE_ELECTION | LE_TABLE_LEASE, 0},
@@ -177,7 +177,7 @@ read_settings(Diagnosis *d)
 }
 
 /*
- * Read who leads, or why nobody does.
+ * Read who leads, or why nobody does, and who stands.
  */
 static void
 read_seat(Diagnosis *d)

@@ -23,7 +23,7 @@
  * This server is a standby.
  */
 void
-le_diagnose_standby(Diagnosis *d)
+le_diagnose_recovery(Diagnosis *d)
 {
 	if (!d->on_standby)
 		return;
@@ -90,8 +90,8 @@ le_diagnose_worker(Diagnosis *d)
 }
 
 /*
- * What does the worker try in vain?  It is woken, to try again now: this call
- * may be made because the cause has just been removed.
+ * Read what the worker tries in vain, and wake it, to try that again now: this
+ * call may be made because the cause has just been removed.
  */
 void
 le_diagnose_read_trouble(Diagnosis *d)

@@ -86,12 +86,15 @@ le_stand_find(const Store *store, const char *election, bool look)
 	return c;
 }
 
+/*
+ * Only the role that made a candidacy may touch it, whatever it is called now.
+ */
 void
 le_stand_check_owner(const Candidacy *c)
 {
 	Role		role = {NameStr(c->role_name), c->role};
 
-	if (!le_session_owns(c))
+	if (c->role != GetUserId())
 		le_call_report_not_owner(c->election, c->candidate, &role);
 }
 

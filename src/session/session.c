@@ -93,17 +93,12 @@ on_session_exit(int code, Datum arg)
 static void
 init_candidacies(void)
 {
-	HASHCTL		info;
-
 	if (candidacies != NULL)
 		return;
-	memset(&info, 0, sizeof(info));
-	info.keysize = LE_NAME_MAX + 1;
-	info.entrysize = sizeof(Candidacy);
-	info.hcxt = TopMemoryContext;
 	on_shmem_exit(on_session_exit, (Datum) 0);
-	candidacies = hash_create("leader_election candidacies", 8, &info,
-							  HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	candidacies = le_hash_make("leader_election candidacies", LE_NAME_MAX + 1,
+							   sizeof(Candidacy), HASH_STRINGS,
+							   TopMemoryContext);
 }
 
 /*
@@ -339,16 +334,6 @@ le_session_return(Candidacy *candidacy, const char *candidate)
 				sizeof(candidacy->former));
 	strlcpy(candidacy->candidate, candidate, sizeof(candidacy->candidate));
 	candidacy->withdrawn = false;
-}
-
-/*
- * May the current role touch this candidacy?  Only the role that made it may,
- * whatever it is called now.
- */
-bool
-le_session_owns(const Candidacy *candidacy)
-{
-	return candidacy->role == GetUserId();
 }
 
 /*

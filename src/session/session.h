@@ -60,7 +60,6 @@ extern int64 le_session_term_of(Candidacy *candidacy, const Lease *lease,
 								uint64 changes);
 extern int64 le_session_remaining(Candidacy *candidacy);
 extern bool le_session_holds_lock(const Candidacy *c);
-extern bool le_session_owns(const Candidacy *candidacy);
 extern void le_session_mark_losses(void);
 extern void le_session_end_of_xact(bool committed);
 
