@@ -11,9 +11,6 @@
  */
 #include "agent.h"
 
-#include <sys/signalfd.h>
-#include <unistd.h>
-
 /* A detached leader names its term, too. */
 static const Statement sql_renew = {
 	SQL_GRANT "leader_election.renew($1, $2)",
@@ -55,16 +52,14 @@ static bool
 on_event(void *arg)
 {
 	Agent	   *a = arg;
-	struct signalfd_siginfo info;
+	int			signo;
 	bool		lost;
 
-	while (read(a->signal_fd, &info, sizeof(info)) == sizeof(info))
+	while ((signo = signals_next(a->signal_fd)) != 0)
 	{
-		if (info.ssi_signo == SIGCHLD)
-			continue;
-		a->signo = info.ssi_signo;
+		a->signo = signo;
 		a->signalled = true;
-		message_send(a->guardian.socket, MESSAGE_SIGNAL, info.ssi_signo, 0);
+		message_send(a->guardian.socket, MESSAGE_SIGNAL, signo, 0);
 	}
 	guardian_reap(&a->guardian);
 	lost = checker_tend(&a->checker) && a->idle;
@@ -91,8 +86,7 @@ agent_begin(Agent *a, const Options *options)
 			{&a->signal_fd, &a->guardian.socket, &a->checker.socket}, on_event, a
 		}
 	};
-	a->signal_fd = signals_checked_fd(signalfd(-1, guardian_prepare(),
-											   SFD_CLOEXEC | SFD_NONBLOCK));
+	a->signal_fd = signals_open(guardian_prepare());
 	a->connection.options = &options->connect;
 	a->connection.watcher = &a->watcher;
 	/* For the check and the command */

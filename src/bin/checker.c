@@ -29,7 +29,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,11 +59,10 @@ wait_for_event(CheckerState *c, int64 until)
 	struct pollfd fds[2] = {
 		{.fd = c->signal_fd,.events = POLLIN}, {.fd = c->socket}
 	};
-	struct signalfd_siginfo info;
 	int64		left = Max(until - now_us(), 0);
 
 	(void) poll(fds, lengthof(fds), (left + MSEC - 1) / MSEC);
-	while (read(c->signal_fd, &info, sizeof(info)) > 0)
+	while (signals_next(c->signal_fd) != 0)
 		;
 	if (fds[1].revents == 0 && getppid() == c->parent)
 		return;
@@ -151,8 +149,7 @@ set_up(CheckerState *c)
 
 	/* They are blocked already. */
 	signals_block(&signals, NULL, 0);
-	c->signal_fd = signals_checked_fd(signalfd(-1, &signals,
-											   SFD_CLOEXEC | SFD_NONBLOCK));
+	c->signal_fd = signals_open(&signals);
 }
 
 /*

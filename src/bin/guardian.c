@@ -36,8 +36,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
-#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -332,16 +330,14 @@ wait_for_event(GuardianState *g)
 		{.fd = g->exec_fd,.events = POLLIN},
 		{.fd = g->connection_fd,.events = POLLRDHUP}
 	};
-	struct signalfd_siginfo info;
-	uint64		expirations;
 
 	set_timer(g);
 	if (poll(fds, lengthof(fds), g->killing ? KILL_INTERVAL_MS : -1) <= 0)
 		return;
-	while (fds[0].revents && read(g->signal_fd, &info, sizeof(info)) > 0)
+	while (fds[0].revents && signals_next(g->signal_fd) != 0)
 		;
 	if (fds[1].revents)
-		(void) !read(g->timer_fd, &expirations, sizeof(expirations));
+		signals_clear_timer(g->timer_fd);
 	if (fds[3].revents)
 		read_exec_error(g);
 	if (fds[2].revents)
@@ -376,10 +372,8 @@ set_up(GuardianState *g, pid_t parent, const sigset_t *signals)
 
 	/* Signals that the terminal sends to pg_leader's group are not for us. */
 	(void) setpgid(0, 0);
-	g->signal_fd = signals_checked_fd(signalfd(-1, signals,
-											   SFD_CLOEXEC | SFD_NONBLOCK));
-	g->timer_fd = signals_checked_fd(timerfd_create(CLOCK_BOOTTIME,
-													TFD_CLOEXEC | TFD_NONBLOCK));
+	g->signal_fd = signals_open(signals);
+	g->timer_fd = signals_open_timer();
 	/* Run no command for a pg_leader that is gone already. */
 	if (getppid() != parent)
 	{

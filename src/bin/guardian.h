@@ -81,7 +81,10 @@ extern void process_close_descriptors(int except);
 
 /* signals.c */
 extern void signals_block(sigset_t *blocked, const int *more, int n);
-extern int	signals_checked_fd(int fd);
+extern int	signals_open(const sigset_t *blocked);
+extern int	signals_next(int fd);
+extern int	signals_open_timer(void);
+extern void signals_clear_timer(int fd);
 extern void signals_set_timer(int fd, int64 at);
 
 /* shell.c */

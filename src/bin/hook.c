@@ -23,8 +23,6 @@
  */
 #include "watch.h"
 
-#include <sys/signalfd.h>
-#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,33 +185,18 @@ hooks_set_metadata(Hooks *h, Hook *hook, const char *metadata)
 /* --- what every wait watches beside the connection */
 
 /*
- * Read the signals that have come, up to the first one that asks us to end.
- * Return that; 0: none did.  A second one is left to be read by finish(), which
- * passes it to the hook: read here, it would be lost.
+ * Obey the first signal that asks us to end.  A second one is left to be read
+ * by finish(), which passes it to the hook: read here, it would be lost.
  */
-static int
-read_signal(const Hooks *h)
-{
-	struct signalfd_siginfo info;
-
-	while (read(h->signal_fd, &info, sizeof(info)) == sizeof(info))
-	{
-		if (info.ssi_signo != SIGCHLD)
-			return info.ssi_signo;
-	}
-	return 0;
-}
-
 static bool
 on_event(void *arg)
 {
 	Hooks	   *h = arg;
-	uint64		expirations;
-	int			signo = read_signal(h);
+	int			signo = signals_next(h->signal_fd);
 
 	if (signo != 0)
 		exit(EXIT_SIGNAL(signo));	/* finish() is called */
-	(void) !read(h->timer_fd, &expirations, sizeof(expirations));
+	signals_clear_timer(h->timer_fd);
 	run_due(h);
 	return false;
 }
@@ -240,7 +223,7 @@ finish(void)
 		if (pid > 0)
 			continue;
 		(void) poll(&fd, 1, -1);
-		signo = read_signal(h);
+		signo = signals_next(h->signal_fd);
 		if (signo != 0)
 			(void) kill(-h->pid, signo);
 	}
@@ -261,10 +244,8 @@ hooks_prepare(Hooks *h, const char *command, Connection *c)
 	signals_block(&signals, NULL, 0);
 	/* If nobody reads what we print, event_flush() ends this program. */
 	(void) signal(SIGPIPE, SIG_IGN);
-	h->signal_fd = signals_checked_fd(signalfd(-1, &signals,
-											   SFD_CLOEXEC | SFD_NONBLOCK));
-	h->timer_fd = signals_checked_fd(timerfd_create(CLOCK_BOOTTIME,
-													TFD_CLOEXEC | TFD_NONBLOCK));
+	h->signal_fd = signals_open(&signals);
+	h->timer_fd = signals_open_timer();
 	h->watcher = (Watcher) {{&h->signal_fd, &h->timer_fd}, on_event, h};
 	c->watcher = &h->watcher;
 	hooks_of_exit = h;

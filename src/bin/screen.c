@@ -20,7 +20,6 @@
 #include "watch.h"
 
 #include <sys/ioctl.h>
-#include <sys/signalfd.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -142,22 +141,22 @@ end(int signo)
 static bool
 on_event(void *arg)
 {
-	struct signalfd_siginfo info;
+	int			signo;
 
-	while (read(signal_fd, &info, sizeof(info)) == sizeof(info))
+	while ((signo = signals_next(signal_fd)) != 0)
 	{
 		/* Stop as asked.  When we go on, SIGCONT says so. */
-		if (info.ssi_signo == SIGTSTP)
+		if (signo == SIGTSTP)
 		{
 			give_terminal_back();
 			(void) raise(SIGSTOP);
 		}
-		else if (info.ssi_signo == SIGWINCH)
+		else if (signo == SIGWINCH)
 			at_top = true;
-		else if (info.ssi_signo == SIGCONT)
+		else if (signo == SIGCONT)
 			drawn = 0;			/* others have written below the picture */
-		else if (info.ssi_signo != SIGCHLD)
-			end(info.ssi_signo);
+		else
+			end(signo);
 	}
 	take_terminal();
 	screen_draw();
@@ -174,8 +173,7 @@ screen_begin(Connection *c)
 
 	connection = c;
 	signals_block(&signals, more, lengthof(more));
-	signal_fd = signals_checked_fd(signalfd(-1, &signals,
-											SFD_CLOEXEC | SFD_NONBLOCK));
+	signal_fd = signals_open(&signals);
 	watcher = (Watcher) {{&signal_fd}, on_event, NULL};
 	c->watcher = &watcher;
 	(void) atexit(give_terminal_back);

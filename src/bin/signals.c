@@ -10,6 +10,7 @@
  */
 #include "guardian.h"
 
+#include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -38,16 +39,62 @@ signals_block(sigset_t *blocked, const int *more, int n)
 }
 
 /*
- * Return a descriptor that was just made, to wait for signals or for a moment;
- * or, if that has failed, report it and exit.
+ * Return a descriptor that was just made; or, if that has failed, report it
+ * and exit.
  */
-int
-signals_checked_fd(int fd)
+static int
+check_fd(int fd)
 {
 	if (fd >= 0)
 		return fd;
 	pg_log_error("could not watch for signals: %m");
 	_exit(EXIT_USAGE);
+}
+
+/*
+ * Return a descriptor from which these signals, which are blocked, are read.
+ */
+int
+signals_open(const sigset_t *blocked)
+{
+	return check_fd(signalfd(-1, blocked, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+/*
+ * Return the next signal that has come, but for that of a child that has
+ * ended; 0: none has.
+ */
+int
+signals_next(int fd)
+{
+	struct signalfd_siginfo info;
+
+	while (read(fd, &info, sizeof(info)) == sizeof(info))
+	{
+		if (info.ssi_signo != SIGCHLD)
+			return info.ssi_signo;
+	}
+	return 0;
+}
+
+/*
+ * Return a descriptor that can be read once a moment has come.
+ */
+int
+signals_open_timer(void)
+{
+	return check_fd(timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK));
+}
+
+/*
+ * The moment of a timer may have come: the next one makes it readable again.
+ */
+void
+signals_clear_timer(int fd)
+{
+	uint64		expirations;
+
+	(void) !read(fd, &expirations, sizeof(expirations));
 }
 
 /*
