@@ -50,6 +50,7 @@ extern bool le_call_is_expired(const Store *store, const char *name);
 extern void le_call_check_block(const char *call, bool in_transaction_block);
 extern void le_call_check(const char *call, bool in_transaction_block);
 extern void le_call_check_function(const char *call);
+extern char *le_call_election(FunctionCallInfo fcinfo, const char *call);
 extern bool le_call_is_atomic(FunctionCallInfo fcinfo);
 extern Datum le_call_result(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_put(FunctionCallInfo fcinfo, ResultRow *result);

@@ -147,6 +147,16 @@ le_call_check_function(const char *call)
 }
 
 /*
+ * The same for a function whose first argument names an election: that name.
+ */
+char *
+le_call_election(FunctionCallInfo fcinfo, const char *call)
+{
+	le_call_check_function(call);
+	return le_arg_name(fcinfo, 0, "election name");
+}
+
+/*
  * Was this procedure called where it cannot end the transaction?
  */
 bool

@@ -389,10 +389,8 @@ Datum
 le_release(PG_FUNCTION_ARGS)
 {
 	GiveUp		how = {.reason = REASON_RESIGNED,.resigns = true};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.release()");
 
-	le_call_check_function("leader_election.release()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	how.term = term_arg(fcinfo, 1);
 	how.hold = le_arg_hold(fcinfo, 2, &how.detail);
 	how.done = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
@@ -405,10 +403,8 @@ Datum
 le_transfer_term(PG_FUNCTION_ARGS)
 {
 	GiveUp		how = {.reason = REASON_TRANSFERRED};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.transfer()");
 
-	le_call_check_function("leader_election.transfer()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	how.term = term_arg(fcinfo, 1);
 	how.to_candidate = le_arg_name(fcinfo, 2, "candidate name");
 	how.detail = psprintf("to %s", how.to_candidate);
@@ -432,46 +428,36 @@ check_candidate(const Candidate *c)
 		le_call_report_not_owner(c->election, c->candidate, &c->role);
 }
 
-/*
- * What is the lease of a candidate like?  It is vacant if somebody else has it.
- */
-static LeaseState
-state_of_own(const Store *store, const Candidate *c)
+static void
+wait_if(bool may_wait, const char *election)
 {
-	Lease	   *lease = le_lease_read(store, c->election, NULL);
-
-	return lease == NULL || !le_candidate_leads(c, lease) ? LEASE_VACANT :
-		le_lease_state_now(store, lease);
+	if (!may_wait)
+		le_wait_busy(election);
+	le_wait_retry_or_busy(election);
 }
 
 /*
- * The same, but a lease that is neither vacant nor led is judged by its row,
- * and locked by this transaction from then on: a renewal that was made in time
- * may not have committed yet.  55P03 if it has not, unless this may wait.
+ * What is the lease of a candidate like?  It is vacant if somebody else has it.
+ * One that is neither vacant nor led is judged by its row, and locked by this
+ * transaction from then on: a renewal that was made in time may not have
+ * committed yet.  55P03 if it has not, unless this may wait.
  */
 static LeaseState
 judge_own(const Store *store, const Candidate *c, bool may_wait, bool *has_lease)
 {
 	for (;;)
 	{
-		LeaseState	state = state_of_own(store, c);
+		Lease	   *lease = le_lease_read(store, c->election, NULL);
+		LeaseState	state = LEASE_VACANT;
 
+		if (lease != NULL && le_candidate_leads(c, lease))
+			state = le_lease_state_now(store, lease);
 		if (*has_lease || state == LEASE_VACANT || state == LEASE_LED)
 			return state;
 		*has_lease = le_lease_lock(store, c->election) != NULL;
-		if (!*has_lease && !may_wait)
-			le_wait_busy(c->election);
 		if (!*has_lease)
-			le_wait_retry_or_busy(c->election);
+			wait_if(may_wait, c->election);
 	}
-}
-
-static void
-wait_without_lease(const char *election, bool has_lease)
-{
-	if (has_lease)
-		le_wait_busy(election);
-	le_wait_retry_or_busy(election);
 }
 
 /*
@@ -481,14 +467,12 @@ wait_without_lease(const char *election, bool has_lease)
 Datum
 le_leave_name(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.leave()");
 	char	   *candidate;
 	Call		call;
 	Candidate  *c;
 	bool		has_lease = false;
 
-	le_call_check_function("leader_election.leave()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	candidate = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
 	(void) le_election_get(&call.store, name);
@@ -507,7 +491,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 		 */
 		(void) judge_own(&call.store, c, true, &has_lease);
 		while (!le_candidate_lock(&call.store, c))
-			wait_without_lease(name, has_lease);
+			wait_if(!has_lease, name);
 		if (judge_own(&call.store, c, false, &has_lease) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -515,7 +499,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 							candidate, name),
 					 errhint("Give the lease back with release(election, term) first.")));
 		while (!le_candidate_withdraw(&call.store, c))
-			wait_without_lease(name, has_lease);
+			wait_if(!has_lease, name);
 		le_commit_wakes_worker();
 	}
 	le_call_end(&call);

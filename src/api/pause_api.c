@@ -25,13 +25,11 @@ Datum
 le_pause_election(PG_FUNCTION_ARGS)
 {
 	Pause		pause = {.resumes_for = 0};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.pause_election()");
 	Call		call;
 	Election   *election;
 	Lease	   *lease;
 
-	le_call_check_function("leader_election.pause_election()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	pause.reason = le_arg_reason(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		pause.resumes_for = le_arg_interval(fcinfo, 2, "duration",
@@ -58,14 +56,12 @@ le_pause_election(PG_FUNCTION_ARGS)
 Datum
 le_resume_election(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.resume_election()");
 	Call		call;
 	Election   *election;
 	const Pause *pause;
 	bool		paused;
 
-	le_call_check_function("leader_election.resume_election()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	le_start_ensure(true);
 	election = le_call_lock_owned(&call, NULL);

@@ -223,11 +223,9 @@ Datum
 le_resign(PG_FUNCTION_ARGS)
 {
 	GiveUp		how = {.reason = REASON_RESIGNED,.resigns = true};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.resign()");
 	bool		led;
 
-	le_call_check_function("leader_election.resign()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	how.hold = le_arg_hold(fcinfo, 1, &how.detail);
 	le_wait_start();
 	led = give_up(name, &how, false, NULL);
@@ -239,11 +237,9 @@ Datum
 le_leave(PG_FUNCTION_ARGS)
 {
 	GiveUp		how = {.reason = REASON_LEFT};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.leave()");
 	bool		stood;
 
-	le_call_check_function("leader_election.leave()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	le_wait_start();
 	(void) give_up(name, &how, true, &stood);
 	PG_RETURN_BOOL(stood);
@@ -281,13 +277,11 @@ Datum
 le_transfer(PG_FUNCTION_ARGS)
 {
 	GiveUp		how = {.reason = REASON_TRANSFERRED};
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.transfer()");
 	char	   *to;
 	Candidacy  *c;
 	bool		led;
 
-	le_call_check_function("leader_election.transfer()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	to = le_arg_name(fcinfo, 1, "candidate name");
 	c = le_session_find(name, strlen(name));
 	if (c != NULL && strcmp(c->candidate, to) == 0)
