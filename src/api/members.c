@@ -86,22 +86,18 @@ le_member_dependents_end(SysScanDesc scan)
 static Oid
 read_property(const ObjectAddress *object, AttrNumber column)
 {
-	Oid			result = InvalidOid;
-	Relation	catalog;
+	int			cache = get_object_catcache_oid(object->classId);
+	Oid			result;
 	HeapTuple	tuple;
 	bool		is_null;
 
-	if (column == InvalidAttrNumber)
+	if (column == InvalidAttrNumber || cache < 0)
 		return InvalidOid;
-	catalog = table_open(object->classId, AccessShareLock);
-	tuple = get_catalog_object_by_oid(catalog,
-									  get_object_attnum_oid(object->classId),
-									  object->objectId);
-	if (HeapTupleIsValid(tuple))
-		result = DatumGetObjectId(heap_getattr(tuple, column,
-											   RelationGetDescr(catalog),
-											   &is_null));
-	table_close(catalog, AccessShareLock);
+	tuple = SearchSysCache1(cache, ObjectIdGetDatum(object->objectId));
+	if (!HeapTupleIsValid(tuple))
+		return InvalidOid;
+	result = DatumGetObjectId(SysCacheGetAttr(cache, tuple, column, &is_null));
+	ReleaseSysCache(tuple);
 	return result;
 }
 
