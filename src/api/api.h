@@ -194,8 +194,8 @@ typedef struct StandCall
 	bool		made;			/* the candidacy is this call's own */
 	bool		stands;			/* its row has been written */
 	bool		is_seat;		/* only of a group: an election is not made */
-	bool		polls;			/* of a campaign: what cannot be had at once is
-								 * left for the next poll */
+	bool		polls;			/* of a campaign: what cannot be had at once
+								 * is left for the next poll */
 	int64		term;			/* of a committed row; 0: not known to lead */
 	int64		ask_until;		/* when a campaign stops asking standbys */
 	int64		deadline;		/* of the lease, if this session leads */

@@ -61,7 +61,7 @@ poll_campaign(StandCall *s)
 	if (lease == NULL ||
 		(le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock) &&
 		 !le_stand_has_row(&store, s->who.election, s->who.candidate,
-					   s->who.session_id)))
+						   s->who.session_id)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
 				 errmsg("election \"%s\" does not exist", s->who.election),

@@ -317,7 +317,7 @@ le_wait_for_change(PG_FUNCTION_ARGS)
 	ResultRow	result = {0};
 
 	le_call_check_block("leader_election.wait_for_change()",
-				   le_call_is_atomic(fcinfo));
+						le_call_is_atomic(fcinfo));
 	le_poll_connect(&poll, fcinfo, 3);
 	name = le_arg_name(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(2))
