@@ -85,7 +85,8 @@ tell_costs(const ElectionGroup *group, int former_seats)
 }
 
 /*
- * Make the seats of a group that it has not yet, with these settings.
+ * Make the seats of a group that it has not yet, with these settings.  They
+ * become the owner's.
  */
 static void
 make_seats(const Store *store, const ElectionGroup *group, const Election *like)
@@ -93,6 +94,7 @@ make_seats(const Store *store, const ElectionGroup *group, const Election *like)
 	Election	seat = *like;
 
 	seat.group = group->name;
+	seat.owner = group->owner;
 	seat.pause = NULL;
 	for (int i = 1; i <= group->seats; i++)
 	{

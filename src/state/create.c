@@ -76,8 +76,10 @@ insert_lease(const Store *store, const Election *election, int64 after_term)
 }
 
 /*
- * Make an election: its settings, its lease and its mark.  False: there is one of that name, or another transaction is about to
- * make it, or the table of dropped elections is locked.
+ * Make an election: its settings, its lease and its mark.  False: there is one
+ * of that name, or another transaction is about to make it, or the table of
+ * dropped elections is locked.  on_first_use: nobody has asked for just this
+ * election.
  */
 bool
 le_create(const Store *store, const Election *election, bool on_first_use)
