@@ -59,12 +59,19 @@ le_arg_name(FunctionCallInfo fcinfo, int n, const char *what)
 }
 
 static char *
-interval_text(int64 us)
+interval_text(Interval *interval)
 {
-	Interval	interval = {.day = us / USECS_PER_DAY,.time = us % USECS_PER_DAY};
-
 	return DatumGetCString(DirectFunctionCall1(interval_out,
-											   IntervalPGetDatum(&interval)));
+											   IntervalPGetDatum(interval)));
+}
+
+static char *
+duration_text(int64 us)
+{
+	Interval	interval = {.day = us / USECS_PER_DAY,
+	.time = us % USECS_PER_DAY};
+
+	return interval_text(&interval);
 }
 
 /*
@@ -74,18 +81,16 @@ int64
 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 				int64 shortest, int64 longest)
 {
-	const Interval *interval = PG_GETARG_INTERVAL_P(n);
+	Interval   *interval = PG_GETARG_INTERVAL_P(n);
 	double		us = (double) interval->time +
 		(interval->day + interval->month * 30.0) * USECS_PER_DAY;
 
 	if (us < (double) shortest || us > (double) longest)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s is out of range: %s", what,
-						DatumGetCString(DirectFunctionCall1(interval_out,
-															PG_GETARG_DATUM(n)))),
+				 errmsg("%s is out of range: %s", what, interval_text(interval)),
 				 errdetail("It must be from %s to %s.",
-						   interval_text(shortest), interval_text(longest))));
+						   duration_text(shortest), duration_text(longest))));
 	return (int64) us;
 }
 
@@ -101,9 +106,7 @@ le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail)
 	if (PG_ARGISNULL(n))
 		return 0;
 	hold = le_arg_interval(fcinfo, n, "hold", 0, LE_LONGEST_HOLD);
-	*detail = psprintf("hold %s",
-					   DatumGetCString(DirectFunctionCall1(interval_out,
-														   PG_GETARG_DATUM(n))));
+	*detail = psprintf("hold %s", interval_text(PG_GETARG_INTERVAL_P(n)));
 	return hold;
 }
 
