@@ -147,14 +147,9 @@ le_session_alive(int64 session_id)
 void
 le_sessions_remember(void)
 {
-	HASHCTL		info;
-
-	memset(&info, 0, sizeof(info));
-	info.keysize = sizeof(int64);
-	info.entrysize = sizeof(Remembered);
-	info.hcxt = TopTransactionContext;
-	remembered = hash_create("leader_election sessions", 64, &info,
-							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	remembered = le_hash_make("leader_election sessions", sizeof(int64),
+							  sizeof(Remembered), HASH_BLOBS,
+							  TopTransactionContext);
 }
 
 /*
