@@ -30,7 +30,7 @@ static char *
 describe_until(const Diagnosis *d)
 {
 	if (!d->on_standby)
-		return describe_moment(d->vacancy.barred_until);
+		return describe_moment(d->vacancy.obstacle_until);
 	return le_diagnose_time(d->vacancy.obstacle == OBSTACLE_INITIAL_DELAY ?
 							d->lease->first_stood_at +
 							d->election->initial_delay :
@@ -104,8 +104,6 @@ plain_value(const Diagnosis *d, const char *field)
 			"run as a superuser: SELECT leader_election.resume_all();";
 	if (IS("successor"))
 		return le_quote(d->vacancy.kept_for->name);
-	if (IS("kept_until"))
-		return describe_moment(d->vacancy.kept_until);
 	if (IS("run"))
 		return le_quote(d->lease->runs.done);
 	if (IS("done_at"))

@@ -66,7 +66,7 @@ const ObstacleText le_obstacles[] = {
 		"the takeover delay ends at {until}",
 	"Wait until then. For the next time, {alter takeover_delay => '0'}"},
 	[OBSTACLE_RESERVED] = {"reserved", false, SEVERITY_NOTICE,
-		"the seat is reserved for {successor} until {kept_until}",
+		"the seat is reserved for {successor} until {until}",
 	"Wait: it leads when it calls acquire(). After that time, the next candidate does."},
 	[OBSTACLE_NO_CANDIDATES] = {"no candidates", false, SEVERITY_ERROR,
 		"nobody stands",

@@ -201,6 +201,8 @@ typedef struct Turnout
 typedef struct Vacancy
 {
 	Obstacle	obstacle;
+	int64		obstacle_until; /* when that ends by itself; PG_INT64_MAX: it
+								 * does not */
 	int64		barred_until;	/* nobody is elected before, and a withdrawn
 								 * seat is not dropped before */
 	bool		reserved;		/* the seat is vacant, with a successor */

@@ -116,6 +116,31 @@ missing(const View *view, const Turnout *turnout, bool waits)
 }
 
 /*
+ * When does the obstacle end by itself?  Others may bar the seat for longer.
+ */
+static int64
+ends_at(const View *view, const Vacancy *v, int64 others_at)
+{
+	switch (v->obstacle)
+	{
+		case OBSTACLE_PAUSED:
+			return view->paused_until;
+		case OBSTACLE_GRACE:
+			return view->grace;
+		case OBSTACLE_HOLD:
+		case OBSTACLE_TAKEOVER_DELAY:
+			return view->not_before;
+		case OBSTACLE_RESERVED:
+			return v->kept_until;
+		case OBSTACLE_INITIAL_DELAY:
+			return others_at != PG_INT64_MAX ? others_at :
+				view->now + view->initial_delay;
+		default:
+			return PG_INT64_MAX;
+	}
+}
+
+/*
  * Why does nobody lead this election?  The first obstacle that applies, in the
  * order of their numbers.  turnout is NULL where it does not matter who
  * stands.
@@ -160,6 +185,7 @@ le_vacancy(View *view, const Turnout *turnout, Vacancy *v)
 		v->obstacle = OBSTACLE_RESERVED;
 	else if (turnout != NULL)
 		v->obstacle = missing(view, turnout, others_at > view->now);
+	v->obstacle_until = ends_at(view, v, others_at);
 }
 
 /*

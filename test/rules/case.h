@@ -123,6 +123,8 @@ typedef struct Answer
 
 	/* vacant: view status */
 	CaseWaiting waiting_for;
+	int			until;			/* when that ends by itself; NEVER: it does not */
+	bool		dropped;		/* by the worker: it is vacant and withdrawn */
 
 	/*
 	 * Vacant: who is elected now; or for whom the seat is kept: it is

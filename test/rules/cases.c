@@ -77,8 +77,9 @@ print_answer(const char *whose, const Answer *a, int candidates)
 	printf("  %s:", whose);
 	UP_TO(i, candidates)
 		printf(" %s (%d),", why_not_names[a->why_not[i]], a->position[i]);
-	printf(" waiting for %s, elected %d, kept for %d, challenger %d\n",
-		   reference_words[a->waiting_for], a->elected, a->kept_for,
+	printf(" waiting for %s until %d%s, elected %d, kept for %d, challenger %d\n",
+		   reference_words[a->waiting_for], a->until,
+		   a->dropped ? ", dropped" : "", a->elected, a->kept_for,
 		   a->challenger);
 }
 
@@ -104,7 +105,8 @@ is_same(const Answer *a, const Answer *b, int candidates)
 		if (a->why_not[i] != b->why_not[i] || a->position[i] != b->position[i])
 			return false;
 	}
-	return a->waiting_for == b->waiting_for && a->elected == b->elected &&
+	return a->waiting_for == b->waiting_for && a->until == b->until &&
+		a->dropped == b->dropped && a->elected == b->elected &&
 		a->kept_for == b->kept_for && a->challenger == b->challenger;
 }
 
@@ -315,7 +317,7 @@ static void
 compare_bars(Case *c)
 {
 	static const int times[] = {0, 5, NEVER};
-	static const int first_stood[] = {-20, -10, -9};
+	static const int first_stood[] = {-20, -10, -9, -1};
 
 	UP_TO(withdrawn, 2)
 		EACH(pause, times)
@@ -327,7 +329,7 @@ compare_bars(Case *c)
 		c->paused = times[pause] > 0;
 		c->paused_until = times[pause];
 		c->grace_until = times[grace];
-		c->not_before = not_before > 0 ? 5 : 0;
+		c->not_before = not_before > 0 ? 4 : 0;
 		c->held = not_before == 2;
 		c->initial_delay = initial > 0 ? 10 : 0;
 		c->waits = initial > 1;

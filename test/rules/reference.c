@@ -572,10 +572,52 @@ challenger(const Case *c)
 	return first;
 }
 
+/*
+ * When is what the seat waits for over by itself?  NEVER: somebody has to do
+ * something.
+ *
+ * paused: "until an operator resumes it, or until resumes_at".  The grace, a
+ * hold, a delay end.  reserved: "for one lease at most".  initial_delay: "so long
+ * after the first candidate".
+ */
+static int
+ends_at(const Case *c, CaseWaiting waiting)
+{
+	switch (waiting)
+	{
+		case CASE_PAUSED:
+			return c->paused_until;
+		case CASE_GRACE:
+			return c->grace_until;
+		case CASE_HOLD:
+		case CASE_TAKEOVER_DELAY:
+			return c->not_before;
+		case CASE_RESERVED:
+			return c->reserved_until;
+		case CASE_INITIAL_DELAY:
+			return c->first_stood + c->initial_delay;
+		default:
+			return NEVER;
+	}
+}
+
+/*
+ * "The worker drops a seat when it is vacant, and no grace, hold or takeover
+ * delay is under way" (groups).  A call of a candidate drops nothing.
+ */
+static bool
+is_dropped(const Case *c)
+{
+	return c->withdrawn && c->caller == NOBODY && c->grace_until <= 0 &&
+		c->not_before <= 0;
+}
+
 void
 reference_answer(const Case *c, Answer *answer)
 {
 	answer->waiting_for = CASE_NOTHING;
+	answer->until = NEVER;
+	answer->dropped = false;
 	answer->elected = NOBODY;
 	answer->kept_for = NOBODY;
 	answer->challenger = NOBODY;
@@ -591,6 +633,8 @@ reference_answer(const Case *c, Answer *answer)
 	if (!c->led)
 	{
 		answer->waiting_for = waiting_for(c);
+		answer->until = ends_at(c, answer->waiting_for);
+		answer->dropped = is_dropped(c);
 		decide_vacant(c, answer);
 	}
 	else if (c->leader != NOBODY)

@@ -269,6 +269,10 @@ answer_vacant(const Case *c, Answer *answer)
 	le_vacancy_count(&view, &turnout);
 	le_vacancy(&view, &turnout, &v);
 	answer->waiting_for = waiting_for(v.obstacle);
+	answer->until = v.obstacle_until == PG_INT64_MAX ? NEVER :
+		(int) (v.obstacle_until - NOW);
+	answer->dropped = view.withdrawn && c->caller == NOBODY &&
+		v.barred_until <= NOW;
 
 	view = make_view(c, NOW);
 	le_vacancy(&view, NULL, &v);
@@ -296,6 +300,7 @@ rules_answer(const Case *c, Answer *answer)
 {
 	memset(answer, 0, sizeof(Answer));
 	answer->elected = answer->kept_for = answer->challenger = NOBODY;
+	answer->until = NEVER;
 	answer_observers(c, answer);
 	if (c->led)
 		answer_led(c, answer);
