@@ -519,12 +519,19 @@ CREATE FUNCTION leader_election.alter_election(election text,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
 	candidate_role name DEFAULT NULL, channel text DEFAULT NULL,
 	preempt_delay interval DEFAULT NULL, initial_delay interval DEFAULT NULL,
-	run_done text DEFAULT NULL, owner name DEFAULT NULL)
+	owner name DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_alter_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval, text, name) IS
-'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it; run_done: the last run that is done, and no later one was granted (empty: none); owner: a role that the caller is a member of';
+COMMENT ON FUNCTION leader_election.alter_election(text, text, interval, integer, interval, name, text, interval, interval, name) IS
+'change what is not NULL, from the next renewal or election on; an empty candidate_role or channel clears it; owner: a role that the caller is a member of';
+
+CREATE FUNCTION leader_election.set_run_done(election text, run text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'le_set_run_done'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION leader_election.set_run_done(text, text) IS
+'let this be the last run that is done, and forget that later ones were granted or done; NULL: none is done';
 
 CREATE FUNCTION leader_election.drop_election(election text)
 RETURNS void

@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "api/api.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -19,6 +18,7 @@
 
 PG_FUNCTION_INFO_V1(le_create_election);
 PG_FUNCTION_INFO_V1(le_alter_election);
+PG_FUNCTION_INFO_V1(le_set_run_done);
 PG_FUNCTION_INFO_V1(le_drop_election);
 PG_FUNCTION_INFO_V1(le_request_yield);
 
@@ -86,25 +86,12 @@ le_admin_see_to_epoch(const Store *store, const char *name)
 }
 
 /*
- * The last run that is to be done; "": none, NULL: not given.
- */
-static const char *
-run_done_arg(FunctionCallInfo fcinfo, int n)
-{
-	if (PG_ARGISNULL(n))
-		return NULL;
-	if (toast_raw_datum_size(PG_GETARG_DATUM(n)) == VARHDRSZ)
-		return "";
-	return le_arg_name(fcinfo, n, "run_done");
-}
-
-/*
  * Change those settings of call->election, which the caller owns, that are
  * given (see le_arg_settings()), to what they are in to.  No lease is granted
  * or renewed meanwhile: where a standby has the new settings, it has every
- * lease that was granted by the old ones.  Returns the lease, which is locked.
+ * lease that was granted by the old ones.
  */
-Lease *
+void
 le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 {
 	Lease	   *lease;
@@ -125,7 +112,6 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 		le_wait_busy(call->election);
 	while (!le_election_write(&call->store, &altered))
 		le_wait_retry_or_busy(call->election);
-	return lease;
 }
 
 /*
@@ -137,10 +123,8 @@ le_alter_election(PG_FUNCTION_ARGS)
 	char	   *name;
 	Election	to = {0};
 	uint32		given;
-	const char *run_done;
 	Call		call;
 	Election   *election;
-	Lease	   *lease;
 
 	/*
 	 * This locks the lease row: while a transaction sat idle with that lock,
@@ -149,15 +133,33 @@ le_alter_election(PG_FUNCTION_ARGS)
 	le_call_check_function("leader_election.alter_election()");
 	name = le_arg_name(fcinfo, 0, "election name");
 	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
-	run_done = run_done_arg(fcinfo, 9);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(&call);
 	check_no_seat(election, "leader_election.alter_group()");
 	le_call_check_new_owner(&to.owner);
-	lease = le_admin_alter_owned(&call, &to, given);
-	if (run_done != NULL)
-		le_runs_set_back(lease, run_done, GetCurrentTimestamp());
+	le_admin_alter_owned(&call, &to, given);
 	le_commit_wakes_worker();
+	le_call_end(&call);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Say which run of an election was the last one that is done; NULL: none was.
+ */
+Datum
+le_set_run_done(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	const char *run;
+	Call		call;
+	Lease	   *lease;
+
+	le_call_check_function("leader_election.set_run_done()");
+	name = le_arg_name(fcinfo, 0, "election name");
+	run = PG_ARGISNULL(1) ? NULL : le_arg_name(fcinfo, 1, "run");
+	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	(void) le_call_lock_owned(&call, &lease);
+	le_runs_set_done(lease, run, GetCurrentTimestamp());
 	le_call_end(&call);
 	PG_RETURN_VOID();
 }

@@ -164,8 +164,8 @@ extern void le_members_warn(void);
 
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const Store *store, const char *name);
-extern Lease *le_admin_alter_owned(const Call *call, const Election *to,
-								   uint32 given);
+extern void le_admin_alter_owned(const Call *call, const Election *to,
+								 uint32 given);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */

@@ -171,7 +171,7 @@ alter_seats(const Call *group, List *seats, const Election *to, uint32 given)
 
 		CHECK_FOR_INTERRUPTS();
 		call.election = seat->name;
-		(void) le_admin_alter_owned(&call, to, given);
+		le_admin_alter_owned(&call, to, given);
 	}
 }
 

@@ -52,7 +52,7 @@ const Setting le_election_settings[] = {
 	SETS(preempt_delay), 7, 9, 0, LONGEST_DELAY},
 	{"initial_delay", SETTING_INTERVAL, ELECTION_INITIAL_DELAY,
 	SETS(initial_delay), 8, 10, 0, LONGEST_DELAY},
-	{"owner", SETTING_ROLE, ELECTION_OWNER, SETS(owner), 10, 11, 1,
+	{"owner", SETTING_ROLE, ELECTION_OWNER, SETS(owner), 9, 11, 1,
 	NAMEDATALEN - 1, ELECTION_OWNER_ID},
 	{NULL}
 };

@@ -14,7 +14,7 @@
  *	 lease is granted.
  *
  * - Neither the highest run that was granted nor the highest that is done
- *	 becomes lower, but by alter_election().
+ *	 becomes lower, but by set_run_done().
  *
  *-------------------------------------------------------------------------
  */
@@ -114,12 +114,12 @@ le_runs_finish(Lease *lease, TimestampTz at)
 }
 
 /*
- * Let this be the last run that is done ("": none is), and no later one be
+ * Let this be the last run that is done (NULL: none is), and no later one be
  * granted yet.  The lease is locked.  A leader goes on with its run, and may
  * say that it is done; the last one of a vacant seat may not any more.
  */
 void
-le_runs_set_back(Lease *lease, const char *done, TimestampTz at)
+le_runs_set_done(Lease *lease, const char *done, TimestampTz at)
 {
 	Row		   *row = lease->row;
 	int			first = lease->runs.column;
@@ -131,9 +131,8 @@ le_runs_set_back(Lease *lease, const char *done, TimestampTz at)
 	}
 	LE_SET_NULL(row, first + RUN_GRANTED);
 	LE_SET_NULL(row, first + RUN_ATTEMPTS);
-	LE_SET_IF(row, first + RUN_DONE, done[0] != '\0', LE_TEXT(done));
-	LE_SET_IF(row, first + RUN_DONE_AT, done[0] != '\0',
-			  TimestampTzGetDatum(at));
+	LE_SET_IF(row, first + RUN_DONE, done != NULL, LE_TEXT(done));
+	LE_SET_IF(row, first + RUN_DONE_AT, done != NULL, TimestampTzGetDatum(at));
 	le_row_update(row);
 	le_commit_durably();
 }

@@ -211,7 +211,7 @@ extern Runs le_runs_make(const Row *row, int first, int role_id);
 extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
 extern bool le_runs_finish(Lease *lease, TimestampTz at);
-extern void le_runs_set_back(Lease *lease, const char *done, TimestampTz at);
+extern void le_runs_set_done(Lease *lease, const char *done, TimestampTz at);
 
 /* lease_state.c */
 typedef enum LeaseState

@@ -37,7 +37,6 @@ my %values = (
 	channel => [qw(leadership_changed flood intruded)],
 	strategy => [qw(race bully spread zab chess)],
 	run => [qw(0 000 !)],	# below those of "runs": a higher one would be the last
-	run_done => [qw(0 intruded)],
 	'election with a hold' => [qw(race lone missing)],
 	hold => [ '-1 s', '0', '500 ms', '2 s' ],
 	timeout => [ '0', '10 ms', '200 ms' ],
@@ -91,7 +90,7 @@ sub value
 	return defined $value ? "'$value'::$type" : "NULL::$type";
 }
 
-# Each of them, with any arguments. What is made, altered, paused or drained so is not
+# Each of them, with any arguments. What is made, altered, paused, drained or set so is not
 # committed: the checker would take it for a mistake.
 sub calling
 {
@@ -104,7 +103,7 @@ sub calling
 		my $call = "leader_election.$name(" . join(', ', map { "$_->[0] => " . value($name, @$_) } @given) . ')';
 
 		push @statements, $is_procedure ? "CALL $call"
-		  : $name =~ /^(?:create|alter|drop|pause|drain)_/ ? "BEGIN; SELECT * FROM $call; ROLLBACK" : "SELECT * FROM $call";
+		  : $name =~ /^(?:create|alter|drop|pause|drain|set)_/ ? "BEGIN; SELECT * FROM $call; ROLLBACK" : "SELECT * FROM $call";
 	}
 	return @statements;
 }

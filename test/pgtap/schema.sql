@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(206);
+SELECT plan(207);
 
 --
 -- What there is
@@ -133,7 +133,8 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('is_leader', 2, 'election text, term bigint'),
 	('request_yield', 3, 'election text, to_candidate text DEFAULT NULL::text, terminate boolean DEFAULT false'),
 	('create_election', 9, 'election text, strategy text DEFAULT ''race''::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, initial_delay interval DEFAULT ''00:00:00''::interval'),
-	('alter_election', 11, 'election text, strategy text DEFAULT NULL::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, initial_delay interval DEFAULT NULL::interval, run_done text DEFAULT NULL::text, owner name DEFAULT NULL::name'),
+	('alter_election', 10, 'election text, strategy text DEFAULT NULL::text, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, initial_delay interval DEFAULT NULL::interval, owner name DEFAULT NULL::name'),
+	('set_run_done', 2, 'election text, run text'),
 	('create_group', 11, 'name text, seats integer, strategy text DEFAULT ''race''::text, max_per_candidate integer DEFAULT 1, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, initial_delay interval DEFAULT ''00:00:00''::interval'),
 	('alter_group', 12, 'name text, seats integer DEFAULT NULL::integer, strategy text DEFAULT NULL::text, max_per_candidate integer DEFAULT NULL::integer, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, initial_delay interval DEFAULT NULL::interval, owner name DEFAULT NULL::name'),
 	('join_group', 6, 'name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, auto_renew boolean DEFAULT NULL::boolean, OUT election text, OUT term bigint'),

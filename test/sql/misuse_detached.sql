@@ -287,7 +287,7 @@ SELECT leader_election.acquire('md', 'one', run => '');
 SELECT leader_election.acquire('md', 'one', run => repeat('x', 201));
 SELECT leader_election.acquire('md', 'one', attempts => 3);
 SELECT leader_election.acquire('md', 'one', run => 'r', attempts => 0);
-SELECT leader_election.alter_election('md', run_done => repeat('x', 201));
+SELECT leader_election.set_run_done('md', repeat('x', 201));
 -- This term was granted for none.
 SELECT leader_election.release('md', 2, done => true);
 SELECT leader_election.release('md', 2);
@@ -300,7 +300,7 @@ SELECT term, reason, detail FROM leader_election.history
 SELECT run, run_done, done_at <= clock_timestamp() AS done
   FROM leader_election.status WHERE election = 'md';
 SELECT leader_election.acquire('md', 'one', run => 'r');
-SELECT leader_election.alter_election('md', run_done => '');
+SELECT leader_election.set_run_done('md', NULL);
 SELECT term FROM leader_election.acquire('md', 'one', run => 'r');
 :left
 

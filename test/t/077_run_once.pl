@@ -170,7 +170,7 @@ is($control->query("SELECT string_agg(candidate, ' ') FROM leader_election.candi
 		WHERE election = 'standing'"), 'low', 'then it stands no more');
 is(run('standing', 'low', '2', ', rank => 1'), 2, 'and no seat is kept for it');
 $control->query("SELECT leader_election.create_election('quorum', quorum => 2)");
-$control->query("SELECT leader_election.alter_election('quorum', run_done => '5')");
+$control->query("SELECT leader_election.set_run_done('quorum', '5')");
 is(run('quorum', 'd1', '6'), '', 'quorum: one of two');
 is(run('quorum', 'd2', '5'), '', 'who is refused does not count');
 is(run('quorum', 'd1', '6'), '', 'so that there is none');
@@ -235,29 +235,34 @@ is(run('quorum', 'd2', '6'), '1', 'until there is');
 # --- An owner sets back what somebody has poisoned.
 
 is(run('poisoned', 'd1', 'zzzz'), 1, 'poisoned: a run after all others');
-is($other->sqlstate_of("SELECT leader_election.alter_election('poisoned', run_done => '')"),
+is($other->sqlstate_of("SELECT leader_election.set_run_done('poisoned', NULL)"),
 	'42501', 'another role cannot set it back');
 is(done('poisoned', 1), 't', 'is said to be done');
 is(run('poisoned', 'd1', 'b'), '', 'no other is granted');
-$control->query("SELECT leader_election.alter_election('poisoned', run_done => 'a')");
+$control->query("SELECT leader_election.set_run_done('poisoned', 'a')");
 is(runs('poisoned'), '||||a|t', 'set back');
 is(done('poisoned', 1), 'f', 'who poisoned it cannot say so again');
 is(run('poisoned', 'd1', 'a'), '', 'the last one that is done is that');
 is(run('poisoned', 'd1', 'b'), 2, 'the next one is granted');
-$control->query("SELECT leader_election.alter_election('poisoned', run_done => '')");
+$control->query("SELECT leader_election.set_run_done('poisoned', NULL)");
 is(runs('poisoned'), 'b|t||||f', 'cleared, while one is under way');
 is(done('poisoned', 2), 't', 'which is done then');
 $control->query("SELECT leader_election.alter_election('poisoned', quorum => 1)");
-is(runs('poisoned'), 'b|t|||b|t', 'what is not named stays');
+is(runs('poisoned'), 'b|t|||b|t', 'settings leave it alone');
 is(run('poisoned', 'd1', 'a'), '', 'and holds');
+$control->query("SELECT leader_election.create_group('poisoned seats', 1)");
+is(run('poisoned seats/1', 'd1', 'zzzz'), 1, 'a seat of a group');
+is(done('poisoned seats/1', 1), 't', 'has a run done that is after all others');
+$control->query("SELECT leader_election.set_run_done('poisoned seats/1', NULL)");
+is(run('poisoned seats/1', 'd1', 'b'), 2, 'set back, which is no setting of the group');
 
 # --- What cannot be
 
 is($control->sqlstate_of("SELECT leader_election.acquire('job', 'd1', $_)"), '22023', "refused: $_")
   foreach "run => ''", "run => repeat('x', 201)", "run => 'a', attempts => 0",
   'attempts => 1';
-is( $control->sqlstate_of("SELECT leader_election.alter_election('job', run_done => repeat('x', 201))"),
-	'22023', 'refused: a long run_done');
+is($control->sqlstate_of("SELECT leader_election.set_run_done('job', $_)"), '22023', "refused as done: $_")
+  foreach "''", "repeat('x', 201)";
 is(run('long', 'd1', 'x' x 200), 1, 'a run may be as long as a name');
 
 # --- It is durable: here nothing else is flushed when it is told.

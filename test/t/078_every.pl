@@ -293,7 +293,7 @@ set_clock($noon + 48 * $HOUR);
 $from = -s $node->logfile;
 wake('job');
 wait_until(sub { asked($from) >= 20 }, 'five hosts to look');
-$sql->query("SELECT leader_election.alter_election('job', run_done => '')");
+$sql->query("SELECT leader_election.set_run_done('job', NULL)");
 wake('job');
 wait_for_done('job', run_of("timestamptz '$day' + interval '2 d'"));
 is(scalar(noted('job')), @noted + 4, 'set back by its owner: it is done anew');
