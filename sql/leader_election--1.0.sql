@@ -401,7 +401,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.transfer(text, text) IS
 'hand the lease that this session holds to a live candidate; false if this session does not lead';
 
-CREATE FUNCTION leader_election.join_group(name text, candidate text,
+CREATE FUNCTION leader_election.join_group(group_name text, candidate text,
 	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
 	metadata jsonb DEFAULT NULL, auto_renew boolean DEFAULT NULL,
 	OUT election text, OUT term bigint)
@@ -425,7 +425,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb, text, integer) IS
 'stand for election and ask for the lease, over any connection; no row if it is not granted, or the run is done, overtaken by a later one, or was granted so many attempts';
 
-CREATE FUNCTION leader_election.acquire_any(name text, candidate text,
+CREATE FUNCTION leader_election.acquire_any(group_name text, candidate text,
 	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
 	metadata jsonb DEFAULT NULL, OUT election text, OUT term bigint,
 	OUT remaining_ms bigint, OUT expires_at timestamptz,
@@ -540,7 +540,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.drop_election(text) IS
 'drop an election that nobody leads, and end all candidacies in it';
 
-CREATE FUNCTION leader_election.create_group(name text, seats integer,
+CREATE FUNCTION leader_election.create_group(group_name text, seats integer,
 	strategy text DEFAULT 'race', max_per_candidate integer DEFAULT 1,
 	lease_duration interval DEFAULT NULL, quorum integer DEFAULT 1,
 	takeover_delay interval DEFAULT '0', candidate_role name DEFAULT NULL,
@@ -552,7 +552,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.create_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval) IS
 'create a group of 1 to 1000 elections, its seats, owned by the caller; a candidate leads max_per_candidate of them at most';
 
-CREATE FUNCTION leader_election.alter_group(name text,
+CREATE FUNCTION leader_election.alter_group(group_name text,
 	seats integer DEFAULT NULL, strategy text DEFAULT NULL,
 	max_per_candidate integer DEFAULT NULL,
 	lease_duration interval DEFAULT NULL, quorum integer DEFAULT NULL,
@@ -565,7 +565,7 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.alter_group(text, integer, text, integer, interval, integer, interval, name, text, interval, interval, name) IS
 'change what is not NULL; seats that are too many are dropped when their leaders have yielded';
 
-CREATE FUNCTION leader_election.drop_group(name text)
+CREATE FUNCTION leader_election.drop_group(group_name text)
 RETURNS void
 AS 'MODULE_PATHNAME', 'le_drop_group'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;

@@ -30,7 +30,7 @@ my %values = (
 	election => \@ELECTIONS,
 	candidate => \@NAMES,
 	to_candidate => \@NAMES,
-	name => [qw(crew missing)],
+	group_name => [qw(crew missing)],
 	'name of a group' => [qw(crew intruders)],	# that is made, altered, dropped
 	'election that is made' => [qw(crew/1 crew/1000 intrusion)],
 	candidate_role => [qw(hostile intruder app postgres missing)],
@@ -81,7 +81,7 @@ sub value
 {
 	my ($function, $name, $type) = @_;
 	my $made = $function =~ /^(?:create|alter|drop)_(election|group)$/ ? $1 : '';
-	my $kind = $made eq 'group' && $name eq 'name' ? 'name of a group'
+	my $kind = $made eq 'group' && $name eq 'group_name' ? 'name of a group'
 	  : $made && $name eq 'election' ? 'election that is made'
 	  : $function =~ /^(?:resign|release)$/ && $name eq 'election' ? 'election with a hold' : $name;
 	my $values = $values{$kind} // $values{ $type eq 'name' ? 'name_' : $type };
