@@ -237,14 +237,14 @@ CREATE TABLE leader_election.history (
 	election		text COLLATE "C" NOT NULL,
 	term			bigint NOT NULL,
 	leader			text COLLATE "C" NOT NULL,
-	kind			text COLLATE "C" NOT NULL,
-	role			name NOT NULL,
-	client_addr		inet,
-	backend_pid		integer,
 	acquired_at		timestamptz NOT NULL,
 	ended_at		timestamptz,
 	reason			text COLLATE "C",
 	detail			text,
+	kind			text COLLATE "C" NOT NULL,
+	role			name NOT NULL,
+	client_addr		inet,
+	backend_pid		integer,
 	PRIMARY KEY (election, term)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.history IS 'every term, and why it ended';
@@ -645,23 +645,23 @@ COMMENT ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interva
 'wait until the term or the leader differs from the one given, or the timeout is over';
 
 CREATE FUNCTION leader_election._observe(election text,
-	OUT state text, OUT waiting_for text, OUT leader text, OUT metadata jsonb,
-	OUT term bigint, OUT kind text, OUT backend_pid integer,
-	OUT acquired_at timestamptz, OUT renewed_at timestamptz,
-	OUT expires_at timestamptz, OUT remaining interval,
-	OUT candidates integer, OUT paused_at timestamptz, OUT paused_by name,
+	OUT state text, OUT leader text, OUT term bigint, OUT since timestamptz,
+	OUT remaining interval, OUT waiting_for text, OUT candidates integer,
+	OUT kind text, OUT backend_pid integer, OUT renewed_at timestamptz,
+	OUT expires_at timestamptz, OUT paused_at timestamptz, OUT paused_by name,
 	OUT pause_reason text, OUT resumes_at timestamptz, OUT run text,
-	OUT run_done text, OUT done_at timestamptz, OUT owner name)
+	OUT run_done text, OUT done_at timestamptz, OUT owner name,
+	OUT metadata jsonb)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election._observe(text) IS
 'what the view status shows of one election';
 
 CREATE FUNCTION leader_election._standing(election text,
-	OUT candidate text, OUT kind text, OUT rank integer, OUT progress bigint,
-	OUT metadata jsonb, OUT joined_at timestamptz, OUT alive boolean,
-	OUT leads boolean, OUT "position" integer, OUT drained boolean,
-	OUT stood interval)
+	OUT candidate text, OUT "position" integer, OUT leads boolean,
+	OUT alive boolean, OUT drained boolean, OUT kind text, OUT rank integer,
+	OUT progress bigint, OUT joined_at timestamptz, OUT stood interval,
+	OUT metadata jsonb)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_standing'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
@@ -677,20 +677,20 @@ COMMENT ON FUNCTION leader_election.diagnose(text) IS
 'what is so in an election or a group, why nobody leads or why that changes so often, and what to do: severity is ok, notice, warning or error';
 
 CREATE VIEW leader_election.status AS
-	SELECT e.election, e.strategy, o.state, o.waiting_for, o.leader,
-		o.metadata, o.term, o.kind, o.backend_pid, o.acquired_at,
-		o.renewed_at, o.expires_at, o.remaining, o.candidates, e.quorum,
-		o.paused_at, o.paused_by, o.pause_reason, o.resumes_at,
-		o.run, o.run_done, o.done_at, o.owner
+	SELECT e.election, o.state, o.leader, o.term, o.since, o.remaining,
+		o.waiting_for, o.candidates, e.quorum, e.strategy, o.kind,
+		o.backend_pid, o.renewed_at, o.expires_at, o.paused_at, o.paused_by,
+		o.pause_reason, o.resumes_at, o.run, o.run_done, o.done_at, o.owner,
+		o.metadata
 	FROM leader_election.election e,
 		LATERAL leader_election._observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS
-'each election now: who leads, in which term, until when, or why nobody does';
+'each election now: who leads, in which term, since when and how long yet, or why nobody does';
 
 CREATE VIEW leader_election.candidates AS
-	SELECT e.election, s.candidate, s.kind, s.rank, s.progress, s.metadata,
-		s.joined_at, s.alive, s.leads, s."position", s.drained,
-		s.stood
+	SELECT e.election, s.candidate, s."position", s.leads, s.alive,
+		s.drained, s.kind, s.rank, s.progress, s.joined_at, s.stood,
+		s.metadata
 	FROM leader_election.election e,
 		LATERAL leader_election._standing(e.election) s;
 COMMENT ON VIEW leader_election.candidates IS

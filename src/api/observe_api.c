@@ -115,26 +115,6 @@ know_group(FunctionCallInfo fcinfo, Store *store, const Election *election)
 }
 
 /*
- * Add what the lease tells of the leader (NULL: nobody leads).
- */
-static void
-show_leader(const Lease *lease, ResultRow *row)
-{
-	bool		led = lease != NULL;
-
-	LE_ADD_IF(row, led, LE_TEXT(lease->leader));
-	LE_ADD_IF(row, led && lease->metadata != 0, lease->metadata);
-	LE_ADD_IF(row, led, Int64GetDatum(lease->term));
-	LE_ADD_IF(row, led, LE_TEXT(le_lease_kind(lease->session_id)));
-	LE_ADD_IF(row, led && lease->backend_pid != 0,
-			  Int32GetDatum(lease->backend_pid));
-	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->acquired_at));
-	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->renewed_at));
-	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->expires_at));
-	LE_ADD_IF(row, led, le_clock_interval(le_observed_remaining(lease)));
-}
-
-/*
  * One election's row of the view status.
  */
 static void
@@ -143,6 +123,7 @@ show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
 {
 	const Runs *runs = &lease->runs;
 	bool		led = le_observed_led(store, lease);
+	TimestampTz since = lease->acquired_at;
 	bool		pause_ends;
 	const Pause *pause = le_observed_pause(store, election, &pause_ends);
 	bool		paused = pause != NULL;
@@ -150,18 +131,31 @@ show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
 	View	   *view;
 	Turnout		turnout;
 	Vacancy		vacancy;
+	Past		past;
 
 	if (!led && !RecoveryInProgress())
 		know_group(fcinfo, store, election);
 	view = le_observed_look(store, election, lease, led, pause, &turnout,
 							&vacancy);
 	if (!led)
+	{
 		why = le_observed_waiting_for(election, &turnout, &vacancy);
+		le_observed_past(store, election->name, &past);
+		since = le_observed_vacant_since(lease, &past);
+	}
 
 	LE_ADD(row, LE_TEXT(!led ? "vacant" : lease->yielding ? "yielding" : "led"));
+	LE_ADD_IF(row, led, LE_TEXT(lease->leader));
+	LE_ADD_IF(row, led, Int64GetDatum(lease->term));
+	LE_ADD_IF(row, since != 0, TimestampTzGetDatum(since));
+	LE_ADD_IF(row, led, le_clock_interval(le_observed_remaining(lease)));
 	LE_ADD_IF(row, why != NULL, LE_TEXT(why));
-	show_leader(led ? lease : NULL, row);
 	LE_ADD_IF(row, view != NULL, Int32GetDatum(turnout.live));
+	LE_ADD_IF(row, led, LE_TEXT(le_lease_kind(lease->session_id)));
+	LE_ADD_IF(row, led && lease->backend_pid != 0,
+			  Int32GetDatum(lease->backend_pid));
+	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->renewed_at));
+	LE_ADD_IF(row, led, TimestampTzGetDatum(lease->expires_at));
 	LE_ADD_IF(row, paused, TimestampTzGetDatum(pause->at));
 	LE_ADD_IF(row, paused, LE_NAME(pause->by));
 	LE_ADD_IF(row, paused && pause->reason != NULL, LE_TEXT(pause->reason));
@@ -172,6 +166,7 @@ show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
 	LE_ADD_IF(row, runs->done != NULL, TimestampTzGetDatum(runs->done_at));
 	LE_ADD_IF(row, le_role_exists(&election->owner),
 			  LE_NAME(le_role_name(&election->owner)));
+	LE_ADD_IF(row, led && lease->metadata != 0, lease->metadata);
 }
 
 /*
@@ -189,9 +184,8 @@ le_observe(PG_FUNCTION_ARGS)
 	if (name == NULL)
 		return le_call_result(fcinfo, &row);
 	le_call_begin(&call, name, RecoveryInProgress() ?
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_PAUSE_ALL :
-				  LE_TABLES,
-				  AccessShareLock);
+				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_HISTORY |
+				  LE_TABLE_PAUSE_ALL : LE_TABLES, AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	if (election != NULL && lease != NULL)
@@ -211,16 +205,16 @@ put_candidate(FunctionCallInfo fcinfo, View *view, Contender *contender,
 	ResultRow	row = {0};
 
 	LE_ADD(&row, LE_TEXT(c->candidate));
+	LE_ADD_IF(&row, position != 0, Int32GetDatum(position));
+	LE_ADD(&row, BoolGetDatum(led && contender->holds));
+	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_ALIVE)));
+	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_DRAINED)));
 	LE_ADD(&row, LE_TEXT(le_lease_kind(c->session_id)));
 	LE_ADD(&row, Int32GetDatum(c->rank));
 	LE_ADD(&row, Int64GetDatum(c->progress));
-	LE_ADD_IF(&row, c->metadata != 0, c->metadata);
 	LE_ADD(&row, TimestampTzGetDatum(c->joined_at));
-	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_ALIVE)));
-	LE_ADD(&row, BoolGetDatum(led && contender->holds));
-	LE_ADD_IF(&row, position != 0, Int32GetDatum(position));
-	LE_ADD(&row, BoolGetDatum(le_contender_is(view, contender, TRAIT_DRAINED)));
 	LE_ADD(&row, le_clock_interval(Max(le_clock() - c->stood, 0)));
+	LE_ADD_IF(&row, c->metadata != 0, c->metadata);
 	le_call_put(fcinfo, &row);
 }
 

@@ -215,7 +215,7 @@ TimestampTz
 le_observed_vacant_since(const Lease *lease, const Past *past)
 {
 	if (lease->leader != NULL)
-		return lease->expires_at;
+		return Min(lease->expires_at, GetCurrentTimestamp());
 	return past->last != NULL ? past->last->ended_at : 0;
 }
 

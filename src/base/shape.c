@@ -49,7 +49,7 @@ static const Shape shapes[TABLE_COUNT] = {
 		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzl",
 	"after_term"},
 	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt", "role_id"},
-	[TABLE_HISTORY] = {"history", 2, "TLTTNaiZztt", "detail"},
+	[TABLE_HISTORY] = {"history", 2, "TLTZzttTNai", "backend_pid"},
 	[TABLE_EPOCH] = {"epoch", 1, "TZLLL", "dropped_term"},
 	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt", "reason"},
 	[TABLE_DRAIN] = {"drain", 2, "TTZNt", "reason"},
@@ -59,7 +59,7 @@ static const Shape shapes[TABLE_COUNT] = {
 };
 
 /* The column of history on which the index history_acquired_at is */
-#define HISTORY_ACQUIRED_AT_COLUMN	8
+#define HISTORY_ACQUIRED_AT_COLUMN	4
 
 static Oid
 type_of(char letter)

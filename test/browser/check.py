@@ -17,7 +17,7 @@ FOLDER = sys.argv[1]
 TERMS = r"""
 CREATE EXTENSION leader_election;
 INSERT INTO leader_election.history
-SELECT e, term, leader, kind, 'app', NULL, NULL, now() - began, now() - ended, reason, detail
+SELECT e, term, leader, now() - began, now() - ended, reason, detail, kind, 'app'
 FROM (VALUES
     ('scheduler', 1, 'worker-1', 'detached', interval '26 h', interval '21 h', 'resigned', NULL),
     ('scheduler', 2, 'worker-2', 'detached', '21 h', '13 h', 'expired', NULL),

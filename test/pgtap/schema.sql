@@ -149,15 +149,15 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 		pronamespace = 'leader_election'::regnamespace;
 
 SELECT columns_are('leader_election', 'status',
-	'{election,strategy,state,waiting_for,leader,metadata,term,kind,backend_pid,acquired_at,renewed_at,expires_at,remaining,candidates,quorum,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at,owner}'::name[]);
+	'{election,state,leader,term,since,remaining,waiting_for,candidates,quorum,strategy,kind,backend_pid,renewed_at,expires_at,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at,owner,metadata}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
-	'{election,candidate,kind,rank,progress,metadata,joined_at,alive,leads,position,drained,stood}'::name[]);
+	'{election,candidate,position,leads,alive,drained,kind,rank,progress,joined_at,stood,metadata}'::name[]);
 SELECT columns_are('leader_election', 'metrics',
 	'{election,group_name,led,waiting_for,vacant_seconds,overdue_seconds,term,candidates,quorum,paused,changes_last_hour,lost_last_hour,lease_left_ratio,renewal_left_ratio,unannounced_seconds}'::name[]);
 SELECT columns_are('leader_election', 'server_metrics',
 	'{in_recovery,worker,locked_tables,standbys_needed,standbys_connected,standbys_unconfirmed_bytes,standbys_silent_seconds,notification_queue_ratio,worker_failing_seconds,worker_failures,worker_retry_seconds,worker_sqlstate,worker_failure}'::name[]);
 SELECT columns_are('leader_election', 'history',
-	'{election,term,leader,kind,role,client_addr,backend_pid,acquired_at,ended_at,reason,detail}'::name[]);
+	'{election,term,leader,acquired_at,ended_at,reason,detail,kind,role,client_addr,backend_pid}'::name[]);
 SELECT columns_are('leader_election', 'lease_grant',
 	'{term,remaining_ms,expires_at,yielding}'::name[], 'a grant row');
 SELECT col_type_is('leader_election', 'lease_grant', 'term', 'bigint', 'lease_grant.term');

@@ -10,32 +10,41 @@ SELECT leader_election.leader('o'), leader_election.is_leader('o'),
 	   leader_election.term('o');
 SELECT count(*) FROM leader_election.status WHERE election = 'o';
 
+-- One that nobody has led
+SELECT leader_election.create_election('o');
+SELECT state, leader, since, waiting_for
+  FROM leader_election.status WHERE election = 'o';
+
 SELECT leader_election.join('o', 'one', 4, 8, '{"region": "eu"}');
 
 SELECT leader_election.leader('o');
 
-SELECT election, strategy, state, waiting_for, leader, metadata, term, kind,
+SELECT election, state, leader, term, since <= clock_timestamp() AS since,
+	   remaining BETWEEN '10 s' AND '15 s' AS remaining, waiting_for,
+	   candidates, quorum, strategy, kind,
 	   backend_pid = pg_backend_pid() AS backend_pid,
-	   acquired_at <= clock_timestamp() AS acquired_at,
-	   renewed_at >= acquired_at AS renewed_at,
-	   expires_at - renewed_at AS lease,
-	   remaining BETWEEN '10 s' AND '15 s' AS remaining, candidates, quorum
+	   renewed_at >= since AS renewed_at,
+	   expires_at - renewed_at AS lease, metadata
   FROM leader_election.status WHERE election = 'o' \gx
 
-SELECT election, candidate, kind, rank, progress, metadata,
-	   joined_at <= clock_timestamp() AS joined_at, alive, leads, "position"
+SELECT election, candidate, "position", leads, alive, drained, kind, rank,
+	   progress, joined_at <= clock_timestamp() AS joined_at,
+	   stood BETWEEN '0' AND clock_timestamp() - joined_at AS stood, metadata
   FROM leader_election.candidates WHERE election = 'o' \gx
 
-SELECT election, term, leader, kind, role = current_user AS role, client_addr,
-	   backend_pid = pg_backend_pid() AS backend_pid,
-	   acquired_at = (SELECT acquired_at FROM leader_election.status
+SELECT election, term, leader,
+	   acquired_at = (SELECT since FROM leader_election.status
 					   WHERE election = 'o') AS acquired_at,
-	   ended_at, reason, detail
+	   ended_at, reason, detail, kind, role = current_user AS role,
+	   client_addr, backend_pid = pg_backend_pid() AS backend_pid
   FROM leader_election.history WHERE election = 'o' \gx
 
 SELECT leader_election.leave('o');
-SELECT state, waiting_for, leader, metadata, term, kind, backend_pid,
-	   acquired_at, renewed_at, expires_at, remaining, candidates, quorum
+SELECT state, leader, term,
+	   since = (SELECT ended_at FROM leader_election.history
+				 WHERE election = 'o') AS since,
+	   remaining, waiting_for, candidates, quorum, kind, backend_pid,
+	   renewed_at, expires_at, metadata
   FROM leader_election.status WHERE election = 'o' \gx
 SELECT count(*) FROM leader_election.candidates WHERE election = 'o';
 SELECT term, leader, ended_at >= acquired_at AS ended, reason, detail

@@ -333,7 +333,7 @@ foreach my $mode (qw(detached session))
 	$one = pg_leader($node, '-e', 'forever again', '--forever', worker("$log-2"));
 	wait_for_text("$log-2.log", qr/ 1 started/);
 	my ($command) = slurp_file("$log-2.log") =~ /^\S+ (\d+)/;
-	wait_until(sub { $sql->query("SELECT renewed_at > acquired_at FROM leader_election.status WHERE election = 'forever again'") eq 't' }, 'a renewal');
+	wait_until(sub { $sql->query("SELECT renewed_at > since FROM leader_election.status WHERE election = 'forever again'") eq 't' }, 'a renewal');
 	kill('KILL', $command);
 	wait_for_text("$log-2.log", qr/ 2 started/);
 	$one->signal('INT');

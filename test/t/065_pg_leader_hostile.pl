@@ -73,9 +73,9 @@ CREATE FUNCTION leader_election.request_yield(text, text, boolean) RETURNS inter
 	$$SELECT leader_election.trap(); SELECT '1 s'::interval$$;
 CREATE VIEW leader_election.election AS SELECT 'e' AS election, 'race' AS strategy, interval '30 s' AS lease_duration,
 	NULL::text AS channel FROM leader_election.trap();
-CREATE VIEW leader_election.status AS SELECT 'e' AS election, 'race' AS strategy, 'led' AS state, NULL::text AS waiting_for,
-	'x' AS leader, NULL::jsonb AS metadata, 1::bigint AS term, 'session' AS kind, 1 AS backend_pid, now() AS acquired_at,
-	now() AS renewed_at, now() AS expires_at, interval '1 s' AS remaining, 1 AS candidates, 1 AS quorum FROM leader_election.trap();
+CREATE VIEW leader_election.status AS SELECT 'e' AS election, 'led' AS state, 'x' AS leader, 1::bigint AS term, now() AS since,
+	interval '1 s' AS remaining, NULL::text AS waiting_for, 1 AS candidates, 1 AS quorum, 'race' AS strategy, 'session' AS kind,
+	1 AS backend_pid, now() AS renewed_at, now() AS expires_at, NULL::jsonb AS metadata FROM leader_election.trap();
 CREATE VIEW leader_election.history AS SELECT 'e' AS election, 1::bigint AS term, 'x' AS leader, 'session' AS kind,
 	'x' AS role, NULL::inet AS client_addr, 1 AS backend_pid, now() AS acquired_at, NULL::timestamptz AS ended_at,
 	NULL::text AS reason, NULL::text AS detail FROM leader_election.trap();

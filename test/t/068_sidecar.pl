@@ -203,7 +203,7 @@ is(ended_terms('e "1"'), '2', 'the lease runs out by itself');
 
 $one = sidecar($node, '-e', 'stuck', '-n', 'one', "--http=$port");
 wait_for_leader($port);
-wait_for($node, "SELECT renewed_at > acquired_at FROM leader_election.status WHERE election = 'stuck'");
+wait_for($node, "SELECT renewed_at > since FROM leader_election.status WHERE election = 'stuck'");
 my @stuck = (split(/\n/, slurp_file($node->data_dir . '/postmaster.pid')))[0];
 push @stuck, $sql->query("SELECT pid FROM pg_stat_activity WHERE application_name = 'pg_leader'");
 my $socket = connect_http($port);

@@ -28,8 +28,9 @@ sub insert
 	my $text = sub { defined $_[0] ? "E'" . ($_[0] =~ s/'/''/gr) . "'" : 'NULL' };
 
 	$node->safe_psql('postgres',
-		"INSERT INTO leader_election.history SELECT " . join(', ', $text->($election), $term, $text->($leader), "'detached', 'app', NULL, NULL",
-			"timestamptz '$now' - interval '$began s'", defined $ended ? "timestamptz '$now' - interval '$ended s'" : 'NULL', $text->($reason), $text->($detail)));
+		"INSERT INTO leader_election.history SELECT " . join(', ', $text->($election), $term, $text->($leader),
+			"timestamptz '$now' - interval '$began s'", defined $ended ? "timestamptz '$now' - interval '$ended s'" : 'NULL', $text->($reason), $text->($detail),
+			"'detached', 'app'"));
 	return;
 }
 
@@ -203,7 +204,7 @@ like(page('-e', $_)->{page}, qr/Who led/, "alone: $_") foreach grep { !/\\/ } so
 ok(!defined +(parse("<!DOCTYPE html>\n<style>\n</style>$_"))[0], "found: $_") foreach '<script>x</script>', '<p onload="x"></p>', '<p>&lt;</p>', '<b>', 'a < b', '<p id="http://x"></p>';
 
 # What only the extension writes is text, too.
-$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'kind', 1, 'x', '<b>&"', 'app', NULL, NULL, now(), now(), '</b>', NULL));
+$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'kind', 1, 'x', now(), now(), '</b>', NULL, '<b>&"', 'app'));
 is(page('-e', 'kind')->{rows}[0][2], '<b>&"', 'a kind that is not known');
 
 # A database whose name is one of these
@@ -213,8 +214,8 @@ like(scalar ask($node->connstr('<b>'), 'history', '--html', '-'), qr/Database <b
 
 # --- more terms than a page shows
 
-$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'many', i, 'x', 'detached', 'app', NULL, NULL,
-	now() - (3001 - i) * interval '1 s', now() - (3000 - i) * interval '1 s', 'left' FROM generate_series(1, 2500) i));
+$node->safe_psql('postgres', q(INSERT INTO leader_election.history SELECT 'many', i, 'x',
+	now() - (3001 - i) * interval '1 s', now() - (3000 - i) * interval '1 s', 'left', NULL, 'detached', 'app' FROM generate_series(1, 2500) i));
 $said = page('-e', 'many');
 is(scalar(@{ $said->{rows} }) . " $said->{rows}[0][0] $said->{rows}[-1][0]", '2000 501 2500', 'the newest terms are shown');
 like($said->{page}, qr/There are 2500 terms. Shown are the 2000 that ended last/, 'says so');
