@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "api/api.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 
 PG_FUNCTION_INFO_V1(le_drain_candidate);
@@ -19,7 +18,6 @@ PG_FUNCTION_INFO_V1(le_undrain_candidate);
 
 #define MOST_OF_ONE		100		/* entries of an election */
 #define MOST_OF_ALL		1000	/* entries of all elections */
-#define MOST_TOLD		10		/* in a NOTICE */
 
 /* A call, and its arguments */
 typedef struct DrainCall
@@ -90,50 +88,27 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/*
- * Say what drains the candidate still.
- */
-static void
-tell_left(const DrainCall *d)
-{
-	List	   *left = le_drain_left(&d->call.store, d->election, d->candidate);
-	StringInfoData told;
-
-	if (left == NIL)
-		return;
-	initStringInfo(&told);
-	foreach_ptr(const Drain, drain, left)
-	{
-		if (foreach_current_index(drain) == MOST_TOLD)
-		{
-			appendStringInfo(&told, ", and %d more",
-							 list_length(left) - MOST_TOLD);
-			break;
-		}
-		appendStringInfo(&told, "%s\"%s\" in %s%s%s",
-						 foreach_current_index(drain) > 0 ? ", " : "",
-						 drain->candidate,
-						 drain->election[0] == '\0' ? "all elections" : "election \"",
-						 drain->election,
-						 drain->election[0] == '\0' ? "" : "\"");
-	}
-	ereport(NOTICE,
-			(errmsg("candidate \"%s\" is still drained", d->candidate),
-			 errdetail_internal("%s.", told.data)));
-}
-
 Datum
 le_undrain_candidate(PG_FUNCTION_ARGS)
 {
 	DrainCall	d;
 	DrainResult result;
+	const Drain *left;
 
 	le_call_check_function("leader_election.undrain_candidate()");
 	begin(fcinfo, &d);
 	while ((result = le_drain_delete(&d.call.store, d.election,
 									 d.candidate)) == DRAIN_BUSY)
 		le_wait_retry_or_busy(d.call.election);
-	tell_left(&d);
+	left = le_drain_find(&d.call.store, d.election, d.candidate);
+	if (left != NULL)
+		ereport(NOTICE,
+				(errmsg("candidate \"%s\" is still drained", d.candidate),
+				 left->election[0] == '\0' ?
+				 errdetail("\"%s\" is drained in all elections.",
+						   left->candidate) :
+				 errdetail("\"%s\" is drained in election \"%s\".",
+						   left->candidate, left->election)));
 	le_call_end(&d.call);
 	PG_RETURN_BOOL(result == DRAIN_OK);
 }

@@ -193,13 +193,13 @@ le_drain_covers(const Drains *drains, const char *candidate)
 }
 
 /*
- * What of the entries of an election drains the candidate of that name, for observers; NULL:
- * nothing does.
+ * Which of the entries with that key drains the candidate of that name, for
+ * observers?  NULL: none does.
  */
 static Drain *
-find_entry(const Store *store, const char *election, const char *candidate)
+find_entry(const Store *store, Key key, const char *candidate)
 {
-	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, le_key(election),
+	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, key,
 									 ForwardScanDirection, NULL);
 	Drain	   *found = NULL;
 	Row			row;
@@ -222,54 +222,18 @@ find_entry(const Store *store, const char *election, const char *candidate)
 
 /*
  * What drains the candidate of that name, for observers: an entry of the
- * election or, if it has none, of all; NULL: nothing does.
+ * election or, if it has none, of all (election NULL: one of any); NULL:
+ * nothing does.
  */
 Drain *
 le_drain_find(const Store *store, const char *election, const char *candidate)
 {
-	Drain	   *found = find_entry(store, election, candidate);
+	Drain	   *found;
 
-	return found != NULL ? found : find_entry(store, ALL, candidate);
-}
-
-/*
- * Can a candidate be drained by both of these?
- */
-static bool
-overlap(const Drain *a, const Drain *b)
-{
-	if (!a->is_prefix)
-		return covers(b, a->candidate);
-	if (!b->is_prefix)
-		return covers(a, b->candidate);
-	return strncmp(a->candidate, b->candidate, Min(a->length, b->length)) == 0;
-}
-
-/*
- * What still drains candidates that an entry with that name drained, in that
- * election (NULL: in any): a list of Drain.
- */
-List *
-le_drain_left(const Store *store, const char *election, const char *candidate)
-{
-	List	   *rows = NIL;
-	List	   *left = NIL;
-	Drain		gone = {.candidate = unconstify(char *, candidate)};
-
-	gone.length = strlen(candidate);
-	gone.is_prefix = candidate[gone.length - 1] == '*';
-	gone.length -= gone.is_prefix;
 	if (election == NULL)
-		rows = read_rows(store, le_key_any(), rows);
-	else
-		rows = read_rows(store, le_key(election),
-						 read_rows(store, le_key(ALL), rows));
-	foreach_ptr(Drain, drain, rows)
-	{
-		if (overlap(drain, &gone))
-			left = lappend(left, drain);
-	}
-	return left;
+		return find_entry(store, le_key_any(), candidate);
+	found = find_entry(store, le_key(election), candidate);
+	return found != NULL ? found : find_entry(store, le_key(ALL), candidate);
 }
 
 /*

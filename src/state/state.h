@@ -529,8 +529,6 @@ extern const Drains *le_drain_read(const Store *store, const char *election);
 extern bool le_drain_covers(const Drains *drains, const char *candidate);
 extern Drain *le_drain_find(const Store *store, const char *election,
 							const char *candidate);
-extern List *le_drain_left(const Store *store, const char *election,
-						   const char *candidate);
 extern DrainResult le_drain_write(const Store *store, const char *election,
 								  const char *candidate, const char *by,
 								  const char *reason, int limit);
