@@ -24,9 +24,12 @@ CREATE TABLE leader_election.election (
 	lease_duration	interval NOT NULL,
 	quorum			integer NOT NULL,
 	takeover_delay	interval NOT NULL,
+	preempt_delay	interval,
+	initial_delay	interval,
 	candidate_role	name,
 	channel			text COLLATE "C",
 	owner			name NOT NULL,
+	group_name		text COLLATE "C",
 	paused_at		timestamptz,
 	paused_by		name,
 	pause_reason	text,
@@ -35,9 +38,6 @@ CREATE TABLE leader_election.election (
 	resumes_mono	bigint,
 	resumes_for		bigint,
 	pause_incarnation text COLLATE "C",
-	preempt_delay	interval,
-	initial_delay	interval,
-	group_name		text COLLATE "C",
 	owner_id		text COLLATE "C",
 	candidate_role_id text COLLATE "C",
 	CONSTRAINT kept_pause CHECK (paused_at IS NULL OR
@@ -46,14 +46,14 @@ CREATE TABLE leader_election.election (
 		(paused_at, resumes_at, resumes_mono, resumes_for) IS NOT NULL)
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.election IS 'configuration, one row per election';
+COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
+COMMENT ON COLUMN leader_election.election.initial_delay IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
+COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
 COMMENT ON COLUMN leader_election.election.paused_at IS 'NULL: not paused';
 COMMENT ON COLUMN leader_election.election.pause_vacates IS 'while it is paused, every leader is asked to yield';
 COMMENT ON COLUMN leader_election.election.resumes_at IS 'when the pause ends by itself; NULL: when it is resumed';
 COMMENT ON COLUMN leader_election.election.resumes_for IS 'microseconds from paused_at to resumes_at';
 COMMENT ON COLUMN leader_election.election.pause_incarnation IS 'the incarnation of the server on which it was paused';
-COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
-COMMENT ON COLUMN leader_election.election.initial_delay IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
-COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
 COMMENT ON COLUMN leader_election.election.owner_id IS 'which role owner means: OID/system identifier/OID of table lease/name; elsewhere, or if NULL, owner is the name of a role';
 COMMENT ON COLUMN leader_election.election.candidate_role_id IS 'which role candidate_role means, as owner_id';
 

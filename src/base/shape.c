@@ -44,7 +44,7 @@ typedef struct Shape
 } Shape;
 
 static const Shape shapes[TABLE_COUNT] = {
-	[TABLE_ELECTION] = {"election", 1, "TTVIVntNzntbzlltvvttt", "candidate_role_id"},
+	[TABLE_ELECTION] = {"election", 1, "TTVIVvvntNtzntbzllttt", "candidate_role_id"},
 	[TABLE_LEASE] = {"lease", 1,
 		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzl",
 	"after_term"},
