@@ -83,6 +83,8 @@ OBJS = \
 	src/rules/vacancy.o \
 	src/decide/begin.o \
 	src/decide/cap.o \
+	src/decide/decision.o \
+	src/decide/drop.o \
 	src/decide/late_commit.o \
 	src/decide/proof.o \
 	src/decide/renew.o \

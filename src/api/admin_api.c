@@ -197,7 +197,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_call_get_owned(&call);
-	while (!le_settle_drop(&call.store, election, le_epoch_read()))
+	while (!le_drop_locked(&call.store, election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -253,7 +253,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 		le_wait_busy(name);
 	if (lease->leader != NULL)
 		return false;
-	le_settle_reserve(store, election, lease, inc,
+	le_yield_reserve(store, election, lease, inc,
 					  named(store, election, to));
 	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
 	return true;

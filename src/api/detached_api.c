@@ -244,7 +244,7 @@ continue_lease(Store *store, const char *name, int64 term,
 
 	if (!le_wait_for_election(name))
 		return NULL;
-	lease = le_settle_continue(store, election, term, proof, over);
+	lease = le_renew_stale(store, election, term, proof, over);
 	if (lease != NULL)
 		refresh_candidate(store, lease, progress, election->lease_duration);
 	else if (proof->required)	/* the next proof may take a while */

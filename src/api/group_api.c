@@ -235,7 +235,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 		le_admin_see_to_epoch(&call.store, seat->name);
 		while (!le_wait_for_election(seat->name))
 			le_wait_retry_or_busy(seat->name);
-		while (!le_settle_drop(&call.store,
+		while (!le_drop_locked(&call.store,
 							   le_election_get(&call.store, seat->name),
 							   le_epoch_read()))
 			le_wait_retry_or_busy(seat->name);

@@ -47,7 +47,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	while (!le_election_write(&call.store, election))
 		le_wait_retry_or_busy(name);
 	if (pause.vacates && le_lease_state_now(&call.store, lease) == LEASE_LED)
-		le_yield_ask_to_vacate(&call.store, election, lease, LE_CAUSE_PAUSED);
+		le_yield_ask_for_pause(&call.store, election, lease);
 	le_commit_wakes_worker();
 	le_call_end(&call);
 	PG_RETURN_VOID();

@@ -65,43 +65,11 @@ extern void le_proof_set_subject(Proof *proof, const Lease *seen,
 								 int64 lease_duration, const Incarnation *inc);
 extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
+extern bool le_proof_grants(const Proof *proof, const Incarnation *inc);
 extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 						  int64 limit, Proof *proof);
 
-/* renew.c */
-typedef enum Renewed
-{
-	RENEWED,
-	RENEW_ENDED,				/* it is over, or its holder is to yield */
-	RENEW_BUSY,					/* another transaction has locked its row */
-	RENEW_UNPROVEN				/* the proof does not cover what is new */
-} Renewed;
-
-extern bool le_renew_prove(const Store *store, const Lease *seen,
-						   Proof *proof);
-extern Renewed le_renew_lease(const Store *store, Lease *lease, int64 session_id,
-						int64 term, int64 duration, const Proof *proof,
-						const int64 *progress);
-
-/* yield.c */
-
-/* Why a leader is asked to go, if it is no request_yield() */
-#define LE_CAUSE_PAUSED		"paused"
-#define LE_CAUSE_DRAINED	"drained"
-#define LE_CAUSE_WITHDRAWN	"withdrawn"
-
-extern void le_yield_ask(const Store *store, const Election *election,
-						 Lease *lease, bool ordered,
-						 const Candidate *successor);
-extern void le_yield_ask_to_vacate(const Store *store,
-								   const Election *election, Lease *lease,
-								   const char *cause);
-extern bool le_yield_ask_unwanted(const Store *store, const Election *election,
-								  bool *changed);
-extern bool le_yield_preempt(const Store *store, const Election *election,
-							 bool *changed, int64 *next);
-
-/* settle.c */
+/* decision.c */
 
 /* How a holder ends its own leadership */
 typedef struct GiveUp
@@ -116,6 +84,75 @@ typedef struct GiveUp
 	bool		done;			/* what the term was granted for is done */
 } GiveUp;
 
+/* An election that is to be settled, and what is to be done about it */
+typedef struct Decision
+{
+	const Store *store;
+	const Proof *proof;			/* was made before the election was locked */
+	const Election *election;
+	Incarnation *inc;
+	Lease	   *lease;			/* locked, if it is to be written */
+	LeaseState	state;
+	View	   *view;			/* what the rules are asked of */
+	const GiveUp *give_up;		/* NULL: the holder does not give up */
+	bool		grants;			/* the seat may be granted, or reserved anew */
+	int64		now;
+	int64		not_before;		/* nobody follows before */
+	Candidate  *winner;			/* NULL: nobody is elected now */
+	Run			run;			/* that the winner has called for */
+	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
+	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
+	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
+	bool		deserted;		/* nobody stands to follow the leader */
+	int64		first_stood;	/* since when anybody does; 0: nobody does, or
+								 * it is noted already */
+} Decision;
+
+extern bool le_decision_is_held_up(const Store *store,
+								   const Election *election, Lease *lease,
+								   const Candidate *caller);
+extern Reason le_decision_reason(const Decision *d);
+extern void le_decision_look_who_stands(Decision *d);
+extern void le_decision_make(Decision *d, const Candidate *caller);
+
+/* renew.c */
+typedef enum Renewed
+{
+	RENEWED,
+	RENEW_ENDED,				/* it is over, or its holder is to yield */
+	RENEW_BUSY,					/* another transaction has locked its row */
+	RENEW_UNPROVEN				/* the proof does not cover what is new */
+} Renewed;
+
+extern bool le_renew_prove(const Store *store, const Lease *seen,
+						   Proof *proof);
+extern Renewed le_renew_lease(const Store *store, Lease *lease,
+							  int64 session_id, int64 term, int64 duration,
+							  const Proof *proof, const int64 *progress);
+extern Lease *le_renew_stale(const Store *store, const Election *election,
+							 int64 term, const Proof *proof, bool *over);
+
+/* yield.c */
+
+/* Why a leader is asked to go, if it is no request_yield() */
+#define LE_CAUSE_PAUSED		"paused"
+#define LE_CAUSE_DRAINED	"drained"
+#define LE_CAUSE_WITHDRAWN	"withdrawn"
+
+extern void le_yield_ask(const Store *store, const Election *election,
+						 Lease *lease, bool ordered,
+						 const Candidate *successor);
+extern void le_yield_ask_for_pause(const Store *store,
+								   const Election *election, Lease *lease);
+extern bool le_yield_ask_unwanted(const Store *store, const Election *election,
+								  bool *changed);
+extern void le_yield_reserve(const Store *store, const Election *election,
+							 Lease *lease, const Incarnation *inc,
+							 const Candidate *successor);
+extern bool le_yield_preempt(const Store *store, const Election *election,
+							 bool *changed, int64 *next);
+
+/* settle.c */
 typedef enum Settled
 {
 	SETTLED_NOTHING,			/* nothing was due */
@@ -133,15 +170,13 @@ extern Settled le_settle(const Store *store,
 						 const Election *election,
 						 const Candidate *caller,
 						 const GiveUp *give_up, const Proof *proof);
-extern bool le_settle_is_held_up(const Store *store, const Election *election,
-								 Lease *lease, const Candidate *caller);
-extern Lease *le_settle_continue(const Store *store,
-								 const Election *election, int64 term,
-								 const Proof *proof, bool *over);
-extern void le_settle_reserve(const Store *store, const Election *election,
-							  Lease *lease, const Incarnation *inc,
-							  const Candidate *successor);
-extern bool le_settle_drop(const Store *store, const Election *election,
+extern void le_settle_grant(const Store *store, Lease *lease,
+							const Incarnation *inc, const Candidate *winner,
+							int64 previous_term, int64 duration, int64 t0,
+							TimestampTz at, Change *change);
+
+/* drop.c */
+extern bool le_drop_locked(const Store *store, const Election *election,
 						   const Incarnation *inc);
 
 /* late_commit.c */

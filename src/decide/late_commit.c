@@ -217,12 +217,12 @@ le_late_commits_end(const Store *store, const Election *election,
 	if ((state != LEASE_EXPIRED && state != LEASE_ORPHANED) ||
 		!note_commits(&lock, lease) ||
 		!(le_lock_worker_is_mine() || le_lock_worker_is_free()) ||
-		!le_settle_is_held_up(store, election, lease, caller))
+		!le_decision_is_held_up(store, election, lease, caller))
 		return false;
 	lease = le_lease_lock(store, election->name);
 	if (lease == NULL)
 		return false;
-	if (le_settle_is_held_up(store, election, lease, caller))
+	if (le_decision_is_held_up(store, election, lease, caller))
 		end_sessions(&lock, lease);
 	return true;
 }

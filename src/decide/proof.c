@@ -104,6 +104,18 @@ le_proof_stands(const Proof *proof)
 }
 
 /*
+ * Do the standbys know the epoch that a new term is of, so that whichever is
+ * promoted goes on above it?  And is the proof fresh enough for a lease?
+ */
+bool
+le_proof_grants(const Proof *proof, const Incarnation *inc)
+{
+	return !proof->required ||
+		(proof->epoch == inc->epoch &&
+		 le_clock() - proof->t0 <= proof->lease_duration / 3);
+}
+
+/*
  * From when on may a lease count?  False: the standbys have not confirmed
  * within a third of the lease, 5 s or limit, whichever is least.  With limit 0
  * they are not asked.

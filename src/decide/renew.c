@@ -14,6 +14,9 @@
  *	 found alive by the very transaction that renews it, and nobody has asked
  *	 the holder to yield.
  *
+ * - After a failover, a detached holder goes on in a new term of the new epoch,
+ *	 under the election lock: settle.c grants it.
+ *
  * - Where standbys have to confirm, a lease is renewed for the duration that
  *	 they have confirmed, and for no other.
  *
@@ -22,6 +25,7 @@
 #include "postgres.h"
 
 #include "decide/decide.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 /*
@@ -62,4 +66,68 @@ le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
 	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
 	return RENEWED;
+}
+
+/*
+ * Lead on after a failover: the detached holder of a lease that another
+ * incarnation of the server has granted, who knows its term, goes on in a term
+ * of the new epoch.  After the grace the term is over (*over): another
+ * candidate may have been elected.  The caller holds the election lock and the
+ * tables' locks.  NULL: the term is over, or another transaction has locked a
+ * row, or the proof does not cover the grant.
+ */
+Lease *
+le_renew_stale(const Store *store, const Election *election, int64 term,
+			   const Proof *proof, bool *over)
+{
+	Incarnation *inc = le_epoch_read();
+	Lease	   *lease = le_lease_lock(store, election->name);
+	int64		now = le_clock();
+	int64		grace;
+	int64		paused_until;
+	const Pause *pause;
+	TimestampTz at = GetCurrentTimestamp();
+	Row		   *history;
+	Change		change = {.election = election->name};
+
+	*over = false;
+	if (lease == NULL)
+		return NULL;
+	election = le_election_get(store, election->name);
+	grace = le_lease_grace(lease, election->lease_duration, inc);
+	*over = !le_lease_is_term(lease, term) ||
+		le_lease_state(lease, inc->name, now) != LEASE_FOREIGN || grace <= now;
+	if (*over)
+		return NULL;
+	if (grace == PG_INT64_MAX)
+	{
+		/* The worker has to start the epoch first. */
+		le_wake_workers(MyDatabaseId);
+		le_wait_busy(election->name);
+	}
+	if (!le_history_lock(store, election->name, lease->term, &history))
+		return NULL;
+	if (!le_proof_grants(proof, inc) ||
+		(proof->required && election->own_write) ||
+		!le_proof_covers(proof, le_election_lease_duration(store, lease)))
+		return NULL;
+	change.previous = lease->leader;
+	change.reason = le_reasons[REASON_FAILOVER].word;
+	le_history_end(history, change.reason, NULL, at);
+
+	/*
+	 * On the former server the lease may last longer than leases are granted
+	 * for now.  The hold keeps others from following before the grace is
+	 * over, even if the holder gives up here.
+	 */
+	le_settle_grant(store, lease, inc, le_candidate_of_lease(lease), term,
+					Max(election->lease_duration, lease->duration), proof->t0,
+					at, &change);
+	le_lease_hold(lease, grace, now, at);
+	le_seats_touch(election->name);
+	le_commit_change(store, &change);
+	pause = le_pause_now(store, election, inc, &paused_until);
+	if (pause != NULL && pause->vacates)
+		le_yield_ask_for_pause(store, election, lease);
+	return le_lease_read(store, election->name, NULL);
 }

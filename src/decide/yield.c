@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * yield.c
- *		Asking the leader to yield, and taking that back.
+ *		Asking the leader to yield, taking that back, and keeping a vacant seat
+ *		for a candidate that an operator has named.
  *
  * Invariants:
  *
@@ -21,6 +22,13 @@
 #include "postgres.h"
 
 #include "decide/decide.h"
+#include "utils/timestamp.h"
+
+static const char *const causes[] = {
+	[REQUEST_PAUSED] = LE_CAUSE_PAUSED,
+	[REQUEST_WITHDRAWN] = LE_CAUSE_WITHDRAWN,
+	[REQUEST_DRAINED] = LE_CAUSE_DRAINED,
+};
 
 static void
 ask(const Store *store, const Election *election, Lease *lease,
@@ -46,18 +54,17 @@ le_yield_ask(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Ask the leader to go because of what holds in the election (cause: a pause
- * that vacates the seat), which the history will tell.  The leader keeps its
- * place in line.  A request of an operator stays as it is, and so does a
- * request of the strategy, which names a candidate.  The lease is locked, and
- * led.
+ * Ask the leader to go because of a pause that vacates the election, which the
+ * history will tell.  The leader keeps its place in line.  A request of an
+ * operator stays as it is, and so does a request of the strategy, which names a
+ * candidate.  The lease is locked, and led.
  */
 void
-le_yield_ask_to_vacate(const Store *store, const Election *election,
-					   Lease *lease, const char *cause)
+le_yield_ask_for_pause(const Store *store, const Election *election,
+					   Lease *lease)
 {
 	if (!lease->yield_ordered && lease->successor == NULL)
-		ask(store, election, lease, true, NULL, cause);
+		ask(store, election, lease, true, NULL, causes[REQUEST_PAUSED]);
 }
 
 /*
@@ -102,11 +109,6 @@ bool
 le_yield_ask_unwanted(const Store *store, const Election *election,
 					  bool *changed)
 {
-	static const char *const causes[] = {
-		[REQUEST_PAUSED] = LE_CAUSE_PAUSED,
-		[REQUEST_WITHDRAWN] = LE_CAUSE_WITHDRAWN,
-		[REQUEST_DRAINED] = LE_CAUSE_DRAINED,
-	};
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
 	Request		request;
@@ -161,4 +163,25 @@ le_yield_preempt(const Store *store, const Election *election,
 	}
 	*changed = true;
 	return true;
+}
+
+/*
+ * Keep the vacant seat of a paused election for a candidate that an operator
+ * has named, as a transfer to it would: a hold or a takeover delay binds.  The
+ * caller holds the election lock, and that of its group, and the lease is
+ * locked.
+ */
+void
+le_yield_reserve(const Store *store, const Election *election, Lease *lease,
+				 const Incarnation *inc, const Candidate *successor)
+{
+	int64		now = le_clock();
+
+	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
+					successor, election->lease_duration, lease->deserted,
+					le_lease_first_stood(lease, inc->name), now,
+					GetCurrentTimestamp(), inc->name);
+	le_seats_touch(election->name);
+	le_commit_durably();
+	le_commit_wakes_worker();
 }

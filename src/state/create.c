@@ -6,7 +6,7 @@
  * Invariant: an election has a row of settings and a lease row, or neither.
  * One transaction makes both, and the mark (mark.c), under the election's name
  * lock.  One transaction deletes both, under the name lock and the election
- * lock (le_settle_drop()).
+ * lock (le_drop_locked()).
  *
  *-------------------------------------------------------------------------
  */

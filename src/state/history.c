@@ -99,12 +99,15 @@ le_history_is_begun_here(const Store *store, const char *election, int64 term)
 }
 
 /*
- * Write the end of a term.  detail may be NULL.
+ * Write the end of a term, whose row is locked; NULL: it is gone.  detail may be
+ * NULL.
  */
 void
 le_history_end(Row *row, const char *reason, const char *detail,
 			   TimestampTz at)
 {
+	if (row == NULL)
+		return;
 	LE_SET(row, HISTORY_ENDED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, HISTORY_REASON, LE_TEXT(reason));
 	LE_SET_IF(row, HISTORY_DETAIL, detail != NULL, LE_TEXT(detail));

@@ -52,7 +52,7 @@ drop_seat(const Store *store, const Election *election)
 		return false;
 	if (!le_cap_is_locked(store, election) ||
 		!le_lock_name(election->group, NULL) ||
-		!le_settle_drop(store, election, le_epoch_read()))
+		!le_drop_locked(store, election, le_epoch_read()))
 		le_wait_busy(election->name);
 	return true;
 }
