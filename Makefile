@@ -88,8 +88,9 @@ OBJS = \
 	src/decide/late_commit.o \
 	src/decide/proof.o \
 	src/decide/renew.o \
-	src/decide/seats.o \
 	src/decide/settle.o \
+	src/decide/spread.o \
+	src/decide/tally.o \
 	src/decide/turn.o \
 	src/decide/view.o \
 	src/decide/yield.o \

@@ -75,7 +75,7 @@ le_leader(PG_FUNCTION_ARGS)
  */
 typedef struct Counted
 {
-	Seats	   *seats;			/* NULL: not counted yet */
+	Tally	   *tally;			/* NULL: not counted yet */
 	List	   *groups;			/* those of cap.c */
 	bool		knows_groups;
 } Counted;
@@ -245,7 +245,7 @@ le_standing(PG_FUNCTION_ARGS)
 		bool		led = le_observed_led(&call.store, lease);
 		int			positions;
 
-		le_view_count_once(view, &counted_by(fcinfo)->seats,
+		le_view_count_once(view, &counted_by(fcinfo)->tally,
 						   fcinfo->flinfo->fn_mcxt);
 		order = le_ranking_order(view, &positions);
 		for (int i = 0; i < view->contenders; i++)

@@ -39,47 +39,10 @@
 #include "postgres.h"
 
 #include "decide/decide.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 
-/* A candidate, and how many seats it has */
-typedef struct Share
-{
-	struct
-	{
-		RoleKey		role;
-		char		candidate[LE_NAME_MAX + 1];
-	}			key;			/* hash key */
-	int			has;
-	int			due;
-	int			late;			/* seats whose leases are over, and not ended */
-} Share;
-
-/* A seat of the group */
-typedef struct CountedSeat
-{
-	char		election[LE_NAME_MAX + 1];	/* hash key */
-	Share	   *holder;			/* NULL: nobody has it */
-	Share	   *heir;			/* to whom it is due; NULL: to nobody */
-	Share	   *late;			/* whose lease is over, and not ended yet */
-} CountedSeat;
-
-struct Cap
-{
-	MemoryContext context;		/* of shares and seats */
-	HTAB	   *shares;			/* of Share */
-	HTAB	   *seats;			/* of CountedSeat */
-	char	   *group;
-	int			group_seats;	/* how many it had when they were counted */
-	int			locks;			/* how often the group lock was taken, and not
-								 * released; 0: it is only kept, or they were
-								 * counted without it */
-	int64		keep_until;		/* the lock, if it is only kept (monotonic) */
-	List	   *touched;		/* names of seats to be counted again */
-};
-
 /* The counts under group locks, in memory that ends with the transaction */
-static List *locked_caps = NIL;
+static List *locked = NIL;
 
 /* Does a call keep group locks from one seat to the next? */
 static bool keeps = false;
@@ -91,188 +54,33 @@ static bool keeps = false;
 #define LONGEST_KEPT	10000
 #define COUNTS_KEPT		20		/* times as long as it took to count */
 
-/* A count that is under way */
-typedef struct Count
-{
-	const Store *store;
-	const ElectionGroup *group;
-	const Incarnation *inc;
-	int64		now;
-	struct Cap *cap;
-} Count;
-
-static Share *
-find_share(const struct Cap *cap, const char *candidate, const Role *role,
-		   HASHACTION action)
-{
-	Share		key;
-	Share	   *share;
-	bool		found;
-
-	memset(&key, 0, sizeof(key));
-	strlcpy(key.key.candidate, candidate, sizeof(key.key.candidate));
-	key.key.role = le_role_key(role);
-	share = hash_search(cap->shares, &key.key, action, &found);
-	if (share != NULL && !found)
-		share->has = share->due = share->late = 0;
-	return share;
-}
-
-/*
- * Is that election, whose name says so, a seat of the group?  One whose number
- * is greater than there are seats may also have been made before the group.
- */
-static bool
-is_seat(const Count *count, const Lease *lease)
-{
-	Election   *election;
-
-	if (!le_group_withdraws(count->group, lease->election))
-		return true;
-	election = le_election_read(count->store, lease->election);
-	return election != NULL && election->group != NULL;
-}
-
-/*
- * May the leader that another incarnation has granted this lease to lead on?
- */
-static bool
-is_in_grace(const Count *count, const Lease *lease)
-{
-	Election   *election = le_election_read(count->store, lease->election);
-
-	return election != NULL &&
-		le_lease_grace(lease, election->lease_duration, count->inc) > count->now;
-}
-
-static void
-count_seat(Count *count, Lease *lease)
-{
-	struct Cap *cap = count->cap;
-	LeaseState	state = le_lease_state(lease, count->inc->name, count->now);
-	bool		is_due = lease->leader != NULL ? lease->yielding :
-		count->now < le_lease_reserved_mono(lease, count->inc->name);
-	CountedSeat *seat;
-	Share	   *leader;
-
-	if (!is_seat(count, lease))
-		return;
-	seat = hash_search(cap->seats, lease->election, HASH_ENTER, NULL);
-	seat->holder = seat->heir = seat->late = NULL;
-	if (lease->leader != NULL)
-	{
-		leader = find_share(cap, lease->leader, &lease->role, HASH_ENTER);
-		if (state == LEASE_LED ||
-			(state == LEASE_FOREIGN && is_in_grace(count, lease)))
-			seat->holder = leader;
-		else if (state == LEASE_EXPIRED)
-			seat->late = leader;
-	}
-	if (seat->holder != NULL)
-		seat->holder->has++;
-	if (seat->late != NULL)
-		seat->late->late++;
-	if (is_due && lease->successor != NULL &&
-		!le_group_withdraws(count->group, lease->election))
-	{
-		seat->heir = find_share(cap, lease->successor, &lease->successor_role,
-								HASH_ENTER);
-		seat->heir->due++;
-	}
-}
-
-/*
- * Count the seats of a group, or count them again.
- */
-static void
-count_seats(const Store *store, const ElectionGroup *group, struct Cap *cap)
-{
-	MemoryContext old = MemoryContextSwitchTo(cap->context);
-	Count		count = {.store = store,.group = group,.cap = cap};
-	RowScan    *scan;
-	Lease	   *lease;
-
-	MemoryContextReset(cap->context);
-	count.inc = le_epoch_read();
-	count.now = le_clock();
-	cap->shares = le_hash_make("leader_election shares",
-							   sizeof(((Share *) 0)->key), sizeof(Share),
-							   HASH_BLOBS, cap->context);
-	cap->seats = le_hash_make("leader_election counted seats",
-							  LE_NAME_MAX + 1, sizeof(CountedSeat),
-							  HASH_STRINGS, cap->context);
-	cap->group_seats = group->seats;
-	cap->touched = NIL;
-	scan = le_lease_scan_group(store, group->name);
-	while ((lease = le_lease_next_of_group(scan, group->name)) != NULL)
-		count_seat(&count, lease);
-	le_scan_end(scan);
-	MemoryContextSwitchTo(old);
-}
-
-static struct Cap *
-make_cap(const Store *store, const ElectionGroup *group, MemoryContext context)
-{
-	struct Cap *cap = MemoryContextAllocZero(context, sizeof(struct Cap));
-
-	cap->context = AllocSetContextCreate(context, "leader_election cap",
-										 ALLOCSET_SMALL_SIZES);
-	cap->group = MemoryContextStrdup(context, group->name);
-	count_seats(store, group, cap);
-	return cap;
-}
-
-/*
- * Count the seats again that this transaction has changed since.
- */
-static void
-count_touched(const Store *store, const ElectionGroup *group)
-{
-	struct Cap *cap = group->cap;
-	Count		count = {.store = store,.group = group,.inc = le_epoch_read(),
-	.now = le_clock(),.cap = cap};
-
-	foreach_ptr(const char, name, cap->touched)
-	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
-		CountedSeat *seat = hash_search(cap->seats, name, HASH_REMOVE, NULL);
-
-		if (seat != NULL && seat->holder != NULL)
-			seat->holder->has--;
-		if (seat != NULL && seat->heir != NULL)
-			seat->heir->due--;
-		if (seat != NULL && seat->late != NULL)
-			seat->late->late--;
-		if (lease != NULL)
-			count_seat(&count, lease);
-	}
-	cap->touched = NIL;
-}
-
 /*
  * How many seats of its group each candidate has, as the store knows it, or as
  * they are counted now.
  */
-static struct Cap *
-cap_of(const Store *store, ElectionGroup *group)
+static const Tally *
+catch_up(const Store *store, ElectionGroup *group)
 {
-	if (group->cap == NULL)
-		group->cap = make_cap(store, group, GetMemoryChunkContext(group));
-	else if (group->cap->touched != NIL)
-		count_touched(store, group);
-	return group->cap;
+	if (group->tally == NULL)
+	{
+		group->tally = le_tally_make(GetMemoryChunkContext(group));
+		le_tally_count(group->tally, store, group);
+	}
+	else
+		le_tally_catch_up(group->tally, store);
+	return group->tally;
 }
 
-static struct Cap *
+static Tally *
 find_locked(const char *group)
 {
-	foreach_ptr(struct Cap, cap, locked_caps)
+	foreach_ptr(Tally, tally, locked)
 	{
-		if (strcmp(cap->group, group) == 0)
+		if (strcmp(tally->group->name, group) == 0)
 		{
 			/* Its lock was taken in no subtransaction: those are refused. */
 			Assert(le_lock_group_is_mine(group));
-			return cap;
+			return tally;
 		}
 	}
 	return NULL;
@@ -284,25 +92,27 @@ find_locked(const char *group)
 void
 le_cap_forget(void)
 {
-	locked_caps = NIL;
+	locked = NIL;
 	keeps = false;
 }
 
 /*
  * The count of a group, whose lock this transaction has just taken.
  */
-static struct Cap *
+static Tally *
 count_locked(const Store *store, const ElectionGroup *group)
 {
 	int64		start = le_clock();
-	struct Cap *cap = make_cap(store, group, TopTransactionContext);
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	Tally	   *tally = le_tally_make(TopTransactionContext);
+	MemoryContext old;
 
-	cap->keep_until = le_clock() +
+	le_tally_count(tally, store, group);
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	tally->keep_until = le_clock() +
 		Max(LONGEST_KEPT, COUNTS_KEPT * (le_clock() - start));
-	locked_caps = lappend(locked_caps, cap);
+	locked = lappend(locked, tally);
 	MemoryContextSwitchTo(old);
-	return cap;
+	return tally;
 }
 
 /*
@@ -315,13 +125,13 @@ bool
 le_cap_lock(Store *store, const Election *election, bool wait)
 {
 	ElectionGroup *group;
-	struct Cap *cap;
+	Tally	   *tally;
 
 	if (election->group == NULL)
 		return true;
-	cap = find_locked(election->group);
-	if (cap == NULL && (wait ? !le_wait_for_group(election->group) :
-						!le_lock_group(election->group, false)))
+	tally = find_locked(election->group);
+	if (tally == NULL && (wait ? !le_wait_for_group(election->group) :
+						  !le_lock_group(election->group, false)))
 		return false;
 
 	/* Read it under the lock: only there, its row does not change. */
@@ -331,22 +141,23 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 	store->knows_groups = group == NULL;	/* its row is missing */
 	if (group == NULL)
 		return true;
-	if (cap == NULL)
-		cap = count_locked(store, group);
-	else if (cap->group_seats != group->seats)
-		count_seats(store, group, cap); /* this transaction has altered it */
-	cap->locks++;
-	group->cap = cap;
+	if (tally == NULL)
+		tally = count_locked(store, group);
+	else if (tally->group->seats != group->seats)
+		le_tally_count(tally, store, group);	/* we have altered it */
+	tally->locks++;
+	group->tally = tally;
 	store->groups = list_make1(group);
 	return true;
 }
 
 static void
-release(struct Cap *cap)
+release(Tally *tally)
 {
-	le_lock_release_group(cap->group);
-	locked_caps = list_delete_ptr(locked_caps, cap);
-	MemoryContextDelete(cap->context);
+	le_lock_release_group(tally->group->name);
+	locked = list_delete_ptr(locked, tally);
+	MemoryContextDelete(tally->context);
+	pfree(tally);
 }
 
 /*
@@ -356,18 +167,18 @@ release(struct Cap *cap)
 void
 le_cap_unlock(Store *store, const Election *election)
 {
-	struct Cap *cap;
+	Tally	   *tally;
 
 	if (election->group == NULL)
 		return;
-	cap = find_locked(election->group);
+	tally = find_locked(election->group);
 	store->groups = NIL;
 	store->knows_groups = false;
-	if (cap == NULL)
+	if (tally == NULL)
 		le_lock_release_group(election->group);
-	else if (--cap->locks == 0 &&
-			 (!keeps || le_clock() >= cap->keep_until))
-		release(cap);
+	else if (--tally->locks == 0 &&
+			 (!keeps || le_clock() >= tally->keep_until))
+		release(tally);
 }
 
 /*
@@ -376,10 +187,10 @@ le_cap_unlock(Store *store, const Election *election)
 void
 le_cap_let_go(void)
 {
-	foreach_ptr(struct Cap, cap, list_copy(locked_caps))
+	foreach_ptr(Tally, tally, list_copy(locked))
 	{
-		if (cap->locks == 0)
-			release(cap);
+		if (tally->locks == 0)
+			release(tally);
 	}
 }
 
@@ -401,14 +212,8 @@ le_cap_keep(bool keep)
 void
 le_cap_touch(const char *election)
 {
-	foreach_ptr(struct Cap, cap, locked_caps)
-	{
-		MemoryContext old = MemoryContextSwitchTo(cap->context);
-
-		if (le_seat_is_of(election, cap->group))
-			cap->touched = lappend(cap->touched, pstrdup(election));
-		MemoryContextSwitchTo(old);
-	}
+	foreach_ptr(Tally, tally, locked)
+		le_tally_touch(tally, election);
 }
 
 /*
@@ -425,7 +230,7 @@ le_cap_is_locked(const Store *store, const Election *election)
 	if (store->groups == NIL)
 		return store->knows_groups;
 	group = le_group_of(store, election);
-	return group != NULL && group->cap != NULL && group->cap->locks > 0;
+	return group != NULL && group->tally != NULL && group->tally->locks > 0;
 }
 
 /*
@@ -440,9 +245,7 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
 			bool is_due)
 {
 	ElectionGroup *group;
-	struct Cap *cap;
-	Share	   *share;
-	CountedSeat *seat;
+	const Tally *tally;
 	int			seats;
 
 	if (election->group == NULL ||
@@ -451,14 +254,12 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
 	group = le_group_of(store, election);
 	if (group == NULL)
 		return false;
-	cap = cap_of(store, group);
-	share = find_share(cap, c->candidate, &c->role, HASH_FIND);
-	if (share == NULL)
-		return false;
-	seat = hash_search(cap->seats, election->name, HASH_FIND, NULL);
-	seats = share->has - (seat != NULL && seat->holder == share ? 1 : 0);
+	tally = catch_up(store, group);
+	seats = le_tally_others(tally, TALLY_HAS, election->name, c->candidate,
+							&c->role);
 	if (!is_due)
-		seats += share->due - (seat != NULL && seat->heir == share ? 1 : 0);
+		seats += le_tally_others(tally, TALLY_DUE, election->name,
+								 c->candidate, &c->role);
 	return seats >= group->max_per_candidate;
 }
 
@@ -473,29 +274,17 @@ le_cap_lock_late(const Store *store, const Election *election,
 				 const Candidate *c)
 {
 	ElectionGroup *group = le_group_of(store, election);
-	HASH_SEQ_STATUS scan;
-	struct Cap *cap;
-	CountedSeat *seat;
-	Share	   *share;
-	Lease	   *lease;
 
-	if (group == NULL || group->cap == NULL)
+	if (group == NULL || group->tally == NULL)
 		return true;
-	cap = cap_of(store, group);
-	share = find_share(cap, c->candidate, &c->role, HASH_FIND);
-	if (share == NULL || share->late == 0)
-		return true;
-	hash_seq_init(&scan, cap->seats);
-	while ((seat = hash_seq_search(&scan)) != NULL)
+	foreach_ptr(const char, name,
+				le_tally_late(catch_up(store, group), election->name,
+							  c->candidate, &c->role))
 	{
-		if (seat->late != share || strcmp(seat->election, election->name) == 0)
-			continue;
-		lease = le_lease_lock(store, seat->election);
+		const Lease *lease = le_lease_lock(store, name);
+
 		if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED)
-		{
-			hash_seq_term(&scan);
 			return false;
-		}
 	}
 	return true;
 }

@@ -12,6 +12,55 @@
 #include "rules/rules.h"
 #include "state/state.h"
 
+/* tally.c */
+
+/* Ways in which an election counts for a candidate */
+typedef enum TallyCount
+{
+	TALLY_HAS,					/* it leads, also while it is asked to yield;
+								 * or may lead on, after a failover */
+	TALLY_DUE,					/* it is the successor: the seat is reserved
+								 * for it, or the leader is to yield to it */
+	TALLY_LATE,					/* it led; its lease has expired, and its term
+								 * is not ended yet */
+	TALLY_LEADS,				/* it leads, and is not asked to yield; or it
+								 * is due */
+	TALLY_COUNTS
+} TallyCount;
+
+typedef struct Tally
+{
+	MemoryContext context;		/* of all that it points to */
+	Oid			lease_oid;		/* the table that was read */
+	ElectionGroup *group;		/* as it was then; NULL: elections of all
+								 * strategies that count */
+	HTAB	   *elections;
+	HTAB	   *shares;
+	int64		rows;			/* that were read; of no group */
+	List	   *touched;		/* names of elections to be read again */
+	List	   *unsure;			/* the same, if this transaction is undone */
+
+	/* of a group (cap.c) */
+	int			locks;			/* how often the group lock was taken, and not
+								 * released; 0: it is only kept, or they were
+								 * counted without it */
+	int64		keep_until;		/* the lock, if it is only kept (monotonic) */
+} Tally;
+
+extern Tally *le_tally_make(MemoryContext context);
+extern void le_tally_count(Tally *tally, const Store *store,
+						   const ElectionGroup *group);
+extern void le_tally_touch(Tally *tally, const char *election);
+extern void le_tally_end_of_xact(Tally *tally, bool committed);
+extern void le_tally_catch_up(Tally *tally, const Store *store);
+extern void le_tally_note(Tally *tally, const Store *store,
+						  const Election *election, const Lease *lease);
+extern int	le_tally_others(const Tally *tally, TallyCount which,
+							const char *election, const char *candidate,
+							const Role *role);
+extern List *le_tally_late(const Tally *tally, const char *election,
+						   const char *candidate, const Role *role);
+
 /* cap.c */
 extern bool le_cap_lock(Store *store, const Election *election, bool wait);
 extern void le_cap_unlock(Store *store, const Election *election);
@@ -25,24 +74,22 @@ extern bool le_cap_bars(const Store *store, const Election *election,
 extern bool le_cap_lock_late(const Store *store, const Election *election,
 							 const Candidate *c);
 
-/* seats.c */
-typedef struct Seats Seats;
-
-extern Seats *le_seats_read(const Store *store, MemoryContext context);
-extern void le_seats_begin_round(void);
-extern void le_seats_end_of_xact(bool committed);
-extern bool le_seats_are_counted(void);
-extern Seats *le_seats_now(const Store *store);
-extern void le_seats_touch(const char *election);
-extern void le_seats_tell(Seats *seats, const Election *election,
-						  const Lease *lease, View *view);
+/* spread.c */
+extern void le_spread_begin_round(void);
+extern void le_spread_end_of_xact(bool committed);
+extern bool le_spread_is_counted(void);
+extern Tally *le_spread_now(const Store *store);
+extern void le_spread_touch(const char *election);
+extern void le_spread_tell(Tally *tally, const Store *store,
+						   const Election *election, const Lease *lease,
+						   View *view);
 
 /* view.c */
 extern View *le_view_read(const Store *store, const Election *election,
 						  const Lease *lease, const Incarnation *inc,
 						  int64 now, const Candidate *caller);
 extern void le_view_show(const View *view, Candidate *c, Contender *contender);
-extern void le_view_count_once(View *view, Seats **seats,
+extern void le_view_count_once(View *view, Tally **tally,
 							   MemoryContext context);
 extern bool le_view_prepare(const Store *store, const Election *election,
 							bool passes_holder);

@@ -89,7 +89,7 @@ le_drop_locked(const Store *store, const Election *election,
 		!le_election_delete(store, election->name) ||
 		!le_lease_delete(store, election->name))
 		return false;
-	le_seats_touch(election->name);
+	le_spread_touch(election->name);
 	le_commit_change(store, &change);
 	return true;
 }

@@ -124,7 +124,7 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 					Max(election->lease_duration, lease->duration), proof->t0,
 					at, &change);
 	le_lease_hold(lease, grace, now, at);
-	le_seats_touch(election->name);
+	le_spread_touch(election->name);
 	le_commit_change(store, &change);
 	pause = le_pause_now(store, election, inc, &paused_until);
 	if (pause != NULL && pause->vacates)

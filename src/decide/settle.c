@@ -377,6 +377,6 @@ le_settle(const Store *store, const Election *election,
 	/* write_change() may have looked since when it stood. */
 	if (d.loser != NULL && d.loser->row != NULL)
 		le_candidate_set_stood(d.loser, d.now);
-	le_seats_touch(election->name);
+	le_spread_touch(election->name);
 	return d.state == LEASE_LED ? SETTLED_GAVE_UP : SETTLED_CHANGED;
 }

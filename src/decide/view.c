@@ -28,8 +28,8 @@ typedef struct Reading
 	const Candidate *caller;	/* NULL: no candidate's call */
 	const Drains *drains;		/* of the election, once they are known */
 	bool		knows_drains;
-	Seats	  **seats;			/* NULL: those of this process */
-	MemoryContext context;		/* of *seats */
+	Tally	  **tally;			/* NULL: that of this process */
+	MemoryContext context;		/* of *tally */
 } Reading;
 
 /*
@@ -96,17 +96,20 @@ static void
 count(View *view)
 {
 	Reading    *r = (Reading *) view;
-	Seats	   *seats;
+	Tally	   *tally;
 
-	if (r->seats == NULL)
-		seats = le_seats_now(r->store);
+	if (r->tally == NULL)
+		tally = le_spread_now(r->store);
 	else
 	{
-		if (*r->seats == NULL)
-			*r->seats = le_seats_read(r->store, r->context);
-		seats = *r->seats;
+		if (*r->tally == NULL)
+		{
+			*r->tally = le_tally_make(r->context);
+			le_tally_count(*r->tally, r->store, NULL);
+		}
+		tally = *r->tally;
 	}
-	le_seats_tell(seats, r->election, r->lease, view);
+	le_spread_tell(tally, r->store, r->election, r->lease, view);
 }
 
 static bool
@@ -193,15 +196,15 @@ le_view_read(const Store *store, const Election *election, const Lease *lease,
 
 /*
  * Let the View, which is an observer's, count what candidates lead once for a
- * query: *seats are read if they were not yet, in memory that is freed with
+ * query: *tally is made if it was not yet, in memory that is freed with
  * context.
  */
 void
-le_view_count_once(View *view, Seats **seats, MemoryContext context)
+le_view_count_once(View *view, Tally **tally, MemoryContext context)
 {
 	Reading    *r = (Reading *) view;
 
-	r->seats = seats;
+	r->tally = tally;
 	r->context = context;
 }
 
@@ -218,7 +221,7 @@ le_view_prepare(const Store *store, const Election *election,
 	Lease	   *lease;
 	View	   *view;
 
-	if (!le_strategy(election->strategy)->counts || le_seats_are_counted())
+	if (!le_strategy(election->strategy)->counts || le_spread_is_counted())
 		return false;
 	lease = le_lease_read(store, election->name, NULL);
 	if (lease == NULL)
@@ -227,7 +230,7 @@ le_view_prepare(const Store *store, const Election *election,
 	view->passes_holder = passes_holder;
 	if (!le_ranking_is_contested(view))
 		return false;
-	(void) le_seats_now(store);
+	(void) le_spread_now(store);
 	return true;
 }
 

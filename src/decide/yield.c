@@ -38,7 +38,7 @@ ask(const Store *store, const Election *election, Lease *lease,
 	.leader = lease->leader,.yield = true};
 
 	le_lease_yield(lease, true, ordered, successor, cause);
-	le_seats_touch(election->name);
+	le_spread_touch(election->name);
 	le_commit_change(store, &change);
 }
 
@@ -158,7 +158,7 @@ le_yield_preempt(const Store *store, const Election *election,
 	else
 	{
 		le_lease_yield(lease, false, false, NULL, NULL);
-		le_seats_touch(election->name);
+		le_spread_touch(election->name);
 		le_commit_wakes_worker();
 	}
 	*changed = true;
@@ -181,7 +181,7 @@ le_yield_reserve(const Store *store, const Election *election, Lease *lease,
 					successor, election->lease_duration, lease->deserted,
 					le_lease_first_stood(lease, inc->name), now,
 					GetCurrentTimestamp(), inc->name);
-	le_seats_touch(election->name);
+	le_spread_touch(election->name);
 	le_commit_durably();
 	le_commit_wakes_worker();
 }

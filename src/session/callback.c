@@ -42,7 +42,7 @@ end_of_xact(XactEvent event)
 	bool		committed = event != XACT_EVENT_ABORT;
 
 	le_fence_end_of_xact(committed);
-	le_seats_end_of_xact(committed);
+	le_spread_end_of_xact(committed);
 	if (event != XACT_EVENT_PREPARE)
 		le_session_end_of_xact(committed);
 	if (event == XACT_EVENT_COMMIT)

@@ -461,7 +461,7 @@ typedef struct ElectionGroup
 	int			seats;
 	int			max_per_candidate;
 	Role		owner;
-	struct Cap *cap;			/* who leads how many; NULL: not counted */
+	struct Tally *tally;		/* who has how many; NULL: not counted */
 } ElectionGroup;
 
 extern const Setting le_group_settings[];

@@ -21,7 +21,7 @@
  *	 as 5 ms allow (standing.c);
  * - a change of holder or of a request to yield, which reads the candidates of
  *	 that election.  The first one in a round where the strategy counts seats
- *	 reads the leases, too (seats.c);
+ *	 reads the leases, too (spread.c);
  * - a transaction that tells listeners 100 events (announce.c);
  * - a step of tidying up: 5 ms, or 250 rows (tidy.c).
  *
@@ -454,7 +454,7 @@ le_upkeep(Pass *pass)
 	MemoryContextSwitchTo(le_worker_context);
 	memset(pass, 0, sizeof(Pass));
 	pass->woken = woken;
-	le_seats_begin_round();
+	le_spread_begin_round();
 	spares_at = le_room_keep_spares();
 	if (woken)
 	{
