@@ -88,7 +88,7 @@ extern void le_lock_release_election_shared(const LOCKTAG *tag);
 extern VirtualTransactionId *le_lock_election_sharers(const LOCKTAG *tag,
 													  int *count);
 extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
-extern bool le_lock_election_is_mine(void);
+extern bool le_lock_holds_exclusive(void);
 extern LOCKTAG le_lock_group_tag(const char *group);
 extern bool le_lock_group(const char *group, bool wait);
 extern bool le_lock_group_is_mine(const char *group);
@@ -110,6 +110,11 @@ extern void le_lock_release_next_worker(void);
 extern bool le_lock_starter(void);
 extern void le_lock_release_starter(void);
 extern void le_lock_forget(void);
+#ifdef USE_ASSERT_CHECKING
+extern bool le_lock_holds_election(const char *election, LOCKMODE mode);
+extern bool le_lock_holds_name(const char *election, const char *candidate);
+extern bool le_lock_holds_table(Oid table);
+#endif
 
 /* session_lock.c */
 extern LOCKTAG le_session_lock_tag(int64 session_id);

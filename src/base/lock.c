@@ -174,7 +174,7 @@ le_lock_is_in(const LockData *copy, LOCKTAG tag)
  * last: this drops them from the end of the list.
  */
 bool
-le_lock_election_is_mine(void)
+le_lock_holds_exclusive(void)
 {
 	while (exclusive_locks != NIL)
 	{
@@ -196,7 +196,7 @@ take_exclusive(LOCKTAG tag, bool wait)
 	MemoryContext old;
 	LOCKTAG    *held;
 
-	if (wait && !le_lock_election_is_mine())
+	if (wait && !le_lock_holds_exclusive())
 		(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	else if (!le_lock_try(tag, ExclusiveLock, false))
 		return false;
@@ -288,7 +288,7 @@ le_lock_election_shared(const LOCKTAG *tag, bool wait)
 	 */
 	if (LeLockHeldByMe(tag, ExclusiveLock))
 		return true;
-	if (!wait || le_lock_election_is_mine())
+	if (!wait || le_lock_holds_exclusive())
 		return le_lock_try(*tag, ShareLock, false);
 	(void) LockAcquire(tag, ShareLock, false, false);
 	return true;
@@ -486,6 +486,51 @@ le_lock_release_starter(void)
 {
 	release(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }
+
+#ifdef USE_ASSERT_CHECKING
+
+/*
+ * Does this transaction hold the election lock in that mode, or in Exclusive
+ * mode?
+ */
+bool
+le_lock_holds_election(const char *election, LOCKMODE mode)
+{
+	LOCKTAG		tag = le_lock_election_tag(election);
+
+	return LeLockHeldByMe(&tag, mode) || LeLockHeldByMe(&tag, ExclusiveLock);
+}
+
+/*
+ * Does this transaction hold the name lock of a candidate (NULL: of the
+ * election), in either mode?
+ */
+bool
+le_lock_holds_name(const char *election, const char *candidate)
+{
+	LOCKTAG		tag = make_name_tag(LOCK_NAME, election, candidate);
+
+	return LeLockHeldByMe(&tag, ExclusiveLock) ||
+		LeLockHeldByMe(&tag, ShareLock);
+}
+
+/*
+ * Does this transaction hold a lock of that table?
+ */
+bool
+le_lock_holds_table(Oid table)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	for (LOCKMODE mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
+	{
+		if (LeLockHeldByMe(&tag, mode))
+			return true;
+	}
+	return false;
+}
+#endif
 
 /*
  * The transaction has ended and released its locks: forget what we know of

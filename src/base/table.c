@@ -21,8 +21,10 @@
 Relation
 le_table_open(Oid table, LOCKMODE mode)
 {
-	Relation	rel = try_relation_open(table, mode);
+	Relation	rel;
 
+	Assert(le_lock_holds_table(table));
+	rel = try_relation_open(table, mode);
 	if (rel == NULL)
 		le_table_report_dropped();
 	return rel;

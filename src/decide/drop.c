@@ -46,6 +46,7 @@ le_drop_locked(const Store *store, const Election *election,
 	Row		   *history;
 	Change		change = {.election = election->name};
 
+	Assert(le_lock_holds_election(election->name, ExclusiveLock));
 	if (lease == NULL)
 		le_election_report_missing(election->name);
 

@@ -211,6 +211,7 @@ le_late_commits_end(const Store *store, const Election *election,
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
 
+	Assert(!le_lock_holds_election(election->name, ShareLock));
 	if (lease == NULL || !proof->confirmed || !le_proof_stands(proof))
 		return false;
 	state = le_lease_state_now(store, lease);

@@ -90,6 +90,7 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 	Row		   *history;
 	Change		change = {.election = election->name};
 
+	Assert(le_lock_holds_election(election->name, ExclusiveLock));
 	*over = false;
 	if (lease == NULL)
 		return NULL;

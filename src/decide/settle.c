@@ -172,6 +172,8 @@ le_settle_grant(const Store *store, Lease *lease, const Incarnation *inc,
 				const Candidate *winner, int64 previous_term, int64 duration,
 				int64 t0, TimestampTz at, Change *change)
 {
+	Assert(lease->row != NULL);
+	Assert(le_lock_holds_election(lease->election, ExclusiveLock));
 	change->term = le_epoch_next_term(Max(lease->term, lease->after_term),
 									  inc);
 	change->leader = winner->candidate;
@@ -361,6 +363,7 @@ le_settle(const Store *store, const Election *election,
 	Row		   *history;
 	Settled		settled = look(&d, election->name, give_up);
 
+	Assert(le_lock_holds_election(election->name, ExclusiveLock));
 	if (settled != SETTLED_CHANGED)
 		return settled;
 	le_decision_make(&d, caller);

@@ -37,6 +37,7 @@ ask(const Store *store, const Election *election, Lease *lease,
 	Change		change = {.election = election->name,.term = lease->term,
 	.leader = lease->leader,.yield = true};
 
+	Assert(lease->row != NULL && lease->leader != NULL);
 	le_lease_yield(lease, true, ordered, successor, cause);
 	le_spread_touch(election->name);
 	le_commit_change(store, &change);
@@ -113,6 +114,7 @@ le_yield_ask_unwanted(const Store *store, const Election *election,
 	Lease	   *lease;
 	Request		request;
 
+	Assert(le_lock_holds_election(election->name, ShareLock));
 	*changed = false;
 	if (!is_open(store, seen))
 		return true;
@@ -143,6 +145,7 @@ le_yield_preempt(const Store *store, const Election *election,
 	Contender  *challenger;
 	Request		request;
 
+	Assert(le_lock_holds_election(election->name, ShareLock));
 	*changed = false;
 	*next = PG_INT64_MAX;
 	if (!is_open(store, seen))
@@ -177,6 +180,9 @@ le_yield_reserve(const Store *store, const Election *election, Lease *lease,
 {
 	int64		now = le_clock();
 
+	Assert(lease->row != NULL && lease->leader == NULL);
+	Assert(le_lock_holds_election(election->name, ExclusiveLock));
+	Assert(le_cap_is_locked(store, election));
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
 					successor, election->lease_duration, lease->deserted,
 					le_lease_first_stood(lease, inc->name), now,

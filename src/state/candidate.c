@@ -485,6 +485,7 @@ le_candidate_insert(const Store *store, const Candidate *who,
 	Datum		addr = client_addr();
 	int64		now = le_clock();
 
+	Assert(le_seat_holds_name(who->election, who->candidate));
 	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
 	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
 	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_lease_kind(who->session_id)));

@@ -260,6 +260,7 @@ le_drain_write(const Store *store, const char *election, const char *candidate,
 	const char *key = election != NULL ? election : ALL;
 	Row		   *row;
 
+	Assert(election == NULL || le_lock_holds_election(election, ExclusiveLock));
 	if (!lock_rows(election))
 		return DRAIN_BUSY;
 	row = le_row_lock_or_new(store, TABLE_DRAIN, le_key_text(key, candidate));
@@ -308,6 +309,7 @@ le_drain_delete(const Store *store, const char *election, const char *candidate)
 bool
 le_drain_drop(const Store *store, const char *election)
 {
+	Assert(le_lock_holds_election(election, ExclusiveLock));
 	foreach_ptr(const Drain, drain, read_rows(store, le_key(election), NIL))
 	{
 		if (le_drain_delete(store, election, drain->candidate) == DRAIN_BUSY)

@@ -60,6 +60,7 @@ le_dropped_note(const Store *store, const char *election, int64 term)
 	Store		locked = *store;
 	Row		   *row;
 
+	Assert(le_seat_holds_name(election, NULL));
 	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, RowExclusiveLock))
 		return false;
 	row = le_row_lock_or_new(&locked, TABLE_DROPPED, le_key(election));
@@ -90,6 +91,7 @@ le_dropped_read(const Store *store, const char *election, int64 *term)
 	Store		locked = *store;
 	int64	   *own;
 
+	Assert(le_seat_holds_name(election, NULL));
 	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, AccessShareLock))
 		return false;
 	own = le_scan_read_one(&locked, TABLE_DROPPED, le_key(election), NULL,

@@ -206,6 +206,8 @@ le_election_write(const Store *store, const Election *election)
 	Row		   *row = le_row_lock_or_new(store, TABLE_ELECTION,
 										 le_key(election->name));
 
+	Assert(le_seat_holds_name(election->name, NULL) ||
+		   le_lock_holds_election(election->name, ExclusiveLock));
 	if (row == NULL)
 		return false;
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(election->name));

@@ -113,6 +113,7 @@ le_epoch_write(const Store *store, int64 highest_term)
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
 
+	Assert(le_lock_epoch_is_mine());
 	/*
 	 * Where the counter of terms has run out, the highest term is of a later
 	 * epoch than any row says.

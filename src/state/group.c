@@ -170,6 +170,7 @@ le_group_write(const Store *store, const ElectionGroup *group)
 	Row		   *row = le_row_lock_or_new(store, TABLE_GROUP,
 										 le_key(group->name));
 
+	Assert(le_lock_group_is_mine(group->name));
 	if (row == NULL)
 		return false;
 	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));

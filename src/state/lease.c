@@ -382,6 +382,7 @@ le_lease_create(const Store *store, const char *election,
 {
 	Row		   *row = le_row_new(store, TABLE_LEASE);
 
+	Assert(le_seat_holds_name(election, NULL));
 	LE_SET(row, LEASE_ELECTION, LE_TEXT(election));
 	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
 	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));

@@ -103,6 +103,7 @@ le_mark_write(const Store *store, Mark *mark)
 	Row		   *row = mark->row != NULL ? mark->row :
 		le_row_new(store, TABLE_ANNOUNCED);
 
+	Assert(!is_new || le_seat_holds_name(mark->election, NULL));
 	LE_SET(row, ANNOUNCED_ELECTION, LE_TEXT(mark->election));
 	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));
 	LE_SET(row, ANNOUNCED_VACATED, BoolGetDatum(mark->vacated));
@@ -144,5 +145,6 @@ le_mark_create(const Store *store, const char *election, const char *channel,
 void
 le_mark_delete(Mark *mark)
 {
+	Assert(le_seat_holds_name(mark->election, NULL));
 	le_row_delete(mark->row);
 }

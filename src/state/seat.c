@@ -72,3 +72,19 @@ le_seat_key(const char *group)
 	return le_key_between(psprintf("%s/", group),
 						  psprintf("%s/%c", group, '9' + 1));
 }
+
+#ifdef USE_ASSERT_CHECKING
+
+/*
+ * Does this transaction hold the name lock of a candidate (NULL: of the
+ * election)?  For the seat of a group that may be the group's.
+ */
+bool
+le_seat_holds_name(const char *election, const char *candidate)
+{
+	char	   *group = le_seat_group(election);
+
+	return le_lock_holds_name(election, candidate) ||
+		(group != NULL && le_lock_holds_name(group, candidate));
+}
+#endif

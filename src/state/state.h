@@ -453,6 +453,9 @@ extern int	le_seat_number(const char *election);
 extern bool le_seat_is_of(const char *election, const char *group);
 extern char *le_seat_group(const char *election);
 extern Key	le_seat_key(const char *group);
+#ifdef USE_ASSERT_CHECKING
+extern bool le_seat_holds_name(const char *election, const char *candidate);
+#endif
 
 /* group.c */
 typedef struct ElectionGroup
