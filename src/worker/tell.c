@@ -50,17 +50,6 @@ typedef struct Telling
 	Term	   *last;
 } Telling;
 
-/* What is told */
-typedef struct Event
-{
-	const char *event;
-	int64		term;
-	const char *leader;			/* NULL: vacant */
-	const Term *previous;		/* which has ended; NULL: was vacant */
-	const char *successor;		/* to whom the leader is to yield; or NULL */
-	TimestampTz at;
-} Event;
-
 static void
 append_string(StringInfo buf, const char *key, const char *value)
 {
@@ -71,8 +60,14 @@ append_string(StringInfo buf, const char *key, const char *value)
 		appendStringInfoString(buf, "null");
 }
 
+/*
+ * Tell an event of that term.  leader NULL: vacant.  previous is the term that
+ * has ended with it; NULL: none.  successor: to whom the leader is to yield, or
+ * NULL.
+ */
 static void
-tell(Telling *t, const Event *event)
+notify(Telling *t, const char *event, int64 term, const char *leader,
+	   const Term *previous, const char *successor, TimestampTz at)
 {
 	StringInfoData buf;
 	char		when[MAXDATELEN + 1];
@@ -80,17 +75,14 @@ tell(Telling *t, const Event *event)
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "{\"election\":");
 	escape_json(&buf, t->election);
-	append_string(&buf, "event", event->event);
-	appendStringInfo(&buf, ",\"term\":" INT64_FORMAT, event->term);
-	append_string(&buf, "leader", event->leader);
-	append_string(&buf, "previous",
-				  event->previous != NULL ? event->previous->leader : NULL);
-	append_string(&buf, "reason",
-				  event->previous != NULL ? event->previous->reason : NULL);
-	if (event->successor != NULL)
-		append_string(&buf, "successor", event->successor);
-	JsonEncodeDateTime(when, TimestampTzGetDatum(event->at), TIMESTAMPTZOID,
-					   NULL);
+	append_string(&buf, "event", event);
+	appendStringInfo(&buf, ",\"term\":" INT64_FORMAT, term);
+	append_string(&buf, "leader", leader);
+	append_string(&buf, "previous", previous != NULL ? previous->leader : NULL);
+	append_string(&buf, "reason", previous != NULL ? previous->reason : NULL);
+	if (successor != NULL)
+		append_string(&buf, "successor", successor);
+	JsonEncodeDateTime(when, TimestampTzGetDatum(at), TIMESTAMPTZOID, NULL);
 	append_string(&buf, "at", when);
 	appendStringInfoChar(&buf, '}');
 	Async_Notify(t->channel != NULL ? t->channel : LE_CHANNEL, buf.data);
@@ -100,10 +92,7 @@ tell(Telling *t, const Event *event)
 static void
 tell_vacated(Telling *t, const Term *ended)
 {
-	Event		event = {.event = "vacated",.term = ended->term,
-	.previous = ended,.at = ended->ended_at};
-
-	tell(t, &event);
+	notify(t, "vacated", ended->term, NULL, ended, NULL, ended->ended_at);
 }
 
 /*
@@ -112,19 +101,25 @@ tell_vacated(Telling *t, const Term *ended)
 static void
 tell_elected(Telling *t, const Term *term, const Term *previous)
 {
-	Event		event = {.event = "elected",.term = term->term,
-		.leader = term->leader,.previous = previous,
-	.at = term->acquired_at};
-
-	tell(t, &event);
+	notify(t, "elected", term->term, term->leader, previous, NULL,
+		   term->acquired_at);
 }
 
 static void
-tell_created(Telling *t)
+tell_yield(Telling *t, const Lease *lease)
 {
-	Event		event = {.event = "created",.at = t->lease->created_at};
+	notify(t, "yield_requested", lease->term, lease->leader, NULL,
+		   lease->successor, GetCurrentTimestamp());
+}
 
-	tell(t, &event);
+/*
+ * Is there room for so many more events?
+ */
+static bool
+has_room(Telling *t, int events)
+{
+	t->complete = t->left >= events;
+	return t->complete;
 }
 
 /*
@@ -148,17 +143,7 @@ begin_present(Telling *t)
 	t->mark->created_at = t->lease->created_at;
 	t->channel = t->own_channel;
 	if (t->is_seat)
-		tell_created(t);
-}
-
-static void
-tell_yield(Telling *t, const Lease *lease)
-{
-	Event		event = {.event = "yield_requested",.term = lease->term,
-		.leader = lease->leader,.successor = lease->successor,
-	.at = GetCurrentTimestamp()};
-
-	tell(t, &event);
+		notify(t, "created", 0, NULL, NULL, NULL, t->lease->created_at);
 }
 
 /*
@@ -186,8 +171,7 @@ tell_term(Telling *t, const Term *term)
 		bool		continuous = is_continuous(t->last, term);
 
 		/* The end of the term before, a creation, the beginning of this one */
-		t->complete = t->left >= 3;
-		if (!t->complete)
+		if (!has_room(t, 3))
 			return false;
 		if (t->last != NULL && t->last->ended && !continuous)
 			tell_vacated(t, t->last);
@@ -216,10 +200,7 @@ tell_history(Telling *t)
 	while (le_history_next(scan, &term) && tell_term(t, &term))
 		;
 	le_scan_end(scan);
-	if (!t->complete || t->last == NULL || !t->last->ended)
-		return;
-	t->complete = t->left > 0;
-	if (!t->complete)
+	if (!t->complete || t->last == NULL || !t->last->ended || !has_room(t, 1))
 		return;
 	tell_vacated(t, t->last);
 	t->mark->vacated = true;
@@ -240,11 +221,8 @@ tell_lease(Telling *t)
 		mark->yields = 0;
 	mark->term = Max(mark->term, lease->term);
 	mark->vacated = lease->leader == NULL;
-	if (lease->leader == NULL || !lease->yielding ||
-		lease->yields <= mark->yields)
-		return;
-	t->complete = t->left > 0;
-	if (t->complete)
+	if (lease->leader != NULL && lease->yielding &&
+		lease->yields > mark->yields && has_room(t, 1))
 	{
 		tell_yield(t, lease);
 		mark->yields = lease->yields;
@@ -263,12 +241,8 @@ tell_news(Telling *t)
 	t->channel = t->lease == NULL || is_of_former(t) ? mark->channel :
 		t->own_channel;
 	tell_history(t);
-	if (t->complete && is_of_former(t))
-	{
-		t->complete = t->left > 0;
-		if (t->complete)
-			begin_present(t);
-	}
+	if (t->complete && is_of_former(t) && has_room(t, 1))
+		begin_present(t);
 	if (t->complete && t->lease != NULL)
 		tell_lease(t);
 	if (mark->term != before.term || mark->vacated != before.vacated ||
