@@ -323,7 +323,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 		lease->yield_cause != NULL ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_yield_ask(&call->store, election, lease, true, successor);
+		le_yield_ask(&call->store, election, lease, successor);
 }
 
 /*

@@ -89,7 +89,7 @@ le_call_ask_unwanted(Store *store, const char *name)
 	le_xact_hold();
 	election = le_election_read(store, name);
 	return election != NULL &&
-		le_yield_ask_unwanted(store, election, &asked) && asked;
+		le_yield_request(store, election, &asked, NULL) && asked;
 }
 
 /*

@@ -108,7 +108,8 @@ typedef struct Proof
 
 extern int64 le_proven_since;
 
-extern void le_proof_set_subject(Proof *proof, const Lease *seen,
+extern TransactionId le_proof_vacant_xmin(const Lease *seen);
+extern void le_proof_set_subject(Proof *proof, TransactionId vacant_xmin,
 								 int64 lease_duration, const Incarnation *inc);
 extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
@@ -187,16 +188,13 @@ extern Lease *le_renew_stale(const Store *store, const Election *election,
 #define LE_CAUSE_WITHDRAWN	"withdrawn"
 
 extern void le_yield_ask(const Store *store, const Election *election,
-						 Lease *lease, bool ordered,
-						 const Candidate *successor);
+						 Lease *lease, const Candidate *successor);
 extern void le_yield_ask_for_pause(const Store *store,
 								   const Election *election, Lease *lease);
-extern bool le_yield_ask_unwanted(const Store *store, const Election *election,
-								  bool *changed);
 extern void le_yield_reserve(const Store *store, const Election *election,
 							 Lease *lease, const Incarnation *inc,
 							 const Candidate *successor);
-extern bool le_yield_preempt(const Store *store, const Election *election,
+extern bool le_yield_request(const Store *store, const Election *election,
 							 bool *changed, int64 *next);
 
 /* settle.c */

@@ -69,18 +69,28 @@ note_outcome(const Proof *proof)
 }
 
 /*
- * What the proof is about: that lease row, leases of that duration, and new
- * terms of the present epoch (inc NULL: there will be none).  A vacancy that
- * the running transaction has made is known to no standby.
+ * Which version of the lease row, seen vacant, a proof may be about; none if it
+ * is led.  A vacancy that the running transaction has made is known to no
+ * standby.
+ */
+TransactionId
+le_proof_vacant_xmin(const Lease *seen)
+{
+	return seen->leader == NULL && !seen->own_write ? seen->xmin :
+		InvalidTransactionId;
+}
+
+/*
+ * What the proof is about: that version of the lease row, leases of that
+ * duration, and new terms of the present epoch (inc NULL: there will be none).
  */
 void
-le_proof_set_subject(Proof *proof, const Lease *seen, int64 lease_duration,
-					 const Incarnation *inc)
+le_proof_set_subject(Proof *proof, TransactionId vacant_xmin,
+					 int64 lease_duration, const Incarnation *inc)
 {
 	proof->lease_duration = lease_duration;
 	proof->epoch = inc != NULL && inc->known ? inc->epoch : -1;
-	proof->vacant_xmin = seen != NULL && seen->leader == NULL &&
-		!seen->own_write ? seen->xmin : InvalidTransactionId;
+	proof->vacant_xmin = vacant_xmin;
 }
 
 /*
@@ -135,7 +145,8 @@ le_proof_make(const Lease *seen, int64 lease_duration, bool grants, int64 limit,
 
 	proof->t0 = le_clock();
 	proof->required = LeSyncStandbysDefined();
-	le_proof_set_subject(proof, seen, lease_duration,
+	le_proof_set_subject(proof, seen != NULL ? le_proof_vacant_xmin(seen) :
+						 InvalidTransactionId, lease_duration,
 						 proof->required && grants ? le_epoch_read() : NULL);
 	proof->confirmed = !proof->required;
 	if (proof->confirmed)

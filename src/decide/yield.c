@@ -44,14 +44,14 @@ ask(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * Ask the leader to yield to a candidate (NULL: to any).  The lease is locked,
- * and led.
+ * An operator asks the leader to yield to a candidate (NULL: to any).  The lease
+ * is locked, and led.
  */
 void
 le_yield_ask(const Store *store, const Election *election, Lease *lease,
-			 bool ordered, const Candidate *successor)
+			 const Candidate *successor)
 {
-	ask(store, election, lease, ordered, successor, NULL);
+	ask(store, election, lease, true, successor, NULL);
 }
 
 /*
@@ -80,90 +80,50 @@ is_open(const Store *store, const Lease *lease)
 }
 
 /*
- * Lock the lease row that was seen, to ask its leader to yield, or no more.
- * NULL: another transaction has locked that row, or has changed it meanwhile.
- */
-static Lease *
-lock_seen(const Store *store, const Lease *seen)
-{
-	Lease	   *lease = le_lease_lock(store, seen->election);
-
-	return lease != NULL && lease->term == seen->term &&
-		is_open(store, lease) ? lease : NULL;
-}
-
-static View *
-read_view(const Store *store, const Election *election, const Lease *seen)
-{
-	return le_view_read(store, election, seen, le_epoch_read(), le_clock(),
-						NULL);
-}
-
-/*
- * Ask the leader to yield if it is drained or the seat is withdrawn, also if
- * the strategy has asked it to yield to a candidate, or if the election is
- * paused so that nobody leads it.  The worker does that or, if there is none,
- * the leader's own call.  False: what was seen has changed, or a row is
- * locked.
+ * Have the rules ask the leader to yield: if it is drained or the seat is
+ * withdrawn, also if the strategy has asked it to yield to a candidate, or if
+ * the election is paused so that nobody leads it; else if the strategy wants
+ * another leader.  Or have the strategy take its request back, if the candidate
+ * that the leader was to yield to stands no more or has no claim any more.
+ *
+ * The worker does that or, if there is none, the leader's own call, in which
+ * the strategy is not asked (next is NULL).  *next is when it may be due again,
+ * with nothing having changed (monotonic).  False: what was seen has changed,
+ * or a row is locked.
  */
 bool
-le_yield_ask_unwanted(const Store *store, const Election *election,
-					  bool *changed)
+le_yield_request(const Store *store, const Election *election, bool *changed,
+				 int64 *next)
 {
 	Lease	   *seen = le_lease_read(store, election->name, NULL);
 	Lease	   *lease;
+	Contender  *challenger = NULL;
+	View	   *view;
 	Request		request;
 
 	Assert(le_lock_holds_election(election->name, ShareLock));
 	*changed = false;
 	if (!is_open(store, seen))
 		return true;
-	request = le_request_unwanted(read_view(store, election, seen));
+	view = le_view_read(store, election, seen, le_epoch_read(), le_clock(),
+						NULL);
+	request = next == NULL ? le_request_unwanted(view) :
+		le_request(view, &challenger, next);
 	if (request == REQUEST_STAYS)
 		return true;
-	lease = lock_seen(store, seen);
-	if (lease == NULL)
+	lease = le_lease_lock(store, election->name);
+	if (lease == NULL || lease->term != seen->term || !is_open(store, lease))
 		return false;
-	ask(store, election, lease, true, NULL, causes[request]);
-	*changed = true;
-	return true;
-}
-
-/*
- * Have the strategy ask the leader to yield, or take that back if the
- * candidate that it was to yield to stands no more or has no claim any more.
- * Only the worker does that, where le_yield_ask_unwanted() has asked for
- * nothing.  *next is when it may be due again, with nothing having changed
- * (monotonic).  False: what was seen has changed, or a row is locked.
- */
-bool
-le_yield_preempt(const Store *store, const Election *election,
-				 bool *changed, int64 *next)
-{
-	Lease	   *seen = le_lease_read(store, election->name, NULL);
-	Lease	   *lease;
-	Contender  *challenger;
-	Request		request;
-
-	Assert(le_lock_holds_election(election->name, ShareLock));
-	*changed = false;
-	*next = PG_INT64_MAX;
-	if (!is_open(store, seen))
-		return true;
-	request = le_request(read_view(store, election, seen), &challenger, next);
-	if (request != REQUEST_PREEMPTED && request != REQUEST_TAKEN_BACK)
-		return true;
-	lease = lock_seen(store, seen);
-	if (lease == NULL)
-		return false;
-	if (request == REQUEST_PREEMPTED)
-		le_yield_ask(store, election, lease, false, challenger->candidate);
-	else
+	if (request == REQUEST_TAKEN_BACK)
 	{
 		le_lease_yield(lease, false, false, NULL, NULL);
 		le_spread_touch(election->name);
 		le_commit_wakes_worker();
 	}
+	else if (request == REQUEST_PREEMPTED)
+		ask(store, election, lease, false, challenger->candidate, NULL);
+	else
+		ask(store, election, lease, true, NULL, causes[request]);
 	*changed = true;
 	return true;
 }

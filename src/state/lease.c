@@ -312,35 +312,6 @@ le_lease_next_of_group(RowScan *scan, const char *group)
 }
 
 /*
- * Copy a lease that is not locked into the current memory context.
- */
-Lease *
-le_lease_copy(const Lease *lease)
-{
-	Lease	   *copy = palloc(sizeof(Lease));
-
-#define COPY(field) \
-	copy->field = lease->field != NULL ? pstrdup(lease->field) : NULL
-	Assert(lease->row == NULL);
-	*copy = *lease;
-	COPY(election);
-	COPY(leader);
-	COPY(role.name);
-	COPY(incarnation);
-	COPY(successor);
-	COPY(successor_role.name);
-	COPY(yield_cause);
-	COPY(runs.present);
-	COPY(runs.role.name);
-	COPY(runs.granted);
-	COPY(runs.done);
-	if (lease->metadata != 0)
-		copy->metadata = datumCopy(lease->metadata, false, -1);
-#undef COPY
-	return copy;
-}
-
-/*
  * Lock a lease row until the transaction ends, and read it.  scan finds
  * leases.  NULL: another transaction has locked the row, or it is gone.
  */

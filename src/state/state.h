@@ -178,7 +178,6 @@ extern RowScan *le_lease_scan(const Store *store);
 extern Lease *le_lease_next(RowScan *scan);
 extern RowScan *le_lease_scan_group(const Store *store, const char *group);
 extern Lease *le_lease_next_of_group(RowScan *scan, const char *group);
-extern Lease *le_lease_copy(const Lease *lease);
 extern Lease *le_lease_lock(const Store *store, const char *election);
 extern Lease *le_lease_find_lock(RowScan *scan, const char *election);
 extern void le_lease_create(const Store *store, const char *election,

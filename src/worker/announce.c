@@ -252,7 +252,7 @@ take_items(Pass *pass, int *from)
 		   list_length(items) < EVENTS)
 	{
 		int			number = (*from)++;
-		const char *election = list_nth(pass->news, number);
+		const char *election = ((Due *) list_nth(pass->news, number))->election;
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,
 														   election);
 		NewsItem   *item;
@@ -271,28 +271,6 @@ take_items(Pass *pass, int *from)
 }
 
 /*
- * Let the news begin where the last round ended.  A look finds elections in
- * the order of the table: if hundreds of these change all the time, and there
- * is time for some of them only, those behind them would never have their
- * turn.
- */
-static void
-begin_where_ended(Pass *pass)
-{
-	foreach_ptr(const char, election, pass->news)
-	{
-		if (strcmp(election, go_on_at) == 0)
-		{
-			int			n = foreach_current_index(election);
-			List	   *rest = list_copy_tail(pass->news, n);
-
-			pass->news = list_concat(rest, list_truncate(pass->news, n));
-			break;
-		}
-	}
-}
-
-/*
  * Tell what there is to tell, as far as that is possible before the next
  * renewal.  After the first transaction a wake-up ends it, too: a leader's
  * session may have ended.
@@ -303,7 +281,7 @@ le_announce(Pass *pass)
 	int			done = 0;
 	bool		may_go_on = true;
 
-	begin_where_ended(pass);
+	pass->news = le_round_in_turn(pass->news, go_on_at);
 	while (may_go_on && done < list_length(pass->news) &&
 		   le_clock() >= queue_at &&
 		   le_clock() + MS <= pass->renew_at &&
@@ -317,6 +295,7 @@ le_announce(Pass *pass)
 	if (pass->news != NIL)
 	{
 		pass->next = Min(pass->next, Max(queue_at, le_clock()));
-		strlcpy(go_on_at, linitial(pass->news), sizeof(go_on_at));
+		strlcpy(go_on_at, ((Due *) linitial(pass->news))->election,
+				sizeof(go_on_at));
 	}
 }

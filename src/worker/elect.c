@@ -26,7 +26,7 @@
 #define PROOF_WAIT		(300 * MS)	/* for standbys to confirm */
 #define LONGEST_READ	(25 * MS)	/* of an election's candidates */
 
-/* An election to settle */
+/* An election to settle, or whose yields are to be seen to */
 typedef struct SettleTask
 {
 	const char *election;
@@ -72,6 +72,22 @@ lock_group(SettleTask *task, Store *store, const Election *election, bool wait)
 }
 
 /*
+ * Begin a transaction's work: lock the tables.  NULL: the election was dropped
+ * since the look.
+ */
+static Election *
+begin(const SettleTask *task, Store *store)
+{
+	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
+	if (!le_store_find(store))
+		return NULL;
+	le_wait_start();
+	if (!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
+		le_wait_busy(task->election);
+	return le_election_read(store, task->election);
+}
+
+/*
  * Settle one election, in a transaction.
  */
 static void
@@ -80,23 +96,12 @@ settle(void *arg)
 	SettleTask *task = arg;
 	const char *name = task->election;
 	Store		store;
-	Election   *election;
+	Election   *election = begin(task, &store);
 	Lease	   *lease;
 	Settled		settled;
 
-	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
-	if (!le_store_find(&store))
-		return;					/* dropped since the look */
-	le_wait_start();
-	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
-		le_wait_busy(name);
-	election = le_election_read(&store, name);
-	if (election == NULL)
-		return;					/* dropped since the look */
-
-	lease = le_lease_read(&store, name, NULL);
-	if (lease == NULL)
-		return;					/* dropped since the look */
+	if (election == NULL || (lease = le_lease_read(&store, name, NULL)) == NULL)
+		return;
 
 	/* Counting seats takes a while: the proof may have become too old. */
 	if (le_view_prepare(&store, election, false) && task->proof.required &&
@@ -140,17 +145,11 @@ preempt(void *arg)
 	SettleTask *task = arg;
 	const char *name = task->election;
 	Store		store;
-	Election   *election;
+	Election   *election = begin(task, &store);
 	LOCKTAG		tag;
 
-	MemoryContextSwitchTo(CurTransactionContext);
-	le_store_get(&store);
-	le_wait_start();
-	if (!le_store_try_lock(&store, LE_TABLES, RowExclusiveLock))
-		le_wait_busy(name);
-	election = le_election_read(&store, name);
 	if (election == NULL)
-		return;					/* dropped since the look */
+		return;
 	tag = le_lock_election_tag(name);
 	if (!lock_group(task, &store, election, true) ||
 		!le_lock_election_shared(&tag, false))
@@ -158,9 +157,7 @@ preempt(void *arg)
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped meanwhile */
-	if (!le_yield_ask_unwanted(&store, election, &task->changed) ||
-		(!task->changed &&
-		 !le_yield_preempt(&store, election, &task->changed, &task->next)))
+	if (!le_yield_request(&store, election, &task->changed, &task->next))
 		le_wait_busy(name);
 }
 
@@ -176,7 +173,8 @@ prove(void *arg)
 
 /*
  * Settle an election, or see to its yields, in the time that the next renewal
- * leaves: a crowd of candidates is not read for longer.  True if it was done.
+ * leaves: a crowd of candidates is not read for longer.  True if it was done;
+ * task->changed says whether anything changed.
  */
 static bool
 attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
@@ -186,6 +184,18 @@ attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
 	le_candidates_read_until(Max(pass->renew_at, le_clock() + LONGEST_READ));
 	done = le_attempt(kind, task->election, work, task, &pass->next);
 	le_candidates_read_until(PG_INT64_MAX);
+	task->changed &= done;
+	if (task->waited)
+		le_round_again(pass);
+	if (task->changed)
+	{
+		/*
+		 * A look that is under way may have found that candidates have too
+		 * many seats of the group.
+		 */
+		le_standing_look_again();
+		(void) le_round_note(&pass->news, task->election);
+	}
 	return done;
 }
 
@@ -199,28 +209,19 @@ settle_one(Pass *pass, SettleTask *task)
 {
 	bool		done = attempt_task(pass, ATTEMPT_SETTLE, settle, task);
 
-	if (done && task->changed)
+	if (task->changed)
 	{
 		/*
 		 * No look has seen the new lease yet, which is due after a third of
 		 * it.
 		 */
 		pass->renew_at = Min(pass->renew_at, le_clock() + task->duration / 3);
-
-		/*
-		 * A look that is under way may have found that candidates have too
-		 * many seats of the group.
-		 */
-		le_standing_look_again();
-		le_news_add(pass, task->election);
 		if (list_length(pass->news) >= ANNOUNCE_AT)
 			le_announce(pass);
 	}
 	else if (done)
 		pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
-	if (task->waited)
-		le_round_again(pass);
-	return done && task->changed;
+	return task->changed;
 }
 
 /*
@@ -251,56 +252,49 @@ le_elect_orphaned(Pass *pass)
 }
 
 /*
- * These leases, beginning with that election's, if it is there.
+ * Is this election, and what follows it, left for the next round, which goes on
+ * there?  Not before this round has seen to another one.
  */
-static List *
-begin_with(List *leases, const char *election)
+static bool
+is_to_stop(Pass *pass, const char *election, int done, char *go_on_at)
 {
-	foreach_ptr(const Lease, lease, leases)
-	{
-		int			n = foreach_current_index(lease);
-
-		if (strcmp(lease->election, election) == 0)
-			return list_concat(list_copy_tail(leases, n),
-							   list_truncate(list_copy(leases), n));
-	}
-	return leases;
+	if (done == 0 || !le_round_is_to_renew(pass))
+		return false;
+	strlcpy(go_on_at, election, LE_NAME_MAX + 1);
+	pass->next = le_clock();
+	return true;
 }
 
 /*
- * Settle what the look has found due, until leases are to be renewed.  The
- * next round goes on with the election at which this one ends, so that
- * elections that are busy do not keep the worker from those behind them.  True
- * if anything changed.
+ * Settle what the look has found due, until leases are to be renewed.  True if
+ * anything changed.
  */
 bool
 le_elect_all(Pass *pass)
 {
 	static char go_on_at[LE_NAME_MAX + 1] = "";
-	List	   *leases = begin_with(pass->settle, go_on_at);
+	List	   *all = le_round_in_turn(pass->settle, go_on_at);
 	bool		changed = false;
 	Proof		proof = {.confirmed = false};
 
 	go_on_at[0] = '\0';
-	foreach_ptr(const Lease, seen, leases)
+	foreach_ptr(const Due, due, all)
 	{
-		SettleTask	task = {.election = seen->election};
+		SettleTask	task = {.election = due->election};
 
-		if (le_round_is_to_renew(pass) && foreach_current_index(seen) > 0)
-		{
-			strlcpy(go_on_at, task.election, sizeof(go_on_at));
-			pass->next = le_clock();
+		if (is_to_stop(pass, due->election, foreach_current_index(due),
+					   go_on_at))
 			break;
-		}
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
 			!le_proof_make(NULL, 0, false, 0, &proof) &&
 			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &pass->next))
 		{
-			strlcpy(go_on_at, task.election, sizeof(go_on_at));
+			strlcpy(go_on_at, due->election, sizeof(go_on_at));
 			break;
 		}
 		task.proof = proof;
-		le_proof_set_subject(&task.proof, seen, seen->configured, pass->inc);
+		le_proof_set_subject(&task.proof, due->vacant_xmin, due->duration,
+							 pass->inc);
 		changed |= settle_one(pass, &task);
 	}
 	return changed;
@@ -308,34 +302,23 @@ le_elect_all(Pass *pass)
 
 /*
  * Ask leaders to yield, or take that back, where the look has found it due,
- * until leases are to be renewed.  The next round goes on there, as
- * le_elect_all() does.
+ * until leases are to be renewed.
  */
 void
 le_elect_preempt_all(Pass *pass)
 {
 	static char go_on_at[LE_NAME_MAX + 1] = "";
-	List	   *leases = begin_with(pass->preempt, go_on_at);
+	List	   *all = le_round_in_turn(pass->preempt, go_on_at);
 
 	go_on_at[0] = '\0';
-	foreach_ptr(const Lease, seen, leases)
+	foreach_ptr(const Due, due, all)
 	{
-		SettleTask	task = {.election = seen->election,.next = PG_INT64_MAX};
+		SettleTask	task = {.election = due->election,.next = PG_INT64_MAX};
 
-		if (le_round_is_to_renew(pass) && foreach_current_index(seen) > 0)
-		{
-			strlcpy(go_on_at, task.election, sizeof(go_on_at));
-			pass->next = le_clock();
+		if (is_to_stop(pass, due->election, foreach_current_index(due),
+					   go_on_at))
 			break;
-		}
-		if (attempt_task(pass, ATTEMPT_PREEMPT, preempt, &task) && task.changed)
-		{
-			le_news_add(pass, task.election);
-			pass->next = le_clock();
-			le_standing_look_again();
-		}
-		pass->next = Min(pass->next, task.next);
-		if (task.waited)
-			le_round_again(pass);
+		(void) attempt_task(pass, ATTEMPT_PREEMPT, preempt, &task);
+		pass->next = task.changed ? le_clock() : Min(pass->next, task.next);
 	}
 }

@@ -201,7 +201,7 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 	{
 		until = silent_until(store, lease, pass->inc);
 		if (until <= le_clock())
-			le_news_add(pass, lease->election);
+			(void) le_round_note(&pass->news, lease->election);
 		else
 			pass->next = Min(pass->next, until);
 		return;
@@ -212,7 +212,7 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 		(lease->created_at != 0 && k->created_at != lease->created_at) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
-		le_news_add(pass, lease->election);
+		(void) le_round_note(&pass->news, lease->election);
 }
 
 /*
@@ -230,18 +230,6 @@ le_news_end_look(Pass *pass)
 	while ((k = hash_seq_search(&scan)) != NULL)
 	{
 		if (k->look != look_number)
-			le_news_add(pass, k->election);
+			(void) le_round_note(&pass->news, k->election);
 	}
-}
-
-/*
- * There is something to tell of this election.
- */
-void
-le_news_add(Pass *pass, const char *election)
-{
-	MemoryContext old = MemoryContextSwitchTo(le_worker_context);
-
-	pass->news = lappend(pass->news, pstrdup(election));
-	MemoryContextSwitchTo(old);
 }

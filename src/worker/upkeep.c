@@ -184,16 +184,6 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 	return request != REQUEST_STAYS;
 }
 
-static List *
-keep(List *leases, const Lease *lease)
-{
-	MemoryContext old = MemoryContextSwitchTo(le_worker_context);
-
-	leases = lappend(leases, le_lease_copy(lease));
-	MemoryContextSwitchTo(old);
-	return leases;
-}
-
 static void
 look_at_led(Look *look, Lease *lease)
 {
@@ -201,7 +191,7 @@ look_at_led(Look *look, Lease *lease)
 
 	pass->work = true;
 	if (look->knows_standing && is_to_preempt(&look->store, lease, pass))
-		pass->preempt = keep(pass->preempt, lease);
+		(void) le_round_note(&pass->preempt, lease->election);
 	if (!le_led_note(lease))
 		pass->next = Min(pass->next, lease->deadline_mono);
 }
@@ -214,6 +204,7 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 {
 	Pass	   *pass = look->pass;
 	int64		due = 0;
+	Due		   *found;
 
 	pass->work |= state != LEASE_VACANT;
 	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
@@ -227,8 +218,9 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 		pass->next = Min(pass->next, due);
 		return;
 	}
-	lease->configured = le_election_lease_duration(&look->store, lease);
-	pass->settle = keep(pass->settle, lease);
+	found = le_round_note(&pass->settle, lease->election);
+	found->duration = le_election_lease_duration(&look->store, lease);
+	found->vacant_xmin = le_proof_vacant_xmin(lease);
 }
 
 static void
@@ -246,22 +238,6 @@ look_at_lease(Look *look, Lease *lease)
 		look_at_led(look, lease);
 	else
 		look_at_ended(look, lease, state);
-}
-
-/*
- * What a look has found is done in the order of the names of elections, although
- * it reads them from the last one to the first.
- */
-static void
-reverse(List *leases)
-{
-	for (int i = 0, j = list_length(leases) - 1; i < j; i++, j--)
-	{
-		void	   *lease = list_nth(leases, i);
-
-		lfirst(list_nth_cell(leases, i)) = list_nth(leases, j);
-		lfirst(list_nth_cell(leases, j)) = lease;
-	}
 }
 
 /*
@@ -315,8 +291,6 @@ look_at_tables(void *arg)
 	while ((lease = le_lease_next(scan)) != NULL)
 		look_at_lease(&look, lease);
 	le_scan_end(scan);
-	reverse(pass->settle);
-	reverse(pass->preempt);
 	le_led_end_look();
 	le_tidy_look(&look.store, pass);
 	if (look.knows_marks)

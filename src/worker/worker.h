@@ -34,6 +34,16 @@
 #define TIDY_PAUSE		(1000 * MS) /* before a dead candidate is removed */
 #define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
 
+/* An election in which a round has something to do */
+typedef struct Due
+{
+	const char *election;
+
+	/* as the look has seen it, if it is to be settled */
+	int64		duration;		/* of its leases */
+	TransactionId vacant_xmin;	/* le_proof_vacant_xmin() */
+} Due;
+
 /*
  * A round of the worker
  */
@@ -44,7 +54,7 @@ typedef struct Pass
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to begin the next round */
 	int64		renew_at;		/* when to renew the next lease */
-	List	   *news;			/* names of elections to tell listeners of */
+	List	   *news;			/* Due: to tell listeners of */
 
 	/* when the look began with the leases; till then: when the round began */
 	int64		looked_at;
@@ -52,8 +62,8 @@ typedef struct Pass
 	/* what the look at the tables has found */
 	Incarnation *inc;			/* NULL: some table was locked */
 	bool		new_incarnation;	/* an epoch is to begin */
-	List	   *settle;			/* leases that are to be settled, as seen */
-	List	   *preempt;		/* leases with a yield to be asked or undone */
+	List	   *settle;			/* Due: to be settled */
+	List	   *preempt;		/* Due: a yield is to be asked or undone */
 	List	   *dead;			/* candidates whose rows are to be removed */
 	List	   *dropped;		/* names of elections that have been dropped */
 } Pass;
@@ -159,7 +169,6 @@ extern bool le_news_begin_look(Store *store);
 extern void le_news_look_at(Pass *pass, const Store *store,
 							const Lease *lease);
 extern void le_news_end_look(Pass *pass);
-extern void le_news_add(Pass *pass, const char *election);
 extern void le_news_remember(const Mark *mark);
 extern void le_news_forget(const char *election);
 extern void le_news_note_dropped(const Store *store, const char *election);
@@ -188,6 +197,8 @@ extern void le_tidy(Pass *pass);
 /* round.c */
 extern bool le_round_is_to_renew(const Pass *pass);
 extern void le_round_again(Pass *pass);
+extern Due *le_round_note(List **list, const char *election);
+extern List *le_round_in_turn(List *list, const char *from);
 
 /* upkeep.c */
 extern int64 le_upkeep_watch_at(void);
