@@ -50,56 +50,53 @@
 /* A transaction that holds an election lock in Share mode, the lease over */
 typedef struct LateCommit
 {
-	LOCKTAG		lock;
-	VirtualTransactionId vxid;
+	struct
+	{
+		LOCKTAG		lock;
+		VirtualTransactionId vxid;
+	}			key;			/* hash key */
 	int64		deadline;		/* of the lease that is over */
 	int64		since;			/* when it was first seen (monotonic) */
 	int64		seen;			/* ... and last */
 	bool		ended;			/* its session was told to end */
 } LateCommit;
 
-/* Those that this process has seen */
-static List *commits = NIL;
+/* Those that this process has seen; NULL: none yet */
+static HTAB *commits = NULL;
 
 static LateCommit *
-find_commit(const LOCKTAG *lock, VirtualTransactionId vxid)
+find_commit(const LOCKTAG *lock, VirtualTransactionId vxid, HASHACTION action)
 {
-	foreach_ptr(LateCommit, c, commits)
+	LateCommit	key = {.key = {*lock, vxid}};
+	LateCommit *commit;
+	bool		found;
+
+	if (commits == NULL)
+		commits = le_hash_make("leader_election late commits",
+							   sizeof(key.key), sizeof(LateCommit),
+							   HASH_BLOBS, TopMemoryContext);
+	commit = hash_search(commits, &key.key, action, &found);
+	if (commit != NULL && !found)
 	{
-		if (VirtualTransactionIdEquals(c->vxid, vxid) &&
-			memcmp(&c->lock, lock, sizeof(LOCKTAG)) == 0)
-			return c;
+		commit->deadline = 0;
+		commit->ended = false;
 	}
-	return NULL;
-}
-
-static LateCommit *
-add_commit(const LOCKTAG *lock, VirtualTransactionId vxid)
-{
-	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	LateCommit *commit = palloc0(sizeof(LateCommit));
-
-	commit->lock = *lock;
-	commit->vxid = vxid;
-	commits = lappend(commits, commit);
-	MemoryContextSwitchTo(old);
 	return commit;
 }
 
 static void
 forget_commits(int64 now)
 {
-	ListCell   *lc;
+	HASH_SEQ_STATUS scan;
+	LateCommit *c;
 
-	foreach(lc, commits)
+	if (commits == NULL)
+		return;
+	hash_seq_init(&scan, commits);
+	while ((c = hash_seq_search(&scan)) != NULL)
 	{
-		LateCommit *c = lfirst(lc);
-
 		if (now - c->seen > FORGET_AFTER)
-		{
-			commits = foreach_delete_current(commits, lc);
-			pfree(c);
-		}
+			(void) hash_search(commits, &c->key, HASH_REMOVE, NULL);
 	}
 }
 
@@ -127,14 +124,11 @@ note_commits(const LOCKTAG *lock, const Lease *lease)
 	int64		now = le_clock();
 	bool		late = false;
 
-	if (commits != NIL)
-		forget_commits(now);
+	forget_commits(now);
 	for (int i = 0; i < count; i++)
 	{
-		LateCommit *c = find_commit(lock, vxids[i]);
+		LateCommit *c = find_commit(lock, vxids[i], HASH_ENTER);
 
-		if (c == NULL)
-			c = add_commit(lock, vxids[i]);
 		if (c->deadline != lease->deadline_mono)
 		{
 			/* New, or its lease was not over after all. */
@@ -188,7 +182,7 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
 			memcmp(&held->locktag, lock, sizeof(LOCKTAG)) != 0 ||
 			held->pid == MyProcPid || held->pid == worker)
 			continue;
-		c = find_commit(lock, LeLockOwner(held));
+		c = find_commit(lock, LeLockOwner(held), HASH_FIND);
 		if (c != NULL && is_late(c, lease, now))
 			end_session(held, lease, c);
 	}

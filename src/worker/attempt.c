@@ -157,13 +157,14 @@ is_news(void)
 }
 
 /*
- * Do something that may fail or be cancelled.  An error is logged, and undone
- * by aborting the transaction.  Outside of this function, nothing in the
+ * Do something that may fail or be cancelled, maybe in a transaction, in the
+ * round's memory unless it chooses another.  An error is logged, and undone by
+ * aborting the transaction.  Outside of this function, nothing in the
  * worker may raise an error or process an interrupt: that would end the
  * process.
  */
 Outcome
-le_attempt_guard(Work work, void *arg)
+le_attempt_guard(Work work, void *arg, bool in_transaction)
 {
 	volatile Outcome result = DONE;
 
@@ -171,7 +172,15 @@ le_attempt_guard(Work work, void *arg)
 	last_message[0] = '\0';
 	PG_TRY();
 	{
+		if (in_transaction)
+		{
+			SetCurrentStatementStartTimestamp();
+			StartTransactionCommand();
+			MemoryContextSwitchTo(le_worker_context);
+		}
 		work(arg);
+		if (in_transaction)
+			CommitTransactionCommand();
 	}
 	PG_CATCH();
 	{
@@ -216,37 +225,13 @@ le_attempt_postpone(const char *why)
 			 errmsg_internal("%s", why)));
 }
 
-/* Work that needs a transaction of its own */
-typedef struct Transaction
-{
-	Work		work;
-	void	   *arg;
-} Transaction;
-
-static void
-run_transaction(void *arg)
-{
-	Transaction *transaction = arg;
-
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	MemoryContextSwitchTo(le_worker_context);
-	transaction->work(transaction->arg);
-	CommitTransactionCommand();
-}
-
-/*
- * Do something in a transaction, in the round's memory unless it chooses
- * another.
- */
 Outcome
 le_attempt_in_transaction(Work work, void *arg, const char *activity)
 {
-	Transaction transaction = {work, arg};
 	Outcome		result;
 
 	pgstat_report_activity(STATE_RUNNING, line[0] != '\0' ? line : activity);
-	result = le_attempt_guard(run_transaction, &transaction);
+	result = le_attempt_guard(work, arg, true);
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return result;

@@ -26,20 +26,13 @@
 #define PRUNE_EVERY		(3600000 * MS)	/* old history */
 #define PRUNE_AGAIN		(60000 * MS)	/* what could not be removed */
 
-/* A step in removing dead candidates */
-typedef struct CandidateStep
+/* A step in removing dead candidates, or in moving rows of table dropped */
+typedef struct Step
 {
-	List	   *dead;			/* candidates that the look has found dead */
-	bool		deleted;		/* some row */
-	bool		kept;			/* some row, which was locked, or is alive */
-} CandidateStep;
-
-/* A step in moving rows of table dropped into table epoch */
-typedef struct DroppedStep
-{
-	List	   *names;			/* of elections that the look has found */
-	bool		moved;			/* some row */
-} DroppedStep;
+	List	   *left;			/* candidates, or names of elections */
+	bool		changed;		/* some row */
+	bool		kept;			/* some row, which was locked, or is needed */
+} Step;
 
 /* A step in removing old history */
 typedef struct HistoryStep
@@ -73,7 +66,7 @@ begin_step(void)
 static void
 prune_candidates(void *arg)
 {
-	CandidateStep *step = arg;
+	Step	   *step = arg;
 	int64		until;
 	Store		store;
 
@@ -86,35 +79,12 @@ prune_candidates(void *arg)
 	until = le_clock() + STEP_TIME;
 	do
 	{
-		if (le_candidate_prune(&store, linitial(step->dead)))
-			step->deleted = true;
+		if (le_candidate_prune(&store, linitial(step->left)))
+			step->changed = true;
 		else
 			step->kept = true;
-		step->dead = list_delete_first(step->dead);
-	} while (step->dead != NIL && le_clock() < until);
-}
-
-static void
-prune_all_candidates(Pass *pass)
-{
-	CandidateStep step = {.dead = pass->dead};
-	int64		next = pass->next;
-
-	while (step.dead != NIL)
-	{
-		if (!le_attempt(ATTEMPT_TIDY, NULL, prune_candidates, &step, &next))
-			break;
-		if (step.dead != NIL && !has_time(pass))
-		{
-			next = le_clock();
-			break;
-		}
-	}
-	if (step.deleted)
-		next = le_clock();		/* maybe there is no more work */
-	else if (step.kept)
-		next = Min(next, le_clock() + TIDY_PAUSE);
-	pass->next = next;
+		step->left = list_delete_first(step->left);
+	} while (step->left != NIL && le_clock() < until);
 }
 
 /*
@@ -143,7 +113,7 @@ le_tidy_look(Store *store, Pass *pass)
 static void
 move_dropped(void *arg)
 {
-	DroppedStep *step = arg;
+	Step	   *step = arg;
 	int64		highest = 0;
 	int64		until;
 	Store		store;
@@ -157,36 +127,47 @@ move_dropped(void *arg)
 	until = le_clock() + STEP_TIME;
 	do
 	{
-		const char *election = linitial(step->names);
+		const char *election = linitial(step->left);
 
 		if (le_dropped_take(&store, election, &highest))
 		{
 			le_news_note_dropped(&store, election);
-			step->moved = true;
+			step->changed = true;
 		}
-		step->names = list_delete_first(step->names);
-	} while (step->names != NIL && le_clock() < until);
+		step->left = list_delete_first(step->left);
+	} while (step->left != NIL && le_clock() < until);
 	if (!le_epoch_note_dropped(&store, highest))
 		le_attempt_postpone("the row of this incarnation is locked");
 }
 
+/*
+ * Do steps until nothing is left, or there is no time for another one.
+ */
 static void
-move_all_dropped(Pass *pass)
+do_steps(Pass *pass, AttemptKind kind, Work work, List *all)
 {
-	DroppedStep step = {.names = pass->dropped};
+	Step		step = {.left = all};
 	int64		next = pass->next;
 
-	while (step.names != NIL)
+	while (step.left != NIL)
 	{
-		step.moved = false;
-		if (!le_attempt(ATTEMPT_MOVE_DROPPED, NULL, move_dropped, &step, &next))
+		if (!le_attempt(kind, NULL, work, &step, &next))
 			break;
-		/* Others may be left, and listeners may have to be told. */
-		if (step.moved)
+		if (step.left != NIL && !has_time(pass))
+		{
 			next = le_clock();
-		if (!has_time(pass))
 			break;
+		}
 	}
+
+	/*
+	 * Maybe there is no more work, or there are more of them than the look has
+	 * found, or listeners have to be told.
+	 */
+	if (step.changed)
+		next = le_clock();
+	else if (step.kept)
+		next = Min(next, le_clock() + TIDY_PAUSE);
 	pass->next = next;
 }
 
@@ -263,8 +244,7 @@ le_tidy(Pass *pass)
 		pass->next = le_clock();
 		return;
 	}
-	if (pass->dead != NIL)
-		prune_all_candidates(pass);
-	move_all_dropped(pass);
+	do_steps(pass, ATTEMPT_TIDY, prune_candidates, pass->dead);
+	do_steps(pass, ATTEMPT_MOVE_DROPPED, move_dropped, pass->dropped);
 	prune_all_history(pass);
 }

@@ -293,7 +293,7 @@ leader_election_worker_main(Datum arg)
 		has_worked |= pass.inc != NULL;
 		if ((!pass.installed && try_to_end()) || has_idled_enough(&pass))
 			break;
-		(void) le_attempt_guard(sleep_after, &pass);
+		(void) le_attempt_guard(sleep_after, &pass, false);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

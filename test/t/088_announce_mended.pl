@@ -10,7 +10,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 use Announced;
 use LeaderElection;
-use List::Util qw(first min);
+use List::Util qw(min);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker;
