@@ -177,16 +177,16 @@ note_outcome(const Announcement *a, Outcome outcome, int64 *next)
  * which the transaction had no room.
  */
 static Outcome
-announce_together(Pass *pass, List *items, int *from)
+announce_together(Round *round, List *items, int *from)
 {
 	int64		began = le_clock();
 	Announcement a = {.items = items,
-		.queue_for = Min(queue_for, pass->renew_at - began),
+		.queue_for = Min(queue_for, round->renew_at - began),
 	.go_on_from = *from};
 	Outcome		outcome = le_attempt_in_transaction(announce, &a, "announcing");
 
 	if (a.waited)
-		le_round_again(pass);
+		le_round_again(round);
 	switch (a.stage)
 	{
 		case LOCKING_TABLES:
@@ -204,10 +204,10 @@ announce_together(Pass *pass, List *items, int *from)
 	}
 	queue_for = SHORTEST_QUEUE;
 	if (a.more)
-		pass->next = le_clock();
+		round->next = le_clock();
 	if (outcome != DONE && list_length(items) > 1)
 		return FAILED;
-	note_outcome(&a, outcome, &pass->next);
+	note_outcome(&a, outcome, &round->next);
 	*from = a.go_on_from;
 	return DONE;
 }
@@ -218,9 +218,9 @@ announce_together(Pass *pass, List *items, int *from)
  * number in the news of the first one that was not reached.
  */
 static bool
-announce_items(Pass *pass, List *items, int *from)
+announce_items(Round *round, List *items, int *from)
 {
-	Outcome		outcome = announce_together(pass, items, from);
+	Outcome		outcome = announce_together(round, items, from);
 
 	if (outcome == BUSY)
 		*from = ((NewsItem *) linitial(items))->number;
@@ -229,8 +229,8 @@ announce_items(Pass *pass, List *items, int *from)
 	foreach_ptr(NewsItem, item, items)
 	{
 		/* The first one is tried in any case: so each round gets further. */
-		if ((foreach_current_index(item) > 0 && pass->renew_at < le_clock() + MS) ||
-			announce_together(pass, list_make1(item), from) == BUSY)
+		if ((foreach_current_index(item) > 0 && round->renew_at < le_clock() + MS) ||
+			announce_together(round, list_make1(item), from) == BUSY)
 		{
 			*from = item->number;
 			return false;
@@ -244,22 +244,22 @@ announce_items(Pass *pass, List *items, int *from)
  * *from of the news on, which is moved.  Those that pause are left out.
  */
 static List *
-take_items(Pass *pass, int *from)
+take_items(Round *round, int *from)
 {
 	List	   *items = NIL;
 
-	while (*from < list_length(pass->news) &&
+	while (*from < list_length(round->news) &&
 		   list_length(items) < EVENTS)
 	{
 		int			number = (*from)++;
-		const char *election = ((Due *) list_nth(pass->news, number))->election;
+		const char *election = ((Due *) list_nth(round->news, number))->election;
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,
 														   election);
 		NewsItem   *item;
 
 		if (paused_until != 0)
 		{
-			pass->next = Min(pass->next, paused_until);
+			round->next = Min(round->next, paused_until);
 			continue;
 		}
 		item = palloc0(sizeof(NewsItem));
@@ -276,26 +276,26 @@ take_items(Pass *pass, int *from)
  * session may have ended.
  */
 void
-le_announce(Pass *pass)
+le_announce(Round *round)
 {
 	int			done = 0;
 	bool		may_go_on = true;
 
-	pass->news = le_round_in_turn(pass->news, go_on_at);
-	while (may_go_on && done < list_length(pass->news) &&
+	round->news = le_round_in_turn(round->news, go_on_at);
+	while (may_go_on && done < list_length(round->news) &&
 		   le_clock() >= queue_at &&
-		   le_clock() + MS <= pass->renew_at &&
-		   (done == 0 || !le_round_is_to_renew(pass)))
+		   le_clock() + MS <= round->renew_at &&
+		   (done == 0 || !le_round_is_to_renew(round)))
 	{
-		List	   *items = take_items(pass, &done);
+		List	   *items = take_items(round, &done);
 
-		may_go_on = items == NIL || announce_items(pass, items, &done);
+		may_go_on = items == NIL || announce_items(round, items, &done);
 	}
-	pass->news = list_copy_tail(pass->news, done);
-	if (pass->news != NIL)
+	round->news = list_copy_tail(round->news, done);
+	if (round->news != NIL)
 	{
-		pass->next = Min(pass->next, Max(queue_at, le_clock()));
-		strlcpy(go_on_at, ((Due *) linitial(pass->news))->election,
+		round->next = Min(round->next, Max(queue_at, le_clock()));
+		strlcpy(go_on_at, ((Due *) linitial(round->news))->election,
 				sizeof(go_on_at));
 	}
 }

@@ -177,16 +177,16 @@ prove(void *arg)
  * task->changed says whether anything changed.
  */
 static bool
-attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
+attempt_task(Round *round, AttemptKind kind, Work work, SettleTask *task)
 {
 	bool		done;
 
-	le_candidates_read_until(Max(pass->renew_at, le_clock() + LONGEST_READ));
-	done = le_attempt(kind, task->election, work, task, &pass->next);
+	le_candidates_read_until(Max(round->renew_at, le_clock() + LONGEST_READ));
+	done = le_attempt(kind, task->election, work, task, &round->next);
 	le_candidates_read_until(PG_INT64_MAX);
 	task->changed &= done;
 	if (task->waited)
-		le_round_again(pass);
+		le_round_again(round);
 	if (task->changed)
 	{
 		/*
@@ -194,7 +194,7 @@ attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
 		 * many seats of the group.
 		 */
 		le_standing_look_again();
-		(void) le_round_note(&pass->news, task->election);
+		(void) le_round_note(&round->news, task->election);
 	}
 	return done;
 }
@@ -205,9 +205,9 @@ attempt_task(Pass *pass, AttemptKind kind, Work work, SettleTask *task)
  * look again after a while.
  */
 static bool
-settle_one(Pass *pass, SettleTask *task)
+settle_one(Round *round, SettleTask *task)
 {
-	bool		done = attempt_task(pass, ATTEMPT_SETTLE, settle, task);
+	bool		done = attempt_task(round, ATTEMPT_SETTLE, settle, task);
 
 	if (task->changed)
 	{
@@ -215,12 +215,12 @@ settle_one(Pass *pass, SettleTask *task)
 		 * No look has seen the new lease yet, which is due after a third of
 		 * it.
 		 */
-		pass->renew_at = Min(pass->renew_at, le_clock() + task->duration / 3);
-		if (list_length(pass->news) >= ANNOUNCE_AT)
-			le_announce(pass);
+		round->renew_at = Min(round->renew_at, le_clock() + task->duration / 3);
+		if (list_length(round->news) >= ANNOUNCE_AT)
+			le_announce(round);
 	}
 	else if (done)
-		pass->next = Min(pass->next, le_clock() + LOOK_AGAIN);
+		round->next = Min(round->next, le_clock() + LOOK_AGAIN);
 	return task->changed;
 }
 
@@ -231,22 +231,22 @@ settle_one(Pass *pass, SettleTask *task)
  * busy, is found by the look that follows.  True if anything changed.
  */
 bool
-le_elect_orphaned(Pass *pass)
+le_elect_orphaned(Round *round)
 {
 	List	   *elections = le_led_orphaned();
 	bool		changed = false;
 
-	pass->looked_at = le_clock();
+	round->looked_at = le_clock();
 	if (elections != NIL)
-		le_round_again(pass);	/* they are named only once */
+		le_round_again(round);	/* they are named only once */
 	foreach_ptr(const char, election, elections)
 	{
 		SettleTask	task = {.election = election};
 
-		if ((le_round_is_to_renew(pass) && foreach_current_index(election) > 0) ||
+		if ((le_round_is_to_renew(round) && foreach_current_index(election) > 0) ||
 			!le_proof_make(NULL, 0, false, 0, &task.proof))
 			break;
-		changed |= settle_one(pass, &task);
+		changed |= settle_one(round, &task);
 	}
 	return changed;
 }
@@ -256,12 +256,12 @@ le_elect_orphaned(Pass *pass)
  * there?  Not before this round has seen to another one.
  */
 static bool
-is_to_stop(Pass *pass, const char *election, int done, char *go_on_at)
+is_to_stop(Round *round, const char *election, int done, char *go_on_at)
 {
-	if (done == 0 || !le_round_is_to_renew(pass))
+	if (done == 0 || !le_round_is_to_renew(round))
 		return false;
 	strlcpy(go_on_at, election, LE_NAME_MAX + 1);
-	pass->next = le_clock();
+	round->next = le_clock();
 	return true;
 }
 
@@ -270,10 +270,10 @@ is_to_stop(Pass *pass, const char *election, int done, char *go_on_at)
  * anything changed.
  */
 bool
-le_elect_all(Pass *pass)
+le_elect_all(Round *round)
 {
 	static char go_on_at[LE_NAME_MAX + 1] = "";
-	List	   *all = le_round_in_turn(pass->settle, go_on_at);
+	List	   *all = le_round_in_turn(round->settle, go_on_at);
 	bool		changed = false;
 	Proof		proof = {.confirmed = false};
 
@@ -282,20 +282,20 @@ le_elect_all(Pass *pass)
 	{
 		SettleTask	task = {.election = due->election};
 
-		if (is_to_stop(pass, due->election, foreach_current_index(due),
+		if (is_to_stop(round, due->election, foreach_current_index(due),
 					   go_on_at))
 			break;
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
 			!le_proof_make(NULL, 0, false, 0, &proof) &&
-			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &pass->next))
+			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &round->next))
 		{
 			strlcpy(go_on_at, due->election, sizeof(go_on_at));
 			break;
 		}
 		task.proof = proof;
 		le_proof_set_subject(&task.proof, due->vacant_xmin, due->duration,
-							 pass->inc);
-		changed |= settle_one(pass, &task);
+							 round->inc);
+		changed |= settle_one(round, &task);
 	}
 	return changed;
 }
@@ -305,20 +305,20 @@ le_elect_all(Pass *pass)
  * until leases are to be renewed.
  */
 void
-le_elect_preempt_all(Pass *pass)
+le_elect_preempt_all(Round *round)
 {
 	static char go_on_at[LE_NAME_MAX + 1] = "";
-	List	   *all = le_round_in_turn(pass->preempt, go_on_at);
+	List	   *all = le_round_in_turn(round->preempt, go_on_at);
 
 	go_on_at[0] = '\0';
 	foreach_ptr(const Due, due, all)
 	{
 		SettleTask	task = {.election = due->election,.next = PG_INT64_MAX};
 
-		if (is_to_stop(pass, due->election, foreach_current_index(due),
+		if (is_to_stop(round, due->election, foreach_current_index(due),
 					   go_on_at))
 			break;
-		(void) attempt_task(pass, ATTEMPT_PREEMPT, preempt, &task);
-		pass->next = task.changed ? le_clock() : Min(pass->next, task.next);
+		(void) attempt_task(round, ATTEMPT_PREEMPT, preempt, &task);
+		round->next = task.changed ? le_clock() : Min(round->next, task.next);
 	}
 }

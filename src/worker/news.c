@@ -189,21 +189,21 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
 
 /*
  * The look has found this lease: is there anything to tell of its election?
- * pass->next becomes the time from which on there may be, if that is sooner.
+ * round->next becomes the time from which on there may be, if that is sooner.
  */
 void
-le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
+le_news_look_at(Round *round, const Store *store, const Lease *lease)
 {
 	KnownMark  *k = find_or_read(store, lease->election);
 	int64		until;
 
 	if (k == NULL)
 	{
-		until = silent_until(store, lease, pass->inc);
+		until = silent_until(store, lease, round->inc);
 		if (until <= le_clock())
-			(void) le_round_note(&pass->news, lease->election);
+			(void) le_round_note(&round->news, lease->election);
 		else
-			pass->next = Min(pass->next, until);
+			round->next = Min(round->next, until);
 		return;
 	}
 	k->look = look_number;
@@ -212,14 +212,14 @@ le_news_look_at(Pass *pass, const Store *store, const Lease *lease)
 	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 		(lease->created_at != 0 && k->created_at != lease->created_at) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
-		(void) le_round_note(&pass->news, lease->election);
+		(void) le_round_note(&round->news, lease->election);
 }
 
 /*
  * The look has found all leases: the elections of other marks were dropped.
  */
 void
-le_news_end_look(Pass *pass)
+le_news_end_look(Round *round)
 {
 	HASH_SEQ_STATUS scan;
 	KnownMark  *k;
@@ -230,6 +230,6 @@ le_news_end_look(Pass *pass)
 	while ((k = hash_seq_search(&scan)) != NULL)
 	{
 		if (k->look != look_number)
-			(void) le_round_note(&pass->news, k->election);
+			(void) le_round_note(&round->news, k->election);
 	}
 }

@@ -132,11 +132,11 @@ renew_rows(void *arg)
  * what has come of it once it is committed.  False: it was undone, or pauses.
  */
 static bool
-renew_batch(Pass *pass, AttemptKind kind, const char *election,
+renew_batch(Round *round, AttemptKind kind, const char *election,
 			RenewalBatch *batch)
 {
 
-	if (!le_attempt(kind, election, renew_rows, batch, &pass->next))
+	if (!le_attempt(kind, election, renew_rows, batch, &round->next))
 		return false;
 	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
@@ -157,7 +157,7 @@ renew_batch(Pass *pass, AttemptKind kind, const char *election,
  * rest: probably no renewal works at all.
  */
 static void
-renew_each(Pass *pass, RenewalBatch *batch)
+renew_each(Round *round, RenewalBatch *batch)
 {
 	int			failed = 0;
 
@@ -175,7 +175,7 @@ renew_each(Pass *pass, RenewalBatch *batch)
 			batch->complete = false;
 			continue;
 		}
-		if (renew_batch(pass, ATTEMPT_RENEW, election, &one) && one.complete)
+		if (renew_batch(round, ATTEMPT_RENEW, election, &one) && one.complete)
 			continue;
 		batch->complete = false;
 		if (++failed == MANY_FAILURES)
@@ -229,7 +229,7 @@ urgent_at(List *renewals, int from)
  * else.
  */
 void
-le_renewal_all(Pass *pass)
+le_renewal_all(Round *round)
 {
 	List	   *renewals = choose();
 	int64		again_at = 0;
@@ -242,17 +242,17 @@ le_renewal_all(Pass *pass)
 		{
 			/* A session may have ended: go on in the next round. */
 			again_at = urgent_at(renewals, from);
-			pass->next = le_clock();
+			round->next = le_clock();
 			break;
 		}
 		for (int i = from; i < Min(from + BATCH, list_length(renewals)); i++)
 			batch.renewals = lappend(batch.renewals, list_nth(renewals, i));
-		if (!renew_batch(pass, ATTEMPT_RENEW_ALL, NULL, &batch))
-			renew_each(pass, &batch);
+		if (!renew_batch(round, ATTEMPT_RENEW_ALL, NULL, &batch))
+			renew_each(round, &batch);
 		if (batch.look_again)
-			le_round_again(pass);
+			le_round_again(round);
 		if (!batch.complete)
 			again_at = le_clock() + RETRY;
 	}
-	pass->renew_at = Max(le_renewal_due(), again_at);
+	round->renew_at = Max(le_renewal_due(), again_at);
 }

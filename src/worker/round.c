@@ -19,9 +19,9 @@
  * the worker sleeps only after a round that has only looked.
  */
 void
-le_round_again(Pass *pass)
+le_round_again(Round *round)
 {
-	pass->next = le_clock();
+	round->next = le_clock();
 	le_standing_look_again();
 }
 
@@ -31,12 +31,12 @@ le_round_again(Pass *pass)
  * renewed, a look is due soon.
  */
 bool
-le_round_is_to_renew(const Pass *pass)
+le_round_is_to_renew(const Round *round)
 {
 	int64		now = le_clock();
 
-	return pass->renew_at <= now ||
-		(MyLatch->is_set && now - pass->looked_at >= LONGEST_WORK);
+	return round->renew_at <= now ||
+		(MyLatch->is_set && now - round->looked_at >= LONGEST_WORK);
 }
 
 /*

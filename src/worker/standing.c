@@ -50,7 +50,7 @@ static int64 rest_until = 0;
 /* A step */
 typedef struct Step
 {
-	Pass	   *pass;
+	Round	   *round;
 	const Store *store;			/* which knows all drains */
 	int64		until;
 	int			rows;
@@ -152,7 +152,7 @@ why_not_elected(Step *step, Candidate *c)
 }
 
 static void
-note_dead(Pass *pass, const Candidate *c)
+note_dead(Round *round, const Candidate *c)
 {
 	MemoryContext old = MemoryContextSwitchTo(le_worker_context);
 	Candidate  *dead = palloc0(sizeof(Candidate));
@@ -162,7 +162,7 @@ note_dead(Pass *pass, const Candidate *c)
 	dead->role.name = pstrdup(c->role.name);
 	dead->role.oid = c->role.oid;
 	dead->session_id = c->session_id;
-	pass->dead = lappend(pass->dead, dead);
+	round->dead = lappend(round->dead, dead);
 	MemoryContextSwitchTo(old);
 }
 
@@ -190,11 +190,11 @@ note_candidate(Step *step, const Candidate *c)
 	if (why_not == NOT_ALIVE)
 	{
 		prune_at = Min(prune_at, le_clock());
-		note_dead(step->pass, c);
+		note_dead(step->round, c);
 	}
 
 	if (++step->rows % CHECK_EVERY != 0 ||
-		(le_clock() < step->until && list_length(step->pass->dead) < MANY_DEAD))
+		(le_clock() < step->until && list_length(step->round->dead) < MANY_DEAD))
 		return true;
 	step->cut = true;
 	last_election = MemoryContextStrdup(context, c->election);
@@ -222,21 +222,21 @@ scan_candidates(Step *step, const char *candidate)
 
 /*
  * Look at the candidates, or at some more of them.  True: all have been looked
- * at, and le_standing_find() answers.  False: pass->next says when to go on.
- * pass->dead becomes the candidates that this step has found dead.  The table
+ * at, and le_standing_find() answers.  False: round->next says when to go on.
+ * round->dead becomes the candidates that this step has found dead.  The table
  * is locked, and le_drain_remember() was called for the store.
  */
 bool
-le_standing_look(const Store *store, Pass *pass)
+le_standing_look(const Store *store, Round *round)
 {
-	Step		step = {.pass = pass,.store = store,
+	Step		step = {.round = round,.store = store,
 	.context = CurrentMemoryContext};
 
 	if (in_step || table != store->table[TABLE_CANDIDATE].rel)
 		under_way = false;
 	if (!under_way && le_clock() < rest_until)
 	{
-		pass->next = Min(pass->next, rest_until);
+		round->next = Min(round->next, rest_until);
 		return false;
 	}
 	if (!under_way)
@@ -248,15 +248,15 @@ le_standing_look(const Store *store, Pass *pass)
 	if (last_election == NULL || scan_candidates(&step, last_candidate))
 		(void) scan_candidates(&step, NULL);
 	in_step = false;
-	pass->work |= hash_get_num_entries(standing) > 0;
+	round->work |= hash_get_num_entries(standing) > 0;
 	if (step.cut)
 	{
-		pass->next = le_clock();
+		round->next = le_clock();
 		return false;
 	}
 	under_way = false;
 	if (prune_at != PG_INT64_MAX)
-		pass->next = Min(pass->next, Max(prune_at, le_clock() + TIDY_PAUSE));
+		round->next = Min(round->next, Max(prune_at, le_clock() + TIDY_PAUSE));
 	if (steps > 1)
 	{
 		/*
@@ -264,7 +264,7 @@ le_standing_look(const Store *store, Pass *pass)
 		 */
 		rest_until = le_clock() + (le_clock() - began_at);
 		if (has_missed)
-			pass->next = Min(pass->next, rest_until);
+			round->next = Min(round->next, rest_until);
 	}
 	return true;
 }

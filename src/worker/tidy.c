@@ -47,9 +47,9 @@ typedef struct HistoryStep
  * Is there time for another step?
  */
 static bool
-has_time(const Pass *pass)
+has_time(const Round *round)
 {
-	return le_clock() < Min(pass->next, pass->renew_at) && !MyLatch->is_set;
+	return le_clock() < Min(round->next, round->renew_at) && !MyLatch->is_set;
 }
 
 /*
@@ -92,17 +92,17 @@ prune_candidates(void *arg)
  * finds the others.
  */
 void
-le_tidy_look(Store *store, Pass *pass)
+le_tidy_look(Store *store, Round *round)
 {
 	MemoryContext old;
 
 	if (!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock))
 	{
-		pass->next = Min(pass->next, le_clock() + RETRY);
+		round->next = Min(round->next, le_clock() + RETRY);
 		return;
 	}
 	old = MemoryContextSwitchTo(le_worker_context);
-	pass->dropped = le_dropped_names(store, STEP_ROWS);
+	round->dropped = le_dropped_names(store, STEP_ROWS);
 	MemoryContextSwitchTo(old);
 }
 
@@ -144,16 +144,16 @@ move_dropped(void *arg)
  * Do steps until nothing is left, or there is no time for another one.
  */
 static void
-do_steps(Pass *pass, AttemptKind kind, Work work, List *all)
+do_steps(Round *round, AttemptKind kind, Work work, List *all)
 {
 	Step		step = {.left = all};
-	int64		next = pass->next;
+	int64		next = round->next;
 
 	while (step.left != NIL)
 	{
 		if (!le_attempt(kind, NULL, work, &step, &next))
 			break;
-		if (step.left != NIL && !has_time(pass))
+		if (step.left != NIL && !has_time(round))
 		{
 			next = le_clock();
 			break;
@@ -168,7 +168,7 @@ do_steps(Pass *pass, AttemptKind kind, Work work, List *all)
 		next = le_clock();
 	else if (step.kept)
 		next = Min(next, le_clock() + TIDY_PAUSE);
-	pass->next = next;
+	round->next = next;
 }
 
 static void
@@ -199,7 +199,7 @@ prune_history(void *arg)
 }
 
 static void
-prune_all_history(Pass *pass)
+prune_all_history(Round *round)
 {
 	static HistoryStep at = {.table = InvalidOid};
 	static int64 prune_at = 0;	/* when to make the next step */
@@ -224,27 +224,27 @@ prune_all_history(Pass *pass)
 		 * Waits above may have swallowed a wake-up.  Run one more round, and
 		 * sleep only after one that only looked.
 		 */
-		if (!has_time(pass) || le_clock() < prune_at)
+		if (!has_time(round) || le_clock() < prune_at)
 		{
-			pass->next = le_clock();
+			round->next = le_clock();
 			return;
 		}
 	}
-	pass->next = Min(pass->next, prune_at);
+	round->next = Min(round->next, prune_at);
 }
 
 /*
  * Remove what is no longer needed, unless a renewal is due.
  */
 void
-le_tidy(Pass *pass)
+le_tidy(Round *round)
 {
-	if (pass->renew_at <= le_clock())
+	if (round->renew_at <= le_clock())
 	{
-		pass->next = le_clock();
+		round->next = le_clock();
 		return;
 	}
-	do_steps(pass, ATTEMPT_TIDY, prune_candidates, pass->dead);
-	do_steps(pass, ATTEMPT_MOVE_DROPPED, move_dropped, pass->dropped);
-	prune_all_history(pass);
+	do_steps(round, ATTEMPT_TIDY, prune_candidates, round->dead);
+	do_steps(round, ATTEMPT_MOVE_DROPPED, move_dropped, round->dropped);
+	prune_all_history(round);
 }

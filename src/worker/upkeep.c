@@ -47,7 +47,7 @@
 /* A look at the tables */
 typedef struct Look
 {
-	Pass	   *pass;
+	Round	   *round;
 	Store		store;
 	const char *incarnation;
 	bool		knows_standing; /* all candidates were looked at */
@@ -155,7 +155,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
  * le_elect_preempt_all() finds out.
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
+is_to_preempt(const Store *store, const Lease *lease, Round *round)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
@@ -176,24 +176,24 @@ is_to_preempt(const Store *store, const Lease *lease, Pass *pass)
 		(le_strategy(election->strategy)->preempts == NULL &&
 		 !lease->yielding && !unwanted && election->pause == NULL))
 		return false;
-	view = le_view_read(store, election, lease, pass->inc, le_clock(), NULL);
+	view = le_view_read(store, election, lease, round->inc, le_clock(), NULL);
 	if (!view->paused && s != NULL && s->candidates >= CROWD)
 		return true;
 	request = le_request(view, &challenger, &next);
-	pass->next = Min(pass->next, next);
+	round->next = Min(round->next, next);
 	return request != REQUEST_STAYS;
 }
 
 static void
 look_at_led(Look *look, Lease *lease)
 {
-	Pass	   *pass = look->pass;
+	Round	   *round = look->round;
 
-	pass->work = true;
-	if (look->knows_standing && is_to_preempt(&look->store, lease, pass))
-		(void) le_round_note(&pass->preempt, lease->election);
+	round->work = true;
+	if (look->knows_standing && is_to_preempt(&look->store, lease, round))
+		(void) le_round_note(&round->preempt, lease->election);
 	if (!le_led_note(lease))
-		pass->next = Min(pass->next, lease->deadline_mono);
+		round->next = Min(round->next, lease->deadline_mono);
 }
 
 /*
@@ -202,23 +202,23 @@ look_at_led(Look *look, Lease *lease)
 static void
 look_at_ended(Look *look, Lease *lease, LeaseState state)
 {
-	Pass	   *pass = look->pass;
+	Round	   *round = look->round;
 	int64		due = 0;
 	Due		   *found;
 
-	pass->work |= state != LEASE_VACANT;
+	round->work |= state != LEASE_VACANT;
 	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
 	{
-		if (pass->inc == NULL || !look->knows_standing)
+		if (round->inc == NULL || !look->knows_standing)
 			return;
-		due = vacancy_ends(&look->store, lease, pass->inc);
+		due = vacancy_ends(&look->store, lease, round->inc);
 	}
 	if (due > le_clock())
 	{
-		pass->next = Min(pass->next, due);
+		round->next = Min(round->next, due);
 		return;
 	}
-	found = le_round_note(&pass->settle, lease->election);
+	found = le_round_note(&round->settle, lease->election);
 	found->duration = le_election_lease_duration(&look->store, lease);
 	found->vacant_xmin = le_proof_vacant_xmin(lease);
 }
@@ -226,14 +226,14 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 static void
 look_at_lease(Look *look, Lease *lease)
 {
-	Pass	   *pass = look->pass;
+	Round	   *round = look->round;
 	LeaseState	state = le_lease_state(lease, look->incarnation, le_clock());
 
-	if (pass->inc != NULL && pass->inc->epoch == 0 &&
+	if (round->inc != NULL && round->inc->epoch == 0 &&
 		le_lease_is_foreign(lease, look->incarnation))
-		pass->new_incarnation = true;
+		round->new_incarnation = true;
 	if (look->knows_marks)
-		le_news_look_at(pass, &look->store, lease);
+		le_news_look_at(round, &look->store, lease);
 	if (state == LEASE_LED)
 		look_at_led(look, lease);
 	else
@@ -252,16 +252,16 @@ look_at_lease(Look *look, Lease *lease)
 static void
 look_at_tables(void *arg)
 {
-	Pass	   *pass = arg;
-	Look		look = {.pass = pass};
+	Round	   *round = arg;
+	Look		look = {.round = round};
 	RowScan    *scan;
 	Lease	   *lease;
 
-	pass->installed = le_store_find(&look.store);
-	pass->work = pass->installed;	/* until proven otherwise */
-	if (!pass->installed)
+	round->installed = le_store_find(&look.store);
+	round->work = round->installed;	/* until proven otherwise */
+	if (!round->installed)
 		return;
-	pass->next = le_clock() + RETRY;
+	round->next = le_clock() + RETRY;
 	seen_role_changes = le_role_changes();
 	watches_roles = false;
 	if (!le_store_try_lock(&look.store, LE_TABLE_LEASE, AccessShareLock))
@@ -276,25 +276,25 @@ look_at_tables(void *arg)
 		le_pause_all_remember(&look.store);
 		le_drain_remember(&look.store);
 		le_group_remember(&look.store);
-		pass->next = le_clock() + LONGEST_SLEEP;
-		pass->work = false;
-		pass->inc = le_epoch_read();
-		pass->new_incarnation = !pass->inc->known;
-		look.knows_standing = le_standing_look(&look.store, pass);
+		round->next = le_clock() + LONGEST_SLEEP;
+		round->work = false;
+		round->inc = le_epoch_read();
+		round->new_incarnation = !round->inc->known;
+		look.knows_standing = le_standing_look(&look.store, round);
 		look.knows_marks = le_news_begin_look(&look.store);
 		if (!look.knows_marks)
-			pass->next = Min(pass->next, le_clock() + RETRY);
+			round->next = Min(round->next, le_clock() + RETRY);
 	}
 	look.incarnation = le_incarnation_name(look.store.lease_oid);
-	pass->looked_at = le_clock();
+	round->looked_at = le_clock();
 	scan = le_lease_scan(&look.store);
 	while ((lease = le_lease_next(scan)) != NULL)
 		look_at_lease(&look, lease);
 	le_scan_end(scan);
 	le_led_end_look();
-	le_tidy_look(&look.store, pass);
+	le_tidy_look(&look.store, round);
 	if (look.knows_marks)
-		le_news_end_look(pass);
+		le_news_end_look(round);
 }
 
 /*
@@ -317,19 +317,19 @@ begin_epoch(void *arg)
  * overdue.
  */
 static bool
-elect_before_look(Pass *pass)
+elect_before_look(Round *round)
 {
 	static int64 look_by = 0;	/* 0: the look was not put off */
-	bool		changed = le_elect_orphaned(pass);
+	bool		changed = le_elect_orphaned(round);
 
 	if (look_by == 0)
 		look_by = le_clock() + LONGEST_WORK;
-	if (!changed || pass->renew_at <= le_clock() || look_by <= le_clock())
+	if (!changed || round->renew_at <= le_clock() || look_by <= le_clock())
 	{
 		look_by = 0;
 		return false;
 	}
-	pass->next = le_clock() + WINNER_FIRST;
+	round->next = le_clock() + WINNER_FIRST;
 	return true;
 }
 
@@ -338,13 +338,13 @@ elect_before_look(Pass *pass)
  * is to do in this round.  False: look now.
  */
 static bool
-renew_before_look(Pass *pass)
+renew_before_look(Round *round)
 {
-	if (pass->renew_at > le_clock())
+	if (round->renew_at > le_clock())
 		return false;
-	pass->next = Min(pass->next, next_look);
-	le_renewal_all(pass);
-	return !pass->woken && pass->next > le_clock();
+	round->next = Min(round->next, next_look);
+	le_renewal_all(round);
+	return !round->woken && round->next > le_clock();
 }
 
 /*
@@ -352,17 +352,17 @@ renew_before_look(Pass *pass)
  * there.  What a look had found before it failed is no answer.
  */
 static bool
-try_to_look(Pass *pass)
+try_to_look(Round *round)
 {
-	pass->next = PG_INT64_MAX;
-	if (!le_attempt(ATTEMPT_LOOK, NULL, look_at_tables, pass, &pass->next))
+	round->next = PG_INT64_MAX;
+	if (!le_attempt(ATTEMPT_LOOK, NULL, look_at_tables, round, &round->next))
 	{
-		pass->installed = true;
-		pass->work = true;
+		round->installed = true;
+		round->work = true;
 		return false;
 	}
-	pass->renew_at = le_renewal_due();
-	return pass->installed;
+	round->renew_at = le_renewal_due();
+	return round->installed;
 }
 
 /*
@@ -371,13 +371,13 @@ try_to_look(Pass *pass)
  * are elected all the time, it is done after LONGEST_POSTPONE.
  */
 static bool
-is_to_go_on(Pass *pass, bool changed)
+is_to_go_on(Round *round, bool changed)
 {
 	static int64 postponed_at = 0;	/* 0: it was not */
 
 	if (changed)
 	{
-		pass->next = Min(pass->next, le_clock() + RETRY);
+		round->next = Min(round->next, le_clock() + RETRY);
 		if (postponed_at == 0)
 			postponed_at = le_clock();
 		if (le_clock() - postponed_at < LONGEST_POSTPONE)
@@ -388,46 +388,46 @@ is_to_go_on(Pass *pass, bool changed)
 }
 
 static void
-do_round(Pass *pass)
+do_round(Round *round)
 {
 	bool		changed;
 
 	/* What a round without a look has to assume */
-	pass->installed = true;
-	pass->work = true;
-	pass->next = PG_INT64_MAX;
-	pass->renew_at = le_renewal_due();
+	round->installed = true;
+	round->work = true;
+	round->next = PG_INT64_MAX;
+	round->renew_at = le_renewal_due();
 	(void) le_upkeep_sees_roles();
-	if (elect_before_look(pass) || renew_before_look(pass) || !try_to_look(pass))
+	if (elect_before_look(round) || renew_before_look(round) || !try_to_look(round))
 		return;
-	if (pass->new_incarnation &&
-		le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &pass->next))
-		pass->next = le_clock();
-	if (pass->renew_at <= le_clock())
-		le_renewal_all(pass);
-	changed = le_elect_all(pass);
-	le_announce(pass);
-	if (!is_to_go_on(pass, changed))
+	if (round->new_incarnation &&
+		le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &round->next))
+		round->next = le_clock();
+	if (round->renew_at <= le_clock())
+		le_renewal_all(round);
+	changed = le_elect_all(round);
+	le_announce(round);
+	if (!is_to_go_on(round, changed))
 		return;
-	le_elect_preempt_all(pass);
-	le_announce(pass);
-	le_tidy(pass);
+	le_elect_preempt_all(round);
+	le_announce(round);
+	le_tidy(round);
 }
 
 /*
  * Do a round, in memory of its own.
  */
 void
-le_upkeep(Pass *pass)
+le_upkeep(Round *round)
 {
-	bool		woken = pass->woken;
+	bool		woken = round->woken;
 	int64		reads = pgBufferUsage.shared_blks_read;
 	int64		spares_at;
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
-	memset(pass, 0, sizeof(Pass));
-	pass->woken = woken;
+	memset(round, 0, sizeof(Round));
+	round->woken = woken;
 	le_spread_begin_round();
 	spares_at = le_room_keep_spares();
 	if (woken)
@@ -435,16 +435,16 @@ le_upkeep(Pass *pass)
 		le_standing_look_again();	/* even if this round does not look */
 		le_attempt_again();
 	}
-	do_round(pass);
-	pass->next = Min(pass->next, spares_at);
-	le_attempt_forget(&pass->next);
+	do_round(round);
+	round->next = Min(round->next, spares_at);
+	le_attempt_forget(&round->next);
 
 	/* A wait for the disk may have swallowed a wake-up. */
 	if (pgBufferUsage.shared_blks_read != reads)
 	{
-		pass->next = Min(pass->next, le_clock() + RETRY);
+		round->next = Min(round->next, le_clock() + RETRY);
 		le_standing_look_again();
 	}
-	next_look = pass->next;
-	pass->next = Min(pass->next, pass->renew_at);
+	next_look = round->next;
+	round->next = Min(round->next, round->renew_at);
 }

@@ -172,18 +172,18 @@ init_worker(Oid database)
  * Sleep until then, or until another process sets our latch.
  */
 static void
-sleep_until(Pass *pass, int64 until)
+sleep_until(Round *round, int64 until)
 {
 	int64		ms = (until - le_clock()) / MS + 1;
 
-	pass->woken = (WaitLatch(MyLatch,
+	round->woken = (WaitLatch(MyLatch,
 							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 							 Max(Min(ms, INT_MAX), 0),
 							 LeWaitEvent("LeaderElectionWorker", 0x4C57)) &
 				   WL_LATCH_SET) != 0;
 
 	/* If it is set only now, that is for the next round to find. */
-	if (pass->woken)
+	if (round->woken)
 		ResetLatch(MyLatch);
 	QueryCancelPending = false; /* there is nothing to cancel */
 	CHECK_FOR_INTERRUPTS();
@@ -201,12 +201,12 @@ sleep_until(Pass *pass, int64 until)
 static void
 sleep_after(void *arg)
 {
-	Pass	   *pass = arg;
+	Round	   *round = arg;
 
 	for (;;)
 	{
-		sleep_until(pass, Min(pass->next, le_upkeep_watch_at()));
-		if (pass->woken || le_clock() >= pass->next)
+		sleep_until(round, Min(round->next, le_upkeep_watch_at()));
+		if (round->woken || le_clock() >= round->next)
 			break;
 		StartTransactionCommand();
 		CommitTransactionCommand();
@@ -221,21 +221,21 @@ sleep_after(void *arg)
  * idle time is over.
  */
 static bool
-has_idled_enough(Pass *pass)
+has_idled_enough(Round *round)
 {
 	static bool may_end_at_once = true;
 	static int64 idle_since = 0;	/* 0: there was work in the last round */
 	bool		launched = MyBgworkerEntry->bgw_extra[0] != 0;
 	int64		timeout = le_worker_idle_timeout_ms * MS;
 
-	if (pass->work)
+	if (round->work)
 	{
 		idle_since = 0;
 		return false;
 	}
 
 	/* The launcher starts a worker in each database, just to have a look. */
-	if (launched && may_end_at_once && pass->news == NIL)
+	if (launched && may_end_at_once && round->news == NIL)
 		timeout = 0;
 	if (idle_since == 0)
 		idle_since = le_clock();
@@ -252,7 +252,7 @@ has_idled_enough(Pass *pass)
 		idle_since = le_clock();
 		timeout = Max(le_worker_idle_timeout_ms * MS, SHORTEST_IDLE);
 	}
-	pass->next = Min(pass->next, idle_since + timeout);
+	round->next = Min(round->next, idle_since + timeout);
 	return false;
 }
 
@@ -274,7 +274,7 @@ give_way(bool has_worked)
 void
 leader_election_worker_main(Datum arg)
 {
-	Pass		pass = {.woken = false};
+	Round		round = {.woken = false};
 	bool		has_worked = false;
 
 	init_worker(DatumGetObjectId(arg));
@@ -284,16 +284,16 @@ leader_election_worker_main(Datum arg)
 
 	for (;;)
 	{
-		le_upkeep(&pass);
+		le_upkeep(&round);
 		if (le_store_is_other_version())
 		{
 			give_way(has_worked);
 			break;
 		}
-		has_worked |= pass.inc != NULL;
-		if ((!pass.installed && try_to_end()) || has_idled_enough(&pass))
+		has_worked |= round.inc != NULL;
+		if ((!round.installed && try_to_end()) || has_idled_enough(&round))
 			break;
-		(void) le_attempt_guard(sleep_after, &pass, false);
+		(void) le_attempt_guard(sleep_after, &round, false);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

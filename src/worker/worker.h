@@ -47,7 +47,7 @@ typedef struct Due
 /*
  * A round of the worker
  */
-typedef struct Pass
+typedef struct Round
 {
 	bool		woken;			/* our latch was set since the last round */
 	bool		installed;		/* the extension is there */
@@ -66,7 +66,7 @@ typedef struct Pass
 	List	   *preempt;		/* Due: a yield is to be asked or undone */
 	List	   *dead;			/* candidates whose rows are to be removed */
 	List	   *dropped;		/* names of elections that have been dropped */
-} Pass;
+} Round;
 
 /* worker.c */
 extern PGDLLEXPORT void leader_election_worker_main(Datum arg);
@@ -151,24 +151,24 @@ typedef struct Standing
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
-extern bool le_standing_look(const Store *store, Pass *pass);
+extern bool le_standing_look(const Store *store, Round *round);
 extern void le_standing_look_again(void);
 extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
 extern int64 le_renewal_due(void);
-extern void le_renewal_all(Pass *pass);
+extern void le_renewal_all(Round *round);
 
 /* elect.c */
-extern bool le_elect_orphaned(Pass *pass);
-extern bool le_elect_all(Pass *pass);
-extern void le_elect_preempt_all(Pass *pass);
+extern bool le_elect_orphaned(Round *round);
+extern bool le_elect_all(Round *round);
+extern void le_elect_preempt_all(Round *round);
 
 /* news.c */
 extern bool le_news_begin_look(Store *store);
-extern void le_news_look_at(Pass *pass, const Store *store,
+extern void le_news_look_at(Round *round, const Store *store,
 							const Lease *lease);
-extern void le_news_end_look(Pass *pass);
+extern void le_news_end_look(Round *round);
 extern void le_news_remember(const Mark *mark);
 extern void le_news_forget(const char *election);
 extern void le_news_note_dropped(const Store *store, const char *election);
@@ -188,22 +188,22 @@ extern Told le_tell(const Store *store, const char *election,
 					Snapshot snapshot, int *left, Mark **mark);
 
 /* announce.c */
-extern void le_announce(Pass *pass);
+extern void le_announce(Round *round);
 
 /* tidy.c */
-extern void le_tidy_look(Store *store, Pass *pass);
-extern void le_tidy(Pass *pass);
+extern void le_tidy_look(Store *store, Round *round);
+extern void le_tidy(Round *round);
 
 /* round.c */
-extern bool le_round_is_to_renew(const Pass *pass);
-extern void le_round_again(Pass *pass);
+extern bool le_round_is_to_renew(const Round *round);
+extern void le_round_again(Round *round);
 extern Due *le_round_note(List **list, const char *election);
 extern List *le_round_in_turn(List *list, const char *from);
 
 /* upkeep.c */
 extern int64 le_upkeep_watch_at(void);
 extern bool le_upkeep_sees_roles(void);
-extern void le_upkeep(Pass *pass);
+extern void le_upkeep(Round *round);
 
 /* launcher.c */
 extern void le_launcher_register(void);
