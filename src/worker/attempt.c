@@ -48,7 +48,7 @@ static const struct
 	int64		longest_pause;	/* after an error */
 	bool		elects;			/* without it nobody is elected */
 }			kinds[] = {
-	[ATTEMPT_LOOK] = {"looking", false, LONGEST_ERROR_ALL, true},
+	[ATTEMPT_SCAN] = {"scanning", false, LONGEST_ERROR_ALL, true},
 	[ATTEMPT_BEGIN_EPOCH] = {"starting an epoch", false, LONGEST_ERROR_ALL, true},
 	[ATTEMPT_PROVE] = {"asking synchronous standbys", false, LONGEST_ERROR_ALL, true},
 	[ATTEMPT_RENEW_ALL] = {"renewing leases", false, LONGEST_ERROR_ALL, false},

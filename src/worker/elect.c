@@ -5,8 +5,8 @@
  *		over, elects leaders, and has strategies ask for yields.
  *
  * Invariant: each election is settled in a transaction of its own, which reads
- * everything anew under the election lock.  What a look or the memory of a
- * look said is only the reason to do so.  A busy or broken election thus holds
+ * everything anew under the election lock.  What a scan or the memory of a
+ * scan said is only the reason to do so.  A busy or broken election thus holds
  * up no other, and no lock is held for longer than one election needs.
  *
  * All of this ends as soon as leases are to be renewed, but not before one
@@ -21,7 +21,7 @@
 #include "worker/worker.h"
 
 #define ANNOUNCE_AT		100		/* settled elections: tell of these first */
-#define LOOK_AGAIN		(1000 * MS) /* where nobody may be elected after all */
+#define SCAN_AGAIN		(1000 * MS) /* where nobody may be elected after all */
 #define PROOF_LIFE		(20 * MS)	/* several elections share a proof */
 #define PROOF_WAIT		(300 * MS)	/* for standbys to confirm */
 #define LONGEST_READ	(25 * MS)	/* of an election's candidates */
@@ -73,7 +73,7 @@ lock_group(SettleTask *task, Store *store, const Election *election, bool wait)
 
 /*
  * Begin a transaction's work: lock the tables.  NULL: the election was dropped
- * since the look.
+ * since the scan.
  */
 static Election *
 begin(const SettleTask *task, Store *store)
@@ -190,10 +190,10 @@ attempt_task(Round *round, AttemptKind kind, Work work, SettleTask *task)
 	if (task->changed)
 	{
 		/*
-		 * A look that is under way may have found that candidates have too
+		 * A scan that is under way may have found that candidates have too
 		 * many seats of the group.
 		 */
-		le_standing_look_again();
+		le_standing_scan_again();
 		(void) le_round_note(&round->news, task->election);
 	}
 	return done;
@@ -201,8 +201,8 @@ attempt_task(Round *round, AttemptKind kind, Work work, SettleTask *task)
 
 /*
  * Settle one election.  True if anything changed.  If nothing did although it
- * was due, none of a crowd may be elected, and the look has not found out why:
- * look again after a while.
+ * was due, none of a crowd may be elected, and the scan has not found out why:
+ * scan again after a while.
  */
 static bool
 settle_one(Round *round, SettleTask *task)
@@ -212,7 +212,7 @@ settle_one(Round *round, SettleTask *task)
 	if (task->changed)
 	{
 		/*
-		 * No look has seen the new lease yet, which is due after a third of
+		 * No scan has seen the new lease yet, which is due after a third of
 		 * it.
 		 */
 		round->renew_at = Min(round->renew_at, le_clock() + task->duration / 3);
@@ -220,15 +220,15 @@ settle_one(Round *round, SettleTask *task)
 			le_announce(round);
 	}
 	else if (done)
-		round->next = Min(round->next, le_clock() + LOOK_AGAIN);
+		round->next = Min(round->next, le_clock() + SCAN_AGAIN);
 	return task->changed;
 }
 
 /*
- * Settle the elections of sessions that have ended since the last look, before
- * anything else is looked at.  Where synchronous standbys are configured, a
- * proof needs a look first.  What is left for want of time, or because it is
- * busy, is found by the look that follows.  True if anything changed.
+ * Settle the elections of sessions that have ended since the last scan, before
+ * anything else is read.  Where synchronous standbys are configured, a
+ * proof needs a scan first.  What is left for want of time, or because it is
+ * busy, is found by the scan that follows.  True if anything changed.
  */
 bool
 le_elect_orphaned(Round *round)
@@ -236,7 +236,7 @@ le_elect_orphaned(Round *round)
 	List	   *elections = le_led_orphaned();
 	bool		changed = false;
 
-	round->looked_at = le_clock();
+	round->scanned_at = le_clock();
 	if (elections != NIL)
 		le_round_again(round);	/* they are named only once */
 	foreach_ptr(const char, election, elections)
@@ -266,7 +266,7 @@ is_to_stop(Round *round, const char *election, int done, char *go_on_at)
 }
 
 /*
- * Settle what the look has found due, until leases are to be renewed.  True if
+ * Settle what the scan has found due, until leases are to be renewed.  True if
  * anything changed.
  */
 bool
@@ -301,7 +301,7 @@ le_elect_all(Round *round)
 }
 
 /*
- * Ask leaders to yield, or take that back, where the look has found it due,
+ * Ask leaders to yield, or take that back, where the scan has found it due,
  * until leases are to be renewed.
  */
 void

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * led.c
- *		What the background worker remembers of the leases that its last look
+ *		What the background worker remembers of the leases that its last scan
  *		has found led.
  *
  * - Which session leads which elections.  An exiting session can only wake the
@@ -10,18 +10,18 @@
  *	 there are.
  *
  * - Which leases the worker renews.  Thanks to this memory a short lease is
- *	 renewed in time however long a look at all leases takes, and a renewal
- *	 needs no look.
+ *	 renewed in time however long a scan of all leases takes, and a renewal
+ *	 needs no scan.
  *
  * Invariant: this memory only says where to look.  It lacks what was granted
- * since that look, and it names elections that were taken over or dropped
+ * since that scan, and it names elections that were taken over or dropped
  * since.  So work that follows from it reads the rows again, under the locks
- * that a change needs, and a look at all leases always follows.
+ * that a change needs, and a scan of all leases always follows.
  *
- * A look that fails half-way leaves the memory of the one before it.
+ * A scan that fails half-way leaves the memory of the one before it.
  *
  * Whether a session is alive is not remembered here, since the worker asks
- * just that between two looks.  (le_sessions_remember() remembers it for one
+ * just that between two scans.  (le_sessions_remember() remembers it for one
  * transaction.)
  *
  *-------------------------------------------------------------------------
@@ -38,22 +38,22 @@ typedef struct LedBySession
 	List	   *elections;		/* their names */
 } LedBySession;
 
-/* What a look has found */
+/* What a scan has found */
 typedef struct Led
 {
 	MemoryContext context;
-	HTAB	   *sessions;		/* of LedBySession; NULL: no look yet */
+	HTAB	   *sessions;		/* of LedBySession; NULL: no scan yet */
 	List	   *renewals;		/* of Renewal */
 } Led;
 
-static Led	last;				/* by the last look that was completed */
-static Led	next;				/* by the look that is under way */
+static Led	last;				/* by the last scan that was completed */
+static Led	next;				/* by the scan that is under way */
 
 /*
- * A look begins.  What is remembered counts until the look ends.
+ * A scan begins.  What is remembered counts until the scan ends.
  */
 void
-le_led_begin_look(void)
+le_led_begin_scan(void)
 {
 	if (next.context == NULL)
 		next.context = AllocSetContextCreate(TopMemoryContext,
@@ -92,7 +92,7 @@ note_renewal(const Lease *lease)
 }
 
 /*
- * The look has found this lease led, by a live session or by a detached
+ * The scan has found this lease led, by a live session or by a detached
  * candidate.  True if the worker is to renew it.
  */
 bool
@@ -111,10 +111,10 @@ le_led_note(const Lease *lease)
 }
 
 /*
- * The look has seen all leases: from now on, what it has found counts.
+ * The scan has seen all leases: from now on, what it has found counts.
  */
 void
-le_led_end_look(void)
+le_led_end_scan(void)
 {
 	Led			former = last;
 
@@ -123,8 +123,8 @@ le_led_end_look(void)
 }
 
 /*
- * The elections of the sessions that have ended since the last look.  They are
- * named only once, and the names last until the next look has ended.  It needs
+ * The elections of the sessions that have ended since the last scan.  They are
+ * named only once, and the names last until the next scan has ended.  It needs
  * no transaction.
  */
 List *
@@ -148,7 +148,7 @@ le_led_orphaned(void)
 }
 
 /*
- * The leases to be renewed.  They last until the next look has ended; what the
+ * The leases to be renewed.  They last until the next scan has ended; what the
  * caller writes into them is remembered until then.
  */
 List *

@@ -2,7 +2,7 @@
  *
  * news.c
  *		Of which elections is there something to tell listeners?  The
- *		background worker's memory of the marks, with which a look compares the
+ *		background worker's memory of the marks, with which a scan compares the
  *		leases.
  *
  * No other process changes a mark, so that marks need not be read in each
@@ -14,13 +14,13 @@
  * memory may name an election in vain, but must not overlook one:
  *
  * - a lease that differs from its mark, or was created since, is found by the
- *	 look at all leases;
+ *	 scan of all leases;
  *
- * - a mark that no lease belongs to is found at the end of that look: its
+ * - a mark that no lease belongs to is found at the end of that scan: its
  *	 election was dropped;
  *
  * - the mark of an election that was both created and dropped since the last
- *	 look is read when its row of table dropped is moved (tidy.c).
+ *	 scan is read when its row of table dropped is moved (tidy.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -39,14 +39,14 @@ typedef struct KnownMark
 	bool		vacated;
 	int64		yields;
 	TimestampTz created_at;
-	uint64		look;			/* number of the last that found it; or 0 */
+	uint64		scan;			/* number of the last that found it; or 0 */
 } KnownMark;
 
 static HTAB *known = NULL;
 static Oid	known_table = InvalidOid;	/* the one they were read from */
 
-/* The look that is under way, or was the last one */
-static uint64 look_number = 0;
+/* The scan that is under way, or was the last one */
+static uint64 scan_number = 0;
 static long leases_known = 0;	/* leases whose marks are known */
 static int	marks_missed = 0;	/* leases whose marks were not */
 
@@ -85,7 +85,7 @@ le_news_remember(const Mark *mark)
 	k->yields = mark->yields;
 	k->created_at = mark->created_at;
 	if (!found)
-		k->look = 0;
+		k->scan = 0;
 }
 
 /*
@@ -99,7 +99,7 @@ le_news_forget(const char *election)
 
 /*
  * An election was dropped.  If its mark is not known, it was created after the
- * last look: remember its mark, and the next look finds that it is gone.
+ * last scan: remember its mark, and the next scan finds that it is gone.
  */
 void
 le_news_note_dropped(const Store *store, const char *election)
@@ -126,7 +126,7 @@ read_marks(const Store *store)
 
 /*
  * The mark of an election, which is read if it is not known; NULL: it has
- * none.  Where many elections were created since the last look, one scan of
+ * none.  Where many elections were created since the last scan, one scan of
  * all marks is faster than a search for each.
  */
 static KnownMark *
@@ -145,17 +145,17 @@ find_or_read(const Store *store, const char *election)
 }
 
 /*
- * A look begins.  False: the marks cannot be read at once.
+ * A scan begins.  False: the marks cannot be read at once.
  */
 bool
-le_news_begin_look(Store *store)
+le_news_begin_scan(Store *store)
 {
 	Oid			table = store->table[TABLE_ANNOUNCED].rel;
 
 	if (!le_store_try_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
 						   AccessShareLock))
 		return false;
-	look_number++;
+	scan_number++;
 	leases_known = 0;
 	marks_missed = 0;
 	if (known_table != table)
@@ -188,11 +188,11 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * The look has found this lease: is there anything to tell of its election?
+ * The scan has found this lease: is there anything to tell of its election?
  * round->next becomes the time from which on there may be, if that is sooner.
  */
 void
-le_news_look_at(Round *round, const Store *store, const Lease *lease)
+le_news_scan_lease(Round *round, const Store *store, const Lease *lease)
 {
 	KnownMark  *k = find_or_read(store, lease->election);
 	int64		until;
@@ -206,7 +206,7 @@ le_news_look_at(Round *round, const Store *store, const Lease *lease)
 			round->next = Min(round->next, until);
 		return;
 	}
-	k->look = look_number;
+	k->scan = scan_number;
 	leases_known++;
 
 	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
@@ -216,10 +216,10 @@ le_news_look_at(Round *round, const Store *store, const Lease *lease)
 }
 
 /*
- * The look has found all leases: the elections of other marks were dropped.
+ * The scan has found all leases: the elections of other marks were dropped.
  */
 void
-le_news_end_look(Round *round)
+le_news_end_scan(Round *round)
 {
 	HASH_SEQ_STATUS scan;
 	KnownMark  *k;
@@ -229,7 +229,7 @@ le_news_end_look(Round *round)
 	hash_seq_init(&scan, known);
 	while ((k = hash_seq_search(&scan)) != NULL)
 	{
-		if (k->look != look_number)
+		if (k->scan != scan_number)
 			(void) le_round_note(&round->news, k->election);
 	}
 }

@@ -14,7 +14,7 @@
  * is over.  Until then a wake-up interrupts the renewals after a batch: a
  * session that has led may have ended, and its elections need another leader.
  *
- * Which leases there are is remembered from the last look (led.c).
+ * Which leases there are is remembered from the last scan (led.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -41,7 +41,7 @@ typedef struct RenewalBatch
 {
 	List	   *renewals;
 	bool		complete;		/* none of them was busy */
-	bool		look_again;		/* something else may be due */
+	bool		scan_again;		/* something else may be due */
 } RenewalBatch;
 
 /*
@@ -82,7 +82,7 @@ renew_row(const Store *store, RowScan *scan, RenewalBatch *batch,
 			renewal->lasts = lease->duration;
 			break;
 		case RENEW_ENDED:
-			renewal->ends = batch->look_again = true;
+			renewal->ends = batch->scan_again = true;
 			break;
 		case RENEW_BUSY:
 		case RENEW_UNPROVEN:	/* renew it with the next proof */
@@ -106,9 +106,9 @@ renew_rows(void *arg)
 	RowScan    *scan;
 
 	MemoryContextSwitchTo(CurTransactionContext);
-	batch->look_again = !le_store_find(&store);
-	if (batch->look_again)
-		return;					/* dropped since the look */
+	batch->scan_again = !le_store_find(&store);
+	if (batch->scan_again)
+		return;					/* dropped since the scan */
 	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
 		return;
 	le_election_lease_durations(&store, batch->renewals);
@@ -124,7 +124,7 @@ renew_rows(void *arg)
 	le_scan_end(scan);
 
 	/* A wait for standbys or for a page may have swallowed a wake-up. */
-	batch->look_again |= proof.required || le_xact_slow_writes != slow_writes;
+	batch->scan_again |= proof.required || le_xact_slow_writes != slow_writes;
 }
 
 /*
@@ -162,7 +162,7 @@ renew_each(Round *round, RenewalBatch *batch)
 	int			failed = 0;
 
 	batch->complete = list_length(batch->renewals) > 1;
-	batch->look_again = batch->complete;
+	batch->scan_again = batch->complete;
 	if (!batch->complete)
 		return;
 	foreach_ptr(Renewal, renewal, batch->renewals)
@@ -249,7 +249,7 @@ le_renewal_all(Round *round)
 			batch.renewals = lappend(batch.renewals, list_nth(renewals, i));
 		if (!renew_batch(round, ATTEMPT_RENEW_ALL, NULL, &batch))
 			renew_each(round, &batch);
-		if (batch.look_again)
+		if (batch.scan_again)
 			le_round_again(round);
 		if (!batch.complete)
 			again_at = le_clock() + RETRY;

@@ -16,19 +16,19 @@
 /*
  * A wait may have reset our latch, so that a wake-up has gone unheard, or
  * other processes may have changed something meanwhile.  Run one more round:
- * the worker sleeps only after a round that has only looked.
+ * the worker sleeps only after a round that has only scanned.
  */
 void
 le_round_again(Round *round)
 {
 	round->next = le_clock();
-	le_standing_look_again();
+	le_standing_scan_again();
 }
 
 /*
  * Is other work to end now, because leases are to be renewed?  A wake-up may
- * tell of a lease that no look has seen yet: to find out when that is to be
- * renewed, a look is due soon.
+ * tell of a lease that no scan has seen yet: to find out when that is to be
+ * renewed, a scan is due soon.
  */
 bool
 le_round_is_to_renew(const Round *round)
@@ -36,7 +36,7 @@ le_round_is_to_renew(const Round *round)
 	int64		now = le_clock();
 
 	return round->renew_at <= now ||
-		(MyLatch->is_set && now - round->looked_at >= LONGEST_WORK);
+		(MyLatch->is_set && now - round->scanned_at >= LONGEST_WORK);
 }
 
 /*

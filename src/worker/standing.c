@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * standing.c
- *		Who stands, as far as the background worker needs to know: it looks at
+ *		Who stands, as far as the background worker needs to know: it scans
  *		all candidates, live or not, in steps.
  *
- * A role that may stand can fill the table of candidates.  A look at all of
+ * A role that may stand can fill the table of candidates.  A scan of all of
  * them may then take longer than the leases of other applications last.  So
- * the worker makes it in steps of some milliseconds, and in between looks at
+ * the worker makes it in steps of some milliseconds, and in between scans
  * the leases and renews them.  Nearly always the first step is the last one.
  *
  * Invariants:
@@ -16,9 +16,9 @@
  *	 never changes its key.  So a candidate that stands all the time is neither
  *	 missed nor counted twice.
  *
- * - A row that is written while a look is under way is seen by that look or by
+ * - A row that is written while a scan is under way is seen by that scan or by
  *	 the next one.  Who writes the row wakes the worker, and a wake-up during a
- *	 look of several steps calls for another look.
+ *	 scan of several steps calls for another scan.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,20 +31,20 @@
 #define CHECK_EVERY		64		/* rows, before the step checks the clock */
 #define MANY_DEAD		1000	/* found in a step: remove them first */
 
-/* The look that is under way or, if none is, the last one */
+/* The scan that is under way or, if none is, the last one */
 static MemoryContext context = NULL;	/* of all below */
 static HTAB *standing;			/* of Standing */
-static Oid	table = InvalidOid; /* the one that is looked at */
+static Oid	table = InvalidOid; /* the one that is scanned */
 static bool under_way = false;
 static bool in_step = false;	/* still true if an error has ended a step */
 static bool has_missed = false; /* a passed row may have been written */
-static int	steps;				/* of this look, so far */
+static int	steps;				/* of this scan, so far */
 static char *last_election;		/* the last row of the step before */
 static char *last_candidate;
 static int64 began_at;
 static int64 prune_at;			/* when the first one is or will be dead */
 
-/* After a look of many steps: when to begin another one */
+/* After a scan of many steps: when to begin another one */
 static int64 rest_until = 0;
 
 /* A step */
@@ -62,7 +62,7 @@ typedef struct Step
 } Step;
 
 static void
-begin_look(const Store *store)
+begin_scan(const Store *store)
 {
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext,
@@ -221,13 +221,13 @@ scan_candidates(Step *step, const char *candidate)
 }
 
 /*
- * Look at the candidates, or at some more of them.  True: all have been looked
- * at, and le_standing_find() answers.  False: round->next says when to go on.
+ * Scan the candidates, or some more of them.  True: all have been scanned,
+ * and le_standing_find() answers.  False: round->next says when to go on.
  * round->dead becomes the candidates that this step has found dead.  The table
  * is locked, and le_drain_remember() was called for the store.
  */
 bool
-le_standing_look(const Store *store, Round *round)
+le_standing_scan(const Store *store, Round *round)
 {
 	Step		step = {.round = round,.store = store,
 	.context = CurrentMemoryContext};
@@ -240,7 +240,7 @@ le_standing_look(const Store *store, Round *round)
 		return false;
 	}
 	if (!under_way)
-		begin_look(store);
+		begin_scan(store);
 
 	in_step = true;
 	steps++;
@@ -260,7 +260,7 @@ le_standing_look(const Store *store, Round *round)
 	if (steps > 1)
 	{
 		/*
-		 * Rest for as long as the look took: others need the processor, too.
+		 * Rest for as long as the scan took: others need the processor, too.
 		 */
 		rest_until = le_clock() + (le_clock() - began_at);
 		if (has_missed)
@@ -271,18 +271,18 @@ le_standing_look(const Store *store, Round *round)
 
 /*
  * The worker was woken, or a wait of its own may have swallowed a wake-up.  If
- * a look is under way, a row may have been written that its earlier steps have
- * passed: there is to be another look.
+ * a scan is under way, a row may have been written that its earlier steps have
+ * passed: there is to be another scan.
  */
 void
-le_standing_look_again(void)
+le_standing_scan_again(void)
 {
 	has_missed = true;
 }
 
 /*
- * Who stands in that election; NULL: nobody.  Only after a look at all
- * candidates, that is, after le_standing_look() was true.
+ * Who stands in that election; NULL: nobody.  Only after a scan of all
+ * candidates, that is, after le_standing_scan() was true.
  */
 const Standing *
 le_standing_find(const char *election)

@@ -88,11 +88,11 @@ prune_candidates(void *arg)
 }
 
 /*
- * Which elections have been dropped?  If there are more of them, the next look
+ * Which elections have been dropped?  If there are more of them, the next scan
  * finds the others.
  */
 void
-le_tidy_look(Store *store, Round *round)
+le_tidy_scan(Store *store, Round *round)
 {
 	MemoryContext old;
 
@@ -161,7 +161,7 @@ do_steps(Round *round, AttemptKind kind, Work work, List *all)
 	}
 
 	/*
-	 * Maybe there is no more work, or there are more of them than the look has
+	 * Maybe there is no more work, or there are more of them than the scan has
 	 * found, or listeners have to be told.
 	 */
 	if (step.changed)
@@ -222,7 +222,7 @@ prune_all_history(Round *round)
 
 		/*
 		 * Waits above may have swallowed a wake-up.  Run one more round, and
-		 * sleep only after one that only looked.
+		 * sleep only after one that only scanned.
 		 */
 		if (!has_time(round) || le_clock() < prune_at)
 		{

@@ -2,22 +2,22 @@
  *
  * upkeep.c
  *		What the background worker does in a round, in which order, and the
- *		look at the tables that says what is due.
+ *		scan of the tables that says what is due.
  *
- * Invariant: a look decides nothing.  What it found due is looked at again
+ * Invariant: a scan decides nothing.  What it found due is read again
  * under the locks that the change needs, by the code that candidates' own
  * calls go through as well.
  *
- * So a look need not see everything, either.  A round begins with what the
- * last look has left in memory (led.c): elections of sessions that have ended
+ * So a scan need not see everything, either.  A round begins with what the
+ * last scan has left in memory (led.c): elections of sessions that have ended
  * since are settled at once, and leases that are due are renewed.  What else
- * has changed is found by the look at all leases that always follows.
+ * has changed is found by the scan of all leases that always follows.
  *
  * Live leaders must not lose their leases while there is much else to do.  So,
  * however large the tables are, the worker does no more than one of these
  * before it asks again whether a renewal is due (le_round_is_to_renew()):
  *
- * - a look, which reads each row of a table once; of the candidates, as many
+ * - a scan, which reads each row of a table once; of the candidates, as many
  *	 as 5 ms allow (standing.c);
  * - a change of holder or of a request to yield, which reads the candidates of
  *	 that election.  The first one in a round where the strategy counts seats
@@ -41,23 +41,23 @@
 #define LONGEST_SLEEP	(3600000 * MS)
 #define LONGEST_POSTPONE (1000 * MS)	/* of yields and tidying up */
 #define WINNER_FIRST	(MS / 2)	/* before we do anything else */
-#define CROWD			1000	/* of candidates, which a look does not read */
+#define CROWD			1000	/* of candidates, which a scan does not read */
 #define WATCH_EVERY		(1000 * MS) /* whether roles have changed */
 
-/* A look at the tables */
-typedef struct Look
+/* A scan of the tables */
+typedef struct TableScan
 {
 	Round	   *round;
 	Store		store;
 	const char *incarnation;
-	bool		knows_standing; /* all candidates were looked at */
+	bool		knows_standing; /* all candidates were scanned */
 	bool		knows_marks;	/* what listeners know was read */
-} Look;
+} TableScan;
 
-/* When the next look is due, if nothing wakes the worker before */
-static int64 next_look = 0;
+/* When the next scan is due, if nothing wakes the worker before */
+static int64 next_scan = 0;
 
-/* Did the last look find that roles decide who is elected or asked to yield? */
+/* Did the last scan find that roles decide who is elected or asked to yield? */
 static bool watches_roles = false;
 
 /* ... and le_role_changes() from before it */
@@ -74,15 +74,15 @@ le_upkeep_watch_at(void)
 }
 
 /*
- * Have roles changed since the last look, so that others may be elected now?
- * Then a look is due.  This sees what the last transaction was told of.
+ * Have roles changed since the last scan, so that others may be elected now?
+ * Then a scan is due.  This sees what the last transaction was told of.
  */
 bool
 le_upkeep_sees_roles(void)
 {
 	if (!watches_roles || le_role_changes() == seen_role_changes)
 		return false;
-	next_look = 0;
+	next_scan = 0;
 	return true;
 }
 
@@ -99,7 +99,7 @@ read_contested(const Store *store, const char *name)
 }
 
 /*
- * How many stand, as the look at all candidates has found.
+ * How many stand, as the scan of all candidates has found.
  */
 static void
 count_standing(const Standing *s, const Lease *lease, Turnout *turnout)
@@ -150,7 +150,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 
 /*
  * A lease that is led: are the rules to ask its leader to yield, or to take a
- * request back?  If not, the next look is due when another challenger will
+ * request back?  If not, the next scan is due when another challenger will
  * have stood for long enough.  A crowd of candidates is not read here:
  * le_elect_preempt_all() finds out.
  */
@@ -185,12 +185,12 @@ is_to_preempt(const Store *store, const Lease *lease, Round *round)
 }
 
 static void
-look_at_led(Look *look, Lease *lease)
+note_led(TableScan *scan, Lease *lease)
 {
-	Round	   *round = look->round;
+	Round	   *round = scan->round;
 
 	round->work = true;
-	if (look->knows_standing && is_to_preempt(&look->store, lease, round))
+	if (scan->knows_standing && is_to_preempt(&scan->store, lease, round))
 		(void) le_round_note(&round->preempt, lease->election);
 	if (!le_led_note(lease))
 		round->next = Min(round->next, lease->deadline_mono);
@@ -200,18 +200,18 @@ look_at_led(Look *look, Lease *lease)
  * A lease that is over, or a seat that is vacant.
  */
 static void
-look_at_ended(Look *look, Lease *lease, LeaseState state)
+note_ended(TableScan *scan, Lease *lease, LeaseState state)
 {
-	Round	   *round = look->round;
+	Round	   *round = scan->round;
 	int64		due = 0;
 	Due		   *found;
 
 	round->work |= state != LEASE_VACANT;
 	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
 	{
-		if (round->inc == NULL || !look->knows_standing)
+		if (round->inc == NULL || !scan->knows_standing)
 			return;
-		due = vacancy_ends(&look->store, lease, round->inc);
+		due = vacancy_ends(&scan->store, lease, round->inc);
 	}
 	if (due > le_clock())
 	{
@@ -219,82 +219,82 @@ look_at_ended(Look *look, Lease *lease, LeaseState state)
 		return;
 	}
 	found = le_round_note(&round->settle, lease->election);
-	found->duration = le_election_lease_duration(&look->store, lease);
+	found->duration = le_election_lease_duration(&scan->store, lease);
 	found->vacant_xmin = le_proof_vacant_xmin(lease);
 }
 
 static void
-look_at_lease(Look *look, Lease *lease)
+scan_lease(TableScan *scan, Lease *lease)
 {
-	Round	   *round = look->round;
-	LeaseState	state = le_lease_state(lease, look->incarnation, le_clock());
+	Round	   *round = scan->round;
+	LeaseState	state = le_lease_state(lease, scan->incarnation, le_clock());
 
 	if (round->inc != NULL && round->inc->epoch == 0 &&
-		le_lease_is_foreign(lease, look->incarnation))
+		le_lease_is_foreign(lease, scan->incarnation))
 		round->new_incarnation = true;
-	if (look->knows_marks)
-		le_news_look_at(round, &look->store, lease);
+	if (scan->knows_marks)
+		le_news_scan_lease(round, &scan->store, lease);
 	if (state == LEASE_LED)
-		look_at_led(look, lease);
+		note_led(scan, lease);
 	else
-		look_at_ended(look, lease, state);
+		note_ended(scan, lease, state);
 }
 
 /*
- * Look at all leases and candidates, and find out what is due.  Tables that
- * another transaction has locked are left for the next look, and so are
+ * Scan all leases and candidates, and find out what is due.  Tables that
+ * another transaction has locked are left for the next scan, and so are
  * candidates that take too long: the table of leases is enough to renew and to
  * end leases.
  *
- * Each session is tested once.  One that ends during the look may thus be
+ * Each session is tested once.  One that ends during the scan may thus be
  * taken for alive, but as it ends it wakes the worker for another round.
  */
 static void
-look_at_tables(void *arg)
+scan_tables(void *arg)
 {
 	Round	   *round = arg;
-	Look		look = {.round = round};
-	RowScan    *scan;
+	TableScan	scan = {.round = round};
+	RowScan    *rows;
 	Lease	   *lease;
 
-	round->installed = le_store_find(&look.store);
+	round->installed = le_store_find(&scan.store);
 	round->work = round->installed;	/* until proven otherwise */
 	if (!round->installed)
 		return;
 	round->next = le_clock() + RETRY;
 	seen_role_changes = le_role_changes();
 	watches_roles = false;
-	if (!le_store_try_lock(&look.store, LE_TABLE_LEASE, AccessShareLock))
+	if (!le_store_try_lock(&scan.store, LE_TABLE_LEASE, AccessShareLock))
 		return;
 	le_sessions_remember();
-	le_led_begin_look();
-	if (le_store_try_lock(&look.store,
+	le_led_begin_scan();
+	if (le_store_try_lock(&scan.store,
 						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
 						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN | LE_TABLE_GROUP,
 						  AccessShareLock))
 	{
-		le_pause_all_remember(&look.store);
-		le_drain_remember(&look.store);
-		le_group_remember(&look.store);
+		le_pause_all_remember(&scan.store);
+		le_drain_remember(&scan.store);
+		le_group_remember(&scan.store);
 		round->next = le_clock() + LONGEST_SLEEP;
 		round->work = false;
 		round->inc = le_epoch_read();
 		round->new_incarnation = !round->inc->known;
-		look.knows_standing = le_standing_look(&look.store, round);
-		look.knows_marks = le_news_begin_look(&look.store);
-		if (!look.knows_marks)
+		scan.knows_standing = le_standing_scan(&scan.store, round);
+		scan.knows_marks = le_news_begin_scan(&scan.store);
+		if (!scan.knows_marks)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}
-	look.incarnation = le_incarnation_name(look.store.lease_oid);
-	round->looked_at = le_clock();
-	scan = le_lease_scan(&look.store);
-	while ((lease = le_lease_next(scan)) != NULL)
-		look_at_lease(&look, lease);
-	le_scan_end(scan);
-	le_led_end_look();
-	le_tidy_look(&look.store, round);
-	if (look.knows_marks)
-		le_news_end_look(round);
+	scan.incarnation = le_incarnation_name(scan.store.lease_oid);
+	round->scanned_at = le_clock();
+	rows = le_lease_scan(&scan.store);
+	while ((lease = le_lease_next(rows)) != NULL)
+		scan_lease(&scan, lease);
+	le_scan_end(rows);
+	le_led_end_scan();
+	le_tidy_scan(&scan.store, round);
+	if (scan.knows_marks)
+		le_news_end_scan(round);
 }
 
 /*
@@ -311,22 +311,22 @@ begin_epoch(void *arg)
 }
 
 /*
- * What comes before the look: settle the elections of sessions that have just
- * ended.  A winner was woken: leave it the processor for 0.5 ms, and look in
- * the next round.  False: look now, since nothing has changed, or a look is
+ * What comes before the scan: settle the elections of sessions that have just
+ * ended.  A winner was woken: leave it the processor for 0.5 ms, and scan in
+ * the next round.  False: scan now, since nothing has changed, or a scan is
  * overdue.
  */
 static bool
-elect_before_look(Round *round)
+elect_before_scan(Round *round)
 {
-	static int64 look_by = 0;	/* 0: the look was not put off */
+	static int64 scan_by = 0;	/* 0: the scan was not put off */
 	bool		changed = le_elect_orphaned(round);
 
-	if (look_by == 0)
-		look_by = le_clock() + LONGEST_WORK;
-	if (!changed || round->renew_at <= le_clock() || look_by <= le_clock())
+	if (scan_by == 0)
+		scan_by = le_clock() + LONGEST_WORK;
+	if (!changed || round->renew_at <= le_clock() || scan_by <= le_clock())
 	{
-		look_by = 0;
+		scan_by = 0;
 		return false;
 	}
 	round->next = le_clock() + WINNER_FIRST;
@@ -334,28 +334,28 @@ elect_before_look(Round *round)
 }
 
 /*
- * Renew what is due, as the last look has found it.  True: that was all there
- * is to do in this round.  False: look now.
+ * Renew what is due, as the last scan has found it.  True: that was all there
+ * is to do in this round.  False: scan now.
  */
 static bool
-renew_before_look(Round *round)
+renew_before_scan(Round *round)
 {
 	if (round->renew_at > le_clock())
 		return false;
-	round->next = Min(round->next, next_look);
+	round->next = Min(round->next, next_scan);
 	le_renewal_all(round);
 	return !round->woken && round->next > le_clock();
 }
 
 /*
- * Look at the tables.  False: that was not possible, or the extension is not
- * there.  What a look had found before it failed is no answer.
+ * Scan the tables.  False: that was not possible, or the extension is not
+ * there.  What a scan had found before it failed is no answer.
  */
 static bool
-try_to_look(Round *round)
+try_to_scan(Round *round)
 {
 	round->next = PG_INT64_MAX;
-	if (!le_attempt(ATTEMPT_LOOK, NULL, look_at_tables, round, &round->next))
+	if (!le_attempt(ATTEMPT_SCAN, NULL, scan_tables, round, &round->next))
 	{
 		round->installed = true;
 		round->work = true;
@@ -392,13 +392,13 @@ do_round(Round *round)
 {
 	bool		changed;
 
-	/* What a round without a look has to assume */
+	/* What a round without a scan has to assume */
 	round->installed = true;
 	round->work = true;
 	round->next = PG_INT64_MAX;
 	round->renew_at = le_renewal_due();
 	(void) le_upkeep_sees_roles();
-	if (elect_before_look(round) || renew_before_look(round) || !try_to_look(round))
+	if (elect_before_scan(round) || renew_before_scan(round) || !try_to_scan(round))
 		return;
 	if (round->new_incarnation &&
 		le_attempt(ATTEMPT_BEGIN_EPOCH, NULL, begin_epoch, NULL, &round->next))
@@ -432,7 +432,7 @@ le_upkeep(Round *round)
 	spares_at = le_room_keep_spares();
 	if (woken)
 	{
-		le_standing_look_again();	/* even if this round does not look */
+		le_standing_scan_again();	/* even if this round does not scan */
 		le_attempt_again();
 	}
 	do_round(round);
@@ -443,8 +443,8 @@ le_upkeep(Round *round)
 	if (pgBufferUsage.shared_blks_read != reads)
 	{
 		round->next = Min(round->next, le_clock() + RETRY);
-		le_standing_look_again();
+		le_standing_scan_again();
 	}
-	next_look = round->next;
+	next_scan = round->next;
 	round->next = Min(round->next, round->renew_at);
 }

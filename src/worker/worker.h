@@ -3,15 +3,15 @@
  * worker.h
  *		The floor of the background processes: what the worker's parts share.
  *
- * The worker works in rounds (upkeep.c).  A round renews leases, looks at the
- * tables, and does what the look has found due.  What may fail is an attempt
+ * The worker works in rounds (upkeep.c).  A round renews leases, scans the
+ * tables, and does what the scan has found due.  What may fail is an attempt
  * (attempt.c): it is undone and tried again later.
  *
  *	worker		the process: how it begins, sleeps and ends
- *	upkeep		a round, and its look at the tables
+ *	upkeep		a round, and its scan of the tables
  *	elect		settling elections, and asking leaders to yield
  *	renewal		renewing the leases of live sessions
- *	led			what is remembered of the leases that the last look found led
+ *	led			what is remembered of the leases that the last scan found led
  *	standing	who stands, found in steps
  *	news		of which elections listeners have not been told everything
  *	announce	the transaction that tells listeners
@@ -32,14 +32,14 @@
 #define MS				INT64CONST(1000)
 #define RETRY			(10 * MS)	/* after a table was locked, say */
 #define TIDY_PAUSE		(1000 * MS) /* before a dead candidate is removed */
-#define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a look */
+#define LONGEST_WORK	(25 * MS)	/* after a wake-up, before a scan */
 
 /* An election in which a round has something to do */
 typedef struct Due
 {
 	const char *election;
 
-	/* as the look has seen it, if it is to be settled */
+	/* as the scan has seen it, if it is to be settled */
 	int64		duration;		/* of its leases */
 	TransactionId vacant_xmin;	/* le_proof_vacant_xmin() */
 } Due;
@@ -56,10 +56,10 @@ typedef struct Round
 	int64		renew_at;		/* when to renew the next lease */
 	List	   *news;			/* Due: to tell listeners of */
 
-	/* when the look began with the leases; till then: when the round began */
-	int64		looked_at;
+	/* when the scan began with the leases; till then: when the round began */
+	int64		scanned_at;
 
-	/* what the look at the tables has found */
+	/* what the scan of the tables has found */
 	Incarnation *inc;			/* NULL: some table was locked */
 	bool		new_incarnation;	/* an epoch is to begin */
 	List	   *settle;			/* Due: to be settled */
@@ -85,7 +85,7 @@ typedef enum Outcome
 typedef enum AttemptKind
 {
 	/* with what all elections need */
-	ATTEMPT_LOOK,
+	ATTEMPT_SCAN,
 	ATTEMPT_BEGIN_EPOCH,
 	ATTEMPT_PROVE,
 	ATTEMPT_RENEW_ALL,
@@ -118,12 +118,12 @@ extern void le_attempt_forget(int64 *next);
 typedef struct Renewal
 {
 	/*
-	 * What the look has seen: only election, session_id, term, deadline_mono
+	 * What the scan has seen: only election, session_id, term, deadline_mono
 	 * and duration are set.  It is the first member, so that a list of these is a list of
 	 * leases for le_election_lease_durations().
 	 */
 	Lease		seen;
-	bool		over;			/* not to be renewed: the next look decides */
+	bool		over;			/* not to be renewed: the next scan decides */
 
 	/* what the running transaction does to it */
 	bool		ends;			/* finds it over: renew it no more */
@@ -131,9 +131,9 @@ typedef struct Renewal
 	int64		lasts;			/* the duration of that renewal */
 } Renewal;
 
-extern void le_led_begin_look(void);
+extern void le_led_begin_scan(void);
 extern bool le_led_note(const Lease *lease);
-extern void le_led_end_look(void);
+extern void le_led_end_scan(void);
 extern List *le_led_orphaned(void);
 extern List *le_led_renewals(void);
 
@@ -151,8 +151,8 @@ typedef struct Standing
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
-extern bool le_standing_look(const Store *store, Round *round);
-extern void le_standing_look_again(void);
+extern bool le_standing_scan(const Store *store, Round *round);
+extern void le_standing_scan_again(void);
 extern const Standing *le_standing_find(const char *election);
 
 /* renewal.c */
@@ -165,10 +165,10 @@ extern bool le_elect_all(Round *round);
 extern void le_elect_preempt_all(Round *round);
 
 /* news.c */
-extern bool le_news_begin_look(Store *store);
-extern void le_news_look_at(Round *round, const Store *store,
+extern bool le_news_begin_scan(Store *store);
+extern void le_news_scan_lease(Round *round, const Store *store,
 							const Lease *lease);
-extern void le_news_end_look(Round *round);
+extern void le_news_end_scan(Round *round);
 extern void le_news_remember(const Mark *mark);
 extern void le_news_forget(const char *election);
 extern void le_news_note_dropped(const Store *store, const char *election);
@@ -191,7 +191,7 @@ extern Told le_tell(const Store *store, const char *election,
 extern void le_announce(Round *round);
 
 /* tidy.c */
-extern void le_tidy_look(Store *store, Round *round);
+extern void le_tidy_scan(Store *store, Round *round);
 extern void le_tidy(Round *round);
 
 /* round.c */
