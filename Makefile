@@ -136,11 +136,11 @@ OBJS = \
 	src/worker/elect.o \
 	src/worker/launcher.o \
 	src/worker/led.o \
-	src/worker/news.o \
+	src/worker/notify.o \
+	src/worker/pending.o \
 	src/worker/renewal.o \
 	src/worker/round.o \
 	src/worker/standing.o \
-	src/worker/tell.o \
 	src/worker/tidy.o \
 	src/worker/upkeep.o \
 	src/worker/worker.o \

@@ -10,7 +10,7 @@
  * own.
  *
  * What to tell is not queued anywhere.  It is derived from history, from the
- * lease row and from the mark of what was told last (tell.c).
+ * lease row and from the mark of what was told last (notify.c).
  *
  * Invariants:
  *
@@ -33,7 +33,7 @@
 #include "worker/worker.h"
 
 #define EVENTS			100		/* told in one transaction, at most */
-#define EVENTS_OF_ONE	3		/* at least: see tell_term() */
+#define EVENTS_OF_ONE	3		/* at least: see notify_term() */
 #define SHORTEST_QUEUE	(20 * MS)	/* wait for the NOTIFY lock, at first */
 #define LONGEST_QUEUE	(40 * MS)	/* and at most: a lease may last 100 ms */
 #define QUEUE_PAUSE		10		/* times a wait that was in vain */
@@ -44,7 +44,7 @@
 static int64 queue_at = 0;
 static int64 queue_for = SHORTEST_QUEUE;
 
-/* The next round goes on with this election, if there is news of it */
+/* The next round goes on with this election, if something is pending there */
 static char go_on_at[LE_NAME_MAX + 1] = "";
 
 /* How far the transaction has come */
@@ -57,13 +57,13 @@ typedef enum Stage
 } Stage;
 
 /* An election that is to be announced */
-typedef struct NewsItem
+typedef struct PendingItem
 {
 	const char *election;
-	int			number;			/* in the news */
-	Told		told;			/* what has come of it */
+	int			number;			/* of those pending */
+	Notified		told;			/* what has come of it */
 	Mark	   *mark;			/* as it is then; NULL: not known */
-} NewsItem;
+} PendingItem;
 
 /* Elections to be announced in one transaction */
 typedef struct Announcement
@@ -73,7 +73,7 @@ typedef struct Announcement
 	Stage		stage;
 	bool		waited;			/* for that lock */
 	bool		more;			/* of one of them than may be told in it */
-	int			go_on_from;		/* number in the news */
+	int			go_on_from;		/* number of a pending one */
 } Announcement;
 
 /*
@@ -130,7 +130,7 @@ announce(void *arg)
 		return;
 	a->stage = TELLING;
 	PushActiveSnapshot(GetLatestSnapshot());
-	foreach_ptr(NewsItem, item, a->items)
+	foreach_ptr(PendingItem, item, a->items)
 	{
 		int			rest = Min(left, share);
 
@@ -141,10 +141,10 @@ announce(void *arg)
 		}
 		left -= rest;
 		item->mark = NULL;
-		item->told = le_tell(&store, item->election, GetActiveSnapshot(),
+		item->told = le_notify(&store, item->election, GetActiveSnapshot(),
 							 &rest, &item->mark);
 		left += rest;
-		a->more |= item->told == TOLD_PART;
+		a->more |= item->told == NOTIFIED_PART;
 	}
 	PopActiveSnapshot();
 }
@@ -155,17 +155,17 @@ announce(void *arg)
 static void
 note_outcome(const Announcement *a, Outcome outcome, int64 *next)
 {
-	foreach_ptr(const NewsItem, item, a->items)
+	foreach_ptr(const PendingItem, item, a->items)
 	{
 		le_attempt_ended(ATTEMPT_ANNOUNCE, item->election,
-						 outcome == DONE && item->told == TOLD_LATER ? BUSY :
+						 outcome == DONE && item->told == NOTIFIED_LATER ? BUSY :
 						 outcome, next);
 		if (outcome != DONE)
 			continue;
-		if (item->told == TOLD_DROPPED)
-			le_news_forget(item->election);
+		if (item->told == NOTIFIED_DROPPED)
+			le_pending_forget(item->election);
 		else if (item->mark != NULL)
-			le_news_remember(item->mark);
+			le_pending_remember(item->mark);
 	}
 }
 
@@ -173,7 +173,7 @@ note_outcome(const Announcement *a, Outcome outcome, int64 *next)
  * Announce these elections in one transaction.  BUSY: not now, since the
  * NOTIFY lock, or a table, or room in the queue of notifications cannot be
  * had.  FAILED: it was undone, because of one of several elections.  *from,
- * the number of the next one in the news, becomes that of the first one for
+ * the number of the next pending one, becomes that of the first one for
  * which the transaction had no room.
  */
 static Outcome
@@ -215,7 +215,7 @@ announce_together(Round *round, List *items, int *from)
 /*
  * Announce these elections together or, since one of them may have a name or
  * channel that cannot be sent, one by one.  False: not now.  *from becomes the
- * number in the news of the first one that was not reached.
+ * number of the first pending one that was not reached.
  */
 static bool
 announce_items(Round *round, List *items, int *from)
@@ -223,10 +223,10 @@ announce_items(Round *round, List *items, int *from)
 	Outcome		outcome = announce_together(round, items, from);
 
 	if (outcome == BUSY)
-		*from = ((NewsItem *) linitial(items))->number;
+		*from = ((PendingItem *) linitial(items))->number;
 	if (outcome != FAILED)
 		return outcome == DONE;
-	foreach_ptr(NewsItem, item, items)
+	foreach_ptr(PendingItem, item, items)
 	{
 		/* The first one is tried in any case: so each round gets further. */
 		if ((foreach_current_index(item) > 0 && round->renew_at < le_clock() + MS) ||
@@ -240,29 +240,29 @@ announce_items(Round *round, List *items, int *from)
 }
 
 /*
- * Take elections of which there is news, for one transaction, from number
- * *from of the news on, which is moved.  Those that pause are left out.
+ * Take pending elections, for one transaction, from number *from on, which is
+ * moved.  Those that pause are left out.
  */
 static List *
 take_items(Round *round, int *from)
 {
 	List	   *items = NIL;
 
-	while (*from < list_length(round->news) &&
+	while (*from < list_length(round->pending) &&
 		   list_length(items) < EVENTS)
 	{
 		int			number = (*from)++;
-		const char *election = ((Due *) list_nth(round->news, number))->election;
+		const char *election = ((Due *) list_nth(round->pending, number))->election;
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,
 														   election);
-		NewsItem   *item;
+		PendingItem   *item;
 
 		if (paused_until != 0)
 		{
 			round->next = Min(round->next, paused_until);
 			continue;
 		}
-		item = palloc0(sizeof(NewsItem));
+		item = palloc0(sizeof(PendingItem));
 		item->election = election;
 		item->number = number;
 		items = lappend(items, item);
@@ -281,8 +281,8 @@ le_announce(Round *round)
 	int			done = 0;
 	bool		may_go_on = true;
 
-	round->news = le_round_in_turn(round->news, go_on_at);
-	while (may_go_on && done < list_length(round->news) &&
+	round->pending = le_round_in_turn(round->pending, go_on_at);
+	while (may_go_on && done < list_length(round->pending) &&
 		   le_clock() >= queue_at &&
 		   le_clock() + MS <= round->renew_at &&
 		   (done == 0 || !le_round_is_to_renew(round)))
@@ -291,11 +291,11 @@ le_announce(Round *round)
 
 		may_go_on = items == NIL || announce_items(round, items, &done);
 	}
-	round->news = list_copy_tail(round->news, done);
-	if (round->news != NIL)
+	round->pending = list_copy_tail(round->pending, done);
+	if (round->pending != NIL)
 	{
 		round->next = Min(round->next, Max(queue_at, le_clock()));
-		strlcpy(go_on_at, ((Due *) linitial(round->news))->election,
+		strlcpy(go_on_at, ((Due *) linitial(round->pending))->election,
 				sizeof(go_on_at));
 	}
 }

@@ -194,7 +194,7 @@ attempt_task(Round *round, AttemptKind kind, Work work, SettleTask *task)
 		 * many seats of the group.
 		 */
 		le_standing_scan_again();
-		(void) le_round_note(&round->news, task->election);
+		(void) le_round_note(&round->pending, task->election);
 	}
 	return done;
 }
@@ -216,7 +216,7 @@ settle_one(Round *round, SettleTask *task)
 		 * it.
 		 */
 		round->renew_at = Min(round->renew_at, le_clock() + task->duration / 3);
-		if (list_length(round->news) >= ANNOUNCE_AT)
+		if (list_length(round->pending) >= ANNOUNCE_AT)
 			le_announce(round);
 	}
 	else if (done)

@@ -131,7 +131,7 @@ move_dropped(void *arg)
 
 		if (le_dropped_take(&store, election, &highest))
 		{
-			le_news_note_dropped(&store, election);
+			le_pending_note_dropped(&store, election);
 			step->changed = true;
 		}
 		step->left = list_delete_first(step->left);

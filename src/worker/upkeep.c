@@ -233,7 +233,7 @@ scan_lease(TableScan *scan, Lease *lease)
 		le_lease_is_foreign(lease, scan->incarnation))
 		round->new_incarnation = true;
 	if (scan->knows_marks)
-		le_news_scan_lease(round, &scan->store, lease);
+		le_pending_scan_lease(round, &scan->store, lease);
 	if (state == LEASE_LED)
 		note_led(scan, lease);
 	else
@@ -281,7 +281,7 @@ scan_tables(void *arg)
 		round->inc = le_epoch_read();
 		round->new_incarnation = !round->inc->known;
 		scan.knows_standing = le_standing_scan(&scan.store, round);
-		scan.knows_marks = le_news_begin_scan(&scan.store);
+		scan.knows_marks = le_pending_begin_scan(&scan.store);
 		if (!scan.knows_marks)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}
@@ -294,7 +294,7 @@ scan_tables(void *arg)
 	le_led_end_scan();
 	le_tidy_scan(&scan.store, round);
 	if (scan.knows_marks)
-		le_news_end_scan(round);
+		le_pending_end_scan(round);
 }
 
 /*

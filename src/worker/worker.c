@@ -235,7 +235,7 @@ has_idled_enough(Round *round)
 	}
 
 	/* The launcher starts a worker in each database, just to have a look. */
-	if (launched && may_end_at_once && round->news == NIL)
+	if (launched && may_end_at_once && round->pending == NIL)
 		timeout = 0;
 	if (idle_since == 0)
 		idle_since = le_clock();

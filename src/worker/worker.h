@@ -13,9 +13,9 @@
  *	renewal		renewing the leases of live sessions
  *	led			what is remembered of the leases that the last scan found led
  *	standing	who stands, found in steps
- *	news		of which elections listeners have not been told everything
+ *	pending		of which elections listeners have not been told everything
  *	announce	the transaction that tells listeners
- *	tell		what it tells of one election
+ *	notify		what it tells of one election
  *	tidy		removing dead candidates, dropped elections and old history
  *	round		when a round has to end, and when the next one begins
  *	attempt		doing what may fail
@@ -54,7 +54,7 @@ typedef struct Round
 	bool		work;			/* there are candidates or leaders */
 	int64		next;			/* when to begin the next round */
 	int64		renew_at;		/* when to renew the next lease */
-	List	   *news;			/* Due: to tell listeners of */
+	List	   *pending;		/* Due: to notify listeners of */
 
 	/* when the scan began with the leases; till then: when the round began */
 	int64		scanned_at;
@@ -164,27 +164,27 @@ extern bool le_elect_orphaned(Round *round);
 extern bool le_elect_all(Round *round);
 extern void le_elect_preempt_all(Round *round);
 
-/* news.c */
-extern bool le_news_begin_scan(Store *store);
-extern void le_news_scan_lease(Round *round, const Store *store,
+/* pending.c */
+extern bool le_pending_begin_scan(Store *store);
+extern void le_pending_scan_lease(Round *round, const Store *store,
 							const Lease *lease);
-extern void le_news_end_scan(Round *round);
-extern void le_news_remember(const Mark *mark);
-extern void le_news_forget(const char *election);
-extern void le_news_note_dropped(const Store *store, const char *election);
+extern void le_pending_end_scan(Round *round);
+extern void le_pending_remember(const Mark *mark);
+extern void le_pending_forget(const char *election);
+extern void le_pending_note_dropped(const Store *store, const char *election);
 
-/* tell.c */
+/* notify.c */
 /* What came of telling listeners of an election */
-typedef enum Told
+typedef enum Notified
 {
-	TOLD_ALL,
-	TOLD_PART,					/* there is more than may be told at once */
-	TOLD_DROPPED,				/* all; the election is gone, and its mark */
-	TOLD_LATER					/* the mark's row or the name is locked */
-} Told;
+	NOTIFIED_ALL,
+	NOTIFIED_PART,					/* there is more than may be told at once */
+	NOTIFIED_DROPPED,				/* all; the election is gone, and its mark */
+	NOTIFIED_LATER					/* the mark's row or the name is locked */
+} Notified;
 
-extern bool le_tell_is_behind(const Store *store, const Mark *mark);
-extern Told le_tell(const Store *store, const char *election,
+extern bool le_notify_is_behind(const Store *store, const Mark *mark);
+extern Notified le_notify(const Store *store, const char *election,
 					Snapshot snapshot, int *left, Mark **mark);
 
 /* announce.c */

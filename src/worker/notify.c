@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * tell.c
+ * notify.c
  *		What listeners are told (NOTIFY) of an election: the rows of history
  *		beyond its mark (mark.c), and then the lease row.
  *
@@ -33,7 +33,7 @@
 #include "worker/worker.h"
 
 /* An election that listeners are being told of */
-typedef struct Telling
+typedef struct Notifying
 {
 	const Store *store;
 	Snapshot	snapshot;
@@ -48,7 +48,7 @@ typedef struct Telling
 
 	/* the row of the mark's term, if its end is not told; NULL: no such row */
 	Term	   *last;
-} Telling;
+} Notifying;
 
 static void
 append_string(StringInfo buf, const char *key, const char *value)
@@ -66,8 +66,8 @@ append_string(StringInfo buf, const char *key, const char *value)
  * NULL.
  */
 static void
-notify(Telling *t, const char *event, int64 term, const char *leader,
-	   const Term *previous, const char *successor, TimestampTz at)
+write_event(Notifying *t, const char *event, int64 term, const char *leader,
+			const Term *previous, const char *successor, TimestampTz at)
 {
 	StringInfoData buf;
 	char		when[MAXDATELEN + 1];
@@ -90,33 +90,33 @@ notify(Telling *t, const char *event, int64 term, const char *leader,
 }
 
 static void
-tell_vacated(Telling *t, const Term *ended)
+notify_vacated(Notifying *t, const Term *ended)
 {
-	notify(t, "vacated", ended->term, NULL, ended, NULL, ended->ended_at);
+	write_event(t, "vacated", ended->term, NULL, ended, NULL, ended->ended_at);
 }
 
 /*
  * previous: the term that ended in the same transaction; NULL: none did.
  */
 static void
-tell_elected(Telling *t, const Term *term, const Term *previous)
+notify_elected(Notifying *t, const Term *term, const Term *previous)
 {
-	notify(t, "elected", term->term, term->leader, previous, NULL,
-		   term->acquired_at);
+	write_event(t, "elected", term->term, term->leader, previous, NULL,
+				term->acquired_at);
 }
 
 static void
-tell_yield(Telling *t, const Lease *lease)
+notify_yield(Notifying *t, const Lease *lease)
 {
-	notify(t, "yield_requested", lease->term, lease->leader, NULL,
-		   lease->successor, GetCurrentTimestamp());
+	write_event(t, "yield_requested", lease->term, lease->leader, NULL,
+				lease->successor, GetCurrentTimestamp());
 }
 
 /*
  * Is there room for so many more events?
  */
 static bool
-has_room(Telling *t, int events)
+has_room(Notifying *t, int events)
 {
 	t->complete = t->left >= events;
 	return t->complete;
@@ -127,7 +127,7 @@ has_room(Telling *t, int events)
  * Then what they are told first is of one that had its name before.
  */
 static bool
-is_of_former(const Telling *t)
+is_of_former(const Notifying *t)
 {
 	return t->lease != NULL && t->lease->created_at != 0 &&
 		t->lease->created_at != t->mark->created_at;
@@ -138,12 +138,12 @@ is_of_former(const Telling *t)
  * listeners are told of the present one, on its own channel.
  */
 static void
-begin_present(Telling *t)
+begin_present(Notifying *t)
 {
 	t->mark->created_at = t->lease->created_at;
 	t->channel = t->own_channel;
 	if (t->is_seat)
-		notify(t, "created", 0, NULL, NULL, NULL, t->lease->created_at);
+		write_event(t, "created", 0, NULL, NULL, NULL, t->lease->created_at);
 }
 
 /*
@@ -162,7 +162,7 @@ is_continuous(const Term *former, const Term *term)
  * the mark.  False: enough for this transaction.
  */
 static bool
-tell_term(Telling *t, const Term *term)
+notify_term(Notifying *t, const Term *term)
 {
 	Mark	   *mark = t->mark;
 
@@ -174,10 +174,10 @@ tell_term(Telling *t, const Term *term)
 		if (!has_room(t, 3))
 			return false;
 		if (t->last != NULL && t->last->ended && !continuous)
-			tell_vacated(t, t->last);
+			notify_vacated(t, t->last);
 		if (is_of_former(t) && term->term > t->lease->after_term)
 			begin_present(t);
-		tell_elected(t, term, continuous ? t->last : NULL);
+		notify_elected(t, term, continuous ? t->last : NULL);
 		mark->term = term->term;
 		mark->vacated = false;
 		mark->yields = 0;		/* they are counted in each term */
@@ -191,18 +191,18 @@ tell_term(Telling *t, const Term *term)
  * Tell what history knows beyond the mark.
  */
 static void
-tell_history(Telling *t)
+notify_history(Notifying *t)
 {
 	RowScan    *scan = le_history_scan(t->store, t->election, t->mark->term,
 									   ForwardScanDirection, t->snapshot);
 	Term		term;
 
-	while (le_history_next(scan, &term) && tell_term(t, &term))
+	while (le_history_next(scan, &term) && notify_term(t, &term))
 		;
 	le_scan_end(scan);
 	if (!t->complete || t->last == NULL || !t->last->ended || !has_room(t, 1))
 		return;
-	tell_vacated(t, t->last);
+	notify_vacated(t, t->last);
 	t->mark->vacated = true;
 }
 
@@ -212,7 +212,7 @@ tell_history(Telling *t)
  * deleted by hand: then there was less to tell.)
  */
 static void
-tell_lease(Telling *t)
+notify_lease(Notifying *t)
 {
 	const Lease *lease = t->lease;
 	Mark	   *mark = t->mark;
@@ -224,7 +224,7 @@ tell_lease(Telling *t)
 	if (lease->leader != NULL && lease->yielding &&
 		lease->yields > mark->yields && has_room(t, 1))
 	{
-		tell_yield(t, lease);
+		notify_yield(t, lease);
 		mark->yields = lease->yields;
 	}
 }
@@ -233,18 +233,18 @@ tell_lease(Telling *t)
  * Tell what is new beyond the mark, which is locked.
  */
 static void
-tell_news(Telling *t)
+notify_all(Notifying *t)
 {
 	Mark	   *mark = t->mark;
 	const Mark	before = *mark;
 
 	t->channel = t->lease == NULL || is_of_former(t) ? mark->channel :
 		t->own_channel;
-	tell_history(t);
+	notify_history(t);
 	if (t->complete && is_of_former(t) && has_room(t, 1))
 		begin_present(t);
 	if (t->complete && t->lease != NULL)
-		tell_lease(t);
+		notify_lease(t);
 	if (mark->term != before.term || mark->vacated != before.vacated ||
 		mark->yields != before.yields ||
 		mark->created_at != before.created_at)
@@ -260,7 +260,7 @@ tell_news(Telling *t)
  * change, although they may have been told it before.
  */
 static void
-tell_last(Telling *t, const Lease *lease)
+notify_last(Notifying *t, const Lease *lease)
 {
 	RowScan    *scan;
 	Term		last;
@@ -270,7 +270,7 @@ tell_last(Telling *t, const Lease *lease)
 
 	if (lease->leader != NULL && lease->yielding)
 	{
-		tell_yield(t, lease);
+		notify_yield(t, lease);
 		return;
 	}
 	scan = le_history_scan(t->store, t->election, 0, BackwardScanDirection,
@@ -281,9 +281,9 @@ tell_last(Telling *t, const Lease *lease)
 	if (!has_last)
 		return;
 	if (last.ended)
-		tell_vacated(t, &last);
+		notify_vacated(t, &last);
 	else
-		tell_elected(t, &last, has_former && is_continuous(&former, &last) ?
+		notify_elected(t, &last, has_former && is_continuous(&former, &last) ?
 					 &former : NULL);
 }
 
@@ -313,7 +313,7 @@ lock_name(const char *election)
  * will be.
  */
 static bool
-begin_mark(Telling *t)
+begin_mark(Notifying *t)
 {
 	const Lease *lease = t->lease;
 	Mark	   *mark;
@@ -324,7 +324,7 @@ begin_mark(Telling *t)
 		return false;
 	t->channel = t->own_channel;
 	if (lease->term > 0)
-		tell_last(t, lease);
+		notify_last(t, lease);
 	mark = palloc0(sizeof(Mark));
 	mark->election = pstrdup(t->election);
 	mark->channel = unconstify(char *, t->channel);
@@ -341,7 +341,7 @@ begin_mark(Telling *t)
  * Does history, as it is now, know more than the mark?
  */
 bool
-le_tell_is_behind(const Store *store, const Mark *mark)
+le_notify_is_behind(const Store *store, const Mark *mark)
 {
 	RowScan    *scan = le_history_scan(store, mark->election, mark->term,
 									   ForwardScanDirection, NULL);
@@ -373,7 +373,7 @@ end_mark(const Store *store, const char *election)
 		le_lease_read(store, election, NULL) != NULL)
 		return false;
 	mark = le_mark_lock(store, election, true, &busy);
-	if (busy || (mark != NULL && le_tell_is_behind(store, mark)))
+	if (busy || (mark != NULL && le_notify_is_behind(store, mark)))
 		return false;
 	if (mark != NULL)
 		le_mark_delete(mark);
@@ -383,32 +383,32 @@ end_mark(const Store *store, const char *election)
 /*
  * Tell what is new of one election, in so many events at most (*left).  *mark
  * becomes what listeners know once this is committed (NULL: it was not read).
- * Another worker may have told the news before: then there is nothing to tell.
+ * Another worker may have told it before: then there is nothing to tell.
  */
-Told
-le_tell(const Store *store, const char *election, Snapshot snapshot,
+Notified
+le_notify(const Store *store, const char *election, Snapshot snapshot,
 		int *left, Mark **mark)
 {
 	Lease	   *lease = le_lease_read(store, election, snapshot);
-	Telling		t = {.store = store,.snapshot = snapshot,.election = election,
+	Notifying		t = {.store = store,.snapshot = snapshot,.election = election,
 	.lease = lease,.left = *left,.complete = true};
 	bool		busy;
 
 	t.mark = le_mark_lock(store, election, false, &busy);
 	if (busy)
-		return TOLD_LATER;
+		return NOTIFIED_LATER;
 	if (lease != NULL)
 		t.own_channel = le_election_channel(store, election, snapshot,
 											&t.is_seat);
 	if (t.mark != NULL)
-		tell_news(&t);
+		notify_all(&t);
 	else if (lease != NULL && !begin_mark(&t))
-		return TOLD_LATER;
+		return NOTIFIED_LATER;
 	*left = t.left;
 	*mark = t.mark;
 	if (!t.complete)
-		return TOLD_PART;
+		return NOTIFIED_PART;
 	if (lease != NULL)
-		return TOLD_ALL;
-	return end_mark(store, election) ? TOLD_DROPPED : TOLD_LATER;
+		return NOTIFIED_ALL;
+	return end_mark(store, election) ? NOTIFIED_DROPPED : NOTIFIED_LATER;
 }

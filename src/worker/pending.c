@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * news.c
+ * pending.c
  *		Of which elections is there something to tell listeners?  The
  *		background worker's memory of the marks, with which a scan compares the
  *		leases.
@@ -10,7 +10,7 @@
  * since, or have lost its mark in a crash.
  *
  * Invariant: this memory only says where to look.  What is told of an election
- * follows from rows that are read anew under the NOTIFY lock (tell.c).  So the
+ * follows from rows that are read anew under the NOTIFY lock (notify.c).  So the
  * memory may name an election in vain, but must not overlook one:
  *
  * - a lease that differs from its mark, or was created since, is found by the
@@ -75,7 +75,7 @@ find_known(const char *election, HASHACTION action, bool *found)
  * This is the mark of its election now, as the worker has read or written it.
  */
 void
-le_news_remember(const Mark *mark)
+le_pending_remember(const Mark *mark)
 {
 	bool		found;
 	KnownMark  *k = find_known(mark->election, HASH_ENTER, &found);
@@ -92,7 +92,7 @@ le_news_remember(const Mark *mark)
  * The mark of that election was deleted.
  */
 void
-le_news_forget(const char *election)
+le_pending_forget(const char *election)
 {
 	(void) find_known(election, HASH_REMOVE, NULL);
 }
@@ -102,13 +102,13 @@ le_news_forget(const char *election)
  * last scan: remember its mark, and the next scan finds that it is gone.
  */
 void
-le_news_note_dropped(const Store *store, const char *election)
+le_pending_note_dropped(const Store *store, const char *election)
 {
 	Mark	   *mark;
 
 	if (find_known(election, HASH_FIND, NULL) == NULL &&
 		(mark = le_mark_read(store, election)) != NULL)
-		le_news_remember(mark);
+		le_pending_remember(mark);
 }
 
 /*
@@ -120,7 +120,7 @@ read_marks(const Store *store)
 	foreach_ptr(const Mark, mark, le_marks_read(store))
 	{
 		if (find_known(mark->election, HASH_FIND, NULL) == NULL)
-			le_news_remember(mark);
+			le_pending_remember(mark);
 	}
 }
 
@@ -140,7 +140,7 @@ find_or_read(const Store *store, const char *election)
 	if (++marks_missed > MANY_UNKNOWN)
 		read_marks(store);
 	else if ((mark = le_mark_read(store, election)) != NULL)
-		le_news_remember(mark);
+		le_pending_remember(mark);
 	return find_known(election, HASH_FIND, NULL);
 }
 
@@ -148,7 +148,7 @@ find_or_read(const Store *store, const char *election)
  * A scan begins.  False: the marks cannot be read at once.
  */
 bool
-le_news_begin_scan(Store *store)
+le_pending_begin_scan(Store *store)
 {
 	Oid			table = store->table[TABLE_ANNOUNCED].rel;
 
@@ -192,7 +192,7 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
  * round->next becomes the time from which on there may be, if that is sooner.
  */
 void
-le_news_scan_lease(Round *round, const Store *store, const Lease *lease)
+le_pending_scan_lease(Round *round, const Store *store, const Lease *lease)
 {
 	KnownMark  *k = find_or_read(store, lease->election);
 	int64		until;
@@ -201,7 +201,7 @@ le_news_scan_lease(Round *round, const Store *store, const Lease *lease)
 	{
 		until = silent_until(store, lease, round->inc);
 		if (until <= le_clock())
-			(void) le_round_note(&round->news, lease->election);
+			(void) le_round_note(&round->pending, lease->election);
 		else
 			round->next = Min(round->next, until);
 		return;
@@ -212,14 +212,14 @@ le_news_scan_lease(Round *round, const Store *store, const Lease *lease)
 	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 		(lease->created_at != 0 && k->created_at != lease->created_at) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
-		(void) le_round_note(&round->news, lease->election);
+		(void) le_round_note(&round->pending, lease->election);
 }
 
 /*
  * The scan has found all leases: the elections of other marks were dropped.
  */
 void
-le_news_end_scan(Round *round)
+le_pending_end_scan(Round *round)
 {
 	HASH_SEQ_STATUS scan;
 	KnownMark  *k;
@@ -230,6 +230,6 @@ le_news_end_scan(Round *round)
 	while ((k = hash_seq_search(&scan)) != NULL)
 	{
 		if (k->scan != scan_number)
-			(void) le_round_note(&round->news, k->election);
+			(void) le_round_note(&round->pending, k->election);
 	}
 }
