@@ -104,7 +104,7 @@ sub find_outputs
 		push @found, $subcommand, map { $INPUT{$_} ? () : "$subcommand --$_" } `pg_leader $subcommand --help` =~ /^ {2,6}(?:-\w, )?--([a-z-]+)/mg;
 	}
 	push @found, slurp_file("$TOP/src/bin/reply.c") =~ m{\{"(/\w+)", \w+_reply\}}g;
-	push @found, map { "NOTIFY $_" } slurp_file("$TOP/src/worker/tell.c") =~ /\.event = "(\w+)"/g;
+	push @found, map { "NOTIFY $_" } slurp_file("$TOP/src/worker/notify.c") =~ /write_event\(t, "(\w+)"/g;
 	# Names in the log: formats that they are written with
 	push @found, map { "log: $_" } map { slurp_file("$TOP/src/$_") =~ /"([^"]*%s[^"]*)"[^;"]*?le_quote\(/g } qw(base/commit.c state/election.c);
 	return grep { !$skips_http || !m{^(/|stand)} } @found;
