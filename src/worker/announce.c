@@ -183,7 +183,7 @@ announce_together(Round *round, List *items, int *from)
 	Announcement a = {.items = items,
 		.queue_for = Min(queue_for, round->renew_at - began),
 	.go_on_from = *from};
-	Outcome		outcome = le_attempt_in_transaction(announce, &a, "announcing");
+	Outcome		outcome = le_attempt_guard(announce, &a, "announcing");
 
 	if (a.waited)
 		le_round_again(round);

@@ -157,29 +157,32 @@ is_news(void)
 }
 
 /*
- * Do something that may fail or be cancelled, maybe in a transaction, in the
- * round's memory unless it chooses another.  An error is logged, and undone by
- * aborting the transaction.  Outside of this function, nothing in the
+ * Do something that may fail or be cancelled: in a transaction and in the
+ * round's memory, unless it chooses another, or (activity NULL) in none.  An
+ * error is logged, and undone by aborting the transaction.  Outside of this function, nothing in the
  * worker may raise an error or process an interrupt: that would end the
  * process.
  */
 Outcome
-le_attempt_guard(Work work, void *arg, bool in_transaction)
+le_attempt_guard(Work work, void *arg, const char *activity)
 {
 	volatile Outcome result = DONE;
 
 	last_code = ERRCODE_LOCK_NOT_AVAILABLE;
 	last_message[0] = '\0';
+	if (activity != NULL)
+		pgstat_report_activity(STATE_RUNNING,
+							   line[0] != '\0' ? line : activity);
 	PG_TRY();
 	{
-		if (in_transaction)
+		if (activity != NULL)
 		{
 			SetCurrentStatementStartTimestamp();
 			StartTransactionCommand();
 			MemoryContextSwitchTo(le_worker_context);
 		}
 		work(arg);
-		if (in_transaction)
+		if (activity != NULL)
 			CommitTransactionCommand();
 	}
 	PG_CATCH();
@@ -210,6 +213,11 @@ le_attempt_guard(Work work, void *arg, bool in_transaction)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(le_worker_context);
+	if (activity != NULL)
+	{
+		pgstat_report_stat(false);
+		pgstat_report_activity(STATE_IDLE, NULL);
+	}
 	return result;
 }
 
@@ -223,18 +231,6 @@ le_attempt_postpone(const char *why)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg_internal("%s", why)));
-}
-
-Outcome
-le_attempt_in_transaction(Work work, void *arg, const char *activity)
-{
-	Outcome		result;
-
-	pgstat_report_activity(STATE_RUNNING, line[0] != '\0' ? line : activity);
-	result = le_attempt_guard(work, arg, true);
-	pgstat_report_stat(false);
-	pgstat_report_activity(STATE_IDLE, NULL);
-	return result;
 }
 
 static Trouble *
@@ -518,7 +514,7 @@ le_attempt(AttemptKind kind, const char *election, Work work, void *arg,
 		*next = Min(*next, paused_until);
 		return false;
 	}
-	outcome = le_attempt_in_transaction(work, arg, activity_of(kind, election));
+	outcome = le_attempt_guard(work, arg, activity_of(kind, election));
 	le_attempt_ended(kind, election, outcome, next);
 	return outcome == DONE;
 }

@@ -116,7 +116,7 @@ try_to_end(void)
 	bool		work = false;
 
 	le_lock_release_worker();
-	if (le_attempt_in_transaction(look_once_more, &work, "looking once more") != DONE)
+	if (le_attempt_guard(look_once_more, &work, "looking once more") != DONE)
 		work = true;
 	return !work || !take_over();
 }
@@ -293,7 +293,7 @@ leader_election_worker_main(Datum arg)
 		has_worked |= round.inc != NULL;
 		if ((!round.installed && try_to_end()) || has_idled_enough(&round))
 			break;
-		(void) le_attempt_guard(sleep_after, &round, false);
+		(void) le_attempt_guard(sleep_after, &round, NULL);
 	}
 	ended_by_itself = true;
 	proc_exit(0);

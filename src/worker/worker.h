@@ -102,8 +102,7 @@ typedef enum AttemptKind
 
 typedef void (*Work) (void *arg);
 
-extern Outcome le_attempt_guard(Work work, void *arg, bool in_transaction);
-extern Outcome le_attempt_in_transaction(Work work, void *arg, const char *activity);
+extern Outcome le_attempt_guard(Work work, void *arg, const char *activity);
 LE_NORETURN extern void le_attempt_postpone(const char *why);
 extern bool le_attempt(AttemptKind kind, const char *election, Work work,
 					   void *arg, int64 *next);
