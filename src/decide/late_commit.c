@@ -193,7 +193,8 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
  * sessions of fenced commits that hold it up.  The worker does so and, where
  * there is none, candidates' own calls.
  *
- * The caller does not hold the election lock, but the tables' locks.  True: its
+ * The caller holds the tables' locks, and not the election lock (or, since an
+ * earlier call of its transaction: then no fenced commit has it).  True: its
  * transaction has locked the lease row, and must neither queue for a lock nor
  * go on for long.  False: nothing was done.
  */
@@ -205,7 +206,6 @@ le_late_commits_end(const Store *store, const Election *election,
 	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
 
-	Assert(!le_lock_holds_election(election->name, ShareLock));
 	if (lease == NULL || !proof->confirmed || !le_proof_stands(proof))
 		return false;
 	state = le_lease_state_now(store, lease);
