@@ -63,7 +63,7 @@ typedef enum LockClass
 	LOCK_STARTER,
 	LOCK_EPOCH,
 	LOCK_NEXT_WORKER,
-	LOCK_SPARE,
+	LOCK_RESERVED,
 	LOCK_RESET,
 	LOCK_GROUP
 } LockClass;
@@ -129,8 +129,8 @@ extern void le_session_lock_forget(void);
 
 /* room.c */
 extern bool le_room_for_locks(int locks);
-extern int64 le_room_keep_spares(void);
-extern bool le_room_free_spares(void);
+extern int64 le_room_keep_reserved(void);
+extern bool le_room_free_reserved(void);
 
 /* wake.c */
 extern void le_wake_workers(Oid database);

@@ -4,7 +4,7 @@
  *		Room in the server's lock table.
  *
  * While the lock table is full, no transaction gets an ID, and so none can
- * renew a lease.  So the worker keeps some entries to spare, and frees them
+ * renew a lease.  So the worker keeps some entries reserved, and frees them
  * when nothing else is free.
  *
  * An entry is taken by a lock in AccessShare mode that conflicts with no lock:
@@ -21,29 +21,32 @@
  * Entries that a worker keeps for others: what one change takes, and as many
  * for what is locked beside it.
  */
-#define SPARES			(2 * LE_LOCKS_OF_CHANGE)
+#define RESERVED		(2 * LE_LOCKS_OF_CHANGE)
 
-/* The worker takes spares back after 1 s; after each failure, twice as late */
-#define SPARES_PAUSE	INT64CONST(1000000)
-#define LONGEST_SPARES_PAUSE INT64CONST(10000000)
+/*
+ * The worker reserves entries again after 1 s; after each failure, twice as
+ * late.
+ */
+#define SHORTEST_PAUSE	INT64CONST(1000000)
+#define LONGEST_PAUSE	INT64CONST(10000000)
 
-/* How many spare entries this process, a worker, has */
-static int	spares = 0;
+/* How many reserved entries this process, a worker, has */
+static int	reserved = 0;
 
 /* When to take them back, and after which pause if there is no room then */
-static int64 spares_retry_at = 0;
-static int64 spares_pause = SPARES_PAUSE;
+static int64 retry_at = 0;
+static int64 retry_pause = SHORTEST_PAUSE;
 
 static bool
 take_entry(uint64 key)
 {
-	return le_lock_try(le_lock_tag(LOCK_SPARE, key), AccessShareLock, true);
+	return le_lock_try(le_lock_tag(LOCK_RESERVED, key), AccessShareLock, true);
 }
 
 static void
 free_entry(uint64 key)
 {
-	LOCKTAG		tag = le_lock_tag(LOCK_SPARE, key);
+	LOCKTAG		tag = le_lock_tag(LOCK_RESERVED, key);
 
 	LockRelease(&tag, AccessShareLock, true);
 }
@@ -68,47 +71,47 @@ le_room_for_locks(int locks)
 }
 
 /*
- * Free the spare entries, for transactions that renew leases: ours, and those
+ * Free the reserved entries, for transactions that renew leases: ours, and those
  * of detached leaders.  False: they were free already.
  */
 bool
-le_room_free_spares(void)
+le_room_free_reserved(void)
 {
-	if (spares == 0)
+	if (reserved == 0)
 		return false;
-	while (spares > 0)
-		free_entry(--spares);
-	spares_retry_at = le_clock() + spares_pause;
+	while (reserved > 0)
+		free_entry(--reserved);
+	retry_at = le_clock() + retry_pause;
 	return true;
 }
 
 /*
- * Keep spare entries, or free them if no other entry is free.  They are taken
+ * Keep reserved entries, or free them if no other entry is free.  They are taken
  * back when there is room for twice as many.  To find that out takes all room
  * for a moment, in which other sessions may miss it: so after each failure the
  * next try comes later.  The worker calls this in each round.  Returns when to
  * call it again, at the latest.
  */
 int64
-le_room_keep_spares(void)
+le_room_keep_reserved(void)
 {
-	if (spares > 0 && !le_room_for_locks(1))
-		(void) le_room_free_spares();
-	if (spares > 0)
+	if (reserved > 0 && !le_room_for_locks(1))
+		(void) le_room_free_reserved();
+	if (reserved > 0)
 		return PG_INT64_MAX;
-	if (le_clock() < spares_retry_at)
-		return spares_retry_at;
-	while (spares < 2 * SPARES && take_entry(spares))
-		spares++;
-	if (spares < 2 * SPARES)
+	if (le_clock() < retry_at)
+		return retry_at;
+	while (reserved < 2 * RESERVED && take_entry(reserved))
+		reserved++;
+	if (reserved < 2 * RESERVED)
 	{
-		spares_pause = Min(spares_pause * 2, LONGEST_SPARES_PAUSE);
-		spares_retry_at = le_clock() + spares_pause;
-		(void) le_room_free_spares();
-		return spares_retry_at;
+		retry_pause = Min(retry_pause * 2, LONGEST_PAUSE);
+		retry_at = le_clock() + retry_pause;
+		(void) le_room_free_reserved();
+		return retry_at;
 	}
-	spares_pause = SPARES_PAUSE;
-	while (spares > SPARES)
-		free_entry(--spares);
+	retry_pause = SHORTEST_PAUSE;
+	while (reserved > RESERVED)
+		free_entry(--reserved);
 	return PG_INT64_MAX;
 }

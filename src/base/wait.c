@@ -52,7 +52,7 @@ le_wait_as_lock_timeout(void)
 
 /*
  * Wait for room in the lock table, which a write needs, for 100 ms at most.
- * If there is none, the worker frees its spare entries when it is woken.  (If
+ * If there is none, the worker frees its reserved entries when it is woken.  (If
  * there is still no room, the server raises 53200 as soon as something is
  * written.)
  */

@@ -202,11 +202,11 @@ le_attempt_guard(Work work, void *arg, const char *activity)
 
 		/*
 		 * A full lock table and a shortage of memory have the same code.  If
-		 * the lock table is full, free our spare entries: the next try may
+		 * the lock table is full, free our reserved entries: the next try may
 		 * succeed with their room.  Only the try that freed them is logged,
 		 * not all those that follow while the table stays full.
 		 */
-		if (no_room && (le_room_for_locks(1) || le_room_free_spares()))
+		if (no_room && (le_room_for_locks(1) || le_room_free_reserved()))
 			EmitErrorReport();
 		FlushErrorState();
 		RESUME_INTERRUPTS();

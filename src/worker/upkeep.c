@@ -422,21 +422,21 @@ le_upkeep(Round *round)
 {
 	bool		woken = round->woken;
 	int64		reads = pgBufferUsage.shared_blks_read;
-	int64		spares_at;
+	int64		reserved_at;
 
 	MemoryContextReset(le_worker_context);
 	MemoryContextSwitchTo(le_worker_context);
 	memset(round, 0, sizeof(Round));
 	round->woken = woken;
 	le_spread_begin_round();
-	spares_at = le_room_keep_spares();
+	reserved_at = le_room_keep_reserved();
 	if (woken)
 	{
 		le_standing_scan_again();	/* even if this round does not scan */
 		le_attempt_again();
 	}
 	do_round(round);
-	round->next = Min(round->next, spares_at);
+	round->next = Min(round->next, reserved_at);
 	le_attempt_forget(&round->next);
 
 	/* A wait for the disk may have swallowed a wake-up. */
