@@ -71,7 +71,7 @@ stop_standing(const Store *store, const Candidate *who)
 }
 
 /*
- * Write the candidacy, or the sign of life that it needs now and then; or
+ * Write the candidacy, or the heartbeat that it needs now and then; or
  * withdraw it, if the call is refused.  True: that is done.  False: it is not
  * yet, or there is no such election any more.
  */
@@ -115,7 +115,7 @@ find_election(const Store *store, const Acquisition *a)
 
 /*
  * Stand, and ask for the lease.  A call that finds a leader writes no more
- * than a sign of life.  Else the election lock comes first, so that another
+ * than a heartbeat.  Else the election lock comes first, so that another
  * process that settles the election finds no row of it locked for long.
  * *lease becomes the lease as it is then; NULL: there is no such seat any more.
  * False: try again.

@@ -155,13 +155,13 @@ le_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * The detached leader gives a sign of life, and says how far it has got.
+ * The detached leader sends a heartbeat, and says how far it has got.
  * Where its row is gone (in a crash, or a failover) it is made again.  If the
  * table of candidates is locked, the sign is left out: the leader must not
  * lose its lease for want of it.
  *
  * This process remembers for which term it has found the row last, and looks
- * for it no more while the sign of life in it is fresh.  Until then the row is
+ * for it no more while the heartbeat in it is fresh.  Until then the row is
  * removed only by a crash of the server, which this process does not survive,
  * and when an epoch begins, in which the lease gets another term.  A row that
  * this process has just written is not remembered: that may be undone.
@@ -182,7 +182,7 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 
 	if (progress == NULL && term == lease->term && lease_oid == store->lease_oid &&
 		strcmp(election, lease->election) == 0 && duration == lease_duration &&
-		!le_candidate_needs_sign(seen, lease_duration))
+		!le_candidate_needs_heartbeat(seen, lease_duration))
 		return;
 	holder = le_candidate_of_lease(lease);
 	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
@@ -309,10 +309,10 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 		if (state == LEASE_LED && le_call_ask_unwanted(store, name))
 			continue;
 
-		if (state == LEASE_FOREIGN)
+		if (state == LEASE_STALE)
 			prepare_to_continue(store, lease);
 		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
-						   state == LEASE_FOREIGN, le_wait_left(), &proof))
+						   state == LEASE_STALE, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, progress, &proof) :
@@ -373,7 +373,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	{
 		Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
-		if (le_lease_state_now(&call.store, lease) == LEASE_FOREIGN)
+		if (le_lease_state_now(&call.store, lease) == LEASE_STALE)
 			le_start_ensure(true);
 		settled = le_turn(&call.store, name, &turn);
 		if (settled == SETTLED_GONE)

@@ -24,7 +24,7 @@ bool
 le_begin_epoch(Store *store)
 {
 	char	   *incarnation = le_incarnation_name(store->lease_oid);
-	bool		foreign = false;
+	bool		stale = false;
 	int64		highest_term = 0;
 
 	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
@@ -36,7 +36,7 @@ le_begin_epoch(Store *store)
 	{
 		highest_term = Max(highest_term,
 						   Max(lease->term, lease->after_term));
-		foreign |= le_lease_is_foreign(lease, incarnation);
+		stale |= le_lease_is_stale(lease, incarnation);
 	}
 
 	/*
@@ -46,7 +46,7 @@ le_begin_epoch(Store *store)
 	highest_term = Max(highest_term, le_dropped_highest(store));
 
 	/* Another transaction may have begun the epoch since the caller looked. */
-	if (!le_epoch_is_missing(le_epoch_read(), foreign))
+	if (!le_epoch_is_missing(le_epoch_read(), stale))
 		return true;
 
 	/*
@@ -56,7 +56,7 @@ le_begin_epoch(Store *store)
 	foreach_ptr(Candidate, c, le_candidates_read(store, NULL))
 	{
 		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
-			return false;		/* it is giving a sign of life */
+			return false;		/* it is sending a heartbeat */
 	}
 	return le_epoch_write(store, highest_term);
 }
@@ -84,7 +84,7 @@ le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)
 	inc = le_epoch_read();
 	if (inc->known &&
 		(inc->epoch > 0 || lease == NULL ||
-		 !le_lease_is_foreign(lease, inc->name)))
+		 !le_lease_is_stale(lease, inc->name)))
 		return true;
 	if (le_start_ensure(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||

@@ -31,7 +31,7 @@ le_decision_reason(const Decision *d)
 		case LEASE_ORPHANED:
 			return le_session_lock_was_lost(lease->backend_pid) ?
 				REASON_SESSION_RESET : REASON_SESSION_ENDED;
-		case LEASE_FOREIGN:
+		case LEASE_STALE:
 			return REASON_FAILOVER;
 		case LEASE_VACANT:
 			break;
@@ -46,7 +46,7 @@ le_decision_reason(const Decision *d)
  * elected again at once, nobody else ever would.  Where its strategy wanted it
  * to go, the strategy decides who follows: that may be the same candidate, if
  * it has no challenger any more.  Where it was to go because of a pause or a
- * drain, it keeps its place.
+ * drain, it keeps its queue position.
  */
 static bool
 steps_down(const Decision *d)
@@ -67,7 +67,7 @@ steps_down(const Decision *d)
 static bool
 loses(const Decision *d)
 {
-	return d->state == LEASE_FOREIGN ||
+	return d->state == LEASE_STALE ||
 		(d->state == LEASE_EXPIRED && !d->lease->yielding);
 }
 
@@ -82,7 +82,7 @@ le_decision_look_who_stands(Decision *d)
 
 	if (d->state == LEASE_EXPIRED)
 		vacant_since = d->lease->deadline_mono;
-	else if (d->state == LEASE_FOREIGN)
+	else if (d->state == LEASE_STALE)
 		vacant_since = d->inc->first_seen;
 	d->first_stood = le_ranking_first_stood(d->view, vacant_since,
 											&d->deserted);
@@ -105,7 +105,7 @@ earliest_election(const Decision *d)
 		case LEASE_EXPIRED:
 			/* A leader that lets a requested yield run out has given up. */
 			return lease->yielding ? 0 : lease->deadline_mono + delay;
-		case LEASE_FOREIGN:
+		case LEASE_STALE:
 
 			/*
 			 * Where the row is void, its holder may believe for that long

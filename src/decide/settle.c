@@ -58,7 +58,7 @@ goes_on(const Decision *d, const GiveUp *give_up)
 {
 	if (d->state == LEASE_LED)
 		return give_up == NULL || !is_holder(give_up, d->lease);
-	if (d->state != LEASE_FOREIGN ||
+	if (d->state != LEASE_STALE ||
 		le_lease_grace(d->lease, d->election->lease_duration, d->inc) <= le_clock())
 		return false;
 

@@ -184,7 +184,7 @@ note_lease(Tally *tally, const Store *store, Counted *counted,
 		heir = find_share(tally, counted, lease->successor,
 						  &lease->successor_role, HASH_ENTER);
 	if (state == LEASE_LED ||
-		(tally->group != NULL && state == LEASE_FOREIGN &&
+		(tally->group != NULL && state == LEASE_STALE &&
 		 is_in_grace(store, lease, now)))
 		counted->of[TALLY_HAS] = leader;
 	else if (state == LEASE_EXPIRED)

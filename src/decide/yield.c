@@ -56,7 +56,7 @@ le_yield_ask(const Store *store, const Election *election, Lease *lease,
 
 /*
  * Ask the leader to go because of a pause that vacates the election, which the
- * history will tell.  The leader keeps its place in line.  A request of an
+ * history will tell.  The leader keeps its queue position.  A request of an
  * operator stays as it is, and so does a request of the strategy, which names a
  * candidate.  The lease is locked, and led.
  */

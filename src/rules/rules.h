@@ -52,7 +52,7 @@ typedef struct Contender
 	bool		detached;
 	int			rank;
 	int64		progress;
-	int64		place;			/* in line: lower ones stand longer */
+	int64		place;			/* queue position: lower ones stand longer */
 	int64		stood;			/* since when preempt_delay counts */
 	int64		lives_until;	/* if it is detached, and does not call */
 	bool		sits_out;		/* has given up the last term, or a later one */

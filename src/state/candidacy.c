@@ -38,7 +38,7 @@ name_is_free(const Store *store, const Candidate *who, const Candidate *present)
 		return true;
 	state = le_lease_state_now(store, lease);
 	return state != LEASE_LED &&
-		(state != LEASE_FOREIGN || lease->session_id != 0 || lease->incomplete);
+		(state != LEASE_STALE || lease->session_id != 0 || lease->incomplete);
 }
 
 /*
@@ -76,7 +76,7 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 /*
  * Make or update the row of a candidacy.  What the profile does not set stays
  * as it is or, at first, is as in who.  If the row says all of that already,
- * nothing is written, except that a detached candidate gives a sign of life
+ * nothing is written, except that a detached candidate sends a heartbeat
  * now and then.  who->seen becomes the moment of the last one.
  */
 StandResult

@@ -47,7 +47,7 @@ enum
 };
 
 /*
- * For how long a sign of life of a detached candidate counts, and how old it
+ * For how long a heartbeat of a detached candidate counts, and how old it
  * is before a call writes the next one.  So a candidate lives for at least a
  * lease after its last call, and its calls write at most three signs in a
  * lease.
@@ -197,7 +197,7 @@ le_candidate_find(const Store *store, const char *election, const char *name)
 }
 
 /*
- * Is the candidate alive?  A sign of life that lies in the future was given
+ * Is the candidate alive?  A heartbeat that lies in the future was sent
  * before the machine was started last.
  */
 bool
@@ -315,7 +315,7 @@ le_candidate_lock(const Store *store, Candidate *c)
 
 /*
  * Pass over this candidate, which is locked, while no term later than that one
- * was granted, and put it at that place in the line.  It preempts nobody until
+ * was granted, and give it that queue position.  It preempts nobody until
  * it stands anew or its rank changes.
  */
 void
@@ -355,7 +355,7 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 
 /*
  * Delete the row of a dead candidate, unless another transaction has locked
- * it, or the candidate has given a sign of life since.  True if it was
+ * it, or the candidate has sent a heartbeat since.  True if it was
  * deleted.
  */
 bool
@@ -372,18 +372,18 @@ le_candidate_prune(const Store *store, const Candidate *c)
 }
 
 /*
- * Is it time for another sign of life of a detached candidate, whose last one
+ * Is it time for another heartbeat of a detached candidate, whose last one
  * was given at that moment?
  */
 bool
-le_candidate_needs_sign(int64 seen, int64 lease_duration)
+le_candidate_needs_heartbeat(int64 seen, int64 lease_duration)
 {
 	return le_clock() - seen >= SEEN_EVERY(lease_duration);
 }
 
 /*
  * Has the call anything to write: a value that the row does not have yet, or
- * the next sign of life?
+ * the next heartbeat?
  */
 bool
 le_candidate_differs(const Candidate *c, const Profile *profile,
@@ -404,7 +404,7 @@ le_candidate_differs(const Candidate *c, const Profile *profile,
 		  !datum_image_eq(profile->metadata, c->metadata, false, -1))) ||
 		(c->session_id == 0 &&
 		 (c->seen_for != SEEN_FOR(lease_duration) ||
-		  le_candidate_needs_sign(c->seen, lease_duration)));
+		  le_candidate_needs_heartbeat(c->seen, lease_duration)));
 	PopActiveSnapshot();
 	return result;
 }
@@ -439,7 +439,7 @@ set_profile(Row *row, const Candidate *who, const Profile *profile,
 
 /*
  * Change the row of a candidacy, which is as present says.  who->seen becomes
- * the moment of this sign of life.  False: another transaction has locked the
+ * the moment of this heartbeat.  False: another transaction has locked the
  * row.
  */
 bool

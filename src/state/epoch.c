@@ -90,14 +90,14 @@ le_epoch_read(void)
 }
 
 /*
- * Is an epoch to begin?  foreign: there are leases of another incarnation.  Then
+ * Is an epoch to begin?  stale: there are leases of another incarnation.  Then
  * this one is not the first, even if there is no other row here: a restore loads
  * the tables in any order.
  */
 bool
-le_epoch_is_missing(const Incarnation *inc, bool foreign)
+le_epoch_is_missing(const Incarnation *inc, bool stale)
 {
-	return !inc->known || (foreign && inc->epoch == 0);
+	return !inc->known || (stale && inc->epoch == 0);
 }
 
 /*

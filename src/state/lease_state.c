@@ -33,7 +33,7 @@ le_lease_is_own(const Lease *lease, const char *incarnation)
  * election's row has none.)
  */
 bool
-le_lease_is_foreign(const Lease *lease, const char *incarnation)
+le_lease_is_stale(const Lease *lease, const char *incarnation)
 {
 	return lease->incarnation != NULL && !le_lease_is_own(lease, incarnation);
 }
@@ -64,7 +64,7 @@ le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
 		return LEASE_VACANT;
 	if (!le_lease_is_own(lease, incarnation) ||
 		le_lease_is_void(lease, incarnation))
-		return LEASE_FOREIGN;
+		return LEASE_STALE;
 	if (now >= lease->deadline_mono)
 		return LEASE_EXPIRED;
 	return LEASE_LED;
@@ -206,11 +206,11 @@ int64
 le_lease_grace(const Lease *lease, int64 lease_duration,
 			   const Incarnation *inc)
 {
-	bool		foreign = le_lease_is_foreign(lease, inc->name);
+	bool		stale = le_lease_is_stale(lease, inc->name);
 	bool		led = lease->leader != NULL;
 	int64		not_before;
 
-	if (!inc->known || (foreign && inc->epoch == 0))
+	if (!inc->known || (stale && inc->epoch == 0))
 		return PG_INT64_MAX;
 	if (inc->epoch == 0)
 		return 0;
@@ -220,7 +220,7 @@ le_lease_grace(const Lease *lease, int64 lease_duration,
 	 * continued lease carries a hold to the end of the grace, so that its
 	 * holder may give up here while others wait.  (Other holds last longer.)
 	 */
-	if (!foreign && lease->incarnation != NULL &&
+	if (!stale && lease->incarnation != NULL &&
 		lease->acquired_mono > inc->first_seen)
 	{
 		not_before = le_lease_not_before(lease, inc);
@@ -228,5 +228,5 @@ le_lease_grace(const Lease *lease, int64 lease_duration,
 			Max(lease_duration, lease->duration) ? not_before : 0;
 	}
 	return inc->first_seen + Max(lease_duration,
-								 foreign && led ? lease->duration : 0);
+								 stale && led ? lease->duration : 0);
 }

@@ -20,11 +20,11 @@
  *	reserved_mono	lease: until then the vacant seat is only the successor's
  *	first_stood_mono	lease: when the first candidate stood for the seat,
  *					if none but the former leader did when it fell vacant
- *	place_mono		candidate: its place in the line, earlier ones first: when
+ *	place_mono		candidate: its queue position, earlier ones first: when
  *					it joined, or last gave up the leadership
  *	stood_mono		candidate: since when it stands or, if that is later, since
  *					a term of its own has ended that it did not give up
- *	seen_mono		candidate: a detached one's last sign of life
+ *	seen_mono		candidate: a detached one's last heartbeat
  *	first_seen_mono	epoch: when this incarnation was seen first; the grace
  *					counts from it
  *
@@ -78,7 +78,7 @@ typedef struct Incarnation
 } Incarnation;
 
 extern Incarnation *le_epoch_read(void);
-extern bool le_epoch_is_missing(const Incarnation *inc, bool foreign);
+extern bool le_epoch_is_missing(const Incarnation *inc, bool stale);
 extern bool le_epoch_write(const Store *store, int64 highest_term);
 extern bool le_epoch_note_dropped(const Store *store, int64 term);
 extern int64 le_epoch_moment(const Incarnation *inc, bool own, int64 mono,
@@ -219,11 +219,11 @@ typedef enum LeaseState
 	LEASE_LED,
 	LEASE_EXPIRED,				/* the deadline has passed */
 	LEASE_ORPHANED,				/* the leader's session is provably dead */
-	LEASE_FOREIGN				/* granted by another incarnation or clock */
+	LEASE_STALE					/* granted by another incarnation or clock */
 } LeaseState;
 
 extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_foreign(const Lease *lease, const char *incarnation);
+extern bool le_lease_is_stale(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern bool le_lease_is_held_by(const Lease *lease, int64 session_id,
@@ -301,7 +301,7 @@ extern void le_candidate_insert(const Store *store, const Candidate *who,
 extern bool le_candidate_update(const Store *store, const Candidate *present,
 								Candidate *who, const Profile *profile,
 								int64 lease_duration);
-extern bool le_candidate_needs_sign(int64 seen, int64 lease_duration);
+extern bool le_candidate_needs_heartbeat(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);

@@ -176,7 +176,7 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
 {
 	Election   *election;
 
-	if (!le_lease_is_foreign(lease, inc->name))
+	if (!le_lease_is_stale(lease, inc->name))
 		return 0;
 	if (!inc->known)
 		return PG_INT64_MAX;

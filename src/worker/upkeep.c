@@ -207,7 +207,7 @@ note_ended(TableScan *scan, Lease *lease, LeaseState state)
 	Due		   *found;
 
 	round->work |= state != LEASE_VACANT;
-	if (state == LEASE_VACANT || state == LEASE_FOREIGN)
+	if (state == LEASE_VACANT || state == LEASE_STALE)
 	{
 		if (round->inc == NULL || !scan->knows_standing)
 			return;
@@ -230,7 +230,7 @@ scan_lease(TableScan *scan, Lease *lease)
 	LeaseState	state = le_lease_state(lease, scan->incarnation, le_clock());
 
 	if (round->inc != NULL && round->inc->epoch == 0 &&
-		le_lease_is_foreign(lease, scan->incarnation))
+		le_lease_is_stale(lease, scan->incarnation))
 		round->new_incarnation = true;
 	if (scan->knows_marks)
 		le_pending_scan_lease(round, &scan->store, lease);
