@@ -19,7 +19,7 @@ typedef enum TallyCount
 {
 	TALLY_HAS,					/* it leads, also while it is asked to yield;
 								 * or may lead on, after a failover */
-	TALLY_DUE,					/* it is the successor: the seat is reserved
+	TALLY_DUE,					/* it is the successor: the election is reserved
 								 * for it, or the leader is to yield to it */
 	TALLY_LATE,					/* it led; its lease has expired, and its term
 								 * is not ended yet */
@@ -102,7 +102,7 @@ typedef struct Proof
 	bool		confirmed;		/* they follow, or there are none */
 	int64		t0;				/* what a lease may count from */
 	int64		lease_duration; /* of the leases that may be granted on it */
-	TransactionId vacant_xmin;	/* of the row, if the seat was seen vacant */
+	TransactionId vacant_xmin;	/* of the row, if the election was seen vacant */
 	int64		epoch;			/* of new terms; -1: not known at t0 */
 } Proof;
 
@@ -143,12 +143,12 @@ typedef struct Decision
 	LeaseState	state;
 	View	   *view;			/* what the rules are asked of */
 	const GiveUp *give_up;		/* NULL: the holder does not give up */
-	bool		grants;			/* the seat may be granted, or reserved anew */
+	bool		grants;			/* it may be granted, or reserved anew */
 	int64		now;
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
 	Run			run;			/* that the winner has called for */
-	Candidate  *successor;		/* that the seat is kept for; NULL: nobody */
+	Candidate  *successor;		/* that the election is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */
 	bool		deserted;		/* nobody stands to follow the leader */

@@ -72,8 +72,8 @@ loses(const Decision *d)
 }
 
 /*
- * The seat falls vacant, or has fallen so before anybody noticed.  Who stood
- * then, or has stood first since?
+ * The election falls vacant, or has fallen so before anybody noticed.  Who
+ * stood then, or has stood first since?
  */
 void
 le_decision_look_who_stands(Decision *d)
@@ -123,7 +123,7 @@ earliest_election(const Decision *d)
 }
 
 /*
- * For which candidate is the seat kept that falls vacant now?
+ * For which candidate is the election kept that falls vacant now?
  */
 static Contender *
 find_successor(const Decision *d)
@@ -146,8 +146,8 @@ find_successor(const Decision *d)
 }
 
 /*
- * Until when is nobody elected, for which candidate is the seat kept, who is
- * passed over from now on, and whose time begins anew?
+ * Until when is nobody elected, for which candidate is the election kept, who
+ * is passed over from now on, and whose time begins anew?
  */
 static int64
 decide_vacancy(Decision *d, Contender **kept_for)
@@ -173,7 +173,7 @@ decide_vacancy(Decision *d, Contender **kept_for)
 }
 
 /*
- * The same for a seat that falls vacant now.
+ * The same for an election that falls vacant now.
  */
 static int64
 decide_end(Decision *d, Contender **kept_for)
@@ -235,8 +235,8 @@ le_decision_is_held_up(const Store *store, const Election *election,
 }
 
 /*
- * Decide who is elected now, for which candidate the seat is kept, and who is
- * passed over from now on.
+ * Decide who is elected now, for which candidate the election is kept, and who
+ * is passed over from now on.
  */
 void
 le_decision_make(Decision *d, const Candidate *caller)

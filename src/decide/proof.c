@@ -104,8 +104,9 @@ le_proof_covers(const Proof *proof, int64 duration)
 }
 
 /*
- * Is what was found by le_proof_make() still so: if no proof was needed, is none
- * needed now?  Standbys that were configured since have confirmed nothing.
+ * Is what was found by le_proof_make() still so: if no proof was needed, is
+ * none needed now?  Standbys that were configured since have confirmed
+ * nothing.
  */
 bool
 le_proof_stands(const Proof *proof)

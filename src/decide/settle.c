@@ -9,7 +9,7 @@
  *	 term may be over.  Nothing is due if it goes on.
  *
  * 2. decide (decision.c): a View is read, and the rules say who is elected, or
- *	 for whom the seat is kept.
+ *	 for whom the election is kept.
  *
  * 3. check: the proof must cover that, and every row that is to be written must
  *	 be free.  If the proof does not cover a new leader, the change may be
@@ -119,7 +119,7 @@ lock_rows(Decision *d, Row **history)
 }
 
 /*
- * Is the vacant seat already kept for the candidate that was decided?
+ * Is the vacant election already kept for the candidate that was decided?
  */
 static bool
 is_kept_for(const Decision *d)
@@ -131,9 +131,9 @@ is_kept_for(const Decision *d)
 }
 
 /*
- * Keep the vacant seat for the successor or, if there is none, for nobody any
- * more.  Note who stood first for it, if that is not known yet: the next ones
- * do not wait anew.
+ * Keep the vacant election for the successor or, if there is none, for nobody
+ * any more.  Note who stood first for it, if that is not known yet: the next
+ * ones do not wait anew.
  */
 static void
 keep_seat(Decision *d)
@@ -254,8 +254,8 @@ finish_late(Decision *d)
 }
 
 /*
- * Read the election, and lock its lease if a term may be over.  SETTLED_CHANGED:
- * something may be due.
+ * Read the election, and lock its lease if a term may be over.
+ * SETTLED_CHANGED: something may be due.
  */
 static Settled
 look(Decision *d, const char *name, const GiveUp *give_up)

@@ -3,14 +3,14 @@
  * turn.c
  *		A call's turn at an election: prove, lock, settle, and again.
  *
- * The order matters.  Counting seats and asking standbys may take long: they
- * come before the election lock (and the seats of a group are counted under
- * the group lock, which comes before it, too), so that no process waits for
- * the lock meanwhile.  Under the lock, le_settle() reads again what its
- * decision rests on.  If the proof does not cover what is there by then, the
- * turn begins anew, and reads the settings again.  While a row is locked by
- * another transaction, the lock and the proof are kept: a proof that gets too
- * old meanwhile is refused by le_settle().
+ * The order matters.  Counting who leads how much, and asking standbys may
+ * take long: they come before the election lock (and the seats of a group are
+ * counted under the group lock, which comes before it, too), so that no
+ * process waits for the lock meanwhile.  Under the lock, le_settle() reads
+ * again what its decision rests on.  If the proof does not cover what is there
+ * by then, the turn begins anew, and reads the settings again.  While a row is
+ * locked by another transaction, the lock and the proof are kept: a proof that
+ * gets too old meanwhile is refused by le_settle().
  *
  *-------------------------------------------------------------------------
  */

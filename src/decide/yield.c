@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * yield.c
- *		Asking the leader to yield, taking that back, and keeping a vacant seat
+ *		Asking the leader to yield, taking that back, and keeping a vacant election
  *		for a candidate that an operator has named.
  *
  * Invariants:
@@ -44,8 +44,8 @@ ask(const Store *store, const Election *election, Lease *lease,
 }
 
 /*
- * An operator asks the leader to yield to a candidate (NULL: to any).  The lease
- * is locked, and led.
+ * An operator asks the leader to yield to a candidate (NULL: to any).  The
+ * lease is locked, and led.
  */
 void
 le_yield_ask(const Store *store, const Election *election, Lease *lease,
@@ -129,10 +129,10 @@ le_yield_request(const Store *store, const Election *election, bool *changed,
 }
 
 /*
- * Keep the vacant seat of a paused election for a candidate that an operator
- * has named, as a transfer to it would: a hold or a takeover delay binds.  The
- * caller holds the election lock, and that of its group, and the lease is
- * locked.
+ * Keep the vacant election of a paused election for a candidate that an
+ * operator has named, as a transfer to it would: a hold or a takeover delay
+ * binds.  The caller holds the election lock, and that of its group, and the
+ * lease is locked.
  */
 void
 le_yield_reserve(const Store *store, const Election *election, Lease *lease,

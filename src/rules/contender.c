@@ -57,8 +57,8 @@ le_contenders_read(View *view)
 
 /*
  * The successor that the lease row names, to whom the leader is to yield or
- * for whom the vacant seat is reserved; NULL: there is none, or it stands no
- * more.
+ * for whom the vacant election is reserved; NULL: there is none, or it stands
+ * no more.
  */
 Contender *
 le_contender_successor(View *view)

@@ -5,7 +5,7 @@
  *
  * Nothing else answers that: the code that elects, the worker's look,
  * candidates.position, waiting_for and diagnose() all ask here.  Whether the
- * seat may be filled at all is another question (vacancy.c).
+ * election may be filled at all is another question (vacancy.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -14,9 +14,9 @@
 #include "rules/rules.h"
 
 /*
- * May the candidate be elected, if it is alive, where the seat is due to it:
- * the seat is reserved for it, or the leader is to yield to it?  Then it does
- * not matter whether it sits out.
+ * May the candidate be elected, if it is alive, where the election is due to
+ * it: the election is reserved for it, or the leader is to yield to it?  Then
+ * it does not matter whether it sits out.
  */
 bool
 le_eligible_if_due(View *view, Contender *c)
@@ -27,8 +27,8 @@ le_eligible_if_due(View *view, Contender *c)
 }
 
 /*
- * Was the vacant seat reserved for this candidate?  Not if it left, and stood
- * anew after that.
+ * Was the vacant election reserved for this candidate?  Not if it left, and
+ * stood anew after that.
  */
 bool
 le_eligible_is_named(const View *view, const Contender *c)
@@ -40,7 +40,7 @@ le_eligible_is_named(const View *view, const Contender *c)
 /*
  * Is the candidate passed over: has it given up the last term, or a later one,
  * or does it with what is being decided?  So is a detached candidate that did
- * not call while the seat was reserved for it.
+ * not call while the election was reserved for it.
  */
 bool
 le_eligible_sits_out(const View *view, const Contender *c)

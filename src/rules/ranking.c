@@ -74,7 +74,7 @@ le_ranking_has_follower(View *view)
 }
 
 /*
- * Who stood for a seat when it fell vacant?  If nobody did but the last
+ * Who stood for an election when it fell vacant?  If nobody did but the last
  * leader, whom the lease names still, *deserted is true, and the result is
  * since when somebody stands for it (0: nobody does).  Else the result is 0.
  */
@@ -106,7 +106,7 @@ le_ranking_first_stood(View *view, int64 vacant_since, bool *deserted)
  * Who is next, NULL if nobody.  Candidates that may not be elected are passed
  * over, and so are those that sit out.  If nobody else is eligible, one that
  * sits out may still elect itself in its own call.  A detached candidate that
- * does not call is next only where the strategy reserves the seat for it.
+ * does not call is next only where the strategy reserves the election for it.
  */
 Contender *
 le_ranking_first(View *view)

@@ -2,7 +2,7 @@
  *
  * rules.h
  *		The floor of the rules: who may be elected, who is next, what a vacant
- *		seat waits for, and whether the leader has to make way.
+ *		election waits for, and whether the leader has to make way.
  *
  * A rule answers from a View, which has all that a decision rests on.  It
  * reads no table, takes no lock, and knows no clock but View.now: so each rule
@@ -99,7 +99,7 @@ typedef struct Strategy
 	bool		(*still_preempts) (const Contender *challenger,
 								   const Contender *leader);
 	bool		counts;			/* ranks by what the candidates lead */
-	bool		reserves;		/* keeps the seat until a detached one calls */
+	bool		reserves;		/* keeps the election until a detached one calls */
 } Strategy;
 
 extern const Strategy le_strategies[];	/* the last one has no name */
@@ -205,7 +205,7 @@ typedef struct Vacancy
 								 * does not */
 	int64		barred_until;	/* nobody is elected before, and a withdrawn
 								 * seat is not dropped before */
-	bool		reserved;		/* the seat is vacant, with a successor */
+	bool		reserved;		/* the election is vacant, with a successor */
 	Contender  *kept_for;		/* that successor; NULL: not kept any more */
 	Contender  *absent;			/* that successor, if it did not call */
 	int64		kept_until;		/* if it is not elected before */

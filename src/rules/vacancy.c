@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * vacancy.c
- *		Why a seat is vacant, until when, and who fills it.
+ *		Why an election is vacant, until when, and who fills it.
  *
  * No other file computes that: the code that elects (settle.c), the worker,
  * which sleeps until then, and observers all ask here.
@@ -61,7 +61,8 @@ le_vacancy_successor(View *view)
 }
 
 /*
- * The lease is vacant and names a successor.  Is the seat kept for it still?
+ * The lease is vacant and names a successor.  Is the election kept for it
+ * still?
  */
 static void
 look_at_reservation(View *view, Vacancy *v)
@@ -81,7 +82,7 @@ look_at_reservation(View *view, Vacancy *v)
 }
 
 /*
- * Until when does the vacant seat wait for others to stand, too, because at
+ * Until when does the vacant election wait for others to stand, too, because at
  * first nobody did?  0: it does not.  PG_INT64_MAX: when the first candidate
  * stood is not noted in the row yet.
  */
@@ -95,7 +96,7 @@ others_until(const View *view)
 }
 
 /*
- * What is missing among those who stand?  waits: the seat is not filled
+ * What is missing among those who stand?  waits: the election is not filled
  * yet, so that others can stand, too.
  */
 static Obstacle
@@ -189,10 +190,10 @@ le_vacancy(View *view, const Turnout *turnout, Vacancy *v)
 }
 
 /*
- * When is the seat to be settled: a leader to be elected, a lease of another
- * incarnation to be ended, a reservation to be lifted, or the first candidate
- * to be noted?  PG_INT64_MAX: not before another candidate stands, or a
- * detached one calls.
+ * When is the election to be settled: a leader to be elected, a lease of
+ * another incarnation to be ended, a reservation to be lifted, or the first
+ * candidate to be noted?  PG_INT64_MAX: not before another candidate stands,
+ * or a detached one calls.
  */
 int64
 le_vacancy_due(const View *view, const Turnout *turnout, const Vacancy *v)
@@ -213,8 +214,8 @@ le_vacancy_due(const View *view, const Turnout *turnout, const Vacancy *v)
 
 	/*
 	 * A session is elected as soon as nothing bars it.  A detached candidate
-	 * may call until the seat is kept no more, or until the candidate counts
-	 * as dead.
+	 * may call until the election is kept no more, or until the candidate
+	 * counts as dead.
 	 */
 	if (v->kept_for != NULL && v->kept_for->detached)
 		due = Max(due, Min(v->kept_until, v->kept_for->lives_until));
@@ -222,9 +223,9 @@ le_vacancy_due(const View *view, const Turnout *turnout, const Vacancy *v)
 }
 
 /*
- * Who is elected now?  NULL: nobody.  *kept_for is for whom the seat was kept
- * so far, and becomes for whom it is kept from now on: a detached candidate is
- * elected in its own call only.
+ * Who is elected now?  NULL: nobody.  *kept_for is for whom the election was
+ * kept so far, and becomes for whom it is kept from now on: a detached
+ * candidate is elected in its own call only.
  */
 Contender *
 le_vacancy_fill(View *view, int64 barred_until, Contender **kept_for)

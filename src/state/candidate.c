@@ -237,7 +237,7 @@ le_candidate_leads(const Candidate *c, const Lease *lease)
 
 /*
  * Is the candidate the successor in this lease: to whom the leader is asked to
- * yield, or for whom the vacant seat is reserved?
+ * yield, or for whom the vacant election is reserved?
  */
 bool
 le_candidate_succeeds(const Candidate *c, const Lease *lease)

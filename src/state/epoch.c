@@ -91,8 +91,8 @@ le_epoch_read(void)
 
 /*
  * Is an epoch to begin?  stale: there are leases of another incarnation.  Then
- * this one is not the first, even if there is no other row here: a restore loads
- * the tables in any order.
+ * this one is not the first, even if there is no other row here: a restore
+ * loads the tables in any order.
  */
 bool
 le_epoch_is_missing(const Incarnation *inc, bool stale)

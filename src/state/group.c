@@ -92,8 +92,8 @@ le_group_of(const Store *store, const Election *election)
 }
 
 /*
- * The settings of a seat; NULL: there is none of that name, which may be that of
- * another election by now.
+ * The settings of a seat; NULL: there is none of that name, which may be that
+ * of another election by now.
  */
 Election *
 le_group_seat_read(const Store *store, const char *name)

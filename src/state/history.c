@@ -99,8 +99,8 @@ le_history_is_begun_here(const Store *store, const char *election, int64 term)
 }
 
 /*
- * Write the end of a term, whose row is locked; NULL: it is gone.  detail may be
- * NULL.
+ * Write the end of a term, whose row is locked; NULL: it is gone.  detail may
+ * be NULL.
  */
 void
 le_history_end(Row *row, const char *reason, const char *detail,

@@ -70,7 +70,7 @@ enum
 	LEASE_AFTER_TERM
 };
 
-/* No lease is granted, and no seat is reserved, for longer */
+/* No lease is granted, and no election is reserved, for longer */
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 
 /*
@@ -397,8 +397,8 @@ set_successor(Row *row, const Candidate *successor)
 }
 
 /*
- * When the first candidate stood for the vacant seat (0: none has yet).  now
- * and at are the same moment on the two clocks.
+ * When the first candidate stood for the vacant election (0: none has yet).
+ * now and at are the same moment on the two clocks.
  */
 static void
 set_first_stood(Row *row, int64 first_stood, int64 now, TimestampTz at)
@@ -452,7 +452,7 @@ clear_not_before(Row *row)
 }
 
 /*
- * The vacant seat is only the successor's, for so long from that moment on.
+ * The vacant election is only the successor's, for so long from that moment on.
  */
 static void
 set_reserved(Row *row, int64 from, int64 reserved_for)
@@ -528,11 +528,11 @@ le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
 }
 
 /*
- * Vacate the seat of this lease, which is locked.  If not_before is still to
- * come, nobody is elected before, because of a hold or (held is false) a
- * takeover delay.  Then, for reserved_for, the seat is only the successor's
- * (NULL: anybody may be elected).  deserted: nobody stood to follow; the
- * first candidate did at first_stood (0: none has yet).
+ * Vacate the election of this lease, which is locked.  If not_before is still
+ * to come, nobody is elected before, because of a hold or (held is false) a
+ * takeover delay.  Then, for reserved_for, the election is only the
+ * successor's (NULL: anybody may be elected).  deserted: nobody stood to
+ * follow; the first candidate did at first_stood (0: none has yet).
  *
  * The previous term stays: the last holder may know its term by no other
  * number, and say that its run is done.
@@ -607,8 +607,8 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
 }
 
 /*
- * Reserve a vacant seat, whose lease is locked, for a candidate, from now on.
- * The caller knows that no hold or delay is in force any more.
+ * Reserve a vacant election, whose lease is locked, for a candidate, from now
+ * on.  The caller knows that no hold or delay is in force any more.
  */
 void
 le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
@@ -622,7 +622,7 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
 }
 
 /*
- * Reserve the vacant seat for nobody any more.
+ * Reserve the vacant election for nobody any more.
  */
 void
 le_lease_unreserve(Lease *lease)
@@ -633,7 +633,7 @@ le_lease_unreserve(Lease *lease)
 }
 
 /*
- * Note when the first candidate stood for the vacant seat, whose lease is
+ * Note when the first candidate stood for the vacant election, whose lease is
  * locked, and for which le_lease_reserve() or le_lease_unreserve() writes the
  * row next.  not_before is a moment of this incarnation: where another one has
  * written the row, a hold or delay in it is written anew.

@@ -160,7 +160,7 @@ le_lease_not_before(const Lease *lease, const Incarnation *inc)
 }
 
 /*
- * Until when the vacant seat is reserved for the successor; 0: it is not
+ * Until when the vacant election is reserved for the successor; 0: it is not
  * reserved, or another incarnation or clock has written reserved_mono.
  */
 int64
@@ -174,7 +174,7 @@ le_lease_reserved_mono(const Lease *lease, const char *incarnation)
 }
 
 /*
- * When the reservation of this seat was written: since then a hold or delay
+ * When the reservation of this election was written: since then a hold or delay
  * lasts for not_before_for (0: there is none), and then the reservation for
  * reserved_for, until reserved_mono.
  */
@@ -185,7 +185,7 @@ le_lease_reserved_since(const Lease *lease)
 }
 
 /*
- * When the first candidate stood for the vacant seat; 0: none has yet, or
+ * When the first candidate stood for the vacant election; 0: none has yet, or
  * another incarnation or clock has written that.
  */
 int64

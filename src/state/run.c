@@ -116,7 +116,7 @@ le_runs_finish(Lease *lease, TimestampTz at)
 /*
  * Let this be the last run that is done (NULL: none is), and no later one be
  * granted yet.  The lease is locked.  A leader goes on with its run, and may
- * say that it is done; the last one of a vacant seat may not any more.
+ * say that it is done; the last one of a vacant election may not any more.
  */
 void
 le_runs_set_done(Lease *lease, const char *done, TimestampTz at)

@@ -12,13 +12,13 @@
  * ahead is recognized as another clock's.
  *
  *	acquired_mono	lease: the moment that the present term counts from; if
- *					this incarnation has only vacated the seat, when it did so
+ *					this incarnation has only vacated the election, when it did so
  *	deadline_mono	lease: the lease is over from then on, which is duration
  *					after the moment that its last grant or renewal counts
  *					from (proof.c)
  *	not_before_mono	lease: nobody else is elected before
- *	reserved_mono	lease: until then the vacant seat is only the successor's
- *	first_stood_mono	lease: when the first candidate stood for the seat,
+ *	reserved_mono	lease: until then the vacant election is only the successor's
+ *	first_stood_mono	lease: when the first candidate stood for the election,
  *					if none but the former leader did when it fell vacant
  *	place_mono		candidate: its queue position, earlier ones first: when
  *					it joined, or last gave up the leadership
@@ -145,7 +145,7 @@ typedef struct Lease
 	bool		yielding;
 	bool		yield_ordered;	/* an operator asked, not the strategy */
 	int64		yields;			/* requests to yield, in this term */
-	char	   *successor;		/* of leader or vacant seat; NULL: nobody */
+	char	   *successor;		/* of leader or vacant election; NULL: nobody */
 	Role		successor_role; /* "": none */
 	TimestampTz not_before_at;
 	int64		not_before_mono;	/* 0: another may follow at once */

@@ -159,9 +159,9 @@ is_news(void)
 /*
  * Do something that may fail or be cancelled: in a transaction and in the
  * round's memory, unless it chooses another, or (activity NULL) in none.  An
- * error is logged, and undone by aborting the transaction.  Outside of this function, nothing in the
- * worker may raise an error or process an interrupt: that would end the
- * process.
+ * error is logged, and undone by aborting the transaction.  Outside of this
+ * function, nothing in the worker may raise an error or process an interrupt:
+ * that would end the process.
  */
 Outcome
 le_attempt_guard(Work work, void *arg, const char *activity)

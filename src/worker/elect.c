@@ -103,7 +103,7 @@ settle(void *arg)
 	if (election == NULL || (lease = le_lease_read(&store, name, NULL)) == NULL)
 		return;
 
-	/* Counting seats takes a while: the proof may have become too old. */
+	/* Counting takes a while: the proof may have become too old. */
 	if (le_view_prepare(&store, election, false) && task->proof.required &&
 		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
 					   &task->proof))
@@ -135,8 +135,8 @@ settle(void *arg)
 /*
  * Ask a leader to yield because of a drain or a pause, or because its seat is
  * withdrawn, or have a strategy ask for a yield, or take that back, in a
- * transaction.  Where the strategy counts seats, each of these transactions
- * sees what the last has asked.  A strategy's request reserves a seat, which
+ * transaction.  Where the strategy counts, each of these transactions sees
+ * what the last has asked.  A strategy's request reserves the election, which
  * needs the group lock.
  */
 static void

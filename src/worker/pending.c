@@ -10,8 +10,8 @@
  * since, or have lost its mark in a crash.
  *
  * Invariant: this memory only says where to look.  What is told of an election
- * follows from rows that are read anew under the NOTIFY lock (notify.c).  So the
- * memory may name an election in vain, but must not overlook one:
+ * follows from rows that are read anew under the NOTIFY lock (notify.c).  So
+ * the memory may name an election in vain, but must not overlook one:
  *
  * - a lease that differs from its mark, or was created since, is found by the
  *	 scan of all leases;

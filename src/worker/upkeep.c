@@ -20,7 +20,7 @@
  * - a scan, which reads each row of a table once; of the candidates, as many
  *	 as 5 ms allow (standing.c);
  * - a change of holder or of a request to yield, which reads the candidates of
- *	 that election.  The first one in a round where the strategy counts seats
+ *	 that election.  The first one in a round where the strategy counts
  *	 reads the leases, too (spread.c);
  * - a transaction that tells listeners 100 events (announce.c);
  * - a step of tidying up: 5 ms, or 250 rows (tidy.c).
@@ -116,9 +116,9 @@ count_standing(const Standing *s, const Lease *lease, Turnout *turnout)
 
 /*
  * A lease that is led no more, or on another incarnation: when is it to be
- * settled?  A seat for which nobody stands costs nothing but its row.  That
- * all who stand lack a role is looked at last, but not in a crowd: settling
- * the election finds out.
+ * settled?  An election for which nobody stands costs nothing but its row.
+ * That all who stand lack a role is looked at last, but not in a crowd:
+ * settling the election finds out.
  */
 static int64
 vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
@@ -197,7 +197,7 @@ note_led(TableScan *scan, Lease *lease)
 }
 
 /*
- * A lease that is over, or a seat that is vacant.
+ * A lease that is over, or an election that is vacant.
  */
 static void
 note_ended(TableScan *scan, Lease *lease, LeaseState state)

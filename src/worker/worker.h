@@ -118,8 +118,8 @@ typedef struct Renewal
 {
 	/*
 	 * What the scan has seen: only election, session_id, term, deadline_mono
-	 * and duration are set.  It is the first member, so that a list of these is a list of
-	 * leases for le_election_lease_durations().
+	 * and duration are set.  It is the first member, so that a list of these
+	 * is a list of leases for le_election_lease_durations().
 	 */
 	Lease		seen;
 	bool		over;			/* not to be renewed: the next scan decides */
