@@ -103,7 +103,7 @@ le_mark_write(const Store *store, Mark *mark)
 	Row		   *row = mark->row != NULL ? mark->row :
 		le_row_new(store, TABLE_ANNOUNCED);
 
-	Assert(!is_new || le_seat_holds_name(mark->election, NULL));
+	Assert(mark->row != NULL || le_seat_holds_name(mark->election, NULL));
 	LE_SET(row, ANNOUNCED_ELECTION, LE_TEXT(mark->election));
 	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));
 	LE_SET(row, ANNOUNCED_VACATED, BoolGetDatum(mark->vacated));

@@ -670,7 +670,7 @@ inline renew(i, s)
 	}
 }
 
-/* le_settle_continue(): under the election lock and the row's */
+/* le_renew_stale(): under the election lock and the row's */
 inline continue(i, s)
 {
 	d_step {
