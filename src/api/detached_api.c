@@ -207,10 +207,12 @@ renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
 			const Proof *proof)
 {
 	Lease	   *lease = le_lease_lock(store, name);
+	int64		duration = 0;
 
-	if (le_renew_lease(store, lease, 0, term, 0, proof, progress) != RENEWED)
+	if (le_renew_lease(store, lease, 0, term, &duration, proof, progress) !=
+		RENEWED)
 		return NULL;
-	refresh_candidate(store, lease, progress, lease->configured);
+	refresh_candidate(store, lease, progress, duration);
 	return lease;
 }
 

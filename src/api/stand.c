@@ -210,11 +210,12 @@ le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
 			   Lease **lease)
 {
 	Lease	   *locked = le_lease_lock(store, c->election);
+	int64		duration = 0;
 
 	if (locked != NULL)
 		*lease = locked;
-	return le_renew_lease(store, locked, c->session_id, 0, 0, proof, NULL) <=
-		RENEW_ENDED;
+	return le_renew_lease(store, locked, c->session_id, 0, &duration, proof,
+						  NULL) <= RENEW_ENDED;
 }
 
 /*

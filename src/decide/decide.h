@@ -175,7 +175,7 @@ typedef enum Renewed
 extern bool le_renew_prove(const Store *store, const Lease *seen,
 						   Proof *proof);
 extern Renewed le_renew_lease(const Store *store, Lease *lease,
-							  int64 session_id, int64 term, int64 duration,
+							  int64 session_id, int64 term, int64 *duration,
 							  const Proof *proof, const int64 *progress);
 extern Lease *le_renew_stale(const Store *store, const Election *election,
 							 int64 term, const Proof *proof, bool *over);

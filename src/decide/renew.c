@@ -44,13 +44,13 @@ le_renew_prove(const Store *store, const Lease *seen, Proof *proof)
  * or it is gone), if this candidate holds it: that session, in that term (0: in
  * any), or (session_id 0) a detached candidate that knows the term.
  *
- * duration is what the settings said before the proof was made; 0: read them
+ * *duration is what the settings said before the proof was made; 0: read them
  * now.  An ALTER may have committed another one since: where standbys have to
- * know it, the settings are read again.
+ * know it, the settings are read again.  It becomes what they say then.
  */
 Renewed
 le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
-			   int64 duration, const Proof *proof, const int64 *progress)
+			   int64 *duration, const Proof *proof, const int64 *progress)
 {
 	if (lease == NULL)
 		return RENEW_BUSY;
@@ -58,12 +58,11 @@ le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
 	if (!le_lease_is_held_by(lease, session_id, term) || lease->yielding ||
 		le_lease_state_now(store, lease) != LEASE_LED)
 		return RENEW_ENDED;
-	if (duration == 0 || proof->required)
-		duration = le_election_lease_duration(store, lease);
-	if (!le_proof_covers(proof, duration))
+	if (*duration == 0 || proof->required)
+		*duration = le_election_lease_duration(store, lease);
+	if (!le_proof_covers(proof, *duration))
 		return RENEW_UNPROVEN;
-	lease->configured = duration;
-	le_lease_renew(lease, term, duration, proof->t0, GetCurrentTimestamp(),
+	le_lease_renew(lease, term, *duration, proof->t0, GetCurrentTimestamp(),
 				   progress);
 	return RENEWED;
 }

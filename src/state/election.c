@@ -139,50 +139,47 @@ le_election_admits(const Election *election, const Role *role)
 }
 
 /*
- * The election's lease_duration, if it is committed and can be read at once;
- * else the duration that the lease was granted for.  scan finds settings;
- * NULL: the table could not be locked at once.
+ * Begin to find for how long to renew leases.  A renewal does not wait for a
+ * transaction that alters the election, or the lease would run out.  NULL: the
+ * table could not be locked at once.
  */
-static int64
-find_duration(RowScan *scan, const Lease *lease)
+RowScan *
+le_election_durations_begin(const Store *store)
+{
+	Store		locked = *store;
+
+	return le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock) ?
+		le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL) : NULL;
+}
+
+/*
+ * The election's lease_duration, if it is committed and can be read at once;
+ * else that one.
+ */
+int64
+le_election_duration_find(RowScan *scan, const char *election,
+						  int64 if_unknown)
 {
 	Row			row;
 
-	if (scan == NULL || !le_scan_find(scan, le_key(lease->election), &row) ||
-		le_scan_is_own_write(&row))
-		return lease->duration;
-	return le_setting_interval(row.values[ELECTION_LEASE_DURATION]);
+	return scan == NULL || !le_scan_find(scan, le_key(election), &row) ||
+		le_scan_is_own_write(&row) ? if_unknown :
+		le_setting_interval(row.values[ELECTION_LEASE_DURATION]);
 }
 
 /*
- * Fill in for how long to renew these leases (lease->configured).  A renewal
- * does not wait for a transaction that alters the election: the lease would
- * run out.
- */
-void
-le_election_lease_durations(const Store *store, List *leases)
-{
-	Store		locked = *store;
-	RowScan    *scan = NULL;
-
-	if (le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
-		scan = le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL);
-	foreach_ptr(Lease, lease, leases)
-		lease->configured = find_duration(scan, lease);
-	if (scan != NULL)
-		le_scan_end(scan);
-}
-
-/*
- * For how long to renew this lease.
+ * For how long to renew this lease: as before, if it is not known at once.
  */
 int64
 le_election_lease_duration(const Store *store, const Lease *lease)
 {
-	Lease		copy = *lease;
+	RowScan    *scan = le_election_durations_begin(store);
+	int64		duration = le_election_duration_find(scan, lease->election,
+													 lease->duration);
 
-	le_election_lease_durations(store, list_make1(&copy));
-	return copy.configured;
+	if (scan != NULL)
+		le_scan_end(scan);
+	return duration;
 }
 
 void

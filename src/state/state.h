@@ -139,8 +139,6 @@ typedef struct Lease
 	int64		acquired_mono;
 	int64		deadline_mono;
 	int64		duration;		/* from the last renewal to the deadline */
-	int64		configured;		/* filled in by le_election_lease_durations()
-								 * and le_renew_lease() */
 	char	   *incarnation;	/* writer of the _mono values; NULL: none */
 	bool		yielding;
 	bool		yield_ordered;	/* an operator asked, not the strategy */
@@ -434,7 +432,9 @@ extern char *le_election_channel(const Store *store, const char *name,
 extern Election *le_election_get(const Store *store, const char *name);
 extern bool le_election_is_restricted(const Election *election);
 extern bool le_election_admits(const Election *election, const Role *role);
-extern void le_election_lease_durations(const Store *store, List *leases);
+extern RowScan *le_election_durations_begin(const Store *store);
+extern int64 le_election_duration_find(RowScan *scan, const char *election,
+									   int64 if_unknown);
 extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
 extern bool le_election_write(const Store *store, const Election *election);
 extern bool le_election_delete(const Store *store, const char *name);

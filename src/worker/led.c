@@ -83,11 +83,11 @@ note_renewal(const Lease *lease)
 {
 	Renewal    *renewal = palloc0(sizeof(Renewal));
 
-	renewal->seen.election = pstrdup(lease->election);
-	renewal->seen.session_id = lease->session_id;
-	renewal->seen.term = lease->term;
-	renewal->seen.deadline_mono = lease->deadline_mono;
-	renewal->seen.duration = lease->duration;
+	renewal->election = pstrdup(lease->election);
+	renewal->session_id = lease->session_id;
+	renewal->term = lease->term;
+	renewal->deadline = lease->deadline_mono;
+	renewal->duration = lease->duration;
 	next.renewals = lappend(next.renewals, renewal);
 }
 

@@ -32,9 +32,9 @@
  * A lease may be renewed along with others after a sixth of it, is due after a
  * third, and urgent after a half.
  */
-#define RENEW_EARLY(lease)	((lease)->deadline_mono - (lease)->duration * 5 / 6)
-#define RENEW_DUE(lease)	((lease)->deadline_mono - (lease)->duration * 2 / 3)
-#define RENEW_URGENT(lease)	((lease)->deadline_mono - (lease)->duration / 2)
+#define RENEW_EARLY(lease)	((lease)->deadline - (lease)->duration * 5 / 6)
+#define RENEW_DUE(lease)	((lease)->deadline - (lease)->duration * 2 / 3)
+#define RENEW_URGENT(lease)	((lease)->deadline - (lease)->duration / 2)
 
 /* Leases to be renewed in one transaction */
 typedef struct RenewalBatch
@@ -55,7 +55,7 @@ le_renewal_due(void)
 	foreach_ptr(const Renewal, renewal, le_led_renewals())
 	{
 		if (!renewal->over)
-			due = Min(due, RENEW_DUE(&renewal->seen));
+			due = Min(due, RENEW_DUE(renewal));
 	}
 	return due;
 }
@@ -68,18 +68,17 @@ static void
 renew_row(const Store *store, RowScan *scan, RenewalBatch *batch,
 		  Renewal *renewal, Proof *proof)
 {
-	const Lease *seen = &renewal->seen;
-	Lease	   *lease = le_lease_find_lock(scan, seen->election);
+	Lease	   *lease = le_lease_find_lock(scan, renewal->election);
 
-	proof->lease_duration = seen->configured;
-	renewal->deadline = 0;
+	proof->lease_duration = renewal->configured;
+	renewal->new_deadline = 0;
 	renewal->ends = false;
-	switch (le_renew_lease(store, lease, seen->session_id, seen->term,
-					 seen->configured, proof, NULL))
+	switch (le_renew_lease(store, lease, renewal->session_id, renewal->term,
+						   &renewal->configured, proof, NULL))
 	{
 		case RENEWED:
-			renewal->deadline = lease->deadline_mono;
-			renewal->lasts = lease->duration;
+			renewal->new_deadline = lease->deadline_mono;
+			renewal->new_duration = lease->duration;
 			break;
 		case RENEW_ENDED:
 			renewal->ends = batch->scan_again = true;
@@ -111,9 +110,15 @@ renew_rows(void *arg)
 		return;					/* dropped since the scan */
 	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
 		return;
-	le_election_lease_durations(&store, batch->renewals);
-	foreach_ptr(const Renewal, renewal, batch->renewals)
-		shortest = Min(shortest, renewal->seen.duration);
+	scan = le_election_durations_begin(&store);
+	foreach_ptr(Renewal, renewal, batch->renewals)
+	{
+		renewal->configured = le_election_duration_find(scan, renewal->election,
+														renewal->duration);
+		shortest = Min(shortest, renewal->duration);
+	}
+	if (scan != NULL)
+		le_scan_end(scan);
 	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
@@ -135,18 +140,15 @@ static bool
 renew_batch(Round *round, AttemptKind kind, const char *election,
 			RenewalBatch *batch)
 {
-
 	if (!le_attempt(kind, election, renew_rows, batch, &round->next))
 		return false;
 	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
-		if (!batch->complete && renewal->deadline == 0 && !renewal->ends)
+		renewal->over |= renewal->ends;
+		if (renewal->new_deadline == 0)
 			continue;
-		renewal->over = renewal->ends;
-		if (renewal->deadline == 0)
-			continue;
-		renewal->seen.deadline_mono = renewal->deadline;
-		renewal->seen.duration = renewal->lasts;
+		renewal->deadline = renewal->new_deadline;
+		renewal->duration = renewal->new_duration;
 	}
 	return true;
 }
@@ -167,7 +169,7 @@ renew_each(Round *round, RenewalBatch *batch)
 		return;
 	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
-		const char *election = renewal->seen.election;
+		const char *election = renewal->election;
 		RenewalBatch one = {list_make1(renewal)};
 
 		if (le_attempt_paused_until(ATTEMPT_RENEW, election) != 0)
@@ -196,13 +198,13 @@ choose(void)
 
 	foreach_ptr(const Renewal, renewal, le_led_renewals())
 	{
-		if (!renewal->over && RENEW_DUE(&renewal->seen) <= now)
-			longest = Max(longest, renewal->seen.duration);
+		if (!renewal->over && RENEW_DUE(renewal) <= now)
+			longest = Max(longest, renewal->duration);
 	}
 	foreach_ptr(Renewal, renewal, le_led_renewals())
 	{
-		if (!renewal->over && RENEW_EARLY(&renewal->seen) <= now &&
-			renewal->seen.duration <= longest)
+		if (!renewal->over && RENEW_EARLY(renewal) <= now &&
+			renewal->duration <= longest)
 			chosen = lappend(chosen, renewal);
 	}
 	return chosen;
@@ -219,7 +221,7 @@ urgent_at(List *renewals, int from)
 	ListCell   *lc;
 
 	for_each_from(lc, renewals, from)
-		first = Min(first, RENEW_URGENT(&((Renewal *) lfirst(lc))->seen));
+		first = Min(first, RENEW_URGENT((Renewal *) lfirst(lc)));
 	return first;
 }
 

@@ -116,18 +116,19 @@ extern void le_attempt_forget(int64 *next);
 /* A lease that the worker renews */
 typedef struct Renewal
 {
-	/*
-	 * What the scan has seen: only election, session_id, term, deadline_mono
-	 * and duration are set.  It is the first member, so that a list of these
-	 * is a list of leases for le_election_lease_durations().
-	 */
-	Lease		seen;
+	/* as the scan has seen it, or as it was renewed since */
+	const char *election;
+	int64		session_id;
+	int64		term;
+	int64		deadline;
+	int64		duration;
 	bool		over;			/* not to be renewed: the next scan decides */
 
 	/* what the running transaction does to it */
-	bool		ends;			/* finds it over: renew it no more */
-	int64		deadline;		/* renews it until then; 0: does not */
-	int64		lasts;			/* the duration of that renewal */
+	int64		configured;		/* the election's lease_duration */
+	bool		ends;			/* it is over: renew it no more */
+	int64		new_deadline;	/* 0: it is not renewed */
+	int64		new_duration;
 } Renewal;
 
 extern void le_led_begin_scan(void);
