@@ -238,22 +238,6 @@ is_late(const Decision *d, const GiveUp *give_up)
 }
 
 /*
- * Record that the run of the last term is done, and nothing else.  In the
- * grace after a failover that is allowed, too: it changes no holder, and the
- * next leader must know.
- */
-static Settled
-finish_late(Decision *d)
-{
-	if (le_runs_finish(d->lease, GetCurrentTimestamp()))
-	{
-		le_row_update(d->lease->row);
-		le_commit_durably();
-	}
-	return SETTLED_GAVE_UP;
-}
-
-/*
  * Read the election, and lock its lease if a term may be over.
  * SETTLED_CHANGED: something may be due.
  */
@@ -289,7 +273,19 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	d->now = le_clock();
 	d->state = le_lease_state(d->lease, d->inc->name, d->now);
 	if (is_late(d, give_up))
-		return finish_late(d);
+	{
+		/*
+		 * Record that the run is done, and nothing else.  In the grace after a
+		 * failover that is allowed, too: it changes no holder, and the next
+		 * leader must know.
+		 */
+		if (le_runs_finish(d->lease, GetCurrentTimestamp()))
+		{
+			le_row_update(d->lease->row);
+			le_commit_durably();
+		}
+		return SETTLED_GAVE_UP;
+	}
 	if (goes_on(d, give_up))
 		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d->lease))

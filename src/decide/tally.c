@@ -128,17 +128,6 @@ is_alive(int64 session_id, HTAB *memo)
 	return session->alive;
 }
 
-static LeaseState
-state_of(const Lease *lease, const char *incarnation, int64 now, HTAB *memo)
-{
-	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
-
-	if (state == LEASE_LED && lease->session_id != 0 &&
-		!is_alive(lease->session_id, memo))
-		return LEASE_ORPHANED;
-	return state;
-}
-
 /*
  * May the leader that another incarnation has granted this lease to lead on?
  */
@@ -169,11 +158,14 @@ note_lease(Tally *tally, const Store *store, Counted *counted,
 {
 	char	   *incarnation = le_incarnation_name(tally->lease_oid);
 	int64		now = le_clock();
-	LeaseState	state = state_of(lease, incarnation, now, memo);
+	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
 	Share	   *leader = NULL;
 	Share	   *heir = NULL;
 	bool		is_due;
 
+	if (state == LEASE_LED && lease->session_id != 0 &&
+		!is_alive(lease->session_id, memo))
+		state = LEASE_ORPHANED;
 	if (lease->leader != NULL)
 		leader = find_share(tally, counted, lease->leader, &lease->role,
 							HASH_ENTER);

@@ -193,7 +193,7 @@ typedef struct Turnout
 {
 	int			live;
 	int			ready;			/* live, and could be elected */
-	int			told;			/* ready, and need not call for that */
+	int			told;			/* ready, and electable without a call */
 	int			drained;		/* live, but not ready for that */
 	int			capped;			/* live, but not ready for their other seats */
 } Turnout;
@@ -207,7 +207,8 @@ typedef struct Vacancy
 								 * seat is not dropped before */
 	bool		reserved;		/* the election is vacant, with a successor */
 	Contender  *kept_for;		/* that successor; NULL: not kept any more */
-	Contender  *absent;			/* that successor, if it did not call */
+	Contender  *absent;			/* that successor, if it let its reservation
+								 * lapse */
 	int64		kept_until;		/* if it is not elected before */
 	int64		note_first_at;	/* from then on, who stands first is to be
 								 * noted; PG_INT64_MAX: it is known, or does

@@ -66,31 +66,6 @@ le_led_begin_scan(void)
 								 next.context);
 }
 
-static void
-note_session(const Lease *lease)
-{
-	bool		found;
-	LedBySession *session = hash_search(next.sessions, &lease->session_id,
-										HASH_ENTER, &found);
-
-	if (!found)
-		session->elections = NIL;
-	session->elections = lappend(session->elections, pstrdup(lease->election));
-}
-
-static void
-note_renewal(const Lease *lease)
-{
-	Renewal    *renewal = palloc0(sizeof(Renewal));
-
-	renewal->election = pstrdup(lease->election);
-	renewal->session_id = lease->session_id;
-	renewal->term = lease->term;
-	renewal->deadline = lease->deadline_mono;
-	renewal->duration = lease->duration;
-	next.renewals = lappend(next.renewals, renewal);
-}
-
 /*
  * The scan has found this lease led, by a live session or by a detached
  * candidate.  True if the worker is to renew it.
@@ -98,14 +73,32 @@ note_renewal(const Lease *lease)
 bool
 le_led_note(const Lease *lease)
 {
+	MemoryContext old = MemoryContextSwitchTo(next.context);
 	bool		renews = lease->session_id != 0 && lease->auto_renew &&
 		!lease->yielding;
-	MemoryContext old = MemoryContextSwitchTo(next.context);
+	char	   *election = pstrdup(lease->election);
+	bool		found;
 
 	if (lease->session_id != 0)
-		note_session(lease);
+	{
+		LedBySession *session = hash_search(next.sessions, &lease->session_id,
+											HASH_ENTER, &found);
+
+		if (!found)
+			session->elections = NIL;
+		session->elections = lappend(session->elections, election);
+	}
 	if (renews)
-		note_renewal(lease);
+	{
+		Renewal    *renewal = palloc0(sizeof(Renewal));
+
+		renewal->election = election;
+		renewal->session_id = lease->session_id;
+		renewal->term = lease->term;
+		renewal->deadline = lease->deadline_mono;
+		renewal->duration = lease->duration;
+		next.renewals = lappend(next.renewals, renewal);
+	}
 	MemoryContextSwitchTo(old);
 	return renews;
 }
