@@ -161,8 +161,8 @@ le_group_may_withdraw(const Store *store, const char *election)
 }
 
 /*
- * Write a group.  The caller holds its name lock and the group lock, and has
- * locked the table.  False: another transaction has locked the row.
+ * Write a group.  The caller holds its name lock and, if there is such a group
+ * already, the group lock, and has locked the table.  False: another transaction has locked the row.
  */
 bool
 le_group_write(const Store *store, const ElectionGroup *group)
@@ -170,7 +170,9 @@ le_group_write(const Store *store, const ElectionGroup *group)
 	Row		   *row = le_row_lock_or_new(store, TABLE_GROUP,
 										 le_key(group->name));
 
-	Assert(le_lock_group_is_mine(group->name));
+	Assert(le_lock_holds_name(group->name, NULL));
+	Assert(row == NULL || row->tuple == NULL ||
+		   le_lock_group_is_mine(group->name));
 	if (row == NULL)
 		return false;
 	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));
