@@ -61,16 +61,14 @@ static const struct
 	[ATTEMPT_ANNOUNCE] = {"announcing", false, LONGEST_ERROR, false},
 };
 
-typedef struct TroubleKey
-{
-	AttemptKind kind;
-	char		election[LE_NAME_MAX + 1];	/* "": all */
-} TroubleKey;
-
 /* Work that could not be done, and when to try it again */
 typedef struct Trouble
 {
-	TroubleKey	key;			/* hash key */
+	struct
+	{
+		AttemptKind kind;
+		char		election[LE_NAME_MAX + 1];	/* "": all */
+	}			key;			/* hash key */
 	int64		since;
 	bool		logged;
 	int64		pause;
@@ -141,7 +139,7 @@ note_error(int code)
  * while.
  */
 static bool
-is_news(void)
+is_new(void)
 {
 	static int	logged_code = 0;
 	static char logged_message[MESSAGE_MAX + 1] = "";
@@ -196,7 +194,7 @@ le_attempt_guard(Work work, void *arg, const char *activity)
 			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE &&
 			!le_store_is_other_version() &&	/* else worker.c says so, and ends */
-			is_news())
+			is_new())
 			EmitErrorReport();
 		AbortCurrentTransaction();
 
@@ -236,25 +234,22 @@ le_attempt_postpone(const char *why)
 static Trouble *
 find_trouble(AttemptKind kind, const char *election, HASHACTION action)
 {
-	TroubleKey	key;
+	Trouble		new;
 	bool		found;
 	Trouble    *trouble;
 
 	if (troubles == NULL)
 		troubles = le_hash_make("leader_election troubles",
-								sizeof(TroubleKey), sizeof(Trouble),
-								HASH_BLOBS, TopMemoryContext);
-	memset(&key, 0, sizeof(key));	/* the padding, too, is hashed */
-	key.kind = kind;
+								sizeof(new.key), sizeof(Trouble), HASH_BLOBS,
+								TopMemoryContext);
+	memset(&new, 0, sizeof(new));	/* the padding, too, is hashed */
+	new.key.kind = kind;
 	if (election != NULL)
-		strlcpy(key.election, election, sizeof(key.election));
-	trouble = hash_search(troubles, &key, action, &found);
+		strlcpy(new.key.election, election, sizeof(new.key.election));
+	new.since = le_clock();
+	trouble = hash_search(troubles, &new.key, action, &found);
 	if (action == HASH_ENTER && !found)
-	{
-		memset((char *) trouble + sizeof(TroubleKey), 0,
-			   sizeof(Trouble) - sizeof(TroubleKey));
-		trouble->since = le_clock();
-	}
+		*trouble = new;
 	return trouble;
 }
 
@@ -479,14 +474,10 @@ le_attempt_ended(AttemptKind kind, const char *election, Outcome outcome,
 	bool		told = trouble != NULL && is_told(trouble);
 
 	if (outcome == DONE)
-	{
-		if (trouble != NULL)
-			(void) find_trouble(kind, election, HASH_REMOVE);
-	}
+		(void) find_trouble(kind, election, HASH_REMOVE);
 	else
 	{
-		if (trouble == NULL)
-			trouble = find_trouble(kind, election, HASH_ENTER);
+		trouble = find_trouble(kind, election, HASH_ENTER);
 		note_failure(trouble, outcome);
 		told |= is_told(trouble);
 		*next = Min(*next, trouble->retry_at);
