@@ -126,9 +126,9 @@ typedef enum Bar
 static void
 sort_candidates(Diagnosis *d, List **names)
 {
-	for (int i = 0; i < d->view->contenders; i++)
+	for (int i = 0; i < d->view->ncontenders; i++)
 	{
-		Contender  *c = &d->view->contender[i];
+		Contender  *c = &d->view->contenders[i];
 		bool		leads = d->led && c->holds;
 		bool		alive = leads || le_contender_is(d->view, c, TRAIT_ALIVE);
 		bool		stands = alive && !leads;

@@ -51,9 +51,9 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
 	int64		standing = 0;
 	int64		overdue;
 
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 
 		if (le_contender_is(view, c, TRAIT_ALIVE))
 			standing = Max(standing, now - c->stood);

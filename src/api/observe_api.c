@@ -248,7 +248,7 @@ le_standing(PG_FUNCTION_ARGS)
 		le_view_count_once(view, &counted_by(fcinfo)->tally,
 						   fcinfo->flinfo->fn_mcxt);
 		order = le_ranking_order(view, &positions);
-		for (int i = 0; i < view->contenders; i++)
+		for (int i = 0; i < view->ncontenders; i++)
 			put_candidate(fcinfo, view, order[i], led,
 						  i < positions ? i + 1 : 0);
 	}

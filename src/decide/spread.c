@@ -150,8 +150,8 @@ le_spread_tell(Tally *tally, const Store *store, const Election *election,
 			   const Lease *lease, View *view)
 {
 	le_tally_note(tally, store, election, lease);
-	for (int i = 0; i < view->contenders; i++)
-		tell(tally, election, &view->contender[i]);
+	for (int i = 0; i < view->ncontenders; i++)
+		tell(tally, election, &view->contenders[i]);
 	if (view->holder != NULL)
 		tell(tally, election, view->holder);
 }

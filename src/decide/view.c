@@ -74,10 +74,10 @@ read_contenders(View *view)
 	Reading    *r = (Reading *) view;
 	List	   *candidates = le_candidates_read(r->store, r->election->name);
 
-	view->contender = palloc(Max(list_length(candidates), 1) *
-							 sizeof(Contender));
+	view->contenders = palloc(Max(list_length(candidates), 1) *
+							  sizeof(Contender));
 	foreach_ptr(Candidate, c, candidates)
-		le_view_show(view, c, &view->contender[view->contenders++]);
+		le_view_show(view, c, &view->contenders[view->ncontenders++]);
 	list_free(candidates);
 }
 

@@ -22,9 +22,9 @@ le_contenders_find(View *view)
 {
 	view->knows_successor = true;
 	view->successor = NULL;
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 
 		if (c->holds)
 			view->holder = c;

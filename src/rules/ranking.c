@@ -20,9 +20,9 @@ le_ranking_is_contested(View *view)
 	int			eligible = 0;
 
 	le_contenders_read(view);
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 
 		if (!le_eligible_sits_out(view, c) &&
 			le_eligible(view, c) == ELIGIBLE && ++eligible == 2)
@@ -43,9 +43,9 @@ le_ranking_has_quorum(View *view)
 	if (missing <= 1)
 		return true;
 	le_contenders_read(view);
-	for (int i = 0; i < view->contenders && missing > 0; i++)
+	for (int i = 0; i < view->ncontenders && missing > 0; i++)
 	{
-		if (le_contender_is(view, &view->contender[i], TRAIT_ALIVE))
+		if (le_contender_is(view, &view->contenders[i], TRAIT_ALIVE))
 			missing--;
 	}
 	return missing <= 0;
@@ -59,9 +59,9 @@ bool
 le_ranking_has_follower(View *view)
 {
 	le_contenders_read(view);
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 		WhyNot		why_not;
 
 		if (!c->calls && (c->holds || le_eligible_sits_out(view, c)))
@@ -85,9 +85,9 @@ le_ranking_first_stood(View *view, int64 vacant_since, bool *deserted)
 
 	*deserted = true;
 	le_contenders_read(view);
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 		int64		stood = Min(Max(c->stood, vacant_since), view->now);
 
 		if (!le_contender_is(view, c, TRAIT_ALIVE))
@@ -120,9 +120,9 @@ le_ranking_first(View *view)
 	le_contenders_read(view);
 
 	/* What takes locks, to see who is alive, comes last. */
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 
 		if (le_eligible_sits_out(view, c))
 		{
@@ -139,9 +139,9 @@ le_ranking_first(View *view)
 		return NULL;
 	if (winner != NULL)
 		return winner;
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 
 		if (!le_eligible_sits_out(view, c) && le_eligible(view, c) == ELIGIBLE)
 			return NULL;		/* it is detached, and has to call */
@@ -164,23 +164,23 @@ le_ranking_order(View *view, int *positions)
 	static const WhyNot parts[] = {ELIGIBLE, NOT_IN_TURN};
 
 	le_contenders_read(view);
-	if (view->strategy->counts && view->contenders > 1)
+	if (view->strategy->counts && view->ncontenders > 1)
 		view->reader->count(view);
-	order = palloc(Max(view->contenders, 1) * sizeof(Contender *));
-	if (view->contenders > 1)
-		qsort(view->contender, view->contenders, sizeof(Contender),
+	order = palloc(Max(view->ncontenders, 1) * sizeof(Contender *));
+	if (view->ncontenders > 1)
+		qsort(view->contenders, view->ncontenders, sizeof(Contender),
 			  view->strategy->order);
 	le_contenders_find(view);	/* they have moved */
 	for (int part = 0; part <= lengthof(parts); part++)
 	{
 		*positions = n;
-		for (int i = 0; i < view->contenders; i++)
+		for (int i = 0; i < view->ncontenders; i++)
 		{
-			WhyNot		why_not = le_eligible(view, &view->contender[i]);
+			WhyNot		why_not = le_eligible(view, &view->contenders[i]);
 
 			if (part < lengthof(parts) ? why_not == parts[part] :
 				why_not != ELIGIBLE && why_not != NOT_IN_TURN)
-				order[n++] = &view->contender[i];
+				order[n++] = &view->contenders[i];
 		}
 	}
 	return order;
@@ -221,16 +221,16 @@ le_ranking_challenger(View *view, int64 *next)
 	if (strategy->preempts == NULL)
 		return NULL;
 	le_contenders_read(view);
-	if (view->contenders == 0 ||
-		(view->contenders == 1 && view->contender[0].holds))
+	if (view->ncontenders == 0 ||
+		(view->ncontenders == 1 && view->contenders[0].holds))
 		return NULL;
 	if (strategy->counts)
 		view->reader->count(view);
 
 	/* What takes locks, to see who is alive, comes last. */
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 		bool		asked;
 		bool		claims;
 

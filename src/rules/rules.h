@@ -141,8 +141,8 @@ struct View
 	const ViewReader *reader;
 	bool		is_read;
 	bool		knows_successor;
-	int			contenders;
-	Contender  *contender;		/* an array of these */
+	int			ncontenders;
+	Contender  *contenders;		/* an array of these */
 	Contender  *successor;
 	Contender  *holder;			/* of the lease; NULL: nobody.  Before who
 								 * stands is read, and if the holder does not

@@ -20,9 +20,9 @@ le_vacancy_count(View *view, Turnout *turnout)
 {
 	memset(turnout, 0, sizeof(Turnout));
 	le_contenders_read(view);
-	for (int i = 0; i < view->contenders; i++)
+	for (int i = 0; i < view->ncontenders; i++)
 	{
-		Contender  *c = &view->contender[i];
+		Contender  *c = &view->contenders[i];
 		WhyNot		why_not = le_eligible(view, c);
 
 		turnout->live += why_not != NOT_ALIVE;

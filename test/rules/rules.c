@@ -65,9 +65,9 @@ show(int i, Contender *c)
 static void
 read_contenders(View *view)
 {
-	view->contenders = the_case->candidates;
-	view->contender = who;
-	for (int i = 0; i < view->contenders; i++)
+	view->ncontenders = the_case->candidates;
+	view->contenders = who;
+	for (int i = 0; i < view->ncontenders; i++)
 		show(i, &who[i]);
 }
 
@@ -90,8 +90,8 @@ count_one(Contender *c)
 static void
 count(View *view)
 {
-	for (int i = 0; i < view->contenders; i++)
-		count_one(&view->contender[i]);
+	for (int i = 0; i < view->ncontenders; i++)
+		count_one(&view->contenders[i]);
 	if (view->holder != NULL)
 		count_one(view->holder);
 }
@@ -199,7 +199,7 @@ answer_observers(const Case *c, Answer *answer)
 
 	le_contenders_read(&view);
 	for (int i = 0; i < c->candidates; i++)
-		answer->why_not[i] = why_nots[le_eligible(&view, &view.contender[i])];
+		answer->why_not[i] = why_nots[le_eligible(&view, &view.contenders[i])];
 
 	view = make_view(c, NOW);
 	order = le_ranking_order(&view, &positions);
