@@ -205,7 +205,7 @@ decide_end(Decision *d, Contender **kept_for)
  */
 bool
 le_decision_is_held_up(const Store *store, const Election *election,
-					 Lease *lease, const Candidate *caller)
+					   Lease *lease, const Candidate *caller)
 {
 	Election	at_once = *election;
 	Decision	d = {.store = store,.election = election,.lease = lease};

@@ -142,7 +142,7 @@ announce(void *arg)
 		left -= rest;
 		item->mark = NULL;
 		item->told = le_notify(&store, item->election, GetActiveSnapshot(),
-							 &rest, &item->mark);
+							   &rest, &item->mark);
 		left += rest;
 		a->more |= item->told == NOTIFIED_PART;
 	}

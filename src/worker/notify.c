@@ -284,7 +284,7 @@ notify_last(Notifying *t, const Lease *lease)
 		notify_vacated(t, &last);
 	else
 		notify_elected(t, &last, has_former && is_continuous(&former, &last) ?
-					 &former : NULL);
+					   &former : NULL);
 }
 
 /*
@@ -387,7 +387,7 @@ end_mark(const Store *store, const char *election)
  */
 Notified
 le_notify(const Store *store, const char *election, Snapshot snapshot,
-		int *left, Mark **mark)
+		  int *left, Mark **mark)
 {
 	Lease	   *lease = le_lease_read(store, election, snapshot);
 	Notifying		t = {.store = store,.snapshot = snapshot,.election = election,

@@ -177,10 +177,10 @@ sleep_until(Round *round, int64 until)
 	int64		ms = (until - le_clock()) / MS + 1;
 
 	round->woken = (WaitLatch(MyLatch,
-							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 Max(Min(ms, INT_MAX), 0),
-							 LeWaitEvent("LeaderElectionWorker", 0x4C57)) &
-				   WL_LATCH_SET) != 0;
+							  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							  Max(Min(ms, INT_MAX), 0),
+							  LeWaitEvent("LeaderElectionWorker", 0x4C57)) &
+					WL_LATCH_SET) != 0;
 
 	/* If it is set only now, that is for the next round to find. */
 	if (round->woken)

@@ -167,7 +167,7 @@ extern void le_elect_preempt_all(Round *round);
 /* pending.c */
 extern bool le_pending_begin_scan(Store *store);
 extern void le_pending_scan_lease(Round *round, const Store *store,
-							const Lease *lease);
+								  const Lease *lease);
 extern void le_pending_end_scan(Round *round);
 extern void le_pending_remember(const Mark *mark);
 extern void le_pending_forget(const char *election);
@@ -185,7 +185,7 @@ typedef enum Notified
 
 extern bool le_notify_is_behind(const Store *store, const Mark *mark);
 extern Notified le_notify(const Store *store, const char *election,
-					Snapshot snapshot, int *left, Mark **mark);
+						  Snapshot snapshot, int *left, Mark **mark);
 
 /* announce.c */
 extern void le_announce(Round *round);
