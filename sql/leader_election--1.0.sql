@@ -146,6 +146,7 @@ CREATE TABLE leader_election.lease (
 	run_role_id		text COLLATE "C",
 	created_at		timestamptz,
 	after_term		bigint,
+	metadata_at		timestamptz,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -195,6 +196,7 @@ COMMENT ON COLUMN leader_election.lease.successor_role_id IS 'which role success
 COMMENT ON COLUMN leader_election.lease.run_role_id IS 'which role run_role means';
 COMMENT ON COLUMN leader_election.lease.created_at IS 'when the election was created; tells it from those that had its name before';
 COMMENT ON COLUMN leader_election.lease.after_term IS 'its terms are greater: those of elections that had its name before are not';
+COMMENT ON COLUMN leader_election.lease.metadata_at IS 'when the leader last changed its metadata; NULL: not since it was elected';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
 COMMENT ON COLUMN leader_election.lease.deserted IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s initial_delay; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'deserted: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -260,7 +262,8 @@ CREATE UNLOGGED TABLE leader_election.announced (
 	vacated			boolean NOT NULL,
 	yields			bigint NOT NULL,
 	channel			text COLLATE "C",
-	created_at		timestamptz
+	created_at		timestamptz,
+	metadata_at		timestamptz
 ) WITH (fillfactor = 30, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
 	vacuum_truncate = off, toast.vacuum_truncate = off,
 	toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000);
@@ -270,6 +273,7 @@ COMMENT ON COLUMN leader_election.announced.vacated IS 'they know that it has en
 COMMENT ON COLUMN leader_election.announced.yields IS 'they know of so many requests to yield in it';
 COMMENT ON COLUMN leader_election.announced.channel IS 'that they were told on last; NULL: leadership_changed';
 COMMENT ON COLUMN leader_election.announced.created_at IS 'that of the lease that they know of; NULL: of none yet';
+COMMENT ON COLUMN leader_election.announced.metadata_at IS 'of the last change of metadata that they know of, in this term';
 
 CREATE TABLE leader_election.epoch (
 	incarnation		text COLLATE "C" PRIMARY KEY,
@@ -366,12 +370,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.remaining_ms(text) IS
 'milliseconds for which this session goes on leading even if nothing is renewed any more; NULL if it does not lead';
 
-CREATE FUNCTION leader_election.renew(election text)
+CREATE FUNCTION leader_election.renew(election text,
+	term bigint DEFAULT NULL, progress bigint DEFAULT NULL,
+	metadata jsonb DEFAULT NULL)
 RETURNS SETOF leader_election.lease_grant
 AS 'MODULE_PATHNAME', 'le_renew'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
-COMMENT ON FUNCTION leader_election.renew(text) IS
-'renew the lease that this session holds; no row if it does not lead';
+COMMENT ON FUNCTION leader_election.renew(text, bigint, bigint, jsonb) IS
+'renew the lease that this session holds, or (term) that a detached candidate does; no row if it does not lead, or the term is over; and change what is not NULL';
 
 CREATE FUNCTION leader_election.resign(election text, hold interval DEFAULT NULL)
 RETURNS boolean
@@ -435,14 +441,6 @@ AS 'MODULE_PATHNAME', 'le_acquire_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.acquire_any(text, text, integer, bigint, jsonb) IS
 'stand for all seats of a group, and ask for them, over any connection; the seats that this call was granted';
-
-CREATE FUNCTION leader_election.renew(election text, term bigint,
-	progress bigint DEFAULT NULL)
-RETURNS SETOF leader_election.lease_grant
-AS 'MODULE_PATHNAME', 'le_renew_term'
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
-COMMENT ON FUNCTION leader_election.renew(text, bigint, bigint) IS
-'renew the lease of this term; no row if the term is over';
 
 CREATE FUNCTION leader_election.release(election text, term bigint,
 	hold interval DEFAULT NULL, done boolean DEFAULT false)
@@ -651,7 +649,7 @@ CREATE FUNCTION leader_election._observe(election text,
 	OUT expires_at timestamptz, OUT paused_at timestamptz, OUT paused_by name,
 	OUT pause_reason text, OUT resumes_at timestamptz, OUT run text,
 	OUT run_done text, OUT done_at timestamptz, OUT owner name,
-	OUT metadata jsonb)
+	OUT metadata jsonb, OUT metadata_at timestamptz)
 AS 'MODULE_PATHNAME', 'le_observe'
 LANGUAGE C VOLATILE PARALLEL UNSAFE STRICT;
 COMMENT ON FUNCTION leader_election._observe(text) IS
@@ -681,7 +679,7 @@ CREATE VIEW leader_election.status AS
 		o.waiting_for, o.candidates, e.quorum, e.strategy, o.kind,
 		o.backend_pid, o.renewed_at, o.expires_at, o.paused_at, o.paused_by,
 		o.pause_reason, o.resumes_at, o.run, o.run_done, o.done_at, o.owner,
-		o.metadata
+		o.metadata, o.metadata_at
 	FROM leader_election.election e,
 		LATERAL leader_election._observe(e.election) o;
 COMMENT ON VIEW leader_election.status IS

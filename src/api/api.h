@@ -81,6 +81,7 @@ extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);
 extern int64 le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail);
 extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
+extern void le_arg_said(FunctionCallInfo fcinfo, int first, Profile *profile);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);
 
@@ -167,6 +168,10 @@ extern void le_admin_see_to_epoch(const Store *store, const char *name);
 extern void le_admin_alter_owned(const Call *call, const Election *to,
 								 uint32 given);
 
+/* detached_api.c */
+extern Lease *le_detached_renew(Store *store, const char *name, int64 term,
+								const Profile *said);
+
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */
 typedef struct Acquisition
@@ -215,7 +220,8 @@ extern bool le_stand_has_row(const Store *store, const char *election,
 extern bool le_stand_leads(const Store *store, const Lease *lease,
 						   int64 session_id);
 extern bool le_stand_renew(const Store *store, const Candidacy *c,
-						   const Proof *proof, Lease **lease);
+						   const Proof *proof, const Profile *said,
+						   Lease **lease);
 LE_NORETURN extern void le_stand_report_reset(const char *election,
 											  const char *candidate);
 

@@ -139,6 +139,20 @@ metadata_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * What a candidate says of itself at any time: progress and metadata, from that
+ * argument on.
+ */
+void
+le_arg_said(FunctionCallInfo fcinfo, int first, Profile *profile)
+{
+	profile->sets_progress = !PG_ARGISNULL(first);
+	if (profile->sets_progress)
+		profile->progress = PG_GETARG_INT64(first);
+	if (!PG_ARGISNULL(first + 1))
+		profile->metadata = metadata_arg(fcinfo, first + 1);
+}
+
+/*
  * rank, progress, metadata and perhaps auto_renew, from that argument on.
  * They may be needed after a commit: the current memory context must last.
  */
@@ -150,11 +164,7 @@ le_arg_profile(FunctionCallInfo fcinfo, int first, bool with_auto_renew,
 	profile->sets_rank = !PG_ARGISNULL(first);
 	if (profile->sets_rank)
 		profile->rank = PG_GETARG_INT32(first);
-	profile->sets_progress = !PG_ARGISNULL(first + 1);
-	if (profile->sets_progress)
-		profile->progress = PG_GETARG_INT64(first + 1);
-	if (!PG_ARGISNULL(first + 2))
-		profile->metadata = metadata_arg(fcinfo, first + 2);
+	le_arg_said(fcinfo, first + 1, profile);
 	profile->sets_auto_renew = with_auto_renew && !PG_ARGISNULL(first + 3);
 	if (profile->sets_auto_renew)
 		profile->auto_renew = PG_GETARG_BOOL(first + 3);

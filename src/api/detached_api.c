@@ -21,7 +21,6 @@
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_acquire);
-PG_FUNCTION_INFO_V1(le_renew_term);
 PG_FUNCTION_INFO_V1(le_release);
 PG_FUNCTION_INFO_V1(le_transfer_term);
 PG_FUNCTION_INFO_V1(le_leave_name);
@@ -155,7 +154,7 @@ le_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * The detached leader sends a heartbeat, and says how far it has got.
+ * The detached leader sends a heartbeat, and may say something of itself.
  * Where its row is gone (in a crash, or a failover) it is made again.  If the
  * table of candidates is locked, the sign is left out: the leader must not
  * lose its lease for want of it.
@@ -167,7 +166,7 @@ le_acquire(PG_FUNCTION_ARGS)
  * this process has just written is not remembered: that may be undone.
  */
 static void
-refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
+refresh_candidate(Store *store, const Lease *lease, const Profile *said,
 				  int64 lease_duration)
 {
 	static Oid	lease_oid = InvalidOid;
@@ -177,16 +176,15 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
 	static int64 seen;
 	int64		now = le_clock();
 	Candidate  *holder;
-	Profile		profile = {.sets_progress = progress != NULL,
-	.progress = progress != NULL ? *progress : 0};
 
-	if (progress == NULL && term == lease->term && lease_oid == store->lease_oid &&
+	if (!said->sets_progress && said->metadata == 0 &&
+		term == lease->term && lease_oid == store->lease_oid &&
 		strcmp(election, lease->election) == 0 && duration == lease_duration &&
 		!le_candidate_needs_heartbeat(seen, lease_duration))
 		return;
 	holder = le_candidate_of_lease(lease);
 	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
-		le_candidacy_stand(store, holder, &profile, lease_duration) == STAND_OK &&
+		le_candidacy_stand(store, holder, said, lease_duration) == STAND_OK &&
 		holder->seen < now)
 	{
 		lease_oid = store->lease_oid;
@@ -203,16 +201,16 @@ refresh_candidate(Store *store, const Lease *lease, const int64 *progress,
  * not cover a renewal.
  */
 static Lease *
-renew_lease(Store *store, const char *name, int64 term, const int64 *progress,
+renew_lease(Store *store, const char *name, int64 term, const Profile *said,
 			const Proof *proof)
 {
 	Lease	   *lease = le_lease_lock(store, name);
 	int64		duration = 0;
 
-	if (le_renew_lease(store, lease, 0, term, &duration, proof, progress) !=
+	if (le_renew_lease(store, lease, 0, term, &duration, proof, said) !=
 		RENEWED)
 		return NULL;
-	refresh_candidate(store, lease, progress, duration);
+	refresh_candidate(store, lease, said, duration);
 	return lease;
 }
 
@@ -239,7 +237,7 @@ prepare_to_continue(Store *store, const Lease *lease)
  */
 static Lease *
 continue_lease(Store *store, const char *name, int64 term,
-			   const int64 *progress, const Proof *proof, bool *over)
+			   const Profile *said, const Proof *proof, bool *over)
 {
 	Election   *election = le_election_get(store, name);
 	Lease	   *lease;
@@ -248,7 +246,10 @@ continue_lease(Store *store, const char *name, int64 term,
 		return NULL;
 	lease = le_renew_stale(store, election, term, proof, over);
 	if (lease != NULL)
-		refresh_candidate(store, lease, progress, election->lease_duration);
+	{
+		(void) le_renew_say(store, &lease, said);	/* the row is ours */
+		refresh_candidate(store, lease, said, election->lease_duration);
+	}
 	else if (proof->required)	/* the next proof may take a while */
 		le_lock_release_election(name);
 	return lease;
@@ -276,8 +277,9 @@ is_over(const Store *store, const Lease *lease, int64 term)
  * Renew the lease of a term, or what it has become in a failover.  NULL: the
  * term is over.
  */
-static Lease *
-renew(Store *store, const char *name, int64 term, const int64 *progress)
+Lease *
+le_detached_renew(Store *store, const char *name, int64 term,
+				  const Profile *said)
 {
 	for (;;)
 	{
@@ -299,14 +301,20 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 				return NULL;
 			continue;
 		}
-		if (state == LEASE_LED && lease->own_write)
-			return lease;
-		if (state == LEASE_LED && lease->yielding)
+		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 		{
-			/* Its deadline stays, but it lives, and will stand again. */
-			refresh_candidate(store, lease, progress,
-							  le_election_lease_duration(store, lease));
-			return lease;
+			/*
+			 * Its deadline stays, but if it yields, it lives, and will stand
+			 * again.
+			 */
+			if (le_renew_say(store, &lease, said))
+			{
+				refresh_candidate(store, lease, said,
+								  le_election_lease_duration(store, lease));
+				return lease;
+			}
+			le_wait_retry_or_busy(name);
+			continue;
 		}
 		if (state == LEASE_LED && le_call_ask_unwanted(store, name))
 			continue;
@@ -317,35 +325,12 @@ renew(Store *store, const char *name, int64 term, const int64 *progress)
 						   state == LEASE_STALE, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
 		lease = state == LEASE_LED ?
-			renew_lease(store, name, term, progress, &proof) :
-			continue_lease(store, name, term, progress, &proof, &over);
+			renew_lease(store, name, term, said, &proof) :
+			continue_lease(store, name, term, said, &proof, &over);
 		if (lease != NULL || over)
 			return lease;
 		le_wait_retry_or_busy(name);
 	}
-}
-
-Datum
-le_renew_term(PG_FUNCTION_ARGS)
-{
-	char	   *name;
-	int64		term;
-	int64		progress;
-	Call		call;
-	Lease	   *lease;
-
-	le_call_check_function("leader_election.renew()");
-	name = le_arg_name(fcinfo, 0, "election name");
-	term = term_arg(fcinfo, 1);
-	progress = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
-	InitMaterializedSRF(fcinfo, 0);
-	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
-	lease = renew(&call.store, name, term, PG_ARGISNULL(2) ? NULL : &progress);
-	if (lease != NULL)
-		le_call_return_grant(fcinfo, lease, false);
-	le_call_end(&call);
-	le_start_ensure(true);
-	return (Datum) 0;
 }
 
 /*

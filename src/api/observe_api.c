@@ -167,6 +167,8 @@ show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
 	LE_ADD_IF(row, le_role_exists(&election->owner),
 			  LE_NAME(le_role_name(&election->owner)));
 	LE_ADD_IF(row, led && lease->metadata != 0, lease->metadata);
+	LE_ADD_IF(row, led && lease->metadata_at != 0,
+			  TimestampTzGetDatum(lease->metadata_at));
 }
 
 /*

@@ -202,12 +202,12 @@ write_candidacy(const Store *store, StandCall *s)
 /*
  * Renew the lease of this session, if it leads still and is not asked to
  * yield.  *lease, as it was read before the proof, becomes the row as it is
- * now.  False: another session has locked that row, or the settings are not
- * those of the proof.
+ * now.  said is what it says of itself; NULL: nothing.  False: another session
+ * has locked that row, or the settings are not those of the proof.
  */
 bool
 le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
-			   Lease **lease)
+			   const Profile *said, Lease **lease)
 {
 	Lease	   *locked = le_lease_lock(store, c->election);
 	int64		duration = 0;
@@ -215,7 +215,7 @@ le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
 	if (locked != NULL)
 		*lease = locked;
 	return le_renew_lease(store, locked, c->session_id, 0, &duration, proof,
-						  NULL) <= RENEW_ENDED;
+						  said) <= RENEW_ENDED;
 }
 
 /*
@@ -239,7 +239,7 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 	c->renew_not_before = now + seen->duration / 10;
 	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
 		le_renew_prove(store, seen, &proof))
-		(void) le_stand_renew(store, c, &proof, lease);
+		(void) le_stand_renew(store, c, &proof, NULL, lease);
 }
 
 /*

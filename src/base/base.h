@@ -337,6 +337,7 @@ extern void le_as_owner_check_none(void);
 #define LE_TEXT(string)		CStringGetTextDatum(string)
 #define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
+extern bool le_row_same_value(Datum a, Datum b);
 extern Row *le_row_new(const Store *store, TableId table);
 extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 							 bool *busy);

@@ -45,6 +45,7 @@
 #include "executor/nodeModifyTable.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/snapmgr.h"
 
 /* With this begin the names of the constraints that all our writes keep */
@@ -62,6 +63,23 @@ note_write(Relation rel)
 {
 	if (RelationNeedsWAL(rel))
 		le_xact_writes++;
+}
+
+/*
+ * Are these values of a type of varying length the same?  0: none.  To fetch a
+ * long one from a TOAST table takes a snapshot, and a procedure has none.
+ */
+bool
+le_row_same_value(Datum a, Datum b)
+{
+	bool		same;
+
+	if (a == 0 || b == 0)
+		return a == b;
+	PushActiveSnapshot(GetLatestSnapshot());
+	same = datum_image_eq(a, b, false, -1);
+	PopActiveSnapshot();
+	return same;
 }
 
 /*

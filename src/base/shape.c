@@ -46,14 +46,14 @@ typedef struct Shape
 static const Shape shapes[TABLE_COUNT] = {
 	[TABLE_ELECTION] = {"election", 1, "TTVIVvvntNtzntbzllttt", "candidate_role_id"},
 	[TABLE_LEASE] = {"lease", 1,
-		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzl",
-	"after_term"},
+		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzlz",
+	"metadata_at"},
 	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt", "role_id"},
 	[TABLE_HISTORY] = {"history", 2, "TLTZzttTNai", "backend_pid"},
 	[TABLE_EPOCH] = {"epoch", 1, "TZLLL", "dropped_term"},
 	[TABLE_PAUSE_ALL] = {"pause_all", 1, "TZNt", "reason"},
 	[TABLE_DRAIN] = {"drain", 2, "TTZNt", "reason"},
-	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLtz", "created_at"},
+	[TABLE_ANNOUNCED] = {"announced", 1, "TLBLtzz", "metadata_at"},
 	[TABLE_GROUP] = {"election_group", 1, "TIINt", "owner_id"},
 	[TABLE_DROPPED] = {"dropped", 1, "TL", "term"},
 };

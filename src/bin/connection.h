@@ -155,6 +155,7 @@ extern void notification_listen(Connection *c, const char *channel,
 extern char *notification_prefix(const char *election, bool is_group);
 extern bool notification_is_about(const char *payload, const char *prefix);
 extern bool notification_is_yield(const char *payload);
+extern bool notification_is_change(const char *payload);
 extern bool notification_take(Connection *c, PayloadFilter matters, void *arg);
 extern int64 notification_next_call(const Connection *c);
 extern bool notification_wait(Connection *c, int64 until,

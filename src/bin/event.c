@@ -21,6 +21,8 @@ print_text_event(const PGresult *events, int row)
 		   text_show(PQgetvalue(events, row, EVENT_ELECTION)));
 	if (strcmp(PQgetvalue(events, row, EVENT_KIND), "yield_requested") == 0)
 		printf("\"%s\" is asked to yield", leader);
+	else if (strcmp(PQgetvalue(events, row, EVENT_KIND), "metadata_changed") == 0)
+		printf("\"%s\" has changed its metadata", leader);
 	else if (PQgetisnull(events, row, EVENT_LEADER))
 		printf("vacant");
 	else

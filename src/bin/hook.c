@@ -31,17 +31,20 @@ static Hooks *hooks_of_exit;
 
 /* --- what is to be run */
 
+#define ENDED	3				/* the highest rank in a term */
+
 /*
  * Rank the events of one term in the order in which they happen.  watch may
  * read them in another: requests to yield come from a later look than
  * elections.  The first state of a term that has ended is as a vacancy.
+ * Metadata may change at any time while somebody leads, and again.
  */
 static int
 rank_of(const char *event, bool ended)
 {
 	if (strcmp(event, "yield_requested") == 0)
 		return 2;
-	return ended || strcmp(event, "vacated") == 0 ? 3 : 1;
+	return ended || strcmp(event, "vacated") == 0 ? ENDED : 1;
 }
 
 /*
@@ -59,7 +62,10 @@ hooks_note(Hooks *h, const PGresult *events, int row)
 		return;
 	hook = watched_get(&h->list, PQgetvalue(events, row, EVENT_ELECTION),
 					   sizeof(Hook));
-	if (order < hook->order || (order == hook->order && rank <= hook->rank))
+	if (strcmp(event, "metadata_changed") == 0 && order == hook->order &&
+		hook->rank < ENDED)
+		rank = hook->rank;
+	else if (order < hook->order || (order == hook->order && rank <= hook->rank))
 		return;
 	hook->order = order;
 	hook->rank = rank;

@@ -69,6 +69,15 @@ notification_is_yield(const char *payload)
 }
 
 /*
+ * Does it say that a leader has changed its metadata?
+ */
+bool
+notification_is_change(const char *payload)
+{
+	return strstr(payload, "\"metadata_changed\"") != NULL;
+}
+
+/*
  * Take all notifications that have come in, also those that came with an
  * earlier answer.  Return true if one of them matters.  The filter sees all of
  * them; without one, all matter.

@@ -217,7 +217,8 @@ state_after(const PGresult *events, int row)
 }
 
 /*
- * Remember the newest event of an election.
+ * Remember the newest event of an election.  (watch does not look for changed
+ * metadata where it draws.)
  */
 void
 screen_note(const PGresult *events, int row)

@@ -306,7 +306,8 @@ is_about_election(const char *payload, void *arg)
 {
 	const Agent *a = arg;
 
-	return notification_is_about(payload, a->prefix);
+	return notification_is_about(payload, a->prefix) &&
+		!notification_is_change(payload);
 }
 
 /*

@@ -107,6 +107,25 @@ static const Statement sql_yields = {
 	EVENT_FIELDS, false, 1, {JSONOID}
 };
 
+/*
+ * Which of these elections have a leader that has changed its metadata since it
+ * was elected, and since the time that is known.  The history does not say that
+ * either.
+ */
+static const Statement sql_changes = {
+	"SELECT election, 'metadata_changed', term, leader, NULL, NULL,"
+	" metadata_at::pg_catalog.timestamptz(3), pg_catalog.to_json(metadata_at),"
+	" term, false, NULL"
+	" FROM leader_election.status, pg_catalog.json_to_recordset($1)"
+	" AS k (name pg_catalog.text, known pg_catalog.int8,"
+	" changed pg_catalog.timestamptz)"
+	" WHERE election OPERATOR(pg_catalog.=) name"
+	" AND term OPERATOR(pg_catalog.=) known AND metadata_at IS NOT NULL"
+	" AND (changed OPERATOR(pg_catalog.=) metadata_at) IS NOT TRUE"
+	" ORDER BY election",
+	EVENT_FIELDS, false, 1, {JSONOID}
+};
+
 /* The metadata of the leader of a term, while it leads */
 static const Statement sql_metadata = {
 	"SELECT metadata FROM leader_election.status"
@@ -126,8 +145,8 @@ static const Statement sql_channels = {
 /*
  * What was printed of an election.
  *
- * A hint is a notification that says that the leader is asked to yield.  It
- * makes watch look whether that is true.
+ * A hint is a notification that says that the leader is asked to yield, or has
+ * changed its metadata.  It makes watch look whether that is true.
  */
 typedef struct KnownElection
 {
@@ -139,6 +158,9 @@ typedef struct KnownElection
 	bool		yielding;		/* the leader was asked to, at the last look */
 	int64		asked;			/* the last look at which it was */
 	char	   *yielding_term;	/* the last request printed was in this term */
+	bool		changes;		/* look whether its metadata has changed */
+	bool		compared;		/* with what was so before, in this term */
+	char	   *changed_at;		/* that was, in JSON; empty: never, in this term */
 } KnownElection;
 
 typedef struct Watch
@@ -149,6 +171,7 @@ typedef struct Watch
 	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
 	int64		looks;			/* for requests to yield */
+	bool		looks_at_all;	/* for changed metadata, whatever was heard */
 	bool		started;		/* the present state was printed */
 	bool		standby;
 	bool		draws;			/* on a terminal */
@@ -167,22 +190,49 @@ remember(Watch *w, const PGresult *events, int row)
 	const char *term = PQgetvalue(events, row, EVENT_LAST_TERM);
 	KnownElection *k = watched_get(&w->known, election, sizeof(KnownElection));
 
+	if (term[0] == '\0')
+		term = "0";
 	if (k->prefix == NULL)
 	{
 		k->prefix = notification_prefix(election, false);
 		/* A screen shows requests that were made before, too. */
 		k->hinted = w->draws;
 	}
-	text_set(&k->term, term[0] == '\0' ? "0" : term);
+
+	/* What the leader has changed before the first look, is its state. */
+	if (k->term == NULL || strcmp(k->term, term) != 0)
+	{
+		text_set(&k->changed_at, "");
+		k->compared = w->started;
+	}
+	text_set(&k->term, term);
 	k->ended = PQgetvalue(events, row, EVENT_ENDED)[0] == 't';
 }
 
+static bool
+is_any(const KnownElection *k)
+{
+	return true;
+}
+
+static bool
+may_be_yielding(const KnownElection *k)
+{
+	return k->hinted || k->yielding;
+}
+
+static bool
+may_have_changed(const KnownElection *k)
+{
+	return k->changes;
+}
+
 /*
- * Return the known elections, their last terms, and whether those had ended, as
- * JSON, to be freed by the caller; or only those that may be yielding.
+ * Return those of the known elections that are asked about, with what is known
+ * of them, as JSON, to be freed by the caller.
  */
 static char *
-known_json(const Watch *w, bool only_yielding)
+known_json(const Watch *w, bool (*is_asked) (const KnownElection *k))
 {
 	PQExpBufferData json;
 
@@ -192,11 +242,13 @@ known_json(const Watch *w, bool only_yielding)
 	{
 		const KnownElection *k = w->known.all[i];
 
-		if (!only_yielding || k->hinted || k->yielding)
-			appendPQExpBuffer(&json, "%s{\"name\":%s,\"known\":%s,\"known_end\":%s}",
+		if (is_asked(k))
+			appendPQExpBuffer(&json, "%s{\"name\":%s,\"known\":%s,\"known_end\":%s,"
+							  "\"changed\":%s}",
 							  json.len > 1 ? "," : "",
 							  text_lend(text_json(k->election)), k->term,
-							  k->ended ? "true" : "false");
+							  k->ended ? "true" : "false",
+							  k->changed_at[0] == '\0' ? "null" : k->changed_at);
 	}
 	appendPQExpBufferChar(&json, ']');
 	if (PQExpBufferDataBroken(json))
@@ -207,7 +259,8 @@ known_json(const Watch *w, bool only_yielding)
 /* --- hints */
 
 /*
- * Mark the election that a hint is about.  Return false if it is not known.
+ * Mark the election that a hint is about: to yield or to metadata.  Return
+ * false if it is not known.
  */
 static bool
 mark_hinted(Watch *w, const char *payload)
@@ -218,7 +271,10 @@ mark_hinted(Watch *w, const char *payload)
 
 		if (!notification_is_about(payload, k->prefix))
 			continue;
-		k->hinted = true;
+		if (notification_is_yield(payload))
+			k->hinted = true;
+		else
+			k->changes = true;
 		return true;
 	}
 	return false;
@@ -233,8 +289,8 @@ take_notification(const char *payload, void *arg)
 {
 	Watch	   *w = arg;
 
-	if (notification_is_yield(payload) && !mark_hinted(w, payload) &&
-		w->nhints < MOST_HINTS)
+	if ((notification_is_yield(payload) || notification_is_change(payload)) &&
+		!mark_hinted(w, payload) && w->nhints < MOST_HINTS)
 		w->hints[w->nhints++] = pg_strdup(payload);
 	return true;
 }
@@ -291,7 +347,7 @@ tell(Watch *w, const PGresult *events, int row)
 static void
 print_events(Watch *w)
 {
-	char	   *known = known_json(w, false);
+	char	   *known = known_json(w, is_any);
 	const char *values[] = {w->options->election, known};
 	Answer		answer;
 
@@ -355,10 +411,51 @@ print_requests(Watch *w)
 	Answer		answer;
 
 	take_kept_hints(w);
-	values[0] = elections = known_json(w, true);
+	values[0] = elections = known_json(w, may_be_yielding);
 	if (strcmp(elections, "[]") != 0 && ask(w, &sql_yields, values, &answer))
 	{
 		take_requests(w, answer.result);
+		answer_free(&answer);
+	}
+	pg_free(elections);
+}
+
+/*
+ * Look which leaders have changed their metadata, and print that; of several
+ * changes since the last look the last one.  Look where a hint has come, and
+ * from time to time everywhere: on a standby, and behind a pooler, no hint
+ * comes.
+ */
+static void
+print_changes(Watch *w)
+{
+	char	   *elections;
+	const char *values[1];
+	Answer		answer;
+
+	for (int i = 0; i < w->known.n && w->looks_at_all; i++)
+		((KnownElection *) w->known.all[i])->changes = true;
+	w->looks_at_all = false;
+	values[0] = elections = known_json(w, may_have_changed);
+	if (strcmp(elections, "[]") != 0 && ask(w, &sql_changes, values, &answer))
+	{
+		for (int i = 0; i < PQntuples(answer.result); i++)
+		{
+			KnownElection *k = watched_get(&w->known, PQgetvalue(answer.result, i, EVENT_ELECTION), 0);
+
+			if (k == NULL)
+				continue;
+			if (k->compared)
+				tell(w, answer.result, i);
+			text_set(&k->changed_at, PQgetvalue(answer.result, i, EVENT_AT_JSON));
+		}
+		for (int i = 0; i < w->known.n; i++)
+		{
+			KnownElection *k = w->known.all[i];
+
+			k->compared |= k->changes;
+			k->changes = false;
+		}
 		answer_free(&answer);
 	}
 	pg_free(elections);
@@ -453,10 +550,15 @@ watch_run(const Options *options)
 		{
 			listen_to_all(&w);
 			listen_at = now_us() + (w.standby ? STANDBY_INTERVAL : PRIMARY_INTERVAL);
+			w.looks_at_all = true;
 		}
 		print_events(&w);
 		if (w.started)
+		{
 			print_requests(&w);
+			if (!w.draws)
+				print_changes(&w);
+		}
 		complete_hooks(&w);
 		if (w.draws)
 			screen_draw();

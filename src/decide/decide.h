@@ -176,7 +176,9 @@ extern bool le_renew_prove(const Store *store, const Lease *seen,
 						   Proof *proof);
 extern Renewed le_renew_lease(const Store *store, Lease *lease,
 							  int64 session_id, int64 term, int64 *duration,
-							  const Proof *proof, const int64 *progress);
+							  const Proof *proof, const Profile *said);
+extern bool le_renew_say(const Store *store, Lease **lease,
+						 const Profile *said);
 extern Lease *le_renew_stale(const Store *store, const Election *election,
 							 int64 term, const Proof *proof, bool *over);
 

@@ -46,11 +46,12 @@ le_renew_prove(const Store *store, const Lease *seen, Proof *proof)
  *
  * *duration is what the settings said before the proof was made; 0: read them
  * now.  An ALTER may have committed another one since: where standbys have to
- * know it, the settings are read again.  It becomes what they say then.
+ * know it, the settings are read again.  It becomes what they say then.  said
+ * is what the holder says of itself; NULL: nothing.
  */
 Renewed
 le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
-			   int64 *duration, const Proof *proof, const int64 *progress)
+			   int64 *duration, const Proof *proof, const Profile *said)
 {
 	if (lease == NULL)
 		return RENEW_BUSY;
@@ -63,8 +64,31 @@ le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
 	if (!le_proof_covers(proof, *duration))
 		return RENEW_UNPROVEN;
 	le_lease_renew(lease, term, *duration, proof->t0, GetCurrentTimestamp(),
-				   progress);
+				   said);
 	return RENEWED;
+}
+
+/*
+ * The holder of this lease, which led when it was read, may say something of
+ * itself although the lease is not renewed: it was just granted, or its holder
+ * is asked to yield.  *lease becomes the row as it is now.  False: another
+ * transaction has locked it, or that term is over: the caller has to read it
+ * again.
+ */
+bool
+le_renew_say(const Store *store, Lease **lease, const Profile *said)
+{
+	Lease	   *locked;
+
+	if (said->metadata == 0)
+		return true;
+	locked = le_lease_lock(store, (*lease)->election);
+	if (locked == NULL || locked->term != (*lease)->term ||
+		le_lease_state_now(store, locked) != LEASE_LED)
+		return false;
+	le_lease_say(locked, said);
+	*lease = locked;
+	return true;
 }
 
 /*

@@ -389,24 +389,14 @@ bool
 le_candidate_differs(const Candidate *c, const Profile *profile,
 					 int64 lease_duration)
 {
-	bool		result;
-
-	/*
-	 * To fetch long metadata from the TOAST table takes a snapshot, and a
-	 * procedure has none.
-	 */
-	PushActiveSnapshot(GetLatestSnapshot());
-	result = (profile->sets_rank && profile->rank != c->rank) ||
+	return (profile->sets_rank && profile->rank != c->rank) ||
 		(profile->sets_progress && profile->progress != c->progress) ||
 		(profile->sets_auto_renew && profile->auto_renew != c->auto_renew) ||
 		(profile->metadata != 0 &&
-		 (c->metadata == 0 ||
-		  !datum_image_eq(profile->metadata, c->metadata, false, -1))) ||
+		 !le_row_same_value(profile->metadata, c->metadata)) ||
 		(c->session_id == 0 &&
 		 (c->seen_for != SEEN_FOR(lease_duration) ||
 		  le_candidate_needs_heartbeat(c->seen, lease_duration)));
-	PopActiveSnapshot();
-	return result;
 }
 
 /*

@@ -67,7 +67,8 @@ enum
 	LEASE_SUCCESSOR_ROLE_ID,
 	LEASE_RUN_ROLE_ID,
 	LEASE_CREATED_AT,
-	LEASE_AFTER_TERM
+	LEASE_AFTER_TERM,
+	LEASE_METADATA_AT
 };
 
 /* No lease is granted, and no election is reserved, for longer */
@@ -162,6 +163,7 @@ make_lease(const Row *row)
 									-1);
 	lease->created_at = LE_GET(row, LEASE_CREATED_AT, DatumGetTimestampTz, 0);
 	lease->after_term = LE_GET(row, LEASE_AFTER_TERM, DatumGetInt64, 0);
+	lease->metadata_at = LE_GET(row, LEASE_METADATA_AT, DatumGetTimestampTz, 0);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_scan_is_own_write(row);
 	return lease;
@@ -494,6 +496,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_RANK, Int32GetDatum(to->rank));
 	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
 	LE_SET_IF(row, LEASE_METADATA, to->metadata != 0, to->metadata);
+	LE_SET_NULL(row, LEASE_METADATA_AT);
 	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
 	LE_SET_NULL(row, LEASE_LEFT_AT_RENEWAL);
@@ -546,7 +549,7 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	static const int cleared[] = {
 		LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID, LEASE_BACKEND_PID,
 		LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
-		LEASE_METADATA, LEASE_YIELD_CAUSE, LEASE_ROLE_ID
+		LEASE_METADATA, LEASE_METADATA_AT, LEASE_YIELD_CAUSE, LEASE_ROLE_ID
 	};
 	Row		   *row = lease->row;
 
@@ -568,23 +571,60 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 }
 
 /*
+ * Set what the holder of a lease, which is locked and led, says of itself.
+ * Metadata that is as it was is no change, and nobody is told.  Each change has
+ * a time of its own, also when the clock was set back: by it the worker knows
+ * what listeners have been told.
+ */
+static bool
+set_said(Lease *lease, const Profile *said)
+{
+	if (said->sets_progress)
+		LE_SET(lease->row, LEASE_PROGRESS, Int64GetDatum(said->progress));
+	if (said->metadata == 0 ||
+		le_row_same_value(said->metadata, lease->metadata))
+		return false;
+	lease->metadata = said->metadata;
+	lease->metadata_at = Max(GetCurrentTimestamp(), lease->metadata_at + 1);
+	LE_SET(lease->row, LEASE_METADATA, lease->metadata);
+	LE_SET(lease->row, LEASE_METADATA_AT,
+		   TimestampTzGetDatum(lease->metadata_at));
+	le_commit_tells();
+	return true;
+}
+
+/*
+ * Let the holder of a lease, which is locked and led, change its metadata, and
+ * nothing else: the lease is not renewed, since it was just granted or its
+ * holder is asked to yield.
+ */
+void
+le_lease_say(Lease *lease, const Profile *said)
+{
+	if (!set_said(lease, said))
+		return;
+	le_row_update(lease->row);
+	le_commit_durably();
+}
+
+/*
  * Renew a lease that is locked and led, for duration from t0 on, but never to
  * an earlier deadline: a session that has read the old one trusts it without
  * asking again.  The caller knows that the holder is not asked to yield.  Once
  * the holder has named its present term, it is not believed with an earlier
- * one any more.  progress may be NULL.
+ * one any more.  said is what it says of itself; NULL: nothing.
  */
 void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
-			   TimestampTz at, const int64 *progress)
+			   TimestampTz at, const Profile *said)
 {
 	LE_SET(lease->row, LEASE_LEFT_AT_RENEWAL,
 		   Int64GetDatum(Max(lease->deadline_mono - le_clock(), 0)));
 	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
 	if (term == lease->term)
 		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);
-	if (progress != NULL)
-		LE_SET(lease->row, LEASE_PROGRESS, Int64GetDatum(*progress));
+	if (said != NULL)
+		(void) set_said(lease, said);
 	le_row_update(lease->row);
 	le_commit_durably();
 }

@@ -5,8 +5,9 @@
  *		announced.
  *
  * A mark says that listeners know of every term up to its term, whether they
- * know of that term's end, of how many requests to yield in it, and in which of
- * the elections that had this name one after the other that was.
+ * know of that term's end, of how many requests to yield and of which change
+ * of metadata in it, and in which of the elections that had this name one after
+ * the other that was.
  *
  * Invariants:
  *
@@ -37,7 +38,8 @@ enum
 	ANNOUNCED_VACATED,
 	ANNOUNCED_YIELDS,
 	ANNOUNCED_CHANNEL,
-	ANNOUNCED_CREATED_AT
+	ANNOUNCED_CREATED_AT,
+	ANNOUNCED_METADATA_AT
 };
 
 static void *
@@ -52,6 +54,8 @@ make_mark(const Row *row)
 	mark->channel = LE_GET(row, ANNOUNCED_CHANNEL, TextDatumGetCString, NULL);
 	mark->created_at = LE_GET(row, ANNOUNCED_CREATED_AT, DatumGetTimestampTz,
 							  0);
+	mark->metadata_at = LE_GET(row, ANNOUNCED_METADATA_AT,
+							   DatumGetTimestampTz, 0);
 	return mark;
 }
 
@@ -112,6 +116,8 @@ le_mark_write(const Store *store, Mark *mark)
 			  LE_TEXT(mark->channel));
 	LE_SET_IF(row, ANNOUNCED_CREATED_AT, mark->created_at != 0,
 			  TimestampTzGetDatum(mark->created_at));
+	LE_SET_IF(row, ANNOUNCED_METADATA_AT, mark->metadata_at != 0,
+			  TimestampTzGetDatum(mark->metadata_at));
 	le_row_write(row);
 	mark->row = row;
 }

@@ -118,6 +118,18 @@ typedef struct Runs
 	TimestampTz done_at;
 } Runs;
 
+/* What a call sets of its candidacy; all else stays as it is */
+typedef struct Profile
+{
+	bool		sets_rank;
+	bool		sets_progress;
+	bool		sets_auto_renew;
+	int32		rank;
+	int64		progress;
+	bool		auto_renew;
+	Datum		metadata;		/* 0: not set */
+} Profile;
+
 /* lease.c */
 typedef struct Lease
 {
@@ -160,6 +172,8 @@ typedef struct Lease
 	int64		left_at_renewal;	/* of the lease; -1: not renewed yet */
 	TimestampTz created_at;		/* when the election was; 0: not known */
 	int64		after_term;		/* its terms are greater */
+	TimestampTz metadata_at;	/* when it was changed last; 0: not in this
+								 * term */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -192,7 +206,8 @@ extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							int64 first_stood, int64 now, TimestampTz at,
 							const char *incarnation);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
-						   int64 t0, TimestampTz at, const int64 *progress);
+						   int64 t0, TimestampTz at, const Profile *said);
+extern void le_lease_say(Lease *lease, const Profile *said);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 						   const Candidate *successor, const char *cause);
 extern void le_lease_reserve(Lease *lease, const Candidate *successor,
@@ -266,18 +281,6 @@ struct Candidate
 	Run			run;			/* that its own call asks for; in no table */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 };
-
-/* What a call sets of its candidacy; all else stays as it is */
-typedef struct Profile
-{
-	bool		sets_rank;
-	bool		sets_progress;
-	bool		sets_auto_renew;
-	int32		rank;
-	int64		progress;
-	bool		auto_renew;
-	Datum		metadata;		/* 0: not set */
-} Profile;
 
 extern List *le_candidates_read(const Store *store, const char *election);
 extern void le_candidates_read_until(int64 until);
@@ -357,6 +360,8 @@ typedef struct Mark
 	int64		yields;			/* requests to yield in it that they know of */
 	char	   *channel;		/* where they were told; NULL: the default */
 	TimestampTz created_at;		/* of the lease that they know of; 0: none */
+	TimestampTz metadata_at;	/* of its last change in this term that they
+								 * know of; 0: of none */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
 

@@ -113,6 +113,16 @@ notify_yield(Notifying *t, const Lease *lease)
 }
 
 /*
+ * The metadata itself is not told: it may be longer than a notification.
+ */
+static void
+notify_metadata(Notifying *t, const Lease *lease)
+{
+	write_event(t, "metadata_changed", lease->term, lease->leader, NULL, NULL,
+				lease->metadata_at);
+}
+
+/*
  * Is there room for so many more events?
  */
 static bool
@@ -181,6 +191,7 @@ notify_term(Notifying *t, const Term *term)
 		mark->term = term->term;
 		mark->vacated = false;
 		mark->yields = 0;		/* they are counted in each term */
+		mark->metadata_at = 0;
 	}
 	if (!mark->vacated)
 		t->last = le_history_copy(term);
@@ -208,7 +219,7 @@ notify_history(Notifying *t)
 
 /*
  * Bring the mark up to the lease, all of whose history has been told, and tell
- * of a request to yield.  (The lease is ahead of history only if history was
+ * what is new of its leader.  (The lease is ahead of history only if history was
  * deleted by hand: then there was less to tell.)
  */
 static void
@@ -218,7 +229,10 @@ notify_lease(Notifying *t)
 	Mark	   *mark = t->mark;
 
 	if (lease->term > mark->term)
+	{
 		mark->yields = 0;
+		mark->metadata_at = 0;
+	}
 	mark->term = Max(mark->term, lease->term);
 	mark->vacated = lease->leader == NULL;
 	if (lease->leader != NULL && lease->yielding &&
@@ -226,6 +240,12 @@ notify_lease(Notifying *t)
 	{
 		notify_yield(t, lease);
 		mark->yields = lease->yields;
+	}
+	if (lease->leader != NULL && lease->metadata_at != 0 &&
+		lease->metadata_at != mark->metadata_at && has_room(t, 1))
+	{
+		notify_metadata(t, lease);
+		mark->metadata_at = lease->metadata_at;
 	}
 }
 
@@ -247,6 +267,7 @@ notify_all(Notifying *t)
 		notify_lease(t);
 	if (mark->term != before.term || mark->vacated != before.vacated ||
 		mark->yields != before.yields ||
+		mark->metadata_at != before.metadata_at ||
 		mark->created_at != before.created_at)
 	{
 		mark->channel = unconstify(char *, t->channel);
@@ -332,6 +353,7 @@ begin_mark(Notifying *t)
 	mark->vacated = lease->leader == NULL;
 	mark->yields = lease->yields;
 	mark->created_at = lease->created_at;
+	mark->metadata_at = lease->metadata_at;
 	le_mark_write(t->store, mark);
 	t->mark = mark;
 	return true;

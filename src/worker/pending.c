@@ -39,6 +39,7 @@ typedef struct KnownMark
 	bool		vacated;
 	int64		yields;
 	TimestampTz created_at;
+	TimestampTz metadata_at;
 	uint64		scan;			/* number of the last that found it; or 0 */
 } KnownMark;
 
@@ -84,6 +85,7 @@ le_pending_remember(const Mark *mark)
 	k->vacated = mark->vacated;
 	k->yields = mark->yields;
 	k->created_at = mark->created_at;
+	k->metadata_at = mark->metadata_at;
 	if (!found)
 		k->scan = 0;
 }
@@ -211,7 +213,8 @@ le_pending_scan_lease(Round *round, const Store *store, const Lease *lease)
 
 	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
 		(lease->created_at != 0 && k->created_at != lease->created_at) ||
-		(lease->leader != NULL && lease->yielding && lease->yields > k->yields))
+		(lease->leader != NULL && lease->yielding && lease->yields > k->yields) ||
+		(lease->metadata_at != 0 && lease->metadata_at != k->metadata_at))
 		(void) le_round_note(&round->pending, lease->election);
 }
 

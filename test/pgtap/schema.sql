@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(207);
+SELECT plan(203);
 
 --
 -- What there is
@@ -43,14 +43,13 @@ SELECT has_function('leader_election', 'join',
 SELECT has_function('leader_election', 'is_leader', '{text}'::name[]);
 SELECT has_function('leader_election', 'term', '{text}'::name[]);
 SELECT has_function('leader_election', 'remaining_ms', '{text}'::name[]);
-SELECT has_function('leader_election', 'renew', '{text}'::name[]);
 SELECT has_function('leader_election', 'resign', '{text,interval}'::name[]);
 SELECT has_function('leader_election', 'leave', '{text}'::name[]);
 SELECT has_function('leader_election', 'leave_all', '{}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,text}'::name[]);
 SELECT has_function('leader_election', 'acquire',
 	'{text,text,integer,bigint,jsonb,text,integer}'::name[]);
-SELECT has_function('leader_election', 'renew', '{text,bigint,bigint}'::name[]);
+SELECT has_function('leader_election', 'renew', '{text,bigint,bigint,jsonb}'::name[]);
 SELECT has_function('leader_election', 'release',
 	'{text,bigint,interval,boolean}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,bigint,text}'::name[]);
@@ -78,8 +77,6 @@ SELECT function_returns('leader_election', 'term', '{text}'::name[],
 	'bigint');
 SELECT function_returns('leader_election', 'remaining_ms', '{text}'::name[],
 	'bigint');
-SELECT function_returns('leader_election', 'renew', '{text}'::name[],
-	'setof leader_election.lease_grant');
 SELECT function_returns('leader_election', 'resign', '{text,interval}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'leave', '{text}'::name[],
@@ -90,7 +87,7 @@ SELECT function_returns('leader_election', 'transfer', '{text,text}'::name[],
 	'boolean');
 SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb,text,integer}'::name[],
 	'setof leader_election.lease_grant');
-SELECT function_returns('leader_election', 'renew', '{text,bigint,bigint}'::name[],
+SELECT function_returns('leader_election', 'renew', '{text,bigint,bigint,jsonb}'::name[],
 	'setof leader_election.lease_grant');
 SELECT function_returns('leader_election', 'release', '{text,bigint,interval,boolean}'::name[],
 	'boolean');
@@ -125,7 +122,7 @@ SELECT volatility_is('leader_election', 'remaining_ms', '{text}'::name[], 'volat
 SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s()', name))
   FROM (VALUES
 	('acquire', 7, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, run text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer'),
-	('renew', 3, 'election text, term bigint, progress bigint DEFAULT NULL::bigint'),
+	('renew', 4, 'election text, term bigint DEFAULT NULL::bigint, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb'),
 	('release', 4, 'election text, term bigint, hold interval DEFAULT NULL::interval, done boolean DEFAULT false'),
 	('transfer', 3, 'election text, term bigint, to_candidate text'),
 	('leave', 2, 'election text, candidate text'),
@@ -149,7 +146,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 		pronamespace = 'leader_election'::regnamespace;
 
 SELECT columns_are('leader_election', 'status',
-	'{election,state,leader,term,since,remaining,waiting_for,candidates,quorum,strategy,kind,backend_pid,renewed_at,expires_at,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at,owner,metadata}'::name[]);
+	'{election,state,leader,term,since,remaining,waiting_for,candidates,quorum,strategy,kind,backend_pid,renewed_at,expires_at,paused_at,paused_by,pause_reason,resumes_at,run,run_done,done_at,owner,metadata,metadata_at}'::name[]);
 SELECT columns_are('leader_election', 'candidates',
 	'{election,candidate,position,leads,alive,drained,kind,rank,progress,joined_at,stood,metadata}'::name[]);
 SELECT columns_are('leader_election', 'metrics',
@@ -205,11 +202,11 @@ SELECT function_privs_are('leader_election', name, '{}',
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_observer', '{}', format('an observer may not call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
-			   ('renew', '{text}'), ('resign', '{text,interval}'),
+			   ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
 			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
-			   ('renew', '{text,bigint,bigint}'),
+			   ('renew', '{text,bigint,bigint,jsonb}'),
 			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),
@@ -221,11 +218,11 @@ SELECT function_privs_are('leader_election', name, args,
 SELECT function_privs_are('leader_election', name, args,
 	'le_pgtap_candidate', '{EXECUTE}', format('a candidate may call %s()', name))
   FROM (VALUES ('join', '{text,text,integer,bigint,jsonb,boolean}'::name[]),
-			   ('renew', '{text}'), ('resign', '{text,interval}'),
+			   ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
 			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
-			   ('renew', '{text,bigint,bigint}'),
+			   ('renew', '{text,bigint,bigint,jsonb}'),
 			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
 			   ('request_yield', '{text,text,boolean}'),

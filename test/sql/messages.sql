@@ -110,7 +110,7 @@ SELECT leader_election.request_yield('msgd');
 ROLLBACK;
 SELECT leader_election.acquire('msgd', '');
 SELECT leader_election.acquire('msgd', repeat('é', 101));
-SELECT leader_election.renew('msgd', NULL);
+SELECT leader_election.release('msgd', NULL);
 SELECT leader_election.release('msgd', 1, '-1 s');
 SELECT leader_election.release('msgd', 1, '367 days');
 \set VERBOSITY terse

@@ -133,6 +133,20 @@ is_deeply(events($own, 2)->[1], 'own elected 1 one - -', 'elected');
 $node->safe_psql('postgres', "SELECT leader_election.request_yield('own')");
 is_deeply(events($own, 3)->[2], 'own yield_requested 1 one - -', 'asked to yield');
 
+# Changed metadata: here, behind an own channel, and on a standby, which hears nothing
+$one->query("SELECT term FROM leader_election.renew('own', metadata => '1')");
+is_deeply(events($own, 4)->[3], 'own metadata_changed 1 one - -', 'changed metadata');
+my ($forged) = '{"election":"e","event":"metadata_changed","term":5,"leader":"two"}';
+$node->safe_psql('postgres', "SELECT pg_notify('leadership_changed', '$forged')");
+$two->query("SELECT term FROM leader_election.renew('e', metadata => '$_')") foreach 1, 2;
+wait_until(sub { events($watch, 7)->[-1] =~ /metadata/ }, 'changed metadata');
+my $late = start_client($node, 'watch', '--json', '-e', 'e');
+is_deeply(events($late, 1), ['e state 5 two - -'], 'what was changed before is the state');
+is_deeply([ grep { !/metadata_changed 5 two - -/ } @{ events($_, 7) } ], \@told, 'and nothing else') foreach $watch, $there;
+$two->query("SELECT term FROM leader_election.renew('e', metadata => '3')");
+is_deeply(events($late, 2), [ 'e state 5 two - -', 'e metadata_changed 5 two - -' ], 'a change after that is told');
+push @told, 'e metadata_changed 5 two - -';
+
 my $text = start_client($node, 'watch', '-e', 'e');
 wait_for_output($text, qr/\n/);
 like(${ $text->[1] }, qr/^\d{4}-\d\d-\d\d [0-9:.]+\+00  e: "two" leads in term 5$/m, 'as text');

@@ -151,8 +151,39 @@ $one->query("SELECT leader_election.join('e', 'one')");
 wait_for_log($folder, qr/^end e elected 3 0$/m);
 is(scalar @{ begun($folder) }, $lines + 1, 'a lost connection: only what has changed is run');
 $node->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pg_leader'");
-wait_for($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'pg_leader' AND state = 'idle' AND query LIKE 'WITH h%'");
+wait_for($node, "SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'pg_leader' AND state = 'idle' AND query LIKE '%metadata_changed%'");
 is(scalar @{ begun($folder) }, $lines + 1, 'and nothing if nothing has');
+
+# --- what the leader changes: the hook is run again, each time, with what is so now
+
+{
+	my $f = new_folder();
+	my $metadata = sub { return slurp_file("$f/env") =~ /^PG_LEADER_METADATA=(.*)$/m ? $1 : undef };
+	my $w;
+
+	$two->query("SELECT leader_election.join('m', 'two', metadata => '1')");
+	$w = watch($f, '-e', 'm');
+	wait_for_log($f, qr/^end m state 1 0$/m);
+	is($metadata->(), '1', 'the metadata at first');
+	foreach my $n (2, 3)
+	{
+		$two->query("SELECT term FROM leader_election.renew('m', metadata => '$n')");
+		wait_until(sub { $metadata->() eq $n && @{ begun($f) } == $n }, "metadata $n");
+	}
+	$node->safe_psql('postgres', "SELECT leader_election.request_yield('m')");
+	wait_for_log($f, qr/^end m yield_requested 1 0$/m);
+	touch($f, 'fail');
+	$two->query("SELECT term FROM leader_election.renew('m', metadata => '4')");
+	wait_for_log($f, qr/^end m metadata_changed 1 7$/m);
+	unlink("$f/fail");
+	wait_until(sub { log_of($f) =~ /\nend m metadata_changed 1 0\n\z/ }, 'another try');
+	is($metadata->(), '4', 'the metadata at last, also of a leader that is asked to yield');
+	is_deeply([ (@{ begun($f) })[ 0 .. 3 ] ],
+		[ 'm state 1 two', ('m metadata_changed 1 two') x 2, 'm yield_requested 1 two' ], 'each change once');
+	$two->query("SELECT leader_election.leave('m')");
+	wait_for_log($f, qr/^end m vacated 1 0$/m);
+	is(end($w), 143, 'SIGTERM');
+}
 
 # --- slow hooks coalesce
 

@@ -252,6 +252,9 @@ foreach my $what (sort keys %NAMES)
 	is(scalar(ask($node, 'run', "--group=G$e", "--candidate=$c", '--', 'sh', '-c', $print)), "G$e/1\0$c\0", 'run --group: the environment');
 	shown('a seat', (ask($node, 'status', "--election=G$e/1"))[1], "G$name/1");
 
+	query_unless_busy($sql, "SELECT leader_election.renew(election, term, metadata => '1')
+		FROM leader_election.status WHERE election = $quoted");
+
 	# To yield, and what it says; a second candidate is there, which does not come.
 	# For that it waits for one lease, which is shorter then.
 	$sql->query("SELECT leader_election.acquire($quoted, " . $quoted =~ s/'\z/ too'/r . ')');
@@ -272,10 +275,10 @@ foreach my $what (sort keys %NAMES)
 				$seen{"NOTIFY $event->{event}"} = 1 if index($event->{election}, $name) >= 0;
 				push @{ $events{ $event->{event} } }, $event if $event->{election} eq $name;
 			}
-			return $events{yield_requested} && $events{elected};
+			return $events{yield_requested} && $events{elected} && $events{metadata_changed};
 		},
 		"notifications: $what");
-	same($events{yield_requested}[0]{leader}, $candidate, 'asked to yield: as it is');
+	same($events{$_}[0]{leader}, $candidate, "$_: as it is") foreach qw(yield_requested metadata_changed);
 	ok((grep { $_->{leader} eq $candidate } @{ $events{elected} }), 'elected: as it is');
 
 	# What the server says in SQL
