@@ -147,6 +147,7 @@ CREATE TABLE leader_election.lease (
 	created_at		timestamptz,
 	after_term		bigint,
 	metadata_at		timestamptz,
+	request			uuid,
 	CONSTRAINT kept_led CHECK (leader IS NULL OR
 		(kind, role, auto_renew, rank, progress, acquired_at, renewed_at, expires_at,
 		 acquired_mono, deadline_mono, duration, incarnation) IS NOT NULL),
@@ -197,6 +198,7 @@ COMMENT ON COLUMN leader_election.lease.run_role_id IS 'which role run_role mean
 COMMENT ON COLUMN leader_election.lease.created_at IS 'when the election was created; tells it from those that had its name before';
 COMMENT ON COLUMN leader_election.lease.after_term IS 'its terms are greater: those of elections that had its name before are not';
 COMMENT ON COLUMN leader_election.lease.metadata_at IS 'when the leader last changed its metadata; NULL: not since it was elected';
+COMMENT ON COLUMN leader_election.lease.request IS 'which acquire() it was granted to, until it is renewed; NULL: no request was named, or it was renewed';
 COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
 COMMENT ON COLUMN leader_election.lease.deserted IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s initial_delay; NULL: not so, or it is led';
 COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'deserted: when the first candidate stood for the seat since; NULL: none was seen yet';
@@ -424,23 +426,23 @@ COMMENT ON FUNCTION leader_election.join_group(text, text, integer, bigint, json
 CREATE FUNCTION leader_election.acquire(election text, candidate text,
 	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
 	metadata jsonb DEFAULT NULL, run text DEFAULT NULL,
-	attempts integer DEFAULT NULL)
+	attempts integer DEFAULT NULL, request uuid DEFAULT NULL)
 RETURNS SETOF leader_election.lease_grant
 AS 'MODULE_PATHNAME', 'le_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
-COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb, text, integer) IS
-'stand for election and ask for the lease, over any connection; no row if it is not granted, or the run is done, overtaken by a later one, or was granted so many attempts';
+COMMENT ON FUNCTION leader_election.acquire(text, text, integer, bigint, jsonb, text, integer, uuid) IS
+'stand for election and ask for the lease, over any connection; no row if it is not granted, or the run is done, overtaken by a later one, or was granted so many attempts; a call that repeats a request has the same answer';
 
 CREATE FUNCTION leader_election.acquire_any(group_name text, candidate text,
 	rank integer DEFAULT NULL, progress bigint DEFAULT NULL,
-	metadata jsonb DEFAULT NULL, OUT election text, OUT term bigint,
-	OUT remaining_ms bigint, OUT expires_at timestamptz,
+	metadata jsonb DEFAULT NULL, request uuid DEFAULT NULL,
+	OUT election text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz,
 	OUT yielding boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'le_acquire_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION leader_election.acquire_any(text, text, integer, bigint, jsonb) IS
-'stand for all seats of a group, and ask for them, over any connection; the seats that this call was granted';
+COMMENT ON FUNCTION leader_election.acquire_any(text, text, integer, bigint, jsonb, uuid) IS
+'stand for all seats of a group, and ask for them, over any connection; the seats that this call was granted, or an earlier one with the same request';
 
 CREATE FUNCTION leader_election.release(election text, term bigint,
 	hold interval DEFAULT NULL, done boolean DEFAULT false)

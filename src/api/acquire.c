@@ -5,7 +5,9 @@
  *		acquire_any() share.
  *
  * Invariant: a call returns a lease only if this very transaction has granted
- * it to this candidate.
+ * it to this candidate, or an earlier one that named the same request has.  So
+ * of two processes that stand under one name, each with requests of its own, a
+ * term is told to the one whose call it was granted to.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,6 +38,41 @@ is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 }
 
 /*
+ * Does this call repeat the one that the lease was granted to?  Its answer may
+ * have been lost: then no process knows the term, and none could lead until the
+ * deadline.  Once the lease was renewed, which takes the term, the answer has
+ * come, and the request is worth nothing.
+ */
+bool
+le_acquire_is_repeated(const Store *store, const Lease *lease,
+					   const Candidate *who)
+{
+	return lease != NULL && who->request != NULL && lease->request != NULL &&
+		memcmp(who->request->data, lease->request->data, UUID_LEN) == 0 &&
+		le_candidate_leads(who, lease) &&
+		is_same_run(who->run.name, lease->runs.present) &&
+		le_lease_state_now(store, lease) == LEASE_LED;
+}
+
+/*
+ * The same, once synchronous standbys have confirmed what was written so far.
+ * The call that was granted the lease may have lost its connection while it
+ * waited for them: who is told of a grant may rely on that it is not lost.
+ */
+static bool
+is_repeated_durably(const Store *store, const Lease *lease,
+					const Candidate *who)
+{
+	Proof		proof;
+
+	if (!le_acquire_is_repeated(store, lease, who))
+		return false;
+	if (!le_renew_prove(store, lease, &proof))
+		le_wait_unconfirmed(lease->election);
+	return le_acquire_is_repeated(store, lease, who);
+}
+
+/*
  * May this call be granted no lease because of the run that it asks for, even if
  * nobody leads?
  */
@@ -44,7 +81,8 @@ is_refused(const Store *store, const Lease *lease, const Candidate *who)
 {
 	return who->run.name != NULL && lease != NULL &&
 		!le_runs_admit(&lease->runs, &who->run) &&
-		!is_granted_here(store, lease, who);
+		!is_granted_here(store, lease, who) &&
+		!le_acquire_is_repeated(store, lease, who);
 }
 
 /*
@@ -181,6 +219,7 @@ le_acquire_lease(Store *store, Acquisition *a)
 			le_store_lock(store, LE_TABLES, RowExclusiveLock);
 		a->led = NULL;
 	}
-	return lease != NULL && is_granted_here(store, lease, &a->who) ?
+	return lease != NULL && (is_granted_here(store, lease, &a->who) ||
+							 is_repeated_durably(store, lease, &a->who)) ?
 		lease : NULL;
 }

@@ -81,6 +81,7 @@ extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);
 extern int64 le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail);
 extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
+extern const pg_uuid_t *le_arg_request(FunctionCallInfo fcinfo, int n);
 extern void le_arg_said(FunctionCallInfo fcinfo, int first, Profile *profile);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);
@@ -186,6 +187,8 @@ typedef struct Acquisition
 	bool		refused;		/* because of its run */
 } Acquisition;
 
+extern bool le_acquire_is_repeated(const Store *store, const Lease *lease,
+								   const Candidate *who);
 extern bool le_acquire_later(const Store *store, Acquisition *a);
 extern Lease *le_acquire_lease(Store *store, Acquisition *a);
 

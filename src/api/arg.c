@@ -139,6 +139,15 @@ metadata_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * Which request this is; NULL: that was not said.
+ */
+const pg_uuid_t *
+le_arg_request(FunctionCallInfo fcinfo, int n)
+{
+	return PG_ARGISNULL(n) ? NULL : PG_GETARG_UUID_P(n);
+}
+
+/*
  * What a candidate says of itself at any time: progress and metadata, from that
  * argument on.
  */

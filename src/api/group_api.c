@@ -255,10 +255,8 @@ typedef struct StoodFor
 } StoodFor;
 
 static bool
-is_vacant(const Store *store, const char *election)
+is_vacant(const Store *store, const Lease *lease)
 {
-	const Lease *lease = le_lease_read(store, election, NULL);
-
 	return lease != NULL && (lease->own_write ||
 							 le_lease_state_now(store, lease) != LEASE_LED);
 }
@@ -280,7 +278,7 @@ stand_for_seat(const Store *store, const StandCall *args,
 	{
 		if (!le_stand_begin(&seat->s))
 			return NULL;
-		seat->vacant = is_vacant(store, election);
+		seat->vacant = is_vacant(store, le_lease_read(store, election, NULL));
 		return seat;
 	}
 	c = le_session_find(election, strlen(election));
@@ -359,28 +357,35 @@ le_join_group(PG_FUNCTION_ARGS)
 
 /*
  * Stand for these seats of a group as a detached candidate, without asking for
- * them.  Returns the names of those that nobody leads.
+ * them.  Returns the names of those that nobody leads, or that were granted to an
+ * earlier call with the same request.
  */
 static List *
 stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 				Acquisition *a)
 {
-	List	   *vacant = NIL;
+	List	   *askable = NIL;
 
 	foreach_ptr(Election, seat, seats)
 	{
+		const Lease *lease;
+
 		CHECK_FOR_INTERRUPTS();
 		a->who.election = seat->name;
-		if (!le_group_withdraws(group, a->who.election) &&
-			le_acquire_later(store, a) && is_vacant(store, a->who.election))
-			vacant = lappend(vacant, a->who.election);
+		if (le_group_withdraws(group, a->who.election) ||
+			!le_acquire_later(store, a))
+			continue;
+		lease = le_lease_read(store, a->who.election, NULL);
+		if (is_vacant(store, lease) ||
+			le_acquire_is_repeated(store, lease, &a->who))
+			askable = lappend(askable, a->who.election);
 	}
-	return vacant;
+	return askable;
 }
 
 /*
  * Stand for all seats of a group as a detached candidate, and ask for them.
- * Returns those that this very call was granted.
+ * Returns those that this very call was granted, or one that it repeats.
  *
  * It stands for all before it asks for any: from the first grant on it holds
  * the group lock, and others wait to be granted theirs.
@@ -398,6 +403,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	a.who.candidate = le_arg_name(fcinfo, 1, "candidate name");
 	a.who.role = le_role_current();
 	le_arg_profile(fcinfo, 2, false, &a.profile);
+	a.who.request = le_arg_request(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */

@@ -19,6 +19,7 @@
 #include "storage/lock.h"
 #include "utils/hsearch.h"
 #include "utils/snapshot.h"
+#include "utils/uuid.h"
 
 struct BackgroundWorkerHandle;
 

@@ -33,7 +33,7 @@
  * column is NOT NULL.  The first ones are its primary key.
  *
  *	b boolean, i integer, l bigint, t text, n name, z timestamptz,
- *	v interval, j jsonb, a inet
+ *	v interval, j jsonb, a inet, u uuid
  */
 typedef struct Shape
 {
@@ -46,8 +46,8 @@ typedef struct Shape
 static const Shape shapes[TABLE_COUNT] = {
 	[TABLE_ELECTION] = {"election", 1, "TTVIVvvntNtzntbzllttt", "candidate_role_id"},
 	[TABLE_LEASE] = {"lease", 1,
-		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzlz",
-	"metadata_at"},
+		"TLlttlinbiljzzzllltBBLtnzllblltbzltntitzltttzlzu",
+	"request"},
 	[TABLE_CANDIDATE] = {"candidate", 2, "TTTNILjBliaZLlBlllt", "role_id"},
 	[TABLE_HISTORY] = {"history", 2, "TLTZzttTNai", "backend_pid"},
 	[TABLE_EPOCH] = {"epoch", 1, "TZLLL", "dropped_term"},
@@ -80,6 +80,8 @@ type_of(char letter)
 			return NAMEOID;
 		case 't':
 			return TEXTOID;
+		case 'u':
+			return UUIDOID;
 		case 'v':
 			return INTERVALOID;
 		case 'z':

@@ -36,8 +36,7 @@ typedef struct Stand
 	const char *why;			/* a sidecar does not lead, a literal */
 	bool		connected;		/* there was a connection */
 	int64		pause;			/* before the next try to connect */
-	bool		unheard;		/* an answer was lost that may be a grant */
-	int64		unheard_until;	/* until then, we may lead by such a grant */
+	char		request[33];	/* which its tries make, in hexadecimal */
 } Stand;
 /* A period, by the server's clock */
 typedef struct Period

@@ -82,7 +82,7 @@ typedef struct Statement
 	int			nfields;		/* of the answer */
 	bool		one_row;		/* the answer has exactly one */
 	int			nparams;
-	Oid			types[5];		/* of the parameters */
+	Oid			types[6];		/* of the parameters */
 } Statement;
 
 /* How a query ended */

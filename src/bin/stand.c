@@ -13,6 +13,8 @@
  */
 #include "agent.h"
 
+#include <sys/random.h>
+
 /* The longest pause between two tries to be elected */
 #define LONGEST_POLL		SEC
 
@@ -23,14 +25,15 @@
 #define GO_ON				(-3)
 
 static const Statement sql_acquire = {
-	SQL_GRANT "leader_election.acquire($1, $2, $3, run => $4, attempts => $5)",
-	GRANT_FIELDS, false, 5, {TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
+	SQL_GRANT "leader_election.acquire($1, $2, $3, request => $4,"
+	" run => $5, attempts => $6)",
+	GRANT_FIELDS, false, 6, {TEXTOID, TEXTOID, INT4OID, UUIDOID, TEXTOID, INT4OID}
 };
 /* Maybe more than one seat; then all but the first are given back. */
 static const Statement sql_acquire_any = {
 	"SELECT term, remaining_ms, yielding, election"
-	" FROM leader_election.acquire_any($1, $2, $3)",
-	GRANT_FIELDS + 1, false, 3, {TEXTOID, TEXTOID, INT4OID}
+	" FROM leader_election.acquire_any($1, $2, $3, request => $4)",
+	GRANT_FIELDS + 1, false, 4, {TEXTOID, TEXTOID, INT4OID, UUIDOID}
 };
 static const Statement sql_release_seat = {
 	"SELECT leader_election.release($1, $2)",
@@ -76,7 +79,7 @@ ask(Agent *a, const Statement *statement, int64 limit, bool may_stop)
 {
 	const Options *o = a->options;
 	const char *values[] = {
-		a->election, o->candidate, o->rank,
+		a->election, o->candidate, o->rank, a->stand.request,
 		o->every > 0 ? a->period.run : NULL, o->attempts
 	};
 
@@ -134,24 +137,6 @@ connect_to_stand(Agent *a, Stand *s)
 /* --- --skip */
 
 /*
- * A try has not elected us.  If an earlier answer was lost, the leader may be
- * ourselves, by a grant that we have not seen.  Then try until that lease is
- * over: nobody else leads during it, so there is no reason to skip.
- */
-static void
-note_unheard_grant(const Agent *a, Stand *s, const PGresult *state)
-{
-	if (s->unheard &&
-		strcmp(PQgetvalue(state, 0, 2), a->options->candidate) == 0)
-	{
-		s->unheard_until = now_us() +
-			duration_from_seconds(PQgetvalue(state, 0, 3));
-		s->until = Max(s->until, s->unheard_until + SKIP_LIMIT);
-	}
-	s->unheard = false;
-}
-
-/*
  * Skip if another candidate leads or a hold is in force, and give up if nobody
  * could be elected for long enough.  Return an exit code, or GO_ON.
  */
@@ -161,8 +146,6 @@ judge_state(const Agent *a, const Stand *s, const PGresult *state)
 	bool		vacant = strcmp(PQgetvalue(state, 0, 0), "vacant") == 0;
 	const char *waiting_for = PQgetvalue(state, 0, 1);
 
-	if (!vacant && now_us() < s->unheard_until)
-		return GO_ON;
 	if (!vacant || strcmp(waiting_for, "hold") == 0)
 	{
 		pg_log_info("skipped: %s%s", vacant ? "hold" : "the leader is ",
@@ -186,10 +169,7 @@ skip_verdict(Agent *a, Stand *s)
 	int			code = GO_ON;
 
 	if (answer.outcome == ANSWER_ROWS && PQntuples(answer.result) == 1)
-	{
-		note_unheard_grant(a, s, answer.result);
 		code = judge_state(a, s, answer.result);
-	}
 	else if (now_us() >= s->until && !a->signalled)
 	{
 		agent_warn_answer(a, &answer);
@@ -294,8 +274,6 @@ try_once(Agent *a, Stand *s)
 		code = GO_ON;
 		if (answer.outcome != ANSWER_ROWS)
 			agent_take_failure(a, &answer);
-		if (answer.outcome == ANSWER_LOST && !a->options->session)
-			s->unheard = true;
 	}
 	answer_free(&answer);
 	return code;
@@ -397,7 +375,22 @@ stay_out(Agent *a)
 /* --- the life of a candidate */
 
 /*
- * Begin to wait to be elected.
+ * Make the name of a request: a random UUID.
+ */
+static void
+make_request(char *request)
+{
+	unsigned char bytes[16];
+
+	if (getentropy(bytes, sizeof(bytes)) != 0)
+		pg_fatal("could not make a random number: %m");
+	for (int i = 0; i < (int) sizeof(bytes); i++)
+		sprintf(request + 2 * i, "%02x", bytes[i]);
+}
+
+/*
+ * Begin to wait to be elected.  All tries make one request, so that a grant
+ * whose answer was lost is the answer to the next try.
  */
 void
 stand_begin(Agent *a)
@@ -406,6 +399,7 @@ stand_begin(Agent *a)
 
 	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE,
 	.why = "standing",.connected = a->connection.conn != NULL};
+	make_request(a->stand.request);
 	/* --skip waits for the first check to end. */
 	if (o->skip)
 		a->stand.until = now_us() + SKIP_LIMIT +

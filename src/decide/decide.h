@@ -148,6 +148,7 @@ typedef struct Decision
 	int64		not_before;		/* nobody follows before */
 	Candidate  *winner;			/* NULL: nobody is elected now */
 	Run			run;			/* that the winner has called for */
+	const pg_uuid_t *request;	/* with which it has; NULL: none */
 	Candidate  *successor;		/* that the election is kept for; NULL: nobody */
 	Candidate  *passed_over;	/* who sits out from now on; NULL: nobody */
 	Candidate  *loser;			/* whose time begins anew; NULL: nobody's */

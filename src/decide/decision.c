@@ -264,5 +264,8 @@ le_decision_make(Decision *d, const Candidate *caller)
 		return;
 	d->winner = winner->candidate;
 	if (winner->detached)
+	{
 		d->run = caller->run;
+		d->request = caller->request;
+	}
 }

@@ -209,6 +209,7 @@ write_change(Decision *d, Row *history)
 	if (d->winner != NULL)
 	{
 		le_runs_begin(d->lease, &d->run, &d->winner->role);
+		d->winner->request = d->request;
 		le_settle_grant(d->store, d->lease, d->inc, d->winner, 0, duration,
 						required ? d->proof->t0 : d->now, at, &change);
 	}

@@ -68,7 +68,8 @@ enum
 	LEASE_RUN_ROLE_ID,
 	LEASE_CREATED_AT,
 	LEASE_AFTER_TERM,
-	LEASE_METADATA_AT
+	LEASE_METADATA_AT,
+	LEASE_REQUEST
 };
 
 /* No lease is granted, and no election is reserved, for longer */
@@ -112,6 +113,15 @@ is_incomplete(const Row *row)
 	return row->nulls[LEASE_SESSION_ID] != row->nulls[LEASE_BACKEND_PID] ||
 		VARSIZE_ANY_EXHDR(kind) != strlen(expected) ||
 		memcmp(VARDATA_ANY(kind), expected, strlen(expected)) != 0;
+}
+
+static pg_uuid_t *
+copy_uuid(Datum datum)
+{
+	pg_uuid_t  *copy = palloc(sizeof(pg_uuid_t));
+
+	*copy = *DatumGetUUIDP(datum);
+	return copy;
 }
 
 static void *
@@ -164,6 +174,7 @@ make_lease(const Row *row)
 	lease->created_at = LE_GET(row, LEASE_CREATED_AT, DatumGetTimestampTz, 0);
 	lease->after_term = LE_GET(row, LEASE_AFTER_TERM, DatumGetInt64, 0);
 	lease->metadata_at = LE_GET(row, LEASE_METADATA_AT, DatumGetTimestampTz, 0);
+	lease->request = LE_GET(row, LEASE_REQUEST, copy_uuid, NULL);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_scan_is_own_write(row);
 	return lease;
@@ -497,6 +508,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
 	LE_SET_IF(row, LEASE_METADATA, to->metadata != 0, to->metadata);
 	LE_SET_NULL(row, LEASE_METADATA_AT);
+	LE_SET_IF(row, LEASE_REQUEST, to->request != NULL, UUIDPGetDatum(to->request));
 	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
 	LE_SET_NULL(row, LEASE_LEFT_AT_RENEWAL);
@@ -549,7 +561,8 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 	static const int cleared[] = {
 		LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID, LEASE_BACKEND_PID,
 		LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
-		LEASE_METADATA, LEASE_METADATA_AT, LEASE_YIELD_CAUSE, LEASE_ROLE_ID
+		LEASE_METADATA, LEASE_METADATA_AT, LEASE_YIELD_CAUSE, LEASE_ROLE_ID,
+		LEASE_REQUEST
 	};
 	Row		   *row = lease->row;
 
@@ -612,7 +625,8 @@ le_lease_say(Lease *lease, const Profile *said)
  * an earlier deadline: a session that has read the old one trusts it without
  * asking again.  The caller knows that the holder is not asked to yield.  Once
  * the holder has named its present term, it is not believed with an earlier
- * one any more.  said is what it says of itself; NULL: nothing.
+ * one any more.  It has heard of its grant, which is repeated no more.  said is
+ * what it says of itself; NULL: nothing.
  */
 void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
@@ -623,6 +637,7 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
 	if (term == lease->term)
 		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);
+	LE_SET_NULL(lease->row, LEASE_REQUEST);
 	if (said != NULL)
 		(void) set_said(lease, said);
 	le_row_update(lease->row);

@@ -174,6 +174,8 @@ typedef struct Lease
 	int64		after_term;		/* its terms are greater */
 	TimestampTz metadata_at;	/* when it was changed last; 0: not in this
 								 * term */
+	pg_uuid_t  *request;		/* that it was granted to, until it is
+								 * renewed; NULL: none */
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
 	Row		   *row;			/* NULL: this transaction has not locked it */
@@ -279,6 +281,7 @@ struct Candidate
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
 	Run			run;			/* that its own call asks for; in no table */
+	const pg_uuid_t *request;	/* which that is; in no table; NULL: none */
 	Row		   *row;			/* NULL: this transaction has not locked it */
 };
 

@@ -48,7 +48,7 @@ SELECT has_function('leader_election', 'leave', '{text}'::name[]);
 SELECT has_function('leader_election', 'leave_all', '{}'::name[]);
 SELECT has_function('leader_election', 'transfer', '{text,text}'::name[]);
 SELECT has_function('leader_election', 'acquire',
-	'{text,text,integer,bigint,jsonb,text,integer}'::name[]);
+	'{text,text,integer,bigint,jsonb,text,integer,uuid}'::name[]);
 SELECT has_function('leader_election', 'renew', '{text,bigint,bigint,jsonb}'::name[]);
 SELECT has_function('leader_election', 'release',
 	'{text,bigint,interval,boolean}'::name[]);
@@ -85,7 +85,7 @@ SELECT function_returns('leader_election', 'leave_all', '{}'::name[],
 	'integer');
 SELECT function_returns('leader_election', 'transfer', '{text,text}'::name[],
 	'boolean');
-SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb,text,integer}'::name[],
+SELECT function_returns('leader_election', 'acquire', '{text,text,integer,bigint,jsonb,text,integer,uuid}'::name[],
 	'setof leader_election.lease_grant');
 SELECT function_returns('leader_election', 'renew', '{text,bigint,bigint,jsonb}'::name[],
 	'setof leader_election.lease_grant');
@@ -121,7 +121,7 @@ SELECT volatility_is('leader_election', 'remaining_ms', '{text}'::name[], 'volat
 -- Whoever calls by name, or with one argument less, relies on these.
 SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s()', name))
   FROM (VALUES
-	('acquire', 7, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, run text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer'),
+	('acquire', 8, 'election text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, run text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, request uuid DEFAULT NULL::uuid'),
 	('renew', 4, 'election text, term bigint DEFAULT NULL::bigint, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb'),
 	('release', 4, 'election text, term bigint, hold interval DEFAULT NULL::interval, done boolean DEFAULT false'),
 	('transfer', 3, 'election text, term bigint, to_candidate text'),
@@ -135,7 +135,7 @@ SELECT is(pg_get_function_arguments(p.oid), arguments, format('parameters of %s(
 	('create_group', 11, 'group_name text, seats integer, strategy text DEFAULT ''race''::text, max_per_candidate integer DEFAULT 1, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT 1, takeover_delay interval DEFAULT ''00:00:00''::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT ''00:00:00''::interval, initial_delay interval DEFAULT ''00:00:00''::interval'),
 	('alter_group', 12, 'group_name text, seats integer DEFAULT NULL::integer, strategy text DEFAULT NULL::text, max_per_candidate integer DEFAULT NULL::integer, lease_duration interval DEFAULT NULL::interval, quorum integer DEFAULT NULL::integer, takeover_delay interval DEFAULT NULL::interval, candidate_role name DEFAULT NULL::name, channel text DEFAULT NULL::text, preempt_delay interval DEFAULT NULL::interval, initial_delay interval DEFAULT NULL::interval, owner name DEFAULT NULL::name'),
 	('join_group', 6, 'group_name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, auto_renew boolean DEFAULT NULL::boolean, OUT election text, OUT term bigint'),
-	('acquire_any', 5, 'group_name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, OUT election text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamp with time zone, OUT yielding boolean'),
+	('acquire_any', 6, 'group_name text, candidate text, rank integer DEFAULT NULL::integer, progress bigint DEFAULT NULL::bigint, metadata jsonb DEFAULT NULL::jsonb, request uuid DEFAULT NULL::uuid, OUT election text, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamp with time zone, OUT yielding boolean'),
 	('diagnose', 1, 'election text, OUT severity text, OUT finding text, OUT remedy text'),
 	('pause_election', 4, 'election text, reason text DEFAULT NULL::text, duration interval DEFAULT NULL::interval, vacate boolean DEFAULT false'),
 	('pause_all', 1, 'reason text DEFAULT NULL::text'),
@@ -205,7 +205,7 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
-			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer,uuid}'),
 			   ('renew', '{text,bigint,bigint,jsonb}'),
 			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),
@@ -221,7 +221,7 @@ SELECT function_privs_are('leader_election', name, args,
 			   ('resign', '{text,interval}'),
 			   ('leave', '{text}'), ('leave_all', '{}'),
 			   ('transfer', '{text,text}'),
-			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer}'),
+			   ('acquire', '{text,text,integer,bigint,jsonb,text,integer,uuid}'),
 			   ('renew', '{text,bigint,bigint,jsonb}'),
 			   ('release', '{text,bigint,interval,boolean}'),
 			   ('transfer', '{text,bigint,text}'), ('leave', '{text,text}'),

@@ -59,7 +59,7 @@ CREATE FUNCTION leader_election.leader(text) RETURNS text LANGUAGE sql VOLATILE 
 	$$SELECT leader_election.trap(); SELECT 'x'$$;
 CREATE FUNCTION leader_election.join(text, text, integer, auto_renew boolean) RETURNS bigint LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint$$;
-CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
+CREATE FUNCTION leader_election.acquire(text, text, integer, request uuid, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint, 60000::bigint, now(), false$$;
 CREATE FUNCTION leader_election.renew(text, bigint, OUT term bigint, OUT remaining_ms bigint, OUT expires_at timestamptz, OUT yielding boolean) LANGUAGE sql AS
 	$$SELECT leader_election.trap(); SELECT 1::bigint, 60000::bigint, now(), false$$;
@@ -75,7 +75,7 @@ CREATE VIEW leader_election.election AS SELECT 'e' AS election, 'race' AS strate
 	NULL::text AS channel FROM leader_election.trap();
 CREATE VIEW leader_election.status AS SELECT 'e' AS election, 'led' AS state, 'x' AS leader, 1::bigint AS term, now() AS since,
 	interval '1 s' AS remaining, NULL::text AS waiting_for, 1 AS candidates, 1 AS quorum, 'race' AS strategy, 'session' AS kind,
-	1 AS backend_pid, now() AS renewed_at, now() AS expires_at, NULL::jsonb AS metadata FROM leader_election.trap();
+	1 AS backend_pid, now() AS renewed_at, now() AS expires_at, NULL::jsonb AS metadata, NULL::timestamptz AS metadata_at FROM leader_election.trap();
 CREATE VIEW leader_election.history AS SELECT 'e' AS election, 1::bigint AS term, 'x' AS leader, 'session' AS kind,
 	'x' AS role, NULL::inet AS client_addr, 1 AS backend_pid, now() AS acquired_at, NULL::timestamptz AS ended_at,
 	NULL::text AS reason, NULL::text AS detail FROM leader_election.trap();
@@ -130,14 +130,14 @@ sub forge
 	$sql->query("CREATE DATABASE shapes");
 	$node->safe_psql('shapes', 'CREATE EXTENSION leader_election');
 	is((ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true'))[0], 0, 'all is well');
-	forge('shapes', 'acquire(text, text, integer, bigint, jsonb, text, integer)',
-		'CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint) RETURNS SETOF bigint LANGUAGE sql AS $$SELECT 1::bigint$$');
+	forge('shapes', 'acquire(text, text, integer, bigint, jsonb, text, integer, uuid)',
+		'CREATE FUNCTION leader_election.acquire(text, text, integer, request uuid, run text, attempts integer, OUT term bigint) RETURNS SETOF bigint LANGUAGE sql AS $$SELECT 1::bigint$$');
 	my ($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
 	is($code, 125, 'a grant row with too few columns');
 	like($err, qr/column "remaining_ms" does not exist/, 'says so');
-	forge('shapes', 'acquire(text, text, integer, text, integer)',
-		'CREATE FUNCTION leader_election.acquire(text, text, integer, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
-	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer, text, integer)'); 1 };
+	forge('shapes', 'acquire(text, text, integer, uuid, text, integer)',
+		'CREATE FUNCTION leader_election.acquire(text, text, integer, request uuid, run text, attempts integer, OUT term bigint, OUT remaining_ms bigint, OUT yielding boolean) RETURNS SETOF record LANGUAGE sql AS $$SELECT NULL::bigint, NULL::bigint, NULL::boolean$$')
+	  if eval { $node->safe_psql('shapes', 'ALTER EXTENSION leader_election ADD FUNCTION leader_election.acquire(text, text, integer, uuid, text, integer)'); 1 };
 	is((ask(connstr('shapes'), 'run', '-e', 'e', '--wait', '300ms', '--', 'true'))[0], 122, 'a grant row of NULLs is none');
 	forge('shapes', 'leader(text)', 'CREATE FUNCTION leader_election.leader(text) RETURNS SETOF text LANGUAGE sql AS $$SELECT 1::text WHERE false$$');
 	($code, undef, $err) = ask(connstr('shapes'), 'run', '-e', 'e', '--', 'true');
@@ -157,10 +157,10 @@ foreach my $function (qw(join renew))
 	my $is_join = $function eq 'join';
 	my $args = $is_join ?
 	  'election text, candidate text, rank integer DEFAULT NULL, progress bigint DEFAULT NULL, metadata jsonb DEFAULT NULL, auto_renew boolean DEFAULT NULL' :
-	  'election text';
+	  'election text, term bigint DEFAULT NULL, progress bigint DEFAULT NULL, metadata jsonb DEFAULT NULL';
 	my $result = $is_join ? 'bigint' : 'SETOF leader_election.lease_grant';
 	my $set = $is_join ? '' : 'QUERY SELECT * FROM';
-	my $names = $is_join ? 'election, candidate, rank, progress, metadata, auto_renew' : 'election';
+	my $names = $is_join ? 'election, candidate, rank, progress, metadata, auto_renew' : 'election, term, progress, metadata';
 	my $symbol = $is_join ? 'le_join' : 'le_renew';
 
 	$sql->query("CREATE DATABASE $db");

@@ -75,7 +75,8 @@ my %VALUES = (
 			q{'null'}, q{'1e1000'}, q{'"text"'}, q{'[]'},
 			q{'{"": {"election": "mine", "\u0001\ud834\udd1e": null}}'},
 			q{(repeat('[', 1000) || repeat(']', 1000))::jsonb},
-			qq{to_jsonb($LONG)}, qq{jsonb_build_object($LONG, 1)} ] ]);
+			qq{to_jsonb($LONG)}, qq{jsonb_build_object($LONG, 1)} ] ],
+	uuid => [ [ 'NULL', 'gen_random_uuid()', q{'00000000-0000-0000-0000-000000000000'} ], [] ]);
 
 # What an argument is good with: by its function and its name, or by its name.
 my %GOOD = (
@@ -105,6 +106,7 @@ my %GOOD = (
 	vacate => 'false',
 	run => 'NULL',
 	attempts => 'NULL',
+	request => 'NULL',
 	done => 'false',
 	group_name => q{'crew'},
 	seats => '2',

@@ -71,6 +71,8 @@ my @STATEMENTS = map {
 		[ [ 'e', 'elected', 8, 'y', 'x', 'resigned', $AT, $AT_JSON, 8, 'f', $AT ] ] ],
 	[ qr/'yield_requested'/, [ $TEXT, $TEXT, $INT8, ($TEXT) x 3, $TIME, $JSON, $INT8, $BOOL, $TEXT ],
 		[ [ 'e', 'yield_requested', 8, 'y', undef, undef, $AT, $AT_JSON, 8, 'f', undef ] ] ],
+	[ qr/'metadata_changed'/, [ $TEXT, $TEXT, $INT8, ($TEXT) x 3, $TIME, $JSON, $INT8, $BOOL, $TEXT ],
+		[ [ 'e', 'metadata_changed', 8, 'y', undef, undef, $AT, $AT_JSON, 8, 'f', undef ] ] ],
 	[ qr/^SELECT metadata FROM/, [$JSON], [ ['{"a": 1}'] ] ],
 	[ qr/COALESCE\(channel/, [$TEXT], [ ['leadership_changed'] ] ],
 	[ qr/^SELECT term, leader, waiting_for/,
