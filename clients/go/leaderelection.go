@@ -15,6 +15,7 @@ package leaderelection
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -70,9 +71,9 @@ const (
 		"timeout => '$slice ms'::pg_catalog.interval)"
 	grants  = "SELECT term, remaining_ms, yielding FROM "
 	acquire = grants + "leader_election.acquire($election, $candidate, " +
-		"rank => $rank, metadata => $metadata)"
-	renew     = grants + "leader_election.renew($election)"
-	renewTerm = grants + "leader_election.renew($election, $term)"
+		"rank => $rank, metadata => $metadata, request => '$request')"
+	renew     = grants + "leader_election.renew($election, metadata => $metadata)"
+	renewTerm = grants + "leader_election.renew($election, $term, metadata => $metadata)"
 	assert    = "SELECT leader_election.assert_leader($election, $term)"
 	leave     = "SELECT 0, 0, leader_election.leave($election)"
 	leaveTerm = "SELECT 0, 0, leader_election.leave($election, $candidate) " +
@@ -110,11 +111,13 @@ type Leadership struct {
 	renew, leave   string
 	part, patience time.Duration // 1/part of a lease is ours; how long a driver may wait
 	unfenced       bool
+	request        string // detached: until it is granted
 
-	mu      sync.Mutex
-	state   state
-	elected chan struct{} // closed when the next leadership begins
-	timer   *time.Timer   // of the deadline
+	mu       sync.Mutex
+	metadata string
+	state    state
+	elected  chan struct{} // closed when the next leadership begins
+	timer    *time.Timer   // of the deadline
 }
 
 // The last leadership, or that of now.
@@ -143,16 +146,23 @@ func or[T comparable](value, otherwise T) T {
 	return value
 }
 
+// newRequest is a random UUID.
+func newRequest() string {
+	id := make([]byte, 16)
+	_, _ = rand.Read(id)
+	return fmt.Sprintf("%x", id)
+}
+
 func newLeadership(opts Options) *Leadership {
 	host, _ := os.Hostname()
 	name := fmt.Sprintf("%s-%d-%x", host, os.Getpid(), time.Now().UnixNano())
 	opts.Candidate = or(opts.Candidate, name)
-	opts.Metadata = or(opts.Metadata, "{}")
 	opts.CallTimeout = or(opts.CallTimeout, 5*time.Second)
 	opts.Slice = or(opts.Slice, 5*time.Second)
 	opts.Interval = or(opts.Interval, time.Second)
 	begun, done := make(chan struct{}), make(chan struct{})
-	return &Leadership{opts: opts, now: time.Now, begun: begun, done: done,
+	return &Leadership{opts: opts, metadata: or(opts.Metadata, "{}"),
+		now: time.Now, begun: begun, done: done,
 		elected: make(chan struct{})}
 }
 
@@ -183,7 +193,15 @@ func NewDetached(db *sql.DB, opts Options) *Leadership {
 	l := newLeadership(opts)
 	l.db, l.part, l.patience, l.renew, l.leave = db, 1, 2*l.opts.CallTimeout, renewTerm, leaveTerm
 	// Not cut short by the end of Run: leave has to come after it.
-	l.stand = func() grant { return l.ask(context.Background(), l.opts.CallTimeout, 0, acquire) }
+	l.stand = func() grant {
+		// All tries make one request, so that no grant is lost with its answer.
+		l.request = or(l.request, newRequest())
+		g := l.ask(context.Background(), l.opts.CallTimeout, 0, acquire)
+		if g.term != 0 {
+			l.request = ""
+		}
+		return g
+	}
 	return l
 }
 
@@ -470,13 +488,24 @@ func (l *Leadership) idle(ctx context.Context, d time.Duration, wake <-chan *pq.
 	return ctx.Err() == nil
 }
 
+// SetMetadata changes what view status shows of us, JSON: from the next renewal
+// on, or when we lead next.
+func (l *Leadership) SetMetadata(json string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.metadata = json
+}
+
 // sql has the arguments as literals: a statement without parameters is not
 // prepared by lib/pq, so that it passes a pooler.
 func (l *Leadership) sql(statement string, term int64) string {
 	o, quote := &l.opts, pq.QuoteLiteral
+	l.mu.Lock()
+	metadata := l.metadata
+	l.mu.Unlock()
 	return strings.NewReplacer("$election", quote(o.Election), "$candidate", quote(o.Candidate),
-		"$rank", fmt.Sprint(o.Rank), "$metadata", quote(o.Metadata), "$term", fmt.Sprint(term),
-		"$slice", fmt.Sprint(o.Slice.Milliseconds())).Replace(statement)
+		"$rank", fmt.Sprint(o.Rank), "$metadata", quote(metadata), "$term", fmt.Sprint(term),
+		"$request", l.request, "$slice", fmt.Sprint(o.Slice.Milliseconds())).Replace(statement)
 }
 
 // sqlState is that of an error of lib/pq or pgx; "" of one that is not the

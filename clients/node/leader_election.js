@@ -14,6 +14,7 @@
  */
 'use strict'
 
+const { randomUUID } = require('node:crypto')
 const { EventEmitter, once } = require('node:events')
 const os = require('node:os')
 const { setTimeout: sleep, setImmediate: nextTurn } = require('node:timers/promises')
@@ -170,6 +171,9 @@ class Candidate extends EventEmitter {
    * when the handlers of 'lost' have returned, and the work of run() has ended.
    */
   resign() { this._lose(this._lead?.asked ? 'yielded' : 'resigned') }
+
+  /** What view status is to show of us: from the next renewal on, or when we lead next. */
+  setMetadata(metadata) { this._standing[3] = JSON.stringify(metadata) }
 
   /**
    * Gives up, withdraws, ends connections. Resolves when all this is done and the handlers have
@@ -376,7 +380,10 @@ class Leadership extends Candidate {
     await this._call(sql, this._standing)
   }
 
-  _renew() { return this._ask('renew($1)', [this.election], 0.5) }
+  _renew() {
+    const call = 'renew($1, metadata => $2::pg_catalog.jsonb)'
+    return this._ask(call, [this.election, this._standing[3]], 0.5)
+  }
 
   _call(sql, values, ms = this._callTimeout) { return within(this._client.query(sql, values), ms) }
 
@@ -401,12 +408,20 @@ class DetachedLeadership extends Candidate {
   _rest = this._options.interval ?? 1000
   _listening = this._options.listen && this._listen([this._options.listen].flat())
 
-  _stand() {
-    const call = 'acquire($1, $2, rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)'
-    return this._ask(call, this._standing)
+  _request = randomUUID() // until it is granted: so no grant is lost with its answer
+
+  async _stand() {
+    const call = `acquire($1, $2, rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb,
+      request => $5::pg_catalog.uuid)`
+    const grant = await this._ask(call, [...this._standing, this._request])
+    if (grant) this._request = randomUUID()
+    return grant
   }
 
-  _renew({ term }) { return this._ask('renew($1, $2)', [this.election, term]) }
+  _renew({ term }) {
+    const call = 'renew($1, $2, metadata => $3::pg_catalog.jsonb)'
+    return this._ask(call, [this.election, term, this._standing[3]])
+  }
 
   async _leave(held) {
     const sql = held ? 'release($1, $2)' : 'leave($1, $2)'

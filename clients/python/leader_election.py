@@ -46,6 +46,7 @@ import socket
 import threading
 import time
 import types
+import uuid
 
 import psycopg
 
@@ -67,7 +68,7 @@ _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
 _ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
 _CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
 _ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
-    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)"""
+    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb, request => $5::pg_catalog.uuid)"""
 
 
 class NotLeader(Exception):
@@ -171,6 +172,10 @@ class _Candidate:
                 if lead.term is None or getattr(connection, "autocommit", False) and not status:
                     raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
                 cursor.execute(_ASSERT, (self.election, lead.term))
+
+    def set_metadata(self, metadata):
+        """What view status is to show of us: from the next renewal on, or when we lead next."""
+        self._me = (*self._me[:2], json.dumps(metadata))
 
     def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
@@ -295,7 +300,7 @@ class _Candidate:
         if not self._run("health"):
             self._lose("unhealthy") if lead else self._leave(None)
             return 1.0
-        grant = self._ask(self._renewal, lead.term) if lead else self._stand()
+        grant = self._ask(self._renewal, lead.term, self._me[2]) if lead else self._stand()
         if lead and (not grant or grant.term != lead.term):
             self._lose("failover" if grant else "not renewed")
             self._await(lambda: "lost" in self._lead.told, 1e9)
@@ -362,8 +367,8 @@ class Leadership(_Candidate):
     _bound = True       # a closed connection gives the lease back
     # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
     # least 3, and another leads at once then.
-    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1)
-        WHERE term = $2"""
+    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
+        metadata => $3::pg_catalog.jsonb) WHERE term = $2"""
 
     def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **{**options, "listen": where, "interval": 0.0})
@@ -374,7 +379,7 @@ class Leadership(_Candidate):
             self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
             self._call(_JOIN, *self._me)
         row = self._call(_CAMPAIGN, self.candidate, f"{self._slice} s", more=self._slice)
-        return self._ask(self._renewal, row[0]) if row[0] else None
+        return self._ask(self._renewal, row[0], self._me[2]) if row[0] else None
 
     def _leave(self, held):
         with contextlib.suppress(psycopg.Error, TimeoutError):  # then the end of the session does
@@ -394,15 +399,20 @@ class DetachedLeadership(_Candidate):
     """
 
     _bound = False
-    _renewal = "SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2)"
+    _renewal = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
+        metadata => $3::pg_catalog.jsonb)"""
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._pool, self._listen_at = pool, 1e99 if self._listen is None else 0.0
+        self._request = None    # the same until it is granted: no grant is lost with its answer
 
     def _stand(self):
-        grant = self._ask(_ACQUIRE, *self._me)
-        if not grant and not self._conn and self._now() >= self._listen_at:
+        self._request = self._request or uuid.uuid4()   # not before a fork
+        grant = self._ask(_ACQUIRE, *self._me, self._request)
+        if grant:
+            self._request = None
+        elif not self._conn and self._now() >= self._listen_at:
             self._listen_at = self._now() + 30.0        # if that path is cut, we still ask often
             self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
             self._fetch(self._conn, self._until(), "LISTEN leadership_changed")

@@ -34,6 +34,7 @@ import random
 import re
 import socket
 import time
+import uuid
 from collections import namedtuple
 
 import asyncpg
@@ -51,7 +52,7 @@ _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
     pg_catalog.set_config('idle_session_timeout', '0', false)"""
 _CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => pg_catalog.make_interval(secs => $3))"
 _ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
-    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb)"""
+    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb, request => $5::pg_catalog.uuid)"""
 _ASSERT = "SELECT leader_election.assert_leader($1, $2)"
 
 _Grant = namedtuple("_Grant", "term deadline third yielding")
@@ -154,6 +155,10 @@ class _Candidate:
                 raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
             await connection.execute(_fill(_ASSERT, self.election, term))
 
+    def set_metadata(self, metadata):
+        """What view status is to show of us: from the next renewal on, or when we lead next."""
+        self._me = (*self._me[:2], json.dumps(metadata))
+
     async def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
         for nothing: the lease is given back when the handler of "lost" has returned."""
@@ -213,7 +218,7 @@ class _Candidate:
             raise RuntimeError(f"the health check says: {health!r}")
         if self._closing or self._lead is not lead:
             return 0.0
-        grant = await (self._ask(self._renewal, lead.term) if lead else self._stand())
+        grant = await (self._ask(self._renewal, lead.term, self._me[2]) if lead else self._stand())
         self._held = grant or lead
         self._watch(lead)       # a loop that was blocked may come here before the timer does
         if self._lead and (not grant or grant.term != lead.term):
@@ -328,8 +333,8 @@ class Leadership(_Candidate):
     _bound = True       # leadership ends with the connection
     # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
     # least 3, and another leads at once then.
-    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1)
-        WHERE term = $2"""
+    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
+        metadata => $3::pg_catalog.jsonb) WHERE term = $2"""
 
     def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
@@ -344,7 +349,7 @@ class Leadership(_Candidate):
                 lambda conn: conn is self._conn and self._lose("connection lost"))
             await self._call(_JOIN, *self._me)
         row = await self._call(_CAMPAIGN, self.candidate, self._slice, more=self._slice)
-        return row[0] and await self._ask(self._renewal, row[0])
+        return row[0] and await self._ask(self._renewal, row[0], self._me[2])
 
     async def _call(self, sql, *values, more=0.0):
         try:
@@ -369,11 +374,13 @@ class DetachedLeadership(_Candidate):
     """
 
     _bound = False
-    _renewal = "SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2)"
+    _renewal = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
+        metadata => $3::pg_catalog.jsonb)"""
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._acquire = getattr(pool, "acquire", pool)
+        self._request = None    # the same until it is granted: no grant is lost with its answer
 
     async def _live(self):
         ear = asyncio.ensure_future(self._hear())
@@ -381,7 +388,10 @@ class DetachedLeadership(_Candidate):
         ear.cancel()
 
     async def _stand(self):
-        return await self._ask(_ACQUIRE, *self._me)
+        self._request = self._request or uuid.uuid4()   # not before a fork
+        grant = await self._ask(_ACQUIRE, *self._me, self._request)
+        self._request = None if grant else self._request
+        return grant
 
     async def _leave(self, held):
         call = "leader_election.release($1, $2)" if held else "leader_election.leave($1, $2)"

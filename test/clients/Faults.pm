@@ -67,6 +67,8 @@ our @GROUPS = (
 		env => sub { (PGPORT => port('pooler'), WORKPORT => port(1)) } },
 	{ name => 'slow',
 		env => sub { (PGPORT => port('slow'), WORKPORT => port(1), CALL_TIMEOUT => $LEASE) } },
+	{ name => 'lossy', kinds => ['detached'],
+		env => sub { (PGPORT => port('lossy'), WORKPORT => port(1)) } },
 	{ name => 'query',
 		env => sub { (QUERY_TIMEOUT => $LEASE / 4,
 			PG_LEADER_PGOPTIONS => '-c statement_timeout=' . 250 * $LEASE) } },
@@ -111,6 +113,21 @@ sub request_yield
 	return;
 }
 
+# The first answer to each grant is lost. The next call is told it: no lease runs out
+# of which its leader has not heard.
+sub no_grant_was_lost
+{
+	my ($stand, $led) = @_;
+	my ($expired, $terms) = split /\|/, sql("SELECT
+		count(*) FILTER (WHERE reason = 'expired' AND leader <> '$led->{candidate}'), count(*)
+		FROM leader_election.history WHERE election = '$stand->{name}'");
+	my $lost = lost_answers($stand->{name});
+
+	return (
+		$expired ? "$expired leaders have not heard of their terms" : (),
+		$lost < $terms ? "$lost answers were lost, and there were $terms terms" : ());
+}
+
 our @FAULTS = (
 	{ name => 'pooler: SIGKILL', group => 'pooler', then => 'other', within => 8,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
@@ -120,6 +137,10 @@ our @FAULTS = (
 	{ name => 'slow: nothing happens', group => 'slow', then => 'same' },
 	{ name => 'slow: SIGKILL', group => 'slow', then => 'other', within => 10,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
+
+	{ name => 'lost answer', group => 'lossy', then => 'other', within => 8, dies => 1,
+		to => sub { send_signal($_[1], 'KILL') },
+		check => \&no_grant_was_lost },
 
 	{ name => 'query timeout', group => 'query', then => 'other', within => 12,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
@@ -146,6 +167,14 @@ our @FAULTS = (
 		heal => sub { sql('CREATE EXTENSION leader_election'); grant() } },
 
 	{ name => 'nothing happens', group => 'plain', then => 'same' },
+	{ name => 'metadata', group => 'plain', kinds => [qw(session detached)], not => ['pg_leader'],
+		then => 'same', to => sub { send_line($_[1], 'say') },
+		check => sub {
+			my ($stand) = @_;
+			my $said = sql("SELECT metadata FROM leader_election.status WHERE election = '$stand->{name}'");
+
+			return $said eq '"said"' ? () : "status shows \"$said\"";
+		} },
 	{ name => 'resign', group => 'plain', not => ['pg_leader'], alone => 1,
 		then => 'other', within => 5, handover => 1, reason => 'resigned',
 		to => sub {

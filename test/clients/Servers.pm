@@ -1,5 +1,5 @@
 # The servers of the conformance suite: a primary, a standby when one is needed,
-# a pooler and a slow way to the primary. Databases:
+# a pooler, a slow way to the primary, and one that loses grants. Databases:
 #
 #	postgres   with the extension, and with schema conformance: write() notes in
 #	           the table journal who wrote in which term, in the order of commits
@@ -19,7 +19,7 @@ use POSIX ();
 use Subjects qw($TIMEOUT);
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
-our @EXPORT = qw(fail_over grant kill_pooler make_standby port restart sql
+our @EXPORT = qw(fail_over grant kill_pooler lost_answers make_standby port restart sql
   start_pooler start_servers stop_servers $JOURNAL $out);
 
 our $out;    # the folder for logs
@@ -29,7 +29,7 @@ $ENV{PGCTLTIMEOUT} = $TIMEOUT;
 my ($dir, %port, %pid);
 my $primary = 1;
 
-# The port of a server (1, 2), both of them, the pooler, or the slow way.
+# The port of a server (1, 2), both of them, the pooler, the slow way, or the lossy one.
 sub port
 {
 	my ($name) = @_;
@@ -164,7 +164,7 @@ sub start_servers
 	my ($folder, $delay) = @_;
 
 	$dir = $folder;
-	$port{$_} = free_port() foreach 1, 2, 'pooler', 'slow';
+	$port{$_} = free_port() foreach 1, 2, 'pooler', 'slow', 'lossy';
 	run("initdb -D '$dir/server1' -U postgres -A trust -E UTF8 --no-locale -N");
 	append("$dir/server1/pg_hba.conf", "host all locked all scram-sha-256\n"
 		  . "host all all all trust\n");
@@ -192,7 +192,8 @@ server_login_retry = 0.2
 ignore_startup_parameters = extra_float_digits,options
 ));
 	start('slow', $^X, "$FindBin::RealBin/slow.pl", $port{slow}, $port{1}, $delay);
-	wait_for_port($port{slow});
+	start('lossy', $^X, "$FindBin::RealBin/lossy.pl", $port{lossy}, $port{1});
+	wait_for_port($port{$_}) foreach 'slow', 'lossy';
 	return;
 }
 
@@ -202,6 +203,15 @@ sub grant
 	sql('GRANT USAGE ON SCHEMA leader_election TO app, watcher;
 		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
 	return;
+}
+
+# How many answers with a grant in that election the lossy way has not passed on
+sub lost_answers
+{
+	my ($election) = @_;
+
+	open my $file, '<', "$out/lossy.log" or die "lossy.log: $!";
+	return scalar grep { /^lost .*\Q$election\E\b/ } <$file>;
 }
 
 sub start_pooler
@@ -262,7 +272,7 @@ sub fail_over
 
 sub stop_servers
 {
-	kill 'KILL', grep { defined } delete @pid{qw(pooler slow)};
+	kill 'KILL', grep { defined } delete @pid{qw(pooler slow lossy)};
 	foreach my $n (grep { -e "$dir/server$_/postmaster.pid" } 1, 2)
 	{
 		run("pg_ctl -D '$dir/server$n' -s -w -m immediate stop");

@@ -10,6 +10,7 @@ import org.postgresql.ds.PGSimpleDataSource;
 
 public class Driver {
     static volatile Leadership leader;
+    static Options options;
     static volatile long turn = System.nanoTime(), hang;
     static Connection connection;    // of the work
 
@@ -34,7 +35,7 @@ public class Driver {
         String hosts = env("PGHOST", "127.0.0.1"), ports = env("PGPORT", "5432"),
             url = url(hosts, ports, time("QUERY_TIMEOUT", "0")),
             work = url(env("WORKHOST", hosts), env("WORKPORT", ports), Duration.ofSeconds(2));
-        Options o = new Options(args[1]);
+        Options o = options = new Options(args[1]);
         o.candidate = args[2];
         o.callTimeout = time("CALL_TIMEOUT", "1");
         o.slice = time("SLICE", "1");
@@ -79,6 +80,8 @@ public class Driver {
     static void obey(String word) {
         if (word.equals("resign"))
             leader.resign();
+        else if (word.equals("say"))
+            options.metadata = "\"said\"";
         else if (word.equals("close"))
             System.exit(0);
         else if (!word.equals("hang"))

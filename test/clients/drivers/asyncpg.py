@@ -38,6 +38,8 @@ def read_commands(loop):
     for words in map(str.split, sys.stdin):
         if words == ["resign"]:
             asyncio.run_coroutine_threadsafe(leadership.resign(), loop)
+        elif words == ["say"]:
+            leadership.set_metadata("said")
         elif words == ["close"]:
             asyncio.run_coroutine_threadsafe(stop(), loop)
         elif words[:1] == ["hang"]:

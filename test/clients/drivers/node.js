@@ -85,6 +85,7 @@ process.on('SIGTERM', close)
 require('node:readline').createInterface({ input: process.stdin }).on('line', (line) => {
   const [word, time] = line.split(' ')
   if (word === 'resign') leadership.resign()
+  if (word === 'say') leadership.setMetadata('said')
   if (word === 'close') close()
   if (word === 'hang') Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Number(time)) // blocks the event loop
 })

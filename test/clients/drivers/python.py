@@ -42,6 +42,8 @@ def read_commands():
     for words in map(str.split, sys.stdin):
         if words == ["resign"]:
             leadership.resign()
+        elif words == ["say"]:
+            leadership.set_metadata("said")
         elif words == ["close"]:
             os.kill(os.getpid(), signal.SIGTERM)
         elif words[:1] == ["hang"]:

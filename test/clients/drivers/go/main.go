@@ -104,6 +104,8 @@ func main() {
 			switch word {
 			case "resign":
 				l.Resign()
+			case "say":
+				l.SetMetadata(`"said"`)
 			case "close":
 				stop()
 			case "hang":

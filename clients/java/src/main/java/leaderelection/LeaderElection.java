@@ -65,8 +65,8 @@ public final class LeaderElection {
             java.lang.management.ManagementFactory.getRuntimeMXBean().getName() + "-"
             + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
         public Integer rank;
-        /** JSON, which view status shows of the leader. */
-        public String metadata;
+        /** JSON, which view status shows of the leader. A change counts from the next renewal on. */
+        public volatile String metadata;
         /**
          * Is the working loop well? Look at what it has noted ("my last turn is younger than 5 s").
          * We stand, and the lease is renewed, only after true.
@@ -344,7 +344,7 @@ public final class LeaderElection {
         private void ask(Long term) throws Exception {
             own = own == null ? connect(connect) : own;
             Long[] grant = term == null ? stand()
-                : tell(GRANT + "renew", Math.min(callTimeout, deadline - now()), term);
+                : renew(Math.min(callTimeout, deadline - now()), term);
             long lasts = grant == null ? 0 : grant[1] * MS / (session ? 2 : 1);
             backOff = SECOND / 10;
             next = lasts > 0 ? sent + lasts / 3 : now() + (session ? 0 : o.interval.toNanos());
@@ -402,6 +402,12 @@ public final class LeaderElection {
             abort(own);
             abort(ear);
             own = ear = null;
+        }
+
+        final Long[] renew(long timeout, Long term) throws Exception {
+            return call(own, timeout,
+                GRANT + "renew(?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)",
+                o.election, session ? null : term, o.metadata);
         }
 
         /** A session is known by its connection; a detached one says its term, or its name. */
@@ -470,12 +476,15 @@ public final class LeaderElection {
                 call(own, o.slice.toNanos() + callTimeout,
                     "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                     o.election, o.candidate, o.slice.toMillis() + " ms");
-            return tell(GRANT + "renew", callTimeout, null);    // no row if we were not elected
+            return renew(callTimeout, null);    // no row if we were not elected
         }
     }
 
     /** Stands over connections of the application's pool; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
+        /** Until it is granted: so no grant is lost with its answer. */
+        private java.util.UUID request = java.util.UUID.randomUUID();
+
         /** The pool's connections are in autocommit mode, which is every pool's default. */
         public DetachedLeadership(javax.sql.DataSource pool, Options o) {
             super(o, false, pool::getConnection);
@@ -484,8 +493,9 @@ public final class LeaderElection {
         @Override Long[] stand() throws Exception {
             standing = true;
             Long[] grant = call(own, callTimeout,
-                GRANT + "acquire(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb)",
-                o.election, o.candidate, o.rank, o.metadata);
+                GRANT + "acquire(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
+                o.election, o.candidate, o.rank, o.metadata, request);
+            request = grant == null ? request : java.util.UUID.randomUUID();
             if (grant == null && ear == null && o.listen != null) {
                 ear = connect(o.listen);
                 call(ear, callTimeout, "LISTEN leadership_changed");
