@@ -281,6 +281,13 @@ le_announce(Round *round)
 	int			done = 0;
 	bool		may_go_on = true;
 
+	if (le_clock() < queue_at)
+	{
+		/* Settling calls this often: sort them when they can be told. */
+		if (round->pending != NIL)
+			round->next = Min(round->next, queue_at);
+		return;
+	}
 	round->pending = le_round_in_turn(round->pending, go_on_at);
 	while (may_go_on && done < list_length(round->pending) &&
 		   le_clock() >= queue_at &&
