@@ -115,23 +115,18 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 }
 
 /*
- * Change the settings of an election.
+ * Change the settings of an election.  That locks the lease row: while a
+ * transaction sat idle with that lock, nobody could renew the lease.
  */
 Datum
 le_alter_election(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.alter_election()");
 	Election	to = {0};
 	uint32		given;
 	Call		call;
 	Election   *election;
 
-	/*
-	 * This locks the lease row: while a transaction sat idle with that lock,
-	 * nobody could renew the lease.
-	 */
-	le_call_check_function("leader_election.alter_election()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(&call);
@@ -149,13 +144,11 @@ le_alter_election(PG_FUNCTION_ARGS)
 Datum
 le_set_run_done(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.set_run_done()");
 	const char *run;
 	Call		call;
 	Lease	   *lease;
 
-	le_call_check_function("leader_election.set_run_done()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	run = PG_ARGISNULL(1) ? NULL : le_arg_name(fcinfo, 1, "run");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	(void) le_call_lock_owned(&call, &lease);
@@ -333,7 +326,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 Datum
 le_request_yield(PG_FUNCTION_ARGS)
 {
-	char	   *name;
+	char	   *name = le_call_election(fcinfo, "leader_election.request_yield()");
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	bool		may_reserve;
@@ -342,8 +335,6 @@ le_request_yield(PG_FUNCTION_ARGS)
 	Lease	   *lease;
 	int64		left;
 
-	le_call_check_function("leader_election.request_yield()");
-	name = le_arg_name(fcinfo, 0, "election name");
 	if (!PG_ARGISNULL(1))
 		to = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);

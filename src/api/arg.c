@@ -17,7 +17,6 @@
 #include "utils/timestamp.h"
 
 #define LONGEST_REASON	1000	/* bytes */
-#define LONGEST_DELAY	USECS_PER_DAY
 
 /*
  * A text of so many bytes, which is refused before it is copied if it is too
