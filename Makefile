@@ -64,6 +64,7 @@ OBJS = \
 	src/state/dropped.o \
 	src/state/election.o \
 	src/state/epoch.o \
+	src/state/field.o \
 	src/state/group.o \
 	src/state/history.o \
 	src/state/lease.o \

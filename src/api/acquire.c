@@ -155,31 +155,34 @@ find_election(const Store *store, const Acquisition *a)
  * Stand, and ask for the lease.  A call that finds a leader writes no more
  * than a heartbeat.  Else the election lock comes first, so that another
  * process that settles the election finds no row of it locked for long.
- * *lease becomes the lease as it is then; NULL: there is no such seat any more.
- * False: try again.
+ * a->lease becomes the lease as it is then; NULL: there is no such seat any
+ * more.  False: try again.
  */
 static bool
-try_to_acquire(const Store *store, Acquisition *a, Lease **lease)
+try_to_acquire(const Store *store, Acquisition *a)
 {
 	Election   *election = find_election(store, a);
 	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
-	.arg = a};
+	.arg = a,.election = election};
 
-	*lease = NULL;
 	if (election == NULL)
+	{
+		a->lease = NULL;
 		return true;
+	}
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
-	*lease = a->led != NULL ? a->led :
-		le_lease_read(store, a->who.election, NULL);
-	if (a->led != NULL || *lease == NULL ||
-		le_lease_state_now(store, *lease) == LEASE_LED ||
-		is_refused(store, *lease, &a->who))
+	if (a->lease == NULL)
+		a->lease = le_lease_read(store, a->who.election, NULL);
+	if (a->led || a->lease == NULL ||
+		le_lease_state_now(store, a->lease) == LEASE_LED ||
+		is_refused(store, a->lease, &a->who))
 		return stand(store, a);
+	turn.lease = a->lease;
 	if (le_turn(store, a->who.election, &turn) == SETTLED_GONE ||
 		a->stood != STAND_OK)
 		return false;
-	*lease = le_lease_read(store, a->who.election, NULL);
+	a->lease = turn.lease;
 	return true;
 }
 
@@ -209,17 +212,16 @@ le_acquire_later(const Store *store, Acquisition *a)
 Lease *
 le_acquire_lease(Store *store, Acquisition *a)
 {
-	Lease	   *lease;
-
-	while (!try_to_acquire(store, a, &lease))
+	while (!try_to_acquire(store, a))
 	{
 		le_cap_let_go();
 		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
-		if (a->led != NULL)
+		if (a->led)
 			le_store_lock(store, LE_TABLES, RowExclusiveLock);
-		a->led = NULL;
+		a->led = false;
+		a->lease = NULL;
 	}
-	return lease != NULL && (is_granted_here(store, lease, &a->who) ||
-							 is_repeated_durably(store, lease, &a->who)) ?
-		lease : NULL;
+	return a->lease != NULL && (is_granted_here(store, a->lease, &a->who) ||
+								is_repeated_durably(store, a->lease, &a->who)) ?
+		a->lease : NULL;
 }

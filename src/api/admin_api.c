@@ -77,7 +77,8 @@ le_admin_see_to_epoch(const Store *store, const char *name)
 	Lease	   *lease = le_lease_read(store, name, NULL);
 
 	if (lease != NULL &&
-		le_lease_grace(lease, election->lease_duration, le_epoch_read()) == PG_INT64_MAX)
+		le_lease_grace(lease, election->lease_duration,
+					   le_epoch_read(store)) == PG_INT64_MAX)
 	{
 		if (!le_start_ensure(true))
 			le_wait_no_epoch(name);
@@ -108,7 +109,8 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 	 * lease: do not shorten the wait for its end.
 	 */
 	if (altered.lease_duration < election->lease_duration &&
-		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > le_clock())
+		le_lease_grace(lease, election->lease_duration,
+					   le_epoch_read(&call->store)) > le_clock())
 		le_wait_busy(call->election);
 	while (!le_election_write(&call->store, &altered))
 		le_wait_retry_or_busy(call->election);
@@ -190,7 +192,8 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_call_get_owned(&call);
-	while (!le_drop_locked(&call.store, election, le_epoch_read()))
+	while (!le_drop_locked(&call.store, election,
+						   le_epoch_read(&call.store)))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -213,7 +216,7 @@ is_paused(const Store *store, const Election *election)
 {
 	int64		until;
 
-	return le_pause_now(store, election, le_epoch_read(), &until) != NULL;
+	return le_pause_now(store, election, le_epoch_read(store), &until) != NULL;
 }
 
 /*
@@ -239,7 +242,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 		(void) le_turn(store, name, &turn);
 	le_turn_lock(&call->store, le_election_get(store, name));
 	election = le_call_lock_owned(call, &lease);
-	inc = le_epoch_read();
+	inc = le_epoch_read(store);
 	if (!is_paused(store, election))
 		return false;
 	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock())

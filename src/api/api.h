@@ -180,8 +180,9 @@ typedef struct Acquisition
 	Candidate	who;
 	Profile		profile;
 	bool		is_seat;		/* only of a group: an election is not made */
-	Lease	   *led;			/* the lease, if the call has found it led;
-								 * then not all tables are locked yet */
+	Lease	   *lease;			/* as it was read last; NULL: read it again */
+	bool		led;			/* the call has found it led; then not all
+								 * tables are locked yet */
 	int64		lease_duration; /* of the election */
 	StandResult stood;
 	bool		refused;		/* because of its run */
@@ -207,6 +208,10 @@ typedef struct StandCall
 	int64		term;			/* of a committed row; 0: not known to lead */
 	int64		ask_until;		/* when a campaign stops asking standbys */
 	int64		deadline;		/* of the lease, if this session leads */
+
+	/* as le_stand_begin() has read them just now; NULL: read them again */
+	Election   *election;
+	Lease	   *lease;
 } StandCall;
 
 extern void le_stand_args(FunctionCallInfo fcinfo, int first_of_profile,

@@ -230,28 +230,31 @@ read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
 {
 	char	   *text;
 
-	switch (setting->type)
+	switch (setting->field.type)
 	{
-		case SETTING_STRATEGY:
+		case FIELD_STRATEGY:
 			*(const char **) field = strategy_arg(fcinfo, n);
 			break;
-		case SETTING_TEXT:
+		case FIELD_TEXT:
 			text = le_arg_text(fcinfo, n, setting->name, setting->least,
 							   setting->most);
 			*(char **) field = text[0] != '\0' ? text : NULL;
 			break;
-		case SETTING_ROLE:
+		case FIELD_ROLE:
 			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
 			*(Role *) field = text[0] == '\0' && setting->least == 0 ?
 				(Role) {""} : le_role_named(text);
 			break;
-		case SETTING_INTEGER:
+		case FIELD_INTEGER:
 			*(int *) field = integer_arg(fcinfo, n, setting);
 			break;
-		case SETTING_INTERVAL:
+		case FIELD_INTERVAL:
 			*(int64 *) field = le_arg_interval(fcinfo, n, setting->name,
 											   setting->least, setting->most);
 			break;
+		default:
+			elog(ERROR, "setting \"%s\" has a type of no setting",
+				 setting->name);
 	}
 }
 
@@ -274,7 +277,7 @@ le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings, bool of_group,
 		if (n >= PG_NARGS() || PG_ARGISNULL(n))
 			continue;
 		read_setting(fcinfo, n, &settings[i],
-					 (char *) to + settings[i].offset);
+					 (char *) to + settings[i].field.offset);
 		given |= 1 << i;
 	}
 	return given;

@@ -134,13 +134,14 @@ le_acquire(PG_FUNCTION_ARGS)
 	 * tables.
 	 */
 	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
-	lease = le_lease_read(&call.store, a.who.election, NULL);
-	if (lease != NULL && le_lease_state_now(&call.store, lease) == LEASE_LED)
-		a.led = lease;
-	else
-		le_store_lock(&call.store, LE_TABLES, RowExclusiveLock);
-	if (a.led == NULL &&
-		!le_begin_ensure(&call.store, a.who.election, true, le_wait_left()))
+	a.lease = le_lease_read(&call.store, a.who.election, NULL);
+	a.led = a.lease != NULL &&
+		le_lease_state_now(&call.store, a.lease) == LEASE_LED;
+	if (!a.led)
+		le_store_lock(&call.store, LE_TABLES & ~LE_TABLES_TO_STAND,
+					  RowExclusiveLock);
+	if (!a.led &&
+		!le_begin_ensure(&call.store, a.lease, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;
@@ -228,7 +229,7 @@ prepare_to_continue(Store *store, const Lease *lease)
 	le_store_lock(store, LE_TABLES, RowExclusiveLock);
 	election = le_election_get(store, lease->election);
 	if (!worker && le_lease_grace(lease, election->lease_duration,
-								  le_epoch_read()) == PG_INT64_MAX)
+								  le_epoch_read(store)) == PG_INT64_MAX)
 		le_wait_no_epoch(election->name);
 }
 
@@ -323,7 +324,8 @@ le_detached_renew(Store *store, const char *name, int64 term,
 		if (state == LEASE_STALE)
 			prepare_to_continue(store, lease);
 		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
-						   state == LEASE_STALE, le_wait_left(), &proof))
+						   state == LEASE_STALE ? store : NULL, le_wait_left(),
+						   &proof))
 			le_wait_unconfirmed(name);
 		lease = state == LEASE_LED ?
 			renew_lease(store, name, term, said, &proof) :
@@ -345,10 +347,11 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	Lease	   *lease;
 	Settled		settled = SETTLED_NOTHING;
 	bool		may_finish = false;
+	Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	(void) le_election_get(&call.store, name);
-	lease = le_lease_read(&call.store, name, NULL);
+	turn.election = le_election_get(&call.store, name);
+	turn.lease = lease = le_lease_read(&call.store, name, NULL);
 	if (lease != NULL)
 		check_holder(lease, how->term, instead);
 	if (lease != NULL && how->done)
@@ -359,8 +362,6 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	if (lease != NULL &&
 		(may_finish || !is_over(&call.store, lease, how->term)))
 	{
-		Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
-
 		if (le_lease_state_now(&call.store, lease) == LEASE_STALE)
 			le_start_ensure(true);
 		settled = le_turn(&call.store, name, &turn);

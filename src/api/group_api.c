@@ -237,7 +237,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 			le_wait_retry_or_busy(seat->name);
 		while (!le_drop_locked(&call.store,
 							   le_election_get(&call.store, seat->name),
-							   le_epoch_read()))
+							   le_epoch_read(&call.store)))
 			le_wait_retry_or_busy(seat->name);
 	}
 	while (!le_group_delete(&call.store, group->name))
@@ -279,6 +279,7 @@ stand_for_seat(const Store *store, const StandCall *args,
 		if (!le_stand_begin(&seat->s))
 			return NULL;
 		seat->vacant = is_vacant(store, le_lease_read(store, election, NULL));
+		seat->s.lease = NULL;	/* other seats come first */
 		return seat;
 	}
 	c = le_session_find(election, strlen(election));
@@ -412,8 +413,11 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	group = le_group_get(&call.store, call.election);
 	seats = le_elections_read_seats(&call.store, group->name);
 	if (seats != NIL &&
-		!le_begin_ensure(&call.store, ((Election *) linitial(seats))->name, true,
-						 le_wait_left()))
+		!le_begin_ensure(&call.store,
+						 le_lease_read(&call.store,
+									   ((Election *) linitial(seats))->name,
+									   NULL),
+						 true, le_wait_left()))
 		seats = NIL;			/* a later call goes on */
 	seats = stand_for_seats(&call.store, group, seats, &a);
 	le_cap_keep(true);
@@ -423,6 +427,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		a.who.election = seat;
+		a.lease = NULL;
 		lease = le_acquire_lease(&call.store, &a);
 		if (lease == NULL)
 			continue;

@@ -235,7 +235,8 @@ le_standing(PG_FUNCTION_ARGS)
 	if (name == NULL || RecoveryInProgress())	/* the table is UNLOGGED */
 		return (Datum) 0;
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
-				  LE_TABLE_CANDIDATE | LE_TABLE_DRAIN, AccessShareLock);
+				  LE_TABLE_CANDIDATE | LE_TABLE_EPOCH | LE_TABLE_DRAIN,
+				  AccessShareLock);
 	election = le_election_read(&call.store, call.election);
 	lease = le_lease_read(&call.store, call.election, NULL);
 	know_group(fcinfo, &call.store, election);

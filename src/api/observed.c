@@ -128,7 +128,7 @@ le_observed_look(const Store *store, const Election *election,
 		vacancy->obstacle = obstacle_on_standby(election, lease, pause);
 		return NULL;
 	}
-	view = le_view_read(store, election, lease, led ? NULL : le_epoch_read(),
+	view = le_view_read(store, election, lease, led ? NULL : le_epoch_read(store),
 						le_clock(), NULL);
 	le_vacancy_count(view, turnout);
 	if (!led)
@@ -169,7 +169,7 @@ le_observed_pause(const Store *store, const Election *election, bool *ends)
 
 	if (!RecoveryInProgress())
 	{
-		own = le_pause_now(store, election, le_epoch_read(), &until);
+		own = le_pause_now(store, election, le_epoch_read(store), &until);
 		*ends = until != PG_INT64_MAX;
 		return own;
 	}

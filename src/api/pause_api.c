@@ -40,8 +40,11 @@ le_pause_election(PG_FUNCTION_ARGS)
 	le_start_ensure(true);		/* which may wait: before there are locks */
 	election = le_call_lock_owned(&call, pause.vacates ? &lease : NULL);
 	pause.at = GetCurrentTimestamp();
-	pause.resumes_at = pause.at + pause.resumes_for;
-	pause.resumes_mono = le_clock() + pause.resumes_for;
+	if (pause.resumes_for > 0)
+	{
+		pause.resumes_at = pause.at + pause.resumes_for;
+		pause.resumes_mono = le_clock() + pause.resumes_for;
+	}
 	pause.incarnation = le_incarnation_name(call.store.lease_oid);
 	election->pause = &pause;
 	while (!le_election_write(&call.store, election))
@@ -66,7 +69,7 @@ le_resume_election(PG_FUNCTION_ARGS)
 	le_start_ensure(true);
 	election = le_call_lock_owned(&call, NULL);
 	pause = election->pause;
-	paused = le_pause_in_force(pause, le_epoch_read());
+	paused = le_pause_in_force(pause, le_epoch_read(&call.store));
 	election->pause = NULL;
 	while (pause != NULL && !le_election_write(&call.store, election))
 		le_wait_retry_or_busy(name);

@@ -233,7 +233,7 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 	Lease	   *lease = le_lease_read(store, who.election, NULL);
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
 		.optional = lease == NULL || lease->session_id != c->session_id,
-	.work = leaves ? withdraw : NULL,.arg = &who};
+	.work = leaves ? withdraw : NULL,.arg = &who,.lease = lease};
 	Settled		settled;
 
 	/* The leader's view ends before another candidate can follow. */

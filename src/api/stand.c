@@ -167,12 +167,13 @@ le_stand_leads(const Store *store, const Lease *lease, int64 session_id)
 
 /*
  * Write the row of the candidacy, unless an earlier poll has done so, in an
- * election that may have to be created.  NULL: not now.
+ * election that may have to be created.  False: not now.  What was read of the
+ * lease does not count any more after a wait.
  */
-static Election *
+static bool
 write_candidacy(const Store *store, StandCall *s)
 {
-	for (;;)
+	for (;; s->lease = NULL)
 	{
 		Election   *election = s->is_seat ?
 			le_group_seat_read(store, s->who.election) :
@@ -180,8 +181,9 @@ write_candidacy(const Store *store, StandCall *s)
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
 
+		s->election = election;
 		if (election == NULL || s->stands)
-			return election;
+			return election != NULL;
 		le_call_check_candidate_role(election, &s->who.role);
 		le_keepalive_tighten(election->lease_duration);
 		if (c != NULL)
@@ -189,10 +191,8 @@ write_candidacy(const Store *store, StandCall *s)
 		result = le_candidacy_stand(store, &s->who, &s->profile,
 									election->lease_duration);
 		s->stands = result == STAND_OK;
-		if (s->stands)
-			return election;
-		if (s->polls)
-			return NULL;
+		if (s->stands || s->polls)
+			return s->stands;
 		if (result == STAND_IN_USE)
 			le_call_report_name_in_use(store, &s->who);
 		le_wait_retry_or_busy(s->who.election);
@@ -273,8 +273,8 @@ le_stand_begin(StandCall *s)
 	}
 	locked = lock_tables(&store, s);
 	limit = s->polls ? Max(s->ask_until - le_clock(), 0) : le_wait_left();
-	if (locked &&
-		!le_begin_ensure(&store, s->who.election, !s->polls, limit))
+	s->lease = locked ? le_lease_read(&store, s->who.election, NULL) : NULL;
+	if (locked && !le_begin_ensure(&store, s->lease, !s->polls, limit))
 		return false;
 	if (s->who.session_id == 0)
 	{
@@ -289,7 +289,7 @@ le_stand_begin(StandCall *s)
 	}
 	if (!locked)
 		return false;
-	if (write_candidacy(&store, s) != NULL)
+	if (write_candidacy(&store, s))
 		return true;
 	if (!s->polls && !s->is_seat)
 		le_wait_busy(s->who.election);
@@ -309,7 +309,8 @@ le_stand_elect(StandCall *s)
 	Candidacy  *c;
 	Turn		turn = {.caller = &s->who,
 		.mode = s->polls ? TURN_SKIPS : TURN_TRIES,
-	.ask_until = s->ask_until};
+		.ask_until = s->ask_until,.election = s->election,
+	.lease = s->lease};
 
 	le_store_get(&store);
 	if (le_turn(&store, s->who.election, &turn) == SETTLED_GONE)
@@ -318,7 +319,8 @@ le_stand_elect(StandCall *s)
 			return 0;
 		le_election_report_missing(s->who.election);
 	}
-	lease = le_lease_read(&store, s->who.election, NULL);
+	lease = turn.lease != NULL ? turn.lease :
+		le_lease_read(&store, s->who.election, NULL);
 	if (!le_stand_leads(&store, lease, s->who.session_id))
 		return 0;
 	c = s->polls ? NULL : le_stand_candidacy(s);

@@ -217,7 +217,7 @@ extern bool le_store_try_share(Store *store);
 extern void le_store_end_share(const Store *store);
 
 /* table.c */
-extern Relation le_table_open(Oid table, LOCKMODE mode);
+extern Relation le_table_open(Oid table);
 extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
 LE_NORETURN extern void le_table_report_dropped(void);
 
@@ -345,8 +345,6 @@ extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 extern Row *le_row_lock(const Store *store, TableId table, Key key,
 						LockTupleMode mode, bool *busy);
 extern Row *le_row_lock_or_new(const Store *store, TableId table, Key key);
-extern void le_row_insert(Row *row);
-extern void le_row_update(Row *row);
 extern void le_row_write(Row *row);
 extern void le_row_delete(Row *row);
 extern bool le_row_remove(const Store *store, TableId table, Key key);

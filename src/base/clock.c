@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		The monotonic clock, and the server's incarnation, on which its values
- *		count.
+ *		The monotonic clock.
  *
  * Durations are measured with the clock that nobody can set and that goes on
  * while the machine sleeps (CLOCK_BOOTTIME).
@@ -17,14 +16,9 @@
  */
 #include "postgres.h"
 
-#include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "access/xlog.h"
 #include "base/base.h"
-#include "miscadmin.h"
-#include "storage/fd.h"
 #include "utils/timestamp.h"
 
 #ifdef CLOCK_BOOTTIME

@@ -11,7 +11,8 @@
 
 /*
  * Make a hash table that is freed with context.  flags say what the keys are:
- * HASH_STRINGS or HASH_BLOBS.
+ * HASH_STRINGS or HASH_BLOBS.  It begins small, and grows: some are walked at
+ * the end of every transaction, empty places too.
  */
 HTAB *
 le_hash_make(const char *name, Size keysize, Size entrysize, int flags,
@@ -23,5 +24,5 @@ le_hash_make(const char *name, Size keysize, Size entrysize, int flags,
 	info.keysize = keysize;
 	info.entrysize = entrysize;
 	info.hcxt = context;
-	return hash_create(name, 64, &info, HASH_ELEM | HASH_CONTEXT | flags);
+	return hash_create(name, 8, &info, HASH_ELEM | HASH_CONTEXT | flags);
 }

@@ -425,12 +425,20 @@ le_lock_worker_is_mine(void)
 
 /*
  * Has this database certainly no worker?  Without room for the test the answer
- * is no: a new worker would find no room for its lock either.
+ * is no: a new worker would find no room for its lock either.  So one request
+ * is enough: it fails if the lock is held, and if there is no room.
  */
 bool
 le_lock_worker_is_free(void)
 {
-	return le_lock_is_held(database_tag(LOCK_WORKER)) == NOT_HELD;
+	LOCKTAG		tag = database_tag(LOCK_WORKER);
+	bool		outside = !IsTransactionState();
+
+	if (LeLockHeldByMe(&tag, ExclusiveLock) ||
+		!le_lock_try(tag, ShareLock, outside))
+		return false;
+	release(tag, ShareLock, outside);
+	return true;
 }
 
 /*

@@ -283,29 +283,32 @@ insert_index_entries(Relation rel, TupleTableSlot *slot, bool is_update,
 }
 
 /*
- * Write a new version of a row, or a new row.  The transaction sees it from
- * now on.
+ * Write a row that is locked, or that le_row_new() has made.  The transaction
+ * sees it from now on, and may write it again.
  *
  * Nearly always an update finds room in the page of the old version and
  * changes no key, and the table has no constraints but those that we keep:
  * then the write is all there is to do, and needs no executor.
  */
-static void
-write_row(Row *row, CmdType command)
+void
+le_row_write(Row *row)
 {
-	Relation	rel = le_table_open(row->table, RowExclusiveLock);
+	bool		is_new = !ItemPointerIsValid(&row->tid);
+	Relation	rel = le_table_open(row->table);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
 													&TTSOpsVirtual);
 	bool		needs_entries = true;
 	bool		only_summarizing = false;
 
+	if (is_new)
+		le_xact_hold();
 	note_write(rel);
 	PushActiveSnapshot(GetLatestSnapshot());
 	store_values(slot, row);
 	check_not_null(rel, slot);
 	if (!TRUSTS_KEPT || !keeps_constraints(RelationGetDescr(rel)->constr))
 		compute_and_check(rel, slot);
-	if (command == CMD_INSERT)
+	if (is_new)
 		simple_table_tuple_insert(rel, slot);
 	else
 		needs_entries = LeTableUpdate(rel, &row->tid, slot,
@@ -313,8 +316,7 @@ write_row(Row *row, CmdType command)
 	if (needs_entries)
 	{
 		le_xact_slow_writes++;
-		insert_index_entries(rel, slot, command == CMD_UPDATE,
-							 only_summarizing);
+		insert_index_entries(rel, slot, !is_new, only_summarizing);
 	}
 	row->tid = slot->tts_tid;
 	PopActiveSnapshot();
@@ -323,36 +325,11 @@ write_row(Row *row, CmdType command)
 	CommandCounterIncrement();
 }
 
-/* Insert a row made by le_row_new(). */
-void
-le_row_insert(Row *row)
-{
-	le_xact_hold();
-	write_row(row, CMD_INSERT);
-}
-
-/* Update a row that is locked; it may be updated again. */
-void
-le_row_update(Row *row)
-{
-	write_row(row, CMD_UPDATE);
-}
-
-/* Insert a new row, or update one that is locked. */
-void
-le_row_write(Row *row)
-{
-	if (ItemPointerIsValid(&row->tid))
-		le_row_update(row);
-	else
-		le_row_insert(row);
-}
-
 /* Delete a row that was locked for that. */
 void
 le_row_delete(Row *row)
 {
-	Relation	rel = le_table_open(row->table, RowExclusiveLock);
+	Relation	rel = le_table_open(row->table);
 
 	note_write(rel);
 	PushActiveSnapshot(GetLatestSnapshot());

@@ -113,7 +113,8 @@ is_same_key(IndexTuple a, IndexTuple b)
 
 /*
  * Open the table, its primary key (or that index) and a scan of it, by so many
- * conditions.
+ * conditions.  The caller has locked the table, but maybe not this index: since
+ * then it may have been replaced (REINDEX CONCURRENTLY).
  */
 static RowScan *
 open_scan(const Store *store, TableId table, Oid index, int columns,
@@ -122,7 +123,7 @@ open_scan(const Store *store, TableId table, Oid index, int columns,
 	RowScan    *scan = palloc0(sizeof(RowScan));
 
 	scan->table = table;
-	scan->rel = le_table_open(store->table[table].rel, AccessShareLock);
+	scan->rel = le_table_open(store->table[table].rel);
 	scan->index = index_open(index, AccessShareLock);
 	scan->latest = snapshot == NULL;
 	scan->snapshot = scan->latest ? RegisterSnapshot(latest_snapshot()) :
@@ -241,7 +242,7 @@ le_scan_end(RowScan *scan)
 	if (scan->latest)
 		UnregisterSnapshot(scan->snapshot);
 	index_close(scan->index, AccessShareLock);
-	relation_close(scan->rel, AccessShareLock);
+	relation_close(scan->rel, NoLock);
 	pfree(scan);
 }
 

@@ -16,15 +16,13 @@
 #include "utils/rel.h"
 
 /*
- * Open a table of ours.
+ * Open a table of ours, which this transaction has locked.
  */
 Relation
-le_table_open(Oid table, LOCKMODE mode)
+le_table_open(Oid table)
 {
-	Relation	rel;
+	Relation	rel = try_relation_open(table, NoLock);
 
-	Assert(le_lock_holds_table(table));
-	rel = try_relation_open(table, mode);
 	if (rel == NULL)
 		le_table_report_dropped();
 	return rel;

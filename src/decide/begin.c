@@ -46,7 +46,7 @@ le_begin_epoch(Store *store)
 	highest_term = Max(highest_term, le_dropped_highest(store));
 
 	/* Another transaction may have begun the epoch since the caller looked. */
-	if (!le_epoch_is_missing(le_epoch_read(), stale))
+	if (!le_epoch_is_missing(le_epoch_read(store), stale))
 		return true;
 
 	/*
@@ -63,7 +63,8 @@ le_begin_epoch(Store *store)
 
 /*
  * See to it that there is an epoch to elect a leader in, before a call that
- * asks for an election writes anything.  That is the worker's task; where none
+ * asks for an election, whose lease it has read (NULL: there is none yet), writes
+ * anything.  That is the worker's task; where none
  * can be had, this transaction begins the epoch, unless it has done anything
  * else before.  False: this transaction holds the epoch lock, and has begun
  * the epoch if it could.  It must do nothing more, and the client has to call
@@ -73,22 +74,21 @@ le_begin_epoch(Store *store)
  * waits for standbys that are not there would not end.
  */
 bool
-le_begin_ensure(Store *store, const char *election, bool urgent, int64 limit)
+le_begin_ensure(Store *store, const Lease *lease, bool urgent, int64 limit)
 {
-	Lease	   *lease = le_lease_read(store, election, NULL);
 	Incarnation *inc;
 	Proof		proof;
 
 	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
 		return true;
-	inc = le_epoch_read();
+	inc = le_epoch_read(store);
 	if (inc->known &&
 		(inc->epoch > 0 || lease == NULL ||
 		 !le_lease_is_stale(lease, inc->name)))
 		return true;
 	if (le_start_ensure(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!le_proof_make(NULL, PG_INT64_MAX, false, limit, &proof))
+		!le_proof_make(NULL, PG_INT64_MAX, NULL, limit, &proof))
 		return true;
 	(void) le_begin_epoch(store);
 	return !le_lock_epoch_is_mine();

@@ -92,7 +92,7 @@ extern void le_view_show(const View *view, Candidate *c, Contender *contender);
 extern void le_view_count_once(View *view, Tally **tally,
 							   MemoryContext context);
 extern bool le_view_prepare(const Store *store, const Election *election,
-							bool passes_holder);
+							const Lease *lease, bool passes_holder);
 extern Contender *le_view_named(View *view, const char *name);
 
 /* proof.c */
@@ -114,8 +114,8 @@ extern void le_proof_set_subject(Proof *proof, TransactionId vacant_xmin,
 extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
 extern bool le_proof_grants(const Proof *proof, const Incarnation *inc);
-extern bool le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
-						  int64 limit, Proof *proof);
+extern bool le_proof_make(const Lease *seen, int64 lease_duration,
+						  const Store *store, int64 limit, Proof *proof);
 
 /* decision.c */
 
@@ -217,7 +217,8 @@ typedef enum Settled
 extern Settled le_settle(const Store *store,
 						 const Election *election,
 						 const Candidate *caller,
-						 const GiveUp *give_up, const Proof *proof);
+						 const GiveUp *give_up, const Proof *proof,
+						 Lease **lease);
 extern void le_settle_grant(const Store *store, Lease *lease,
 							const Incarnation *inc, const Candidate *winner,
 							int64 previous_term, int64 duration, int64 t0,
@@ -229,7 +230,8 @@ extern bool le_drop_locked(const Store *store, const Election *election,
 
 /* late_commit.c */
 extern bool le_late_commits_end(const Store *store, const Election *election,
-								const Proof *proof, const Candidate *caller);
+								Lease *lease, const Proof *proof,
+								const Candidate *caller);
 
 /* turn.c */
 
@@ -255,14 +257,19 @@ typedef struct Turn
 								 * standbys, nor wait for them */
 	TurnWork	work;			/* NULL: nothing */
 	void	   *arg;
+
+	/* as the call has read them just now; NULL: the turn reads them */
+	Election   *election;
+	Lease	   *lease;			/* then, as the turn leaves it; NULL: it may
+								 * have changed */
 } Turn;
 
 extern void le_turn_lock(Store *store, const Election *election);
-extern Settled le_turn(const Store *store, const char *name, const Turn *turn);
+extern Settled le_turn(const Store *store, const char *name, Turn *turn);
 
 /* begin.c */
 extern bool le_begin_epoch(Store *store);
-extern bool le_begin_ensure(Store *store, const char *election, bool urgent,
+extern bool le_begin_ensure(Store *store, const Lease *lease, bool urgent,
 							int64 limit);
 
 #endif							/* LE_DECIDE_H */

@@ -211,7 +211,7 @@ le_decision_is_held_up(const Store *store, const Election *election,
 	Decision	d = {.store = store,.election = election,.lease = lease};
 	Contender  *kept_for;
 
-	d.inc = le_epoch_read();
+	d.inc = le_epoch_read(store);
 	d.now = le_clock();
 	d.state = le_lease_state(lease, d.inc->name, d.now);
 	if (d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED)

@@ -189,7 +189,8 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
 }
 
 /*
- * The election lock is to be taken, to end a term that is over.  End the
+ * The election lock is to be taken, to end a term that is over, as its lease
+ * was read last.  End the
  * sessions of fenced commits that hold it up.  The worker does so and, where
  * there is none, candidates' own calls.
  *
@@ -200,17 +201,18 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
  */
 bool
 le_late_commits_end(const Store *store, const Election *election,
-					const Proof *proof, const Candidate *caller)
+					Lease *lease, const Proof *proof, const Candidate *caller)
 {
-	LOCKTAG		lock = le_lock_election_tag(election->name);
-	Lease	   *lease = le_lease_read(store, election->name, NULL);
 	LeaseState	state;
+	LOCKTAG		lock;
 
-	if (lease == NULL || !proof->confirmed || !le_proof_stands(proof))
+	if (!proof->confirmed || !le_proof_stands(proof))
 		return false;
 	state = le_lease_state_now(store, lease);
-	if ((state != LEASE_EXPIRED && state != LEASE_ORPHANED) ||
-		!note_commits(&lock, lease) ||
+	if (state != LEASE_EXPIRED && state != LEASE_ORPHANED)
+		return false;
+	lock = le_lock_election_tag(election->name);
+	if (!note_commits(&lock, lease) ||
 		!(le_lock_worker_is_mine() || le_lock_worker_is_free()) ||
 		!le_decision_is_held_up(store, election, lease, caller))
 		return false;

@@ -35,7 +35,7 @@
 bool
 le_renew_prove(const Store *store, const Lease *seen, Proof *proof)
 {
-	return le_proof_make(seen, le_election_lease_duration(store, seen), false,
+	return le_proof_make(seen, le_election_lease_duration(store, seen), NULL,
 						 le_wait_left(), proof);
 }
 
@@ -103,7 +103,7 @@ Lease *
 le_renew_stale(const Store *store, const Election *election, int64 term,
 			   const Proof *proof, bool *over)
 {
-	Incarnation *inc = le_epoch_read();
+	Incarnation *inc = le_epoch_read(store);
 	Lease	   *lease = le_lease_lock(store, election->name);
 	int64		now = le_clock();
 	int64		grace;
@@ -147,11 +147,12 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 	le_settle_grant(store, lease, inc, le_candidate_of_lease(lease), term,
 					Max(election->lease_duration, lease->duration), proof->t0,
 					at, &change);
-	le_lease_hold(lease, grace, now, at);
+	le_lease_set_not_before(lease, grace, true, now, at);
+	le_lease_write(lease);
 	le_spread_touch(election->name);
 	le_commit_change(store, &change);
 	pause = le_pause_now(store, election, inc, &paused_until);
 	if (pause != NULL && pause->vacates)
 		le_yield_ask_for_pause(store, election, lease);
-	return le_lease_read(store, election->name, NULL);
+	return lease;
 }

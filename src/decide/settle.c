@@ -142,11 +142,9 @@ keep_seat(Decision *d)
 		le_lease_note_first(d->lease, d->first_stood,
 							le_lease_not_before(d->lease, d->inc), d->now,
 							GetCurrentTimestamp(), d->inc->name);
-	if (d->successor != NULL)
-		le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
-						 d->now, d->inc->name);
-	else
-		le_lease_unreserve(d->lease);
+	le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
+					 d->now, d->inc->name);
+	le_lease_write(d->lease);
 	le_commit_durably();
 	le_commit_wakes_worker();
 }
@@ -165,7 +163,8 @@ detail_of(const Decision *d, Reason reason)
 
 /*
  * Grant the lease, which is locked, to a candidate, from t0 on.  It may
- * continue its previous_term (0: none).  le_commit_change() is to follow.
+ * continue its previous_term (0: none).  The caller writes the lease, and le_commit_change() is to
+ * follow.
  */
 void
 le_settle_grant(const Store *store, Lease *lease, const Incarnation *inc,
@@ -215,13 +214,13 @@ write_change(Decision *d, Row *history)
 	}
 	else
 	{
-		d->view = le_view_read(d->store, d->election, d->lease, NULL, d->now,
-							   NULL);
+		d->view->now = d->now;
 		le_decision_look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, d->election->lease_duration, d->deserted,
 						d->first_stood, d->now, at, d->inc->name);
 	}
+	le_lease_write(d->lease);
 	le_commit_change(d->store, &change);
 	if (d->winner != NULL && d->view->pause_vacates)
 		le_yield_ask_for_pause(d->store, d->election, d->lease);
@@ -251,7 +250,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	 * The settings and the lease may have changed, or be gone, while the
 	 * caller queued for the lock.
 	 */
-	d->inc = le_epoch_read();
+	d->inc = le_epoch_read(d->store);
 	d->lease = le_lease_read(d->store, name, NULL);
 	d->election = le_election_get(d->store, name);
 	if (d->lease == NULL)
@@ -282,7 +281,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 		 */
 		if (le_runs_finish(d->lease, GetCurrentTimestamp()))
 		{
-			le_row_update(d->lease->row);
+			le_lease_write(d->lease);
 			le_commit_durably();
 		}
 		return SETTLED_GAVE_UP;
@@ -351,20 +350,24 @@ check(Decision *d, Row **history)
  * was made before the election lock was taken.  The caller holds that lock and
  * the tables' locks.  A seat of a group is granted or reserved only if the
  * caller holds the group lock, too (cap.c); without it, only a term ends.
+ * *lease becomes the lease as it is then, unless a row is busy.
  */
 Settled
 le_settle(const Store *store, const Election *election,
-		  const Candidate *caller, const GiveUp *give_up, const Proof *proof)
+		  const Candidate *caller, const GiveUp *give_up, const Proof *proof,
+		  Lease **lease)
 {
 	Decision	d = {.store = store,.proof = proof};
 	Row		   *history;
 	Settled		settled = look(&d, election->name, give_up);
 
 	Assert(le_lock_holds_election(election->name, ExclusiveLock));
-	if (settled != SETTLED_CHANGED)
-		return settled;
-	le_decision_make(&d, caller);
-	settled = check(&d, &history);
+	if (settled == SETTLED_CHANGED)
+	{
+		le_decision_make(&d, caller);
+		settled = check(&d, &history);
+	}
+	*lease = d.lease;
 	if (settled != SETTLED_CHANGED)
 		return settled;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)

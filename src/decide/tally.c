@@ -137,7 +137,8 @@ is_in_grace(const Store *store, const Lease *lease, int64 now)
 	Election   *election = le_election_read(store, lease->election);
 
 	return election != NULL &&
-		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > now;
+		le_lease_grace(lease, election->lease_duration,
+					   le_epoch_read(store)) > now;
 }
 
 static void

@@ -119,14 +119,14 @@ take_locks(Store *store, const Election *election, const Turn *turn)
  * was granted or reserved, and never while a row is busy.
  */
 static Settled
-settle_locked(Store *store, const Election *election, const Turn *turn,
+settle_locked(Store *store, const Election *election, Turn *turn,
 			  const Proof *proof)
 {
 	const char *name = election->name;
 	Settled		settled = SETTLED_BUSY;
 
 	if (turn->give_up == NULL &&
-		le_late_commits_end(store, election, proof, turn->caller))
+		le_late_commits_end(store, election, turn->lease, proof, turn->caller))
 	{
 		/* We have locked the lease, and may not queue. */
 		if (turn->mode == TURN_QUEUES)
@@ -145,7 +145,7 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 	if (turn->work == NULL || turn->work(store, turn->arg))
 	{
 		settled = le_settle(store, election, turn->caller, turn->give_up,
-							proof);
+							proof, &turn->lease);
 		while (settled == SETTLED_BUSY)
 		{
 			if (store->groups != NIL)
@@ -159,7 +159,7 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
 			 */
 			if (le_cap_lock(store, election, false) || !is_transfer(turn))
 				settled = le_settle(store, election, turn->caller,
-									turn->give_up, proof);
+									turn->give_up, proof, &turn->lease);
 		}
 		if (settled == SETTLED_NOTHING && store->groups != NIL)
 			le_cap_unlock(store, election);
@@ -178,18 +178,21 @@ settle_locked(Store *store, const Election *election, const Turn *turn,
  * other modes, what was not done is left to the worker, which is told.
  */
 Settled
-le_turn(const Store *store, const char *name, const Turn *turn)
+le_turn(const Store *store, const char *name, Turn *turn)
 {
 	for (bool first = true;; first = false)
 	{
-		Election   *election = le_election_read(store, name);
-		Lease	   *lease = le_lease_read(store, name, NULL);
+		Election   *election = turn->election != NULL ? turn->election :
+			le_election_read(store, name);
+		Lease	   *lease = turn->lease != NULL ? turn->lease :
+			le_lease_read(store, name, NULL);
 		int64		ask_until = turn->mode == TURN_SKIPS ?
 			turn->ask_until : le_wait_deadline();
 		Store		counted;
 		Settled		settled;
 		Proof		proof;
 
+		turn->lease = lease;
 		if (election == NULL || lease == NULL)
 			return SETTLED_GONE;
 		if (turn->give_up == NULL &&
@@ -198,12 +201,13 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		if (turn->optional)
 			ask_until = 0;
 		else if (turn->give_up == NULL)
-			(void) le_view_prepare(store, election, false);
+			(void) le_view_prepare(store, election, lease, false);
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
-			(void) le_view_prepare(store, election, lease->yield_cause == NULL);
+			(void) le_view_prepare(store, election, lease,
+								   lease->yield_cause == NULL);
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
-		if (!le_proof_make(lease, election->lease_duration, true,
+		if (!le_proof_make(lease, election->lease_duration, store,
 						   Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
 		{
@@ -215,8 +219,11 @@ le_turn(const Store *store, const char *name, const Turn *turn)
 		}
 		counted = *store;		/* its group is read anew under the group lock */
 		settled = settle_locked(&counted, election, turn, &proof);
-		if (settled < SETTLED_BUSY ||
-			(settled == SETTLED_UNPROVEN && turn->optional))
+		if (settled < SETTLED_BUSY)
+			return settled;
+		turn->election = NULL;
+		turn->lease = NULL;
+		if (settled == SETTLED_UNPROVEN && turn->optional)
 			return settled;
 		le_commit_wakes_worker();
 		if (!wait_to_retry(store, turn, name))

@@ -216,15 +216,11 @@ le_view_count_once(View *view, Tally **tally, MemoryContext context)
  */
 bool
 le_view_prepare(const Store *store, const Election *election,
-				bool passes_holder)
+				const Lease *lease, bool passes_holder)
 {
-	Lease	   *lease;
 	View	   *view;
 
 	if (!le_strategy(election->strategy)->counts || le_spread_is_counted())
-		return false;
-	lease = le_lease_read(store, election->name, NULL);
-	if (lease == NULL)
 		return false;
 	view = le_view_read(store, election, lease, NULL, le_clock(), NULL);
 	view->passes_holder = passes_holder;

@@ -105,7 +105,7 @@ le_yield_request(const Store *store, const Election *election, bool *changed,
 	*changed = false;
 	if (!is_open(store, seen))
 		return true;
-	view = le_view_read(store, election, seen, le_epoch_read(), le_clock(),
+	view = le_view_read(store, election, seen, le_epoch_read(store), le_clock(),
 						NULL);
 	request = next == NULL ? le_request_unwanted(view) :
 		le_request(view, &challenger, next);
@@ -147,6 +147,7 @@ le_yield_reserve(const Store *store, const Election *election, Lease *lease,
 					successor, election->lease_duration, lease->deserted,
 					le_lease_first_stood(lease, inc->name), now,
 					GetCurrentTimestamp(), inc->name);
+	le_lease_write(lease);
 	le_spread_touch(election->name);
 	le_commit_durably();
 	le_commit_wakes_worker();

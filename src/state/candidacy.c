@@ -24,16 +24,14 @@
  * renew() makes its row again, maybe after a failover, in which it leads on.
  */
 static bool
-name_is_free(const Store *store, const Candidate *who, const Candidate *present)
+name_is_free(const Store *store, const Candidate *who,
+			 const Candidate *present, const Lease *lease)
 {
-	Lease	   *lease;
 	LeaseState	state;
 
 	if (present != NULL && le_candidate_alive(present))
 		return false;
-	lease = le_lease_read(store, who->election, NULL);
-	if (lease == NULL || lease->leader == NULL ||
-		strcmp(lease->leader, who->candidate) != 0 ||
+	if (lease->leader == NULL || strcmp(lease->leader, who->candidate) != 0 ||
 		le_candidate_leads(who, lease))
 		return true;
 	state = le_lease_state_now(store, lease);
@@ -50,6 +48,7 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 		   int64 lease_duration)
 {
 	Candidate  *present;
+	Lease	   *lease;
 	StandResult result = STAND_OK;
 
 	/*
@@ -57,18 +56,18 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 	 * name, or have dropped the election.
 	 */
 	present = le_candidate_find(store, who->election, who->candidate);
-	if (le_lease_read(store, who->election, NULL) == NULL)
+	lease = le_lease_read(store, who->election, NULL);
+	if (lease == NULL)
 		result = STAND_DROPPED;
 	else if (present != NULL && le_candidate_is_same(present, who) &&
 			 le_candidate_alive(present))
 		result = STAND_BUSY;
-	else if (!name_is_free(store, who, present))
+	else if (!name_is_free(store, who, present, lease))
 		result = STAND_IN_USE;
 	else if (present != NULL && !le_candidate_withdraw(store, present))
 		result = STAND_BUSY;
 	if (result != STAND_OK)
 		return result;
-	who->seen = le_clock();
 	le_candidate_insert(store, who, profile, lease_duration);
 	return STAND_OK;
 }
@@ -93,11 +92,11 @@ le_candidacy_stand(const Store *store, Candidate *who,
 	{
 		who->seen = present->seen;
 		return !le_candidate_differs(present, profile, lease_duration) ||
-			le_candidate_update(store, present, who, profile,
-								lease_duration) ? STAND_OK : STAND_BUSY;
+			le_candidate_update(store, who, profile, lease_duration) ?
+			STAND_OK : STAND_BUSY;
 	}
 
-	if (!name_is_free(store, who, present))
+	if (present != NULL && le_candidate_alive(present))
 		return STAND_IN_USE;
 	name = le_group_lock_seat_name(store, who->election);
 	if (name == NULL || !le_lock_name_shared(name))

@@ -55,6 +55,31 @@ enum
 #define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
+#define FIELD(column, type, member) \
+	{FIELD_##type, CANDIDATE_##column, offsetof(Candidate, member)}
+#define FIELD_OR_NULL(column, type, member) \
+	{FIELD_##type, CANDIDATE_##column, offsetof(Candidate, member), true}
+
+static const Field fields[] = {
+	FIELD(ELECTION, TEXT, election),
+	FIELD(CANDIDATE, TEXT, candidate),
+	{FIELD_ROLE, CANDIDATE_ROLE, offsetof(Candidate, role), true,
+	CANDIDATE_ROLE_ID},
+	FIELD(RANK, INTEGER, rank),
+	FIELD(PROGRESS, BIGINT, progress),
+	FIELD(METADATA, DATUM, metadata),
+	FIELD(AUTO_RENEW, BOOLEAN, auto_renew),
+	FIELD_OR_NULL(SESSION_ID, BIGINT, session_id),
+	FIELD_OR_NULL(BACKEND_PID, INTEGER, backend_pid),
+	FIELD(CLIENT_ADDR, DATUM, client_addr),
+	FIELD(JOINED_AT, BIGINT, joined_at),
+	FIELD(PLACE_MONO, BIGINT, place),
+	FIELD(STOOD_MONO, BIGINT, stood),
+	FIELD(DEFERS, BOOLEAN, defers),
+	FIELD_OR_NULL(SEEN_MONO, BIGINT, seen),
+	FIELD_OR_NULL(SEEN_FOR, BIGINT, seen_for),
+};
+
 /*
  * What the row says.  metadata and client_addr point into the row, and are
  * gone with it.
@@ -64,23 +89,10 @@ view_candidate(const Row *row)
 {
 	Candidate	c = {.row = NULL};
 
-	c.election = TextDatumGetCString(row->values[CANDIDATE_ELECTION]);
-	c.candidate = TextDatumGetCString(row->values[CANDIDATE_CANDIDATE]);
-	c.session_id = LE_GET(row, CANDIDATE_SESSION_ID, DatumGetInt64, 0);
-	c.role = le_role_get(row, CANDIDATE_ROLE, CANDIDATE_ROLE_ID);
-	c.rank = DatumGetInt32(row->values[CANDIDATE_RANK]);
-	c.progress = DatumGetInt64(row->values[CANDIDATE_PROGRESS]);
-	c.metadata = LE_GET(row, CANDIDATE_METADATA, (Datum), 0);
-	c.auto_renew = DatumGetBool(row->values[CANDIDATE_AUTO_RENEW]);
-	c.backend_pid = LE_GET(row, CANDIDATE_BACKEND_PID, DatumGetInt32, 0);
-	c.client_addr = LE_GET(row, CANDIDATE_CLIENT_ADDR, (Datum), 0);
-	c.joined_at = DatumGetTimestampTz(row->values[CANDIDATE_JOINED_AT]);
-	c.place = DatumGetInt64(row->values[CANDIDATE_PLACE_MONO]);
+	le_fields_read(fields, lengthof(fields), row, &c);
 	c.sits_out = LE_GET(row, CANDIDATE_SITS_OUT, DatumGetInt64, -1);
-	c.defers = DatumGetBool(row->values[CANDIDATE_DEFERS]);
-	c.seen = LE_GET(row, CANDIDATE_SEEN_MONO, DatumGetInt64, 0);
-	c.seen_for = LE_GET(row, CANDIDATE_SEEN_FOR, DatumGetInt64, 0);
-	c.stood = LE_GET(row, CANDIDATE_STOOD_MONO, DatumGetInt64, c.place);
+	if (row->nulls[CANDIDATE_STOOD_MONO])
+		c.stood = c.place;
 	return c;
 }
 
@@ -90,9 +102,26 @@ make_candidate(const Row *row)
 	Candidate  *c = palloc(sizeof(Candidate));
 
 	*c = view_candidate(row);
-	c->metadata = LE_GET(row, CANDIDATE_METADATA, LE_GET_COPY, 0);
-	c->client_addr = LE_GET(row, CANDIDATE_CLIENT_ADDR, LE_GET_COPY, 0);
+	if (c->metadata != 0)
+		c->metadata = LE_GET_COPY(c->metadata);
+	if (c->client_addr != 0)
+		c->client_addr = LE_GET_COPY(c->client_addr);
 	return c;
+}
+
+/*
+ * Write a candidate that is locked, or a new one, as the struct has it.
+ */
+static void
+write_candidate(Candidate *c)
+{
+	Row		   *row = c->row;
+
+	le_fields_write(fields, lengthof(fields), row, c);
+	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_lease_kind(c->session_id)));
+	LE_SET_IF(row, CANDIDATE_SITS_OUT, c->sits_out >= 0,
+			  Int64GetDatum(c->sits_out));
+	le_row_write(row);
 }
 
 /* When le_candidates_read() gives up (monotonic); only the worker sets it */
@@ -280,37 +309,34 @@ le_candidate_of_lease(const Lease *lease)
 }
 
 /*
- * Lock the candidate's row until the transaction ends.  NULL: it is gone, or
- * another candidate's by now (*busy is false), or another transaction has
- * locked it (true).
+ * Lock the candidate's row until the transaction ends, and read it again: it
+ * may have changed.  If it is gone, or another candidate's by now, c->row is
+ * NULL.  False: another transaction has locked it.
  */
-static Row *
-lock_row(const Store *store, const Candidate *c, LockTupleMode mode, bool *busy)
+static bool
+lock_candidate(const Store *store, Candidate *c, LockTupleMode mode)
 {
+	bool		busy;
 	Row		   *row = le_row_lock(store, TABLE_CANDIDATE,
 								  le_key_text(c->election, c->candidate),
-								  mode, busy);
+								  mode, &busy);
+	Candidate  *present = row != NULL ? make_candidate(row) : NULL;
 
-	if (row != NULL && !le_candidate_is_same(make_candidate(row), c))
+	if (present != NULL && le_candidate_is_same(present, c))
+		*c = *present;
+	else
 		row = NULL;
-	return row;
+	c->row = row;
+	return !busy;
 }
 
 /*
- * Lock the candidate's row, to elect it or to pass it over, and read it again:
- * it may have changed since the choice.  If it is gone, c->row is NULL.
- * False: another transaction has locked it.
+ * The same, to elect the candidate, or to pass it over.
  */
 bool
 le_candidate_lock(const Store *store, Candidate *c)
 {
-	bool		busy;
-	Row		   *row = lock_row(store, c, LockTupleNoKeyExclusive, &busy);
-
-	if (row != NULL)
-		*c = *(Candidate *) make_candidate(row);
-	c->row = row;
-	return !busy;
+	return lock_candidate(store, c, LockTupleNoKeyExclusive);
 }
 
 /*
@@ -321,10 +347,10 @@ le_candidate_lock(const Store *store, Candidate *c)
 void
 le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
 {
-	LE_SET(c->row, CANDIDATE_SITS_OUT, Int64GetDatum(term));
-	LE_SET(c->row, CANDIDATE_DEFERS, BoolGetDatum(true));
-	LE_SET(c->row, CANDIDATE_PLACE_MONO, Int64GetDatum(place));
-	le_row_update(c->row);
+	c->sits_out = term;
+	c->defers = true;
+	c->place = place;
+	write_candidate(c);
 }
 
 /*
@@ -334,8 +360,8 @@ le_candidate_set_sits_out(Candidate *c, int64 term, int64 place)
 void
 le_candidate_set_stood(Candidate *c, int64 stood)
 {
-	LE_SET(c->row, CANDIDATE_STOOD_MONO, Int64GetDatum(stood));
-	le_row_update(c->row);
+	c->stood = stood;
+	write_candidate(c);
 }
 
 /*
@@ -345,12 +371,12 @@ le_candidate_set_stood(Candidate *c, int64 stood)
 bool
 le_candidate_withdraw(const Store *store, const Candidate *who)
 {
-	bool		busy;
-	Row		   *row = lock_row(store, who, LockTupleExclusive, &busy);
+	Candidate	c = *who;
+	bool		locked = lock_candidate(store, &c, LockTupleExclusive);
 
-	if (row != NULL)
-		le_row_delete(row);
-	return !busy;
+	if (c.row != NULL)
+		le_row_delete(c.row);
+	return locked;
 }
 
 /*
@@ -359,15 +385,14 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
  * deleted.
  */
 bool
-le_candidate_prune(const Store *store, const Candidate *c)
+le_candidate_prune(const Store *store, const Candidate *dead)
 {
-	bool		busy;
-	Row		   *row = lock_row(store, c, LockTupleExclusive, &busy);
+	Candidate	c = *dead;
 
-	if (row == NULL ||
-		le_candidate_alive(make_candidate(row)))
+	if (!lock_candidate(store, &c, LockTupleExclusive) || c.row == NULL ||
+		le_candidate_alive(&c))
 		return false;
-	le_row_delete(row);
+	le_row_delete(c.row);
 	return true;
 }
 
@@ -400,51 +425,47 @@ le_candidate_differs(const Candidate *c, const Profile *profile,
 }
 
 /*
- * Set in the row what the call sets.  After a change of rank the strategy may
- * want another leader: the worker looks.
+ * Set what the call sets, and send a heartbeat.  After a change of rank the
+ * strategy may want another leader: the worker looks.
  */
 static void
-set_profile(Row *row, const Candidate *who, const Profile *profile,
-			int64 lease_duration)
+set_profile(Candidate *c, const Profile *profile, int64 lease_duration)
 {
-	if (profile->sets_rank &&
-		DatumGetInt32(row->values[CANDIDATE_RANK]) != profile->rank)
+	if (profile->sets_rank && c->rank != profile->rank)
 	{
-		LE_SET(row, CANDIDATE_RANK, Int32GetDatum(profile->rank));
-		LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
+		c->rank = profile->rank;
+		c->defers = false;
 		le_commit_wakes_worker();
 	}
 	if (profile->sets_progress)
-		LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(profile->progress));
+		c->progress = profile->progress;
 	if (profile->sets_auto_renew)
-		LE_SET(row, CANDIDATE_AUTO_RENEW, BoolGetDatum(profile->auto_renew));
+		c->auto_renew = profile->auto_renew;
 	if (profile->metadata != 0)
-		LE_SET(row, CANDIDATE_METADATA, profile->metadata);
-	if (who->session_id == 0)
+		c->metadata = profile->metadata;
+	if (c->session_id == 0)
 	{
-		LE_SET(row, CANDIDATE_SEEN_MONO, Int64GetDatum(who->seen));
-		LE_SET(row, CANDIDATE_SEEN_FOR, Int64GetDatum(SEEN_FOR(lease_duration)));
+		c->seen = le_clock();
+		c->seen_for = SEEN_FOR(lease_duration);
 	}
 }
 
 /*
- * Change the row of a candidacy, which is as present says.  who->seen becomes
+ * Change the row of a candidacy, which was there before.  who->seen becomes
  * the moment of this heartbeat.  False: another transaction has locked the
- * row.
+ * row, or it is gone.
  */
 bool
-le_candidate_update(const Store *store, const Candidate *present,
-					Candidate *who, const Profile *profile,
+le_candidate_update(const Store *store, Candidate *who, const Profile *profile,
 					int64 lease_duration)
 {
-	bool		busy;
-	Row		   *row = lock_row(store, present, LockTupleNoKeyExclusive, &busy);
+	Candidate	c = *who;
 
-	if (row == NULL)
+	if (!le_candidate_lock(store, &c) || c.row == NULL)
 		return false;
-	who->seen = le_clock();
-	set_profile(row, who, profile, lease_duration);
-	le_row_update(row);
+	set_profile(&c, profile, lease_duration);
+	write_candidate(&c);
+	who->seen = c.seen;
 	return true;
 }
 
@@ -468,33 +489,24 @@ client_addr(void)
  * has stood since its term began, as who says.
  */
 void
-le_candidate_insert(const Store *store, const Candidate *who,
+le_candidate_insert(const Store *store, Candidate *who,
 					const Profile *profile, int64 lease_duration)
 {
-	Row		   *row = le_row_new(store, TABLE_CANDIDATE);
-	Datum		addr = client_addr();
+	Candidate	c = *who;
 	int64		now = le_clock();
 
 	Assert(le_seat_holds_name(who->election, who->candidate));
-	LE_SET(row, CANDIDATE_ELECTION, LE_TEXT(who->election));
-	LE_SET(row, CANDIDATE_CANDIDATE, LE_TEXT(who->candidate));
-	LE_SET(row, CANDIDATE_KIND, LE_TEXT(le_lease_kind(who->session_id)));
-	le_role_set(row, CANDIDATE_ROLE, CANDIDATE_ROLE_ID, &who->role);
-	LE_SET(row, CANDIDATE_RANK, Int32GetDatum(who->rank));
-	LE_SET(row, CANDIDATE_PROGRESS, Int64GetDatum(who->progress));
-	LE_SET_IF(row, CANDIDATE_METADATA, who->metadata != 0, who->metadata);
-	LE_SET(row, CANDIDATE_AUTO_RENEW, BoolGetDatum(who->auto_renew));
-	LE_SET_IF(row, CANDIDATE_SESSION_ID, who->session_id != 0,
-			  Int64GetDatum(who->session_id));
-	LE_SET_IF(row, CANDIDATE_BACKEND_PID, who->session_id != 0,
-			  Int32GetDatum(MyProcPid));
-	LE_SET_IF(row, CANDIDATE_CLIENT_ADDR, addr != 0, addr);
-	LE_SET(row, CANDIDATE_JOINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-	LE_SET(row, CANDIDATE_PLACE_MONO, Int64GetDatum(now));
-	LE_SET(row, CANDIDATE_STOOD_MONO,
-		   Int64GetDatum(who->stood > 0 ? Min(who->stood, now) : now));
-	LE_SET(row, CANDIDATE_DEFERS, BoolGetDatum(false));
-	set_profile(row, who, profile, lease_duration);
-	le_row_insert(row);
+	c.row = le_row_new(store, TABLE_CANDIDATE);
+	c.backend_pid = c.session_id != 0 ? MyProcPid : 0;
+	c.client_addr = client_addr();
+	c.joined_at = GetCurrentTimestamp();
+	c.place = now;
+	c.stood = who->stood > 0 ? Min(who->stood, now) : now;
+	c.sits_out = -1;
+	c.defers = false;
+	c.seen = c.seen_for = 0;
+	set_profile(&c, profile, lease_duration);
+	write_candidate(&c);
+	who->seen = c.seen;
 	le_commit_wakes_worker();
 }

@@ -107,7 +107,7 @@ le_create(const Store *store, const Election *election, bool on_first_use)
 static Role
 owner_of_tables(const Store *store)
 {
-	Relation	lease = le_table_open(store->lease_oid, AccessShareLock);
+	Relation	lease = le_table_open(store->lease_oid);
 	Oid			owner = lease->rd_rel->relowner;
 
 	table_close(lease, NoLock);

@@ -51,13 +51,22 @@ struct Drains
 	int			to;				/* ... and end before that */
 };
 
-static void *
+#define KEY_FIELDS	2			/* all that deciding needs */
+
+static const Field fields[] = {
+	{FIELD_TEXT, DRAIN_ELECTION, offsetof(Drain, election)},
+	{FIELD_TEXT, DRAIN_CANDIDATE, offsetof(Drain, candidate)},
+	{FIELD_BIGINT, DRAIN_DRAINED_AT, offsetof(Drain, at)},
+	{FIELD_NAME, DRAIN_DRAINED_BY, offsetof(Drain, by)},
+	{FIELD_TEXT, DRAIN_REASON, offsetof(Drain, reason)},
+};
+
+static Drain *
 make_drain(const Row *row)
 {
 	Drain	   *drain = palloc0(sizeof(Drain));
 
-	drain->election = TextDatumGetCString(row->values[DRAIN_ELECTION]);
-	drain->candidate = TextDatumGetCString(row->values[DRAIN_CANDIDATE]);
+	le_fields_read(fields, KEY_FIELDS, row, drain);
 	drain->length = strlen(drain->candidate);
 	if (drain->length > 0 && drain->candidate[drain->length - 1] == '*')
 	{
@@ -204,17 +213,14 @@ find_entry(const Store *store, Key key, const char *candidate)
 	Drain	   *found = NULL;
 	Row			row;
 
-	while (le_scan_next(scan, &row))
+	while (found == NULL && le_scan_next(scan, &row))
 	{
 		Drain	   *drain = make_drain(&row);
 
 		if (!covers(drain, candidate))
 			continue;
-		drain->at = DatumGetTimestampTz(row.values[DRAIN_DRAINED_AT]);
-		drain->by = LE_GET_NAME(row.values[DRAIN_DRAINED_BY]);
-		drain->reason = LE_GET(&row, DRAIN_REASON, TextDatumGetCString, NULL);
+		le_fields_read(fields, lengthof(fields), &row, drain);
 		found = drain;
-		break;
 	}
 	le_scan_end(scan);
 	return found;
@@ -258,22 +264,21 @@ le_drain_write(const Store *store, const char *election, const char *candidate,
 			   const char *by, const char *reason, int limit)
 {
 	const char *key = election != NULL ? election : ALL;
-	Row		   *row;
+	Drain		drain = {.election = unconstify(char *, key),
+		.candidate = unconstify(char *, candidate),
+		.at = GetCurrentTimestamp(),.by = unconstify(char *, by),
+	.reason = unconstify(char *, reason)};
+	Row		   *row = lock_rows(election) ?
+		le_row_lock_or_new(store, TABLE_DRAIN, le_key_text(key, candidate)) :
+		NULL;
 
 	Assert(election == NULL || le_lock_holds_election(election, ExclusiveLock));
-	if (!lock_rows(election))
-		return DRAIN_BUSY;
-	row = le_row_lock_or_new(store, TABLE_DRAIN, le_key_text(key, candidate));
 	if (row == NULL)
 		return DRAIN_BUSY;
 	if (row->tuple == NULL &&
 		list_length(read_rows(store, le_key(key), NIL)) >= limit)
 		return DRAIN_FULL;
-	LE_SET(row, DRAIN_ELECTION, LE_TEXT(key));
-	LE_SET(row, DRAIN_CANDIDATE, LE_TEXT(candidate));
-	LE_SET(row, DRAIN_DRAINED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-	LE_SET(row, DRAIN_DRAINED_BY, LE_NAME(by));
-	LE_SET_IF(row, DRAIN_REASON, reason != NULL, LE_TEXT(reason));
+	le_fields_write(fields, lengthof(fields), row, &drain);
 	le_row_write(row);
 	le_commit_durably();
 	le_commit_wakes_worker();

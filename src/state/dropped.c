@@ -72,15 +72,6 @@ le_dropped_note(const Store *store, const char *election, int64 term)
 	return true;
 }
 
-static void *
-make_term(const Row *row)
-{
-	int64	   *term = palloc(sizeof(int64));
-
-	*term = term_of(row);
-	return term;
-}
-
 /*
  * Above which term has an election of this name to begin?  The caller holds
  * its name lock.  False: the table is locked.
@@ -89,14 +80,16 @@ bool
 le_dropped_read(const Store *store, const char *election, int64 *term)
 {
 	Store		locked = *store;
-	int64	   *own;
+	RowScan    *scan;
+	Row			row;
 
 	Assert(le_seat_holds_name(election, NULL));
 	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, AccessShareLock))
 		return false;
-	own = le_scan_read_one(&locked, TABLE_DROPPED, le_key(election), NULL,
-						   make_term);
-	*term = Max(own != NULL ? *own : 0, le_epoch_read()->dropped_term);
+	scan = le_scan_find_begin(&locked, TABLE_DROPPED, 1, NULL);
+	*term = le_scan_find(scan, le_key(election), &row) ? term_of(&row) : 0;
+	le_scan_end(scan);
+	*term = Max(*term, le_epoch_read(&locked)->dropped_term);
 	return true;
 }
 

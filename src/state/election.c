@@ -26,34 +26,37 @@ enum
 	ELECTION_CHANNEL,
 	ELECTION_OWNER,
 	ELECTION_GROUP,
-	ELECTION_PAUSED_AT,			/* and more: see pause.c */
+	ELECTION_PAUSED_AT = LE_PAUSE_FIRST,	/* and more: see pause.c */
 	ELECTION_OWNER_ID = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
 	ELECTION_CANDIDATE_ROLE_ID
 };
 
-#define SETS(field)		offsetof(Election, field)
+StaticAssertDecl(ELECTION_GROUP + 1 == LE_PAUSE_FIRST,
+				 "the columns of a pause");
+
+#define SETS(type, column, field) \
+	{FIELD_##type, ELECTION_##column, offsetof(Election, field)}
+#define SETS_ROLE(column, field) \
+	{FIELD_ROLE, ELECTION_##column, offsetof(Election, field), true, \
+	ELECTION_##column##_ID}
 #define LONGEST_DELAY	USECS_PER_DAY
 
 const Setting le_election_settings[] = {
-	{"strategy", SETTING_STRATEGY, ELECTION_STRATEGY, SETS(strategy), 1, 2},
-	{"lease_duration", SETTING_INTERVAL, ELECTION_LEASE_DURATION,
-		SETS(lease_duration), 2, 4, LE_SHORTEST_LEASE_MS * INT64CONST(1000),
+	{"strategy", SETS(STRATEGY, STRATEGY, strategy), 1, 2},
+	{"lease_duration", SETS(INTERVAL, LEASE_DURATION, lease_duration), 2, 4,
+		LE_SHORTEST_LEASE_MS * INT64CONST(1000),
 	LE_LONGEST_LEASE_MS * INT64CONST(1000)},
-	{"quorum", SETTING_INTEGER, ELECTION_QUORUM, SETS(quorum), 3, 5, 1,
-	PG_INT32_MAX},
-	{"takeover_delay", SETTING_INTERVAL, ELECTION_TAKEOVER_DELAY,
-	SETS(takeover_delay), 4, 6, 0, LONGEST_DELAY},
-	{"preempt_delay", SETTING_INTERVAL, ELECTION_PREEMPT_DELAY,
-	SETS(preempt_delay), 7, 9, 0, LONGEST_DELAY},
-	{"initial_delay", SETTING_INTERVAL, ELECTION_INITIAL_DELAY,
-	SETS(initial_delay), 8, 10, 0, LONGEST_DELAY},
-	{"candidate_role", SETTING_ROLE, ELECTION_CANDIDATE_ROLE,
-		SETS(candidate_role), 5, 7, 0, NAMEDATALEN - 1,
-	ELECTION_CANDIDATE_ROLE_ID},
-	{"channel", SETTING_TEXT, ELECTION_CHANNEL, SETS(channel), 6, 8, 0,
+	{"quorum", SETS(INTEGER, QUORUM, quorum), 3, 5, 1, PG_INT32_MAX},
+	{"takeover_delay", SETS(INTERVAL, TAKEOVER_DELAY, takeover_delay), 4, 6,
+	0, LONGEST_DELAY},
+	{"preempt_delay", SETS(INTERVAL, PREEMPT_DELAY, preempt_delay), 7, 9,
+	0, LONGEST_DELAY},
+	{"initial_delay", SETS(INTERVAL, INITIAL_DELAY, initial_delay), 8, 10,
+	0, LONGEST_DELAY},
+	{"candidate_role", SETS_ROLE(CANDIDATE_ROLE, candidate_role), 5, 7, 0,
 	NAMEDATALEN - 1},
-	{"owner", SETTING_ROLE, ELECTION_OWNER, SETS(owner), 9, 11, 1,
-	NAMEDATALEN - 1, ELECTION_OWNER_ID},
+	{"channel", SETS(TEXT, CHANNEL, channel), 6, 8, 0, NAMEDATALEN - 1},
+	{"owner", SETS_ROLE(OWNER, owner), 9, 11, 1, NAMEDATALEN - 1},
 	{NULL}
 };
 
@@ -77,7 +80,7 @@ make_election(const Row *row)
 
 	election->name = TextDatumGetCString(row->values[ELECTION_ELECTION]);
 	le_setting_read(le_election_settings, row, election);
-	election->pause = le_pause_make(row, ELECTION_PAUSED_AT);
+	election->pause = le_pause_make(row);
 	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
 	election->own_write = le_scan_is_own_write(row);
 	return election;
@@ -164,7 +167,7 @@ le_election_duration_find(RowScan *scan, const char *election,
 
 	return scan == NULL || !le_scan_find(scan, le_key(election), &row) ||
 		le_scan_is_own_write(&row) ? if_unknown :
-		le_setting_interval(row.values[ELECTION_LEASE_DURATION]);
+		le_field_interval(row.values[ELECTION_LEASE_DURATION]);
 }
 
 /*
@@ -209,7 +212,7 @@ le_election_write(const Store *store, const Election *election)
 		return false;
 	LE_SET(row, ELECTION_ELECTION, LE_TEXT(election->name));
 	le_setting_write(le_election_settings, row, election);
-	le_pause_set(row, ELECTION_PAUSED_AT, election->pause);
+	le_pause_set(row, election->pause);
 	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
 			  LE_TEXT(election->group));
 	le_row_write(row);

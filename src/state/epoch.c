@@ -48,18 +48,16 @@ enum
  * The present incarnation, and what its row says.
  */
 Incarnation *
-le_epoch_read(void)
+le_epoch_read(const Store *store)
 {
 	Incarnation *inc = palloc0(sizeof(Incarnation));
 	int64		own = -1;		/* the highest epochs; -1: no such row */
 	int64		other = -1;
-	Store		store;
 	RowScan    *scan;
 	Row			row;
 
-	le_store_get(&store);
-	inc->name = le_incarnation_name(store.lease_oid);
-	scan = le_scan_begin(&store, TABLE_EPOCH, le_key_any(),
+	inc->name = le_incarnation_name(store->lease_oid);
+	scan = le_scan_begin(store, TABLE_EPOCH, le_key_any(),
 						 NoMovementScanDirection, NULL);
 	while (le_scan_next(scan, &row))
 	{
@@ -108,7 +106,7 @@ le_epoch_is_missing(const Incarnation *inc, bool stale)
 bool
 le_epoch_write(const Store *store, int64 highest_term)
 {
-	Incarnation *inc = le_epoch_read();
+	Incarnation *inc = le_epoch_read(store);
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
@@ -148,7 +146,7 @@ le_epoch_write(const Store *store, int64 highest_term)
 bool
 le_epoch_note_dropped(const Store *store, int64 term)
 {
-	Incarnation *inc = le_epoch_read();
+	Incarnation *inc = le_epoch_read(store);
 	bool		busy;
 	Row		   *row;
 
@@ -161,7 +159,7 @@ le_epoch_note_dropped(const Store *store, int64 term)
 	if (DatumGetInt64(row->values[EPOCH_DROPPED_TERM]) < term)
 	{
 		LE_SET(row, EPOCH_DROPPED_TERM, Int64GetDatum(term));
-		le_row_update(row);
+		le_row_write(row);
 	}
 	return true;
 }

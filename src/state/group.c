@@ -38,15 +38,17 @@ enum
 	GROUP_OWNER_ID
 };
 
-#define SETS(field)		offsetof(ElectionGroup, field)
+#define SETS(type, column, field) \
+	{FIELD_##type, GROUP_##column, offsetof(ElectionGroup, field)}
+#define SETS_ROLE(column, field) \
+	{FIELD_ROLE, GROUP_##column, offsetof(ElectionGroup, field), true, \
+	GROUP_##column##_ID}
 
 const Setting le_group_settings[] = {
-	{"seats", SETTING_INTEGER, GROUP_SEATS, SETS(seats), 0, 1, 1,
-	LE_MOST_SEATS},
-	{"max_per_candidate", SETTING_INTEGER, GROUP_MAX_PER_CANDIDATE,
-	SETS(max_per_candidate), 0, 3, 1, LE_MOST_SEATS},
-	{"owner", SETTING_ROLE, GROUP_OWNER, SETS(owner), 0, 11, 1,
-	NAMEDATALEN - 1, GROUP_OWNER_ID},
+	{"seats", SETS(INTEGER, SEATS, seats), 0, 1, 1, LE_MOST_SEATS},
+	{"max_per_candidate",
+	SETS(INTEGER, MAX_PER_CANDIDATE, max_per_candidate), 0, 3, 1, LE_MOST_SEATS},
+	{"owner", SETS_ROLE(OWNER, owner), 0, 11, 1, NAMEDATALEN - 1},
 	{NULL}
 };
 

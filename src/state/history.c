@@ -57,7 +57,7 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
 	LE_SET_IF(row, HISTORY_BACKEND_PID, leader->backend_pid != 0,
 			  Int32GetDatum(leader->backend_pid));
 	LE_SET(row, HISTORY_ACQUIRED_AT, TimestampTzGetDatum(at));
-	le_row_insert(row);
+	le_row_write(row);
 }
 
 /*
@@ -111,7 +111,7 @@ le_history_end(Row *row, const char *reason, const char *detail,
 	LE_SET(row, HISTORY_ENDED_AT, TimestampTzGetDatum(at));
 	LE_SET(row, HISTORY_REASON, LE_TEXT(reason));
 	LE_SET_IF(row, HISTORY_DETAIL, detail != NULL, LE_TEXT(detail));
-	le_row_update(row);
+	le_row_write(row);
 }
 
 /*

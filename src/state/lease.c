@@ -10,6 +10,9 @@
  * - No renewal moves a deadline back.  A session that has read a deadline may
  *	 trust it without asking again.
  *
+ * - A Lease that is locked is the truth: what changes it, sets its members, and
+ *	 le_lease_write() makes the row say so.  No other function writes the row.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -61,8 +64,13 @@ enum
 	LEASE_DESERTED,
 	LEASE_FIRST_STOOD_AT,
 	LEASE_FIRST_STOOD_MONO,
-	LEASE_RUN,					/* and more: see run.c */
-	LEASE_LEFT_AT_RENEWAL = LEASE_RUN + LE_RUN_COLUMNS,
+	LEASE_RUN,
+	LEASE_RUN_ROLE,
+	LEASE_RUN_GRANTED,
+	LEASE_RUN_ATTEMPTS,
+	LEASE_RUN_DONE,
+	LEASE_DONE_AT,
+	LEASE_LEFT_AT_RENEWAL,
 	LEASE_ROLE_ID,
 	LEASE_SUCCESSOR_ROLE_ID,
 	LEASE_RUN_ROLE_ID,
@@ -74,6 +82,56 @@ enum
 
 /* No lease is granted, and no election is reserved, for longer */
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
+
+#define FIELD(column, type, member) \
+	{FIELD_##type, LEASE_##column, offsetof(Lease, member)}
+#define FIELD_OR_NULL(column, type, member) \
+	{FIELD_##type, LEASE_##column, offsetof(Lease, member), true}
+#define ROLE_FIELD(column, member) \
+	{FIELD_ROLE, LEASE_##column, offsetof(Lease, member), true, \
+	LEASE_##column##_ID}
+
+/* The columns that are members of a Lease; make_lease() reads some more */
+static const Field fields[] = {
+	FIELD(ELECTION, TEXT, election),
+	FIELD(TERM, BIGINT, term),
+	FIELD_OR_NULL(PREVIOUS_TERM, BIGINT, previous_term),
+	FIELD(LEADER, TEXT, leader),
+	FIELD_OR_NULL(SESSION_ID, BIGINT, session_id),
+	FIELD_OR_NULL(BACKEND_PID, INTEGER, backend_pid),
+	ROLE_FIELD(ROLE, role),
+	FIELD(METADATA, DATUM, metadata),
+	FIELD_OR_NULL(ACQUIRED_AT, BIGINT, acquired_at),
+	FIELD_OR_NULL(RENEWED_AT, BIGINT, renewed_at),
+	FIELD_OR_NULL(EXPIRES_AT, BIGINT, expires_at),
+	FIELD_OR_NULL(ACQUIRED_MONO, BIGINT, acquired_mono),
+	FIELD_OR_NULL(DEADLINE_MONO, BIGINT, deadline_mono),
+	FIELD_OR_NULL(DURATION, BIGINT, duration),
+	FIELD(INCARNATION, TEXT, incarnation),
+	FIELD(YIELDING, BOOLEAN, yielding),
+	FIELD(YIELD_ORDERED, BOOLEAN, yield_ordered),
+	FIELD(YIELDS, BIGINT, yields),
+	FIELD(YIELD_CAUSE, TEXT, yield_cause),
+	FIELD(SUCCESSOR, TEXT, successor),
+	ROLE_FIELD(SUCCESSOR_ROLE, successor_role),
+	FIELD_OR_NULL(NOT_BEFORE_AT, BIGINT, not_before_at),
+	FIELD_OR_NULL(NOT_BEFORE_MONO, BIGINT, not_before_mono),
+	FIELD_OR_NULL(NOT_BEFORE_FOR, BIGINT, not_before_for),
+	FIELD_OR_NULL(RESERVED_MONO, BIGINT, reserved_mono),
+	FIELD_OR_NULL(RESERVED_FOR, BIGINT, reserved_for),
+	FIELD_OR_NULL(DESERTED, BOOLEAN, deserted),
+	FIELD_OR_NULL(FIRST_STOOD_AT, BIGINT, first_stood_at),
+	FIELD_OR_NULL(FIRST_STOOD_MONO, BIGINT, first_stood_mono),
+	FIELD(RUN, TEXT, runs.present),
+	ROLE_FIELD(RUN_ROLE, runs.role),
+	FIELD(RUN_GRANTED, TEXT, runs.granted),
+	FIELD_OR_NULL(RUN_ATTEMPTS, INTEGER, runs.attempts),
+	FIELD(RUN_DONE, TEXT, runs.done),
+	FIELD_OR_NULL(DONE_AT, BIGINT, runs.done_at),
+	FIELD_OR_NULL(CREATED_AT, BIGINT, created_at),
+	FIELD(AFTER_TERM, BIGINT, after_term),
+	FIELD_OR_NULL(METADATA_AT, BIGINT, metadata_at),
+};
 
 /*
  * The kind of a candidate, as the tables name it.
@@ -129,55 +187,52 @@ make_lease(const Row *row)
 {
 	Lease	   *lease = palloc0(sizeof(Lease));
 
-	lease->election = TextDatumGetCString(row->values[LEASE_ELECTION]);
-	lease->term = DatumGetInt64(row->values[LEASE_TERM]);
-	lease->previous_term = LE_GET(row, LEASE_PREVIOUS_TERM, DatumGetInt64, 0);
-	lease->leader = LE_GET(row, LEASE_LEADER, TextDatumGetCString, NULL);
+	le_fields_read(fields, lengthof(fields), row, lease);
 	lease->incomplete = is_incomplete(row);
-	lease->session_id = LE_GET(row, LEASE_SESSION_ID, DatumGetInt64, 0);
-	lease->backend_pid = LE_GET(row, LEASE_BACKEND_PID, DatumGetInt32, 0);
-	lease->role = le_role_get(row, LEASE_ROLE, LEASE_ROLE_ID);
 	lease->auto_renew = LE_GET(row, LEASE_AUTO_RENEW, DatumGetBool, false);
 	lease->rank = LE_GET(row, LEASE_RANK, DatumGetInt32, 0);
 	lease->progress = LE_GET(row, LEASE_PROGRESS, DatumGetInt64, 0);
-	lease->metadata = LE_GET(row, LEASE_METADATA, LE_GET_COPY, 0);
-	lease->acquired_at = LE_GET(row, LEASE_ACQUIRED_AT, DatumGetTimestampTz, 0);
-	lease->renewed_at = LE_GET(row, LEASE_RENEWED_AT, DatumGetTimestampTz, 0);
-	lease->expires_at = LE_GET(row, LEASE_EXPIRES_AT, DatumGetTimestampTz, 0);
-	lease->acquired_mono = LE_GET(row, LEASE_ACQUIRED_MONO, DatumGetInt64, 0);
-	lease->deadline_mono = LE_GET(row, LEASE_DEADLINE_MONO, DatumGetInt64, 0);
-	lease->duration = Min(LE_GET(row, LEASE_DURATION, DatumGetInt64, 0),
-						  LONGEST_LEASE);
-	lease->incarnation = LE_GET(row, LEASE_INCARNATION, TextDatumGetCString, NULL);
-	lease->yielding = DatumGetBool(row->values[LEASE_YIELDING]);
-	lease->yield_ordered = DatumGetBool(row->values[LEASE_YIELD_ORDERED]);
-	lease->yields = DatumGetInt64(row->values[LEASE_YIELDS]);
-	lease->successor = LE_GET(row, LEASE_SUCCESSOR, TextDatumGetCString, NULL);
-	lease->successor_role = le_role_get(row, LEASE_SUCCESSOR_ROLE,
-										LEASE_SUCCESSOR_ROLE_ID);
-	lease->not_before_at = LE_GET(row, LEASE_NOT_BEFORE_AT, DatumGetTimestampTz, 0);
-	lease->not_before_mono = LE_GET(row, LEASE_NOT_BEFORE_MONO, DatumGetInt64, 0);
-	lease->not_before_for = LE_GET(row, LEASE_NOT_BEFORE_FOR, DatumGetInt64, 0);
+	if (lease->metadata != 0)
+		lease->metadata = LE_GET_COPY(lease->metadata);
+	lease->duration = Min(lease->duration, LONGEST_LEASE);
 	lease->held = LE_GET(row, LEASE_HELD, DatumGetBool, false);
-	lease->reserved_mono = LE_GET(row, LEASE_RESERVED_MONO, DatumGetInt64, 0);
-	lease->reserved_for = Min(LE_GET(row, LEASE_RESERVED_FOR, DatumGetInt64, 0),
-							  LONGEST_LEASE);
-	lease->yield_cause = LE_GET(row, LEASE_YIELD_CAUSE, TextDatumGetCString, NULL);
-	lease->deserted = LE_GET(row, LEASE_DESERTED, DatumGetBool, false);
-	lease->first_stood_at = LE_GET(row, LEASE_FIRST_STOOD_AT,
-								   DatumGetTimestampTz, 0);
-	lease->first_stood_mono = LE_GET(row, LEASE_FIRST_STOOD_MONO,
-									 DatumGetInt64, 0);
-	lease->runs = le_runs_make(row, LEASE_RUN, LEASE_RUN_ROLE_ID);
+	lease->reserved_for = Min(lease->reserved_for, LONGEST_LEASE);
 	lease->left_at_renewal = LE_GET(row, LEASE_LEFT_AT_RENEWAL, DatumGetInt64,
 									-1);
-	lease->created_at = LE_GET(row, LEASE_CREATED_AT, DatumGetTimestampTz, 0);
-	lease->after_term = LE_GET(row, LEASE_AFTER_TERM, DatumGetInt64, 0);
-	lease->metadata_at = LE_GET(row, LEASE_METADATA_AT, DatumGetTimestampTz, 0);
 	lease->request = LE_GET(row, LEASE_REQUEST, copy_uuid, NULL);
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_scan_is_own_write(row);
 	return lease;
+}
+
+/*
+ * Write a lease that is locked, or a new one, as the struct has it.  What an
+ * incomplete row lacks it goes on lacking: nobody is to lead by it.
+ */
+void
+le_lease_write(Lease *lease)
+{
+	Row		   *row = lease->row;
+	bool		led = lease->leader != NULL;
+
+	le_fields_write(fields, lengthof(fields), row, lease);
+	if (!lease->incomplete)
+	{
+		LE_SET_IF(row, LEASE_KIND, led,
+				  LE_TEXT(le_lease_kind(lease->session_id)));
+		LE_SET_IF(row, LEASE_AUTO_RENEW, led, BoolGetDatum(lease->auto_renew));
+		LE_SET_IF(row, LEASE_RANK, led, Int32GetDatum(lease->rank));
+		LE_SET_IF(row, LEASE_PROGRESS, led, Int64GetDatum(lease->progress));
+	}
+	LE_SET_IF(row, LEASE_HELD, lease->not_before_mono != 0,
+			  BoolGetDatum(lease->held));
+	LE_SET_IF(row, LEASE_LEFT_AT_RENEWAL, lease->left_at_renewal >= 0,
+			  Int64GetDatum(lease->left_at_renewal));
+	LE_SET_IF(row, LEASE_REQUEST, lease->request != NULL,
+			  UUIDPGetDatum(lease->request));
+	le_row_write(row);
+	lease->xmin = GetCurrentTransactionId();
+	lease->own_write = true;
 }
 
 /*
@@ -364,18 +419,13 @@ void
 le_lease_create(const Store *store, const char *election,
 				TimestampTz created_at, int64 after_term)
 {
-	Row		   *row = le_row_new(store, TABLE_LEASE);
+	Lease		lease = {.election = unconstify(char *, election),
+		.deserted = true,.left_at_renewal = -1,.created_at = created_at,
+		.after_term = after_term,.row = le_row_new(store, TABLE_LEASE),
+	.role = {""},.successor_role = {""},.runs = {.role = {""}}};
 
 	Assert(le_seat_holds_name(election, NULL));
-	LE_SET(row, LEASE_ELECTION, LE_TEXT(election));
-	LE_SET(row, LEASE_TERM, Int64GetDatum(0));
-	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
-	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
-	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
-	LE_SET(row, LEASE_DESERTED, BoolGetDatum(true));
-	LE_SET(row, LEASE_CREATED_AT, TimestampTzGetDatum(created_at));
-	LE_SET(row, LEASE_AFTER_TERM, Int64GetDatum(after_term));
-	le_row_insert(row);
+	le_lease_write(&lease);
 }
 
 /*
@@ -386,27 +436,17 @@ le_lease_create(const Store *store, const char *election,
 static void
 set_deadline(Lease *lease, int64 duration, int64 t0, TimestampTz at)
 {
-	Row		   *row = lease->row;
-
 	lease->duration = duration;
 	lease->deadline_mono = t0 + duration;
-
 	lease->renewed_at = at;
 	lease->expires_at = at + duration - (le_clock() - t0) / 1000 * 1000;
-
-	LE_SET(row, LEASE_RENEWED_AT, TimestampTzGetDatum(at));
-	LE_SET(row, LEASE_EXPIRES_AT, TimestampTzGetDatum(lease->expires_at));
-	LE_SET(row, LEASE_DEADLINE_MONO, Int64GetDatum(lease->deadline_mono));
-	LE_SET(row, LEASE_DURATION, Int64GetDatum(duration));
 }
 
 static void
-set_successor(Row *row, const Candidate *successor)
+set_successor(Lease *lease, const Candidate *successor)
 {
-	LE_SET_IF(row, LEASE_SUCCESSOR, successor != NULL,
-			  LE_TEXT(successor->candidate));
-	le_role_set(row, LEASE_SUCCESSOR_ROLE, LEASE_SUCCESSOR_ROLE_ID,
-				successor != NULL ? &successor->role : NULL);
+	lease->successor = successor != NULL ? successor->candidate : NULL;
+	lease->successor_role = successor != NULL ? successor->role : le_role_none;
 }
 
 /*
@@ -414,140 +454,119 @@ set_successor(Row *row, const Candidate *successor)
  * now and at are the same moment on the two clocks.
  */
 static void
-set_first_stood(Row *row, int64 first_stood, int64 now, TimestampTz at)
+set_first_stood(Lease *lease, int64 first_stood, int64 now, TimestampTz at)
 {
-	LE_SET_IF(row, LEASE_FIRST_STOOD_AT, first_stood != 0,
-			  TimestampTzGetDatum(at - (now - first_stood)));
-	LE_SET_IF(row, LEASE_FIRST_STOOD_MONO, first_stood != 0,
-			  Int64GetDatum(first_stood));
+	lease->first_stood_at = first_stood != 0 ? at - (now - first_stood) : 0;
+	lease->first_stood_mono = first_stood;
 }
 
 /*
- * From now on the row's monotonic values are this incarnation's.  Then
- * acquired_mono has to be this incarnation's, too: le_lease_grace() compares
- * it with first_seen.  When a candidate first stood on another incarnation, is
- * void here.
+ * From now on the monotonic values are this incarnation's.  Then acquired_mono
+ * has to be this incarnation's, too: le_lease_grace() compares it with
+ * first_seen.  When a candidate first stood on another incarnation, is void
+ * here.
  */
 static void
 set_incarnation(Lease *lease, const char *incarnation, int64 now)
 {
 	if (!le_lease_is_own(lease, incarnation))
 	{
-		LE_SET(lease->row, LEASE_ACQUIRED_MONO, Int64GetDatum(now));
-		set_first_stood(lease->row, 0, 0, 0);
+		lease->acquired_mono = now;
+		set_first_stood(lease, 0, 0, 0);
 	}
-	LE_SET(lease->row, LEASE_INCARNATION, LE_TEXT(incarnation));
 	lease->incarnation = pstrdup(incarnation);
 }
 
 /*
- * Nobody is elected before not_before, because of a hold or (held is false) a
- * takeover delay.  now and at are the same moment on the two clocks.
+ * Nobody is elected before not_before, even if the holder gives up, because of
+ * a hold or (held is false) a takeover delay; it may be over (before now).  now
+ * and at are the same moment on the two clocks.  The caller writes the row.
  */
-static void
-set_not_before(Row *row, int64 not_before, bool held, int64 now,
-			   TimestampTz at)
+void
+le_lease_set_not_before(Lease *lease, int64 not_before, bool held, int64 now,
+						TimestampTz at)
 {
-	LE_SET(row, LEASE_NOT_BEFORE_AT,
-		   TimestampTzGetDatum(at + (not_before - now)));
-	LE_SET(row, LEASE_NOT_BEFORE_MONO, Int64GetDatum(not_before));
-	LE_SET(row, LEASE_NOT_BEFORE_FOR, Int64GetDatum(not_before - now));
-	LE_SET(row, LEASE_HELD, BoolGetDatum(held));
-}
+	bool		bars = not_before > now;
 
-static void
-clear_not_before(Row *row)
-{
-	LE_SET_NULL(row, LEASE_NOT_BEFORE_AT);
-	LE_SET_NULL(row, LEASE_NOT_BEFORE_MONO);
-	LE_SET_NULL(row, LEASE_NOT_BEFORE_FOR);
-	LE_SET_NULL(row, LEASE_HELD);
+	lease->not_before_at = bars ? at + (not_before - now) : 0;
+	lease->not_before_mono = bars ? not_before : 0;
+	lease->not_before_for = bars ? not_before - now : 0;
+	lease->held = bars && held;
 }
 
 /*
- * The vacant election is only the successor's, for so long from that moment on.
+ * The vacant election is only the successor's, for so long from that moment on;
+ * NULL: nobody's.
  */
 static void
-set_reserved(Row *row, int64 from, int64 reserved_for)
+set_reserved(Lease *lease, const Candidate *successor, int64 from,
+			 int64 reserved_for)
 {
-	LE_SET(row, LEASE_RESERVED_MONO, Int64GetDatum(from + reserved_for));
-	LE_SET(row, LEASE_RESERVED_FOR, Int64GetDatum(reserved_for));
+	set_successor(lease, successor);
+	lease->reserved_mono = successor != NULL ? from + reserved_for : 0;
+	lease->reserved_for = successor != NULL ? reserved_for : 0;
 }
 
 static void
-clear_reserved(Row *row)
+set_yield(Lease *lease, bool yields, bool ordered, const char *cause)
 {
-	LE_SET_NULL(row, LEASE_RESERVED_MONO);
-	LE_SET_NULL(row, LEASE_RESERVED_FOR);
+	lease->yielding = yields;
+	lease->yield_ordered = ordered;
+	lease->yield_cause = unconstify(char *, cause);
+}
+
+/*
+ * Who holds the lease.
+ */
+static void
+set_holder(Lease *lease, const Candidate *to)
+{
+	lease->leader = to->candidate;
+	lease->session_id = to->session_id;
+	lease->backend_pid = to->session_id != 0 ? to->backend_pid : 0;
+	lease->role = to->role;
+	lease->auto_renew = to->auto_renew;
+	lease->rank = to->rank;
+	lease->progress = to->progress;
+	lease->metadata = to->metadata;
+	lease->metadata_at = 0;
+	lease->request = to->request;
+	lease->incomplete = false;
 }
 
 /*
  * Give the lease, which is locked, to a candidate, in a new term, which may
  * continue a previous one (0: none).  It lasts for duration from t0 on; at is
- * the wall clock now.
+ * the wall clock now.  The caller writes the row.
  */
 void
 le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 			   int64 previous_term, int64 duration, int64 t0, TimestampTz at,
 			   const char *incarnation)
 {
-	Row		   *row = lease->row;
-
-	LE_SET(row, LEASE_TERM, Int64GetDatum(term));
-	LE_SET_IF(row, LEASE_PREVIOUS_TERM, previous_term != 0,
-			  Int64GetDatum(previous_term));
-	LE_SET(row, LEASE_LEADER, LE_TEXT(to->candidate));
-	LE_SET(row, LEASE_KIND, LE_TEXT(le_lease_kind(to->session_id)));
-	LE_SET_IF(row, LEASE_SESSION_ID, to->session_id != 0,
-			  Int64GetDatum(to->session_id));
-	LE_SET_IF(row, LEASE_BACKEND_PID, to->session_id != 0,
-			  Int32GetDatum(to->backend_pid));
-	le_role_set(row, LEASE_ROLE, LEASE_ROLE_ID, &to->role);
-	LE_SET(row, LEASE_AUTO_RENEW, BoolGetDatum(to->auto_renew));
-	LE_SET(row, LEASE_RANK, Int32GetDatum(to->rank));
-	LE_SET(row, LEASE_PROGRESS, Int64GetDatum(to->progress));
-	LE_SET_IF(row, LEASE_METADATA, to->metadata != 0, to->metadata);
-	LE_SET_NULL(row, LEASE_METADATA_AT);
-	LE_SET_IF(row, LEASE_REQUEST, to->request != NULL, UUIDPGetDatum(to->request));
-	LE_SET(row, LEASE_ACQUIRED_AT, TimestampTzGetDatum(at));
-	LE_SET(row, LEASE_ACQUIRED_MONO, Int64GetDatum(t0));
-	LE_SET_NULL(row, LEASE_LEFT_AT_RENEWAL);
-	set_deadline(lease, duration, t0, at);
-	LE_SET(row, LEASE_INCARNATION, LE_TEXT(incarnation));
-	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
-	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
-	LE_SET(row, LEASE_YIELDS, Int64GetDatum(0));
-	LE_SET_NULL(row, LEASE_YIELD_CAUSE);
-	LE_SET_NULL(row, LEASE_DESERTED);
-	set_first_stood(row, 0, 0, 0);
-	set_successor(row, NULL);
-	clear_not_before(row);
-	clear_reserved(row);
-	le_row_update(row);
 	lease->term = term;
-	lease->leader = to->candidate;
-	lease->yielding = lease->yield_ordered = false;
+	lease->previous_term = previous_term;
+	set_holder(lease, to);
+	lease->acquired_at = at;
+	lease->acquired_mono = t0;
+	lease->left_at_renewal = -1;
+	set_deadline(lease, duration, t0, at);
+	lease->incarnation = pstrdup(incarnation);
+	set_yield(lease, false, false, NULL);
 	lease->yields = 0;
-	lease->successor = lease->yield_cause = NULL;
-}
-
-/*
- * Let nobody follow the holder of this lease, which is locked, before
- * not_before, even if it gives up.
- */
-void
-le_lease_hold(Lease *lease, int64 not_before, int64 now, TimestampTz at)
-{
-	set_not_before(lease->row, not_before, true, now, at);
-	le_row_update(lease->row);
+	lease->deserted = false;
+	set_first_stood(lease, 0, 0, 0);
+	set_reserved(lease, NULL, 0, 0);
+	le_lease_set_not_before(lease, 0, false, 0, 0);
 }
 
 /*
  * Vacate the election of this lease, which is locked.  If not_before is still
  * to come, nobody is elected before, because of a hold or (held is false) a
- * takeover delay.  Then, for reserved_for, the election is only the
- * successor's (NULL: anybody may be elected).  deserted: nobody stood to
- * follow; the first candidate did at first_stood (0: none has yet).
+ * takeover delay.  Then, for reserved_for, the election is only the successor's
+ * (NULL: anybody may be elected).  deserted: nobody stood to follow; the
+ * first candidate did at first_stood (0: none has yet).  The caller writes the
+ * row.
  *
  * The previous term stays: the last holder may know its term by no other
  * number, and say that its run is done.
@@ -558,29 +577,15 @@ le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				bool deserted, int64 first_stood,
 				int64 now, TimestampTz at, const char *incarnation)
 {
-	static const int cleared[] = {
-		LEASE_LEADER, LEASE_KIND, LEASE_SESSION_ID, LEASE_BACKEND_PID,
-		LEASE_ROLE, LEASE_AUTO_RENEW, LEASE_RANK, LEASE_PROGRESS,
-		LEASE_METADATA, LEASE_METADATA_AT, LEASE_YIELD_CAUSE, LEASE_ROLE_ID,
-		LEASE_REQUEST
-	};
-	Row		   *row = lease->row;
+	static const Candidate nobody = {.role = {""}};
 
-	for (int i = 0; i < lengthof(cleared); i++)
-		LE_SET_NULL(row, cleared[i]);
-	LE_SET(row, LEASE_YIELDING, BoolGetDatum(false));
-	LE_SET(row, LEASE_YIELD_ORDERED, BoolGetDatum(false));
+	set_holder(lease, &nobody);
+	set_yield(lease, false, false, NULL);
 	set_incarnation(lease, incarnation, now);
-	LE_SET_IF(row, LEASE_DESERTED, deserted, BoolGetDatum(true));
-	set_first_stood(row, deserted ? first_stood : 0, now, at);
-	clear_not_before(row);
-	if (not_before > now)
-		set_not_before(row, not_before, held, now, at);
-	set_successor(row, successor);
-	clear_reserved(row);
-	if (successor != NULL)
-		set_reserved(row, Max(not_before, now), reserved_for);
-	le_row_update(row);
+	lease->deserted = deserted;
+	set_first_stood(lease, deserted ? first_stood : 0, now, at);
+	le_lease_set_not_before(lease, not_before, held, now, at);
+	set_reserved(lease, successor, Max(not_before, now), reserved_for);
 }
 
 /*
@@ -593,15 +598,12 @@ static bool
 set_said(Lease *lease, const Profile *said)
 {
 	if (said->sets_progress)
-		LE_SET(lease->row, LEASE_PROGRESS, Int64GetDatum(said->progress));
+		lease->progress = said->progress;
 	if (said->metadata == 0 ||
 		le_row_same_value(said->metadata, lease->metadata))
 		return false;
 	lease->metadata = said->metadata;
 	lease->metadata_at = Max(GetCurrentTimestamp(), lease->metadata_at + 1);
-	LE_SET(lease->row, LEASE_METADATA, lease->metadata);
-	LE_SET(lease->row, LEASE_METADATA_AT,
-		   TimestampTzGetDatum(lease->metadata_at));
 	le_commit_tells();
 	return true;
 }
@@ -616,7 +618,7 @@ le_lease_say(Lease *lease, const Profile *said)
 {
 	if (!set_said(lease, said))
 		return;
-	le_row_update(lease->row);
+	le_lease_write(lease);
 	le_commit_durably();
 }
 
@@ -632,15 +634,14 @@ void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 			   TimestampTz at, const Profile *said)
 {
-	LE_SET(lease->row, LEASE_LEFT_AT_RENEWAL,
-		   Int64GetDatum(Max(lease->deadline_mono - le_clock(), 0)));
+	lease->left_at_renewal = Max(lease->deadline_mono - le_clock(), 0);
 	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
 	if (term == lease->term)
-		LE_SET_NULL(lease->row, LEASE_PREVIOUS_TERM);
-	LE_SET_NULL(lease->row, LEASE_REQUEST);
+		lease->previous_term = 0;
+	lease->request = NULL;
 	if (said != NULL)
 		(void) set_said(lease, said);
-	le_row_update(lease->row);
+	le_lease_write(lease);
 	le_commit_durably();
 }
 
@@ -653,60 +654,42 @@ void
 le_lease_yield(Lease *lease, bool yields, bool ordered,
 			   const Candidate *successor, const char *cause)
 {
-	LE_SET_IF(lease->row, LEASE_YIELD_CAUSE, cause != NULL, LE_TEXT(cause));
-	LE_SET(lease->row, LEASE_YIELDING, BoolGetDatum(yields));
-	LE_SET(lease->row, LEASE_YIELD_ORDERED, BoolGetDatum(ordered));
-	LE_SET(lease->row, LEASE_YIELDS, Int64GetDatum(lease->yields + yields));
-	set_successor(lease->row, successor);
-	le_row_update(lease->row);
+	set_yield(lease, yields, ordered, cause);
+	lease->yields += yields;
+	set_successor(lease, successor);
+	le_lease_write(lease);
 }
 
 /*
- * Reserve a vacant election, whose lease is locked, for a candidate, from now
- * on.  The caller knows that no hold or delay is in force any more.
+ * Reserve a vacant election, whose lease is locked, for a candidate, from now on:
+ * the caller knows that no hold or delay is in force any more.  NULL: for
+ * nobody any more.  The caller writes the row.
  */
 void
 le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
 				 int64 now, const char *incarnation)
 {
-	set_successor(lease->row, successor);
-	set_reserved(lease->row, now, reserved_for);
-	clear_not_before(lease->row);
+	set_reserved(lease, successor, now, reserved_for);
+	if (successor == NULL)
+		return;
+	le_lease_set_not_before(lease, 0, false, now, 0);
 	set_incarnation(lease, incarnation, now);
-	le_row_update(lease->row);
-}
-
-/*
- * Reserve the vacant election for nobody any more.
- */
-void
-le_lease_unreserve(Lease *lease)
-{
-	set_successor(lease->row, NULL);
-	clear_reserved(lease->row);
-	le_row_update(lease->row);
 }
 
 /*
  * Note when the first candidate stood for the vacant election, whose lease is
- * locked, and for which le_lease_reserve() or le_lease_unreserve() writes the
- * row next.  not_before is a moment of this incarnation: where another one has
- * written the row, a hold or delay in it is written anew.
+ * locked.  The caller writes the row.  not_before is a moment of this
+ * incarnation: where another one has written the row, a hold or delay in it is
+ * written anew.
  */
 void
 le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
 					int64 now, TimestampTz at, const char *incarnation)
 {
-	Row		   *row = lease->row;
-
 	if (!le_lease_is_own(lease, incarnation))
-	{
-		clear_not_before(row);
-		if (not_before > now)
-			set_not_before(row, not_before, lease->held, now, at);
-	}
+		le_lease_set_not_before(lease, not_before, lease->held, now, at);
 	set_incarnation(lease, incarnation, now);
-	set_first_stood(row, first_stood, now, at);
+	set_first_stood(lease, first_stood, now, at);
 }
 
 /*

@@ -28,7 +28,6 @@
 #include "postgres.h"
 
 #include "state/state.h"
-#include "utils/builtins.h"
 
 /* Column numbers of announced */
 enum
@@ -42,20 +41,25 @@ enum
 	ANNOUNCED_METADATA_AT
 };
 
+#define FIELD(column, type, member) \
+	{FIELD_##type, ANNOUNCED_##column, offsetof(Mark, member)}
+
+static const Field fields[] = {
+	FIELD(ELECTION, TEXT, election),
+	FIELD(TERM, BIGINT, term),
+	FIELD(VACATED, BOOLEAN, vacated),
+	FIELD(YIELDS, BIGINT, yields),
+	FIELD(CHANNEL, TEXT, channel),
+	{FIELD_BIGINT, ANNOUNCED_CREATED_AT, offsetof(Mark, created_at), true},
+	{FIELD_BIGINT, ANNOUNCED_METADATA_AT, offsetof(Mark, metadata_at), true}
+};
+
 static void *
 make_mark(const Row *row)
 {
 	Mark	   *mark = palloc0(sizeof(Mark));
 
-	mark->election = TextDatumGetCString(row->values[ANNOUNCED_ELECTION]);
-	mark->term = DatumGetInt64(row->values[ANNOUNCED_TERM]);
-	mark->vacated = DatumGetBool(row->values[ANNOUNCED_VACATED]);
-	mark->yields = DatumGetInt64(row->values[ANNOUNCED_YIELDS]);
-	mark->channel = LE_GET(row, ANNOUNCED_CHANNEL, TextDatumGetCString, NULL);
-	mark->created_at = LE_GET(row, ANNOUNCED_CREATED_AT, DatumGetTimestampTz,
-							  0);
-	mark->metadata_at = LE_GET(row, ANNOUNCED_METADATA_AT,
-							   DatumGetTimestampTz, 0);
+	le_fields_read(fields, lengthof(fields), row, mark);
 	return mark;
 }
 
@@ -104,22 +108,11 @@ le_mark_lock(const Store *store, const char *election, bool deletes,
 void
 le_mark_write(const Store *store, Mark *mark)
 {
-	Row		   *row = mark->row != NULL ? mark->row :
-		le_row_new(store, TABLE_ANNOUNCED);
-
 	Assert(mark->row != NULL || le_seat_holds_name(mark->election, NULL));
-	LE_SET(row, ANNOUNCED_ELECTION, LE_TEXT(mark->election));
-	LE_SET(row, ANNOUNCED_TERM, Int64GetDatum(mark->term));
-	LE_SET(row, ANNOUNCED_VACATED, BoolGetDatum(mark->vacated));
-	LE_SET(row, ANNOUNCED_YIELDS, Int64GetDatum(mark->yields));
-	LE_SET_IF(row, ANNOUNCED_CHANNEL, mark->channel != NULL,
-			  LE_TEXT(mark->channel));
-	LE_SET_IF(row, ANNOUNCED_CREATED_AT, mark->created_at != 0,
-			  TimestampTzGetDatum(mark->created_at));
-	LE_SET_IF(row, ANNOUNCED_METADATA_AT, mark->metadata_at != 0,
-			  TimestampTzGetDatum(mark->metadata_at));
-	le_row_write(row);
-	mark->row = row;
+	if (mark->row == NULL)
+		mark->row = le_row_new(store, TABLE_ANNOUNCED);
+	le_fields_write(fields, lengthof(fields), mark->row, mark);
+	le_row_write(mark->row);
 }
 
 /*

@@ -28,10 +28,10 @@
 
 #define SCOPE	"all"			/* the key of the only row of pause_all */
 
-/* The columns of a pause in the table election, counted from paused_at */
+/* The columns of a pause in the table election */
 enum
 {
-	PAUSE_AT,
+	PAUSE_AT = LE_PAUSE_FIRST,
 	PAUSE_BY,
 	PAUSE_REASON,
 	PAUSE_VACATES,
@@ -41,7 +41,7 @@ enum
 	PAUSE_INCARNATION
 };
 
-StaticAssertDecl(PAUSE_INCARNATION + 1 == LE_PAUSE_COLUMNS,
+StaticAssertDecl(PAUSE_INCARNATION + 1 == LE_PAUSE_FIRST + LE_PAUSE_COLUMNS,
 				 "the columns of a pause");
 
 /* Column numbers of pause_all */
@@ -53,30 +53,40 @@ enum
 	ALL_REASON
 };
 
+static const Field fields[] = {
+	{FIELD_BIGINT, PAUSE_AT, offsetof(Pause, at)},
+	{FIELD_NAME, PAUSE_BY, offsetof(Pause, by)},
+	{FIELD_TEXT, PAUSE_REASON, offsetof(Pause, reason)},
+	{FIELD_BOOLEAN, PAUSE_VACATES, offsetof(Pause, vacates)},
+	{FIELD_BIGINT, PAUSE_RESUMES_AT, offsetof(Pause, resumes_at), true},
+	{FIELD_BIGINT, PAUSE_RESUMES_MONO, offsetof(Pause, resumes_mono), true},
+	{FIELD_BIGINT, PAUSE_RESUMES_FOR, offsetof(Pause, resumes_for), true},
+	{FIELD_TEXT, PAUSE_INCARNATION, offsetof(Pause, incarnation)},
+};
+
+static const Field fields_of_all[] = {
+	{FIELD_BIGINT, ALL_PAUSED_AT, offsetof(Pause, at)},
+	{FIELD_NAME, ALL_PAUSED_BY, offsetof(Pause, by)},
+	{FIELD_TEXT, ALL_REASON, offsetof(Pause, reason)},
+};
+
 /*
- * The pause of the election whose row this is; first is the number of its
- * column paused_at.  NULL: it is not paused.
+ * The pause of the election whose row this is.  NULL: it is not paused.
  */
 Pause *
-le_pause_make(const Row *row, int first)
+le_pause_make(const Row *row)
 {
 	Pause	   *pause;
 
-	if (row->nulls[first + PAUSE_AT])
+	if (row->nulls[PAUSE_AT])
 		return NULL;
 	pause = palloc0(sizeof(Pause));
-	pause->at = DatumGetTimestampTz(row->values[first + PAUSE_AT]);
-	pause->by = LE_GET(row, first + PAUSE_BY, LE_GET_NAME, "");
-	pause->reason = LE_GET(row, first + PAUSE_REASON, TextDatumGetCString, NULL);
-	pause->vacates = LE_GET(row, first + PAUSE_VACATES, DatumGetBool, false);
-	pause->resumes_at = LE_GET(row, first + PAUSE_RESUMES_AT,
-							   DatumGetTimestampTz, 0);
-	pause->resumes_mono = LE_GET(row, first + PAUSE_RESUMES_MONO,
-								 DatumGetInt64, 0);
-	pause->resumes_for = Min(LE_GET(row, first + PAUSE_RESUMES_FOR,
-									DatumGetInt64, 0), LE_LONGEST_PAUSE);
-	pause->incarnation = LE_GET(row, first + PAUSE_INCARNATION,
-								TextDatumGetCString, "");
+	le_fields_read(fields, lengthof(fields), row, pause);
+	pause->resumes_for = Min(pause->resumes_for, LE_LONGEST_PAUSE);
+	if (pause->by == NULL)
+		pause->by = "";
+	if (pause->incarnation == NULL)
+		pause->incarnation = "";
 	return pause;
 }
 
@@ -84,24 +94,12 @@ le_pause_make(const Row *row, int first)
  * Write a pause (NULL: none) into a row of election.
  */
 void
-le_pause_set(Row *row, int first, const Pause *pause)
+le_pause_set(Row *row, const Pause *pause)
 {
-	for (int i = 0; i < LE_PAUSE_COLUMNS; i++)
-		LE_SET_NULL(row, first + i);
-	if (pause == NULL)
-		return;
-	LE_SET(row, first + PAUSE_AT, TimestampTzGetDatum(pause->at));
-	LE_SET(row, first + PAUSE_BY, LE_NAME(pause->by));
-	LE_SET_IF(row, first + PAUSE_REASON, pause->reason != NULL,
-			  LE_TEXT(pause->reason));
-	LE_SET(row, first + PAUSE_VACATES, BoolGetDatum(pause->vacates));
-	LE_SET(row, first + PAUSE_INCARNATION, LE_TEXT(pause->incarnation));
-	if (pause->resumes_for == 0)
-		return;
-	LE_SET(row, first + PAUSE_RESUMES_AT,
-		   TimestampTzGetDatum(pause->resumes_at));
-	LE_SET(row, first + PAUSE_RESUMES_MONO, Int64GetDatum(pause->resumes_mono));
-	LE_SET(row, first + PAUSE_RESUMES_FOR, Int64GetDatum(pause->resumes_for));
+	if (pause != NULL)
+		le_fields_write(fields, lengthof(fields), row, pause);
+	for (int i = 0; i < LE_PAUSE_COLUMNS && pause == NULL; i++)
+		LE_SET_NULL(row, LE_PAUSE_FIRST + i);
 }
 
 static void *
@@ -109,9 +107,7 @@ make_pause_all(const Row *row)
 {
 	Pause	   *pause = palloc0(sizeof(Pause));
 
-	pause->at = DatumGetTimestampTz(row->values[ALL_PAUSED_AT]);
-	pause->by = LE_GET_NAME(row->values[ALL_PAUSED_BY]);
-	pause->reason = LE_GET(row, ALL_REASON, TextDatumGetCString, NULL);
+	le_fields_read(fields_of_all, lengthof(fields_of_all), row, pause);
 	return pause;
 }
 
@@ -162,10 +158,8 @@ le_pause_all_write(const Store *store, const Pause *pause, bool *was)
 		return true;
 	row = le_row_new(store, TABLE_PAUSE_ALL);
 	LE_SET(row, ALL_SCOPE, LE_TEXT(SCOPE));
-	LE_SET(row, ALL_PAUSED_AT, TimestampTzGetDatum(pause->at));
-	LE_SET(row, ALL_PAUSED_BY, LE_NAME(pause->by));
-	LE_SET_IF(row, ALL_REASON, pause->reason != NULL, LE_TEXT(pause->reason));
-	le_row_insert(row);
+	le_fields_write(fields_of_all, lengthof(fields_of_all), row, pause);
+	le_row_write(row);
 	return true;
 }
 

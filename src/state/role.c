@@ -35,6 +35,9 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
+/* Which row means none */
+const Role	le_role_none = {"", InvalidOid};
+
 /* Counts the changes that this process has been told of */
 static uint64 changes = 0;
 

@@ -21,37 +21,6 @@
 #include "postgres.h"
 
 #include "state/state.h"
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
-
-/* The columns of lease that are about runs, counted from the first of them */
-enum
-{
-	RUN,
-	RUN_ROLE,
-	RUN_GRANTED,
-	RUN_ATTEMPTS,
-	RUN_DONE,
-	RUN_DONE_AT
-};
-
-/*
- * What the row of a lease says of runs.  first: the first column about them;
- * role_id: that of the role's identity
- */
-Runs
-le_runs_make(const Row *row, int first, int role_id)
-{
-	Runs		runs = {.column = first,.role_id = role_id};
-
-	runs.present = LE_GET(row, first + RUN, TextDatumGetCString, NULL);
-	runs.role = le_role_get(row, first + RUN_ROLE, role_id);
-	runs.granted = LE_GET(row, first + RUN_GRANTED, TextDatumGetCString, NULL);
-	runs.attempts = LE_GET(row, first + RUN_ATTEMPTS, DatumGetInt32, 0);
-	runs.done = LE_GET(row, first + RUN_DONE, TextDatumGetCString, NULL);
-	runs.done_at = LE_GET(row, first + RUN_DONE_AT, DatumGetTimestampTz, 0);
-	return runs;
-}
 
 /*
  * May the lease be granted for this run?  Not if the run is done, or a later
@@ -79,19 +48,16 @@ le_runs_admit(const Runs *runs, const Run *run)
 void
 le_runs_begin(Lease *lease, const Run *run, const Role *role)
 {
-	const Runs *runs = &lease->runs;
+	Runs	   *runs = &lease->runs;
 	bool		again = run->name != NULL && runs->granted != NULL &&
 		strcmp(run->name, runs->granted) == 0;
-	int			first = runs->column;
 
-	LE_SET_IF(lease->row, first + RUN, run->name != NULL, LE_TEXT(run->name));
-	le_role_set(lease->row, first + RUN_ROLE, runs->role_id,
-				run->name != NULL ? role : NULL);
+	runs->present = unconstify(char *, run->name);
+	runs->role = run->name != NULL ? *role : le_role_none;
 	if (run->name == NULL)
 		return;
-	LE_SET(lease->row, first + RUN_GRANTED, LE_TEXT(run->name));
-	LE_SET(lease->row, first + RUN_ATTEMPTS,
-		   Int32GetDatum(again ? runs->attempts + 1 : 1));
+	runs->granted = runs->present;
+	runs->attempts = again ? runs->attempts + 1 : 1;
 }
 
 /*
@@ -103,13 +69,13 @@ le_runs_begin(Lease *lease, const Run *run, const Role *role)
 bool
 le_runs_finish(Lease *lease, TimestampTz at)
 {
-	const Runs *runs = &lease->runs;
+	Runs	   *runs = &lease->runs;
 
 	if (runs->present == NULL ||
 		(runs->done != NULL && strcmp(runs->present, runs->done) <= 0))
 		return false;
-	LE_SET(lease->row, runs->column + RUN_DONE, LE_TEXT(runs->present));
-	LE_SET(lease->row, runs->column + RUN_DONE_AT, TimestampTzGetDatum(at));
+	runs->done = runs->present;
+	runs->done_at = at;
 	return true;
 }
 
@@ -121,18 +87,17 @@ le_runs_finish(Lease *lease, TimestampTz at)
 void
 le_runs_set_done(Lease *lease, const char *done, TimestampTz at)
 {
-	Row		   *row = lease->row;
-	int			first = lease->runs.column;
+	Runs	   *runs = &lease->runs;
 
 	if (lease->leader == NULL)
 	{
-		LE_SET_NULL(row, first + RUN);
-		le_role_set(row, first + RUN_ROLE, lease->runs.role_id, NULL);
+		runs->present = NULL;
+		runs->role = le_role_none;
 	}
-	LE_SET_NULL(row, first + RUN_GRANTED);
-	LE_SET_NULL(row, first + RUN_ATTEMPTS);
-	LE_SET_IF(row, first + RUN_DONE, done != NULL, LE_TEXT(done));
-	LE_SET_IF(row, first + RUN_DONE_AT, done != NULL, TimestampTzGetDatum(at));
-	le_row_update(row);
+	runs->granted = NULL;
+	runs->attempts = 0;
+	runs->done = unconstify(char *, done);
+	runs->done_at = done != NULL ? at : 0;
+	le_lease_write(lease);
 	le_commit_durably();
 }

@@ -52,6 +52,8 @@ typedef struct RoleKey
 	NameData	name;			/* if there is no such role */
 } RoleKey;
 
+extern const Role le_role_none;
+
 extern Role le_role_of(Oid oid);
 extern Role le_role_current(void);
 extern Role le_role_named(const char *name);
@@ -67,6 +69,39 @@ extern bool le_role_is_member(const Role *role, const Role *group);
 extern RoleKey le_role_key(const Role *role);
 extern uint64 le_role_changes(void);
 
+/* field.c */
+/* The type of a column, and of the member of a struct that it is read into */
+typedef enum FieldType
+{
+	FIELD_TEXT,					/* char *; NULL: null */
+	FIELD_STRATEGY,				/* the same: the name of one */
+	FIELD_NAME,					/* the same */
+	FIELD_DATUM,				/* Datum, of any other type; 0: null */
+	FIELD_ROLE,					/* Role, in two columns; "": null */
+	FIELD_INTEGER,				/* int */
+	FIELD_BIGINT,				/* int64, and TimestampTz */
+	FIELD_BOOLEAN,				/* bool */
+	FIELD_INTERVAL				/* int64, in microseconds */
+} FieldType;
+
+typedef struct Field
+{
+	FieldType	type;
+	int			column;			/* its number, from 0 on */
+	Size		offset;			/* of the member */
+	bool		or_null;		/* 0 and false are written as null */
+	int			id_column;		/* of a role */
+} Field;
+
+extern int64 le_field_interval(Datum value);
+extern void le_field_read(const Field *field, const Row *row, void *into);
+extern void le_field_write(const Field *field, Row *row, const void *from);
+extern void le_field_copy(const Field *field, void *to, const void *from);
+extern void le_fields_read(const Field *fields, int n, const Row *row,
+						   void *into);
+extern void le_fields_write(const Field *fields, int n, Row *row,
+							const void *from);
+
 /* epoch.c */
 typedef struct Incarnation
 {
@@ -77,7 +112,7 @@ typedef struct Incarnation
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
 
-extern Incarnation *le_epoch_read(void);
+extern Incarnation *le_epoch_read(const Store *store);
 extern bool le_epoch_is_missing(const Incarnation *inc, bool stale);
 extern bool le_epoch_write(const Store *store, int64 highest_term);
 extern bool le_epoch_note_dropped(const Store *store, int64 term);
@@ -103,19 +138,15 @@ typedef struct Run
 	int			attempts;		/* how often it may be granted; 0: any number */
 } Run;
 
-#define LE_RUN_COLUMNS	6		/* of the table lease */
-
 /* What a lease row knows of runs */
 typedef struct Runs
 {
-	int			column;			/* of the row: the first that is about runs */
-	int			role_id;		/* the column of the role's identity */
 	char	   *present;		/* of this term, or of the last; NULL: none */
 	Role		role;			/* that it was granted to; "": none */
 	char	   *granted;		/* the highest that was granted; NULL: none */
-	int			attempts;		/* how often it was granted */
 	char	   *done;			/* the highest that is done; NULL: none */
 	TimestampTz done_at;
+	int			attempts;		/* how often granted was granted */
 } Runs;
 
 /* What a call sets of its candidacy; all else stays as it is */
@@ -131,54 +162,69 @@ typedef struct Profile
 } Profile;
 
 /* lease.c */
+/*
+ * A lease: what its row says.  Who holds the row's lock changes members, and
+ * then writes them all (le_lease_write()).
+ */
 typedef struct Lease
 {
 	char	   *election;
 	int64		term;			/* the present or, when vacant, the last one */
 	int64		previous_term;	/* continued by term in a failover; 0: none */
-	char	   *leader;			/* NULL: vacant */
-	bool		incomplete;		/* led, but it lacks what every grant writes */
-	int64		session_id;		/* 0: none */
-	int			backend_pid;
-	Role		role;			/* "": none */
-	bool		auto_renew;
-	int			rank;
+
+	/* the holder; NULL, 0 and "" while it is vacant */
+	char	   *leader;
+	int64		session_id;		/* 0: detached */
+	Role		role;
 	int64		progress;
 	Datum		metadata;		/* 0: none */
+	TimestampTz metadata_at;	/* when it was changed last; 0: not in this
+								 * term */
+	const pg_uuid_t *request;	/* that it was granted to, until it is
+								 * renewed; NULL: none */
+
+	/* for how long */
 	TimestampTz acquired_at;
 	TimestampTz renewed_at;
 	TimestampTz expires_at;
 	int64		acquired_mono;
 	int64		deadline_mono;
 	int64		duration;		/* from the last renewal to the deadline */
+	int64		left_at_renewal;	/* of the lease; -1: not renewed yet */
 	char	   *incarnation;	/* writer of the _mono values; NULL: none */
-	bool		yielding;
-	bool		yield_ordered;	/* an operator asked, not the strategy */
-	int64		yields;			/* requests to yield, in this term */
+
+	/* requests to yield */
+	int64		yields;			/* how many, in this term */
+	char	   *yield_cause;	/* yield_ordered: an LE_CAUSE_... (decide.h);
+								 * NULL: an operator has called */
 	char	   *successor;		/* of leader or vacant election; NULL: nobody */
 	Role		successor_role; /* "": none */
+
+	/* the vacant election */
 	TimestampTz not_before_at;
 	int64		not_before_mono;	/* 0: another may follow at once */
 	int64		not_before_for; /* from when it was set to not_before_mono */
-	bool		held;			/* not_before is a hold; false: a delay */
 	int64		reserved_mono;	/* 0: not reserved */
 	int64		reserved_for;	/* until reserved_mono, after any not_before */
-	char	   *yield_cause;	/* yield_ordered: an LE_CAUSE_... (decide.h);
-								 * NULL: an operator has called */
-	bool		deserted;		/* vacant, and no follower stood at first */
 	TimestampTz first_stood_at;
 	int64		first_stood_mono;	/* 0: nobody has stood for it yet */
+
 	Runs		runs;
-	int64		left_at_renewal;	/* of the lease; -1: not renewed yet */
 	TimestampTz created_at;		/* when the election was; 0: not known */
 	int64		after_term;		/* its terms are greater */
-	TimestampTz metadata_at;	/* when it was changed last; 0: not in this
-								 * term */
-	pg_uuid_t  *request;		/* that it was granted to, until it is
-								 * renewed; NULL: none */
+	Row		   *row;			/* NULL: this transaction has not locked it */
+
+	/* what is small, in the same order */
+	int			backend_pid;	/* 0: detached */
+	int			rank;
 	TransactionId xmin;			/* of the transaction that wrote the row */
 	bool		own_write;		/* the running transaction wrote it */
-	Row		   *row;			/* NULL: this transaction has not locked it */
+	bool		auto_renew;
+	bool		incomplete;		/* led, but it lacks what every grant writes */
+	bool		yielding;
+	bool		yield_ordered;	/* an operator asked, not the strategy */
+	bool		held;			/* not_before is a hold; false: a delay */
+	bool		deserted;		/* vacant, and no follower stood at first */
 } Lease;
 
 extern const char *le_lease_kind(int64 session_id);
@@ -200,8 +246,9 @@ extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at,
 						   const char *incarnation);
-extern void le_lease_hold(Lease *lease, int64 not_before, int64 now,
-						  TimestampTz at);
+extern void le_lease_write(Lease *lease);
+extern void le_lease_set_not_before(Lease *lease, int64 not_before, bool held,
+									int64 now, TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							const Candidate *successor,
 							int64 reserved_for, bool deserted,
@@ -215,13 +262,11 @@ extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 							 int64 reserved_for, int64 now,
 							 const char *incarnation);
-extern void le_lease_unreserve(Lease *lease);
 extern void le_lease_note_first(Lease *lease, int64 first_stood,
 								int64 not_before, int64 now, TimestampTz at,
 								const char *incarnation);
 extern bool le_lease_delete(const Store *store, const char *election);
 
-extern Runs le_runs_make(const Row *row, int first, int role_id);
 extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
 extern bool le_runs_finish(Lease *lease, TimestampTz at);
@@ -300,18 +345,17 @@ extern bool le_candidate_succeeds(const Candidate *c, const Lease *lease);
 extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
 extern bool le_candidate_differs(const Candidate *c, const Profile *profile,
 								 int64 lease_duration);
-extern void le_candidate_insert(const Store *store, const Candidate *who,
+extern void le_candidate_insert(const Store *store, Candidate *who,
 								const Profile *profile, int64 lease_duration);
-extern bool le_candidate_update(const Store *store, const Candidate *present,
-								Candidate *who, const Profile *profile,
-								int64 lease_duration);
+extern bool le_candidate_update(const Store *store, Candidate *who,
+								const Profile *profile, int64 lease_duration);
 extern bool le_candidate_needs_heartbeat(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
 extern bool le_candidate_lock(const Store *store, Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
 extern void le_candidate_set_stood(Candidate *c, int64 stood);
 extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
-extern bool le_candidate_prune(const Store *store, const Candidate *c);
+extern bool le_candidate_prune(const Store *store, const Candidate *dead);
 
 /* candidacy.c */
 typedef enum StandResult
@@ -379,30 +423,17 @@ extern void le_mark_create(const Store *store, const char *election,
 extern void le_mark_delete(Mark *mark);
 
 /* setting.c */
-typedef enum SettingType
-{
-	SETTING_STRATEGY,			/* its name */
-	SETTING_TEXT,				/* NULL: none */
-	SETTING_ROLE,
-	SETTING_INTEGER,
-	SETTING_INTERVAL
-} SettingType;
-
 /* A setting of elections, or of groups; the last one of a table has no name */
 typedef struct Setting
 {
 	const char *name;			/* of its argument, and of its column */
-	SettingType type;
-	int			column;
-	Size		offset;			/* of its field in Election or ElectionGroup */
+	Field		field;			/* of Election or ElectionGroup */
 	int			arg;			/* of create_election(), alter_election() */
 	int			group_arg;		/* of create_group() and alter_group() */
 	int64		least;			/* a value, or the length of one ... */
 	int64		most;			/* ... of a text; a role of length 0 is none */
-	int			id_column;		/* of a role */
 } Setting;
 
-extern int64 le_setting_interval(Datum value);
 extern void le_setting_read(const Setting *settings, const Row *row, void *to);
 extern void le_setting_write(const Setting *settings, Row *row,
 							 const void *from);
@@ -500,10 +531,11 @@ typedef struct Pause
 	const char *incarnation;	/* on which it was paused */
 } Pause;
 
-#define LE_PAUSE_COLUMNS	8	/* in the table election, from paused_at on */
+#define LE_PAUSE_FIRST		11	/* the column paused_at of the table election */
+#define LE_PAUSE_COLUMNS	8	/* from there on */
 
-extern Pause *le_pause_make(const Row *row, int first);
-extern void le_pause_set(Row *row, int first, const Pause *pause);
+extern Pause *le_pause_make(const Row *row);
+extern void le_pause_set(Row *row, const Pause *pause);
 extern Pause *le_pause_all_read(const Store *store);
 extern void le_pause_all_remember(Store *store);
 extern bool le_pause_all_write(const Store *store, const Pause *pause,

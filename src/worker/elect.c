@@ -43,16 +43,14 @@ typedef struct SettleTask
  * was dropped.
  */
 static bool
-drop_seat(const Store *store, const Election *election)
+drop_seat(const Store *store, const Election *election, const Lease *lease)
 {
-	Lease	   *lease = le_lease_read(store, election->name, NULL);
-
 	if (!le_group_withdraws(le_group_of(store, election), election->name) ||
-		lease == NULL || lease->leader != NULL)
+		lease->leader != NULL)
 		return false;
 	if (!le_cap_is_locked(store, election) ||
 		!le_lock_name(election->group, NULL) ||
-		!le_drop_locked(store, election, le_epoch_read()))
+		!le_drop_locked(store, election, le_epoch_read(store)))
 		le_wait_busy(election->name);
 	return true;
 }
@@ -104,8 +102,8 @@ settle(void *arg)
 		return;
 
 	/* Counting takes a while: the proof may have become too old. */
-	if (le_view_prepare(&store, election, false) && task->proof.required &&
-		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
+	if (le_view_prepare(&store, election, lease, false) && task->proof.required &&
+		!le_proof_make(lease, election->lease_duration, &store, PROOF_WAIT,
 					   &task->proof))
 		le_wait_busy(name);
 
@@ -115,7 +113,7 @@ settle(void *arg)
 	if (!le_lock_election(name, false))
 	{
 		task->waited = true;
-		if (le_late_commits_end(&store, election, &task->proof, NULL))
+		if (le_late_commits_end(&store, election, lease, &task->proof, NULL))
 			le_wait_busy(name);
 		if (lease->leader != NULL && store.groups != NIL)
 			le_cap_unlock(&store, election);	/* with it, we may not queue */
@@ -125,10 +123,11 @@ settle(void *arg)
 	election = le_election_read(&store, name);
 	if (election == NULL)
 		return;					/* dropped while we queued for the lock */
-	settled = le_settle(&store, election, NULL, NULL, &task->proof);
+	settled = le_settle(&store, election, NULL, NULL, &task->proof, &lease);
 	if (settled >= SETTLED_BUSY)
 		le_wait_busy(name);
-	task->changed = settled != SETTLED_NOTHING || drop_seat(&store, election);
+	task->changed = settled != SETTLED_NOTHING ||
+		drop_seat(&store, election, lease);
 	task->duration = election->lease_duration;
 }
 
@@ -167,7 +166,7 @@ preempt(void *arg)
 static void
 prove(void *arg)
 {
-	if (!le_proof_make(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
+	if (!le_proof_make(NULL, PG_INT64_MAX, NULL, PROOF_WAIT, arg))
 		le_attempt_postpone("synchronous standbys do not follow");
 }
 
@@ -244,7 +243,7 @@ le_elect_orphaned(Round *round)
 		SettleTask	task = {.election = election};
 
 		if ((le_round_is_to_renew(round) && foreach_current_index(election) > 0) ||
-			!le_proof_make(NULL, 0, false, 0, &task.proof))
+			!le_proof_make(NULL, 0, NULL, 0, &task.proof))
 			break;
 		changed |= settle_one(round, &task);
 	}
@@ -286,7 +285,7 @@ le_elect_all(Round *round)
 					   go_on_at))
 			break;
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
-			!le_proof_make(NULL, 0, false, 0, &proof) &&
+			!le_proof_make(NULL, 0, NULL, 0, &proof) &&
 			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &round->next))
 		{
 			strlcpy(go_on_at, due->election, sizeof(go_on_at));

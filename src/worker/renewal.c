@@ -119,7 +119,7 @@ renew_rows(void *arg)
 	}
 	if (scan != NULL)
 		le_scan_end(scan);
-	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
+	if (!le_proof_make(NULL, shortest, NULL, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
 	batch->complete = true;

@@ -278,7 +278,7 @@ scan_tables(void *arg)
 		le_group_remember(&scan.store);
 		round->next = le_clock() + LONGEST_SLEEP;
 		round->work = false;
-		round->inc = le_epoch_read();
+		round->inc = le_epoch_read(&scan.store);
 		round->new_incarnation = !round->inc->known;
 		scan.knows_standing = le_standing_scan(&scan.store, round);
 		scan.knows_marks = le_pending_begin_scan(&scan.store);
