@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "api/api.h"
+#include "utils/inval.h"
 
 static bool
 is_same_run(const char *a, const char *b)
@@ -184,6 +185,77 @@ try_to_acquire(const Store *store, Acquisition *a)
 		return false;
 	a->lease = turn.lease;
 	return true;
+}
+
+/*
+ * What the last call in vain of this process has found: who leads, and a row of
+ * the candidate that called, which was committed, and in which nothing was to be
+ * changed.  That is so until the lease is over or the next heartbeat is due,
+ * while nothing changes on which it rests: leaders, settings and detached
+ * candidates that withdraw (le_leadership_generation), and roles.  Whoever has
+ * been told of such a change calls after its invalidation was sent.
+ */
+static struct
+{
+	char		election[LE_NAME_MAX + 1];
+	char		candidate[LE_NAME_MAX + 1];
+	Oid			role;
+	Oid			lease_oid;
+	uint64		changes;		/* as they were before the rows were read */
+	int64		seen;			/* the last heartbeat */
+	int64		lease_duration; /* 0: nothing was found yet */
+	int64		deadline;
+	int64		session_id;		/* of the leader; 0: it is detached */
+}			found;
+
+static bool
+says_nothing(const Acquisition *a)
+{
+	const Profile *p = &a->profile;
+
+	return a->who.run.name == NULL && a->who.request == NULL &&
+		!p->sets_rank && !p->sets_progress &&
+		!p->sets_auto_renew && p->metadata == 0;
+}
+
+/*
+ * Does anybody lead still, and is there nothing to write or to refuse?  Then
+ * the call is over, and has read no table.
+ */
+bool
+le_acquire_is_in_vain(const Store *store, Acquisition *a)
+{
+	AcceptInvalidationMessages();
+	a->begun_at = le_clock();
+	a->changes = le_leadership_generation + le_role_changes();
+	return a->changes == found.changes && a->begun_at < found.deadline &&
+		store->lease_oid == found.lease_oid &&
+		a->who.role.oid == found.role && says_nothing(a) &&
+		strcmp(a->who.candidate, found.candidate) == 0 &&
+		strcmp(a->who.election, found.election) == 0 &&
+		!le_candidate_needs_heartbeat(found.seen, found.lease_duration) &&
+		(found.session_id == 0 || le_session_alive(found.session_id));
+}
+
+/*
+ * The call was in vain.  Rows that this transaction has written are not
+ * remembered: that may be undone.
+ */
+void
+le_acquire_note_in_vain(const Store *store, const Acquisition *a)
+{
+	if (!a->led || a->lease->own_write || a->stood != STAND_OK ||
+		a->who.seen >= a->begun_at || !says_nothing(a))
+		return;
+	strlcpy(found.election, a->who.election, sizeof(found.election));
+	strlcpy(found.candidate, a->who.candidate, sizeof(found.candidate));
+	found.role = a->who.role.oid;
+	found.lease_oid = store->lease_oid;
+	found.changes = a->changes;
+	found.seen = a->who.seen;
+	found.lease_duration = a->lease_duration;
+	found.deadline = a->lease->deadline_mono;
+	found.session_id = a->lease->session_id;
 }
 
 /*

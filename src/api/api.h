@@ -186,10 +186,14 @@ typedef struct Acquisition
 	int64		lease_duration; /* of the election */
 	StandResult stood;
 	bool		refused;		/* because of its run */
+	int64		begun_at;		/* monotonic */
+	uint64		changes;		/* as le_acquire_is_in_vain() has counted them */
 } Acquisition;
 
 extern bool le_acquire_is_repeated(const Store *store, const Lease *lease,
 								   const Candidate *who);
+extern bool le_acquire_is_in_vain(const Store *store, Acquisition *a);
+extern void le_acquire_note_in_vain(const Store *store, const Acquisition *a);
 extern bool le_acquire_later(const Store *store, Acquisition *a);
 extern Lease *le_acquire_lease(Store *store, Acquisition *a);
 

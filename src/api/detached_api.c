@@ -131,8 +131,14 @@ le_acquire(PG_FUNCTION_ARGS)
 
 	/*
 	 * Most calls find a leader: they need no more than the first of the
-	 * tables.
+	 * tables, and the next of them none.
 	 */
+	le_store_get(&call.store);
+	if (le_acquire_is_in_vain(&call.store, &a))
+	{
+		le_start_ensure(true);
+		return (Datum) 0;
+	}
 	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
 	a.lease = le_lease_read(&call.store, a.who.election, NULL);
 	a.led = a.lease != NULL &&
@@ -149,6 +155,8 @@ le_acquire(PG_FUNCTION_ARGS)
 	lease = le_acquire_lease(&call.store, &a);
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);
+	else
+		le_acquire_note_in_vain(&call.store, &a);
 	le_call_end(&call);
 	if (!a.refused)
 		le_start_ensure(true);

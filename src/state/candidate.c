@@ -19,6 +19,7 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgrprotos.h"
+#include "utils/inval.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -374,6 +375,8 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 	Candidate	c = *who;
 	bool		locked = lock_candidate(store, &c, LockTupleExclusive);
 
+	if (c.row != NULL && c.session_id == 0)
+		CacheInvalidateRelcacheByRelid(store->change);
 	if (c.row != NULL)
 		le_row_delete(c.row);
 	return locked;

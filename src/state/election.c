@@ -11,6 +11,7 @@
 
 #include "state/state.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 
 /* Column numbers of election */
 enum
@@ -215,6 +216,7 @@ le_election_write(const Store *store, const Election *election)
 	le_pause_set(row, election->pause);
 	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
 			  LE_TEXT(election->group));
+	CacheInvalidateRelcacheByRelid(store->change);
 	le_row_write(row);
 	le_commit_durably();
 	return true;

@@ -55,7 +55,78 @@ reads_ok(one => "leader_election.resign('session')", 't', 3, 'resign()');
 reads_ok(one => acquire_by('d1'), '1', 4, 'the first acquire() of a vacant seat');
 reads_ok(two => acquire_by('d2'), '', 2, 'the first acquire() in vain');
 reads_ok(two => acquire_by('d2'), '', 1, 'acquire() in vain');
+reads_ok(two => acquire_by('d2'), '', 0, 'acquire() in vain, again');
 reads_ok(three => "leader_election.release('detached', 1)", 't', 3, 'release()');
 reads_ok(two => acquire_by('d2'), '2', 3, 'acquire() of a vacant seat');
+
+# -- A call in vain remembers what it has found, in its own session: whatever
+# another session changes counts at once.
+
+sub candidate
+{
+	my ($column) = @_;
+
+	return $session{admin}->query(
+		"SELECT $column FROM leader_election.candidate WHERE election = 'kept' AND candidate = 'd2'");
+}
+
+# The first call may find something to write, the second one sees that it is
+# committed, and the third one reads nothing.
+sub in_vain_ok
+{
+	my ($title) = @_;
+	my $call = "(SELECT count(*) FROM leader_election.acquire('kept', 'd2'))";
+
+	reads_ok(two => $call, '0', $_, "$title, $_") foreach 2, 1, 0;
+	return;
+}
+
+$session{admin}->query(
+	"CREATE ROLE app LOGIN; CREATE ROLE other_app; CREATE ROLE may_stand ROLE app;
+	GRANT USAGE ON SCHEMA leader_election TO app;
+	GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA leader_election TO app;
+	SELECT leader_election.create_election('kept', candidate_role => 'may_stand')");
+$session{one}->query("SET SESSION AUTHORIZATION app");
+is($session{one}->acquire('kept', 'd1'), '1', 'kept: leads');
+$session{two}->query("SET SESSION AUTHORIZATION app");
+in_vain_ok('kept: in vain');
+is(candidate('count(*)'), '1', 'kept: stands');
+
+is($session{one}->query("SELECT leader_election.leave('kept', 'd2')"),
+	't', 'kept: leaves, by another connection');
+is(candidate('count(*)'), '0', 'kept: stands no more');
+in_vain_ok('kept: in vain, after that');
+is(candidate('count(*)'), '1', 'kept: stands again');
+
+$session{admin}->query(
+	"SELECT leader_election.alter_election('kept', lease_duration => '1 h')");
+in_vain_ok('kept: in vain, by a longer lease');
+is(candidate('seen_for'), 4800 * 1_000_000, 'kept: a sign of life for so long');
+
+$session{admin}->query('REVOKE may_stand FROM app');
+is($session{two}->sqlstate_of("SELECT leader_election.acquire('kept', 'd2')"),
+	'42501', 'kept: the role may not stand any more');
+$session{admin}->query('GRANT may_stand TO app');
+in_vain_ok('kept: the role may stand again');
+$session{admin}->query(
+	"SELECT leader_election.alter_election('kept', candidate_role => 'other_app')");
+is($session{two}->sqlstate_of("SELECT leader_election.acquire('kept', 'd2')"),
+	'42501', 'kept: another role may stand');
+$session{admin}->query(
+	"SELECT leader_election.alter_election('kept', candidate_role => 'may_stand')");
+in_vain_ok('kept: that role again');
+is($session{one}->query("SELECT leader_election.release('kept', 1)"), 't', 'kept: released');
+is($session{two}->acquire('kept', 'd2'), '2', 'kept: the next leader');
+
+# So does the end of the leader: of its session, and of its lease.
+
+is($session{three}->query("SELECT leader_election.join('next', 'three')"), '1', 'next: a session leads');
+is($session{admin}->acquire('next', 'd3'), '', "next: in vain, $_") foreach 1 .. 3;
+$session{three}->kill;
+wait_until(sub { $session{admin}->acquire('next', 'd3') eq '2' }, 'next: elected, when the session has ended');
+
+$session{admin}->query("SELECT leader_election.create_election('short', lease_duration => '200 ms')");
+is($session{one}->acquire('short', 'd4'), '1', 'short: leads');
+wait_until(sub { $session{admin}->acquire('short', 'd5') eq '2' }, 'short: elected, when the lease is over');
 
 done_testing();
