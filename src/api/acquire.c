@@ -206,6 +206,7 @@ static struct
 	int64		lease_duration; /* 0: nothing was found yet */
 	int64		deadline;
 	int64		session_id;		/* of the leader; 0: it is detached */
+	bool		leads;			/* that candidate does: its request may be repeated */
 }			found;
 
 static bool
@@ -213,7 +214,7 @@ says_nothing(const Acquisition *a)
 {
 	const Profile *p = &a->profile;
 
-	return a->who.run.name == NULL && a->who.request == NULL &&
+	return a->who.run.name == NULL &&
 		!p->sets_rank && !p->sets_progress &&
 		!p->sets_auto_renew && p->metadata == 0;
 }
@@ -233,6 +234,7 @@ le_acquire_is_in_vain(const Store *store, Acquisition *a)
 		a->who.role.oid == found.role && says_nothing(a) &&
 		strcmp(a->who.candidate, found.candidate) == 0 &&
 		strcmp(a->who.election, found.election) == 0 &&
+		(a->who.request == NULL || !found.leads) &&
 		!le_candidate_needs_heartbeat(found.seen, found.lease_duration) &&
 		(found.session_id == 0 || le_session_alive(found.session_id));
 }
@@ -256,6 +258,7 @@ le_acquire_note_in_vain(const Store *store, const Acquisition *a)
 	found.lease_duration = a->lease_duration;
 	found.deadline = a->lease->deadline_mono;
 	found.session_id = a->lease->session_id;
+	found.leads = le_candidate_leads(&a->who, a->lease);
 }
 
 /*

@@ -89,6 +89,15 @@ is(asks($a, 'short', 'one', $R), 1, 'short: granted');
 wait_for($node, "SELECT leader_election.leader('short') IS NULL", 't');
 is(asks($a, 'short', 'one', $R), 2, 'short: the deadline has passed');
 
+# What a process remembers of its calls in vain is no answer to a request.
+is(asks($a, 'vain', 'two'), 1, 'vain: another one leads');
+is(asks($b, 'vain', 'one', $R), '', "vain: call $_") foreach 1 .. 3;
+is($a->query("SELECT leader_election.release('vain', 1)"), 't', 'vain: released');
+is(asks($a, 'vain', 'one', $R), 2, 'vain: granted');
+is(asks($b, 'vain', 'one', $R), 2, 'vain: repeated where it was in vain');
+is(asks($b, 'vain', 'one'), '', "vain: without a request, call $_") foreach 1 .. 3;
+is(asks($b, 'vain', 'one', $R), 2, 'vain: repeated after these');
+
 #
 # A run that may be tried once is not lost with the answer.
 #

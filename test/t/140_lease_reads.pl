@@ -35,9 +35,9 @@ sub reads_ok
 
 sub acquire_by
 {
-	my ($name) = @_;
+	my ($name, $more) = @_;
 
-	return "(SELECT sum(term) FROM leader_election.acquire('detached', '$name'))";
+	return "(SELECT sum(term) FROM leader_election.acquire('detached', '$name'" . ($more // '') . '))';
 }
 
 # The worker that the first call starts, and the caches of each session, come first.
@@ -56,6 +56,7 @@ reads_ok(one => acquire_by('d1'), '1', 4, 'the first acquire() of a vacant seat'
 reads_ok(two => acquire_by('d2'), '', 2, 'the first acquire() in vain');
 reads_ok(two => acquire_by('d2'), '', 1, 'acquire() in vain');
 reads_ok(two => acquire_by('d2'), '', 0, 'acquire() in vain, again');
+reads_ok(two => acquire_by('d2', ', request => gen_random_uuid()'), '', 0, 'acquire() in vain, with a request');
 reads_ok(three => "leader_election.release('detached', 1)", 't', 3, 'release()');
 reads_ok(two => acquire_by('d2'), '2', 3, 'acquire() of a vacant seat');
 
