@@ -192,7 +192,7 @@ try_to_acquire(const Store *store, Acquisition *a)
  * the candidate that called, which was committed, and in which nothing was to be
  * changed.  That is so until the lease is over or the next heartbeat is due,
  * while nothing changes on which it rests: leaders, settings and detached
- * candidates that withdraw (le_leadership_generation), and roles.  Whoever has
+ * candidates that withdraw (le_candidacy_generation), and roles.  Whoever has
  * been told of such a change calls after its invalidation was sent.
  */
 static struct
@@ -228,7 +228,7 @@ le_acquire_is_in_vain(const Store *store, Acquisition *a)
 {
 	AcceptInvalidationMessages();
 	a->begun_at = le_clock();
-	a->changes = le_leadership_generation + le_role_changes();
+	a->changes = le_candidacy_generation + le_role_changes();
 	return a->changes == found.changes && a->begun_at < found.deadline &&
 		store->lease_oid == found.lease_oid &&
 		a->who.role.oid == found.role && says_nothing(a) &&

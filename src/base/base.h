@@ -168,6 +168,8 @@ typedef struct Store
 	Oid			lease_oid;		/* of lease; each CREATE EXTENSION makes one */
 	Oid			history_acquired_at;	/* an index of history */
 	Oid			change;			/* the type that stands for who leads */
+	Oid			grant;			/* lease_grant, which stands for settings, and
+								 * for which detached candidates stand */
 	Oid			protocol;		/* the view that has its number */
 
 	/* what was read once, for many elections (drain.c, pause.c, group.c) */
@@ -203,6 +205,7 @@ typedef struct Store
 	 LE_TABLE_DRAIN)
 
 extern uint64 le_leadership_generation;
+extern uint64 le_candidacy_generation;
 
 extern bool le_store_find(Store *store);
 extern Oid	le_store_lease_oid(void);

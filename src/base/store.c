@@ -62,6 +62,12 @@ static uint64 invalidations = 0;
  */
 uint64		le_leadership_generation = 1;
 
+/*
+ * The same, and those of type lease_grant, that is of what else a call in vain
+ * has found (acquire.c).  Views of leases stay good.
+ */
+uint64		le_candidacy_generation = 1;
+
 static void
 on_invalidation(Datum arg, Oid relid)
 {
@@ -70,6 +76,9 @@ on_invalidation(Datum arg, Oid relid)
 		number = 0;
 	if (relid == found.change || relid == found.protocol || !OidIsValid(relid))
 		le_leadership_generation++;
+	if (relid == found.grant || relid == found.change ||
+		relid == found.protocol || !OidIsValid(relid))
+		le_candidacy_generation++;
 	if (!OidIsValid(relid) || relid == found.history_acquired_at)
 		found_is_valid = false;
 	for (int i = 0; i < TABLE_COUNT; i++)
@@ -150,6 +159,7 @@ find_store(Store *store, const char **misshapen)
 	memset(store, 0, sizeof(Store));
 	if (!find_tables(store, namespace, misshapen) ||
 		!find_one("change", namespace, &store->change) ||
+		!find_one("lease_grant", namespace, &store->grant) ||
 		!find_one("protocol", namespace, &store->protocol))
 		return false;
 	store->lease_oid = store->table[TABLE_LEASE].rel;

@@ -376,7 +376,7 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
 	bool		locked = lock_candidate(store, &c, LockTupleExclusive);
 
 	if (c.row != NULL && c.session_id == 0)
-		CacheInvalidateRelcacheByRelid(store->change);
+		CacheInvalidateRelcacheByRelid(store->grant);
 	if (c.row != NULL)
 		le_row_delete(c.row);
 	return locked;

@@ -216,7 +216,8 @@ le_election_write(const Store *store, const Election *election)
 	le_pause_set(row, election->pause);
 	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
 			  LE_TEXT(election->group));
-	CacheInvalidateRelcacheByRelid(store->change);
+	if (row->tuple != NULL)
+		CacheInvalidateRelcacheByRelid(store->grant);
 	le_row_write(row);
 	le_commit_durably();
 	return true;
