@@ -246,7 +246,7 @@ le_diagnose(PG_FUNCTION_ARGS)
 
 	/* A copy tells of the worker even where there is no room for a test. */
 	d.locks = GetLockStatusData();
-	d.has_worker = le_lock_worker_is_in(d.locks);
+	d.has_worker = le_lock_worker_pid(d.locks) != 0;
 	if (d.has_worker && !d.on_standby)
 		le_diagnose_read_trouble(&d);
 	run_checks(&d);

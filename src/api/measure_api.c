@@ -250,7 +250,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 		le_trouble_kind(trouble.code) == TROUBLE_FAILS;
 
 	LE_ADD(&row, Int32GetDatum(!on_primary));
-	LE_ADD_IF(&row, on_primary, Int32GetDatum(le_lock_worker_is_in(locks)));
+	LE_ADD_IF(&row, on_primary, Int32GetDatum(le_lock_worker_pid(locks) != 0));
 	LE_ADD(&row, Int32GetDatum(count_locked(&store, locks)));
 	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.needed));
 	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.connected));

@@ -105,7 +105,6 @@ extern void le_lock_release_worker(void);
 extern bool le_lock_worker_is_mine(void);
 extern bool le_lock_worker_is_free(void);
 extern int	le_lock_worker_pid(const LockData *copy);
-extern bool le_lock_worker_is_in(const LockData *copy);
 extern bool le_lock_next_worker(void);
 extern void le_lock_release_next_worker(void);
 extern bool le_lock_starter(void);

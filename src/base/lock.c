@@ -455,15 +455,6 @@ le_lock_worker_pid(const LockData *copy)
 }
 
 /*
- * Has this database a worker, as a copy of the lock table tells?
- */
-bool
-le_lock_worker_is_in(const LockData *copy)
-{
-	return le_lock_is_in(copy, database_tag(LOCK_WORKER));
-}
-
-/*
  * Take the lock of the process that waits until the worker ends, to follow it.
  * A further process does not get the lock, and ends.
  */

@@ -26,18 +26,22 @@ le_begin_epoch(Store *store)
 	char	   *incarnation = le_incarnation_name(store->lease_oid);
 	bool		stale = false;
 	int64		highest_term = 0;
+	RowScan    *scan;
+	Lease	   *lease;
 
 	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
 						   RowExclusiveLock) ||
 		!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;
-	foreach_ptr(const Lease, lease, le_lease_read_all(store))
+	scan = le_lease_scan(store);
+	while ((lease = le_lease_next(scan)) != NULL)
 	{
 		highest_term = Max(highest_term,
 						   Max(lease->term, lease->after_term));
 		stale |= le_lease_is_stale(lease, incarnation);
 	}
+	le_scan_end(scan);
 
 	/*
 	 * A term moves from its lease to table dropped, and on to table epoch. It
@@ -63,12 +67,11 @@ le_begin_epoch(Store *store)
 
 /*
  * See to it that there is an epoch to elect a leader in, before a call that
- * asks for an election, whose lease it has read (NULL: there is none yet), writes
- * anything.  That is the worker's task; where none
- * can be had, this transaction begins the epoch, unless it has done anything
- * else before.  False: this transaction holds the epoch lock, and has begun
- * the epoch if it could.  It must do nothing more, and the client has to call
- * again.
+ * asks for an election, whose lease it has read (NULL: there is none yet),
+ * writes anything.  That is the worker's task; where none can be had, this
+ * transaction begins the epoch, unless it has done anything else before.
+ * False: this transaction holds the epoch lock, and has begun the epoch if it
+ * could.  It must do nothing more, and the client has to call again.
  *
  * limit is how long synchronous standbys may be waited for: a commit that
  * waits for standbys that are not there would not end.

@@ -331,12 +331,6 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	return readable;
 }
 
-List *
-le_lease_read_all(const Store *store)
-{
-	return le_scan_read_all(store, TABLE_LEASE, le_key_any(), make_lease);
-}
-
 /*
  * Begin to read each lease, in memory that is emptied after each.
  */

@@ -233,7 +233,6 @@ extern Lease *le_lease_read(const Store *store, const char *election,
 extern Lease *le_lease_read_self(const Store *store, const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
-extern List *le_lease_read_all(const Store *store);
 extern RowScan *le_lease_scan(const Store *store);
 extern Lease *le_lease_next(RowScan *scan);
 extern RowScan *le_lease_scan_group(const Store *store, const char *group);
