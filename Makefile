@@ -128,6 +128,7 @@ OBJS = \
 	src/api/pause_api.o \
 	src/api/poll.o \
 	src/api/process.o \
+	src/api/renew_api.o \
 	src/api/script_api.o \
 	src/api/session_api.o \
 	src/api/stand.o \

@@ -170,8 +170,10 @@ extern void le_admin_alter_owned(const Call *call, const Election *to,
 								 uint32 given);
 
 /* detached_api.c */
-extern Lease *le_detached_renew(Store *store, const char *name, int64 term,
-								const Profile *said);
+extern void le_detached_check_holder(const Lease *lease, int64 term,
+									 const char *instead);
+extern bool le_detached_is_over(const Store *store, const Lease *lease,
+								int64 term);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */
@@ -231,9 +233,6 @@ extern bool le_stand_has_row(const Store *store, const char *election,
 							 const char *candidate, int64 session_id);
 extern bool le_stand_leads(const Store *store, const Lease *lease,
 						   int64 session_id);
-extern bool le_stand_renew(const Store *store, const Candidacy *c,
-						   const Proof *proof, const Profile *said,
-						   Lease **lease);
 LE_NORETURN extern void le_stand_report_reset(const char *election,
 											  const char *candidate);
 

@@ -54,8 +54,8 @@ check_role(const Lease *lease, const Role *role)
  * May the caller, who knows the term, act for its holder?  That must be a
  * detached candidate, and of the caller's role.
  */
-static void
-check_holder(const Lease *lease, int64 term, const char *instead)
+void
+le_detached_check_holder(const Lease *lease, int64 term, const char *instead)
 {
 	if (lease->leader != NULL && lease->session_id != 0 &&
 		lease->term == term && le_session_alive(lease->session_id))
@@ -164,114 +164,12 @@ le_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * The detached leader sends a heartbeat, and may say something of itself.
- * Where its row is gone (in a crash, or a failover) it is made again.  If the
- * table of candidates is locked, the sign is left out: the leader must not
- * lose its lease for want of it.
- *
- * This process remembers for which term it has found the row last, and looks
- * for it no more while the heartbeat in it is fresh.  Until then the row is
- * removed only by a crash of the server, which this process does not survive,
- * and when an epoch begins, in which the lease gets another term.  A row that
- * this process has just written is not remembered: that may be undone.
- */
-static void
-refresh_candidate(Store *store, const Lease *lease, const Profile *said,
-				  int64 lease_duration)
-{
-	static Oid	lease_oid = InvalidOid;
-	static char election[LE_NAME_MAX + 1];
-	static int64 term;
-	static int64 duration;
-	static int64 seen;
-	int64		now = le_clock();
-	Candidate  *holder;
-
-	if (!said->sets_progress && said->metadata == 0 &&
-		term == lease->term && lease_oid == store->lease_oid &&
-		strcmp(election, lease->election) == 0 && duration == lease_duration &&
-		!le_candidate_needs_heartbeat(seen, lease_duration))
-		return;
-	holder = le_candidate_of_lease(lease);
-	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
-		le_candidacy_stand(store, holder, said, lease_duration) == STAND_OK &&
-		holder->seen < now)
-	{
-		lease_oid = store->lease_oid;
-		strlcpy(election, lease->election, sizeof(election));
-		term = lease->term;
-		duration = lease_duration;
-		seen = holder->seen;
-	}
-}
-
-/*
- * Renew the lease of a term.  NULL: another transaction has locked its row, or
- * the lease is over by now, or its holder is asked to yield, or the proof does
- * not cover a renewal.
- */
-static Lease *
-renew_lease(Store *store, const char *name, int64 term, const Profile *said,
-			const Proof *proof)
-{
-	Lease	   *lease = le_lease_lock(store, name);
-	int64		duration = 0;
-
-	if (le_renew_lease(store, lease, 0, term, &duration, proof, said) !=
-		RENEWED)
-		return NULL;
-	refresh_candidate(store, lease, said, duration);
-	return lease;
-}
-
-/*
- * The lease is another incarnation's: lock all tables.  After a promotion, the
- * worker has to begin the epoch first.
- */
-static void
-prepare_to_continue(Store *store, const Lease *lease)
-{
-	bool		worker = le_start_ensure(true);
-	Election   *election;
-
-	le_store_lock(store, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(store, lease->election);
-	if (!worker && le_lease_grace(lease, election->lease_duration,
-								  le_epoch_read(store)) == PG_INT64_MAX)
-		le_wait_no_epoch(election->name);
-}
-
-/*
- * Renew a lease that another incarnation of the server has granted.  All
- * tables are locked.
- */
-static Lease *
-continue_lease(Store *store, const char *name, int64 term,
-			   const Profile *said, const Proof *proof, bool *over)
-{
-	Election   *election = le_election_get(store, name);
-	Lease	   *lease;
-
-	if (!le_wait_for_election(name))
-		return NULL;
-	lease = le_renew_stale(store, election, term, proof, over);
-	if (lease != NULL)
-	{
-		(void) le_renew_say(store, &lease, said);	/* the row is ours */
-		refresh_candidate(store, lease, said, election->lease_duration);
-	}
-	else if (proof->required)	/* the next proof may take a while */
-		le_lock_release_election(name);
-	return lease;
-}
-
-/*
  * Is that term over?  A term greater than this server knows may have been
  * granted by a server that was promoted in its place: then only a proof shows
  * that this server is still the one that grants.
  */
-static bool
-is_over(const Store *store, const Lease *lease, int64 term)
+bool
+le_detached_is_over(const Store *store, const Lease *lease, int64 term)
 {
 	Proof		proof;
 
@@ -281,67 +179,6 @@ is_over(const Store *store, const Lease *lease, int64 term)
 		!le_renew_prove(store, lease, &proof))
 		le_wait_unconfirmed(lease->election);
 	return true;
-}
-
-/*
- * Renew the lease of a term, or what it has become in a failover.  NULL: the
- * term is over.
- */
-Lease *
-le_detached_renew(Store *store, const char *name, int64 term,
-				  const Profile *said)
-{
-	for (;;)
-	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
-		LeaseState	state;
-		Proof		proof;
-		bool		over = false;
-
-		if (lease == NULL)
-			le_election_report_missing(name);
-		check_holder(lease, term, "renew(election)");
-		state = le_lease_state_now(store, lease);
-		if (is_over(store, lease, term))
-			return NULL;
-
-		if (state == LEASE_EXPIRED)
-		{
-			if (le_call_is_expired(store, name))
-				return NULL;
-			continue;
-		}
-		if (state == LEASE_LED && (lease->own_write || lease->yielding))
-		{
-			/*
-			 * Its deadline stays, but if it yields, it lives, and will stand
-			 * again.
-			 */
-			if (le_renew_say(store, &lease, said))
-			{
-				refresh_candidate(store, lease, said,
-								  le_election_lease_duration(store, lease));
-				return lease;
-			}
-			le_wait_retry_or_busy(name);
-			continue;
-		}
-		if (state == LEASE_LED && le_call_ask_unwanted(store, name))
-			continue;
-
-		if (state == LEASE_STALE)
-			prepare_to_continue(store, lease);
-		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
-						   state == LEASE_STALE ? store : NULL, le_wait_left(),
-						   &proof))
-			le_wait_unconfirmed(name);
-		lease = state == LEASE_LED ?
-			renew_lease(store, name, term, said, &proof) :
-			continue_lease(store, name, term, said, &proof, &over);
-		if (lease != NULL || over)
-			return lease;
-		le_wait_retry_or_busy(name);
-	}
 }
 
 /*
@@ -361,14 +198,14 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	turn.election = le_election_get(&call.store, name);
 	turn.lease = lease = le_lease_read(&call.store, name, NULL);
 	if (lease != NULL)
-		check_holder(lease, how->term, instead);
+		le_detached_check_holder(lease, how->term, instead);
 	if (lease != NULL && how->done)
 	{
 		check_run(lease, how->term);
 		may_finish = le_lease_was_term(lease, how->term);
 	}
 	if (lease != NULL &&
-		(may_finish || !is_over(&call.store, lease, how->term)))
+		(may_finish || !le_detached_is_over(&call.store, lease, how->term)))
 	{
 		if (le_lease_state_now(&call.store, lease) == LEASE_STALE)
 			le_start_ensure(true);

@@ -23,7 +23,6 @@ PG_FUNCTION_INFO_V1(le_join);
 PG_FUNCTION_INFO_V1(le_is_leader);
 PG_FUNCTION_INFO_V1(le_term);
 PG_FUNCTION_INFO_V1(le_remaining_ms);
-PG_FUNCTION_INFO_V1(le_renew);
 PG_FUNCTION_INFO_V1(le_resign);
 PG_FUNCTION_INFO_V1(le_leave);
 PG_FUNCTION_INFO_V1(le_leave_all);
@@ -97,114 +96,6 @@ le_remaining_ms(PG_FUNCTION_ARGS)
 	if (remaining < 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(remaining / 1000);
-}
-
-/*
- * This session's candidacy, for renew(); NULL: it has none.
- */
-static Candidacy *
-candidacy_to_renew(const char *name)
-{
-	Store		store;
-	Candidacy  *c;
-
-	le_store_get(&store);
-	c = le_stand_find(&store, name, false);
-	if (c != NULL)
-		le_stand_check_owner(c);
-	else if (le_session_take_loss(store.lease_oid, name, NULL))
-		le_stand_report_reset(name, NULL);
-	return c;
-}
-
-/*
- * The session that leads says something of itself: let its candidacy say so,
- * too.  A row or a table that is locked is left as it is: the leader must not
- * lose its lease for want of it.
- */
-static void
-refresh_candidate(Store *store, const Lease *lease, const Profile *said)
-{
-	if ((said->sets_progress || said->metadata != 0) &&
-		le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock))
-		(void) le_candidacy_stand(store, le_candidate_of_lease(lease), said,
-								  lease->duration);
-}
-
-/*
- * Renew the lease of this session's leadership (c NULL: it has none).  A lease
- * that this transaction has renewed or granted already is returned as it is:
- * SELECT (renew('x')).* calls the function once per column.  NULL: this session
- * does not lead.
- */
-static Lease *
-renew(Store *store, const char *name, const Candidacy *c, const Profile *said)
-{
-	for (;;)
-	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
-		Proof		proof;
-
-		if (lease == NULL)
-			le_election_report_missing(name);
-		if (c != NULL && lease->session_id == c->session_id &&
-			le_lease_state_now(store, lease) == LEASE_EXPIRED &&
-			!le_call_is_expired(store, name))
-			continue;
-		if (c == NULL || !le_stand_leads(store, lease, c->session_id))
-			return NULL;
-		if (lease->own_write || lease->yielding)
-		{
-			if (le_renew_say(store, &lease, said))
-				return lease;
-			le_wait_retry_or_busy(name);
-			continue;
-		}
-		if (le_call_ask_unwanted(store, name))
-			continue;
-		if (!le_renew_prove(store, lease, &proof))
-			le_wait_unconfirmed(name);
-		if (le_stand_renew(store, c, &proof, said, &lease) && !lease->yielding)
-			return lease;
-		le_wait_retry_or_busy(name);
-	}
-}
-
-/*
- * Renew the lease of a detached candidate's term or, without a term, of this
- * session.
- */
-Datum
-le_renew(PG_FUNCTION_ARGS)
-{
-	bool		by_term = !PG_ARGISNULL(1);
-	char	   *name;
-	Profile		said = {.metadata = 0};
-	Candidacy  *c;
-	Call		call;
-	Lease	   *lease;
-
-	le_call_check_function("leader_election.renew()");
-	name = le_arg_name(fcinfo, 0, "election name");
-	le_arg_said(fcinfo, 2, &said);
-	InitMaterializedSRF(fcinfo, 0);
-	c = by_term ? NULL : candidacy_to_renew(name);
-	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
-	if (by_term)
-		lease = le_detached_renew(&call.store, name, PG_GETARG_INT64(1), &said);
-	else
-	{
-		lease = renew(&call.store, name, c, &said);
-		if (lease != NULL && !le_stand_leads(&call.store, lease, c->session_id))
-			lease = NULL;		/* its lease has just ended */
-		if (lease != NULL)
-			refresh_candidate(&call.store, lease, &said);
-	}
-	if (lease != NULL)
-		le_call_return_grant(fcinfo, lease, false);
-	le_call_end(&call);
-	le_start_ensure(true);
-	return (Datum) 0;
 }
 
 /*

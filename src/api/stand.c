@@ -200,25 +200,6 @@ write_candidacy(const Store *store, StandCall *s)
 }
 
 /*
- * Renew the lease of this session, if it leads still and is not asked to
- * yield.  *lease, as it was read before the proof, becomes the row as it is
- * now.  said is what it says of itself; NULL: nothing.  False: another session
- * has locked that row, or the settings are not those of the proof.
- */
-bool
-le_stand_renew(const Store *store, const Candidacy *c, const Proof *proof,
-			   const Profile *said, Lease **lease)
-{
-	Lease	   *locked = le_lease_lock(store, c->election);
-	int64		duration = 0;
-
-	if (locked != NULL)
-		*lease = locked;
-	return le_renew_lease(store, locked, c->session_id, 0, &duration, proof,
-						  said) <= RENEW_ENDED;
-}
-
-/*
  * The leader calls join() again.  If half of its lease is over, no worker
  * renews it: this call does.  What is busy, unproven or without room in the
  * lock table is left out, since this session leads on; a later call tries
@@ -229,7 +210,9 @@ static void
 renew_late(const Store *store, Lease **lease, Candidacy *c)
 {
 	const Lease *seen = *lease;
+	Lease	   *locked;
 	int64		now = le_clock();
+	int64		duration = 0;
 	Proof		proof;
 
 	if (!seen->auto_renew || seen->own_write || seen->yielding ||
@@ -237,9 +220,14 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 		now < c->renew_not_before)
 		return;
 	c->renew_not_before = now + seen->duration / 10;
-	if (le_room_for_locks(LE_LOCKS_OF_CHANGE) &&
-		le_renew_prove(store, seen, &proof))
-		(void) le_stand_renew(store, c, &proof, NULL, lease);
+	if (!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
+		!le_renew_prove(store, seen, &proof))
+		return;
+	locked = le_lease_lock(store, c->election);
+	if (locked != NULL)
+		*lease = locked;
+	(void) le_renew_lease(store, locked, c->session_id, 0, &duration, &proof,
+						  NULL);
 }
 
 /*
