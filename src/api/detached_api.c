@@ -18,7 +18,6 @@
 #include "api/api.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(le_acquire);
 PG_FUNCTION_INFO_V1(le_release);
