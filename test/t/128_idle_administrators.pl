@@ -76,6 +76,7 @@ my @CALLS = (
 	[ undrain_candidate => "undrain_candidate('x')", 't' ],
 	[ acquire => "acquire($e, 'a') IS NOT NULL", 't' ],
 	[ release => "release($e, (SELECT term FROM leader_election.lease WHERE election = $e))", 't' ],
+	[ set_run_done => "set_run_done($e, '2026-11-20')", '' ],
 	[ drop_election => "drop_election($e)", '' ],
 	[ create_group => "create_group($G, 3)", '' ],
 	[ join_group => "count(*) FROM leader_election.join_group($G, 'a')", 1 ],
