@@ -248,8 +248,10 @@ call($control, 'ALTER TABLE leader_election.history DROP CONSTRAINT await');
 	my $terms = 0;
 
 	call($control, "INSERT INTO leader_election.$_ FROM generate_series(1, 30000) i") foreach
-	  q{election (election, lease_duration, owner) SELECT 'v' || i, '15 s', current_user},
-	  q{lease (election, term, incarnation) SELECT 'v' || i, 6, leader_election._incarnation()},
+	  q{election (election, strategy, lease_duration, quorum, takeover_delay, owner)
+		SELECT 'v' || i, 'race', '15 s', 1, '0', current_user},
+	  q{lease (election, term, yielding, yield_ordered, yields, incarnation)
+		SELECT 'v' || i, 6, false, false, 0, leader_election._incarnation()},
 	  q{announced SELECT 'v' || i, 6, true, 0, NULL};
 	call($control, "SELECT leader_election.create_election('crowded', lease_duration => '300 ms')");
 	$listener->fence;
