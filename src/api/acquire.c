@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "api/api.h"
 #include "utils/inval.h"
 
@@ -189,11 +190,17 @@ try_to_acquire(const Store *store, Acquisition *a)
 
 /*
  * What the last call in vain of this process has found: who leads, and a row of
- * the candidate that called, which was committed, and in which nothing was to be
- * changed.  That is so until the lease is over or the next heartbeat is due,
- * while nothing changes on which it rests: leaders, settings and detached
- * candidates that withdraw (le_candidacy_generation), and roles.  Whoever has
- * been told of such a change calls after its invalidation was sent.
+ * the candidate that called, in which nothing was to be changed.  That is so
+ * until the lease is over or the next heartbeat is due, while nothing changes on
+ * which it rests: leaders (le_leadership_generation), settings and detached
+ * candidates that withdraw (le_candidacy_generation), and roles.
+ *
+ * A process that has changed one of these has its answer after the invalidation
+ * was sent.  Others may see the change in a table some microseconds before: a
+ * call in between is in vain once more.
+ *
+ * A transaction that has written counts for nothing: its rows may be undone, and
+ * it has not yet processed the invalidations of what it has changed itself.
  */
 static struct
 {
@@ -206,7 +213,8 @@ static struct
 	int64		lease_duration; /* 0: nothing was found yet */
 	int64		deadline;
 	int64		session_id;		/* of the leader; 0: it is detached */
-	bool		leads;			/* that candidate does: its request may be repeated */
+	bool		leads;			/* that candidate does: its request may be
+								 * repeated */
 }			found;
 
 static bool
@@ -219,6 +227,12 @@ says_nothing(const Acquisition *a)
 		!p->sets_auto_renew && p->metadata == 0;
 }
 
+static bool
+has_written(void)
+{
+	return TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
 /*
  * Does anybody lead still, and is there nothing to write or to refuse?  Then
  * the call is over, and has read no table.
@@ -227,10 +241,10 @@ bool
 le_acquire_is_in_vain(const Store *store, Acquisition *a)
 {
 	AcceptInvalidationMessages();
-	a->begun_at = le_clock();
-	a->changes = le_candidacy_generation + le_role_changes();
-	return a->changes == found.changes && a->begun_at < found.deadline &&
-		store->lease_oid == found.lease_oid &&
+	a->changes = le_leadership_generation + le_candidacy_generation +
+		le_role_changes();
+	return a->changes == found.changes && le_clock() < found.deadline &&
+		!has_written() && store->lease_oid == found.lease_oid &&
 		a->who.role.oid == found.role && says_nothing(a) &&
 		strcmp(a->who.candidate, found.candidate) == 0 &&
 		strcmp(a->who.election, found.election) == 0 &&
@@ -240,14 +254,12 @@ le_acquire_is_in_vain(const Store *store, Acquisition *a)
 }
 
 /*
- * The call was in vain.  Rows that this transaction has written are not
- * remembered: that may be undone.
+ * The call was in vain.
  */
 void
 le_acquire_note_in_vain(const Store *store, const Acquisition *a)
 {
-	if (!a->led || a->lease->own_write || a->stood != STAND_OK ||
-		a->who.seen >= a->begun_at || !says_nothing(a))
+	if (!a->led || a->stood != STAND_OK || has_written() || !says_nothing(a))
 		return;
 	strlcpy(found.election, a->who.election, sizeof(found.election));
 	strlcpy(found.candidate, a->who.candidate, sizeof(found.candidate));

@@ -188,7 +188,6 @@ typedef struct Acquisition
 	int64		lease_duration; /* of the election */
 	StandResult stood;
 	bool		refused;		/* because of its run */
-	int64		begun_at;		/* monotonic */
 	uint64		changes;		/* as le_acquire_is_in_vain() has counted them */
 } Acquisition;
 

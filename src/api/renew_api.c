@@ -50,7 +50,7 @@ refresh_candidate(Store *store, const Lease *lease, const Profile *said,
 	holder = le_candidate_of_lease(lease);
 	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
 		le_candidacy_stand(store, holder, said, lease_duration) == STAND_OK &&
-		holder->seen < now)
+		holder->seen < now && !holder->own_write)
 	{
 		lease_oid = store->lease_oid;
 		strlcpy(election, lease->election, sizeof(election));

@@ -63,8 +63,8 @@ static uint64 invalidations = 0;
 uint64		le_leadership_generation = 1;
 
 /*
- * The same, and those of type lease_grant, that is of what else a call in vain
- * has found (acquire.c).  Views of leases stay good.
+ * Counts those of type lease_grant, that is of what else a call in vain has
+ * found (acquire.c).  Views of leases stay good.
  */
 uint64		le_candidacy_generation = 1;
 
@@ -76,8 +76,7 @@ on_invalidation(Datum arg, Oid relid)
 		number = 0;
 	if (relid == found.change || relid == found.protocol || !OidIsValid(relid))
 		le_leadership_generation++;
-	if (relid == found.grant || relid == found.change ||
-		relid == found.protocol || !OidIsValid(relid))
+	if (relid == found.grant)
 		le_candidacy_generation++;
 	if (!OidIsValid(relid) || relid == found.history_acquired_at)
 		found_is_valid = false;

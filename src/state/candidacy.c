@@ -91,6 +91,7 @@ le_candidacy_stand(const Store *store, Candidate *who,
 		le_candidate_alive(present))
 	{
 		who->seen = present->seen;
+		who->own_write = present->own_write;
 		return !le_candidate_differs(present, profile, lease_duration) ||
 			le_candidate_update(store, who, profile, lease_duration) ?
 			STAND_OK : STAND_BUSY;

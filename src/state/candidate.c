@@ -92,6 +92,7 @@ view_candidate(const Row *row)
 
 	le_fields_read(fields, lengthof(fields), row, &c);
 	c.sits_out = LE_GET(row, CANDIDATE_SITS_OUT, DatumGetInt64, -1);
+	c.own_write = le_scan_is_own_write(row);
 	if (row->nulls[CANDIDATE_STOOD_MONO])
 		c.stood = c.place;
 	return c;

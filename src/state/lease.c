@@ -80,6 +80,8 @@ enum
 	LEASE_REQUEST
 };
 
+StaticAssertDecl(LEASE_REQUEST < LE_MAX_COLUMNS, "a lease has room in a Row");
+
 /* No lease is granted, and no election is reserved, for longer */
 #define LONGEST_LEASE	(LE_LONGEST_LEASE_MS * INT64CONST(1000))
 

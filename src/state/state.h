@@ -324,6 +324,7 @@ struct Candidate
 	bool		defers;			/* has given up, and is not to preempt */
 	int64		seen;			/* seen_mono; 0: a session's candidate */
 	int64		seen_for;		/* it counts as alive for so long since */
+	bool		own_write;		/* the running transaction has written it */
 	Run			run;			/* that its own call asks for; in no table */
 	const pg_uuid_t *request;	/* which that is; in no table; NULL: none */
 	Row		   *row;			/* NULL: this transaction has not locked it */

@@ -119,6 +119,39 @@ in_vain_ok('kept: that role again');
 is($session{one}->query("SELECT leader_election.release('kept', 1)"), 't', 'kept: released');
 is($session{two}->acquire('kept', 'd2'), '2', 'kept: the next leader');
 
+# What a transaction has changed itself counts in the same statement. What it has
+# written is remembered by no call: it may be undone.
+
+sub count_of
+{
+	my ($candidate) = @_;
+
+	return $session{admin}->query(
+		"SELECT count(*) FROM leader_election.candidate WHERE candidate = '$candidate'");
+}
+
+is($session{admin}->acquire('same', 'd6'), '1', 'same: leads');
+is($session{one}->query("RESET SESSION AUTHORIZATION; SELECT count(*) FROM leader_election.acquire('same', 'd7')"),
+	'0', "same: in vain, $_") foreach 1 .. 3;
+is($session{one}->query("SELECT leader_election.release('same', 1),
+		(SELECT count(*) FROM leader_election.acquire('same', 'd7'))"),
+	't|1', 'same: elected in the statement that has released it');
+
+is($session{admin}->acquire('undone', 'd6'), '1', 'undone: leads');
+$session{one}->query("DO \$\$ BEGIN PERFORM leader_election.acquire('undone', 'd8');
+	PERFORM leader_election.acquire('undone', 'd8'); PERFORM 1 / 0; END \$\$");
+is(count_of('d8'), '0', 'undone: the call');
+is($session{one}->acquire('undone', 'd8'), '', 'undone: in vain');
+is(count_of('d8'), '1', 'undone: stands all the same');
+
+is($session{one}->acquire('leads', 'd9'), '1', 'leads: elected');
+$session{admin}->query("DELETE FROM leader_election.candidate WHERE candidate = 'd9'");
+$session{one}->query("DO \$\$ BEGIN PERFORM leader_election.renew('leads', 1);
+	PERFORM leader_election.renew('leads', 1); PERFORM 1 / 0; END \$\$");
+is(count_of('d9'), '0', 'leads: its renewal is undone');
+is($session{one}->query("SELECT term FROM leader_election.renew('leads', 1)"), '1', 'leads: renews');
+is(count_of('d9'), '1', 'leads: has its row again');
+
 # So does the end of the leader: of its session, and of its lease.
 
 is($session{three}->query("SELECT leader_election.join('next', 'three')"), '1', 'next: a session leads');
