@@ -232,7 +232,7 @@ COMMENT ON TABLE leader_election.candidate IS 'who stands, one row per candidacy
 COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
 COMMENT ON COLUMN leader_election.candidate.role_id IS 'which role role means, as owner_id in table election';
 COMMENT ON COLUMN leader_election.candidate.defers IS 'it has given up, and preempts nobody until it stands anew or its rank changes';
-COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'a sign of life of a detached candidate, which is alive for seen_for since';
+COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'the last heartbeat of a detached candidate, which is alive for seen_for since';
 COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
 COMMENT ON COLUMN leader_election.candidate.stood_mono IS 'since when it stands, or since it last lost a leadership that it did not give up; NULL: since place_mono';
 COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
@@ -379,7 +379,7 @@ RETURNS SETOF leader_election.lease_grant
 AS 'MODULE_PATHNAME', 'le_renew'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION leader_election.renew(text, bigint, bigint, jsonb) IS
-'renew the lease that this session holds, or (term) that a detached candidate does; no row if it does not lead, or the term is over; and change what is not NULL';
+'renew the lease that this session holds or, with a term, that of a detached candidate; no row if the session does not lead, or the term is over; progress and metadata that are not NULL are changed';
 
 CREATE FUNCTION leader_election.resign(election text, hold interval DEFAULT NULL)
 RETURNS boolean

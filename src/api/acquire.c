@@ -5,9 +5,9 @@
  *		acquire_any() share.
  *
  * Invariant: a call returns a lease only if this very transaction has granted
- * it to this candidate, or an earlier one that named the same request has.  So
- * of two processes that stand under one name, each with requests of its own, a
- * term is told to the one whose call it was granted to.
+ * it to this candidate, or if an earlier call with the same request was granted
+ * it.  So two processes that stand under one name, each with requests of its
+ * own, never lead in one term: only the process that asked is told of it.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,8 +42,8 @@ is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 /*
  * Does this call repeat the one that the lease was granted to?  Its answer may
  * have been lost: then no process knows the term, and none could lead until the
- * deadline.  Once the lease was renewed, which takes the term, the answer has
- * come, and the request is worth nothing.
+ * deadline.  To renew the lease, a process has to know the term: once it was
+ * renewed, the answer has come, and the request is worth nothing.
  */
 bool
 le_acquire_is_repeated(const Store *store, const Lease *lease,
@@ -75,8 +75,8 @@ is_repeated_durably(const Store *store, const Lease *lease,
 }
 
 /*
- * May this call be granted no lease because of the run that it asks for, even if
- * nobody leads?
+ * May this call be granted no lease because of the run that it asks for, even
+ * if nobody leads?
  */
 static bool
 is_refused(const Store *store, const Lease *lease, const Candidate *who)
@@ -191,16 +191,17 @@ try_to_acquire(const Store *store, Acquisition *a)
 /*
  * What the last call in vain of this process has found: who leads, and a row of
  * the candidate that called, in which nothing was to be changed.  That is so
- * until the lease is over or the next heartbeat is due, while nothing changes on
- * which it rests: leaders (le_leadership_generation), settings and detached
- * candidates that withdraw (le_candidacy_generation), and roles.
+ * until the lease is over or the next heartbeat is due, while none of these
+ * changes: leaders (le_leadership_generation), settings and which detached
+ * candidates stand (le_candidacy_generation), and roles.
  *
  * A process that has changed one of these has its answer after the invalidation
  * was sent.  Others may see the change in a table some microseconds before: a
  * call in between is in vain once more.
  *
- * A transaction that has written counts for nothing: its rows may be undone, and
- * it has not yet processed the invalidations of what it has changed itself.
+ * A transaction that has written neither remembers nor relies on this: its rows
+ * may be undone, and it has not yet processed the invalidations of what it has
+ * changed itself.
  */
 static struct
 {

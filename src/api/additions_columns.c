@@ -22,7 +22,8 @@
 #include "utils/syscache.h"
 
 /*
- * The default of a column of ours, which has none.  That of an added one is told of with it.
+ * The default of a column of ours, which had none.  (That of a column that was
+ * added is told of with that column.)
  */
 void
 le_addition_default(Search *s, const ObjectAddress *object, char *what)
@@ -144,7 +145,7 @@ le_additions_of_table(Search *s)
 		le_addition_note(s, logged ? SEVERITY_ERROR : SEVERITY_WARNING,
 						 psprintf("%s of %s", logged ? "UNLOGGED" : "LOGGED", s->table),
 						 logged ? "A crash or a failover forgets leases and terms: two may lead at a time." :
-						 "Each sign of life of a candidate is logged, and waits for standbys.",
+						 "Each heartbeat of a candidate is logged, and waits for standbys.",
 						 psprintf("ALTER TABLE %s SET %s;", s->table, logged ? "LOGGED" : "UNLOGGED"));
 	read_columns(s, rel.relnatts);
 	read_parents(s, rel.relispartition);

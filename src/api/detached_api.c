@@ -270,7 +270,8 @@ wait_if(bool may_wait, const char *election)
 }
 
 /*
- * What is the lease of a candidate like?  It is vacant if somebody else has it.
+ * What is the state of a candidate's lease?  It counts as vacant if another
+ * candidate has it.
  * One that is neither vacant nor led is judged by its row, and locked by this
  * transaction from then on: a renewal that was made in time may not have
  * committed yet.  55P03 if it has not, unless this may wait.

@@ -358,8 +358,8 @@ le_join_group(PG_FUNCTION_ARGS)
 
 /*
  * Stand for these seats of a group as a detached candidate, without asking for
- * them.  Returns the names of those that nobody leads, or that were granted to an
- * earlier call with the same request.
+ * them.  Returns the names of those that nobody leads, or that were granted to
+ * an earlier call with the same request.
  */
 static List *
 stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,

@@ -40,9 +40,9 @@ count_lost(const Past *past)
 }
 
 /*
- * For how long, in microseconds, should somebody have led?  That is since the
- * seat is vacant (-1: nobody has led yet), somebody stands for it, and no hold
- * or delay bars it.
+ * For how long, in microseconds, should a candidate have led?  That is since
+ * the seat is vacant (-1: nobody has led yet), a candidate stands for it, and
+ * no hold or delay bars it.
  */
 static int64
 overdue_for(View *view, const Vacancy *v, int64 vacant)

@@ -63,8 +63,8 @@ static uint64 invalidations = 0;
 uint64		le_leadership_generation = 1;
 
 /*
- * Counts those of type lease_grant, that is of what else a call in vain has
- * found (acquire.c).  Views of leases stay good.
+ * Counts the invalidations of type lease_grant, that is the changes of what
+ * else an acquire() in vain has found (acquire.c).  Views of leases stay good.
  */
 uint64		le_candidacy_generation = 1;
 

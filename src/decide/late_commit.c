@@ -189,15 +189,15 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
 }
 
 /*
- * The election lock is to be taken, to end a term that is over, as its lease
- * was read last.  End the
- * sessions of fenced commits that hold it up.  The worker does so and, where
- * there is none, candidates' own calls.
+ * The caller is about to take the election lock, to end a term that is over by
+ * the lease as it was read last.  End the sessions of fenced commits that hold
+ * that lock.  The worker does so and, where there is none, candidates' own
+ * calls.
  *
- * The caller holds the tables' locks, and not the election lock (or, since an
- * earlier call of its transaction: then no fenced commit has it).  True: its
- * transaction has locked the lease row, and must neither queue for a lock nor
- * go on for long.  False: nothing was done.
+ * The caller holds the tables' locks.  It does not hold the election lock,
+ * unless an earlier call of its transaction took it: then no fenced commit has
+ * it.  True: its transaction has locked the lease row, and must neither queue
+ * for a lock nor go on for long.  False: nothing was done.
  */
 bool
 le_late_commits_end(const Store *store, const Election *election,

@@ -163,8 +163,8 @@ detail_of(const Decision *d, Reason reason)
 
 /*
  * Grant the lease, which is locked, to a candidate, from t0 on.  It may
- * continue its previous_term (0: none).  The caller writes the lease, and le_commit_change() is to
- * follow.
+ * continue its previous_term (0: none).  The caller writes the lease, and calls
+ * le_commit_change() then.
  */
 void
 le_settle_grant(const Store *store, Lease *lease, const Incarnation *inc,

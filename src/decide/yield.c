@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * yield.c
- *		Asking the leader to yield, taking that back, and keeping a vacant election
- *		for a candidate that an operator has named.
+ *		Asking the leader to yield, taking that back, and keeping a vacant
+ *		election for a candidate that an operator has named.
  *
  * Invariants:
  *

@@ -3,7 +3,7 @@
  * eligible.c
  *		May this candidate be elected?
  *
- * Nothing else answers that: the code that elects, the worker's look,
+ * Nothing else answers that: the code that elects, the worker's scan,
  * candidates.position, waiting_for and diagnose() all ask here.  Whether the
  * election may be filled at all is another question (vacancy.c).
  *

@@ -430,7 +430,7 @@ le_candidate_differs(const Candidate *c, const Profile *profile,
 
 /*
  * Set what the call sets, and send a heartbeat.  After a change of rank the
- * strategy may want another leader: the worker looks.
+ * strategy may want another leader: the worker is woken to see to that.
  */
 static void
 set_profile(Candidate *c, const Profile *profile, int64 lease_duration)

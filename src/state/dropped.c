@@ -41,7 +41,7 @@ enum
 };
 
 /*
- * 0: it is a new row.
+ * The last term that the row says; 0: it is a new row, which says none yet.
  */
 static int64
 term_of(const Row *row)

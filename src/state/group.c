@@ -164,7 +164,8 @@ le_group_may_withdraw(const Store *store, const char *election)
 
 /*
  * Write a group.  The caller holds its name lock and, if there is such a group
- * already, the group lock, and has locked the table.  False: another transaction has locked the row.
+ * already, the group lock, and has locked the table.  False: another
+ * transaction has locked the row.
  */
 bool
 le_group_write(const Store *store, const ElectionGroup *group)

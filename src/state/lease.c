@@ -657,8 +657,8 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
 }
 
 /*
- * Reserve a vacant election, whose lease is locked, for a candidate, from now on:
- * the caller knows that no hold or delay is in force any more.  NULL: for
+ * Reserve a vacant election, whose lease is locked, for a candidate, from now
+ * on: the caller knows that no hold or delay is in force any more.  NULL: for
  * nobody any more.  The caller writes the row.
  */
 void

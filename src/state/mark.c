@@ -5,9 +5,9 @@
  *		announced.
  *
  * A mark says that listeners know of every term up to its term, whether they
- * know of that term's end, of how many requests to yield and of which change
- * of metadata in it, and in which of the elections that had this name one after
- * the other that was.
+ * know of that term's end, and of how many requests to yield and which change
+ * of metadata in it they know.  Several elections may have had the name, one
+ * after another: created_at says to which of them the term belongs.
  *
  * Invariants:
  *
