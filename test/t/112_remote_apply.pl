@@ -44,7 +44,7 @@ sub returns
 
 	$session->query_async($sql);
 	eval { wait_until(sub { $session->finished }, "$sql to end", $PATIENCE) };
-	ok($session->finished, "$sql does not wait for the replay");
+	ok($session->finished, "$sql does not wait for the replay (G9)");
 	like($session->finished ? $session->result : $pair->cancel($session), $expected, $sql);
 	return;
 }

@@ -102,7 +102,7 @@ foreach ([ $one, 'session', '' ], [ $admin, 'detached', ', term => 1' ])
 	$listener->fence;
 	$notify->hold;
 	renews($one, "'told', metadata => '$_'") foreach 1 .. 5;
-	is($told->(), 0, 'told: nobody waits for listeners (R10)');
+	is($told->(), 0, 'told: nobody waits for listeners (G9)');
 	$notify->free;
 	$listener->events_ok('told', [ 'elected 1 one', 'metadata_changed 1 one' ],
 		'told: once');
@@ -251,7 +251,7 @@ $listener->wait_for_event($_, 'metadata_changed 1 one') foreach 'block', 'block 
 	my $locker = session($node, name => 'locker');
 
 	$locker->query('BEGIN; LOCK leader_election.candidate IN SHARE MODE');
-	is(renews($admin, q('hot', 1, metadata => '"alone"')), 1, 'locked: renewed');
+	is(renews($admin, q('hot', 1, metadata => '"alone"')), 1, 'locked: renewed (G9)');
 	is(lease('hot', 'metadata'), '"alone"', 'locked: and changed');
 	$locker->query('COMMIT');
 	$locker->finish;

@@ -53,7 +53,7 @@ is($b->query("SELECT remaining_ms <= 3600000 AND remaining_ms > 0 AND NOT yieldi
 	FROM leader_election.acquire('e', 'one', request => '$R')"), 't|t', 'with what is left of it');
 is(scalar(() = $b->query("SELECT (leader_election.acquire('e', 'one', request => '$R')).*")), 1, 'column by column');
 
-is(asks($b, 'e', 'one', $S), '', 'a namesake with a request of its own is told nothing');
+is(asks($b, 'e', 'one', $S), '', 'a namesake with a request of its own is told nothing (G1)');
 is(asks($b, 'e', 'one'), '', 'nor one without');
 is(asks($b, 'e', 'two', $R), '', 'nor another candidate, by any request');
 $b->query('CREATE ROLE other');
@@ -71,7 +71,7 @@ is($b->query("SELECT term, yielding FROM leader_election.acquire('e', 'one', req
 # The first renewal shows that the answer has come.
 is(asks($a, 'f', 'one', $R), 1, 'f: granted');
 is($a->query("SELECT term FROM leader_election.renew('f', 1)"), 1, 'f: renewed');
-is(asks($b, 'f', 'one', $R), '', 'f: from then on the request is worth nothing');
+is(asks($b, 'f', 'one', $R), '', 'f: from then on the request is worth nothing (G1)');
 is($a->query("SELECT request IS NULL FROM leader_election.lease WHERE election = 'f'"), 't', 'f: nor kept');
 
 # Without a request nothing is repeated, also if both have none.
@@ -194,7 +194,7 @@ $pair->catch_at_commit(
 is($pair->cancel($a), 1, 'sync: granted, but the standby does not know');
 is($b->term_of($election), 1, 'sync: which others see here');
 is($b->sqlstate_of("SELECT term FROM leader_election.acquire('$election', 'one', request => '$R')"), '55P03',
-	'sync: not repeated');
+	'sync: not repeated (G6)');
 $pair->resume_line;
 is(query_unless_busy($b, "SELECT term FROM leader_election.acquire('$election', 'one', request => '$R')"), 1,
 	'sync: repeated, now that it knows');
