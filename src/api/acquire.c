@@ -40,7 +40,7 @@ is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
 }
 
 /*
- * Does this call repeat the one that the lease was granted to?  Its answer may
+ * Was the lease granted to an earlier call with this request?  Its answer may
  * have been lost: then no process knows the term, and none could lead until the
  * deadline.  To renew the lease, a process has to know the term: once it was
  * renewed, the answer has come, and the request is worth nothing.

@@ -87,7 +87,8 @@ le_stand_find(const Store *store, const char *election, bool look)
 }
 
 /*
- * Only the role that made a candidacy may touch it, whatever it is called now.
+ * Only the role that made a candidacy may touch it.  The role may have another
+ * name by now.
  */
 void
 le_stand_check_owner(const Candidacy *c)

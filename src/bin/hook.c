@@ -37,7 +37,7 @@ static Hooks *hooks_of_exit;
  * Rank the events of one term in the order in which they happen.  watch may
  * read them in another: requests to yield come from a later look than
  * elections.  The first state of a term that has ended is as a vacancy.
- * Metadata may change at any time while somebody leads, and again.
+ * The leader may change its metadata at any time, and several times.
  */
 static int
 rank_of(const char *event, bool ended)

@@ -171,7 +171,7 @@ typedef struct Watch
 	char	   *hints[MOST_HINTS];	/* payloads; elections not known yet */
 	int			nhints;
 	int64		looks;			/* for requests to yield */
-	bool		looks_at_all;	/* for changed metadata, whatever was heard */
+	bool		looks_at_all;	/* for changed metadata, in each election */
 	bool		started;		/* the present state was printed */
 	bool		standby;
 	bool		draws;			/* on a terminal */

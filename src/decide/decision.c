@@ -222,7 +222,7 @@ le_decision_is_held_up(const Store *store, const Election *election,
 
 	/*
 	 * After a session that has ended, the delay begins when its term is
-	 * ended: whatever holds that up prolongs the delay.
+	 * ended.  If something holds that up, the next leader waits longer.
 	 */
 	at_once.takeover_delay = 0;
 	if (d.state == LEASE_ORPHANED)

@@ -157,8 +157,8 @@ le_election_durations_begin(const Store *store)
 }
 
 /*
- * The election's lease_duration, if it is committed and can be read at once;
- * else that one.
+ * The election's lease_duration if it is committed and can be read at once, else
+ * if_unknown.
  */
 int64
 le_election_duration_find(RowScan *scan, const char *election,

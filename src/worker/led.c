@@ -18,7 +18,7 @@
  * since.  So work that follows from it reads the rows again, under the locks
  * that a change needs, and a scan of all leases always follows.
  *
- * A scan that fails half-way leaves the memory of the one before it.
+ * If a scan fails half-way, what the scan before it has found is kept.
  *
  * Whether a session is alive is not remembered here, since the worker asks
  * just that between two scans.  (le_sessions_remember() remembers it for one

@@ -34,7 +34,7 @@
 /* The scan that is under way or, if none is, the last one */
 static MemoryContext context = NULL;	/* of all below */
 static HTAB *standing;			/* of Standing */
-static Oid	table = InvalidOid; /* the one that is scanned */
+static Oid	table = InvalidOid; /* OID of table candidate */
 static bool under_way = false;
 static bool in_step = false;	/* still true if an error has ended a step */
 static bool has_missed = false; /* a passed row may have been written */
