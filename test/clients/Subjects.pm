@@ -147,7 +147,8 @@ sub note_line
 	my $ns = $word eq 'error' ? now_ns() : pop @rest;
 
 	if ($line !~ /^(?:(?:ready|closed)|(?:elected|wrote|yield)\ \d+
-		  |working\ \d+\ \d+|lost\ \S.*|refused\ \d+\ \S+)\ \d+$
+		  |working\ \d+\ \d+|(?:lost|state)\ \S.*|refused\ \d+\ \S+
+		  |name\ \S+|forked\ \w+\ \S+)\ \d+$
 		  |^error\ \S+\ .*/x)
 	{
 		($word, $ns, @rest) = ('odd', now_ns(), $line);
