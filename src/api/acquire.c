@@ -195,9 +195,9 @@ try_to_acquire(const Store *store, Acquisition *a)
  * changes: leaders (le_leadership_generation), settings and which detached
  * candidates stand (le_candidacy_generation), and roles.
  *
- * A process that has changed one of these has its answer after the invalidation
- * was sent.  Others may see the change in a table some microseconds before: a
- * call in between is in vain once more.
+ * A process that has changed one of these has its answer, and wakes others,
+ * after the invalidation was sent.  Who polls may see the change in a table some
+ * microseconds before: a call in between is in vain once more.
  *
  * A transaction that has written neither remembers nor relies on this: its rows
  * may be undone, and it has not yet processed the invalidations of what it has

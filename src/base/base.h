@@ -398,7 +398,8 @@ extern void le_commit_set(const char *name, const char *value);
 extern void le_commit_bounded(void);
 extern void le_commit_before(void);
 extern void le_commit_before_prepare(void);
-extern void le_commit_after(void);
+extern void le_commit_start_worker(void);
+extern void le_commit_wake_others(void);
 extern void le_commit_forget(void);
 
 /* trouble.c */

@@ -12,7 +12,7 @@
  *
  * - All of that is done after the commit, and only for what was committed.
  *	 The server itself keeps invalidations until then; the line and whom to
- *	 wake are kept here.
+ *	 wake are kept here.  Nobody is woken before the invalidations were sent.
  *
  * - A transaction that holds an election lock or a lease row does not wait for
  *	 long when it commits.  We call no NOTIFY, but our caller may: then the
@@ -78,7 +78,7 @@ le_commit_change(const Store *store, const Change *change)
 
 	/*
 	 * This process's first call may raise an error: make it now, since
-	 * le_commit_after() must not fail.
+	 * le_commit_wake_others() must not fail.
 	 */
 	(void) le_wake_observer_event();
 	CacheInvalidateRelcacheByRelid(store->change);
@@ -235,23 +235,31 @@ le_commit_forget(void)
 }
 
 /*
- * The transaction has committed, and its changes are visible.  Its locks are
- * not free yet: a session that is woken here reads first, and then queues for
- * the locks that it needs.  Nothing here may fail.
+ * The transaction has committed, and holds the starter's lock still: no other
+ * session starts a worker, too.  Nothing here may fail.
  */
 void
-le_commit_after(void)
+le_commit_start_worker(void)
+{
+	if (start_worker && le_start_worker(MyDatabaseId, false, NULL))
+		le_start_committed_at = le_clock();
+}
+
+/*
+ * The transaction has committed, the invalidations were sent, and its locks are
+ * free: who is woken finds all of that (callback.c).  Nothing here may fail.
+ */
+void
+le_commit_wake_others(void)
 {
 	foreach_int(pid, winner_pids)
 		le_wake_backend(pid);
-	foreach_ptr(const LogLine, line, log_lines)
-		ereport(LOG_SERVER_ONLY,
-				(errmsg_internal("%s", line->text),
-				 errhidestmt(true)));
 	if (log_lines != NIL)
 		le_wake_observers();
 	if (wake_worker)
 		le_wake_workers(MyDatabaseId);
-	if (start_worker && le_start_worker(MyDatabaseId, false, NULL))
-		le_start_committed_at = le_clock();
+	foreach_ptr(const LogLine, line, log_lines)
+		ereport(LOG_SERVER_ONLY,
+				(errmsg_internal("%s", line->text),
+				 errhidestmt(true)));
 }

@@ -4,7 +4,8 @@
  *		What the running transaction holds and has written.
  *
  * Invariant: what is noted here belongs to one transaction, and is forgotten when
- * that has ended (le_xact_forget()).
+ * that has ended (le_xact_forget()).  In which order all parts of the extension
+ * end a transaction, callback.c says.
  *
  *-------------------------------------------------------------------------
  */

@@ -23,9 +23,20 @@
  * 2. What was counted, and what this session knows of its candidacies, becomes
  *	  what the transaction has left of it.
  *
- * 3. After a commit, others are woken: what they read now is committed.
+ * 3. What belonged to the transaction is forgotten.
  *
- * 4. What belonged to the transaction is forgotten.
+ * 4. After a commit, a worker is started, if there is none.
+ *
+ * And when PostgreSQL has sent the invalidations, and then released the locks:
+ *
+ * 5. Others are woken.  What they read is committed, what a process remembers
+ *	  of the election from before is void, and the locks that they need are
+ *	  free.  A client that is told earlier may ask by another connection, which
+ *	  would answer from memory once more.
+ *
+ * The fifth is a callback of resource owners.  There are others of these than
+ * the transaction's, and PREPARE TRANSACTION releases them, too: so it has to
+ * come after a COMMIT event, whose transaction has no more than one.
  *
  * Nothing here fails at the end: after a commit, that would be a PANIC.
  *
@@ -35,6 +46,10 @@
 
 #include "access/xact.h"
 #include "session/session.h"
+#include "utils/resowner.h"
+
+/* A commit is visible, and has not released its locks yet */
+static bool is_committing = false;
 
 static void
 end_of_xact(XactEvent event)
@@ -45,13 +60,15 @@ end_of_xact(XactEvent event)
 	le_spread_end_of_xact(committed);
 	if (event != XACT_EVENT_PREPARE)
 		le_session_end_of_xact(committed);
-	if (event == XACT_EVENT_COMMIT)
-		le_commit_after();
 	le_cap_forget();
-	le_commit_forget();
 	le_session_lock_forget();
 	le_lock_forget();
 	le_xact_forget();
+	is_committing = event == XACT_EVENT_COMMIT;
+	if (is_committing)
+		le_commit_start_worker();
+	else
+		le_commit_forget();
 }
 
 static void
@@ -78,8 +95,19 @@ on_xact_event(XactEvent event, void *arg)
 	}
 }
 
+static void
+on_release(ResourceReleasePhase phase, bool is_commit, bool is_top, void *arg)
+{
+	if (!is_committing || phase != RESOURCE_RELEASE_AFTER_LOCKS)
+		return;
+	is_committing = false;
+	le_commit_wake_others();
+	le_commit_forget();
+}
+
 void
 le_callback_init(void)
 {
 	RegisterXactCallback(on_xact_event, NULL);
+	RegisterResourceReleaseCallback(on_release, NULL);
 }

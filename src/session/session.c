@@ -541,6 +541,8 @@ le_session_end_of_xact(bool committed)
 		le_session_lock_release(shared_session_id);
 		shared_session_id = 0;
 	}
-	if (wake)
+	if (wake && committed)
+		le_commit_wakes_worker();
+	else if (wake)
 		le_wake_workers(MyDatabaseId);
 }
