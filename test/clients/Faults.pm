@@ -2,7 +2,8 @@
 # in the order of this table:
 #
 #	name     as in the table of results
-#	group    whose processes and connections it needs, see @GROUPS
+#	group    whose processes and connections it needs, see below
+#	new      1: only if it is named
 #	delay    1: a takeover delay of half a lease: where a connection breaks while its
 #	         process lives, another session may be elected before that process
 #	         can know, unless there is a delay
@@ -28,6 +29,18 @@
 #	dies     the leader's process ends
 #	check    more that has to be so afterwards: returns what is wrong
 #
+# A group is:
+#
+#	name     its elections are NAME.SUBJECT.KIND
+#	kinds    of stands, session and detached unless given; mixed: there is also one of
+#	         all subjects
+#	subjects all unless given
+#	cuts     1: without a network of its own there is no such group
+#	lags     1: it needs the standby that lags
+#	lease    of its elections, in leases
+#	open     before its processes start; close: when they have ended
+#	env      of a kind and a subject: the environment of the processes
+#
 # The moment from which a takeover counts is when the fault was done, or, if it
 # is the healing that matters (after), when it was healed.
 
@@ -44,7 +57,7 @@ use Servers;
 use Stands;
 use Subjects;
 
-our @EXPORT = qw(@FAULTS @GROUPS);
+our @EXPORT = qw(add_faults addresses terminate @FAULTS @GROUPS);
 
 our $SLOW = 50;     # milliseconds each way
 my $OUTAGE = 3;     # seconds
@@ -59,9 +72,10 @@ sub healthy
 	return sprintf '%.3f', $healthy;
 }
 
-# Environment of the processes, by kind if it differs. The last group is the one
-# whose server fails over.
-our @GROUPS = (
+our (@FAULTS, @GROUPS);
+
+# The last group is the one whose server fails over.
+my @groups = (
 	{ name => 'pooler', kinds => ['detached'],
 		open => sub { start_pooler() }, close => sub { kill_pooler() },
 		env => sub { (PGPORT => port('pooler'), WORKPORT => port(1)) } },
@@ -128,7 +142,7 @@ sub no_grant_was_lost
 		$lost < $terms ? "$lost answers were lost, and there were $terms terms" : ());
 }
 
-our @FAULTS = (
+my @faults = (
 	{ name => 'pooler: SIGKILL', group => 'pooler', then => 'other', within => 8,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
 	{ name => 'pooler: restarted', group => 'pooler', then => 'same',
@@ -162,9 +176,6 @@ our @FAULTS = (
 		then => 'other', within => 10,
 		to => sub { send_line($_[1], 'hang ' . int(1000 * ($healthy + 2 * $LEASE))) },
 		reason => 'expired|not renewed|connection lost|unhealthy' },
-	{ name => 'DROP EXTENSION', group => 'health', then => 'gone', within => 15,
-		to_all => sub { sql('DROP EXTENSION leader_election CASCADE') },
-		heal => sub { sql('CREATE EXTENSION leader_election'); grant() } },
 
 	{ name => 'nothing happens', group => 'plain', then => 'same' },
 	{ name => 'metadata', group => 'plain', kinds => [qw(session detached)], not => ['pg_leader'],
@@ -278,22 +289,25 @@ our @FAULTS = (
 		within => 25, prepare => \&make_standby, to_all => \&fail_over },
 );
 
-# The line of each, for what is said of it
-sub number_lines
+# Adds faults, and their groups, to those that follow. Each fault begins a line of the
+# file.
+sub add_faults
 {
-	open my $file, '<', __FILE__ or die $!;
-	my $in_table;
-	my @faults = @FAULTS;
+	my ($path, $groups, @new) = @_;
+	my ($name) = $path =~ m{([^/]+)$};
 
-	while (<$file>)
-	{
-		$in_table ||= /^our \@FAULTS/;
-		(shift @faults)->{line} = $. if $in_table && /^\t\{ name =>/;
-	}
+	open my $file, '<', $path or die $!;
+	my @lines = <$file>;
 	close $file;
+	my @begin = grep { $lines[ $_ - 1 ] =~ /^\t\{ name => .*group =>/ } 1 .. @lines;
+
+	die "$path: where do the faults begin?\n" if @begin != @new;
+	$_->{at} = "$name:" . shift @begin foreach @new;
+	unshift @GROUPS, @$groups;
+	unshift @FAULTS, @new;
 	return;
 }
 
-number_lines();
+add_faults(__FILE__, \@groups, @faults);
 
 1;

@@ -9,6 +9,7 @@
 #	forget(3);                       # lose the connections that 3 has now
 #	remember();                      # no longer
 #	connections(3);                  # their ports on the other host
+#	name_addresses('cluster', $path) # a name with two addresses
 #
 # Each subject has an address of the servers for itself, so that each can be cut
 # off alone. A cut is a route to a neighbour that does not exist: neither end is
@@ -28,9 +29,13 @@ use Exporter qw(import);
 use POSIX ();
 
 our @EXPORT = qw(address_of can_cut close_network connections cut forget mend
-  on_host open_network remember $WORK_HOST);
+  name_addresses on_host open_network remember @NAMED $WORK_HOST);
 
 our $WORK_HOST = '127.0.0.1';
+
+# Two more addresses of the servers: what sorts addresses by how near they are has
+# the first one first.
+our @NAMED = ('192.0.2.2', '192.0.2.250');
 
 my $ADDRESSES = 200;
 my $NOBODY = '192.0.2.254';
@@ -69,7 +74,7 @@ sub open_network
 	ip(0, 'link set lo up',
 		"link add name server type veth peer name client netns $host",
 		'address add 198.51.100.1/24 dev server',
-		(map { 'address add ' . address_of($_) . '/24 dev server' } 1 .. $ADDRESSES),
+		(map { "address add $_/24 dev server" } @NAMED, map { address_of($_) } 1 .. $ADDRESSES),
 		'link set server up',
 		"neighbour replace $NOBODY lladdr $NO_MAC dev server nud permanent",
 		"route add default via $NOBODY dev server table 66");
@@ -84,6 +89,18 @@ sub open_network
 sub close_network
 {
 	kill 'KILL', $host if $host;
+	return;
+}
+
+# Gives both of @NAMED one name. The file system is one's own, too.
+sub name_addresses
+{
+	my ($name, $path) = @_;
+
+	open my $file, '>', $path or die $!;
+	print $file "127.0.0.1 localhost\n", map { "$_ $name\n" } @NAMED;
+	close $file or die $!;
+	system('mount', '--bind', $path, '/etc/hosts') == 0 or die "cannot have names\n";
 	return;
 }
 

@@ -1,78 +1,173 @@
-# What a client cannot mend: a wrong password, a database without the extension,
-# a role that may not stand. It has to say so with the SQLSTATE, and to end with
-# exit status 3, instead of trying for ever.
+# What a client is refused, for a while or for good. Before login only one of many
+# servers may have said it; after login it may pass: somebody creates the extension,
+# grants what is missing, or restores a database. The client tells what it was refused
+# in its state, goes on trying, and ends with an error only if every address refuses
+# it for as long as it was told, or at once if a pooler is in between where it says
+# that none is.
 
 package Refusals;
 
 use strict;
 use warnings;
 
+use Alone;
 use Exporter qw(import);
 use Network;
-use Servers qw(port sql $out);
+use Servers;
 use Stands;
 use Subjects;
 
-our @EXPORT = qw(refusals);
+our @EXPORT = qw(refused_everywhere refused_for_a_while session_behind_a_pooler);
 
-# Name, environment, SQLSTATEs, exit statuses of pg_leader
-my @REFUSALS = (
-	[ 'wrong password', { PGUSER => 'locked', PGPASSWORD => 'wrong' }, '28P01', '123' ],
-	[ 'no extension', { PGDATABASE => 'bare' }, '3F000|42883', '124' ],
-	[ 'no EXECUTE', { PGUSER => 'watcher' }, '42501', '125' ],
-);
+my $TIMEOUT_OF_REFUSALS = 1;    # seconds
+my %nowhere = (PGUSER => 'locked', PGPASSWORD => 'wrong');
 
-sub refusals
+# Every address refuses it: [ NAME, ENVIRONMENT, SQLSTATE, KINDS ]
+sub everywhere
 {
-	my (@subjects) = @_;
-	my @started;
-	my $n = 1;
-
-	foreach my $refusal (@REFUSALS)
-	{
-		my ($name, $env) = @$refusal;
-
-		foreach my $kind (qw(session detached))
-		{
-			foreach my $subject (@subjects)
-			{
-				my %env = (PGPORT => port(1), WORKPORT => port(1), WORKHOST => $WORK_HOST,
-					PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
-					PGHOST => address_of($n), CALL_TIMEOUT => 2, SLICE => 1, INTERVAL => 0.2,
-					PG_LEADER_OPTIONS => '--once', %$env);
-
-				push @started, [ $refusal,
-					start_subject(subject => $subject, kind => $kind,
-						election => 'refused', candidate => "$subject-$n", n => $n++,
-						env => \%env, log => "$out/refused.err") ];
-			}
-		}
-	}
-	await(sub { !grep { !ended($_->[1]) } @started });
-	check_refused(@$_) foreach @started;
-	stop_subject($_->[1], 0) foreach @started;
-	return scalar @started;
+	return (
+		[ 'wrong password', { PGPORT => port(1), %nowhere }, '28P01' ],
+		[ 'wrong password twice', { PGPORT => port(1) . ',' . port(1), %nowhere }, '28P01' ],
+		[ 'no database', { PGPORT => port(1), PGDATABASE => 'nowhere' }, '3D000' ]);
 }
 
-sub check_refused
+# It says so, tries for a while, and ends with that error.
+sub lasting
 {
-	my ($refusal, $process) = @_;
-	my ($name, undef, $states, $status) = @$refusal;
-	my $error = last_event($process, 'error');
-	my $who = "$process->{subject} $process->{kind}, $name";
+	my ($state) = @_;
 
-	return note_failure("$who: does not end within $TIMEOUT s, has said: "
-		  . join(', ', map { "$_->[0] $_->[3]" } @{ $process->{events} }))
-	  unless ended($process);
-	if ($process->{subject} eq 'pg_leader')
+	return ([ 'says what it was refused' => says_state("refused: $state") ],
+		[ 'gives up' => event('error', $state) ],
+		[ 'not at once' => sub {
+				my ($case) = @_;
+				my ($ready) = grep { $_->[0] eq 'ready' } @{ $case->{process}{events} };
+				my $seconds = ($case->{event}[2] - $ready->[2]) / 1e9;
+
+				die sprintf("after %.2f s\n", $seconds) if $seconds < $TIMEOUT_OF_REFUSALS;
+				return 1;
+			} ],
+		[ 'ends' => ends(3) ]);
+}
+
+sub refused_everywhere
+{
+	my ($at, @subjects) = @_;
+	my @cases;
+
+	foreach my $subject (@subjects)
 	{
-		note_failure("$who: exit status $process->{exit}")
-		  unless $process->{exit} =~ /^(?:$status)$/;
-		return;
+		foreach my $kind (qw(session detached))
+		{
+			my %case = (subject => $subject, kind => $kind, at => $at);
+
+			push @cases, map { { %case, name => $_->[0],
+				env => { %{ $_->[1] }, REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
+				steps => [ $subject eq 'pg_leader'
+					? [ 'ends' => ends('12[03]') ] : lasting($_->[2]) ] } } everywhere();
+		}
+		# Another address says nothing: there the primary may be. (What a pool is told,
+		# is its program's.)
+		push @cases, { subject => $subject, kind => 'session', at => $at,
+			name => 'wrong password and a dead server',
+			env => { %nowhere, PGPORT => port(1) . ',' . port('nobody'),
+				REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
+			steps => [ [ 'goes on' => stays(2 * $TIMEOUT_OF_REFUSALS, 'error') ],
+				[ 'says why' => says_state('refused: 28P01|unreachable: ') ],
+				[ 'ends' => sends('TERM') ], [ 'ends' => ends('0|143') ] ] }
+		  if $subject ne 'pg_leader';
 	}
-	note_failure("$who: exit status $process->{exit}") if $process->{exit} != 3;
-	return note_failure("$who: no error") unless $error;
-	note_failure("$who: error $error->[3]") if $error->[1] !~ /^(?:$states)$/;
+	run_alone(@cases);
+	return;
+}
+
+# --- what passes
+
+sub at_home
+{
+	my ($sql) = @_;
+
+	return sub {
+		my ($case) = @_;
+
+		sql($sql =~ s/ELECTION/$case->{election}/gr, dbname => $case->{env}{PGDATABASE});
+		return 1;
+	};
+}
+
+sub create_and_grant
+{
+	return ([ 'creates' => at_home("CREATE EXTENSION leader_election;
+			SELECT leader_election.create_election('ELECTION')") ],
+		[ 'is not allowed to' => says_state('refused: 42501') ],
+		[ 'is allowed to' => sub {
+				grant($_[0]{env}{PGDATABASE});
+				return 1;
+			} ]);
+}
+
+sub refused_for_a_while
+{
+	my ($at, @subjects) = @_;
+	my @cases;
+
+	foreach my $subject (grep { $_ ne 'pg_leader' } @subjects)
+	{
+		foreach my $kind (qw(session detached))
+		{
+			my $database = "bare_${subject}_$kind";
+
+			sql("CREATE DATABASE $database TEMPLATE bare");
+			push @cases, { name => 'passing', subject => $subject, kind => $kind, at => $at,
+				env => { PGPORT => port(1), WORKPORT => port(1), PGDATABASE => $database,
+					WORKDATABASE => $database, REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
+				steps => [
+					[ 'no extension' => says_state('refused: (?:3F000|42883|42P01)') ],
+					[ 'goes on' => stays(2 * $TIMEOUT_OF_REFUSALS, 'error') ],
+					create_and_grant(),
+					[ 'leads' => event('elected') ],
+					[ 'DROP ELECTION' => at_home("SELECT leader_election.drop_election('ELECTION')") ],
+					[ 'loses' => event('lost') ],
+					[ 'no election' => says_state('refused: LE003') ],
+					[ 'DROP EXTENSION' => at_home('DROP EXTENSION leader_election CASCADE') ],
+					[ 'no extension any more' => says_state('refused: (?:3F000|42883|42P01)') ],
+					[ 'goes on' => stays(2 * $TIMEOUT_OF_REFUSALS, 'error') ],
+					create_and_grant(),
+					[ 'leads again' => event('elected') ],
+					[ 'SIGTERM' => sends('TERM') ], [ 'loses' => event('lost', 'closed') ],
+					[ 'ends' => ends(0) ] ] };
+		}
+	}
+	run_alone(@cases);
+	# Terms begin at 1 again where an extension was created again: nothing to compare.
+	@processes = ();
+	return;
+}
+
+# --- poolers
+
+sub behind_a_pooler
+{
+	my ($at, $how, @subjects) = @_;
+
+	return map { { name => "behind a pooler $how", subject => $_, kind => 'session', at => $at,
+		env => { PGPORT => port('documented'), WORKPORT => port(1) },
+		steps => [ $_ eq 'pg_leader' ? ()
+			: ([ 'says what is wrong' => event('error|elected', '\S+ .*pooler') ]),
+			[ 'ends' => ends($_ eq 'pg_leader' ? '\d+' : 3) ] ] } } @subjects;
+}
+
+sub session_behind_a_pooler
+{
+	my ($at, @subjects) = @_;
+
+	start_documented();
+	run_alone(behind_a_pooler($at, 'idle', @subjects));
+	start_load('postgres');
+	await(sub { !found_by_load() }, 2);
+	run_alone(behind_a_pooler($at, 'loaded', @subjects));
+	note_failure("behind a pooler ($at): $_") foreach found_by_load();
+	stop_load();
+	stop_program('documented');
 	return;
 }
 

@@ -1,12 +1,16 @@
-# The servers of the conformance suite: a primary, a standby when one is needed,
-# a pooler, a slow way to the primary, and one that loses grants. Databases:
+# The servers of the conformance suite: a primary (1), a standby when one is needed
+# (2), one that lags (3), poolers, a slow way to the primary, and one that loses
+# grants. Databases:
 #
 #	postgres   with the extension, and with schema conformance: write() notes in
 #	           the table journal who wrote in which term, in the order of commits
-#	bare       without the extension
+#	bare       without the extension, at first
 #
 # Roles: app, which may stand; watcher, which may not; locked, whose password
-# nobody knows.
+# nobody knows; pooled, which the documented pooler logs in as.
+#
+# The standby that lags has heard of nothing since before CREATE EXTENSION, and of
+# no password of app but its first one.
 
 package Servers;
 
@@ -19,8 +23,10 @@ use POSIX ();
 use Subjects qw($TIMEOUT);
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
-our @EXPORT = qw(fail_over grant kill_pooler lost_answers make_standby port restart sql
-  start_pooler start_servers stop_servers $JOURNAL $out);
+our @EXPORT = qw(admit fail_over found_by_load grant kill_pooler lost_answers make_standby
+  port restart sql start_documented start_impostor start_lagging start_load start_pooler
+  start_primary start_program start_servers stop_lagging stop_load stop_primary
+  stop_program stop_servers written_since $out);
 
 our $out;    # the folder for logs
 
@@ -59,7 +65,7 @@ sub run
 	return;
 }
 
-# Runs one statement at the primary, over its own socket. Dies if it fails.
+# Runs statements at the primary, over its own socket. Dies if one fails.
 sub sql
 {
 	my ($sql, %opts) = @_;
@@ -87,7 +93,7 @@ sub append
 }
 
 # A process that does not outlive the runner
-sub start
+sub start_program
 {
 	my ($name, @command) = @_;
 
@@ -97,6 +103,16 @@ sub start
 	open STDOUT, '>>', "$out/$name.log";
 	open STDERR, '>&', \*STDOUT;
 	exec qw(setpriv --pdeathsig KILL), @command or POSIX::_exit(127);
+}
+
+sub stop_program
+{
+	my ($name) = @_;
+	my $pid = delete $pid{$name} // return;
+
+	kill 'KILL', $pid;
+	waitpid $pid, 0;
+	return;
 }
 
 sub wait_for_port
@@ -136,7 +152,7 @@ log_line_prefix = '%m [%p] %e %a %h: '
 }
 
 # Schema conformance
-our $JOURNAL = q(
+my $JOURNAL = q(
 CREATE SCHEMA conformance;
 CREATE TABLE conformance.line (election text PRIMARY KEY, n bigint NOT NULL);
 CREATE TABLE conformance.journal (
@@ -158,22 +174,25 @@ $$;
 GRANT USAGE ON SCHEMA conformance TO PUBLIC;
 );
 
-# Everything in a folder. The slow way has this delay each way, in milliseconds.
+# Everything in a folder. The slow way has this delay each way, in milliseconds. A
+# standby that lags can be started later only if it is told here.
 sub start_servers
 {
-	my ($folder, $delay) = @_;
+	my ($folder, $delay, $lags) = @_;
 
 	$dir = $folder;
-	$port{$_} = free_port() foreach 1, 2, 'pooler', 'slow', 'lossy';
+	$port{$_} = free_port() foreach 1, 2, 3, qw(pooler documented nobody slow lossy named);
 	run("initdb -D '$dir/server1' -U postgres -A trust -E UTF8 --no-locale -N");
-	append("$dir/server1/pg_hba.conf", "host all locked all scram-sha-256\n"
-		  . "host all all all trust\n");
 	write_settings(1);
-	run("pg_ctl -D '$dir/server1' -l '$out/server1.log' -s -w start");
+	admit(1);
+	start_primary();
 	sql('CREATE DATABASE bare');
+	sql("CREATE ROLE app LOGIN PASSWORD 'first'; CREATE ROLE watcher LOGIN;
+		CREATE ROLE locked LOGIN PASSWORD 'unknown'; CREATE ROLE pooled LOGIN IN ROLE app");
+	sql($JOURNAL, dbname => 'bare');
+	copy_primary(3) if $lags;
+	sql("ALTER ROLE app PASSWORD 'app'");
 	sql('CREATE EXTENSION leader_election');
-	sql("CREATE ROLE app LOGIN; CREATE ROLE watcher LOGIN;
-		CREATE ROLE locked LOGIN PASSWORD 'unknown'");
 	sql($JOURNAL);
 	grant();
 
@@ -191,8 +210,8 @@ server_reset_query_always = 1
 server_login_retry = 0.2
 ignore_startup_parameters = extra_float_digits,options
 ));
-	start('slow', $^X, "$FindBin::RealBin/slow.pl", $port{slow}, $port{1}, $delay);
-	start('lossy', $^X, "$FindBin::RealBin/lossy.pl", $port{lossy}, $port{1});
+	start_program('slow', $^X, "$FindBin::RealBin/slow.pl", $port{slow}, $port{1}, $delay);
+	start_program('lossy', $^X, "$FindBin::RealBin/lossy.pl", $port{lossy}, $port{1});
 	wait_for_port($port{$_}) foreach 'slow', 'lossy';
 	return;
 }
@@ -200,8 +219,11 @@ ignore_startup_parameters = extra_float_digits,options
 # What a role needs, after each CREATE EXTENSION
 sub grant
 {
+	my ($database) = @_;
+
 	sql('GRANT USAGE ON SCHEMA leader_election TO app, watcher;
-		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
+		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app',
+		dbname => $database);
 	return;
 }
 
@@ -214,20 +236,98 @@ sub lost_answers
 	return scalar grep { /^lost .*\Q$election\E\b/ } <$file>;
 }
 
+sub pgbouncer
+{
+	my ($program) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin';
+
+	return $program // die 'no pgbouncer';
+}
+
 sub start_pooler
 {
-	my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}),
-	  '/usr/sbin';
-
-	start('pooler', $pgbouncer // die('no pgbouncer'), "$dir/pgbouncer.ini");
+	start_program('pooler', pgbouncer(), "$dir/pgbouncer.ini");
 	wait_for_port($port{pooler});
 	return;
 }
 
 sub kill_pooler
 {
-	kill 'KILL', $pid{pooler};
-	waitpid $pid{pooler}, 0;
+	stop_program('pooler');
+	return;
+}
+
+# PgBouncer as docs/pgbouncer.ini has it: "postgres" is pooled by transaction,
+# "session" by session. Both log in as pooled, whose time limits are not the default
+# ones: $pooled is what a program behind it must find, always.
+my $pooled = '61s|62s';
+
+sub start_documented
+{
+	my ($statement, $idle) = split /\|/, $pooled;
+
+	sql("ALTER ROLE pooled SET statement_timeout = '$statement';
+		ALTER ROLE pooled SET idle_session_timeout = '$idle'");
+	open my $ini, '>', "$dir/documented.ini" or die $!;
+	print $ini qq([databases]
+postgres = host=$dir port=$port{1} user=pooled pool_size=10
+session = host=$dir port=$port{1} user=pooled dbname=postgres pool_size=40 pool_mode=session
+%include $FindBin::RealBin/../../docs/pgbouncer.ini
+listen_addr = *
+listen_port = $port{documented}
+unix_socket_dir =
+auth_type = any
+server_round_robin = 1
+);
+	close $ini or die $!;
+	start_program('documented', pgbouncer(), "$dir/documented.ini");
+	wait_for_port($port{documented});
+	return;
+}
+
+my $LOAD = 6;    # programs
+
+# Programs that ask for settings, all the time, each over any connection of a pool
+sub start_load
+{
+	my ($database) = @_;
+	my $sql = "SELECT 'found ' || concat_ws('|', current_setting('statement_timeout'), "
+	  . "current_setting('idle_session_timeout')) FROM pg_sleep(0.01);";
+
+	start_program("load-$_", 'bash', '-c', 'exec psql -XqAt -d "$0" < <(yes "$1")',
+		"host=127.0.0.1 port=" . port('documented') . " user=app dbname=$database", $sql)
+	  foreach 1 .. $LOAD;
+	return;
+}
+
+sub stop_load
+{
+	stop_program("load-$_") foreach 1 .. $LOAD;
+	return;
+}
+
+# What they found that was not theirs
+sub found_by_load
+{
+	my ($answers, %other) = (0);
+
+	foreach my $n (1 .. $LOAD)
+	{
+		open my $file, '<', "$out/load-$n.log" or die $!;
+		foreach (<$file>)
+		{
+			$answers++ if /^found \Q$pooled\E$/;
+			$other{$1}++ if /^found (\S+)$/ && $1 ne $pooled;
+		}
+	}
+	return ((map { "others of the pool find settings $_" } sort keys %other),
+		$answers ? () : 'others of the pool get no answer');
+}
+
+sub ctl
+{
+	my ($n, $do) = @_;
+
+	run("pg_ctl -D '$dir/server$n' -l '$out/server$n.log' -s -w $do");
 	return;
 }
 
@@ -235,18 +335,73 @@ sub restart
 {
 	my ($mode) = @_;
 
-	run("pg_ctl -D '$dir/server$primary' -l '$out/server$primary.log' -s -w "
-		  . "-m $mode restart");
+	ctl($primary, "-m $mode restart");
 	return;
 }
+
+sub start_primary { ctl($primary, 'start'); return; }
+
+sub stop_primary { ctl($primary, '-m immediate stop'); return; }
+
+# Who is let in by a server, over the network: these lines of pg_hba.conf, then
+# the usual ones.
+sub admit
+{
+	my ($n, @lines) = @_;
+
+	open my $file, '>', "$dir/server$n/pg_hba.conf" or die $!;
+	print $file map { "$_\n" } 'local all,replication all trust', @lines,
+	  'host all locked all scram-sha-256', 'host all all all trust';
+	close $file or die $!;
+	sql('SELECT pg_reload_conf()', server => $n) if -e "$dir/server$n/postmaster.pid";
+	return;
+}
+
+# The lines that were written into a log after so many bytes
+sub written_since
+{
+	my ($log, $bytes) = @_;
+
+	open my $file, '<', "$out/$log" or die "$log: $!";
+	seek $file, $bytes, 0;
+	return <$file>;
+}
+
+# Something on the primary's port that is no server, see impostor.pl. The primary is
+# down.
+sub start_impostor
+{
+	my ($mode) = @_;
+
+	start_program('impostor', $^X, "$FindBin::RealBin/impostor.pl", $port{$primary}, $mode);
+	wait_for_port($port{$primary});
+	return;
+}
+
+sub copy_primary
+{
+	my ($n) = @_;
+
+	run("pg_basebackup -c fast -X stream -R -D '$dir/server$n' "
+		  . "-d 'host=$dir port=$port{1} user=postgres'");
+	write_settings($n);
+	return;
+}
+
+sub start_lagging
+{
+	append("$dir/server3/postgresql.conf", "recovery_min_apply_delay = '1d'\n");
+	ctl(3, 'start');
+	return;
+}
+
+sub stop_lagging { ctl(3, '-m immediate stop'); return; }
 
 # Makes the second server, which the first one waits for from now on.
 sub make_standby
 {
-	run("pg_basebackup -c fast -X stream -R -D '$dir/server2' "
-		  . "-d 'host=$dir port=$port{1} user=postgres'");
-	write_settings(2);
-	run("pg_ctl -D '$dir/server2' -l '$out/server2.log' -s -w start");
+	copy_primary(2);
+	ctl(2, 'start');
 	sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
 	sql('SELECT pg_reload_conf()');
 	my $end = clock_gettime(CLOCK_MONOTONIC) + $TIMEOUT;
@@ -264,19 +419,16 @@ sub make_standby
 # The primary dies, and the standby is promoted.
 sub fail_over
 {
-	run("pg_ctl -D '$dir/server1' -s -w -m immediate stop");
-	run("pg_ctl -D '$dir/server2' -s promote");
+	ctl(1, '-m immediate stop');
+	ctl(2, 'promote');
 	$primary = 2;
 	return;
 }
 
 sub stop_servers
 {
-	kill 'KILL', grep { defined } delete @pid{qw(pooler slow lossy)};
-	foreach my $n (grep { -e "$dir/server$_/postmaster.pid" } 1, 2)
-	{
-		run("pg_ctl -D '$dir/server$n' -s -w -m immediate stop");
-	}
+	stop_program($_) foreach keys %pid;
+	ctl($_, '-m immediate stop') foreach grep { -e "$dir/server$_/postmaster.pid" } 1 .. 3;
 	return;
 }
 

@@ -5,7 +5,8 @@
 #	subject   its name; "mixed" if the members are not all of one subject
 #	kind      session, detached, or bare: no election, and no client
 #	members   [ { subject, n, process, starts } ]
-#	env       of the processes
+#	env       of the processes; a list has one value for each member
+#	lease     of this election, in leases
 #
 # Whether a stand is well is known from two sides: what its members say, and whom
 # the server takes for alive.
@@ -21,8 +22,9 @@ use Network;
 use Servers qw(port sql $out);
 use Subjects;
 
-our @EXPORT = qw(describe elected_since end_stands followers leader make_stand
-  note_failure processes_of remake_stand settle @failures @processes);
+our @EXPORT = qw(describe elected_since end_stands environment followers leader
+  make_stand note_failure number_anew processes_of remake_stand settle @failures
+  @processes);
 
 our @failures;        # texts
 our @processes;       # all that were ever started
@@ -39,17 +41,22 @@ sub note_failure
 	return;
 }
 
+# Addresses are not endless: when all processes have ended, they are given again.
+sub number_anew { $next_n = 1; return; }
+
 # Makes the election and starts the members. Options: group, subject, kind,
-# members (subjects), env.
+# members (subjects), env, lease.
 sub make_stand
 {
 	my (%stand) = @_;
 
 	$stand{name} = join '.', @stand{qw(group subject kind)};
+	$stand{lease} //= 1;
 	$stand{members} =
 	  [ map { { subject => $_, n => $next_n++, starts => 0 } } @{ $stand{members} } ];
+	$stand{members}[$_]{place} = $_ foreach 0 .. $#{ $stand{members} };
 	sql("SELECT leader_election.create_election('$stand{name}',
-		lease_duration => '$LEASE s')")
+		lease_duration => $stand{lease} * interval '$LEASE s')")
 	  if $stand{kind} ne 'bare';
 	start_member(\%stand, $_) foreach @{ $stand{members} };
 	return \%stand;
@@ -62,32 +69,45 @@ sub remake_stand
 
 	$stand->{env} = $env;
 	sql("SELECT leader_election.alter_election('$stand->{name}',
-		lease_duration => '$LEASE s')")
+		lease_duration => $stand->{lease} * interval '$LEASE s')")
 	  if $stand->{kind} ne 'bare';
 	start_member($stand, $_) foreach @{ $stand->{members} };
 	return;
 }
 
+# The environment of the process with this number, with what is not usual. What is
+# undefined there, is not in it.
+sub environment
+{
+	my ($n, %more) = @_;
+	my %env = (
+		PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
+		WORKUSER => 'app', WORKDATABASE => 'postgres', LEASE => $LEASE,
+		CALL_TIMEOUT => $LEASE / 2, SLICE => $LEASE / 2, INTERVAL => $LEASE / 10,
+		PGPORT => port('both'), WORKPORT => port('both'), %more);
+	my $address = address_of($n);
+
+	$env{PGHOST} //= join ',', map { $address } split /,/, $env{PGPORT}
+	  if defined $env{PGPORT};
+	$env{WORKHOST} = join ',', map { $WORK_HOST } split /,/, $env{WORKPORT};
+	delete @env{ grep { !defined $env{$_} } keys %env };
+	return \%env;
+}
+
 sub start_member
 {
 	my ($stand, $member) = @_;
-	my $address = address_of($member->{n});
-	my %env = (
-		PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
-		CALL_TIMEOUT => $LEASE / 2, SLICE => $LEASE / 2, INTERVAL => $LEASE / 10,
-		PGPORT => port('both'), WORKPORT => port('both'),
-		%{ $stand->{env} });
+	my %more = %{ $stand->{env} };
 
-	$env{PGHOST} = join ',', map { $address } split /,/, $env{PGPORT};
-	$env{WORKHOST} = join ',', map { $WORK_HOST } split /,/, $env{WORKPORT};
+	$_ = ref $_ ? $_->[ $member->{place} ] : $_ foreach values %more;
 	$member->{process} = start_subject(
 		subject => $member->{subject},
 		kind => $stand->{kind},
 		election => $stand->{name},
 		candidate => "$member->{subject}-$member->{n}-" . ++$member->{starts},
 		n => $member->{n},
-		log => "$out/$stand->{name}.err",
-		env => \%env);
+		log => "$out/$stand->{name}.$member->{place}.err",
+		env => environment($member->{n}, LEASE => $stand->{lease} * $LEASE, %more));
 	push @processes, $member->{process};
 	return;
 }

@@ -100,7 +100,7 @@ sub pg_leader
 }
 
 # Starts a process. Options: subject, kind, election, candidate, n, env, log
-# (where its standard error goes).
+# (where its standard error goes), under (a command that starts it).
 sub start_subject
 {
 	my (%process) = @_;
@@ -112,7 +112,7 @@ sub start_subject
 	my $pid = fork // die "fork: $!";
 	if ($pid == 0)
 	{
-		my @command = on_host(qw(setpriv --pdeathsig KILL),
+		my @command = on_host(qw(setpriv --pdeathsig KILL), @{ $process{under} // [] },
 			($process{kind} eq 'bare' ? \%BARE : \%COMMAND)->{ $process{subject} }
 			->([ @process{qw(kind election candidate)} ], $env));
 

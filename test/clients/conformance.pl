@@ -13,8 +13,10 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use Checker;
+use Deployments;
 use Faults;
 use Getopt::Long;
+use Handlers;
 use List::Util qw(max min);
 use Network;
 use POSIX ();
@@ -51,12 +53,13 @@ $SIG{TERM} = $SIG{INT} = $SIG{HUP} = sub { exit 1 };
 $programs = $dir;
 $out = "$dir/out";
 
+# A new one, which no client passes yet, has to be named.
 sub wanted
 {
-	my ($name) = @_;
+	my ($name, $new) = @_;
 
-	return !$option{faults}
-	  || grep { $name =~ /^\Q$_\E$|^\Q$_\E\b/i } split /,/, $option{faults};
+	return !$new unless $option{faults};
+	return grep { $name =~ /^\Q$_\E$|^\Q$_\E\b/i } split /,/, $option{faults};
 }
 
 # --- what has to follow a fault
@@ -133,7 +136,7 @@ sub await_outcome
 
 	if ($follows eq 'same')
 	{
-		pause(2 * $LEASE);
+		pause(2 * $LEASE * max(map { $_->{lease} } @stands));
 		foreach my $stand (@stands)
 		{
 			my $what = disturbed($stand);
@@ -184,7 +187,7 @@ sub failed
 	my ($stand, $fault, $text) = @_;
 
 	$stand->{failed} = 1;
-	note_failure("$stand->{name}, $fault->{name} (Faults.pm:$fault->{line}): $text");
+	note_failure("$stand->{name}, $fault->{name} ($fault->{at}): $text");
 	return;
 }
 
@@ -453,6 +456,13 @@ sub run_fault
 
 # --- a group
 
+sub in_group
+{
+	my ($group, $subject) = @_;
+
+	return !$group->{subjects} || grep { $_ eq $subject } @{ $group->{subjects} };
+}
+
 sub make_stands
 {
 	my ($group) = @_;
@@ -460,11 +470,13 @@ sub make_stands
 
 	foreach my $kind (@{ $group->{kinds} // [qw(session detached)] })
 	{
-		my %common = (group => $group->{name}, kind => $kind, env => { $group->{env}->() });
+		my %common = (group => $group->{name}, kind => $kind, lease => $group->{lease});
 
-		push @stands, make_stand(%common, subject => $_, members => [ $_, $_ ])
-		  foreach @subjects;
-		push @stands, make_stand(%common, subject => 'mixed', members => \@subjects)
+		push @stands, make_stand(%common, subject => $_, members => [ $_, $_ ],
+			env => { $group->{env}->($kind, $_) })
+		  foreach grep { in_group($group, $_) } @subjects;
+		push @stands, make_stand(%common, subject => 'mixed', members => \@subjects,
+			env => { $group->{env}->($kind, 'mixed') })
 		  if $group->{mixed} && @subjects > 1 && $kind ne 'bare';
 	}
 	return @stands;
@@ -490,18 +502,31 @@ sub fit_lease
 		return 0 if $LEASE >= 16;
 		$LEASE *= 2;
 		end_stands(@stands);
-		remake_stand($_, { $group->{env}->() }) foreach @stands;
+		remake_stand($_, { $group->{env}->(@{$_}{qw(kind subject)}) }) foreach @stands;
 	}
+}
+
+sub faults_of
+{
+	my ($group) = @_;
+
+	return grep { $_->{group} eq $group->{name} && wanted($_->{name}, $_->{new}) } @FAULTS;
 }
 
 sub run_group
 {
 	my ($group) = @_;
-	my @faults = grep { $_->{group} eq $group->{name} && wanted($_->{name}) } @FAULTS;
+	my @faults = faults_of($group);
 	my $start = now_ns();
 	my $history;
 
-	return unless @faults;
+	return unless @faults && grep { in_group($group, $_) } @subjects;
+	if ($group->{cuts} && !can_cut())
+	{
+		push @skipped, "$group->{name}: no network namespace can be made";
+		return;
+	}
+	number_anew();
 	$group->{open}->() if $group->{open};
 	my @stands = make_stands($group);
 
@@ -521,7 +546,16 @@ sub run_group
 	settle('the end', @stands) unless $history || !@faults;
 	end_stands(@stands);
 	$group->{close}->() if $group->{close};
-	report_violations(check([ grep { $_->{kind} ne 'bare' } @processes ], $history // sql(history_sql()), sql(journal_sql())));
+	check_processes($history);
+	return;
+}
+
+sub check_processes
+{
+	my ($history) = @_;
+
+	report_violations(check([ grep { $_->{kind} ne 'bare' } @processes ],
+			$history // sql(history_sql()), sql(journal_sql())));
 	write_lines();
 	@processes = ();
 	return;
@@ -603,19 +637,37 @@ sub print_table
 	return;
 }
 
+# --- processes that stand alone: name, new, run, and the line
+
+my @ALONE = (
+	{ name => 'refused everywhere', new => 1, run => \&refused_everywhere, line => __LINE__ },
+	{ name => 'passing refusals', new => 1, run => \&refused_for_a_while, line => __LINE__ },
+	{ name => 'behind a pooler', new => 1, run => \&session_behind_a_pooler, line => __LINE__ },
+	{ name => 'handlers', new => 1, run => \&handlers, line => __LINE__ },
+	{ name => 'default names', new => 1, run => \&default_names, line => __LINE__ },
+	{ name => 'forks', new => 1, run => \&forks, line => __LINE__ },
+);
+
+sub run_alone_cases
+{
+	my ($alone) = @_;
+	my $start = now_ns();
+
+	return unless wanted($alone->{name}, $alone->{new});
+	number_anew();
+	$alone->{run}->("conformance.pl:$alone->{line}", @subjects);
+	printf "%-24s %5.1f s\n", $alone->{name}, (now_ns() - $start) / 1e9;
+	check_processes();
+	return;
+}
+
 my $start = now_ns();
 
 open_network() if $option{network};
-start_servers($dir, $Faults::SLOW);
+start_servers($dir, $Faults::SLOW, grep { $_->{lags} && faults_of($_) } @GROUPS);
 start_meter({ PGHOST => "$WORK_HOST,$WORK_HOST", PGPORT => port('both') }, "$out/meter.err");
 check_checker();
-if (wanted('refusals'))
-{
-	my $refused = refusals(@subjects);
-
-	printf "%-24s %2d processes, %5.1f s\n", 'refusals', $refused,
-	  (now_ns() - $start) / 1e9;
-}
+run_alone_cases($_) foreach @ALONE;
 run_group($_) foreach @GROUPS;
 stop_servers();
 close_network();

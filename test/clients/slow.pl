@@ -1,6 +1,6 @@
 # A slow network: passes TCP connections on, each way with a delay.
 #
-#	perl slow.pl PORT TARGET_PORT MILLISECONDS
+#	perl slow.pl [ADDRESS:]PORT TARGET_PORT MILLISECONDS
 #
 # An end of a connection is passed on like data, after what was sent before.
 
@@ -13,7 +13,8 @@ use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
 my ($port, $target, $delay) = @ARGV;
 my $listener = IO::Socket::INET->new(
-	LocalPort => $port, Listen => 100, ReuseAddr => 1) or die "port $port: $!";
+	LocalAddr => $port =~ /:/ ? $port : ":$port", Listen => 100, ReuseAddr => 1)
+  or die "port $port: $!";
 my $sockets = IO::Select->new($listener);
 my %other;
 my @late;    # [ when, from, data ], in order: the delay is the same for all

@@ -1,0 +1,221 @@
+# Processes that stand alone, each in an election of its own, and that nothing else
+# than what is in its script is done to. Many at a time: a script is a list of steps,
+#
+#	[ WHAT, CODE ]    CODE returns true when it is so, false as long as it is not yet,
+#	                  and dies, with a text, if it cannot be any more
+#
+# and CODE is given the case: its process, and what the steps before have kept in it.
+# A case is
+#
+#	name       its election is NAME.SUBJECT.KIND
+#	subject, kind
+#	env        what is not usual
+#	steps
+#	under      the command that starts the process
+#	at         FILE:LINE of what has to be so
+#
+# A process that ends while a step is not so has failed, and is killed after its last
+# step.
+
+package Alone;
+
+use strict;
+use warnings;
+
+use Checker qw($LEASE);
+use Exporter qw(import);
+use Network;
+use Servers qw(sql $out);
+use Stands;
+use Subjects;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
+
+our @EXPORT = qw(after ends event leads_in run_alone says_state sends stays);
+
+# Java needs a second of a processor before it says anything.
+my $AT_A_TIME = 24;
+
+# --- steps
+
+# An event with these words, since the script has begun or since the last one that a
+# step has found; what it says fits.
+sub event
+{
+	my ($words, $fits) = @_;
+
+	return sub {
+		my ($case) = @_;
+		my $events = $case->{process}{events};
+
+		for my $i ($case->{found} // 0 .. $#$events)
+		{
+			my $event = $events->[$i];
+
+			next unless $event->[0] =~ /^(?:$words)$/;
+			die "says: $event->[0] $event->[3]\n" if $fits && $event->[3] !~ /^(?:$fits)/s;
+			$case->{found} = $i + 1;
+			$case->{event} = $event;
+			return 1;
+		}
+		return ended($case->{process}) ? die "has ended\n" : 0;
+	};
+}
+
+# Whatever states there are before
+sub says_state
+{
+	my ($fits) = @_;
+
+	return sub {
+		my ($case) = @_;
+		my $state = last_event($case->{process}, 'state') // return 0;
+
+		return $state->[3] =~ /^(?:$fits)/;
+	};
+}
+
+sub leads_in
+{
+	my ($case) = @_;
+
+	return $case->{process}{leads};
+}
+
+# So many leases after the last step
+sub after
+{
+	my ($leases) = @_;
+
+	return sub { return (now_ns() - $_[0]{stepped}) / 1e9 > $leases * $LEASE; };
+}
+
+# For so many leases, none of these words comes: but where the process itself is late.
+sub stays
+{
+	my ($leases, $words) = @_;
+
+	return sub {
+		my ($case) = @_;
+		my $process = $case->{process};
+		my ($event) = grep { $_->[0] =~ /^(?:$words)$/ && $_->[2] >= $case->{stepped} }
+		  @{ $process->{events} };
+
+		die "says: $event->[0] $event->[3]\n" if $event;
+		die "has ended\n" if ended($process);
+		return (now_ns() - $case->{stepped}) / 1e9 > $leases * $LEASE;
+	};
+}
+
+sub sends
+{
+	my ($what) = @_;
+
+	return sub {
+		my ($case) = @_;
+
+		$what =~ /^[A-Z]+$/ ? send_signal($case->{process}, $what)
+		  : send_line($case->{process}, $what);
+		return 1;
+	};
+}
+
+# With this exit status
+sub ends
+{
+	my ($status) = @_;
+
+	return sub {
+		my ($case) = @_;
+		my $process = $case->{process};
+
+		return 0 unless ended($process);
+		die "exit status $process->{exit}\n" if $process->{exit} !~ /^(?:$status)$/;
+		return 1;
+	};
+}
+
+# --- the cases
+
+sub start_case
+{
+	my ($case, $n) = @_;
+
+	$case->{process} = start_subject(
+		subject => $case->{subject}, kind => $case->{kind}, election => $case->{election},
+		candidate => "$case->{subject}-$n", n => $n, under => $case->{under},
+		log => "$out/$case->{election}.err", env => environment($n, %{ $case->{env} }));
+	$case->{stepped} = now_ns();
+	return;
+}
+
+# Takes all steps that can be taken. False if there are more.
+sub step
+{
+	my ($case) = @_;
+
+	while (my $step = $case->{steps}[0])
+	{
+		my $so = eval { $step->[1]->($case) };
+		my $why = $@ =~ s/\n\z//r;
+
+		if (!$why && !$so && ended($case->{process}))
+		{
+			# What it said last was read just now.
+			$so = eval { $step->[1]->($case) };
+			$why = $so ? '' : 'has ended';
+		}
+		if (!$why && !$so && (now_ns() - $case->{stepped}) / 1e9 > $TIMEOUT)
+		{
+			$why = "not so within $TIMEOUT s";
+		}
+		if ($why)
+		{
+			note_failure("$case->{election}, $step->[0] ($case->{at}): $why"
+				  . describe({ members => [ { process => $case->{process} } ] }));
+			return 1;
+		}
+		return 0 unless $so;
+		shift @{ $case->{steps} };
+		$case->{stepped} = now_ns();
+	}
+	return 1;
+}
+
+# All of them, some at a time
+sub run_alone
+{
+	my (@cases) = @_;
+	my (@running, %free);
+	my $start = now_ns();
+
+	return unless @cases;
+	$_->{election} = "$_->{name}.$_->{subject}.$_->{kind}" =~ s/[ :,]+/-/gr foreach @cases;
+	sql(join ' ', map { "SELECT leader_election.create_election('$_->{election}',
+		lease_duration => '$LEASE s');" } @cases);
+	%free = map { $_ => 1 } 1 .. $AT_A_TIME;
+	while (@cases || @running)
+	{
+		while (@cases && @running < $AT_A_TIME)
+		{
+			my $case = shift @cases;
+			my ($n) = sort { $a <=> $b } keys %free;
+
+			delete $free{$n};
+			$case->{n} = $n;
+			start_case($case, $n);
+			push @running, $case;
+		}
+		hear(0.02);
+		foreach my $case (grep { step($_) } @running)
+		{
+			send_signal($case->{process}, 'KILL') unless ended($case->{process});
+			await(sub { ended($case->{process}) });
+			$free{ $case->{n} } = 1;
+			@running = grep { $_ != $case } @running;
+			push @processes, $case->{process};
+		}
+	}
+	return;
+}
+
+1;
