@@ -80,7 +80,7 @@ le_admin_see_to_epoch(const Store *store, const char *name)
 		le_lease_grace(lease, election->lease_duration,
 					   le_epoch_read(store)) == PG_INT64_MAX)
 	{
-		if (!le_start_ensure(true))
+		if (!le_start_ensure_worker(true))
 			le_wait_no_epoch(name);
 		le_wake_workers(MyDatabaseId);
 	}
@@ -250,7 +250,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	if (lease->leader != NULL)
 		return false;
 	le_yield_reserve(store, election, lease, inc,
-					  named(store, election, to));
+					 named(store, election, to));
 	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
 	return true;
 }
@@ -365,6 +365,6 @@ le_request_yield(PG_FUNCTION_ARGS)
 		(void) DirectFunctionCall2(pg_terminate_backend,
 								   Int32GetDatum(lease->backend_pid),
 								   Int64GetDatum(0));
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	PG_RETURN_DATUM(le_clock_interval(left));
 }

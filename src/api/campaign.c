@@ -96,7 +96,7 @@ after_commit(StandCall *s, bool first)
 									s->who.candidate);
 		le_stand_report_reset(s->who.election, s->who.candidate);
 	}
-	le_start_ensure(first);		/* which may take a while, with no lock */
+	le_start_ensure_worker(first);	/* which may take a while, with no lock */
 
 	/* The invalidation may not have arrived: have the lease read again. */
 	le_leadership_generation++;

@@ -135,7 +135,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	le_store_get(&call.store);
 	if (le_acquire_is_in_vain(&call.store, &a))
 	{
-		le_start_ensure(true);
+		le_start_ensure_worker(true);
 		return (Datum) 0;
 	}
 	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
@@ -146,7 +146,7 @@ le_acquire(PG_FUNCTION_ARGS)
 		le_store_lock(&call.store, LE_TABLES & ~LE_TABLES_TO_STAND,
 					  RowExclusiveLock);
 	if (!a.led &&
-		!le_begin_ensure(&call.store, a.lease, true, le_wait_left()))
+		!le_begin_ensure_epoch(&call.store, a.lease, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;
@@ -158,7 +158,7 @@ le_acquire(PG_FUNCTION_ARGS)
 		le_acquire_note_in_vain(&call.store, &a);
 	le_call_end(&call);
 	if (!a.refused)
-		le_start_ensure(true);
+		le_start_ensure_worker(true);
 	return (Datum) 0;
 }
 
@@ -207,14 +207,14 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		(may_finish || !le_detached_is_over(&call.store, lease, how->term)))
 	{
 		if (le_lease_state_now(&call.store, lease) == LEASE_STALE)
-			le_start_ensure(true);
+			le_start_ensure_worker(true);
 		settled = le_turn(&call.store, name, &turn);
 		if (settled == SETTLED_GONE)
 			le_election_report_missing(name);
 		le_commit_wakes_worker();
 	}
 	le_call_end(&call);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	return settled == SETTLED_GAVE_UP;
 }
 

@@ -51,11 +51,12 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 	if (d->election == NULL)
 	{
 		le_call_begin(&d->call, LE_EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
-		le_start_ensure(true);	/* which may wait: before there are locks */
+		le_start_ensure_worker(true);	/* which may wait: before there are
+										 * locks */
 		return;
 	}
 	le_call_begin(&d->call, d->election, LE_TABLES, RowExclusiveLock);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	(void) le_call_lock_owned(&d->call, NULL);
 }
 

@@ -212,7 +212,7 @@ le_alter_group(PG_FUNCTION_ARGS)
 	make_seats(&call.store, group, &like);
 	tell_costs(group, former_seats);
 	le_call_end(&call);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	PG_RETURN_VOID();
 }
 
@@ -341,12 +341,12 @@ le_join_group(PG_FUNCTION_ARGS)
 		elect_for(seats, false);
 	}
 	le_call_end(&call);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	foreach_ptr(const StoodFor, seat, seats)
 	{
 		ResultRow	row = {0};
 
-		/* le_start_ensure() may have waited until the lease was over. */
+		/* le_start_ensure_worker() may have waited until the lease was over. */
 		if (seat->term == 0 || le_clock() >= seat->s.deadline)
 			continue;
 		LE_ADD(&row, LE_TEXT(seat->s.who.election));
@@ -413,11 +413,11 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	group = le_group_get(&call.store, call.election);
 	seats = le_elections_read_seats(&call.store, group->name);
 	if (seats != NIL &&
-		!le_begin_ensure(&call.store,
-						 le_lease_read(&call.store,
-									   ((Election *) linitial(seats))->name,
-									   NULL),
-						 true, le_wait_left()))
+		!le_begin_ensure_epoch(&call.store,
+							   le_lease_read(&call.store,
+											 ((Election *) linitial(seats))->name,
+											 NULL),
+							   true, le_wait_left()))
 		seats = NIL;			/* a later call goes on */
 	seats = stand_for_seats(&call.store, group, seats, &a);
 	le_cap_keep(true);
@@ -437,6 +437,6 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	}
 	le_cap_keep(false);
 	le_call_end(&call);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	return (Datum) 0;
 }

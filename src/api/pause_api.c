@@ -37,7 +37,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	le_start_ensure(true);		/* which may wait: before there are locks */
+	le_start_ensure_worker(true);	/* which may wait: before there are locks */
 	election = le_call_lock_owned(&call, pause.vacates ? &lease : NULL);
 	pause.at = GetCurrentTimestamp();
 	if (pause.resumes_for > 0)
@@ -66,7 +66,7 @@ le_resume_election(PG_FUNCTION_ARGS)
 	bool		paused;
 
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	election = le_call_lock_owned(&call, NULL);
 	pause = election->pause;
 	paused = le_pause_in_force(pause, le_epoch_read(&call.store));
@@ -128,6 +128,6 @@ le_resume_all(PG_FUNCTION_ARGS)
 	le_call_check_function("leader_election.resume_all()");
 	check_superuser("leader_election.resume_all()");
 	was = write_pause_all(NULL);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	PG_RETURN_BOOL(was);
 }

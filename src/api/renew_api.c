@@ -67,7 +67,7 @@ refresh_candidate(Store *store, const Lease *lease, const Profile *said,
 static void
 prepare_to_continue(Store *store, const Lease *lease)
 {
-	bool		worker = le_start_ensure(true);
+	bool		worker = le_start_ensure_worker(true);
 	Election   *election;
 
 	le_store_lock(store, LE_TABLES, RowExclusiveLock);
@@ -238,6 +238,6 @@ le_renew(PG_FUNCTION_ARGS)
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);
 	le_call_end(&call);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	return (Datum) 0;
 }

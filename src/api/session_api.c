@@ -42,9 +42,9 @@ le_join(PG_FUNCTION_ARGS)
 	le_wait_bounded_begin(&waits, s.who.election);
 	term = le_stand(&s);
 	le_wait_bounded_end(&waits);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 
-	/* le_start_ensure() may have waited until the lease was over. */
+	/* le_start_ensure_worker() may have waited until the lease was over. */
 	if (term == 0 || le_clock() >= s.deadline)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(term);
@@ -174,7 +174,7 @@ le_resign(PG_FUNCTION_ARGS)
 	how.hold = le_arg_hold(fcinfo, 1, &how.detail);
 	le_wait_start();
 	led = give_up(name, &how, false, NULL);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	PG_RETURN_BOOL(led);
 }
 
@@ -238,6 +238,6 @@ le_transfer(PG_FUNCTION_ARGS)
 	how.detail = psprintf("to %s", to);
 	le_wait_start();
 	led = give_up(name, &how, false, NULL);
-	le_start_ensure(true);
+	le_start_ensure_worker(true);
 	PG_RETURN_BOOL(led);
 }

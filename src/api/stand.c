@@ -263,7 +263,7 @@ le_stand_begin(StandCall *s)
 	locked = lock_tables(&store, s);
 	limit = s->polls ? Max(s->ask_until - le_clock(), 0) : le_wait_left();
 	s->lease = locked ? le_lease_read(&store, s->who.election, NULL) : NULL;
-	if (locked && !le_begin_ensure(&store, s->lease, !s->polls, limit))
+	if (locked && !le_begin_ensure_epoch(&store, s->lease, !s->polls, limit))
 		return false;
 	if (s->who.session_id == 0)
 	{

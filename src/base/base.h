@@ -441,6 +441,6 @@ extern int64 le_start_committed_at;
 
 extern bool le_start_worker(Oid database, bool launched,
 							struct BackgroundWorkerHandle **handle);
-extern bool le_start_ensure(bool urgent);
+extern bool le_start_ensure_worker(bool urgent);
 
 #endif							/* LE_BASE_H */

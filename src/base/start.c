@@ -108,7 +108,7 @@ start(bool urgent, int64 give_up_at)
  * none, and none can be had.
  */
 bool
-le_start_ensure(bool urgent)
+le_start_ensure_worker(bool urgent)
 {
 	int64		now = le_clock();
 	int64		give_up_at = now + START_WAIT;

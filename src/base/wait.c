@@ -206,7 +206,7 @@ le_wait_unconfirmed(const char *election)
 
 /*
  * 55P03: the call has to wait until a new epoch begins, and there is no worker
- * that begins it (le_begin_ensure()).
+ * that begins it (le_begin_ensure_epoch()).
  */
 void
 le_wait_no_epoch(const char *election)

@@ -77,7 +77,8 @@ le_begin_epoch(Store *store)
  * waits for standbys that are not there would not end.
  */
 bool
-le_begin_ensure(Store *store, const Lease *lease, bool urgent, int64 limit)
+le_begin_ensure_epoch(Store *store, const Lease *lease, bool urgent,
+					  int64 limit)
 {
 	Incarnation *inc;
 	Proof		proof;
@@ -89,7 +90,7 @@ le_begin_ensure(Store *store, const Lease *lease, bool urgent, int64 limit)
 		(inc->epoch > 0 || lease == NULL ||
 		 !le_lease_is_stale(lease, inc->name)))
 		return true;
-	if (le_start_ensure(urgent) ||
+	if (le_start_ensure_worker(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
 		!le_proof_make(NULL, PG_INT64_MAX, NULL, limit, &proof))
 		return true;

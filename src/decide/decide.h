@@ -19,8 +19,9 @@ typedef enum TallyCount
 {
 	TALLY_HAS,					/* it leads, also while it is asked to yield;
 								 * or may lead on, after a failover */
-	TALLY_DUE,					/* it is the successor: the election is reserved
-								 * for it, or the leader is to yield to it */
+	TALLY_DUE,					/* it is the successor: the election is
+								 * reserved for it, or the leader is to yield
+								 * to it */
 	TALLY_LATE,					/* it led; its lease has expired, and its term
 								 * is not ended yet */
 	TALLY_LEADS,				/* it leads, and is not asked to yield; or it
@@ -91,8 +92,8 @@ extern View *le_view_read(const Store *store, const Election *election,
 extern void le_view_show(const View *view, Candidate *c, Contender *contender);
 extern void le_view_count_once(View *view, Tally **tally,
 							   MemoryContext context);
-extern bool le_view_prepare(const Store *store, const Election *election,
-							const Lease *lease, bool passes_holder);
+extern bool le_view_count_ahead(const Store *store, const Election *election,
+								const Lease *lease, bool passes_holder);
 extern Contender *le_view_named(View *view, const char *name);
 
 /* proof.c */
@@ -269,7 +270,7 @@ extern Settled le_turn(const Store *store, const char *name, Turn *turn);
 
 /* begin.c */
 extern bool le_begin_epoch(Store *store);
-extern bool le_begin_ensure(Store *store, const Lease *lease, bool urgent,
-							int64 limit);
+extern bool le_begin_ensure_epoch(Store *store, const Lease *lease, bool urgent,
+								  int64 limit);
 
 #endif							/* LE_DECIDE_H */

@@ -201,10 +201,10 @@ le_turn(const Store *store, const char *name, Turn *turn)
 		if (turn->optional)
 			ask_until = 0;
 		else if (turn->give_up == NULL)
-			(void) le_view_prepare(store, election, lease, false);
+			(void) le_view_count_ahead(store, election, lease, false);
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
-			(void) le_view_prepare(store, election, lease,
-								   lease->yield_cause == NULL);
+			(void) le_view_count_ahead(store, election, lease,
+									   lease->yield_cause == NULL);
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
 		if (!le_proof_make(lease, election->lease_duration, store,

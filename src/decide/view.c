@@ -215,8 +215,8 @@ le_view_count_once(View *view, Tally **tally, MemoryContext context)
  * holder is about to give up.  True if they were counted now.
  */
 bool
-le_view_prepare(const Store *store, const Election *election,
-				const Lease *lease, bool passes_holder)
+le_view_count_ahead(const Store *store, const Election *election,
+					const Lease *lease, bool passes_holder)
 {
 	View	   *view;
 

@@ -61,7 +61,7 @@ typedef struct PendingItem
 {
 	const char *election;
 	int			number;			/* of those pending */
-	Notified		told;			/* what has come of it */
+	Notified	told;			/* what has come of it */
 	Mark	   *mark;			/* as it is then; NULL: not known */
 } PendingItem;
 
@@ -122,7 +122,7 @@ announce(void *arg)
 						   AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
 		!le_table_lock_indexes(store.table[TABLE_ANNOUNCED].rel, RowExclusiveLock))
-		le_attempt_postpone("a table or index that announcing needs is locked");
+		le_attempt_report_busy("a table or index that announcing needs is locked");
 	a->stage = QUEUEING;
 	lock_notify(a);
 	a->stage = FINDING_ROOM;
@@ -255,7 +255,7 @@ take_items(Round *round, int *from)
 		const char *election = ((Due *) list_nth(round->pending, number))->election;
 		int64		paused_until = le_attempt_paused_until(ATTEMPT_ANNOUNCE,
 														   election);
-		PendingItem   *item;
+		PendingItem *item;
 
 		if (paused_until != 0)
 		{

@@ -193,7 +193,7 @@ le_attempt_guard(Work work, void *arg, const char *activity)
 		result = no_room || code == ERRCODE_LOCK_NOT_AVAILABLE ||
 			code == ERRCODE_QUERY_CANCELED ? BUSY : FAILED;
 		if (!no_room && code != ERRCODE_LOCK_NOT_AVAILABLE &&
-			!le_store_is_other_version() &&	/* else worker.c says so, and ends */
+			!le_store_is_other_version() && /* else worker.c says so, and ends */
 			is_new())
 			EmitErrorReport();
 		AbortCurrentTransaction();
@@ -224,7 +224,7 @@ le_attempt_guard(Work work, void *arg, const char *activity)
  * log, and have it tried again soon.
  */
 void
-le_attempt_postpone(const char *why)
+le_attempt_report_busy(const char *why)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),

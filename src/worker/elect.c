@@ -89,7 +89,7 @@ begin(const SettleTask *task, Store *store)
  * Settle one election, in a transaction.
  */
 static void
-settle(void *arg)
+settle_or_drop(void *arg)
 {
 	SettleTask *task = arg;
 	const char *name = task->election;
@@ -102,7 +102,8 @@ settle(void *arg)
 		return;
 
 	/* Counting takes a while: the proof may have become too old. */
-	if (le_view_prepare(&store, election, lease, false) && task->proof.required &&
+	if (le_view_count_ahead(&store, election, lease, false) &&
+		task->proof.required &&
 		!le_proof_make(lease, election->lease_duration, &store, PROOF_WAIT,
 					   &task->proof))
 		le_wait_busy(name);
@@ -167,7 +168,7 @@ static void
 prove(void *arg)
 {
 	if (!le_proof_make(NULL, PG_INT64_MAX, NULL, PROOF_WAIT, arg))
-		le_attempt_postpone("synchronous standbys do not follow");
+		le_attempt_report_busy("synchronous standbys do not follow");
 }
 
 /*
@@ -206,7 +207,7 @@ attempt_task(Round *round, AttemptKind kind, Work work, SettleTask *task)
 static bool
 settle_one(Round *round, SettleTask *task)
 {
-	bool		done = attempt_task(round, ATTEMPT_SETTLE, settle, task);
+	bool		done = attempt_task(round, ATTEMPT_SETTLE, settle_or_drop, task);
 
 	if (task->changed)
 	{

@@ -73,7 +73,7 @@ prune_candidates(void *arg)
 	begin_step();
 	le_store_get(&store);
 	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock))
-		le_attempt_postpone("the table of candidates is locked");
+		le_attempt_report_busy("the table of candidates is locked");
 
 	/* However slow the machine is, one is removed. */
 	until = le_clock() + STEP_TIME;
@@ -123,7 +123,7 @@ move_dropped(void *arg)
 	if (!le_store_try_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock) ||
 		!le_store_try_lock(&store, LE_TABLE_DROPPED, RowExclusiveLock))
-		le_attempt_postpone("a table that dropped elections are in is locked");
+		le_attempt_report_busy("a table that dropped elections are in is locked");
 	until = le_clock() + STEP_TIME;
 	do
 	{
@@ -137,7 +137,7 @@ move_dropped(void *arg)
 		step->left = list_delete_first(step->left);
 	} while (step->left != NIL && le_clock() < until);
 	if (!le_epoch_note_dropped(&store, highest))
-		le_attempt_postpone("the row of this incarnation is locked");
+		le_attempt_report_busy("the row of this incarnation is locked");
 }
 
 /*
@@ -161,8 +161,8 @@ do_steps(Round *round, AttemptKind kind, Work work, List *all)
 	}
 
 	/*
-	 * Maybe there is no more work, or there are more of them than the scan has
-	 * found, or listeners have to be told.
+	 * Maybe there is no more work, or there are more of them than the scan
+	 * has found, or listeners have to be told.
 	 */
 	if (step.changed)
 		next = le_clock();
@@ -187,7 +187,7 @@ prune_history(void *arg)
 		!le_store_try_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock) ||
 		!le_table_lock_indexes(table, RowExclusiveLock) ||
 		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock))
-		le_attempt_postpone("a table that old history is removed from is locked");
+		le_attempt_report_busy("a table that old history is removed from is locked");
 	if (step->table != table)
 	{
 		memset(step, 0, sizeof(HistoryStep));

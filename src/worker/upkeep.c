@@ -258,7 +258,7 @@ scan_tables(void *arg)
 	Lease	   *lease;
 
 	round->installed = le_store_find(&scan.store);
-	round->work = round->installed;	/* until proven otherwise */
+	round->work = round->installed; /* until proven otherwise */
 	if (!round->installed)
 		return;
 	round->next = le_clock() + RETRY;
@@ -307,7 +307,7 @@ begin_epoch(void *arg)
 
 	le_store_get(&store);
 	if (!le_begin_epoch(&store))
-		le_attempt_postpone("a table or row that an epoch needs is locked");
+		le_attempt_report_busy("a table or row that an epoch needs is locked");
 }
 
 /*

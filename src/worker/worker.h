@@ -103,7 +103,7 @@ typedef enum AttemptKind
 typedef void (*Work) (void *arg);
 
 extern Outcome le_attempt_guard(Work work, void *arg, const char *activity);
-LE_NORETURN extern void le_attempt_postpone(const char *why);
+LE_NORETURN extern void le_attempt_report_busy(const char *why);
 extern bool le_attempt(AttemptKind kind, const char *election, Work work,
 					   void *arg, int64 *next);
 extern int64 le_attempt_paused_until(AttemptKind kind, const char *election);
@@ -178,9 +178,9 @@ extern void le_pending_note_dropped(const Store *store, const char *election);
 typedef enum Notified
 {
 	NOTIFIED_ALL,
-	NOTIFIED_PART,					/* there is more than may be told at once */
-	NOTIFIED_DROPPED,				/* all; the election is gone, and its mark */
-	NOTIFIED_LATER					/* the mark's row or the name is locked */
+	NOTIFIED_PART,				/* there is more than may be told at once */
+	NOTIFIED_DROPPED,			/* all; the election is gone, and its mark */
+	NOTIFIED_LATER				/* the mark's row or the name is locked */
 } Notified;
 
 extern bool le_notify_is_behind(const Store *store, const Mark *mark);
