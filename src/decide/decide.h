@@ -212,7 +212,8 @@ typedef enum Settled
 	SETTLED_BUSY,				/* another transaction has a lock or a row */
 	SETTLED_UNPROVEN,			/* the proof does not cover what is new */
 	SETTLED_UNCONFIRMED,		/* standbys have not confirmed in time */
-	SETTLED_GONE				/* there is no such election any more */
+	SETTLED_GONE,				/* there is no such election any more */
+	SETTLED_NOT_YET				/* settle.c goes on, and returns something else */
 } Settled;
 
 extern Settled le_settle(const Store *store,

@@ -6,7 +6,8 @@
  * How an election is settled, by the call or the worker that has its lock:
  *
  * 1. look: the settings and the lease are read, and the lease is locked if its
- *	 term may be over.  Nothing is due if it goes on.
+ *	 term may be over.  Nothing is due if it goes on.  If only its run is to be
+ *	 recorded as done, that is written, and nothing is decided.
  *
  * 2. decide (decision.c): a View is read, and the rules say who is elected, or
  *	 for whom the election is kept.
@@ -239,7 +240,8 @@ is_late(const Decision *d, const GiveUp *give_up)
 
 /*
  * Read the election, and lock its lease if a term may be over.
- * SETTLED_CHANGED: something may be due.
+ * SETTLED_NOT_YET: something may be due.  SETTLED_GAVE_UP: no more than that
+ * the run of the last term is done is to be recorded.
  */
 static Settled
 look(Decision *d, const char *name, const GiveUp *give_up)
@@ -273,19 +275,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	d->now = le_clock();
 	d->state = le_lease_state(d->lease, d->inc->name, d->now);
 	if (is_late(d, give_up))
-	{
-		/*
-		 * Record that the run is done, and nothing else.  In the grace after a
-		 * failover that is allowed, too: it changes no holder, and the next
-		 * leader must know.
-		 */
-		if (le_runs_finish(d->lease, GetCurrentTimestamp()))
-		{
-			le_lease_write(d->lease);
-			le_commit_durably();
-		}
 		return SETTLED_GAVE_UP;
-	}
 	if (goes_on(d, give_up))
 		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d->lease))
@@ -293,12 +283,26 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	d->grants = le_cap_is_locked(d->store, d->election);
 	if (!d->grants && d->state == LEASE_VACANT)
 		return give_up != NULL ? SETTLED_NOTHING : SETTLED_UNPROVEN;
-	return SETTLED_CHANGED;
+	return SETTLED_NOT_YET;
+}
+
+/*
+ * Record that the run of the last term is done, and nothing else.  In the grace
+ * after a failover that is allowed, too: it changes no holder, and the next
+ * leader must know.
+ */
+static void
+record_done(Lease *lease)
+{
+	if (!le_runs_finish(lease, GetCurrentTimestamp()))
+		return;
+	le_lease_write(lease);
+	le_commit_durably();
 }
 
 /*
  * Is what was decided to be written?  Lock the rows, and see what it rests on
- * beside the rules.  SETTLED_CHANGED: write it, maybe without the winner.
+ * beside the rules.  SETTLED_NOT_YET: write it, maybe without the winner.
  */
 static Settled
 check(Decision *d, Row **history)
@@ -339,7 +343,7 @@ check(Decision *d, Row **history)
 	if (d->winner != NULL && proof->required &&
 		!le_proof_covers(proof, le_election_lease_duration(d->store, d->lease)))
 		return SETTLED_UNPROVEN;
-	return SETTLED_CHANGED;
+	return SETTLED_NOT_YET;
 }
 
 /*
@@ -362,13 +366,15 @@ le_settle(const Store *store, const Election *election,
 	Settled		settled = look(&d, election->name, give_up);
 
 	Assert(le_lock_holds_election(election->name, ExclusiveLock));
-	if (settled == SETTLED_CHANGED)
+	if (settled == SETTLED_NOT_YET)
 	{
 		le_decision_make(&d, caller);
 		settled = check(&d, &history);
 	}
+	else if (settled == SETTLED_GAVE_UP)
+		record_done(d.lease);
 	*lease = d.lease;
-	if (settled != SETTLED_CHANGED)
+	if (settled != SETTLED_NOT_YET)
 		return settled;
 	if (d.passed_over != NULL && d.passed_over->row != NULL)
 		le_candidate_set_sits_out(d.passed_over, d.lease->term, d.now);
