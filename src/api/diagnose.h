@@ -85,6 +85,7 @@ extern void le_diagnose_group(Diagnosis *d);
 /* diagnose_past.c */
 extern void le_diagnose_changes(Diagnosis *d);
 extern void le_diagnose_announced(Diagnosis *d);
+extern void le_diagnose_no_lease(Diagnosis *d);
 extern void le_diagnose_rows(Diagnosis *d);
 
 /* diagnose_server.c */

@@ -43,8 +43,9 @@ typedef struct Check
 
 static const Check checks[] = {
 	{le_diagnose_unread, 0, ON_STANDBY | WITHOUT_LEASE},
-	{le_diagnose_leader, LE_TABLE_ELECTION | LE_TABLE_LEASE,
+	{le_diagnose_no_lease, LE_TABLE_ELECTION | LE_TABLE_LEASE,
 	ON_STANDBY | WITHOUT_LEASE},
+	{le_diagnose_leader, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_vacancy, LE_TABLE_ELECTION | LE_TABLE_LEASE, ON_STANDBY},
 	{le_diagnose_group, CHECK_STANDING, WITHOUT_LEASE},
 	{le_diagnose_recovery, 0, ON_STANDBY | WITHOUT_LEASE},

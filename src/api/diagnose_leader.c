@@ -36,12 +36,7 @@ le_diagnose_leader(Diagnosis *d)
 	const Lease *lease = d->lease;
 	StringInfoData buf;
 
-	if (d->election != NULL && lease == NULL)
-		le_diagnose_say(d, SEVERITY_ERROR,
-						psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
-								 d->quoted),
-						le_diagnose_fill(d, "To make the election anew, first {owner drop_election({election})}"));
-	if (lease == NULL || !d->led)
+	if (!d->led)
 		return;
 	initStringInfo(&buf);
 	appendStringInfo(&buf, "%s leads election %s since %s (for %s), in term " INT64_FORMAT ".",
@@ -90,7 +85,7 @@ describe_asker(const Lease *lease)
 	if (lease->yield_cause == NULL)
 		return "request_yield()";
 	if (strcmp(lease->yield_cause, LE_CAUSE_PAUSED) == 0)
-		return "a pause that vacates the seat";
+		return "a pause that vacates the election";
 	if (strcmp(lease->yield_cause, LE_CAUSE_DRAINED) == 0)
 		return "a drain";
 	return "its group, which has fewer seats by now";

@@ -2,7 +2,8 @@
  *
  * diagnose_past.c
  *		What diagnose() says of the past: why the leadership changed so often,
- *		and which changes listeners have not been told of.
+ *		which changes listeners have not been told of, and which rows somebody
+ *		else has written or deleted.
  *
  *-------------------------------------------------------------------------
  */
@@ -68,6 +69,20 @@ le_diagnose_announced(Diagnosis *d)
 							 psprintf("they know of the terms to " INT64_FORMAT,
 									  mark->term)),
 					"Elections do not wait for this. The worker tells them, in turn with all commits that NOTIFY: see whether it runs, who holds locks, and SELECT pg_notification_queue_usage();");
+}
+
+/*
+ * The election has no lease row, which is made and dropped with it.
+ */
+void
+le_diagnose_no_lease(Diagnosis *d)
+{
+	if (d->election == NULL || d->lease != NULL)
+		return;
+	le_diagnose_say(d, SEVERITY_ERROR,
+					psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
+							 d->quoted),
+					le_diagnose_fill(d, "To make the election anew, first {owner drop_election({election})}"));
 }
 
 /*
