@@ -47,7 +47,7 @@ CREATE TABLE leader_election.election (
 ) WITH (vacuum_truncate = off, toast.vacuum_truncate = off);
 COMMENT ON TABLE leader_election.election IS 'configuration, one row per election';
 COMMENT ON COLUMN leader_election.election.preempt_delay IS 'for so long a challenger has to stand before the leader is asked to yield to it; NULL: 0';
-COMMENT ON COLUMN leader_election.election.initial_delay IS 'for so long a vacant seat that nobody stood for waits from the first candidate on; NULL: 0';
+COMMENT ON COLUMN leader_election.election.initial_delay IS 'for so long a vacant election that nobody stood for waits from the first candidate on; NULL: 0';
 COMMENT ON COLUMN leader_election.election.group_name IS 'the group that it is a seat of; NULL: of none';
 COMMENT ON COLUMN leader_election.election.paused_at IS 'NULL: not paused';
 COMMENT ON COLUMN leader_election.election.pause_vacates IS 'while it is paused, every leader is asked to yield';
@@ -179,11 +179,11 @@ COMMENT ON COLUMN leader_election.lease.duration IS 'microseconds that were gran
 COMMENT ON COLUMN leader_election.lease.incarnation IS 'the incarnation of the server that granted this term';
 COMMENT ON COLUMN leader_election.lease.yield_ordered IS 'yielding: because an operator asked, not the strategy';
 COMMENT ON COLUMN leader_election.lease.yields IS 'requests to yield, in this term';
-COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant seat is reserved for';
+COMMENT ON COLUMN leader_election.lease.successor IS 'whom the leader yields to, or the vacant election is reserved for';
 COMMENT ON COLUMN leader_election.lease.not_before_at IS 'nobody is elected before';
 COMMENT ON COLUMN leader_election.lease.not_before_for IS 'microseconds from the moment that not_before_at was set to not_before_at';
 COMMENT ON COLUMN leader_election.lease.held IS 'not_before_at is the end of a hold; false: of a takeover delay';
-COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant seat is reserved for the successor (monotonic)';
+COMMENT ON COLUMN leader_election.lease.reserved_mono IS 'until when the vacant election is reserved for the successor (monotonic)';
 COMMENT ON COLUMN leader_election.lease.reserved_for IS 'microseconds for which it is';
 COMMENT ON COLUMN leader_election.lease.run IS 'what the present term, or the last one, was granted for; NULL: for no run';
 COMMENT ON COLUMN leader_election.lease.run_role IS 'the role that the run was granted to, also when the term is over';
@@ -199,9 +199,9 @@ COMMENT ON COLUMN leader_election.lease.created_at IS 'when the election was cre
 COMMENT ON COLUMN leader_election.lease.after_term IS 'its terms are greater: those of elections that had its name before are not';
 COMMENT ON COLUMN leader_election.lease.metadata_at IS 'when the leader last changed its metadata; NULL: not since it was elected';
 COMMENT ON COLUMN leader_election.lease.request IS 'which acquire() it was granted to, until it is renewed; NULL: no request was named, or it was renewed';
-COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the seat or a drain asked; NULL: a call of request_yield()';
-COMMENT ON COLUMN leader_election.lease.deserted IS 'nobody but the last leader stood when the seat fell vacant: it waits for the election''s initial_delay; NULL: not so, or it is led';
-COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'deserted: when the first candidate stood for the seat since; NULL: none was seen yet';
+COMMENT ON COLUMN leader_election.lease.yield_cause IS 'yield_ordered: paused or drained, if a pause that vacates the election or a drain asked; NULL: a call of request_yield()';
+COMMENT ON COLUMN leader_election.lease.deserted IS 'nobody but the last leader stood when the election fell vacant: it waits for the election''s initial_delay; NULL: not so, or it is led';
+COMMENT ON COLUMN leader_election.lease.first_stood_at IS 'deserted: when the first candidate stood for it since; NULL: none was seen yet';
 COMMENT ON COLUMN leader_election.lease.first_stood_mono IS 'first_stood_at by the monotonic clock; void on another incarnation than the row''s, and if it is still to come';
 
 -- Ephemeral by nature: a session candidate ends with its session, and a
@@ -233,7 +233,7 @@ COMMENT ON COLUMN leader_election.candidate.session_id IS 'NULL: detached';
 COMMENT ON COLUMN leader_election.candidate.role_id IS 'which role role means, as owner_id in table election';
 COMMENT ON COLUMN leader_election.candidate.defers IS 'it has given up, and preempts nobody until it stands anew or its rank changes';
 COMMENT ON COLUMN leader_election.candidate.seen_mono IS 'the last heartbeat of a detached candidate, which is alive for seen_for since';
-COMMENT ON COLUMN leader_election.candidate.place_mono IS 'place in the line: when it joined or last gave up leadership';
+COMMENT ON COLUMN leader_election.candidate.place_mono IS 'queue position: when it joined or last gave up leadership';
 COMMENT ON COLUMN leader_election.candidate.stood_mono IS 'since when it stands, or since it last lost a leadership that it did not give up; NULL: since place_mono';
 COMMENT ON COLUMN leader_election.candidate.sits_out IS 'the term that it gave up; it is passed over while that is the last one';
 
@@ -512,7 +512,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'le_create_election'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION leader_election.create_election(text, text, interval, integer, interval, name, text, interval, interval) IS
-'create an election, owned by the caller; bully and spread ask a leader to yield only to a candidate that has stood for preempt_delay, and a seat that nobody stood for waits for initial_delay from the first candidate on';
+'create an election, owned by the caller; bully and spread ask a leader to yield only to a candidate that has stood for preempt_delay, and a vacant election that nobody stood for waits for initial_delay from the first candidate on';
 
 CREATE FUNCTION leader_election.alter_election(election text,
 	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,

@@ -89,7 +89,7 @@ is_refused(const Store *store, const Lease *lease, const Candidate *who)
 
 /*
  * The call is refused: the candidate stands no more, if it did for an earlier
- * call, so that no seat is kept for it and no quorum counts it.  If its row is
+ * call, so that no election is kept for it and no quorum counts it.  If its row is
  * busy, it is left to age.
  */
 static void

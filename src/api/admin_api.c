@@ -220,8 +220,8 @@ is_paused(const Store *store, const Election *election)
 }
 
 /*
- * Nobody leads the election, which was found to be paused: keep the seat for
- * this candidate.  That is how an operator fills it by hand.  *left: how long
+ * Nobody leads the election, which was found to be paused: keep it for this
+ * candidate.  That is how an operator fills it by hand.  *left: how long
  * it takes at least until the candidate may lead.  False: the election has a
  * leader by now, or is paused no more.
  */
@@ -260,8 +260,8 @@ reserve_paused(Call *call, const char *to, int64 *left)
  * deadline has passed may have been renewed in time, by a transaction that has
  * not committed yet: then its row is locked.
  *
- * A caller that names a candidate may reserve a seat for it: if the election
- * is one of a group, this takes the group lock, too, and keeps it only with the
+ * A caller that names a candidate may reserve the election for it: if that is
+ * a seat of a group, this takes the group lock, too, and keeps it only with the
  * lease.  A caller that is going to wait for the election lock must not have
  * locked the row: to it, a lease that ends in this very moment is busy.
  */
@@ -324,7 +324,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 
 /*
  * Ask the leader of an election to yield.  Returns how long that may take;
- * NULL if nobody leads, and no seat of a paused election is filled.
+ * NULL if nobody leads, and no paused election is filled.
  */
 Datum
 le_request_yield(PG_FUNCTION_ARGS)

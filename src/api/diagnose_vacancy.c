@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * diagnose_vacancy.c
- *		What diagnose() says of a seat that nobody has: since when, why, until
- *		when, and what to do.
+ *		What diagnose() says of a vacant election: since when, why, until when,
+ *		and what to do.
  *
  * The reason comes from vacancy.c, as it does for the worker and for status,
  * and what is said of it from rules/reasons.c.
@@ -57,7 +57,7 @@ describe_last_term(const Diagnosis *d)
 }
 
 /*
- * Why the seat is vacant, as this server can tell.
+ * Why the election is vacant, as this server can tell.
  */
 static Obstacle
 look_closer(const Diagnosis *d)

@@ -41,8 +41,8 @@ count_lost(const Past *past)
 
 /*
  * For how long, in microseconds, should a candidate have led?  That is since
- * the seat is vacant (-1: nobody has led yet), a candidate stands for it, and
- * no hold or delay bars it.
+ * the election is vacant (-1: nobody has led yet), a candidate stands for it,
+ * and no hold or delay bars it.
  */
 static int64
 overdue_for(View *view, const Vacancy *v, int64 vacant)

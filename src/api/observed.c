@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * observed.c
- *		What observers see of an election: who leads, who stands, what a
- *		vacant seat waits for.
+ *		What observers see of an election: who leads, who stands, what it
+ *		waits for if it is vacant.
  *
  * The view status shows that, and diagnose() explains it.
  *

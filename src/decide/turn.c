@@ -57,7 +57,7 @@ wait_to_retry(const Store *store, const Turn *turn, const char *election)
 }
 
 /*
- * Try to take the locks under which a seat may be granted: the group lock, if
+ * Try to take the locks under which a lease may be granted: the group lock, if
  * the election belongs to a group, and the election lock.  Without the one,
  * the other is of no use, and would be in the way of other processes.
  */

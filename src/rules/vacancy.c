@@ -117,7 +117,7 @@ missing(const View *view, const Turnout *turnout, bool waits)
 }
 
 /*
- * When does the obstacle end by itself?  Others may bar the seat for longer.
+ * When does the obstacle end by itself?  Others may bar the election for longer.
  */
 static int64
 ends_at(const View *view, const Vacancy *v, int64 others_at)

@@ -344,7 +344,7 @@ SELECT cmp_ok(leader_election.request_yield('pgtap', 'another'), '>', '0'::inter
 SELECT is(yielding, true, 'and is told so') FROM leader_election.renew('pgtap', 3);
 SELECT is(leader_election.release('pgtap', 3), true, 'it gives back');
 SELECT is(leader_election.release('pgtap', 3), false, 'once');
-SELECT is(waiting_for, 'reserved for another', 'the seat is kept')
+SELECT is(waiting_for, 'reserved for another', 'the election is kept')
   FROM leader_election.status WHERE election = 'pgtap';
 SELECT is(term, 4::bigint, 'for whom it was meant for')
   FROM leader_election.acquire('pgtap', 'another');

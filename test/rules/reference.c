@@ -167,9 +167,8 @@ is_before_by_strategy(const Case *c, const CaseCandidate *a,
 		return compare_load(a, b) < 0;
 
 	/*
-	 * race: "the candidate that has been standing longest".  spread: "then
-	 * the first in line".  We read that the line decides between equals in
-	 * bully, ring and zab, too.
+	 * "Among equals, the one with the lowest queue position is elected": so,
+	 * too, by race, which asks for nothing else.
 	 */
 	return a->place < b->place;
 }

@@ -346,7 +346,7 @@ SELECT leader_election.leave_all();
 SELECT leader_election.leave('d leave', 'two'), leader_election.leave('d leave', 'two');
 
 --
--- transfer(): the seat is reserved for whom it was meant for.
+-- transfer(): the election is reserved for whom it was meant for.
 --
 
 SELECT term FROM leader_election.acquire('d transfer', 'one');

@@ -194,7 +194,7 @@ $one->query("SELECT leader_election.undrain_candidate('one', 'bully')");
 $one->query("SELECT leader_election.create_election('vacated', lease_duration => '1 h')");
 $one->query("SELECT leader_election.join('vacated', 'one')");
 $one->query("SELECT leader_election.pause_election('vacated', vacate => true)");
-finds('vacated', qr/notice\|"one" is asked by a pause that vacates the seat to yield/, 'by a pause');
+finds('vacated', qr/notice\|"one" is asked by a pause that vacates the election to yield/, 'by a pause');
 like(diagnose('vacated'), qr/^notice\|Of election "vacated": it is paused .* Each leader is asked to yield/m,
 	'which is told as well');
 $one->query("SELECT leader_election.alter_group('g', seats => 1)");
