@@ -206,7 +206,9 @@ sub run_alone
 			push @running, $case;
 		}
 		hear(0.02);
-		foreach my $case (grep { step($_) } @running)
+		my @done = grep { step($_) } @running;
+
+		foreach my $case (@done)
 		{
 			send_signal($case->{process}, 'KILL') unless ended($case->{process});
 			await(sub { ended($case->{process}) });
