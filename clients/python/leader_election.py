@@ -14,122 +14,138 @@ DetachedLeadership  calls over the application's pool, also through PgBouncer
 SoleLeadership      for a laptop: always leads, asks nobody
 FakeLeadership      for tests: the test elects, and moves the clock
 
+The states, the same in the clients for all languages:
+
+    standing --grant--> leads --_lose(reason)--> losing: the handlers of "lost" run
+        ^                                           |
+        +---- after 1 s <---- _give_back() <--------+        close(), or a final error: ended
+
 Invariant: a term is never given out after the deadline, which is counted from the *sending* of
-the last answered renewal; every "elected" has exactly one "lost"; "lost" is reported, and its
-handlers have returned, before the lease is given back.
+the last answered renewal; every "elected" has exactly one "lost"; the handlers of "lost" have
+returned before the lease is given back.
 
-Two threads. The *engine* makes all calls, one after the other, and waits for their answers itself,
-with a time limit of its own: then it closes the socket. (A limit that leaves the socket open
-leaves a campaign running at the server, whose connection is elected later with nobody knowing.)
-The *teller* calls the handlers, one after the other, and ends the leadership at the deadline: a
-slow handler holds up no renewal, and a health check that hangs does not hold up "lost".
+Three kinds of threads. The docstring of a private method says which one runs it:
+  the engine        makes all calls to the server, one after the other
+  the teller        calls the handlers, one after the other, and ends a leadership at its deadline:
+                    a handler that is slow holds up no renewal, a dead server no "lost"
+  the application   any thread of it, also in a signal handler, which may interrupt anything. So
+                    there are no locks: close() and resign() are one assignment, and then ring.
 
-No locks: a signal handler may call close() and resign(), whatever it interrupts. All that they do
-is one assignment, and to ring.
+A name in brackets is that of the fault, in test/clients/README.md, which a line is there for.
 
 The clock goes on while the machine sleeps where the system has such a clock (Linux). Even so a
 process can be paused between the look at `term` and its next write: fence what must not be late.
-A forked child does not lead. Start after a fork: a child that has not called exec keeps the socket
-open, and so the session of a parent that was killed.
 """
 
+import collections
 import contextlib
-import itertools
 import json
 import logging
 import os
 import queue
 import random
 import re
+import secrets
 import selectors
 import socket
+import sys
 import threading
 import time
-import types
 import uuid
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import ConnStatus, ExecStatus, PGconn, PollingStatus, TransactionStatus
 
 log = logging.getLogger("leader_election")
 LeadershipError = psycopg.Error     # what wait() raises, and on_error is told: see sqlstate
 
-# A class of SQLSTATEs, or one: the same call would be answered the same for ever.
-_FATAL = ("28", "3D000", "3F000", "42883", "42P01", "42501", "22023", "0A000", "25001", "LE003")
-# libpq tells no SQLSTATE of a refused connection, only the server's text.
-_REFUSED = {"28P01": "password authentication failed|no password supplied|SASL authentication",
-            "28000": r'pg_hba\.conf|role ".*" does not exist|not permitted to log in|no such user',
-            "3D000": r'database ".*" does not|no such database', "42501": "permission denied for"}
+# SQLSTATEs, or their classes. A primary that says one of these: a restore, CREATE EXTENSION, GRANT
+# or a rename may mend it, so we go on trying.
+_MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
+# These end us when they have lasted for refusal_timeout.
+_LASTING = ("28", "3D000", "22023", "0A000", "25001")
+# Busy, cancelled: a renewal that failed with these did nothing, and the deadline decides.
+_DID_NOTHING = ("55P03", "57014")
+# No server is there to refuse: connections, shutdown and start, resources
+_NO_ANSWER = ("08", "57P", "53")
+
+# libpq tells no SQLSTATE of a login that failed, only the text of the server, or of a pooler.
+_LOGIN_REFUSALS = {
+    "28P01": "password authentication failed|SASL authentication failed|no password supplied",
+    "28000": r'authentication failed for user|pg_hba\.conf|role ".*" does not exist'
+             "|not permitted to log in|no such user",
+    "3D000": 'database ".*" does not exist|no such database',
+    "42501": "permission denied for database",
+}
+
+# The first statement of a session, before it sets anything.
+_HELLO = """SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
+    (SELECT setting FROM pg_catalog.pg_settings
+        WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'),
+    (SELECT setting FROM pg_catalog.pg_settings
+        WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"""
 # Without auto_renew: the server could elect a follower that is cut off, or the session of a process
-# that hangs, and would renew that lease. A time limit of the session's would end a campaign.
+# that hangs, and would renew that lease.
 _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-        metadata => $4::pg_catalog.jsonb, auto_renew => false),
-    pg_catalog.set_config('statement_timeout', '0', false),
-    pg_catalog.set_config('idle_session_timeout', '0', false)"""
-_ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
+    metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
+# These would end a campaign, or our session.
+_TIMEOUTS = ("statement_timeout", "idle_session_timeout")
 _CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
+# Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
+# least 3, and another leads at once then.
+_RENEW_SESSION = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
+    metadata => $3::pg_catalog.jsonb) WHERE term OPERATOR(pg_catalog.=) $2::pg_catalog.int8"""
+_LEAVE_SESSION = "SELECT leader_election.leave($1)"
 _ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
     rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb, request => $5::pg_catalog.uuid)"""
+_RENEW = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
+    metadata => $3::pg_catalog.jsonb)"""
+_RELEASE = "SELECT leader_election.release($1, $2)"
+_LEAVE = "SELECT leader_election.leave($1, $2)"
+_ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
 
 
 class NotLeader(Exception):
     """fenced() was called, and this instance does not lead."""
 
 
-def _grant(term, sent, lasts=0.0, yielding=False, told=()):
-    """A lease, and if we take it, a leadership. ends: the reasons for its end, of which the first
-    counts; told: the events whose handlers have returned."""
-    return types.SimpleNamespace(term=term, deadline=sent + lasts, third=lasts / 3, ends=[],
-                                 yielding=yielding, told=list(told), pid=os.getpid())
-
-
-def _hosts(where, name, seconds):
-    """libpq's words for each host, again and again: one time limit for all of them would be used
-    up by a dead first one."""
-    given = {"fallback_application_name": name, "connect_timeout": seconds, "keepalives_idle": 5,
-             "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10000,
-             **psycopg.conninfo.conninfo_to_dict(where)}
-    lists = {key: str(given.get(key) or os.environ.get(f"PG{key.upper()}", "")).split(",")
-             for key in ("host", "hostaddr", "port")}
-    return itertools.cycle([{**given, **{key: v[i % len(v)] or None for key, v in lists.items()}}
-                            for i in range(max(map(len, lists.values())))])
-
-
 class _Candidate:
-    """What all four have in common, also their options, so that one can stand in for another.
+    """What all four classes have in common, also their options, so that each can stand in for
+    another.
 
-    _lead is the last leadership, as the application knows it; it ends by the clock, too. _held is
-    what the server may take us to have. What is held, but not led, is given back; when all have
-    been told, and before we lead again.
-
-    health_check: a callable; unless it says true, we do not stand, and the lease is not renewed.
-    call_timeout: how many seconds a call may take. Handlers are called one at a time: stop the
-    work in on_lost, but do not do it in on_elected.
+    health_check: a callable; unless it says true, in call_timeout seconds, we do not stand, and the
+    lease is given back. call_timeout: how many seconds a call to the server may take.
+    refusal_timeout: after how many seconds we take a refusal for final. slice: how many seconds one
+    campaign waits, and so how soon a dead path is noticed. interval: how often a detached candidate
+    asks. Handlers are called one at a time: stop the work in on_lost, but do not do it in
+    on_elected.
     """
 
     def __init__(self, election="election", candidate=None, *, rank=None, metadata=None,
-                 health_check=None, call_timeout=5.0, slice=5.0, interval=1.0, listen=None,
-                 unfenced=False, on_elected=None, on_lost=None, on_yield=None, on_error=None):
-        self.election, self.changes = election, 0       # changes: how often we were elected
-        self.candidate = candidate or f"{socket.gethostname()}-{os.getpid()}-{random.random():.9f}"
-        self._me = (self.candidate, rank, None if metadata is None else json.dumps(metadata))
-        self._limit, self._slice, self._rest, self._listen = call_timeout, slice, interval, listen
-        self._on = {"elected": on_elected, "lost": on_lost, "error": on_error,
-                    "health": health_check, "yield": on_yield or (lambda term: self.resign())}
-        self._lead, self._held, self._conn = _grant(None, 0.0, told=("elected", "lost")), None, None
-        self._closing = self._error = None      # why we end for good: "closed", or an "error"
-        self._threads, self._bells, self._telling, self._unfenced = [], [], False, unfenced
-        self._hosts = _hosts(listen or "", self.candidate, max(2, round(call_timeout)))
+                 health_check=None, call_timeout=5.0, refusal_timeout=30.0, slice=None,
+                 interval=1.0, listen=None, pooler=None, unfenced=False,
+                 on_elected=None, on_lost=None, on_yield=None, on_error=None):
+        if pooler not in (None, "session"):
+            raise ValueError("pooler is None or 'session'")
+        self.election = election
+        self.candidate = candidate or _default_name()
+        self.changes = 0                    # how often we were elected
+        self._rank, self._metadata = rank, None if metadata is None else json.dumps(metadata)
+        self._call_timeout, self._refusal_timeout = call_timeout, refusal_timeout
+        self._slice, self._interval, self._listen, self._pooler = slice, interval, listen, pooler
+        self._unfenced, self._health_check = unfenced, health_check
+        self._handlers = {"elected": on_elected, "lost": on_lost, "yield": on_yield,
+                          "error": on_error}
+        self._lead = _Tenure.none()         # the last one, as the application knows it
+        self._closing = None                # why we end for good: "closed", or an "error"
+        self._error = None
+        self._trouble = None                # what the last attempt came to, None: an answer
+        self._pid = None                    # of the process that called start()
+        self._engine_ended = True
+        self._bells, self._telling = [], False
 
-    def _now(self, boottime=getattr(time, "CLOCK_BOOTTIME", None)):
-        return time.clock_gettime(boottime) if boottime else time.monotonic()
-
-    def _current(self):
-        """Our leadership, unless it has ended. The first who sees that it has, ends it for good,
-        so that an answer that comes too late revives nothing."""
-        lead = self._lead
-        if not lead.ends and (self._closing or self._now() >= lead.deadline):
-            lead.ends.append(self._closing or "expired")
-        return None if lead.ends or lead.pid != os.getpid() else lead
+    # --- for the application
 
     @property
     def leads(self):
@@ -138,23 +154,34 @@ class _Candidate:
     @property
     def term(self):
         """The term in which this instance leads now, else None. Does not block."""
-        return getattr(self._current(), "term", None)
+        lead = self._current()
+        return lead and lead.term
+
+    @property
+    def state(self):
+        """What the last attempt came to: standing, leads, unhealthy, "unreachable: ...",
+        "refused: SQLSTATE ...", closed, "failed: SQLSTATE ...". Does not block."""
+        if self._is_forked():
+            return f"failed: {self._forked_text()}"
+        if self._error:
+            return f"failed: {_words(self._error)}"
+        if self._closing:
+            return "closed"
+        return "leads" if self.leads else self._trouble or "standing"
 
     def start(self):
-        if hasattr(self, "_stand") and not self._threads and not self._closing:
-            # By these whoever rings wakes the engine, which waits for an answer.
-            self._poked, self._poker = socket.socketpair()
-            self._poker.setblocking(False)
-            for target in (self._engine, self._teller):
-                self._threads.append(threading.Thread(target=target, daemon=True))
-                self._threads[-1].start()
+        self._refuse_forked()
+        self._pid = os.getpid()
         self._ring()
         return self
 
     def wait(self, timeout=None):
-        """Until this instance leads: the term, or None after timeout seconds or close()."""
+        """Until this instance leads: the term, or None after timeout seconds or close(). Raises the
+        error that has ended us, also the SystemExit of a handler."""
+        self._refuse_forked()
         self._await(lambda: self.leads or self._closing, 1e9 if timeout is None else timeout)
         if self._error:
+            self.close()                    # waits until the lease is given back
             raise self._error
         return self.term
 
@@ -163,19 +190,22 @@ class _Candidate:
         on its COMMIT fails with SQLSTATE LE002 unless this very term still leads then. Raises
         NotLeader, without asking the server, if this instance does not lead; the driver's error,
         LE001, if the server says so."""
+        self._refuse_forked()
         lead = self._current()
         if not lead:
             raise NotLeader(f"{self.candidate!r} does not lead election {self.election!r}")
-        if not self._unfenced:
-            with contextlib.closing(connection.cursor()) as cursor:     # Django connects here
-                status = getattr(getattr(connection, "info", None), "transaction_status", 0)
-                if lead.term is None or getattr(connection, "autocommit", False) and not status:
-                    raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
-                cursor.execute(_ASSERT, (self.election, lead.term))
+        if self._unfenced:
+            return
+        with contextlib.closing(connection.cursor()) as cursor:     # Django connects here
+            status = getattr(getattr(connection, "info", None), "transaction_status", 0)
+            no_transaction = getattr(connection, "autocommit", False) and not status
+            if lead.term is None or no_transaction:
+                raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
+            cursor.execute(_ASSERT, (self.election, lead.term))
 
     def set_metadata(self, metadata):
         """What view status is to show of us: from the next renewal on, or when we lead next."""
-        self._me = (*self._me[:2], json.dumps(metadata))
+        self._metadata = json.dumps(metadata)
 
     def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
@@ -183,20 +213,104 @@ class _Candidate:
         self._lose("yielded" if self._lead.yielding else "resigned")
 
     def close(self):
-        """Give up, withdraw, end; at most call_timeout seconds. Others are elected at once."""
+        """Give up, withdraw, end; waits call_timeout seconds at most. Others are elected at
+        once."""
         self._closing = self._closing or "closed"
         self._ring()
-        if self._threads and threading.current_thread() not in self._threads:   # they wait for it
-            self._threads[-1].join(self._limit)     # the last to end
 
-    __enter__ = start
+    def __enter__(self):
+        return self.start()
 
     def __exit__(self, *_):
         self.close()
 
+    # --- a leadership: begins, goes on, ends
+
+    def _now(self):
+        """Any thread. Seconds, on a clock that goes on while the machine sleeps, if there is one."""
+        boottime = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+    def _current(self):
+        """Any thread. Our leadership, unless it has ended. The first that sees the end, by the
+        clock or by close(), ends it for good, so that an answer that comes too late revives
+        nothing."""
+        lead = self._lead
+        if not lead.ends and (self._closing or self._now() >= lead.deadline):
+            lead.ends.append(self._closing or "expired")
+        return None if lead.ends or self._is_forked() else lead
+
+    def _begin(self, grant):
+        """The engine. Lead, unless the grant came too late."""
+        if self._now() < grant.deadline and not self._closing:
+            self.changes += 1
+            self._lead = _Tenure(grant)
+        self._ring()
+
+    def _lose(self, reason):
+        """Any thread. End the leadership, if there is one. In this order: the term is gone; the
+        teller calls the handlers; the engine gives the lease back."""
+        lead = self._current()
+        if lead:
+            lead.ends.append(reason)
+        self._ring()
+
+    def _fail(self, error):
+        """The engine, or the thread of a handler. End for good with this error."""
+        if not self._error or isinstance(error, SystemExit):
+            self._error = error
+        self._closing = self._closing or "error"
+        self._ring()
+
+    # --- the teller
+
+    def _due(self, lead):
+        """Any thread. What the application is to be told next of this tenure, or None."""
+        leads = self._current() is lead
+        if "elected" not in lead.told:
+            return "elected", lead.term
+        if leads and lead.yielding and "yield" not in lead.told:
+            return "yield", lead.term
+        if lead.ends and "lost" not in lead.told:
+            return "lost", lead.ends[0]
+        if lead.ends and self._error and self._engine_ended and "error" not in lead.told:
+            return "error", self._error
+        return None
+
+    def _tell(self):
+        """The teller. Call the handler that is due. Returns false if none is."""
+        lead = self._lead
+        due = self._due(lead)
+        if not due:
+            return False
+        self._handle(*due)
+        lead.told.add(due[0])
+        self._ring()
+        return True
+
+    def _handle(self, event, value):
+        """The teller. What an error of a handler means: see the table in docs/clients.md."""
+        try:
+            if self._handlers[event]:
+                self._handlers[event](value)
+            elif event == "yield":
+                self.resign()
+        except SystemExit as error:         # [handler: exit]
+            self._fail(error)
+        except Exception as error:          # [handler: raise]
+            log.exception("election %r, candidate %r: handler of %r", self.election,
+                          self.candidate, event)
+            if event in ("elected", "lost"):
+                self._fail(error)
+            elif event == "yield":
+                self.resign()
+
+    # --- waiting
+
     def _await(self, condition, seconds):
-        """Until the condition holds, looked at when somebody rings, and each second: a wait does
-        not count while the machine sleeps. A queue, because its put() may interrupt anything."""
+        """Any thread. Until the condition holds. It is looked at when somebody rings, and each
+        second: a wait does not count while the machine sleeps. A queue, because its put() may
+        interrupt anything, also get()."""
         bell, until = queue.SimpleQueue(), time.monotonic() + seconds
         self._bells.append(bell)
         try:
@@ -207,238 +321,502 @@ class _Candidate:
             self._bells.remove(bell)
 
     def _ring(self):
+        """Any thread. Something has changed: wake all that wait. Sole and Fake have no teller:
+        the thread that caused an event calls the handlers, not nested."""
         for bell in tuple(self._bells):
             bell.put(None)
-        if self._threads:
-            with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
-                self._poker.send(b"!")
-        elif not self._telling:         # Sole and Fake: in the thread that caused what is told
+        if not self._telling:
             self._telling = True
             while self._tell():
                 pass
             self._telling = False
 
-    def _extend(self, lead, grant):
-        """Go on leading, or begin to (lead is None), unless the answer came too late."""
-        if lead and self._current():
-            lead.deadline, lead.third, lead.yielding = grant.deadline, grant.third, grant.yielding
-        elif not lead and self._now() < grant.deadline and not self._closing:
-            self._lead, self.changes = grant, self.changes + 1
-        self._ring()
+    # --- forks
 
-    def _lose(self, reason="connection lost"):
-        """End the leadership, if there is one: the term, then the handlers, then the lease."""
-        if self.leads:
-            self._lead.ends.append(reason)
-        self._ring()
+    def _is_forked(self):
+        return self._pid is not None and self._pid != os.getpid()
 
-    def _tell(self):
-        """Call the handler that is due, if one is: then true."""
-        leads, lead = self.leads, self._lead
-        due = {"elected": [lead.term], "yield": [lead.term] if leads and lead.yielding else [],
-               "lost": lead.ends[:1], "error": [self._error] if lead.ends and self._error else []}
-        event = next((event for event in due if due[event] and event not in lead.told), None)
-        if event:
-            self._run(event, due[event])
-            lead.told.append(event)
-            self._ring()
-        return event
+    def _forked_text(self):
+        return (f"this leadership stands in the process that called start(), {self._pid}. Call "
+                "start() after the fork, in each process that is to stand (gunicorn: in post_fork; "
+                "uWSGI: with lazy-apps = true, or in @postfork)")
 
-    def _run(self, name, values=()):
-        """Call a function of the application's: what it returns, or None if it fails."""
-        try:
-            return self._on[name](*values) if self._on[name] else True
-        except (Exception, SystemExit):
-            log.exception("%r of election %r", name, self.election)
+    def _refuse_forked(self):
+        """[fork] In a child there are no threads, and wait() would wait for ever."""
+        if self._is_forked():
+            raise RuntimeError(self._forked_text())
 
-    def _teller(self):
-        while self._tell() or self._poked.fileno() >= 0:        # the engine closes it
-            left = self._lead.deadline - self._now() if self.leads else 1.0
-            self._await(lambda: self._tell() or self._poked.fileno() < 0, left)
 
-    def _engine(self):
-        rest, pause = 0.0, 0.05
+class _Standing(_Candidate):
+    """The engine, and what Leadership and DetachedLeadership have in common.
+
+    _held is the grant that the server may take us to hold. What is held, but not led, is given back
+    when the handlers of "lost" have returned, and before we lead again.
+
+    Subclasses say how to _stand(), _renew_call(), _release(held) and _withdraw(), and whether the
+    lease is _bound to a connection, so that closing it gives the lease back.
+    """
+
+    def __init__(self, election, candidate=None, **options):
+        super().__init__(election, candidate, **options)
+        self._named = candidate is not None
+        self._held = None
+        self._wire = None               # a connection of our own
+        self._threads = []
+        self._checker = None            # the thread of a health check that has not answered yet
+        self._healthy, self._ill_text = False, ""
+        self._backoff = _SHORTEST_BACKOFF
+        self._failures = collections.deque(maxlen=_FAILURES_A_SECOND)
+        self._refused_since = None      # by a primary, after login
+        self._logged, self._alarmed, self._well_since = {}, False, 0.0
+
+    def start(self):
+        """Begin to stand, in two threads of this process."""
+        if not self._threads and not self._closing:
+            _refuse_uwsgi_without_threads()
+            if not self._named:
+                self.candidate = _default_name()    # made before a fork, it would be everybody's
+            self._waker = _Waker(self._now)
+            self._engine_ended = False
+            self._threads = [threading.Thread(target=target, daemon=True)
+                             for target in (self._run_engine, self._run_teller)]
+            self._pid = os.getpid()
+            for thread in self._threads:
+                thread.start()
+        return super().start()
+
+    def close(self):
+        super().close()
+        if self._is_forked() or not self._threads:
+            return
+        if threading.current_thread() not in (*self._threads, self._checker):   # they wait for it
+            self._threads[-1].join(self._call_timeout)      # the last one to end
+
+    def _ring(self):
+        """Any thread."""
+        for bell in tuple(self._bells):
+            bell.put(None)
+        if self._threads and not self._is_forked():
+            self._waker.ring()
+
+    # --- the two threads
+
+    def _run_teller(self):
+        while self._tell() or not self._engine_ended:
+            lead = self._current()
+            seconds = lead.deadline - self._now() if lead else 1.0
+            self._await(lambda: self._due(self._lead) or self._engine_ended, seconds)
+
+    def _run_engine(self):
+        rest = 0.0
         while self._held or not self._closing:
             try:
-                self._pause(rest)
-                rest, pause = self._turn(), 0.05
+                self._rest(rest)
+                rest = self._turn()
+                self._backoff = _SHORTEST_BACKOFF
+            except _Stopped:
+                rest = 0.0
             except Exception as error:
-                self._recover(error)
-                # Often while we lead: a pool may hand out one broken connection after the other.
-                pause = min(2 * pause, self._lead.third / 8 if self.leads else 5.0)
-                rest = pause * random.uniform(0.5, 1.0)
-        with self._poked, self._poker:
-            self._leave(None)
-            self._conn = self._conn and self._conn.close()
+                rest = self._recover(error)
+        try:
+            self._withdraw()
+        except Exception as error:
+            log.debug("election %r, candidate %r: %r", self.election, self.candidate, error)
+        self._hang_up()
+        self._engine_ended = True
         self._ring()
+        self._waker.close()
 
-    def _recover(self, error):
-        refusals = (state for state, text in _REFUSED.items() if re.search(text, str(error)))
-        error.sqlstate = state = getattr(error, "sqlstate", None) or next(refusals, "")
-        if state in ("3F000", "42883"):
-            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
-        if not self._closing:
-            log.warning("election %r, %r: %r", self.election, self.candidate, error)
-            if state.startswith(_FATAL):
-                self._error, self._closing = error, "error"
-        # 55P03: busy, 57014: cancelled. It did nothing, and the deadline decides.
-        if self._closing or self._bound and not (self.leads and state in ("55P03", "57014")):
-            self._lose("connection lost")
-        if not (self._bound and self._held):    # else first tell: a closed socket gives it back
-            self._conn = self._conn and self._conn.close()
+    # --- the engine: one step
 
     def _turn(self):
-        """Make one call, if need be. Returns for how many seconds to rest then."""
+        """The engine. One step. Returns for how many seconds to rest then."""
         lead = self._current()
         if self._held and not lead:
-            self._await(lambda: "lost" in self._lead.told, 1e9)
-            self._leave(self._held)
-            self._held = None
-            # Others first, and a lone candidate does not spin.
-            self._await(lambda: self._closing or "connection lost" in self._lead.ends, 1.0)
+            self._give_back()
             return 0.0
-        if not self._run("health"):
-            self._lose("unhealthy") if lead else self._leave(None)
+        if not self._is_healthy():
+            self._report("unhealthy", "", self._ill_text)
+            self._lose("unhealthy")
+            if not lead:
+                self._stand_down()
             return 1.0
-        grant = self._ask(self._renewal, lead.term, self._me[2]) if lead else self._stand()
-        if lead and (not grant or grant.term != lead.term):
-            self._lose("failover" if grant else "not renewed")
-            self._await(lambda: "lost" in self._lead.told, 1e9)
-            lead = None
-        self._held = grant
-        if grant:
-            self._extend(lead, grant)
-        return grant.third if grant else self._rest
+        self._held = self._renew(lead) if lead else self._stand()
+        if self._held:
+            self._extend(self._held)
+        self._report_answer()
+        return self._held.third if self._held else self._interval
 
-    def _ask(self, sql, *values):
-        """A call that answers with a grant: what remains counts from its sending."""
-        sent, row = self._now(), self._call(sql, *values)
-        return row and _grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
+    def _renew(self, lead):
+        """The engine. Returns what we hold now: this term, a greater one after a failover of the
+        server, or nothing."""
+        grant = self._ask(*self._renew_call(lead))
+        if not grant or grant.term != lead.term:
+            self._lose("failover" if grant else "not renewed")
+            self._await_lost()
+        return grant
+
+    def _extend(self, grant):
+        """The engine. Go on leading, or begin to. A term of ours that has ended meanwhile is not
+        revived: the next turn gives it back."""
+        if grant.term != self._lead.term:
+            self._begin(grant)
+        elif self._current():
+            self._lead.prolong(grant)
+            self._ring()
+
+    def _give_back(self):
+        """The engine. The end of a leadership: what we hold, when "lost" has been told."""
+        self._await_lost()
+        # Cleared first: a call that fails is tried once, not for ever. [server gone]
+        held, self._held = self._held, None
+        self._release(held)
+        if "connection lost" not in self._lead.ends:
+            # Others first, and a lone candidate does not spin.
+            self._await(lambda: self._closing, 1.0)
+
+    def _await_lost(self):
+        """The engine. Until the handlers of "lost" have returned, however long that takes."""
+        self._await(lambda: "lost" in self._lead.told, 1e9)
+
+    def _stand_down(self):
+        """The engine. We are not healthy: withdraw, until we are."""
+        self._withdraw()
+        self._hang_up()
+
+    def _hang_up(self):
+        """The engine. At the server this ends a session, and gives back what it holds."""
+        wire, self._wire = self._wire, None
+        if wire:
+            wire.close()
+
+    # --- the engine: the health check
+
+    def _is_healthy(self):
+        """The engine. What the health check says, which runs in a thread of its own: one that
+        hangs is ill, and is not asked again before it has answered."""
+        if not self._health_check:
+            return True
+        if not self._checker:
+            self._healthy, self._ill_text = False, "the health check does not answer"
+            self._checker = threading.Thread(target=self._run_check, daemon=True)
+            self._checker.start()
+        self._await(lambda: not self._checker or self._closing, self._call_timeout)
+        return self._healthy and not self._checker
+
+    def _run_check(self):
+        """The thread of one health check."""
+        try:
+            answer = self._health_check()
+            self._healthy, self._ill_text = bool(answer), f"the health check says {answer!r}"
+        except Exception as error:
+            self._ill_text = f"the health check raised {error!r}"
+        except SystemExit as error:
+            self._fail(error)
+        self._checker = None
+        self._ring()
+
+    # --- the engine: what an error means
+
+    def _recover(self, error):
+        """The engine. What an error means for now. Returns for how many seconds to rest."""
+        did_nothing = self.leads and _sqlstate(error) in _DID_NOTHING
+        if self._bound and not did_nothing:
+            self._lose("connection lost")
+        # What a closed socket would give back must first be told as lost.
+        if not (self._bound and self._held):
+            self._hang_up()
+        if not self._closing:
+            self._judge(error)
+        return self._rest_after_failure()
+
+    def _judge(self, error):
+        """The engine. Does this error end us? A refusal before login does, if every address has
+        refused for refusal_timeout; after login, if a primary has, with a lasting reason."""
+        state = _sqlstate(error)
+        now, verdict = time.monotonic(), None
+        if isinstance(error, _Pooled):
+            verdict = error
+        elif isinstance(error, _LoginFailed):
+            self._refused_since = None
+            verdict = self._addresses.verdict()
+        elif state.startswith(_LASTING):
+            self._refused_since = self._refused_since or now
+            if now - self._refused_since >= self._refusal_timeout:
+                verdict = error
+        else:
+            self._refused_since = None
+        if state in ("3F000", "42883"):
+            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
+        refused = state and not state.startswith(_NO_ANSWER)
+        self._report("refused" if refused else "unreachable", state, _words(error))
+        if verdict:
+            self._fail(verdict)
+
+    def _rest_after_failure(self):
+        """The engine. For how many seconds: none as long as the other addresses of this round have
+        not been tried, else the back-off, which is short while we lead (a pool may hand out one
+        broken connection after the other); and never too many attempts a second."""
+        seconds = 0.0
+        if self._leads_or_round_is_over():
+            longest = max(_SHORTEST_BACKOFF, self._lead.third / 8) if self.leads else 5.0
+            seconds = min(self._backoff, longest) * random.uniform(0.5, 1.0)
+            self._backoff = min(2 * self._backoff, longest)
+        self._failures.append(time.monotonic())
+        if len(self._failures) == _FAILURES_A_SECOND:
+            seconds = max(seconds, self._failures[0] + 1.0 - time.monotonic())
+        return seconds
+
+    def _leads_or_round_is_over(self):
+        return self.leads or not (self._addresses and self._addresses.round)
+
+    def _report(self, word, sqlstate, text):
+        """The engine. The last attempt came to this. A trouble is logged when it begins, and then
+        once a minute; so is each kind of it, if several take turns."""
+        self._trouble = word if word == "unhealthy" else f"{word}: {text}"
+        now, kind = time.monotonic(), (word, sqlstate)
+        if not self._alarmed and now - self._well_since > 5.0:
+            self._logged.clear()        # it was well in between, not just for one call
+        self._alarmed = True
+        if kind not in self._logged or now - self._logged[kind] >= 60.0:
+            self._logged[kind] = now
+            log.warning("election %r, candidate %r: %s: %s", self.election, self.candidate, word,
+                        text)
+
+    def _report_answer(self):
+        """The engine. The last attempt was answered."""
+        self._refused_since = self._trouble = None
+        if self._alarmed:
+            self._alarmed, self._well_since = False, time.monotonic()
+            log.warning("election %r, candidate %r: is answered again", self.election,
+                        self.candidate)
+
+    # --- the engine: calls
 
     def _until(self, more=0.0):
-        """The time limit of a call that begins now. A renewal is of no use after the deadline."""
-        return min(self._now() + self._limit + more, self._lead.deadline if self.leads else 1e99)
+        """The engine. The time limit of a call that begins now. A renewal is of no use after the
+        deadline."""
+        lead, until = self._current(), self._now() + self._call_timeout + more
+        return min(until, lead.deadline) if lead else until
 
-    def _fetch(self, conn, until, sql, *values):
-        """The first row of the answer. After an error the call may go on at the server: then the
-        connection is closed, and never used again."""
-        encoding = conn.info.encoding.replace("ascii", "utf-8")     # SQL_ASCII: as it is
-        texts = [None if v is None else str(v).encode(encoding) for v in values]
-        conn.pgconn.send_query_params(sql.encode(), texts)
-        results = []
-        while None not in results:
-            while conn.pgconn.is_busy():
-                self._read(conn, until)
-            results.append(conn.pgconn.get_result())
-        if results[0].status == psycopg.pq.ExecStatus.FATAL_ERROR:
-            raise psycopg.errors.error_from_result(results[0], encoding)
-        row = [results[0].get_value(0, i) for i in range(results[0].nfields)]
-        return [(v or b"").decode() for v in row] if results[0].ntuples else None
+    def _ask(self, sql, *values):
+        """The engine. A call that answers with a grant, or None: what remains counts from its
+        sending."""
+        sent = self._now()
+        row = self._call(sql, *values)
+        return row and _Grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
 
-    def _read(self, conn, until):
-        """Wait for what comes over the connection, or for somebody who rings."""
-        # close() waits for no campaign; but for a call over the pool, which may get us the lease.
-        if self._now() >= until or self._closing and conn is self._conn and not self._held:
-            raise TimeoutError("the server did not answer in time")
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._poked, selectors.EVENT_READ, lambda: self._poked.recv(4096))
-            if conn:        # 1: to read, 2: to write, if not all was sent
-                selector.register(conn, 1 + 2 * conn.pgconn.flush(), conn.pgconn.consume_input)
-            for key, _ in selector.select(min(1.0, until - self._now())):
-                key.data()
+    def _connect(self, addresses):
+        """The engine. A connection to the next address."""
+        address = addresses.next()
+        seconds = float(address.get("connect_timeout") or 0) or self._call_timeout
+        try:
+            wire = _Wire.open({"fallback_application_name": self.candidate, **_KEEPALIVES, **address},
+                              self._waker, self._now() + seconds, self._stop_if_closing)
+        except Exception as error:
+            if _sqlstate(error):
+                addresses.refused(address, error)
+            else:
+                addresses.answered(address)     # not a refusal: it may be another word next time
+            raise
+        addresses.answered(address)
+        return wire
 
-    def _pause(self, seconds):
-        """Rest, with an eye on the connection: until there is something to do, or news."""
-        until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False).encode()
-        heard = []
-        with contextlib.suppress(TimeoutError):
-            while bool(self._held) == self.leads and not any(name in n.extra for n in heard):
-                self._read(self._conn, until)
-                heard = list(iter(self._conn.pgconn.notifies, None)) if self._conn else []
+    def _stop_if_closing(self):
+        """The engine, while it waits for what close() need not wait for."""
+        if self._closing:
+            raise _Stopped
+
+    def _rest(self, seconds):
+        """The engine. Rest, until there is something to do, or news of our election comes."""
+        until = self._now() + seconds
+        while self._now() < until and bool(self._held) == self.leads:
+            if self._closing:
+                return
+            self._waker.sleep(until, self._wire)
+            if self._wire and any(self._is_news(text) for text in self._wire.heard()):
+                return
+
+    def _is_news(self, payload):
+        return json.dumps(self.election, ensure_ascii=False) in payload
 
 
-class Leadership(_Candidate):
+class Leadership(_Standing):
     """A session candidate: a connection of its own, never a pool's.
 
-    where: libpq's connection string or URI ('': the PG* environment); several hosts are tried in
-    turn. slice: how long one campaign waits, and so how soon a dead path is noticed.
+    where: libpq's connection string or URI; '': the PG* environment, as libpq reads it. Several
+    hosts, and the addresses of one name, are tried in turn, until one is the primary.
+    pooler="session": there is a pooler in between, in session mode; then nothing is set in the
+    session.
     """
 
     _bound = True       # a closed connection gives the lease back
-    # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
-    # least 3, and another leads at once then.
-    _renewal = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
-        metadata => $3::pg_catalog.jsonb) WHERE term = $2"""
 
     def __init__(self, where, election, candidate=None, **options):
-        super().__init__(election, candidate, **{**options, "listen": where, "interval": 0.0})
+        super().__init__(election, candidate, **{**options, "interval": 0.0})
+        self._addresses = _Addresses(conninfo_to_dict(where), self._refusal_timeout)
+        self._slice_now = self._slice
 
     def _stand(self):
-        """Joins first: so our place in line survives each campaign. A standby refuses it."""
-        if not self._conn:
-            self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
-            self._call(_JOIN, *self._me)
-        row = self._call(_CAMPAIGN, self.candidate, f"{self._slice} s", more=self._slice)
-        return self._ask(self._renewal, row[0], self._me[2]) if row[0] else None
+        """The engine. A campaign, for a slice. Joins first: so our place in line survives each."""
+        if not self._wire:
+            self._join()
+            self._report_answer()
+        [term] = self._campaign()
+        return self._ask(_RENEW_SESSION, term, self._metadata) if term else None
 
-    def _leave(self, held):
-        with contextlib.suppress(psycopg.Error, TimeoutError):  # then the end of the session does
-            if held:
-                self._call("SELECT leader_election.leave($1)")
-        self._conn = self._conn and self._conn.close()
+    def _campaign(self):
+        """The engine. Wait for a slice to be elected."""
+        try:
+            return self._call(_CAMPAIGN, self.candidate, f"{self._slice_now} s",
+                              more=self._slice_now, stop=self._stop_if_closing)
+        except _Stopped:
+            # Were the connection closed now, the server would log that as FATAL. The answer that
+            # comes may be a grant: _withdraw() gives that back, too.
+            self._wire.cancel(self._until())
+            raise
 
-    def _call(self, sql, *values, more=0.0):
-        return self._fetch(self._conn, self._until(more), sql, self.election, *values)
+    def _join(self):
+        """The engine. Connect to the primary, and join. Nothing is set before we know that no
+        pooler lends this session to others as well."""
+        self._wire = self._connect(self._addresses)
+        pid, in_recovery, *limits = self._wire.ask(self._until(), _HELLO)
+        if not self._pooler and int(pid) != self._wire.pgconn.backend_pid:
+            raise _Pooled("this is a pooler: use DetachedLeadership, or say pooler='session' if it "
+                          "is in session mode")
+        if in_recovery == "t":
+            raise psycopg.OperationalError("this server is a standby")
+        self._addresses.primary()
+        self._slice_now = self._fit_slice(*(int(limit) / 1000 for limit in limits))
+        sql, names = _JOIN, list(_TIMEOUTS)
+        if self._wire.pgconn.server_version >= 170000:
+            names.append("transaction_timeout")
+        if not self._pooler:
+            sql += "".join(f", pg_catalog.set_config('{name}', '0', false)" for name in names)
+        self._call(sql, self.candidate, self._rank, self._metadata)
+
+    def _fit_slice(self, logged_from, statement_timeout):
+        """The engine. How long a campaign waits: shorter than the statements that the server logs
+        [log_min_duration_statement], or cancels, if that cannot be set."""
+        if self._slice is not None:
+            return self._slice
+        fitted = _SLICE
+        if 0.2 <= 0.8 * logged_from < _SLICE:
+            fitted = 0.8 * logged_from
+        elif 0 < logged_from < 0.25 and "slice" not in self._logged:
+            self._logged["slice"] = float("inf")
+            log.warning("election %r, candidate %r: log_min_duration_statement is %d ms: the "
+                        "server's log will have each campaign", self.election, self.candidate,
+                        1000 * logged_from)
+        if self._pooler and statement_timeout > 0:
+            fitted = min(fitted, 0.8 * statement_timeout)
+        return fitted
+
+    def _renew_call(self, lead):
+        return _RENEW_SESSION, lead.term, self._metadata
+
+    def _release(self, held):
+        """The engine. If it fails, the end of the session gives the lease back."""
+        self._stand_down()
+
+    def _withdraw(self):
+        """The engine. Through a pooler the session goes on without us: leave it."""
+        if self._wire:
+            with contextlib.suppress(psycopg.Error, TimeoutError):  # then the session's end does it
+                self._wire.ask(self._until(), _LEAVE_SESSION, self.election)
+
+    def _call(self, sql, *values, more=0.0, stop=None):
+        return self._wire.ask(self._until(more), sql, self.election, *values, stop=stop)
 
 
-class DetachedLeadership(_Candidate):
+class DetachedLeadership(_Standing):
     """A detached candidate: each call over any connection, also through PgBouncer.
 
     pool: a psycopg_pool.ConnectionPool. interval: how often one that does not lead asks. listen: a
     connection string for LISTEN, past any pooler; then a vacancy is noticed at once.
     """
 
-    _bound = False
-    _renewal = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
-        metadata => $3::pg_catalog.jsonb)"""
+    _bound = False      # the lease outlives any connection, and each error
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._pool, self._listen_at = pool, 1e99 if self._listen is None else 0.0
-        self._request = None    # the same until it is granted: no grant is lost with its answer
+        self._pool = pool
+        self._addresses = None          # the pool's, once it has no connection for us
+        self._request = None            # the same until it is granted: see _stand()
+        self._stands = False
+        self._listen_at = self._now()
+        self._listeners = None
+        if self._listen is not None:
+            self._listeners = _Addresses(conninfo_to_dict(self._listen), self._refusal_timeout)
 
     def _stand(self):
-        self._request = self._request or uuid.uuid4()   # not before a fork
-        grant = self._ask(_ACQUIRE, *self._me, self._request)
+        """The engine. Asks for the lease. With the same request until one is granted: if the
+        answer is lost, the next one is the same grant. [lost answer]"""
+        self._request = self._request or uuid.uuid4()
+        self._stands = True
+        grant = self._ask(_ACQUIRE, self.candidate, self._rank, self._metadata, self._request)
         if grant:
             self._request = None
-        elif not self._conn and self._now() >= self._listen_at:
-            self._listen_at = self._now() + 30.0        # if that path is cut, we still ask often
-            self._conn = psycopg.connect(**next(self._hosts), autocommit=True)
-            self._fetch(self._conn, self._until(), "LISTEN leadership_changed")
+        elif self._listeners and not self._wire and self._now() >= self._listen_at:
+            self._start_to_listen()
         return grant
 
-    def _leave(self, held):
-        if held and self._now() < held.deadline:
-            self._call("SELECT leader_election.release($1, $2)", held.term)
-        elif not held:
-            with contextlib.suppress(psycopg.Error, TimeoutError):  # it leads, by a lost answer
-                self._call("SELECT leader_election.leave($1, $2)", self.candidate)
+    def _start_to_listen(self):
+        """The engine. If that path is cut, we still ask each interval."""
+        try:
+            self._wire = self._connect(self._listeners)
+            self._wire.ask(self._until(), "LISTEN leadership_changed")
+        except (psycopg.Error, TimeoutError) as error:
+            self._hang_up()
+            if not self._listeners.round:       # the next address in the next turn
+                self._listen_at = self._now() + 30.0
+                log.warning("election %r, candidate %r: cannot listen: %s", self.election,
+                            self.candidate, _words(error))
+
+    def _renew_call(self, lead):
+        return _RENEW, lead.term, self._metadata
+
+    def _release(self, held):
+        if self._now() < held.deadline:
+            self._call(_RELEASE, held.term)
+
+    def _withdraw(self):
+        if self._stands:
+            self._stands = False
+            # 22023: it leads, by an answer that was lost. Its lease runs out.
+            with contextlib.suppress(psycopg.errors.InvalidParameterValue):
+                self._call(_LEAVE, self.candidate)
 
     def _call(self, sql, *values):
-        pool, until = self._pool, self._until()
+        """The engine. Over any connection of the pool's. One with a call that may go on at the
+        server is closed: it does not get into the pool again."""
+        until = self._until()
+        conn = self._get_connection(until)
         try:
-            conn = pool.getconn(max(0.0, until - self._now()))
-        except psycopg.OperationalError:    # it does not tell why: try, for a clear error
-            if not self.leads and not self._closing:
-                psycopg.connect(pool.conninfo, **{"connect_timeout": 2, **pool.kwargs}).close()
-            raise
-        try:
-            return self._fetch(conn, until, sql, self.election, *values)
+            wire = _Wire(conn.pgconn, self._waker, conn.info.encoding)
+            try:
+                return wire.ask(until, sql, self.election, *values)
+            except psycopg.Error as error:
+                if _sqlstate(error).startswith(_MAY_PASS + _LASTING):
+                    _refuse_word_of_standby(wire, until, error)
+                raise
         finally:
-            if conn.info.transaction_status:    # not idle: never back into the pool
+            if conn.info.transaction_status != TransactionStatus.IDLE:
                 conn.close()
-            pool.putconn(conn)
+            self._pool.putconn(conn)
+
+    def _get_connection(self, until):
+        """The engine. A pool does not tell why it has no connection. Connect by ourselves then, for
+        a clear error, if there is time."""
+        try:
+            return self._pool.getconn(max(0.0, until - self._now()))
+        except psycopg.OperationalError:
+            if not self.leads and not self._closing:
+                words = _words_of_pool(self._pool)
+                self._addresses = self._addresses or _Addresses(words, self._refusal_timeout)
+                self._addresses.words = words
+                self._connect(self._addresses).close()
+            raise
 
 
 class SoleLeadership(_Candidate):
@@ -446,27 +824,31 @@ class SoleLeadership(_Candidate):
     is None, leads is True. fenced() refuses, unless unfenced: then it does nothing."""
 
     def _tell(self):
-        if "lost" in self._lead.told:
-            self._extend(None, _grant(None, float("inf")))
+        if self._pid and "lost" in self._lead.told:
+            self._begin(_Grant(None, 0.0, float("inf")))
         return super()._tell()
 
 
 class FakeLeadership(_Candidate):
-    """For tests: the test says who leads, and moves the clock. fenced() asks no server."""
+    """For tests: the test says who leads, and moves the clock. fenced() asks no server. When a
+    method returns, so have the handlers."""
 
     def __init__(self, election="election", candidate=None, **options):
         super().__init__(election, candidate, **{**options, "unfenced": True})
         self._time, self._last = 0.0, 0
-        self._now = lambda: self._time
 
-    lose = _Candidate._lose
+    def _now(self):
+        return self._time
 
     def elect(self, term=None, lease=15.0):
         """Be elected in this term (default: the next one), for so many seconds; returns it."""
         self._lose("not renewed")
         self._last = self._last + 1 if term is None else term
-        self._extend(None, _grant(self._last, self._time, lease))
+        self._begin(_Grant(self._last, self._time, lease))
         return self._last
+
+    def lose(self, reason="connection lost"):
+        self._lose(reason)
 
     def ask_yield(self):
         self._lead.yielding = True
@@ -476,3 +858,304 @@ class FakeLeadership(_Candidate):
         """Move the clock; past the deadline the leadership has expired."""
         self._time += seconds
         self._ring()
+
+
+# --- what the classes above are made of
+
+_SLICE = 5.0
+_SHORTEST_BACKOFF = 0.1
+_FAILURES_A_SECOND = 10
+_KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+               "tcp_user_timeout": 10000}
+
+
+class _Stopped(Exception):
+    """We are closing, and need not wait for this."""
+
+
+class _LoginFailed(psycopg.OperationalError):
+    """No connection. sqlstate: if the server, or the pooler, refused us."""
+
+
+class _Pooled(psycopg.errors.FeatureNotSupported):
+    """There is a pooler between a session candidate and the server."""
+
+
+class _Grant:
+    """A term that the server has given us, as it was answered."""
+
+    def __init__(self, term, sent, seconds, yielding=False):
+        self.term, self.deadline, self.third = term, sent + seconds, seconds / 3
+        self.yielding = yielding        # we are asked to go
+
+
+class _Tenure:
+    """A term in which we lead, or led. Only the engine prolongs it; any thread may end it."""
+
+    def __init__(self, grant):
+        self.term = grant.term
+        self.ends = []                  # reasons for its end, of which the first counts
+        self.told = set()               # events whose handlers have returned
+        self.prolong(grant)
+
+    @classmethod
+    def none(cls):
+        """That of one who never led."""
+        tenure = cls(_Grant(0, 0.0, 0.0))
+        tenure.ends, tenure.told = ["never led"], {"elected", "lost"}
+        return tenure
+
+    def prolong(self, grant):
+        self.deadline, self.third, self.yielding = grant.deadline, grant.third, grant.yielding
+
+
+class _Addresses:
+    """Where to connect: one address after the other, round after round.
+
+    An address is what libpq is given for one IP address, or one socket. libpq itself would end its
+    list at the first server that refuses us, would give all our time to a dead one, and would stay
+    with a standby.
+    """
+
+    def __init__(self, words, refusal_timeout):
+        self.words, self._refusal_timeout = words, refusal_timeout
+        self.round = []             # what is left of this round
+        self._keys = []             # of all addresses of this round
+        self._refusals = {}         # by key: since when, and the last error
+        self._last = self._primary = None       # keys
+
+    def next(self):
+        if not self.round:
+            self.round = self._resolve()
+            self._keys = [self._key(address) for address in self.round]
+            self.round.sort(key=lambda address: self._key(address) != self._primary)
+        address = self.round.pop(0)
+        self._last = self._key(address)
+        return address
+
+    def refused(self, address, error):
+        """It has said no, before login."""
+        key = self._key(address)
+        since, _ = self._refusals.get(key, (time.monotonic(), None))
+        self._refusals[key] = since, error
+
+    def answered(self, address):
+        """It lets us in; or nobody knows what it would say, which is no refusal, either."""
+        self._refusals.pop(self._key(address), None)
+
+    def primary(self):
+        """The last one is the primary: the next round begins with it."""
+        self._primary, self.round = self._last, []
+
+    def verdict(self):
+        """The error, if the last word of every address is a refusal, and has been for so long."""
+        refusals = [self._refusals.get(key) for key in self._keys]
+        if not refusals or None in refusals:
+            return None
+        since, error = max(refusals, key=lambda refusal: refusal[0])
+        return error if time.monotonic() - since >= self._refusal_timeout else None
+
+    def _key(self, address):
+        return address["host"], address["hostaddr"], address["port"]
+
+    def _resolve(self):
+        """All addresses: of each host, and each IP address of its name."""
+        words = _expand(self.words)
+        lists = [words.get(key, "").split(",") for key in ("host", "hostaddr", "port")]
+        addresses = []
+        for i in range(max(map(len, lists))):
+            host, hostaddr, port = (values[i % len(values)] for values in lists)
+            for ip in [hostaddr] if hostaddr else _ip_addresses(host):
+                # Empty, not left out: else libpq would take the whole list of the environment.
+                addresses.append({**words, "host": host, "hostaddr": ip, "port": port})
+        return addresses
+
+
+def _expand(words):
+    """These words, and what libpq adds: from the environment (PGHOST...), from a service and its
+    file, its defaults. It tells that of a connection that it has not even begun, because no server
+    has such attributes: so no file is read by us. (Which server we want, we ask by ourselves.)"""
+    pgconn = PGconn.connect_start(make_conninfo(**{**words, "target_session_attrs": "?"}).encode())
+    error, options = pgconn.error_message.decode(errors="replace"), pgconn.info
+    pgconn.finish()
+    expanded = {option.keyword.decode(): option.val.decode()
+                for option in options if option.val is not None}
+    if expanded.get("target_session_attrs") != "?":     # no such service, no such file
+        raise psycopg.OperationalError(error)
+    # client_encoding: what we send is UTF-8.
+    return {**expanded, "target_session_attrs": "any", "client_encoding": "UTF8"}
+
+
+def _ip_addresses(host):
+    """Of a host's name; [""] if there is none to look up, or libpq is to say what is wrong."""
+    if not host or host[0] in "/@":     # a socket
+        return [""]
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return [""]
+    return list(dict.fromkeys(address[0] for *_, address in found))
+
+
+class _Waker:
+    """What the engine sleeps on: it is woken by what comes over a connection, or by a ring."""
+
+    def __init__(self, now):
+        self._now = now
+        self._ear, self._bell = socket.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+
+    def ring(self):
+        """Any thread."""
+        with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
+            self._bell.send(b"!")
+
+    def sleep(self, until, wire=None, write=False):
+        """Returns when there is something to read (or room to write): then true; or when somebody
+        rings, or a second is over: a wait does not count while the machine sleeps."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._ear, selectors.EVENT_READ)
+            if wire:
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+                selector.register(wire.pgconn.socket, events)
+            ready = selector.select(max(0.0, min(1.0, until - self._now())))
+        with contextlib.suppress(BlockingIOError):
+            self._ear.recv(4096)
+        return any(key.fileobj is not self._ear for key, _ in ready)
+
+    def sleep_or_fail(self, until, wire, write, stop):
+        if stop:
+            stop()
+        if self._now() >= until:
+            raise TimeoutError("no answer in time")
+        return self.sleep(until, wire, write)
+
+    def close(self):
+        self._ear.close()
+        self._bell.close()
+
+
+class _Wire:
+    """A connection of libpq's, and calls over it with a time limit of our own.
+
+    After an error the call may go on at the server, and a campaign may be elected there, of which
+    nobody knows: then the connection is closed, and never used again. A time limit of the driver's
+    would leave the socket open.
+    """
+
+    def __init__(self, pgconn, waker, encoding="utf-8"):
+        self.pgconn, self._waker = pgconn, waker
+        self._encoding = encoding.replace("ascii", "utf-8")     # SQL_ASCII: as it is
+
+    @classmethod
+    def open(cls, address, waker, until, stop):
+        wire = cls(PGconn.connect_start(make_conninfo(**address).encode()), waker)
+        try:
+            wire._log_in(until, stop)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def _log_in(self, until, stop):
+        polled = PollingStatus.WRITING
+        while polled != PollingStatus.OK:
+            if self.pgconn.status == ConnStatus.BAD or polled == PollingStatus.FAILED:
+                raise _login_failed(self.pgconn.error_message.decode(errors="replace"))
+            writes = polled == PollingStatus.WRITING
+            if self._waker.sleep_or_fail(until, self, writes, stop):    # else libpq must not look
+                polled = self.pgconn.connect_poll()
+        self.pgconn.nonblocking = 1
+
+    def ask(self, until, sql, *values, stop=None):
+        """The first row of the answer, as texts, or None."""
+        texts = [None if value is None else str(value).encode(self._encoding) for value in values]
+        self.pgconn.send_query_params(sql.encode(), texts)
+        result = self._results(until, stop)[0]
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result, self._encoding)
+        row = [result.get_value(0, column) for column in range(result.nfields)]
+        return [(value or b"").decode() for value in row] if result.ntuples else None
+
+    def _results(self, until, stop=None):
+        results = []
+        while True:
+            while self.pgconn.is_busy():
+                self._waker.sleep_or_fail(until, self, bool(self.pgconn.flush()), stop)
+                self.pgconn.consume_input()
+            result = self.pgconn.get_result()
+            if result is None:
+                return results
+            results.append(result)
+
+    def cancel(self, until):
+        """End the call that is running at the server, and read its answer."""
+        self.pgconn.get_cancel().cancel()
+        self._results(until)
+
+    def heard(self):
+        """The payloads of notifications that have come."""
+        self.pgconn.consume_input()
+        notes = iter(self.pgconn.notifies, None)
+        return [note.extra.decode(self._encoding, "replace") for note in notes]
+
+    def close(self):
+        self.pgconn.finish()
+
+
+def _login_failed(text):
+    """The error for a connection that failed, with the SQLSTATE that libpq does not tell."""
+    error = _LoginFailed(text.strip())
+    for state, pattern in _LOGIN_REFUSALS.items():
+        if re.search(pattern, text):
+            error.sqlstate = state
+            break
+    return error
+
+
+def _refuse_word_of_standby(wire, until, error):
+    """A standby may lag: what it refuses, the primary may grant."""
+    row = None
+    with contextlib.suppress(psycopg.Error):
+        row = wire.ask(until, "SELECT pg_catalog.pg_is_in_recovery()")
+    if row == ["t"]:
+        raise psycopg.OperationalError(f"this server is a standby: {error}") from error
+
+
+def _words_of_pool(pool):
+    """How a pool connects, in libpq's words. (Both may be callables in psycopg_pool 3.3.)"""
+    conninfo, options = (value() if callable(value) else value
+                         for value in (pool.conninfo, pool.kwargs))
+    not_libpq = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
+    return {**conninfo_to_dict(conninfo or ""),
+            **{key: value for key, value in (options or {}).items() if key not in not_libpq}}
+
+
+def _sqlstate(error):
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _words(error):
+    """An error in one line: its SQLSTATE, or class, and the first line of its text."""
+    text = str(error).strip().partition("\n")[0]
+    if isinstance(error, psycopg.Error) and not _sqlstate(error):
+        return text
+    return f"{_sqlstate(error) or type(error).__name__} {text}"
+
+
+def _default_name():
+    """A candidate's name, of at most 200 bytes. In Kubernetes the pod's, which operators know."""
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        host = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME") or socket.gethostname()
+        rest = "" if os.getpid() == 1 else f"-{os.getpid()}"
+    else:
+        host, rest = socket.gethostname(), f"-{os.getpid()}-{secrets.token_hex(2)}"
+    return host.encode()[:200 - len(rest)].decode(errors="ignore") + rest
+
+
+def _refuse_uwsgi_without_threads():
+    """uWSGI, in its default configuration, runs no threads but the one of a request. [fork]"""
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi and not {"enable-threads", "threads"} & set(uwsgi.opt):
+        raise RuntimeError("uWSGI runs no threads unless it is told to: enable-threads = true")

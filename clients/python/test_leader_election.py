@@ -1,13 +1,18 @@
 """What can be tested without a server: FakeLeadership, SoleLeadership, the deadline, and the
 engine with calls that are answered as the test says. python3 -m unittest discover clients/python"""
 
-import itertools
+import logging
 import os
 import signal
+import socket
+import struct
+import sys
+import tempfile
 import threading
 import time
 import types
 import unittest
+from unittest import mock
 
 import psycopg
 
@@ -51,19 +56,32 @@ def granted(call, ms="15000", term="1", yielding="f"):
     return [term, ms, yielding] if call in ("acquire", "renew") else ["t"]
 
 
-class Tests(Told, unittest.TestCase):
+class Logged(Told):
+    """Keeps what is logged, in lines."""
+
+    def setUp(self):
+        super().setUp()
+        self.lines = []
+        handler = logging.Handler()
+        handler.emit = lambda record: self.lines.append(record.getMessage())
+        leader_election.log.addHandler(handler)
+        leader_election.log.propagate = False
+        self.addCleanup(leader_election.log.removeHandler, handler)
+
+    def until(self, condition):
+        end = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"told: {self.told}, logged: {self.lines}")
+            time.sleep(0.002)
+
+
+class Tests(Logged, unittest.TestCase):
     fake_class = FakeLeadership
 
     def answered(self, answer=granted, **more):
         self.leadership = Answered(answer, **{**self.handlers(), **more})
         self.addCleanup(self.leadership.close)
         return self.leadership.start()
-
-    def until(self, condition):
-        end = time.monotonic() + 5
-        while not condition():
-            self.assertLess(time.monotonic(), end, f"told: {self.told}")
-            time.sleep(0.002)
 
     # --- Fake and Sole
 
@@ -93,12 +111,12 @@ class Tests(Told, unittest.TestCase):
         fake.elect(lease=15)
         fake._time = 15.0            # nobody has reported anything
         self.assertIsNone(fake.term)
-        fake._extend(fake._lead, leader_election._grant(1, 15.0, 15.0))
+        fake._lead.prolong(leader_election._Grant(1, 15.0, 15.0))
         self.assertIsNone(fake.term, "an answer after the deadline revives nothing")
 
     def test_late_grant_is_not_taken(self):
         fake = self.fake()
-        fake._extend(None, leader_election._grant(3, 0.0, 0.0))
+        fake._begin(leader_election._Grant(3, 0.0, 0.0))
         self.assertEqual((self.told, fake.leads), ([], False))
 
     def test_yield(self):
@@ -124,15 +142,51 @@ class Tests(Told, unittest.TestCase):
         fake.elect()
         self.assertEqual(steps, ["elected returns", "resigned"])
 
-    def test_failing_handler(self):
-        for error in (ZeroDivisionError, SystemExit):
-            def on_elected(term):
-                raise error
-            fake = self.fake(on_elected=on_elected)
-            with self.assertLogs("leader_election"):
-                fake.elect()
-            fake.resign()
-            self.assertEqual(self.told.pop(), ("lost", "resigned"))
+    def test_failing_handlers(self):
+        """The table of handlers in docs/clients.md."""
+        for wrong in (ZeroDivisionError, SystemExit):
+            for event, told in (("elected", ["lost error", "error"]),
+                                ("lost", ["elected 1", "yield 1", "error"]),
+                                ("yield", ["elected 1", "lost error", "error"])):
+                def handler(value):
+                    raise wrong
+                with self.subTest(wrong=wrong, event=event):
+                    self.told.clear()
+                    fake = self.fake(**{f"on_{event}": handler})
+                    self.elect_ask_and_resign(fake)
+                    if event == "yield" and wrong is ZeroDivisionError:
+                        self.assertEqual(self.told, [("elected", 1), ("lost", "yielded")])
+                        self.assertEqual(fake.state, "standing")
+                        continue
+                    words = [f"{event} {value}" if event != "error" else event
+                             for event, value in self.told]
+                    self.assertEqual(words, told)
+                    self.assertIsInstance(self.told[-1][1], wrong)
+                    self.assertTrue(fake.state.startswith(f"failed: {wrong.__name__}"), fake.state)
+                    with self.assertRaises(wrong):
+                        fake.wait()
+                    self.assertEqual(fake.elect(), 2)
+                    self.assertFalse(fake.leads, "it never leads again")
+
+    def elect_ask_and_resign(self, fake):
+        fake.elect()
+        fake.ask_yield()
+        fake.resign()
+
+    def test_failing_error_handler(self):
+        def exits(value):
+            raise SystemExit(7)
+
+        def fails(value):
+            raise ZeroDivisionError
+        fake = self.fake(on_elected=fails, on_error=fails)
+        fake.elect()
+        with self.assertRaises(ZeroDivisionError):
+            fake.wait()
+        fake = self.fake(on_elected=fails, on_error=exits)
+        fake.elect()
+        with self.assertRaises(SystemExit):
+            fake.wait()
 
     def test_fake_fence_and_close(self):
         fake = self.fake()
@@ -176,18 +230,98 @@ class Tests(Told, unittest.TestCase):
 
     # --- where to connect
 
+    def addresses(self, where, *keys, count=3, **environment):
+        """The first addresses, if names have the IP addresses that the test says."""
+        ips = {"two": ["1.1.1.1", "1.1.1.2"]}
+
+        def getaddrinfo(host, port, **_):
+            return [(0, 0, 0, "", (ip, 0)) for ip in ips.get(host, ["0.0.0.0"])]
+        with mock.patch.dict(os.environ, environment), \
+                mock.patch("socket.getaddrinfo", getaddrinfo):
+            addresses = leader_election._Addresses(psycopg.conninfo.conninfo_to_dict(where), 30.0)
+            return [tuple(address[key] for key in keys)
+                    for address in (addresses.next() for _ in range(count))]
+
     def test_hosts(self):
-        def hosts(where, *keys):
-            cycle = leader_election._hosts(where, "me", 2)
-            return [tuple(words[key] for key in keys) for words in itertools.islice(cycle, 3)]
-        self.assertEqual(hosts("host=a,b port=1,2 dbname=d", "host", "port", "dbname"),
+        self.assertEqual(self.addresses("host=a,b port=1,2 dbname=d", "host", "port", "dbname"),
                          [("a", "1", "d"), ("b", "2", "d"), ("a", "1", "d")])
-        self.assertEqual(hosts("postgresql://u@a,b:5/d?connect_timeout=9", "host", "port"),
-                         [("a", None), ("b", "5"), ("a", None)])
-        self.assertEqual(hosts("hostaddr=1.1.1.1,2.2.2.2 host=a,b", "host", "hostaddr"),
+        self.assertEqual(self.addresses("postgresql://u@a,b:5/d?connect_timeout=9", "host", "port"),
+                         [("a", ""), ("b", "5"), ("a", "")])
+        self.assertEqual(self.addresses("hostaddr=1.1.1.1,2.2.2.2 host=a,b", "host", "hostaddr"),
                          [("a", "1.1.1.1"), ("b", "2.2.2.2"), ("a", "1.1.1.1")])
+        self.assertEqual(self.addresses("host=two,b port=7", "host", "hostaddr", "port", count=4),
+                         [("two", "1.1.1.1", "7"), ("two", "1.1.1.2", "7"), ("b", "0.0.0.0", "7"),
+                          ("two", "1.1.1.1", "7")])
+        self.assertEqual(self.addresses("host=/tmp,b", "host", "hostaddr", count=2),
+                         [("/tmp", ""), ("b", "0.0.0.0")])
         with self.assertRaises(psycopg.ProgrammingError):
             Leadership("no such word", "e")
+
+    def test_what_libpq_reads(self):
+        """The environment, and a service in its file."""
+        self.assertEqual(self.addresses("", "host", "port", PGHOST="a,b", PGPORT="1,2"),
+                         [("a", "1"), ("b", "2"), ("a", "1")])
+        self.assertEqual(self.addresses("", "host", "hostaddr", PGHOST="a,b",
+                                        PGHOSTADDR="1.1.1.1,2.2.2.2", count=2),
+                         [("a", "1.1.1.1"), ("b", "2.2.2.2")])
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("[app]\nhost=a,b\nport=1,2\nuser=app\n")
+            file.flush()
+            for where, service in (("service=app", {}), ("", {"PGSERVICE": "app"})):
+                self.assertEqual(
+                    self.addresses(where, "host", "port", "user", PGSERVICEFILE=file.name, **service),
+                    [("a", "1", "app"), ("b", "2", "app"), ("a", "1", "app")])
+            with self.assertRaisesRegex(psycopg.OperationalError, "nosuch"):
+                self.addresses("service=nosuch", "host", PGSERVICEFILE=file.name)
+
+    def test_verdict(self):
+        """Only when the last word of every address is a refusal, for so long without a break."""
+        addresses = leader_election._Addresses({"host": "/a,/b", "port": "1"}, 0.1)
+        a, b = addresses.next(), addresses.next()
+        no = psycopg.OperationalError("no")
+        self.assertIsNone(addresses.verdict())
+        addresses.refused(a, no)
+        time.sleep(0.11)
+        self.assertIsNone(addresses.verdict(), "b has not refused")
+        addresses.refused(b, no)
+        self.assertIsNone(addresses.verdict(), "b has not refused for so long")
+        time.sleep(0.11)
+        self.assertIs(addresses.verdict(), no)
+        addresses.answered(a)
+        addresses.refused(a, no)
+        self.assertIsNone(addresses.verdict(), "there was a break")
+
+    def test_primary_comes_first(self):
+        addresses = leader_election._Addresses({"host": "/a,/b,/c", "port": "1"}, 0.1)
+        self.assertEqual(addresses.next()["host"], "/a")
+        self.assertEqual(addresses.next()["host"], "/b")
+        addresses.primary()
+        self.assertEqual([addresses.next()["host"] for _ in range(4)], ["/b", "/a", "/c", "/b"])
+
+    # --- names
+
+    def test_default_name(self):
+        with mock.patch("socket.gethostname", lambda: "host"):
+            self.assertRegex(Leadership("", "e").candidate, rf"^host-{os.getpid()}-[0-9a-f]{{4}}$")
+            with mock.patch.dict(os.environ, {"KUBERNETES_SERVICE_HOST": "x", "HOSTNAME": "web-1"}):
+                self.assertEqual(Leadership("", "e").candidate, f"web-1-{os.getpid()}")
+                os.environ["POD_NAME"] = "web-2"
+                with mock.patch("os.getpid", lambda: 1):
+                    self.assertEqual(Leadership("", "e").candidate, "web-2")
+        with mock.patch("socket.gethostname", lambda: "h\u00f6st" * 60):
+            self.assertEqual(len(Leadership("", "e").candidate.encode()), 200)
+
+    def test_slices(self):
+        """Below what the server logs, unless told otherwise, or that would be far too short."""
+        session = Leadership("", "e")
+        self.assertEqual([session._fit_slice(seconds, 0.0) for seconds in (-0.001, 0.0, 10.0, 1.0)],
+                         [5.0, 5.0, 5.0, 0.8])
+        self.assertEqual([session._fit_slice(0.1, 2.0) for _ in range(2)], [5.0, 5.0])
+        self.assertEqual(len(self.lines), 1)
+        self.assertEqual(Leadership("", "e", slice=3.0)._fit_slice(1.0, 2.0), 3.0)
+        self.assertEqual(Leadership("", "e", pooler="session")._fit_slice(-1.0, 2.0), 1.6)
+        with self.assertRaises(ValueError):
+            Leadership("", "e", pooler="transaction")
 
     # --- the engine
 
@@ -204,12 +338,19 @@ class Tests(Told, unittest.TestCase):
         self.until(lambda: not any(thread.is_alive() for thread in leadership._threads))
 
     def test_a_check_that_hangs(self):
-        """The teller tells at the deadline all the same, and close() is bounded."""
-        hang = threading.Event()
+        """Is ill after call_timeout: the lease is given back, and close() is bounded."""
+        hang, asked = threading.Event(), []
         self.addCleanup(hang.set)
-        leadership = self.answered(lambda call: granted(call, "300"), call_timeout=0.3,
-                                   health_check=lambda: not self.leadership.changes or hang.wait())
-        self.until(lambda: ("lost", "expired") in self.told)
+
+        def check():
+            asked.append(1)
+            return not self.leadership.changes or hang.wait()
+        leadership = self.answered(lambda call: granted(call, "3000"), call_timeout=0.3,
+                                   health_check=check)
+        self.until(lambda: "release" in leadership.sent)
+        self.assertEqual(self.told, [("elected", 1), ("lost", "unhealthy")])
+        self.assertEqual(leadership.state, "unhealthy")
+        self.assertEqual(len(asked), 2, "it is not asked again before it has answered")
         for _ in range(2000):       # fills what wakes the engine
             leadership.resign()
         start = time.monotonic()
@@ -219,11 +360,30 @@ class Tests(Told, unittest.TestCase):
     def test_unhealthy(self):
         well = threading.Event()
         leadership = self.answered(lambda call: granted(call, "300"), health_check=well.is_set)
-        self.until(lambda: leadership.sent == ["leave"])
+        self.until(lambda: leadership.state == "unhealthy")
+        self.assertEqual(leadership.sent, [])
         well.set()
         self.until(lambda: ("elected", 1) in self.told)
         well.clear()
-        self.until(lambda: ("lost", "unhealthy") in self.told and "release" in leadership.sent)
+        self.until(lambda: leadership.sent[-2:] == ["release", "leave"])
+        self.assertIn(("lost", "unhealthy"), self.told)
+
+    def test_a_check_that_fails_exits_or_closes(self):
+        def fails():
+            raise ZeroDivisionError
+
+        def exits():
+            raise SystemExit(7)
+        leadership = self.answered(health_check=fails)
+        time.sleep(2.5)
+        self.assertEqual((leadership.state, len(self.lines)), ("unhealthy", 1), self.lines)
+        leadership.close()
+        leadership = self.answered(health_check=exits)
+        with self.assertRaises(SystemExit):
+            leadership.wait(5)
+        leadership = self.answered(health_check=lambda: self.leadership.close())
+        self.assertIsNone(leadership.wait(5))
+        self.assertEqual(leadership.state, "closed")
 
     def test_an_answer_after_its_deadline(self):
         """Is not taken, but given back."""
@@ -240,23 +400,40 @@ class Tests(Told, unittest.TestCase):
             if call == "renew":
                 raise psycopg.OperationalError("no answer")
             return granted(call, "600")
-        with self.assertLogs("leader_election"):
-            leadership = self.answered(answer)
-            self.until(lambda: leadership.sent.count("renew") >= 3)
-            self.assertEqual((leadership.term, self.told), (1, [("elected", 1)]))
-            self.until(lambda: ("lost", "expired") in self.told)
+        leadership = self.answered(answer)
+        self.until(lambda: leadership.sent.count("renew") >= 3)
+        self.assertEqual((leadership.term, self.told), (1, [("elected", 1)]))
+        self.until(lambda: ("lost", "expired") in self.told)
 
-    def test_release_is_tried_again(self):
+    def test_release_is_tried_once(self):
+        """Its server may be gone; and nothing spins meanwhile. The lease runs out."""
         def answer(call):
-            if call == "release" and self.leadership.sent.count("release") < 3:
-                raise psycopg.OperationalError("a broken connection")
-            return granted(call)
-        with self.assertLogs("leader_election"):
-            leadership = self.answered(answer)
-            leadership.wait(5)
-            leadership.resign()
-            self.until(lambda: leadership.sent[-1] == "acquire" and len(leadership.sent) > 1)
-        self.assertEqual(leadership.sent, ["acquire"] + ["release"] * 3 + ["acquire"])
+            if call == "release":
+                raise psycopg.OperationalError("no server")
+            return granted(call) if leadership.sent == ["acquire"] else None
+        leadership = self.leadership = Answered(answer, **self.handlers())
+        self.addCleanup(leadership.close)
+        leadership.start().wait(5)
+        leadership.resign()
+        self.until(lambda: leadership.sent.count("acquire") == 3)
+        self.assertEqual(leadership.sent[:4], ["acquire", "release", "acquire", "acquire"])
+        self.until(lambda: len(self.lines) == 2)
+        self.assertIn("unreachable: no server", self.lines[0])
+
+    def test_nothing_spins(self):
+        """At most ten failures a second, and one line for all of them, whatever fails."""
+        for fails in ("acquire", "renew", "connection"):
+            def answer(call):
+                if call == fails or fails == "connection" and call != "acquire":
+                    raise psycopg.OperationalError("no")
+                return granted(call, "2400")
+            with self.subTest(fails=fails):
+                self.lines.clear()
+                leadership = self.answered(answer)
+                time.sleep(2.0)
+                leadership.close()
+                self.assertLessEqual(len(leadership.sent), 22, leadership.sent)
+                self.assertLessEqual(len(self.lines), 3, self.lines)
 
     def test_failover_and_not_renewed(self):
         answers = iter([["3", "300", "f"], ["4", "300", "f"], None])
@@ -272,43 +449,98 @@ class Tests(Told, unittest.TestCase):
         self.until(lambda: "release" in leadership.sent)
         self.assertEqual(self.told, [("elected", 1), ("yield", 1), ("lost", "yielded")])
 
-    def test_fatal_errors(self):
-        for state, text, fatal in (
-                ("3F000", "no schema", True), ("42501", "", True), ("LE003", "", True),
-                ("28P01", "", True), ("55P03", "", False), ("LE004", "", False),
-                ("LE006", "", False), ("25006", "", False), (None, "out of memory", False),
-                (None, 'FATAL: database "x" does not exist', True),
-                (None, 'password authentication failed for user "x"', True)):
+    def test_what_a_primary_refuses(self):
+        """(SQLSTATE, whether it ends us when it lasts, state)"""
+        for sqlstate, lasting, word in (
+                ("3F000", False, "refused"), ("42501", False, "refused"),
+                ("42883", False, "refused"), ("42P01", False, "refused"),
+                ("LE003", False, "refused"), ("55P03", False, "refused"),
+                ("LE004", False, "refused"), ("LE006", False, "refused"),
+                ("57P03", False, "unreachable"), ("53300", False, "unreachable"),
+                (None, False, "unreachable"), ("22023", True, "refused"),
+                ("0A000", True, "refused"), ("25001", True, "refused"),
+                ("28000", True, "refused")):
             def answer(call):
-                error = psycopg.OperationalError(text)
-                error.sqlstate = state
+                error = psycopg.OperationalError("it says no")
+                error.sqlstate = sqlstate
                 raise error
-            with self.subTest(state=state, text=text), self.assertLogs("leader_election"):
+            with self.subTest(sqlstate=sqlstate):
                 self.told.clear()
-                leadership = self.answered(answer)
-                if not fatal:
-                    self.until(lambda: len(leadership.sent) > 2)
+                self.lines.clear()
+                leadership = self.answered(answer, refusal_timeout=0.5)
+                self.until(lambda: leadership._closing or len(leadership.sent) > 5)
+                self.assertEqual(len(self.lines), 1, self.lines)
+                if not lasting:
+                    text = f"{word}: {sqlstate} " if sqlstate else f"{word}: "
+                    self.assertTrue(leadership.state.startswith(text), leadership.state)
+                    self.assertIn("it says no", leadership.state)
                     self.assertEqual(self.told, [])
                     leadership.close()
+                    self.assertEqual(leadership.state, "closed")
                     continue
                 with self.assertRaises(LeadershipError) as raised:
                     leadership.wait(5)
                 self.until(lambda: self.told)
                 self.assertEqual(self.told, [("error", raised.exception)])
-                self.assertTrue(raised.exception.sqlstate)
-                self.assertEqual("CREATE EXTENSION" in str(raised.exception), state == "3F000")
+                self.assertEqual(raised.exception.sqlstate, sqlstate)
+                self.assertTrue(leadership.state.startswith(f"failed: {sqlstate} "))
 
-    def test_fatal_error_of_a_leader(self):
+    def test_a_refusal_with_breaks(self):
+        """An answer in between begins the time anew."""
+        answers = iter(range(1000))
+
+        def answer(call):
+            if next(answers) % 2 == 0:
+                return None
+            raise psycopg.errors.InvalidParameterValue("no")
+        leadership = self.answered(answer, refusal_timeout=0.3)
+        self.until(lambda: len(leadership.sent) > 12)
+        self.assertIsNone(leadership._closing)
+
+    def test_a_refusal_passes(self):
+        """As after a restore, or a GRANT: the client goes on."""
+        refuse = threading.Event()
+        refuse.set()
+
+        def answer(call):
+            if refuse.is_set() and call == "acquire":
+                raise psycopg.errors.InsufficientPrivilege("no")
+            return granted(call)
+        leadership = self.answered(answer, refusal_timeout=0.1)
+        self.until(lambda: len(leadership.sent) > 4)
+        self.assertTrue(leadership.state.startswith("refused: 42501 no"), leadership.state)
+        refuse.clear()
+        leadership.wait(20)
+        self.assertEqual(leadership.state, "leads")
+        self.until(lambda: len(self.lines) == 2)
+
+    def test_refusal_of_a_leader(self):
+        """Did nothing: the deadline decides."""
         def answer(call):
             if call == "renew":
                 raise psycopg.errors.InsufficientPrivilege("revoked")
             return granted(call, "300")
-        with self.assertLogs("leader_election"):
-            leadership = self.answered(answer)
-            self.until(lambda: len(self.told) == 3)
-            self.assertEqual([event for event, _ in self.told], ["elected", "lost", "error"])
-            self.assertEqual(self.told[1], ("lost", "error"))
-            self.until(lambda: leadership.sent[-2:] == ["release", "leave"])
+        leadership = self.answered(answer)
+        self.until(lambda: ("lost", "expired") in self.told)
+        self.assertEqual(self.told[:2], [("elected", 1), ("lost", "expired")])
+
+    def test_a_handler_fails(self):
+        """The lease is given back before anybody hears of the error."""
+        for event in ("elected", "lost"):
+            for wrong in (ZeroDivisionError, SystemExit):
+                def handler(value):
+                    raise wrong
+                with self.subTest(event=event, wrong=wrong):
+                    sent = []
+                    leadership = self.answered(**{
+                        f"on_{event}": handler,
+                        "on_error": lambda error: sent.extend(self.leadership.sent)})
+                    self.until(lambda: leadership.changes)
+                    leadership.resign()
+                    with self.assertRaises(wrong):
+                        self.until(lambda: leadership.wait(0.1) and False)
+                    self.until(lambda: sent)
+                    self.assertEqual(sent, ["acquire", "release", "leave"])
 
     def test_close_and_resign_in_handlers(self):
         returned = []
@@ -365,13 +597,13 @@ class Tests(Told, unittest.TestCase):
                 back.append(conn)
 
         leadership = DetachedLeadership(Pool(), "e", **self.handlers())
-        leadership._lead = leadership._held = leader_election._grant(1, leadership._now(), 2.4)
-        with self.assertLogs("leader_election"):
-            leadership.start()
-            self.until(lambda: len(back) >= 15)
-            self.assertTrue(leadership.leads)
-            leadership.close()
-        self.assertTrue(all(conn.closed == 1 for conn in back))
+        leadership._held = leader_election._Grant(1, leadership._now(), 2.4)
+        leadership._lead = leader_election._Tenure(leadership._held)
+        leadership.start()
+        self.until(lambda: len(back) >= 12)
+        self.assertTrue(leadership.leads)
+        leadership.close()
+        self.assertTrue(all(conn.closed == 1 for conn in broken[:len(back)]))
 
     # --- signals and forks
 
@@ -417,13 +649,127 @@ class Tests(Told, unittest.TestCase):
         leadership.wait(5)
         child = os.fork()
         if child == 0:
-            term, leads = leadership.term, leadership.leads
+            refused = 0
+            for ask in (lambda: leadership.wait(1), lambda: leadership.fenced(None),
+                        leadership.start):
+                try:
+                    ask()
+                except RuntimeError as error:
+                    refused += "in the process that called start()" in str(error)
+            told = leadership.term, leadership.leads, refused, leadership.state[:7]
             leadership.close()
-            os._exit(0 if (term, leads) == (None, False) else 1)
+            os._exit(0 if told == (None, False, 3, "failed:") else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         renewed = leadership.sent.count("renew")
         self.until(lambda: leadership.sent.count("renew") >= renewed + 2)
         self.assertEqual((leadership.term, set(leadership.sent)), (1, {"acquire", "renew"}))
+
+    def test_made_before_a_fork(self):
+        """May be started after it, under a name of the child's."""
+        made = DetachedLeadership(None, "e")
+        child = os.fork()
+        if child == 0:
+            made.start()
+            os._exit(0 if f"-{os.getpid()}-" in made.candidate and made.state != "failed" else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    def test_uwsgi(self):
+        for opt, runs in (({}, False), ({"enable-threads": b"true"}, True), ({"threads": b"2"}, True)):
+            with self.subTest(opt=opt), \
+                    mock.patch.dict(sys.modules, uwsgi=types.SimpleNamespace(opt=opt)):
+                if runs:
+                    self.answered().close()
+                else:
+                    with self.assertRaisesRegex(RuntimeError, "enable-threads"):
+                        self.answered()
+
+
+class Impostor:
+    """A server that knows only how to refuse: answer() gives what it sends, b"" to hang up."""
+
+    def __init__(self, answer):
+        self.answer, self.logins = answer, 0
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self.socket.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                conn, _ = self.socket.accept()
+            except OSError:
+                return
+            with conn:
+                self.logins += 1
+                conn.recv(4096)
+                conn.sendall(self.answer())
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+def refusal(sqlstate, text):
+    fields = b"SFATAL\0VFATAL\0C" + sqlstate.encode() + b"\0M" + text.encode() + b"\0\0"
+    return b"E" + struct.pack("!I", len(fields) + 4) + fields
+
+
+PASSWORD = refusal("28P01", 'password authentication failed for user "x"')
+STARTING = refusal("57P03", "the database system is starting up")
+
+
+class LoginTests(Logged, unittest.TestCase):
+    def stand(self, *answers, **options):
+        """A session candidate that is given these servers."""
+        self.servers = [Impostor(answer) for answer in answers]
+        for server in self.servers:
+            self.addCleanup(server.close)
+        ports = ",".join(str(server.port) for server in self.servers)
+        hosts = ",".join("127.0.0.1" for _ in self.servers)
+        leadership = Leadership(f"host={hosts} port={ports} user=x dbname=x sslmode=disable "
+                                "gssencmode=disable", "e", **{**self.handlers(), **options})
+        self.addCleanup(leadership.close)
+        return leadership.start()
+
+    def test_all_refuse(self):
+        leadership = self.stand(lambda: PASSWORD, lambda: PASSWORD, refusal_timeout=1.0)
+        self.until(lambda: leadership.state != "standing")
+        self.assertTrue(leadership.state.startswith("refused: 28P01 "), leadership.state)
+        start = time.monotonic()
+        with self.assertRaises(LeadershipError) as raised:
+            leadership.wait(20)
+        self.assertGreater(time.monotonic() - start, 0.5)
+        self.assertEqual(raised.exception.sqlstate, "28P01")
+        self.assertTrue(leadership.state.startswith("failed: 28P01 "), leadership.state)
+        self.until(lambda: self.told)
+        self.assertEqual(self.told, [("error", raised.exception)])
+        self.assertEqual(len(self.lines), 1, self.lines)
+
+    def test_one_refuses(self):
+        """The other one may come back."""
+        for other in (lambda: STARTING, lambda: b""):
+            self.lines.clear()
+            leadership = self.stand(lambda: PASSWORD, other, refusal_timeout=0.2)
+            self.until(lambda: self.servers[0].logins >= 5)
+            self.assertIsNone(leadership._closing)
+            leadership.close()
+            self.assertEqual(len(self.lines), 2, self.lines)
+
+    def test_a_refusal_with_a_break(self):
+        server = iter([PASSWORD, PASSWORD, STARTING] * 20)
+        leadership = self.stand(lambda: next(server), refusal_timeout=2.5)
+        self.until(lambda: self.servers[0].logins >= 6)
+        self.assertIsNone(leadership._closing)
+
+    def test_no_spinning(self):
+        """At most ten logins a second, and one line for all of them."""
+        for answer in (lambda: PASSWORD, lambda: STARTING, lambda: b""):
+            self.lines.clear()
+            leadership = self.stand(answer, answer, answer)
+            time.sleep(2.0)
+            leadership.close()
+            self.assertLessEqual(sum(server.logins for server in self.servers), 22)
+            self.assertEqual(len(self.lines), 1, self.lines)
 
 
 if __name__ == "__main__":
