@@ -289,6 +289,7 @@ test:
 	@test/run
 test-all:
 	@test/run all
+	@test/clients/run --deployments
 demo:
 	@test/demo
 bench:

@@ -18,7 +18,7 @@ use Subjects;
 # one trouble, and no more in all: pools of drivers say something, too.
 my $ATTEMPTS = 10;
 my $LINES = 10;
-my $ALL_LINES = 100;
+my $ALL_LINES = 400;
 
 # Those whose drivers are libpq's, and those that have a parameter "service"
 my %LIBPQ = map { $_ => 1 } qw(python pg_leader);
@@ -137,13 +137,25 @@ sub spins { return @{ $_[0]{spins} }; }
 
 # --- the server's log
 
-my $logged;
+my ($logged, %backends);
 
-sub campaigns_of
+# From now on, what the server logs of those who stand now counts.
+sub watch_log
+{
+	$logged = -s "$out/server1.log";
+	%backends = map { split /\|/ } split /\n/, sql('SELECT backend_pid, election
+		FROM leader_election.candidate WHERE backend_pid IS NOT NULL');
+	return;
+}
+
+# What it has logged of a stand's sessions that fits
+sub logged_of
 {
 	my ($stand, $what) = @_;
 
-	return grep { /$what/ && /\b\Q$stand->{subject}\E-\d/ } written_since('server1.log', $logged);
+	return map { s/\n//r } grep {
+		/^\S+ \S+ \S+ \[(\d+)\]/ && ($backends{$1} // '') eq $stand->{name} && /$what/
+	} written_since('server1.log', $logged);
 }
 
 sub log_slow
@@ -186,36 +198,36 @@ my @groups = (
 );
 
 my @faults = (
-	{ name => 'refused by the standby: 28000', group => 'refusing', new => 1, delay => 1,
+	{ name => 'refused by the standby: 28000', group => 'refusing', delay => 1,
 		then => 'any', within => 15, to => \&terminate_all },
-	{ name => 'refused by the standby: restart', group => 'refusing', new => 1, delay => 1,
+	{ name => 'refused by the standby: restart', group => 'refusing', delay => 1,
 		then => 'any', within => 20, to_all => sub { restart('fast') } },
-	{ name => 'refused by the standby: 28P01', group => 'refusing', new => 1, delay => 1,
+	{ name => 'refused by the standby: 28P01', group => 'refusing', delay => 1,
 		prepare => sub { admit(3, 'host all app all scram-sha-256') },
 		then => 'any', within => 15, to => \&terminate_all },
-	{ name => 'refused by the standby: 3F000', group => 'refusing', new => 1, delay => 1,
+	{ name => 'refused by the standby: 3F000', group => 'refusing', delay => 1,
 		prepare => sub { admit(3) },
 		then => 'any', within => 15, to => \&terminate_all },
 
-	{ name => 'service file', group => 'service', new => 1, delay => 1,
+	{ name => 'service file', group => 'service', delay => 1,
 		then => 'any', within => 15, to => \&terminate_all },
 
-	{ name => 'one name', group => 'names', new => 1, delay => 1,
+	{ name => 'one name', group => 'names', delay => 1,
 		then => 'any', within => 15, to => \&terminate_all },
 
-	{ name => 'session pooler: SIGKILL', group => 'pooled', new => 1,
+	{ name => 'session pooler: SIGKILL', group => 'pooled',
 		then => 'other', within => 8, dies => 1, to => sub { send_signal($_[1], 'KILL') } },
-	{ name => 'session pooler: loaded', group => 'pooled', new => 1,
+	{ name => 'session pooler: loaded', group => 'pooled',
 		prepare => sub { start_load('session') },
 		then => 'other', within => 8, dies => 1, to => sub { send_signal($_[1], 'KILL') } },
-	{ name => 'session pooler: SIGTERM', group => 'pooled', new => 1,
+	{ name => 'session pooler: SIGTERM', group => 'pooled',
 		then => 'other', within => 5, dies => 1, reason => 'closed',
 		to => sub { send_signal($_[1], 'TERM') },
 		check => \&found_by_load },
 
-	{ name => 'restart behind the pooler', group => 'documented', new => 1,
+	{ name => 'restart behind the pooler', group => 'documented',
 		then => 'same', to_all => sub { restart('fast') } },
-	{ name => 'spin: release refused', group => 'documented', new => 1, cuts => 1,
+	{ name => 'spin: release refused', group => 'documented', cuts => 1,
 		then => 'nobody', not => ['pg_leader'],
 		to_all => sub {
 			# The pooler refuses everybody at once.
@@ -225,27 +237,25 @@ my @faults = (
 		},
 		heal => \&start_primary, after => 'any', within => 20, check => \&spins },
 
-	{ name => 'slices: nothing happens', group => 'slices', new => 1, then => 'same',
-		prepare => sub { $logged = -s "$out/server1.log" },
+	{ name => 'slices: nothing happens', group => 'slices', then => 'same',
+		to_all => \&watch_log,
 		check => sub {
-			my @slow = campaigns_of($_[0], 'duration:.*campaign');
+			my @slow = logged_of($_[0], 'duration:.*campaign');
 
-			return @slow ? 'the server logs campaigns: ' . $slow[-1] =~ s/\n//r : ();
+			return @slow ? "the server logs campaigns: $slow[-1]" : ();
 		} },
-	{ name => 'slices: SIGTERM', group => 'slices', new => 1, then => 'same',
-		prepare => sub { $logged = -s "$out/server1.log" },
-		to => sub {
-			my ($stand) = @_;
-
-			$_->{dies} = 1, send_signal($_, 'TERM') foreach @{ $stand->{followed} };
+	{ name => 'slices: SIGTERM', group => 'slices', then => 'same',
+		to_all => sub {
+			watch_log();
+			$_->{dies} = 1, send_signal($_, 'TERM') foreach map { @{ $_->{followed} } } @_;
 		},
 		check => sub {
-			my @fatal = campaigns_of($_[0], 'FATAL');
+			my @fatal = logged_of($_[0], 'FATAL');
 
-			return @fatal ? 'the server logs ' . $fatal[-1] =~ s/\n//r : ();
+			return @fatal ? "the server logs $fatal[-1]" : ();
 		} },
 
-	{ name => 'spin: server down', group => 'spin', new => 1, then => 'nobody',
+	{ name => 'spin: server down', group => 'spin', then => 'nobody',
 		to_all => sub {
 			stop_primary();
 			send_line($_->{led}, 'resign')
@@ -253,15 +263,15 @@ my @faults = (
 			watch_them(@_);
 		},
 		heal => \&start_primary, after => 'any', within => 20, check => \&spins },
-	{ name => 'spin: connections reset', group => 'spin', new => 1, then => 'nobody',
+	{ name => 'spin: connections reset', group => 'spin', then => 'nobody',
 		to_all => sub { stop_primary(); start_impostor('reset'); watch_them(@_) },
 		heal => sub { stop_program('impostor'); start_primary() },
 		after => 'any', within => 20, check => \&spins },
-	{ name => 'spin: hung up', group => 'spin', new => 1, then => 'nobody',
+	{ name => 'spin: hung up', group => 'spin', then => 'nobody',
 		to_all => sub { stop_primary(); start_impostor('hangup'); watch_them(@_) },
 		heal => sub { stop_program('impostor'); start_primary() },
 		after => 'any', within => 20, check => \&spins },
-	{ name => 'spin: login refused', group => 'spin', new => 1, then => 'nobody',
+	{ name => 'spin: login refused', group => 'spin', then => 'nobody',
 		to_all => sub {
 			admit(1, 'host all app all reject');
 			terminate_all($_) foreach @_;
@@ -271,6 +281,7 @@ my @faults = (
 		after => 'any', within => 20, check => \&spins },
 );
 
+$_->{deployment} = 1 foreach @faults;
 add_faults(__FILE__, \@groups, @faults);
 
 1;

@@ -3,7 +3,7 @@
 #
 #	name     as in the table of results
 #	group    whose processes and connections it needs, see below
-#	new      1: only if it is named
+#	deployment  1: of the deployments
 #	delay    1: a takeover delay of half a lease: where a connection breaks while its
 #	         process lives, another session may be elected before that process
 #	         can know, unless there is a delay

@@ -49,6 +49,20 @@ sub lasting
 		[ 'ends' => ends(3) ]);
 }
 
+# pg_leader has no state, and ends with its own exit status.
+sub ends_with
+{
+	my ($status) = @_;
+
+	return ([ 'tries for a while' => sub {
+				my ($case) = @_;
+
+				die "has ended, status $case->{process}{exit}\n" if ended($case->{process});
+				return (now_ns() - $case->{stepped}) / 1e9 > $TIMEOUT_OF_REFUSALS;
+			} ],
+		[ 'ends' => ends($status) ]);
+}
+
 sub refused_everywhere
 {
 	my ($at, @subjects) = @_;
@@ -62,8 +76,8 @@ sub refused_everywhere
 
 			push @cases, map { { %case, name => $_->[0],
 				env => { %{ $_->[1] }, REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
-				steps => [ $subject eq 'pg_leader'
-					? [ 'ends' => ends('12[03]') ] : lasting($_->[2]) ] } } everywhere();
+				steps => [ $subject eq 'pg_leader' ? ends_with(120) : lasting($_->[2]) ] } }
+			  everywhere();
 		}
 		# Another address says nothing: there the primary may be. (What a pool is told,
 		# is its program's.)
@@ -72,9 +86,9 @@ sub refused_everywhere
 			env => { %nowhere, PGPORT => port(1) . ',' . port('nobody'),
 				REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
 			steps => [ [ 'goes on' => stays(2 * $TIMEOUT_OF_REFUSALS, 'error') ],
-				[ 'says why' => says_state('refused: 28P01|unreachable: ') ],
-				[ 'ends' => sends('TERM') ], [ 'ends' => ends('0|143') ] ] }
-		  if $subject ne 'pg_leader';
+				$subject eq 'pg_leader' ? ()
+				: ([ 'says why' => says_state('refused: 28P01|unreachable: ') ]),
+				[ 'SIGTERM' => sends('TERM') ], [ 'ends' => ends('0|143') ] ] };
 	}
 	run_alone(@cases);
 	return;
@@ -105,10 +119,23 @@ sub create_and_grant
 			} ]);
 }
 
+# pg_leader does not wait for it for ever: [ NAME, ENVIRONMENT, EXIT STATUS ].
+sub passing_for_pg_leader
+{
+	my ($at) = @_;
+	my @refusals = ([ 'no extension', { PGDATABASE => 'bare' }, 124 ],
+		[ 'no EXECUTE', { PGUSER => 'watcher' }, 120 ]);
+
+	return map { my $kind = $_; map { { name => "passing $_->[0]", subject => 'pg_leader',
+		kind => $kind, at => $at, env => { PGPORT => port(1), WORKPORT => port(1),
+			REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS, %{ $_->[1] } },
+		steps => [ ends_with($_->[2]) ] } } @refusals } qw(session detached);
+}
+
 sub refused_for_a_while
 {
 	my ($at, @subjects) = @_;
-	my @cases;
+	my @cases = (grep { $_ eq 'pg_leader' } @subjects) ? passing_for_pg_leader($at) : ();
 
 	foreach my $subject (grep { $_ ne 'pg_leader' } @subjects)
 	{

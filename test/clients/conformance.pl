@@ -1,7 +1,7 @@
 # The conformance suite: puts all clients through the same faults. See README.md.
 #
-#	perl conformance.pl --dir DIR [--subjects NAME,NAME] [--faults TEXT,TEXT]
-#	     [--network]
+#	perl conformance.pl --dir DIR [--subjects NAME,NAME]
+#	     [--faults TEXT,TEXT | --deployments] [--network]
 #
 # DIR has the programs that run, which starts this, has compiled, and a folder
 # out. With --network the process is in a network namespace of its own.
@@ -27,7 +27,7 @@ use Subjects;
 
 my %option;
 
-GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'network') or die;
+GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'deployments', 'network') or die;
 
 my $dir = $option{dir};
 my @subjects = $option{subjects} ? split(/,/, $option{subjects}) : subjects();
@@ -53,12 +53,12 @@ $SIG{TERM} = $SIG{INT} = $SIG{HUP} = sub { exit 1 };
 $programs = $dir;
 $out = "$dir/out";
 
-# A new one, which no client passes yet, has to be named.
 sub wanted
 {
-	my ($name, $new) = @_;
+	my ($fault) = @_;
+	my $name = $fault->{name};
 
-	return !$new unless $option{faults};
+	return !$option{deployments} == !$fault->{deployment} unless $option{faults};
 	return grep { $name =~ /^\Q$_\E$|^\Q$_\E\b/i } split /,/, $option{faults};
 }
 
@@ -510,7 +510,7 @@ sub faults_of
 {
 	my ($group) = @_;
 
-	return grep { $_->{group} eq $group->{name} && wanted($_->{name}, $_->{new}) } @FAULTS;
+	return grep { $_->{group} eq $group->{name} && wanted($_) } @FAULTS;
 }
 
 sub run_group
@@ -637,15 +637,15 @@ sub print_table
 	return;
 }
 
-# --- processes that stand alone: name, new, run, and the line
+# --- processes that stand alone, in deployments
 
 my @ALONE = (
-	{ name => 'refused everywhere', new => 1, run => \&refused_everywhere, line => __LINE__ },
-	{ name => 'passing refusals', new => 1, run => \&refused_for_a_while, line => __LINE__ },
-	{ name => 'behind a pooler', new => 1, run => \&session_behind_a_pooler, line => __LINE__ },
-	{ name => 'handlers', new => 1, run => \&handlers, line => __LINE__ },
-	{ name => 'default names', new => 1, run => \&default_names, line => __LINE__ },
-	{ name => 'forks', new => 1, run => \&forks, line => __LINE__ },
+	{ name => 'refused everywhere', run => \&refused_everywhere, line => __LINE__ },
+	{ name => 'passing refusals', run => \&refused_for_a_while, line => __LINE__ },
+	{ name => 'behind a pooler', run => \&session_behind_a_pooler, line => __LINE__ },
+	{ name => 'handlers', run => \&handlers, line => __LINE__ },
+	{ name => 'default names', run => \&default_names, line => __LINE__ },
+	{ name => 'forks', run => \&forks, line => __LINE__ },
 );
 
 sub run_alone_cases
@@ -653,7 +653,8 @@ sub run_alone_cases
 	my ($alone) = @_;
 	my $start = now_ns();
 
-	return unless wanted($alone->{name}, $alone->{new});
+	$alone->{deployment} = 1;
+	return unless wanted($alone);
 	number_anew();
 	$alone->{run}->("conformance.pl:$alone->{line}", @subjects);
 	printf "%-24s %5.1f s\n", $alone->{name}, (now_ns() - $start) / 1e9;
