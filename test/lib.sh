@@ -7,9 +7,10 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: asyncpg, debhelper, etcd-server, faketime,
-#	                     gnuplot-nox, golang-github-lib-pq-dev, golang-go,
-#	                     iproute2, ipc-run, jdbc, jdk, man, maven, microhttpd,
+#	                     TOOL: apscheduler, asyncpg, celery, debhelper, django,
+#	                     etcd-server, faketime, fastapi, gnuplot-nox,
+#	                     golang-github-lib-pq-dev, golang-go, iproute2,
+#	                     ipc-run, jdbc, jdk, man, maven, microhttpd,
 #	                     nodejs, pdftotext, pg (of node), pg_buildext, pgbouncer,
 #	                     pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
 #	                     python3-etcd, systemd-analyze, yaml, zookeeper
@@ -398,8 +399,8 @@ missing_packages() {
 			php-pgsql)
 				php -m 2>/dev/null | grep -qx pdo_pgsql || echo php-pgsql
 				;;
-			django | prometheus_client | psycopg | psycopg2 | psycopg-pool | \
-				sqlalchemy | yaml)
+			apscheduler | celery | django | fastapi | prometheus_client | psycopg | \
+				psycopg2 | psycopg-pool | sqlalchemy | yaml)
 				/usr/bin/python3 -c "import ${tool/-/_}" 2>/dev/null ||
 					echo "python3-${tool/_/-}"
 				;;
