@@ -14,24 +14,24 @@ DetachedLeadership  calls over the application's pool, also through PgBouncer
 SoleLeadership      for a laptop: always leads, asks nobody
 FakeLeadership      for tests: the test elects, and moves the clock
 
-The states, the same in the clients for all languages:
+The states, the same in the clients for all languages (docs/clients.md draws them):
 
     standing --grant--> leads --_lose(reason)--> losing: the handlers of "lost" run
         ^                                           |
-        +---- after 1 s <---- _give_back() <--------+        close(), or a final error: ended
+        +------ after 1 s <---- _give_back() <------+       close(), or a final error: ended
 
 Invariant: a term is never given out after the deadline, which is counted from the *sending* of
 the last answered renewal; every "elected" has exactly one "lost"; the handlers of "lost" have
 returned before the lease is given back.
 
-Three kinds of threads. The docstring of a private method says which one runs it:
-  the engine        makes all calls to the server, one after the other
+Threads:
+  the engine        makes all calls to the server, one after the other.
   the teller        calls the handlers, one after the other, and ends a leadership at its deadline:
-                    a handler that is slow holds up no renewal, a dead server no "lost"
-  the application   any thread of it, also in a signal handler, which may interrupt anything. So
+                    so a slow handler holds up no renewal, and a dead server no "lost".
+  the application   any of its threads, also in a signal handler, which may interrupt anything. So
                     there are no locks: close() and resign() are one assignment, and then ring.
 
-A name in brackets is that of the fault, in test/clients/README.md, which a line is there for.
+A name in brackets is that of the fault, in test/clients, which a line is there for.
 
 The clock goes on while the machine sleeps where the system has such a clock (Linux). Even so a
 process can be paused between the look at `term` and its next write: fence what must not be late.
@@ -60,51 +60,6 @@ from psycopg.pq import ConnStatus, ExecStatus, PGconn, PollingStatus, Transactio
 log = logging.getLogger("leader_election")
 LeadershipError = psycopg.Error     # what wait() raises, and on_error is told: see sqlstate
 
-# SQLSTATEs, or their classes. A primary that says one of these: a restore, CREATE EXTENSION, GRANT
-# or a rename may mend it, so we go on trying.
-_MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
-# These end us when they have lasted for refusal_timeout.
-_LASTING = ("28", "3D000", "22023", "0A000", "25001")
-# Busy, cancelled: a renewal that failed with these did nothing, and the deadline decides.
-_DID_NOTHING = ("55P03", "57014")
-# No server is there to refuse: connections, shutdown and start, resources
-_NO_ANSWER = ("08", "57P", "53")
-
-# libpq tells no SQLSTATE of a login that failed, only the text of the server, or of a pooler.
-_LOGIN_REFUSALS = {
-    "28P01": "password authentication failed|SASL authentication failed|no password supplied",
-    "28000": r'authentication failed for user|pg_hba\.conf|role ".*" does not exist'
-             "|not permitted to log in|no such user",
-    "3D000": 'database ".*" does not exist|no such database',
-    "42501": "permission denied for database",
-}
-
-# The first statement of a session, before it sets anything.
-_HELLO = """SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
-    (SELECT setting FROM pg_catalog.pg_settings
-        WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'),
-    (SELECT setting FROM pg_catalog.pg_settings
-        WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"""
-# Without auto_renew: the server could elect a follower that is cut off, or the session of a process
-# that hangs, and would renew that lease.
-_JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-    metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
-# These would end a campaign, or our session.
-_TIMEOUTS = ("statement_timeout", "idle_session_timeout")
-_CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
-# Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
-# least 3, and another leads at once then.
-_RENEW_SESSION = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
-    metadata => $3::pg_catalog.jsonb) WHERE term OPERATOR(pg_catalog.=) $2::pg_catalog.int8"""
-_LEAVE_SESSION = "SELECT leader_election.leave($1)"
-_ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
-    rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb, request => $5::pg_catalog.uuid)"""
-_RENEW = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
-    metadata => $3::pg_catalog.jsonb)"""
-_RELEASE = "SELECT leader_election.release($1, $2)"
-_LEAVE = "SELECT leader_election.leave($1, $2)"
-_ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
-
 
 class NotLeader(Exception):
     """fenced() was called, and this instance does not lead."""
@@ -121,6 +76,8 @@ class _Candidate:
     asks. Handlers are called one at a time: stop the work in on_lost, but do not do it in
     on_elected.
     """
+
+    _ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
 
     def __init__(self, election="election", candidate=None, *, rank=None, metadata=None,
                  health_check=None, call_timeout=5.0, refusal_timeout=30.0, slice=None,
@@ -140,10 +97,11 @@ class _Candidate:
         self._lead = _Tenure.none()         # the last one, as the application knows it
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None
-        self._trouble = None                # what the last attempt came to, None: an answer
+        self._trouble = _Trouble(f"election {election!r}, candidate")
         self._pid = None                    # of the process that called start()
-        self._engine_ended = True
-        self._bells, self._telling = [], False
+        self._engine_ended = True           # nothing more to be given back
+        self._bells = []                    # of all threads that wait
+        self._telling = False
 
     # --- for the application
 
@@ -167,7 +125,7 @@ class _Candidate:
             return f"failed: {_words(self._error)}"
         if self._closing:
             return "closed"
-        return "leads" if self.leads else self._trouble or "standing"
+        return "leads" if self.leads else self._trouble.text or "standing"
 
     def start(self):
         self._refuse_forked()
@@ -201,7 +159,7 @@ class _Candidate:
             no_transaction = getattr(connection, "autocommit", False) and not status
             if lead.term is None or no_transaction:
                 raise RuntimeError("fenced() would fence nothing: no transaction, or no term")
-            cursor.execute(_ASSERT, (self.election, lead.term))
+            cursor.execute(self._ASSERT, (self.election, lead.term))
 
     def set_metadata(self, metadata):
         """What view status is to show of us: from the next renewal on, or when we lead next."""
@@ -224,48 +182,48 @@ class _Candidate:
     def __exit__(self, *_):
         self.close()
 
-    # --- a leadership: begins, goes on, ends
+    # --- a leadership begins, and ends: any thread
 
     def _now(self):
-        """Any thread. Seconds, on a clock that goes on while the machine sleeps, if there is one."""
+        """Seconds, on a clock that goes on while the machine sleeps, if there is one."""
         boottime = getattr(time, "CLOCK_BOOTTIME", None)
         return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
     def _current(self):
-        """Any thread. Our leadership, unless it has ended. The first that sees the end, by the
-        clock or by close(), ends it for good, so that an answer that comes too late revives
-        nothing."""
+        """Our leadership, unless it has ended. The first thread that sees the end, by the clock or
+        by close(), ends it for good, so that an answer that comes too late revives nothing."""
         lead = self._lead
         if not lead.ends and (self._closing or self._now() >= lead.deadline):
             lead.ends.append(self._closing or "expired")
         return None if lead.ends or self._is_forked() else lead
 
     def _begin(self, grant):
-        """The engine. Lead, unless the grant came too late."""
+        """Lead, unless the grant came too late."""
         if self._now() < grant.deadline and not self._closing:
             self.changes += 1
             self._lead = _Tenure(grant)
         self._ring()
 
     def _lose(self, reason):
-        """Any thread. End the leadership, if there is one. In this order: the term is gone; the
-        teller calls the handlers; the engine gives the lease back."""
+        """End the leadership, if there is one. In this order: the term is gone; the teller calls
+        the handlers of "lost"; the engine gives the lease back."""
         lead = self._current()
         if lead:
             lead.ends.append(reason)
         self._ring()
 
     def _fail(self, error):
-        """The engine, or the thread of a handler. End for good with this error."""
+        """End for good with this error."""
         if not self._error or isinstance(error, SystemExit):
             self._error = error
         self._closing = self._closing or "error"
         self._ring()
 
-    # --- the teller
+    # --- events are told: the teller
 
     def _due(self, lead):
-        """Any thread. What the application is to be told next of this tenure, or None."""
+        """What the application is to be told next of this tenure: the event and its value, or
+        None."""
         leads = self._current() is lead
         if "elected" not in lead.told:
             return "elected", lead.term
@@ -278,7 +236,7 @@ class _Candidate:
         return None
 
     def _tell(self):
-        """The teller. Call the handler that is due. Returns false if none is."""
+        """Call the handler that is due. Returns false if none is."""
         lead = self._lead
         due = self._due(lead)
         if not due:
@@ -289,15 +247,15 @@ class _Candidate:
         return True
 
     def _handle(self, event, value):
-        """The teller. What an error of a handler means: see the table in docs/clients.md."""
+        """Call a handler. What its error means, says the table in docs/clients.md. [handlers]"""
         try:
             if self._handlers[event]:
                 self._handlers[event](value)
             elif event == "yield":
                 self.resign()
-        except SystemExit as error:         # [handler: exit]
+        except SystemExit as error:
             self._fail(error)
-        except Exception as error:          # [handler: raise]
+        except Exception as error:
             log.exception("election %r, candidate %r: handler of %r", self.election,
                           self.candidate, event)
             if event in ("elected", "lost"):
@@ -305,12 +263,12 @@ class _Candidate:
             elif event == "yield":
                 self.resign()
 
-    # --- waiting
+    # --- threads wait, and wake each other: any thread
 
     def _await(self, condition, seconds):
-        """Any thread. Until the condition holds. It is looked at when somebody rings, and each
-        second: a wait does not count while the machine sleeps. A queue, because its put() may
-        interrupt anything, also get()."""
+        """Until the condition holds. It is looked at when a thread rings, and each second: a wait
+        does not count while the machine sleeps. By a queue, because a signal handler may call its
+        put() whatever it interrupts, even get()."""
         bell, until = queue.SimpleQueue(), time.monotonic() + seconds
         self._bells.append(bell)
         try:
@@ -321,8 +279,8 @@ class _Candidate:
             self._bells.remove(bell)
 
     def _ring(self):
-        """Any thread. Something has changed: wake all that wait. Sole and Fake have no teller:
-        the thread that caused an event calls the handlers, not nested."""
+        """Something has changed: wake all threads that wait. Sole and Fake have no teller: the
+        thread that caused an event calls its handler; not inside of another handler."""
         for bell in tuple(self._bells):
             bell.put(None)
         if not self._telling:
@@ -342,55 +300,56 @@ class _Candidate:
                 "uWSGI: with lazy-apps = true, or in @postfork)")
 
     def _refuse_forked(self):
-        """[fork] In a child there are no threads, and wait() would wait for ever."""
+        """In a child there are no threads, and wait() would wait for ever. [forks]"""
         if self._is_forked():
             raise RuntimeError(self._forked_text())
 
 
 class _Standing(_Candidate):
-    """The engine, and what Leadership and DetachedLeadership have in common.
+    """The two threads, and what Leadership and DetachedLeadership have in common.
 
     _held is the grant that the server may take us to hold. What is held, but not led, is given back
     when the handlers of "lost" have returned, and before we lead again.
 
-    Subclasses say how to _stand(), _renew_call(), _release(held) and _withdraw(), and whether the
-    lease is _bound to a connection, so that closing it gives the lease back.
+    A subclass says how to _stand(), _release(held) and _withdraw(), how to _call() the server, the
+    statement _RENEW, and whether the lease is _BOUND to a connection: then closing it gives the
+    lease back. These, and all methods below, run in the engine, unless they say otherwise.
     """
 
     def __init__(self, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._named = candidate is not None
-        self._held = None
-        self._wire = None               # a connection of our own
+        self._is_named = candidate is not None
         self._threads = []
+        self._held = None
+        self._wire = None               # a connection of our own, when there is one
+        self._addresses = None          # where to connect
+        self._refused_since = None      # by a primary, after login, for a lasting reason
+        self._backoff = _BackOff()
         self._checker = None            # the thread of a health check that has not answered yet
-        self._healthy, self._ill_text = False, ""
-        self._backoff = _SHORTEST_BACKOFF
-        self._failures = collections.deque(maxlen=_FAILURES_A_SECOND)
-        self._refused_since = None      # by a primary, after login
-        self._logged, self._alarmed, self._well_since = {}, False, 0.0
+        self._is_well, self._diagnosis = False, ""
 
     def start(self):
         """Begin to stand, in two threads of this process."""
         if not self._threads and not self._closing:
             _refuse_uwsgi_without_threads()
-            if not self._named:
-                self.candidate = _default_name()    # made before a fork, it would be everybody's
+            if not self._is_named:
+                self.candidate = _default_name()    # that of before a fork would be each child's
+            self._trouble.who += f" {self.candidate!r}"
             self._waker = _Waker(self._now)
             self._engine_ended = False
-            self._threads = [threading.Thread(target=target, daemon=True)
-                             for target in (self._run_engine, self._run_teller)]
             self._pid = os.getpid()
+            self._threads = [threading.Thread(target=self._run_engine, daemon=True),
+                             threading.Thread(target=self._run_teller, daemon=True)]
             for thread in self._threads:
                 thread.start()
         return super().start()
 
     def close(self):
         super().close()
-        if self._is_forked() or not self._threads:
-            return
-        if threading.current_thread() not in (*self._threads, self._checker):   # they wait for it
-            self._threads[-1].join(self._call_timeout)      # the last one to end
+        if self._threads and not self._is_forked():
+            ours = (*self._threads, self._checker)      # a handler calls: its thread is waited for
+            if threading.current_thread() not in ours:
+                self._threads[-1].join(self._call_timeout)      # the teller ends last
 
     def _ring(self):
         """Any thread."""
@@ -399,66 +358,63 @@ class _Standing(_Candidate):
         if self._threads and not self._is_forked():
             self._waker.ring()
 
-    # --- the two threads
-
     def _run_teller(self):
-        while self._tell() or not self._engine_ended:
-            lead = self._current()
-            seconds = lead.deadline - self._now() if lead else 1.0
-            self._await(lambda: self._due(self._lead) or self._engine_ended, seconds)
+        """The teller, from beginning to end."""
+        while not self._engine_ended or self._due(self._lead):
+            if not self._tell():
+                lead = self._current()
+                seconds = lead.deadline - self._now() if lead else 1.0
+                self._await(lambda: self._due(self._lead) or self._engine_ended, seconds)
 
     def _run_engine(self):
-        rest = 0.0
+        """The engine, from beginning to end."""
+        seconds = 0.0
         while self._held or not self._closing:
             try:
-                self._rest(rest)
-                rest = self._turn()
-                self._backoff = _SHORTEST_BACKOFF
+                self._rest(seconds)
+                seconds = self._turn()
+                self._backoff.reset()
             except _Stopped:
-                rest = 0.0
+                seconds = 0.0
             except Exception as error:
-                rest = self._recover(error)
+                seconds = self._recover(error)
         try:
             self._withdraw()
-        except Exception as error:
-            log.debug("election %r, candidate %r: %r", self.election, self.candidate, error)
+        except Exception as error:      # then the end of the session, or of the lease, does it
+            log.debug("%s: %r", self._trouble.who, error)
         self._hang_up()
         self._engine_ended = True
         self._ring()
         self._waker.close()
 
-    # --- the engine: one step
+    # --- one step
 
     def _turn(self):
-        """The engine. One step. Returns for how many seconds to rest then."""
+        """One step. Returns for how many seconds to rest then."""
         lead = self._current()
         if self._held and not lead:
             self._give_back()
             return 0.0
         if not self._is_healthy():
-            self._report("unhealthy", "", self._ill_text)
-            self._lose("unhealthy")
-            if not lead:
-                self._stand_down()
-            return 1.0
+            return self._fall_ill()
         self._held = self._renew(lead) if lead else self._stand()
         if self._held:
             self._extend(self._held)
-        self._report_answer()
+        self._answered()
         return self._held.third if self._held else self._interval
 
     def _renew(self, lead):
-        """The engine. Returns what we hold now: this term, a greater one after a failover of the
-        server, or nothing."""
-        grant = self._ask(*self._renew_call(lead))
+        """Returns what we hold now: this term; after a failover of the server, a greater one; or
+        nothing."""
+        grant = self._ask(self._RENEW, lead.term, self._metadata)
         if not grant or grant.term != lead.term:
             self._lose("failover" if grant else "not renewed")
             self._await_lost()
         return grant
 
     def _extend(self, grant):
-        """The engine. Go on leading, or begin to. A term of ours that has ended meanwhile is not
-        revived: the next turn gives it back."""
+        """Go on leading, or begin to. A term of ours that has ended meanwhile is not revived: the
+        next turn gives it back."""
         if grant.term != self._lead.term:
             self._begin(grant)
         elif self._current():
@@ -466,179 +422,148 @@ class _Standing(_Candidate):
             self._ring()
 
     def _give_back(self):
-        """The engine. The end of a leadership: what we hold, when "lost" has been told."""
+        """The end of a leadership, at the server."""
         self._await_lost()
-        # Cleared first: a call that fails is tried once, not for ever. [server gone]
+        # Cleared first: a call that fails is tried once, not for ever. [spin: server down]
         held, self._held = self._held, None
         self._release(held)
         if "connection lost" not in self._lead.ends:
-            # Others first, and a lone candidate does not spin.
+            # Others first, and a lone candidate does not spin. [resign, alone]
             self._await(lambda: self._closing, 1.0)
 
     def _await_lost(self):
-        """The engine. Until the handlers of "lost" have returned, however long that takes."""
+        """Until the handlers of "lost" have returned, however long that takes."""
         self._await(lambda: "lost" in self._lead.told, 1e9)
 
-    def _stand_down(self):
-        """The engine. We are not healthy: withdraw, until we are."""
-        self._withdraw()
-        self._hang_up()
+    def _rest(self, seconds):
+        """Until there is something to do, or news of our election comes."""
+        until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False)
+        while self._now() < until and bool(self._held) == self.leads:
+            if self._closing:
+                return
+            self._waker.sleep(until, self._wire)
+            if self._wire and any(name in payload for payload in self._wire.heard()):
+                return
 
-    def _hang_up(self):
-        """The engine. At the server this ends a session, and gives back what it holds."""
-        wire, self._wire = self._wire, None
-        if wire:
-            wire.close()
-
-    # --- the engine: the health check
+    # --- the health check
 
     def _is_healthy(self):
-        """The engine. What the health check says, which runs in a thread of its own: one that
-        hangs is ill, and is not asked again before it has answered."""
+        """What the health check says. It runs in a thread of its own: one that hangs is ill, and is
+        not asked again before it has answered."""
         if not self._health_check:
             return True
         if not self._checker:
-            self._healthy, self._ill_text = False, "the health check does not answer"
+            self._is_well, self._diagnosis = False, "no answer"
             self._checker = threading.Thread(target=self._run_check, daemon=True)
             self._checker.start()
         self._await(lambda: not self._checker or self._closing, self._call_timeout)
-        return self._healthy and not self._checker
+        return self._is_well and not self._checker
 
     def _run_check(self):
         """The thread of one health check."""
         try:
             answer = self._health_check()
-            self._healthy, self._ill_text = bool(answer), f"the health check says {answer!r}"
+            self._is_well, self._diagnosis = bool(answer), repr(answer)
         except Exception as error:
-            self._ill_text = f"the health check raised {error!r}"
+            self._diagnosis = repr(error)
         except SystemExit as error:
             self._fail(error)
         self._checker = None
         self._ring()
 
-    # --- the engine: what an error means
+    def _fall_ill(self):
+        """Do not stand until we are well. A lease that we hold is given back in the next turn."""
+        self._lose("unhealthy")
+        if not self._closing:
+            self._trouble.goes_on("unhealthy", "", f"the health check says: {self._diagnosis}")
+        if not self._held:
+            self._withdraw()
+            self._hang_up()
+        return 1.0
+
+    # --- what an error means
 
     def _recover(self, error):
-        """The engine. What an error means for now. Returns for how many seconds to rest."""
-        did_nothing = self.leads and _sqlstate(error) in _DID_NOTHING
-        if self._bound and not did_nothing:
+        """What an error means for now. Returns for how many seconds to rest."""
+        # Busy, cancelled: the call did nothing, and the deadline decides.
+        did_nothing = self.leads and _sqlstate(error) in ("55P03", "57014")
+        if self._BOUND and not did_nothing:
             self._lose("connection lost")
         # What a closed socket would give back must first be told as lost.
-        if not (self._bound and self._held):
+        if not (self._BOUND and self._held):
             self._hang_up()
         if not self._closing:
             self._judge(error)
-        return self._rest_after_failure()
+        if self.leads:      # often: a pool may hand out one broken connection after the other
+            return self._backoff.failed(longest=self._lead.third / 8)
+        if self._addresses and self._addresses.round:
+            return self._backoff.failed(longest=0.0)    # the others of this round at once
+        return self._backoff.failed(longest=5.0)
 
     def _judge(self, error):
-        """The engine. Does this error end us? A refusal before login does, if every address has
-        refused for refusal_timeout; after login, if a primary has, with a lasting reason."""
-        state = _sqlstate(error)
-        now, verdict = time.monotonic(), None
-        if isinstance(error, _Pooled):
-            verdict = error
-        elif isinstance(error, _LoginFailed):
-            self._refused_since = None
-            verdict = self._addresses.verdict()
-        elif state.startswith(_LASTING):
-            self._refused_since = self._refused_since or now
-            if now - self._refused_since >= self._refusal_timeout:
+        """What an error means for good. A refusal ends us when it has lasted for refusal_timeout:
+        before login, if every address refuses us; after login, only a primary's word comes here."""
+        sqlstate, verdict = _sqlstate(error), None
+        if sqlstate in ("3F000", "42883"):
+            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
+        if sqlstate.startswith(_LASTING) and not isinstance(error, _LoginFailed):
+            self._refused_since = self._refused_since or time.monotonic()
+            if time.monotonic() - self._refused_since >= self._refusal_timeout:
                 verdict = error
         else:
             self._refused_since = None
-        if state in ("3F000", "42883"):
-            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
-        refused = state and not state.startswith(_NO_ANSWER)
-        self._report("refused" if refused else "unreachable", state, _words(error))
+        if isinstance(error, _LoginFailed):
+            verdict = self._addresses.verdict()
+        elif isinstance(error, _Pooled):
+            verdict = error
+        is_answer = sqlstate and not sqlstate.startswith(_NO_ANSWER)
+        self._trouble.goes_on("refused" if is_answer else "unreachable", sqlstate, _words(error))
         if verdict:
             self._fail(verdict)
 
-    def _rest_after_failure(self):
-        """The engine. For how many seconds: none as long as the other addresses of this round have
-        not been tried, else the back-off, which is short while we lead (a pool may hand out one
-        broken connection after the other); and never too many attempts a second."""
-        seconds = 0.0
-        if self._leads_or_round_is_over():
-            longest = max(_SHORTEST_BACKOFF, self._lead.third / 8) if self.leads else 5.0
-            seconds = min(self._backoff, longest) * random.uniform(0.5, 1.0)
-            self._backoff = min(2 * self._backoff, longest)
-        self._failures.append(time.monotonic())
-        if len(self._failures) == _FAILURES_A_SECOND:
-            seconds = max(seconds, self._failures[0] + 1.0 - time.monotonic())
-        return seconds
+    def _answered(self):
+        """The last attempt was answered, and not by a refusal."""
+        self._refused_since = None
+        self._trouble.ends()
 
-    def _leads_or_round_is_over(self):
-        return self.leads or not (self._addresses and self._addresses.round)
-
-    def _report(self, word, sqlstate, text):
-        """The engine. The last attempt came to this. A trouble is logged when it begins, and then
-        once a minute; so is each kind of it, if several take turns."""
-        self._trouble = word if word == "unhealthy" else f"{word}: {text}"
-        now, kind = time.monotonic(), (word, sqlstate)
-        if not self._alarmed and now - self._well_since > 5.0:
-            self._logged.clear()        # it was well in between, not just for one call
-        self._alarmed = True
-        if kind not in self._logged or now - self._logged[kind] >= 60.0:
-            self._logged[kind] = now
-            log.warning("election %r, candidate %r: %s: %s", self.election, self.candidate, word,
-                        text)
-
-    def _report_answer(self):
-        """The engine. The last attempt was answered."""
-        self._refused_since = self._trouble = None
-        if self._alarmed:
-            self._alarmed, self._well_since = False, time.monotonic()
-            log.warning("election %r, candidate %r: is answered again", self.election,
-                        self.candidate)
-
-    # --- the engine: calls
-
-    def _until(self, more=0.0):
-        """The engine. The time limit of a call that begins now. A renewal is of no use after the
-        deadline."""
-        lead, until = self._current(), self._now() + self._call_timeout + more
-        return min(until, lead.deadline) if lead else until
+    # --- calls
 
     def _ask(self, sql, *values):
-        """The engine. A call that answers with a grant, or None: what remains counts from its
-        sending."""
+        """A call that answers with a grant, or None: what remains counts from its sending."""
         sent = self._now()
         row = self._call(sql, *values)
         return row and _Grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
 
+    def _until(self, more=0.0):
+        """The time limit of a call that begins now. A renewal is of no use after the deadline."""
+        lead, until = self._current(), self._now() + self._call_timeout + more
+        return min(until, lead.deadline) if lead else until
+
     def _connect(self, addresses):
-        """The engine. A connection to the next address."""
+        """A connection to the next address."""
         address = addresses.next()
         seconds = float(address.get("connect_timeout") or 0) or self._call_timeout
+        words = {"fallback_application_name": self.candidate, **_KEEPALIVES, **address}
         try:
-            wire = _Wire.open({"fallback_application_name": self.candidate, **_KEEPALIVES, **address},
-                              self._waker, self._now() + seconds, self._stop_if_closing)
+            wire = _Wire.open(words, self._waker, self._now() + seconds, self._stop_if_closing)
         except Exception as error:
             if _sqlstate(error):
                 addresses.refused(address, error)
             else:
-                addresses.answered(address)     # not a refusal: it may be another word next time
+                addresses.answered(address)
             raise
         addresses.answered(address)
         return wire
 
     def _stop_if_closing(self):
-        """The engine, while it waits for what close() need not wait for."""
+        """For waits that close() need not wait for."""
         if self._closing:
             raise _Stopped
 
-    def _rest(self, seconds):
-        """The engine. Rest, until there is something to do, or news of our election comes."""
-        until = self._now() + seconds
-        while self._now() < until and bool(self._held) == self.leads:
-            if self._closing:
-                return
-            self._waker.sleep(until, self._wire)
-            if self._wire and any(self._is_news(text) for text in self._wire.heard()):
-                return
-
-    def _is_news(self, payload):
-        return json.dumps(self.election, ensure_ascii=False) in payload
+    def _hang_up(self):
+        wire, self._wire = self._wire, None
+        if wire:
+            wire.close()
 
 
 class Leadership(_Standing):
@@ -650,80 +575,94 @@ class Leadership(_Standing):
     session.
     """
 
-    _bound = True       # a closed connection gives the lease back
+    _BOUND = True
+    # The first statement, before anything is set
+    _HELLO = """SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(),
+        (SELECT setting FROM pg_catalog.pg_settings
+            WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'),
+        (SELECT setting FROM pg_catalog.pg_settings
+            WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"""
+    # Without auto_renew: the server could elect a follower that is cut off, or the session of a
+    # process that hangs, and would renew that lease.
+    _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+        metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
+    # These would end a campaign, or the session.
+    _TIMEOUTS = ("statement_timeout", "idle_session_timeout")
+    _TIMEOUTS_17 = (*_TIMEOUTS, "transaction_timeout")
+    _CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
+    # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
+    # least 3, and another leads at once then.
+    _RENEW = """SELECT term, remaining_ms / 2, yielding FROM leader_election.renew($1,
+        metadata => $3::pg_catalog.jsonb) WHERE term OPERATOR(pg_catalog.=) $2::pg_catalog.int8"""
+    _LEAVE = "SELECT leader_election.leave($1)"
 
     def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **{**options, "interval": 0.0})
         self._addresses = _Addresses(conninfo_to_dict(where), self._refusal_timeout)
-        self._slice_now = self._slice
+        self._warned_of_log = False
 
     def _stand(self):
-        """The engine. A campaign, for a slice. Joins first: so our place in line survives each."""
+        """Wait for a slice to be elected. Joins first: so our place in line survives each slice."""
         if not self._wire:
             self._join()
-            self._report_answer()
+            self._answered()
         [term] = self._campaign()
-        return self._ask(_RENEW_SESSION, term, self._metadata) if term else None
-
-    def _campaign(self):
-        """The engine. Wait for a slice to be elected."""
-        try:
-            return self._call(_CAMPAIGN, self.candidate, f"{self._slice_now} s",
-                              more=self._slice_now, stop=self._stop_if_closing)
-        except _Stopped:
-            # Were the connection closed now, the server would log that as FATAL. The answer that
-            # comes may be a grant: _withdraw() gives that back, too.
-            self._wire.cancel(self._until())
-            raise
+        return self._ask(self._RENEW, term, self._metadata) if term else None
 
     def _join(self):
-        """The engine. Connect to the primary, and join. Nothing is set before we know that no
-        pooler lends this session to others as well."""
+        """Connect to the primary, and join. Nothing is set before we know that no pooler lends this
+        session to others as well. [behind a pooler]"""
         self._wire = self._connect(self._addresses)
-        pid, in_recovery, *limits = self._wire.ask(self._until(), _HELLO)
+        pid, in_recovery, *limits = self._wire.ask(self._until(), self._HELLO)
         if not self._pooler and int(pid) != self._wire.pgconn.backend_pid:
             raise _Pooled("this is a pooler: use DetachedLeadership, or say pooler='session' if it "
                           "is in session mode")
         if in_recovery == "t":
             raise psycopg.OperationalError("this server is a standby")
-        self._addresses.primary()
-        self._slice_now = self._fit_slice(*(int(limit) / 1000 for limit in limits))
-        sql, names = _JOIN, list(_TIMEOUTS)
-        if self._wire.pgconn.server_version >= 170000:
-            names.append("transaction_timeout")
-        if not self._pooler:
-            sql += "".join(f", pg_catalog.set_config('{name}', '0', false)" for name in names)
-        self._call(sql, self.candidate, self._rank, self._metadata)
+        self._addresses.found_primary()
+        self._fitting_slice = self._fit_slice(*(int(limit) / 1000 for limit in limits))
+        is_17 = self._wire.pgconn.server_version >= 170000
+        timeouts = () if self._pooler else self._TIMEOUTS_17 if is_17 else self._TIMEOUTS
+        resets = "".join(f", pg_catalog.set_config('{name}', '0', false)" for name in timeouts)
+        self._call(self._JOIN + resets, self.candidate, self._rank, self._metadata)
 
     def _fit_slice(self, logged_from, statement_timeout):
-        """The engine. How long a campaign waits: shorter than the statements that the server logs
-        [log_min_duration_statement], or cancels, if that cannot be set."""
+        """For how many seconds a campaign waits: less than what the server logs as a slow
+        statement [slices], or cancels, if we must not set that."""
         if self._slice is not None:
             return self._slice
-        fitted = _SLICE
-        if 0.2 <= 0.8 * logged_from < _SLICE:
-            fitted = 0.8 * logged_from
-        elif 0 < logged_from < 0.25 and "slice" not in self._logged:
-            self._logged["slice"] = float("inf")
-            log.warning("election %r, candidate %r: log_min_duration_statement is %d ms: the "
-                        "server's log will have each campaign", self.election, self.candidate,
-                        1000 * logged_from)
+        seconds = 5.0
+        if 0.2 <= 0.8 * logged_from < seconds:
+            seconds = 0.8 * logged_from
+        elif 0 < 0.8 * logged_from < 0.2 and not self._warned_of_log:
+            self._warned_of_log = True
+            log.warning("%s: log_min_duration_statement is %d ms: the server's log will have each "
+                        "campaign", self._trouble.who, 1000 * logged_from)
         if self._pooler and statement_timeout > 0:
-            fitted = min(fitted, 0.8 * statement_timeout)
-        return fitted
+            seconds = min(seconds, 0.8 * statement_timeout)
+        return seconds
 
-    def _renew_call(self, lead):
-        return _RENEW_SESSION, lead.term, self._metadata
+    def _campaign(self):
+        seconds = self._fitting_slice
+        try:
+            return self._call(self._CAMPAIGN, self.candidate, f"{seconds} s", more=seconds,
+                              stop=self._stop_if_closing)
+        except _Stopped:
+            # Were the connection closed now, the server would log that as FATAL. The answer may be
+            # a grant: _withdraw() gives it back. [slices: SIGTERM]
+            self._wire.cancel(self._until())
+            raise
 
     def _release(self, held):
-        """The engine. If it fails, the end of the session gives the lease back."""
-        self._stand_down()
+        self._withdraw()
+        self._hang_up()
 
     def _withdraw(self):
-        """The engine. Through a pooler the session goes on without us: leave it."""
+        """Also gives back what we hold. Through a pooler the session would go on without us. If
+        this fails, the end of the session does it."""
         if self._wire:
-            with contextlib.suppress(psycopg.Error, TimeoutError):  # then the session's end does it
-                self._wire.ask(self._until(), _LEAVE_SESSION, self.election)
+            with contextlib.suppress(psycopg.Error, TimeoutError):
+                self._call(self._LEAVE)
 
     def _call(self, sql, *values, more=0.0, stop=None):
         return self._wire.ask(self._until(more), sql, self.election, *values, stop=stop)
@@ -736,60 +675,61 @@ class DetachedLeadership(_Standing):
     connection string for LISTEN, past any pooler; then a vacancy is noticed at once.
     """
 
-    _bound = False      # the lease outlives any connection, and each error
+    _BOUND = False
+    _ACQUIRE = """SELECT term, remaining_ms, yielding FROM leader_election.acquire($1, $2,
+        rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb,
+        request => $5::pg_catalog.uuid)"""
+    _RENEW = """SELECT term, remaining_ms, yielding FROM leader_election.renew($1, $2,
+        metadata => $3::pg_catalog.jsonb)"""
+    _RELEASE = "SELECT leader_election.release($1, $2)"
+    _LEAVE = "SELECT leader_election.leave($1, $2)"
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._pool = pool
-        self._addresses = None          # the pool's, once it has no connection for us
-        self._request = None            # the same until it is granted: see _stand()
-        self._stands = False
-        self._listen_at = self._now()
-        self._listeners = None
+        self._request = None        # of acquire(), until one is granted
+        self._stands = False        # as the server knows it
+        self._listeners, self._listen_at = None, 0.0
         if self._listen is not None:
             self._listeners = _Addresses(conninfo_to_dict(self._listen), self._refusal_timeout)
 
     def _stand(self):
-        """The engine. Asks for the lease. With the same request until one is granted: if the
-        answer is lost, the next one is the same grant. [lost answer]"""
+        """Ask for the lease. With the same request until it is granted: if the answer is lost, the
+        next one is that grant. [lost answer]"""
         self._request = self._request or uuid.uuid4()
         self._stands = True
-        grant = self._ask(_ACQUIRE, self.candidate, self._rank, self._metadata, self._request)
+        grant = self._ask(self._ACQUIRE, self.candidate, self._rank, self._metadata, self._request)
         if grant:
             self._request = None
         elif self._listeners and not self._wire and self._now() >= self._listen_at:
-            self._start_to_listen()
+            self._begin_to_listen()
         return grant
 
-    def _start_to_listen(self):
-        """The engine. If that path is cut, we still ask each interval."""
+    def _begin_to_listen(self):
+        """If that path is cut, we still ask each interval."""
         try:
             self._wire = self._connect(self._listeners)
             self._wire.ask(self._until(), "LISTEN leadership_changed")
         except (psycopg.Error, TimeoutError) as error:
             self._hang_up()
-            if not self._listeners.round:       # the next address in the next turn
+            if not self._listeners.round:       # else the next address, in the next turn
                 self._listen_at = self._now() + 30.0
-                log.warning("election %r, candidate %r: cannot listen: %s", self.election,
-                            self.candidate, _words(error))
-
-    def _renew_call(self, lead):
-        return _RENEW, lead.term, self._metadata
+                log.warning("%s: cannot listen: %s", self._trouble.who, _words(error))
 
     def _release(self, held):
         if self._now() < held.deadline:
-            self._call(_RELEASE, held.term)
+            self._call(self._RELEASE, held.term)
 
     def _withdraw(self):
         if self._stands:
             self._stands = False
-            # 22023: it leads, by an answer that was lost. Its lease runs out.
+            # It may lead, by an answer that was lost. Then its lease runs out.
             with contextlib.suppress(psycopg.errors.InvalidParameterValue):
-                self._call(_LEAVE, self.candidate)
+                self._call(self._LEAVE, self.candidate)
 
     def _call(self, sql, *values):
-        """The engine. Over any connection of the pool's. One with a call that may go on at the
-        server is closed: it does not get into the pool again."""
+        """Over any connection of the pool's. One on which a call may go on is closed: it does not
+        get into the pool again."""
         until = self._until()
         conn = self._get_connection(until)
         try:
@@ -798,7 +738,7 @@ class DetachedLeadership(_Standing):
                 return wire.ask(until, sql, self.election, *values)
             except psycopg.Error as error:
                 if _sqlstate(error).startswith(_MAY_PASS + _LASTING):
-                    _refuse_word_of_standby(wire, until, error)
+                    _ignore_standby(wire, until, error)
                 raise
         finally:
             if conn.info.transaction_status != TransactionStatus.IDLE:
@@ -806,8 +746,8 @@ class DetachedLeadership(_Standing):
             self._pool.putconn(conn)
 
     def _get_connection(self, until):
-        """The engine. A pool does not tell why it has no connection. Connect by ourselves then, for
-        a clear error, if there is time."""
+        """A pool does not tell why it has no connection: connect by ourselves then, if there is
+        time, for a clear error."""
         try:
             return self._pool.getconn(max(0.0, until - self._now()))
         except psycopg.OperationalError:
@@ -860,11 +800,22 @@ class FakeLeadership(_Candidate):
         self._ring()
 
 
-# --- what the classes above are made of
+# --- what these classes are made of
 
-_SLICE = 5.0
-_SHORTEST_BACKOFF = 0.1
-_FAILURES_A_SECOND = 10
+# What a primary refuses may pass: by a restore, CREATE EXTENSION, GRANT, a rename.
+_MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
+# SQLSTATEs, and classes of them, that end us when they have lasted for refusal_timeout.
+_LASTING = ("28", "3D000", "22023", "0A000", "25001")
+# Nobody is there to refuse: a broken connection, shutdown and start, no room
+_NO_ANSWER = ("08", "57P", "53")
+# libpq tells no SQLSTATE of a login that failed, only the text of the server, or of a pooler.
+_LOGIN_REFUSALS = {
+    "28P01": "password authentication failed|SASL authentication failed|no password supplied",
+    "28000": r'authentication failed for user|pg_hba\.conf|role ".*" does not exist'
+             "|not permitted to log in|no such user",
+    "3D000": 'database ".*" does not exist|no such database',
+    "42501": "permission denied for database",
+}
 _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
                "tcp_user_timeout": 10000}
 
@@ -909,6 +860,51 @@ class _Tenure:
         self.deadline, self.third, self.yielding = grant.deadline, grant.third, grant.yielding
 
 
+class _Trouble:
+    """What the last attempt came to, for `state`, and for the log: a line when a trouble begins,
+    then one a minute; the same for each kind, if several take turns; and one when it has ended."""
+
+    def __init__(self, who):
+        self.who = who
+        self.text = None            # None: an answer
+        self._logged = {}           # when, by kind
+        self._ended = 0.0
+
+    def goes_on(self, word, sqlstate, text):
+        now, kind = time.monotonic(), (word, sqlstate)
+        if not self.text and now - self._ended > 5.0:
+            self._logged.clear()    # another trouble: all was well for more than a call or two
+        self.text = word if word == "unhealthy" else f"{word}: {text}"
+        if now - self._logged.get(kind, float("-inf")) >= 60.0:
+            self._logged[kind] = now
+            log.warning("%s: %s: %s", self.who, word, text)
+
+    def ends(self):
+        if self.text:
+            self.text, self._ended = None, time.monotonic()
+            log.warning("%s: is answered again", self.who)
+
+
+class _BackOff:
+    """How long to rest after a failure: longer each time, and so that there are never more than
+    ten failures a second. [spin]"""
+
+    def __init__(self):
+        self._last = collections.deque(maxlen=10)
+        self.reset()
+
+    def reset(self):
+        self._seconds = 0.1
+
+    def failed(self, longest):
+        seconds = min(self._seconds, longest)
+        if longest > 0.0:
+            self._seconds *= 2
+        self._last.append(time.monotonic())
+        least = self._last[0] + 1.0 - time.monotonic() if len(self._last) == 10 else 0.0
+        return max(least, seconds * random.uniform(0.5, 1.0))
+
+
 class _Addresses:
     """Where to connect: one address after the other, round after round.
 
@@ -943,8 +939,8 @@ class _Addresses:
         """It lets us in; or nobody knows what it would say, which is no refusal, either."""
         self._refusals.pop(self._key(address), None)
 
-    def primary(self):
-        """The last one is the primary: the next round begins with it."""
+    def found_primary(self):
+        """The last address is the primary's: the next round begins with it."""
         self._primary, self.round = self._last, []
 
     def verdict(self):
@@ -1114,8 +1110,8 @@ def _login_failed(text):
     return error
 
 
-def _refuse_word_of_standby(wire, until, error):
-    """A standby may lag: what it refuses, the primary may grant."""
+def _ignore_standby(wire, until, error):
+    """A standby may lag: what it refuses, the primary may grant. [refused by the standby]"""
     row = None
     with contextlib.suppress(psycopg.Error):
         row = wire.ask(until, "SELECT pg_catalog.pg_is_in_recovery()")

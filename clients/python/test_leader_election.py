@@ -295,7 +295,7 @@ class Tests(Logged, unittest.TestCase):
         addresses = leader_election._Addresses({"host": "/a,/b,/c", "port": "1"}, 0.1)
         self.assertEqual(addresses.next()["host"], "/a")
         self.assertEqual(addresses.next()["host"], "/b")
-        addresses.primary()
+        addresses.found_primary()
         self.assertEqual([addresses.next()["host"] for _ in range(4)], ["/b", "/a", "/c", "/b"])
 
     # --- names
