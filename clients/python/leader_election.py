@@ -441,7 +441,7 @@ class _Standing(_Candidate):
         while self._now() < until and bool(self._held) == self.leads:
             if self._closing:
                 return
-            self._waker.sleep(until, self._wire)
+            self._waker.sleep(until, self._wire and self._wire.pgconn.socket)
             if self._wire and any(name in payload for payload in self._wire.heard()):
                 return
 
@@ -1007,25 +1007,26 @@ class _Waker:
         with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
             self._bell.send(b"!")
 
-    def sleep(self, until, wire=None, write=False):
+    def sleep(self, until, fd=None, write=False):
         """Returns when there is something to read (or room to write): then true; or when somebody
         rings, or a second is over: a wait does not count while the machine sleeps."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._ear, selectors.EVENT_READ)
-            if wire:
+            if fd is not None:
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
-                selector.register(wire.pgconn.socket, events)
+                selector.register(fd, events)
             ready = selector.select(max(0.0, min(1.0, until - self._now())))
         with contextlib.suppress(BlockingIOError):
             self._ear.recv(4096)
         return any(key.fileobj is not self._ear for key, _ in ready)
 
-    def sleep_or_fail(self, until, wire, write, stop):
+    def sleep_or_fail(self, until, fd, write, stop):
+        """stop: may raise an error, to end the wait."""
         if stop:
             stop()
         if self._now() >= until:
             raise TimeoutError("no answer in time")
-        return self.sleep(until, wire, write)
+        return self.sleep(until, fd, write)
 
     def close(self):
         self._ear.close()
@@ -1048,21 +1049,21 @@ class _Wire:
     def open(cls, address, waker, until, stop):
         wire = cls(PGconn.connect_start(make_conninfo(**address).encode()), waker)
         try:
-            wire._log_in(until, stop)
+            wire._await_connected(wire.pgconn, wire.pgconn.connect_poll, until, stop)
+            wire.pgconn.nonblocking = 1
         except BaseException:
             wire.close()
             raise
         return wire
 
-    def _log_in(self, until, stop):
+    def _await_connected(self, pending, poll, until, stop=None):
         polled = PollingStatus.WRITING
         while polled != PollingStatus.OK:
-            if self.pgconn.status == ConnStatus.BAD or polled == PollingStatus.FAILED:
-                raise _login_failed(self.pgconn.error_message.decode(errors="replace"))
-            writes = polled == PollingStatus.WRITING
-            if self._waker.sleep_or_fail(until, self, writes, stop):    # else libpq must not look
-                polled = self.pgconn.connect_poll()
-        self.pgconn.nonblocking = 1
+            if pending.status == ConnStatus.BAD or polled == PollingStatus.FAILED:
+                raise _login_failed(pending.error_message.decode(errors="replace"))
+            is_writing = polled == PollingStatus.WRITING
+            if self._waker.sleep_or_fail(until, pending.socket, is_writing, stop):
+                polled = poll()     # never before its socket is ready
 
     def ask(self, until, sql, *values, stop=None):
         """The first row of the answer, as texts, or None."""
@@ -1078,7 +1079,8 @@ class _Wire:
         results = []
         while True:
             while self.pgconn.is_busy():
-                self._waker.sleep_or_fail(until, self, bool(self.pgconn.flush()), stop)
+                is_writing = bool(self.pgconn.flush())
+                self._waker.sleep_or_fail(until, self.pgconn.socket, is_writing, stop)
                 self.pgconn.consume_input()
             result = self.pgconn.get_result()
             if result is None:
@@ -1087,7 +1089,12 @@ class _Wire:
 
     def cancel(self, until):
         """End the call that is running at the server, and read its answer."""
-        self.pgconn.get_cancel().cancel()
+        if hasattr(self.pgconn, "cancel_conn") and psycopg.pq.version() >= 170000:
+            request = self.pgconn.cancel_conn()
+            request.start()
+            self._await_connected(request, request.poll, until)
+        else:       # without TLS, and without a time limit of ours
+            self.pgconn.get_cancel().cancel()
         self._results(until)
 
     def heard(self):
