@@ -109,6 +109,20 @@ my %FOLLOWS = (
 	'yield:resign' => [ @asked, [ 'loses' => event('lost', 'yielded|resigned') ] ],
 );
 
+# Of the handler, and of what it did
+sub logs_little
+{
+	my ($least, $most) = @_;
+
+	return sub {
+		my ($case) = @_;
+		my $lines = grep { /\Q$case->{election}\E/ } written_since("$case->{election}.err", 0);
+
+		die "$lines lines of log about the election\n" if $lines < $least || $lines > $most;
+		return 1;
+	};
+}
+
 sub handlers
 {
 	my ($at, @subjects) = @_;
@@ -119,7 +133,9 @@ sub handlers
 		foreach my $subject (clients(@subjects))
 		{
 			push @cases, map { { name => "handler $handler", subject => $subject, kind => $_,
-				at => $at, env => { HANDLER => $handler }, steps => [ @{ $FOLLOWS{$handler} } ] } }
+				at => $at, env => { HANDLER => $handler },
+				steps => [ @{ $FOLLOWS{$handler} },
+					[ 'says it in the log' => logs_little($handler =~ /raise/ ? 1 : 0, 10) ] ] } }
 			  qw(session detached);
 		}
 	}
