@@ -139,8 +139,7 @@ sub handlers
 			  qw(session detached);
 		}
 	}
-	run_alone(@cases);
-	return;
+	return @cases;
 }
 
 # --- names
@@ -177,8 +176,9 @@ sub default_names
 				[ 'has a right name' => sub {
 						my ($case) = @_;
 						my ($name, $pid) = ($case->{event}[1], $case->{process}{pid});
+						my $right = $fits =~ s/PID/$pid/r;
 
-						die "is $name, process $pid\n" if $name !~ /^(?:${\ $fits =~ s{PID}{$pid}r })$/;
+						die "is $name, process $pid\n" if $name !~ /^(?:$right)$/;
 						die "is $name\n" if length $name > 200;
 						$case->{process}{candidate} = $name;
 						return 1;
@@ -192,8 +192,7 @@ sub default_names
 						return 1;
 					} ] ] } } names();
 	}
-	run_alone(@cases);
-	return;
+	return @cases;
 }
 
 # --- forks
@@ -228,8 +227,7 @@ sub forks
 				[ 'SIGTERM' => sends('TERM') ], [ 'loses' => event('lost', 'closed') ], @closed ] } }
 		  qw(session detached);
 	}
-	run_alone(@cases);
-	return;
+	return @cases;
 }
 
 1;

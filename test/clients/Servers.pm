@@ -293,6 +293,7 @@ sub start_load
 	my $sql = "SELECT 'found ' || concat_ws('|', current_setting('statement_timeout'), "
 	  . "current_setting('idle_session_timeout')) FROM pg_sleep(0.01);";
 
+	unlink map { "$out/load-$_.log" } 1 .. $LOAD;
 	start_program("load-$_", 'bash', '-c', 'exec psql -XqAt -d "$0" < <(yes "$1")',
 		"host=127.0.0.1 port=" . port('documented') . " user=app dbname=$database", $sql)
 	  foreach 1 .. $LOAD;

@@ -12,6 +12,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
+use Alone;
 use Checker;
 use Deployments;
 use Faults;
@@ -639,25 +640,27 @@ sub print_table
 
 # --- processes that stand alone, in deployments
 
+# What has to wait most comes first: others run meanwhile.
 my @ALONE = (
-	{ name => 'refused everywhere', run => \&refused_everywhere, line => __LINE__ },
-	{ name => 'passing refusals', run => \&refused_for_a_while, line => __LINE__ },
+	{ name => 'passing refusals', cases => \&refused_for_a_while, line => __LINE__ },
+	{ name => 'refused everywhere', cases => \&refused_everywhere, line => __LINE__ },
+	{ name => 'handlers', cases => \&handlers, line => __LINE__ },
+	{ name => 'default names', cases => \&default_names, line => __LINE__ },
+	{ name => 'forks', cases => \&forks, line => __LINE__ },
 	{ name => 'behind a pooler', run => \&session_behind_a_pooler, line => __LINE__ },
-	{ name => 'handlers', run => \&handlers, line => __LINE__ },
-	{ name => 'default names', run => \&default_names, line => __LINE__ },
-	{ name => 'forks', run => \&forks, line => __LINE__ },
 );
 
-sub run_alone_cases
+sub run_those_alone
 {
-	my ($alone) = @_;
+	my @wanted = grep { wanted({ %$_, deployment => 1 }) } @ALONE;
 	my $start = now_ns();
 
-	$alone->{deployment} = 1;
-	return unless wanted($alone);
+	return unless @wanted;
 	number_anew();
-	$alone->{run}->("conformance.pl:$alone->{line}", @subjects);
-	printf "%-24s %5.1f s\n", $alone->{name}, (now_ns() - $start) / 1e9;
+	run_alone(map { $_->{cases}->("conformance.pl:$_->{line}", @subjects) }
+		  grep { $_->{cases} } @wanted);
+	$_->{run}->("conformance.pl:$_->{line}", @subjects) foreach grep { $_->{run} } @wanted;
+	printf "== %s: %.1f s\n", join(', ', map { $_->{name} } @wanted), (now_ns() - $start) / 1e9;
 	check_processes();
 	return;
 }
@@ -668,7 +671,7 @@ open_network() if $option{network};
 start_servers($dir, $Faults::SLOW, grep { $_->{lags} && faults_of($_) } @GROUPS);
 start_meter({ PGHOST => "$WORK_HOST,$WORK_HOST", PGPORT => port('both') }, "$out/meter.err");
 check_checker();
-run_alone_cases($_) foreach @ALONE;
+run_those_alone();
 run_group($_) foreach @GROUPS;
 stop_servers();
 close_network();
