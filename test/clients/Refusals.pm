@@ -112,11 +112,8 @@ sub create_and_grant
 	return ([ 'CREATE EXTENSION' => at_home('CREATE EXTENSION leader_election') ],
 		[ 'is not allowed to' => says_state('refused: 42501') ],
 		[ 'GRANT, but for create_election()' => sub {
-				my $database = $_[0]{env}{PGDATABASE};
-
-				grant($database);
-				sql('REVOKE EXECUTE ON ROUTINE leader_election.create_election FROM app',
-					dbname => $database);
+				grant($_[0]{env}{PGDATABASE},
+					'REVOKE EXECUTE ON ROUTINE leader_election.create_election FROM app');
 				return 1;
 			} ],
 		[ 'no election' => says_state('refused: LE003') ],

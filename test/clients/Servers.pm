@@ -216,13 +216,14 @@ ignore_startup_parameters = extra_float_digits,options
 	return;
 }
 
-# What a role needs, after each CREATE EXTENSION
+# What a role needs, after each CREATE EXTENSION, in a database; and what else is done
+# in the same transaction.
 sub grant
 {
-	my ($database) = @_;
+	my ($database, $more) = @_;
 
 	sql('GRANT USAGE ON SCHEMA leader_election TO app, watcher;
-		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app',
+		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app; ' . ($more // ''),
 		dbname => $database);
 	return;
 }
