@@ -1,10 +1,17 @@
 package leaderelection
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,6 +202,289 @@ func TestSole(t *testing.T) {
 	err := l.Run(context.Background(), func(ctx context.Context, term int64) error { return l.Fenced(ctx, nil) })
 	if err != nil || l.Leads() {
 		t.Error(err)
+	}
+}
+
+// What the function returns: an error ends Run, before the loss and after it, unless
+// it only says that the leadership is lost.
+func TestErrorOfFunction(t *testing.T) {
+	mine := errors.New("mine")
+	for _, c := range []struct {
+		err    error
+		lose   bool // before it returns
+		ends   bool
+		reason string
+	}{
+		{mine, false, true, "error"},
+		{mine, true, true, "connection lost"},
+		{nil, false, true, "closed"},
+		{nil, true, false, "connection lost"},
+		{context.Canceled, false, true, "error"},
+		{fmt.Errorf("%w", context.Canceled), true, false, "connection lost"},
+		{&pq.Error{Code: "57014"}, true, false, "connection lost"},
+		{&pq.Error{Code: "57014"}, false, true, "error"},
+		{&pq.Error{Code: "LE002"}, false, false, "not renewed"},
+		{ErrNotLeader, false, false, "not renewed"},
+	} {
+		f := NewFake(Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		calls, ended, reason := make(chan bool), make(chan error, 1), ""
+		go func() {
+			ended <- f.Run(ctx, func(ctx context.Context, term int64) error {
+				if calls <- true; term > 1 {
+					return nil
+				}
+				if c.lose {
+					f.Lose("connection lost")
+				}
+				return c.err
+			})
+		}()
+		f.Elect(0, 0)
+		<-calls
+		if !c.ends {
+			f.working.Wait()
+			reason = f.Reason()
+			f.Elect(0, 0)
+			<-calls
+			<-ended
+		} else if err := <-ended; err != c.err {
+			t.Error(c, err)
+		} else if reason = f.Reason(); c.err != nil && f.State() != "failed: "+describe(c.err) {
+			t.Error(c, f.State())
+		}
+		if reason != c.reason {
+			t.Error(c, reason)
+		}
+		cancel()
+	}
+}
+
+// A function that ends its goroutine would leave a leader that does nothing.
+func TestGoexit(t *testing.T) {
+	f := NewFake(Options{})
+	ended := make(chan error)
+	go func() {
+		ended <- f.Run(context.Background(), func(context.Context, int64) error {
+			runtime.Goexit()
+			return nil
+		})
+	}()
+	f.Elect(0, 0)
+	if err := <-ended; err == nil || f.Run(context.Background(), nil) == nil {
+		t.Error(err)
+	}
+}
+
+// OnYield may wait, and the lease is not given back before it has returned.
+func TestYieldWaits(t *testing.T) {
+	var r record
+	leave, asked := make(chan bool), make(chan bool)
+	f := NewFake(Options{OnYield: func(int64) { asked <- true; <-leave }})
+	ctx, cancel := context.WithCancel(context.Background())
+	r.run(ctx, f.Leadership)
+	f.Elect(0, 0)
+	<-r.begin
+	f.AskYield()
+	<-asked
+	if f.Advance(5 * time.Second); !f.Leads() {
+		t.Error("does not lead on")
+	}
+	f.Advance(time.Minute)
+	elected := make(chan bool)
+	go func() { f.Elect(0, 0); close(elected) }()
+	select {
+	case <-elected:
+		t.Error("elected, and OnYield runs on")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(leave)
+	<-r.begin
+	cancel()
+	<-r.ended
+	r.expect(t, "elected 1", "lost expired", "elected 2", "lost closed")
+}
+
+// A health check that hangs is not healthy, is not called a second time, and what it
+// says late does not count.
+func TestHealth(t *testing.T) {
+	leave, calls := make(chan bool), make(chan bool, 9)
+	f := NewFake(Options{CallTimeout: 50 * time.Millisecond,
+		HealthCheck: func() bool { calls <- true; return <-leave }})
+	f.ctx = context.Background()
+	if f.healthy() || f.healthy() || len(calls) != 1 {
+		t.Error("healthy, or asked twice")
+	}
+	leave <- true
+	for len(f.answer) == 0 { // it is noted
+		time.Sleep(time.Millisecond)
+	}
+	if f.healthy() || len(calls) != 2 {
+		t.Error("healthy by what it said late")
+	}
+	leave <- true
+	for len(f.answer) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() { leave <- true }()
+	if !f.healthy() || len(calls) != 3 {
+		t.Error("not healthy")
+	}
+}
+
+// Where lib/pq is told to connect
+func TestHosts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "services")
+	if err := os.WriteFile(file, []byte("[other]\nhost=no\n\n# of ours\n[app]\nhost=a,b\nport=1,2\n"+
+		"target_session_attrs=read-write\nkeepalives=1\n[last]\nport=9\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PGSERVICEFILE", file)
+	for dsn, want := range map[string]string{
+		"":                                         "[{localhost 5432}]",
+		"host=a":                                   "[{a 5432}]",
+		"host=a,b,c port=1":                        "[{a 1} {b 1} {c 1}]",
+		"host=a,b port=1,2":                        "[{a 1} {b 2}]",
+		"host=a,b port=1,":                         "[{a 1} {b 5432}]",
+		"host=a,b port=1,2,3":                      "2 hosts, 2 addresses and 3 ports",
+		"hostaddr=10.0.0.1,10.0.0.2":               "[{10.0.0.1 5432} {10.0.0.2 5432}]",
+		"host=a,b hostaddr=10.0.0.1":               "2 hosts, 1 addresses and 1 ports",
+		"host=a hostaddr=10.0.0.1":                 "[{10.0.0.1 5432}]",
+		"host=a port=1\nhost=b port=2":             "[{a 1} {b 2}]",
+		"host=/tmp port=1":                         "[{/tmp 1}]",
+		"postgres://u:p@a:1,b:2/d":                 "[{a 1} {b 2}]",
+		"postgresql://a,b:2":                       "[{a 5432} {b 2}]",
+		"postgres://[::1]:1,[::2]/d":               "[{::1 1} {::2 5432}]",
+		"postgres:///d?host=a":                     "[{a 5432}]",
+		"service=app":                              "[{a 1} {b 2}]",
+		"service=app host=c port=3":                "[{c 3}]",
+		"postgres:///d?service=last":               "[{localhost 9}]",
+		"service=none":                             "there is no service",
+		"host = 'a' password = 'b \\' c' user=x'y": "[{a 5432}]",
+		"nonsense":                                 "a connection string has words",
+		"host='a":                                  "a connection string has words",
+		"host=a passfile=x":                        "lib/pq does not know passfile",
+		"host=a target_session_attrs=standby":      "target_session_attrs: only",
+	} {
+		hosts, err := readHosts(dsn)
+		got := ""
+		for _, h := range hosts {
+			got += fmt.Sprintf(" {%s %s}", h.name, h.port)
+		}
+		if got = "[" + strings.TrimPrefix(got, " ") + "]"; err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %s, not %s", dsn, got, want)
+		}
+	}
+	t.Setenv("PGSERVICE", "app")
+	t.Setenv("PGHOSTADDR", "10.0.0.1,10.0.0.2")
+	hosts, err := readHosts("")
+	if err != nil || len(hosts) != 2 || hosts[1].name != "10.0.0.2" || os.Getenv("PGSERVICE") != "app" {
+		t.Error(hosts, err)
+	}
+	t.Setenv("PGREALM", "x") // neither of us knows it
+	if _, err = readHosts(""); err == nil {
+		t.Error("does not say what lib/pq cannot do")
+	}
+}
+
+func TestParse(t *testing.T) {
+	settings, err := parse(`host = 'a' password='b \' c' user=x'y  options=-c\ work_mem=1MB dbname=`)
+	want := map[string]string{"host": "a", "password": "b ' c", "user": "x'y", "options": "-c work_mem=1MB", "dbname": ""}
+	if err != nil || !reflect.DeepEqual(settings, want) {
+		t.Error(settings, err)
+	}
+}
+
+// The next round begins with the primary. What one address says counts for it alone.
+func TestAddresses(t *testing.T) {
+	a := addresses{lines: "host=127.0.0.1,127.0.0.2,127.0.0.3", refusals: map[string]refusal{}}
+	var got []string
+	next := func() address {
+		at, err := a.next(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSuffix(at.where, ":5432"))
+		return at
+	}
+	refused := &pq.Error{Code: "28000"}
+	a.heard(next(), refused)
+	second := next()
+	a.prefer(second)
+	if a.heard(second, nil); a.more() {
+		t.Error("the round goes on")
+	}
+	a.heard(next(), refused)
+	if a.verdict(0) != nil {
+		t.Error("ends although two have not refused")
+	}
+	a.heard(next(), refused)
+	a.heard(next(), refused)
+	if a.verdict(0) != refused || a.verdict(time.Minute) != nil {
+		t.Error(a.verdict(0), a.verdict(time.Minute))
+	}
+	if a.heard(second, errors.New("no route")); a.verdict(0) != nil {
+		t.Error("ends although one may be the primary")
+	}
+	if want := "127.0.0.1 127.0.0.2 127.0.0.2 127.0.0.1 127.0.0.3"; strings.Join(got, " ") != want {
+		t.Error(got)
+	}
+}
+
+func TestSlice(t *testing.T) {
+	for _, c := range [][4]int{ // given, logged from, limit; and what comes of it, in ms
+		{0, -1, 0, 5000}, {0, 0, 0, 5000}, {0, 1000, 0, 800}, {0, 10000, 0, 5000}, {0, 100, 0, 5000},
+		{0, -1, 1000, 800}, {0, 1000, 100, 80}, {3000, 1000, 1000, 3000},
+	} {
+		ms := func(i int) time.Duration { return time.Duration(c[i]) * time.Millisecond }
+		s := session{l: New(Options{Slice: ms(0)})}
+		if s.chooseSlice(ms(1), ms(2)); s.slice != ms(3) {
+			t.Error(c, s.slice)
+		}
+	}
+}
+
+func TestName(t *testing.T) {
+	host, _ := os.Hostname()
+	match := func(pattern string) {
+		t.Helper()
+		if name := defaultName(); !regexp.MustCompile("^("+pattern+")$").MatchString(name) || len(name) > 200 {
+			t.Error(name)
+		}
+	}
+	pid := fmt.Sprintf("-%d", os.Getpid())
+	match(regexp.QuoteMeta(host) + pid + "-[0-9a-f]{4}")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+	t.Setenv("HOSTNAME", "pod")
+	match("pod" + pid)
+	t.Setenv("POD_NAME", strings.Repeat("\u00e4", 150))
+	match(".*\u00e4" + pid)
+}
+
+// One line for a trouble, and one for its end; then it is quiet for a while.
+func TestLog(t *testing.T) {
+	var lines bytes.Buffer
+	log.SetOutput(&lines)
+	defer log.SetOutput(os.Stderr)
+	l := New(Options{Election: "e"})
+	for i := 0; i < 100; i++ {
+		l.report(&pq.Error{Code: "28000", Message: "no"})
+		if l.report(errors.New("no route")); l.State() != "unreachable: no route" {
+			t.Error(l.State())
+		}
+		l.report(unheard{errStandby})
+		l.answered()
+	}
+	if n := strings.Count(lines.String(), "\n"); n != 3 || l.State() != "standing" {
+		t.Errorf("%d lines, %s:\n%s", n, l.State(), lines.String())
+	}
+	l.wellSince = time.Now().Add(-time.Minute)
+	l.report(errors.New("no route"))
+	if n := strings.Count(lines.String(), "\n"); n != 4 {
+		t.Errorf("%d lines:\n%s", n, lines.String())
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // bare is what the client is compared with: the same driver, and no
 // client. Whoever holds a plain advisory lock leads.
 func bare(election string) {
-	_, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"))
+	_, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"), "")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	say("ready")

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/signal"
@@ -40,12 +41,12 @@ func seconds(name string) time.Duration {
 // A pool connects to the first place that answers: lib/pq knows one host.
 type pool []string
 
-func open(hosts, ports string) (places pool, db *sql.DB) {
+func open(hosts, ports, dsn string) (places pool, db *sql.DB) {
 	port := strings.Split(ports, ",")
 	for i, host := range strings.Split(hosts, ",") {
 		places = append(places, net.JoinHostPort(host, port[i]))
 	}
-	connector, _ := pq.NewConnector("")
+	connector, _ := pq.NewConnector(dsn)
 	connector.Dialer(places)
 	return places, sql.OpenDB(connector)
 }
@@ -60,6 +61,72 @@ func (p pool) Dial(network, _ string) (c net.Conn, err error) {
 
 func (p pool) DialTimeout(n, a string, _ time.Duration) (net.Conn, error) { return p.Dial(n, a) }
 
+// hide takes variables out of the environment, in which lib/pq would panic, and
+// returns what puts them back.
+func hide(names ...string) func() {
+	values := map[string]string{}
+	for _, name := range names {
+		if value, ok := os.LookupEnv(name); ok {
+			values[name] = value
+			os.Unsetenv(name)
+		}
+	}
+	return func() {
+		for name, value := range values {
+			os.Setenv(name, value)
+		}
+	}
+}
+
+// whose are the fenced writes, if they have a role and a database of their own?
+func whose() (dsn string) {
+	if user := os.Getenv("WORKUSER"); user != "" {
+		dsn = "user=" + user
+	}
+	if database := os.Getenv("WORKDATABASE"); database != "" {
+		dsn += " dbname=" + database
+	}
+	return dsn
+}
+
+// where is what the client is told of it: one connection string a line, or nothing
+// if the environment says it all.
+func where(places pool) string {
+	if service := os.Getenv("SERVICE"); service != "" {
+		return "service=" + service
+	}
+	if os.Getenv("PGSERVICE") != "" || os.Getenv("PGHOSTADDR") != "" {
+		return ""
+	}
+	return "postgres://" + strings.Join(places, "\npostgres://")
+}
+
+// handler does once what HANDLER says of an event, and returns the error to raise.
+type handler struct {
+	resign, close func()
+	done          atomic.Bool
+}
+
+func (h *handler) handle(event string) error {
+	name, what, _ := strings.Cut(os.Getenv("HANDLER"), ":")
+	if name != event || h.done.Swap(true) {
+		return nil
+	}
+	switch what {
+	case "raise":
+		return errors.New("raised in " + event)
+	case "exit":
+		os.Exit(7)
+	case "block":
+		time.Sleep(2 * seconds("LEASE"))
+	case "close":
+		h.close()
+	case "resign":
+		h.resign()
+	}
+	return nil
+}
+
 func main() {
 	os.Setenv("PGSSLMODE", "disable")
 	if os.Args[1] == "bare" {
@@ -71,21 +138,37 @@ func main() {
 	}
 	var l *leaderelection.Leadership
 	var turn, hang atomic.Int64 // when the work loop last took a turn; for how long it shall hang
-	places, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"))
-	_, work := open(os.Getenv("WORKHOST"), os.Getenv("WORKPORT"))
+	show := hide("PGSERVICE", "PGSERVICEFILE", "PGHOSTADDR")
+	places, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"), "")
+	_, work := open(os.Getenv("WORKHOST"), os.Getenv("WORKPORT"), whose())
+	show()
 	opts := leaderelection.Options{
-		DSN:      "postgres://" + strings.Join(places, "\npostgres://"),
+		DSN:      where(places),
 		Election: os.Args[2], Candidate: os.Args[3],
 		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"),
-		Interval: seconds("INTERVAL"),
+		Interval: seconds("INTERVAL"), RefusalTimeout: seconds("REFUSAL_TIMEOUT"),
+		Pooler: os.Getenv("POOLER"),
+	}
+	if os.Getenv("DEFAULT_NAME") != "" {
+		opts.Candidate = ""
+	}
+	if os.Getenv("DEFAULT_SLICE") != "" {
+		opts.Slice = 0
 	}
 	if healthy := seconds("HEALTH"); healthy != 0 {
 		opts.HealthCheck = func() bool { return time.Now().UnixNano()-turn.Load() < int64(healthy) }
 	}
-	if os.Getenv("YIELD") != "" {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	h := &handler{resign: func() { l.Resign() }, close: stop}
+	if yields := os.Getenv("YIELD") != ""; yields || strings.HasPrefix(os.Getenv("HANDLER"), "yield:") {
 		opts.OnYield = func(term int64) {
 			say("yield", term)
-			time.AfterFunc(200*time.Millisecond, l.Resign)
+			if err := h.handle("yield"); err != nil { // no error can come out of it
+				log.Printf("%s: %v", os.Args[2], err)
+				l.Resign()
+			} else if yields {
+				time.AfterFunc(200*time.Millisecond, l.Resign)
+			}
 		}
 	}
 	if os.Getenv("LISTEN") != "" && os.Args[1] == "detached" {
@@ -96,7 +179,9 @@ func main() {
 	if l = leaderelection.New(opts); os.Args[1] == "detached" {
 		l = leaderelection.NewDetached(db, opts)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	if opts.Candidate == "" {
+		say("name", l.Candidate())
+	}
 	go func() {
 		var word string
 		var ms time.Duration
@@ -114,8 +199,13 @@ func main() {
 		}
 	}()
 	go func() { // the work loop
+		said := ""
 		for i := 0; ; i++ {
 			turn.Store(time.Now().UnixNano())
+			if text := l.State(); text != said {
+				said = text
+				say("state", text)
+			}
 			asked := nanoseconds()
 			if term, ok := l.Term(); ok {
 				if say("working", term, asked); i%5 == 0 {
@@ -125,14 +215,23 @@ func main() {
 			time.Sleep(20*time.Millisecond + time.Duration(hang.Swap(0)))
 		}
 	}()
+	raised := false
 	say("ready")
 	err := l.Run(ctx, func(ctx context.Context, term int64) error {
 		say("elected", term)
+		if err := h.handle("elected"); err != nil {
+			raised = true
+			return err
+		}
 		<-ctx.Done() // a real program works here
 		say("lost", l.Reason())
-		return nil
+		return h.handle("lost")
 	})
+	if raised {
+		say("lost", l.Reason())
+	}
 	if !errors.Is(err, context.Canceled) {
+		say("state", l.State())
 		say("error", state(err), strings.ReplaceAll(err.Error(), "\n", " "))
 		os.Exit(3)
 	}

@@ -1,0 +1,347 @@
+package leaderelection
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"net"
+	"reflect"
+	"sync"
+	"time"
+)
+
+// New makes a session candidate, with a connection of its own.
+func New(opts Options) *Leadership {
+	l := newLeadership(opts)
+	l.opts.Interval = 0 // it waits in campaign
+	l.link = &session{l: l}
+	return l
+}
+
+// Half of a lease is ours: the server may end the session of a peer that went silent
+// sooner than its lease ends, and then another leads at once. [leader's network cut]
+type session struct {
+	l      *Leadership
+	socket *socket
+	db     *sql.DB // of this one connection
+	conn   *sql.Conn
+	slice  time.Duration
+	warned bool // that the server's log will have each campaign
+}
+
+const (
+	// Who we are connected to, before anything is set or called there
+	examine = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery(), " +
+		"(SELECT setting FROM pg_catalog.pg_settings " +
+		"WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'), " +
+		"(SELECT setting FROM pg_catalog.pg_settings " +
+		"WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"
+	// The time limits that a role or the server has would end a waiting campaign.
+	noTimeouts = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings " +
+		"WHERE name OPERATOR(pg_catalog.~) '^(statement|transaction|idle_session)_timeout$'"
+)
+
+// stand waits in campaign() for a slice: the network of a follower may have been cut
+// without a word. [follower's network cut]
+func (s *session) stand(ctx context.Context) (grant, error) {
+	if s.conn == nil {
+		if err := s.connect(ctx); err != nil {
+			return grant{}, err
+		}
+	}
+	// Always without auto_renew: if a follower is elected whose network was cut, and
+	// whose session the server takes for alive, nobody renews its lease, and another
+	// leads after that. join keeps its place in line between the slices.
+	err := s.call(func() error {
+		return s.exec("SELECT leader_election.join(%s, %s%s, auto_renew => false)",
+			s.l.election(), s.l.candidate(), s.l.rank()+s.l.shown())
+	})
+	if err == nil {
+		err = s.within(ctx, s.slice+s.l.opts.CallTimeout, s.l.opts.CallTimeout, func() error {
+			return s.campaign(ctx)
+		})
+	}
+	var g grant
+	if err == nil {
+		g, err = s.renew(0)
+	}
+	if err != nil && err != errNotGranted {
+		s.leave(0)
+	}
+	return g, err
+}
+
+// campaign waits for a slice. When ctx ends, lib/pq cancels it and reads its answer:
+// none goes on at the server, and the connection is in order for leave. (Of a query
+// that was not prepared lib/pq would end the connection.)
+func (s *session) campaign(ctx context.Context) error {
+	campaign, err := s.conn.PrepareContext(context.Background(), fmt.Sprintf(
+		"CALL leader_election.campaign(%s, %s, timeout => '%d ms'::pg_catalog.interval)",
+		s.l.election(), s.l.candidate(), s.slice.Milliseconds()))
+	if err != nil {
+		return err
+	}
+	defer campaign.Close() // a pooler's next client has statements of these names, too
+	_, err = campaign.ExecContext(ctx)
+	return err
+}
+
+func (s *session) renew(int64) (g grant, err error) {
+	err = s.call(func() error {
+		g, err = query(context.Background(), s.conn, 2, "leader_election.renew(%s%s)",
+			s.l.election(), s.l.shown())
+		return err
+	})
+	return g, err
+}
+
+// leave withdraws, and ends the connection as a client should: nothing is left in a
+// session that a pooler gives to others. A cancel that comes late may hit it once.
+func (s *session) leave(int64) {
+	if s.conn == nil {
+		return
+	}
+	_ = s.call(func() error {
+		err := s.exec("SELECT leader_election.leave(%s)", s.l.election())
+		if sqlState(err) == "57014" {
+			err = s.exec("SELECT leader_election.leave(%s)", s.l.election())
+		}
+		s.conn.Close()
+		s.db.Close()
+		return err
+	})
+	s.drop()
+}
+
+// idle waits for what the server says unasked, the end of the connection above all.
+// It is left to the next call. [backend terminated]
+func (s *session) idle(ctx context.Context, d time.Duration) { s.socket.idle(ctx, d) }
+func (s *session) wake()                                     { s.socket.wake() }
+
+// connect tries one address.
+func (s *session) connect(ctx context.Context) error {
+	if pooler := s.l.opts.Pooler; pooler != "" && pooler != "session" {
+		return finally("22023", "Pooler is \"session\" or nothing")
+	}
+	limit, end := context.WithTimeout(ctx, s.l.opts.CallTimeout)
+	at, err := s.l.addresses.next(limit)
+	end()
+	if err != nil {
+		return err
+	}
+	s.socket = newSocket(at)
+	at.connector.Dialer(s.socket)
+	s.db = sql.OpenDB(at.connector)
+	err = s.within(ctx, s.l.opts.CallTimeout, 0, func() (err error) {
+		s.conn, err = s.db.Conn(context.Background())
+		return err
+	})
+	if s.l.addresses.heard(at, err); err != nil {
+		err = unheard{err}
+	} else {
+		err = s.call(s.examine)
+	}
+	if err == nil {
+		s.l.addresses.prefer(at)
+	} else {
+		s.drop()
+	}
+	return err
+}
+
+// examine looks where we are, and makes the session ready to stand.
+func (s *session) examine() error {
+	var pid int64
+	var standby bool
+	var logged, limit time.Duration
+	err := s.conn.QueryRowContext(context.Background(), examine).Scan(&pid, &standby, &logged, &limit)
+	if err != nil {
+		return unheard{err}
+	} else if standby {
+		return unheard{fmt.Errorf("%s: %w", s.socket.at.where, errStandby)}
+	}
+	if s.l.opts.Pooler == "" { // else others would have after us what we set
+		if known, err := backendPid(s.conn); err != nil {
+			return err
+		} else if known != pid {
+			return finally("0A000", "this is a pooler: use NewDetached, "+
+				"or say Pooler: \"session\" if it is in session mode")
+		}
+		err, limit = s.exec(noTimeouts), 0
+	}
+	s.chooseSlice(logged*time.Millisecond, limit*time.Millisecond)
+	return err
+}
+
+// chooseSlice has a campaign end before the server logs it as slow, or cancels it.
+func (s *session) chooseSlice(logged, limit time.Duration) {
+	s.slice = or(s.l.opts.Slice, 5*time.Second)
+	if s.l.opts.Slice != 0 {
+		return
+	}
+	if below := logged * 4 / 5; logged > 0 && below < s.slice {
+		if below >= 200*time.Millisecond {
+			s.slice = below
+		} else if !s.warned {
+			s.warned = true
+			log.Printf("leaderelection: %s: log_min_duration_statement is %v: the server logs each campaign",
+				s.l.opts.Election, logged)
+		}
+	}
+	if below := limit * 4 / 5; limit > 0 && below < s.slice {
+		s.slice = below
+	}
+}
+
+// backendPid is the process ID that the server has told the driver at login. A
+// pooler has told one of its own, and another process answers.
+func backendPid(conn *sql.Conn) (pid int64, err error) {
+	err = conn.Raw(func(driverConn any) (err error) {
+		var ok bool
+		if pid, ok = processID(driverConn); !ok {
+			err = finally("0A000", "this version of lib/pq does not tell the process ID of its backend, "+
+				"so that a pooler cannot be noticed: use NewDetached, or say Pooler: \"session\"")
+		}
+		return err
+	})
+	return pid, err
+}
+
+// processID reads a field that lib/pq does not export. There is no other place: our
+// socket sees only what TLS has encrypted, and lib/pq offers nothing that tells it.
+func processID(driverConn any) (int64, bool) {
+	conn := reflect.Indirect(reflect.ValueOf(driverConn))
+	if conn.Kind() != reflect.Struct {
+		return 0, false
+	}
+	field := conn.FieldByName("processID")
+	if !field.IsValid() || !field.CanInt() {
+		return 0, false
+	}
+	return field.Int(), true
+}
+
+func (s *session) exec(format string, args ...any) error {
+	_, err := s.conn.ExecContext(context.Background(), fmt.Sprintf(format, args...))
+	return err
+}
+
+func (s *session) call(call func() error) error {
+	return s.within(context.Background(), s.l.opts.CallTimeout, 0, call)
+}
+
+// within makes a call that may take so long, and so long after ctx has ended. Then
+// the socket is destroyed, and whatever waits on it returns. [connections forgotten]
+func (s *session) within(ctx context.Context, d, after time.Duration, call func() error) error {
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-over:
+			return
+		case <-time.After(d):
+		case <-ctx.Done():
+			select {
+			case <-over:
+				return
+			case <-time.After(after):
+			}
+		}
+		s.socket.destroy()
+	}()
+	err := call()
+	close(over)
+	if s.socket.ctx.Err() != nil {
+		return errNoAnswer
+	}
+	return err
+}
+
+func (s *session) drop() {
+	if s.conn != nil {
+		s.conn.Close()
+	}
+	s.db.Close()
+	s.socket.destroy()
+	s.conn = nil
+}
+
+// A socket is a session's connection as lib/pq sees it. It leads to one address,
+// whatever lib/pq asks for, can be destroyed at any time, and can be waited on while
+// lib/pq does not read.
+type socket struct {
+	net.Conn
+	in      *bufio.Reader
+	at      address
+	ctx     context.Context
+	destroy context.CancelFunc
+	mu      sync.Mutex // of the deadline for reading
+	idling  bool
+}
+
+func newSocket(at address) *socket {
+	s := &socket{at: at}
+	s.ctx, s.destroy = context.WithCancel(context.Background())
+	return s
+}
+
+// DialContext is what lib/pq connects by, and dials once more to cancel a campaign.
+// The kernel gives up a peer that went silent; how many probes it sends is left to
+// the system.
+func (s *socket) DialContext(context.Context, string, string) (net.Conn, error) {
+	conn, err := (&net.Dialer{KeepAlive: 5 * time.Second}).DialContext(s.ctx, s.at.network, s.at.where)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		<-s.ctx.Done()
+		conn.Close()
+	}()
+	if s.Conn != nil {
+		return conn, nil
+	}
+	s.Conn, s.in = conn, bufio.NewReader(conn)
+	return s, nil
+}
+
+// Dial and DialTimeout are for pq.Dialer only: lib/pq calls DialContext.
+func (s *socket) Dial(network, address string) (net.Conn, error) {
+	return s.DialContext(s.ctx, network, address)
+}
+
+func (s *socket) DialTimeout(network, address string, _ time.Duration) (net.Conn, error) {
+	return s.DialContext(s.ctx, network, address)
+}
+
+func (s *socket) Read(b []byte) (int, error) { return s.in.Read(b) }
+
+// idle waits until something comes in, which it does not read, and no longer than d.
+func (s *socket) idle(ctx context.Context, d time.Duration) {
+	if s.beginIdle(ctx, d) {
+		_, _ = s.in.Peek(1)
+		s.mu.Lock()
+		s.idling = false
+		_ = s.SetReadDeadline(time.Time{})
+		s.mu.Unlock()
+	}
+}
+
+func (s *socket) beginIdle(ctx context.Context, d time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idling = ctx.Err() == nil
+	if s.idling {
+		_ = s.SetReadDeadline(time.Now().Add(d))
+	}
+	return s.idling
+}
+
+// wake ends idle. It comes after the end of ctx, so no idle begins after it.
+func (s *socket) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idling {
+		_ = s.SetReadDeadline(time.Unix(1, 0))
+	}
+}

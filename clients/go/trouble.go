@@ -1,0 +1,173 @@
+package leaderelection
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// recover does what an error calls for. What did not come through to the server
+// changes nothing there: a detached leadership goes on up to its deadline. That of a
+// session ends with its connection, and with an answer that leaves its state unknown.
+func (l *Leadership) recover(err error) {
+	if lasting := l.judge(err); lasting != nil {
+		l.fail(fmt.Errorf("leaderelection: %w", lasting))
+		return
+	}
+	l.report(err)
+	_, isSession := l.link.(*session)
+	if state := sqlState(err); isSession && state != "55P03" && state != "57014" { // these did nothing
+		l.lose("connection lost") // [backend terminated]
+	}
+}
+
+var (
+	// A restore, CREATE EXTENSION, GRANT or a rename may mend it: tried for ever.
+	passing = regexp.MustCompile("^(42501|3F000|42883|42P01|LE003)$")
+	// A person has to, if it lasts.
+	wrong = regexp.MustCompile("^(28...|3D000|22023|0A000|25001)$")
+	// Before login, the word of one server.
+	refusing = regexp.MustCompile("^(28...|3D000|42501)$")
+	// The server is not there, or not ready, or full.
+	absent = regexp.MustCompile("^(|08...|57P0.|53...)$")
+)
+
+// judge says whether an error ends the client, and with which: at once, or since
+// every address, or a primary, has said so for RefusalTimeout.
+func (l *Leadership) judge(err error) error {
+	state := sqlState(err)
+	switch {
+	case errors.As(err, new(final)):
+		return err
+	case errors.As(err, new(unheard)):
+		return l.addresses.verdict(l.opts.RefusalTimeout)
+	case wrong.MatchString(state):
+		l.refusedSince = or(l.refusedSince, time.Now())
+		if time.Since(l.refusedSince) >= l.opts.RefusalTimeout {
+			return err
+		}
+	case !absent.MatchString(state): // another answer
+		l.refusedSince = time.Time{}
+	}
+	return nil
+}
+
+// throttle lets ten attempts pass in a second, whatever fails or wakes us. It is false
+// when Run is to end.
+func (l *Leadership) throttle() bool {
+	last := &l.attempts[l.attempt%len(l.attempts)]
+	if l.rest > 0 { // else nobody is asked
+		l.sleep(time.Until(last.Add(time.Second)))
+	}
+	*last = time.Now()
+	l.attempt++
+	return l.ctx.Err() == nil
+}
+
+// backOff is the pause after a failure: 0.1 s, then twice as long up to 5 s, times 0.5
+// to 1 at random.
+func (l *Leadership) backOff() time.Duration {
+	l.pause = or(2*l.pause, 100*time.Millisecond)
+	if l.pause > 5*time.Second {
+		l.pause = 5 * time.Second
+	}
+	return l.pause/2 + time.Duration(l.jitter.Int63n(int64(l.pause/2)))
+}
+
+func (l *Leadership) sleep(d time.Duration) { wait(l.ctx, d, new(<-chan *pq.Notification)) }
+
+// wait waits until d is over, ctx has ended, or a notification has come, which is a
+// hint and no more. A channel that was closed wakes nobody for ever.
+func wait(ctx context.Context, d time.Duration, wake *<-chan *pq.Notification) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case _, open := <-*wake:
+		if !open {
+			*wake = nil
+		}
+	}
+}
+
+// report notes an error for State and the log. That a server is a standby is worth
+// it only if there is no other word.
+func (l *Leadership) report(err error) {
+	if errors.Is(err, errStandby) && (l.trouble != "" || l.addresses.more()) {
+		return
+	}
+	state := sqlState(err)
+	if absent.MatchString(state) {
+		l.complain("unreachable", state, describe(err))
+	} else {
+		l.complain("refused", state, describe(err))
+	}
+}
+
+// complain notes a trouble, and logs it when it begins or changes its kind, and then
+// once a minute.
+func (l *Leadership) complain(word, state, text string) {
+	l.mu.Lock()
+	l.trouble = word
+	if word != "unhealthy" {
+		l.trouble += ": " + text
+	}
+	l.mu.Unlock()
+	if !l.wellSince.IsZero() && time.Since(l.wellSince) > 5*time.Second {
+		l.logged = map[string]time.Time{} // a new trouble
+	}
+	l.wellSince = time.Time{}
+	if kind := word + state; time.Since(l.logged[kind]) >= time.Minute {
+		l.logged[kind] = time.Now()
+		l.complained = true
+		log.Printf("leaderelection: %s: %s: %s", l.opts.Election, word, text)
+	}
+}
+
+// answered is the end of a trouble.
+func (l *Leadership) answered() {
+	l.pause, l.retry, l.refusedSince = 0, 0, time.Time{}
+	l.wellSince = or(l.wellSince, time.Now())
+	l.mu.Lock()
+	l.trouble = ""
+	l.mu.Unlock()
+	if l.complained {
+		l.complained = false
+		log.Printf("leaderelection: %s: all is well again", l.opts.Election)
+	}
+}
+
+// describe is the SQLSTATE, if there is one, and the text of an error, in one line.
+func describe(err error) string {
+	text := strings.TrimPrefix(err.Error(), "leaderelection: ")
+	text = strings.ReplaceAll(strings.TrimPrefix(text, "pq: "), "\n", " ")
+	if errors.Is(err, driver.ErrBadConn) { // also lib/pq's word for a FATAL of the server
+		text = "the connection was lost"
+	}
+	switch state := sqlState(err); state {
+	case "":
+		return text
+	case "3F000", "42883":
+		return state + " " + text + " (the database lacks the extension: CREATE EXTENSION leader_election)"
+	default:
+		return state + " " + text
+	}
+}
+
+// sqlState is that of an error of lib/pq or pgx; "" of one that is not the
+// server's.
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
