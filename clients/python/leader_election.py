@@ -97,7 +97,7 @@ class _Candidate:
         self._lead = _Tenure.none()         # the last one, as the application knows it
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None
-        self._trouble = _Trouble(f"election {election!r}, candidate")
+        self._trouble = _Trouble(self._warn)
         self._pid = None                    # of the process that called start()
         self._engine_ended = True           # nothing more to be given back
         self._bells = []                    # of all threads that wait
@@ -191,7 +191,8 @@ class _Candidate:
 
     def _current(self):
         """Our leadership, unless it has ended. The first thread that sees the end, by the clock or
-        by close(), ends it for good, so that an answer that comes too late revives nothing."""
+        by close(), ends it for good, so that an answer that comes too late revives nothing.
+        [stopped]"""
         lead = self._lead
         if not lead.ends and (self._closing or self._now() >= lead.deadline):
             lead.ends.append(self._closing or "expired")
@@ -256,12 +257,16 @@ class _Candidate:
         except SystemExit as error:
             self._fail(error)
         except Exception as error:
-            log.exception("election %r, candidate %r: handler of %r", self.election,
-                          self.candidate, event)
+            self._warn("handler of %r", event, exc_info=True)
             if event in ("elected", "lost"):
                 self._fail(error)
             elif event == "yield":
                 self.resign()
+
+    def _warn(self, text, *values, **options):
+        """Any thread."""
+        log.warning(f"election %r, candidate %r: {text}", self.election, self.candidate, *values,
+                    **options)
 
     # --- threads wait, and wake each other: any thread
 
@@ -285,9 +290,11 @@ class _Candidate:
             bell.put(None)
         if not self._telling:
             self._telling = True
-            while self._tell():
-                pass
-            self._telling = False
+            try:
+                while self._tell():
+                    pass
+            finally:
+                self._telling = False
 
     # --- forks
 
@@ -334,7 +341,6 @@ class _Standing(_Candidate):
             _refuse_uwsgi_without_threads()
             if not self._is_named:
                 self.candidate = _default_name()    # that of before a fork would be each child's
-            self._trouble.who += f" {self.candidate!r}"
             self._waker = _Waker(self._now)
             self._engine_ended = False
             self._pid = os.getpid()
@@ -347,9 +353,10 @@ class _Standing(_Candidate):
     def close(self):
         super().close()
         if self._threads and not self._is_forked():
-            ours = (*self._threads, self._checker)      # a handler calls: its thread is waited for
-            if threading.current_thread() not in ours:
-                self._threads[-1].join(self._call_timeout)      # the teller ends last
+            *_, teller = self._threads      # ends last
+            is_ours = threading.current_thread() in (*self._threads, self._checker)
+            if teller.is_alive() and not is_ours:   # of what a handler calls, its thread is the end
+                teller.join(self._call_timeout)
 
     def _ring(self):
         """Any thread."""
@@ -381,7 +388,7 @@ class _Standing(_Candidate):
         try:
             self._withdraw()
         except Exception as error:      # then the end of the session, or of the lease, does it
-            log.debug("%s: %r", self._trouble.who, error)
+            log.debug("election %r, candidate %r: %r", self.election, self.candidate, error)
         self._hang_up()
         self._engine_ended = True
         self._ring()
@@ -535,7 +542,8 @@ class _Standing(_Candidate):
         return row and _Grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
 
     def _until(self, more=0.0):
-        """The time limit of a call that begins now. A renewal is of no use after the deadline."""
+        """The time limit of a call that begins now. A renewal is of no use after the deadline.
+        [leader's network cut]"""
         lead, until = self._current(), self._now() + self._call_timeout + more
         return min(until, lead.deadline) if lead else until
 
@@ -605,7 +613,7 @@ class Leadership(_Standing):
         """Wait for a slice to be elected. Joins first: so our place in line survives each slice."""
         if not self._wire:
             self._join()
-            self._answered()
+            self._trouble.ends()
         [term] = self._campaign()
         return self._ask(self._RENEW, term, self._metadata) if term else None
 
@@ -636,8 +644,8 @@ class Leadership(_Standing):
             seconds = 0.8 * logged_from
         elif 0 < 0.8 * logged_from < 0.2 and not self._warned_of_log:
             self._warned_of_log = True
-            log.warning("%s: log_min_duration_statement is %d ms: the server's log will have each "
-                        "campaign", self._trouble.who, 1000 * logged_from)
+            self._warn("log_min_duration_statement is %d ms: the server's log will have each "
+                       "campaign", 1000 * logged_from)
         if self._pooler and statement_timeout > 0:
             seconds = min(seconds, 0.8 * statement_timeout)
         return seconds
@@ -714,7 +722,7 @@ class DetachedLeadership(_Standing):
             self._hang_up()
             if not self._listeners.round:       # else the next address, in the next turn
                 self._listen_at = self._now() + 30.0
-                log.warning("%s: cannot listen: %s", self._trouble.who, _words(error))
+                self._warn("cannot listen: %s", _words(error))
 
     def _release(self, held):
         if self._now() < held.deadline:
@@ -817,7 +825,7 @@ _LOGIN_REFUSALS = {
     "42501": "permission denied for database",
 }
 _KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
-               "tcp_user_timeout": 10000}
+               "tcp_user_timeout": 10000}       # [connections forgotten]
 
 
 class _Stopped(Exception):
@@ -862,27 +870,31 @@ class _Tenure:
 
 class _Trouble:
     """What the last attempt came to, for `state`, and for the log: a line when a trouble begins,
-    then one a minute; the same for each kind, if several take turns; and one when it has ended."""
+    and one when it has ended; in between, and if troubles of several kinds take turns, one a minute
+    for each kind."""
 
-    def __init__(self, who):
-        self.who = who
+    def __init__(self, warn):
+        self._warn = warn
         self.text = None            # None: an answer
         self._logged = {}           # when, by kind
+        self._is_known = False      # by the log: its end is to be logged, too
         self._ended = 0.0
 
     def goes_on(self, word, sqlstate, text):
         now, kind = time.monotonic(), (word, sqlstate)
         if not self.text and now - self._ended > 5.0:
-            self._logged.clear()    # another trouble: all was well for more than a call or two
+            self._logged.clear()    # another one: all was well for more than a call or two
         self.text = word if word == "unhealthy" else f"{word}: {text}"
         if now - self._logged.get(kind, float("-inf")) >= 60.0:
-            self._logged[kind] = now
-            log.warning("%s: %s: %s", self.who, word, text)
+            self._logged[kind], self._is_known = now, True
+            self._warn("%s: %s", word, text)
 
     def ends(self):
         if self.text:
             self.text, self._ended = None, time.monotonic()
-            log.warning("%s: is answered again", self.who)
+        if self._is_known:
+            self._is_known = False
+            self._warn("all is well again")
 
 
 class _BackOff:
@@ -968,9 +980,9 @@ class _Addresses:
 
 
 def _expand(words):
-    """These words, and what libpq adds: from the environment (PGHOST...), from a service and its
-    file, its defaults. It tells that of a connection that it has not even begun, because no server
-    has such attributes: so no file is read by us. (Which server we want, we ask by ourselves.)"""
+    """These words, and what libpq adds to them: from the environment, from a service's file, its
+    defaults [service file]. It tells that of a connection, too, that it refuses to begin: there is
+    no such target_session_attrs. (We do not need any: we ask whether a server is the primary.)"""
     pgconn = PGconn.connect_start(make_conninfo(**{**words, "target_session_attrs": "?"}).encode())
     error, options = pgconn.error_message.decode(errors="replace"), pgconn.info
     pgconn.finish()
@@ -983,7 +995,8 @@ def _expand(words):
 
 
 def _ip_addresses(host):
-    """Of a host's name; [""] if there is none to look up, or libpq is to say what is wrong."""
+    """Of a host's name [one name]; an empty one if there is none to look up, or libpq is to say
+    what is wrong."""
     if not host or host[0] in "/@":     # a socket
         return [""]
     try:
@@ -1038,7 +1051,7 @@ class _Wire:
 
     After an error the call may go on at the server, and a campaign may be elected there, of which
     nobody knows: then the connection is closed, and never used again. A time limit of the driver's
-    would leave the socket open.
+    would leave the socket open. [query timeout], [connections forgotten]
     """
 
     def __init__(self, pgconn, waker, encoding="utf-8"):
@@ -1158,7 +1171,7 @@ def _default_name():
 
 
 def _refuse_uwsgi_without_threads():
-    """uWSGI, in its default configuration, runs no threads but the one of a request. [fork]"""
+    """uWSGI, in its default configuration, runs no threads but the one of a request. [forks]"""
     uwsgi = sys.modules.get("uwsgi")
     if uwsgi and not {"enable-threads", "threads"} & set(uwsgi.opt):
         raise RuntimeError("uWSGI runs no threads unless it is told to: enable-threads = true")

@@ -467,8 +467,8 @@ class Tests(Logged, unittest.TestCase):
             with self.subTest(sqlstate=sqlstate):
                 self.told.clear()
                 self.lines.clear()
-                leadership = self.answered(answer, refusal_timeout=0.5)
-                self.until(lambda: leadership._closing or len(leadership.sent) > 5)
+                leadership = self.answered(answer, refusal_timeout=0.2)
+                self.until(lambda: leadership._closing or len(leadership.sent) > 3)
                 self.assertEqual(len(self.lines), 1, self.lines)
                 if not lasting:
                     text = f"{word}: {sqlstate} " if sqlstate else f"{word}: "
@@ -496,6 +496,7 @@ class Tests(Logged, unittest.TestCase):
         leadership = self.answered(answer, refusal_timeout=0.3)
         self.until(lambda: len(leadership.sent) > 12)
         self.assertIsNone(leadership._closing)
+        self.assertEqual(len(self.lines), 2, "trouble that comes and goes is no news")
 
     def test_a_refusal_passes(self):
         """As after a restore, or a GRANT: the client goes on."""
@@ -627,6 +628,12 @@ class Tests(Logged, unittest.TestCase):
             self.assertLess(time.monotonic() - start, 2.0)
             self.assertEqual(len(self.told), 2, self.told)
             self.assertEqual(leadership.sent[-2:], ["release", "leave"])
+
+    def test_signal_handler_closes_what_is_just_starting(self):
+        leadership = DetachedLeadership(None, "e")
+        with mock.patch("threading.Thread.start", lambda thread: leadership.close()):
+            leadership.start()
+        self.assertEqual(leadership.state, "closed")
 
     def test_signal_handler_exits(self):
         def handler(*_):
