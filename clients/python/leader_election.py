@@ -325,7 +325,7 @@ class _Standing(_Candidate):
 
     def __init__(self, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
-        self._is_named = candidate is not None
+        self._named_in = os.getpid() if candidate is None else None     # the process
         self._threads = []
         self._held = None
         self._wire = None               # a connection of our own, when there is one
@@ -339,8 +339,8 @@ class _Standing(_Candidate):
         """Begin to stand, in two threads of this process."""
         if not self._threads and not self._closing:
             _refuse_uwsgi_without_threads()
-            if not self._is_named:
-                self.candidate = _default_name()    # that of before a fork would be each child's
+            if self._named_in not in (None, os.getpid()):
+                self.candidate = _default_name()    # that of before a fork is each child's
             self._waker = _Waker(self._now)
             self._engine_ended = False
             self._pid = os.getpid()

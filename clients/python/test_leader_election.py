@@ -308,6 +308,11 @@ class Tests(Logged, unittest.TestCase):
                 os.environ["POD_NAME"] = "web-2"
                 with mock.patch("os.getpid", lambda: 1):
                     self.assertEqual(Leadership("", "e").candidate, "web-2")
+        made = Answered(granted)
+        self.addCleanup(made.close)
+        name = made.candidate
+        made.start()
+        self.assertEqual(made.candidate, name)
         with mock.patch("socket.gethostname", lambda: "h\u00f6st" * 60):
             self.assertEqual(len(Leadership("", "e").candidate.encode()), 200)
 
