@@ -30,13 +30,13 @@ is_same_run(const char *a, const char *b)
  * it may have been asked to yield at once.
  */
 static bool
-is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
+is_granted_here(const Lease *lease, const Candidate *who)
 {
 	return lease->own_write && le_candidate_leads(who, lease) &&
 		is_same_run(who->run.name, lease->runs.present) &&
 		lease->deadline_mono - lease->duration == lease->acquired_mono &&
 		(!lease->yielding ||
-		 le_history_is_begun_here(store, lease->election, lease->term));
+		 le_history_is_begun_here(lease->election, lease->term));
 }
 
 /*
@@ -46,14 +46,13 @@ is_granted_here(const Store *store, const Lease *lease, const Candidate *who)
  * renewed, the answer has come, and the request is worth nothing.
  */
 bool
-le_acquire_is_repeated(const Store *store, const Lease *lease,
-					   const Candidate *who)
+le_acquire_is_repeated(const Lease *lease, const Candidate *who)
 {
 	return lease != NULL && who->request != NULL && lease->request != NULL &&
 		memcmp(who->request->data, lease->request->data, UUID_LEN) == 0 &&
 		le_candidate_leads(who, lease) &&
 		is_same_run(who->run.name, lease->runs.present) &&
-		le_lease_state_now(store, lease) == LEASE_LED;
+		le_lease_state_now(lease) == LEASE_LED;
 }
 
 /*
@@ -62,16 +61,15 @@ le_acquire_is_repeated(const Store *store, const Lease *lease,
  * waited for them: who is told of a grant may rely on that it is not lost.
  */
 static bool
-is_repeated_durably(const Store *store, const Lease *lease,
-					const Candidate *who)
+is_repeated_durably(const Lease *lease, const Candidate *who)
 {
 	Proof		proof;
 
-	if (!le_acquire_is_repeated(store, lease, who))
+	if (!le_acquire_is_repeated(lease, who))
 		return false;
-	if (!le_renew_prove(store, lease, &proof))
+	if (!le_renew_prove(lease, &proof))
 		le_wait_unconfirmed(lease->election);
-	return le_acquire_is_repeated(store, lease, who);
+	return le_acquire_is_repeated(lease, who);
 }
 
 /*
@@ -79,12 +77,12 @@ is_repeated_durably(const Store *store, const Lease *lease,
  * if nobody leads?
  */
 static bool
-is_refused(const Store *store, const Lease *lease, const Candidate *who)
+is_refused(const Lease *lease, const Candidate *who)
 {
 	return who->run.name != NULL && lease != NULL &&
 		!le_runs_admit(&lease->runs, &who->run) &&
-		!is_granted_here(store, lease, who) &&
-		!le_acquire_is_repeated(store, lease, who);
+		!is_granted_here(lease, who) &&
+		!le_acquire_is_repeated(lease, who);
 }
 
 /*
@@ -93,20 +91,20 @@ is_refused(const Store *store, const Lease *lease, const Candidate *who)
  * busy, it is left to age.
  */
 static void
-stop_standing(const Store *store, const Candidate *who)
+stop_standing(const Candidate *who)
 {
-	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Candidate  *c = le_candidate_find(who->election, who->candidate);
 	Lease	   *lease;
 
 	if (c == NULL || !le_candidate_is_same(c, who) || !le_candidate_alive(c) ||
-		!le_candidate_lock(store, c))
+		!le_candidate_lock(c))
 		return;
 
 	/* Now that its row is locked, nobody elects it. */
-	lease = le_lease_read(store, who->election, NULL);
+	lease = le_lease_read(who->election, NULL);
 	if (lease == NULL || le_candidate_leads(c, lease))
 		return;
-	(void) le_candidate_withdraw(store, c);
+	(void) le_candidate_withdraw(c);
 	le_commit_wakes_worker();
 }
 
@@ -116,22 +114,21 @@ stop_standing(const Store *store, const Candidate *who)
  * yet, or there is no such election any more.
  */
 static bool
-stand(const Store *store, void *arg)
+stand(void *arg)
 {
 	Acquisition *a = arg;
 
 	a->refused = a->who.run.name != NULL &&
-		is_refused(store, le_lease_read(store, a->who.election, NULL), &a->who);
+		is_refused(le_lease_read(a->who.election, NULL), &a->who);
 	if (a->refused)
 	{
-		stop_standing(store, &a->who);
+		stop_standing(&a->who);
 		a->stood = STAND_OK;
 		return true;
 	}
-	a->stood = le_candidacy_stand(store, &a->who, &a->profile,
-								  a->lease_duration);
+	a->stood = le_candidacy_stand(&a->who, &a->profile, a->lease_duration);
 	if (a->stood == STAND_IN_USE)
-		le_call_report_name_in_use(store, &a->who);
+		le_call_report_name_in_use(&a->who);
 	return a->stood == STAND_OK;
 }
 
@@ -140,11 +137,11 @@ stand(const Store *store, void *arg)
  * NULL: it was to be a seat, and is none any more.
  */
 static Election *
-find_election(const Store *store, const Acquisition *a)
+find_election(const Acquisition *a)
 {
 	const char *name = a->who.election;
-	Election   *election = a->is_seat ? le_group_seat_read(store, name) :
-		le_create_on_first_use(store, name, true);
+	Election   *election = a->is_seat ? le_group_seat_read(name) :
+		le_create_on_first_use(name, true);
 
 	if (election != NULL)
 		le_call_check_candidate_role(election, &a->who.role);
@@ -161,9 +158,9 @@ find_election(const Store *store, const Acquisition *a)
  * more.  False: try again.
  */
 static bool
-try_to_acquire(const Store *store, Acquisition *a)
+try_to_acquire(Acquisition *a)
 {
-	Election   *election = find_election(store, a);
+	Election   *election = find_election(a);
 	Turn		turn = {.mode = TURN_QUEUES,.caller = &a->who,.work = stand,
 	.arg = a,.election = election};
 
@@ -175,13 +172,13 @@ try_to_acquire(const Store *store, Acquisition *a)
 	a->lease_duration = election->lease_duration;
 	a->stood = STAND_BUSY;
 	if (a->lease == NULL)
-		a->lease = le_lease_read(store, a->who.election, NULL);
+		a->lease = le_lease_read(a->who.election, NULL);
 	if (a->led || a->lease == NULL ||
-		le_lease_state_now(store, a->lease) == LEASE_LED ||
-		is_refused(store, a->lease, &a->who))
-		return stand(store, a);
+		le_lease_state_now(a->lease) == LEASE_LED ||
+		is_refused(a->lease, &a->who))
+		return stand(a);
 	turn.lease = a->lease;
-	if (le_turn(store, a->who.election, &turn) == SETTLED_GONE ||
+	if (le_turn(a->who.election, &turn) == SETTLED_GONE ||
 		a->stood != STAND_OK)
 		return false;
 	a->lease = turn.lease;
@@ -239,13 +236,13 @@ has_written(void)
  * the call is over, and has read no table.
  */
 bool
-le_acquire_is_in_vain(const Store *store, Acquisition *a)
+le_acquire_is_in_vain(Acquisition *a)
 {
 	AcceptInvalidationMessages();
 	a->changes = le_leadership_generation + le_candidacy_generation +
 		le_role_changes();
 	return a->changes == found.changes && le_clock() < found.deadline &&
-		!has_written() && store->lease_oid == found.lease_oid &&
+		!has_written() && le_store.lease_oid == found.lease_oid &&
 		a->who.role.oid == found.role && says_nothing(a) &&
 		strcmp(a->who.candidate, found.candidate) == 0 &&
 		strcmp(a->who.election, found.election) == 0 &&
@@ -258,14 +255,14 @@ le_acquire_is_in_vain(const Store *store, Acquisition *a)
  * The call was in vain.
  */
 void
-le_acquire_note_in_vain(const Store *store, const Acquisition *a)
+le_acquire_note_in_vain(const Acquisition *a)
 {
 	if (!a->led || a->stood != STAND_OK || has_written() || !says_nothing(a))
 		return;
 	strlcpy(found.election, a->who.election, sizeof(found.election));
 	strlcpy(found.candidate, a->who.candidate, sizeof(found.candidate));
 	found.role = a->who.role.oid;
-	found.lease_oid = store->lease_oid;
+	found.lease_oid = le_store.lease_oid;
 	found.changes = a->changes;
 	found.seen = a->who.seen;
 	found.lease_duration = a->lease_duration;
@@ -278,16 +275,16 @@ le_acquire_note_in_vain(const Store *store, const Acquisition *a)
  * Stand, without asking for the lease.  False: there is no such seat any more.
  */
 bool
-le_acquire_later(const Store *store, Acquisition *a)
+le_acquire_later(Acquisition *a)
 {
 	for (;;)
 	{
-		Election   *election = find_election(store, a);
+		Election   *election = find_election(a);
 
 		if (election == NULL)
 			return false;
 		a->lease_duration = election->lease_duration;
-		if (stand(store, a))
+		if (stand(a))
 			return true;
 		le_wait_retry_or_busy(a->who.election);
 	}
@@ -298,18 +295,18 @@ le_acquire_later(const Store *store, Acquisition *a)
  * refused because of its run, or there is no such seat any more.
  */
 Lease *
-le_acquire_lease(Store *store, Acquisition *a)
+le_acquire_lease(Acquisition *a)
 {
-	while (!try_to_acquire(store, a))
+	while (!try_to_acquire(a))
 	{
 		le_cap_let_go();
 		le_wait_retry_or_busy(a->who.election); /* it may be created anew */
 		if (a->led)
-			le_store_lock(store, LE_TABLES, RowExclusiveLock);
+			le_store_lock(LE_TABLES, RowExclusiveLock);
 		a->led = false;
 		a->lease = NULL;
 	}
-	return a->lease != NULL && (is_granted_here(store, a->lease, &a->who) ||
-								is_repeated_durably(store, a->lease, &a->who)) ?
+	return a->lease != NULL && (is_granted_here(a->lease, &a->who) ||
+								is_repeated_durably(a->lease, &a->who)) ?
 		a->lease : NULL;
 }

@@ -105,7 +105,7 @@ look_at_relation(Search *s, const ObjectAddress *object, char *what,
 {
 	char		kind = get_rel_relkind(object->objectId);
 
-	if (object->objectId == s->store->history_acquired_at ||
+	if (object->objectId == le_store.history_acquired_at ||
 		OidIsValid(get_index_constraint(object->objectId)))
 		return;
 	if (kind == RELKIND_INDEX)
@@ -175,7 +175,7 @@ look_at_constraint(Search *s, const ObjectAddress *object, char *what)
 	if ((c->conrelid == s->rel || c->confrelid == s->rel) &&
 		c->contype != 'n' && c->contype != CONSTRAINT_TRIGGER &&
 		!(c->contype == CONSTRAINT_PRIMARY &&
-		  c->conindid == s->store->table[s->id].pkey) &&
+		  c->conindid == le_store.table[s->id].pkey) &&
 		!(c->contype == CONSTRAINT_CHECK &&
 		  strncmp(NameStr(c->conname), KEPT, strlen(KEPT)) == 0))
 		say_constraint(s, object, what, c);
@@ -340,9 +340,9 @@ read_strange_members(Search *s)
  * the catalog that tells, and the list may lack some.
  */
 bool
-le_additions_find(const Store *store, bool only_new, List **found)
+le_additions_find(bool only_new, List **found)
 {
-	Search		search = {.store = store,.only_new = only_new,.found = found};
+	Search		search = {.only_new = only_new,.found = found};
 	Search	   *s = &search;
 
 	*found = NIL;
@@ -352,7 +352,7 @@ le_additions_find(const Store *store, bool only_new, List **found)
 	{
 		const Member *member;
 
-		s->rel = store->table[s->id].rel;
+		s->rel = le_store.table[s->id].rel;
 		member = find_member(s, RelationRelationId, s->rel);
 		if (only_new && (member == NULL || !member->is_new))
 			continue;

@@ -38,9 +38,9 @@ le_create_election(PG_FUNCTION_ARGS)
 	(void) le_arg_settings(fcinfo, le_election_settings, false, &election);
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
-	while (!le_create(&call.store, &election, false))
+	while (!le_create(&election, false))
 	{
-		if (le_election_read(&call.store, name) != NULL)
+		if (le_election_read(name) != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_DUPLICATE_OBJECT),
 					 errmsg("election \"%s\" already exists", name)));
@@ -71,14 +71,14 @@ check_no_seat(const Election *election, const char *instead)
  * would be refused for ever.
  */
 void
-le_admin_see_to_epoch(const Store *store, const char *name)
+le_admin_see_to_epoch(const char *name)
 {
-	Election   *election = le_election_get(store, name);
-	Lease	   *lease = le_lease_read(store, name, NULL);
+	Election   *election = le_election_get(name);
+	Lease	   *lease = le_lease_read(name, NULL);
 
 	if (lease != NULL &&
 		le_lease_grace(lease, election->lease_duration,
-					   le_epoch_read(store)) == PG_INT64_MAX)
+					   le_epoch_read()) == PG_INT64_MAX)
 	{
 		if (!le_start_ensure_worker(true))
 			le_wait_no_epoch(name);
@@ -99,7 +99,7 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 	Election   *election;
 	Election	altered;
 
-	le_admin_see_to_epoch(&call->store, call->election);
+	le_admin_see_to_epoch(call->election);
 	election = le_call_lock_owned(call, &lease);
 	altered = *election;
 	le_setting_copy(le_election_settings, &altered, to, given);
@@ -110,9 +110,9 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 	 */
 	if (altered.lease_duration < election->lease_duration &&
 		le_lease_grace(lease, election->lease_duration,
-					   le_epoch_read(&call->store)) > le_clock())
+					   le_epoch_read()) > le_clock())
 		le_wait_busy(call->election);
-	while (!le_election_write(&call->store, &altered))
+	while (!le_election_write(&altered))
 		le_wait_retry_or_busy(call->election);
 }
 
@@ -174,7 +174,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(&call);
 	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
-	le_admin_see_to_epoch(&call.store, name);
+	le_admin_see_to_epoch(name);
 
 	/*
 	 * Another call may hold the name lock and want the election lock. Release
@@ -192,8 +192,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_call_get_owned(&call);
-	while (!le_drop_locked(&call.store, election,
-						   le_epoch_read(&call.store)))
+	while (!le_drop_locked(election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -203,20 +202,19 @@ le_drop_election(PG_FUNCTION_ARGS)
  * The candidate that an operator has named as the next leader.
  */
 static const Candidate *
-named(const Store *store, const Election *election, const char *to)
+named(const Election *election, const char *to)
 {
-	View	   *view = le_view_read(store, election, NULL, NULL, le_clock(),
-									NULL);
+	View	   *view = le_view_read(election, NULL, NULL, le_clock(), NULL);
 
 	return le_view_named(view, to)->candidate;
 }
 
 static bool
-is_paused(const Store *store, const Election *election)
+is_paused(const Election *election)
 {
 	int64		until;
 
-	return le_pause_now(store, election, le_epoch_read(store), &until) != NULL;
+	return le_pause_now(election, le_epoch_read(), &until) != NULL;
 }
 
 /*
@@ -228,7 +226,6 @@ is_paused(const Store *store, const Election *election)
 static bool
 reserve_paused(Call *call, const char *to, int64 *left)
 {
-	const Store *store = &call->store;
 	const char *name = call->election;
 	Turn		turn = {.mode = TURN_QUEUES};
 	Incarnation *inc;
@@ -236,21 +233,20 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	Lease	   *lease;
 
 	/* Its last leader may have gone, and nobody have noticed yet. */
-	le_admin_see_to_epoch(store, name);
-	lease = le_lease_read(store, name, NULL);
+	le_admin_see_to_epoch(name);
+	lease = le_lease_read(name, NULL);
 	if (lease != NULL && lease->leader != NULL)
-		(void) le_turn(store, name, &turn);
-	le_turn_lock(&call->store, le_election_get(store, name));
+		(void) le_turn(name, &turn);
+	le_turn_lock(le_election_get(name));
 	election = le_call_lock_owned(call, &lease);
-	inc = le_epoch_read(store);
-	if (!is_paused(store, election))
+	inc = le_epoch_read();
+	if (!is_paused(election))
 		return false;
 	if (le_lease_grace(lease, election->lease_duration, inc) > le_clock())
 		le_wait_busy(name);
 	if (lease->leader != NULL)
 		return false;
-	le_yield_reserve(store, election, lease, inc,
-					 named(store, election, to));
+	le_yield_reserve(election, lease, inc, named(election, to));
 	*left = Max(le_lease_not_before(lease, inc) - le_clock(), 0);
 	return true;
 }
@@ -268,33 +264,31 @@ reserve_paused(Call *call, const char *to, int64 *left)
 static Lease *
 lock_led(Call *call, const Election *election, bool names, bool will_wait)
 {
-	Store	   *store = &call->store;
-
 	for (;;)
 	{
 		Lease	   *lease;
 		LeaseState	state;
 
-		while (names && !le_cap_lock(store, election, false))
+		while (names && !le_cap_lock(election, false))
 			le_wait_retry_or_busy(call->election);
-		lease = le_lease_read(store, call->election, NULL);
+		lease = le_lease_read(call->election, NULL);
 		state = lease == NULL ? LEASE_VACANT :
-			le_lease_state_now(store, lease);
+			le_lease_state_now(lease);
 		if (state != LEASE_LED && (state != LEASE_EXPIRED || will_wait))
 			break;
-		lease = le_lease_lock(store, call->election);
-		if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
+		lease = le_lease_lock(call->election);
+		if (lease != NULL && le_lease_state_now(lease) == LEASE_LED)
 			return lease;
 		if (lease != NULL && will_wait)
 			le_wait_busy(call->election);
 		if (lease != NULL)
 			break;
 		if (names)
-			le_cap_unlock(store, election);
+			le_cap_unlock(election);
 		le_wait_retry_or_busy(call->election);
 	}
 	if (names)
-		le_cap_unlock(store, election);
+		le_cap_unlock(election);
 	return NULL;
 }
 
@@ -309,7 +303,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 	const Candidate *successor = NULL;
 
 	if (to != NULL)
-		successor = named(&call->store, election, to);
+		successor = named(election, to);
 	if (successor != NULL && le_candidate_leads(successor, lease))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -319,7 +313,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 		lease->yield_cause != NULL ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_yield_ask(&call->store, election, lease, successor);
+		le_yield_ask(election, lease, successor);
 }
 
 /*
@@ -343,7 +337,7 @@ le_request_yield(PG_FUNCTION_ARGS)
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(&call);
 
-	may_reserve = to != NULL && is_paused(&call.store, election);
+	may_reserve = to != NULL && is_paused(election);
 	lease = lock_led(&call, election, to != NULL, may_reserve);
 	if (lease == NULL && !may_reserve)
 	{

@@ -15,11 +15,10 @@
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
 #define LE_EVERYWHERE		"(all)" /* no one election, in messages */
 
-/* A call that may wait, and the tables that it works on */
+/* A call that may wait */
 typedef struct Call
 {
 	const char *election;
-	Store		store;
 	BoundedWaits waits;
 } Call;
 
@@ -46,7 +45,7 @@ extern void le_call_begin(Call *call, const char *election, int tables,
 extern void le_call_enter(Call *call, const char *election, int tables,
 						  LOCKMODE mode);
 extern void le_call_end(Call *call);
-extern bool le_call_is_expired(const Store *store, const char *name);
+extern bool le_call_is_expired(const char *name);
 extern void le_call_check_block(const char *call, bool in_transaction_block);
 extern void le_call_check(const char *call, bool in_transaction_block);
 extern void le_call_check_function(const char *call);
@@ -56,14 +55,13 @@ extern Datum le_call_result(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_put(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
-extern bool le_call_ask_unwanted(Store *store, const char *name);
+extern bool le_call_ask_unwanted(const char *name);
 extern Election *le_call_get_owned(const Call *call);
 extern void le_call_check_new_owner(const Role *owner);
 extern Election *le_call_lock_owned(const Call *call, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
-LE_NORETURN extern void le_call_report_name_in_use(const Store *store,
-												   const Candidate *who);
+LE_NORETURN extern void le_call_report_name_in_use(const Candidate *who);
 LE_NORETURN extern void le_call_report_not_owner(const char *election,
 												 const char *candidate,
 												 const Role *role);
@@ -100,27 +98,24 @@ typedef struct Past
 	int			ended[REASON_COUNT];	/* terms, lately, by their reasons */
 } Past;
 
-extern void le_observed_past(const Store *store, const char *election,
-							 Past *past);
+extern void le_observed_past(const char *election, Past *past);
 extern TimestampTz le_observed_vacant_since(const Lease *lease,
 											const Past *past);
-extern int	le_observed_table(const Store *store, const LOCKTAG *tag,
-							  bool *is_key);
-extern bool le_observed_led(const Store *store, const Lease *lease);
+extern int	le_observed_table(const LOCKTAG *tag, bool *is_key);
+extern bool le_observed_led(const Lease *lease);
 extern int64 le_observed_remaining(const Lease *lease);
 extern Obstacle le_observed_obstacle(Obstacle obstacle, const char *election,
 									 bool has_worker,
 									 const WorkerTrouble *trouble);
 extern Obstacle le_observed_obstacle_now(Obstacle obstacle,
 										 const char *election);
-extern View *le_observed_look(const Store *store, const Election *election,
+extern View *le_observed_look(const Election *election,
 							  const Lease *lease, bool led, const Pause *pause,
 							  Turnout *turnout, Vacancy *vacancy);
 extern const char *le_observed_waiting_for(const Election *election,
 										   const Turnout *turnout,
 										   const Vacancy *vacancy);
-extern const Pause *le_observed_pause(const Store *store,
-									  const Election *election, bool *ends);
+extern const Pause *le_observed_pause(const Election *election, bool *ends);
 
 /* standbys.c */
 typedef struct SyncStandbys
@@ -165,15 +160,14 @@ extern void le_poll_end(Poll *poll);
 extern void le_members_warn(void);
 
 /* admin_api.c */
-extern void le_admin_see_to_epoch(const Store *store, const char *name);
+extern void le_admin_see_to_epoch(const char *name);
 extern void le_admin_alter_owned(const Call *call, const Election *to,
 								 uint32 given);
 
 /* detached_api.c */
 extern void le_detached_check_holder(const Lease *lease, int64 term,
 									 const char *instead);
-extern bool le_detached_is_over(const Store *store, const Lease *lease,
-								int64 term);
+extern bool le_detached_is_over(const Lease *lease, int64 term);
 
 /* acquire.c */
 /* An acquire(), or what acquire_any() asks of one seat */
@@ -191,12 +185,11 @@ typedef struct Acquisition
 	uint64		changes;		/* as le_acquire_is_in_vain() has counted them */
 } Acquisition;
 
-extern bool le_acquire_is_repeated(const Store *store, const Lease *lease,
-								   const Candidate *who);
-extern bool le_acquire_is_in_vain(const Store *store, Acquisition *a);
-extern void le_acquire_note_in_vain(const Store *store, const Acquisition *a);
-extern bool le_acquire_later(const Store *store, Acquisition *a);
-extern Lease *le_acquire_lease(Store *store, Acquisition *a);
+extern bool le_acquire_is_repeated(const Lease *lease, const Candidate *who);
+extern bool le_acquire_is_in_vain(Acquisition *a);
+extern void le_acquire_note_in_vain(const Acquisition *a);
+extern bool le_acquire_later(Acquisition *a);
+extern Lease *le_acquire_lease(Acquisition *a);
 
 /* stand.c */
 /* What a call stands for, and how far it got */
@@ -225,13 +218,11 @@ extern bool le_stand_begin(StandCall *s);
 extern int64 le_stand_elect(StandCall *s);
 extern int64 le_stand(StandCall *s);
 extern Candidacy *le_stand_candidacy(const StandCall *s);
-extern Candidacy *le_stand_find(const Store *store, const char *election,
-								bool look);
+extern Candidacy *le_stand_find(const char *election, bool look);
 extern void le_stand_check_owner(const Candidacy *c);
-extern bool le_stand_has_row(const Store *store, const char *election,
+extern bool le_stand_has_row(const char *election,
 							 const char *candidate, int64 session_id);
-extern bool le_stand_leads(const Store *store, const Lease *lease,
-						   int64 session_id);
+extern bool le_stand_leads(const Lease *lease, int64 session_id);
 LE_NORETURN extern void le_stand_report_reset(const char *election,
 											  const char *candidate);
 

@@ -37,9 +37,9 @@ void
 le_call_enter(Call *call, const char *election, int tables, LOCKMODE mode)
 {
 	call->election = election;
-	le_store_get(&call->store);
+	le_store_begin();
 	le_wait_bounded_begin(&call->waits, election);
-	le_store_lock(&call->store, tables, mode);
+	le_store_lock(tables, mode);
 }
 
 void
@@ -55,14 +55,14 @@ le_call_end(Call *call)
  * False: the caller has to read it again.
  */
 bool
-le_call_is_expired(const Store *store, const char *name)
+le_call_is_expired(const char *name)
 {
-	const Lease *lease = le_lease_lock(store, name);
+	const Lease *lease = le_lease_lock(name);
 
 	if (lease == NULL)
 		le_wait_retry_or_busy(name);
 	return lease != NULL &&
-		le_lease_state_now(store, lease) == LEASE_EXPIRED;
+		le_lease_state_now(lease) == LEASE_EXPIRED;
 }
 
 /*
@@ -71,25 +71,25 @@ le_call_is_expired(const Store *store, const char *name)
  * later call.  True if it was asked.
  */
 bool
-le_call_ask_unwanted(Store *store, const char *name)
+le_call_ask_unwanted(const char *name)
 {
 	Election   *election;
 	LOCKTAG		tag;
 	bool		asked;
 
 	if (!le_lock_worker_is_free() ||
-		!le_store_try_lock(store, LE_TABLE_DRAIN, AccessShareLock) ||
-		(le_drain_read(store, name) == NULL && le_seat_number(name) == 0) ||
+		!le_store_try_lock(LE_TABLE_DRAIN, AccessShareLock) ||
+		(le_drain_read(name) == NULL && le_seat_number(name) == 0) ||
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
-		!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
+		!le_store_try_lock(LE_TABLES, RowExclusiveLock))
 		return false;
 	tag = le_lock_election_tag(name);
 	if (!le_lock_election_shared(&tag, false))
 		return false;
 	le_xact_hold();
-	election = le_election_read(store, name);
+	election = le_election_read(name);
 	return election != NULL &&
-		le_yield_request(store, election, &asked, NULL) && asked;
+		le_yield_request(election, &asked, NULL) && asked;
 }
 
 /*
@@ -305,7 +305,7 @@ alter_function(const Election *election)
 Election *
 le_call_get_owned(const Call *call)
 {
-	Election   *election = le_election_get(&call->store, call->election);
+	Election   *election = le_election_get(call->election);
 
 	if (!le_role_owns(&election->owner))
 		le_call_report_not_its_owner("election", election->name, &election->owner,
@@ -338,10 +338,10 @@ le_call_lock_owned(const Call *call, Lease **lease)
 	while (!le_wait_for_election(call->election))
 		le_wait_retry_or_busy(call->election);
 	while (lease != NULL &&
-		   (*lease = le_lease_lock(&call->store, call->election)) == NULL)
+		   (*lease = le_lease_lock(call->election)) == NULL)
 	{
 		/* The election may have been dropped. */
-		(void) le_election_get(&call->store, call->election);
+		(void) le_election_get(call->election);
 		le_wait_retry_or_busy(call->election);
 	}
 	return le_call_get_owned(call);
@@ -378,14 +378,14 @@ le_call_check_candidate_role(const Election *election, const Role *role)
  * Whose is the name that the caller cannot have?  NULL: nobody's any more.
  */
 static Candidate *
-find_namesake(const Store *store, const Candidate *who)
+find_namesake(const Candidate *who)
 {
-	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Candidate  *c = le_candidate_find(who->election, who->candidate);
 	Lease	   *lease;
 
 	if (c != NULL && le_candidate_alive(c))
 		return c;
-	lease = le_lease_read(store, who->election, NULL);
+	lease = le_lease_read(who->election, NULL);
 	if (lease == NULL || lease->leader == NULL ||
 		strcmp(lease->leader, who->candidate) != 0)
 		return NULL;
@@ -393,9 +393,9 @@ find_namesake(const Store *store, const Candidate *who)
 }
 
 void
-le_call_report_name_in_use(const Store *store, const Candidate *who)
+le_call_report_name_in_use(const Candidate *who)
 {
-	Candidate  *c = find_namesake(store, who);
+	Candidate  *c = find_namesake(who);
 	char	   *detail = "Another candidate stood under this name just now.";
 	bool		own = false;
 

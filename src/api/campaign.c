@@ -34,7 +34,6 @@ PG_FUNCTION_INFO_V1(le_campaign);
 static int64
 poll_campaign(StandCall *s)
 {
-	Store		store;
 	uint64		changes;
 	Lease	   *lease;
 	Candidacy  *c;
@@ -45,13 +44,13 @@ poll_campaign(StandCall *s)
 		return le_stand(s) != 0 ? 0 :
 			le_clock() + (s->stands ? 0 : RETRY_US);
 
-	le_store_get(&store);
-	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
+	le_store_get();
+	if (!le_store_try_lock(LE_TABLE_LEASE, RowExclusiveLock))
 		return le_clock() + RETRY_US;
 	changes = le_leadership_generation;
-	lease = store.lease_oid == s->lease_oid ?
-		le_lease_read(&store, s->who.election, NULL) : NULL;
-	if (le_stand_leads(&store, lease, s->who.session_id))
+	lease = le_store.lease_oid == s->lease_oid ?
+		le_lease_read(s->who.election, NULL) : NULL;
+	if (le_stand_leads(lease, s->who.session_id))
 	{
 		c = le_stand_candidacy(s);
 		if (c != NULL && !le_lock_worker_is_free())
@@ -59,8 +58,8 @@ poll_campaign(StandCall *s)
 		return 0;
 	}
 	if (lease == NULL ||
-		(le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock) &&
-		 !le_stand_has_row(&store, s->who.election, s->who.candidate,
+		(le_store_try_lock(LE_TABLE_CANDIDATE, AccessShareLock) &&
+		 !le_stand_has_row(s->who.election, s->who.candidate,
 						   s->who.session_id)))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NO_ELECTION),
@@ -68,7 +67,7 @@ poll_campaign(StandCall *s)
 				 errdetail("It was dropped while this session campaigned.")));
 
 	now = le_clock();
-	led = le_lease_state_now(&store, lease) == LEASE_LED;
+	led = le_lease_state_now(lease) == LEASE_LED;
 	if (!led && le_stand(s) != 0)
 		return 0;
 	if (led && lease->deadline_mono - now < POLL_US)

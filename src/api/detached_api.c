@@ -132,30 +132,29 @@ le_acquire(PG_FUNCTION_ARGS)
 	 * Most calls find a leader: they need no more than the first of the
 	 * tables, and the next of them none.
 	 */
-	le_store_get(&call.store);
-	if (le_acquire_is_in_vain(&call.store, &a))
+	le_store_get();
+	if (le_acquire_is_in_vain(&a))
 	{
 		le_start_ensure_worker(true);
 		return (Datum) 0;
 	}
 	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
-	a.lease = le_lease_read(&call.store, a.who.election, NULL);
+	a.lease = le_lease_read(a.who.election, NULL);
 	a.led = a.lease != NULL &&
-		le_lease_state_now(&call.store, a.lease) == LEASE_LED;
+		le_lease_state_now(a.lease) == LEASE_LED;
 	if (!a.led)
-		le_store_lock(&call.store, LE_TABLES & ~LE_TABLES_TO_STAND,
-					  RowExclusiveLock);
+		le_store_lock(LE_TABLES & ~LE_TABLES_TO_STAND, RowExclusiveLock);
 	if (!a.led &&
-		!le_begin_ensure_epoch(&call.store, a.lease, true, le_wait_left()))
+		!le_begin_ensure_epoch(a.lease, true, le_wait_left()))
 	{
 		le_call_end(&call);
 		return (Datum) 0;
 	}
-	lease = le_acquire_lease(&call.store, &a);
+	lease = le_acquire_lease(&a);
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);
 	else
-		le_acquire_note_in_vain(&call.store, &a);
+		le_acquire_note_in_vain(&a);
 	le_call_end(&call);
 	if (!a.refused)
 		le_start_ensure_worker(true);
@@ -168,14 +167,14 @@ le_acquire(PG_FUNCTION_ARGS)
  * that this server is still the one that grants.
  */
 bool
-le_detached_is_over(const Store *store, const Lease *lease, int64 term)
+le_detached_is_over(const Lease *lease, int64 term)
 {
 	Proof		proof;
 
 	if (le_lease_is_term(lease, term))
 		return false;
 	if (term > lease->term &&
-		!le_renew_prove(store, lease, &proof))
+		!le_renew_prove(lease, &proof))
 		le_wait_unconfirmed(lease->election);
 	return true;
 }
@@ -194,8 +193,8 @@ give_up(const char *name, GiveUp *how, const char *instead)
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
 	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	turn.election = le_election_get(&call.store, name);
-	turn.lease = lease = le_lease_read(&call.store, name, NULL);
+	turn.election = le_election_get(name);
+	turn.lease = lease = le_lease_read(name, NULL);
 	if (lease != NULL)
 		le_detached_check_holder(lease, how->term, instead);
 	if (lease != NULL && how->done)
@@ -204,11 +203,11 @@ give_up(const char *name, GiveUp *how, const char *instead)
 		may_finish = le_lease_was_term(lease, how->term);
 	}
 	if (lease != NULL &&
-		(may_finish || !le_detached_is_over(&call.store, lease, how->term)))
+		(may_finish || !le_detached_is_over(lease, how->term)))
 	{
-		if (le_lease_state_now(&call.store, lease) == LEASE_STALE)
+		if (le_lease_state_now(lease) == LEASE_STALE)
 			le_start_ensure_worker(true);
-		settled = le_turn(&call.store, name, &turn);
+		settled = le_turn(name, &turn);
 		if (settled == SETTLED_GONE)
 			le_election_report_missing(name);
 		le_commit_wakes_worker();
@@ -277,18 +276,18 @@ wait_if(bool may_wait, const char *election)
  * committed yet.  55P03 if it has not, unless this may wait.
  */
 static LeaseState
-judge_own(const Store *store, const Candidate *c, bool may_wait, bool *has_lease)
+judge_own(const Candidate *c, bool may_wait, bool *has_lease)
 {
 	for (;;)
 	{
-		Lease	   *lease = le_lease_read(store, c->election, NULL);
+		Lease	   *lease = le_lease_read(c->election, NULL);
 		LeaseState	state = LEASE_VACANT;
 
 		if (lease != NULL && le_candidate_leads(c, lease))
-			state = le_lease_state_now(store, lease);
+			state = le_lease_state_now(lease);
 		if (*has_lease || state == LEASE_VACANT || state == LEASE_LED)
 			return state;
-		*has_lease = le_lease_lock(store, c->election) != NULL;
+		*has_lease = le_lease_lock(c->election) != NULL;
 		if (!*has_lease)
 			wait_if(may_wait, c->election);
 	}
@@ -309,8 +308,8 @@ le_leave_name(PG_FUNCTION_ARGS)
 
 	candidate = le_arg_name(fcinfo, 1, "candidate name");
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
-	(void) le_election_get(&call.store, name);
-	c = le_candidate_find(&call.store, name, candidate);
+	(void) le_election_get(name);
+	c = le_candidate_find(name, candidate);
 	if (c != NULL && !le_candidate_alive(c))
 		c = NULL;
 	if (c != NULL)
@@ -323,16 +322,16 @@ le_leave_name(PG_FUNCTION_ARGS)
 		 * locked: a call of this candidate may have locked its row, and wait
 		 * for the lease.
 		 */
-		(void) judge_own(&call.store, c, true, &has_lease);
-		while (!le_candidate_lock(&call.store, c))
+		(void) judge_own(c, true, &has_lease);
+		while (!le_candidate_lock(c))
 			wait_if(!has_lease, name);
-		if (judge_own(&call.store, c, false, &has_lease) == LEASE_LED)
+		if (judge_own(c, false, &has_lease) == LEASE_LED)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("candidate \"%s\" leads election \"%s\"",
 							candidate, name),
 					 errhint("Give the lease back with release(election, term) first.")));
-		while (!le_candidate_withdraw(&call.store, c))
+		while (!le_candidate_withdraw(c))
 			wait_if(!has_lease, name);
 		le_commit_wakes_worker();
 	}
@@ -351,16 +350,15 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	char	   *incarnation;
-	Store		store;
 	Lease	   *lease;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
 		VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) > LE_NAME_MAX ||
-		!le_store_find(&store))
+		!le_store_find())
 		PG_RETURN_BOOL(false);
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	PG_RETURN_BOOL(le_lease_read_committed(store.lease_oid, name, &lease) &&
+	PG_RETURN_BOOL(le_lease_read_committed(le_store.lease_oid, name, &lease) &&
 				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   (incarnation = le_incarnation_name_try(store.lease_oid)) != NULL &&
+				   (incarnation = le_incarnation_name_try(le_store.lease_oid)) != NULL &&
 				   le_lease_state(lease, incarnation, le_clock()) == LEASE_LED);
 }

@@ -30,7 +30,6 @@ typedef struct Diagnosis
 	char	   *quoted;			/* for findings */
 	char	   *literal;		/* for SQL */
 	bool		on_standby;
-	Store		store;
 	int			readable;		/* the tables that nobody keeps us from */
 	List	   *unread;			/* names of the others */
 	const Election *election;	/* NULL: of a group, or not readable */
@@ -135,7 +134,6 @@ typedef struct Addition
 /* What is looked at for them */
 typedef struct Search
 {
-	const Store *store;
 	List	   *members;
 	bool		only_new;		/* of objects that this transaction has made */
 	TableId		id;
@@ -152,7 +150,7 @@ extern char *le_addition_command(const char *verb, const ObjectAddress *object);
 extern char *le_addition_drop(const ObjectAddress *object);
 
 /* additions.c */
-extern bool le_additions_find(const Store *store, bool only_new, List **found);
+extern bool le_additions_find(bool only_new, List **found);
 
 /* additions_columns.c */
 extern void le_additions_of_table(Search *s);

@@ -100,17 +100,17 @@ is_nearer(const char *name, const char *other, int *most)
  * characters; NULL: there is none.
  */
 static const char *
-find_similar(const Store *store, const char *name)
+find_similar(const char *name)
 {
 	int			most = Max(strlen(name) / 3, 1);
 	const char *similar = NULL;
 
-	foreach_ptr(const Election, election, le_elections_read(store))
+	foreach_ptr(const Election, election, le_elections_read())
 	{
 		if (is_nearer(name, election->name, &most))
 			similar = election->name;
 	}
-	foreach_ptr(const ElectionGroup, group, store->groups)
+	foreach_ptr(const ElectionGroup, group, le_remembered.groups)
 	{
 		if (is_nearer(name, group->name, &most))
 			similar = group->name;
@@ -121,7 +121,7 @@ find_similar(const Store *store, const char *name)
 static void
 report_unknown(const Diagnosis *d)
 {
-	const char *similar = find_similar(&d->store, d->name);
+	const char *similar = find_similar(d->name);
 
 	if (similar == NULL)
 		le_election_report_missing(d->name);
@@ -144,7 +144,7 @@ lock_tables(Diagnosis *d)
 	{
 		if ((tables & (1 << i)) == 0)
 			continue;
-		if (le_store_try_lock(&d->store, 1 << i, AccessShareLock))
+		if (le_store_try_lock(1 << i, AccessShareLock))
 			d->readable |= 1 << i;
 		else
 			d->unread = lappend(d->unread,
@@ -165,14 +165,14 @@ static void
 read_settings(Diagnosis *d)
 {
 	if (can_read(d, LE_TABLE_GROUP))
-		le_group_remember(&d->store);
+		le_group_remember();
 	if (!can_read(d, LE_TABLE_ELECTION))
 		return;
-	d->election = le_election_read(&d->store, d->name);
+	d->election = le_election_read(d->name);
 	if (!can_read(d, LE_TABLE_GROUP))
 		return;
-	d->group = d->election != NULL ? le_group_of(&d->store, d->election) :
-		le_group_read(&d->store, d->name);
+	d->group = d->election != NULL ? le_group_of(d->election) :
+		le_group_read(d->name);
 	if (d->election == NULL && d->group == NULL)
 		report_unknown(d);
 }
@@ -185,17 +185,17 @@ read_seat(Diagnosis *d)
 {
 	if (d->election == NULL || !can_read(d, LE_TABLE_LEASE))
 		return;
-	d->lease = le_lease_read(&d->store, d->name, NULL);
-	d->led = le_observed_led(&d->store, d->lease);
+	d->lease = le_lease_read(d->name, NULL);
+	d->led = le_observed_led(d->lease);
 	if (can_read(d, LE_TABLE_PAUSE_ALL | (d->on_standby ? 0 : LE_TABLE_EPOCH)))
-		d->pause = le_observed_pause(&d->store, d->election, &d->pause_ends);
+		d->pause = le_observed_pause(d->election, &d->pause_ends);
 	if (can_read(d, LE_TABLE_HISTORY))
-		le_observed_past(&d->store, d->name, &d->past);
+		le_observed_past(d->name, &d->past);
 	if (d->lease == NULL)
 		return;
 	d->knows_vacancy = d->on_standby || can_read(d, CHECK_STANDING);
 	if (d->knows_vacancy)
-		d->view = le_observed_look(&d->store, d->election, d->lease, d->led,
+		d->view = le_observed_look(d->election, d->lease, d->led,
 								   d->pause, &d->turnout, &d->vacancy);
 }
 
@@ -239,7 +239,7 @@ le_diagnose(PG_FUNCTION_ARGS)
 	d.quoted = le_quote(d.name);
 	d.literal = quote_literal_cstr(d.name);
 	le_wait_start();
-	le_store_get(&d.store);
+	le_store_begin();
 	le_wait_bounded_begin(&waits, d.name);
 	lock_tables(&d);
 	read_settings(&d);

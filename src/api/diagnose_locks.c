@@ -111,7 +111,7 @@ locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
 {
 	bool		is_key;
 
-	if (le_observed_table(&d->store, tag, &is_key) < 0 ||
+	if (le_observed_table(tag, &is_key) < 0 ||
 		(is_key && modes == ROW_MODES))
 		return NULL;
 	return get_rel_name(tag->locktag_field2);

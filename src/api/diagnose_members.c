@@ -97,7 +97,7 @@ le_diagnose_additions(Diagnosis *d)
 {
 	List	   *found;
 
-	if (!le_additions_find(&d->store, false, &found))
+	if (!le_additions_find(false, &found))
 		le_diagnose_say(d, SEVERITY_NOTICE,
 						"These rows do not tell what others have added to the extension's tables, nor who owns its objects: the catalog pg_depend is locked, or the server's lock table is full.",
 						"Ask again when that is over.");

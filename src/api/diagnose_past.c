@@ -49,7 +49,7 @@ void
 le_diagnose_announced(Diagnosis *d)
 {
 	const Lease *lease = d->lease;
-	const Mark *mark = le_mark_read(&d->store, d->name);
+	const Mark *mark = le_mark_read(d->name);
 	bool		vacant = lease->leader == NULL;
 	TimestampTz since;
 
@@ -93,13 +93,13 @@ void
 le_diagnose_rows(Diagnosis *d)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	Lease	   *lease = le_lease_read(&d->store, d->name, snapshot);
+	Lease	   *lease = le_lease_read(d->name, snapshot);
 	bool		known = false;	/* history has that leader in that term */
 	int64		later = 0;		/* a term above that of the lease row */
 
 	if (lease != NULL && lease->term != 0)
 	{
-		RowScan    *scan = le_history_scan(&d->store, d->name, lease->term,
+		RowScan    *scan = le_history_scan(d->name, lease->term,
 										   ForwardScanDirection, snapshot);
 		Term		term;
 

@@ -69,7 +69,7 @@ say_all_drained(Diagnosis *d, List *names)
 {
 	foreach_ptr(const char, name, names)
 	{
-		const Drain *drain = le_drain_find(&d->store, d->name, name);
+		const Drain *drain = le_drain_find(d->name, name);
 
 		if (drain == NULL)
 			continue;			/* not any more */
@@ -194,7 +194,7 @@ find_seats_without(const Diagnosis *d)
 		char	   *seat = le_seat_name(d->group->name, n);
 		bool		stands = false;
 
-		foreach_ptr(Candidate, c, le_candidates_read(&d->store, seat))
+		foreach_ptr(Candidate, c, le_candidates_read(seat))
 			stands = stands || le_candidate_alive(c);
 		if (!stands)
 			seats = lappend(seats, seat);
@@ -252,16 +252,16 @@ count_led(Diagnosis *d, List **vacant)
 	for (int n = 1; n <= d->group->seats; n++)
 	{
 		char	   *seat = le_seat_name(d->group->name, n);
-		Election   *election = le_election_read(&d->store, seat);
-		Lease	   *lease = le_lease_read(&d->store, seat, NULL);
-		bool		seat_is_led = le_observed_led(&d->store, lease);
+		Election   *election = le_election_read(seat);
+		Lease	   *lease = le_lease_read(seat, NULL);
+		bool		seat_is_led = le_observed_led(lease);
 		Turnout		turnout;
 		Vacancy		vacancy;
 		const char *why;
 
 		if (election == NULL || lease == NULL)
 			continue;
-		(void) le_observed_look(&d->store, election, lease, seat_is_led, NULL,
+		(void) le_observed_look(election, lease, seat_is_led, NULL,
 								&turnout, &vacancy);
 		d->turnout.live += turnout.live;
 		led += seat_is_led;

@@ -32,7 +32,7 @@ describe_last_term(const Diagnosis *d)
 						le_diagnose_time(lease->expires_at));
 	if (lease->leader != NULL)
 	{
-		switch (le_lease_state_now(&d->store, lease))
+		switch (le_lease_state_now(lease))
 		{
 			case LEASE_EXPIRED:
 				return psprintf("the lease of %s, in term " INT64_FORMAT ", ran out at %s",

@@ -72,7 +72,7 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 	reason = le_arg_reason(fcinfo, 2);
 	begin(fcinfo, &d);
 	limit = d.election != NULL ? MOST_OF_ONE : MOST_OF_ALL;
-	while ((result = le_drain_write(&d.call.store, d.election, d.candidate,
+	while ((result = le_drain_write(d.election, d.candidate,
 									GetUserNameFromId(GetUserId(), false),
 									reason, limit)) == DRAIN_BUSY)
 		le_wait_retry_or_busy(d.call.election);
@@ -98,10 +98,9 @@ le_undrain_candidate(PG_FUNCTION_ARGS)
 
 	le_call_check_function("leader_election.undrain_candidate()");
 	begin(fcinfo, &d);
-	while ((result = le_drain_delete(&d.call.store, d.election,
-									 d.candidate)) == DRAIN_BUSY)
+	while ((result = le_drain_delete(d.election, d.candidate)) == DRAIN_BUSY)
 		le_wait_retry_or_busy(d.call.election);
-	left = le_drain_find(&d.call.store, d.election, d.candidate);
+	left = le_drain_find(d.election, d.candidate);
 	if (left != NULL)
 		ereport(NOTICE,
 				(errmsg("candidate \"%s\" is still drained", d.candidate),

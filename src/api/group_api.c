@@ -40,7 +40,7 @@ group_arg(FunctionCallInfo fcinfo)
 static ElectionGroup *
 get_owned(const Call *call)
 {
-	ElectionGroup *group = le_group_get(&call->store, call->election);
+	ElectionGroup *group = le_group_get(call->election);
 
 	if (!le_role_owns(&group->owner))
 		le_call_report_not_its_owner("group", group->name, &group->owner,
@@ -89,7 +89,7 @@ tell_costs(const ElectionGroup *group, int former_seats)
  * become the owner's.
  */
 static void
-make_seats(const Store *store, const ElectionGroup *group, const Election *like)
+make_seats(const ElectionGroup *group, const Election *like)
 {
 	Election	seat = *like;
 
@@ -99,7 +99,7 @@ make_seats(const Store *store, const ElectionGroup *group, const Election *like)
 	for (int i = 1; i <= group->seats; i++)
 	{
 		char	   *name = le_seat_name(group->name, i);
-		Election   *present = le_election_read(store, name);
+		Election   *present = le_election_read(name);
 
 		CHECK_FOR_INTERRUPTS();
 		if (present != NULL && present->group != NULL &&
@@ -112,7 +112,7 @@ make_seats(const Store *store, const ElectionGroup *group, const Election *like)
 					 errdetail("A seat of group \"%s\" is to have this name.",
 							   group->name)));
 		seat.name = name;
-		while (!le_create(store, &seat, false))
+		while (!le_create(&seat, false))
 			le_wait_retry_or_busy(name);
 	}
 }
@@ -146,13 +146,13 @@ le_create_group(PG_FUNCTION_ARGS)
 	 */
 	while (!le_lock_name(group.name, NULL))
 		le_wait_retry_or_busy(group.name);
-	if (le_group_read(&call.store, group.name) != NULL)
+	if (le_group_read(group.name) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("group \"%s\" already exists", group.name)));
-	while (!le_group_write(&call.store, &group))
+	while (!le_group_write(&group))
 		le_wait_retry_or_busy(group.name);
-	make_seats(&call.store, &group, &seat);
+	make_seats(&group, &seat);
 	tell_costs(&group, 0);
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -201,15 +201,15 @@ le_alter_group(PG_FUNCTION_ARGS)
 	le_call_check_new_owner(&to.owner);
 	former_seats = group->seats;
 	le_setting_copy(le_group_settings, group, &to, given);
-	while (!le_group_write(&call.store, group))
+	while (!le_group_write(group))
 		le_wait_retry_or_busy(group->name);
-	seats = le_elections_read_seats(&call.store, group->name);
+	seats = le_elections_read_seats(group->name);
 	if (given_seats != 0)
 		alter_seats(&call, seats, &to_seat, given_seats);
 	like = seats != NIL ? *(Election *) linitial(seats) :
 		le_election_new(NULL, group->owner);
 	le_setting_copy(le_election_settings, &like, &to_seat, given_seats);
-	make_seats(&call.store, group, &like);
+	make_seats(group, &like);
 	tell_costs(group, former_seats);
 	le_call_end(&call);
 	le_start_ensure_worker(true);
@@ -229,18 +229,16 @@ le_drop_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(&call);
-	foreach_ptr(Election, seat, le_elections_read_seats(&call.store, group->name))
+	foreach_ptr(Election, seat, le_elections_read_seats(group->name))
 	{
 		CHECK_FOR_INTERRUPTS();
-		le_admin_see_to_epoch(&call.store, seat->name);
+		le_admin_see_to_epoch(seat->name);
 		while (!le_wait_for_election(seat->name))
 			le_wait_retry_or_busy(seat->name);
-		while (!le_drop_locked(&call.store,
-							   le_election_get(&call.store, seat->name),
-							   le_epoch_read(&call.store)))
+		while (!le_drop_locked(le_election_get(seat->name), le_epoch_read()))
 			le_wait_retry_or_busy(seat->name);
 	}
-	while (!le_group_delete(&call.store, group->name))
+	while (!le_group_delete(group->name))
 		le_wait_retry_or_busy(group->name);
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -255,17 +253,17 @@ typedef struct StoodFor
 } StoodFor;
 
 static bool
-is_vacant(const Store *store, const Lease *lease)
+is_vacant(const Lease *lease)
 {
 	return lease != NULL && (lease->own_write ||
-							 le_lease_state_now(store, lease) != LEASE_LED);
+							 le_lease_state_now(lease) != LEASE_LED);
 }
 
 /*
  * This session stands for a seat, unless it is withdrawn.  NULL: it does not.
  */
 static StoodFor *
-stand_for_seat(const Store *store, const StandCall *args,
+stand_for_seat(const StandCall *args,
 			   const ElectionGroup *group, char *election)
 {
 	StoodFor   *seat = palloc0(sizeof(StoodFor));
@@ -278,7 +276,7 @@ stand_for_seat(const Store *store, const StandCall *args,
 	{
 		if (!le_stand_begin(&seat->s))
 			return NULL;
-		seat->vacant = is_vacant(store, le_lease_read(store, election, NULL));
+		seat->vacant = is_vacant(le_lease_read(election, NULL));
 		seat->s.lease = NULL;	/* other seats come first */
 		return seat;
 	}
@@ -321,11 +319,10 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_call_begin(&call, group_arg(fcinfo),
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
 				  AccessShareLock);
-	group = le_group_get(&call.store, call.election);
-	foreach_ptr(Election, election, le_elections_read_seats(&call.store, group->name))
+	group = le_group_get(call.election);
+	foreach_ptr(Election, election, le_elections_read_seats(group->name))
 	{
-		StoodFor   *seat = stand_for_seat(&call.store, &args, group,
-										  election->name);
+		StoodFor   *seat = stand_for_seat(&args, group, election->name);
 
 		CHECK_FOR_INTERRUPTS();
 		if (seat != NULL)
@@ -362,8 +359,7 @@ le_join_group(PG_FUNCTION_ARGS)
  * an earlier call with the same request.
  */
 static List *
-stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
-				Acquisition *a)
+stand_for_seats(const ElectionGroup *group, List *seats, Acquisition *a)
 {
 	List	   *askable = NIL;
 
@@ -374,11 +370,11 @@ stand_for_seats(const Store *store, const ElectionGroup *group, List *seats,
 		CHECK_FOR_INTERRUPTS();
 		a->who.election = seat->name;
 		if (le_group_withdraws(group, a->who.election) ||
-			!le_acquire_later(store, a))
+			!le_acquire_later(a))
 			continue;
-		lease = le_lease_read(store, a->who.election, NULL);
-		if (is_vacant(store, lease) ||
-			le_acquire_is_repeated(store, lease, &a->who))
+		lease = le_lease_read(a->who.election, NULL);
+		if (is_vacant(lease) ||
+			le_acquire_is_repeated(lease, &a->who))
 			askable = lappend(askable, a->who.election);
 	}
 	return askable;
@@ -410,16 +406,13 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	group = le_group_get(&call.store, call.election);
-	seats = le_elections_read_seats(&call.store, group->name);
+	group = le_group_get(call.election);
+	seats = le_elections_read_seats(group->name);
 	if (seats != NIL &&
-		!le_begin_ensure_epoch(&call.store,
-							   le_lease_read(&call.store,
-											 ((Election *) linitial(seats))->name,
-											 NULL),
-							   true, le_wait_left()))
+		!le_begin_ensure_epoch(le_lease_read(((Election *) linitial(seats))->name,
+											 NULL), true, le_wait_left()))
 		seats = NIL;			/* a later call goes on */
-	seats = stand_for_seats(&call.store, group, seats, &a);
+	seats = stand_for_seats(group, seats, &a);
 	le_cap_keep(true);
 	foreach_ptr(char, seat, seats)
 	{
@@ -428,7 +421,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		a.who.election = seat;
 		a.lease = NULL;
-		lease = le_acquire_lease(&call.store, &a);
+		lease = le_acquire_lease(&a);
 		if (lease == NULL)
 			continue;
 		le_call_return_grant(fcinfo, lease, true);

@@ -70,9 +70,9 @@ overdue_for(View *view, const Vacancy *v, int64 vacant)
  * last change.
  */
 static TimestampTz
-untold_since(const Store *store, const Lease *lease, const Past *past)
+untold_since(const Lease *lease, const Past *past)
 {
-	const Mark *mark = le_mark_read(store, lease->election);
+	const Mark *mark = le_mark_read(lease->election);
 	TimestampTz since = 0;
 	RowScan    *scan;
 	Term		term;
@@ -81,7 +81,7 @@ untold_since(const Store *store, const Lease *lease, const Past *past)
 		return lease->term == 0 ? 0 :
 			lease->leader != NULL ? lease->acquired_at :
 			le_observed_vacant_since(lease, past);
-	scan = le_history_scan(store, lease->election, mark->term,
+	scan = le_history_scan(lease->election, mark->term,
 						   ForwardScanDirection, NULL);
 	while (since == 0 && le_history_next(scan, &term))
 	{
@@ -99,11 +99,11 @@ untold_since(const Store *store, const Lease *lease, const Past *past)
  * which is no fault.
  */
 static void
-measure_election(const Store *store, const Election *election, ResultRow *row)
+measure_election(const Election *election, ResultRow *row)
 {
-	const Lease *lease = le_lease_read(store, election->name, NULL);
+	const Lease *lease = le_lease_read(election->name, NULL);
 	bool		known = lease != NULL;
-	bool		led = le_observed_led(store, lease);
+	bool		led = le_observed_led(lease);
 	bool		renewed = led && !lease->yielding && lease->duration > 0;
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz since = 0;
@@ -118,10 +118,10 @@ measure_election(const Store *store, const Election *election, ResultRow *row)
 
 	if (known)
 	{
-		pause = le_observed_pause(store, election, &pause_ends);
-		le_observed_past(store, election->name, &past);
+		pause = le_observed_pause(election, &pause_ends);
+		le_observed_past(election->name, &past);
 		since = le_observed_vacant_since(lease, &past);
-		view = le_observed_look(store, election, lease, led, pause, &turnout,
+		view = le_observed_look(election, lease, led, pause, &turnout,
 								&vacancy);
 	}
 	if (led)
@@ -149,7 +149,7 @@ measure_election(const Store *store, const Election *election, ResultRow *row)
 			  RATIO(le_observed_remaining(lease), lease->duration));
 	LE_ADD_IF(row, renewed && lease->left_at_renewal >= 0,
 			  RATIO(lease->left_at_renewal, lease->duration));
-	since = view != NULL ? untold_since(store, lease, &past) : 0;
+	since = view != NULL ? untold_since(lease, &past) : 0;
 	LE_ADD_IF(row, view != NULL,
 			  SECONDS(since == 0 ? 0 : Max(now - since, 0)));
 }
@@ -172,13 +172,13 @@ le_measure(PG_FUNCTION_ARGS)
 	le_call_begin(&call, LE_EVERYWHERE, tables, AccessShareLock);
 	if (!RecoveryInProgress())
 	{
-		le_pause_all_remember(&call.store);
-		le_drain_remember(&call.store);
-		le_group_remember(&call.store);
+		le_pause_all_remember();
+		le_drain_remember();
+		le_group_remember();
 	}
 	brief = AllocSetContextCreate(CurrentMemoryContext, "election",
 								  ALLOCSET_DEFAULT_SIZES);
-	foreach_ptr(const Election, election, le_elections_read(&call.store))
+	foreach_ptr(const Election, election, le_elections_read())
 	{
 		MemoryContext old = CurrentMemoryContext;
 		ResultRow	row = {0};
@@ -186,7 +186,7 @@ le_measure(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (election->group == NULL)
 			MemoryContextSwitchTo(brief);
-		measure_election(&call.store, election, &row);
+		measure_election(election, &row);
 		le_call_put(fcinfo, &row);
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(brief);
@@ -200,7 +200,7 @@ le_measure(PG_FUNCTION_ARGS)
  * keep elections or renewals from?
  */
 static int
-count_locked(const Store *store, const LockData *locks)
+count_locked(const LockData *locks)
 {
 	bool		locked[TABLE_COUNT + 1] = {false};
 	int			count = 0;
@@ -208,7 +208,7 @@ count_locked(const Store *store, const LockData *locks)
 	for (int i = 0; i < locks->nelements; i++)
 	{
 		bool		is_key;
-		int			table = le_observed_table(store, &locks->locks[i].locktag,
+		int			table = le_observed_table(&locks->locks[i].locktag,
 											  &is_key);
 
 		if ((locks->locks[i].holdMask & LE_STRONG_MODES) == 0 || table < 0)
@@ -233,14 +233,14 @@ le_measure_server(PG_FUNCTION_ARGS)
 	bool		fails;
 	SyncStandbys standbys = {0};
 	LockData   *locks;
-	Store		store;
+	Oid			share;
 
 	le_scan_check_parallel();
-	le_store_get(&store);
+	le_store_get();
 
 	/* Not le_call_begin(): that waits for locks, which are to be counted. */
-	if (le_store_try_share(&store))
-		le_store_end_share(&store);
+	if (le_store_try_share(&share))
+		le_store_end_share(share);
 	else
 		le_store_check_protocol();
 	locks = GetLockStatusData();
@@ -251,7 +251,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 
 	LE_ADD(&row, Int32GetDatum(!on_primary));
 	LE_ADD_IF(&row, on_primary, Int32GetDatum(le_lock_worker_pid(locks) != 0));
-	LE_ADD(&row, Int32GetDatum(count_locked(&store, locks)));
+	LE_ADD(&row, Int32GetDatum(count_locked(locks)));
 	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.needed));
 	LE_ADD_IF(&row, on_primary, Int32GetDatum(standbys.connected));
 	LE_ADD_IF(&row, on_primary, Int64GetDatum((int64) standbys.unconfirmed));

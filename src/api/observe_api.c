@@ -53,16 +53,15 @@ Datum
 le_leader(PG_FUNCTION_ARGS)
 {
 	const char *name = election_arg(fcinfo);
-	Store		store;
 	Call		call;
 	Lease	   *lease;
 	bool		led;
 
-	if (name == NULL || !le_store_find(&store))
+	if (name == NULL || !le_store_find())
 		PG_RETURN_NULL();
 	le_call_begin(&call, name, LE_TABLE_LEASE, AccessShareLock);
-	lease = le_lease_read(&call.store, call.election, NULL);
-	led = le_observed_led(&call.store, lease);
+	lease = le_lease_read(call.election, NULL);
+	led = le_observed_led(lease);
 	le_call_end(&call);
 	if (!led)
 		PG_RETURN_NULL();
@@ -94,38 +93,38 @@ counted_by(FunctionCallInfo fcinfo)
  * observes it has to know that group.
  */
 static void
-know_group(FunctionCallInfo fcinfo, Store *store, const Election *election)
+know_group(FunctionCallInfo fcinfo, const Election *election)
 {
 	Counted    *counted = counted_by(fcinfo);
 
 	if (election == NULL || election->group == NULL)
 		return;
-	le_store_lock(store, LE_TABLE_GROUP, AccessShareLock);
+	le_store_lock(LE_TABLE_GROUP, AccessShareLock);
 	if (!counted->knows_groups)
 	{
 		MemoryContext old = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
 
-		le_group_remember(store);
-		counted->groups = store->groups;
+		le_group_remember();
+		counted->groups = le_remembered.groups;
 		counted->knows_groups = true;
 		MemoryContextSwitchTo(old);
 	}
-	store->groups = counted->groups;
-	store->knows_groups = true;
+	le_remembered.groups = counted->groups;
+	le_remembered.knows_groups = true;
 }
 
 /*
  * One election's row of the view status.
  */
 static void
-show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
+show_election(FunctionCallInfo fcinfo, const Election *election,
 			  const Lease *lease, ResultRow *row)
 {
 	const Runs *runs = &lease->runs;
-	bool		led = le_observed_led(store, lease);
+	bool		led = le_observed_led(lease);
 	TimestampTz since = lease->acquired_at;
 	bool		pause_ends;
-	const Pause *pause = le_observed_pause(store, election, &pause_ends);
+	const Pause *pause = le_observed_pause(election, &pause_ends);
 	bool		paused = pause != NULL;
 	const char *why = NULL;
 	View	   *view;
@@ -134,13 +133,12 @@ show_election(FunctionCallInfo fcinfo, Store *store, const Election *election,
 	Past		past;
 
 	if (!led && !RecoveryInProgress())
-		know_group(fcinfo, store, election);
-	view = le_observed_look(store, election, lease, led, pause, &turnout,
-							&vacancy);
+		know_group(fcinfo, election);
+	view = le_observed_look(election, lease, led, pause, &turnout, &vacancy);
 	if (!led)
 	{
 		why = le_observed_waiting_for(election, &turnout, &vacancy);
-		le_observed_past(store, election->name, &past);
+		le_observed_past(election->name, &past);
 		since = le_observed_vacant_since(lease, &past);
 	}
 
@@ -188,10 +186,10 @@ le_observe(PG_FUNCTION_ARGS)
 	le_call_begin(&call, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_HISTORY |
 				  LE_TABLE_PAUSE_ALL : LE_TABLES, AccessShareLock);
-	election = le_election_read(&call.store, call.election);
-	lease = le_lease_read(&call.store, call.election, NULL);
+	election = le_election_read(call.election);
+	lease = le_lease_read(call.election, NULL);
 	if (election != NULL && lease != NULL)
-		show_election(fcinfo, &call.store, election, lease, &row);
+		show_election(fcinfo, election, lease, &row);
 	le_call_end(&call);
 	return le_call_result(fcinfo, &row);
 }
@@ -237,15 +235,15 @@ le_standing(PG_FUNCTION_ARGS)
 	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_CANDIDATE | LE_TABLE_EPOCH | LE_TABLE_DRAIN,
 				  AccessShareLock);
-	election = le_election_read(&call.store, call.election);
-	lease = le_lease_read(&call.store, call.election, NULL);
-	know_group(fcinfo, &call.store, election);
+	election = le_election_read(call.election);
+	lease = le_lease_read(call.election, NULL);
+	know_group(fcinfo, election);
 	if (election != NULL && lease != NULL)
 	{
-		View	   *view = le_view_read(&call.store, election, lease, NULL,
+		View	   *view = le_view_read(election, lease, NULL,
 										le_clock(), NULL);
 		Contender **order;
-		bool		led = le_observed_led(&call.store, lease);
+		bool		led = le_observed_led(lease);
 		int			positions;
 
 		le_view_count_once(view, &counted_by(fcinfo)->tally,
@@ -267,18 +265,17 @@ le_standing(PG_FUNCTION_ARGS)
 static int64
 look(const char *name, int64 *term, char *leader)
 {
-	Store		store;
 	Lease	   *lease;
 
-	le_store_get(&store);
-	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock))
+	le_store_get();
+	if (!le_store_try_lock(LE_TABLE_LEASE, AccessShareLock))
 		return le_clock() + HIDDEN_LOOK_US;
-	lease = le_lease_read(&store, name, NULL);
+	lease = le_lease_read(name, NULL);
 	if (lease == NULL)
 		le_election_report_missing(name);
 	*term = 0;
 	leader[0] = '\0';
-	if (!le_observed_led(&store, lease))
+	if (!le_observed_led(lease))
 		return PG_INT64_MAX;
 	*term = lease->term;
 	strlcpy(leader, lease->leader, LE_NAME_MAX + 1);

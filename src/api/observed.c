@@ -25,13 +25,13 @@
  * Is the election led, as far as this server can tell?
  */
 bool
-le_observed_led(const Store *store, const Lease *lease)
+le_observed_led(const Lease *lease)
 {
 	if (lease == NULL || lease->leader == NULL || lease->incomplete)
 		return false;
 	if (RecoveryInProgress())
 		return GetCurrentTimestamp() < lease->expires_at;
-	return le_lease_state_now(store, lease) == LEASE_LED;
+	return le_lease_state_now(lease) == LEASE_LED;
 }
 
 /*
@@ -115,7 +115,7 @@ obstacle_on_standby(const Election *election, const Lease *lease,
  * standby, where nobody can see who stands.
  */
 View *
-le_observed_look(const Store *store, const Election *election,
+le_observed_look(const Election *election,
 				 const Lease *lease, bool led, const Pause *pause,
 				 Turnout *turnout, Vacancy *vacancy)
 {
@@ -128,7 +128,7 @@ le_observed_look(const Store *store, const Election *election,
 		vacancy->obstacle = obstacle_on_standby(election, lease, pause);
 		return NULL;
 	}
-	view = le_view_read(store, election, lease, led ? NULL : le_epoch_read(store),
+	view = le_view_read(election, lease, led ? NULL : le_epoch_read(),
 						le_clock(), NULL);
 	le_vacancy_count(view, turnout);
 	if (!led)
@@ -161,7 +161,7 @@ le_observed_waiting_for(const Election *election, const Turnout *turnout,
  * itself, and no other one goes on.
  */
 const Pause *
-le_observed_pause(const Store *store, const Election *election, bool *ends)
+le_observed_pause(const Election *election, bool *ends)
 {
 	const Pause *own = election->pause;
 	const Pause *all;
@@ -169,11 +169,11 @@ le_observed_pause(const Store *store, const Election *election, bool *ends)
 
 	if (!RecoveryInProgress())
 	{
-		own = le_pause_now(store, election, le_epoch_read(store), &until);
+		own = le_pause_now(election, le_epoch_read(), &until);
 		*ends = until != PG_INT64_MAX;
 		return own;
 	}
-	all = le_pause_all_read(store);
+	all = le_pause_all_read();
 	if (own != NULL && own->resumes_for > 0 &&
 		own->resumes_at <= GetCurrentTimestamp())
 		own = NULL;
@@ -186,10 +186,10 @@ le_observed_pause(const Store *store, const Election *election, bool *ends)
  * has ended at all.
  */
 void
-le_observed_past(const Store *store, const char *election, Past *past)
+le_observed_past(const char *election, Past *past)
 {
 	TimestampTz since = GetCurrentTimestamp() - LATELY;
-	RowScan    *scan = le_history_scan(store, election, 0,
+	RowScan    *scan = le_history_scan(election, 0,
 									   BackwardScanDirection, NULL);
 	Term		term;
 
@@ -224,18 +224,18 @@ le_observed_vacant_since(const Lease *lease, const Past *past)
  * which; TABLE_COUNT: it is on the view that all use, -1: on none.
  */
 int
-le_observed_table(const Store *store, const LOCKTAG *tag, bool *is_key)
+le_observed_table(const LOCKTAG *tag, bool *is_key)
 {
 	*is_key = false;
 	if (tag->locktag_type != LOCKTAG_RELATION ||
 		tag->locktag_field1 != MyDatabaseId)
 		return -1;
-	if (tag->locktag_field2 == store->protocol)
+	if (tag->locktag_field2 == le_store.protocol)
 		return TABLE_COUNT;
 	for (int t = 0; t < TABLE_COUNT; t++)
 	{
-		*is_key = tag->locktag_field2 == store->table[t].pkey;
-		if (*is_key || tag->locktag_field2 == store->table[t].rel)
+		*is_key = tag->locktag_field2 == le_store.table[t].pkey;
+		if (*is_key || tag->locktag_field2 == le_store.table[t].rel)
 			return t;
 	}
 	return -1;

@@ -45,12 +45,12 @@ le_pause_election(PG_FUNCTION_ARGS)
 		pause.resumes_at = pause.at + pause.resumes_for;
 		pause.resumes_mono = le_clock() + pause.resumes_for;
 	}
-	pause.incarnation = le_incarnation_name(call.store.lease_oid);
+	pause.incarnation = le_incarnation_name(le_store.lease_oid);
 	election->pause = &pause;
-	while (!le_election_write(&call.store, election))
+	while (!le_election_write(election))
 		le_wait_retry_or_busy(name);
-	if (pause.vacates && le_lease_state_now(&call.store, lease) == LEASE_LED)
-		le_yield_ask_for_pause(&call.store, election, lease);
+	if (pause.vacates && le_lease_state_now(lease) == LEASE_LED)
+		le_yield_ask_for_pause(election, lease);
 	le_commit_wakes_worker();
 	le_call_end(&call);
 	PG_RETURN_VOID();
@@ -69,9 +69,9 @@ le_resume_election(PG_FUNCTION_ARGS)
 	le_start_ensure_worker(true);
 	election = le_call_lock_owned(&call, NULL);
 	pause = election->pause;
-	paused = le_pause_in_force(pause, le_epoch_read(&call.store));
+	paused = le_pause_in_force(pause, le_epoch_read());
 	election->pause = NULL;
-	while (pause != NULL && !le_election_write(&call.store, election))
+	while (pause != NULL && !le_election_write(election))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
 	le_call_end(&call);
@@ -98,7 +98,7 @@ write_pause_all(const Pause *pause)
 	bool		was;
 
 	le_call_begin(&call, LE_EVERYWHERE, LE_TABLE_PAUSE_ALL, RowExclusiveLock);
-	while (!le_pause_all_write(&call.store, pause, &was))
+	while (!le_pause_all_write(pause, &was))
 		le_wait_retry_or_busy(LE_EVERYWHERE);
 	le_commit_durably();
 	le_commit_wakes_worker();

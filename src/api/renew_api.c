@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(le_renew);
  * this process has just written is not remembered: that may be undone.
  */
 static void
-refresh_candidate(Store *store, const Lease *lease, const Profile *said,
+refresh_candidate(const Lease *lease, const Profile *said,
 				  int64 lease_duration)
 {
 	static Oid	lease_oid = InvalidOid;
@@ -42,17 +42,17 @@ refresh_candidate(Store *store, const Lease *lease, const Profile *said,
 	Candidate  *holder;
 
 	if (!says && (lease->session_id != 0 ||
-				  (term == lease->term && lease_oid == store->lease_oid &&
+				  (term == lease->term && lease_oid == le_store.lease_oid &&
 				   strcmp(election, lease->election) == 0 &&
 				   duration == lease_duration &&
 				   !le_candidate_needs_heartbeat(seen, lease_duration))))
 		return;
 	holder = le_candidate_of_lease(lease);
-	if (le_store_try_lock(store, LE_TABLE_CANDIDATE, RowExclusiveLock) &&
-		le_candidacy_stand(store, holder, said, lease_duration) == STAND_OK &&
+	if (le_store_try_lock(LE_TABLE_CANDIDATE, RowExclusiveLock) &&
+		le_candidacy_stand(holder, said, lease_duration) == STAND_OK &&
 		holder->seen < now && !holder->own_write)
 	{
-		lease_oid = store->lease_oid;
+		lease_oid = le_store.lease_oid;
 		strlcpy(election, lease->election, sizeof(election));
 		term = lease->term;
 		duration = lease_duration;
@@ -65,15 +65,15 @@ refresh_candidate(Store *store, const Lease *lease, const Profile *said,
  * worker has to begin the epoch first.
  */
 static void
-prepare_to_continue(Store *store, const Lease *lease)
+prepare_to_continue(const Lease *lease)
 {
 	bool		worker = le_start_ensure_worker(true);
 	Election   *election;
 
-	le_store_lock(store, LE_TABLES, RowExclusiveLock);
-	election = le_election_get(store, lease->election);
+	le_store_lock(LE_TABLES, RowExclusiveLock);
+	election = le_election_get(lease->election);
 	if (!worker && le_lease_grace(lease, election->lease_duration,
-								  le_epoch_read(store)) == PG_INT64_MAX)
+								  le_epoch_read()) == PG_INT64_MAX)
 		le_wait_no_epoch(election->name);
 }
 
@@ -82,19 +82,19 @@ prepare_to_continue(Store *store, const Lease *lease)
  * tables are locked.
  */
 static Lease *
-continue_lease(Store *store, const char *name, int64 term,
+continue_lease(const char *name, int64 term,
 			   const Profile *said, const Proof *proof, bool *over)
 {
-	Election   *election = le_election_get(store, name);
+	Election   *election = le_election_get(name);
 	Lease	   *lease;
 
 	if (!le_wait_for_election(name))
 		return NULL;
-	lease = le_renew_stale(store, election, term, proof, over);
+	lease = le_renew_stale(election, term, proof, over);
 	if (lease != NULL)
 	{
-		(void) le_renew_say(store, &lease, said);	/* the row is ours */
-		refresh_candidate(store, lease, said, election->lease_duration);
+		(void) le_renew_say(&lease, said);	/* the row is ours */
+		refresh_candidate(lease, said, election->lease_duration);
 	}
 	else if (proof->required)	/* the next proof may take a while */
 		le_lock_release_election(name);
@@ -106,12 +106,12 @@ continue_lease(Store *store, const char *name, int64 term,
  * term, hold this lease?
  */
 static bool
-is_holder(const Store *store, const Lease *lease, int64 session_id, int64 term)
+is_holder(const Lease *lease, int64 session_id, int64 term)
 {
 	if (session_id != 0)
 		return le_lease_is_held_by(lease, session_id, 0);
 	le_detached_check_holder(lease, term, "renew(election)");
-	return !le_detached_is_over(store, lease, term);
+	return !le_detached_is_over(lease, term);
 }
 
 /*
@@ -119,12 +119,11 @@ is_holder(const Store *store, const Lease *lease, int64 session_id, int64 term)
  * itself and, if it is to yield, will stand again.  False: see le_renew_say().
  */
 static bool
-say_only(Store *store, Lease **lease, const Profile *said)
+say_only(Lease **lease, const Profile *said)
 {
-	if (!le_renew_say(store, lease, said))
+	if (!le_renew_say(lease, said))
 		return false;
-	refresh_candidate(store, *lease, said,
-					  le_election_lease_duration(store, *lease));
+	refresh_candidate(*lease, said, le_election_lease_duration(*lease));
 	return true;
 }
 
@@ -135,12 +134,11 @@ say_only(Store *store, Lease **lease, const Profile *said)
  * (renew('x')).* calls the function once per column.  NULL: it is over.
  */
 static Lease *
-renew(Store *store, const char *name, int64 session_id, int64 term,
-	  const Profile *said)
+renew(const char *name, int64 session_id, int64 term, const Profile *said)
 {
 	for (;;)
 	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
+		Lease	   *lease = le_lease_read(name, NULL);
 		LeaseState	state;
 		Renewed		renewed = RENEW_BUSY;
 		int64		duration = 0;
@@ -149,12 +147,12 @@ renew(Store *store, const char *name, int64 session_id, int64 term,
 
 		if (lease == NULL)
 			le_election_report_missing(name);
-		state = le_lease_state_now(store, lease);
-		if (!is_holder(store, lease, session_id, term))
+		state = le_lease_state_now(lease);
+		if (!is_holder(lease, session_id, term))
 			return NULL;
 		if (state == LEASE_EXPIRED)
 		{
-			if (le_call_is_expired(store, name))
+			if (le_call_is_expired(name))
 				return NULL;
 			continue;
 		}
@@ -162,35 +160,34 @@ renew(Store *store, const char *name, int64 session_id, int64 term,
 			return NULL;
 		if (state == LEASE_LED && (lease->own_write || lease->yielding))
 		{
-			if (say_only(store, &lease, said))
+			if (say_only(&lease, said))
 				return lease;
 			le_wait_retry_or_busy(name);
 			continue;
 		}
-		if (state == LEASE_LED && le_call_ask_unwanted(store, name))
+		if (state == LEASE_LED && le_call_ask_unwanted(name))
 			continue;
 
 		if (state == LEASE_STALE)
-			prepare_to_continue(store, lease);
-		if (!le_proof_make(lease, le_election_lease_duration(store, lease),
-						   state == LEASE_STALE ? store : NULL, le_wait_left(),
-						   &proof))
+			prepare_to_continue(lease);
+		if (!le_proof_make(lease, le_election_lease_duration(lease),
+						   state == LEASE_STALE, le_wait_left(), &proof))
 			le_wait_unconfirmed(name);
 		if (state == LEASE_STALE)
 		{
-			lease = continue_lease(store, name, term, said, &proof, &over);
+			lease = continue_lease(name, term, said, &proof, &over);
 			if (lease != NULL || over)
 				return lease;
 		}
 		else
 		{
-			lease = le_lease_lock(store, name);
-			renewed = le_renew_lease(store, lease, session_id, term, &duration,
+			lease = le_lease_lock(name);
+			renewed = le_renew_lease(lease, session_id, term, &duration,
 									 &proof, said);
 		}
 		if (renewed == RENEWED)
 		{
-			refresh_candidate(store, lease, said, duration);
+			refresh_candidate(lease, said, duration);
 			return lease;
 		}
 		if (renewed != RENEW_ENDED) /* else the row, which is ours, says why */
@@ -204,14 +201,13 @@ renew(Store *store, const char *name, int64 session_id, int64 term,
 static int64
 session_id_of(const char *name)
 {
-	Store		store;
 	Candidacy  *c;
 
-	le_store_get(&store);
-	c = le_stand_find(&store, name, false);
+	le_store_get();
+	c = le_stand_find(name, false);
 	if (c != NULL)
 		le_stand_check_owner(c);
-	else if (le_session_take_loss(store.lease_oid, name, NULL))
+	else if (le_session_take_loss(le_store.lease_oid, name, NULL))
 		le_stand_report_reset(name, NULL);
 	return c != NULL ? c->session_id : -1;
 }
@@ -231,9 +227,9 @@ le_renew(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	session_id = by_term ? 0 : session_id_of(name);
 	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
-	lease = renew(&call.store, name, session_id, term, &said);
+	lease = renew(name, session_id, term, &said);
 	if (lease != NULL && !by_term &&
-		!le_stand_leads(&call.store, lease, session_id))
+		!le_stand_leads(lease, session_id))
 		lease = NULL;			/* it has just ended */
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);

@@ -61,18 +61,18 @@ disable_event_triggers(void)
  * one before an update has added another.  The library reads them by number.
  */
 static void
-check_places(const Store *store)
+check_places(void)
 {
 	for (TableId id = 0; id < TABLE_COUNT; id++)
 	{
 		const char *column;
 
-		if (le_shape_is_in_place(id, store->table[id].rel, &column))
+		if (le_shape_is_in_place(id, le_store.table[id].rel, &column))
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("column \"%s\" of table \"%s.%s\" is not at its place",
-						column, LE_SCHEMA, get_rel_name(store->table[id].rel)),
+						column, LE_SCHEMA, get_rel_name(le_store.table[id].rel)),
 				 errdetail("Other columns were added to that table before, and perhaps dropped."),
 				 errhint("Create the extension anew, from a dump of this database.")));
 	}
@@ -83,14 +83,14 @@ check_places(const Store *store)
  * nothing.  The function that asks is dropped right after.
  */
 static char *
-describe_changes(const Store *store, Oid asks)
+describe_changes(Oid asks)
 {
 	StringInfoData buf;
 	List	   *found;
 	List	   *members;
 	bool		replaced;
 
-	if (!le_additions_find(store, true, &found) || !le_members_read(&members))
+	if (!le_additions_find(true, &found) || !le_members_read(&members))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("catalog \"%s\" could not be read", "pg_depend")));
@@ -122,13 +122,12 @@ describe_changes(const Store *store, Oid asks)
 Datum
 le_check_script(PG_FUNCTION_ARGS)
 {
-	Store		store;
 	char	   *changes;
 	char	   *commands;
 
-	le_store_get(&store);
-	check_places(&store);
-	changes = describe_changes(&store, fcinfo->flinfo->fn_oid);
+	le_store_get();
+	check_places();
+	changes = describe_changes(fcinfo->flinfo->fn_oid);
 	if (changes[0] == '\0')
 		PG_RETURN_VOID();
 	commands = disable_event_triggers();

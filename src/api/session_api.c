@@ -101,9 +101,9 @@ le_remaining_ms(PG_FUNCTION_ARGS)
  * The work of a turn: withdraw a candidacy, under the election lock.
  */
 static bool
-withdraw(const Store *store, void *arg)
+withdraw(void *arg)
 {
-	return le_candidate_withdraw(store, arg);
+	return le_candidate_withdraw(arg);
 }
 
 /*
@@ -111,7 +111,7 @@ withdraw(const Store *store, void *arg)
  * its candidacy ends as well.  True if it led.
  */
 static bool
-give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
+give_up_candidacy(Candidacy *c, GiveUp *how, bool leaves)
 {
 	/*
 	 * Copies: a constraint that was added to our tables may end the candidacy
@@ -120,7 +120,7 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 	Candidate	who = {.election = pstrdup(c->election),
 		.candidate = pstrdup(c->candidate),
 	.session_id = c->session_id,.role = {"", c->role}};
-	Lease	   *lease = le_lease_read(store, who.election, NULL);
+	Lease	   *lease = le_lease_read(who.election, NULL);
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how,
 		.optional = lease == NULL || lease->session_id != c->session_id,
 	.work = leaves ? withdraw : NULL,.arg = &who,.lease = lease};
@@ -129,7 +129,7 @@ give_up_candidacy(const Store *store, Candidacy *c, GiveUp *how, bool leaves)
 	/* The leader's view ends before another candidate can follow. */
 	c->stepped_down = true;
 	how->session_id = c->session_id;
-	settled = le_turn(store, who.election, &turn);
+	settled = le_turn(who.election, &turn);
 	if (settled == SETTLED_GONE)
 		le_election_report_missing(who.election);
 	c = le_session_find(who.election, strlen(who.election));
@@ -152,12 +152,12 @@ give_up(const char *name, GiveUp *how, bool leaves, bool *stood)
 	bool		led;
 
 	le_call_enter(&call, name, LE_TABLES, RowExclusiveLock);
-	c = le_stand_find(&call.store, name, true);
-	(void) le_election_get(&call.store, name);
+	c = le_stand_find(name, true);
+	(void) le_election_get(name);
 	stands = c != NULL && !c->withdrawn;
 	if (stands)
 		le_stand_check_owner(c);
-	led = stands && give_up_candidacy(&call.store, c, how, leaves);
+	led = stands && give_up_candidacy(c, how, leaves);
 	le_call_end(&call);
 	if (stood != NULL)
 		*stood = stands;
@@ -193,22 +193,21 @@ le_leave(PG_FUNCTION_ARGS)
 Datum
 le_leave_all(PG_FUNCTION_ARGS)
 {
-	Store		store;
 	Candidacy  *c;
 	bool		look;
 	int			left = 0;
 
 	le_call_check_function("leader_election.leave_all()");
-	le_store_get(&store);
+	le_store_get();
 	le_wait_start();
-	look = le_store_try_lock(&store, LE_TABLES, RowExclusiveLock);
+	look = le_store_try_lock(LE_TABLES, RowExclusiveLock);
 	le_cap_keep(true);
 	foreach_ptr(char, name, le_session_elections())
 	{
 		GiveUp		how = {.reason = REASON_LEFT};
 		bool		stood;
 
-		c = le_stand_find(&store, name, look);
+		c = le_stand_find(name, look);
 		if (c == NULL || c->withdrawn)
 			continue;
 		(void) give_up(name, &how, true, &stood);

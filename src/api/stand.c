@@ -23,10 +23,9 @@
  * another session stand there by this candidate's.)
  */
 bool
-le_stand_has_row(const Store *store, const char *election, const char *candidate,
-				 int64 session_id)
+le_stand_has_row(const char *election, const char *candidate, int64 session_id)
 {
-	Candidate  *row = le_candidate_find(store, election, candidate);
+	Candidate  *row = le_candidate_find(election, candidate);
 
 	return row != NULL && row->session_id == session_id;
 }
@@ -56,21 +55,21 @@ le_stand_report_reset(const char *election, const char *candidate)
  * is there now.
  */
 Candidacy *
-le_stand_find(const Store *store, const char *election, bool look)
+le_stand_find(const char *election, bool look)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
 
-	if (c != NULL && (c->lease_oid != store->lease_oid ||
+	if (c != NULL && (c->lease_oid != le_store.lease_oid ||
 					  !le_session_holds_lock(c)))
 	{
-		if (c->lease_oid == store->lease_oid && !c->withdrawn)
+		if (c->lease_oid == le_store.lease_oid && !c->withdrawn)
 			le_session_lose(c);
 		else
 			le_session_drop(c);
 		c = NULL;
 	}
 	if (c != NULL && look && !c->made && !c->withdrawn &&
-		!le_stand_has_row(store, c->election, c->candidate, c->session_id))
+		!le_stand_has_row(c->election, c->candidate, c->session_id))
 	{
 		/*
 		 * This transaction may have dropped the election, and may roll back.
@@ -118,17 +117,18 @@ le_stand_args(FunctionCallInfo fcinfo, int first_of_profile, StandCall *s)
  * Find this session's candidacy or begin one.
  */
 static void
-begin_candidacy(const Store *store, StandCall *s, bool look)
+begin_candidacy(StandCall *s, bool look)
 {
-	Candidacy  *c = le_stand_find(store, s->who.election, look);
+	Candidacy  *c = le_stand_find(s->who.election, look);
 
-	if (le_session_take_loss(store->lease_oid, s->who.election, s->who.candidate))
+	if (le_session_take_loss(le_store.lease_oid, s->who.election,
+							 s->who.candidate))
 		le_stand_report_reset(s->who.election, s->who.candidate);
-	s->lease_oid = store->lease_oid;
+	s->lease_oid = le_store.lease_oid;
 	if (c == NULL)
 	{
 		s->who.session_id = s->polls ? le_session_lock_new() : le_session_id();
-		(void) le_session_add(store, s->who.election, s->who.candidate,
+		(void) le_session_add(s->who.election, s->who.candidate,
 							  &s->who.role, s->who.session_id, s->polls);
 		s->made = true;
 		return;
@@ -159,11 +159,11 @@ le_stand_candidacy(const StandCall *s)
 }
 
 bool
-le_stand_leads(const Store *store, const Lease *lease, int64 session_id)
+le_stand_leads(const Lease *lease, int64 session_id)
 {
 	return lease != NULL && lease->leader != NULL &&
 		lease->session_id == session_id &&
-		le_lease_state_now(store, lease) == LEASE_LED;
+		le_lease_state_now(lease) == LEASE_LED;
 }
 
 /*
@@ -172,13 +172,13 @@ le_stand_leads(const Store *store, const Lease *lease, int64 session_id)
  * lease does not count any more after a wait.
  */
 static bool
-write_candidacy(const Store *store, StandCall *s)
+write_candidacy(StandCall *s)
 {
 	for (;; s->lease = NULL)
 	{
 		Election   *election = s->is_seat ?
-			le_group_seat_read(store, s->who.election) :
-			le_create_on_first_use(store, s->who.election, !s->polls);
+			le_group_seat_read(s->who.election) :
+			le_create_on_first_use(s->who.election, !s->polls);
 		Candidacy  *c = le_stand_candidacy(s);
 		StandResult result;
 
@@ -189,13 +189,13 @@ write_candidacy(const Store *store, StandCall *s)
 		le_keepalive_tighten(election->lease_duration);
 		if (c != NULL)
 			c->lease_duration = election->lease_duration;
-		result = le_candidacy_stand(store, &s->who, &s->profile,
+		result = le_candidacy_stand(&s->who, &s->profile,
 									election->lease_duration);
 		s->stands = result == STAND_OK;
 		if (s->stands || s->polls)
 			return s->stands;
 		if (result == STAND_IN_USE)
-			le_call_report_name_in_use(store, &s->who);
+			le_call_report_name_in_use(&s->who);
 		le_wait_retry_or_busy(s->who.election);
 	}
 }
@@ -208,7 +208,7 @@ write_candidacy(const Store *store, StandCall *s)
  * again at who leads.
  */
 static void
-renew_late(const Store *store, Lease **lease, Candidacy *c)
+renew_late(Lease **lease, Candidacy *c)
 {
 	const Lease *seen = *lease;
 	Lease	   *locked;
@@ -222,24 +222,23 @@ renew_late(const Store *store, Lease **lease, Candidacy *c)
 		return;
 	c->renew_not_before = now + seen->duration / 10;
 	if (!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
-		!le_renew_prove(store, seen, &proof))
+		!le_renew_prove(seen, &proof))
 		return;
-	locked = le_lease_lock(store, c->election);
+	locked = le_lease_lock(c->election);
 	if (locked != NULL)
 		*lease = locked;
-	(void) le_renew_lease(store, locked, c->session_id, 0, &duration, &proof,
-						  NULL);
+	(void) le_renew_lease(locked, c->session_id, 0, &duration, &proof, NULL);
 }
 
 /*
  * Lock the tables.  False: a poll has not got a lock at once.
  */
 static bool
-lock_tables(Store *store, const StandCall *s)
+lock_tables(const StandCall *s)
 {
 	if (s->polls)
-		return le_store_try_lock(store, LE_TABLES, RowExclusiveLock);
-	le_store_lock(store, LE_TABLES, RowExclusiveLock);
+		return le_store_try_lock(LE_TABLES, RowExclusiveLock);
+	le_store_lock(LE_TABLES, RowExclusiveLock);
 	return true;
 }
 
@@ -250,24 +249,23 @@ lock_tables(Store *store, const StandCall *s)
 bool
 le_stand_begin(StandCall *s)
 {
-	Store		store;
 	bool		locked;
 	int64		limit;
 
-	le_store_get(&store);
+	le_store_begin();
 	if (s->polls && !le_room_for_locks(LE_LOCKS_OF_CHANGE))
 	{
 		le_wake_workers(MyDatabaseId);	/* the worker makes room */
 		return false;
 	}
-	locked = lock_tables(&store, s);
+	locked = lock_tables(s);
 	limit = s->polls ? Max(s->ask_until - le_clock(), 0) : le_wait_left();
-	s->lease = locked ? le_lease_read(&store, s->who.election, NULL) : NULL;
-	if (locked && !le_begin_ensure_epoch(&store, s->lease, !s->polls, limit))
+	s->lease = locked ? le_lease_read(s->who.election, NULL) : NULL;
+	if (locked && !le_begin_ensure_epoch(s->lease, !s->polls, limit))
 		return false;
 	if (s->who.session_id == 0)
 	{
-		begin_candidacy(&store, s, locked);
+		begin_candidacy(s, locked);
 
 		/*
 		 * A campaign may have to wait before it can read the election's
@@ -278,7 +276,7 @@ le_stand_begin(StandCall *s)
 	}
 	if (!locked)
 		return false;
-	if (write_candidacy(&store, s))
+	if (write_candidacy(s))
 		return true;
 	if (!s->polls && !s->is_seat)
 		le_wait_busy(s->who.election);
@@ -293,7 +291,6 @@ le_stand_begin(StandCall *s)
 int64
 le_stand_elect(StandCall *s)
 {
-	Store		store;
 	Lease	   *lease;
 	Candidacy  *c;
 	Turn		turn = {.caller = &s->who,
@@ -301,25 +298,25 @@ le_stand_elect(StandCall *s)
 		.ask_until = s->ask_until,.election = s->election,
 	.lease = s->lease};
 
-	le_store_get(&store);
-	if (le_turn(&store, s->who.election, &turn) == SETTLED_GONE)
+	le_store_begin();
+	if (le_turn(s->who.election, &turn) == SETTLED_GONE)
 	{
 		if (s->is_seat)
 			return 0;
 		le_election_report_missing(s->who.election);
 	}
 	lease = turn.lease != NULL ? turn.lease :
-		le_lease_read(&store, s->who.election, NULL);
-	if (!le_stand_leads(&store, lease, s->who.session_id))
+		le_lease_read(s->who.election, NULL);
+	if (!le_stand_leads(lease, s->who.session_id))
 		return 0;
 	c = s->polls ? NULL : le_stand_candidacy(s);
 	if (c != NULL && !lease->yielding &&
-		le_call_ask_unwanted(&store, s->who.election))
-		lease = le_lease_read(&store, s->who.election, NULL);
+		le_call_ask_unwanted(s->who.election))
+		lease = le_lease_read(s->who.election, NULL);
 	else if (c != NULL)
-		renew_late(&store, &lease, c);
+		renew_late(&lease, c);
 	s->deadline = lease->deadline_mono;
-	return le_stand_leads(&store, lease, s->who.session_id) ? lease->term : 0;
+	return le_stand_leads(lease, s->who.session_id) ? lease->term : 0;
 }
 
 int64

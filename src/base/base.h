@@ -170,8 +170,11 @@ typedef struct Store
 	Oid			grant;			/* lease_grant, which stands for settings, and
 								 * for which detached candidates stand */
 	Oid			protocol;		/* the view that has its number */
+} Store;
 
-	/* what was read once, for many elections (drain.c, pause.c, group.c) */
+/* What was read once, for many elections (drain.c, pause.c, group.c) */
+typedef struct CallMemory
+{
 	List	   *drains;			/* rows of drain, those of all elections first */
 	bool		knows_drains;	/* these are all */
 	bool		knows_drains_of_all;	/* these are those of all elections */
@@ -179,7 +182,10 @@ typedef struct Store
 	bool		knows_pause_all;
 	List	   *groups;			/* which may be counted (cap.c) */
 	bool		knows_groups;	/* these are all */
-} Store;
+} CallMemory;
+
+extern Store le_store;
+extern CallMemory le_remembered;
 
 /* Sets of tables, for le_store_lock() */
 #define LE_TABLE_ELECTION	(1 << TABLE_ELECTION)
@@ -206,17 +212,18 @@ typedef struct Store
 extern uint64 le_leadership_generation;
 extern uint64 le_candidacy_generation;
 
-extern bool le_store_find(Store *store);
-extern Oid	le_store_lease_oid(void);
-extern void le_store_get(Store *store);
-extern void le_store_lock(Store *store, int tables, LOCKMODE mode);
-extern bool le_store_try_lock(Store *store, int tables, LOCKMODE mode);
+extern bool le_store_find(void);
+extern void le_store_get(void);
+extern void le_store_begin(void);
+extern void le_store_lock(int tables, LOCKMODE mode);
+extern bool le_store_try_lock(int tables, LOCKMODE mode);
 extern void le_store_check_unaltered(void);
 extern bool le_store_is_other_version(void);
 extern bool le_store_stays_other_version(bool committed);
 extern void le_store_check_protocol(void);
-extern bool le_store_try_share(Store *store);
-extern void le_store_end_share(const Store *store);
+extern bool le_store_try_share(Oid *share);
+extern void le_store_end_share(Oid share);
+extern void le_store_forget(void);
 
 /* table.c */
 extern Relation le_table_open(Oid table);
@@ -298,20 +305,19 @@ typedef struct Walk
 extern void le_scan_check_parallel(void);
 extern void le_scan_set_row(Row *row, TableId table, Relation rel, HeapTuple tuple);
 extern bool le_scan_is_own_write(const Row *row);
-extern RowScan *le_scan_begin(const Store *store, TableId table, Key key,
+extern RowScan *le_scan_begin(TableId table, Key key,
 							  ScanDirection direction, Snapshot snapshot);
-extern RowScan *le_scan_begin_brief(const Store *store, TableId table, Key key,
+extern RowScan *le_scan_begin_brief(TableId table, Key key,
 									ScanDirection direction);
 extern bool le_scan_next(RowScan *scan, Row *row);
 extern void le_scan_end(RowScan *scan);
-extern List *le_scan_read_all(const Store *store, TableId table, Key key,
-							  RowMaker make);
-extern RowScan *le_scan_find_begin(const Store *store, TableId table, int columns,
+extern List *le_scan_read_all(TableId table, Key key, RowMaker make);
+extern RowScan *le_scan_find_begin(TableId table, int columns,
 								   Snapshot snapshot);
 extern bool le_scan_find(RowScan *scan, Key key, Row *row);
-extern void *le_scan_read_one(const Store *store, TableId table, Key key,
+extern void *le_scan_read_one(TableId table, Key key,
 							  Snapshot snapshot, RowMaker make);
-extern RowScan *le_scan_walk_begin(const Store *store, TableId table, Oid index,
+extern RowScan *le_scan_walk_begin(TableId table, Oid index,
 								   TimestampTz end, const Walk *walk);
 extern bool le_scan_walk_next(RowScan *scan, Walk *walk, int *limit, Row *row);
 
@@ -341,15 +347,15 @@ extern void le_as_owner_check_none(void);
 #define LE_NAME(string)		DirectFunctionCall1(namein, CStringGetDatum(string))
 
 extern bool le_row_same_value(Datum a, Datum b);
-extern Row *le_row_new(const Store *store, TableId table);
+extern Row *le_row_new(TableId table);
 extern Row *le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode,
 							 bool *busy);
-extern Row *le_row_lock(const Store *store, TableId table, Key key,
+extern Row *le_row_lock(TableId table, Key key,
 						LockTupleMode mode, bool *busy);
-extern Row *le_row_lock_or_new(const Store *store, TableId table, Key key);
+extern Row *le_row_lock_or_new(TableId table, Key key);
 extern void le_row_write(Row *row);
 extern void le_row_delete(Row *row);
-extern bool le_row_remove(const Store *store, TableId table, Key key);
+extern bool le_row_remove(TableId table, Key key);
 
 /* wait.c */
 /*
@@ -390,7 +396,7 @@ typedef struct Change
 	int			winner_pid;		/* of the backend to wake; 0: of none */
 } Change;
 
-extern void le_commit_change(const Store *store, const Change *change);
+extern void le_commit_change(const Change *change);
 extern void le_commit_durably(void);
 extern void le_commit_wakes_worker(void);
 extern void le_commit_tells(void);

@@ -71,7 +71,7 @@ make_log_line(const Change *change)
  * Note that this transaction changes who leads, or asks the leader to yield.
  */
 void
-le_commit_change(const Store *store, const Change *change)
+le_commit_change(const Change *change)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 	LogLine    *line;
@@ -81,7 +81,7 @@ le_commit_change(const Store *store, const Change *change)
 	 * le_commit_wake_others() must not fail.
 	 */
 	(void) le_wake_observer_event();
-	CacheInvalidateRelcacheByRelid(store->change);
+	CacheInvalidateRelcacheByRelid(le_store.change);
 	line = palloc(sizeof(LogLine));
 	line->xid = GetCurrentTransactionId();
 	line->text = make_log_line(change);

@@ -86,11 +86,11 @@ le_row_same_value(Datum a, Datum b)
  * A row to be filled in and inserted; all its columns are NULL.
  */
 Row *
-le_row_new(const Store *store, TableId table)
+le_row_new(TableId table)
 {
 	Row		   *row = palloc0(sizeof(Row));
 
-	row->table = store->table[table].rel;
+	row->table = le_store.table[table].rel;
 	memset(row->nulls, true, sizeof(row->nulls));
 	return row;
 }
@@ -137,10 +137,9 @@ le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
  * The same for a single row of a table.
  */
 Row *
-le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
-			bool *busy)
+le_row_lock(TableId table, Key key, LockTupleMode mode, bool *busy)
 {
-	RowScan    *scan = le_scan_find_begin(store, table, key.columns, NULL);
+	RowScan    *scan = le_scan_find_begin(table, key.columns, NULL);
 	Row		   *row = le_row_find_lock(scan, key, mode, busy);
 
 	le_scan_end(scan);
@@ -153,13 +152,12 @@ le_row_lock(const Store *store, TableId table, Key key, LockTupleMode mode,
  * key.  NULL: another transaction has locked the row.
  */
 Row *
-le_row_lock_or_new(const Store *store, TableId table, Key key)
+le_row_lock_or_new(TableId table, Key key)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store, table, key, LockTupleNoKeyExclusive,
-								  &busy);
+	Row		   *row = le_row_lock(table, key, LockTupleNoKeyExclusive, &busy);
 
-	return row != NULL || busy ? row : le_row_new(store, table);
+	return row != NULL || busy ? row : le_row_new(table);
 }
 
 /*
@@ -344,10 +342,10 @@ le_row_delete(Row *row)
  * has locked it.
  */
 bool
-le_row_remove(const Store *store, TableId table, Key key)
+le_row_remove(TableId table, Key key)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store, table, key, LockTupleExclusive, &busy);
+	Row		   *row = le_row_lock(table, key, LockTupleExclusive, &busy);
 
 	if (row != NULL)
 		le_row_delete(row);

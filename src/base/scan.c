@@ -117,13 +117,12 @@ is_same_key(IndexTuple a, IndexTuple b)
  * then it may have been replaced (REINDEX CONCURRENTLY).
  */
 static RowScan *
-open_scan(const Store *store, TableId table, Oid index, int columns,
-		  Snapshot snapshot)
+open_scan(TableId table, Oid index, int columns, Snapshot snapshot)
 {
 	RowScan    *scan = palloc0(sizeof(RowScan));
 
 	scan->table = table;
-	scan->rel = le_table_open(store->table[table].rel);
+	scan->rel = le_table_open(le_store.table[table].rel);
 	scan->index = index_open(index, AccessShareLock);
 	scan->latest = snapshot == NULL;
 	scan->snapshot = scan->latest ? RegisterSnapshot(latest_snapshot()) :
@@ -159,10 +158,10 @@ read_slot(RowScan *scan, Row *row)
  * version that is met first, nearly always (le_scan_find()).
  */
 RowScan *
-le_scan_begin(const Store *store, TableId table, Key key,
+le_scan_begin(TableId table, Key key,
 			  ScanDirection direction, Snapshot snapshot)
 {
-	RowScan    *scan = open_scan(store, table, store->table[table].pkey,
+	RowScan    *scan = open_scan(table, le_store.table[table].pkey,
 								 key.columns, snapshot);
 
 	scan->direction = ScanDirectionIsForward(direction) ?
@@ -178,10 +177,9 @@ le_scan_begin(const Store *store, TableId table, Key key,
  * each row.
  */
 RowScan *
-le_scan_begin_brief(const Store *store, TableId table, Key key,
-					ScanDirection direction)
+le_scan_begin_brief(TableId table, Key key, ScanDirection direction)
 {
-	RowScan    *scan = le_scan_begin(store, table, key, direction, NULL);
+	RowScan    *scan = le_scan_begin(table, key, direction, NULL);
 
 	scan->brief = AllocSetContextCreate(CurrentMemoryContext,
 										"leader_election row",
@@ -250,9 +248,9 @@ le_scan_end(RowScan *scan)
  * What make() makes of each row of a table with that key.
  */
 List *
-le_scan_read_all(const Store *store, TableId table, Key key, RowMaker make)
+le_scan_read_all(TableId table, Key key, RowMaker make)
 {
-	RowScan    *scan = le_scan_begin(store, table, key,
+	RowScan    *scan = le_scan_begin(table, key,
 									 NoMovementScanDirection, NULL);
 	List	   *made = NIL;
 	Row			row;
@@ -268,10 +266,9 @@ le_scan_read_all(const Store *store, TableId table, Key key, RowMaker make)
  * after the other, as the snapshot sees them (see le_scan_begin()).
  */
 RowScan *
-le_scan_find_begin(const Store *store, TableId table, int columns,
-				   Snapshot snapshot)
+le_scan_find_begin(TableId table, int columns, Snapshot snapshot)
 {
-	return open_scan(store, table, store->table[table].pkey, columns, snapshot);
+	return open_scan(table, le_store.table[table].pkey, columns, snapshot);
 }
 
 /*
@@ -302,10 +299,9 @@ le_scan_find(RowScan *scan, Key key, Row *row)
  * le_scan_begin()); NULL if there is no such row.
  */
 void *
-le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
-				 RowMaker make)
+le_scan_read_one(TableId table, Key key, Snapshot snapshot, RowMaker make)
 {
-	RowScan    *scan = le_scan_find_begin(store, table, key.columns, snapshot);
+	RowScan    *scan = le_scan_find_begin(table, key.columns, snapshot);
 	Row			row;
 	void	   *made = le_scan_find(scan, key, &row) ? make(&row) : NULL;
 
@@ -318,8 +314,7 @@ le_scan_read_one(const Store *store, TableId table, Key key, Snapshot snapshot,
  * entries whose value is before end.
  */
 RowScan *
-le_scan_walk_begin(const Store *store, TableId table, Oid index,
-				   TimestampTz end, const Walk *walk)
+le_scan_walk_begin(TableId table, Oid index, TimestampTz end, const Walk *walk)
 {
 	ScanKeyData key[2];
 	int			nkeys = 0;
@@ -330,7 +325,7 @@ le_scan_walk_begin(const Store *store, TableId table, Oid index,
 	if (walk->begun)
 		ScanKeyInit(&key[nkeys++], 1, BTGreaterEqualStrategyNumber,
 					F_TIMESTAMPTZ_GE, TimestampTzGetDatum(walk->value));
-	scan = open_scan(store, table, index, nkeys, NULL);
+	scan = open_scan(table, index, nkeys, NULL);
 	scan->desc->xs_want_itup = true;
 	index_rescan(scan->desc, key, nkeys, NULL, 0);
 	return scan;

@@ -43,12 +43,19 @@
 #include "utils/rel.h"
 
 /*
- * What le_store_find() has found last.  It is kept, since a call would
- * otherwise look up two names for each, until an invalidation says that one of
- * them may have changed.
+ * The tables, as le_store_find() has found them last.  A call finds them when
+ * it begins, and again with each lock that it takes: what it has locked stays
+ * where it is.  To look up two names for each takes long: that is done again
+ * only when an invalidation says that one of them may have changed.
  */
-static Store found;
-static bool found_is_valid = false;
+Store		le_store;
+static bool is_valid = false;
+
+/* What the running call has locked last, and where it was then */
+static Table locked[TABLE_COUNT];
+
+/* What the running call has read for all its elections */
+CallMemory	le_remembered;
 
 /* The number in the view protocol; 0: it is to be read */
 static int	number = 0;
@@ -72,18 +79,19 @@ static void
 on_invalidation(Datum arg, Oid relid)
 {
 	invalidations++;
-	if (relid == found.protocol || !OidIsValid(relid))
+	if (relid == le_store.protocol || !OidIsValid(relid))
 		number = 0;
-	if (relid == found.change || relid == found.protocol || !OidIsValid(relid))
+	if (relid == le_store.change || relid == le_store.protocol ||
+		!OidIsValid(relid))
 		le_leadership_generation++;
-	if (relid == found.grant)
+	if (relid == le_store.grant)
 		le_candidacy_generation++;
-	if (!OidIsValid(relid) || relid == found.history_acquired_at)
-		found_is_valid = false;
+	if (!OidIsValid(relid) || relid == le_store.history_acquired_at)
+		is_valid = false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
-		if (relid == found.table[i].rel || relid == found.table[i].pkey)
-			found_is_valid = false;
+		if (relid == le_store.table[i].rel || relid == le_store.table[i].pkey)
+			is_valid = false;
 	}
 }
 
@@ -131,19 +139,17 @@ find_tables(Store *store, Oid namespace, const char **misshapen)
  * script has made it: then this returns false as well.
  */
 static bool
-find_store(Store *store, const char **misshapen)
+find_store(const char **misshapen)
 {
 	static bool listening = false;
 	uint64		before;
 	Oid			namespace;
 	Oid			extension;
+	Store		found;
 
 	*misshapen = NULL;
-	if (found_is_valid)
-	{
-		*store = found;
+	if (is_valid)
 		return true;
-	}
 	if (!listening)
 		CacheRegisterRelcacheCallback(on_invalidation, (Datum) 0);
 	listening = true;
@@ -155,18 +161,17 @@ find_store(Store *store, const char **misshapen)
 	if (!OidIsValid(extension) ||
 		extension != get_extension_oid(LE_EXTENSION, true))
 		return false;
-	memset(store, 0, sizeof(Store));
-	if (!find_tables(store, namespace, misshapen) ||
-		!find_one("change", namespace, &store->change) ||
-		!find_one("lease_grant", namespace, &store->grant) ||
-		!find_one("protocol", namespace, &store->protocol))
+	if (!find_tables(&found, namespace, misshapen) ||
+		!find_one("change", namespace, &found.change) ||
+		!find_one("lease_grant", namespace, &found.grant) ||
+		!find_one("protocol", namespace, &found.protocol))
 		return false;
-	store->lease_oid = store->table[TABLE_LEASE].rel;
+	found.lease_oid = found.table[TABLE_LEASE].rel;
 
-	if (found.protocol != store->protocol)
+	if (le_store.protocol != found.protocol)
 		number = 0;
-	found = *store;
-	found_is_valid = invalidations == before;
+	le_store = found;
+	is_valid = invalidations == before;
 	return true;
 }
 
@@ -175,31 +180,22 @@ find_store(Store *store, const char **misshapen)
  * or not as our script has made it.
  */
 bool
-le_store_find(Store *store)
+le_store_find(void)
 {
 	const char *misshapen;
 
-	return find_store(store, &misshapen);
-}
-
-/*
- * The table lease that was found last: that of the tables that are in use.
- */
-Oid
-le_store_lease_oid(void)
-{
-	return found.lease_oid;
+	return find_store(&misshapen);
 }
 
 /*
  * Find the extension's tables, or raise an error.
  */
 void
-le_store_get(Store *store)
+le_store_get(void)
 {
 	const char *misshapen;
 
-	if (find_store(store, &misshapen))
+	if (find_store(&misshapen))
 		return;
 	if (misshapen != NULL)
 		ereport(ERROR,
@@ -218,23 +214,35 @@ le_store_get(Store *store)
 }
 
 /*
- * Raise an error unless the tables are those that were found last, and still
- * as our script has made them.  Code that others have attached to one of them
- * has run in this transaction: its own locks do not keep it from altering the
- * others.
+ * The same, for a call that begins: what an earlier one has remembered counts
+ * for nothing.
+ */
+void
+le_store_begin(void)
+{
+	le_store_get();
+	le_store_forget();
+}
+
+void
+le_store_forget(void)
+{
+	memset(&le_remembered, 0, sizeof(le_remembered));
+}
+
+/*
+ * Raise an error unless the tables are those that the call has locked, and are
+ * still as our script has made them.  Code that others have attached to one of
+ * them has run in this transaction: its own locks do not keep it from altering
+ * the others.
  */
 void
 le_store_check_unaltered(void)
 {
-	Store		before = found;
-	Store		now;
-
-	if (found_is_valid)
-		return;
-	le_store_get(&now);
+	le_store_get();
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
-		if (now.table[i].rel != before.table[i].rel)
+		if (le_store.table[i].rel != locked[i].rel)
 			le_table_report_dropped();
 	}
 }
@@ -268,10 +276,10 @@ read_number(Oid view)
  * lock is held.
  */
 static bool
-speaks_ours(const Store *store)
+speaks_ours(void)
 {
 	if (number == 0)
-		number = read_number(store->protocol);
+		number = read_number(le_store.protocol);
 	return number == LE_PROTOCOL;
 }
 
@@ -299,7 +307,7 @@ le_store_stays_other_version(bool committed)
 		return false;
 	if (committed)
 		return true;
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, found.protocol);
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, le_store.protocol);
 	return !LeLockHeldByMe(&tag, AccessExclusiveLock);
 }
 
@@ -342,18 +350,20 @@ lock_relation(Oid oid, LOCKMODE mode, bool wait)
  * for reading.
  */
 static bool
-lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
+lock_tables(int tables, LOCKMODE mode, bool wait)
 {
-	Store		now;
+	Oid			lease_oid = le_store.lease_oid;
+	Oid			protocol = le_store.protocol;
 
+	Assert(OidIsValid(protocol));
 	le_as_owner_check_none();
-	if (!lock_relation(store->protocol, AccessShareLock, wait))
+	if (!lock_relation(protocol, AccessShareLock, wait))
 		return false;
 	for (int i = 0; i < TABLE_COUNT; i++)
 	{
 		if ((tables & (1 << i)) != 0 &&
-			(!lock_relation(store->table[i].rel, mode, wait) ||
-			 !lock_relation(store->table[i].pkey, AccessShareLock, wait)))
+			(!lock_relation(le_store.table[i].rel, mode, wait) ||
+			 !lock_relation(le_store.table[i].pkey, AccessShareLock, wait)))
 			return false;
 	}
 
@@ -361,30 +371,23 @@ lock_tables(Store *store, int tables, LOCKMODE mode, bool wait)
 	 * Before we had the locks, the extension may have been dropped, or an
 	 * index replaced.
 	 */
-	le_store_get(&now);
-	if (now.lease_oid != store->lease_oid || now.protocol != store->protocol)
+	le_store_get();
+	if (le_store.lease_oid != lease_oid || le_store.protocol != protocol)
 		le_table_report_dropped();
-	if (!speaks_ours(&now))
+	if (!speaks_ours())
 		le_store_check_protocol();
-	now.drains = store->drains;
-	now.knows_drains = store->knows_drains;
-	now.knows_drains_of_all = store->knows_drains_of_all;
-	now.pause_all = store->pause_all;
-	now.knows_pause_all = store->knows_pause_all;
-	now.groups = store->groups;
-	now.knows_groups = store->knows_groups;
-	*store = now;
+	memcpy(locked, le_store.table, sizeof(locked));
 	return true;
 }
 
 /*
- * Lock these tables (0: only the view protocol) until the transaction ends, and
- * bring the store up to date.  From the first wait on, the server's own waits
+ * Lock these tables (0: only the view protocol), which the call has found,
+ * until the transaction ends.  From the first wait on, the server's own waits
  * in this call end when the call has waited for as long as it may.  55000: the
  * objects speak another protocol.
  */
 void
-le_store_lock(Store *store, int tables, LOCKMODE mode)
+le_store_lock(int tables, LOCKMODE mode)
 {
 	if (mode > AccessShareLock)
 	{
@@ -400,7 +403,7 @@ le_store_lock(Store *store, int tables, LOCKMODE mode)
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("this transaction has begun an epoch")));
 	}
-	(void) lock_tables(store, tables, mode, true);
+	(void) lock_tables(tables, mode, true);
 }
 
 /*
@@ -408,35 +411,33 @@ le_store_lock(Store *store, int tables, LOCKMODE mode)
  * be had at once.  Those before it stay locked.
  */
 bool
-le_store_try_lock(Store *store, int tables, LOCKMODE mode)
+le_store_try_lock(int tables, LOCKMODE mode)
 {
-	return lock_tables(store, tables, mode, false);
+	return lock_tables(tables, mode, false);
 }
 
 /*
  * Find the extension's tables for a short look, without an error: until
- * le_store_end_share() they speak this library's protocol.  False: the lock
- * was not to be had at once, they speak another one, or they are not there.
+ * le_store_end_share() they speak this library's protocol.  *share becomes the
+ * view that is locked until then.  False: the lock was not to be had at once,
+ * they speak another one, or they are not there.
  */
 bool
-le_store_try_share(Store *store)
+le_store_try_share(Oid *share)
 {
-	Oid			protocol;
-
-	if (!le_store_find(store))
+	if (!le_store_find())
 		return false;
-	protocol = store->protocol;
-	if (!LeTryLockRelation(protocol, AccessShareLock))
+	*share = le_store.protocol;
+	if (!LeTryLockRelation(*share, AccessShareLock))
 		return false;
-	if ((found_is_valid || le_store_find(store)) &&
-		found.protocol == protocol && speaks_ours(store))
+	if (le_store_find() && le_store.protocol == *share && speaks_ours())
 		return true;
-	UnlockRelationOid(protocol, AccessShareLock);
+	UnlockRelationOid(*share, AccessShareLock);
 	return false;
 }
 
 void
-le_store_end_share(const Store *store)
+le_store_end_share(Oid share)
 {
-	UnlockRelationOid(store->protocol, AccessShareLock);
+	UnlockRelationOid(share, AccessShareLock);
 }

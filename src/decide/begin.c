@@ -21,20 +21,21 @@
  * locked.
  */
 bool
-le_begin_epoch(Store *store)
+le_begin_epoch(void)
 {
-	char	   *incarnation = le_incarnation_name(store->lease_oid);
+	char	   *incarnation = le_incarnation_name(le_store.lease_oid);
 	bool		stale = false;
 	int64		highest_term = 0;
 	RowScan    *scan;
 	Lease	   *lease;
 
-	if (!le_store_try_lock(store, LE_TABLE_LEASE | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH,
+	if (!le_store_try_lock(LE_TABLE_LEASE | LE_TABLE_CANDIDATE |
+						   LE_TABLE_EPOCH,
 						   RowExclusiveLock) ||
-		!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock) ||
+		!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;
-	scan = le_lease_scan(store);
+	scan = le_lease_scan();
 	while ((lease = le_lease_next(scan)) != NULL)
 	{
 		highest_term = Max(highest_term,
@@ -47,22 +48,22 @@ le_begin_epoch(Store *store)
 	 * A term moves from its lease to table dropped, and on to table epoch. It
 	 * is looked for in that order, so that it is found on its way.
 	 */
-	highest_term = Max(highest_term, le_dropped_highest(store));
+	highest_term = Max(highest_term, le_dropped_highest());
 
 	/* Another transaction may have begun the epoch since the caller looked. */
-	if (!le_epoch_is_missing(le_epoch_read(store), stale))
+	if (!le_epoch_is_missing(le_epoch_read(), stale))
 		return true;
 
 	/*
 	 * Where this database is a copy, the detached candidates of the original
 	 * look alive here: they are not.
 	 */
-	foreach_ptr(Candidate, c, le_candidates_read(store, NULL))
+	foreach_ptr(Candidate, c, le_candidates_read(NULL))
 	{
-		if (c->session_id == 0 && !le_candidate_withdraw(store, c))
+		if (c->session_id == 0 && !le_candidate_withdraw(c))
 			return false;		/* it is sending a heartbeat */
 	}
-	return le_epoch_write(store, highest_term);
+	return le_epoch_write(highest_term);
 }
 
 /*
@@ -77,23 +78,22 @@ le_begin_epoch(Store *store)
  * waits for standbys that are not there would not end.
  */
 bool
-le_begin_ensure_epoch(Store *store, const Lease *lease, bool urgent,
-					  int64 limit)
+le_begin_ensure_epoch(const Lease *lease, bool urgent, int64 limit)
 {
 	Incarnation *inc;
 	Proof		proof;
 
-	if (lease != NULL && le_lease_state_now(store, lease) == LEASE_LED)
+	if (lease != NULL && le_lease_state_now(lease) == LEASE_LED)
 		return true;
-	inc = le_epoch_read(store);
+	inc = le_epoch_read();
 	if (inc->known &&
 		(inc->epoch > 0 || lease == NULL ||
 		 !le_lease_is_stale(lease, inc->name)))
 		return true;
 	if (le_start_ensure_worker(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
-		!le_proof_make(NULL, PG_INT64_MAX, NULL, limit, &proof))
+		!le_proof_make(NULL, PG_INT64_MAX, false, limit, &proof))
 		return true;
-	(void) le_begin_epoch(store);
+	(void) le_begin_epoch();
 	return !le_lock_epoch_is_mine();
 }

@@ -55,19 +55,19 @@ static bool keeps = false;
 #define COUNTS_KEPT		20		/* times as long as it took to count */
 
 /*
- * How many seats of its group each candidate has, as the store knows it, or as
- * they are counted now.
+ * How many seats of its group each candidate has, as is remembered, or as they
+ * are counted now.
  */
 static const Tally *
-catch_up(const Store *store, ElectionGroup *group)
+catch_up(ElectionGroup *group)
 {
 	if (group->tally == NULL)
 	{
 		group->tally = le_tally_make(GetMemoryChunkContext(group));
-		le_tally_count(group->tally, store, group);
+		le_tally_count(group->tally, group);
 	}
 	else
-		le_tally_catch_up(group->tally, store);
+		le_tally_catch_up(group->tally);
 	return group->tally;
 }
 
@@ -100,13 +100,13 @@ le_cap_forget(void)
  * The count of a group, whose lock this transaction has just taken.
  */
 static Tally *
-count_locked(const Store *store, const ElectionGroup *group)
+count_locked(const ElectionGroup *group)
 {
 	int64		start = le_clock();
 	Tally	   *tally = le_tally_make(TopTransactionContext);
 	MemoryContext old;
 
-	le_tally_count(tally, store, group);
+	le_tally_count(tally, group);
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	tally->keep_until = le_clock() +
 		Max(LONGEST_KEPT, COUNTS_KEPT * (le_clock() - start));
@@ -117,12 +117,12 @@ count_locked(const Store *store, const ElectionGroup *group)
 
 /*
  * Take the group lock of an election, if it is a seat of a group, and count.
- * From here on the store knows how many seats each candidate has.  wait: queue
+ * From here on it is remembered how many seats each candidate has.  wait: queue
  * for the lock for a while (le_wait_for_group()).  False: another process has
  * it.  Whoever takes it several times has to release it as often.
  */
 bool
-le_cap_lock(Store *store, const Election *election, bool wait)
+le_cap_lock(const Election *election, bool wait)
 {
 	ElectionGroup *group;
 	Tally	   *tally;
@@ -135,19 +135,18 @@ le_cap_lock(Store *store, const Election *election, bool wait)
 		return false;
 
 	/* Read it under the lock: only there, its row does not change. */
-	store->groups = NIL;
-	store->knows_groups = false;
-	group = le_group_of(store, election);
-	store->knows_groups = group == NULL;	/* its row is missing */
+	le_group_forget();
+	group = le_group_of(election);
+	le_remembered.knows_groups = group == NULL; /* its row is missing */
 	if (group == NULL)
 		return true;
 	if (tally == NULL)
-		tally = count_locked(store, group);
+		tally = count_locked(group);
 	else if (tally->group->seats != group->seats)
-		le_tally_count(tally, store, group);	/* we have altered it */
+		le_tally_count(tally, group);	/* we have altered it */
 	tally->locks++;
 	group->tally = tally;
-	store->groups = list_make1(group);
+	le_remembered.groups = list_make1(group);
 	return true;
 }
 
@@ -165,15 +164,14 @@ release(Tally *tally)
  * granted nor reserved.
  */
 void
-le_cap_unlock(Store *store, const Election *election)
+le_cap_unlock(const Election *election)
 {
 	Tally	   *tally;
 
 	if (election->group == NULL)
 		return;
 	tally = find_locked(election->group);
-	store->groups = NIL;
-	store->knows_groups = false;
+	le_group_forget();
 	if (tally == NULL)
 		le_lock_release_group(election->group);
 	else if (--tally->locks == 0 &&
@@ -221,15 +219,15 @@ le_cap_touch(const char *election)
  * election may have been dropped and made anew since it was locked.
  */
 bool
-le_cap_is_locked(const Store *store, const Election *election)
+le_cap_is_locked(const Election *election)
 {
 	ElectionGroup *group;
 
 	if (election->group == NULL)
 		return true;
-	if (store->groups == NIL)
-		return store->knows_groups;
-	group = le_group_of(store, election);
+	if (le_remembered.groups == NIL)
+		return le_remembered.knows_groups;
+	group = le_group_of(election);
 	return group != NULL && group->tally != NULL && group->tally->locks > 0;
 }
 
@@ -241,20 +239,19 @@ le_cap_is_locked(const Store *store, const Election *election)
  * locked, the answer is no, and nothing is granted.
  */
 bool
-le_cap_bars(const Store *store, const Election *election, const Candidate *c,
-			bool is_due)
+le_cap_bars(const Election *election, const Candidate *c, bool is_due)
 {
 	ElectionGroup *group;
 	const Tally *tally;
 	int			seats;
 
 	if (election->group == NULL ||
-		(!store->knows_groups && store->groups == NIL))
+		(!le_remembered.knows_groups && le_remembered.groups == NIL))
 		return false;
-	group = le_group_of(store, election);
+	group = le_group_of(election);
 	if (group == NULL)
 		return false;
-	tally = catch_up(store, group);
+	tally = catch_up(group);
 	seats = le_tally_others(tally, TALLY_HAS, election->name, c->candidate,
 							&c->role);
 	if (!is_due)
@@ -270,20 +267,19 @@ le_cap_bars(const Store *store, const Election *election, const Candidate *c,
  * them, and may renew it, or has renewed it since they were counted.
  */
 bool
-le_cap_lock_late(const Store *store, const Election *election,
-				 const Candidate *c)
+le_cap_lock_late(const Election *election, const Candidate *c)
 {
-	ElectionGroup *group = le_group_of(store, election);
+	ElectionGroup *group = le_group_of(election);
 
 	if (group == NULL || group->tally == NULL)
 		return true;
 	foreach_ptr(const char, name,
-				le_tally_late(catch_up(store, group), election->name,
+				le_tally_late(catch_up(group), election->name,
 							  c->candidate, &c->role))
 	{
-		const Lease *lease = le_lease_lock(store, name);
+		const Lease *lease = le_lease_lock(name);
 
-		if (lease == NULL || le_lease_state_now(store, lease) == LEASE_LED)
+		if (lease == NULL || le_lease_state_now(lease) == LEASE_LED)
 			return false;
 	}
 	return true;

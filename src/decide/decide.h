@@ -49,12 +49,11 @@ typedef struct Tally
 } Tally;
 
 extern Tally *le_tally_make(MemoryContext context);
-extern void le_tally_count(Tally *tally, const Store *store,
-						   const ElectionGroup *group);
+extern void le_tally_count(Tally *tally, const ElectionGroup *group);
 extern void le_tally_touch(Tally *tally, const char *election);
 extern void le_tally_end_of_xact(Tally *tally, bool committed);
-extern void le_tally_catch_up(Tally *tally, const Store *store);
-extern void le_tally_note(Tally *tally, const Store *store,
+extern void le_tally_catch_up(Tally *tally);
+extern void le_tally_note(Tally *tally,
 						  const Election *election, const Lease *lease);
 extern int	le_tally_others(const Tally *tally, TallyCount which,
 							const char *election, const char *candidate,
@@ -63,36 +62,35 @@ extern List *le_tally_late(const Tally *tally, const char *election,
 						   const char *candidate, const Role *role);
 
 /* cap.c */
-extern bool le_cap_lock(Store *store, const Election *election, bool wait);
-extern void le_cap_unlock(Store *store, const Election *election);
+extern bool le_cap_lock(const Election *election, bool wait);
+extern void le_cap_unlock(const Election *election);
 extern void le_cap_let_go(void);
 extern void le_cap_forget(void);
 extern void le_cap_keep(bool keep);
 extern void le_cap_touch(const char *election);
-extern bool le_cap_is_locked(const Store *store, const Election *election);
-extern bool le_cap_bars(const Store *store, const Election *election,
+extern bool le_cap_is_locked(const Election *election);
+extern bool le_cap_bars(const Election *election,
 						const Candidate *c, bool is_due);
-extern bool le_cap_lock_late(const Store *store, const Election *election,
-							 const Candidate *c);
+extern bool le_cap_lock_late(const Election *election, const Candidate *c);
 
 /* spread.c */
 extern void le_spread_begin_round(void);
 extern void le_spread_end_of_xact(bool committed);
 extern bool le_spread_is_counted(void);
-extern Tally *le_spread_now(const Store *store);
+extern Tally *le_spread_now(void);
 extern void le_spread_touch(const char *election);
-extern void le_spread_tell(Tally *tally, const Store *store,
+extern void le_spread_tell(Tally *tally,
 						   const Election *election, const Lease *lease,
 						   View *view);
 
 /* view.c */
-extern View *le_view_read(const Store *store, const Election *election,
+extern View *le_view_read(const Election *election,
 						  const Lease *lease, const Incarnation *inc,
 						  int64 now, const Candidate *caller);
 extern void le_view_show(const View *view, Candidate *c, Contender *contender);
 extern void le_view_count_once(View *view, Tally **tally,
 							   MemoryContext context);
-extern bool le_view_count_ahead(const Store *store, const Election *election,
+extern bool le_view_count_ahead(const Election *election,
 								const Lease *lease, bool passes_holder);
 extern Contender *le_view_named(View *view, const char *name);
 
@@ -116,7 +114,7 @@ extern bool le_proof_covers(const Proof *proof, int64 duration);
 extern bool le_proof_stands(const Proof *proof);
 extern bool le_proof_grants(const Proof *proof, const Incarnation *inc);
 extern bool le_proof_make(const Lease *seen, int64 lease_duration,
-						  const Store *store, int64 limit, Proof *proof);
+						  bool grants, int64 limit, Proof *proof);
 
 /* decision.c */
 
@@ -136,7 +134,6 @@ typedef struct GiveUp
 /* An election that is to be settled, and what is to be done about it */
 typedef struct Decision
 {
-	const Store *store;
 	const Proof *proof;			/* was made before the election was locked */
 	const Election *election;
 	Incarnation *inc;
@@ -158,8 +155,7 @@ typedef struct Decision
 								 * it is noted already */
 } Decision;
 
-extern bool le_decision_is_held_up(const Store *store,
-								   const Election *election, Lease *lease,
+extern bool le_decision_is_held_up(const Election *election, Lease *lease,
 								   const Candidate *caller);
 extern Reason le_decision_reason(const Decision *d);
 extern void le_decision_look_who_stands(Decision *d);
@@ -174,14 +170,12 @@ typedef enum Renewed
 	RENEW_UNPROVEN				/* the proof does not cover what is new */
 } Renewed;
 
-extern bool le_renew_prove(const Store *store, const Lease *seen,
-						   Proof *proof);
-extern Renewed le_renew_lease(const Store *store, Lease *lease,
+extern bool le_renew_prove(const Lease *seen, Proof *proof);
+extern Renewed le_renew_lease(Lease *lease,
 							  int64 session_id, int64 term, int64 *duration,
 							  const Proof *proof, const Profile *said);
-extern bool le_renew_say(const Store *store, Lease **lease,
-						 const Profile *said);
-extern Lease *le_renew_stale(const Store *store, const Election *election,
+extern bool le_renew_say(Lease **lease, const Profile *said);
+extern Lease *le_renew_stale(const Election *election,
 							 int64 term, const Proof *proof, bool *over);
 
 /* yield.c */
@@ -191,14 +185,13 @@ extern Lease *le_renew_stale(const Store *store, const Election *election,
 #define LE_CAUSE_DRAINED	"drained"
 #define LE_CAUSE_WITHDRAWN	"withdrawn"
 
-extern void le_yield_ask(const Store *store, const Election *election,
+extern void le_yield_ask(const Election *election,
 						 Lease *lease, const Candidate *successor);
-extern void le_yield_ask_for_pause(const Store *store,
-								   const Election *election, Lease *lease);
-extern void le_yield_reserve(const Store *store, const Election *election,
+extern void le_yield_ask_for_pause(const Election *election, Lease *lease);
+extern void le_yield_reserve(const Election *election,
 							 Lease *lease, const Incarnation *inc,
 							 const Candidate *successor);
-extern bool le_yield_request(const Store *store, const Election *election,
+extern bool le_yield_request(const Election *election,
 							 bool *changed, int64 *next);
 
 /* settle.c */
@@ -213,25 +206,23 @@ typedef enum Settled
 	SETTLED_UNPROVEN,			/* the proof does not cover what is new */
 	SETTLED_UNCONFIRMED,		/* standbys have not confirmed in time */
 	SETTLED_GONE,				/* there is no such election any more */
-	SETTLED_NOT_YET				/* settle.c goes on, and returns something else */
+	SETTLED_NOT_YET				/* settle.c goes on, and returns something
+								 * else */
 } Settled;
 
-extern Settled le_settle(const Store *store,
-						 const Election *election,
-						 const Candidate *caller,
+extern Settled le_settle(const Election *election, const Candidate *caller,
 						 const GiveUp *give_up, const Proof *proof,
 						 Lease **lease);
-extern void le_settle_grant(const Store *store, Lease *lease,
+extern void le_settle_grant(Lease *lease,
 							const Incarnation *inc, const Candidate *winner,
 							int64 previous_term, int64 duration, int64 t0,
 							TimestampTz at, Change *change);
 
 /* drop.c */
-extern bool le_drop_locked(const Store *store, const Election *election,
-						   const Incarnation *inc);
+extern bool le_drop_locked(const Election *election, const Incarnation *inc);
 
 /* late_commit.c */
-extern bool le_late_commits_end(const Store *store, const Election *election,
+extern bool le_late_commits_end(const Election *election,
 								Lease *lease, const Proof *proof,
 								const Candidate *caller);
 
@@ -247,7 +238,7 @@ typedef enum TurnMode
 } TurnMode;
 
 /* What to do under the election lock first; false: it is refused, try again */
-typedef bool (*TurnWork) (const Store *store, void *arg);
+typedef bool (*TurnWork) (void *arg);
 
 typedef struct Turn
 {
@@ -266,12 +257,12 @@ typedef struct Turn
 								 * have changed */
 } Turn;
 
-extern void le_turn_lock(Store *store, const Election *election);
-extern Settled le_turn(const Store *store, const char *name, Turn *turn);
+extern void le_turn_lock(const Election *election);
+extern Settled le_turn(const char *name, Turn *turn);
 
 /* begin.c */
-extern bool le_begin_epoch(Store *store);
-extern bool le_begin_ensure_epoch(Store *store, const Lease *lease, bool urgent,
+extern bool le_begin_epoch(void);
+extern bool le_begin_ensure_epoch(const Lease *lease, bool urgent,
 								  int64 limit);
 
 #endif							/* LE_DECIDE_H */

@@ -204,19 +204,19 @@ decide_end(Decision *d, Contender **kept_for)
  * (caller: see le_settle().)
  */
 bool
-le_decision_is_held_up(const Store *store, const Election *election,
+le_decision_is_held_up(const Election *election,
 					   Lease *lease, const Candidate *caller)
 {
 	Election	at_once = *election;
-	Decision	d = {.store = store,.election = election,.lease = lease};
+	Decision	d = {.election = election,.lease = lease};
 	Contender  *kept_for;
 
-	d.inc = le_epoch_read(store);
+	d.inc = le_epoch_read();
 	d.now = le_clock();
 	d.state = le_lease_state(lease, d.inc->name, d.now);
 	if (d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED)
 		return false;
-	d.view = le_view_read(store, election, lease, d.inc, d.now, caller);
+	d.view = le_view_read(election, lease, d.inc, d.now, caller);
 	if (d.view->withdrawn)
 		return false;
 
@@ -251,8 +251,7 @@ le_decision_make(Decision *d, const Candidate *caller)
 	 */
 	if (caller != NULL && !le_runs_admit(&d->lease->runs, &caller->run))
 		caller = NULL;
-	d->view = le_view_read(d->store, d->election, d->lease, d->inc, d->now,
-						   caller);
+	d->view = le_view_read(d->election, d->lease, d->inc, d->now, caller);
 	barred_until = d->state == LEASE_VACANT ?
 		decide_vacancy(d, &kept_for) : decide_end(d, &kept_for);
 	winner = le_vacancy_fill(d->view,

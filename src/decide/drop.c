@@ -37,10 +37,9 @@ outlasts_drop(const Lease *lease, const Election *election,
  * transaction has locked a row.
  */
 bool
-le_drop_locked(const Store *store, const Election *election,
-			   const Incarnation *inc)
+le_drop_locked(const Election *election, const Incarnation *inc)
 {
-	Lease	   *lease = le_lease_read(store, election->name, NULL);
+	Lease	   *lease = le_lease_read(election->name, NULL);
 	LeaseState	state;
 	TimestampTz at = GetCurrentTimestamp();
 	Row		   *history;
@@ -55,7 +54,7 @@ le_drop_locked(const Store *store, const Election *election,
 	 * at this moment: judge by the row that nobody else can write any more.
 	 */
 	if (lease->leader != NULL)
-		lease = le_lease_lock(store, election->name);
+		lease = le_lease_lock(election->name);
 	if (lease == NULL)
 		return false;
 	change.term = lease->term;
@@ -72,25 +71,25 @@ le_drop_locked(const Store *store, const Election *election,
 				 errhint("Have it resign: leader_election.request_yield().")));
 	if (state != LEASE_VACANT)
 	{
-		if (!le_history_lock(store, election->name, lease->term, &history))
+		if (!le_history_lock(election->name, lease->term, &history))
 			return false;
 		change.reason = le_reasons[REASON_DROPPED].word;
 		le_history_end(history, change.reason, NULL, at);
 	}
-	foreach_ptr(const Candidate, c, le_candidates_read(store, election->name))
+	foreach_ptr(const Candidate, c, le_candidates_read(election->name))
 	{
-		if (!le_candidate_withdraw(store, c))
+		if (!le_candidate_withdraw(c))
 			return false;
 	}
 
 	/* The lease comes last: while it is there, the caller can try again. */
-	if (!le_dropped_note(store, election->name,
+	if (!le_dropped_note(election->name,
 						 Max(lease->term, lease->after_term)) ||
-		!le_drain_drop(store, election->name) ||
-		!le_election_delete(store, election->name) ||
-		!le_lease_delete(store, election->name))
+		!le_drain_drop(election->name) ||
+		!le_election_delete(election->name) ||
+		!le_lease_delete(election->name))
 		return false;
 	le_spread_touch(election->name);
-	le_commit_change(store, &change);
+	le_commit_change(&change);
 	return true;
 }

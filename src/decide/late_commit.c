@@ -200,7 +200,7 @@ end_sessions(const LOCKTAG *lock, const Lease *lease)
  * for a lock nor go on for long.  False: nothing was done.
  */
 bool
-le_late_commits_end(const Store *store, const Election *election,
+le_late_commits_end(const Election *election,
 					Lease *lease, const Proof *proof, const Candidate *caller)
 {
 	LeaseState	state;
@@ -208,18 +208,18 @@ le_late_commits_end(const Store *store, const Election *election,
 
 	if (!proof->confirmed || !le_proof_stands(proof))
 		return false;
-	state = le_lease_state_now(store, lease);
+	state = le_lease_state_now(lease);
 	if (state != LEASE_EXPIRED && state != LEASE_ORPHANED)
 		return false;
 	lock = le_lock_election_tag(election->name);
 	if (!note_commits(&lock, lease) ||
 		!(le_lock_worker_is_mine() || le_lock_worker_is_free()) ||
-		!le_decision_is_held_up(store, election, lease, caller))
+		!le_decision_is_held_up(election, lease, caller))
 		return false;
-	lease = le_lease_lock(store, election->name);
+	lease = le_lease_lock(election->name);
 	if (lease == NULL)
 		return false;
-	if (le_decision_is_held_up(store, election, lease, caller))
+	if (le_decision_is_held_up(election, lease, caller))
 		end_sessions(&lock, lease);
 	return true;
 }

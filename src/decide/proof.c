@@ -133,11 +133,11 @@ le_proof_grants(const Proof *proof, const Incarnation *inc)
  *
  * seen is the lease row, and lease_duration comes from settings, that were
  * read before this call: the standbys are proven to know what was committed
- * before t0, and nothing later.  store, unless NULL: a new term may be granted
- * on the proof, and the table of epochs is locked.
+ * before t0, and nothing later.  grants: a new term may be granted on the
+ * proof, and the table of epochs is locked.
  */
 bool
-le_proof_make(const Lease *seen, int64 lease_duration, const Store *store,
+le_proof_make(const Lease *seen, int64 lease_duration, bool grants,
 			  int64 limit, Proof *proof)
 {
 	XLogRecPtr	lsn;
@@ -148,8 +148,7 @@ le_proof_make(const Lease *seen, int64 lease_duration, const Store *store,
 	proof->required = LeSyncStandbysDefined();
 	le_proof_set_subject(proof, seen != NULL ? le_proof_vacant_xmin(seen) :
 						 InvalidTransactionId, lease_duration,
-						 proof->required && store != NULL ?
-						 le_epoch_read(store) : NULL);
+						 proof->required && grants ? le_epoch_read() : NULL);
 	proof->confirmed = !proof->required;
 	if (proof->confirmed)
 		note_outcome(proof);

@@ -33,9 +33,9 @@
  * left of the call's time.
  */
 bool
-le_renew_prove(const Store *store, const Lease *seen, Proof *proof)
+le_renew_prove(const Lease *seen, Proof *proof)
 {
-	return le_proof_make(seen, le_election_lease_duration(store, seen), NULL,
+	return le_proof_make(seen, le_election_lease_duration(seen), false,
 						 le_wait_left(), proof);
 }
 
@@ -50,17 +50,17 @@ le_renew_prove(const Store *store, const Lease *seen, Proof *proof)
  * is what the holder says of itself; NULL: nothing.
  */
 Renewed
-le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
+le_renew_lease(Lease *lease, int64 session_id, int64 term,
 			   int64 *duration, const Proof *proof, const Profile *said)
 {
 	if (lease == NULL)
 		return RENEW_BUSY;
 	Assert(lease->row != NULL);
 	if (!le_lease_is_held_by(lease, session_id, term) || lease->yielding ||
-		le_lease_state_now(store, lease) != LEASE_LED)
+		le_lease_state_now(lease) != LEASE_LED)
 		return RENEW_ENDED;
 	if (*duration == 0 || proof->required)
-		*duration = le_election_lease_duration(store, lease);
+		*duration = le_election_lease_duration(lease);
 	if (!le_proof_covers(proof, *duration))
 		return RENEW_UNPROVEN;
 	le_lease_renew(lease, term, *duration, proof->t0, GetCurrentTimestamp(),
@@ -76,15 +76,15 @@ le_renew_lease(const Store *store, Lease *lease, int64 session_id, int64 term,
  * again.
  */
 bool
-le_renew_say(const Store *store, Lease **lease, const Profile *said)
+le_renew_say(Lease **lease, const Profile *said)
 {
 	Lease	   *locked;
 
 	if (said->metadata == 0)
 		return true;
-	locked = le_lease_lock(store, (*lease)->election);
+	locked = le_lease_lock((*lease)->election);
 	if (locked == NULL || locked->term != (*lease)->term ||
-		le_lease_state_now(store, locked) != LEASE_LED)
+		le_lease_state_now(locked) != LEASE_LED)
 		return false;
 	le_lease_say(locked, said);
 	*lease = locked;
@@ -100,11 +100,11 @@ le_renew_say(const Store *store, Lease **lease, const Profile *said)
  * row, or the proof does not cover the grant.
  */
 Lease *
-le_renew_stale(const Store *store, const Election *election, int64 term,
+le_renew_stale(const Election *election, int64 term,
 			   const Proof *proof, bool *over)
 {
-	Incarnation *inc = le_epoch_read(store);
-	Lease	   *lease = le_lease_lock(store, election->name);
+	Incarnation *inc = le_epoch_read();
+	Lease	   *lease = le_lease_lock(election->name);
 	int64		now = le_clock();
 	int64		grace;
 	int64		paused_until;
@@ -117,7 +117,7 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 	*over = false;
 	if (lease == NULL)
 		return NULL;
-	election = le_election_get(store, election->name);
+	election = le_election_get(election->name);
 	grace = le_lease_grace(lease, election->lease_duration, inc);
 	*over = !le_lease_is_term(lease, term) ||
 		le_lease_state(lease, inc->name, now) != LEASE_STALE || grace <= now;
@@ -129,11 +129,11 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 		le_wake_workers(MyDatabaseId);
 		le_wait_busy(election->name);
 	}
-	if (!le_history_lock(store, election->name, lease->term, &history))
+	if (!le_history_lock(election->name, lease->term, &history))
 		return NULL;
 	if (!le_proof_grants(proof, inc) ||
 		(proof->required && election->own_write) ||
-		!le_proof_covers(proof, le_election_lease_duration(store, lease)))
+		!le_proof_covers(proof, le_election_lease_duration(lease)))
 		return NULL;
 	change.previous = lease->leader;
 	change.reason = le_reasons[REASON_FAILOVER].word;
@@ -144,15 +144,15 @@ le_renew_stale(const Store *store, const Election *election, int64 term,
 	 * for now.  The hold keeps others from following before the grace is
 	 * over, even if the holder gives up here.
 	 */
-	le_settle_grant(store, lease, inc, le_candidate_of_lease(lease), term,
+	le_settle_grant(lease, inc, le_candidate_of_lease(lease), term,
 					Max(election->lease_duration, lease->duration), proof->t0,
 					at, &change);
 	le_lease_set_not_before(lease, grace, true, now, at);
 	le_lease_write(lease);
 	le_spread_touch(election->name);
-	le_commit_change(store, &change);
-	pause = le_pause_now(store, election, inc, &paused_until);
+	le_commit_change(&change);
+	pause = le_pause_now(election, inc, &paused_until);
 	if (pause != NULL && pause->vacates)
-		le_yield_ask_for_pause(store, election, lease);
+		le_yield_ask_for_pause(election, lease);
 	return lease;
 }

@@ -108,15 +108,15 @@ lock_rows(Decision *d, Row **history)
 {
 	*history = NULL;
 	if (d->lease->row == NULL)
-		d->lease = le_lease_lock(d->store, d->lease->election);
+		d->lease = le_lease_lock(d->lease->election);
 	return d->lease != NULL &&
 		(d->state == LEASE_VACANT ||
-		 le_history_lock(d->store, d->lease->election, d->lease->term, history)) &&
-		(d->passed_over == NULL || le_candidate_lock(d->store, d->passed_over)) &&
-		(d->loser == NULL || le_candidate_lock(d->store, d->loser) ||
+		 le_history_lock(d->lease->election, d->lease->term, history)) &&
+		(d->passed_over == NULL || le_candidate_lock(d->passed_over)) &&
+		(d->loser == NULL || le_candidate_lock(d->loser) ||
 		 d->election->preempt_delay == 0) &&
 		(d->winner == NULL ||
-		 (le_candidate_lock(d->store, d->winner) && d->winner->row != NULL));
+		 (le_candidate_lock(d->winner) && d->winner->row != NULL));
 }
 
 /*
@@ -168,7 +168,7 @@ detail_of(const Decision *d, Reason reason)
  * le_commit_change() then.
  */
 void
-le_settle_grant(const Store *store, Lease *lease, const Incarnation *inc,
+le_settle_grant(Lease *lease, const Incarnation *inc,
 				const Candidate *winner, int64 previous_term, int64 duration,
 				int64 t0, TimestampTz at, Change *change)
 {
@@ -180,7 +180,7 @@ le_settle_grant(const Store *store, Lease *lease, const Incarnation *inc,
 	change->winner_pid = winner->backend_pid;
 	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at,
 				   inc->name);
-	le_history_begin(store, winner, change->term, at);
+	le_history_begin(winner, change->term, at);
 }
 
 /*
@@ -210,7 +210,7 @@ write_change(Decision *d, Row *history)
 	{
 		le_runs_begin(d->lease, &d->run, &d->winner->role);
 		d->winner->request = d->request;
-		le_settle_grant(d->store, d->lease, d->inc, d->winner, 0, duration,
+		le_settle_grant(d->lease, d->inc, d->winner, 0, duration,
 						required ? d->proof->t0 : d->now, at, &change);
 	}
 	else
@@ -222,9 +222,9 @@ write_change(Decision *d, Row *history)
 						d->first_stood, d->now, at, d->inc->name);
 	}
 	le_lease_write(d->lease);
-	le_commit_change(d->store, &change);
+	le_commit_change(&change);
 	if (d->winner != NULL && d->view->pause_vacates)
-		le_yield_ask_for_pause(d->store, d->election, d->lease);
+		le_yield_ask_for_pause(d->election, d->lease);
 }
 
 /*
@@ -252,9 +252,9 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	 * The settings and the lease may have changed, or be gone, while the
 	 * caller queued for the lock.
 	 */
-	d->inc = le_epoch_read(d->store);
-	d->lease = le_lease_read(d->store, name, NULL);
-	d->election = le_election_get(d->store, name);
+	d->inc = le_epoch_read();
+	d->lease = le_lease_read(name, NULL);
+	d->election = le_election_get(name);
 	if (d->lease == NULL)
 		le_election_report_missing(name);
 	d->state = le_lease_state(d->lease, d->inc->name, le_clock());
@@ -268,7 +268,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	 */
 	if (d->state != LEASE_VACANT || late)
 	{
-		d->lease = le_lease_lock(d->store, name);
+		d->lease = le_lease_lock(name);
 		if (d->lease == NULL)
 			return SETTLED_BUSY;
 	}
@@ -280,7 +280,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 		return SETTLED_NOTHING;
 	if (give_up != NULL && is_holder(give_up, d->lease))
 		d->give_up = give_up;
-	d->grants = le_cap_is_locked(d->store, d->election);
+	d->grants = le_cap_is_locked(d->election);
 	if (!d->grants && d->state == LEASE_VACANT)
 		return give_up != NULL ? SETTLED_NOTHING : SETTLED_UNPROVEN;
 	return SETTLED_NOT_YET;
@@ -332,7 +332,7 @@ check(Decision *d, Row **history)
 	d->now = le_clock();
 	if (d->winner != NULL &&
 		(!le_proof_stands(proof) ||
-		 !le_cap_lock_late(d->store, d->election, d->winner)))
+		 !le_cap_lock_late(d->election, d->winner)))
 	{
 		if (d->give_up == NULL || d->give_up->to_candidate != NULL)
 			return SETTLED_UNPROVEN;
@@ -341,7 +341,7 @@ check(Decision *d, Row **history)
 
 	/* Settings change only under the lock on the lease row. */
 	if (d->winner != NULL && proof->required &&
-		!le_proof_covers(proof, le_election_lease_duration(d->store, d->lease)))
+		!le_proof_covers(proof, le_election_lease_duration(d->lease)))
 		return SETTLED_UNPROVEN;
 	return SETTLED_NOT_YET;
 }
@@ -357,11 +357,11 @@ check(Decision *d, Row **history)
  * *lease becomes the lease as it is then, unless a row is busy.
  */
 Settled
-le_settle(const Store *store, const Election *election,
+le_settle(const Election *election,
 		  const Candidate *caller, const GiveUp *give_up, const Proof *proof,
 		  Lease **lease)
 {
-	Decision	d = {.store = store,.proof = proof};
+	Decision	d = {.proof = proof};
 	Row		   *history;
 	Settled		settled = look(&d, election->name, give_up);
 

@@ -96,12 +96,12 @@ is_out_of_date(void)
  * The elections as they were counted last, and changed by this process since.
  */
 Tally *
-le_spread_now(const Store *store)
+le_spread_now(void)
 {
-	if (is_counted && counted->lease_oid == store->lease_oid &&
+	if (is_counted && counted->lease_oid == le_store.lease_oid &&
 		!is_out_of_date())
 	{
-		le_tally_catch_up(counted, store);
+		le_tally_catch_up(counted);
 		return counted;
 	}
 
@@ -111,7 +111,7 @@ le_spread_now(const Store *store)
 	others_changed = is_counted = false;
 	if (counted == NULL)
 		counted = le_tally_make(TopMemoryContext);
-	le_tally_count(counted, store, NULL);
+	le_tally_count(counted, NULL);
 	is_counted = true;
 	count_again_at = le_clock() +
 		Max(counted->rows - FEW_ROWS, 0) * PAUSE_PER_ROW;
@@ -146,10 +146,10 @@ tell(const Tally *tally, const Election *election, Contender *c)
  * read just now.
  */
 void
-le_spread_tell(Tally *tally, const Store *store, const Election *election,
+le_spread_tell(Tally *tally, const Election *election,
 			   const Lease *lease, View *view)
 {
-	le_tally_note(tally, store, election, lease);
+	le_tally_note(tally, election, lease);
 	for (int i = 0; i < view->ncontenders; i++)
 		tell(tally, election, &view->contenders[i]);
 	if (view->holder != NULL)

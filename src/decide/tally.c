@@ -132,13 +132,13 @@ is_alive(int64 session_id, HTAB *memo)
  * May the leader that another incarnation has granted this lease to lead on?
  */
 static bool
-is_in_grace(const Store *store, const Lease *lease, int64 now)
+is_in_grace(const Lease *lease, int64 now)
 {
-	Election   *election = le_election_read(store, lease->election);
+	Election   *election = le_election_read(lease->election);
 
 	return election != NULL &&
 		le_lease_grace(lease, election->lease_duration,
-					   le_epoch_read(store)) > now;
+					   le_epoch_read()) > now;
 }
 
 static void
@@ -154,8 +154,7 @@ remember(const Tally *tally, List **list, const char *election)
  * For whom the election counts, as its lease is now (NULL: it is gone).
  */
 static void
-note_lease(Tally *tally, const Store *store, Counted *counted,
-		   const Lease *lease, HTAB *memo)
+note_lease(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 {
 	char	   *incarnation = le_incarnation_name(tally->lease_oid);
 	int64		now = le_clock();
@@ -178,7 +177,7 @@ note_lease(Tally *tally, const Store *store, Counted *counted,
 						  &lease->successor_role, HASH_ENTER);
 	if (state == LEASE_LED ||
 		(tally->group != NULL && state == LEASE_STALE &&
-		 is_in_grace(store, lease, now)))
+		 is_in_grace(lease, now)))
 		counted->of[TALLY_HAS] = leader;
 	else if (state == LEASE_EXPIRED)
 		counted->of[TALLY_LATE] = leader;
@@ -188,8 +187,7 @@ note_lease(Tally *tally, const Store *store, Counted *counted,
 }
 
 static void
-note(Tally *tally, const Store *store, Counted *counted, const Lease *lease,
-	 HTAB *memo)
+note(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 {
 	for (int i = 0; i < TALLY_COUNTS; i++)
 	{
@@ -198,7 +196,7 @@ note(Tally *tally, const Store *store, Counted *counted, const Lease *lease,
 		counted->of[i] = NULL;
 	}
 	if (lease != NULL)
-		note_lease(tally, store, counted, lease, memo);
+		note_lease(tally, counted, lease, memo);
 	if (lease == NULL || lease->own_write)
 		remember(tally, &tally->unsure, counted->election);
 	for (int i = 0; i < TALLY_COUNTS; i++)
@@ -213,44 +211,44 @@ note(Tally *tally, const Store *store, Counted *counted, const Lease *lease,
  * is greater than there are seats may also have been made before the group.
  */
 static bool
-is_seat(const Tally *tally, const Store *store, const char *name)
+is_seat(const Tally *tally, const char *name)
 {
 	Election   *election;
 
 	if (!le_group_withdraws(tally->group, name))
 		return true;
-	election = le_election_read(store, name);
+	election = le_election_read(name);
 	return election != NULL && election->group != NULL;
 }
 
 static void
-count_group(Tally *tally, const Store *store, HTAB *memo)
+count_group(Tally *tally, HTAB *memo)
 {
 	const char *group = tally->group->name;
-	RowScan    *scan = le_lease_scan_group(store, group);
+	RowScan    *scan = le_lease_scan_group(group);
 	Lease	   *lease;
 
 	while ((lease = le_lease_next_of_group(scan, group)) != NULL)
 	{
-		if (is_seat(tally, store, lease->election))
-			note(tally, store,
+		if (is_seat(tally, lease->election))
+			note(tally,
 				 find_counted(tally, lease->election, NULL), lease, memo);
 	}
 	le_scan_end(scan);
 }
 
 static void
-count_all(Tally *tally, const Store *store, HTAB *memo)
+count_all(Tally *tally, HTAB *memo)
 {
 	RowScan    *scan;
 	Lease	   *lease;
 
-	foreach_ptr(Election, election, le_elections_read(store))
+	foreach_ptr(Election, election, le_elections_read())
 	{
 		if (le_strategy(election->strategy)->counts)
 			(void) find_counted(tally, election->name, election);
 	}
-	scan = le_lease_scan(store);
+	scan = le_lease_scan();
 	while ((lease = le_lease_next(scan)) != NULL)
 	{
 		Counted    *counted = hash_search(tally->elections, lease->election,
@@ -258,7 +256,7 @@ count_all(Tally *tally, const Store *store, HTAB *memo)
 
 		tally->rows++;
 		if (counted != NULL)
-			note(tally, store, counted, lease, memo);
+			note(tally, counted, lease, memo);
 	}
 	le_scan_end(scan);
 }
@@ -268,12 +266,12 @@ count_all(Tally *tally, const Store *store, HTAB *memo)
  * count; or count them anew.
  */
 void
-le_tally_count(Tally *tally, const Store *store, const ElectionGroup *group)
+le_tally_count(Tally *tally, const ElectionGroup *group)
 {
 	HTAB	   *memo;
 
 	MemoryContextReset(tally->context);
-	tally->lease_oid = store->lease_oid;
+	tally->lease_oid = le_store.lease_oid;
 	tally->rows = 0;
 	tally->touched = tally->unsure = NIL;
 	if (group != NULL)
@@ -292,9 +290,9 @@ le_tally_count(Tally *tally, const Store *store, const ElectionGroup *group)
 	memo = le_hash_make("leader_election sessions", sizeof(int64),
 						sizeof(Session), HASH_BLOBS, tally->context);
 	if (group != NULL)
-		count_group(tally, store, memo);
+		count_group(tally, memo);
 	else
-		count_all(tally, store, memo);
+		count_all(tally, memo);
 	hash_destroy(memo);
 }
 
@@ -340,19 +338,19 @@ le_tally_end_of_xact(Tally *tally, bool committed)
  * Count again what was touched.
  */
 void
-le_tally_catch_up(Tally *tally, const Store *store)
+le_tally_catch_up(Tally *tally)
 {
 	foreach_ptr(const char, name, tally->touched)
 	{
-		Lease	   *lease = le_lease_read(store, name, NULL);
+		Lease	   *lease = le_lease_read(name, NULL);
 		Counted    *counted = tally->group != NULL ?
 			find_counted(tally, name, NULL) :
 			hash_search(tally->elections, name, HASH_FIND, NULL);
 
-		if (tally->group != NULL && !is_seat(tally, store, name))
+		if (tally->group != NULL && !is_seat(tally, name))
 			lease = NULL;
 		if (counted != NULL)
-			note(tally, store, counted, lease, NULL);
+			note(tally, counted, lease, NULL);
 	}
 	list_free_deep(tally->touched);
 	tally->touched = NIL;
@@ -363,11 +361,9 @@ le_tally_catch_up(Tally *tally, const Store *store)
  * read them.
  */
 void
-le_tally_note(Tally *tally, const Store *store, const Election *election,
-			  const Lease *lease)
+le_tally_note(Tally *tally, const Election *election, const Lease *lease)
 {
-	note(tally, store, find_counted(tally, election->name, election), lease,
-		 NULL);
+	note(tally, find_counted(tally, election->name, election), lease, NULL);
 }
 
 /*

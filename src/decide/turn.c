@@ -22,10 +22,10 @@
  * Is this candidate passed over by every call but its own?
  */
 static bool
-sits_out(const Store *store, const Candidate *who)
+sits_out(const Candidate *who)
 {
-	Lease	   *lease = le_lease_read(store, who->election, NULL);
-	Candidate  *c = le_candidate_find(store, who->election, who->candidate);
+	Lease	   *lease = le_lease_read(who->election, NULL);
+	Candidate  *c = le_candidate_find(who->election, who->candidate);
 
 	return lease != NULL && c != NULL && le_candidate_sits_out(c, lease);
 }
@@ -37,14 +37,14 @@ sits_out(const Store *store, const Candidate *who)
  * that sits out.
  */
 static bool
-wait_to_retry(const Store *store, const Turn *turn, const char *election)
+wait_to_retry(const Turn *turn, const char *election)
 {
 	switch (turn->mode)
 	{
 		case TURN_SKIPS:
 			return false;
 		case TURN_TRIES:
-			if (!sits_out(store, turn->caller))
+			if (!sits_out(turn->caller))
 				return false;
 			le_cap_let_go();
 			return le_wait_retry();
@@ -62,13 +62,13 @@ wait_to_retry(const Store *store, const Turn *turn, const char *election)
  * the other is of no use, and would be in the way of other processes.
  */
 static bool
-try_locks(Store *store, const Election *election)
+try_locks(const Election *election)
 {
-	if (!le_cap_lock(store, election, false))
+	if (!le_cap_lock(election, false))
 		return false;
 	if (le_lock_election(election->name, false))
 		return true;
-	le_cap_unlock(store, election);
+	le_cap_unlock(election);
 	return false;
 }
 
@@ -77,10 +77,10 @@ try_locks(Store *store, const Election *election)
  * group.  55P03 after that.
  */
 void
-le_turn_lock(Store *store, const Election *election)
+le_turn_lock(const Election *election)
 {
 	while (election->group == NULL ? !le_wait_for_election(election->name) :
-		   !try_locks(store, election))
+		   !try_locks(election))
 	{
 		le_cap_let_go();
 		le_wait_retry_or_busy(election->name);
@@ -98,13 +98,13 @@ is_transfer(const Turn *turn)
  * If that is not free, only its term ends.
  */
 static bool
-take_locks(Store *store, const Election *election, const Turn *turn)
+take_locks(const Election *election, const Turn *turn)
 {
 	if (turn->mode != TURN_QUEUES)
-		return try_locks(store, election);
+		return try_locks(election);
 	if (election->group == NULL || turn->give_up == NULL || is_transfer(turn))
-		le_turn_lock(store, election);
-	else if (!try_locks(store, election))
+		le_turn_lock(election);
+	else if (!try_locks(election))
 	{
 		le_cap_let_go();
 		while (!le_wait_for_election(election->name))
@@ -119,21 +119,20 @@ take_locks(Store *store, const Election *election, const Turn *turn)
  * was granted or reserved, and never while a row is busy.
  */
 static Settled
-settle_locked(Store *store, const Election *election, Turn *turn,
-			  const Proof *proof)
+settle_locked(const Election *election, Turn *turn, const Proof *proof)
 {
 	const char *name = election->name;
 	Settled		settled = SETTLED_BUSY;
 
 	if (turn->give_up == NULL &&
-		le_late_commits_end(store, election, turn->lease, proof, turn->caller))
+		le_late_commits_end(election, turn->lease, proof, turn->caller))
 	{
 		/* We have locked the lease, and may not queue. */
 		if (turn->mode == TURN_QUEUES)
 			le_wait_busy(name);
 		return SETTLED_BUSY;
 	}
-	if (!take_locks(store, election, turn))
+	if (!take_locks(election, turn))
 		return SETTLED_BUSY;
 
 	/*
@@ -142,33 +141,33 @@ settle_locked(Store *store, const Election *election, Turn *turn,
 	 * done: its rows are ours then, and of many calls that took turns at the
 	 * lock, each would find the rows of the others locked.
 	 */
-	if (turn->work == NULL || turn->work(store, turn->arg))
+	if (turn->work == NULL || turn->work(turn->arg))
 	{
-		settled = le_settle(store, election, turn->caller, turn->give_up,
+		settled = le_settle(election, turn->caller, turn->give_up,
 							proof, &turn->lease);
 		while (settled == SETTLED_BUSY)
 		{
-			if (store->groups != NIL)
-				le_cap_unlock(store, election);
-			if (!wait_to_retry(store, turn, name))
+			if (le_remembered.groups != NIL)
+				le_cap_unlock(election);
+			if (!wait_to_retry(turn, name))
 				return settled;
 
 			/*
 			 * Without the group lock, no more than a term is ended, and a
 			 * seat cannot be transferred.
 			 */
-			if (le_cap_lock(store, election, false) || !is_transfer(turn))
-				settled = le_settle(store, election, turn->caller,
+			if (le_cap_lock(election, false) || !is_transfer(turn))
+				settled = le_settle(election, turn->caller,
 									turn->give_up, proof, &turn->lease);
 		}
-		if (settled == SETTLED_NOTHING && store->groups != NIL)
-			le_cap_unlock(store, election);
+		if (settled == SETTLED_NOTHING && le_remembered.groups != NIL)
+			le_cap_unlock(election);
 		if (settled != SETTLED_UNPROVEN)
 			return settled;
 	}
 	le_lock_release_election(name);
-	if (store->groups != NIL)
-		le_cap_unlock(store, election);
+	if (le_remembered.groups != NIL)
+		le_cap_unlock(election);
 	return settled;
 }
 
@@ -178,36 +177,36 @@ settle_locked(Store *store, const Election *election, Turn *turn,
  * other modes, what was not done is left to the worker, which is told.
  */
 Settled
-le_turn(const Store *store, const char *name, Turn *turn)
+le_turn(const char *name, Turn *turn)
 {
 	for (bool first = true;; first = false)
 	{
 		Election   *election = turn->election != NULL ? turn->election :
-			le_election_read(store, name);
+			le_election_read(name);
 		Lease	   *lease = turn->lease != NULL ? turn->lease :
-			le_lease_read(store, name, NULL);
+			le_lease_read(name, NULL);
 		int64		ask_until = turn->mode == TURN_SKIPS ?
 			turn->ask_until : le_wait_deadline();
-		Store		counted;
 		Settled		settled;
 		Proof		proof;
 
 		turn->lease = lease;
+		le_group_forget();		/* it is counted under its lock */
 		if (election == NULL || lease == NULL)
 			return SETTLED_GONE;
 		if (turn->give_up == NULL &&
-			le_lease_state_now(store, lease) == LEASE_LED)
+			le_lease_state_now(lease) == LEASE_LED)
 			return SETTLED_NOTHING;
 		if (turn->optional)
 			ask_until = 0;
 		else if (turn->give_up == NULL)
-			(void) le_view_count_ahead(store, election, lease, false);
+			(void) le_view_count_ahead(election, lease, false);
 		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
-			(void) le_view_count_ahead(store, election, lease,
+			(void) le_view_count_ahead(election, lease,
 									   lease->yield_cause == NULL);
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
-		if (!le_proof_make(lease, election->lease_duration, store,
+		if (!le_proof_make(lease, election->lease_duration, true,
 						   Max(ask_until - le_clock(), 0), &proof) &&
 			!turn->optional)
 		{
@@ -217,8 +216,7 @@ le_turn(const Store *store, const char *name, Turn *turn)
 				le_wait_busy(name); /* the time went into the first try */
 			return SETTLED_UNCONFIRMED;
 		}
-		counted = *store;		/* its group is read anew under the group lock */
-		settled = settle_locked(&counted, election, turn, &proof);
+		settled = settle_locked(election, turn, &proof);
 		if (settled < SETTLED_BUSY)
 			return settled;
 		turn->election = NULL;
@@ -226,7 +224,7 @@ le_turn(const Store *store, const char *name, Turn *turn)
 		if (settled == SETTLED_UNPROVEN && turn->optional)
 			return settled;
 		le_commit_wakes_worker();
-		if (!wait_to_retry(store, turn, name))
+		if (!wait_to_retry(turn, name))
 			return settled;
 	}
 }

@@ -22,7 +22,6 @@
 typedef struct Reading
 {
 	View		view;			/* the first member */
-	const Store *store;
 	const Election *election;
 	const Lease *lease;			/* NULL: who leads does not matter */
 	const Candidate *caller;	/* NULL: no candidate's call */
@@ -72,7 +71,7 @@ static void
 read_contenders(View *view)
 {
 	Reading    *r = (Reading *) view;
-	List	   *candidates = le_candidates_read(r->store, r->election->name);
+	List	   *candidates = le_candidates_read(r->election->name);
 
 	view->contenders = palloc(Max(list_length(candidates), 1) *
 							  sizeof(Contender));
@@ -85,8 +84,7 @@ static Contender *
 read_successor(View *view)
 {
 	Reading    *r = (Reading *) view;
-	Candidate  *c = le_candidate_find(r->store, r->election->name,
-									  r->lease->successor);
+	Candidate  *c = le_candidate_find(r->election->name, r->lease->successor);
 
 	return c != NULL && le_candidate_succeeds(c, r->lease) ?
 		make_contender(view, c) : NULL;
@@ -99,17 +97,17 @@ count(View *view)
 	Tally	   *tally;
 
 	if (r->tally == NULL)
-		tally = le_spread_now(r->store);
+		tally = le_spread_now();
 	else
 	{
 		if (*r->tally == NULL)
 		{
 			*r->tally = le_tally_make(r->context);
-			le_tally_count(*r->tally, r->store, NULL);
+			le_tally_count(*r->tally, NULL);
 		}
 		tally = *r->tally;
 	}
-	le_spread_tell(tally, r->store, r->election, r->lease, view);
+	le_spread_tell(tally, r->election, r->lease, view);
 }
 
 static bool
@@ -123,13 +121,13 @@ test(View *view, const Contender *c, Trait trait)
 			return le_candidate_alive(c->candidate);
 		case TRAIT_DRAINED:
 			if (!r->knows_drains)
-				r->drains = le_drain_read(r->store, r->election->name);
+				r->drains = le_drain_read(r->election->name);
 			r->knows_drains = true;
 			return le_drain_covers(r->drains, c->name);
 		case TRAIT_FULL:
-			return le_cap_bars(r->store, r->election, c->candidate, false);
+			return le_cap_bars(r->election, c->candidate, false);
 		case TRAIT_FULL_WITHOUT_DUE:
-			return le_cap_bars(r->store, r->election, c->candidate, true);
+			return le_cap_bars(r->election, c->candidate, true);
 		case TRAIT_ADMITTED:
 			return le_election_admits(r->election, &c->candidate->role);
 	}
@@ -163,14 +161,13 @@ read_lease(View *view, const Lease *lease, const char *incarnation)
  * seat of a group) election_group are read, too.
  */
 View *
-le_view_read(const Store *store, const Election *election, const Lease *lease,
+le_view_read(const Election *election, const Lease *lease,
 			 const Incarnation *inc, int64 now, const Candidate *caller)
 {
 	Reading    *r = palloc0(sizeof(Reading));
 	View	   *view = &r->view;
 	const Pause *pause;
 
-	r->store = store;
 	r->election = election;
 	r->lease = lease;
 	r->caller = caller;
@@ -186,9 +183,9 @@ le_view_read(const Store *store, const Election *election, const Lease *lease,
 		return view;
 	view->grace = le_lease_grace(lease, election->lease_duration, inc);
 	view->not_before = le_lease_not_before(lease, inc);
-	view->withdrawn = le_group_withdraws(le_group_of(store, election),
+	view->withdrawn = le_group_withdraws(le_group_of(election),
 										 election->name);
-	pause = le_pause_now(store, election, inc, &view->paused_until);
+	pause = le_pause_now(election, inc, &view->paused_until);
 	view->paused = pause != NULL;
 	view->pause_vacates = pause != NULL && pause->vacates;
 	return view;
@@ -215,18 +212,18 @@ le_view_count_once(View *view, Tally **tally, MemoryContext context)
  * holder is about to give up.  True if they were counted now.
  */
 bool
-le_view_count_ahead(const Store *store, const Election *election,
+le_view_count_ahead(const Election *election,
 					const Lease *lease, bool passes_holder)
 {
 	View	   *view;
 
 	if (!le_strategy(election->strategy)->counts || le_spread_is_counted())
 		return false;
-	view = le_view_read(store, election, lease, NULL, le_clock(), NULL);
+	view = le_view_read(election, lease, NULL, le_clock(), NULL);
 	view->passes_holder = passes_holder;
 	if (!le_ranking_is_contested(view))
 		return false;
-	(void) le_spread_now(store);
+	(void) le_spread_now();
 	return true;
 }
 
@@ -239,10 +236,10 @@ le_view_named(View *view, const char *name)
 {
 	Reading    *r = (Reading *) view;
 	const Election *election = r->election;
-	Candidate  *c = le_candidate_find(r->store, election->name, name);
+	Candidate  *c = le_candidate_find(election->name, name);
 	Contender  *named = c != NULL ? make_contender(view, c) : NULL;
 
-	if (le_group_withdraws(le_group_of(r->store, election), election->name))
+	if (le_group_withdraws(le_group_of(election), election->name))
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_A_CANDIDATE),
 				 errmsg("nobody is elected in \"%s\" any more", election->name),

@@ -31,7 +31,7 @@ static const char *const causes[] = {
 };
 
 static void
-ask(const Store *store, const Election *election, Lease *lease,
+ask(const Election *election, Lease *lease,
 	bool ordered, const Candidate *successor, const char *cause)
 {
 	Change		change = {.election = election->name,.term = lease->term,
@@ -40,7 +40,7 @@ ask(const Store *store, const Election *election, Lease *lease,
 	Assert(lease->row != NULL && lease->leader != NULL);
 	le_lease_yield(lease, true, ordered, successor, cause);
 	le_spread_touch(election->name);
-	le_commit_change(store, &change);
+	le_commit_change(&change);
 }
 
 /*
@@ -48,10 +48,10 @@ ask(const Store *store, const Election *election, Lease *lease,
  * lease is locked, and led.
  */
 void
-le_yield_ask(const Store *store, const Election *election, Lease *lease,
+le_yield_ask(const Election *election, Lease *lease,
 			 const Candidate *successor)
 {
-	ask(store, election, lease, true, successor, NULL);
+	ask(election, lease, true, successor, NULL);
 }
 
 /*
@@ -61,11 +61,10 @@ le_yield_ask(const Store *store, const Election *election, Lease *lease,
  * candidate.  The lease is locked, and led.
  */
 void
-le_yield_ask_for_pause(const Store *store, const Election *election,
-					   Lease *lease)
+le_yield_ask_for_pause(const Election *election, Lease *lease)
 {
 	if (!lease->yield_ordered && lease->successor == NULL)
-		ask(store, election, lease, true, NULL, causes[REQUEST_PAUSED]);
+		ask(election, lease, true, NULL, causes[REQUEST_PAUSED]);
 }
 
 /*
@@ -73,10 +72,10 @@ le_yield_ask_for_pause(const Store *store, const Election *election,
  * Not if an operator has ordered a yield.
  */
 static bool
-is_open(const Store *store, const Lease *lease)
+is_open(const Lease *lease)
 {
 	return lease != NULL && !lease->yield_ordered &&
-		le_lease_state_now(store, lease) == LEASE_LED;
+		le_lease_state_now(lease) == LEASE_LED;
 }
 
 /*
@@ -92,10 +91,9 @@ is_open(const Store *store, const Lease *lease)
  * or a row is locked.
  */
 bool
-le_yield_request(const Store *store, const Election *election, bool *changed,
-				 int64 *next)
+le_yield_request(const Election *election, bool *changed, int64 *next)
 {
-	Lease	   *seen = le_lease_read(store, election->name, NULL);
+	Lease	   *seen = le_lease_read(election->name, NULL);
 	Lease	   *lease;
 	Contender  *challenger = NULL;
 	View	   *view;
@@ -103,16 +101,15 @@ le_yield_request(const Store *store, const Election *election, bool *changed,
 
 	Assert(le_lock_holds_election(election->name, ShareLock));
 	*changed = false;
-	if (!is_open(store, seen))
+	if (!is_open(seen))
 		return true;
-	view = le_view_read(store, election, seen, le_epoch_read(store), le_clock(),
-						NULL);
+	view = le_view_read(election, seen, le_epoch_read(), le_clock(), NULL);
 	request = next == NULL ? le_request_unwanted(view) :
 		le_request(view, &challenger, next);
 	if (request == REQUEST_STAYS)
 		return true;
-	lease = le_lease_lock(store, election->name);
-	if (lease == NULL || lease->term != seen->term || !is_open(store, lease))
+	lease = le_lease_lock(election->name);
+	if (lease == NULL || lease->term != seen->term || !is_open(lease))
 		return false;
 	if (request == REQUEST_TAKEN_BACK)
 	{
@@ -121,9 +118,9 @@ le_yield_request(const Store *store, const Election *election, bool *changed,
 		le_commit_wakes_worker();
 	}
 	else if (request == REQUEST_PREEMPTED)
-		ask(store, election, lease, false, challenger->candidate, NULL);
+		ask(election, lease, false, challenger->candidate, NULL);
 	else
-		ask(store, election, lease, true, NULL, causes[request]);
+		ask(election, lease, true, NULL, causes[request]);
 	*changed = true;
 	return true;
 }
@@ -135,14 +132,14 @@ le_yield_request(const Store *store, const Election *election, bool *changed,
  * lease is locked.
  */
 void
-le_yield_reserve(const Store *store, const Election *election, Lease *lease,
+le_yield_reserve(const Election *election, Lease *lease,
 				 const Incarnation *inc, const Candidate *successor)
 {
 	int64		now = le_clock();
 
 	Assert(lease->row != NULL && lease->leader == NULL);
 	Assert(le_lock_holds_election(election->name, ExclusiveLock));
-	Assert(le_cap_is_locked(store, election));
+	Assert(le_cap_is_locked(election));
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
 					successor, election->lease_duration, lease->deserted,
 					le_lease_first_stood(lease, inc->name), now,

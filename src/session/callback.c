@@ -63,6 +63,7 @@ end_of_xact(XactEvent event)
 	le_cap_forget();
 	le_session_lock_forget();
 	le_lock_forget();
+	le_store_forget();
 	le_xact_forget();
 	is_committing = event == XACT_EVENT_COMMIT;
 	if (is_committing)

@@ -115,7 +115,7 @@ le_fence_is_set(const char *election)
  * Read the committed lease row.
  */
 static Lease *
-get_lease(const char *election, Store *store)
+get_lease(const char *election)
 {
 	Lease	   *lease;
 
@@ -125,7 +125,7 @@ get_lease(const char *election, Store *store)
 				 errmsg("a standby cannot tell who leads election \"%s\"",
 						election),
 				 errhint("Connect to the primary server.")));
-	if (!le_lease_read_committed(store->lease_oid, election, &lease))
+	if (!le_lease_read_committed(le_store.lease_oid, election, &lease))
 	{
 		le_store_check_protocol();
 		le_wait_busy(election);
@@ -144,14 +144,13 @@ le_fence_by_session(const char *election)
 {
 	Candidacy  *c = le_session_find(election, strlen(election));
 	Fence		fence = {.own_session = true};
-	Store		store;
 
 	if (c != NULL)
 		fence.term = le_session_term(c);
 	if (fence.term == 0)
 	{
-		le_store_get(&store);
-		(void) get_lease(election, &store);
+		le_store_get();
+		(void) get_lease(election);
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_LEADER),
 				 errmsg("this session does not lead election \"%s\"", election),
@@ -171,9 +170,9 @@ le_fence_by_session(const char *election)
  * Is that the term that was asserted last, and is it still led?
  */
 static bool
-is_recent(const Store *store, const char *election, int64 term)
+is_recent(const char *election, int64 term)
 {
-	return recent.term == term && recent.lease_oid == store->lease_oid &&
+	return recent.term == term && recent.lease_oid == le_store.lease_oid &&
 		strcmp(recent.election, election) == 0 && is_fresh(&recent) &&
 		(recent.session_id == 0 || le_session_alive(recent.session_id));
 }
@@ -186,19 +185,18 @@ void
 le_fence_by_term(const char *election, const int64 *term)
 {
 	uint64		changes = le_leadership_generation;
-	Store		store;
 	Lease	   *lease;
 
-	le_store_get(&store);
+	le_store_get();
 	if (term != NULL && !IsInParallelMode() &&
-		is_recent(&store, election, *term))
+		is_recent(election, *term))
 	{
 		add_fence(&recent);
 		return;
 	}
-	lease = get_lease(election, &store);
+	lease = get_lease(election);
 	if (term == NULL || lease->term != *term ||
-		le_lease_state_now(&store, lease) != LEASE_LED)
+		le_lease_state_now(lease) != LEASE_LED)
 		ereport(ERROR,
 				(errcode(ERRCODE_LE_NOT_LEADER),
 				 term == NULL ?
@@ -208,7 +206,7 @@ le_fence_by_term(const char *election, const int64 *term)
 				 errhint("Do the leader's work only in the term in which it leads.")));
 	strlcpy(recent.election, election, sizeof(recent.election));
 	recent.lock = le_lock_election_tag(election);
-	recent.lease_oid = store.lease_oid;
+	recent.lease_oid = le_store.lease_oid;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
 	recent.session_id = lease->session_id;
@@ -230,7 +228,6 @@ static bool
 still_leads(Fence *fence)
 {
 	BoundedWaits busy;
-	Store		store;
 	Lease	   *lease = NULL;
 
 	le_wait_bounded_begin(&busy, fence->election);
@@ -242,16 +239,16 @@ still_leads(Fence *fence)
 		le_wait_bounded_end(&busy);
 		return !fence->own_session || le_session_alive(fence->session_id);
 	}
-	if (le_store_find(&store) && store.lease_oid == fence->lease_oid)
+	if (le_store_find() && le_store.lease_oid == fence->lease_oid)
 	{
-		le_store_lock(&store, LE_TABLE_LEASE, AccessShareLock);
+		le_store_lock(LE_TABLE_LEASE, AccessShareLock);
 		lease = IsolationIsSerializable() ?
-			le_lease_read_self(&store, fence->election) :
-			le_lease_read(&store, fence->election, NULL);
+			le_lease_read_self(fence->election) :
+			le_lease_read(fence->election, NULL);
 	}
 	le_wait_bounded_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_unexpired(lease, le_incarnation_name(store.lease_oid), le_clock()) &&
+		le_lease_unexpired(lease, le_incarnation_name(le_store.lease_oid), le_clock()) &&
 		(!fence->own_session || le_session_alive(lease->session_id));
 }
 
@@ -270,12 +267,11 @@ static void
 hold_protocol(void)
 {
 	BoundedWaits busy;
-	Store		store;
 
-	if (!le_store_find(&store))
+	if (!le_store_find())
 		return;
 	le_wait_bounded_begin(&busy, ((Fence *) linitial(fences))->election);
-	le_store_lock(&store, 0, AccessShareLock);
+	le_store_lock(0, AccessShareLock);
 	le_wait_bounded_end(&busy);
 }
 

@@ -172,7 +172,7 @@ le_session_id(void)
  * with the campaign if campaigning.  Its session lock is held already.
  */
 Candidacy *
-le_session_add(const Store *store, const char *election,
+le_session_add(const char *election,
 			   const char *candidate, const Role *role, int64 session_id,
 			   bool campaigning)
 {
@@ -191,7 +191,7 @@ le_session_add(const Store *store, const char *election,
 	c->lock = le_session_lock_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
 	c->election_lock = le_lock_election_tag(election);
-	c->lease_oid = store->lease_oid;
+	c->lease_oid = le_store.lease_oid;
 	c->made = true;
 	c->campaigning = campaigning;
 	return c;

@@ -44,7 +44,7 @@ typedef struct Candidacy
 } Candidacy;
 
 extern Candidacy *le_session_find(const char *election, Size length);
-extern Candidacy *le_session_add(const Store *store, const char *election,
+extern Candidacy *le_session_add(const char *election,
 								 const char *candidate, const Role *role,
 								 int64 session_id, bool campaigning);
 extern int64 le_session_id(void);

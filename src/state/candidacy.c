@@ -24,7 +24,7 @@
  * renew() makes its row again, maybe after a failover, in which it leads on.
  */
 static bool
-name_is_free(const Store *store, const Candidate *who,
+name_is_free(const Candidate *who,
 			 const Candidate *present, const Lease *lease)
 {
 	LeaseState	state;
@@ -34,7 +34,7 @@ name_is_free(const Store *store, const Candidate *who,
 	if (lease->leader == NULL || strcmp(lease->leader, who->candidate) != 0 ||
 		le_candidate_leads(who, lease))
 		return true;
-	state = le_lease_state_now(store, lease);
+	state = le_lease_state_now(lease);
 	return state != LEASE_LED &&
 		(state != LEASE_STALE || lease->session_id != 0 || lease->incomplete);
 }
@@ -44,8 +44,7 @@ name_is_free(const Store *store, const Candidate *who,
  * (Share) and the candidate's.
  */
 static StandResult
-stand_anew(const Store *store, Candidate *who, const Profile *profile,
-		   int64 lease_duration)
+stand_anew(Candidate *who, const Profile *profile, int64 lease_duration)
 {
 	Candidate  *present;
 	Lease	   *lease;
@@ -55,20 +54,20 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
 	 * Look again: before we had the locks, another session may have taken the
 	 * name, or have dropped the election.
 	 */
-	present = le_candidate_find(store, who->election, who->candidate);
-	lease = le_lease_read(store, who->election, NULL);
+	present = le_candidate_find(who->election, who->candidate);
+	lease = le_lease_read(who->election, NULL);
 	if (lease == NULL)
 		result = STAND_DROPPED;
 	else if (present != NULL && le_candidate_is_same(present, who) &&
 			 le_candidate_alive(present))
 		result = STAND_BUSY;
-	else if (!name_is_free(store, who, present, lease))
+	else if (!name_is_free(who, present, lease))
 		result = STAND_IN_USE;
-	else if (present != NULL && !le_candidate_withdraw(store, present))
+	else if (present != NULL && !le_candidate_withdraw(present))
 		result = STAND_BUSY;
 	if (result != STAND_OK)
 		return result;
-	le_candidate_insert(store, who, profile, lease_duration);
+	le_candidate_insert(who, profile, lease_duration);
 	return STAND_OK;
 }
 
@@ -79,11 +78,10 @@ stand_anew(const Store *store, Candidate *who, const Profile *profile,
  * now and then.  who->seen becomes the moment of the last one.
  */
 StandResult
-le_candidacy_stand(const Store *store, Candidate *who,
+le_candidacy_stand(Candidate *who,
 				   const Profile *profile, int64 lease_duration)
 {
-	Candidate  *present = le_candidate_find(store, who->election,
-											who->candidate);
+	Candidate  *present = le_candidate_find(who->election, who->candidate);
 	char	   *name;
 	StandResult result;
 
@@ -93,19 +91,18 @@ le_candidacy_stand(const Store *store, Candidate *who,
 		who->seen = present->seen;
 		who->own_write = present->own_write;
 		return !le_candidate_differs(present, profile, lease_duration) ||
-			le_candidate_update(store, who, profile, lease_duration) ?
+			le_candidate_update(who, profile, lease_duration) ?
 			STAND_OK : STAND_BUSY;
 	}
 
 	if (present != NULL && le_candidate_alive(present))
 		return STAND_IN_USE;
-	name = le_group_lock_seat_name(store, who->election);
+	name = le_group_lock_seat_name(who->election);
 	if (name == NULL || !le_lock_name_shared(name))
 		return STAND_BUSY;
 	if (!le_lock_name(name, who->candidate))
 		result = STAND_BUSY;
-	else if ((result = stand_anew(store, who, profile,
-								  lease_duration)) != STAND_OK)
+	else if ((result = stand_anew(who, profile, lease_duration)) != STAND_OK)
 		le_lock_release_name(name, who->candidate);
 
 	/*

@@ -145,9 +145,9 @@ le_candidates_read_until(int64 until)
  * All candidates of an election (NULL: of all elections), live or not.
  */
 List *
-le_candidates_read(const Store *store, const char *election)
+le_candidates_read(const char *election)
 {
-	RowScan    *scan = le_scan_begin(store, TABLE_CANDIDATE, election != NULL ?
+	RowScan    *scan = le_scan_begin(TABLE_CANDIDATE, election != NULL ?
 									 le_key(election) : le_key_any(),
 									 NoMovementScanDirection, NULL);
 	List	   *candidates = NIL;
@@ -170,7 +170,7 @@ le_candidates_read(const Store *store, const char *election)
  * committed yet?
  */
 bool
-le_candidates_exist(const Store *store)
+le_candidates_exist(void)
 {
 	SnapshotData dirty;
 	RowScan    *scan;
@@ -178,7 +178,7 @@ le_candidates_exist(const Store *store)
 	Row			row;
 
 	InitDirtySnapshot(dirty);
-	scan = le_scan_begin(store, TABLE_CANDIDATE, le_key_any(),
+	scan = le_scan_begin(TABLE_CANDIDATE, le_key_any(),
 						 NoMovementScanDirection, &dirty);
 	exist = le_scan_next(scan, &row);
 	le_scan_end(scan);
@@ -192,14 +192,12 @@ le_candidates_exist(const Store *store)
  * all).
  */
 RowScan *
-le_candidates_scan(const Store *store, const char *election,
-				   const char *candidate)
+le_candidates_scan(const char *election, const char *candidate)
 {
 	Key			key = candidate != NULL ? le_key_text_before(election, candidate) :
 		election != NULL ? le_key_before(election) : le_key_any();
 
-	return le_scan_begin_brief(store, TABLE_CANDIDATE, key,
-							   BackwardScanDirection);
+	return le_scan_begin_brief(TABLE_CANDIDATE, key, BackwardScanDirection);
 }
 
 /*
@@ -221,9 +219,9 @@ le_candidate_next(RowScan *scan, Candidate *c)
  * The candidate of that name, live or not; NULL if there is none.
  */
 Candidate *
-le_candidate_find(const Store *store, const char *election, const char *name)
+le_candidate_find(const char *election, const char *name)
 {
-	return le_scan_read_one(store, TABLE_CANDIDATE, le_key_text(election, name),
+	return le_scan_read_one(TABLE_CANDIDATE, le_key_text(election, name),
 							NULL, make_candidate);
 }
 
@@ -316,10 +314,10 @@ le_candidate_of_lease(const Lease *lease)
  * NULL.  False: another transaction has locked it.
  */
 static bool
-lock_candidate(const Store *store, Candidate *c, LockTupleMode mode)
+lock_candidate(Candidate *c, LockTupleMode mode)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_CANDIDATE,
+	Row		   *row = le_row_lock(TABLE_CANDIDATE,
 								  le_key_text(c->election, c->candidate),
 								  mode, &busy);
 	Candidate  *present = row != NULL ? make_candidate(row) : NULL;
@@ -336,9 +334,9 @@ lock_candidate(const Store *store, Candidate *c, LockTupleMode mode)
  * The same, to elect the candidate, or to pass it over.
  */
 bool
-le_candidate_lock(const Store *store, Candidate *c)
+le_candidate_lock(Candidate *c)
 {
-	return lock_candidate(store, c, LockTupleNoKeyExclusive);
+	return lock_candidate(c, LockTupleNoKeyExclusive);
 }
 
 /*
@@ -371,13 +369,13 @@ le_candidate_set_stood(Candidate *c, int64 stood)
  * has locked it.
  */
 bool
-le_candidate_withdraw(const Store *store, const Candidate *who)
+le_candidate_withdraw(const Candidate *who)
 {
 	Candidate	c = *who;
-	bool		locked = lock_candidate(store, &c, LockTupleExclusive);
+	bool		locked = lock_candidate(&c, LockTupleExclusive);
 
 	if (c.row != NULL && c.session_id == 0)
-		CacheInvalidateRelcacheByRelid(store->grant);
+		CacheInvalidateRelcacheByRelid(le_store.grant);
 	if (c.row != NULL)
 		le_row_delete(c.row);
 	return locked;
@@ -389,11 +387,11 @@ le_candidate_withdraw(const Store *store, const Candidate *who)
  * deleted.
  */
 bool
-le_candidate_prune(const Store *store, const Candidate *dead)
+le_candidate_prune(const Candidate *dead)
 {
 	Candidate	c = *dead;
 
-	if (!lock_candidate(store, &c, LockTupleExclusive) || c.row == NULL ||
+	if (!lock_candidate(&c, LockTupleExclusive) || c.row == NULL ||
 		le_candidate_alive(&c))
 		return false;
 	le_row_delete(c.row);
@@ -460,12 +458,12 @@ set_profile(Candidate *c, const Profile *profile, int64 lease_duration)
  * row, or it is gone.
  */
 bool
-le_candidate_update(const Store *store, Candidate *who, const Profile *profile,
+le_candidate_update(Candidate *who, const Profile *profile,
 					int64 lease_duration)
 {
 	Candidate	c = *who;
 
-	if (!le_candidate_lock(store, &c) || c.row == NULL)
+	if (!le_candidate_lock(&c) || c.row == NULL)
 		return false;
 	set_profile(&c, profile, lease_duration);
 	write_candidate(&c);
@@ -493,14 +491,14 @@ client_addr(void)
  * has stood since its term began, as who says.
  */
 void
-le_candidate_insert(const Store *store, Candidate *who,
+le_candidate_insert(Candidate *who,
 					const Profile *profile, int64 lease_duration)
 {
 	Candidate	c = *who;
 	int64		now = le_clock();
 
 	Assert(le_seat_holds_name(who->election, who->candidate));
-	c.row = le_row_new(store, TABLE_CANDIDATE);
+	c.row = le_row_new(TABLE_CANDIDATE);
 	c.backend_pid = c.session_id != 0 ? MyProcPid : 0;
 	c.client_addr = client_addr();
 	c.joined_at = GetCurrentTimestamp();

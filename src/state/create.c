@@ -33,14 +33,14 @@
  * group is made while we hold that lock in Share mode.
  */
 static bool
-lock_new_name(const Store *store, const Election *election, bool on_first_use)
+lock_new_name(const Election *election, bool on_first_use)
 {
 	const char *name = election->name;
 	char	   *group = election->group == NULL ? le_seat_group(name) : NULL;
 
 	if (group != NULL && !le_lock_name_shared(group))
 		return false;
-	if (group != NULL && le_group_read(store, group) != NULL)
+	if (group != NULL && le_group_read(group) != NULL)
 		ereport(ERROR,
 				(errcode(on_first_use ? ERRCODE_LE_NO_ELECTION :
 						 ERRCODE_DUPLICATE_OBJECT),
@@ -50,7 +50,7 @@ lock_new_name(const Store *store, const Election *election, bool on_first_use)
 				 errhint("Only leader_election.alter_group() adds seats to a group.")));
 	if (election->group == NULL && !le_lock_name(name, NULL))
 		return false;
-	if (le_election_read(store, name) == NULL)
+	if (le_election_read(name) == NULL)
 		return true;
 	if (election->group == NULL)
 		le_lock_release_name(name, NULL);
@@ -62,14 +62,14 @@ lock_new_name(const Store *store, const Election *election, bool on_first_use)
  * seat of a group, for which nobody may stand yet.
  */
 static void
-insert_lease(const Store *store, const Election *election, int64 after_term)
+insert_lease(const Election *election, int64 after_term)
 {
 	TimestampTz at = GetCurrentTimestamp();
 	bool		tells = election->group != NULL;
 
-	if (le_lease_read(store, election->name, NULL) == NULL)
-		le_lease_create(store, election->name, at, after_term);
-	le_mark_create(store, election->name, election->channel,
+	if (le_lease_read(election->name, NULL) == NULL)
+		le_lease_create(election->name, at, after_term);
+	le_mark_create(election->name, election->channel,
 				   tells ? 0 : at, after_term);
 	if (tells)
 		le_commit_tells();
@@ -82,7 +82,7 @@ insert_lease(const Store *store, const Election *election, int64 after_term)
  * election.
  */
 bool
-le_create(const Store *store, const Election *election, bool on_first_use)
+le_create(const Election *election, bool on_first_use)
 {
 	int64		after_term;
 
@@ -90,24 +90,24 @@ le_create(const Store *store, const Election *election, bool on_first_use)
 	 * Take the lock before looking.  The other way round, another transaction
 	 * could make the election in between, and our insert would fail.
 	 */
-	if (!lock_new_name(store, election, on_first_use))
+	if (!lock_new_name(election, on_first_use))
 		return false;
-	if (!le_dropped_read(store, election->name, &after_term) ||
-		!le_election_write(store, election))
+	if (!le_dropped_read(election->name, &after_term) ||
+		!le_election_write(election))
 	{
 		if (election->group == NULL)
 			le_lock_release_name(election->name, NULL);
 		return false;
 	}
-	insert_lease(store, election, after_term);
+	insert_lease(election, after_term);
 	le_commit_wakes_worker();
 	return true;
 }
 
 static Role
-owner_of_tables(const Store *store)
+owner_of_tables(void)
 {
-	Relation	lease = le_table_open(store->lease_oid);
+	Relation	lease = le_table_open(le_store.lease_oid);
 	Oid			owner = lease->rd_rel->relowner;
 
 	table_close(lease, NoLock);
@@ -172,31 +172,29 @@ check_auto_create(const char *name)
  * transaction as long as the call may wait.
  */
 Election *
-le_create_on_first_use(const Store *store, const char *name, bool wait)
+le_create_on_first_use(const char *name, bool wait)
 {
-	Store		locked = *store;
 	Election	new;
 
 	for (;;)
 	{
-		Election   *election = le_election_read(store, name);
+		Election   *election = le_election_read(name);
 
 		if (election != NULL)
 			return election;
 		check_auto_create(name);
-		new = le_election_new(unconstify(char *, name), owner_of_tables(store));
+		new = le_election_new(unconstify(char *, name), owner_of_tables());
 
 		/*
 		 * The caller may have found a leader, and so have locked few tables,
 		 * before another transaction dropped the election.
 		 */
 		if (wait)
-			le_store_lock(&locked, LE_TABLES | LE_TABLE_ANNOUNCED,
-						  RowExclusiveLock);
-		else if (!le_store_try_lock(&locked, LE_TABLES | LE_TABLE_ANNOUNCED,
+			le_store_lock(LE_TABLES | LE_TABLE_ANNOUNCED, RowExclusiveLock);
+		else if (!le_store_try_lock(LE_TABLES | LE_TABLE_ANNOUNCED,
 									RowExclusiveLock))
 			return NULL;
-		if (le_create(store, &new, true))
+		if (le_create(&new, true))
 		{
 			ereport(NOTICE,
 					(errmsg("election \"%s\" does not exist, creating it with default settings",
@@ -206,7 +204,7 @@ le_create_on_first_use(const Store *store, const char *name, bool wait)
 							le_quote(name)),
 					 errhidestmt(true)));
 		}
-		else if (le_election_read(store, name) == NULL &&
+		else if (le_election_read(name) == NULL &&
 				 (!wait || !le_wait_retry()))
 			return NULL;
 	}

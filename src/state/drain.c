@@ -81,9 +81,9 @@ make_drain(const Row *row)
  * it has so many.
  */
 static List *
-read_some(const Store *store, Key key, int limit, List *rows)
+read_some(Key key, int limit, List *rows)
 {
-	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, key,
+	RowScan    *scan = le_scan_begin(TABLE_DRAIN, key,
 									 ForwardScanDirection, NULL);
 	Row			row;
 
@@ -94,24 +94,24 @@ read_some(const Store *store, Key key, int limit, List *rows)
 }
 
 static List *
-read_rows(const Store *store, Key key, List *rows)
+read_rows(Key key, List *rows)
 {
-	return read_some(store, key, INT_MAX, rows);
+	return read_some(key, INT_MAX, rows);
 }
 
 /*
  * Read all rows now, instead of those of each election when they are needed.
- * The answers do not change any more for as long as this store is used.  Where
- * there are many rows, that would take longer than leases may wait for their
- * renewal: then those of each election are read when they are needed.  Those
- * of all elections are few, and come first.
+ * The answers do not change any more in this call.  Where there are many rows,
+ * that would take longer than leases may wait for their renewal: then those of
+ * each election are read when they are needed.  Those of all elections are few,
+ * and come first.
  */
 void
-le_drain_remember(Store *store)
+le_drain_remember(void)
 {
-	store->drains = read_some(store, le_key_any(), MANY, store->drains);
-	store->knows_drains = list_length(store->drains) < MANY;
-	store->knows_drains_of_all = true;
+	le_remembered.drains = read_some(le_key_any(), MANY, le_remembered.drains);
+	le_remembered.knows_drains = list_length(le_remembered.drains) < MANY;
+	le_remembered.knows_drains_of_all = true;
 }
 
 /*
@@ -142,23 +142,23 @@ find_bound(List *rows, const char *election, bool after)
  * Who is drained in this election; NULL: nobody is, and nobody is in all.
  */
 const Drains *
-le_drain_read(const Store *store, const char *election)
+le_drain_read(const char *election)
 {
-	List	   *all = store->drains;
-	List	   *own = store->drains;
+	List	   *all = le_remembered.drains;
+	List	   *own = le_remembered.drains;
 	Drains	   *drains;
 
-	if (!store->knows_drains)
+	if (!le_remembered.knows_drains)
 	{
-		RowScan    *scan = le_scan_find_begin(store, TABLE_DRAIN, 1, NULL);
-		bool		has_all = !store->knows_drains_of_all &&
+		RowScan    *scan = le_scan_find_begin(TABLE_DRAIN, 1, NULL);
+		bool		has_all = !le_remembered.knows_drains_of_all &&
 			le_scan_find(scan, le_key(ALL), NULL);
 		bool		has_own = le_scan_find(scan, le_key(election), NULL);
 
 		le_scan_end(scan);
 		if (has_all)
-			all = read_rows(store, le_key(ALL), NIL);
-		own = has_own ? read_rows(store, le_key(election), NIL) : NIL;
+			all = read_rows(le_key(ALL), NIL);
+		own = has_own ? read_rows(le_key(election), NIL) : NIL;
 	}
 	if (all == NIL && own == NIL)
 		return NULL;
@@ -206,9 +206,9 @@ le_drain_covers(const Drains *drains, const char *candidate)
  * observers?  NULL: none does.
  */
 static Drain *
-find_entry(const Store *store, Key key, const char *candidate)
+find_entry(Key key, const char *candidate)
 {
-	RowScan    *scan = le_scan_begin(store, TABLE_DRAIN, key,
+	RowScan    *scan = le_scan_begin(TABLE_DRAIN, key,
 									 ForwardScanDirection, NULL);
 	Drain	   *found = NULL;
 	Row			row;
@@ -232,14 +232,14 @@ find_entry(const Store *store, Key key, const char *candidate)
  * nothing does.
  */
 Drain *
-le_drain_find(const Store *store, const char *election, const char *candidate)
+le_drain_find(const char *election, const char *candidate)
 {
 	Drain	   *found;
 
 	if (election == NULL)
-		return find_entry(store, le_key_any(), candidate);
-	found = find_entry(store, le_key(election), candidate);
-	return found != NULL ? found : find_entry(store, le_key(ALL), candidate);
+		return find_entry(le_key_any(), candidate);
+	found = find_entry(le_key(election), candidate);
+	return found != NULL ? found : find_entry(le_key(ALL), candidate);
 }
 
 /*
@@ -260,7 +260,7 @@ lock_rows(const char *election)
  * there are limit entries already.
  */
 DrainResult
-le_drain_write(const Store *store, const char *election, const char *candidate,
+le_drain_write(const char *election, const char *candidate,
 			   const char *by, const char *reason, int limit)
 {
 	const char *key = election != NULL ? election : ALL;
@@ -269,14 +269,14 @@ le_drain_write(const Store *store, const char *election, const char *candidate,
 		.at = GetCurrentTimestamp(),.by = unconstify(char *, by),
 	.reason = unconstify(char *, reason)};
 	Row		   *row = lock_rows(election) ?
-		le_row_lock_or_new(store, TABLE_DRAIN, le_key_text(key, candidate)) :
+		le_row_lock_or_new(TABLE_DRAIN, le_key_text(key, candidate)) :
 		NULL;
 
 	Assert(election == NULL || le_lock_holds_election(election, ExclusiveLock));
 	if (row == NULL)
 		return DRAIN_BUSY;
 	if (row->tuple == NULL &&
-		list_length(read_rows(store, le_key(key), NIL)) >= limit)
+		list_length(read_rows(le_key(key), NIL)) >= limit)
 		return DRAIN_FULL;
 	le_fields_write(fields, lengthof(fields), row, &drain);
 	le_row_write(row);
@@ -289,7 +289,7 @@ le_drain_write(const Store *store, const char *election, const char *candidate,
  * Delete an entry, under the same locks.  DRAIN_NONE: there is none.
  */
 DrainResult
-le_drain_delete(const Store *store, const char *election, const char *candidate)
+le_drain_delete(const char *election, const char *candidate)
 {
 	const char *key = election != NULL ? election : ALL;
 	bool		busy;
@@ -297,7 +297,7 @@ le_drain_delete(const Store *store, const char *election, const char *candidate)
 
 	if (!lock_rows(election))
 		return DRAIN_BUSY;
-	row = le_row_lock(store, TABLE_DRAIN, le_key_text(key, candidate),
+	row = le_row_lock(TABLE_DRAIN, le_key_text(key, candidate),
 					  LockTupleExclusive, &busy);
 	if (row == NULL)
 		return busy ? DRAIN_BUSY : DRAIN_NONE;
@@ -312,12 +312,12 @@ le_drain_delete(const Store *store, const char *election, const char *candidate)
  * the caller holds.  False: another transaction has locked one of them.
  */
 bool
-le_drain_drop(const Store *store, const char *election)
+le_drain_drop(const char *election)
 {
 	Assert(le_lock_holds_election(election, ExclusiveLock));
-	foreach_ptr(const Drain, drain, read_rows(store, le_key(election), NIL))
+	foreach_ptr(const Drain, drain, read_rows(le_key(election), NIL))
 	{
-		if (le_drain_delete(store, election, drain->candidate) == DRAIN_BUSY)
+		if (le_drain_delete(election, drain->candidate) == DRAIN_BUSY)
 			return false;
 	}
 	return true;

@@ -55,15 +55,14 @@ term_of(const Row *row)
  * earlier election of that name, is locked.
  */
 bool
-le_dropped_note(const Store *store, const char *election, int64 term)
+le_dropped_note(const char *election, int64 term)
 {
-	Store		locked = *store;
 	Row		   *row;
 
 	Assert(le_seat_holds_name(election, NULL));
-	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, RowExclusiveLock))
+	if (!le_store_try_lock(LE_TABLE_DROPPED, RowExclusiveLock))
 		return false;
-	row = le_row_lock_or_new(&locked, TABLE_DROPPED, le_key(election));
+	row = le_row_lock_or_new(TABLE_DROPPED, le_key(election));
 	if (row == NULL)
 		return false;
 	LE_SET(row, DROPPED_ELECTION, LE_TEXT(election));
@@ -77,19 +76,18 @@ le_dropped_note(const Store *store, const char *election, int64 term)
  * its name lock.  False: the table is locked.
  */
 bool
-le_dropped_read(const Store *store, const char *election, int64 *term)
+le_dropped_read(const char *election, int64 *term)
 {
-	Store		locked = *store;
 	RowScan    *scan;
 	Row			row;
 
 	Assert(le_seat_holds_name(election, NULL));
-	if (!le_store_try_lock(&locked, LE_TABLE_DROPPED, AccessShareLock))
+	if (!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock))
 		return false;
-	scan = le_scan_find_begin(&locked, TABLE_DROPPED, 1, NULL);
+	scan = le_scan_find_begin(TABLE_DROPPED, 1, NULL);
 	*term = le_scan_find(scan, le_key(election), &row) ? term_of(&row) : 0;
 	le_scan_end(scan);
-	*term = Max(*term, le_epoch_read(&locked)->dropped_term);
+	*term = Max(*term, le_epoch_read()->dropped_term);
 	return true;
 }
 
@@ -98,9 +96,9 @@ le_dropped_read(const Store *store, const char *election, int64 *term)
  * This reads all rows.
  */
 int64
-le_dropped_highest(const Store *store)
+le_dropped_highest(void)
 {
-	RowScan    *scan = le_scan_begin_brief(store, TABLE_DROPPED, le_key_any(),
+	RowScan    *scan = le_scan_begin_brief(TABLE_DROPPED, le_key_any(),
 										   NoMovementScanDirection);
 	int64		highest = 0;
 	Row			row;
@@ -115,9 +113,9 @@ le_dropped_highest(const Store *store)
  * Names of elections that have a row, so many at most.
  */
 List *
-le_dropped_names(const Store *store, int limit)
+le_dropped_names(int limit)
 {
-	RowScan    *scan = le_scan_begin(store, TABLE_DROPPED, le_key_any(),
+	RowScan    *scan = le_scan_begin(TABLE_DROPPED, le_key_any(),
 									 ForwardScanDirection, NULL);
 	List	   *names = NIL;
 	Row			row;
@@ -135,10 +133,10 @@ le_dropped_names(const Store *store, int limit)
  * row, or another transaction has locked it.
  */
 bool
-le_dropped_take(const Store *store, const char *election, int64 *highest)
+le_dropped_take(const char *election, int64 *highest)
 {
 	bool		busy;
-	Row		   *row = le_row_lock(store, TABLE_DROPPED, le_key(election),
+	Row		   *row = le_row_lock(TABLE_DROPPED, le_key(election),
 								  LockTupleExclusive, &busy);
 
 	if (row == NULL)

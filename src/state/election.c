@@ -91,10 +91,9 @@ make_election(const Row *row)
  * The settings of an election; NULL if there is none of that name.
  */
 Election *
-le_election_read(const Store *store, const char *name)
+le_election_read(const char *name)
 {
-	return le_scan_read_one(store, TABLE_ELECTION, le_key(name), NULL,
-							make_election);
+	return le_scan_read_one(TABLE_ELECTION, le_key(name), NULL, make_election);
 }
 
 /*
@@ -102,10 +101,9 @@ le_election_read(const Store *store, const char *name)
  * *is_seat: does it belong to a group?
  */
 char *
-le_election_channel(const Store *store, const char *name, Snapshot snapshot,
-					bool *is_seat)
+le_election_channel(const char *name, Snapshot snapshot, bool *is_seat)
 {
-	Election   *election = le_scan_read_one(store, TABLE_ELECTION, le_key(name),
+	Election   *election = le_scan_read_one(TABLE_ELECTION, le_key(name),
 											snapshot, make_election);
 
 	*is_seat = election != NULL && election->group != NULL;
@@ -113,9 +111,9 @@ le_election_channel(const Store *store, const char *name, Snapshot snapshot,
 }
 
 Election *
-le_election_get(const Store *store, const char *name)
+le_election_get(const char *name)
 {
-	Election   *election = le_election_read(store, name);
+	Election   *election = le_election_read(name);
 
 	if (election == NULL)
 		le_election_report_missing(name);
@@ -148,12 +146,10 @@ le_election_admits(const Election *election, const Role *role)
  * table could not be locked at once.
  */
 RowScan *
-le_election_durations_begin(const Store *store)
+le_election_durations_begin(void)
 {
-	Store		locked = *store;
-
-	return le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock) ?
-		le_scan_find_begin(&locked, TABLE_ELECTION, 1, NULL) : NULL;
+	return le_store_try_lock(LE_TABLE_ELECTION, AccessShareLock) ?
+		le_scan_find_begin(TABLE_ELECTION, 1, NULL) : NULL;
 }
 
 /*
@@ -175,9 +171,9 @@ le_election_duration_find(RowScan *scan, const char *election,
  * For how long to renew this lease: as before, if it is not known at once.
  */
 int64
-le_election_lease_duration(const Store *store, const Lease *lease)
+le_election_lease_duration(const Lease *lease)
 {
-	RowScan    *scan = le_election_durations_begin(store);
+	RowScan    *scan = le_election_durations_begin();
 	int64		duration = le_election_duration_find(scan, lease->election,
 													 lease->duration);
 
@@ -202,9 +198,9 @@ le_election_report_missing(const char *name)
  * another transaction has locked the row.
  */
 bool
-le_election_write(const Store *store, const Election *election)
+le_election_write(const Election *election)
 {
-	Row		   *row = le_row_lock_or_new(store, TABLE_ELECTION,
+	Row		   *row = le_row_lock_or_new(TABLE_ELECTION,
 										 le_key(election->name));
 
 	Assert(le_seat_holds_name(election->name, NULL) ||
@@ -217,7 +213,7 @@ le_election_write(const Store *store, const Election *election)
 	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
 			  LE_TEXT(election->group));
 	if (row->tuple != NULL)
-		CacheInvalidateRelcacheByRelid(store->grant);
+		CacheInvalidateRelcacheByRelid(le_store.grant);
 	le_row_write(row);
 	le_commit_durably();
 	return true;
@@ -228,15 +224,15 @@ le_election_write(const Store *store, const Election *election)
  * transaction has locked the row.
  */
 bool
-le_election_delete(const Store *store, const char *name)
+le_election_delete(const char *name)
 {
-	return le_row_remove(store, TABLE_ELECTION, le_key(name));
+	return le_row_remove(TABLE_ELECTION, le_key(name));
 }
 
 List *
-le_elections_read(const Store *store)
+le_elections_read(void)
 {
-	return le_scan_read_all(store, TABLE_ELECTION, le_key_any(), make_election);
+	return le_scan_read_all(TABLE_ELECTION, le_key_any(), make_election);
 }
 
 static int
@@ -250,9 +246,9 @@ compare_seats(const ListCell *a, const ListCell *b)
  * The seats of a group, by their numbers, and those that are withdrawn.
  */
 List *
-le_elections_read_seats(const Store *store, const char *group)
+le_elections_read_seats(const char *group)
 {
-	List	   *named = le_scan_read_all(store, TABLE_ELECTION,
+	List	   *named = le_scan_read_all(TABLE_ELECTION,
 										 le_seat_key(group), make_election);
 	List	   *seats = NIL;
 

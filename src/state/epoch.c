@@ -48,7 +48,7 @@ enum
  * The present incarnation, and what its row says.
  */
 Incarnation *
-le_epoch_read(const Store *store)
+le_epoch_read(void)
 {
 	Incarnation *inc = palloc0(sizeof(Incarnation));
 	int64		own = -1;		/* the highest epochs; -1: no such row */
@@ -56,8 +56,8 @@ le_epoch_read(const Store *store)
 	RowScan    *scan;
 	Row			row;
 
-	inc->name = le_incarnation_name(store->lease_oid);
-	scan = le_scan_begin(store, TABLE_EPOCH, le_key_any(),
+	inc->name = le_incarnation_name(le_store.lease_oid);
+	scan = le_scan_begin(TABLE_EPOCH, le_key_any(),
 						 NoMovementScanDirection, NULL);
 	while (le_scan_next(scan, &row))
 	{
@@ -104,14 +104,15 @@ le_epoch_is_missing(const Incarnation *inc, bool stale)
  * in a transaction of its own.  False: another transaction has locked the row.
  */
 bool
-le_epoch_write(const Store *store, int64 highest_term)
+le_epoch_write(int64 highest_term)
 {
-	Incarnation *inc = le_epoch_read(store);
+	Incarnation *inc = le_epoch_read();
 	int64		epoch;
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
 
 	Assert(le_lock_epoch_is_mine());
+
 	/*
 	 * Where the counter of terms has run out, the highest term is of a later
 	 * epoch than any row says.
@@ -120,7 +121,7 @@ le_epoch_write(const Store *store, int64 highest_term)
 	epoch = Max(inc->epoch, highest_term >> TERM_COUNTER_BITS) + 1;
 	if (now / USECS_PER_SEC - SECONDS_TO_2020 <= LATEST_EPOCH)
 		epoch = Max(epoch, now / USECS_PER_SEC - SECONDS_TO_2020);
-	row = le_row_lock_or_new(store, TABLE_EPOCH, le_key(inc->name));
+	row = le_row_lock_or_new(TABLE_EPOCH, le_key(inc->name));
 	if (row == NULL)
 		return false;
 	LE_SET(row, EPOCH_INCARNATION, LE_TEXT(inc->name));
@@ -144,15 +145,15 @@ le_epoch_write(const Store *store, int64 highest_term)
  * has locked the row, or this incarnation has none yet.
  */
 bool
-le_epoch_note_dropped(const Store *store, int64 term)
+le_epoch_note_dropped(int64 term)
 {
-	Incarnation *inc = le_epoch_read(store);
+	Incarnation *inc = le_epoch_read();
 	bool		busy;
 	Row		   *row;
 
 	if (term <= inc->dropped_term)
 		return true;
-	row = le_row_lock(store, TABLE_EPOCH, le_key(inc->name),
+	row = le_row_lock(TABLE_EPOCH, le_key(inc->name),
 					  LockTupleNoKeyExclusive, &busy);
 	if (row == NULL)
 		return false;
@@ -200,10 +201,8 @@ le_epoch_moment(const Incarnation *inc, bool own, int64 mono, TimestampTz at,
 Datum
 le_incarnation(PG_FUNCTION_ARGS)
 {
-	Store		store;
-
 	if (RecoveryInProgress())
 		PG_RETURN_NULL();
-	le_store_get(&store);
-	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(store.lease_oid)));
+	le_store_get();
+	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(le_store.lease_oid)));
 }

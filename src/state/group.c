@@ -67,30 +67,28 @@ make_group(const Row *row)
  * the caller may hold an election lock, and must not wait.
  */
 ElectionGroup *
-le_group_read(const Store *store, const char *name)
+le_group_read(const char *name)
 {
-	Store		locked = *store;
-
-	foreach_ptr(ElectionGroup, group, store->groups)
+	foreach_ptr(ElectionGroup, group, le_remembered.groups)
 	{
 		if (strcmp(group->name, name) == 0)
 			return group;
 	}
-	if (store->knows_groups)
+	if (le_remembered.knows_groups)
 		return NULL;
-	if (!le_store_try_lock(&locked, LE_TABLE_GROUP, AccessShareLock))
+	if (!le_store_try_lock(LE_TABLE_GROUP, AccessShareLock))
 		le_wait_busy(name);
-	return le_scan_read_one(&locked, TABLE_GROUP, le_key(name), NULL, make_group);
+	return le_scan_read_one(TABLE_GROUP, le_key(name), NULL, make_group);
 }
 
 /*
  * The group that an election belongs to; NULL: to none.
  */
 ElectionGroup *
-le_group_of(const Store *store, const Election *election)
+le_group_of(const Election *election)
 {
 	return election->group == NULL ? NULL :
-		le_group_read(store, election->group);
+		le_group_read(election->group);
 }
 
 /*
@@ -98,9 +96,9 @@ le_group_of(const Store *store, const Election *election)
  * of another election by now.
  */
 Election *
-le_group_seat_read(const Store *store, const char *name)
+le_group_seat_read(const char *name)
 {
-	Election   *election = le_election_read(store, name);
+	Election   *election = le_election_read(name);
 
 	return election != NULL && election->group != NULL ? election : NULL;
 }
@@ -111,30 +109,39 @@ le_group_seat_read(const Store *store, const char *name)
  * for a thousand seats needs one lock.  NULL: not to be had at once.
  */
 char *
-le_group_lock_seat_name(const Store *store, const char *election)
+le_group_lock_seat_name(const char *election)
 {
-	Store		locked = *store;
 	Election   *settings;
 
 	if (le_seat_number(election) == 0)
 		return pstrdup(election);
-	if (!le_store_try_lock(&locked, LE_TABLE_ELECTION, AccessShareLock))
+	if (!le_store_try_lock(LE_TABLE_ELECTION, AccessShareLock))
 		return NULL;
-	settings = le_election_read(&locked, election);
+	settings = le_election_read(election);
 	return settings != NULL && settings->group != NULL ? settings->group :
 		pstrdup(election);
 }
 
 /*
  * Read all groups now: the table is locked, and the answers do not change any
- * more for as long as this store is used.
+ * more in this call.
  */
 void
-le_group_remember(Store *store)
+le_group_remember(void)
 {
-	store->groups = le_scan_read_all(store, TABLE_GROUP, le_key_any(),
-									 make_group);
-	store->knows_groups = true;
+	le_remembered.groups = le_scan_read_all(TABLE_GROUP, le_key_any(),
+											make_group);
+	le_remembered.knows_groups = true;
+}
+
+/*
+ * From now on each group is read when it is needed.
+ */
+void
+le_group_forget(void)
+{
+	le_remembered.groups = NIL;
+	le_remembered.knows_groups = false;
 }
 
 /*
@@ -147,14 +154,14 @@ le_group_withdraws(const ElectionGroup *group, const char *election)
 }
 
 /*
- * May the name of that election be the one of a seat that a group, which the
- * store remembers, has no more?  That saves reading the settings of all other
+ * May the name of that election be the one of a seat that a group, which is
+ * remembered, has no more?  That saves reading the settings of all other
  * elections.
  */
 bool
-le_group_may_withdraw(const Store *store, const char *election)
+le_group_may_withdraw(const char *election)
 {
-	foreach_ptr(const ElectionGroup, group, store->groups)
+	foreach_ptr(const ElectionGroup, group, le_remembered.groups)
 	{
 		if (le_seat_is_of(election, group->name))
 			return le_group_withdraws(group, election);
@@ -168,10 +175,9 @@ le_group_may_withdraw(const Store *store, const char *election)
  * transaction has locked the row.
  */
 bool
-le_group_write(const Store *store, const ElectionGroup *group)
+le_group_write(const ElectionGroup *group)
 {
-	Row		   *row = le_row_lock_or_new(store, TABLE_GROUP,
-										 le_key(group->name));
+	Row		   *row = le_row_lock_or_new(TABLE_GROUP, le_key(group->name));
 
 	Assert(le_lock_holds_name(group->name, NULL));
 	Assert(row == NULL || row->tuple == NULL ||
@@ -191,15 +197,15 @@ le_group_write(const Store *store, const ElectionGroup *group)
  * locked the row.
  */
 bool
-le_group_delete(const Store *store, const char *name)
+le_group_delete(const char *name)
 {
-	return le_row_remove(store, TABLE_GROUP, le_key(name));
+	return le_row_remove(TABLE_GROUP, le_key(name));
 }
 
 ElectionGroup *
-le_group_get(const Store *store, const char *name)
+le_group_get(const char *name)
 {
-	ElectionGroup *group = le_group_read(store, name);
+	ElectionGroup *group = le_group_read(name);
 
 	if (group == NULL)
 		ereport(ERROR,

@@ -42,10 +42,9 @@ typedef struct Old
  * Write the beginning of a term.
  */
 void
-le_history_begin(const Store *store, const Candidate *leader, int64 term,
-				 TimestampTz at)
+le_history_begin(const Candidate *leader, int64 term, TimestampTz at)
 {
-	Row		   *row = le_row_new(store, TABLE_HISTORY);
+	Row		   *row = le_row_new(TABLE_HISTORY);
 
 	LE_SET(row, HISTORY_ELECTION, LE_TEXT(leader->election));
 	LE_SET(row, HISTORY_TERM, Int64GetDatum(term));
@@ -66,12 +65,11 @@ le_history_begin(const Store *store, const Candidate *leader, int64 term,
  * transaction has locked it.
  */
 bool
-le_history_lock(const Store *store, const char *election, int64 term,
-				Row **row)
+le_history_lock(const char *election, int64 term, Row **row)
 {
 	bool		busy;
 
-	*row = le_row_lock(store, TABLE_HISTORY,
+	*row = le_row_lock(TABLE_HISTORY,
 					   le_key_int64(election, term), LockTupleNoKeyExclusive,
 					   &busy);
 	return !busy;
@@ -90,9 +88,9 @@ make_own(const Row *row)
  * Has this transaction granted that term, which has not ended?
  */
 bool
-le_history_is_begun_here(const Store *store, const char *election, int64 term)
+le_history_is_begun_here(const char *election, int64 term)
 {
-	bool	   *own = le_scan_read_one(store, TABLE_HISTORY,
+	bool	   *own = le_scan_read_one(TABLE_HISTORY,
 									   le_key_int64(election, term), NULL, make_own);
 
 	return own != NULL && *own;
@@ -119,10 +117,10 @@ le_history_end(Row *row, const char *reason, const char *detail,
  * sees them, in their order or in the reverse order.
  */
 RowScan *
-le_history_scan(const Store *store, const char *election, int64 from,
+le_history_scan(const char *election, int64 from,
 				ScanDirection direction, Snapshot snapshot)
 {
-	return le_scan_begin(store, TABLE_HISTORY, le_key_from(election, from),
+	return le_scan_begin(TABLE_HISTORY, le_key_from(election, from),
 						 direction, snapshot);
 }
 
@@ -159,11 +157,10 @@ le_history_copy(const Term *term)
  * le_history_prune()): a list of Old.  *more: the walk is not over.
  */
 static List *
-find_old(const Store *store, TimestampTz before, int limit, Walk *walk,
-		 bool *more)
+find_old(TimestampTz before, int limit, Walk *walk, bool *more)
 {
-	RowScan    *scan = le_scan_walk_begin(store, TABLE_HISTORY,
-										  store->history_acquired_at, before,
+	RowScan    *scan = le_scan_walk_begin(TABLE_HISTORY,
+										  le_store.history_acquired_at, before,
 										  walk);
 	List	   *found = NIL;
 	Row			row;
@@ -192,12 +189,12 @@ find_old(const Store *store, TimestampTz before, int limit, Walk *walk,
  * election is gone, too.
  */
 static bool
-is_announced(const Store *store, const Old *old)
+is_announced(const Old *old)
 {
-	Mark	   *mark = le_mark_read(store, old->election);
+	Mark	   *mark = le_mark_read(old->election);
 
 	if (mark == NULL)
-		return le_lease_read(store, old->election, NULL) == NULL;
+		return le_lease_read(old->election, NULL) == NULL;
 	return old->term < mark->term || (old->term == mark->term && mark->vacated);
 }
 
@@ -209,12 +206,12 @@ is_announced(const Store *store, const Old *old)
  * False: the walk is over.
  */
 bool
-le_history_prune(const Store *store, TimestampTz before, int limit,
+le_history_prune(TimestampTz before, int limit,
 				 int64 until, Walk *walk, bool *left)
 {
 	Walk		done = *walk;
 	bool		more;
-	List	   *found = find_old(store, before, limit, walk, &more);
+	List	   *found = find_old(before, limit, walk, &more);
 
 	foreach_ptr(const Old, old, found)
 	{
@@ -226,9 +223,9 @@ le_history_prune(const Store *store, TimestampTz before, int limit,
 			*walk = done;
 			return true;
 		}
-		if (is_announced(store, old))
+		if (is_announced(old))
 		{
-			row = le_row_lock(store, TABLE_HISTORY,
+			row = le_row_lock(TABLE_HISTORY,
 							  le_key_int64(old->election, old->term),
 							  LockTupleExclusive, &busy);
 			if (row != NULL)

@@ -242,9 +242,9 @@ le_lease_write(Lease *lease)
  * sees it; NULL if there is no such election.
  */
 Lease *
-le_lease_read(const Store *store, const char *election, Snapshot snapshot)
+le_lease_read(const char *election, Snapshot snapshot)
 {
-	return le_scan_read_one(store, TABLE_LEASE, le_key(election), snapshot,
+	return le_scan_read_one(TABLE_LEASE, le_key(election), snapshot,
 							make_lease);
 }
 
@@ -257,12 +257,12 @@ le_lease_read(const Store *store, const char *election, Snapshot snapshot)
  * times.
  */
 Lease *
-le_lease_read_self(const Store *store, const char *election)
+le_lease_read_self(const char *election)
 {
 	Lease	   *lease = NULL;
 
 	for (int i = 0; i < 10 && lease == NULL; i++)
-		lease = le_lease_read(store, election, SnapshotSelf);
+		lease = le_lease_read(election, SnapshotSelf);
 	return lease;
 }
 
@@ -277,8 +277,8 @@ le_lease_read_self(const Store *store, const char *election)
 bool
 le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 {
-	Store		share;
-	Store		store;
+	Oid			share;
+	Oid			pkey;
 	bool		readable = true;
 
 	if (IsInParallelMode() || RecoveryInProgress() ||
@@ -286,28 +286,29 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		return false;
 	if (!LeTryLockRelation(lease_oid, AccessShareLock))
 	{
-		le_store_end_share(&share);
+		le_store_end_share(share);
 		return false;
 	}
 
 	/*
 	 * Which index the table has is certain only now, under the table's lock.
 	 */
-	if (!le_store_find(&store) || store.lease_oid != lease_oid ||
-		!LeTryLockRelation(store.table[TABLE_LEASE].pkey, AccessShareLock))
+	if (!le_store_find() || le_store.lease_oid != lease_oid ||
+		!LeTryLockRelation(le_store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
 		UnlockRelationOid(lease_oid, AccessShareLock);
-		le_store_end_share(&share);
+		le_store_end_share(share);
 		return false;
 	}
 
+	pkey = le_store.table[TABLE_LEASE].pkey;
 	if (IsolationIsSerializable())
 	{
 		/*
 		 * SnapshotSelf also sees what this transaction has written: a row
 		 * that is not committed counts as unreadable.
 		 */
-		*lease = le_lease_read_self(&store, election);
+		*lease = le_lease_read_self(election);
 		readable = *lease == NULL || !(*lease)->own_write;
 	}
 	else
@@ -315,21 +316,21 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		/* In this snapshot, no command of this transaction has begun. */
 		PushCopiedSnapshot(GetLatestSnapshot());
 		GetActiveSnapshot()->curcid = FirstCommandId;
-		*lease = le_lease_read(&store, election, GetActiveSnapshot());
+		*lease = le_lease_read(election, GetActiveSnapshot());
 		PopActiveSnapshot();
 		if (*lease != NULL && (*lease)->leader != NULL &&
 			TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		{
-			Lease	   *own = le_lease_read(&store, election, NULL);
+			Lease	   *own = le_lease_read(election, NULL);
 
 			if (own == NULL || own->leader == NULL ||
 				own->term != (*lease)->term)
 				(*lease)->leader = NULL;
 		}
 	}
-	UnlockRelationOid(store.table[TABLE_LEASE].pkey, AccessShareLock);
-	UnlockRelationOid(store.lease_oid, AccessShareLock);
-	le_store_end_share(&share);
+	UnlockRelationOid(pkey, AccessShareLock);
+	UnlockRelationOid(lease_oid, AccessShareLock);
+	le_store_end_share(share);
 	return readable;
 }
 
@@ -337,9 +338,9 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
  * Begin to read each lease, in memory that is emptied after each.
  */
 RowScan *
-le_lease_scan(const Store *store)
+le_lease_scan(void)
 {
-	return le_scan_begin_brief(store, TABLE_LEASE, le_key_any(),
+	return le_scan_begin_brief(TABLE_LEASE, le_key_any(),
 							   NoMovementScanDirection);
 }
 
@@ -358,9 +359,9 @@ le_lease_next(RowScan *scan)
  * The same for the leases of elections that have names of seats of a group.
  */
 RowScan *
-le_lease_scan_group(const Store *store, const char *group)
+le_lease_scan_group(const char *group)
 {
-	return le_scan_begin_brief(store, TABLE_LEASE,
+	return le_scan_begin_brief(TABLE_LEASE,
 							   le_seat_key(group), NoMovementScanDirection);
 }
 
@@ -398,9 +399,9 @@ le_lease_find_lock(RowScan *scan, const char *election)
  * The same for a single lease.
  */
 Lease *
-le_lease_lock(const Store *store, const char *election)
+le_lease_lock(const char *election)
 {
-	RowScan    *scan = le_scan_find_begin(store, TABLE_LEASE, 1, NULL);
+	RowScan    *scan = le_scan_find_begin(TABLE_LEASE, 1, NULL);
 	Lease	   *lease = le_lease_find_lock(scan, election);
 
 	le_scan_end(scan);
@@ -412,12 +413,11 @@ le_lease_lock(const Store *store, const char *election)
  * The caller holds the election's name lock.
  */
 void
-le_lease_create(const Store *store, const char *election,
-				TimestampTz created_at, int64 after_term)
+le_lease_create(const char *election, TimestampTz created_at, int64 after_term)
 {
 	Lease		lease = {.election = unconstify(char *, election),
 		.deserted = true,.left_at_renewal = -1,.created_at = created_at,
-		.after_term = after_term,.row = le_row_new(store, TABLE_LEASE),
+		.after_term = after_term,.row = le_row_new(TABLE_LEASE),
 	.role = {""},.successor_role = {""},.runs = {.role = {""}}};
 
 	Assert(le_seat_holds_name(election, NULL));
@@ -693,7 +693,7 @@ le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
  * transaction has locked it.
  */
 bool
-le_lease_delete(const Store *store, const char *election)
+le_lease_delete(const char *election)
 {
-	return le_row_remove(store, TABLE_LEASE, le_key(election));
+	return le_row_remove(TABLE_LEASE, le_key(election));
 }

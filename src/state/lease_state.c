@@ -97,9 +97,9 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 }
 
 LeaseState
-le_lease_state_now(const Store *store, const Lease *lease)
+le_lease_state_now(const Lease *lease)
 {
-	return le_lease_state(lease, le_incarnation_name(store->lease_oid),
+	return le_lease_state(lease, le_incarnation_name(le_store.lease_oid),
 						  le_clock());
 }
 

@@ -67,16 +67,16 @@ make_mark(const Row *row)
  * The mark of an election; NULL if it has none.
  */
 Mark *
-le_mark_read(const Store *store, const char *election)
+le_mark_read(const char *election)
 {
-	return le_scan_read_one(store, TABLE_ANNOUNCED, le_key(election), NULL,
+	return le_scan_read_one(TABLE_ANNOUNCED, le_key(election), NULL,
 							make_mark);
 }
 
 List *
-le_marks_read(const Store *store)
+le_marks_read(void)
 {
-	return le_scan_read_all(store, TABLE_ANNOUNCED, le_key_any(), make_mark);
+	return le_scan_read_all(TABLE_ANNOUNCED, le_key_any(), make_mark);
 }
 
 /*
@@ -85,11 +85,9 @@ le_marks_read(const Store *store)
  * transaction has locked it (true).
  */
 Mark *
-le_mark_lock(const Store *store, const char *election, bool deletes,
-			 bool *busy)
+le_mark_lock(const char *election, bool deletes, bool *busy)
 {
-	Row		   *row = le_row_lock(store, TABLE_ANNOUNCED,
-								  le_key(election),
+	Row		   *row = le_row_lock(TABLE_ANNOUNCED, le_key(election),
 								  deletes ? LockTupleExclusive :
 								  LockTupleNoKeyExclusive, busy);
 	Mark	   *mark;
@@ -106,11 +104,11 @@ le_mark_lock(const Store *store, const char *election, bool deletes,
  * the caller holds.
  */
 void
-le_mark_write(const Store *store, Mark *mark)
+le_mark_write(Mark *mark)
 {
 	Assert(mark->row != NULL || le_seat_holds_name(mark->election, NULL));
 	if (mark->row == NULL)
-		mark->row = le_row_new(store, TABLE_ANNOUNCED);
+		mark->row = le_row_new(TABLE_ANNOUNCED);
 	le_fields_write(fields, lengthof(fields), mark->row, mark);
 	le_row_write(mark->row);
 }
@@ -126,15 +124,15 @@ le_mark_write(const Store *store, Mark *mark)
  * new lease says that there is a new election.
  */
 void
-le_mark_create(const Store *store, const char *election, const char *channel,
+le_mark_create(const char *election, const char *channel,
 			   TimestampTz created_at, int64 after_term)
 {
 	Mark		mark = {.election = unconstify(char *, election),
 		.term = after_term,.vacated = true,
 	.channel = unconstify(char *, channel),.created_at = created_at};
 
-	if (le_mark_read(store, election) == NULL)
-		le_mark_write(store, &mark);
+	if (le_mark_read(election) == NULL)
+		le_mark_write(&mark);
 }
 
 /*

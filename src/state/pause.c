@@ -115,23 +115,23 @@ make_pause_all(const Row *row)
  * The pause of all elections; NULL: there is none.
  */
 Pause *
-le_pause_all_read(const Store *store)
+le_pause_all_read(void)
 {
-	if (store->knows_pause_all)
-		return unconstify(struct Pause *, store->pause_all);
-	return le_scan_read_one(store, TABLE_PAUSE_ALL, le_key(SCOPE), NULL,
+	if (le_remembered.knows_pause_all)
+		return unconstify(struct Pause *, le_remembered.pause_all);
+	return le_scan_read_one(TABLE_PAUSE_ALL, le_key(SCOPE), NULL,
 							make_pause_all);
 }
 
 /*
  * Read the pause of all elections now, instead of for each election.  The
- * answer does not change any more for as long as this store is used.
+ * answer does not change any more in this call.
  */
 void
-le_pause_all_remember(Store *store)
+le_pause_all_remember(void)
 {
-	store->pause_all = le_pause_all_read(store);
-	store->knows_pause_all = true;
+	le_remembered.pause_all = le_pause_all_read();
+	le_remembered.knows_pause_all = true;
 }
 
 /*
@@ -139,7 +139,7 @@ le_pause_all_remember(Store *store)
  * another transaction is about to do either.
  */
 bool
-le_pause_all_write(const Store *store, const Pause *pause, bool *was)
+le_pause_all_write(const Pause *pause, bool *was)
 {
 	Row		   *row;
 	bool		busy;
@@ -147,7 +147,7 @@ le_pause_all_write(const Store *store, const Pause *pause, bool *was)
 	/* No election has this name, so that no other call wants this lock. */
 	if (!le_lock_name("", NULL))
 		return false;
-	row = le_row_lock(store, TABLE_PAUSE_ALL, le_key(SCOPE),
+	row = le_row_lock(TABLE_PAUSE_ALL, le_key(SCOPE),
 					  LockTupleExclusive, &busy);
 	if (busy)
 		return false;
@@ -156,7 +156,7 @@ le_pause_all_write(const Store *store, const Pause *pause, bool *was)
 		le_row_delete(row);
 	if (pause == NULL)
 		return true;
-	row = le_row_new(store, TABLE_PAUSE_ALL);
+	row = le_row_new(TABLE_PAUSE_ALL);
 	LE_SET(row, ALL_SCOPE, LE_TEXT(SCOPE));
 	le_fields_write(fields_of_all, lengthof(fields_of_all), row, pause);
 	le_row_write(row);
@@ -192,10 +192,9 @@ le_pause_in_force(const Pause *own, const Incarnation *inc)
  * PG_INT64_MAX: not before it is resumed.
  */
 const Pause *
-le_pause_now(const Store *store, const Election *election,
-			 const Incarnation *inc, int64 *until)
+le_pause_now(const Election *election, const Incarnation *inc, int64 *until)
 {
-	const Pause *all = le_pause_all_read(store);
+	const Pause *all = le_pause_all_read();
 	const Pause *own = election->pause;
 
 	*until = PG_INT64_MAX;

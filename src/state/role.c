@@ -79,9 +79,9 @@ here(void)
 	static char place[48];
 	static Oid	lease_oid = InvalidOid;
 
-	if (lease_oid != le_store_lease_oid())
+	if (lease_oid != le_store.lease_oid)
 	{
-		lease_oid = le_store_lease_oid();
+		lease_oid = le_store.lease_oid;
 		snprintf(place, sizeof(place), "/" UINT64_FORMAT "/%u/",
 				 GetSystemIdentifier(), lease_oid);
 	}

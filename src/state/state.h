@@ -112,23 +112,20 @@ typedef struct Incarnation
 	int64		first_seen;		/* monotonic; only if known */
 } Incarnation;
 
-extern Incarnation *le_epoch_read(const Store *store);
+extern Incarnation *le_epoch_read(void);
 extern bool le_epoch_is_missing(const Incarnation *inc, bool stale);
-extern bool le_epoch_write(const Store *store, int64 highest_term);
-extern bool le_epoch_note_dropped(const Store *store, int64 term);
+extern bool le_epoch_write(int64 highest_term);
+extern bool le_epoch_note_dropped(int64 term);
 extern int64 le_epoch_moment(const Incarnation *inc, bool own, int64 mono,
 							 TimestampTz at, int64 lasts);
 extern int64 le_epoch_next_term(int64 last, const Incarnation *inc);
 
 /* dropped.c */
-extern bool le_dropped_note(const Store *store, const char *election,
-							int64 term);
-extern bool le_dropped_read(const Store *store, const char *election,
-							int64 *term);
-extern int64 le_dropped_highest(const Store *store);
-extern List *le_dropped_names(const Store *store, int limit);
-extern bool le_dropped_take(const Store *store, const char *election,
-							int64 *highest);
+extern bool le_dropped_note(const char *election, int64 term);
+extern bool le_dropped_read(const char *election, int64 *term);
+extern int64 le_dropped_highest(void);
+extern List *le_dropped_names(int limit);
+extern bool le_dropped_take(const char *election, int64 *highest);
 
 /* run.c */
 /* What a call asks for that is to be done once */
@@ -228,18 +225,17 @@ typedef struct Lease
 } Lease;
 
 extern const char *le_lease_kind(int64 session_id);
-extern Lease *le_lease_read(const Store *store, const char *election,
-							Snapshot snapshot);
-extern Lease *le_lease_read_self(const Store *store, const char *election);
+extern Lease *le_lease_read(const char *election, Snapshot snapshot);
+extern Lease *le_lease_read_self(const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
-extern RowScan *le_lease_scan(const Store *store);
+extern RowScan *le_lease_scan(void);
 extern Lease *le_lease_next(RowScan *scan);
-extern RowScan *le_lease_scan_group(const Store *store, const char *group);
+extern RowScan *le_lease_scan_group(const char *group);
 extern Lease *le_lease_next_of_group(RowScan *scan, const char *group);
-extern Lease *le_lease_lock(const Store *store, const char *election);
+extern Lease *le_lease_lock(const char *election);
 extern Lease *le_lease_find_lock(RowScan *scan, const char *election);
-extern void le_lease_create(const Store *store, const char *election,
+extern void le_lease_create(const char *election,
 							TimestampTz created_at, int64 after_term);
 extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
@@ -264,7 +260,7 @@ extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 extern void le_lease_note_first(Lease *lease, int64 first_stood,
 								int64 not_before, int64 now, TimestampTz at,
 								const char *incarnation);
-extern bool le_lease_delete(const Store *store, const char *election);
+extern bool le_lease_delete(const char *election);
 
 extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
@@ -294,7 +290,7 @@ extern LeaseState le_lease_state_if_alive(const Lease *lease,
 										  const char *incarnation, int64 now);
 extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
 								 int64 now);
-extern LeaseState le_lease_state_now(const Store *store, const Lease *lease);
+extern LeaseState le_lease_state_now(const Lease *lease);
 extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);
 extern int64 le_lease_reserved_mono(const Lease *lease,
 									const char *incarnation);
@@ -330,14 +326,13 @@ struct Candidate
 	Row		   *row;			/* NULL: this transaction has not locked it */
 };
 
-extern List *le_candidates_read(const Store *store, const char *election);
+extern List *le_candidates_read(const char *election);
 extern void le_candidates_read_until(int64 until);
-extern bool le_candidates_exist(const Store *store);
-extern RowScan *le_candidates_scan(const Store *store, const char *election,
+extern bool le_candidates_exist(void);
+extern RowScan *le_candidates_scan(const char *election,
 								   const char *candidate);
 extern bool le_candidate_next(RowScan *scan, Candidate *c);
-extern Candidate *le_candidate_find(const Store *store, const char *election,
-									const char *name);
+extern Candidate *le_candidate_find(const char *election, const char *name);
 extern bool le_candidate_alive(const Candidate *c);
 extern bool le_candidate_is_same(const Candidate *a, const Candidate *b);
 extern bool le_candidate_leads(const Candidate *c, const Lease *lease);
@@ -345,17 +340,17 @@ extern bool le_candidate_succeeds(const Candidate *c, const Lease *lease);
 extern bool le_candidate_sits_out(const Candidate *c, const Lease *lease);
 extern bool le_candidate_differs(const Candidate *c, const Profile *profile,
 								 int64 lease_duration);
-extern void le_candidate_insert(const Store *store, Candidate *who,
+extern void le_candidate_insert(Candidate *who,
 								const Profile *profile, int64 lease_duration);
-extern bool le_candidate_update(const Store *store, Candidate *who,
+extern bool le_candidate_update(Candidate *who,
 								const Profile *profile, int64 lease_duration);
 extern bool le_candidate_needs_heartbeat(int64 seen, int64 lease_duration);
 extern Candidate *le_candidate_of_lease(const Lease *lease);
-extern bool le_candidate_lock(const Store *store, Candidate *c);
+extern bool le_candidate_lock(Candidate *c);
 extern void le_candidate_set_sits_out(Candidate *c, int64 term, int64 place);
 extern void le_candidate_set_stood(Candidate *c, int64 stood);
-extern bool le_candidate_withdraw(const Store *store, const Candidate *who);
-extern bool le_candidate_prune(const Store *store, const Candidate *dead);
+extern bool le_candidate_withdraw(const Candidate *who);
+extern bool le_candidate_prune(const Candidate *dead);
 
 /* candidacy.c */
 typedef enum StandResult
@@ -366,9 +361,7 @@ typedef enum StandResult
 	STAND_DROPPED				/* there is no such election any more */
 } StandResult;
 
-extern StandResult le_candidacy_stand(const Store *store,
-									  Candidate *who,
-									  const Profile *profile,
+extern StandResult le_candidacy_stand(Candidate *who, const Profile *profile,
 									  int64 lease_duration);
 
 /* history.c */
@@ -382,20 +375,18 @@ typedef struct Term
 	char	   *reason;			/* NULL: it has not ended */
 } Term;
 
-extern RowScan *le_history_scan(const Store *store, const char *election,
+extern RowScan *le_history_scan(const char *election,
 								int64 from, ScanDirection direction,
 								Snapshot snapshot);
 extern bool le_history_next(RowScan *scan, Term *term);
 extern Term *le_history_copy(const Term *term);
-extern void le_history_begin(const Store *store, const Candidate *leader,
+extern void le_history_begin(const Candidate *leader,
 							 int64 term, TimestampTz at);
-extern bool le_history_lock(const Store *store, const char *election,
-							int64 term, Row **row);
-extern bool le_history_is_begun_here(const Store *store, const char *election,
-									 int64 term);
+extern bool le_history_lock(const char *election, int64 term, Row **row);
+extern bool le_history_is_begun_here(const char *election, int64 term);
 extern void le_history_end(Row *row, const char *reason, const char *detail,
 						   TimestampTz at);
-extern bool le_history_prune(const Store *store, TimestampTz before,
+extern bool le_history_prune(TimestampTz before,
 							 int limit, int64 until, Walk *walk, bool *left);
 
 /* mark.c */
@@ -412,12 +403,11 @@ typedef struct Mark
 	Row		   *row;			/* NULL: this transaction has not locked it */
 } Mark;
 
-extern Mark *le_mark_read(const Store *store, const char *election);
-extern List *le_marks_read(const Store *store);
-extern Mark *le_mark_lock(const Store *store, const char *election,
-						  bool deletes, bool *busy);
-extern void le_mark_write(const Store *store, Mark *mark);
-extern void le_mark_create(const Store *store, const char *election,
+extern Mark *le_mark_read(const char *election);
+extern List *le_marks_read(void);
+extern Mark *le_mark_lock(const char *election, bool deletes, bool *busy);
+extern void le_mark_write(Mark *mark);
+extern void le_mark_create(const char *election,
 						   const char *channel, TimestampTz created_at,
 						   int64 after_term);
 extern void le_mark_delete(Mark *mark);
@@ -463,27 +453,25 @@ typedef struct Election
 extern const Setting le_election_settings[];
 
 extern Election le_election_new(char *name, Role owner);
-extern Election *le_election_read(const Store *store, const char *name);
-extern List *le_elections_read(const Store *store);
-extern List *le_elections_read_seats(const Store *store, const char *group);
-extern char *le_election_channel(const Store *store, const char *name,
+extern Election *le_election_read(const char *name);
+extern List *le_elections_read(void);
+extern List *le_elections_read_seats(const char *group);
+extern char *le_election_channel(const char *name,
 								 Snapshot snapshot, bool *is_seat);
-extern Election *le_election_get(const Store *store, const char *name);
+extern Election *le_election_get(const char *name);
 extern bool le_election_is_restricted(const Election *election);
 extern bool le_election_admits(const Election *election, const Role *role);
-extern RowScan *le_election_durations_begin(const Store *store);
+extern RowScan *le_election_durations_begin(void);
 extern int64 le_election_duration_find(RowScan *scan, const char *election,
 									   int64 if_unknown);
-extern int64 le_election_lease_duration(const Store *store, const Lease *lease);
-extern bool le_election_write(const Store *store, const Election *election);
-extern bool le_election_delete(const Store *store, const char *name);
+extern int64 le_election_lease_duration(const Lease *lease);
+extern bool le_election_write(const Election *election);
+extern bool le_election_delete(const char *name);
 LE_NORETURN extern void le_election_report_missing(const char *name);
 
 /* create.c */
-extern bool le_create(const Store *store, const Election *election,
-					  bool on_first_use);
-extern Election *le_create_on_first_use(const Store *store,
-										const char *name, bool wait);
+extern bool le_create(const Election *election, bool on_first_use);
+extern Election *le_create_on_first_use(const char *name, bool wait);
 
 /* seat.c */
 extern char *le_seat_name(const char *group, int number);
@@ -507,16 +495,17 @@ typedef struct ElectionGroup
 
 extern const Setting le_group_settings[];
 
-extern ElectionGroup *le_group_read(const Store *store, const char *name);
-extern ElectionGroup *le_group_of(const Store *store, const Election *election);
-extern void le_group_remember(Store *store);
+extern ElectionGroup *le_group_read(const char *name);
+extern ElectionGroup *le_group_of(const Election *election);
+extern void le_group_remember(void);
+extern void le_group_forget(void);
 extern bool le_group_withdraws(const ElectionGroup *group, const char *election);
-extern bool le_group_may_withdraw(const Store *store, const char *election);
-extern bool le_group_write(const Store *store, const ElectionGroup *group);
-extern bool le_group_delete(const Store *store, const char *name);
-extern Election *le_group_seat_read(const Store *store, const char *name);
-extern char *le_group_lock_seat_name(const Store *store, const char *election);
-extern ElectionGroup *le_group_get(const Store *store, const char *name);
+extern bool le_group_may_withdraw(const char *election);
+extern bool le_group_write(const ElectionGroup *group);
+extern bool le_group_delete(const char *name);
+extern Election *le_group_seat_read(const char *name);
+extern char *le_group_lock_seat_name(const char *election);
+extern ElectionGroup *le_group_get(const char *name);
 
 /* pause.c */
 typedef struct Pause
@@ -536,11 +525,10 @@ typedef struct Pause
 
 extern Pause *le_pause_make(const Row *row);
 extern void le_pause_set(Row *row, const Pause *pause);
-extern Pause *le_pause_all_read(const Store *store);
-extern void le_pause_all_remember(Store *store);
-extern bool le_pause_all_write(const Store *store, const Pause *pause,
-							   bool *was);
-extern const Pause *le_pause_now(const Store *store, const Election *election,
+extern Pause *le_pause_all_read(void);
+extern void le_pause_all_remember(void);
+extern bool le_pause_all_write(const Pause *pause, bool *was);
+extern const Pause *le_pause_now(const Election *election,
 								 const Incarnation *inc, int64 *until);
 extern bool le_pause_in_force(const Pause *own, const Incarnation *inc);
 
@@ -566,16 +554,15 @@ typedef enum DrainResult
 	DRAIN_BUSY					/* another transaction is writing there */
 } DrainResult;
 
-extern void le_drain_remember(Store *store);
-extern const Drains *le_drain_read(const Store *store, const char *election);
+extern void le_drain_remember(void);
+extern const Drains *le_drain_read(const char *election);
 extern bool le_drain_covers(const Drains *drains, const char *candidate);
-extern Drain *le_drain_find(const Store *store, const char *election,
-							const char *candidate);
-extern DrainResult le_drain_write(const Store *store, const char *election,
+extern Drain *le_drain_find(const char *election, const char *candidate);
+extern DrainResult le_drain_write(const char *election,
 								  const char *candidate, const char *by,
 								  const char *reason, int limit);
-extern DrainResult le_drain_delete(const Store *store, const char *election,
+extern DrainResult le_drain_delete(const char *election,
 								   const char *candidate);
-extern bool le_drain_drop(const Store *store, const char *election);
+extern bool le_drain_drop(const char *election);
 
 #endif							/* LE_STATE_H */

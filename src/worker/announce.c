@@ -113,15 +113,15 @@ announce(void *arg)
 	Announcement *a = arg;
 	int			left = EVENTS;
 	int			share = Max(EVENTS / list_length(a->items), EVENTS_OF_ONE);
-	Store		store;
 
-	le_store_get(&store);
+	le_store_get();
 	le_commit_set("synchronous_commit", "off");
-	if (!le_store_try_lock(&store, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+	if (!le_store_try_lock(LE_TABLE_ELECTION | LE_TABLE_LEASE |
 						   LE_TABLE_HISTORY | LE_TABLE_EPOCH,
 						   AccessShareLock) ||
-		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
-		!le_table_lock_indexes(store.table[TABLE_ANNOUNCED].rel, RowExclusiveLock))
+		!le_store_try_lock(LE_TABLE_ANNOUNCED, RowExclusiveLock) ||
+		!le_table_lock_indexes(le_store.table[TABLE_ANNOUNCED].rel,
+							   RowExclusiveLock))
 		le_attempt_report_busy("a table or index that announcing needs is locked");
 	a->stage = QUEUEING;
 	lock_notify(a);
@@ -141,7 +141,7 @@ announce(void *arg)
 		}
 		left -= rest;
 		item->mark = NULL;
-		item->told = le_notify(&store, item->election, GetActiveSnapshot(),
+		item->told = le_notify(item->election, GetActiveSnapshot(),
 							   &rest, &item->mark);
 		left += rest;
 		a->more |= item->told == NOTIFIED_PART;

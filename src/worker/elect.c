@@ -43,14 +43,14 @@ typedef struct SettleTask
  * was dropped.
  */
 static bool
-drop_seat(const Store *store, const Election *election, const Lease *lease)
+drop_seat(const Election *election, const Lease *lease)
 {
-	if (!le_group_withdraws(le_group_of(store, election), election->name) ||
+	if (!le_group_withdraws(le_group_of(election), election->name) ||
 		lease->leader != NULL)
 		return false;
-	if (!le_cap_is_locked(store, election) ||
+	if (!le_cap_is_locked(election) ||
 		!le_lock_name(election->group, NULL) ||
-		!le_drop_locked(store, election, le_epoch_read(store)))
+		!le_drop_locked(election, le_epoch_read()))
 		le_wait_busy(election->name);
 	return true;
 }
@@ -61,12 +61,12 @@ drop_seat(const Store *store, const Election *election, const Lease *lease)
  * term is to end, the lock is only tried: without it, only the term ends.
  */
 static bool
-lock_group(SettleTask *task, Store *store, const Election *election, bool wait)
+lock_group(SettleTask *task, const Election *election, bool wait)
 {
-	if (le_cap_lock(store, election, false))
+	if (le_cap_lock(election, false))
 		return true;
 	task->waited |= wait;
-	return wait && le_cap_lock(store, election, true);
+	return wait && le_cap_lock(election, true);
 }
 
 /*
@@ -74,15 +74,15 @@ lock_group(SettleTask *task, Store *store, const Election *election, bool wait)
  * since the scan.
  */
 static Election *
-begin(const SettleTask *task, Store *store)
+begin(const SettleTask *task)
 {
 	MemoryContextSwitchTo(CurTransactionContext);	/* a round may have many */
-	if (!le_store_find(store))
+	if (!le_store_find())
 		return NULL;
 	le_wait_start();
-	if (!le_store_try_lock(store, LE_TABLES, RowExclusiveLock))
+	if (!le_store_try_lock(LE_TABLES, RowExclusiveLock))
 		le_wait_busy(task->election);
-	return le_election_read(store, task->election);
+	return le_election_read(task->election);
 }
 
 /*
@@ -93,42 +93,41 @@ settle_or_drop(void *arg)
 {
 	SettleTask *task = arg;
 	const char *name = task->election;
-	Store		store;
-	Election   *election = begin(task, &store);
+	Election   *election = begin(task);
 	Lease	   *lease;
 	Settled		settled;
 
-	if (election == NULL || (lease = le_lease_read(&store, name, NULL)) == NULL)
+	if (election == NULL || (lease = le_lease_read(name, NULL)) == NULL)
 		return;
 
 	/* Counting takes a while: the proof may have become too old. */
-	if (le_view_count_ahead(&store, election, lease, false) &&
+	if (le_view_count_ahead(election, lease, false) &&
 		task->proof.required &&
-		!le_proof_make(lease, election->lease_duration, &store, PROOF_WAIT,
+		!le_proof_make(lease, election->lease_duration, true, PROOF_WAIT,
 					   &task->proof))
 		le_wait_busy(name);
 
-	if (!lock_group(task, &store, election, lease->leader == NULL) &&
+	if (!lock_group(task, election, lease->leader == NULL) &&
 		lease->leader == NULL)
 		le_wait_busy(name);
 	if (!le_lock_election(name, false))
 	{
 		task->waited = true;
-		if (le_late_commits_end(&store, election, lease, &task->proof, NULL))
+		if (le_late_commits_end(election, lease, &task->proof, NULL))
 			le_wait_busy(name);
-		if (lease->leader != NULL && store.groups != NIL)
-			le_cap_unlock(&store, election);	/* with it, we may not queue */
+		if (lease->leader != NULL && le_remembered.groups != NIL)
+			le_cap_unlock(election);	/* with it, we may not queue */
 		if (!le_wait_for_election(name))
 			le_wait_busy(name);
 	}
-	election = le_election_read(&store, name);
+	election = le_election_read(name);
 	if (election == NULL)
 		return;					/* dropped while we queued for the lock */
-	settled = le_settle(&store, election, NULL, NULL, &task->proof, &lease);
+	settled = le_settle(election, NULL, NULL, &task->proof, &lease);
 	if (settled >= SETTLED_BUSY)
 		le_wait_busy(name);
 	task->changed = settled != SETTLED_NOTHING ||
-		drop_seat(&store, election, lease);
+		drop_seat(election, lease);
 	task->duration = election->lease_duration;
 }
 
@@ -144,20 +143,19 @@ preempt(void *arg)
 {
 	SettleTask *task = arg;
 	const char *name = task->election;
-	Store		store;
-	Election   *election = begin(task, &store);
+	Election   *election = begin(task);
 	LOCKTAG		tag;
 
 	if (election == NULL)
 		return;
 	tag = le_lock_election_tag(name);
-	if (!lock_group(task, &store, election, true) ||
+	if (!lock_group(task, election, true) ||
 		!le_lock_election_shared(&tag, false))
 		le_wait_busy(name);
-	election = le_election_read(&store, name);
+	election = le_election_read(name);
 	if (election == NULL)
 		return;					/* dropped meanwhile */
-	if (!le_yield_request(&store, election, &task->changed, &task->next))
+	if (!le_yield_request(election, &task->changed, &task->next))
 		le_wait_busy(name);
 }
 
@@ -167,7 +165,7 @@ preempt(void *arg)
 static void
 prove(void *arg)
 {
-	if (!le_proof_make(NULL, PG_INT64_MAX, NULL, PROOF_WAIT, arg))
+	if (!le_proof_make(NULL, PG_INT64_MAX, false, PROOF_WAIT, arg))
 		le_attempt_report_busy("synchronous standbys do not follow");
 }
 
@@ -244,7 +242,7 @@ le_elect_orphaned(Round *round)
 		SettleTask	task = {.election = election};
 
 		if ((le_round_is_to_renew(round) && foreach_current_index(election) > 0) ||
-			!le_proof_make(NULL, 0, NULL, 0, &task.proof))
+			!le_proof_make(NULL, 0, false, 0, &task.proof))
 			break;
 		changed |= settle_one(round, &task);
 	}
@@ -286,7 +284,7 @@ le_elect_all(Round *round)
 					   go_on_at))
 			break;
 		if ((!proof.confirmed || le_clock() - proof.t0 > PROOF_LIFE) &&
-			!le_proof_make(NULL, 0, NULL, 0, &proof) &&
+			!le_proof_make(NULL, 0, false, 0, &proof) &&
 			!le_attempt(ATTEMPT_PROVE, NULL, prove, &proof, &round->next))
 		{
 			strlcpy(go_on_at, due->election, sizeof(go_on_at));

@@ -35,7 +35,6 @@
 /* An election that listeners are being told of */
 typedef struct Notifying
 {
-	const Store *store;
 	Snapshot	snapshot;
 	const char *election;
 	const Lease *lease;			/* NULL: the election was dropped */
@@ -204,7 +203,7 @@ notify_term(Notifying *t, const Term *term)
 static void
 notify_history(Notifying *t)
 {
-	RowScan    *scan = le_history_scan(t->store, t->election, t->mark->term,
+	RowScan    *scan = le_history_scan(t->election, t->mark->term,
 									   ForwardScanDirection, t->snapshot);
 	Term		term;
 
@@ -271,7 +270,7 @@ notify_all(Notifying *t)
 		mark->created_at != before.created_at)
 	{
 		mark->channel = unconstify(char *, t->channel);
-		le_mark_write(t->store, mark);
+		le_mark_write(mark);
 	}
 }
 
@@ -294,8 +293,7 @@ notify_last(Notifying *t, const Lease *lease)
 		notify_yield(t, lease);
 		return;
 	}
-	scan = le_history_scan(t->store, t->election, 0, BackwardScanDirection,
-						   t->snapshot);
+	scan = le_history_scan(t->election, 0, BackwardScanDirection, t->snapshot);
 	has_last = le_history_next(scan, &last);
 	has_former = has_last && le_history_next(scan, &former);
 	le_scan_end(scan);
@@ -340,8 +338,8 @@ begin_mark(Notifying *t)
 	Mark	   *mark;
 
 	if (!lock_name(t->election) ||
-		le_mark_read(t->store, t->election) != NULL ||
-		le_lease_read(t->store, t->election, NULL) == NULL)
+		le_mark_read(t->election) != NULL ||
+		le_lease_read(t->election, NULL) == NULL)
 		return false;
 	t->channel = t->own_channel;
 	if (lease->term > 0)
@@ -354,7 +352,7 @@ begin_mark(Notifying *t)
 	mark->yields = lease->yields;
 	mark->created_at = lease->created_at;
 	mark->metadata_at = lease->metadata_at;
-	le_mark_write(t->store, mark);
+	le_mark_write(mark);
 	t->mark = mark;
 	return true;
 }
@@ -363,9 +361,9 @@ begin_mark(Notifying *t)
  * Does history, as it is now, know more than the mark?
  */
 bool
-le_notify_is_behind(const Store *store, const Mark *mark)
+le_notify_is_behind(const Mark *mark)
 {
-	RowScan    *scan = le_history_scan(store, mark->election, mark->term,
+	RowScan    *scan = le_history_scan(mark->election, mark->term,
 									   ForwardScanDirection, NULL);
 	bool		is_behind = false;
 	Term		term;
@@ -386,16 +384,16 @@ le_notify_is_behind(const Store *store, const Mark *mark)
  * read again.
  */
 static bool
-end_mark(const Store *store, const char *election)
+end_mark(const char *election)
 {
 	Mark	   *mark;
 	bool		busy;
 
 	if (!lock_name(election) ||
-		le_lease_read(store, election, NULL) != NULL)
+		le_lease_read(election, NULL) != NULL)
 		return false;
-	mark = le_mark_lock(store, election, true, &busy);
-	if (busy || (mark != NULL && le_notify_is_behind(store, mark)))
+	mark = le_mark_lock(election, true, &busy);
+	if (busy || (mark != NULL && le_notify_is_behind(mark)))
 		return false;
 	if (mark != NULL)
 		le_mark_delete(mark);
@@ -408,20 +406,18 @@ end_mark(const Store *store, const char *election)
  * Another worker may have told it before: then there is nothing to tell.
  */
 Notified
-le_notify(const Store *store, const char *election, Snapshot snapshot,
-		  int *left, Mark **mark)
+le_notify(const char *election, Snapshot snapshot, int *left, Mark **mark)
 {
-	Lease	   *lease = le_lease_read(store, election, snapshot);
-	Notifying		t = {.store = store,.snapshot = snapshot,.election = election,
+	Lease	   *lease = le_lease_read(election, snapshot);
+	Notifying	t = {.snapshot = snapshot,.election = election,
 	.lease = lease,.left = *left,.complete = true};
 	bool		busy;
 
-	t.mark = le_mark_lock(store, election, false, &busy);
+	t.mark = le_mark_lock(election, false, &busy);
 	if (busy)
 		return NOTIFIED_LATER;
 	if (lease != NULL)
-		t.own_channel = le_election_channel(store, election, snapshot,
-											&t.is_seat);
+		t.own_channel = le_election_channel(election, snapshot, &t.is_seat);
 	if (t.mark != NULL)
 		notify_all(&t);
 	else if (lease != NULL && !begin_mark(&t))
@@ -432,5 +428,5 @@ le_notify(const Store *store, const char *election, Snapshot snapshot,
 		return NOTIFIED_PART;
 	if (lease != NULL)
 		return NOTIFIED_ALL;
-	return end_mark(store, election) ? NOTIFIED_DROPPED : NOTIFIED_LATER;
+	return end_mark(election) ? NOTIFIED_DROPPED : NOTIFIED_LATER;
 }

@@ -104,12 +104,12 @@ le_pending_forget(const char *election)
  * last scan: remember its mark, and the next scan finds that it is gone.
  */
 void
-le_pending_note_dropped(const Store *store, const char *election)
+le_pending_note_dropped(const char *election)
 {
 	Mark	   *mark;
 
 	if (find_known(election, HASH_FIND, NULL) == NULL &&
-		(mark = le_mark_read(store, election)) != NULL)
+		(mark = le_mark_read(election)) != NULL)
 		le_pending_remember(mark);
 }
 
@@ -117,9 +117,9 @@ le_pending_note_dropped(const Store *store, const char *election)
  * Remember all marks that are not known yet.
  */
 static void
-read_marks(const Store *store)
+read_marks(void)
 {
-	foreach_ptr(const Mark, mark, le_marks_read(store))
+	foreach_ptr(const Mark, mark, le_marks_read())
 	{
 		if (find_known(mark->election, HASH_FIND, NULL) == NULL)
 			le_pending_remember(mark);
@@ -132,7 +132,7 @@ read_marks(const Store *store)
  * all marks is faster than a search for each.
  */
 static KnownMark *
-find_or_read(const Store *store, const char *election)
+find_or_read(const char *election)
 {
 	KnownMark  *k = find_known(election, HASH_FIND, NULL);
 	Mark	   *mark;
@@ -140,8 +140,8 @@ find_or_read(const Store *store, const char *election)
 	if (k != NULL || marks_missed > MANY_UNKNOWN)
 		return k;
 	if (++marks_missed > MANY_UNKNOWN)
-		read_marks(store);
-	else if ((mark = le_mark_read(store, election)) != NULL)
+		read_marks();
+	else if ((mark = le_mark_read(election)) != NULL)
 		le_pending_remember(mark);
 	return find_known(election, HASH_FIND, NULL);
 }
@@ -150,11 +150,11 @@ find_or_read(const Store *store, const char *election)
  * A scan begins.  False: the marks cannot be read at once.
  */
 bool
-le_pending_begin_scan(Store *store)
+le_pending_begin_scan(void)
 {
-	Oid			table = store->table[TABLE_ANNOUNCED].rel;
+	Oid			table = le_store.table[TABLE_ANNOUNCED].rel;
 
-	if (!le_store_try_lock(store, LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
+	if (!le_store_try_lock(LE_TABLE_HISTORY | LE_TABLE_ANNOUNCED,
 						   AccessShareLock))
 		return false;
 	scan_number++;
@@ -163,7 +163,7 @@ le_pending_begin_scan(Store *store)
 	if (known_table != table)
 	{
 		make_empty();
-		read_marks(store);
+		read_marks();
 		known_table = table;
 	}
 	return true;
@@ -174,7 +174,7 @@ le_pending_begin_scan(Store *store)
  * mark: its holder may lead on elsewhere, or continue here.
  */
 static int64
-silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
+silent_until(const Lease *lease, const Incarnation *inc)
 {
 	Election   *election;
 
@@ -184,7 +184,7 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
 		return PG_INT64_MAX;
 	if (inc->first_seen + lease->duration > le_clock())
 		return inc->first_seen + lease->duration;	/* no sooner than that */
-	election = le_election_read(store, lease->election);
+	election = le_election_read(lease->election);
 	return election != NULL ? le_lease_grace(lease, election->lease_duration, inc) :
 		PG_INT64_MAX;
 }
@@ -194,14 +194,14 @@ silent_until(const Store *store, const Lease *lease, const Incarnation *inc)
  * round->next becomes the time from which on there may be, if that is sooner.
  */
 void
-le_pending_scan_lease(Round *round, const Store *store, const Lease *lease)
+le_pending_scan_lease(Round *round, const Lease *lease)
 {
-	KnownMark  *k = find_or_read(store, lease->election);
+	KnownMark  *k = find_or_read(lease->election);
 	int64		until;
 
 	if (k == NULL)
 	{
-		until = silent_until(store, lease, round->inc);
+		until = silent_until(lease, round->inc);
 		if (until <= le_clock())
 			(void) le_round_note(&round->pending, lease->election);
 		else

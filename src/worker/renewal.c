@@ -65,15 +65,14 @@ le_renewal_due(void)
  * goes on.  A greater term than was seen belongs to another leader.
  */
 static void
-renew_row(const Store *store, RowScan *scan, RenewalBatch *batch,
-		  Renewal *renewal, Proof *proof)
+renew_row(RowScan *scan, RenewalBatch *batch, Renewal *renewal, Proof *proof)
 {
 	Lease	   *lease = le_lease_find_lock(scan, renewal->election);
 
 	proof->lease_duration = renewal->configured;
 	renewal->new_deadline = 0;
 	renewal->ends = false;
-	switch (le_renew_lease(store, lease, renewal->session_id, renewal->term,
+	switch (le_renew_lease(lease, renewal->session_id, renewal->term,
 						   &renewal->configured, proof, NULL))
 	{
 		case RENEWED:
@@ -101,16 +100,15 @@ renew_rows(void *arg)
 	int64		shortest = PG_INT64_MAX;
 	uint64		slow_writes = le_xact_slow_writes;
 	Proof		proof;
-	Store		store;
 	RowScan    *scan;
 
 	MemoryContextSwitchTo(CurTransactionContext);
-	batch->scan_again = !le_store_find(&store);
+	batch->scan_again = !le_store_find();
 	if (batch->scan_again)
 		return;					/* dropped since the scan */
-	if (!le_store_try_lock(&store, LE_TABLE_LEASE, RowExclusiveLock))
+	if (!le_store_try_lock(LE_TABLE_LEASE, RowExclusiveLock))
 		return;
-	scan = le_election_durations_begin(&store);
+	scan = le_election_durations_begin();
 	foreach_ptr(Renewal, renewal, batch->renewals)
 	{
 		renewal->configured = le_election_duration_find(scan, renewal->election,
@@ -119,13 +117,13 @@ renew_rows(void *arg)
 	}
 	if (scan != NULL)
 		le_scan_end(scan);
-	if (!le_proof_make(NULL, shortest, NULL, PG_INT64_MAX, &proof))
+	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
 	le_sessions_remember();
 	batch->complete = true;
-	scan = le_scan_find_begin(&store, TABLE_LEASE, 1, NULL);
+	scan = le_scan_find_begin(TABLE_LEASE, 1, NULL);
 	foreach_ptr(Renewal, renewal, batch->renewals)
-		renew_row(&store, scan, batch, renewal, &proof);
+		renew_row(scan, batch, renewal, &proof);
 	le_scan_end(scan);
 
 	/* A wait for standbys or for a page may have swallowed a wake-up. */

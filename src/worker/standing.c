@@ -51,7 +51,6 @@ static int64 rest_until = 0;
 typedef struct Step
 {
 	Round	   *round;
-	const Store *store;			/* which knows all drains */
 	int64		until;
 	int			rows;
 	bool		cut;			/* there are more rows */
@@ -62,7 +61,7 @@ typedef struct Step
 } Step;
 
 static void
-begin_scan(const Store *store)
+begin_scan(void)
 {
 	if (context == NULL)
 		context = AllocSetContextCreate(TopMemoryContext,
@@ -71,7 +70,7 @@ begin_scan(const Store *store)
 	MemoryContextReset(context);
 	standing = le_hash_make("leader_election standing", LE_NAME_MAX + 1,
 							sizeof(Standing), HASH_STRINGS, context);
-	table = store->table[TABLE_CANDIDATE].rel;
+	table = le_store.table[TABLE_CANDIDATE].rel;
 	under_way = true;
 	has_missed = false;
 	steps = 0;
@@ -81,16 +80,16 @@ begin_scan(const Store *store)
 }
 
 /*
- * Is that election a seat of a group?  The store knows all groups.
+ * Is that election a seat of a group?  All groups are remembered.
  */
 static bool
-is_seat(const Store *store, const char *election)
+is_seat(const char *election)
 {
 	Election   *settings;
 
-	if (store->groups == NIL || le_seat_number(election) == 0)
+	if (le_remembered.groups == NIL || le_seat_number(election) == 0)
 		return false;
-	settings = le_election_read(store, election);
+	settings = le_election_read(election);
 	return settings != NULL && settings->group != NULL;
 }
 
@@ -111,8 +110,7 @@ begin_election(Step *step, Standing *s)
 	step->election.group = s->is_seat ? le_seat_group(s->election) : NULL;
 	step->election.strategy = "";
 	step->election.candidate_role.name = "";
-	step->view = le_view_read(step->store, &step->election, NULL, NULL,
-							  le_clock(), NULL);
+	step->view = le_view_read(&step->election, NULL, NULL, le_clock(), NULL);
 	MemoryContextSwitchTo(row);
 }
 
@@ -128,7 +126,7 @@ find_or_make(Step *step, const char *election)
 	if (!found)
 	{
 		s->candidates = s->live = s->drained = s->capped = 0;
-		s->is_seat = is_seat(step->store, election);
+		s->is_seat = is_seat(election);
 		s->sits_out = s->session_sits_out = PG_INT64_MAX;
 	}
 	begin_election(step, s);
@@ -210,7 +208,7 @@ note_candidate(Step *step, const Candidate *c)
 static bool
 scan_candidates(Step *step, const char *candidate)
 {
-	RowScan    *scan = le_candidates_scan(step->store, last_election, candidate);
+	RowScan    *scan = le_candidates_scan(last_election, candidate);
 	bool		more = true;
 	Candidate	c;
 
@@ -224,15 +222,15 @@ scan_candidates(Step *step, const char *candidate)
  * Scan the candidates, or some more of them.  True: all have been scanned,
  * and le_standing_find() answers.  False: round->next says when to go on.
  * round->dead becomes the candidates that this step has found dead.  The table
- * is locked, and le_drain_remember() was called for the store.
+ * is locked, and le_drain_remember() was called.
  */
 bool
-le_standing_scan(const Store *store, Round *round)
+le_standing_scan(Round *round)
 {
-	Step		step = {.round = round,.store = store,
+	Step		step = {.round = round,
 	.context = CurrentMemoryContext};
 
-	if (in_step || table != store->table[TABLE_CANDIDATE].rel)
+	if (in_step || table != le_store.table[TABLE_CANDIDATE].rel)
 		under_way = false;
 	if (!under_way && le_clock() < rest_until)
 	{
@@ -240,7 +238,7 @@ le_standing_scan(const Store *store, Round *round)
 		return false;
 	}
 	if (!under_way)
-		begin_scan(store);
+		begin_scan();
 
 	in_step = true;
 	steps++;

@@ -68,18 +68,17 @@ prune_candidates(void *arg)
 {
 	Step	   *step = arg;
 	int64		until;
-	Store		store;
 
 	begin_step();
-	le_store_get(&store);
-	if (!le_store_try_lock(&store, LE_TABLE_CANDIDATE, RowExclusiveLock))
+	le_store_get();
+	if (!le_store_try_lock(LE_TABLE_CANDIDATE, RowExclusiveLock))
 		le_attempt_report_busy("the table of candidates is locked");
 
 	/* However slow the machine is, one is removed. */
 	until = le_clock() + STEP_TIME;
 	do
 	{
-		if (le_candidate_prune(&store, linitial(step->left)))
+		if (le_candidate_prune(linitial(step->left)))
 			step->changed = true;
 		else
 			step->kept = true;
@@ -92,17 +91,17 @@ prune_candidates(void *arg)
  * finds the others.
  */
 void
-le_tidy_scan(Store *store, Round *round)
+le_tidy_scan(Round *round)
 {
 	MemoryContext old;
 
-	if (!le_store_try_lock(store, LE_TABLE_DROPPED, AccessShareLock))
+	if (!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock))
 	{
 		round->next = Min(round->next, le_clock() + RETRY);
 		return;
 	}
 	old = MemoryContextSwitchTo(le_worker_context);
-	round->dropped = le_dropped_names(store, STEP_ROWS);
+	round->dropped = le_dropped_names(STEP_ROWS);
 	MemoryContextSwitchTo(old);
 }
 
@@ -116,27 +115,26 @@ move_dropped(void *arg)
 	Step	   *step = arg;
 	int64		highest = 0;
 	int64		until;
-	Store		store;
 
 	begin_step();
-	le_store_get(&store);
-	if (!le_store_try_lock(&store, LE_TABLE_EPOCH, RowExclusiveLock) ||
-		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock) ||
-		!le_store_try_lock(&store, LE_TABLE_DROPPED, RowExclusiveLock))
+	le_store_get();
+	if (!le_store_try_lock(LE_TABLE_EPOCH, RowExclusiveLock) ||
+		!le_store_try_lock(LE_TABLE_ANNOUNCED, AccessShareLock) ||
+		!le_store_try_lock(LE_TABLE_DROPPED, RowExclusiveLock))
 		le_attempt_report_busy("a table that dropped elections are in is locked");
 	until = le_clock() + STEP_TIME;
 	do
 	{
 		const char *election = linitial(step->left);
 
-		if (le_dropped_take(&store, election, &highest))
+		if (le_dropped_take(election, &highest))
 		{
-			le_pending_note_dropped(&store, election);
+			le_pending_note_dropped(election);
 			step->changed = true;
 		}
 		step->left = list_delete_first(step->left);
 	} while (step->left != NIL && le_clock() < until);
-	if (!le_epoch_note_dropped(&store, highest))
+	if (!le_epoch_note_dropped(highest))
 		le_attempt_report_busy("the row of this incarnation is locked");
 }
 
@@ -175,25 +173,24 @@ static void
 prune_history(void *arg)
 {
 	HistoryStep *step = arg;
-	Store		store;
 	Oid			table;
 	TimestampTz before = GetCurrentTimestamp() -
 		le_history_retention_s * USECS_PER_SEC;
 
 	begin_step();
-	le_store_get(&store);
-	table = store.table[TABLE_HISTORY].rel;
-	if (!le_store_try_lock(&store, LE_TABLE_LEASE, AccessShareLock) ||
-		!le_store_try_lock(&store, LE_TABLE_HISTORY, RowExclusiveLock) ||
+	le_store_get();
+	table = le_store.table[TABLE_HISTORY].rel;
+	if (!le_store_try_lock(LE_TABLE_LEASE, AccessShareLock) ||
+		!le_store_try_lock(LE_TABLE_HISTORY, RowExclusiveLock) ||
 		!le_table_lock_indexes(table, RowExclusiveLock) ||
-		!le_store_try_lock(&store, LE_TABLE_ANNOUNCED, AccessShareLock))
+		!le_store_try_lock(LE_TABLE_ANNOUNCED, AccessShareLock))
 		le_attempt_report_busy("a table that old history is removed from is locked");
 	if (step->table != table)
 	{
 		memset(step, 0, sizeof(HistoryStep));
 		step->table = table;
 	}
-	step->more = le_history_prune(&store, before, STEP_ROWS,
+	step->more = le_history_prune(before, STEP_ROWS,
 								  le_clock() + STEP_TIME, &step->walk,
 								  &step->left);
 }

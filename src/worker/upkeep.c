@@ -48,7 +48,6 @@
 typedef struct TableScan
 {
 	Round	   *round;
-	Store		store;
 	const char *incarnation;
 	bool		knows_standing; /* all candidates were scanned */
 	bool		knows_marks;	/* what listeners know was read */
@@ -90,9 +89,9 @@ le_upkeep_sees_roles(void)
  * Read the settings of an election, in which a candidate may be chosen.
  */
 static Election *
-read_contested(const Store *store, const char *name)
+read_contested(const char *name)
 {
-	Election   *election = le_election_read(store, name);
+	Election   *election = le_election_read(name);
 
 	watches_roles |= election != NULL && le_election_is_restricted(election);
 	return election;
@@ -121,7 +120,7 @@ count_standing(const Standing *s, const Lease *lease, Turnout *turnout)
  * settling the election finds out.
  */
 static int64
-vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
+vacancy_ends(const Lease *lease, const Incarnation *inc)
 {
 	const Standing *s = le_standing_find(lease->election);
 	int64		now = le_clock();
@@ -132,13 +131,13 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
 	int64		due;
 
 	if (lease->leader == NULL && lease->successor == NULL && s == NULL &&
-		!le_group_may_withdraw(store, lease->election))
+		!le_group_may_withdraw(lease->election))
 		return PG_INT64_MAX;
-	election = read_contested(store, lease->election);
+	election = read_contested(lease->election);
 	if (election == NULL)
 		return PG_INT64_MAX;
 	count_standing(s, lease, &turnout);
-	view = le_view_read(store, election, lease, inc, now, NULL);
+	view = le_view_read(election, lease, inc, now, NULL);
 	le_vacancy(view, NULL, &v);
 	due = le_vacancy_due(view, &turnout, &v);
 	if (due > now || s == NULL || s->candidates >= CROWD ||
@@ -155,7 +154,7 @@ vacancy_ends(const Store *store, const Lease *lease, const Incarnation *inc)
  * le_elect_preempt_all() finds out.
  */
 static bool
-is_to_preempt(const Store *store, const Lease *lease, Round *round)
+is_to_preempt(const Lease *lease, Round *round)
 {
 	const Standing *s = le_standing_find(lease->election);
 	Election   *election;
@@ -167,16 +166,16 @@ is_to_preempt(const Store *store, const Lease *lease, Round *round)
 
 	if (lease->yield_ordered)
 		return false;
-	unwanted = le_group_may_withdraw(store, lease->election) ||
-		le_drain_covers(le_drain_read(store, lease->election), lease->leader);
+	unwanted = le_group_may_withdraw(lease->election) ||
+		le_drain_covers(le_drain_read(lease->election), lease->leader);
 	if ((s == NULL || s->candidates < 2) && !lease->yielding && !unwanted)
 		return false;
-	election = read_contested(store, lease->election);
+	election = read_contested(lease->election);
 	if (election == NULL ||
 		(le_strategy(election->strategy)->preempts == NULL &&
 		 !lease->yielding && !unwanted && election->pause == NULL))
 		return false;
-	view = le_view_read(store, election, lease, round->inc, le_clock(), NULL);
+	view = le_view_read(election, lease, round->inc, le_clock(), NULL);
 	if (!view->paused && s != NULL && s->candidates >= CROWD)
 		return true;
 	request = le_request(view, &challenger, &next);
@@ -190,7 +189,7 @@ note_led(TableScan *scan, Lease *lease)
 	Round	   *round = scan->round;
 
 	round->work = true;
-	if (scan->knows_standing && is_to_preempt(&scan->store, lease, round))
+	if (scan->knows_standing && is_to_preempt(lease, round))
 		(void) le_round_note(&round->preempt, lease->election);
 	if (!le_led_note(lease))
 		round->next = Min(round->next, lease->deadline_mono);
@@ -211,7 +210,7 @@ note_ended(TableScan *scan, Lease *lease, LeaseState state)
 	{
 		if (round->inc == NULL || !scan->knows_standing)
 			return;
-		due = vacancy_ends(&scan->store, lease, round->inc);
+		due = vacancy_ends(lease, round->inc);
 	}
 	if (due > le_clock())
 	{
@@ -219,7 +218,7 @@ note_ended(TableScan *scan, Lease *lease, LeaseState state)
 		return;
 	}
 	found = le_round_note(&round->settle, lease->election);
-	found->duration = le_election_lease_duration(&scan->store, lease);
+	found->duration = le_election_lease_duration(lease);
 	found->vacant_xmin = le_proof_vacant_xmin(lease);
 }
 
@@ -233,7 +232,7 @@ scan_lease(TableScan *scan, Lease *lease)
 		le_lease_is_stale(lease, scan->incarnation))
 		round->new_incarnation = true;
 	if (scan->knows_marks)
-		le_pending_scan_lease(round, &scan->store, lease);
+		le_pending_scan_lease(round, lease);
 	if (state == LEASE_LED)
 		note_led(scan, lease);
 	else
@@ -257,42 +256,41 @@ scan_tables(void *arg)
 	RowScan    *rows;
 	Lease	   *lease;
 
-	round->installed = le_store_find(&scan.store);
+	round->installed = le_store_find();
 	round->work = round->installed; /* until proven otherwise */
 	if (!round->installed)
 		return;
 	round->next = le_clock() + RETRY;
 	seen_role_changes = le_role_changes();
 	watches_roles = false;
-	if (!le_store_try_lock(&scan.store, LE_TABLE_LEASE, AccessShareLock))
+	if (!le_store_try_lock(LE_TABLE_LEASE, AccessShareLock))
 		return;
 	le_sessions_remember();
 	le_led_begin_scan();
-	if (le_store_try_lock(&scan.store,
-						  LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
+	if (le_store_try_lock(LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
 						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN | LE_TABLE_GROUP,
 						  AccessShareLock))
 	{
-		le_pause_all_remember(&scan.store);
-		le_drain_remember(&scan.store);
-		le_group_remember(&scan.store);
+		le_pause_all_remember();
+		le_drain_remember();
+		le_group_remember();
 		round->next = le_clock() + LONGEST_SLEEP;
 		round->work = false;
-		round->inc = le_epoch_read(&scan.store);
+		round->inc = le_epoch_read();
 		round->new_incarnation = !round->inc->known;
-		scan.knows_standing = le_standing_scan(&scan.store, round);
-		scan.knows_marks = le_pending_begin_scan(&scan.store);
+		scan.knows_standing = le_standing_scan(round);
+		scan.knows_marks = le_pending_begin_scan();
 		if (!scan.knows_marks)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}
-	scan.incarnation = le_incarnation_name(scan.store.lease_oid);
+	scan.incarnation = le_incarnation_name(le_store.lease_oid);
 	round->scanned_at = le_clock();
-	rows = le_lease_scan(&scan.store);
+	rows = le_lease_scan();
 	while ((lease = le_lease_next(rows)) != NULL)
 		scan_lease(&scan, lease);
 	le_scan_end(rows);
 	le_led_end_scan();
-	le_tidy_scan(&scan.store, round);
+	le_tidy_scan(round);
 	if (scan.knows_marks)
 		le_pending_end_scan(round);
 }
@@ -303,10 +301,9 @@ scan_tables(void *arg)
 static void
 begin_epoch(void *arg)
 {
-	Store		store;
 
-	le_store_get(&store);
-	if (!le_begin_epoch(&store))
+	le_store_get();
+	if (!le_begin_epoch())
 		le_attempt_report_busy("a table or row that an epoch needs is locked");
 }
 

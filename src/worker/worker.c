@@ -68,12 +68,11 @@ static void
 look_once_more(void *arg)
 {
 	bool	   *work = arg;
-	Store		store;
 
-	if (!le_store_find(&store))
+	if (!le_store_find())
 		return;
-	*work = !le_store_try_lock(&store, LE_TABLE_CANDIDATE, AccessShareLock) ||
-		le_candidates_exist(&store);
+	*work = !le_store_try_lock(LE_TABLE_CANDIDATE, AccessShareLock) ||
+		le_candidates_exist();
 }
 
 /*

@@ -151,7 +151,7 @@ typedef struct Standing
 	int64		session_sits_out;	/* the same of session candidates */
 } Standing;
 
-extern bool le_standing_scan(const Store *store, Round *round);
+extern bool le_standing_scan(Round *round);
 extern void le_standing_scan_again(void);
 extern const Standing *le_standing_find(const char *election);
 
@@ -165,13 +165,12 @@ extern bool le_elect_all(Round *round);
 extern void le_elect_preempt_all(Round *round);
 
 /* pending.c */
-extern bool le_pending_begin_scan(Store *store);
-extern void le_pending_scan_lease(Round *round, const Store *store,
-								  const Lease *lease);
+extern bool le_pending_begin_scan(void);
+extern void le_pending_scan_lease(Round *round, const Lease *lease);
 extern void le_pending_end_scan(Round *round);
 extern void le_pending_remember(const Mark *mark);
 extern void le_pending_forget(const char *election);
-extern void le_pending_note_dropped(const Store *store, const char *election);
+extern void le_pending_note_dropped(const char *election);
 
 /* notify.c */
 /* What came of telling listeners of an election */
@@ -183,15 +182,15 @@ typedef enum Notified
 	NOTIFIED_LATER				/* the mark's row or the name is locked */
 } Notified;
 
-extern bool le_notify_is_behind(const Store *store, const Mark *mark);
-extern Notified le_notify(const Store *store, const char *election,
+extern bool le_notify_is_behind(const Mark *mark);
+extern Notified le_notify(const char *election,
 						  Snapshot snapshot, int *left, Mark **mark);
 
 /* announce.c */
 extern void le_announce(Round *round);
 
 /* tidy.c */
-extern void le_tidy_scan(Store *store, Round *round);
+extern void le_tidy_scan(Round *round);
 extern void le_tidy(Round *round);
 
 /* round.c */
