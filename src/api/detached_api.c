@@ -349,7 +349,6 @@ Datum
 le_is_leader_term(PG_FUNCTION_ARGS)
 {
 	char	   *name;
-	char	   *incarnation;
 	Lease	   *lease;
 
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) ||
@@ -359,6 +358,6 @@ le_is_leader_term(PG_FUNCTION_ARGS)
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	PG_RETURN_BOOL(le_lease_read_committed(le_store.lease_oid, name, &lease) &&
 				   lease != NULL && lease->term == PG_GETARG_INT64(1) &&
-				   (incarnation = le_incarnation_name_try(le_store.lease_oid)) != NULL &&
-				   le_lease_state(lease, incarnation, le_clock()) == LEASE_LED);
+				   le_incarnation_name_try() != NULL &&
+				   le_lease_state_now(lease) == LEASE_LED);
 }

@@ -45,7 +45,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 		pause.resumes_at = pause.at + pause.resumes_for;
 		pause.resumes_mono = le_clock() + pause.resumes_for;
 	}
-	pause.incarnation = le_incarnation_name(le_store.lease_oid);
+	pause.incarnation = le_incarnation_name();
 	election->pause = &pause;
 	while (!le_election_write(election))
 		le_wait_retry_or_busy(name);

@@ -28,8 +28,8 @@ extern int64 le_clock(void);
 extern Datum le_clock_interval(int64 us);
 
 /* incarnation.c */
-extern char *le_incarnation_name(Oid lease_oid);
-extern char *le_incarnation_name_try(Oid lease_oid);
+extern char *le_incarnation_name(void);
+extern char *le_incarnation_name_try(void);
 
 /* quote.c */
 extern char *le_quote(const char *name);

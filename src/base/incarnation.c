@@ -74,29 +74,29 @@ boot_id(void)
 }
 
 /*
- * The name of the present incarnation; NULL, with errno, if it cannot be made
- * just now.  It is kept in static memory until the timeline or the lease table
- * changes; callers do not write into it.  Not to be called in recovery: the
- * next timeline is not known then.
+ * The name of the present incarnation, of the tables that were found last; NULL,
+ * with errno, if it cannot be made just now.  It is kept in static memory until
+ * the timeline or the lease table changes; callers do not write into it.  Not to
+ * be called in recovery: the next timeline is not known then.
  */
 char *
-le_incarnation_name_try(Oid lease_oid)
+le_incarnation_name_try(void)
 {
 	static char name[256];
 	static TimeLineID timeline = 0;
 	static Oid	lease = InvalidOid;
 	TimeLineID	present = GetWALInsertionTimeLine();
 
-	if (timeline != present || lease != lease_oid)
+	if (timeline != present || lease != le_store.lease_oid)
 	{
 		const char *boot = boot_id();
 
 		if (boot == NULL)
 			return NULL;
 		timeline = present;
-		lease = lease_oid;
+		lease = le_store.lease_oid;
 		snprintf(name, sizeof(name), UINT64_FORMAT "/%u/%s/%u/%u",
-				 GetSystemIdentifier(), timeline, boot, MyDatabaseId, lease_oid);
+				 GetSystemIdentifier(), timeline, boot, MyDatabaseId, lease);
 	}
 	return name;
 }
@@ -105,9 +105,9 @@ le_incarnation_name_try(Oid lease_oid)
  * The name of the present incarnation, or an error.
  */
 char *
-le_incarnation_name(Oid lease_oid)
+le_incarnation_name(void)
 {
-	char	   *name = le_incarnation_name_try(lease_oid);
+	char	   *name = le_incarnation_name_try();
 
 	if (name == NULL)
 		ereport(ERROR,

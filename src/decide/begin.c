@@ -23,7 +23,6 @@
 bool
 le_begin_epoch(void)
 {
-	char	   *incarnation = le_incarnation_name(le_store.lease_oid);
 	bool		stale = false;
 	int64		highest_term = 0;
 	RowScan    *scan;
@@ -40,7 +39,7 @@ le_begin_epoch(void)
 	{
 		highest_term = Max(highest_term,
 						   Max(lease->term, lease->after_term));
-		stale |= le_lease_is_stale(lease, incarnation);
+		stale |= le_lease_is_stale(lease);
 	}
 	le_scan_end(scan);
 
@@ -88,7 +87,7 @@ le_begin_ensure_epoch(const Lease *lease, bool urgent, int64 limit)
 	inc = le_epoch_read();
 	if (inc->known &&
 		(inc->epoch > 0 || lease == NULL ||
-		 !le_lease_is_stale(lease, inc->name)))
+		 !le_lease_is_stale(lease)))
 		return true;
 	if (le_start_ensure_worker(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||

@@ -111,7 +111,7 @@ earliest_election(const Decision *d)
 			 * Where the row is void, its holder may believe for that long
 			 * that it leads.
 			 */
-			if (le_lease_is_void(lease, d->inc->name))
+			if (le_lease_is_void(lease))
 				delay = Max(delay, Max(d->election->lease_duration,
 									   lease->duration));
 			break;
@@ -213,7 +213,7 @@ le_decision_is_held_up(const Election *election,
 
 	d.inc = le_epoch_read();
 	d.now = le_clock();
-	d.state = le_lease_state(lease, d.inc->name, d.now);
+	d.state = le_lease_state(lease, d.now);
 	if (d.state != LEASE_EXPIRED && d.state != LEASE_ORPHANED)
 		return false;
 	d.view = le_view_read(election, lease, d.inc, d.now, caller);

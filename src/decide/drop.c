@@ -27,7 +27,7 @@ outlasts_drop(const Lease *lease, const Election *election,
 	return le_lease_grace(lease, election->lease_duration, inc) > le_clock() ||
 		(inc->epoch > 0 && not_before > le_clock() &&
 		 not_before <= inc->first_seen + LE_LONGEST_LEASE_MS * INT64CONST(1000)) ||
-		le_lease_is_void(lease, inc->name);
+		le_lease_is_void(lease);
 }
 
 /*
@@ -59,7 +59,7 @@ le_drop_locked(const Election *election, const Incarnation *inc)
 		return false;
 	change.term = lease->term;
 	change.previous = lease->leader;
-	state = le_lease_state(lease, inc->name, le_clock());
+	state = le_lease_state_now(lease);
 
 	if (outlasts_drop(lease, election, inc))
 		le_wait_busy(election->name);

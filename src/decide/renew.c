@@ -120,7 +120,7 @@ le_renew_stale(const Election *election, int64 term,
 	election = le_election_get(election->name);
 	grace = le_lease_grace(lease, election->lease_duration, inc);
 	*over = !le_lease_is_term(lease, term) ||
-		le_lease_state(lease, inc->name, now) != LEASE_STALE || grace <= now;
+		le_lease_state(lease, now) != LEASE_STALE || grace <= now;
 	if (*over)
 		return NULL;
 	if (grace == PG_INT64_MAX)

@@ -128,7 +128,7 @@ is_kept_for(const Decision *d)
 	if (d->successor == NULL)
 		return d->lease->successor == NULL;
 	return le_candidate_succeeds(d->successor, d->lease) &&
-		d->now < le_lease_reserved_mono(d->lease, d->inc->name);
+		d->now < le_lease_reserved_mono(d->lease);
 }
 
 /*
@@ -142,9 +142,9 @@ keep_seat(Decision *d)
 	if (d->first_stood != 0)
 		le_lease_note_first(d->lease, d->first_stood,
 							le_lease_not_before(d->lease, d->inc), d->now,
-							GetCurrentTimestamp(), d->inc->name);
+							GetCurrentTimestamp());
 	le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
-					 d->now, d->inc->name);
+					 d->now);
 	le_lease_write(d->lease);
 	le_commit_durably();
 	le_commit_wakes_worker();
@@ -178,8 +178,7 @@ le_settle_grant(Lease *lease, const Incarnation *inc,
 									  inc);
 	change->leader = winner->candidate;
 	change->winner_pid = winner->backend_pid;
-	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at,
-				   inc->name);
+	le_lease_grant(lease, winner, change->term, previous_term, duration, t0, at);
 	le_history_begin(winner, change->term, at);
 }
 
@@ -219,7 +218,7 @@ write_change(Decision *d, Row *history)
 		le_decision_look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, d->election->lease_duration, d->deserted,
-						d->first_stood, d->now, at, d->inc->name);
+						d->first_stood, d->now, at);
 	}
 	le_lease_write(d->lease);
 	le_commit_change(&change);
@@ -257,7 +256,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 	d->election = le_election_get(name);
 	if (d->lease == NULL)
 		le_election_report_missing(name);
-	d->state = le_lease_state(d->lease, d->inc->name, le_clock());
+	d->state = le_lease_state_now(d->lease);
 	late = is_late(d, give_up);
 	if (!late && goes_on(d, give_up))
 		return SETTLED_NOTHING;
@@ -273,7 +272,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 			return SETTLED_BUSY;
 	}
 	d->now = le_clock();
-	d->state = le_lease_state(d->lease, d->inc->name, d->now);
+	d->state = le_lease_state(d->lease, d->now);
 	if (is_late(d, give_up))
 		return SETTLED_GAVE_UP;
 	if (goes_on(d, give_up))

@@ -156,9 +156,8 @@ remember(const Tally *tally, List **list, const char *election)
 static void
 note_lease(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 {
-	char	   *incarnation = le_incarnation_name(tally->lease_oid);
 	int64		now = le_clock();
-	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
+	LeaseState	state = le_lease_state_if_alive(lease, now);
 	Share	   *leader = NULL;
 	Share	   *heir = NULL;
 	bool		is_due;
@@ -170,7 +169,7 @@ note_lease(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 		leader = find_share(tally, counted, lease->leader, &lease->role,
 							HASH_ENTER);
 	is_due = leader != NULL ? lease->yielding :
-		now < le_lease_reserved_mono(lease, incarnation);
+		now < le_lease_reserved_mono(lease);
 	if (is_due && lease->successor != NULL &&
 		!le_group_withdraws(tally->group, lease->election))
 		heir = find_share(tally, counted, lease->successor,

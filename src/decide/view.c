@@ -137,7 +137,7 @@ test(View *view, const Contender *c, Trait trait)
 static const ViewReader reader = {read_contenders, read_successor, count, test};
 
 static void
-read_lease(View *view, const Lease *lease, const char *incarnation)
+read_lease(View *view, const Lease *lease, bool all)
 {
 	view->vacant = lease->leader == NULL;
 	view->yielding = lease->yielding;
@@ -146,12 +146,12 @@ read_lease(View *view, const Lease *lease, const char *incarnation)
 	view->held = lease->held;
 	if (!view->vacant)
 		view->holder = make_contender(view, le_candidate_of_lease(lease));
-	if (!view->vacant || incarnation == NULL)
+	if (!view->vacant || !all)
 		return;
 	view->reserved_since = le_lease_reserved_since(lease);
-	view->reserved_until = le_lease_reserved_mono(lease, incarnation);
+	view->reserved_until = le_lease_reserved_mono(lease);
 	view->deserted = lease->deserted;
-	view->first_stood = le_lease_first_stood(lease, incarnation);
+	view->first_stood = le_lease_first_stood(lease);
 }
 
 /*
@@ -178,7 +178,7 @@ le_view_read(const Election *election, const Lease *lease,
 	view->preempt_delay = election->preempt_delay;
 	view->initial_delay = election->initial_delay;
 	if (lease != NULL)
-		read_lease(view, lease, inc != NULL ? inc->name : NULL);
+		read_lease(view, lease, inc != NULL);
 	if (lease == NULL || inc == NULL)
 		return view;
 	view->grace = le_lease_grace(lease, election->lease_duration, inc);

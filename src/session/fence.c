@@ -248,7 +248,7 @@ still_leads(Fence *fence)
 	}
 	le_wait_bounded_end(&busy);
 	return lease != NULL && lease->term == fence->term &&
-		le_lease_unexpired(lease, le_incarnation_name(le_store.lease_oid), le_clock()) &&
+		le_lease_unexpired(lease) &&
 		(!fence->own_session || le_session_alive(lease->session_id));
 }
 

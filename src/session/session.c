@@ -341,8 +341,7 @@ le_session_return(Candidacy *candidacy, const char *candidate)
  * le_leadership_generation from before it was read.
  */
 static void
-set_view(Candidacy *c, const Lease *lease, const char *incarnation,
-		 uint64 changes)
+set_view(Candidacy *c, const Lease *lease, uint64 changes)
 {
 	int64		now = le_clock();	/* not before any renewal in the row */
 
@@ -350,7 +349,7 @@ set_view(Candidacy *c, const Lease *lease, const char *incarnation,
 	c->changes = changes;
 	if (lease != NULL && lease->leader != NULL && !lease->incomplete &&
 		lease->session_id == c->session_id &&
-		strcmp(lease->incarnation, incarnation) == 0 &&
+		le_lease_is_own(lease) &&
 		lease->deadline_mono - now <= lease->duration)
 	{
 		c->term = lease->term;
@@ -370,7 +369,6 @@ read_view(Candidacy *c)
 {
 	uint64		changes = le_leadership_generation;
 	Lease	   *lease;
-	char	   *incarnation;
 	MemoryContext context;
 	MemoryContext old;
 	bool		readable;
@@ -379,10 +377,9 @@ read_view(Candidacy *c)
 									"leader_election view",
 									ALLOCSET_SMALL_SIZES);
 	old = MemoryContextSwitchTo(context);
-	incarnation = le_incarnation_name(c->lease_oid);
 	readable = le_lease_read_committed(c->lease_oid, c->election, &lease);
 	if (readable)
-		set_view(c, lease, incarnation, changes);
+		set_view(c, lease, changes);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	return readable;
@@ -433,8 +430,7 @@ le_session_term_of(Candidacy *candidacy, const Lease *lease, uint64 changes)
 	if (candidacy->stepped_down || lease->own_write ||
 		!le_session_holds_lock(candidacy))
 		return 0;
-	set_view(candidacy, lease, le_incarnation_name(candidacy->lease_oid),
-			 changes);
+	set_view(candidacy, lease, changes);
 	return le_clock() < candidacy->deadline ? candidacy->term : 0;
 }
 

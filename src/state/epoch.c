@@ -56,7 +56,7 @@ le_epoch_read(void)
 	RowScan    *scan;
 	Row			row;
 
-	inc->name = le_incarnation_name(le_store.lease_oid);
+	inc->name = le_incarnation_name();
 	scan = le_scan_begin(TABLE_EPOCH, le_key_any(),
 						 NoMovementScanDirection, NULL);
 	while (le_scan_next(scan, &row))
@@ -204,5 +204,5 @@ le_incarnation(PG_FUNCTION_ARGS)
 	if (RecoveryInProgress())
 		PG_RETURN_NULL();
 	le_store_get();
-	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name(le_store.lease_oid)));
+	PG_RETURN_TEXT_P(cstring_to_text(le_incarnation_name()));
 }

@@ -463,14 +463,14 @@ set_first_stood(Lease *lease, int64 first_stood, int64 now, TimestampTz at)
  * here.
  */
 static void
-set_incarnation(Lease *lease, const char *incarnation, int64 now)
+set_incarnation(Lease *lease, int64 now)
 {
-	if (!le_lease_is_own(lease, incarnation))
+	if (!le_lease_is_own(lease))
 	{
 		lease->acquired_mono = now;
 		set_first_stood(lease, 0, 0, 0);
 	}
-	lease->incarnation = pstrdup(incarnation);
+	lease->incarnation = le_incarnation_name();
 }
 
 /*
@@ -537,8 +537,7 @@ set_holder(Lease *lease, const Candidate *to)
  */
 void
 le_lease_grant(Lease *lease, const Candidate *to, int64 term,
-			   int64 previous_term, int64 duration, int64 t0, TimestampTz at,
-			   const char *incarnation)
+			   int64 previous_term, int64 duration, int64 t0, TimestampTz at)
 {
 	lease->term = term;
 	lease->previous_term = previous_term;
@@ -547,7 +546,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	lease->acquired_mono = t0;
 	lease->left_at_renewal = -1;
 	set_deadline(lease, duration, t0, at);
-	lease->incarnation = pstrdup(incarnation);
+	lease->incarnation = le_incarnation_name();
 	set_yield(lease, false, false, NULL);
 	lease->yields = 0;
 	lease->deserted = false;
@@ -571,13 +570,13 @@ void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				const Candidate *successor, int64 reserved_for,
 				bool deserted, int64 first_stood,
-				int64 now, TimestampTz at, const char *incarnation)
+				int64 now, TimestampTz at)
 {
 	static const Candidate nobody = {.role = {""}};
 
 	set_holder(lease, &nobody);
 	set_yield(lease, false, false, NULL);
-	set_incarnation(lease, incarnation, now);
+	set_incarnation(lease, now);
 	lease->deserted = deserted;
 	set_first_stood(lease, deserted ? first_stood : 0, now, at);
 	le_lease_set_not_before(lease, not_before, held, now, at);
@@ -663,13 +662,13 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
  */
 void
 le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
-				 int64 now, const char *incarnation)
+				 int64 now)
 {
 	set_reserved(lease, successor, now, reserved_for);
 	if (successor == NULL)
 		return;
 	le_lease_set_not_before(lease, 0, false, now, 0);
-	set_incarnation(lease, incarnation, now);
+	set_incarnation(lease, now);
 }
 
 /*
@@ -680,11 +679,11 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
  */
 void
 le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
-					int64 now, TimestampTz at, const char *incarnation)
+					int64 now, TimestampTz at)
 {
-	if (!le_lease_is_own(lease, incarnation))
+	if (!le_lease_is_own(lease))
 		le_lease_set_not_before(lease, not_before, lease->held, now, at);
-	set_incarnation(lease, incarnation, now);
+	set_incarnation(lease, now);
 	set_first_stood(lease, first_stood, now, at);
 }
 

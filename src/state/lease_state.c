@@ -22,10 +22,10 @@
  * Has this incarnation written the row's monotonic values?
  */
 bool
-le_lease_is_own(const Lease *lease, const char *incarnation)
+le_lease_is_own(const Lease *lease)
 {
 	return lease->incarnation != NULL &&
-		strcmp(lease->incarnation, incarnation) == 0;
+		strcmp(lease->incarnation, le_incarnation_name()) == 0;
 }
 
 /*
@@ -33,9 +33,9 @@ le_lease_is_own(const Lease *lease, const char *incarnation)
  * election's row has none.)
  */
 bool
-le_lease_is_stale(const Lease *lease, const char *incarnation)
+le_lease_is_stale(const Lease *lease)
 {
-	return lease->incarnation != NULL && !le_lease_is_own(lease, incarnation);
+	return lease->incarnation != NULL && !le_lease_is_own(lease);
 }
 
 /*
@@ -45,11 +45,11 @@ le_lease_is_stale(const Lease *lease, const char *incarnation)
  * this incarnation.  Or it lacks a value that every grant writes.
  */
 bool
-le_lease_is_void(const Lease *lease, const char *incarnation)
+le_lease_is_void(const Lease *lease)
 {
 	return lease->leader != NULL &&
 		(lease->incomplete ||
-		 (le_lease_is_own(lease, incarnation) &&
+		 (le_lease_is_own(lease) &&
 		  lease->deadline_mono - le_clock() > lease->duration));
 }
 
@@ -58,12 +58,12 @@ le_lease_is_void(const Lease *lease, const char *incarnation)
  * alive: it is taken for alive.
  */
 LeaseState
-le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
+le_lease_state_if_alive(const Lease *lease, int64 now)
 {
 	if (lease->leader == NULL)
 		return LEASE_VACANT;
-	if (!le_lease_is_own(lease, incarnation) ||
-		le_lease_is_void(lease, incarnation))
+	if (!le_lease_is_own(lease) ||
+		le_lease_is_void(lease))
 		return LEASE_STALE;
 	if (now >= lease->deadline_mono)
 		return LEASE_EXPIRED;
@@ -74,9 +74,9 @@ le_lease_state_if_alive(const Lease *lease, const char *incarnation, int64 now)
  * Is the lease led, if the leader's session is taken for alive?
  */
 bool
-le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
+le_lease_unexpired(const Lease *lease)
 {
-	return le_lease_state_if_alive(lease, incarnation, now) == LEASE_LED;
+	return le_lease_state_if_alive(lease, le_clock()) == LEASE_LED;
 }
 
 /*
@@ -86,9 +86,9 @@ le_lease_unexpired(const Lease *lease, const char *incarnation, int64 now)
  * before a restore.
  */
 LeaseState
-le_lease_state(const Lease *lease, const char *incarnation, int64 now)
+le_lease_state(const Lease *lease, int64 now)
 {
-	LeaseState	state = le_lease_state_if_alive(lease, incarnation, now);
+	LeaseState	state = le_lease_state_if_alive(lease, now);
 
 	if (state == LEASE_LED && lease->session_id != 0 &&
 		!le_session_alive(lease->session_id))
@@ -99,8 +99,7 @@ le_lease_state(const Lease *lease, const char *incarnation, int64 now)
 LeaseState
 le_lease_state_now(const Lease *lease)
 {
-	return le_lease_state(lease, le_incarnation_name(le_store.lease_oid),
-						  le_clock());
+	return le_lease_state(lease, le_clock());
 }
 
 /*
@@ -154,7 +153,7 @@ le_lease_not_before(const Lease *lease, const Incarnation *inc)
 {
 	if (lease->not_before_mono == 0)
 		return 0;
-	return le_epoch_moment(inc, le_lease_is_own(lease, inc->name),
+	return le_epoch_moment(inc, le_lease_is_own(lease),
 						   lease->not_before_mono, lease->not_before_at,
 						   lease->not_before_for);
 }
@@ -164,9 +163,9 @@ le_lease_not_before(const Lease *lease, const Incarnation *inc)
  * reserved, or another incarnation or clock has written reserved_mono.
  */
 int64
-le_lease_reserved_mono(const Lease *lease, const char *incarnation)
+le_lease_reserved_mono(const Lease *lease)
 {
-	if (!le_lease_is_own(lease, incarnation) ||
+	if (!le_lease_is_own(lease) ||
 		lease->reserved_mono - le_clock() >
 		lease->reserved_for + lease->not_before_for)
 		return 0;
@@ -189,9 +188,9 @@ le_lease_reserved_since(const Lease *lease)
  * another incarnation or clock has written that.
  */
 int64
-le_lease_first_stood(const Lease *lease, const char *incarnation)
+le_lease_first_stood(const Lease *lease)
 {
-	return le_lease_is_own(lease, incarnation) &&
+	return le_lease_is_own(lease) &&
 		lease->first_stood_mono <= le_clock() ? lease->first_stood_mono : 0;
 }
 
@@ -206,7 +205,7 @@ int64
 le_lease_grace(const Lease *lease, int64 lease_duration,
 			   const Incarnation *inc)
 {
-	bool		stale = le_lease_is_stale(lease, inc->name);
+	bool		stale = le_lease_is_stale(lease);
 	bool		led = lease->leader != NULL;
 	int64		not_before;
 

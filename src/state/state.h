@@ -239,27 +239,23 @@ extern void le_lease_create(const char *election,
 							TimestampTz created_at, int64 after_term);
 extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
-						   int64 t0, TimestampTz at,
-						   const char *incarnation);
+						   int64 t0, TimestampTz at);
 extern void le_lease_write(Lease *lease);
 extern void le_lease_set_not_before(Lease *lease, int64 not_before, bool held,
 									int64 now, TimestampTz at);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
 							const Candidate *successor,
 							int64 reserved_for, bool deserted,
-							int64 first_stood, int64 now, TimestampTz at,
-							const char *incarnation);
+							int64 first_stood, int64 now, TimestampTz at);
 extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
 						   int64 t0, TimestampTz at, const Profile *said);
 extern void le_lease_say(Lease *lease, const Profile *said);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 						   const Candidate *successor, const char *cause);
 extern void le_lease_reserve(Lease *lease, const Candidate *successor,
-							 int64 reserved_for, int64 now,
-							 const char *incarnation);
+							 int64 reserved_for, int64 now);
 extern void le_lease_note_first(Lease *lease, int64 first_stood,
-								int64 not_before, int64 now, TimestampTz at,
-								const char *incarnation);
+								int64 not_before, int64 now, TimestampTz at);
 extern bool le_lease_delete(const char *election);
 
 extern bool le_runs_admit(const Runs *runs, const Run *run);
@@ -277,26 +273,22 @@ typedef enum LeaseState
 	LEASE_STALE					/* granted by another incarnation or clock */
 } LeaseState;
 
-extern bool le_lease_is_own(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_stale(const Lease *lease, const char *incarnation);
-extern bool le_lease_is_void(const Lease *lease, const char *incarnation);
+extern bool le_lease_is_own(const Lease *lease);
+extern bool le_lease_is_stale(const Lease *lease);
+extern bool le_lease_is_void(const Lease *lease);
 extern bool le_lease_is_term(const Lease *lease, int64 term);
 extern bool le_lease_is_held_by(const Lease *lease, int64 session_id,
 								int64 term);
 extern bool le_lease_was_term(const Lease *lease, int64 term);
-extern bool le_lease_unexpired(const Lease *lease, const char *incarnation,
-							   int64 now);
-extern LeaseState le_lease_state_if_alive(const Lease *lease,
-										  const char *incarnation, int64 now);
-extern LeaseState le_lease_state(const Lease *lease, const char *incarnation,
+extern bool le_lease_unexpired(const Lease *lease);
+extern LeaseState le_lease_state_if_alive(const Lease *lease, int64 now);
+extern LeaseState le_lease_state(const Lease *lease,
 								 int64 now);
 extern LeaseState le_lease_state_now(const Lease *lease);
 extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);
-extern int64 le_lease_reserved_mono(const Lease *lease,
-									const char *incarnation);
+extern int64 le_lease_reserved_mono(const Lease *lease);
 extern int64 le_lease_reserved_since(const Lease *lease);
-extern int64 le_lease_first_stood(const Lease *lease,
-								  const char *incarnation);
+extern int64 le_lease_first_stood(const Lease *lease);
 extern int64 le_lease_grace(const Lease *lease, int64 lease_duration,
 							const Incarnation *inc);
 

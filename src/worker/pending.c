@@ -178,7 +178,7 @@ silent_until(const Lease *lease, const Incarnation *inc)
 {
 	Election   *election;
 
-	if (!le_lease_is_stale(lease, inc->name))
+	if (!le_lease_is_stale(lease))
 		return 0;
 	if (!inc->known)
 		return PG_INT64_MAX;

@@ -48,7 +48,6 @@
 typedef struct TableScan
 {
 	Round	   *round;
-	const char *incarnation;
 	bool		knows_standing; /* all candidates were scanned */
 	bool		knows_marks;	/* what listeners know was read */
 } TableScan;
@@ -226,10 +225,10 @@ static void
 scan_lease(TableScan *scan, Lease *lease)
 {
 	Round	   *round = scan->round;
-	LeaseState	state = le_lease_state(lease, scan->incarnation, le_clock());
+	LeaseState	state = le_lease_state_now(lease);
 
 	if (round->inc != NULL && round->inc->epoch == 0 &&
-		le_lease_is_stale(lease, scan->incarnation))
+		le_lease_is_stale(lease))
 		round->new_incarnation = true;
 	if (scan->knows_marks)
 		le_pending_scan_lease(round, lease);
@@ -283,7 +282,6 @@ scan_tables(void *arg)
 		if (!scan.knows_marks)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}
-	scan.incarnation = le_incarnation_name(le_store.lease_oid);
 	round->scanned_at = le_clock();
 	rows = le_lease_scan();
 	while ((lease = le_lease_next(rows)) != NULL)
