@@ -30,13 +30,13 @@ le_create_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
 	Election	election;
-	Call		call;
+	BoundedWaits waits;
 
 	le_call_check("leader_election.create_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
 	election = le_election_new(name, le_role_current());
 	(void) le_arg_settings(fcinfo, le_election_settings, false, &election);
-	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
 	while (!le_create(&election, false))
 	{
@@ -46,7 +46,7 @@ le_create_election(PG_FUNCTION_ARGS)
 					 errmsg("election \"%s\" already exists", name)));
 		le_wait_retry_or_busy(name);
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -87,20 +87,20 @@ le_admin_see_to_epoch(const char *name)
 }
 
 /*
- * Change those settings of call->election, which the caller owns, that are
+ * Change those settings of the election, which the caller owns, that are
  * given (see le_arg_settings()), to what they are in to.  No lease is granted
  * or renewed meanwhile: where a standby has the new settings, it has every
  * lease that was granted by the old ones.
  */
 void
-le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
+le_admin_alter_owned(const char *name, const Election *to, uint32 given)
 {
 	Lease	   *lease;
 	Election   *election;
 	Election	altered;
 
-	le_admin_see_to_epoch(call->election);
-	election = le_call_lock_owned(call, &lease);
+	le_admin_see_to_epoch(name);
+	election = le_call_lock_owned(name, &lease);
 	altered = *election;
 	le_setting_copy(le_election_settings, &altered, to, given);
 
@@ -111,9 +111,9 @@ le_admin_alter_owned(const Call *call, const Election *to, uint32 given)
 	if (altered.lease_duration < election->lease_duration &&
 		le_lease_grace(lease, election->lease_duration,
 					   le_epoch_read()) > le_clock())
-		le_wait_busy(call->election);
+		le_wait_busy(name);
 	while (!le_election_write(&altered))
-		le_wait_retry_or_busy(call->election);
+		le_wait_retry_or_busy(name);
 }
 
 /*
@@ -126,17 +126,17 @@ le_alter_election(PG_FUNCTION_ARGS)
 	char	   *name = le_call_election(fcinfo, "leader_election.alter_election()");
 	Election	to = {0};
 	uint32		given;
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 
 	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_get_owned(&call);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
+	election = le_call_get_owned(name);
 	check_no_seat(election, "leader_election.alter_group()");
 	le_call_check_new_owner(&to.owner);
-	le_admin_alter_owned(&call, &to, given);
+	le_admin_alter_owned(name, &to, given);
 	le_commit_wakes_worker();
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -148,14 +148,14 @@ le_set_run_done(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_call_election(fcinfo, "leader_election.set_run_done()");
 	const char *run;
-	Call		call;
+	BoundedWaits waits;
 	Lease	   *lease;
 
 	run = PG_ARGISNULL(1) ? NULL : le_arg_name(fcinfo, 1, "run");
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	(void) le_call_lock_owned(&call, &lease);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
+	(void) le_call_lock_owned(name, &lease);
 	le_runs_set_done(lease, run, GetCurrentTimestamp());
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -166,13 +166,13 @@ Datum
 le_drop_election(PG_FUNCTION_ARGS)
 {
 	char	   *name;
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 
 	le_call_check("leader_election.drop_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_get_owned(&call);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
+	election = le_call_get_owned(name);
 	check_no_seat(election, "leader_election.drop_group(), or leader_election.alter_group() with fewer seats");
 	le_admin_see_to_epoch(name);
 
@@ -191,10 +191,10 @@ le_drop_election(PG_FUNCTION_ARGS)
 	}
 
 	/* It may have been dropped, and made again, before we had the locks. */
-	election = le_call_get_owned(&call);
+	election = le_call_get_owned(name);
 	while (!le_drop_locked(election, le_epoch_read()))
 		le_wait_retry_or_busy(name);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -224,9 +224,8 @@ is_paused(const Election *election)
  * leader by now, or is paused no more.
  */
 static bool
-reserve_paused(Call *call, const char *to, int64 *left)
+reserve_paused(const char *name, const char *to, int64 *left)
 {
-	const char *name = call->election;
 	Turn		turn = {.mode = TURN_QUEUES};
 	Incarnation *inc;
 	Election   *election;
@@ -238,7 +237,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
 	if (lease != NULL && lease->leader != NULL)
 		(void) le_turn(name, &turn);
 	le_turn_lock(le_election_get(name));
-	election = le_call_lock_owned(call, &lease);
+	election = le_call_lock_owned(name, &lease);
 	inc = le_epoch_read();
 	if (!is_paused(election))
 		return false;
@@ -262,7 +261,7 @@ reserve_paused(Call *call, const char *to, int64 *left)
  * locked the row: to it, a lease that ends in this very moment is busy.
  */
 static Lease *
-lock_led(Call *call, const Election *election, bool names, bool will_wait)
+lock_led(const char *name, const Election *election, bool names, bool will_wait)
 {
 	for (;;)
 	{
@@ -270,22 +269,22 @@ lock_led(Call *call, const Election *election, bool names, bool will_wait)
 		LeaseState	state;
 
 		while (names && !le_cap_lock(election, false))
-			le_wait_retry_or_busy(call->election);
-		lease = le_lease_read(call->election, NULL);
+			le_wait_retry_or_busy(name);
+		lease = le_lease_read(name, NULL);
 		state = lease == NULL ? LEASE_VACANT :
 			le_lease_state_now(lease);
 		if (state != LEASE_LED && (state != LEASE_EXPIRED || will_wait))
 			break;
-		lease = le_lease_lock(call->election);
+		lease = le_lease_lock(name);
 		if (lease != NULL && le_lease_state_now(lease) == LEASE_LED)
 			return lease;
 		if (lease != NULL && will_wait)
-			le_wait_busy(call->election);
+			le_wait_busy(name);
 		if (lease != NULL)
 			break;
 		if (names)
 			le_cap_unlock(election);
-		le_wait_retry_or_busy(call->election);
+		le_wait_retry_or_busy(name);
 	}
 	if (names)
 		le_cap_unlock(election);
@@ -297,9 +296,9 @@ lock_led(Call *call, const Election *election, bool names, bool will_wait)
  * any), unless an operator has asked it just that before.
  */
 static void
-ask_leader(const Call *call, Lease *lease, const char *to)
+ask_leader(const char *name, Lease *lease, const char *to)
 {
-	Election   *election = le_call_get_owned(call);
+	Election   *election = le_call_get_owned(name);
 	const Candidate *successor = NULL;
 
 	if (to != NULL)
@@ -308,7 +307,7 @@ ask_leader(const Call *call, Lease *lease, const char *to)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("candidate \"%s\" leads election \"%s\" already",
-						to, call->election)));
+						to, name)));
 	if (!lease->yielding || !lease->yield_ordered ||
 		lease->yield_cause != NULL ||
 		(to == NULL ? lease->successor != NULL :
@@ -327,31 +326,31 @@ le_request_yield(PG_FUNCTION_ARGS)
 	char	   *to = NULL;
 	bool		terminate = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
 	bool		may_reserve;
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 	Lease	   *lease;
 	int64		left;
 
 	if (!PG_ARGISNULL(1))
 		to = le_arg_name(fcinfo, 1, "candidate name");
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
-	election = le_call_get_owned(&call);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
+	election = le_call_get_owned(name);
 
 	may_reserve = to != NULL && is_paused(election);
-	lease = lock_led(&call, election, to != NULL, may_reserve);
+	lease = lock_led(name, election, to != NULL, may_reserve);
 	if (lease == NULL && !may_reserve)
 	{
-		le_call_end(&call);
+		le_wait_bounded_end(&waits);
 		PG_RETURN_NULL();
 	}
 	if (lease != NULL)
 	{
-		ask_leader(&call, lease, to);
+		ask_leader(name, lease, to);
 		left = Max(lease->deadline_mono - le_clock(), 0);
 	}
-	else if (!reserve_paused(&call, to, &left))
+	else if (!reserve_paused(name, to, &left))
 		le_wait_busy(name);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 
 	/* While its session lives, the process ID is that of no other process. */
 	if (terminate && lease != NULL && lease->session_id != 0 &&

@@ -15,13 +15,6 @@
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
 #define LE_EVERYWHERE		"(all)" /* no one election, in messages */
 
-/* A call that may wait */
-typedef struct Call
-{
-	const char *election;
-	BoundedWaits waits;
-} Call;
-
 /*
  * A row of a result, whose columns are added in their order.  One to which none
  * was added is all NULL.
@@ -40,11 +33,10 @@ typedef struct ResultRow
 	 (void) ((result)->nulls[(result)->columns++] = true))
 
 /* call.c */
-extern void le_call_begin(Call *call, const char *election, int tables,
+extern void le_call_begin(BoundedWaits *waits, const char *election, int tables,
 						  LOCKMODE mode);
-extern void le_call_enter(Call *call, const char *election, int tables,
+extern void le_call_enter(BoundedWaits *waits, const char *election, int tables,
 						  LOCKMODE mode);
-extern void le_call_end(Call *call);
 extern bool le_call_is_expired(const char *name);
 extern void le_call_check_block(const char *call, bool in_transaction_block);
 extern void le_call_check(const char *call, bool in_transaction_block);
@@ -56,9 +48,9 @@ extern void le_call_put(FunctionCallInfo fcinfo, ResultRow *result);
 extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(const char *name);
-extern Election *le_call_get_owned(const Call *call);
+extern Election *le_call_get_owned(const char *name);
 extern void le_call_check_new_owner(const Role *owner);
-extern Election *le_call_lock_owned(const Call *call, Lease **lease);
+extern Election *le_call_lock_owned(const char *name, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
 LE_NORETURN extern void le_call_report_name_in_use(const Candidate *who);
@@ -161,7 +153,7 @@ extern void le_members_warn(void);
 
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const char *name);
-extern void le_admin_alter_owned(const Call *call, const Election *to,
+extern void le_admin_alter_owned(const char *name, const Election *to,
 								 uint32 given);
 
 /* detached_api.c */

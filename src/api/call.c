@@ -19,14 +19,16 @@
 
 /*
  * What every call does that reads or writes an election: find the tables, and
- * lock them.  From here to le_call_end() its waits for locks are bounded, and
- * the error for a lock that is not free in time names this election.
+ * lock them.  From here to le_wait_bounded_end() its waits for locks are
+ * bounded, and the error for a lock that is not free in time names this
+ * election.
  */
 void
-le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
+le_call_begin(BoundedWaits *waits, const char *election, int tables,
+			  LOCKMODE mode)
 {
 	le_wait_start();
-	le_call_enter(call, election, tables, mode);
+	le_call_enter(waits, election, tables, mode);
 }
 
 /*
@@ -34,18 +36,12 @@ le_call_begin(Call *call, const char *election, int tables, LOCKMODE mode)
  * are bounded.  le_wait_start() was called before the first election.
  */
 void
-le_call_enter(Call *call, const char *election, int tables, LOCKMODE mode)
+le_call_enter(BoundedWaits *waits, const char *election, int tables,
+			  LOCKMODE mode)
 {
-	call->election = election;
 	le_store_begin();
-	le_wait_bounded_begin(&call->waits, election);
+	le_wait_bounded_begin(waits, election);
 	le_store_lock(tables, mode);
-}
-
-void
-le_call_end(Call *call)
-{
-	le_wait_bounded_end(&call->waits);
 }
 
 /*
@@ -303,9 +299,9 @@ alter_function(const Election *election)
  * superuser.
  */
 Election *
-le_call_get_owned(const Call *call)
+le_call_get_owned(const char *name)
 {
-	Election   *election = le_election_get(call->election);
+	Election   *election = le_election_get(name);
 
 	if (!le_role_owns(&election->owner))
 		le_call_report_not_its_owner("election", election->name, &election->owner,
@@ -332,19 +328,19 @@ le_call_check_new_owner(const Role *owner)
  * may have been made anew.
  */
 Election *
-le_call_lock_owned(const Call *call, Lease **lease)
+le_call_lock_owned(const char *name, Lease **lease)
 {
-	(void) le_call_get_owned(call);
-	while (!le_wait_for_election(call->election))
-		le_wait_retry_or_busy(call->election);
+	(void) le_call_get_owned(name);
+	while (!le_wait_for_election(name))
+		le_wait_retry_or_busy(name);
 	while (lease != NULL &&
-		   (*lease = le_lease_lock(call->election)) == NULL)
+		   (*lease = le_lease_lock(name)) == NULL)
 	{
 		/* The election may have been dropped. */
-		(void) le_election_get(call->election);
-		le_wait_retry_or_busy(call->election);
+		(void) le_election_get(name);
+		le_wait_retry_or_busy(name);
 	}
-	return le_call_get_owned(call);
+	return le_call_get_owned(name);
 }
 
 void

@@ -114,7 +114,7 @@ Datum
 le_acquire(PG_FUNCTION_ARGS)
 {
 	Acquisition a = {.is_seat = false};
-	Call		call;
+	BoundedWaits waits;
 	Lease	   *lease;
 
 	le_call_check_function("leader_election.acquire()");
@@ -138,7 +138,7 @@ le_acquire(PG_FUNCTION_ARGS)
 		le_start_ensure_worker(true);
 		return (Datum) 0;
 	}
-	le_call_begin(&call, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
+	le_call_begin(&waits, a.who.election, LE_TABLES_TO_STAND, RowExclusiveLock);
 	a.lease = le_lease_read(a.who.election, NULL);
 	a.led = a.lease != NULL &&
 		le_lease_state_now(a.lease) == LEASE_LED;
@@ -147,7 +147,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	if (!a.led &&
 		!le_begin_ensure_epoch(a.lease, true, le_wait_left()))
 	{
-		le_call_end(&call);
+		le_wait_bounded_end(&waits);
 		return (Datum) 0;
 	}
 	lease = le_acquire_lease(&a);
@@ -155,7 +155,7 @@ le_acquire(PG_FUNCTION_ARGS)
 		le_call_return_grant(fcinfo, lease, false);
 	else
 		le_acquire_note_in_vain(&a);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	if (!a.refused)
 		le_start_ensure_worker(true);
 	return (Datum) 0;
@@ -186,13 +186,13 @@ le_detached_is_over(const Lease *lease, int64 term)
 static bool
 give_up(const char *name, GiveUp *how, const char *instead)
 {
-	Call		call;
+	BoundedWaits waits;
 	Lease	   *lease;
 	Settled		settled = SETTLED_NOTHING;
 	bool		may_finish = false;
 	Turn		turn = {.mode = TURN_QUEUES,.give_up = how};
 
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	turn.election = le_election_get(name);
 	turn.lease = lease = le_lease_read(name, NULL);
 	if (lease != NULL)
@@ -212,7 +212,7 @@ give_up(const char *name, GiveUp *how, const char *instead)
 			le_election_report_missing(name);
 		le_commit_wakes_worker();
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	return settled == SETTLED_GAVE_UP;
 }
@@ -302,12 +302,12 @@ le_leave_name(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_call_election(fcinfo, "leader_election.leave()");
 	char	   *candidate;
-	Call		call;
+	BoundedWaits waits;
 	Candidate  *c;
 	bool		has_lease = false;
 
 	candidate = le_arg_name(fcinfo, 1, "candidate name");
-	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
+	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_CANDIDATE, RowExclusiveLock);
 	(void) le_election_get(name);
 	c = le_candidate_find(name, candidate);
 	if (c != NULL && !le_candidate_alive(c))
@@ -335,7 +335,7 @@ le_leave_name(PG_FUNCTION_ARGS)
 			wait_if(!has_lease, name);
 		le_commit_wakes_worker();
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_BOOL(c != NULL);
 }
 

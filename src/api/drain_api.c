@@ -24,7 +24,8 @@ typedef struct DrainCall
 {
 	char	   *candidate;
 	char	   *election;		/* NULL: all */
-	Call		call;
+	const char *name;			/* the same, in messages */
+	BoundedWaits waits;
 } DrainCall;
 
 /*
@@ -48,16 +49,14 @@ begin(FunctionCallInfo fcinfo, DrainCall *d)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("must be superuser to drain candidates in all elections"),
 				 errhint("The owner of an election drains them in that one: name it.")));
-	if (d->election == NULL)
-	{
-		le_call_begin(&d->call, LE_EVERYWHERE, LE_TABLE_DRAIN, RowExclusiveLock);
-		le_start_ensure_worker(true);	/* which may wait: before there are
-										 * locks */
-		return;
-	}
-	le_call_begin(&d->call, d->election, LE_TABLES, RowExclusiveLock);
+	d->name = d->election != NULL ? d->election : LE_EVERYWHERE;
+	le_call_begin(&d->waits, d->name, d->election != NULL ? LE_TABLES :
+				  LE_TABLE_DRAIN, RowExclusiveLock);
+
+	/* This may wait: it comes before there are locks. */
 	le_start_ensure_worker(true);
-	(void) le_call_lock_owned(&d->call, NULL);
+	if (d->election != NULL)
+		(void) le_call_lock_owned(d->election, NULL);
 }
 
 Datum
@@ -75,7 +74,7 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 	while ((result = le_drain_write(d.election, d.candidate,
 									GetUserNameFromId(GetUserId(), false),
 									reason, limit)) == DRAIN_BUSY)
-		le_wait_retry_or_busy(d.call.election);
+		le_wait_retry_or_busy(d.name);
 	if (result == DRAIN_FULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -85,7 +84,7 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 				 errmsg("too many drained candidates in all elections"),
 				 errdetail("There are %d entries already.", limit),
 				 errhint("Drain several candidates at once by the beginning of their names: 'host1*'.")));
-	le_call_end(&d.call);
+	le_wait_bounded_end(&d.waits);
 	PG_RETURN_VOID();
 }
 
@@ -99,7 +98,7 @@ le_undrain_candidate(PG_FUNCTION_ARGS)
 	le_call_check_function("leader_election.undrain_candidate()");
 	begin(fcinfo, &d);
 	while ((result = le_drain_delete(d.election, d.candidate)) == DRAIN_BUSY)
-		le_wait_retry_or_busy(d.call.election);
+		le_wait_retry_or_busy(d.name);
 	left = le_drain_find(d.election, d.candidate);
 	if (left != NULL)
 		ereport(NOTICE,
@@ -109,6 +108,6 @@ le_undrain_candidate(PG_FUNCTION_ARGS)
 						   left->candidate) :
 				 errdetail("\"%s\" is drained in election \"%s\".",
 						   left->candidate, left->election)));
-	le_call_end(&d.call);
+	le_wait_bounded_end(&d.waits);
 	PG_RETURN_BOOL(result == DRAIN_OK);
 }

@@ -38,9 +38,9 @@ group_arg(FunctionCallInfo fcinfo)
 }
 
 static ElectionGroup *
-get_owned(const Call *call)
+get_owned(const char *name)
 {
-	ElectionGroup *group = le_group_get(call->election);
+	ElectionGroup *group = le_group_get(name);
 
 	if (!le_role_owns(&group->owner))
 		le_call_report_not_its_owner("group", group->name, &group->owner,
@@ -54,20 +54,20 @@ get_owned(const Call *call)
  * been made anew.
  */
 static ElectionGroup *
-lock_owned(const Call *call)
+lock_owned(const char *name)
 {
-	(void) get_owned(call);
+	(void) get_owned(name);
 	for (;;)
 	{
-		if (le_lock_group(call->election, false))
+		if (le_lock_group(name, false))
 		{
-			if (le_lock_name(call->election, NULL))
+			if (le_lock_name(name, NULL))
 				break;
-			le_lock_release_group(call->election);
+			le_lock_release_group(name);
 		}
-		le_wait_retry_or_busy(call->election);
+		le_wait_retry_or_busy(name);
 	}
-	return get_owned(call);
+	return get_owned(name);
 }
 
 /*
@@ -125,7 +125,7 @@ le_create_group(PG_FUNCTION_ARGS)
 {
 	ElectionGroup group = {.max_per_candidate = 1,.owner = le_role_current()};
 	Election	seat = le_election_new(NULL, group.owner);
-	Call		call;
+	BoundedWaits waits;
 
 	le_call_check("leader_election.create_group()", false);
 	group.name = group_arg(fcinfo);
@@ -136,7 +136,7 @@ le_create_group(PG_FUNCTION_ARGS)
 				 errmsg("seats must not be null"),
 				 errdetail("It must be 1 to %d.", LE_MOST_SEATS)));
 	(void) le_arg_settings(fcinfo, le_election_settings, true, &seat);
-	le_call_begin(&call, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+	le_call_begin(&waits, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 
@@ -154,25 +154,8 @@ le_create_group(PG_FUNCTION_ARGS)
 		le_wait_retry_or_busy(group.name);
 	make_seats(&group, &seat);
 	tell_costs(&group, 0);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
-}
-
-/*
- * Change the settings of these seats, under the locks that a change of an
- * election's settings needs.
- */
-static void
-alter_seats(const Call *group, List *seats, const Election *to, uint32 given)
-{
-	foreach_ptr(Election, seat, seats)
-	{
-		Call		call = *group;
-
-		CHECK_FOR_INTERRUPTS();
-		call.election = seat->name;
-		le_admin_alter_owned(&call, to, given);
-	}
 }
 
 /*
@@ -186,7 +169,8 @@ le_alter_group(PG_FUNCTION_ARGS)
 	Election	like;
 	uint32		given;
 	uint32		given_seats;
-	Call		call;
+	BoundedWaits waits;
+	char	   *name;
 	ElectionGroup *group;
 	int			former_seats;
 	List	   *seats;
@@ -194,24 +178,27 @@ le_alter_group(PG_FUNCTION_ARGS)
 	le_call_check_function("leader_election.alter_group()");
 	given = le_arg_settings(fcinfo, le_group_settings, true, &to);
 	given_seats = le_arg_settings(fcinfo, le_election_settings, true, &to_seat);
-	le_call_begin(&call, group_arg(fcinfo),
-				  LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
+	name = group_arg(fcinfo);
+	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
-	group = lock_owned(&call);
+	group = lock_owned(name);
 	le_call_check_new_owner(&to.owner);
 	former_seats = group->seats;
 	le_setting_copy(le_group_settings, group, &to, given);
 	while (!le_group_write(group))
 		le_wait_retry_or_busy(group->name);
-	seats = le_elections_read_seats(group->name);
-	if (given_seats != 0)
-		alter_seats(&call, seats, &to_seat, given_seats);
+	seats = le_elections_read_seats(name);
+	foreach_ptr(Election, seat, given_seats != 0 ? seats : NIL)
+	{
+		CHECK_FOR_INTERRUPTS();
+		le_admin_alter_owned(seat->name, &to_seat, given_seats);
+	}
 	like = seats != NIL ? *(Election *) linitial(seats) :
 		le_election_new(NULL, group->owner);
 	le_setting_copy(le_election_settings, &like, &to_seat, given_seats);
 	make_seats(group, &like);
 	tell_costs(group, former_seats);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	PG_RETURN_VOID();
 }
@@ -222,14 +209,14 @@ le_alter_group(PG_FUNCTION_ARGS)
 Datum
 le_drop_group(PG_FUNCTION_ARGS)
 {
-	Call		call;
-	ElectionGroup *group;
+	BoundedWaits waits;
+	char	   *name;
 
 	le_call_check("leader_election.drop_group()", false);
-	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
-				  RowExclusiveLock);
-	group = lock_owned(&call);
-	foreach_ptr(Election, seat, le_elections_read_seats(group->name))
+	name = group_arg(fcinfo);
+	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_GROUP, RowExclusiveLock);
+	(void) lock_owned(name);
+	foreach_ptr(Election, seat, le_elections_read_seats(name))
 	{
 		CHECK_FOR_INTERRUPTS();
 		le_admin_see_to_epoch(seat->name);
@@ -238,9 +225,9 @@ le_drop_group(PG_FUNCTION_ARGS)
 		while (!le_drop_locked(le_election_get(seat->name), le_epoch_read()))
 			le_wait_retry_or_busy(seat->name);
 	}
-	while (!le_group_delete(group->name))
-		le_wait_retry_or_busy(group->name);
-	le_call_end(&call);
+	while (!le_group_delete(name))
+		le_wait_retry_or_busy(name);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -307,7 +294,8 @@ Datum
 le_join_group(PG_FUNCTION_ARGS)
 {
 	StandCall	args;
-	Call		call;
+	BoundedWaits waits;
+	char	   *name;
 	ElectionGroup *group;
 	List	   *seats = NIL;
 
@@ -316,11 +304,11 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_stand_args(fcinfo, 2, &args);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_call_begin(&call, group_arg(fcinfo),
-				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_GROUP,
-				  AccessShareLock);
-	group = le_group_get(call.election);
-	foreach_ptr(Election, election, le_elections_read_seats(group->name))
+	name = group_arg(fcinfo);
+	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+				  LE_TABLE_GROUP, AccessShareLock);
+	group = le_group_get(name);
+	foreach_ptr(Election, election, le_elections_read_seats(name))
 	{
 		StoodFor   *seat = stand_for_seat(&args, group, election->name);
 
@@ -337,7 +325,7 @@ le_join_group(PG_FUNCTION_ARGS)
 		le_cap_keep(false);
 		elect_for(seats, false);
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	foreach_ptr(const StoodFor, seat, seats)
 	{
@@ -391,7 +379,8 @@ Datum
 le_acquire_any(PG_FUNCTION_ARGS)
 {
 	Acquisition a = {.is_seat = true};
-	Call		call;
+	BoundedWaits waits;
+	char	   *name;
 	ElectionGroup *group;
 	List	   *seats;
 	int			granted = 0;
@@ -404,10 +393,10 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_epoch_is_mine())
 		return (Datum) 0;		/* this transaction has begun an epoch */
-	le_call_begin(&call, group_arg(fcinfo), LE_TABLES | LE_TABLE_GROUP,
-				  RowExclusiveLock);
-	group = le_group_get(call.election);
-	seats = le_elections_read_seats(group->name);
+	name = group_arg(fcinfo);
+	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_GROUP, RowExclusiveLock);
+	group = le_group_get(name);
+	seats = le_elections_read_seats(name);
 	if (seats != NIL &&
 		!le_begin_ensure_epoch(le_lease_read(((Election *) linitial(seats))->name,
 											 NULL), true, le_wait_left()))
@@ -429,7 +418,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 			break;				/* the other seats are for others */
 	}
 	le_cap_keep(false);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	return (Datum) 0;
 }

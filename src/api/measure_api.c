@@ -166,10 +166,10 @@ le_measure(PG_FUNCTION_ARGS)
 		LE_TABLE_PAUSE_ALL :
 		LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP;
 	MemoryContext brief;
-	Call		call;
+	BoundedWaits waits;
 
 	InitMaterializedSRF(fcinfo, 0);
-	le_call_begin(&call, LE_EVERYWHERE, tables, AccessShareLock);
+	le_call_begin(&waits, LE_EVERYWHERE, tables, AccessShareLock);
 	if (!RecoveryInProgress())
 	{
 		le_pause_all_remember();
@@ -191,7 +191,7 @@ le_measure(PG_FUNCTION_ARGS)
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(brief);
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	return (Datum) 0;
 }
 

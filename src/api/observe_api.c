@@ -53,16 +53,16 @@ Datum
 le_leader(PG_FUNCTION_ARGS)
 {
 	const char *name = election_arg(fcinfo);
-	Call		call;
+	BoundedWaits waits;
 	Lease	   *lease;
 	bool		led;
 
 	if (name == NULL || !le_store_find())
 		PG_RETURN_NULL();
-	le_call_begin(&call, name, LE_TABLE_LEASE, AccessShareLock);
-	lease = le_lease_read(call.election, NULL);
+	le_call_begin(&waits, name, LE_TABLE_LEASE, AccessShareLock);
+	lease = le_lease_read(name, NULL);
 	led = le_observed_led(lease);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	if (!led)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(lease->leader));
@@ -177,20 +177,20 @@ le_observe(PG_FUNCTION_ARGS)
 {
 	const char *name = election_arg(fcinfo);
 	ResultRow	row = {0};
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 	Lease	   *lease;
 
 	if (name == NULL)
 		return le_call_result(fcinfo, &row);
-	le_call_begin(&call, name, RecoveryInProgress() ?
+	le_call_begin(&waits, name, RecoveryInProgress() ?
 				  LE_TABLE_ELECTION | LE_TABLE_LEASE | LE_TABLE_HISTORY |
 				  LE_TABLE_PAUSE_ALL : LE_TABLES, AccessShareLock);
-	election = le_election_read(call.election);
-	lease = le_lease_read(call.election, NULL);
+	election = le_election_read(name);
+	lease = le_lease_read(name, NULL);
 	if (election != NULL && lease != NULL)
 		show_election(fcinfo, election, lease, &row);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	return le_call_result(fcinfo, &row);
 }
 
@@ -225,18 +225,18 @@ Datum
 le_standing(PG_FUNCTION_ARGS)
 {
 	const char *name = election_arg(fcinfo);
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 	Lease	   *lease;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (name == NULL || RecoveryInProgress())	/* the table is UNLOGGED */
 		return (Datum) 0;
-	le_call_begin(&call, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
+	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_CANDIDATE | LE_TABLE_EPOCH | LE_TABLE_DRAIN,
 				  AccessShareLock);
-	election = le_election_read(call.election);
-	lease = le_lease_read(call.election, NULL);
+	election = le_election_read(name);
+	lease = le_lease_read(name, NULL);
 	know_group(fcinfo, election);
 	if (election != NULL && lease != NULL)
 	{
@@ -253,7 +253,7 @@ le_standing(PG_FUNCTION_ARGS)
 			put_candidate(fcinfo, view, order[i], led,
 						  i < positions ? i + 1 : 0);
 	}
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	return (Datum) 0;
 }
 

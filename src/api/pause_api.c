@@ -26,7 +26,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 {
 	Pause		pause = {.resumes_for = 0};
 	char	   *name = le_call_election(fcinfo, "leader_election.pause_election()");
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 	Lease	   *lease;
 
@@ -36,9 +36,9 @@ le_pause_election(PG_FUNCTION_ARGS)
 											SHORTEST_PAUSE, LE_LONGEST_PAUSE);
 	pause.vacates = !PG_ARGISNULL(3) && PG_GETARG_BOOL(3);
 	pause.by = GetUserNameFromId(GetUserId(), false);
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	le_start_ensure_worker(true);	/* which may wait: before there are locks */
-	election = le_call_lock_owned(&call, pause.vacates ? &lease : NULL);
+	election = le_call_lock_owned(name, pause.vacates ? &lease : NULL);
 	pause.at = GetCurrentTimestamp();
 	if (pause.resumes_for > 0)
 	{
@@ -52,7 +52,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	if (pause.vacates && le_lease_state_now(lease) == LEASE_LED)
 		le_yield_ask_for_pause(election, lease);
 	le_commit_wakes_worker();
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }
 
@@ -60,21 +60,21 @@ Datum
 le_resume_election(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_call_election(fcinfo, "leader_election.resume_election()");
-	Call		call;
+	BoundedWaits waits;
 	Election   *election;
 	const Pause *pause;
 	bool		paused;
 
-	le_call_begin(&call, name, LE_TABLES, RowExclusiveLock);
+	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	le_start_ensure_worker(true);
-	election = le_call_lock_owned(&call, NULL);
+	election = le_call_lock_owned(name, NULL);
 	pause = election->pause;
 	paused = le_pause_in_force(pause, le_epoch_read());
 	election->pause = NULL;
 	while (pause != NULL && !le_election_write(election))
 		le_wait_retry_or_busy(name);
 	le_commit_wakes_worker();
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	PG_RETURN_BOOL(paused);
 }
 
@@ -94,15 +94,15 @@ check_superuser(const char *call)
 static bool
 write_pause_all(const Pause *pause)
 {
-	Call		call;
+	BoundedWaits waits;
 	bool		was;
 
-	le_call_begin(&call, LE_EVERYWHERE, LE_TABLE_PAUSE_ALL, RowExclusiveLock);
+	le_call_begin(&waits, LE_EVERYWHERE, LE_TABLE_PAUSE_ALL, RowExclusiveLock);
 	while (!le_pause_all_write(pause, &was))
 		le_wait_retry_or_busy(LE_EVERYWHERE);
 	le_commit_durably();
 	le_commit_wakes_worker();
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	return was;
 }
 

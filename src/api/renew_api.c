@@ -220,20 +220,20 @@ le_renew(PG_FUNCTION_ARGS)
 	int64		term = by_term ? PG_GETARG_INT64(1) : 0;
 	int64		session_id;
 	Profile		said = {.metadata = 0};
-	Call		call;
+	BoundedWaits waits;
 	Lease	   *lease;
 
 	le_arg_said(fcinfo, 2, &said);
 	InitMaterializedSRF(fcinfo, 0);
 	session_id = by_term ? 0 : session_id_of(name);
-	le_call_begin(&call, name, LE_TABLE_LEASE, RowExclusiveLock);
+	le_call_begin(&waits, name, LE_TABLE_LEASE, RowExclusiveLock);
 	lease = renew(name, session_id, term, &said);
 	if (lease != NULL && !by_term &&
 		!le_stand_leads(lease, session_id))
 		lease = NULL;			/* it has just ended */
 	if (lease != NULL)
 		le_call_return_grant(fcinfo, lease, false);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	le_start_ensure_worker(true);
 	return (Datum) 0;
 }

@@ -146,19 +146,19 @@ give_up_candidacy(Candidacy *c, GiveUp *how, bool leaves)
 static bool
 give_up(const char *name, GiveUp *how, bool leaves, bool *stood)
 {
-	Call		call;
+	BoundedWaits waits;
 	Candidacy  *c;
 	bool		stands;
 	bool		led;
 
-	le_call_enter(&call, name, LE_TABLES, RowExclusiveLock);
+	le_call_enter(&waits, name, LE_TABLES, RowExclusiveLock);
 	c = le_stand_find(name, true);
 	(void) le_election_get(name);
 	stands = c != NULL && !c->withdrawn;
 	if (stands)
 		le_stand_check_owner(c);
 	led = stands && give_up_candidacy(c, how, leaves);
-	le_call_end(&call);
+	le_wait_bounded_end(&waits);
 	if (stood != NULL)
 		*stood = stands;
 	return led;

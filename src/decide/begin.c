@@ -29,8 +29,7 @@ le_begin_epoch(void)
 	Lease	   *lease;
 
 	if (!le_store_try_lock(LE_TABLE_LEASE | LE_TABLE_CANDIDATE |
-						   LE_TABLE_EPOCH,
-						   RowExclusiveLock) ||
+						   LE_TABLE_EPOCH, RowExclusiveLock) ||
 		!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_epoch())
 		return false;

@@ -137,8 +137,7 @@ is_in_grace(const Lease *lease, int64 now)
 	Election   *election = le_election_read(lease->election);
 
 	return election != NULL &&
-		le_lease_grace(lease, election->lease_duration,
-					   le_epoch_read()) > now;
+		le_lease_grace(lease, election->lease_duration, le_epoch_read()) > now;
 }
 
 static void

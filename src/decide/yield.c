@@ -142,8 +142,7 @@ le_yield_reserve(const Election *election, Lease *lease,
 	Assert(le_cap_is_locked(election));
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
 					successor, election->lease_duration, lease->deserted,
-					le_lease_first_stood(lease), now,
-					GetCurrentTimestamp());
+					le_lease_first_stood(lease), now, GetCurrentTimestamp());
 	le_lease_write(lease);
 	le_spread_touch(election->name);
 	le_commit_durably();

@@ -569,8 +569,7 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				const Candidate *successor, int64 reserved_for,
-				bool deserted, int64 first_stood,
-				int64 now, TimestampTz at)
+				bool deserted, int64 first_stood, int64 now, TimestampTz at)
 {
 	static const Candidate nobody = {.role = {""}};
 
