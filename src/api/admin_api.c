@@ -184,7 +184,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 	{
 		while (!le_wait_for_election(name))
 			le_wait_retry_or_busy(name);
-		if (le_lock_name(name, NULL))
+		if (le_lock_name(name, NULL, ExclusiveLock))
 			break;
 		le_lock_release_election(name);
 		le_wait_retry_or_busy(name);

@@ -125,7 +125,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	a.who.run = run_args(fcinfo, 5);
 	a.who.request = le_arg_request(fcinfo, 7);
 	InitMaterializedSRF(fcinfo, 0);
-	if (le_lock_epoch_is_mine())
+	if (le_lock_is_mine(LOCK_EPOCH))
 		return (Datum) 0;		/* this transaction has begun an epoch */
 
 	/*

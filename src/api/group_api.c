@@ -61,7 +61,7 @@ lock_owned(const char *name)
 	{
 		if (le_lock_group(name, false))
 		{
-			if (le_lock_name(name, NULL))
+			if (le_lock_name(name, NULL, ExclusiveLock))
 				break;
 			le_lock_release_group(name);
 		}
@@ -144,7 +144,7 @@ le_create_group(PG_FUNCTION_ARGS)
 	 * Nobody else makes it, or its seats, and nobody stands who did not stand
 	 * before.
 	 */
-	while (!le_lock_name(group.name, NULL))
+	while (!le_lock_name(group.name, NULL, ExclusiveLock))
 		le_wait_retry_or_busy(group.name);
 	if (le_group_read(group.name) != NULL)
 		ereport(ERROR,
@@ -302,7 +302,7 @@ le_join_group(PG_FUNCTION_ARGS)
 	le_call_check_function("leader_election.join_group()");
 	InitMaterializedSRF(fcinfo, 0);
 	le_stand_args(fcinfo, 2, &args);
-	if (le_lock_epoch_is_mine())
+	if (le_lock_is_mine(LOCK_EPOCH))
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	name = group_arg(fcinfo);
 	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
@@ -315,10 +315,10 @@ le_join_group(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (seat != NULL)
 			seats = lappend(seats, seat);
-		if (le_lock_epoch_is_mine())
+		if (le_lock_is_mine(LOCK_EPOCH))
 			break;				/* it is for a later call to go on */
 	}
-	if (!le_lock_epoch_is_mine())
+	if (!le_lock_is_mine(LOCK_EPOCH))
 	{
 		le_cap_keep(true);
 		elect_for(seats, true);
@@ -391,7 +391,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	le_arg_profile(fcinfo, 2, false, &a.profile);
 	a.who.request = le_arg_request(fcinfo, 5);
 	InitMaterializedSRF(fcinfo, 0);
-	if (le_lock_epoch_is_mine())
+	if (le_lock_is_mine(LOCK_EPOCH))
 		return (Datum) 0;		/* this transaction has begun an epoch */
 	name = group_arg(fcinfo);
 	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_GROUP, RowExclusiveLock);

@@ -36,7 +36,7 @@ le_join(PG_FUNCTION_ARGS)
 
 	le_call_check_function("leader_election.join()");
 	le_stand_args(fcinfo, 2, &s);
-	if (le_lock_epoch_is_mine())
+	if (le_lock_is_mine(LOCK_EPOCH))
 		PG_RETURN_NULL();		/* this transaction has begun an epoch */
 	le_wait_start();
 	le_wait_bounded_begin(&waits, s.who.election);

@@ -94,21 +94,17 @@ extern LOCKTAG le_lock_group_tag(const char *group);
 extern bool le_lock_group(const char *group, bool wait);
 extern bool le_lock_group_is_mine(const char *group);
 extern void le_lock_release_group(const char *group);
-extern bool le_lock_name(const char *election, const char *candidate);
-extern bool le_lock_name_shared(const char *election);
-extern void le_lock_release_name(const char *election, const char *candidate);
-extern void le_lock_release_name_shared(const char *election);
+extern bool le_lock_name(const char *election, const char *candidate,
+						 LOCKMODE mode);
+extern void le_lock_release_name(const char *election, const char *candidate,
+								 LOCKMODE mode);
+extern bool le_lock_take(LockClass class);
+extern void le_lock_release(LockClass class);
+extern bool le_lock_is_mine(LockClass class);
 extern bool le_lock_epoch(void);
-extern bool le_lock_epoch_is_mine(void);
 extern bool le_lock_worker(void);
-extern void le_lock_release_worker(void);
-extern bool le_lock_worker_is_mine(void);
 extern bool le_lock_worker_is_free(void);
 extern int	le_lock_worker_pid(const LockData *copy);
-extern bool le_lock_next_worker(void);
-extern void le_lock_release_next_worker(void);
-extern bool le_lock_starter(void);
-extern void le_lock_release_starter(void);
 extern void le_lock_forget(void);
 #ifdef USE_ASSERT_CHECKING
 extern bool le_lock_holds_election(const char *election, LOCKMODE mode);

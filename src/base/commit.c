@@ -198,7 +198,7 @@ le_commit_before(void)
 	 * starts it.
 	 */
 	start_worker = (log_lines != NIL || leaves_news) &&
-		le_lock_worker_is_free() && le_lock_starter();
+		le_lock_worker_is_free() && le_lock_take(LOCK_STARTER);
 }
 
 /*

@@ -330,28 +330,19 @@ le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b)
 
 /*
  * Take the name lock of a candidate (NULL: of the election) until the
- * transaction ends: the right to insert the row of that name.  Without it, the
- * insert would wait for a transaction that has inserted the same name and has
- * not ended.
+ * transaction ends.  In Exclusive mode that is the right to insert the row of
+ * that name: without it, the insert would wait for a transaction that has
+ * inserted the same name and has not ended.  The election's in Share mode:
+ * nobody makes or drops the election before the transaction ends.
  */
 bool
-le_lock_name(const char *election, const char *candidate)
+le_lock_name(const char *election, const char *candidate, LOCKMODE mode)
 {
-	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate),
-					 ExclusiveLock, false))
+	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate), mode, false))
 		return false;
-	le_xact_hold();
+	if (mode == ExclusiveLock)
+		le_xact_hold();
 	return true;
-}
-
-/*
- * Take the election's name lock in Share mode: nobody makes or drops the
- * election before the transaction ends.
- */
-bool
-le_lock_name_shared(const char *election)
-{
-	return le_lock_try(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
 }
 
 /*
@@ -360,16 +351,48 @@ le_lock_name_shared(const char *election)
  * name locks would never get them.
  */
 void
-le_lock_release_name(const char *election, const char *candidate)
+le_lock_release_name(const char *election, const char *candidate, LOCKMODE mode)
 {
-	release(make_name_tag(LOCK_NAME, election, candidate), ExclusiveLock,
-			false);
+	release(make_name_tag(LOCK_NAME, election, candidate), mode, false);
+}
+
+/*
+ * A lock of which a database has one: does a process keep it from one
+ * transaction to the next?
+ */
+static bool
+is_of_session(LockClass class)
+{
+	return class == LOCK_WORKER || class == LOCK_NEXT_WORKER;
+}
+
+/*
+ * Take such a lock in Exclusive mode, if it is free.
+ *
+ * LOCK_STARTER: a session holds it from before it starts a worker until the
+ * worker has its own lock, so that other sessions start none.
+ *
+ * LOCK_NEXT_WORKER: the process that waits until the worker ends, to follow it,
+ * holds it.  A further process does not get the lock, and ends.
+ */
+bool
+le_lock_take(LockClass class)
+{
+	return le_lock_try(database_tag(class), ExclusiveLock, is_of_session(class));
 }
 
 void
-le_lock_release_name_shared(const char *election)
+le_lock_release(LockClass class)
 {
-	release(make_name_tag(LOCK_NAME, election, NULL), ShareLock, false);
+	release(database_tag(class), ExclusiveLock, is_of_session(class));
+}
+
+bool
+le_lock_is_mine(LockClass class)
+{
+	LOCKTAG		tag = database_tag(class);
+
+	return LeLockHeldByMe(&tag, ExclusiveLock);
 }
 
 /*
@@ -379,25 +402,17 @@ le_lock_release_name_shared(const char *election)
 bool
 le_lock_epoch(void)
 {
-	if (!le_lock_try(database_tag(LOCK_EPOCH), ExclusiveLock, false))
+	if (!le_lock_take(LOCK_EPOCH))
 		return false;
 	le_xact_hold();
 	return true;
 }
 
-bool
-le_lock_epoch_is_mine(void)
-{
-	LOCKTAG		tag = database_tag(LOCK_EPOCH);
-
-	return LeLockHeldByMe(&tag, ExclusiveLock);
-}
-
 /*
  * Take the lock that the worker of a database holds while it works.  The
- * process also takes it in AccessShare mode, and keeps that after
- * le_lock_release_worker(): if it has to go on after all, it needs no new room in
- * the lock table.
+ * process also takes it in AccessShare mode, and keeps that after it has
+ * released it: if it has to go on after all, it needs no new room in the lock
+ * table.
  */
 bool
 le_lock_worker(void)
@@ -406,21 +421,7 @@ le_lock_worker(void)
 
 	if (!LeLockHeldByMe(&tag, AccessShareLock))
 		(void) le_lock_try(tag, AccessShareLock, true);
-	return le_lock_try(tag, ExclusiveLock, true);
-}
-
-void
-le_lock_release_worker(void)
-{
-	release(database_tag(LOCK_WORKER), ExclusiveLock, true);
-}
-
-bool
-le_lock_worker_is_mine(void)
-{
-	LOCKTAG		tag = database_tag(LOCK_WORKER);
-
-	return LeLockHeldByMe(&tag, ExclusiveLock);
+	return le_lock_take(LOCK_WORKER);
 }
 
 /*
@@ -452,38 +453,6 @@ le_lock_worker_pid(const LockData *copy)
 	const LockInstanceData *lock = find_holder(copy, &tag);
 
 	return lock != NULL ? lock->pid : 0;
-}
-
-/*
- * Take the lock of the process that waits until the worker ends, to follow it.
- * A further process does not get the lock, and ends.
- */
-bool
-le_lock_next_worker(void)
-{
-	return le_lock_try(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
-}
-
-void
-le_lock_release_next_worker(void)
-{
-	release(database_tag(LOCK_NEXT_WORKER), ExclusiveLock, true);
-}
-
-/*
- * Take the lock that a session holds from before it starts a worker until the
- * worker has its own lock, so that other sessions start none.
- */
-bool
-le_lock_starter(void)
-{
-	return le_lock_try(database_tag(LOCK_STARTER), ExclusiveLock, false);
-}
-
-void
-le_lock_release_starter(void)
-{
-	release(database_tag(LOCK_STARTER), ExclusiveLock, false);
 }
 
 #ifdef USE_ASSERT_CHECKING

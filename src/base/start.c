@@ -145,9 +145,9 @@ le_start_ensure_worker(bool urgent)
 			return true;
 		status = GetBackgroundWorkerPid(started, &pid);
 	}
-	if (!le_lock_starter())
+	if (!le_lock_take(LOCK_STARTER))
 		return true;			/* another session is starting one */
 	status = start(urgent, give_up_at);
-	le_lock_release_starter();
+	le_lock_release(LOCK_STARTER);
 	return status != BGWH_STOPPED;
 }

@@ -398,7 +398,7 @@ le_store_lock(int tables, LOCKMODE mode)
 		 * granted a lease in that epoch, a standby that is promoted could
 		 * have received neither, and issue the same term.
 		 */
-		if (le_lock_epoch_is_mine())
+		if (le_lock_is_mine(LOCK_EPOCH))
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("this transaction has begun an epoch")));

@@ -230,7 +230,7 @@ explain_busy(void *arg)
 	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE || explained)
 		return;
 	errmsg("election \"%s\" is busy", (const char *) arg);
-	if (le_lock_epoch_is_mine())
+	if (le_lock_is_mine(LOCK_EPOCH))
 		errhint("An earlier call of this statement began a new epoch, which is undone with the statement. Call join() or acquire() once in a statement of its own.");
 	else
 		errhint("%s", busy_hint);

@@ -93,5 +93,5 @@ le_begin_ensure_epoch(const Lease *lease, bool urgent, int64 limit)
 		!le_proof_make(NULL, PG_INT64_MAX, false, limit, &proof))
 		return true;
 	(void) le_begin_epoch();
-	return !le_lock_epoch_is_mine();
+	return !le_lock_is_mine(LOCK_EPOCH);
 }

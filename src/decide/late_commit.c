@@ -213,7 +213,7 @@ le_late_commits_end(const Election *election,
 		return false;
 	lock = le_lock_election_tag(election->name);
 	if (!note_commits(&lock, lease) ||
-		!(le_lock_worker_is_mine() || le_lock_worker_is_free()) ||
+		!(le_lock_is_mine(LOCK_WORKER) || le_lock_worker_is_free()) ||
 		!le_decision_is_held_up(election, lease, caller))
 		return false;
 	lease = le_lease_lock(election->name);

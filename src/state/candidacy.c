@@ -98,18 +98,18 @@ le_candidacy_stand(Candidate *who,
 	if (present != NULL && le_candidate_alive(present))
 		return STAND_IN_USE;
 	name = le_group_lock_seat_name(who->election);
-	if (name == NULL || !le_lock_name_shared(name))
+	if (name == NULL || !le_lock_name(name, NULL, ShareLock))
 		return STAND_BUSY;
-	if (!le_lock_name(name, who->candidate))
+	if (!le_lock_name(name, who->candidate, ExclusiveLock))
 		result = STAND_BUSY;
 	else if ((result = stand_anew(who, profile, lease_duration)) != STAND_OK)
-		le_lock_release_name(name, who->candidate);
+		le_lock_release_name(name, who->candidate, ExclusiveLock);
 
 	/*
 	 * Two calls that wait with a name lock in hand, each for the other's,
 	 * would never get it.
 	 */
 	if (result != STAND_OK)
-		le_lock_release_name_shared(name);
+		le_lock_release_name(name, NULL, ShareLock);
 	return result;
 }

@@ -38,7 +38,7 @@ lock_new_name(const Election *election, bool on_first_use)
 	const char *name = election->name;
 	char	   *group = election->group == NULL ? le_seat_group(name) : NULL;
 
-	if (group != NULL && !le_lock_name_shared(group))
+	if (group != NULL && !le_lock_name(group, NULL, ShareLock))
 		return false;
 	if (group != NULL && le_group_read(group) != NULL)
 		ereport(ERROR,
@@ -48,12 +48,12 @@ lock_new_name(const Election *election, bool on_first_use)
 						name, group),
 				 errdetail("The name is kept for a seat: the group exists, and has none of that number."),
 				 errhint("Only leader_election.alter_group() adds seats to a group.")));
-	if (election->group == NULL && !le_lock_name(name, NULL))
+	if (election->group == NULL && !le_lock_name(name, NULL, ExclusiveLock))
 		return false;
 	if (le_election_read(name) == NULL)
 		return true;
 	if (election->group == NULL)
-		le_lock_release_name(name, NULL);
+		le_lock_release_name(name, NULL, ExclusiveLock);
 	return false;
 }
 
@@ -96,7 +96,7 @@ le_create(const Election *election, bool on_first_use)
 		!le_election_write(election))
 	{
 		if (election->group == NULL)
-			le_lock_release_name(election->name, NULL);
+			le_lock_release_name(election->name, NULL, ExclusiveLock);
 		return false;
 	}
 	insert_lease(election, after_term);

@@ -251,7 +251,7 @@ static bool
 lock_rows(const char *election)
 {
 	/* No election has this name, so that no other call wants this lock. */
-	return election != NULL || le_lock_name(ALL, "drain");
+	return election != NULL || le_lock_name(ALL, "drain", ExclusiveLock);
 }
 
 /*

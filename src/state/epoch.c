@@ -111,7 +111,7 @@ le_epoch_write(int64 highest_term)
 	TimestampTz now = GetCurrentTimestamp();
 	Row		   *row;
 
-	Assert(le_lock_epoch_is_mine());
+	Assert(le_lock_is_mine(LOCK_EPOCH));
 
 	/*
 	 * Where the counter of terms has run out, the highest term is of a later

@@ -145,7 +145,7 @@ le_pause_all_write(const Pause *pause, bool *was)
 	bool		busy;
 
 	/* No election has this name, so that no other call wants this lock. */
-	if (!le_lock_name("", NULL))
+	if (!le_lock_name("", NULL, ExclusiveLock))
 		return false;
 	row = le_row_lock(TABLE_PAUSE_ALL, le_key(SCOPE),
 					  LockTupleExclusive, &busy);

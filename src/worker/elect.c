@@ -49,7 +49,7 @@ drop_seat(const Election *election, const Lease *lease)
 		lease->leader != NULL)
 		return false;
 	if (!le_cap_is_locked(election) ||
-		!le_lock_name(election->group, NULL) ||
+		!le_lock_name(election->group, NULL, ExclusiveLock) ||
 		!le_drop_locked(election, le_epoch_read()))
 		le_wait_busy(election->name);
 	return true;

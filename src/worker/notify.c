@@ -315,8 +315,8 @@ lock_name(const char *election)
 {
 	char	   *group = le_seat_group(election);
 
-	return le_lock_name_shared(election) &&
-		(group == NULL || le_lock_name_shared(group));
+	return le_lock_name(election, NULL, ShareLock) &&
+		(group == NULL || le_lock_name(group, NULL, ShareLock));
 }
 
 /*

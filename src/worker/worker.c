@@ -86,7 +86,7 @@ take_over(void)
 {
 	bool		taken = le_lock_worker();
 
-	if (taken || !le_lock_next_worker())
+	if (taken || !le_lock_take(LOCK_NEXT_WORKER))
 		return taken;
 	for (int i = 0; i < TAKE_OVER_TRIES && !taken; i++)
 	{
@@ -101,7 +101,7 @@ take_over(void)
 			CHECK_FOR_INTERRUPTS();
 		taken = le_lock_worker();
 	}
-	le_lock_release_next_worker();
+	le_lock_release(LOCK_NEXT_WORKER);
 	return taken;
 }
 
@@ -114,7 +114,7 @@ try_to_end(void)
 {
 	bool		work = false;
 
-	le_lock_release_worker();
+	le_lock_release(LOCK_WORKER);
 	if (le_attempt_guard(look_once_more, &work, "looking once more") != DONE)
 		work = true;
 	return !work || !take_over();
