@@ -101,15 +101,15 @@ le_diagnose_rows(Diagnosis *d)
 	{
 		RowScan    *scan = le_history_scan(d->name, lease->term,
 										   ForwardScanDirection, snapshot);
-		Term		term;
+		Term	   *term;
 
-		while (le_history_next(scan, &term))
+		while ((term = le_history_next(scan)) != NULL)
 		{
-			if (term.term != lease->term)
-				later = term.term;
+			if (term->term != lease->term)
+				later = term->term;
 			else
 				known = lease->leader == NULL ||
-					(term.leader != NULL && strcmp(term.leader, lease->leader) == 0);
+					strcmp(term->leader, lease->leader) == 0;
 		}
 		le_scan_end(scan);
 	}

@@ -225,7 +225,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 		while (!le_drop_locked(le_election_get(seat->name), le_epoch_read()))
 			le_wait_retry_or_busy(seat->name);
 	}
-	while (!le_group_delete(name))
+	while (!le_row_remove(TABLE_GROUP, le_key(name)))
 		le_wait_retry_or_busy(name);
 	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();

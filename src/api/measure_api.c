@@ -75,7 +75,7 @@ untold_since(const Lease *lease, const Past *past)
 	const Mark *mark = le_mark_read(lease->election);
 	TimestampTz since = 0;
 	RowScan    *scan;
-	Term		term;
+	Term	   *term;
 
 	if (mark == NULL)
 		return lease->term == 0 ? 0 :
@@ -83,12 +83,12 @@ untold_since(const Lease *lease, const Past *past)
 			le_observed_vacant_since(lease, past);
 	scan = le_history_scan(lease->election, mark->term,
 						   ForwardScanDirection, NULL);
-	while (since == 0 && le_history_next(scan, &term))
+	while (since == 0 && (term = le_history_next(scan)) != NULL)
 	{
-		if (term.term > mark->term)
-			since = term.acquired_at;
-		else if (term.ended && !mark->vacated)
-			since = term.ended_at;
+		if (term->term > mark->term)
+			since = term->acquired_at;
+		else if (term->ended && !mark->vacated)
+			since = term->ended_at;
 	}
 	le_scan_end(scan);
 	return since;

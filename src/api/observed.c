@@ -191,19 +191,19 @@ le_observed_past(const char *election, Past *past)
 	TimestampTz since = GetCurrentTimestamp() - LATELY;
 	RowScan    *scan = le_history_scan(election, 0,
 									   BackwardScanDirection, NULL);
-	Term		term;
+	Term	   *term;
 
 	memset(past, 0, sizeof(Past));
-	for (int n = 0; n < LE_MOST_TERMS && le_history_next(scan, &term); n++)
+	for (int n = 0; n < LE_MOST_TERMS && (term = le_history_next(scan)); n++)
 	{
-		past->begun += term.acquired_at >= since;
-		if (!term.ended)
+		past->begun += term->acquired_at >= since;
+		if (!term->ended)
 			continue;
 		if (past->last == NULL)
-			past->last = le_history_copy(&term);
-		if (term.ended_at < since)
+			past->last = term;
+		if (term->ended_at < since)
 			break;
-		past->ended[le_reason_find(term.reason)]++;
+		past->ended[le_reason_find(term->reason)]++;
 	}
 	le_scan_end(scan);
 }

@@ -86,8 +86,8 @@ le_drop_locked(const Election *election, const Incarnation *inc)
 	if (!le_dropped_note(election->name,
 						 Max(lease->term, lease->after_term)) ||
 		!le_drain_drop(election->name) ||
-		!le_election_delete(election->name) ||
-		!le_lease_delete(election->name))
+		!le_row_remove(TABLE_ELECTION, le_key(election->name)) ||
+		!le_row_remove(TABLE_LEASE, le_key(election->name)))
 		return false;
 	le_spread_touch(election->name);
 	le_commit_change(&change);

@@ -223,12 +223,13 @@ static void
 count_group(Tally *tally, HTAB *memo)
 {
 	const char *group = tally->group->name;
-	RowScan    *scan = le_lease_scan_group(group);
+	RowScan    *scan = le_lease_scan(le_seat_key(group));
 	Lease	   *lease;
 
-	while ((lease = le_lease_next_of_group(scan, group)) != NULL)
+	while ((lease = le_lease_next(scan)) != NULL)
 	{
-		if (is_seat(tally, lease->election))
+		if (le_seat_is_of(lease->election, group) &&
+			is_seat(tally, lease->election))
 			note(tally,
 				 find_counted(tally, lease->election, NULL), lease, memo);
 	}
@@ -246,7 +247,7 @@ count_all(Tally *tally, HTAB *memo)
 		if (le_strategy(election->strategy)->counts)
 			(void) find_counted(tally, election->name, election);
 	}
-	scan = le_lease_scan();
+	scan = le_lease_scan(le_key_any());
 	while ((lease = le_lease_next(scan)) != NULL)
 	{
 		Counted    *counted = hash_search(tally->elections, lease->election,

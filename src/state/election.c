@@ -219,16 +219,6 @@ le_election_write(const Election *election)
 	return true;
 }
 
-/*
- * Delete the settings of an election that is dropped.  False: another
- * transaction has locked the row.
- */
-bool
-le_election_delete(const char *name)
-{
-	return le_row_remove(TABLE_ELECTION, le_key(name));
-}
-
 List *
 le_elections_read(void)
 {

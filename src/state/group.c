@@ -192,16 +192,6 @@ le_group_write(const ElectionGroup *group)
 	return true;
 }
 
-/*
- * Delete a group, whose seats are dropped.  False: another transaction has
- * locked the row.
- */
-bool
-le_group_delete(const char *name)
-{
-	return le_row_remove(TABLE_GROUP, le_key(name));
-}
-
 ElectionGroup *
 le_group_get(const char *name)
 {

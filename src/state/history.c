@@ -125,31 +125,24 @@ le_history_scan(const char *election, int64 from,
 }
 
 /*
- * The next term.  False: there is none.
+ * The next term; NULL: there is none.
  */
-bool
-le_history_next(RowScan *scan, Term *term)
+Term *
+le_history_next(RowScan *scan)
 {
 	Row			row;
+	Term	   *term;
 
 	if (!le_scan_next(scan, &row))
-		return false;
+		return NULL;
+	term = palloc(sizeof(Term));
 	term->term = DatumGetInt64(row.values[HISTORY_TERM]);
 	term->leader = TextDatumGetCString(row.values[HISTORY_LEADER]);
 	term->acquired_at = DatumGetTimestampTz(row.values[HISTORY_ACQUIRED_AT]);
 	term->ended = !row.nulls[HISTORY_ENDED_AT];
 	term->ended_at = LE_GET(&row, HISTORY_ENDED_AT, DatumGetTimestampTz, 0);
 	term->reason = LE_GET(&row, HISTORY_REASON, TextDatumGetCString, NULL);
-	return true;
-}
-
-Term *
-le_history_copy(const Term *term)
-{
-	Term	   *copy = palloc(sizeof(Term));
-
-	*copy = *term;
-	return copy;
+	return term;
 }
 
 /*

@@ -335,13 +335,12 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 }
 
 /*
- * Begin to read each lease, in memory that is emptied after each.
+ * Begin to read each lease with that key, in memory that is emptied after each.
  */
 RowScan *
-le_lease_scan(void)
+le_lease_scan(Key key)
 {
-	return le_scan_begin_brief(TABLE_LEASE, le_key_any(),
-							   NoMovementScanDirection);
+	return le_scan_begin_brief(TABLE_LEASE, key, NoMovementScanDirection);
 }
 
 /*
@@ -353,27 +352,6 @@ le_lease_next(RowScan *scan)
 	Row			row;
 
 	return le_scan_next(scan, &row) ? make_lease(&row) : NULL;
-}
-
-/*
- * The same for the leases of elections that have names of seats of a group.
- */
-RowScan *
-le_lease_scan_group(const char *group)
-{
-	return le_scan_begin_brief(TABLE_LEASE,
-							   le_seat_key(group), NoMovementScanDirection);
-}
-
-Lease *
-le_lease_next_of_group(RowScan *scan, const char *group)
-{
-	Lease	   *lease;
-
-	do
-		lease = le_lease_next(scan);
-	while (lease != NULL && !le_seat_is_of(lease->election, group));
-	return lease;
 }
 
 /*
@@ -684,14 +662,4 @@ le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
 		le_lease_set_not_before(lease, not_before, lease->held, now, at);
 	set_incarnation(lease, now);
 	set_first_stood(lease, first_stood, now, at);
-}
-
-/*
- * Delete the lease row of an election that is dropped.  False: another
- * transaction has locked it.
- */
-bool
-le_lease_delete(const char *election)
-{
-	return le_row_remove(TABLE_LEASE, le_key(election));
 }

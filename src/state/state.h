@@ -229,10 +229,8 @@ extern Lease *le_lease_read(const char *election, Snapshot snapshot);
 extern Lease *le_lease_read_self(const char *election);
 extern bool le_lease_read_committed(Oid lease_oid, const char *election,
 									Lease **lease);
-extern RowScan *le_lease_scan(void);
+extern RowScan *le_lease_scan(Key key);
 extern Lease *le_lease_next(RowScan *scan);
-extern RowScan *le_lease_scan_group(const char *group);
-extern Lease *le_lease_next_of_group(RowScan *scan, const char *group);
 extern Lease *le_lease_lock(const char *election);
 extern Lease *le_lease_find_lock(RowScan *scan, const char *election);
 extern void le_lease_create(const char *election,
@@ -256,7 +254,6 @@ extern void le_lease_reserve(Lease *lease, const Candidate *successor,
 							 int64 reserved_for, int64 now);
 extern void le_lease_note_first(Lease *lease, int64 first_stood,
 								int64 not_before, int64 now, TimestampTz at);
-extern bool le_lease_delete(const char *election);
 
 extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
@@ -369,8 +366,7 @@ typedef struct Term
 extern RowScan *le_history_scan(const char *election,
 								int64 from, ScanDirection direction,
 								Snapshot snapshot);
-extern bool le_history_next(RowScan *scan, Term *term);
-extern Term *le_history_copy(const Term *term);
+extern Term *le_history_next(RowScan *scan);
 extern void le_history_begin(const Candidate *leader,
 							 int64 term, TimestampTz at);
 extern bool le_history_lock(const char *election, int64 term, Row **row);
@@ -457,7 +453,6 @@ extern int64 le_election_duration_find(RowScan *scan, const char *election,
 									   int64 if_unknown);
 extern int64 le_election_lease_duration(const Lease *lease);
 extern bool le_election_write(const Election *election);
-extern bool le_election_delete(const char *name);
 LE_NORETURN extern void le_election_report_missing(const char *name);
 
 /* create.c */
@@ -493,7 +488,6 @@ extern void le_group_forget(void);
 extern bool le_group_withdraws(const ElectionGroup *group, const char *election);
 extern bool le_group_may_withdraw(const char *election);
 extern bool le_group_write(const ElectionGroup *group);
-extern bool le_group_delete(const char *name);
 extern Election *le_group_seat_read(const char *name);
 extern char *le_group_lock_seat_name(const char *election);
 extern ElectionGroup *le_group_get(const char *name);

@@ -112,16 +112,6 @@ notify_yield(Notifying *t, const Lease *lease)
 }
 
 /*
- * The metadata itself is not told: it may be longer than a notification.
- */
-static void
-notify_metadata(Notifying *t, const Lease *lease)
-{
-	write_event(t, "metadata_changed", lease->term, lease->leader, NULL, NULL,
-				lease->metadata_at);
-}
-
-/*
  * Is there room for so many more events?
  */
 static bool
@@ -171,7 +161,7 @@ is_continuous(const Term *former, const Term *term)
  * the mark.  False: enough for this transaction.
  */
 static bool
-notify_term(Notifying *t, const Term *term)
+notify_term(Notifying *t, Term *term)
 {
 	Mark	   *mark = t->mark;
 
@@ -193,7 +183,7 @@ notify_term(Notifying *t, const Term *term)
 		mark->metadata_at = 0;
 	}
 	if (!mark->vacated)
-		t->last = le_history_copy(term);
+		t->last = term;
 	return true;
 }
 
@@ -205,9 +195,9 @@ notify_history(Notifying *t)
 {
 	RowScan    *scan = le_history_scan(t->election, t->mark->term,
 									   ForwardScanDirection, t->snapshot);
-	Term		term;
+	Term	   *term;
 
-	while (le_history_next(scan, &term) && notify_term(t, &term))
+	while ((term = le_history_next(scan)) != NULL && notify_term(t, term))
 		;
 	le_scan_end(scan);
 	if (!t->complete || t->last == NULL || !t->last->ended || !has_room(t, 1))
@@ -243,7 +233,9 @@ notify_lease(Notifying *t)
 	if (lease->leader != NULL && lease->metadata_at != 0 &&
 		lease->metadata_at != mark->metadata_at && has_room(t, 1))
 	{
-		notify_metadata(t, lease);
+		/* The metadata itself may be longer than a notification. */
+		write_event(t, "metadata_changed", lease->term, lease->leader, NULL,
+					NULL, lease->metadata_at);
 		mark->metadata_at = lease->metadata_at;
 	}
 }
@@ -283,10 +275,8 @@ static void
 notify_last(Notifying *t, const Lease *lease)
 {
 	RowScan    *scan;
-	Term		last;
-	Term		former;
-	bool		has_last;
-	bool		has_former;
+	Term	   *last;
+	Term	   *former;
 
 	if (lease->leader != NULL && lease->yielding)
 	{
@@ -294,16 +284,15 @@ notify_last(Notifying *t, const Lease *lease)
 		return;
 	}
 	scan = le_history_scan(t->election, 0, BackwardScanDirection, t->snapshot);
-	has_last = le_history_next(scan, &last);
-	has_former = has_last && le_history_next(scan, &former);
+	last = le_history_next(scan);
+	former = last != NULL ? le_history_next(scan) : NULL;
 	le_scan_end(scan);
-	if (!has_last)
+	if (last == NULL)
 		return;
-	if (last.ended)
-		notify_vacated(t, &last);
+	if (last->ended)
+		notify_vacated(t, last);
 	else
-		notify_elected(t, &last, has_former && is_continuous(&former, &last) ?
-					   &former : NULL);
+		notify_elected(t, last, is_continuous(former, last) ? former : NULL);
 }
 
 /*
@@ -366,10 +355,10 @@ le_notify_is_behind(const Mark *mark)
 	RowScan    *scan = le_history_scan(mark->election, mark->term,
 									   ForwardScanDirection, NULL);
 	bool		is_behind = false;
-	Term		term;
+	Term	   *term;
 
-	while (!is_behind && le_history_next(scan, &term))
-		is_behind = term.term > mark->term || (term.ended && !mark->vacated);
+	while (!is_behind && (term = le_history_next(scan)) != NULL)
+		is_behind = term->term > mark->term || (term->ended && !mark->vacated);
 	le_scan_end(scan);
 	return is_behind;
 }

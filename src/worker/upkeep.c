@@ -283,7 +283,7 @@ scan_tables(void *arg)
 			round->next = Min(round->next, le_clock() + RETRY);
 	}
 	round->scanned_at = le_clock();
-	rows = le_lease_scan();
+	rows = le_lease_scan(le_key_any());
 	while ((lease = le_lease_next(rows)) != NULL)
 		scan_lease(&scan, lease);
 	le_scan_end(rows);
