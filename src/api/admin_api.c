@@ -312,7 +312,7 @@ ask_leader(const char *name, Lease *lease, const char *to)
 		lease->yield_cause != NULL ||
 		(to == NULL ? lease->successor != NULL :
 		 lease->successor == NULL || strcmp(lease->successor, to) != 0))
-		le_yield_ask(election, lease, successor);
+		le_yield_ask(election, lease, true, successor, NULL);
 }
 
 /*

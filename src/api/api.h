@@ -37,7 +37,6 @@ extern void le_call_begin(BoundedWaits *waits, const char *election, int tables,
 						  LOCKMODE mode);
 extern void le_call_enter(BoundedWaits *waits, const char *election, int tables,
 						  LOCKMODE mode);
-extern bool le_call_is_expired(const char *name);
 extern void le_call_check_block(const char *call, bool in_transaction_block);
 extern void le_call_check(const char *call, bool in_transaction_block);
 extern void le_call_check_function(const char *call);

@@ -45,23 +45,6 @@ le_call_enter(BoundedWaits *waits, const char *election, int tables,
 }
 
 /*
- * Is the lease over whose deadline, as the caller has read it, has passed?  A
- * renewal that was made in time may not have committed yet, and then its row
- * is locked.  True: this transaction has locked the row, and it is over.
- * False: the caller has to read it again.
- */
-bool
-le_call_is_expired(const char *name)
-{
-	const Lease *lease = le_lease_lock(name);
-
-	if (lease == NULL)
-		le_wait_retry_or_busy(name);
-	return lease != NULL &&
-		le_lease_state_now(lease) == LEASE_EXPIRED;
-}
-
-/*
  * The leader calls.  If it is drained, or its seat is withdrawn, and there is
  * no worker to ask it to yield, ask it now.  What is locked is left for a
  * later call.  True if it was asked.

@@ -128,6 +128,23 @@ say_only(Lease **lease, const Profile *said)
 }
 
 /*
+ * Is the lease over whose deadline, as the caller has read it, has passed?  A
+ * renewal that was made in time may not have committed yet, and then its row
+ * is locked.  True: this transaction has locked the row, and it is over.
+ * False: the caller has to read it again.
+ */
+static bool
+is_expired(const char *name)
+{
+	const Lease *lease = le_lease_lock(name);
+
+	if (lease == NULL)
+		le_wait_retry_or_busy(name);
+	return lease != NULL &&
+		le_lease_state_now(lease) == LEASE_EXPIRED;
+}
+
+/*
  * Renew the lease of that session or (session_id 0) that of a detached
  * candidate's term, or what it has become in a failover.  A lease that this
  * transaction has renewed or granted already is returned as it is: SELECT
@@ -152,7 +169,7 @@ renew(const char *name, int64 session_id, int64 term, const Profile *said)
 			return NULL;
 		if (state == LEASE_EXPIRED)
 		{
-			if (le_call_is_expired(name))
+			if (is_expired(name))
 				return NULL;
 			continue;
 		}

@@ -117,7 +117,7 @@ extern LOCKTAG le_session_lock_tag(int64 session_id);
 extern int64 le_session_lock_new(void);
 extern void le_session_lock_release(int64 session_id);
 extern bool le_session_alive(int64 session_id);
-extern void le_sessions_remember(void);
+extern bool le_sessions_remember(void);
 extern void le_session_lock_mark_lost(void);
 extern void le_session_lock_unmark_lost(void);
 extern bool le_session_lock_was_lost(int pid);
@@ -366,7 +366,6 @@ typedef struct BoundedWaits
 
 extern void le_wait_start(void);
 extern bool le_wait_retry(void);
-extern int64 le_wait_deadline(void);
 extern int64 le_wait_left(void);
 extern void le_wait_retry_or_busy(const char *election);
 extern void le_wait_as_lock_timeout(void);

@@ -44,13 +44,6 @@ le_scan_check_parallel(void)
 				 errhint("Declare functions that call those of leader_election PARALLEL UNSAFE.")));
 }
 
-static Snapshot
-latest_snapshot(void)
-{
-	le_scan_check_parallel();
-	return GetLatestSnapshot();
-}
-
 /*
  * Read a row, which points into the tuple from now on: our columns, which are
  * the first ones.  Somebody may have added any number of others.  Those that
@@ -125,8 +118,12 @@ open_scan(TableId table, Oid index, int columns, Snapshot snapshot)
 	scan->rel = le_table_open(le_store.table[table].rel);
 	scan->index = index_open(index, AccessShareLock);
 	scan->latest = snapshot == NULL;
-	scan->snapshot = scan->latest ? RegisterSnapshot(latest_snapshot()) :
-		snapshot;
+	if (scan->latest)
+	{
+		le_scan_check_parallel();
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+	}
+	scan->snapshot = snapshot;
 	scan->desc = LeIndexBeginScan(scan->rel, scan->index, scan->snapshot,
 								  columns);
 	scan->slot = table_slot_create(scan->rel, NULL);

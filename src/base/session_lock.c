@@ -140,16 +140,20 @@ le_session_alive(int64 session_id)
 }
 
 /*
- * Until the transaction ends, test each session once, and remember the answer.
- * Only for transactions that read many rows and take no lease from a session:
- * a session that was alive may have ended since.  (A dead one stays dead.)
+ * Until the transaction ends, or le_session_lock_forget(), test each session
+ * once, and remember the answer.  Only where many rows are read, and no lease is
+ * taken from a session: a session that was alive may have ended since.  (A dead
+ * one stays dead.)  True: they were remembered already.
  */
-void
+bool
 le_sessions_remember(void)
 {
+	if (remembered != NULL)
+		return true;
 	remembered = le_hash_make("leader_election sessions", sizeof(int64),
 							  sizeof(Remembered), HASH_BLOBS,
 							  TopTransactionContext);
+	return false;
 }
 
 /*
@@ -200,11 +204,12 @@ le_session_lock_was_lost(int pid)
 }
 
 /*
- * The transaction has ended: forget which sessions it has tested.  The table
- * was freed with the transaction's memory.
+ * Forget which sessions were tested, at the end of the transaction at the latest.
  */
 void
 le_session_lock_forget(void)
 {
+	if (remembered != NULL)
+		hash_destroy(remembered);
 	remembered = NULL;
 }

@@ -84,15 +84,6 @@ le_wait_start(void)
 }
 
 /*
- * When the call must have stopped waiting (monotonic).
- */
-int64
-le_wait_deadline(void)
-{
-	return wait_until;
-}
-
-/*
  * For how long the call may still wait.
  */
 int64

@@ -84,9 +84,7 @@ le_begin_ensure_epoch(const Lease *lease, bool urgent, int64 limit)
 	if (lease != NULL && le_lease_state_now(lease) == LEASE_LED)
 		return true;
 	inc = le_epoch_read();
-	if (inc->known &&
-		(inc->epoch > 0 || lease == NULL ||
-		 !le_lease_is_stale(lease)))
+	if (!le_epoch_is_missing(inc, lease != NULL && le_lease_is_stale(lease)))
 		return true;
 	if (le_start_ensure_worker(urgent) ||
 		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||

@@ -185,8 +185,8 @@ extern Lease *le_renew_stale(const Election *election,
 #define LE_CAUSE_DRAINED	"drained"
 #define LE_CAUSE_WITHDRAWN	"withdrawn"
 
-extern void le_yield_ask(const Election *election,
-						 Lease *lease, const Candidate *successor);
+extern void le_yield_ask(const Election *election, Lease *lease, bool ordered,
+						 const Candidate *successor, const char *cause);
 extern void le_yield_ask_for_pause(const Election *election, Lease *lease);
 extern void le_yield_reserve(const Election *election,
 							 Lease *lease, const Incarnation *inc,

@@ -52,13 +52,6 @@ typedef struct Counted
 	Share	   *of[TALLY_COUNTS];
 } Counted;
 
-/* A session, and whether it was alive when it was looked up */
-typedef struct Session
-{
-	int64		session_id;		/* hash key */
-	bool		alive;
-} Session;
-
 /*
  * counted: whose strategy and group is meant; NULL: a tally of a group, which
  * has one of each.
@@ -108,27 +101,6 @@ find_counted(const Tally *tally, const char *election, const Election *settings)
 }
 
 /*
- * One session may hold several leases: a tally tests it once, and keeps the
- * answer in memo (NULL: test it now).  le_sessions_remember() is not for this:
- * elections are counted in transactions that change holders, and a session
- * remembered as alive until such a transaction ends could keep the lease of a
- * leader that dies meanwhile from being taken over.
- */
-static bool
-is_alive(int64 session_id, HTAB *memo)
-{
-	Session    *session;
-	bool		found;
-
-	if (memo == NULL)
-		return le_session_alive(session_id);
-	session = hash_search(memo, &session_id, HASH_ENTER, &found);
-	if (!found)
-		session->alive = le_session_alive(session_id);
-	return session->alive;
-}
-
-/*
  * May the leader that another incarnation has granted this lease to lead on?
  */
 static bool
@@ -153,17 +125,14 @@ remember(const Tally *tally, List **list, const char *election)
  * For whom the election counts, as its lease is now (NULL: it is gone).
  */
 static void
-note_lease(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
+note_lease(Tally *tally, Counted *counted, const Lease *lease)
 {
 	int64		now = le_clock();
-	LeaseState	state = le_lease_state_if_alive(lease, now);
+	LeaseState	state = le_lease_state(lease, now);
 	Share	   *leader = NULL;
 	Share	   *heir = NULL;
 	bool		is_due;
 
-	if (state == LEASE_LED && lease->session_id != 0 &&
-		!is_alive(lease->session_id, memo))
-		state = LEASE_ORPHANED;
 	if (lease->leader != NULL)
 		leader = find_share(tally, counted, lease->leader, &lease->role,
 							HASH_ENTER);
@@ -185,7 +154,7 @@ note_lease(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 }
 
 static void
-note(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
+note(Tally *tally, Counted *counted, const Lease *lease)
 {
 	for (int i = 0; i < TALLY_COUNTS; i++)
 	{
@@ -194,7 +163,7 @@ note(Tally *tally, Counted *counted, const Lease *lease, HTAB *memo)
 		counted->of[i] = NULL;
 	}
 	if (lease != NULL)
-		note_lease(tally, counted, lease, memo);
+		note_lease(tally, counted, lease);
 	if (lease == NULL || lease->own_write)
 		remember(tally, &tally->unsure, counted->election);
 	for (int i = 0; i < TALLY_COUNTS; i++)
@@ -220,7 +189,7 @@ is_seat(const Tally *tally, const char *name)
 }
 
 static void
-count_group(Tally *tally, HTAB *memo)
+count_group(Tally *tally)
 {
 	const char *group = tally->group->name;
 	RowScan    *scan = le_lease_scan(le_seat_key(group));
@@ -231,13 +200,13 @@ count_group(Tally *tally, HTAB *memo)
 		if (le_seat_is_of(lease->election, group) &&
 			is_seat(tally, lease->election))
 			note(tally,
-				 find_counted(tally, lease->election, NULL), lease, memo);
+				 find_counted(tally, lease->election, NULL), lease);
 	}
 	le_scan_end(scan);
 }
 
 static void
-count_all(Tally *tally, HTAB *memo)
+count_all(Tally *tally)
 {
 	RowScan    *scan;
 	Lease	   *lease;
@@ -255,7 +224,7 @@ count_all(Tally *tally, HTAB *memo)
 
 		tally->rows++;
 		if (counted != NULL)
-			note(tally, counted, lease, memo);
+			note(tally, counted, lease);
 	}
 	le_scan_end(scan);
 }
@@ -267,7 +236,7 @@ count_all(Tally *tally, HTAB *memo)
 void
 le_tally_count(Tally *tally, const ElectionGroup *group)
 {
-	HTAB	   *memo;
+	bool		remembers;
 
 	MemoryContextReset(tally->context);
 	tally->lease_oid = le_store.lease_oid;
@@ -286,13 +255,20 @@ le_tally_count(Tally *tally, const ElectionGroup *group)
 	tally->shares = le_hash_make("leader_election shares",
 								 sizeof(((Share *) 0)->key), sizeof(Share),
 								 HASH_BLOBS, tally->context);
-	memo = le_hash_make("leader_election sessions", sizeof(int64),
-						sizeof(Session), HASH_BLOBS, tally->context);
+
+	/*
+	 * One session may hold several leases: test it once.  But remember it no
+	 * longer than that: this transaction may change holders, and a session
+	 * remembered as alive until it ends could keep the lease of a leader that
+	 * dies meanwhile from being taken over.
+	 */
+	remembers = le_sessions_remember();
 	if (group != NULL)
-		count_group(tally, memo);
+		count_group(tally);
 	else
-		count_all(tally, memo);
-	hash_destroy(memo);
+		count_all(tally);
+	if (!remembers)
+		le_session_lock_forget();
 }
 
 /*
@@ -349,7 +325,7 @@ le_tally_catch_up(Tally *tally)
 		if (tally->group != NULL && !is_seat(tally, name))
 			lease = NULL;
 		if (counted != NULL)
-			note(tally, counted, lease, NULL);
+			note(tally, counted, lease);
 	}
 	list_free_deep(tally->touched);
 	tally->touched = NIL;
@@ -362,7 +338,7 @@ le_tally_catch_up(Tally *tally)
 void
 le_tally_note(Tally *tally, const Election *election, const Lease *lease)
 {
-	note(tally, find_counted(tally, election->name, election), lease, NULL);
+	note(tally, find_counted(tally, election->name, election), lease);
 }
 
 /*

@@ -172,6 +172,18 @@ settle_locked(const Election *election, Turn *turn, const Proof *proof)
 }
 
 /*
+ * For how long may the turn ask standbys?
+ */
+static int64
+ask_for(const Turn *turn)
+{
+	if (turn->optional)
+		return 0;
+	return turn->mode == TURN_SKIPS ? Max(turn->ask_until - le_clock(), 0) :
+		le_wait_left();
+}
+
+/*
  * Elect a leader if nobody leads, or have the holder give up.  The tables are
  * locked.  TURN_QUEUES raises 55P03 when the call has waited enough; in the
  * other modes, what was not done is left to the worker, which is told.
@@ -185,8 +197,6 @@ le_turn(const char *name, Turn *turn)
 			le_election_read(name);
 		Lease	   *lease = turn->lease != NULL ? turn->lease :
 			le_lease_read(name, NULL);
-		int64		ask_until = turn->mode == TURN_SKIPS ?
-			turn->ask_until : le_wait_deadline();
 		Settled		settled;
 		Proof		proof;
 
@@ -197,17 +207,15 @@ le_turn(const char *name, Turn *turn)
 		if (turn->give_up == NULL &&
 			le_lease_state_now(lease) == LEASE_LED)
 			return SETTLED_NOTHING;
-		if (turn->optional)
-			ask_until = 0;
-		else if (turn->give_up == NULL)
+		if (turn->give_up == NULL)
 			(void) le_view_count_ahead(election, lease, false);
-		else if (turn->give_up->to_candidate == NULL && lease->leader != NULL)
+		else if (!turn->optional && !is_transfer(turn) && lease->leader != NULL)
 			(void) le_view_count_ahead(election, lease,
 									   lease->yield_cause == NULL);
 		if (LeSyncStandbysDefined())
 			le_cap_let_go();
 		if (!le_proof_make(lease, election->lease_duration, true,
-						   Max(ask_until - le_clock(), 0), &proof) &&
+						   ask_for(turn), &proof) &&
 			!turn->optional)
 		{
 			if (turn->mode == TURN_QUEUES && first)

@@ -30,9 +30,14 @@ static const char *const causes[] = {
 	[REQUEST_DRAINED] = LE_CAUSE_DRAINED,
 };
 
-static void
-ask(const Election *election, Lease *lease,
-	bool ordered, const Candidate *successor, const char *cause)
+/*
+ * Ask the leader to yield to a candidate (NULL: to any).  ordered: an operator
+ * has called or, by cause, something else than the strategy asks.  The lease is
+ * locked, and led.
+ */
+void
+le_yield_ask(const Election *election, Lease *lease,
+			 bool ordered, const Candidate *successor, const char *cause)
 {
 	Change		change = {.election = election->name,.term = lease->term,
 	.leader = lease->leader,.yield = true};
@@ -41,17 +46,6 @@ ask(const Election *election, Lease *lease,
 	le_lease_yield(lease, true, ordered, successor, cause);
 	le_spread_touch(election->name);
 	le_commit_change(&change);
-}
-
-/*
- * An operator asks the leader to yield to a candidate (NULL: to any).  The
- * lease is locked, and led.
- */
-void
-le_yield_ask(const Election *election, Lease *lease,
-			 const Candidate *successor)
-{
-	ask(election, lease, true, successor, NULL);
 }
 
 /*
@@ -64,7 +58,7 @@ void
 le_yield_ask_for_pause(const Election *election, Lease *lease)
 {
 	if (!lease->yield_ordered && lease->successor == NULL)
-		ask(election, lease, true, NULL, causes[REQUEST_PAUSED]);
+		le_yield_ask(election, lease, true, NULL, causes[REQUEST_PAUSED]);
 }
 
 /*
@@ -118,9 +112,9 @@ le_yield_request(const Election *election, bool *changed, int64 *next)
 		le_commit_wakes_worker();
 	}
 	else if (request == REQUEST_PREEMPTED)
-		ask(election, lease, false, challenger->candidate, NULL);
+		le_yield_ask(election, lease, false, challenger->candidate, NULL);
 	else
-		ask(election, lease, true, NULL, causes[request]);
+		le_yield_ask(election, lease, true, NULL, causes[request]);
 	*changed = true;
 	return true;
 }

@@ -75,25 +75,19 @@ le_history_lock(const char *election, int64 term, Row **row)
 	return !busy;
 }
 
-static void *
-make_own(const Row *row)
-{
-	bool	   *own = palloc(sizeof(bool));
-
-	*own = le_scan_is_own_write(row);
-	return own;
-}
-
 /*
  * Has this transaction granted that term, which has not ended?
  */
 bool
 le_history_is_begun_here(const char *election, int64 term)
 {
-	bool	   *own = le_scan_read_one(TABLE_HISTORY,
-									   le_key_int64(election, term), NULL, make_own);
+	RowScan    *scan = le_scan_find_begin(TABLE_HISTORY, 2, NULL);
+	Row			row;
+	bool		own = le_scan_find(scan, le_key_int64(election, term), &row) &&
+		le_scan_is_own_write(&row);
 
-	return own != NULL && *own;
+	le_scan_end(scan);
+	return own;
 }
 
 /*

@@ -175,15 +175,6 @@ is_incomplete(const Row *row)
 		memcmp(VARDATA_ANY(kind), expected, strlen(expected)) != 0;
 }
 
-static pg_uuid_t *
-copy_uuid(Datum datum)
-{
-	pg_uuid_t  *copy = palloc(sizeof(pg_uuid_t));
-
-	*copy = *DatumGetUUIDP(datum);
-	return copy;
-}
-
 static void *
 make_lease(const Row *row)
 {
@@ -201,7 +192,9 @@ make_lease(const Row *row)
 	lease->reserved_for = Min(lease->reserved_for, LONGEST_LEASE);
 	lease->left_at_renewal = LE_GET(row, LEASE_LEFT_AT_RENEWAL, DatumGetInt64,
 									-1);
-	lease->request = LE_GET(row, LEASE_REQUEST, copy_uuid, NULL);
+	if (!row->nulls[LEASE_REQUEST])
+		lease->request = DatumGetUUIDP(datumCopy(row->values[LEASE_REQUEST],
+												 false, UUID_LEN));
 	lease->xmin = HeapTupleHeaderGetRawXmin(row->tuple->t_data);
 	lease->own_write = le_scan_is_own_write(row);
 	return lease;

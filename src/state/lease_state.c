@@ -57,8 +57,8 @@ le_lease_is_void(const Lease *lease)
  * What the lease row means, without a test whether the leader's session is
  * alive: it is taken for alive.
  */
-LeaseState
-le_lease_state_if_alive(const Lease *lease, int64 now)
+static LeaseState
+state_if_alive(const Lease *lease, int64 now)
 {
 	if (lease->leader == NULL)
 		return LEASE_VACANT;
@@ -76,7 +76,7 @@ le_lease_state_if_alive(const Lease *lease, int64 now)
 bool
 le_lease_unexpired(const Lease *lease)
 {
-	return le_lease_state_if_alive(lease, le_clock()) == LEASE_LED;
+	return state_if_alive(lease, le_clock()) == LEASE_LED;
 }
 
 /*
@@ -88,7 +88,7 @@ le_lease_unexpired(const Lease *lease)
 LeaseState
 le_lease_state(const Lease *lease, int64 now)
 {
-	LeaseState	state = le_lease_state_if_alive(lease, now);
+	LeaseState	state = state_if_alive(lease, now);
 
 	if (state == LEASE_LED && lease->session_id != 0 &&
 		!le_session_alive(lease->session_id))
@@ -209,7 +209,7 @@ le_lease_grace(const Lease *lease, int64 lease_duration,
 	bool		led = lease->leader != NULL;
 	int64		not_before;
 
-	if (!inc->known || (stale && inc->epoch == 0))
+	if (le_epoch_is_missing(inc, stale))
 		return PG_INT64_MAX;
 	if (inc->epoch == 0)
 		return 0;

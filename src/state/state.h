@@ -278,7 +278,6 @@ extern bool le_lease_is_held_by(const Lease *lease, int64 session_id,
 								int64 term);
 extern bool le_lease_was_term(const Lease *lease, int64 term);
 extern bool le_lease_unexpired(const Lease *lease);
-extern LeaseState le_lease_state_if_alive(const Lease *lease, int64 now);
 extern LeaseState le_lease_state(const Lease *lease, int64 now);
 extern LeaseState le_lease_state_now(const Lease *lease);
 extern int64 le_lease_not_before(const Lease *lease, const Incarnation *inc);

@@ -35,11 +35,7 @@
 typedef struct KnownMark
 {
 	char		election[LE_NAME_MAX + 1];	/* hash key */
-	int64		term;
-	bool		vacated;
-	int64		yields;
-	TimestampTz created_at;
-	TimestampTz metadata_at;
+	Mark		mark;			/* without what it points to */
 	uint64		scan;			/* number of the last that found it; or 0 */
 } KnownMark;
 
@@ -81,11 +77,9 @@ le_pending_remember(const Mark *mark)
 	bool		found;
 	KnownMark  *k = find_known(mark->election, HASH_ENTER, &found);
 
-	k->term = mark->term;
-	k->vacated = mark->vacated;
-	k->yields = mark->yields;
-	k->created_at = mark->created_at;
-	k->metadata_at = mark->metadata_at;
+	k->mark = *mark;
+	k->mark.election = k->mark.channel = NULL;
+	k->mark.row = NULL;
 	if (!found)
 		k->scan = 0;
 }
@@ -197,6 +191,7 @@ void
 le_pending_scan_lease(Round *round, const Lease *lease)
 {
 	KnownMark  *k = find_or_read(lease->election);
+	const Mark *mark;
 	int64		until;
 
 	if (k == NULL)
@@ -210,11 +205,11 @@ le_pending_scan_lease(Round *round, const Lease *lease)
 	}
 	k->scan = scan_number;
 	leases_known++;
-
-	if (k->term < lease->term || k->vacated != (lease->leader == NULL) ||
-		(lease->created_at != 0 && k->created_at != lease->created_at) ||
-		(lease->leader != NULL && lease->yielding && lease->yields > k->yields) ||
-		(lease->metadata_at != 0 && lease->metadata_at != k->metadata_at))
+	mark = &k->mark;
+	if (mark->term < lease->term || mark->vacated != (lease->leader == NULL) ||
+		(lease->created_at != 0 && mark->created_at != lease->created_at) ||
+		(lease->leader != NULL && lease->yielding && lease->yields > mark->yields) ||
+		(lease->metadata_at != 0 && lease->metadata_at != mark->metadata_at))
 		(void) le_round_note(&round->pending, lease->election);
 }
 

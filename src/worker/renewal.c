@@ -119,7 +119,7 @@ renew_rows(void *arg)
 		le_scan_end(scan);
 	if (!le_proof_make(NULL, shortest, false, PG_INT64_MAX, &proof))
 		return;
-	le_sessions_remember();
+	(void) le_sessions_remember();
 	batch->complete = true;
 	scan = le_scan_find_begin(TABLE_LEASE, 1, NULL);
 	foreach_ptr(Renewal, renewal, batch->renewals)

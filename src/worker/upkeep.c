@@ -264,7 +264,7 @@ scan_tables(void *arg)
 	watches_roles = false;
 	if (!le_store_try_lock(LE_TABLE_LEASE, AccessShareLock))
 		return;
-	le_sessions_remember();
+	(void) le_sessions_remember();
 	le_led_begin_scan();
 	if (le_store_try_lock(LE_TABLE_ELECTION | LE_TABLE_CANDIDATE | LE_TABLE_EPOCH |
 						  LE_TABLE_PAUSE_ALL | LE_TABLE_DRAIN | LE_TABLE_GROUP,
