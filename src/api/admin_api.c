@@ -73,17 +73,16 @@ check_no_seat(const Election *election, const char *instead)
 void
 le_admin_see_to_epoch(const char *name)
 {
-	Election   *election = le_election_get(name);
-	Lease	   *lease = le_lease_read(name, NULL);
+	Lease	   *lease;
 
-	if (lease != NULL &&
-		le_lease_grace(lease, election->lease_duration,
-					   le_epoch_read()) == PG_INT64_MAX)
-	{
-		if (!le_start_ensure_worker(true))
-			le_wait_no_epoch(name);
-		le_wake_workers(MyDatabaseId);
-	}
+	(void) le_election_get(name);
+	lease = le_lease_read(name, NULL);
+	if (lease == NULL ||
+		!le_epoch_is_missing(le_epoch_read(), le_lease_is_stale(lease)))
+		return;
+	if (!le_start_ensure_worker(true))
+		le_wait_no_epoch(name);
+	le_wake_workers(MyDatabaseId);
 }
 
 /*
@@ -192,7 +191,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 
 	/* It may have been dropped, and made again, before we had the locks. */
 	election = le_call_get_owned(name);
-	while (!le_drop_locked(election, le_epoch_read()))
+	while (!le_drop_locked(election))
 		le_wait_retry_or_busy(name);
 	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();

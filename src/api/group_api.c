@@ -222,7 +222,7 @@ le_drop_group(PG_FUNCTION_ARGS)
 		le_admin_see_to_epoch(seat->name);
 		while (!le_wait_for_election(seat->name))
 			le_wait_retry_or_busy(seat->name);
-		while (!le_drop_locked(le_election_get(seat->name), le_epoch_read()))
+		while (!le_drop_locked(le_election_get(seat->name)))
 			le_wait_retry_or_busy(seat->name);
 	}
 	while (!le_row_remove(TABLE_GROUP, le_key(name)))

@@ -68,13 +68,11 @@ static void
 prepare_to_continue(const Lease *lease)
 {
 	bool		worker = le_start_ensure_worker(true);
-	Election   *election;
 
 	le_store_lock(LE_TABLES, RowExclusiveLock);
-	election = le_election_get(lease->election);
-	if (!worker && le_lease_grace(lease, election->lease_duration,
-								  le_epoch_read()) == PG_INT64_MAX)
-		le_wait_no_epoch(election->name);
+	if (!worker &&
+		le_epoch_is_missing(le_epoch_read(), le_lease_is_stale(lease)))
+		le_wait_no_epoch(lease->election);
 }
 
 /*

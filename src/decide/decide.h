@@ -219,7 +219,7 @@ extern void le_settle_grant(Lease *lease,
 							TimestampTz at, Change *change);
 
 /* drop.c */
-extern bool le_drop_locked(const Election *election, const Incarnation *inc);
+extern bool le_drop_locked(const Election *election);
 
 /* late_commit.c */
 extern bool le_late_commits_end(const Election *election,

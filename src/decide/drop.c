@@ -37,8 +37,9 @@ outlasts_drop(const Lease *lease, const Election *election,
  * transaction has locked a row.
  */
 bool
-le_drop_locked(const Election *election, const Incarnation *inc)
+le_drop_locked(const Election *election)
 {
+	Incarnation *inc = le_epoch_read();
 	Lease	   *lease = le_lease_read(election->name, NULL);
 	LeaseState	state;
 	TimestampTz at = GetCurrentTimestamp();

@@ -50,7 +50,7 @@ drop_seat(const Election *election, const Lease *lease)
 		return false;
 	if (!le_cap_is_locked(election) ||
 		!le_lock_name(election->group, NULL, ExclusiveLock) ||
-		!le_drop_locked(election, le_epoch_read()))
+		!le_drop_locked(election))
 		le_wait_busy(election->name);
 	return true;
 }
