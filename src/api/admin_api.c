@@ -153,7 +153,7 @@ le_set_run_done(PG_FUNCTION_ARGS)
 	run = PG_ARGISNULL(1) ? NULL : le_arg_name(fcinfo, 1, "run");
 	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	(void) le_call_lock_owned(name, &lease);
-	le_runs_set_done(lease, run, GetCurrentTimestamp());
+	le_runs_set_done(lease, run);
 	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();
 }

@@ -63,8 +63,7 @@ le_renew_lease(Lease *lease, int64 session_id, int64 term,
 		*duration = le_election_lease_duration(lease);
 	if (!le_proof_covers(proof, *duration))
 		return RENEW_UNPROVEN;
-	le_lease_renew(lease, term, *duration, proof->t0, GetCurrentTimestamp(),
-				   said);
+	le_lease_renew(lease, term, *duration, proof->t0, said);
 	return RENEWED;
 }
 
@@ -147,7 +146,7 @@ le_renew_stale(const Election *election, int64 term,
 	le_settle_grant(lease, inc, le_candidate_of_lease(lease), term,
 					Max(election->lease_duration, lease->duration), proof->t0,
 					at, &change);
-	le_lease_set_not_before(lease, grace, true, now, at);
+	le_lease_set_not_before(lease, grace, true);
 	le_lease_write(lease);
 	le_spread_touch(election->name);
 	le_commit_change(&change);

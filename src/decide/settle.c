@@ -141,10 +141,8 @@ keep_seat(Decision *d)
 {
 	if (d->first_stood != 0)
 		le_lease_note_first(d->lease, d->first_stood,
-							le_lease_not_before(d->lease, d->inc), d->now,
-							GetCurrentTimestamp());
-	le_lease_reserve(d->lease, d->successor, d->election->lease_duration,
-					 d->now);
+							le_lease_not_before(d->lease, d->inc));
+	le_lease_reserve(d->lease, d->successor, d->election->lease_duration);
 	le_lease_write(d->lease);
 	le_commit_durably();
 	le_commit_wakes_worker();
@@ -204,7 +202,7 @@ write_change(Decision *d, Row *history)
 		le_history_end(history, change.reason, detail_of(d, reason), at);
 	}
 	if (d->give_up != NULL && d->give_up->done)
-		(void) le_runs_finish(d->lease, at);
+		(void) le_runs_finish(d->lease);
 	if (d->winner != NULL)
 	{
 		le_runs_begin(d->lease, &d->run, &d->winner->role);
@@ -218,7 +216,7 @@ write_change(Decision *d, Row *history)
 		le_decision_look_who_stands(d);
 		le_lease_vacate(d->lease, d->not_before, d->state == LEASE_LED,
 						d->successor, d->election->lease_duration, d->deserted,
-						d->first_stood, d->now, at);
+						d->first_stood);
 	}
 	le_lease_write(d->lease);
 	le_commit_change(&change);
@@ -293,7 +291,7 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 static void
 record_done(Lease *lease)
 {
-	if (!le_runs_finish(lease, GetCurrentTimestamp()))
+	if (!le_runs_finish(lease))
 		return;
 	le_lease_write(lease);
 	le_commit_durably();

@@ -129,14 +129,12 @@ void
 le_yield_reserve(const Election *election, Lease *lease,
 				 const Incarnation *inc, const Candidate *successor)
 {
-	int64		now = le_clock();
-
 	Assert(lease->row != NULL && lease->leader == NULL);
 	Assert(le_lock_holds_election(election->name, ExclusiveLock));
 	Assert(le_cap_is_locked(election));
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
 					successor, election->lease_duration, lease->deserted,
-					le_lease_first_stood(lease), now, GetCurrentTimestamp());
+					le_lease_first_stood(lease));
 	le_lease_write(lease);
 	le_spread_touch(election->name);
 	le_commit_durably();

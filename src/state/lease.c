@@ -418,12 +418,12 @@ set_successor(Lease *lease, const Candidate *successor)
 
 /*
  * When the first candidate stood for the vacant election (0: none has yet).
- * now and at are the same moment on the two clocks.
  */
 static void
-set_first_stood(Lease *lease, int64 first_stood, int64 now, TimestampTz at)
+set_first_stood(Lease *lease, int64 first_stood)
 {
-	lease->first_stood_at = first_stood != 0 ? at - (now - first_stood) : 0;
+	lease->first_stood_at = first_stood != 0 ?
+		GetCurrentTimestamp() - (le_clock() - first_stood) : 0;
 	lease->first_stood_mono = first_stood;
 }
 
@@ -434,41 +434,42 @@ set_first_stood(Lease *lease, int64 first_stood, int64 now, TimestampTz at)
  * here.
  */
 static void
-set_incarnation(Lease *lease, int64 now)
+set_incarnation(Lease *lease)
 {
 	if (!le_lease_is_own(lease))
 	{
-		lease->acquired_mono = now;
-		set_first_stood(lease, 0, 0, 0);
+		lease->acquired_mono = le_clock();
+		set_first_stood(lease, 0);
 	}
 	lease->incarnation = le_incarnation_name();
 }
 
 /*
  * Nobody is elected before not_before, even if the holder gives up, because of
- * a hold or (held is false) a takeover delay; it may be over (before now).  now
- * and at are the same moment on the two clocks.  The caller writes the row.
+ * a hold or (held is false) a takeover delay, unless that moment has passed.  The
+ * caller writes the row.
  */
 void
-le_lease_set_not_before(Lease *lease, int64 not_before, bool held, int64 now,
-						TimestampTz at)
+le_lease_set_not_before(Lease *lease, int64 not_before, bool held)
 {
-	bool		bars = not_before > now;
+	int64		left = not_before - le_clock();
+	bool		bars = left > 0;
 
-	lease->not_before_at = bars ? at + (not_before - now) : 0;
+	lease->not_before_at = bars ? GetCurrentTimestamp() + left : 0;
 	lease->not_before_mono = bars ? not_before : 0;
-	lease->not_before_for = bars ? not_before - now : 0;
+	lease->not_before_for = bars ? left : 0;
 	lease->held = bars && held;
 }
 
 /*
- * The vacant election is only the successor's, for so long from that moment on;
- * NULL: nobody's.
+ * The vacant election is only the successor's, for so long from now on or, if a
+ * hold or a delay was set, from its end; NULL: nobody's.
  */
 static void
-set_reserved(Lease *lease, const Candidate *successor, int64 from,
-			 int64 reserved_for)
+set_reserved(Lease *lease, const Candidate *successor, int64 reserved_for)
 {
+	int64		from = Max(lease->not_before_mono, le_clock());
+
 	set_successor(lease, successor);
 	lease->reserved_mono = successor != NULL ? from + reserved_for : 0;
 	lease->reserved_for = successor != NULL ? reserved_for : 0;
@@ -521,9 +522,9 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 	set_yield(lease, false, false, NULL);
 	lease->yields = 0;
 	lease->deserted = false;
-	set_first_stood(lease, 0, 0, 0);
-	set_reserved(lease, NULL, 0, 0);
-	le_lease_set_not_before(lease, 0, false, 0, 0);
+	set_first_stood(lease, 0);
+	set_reserved(lease, NULL, 0);
+	le_lease_set_not_before(lease, 0, false);
 }
 
 /*
@@ -540,17 +541,17 @@ le_lease_grant(Lease *lease, const Candidate *to, int64 term,
 void
 le_lease_vacate(Lease *lease, int64 not_before, bool held,
 				const Candidate *successor, int64 reserved_for,
-				bool deserted, int64 first_stood, int64 now, TimestampTz at)
+				bool deserted, int64 first_stood)
 {
 	static const Candidate nobody = {.role = {""}};
 
 	set_holder(lease, &nobody);
 	set_yield(lease, false, false, NULL);
-	set_incarnation(lease, now);
+	set_incarnation(lease);
 	lease->deserted = deserted;
-	set_first_stood(lease, deserted ? first_stood : 0, now, at);
-	le_lease_set_not_before(lease, not_before, held, now, at);
-	set_reserved(lease, successor, Max(not_before, now), reserved_for);
+	set_first_stood(lease, deserted ? first_stood : 0);
+	le_lease_set_not_before(lease, not_before, held);
+	set_reserved(lease, successor, reserved_for);
 }
 
 /*
@@ -597,10 +598,11 @@ le_lease_say(Lease *lease, const Profile *said)
  */
 void
 le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
-			   TimestampTz at, const Profile *said)
+			   const Profile *said)
 {
 	lease->left_at_renewal = Max(lease->deadline_mono - le_clock(), 0);
-	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0, at);
+	set_deadline(lease, Max(duration, lease->deadline_mono - t0), t0,
+				 GetCurrentTimestamp());
 	if (term == lease->term)
 		lease->previous_term = 0;
 	lease->request = NULL;
@@ -631,14 +633,14 @@ le_lease_yield(Lease *lease, bool yields, bool ordered,
  * nobody any more.  The caller writes the row.
  */
 void
-le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
-				 int64 now)
+le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for)
 {
-	set_reserved(lease, successor, now, reserved_for);
-	if (successor == NULL)
-		return;
-	le_lease_set_not_before(lease, 0, false, now, 0);
-	set_incarnation(lease, now);
+	if (successor != NULL)
+	{
+		le_lease_set_not_before(lease, 0, false);
+		set_incarnation(lease);
+	}
+	set_reserved(lease, successor, reserved_for);
 }
 
 /*
@@ -648,11 +650,10 @@ le_lease_reserve(Lease *lease, const Candidate *successor, int64 reserved_for,
  * written anew.
  */
 void
-le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before,
-					int64 now, TimestampTz at)
+le_lease_note_first(Lease *lease, int64 first_stood, int64 not_before)
 {
 	if (!le_lease_is_own(lease))
-		le_lease_set_not_before(lease, not_before, lease->held, now, at);
-	set_incarnation(lease, now);
-	set_first_stood(lease, first_stood, now, at);
+		le_lease_set_not_before(lease, not_before, lease->held);
+	set_incarnation(lease);
+	set_first_stood(lease, first_stood);
 }

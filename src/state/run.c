@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "state/state.h"
+#include "utils/timestamp.h"
 
 /*
  * May the lease be granted for this run?  Not if the run is done, or a later
@@ -67,7 +68,7 @@ le_runs_begin(Lease *lease, const Run *run, const Role *role)
  * word.
  */
 bool
-le_runs_finish(Lease *lease, TimestampTz at)
+le_runs_finish(Lease *lease)
 {
 	Runs	   *runs = &lease->runs;
 
@@ -75,7 +76,7 @@ le_runs_finish(Lease *lease, TimestampTz at)
 		(runs->done != NULL && strcmp(runs->present, runs->done) <= 0))
 		return false;
 	runs->done = runs->present;
-	runs->done_at = at;
+	runs->done_at = GetCurrentTimestamp();
 	return true;
 }
 
@@ -85,7 +86,7 @@ le_runs_finish(Lease *lease, TimestampTz at)
  * say that it is done; the last one of a vacant election may not any more.
  */
 void
-le_runs_set_done(Lease *lease, const char *done, TimestampTz at)
+le_runs_set_done(Lease *lease, const char *done)
 {
 	Runs	   *runs = &lease->runs;
 
@@ -97,7 +98,7 @@ le_runs_set_done(Lease *lease, const char *done, TimestampTz at)
 	runs->granted = NULL;
 	runs->attempts = 0;
 	runs->done = unconstify(char *, done);
-	runs->done_at = done != NULL ? at : 0;
+	runs->done_at = done != NULL ? GetCurrentTimestamp() : 0;
 	le_lease_write(lease);
 	le_commit_durably();
 }

@@ -239,26 +239,24 @@ extern void le_lease_grant(Lease *lease, const Candidate *to,
 						   int64 term, int64 previous_term, int64 duration,
 						   int64 t0, TimestampTz at);
 extern void le_lease_write(Lease *lease);
-extern void le_lease_set_not_before(Lease *lease, int64 not_before, bool held,
-									int64 now, TimestampTz at);
+extern void le_lease_set_not_before(Lease *lease, int64 not_before, bool held);
 extern void le_lease_vacate(Lease *lease, int64 not_before, bool held,
-							const Candidate *successor,
-							int64 reserved_for, bool deserted,
-							int64 first_stood, int64 now, TimestampTz at);
-extern void le_lease_renew(Lease *lease, int64 term, int64 duration,
-						   int64 t0, TimestampTz at, const Profile *said);
+							const Candidate *successor, int64 reserved_for,
+							bool deserted, int64 first_stood);
+extern void le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
+						   const Profile *said);
 extern void le_lease_say(Lease *lease, const Profile *said);
 extern void le_lease_yield(Lease *lease, bool yields, bool ordered,
 						   const Candidate *successor, const char *cause);
 extern void le_lease_reserve(Lease *lease, const Candidate *successor,
-							 int64 reserved_for, int64 now);
+							 int64 reserved_for);
 extern void le_lease_note_first(Lease *lease, int64 first_stood,
-								int64 not_before, int64 now, TimestampTz at);
+								int64 not_before);
 
 extern bool le_runs_admit(const Runs *runs, const Run *run);
 extern void le_runs_begin(Lease *lease, const Run *run, const Role *role);
-extern bool le_runs_finish(Lease *lease, TimestampTz at);
-extern void le_runs_set_done(Lease *lease, const char *done, TimestampTz at);
+extern bool le_runs_finish(Lease *lease);
+extern void le_runs_set_done(Lease *lease, const char *done);
 
 /* lease_state.c */
 typedef enum LeaseState
