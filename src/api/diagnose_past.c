@@ -51,13 +51,17 @@ le_diagnose_announced(Diagnosis *d)
 	const Lease *lease = d->lease;
 	const Mark *mark = le_mark_read(d->name);
 	bool		vacant = lease->leader == NULL;
+	bool		knows_term;
 	TimestampTz since;
 
 	if (lease->term == 0 || (vacant && d->past.last == NULL))
 		return;
 	since = vacant ? d->past.last->ended_at : lease->acquired_at;
-	if ((mark != NULL && mark->term >= lease->term &&
-		 mark->vacated == vacant) ||
+	knows_term = mark != NULL && mark->term >= lease->term &&
+		mark->vacated == vacant;
+	if (knows_term)
+		since = lease->metadata_at;
+	if ((knows_term && !le_mark_lacks_metadata(mark, lease)) ||
 		GetCurrentTimestamp() - since < LATE_NEWS)
 		return;
 	le_diagnose_say(d, SEVERITY_WARNING,
@@ -66,6 +70,7 @@ le_diagnose_announced(Diagnosis *d)
 							 d->election->channel != NULL ?
 							 d->election->channel : LE_CHANNEL,
 							 mark == NULL ? "a crash or a failover has taken the mark of what they know" :
+							 knows_term ? "they do not know of its metadata" :
 							 psprintf("they know of the terms to " INT64_FORMAT,
 									  mark->term)),
 					"Elections do not wait for this. The worker tells them, in turn with all commits that NOTIFY: see whether it runs, who holds locks, and SELECT pg_notification_queue_usage();");

@@ -91,7 +91,8 @@ untold_since(const Lease *lease, const Past *past)
 			since = term->ended_at;
 	}
 	le_scan_end(scan);
-	return since;
+	return since == 0 && le_mark_lacks_metadata(mark, lease) ?
+		lease->metadata_at : since;
 }
 
 /*

@@ -80,6 +80,16 @@ le_marks_read(void)
 }
 
 /*
+ * Has the leader changed its metadata, and listeners do not know?
+ */
+bool
+le_mark_lacks_metadata(const Mark *mark, const Lease *lease)
+{
+	return lease->leader != NULL && lease->metadata_at != 0 &&
+		lease->metadata_at != mark->metadata_at;
+}
+
+/*
  * Lock the mark of an election until the transaction ends, to write it or
  * (deletes) to delete it.  NULL: there is none (*busy is false), or another
  * transaction has locked it (true).

@@ -389,6 +389,7 @@ typedef struct Mark
 
 extern Mark *le_mark_read(const char *election);
 extern List *le_marks_read(void);
+extern bool le_mark_lacks_metadata(const Mark *mark, const Lease *lease);
 extern Mark *le_mark_lock(const char *election, bool deletes, bool *busy);
 extern void le_mark_write(Mark *mark);
 extern void le_mark_create(const char *election,

@@ -230,8 +230,7 @@ notify_lease(Notifying *t)
 		notify_yield(t, lease);
 		mark->yields = lease->yields;
 	}
-	if (lease->leader != NULL && lease->metadata_at != 0 &&
-		lease->metadata_at != mark->metadata_at && has_room(t, 1))
+	if (le_mark_lacks_metadata(mark, lease) && has_room(t, 1))
 	{
 		/* The metadata itself may be longer than a notification. */
 		write_event(t, "metadata_changed", lease->term, lease->leader, NULL,

@@ -209,7 +209,7 @@ le_pending_scan_lease(Round *round, const Lease *lease)
 	if (mark->term < lease->term || mark->vacated != (lease->leader == NULL) ||
 		(lease->created_at != 0 && mark->created_at != lease->created_at) ||
 		(lease->leader != NULL && lease->yielding && lease->yields > mark->yields) ||
-		(lease->metadata_at != 0 && lease->metadata_at != mark->metadata_at))
+		le_mark_lacks_metadata(mark, lease))
 		(void) le_round_note(&round->pending, lease->election);
 }
 

@@ -45,6 +45,14 @@ sub renews
 	return scalar $session->query("SELECT term FROM leader_election.renew($args)");
 }
 
+sub untold
+{
+	my ($election, $compared) = @_;
+
+	return scalar $admin->query("SELECT unannounced_seconds $compared 0
+		FROM leader_election.metrics WHERE election = '$election'");
+}
+
 #
 # A session and a detached candidate: the same in both forms
 #
@@ -103,10 +111,18 @@ foreach ([ $one, 'session', '' ], [ $admin, 'detached', ', term => 1' ])
 	$notify->hold;
 	renews($one, "'told', metadata => '$_'") foreach 1 .. 5;
 	is($told->(), 0, 'told: nobody waits for listeners (G9)');
+	is(untold('told', '>'), 't', 'told: monitors see that they have not been told');
+	wait_until(
+		sub {
+			$admin->query(q(SELECT finding FROM leader_election.diagnose('told'))) =~
+			  /^Listeners have not been told of the last change, .*: they do not know of its metadata\.$/m;
+		},
+		'told: so does diagnose()');
 	$notify->free;
 	$listener->events_ok('told', [ 'elected 1 one', 'metadata_changed 1 one' ],
 		'told: once');
 	my ($event) = grep { $_->{event} eq 'metadata_changed' } $listener->told('^told$');
+	is(untold('told', '='), 't', 'told: and that they have');
 	is_deeply(
 		[ map { $event->{$_} } qw(previous reason) ], [ undef, undef ], 'told: nobody led before');
 	is($admin->query("SELECT metadata_at = '$event->{at}' FROM leader_election.status
