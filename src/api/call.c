@@ -389,7 +389,7 @@ le_call_report_name_in_use(const Candidate *who)
 					who->candidate, who->election),
 			 errdetail_internal("%s", detail),
 			 own ?
-			 errhint("Give each instance a name of its own. If that session is this program's, a connection pool lends it one connection now and another one then: use a connection that no pool manages, or acquire().") :
+			 errhint("Give each instance a name of its own. If that session is this program's, a connection pool lends it one connection now and another one then. Behind a transaction pooler use detached candidates: acquire().") :
 			 errhint("Give each instance a name of its own.")));
 }
 

@@ -45,7 +45,7 @@ le_stand_report_reset(const char *election, const char *candidate)
 			 errmsg("this session was reset while it stood in election \"%s\"",
 					election),
 			 errdetail("Its locks were released, as by DISCARD ALL or pg_advisory_unlock_all(), and its candidacy and leadership ended then."),
-			 errhint("Connection pools do that when a connection is given back: use a connection that no pool manages, or acquire(). If this is a new client, repeat the call.")));
+			 errhint("Connection pools do that when a connection is given back. Behind a transaction pooler use detached candidates: acquire(). If this is a new client, repeat the call.")));
 }
 
 /*
@@ -142,7 +142,7 @@ begin_candidacy(StandCall *s, bool look)
 				(errcode(ERRCODE_LE_NAME_IN_USE),
 				 errmsg("this session stands in election \"%s\" already, as candidate \"%s\"",
 						s->who.election, c->candidate),
-				 errhint("If two clients share this session through a transaction pooler, they cannot be session candidates: use acquire(), or connect them directly.")));
+				 errhint("Two clients may share this session. Behind a transaction pooler use detached candidates: acquire().")));
 }
 
 /*
