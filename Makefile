@@ -169,6 +169,7 @@ LEADER_OBJS = \
 	src/bin/html.o \
 	src/bin/http.o \
 	src/bin/lead.o \
+	src/bin/login.o \
 	src/bin/main.o \
 	src/bin/message.o \
 	src/bin/notification.o \
@@ -193,6 +194,7 @@ LEADER_OBJS = \
 	src/bin/stand.o \
 	src/bin/status.o \
 	src/bin/style.o \
+	src/bin/targets.o \
 	src/bin/term_file.o \
 	src/bin/text.o \
 	src/bin/timeline.o \

@@ -11,6 +11,9 @@
  */
 #include "agent.h"
 
+/* When to say the same warning again */
+#define WARN_AGAIN	(60 * SEC)
+
 /* A detached leader names its term, too. */
 static const Statement sql_renew = {
 	SQL_GRANT "leader_election.renew($1, $2)",
@@ -79,11 +82,18 @@ on_event(void *arg)
 void
 agent_begin(Agent *a, const Options *options)
 {
-	*a = (Agent) {
+	*a = (Agent)
+	{
 		.options = options,.guardian = NO_GUARDIAN,
-		.checker = {.options = options->check,.socket = -1},.gone_by = NEVER,
-		.watcher = {
-			{&a->signal_fd, &a->guardian.socket, &a->checker.socket}, on_event, a
+			.checker =
+		{
+			.options = options->check,.socket = -1
+		},.gone_by = NEVER,
+			.watcher =
+		{
+			{
+				&a->signal_fd, &a->guardian.socket, &a->checker.socket
+			}, on_event, a
 		}
 	};
 	a->signal_fd = signals_open(guardian_prepare());
@@ -114,30 +124,111 @@ agent_end(Agent *a)
 /* --- warnings */
 
 /*
- * Warn the user, but not of the same thing twice in a row.
+ * Warn the user, but of one kind of trouble once a minute at most: attempts go
+ * on for hours, and several kinds may take turns.
+ */
+static void
+warn(Agent *a, const char *kind, const char *message)
+{
+	int64		now = now_us();
+	Warning    *w = NULL;
+
+	pg_free(a->warned);
+	a->warned = text_printable_lines(message);
+	for (int i = 0; i < lengthof(a->warnings) && w == NULL; i++)
+	{
+		if (strcmp(a->warnings[i].kind, kind) == 0)
+			w = &a->warnings[i];
+	}
+	if (w != NULL && now < w->at + WARN_AGAIN)
+		return;
+	if (w == NULL)
+		w = &a->warnings[a->nwarnings++ % lengthof(a->warnings)];
+	strlcpy(w->kind, kind, sizeof(w->kind));
+	w->at = now;
+	a->troubled = true;
+	pg_log_warning("%s", a->warned);
+}
+
+/*
+ * Warn that there is no connection, and why.
  */
 void
-agent_warn(Agent *a, const char *message)
+agent_warn_connection(Agent *a)
 {
-	char	   *shown = text_printable_lines(message);
+	const Connection *c = &a->connection;
 
-	if (a->warned == NULL || strcmp(a->warned, shown) != 0)
-		pg_log_warning("%s", shown);
-	pg_free(a->warned);
-	a->warned = shown;
+	if (c->error != NULL)
+		warn(a, targets_verdict(&c->targets) ? "refused" : "unreachable", c->error);
 }
 
 void
 agent_warn_answer(Agent *a, const Answer *answer)
 {
 	if (answer->outcome == ANSWER_ERROR)
-		agent_warn(a, answer->message);
-	else if (a->connection.error != NULL)
-		agent_warn(a, a->connection.error);
+		warn(a, answer->sqlstate, answer->message);
+	else
+		agent_warn_connection(a);
 }
 
 /*
- * Warn of a call that failed and will be tried again.  25006: this server
+ * The server has answered: if the user was warned, that is over.
+ */
+void
+agent_recovered(Agent *a)
+{
+	if (a->troubled)
+		pg_log_info("the server answers again");
+	a->troubled = false;
+}
+
+/* --- refusals */
+
+/*
+ * While we stand, we are refused, by all addresses or by the primary, with this
+ * exit code.  That may pass: a restore, a renamed database, a GRANT that is to
+ * come.  So warn, and return 0; or the code, once it was so for long enough
+ * without another answer.  A user who does not want to wait is told at once.
+ */
+int
+agent_refuse(Agent *a, int code, const char *kind, const char *message)
+{
+	const Options *o = a->options;
+	Stand	   *s = &a->stand;
+	bool		at_once = o->skip ||
+		(!s->answered && !o->forever && o->wait == NEVER);
+
+	if (s->refused == 0)
+		s->refused_since = now_us();
+	s->refused = code;
+	if (at_once || now_us() >= s->refused_since + o->refusal_timeout)
+		return code;
+	warn(a, kind, message);
+	return 0;
+}
+
+/*
+ * Take an answer while we stand.  Return an exit code if it is a refusal that
+ * has lasted for long enough, and report that; else 0.
+ */
+int
+agent_judge(Agent *a, const Answer *answer)
+{
+	int			code = answer_exit_code(answer);
+
+	if (code == 0)
+	{
+		a->stand.refused = 0;
+		return 0;
+	}
+	code = agent_refuse(a, code, answer->sqlstate, answer->message);
+	if (code != 0)
+		answer_report(&a->connection, answer);
+	return code;
+}
+
+/*
+ * A call failed, and will be tried again: warn.  25006: this server
  * cannot be written to, so connect again; with several hosts, that finds
  * another one.  55000: the extension was updated, and the session has loaded
  * the library of before.

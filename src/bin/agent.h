@@ -35,9 +35,21 @@ typedef struct Stand
 	int64		until;			/* NEVER: no limit */
 	const char *why;			/* a sidecar does not lead, a literal */
 	bool		connected;		/* there was a connection */
+	bool		answered;		/* there was an answer to a try */
+	int			refused;		/* what to exit with if we are refused for too
+								 * long; 0: the last word was no refusal */
+	int64		refused_since;
 	int64		pause;			/* before the next try to connect */
 	char		request[33];	/* which its tries make, in hexadecimal */
 } Stand;
+
+/* A warning, by its kind: an SQLSTATE, or a word */
+typedef struct Warning
+{
+	char		kind[12];
+	int64		at;				/* when it was last said */
+} Warning;
+
 /* A period, by the server's clock */
 typedef struct Period
 {
@@ -72,7 +84,10 @@ typedef struct Agent
 								 * from "I do not lead" to giving back */
 	char	   *channel;
 	char	   *prefix;			/* of payloads about the election */
-	char	   *warned;			/* the last warning, to say it once */
+	Warning		warnings[8];	/* the last ones, to say each rarely */
+	int			nwarnings;
+	char	   *warned;			/* the last one, said or not */
+	bool		troubled;		/* one was said since the last answer */
 	Grant		grant;
 	int64		elected;		/* how many times */
 	int64		renewed;
@@ -97,6 +112,7 @@ typedef struct Leadership
 	int64		hold;			/* to give the lease back with; -1: none */
 	bool		done;			/* its run is, which has to be recorded */
 	bool		recorded;
+	int64		refused_since;	/* to record that; 0: not refused */
 	bool		told_to_end;	/* by a signal, while that was tried */
 } Leadership;
 
@@ -109,8 +125,12 @@ extern void agent_begin(Agent *a, const Options *options);
 extern void agent_end(Agent *a);
 extern void agent_judge_health(Agent *a);
 extern void agent_publish(const Agent *a, const char *not_leading);
-extern void agent_warn(Agent *a, const char *message);
+extern void agent_warn_connection(Agent *a);
 extern void agent_warn_answer(Agent *a, const Answer *answer);
+extern void agent_recovered(Agent *a);
+extern int	agent_refuse(Agent *a, int code, const char *kind,
+						 const char *message);
+extern int	agent_judge(Agent *a, const Answer *answer);
 extern Answer agent_ask(Agent *a, const Statement *statement,
 						const char *const *values, int64 limit, bool may_stop);
 extern Answer agent_renew(Agent *a, int64 limit);

@@ -3,8 +3,8 @@
  * answer.c
  *		What the server's answers mean.
  *
- * Invariant: an error that the same call would only meet again is reported
- * once, and ends pg_leader.  Every other one may pass.
+ * Invariant: an error that the same call would meet again has an exit code.
+ * Every other one may pass by itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,20 +47,24 @@ answer_is_transient(const Answer *answer)
 }
 
 /*
- * Tell the user what the server said: an error.
+ * Return what to exit with after an error that the same call would meet again;
+ * 0: there is none, or it may pass by itself.
  */
-void
-answer_report(const Answer *answer)
+int
+answer_exit_code(const Answer *answer)
 {
-	const char *message = answer->message;
-	const char *colon = strstr(message, ":  ");
+	/* No schema, no function, no table */
+	static const char *const no_extension[] = {"3F000", "42883", "42P01"};
 
-	/* pg_log_error() prints "error: " itself: leave out "ERROR:  ". */
-	if (colon != NULL && colon < message + 20)
-		message = colon + 3;
-	if (message[0] == '\0')
-		message = NO_MESSAGE;
-	pg_log_error("%s", text_lend(text_printable_lines(message)));
+	/* No privilege, no such election */
+	static const char *const refused[] = {"42501", "LE003"};
+
+	if (answer_is_transient(answer))
+		return 0;
+	if (has_sqlstate(answer, no_extension, lengthof(no_extension)))
+		return EXIT_NO_EXTENSION;
+	return has_sqlstate(answer, refused, lengthof(refused)) ?
+		EXIT_REFUSED : EXIT_USAGE;
 }
 
 static void
@@ -78,24 +82,23 @@ report_no_extension(const Connection *c)
 }
 
 /*
- * Is the answer an error that the same call would only meet again? Then report
- * it, and return what to exit with; else return 0.
+ * Tell the user what the server said: an error.
  */
-int
-answer_final_error(const Connection *c, const Answer *answer)
+void
+answer_report(const Connection *c, const Answer *answer)
 {
-	/* No schema, no function, no table */
-	static const char *const no_extension[] = {"3F000", "42883", "42P01"};
+	const char *message = answer->message;
+	const char *colon = strstr(message, ":  ");
 
-	if (has_sqlstate(answer, no_extension, lengthof(no_extension)))
+	if (answer_exit_code(answer) == EXIT_NO_EXTENSION)
 	{
 		report_no_extension(c);
-		return EXIT_NO_EXTENSION;
+		return;
 	}
-	if (!answer_is_transient(answer))
-	{
-		answer_report(answer);
-		return EXIT_USAGE;
-	}
-	return 0;
+	/* pg_log_error() prints "error: " itself: leave out "ERROR:  ". */
+	if (colon != NULL && colon < message + 20)
+		message = colon + 3;
+	if (message[0] == '\0')
+		message = NO_MESSAGE;
+	pg_log_error("%s", text_lend(text_printable_lines(message)));
 }

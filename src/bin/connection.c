@@ -15,6 +15,11 @@
 
 #include "common/string.h"
 
+static const Statement sql_server = {
+	"SELECT pg_catalog.pg_backend_pid(), pg_catalog.pg_is_in_recovery()",
+	2, true
+};
+
 /* --- waiting */
 
 /*
@@ -38,13 +43,16 @@ connection_wait_ready(Connection *c, short events, int64 until, bool *stopped)
 		bool		happened = false;
 
 		for (; w != NULL && nfds < lengthof(fds) && w->fds[nfds - 1] != NULL; nfds++)
-			fds[nfds] = (struct pollfd) {.fd = *w->fds[nfds - 1],.events = POLLIN};
+			fds[nfds] = (struct pollfd)
+		{
+			.fd = *w->fds[nfds - 1],.events = POLLIN
+		};
 		ready = poll(fds, nfds, (left + MSEC - 1) / MSEC);
 		for (int i = 1; ready > 0 && i < nfds; i++)
 			happened = happened || fds[i].revents != 0;
 		if (happened && w->on_event(w->arg))
 		{
-			*stopped = true;
+			*stopped = c->stopped = true;
 			return false;
 		}
 		if (ready > 0 && fds[0].revents != 0)
@@ -114,26 +122,62 @@ ignore_notice(void *arg, const char *message)
 }
 
 /*
- * Try to connect once.  Return false if there is no connection: then c->error
- * says why not.
+ * Wait until the next attempt may begin.  Return false if the watcher stops the
+ * wait, or the moment has come.
  */
-bool
-connection_open(Connection *c, int64 limit)
+static bool
+await_turn(Connection *c, int64 until)
 {
-	Params		params;
-	PostgresPollingStatusType state = PGRES_POLLING_WRITING;
-	int64		until;
-	bool		stopped = false;
+	int64	   *last = &c->attempts[c->nattempts++ % MOST_ATTEMPTS];
+	int64		turn = *last + SEC;
+	bool		stopped;
 
-	connection_close(c);
-	c->was_reset = false;
-	params_set(&params, c);
-	until = now_us() + Min(limit, params.timeout);
-	c->conn = PQconnectStartParams(params.keywords, params.values, 1);
-	params_free(&params);
+	while (!c->stopped && now_us() < Min(turn, until))
+		(void) connection_wait_ready(c, 0, Min(turn, until), &stopped);
+	*last = now_us();
+	return !c->stopped && now_us() < until;
+}
+
+/*
+ * Ask what the server alone can say, before anything is set.  A pooler made up
+ * the process ID that libpq was told.  Return false, with the connection closed,
+ * if the server is none for us.
+ */
+static bool
+ask_server(Connection *c, int64 until)
+{
+	Answer		answer = query_exchange(c, &sql_server, NULL, until, true);
+
+	if (answer.outcome == ANSWER_ERROR)
+		connection_fail(c, answer.message);
+	else if (answer.outcome == ANSWER_ROWS)
+	{
+		c->pooled = !c->options->session_pooler &&
+			atoi(PQgetvalue(answer.result, 0, 0)) != PQbackendPID(c->conn);
+		if (c->options->read_write && PQgetvalue(answer.result, 0, 1)[0] == 't')
+			connection_fail(c, text_lend(psprintf("the server at \"%s\" is a standby",
+												  PQhost(c->conn))));
+	}
+	answer_free(&answer);
+	return c->conn != NULL;
+}
+
+/*
+ * Have libpq connect, until a moment.  Return false if it does not: then
+ * c->error says why not, and the connection is closed.
+ */
+static bool
+connect_to(Connection *c, const Params *params, int64 until)
+{
+	PostgresPollingStatusType state = PGRES_POLLING_WRITING;
+	bool		stopped;
+	char	   *message;
+
+	c->conn = PQconnectStartParams(params->keywords, params->values, 1);
 	if (c->conn == NULL)
 		pg_fatal("out of memory");
 	PQsetNoticeProcessor(c->conn, ignore_notice, NULL);
+	(void) PQsetErrorVerbosity(c->conn, PQERRORS_VERBOSE);	/* see login.c */
 	if (PQstatus(c->conn) == CONNECTION_BAD)
 		state = PGRES_POLLING_FAILED;
 	while ((state == PGRES_POLLING_READING ||
@@ -146,16 +190,65 @@ connection_open(Connection *c, int64 limit)
 	}
 	if (state == PGRES_POLLING_OK)
 	{
+		(void) PQsetErrorVerbosity(c->conn, PQERRORS_DEFAULT);
 		text_set_encoding(PQclientEncoding(c->conn));
 		return true;
 	}
-	if (state == PGRES_POLLING_FAILED)
-		connection_fail(c, PQerrorMessage(c->conn));
-	else
+	if (state != PGRES_POLLING_FAILED)
 	{
-		/* This host has not answered: begin with the next one. */
-		c->rotation++;
-		connection_fail(c, stopped ? "interrupted" : "timeout expired");
+		connection_fail(c, c->stopped ? "interrupted" : "timeout expired");
+		return false;
 	}
+	/* Without a password, we have not asked to be let in. */
+	if (PQconnectionNeedsPassword(c->conn) ||
+		login_is_refused(PQerrorMessage(c->conn)))
+		targets_refused(&c->targets);
+	message = login_message(PQerrorMessage(c->conn));
+	connection_fail(c, message);
+	pg_free(message);
 	return false;
+}
+
+/*
+ * Try to connect, to each address once, until one of them answers as it should,
+ * or for as long as the limit; the next call goes on from there.  Return false
+ * if there is no connection.  Then c->error says why not, targets_over() whether
+ * each address has had its turn, and targets_verdict() whether all refuse.
+ */
+bool
+connection_open(Connection *c, int64 limit)
+{
+	int64		until = now_us() + Min(limit, LONGEST_TIME);
+	char	   *errors = pg_strdup("");
+	const Target *t;
+	Params		params;
+
+	connection_close(c);
+	c->was_reset = c->pooled = c->stopped = false;
+	params_read(&params, c->options);
+	if (targets_over(&c->targets))
+		targets_begin(&c->targets, &params);
+	while (await_turn(c, until) && (t = targets_next(&c->targets)) != NULL)
+	{
+		int64		end = Min(until, now_us() + Min(CONNECT_LIMIT, params.timeout));
+		char	   *before = errors;
+
+		params_set(&params, t);
+		if (t->error != NULL)
+			connection_fail(c, t->error);
+		else if (connect_to(c, &params, end) && ask_server(c, end))
+		{
+			targets_answered(&c->targets, t);
+			break;
+		}
+		errors = psprintf("%s%s%s", before, before[0] ? "\n" : "", c->error);
+		pg_free(before);
+		if (c->stopped || targets_over(&c->targets))
+			break;
+	}
+	params_free(&params);
+	if (c->conn == NULL)
+		connection_fail(c, errors[0] ? errors : "timeout expired");
+	pg_free(errors);
+	return c->conn != NULL;
 }

@@ -41,6 +41,30 @@ typedef struct Watcher
 	void	   *arg;
 } Watcher;
 
+/* An address to connect to.  NULL: as libpq finds it */
+typedef struct Target
+{
+	int			nth;			/* which host of the list it is of */
+	char	   *host;
+	char	   *address;
+	char	   *port;
+	const char *attributes;		/* target_session_attrs; NULL: as given */
+	char	   *error;			/* why the name has no address */
+} Target;
+
+/* A round over all of them */
+typedef struct Targets
+{
+	Target	   *all;			/* names are looked up when it is their turn */
+	int			n;
+	int			next;
+	int			refused;		/* how many of those before it have */
+	int			first;			/* the host that a round begins with */
+} Targets;
+
+/* No more attempts to connect in a second, whatever becomes of them */
+#define MOST_ATTEMPTS	10
+
 typedef struct Connection
 {
 	const ConnectOptions *options;
@@ -49,7 +73,11 @@ typedef struct Connection
 	bool		listening;		/* LISTEN was sent, whether it worked or not */
 	bool		foreign_schema; /* leader_election is not the extension's */
 	bool		was_reset;		/* a pool has reset this session once */
-	int			rotation;		/* which of several hosts comes first */
+	bool		pooled;			/* each transaction may have another session */
+	bool		stopped;		/* the watcher has stopped a wait to connect */
+	Targets		targets;
+	int64		attempts[MOST_ATTEMPTS];	/* when the last ones were */
+	int			nattempts;
 	int64		notified;		/* when a notification last caused a call */
 	char	   *error;			/* why there is no connection, printable */
 } Connection;
@@ -108,21 +136,35 @@ typedef struct Answer
 
 typedef struct Params
 {
-	const char *keywords[MAX_PARAMS + 1];
-	const char *values[MAX_PARAMS + 1];
-	int			n;
-	char	   *rotated[3];		/* to be freed */
+	const ConnectOptions *options;
 	PQconninfoOption *given;	/* in a connection string */
 	PQconninfoOption *defaults; /* from the environment and a service file */
 	int64		timeout;		/* connect_timeout; NEVER: not set */
+	const char *keywords[MAX_PARAMS + 1];
+	const char *values[MAX_PARAMS + 1];
+	int			n;
 } Params;
 
 /* Does the payload of a notification matter to a wait? */
 typedef bool (*PayloadFilter) (const char *payload, void *arg);
 
 /* params.c */
-extern void params_set(Params *p, const Connection *c);
+extern void params_read(Params *p, const ConnectOptions *options);
+extern const char *params_value(const Params *p, const char *keyword);
+extern void params_set(Params *p, const Target *t);
 extern void params_free(Params *p);
+
+/* targets.c */
+extern void targets_begin(Targets *ts, const Params *p);
+extern const Target *targets_next(Targets *ts);
+extern bool targets_over(const Targets *ts);
+extern void targets_answered(Targets *ts, const Target *t);
+extern void targets_refused(Targets *ts);
+extern bool targets_verdict(const Targets *ts);
+
+/* login.c */
+extern bool login_is_refused(const char *message);
+extern char *login_message(const char *message);
 
 /* connection.c */
 extern bool connection_open(Connection *c, int64 limit);
@@ -139,8 +181,8 @@ extern bool connection_wait_input(Connection *c, int64 until, bool *stopped);
 /* answer.c */
 extern void answer_free(Answer *answer);
 extern bool answer_is_transient(const Answer *answer);
-extern int	answer_final_error(const Connection *c, const Answer *answer);
-extern void answer_report(const Answer *answer);
+extern int	answer_exit_code(const Answer *answer);
+extern void answer_report(const Connection *c, const Answer *answer);
 
 /* query.c */
 extern Answer query_ask(Connection *c, const Statement *statement,
@@ -152,6 +194,8 @@ extern Answer query_exchange(Connection *c, const Statement *s,
 /* notification.c */
 extern void notification_listen(Connection *c, const char *channel,
 								int64 limit);
+extern void notification_unlisten(Connection *c, const char *channel,
+								  int64 limit);
 extern char *notification_prefix(const char *election, bool is_group);
 extern bool notification_is_about(const char *payload, const char *prefix);
 extern bool notification_is_yield(const char *payload);

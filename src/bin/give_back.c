@@ -33,6 +33,25 @@ pause_to_retry(Leadership *l)
 }
 
 /*
+ * Is the answer one that each further try would get? A lease ends by itself.
+ * But what is done is to be recorded, also after a restore or a GRANT that takes
+ * less than --refusal-timeout.
+ */
+static bool
+gives_up_refused(Leadership *l, const Answer *answer)
+{
+	if (answer_is_transient(answer))
+	{
+		l->refused_since = 0;
+		return false;
+	}
+	if (l->refused_since == 0)
+		l->refused_since = now_us();
+	return !l->done ||
+		now_us() >= l->refused_since + l->agent->options->refusal_timeout;
+}
+
+/*
  * Try once to give the lease back.  A call that failed is followed by a pause.
  */
 static void
@@ -46,8 +65,7 @@ try_give_back(Leadership *l, const char *hold, int64 until)
 					   Max(Min(until - now_us(), GIVE_BACK_LIMIT), 1), true);
 	l->recorded = answer.outcome == ANSWER_ROWS &&
 		PQgetvalue(answer.result, 0, 0)[0] == 't';
-	l->over = answer.outcome == ANSWER_ROWS ||
-		(answer.outcome == ANSWER_ERROR && !answer_is_transient(&answer));
+	l->over = answer.outcome == ANSWER_ROWS || gives_up_refused(l, &answer);
 	if (answer.outcome != ANSWER_ROWS)
 	{
 		agent_take_failure(a, &answer);
@@ -117,7 +135,7 @@ give_back(Leadership *l)
 		else
 		{
 			if (l->done)
-				agent_warn(a, c->error);
+				agent_warn_connection(a);
 			(void) connection_wait(c, Min(now_us() + pause_to_retry(l), until));
 		}
 	}

@@ -78,8 +78,9 @@ set_deadline(Leadership *l, const Grant *grant)
 	a->grant = *grant;
 
 	/*
-	 * No renewal moves the deadline back.  But a server that was just promoted
-	 * may not know of the last renewal, and grant less than we have already.
+	 * No renewal moves the deadline back.  But a server that was just
+	 * promoted may not know of the last renewal, and grant less than we have
+	 * already.
 	 */
 	if (!new_term)
 		a->grant.deadline = Max(grant->deadline, old_deadline);
@@ -132,6 +133,7 @@ renew(Leadership *l)
 	if (agent_read_grant(&answer, &grant))
 	{
 		set_deadline(l, &grant);
+		agent_recovered(a);
 		if (!a->connection.listening)
 			notification_listen(&a->connection, a->channel, answer_limit(l));
 	}
@@ -166,9 +168,12 @@ reconnect(Leadership *l)
 		l->next = 0;
 		return;
 	}
-	agent_warn(a, c->error);
+	agent_warn_connection(a);
 	l->unanswered++;
-	l->next = now_us() + duration_next_pause(&l->pause, LONGEST_PAUSE);
+	l->next = now_us();
+	/* The limit may have ended the round: then the next address is due. */
+	if (targets_over(&c->targets))
+		l->next += duration_next_pause(&l->pause, LONGEST_PAUSE);
 }
 
 static bool
@@ -259,8 +264,11 @@ lead_begin(Leadership *l, Agent *a)
 {
 	Grant		grant = a->grant;
 
-	*l = (Leadership) {.agent = a,.pause = SHORTEST_PAUSE,
-	.hold = a->options->hold};
+	*l = (Leadership)
+	{
+		.agent = a,.pause = SHORTEST_PAUSE,
+			.hold = a->options->hold
+	};
 	a->guardian = NO_GUARDIAN;
 	a->gone_by = NEVER;
 	a->grant.term = 0;

@@ -15,26 +15,42 @@
 #define NOTIFIED_PAUSE	(50 * MSEC)
 
 /*
- * Listen to a channel.  A failure (on a standby, or behind a pooler) is no
- * error: all callers also look from time to time.
+ * LISTEN or UNLISTEN.
  */
-void
-notification_listen(Connection *c, const char *channel, int64 limit)
+static void
+change_listening(Connection *c, const char *verb, const char *channel, int64 limit)
 {
 	Statement	statement = {0};
 	char	   *name;
 	char	   *sql;
 	Answer		answer;
 
-	if (c->conn == NULL ||
+	if (c->conn == NULL || c->pooled ||
 		(name = PQescapeIdentifier(c->conn, channel, strlen(channel))) == NULL)
 		return;
-	statement.sql = sql = psprintf("LISTEN %s", name);
+	statement.sql = sql = psprintf("%s %s", verb, name);
 	answer = query_exchange(c, &statement, NULL, now_us() + limit, false);
-	c->listening = true;
 	answer_free(&answer);
 	pg_free(sql);
 	PQfreemem(name);
+}
+
+/*
+ * Listen to a channel.  A failure (on a standby) is no error: all callers also
+ * look from time to time.  Behind a pooler we do not: sessions of others would
+ * be told.
+ */
+void
+notification_listen(Connection *c, const char *channel, int64 limit)
+{
+	change_listening(c, "LISTEN", channel, limit);
+	c->listening = true;
+}
+
+void
+notification_unlisten(Connection *c, const char *channel, int64 limit)
+{
+	change_listening(c, "UNLISTEN", channel, limit);
 }
 
 /*
@@ -45,7 +61,7 @@ char *
 notification_prefix(const char *election, bool is_group)
 {
 	char	   *name = text_json(election);
-	int			length = strlen(name) - (is_group ? 1 : 0);	/* without the " */
+	int			length = strlen(name) - (is_group ? 1 : 0); /* without the " */
 	char	   *prefix = psprintf("{\"election\":%.*s%s", length, name,
 								  is_group ? "/" : ",");
 

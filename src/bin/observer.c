@@ -18,7 +18,7 @@ observer_connect(Connection *c, const Options *options)
 {
 	memset(c, 0, sizeof(Connection));
 	c->options = &options->connect;
-	if (connection_open(c, CONNECT_LIMIT))
+	if (connection_open(c, NEVER))
 		return;
 	pg_log_error("%s", c->error);
 	exit(EXIT_NO_CONNECTION);
@@ -35,9 +35,12 @@ observer_try(Connection *c, const Statement *statement,
 	int			code;
 
 	*answer = query_ask(c, statement, values, OBSERVER_LIMIT, false);
-	code = answer_final_error(c, answer);
+	code = answer_exit_code(answer);
 	if (code != 0)
-		exit(code);
+	{
+		answer_report(c, answer);
+		exit(code == EXIT_REFUSED ? EXIT_USAGE : code);
+	}
 	return answer->outcome == ANSWER_ROWS;
 }
 
@@ -54,7 +57,7 @@ observer_ask(Connection *c, const Statement *statement,
 		return answer;
 	if (answer.outcome == ANSWER_ERROR)
 	{
-		answer_report(&answer);
+		answer_report(c, &answer);
 		exit(EXIT_USAGE);
 	}
 	pg_log_error("%s", c->error);

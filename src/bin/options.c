@@ -28,6 +28,7 @@
 #define CHECK_EVERY		(5 * SEC)
 #define CHECK_TIMEOUT	(2 * SEC)
 #define CHECK_FAILURES	3
+#define REFUSAL_TIMEOUT	(30 * SEC)
 #define LONGEST_PERIOD	(366 * DAY)
 
 #define SETS(member)	offsetof(Options, member)
@@ -41,6 +42,7 @@ typedef enum ValueKind
 	VALUE_INTEGER,
 	VALUE_DURATION,
 	VALUE_MODE,
+	VALUE_POOLER,
 	VALUE_ADDRESS,
 	VALUE_YES,					/* none; the option sets a bool */
 	VALUE_NO					/* none; the option clears a bool */
@@ -70,10 +72,12 @@ static const Option options[] = {
 	{"rank", 0, VALUE_INTEGER, SETS(rank), "run stand", PG_INT32_MAX, PG_INT32_MIN},
 	{"group", 0, VALUE_NAME, SETS(group), "run"},
 	{"mode", 0, VALUE_MODE, SETS(session), "run"},
+	{"pooler", 0, VALUE_POOLER, SETS(connect.session_pooler), "run"},
 	{"wait", 0, VALUE_DURATION, SETS(wait), "run", LONGEST_TIME},
 	{"skip", 0, VALUE_YES, SETS(skip), "run"},
 	{"hold", 0, VALUE_DURATION, SETS(hold), "run", LONGEST_HOLD},
 	{"grace", 0, VALUE_DURATION, SETS(grace), "run stand", DAY},
+	{"refusal-timeout", 0, VALUE_DURATION, SETS(refusal_timeout), "run stand", LONGEST_TIME},
 	{"every", 0, VALUE_DURATION, SETS(every), "run", LONGEST_PERIOD},
 	{"offset", 0, VALUE_DURATION, SETS(offset), "run", LONGEST_PERIOD},
 	{"attempts", 0, VALUE_INTEGER, SETS(attempts), "run", PG_INT32_MAX, 1},
@@ -173,6 +177,11 @@ set_option(Options *o, const Option *option, const char *value)
 				invalid_value(option, value,
 							  "It is \"detached\" or \"session\".");
 			break;
+		case VALUE_POOLER:
+			if (strcmp(value, "session") != 0)
+				invalid_value(option, value, "It is \"session\".");
+			*(bool *) member = true;
+			break;
 		case VALUE_ADDRESS:
 			if (!address_parse(value, (Address *) member))
 				invalid_value(option, value,
@@ -229,15 +238,30 @@ parse_options(const Subcommand *s, int argc, char **argv, Options *o)
 	}
 }
 
+/*
+ * Return the name of a candidate that is given none.  In Kubernetes it is the
+ * pod's, which has one candidate if that is process 1.  Elsewhere a restart may
+ * be given a process ID of before, while the candidate of that time is still
+ * known: hence four digits at random.
+ */
 static const char *
 default_candidate(void)
 {
 	char		host[256];
+	const char *pod = getenv("POD_NAME");
+	uint16		number;
 
+	if (pod == NULL || pod[0] == '\0')
+		pod = getenv("HOSTNAME");
+	if (getenv("KUBERNETES_SERVICE_HOST") != NULL && pod != NULL && pod[0] != '\0')
+		return getpid() == 1 ? psprintf("%.*s", LONGEST_NAME, pod) :
+			psprintf("%.150s-%d", pod, (int) getpid());
 	if (gethostname(host, sizeof(host)) != 0)
 		strlcpy(host, "localhost", sizeof(host));
 	host[sizeof(host) - 1] = '\0';
-	return psprintf("%.150s-%d", host, (int) getpid());
+	if (getentropy(&number, sizeof(number)) != 0)
+		number = (uint16) now_us();
+	return psprintf("%.150s-%d-%04x", host, (int) getpid(), number);
 }
 
 /*
@@ -314,6 +338,8 @@ check_options(const Subcommand *s, const Options *o, int argc, char **argv)
 		   "options --html and --json exclude each other");
 	refuse(o->html != NULL && o->html[0] == '\0',
 		   "the file of --html has no name");
+	refuse(o->connect.session_pooler && !o->session,
+		   "option --pooler needs --mode=session");
 	check_period(o);
 	refuse(o->group != NULL && o->election != NULL,
 		   "options --election and --group exclude each other");
@@ -341,9 +367,14 @@ set_check_defaults(Options *o)
 void
 options_read(const Subcommand *s, int argc, char **argv, Options *o)
 {
-	*o = (Options) {
-		.wait = NEVER,.hold = -1,.grace = -1,.check = {NULL, -1, -1},
-		.every = -1,.offset = -1
+	*o = (Options)
+	{
+		.wait = NEVER,.hold = -1,.grace = -1,.check =
+		{
+			NULL, -1, -1
+		},
+			.refusal_timeout = REFUSAL_TIMEOUT,
+			.every = -1,.offset = -1
 	};
 	parse_options(s, argc, argv, o);
 	o->connect.read_write = s->needs_primary;

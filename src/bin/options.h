@@ -22,6 +22,7 @@ typedef struct Options
 	const char *candidate;
 	const char *rank;			/* NULL: not given */
 	int64		grace;			/* -1: not given */
+	int64		refusal_timeout;	/* how long refusals may last */
 	Address		http;			/* stand only */
 
 	/* of run */

@@ -39,28 +39,37 @@ value_of(PQconninfoOption *list, const char *keyword)
 	return NULL;
 }
 
+static void
+put_variable(const char *name, const char *value)
+{
+	if (value == NULL)
+		unsetenv(name);
+	else
+		setenv(name, value, 1);
+}
+
 /*
  * Return libpq's defaults, from the environment and a service file.  Only
  * PQconndefaults() reads that file without connecting, and it takes the
  * service from the environment: put the connection string's there meanwhile.
  */
 static PQconninfoOption *
-defaults_of(const char *service)
+defaults_of(PQconninfoOption *given)
 {
-	char	   *old = getenv("PGSERVICE");
+	const char *old[] = {getenv("PGSERVICE"), getenv("PGSERVICEFILE")};
+	char	   *service = old[0] == NULL ? NULL : pg_strdup(old[0]);
+	char	   *file = old[1] == NULL ? NULL : pg_strdup(old[1]);
 	PQconninfoOption *defaults;
 
-	if (service == NULL)
-		return PQconndefaults();
-	if (old != NULL)
-		old = pg_strdup(old);
-	setenv("PGSERVICE", service, 1);
+	if (value_of(given, "service") != NULL)
+		put_variable("PGSERVICE", value_of(given, "service"));
+	if (value_of(given, "servicefile") != NULL)
+		put_variable("PGSERVICEFILE", value_of(given, "servicefile"));
 	defaults = PQconndefaults();
-	if (old == NULL)
-		unsetenv("PGSERVICE");
-	else
-		setenv("PGSERVICE", old, 1);
-	pg_free(old);
+	put_variable("PGSERVICE", service);
+	put_variable("PGSERVICEFILE", file);
+	pg_free(service);
+	pg_free(file);
 	return defaults;
 }
 
@@ -69,45 +78,16 @@ defaults_of(const char *service)
  * string, the command line, the environment, a service file, or the default.
  * NULL: it is not set.
  */
-static const char *
-effective(const Params *p, const ConnectOptions *options, const char *keyword)
+const char *
+params_value(const Params *p, const char *keyword)
 {
 	const char *value = value_of(p->given, keyword);
 
 	if (value == NULL && strcmp(keyword, "host") == 0)
-		value = options->host;
+		value = p->options->host;
 	if (value == NULL && strcmp(keyword, "port") == 0)
-		value = options->port;
+		value = p->options->port;
 	return value != NULL ? value : value_of(p->defaults, keyword);
-}
-
-static int
-count_items(const char *list)
-{
-	int			n = 1;
-
-	for (; list != NULL && *list != '\0'; list++)
-		n += *list == ',';
-	return n;
-}
-
-/*
- * Return a comma-separated list, turned so that it begins with its nth item.
- */
-static char *
-rotate(const char *list, int n)
-{
-	const char *second = list;
-
-	while (n-- > 0 && second != NULL)
-	{
-		second = strchr(second, ',');
-		if (second != NULL)
-			second++;
-	}
-	if (second == NULL || second == list)
-		return pg_strdup(list);
-	return psprintf("%s,%.*s", second, (int) (second - list - 1), list);
 }
 
 static void
@@ -122,41 +102,13 @@ add_param(Params *p, const char *keyword, const char *value)
 }
 
 /*
- * When a host refuses the connection, libpq goes on to the next host.  When a
- * host does not answer, libpq goes on only after connect_timeout, which it
- * does not look at in PQconnectPoll().  So after a time-out of ours, begin the
- * list of hosts with the next one.
- */
-static void
-add_rotated_hosts(Params *p, const Connection *c)
-{
-	static const char *const lists[] = {"host", "hostaddr", "port"};
-	int			hosts = 1;
-	const char *value[lengthof(lists)];
-
-	StaticAssertStmt(lengthof(lists) == lengthof(p->rotated), "one each");
-	for (int i = 0; i < lengthof(lists); i++)
-	{
-		value[i] = effective(p, c->options, lists[i]);
-		hosts = Max(hosts, count_items(value[i]));
-	}
-	for (int i = 0; i < lengthof(lists) && c->rotation % hosts != 0; i++)
-	{
-		if (value[i] == NULL || count_items(value[i]) != hosts)
-			continue;
-		p->rotated[i] = rotate(value[i], c->rotation % hosts);
-		add_param(p, lists[i], p->rotated[i]);
-	}
-}
-
-/*
  * Add a parameter, unless the user has set it to something else than "unless".
  */
 static void
-add_default(Params *p, const ConnectOptions *options, const char *keyword,
-			const char *unless, const char *value)
+add_default(Params *p, const char *keyword, const char *unless,
+			const char *value)
 {
-	const char *is = effective(p, options, keyword);
+	const char *is = params_value(p, keyword);
 
 	if (is == NULL || strcmp(is, unless) == 0)
 		add_param(p, keyword, value);
@@ -173,47 +125,60 @@ client_encoding(void)
 }
 
 /*
- * Set all parameters for PQconnectStartParams() with expand_dbname, and
- * p->timeout.  params_free() frees them.
+ * Read what the user has set.  params_free() frees it.
  */
 void
-params_set(Params *p, const Connection *c)
+params_read(Params *p, const ConnectOptions *options)
 {
-	const ConnectOptions *o = c->options;
 	const char *timeout;
 
 	memset(p, 0, sizeof(Params));
-	if (is_connection_string(o->dbname))
-		p->given = PQconninfoParse(o->dbname, NULL);
-	p->defaults = defaults_of(value_of(p->given, "service"));
+	p->options = options;
+	if (is_connection_string(options->dbname))
+		p->given = PQconninfoParse(options->dbname, NULL);
+	p->defaults = defaults_of(p->given);
 
 	/* libpq looks at it only in functions that wait, which we do not use. */
-	timeout = effective(p, o, "connect_timeout");
+	timeout = params_value(p, "connect_timeout");
 	p->timeout = timeout != NULL && atoi(timeout) > 0 ? atoi(timeout) * SEC : NEVER;
+}
 
+/*
+ * Set all parameters for PQconnectStartParams() with expand_dbname, to connect
+ * to this address.
+ */
+void
+params_set(Params *p, const Target *t)
+{
+	const ConnectOptions *o = p->options;
+
+	p->n = 0;
+	memset(p->keywords, 0, sizeof(p->keywords));
 	/* A connection string in dbname overrides the parameters before it. */
 	if (o->read_write && getenv("PGTARGETSESSIONATTRS") == NULL)
-		add_default(p, o, "target_session_attrs", "any", "read-write");
+		add_default(p, "target_session_attrs", "any", "read-write");
 	if (getenv("PGCLIENTENCODING") == NULL)
 		add_param(p, "client_encoding", client_encoding());
 	/* Have the kernel notice a dead server while nothing is being sent. */
-	add_default(p, o, "keepalives_idle", "", "5");
-	add_default(p, o, "keepalives_interval", "", "2");
-	add_default(p, o, "keepalives_count", "", "3");
+	add_default(p, "keepalives_idle", "", "5");
+	add_default(p, "keepalives_interval", "", "2");
+	add_default(p, "keepalives_count", "", "3");
 	add_param(p, "host", o->host);
 	add_param(p, "port", o->port);
 	add_param(p, "user", o->user);
 	add_param(p, "password", o->password);
 	add_param(p, "fallback_application_name", "pg_leader");
 	add_param(p, "dbname", o->dbname);
-	add_rotated_hosts(p, c);
+	/* ... and those after it override it. */
+	add_param(p, "host", t->host);
+	add_param(p, "hostaddr", t->address);
+	add_param(p, "port", t->port);
+	add_param(p, "target_session_attrs", t->attributes);
 }
 
 void
 params_free(Params *p)
 {
-	for (int i = 0; i < lengthof(p->rotated); i++)
-		pg_free(p->rotated[i]);
 	PQconninfoFree(p->given);
 	PQconninfoFree(p->defaults);
 }

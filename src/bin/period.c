@@ -70,14 +70,14 @@ period_look(Agent *a, int *code)
 	const char *values[] = {a->options->election};
 	Answer		answer = agent_ask(a, &sql_period, values, AGENT_LIMIT, true);
 	bool		known = answer.outcome == ANSWER_ROWS;
-	int			error = answer_final_error(&a->connection, &answer);
+	int			error = known ? 0 : agent_judge(a, &answer);
 
 	a->period.done = false;
 	if (known)
 		set_period(a, answer.result);
 	else if (error != 0)
 		*code = error;
-	else if (!a->signalled)
+	else if (!a->signalled && a->stand.refused == 0)
 		agent_take_failure(a, &answer);
 	answer_free(&answer);
 	return known;

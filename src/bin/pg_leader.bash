@@ -86,6 +86,7 @@ _pg_leader_values() {
 				_pg_leader_names '"candidate": ?'
 			;;
 		--mode) printf '%s\n' detached session ;;
+		--pooler) echo session ;;
 		--check | --exec) compgen -c -- "$1" | sort -u ;;
 		--html) compgen -f -- "$1" ;;
 		-h | --host) compgen -A hostname -- "$1" ;;

@@ -13,6 +13,8 @@
  *	options.h		options.c		reads the command line
  *					help.c			--help
  *	connection.h	params.c		how to connect
+ *					targets.c		where to, address after address
+ *					login.c			why a server has not let us in
  *					connection.c	waiting, connecting
  *					answer.c		what answers mean
  *					query.c			sends statements, takes their answers
@@ -80,6 +82,7 @@
 
 /* What pg_leader exits with, unless it is the exit code of the command */
 #define EXIT_NOBODY_LEADS	1	/* status and yield only */
+#define EXIT_REFUSED		120
 #define EXIT_LOST			121
 #define EXIT_TIMED_OUT		122
 #define EXIT_NO_CONNECTION	123
@@ -98,6 +101,7 @@ typedef struct ConnectOptions
 	const char *user;
 	const char *password;
 	bool		read_write;		/* a server that can be written to */
+	bool		session_pooler; /* a pooler, if any, is in session mode */
 } ConnectOptions;
 
 /* Where to listen; family 0: not given */
@@ -107,6 +111,7 @@ typedef union Address
 	struct sockaddr_in v4;
 	struct sockaddr_in6 v6;
 } Address;
+
 /* What is checked, and how often, as the command line says */
 typedef struct CheckOptions
 {

@@ -43,6 +43,27 @@ static const Statement sql_election = {
 };
 
 /*
+ * There is no such group (yet).  Return an exit code, or 0, with the connection
+ * closed.
+ */
+static int
+refuse_group(Agent *a)
+{
+	char	   *message = psprintf("group \"%s\" does not exist", a->shown);
+	int			code = agent_refuse(a, EXIT_USAGE, "LE003", message);
+
+	if (code != 0)
+	{
+		pg_log_error("%s", message);
+		pg_log_error_hint("Make it with leader_election.create_group().");
+	}
+	else
+		connection_fail(&a->connection, message);
+	pg_free(message);
+	return code;
+}
+
+/*
  * Take the answer to sql_election.
  */
 static int
@@ -52,11 +73,7 @@ set_election(Agent *a, const PGresult *result)
 	const char *channel = PQgetvalue(result, 0, 2);
 
 	if (a->options->group != NULL && PQgetisnull(result, 0, 0))
-	{
-		pg_log_error("group \"%s\" does not exist", a->shown);
-		pg_log_error_hint("Make it with leader_election.create_group().");
-		return EXIT_USAGE;
-	}
+		return refuse_group(a);
 	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));
 	/* In milliseconds.  Without the library, it can be any text. */
 	if (PQgetisnull(result, 0, 0) &&
@@ -69,6 +86,19 @@ set_election(Agent *a, const PGresult *result)
 	a->prefix = notification_prefix(a->options->election,
 									a->options->group != NULL);
 	return 0;
+}
+
+/*
+ * A session behind a pooler that pools transactions would share its candidacy
+ * with other programs.  Return an exit code, or 0.
+ */
+static int
+refuse_pooler(const Agent *a)
+{
+	if (!a->options->session || !a->connection.pooled)
+		return 0;
+	pg_log_error("this is a pooler: use --mode=detached, or --pooler=session if it is in session mode");
+	return EXIT_USAGE;
 }
 
 /*
@@ -113,11 +143,16 @@ prepare_connection(Agent *a)
 	const char *values[] = {
 		a->options->group != NULL ? first_seat : a->options->election
 	};
+
+	/* In a session of a pool, nothing is set that would outlast us. */
 	const Statement *statements[] = {
-		&sql_load, a->options->session ? &sql_session : NULL, &sql_election
+		&sql_load,
+		a->options->session && !a->options->connect.session_pooler ?
+		&sql_session : NULL,
+		&sql_election
 	};
 	Connection *c = &a->connection;
-	int			code = 0;
+	int			code = refuse_pooler(a);
 
 	agent_set_seat(a, NULL);
 	for (int i = 0; i < lengthof(statements) && code == 0 && c->conn != NULL; i++)
@@ -127,15 +162,18 @@ prepare_connection(Agent *a)
 		if (statements[i] == NULL)
 			continue;
 		answer = query_ask(c, statements[i], values, AGENT_LIMIT, true);
-		code = answer_final_error(c, &answer);
-		if (code == 0 && answer.outcome != ANSWER_ROWS)
+		if (answer.outcome == ANSWER_ROWS)
 		{
-			agent_warn_answer(a, &answer);
+			if (statements[i] == &sql_election)
+				code = set_election(a, answer.result);
+		}
+		else if ((code = agent_judge(a, &answer)) == 0)
+		{
+			if (a->stand.refused == 0)
+				agent_warn_answer(a, &answer);
 			if (answer.outcome == ANSWER_ERROR)
 				connection_fail(c, answer.message);
 		}
-		else if (code == 0 && statements[i] == &sql_election)
-			code = set_election(a, answer.result);
 		answer_free(&answer);
 	}
 	pg_free(first_seat);

@@ -29,6 +29,7 @@ static const Statement sql_acquire = {
 	" run => $5, attempts => $6)",
 	GRANT_FIELDS, false, 6, {TEXTOID, TEXTOID, INT4OID, UUIDOID, TEXTOID, INT4OID}
 };
+
 /* Maybe more than one seat; then all but the first are given back. */
 static const Statement sql_acquire_any = {
 	"SELECT term, remaining_ms, yielding, election"
@@ -47,6 +48,11 @@ static const Statement sql_leave = {
 	"SELECT leader_election.leave($1, $2)",
 	1, true, 2, {TEXTOID, TEXTOID}
 };
+static const Statement sql_leave_session = {
+	"SELECT leader_election.leave($1)",
+	1, true, 1, {TEXTOID}
+};
+
 /* All seats but the one that it leads */
 static const Statement sql_leave_group = {
 	"SELECT pg_catalog.count(leader_election.leave(election, $2))"
@@ -60,6 +66,7 @@ static const Statement sql_state = {
 	" FROM leader_election.status WHERE election OPERATOR(pg_catalog.=) $1",
 	4, false, 1, {TEXTOID}
 };
+
 /* Only where somebody is drained, look at all who stand. */
 static const Statement sql_why = {
 	"SELECT CASE WHEN paused_at IS NOT NULL THEN 'paused'"
@@ -96,9 +103,48 @@ check_time(const Agent *a, const Stand *s)
 {
 	if (a->signalled || now_us() < s->until)
 		return GO_ON;
+	if (s->refused != 0)
+	{
+		pg_log_error("%s", a->warned);
+		return s->refused;
+	}
 	pg_log_error("%s", s->connected ? "timed out waiting to be elected" :
 				 a->connection.error);
 	return s->connected ? EXIT_TIMED_OUT : EXIT_NO_CONNECTION;
+}
+
+/*
+ * Pause before the next try to connect.  The pauses grow until a try to be
+ * elected is answered: a server that ends each session at once is not asked more
+ * often than one that is down.
+ */
+static int
+pause_to_connect(Agent *a, Stand *s)
+{
+	int64		pause = duration_next_pause(&s->pause, LONGEST_PAUSE);
+
+	(void) connection_wait(&a->connection, Min(now_us() + pause, s->until));
+	return check_time(a, s);
+}
+
+/*
+ * No address has let us in.  Return an exit code, or 0.
+ */
+static int
+judge_no_connection(Agent *a, Stand *s)
+{
+	const char *error = a->connection.error;
+	int			code;
+
+	if (!targets_verdict(&a->connection.targets))
+	{
+		s->refused = 0;
+		return 0;
+	}
+	code = agent_refuse(a, EXIT_REFUSED, "refused", error);
+	if (code != 0)
+		pg_log_error("%s", error);
+	return code;
 }
 
 /*
@@ -110,28 +156,22 @@ connect_to_stand(Agent *a, Stand *s)
 {
 	const Options *o = a->options;
 	Connection *c = &a->connection;
-	int64		limit = Max(Min(CONNECT_LIMIT, s->until - now_us()), SHORTEST_PAUSE);
-	int			code = connection_open(c, limit) ? prepare_connection(a) : 0;
+	int64		limit = Max(s->until - now_us(), SHORTEST_PAUSE);
+	int			code = connection_open(c, limit) ? prepare_connection(a) :
+		a->signalled ? 0 : judge_no_connection(a, s);
 
 	if (code != 0)
 		return code;
-	if (c->conn != NULL)
-	{
-		s->pause = SHORTEST_PAUSE;
-		return GO_ON;
-	}
-	if (a->signalled)
+	if (c->conn != NULL || a->signalled)
 		return GO_ON;
 	if (o->skip || (!s->connected && !o->forever && o->wait == NEVER))
 	{
 		pg_log_error("%s", c->error);
 		return EXIT_NO_CONNECTION;
 	}
-	agent_warn(a, c->error);
-	(void) connection_wait(c, Min(now_us() +
-								  duration_next_pause(&s->pause, LONGEST_PAUSE),
-								  s->until));
-	return check_time(a, s);
+	if (s->refused == 0)
+		agent_warn_connection(a);
+	return pause_to_connect(a, s);
 }
 
 /* --- --skip */
@@ -263,16 +303,23 @@ try_once(Agent *a, Stand *s)
 	answer = a->options->session ? try_session(a) :
 		ask(a, a->options->group != NULL ? &sql_acquire_any : &sql_acquire,
 			AGENT_LIMIT, false);
+	code = agent_judge(a, &answer);
+	if (answer.outcome == ANSWER_ROWS)
+	{
+		s->answered = true;
+		s->pause = SHORTEST_PAUSE;
+		agent_recovered(a);
+	}
 	if (agent_read_grant(&answer, &a->grant))
 	{
 		code = ELECTED;
 		if (a->options->group != NULL)
 			code = take_seat(a, answer.result);
 	}
-	else if ((code = answer_final_error(&a->connection, &answer)) == 0)
+	else if (code == 0)
 	{
 		code = GO_ON;
-		if (answer.outcome != ANSWER_ROWS)
+		if (answer.outcome != ANSWER_ROWS && s->refused == 0)
 			agent_take_failure(a, &answer);
 	}
 	answer_free(&answer);
@@ -311,6 +358,8 @@ wait_for_step(Agent *a, Stand *s)
 		return code;
 	if (a->period.done && a->connection.conn != NULL)
 		pause = Max(a->period.next - now_us(), 0);
+	if (a->connection.conn == NULL)
+		return pause_to_connect(a, s);
 	a->idle = true;
 	(void) notification_wait(&a->connection, now_us() + pause,
 							 is_about_election, a);
@@ -356,7 +405,7 @@ try_to_lead(Agent *a, Stand *s)
 	if (a->options->every < 0 || period_look(a, &code))
 		code = try_once(a, s);
 	if (code == GO_ON && !a->signalled && a->options->command == NULL &&
-		a->connection.conn != NULL)
+		a->connection.conn != NULL && s->refused == 0)
 		tell_why(a, s);
 	return code;
 }
@@ -397,8 +446,11 @@ stand_begin(Agent *a)
 {
 	const Options *o = a->options;
 
-	a->stand = (Stand) {.until = NEVER,.pause = SHORTEST_PAUSE,
-	.why = "standing",.connected = a->connection.conn != NULL};
+	a->stand = (Stand)
+	{
+		.until = NEVER,.pause = SHORTEST_PAUSE,
+			.why = "standing",.connected = a->connection.conn != NULL
+	};
 	make_request(a->stand.request);
 	/* --skip waits for the first check to end. */
 	if (o->skip)
@@ -420,7 +472,8 @@ stand_until_elected(Agent *a)
 	agent_set_seat(a, NULL);
 	while (code == GO_ON)
 	{
-		agent_publish(a, a->connection.conn == NULL ? "no connection" : s->why);
+		agent_publish(a, s->refused != 0 ? "refused" :
+					  a->connection.conn == NULL ? "no connection" : s->why);
 		checker_tend(&a->checker);
 		a->healthy = checker_passes(&a->checker, 1);
 		if (a->signalled)
@@ -441,9 +494,29 @@ stand_until_elected(Agent *a)
 }
 
 /*
+ * A session stops standing when its connection ends.  But a pooler keeps the
+ * session: nothing of ours may be left in it.
+ */
+static void
+end_session(Agent *a)
+{
+	Connection *c = &a->connection;
+	Answer		answer;
+
+	if (c->conn != NULL && c->options->session_pooler)
+	{
+		answer = ask(a, &sql_leave_session, SEC, false);
+		answer_free(&answer);
+		if (a->channel != NULL)
+			notification_unlisten(c, a->channel, SEC);
+	}
+	connection_close(c);
+	a->standing = false;
+}
+
+/*
  * Stop standing, so that others do not count us as a candidate any more.  A
- * session stops when its connection ends.  Otherwise a connection that is lost
- * is replaced once.
+ * connection of a detached candidate that is lost is replaced once.
  */
 void
 stand_stop(Agent *a)
@@ -453,10 +526,7 @@ stand_stop(Agent *a)
 
 	agent_set_seat(a, NULL);
 	if (a->options->session)
-	{
-		connection_close(c);
-		a->standing = false;
-	}
+		end_session(a);
 	for (int tries = 0; a->standing && tries < 2; tries++)
 	{
 		Answer		answer;

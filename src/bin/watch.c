@@ -160,7 +160,8 @@ typedef struct KnownElection
 	char	   *yielding_term;	/* the last request printed was in this term */
 	bool		changes;		/* look whether its metadata has changed */
 	bool		compared;		/* with what was so before, in this term */
-	char	   *changed_at;		/* that was, in JSON; empty: never, in this term */
+	char	   *changed_at;		/* that was, in JSON; empty: never, in this
+								 * term */
 } KnownElection;
 
 typedef struct Watch
@@ -511,7 +512,7 @@ connect_again(Watch *w)
 {
 	int64		pause = SHORTEST_PAUSE;
 
-	while (!connection_open(&w->connection, CONNECT_LIMIT))
+	while (!connection_open(&w->connection, NEVER))
 	{
 		if (w->draws)
 			screen_draw();

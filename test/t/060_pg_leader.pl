@@ -94,7 +94,7 @@ my @errors = (
 	[ 125, qr/exclude/, '-e', 'codes', '--once', '--forever', '--', 'true' ],
 	[ 125, qr/does not have the option/, '-e', 'codes', '--json', '--', 'true' ],
 	[ 125, qr/does not fit into the lease .* $LEASE s/, '-e', 'codes', '--grace', 500 * $LEASE + 1 . 'ms', '--', 'true' ],
-	[ 125, qr/permission denied/, '-U', 'nobody_special', '-e', 'codes', '--', 'true' ],
+	[ 120, qr/permission denied/, '-U', 'nobody_special', '-e', 'codes', '--', 'true' ],
 	[ 126, qr/could not execute/, '-e', 'codes', '--', '/' ],
 	[ 127, qr/could not execute/, '-e', 'codes', '--', "$dir/no-such-command" ]);
 

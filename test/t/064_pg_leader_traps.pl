@@ -111,6 +111,7 @@ sub exercise
 		end($forever);
 	}
 
+	$is->(0, qw(run --mode session --pooler session --refusal-timeout 1h --election pooled -- true));
 	my $every = start($db, qw(run --election periods --every 366d --offset 1h --attempts 2 --verbose -- true));
 	wait_for_output($every, qr/run \S+ is done/);
 	end($every);
@@ -120,7 +121,7 @@ sub exercise
 	wait_until(sub { $one->query("SELECT leader_election.leader('crew/1') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a seat');
 	end($seat);
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
-	my $sidecar = start($db, 'stand', qw(--election served --candidate me --rank 1 --grace 100ms --verbose --http), $port);
+	my $sidecar = start($db, 'stand', qw(--election served --candidate me --rank 1 --grace 100ms --refusal-timeout 1h --verbose --http), $port);
 	wait_until(sub { $one->query("SELECT leader_election.leader('served') OPERATOR(pg_catalog.=) 'me'") eq 't' }, 'a sidecar');
 	end($sidecar);
 

@@ -221,14 +221,14 @@ sub wrongs_of
 	my ($one) = @_;
 	my @log = $one->{server}->finish;
 	my $output = slurp_file($one->{output}) . ($one->{shown} // '');
-	my %codes = (run => '0|12[1-5]|143', stand => '12[45]|143', history => '0|12[345]|143');
+	my %codes = (run => '0|12[0-5]|143', stand => '12[045]|143', history => '0|12[345]|143');
 	my $codes = $codes{ $one->{subcommand} } // '0|1|12[345]|143';
 	my @wrong;
 
 	push @wrong, "it did not end: $one->{late}" if $one->{late};
 	push @wrong, "exit code $one->{code}" if $one->{code} !~ /^($codes)$/ && !$one->{late};
 	push @wrong, "a sanitizer's report" if $output =~ /runtime error:|Sanitizer/;
-	push @wrong, "no message" if $one->{code} =~ /^12[1-7]$/ && $output !~ /(?:^|^[\d-]+ \S+ )pg_leader: (election "e": )?(error|warning): \S/m;
+	push @wrong, "no message" if $one->{code} =~ /^12[0-7]$/ && $output !~ /(?:^|^[\d-]+ \S+ )pg_leader: (election "e": )?(error|warning): \S/m;
 	push @wrong, 'control characters: ' . substr(controls($output), 0, 100) if controls($output) ne '';
 	push @wrong, 'markup' if $one->{args} =~ /--html/ && $output =~ /<(script|img)/;
 	$asked{$_}++ foreach map { /^ASKED (.*)/ ? $1 : () } @log;

@@ -78,6 +78,7 @@ my %OWN = (
 	'--offset' => [ [qw(0s 1s)], [ @NO_DURATIONS, qw(1ms 1.5s 1h 367d) ] ],
 	'--hold' => [ [qw(0s 1us 366d)], [ @NO_DURATIONS, qw(367d) ] ],
 	'--grace' => [ [qw(0s 1d)], [ @NO_DURATIONS, qw(25h) ] ],
+	'--pooler' => [ ['session'], [ '', 'Session', 'transaction', $LONG ] ],
 	'--check-every' => [ [qw(10ms 1d)], [ @NO_DURATIONS, qw(0s 9ms 25h) ] ],
 	'--check-timeout' => [ [qw(10ms 1s)], [ @NO_DURATIONS, qw(0s 9ms 25h) ] ]);
 
@@ -126,6 +127,7 @@ is_deeply([ sort @options ], [ sort keys %program ], 'options in --help and in t
 my %NEEDED = (run => ['-ex'], stand => [ '-ex', '--http=127.0.0.1:@PORT@' ], history => ['-ex'], yield => ['-ex']);
 my %WITH = (
 	'run --group' => [],
+	'run --pooler' => [ '-ex', '--mode=session' ],
 	'run --check-every' => [ '-ex', '--check=true', '--check-timeout=10ms' ],
 	'run --check-timeout' => [ '-ex', '--check=true', '--check-every=1d' ],
 	'run --check-failures' => [ '-ex', '--check=true' ],

@@ -38,7 +38,11 @@ my %VALUES = (
 	TERM => [ @ANY, 'dumb', 'linux' ],
 	TMPDIR => [ @ANY, '/', '/no/such', '/dev/null', "/tmp/$MARK", $dir, '.' ],
 	PGSERVICE => \@ANY,
+	PGSERVICEFILE => [ @ANY, '/dev/zero', '/proc/self/mem', $dir ],
 	PGTARGETSESSIONATTRS => [ @ANY, qw(any read-write standby) ],
+	KUBERNETES_SERVICE_HOST => \@ANY,
+	POD_NAME => \@ANY,
+	HOSTNAME => \@ANY,
 	PGCLIENTENCODING => [ @ANY, qw(UTF8 LATIN1 SJIS SQL_ASCII auto) ]);
 
 # Others read these.
@@ -46,7 +50,6 @@ my %OTHERS = (
 	PGAPPNAME => \@ANY,
 	PGCONNECT_TIMEOUT => \@NUMBERS,
 	PGOPTIONS => \@ANY,
-	PGSERVICEFILE => [ @ANY, '/dev/zero', '/proc/self/mem', $dir ],
 	PGPASSFILE => [ @ANY, '/dev/null', $dir ],
 	PGSSLMODE => [ @ANY, qw(disable prefer) ],
 	PGDATESTYLE => \@ANY,
@@ -73,7 +76,7 @@ my @CALLS = (
 	[ [ 'status' ], 1, '0|12[345]' ],
 	[ [ 'history', '-e', 'e' ], 1, '0|12[345]' ],
 	[ [ 'history', '--html=-' ], 0, '0|12[345]' ],
-	[ [ 'run', '-v', '-e', 'e', '--once', '--', $command ], 0, '0|12[1-5]' ]);
+	[ [ 'run', '-v', '-e', 'e', '--once', '--', $command ], 0, '0|12[0-5]' ]);
 
 my $server = HostileServer->new();
 my @columns;

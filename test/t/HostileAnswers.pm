@@ -27,7 +27,8 @@ my @STATEMENTS = map {
 	{ has => $has, types => $types, rows => $rows, %more };
   } (
 	[ qr/nspname/, [ $BOOL, $BOOL ], [ [ 't', 't' ] ], often => 1 ],
-	[ qr/^LISTEN /, [], [] ],
+	[ qr/pg_backend_pid\(\)/, [ $INT4, $BOOL ], [ [ 1, 'f' ] ] ],
+	[ qr/^(UN)?LISTEN /, [], [] ],
 	[ qr/set_config/, [$TEXT], [ ['0'] ] ],
 	[ qr/^SELECT leader_election\.leader\(/, [$TEXT], [ ['x'] ] ],
 	[ qr/'leader_election\.lease_duration'/,

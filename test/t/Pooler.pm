@@ -40,10 +40,12 @@ sub find_pooler { return $program; }
 sub pooler_port { return $port; }
 
 # Starts it in front of a server. Pools: names and settings, the default one
-# first. They pool transactions unless pool_mode says otherwise.
+# first. They pool transactions unless pool_mode says otherwise. What is given for
+# '[pgbouncer]' are settings of its own.
 sub set_up_pooler
 {
 	my ($server, %pools) = @_;
+	my $own = delete $pools{'[pgbouncer]'} // '';
 	my $conninfo = 'host=' . $server->host . ' port=' . $server->port
 	  . ' dbname=postgres user='
 	  . $server->safe_psql('postgres', 'SELECT current_user');
@@ -60,6 +62,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = transaction
 server_round_robin = 1
+$own
 ));
 	start_pooler();
 	return;
