@@ -1,10 +1,16 @@
 """What can be tested without a server: FakeLeadership, SoleLeadership, the deadline, and the loop
-of calls over a pool that answers as the test says. python3 -m unittest discover clients/python"""
+of calls to a server that answers as the test says. python3 -m unittest discover clients/python"""
 
 import asyncio
 import contextlib
+import os
+import subprocess
+import sys
+import tempfile
 import time
+import types
 import unittest
+from unittest import mock
 
 import asyncpg
 
@@ -14,25 +20,72 @@ from leader_election_async import (DetachedLeadership, FakeLeadership, Leadershi
 from told import Told
 
 
+def call_of(sql):
+    """The function of ours that a statement calls; that of PostgreSQL, if it calls none."""
+    for schema in ("leader_election.", "pg_catalog."):
+        if schema in sql:
+            return sql.partition(schema)[2].partition("(")[0]
+
+
 class Pool:
     """A pool whose server is answer(call), a coroutine function: a row of COPY, or None."""
 
     def __init__(self, answer):
         self.answer, self.sent, self.terminated = answer, [], 0
+        Pool.last = self
 
     @contextlib.asynccontextmanager
     async def acquire(self):
         yield self
 
     async def copy_from_query(self, sql, output, timeout):
-        call = sql.partition("leader_election.")[2].partition("(")[0]
-        self.sent.append(call)
-        row = await self.answer(call)
+        self.sent.append(call_of(sql))
+        row = await self.answer(self.sent[-1])
         if row:
             await output(row.encode())
 
     def terminate(self):
         self.terminated += 1
+
+
+class Session:
+    """A connection of asyncpg to a server that elects at once, but says what the test wants it to:
+    says is a dict of answers, or errors, by call."""
+
+    def __init__(self, says, sent):
+        self.says = {"pg_backend_pid": "1\tf\t-1\t0\n", "join": "\\N\n", "renew": "7\t300\tf\n",
+                     "leave": "t\n", "set_config": "0\n", **says}
+        self.sent, self.closed = sent, False
+
+    def get_server_pid(self):
+        return 1
+
+    def add_termination_listener(self, listener):
+        pass
+
+    def is_closed(self):
+        return self.closed
+
+    def terminate(self):
+        self.closed = True
+
+    async def close(self):
+        self.sent.append("close")
+        self.closed = True
+
+    async def answer(self, call):
+        self.sent.append(call)
+        answer = self.says.get(call)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def copy_from_query(self, sql, output, timeout):
+        await output((await self.answer(call_of(sql))).encode())
+
+    async def fetchrow(self, sql, *values):
+        await self.answer(call_of(sql))
+        return [7]
 
 
 class Connection:
@@ -121,15 +174,25 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         await fake.ask_yield()
         self.assertEqual(steps, ["yield returns", "yielded"])
 
-    async def test_failing_and_cancelled_handlers(self):
-        async def cancelled(term):
-            raise asyncio.CancelledError
-        for handler in (lambda term: 1 / 0, cancelled):
-            fake = self.fake(on_elected=handler)
-            with self.assertLogs("leader_election"):
-                await fake.elect()
-            await fake.resign()
-            self.assertEqual(self.told.pop(), ("lost", "resigned"))
+    async def test_handler_that_is_cancelled_has_ended(self):
+        async def on_lost(reason):
+            work.cancel()
+            await work
+        work = asyncio.ensure_future(asyncio.sleep(60))
+        fake = self.fake(on_lost=on_lost)
+        await fake.elect()
+        await fake.resign()
+        await fake.elect()
+        self.assertTrue(fake.leads)
+
+    async def test_fake_whose_handler_raises(self):
+        fake = self.fake(on_elected=lambda term: 1 / 0)
+        with self.assertLogs("leader_election"):
+            await fake.elect()
+        self.assertEqual([event for event, _ in self.told], ["lost", "error"])
+        self.assertEqual(self.told[0], ("lost", "error"))
+        with self.assertRaises(ZeroDivisionError):
+            await fake.wait()
 
     async def test_fake_fence_and_close(self):
         fake = self.fake()
@@ -285,32 +348,426 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         async with self.detached(over):
             await self.until_told(("lost", "not renewed"))
 
-    async def test_fatal(self):
+    # --- what an error means
+
+    async def test_refusal_that_passes(self):
+        """[no extension] A restore, or CREATE EXTENSION, may mend it."""
         async def missing(call):
-            raise asyncpg.InvalidSchemaNameError("no schema")
+            if call == "pg_is_in_recovery":
+                return "f\n"
+            if not created:
+                raise asyncpg.InvalidSchemaNameError("no schema")
+            return await self.leading(call)
+        created = []
+        with self.assertLogs("leader_election") as logs:
+            async with self.detached(missing, refusal_timeout=0.05) as detached:
+                await self.until(lambda: len(self.pool.sent) >= 6)
+                self.assertEqual(detached.state, "refused: 3F000 no schema")
+                created.append(True)
+                self.assertEqual(await detached.wait(), 7)
+                self.assertEqual(detached.state, "leads")
+            self.assertEqual(detached.state, "closed")
+        self.assertEqual(len(logs.output), 2, logs.output)      # it begins, it ends
+
+    async def test_refusal_that_lasts(self):
+        async def wrong(call):
+            if call == "pg_is_in_recovery":
+                return "f\n"
+            raise asyncpg.InvalidParameterValueError("rank", "more")
         with self.assertLogs("leader_election"):
-            async with self.detached(missing) as detached:
-                with self.assertRaisesRegex(LeadershipError, "CREATE EXTENSION"):
+            async with self.detached(wrong, refusal_timeout=0.3) as detached:
+                began = time.monotonic()
+                await self.until(lambda: detached.state.startswith("refused: 22023"))
+                with self.assertRaises(LeadershipError):
                     await detached.wait()
+                self.assertGreater(time.monotonic() - began, 0.25)
+                self.assertTrue(detached.state.startswith("failed: 22023"))
                 with self.assertRaises(LeadershipError):
                     await detached.wait()
         self.assertEqual([event for event, _ in self.told], ["error"])
+
+    async def test_word_of_a_standby(self):
+        async def standby(call):
+            if call == "pg_is_in_recovery":
+                return "t\n"
+            raise asyncpg.InvalidParameterValueError("what it had heard of once")
+        with self.assertLogs("leader_election"):
+            async with self.detached(standby, refusal_timeout=0.05) as detached:
+                await self.until(lambda: len(self.pool.sent) >= 6)
+                self.assertEqual(detached.state, "unreachable: this server is a standby")
+
+    async def test_pool_that_is_refused(self):
+        @contextlib.asynccontextmanager
+        async def refused():
+            raise asyncpg.InvalidPasswordError("wrong")
+            yield
+        detached = DetachedLeadership(refused, "e", refusal_timeout=0.3)
+        began = time.monotonic()
+        with self.assertLogs("leader_election"):
+            async with detached:
+                with self.assertRaises(asyncpg.InvalidPasswordError):
+                    await detached.wait()
+        self.assertGreater(time.monotonic() - began, 0.25)
+
+    async def test_spin(self):
+        """[spin: server down] A release that fails is tried once; and trouble is logged once."""
+        async def down(call):
+            if leads and call in ("acquire", "renew"):
+                return await self.leading(call)
+            raise OSError("down")
+        leads = [True]
+        with self.assertLogs("leader_election") as logs:
+            async with self.detached(down) as detached:
+                await detached.wait()
+                leads.clear()
+                await detached.resign()
+                await asyncio.sleep(1.0)
+                self.assertEqual(self.pool.sent.count("release"), 1)
+                self.assertLessEqual(self.pool.sent.count("acquire"), 11)
+                self.assertEqual(detached.state, "unreachable: down")
+        self.assertEqual(len([line for line in logs.output if "unreachable" in line]), 1)
+
+    async def test_news_do_not_make_it_spin(self):
+        async def other(call):
+            return None
+        async with self.detached(other, interval=60.0) as detached:
+            end = time.monotonic() + 1.0
+            while time.monotonic() < end:
+                detached._on_news(None, 0, "", '{"election": "e"}')
+                await asyncio.sleep(0.001)
+        self.assertIn(self.pool.sent.count("acquire"), range(5, 12))
+
+    # --- sessions
+
+    def connecting(self, *servers):
+        """asyncpg.connect() to these, in turn: each is what a session says, or an error."""
+        async def connect(**arguments):
+            self.attempts.append(arguments["host"])
+            says = servers[(len(self.attempts) - 1) % len(servers)]
+            if isinstance(says, Exception):
+                raise says
+            return Session(says, self.sent)
+        self.attempts, self.sent = [], []
+        return mock.patch("asyncpg.connect", connect)
+
+    def session(self, hosts="a,b", **options):
+        return Leadership({"host": hosts, "hostaddr": ",".join(["::1"] * len(hosts.split(",")))},
+                          "e", **{**self.handlers(), "call_timeout": 0.3, **options})
+
+    async def test_session(self):
+        with self.connecting({}):
+            async with self.session() as session:
+                self.assertEqual(await session.wait(), 7)
+        self.assertEqual(self.sent[:5],
+                         ["pg_backend_pid", "set_config", "join", "campaign", "renew"])
+        self.assertEqual(self.sent[-2:], ["leave", "close"])
+
+    async def test_standby_refuses(self):
+        """[refused by the standby] It goes on with the other one, for as long as it takes."""
+        refusal = asyncpg.InvalidAuthorizationSpecificationError("no line in pg_hba.conf")
+        with self.connecting(refusal, OSError("down")), self.assertLogs("leader_election"):
+            async with self.session(refusal_timeout=0.2) as session:
+                await self.until(lambda: len(self.attempts) >= 8)
+                self.assertTrue(session.state.startswith(("unreachable: down", "refused: 28000")))
+        self.assertEqual(self.told, [])
+        with self.connecting(refusal, {}), self.assertLogs("leader_election"):
+            async with self.session(refusal_timeout=0.0) as session:
+                self.assertEqual(await session.wait(), 7)
+
+    async def test_all_refuse(self):
+        with self.connecting(asyncpg.InvalidPasswordError("wrong")), \
+                self.assertLogs("leader_election") as logs:
+            began = time.monotonic()
+            async with self.session(refusal_timeout=0.5) as session:
+                await self.until(lambda: session.state == "refused: 28P01 wrong")
+                with self.assertRaises(asyncpg.InvalidPasswordError):
+                    await session.wait()
+            self.assertGreater(time.monotonic() - began, 0.45)
+        self.assertEqual(len(logs.output), 2, logs.output)
+        self.assertEqual(self.attempts[:4], ["a", "b"] * 2)
+        self.assertLess(len(self.attempts), 12)
+
+    async def test_standby_is_passed_over(self):
+        with self.connecting({"pg_backend_pid": "1\tt\t-1\t0\n"}, {}):
+            async with self.session() as session:
+                self.assertEqual(await session.wait(), 7)
+        self.assertEqual(self.sent[:4], ["pg_backend_pid", "pg_backend_pid", "set_config", "join"])
+
+    async def test_pooler(self):
+        """[pooler] Nothing is set, and the error is final."""
+        behind = {"pg_backend_pid": "2\tf\t-1\t60000\n"}
+        with self.connecting(behind), self.assertLogs("leader_election"):
+            async with self.session() as session:
+                with self.assertRaisesRegex(LeadershipError, "this is a pooler") as raised:
+                    await session.wait()
+        self.assertEqual(raised.exception.sqlstate, "0A000")
+        self.assertNotIn("set_config", self.sent)
+        with self.connecting(behind):
+            async with self.session(pooler="session") as session:
+                self.assertEqual(await session.wait(), 7)
+        self.assertNotIn("set_config", self.sent)
+        with self.assertRaises(ValueError):
+            self.session(pooler="transaction")
+
+    def test_slices(self):
+        def fit(logged_from, statement_timeout=0.0, **options):
+            return self.session(**options)._fit_slice(logged_from, statement_timeout)
+        self.assertEqual([fit(seconds) for seconds in (-0.001, 0, 1, 0.25, 6, 60)],
+                         [5, 5, 0.8, 0.2, 4.800000000000001, 5])
+        self.assertEqual(fit(1.0, slice=7.0), 7.0)
+        self.assertEqual(fit(-0.001, 1.0, pooler="session"), 0.8)
+        with self.assertLogs("leader_election") as logs:
+            session = self.session()
+            self.assertEqual([session._fit_slice(0.2, 0.0) for _ in "ab"], [5, 5])
+        self.assertEqual(len(logs.output), 1)
+
+    async def test_close_during_a_campaign(self):
+        """[slices] It is cancelled at the server; then comes a proper end of the connection."""
+        async def fetchrow(session, sql, *values):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.sent.append("cancelled")
+                raise
+        with self.connecting({}), mock.patch.object(Session, "fetchrow", fetchrow):
+            async with self.session():
+                await self.until(lambda: "join" in self.sent)
+                await asyncio.sleep(0.05)
+        self.assertEqual(self.sent[-3:], ["cancelled", "leave", "close"])
+
+    async def test_caller_is_cancelled(self):
+        """What the caller's task has begun goes on without it, to its end."""
+        async def caller():
+            async with self.session() as session:
+                sessions.append(session)
+                await session.wait()
+                await asyncio.sleep(60)
+        sessions = []
+        with self.connecting({}):
+            task = asyncio.ensure_future(caller())
+            await self.until_told(("elected", 7))
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()               # while it waits in close()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            await self.until(lambda: "close" in self.sent)
+        self.assertEqual(self.told[-1], ("lost", "closed"))
+
+    # --- handlers
+
+    async def handled(self, event, what, **options):
+        """A leader whose handler of this event does this, once."""
+        async def handler(value):
+            self.told.append((event, value))
+            if not done:
+                done.append(True)
+                await what()
+        done = []
+        return await self.detached(self.leading, **{f"on_{event}": handler, **options}).start()
+
+    async def boom(self):
+        raise ValueError("boom")
+
+    async def test_elected_raises(self):
+        with self.assertLogs("leader_election"):
+            detached = await self.handled("elected", self.boom)
+            with self.assertRaisesRegex(ValueError, "boom"):
+                await detached.wait(60)
+                await asyncio.sleep(0.1)
+                await detached.wait(60)
+        await self.until(lambda: len(self.told) == 3)
+        self.assertEqual(self.told[:2], [("elected", 7), ("lost", "error")])
+        self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
+        self.assertEqual(detached.state, "failed: ValueError boom")
+
+    async def test_lost_raises(self):
+        with self.assertLogs("leader_election"):
+            detached = await self.handled("lost", self.boom)
+            await detached.wait()
+            await detached.resign()
+            with self.assertRaisesRegex(ValueError, "boom"):
+                await detached.wait(60)
+        self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
+        self.assertEqual([event for event, _ in self.told], ["elected", "lost", "error"])
+
+    async def test_yield_raises(self):
+        async def asked(call):
+            return "7\t300\tt\n" if call == "renew" else await self.leading(call)
+        detached = self.detached(asked, on_yield=lambda term: 1 / 0)
+        with self.assertLogs("leader_election"):
+            async with detached:
+                await self.until_told(("lost", "yielded"))
+                self.assertEqual(detached.state, "standing")
+
+    async def test_close_in_a_handler(self):
+        for event in ("elected", "lost"):
+            detached = await self.handled(event, lambda: detached.close(), call_timeout=60.0)
+            await detached.wait()
+            await detached.resign()
+            await asyncio.wait_for(asyncio.shield(detached._engine), 5)
+            self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
+
+    async def test_close_in_a_health_check(self):
+        async def check():
+            await detached.close()
+            return True
+        detached = self.detached(self.leading, health_check=check, call_timeout=60.0)
+        await detached.start()
+        await asyncio.wait_for(asyncio.shield(detached._engine), 5)
+
+    async def test_lost_blocks(self):
+        """Nothing is given back, and nobody stands, before it returns; close() does not wait."""
+        block = asyncio.Event()
+        detached = await self.handled("lost", block.wait, call_timeout=0.2)
+        await detached.wait()
+        with self.assertLogs("leader_election"):
+            await detached.close()
+            self.assertNotIn("release", self.pool.sent)
+            block.set()
+            await self.until(lambda: self.pool.sent[-2:] == ["release", "leave"])
+
+    def exits(self, event):
+        """The exit status of a program whose handler of this event, or health check, exits."""
+        program = f"""
+import asyncio, sys
+sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})
+import test_leader_election_async as tests
+async def main():
+    test = tests.Tests()
+    test.setUp()
+    async def answer(call):
+        return "7\t300\tt\\n" if call == "renew" else await test.leading(call)
+    async with test.detached(answer, {event}=lambda *_: sys.exit(7)) as detached:
+        print("started", flush=True)
+        while True:
+            await asyncio.sleep(0.2)
+            await detached.resign()
+try:
+    asyncio.run(main())
+finally:
+    print(tests.Pool.last.sent, flush=True)
+"""
+        program = program.replace("test = tests.Tests()", "test = tests.Tests('test_literals')")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertNotIn("Traceback", done.stderr.replace("handler of", ""), done.stderr)
+        return done.returncode, done.stdout
+
+    def test_exits(self):
+        for event in ("on_elected", "on_lost", "on_yield", "health_check"):
+            status, output = self.exits(event)
+            self.assertEqual(status, 7, (event, output))
+            if event != "health_check":
+                self.assertIn("'release'", output)
+
+    # --- forks, names, where to connect
+
+    async def test_fork(self):
+        def asks(coroutine):
+            try:
+                coroutine.send(None)
+            except RuntimeError as error:
+                return "start()" in str(error)
+        async with self.detached(self.leading) as detached:
+            await detached.wait()
+            pid = os.fork()
+            if pid == 0:
+                right = (all(list(map(asks, (detached.wait(), detached.fenced(None),
+                                             detached.start()))))
+                         and not detached.leads and detached.term is None)
+                os._exit(0 if right else 1)
+            self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            self.assertEqual(detached.term, 7)
+
+    async def test_uwsgi(self):
+        async def start():
+            await self.detached(self.leading).start()
+        uwsgi = types.SimpleNamespace(opt={"master": True})
+        with mock.patch.dict(sys.modules, uwsgi=uwsgi):
+            with self.assertRaisesRegex(RuntimeError, "enable-threads"):
+                await asyncio.to_thread(asyncio.run, start())
+            uwsgi.opt["enable-threads"] = b"true"
+            await asyncio.to_thread(asyncio.run, start())
+
+    def test_default_name(self):
+        def name(pid, **env):
+            with mock.patch.dict(os.environ, env), mock.patch("os.getpid", return_value=pid):
+                return Leadership("", "e").candidate
+        self.assertRegex(name(12), r"^.+-12-[0-9a-f]{4}$")
+        pod = {"KUBERNETES_SERVICE_HOST": "1", "POD_NAME": "mailer-0", "HOSTNAME": "host"}
+        self.assertEqual(name(1, **pod), "mailer-0")
+        self.assertEqual(name(12, **pod), "mailer-0-12")
+        self.assertEqual(name(12, **{**pod, "POD_NAME": ""}), "host-12")
+        self.assertEqual(len(name(12, **{**pod, "POD_NAME": "x" * 250})), 200)
+
+    async def test_made_before_a_fork(self):
+        with mock.patch("os.getpid", return_value=12):
+            detached = self.detached(self.leading)
+        async with detached:
+            self.assertIn(f"-{os.getpid()}-", detached.candidate)
 
     async def test_refused_connection_is_tried_again(self):
         with self.assertLogs("leader_election"):
             async with Leadership({"host": "127.0.0.1", "port": 1}, "e") as leadership:
                 self.assertIsNone(await leadership.wait(0.3))
+                self.assertRegex(leadership.state, "^unreachable: .*refused|Connect")
 
-    def test_hosts(self):
-        targets = leader_election_async._targets
-        self.assertEqual(
-            targets("postgresql://u:p@a:1,b/d?x=y"),
-            [{"dsn": "postgresql://u:p@a:1/d?x=y"}, {"dsn": "postgresql://u:p@b/d?x=y"}])
-        self.assertEqual(targets("postgresql:///d"), [{"dsn": "postgresql:///d"}])
-        self.assertEqual(targets({"host": ["a", "b"], "port": 1}),
-                         [{"host": "a", "port": 1}, {"host": "b", "port": 1}])
-        self.assertEqual(targets({"host": "a,b", "port": "1,2"}),
-                         [{"host": "a", "port": 1}, {"host": "b", "port": 2}])
+    def test_where(self):
+        def servers(where, **env):
+            with mock.patch.dict(os.environ, env):
+                return leader_election_async._read(where)
+        default = {"dsn": "postgresql://"}
+        self.assertEqual(servers("postgresql://u:p@a:1,[::1],b/d?x=y"), (
+            {"dsn": "postgresql://u:p@/d?x=y"},
+            [("a", 1, None), ("::1", 5432, None), ("b", 5432, None)]))
+        self.assertEqual(servers("postgresql:///d?host=/tmp,b&port=1,2&connect_timeout=3"), (
+            {"dsn": "postgresql:///d"}, [("/tmp", 1, None), ("b", 2, None)]))
+        self.assertEqual(servers({"host": ["a", "b"], "port": 1, "user": "u"}), (
+            {**default, "user": "u"}, [("a", 1, None), ("b", 1, None)]))
+        self.assertEqual(servers({"host": None, "service": None}, PGHOST="a"), (
+            default, [("a", 5432, None)]))
+        self.assertEqual(servers("", PGHOST="a,b", PGPORT="1,2"), (
+            default, [("a", 1, None), ("b", 2, None)]))
+        self.assertEqual(servers("", PGHOST="a", PGHOSTADDR="::1"), (
+            default, [("a", 5432, "::1")]))
+        for wrong in ("host=a", {"host": "a,b", "port": "1,2,3"}, "postgresql://a:b/d"):
+            with self.assertRaises(ValueError):
+                servers(wrong)
+
+    def test_service(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("# [app]\n[other]\nhost=o\n\n[app]\nhost=a,b\nport=1,2\nuser=u\n"
+                       "dbname=d\npassword=p=;#\n#x=y\n[last]\nhost=l\n")
+            file.flush()
+            expected = ({"dsn": "postgresql://?user=u&dbname=d&password=p%3D%3B%23"},
+                        [("a", 1, None), ("b", 2, None)])
+            read = leader_election_async._read
+            with mock.patch.dict(os.environ, PGSERVICEFILE=file.name, PGHOST="x", PGSERVICE="app"):
+                self.assertEqual(read(""), expected)
+            with mock.patch.dict(os.environ, PGSERVICEFILE=file.name):
+                self.assertEqual(read("postgresql:///?service=app"), expected)
+                self.assertEqual(read("postgresql://c:3/?service=app")[1], [("c", 3, None)])
+                with self.assertRaisesRegex(ValueError, "no service"):
+                    read({"service": "nobody"})
+            self.assertEqual(read({"service": "app", "servicefile": file.name}), expected)
+
+    async def test_one_name(self):
+        """Each address of a name is one of its own; asyncpg is given the name, for certificates."""
+        loop = asyncio.get_running_loop()
+
+        async def getaddrinfo(host, port, **_):
+            return [(0, 0, 0, "", (ip, port)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
+        addresses = leader_election_async._Addresses("postgresql://cluster/d", 30.0)
+        with mock.patch.object(loop, "getaddrinfo", getaddrinfo):
+            found = await addresses.round()
+            self.assertEqual([address.ip for address in found], ["192.0.2.1", "192.0.2.2"])
+            addresses.found_primary(found[1])
+            self.assertEqual(await addresses.round(), found[::-1])
+        arguments = addresses.arguments(found[1])
+        self.assertEqual(arguments["host"], "cluster")
+        with mock.patch.object(loop, "create_connection", mock.Mock()) as dialled:
+            arguments["loop"].create_connection(None, "cluster", 5432)
+        dialled.assert_called_once_with(None, "192.0.2.2", 5432)
 
     def test_literals(self):
         self.assertEqual(leader_election_async._fill("f($1, $2, $1)", "a'b\\$2", None),
