@@ -122,7 +122,7 @@ class _Candidate:
         if self._is_forked():
             return f"failed: {self._forked_text()}"
         if self._error:
-            return f"failed: {_words(self._error)}"
+            return f"failed: {_error_line(self._error)}"
         if self._closing:
             return "closed"
         return "leads" if self.leads else self._trouble.text or "standing"
@@ -332,8 +332,8 @@ class _Standing(_Candidate):
         self._addresses = None          # where to connect
         self._refused_since = None      # by a primary, after login, for a lasting reason
         self._backoff = _BackOff()
-        self._checker = None            # the thread of a health check that has not answered yet
-        self._is_well, self._diagnosis = False, ""
+        self._health_thread = None      # of a check that has not answered yet
+        self._healthy, self._health_text = False, ""
 
     def start(self):
         """Begin to stand, in two threads of this process."""
@@ -354,8 +354,8 @@ class _Standing(_Candidate):
         super().close()
         if self._threads and not self._is_forked():
             *_, teller = self._threads      # ends last
-            is_ours = threading.current_thread() in (*self._threads, self._checker)
-            if teller.is_alive() and not is_ours:   # of what a handler calls, its thread is the end
+            is_ours = threading.current_thread() in (*self._threads, self._health_thread)
+            if teller.is_alive() and not is_ours:   # a handler does not wait for its own thread
                 teller.join(self._call_timeout)
 
     def _ring(self):
@@ -403,7 +403,7 @@ class _Standing(_Candidate):
             self._give_back()
             return 0.0
         if not self._is_healthy():
-            return self._fall_ill()
+            return self._stand_down()
         self._held = self._renew(lead) if lead else self._stand()
         if self._held:
             self._extend(self._held)
@@ -459,30 +459,30 @@ class _Standing(_Candidate):
         not asked again before it has answered."""
         if not self._health_check:
             return True
-        if not self._checker:
-            self._is_well, self._diagnosis = False, "no answer"
-            self._checker = threading.Thread(target=self._run_check, daemon=True)
-            self._checker.start()
-        self._await(lambda: not self._checker or self._closing, self._call_timeout)
-        return self._is_well and not self._checker
+        if not self._health_thread:
+            self._healthy, self._health_text = False, "no answer"
+            self._health_thread = threading.Thread(target=self._run_check, daemon=True)
+            self._health_thread.start()
+        self._await(lambda: not self._health_thread or self._closing, self._call_timeout)
+        return self._healthy and not self._health_thread
 
     def _run_check(self):
         """The thread of one health check."""
         try:
             answer = self._health_check()
-            self._is_well, self._diagnosis = bool(answer), repr(answer)
+            self._healthy, self._health_text = bool(answer), repr(answer)
         except Exception as error:
-            self._diagnosis = repr(error)
+            self._health_text = repr(error)
         except SystemExit as error:
             self._fail(error)
-        self._checker = None
+        self._health_thread = None
         self._ring()
 
-    def _fall_ill(self):
+    def _stand_down(self):
         """Do not stand until we are well. A lease that we hold is given back in the next turn."""
         self._lose("unhealthy")
         if not self._closing:
-            self._trouble.goes_on("unhealthy", "", f"the health check says: {self._diagnosis}")
+            self._trouble.report("unhealthy", "", f"the health check says: {self._health_text}")
         if not self._held:
             self._withdraw()
             self._hang_up()
@@ -524,7 +524,8 @@ class _Standing(_Candidate):
         elif isinstance(error, _Pooled):
             verdict = error
         is_answer = sqlstate and not sqlstate.startswith(_NO_ANSWER)
-        self._trouble.goes_on("refused" if is_answer else "unreachable", sqlstate, _words(error))
+        word = "refused" if is_answer else "unreachable"
+        self._trouble.report(word, sqlstate, _error_line(error))
         if verdict:
             self._fail(verdict)
 
@@ -551,9 +552,9 @@ class _Standing(_Candidate):
         """A connection to the next address."""
         address = addresses.next()
         seconds = float(address.get("connect_timeout") or 0) or self._call_timeout
-        words = {"fallback_application_name": self.candidate, **_KEEPALIVES, **address}
+        params = {"fallback_application_name": self.candidate, **_KEEPALIVES, **address}
         try:
-            wire = _Wire.open(words, self._waker, self._now() + seconds, self._stop_if_closing)
+            wire = _Wire.open(params, self._waker, self._now() + seconds, self._stop_if_closing)
         except Exception as error:
             if _sqlstate(error):
                 addresses.refused(address, error)
@@ -722,7 +723,7 @@ class DetachedLeadership(_Standing):
             self._hang_up()
             if not self._listeners.round:       # else the next address, in the next turn
                 self._listen_at = self._now() + 30.0
-                self._warn("cannot listen: %s", _words(error))
+                self._warn("cannot listen: %s", _error_line(error))
 
     def _release(self, held):
         if self._now() < held.deadline:
@@ -760,9 +761,9 @@ class DetachedLeadership(_Standing):
             return self._pool.getconn(max(0.0, until - self._now()))
         except psycopg.OperationalError:
             if not self.leads and not self._closing:
-                words = _words_of_pool(self._pool)
-                self._addresses = self._addresses or _Addresses(words, self._refusal_timeout)
-                self._addresses.words = words
+                params = _pool_params(self._pool)
+                self._addresses = self._addresses or _Addresses(params, self._refusal_timeout)
+                self._addresses.params = params
                 self._connect(self._addresses).close()
             raise
 
@@ -880,7 +881,7 @@ class _Trouble:
         self._is_known = False      # by the log: its end is to be logged, too
         self._ended = 0.0
 
-    def goes_on(self, word, sqlstate, text):
+    def report(self, word, sqlstate, text):
         now, kind = time.monotonic(), (word, sqlstate)
         if not self.text and now - self._ended > 5.0:
             self._logged.clear()    # another one: all was well for more than a call or two
@@ -925,8 +926,8 @@ class _Addresses:
     with a standby.
     """
 
-    def __init__(self, words, refusal_timeout):
-        self.words, self._refusal_timeout = words, refusal_timeout
+    def __init__(self, params, refusal_timeout):
+        self.params, self._refusal_timeout = params, refusal_timeout
         self.round = []             # what is left of this round
         self._keys = []             # of all addresses of this round
         self._refusals = {}         # by key: since when, and the last error
@@ -968,22 +969,22 @@ class _Addresses:
 
     def _resolve(self):
         """All addresses: of each host, and each IP address of its name."""
-        words = _expand(self.words)
-        lists = [words.get(key, "").split(",") for key in ("host", "hostaddr", "port")]
+        params = _expand(self.params)
+        lists = [params.get(key, "").split(",") for key in ("host", "hostaddr", "port")]
         addresses = []
         for i in range(max(map(len, lists))):
             host, hostaddr, port = (values[i % len(values)] for values in lists)
             for ip in [hostaddr] if hostaddr else _ip_addresses(host):
                 # Empty, not left out: else libpq would take the whole list of the environment.
-                addresses.append({**words, "host": host, "hostaddr": ip, "port": port})
+                addresses.append({**params, "host": host, "hostaddr": ip, "port": port})
         return addresses
 
 
-def _expand(words):
-    """These words, and what libpq adds to them: from the environment, from a service's file, its
+def _expand(params):
+    """These parameters, and what libpq adds: from the environment, from a service's file, its
     defaults [service file]. It tells that of a connection, too, that it refuses to begin: there is
     no such target_session_attrs. (We do not need any: we ask whether a server is the primary.)"""
-    pgconn = PGconn.connect_start(make_conninfo(**{**words, "target_session_attrs": "?"}).encode())
+    pgconn = PGconn.connect_start(make_conninfo(**{**params, "target_session_attrs": "?"}).encode())
     error, options = pgconn.error_message.decode(errors="replace"), pgconn.info
     pgconn.finish()
     expanded = {option.keyword.decode(): option.val.decode()
@@ -1139,8 +1140,8 @@ def _ignore_standby(wire, until, error):
         raise psycopg.OperationalError(f"this server is a standby: {error}") from error
 
 
-def _words_of_pool(pool):
-    """How a pool connects, in libpq's words. (Both may be callables in psycopg_pool 3.3.)"""
+def _pool_params(pool):
+    """How a pool connects, in libpq's parameters. (Both may be callables in psycopg_pool 3.3.)"""
     conninfo, options = (value() if callable(value) else value
                          for value in (pool.conninfo, pool.kwargs))
     not_libpq = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
@@ -1152,7 +1153,7 @@ def _sqlstate(error):
     return getattr(error, "sqlstate", None) or ""
 
 
-def _words(error):
+def _error_line(error):
     """An error in one line: its SQLSTATE, or class, and the first line of its text."""
     text = str(error).strip().partition("\n")[0]
     if isinstance(error, psycopg.Error) and not _sqlstate(error):
