@@ -58,7 +58,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, PGconn, PollingStatus, TransactionStatus
 
 log = logging.getLogger("leader_election")
-LeadershipError = psycopg.Error     # what wait() raises, and on_error is told: see sqlstate
+# What wait() raises, and on_error is told (see sqlstate), if it is not the error of a handler.
+LeadershipError = psycopg.Error
 
 
 class NotLeader(Exception):
