@@ -12,7 +12,8 @@
 #	env        what is not usual
 #	steps
 #	under      the command that starts the process
-#	elsewhere  its election is in another database, and the checker does not see it
+#	unchecked  the checker does not know it: its election is in another database, or
+#	           its name is its own
 #	at         FILE:LINE of what has to be so
 #
 # A process that ends while a step is not so has failed, and is killed after its last
@@ -215,7 +216,7 @@ sub run_alone
 			await(sub { ended($case->{process}) });
 			$free{ $case->{n} } = 1;
 			@running = grep { $_ != $case } @running;
-			push @processes, $case->{process} unless $case->{elsewhere};
+			push @processes, $case->{process} unless $case->{unchecked};
 		}
 	}
 	return;

@@ -169,7 +169,7 @@ sub default_names
 
 	foreach my $subject (clients(@subjects))
 	{
-		push @cases, map { my $fits = $_->[2]; { name => $_->[0], subject => $subject,
+		push @cases, map { my $fits = $_->[2]; { name => $_->[0], subject => $subject, unchecked => 1,
 			kind => 'session', at => $at, env => { DEFAULT_NAME => 1, %{ $_->[1] } },
 			under => $_->[3],
 			steps => [ [ 'says its name' => event('name') ],
@@ -180,7 +180,7 @@ sub default_names
 
 						die "is $name, process $pid\n" if $name !~ /^(?:$right)$/;
 						die "is $name\n" if length $name > 200;
-						$case->{process}{candidate} = $name;
+						$case->{taken} = $name;
 						return 1;
 					} ],
 				@elected,
@@ -188,7 +188,7 @@ sub default_names
 						my ($case) = @_;
 						my $leader = sql("SELECT leader_election.leader('$case->{election}')");
 
-						die "is $leader\n" if $leader ne $case->{process}{candidate};
+						die "is $leader\n" if $leader ne $case->{taken};
 						return 1;
 					} ] ] } } names();
 	}
