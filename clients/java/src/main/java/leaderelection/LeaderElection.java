@@ -2,68 +2,88 @@
  * LeaderElection.java
  *		Stand for election in a PostgreSQL database that has the extension
  *		leader_election: one file to copy, or to install. It needs the driver
- *		org.postgresql, and Java 11 or later.
+ *		org.postgresql (pgjdbc), and Java 11 or later.
  *
- * SessionLeadership stands with a connection of its own, DetachedLeadership
- * with connections of the application's pool. SoleLeadership (no election at
- * all) and FakeLeadership (a test says who leads) are Leaderships, too.
+ * In this order: what an application uses (Options, Leadership and its four
+ * kinds), the Engine that keeps a candidate standing, where it connects to
+ * (Addresses), and small helpers.
  *
- * Invariant: a term is never given out after its deadline, which counts from
- * the *sending* of the last renewal that was answered. Each elected has
- * exactly one lost. A lost is reported, and its handler has returned, before
- * the lease is given back to the server, so that the next leader never starts
- * while a handler of ours still stops the work.
+ * The states, as in docs/clients.md:
  *
- * Threads, all of them daemons: each candidate has one, the engine, which asks
- * the health check, and waits for what others do: calls, each with its time limit,
- * and handlers. A timer ends a leadership at its deadline although the engine hangs.
+ *		standing --extend(grant)--> leads --lose(reason)--> losing
+ *		losing --giveBack--> standing		any state --close, fail--> ended
+ *
+ * Invariants:
+ *	- A term is never given out after its deadline, which counts from the
+ *	  *sending* of the last renewal that was answered [stopped].
+ *	- Each elected has exactly one lost. The lease is given back to the server
+ *	  only when the handler of lost has returned: the next leader does not
+ *	  start while ours still stops its work.
+ *	- If this process dies, at whatever step, the server ends the leadership: a
+ *	  session's with its connection, a detached one's with its lease.
+ *
+ * Threads, all of them daemons: each candidate has one, the engine, which
+ * waits for what others do: calls, each with a time limit, the health check,
+ * and handlers. A timer ends a leadership at its deadline although the engine
+ * hangs. The names in brackets are those of the faults in test/clients that a
+ * line is for.
  *
  * The clock is System.nanoTime(), which stands still while the machine sleeps
  * (Java has none that goes on): after a suspend a term may be given out that
  * is over. Fence what must not be written twice. JDBC has no TCP_USER_TIMEOUT:
- * the timer of each call closes the socket instead.
+ * the time limit of each call closes the socket instead.
  */
 package leaderelection;
 
 import static java.lang.System.Logger.Level.*;
-import static java.util.concurrent.CompletableFuture.*;
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 
+import java.io.IOException;
+import java.net.*;
+import java.nio.file.*;
 import java.sql.*;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.*;
+import javax.net.SocketFactory;
+import javax.sql.DataSource;
 import org.postgresql.*;
 
 public final class LeaderElection {
     private static final System.Logger LOG = System.getLogger("leaderelection");
     private static final long MS = 1_000_000, SECOND = 1000 * MS;
-    /** SQLSTATEs of what would be answered the same again. 08004: a password is missing. */
-    private static final String FATAL =
-        "28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|08004";
+    /** Where calls and handlers run: so that each can be waited for no longer than it may take. */
     private static final ExecutorService POOL = Executors.newCachedThreadPool(task -> {
         Thread t = new Thread(task, "leader election");
         t.setDaemon(true);
         return t;
     });
 
+    private LeaderElection() { }
+
+    // ------------------------------------------------- what an application uses
+
     /** Thrown by fenced() when we do not lead. The server's own refusals have the same SQLSTATE. */
-    @SuppressWarnings("serial") public static final class NotLeader extends SQLException {
-        NotLeader(String name) { super("not the leader of election \"" + name + "\"", "LE001"); }
+    public static final class NotLeader extends SQLException {
+        private static final long serialVersionUID = 1;
+
+        NotLeader(String election) {
+            super("not the leader of election \"" + election + "\"", "LE001");
+        }
     }
 
     /**
      * The arguments. Handlers are called one after the other, perhaps before the constructor of
-     * the Leadership has returned, and must return soon: while a lost handler runs, nobody else is
-     * elected. Their exceptions are logged. They must not call close(), which waits for them.
+     * the Leadership has returned. What they may do is a table in docs/clients.md; in short: while
+     * a handler of lost runs, nobody else is elected, and an exception of elected or lost ends the
+     * client.
      */
     public static final class Options {
         public final String election;
-        /** Each instance needs a name of its own. Default: pid@host-random. */
-        public String candidate =
-            java.lang.management.ManagementFactory.getRuntimeMXBean().getName() + "-"
-            + Integer.toHexString(ThreadLocalRandom.current().nextInt(0x10000, 0x1000000));
+        /** Each instance needs a name of its own. Default: see defaultName(). */
+        public String candidate = defaultName(System.getenv(), ProcessHandle.current().pid());
         public Integer rank;
         /** JSON, which view status shows of the leader. A change counts from the next renewal on. */
         public volatile String metadata;
@@ -72,14 +92,25 @@ public final class LeaderElection {
          * We stand, and the lease is renewed, only after true.
          */
         public BooleanSupplier healthCheck = () -> true;
-        /** How long a session's campaign() waits; when a call's socket is closed; how often a
-         *  detached follower asks. */
-        public Duration slice = Duration.ofSeconds(5), callTimeout = slice,
-            interval = Duration.ofSeconds(1);
+        /** How long the server may take for a call. Then its socket is closed. */
+        public Duration callTimeout = Duration.ofSeconds(5);
+        /**
+         * A session: how long campaign() waits. Default: 5 s, or less if the server would log that
+         * as a slow statement.
+         */
+        public Duration slice;
+        /** A session: "session" says that a pooler in session mode is in between. */
+        public String pooler;
+        /** A detached follower: how often it asks. */
+        public Duration interval = Duration.ofSeconds(1);
         /** Detached: connects for LISTEN, so that a follower asks at once. Not to a pooler. */
         public Callable<Connection> listen;
-        /** onYield: the server asks us to go: finish, and resign(). Else we resign at once. */
-        public Consumer<Long> onElected = term -> { }, onYield;
+        /** For so long servers may refuse us, without another word, before that ends this client. */
+        public Duration refusalTimeout = Duration.ofSeconds(30);
+
+        public Consumer<Long> onElected = term -> { };
+        /** The server asks us to go: finish, and resign(). Without a handler we resign at once. */
+        public Consumer<Long> onYield;
         /**
          * The reason: resigned, closed, yielded, expired, connection lost, not renewed, unhealthy,
          * failover (elected follows, with a new term) or error.
@@ -96,25 +127,27 @@ public final class LeaderElection {
     /** What an application asks, whichever way it stands, from any thread. */
     public abstract static class Leadership implements AutoCloseable {
         final Options o;
-        Executor executor = Runnable::run;    // runs handlers
-        volatile Long lead, over;    // the term in which we lead, or null; one to be given back
-        volatile long deadline;      // of lead, by now(): written before it, and read before it
+        final Handlers handlers;
+        volatile Lease lease;                 // by which we lead; null: we do not
+        volatile Lease owed;                  // lost, and still ours at the server
+        volatile boolean closed;              // nothing is begun any more
+        volatile SQLException failure;        // what has ended this client
+        volatile String word = "standing";    // what state() says, but for the above
         private volatile long changes;
-        private boolean asked;       // to yield
-        volatile boolean closed;
-        volatile SQLException fatal;
-        CompletableFuture<Void> told = completedFuture(null);    // when all handlers have returned
+        private boolean ended;                // nothing of ours is left at the server
+        private boolean asked;                // to yield, in this term
 
-        private Leadership(Options options) { o = options; }
+        private Leadership(Options options, Executor executor) {
+            o = options;
+            handlers = new Handlers(executor);
+        }
 
         long now() { return System.nanoTime(); }
 
         /** The term in which we lead now, else empty. Never blocks, and does no I/O. */
         public OptionalLong term() {
-            long until = deadline;
-            Long term = lead;
-            boolean leads = term != null && until - now() > 0;
-            return leads ? OptionalLong.of(term) : OptionalLong.empty();
+            Lease l = lease;
+            return l != null && l.deadline - now() > 0 ? OptionalLong.of(l.term) : OptionalLong.empty();
         }
 
         public boolean leads() { return term().isPresent(); }
@@ -123,16 +156,31 @@ public final class LeaderElection {
         public long changes() { return changes; }
 
         /**
+         * What our last attempt came to: "standing", "leads", "unhealthy", "unreachable: TEXT",
+         * "refused: SQLSTATE TEXT", "closed" or "failed: SQLSTATE TEXT". Never blocks.
+         */
+        public String state() {
+            SQLException error = failure;
+            return error != null ? "failed: " + error.getSQLState() + " " + firstLine(error)
+                : closed ? "closed" : leads() ? "leads" : word;
+        }
+
+        /**
          * Waits until we lead. Returns the term, or empty after the timeout, after close(), or if
          * we lead without a term. Throws the error that has ended this client, if one has.
          */
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
-            long end = System.nanoTime() + timeout.toNanos(), left;
-            while (!leads() && !closed && (left = end - System.nanoTime()) > 0)
+            long end = System.nanoTime() + timeout.toNanos();
+            // A client that fails gives its lease back first: its program may end with our answer.
+            while (!leads() && !(failure == null ? closed : ended)) {
+                long left = end - System.nanoTime();
+                if (left <= 0)
+                    return OptionalLong.empty();
                 NANOSECONDS.timedWait(this, left);
-            if (fatal != null)
-                throw new SQLException(fatal.getMessage(), fatal.getSQLState(), fatal);
+            }
+            if (failure != null && ended)
+                throw new SQLException(failure.getMessage(), failure.getSQLState(), failure);
             return term();
         }
 
@@ -148,60 +196,122 @@ public final class LeaderElection {
         }
 
         /** Gives up now, and goes on standing. */
-        public synchronized void resign() { end(asked ? "yielded" : "resigned"); }
+        public synchronized void resign() { lose(asked ? "yielded" : "resigned"); }
 
-        /** Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout. */
-        @Override public synchronized void close() {
+        /**
+         * Gives up, withdraws, ends threads and connections. Waits no longer than callTimeout, and
+         * in a handler not at all.
+         */
+        @Override public void close() {
             end("closed");
-            closed = true;    // after that, or the engine might end before it has left
-            notifyAll();
+            whenClosed();
         }
 
         /**
-         * The server has granted a term or, if before is our term, renewed that. False: nobody
+         * The server has granted a term (held is null), or renewed that of held. False: nobody
          * wants it any more, or the answer came too late. What is over is never made valid again,
-         * because its lost was reported, or is about to be. (Terms are compared as objects.) The
-         * timer tells of the end although the engine hangs, in the health check for instance.
+         * because its lost was told [stopped, lost answer].
          */
-        synchronized boolean granted(Long before, Long term, long until, boolean yielding) {
-            end(null);
-            if (closed || lead != before || term == null || until - now() <= 0)
+        final synchronized boolean extend(Lease held, Lease granted) {
+            expire();
+            if (closed || lease != held || granted.deadline - now() <= 0)
                 return false;
-            if (!term.equals(lead))
-                end("failover");
-            deadline = until;
-            delayedExecutor(until - now(), NANOSECONDS, POOL).execute(() -> end(null));
-            boolean elected = lead == null, ask = yielding && (elected || !asked);
-            asked = yielding;
+            if (held != null && held.term != granted.term)
+                lose("failover");
+            boolean elected = lease == null;
+            lease = granted;
             if (elected) {
-                lead = term;
                 changes++;
-                event(() -> o.onElected.accept(term));
+                asked = false;
+                tell("elected", () -> o.onElected.accept(granted.term));
+                notifyAll();
             }
+            boolean ask = granted.yielding && !asked;
+            asked = granted.yielding;
             if (ask)
-                event(o.onYield == null ? this::resign : () -> o.onYield.accept(term));
+                handlers.tell(() -> askToYield(granted.term));
             return true;
         }
 
-        /**
-         * The term goes, then the handler is told. Who gives the lease back waits for told. Without
-         * a reason: only if the deadline has passed.
-         */
-        synchronized void end(String reason) {
-            if (lead == null || reason == null && leads())
-                return;
-            String why = leads() ? reason : "expired";
-            over = why.equals("failover") ? null : lead;
-            lead = null;
-            event(() -> o.onLost.accept(why));
+        private void askToYield(long term) {
+            try {
+                if (o.onYield != null) {
+                    o.onYield.accept(term);
+                    return;
+                }
+            } catch (Throwable t) {
+                LOG.log(ERROR, "the handler of yield of election " + o.election + " failed", t);
+            }
+            synchronized (this) {
+                if (lease != null && lease.term == term)
+                    resign();
+            }
         }
 
-        /** Calls a handler when those before it have returned. */
-        synchronized void event(Runnable handler) {
-            told = told.thenRunAsync(handler, executor).exceptionally(e -> {
-                LOG.log(ERROR, "a handler of election " + o.election + " failed", e);
-                return null;
+        /**
+         * Ends our leadership: the term goes first, then the handler is told. After a failover the
+         * old term is nothing that could be given back.
+         */
+        synchronized void lose(String reason) {
+            if (lease == null)
+                return;
+            String why = leads() ? reason : "expired";
+            owed = why.equals("failover") ? null : lease;
+            lease = null;
+            tell("lost", () -> o.onLost.accept(why));
+            notifyAll();
+        }
+
+        final synchronized void expire() {
+            if (lease != null && !leads())
+                lose("expired");
+        }
+
+        /** Ends this client with an error: await() throws it, and onError is told, in the end. */
+        final void fail(SQLException error) {
+            LOG.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
+            synchronized (this) {
+                if (failure == null && !ended)
+                    failure = error;
+            }
+            end("error");
+            whenFailed();
+        }
+
+        private synchronized void end(String reason) {
+            lose(reason);
+            closed = true;    // after that, or the engine might end before it has given back
+            notifyAll();
+        }
+
+        /** An error of these handlers ends us: nobody knows whether the work runs, or has stopped. */
+        final void tell(String event, Runnable handler) {
+            handlers.tell(() -> {
+                try {
+                    handler.run();
+                } catch (Throwable t) {
+                    LOG.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
+                    fail(new SQLException("the handler of " + event + " failed: " + t, "38000", t));
+                }
             });
+        }
+
+        /** Without an engine nothing is left at a server, and nobody is to be waited for. */
+        void whenClosed() { finish(); }
+
+        void whenFailed() { finish(); }
+
+        /** Nothing of ours is left at the server. */
+        final synchronized void finish() {
+            if (!ended && failure != null)
+                handlers.tell(() -> {
+                    try {
+                        o.onError.accept(failure);
+                    } catch (Throwable t) {
+                        LOG.log(ERROR, "the handler of error of election " + o.election + " failed", t);
+                    }
+                });
+            ended = true;
             notifyAll();
         }
     }
@@ -212,10 +322,10 @@ public final class LeaderElection {
 
         /** unfenced: fenced() does nothing. Else it refuses: there is no term to be fenced by. */
         public SoleLeadership(Options options, boolean unfenced) {
-            super(options);
+            super(options, Runnable::run);
             this.unfenced = unfenced;
-            lead = 0L;
-            event(() -> o.onElected.accept(null));
+            lease = new Lease(0, 0, false);
+            tell("elected", () -> o.onElected.accept(null));
         }
 
         @Override public OptionalLong term() { return OptionalLong.empty(); }
@@ -234,25 +344,28 @@ public final class LeaderElection {
     public static final class FakeLeadership extends Leadership {
         private volatile long clock, last;
 
-        public FakeLeadership(Options options) { super(options); }
+        public FakeLeadership(Options options) { super(options, Runnable::run); }
 
         @Override long now() { return clock; }
 
         public void elect() { elect(last + 1, Duration.ofSeconds(15)); }
 
         /** The term that we have: a renewal. Another one: lost("failover"), then elected. */
-        public synchronized void elect(long term, Duration lease) {
+        public synchronized void elect(long term, Duration lasts) {
             last = term;
-            granted(lead, term, clock + lease.toNanos(), false);
+            extend(lease, new Lease(term, clock + lasts.toNanos(), false));
         }
 
-        public void lose(String reason) { end(reason); }
+        @Override public void lose(String reason) { super.lose(reason); }
 
-        public synchronized void askYield() { granted(lead, lead, deadline, true); }
+        public synchronized void askYield() {
+            if (leads())
+                extend(lease, new Lease(lease.term, lease.deadline, true));
+        }
 
         public void advance(Duration duration) {
             clock += duration.toNanos();
-            end(null);
+            expire();
         }
 
         @Override public void fenced(Connection transaction) throws SQLException {
@@ -260,271 +373,917 @@ public final class LeaderElection {
         }
     }
 
-    /** What the two kinds of candidates share. */
-    private abstract static class Engine extends Leadership {
-        static final String GRANT =
-            "SELECT ARRAY[term, remaining_ms, yielding::pg_catalog.int4] FROM leader_election.";
-        final long callTimeout = o.callTimeout.toNanos();
-        private final boolean session;
-        private final Callable<Connection> connect;
-        private final CompletableFuture<Void> finished;
-        volatile Connection own, ear;    // a pool's own is given back after each turn; to LISTEN
-        boolean standing;                // the server may know us
-        private long sent, next = now(), backOff = SECOND / 10;    // next: when to call the server
-
-        Engine(Options options, boolean session, Callable<Connection> connect) {
-            super(options);
-            executor = o.executor;
-            this.session = session;
-            this.connect = connect;
-            finished = runAsync(this::run, POOL);
-        }
-
-        /** Stands. Returns a GRANT if we are elected, else null. */
-        abstract Long[] stand() throws Exception;
-
-        private void run() {
-            while (!closed || standing)
-                try {
-                    Long term = lead;
-                    idle(term);
-                    boolean well = over == null && !closed && o.healthCheck.getAsBoolean();
-                    if (well && lead == term)
-                        ask(term);
-                    else
-                        leave();
-                    if (own != null && !(session && standing)) {
-                        own.close();
-                        own = null;
-                    }
-                } catch (Throwable t) {
-                    trouble(t);
-                }
-            abort(ear);
-        }
-
-        /**
-         * Waits until something is to be done. Watches our connection: its end is told at once. Who
-         * gave up hears of that, too, and would be the first to ask: it listens to nothing.
-         *
-         * While the driver reads it cannot be woken. So a session that leads has it read for 5 ms
-         * at a time, and who listens and leads wakes up from a pause: who resigns, or closes, must
-         * not keep the others waiting.
-         */
-        private void idle(Long term) throws Exception {
-            Connection c = session ? own : standing ? ear : null;
-            boolean reads = session || term == null;
-            while (isIdle(term)) {
-                if (c == null || !reads)
-                    pause(term, c == null ? next - now() : 20 * MS);
-                if (c == null)
-                    continue;
-                PGConnection it = c.unwrap(PGConnection.class);
-                for (PGNotification n : reads ? it.getNotifications(term == null ? 20 : 5)
-                        : it.getNotifications())
-                    if (n.getParameter().contains(o.election))
-                        return;
-            }
-        }
-
-        private boolean isIdle(Long term) {
-            return lead == term && over == null && !closed && next - now() > 0;
-        }
-
-        /** For so long, or until event() or close(). */
-        private synchronized void pause(Long term, long ns) throws InterruptedException {
-            if (isIdle(term))
-                NANOSECONDS.timedWait(this, ns);
-        }
-
-        /**
-         * A session's deadline is half of what remains: the server may end the session of a peer
-         * that went silent, and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s.
-         */
-        private void ask(Long term) throws Exception {
-            own = own == null ? connect(connect) : own;
-            Long[] grant = term == null ? stand()
-                : renew(Math.min(callTimeout, deadline - now()), term);
-            long lasts = grant == null ? 0 : grant[1] * MS / (session ? 2 : 1);
-            backOff = SECOND / 10;
-            next = lasts > 0 ? sent + lasts / 3 : now() + (session ? 0 : o.interval.toNanos());
-            if (grant == null)
-                end("not renewed");
-            else if (!granted(term, grant[0], sent + lasts, grant[2] > 0))
-                over = grant[0];    // it came too late, or nobody was told of it
-        }
-
-        /**
-         * Gives back what is over, and withdraws. We stand anew when the others had their turn, and
-         * so a lone candidate that resigns does not spin.
-         */
-        private void leave() throws Exception {
-            end("unhealthy");    // or waits for who is ending it just now
-            told.join();
-            next = now() + SECOND + o.interval.toNanos();
-            if (standing) {
-                standing = false;    // now, for if the release fails leave() would be refused later
-                own = session ? own : connect(connect);
-                if (over != null && !session)
-                    tell("SELECT leader_election.release", callTimeout, over);
-                tell("SELECT leader_election.leave", callTimeout, o.candidate);
-            }
-            over = null;
-        }
-
-        /** In doubt, a session stands anew; a detached one keeps its term until the deadline. */
-        private void trouble(Throwable t) {
-            SQLException e = new SQLException(t.toString(), t);
-            for (Throwable cause = t; cause != null; cause = cause.getCause())
-                if (cause instanceof SQLException)
-                    e = (SQLException) cause;
-            String state = String.valueOf(e.getSQLState()), text = e.getMessage();
-            LOG.log(closed ? DEBUG : WARNING, "election {0}: {1} ({2})", o.election, text, state);
-            if (!closed && state.matches(FATAL)) {
-                fatal = new SQLException(!state.matches("3F000|42883") ? text
-                    : "no extension here (CREATE EXTENSION leader_election): " + text, state, e);
-                end("error");
-                closed = true;
-                event(() -> o.onError.accept(fatal));
-            }
-            next = now() + (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
-            backOff = Math.min(2 * backOff, 5 * SECOND);
-            if (session && lead != null && state.equals("55P03"))
-                return;
-            // A RuntimeException is the health check's. The server elects another when a session's
-            // socket is closed. And a candidacy in doubt is not used: campaign() would make one
-            // with defaults.
-            end(t instanceof RuntimeException ? "unhealthy" : session ? "connection lost" : null);
-            if (session)
-                told.join();
-            standing &= !session;
-            over = standing ? over : null;    // or leave() comes next
-            abort(own);
-            abort(ear);
-            own = ear = null;
-        }
-
-        final Long[] renew(long timeout, Long term) throws Exception {
-            return call(own, timeout,
-                GRANT + "renew(?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)",
-                o.election, session ? null : term, o.metadata);
-        }
-
-        /** A session is known by its connection; a detached one says its term, or its name. */
-        final Long[] tell(String sql, long timeout, Object who) throws Exception {
-            return session ? call(own, timeout, sql + "(?)", o.election)
-                : call(own, timeout, sql + "(?, ?)", o.election, who);
-        }
-
-        /**
-         * One statement. After the timeout trouble() closes the socket: a call that was only given
-         * up goes on at the server, and may win an election that nobody knows of.
-         */
-        final Long[] call(Connection c, long ns, String sql, Object... args) throws Exception {
-            sent = now();
-            return POOL.submit(() -> query(c, sql, args)).get(ns, NANOSECONDS);
-        }
-
-        /** Connects, or borrows a connection. One that comes too late goes back unused. */
-        final Connection connect(Callable<Connection> connect) throws Exception {
-            Future<Connection> c = POOL.submit(connect);
-            try {
-                Connection it = c.get((session ? 10 : 1) * callTimeout, NANOSECONDS); // several hosts
-                it.setAutoCommit(true);    // pools set that back when they get it
-                return it;
-            } catch (TimeoutException e) {
-                POOL.submit(() -> { c.get().close(); return null; });
-                throw e;
-            }
-        }
-
-        @Override public void close() {
-            super.close();
-            if (session && over == null)
-                abort(own);    // a follower's: what it waits for is of no use any more
-            finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
-        }
-    }
-
     /** Stands with a connection of its own, which is never a pool's. */
     public static final class SessionLeadership extends Engine {
-        /** The URL may name several hosts; standbys are passed over. */
-        public SessionLeadership(String url, Properties info, Options o) {
-            super(o, true, () -> connect(url, info, (o.callTimeout.toMillis() + 999) / 1000 + ""));
+        /**
+         * Half of what remains is ours: the server may end the session of a peer that went silent,
+         * and elect another, after 3 * floor(lease / 3 s) seconds, at least 3 s [leader's network cut].
+         */
+        private static final int SHARE = 2;
+        private final Properties info;
+        private final String url;
+        private long slice;
+
+        /**
+         * The URL may name several hosts, or a service (?service=app): each address of each host is
+         * tried in turn, and standbys are passed over.
+         */
+        public SessionLeadership(String url, Properties info, Options options) {
+            super(options, SHARE, SECOND / 10);
+            Properties all = parse(url, info);
+            this.url = url + (url.contains("?") ? "&" : "?");
+            this.info = withDefaults(info, all);
+            start(new Addresses(() -> resolve(all)));
         }
 
-        /** The driver's timeouts are for connecting, host by host. Then each call has our timer. */
-        private static Connection connect(String url, Properties my, String s) throws SQLException {
-            Properties info = (Properties) my.clone();
-            Map.of("connectTimeout", s, "socketTimeout", s, "prepareThreshold", "0",
-                "tcpKeepAlive", "true", "targetServerType", "primary", "hostRecheckSeconds", "0",
-                "options", "-c statement_timeout=0 -c idle_session_timeout=0")
-                .forEach(info::putIfAbsent);
-            Connection c = DriverManager.getConnection(url, info);
-            c.setNetworkTimeout(POOL, 0);
-            return c;
+        /** The driver reads its URL, service file and password file, nobody else. */
+        private static Properties parse(String url, Properties info) {
+            Properties all = org.postgresql.Driver.parseURL(url, info);
+            if (all == null)
+                throw new IllegalArgumentException("the driver does not take this URL, or the service "
+                    + "that it names (a port for each host?): " + url.replaceAll("[?].*", ""));
+            return all;
+        }
+
+        /**
+         * The driver's own time limits are for connecting; after that each call has ours. Nothing
+         * is set for the session before we know that it is one, so the driver, too, must not say
+         * SET by itself: it does not if it knows that the server is new [session pooler].
+         */
+        private Properties withDefaults(Properties info, Properties known) {
+            Properties result = new Properties();
+            String seconds = String.valueOf((o.callTimeout.toMillis() + 999) / 1000);
+            Map.of("connectTimeout", seconds, "socketTimeout", seconds, "cancelSignalTimeout", seconds,
+                "prepareThreshold", "0", "tcpKeepAlive", "true", "assumeMinServerVersion", "15",
+                "targetServerType", "primary", "hostRecheckSeconds", "0")
+                .forEach((name, value) -> {
+                    if (known.getProperty(name) == null)
+                        result.setProperty(name, value);
+                });
+            info.stringPropertyNames().forEach(name -> result.setProperty(name, info.getProperty(name)));
+            return result;
+        }
+
+        /**
+         * The first statement sets nothing: it asks whether this is a primary, and a session of our
+         * own. Behind a pooler the process that answers is not the one that the driver was told of
+         * when it logged in [pooler].
+         */
+        @Override Connection open(Address at) throws Exception {
+            Connection c = openInTime(3 * callTimeout, () -> DriverManager.getConnection(
+                url + at.parameters(), at.properties(info)));
+            try {
+                c.setNetworkTimeout(POOL, 0);
+                Object[] server = within(callTimeout, () -> query(c, "SELECT pg_catalog.pg_is_in_recovery(), "
+                    + "pg_catalog.pg_backend_pid(), " + SETTING + "'log_min_duration_statement'), "
+                    + SETTING + "'statement_timeout')"));
+                if ((Boolean) server[0])
+                    throw new SQLException("this is a standby", "25006");
+                boolean own = !"session".equals(o.pooler);
+                if (own && (Integer) server[1] != c.unwrap(PGConnection.class).getBackendPID())
+                    throw new NoSession();
+                if (own)
+                    within(callTimeout, () -> query(c, SET_NO_TIME_LIMITS));
+                slice = slice((Long) server[2], own ? 0 : (Long) server[3]);
+                return c;
+            } catch (Throwable t) {
+                disconnect(c, t);
+                throw t;
+            }
+        }
+
+        private static final String SETTING =
+            "(SELECT setting::pg_catalog.int8 FROM pg_catalog.pg_settings WHERE name = ";
+        private static final String SET_NO_TIME_LIMITS =
+            "SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings "
+            + "WHERE name IN ('statement_timeout', 'idle_session_timeout', 'transaction_timeout')";
+
+        /** The slices of a campaign are shorter than what is logged as slow, or ended [slices]. */
+        private long slice(long... limits) {
+            if (o.slice != null)
+                return o.slice.toMillis();
+            long slice = 5000;
+            for (long limit : limits)
+                if (limit > 0)
+                    slice = Math.min(slice, limit * 8 / 10);
+            if (slice >= 200)
+                return slice;
+            logOnce("slices", WARNING, "log_min_duration_statement (or statement_timeout) is so low that the "
+                + "server's log will have each campaign; options.slice says how long they are");
+            return 5000;
+        }
+
+        /** A session hears at once that its connection has ended [backend terminated]. */
+        @Override boolean watch(Lease held) throws Exception {
+            if (own == null)
+                rest(held, next - now());
+            else    // a read cannot be woken: one that leads must soon hear of resign()
+                own.unwrap(PGConnection.class).getNotifications(held == null ? 20 : 5);
+            return false;
         }
 
         /** Joins first, so that our place in line outlives each slice. */
-        @Override Long[] stand() throws Exception {
+        @Override Lease stand() throws Exception {
             if (!standing)
-                call(own, callTimeout, "SELECT leader_election.join(?, ?, rank => ?, "
+                call("SELECT leader_election.join(?, ?, rank => ?, "
                     + "metadata => ?::pg_catalog.jsonb, auto_renew => false)",
                     o.election, o.candidate, o.rank, o.metadata);
             standing = true;
-            if (!closed)
-                call(own, o.slice.toNanos() + callTimeout,
-                    "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
-                    o.election, o.candidate, o.slice.toMillis() + " ms");
-            return renew(callTimeout, null);    // no row if we were not elected
+            reportAnswer();
+            campaign();
+            return renew(null);    // nothing, if we were not elected
+        }
+
+        /**
+         * Waits for its turn at the server, a slice long. close() cuts that short by the driver's
+         * cancel and hears the answer: so the session can leave, and end in peace [slices: SIGTERM].
+         */
+        private void campaign() throws Exception {
+            Connection c = own;
+            if (closed)
+                return;
+            CompletableFuture<Object[]> answer = async(() -> query(c,
+                "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
+                o.election, o.candidate, slice + " ms"));
+            waitOrClose(answer, slice * MS + callTimeout);
+            if (closed && !answer.isDone())
+                within(callTimeout, () -> { c.unwrap(PGConnection.class).cancelQuery(); return null; });
+            try {
+                answerOf(answer, closed ? callTimeout : 0);
+            } catch (ExecutionException e) {
+                if (!closed)
+                    throw e;    // else that is the cancel
+            }
+        }
+
+        @Override Lease renew(Lease held) throws Exception {
+            return grant(held, RENEW, o.election, null, o.metadata);
+        }
+
+        @Override void withdraw(Lease owed) throws Exception {
+            call("SELECT leader_election.leave(?)", o.election);
+        }
+
+        /**
+         * In doubt a session stands anew, over a new connection: the server ends what belonged to
+         * the old one, and campaign() after a join() of which nothing was heard would stand with
+         * defaults. But these errors say that nothing was done; our deadline decides.
+         */
+        @Override void keepOrLose(SQLException e) {
+            if (lease != null && e.getSQLState().matches("55P03|57014"))
+                return;
+            lose(isAnswer(e) ? "not renewed" : "connection lost");
+            handlers.await();    // the server elects another when our connection ends
+            owed = null;
+            standing = false;
+            disconnect(own, e);
+            own = null;
+        }
+
+        @Override void endTurn() { }
+
+        @Override void hangUp() {
+            if (own != null)
+                disconnect(own, null).copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
         }
     }
 
     /** Stands over connections of the application's pool; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
-        /** Until it is granted: so no grant is lost with its answer. */
-        private java.util.UUID request = java.util.UUID.randomUUID();
+        private static final long PATIENCE = 60 * SECOND, LISTEN_AGAIN = 5 * SECOND;
+        private final DataSource pool;
+        private Connection ear;    // to LISTEN
+        private long nextEar = now();
+        /** Until it is granted: so no grant is lost with its answer [lost answer]. */
+        private UUID request = UUID.randomUUID();
 
         /** The pool's connections are in autocommit mode, which is every pool's default. */
-        public DetachedLeadership(javax.sql.DataSource pool, Options o) {
-            super(o, false, pool::getConnection);
+        public DetachedLeadership(DataSource pool, Options options) {
+            super(options, 1, Math.max(options.interval.toNanos(), SECOND / 10));
+            this.pool = pool;
+            Address it = new Address("the pool", "", null);
+            start(new Addresses(() -> List.of(it)));
         }
 
-        @Override Long[] stand() throws Exception {
-            standing = true;
-            Long[] grant = call(own, callTimeout,
-                GRANT + "acquire(?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
-                o.election, o.candidate, o.rank, o.metadata, request);
-            request = grant == null ? request : java.util.UUID.randomUUID();
-            if (grant == null && ear == null && o.listen != null) {
-                ear = connect(o.listen);
-                call(ear, callTimeout, "LISTEN leadership_changed");
+        /**
+         * Borrows a connection. A pool may say after a while only why it has none, and a follower
+         * has the time to hear it.
+         */
+        @Override Connection open(Address at) throws Exception {
+            Connection c = openInTime(lease == null ? Math.max(callTimeout, PATIENCE) : callTimeout,
+                pool::getConnection);
+            c.setAutoCommit(true);    // pools set that back when they get it
+            return c;
+        }
+
+        /**
+         * Who gave up hears of that, too, and would be the first to ask: it listens to nothing. And
+         * while the driver reads it cannot be woken, so who leads does not.
+         */
+        @Override boolean watch(Lease held) throws Exception {
+            if (ear == null || held != null || !standing) {
+                rest(held, next - now());
+                return false;
             }
-            return grant;
+            try {
+                for (PGNotification n : ear.unwrap(PGConnection.class).getNotifications(20))
+                    if (n.getParameter().contains(o.election))
+                        return true;
+            } catch (SQLException e) {
+                stopListening(e);
+            }
+            return false;
+        }
+
+        @Override Lease stand() throws Exception {
+            standing = true;    // although the answer may be lost
+            Lease granted = grant(null, "SELECT term, remaining_ms, yielding FROM leader_election.acquire("
+                + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
+                o.election, o.candidate, o.rank, o.metadata, request);
+            if (granted != null)
+                request = UUID.randomUUID();
+            else
+                listen();
+            return granted;
+        }
+
+        /** A convenience: without it a follower hears of a vacancy when it asks next. */
+        private void listen() throws Exception {
+            if (o.listen == null || ear != null || nextEar - now() > 0)
+                return;
+            nextEar = now() + LISTEN_AGAIN;
+            try {
+                ear = openInTime(callTimeout, o.listen);
+                within(callTimeout, () -> query(ear, "LISTEN leadership_changed"));
+            } catch (Exception e) {
+                stopListening(e);
+            }
+        }
+
+        private void stopListening(Exception e) {
+            logOnce("listen", WARNING, "cannot listen: " + firstLine(sqlCause(e)));
+            disconnect(ear, e);
+            ear = null;
+        }
+
+        @Override Lease renew(Lease held) throws Exception {
+            return grant(held, RENEW, o.election, held.term, o.metadata);
+        }
+
+        @Override void withdraw(Lease owed) throws Exception {
+            if (owed != null)
+                call("SELECT leader_election.release(?, ?)", o.election, owed.term);
+            call("SELECT leader_election.leave(?, ?)", o.election, o.candidate);
+        }
+
+        /** Its term lasts until the deadline, whatever became of a connection. */
+        @Override void keepOrLose(SQLException e) {
+            expire();
+            disconnect(own, e);
+            own = null;
+        }
+
+        @Override void endTurn() throws Exception {
+            if (own != null)
+                own.close();
+            own = null;
+        }
+
+        @Override void hangUp() { disconnect(ear, null); }
+    }
+
+    // --------------------------------------------------------------- the engine
+
+    /** What keeps a candidate standing. A session and a detached one differ in how they call. */
+    private abstract static class Engine extends Leadership {
+        static final String RENEW = "SELECT term, remaining_ms, yielding FROM leader_election.renew("
+            + "?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)";
+        /** What a server says to who may not log in. 08004 is the driver's: no password is known. */
+        private static final String LOGIN_REFUSED = "28...|3D000|42501|08004";
+        /** What would be answered the same again, if a primary says it after login. */
+        private static final String HOPELESS = "28...|3D000|22023|0A000|25001";
+        private static final long MOST_BACK_OFF = 5 * SECOND, LOG_AGAIN = 60 * SECOND;
+        private static final int MOST_ATTEMPTS = 10;    // in a second
+
+        final long callTimeout = o.callTimeout.toNanos();
+        private final int share;       // of what remains of a lease at the server, one part in so many
+        private final long between;    // from one question to the next of who does not lead
+        private final CompletableFuture<Void> closing = new CompletableFuture<>();
+        private final CompletableFuture<Void> finished = new CompletableFuture<>();
+
+        // The rest is the engine's alone.
+        Connection own;      // a session's, or the pool's for this turn
+        boolean standing;    // the server may know us
+        long next = now();   // when to call the server
+        private Addresses addresses;
+        private Address at;
+        private Refusal hopeless;    // a primary's, if that was its last word
+        private long backOff = SECOND / 10;
+        private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
+        private CompletableFuture<Boolean> check;
+        private boolean troubled;
+        private final Map<String, Long> logged = new HashMap<>();
+
+        Engine(Options options, int share, long between) {
+            super(options, options.executor);
+            this.share = share;
+            this.between = between;
+        }
+
+        abstract Connection open(Address at) throws Exception;
+
+        /** Something to do for who is idle. Returns soon; true: do not wait any longer. */
+        abstract boolean watch(Lease held) throws Exception;
+
+        /** Stands. Null: we are not elected. */
+        abstract Lease stand() throws Exception;
+
+        /** Null: the server says that we do not lead. */
+        abstract Lease renew(Lease held) throws Exception;
+
+        /** Tells the server that we stand no longer; owed is the lease that is ours there, or null. */
+        abstract void withdraw(Lease owed) throws Exception;
+
+        /** After an error: what is left of our leadership, and of our connection. */
+        abstract void keepOrLose(SQLException e);
+
+        abstract void endTurn() throws Exception;
+
+        /** Ends connections in peace: what is said last is heard. */
+        abstract void hangUp();
+
+        final void start(Addresses of) {
+            addresses = of;
+            POOL.execute(this::run);
+        }
+
+        private void run() {
+            while (!closed || standing)
+                try {
+                    turn();
+                } catch (Throwable t) {
+                    recover(t);
+                }
+            hangUp();
+            handlers.await();
+            finish();
+            handlers.await();
+            finished.complete(null);
+        }
+
+        private void turn() throws Exception {
+            Lease held = lease;
+            while (isIdle(held))
+                if (watch(held))
+                    break;
+            if (owed != null || closed) {
+                giveBack();
+            } else if (!isWell()) {
+                lose("unhealthy");
+                report("unhealthy", "", "the health check says no");
+                giveBack();
+            } else if (held == null) {
+                handlers.await();    // that of lost may still stop the work [HANDLER=lost:block]
+                ask(null);
+            } else {
+                ask(held);
+            }
+            endTurn();
+        }
+
+        private boolean isIdle(Lease held) {
+            return lease == held && owed == null && !closed && next - now() > 0;
+        }
+
+        /** For so long, or until something has changed. */
+        final synchronized void rest(Lease held, long ns) throws InterruptedException {
+            if (isIdle(held))
+                NANOSECONDS.timedWait(this, ns);
+        }
+
+        /** Stands, or renews the lease that we hold. */
+        private void ask(Lease held) throws Exception {
+            long started = now();
+            connect();
+            if (closed)
+                return;
+            Lease granted = held == null ? stand() : renew(held);
+            reportAnswer();
+            hopeless = null;
+            backOff = SECOND / 10;
+            if (granted == null) {
+                lose("not renewed");
+                next = started + between;
+                return;
+            }
+            next = granted.renewAt;
+            if (extend(held, granted))
+                CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, POOL)
+                    .execute(this::expire);
+            else
+                owed = granted;    // it came too late, or nobody was told of it
+        }
+
+        private void connect() throws Exception {
+            attempts.add(now());
+            if (attempts.size() > MOST_ATTEMPTS)
+                attempts.remove();
+            if (own != null)
+                return;
+            at = null;
+            if (addresses.roundIsOver())
+                addresses.begin(within(callTimeout, addresses.all));
+            at = addresses.next();
+            own = open(at);
+            addresses.note(at, null);
+            addresses.startOver();
+        }
+
+        /**
+         * Gives back what is held and not led, and withdraws. We stand anew when the others had
+         * their turn, and so a lone candidate that resigns does not spin [resign, alone].
+         */
+        private void giveBack() throws Exception {
+            handlers.await();    // that of lost has stopped the work
+            Lease past = owed;
+            boolean known = standing;
+            owed = null;         // first: a release that fails is tried once, not for ever [spin]
+            standing = false;
+            next = now() + SECOND + between;
+            if (known) {
+                connect();
+                withdraw(past);
+            }
+        }
+
+        /** Asks the health check. One that hangs is not asked again before it has answered. */
+        private boolean isWell() throws Exception {
+            if (check == null || check.isDone())
+                check = async(() -> handlers.inside(o.healthCheck::getAsBoolean));
+            waitOrClose(check, callTimeout);
+            try {
+                return answerOf(check, 0);
+            } catch (ExecutionException | SQLTimeoutException e) {
+                logOnce("health", WARNING, "the health check fails: " + e.getMessage());
+                return false;
+            }
+        }
+
+        /** After an error: what it means, and when to try again. Never fails. */
+        private void recover(Throwable t) {
+            SQLException e = sqlCause(t);
+            judge(e);
+            next = now();
+            if (addresses.roundIsOver()) {
+                next += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
+                backOff = Math.min(2 * backOff, MOST_BACK_OFF);
+            }
+            if (attempts.size() == MOST_ATTEMPTS)
+                next = Math.max(next, attempts.peek() + SECOND);
+            keepOrLose(e);
+        }
+
+        /**
+         * What an error says of us. One server's word may be that of a standby that lags behind: so
+         * all addresses have to refuse us, or a primary after login, and for a while [refused by
+         * the standby].
+         */
+        private void judge(SQLException e) {
+            String state = e.getSQLState(), text = firstLine(e) + (at == null ? "" : " [" + at + "]");
+            SQLException lasting = null;
+            if (e instanceof NoSession) {
+                lasting = e;
+            } else if (own == null) {
+                boolean refused = state.matches(LOGIN_REFUSED);
+                report(refused ? "refused" : "unreachable", state, text);
+                if (at != null)
+                    addresses.note(at, refused ? e : null);
+                lasting = addresses.verdict(o.refusalTimeout);
+            } else if (!isAnswer(e) || !isPrimary()) {
+                report("unreachable", state, text);
+            } else {
+                report("refused", state, text + (state.matches("3F000|42883|42P01")
+                    ? " (CREATE EXTENSION leader_election?)" : ""));
+                hopeless = !state.matches(HOPELESS) ? null : hopeless != null ? hopeless : new Refusal();
+                if (hopeless != null && hopeless.lasted(o.refusalTimeout))
+                    lasting = e;
+            }
+            if (lasting != null && !closed)
+                fail(lasting);
+        }
+
+        /** A pool may have any server's connections. If this one answers no more it is none. */
+        private boolean isPrimary() {
+            try {
+                return !(Boolean) within(callTimeout, () ->
+                    query(own, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
+            } catch (Exception e) {
+                return false;
+            }
+        }
+
+        /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
+        private void report(String what, String sqlState, String text) {
+            word = what.equals("unhealthy") ? what
+                : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
+            troubled = true;
+            logOnce(what + sqlState, closed ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
+        }
+
+        final void reportAnswer() {
+            word = "standing";
+            if (troubled)
+                logOnce("", INFO, "the server answers again");
+            troubled = false;
+        }
+
+        final void logOnce(String kind, System.Logger.Level level, String text) {
+            long last = logged.getOrDefault(kind, now() - LOG_AGAIN);
+            if (now() - last < LOG_AGAIN)
+                return;
+            logged.put(kind, now());
+            LOG.log(level, "election " + o.election + ": " + text);
+        }
+
+        /** A statement of ours over our connection. */
+        final Object[] call(String sql, Object... args) throws Exception {
+            Connection c = own;
+            return within(callTimeout, () -> query(c, sql, args));
+        }
+
+        /** One that grants a lease. A renewal is of no use after the deadline of the one that we hold. */
+        final Lease grant(Lease held, String sql, Object... args) throws Exception {
+            Connection c = own;
+            long sent = now(), most = held == null ? callTimeout : Math.min(callTimeout, held.deadline - sent);
+            Object[] row = within(most, () -> query(c, sql, args));
+            return row == null ? null : new Lease(row, sent, share);
+        }
+
+        /** Waits for an answer that may take long; close() cuts that short. */
+        final void waitOrClose(CompletableFuture<?> answer, long ns) throws Exception {
+            try {
+                CompletableFuture.anyOf(answer, closing).get(ns, NANOSECONDS);
+            } catch (ExecutionException | TimeoutException e) {
+                // that is to be found in the answer
+            }
+        }
+
+        /** A connection that comes too late goes back unused. */
+        final Connection openInTime(long ns, Callable<Connection> how) throws Exception {
+            CompletableFuture<Connection> c = async(how);
+            waitOrClose(c, ns);
+            try {
+                return answerOf(c, closed ? callTimeout : 0);
+            } catch (SQLTimeoutException e) {
+                c.thenAccept(late -> disconnect(late, null));
+                throw e;
+            }
+        }
+
+        @Override void whenClosed() {
+            closing.complete(null);
+            if (!handlers.areInside())
+                finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
+        }
+
+        @Override void whenFailed() { closing.complete(null); }
+    }
+
+    // ------------------------------------------------------- where it connects to
+
+    /** One address of one host; ip is null where the driver has no choice. */
+    private static final class Address {
+        private final String host, port;
+        private final InetAddress ip;
+
+        Address(String host, String port, InetAddress ip) {
+            this.host = host;
+            this.port = port;
+            this.ip = ip;
+        }
+
+        /** At the end of a URL: the driver takes the last word of each. */
+        String parameters() { return "PGHOST=" + URLEncoder.encode(host, UTF_8) + "&PGPORT=" + port; }
+
+        Properties properties(Properties info) {
+            Properties p = (Properties) info.clone();
+            if (ip != null) {
+                p.setProperty("socketFactory", ToAddress.class.getName());
+                p.setProperty("socketFactoryArg", ip.getHostAddress());
+            }
+            return p;
+        }
+
+        @Override public String toString() {
+            return host + (ip == null ? "" : "/" + ip.getHostAddress()) + (port.isEmpty() ? "" : ":" + port);
+        }
+    }
+
+    /** A refusal, and since when there was no other word. */
+    private static final class Refusal {
+        private final long since = System.nanoTime();
+        private SQLException error;
+
+        boolean lasted(Duration timeout) { return System.nanoTime() - since >= timeout.toNanos(); }
+    }
+
+    /**
+     * Where to connect, one address after the other: a driver that is given a list ends it at the
+     * first that refuses [refused by the standby].
+     */
+    private static final class Addresses {
+        final Callable<List<Address>> all;    // to be asked anew for each round
+        private List<Address> round = List.of();
+        private int tried;
+        private final Map<String, Refusal> refusals = new HashMap<>();
+
+        Addresses(Callable<List<Address>> all) { this.all = all; }
+
+        boolean roundIsOver() { return tried >= round.size(); }
+
+        void begin(List<Address> addresses) {
+            round = addresses;
+            tried = 0;
+        }
+
+        void startOver() { tried = round.size(); }
+
+        Address next() { return round.get(tried++); }
+
+        /** An address has refused us; null: it has let us in, or was not reached. */
+        void note(Address at, SQLException refusal) {
+            if (refusal == null)
+                refusals.remove(at.toString());
+            else
+                refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;
+        }
+
+        /** The last refusal, if for so long all have said nothing else. */
+        SQLException verdict(Duration timeout) {
+            SQLException last = null;
+            for (Address at : round) {
+                Refusal r = refusals.get(at.toString());
+                if (r == null || !r.lasted(timeout))
+                    return null;
+                last = r.error;
+            }
+            return last;
+        }
+    }
+
+    /** All addresses of all hosts: a name may be that of a primary and its standbys [one name]. */
+    private static List<Address> resolve(Properties known) {
+        String[] hosts = known.getProperty("PGHOST").split(","), ports = known.getProperty("PGPORT").split(",");
+        List<Address> result = new ArrayList<>();
+        for (int i = 0; i < hosts.length; i++) {
+            List<InetAddress> ips = List.of();
+            try {
+                if (known.getProperty("socketFactory") == null && ToAddress.IS_SEEN)
+                    ips = List.of(InetAddress.getAllByName(hosts[i]));
+            } catch (UnknownHostException e) {
+                // the driver will say so, or knows better (a proxy)
+            }
+            if (ips.size() < 2)
+                result.add(new Address(hosts[i], ports[i], null));
+            else
+                for (InetAddress ip : ips)
+                    result.add(new Address(hosts[i], ports[i], ip));
+        }
+        return result;
+    }
+
+    /**
+     * Connects to one address of a host. The driver goes on knowing the host by its name, which
+     * its certificate and the password file have.
+     */
+    public static final class ToAddress extends SocketFactory {
+        /** Not if the driver belongs to a class loader that does not know ours. */
+        static final boolean IS_SEEN = isSeen();
+        private final InetAddress ip;
+
+        public ToAddress(String ip) throws UnknownHostException { this.ip = InetAddress.getByName(ip); }
+
+        private static boolean isSeen() {
+            try {
+                Class.forName(ToAddress.class.getName(), false, org.postgresql.Driver.class.getClassLoader());
+                return true;
+            } catch (ClassNotFoundException e) {
+                return false;
+            }
+        }
+
+        @Override public Socket createSocket() {
+            return new Socket() {
+                @Override public void connect(SocketAddress to, int timeout) throws IOException {
+                    super.connect(new InetSocketAddress(ip, ((InetSocketAddress) to).getPort()), timeout);
+                }
+            };
+        }
+
+        // The driver calls none of these.
+        @Override public Socket createSocket(String h, int p) { return createSocket(); }
+        @Override public Socket createSocket(String h, int p, InetAddress l, int lp) { return createSocket(); }
+        @Override public Socket createSocket(InetAddress h, int p) { return createSocket(); }
+        @Override public Socket createSocket(InetAddress h, int p, InetAddress l, int lp) { return createSocket(); }
+    }
+
+    // ---------------------------------------------------------------- small things
+
+    /** A term of ours, and until when, by now(). */
+    private static final class Lease {
+        final long term, deadline, renewAt;
+        final boolean yielding;    // the server asks us to go
+
+        /** share: how much of what remains at the server is ours. */
+        Lease(Object[] row, long sent, int share) {
+            long lasts = (Long) row[1] * MS / share;
+            term = (Long) row[0];
+            deadline = sent + lasts;
+            renewAt = sent + lasts / 3;
+            yielding = (Boolean) row[2];
+        }
+
+        Lease(long term, long deadline, boolean yielding) {
+            this.term = term;
+            this.deadline = deadline;
+            this.renewAt = deadline;
+            this.yielding = yielding;
+        }
+    }
+
+    /** A session was to be had, and a pooler has answered. */
+    private static final class NoSession extends SQLException {
+        private static final long serialVersionUID = 1;
+
+        NoSession() {
+            super("this is a pooler: use DetachedLeadership, or say options.pooler = \"session\" "
+                + "if it is in session mode", "0A000");
+        }
+    }
+
+    /** Calls handlers one at a time, in order, on the application's executor. */
+    private static final class Handlers {
+        private final Executor executor;
+        private final Queue<Runnable> waiting = new ArrayDeque<>();
+        private final Set<Thread> inside = ConcurrentHashMap.newKeySet();
+        private CompletableFuture<Void> idle = CompletableFuture.completedFuture(null);
+
+        Handlers(Executor executor) { this.executor = executor; }
+
+        void tell(Runnable handler) {
+            synchronized (this) {
+                waiting.add(handler);
+                if (!idle.isDone())
+                    return;    // it is called when those before it have returned
+                idle = new CompletableFuture<>();
+            }
+            // The application's may have been shut down before us, and there may be no more threads.
+            for (Executor one : List.of(executor, POOL, (Executor) Runnable::run))
+                try {
+                    one.execute(this::callAll);
+                    return;
+                } catch (RejectedExecutionException | OutOfMemoryError e) {
+                    LOG.log(WARNING, "handlers run elsewhere", e);
+                }
+        }
+
+        private void callAll() {
+            for (Runnable next = next(); next != null; next = next()) {
+                Runnable handler = next;
+                inside(() -> { handler.run(); return null; });
+            }
+        }
+
+        private synchronized Runnable next() {
+            if (waiting.isEmpty())
+                idle.complete(null);
+            return waiting.poll();
+        }
+
+        /** Until all that were told have returned. */
+        void await() {
+            CompletableFuture<Void> until;
+            synchronized (this) {
+                until = idle;
+            }
+            until.join();
+        }
+
+        <T> T inside(Supplier<T> code) {
+            inside.add(Thread.currentThread());
+            try {
+                return code.get();
+            } finally {
+                inside.remove(Thread.currentThread());
+            }
+        }
+
+        /** Is this a thread in which a handler, or the health check, runs? */
+        boolean areInside() { return inside.contains(Thread.currentThread()); }
+    }
+
+    /** HOST-PID-XXXX. In Kubernetes the pod's name, and -PID if this is not its first process. */
+    static String defaultName(Map<String, String> env, long pid) {
+        String host = env.getOrDefault("HOSTNAME", ""), rest;
+        if (env.containsKey("KUBERNETES_SERVICE_HOST")) {
+            host = env.getOrDefault("POD_NAME", host);
+            rest = pid == 1 ? "" : "-" + pid;
+        } else {
+            host = hostName(host);
+            rest = String.format("-%d-%04x", pid, ThreadLocalRandom.current().nextInt(0x10000));
+        }
+        while ((host + rest).getBytes(UTF_8).length > 200)
+            host = host.substring(0, host.length() - 1);
+        return host + rest;
+    }
+
+    /** Java asks DNS, too, which may take long, or fail. */
+    private static String hostName(String otherwise) {
+        try {
+            return Files.readString(Path.of("/proc/sys/kernel/hostname")).trim();
+        } catch (IOException noLinux) {
+            try {
+                return InetAddress.getLocalHost().getHostName();
+            } catch (UnknownHostException e) {
+                return otherwise;
+            }
+        }
+    }
+
+    /** Starts a call on a thread of its own. */
+    private static <T> CompletableFuture<T> async(Callable<T> call) {
+        CompletableFuture<T> answer = new CompletableFuture<>();
+        try {
+            POOL.execute(() -> {
+                try {
+                    answer.complete(call.call());
+                } catch (Throwable t) {
+                    answer.completeExceptionally(t);
+                }
+            });
+        } catch (Throwable noThread) {
+            answer.completeExceptionally(noThread);
+        }
+        return answer;
+    }
+
+    private static <T> T answerOf(CompletableFuture<T> answer, long ns) throws Exception {
+        try {
+            return answer.get(ns, NANOSECONDS);
+        } catch (TimeoutException e) {
+            throw new SQLTimeoutException("no answer in time", "08006");
         }
     }
 
     /**
-     * Closes the socket, on another thread: with TLS that may block. Then a pool's connection goes
-     * back, or it would be missing there. Fails never, even if no thread is to be had.
+     * One call. After the time limit its socket has to be closed: a call that was only given up goes
+     * on at the server, and may win an election that nobody knows of [query timeout].
      */
-    private static void abort(Connection c) {
-        Executor later = delayedExecutor(0, NANOSECONDS, POOL);
-        if (c != null)
-            later.execute(new FutureTask<>(() -> { c.abort(Runnable::run); c.close(); return c; }));
-    }
+    private static <T> T within(long ns, Callable<T> call) throws Exception { return answerOf(async(call), ns); }
 
     /**
-     * Returns what GRANT asks for, or null. Behind a transaction pooler the URL of the pool has
+     * Closes a connection, on another thread: with TLS that may block. In peace if the server goes
+     * on answering; else the socket, and then a pool's connection goes back as a broken one.
+     */
+    private static CompletableFuture<Void> disconnect(Connection c, Throwable because) {
+        return async(() -> {
+            if (c != null && because != null && !isAnswer(sqlCause(because)))
+                c.abort(Runnable::run);
+            if (c != null)
+                c.close();
+            return (Void) null;
+        }).exceptionally(e -> null);
+    }
+
+    /** Has the server answered, and is the connection as good as before? */
+    private static boolean isAnswer(SQLException e) { return !e.getSQLState().matches("08...|57P..|58...|XX..."); }
+
+    /** What the driver says is within what pools and threads say. It always has a SQLSTATE. */
+    private static SQLException sqlCause(Throwable t) {
+        SQLException e = null;
+        for (Throwable cause = t; cause != null; cause = cause.getCause())
+            if (cause instanceof SQLException)
+                e = (SQLException) cause;
+        return e != null && e.getSQLState() != null ? e : new SQLException(String.valueOf(e == null ? t : e), "XX000", t);
+    }
+
+    private static String firstLine(SQLException e) { return String.valueOf(e.getMessage()).split("\n", 2)[0]; }
+
+    /**
+     * The first row, or null. Behind a transaction pooler the URL of the pool has
      * prepareThreshold=0, as for all other statements.
      */
-    private static Long[] query(Connection c, String sql, Object... args) throws SQLException {
+    private static Object[] query(Connection c, String sql, Object... args) throws SQLException {
         try (PreparedStatement s = c.prepareStatement(sql)) {
             for (int i = 0; i < args.length; i++)
                 s.setObject(i + 1, args[i]);
             ResultSet rows = s.execute() ? s.getResultSet() : null;
-            Object first = rows != null && rows.next() ? rows.getObject(1) : null;
-            return first instanceof Array ? (Long[]) ((Array) first).getArray() : null;
+            if (rows == null || !rows.next())
+                return null;
+            Object[] row = new Object[rows.getMetaData().getColumnCount()];
+            for (int i = 0; i < row.length; i++)
+                row[i] = rows.getObject(i + 1);
+            return row;
         }
     }
 }

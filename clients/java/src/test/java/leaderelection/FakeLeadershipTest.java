@@ -14,7 +14,9 @@ import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.OptionalLong;
 import leaderelection.LeaderElection.FakeLeadership;
 import leaderelection.LeaderElection.Leadership;
@@ -30,6 +32,9 @@ public class FakeLeadershipTest {
         deadline();
         reasons();
         order();
+        failures();
+        states();
+        names();
         fenced();
         waits();
         sole();
@@ -74,7 +79,7 @@ public class FakeLeadershipTest {
             "elected 3", "lost yielded", "elected 4", "lost closed"));
     }
 
-    /** A handler that gives up: the term is gone, and the lost told, when resign() has returned. */
+    /** A handler that gives up: the term is gone at once, and the lost told when it has returned. */
     private static void order() {
         FakeLeadership[] fake = new FakeLeadership[1];
         Options o = options();
@@ -82,14 +87,71 @@ public class FakeLeadershipTest {
             told.add("yield " + term);
             fake[0].resign();
             told.add("leads: " + fake[0].leads());
-            throw new IllegalStateException("a handler's exception is logged, and no more");
+            throw new IllegalStateException("an exception of yield is logged, and no more");
         };
         fake[0] = new FakeLeadership(o);
         fake[0].elect();
         fake[0].askYield();
         fake[0].askYield();
         fake[0].elect();
-        same("order", told, List.of("elected 1", "yield 1", "lost yielded", "leads: false", "elected 2"));
+        same("order", told, List.of("elected 1", "yield 1", "leads: false", "lost yielded", "elected 2"));
+    }
+
+    /** An exception of elected or lost ends the client; one of yield resigns. */
+    private static void failures() throws Exception {
+        for (String event : List.of("elected", "lost")) {
+            Options o = options();
+            o.onError = e -> told.add("error " + e.getSQLState());
+            Runnable fails = () -> { throw new IllegalStateException("told to fail"); };
+            if (event.equals("elected"))
+                o.onElected = term -> { told.add("elected " + term); fails.run(); };
+            else
+                o.onLost = why -> { told.add("lost " + why); fails.run(); };
+            FakeLeadership fake = new FakeLeadership(o);
+            fake.elect();
+            fake.resign();
+            fake.elect();
+            same(event + " fails", told, List.of("elected 1",
+                event.equals("elected") ? "lost error" : "lost resigned", "error 38000"));
+            same("state", fake.state().startsWith("failed: 38000 "), true);
+            try {
+                same("no term", fake.await(Duration.ofSeconds(1)), "an exception");
+            } catch (SQLException e) {
+                same("thrown", e.getSQLState(), "38000");
+            }
+        }
+        Options o = options();
+        o.onYield = term -> { throw new IllegalStateException("told to fail"); };
+        FakeLeadership fake = new FakeLeadership(o);
+        fake.elect();
+        fake.askYield();
+        fake.elect();
+        same("yield fails", told, List.of("elected 1", "lost yielded", "elected 2"));
+    }
+
+    private static void states() {
+        FakeLeadership fake = new FakeLeadership(options());
+        List<String> states = new ArrayList<>(List.of(fake.state()));
+        fake.elect();
+        states.add(fake.state());
+        fake.advance(Duration.ofSeconds(15));
+        states.add(fake.state());
+        fake.close();
+        states.add(fake.state());
+        same("states", states, List.of("standing", "leads", "standing", "closed"));
+    }
+
+    private static void names() {
+        Map<String, String> pod = Map.of("KUBERNETES_SERVICE_HOST", "10.0.0.1", "HOSTNAME", "mail-7d-x2");
+        same("a pod's first process", LeaderElection.defaultName(pod, 1), "mail-7d-x2");
+        same("another one", LeaderElection.defaultName(pod, 7), "mail-7d-x2-7");
+        Map<String, String> named = new HashMap<>(pod);
+        named.put("POD_NAME", "mail-7d");
+        same("by POD_NAME", LeaderElection.defaultName(named, 1), "mail-7d");
+        named.put("POD_NAME", "\u00e9".repeat(150));
+        same("at most 200 bytes", LeaderElection.defaultName(named, 12), "\u00e9".repeat(98) + "-12");
+        String name = LeaderElection.defaultName(Map.of(), 12);
+        same("host, process, four digits", name.matches("\\S+-12-[0-9a-f]{4}"), true);
     }
 
     private static void fenced() throws SQLException {
