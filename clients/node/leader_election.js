@@ -2,81 +2,84 @@
  * A client of the PostgreSQL extension leader_election, for Node.js 18 and later
  * and npm's pg 8. One file: copy it, or install it as a package.
  *
- * Invariant: `term` is never given out after the deadline, which is counted from
- * the *sending* of the last answered renewal; every 'elected' has exactly one
- * 'lost'; 'lost' is reported, and its handlers have returned, before the lease is
- * given back.
+ *     const leadership = new Leadership({ election: 'scheduler' })
+ *     leadership.run(async (term, signal) => {
+ *       while (!signal.aborted) await oneShortPieceOfWork(term)
+ *     })
  *
- * Everything runs in the event loop of the process. A loop that is blocked renews
- * nothing. When it goes on, `term` is null by the clock before any handler runs,
- * but nobody has checked what the blocking code itself did meanwhile: fence the
- * writes (`fenced()`, or send the term along).
+ * Invariant: `term` is never given out after the deadline, which is counted from the
+ * *sending* of the last answered renewal; every 'elected' has exactly one 'lost'; 'lost' is
+ * reported, and its handlers have returned, before the lease is given back.
+ *
+ * Everything runs in the event loop of the process. A loop that is blocked renews nothing.
+ * When it goes on, `term` is null by the clock before any handler runs, but nobody has
+ * checked what the blocking code itself did meanwhile: fence the writes (`fenced()`, or
+ * send the term along).
+ *
+ * The states, and the methods of Candidate that lead from one to the next:
+ *
+ *     standing --_extend--> leads --_lose--> losing --_giveBack--> standing
+ *     any --_shut (close(), or an error that is final)--> ended
+ *
+ * In brackets: the fault of the conformance suite, test/clients, that a line is for.
  */
 'use strict'
 
-const { randomUUID } = require('node:crypto')
+const { randomBytes, randomUUID } = require('node:crypto')
+const dns = require('node:dns')
 const { EventEmitter, once } = require('node:events')
+const fs = require('node:fs')
+const net = require('node:net')
 const os = require('node:os')
+const path = require('node:path')
 const { setTimeout: sleep, setImmediate: nextTurn } = require('node:timers/promises')
-const { Client } = require('pg')
+const { isMainThread, threadId } = require('node:worker_threads')
+const { Client, Connection } = require('pg')
 
-// These would be answered the same again: stop, and tell. SASL: a missing password, without a code.
-const FATAL = /^(28...|3D000|3F000|42883|42P01|42501|22023|0A000|25001|LE003|SASL.*)$/
-// pg's query_timeout would leave a call going on at the server. Node has no TCP_USER_TIMEOUT.
-const CONNECTION = { query_timeout: 0, keepAlive: true, keepAliveInitialDelayMillis: 5000 }
+// SQLSTATEs. See Candidate._judge.
+const LOGIN_REFUSED = /^(28...|3D000|42501)$/ // 42501: no CONNECT on the database
+const MAY_PASS = /^(42501|3F000|42883|42P01|LE003)$/ // a GRANT, a restore, an upgrade mends it
+const LASTS = /^(28...|3D000|22023|0A000|25001)$/ // wrong arguments, mostly
+const DID_NOTHING = /^(55P03|57014)$/ // busy, or canceled: the lease is as it was
+const NOT_THERE = /^(08...|57P..|53...)$/ // a server that starts, stops, or is full
 
 /** We do not lead. The code is that of the server's error of the same meaning. */
 class NotLeader extends Error { code = 'LE001' }
 
-const noop = () => {}
-const promised = async (call) => call()
-// Node's timers end at 2 ** 31 ms. One without end does not keep the process alive.
-const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
-
-/**
- * Milliseconds on a clock that goes on while the machine sleeps. The monotonic
- * clock of Node stands still then (on Linux), and a lease that ran out during the
- * sleep would look valid. os.uptime() goes on, but in steps: it tells for how long
- * the machine slept. A paused virtual machine does not know: fence.
- */
-let slept = -Infinity // and a constant
-function clock() {
-  slept = Math.max(slept, os.uptime() * 1000 - performance.now())
-  return performance.now() + slept
-}
-
-/** The outcome of promise, or an error after ms. */
-function within(promise, ms) {
-  const answered = new AbortController()
-  // If the event loop was blocked, the answer may be there: setImmediate comes after reading it.
-  const late = pause(ms, answered.signal).then(() => nextTurn())
-    .then(() => Promise.reject(new Error(`no answer in ${Math.round(ms)} ms`)))
-  return Promise.race([promise, late]).finally(() => answered.abort())
-}
-
-const clientOf = (config) => new Client({ ...config, ...CONNECTION }).on('error', noop)
-
 /**
  * @typedef {object} Options  Times are in milliseconds.
  * @property {string} election
- * @property {string} [candidate]  Default: host name, process ID and a random number.
+ * @property {string} [candidate]  Default: host name, process ID and a random number; in
+ *   Kubernetes the name of the pod.
  * @property {number} [rank]
  * @property {object} [metadata]  What view status shows of the leader.
  * @property {() => boolean | Promise<boolean>} [healthCheck]  Has the working loop made a turn
  *   lately? Unless it says true, we do not stand, and the lease is not renewed.
  * @property {number} [callTimeout=5000]  How long a call may take.
+ * @property {number} [refusalTimeout=30000]  For how long all servers must have refused us (a
+ *   wrong password, no such database, a bad argument) until that is the end.
  * @property {AbortSignal} [signal]  Closes.
- * @property {(message: string, error: Error) => void} [log]  Default: console.error.
- * @property {Connect | Connect[]} [connect]  Leadership: where to (default: PGHOST and so on);
- *   each in turn.
+ * @property {(message: string, error?: Error) => void} [log]  Default: console.error.
+ * @property {Connect | Connect[]} [connect]  Leadership: where to; each in turn. Default:
+ *   PGSERVICE, PGHOST and so on.
  * @property {number} [slice=5000]  Leadership: how long one campaign waits, and so how soon a
- *   dead path is noticed.
+ *   dead path is noticed. By default less, if the server would log a call that takes so long.
+ * @property {'session'} [pooler]  Leadership: there is a pooler in session mode in between.
  * @property {object} [pool]  DetachedLeadership: a pool of pg.
  * @property {number} [interval=1000]  DetachedLeadership: how often a follower asks.
  * @property {Connect | Connect[]} [listen]  DetachedLeadership: where to LISTEN, which wakes a
  *   follower up.
  * @property {boolean} [unfenced]  SoleLeadership: fenced() passes, and fences nothing.
- * @typedef {object} Connect  A config of pg: one host, or a connectionString.
+ *
+ * @typedef {object | string} Connect  A config of pg, or a connection string. `host` may be a list
+ *   with commas, and `port` one of as many; each address of a name is tried. `service` names a
+ *   section of libpq's service file.
+ *
+ * @typedef {object} Grant  The right to lead, as the server has answered.
+ * @property {number | null} term
+ * @property {number} deadline  By clock().
+ * @property {number} third  Of what was left of the lease: when to renew it.
+ * @property {boolean} yielding  We are asked to go.
  */
 
 /**
@@ -84,16 +87,27 @@ const clientOf = (config) => new Client({ ...config, ...CONNECTION }).on('error'
  * (error). One handler runs at a time; if it returns a promise, the next event waits for that. So
  * start the work in 'elected', but do not await its end there, nor close().
  *
- * One loop makes all calls, one after the other. `_lead` is what the application knows; it ends
- * by the clock, too. `_held` is what the server may take us to have. What is held, but not led,
- * is given back.
+ * A handler of 'elected' or 'lost' that fails is the end of this client, with its error: nobody
+ * knows whether the work has begun, or has stopped. One of 'yield' that fails: we resign at once.
  * @abstract
  */
 class Candidate extends EventEmitter {
   /** How many times this client was elected. */
   changes = 0
+
+  // `_lead` is what the application knows: the grant in which we lead. It ends by the clock, too.
+  // `_held` is what the server may take us to have. What is held, but not led, is given back.
   _lead = null
   _held = null
+  _trouble = null // what the last call came to, if it failed: see state
+  _fatal = null // the error that was the end
+  _ended = false
+  _waiting = 0 // calls of wait() that would throw that error
+  _stands = false // the server may have a candidacy of ours
+  _rest = 0 // ms, after we stood in vain
+  _failures = 0 // in a row
+  _refusedSince = null // by a primary, without another answer
+  _attempts = [] // when we stood, the last ten times
   _queue = Promise.resolve() // settled when the handlers of all events so far have returned
   _woken = new AbortController()
   _closing = new AbortController()
@@ -101,50 +115,71 @@ class Candidate extends EventEmitter {
   /** @param {Options} options */
   constructor(options) {
     super()
-    const { election, candidate, rank, metadata, callTimeout, signal, log } = options
+    const { election, signal } = options
+    if (typeof election !== 'string') throw new TypeError('election: the name of one')
     this.election = election
-    this.candidate = candidate ?? `${os.hostname()}-${process.pid}-${Math.random().toFixed(6)}`
+    this.candidate = options.candidate ?? defaultName()
     this._options = options
-    this._standing = [this.election, this.candidate, rank, metadata && JSON.stringify(metadata)]
-    this._callTimeout = callTimeout ?? 5000
-    this._log = log ?? ((...words) => console.error(`leader_election ${election}:`, ...words))
+    this._rank = options.rank
+    this._metadata = JSON.stringify(options.metadata)
+    this._callTimeout = options.callTimeout ?? 5000
+    this._refusalTimeout = options.refusalTimeout ?? 30000
+    this._log = options.log ?? console.error.bind(console, `leader_election ${election}:`)
+    this._reporter = new Reporter(this._log)
     signal?.addEventListener('abort', () => this.close(), { signal: this._closing.signal })
     if (signal?.aborted) this._closing.abort()
     this._over = this._live()
   }
 
   /** Do we lead now? Never blocks. */
-  get leads() { return this._lead !== null && this._clock() < this._lead.deadline }
+  get leads() {
+    return this._lead !== null && this._clock() < this._lead.deadline
+  }
 
   /** The term in which we lead now, else null. Never blocks. @returns {number | null} */
-  get term() { return this.leads ? this._lead.term : null }
+  get term() {
+    return this.leads ? this._lead.term : null
+  }
+
+  /**
+   * What the last call came to, for a probe or a log: `leads`, `standing`, `unhealthy`,
+   * `unreachable: TEXT`, `refused: SQLSTATE TEXT`, `closed`, `failed: SQLSTATE TEXT`. Never blocks.
+   */
+  get state() {
+    if (this._fatal) return `failed: ${sqlstate(this._fatal) ?? 'XX000'} ${textOf(this._fatal)}`
+    if (this._closing.signal.aborted) return 'closed'
+    return this.leads ? 'leads' : this._trouble ?? 'standing'
+  }
 
   /**
    * Waits until we lead: the term; null after so many ms, or if we are closed. Rejects with the
-   * fatal error if there is one.
+   * error that was the end of this client, if there is one.
    * @param {number} [ms]
    * @returns {Promise<number | null>}
    */
   async wait(ms = Infinity) {
     const by = clock() + ms
-    this.on('error', noop) // is heard here
-    while (!this.leads && !this._end && clock() < by) await pause(by - clock(), this._woken.signal)
-    this.off('error', noop)
-    if (this._fatal) throw this._fatal
+    this._waiting++
+    while (!this.leads && !this._ended && clock() < by) {
+      await pause(by - clock(), this._woken.signal)
+    }
+    this._waiting--
+    if (this._ended && this._fatal) throw this._fatal // not before the lease is given back
     return this.term
   }
 
   /**
    * Runs the work in each term, until we are closed. Its signal is aborted when leadership is
    * lost, and the lease is given back after its end. If it ends while we lead, we resign and
-   * stand again. If it fails while we lead, that is a fatal error: we close, and this promise
-   * rejects with it. But if it fails with LE001 or LE002, the fence knows that we do not lead:
+   * stand again. If it fails while we lead, that is the end: we close, and this promise rejects
+   * with its error. But if it fails with LE001 or LE002, the fence knows that we do not lead:
    * that is a loss, 'not renewed'.
    * @param {(term: number | null, signal: AbortSignal) => any} work
    */
   async run(work) {
     this._work = work
-    this._queue = this._queue.then(this._begin.bind(this, this._lead)) // we may lead already
+    const lead = this._lead // we may lead already
+    this._queue = this._queue.then(() => this._begin(lead))
     await this._over
     if (this._fatal) throw this._fatal
   }
@@ -160,20 +195,18 @@ class Candidate extends EventEmitter {
     await this._fence(client, this._lead.term)
   }
 
-  _fence(client, term) {
-    if (client.totalCount !== undefined) throw new TypeError('fenced: a client, not the pool')
-    if (client.getTransactionStatus?.() === 'I') throw new Error('fenced: no transaction is open')
-    return client.query('SELECT leader_election.assert_leader($1, $2)', [this.election, term])
-  }
-
   /**
    * Gives up leadership, and stands again after a second. Does not wait: the lease is given back
    * when the handlers of 'lost' have returned, and the work of run() has ended.
    */
-  resign() { this._lose(this._lead?.asked ? 'yielded' : 'resigned') }
+  resign() {
+    this._lose(this._lead?.asked ? 'yielded' : 'resigned')
+  }
 
   /** What view status is to show of us: from the next renewal on, or when we lead next. */
-  setMetadata(metadata) { this._standing[3] = JSON.stringify(metadata) }
+  setMetadata(metadata) {
+    this._metadata = JSON.stringify(metadata)
+  }
 
   /**
    * Gives up, withdraws, ends connections. Resolves when all this is done and the handlers have
@@ -185,100 +218,179 @@ class Candidate extends EventEmitter {
     await within(this._over, this._callTimeout).catch(noop)
   }
 
-  // What the kinds do in their own ways: stand for a while (a grant, or null), renew (the same),
-  // leave (after giving back what is held); what to cut short at the end, or after an error.
-  _clock() { return clock() }
-  _renew(lead) { return lead }
-  async _leave(held) {}
-  _interrupt() {}
+  // --- what each kind does in its own way
 
-  /** The whole life. An error that nobody hears rejects it, and so ends the process. */
+  /** Asks for the lease, for a while. @returns {Promise<Grant | null>} */
+  async _stand() {}
+  /** @param {Grant} lead @returns {Promise<Grant | null>} null: the term is over. */
+  async _renew(lead) { return lead }
+  /** Gives back what is held, if it is, and withdraws. Was there a server that heard it? */
+  async _leave(held) { return false }
+  /** An error came out of a call. */
+  async _failed(error) {}
+  /** The end has come: what may be waiting for a server is to come back soon. */
+  _interrupt() {}
+  _fence(client, term) {
+    if (client.totalCount !== undefined) throw new TypeError('fenced: a client, not the pool')
+    if (client.getTransactionStatus?.() === 'I') throw new Error('fenced: no transaction is open')
+    return client.query('SELECT leader_election.assert_leader($1, $2)', [this.election, term])
+  }
+  _clock() { return clock() }
+
+  // --- the engine: one loop, which makes all calls, one after the other
+
+  /** The whole life. If nobody hears of its error, that is an unhandled rejection. */
   async _live() {
-    await null // until the constructor has returned
-    for (let failures = 0, rest; this._held || !this._closing.signal.aborted; ) {
+    await null // until the constructors have returned
+    while (this._held || !this._closing.signal.aborted) {
       const woken = this._woken.signal // also by what happens in this turn
+      let rest
       try {
         rest = await this._turn()
-        failures = 0
       } catch (error) {
-        if (/3F000|42883/.test(error.code)) error.message += ' (CREATE EXTENSION leader_election?)'
-        if (FATAL.test(error.code ?? error.message)) this._shut('error', error)
-        if (!this._closing.signal.aborted) this._log('trying again:', error.message)
-        if (!this._lead || error.code !== '55P03') this._interrupt() // 55P03: busy
-        rest = Math.min(100 * 2 ** failures++, this._lead?.third ?? 2000) * (1 - Math.random() / 2)
+        rest = await this._recover(error)
       }
       await pause(rest, this._lead?.over.signal ?? woken)
     }
-    await this._leave().catch(noop)
+    await this._leave(null).catch(noop)
     await this._queue
-    this._end = true
-    this._wake() // before the next line, which may throw: wait() is to end all the same
-    if (this._fatal) this.emit('error', this._fatal)
+    this._ended = true
+    this._wake() // wait() is to end, whatever becomes of the error
+    if (this._fatal) await this._tellError()
   }
 
-  /** Makes one call, if need be. Returns after how many ms the next one is due. */
+  /** Makes one step. Returns after how many ms the next one is due. */
   async _turn() {
-    const { _lead: lead, _held: held } = this
-    if (held && !lead) {
-      await this._queue // the handlers come first
-      this._held = null
-      await this._leave(held)
-      await pause(1000, this._closing.signal) // a lone candidate that resigned must not spin
-      return 0
-    }
-    const check = this._options.healthCheck ?? (() => true)
-    const health = await within(promised(check), this._callTimeout).catch((error) => error)
-    if (health !== true) {
-      this._lose('unhealthy')
-      if (!held) await this._leave().catch(noop)
-      throw new Error(`the health check says: ${health}`)
-    }
+    const lead = this._lead
+    if (this._held && !lead) return this._giveBack()
+    if (!await this._isHealthy()) return this._sicken()
+    if (!lead) await this._pace()
     if (this._closing.signal.aborted) return 0
+    this._stands = true
     const grant = lead ? await this._renew(lead) : await this._stand()
-    this._watch() // a loop that was blocked may come here before the timer
+    this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
+    this._answered()
     this._held = grant ?? lead
-    if (this._lead !== lead || this._closing.signal.aborted) return 0
+    if (this._lead !== lead || this._closing.signal.aborted) return 0 // it was lost meanwhile
     if (lead && grant?.term !== lead.term) this._lose(grant ? 'failover' : 'not renewed')
     if (grant && this._clock() < grant.deadline) this._extend(grant)
     return this._lead?.third ?? (grant ? 0 : this._rest)
   }
 
-  /** Sends a call that answers with a grant row: what remains counts from its sending. */
+  /** losing: the handlers first, then the lease. */
+  async _giveBack() {
+    const held = this._held
+    await this._queue // 'lost' was told, its handlers have returned, and the work has ended
+    this._held = null // first: a call that fails is not made again and again [spin: server down]
+    const heard = await this._leave(held)
+    if (heard) await pause(1000, this._closing.signal) // others have their turn [resign, alone]
+    return 0
+  }
+
+  async _isHealthy() {
+    const { healthCheck } = this._options
+    if (!healthCheck) return true
+    const health = await within(promised(healthCheck), this._callTimeout).catch((error) => error)
+    if (health === true) return true
+    this._report('unhealthy', 'unhealthy', `unhealthy: the health check says: ${health}`)
+    return false
+  }
+
+  /** Neither leads nor stands until the health check passes. */
+  async _sicken() {
+    this._lose('unhealthy')
+    if (this._held) return 0
+    if (this._stands) await this._leave(null).catch(noop)
+    this._stands = false
+    return 1000
+  }
+
+  /** Waits, so that we stand ten times a second at most, whatever made us stand again [spin]. */
+  async _pace() {
+    if (this._attempts.length === 10) {
+      await pause(this._attempts.shift() + 1000 - clock(), this._closing.signal)
+    }
+    this._attempts.push(clock())
+  }
+
+  /** Sends a call that answers with a grant: what remains of the lease counts from its sending. */
   async _ask(call, values, share = 1) {
     const sent = this._clock()
     const ms = Math.min(this._callTimeout, (this._lead?.deadline ?? Infinity) - sent)
-    const { rows: [row] } = await this._call(`SELECT * FROM leader_election.${call}`, values, ms)
-    const lasts = Number(row?.remaining_ms) * share // the application may parse int8
-    return row && { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
+    const [row] = await this._call(`SELECT * FROM leader_election.${call}`, values, ms)
+    if (!row) return null
+    const lasts = Number(row.remaining_ms) * share // a number or text: the application says how
+    return { ...row, term: Number(row.term), deadline: sent + lasts, third: lasts / 3 }
   }
 
-  /** Goes on leading, or begins to. */
+  // --- the engine: errors
+
+  /** What an error means for now. Returns after how many ms to try again. */
+  async _recover(error) {
+    if (this._closing.signal.aborted) return 0
+    if (/^(3F000|42883)$/.test(error.code)) error.message += ' (CREATE EXTENSION leader_election?)'
+    const isFinal = this._judge(error)
+    this._reportError(error)
+    await this._failed(error)
+    if (isFinal) this._shut('error', error)
+    return this._addresses?.areLeft && !this._lead ? 0 : this._backOff()
+  }
+
+  /**
+   * Is this error the end? The server's word counts if it is a primary's: a standby has old
+   * passwords, and does not know yet what was created just now [refused by the standby]. Before
+   * login nobody knows which it is: there all addresses must have refused. And it has to last,
+   * unless somebody may mend it meanwhile [passing refusals].
+   */
+  _judge(error) {
+    const lasts = LASTS.test(error.code) && !error.atLogin && !error.atStandby
+    this._refusedSince = lasts ? this._refusedSince ?? clock() : null
+    if (error instanceof PoolerError) return true
+    if (error.atLogin) return this._addresses.verdict !== null
+    return lasts && clock() - this._refusedSince >= this._refusalTimeout
+  }
+
+  /** 0.1 s, doubled with each failure in a row; at random, up to half of it less. */
+  _backOff() {
+    const most = Math.min(5000, this._lead?.third ?? Infinity)
+    return Math.min(100 * 2 ** this._failures++, most) * (1 - Math.random() / 2)
+  }
+
+  _reportError(error) {
+    const code = sqlstate(error)
+    const answered = code && !error.atStandby && !NOT_THERE.test(code)
+    if (answered) this._report(`refused ${code}`, `refused: ${code} ${textOf(error)}`)
+    else this._report(`unreachable ${code}`, `unreachable: ${textOf(error)}`)
+  }
+
+  /** Notes what is wrong, for `state`, and logs it unless this kind of trouble is known. */
+  _report(kind, trouble, line = trouble) {
+    this._trouble = trouble
+    this._reporter.trouble(kind, line)
+  }
+
+  /** A call has come to its end: what was wrong is over. */
+  _answered() {
+    this._trouble = null
+    this._failures = 0
+    this._refusedSince = null
+    this._reporter.over()
+  }
+
+  // --- the engine: the leadership
+
+  /** Begins to lead, or goes on leading. */
   _extend(grant) {
     if (!this._lead) {
-      this._lead = Object.assign(grant, { over: new AbortController() })
+      const lead = { ...grant, over: new AbortController(), asked: false, job: null }
+      this._lead = lead
       this.changes++
-      this._tell('elected', grant.term, () => this._begin(grant))
+      this._tell('elected', lead.term, () => this._begin(lead))
       this._wake()
     }
     Object.assign(this._lead, grant)
     this._watch()
     if (grant.yielding) this._askYield()
-  }
-
-  /** Ends the leadership at its deadline, now or by a timer. */
-  _watch() {
-    clearTimeout(this._timer)
-    if (!this.leads) return this._lose('expired')
-    this._timer = this._alarm(Math.min(this._lead.deadline - this._clock(), 1000))
-  }
-
-  /** Watches again, soon: Node's timers stand still while the machine sleeps. */
-  _alarm(ms) { return setTimeout(() => this._watch(), ms).unref() }
-
-  _askYield() {
-    if (!this._lead || this._lead.asked) return this._queue
-    this._lead.asked = true
-    return this.listenerCount('yield') ? this._tell('yield', this.term) : this._lose('yielded')
   }
 
   /**
@@ -297,34 +409,28 @@ class Candidate extends EventEmitter {
     return told
   }
 
-  /** Calls the handlers of an event, when those of the events before have returned. */
-  _tell(event, argument, last = noop) {
-    const onError = (error) => this._log(`a handler of '${event}' failed:`, error)
-    return (this._queue = this._queue.then(async () => {
-      for (const handler of [...this.rawListeners(event), last])
-        await promised(() => handler.call(this, argument)).catch(onError)
-    }))
+  /** Ends the leadership at its deadline, now or by a timer [stopped, leader's network cut]. */
+  _watch() {
+    clearTimeout(this._timer)
+    if (!this.leads) return this._lose('expired')
+    this._timer = this._alarm(Math.min(this._lead.deadline - this._clock(), 1000))
   }
 
-  /** Starts the work of run() in a term, once. */
-  _begin(lead) {
-    this._watch() // the handlers of 'elected' may have taken until after the deadline
-    if (!this._work || !lead || lead.job || lead.over.signal.aborted) return
-    const { signal } = lead.over
-    const onEnd = () => this._lead === lead && this.resign()
-    lead.job = promised(() => this._work(lead.term, signal)).then(onEnd, (error) => {
-      this._watch() // a loop that was blocked may come here before the timer
-      const refused = /^LE00[12]$/.test(error?.code) // by the fence: the server knows better
-      if (signal.aborted && (refused || error?.name === 'AbortError')) return
-      if (!signal.aborted && !refused) return this._shut('error', error)
-      this._log('the work failed:', error)
-      if (!signal.aborted) this._lose('not renewed')
-    })
+  /** Watches again, soon: Node's timers stand still while the machine sleeps. */
+  _alarm(ms) {
+    return setTimeout(() => this._watch(), ms).unref()
+  }
+
+  /** Asks the application to go, once a term. */
+  _askYield() {
+    if (!this._lead || this._lead.asked) return this._queue
+    this._lead.asked = true
+    return this.listenerCount('yield') ? this._tell('yield', this.term) : this._lose('yielded')
   }
 
   /** Stops standing, for good. */
   _shut(reason, error) {
-    if (!this._closing.signal.aborted) this._fatal = error
+    this._fatal ??= error ?? null
     this._closing.abort()
     this._lose(reason)
     this._interrupt()
@@ -336,6 +442,50 @@ class Candidate extends EventEmitter {
     this._woken.abort()
     this._woken = new AbortController()
   }
+
+  // --- the engine: what the application does
+
+  /** Calls the handlers of an event, when those of the events before have returned. */
+  _tell(event, argument, last = noop) {
+    this._queue = this._queue.then(async () => {
+      for (const handler of this.rawListeners(event)) {
+        try {
+          await handler.call(this, argument)
+        } catch (error) {
+          this._log(`a handler of '${event}' failed:`, error)
+          if (event === 'elected' || event === 'lost') this._shut('error', error)
+          if (event === 'yield') this._lose('yielded')
+        }
+      }
+      await last()
+    })
+    return this._queue
+  }
+
+  /** Tells the error that was the end. One that nobody hears ends the process. */
+  async _tellError() {
+    if (this.listenerCount('error') > 0) await this._tell('error', this._fatal)
+    else if (this._waiting === 0) throw this._fatal
+  }
+
+  /** Starts the work of run() in a term, once. */
+  _begin(lead) {
+    this._watch() // the handlers of 'elected' may have taken until after the deadline
+    if (!this._work || !lead || lead.job || lead.over.signal.aborted) return
+    lead.job = promised(() => this._work(lead.term, lead.over.signal)).then(
+      () => this._lead === lead && this.resign(),
+      (error) => this._workFailed(lead, error))
+  }
+
+  _workFailed(lead, error) {
+    this._watch() // a loop that was blocked may come here before the timer
+    const lost = lead.over.signal.aborted
+    const byFence = /^LE00[12]$/.test(error?.code) // the server knows better than we
+    if (lost && (byFence || error?.name === 'AbortError')) return // as it should be
+    if (!lost && !byFence) return this._shut('error', error)
+    this._log('the work failed:', error)
+    if (!lost) this._lose('not renewed')
+  }
 }
 
 /**
@@ -346,121 +496,244 @@ class Candidate extends EventEmitter {
  * another.
  *
  * A call that fails may go on at the server: a campaign would be elected there, and nobody would
- * know. The connection is destroyed then, and after each leadership, and never used again.
+ * know [query timeout]. The connection is ended then, and after each leadership, and never used
+ * again.
  */
 class Leadership extends Candidate {
-  _hosts = [this._options.connect ?? {}].flat()
-  _slice = this._options.slice ?? 5000
-  _rest = 10
+  _session = null
+  _campaigning = false
+
+  /** @param {Options} options */
+  constructor(options) {
+    const hosts = hostsOf(options.connect) // throws, if need be, before anything has begun
+    super(options)
+    this._addresses = new Addresses(hosts, this._refusalTimeout)
+    this._slice = options.slice
+  }
 
   async _stand() {
-    if (!this._client) await this._connect()
+    if (!this._session) await this._connect()
     const sql = 'CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)'
     const values = [this.election, this.candidate, `${this._slice} ms`]
-    await this._call(sql, values, this._slice + this._callTimeout)
-    return this._renew() // no row if we were not elected
+    this._campaigning = true
+    try {
+      const [{ term }] = await this._call(sql, values, this._slice + this._callTimeout)
+      if (term === null) return null
+    } finally {
+      this._campaigning = false
+    }
+    return this._renew()
+  }
+
+  /** Connects to the next address, and stands: so our place in line survives each campaign. */
+  async _connect() {
+    const address = await this._addresses.next(this._callTimeout)
+    const session = new Session(address, this._callTimeout)
+    this._session = session
+    session.client.once('end', () => { // [backend terminated]
+      if (this._session === session) this._lose('connection lost')
+    })
+    const server = await this._logIn(session, address)
+    if (server.standby) {
+      throw Object.assign(new Error(`${address.name} is a standby`), { atStandby: true })
+    }
+    await this._prepare(session, server)
+    // auto_renew: where the network is cut without a word, a session lives on at the server, and
+    // may be elected. The worker would renew that lease, which nobody knows of, while it lives.
+    await this._call(`SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
+      metadata => $4::pg_catalog.jsonb, auto_renew => false)`,
+    [this.election, this.candidate, this._rank, this._metadata])
+    this._trouble = null
+  }
+
+  /** The first question is a part of the login: a pooler has a server log in only then. */
+  async _logIn(session, address) {
+    try {
+      await session.open()
+      const [server] = await session.query(`SELECT pg_catalog.pg_backend_pid() AS pid,
+        pg_catalog.pg_is_in_recovery() AS standby,
+        pg_catalog.date_part('epoch', pg_catalog.current_setting('statement_timeout')
+          ::pg_catalog.interval) AS timeout,
+        pg_catalog.date_part('epoch', pg_catalog.current_setting('log_min_duration_statement')
+          ::pg_catalog.interval) AS logged`)
+      this._addresses.answered(address)
+      return server
+    } catch (error) {
+      this._addresses.refused(address, error)
+      throw Object.assign(error, { atLogin: true })
+    }
+  }
+
+  /** This session may wait: it has no timeouts, and is not one of a pooler's [behind a pooler]. */
+  async _prepare(session, { pid, timeout, logged }) {
+    if (this._options.pooler === 'session') {
+      this._chooseSlice(1000 * timeout, 1000 * logged)
+      return // what is set would be set for others, too
+    }
+    if (Number(pid) !== session.client.processID) throw new PoolerError()
+    const names = ['statement_timeout', 'idle_session_timeout', 'transaction_timeout']
+    await session.query(`SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+      WHERE name OPERATOR(pg_catalog.=) ANY ($1)`, [names])
+    this._chooseSlice(0, 1000 * logged)
   }
 
   /**
-   * Connects to the next host, and stands: so our place in line survives each campaign. A standby
-   * refuses it.
+   * A campaign is shorter than what the server cancels, and than what it logs as slow; but where
+   * it logs even short calls, short slices would only fill its log faster [slices].
+   * @param {number} timeout  statement_timeout @param {number} logged  log_min_duration_statement
    */
-  async _connect() {
-    this._hosts.push(this._hosts.shift())
-    const client = (this._client = clientOf(this._hosts.at(-1)))
-    client.on('end', () => this._client === client && this._lose('connection lost'))
-    await within(client.connect(), this._callTimeout)
-    // auto_renew: where the network is cut without a word, a session lives on at the server, and
-    // may be elected. The worker would renew that lease, which nobody knows of, while it lives.
-    // A timeout of the session's would end a waiting campaign, or the session.
-    const sql = `SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
-        metadata => $4::pg_catalog.jsonb, auto_renew => false),
-      pg_catalog.set_config('statement_timeout', '0', false),
-      pg_catalog.set_config('idle_session_timeout', '0', false)`
-    await this._call(sql, this._standing)
+  _chooseSlice(timeout, logged) {
+    if (this._options.slice !== undefined) return
+    this._slice = timeout > 0 ? Math.min(5000, 0.8 * timeout) : 5000
+    if (logged >= 250) this._slice = Math.min(this._slice, 0.8 * logged)
+    if (logged <= 0 || logged >= 250 || this._warned) return
+    this._warned = true
+    this._log(`log_min_duration_statement is ${logged} ms: the server will log each campaign`)
   }
 
   _renew() {
     const call = 'renew($1, metadata => $2::pg_catalog.jsonb)'
-    return this._ask(call, [this.election, this._standing[3]], 0.5)
+    return this._ask(call, [this.election, this._metadata], 0.5)
   }
 
-  _call(sql, values, ms = this._callTimeout) { return within(this._client.query(sql, values), ms) }
-
-  async _leave(held) {
-    if (held) await this._call('SELECT leader_election.leave($1)', [this.election])
-    this._client?.connection.stream.destroy()
-    this._client = null
+  _call(sql, values, ms) {
+    return this._session.query(sql, values, ms)
   }
 
-  /** The server must not see the connection end before the handlers of 'lost' have returned. */
-  _interrupt() {
-    if (!this._held) this._leave()
+  async _leave() {
+    const session = this._session
+    try {
+      if (!session?.works) return false // the server has ended our candidacy, or will
+      await session.query('SELECT leader_election.leave($1)', [this.election])
+      return true
+    } finally {
+      await this._disconnect()
+    }
+  }
+
+  /** Ends the connection; but if that gives up a lease, after the handlers of 'lost': _leave. */
+  async _failed(error) {
+    if (this._lead && DID_NOTHING.test(error.code)) return // the deadline decides
     this._lose('connection lost')
+    if (!this._held) await this._disconnect()
+  }
+
+  async _disconnect() {
+    const session = this._session
+    this._session = null
+    await session?.end()
+  }
+
+  /** A campaign is canceled: the server would log an end of its connection [slices: SIGTERM]. */
+  _interrupt() {
+    if (this._campaigning) this._session.cancel()
+    else this._session?.giveUpConnecting()
   }
 }
+
+const THE_POOL = { name: 'the pool' } // the one address that a detached candidate knows
 
 /**
  * A detached candidate, over any connections of the application's pool, also through PgBouncer in
  * transaction mode.
  */
 class DetachedLeadership extends Candidate {
+  _addresses = new Addresses([THE_POOL], this._refusalTimeout)
   _rest = this._options.interval ?? 1000
-  _listening = this._options.listen && this._listen([this._options.listen].flat())
+  _request = randomUUID() // until it is granted: no grant is lost with its answer [lost answer]
 
-  _request = randomUUID() // until it is granted: so no grant is lost with its answer
+  /** @param {Options} options */
+  constructor(options) {
+    const hosts = options.listen && hostsOf(options.listen) // throws before anything has begun
+    super(options)
+    if (hosts) this._listen(new Addresses(hosts, Infinity))
+  }
 
   async _stand() {
     const call = `acquire($1, $2, rank => $3::pg_catalog.int4, metadata => $4::pg_catalog.jsonb,
       request => $5::pg_catalog.uuid)`
-    const grant = await this._ask(call, [...this._standing, this._request])
+    const values = [this.election, this.candidate, this._rank, this._metadata, this._request]
+    const grant = await this._ask(call, values)
     if (grant) this._request = randomUUID()
     return grant
   }
 
   _renew({ term }) {
     const call = 'renew($1, $2, metadata => $3::pg_catalog.jsonb)'
-    return this._ask(call, [this.election, term, this._standing[3]])
+    return this._ask(call, [this.election, term, this._metadata])
   }
 
   async _leave(held) {
-    const sql = held ? 'release($1, $2)' : 'leave($1, $2)'
-    await this._call(`SELECT leader_election.${sql}`, [this.election, held?.term ?? this.candidate])
+    if (held) await this._call('SELECT leader_election.release($1, $2)', [this.election, held.term])
+    else await this._call('SELECT leader_election.leave($1, $2)', [this.election, this.candidate])
+    return true
   }
 
-  /** Calls over a connection of the pool; the time that it takes to get one counts. */
+  /** Calls over a connection of the pool. The time that it takes to get one counts. */
   async _call(sql, values, ms = this._callTimeout) {
     const end = clock() + ms
-    const connecting = this._options.pool.connect()
-    let client, broken = false
+    const client = await this._borrow(ms)
+    let broken = true
     try {
-      client = await within(connecting, ms)
-      return await within(client.on('error', noop).query(sql, values), end - clock())
+      const { rows } = await within(client.query(sql, values), end - clock())
+      broken = false
+      return rows
     } catch (error) {
-      // Without an answer of the server (which has a severity) the call may go on.
-      if (client) broken = !error.severity || /^(08|57P)/.test(error.code)
+      // Without an answer of the server, which has a severity, the call may go on there.
+      if (error.severity && !/^(08|57P)/.test(error.code)) {
+        error.atStandby = await this._isStandby(error, client)
+        broken = error.atStandby // the next connection may be one to the primary
+      }
       throw error
     } finally {
-      connecting.then((client) => client.off('error', noop).release(broken), noop)
+      client.off('error', noop)
+      client.release(broken)
     }
   }
 
+  async _borrow(ms) {
+    const connecting = promised(() => this._options.pool.connect())
+    try {
+      const client = await within(connecting, ms)
+      this._addresses.answered(THE_POOL)
+      return client.on('error', noop)
+    } catch (error) {
+      connecting.then((client) => client.release(false), noop) // it comes too late
+      this._addresses.refused(THE_POOL, error)
+      throw Object.assign(error, { atLogin: true })
+    }
+  }
+
+  /** Is this a standby's word? It is not taken for a primary's if we cannot ask. */
+  async _isStandby({ code }, client) {
+    if (code === '25006') return true // read only
+    if (!MAY_PASS.test(code) && !LASTS.test(code)) return false
+    const asking = promised(() => client.query('SELECT pg_catalog.pg_is_in_recovery() AS standby'))
+    const answer = await within(asking, this._callTimeout).catch(noop)
+    return answer?.rows[0].standby !== false
+  }
+
   /** Listens, on a connection of its own, and wakes the follower up when something has changed. */
-  async _listen(hosts) {
+  async _listen(addresses) {
     const { signal } = this._closing
-    for (let tries = 0, client; !signal.aborted; await pause(5000, signal)) {
-      const name = JSON.stringify(this.election)
+    const reporter = new Reporter(this._log)
+    while (!signal.aborted) {
+      const session = new Session(await addresses.next(this._callTimeout), this._callTimeout)
+      session.client.on('notification', ({ payload }) => {
+        if (payload.includes(JSON.stringify(this.election))) this._wake()
+      })
       try {
-        client = clientOf(hosts[tries++ % hosts.length]) // which refuses a bad config
-        client.on('notification', ({ payload }) => payload.includes(name) && this._wake())
-        await within(client.connect(), this._callTimeout)
-        await within(client.query('LISTEN leadership_changed'), this._callTimeout)
+        await session.open()
+        await session.query('LISTEN leadership_changed')
+        reporter.over()
         this._wake() // nobody told us before
-        await once(client, 'end', { signal })
+        await once(session.client, 'end', { signal })
       } catch (error) {
-        if (!signal.aborted) this._log('cannot listen, trying again:', error)
+        const text = `cannot listen: ${textOf(error)}`
+        if (!signal.aborted) reporter.trouble(sqlstate(error), text)
       }
-      client?.connection.stream.destroy()
+      await session.end()
+      await pause(5000, signal)
     }
   }
 }
@@ -470,9 +743,13 @@ class DetachedLeadership extends Candidate {
  * automatically.
  */
 class SoleLeadership extends Candidate {
-  _stand() { return { term: null, deadline: Infinity, third: Infinity } }
+  async _stand() {
+    return { term: null, deadline: Infinity, third: Infinity, yielding: false }
+  }
 
-  _fence() { if (!this._options.unfenced) throw new Error('fenced: SoleLeadership has no term') }
+  _fence() {
+    if (!this._options.unfenced) throw new Error('fenced: SoleLeadership has no term')
+  }
 }
 
 /**
@@ -484,7 +761,9 @@ class FakeLeadership extends Candidate {
   _last = 0
 
   /** @param {Partial<Options>} [options] */
-  constructor(options) { super({ election: 'fake', ...options }) }
+  constructor(options) {
+    super({ election: 'fake', ...options })
+  }
 
   /** Elects us, by default in the next term, for a lease (in ms) by the test's clock. */
   elect(term = this._last + 1, lease = 15000) {
@@ -495,8 +774,13 @@ class FakeLeadership extends Candidate {
   }
 
   /** @param {string} [reason] */
-  lose(reason = 'connection lost') { return this._lose(reason) }
-  askYield() { return this._askYield() }
+  lose(reason = 'connection lost') {
+    return this._lose(reason)
+  }
+
+  askYield() {
+    return this._askYield()
+  }
 
   /** Moves the clock by so many milliseconds. */
   advance(ms) {
@@ -507,7 +791,294 @@ class FakeLeadership extends Candidate {
   _clock() { return this._now }
   _alarm() {}
   async _fence() {}
-  _turn() { return Infinity }
+  async _turn() { return Infinity }
+}
+
+// --- connections
+
+class PoolerError extends Error {
+  code = '0A000'
+  message = 'this is a pooler: use DetachedLeadership, ' +
+    "or say pooler: 'session' if it is in session mode"
+}
+
+/** A connection of our own, over which one call is made at a time. */
+class Session {
+  /** No, if a call was not answered: it may go on at the server. */
+  works = false
+
+  constructor({ config, host, port, address }, callTimeout) {
+    this._callTimeout = callTimeout
+    // pg's query_timeout would leave a call going on. Node has no TCP_USER_TIMEOUT.
+    const limits = { query_timeout: 0, keepAlive: true, keepAliveInitialDelayMillis: 5000 }
+    this.client = new Client({ ...config, ...limits }).on('error', noop)
+    this.client.once('end', () => (this.works = false))
+    // Where to is an address; the password and the certificate are those of the host's name.
+    Object.assign(this.client.connectionParameters, { host, port })
+    Object.assign(this.client, { host: address, port })
+    this._expectCertificateOf(host)
+  }
+
+  /** pg expects the certificate of what it connects to; of another name, if that is an address. */
+  _expectCertificateOf(host) {
+    const { connection } = this.client
+    if (!connection.ssl || net.isIP(host)) return
+    const { key } = connection.ssl // which pg hides from the next line
+    connection.ssl = { servername: host, ...(connection.ssl === true ? {} : connection.ssl) }
+    if (key) connection.ssl.key = key
+  }
+
+  async open() {
+    await within(this.client.connect(), this._callTimeout)
+    this.works = true
+  }
+
+  /** @returns {Promise<object[]>} rows */
+  async query(sql, values = [], ms = this._callTimeout) {
+    if (this._canceling) await this._canceling // or it may hit this call
+    try {
+      const { rows } = await within(this.client.query(sql, values), ms)
+      return rows
+    } catch (error) {
+      if (!error.severity) this.works = false
+      throw error
+    }
+  }
+
+  /** Has the server cancel the call that it is busy with, which fails then. */
+  cancel() {
+    const { host, port, processID, secretKey } = this.client
+    const messenger = new Connection({}).on('error', noop)
+    messenger.on('connect', () => messenger.cancel(processID, secretKey))
+    if (host.startsWith('/')) messenger.connect(`${host}/.s.PGSQL.${port}`)
+    else messenger.connect(port, host)
+    // The server has sent the signal, and then closes.
+    this._canceling = within(once(messenger, 'end'), this._callTimeout).catch(noop)
+      .finally(() => messenger.stream.destroy())
+    setTimeout(() => this.client.connection.stream.destroy(), this._callTimeout).unref()
+  }
+
+  /** If no server has answered yet. In the middle of a login it is better to wait. */
+  giveUpConnecting() {
+    const { stream } = this.client.connection
+    if (stream.connecting) stream.destroy()
+  }
+
+  /** Says goodbye, if that can be heard: servers and poolers log other ends as errors. */
+  async end() {
+    const canBeHeard = this.works
+    this.works = false
+    await this._canceling
+    if (canBeHeard) await within(this.client.end(), this._callTimeout).catch(noop)
+    this.client.connection.stream.destroy()
+  }
+}
+
+/**
+ * Where to connect. One *round* tries each address once: a list in a config has several, and so
+ * may a name. Names are resolved anew in each round, which begins behind the address that was
+ * tried last: it is the one that was lost.
+ */
+class Addresses {
+  _round = []
+  _known = [] // those of the present round
+  _refusals = new Map() // by name: { since, error }
+
+  constructor(hosts, refusalTimeout) {
+    this._hosts = hosts
+    this._known = hosts
+    this._refusalTimeout = refusalTimeout
+  }
+
+  /** Are there more to be tried before we have a rest? */
+  get areLeft() {
+    return this._round.length > 0
+  }
+
+  /** The address to be tried next. */
+  async next(ms) {
+    if (!this.areLeft) {
+      this._known = (await Promise.all(this._hosts.map((host) => resolve(host, ms)))).flat()
+      const last = this._known.findIndex(({ name }) => name === this._last)
+      this._round = [...this._known.slice(last + 1), ...this._known.slice(0, last + 1)]
+    }
+    const address = this._round.shift()
+    this._last = address.name
+    return address
+  }
+
+  /** We could not log in: a refusal, or something else, which ends what refusals there were. */
+  refused({ name }, error) {
+    if (/^SASL/.test(error.message)) error.code ??= '28P01' // pg's own: there is no password
+    if (!LOGIN_REFUSED.test(error.code)) this._refusals.delete(name)
+    else this._refusals.set(name, { since: clock(), ...this._refusals.get(name), error })
+  }
+
+  /** We could log in. */
+  answered({ name }) {
+    this._refusals.delete(name)
+  }
+
+  /** The error, if for long enough each address has done nothing but refuse us; else null. */
+  get verdict() {
+    const refusals = this._known.map(({ name }) => this._refusals.get(name))
+    const last = (refusal) => refusal && clock() - refusal.since >= this._refusalTimeout
+    return refusals.every(last) ? refusals.at(-1).error : null
+  }
+}
+
+/** A host's addresses [one name]. One that has none is tried by its name: the error says why. */
+async function resolve(at, ms) {
+  const { host, port, hostaddr } = at
+  let found = [{ address: hostaddr ?? host }]
+  if (!hostaddr && !host.startsWith('/')) {
+    found = await within(dns.promises.lookup(host, { all: true }), ms).catch(() => found)
+  }
+  return found.map(({ address }) => ({ ...at, address, name: `${address} port ${port}` }))
+}
+
+/** The hosts that configs of pg name, in order. What is missing pg takes from PGHOST and so on. */
+function hostsOf(configs = {}) {
+  return [configs].flat().flatMap((given) => {
+    const config = withService(typeof given === 'string' ? { connectionString: given } : given)
+    const named = config.host || config.connectionString
+    const pg = new Client(config).connectionParameters
+    const hosts = list(pg.host)
+    const hostaddrs = list(config.hostaddr ?? (named ? undefined : process.env.PGHOSTADDR))
+    const ports = portsOf(config, pg.port)
+    const most = Math.max(hosts.length, hostaddrs.length)
+    if (ports.length > 1 && ports.length !== most) {
+      throw new Error(`there are ${most} hosts, and ${ports.length} ports`)
+    }
+    return Array.from({ length: most }, (_, i) => {
+      const port = Number(ports[i % ports.length])
+      return { config, host: hosts[i % hosts.length], hostaddr: hostaddrs[i], port }
+    })
+  })
+}
+
+/** pg takes the first port of a list. */
+function portsOf({ port, connectionString }, first) {
+  const { PGPORT } = process.env
+  const inString = /[?&]port=([\d,]+)/.exec(connectionString)?.[1]
+  return list(port ?? inString ?? (parseInt(PGPORT) === first ? PGPORT : first))
+}
+
+const list = (text) => (text === undefined ? [] : String(text).split(','))
+
+/** With what the service file says of a service, which pg does not read [service file]. */
+function withService(config) {
+  const inString = /[?&]service=/.test(config.connectionString)
+  if (inString || (config.service && config.connectionString)) {
+    throw new Error('a service and a connection string: say one of them')
+  }
+  const service = config.service ?? process.env.PGSERVICE
+  return service && !config.connectionString ? { ...serviceConfig(service), ...config } : config
+}
+
+const PG_READS = /^(host|hostaddr|port|user|password|application_name|options|client_encoding)$/
+// We always want a primary, and have timers and keepalives of our own.
+const IS_SO_ANYHOW = /^(target_session_attrs|connect_timeout|tcp_user_timeout|keepalives.*)$/
+
+/** A section of the service file as a config of pg. */
+function serviceConfig(service) {
+  const { dbname, sslmode, sslcert, sslkey, sslrootcert, ...rest } = serviceSection(service)
+  const unknown = Object.keys(rest).find((key) => !PG_READS.test(key) && !IS_SO_ANYHOW.test(key))
+  if (unknown) throw new Error(`service "${service}": pg has no setting ${unknown}`)
+  const config = dbname === undefined ? rest : { ...rest, database: dbname }
+  const tls = Object.entries({ sslmode, sslcert, sslkey, sslrootcert }).filter(([, value]) => value)
+  if (tls.length > 0) { // pg knows what these mean in a connection string
+    config.ssl = new Client({ connectionString: `postgresql:///?${new URLSearchParams(tls)}` }).ssl
+  }
+  return config
+}
+
+/** A section of the file where libpq would find it. */
+function serviceSection(service) {
+  const { PGSERVICEFILE, PGSYSCONFDIR } = process.env
+  const files = [PGSERVICEFILE ?? path.join(os.homedir(), '.pg_service.conf'),
+    path.join(PGSYSCONFDIR ?? '/etc/postgresql-common', 'pg_service.conf')]
+  for (const file of files.filter((name) => fs.existsSync(name))) {
+    const lines = fs.readFileSync(file, 'utf8').split('\n').map((line) => line.trim())
+    const begin = lines.indexOf(`[${service}]`) + 1
+    if (begin === 0) continue
+    const end = lines.findIndex((line, i) => i >= begin && line.startsWith('['))
+    const settings = lines.slice(begin, end < 0 ? undefined : end)
+      .filter((line) => line && !line.startsWith('#'))
+    return Object.fromEntries(settings.map((line) => line.split(/=(.*)/, 2)))
+  }
+  throw new Error(`no service "${service}" in ${files.join(' or ')}`)
+}
+
+// --- words
+
+/** Logs what is wrong: when it begins, and then once a minute; and when it is over. */
+class Reporter {
+  _logged = new Map() // when, by kind of trouble: several may take turns
+
+  constructor(log) {
+    this._log = log
+  }
+
+  trouble(kind, text) {
+    if (clock() - (this._logged.get(kind) ?? -Infinity) < 60000) return
+    this._logged.set(kind, clock())
+    this._log(text)
+  }
+
+  over() {
+    if (this._logged.size > 0) this._log('all is well again')
+    this._logged.clear()
+  }
+}
+
+/** Host, process and a random number; or the pod, and the process if it is not its first one. */
+function defaultName() {
+  const { KUBERNETES_SERVICE_HOST, POD_NAME, HOSTNAME } = process.env
+  const pod = KUBERNETES_SERVICE_HOST && (POD_NAME || HOSTNAME)
+  const thread = isMainThread ? '' : `-${threadId}`
+  let name = `${os.hostname()}-${process.pid}-${randomBytes(2).toString('hex')}`
+  if (pod) name = process.pid === 1 ? `${pod}${thread}` : `${pod}-${process.pid}${thread}`
+  return name.slice(-200) // the end tells them apart
+}
+
+/** Not Node's codes, such as EPIPE */
+const sqlstate = ({ code }) => (/^(?=.*\d)[0-9A-Z]{5}$/.test(code) ? code : undefined)
+
+/** In one line. Node has errors without a message, for several addresses of a name. */
+function textOf(error) {
+  const text = error?.message || error?.errors?.[0]?.message || error?.code || error
+  return String(text).replace(/\s+/g, ' ')
+}
+
+// --- time
+
+/**
+ * Milliseconds on a clock that goes on while the machine sleeps. The monotonic clock of Node
+ * stands still then (on Linux), and a lease that ran out during the sleep would look valid.
+ * os.uptime() goes on, but in steps: it tells for how long the machine slept. A paused virtual
+ * machine does not know: fence.
+ */
+function clock() {
+  slept = Math.max(slept, os.uptime() * 1000 - performance.now())
+  return performance.now() + slept
+}
+
+let slept = -Infinity // and a constant
+
+const noop = () => {}
+const promised = async (call) => call()
+
+// Node's timers end at 2 ** 31 ms. One without end does not keep the process alive.
+const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
+
+/** The outcome of promise, or an error after ms: pg waits for ever [connections forgotten]. */
+function within(promise, ms) {
+  const answered = new AbortController()
+  // If the event loop was blocked, the answer may be there: setImmediate comes after reading it.
+  const late = pause(ms, answered.signal).then(() => nextTurn())
+    .then(() => Promise.reject(new Error(`no answer in ${Math.round(ms)} ms`)))
+  return Promise.race([promise, late]).finally(() => answered.abort())
 }
 
 module.exports = { Leadership, DetachedLeadership, SoleLeadership, FakeLeadership, NotLeader }

@@ -1,9 +1,14 @@
-// Tests without a server: what FakeLeadership and SoleLeadership promise, events, run(), the clock.
-// With one, if TEST_SERVER is set (PGHOST and so on say where): run(), over real connections.
+// Tests without a server: what FakeLeadership and SoleLeadership promise, events, run(), the clock;
+// errors, over a pool of ours and at servers of ours that speak as much of the protocol as that takes.
+// With a server, if TEST_SERVER is set (PGHOST and so on say where): run(), over real connections.
 'use strict'
 const assert = require('node:assert')
+const dns = require('node:dns')
 const { EventEmitter, once } = require('node:events')
+const fs = require('node:fs')
+const net = require('node:net')
 const os = require('node:os')
+const path = require('node:path')
 const { test, mock } = require('node:test')
 const { setTimeout: sleep } = require('node:timers/promises')
 const pg = require('pg')
@@ -22,16 +27,22 @@ async function until(condition) {
 
 /** A pool whose server is answer(sql, values), which gives rows or throws. */
 function poolOf(answer) {
-  const pool = { sent: [], released: [] }
+  const pool = { sent: [], released: [], answer }
   pool.connect = async () => Object.assign(new EventEmitter(), {
     query: async (text, values) => {
-      pool.sent.push(text.match(/leader_election\.(\w+)/)[1])
+      pool.sent.push(text.match(/leader_election\.(\w+)|(?=is_in_recovery)/)[1] ?? 'standby?')
       return { rows: await answer(pool.sent.at(-1), values) }
     },
     release: (broken) => pool.released.push(broken),
   })
   return pool
 }
+
+/** One that leads from its first call on. */
+const leader = (remaining = '9000') =>
+  poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: remaining, yielding: false }] : []))
+
+const answers = (code) => Object.assign(new Error(`answer ${code}`), { code, severity: 'ERROR' })
 
 function follow(leadership) {
   const events = []
@@ -70,16 +81,85 @@ test('term is null at once, and handlers run one at a time', async () => {
   assert.deepStrictEqual(order, ['elected has returned', 'lost, term null'])
 })
 
-test('a handler that fails is logged, and the next one called', async () => {
+for (const event of ['elected', 'lost']) {
+  test(`a handler of ${event} that fails is the end, with its error`, async () => {
+    const pool = leader()
+    const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+    const events = follow(detached)
+    detached.on('error', (error) => events.push(`error ${error.message}`))
+    detached.on(event, () => Promise.reject(new Error('handler')))
+    detached.on(event, () => events.push('the next one'))
+    await once(detached, 'elected')
+    if (event === 'lost') detached.resign()
+    await assert.rejects(detached.wait(), { message: 'handler' })
+    await detached.close()
+    assert.deepStrictEqual(events, event === 'elected'
+      ? ['elected 1', 'the next one', 'lost error', 'error handler']
+      : ['elected 1', 'lost resigned', 'the next one', 'error handler'])
+    assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+    assert.strictEqual(detached.state, 'failed: XX000 handler')
+  })
+}
+
+test('wait() rejects when the lease has been given back, and not before', async () => {
+  const pool = poolOf(async (call) => {
+    if (call === 'release') await sleep(100)
+    return leader().answer(call)
+  })
+  const detached = new DetachedLeadership({ election: 'e', pool, log: noop })
+  detached.on('elected', () => Promise.reject(new Error('handler')))
+  detached.on('error', noop)
+  await until(() => detached.state.startsWith('failed'))
+  let outcome = null
+  while (outcome === null) outcome = await detached.wait(5).catch((error) => error.message)
+  assert.strictEqual(outcome, 'handler')
+  assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+})
+
+test('a handler of yield that fails is logged, and we resign at once', async () => {
   const logged = []
   const fake = new FakeLeadership({ log: (message) => logged.push(message) })
+  const events = follow(fake)
+  fake.on('yield', () => {
+    throw new Error('handler')
+  })
+  await fake.elect()
+  await fake.askYield()
+  await fake.elect()
+  assert.deepStrictEqual(events, ['elected 1', 'yield 1', 'lost yielded', 'elected 2'])
+  assert.deepStrictEqual(logged, ["a handler of 'yield' failed:"])
+})
+
+test('a handler of error that fails is logged; one that blocks holds close() for callTimeout', async () => {
+  const logged = []
+  const fake = new FakeLeadership({ callTimeout: 30, log: (message) => logged.push(message) })
   fake.on('elected', () => {
     throw new Error('handler')
   })
-  const events = follow(fake)
+  fake.on('error', () => {
+    throw new Error('another')
+  })
+  fake.on('error', () => new Promise(noop))
   await fake.elect()
-  assert.deepStrictEqual(events, ['elected 1'])
-  assert.deepStrictEqual(logged, ["a handler of 'elected' failed:"])
+  await fake.close()
+  assert.deepStrictEqual(logged, ["a handler of 'elected' failed:", "a handler of 'error' failed:"])
+})
+
+test('close() and resign() in a handler do not wait', async () => {
+  const fake = new FakeLeadership()
+  const events = follow(fake)
+  fake.once('elected', () => fake.resign())
+  fake.once('lost', () => fake.resign())
+  await fake.elect()
+  await fake.lose() // nothing left to lose, and all has been told then
+  await fake.elect()
+  fake.once('lost', () => {
+    fake.close()
+  })
+  await fake.lose()
+  await fake.wait()
+  assert.deepStrictEqual(events, ['elected 1', 'lost resigned', 'elected 2', 'lost connection lost'])
+  assert.strictEqual(fake.state, 'closed')
 })
 
 test('a yield ends by resign() in the handler, without a handler at once', async () => {
@@ -345,7 +425,7 @@ test('a grant whose answer comes too late, or after close(), is released', async
 test('errors of renew: term is kept until the deadline; a call that hangs loses its connection', async () => {
   let renewals = 0
   const pool = poolOf(async (call) => {
-    if (call === 'acquire') return [{ term: '1', remaining_ms: '600', yielding: false }]
+    if (call === 'acquire') return [{ term: '1', remaining_ms: '1500', yielding: false }]
     if (call !== 'renew') return []
     if (++renewals === 2) await sleep(5000, null, { ref: false })
     throw Object.assign(new Error('busy'), { code: '55P03', severity: 'ERROR' })
@@ -405,36 +485,39 @@ test('resign() while a renewal is under way gives back the term of its answer', 
   assert.deepStrictEqual(released, [4194305])
 })
 
-test('a fatal error: wait() rejects, or the error event, and never silence', async () => {
-  const missing = () => {
-    throw Object.assign(new Error('schema "leader_election" does not exist'), { code: '3F000' })
+test('the end by an error: wait() rejects, or the error event, and never silence', async () => {
+  const refused = () => {
+    throw answers('22023')
   }
-  const waited = new DetachedLeadership({ election: 'e', pool: poolOf(missing) })
-  await assert.rejects(waited.wait(), { code: '3F000', message: /CREATE EXTENSION/ })
-  const heard = new DetachedLeadership({ election: 'e', pool: poolOf(missing) })
+  const options = { election: 'e', refusalTimeout: 0, log: noop }
+  const pool = () => poolOf((call) => (call === 'standby?' ? [{ standby: false }] : refused()))
+  const waited = new DetachedLeadership({ ...options, pool: pool() })
+  await assert.rejects(waited.wait(), { code: '22023' })
+  const heard = new DetachedLeadership({ ...options, pool: pool() })
   const [error] = await once(heard, 'error')
-  assert.strictEqual(error.code, '3F000')
+  assert.strictEqual(error.code, '22023')
   await assert.rejects(heard.wait(), error)
   await heard.close()
 
   const { status, stderr } = require('node:child_process').spawnSync(process.execPath, ['-e', `
     const { DetachedLeadership } = require(${JSON.stringify(require.resolve('./leader_election.js'))})
-    const pool = { connect: () => Promise.reject(Object.assign(new Error('no'), { code: '3F000' })) }
-    new DetachedLeadership({ election: 'e', pool })`])
+    const pool = { connect: () => Promise.reject(Object.assign(new Error('wrong password'), { code: '28P01' })) }
+    new DetachedLeadership({ election: 'e', pool, refusalTimeout: 0, log() {} })`])
   assert.notStrictEqual(status, 0)
-  assert.match(String(stderr), /CREATE EXTENSION/)
+  assert.match(String(stderr), /wrong password/)
 })
 
-test('a fatal error, and an error listener that throws: wait() and run() reject all the same', async () => {
+test('the end by an error, and an error listener that throws: wait() and run() reject all the same', async () => {
   const pool = poolOf(() => {
-    throw Object.assign(new Error('no'), { code: '3F000' })
+    throw answers('28000')
   })
-  const detached = new DetachedLeadership({ election: 'e', pool })
+  pool.connect = () => Promise.reject(answers('28P01'))
+  const detached = new DetachedLeadership({ election: 'e', pool, refusalTimeout: 0, log: noop })
   detached.on('error', () => {
     throw new Error('listener')
   })
-  await assert.rejects(detached.run(noop))
-  await assert.rejects(Promise.race([detached.wait(), sleep(500)]), { code: '3F000' })
+  await assert.rejects(detached.run(noop), { code: '28P01' })
+  await assert.rejects(Promise.race([detached.wait(), sleep(500)]), { code: '28P01' })
   await detached.close()
 })
 
@@ -468,15 +551,447 @@ test('a connection goes back to the pool after an error of the server, and when 
   }
 })
 
-test('listen with a bad config: logged, and we lead all the same', async () => {
+// --- errors: what ends a client, and what it says and does meanwhile
+
+test('what may pass is tried for ever, and state and log say what it is', async () => {
+  for (const code of ['42501', '3F000', '42883', '42P01', 'LE003', 'LE004']) {
+    let fails = true
+    const logged = []
+    const pool = poolOf((call) => {
+      if (call === 'standby?') return [{ standby: false }]
+      if (call === 'acquire' && fails) throw answers(code)
+      return leader().answer(call)
+    })
+    const options = { election: 'e', pool, refusalTimeout: 0, log: (text) => logged.push(text) }
+    const detached = new DetachedLeadership(options)
+    assert.strictEqual(detached.state, 'standing')
+    await until(() => pool.sent.filter((call) => call === 'acquire').length === 3)
+    assert.match(detached.state, new RegExp(`^refused: ${code} answer ${code}`))
+    fails = false
+    assert.strictEqual(await detached.wait(5000), 1)
+    assert.strictEqual(detached.state, 'leads')
+    await detached.close()
+    assert.strictEqual(detached.state, 'closed')
+    assert.strictEqual(logged.length, 2, String(logged))
+    assert.match(logged[0], new RegExp(`^refused: ${code} answer`))
+    assert.strictEqual(logged[1], 'all is well again')
+  }
+})
+
+test('what lasts ends the client after refusalTimeout, if a primary says it without a break', async () => {
+  for (const [name, standby, breaks, ends] of [['primary', false, false, true], ['standby', true, false, false],
+    ['cannot be asked', null, false, false], ['with breaks', false, true, false]]) {
+    let n = 0
+    const pool = poolOf((call) => {
+      if (call === 'standby?' && standby === null) throw new Error('gone')
+      if (call === 'standby?') return [{ standby }]
+      if (call === 'acquire') throw answers(breaks && ++n % 2 ? '55P03' : '22023')
+      return []
+    })
+    const detached = new DetachedLeadership({ election: 'e', pool, refusalTimeout: 200, log: noop })
+    const began = performance.now()
+    const outcome = await Promise.race([detached.wait().catch((error) => error.code), sleep(1200, 'goes on')])
+    assert.strictEqual(outcome, ends ? '22023' : 'goes on', name)
+    if (ends) assert.ok(performance.now() - began >= 200)
+    assert.strictEqual(pool.released.includes(true), standby !== false, name) // a standby's connection is left
+    await detached.close()
+  }
+})
+
+test('a release that fails is tried once', async () => {
+  const pool = poolOf((call) => {
+    if (call === 'release' || call === 'leave') throw new Error('the server is down')
+    if (pool.sent.includes('release')) throw new Error('the server is down')
+    return leader().answer(call)
+  })
   const logged = []
-  const pool = poolOf((call) => (call === 'acquire' ? [{ term: '1', remaining_ms: '9000', yielding: false }] : []))
-  const log = (message) => logged.push(message)
-  const listen = { get host() { throw new Error('bad config') } }
-  const detached = new DetachedLeadership({ election: 'e', pool, log, listen })
-  assert.strictEqual(await detached.wait(), 1)
+  const detached = new DetachedLeadership({ election: 'e', pool, log: (text) => logged.push(text) })
+  await detached.wait()
+  detached.resign()
+  await sleep(1000)
   await detached.close()
-  assert.deepStrictEqual(logged, ['cannot listen, trying again:'])
+  assert.strictEqual(pool.sent.filter((call) => call === 'release').length, 1)
+  assert.ok(pool.sent.length < 12, String(pool.sent.length))
+  assert.deepStrictEqual(logged, ['unreachable: the server is down'])
+})
+
+test('no more than ten attempts a second, and one line, whatever fails', async () => {
+  const ways = {
+    'no connection': () => ({ connect: () => Promise.reject(new Error('no connection')) }),
+    'broken connections': () => poolOf(() => { throw Object.assign(new Error('broken'), { code: 'EPIPE' }) }),
+    'an error with each call': () => poolOf(() => { throw answers('53200') }),
+    'terms that are over at once': () => leader('0'),
+    'no leader, and many notifications': () => poolOf(() => []),
+  }
+  for (const [way, make] of Object.entries(ways)) {
+    const logged = []
+    const pool = make()
+    let attempts = 0
+    const { connect } = pool
+    pool.connect = () => (attempts++, connect())
+    const detached = new DetachedLeadership({ election: 'e', pool, interval: 1000, log: (text) => logged.push(text) })
+    const notify = setInterval(() => detached._wake(), 5)
+    await sleep(1500)
+    clearInterval(notify)
+    await detached.close()
+    assert.ok(attempts <= 2 * 21, `${way}: ${attempts} attempts`) // each term is given back, too
+    assert.ok(logged.length <= 1, `${way}: ${logged}`)
+  }
+})
+
+test('a health check that fails: state, one line, and one withdrawal', async () => {
+  const logged = []
+  const pool = leader()
+  let health = true
+  const detached = new DetachedLeadership({ election: 'e', pool, healthCheck: () => health, log: (text) => logged.push(text) })
+  await detached.wait()
+  health = false
+  detached.resign()
+  await until(() => detached.state === 'unhealthy')
+  await sleep(1200)
+  assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+  health = true
+  assert.strictEqual(await detached.wait(3000), 1)
+  await detached.close()
+  assert.deepStrictEqual(logged, ['unhealthy: the health check says: false', 'all is well again'])
+})
+
+// --- servers of ours
+
+const message = (type, ...parts) => {
+  const body = Buffer.concat(parts.map((part) => (typeof part === 'string' ? Buffer.from(`${part}\0`) : part)))
+  const head = Buffer.alloc(5)
+  head.write(type)
+  head.writeInt32BE(body.length + 4, 1)
+  return Buffer.concat([head, body])
+}
+const int16 = (n) => Buffer.from([n >> 8, n & 255])
+const int32 = (n) => Buffer.from([n >> 24, n >> 16, n >> 8, n].map((byte) => byte & 255))
+const ready = message('Z', Buffer.from('I'))
+const errorMessage = (severity, code) =>
+  message('E', ...['S', 'V'].map((field) => field + severity), `C${code}`, `Manswer ${code}`, '')
+
+function rowMessages(row) {
+  const columns = Object.entries(row)
+  const oid = (value) => ({ boolean: 16, number: 701 }[typeof value] ?? 25)
+  const text = (value) => Buffer.from(typeof value === 'boolean' ? String(value)[0] : String(value))
+  return [
+    message('T', int16(columns.length), ...columns.flatMap(([name, value]) =>
+      [name, int32(0), int16(0), int32(oid(value)), int16(-1), int32(-1), int16(0)])),
+    message('D', int16(columns.length), ...columns.flatMap(([, value]) =>
+      (value === null ? [int32(-1)] : [int32(text(value).length), text(value)]))),
+  ]
+}
+
+/**
+ * A server. Options: refuse (the SQLSTATE that each login is told), standby, pid (which pg_backend_pid()
+ * tells; the protocol says 7), answer(sql), a row, null, or an error that is thrown. It notes logins and statements.
+ */
+async function serverOf(options = {}) {
+  const self = { options, logins: 0, sent: [], cancels: 0, sockets: new Set() }
+  const reply = async (socket, sql) => {
+    self.sent.push(sql)
+    const first = { pid: options.pid ?? 7, standby: options.standby ?? false, timeout: 0, logged: -1 }
+    try {
+      const row = /pg_is_in_recovery/.test(sql) ? { ...first, ...options.settings } : await options.answer?.(sql, self)
+      socket.write(Buffer.concat([message('1'), message('2'), ...rowMessages(row ?? { void: null }),
+        message('C', 'SELECT 1'), ready]))
+    } catch (error) {
+      socket.write(Buffer.concat([errorMessage('ERROR', error.code), ready]))
+    }
+  }
+  const server = net.createServer((socket) => {
+    let data = Buffer.alloc(0)
+    let started = false
+    let sql
+    self.sockets.add(socket)
+    socket.on('error', noop).on('data', (chunk) => {
+      data = Buffer.concat([data, chunk])
+      if (!started && data.length >= 8 && data.readInt32BE(4) === 80877102) {
+        self.cancels++
+        self.onCancel?.()
+        return socket.end()
+      }
+      if (!started) {
+        started = true
+        data = Buffer.alloc(0)
+        self.logins++
+        if (options.refuse) return socket.end(errorMessage('FATAL', options.refuse))
+        return socket.write(Buffer.concat([message('R', int32(0)), message('K', int32(7), int32(1)), ready]))
+      }
+      while (data.length >= 5 && data.length > data.readInt32BE(1)) {
+        const end = data.readInt32BE(1) + 1
+        const [type, body] = [String.fromCharCode(data[0]), data.subarray(5, end)]
+        data = data.subarray(end)
+        if (type === 'P') sql = body.toString().split('\0')[1]
+        if (type === 'Q') sql = body.toString().split('\0')[0]
+        if (type === 'S' || type === 'Q') reply(socket, sql)
+        if (type === 'X') self.sent.push('goodbye')
+      }
+    })
+  })
+  server.listen(0, options.host ?? '127.0.0.1')
+  await once(server, 'listening')
+  self.port = server.address().port
+  self.at = { host: options.host ?? '127.0.0.1', port: self.port, user: 'app', database: 'app' }
+  self.close = () => {
+    for (const socket of self.sockets) socket.destroy()
+    server.close()
+  }
+  return self
+}
+
+/** Elects whoever campaigns. */
+function electing(sql) {
+  if (/campaign/.test(sql)) return { term: '1' }
+  return /FROM leader_election.renew/.test(sql) ? { term: '1', remaining_ms: '60000', yielding: false } : null
+}
+
+test('a session: one address that refuses does not matter, all that do are the end', async () => {
+  const [primary, standby, refusing] = await Promise.all([
+    serverOf({ answer: electing }), serverOf({ standby: true }), serverOf({ refuse: '28000' })])
+  const connect = [refusing.at, standby.at, primary.at]
+  const options = { election: 'e', connect, callTimeout: 1000, refusalTimeout: 300, log: noop }
+  const leadership = new Leadership(options)
+  const events = follow(leadership)
+  assert.strictEqual(await leadership.wait(5000), 1)
+  for (const socket of primary.sockets) socket.destroy()
+  await once(leadership, 'elected')
+  assert.deepStrictEqual(events, ['elected 1', 'lost connection lost', 'elected 1'])
+  assert.ok(refusing.logins >= 2 && standby.logins >= 2)
+  assert.strictEqual(standby.sent.filter((sql) => /set_config|join/.test(sql)).length, 0)
+
+  primary.options.refuse = '28P01'
+  for (const socket of primary.sockets) socket.destroy()
+  await until(() => /^refused: 28(000|P01)/.test(leadership.state))
+  await sleep(1000)
+  assert.ok(!leadership.state.startsWith('failed')) // the standby has not refused us
+  standby.options.refuse = '3D000'
+  await assert.rejects(leadership.wait(), { code: /28000|28P01|3D000/ })
+  assert.match(leadership.state, /^failed: /)
+  await leadership.close()
+  for (const server of [primary, standby, refusing]) server.close()
+})
+
+test('a session: an address that cannot be reached has not refused us', async () => {
+  const refusing = await serverOf({ refuse: '28P01' })
+  const down = { ...refusing.at, port: 1 }
+  const options = { election: 'e', callTimeout: 1000, refusalTimeout: 200, log: noop }
+  const both = new Leadership({ ...options, connect: [refusing.at, down] })
+  assert.strictEqual(await both.wait(1500), null)
+  assert.match(both.state, /^(refused: 28P01|unreachable: )/)
+  await both.close()
+  const began = performance.now()
+  const one = new Leadership({ ...options, connect: refusing.at })
+  await assert.rejects(one.wait(), { code: '28P01' })
+  assert.ok(performance.now() - began >= 200)
+  refusing.close()
+})
+
+test('a session: a password that is missing is a refusal', async () => {
+  // The server asks for SCRAM, and pg has nothing to say.
+  const server = net.createServer((socket) => {
+    const messages = [message('R', int32(10), 'SCRAM-SHA-256', ''), message('R', int32(11), 'r=1')]
+    socket.on('error', noop).on('data', () => messages.length && socket.write(messages.shift()))
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const connect = { host: '127.0.0.1', port: server.address().port, user: 'app' }
+  const leadership = new Leadership({ election: 'e', connect, refusalTimeout: 200, callTimeout: 1000, log: noop })
+  await assert.rejects(leadership.wait(5000), { code: '28P01' })
+  server.close()
+})
+
+test('a session: a pooler is an error at once, and nothing was set; but pooler: session', async () => {
+  const pooler = await serverOf({ pid: 8, answer: electing, settings: { timeout: 2 } })
+  const options = { election: 'e', connect: pooler.at, log: noop }
+  const leadership = new Leadership(options)
+  await assert.rejects(leadership.wait(5000), { code: '0A000', message: /^this is a pooler: use Detached/ })
+  assert.deepStrictEqual(pooler.sent.filter((sql) => !/is_in_recovery/.test(sql)), ['goodbye'])
+  const told = new Leadership({ ...options, pooler: 'session' })
+  assert.strictEqual(await told.wait(5000), 1)
+  assert.strictEqual(told._slice, 1600) // below statement_timeout
+  await told.close()
+  assert.ok(!pooler.sent.some((sql) => /set_config/.test(sql)))
+  assert.deepStrictEqual(pooler.sent.slice(-2).map((sql) => /leave|goodbye/.exec(sql)[0]), ['leave', 'goodbye'])
+  pooler.close()
+})
+
+test('a session: a slice is below log_min_duration_statement, unless told so, or that is very short', async () => {
+  for (const [logged, slice, expected, lines] of [[1, undefined, 800, 0], [10, undefined, 5000, 0],
+    [-1, undefined, 5000, 0], [0, undefined, 5000, 0], [0.1, undefined, 5000, 1], [0.1, 3000, 3000, 0]]) {
+    const said = []
+    const server = await serverOf({ answer: electing, settings: { logged } })
+    const leadership = new Leadership({ election: 'e', connect: server.at, slice, log: (text) => said.push(text) })
+    await leadership.wait(5000)
+    assert.strictEqual(leadership._slice, expected)
+    leadership.resign()
+    await once(leadership, 'elected') // over another connection
+    assert.strictEqual(said.length, lines, String(said))
+    await leadership.close()
+    server.close()
+  }
+})
+
+test('a session: close() cancels a campaign, leaves, and says goodbye', async () => {
+  const server = await serverOf({
+    answer: (sql, self) => /campaign/.test(sql) && new Promise((resolve, reject) => {
+      self.onCancel = () => setTimeout(() => reject(answers('57014')), 20)
+    }),
+  })
+  const leadership = new Leadership({ election: 'e', connect: server.at, log: noop })
+  await until(() => server.onCancel)
+  const began = performance.now()
+  await leadership.close()
+  assert.ok(performance.now() - began < 4000)
+  assert.strictEqual(server.cancels, 1)
+  assert.deepStrictEqual(server.sent.slice(-2).map((sql) => /leave|goodbye/.exec(sql)[0]), ['leave', 'goodbye'])
+  server.close()
+})
+
+test('a session: close() ends within callTimeout, although the server answers nothing', async () => {
+  for (const silent of ['campaign', 'join', 'is_in_recovery']) {
+    const server = await serverOf({ answer: (sql) => sql.includes(silent) && new Promise(noop) })
+    if (silent === 'is_in_recovery') server.options.settings = new Proxy({}, { ownKeys() { throw answers('57014') } })
+    const leadership = new Leadership({ election: 'e', connect: server.at, callTimeout: 200, slice: 60000, log: noop })
+    await until(() => server.sent.some((sql) => sql.includes(silent)))
+    const began = performance.now()
+    await leadership.close()
+    assert.ok(performance.now() - began < 3000, silent)
+    await until(() => [...server.sockets].every((socket) => socket.destroyed))
+    server.close()
+  }
+})
+
+test('a session: 55P03 and 57014 of a renewal leave the leadership as it is', async () => {
+  let busy = 0
+  const server = await serverOf({
+    answer: (sql) => {
+      if (!/FROM leader_election.renew/.test(sql)) return electing(sql)
+      if (busy++ % 2) throw answers(busy % 4 ? '55P03' : '57014')
+      return { term: '1', remaining_ms: '900', yielding: false }
+    },
+  })
+  const leadership = new Leadership({ election: 'e', connect: server.at, log: noop })
+  const events = follow(leadership)
+  await leadership.wait()
+  await until(() => busy >= 6)
+  assert.strictEqual(leadership.state, 'leads')
+  await leadership.close()
+  assert.deepStrictEqual(events, ['elected 1', 'lost closed'])
+  assert.strictEqual(server.logins, 1)
+  server.close()
+})
+
+/** With these variables instead of PG... for as long as the code runs. */
+async function withEnv(variables, code) {
+  const before = { ...process.env }
+  for (const name of Object.keys(process.env)) if (/^PG|^KUBERNETES|^POD_|^HOSTNAME/.test(name)) delete process.env[name]
+  Object.assign(process.env, variables)
+  try {
+    return await code()
+  } finally {
+    for (const name of Object.keys(process.env)) delete process.env[name]
+    Object.assign(process.env, before)
+  }
+}
+
+/** Leads somewhere, with these variables and options. */
+const leadsWith = (variables, options) => withEnv(variables, async () => {
+  const leadership = new Leadership({ election: 'e', callTimeout: 1000, log: noop, ...options })
+  const term = await leadership.wait(5000)
+  await leadership.close()
+  assert.strictEqual(term, 1)
+})
+
+test('where to connect: lists, names with several addresses, a service', async () => {
+  const [primary, standby] = await Promise.all([serverOf({ answer: electing }), serverOf({ standby: true })])
+  const ports = `${standby.port},${primary.port}`
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'service'))
+  const file = path.join(folder, 'pg_service.conf')
+  fs.writeFileSync(file, `# comment\n[other]\nhost=nowhere.invalid\n\n[app]\nhost=127.0.0.1,127.0.0.1
+port=${ports}\nuser=app\ndbname=app\nsslmode=disable\nconnect_timeout=2\noptions=-c a=b\n[third]\npassfile=x\n`)
+  const either = { PGHOST: '127.0.0.1,127.0.0.1', PGPORT: ports, PGUSER: 'app' }
+
+  await leadsWith(either)
+  await leadsWith({ ...either, PGHOST: 'a.invalid,b.invalid', PGHOSTADDR: '127.0.0.1,127.0.0.1' })
+  await leadsWith({}, { connect: { host: '127.0.0.1,127.0.0.1', port: ports, user: 'app' } })
+  await leadsWith({ PGPORT: String(primary.port) }, { connect: 'postgresql://app@127.0.0.1/app' })
+  await leadsWith({}, { connect: `postgresql:///app?host=127.0.0.1,127.0.0.1&port=${ports}&user=app` })
+  await leadsWith({ PGSERVICE: 'app', PGSERVICEFILE: file })
+  await leadsWith({ PGSERVICEFILE: file }, { connect: { service: 'app' } })
+  await leadsWith({ PGSYSCONFDIR: folder, HOME: folder }, { connect: [{ service: 'app' }] })
+  await leadsWith({ PGSERVICE: 'other', PGSERVICEFILE: file }, { connect: { ...primary.at, user: 'app' } })
+
+  await withEnv({ PGSERVICEFILE: file }, () => {
+    const make = (connect) => () => new Leadership({ election: 'e', connect })
+    assert.throws(make({ service: 'missing' }), /no service "missing" in .*pg_service.conf/)
+    assert.throws(make({ service: 'third' }), /pg has no setting passfile/)
+    assert.throws(make({ service: 'app', connectionString: 'postgresql://a' }), /say one of them/)
+    assert.throws(make('postgresql://a/app?service=app'), /say one of them/)
+    assert.throws(make({ host: 'a,b,c', port: '1,2' }), /3 hosts, and 2 ports/)
+    assert.throws(make('postgresql://a:1,b:2/app'), /URL/i)
+    assert.throws(() => new DetachedLeadership({ election: 'e', listen: { service: 'missing' } }), /no service/)
+    assert.throws(() => new Leadership({}), /election/)
+  })
+  fs.rmSync(folder, { recursive: true })
+  for (const server of [primary, standby]) server.close()
+})
+
+test('each address of a name is tried, and names are resolved anew', async () => {
+  const primary = await serverOf({ answer: electing })
+  let now = ['127.0.0.2', '127.0.0.1'] // nothing listens at the first
+  const names = []
+  mock.method(dns.promises, 'lookup', async (name) => {
+    names.push(name)
+    if (name === 'gone') throw new Error('ENOTFOUND')
+    return now.map((address) => ({ address, family: 4 }))
+  })
+  const connect = { ...primary.at, host: 'gone,db' }
+  const leadership = new Leadership({ election: 'e', connect, callTimeout: 1000, log: noop })
+  assert.strictEqual(await leadership.wait(5000), 1)
+  now = ['127.0.0.1']
+  for (const socket of primary.sockets) socket.destroy()
+  await once(leadership, 'elected')
+  await leadership.close()
+  mock.restoreAll()
+  assert.ok(names.filter((name) => name === 'db').length >= 2)
+  primary.close()
+})
+
+test('an address of a name has the password and the certificate of that name', async () => {
+  const primary = await serverOf({ answer: electing })
+  mock.method(dns.promises, 'lookup', async () => [{ address: '127.0.0.1', family: 4 }])
+  const leadership = new Leadership({ election: 'e', connect: { ...primary.at, host: 'db' }, log: noop })
+  await leadership.wait(5000)
+  const { client } = leadership._session
+  assert.strictEqual(client.connectionParameters.host, 'db') // where pgpass looks
+  assert.strictEqual(client.host, '127.0.0.1')
+  await leadership.close()
+
+  const ssl = { ca: 'ca', key: 'secret' }
+  const secure = new Leadership({ election: 'e', connect: { ...primary.at, host: 'db', ssl }, log: noop })
+  await until(() => secure._session)
+  assert.strictEqual(secure._session.client.connection.ssl.servername, 'db')
+  assert.strictEqual(secure._session.client.connection.ssl.key, 'secret')
+  await secure.close()
+  mock.restoreAll()
+  primary.close()
+})
+
+test('the name: host, process and four digits; in Kubernetes the pod', async () => {
+  const name = (variables) => withEnv(variables, () => new FakeLeadership().candidate)
+  const host = os.hostname().replace(/\W/g, '.')
+  assert.match(await name({}), new RegExp(`^${host}-${process.pid}-[0-9a-f]{4}$`))
+  assert.match(await name({ POD_NAME: 'pod-7' }), new RegExp(`^${host}-`))
+  const inPod = { KUBERNETES_SERVICE_HOST: '10.0.0.1', HOSTNAME: 'host-7' }
+  assert.strictEqual(await name(inPod), `host-7-${process.pid}`)
+  assert.strictEqual(await name({ ...inPod, POD_NAME: 'pod-7' }), `pod-7-${process.pid}`)
+  assert.strictEqual((await name({ ...inPod, POD_NAME: 'x'.repeat(250) })).length, 200)
+  const pid = Object.getOwnPropertyDescriptor(process, 'pid')
+  Object.defineProperty(process, 'pid', { ...pid, value: 1, configurable: true })
+  assert.strictEqual(await name({ ...inPod, POD_NAME: 'pod-7' }), 'pod-7')
+  Object.defineProperty(process, 'pid', pid)
 })
 
 const server = { skip: !process.env.TEST_SERVER && 'TEST_SERVER=1 if PGHOST and so on are a server to try on' }
@@ -542,7 +1057,7 @@ for (const kind of ['Leadership', 'DetachedLeadership']) {
       if (terms.length === 1) return // resigns
       if (terms.length === 2) { // what the client does not know yet
         const end = kind === 'Leadership' ? 'leave($1)' : 'release($1, $2)'
-        const from = kind === 'Leadership' ? leadership._client : pool
+        const from = kind === 'Leadership' ? leadership._session.client : pool
         await from.query(`SELECT leader_election.${end}`, [leadership.election, term].slice(0, end.match(/\$/g).length))
         await fencedWrite(leadership, pool)
       }
