@@ -175,7 +175,7 @@ sub locking
 # Lies. Who listens knows them by the liar, who says so; clients ask the server.
 sub lying
 {
-	my $event = pick(qw(elected vacated yield_requested dropped created));
+	my $event = pick(qw(elected vacated yield_requested metadata_changed dropped created));
 
 	return (
 		'LISTEN leadership_changed',

@@ -71,6 +71,7 @@ extern bool open_resource(const char *path, int64_t first_id);
 extern void use_resource(const Seat *seat);
 extern void write_fenced(const Seat *seat, bool by_term);
 extern const char *choose_other(const Seat *seat);
+extern const char *new_metadata(int per_mille);
 
 /* session.c, detached.c, command.c, listener.c: what is done every 40 ms */
 extern void tick_session(bool manual);

@@ -181,9 +181,9 @@ tick_detached(void)
 		{
 			seat->next_call = now_us() + lease_us / 4 + random() % (lease_us / 8);
 			if (asked != 0)
-				result = query("SELECT * FROM leader_election.renew('%s', %lld, %lld)",
+				result = query("SELECT * FROM leader_election.renew('%s', %lld, %lld%s)",
 							   seat->election, (long long) asked,
-							   (long long) ++progress);
+							   (long long) ++progress, new_metadata(50));
 			else
 				result = acquire(seat);
 			if (result != NULL)

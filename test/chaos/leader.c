@@ -99,6 +99,21 @@ write_fenced(const Seat *seat, bool by_term)
 }
 
 /*
+ * What it says of itself anew with a renewal, now and then; else an empty string.
+ */
+const char *
+new_metadata(int per_mille)
+{
+	static char metadata[100];
+
+	metadata[0] = '\0';
+	if (chance(per_mille))
+		snprintf(metadata, sizeof(metadata), ", metadata => '{\"at\": %lld}'",
+				 (long long) now_us());
+	return metadata;
+}
+
+/*
  * Somebody to hand over to; an empty string if there is nobody.
  */
 const char *

@@ -123,8 +123,8 @@ next_to_stand(void)
 static void
 renew_session(const Seat *seat)
 {
-	PGresult   *result = query("SELECT * FROM leader_election.renew('%s')",
-							   seat->election);
+	PGresult   *result = query("SELECT * FROM leader_election.renew('%s'%s)",
+							   seat->election, new_metadata(50));
 
 	if (result == NULL || PQntuples(result) == 1)
 		note("m %d %s %lld %lld %lld", serial, seat->election,
@@ -147,6 +147,12 @@ lead_session(Seat *seat, bool manual)
 		seat->next_call = now_us() + lease_us / 4;
 		if (chance(50))
 			seat->hangs_until = now_us() + lease_us * 2;
+	}
+	else if (!manual && chance(10))
+	{
+		RUN("SELECT * FROM leader_election.renew('%s'%s)", seat->election,
+			new_metadata(1000));
+		note_answered(seat, "renewed");
 	}
 	if (chance(150))
 		write_fenced(seat, false);

@@ -100,6 +100,9 @@ sub listener_lines
 		$at{ us($from + 0.05) . " $election" } = notification($election, 'elected', $term, $leader, undef, undef, $from);
 		$at{ us($to + 0.05) . " $election" } = notification($election, 'vacated', $term, undef, $leader, $reason, $to)
 		  if $to;
+		next if "$election $term" ne 'race 1';
+		$at{ us($_ + 0.05) } = notification($election, 'metadata_changed', $term, $leader, undef, undef, $_)
+		  foreach $from + 0.5, $from + 0.6;
 	}
 	return ('s 1 ' . us(3) . ' server1.00000001.1', map { $at{$_} }
 		  sort { ($a =~ /(\d+)/)[0] <=> ($b =~ /(\d+)/)[0] || $a cmp $b } keys %at);
@@ -295,6 +298,10 @@ my @CHANGES = (
 	[ 'term', 'a renewal is answered with an older term', sub { edit('candidate.d1.1', qr/^g lone 126/, sub { s/0$/7/ }) } ],
 	[ 'term twice', 'the resource was told of another leader', sub { add('resource', 'a race 2 s3 %s %s', 25, 25.1) } ],
 	[ 'term order', 'a first term is announced after the second one', sub { edit($LISTENERS[0], qr/"race","event":"elected","term":1/, sub { s/^l 1 \d+/l 1 39900000/ }) } ],
+	[ 'term order', 'metadata is changed in a term that has ended', sub { edit($LISTENERS[0], qr/metadata_changed/, sub { s/^l 1 \d+/l 1 39900000/ }) } ],
+	[ 'not announced', 'metadata is changed in a term that is not announced',
+		sub { edit($_, qr/metadata_changed/, sub { s/^l 1 \d+/l 1 20100000/; s/s1/s2/; s/term":1/term":2/ }) foreach @LISTENERS } ],
+	[ 'history', 'somebody else changes the metadata', sub { edit($LISTENERS[0], qr/metadata_changed/, sub { s/s1/s9/ }) }, qr/metadata_changed 1.* s9, and in it is s1/ ],
 	[ 'announced twice', 'a term is announced twice', sub { push @{ $logs{ $LISTENERS[0] } }, (grep { /"race"/ } @{ $logs{ $LISTENERS[0] } })[-1] } ],
 	[ 'heard otherwise', 'one listener lacks an event', sub { remove(qr/"race","event":"vacated"/, $LISTENERS[1]) } ],
 	[ 'not announced', 'an end is not announced', sub { remove(qr/"race","event":"vacated"/, @LISTENERS) }, qr/before race: elected 2/ ],

@@ -22,6 +22,7 @@ my $CROWD = 50;				# changes of such elections
 my $CALM_S = 5;				# in a calm all has been told that was before it
 my $STEP_US = 500_000;
 my $IN_ITS_WAY_US = 6_000_000;	# what is left of a lock on the tables
+my $WITHIN = qr/^(?:yield_requested|metadata_changed)$/;	# between the beginning of a term and its end, perhaps several times
 my $MANY = qr/^(?:wide|huge|vast)-/;	# these elections
 
 # A beginning or an end is in history as it was told. What was told may have been
@@ -40,6 +41,17 @@ sub check_event
 	return if (!$row || !$began) && !$e->{counts};
 	violation('history', "$e->{what}: $who, $at; and in it is "
 		  . ($row ? ($stored // 'nothing') . ", $stored_at" : 'no such term'));
+	return;
+}
+
+# Who is asked to yield, and who changes its metadata, is the leader of that term.
+sub check_within
+{
+	my ($e, $row) = @_;
+	my $leader = $e->{payload}{leader};
+
+	violation('history', "$e->{what}: $leader, and in it is $row->{leader}")
+	  if $row && $row->{leader} && $row->{leader} ne $leader;
 	return;
 }
 
@@ -92,11 +104,11 @@ sub check_announced
 		($e->{timeline}) = $e->{server} =~ /\.([0-9A-F]{8})\./;
 		$e->{what} = "$election: $event $term at $time to $session";
 		$e->{counts} = !in_failover($time - $LATE_US, $time);
-		check_event($e, $row) if $event ne 'yield_requested';
+		$event =~ $WITHIN ? check_within($e, $row) : check_event($e, $row);
 		if ($last && $last->{server} eq $e->{server})
 		{
 			violation('announced twice', "$e->{what}, and before at $last->{time}")
-			  if $e->{place} == $last->{place} && $event ne 'yield_requested';
+			  if $e->{place} == $last->{place} && $event !~ $WITHIN;
 			violation('term order', "$e->{what}, after $last->{event} $last->{term}")
 			  if $e->{place} < $last->{place};
 			check_next($e, $last, \%terms)
