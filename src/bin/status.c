@@ -41,7 +41,7 @@ static const Statement sql_status_json = {
 	"::pg_catalog.int8 AS remaining_ms, waiting_for, quorum, strategy, kind,"
 	" backend_pid, renewed_at, expires_at,"
 	" paused_at, paused_by, pause_reason, resumes_at,"
-	" run, run_done, done_at, metadata,"
+	" run, run_done, done_at, metadata, metadata_at,"
 	" CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN (SELECT"
 	" pg_catalog.concat('[', pg_catalog.string_agg("
 	"pg_catalog.row_to_json(c)::pg_catalog.text, ','"

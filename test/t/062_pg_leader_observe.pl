@@ -136,6 +136,9 @@ is_deeply(events($own, 3)->[2], 'own yield_requested 1 one - -', 'asked to yield
 # Changed metadata: here, behind an own channel, and on a standby, which hears nothing
 $one->query("SELECT term FROM leader_election.renew('own', metadata => '1')");
 is_deeply(events($own, 4)->[3], 'own metadata_changed 1 one - -', 'changed metadata');
+my $own_status = decode_json(scalar ask($node, 'status', '-e', 'own', '--json'));
+is($own_status->{metadata}, 1, 'status as JSON has it');
+isnt($own_status->{metadata_at}, undef, 'and since when');
 my ($forged) = '{"election":"e","event":"metadata_changed","term":5,"leader":"two"}';
 $node->safe_psql('postgres', "SELECT pg_notify('leadership_changed', '$forged')");
 $two->query("SELECT term FROM leader_election.renew('e', metadata => '$_')") foreach 1, 2;
