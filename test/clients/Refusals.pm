@@ -175,7 +175,7 @@ sub behind_a_pooler
 		env => { PGPORT => port('documented'), WORKPORT => port(1) },
 		steps => [ $_ eq 'pg_leader' ? ()
 			: ([ 'says what is wrong' => event('error|elected', '\S+ .*pooler') ]),
-			[ 'ends' => ends($_ eq 'pg_leader' ? '\d+' : 3) ] ] } } @subjects;
+			[ 'ends' => ends($_ eq 'pg_leader' ? 125 : 3) ] ] } } @subjects;
 }
 
 sub session_behind_a_pooler
