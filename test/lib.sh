@@ -11,8 +11,8 @@
 #	                     etcd-server, faketime, fastapi, gnuplot-nox,
 #	                     golang-github-lib-pq-dev, golang-go, iproute2,
 #	                     ipc-run, jdbc, jdk, man, maven, microhttpd,
-#	                     nodejs, pdftotext, pg (of node), pg_buildext, pgbouncer,
-#	                     pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
+#	                     node-cron, nodejs, pdftotext, pg (of node), pg_buildext,
+#	                     pgbouncer, pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
 #	                     python3-etcd, systemd-analyze, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
@@ -355,12 +355,15 @@ missing_packages() {
 			microhttpd)
 				[ -e /usr/include/microhttpd.h ] || echo libmicrohttpd-dev
 				;;
+			node-cron)
+				command -v npm >/dev/null || echo npm
+				;;
 			nodejs)
 				command -v node >/dev/null || echo nodejs
 				;;
 			pg)
 				# Debian's node-pg wants Debian's node: with another one, which
-				# brings npm, install_pg gets it.
+				# brings npm, install_npm gets it.
 				command -v npm >/dev/null || [ -e /usr/share/nodejs/pg ] ||
 					echo node-pg
 				;;
@@ -437,13 +440,21 @@ pgtap_files() {
 	done
 }
 
-# node's driver, into $WORK/npm, where npm is and Debian's package is not.
-install_pg() {
-	[ ! -e /usr/share/nodejs/pg ] && command -v npm >/dev/null || return 0
-	as_user npm install --silent --no-audit --no-fund --prefix "$WORK/npm" pg \
-		>"$WORK/npm.log" 2>&1 && return
+# Packages of node, into $WORK/npm: its driver where npm is and Debian's package is
+# not; and node-cron, which Debian does not have.
+install_npm() {
+	local -a wanted=()
+
+	if [[ " $* " == *" pg "* ]] && [ ! -e /usr/share/nodejs/pg ] &&
+		command -v npm >/dev/null; then
+		wanted+=(pg)
+	fi
+	[[ " $* " != *" node-cron "* ]] || wanted+=(node-cron@4)
+	[ ${#wanted[@]} -gt 0 ] || return 0
+	as_user npm install --silent --no-audit --no-fund --prefix "$WORK/npm" \
+		"${wanted[@]}" >"$WORK/npm.log" 2>&1 && return
 	tail -n 30 "$WORK/npm.log" >&2
-	die 'npm could not install pg'
+	die "npm could not install ${wanted[*]}"
 }
 
 install_packages() {
@@ -558,7 +569,7 @@ set_up() {
 	make_work
 	choose_server
 	install_packages "$@"
-	[[ " $* " != *" pg "* ]] || install_pg
+	install_npm "$@"
 	make_prefix
 	copy_sources
 	[ "$(id -u)" -ne 0 ] || chown -Rh nobody "$WORK"
