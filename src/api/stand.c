@@ -45,7 +45,7 @@ le_stand_report_reset(const char *election, const char *candidate)
 			 errmsg("this session was reset while it stood in election \"%s\"",
 					election),
 			 errdetail("Its locks were released, as by DISCARD ALL or pg_advisory_unlock_all(), and its candidacy and leadership ended then."),
-			 errhint("Connection pools do that when a connection is given back. Behind a transaction pooler use detached candidates: acquire(). If this is a new client, repeat the call.")));
+			 errhint("Connection pools do that when a connection is given back: use one that no pool manages. Behind a transaction pooler use detached candidates: acquire(). If this is a new client, repeat the call.")));
 }
 
 /*
