@@ -142,7 +142,7 @@ sub await_outcome
 		{
 			my $what = disturbed($stand);
 
-			if ($what && may_be_the_machine($stand->{since}))
+			if ($what && ($stand->{excused} || may_be_the_machine($stand->{since})))
 			{
 				$stand->{again} = $what;
 			}
@@ -269,7 +269,7 @@ sub do_fault
 		$stand->{followed} = [ followers($stand) ];
 		$stand->{led}{dies} = 1
 		  if $fault->{dies} || $fault->{handover} && $stand->{kind} eq 'bare';
-		$stand->{took} = $stand->{failed} = $stand->{again} = undef;
+		$stand->{took} = $stand->{failed} = $stand->{again} = $stand->{excused} = undef;
 	}
 	foreach my $stand (@stands)
 	{
