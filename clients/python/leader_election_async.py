@@ -185,7 +185,7 @@ class _Candidate:
             return
         self._end("closed")
         ours = self._our_tasks()
-        # A handler or health check that calls it is waited for, and does not wait [handler: close].
+        # A handler or health check that calls it is waited for, and does not wait [handlers].
         if ours and asyncio.current_task() not in ours:
             await asyncio.wait(ours, timeout=self._call_timeout)
 
@@ -296,10 +296,10 @@ class _Candidate:
                 self._lose("yielded")
         except asyncio.CancelledError:
             pass        # what `work.cancel(); await work` comes to: the handler has ended
-        except SystemExit as error:         # [handler: exit]
+        except SystemExit as error:         # [handlers]
             self._fail(error)
             raise       # leaves the loop, as in any task; _settle() tells what is left
-        except Exception as error:          # [handler: raise]
+        except Exception as error:          # [handlers]
             log.exception("%s: handler of %r", self._trouble.who, event)
             if event in ("elected", "lost"):
                 self._fail(error)
@@ -345,7 +345,7 @@ class _Candidate:
                 "start() after the fork, in each process that is to stand (gunicorn: in post_fork)")
 
     def _refuse_forked(self):
-        """[fork] In a child no loop runs, and wait() would wait for ever."""
+        """[forks] In a child no loop runs, and wait() would wait for ever."""
         if self._is_forked():
             raise RuntimeError(self._forked_text())
 
@@ -357,7 +357,8 @@ class _Standing(_Candidate):
     when the handlers of "lost" have returned, and before we lead again.
 
     Subclasses say how to _stand(), _call(), _release() and _withdraw(), what _RENEW is, and
-    whether the lease is _BOUND to a connection, so that closing it gives the lease back.
+    whether the lease is _BOUND to a connection: then closing it, by _hang_up(), gives the lease
+    back.
     """
 
     def __init__(self, election, candidate=None, **options):
@@ -566,10 +567,10 @@ class _Standing(_Candidate):
             raise
         if task.done() and not task.cancelled():
             return task.result()
-        if cut and not (until_closed and self._closed.done()):
-            cut()
-        else:
+        if cut is None or until_closed and self._closed.done():
             task.cancel()
+        else:
+            cut()
         raise TimeoutError("no answer in time")
 
     async def _ask(self, sql, *values):
@@ -581,9 +582,6 @@ class _Standing(_Candidate):
         term, remaining_ms, yielding = row
         lasts = int(remaining_ms) / 1000
         return _Grant(int(term), sent + lasts, lasts / 3, yielding == "t")
-
-    def _hang_up(self):
-        """Close the connection of our own, if there is one."""
 
 
 class Leadership(_Standing):
@@ -623,7 +621,7 @@ class Leadership(_Standing):
 
     def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **{**options, "interval": 0.0})
-        self._addresses = _Addresses(where, self._refusal_timeout)
+        self._addresses = _Addresses(*_read(where), self._refusal_timeout)
         self._conn = None
         self._stuck = False         # a call over it got no answer
         self._slice_now = self._slice
@@ -649,9 +647,9 @@ class Leadership(_Standing):
             try:
                 await self._try(address)
                 return
-            except _Pooled:
-                raise
             except Exception as failure:
+                if isinstance(failure, _Pooled) or self._closing:
+                    raise
                 error = failure
                 self._hang_up()
                 if not isinstance(error, _NotPrimary):
@@ -661,11 +659,11 @@ class Leadership(_Standing):
         raise _NotConnected from error
 
     async def _try(self, address):
+        # Time limits are ours. Nothing is prepared, to be left behind in a pooler.
+        arguments = {"timeout": self._call_timeout, **self._addresses.arguments(address),
+                     "command_timeout": None, "statement_cache_size": 0}
         try:
-            conn = await self._within(asyncpg.connect(**{
-                "timeout": self._call_timeout, **self._addresses.arguments(address),
-                # Time limits are ours. Nothing is prepared, to be left behind in a pooler.
-                "command_timeout": None, "statement_cache_size": 0}), until_closed=True)
+            conn = await self._within(asyncpg.connect(**arguments), until_closed=True)
         except Exception as error:
             if _sqlstate(error).startswith(_REFUSES_LOGIN):
                 self._addresses.refused(address, error)
@@ -675,12 +673,12 @@ class Leadership(_Standing):
         self._addresses.answered(address)
         self._conn, self._stuck = conn, False
         conn.add_termination_listener(self._on_termination)
-        await self._introduce(conn)
+        await self._check_server(conn)
         self._addresses.found_primary(address)
 
-    async def _introduce(self, conn):
-        """Learn who is there. Nothing is set before we know that no pooler lends this session to
-        others as well."""
+    async def _check_server(self, conn):
+        """Is it the primary, and is the session ours alone? Nothing is set before we know that no
+        pooler lends it to others as well [behind a pooler]."""
         pid, in_recovery, logged_from, statement_timeout = await self._call(self._HELLO)
         if not self._pooler and int(pid) != conn.get_server_pid():
             raise _Pooled("this is a pooler: use DetachedLeadership, or say pooler='session' if it "
@@ -739,12 +737,12 @@ class Leadership(_Standing):
         if conn is None:
             return
 
-        async def part():
+        async def say_goodbye():
             await _copy(conn, _fill(self._LEAVE, self.election))
             await conn.close()
         try:
             if not self._stuck and not conn.is_closed():
-                await self._within(part(), cut=conn.terminate)
+                await self._within(say_goodbye(), cut=conn.terminate)
         finally:
             conn.terminate()
 
@@ -771,7 +769,7 @@ class DetachedLeadership(_Standing):
         super().__init__(election, candidate, **options)
         self._acquire = getattr(pool, "acquire", pool)
         self._addresses = _Addresses.of_a_pool(self._refusal_timeout)
-        self._ears = None if self._listen is None else _Addresses(self._listen, 0.0)
+        self._ears = None if self._listen is None else _Addresses(*_read(self._listen), 0.0)
         self._request = None    # the same until it is granted: no grant is lost with its answer
         self._known = False     # to the server, as a candidate
 
@@ -808,11 +806,16 @@ class DetachedLeadership(_Standing):
             async with self._acquire() as conn:
                 lent.append(conn)
                 self._addresses.answered("pool")
-                return await self._copy(conn, sql)
+                return await self._fetch(conn, sql)
         task = asyncio.ensure_future(call())
+
+        def cut_off():      # a call may go on at the server: that connection must not be used again
+            if lent:
+                lent[0].terminate()
+            else:
+                task.cancel()
         try:
-            return await self._within(task, cut=lambda: lent[0].terminate() if lent
-                                      else task.cancel())
+            return await self._within(task, cut=cut_off)
         except Exception as error:
             if lent:
                 raise
@@ -823,15 +826,20 @@ class DetachedLeadership(_Standing):
             self._report(error)
             raise _NotConnected from error
 
-    async def _copy(self, conn, sql):
+    async def _fetch(self, conn, sql):
+        """A standby may lag: what it refuses, the primary may grant [refused by the standby]."""
         try:
             return await _copy(conn, sql)
         except asyncpg.PostgresError as error:
-            if error.sqlstate.startswith(_LASTING + _MAY_PASS):
-                [in_recovery] = await _copy(conn, self._IN_RECOVERY)
-                if in_recovery == "t":
-                    raise _NotPrimary("this server is a standby") from error
+            if _sqlstate(error).startswith(_LASTING + _MAY_PASS) and await self._is_standby(conn):
+                raise _NotPrimary("this server is a standby") from error
             raise
+
+    async def _is_standby(self, conn):
+        try:
+            return await _copy(conn, self._IN_RECOVERY) == ["t"]
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return False    # a pooler has closed it, say: its word is all that there is
 
     # --- LISTEN
 
@@ -931,16 +939,16 @@ class _Addresses:
     """Where to connect. Each address of each host has its own last word: one that refuses a login
     may be a standby that lags, so only if all of them do, and for long, that is final."""
 
-    def __init__(self, where, refusal_timeout):
-        self._arguments, self._servers = _read(where)
+    def __init__(self, arguments, servers, refusal_timeout):
+        self._arguments, self._servers = arguments, servers     # see _read()
         self._refusal_timeout = refusal_timeout
         self._all, self._primary = [], None
         self._refusals = {}         # by address: since when, and the last error
 
     @classmethod
     def of_a_pool(cls, refusal_timeout):
-        """The pool knows where to connect."""
-        addresses = cls({}, refusal_timeout)
+        """The pool knows where to connect. For us it is one address, "pool"."""
+        addresses = cls({}, [], refusal_timeout)
         addresses._all = ["pool"]
         return addresses
 
@@ -1013,8 +1021,8 @@ async def _resolve(host, port, hostaddr):
 def _read(where):
     """asyncpg.connect()'s arguments but for the server, and the servers, (host, port, hostaddr). As
     libpq reads it: what is given counts, then the service, then the environment."""
-    given = {"dsn": where} if isinstance(where, str) else {
-        word: value for word, value in where.items() if value is not None}
+    given = where if isinstance(where, dict) else {"dsn": where}
+    given = {word: value for word, value in given.items() if value is not None}
     parts = re.fullmatch(r"(?:(\w+):)?(?://([^/?]*))?([^?]*)(?:\?(.*))?",
                          given.pop("dsn", None) or "postgresql:")
     scheme, place, path, query = parts.groups("")
@@ -1073,7 +1081,8 @@ def _read_service(name, path):
         paths.append(pathlib.Path(os.environ["PGSYSCONFDIR"]) / "pg_service.conf")
     for path in map(pathlib.Path, paths):
         words, ours, found = {}, False, False
-        for line in map(str.strip, path.read_text().splitlines() if path.is_file() else []):
+        lines = path.read_text().splitlines() if path.is_file() else []
+        for line in map(str.strip, lines):
             if line.startswith("["):
                 ours = line == f"[{name}]" and not found
                 found = found or ours
@@ -1184,7 +1193,7 @@ def _default_name():
 
 
 def _refuse_uwsgi_without_threads():
-    """[fork] Only uWSGI's own thread runs there, and this loop is in another one."""
+    """[forks] Only uWSGI's own thread runs there, and this loop is in another one."""
     uwsgi = sys.modules.get("uwsgi")
     if (uwsgi and threading.current_thread() is not threading.main_thread()
             and not {"enable-threads", "threads"} & set(uwsgi.opt)):

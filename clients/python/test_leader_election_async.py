@@ -396,6 +396,22 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 await self.until(lambda: len(self.pool.sent) >= 6)
                 self.assertEqual(detached.state, "unreachable: this server is a standby")
 
+    async def test_pooler_that_is_refused(self):
+        """It passes the refusal on, and closes the connection: nobody can be asked."""
+        async def refused(call):
+            if call == "pg_is_in_recovery":
+                raise asyncpg.ConnectionDoesNotExistError("closed")
+            raise asyncpg.InvalidPasswordError("wrong")
+        with self.assertLogs("leader_election"):
+            async with self.detached(refused, refusal_timeout=0.2) as detached:
+                with self.assertRaises(asyncpg.InvalidPasswordError):
+                    await detached.wait()
+
+    def test_pool_and_service(self):
+        """Where the pool connects is not ours to read."""
+        with mock.patch.dict(os.environ, PGSERVICE="nobody", PGSERVICEFILE="/nowhere"):
+            self.detached(self.leading)
+
     async def test_pool_that_is_refused(self):
         @contextlib.asynccontextmanager
         async def refused():
@@ -757,7 +773,8 @@ finally:
 
         async def getaddrinfo(host, port, **_):
             return [(0, 0, 0, "", (ip, port)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
-        addresses = leader_election_async._Addresses("postgresql://cluster/d", 30.0)
+        addresses = leader_election_async._Addresses(
+            *leader_election_async._read("postgresql://cluster/d"), 30.0)
         with mock.patch.object(loop, "getaddrinfo", getaddrinfo):
             found = await addresses.round()
             self.assertEqual([address.ip for address in found], ["192.0.2.1", "192.0.2.2"])
