@@ -59,6 +59,7 @@ func (s *session) stand(ctx context.Context) (grant, error) {
 			s.l.election(), s.l.candidate(), s.l.rank()+s.l.shown())
 	})
 	if err == nil {
+		s.l.calm() // it stands: campaign may wait for long
 		err = s.within(ctx, s.slice+s.l.opts.CallTimeout, s.l.opts.CallTimeout, func() error {
 			return s.campaign(ctx)
 		})

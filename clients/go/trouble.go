@@ -132,9 +132,14 @@ func (l *Leadership) complain(word, state, text string) {
 	}
 }
 
-// answered is the end of a trouble.
+// answered is the end of a trouble: the next one begins anew.
 func (l *Leadership) answered() {
 	l.pause, l.retry, l.refusedSince = 0, 0, time.Time{}
+	l.calm()
+}
+
+// calm takes back what complain has noted.
+func (l *Leadership) calm() {
 	l.wellSince = or(l.wellSince, time.Now())
 	l.mu.Lock()
 	l.trouble = ""
