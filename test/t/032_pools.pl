@@ -495,7 +495,7 @@ foreach my $table (qw(candidate lease))
 
 	set_up_pooler($node, postgres => 'pool_size=1 pool_mode=session');
 	my @run = ('host=127.0.0.1 dbname=postgres port=' . pooler_port(), '--mode=session',
-		'-e', 'command', '-n', 'same');
+		'--pooler=session', '-e', 'command', '-n', 'same');
 	my $one = pg_leader(@run, worker($file, 'polite'));
 
 	wait_until(sub { -e "$file.log" && slurp_file("$file.log") =~ /started/ }, 'its start');
