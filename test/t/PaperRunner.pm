@@ -81,6 +81,8 @@ sub begin_paper
 	$psql //= session($node, name => 'papers');
 	$http_port //= PostgreSQL::Test::Cluster::get_free_port();
 	$folder = PostgreSQL::Test::Utils::tempdir();
+	make_path("$folder/node_modules");    # as if npm had installed it
+	symlink("$TOP/clients/node", "$folder/node_modules/leader-election-postgresql") or die "symlink: $!";
 	undef $output;
 	$hidden = '';
 	$psql->query('CREATE DATABASE app');
@@ -160,7 +162,7 @@ sub environment
 		PGSERVICEFILE => "$folder/pg_service.conf",
 		PGSSLMODE => 'disable',
 		PYTHONPATH => "$TOP/clients/python",
-		NODE_PATH => join(':', "$TOP/clients/node", $ENV{NODE_PATH} // (), '/usr/share/nodejs'),
+		NODE_PATH => join(':', "$folder/node_modules", $ENV{NODE_PATH} // (), '/usr/share/nodejs'),
 		GO111MODULE => 'off',
 		GOFLAGS => '',
 		GOPATH => "$folder/go:/usr/share/gocode",
