@@ -191,7 +191,6 @@ my @groups = (
 	{ name => 'names', lags => 1, kinds => ['session'], env => \&by_name, cuts => 1,
 		open => \&start_name, close => \&stop_name },
 	{ name => 'pooled', kinds => ['session'],
-		subjects => [qw(python asyncpg node java go)],
 		env => sub { (PGPORT => port('documented'), PGDATABASE => 'session',
 			POOLER => 'session', WORKPORT => port(1)) },
 		open => \&start_documented,

@@ -96,6 +96,7 @@ sub pg_leader
 	return ('pg_leader', 'run', '-e', $election, '-n', $candidate,
 		"--mode=$kind", '--grace=200ms',
 		split(' ', $env->{PG_LEADER_OPTIONS} // '--forever'),
+		$env->{POOLER} ? "--pooler=$env->{POOLER}" : (),
 		defined $env->{REFUSAL_TIMEOUT} ? "--refusal-timeout=$env->{REFUSAL_TIMEOUT}s" : (), '--',
 		"$programs/worker", conninfo(@$env{qw(WORKHOST WORKPORT)}));
 }
