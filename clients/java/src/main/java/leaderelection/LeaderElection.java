@@ -550,7 +550,7 @@ public final class LeaderElection {
 
     /** Stands over connections of the application's pool; also through a transaction pooler. */
     public static final class DetachedLeadership extends Engine {
-        private static final long PATIENCE = 60 * SECOND, LISTEN_AGAIN = 5 * SECOND;
+        private static final long LISTEN_AGAIN = 5 * SECOND;
         private final DataSource pool;
         private Connection ear;    // to LISTEN
         private long nextEar = now();
@@ -566,11 +566,12 @@ public final class LeaderElection {
         }
 
         /**
-         * Borrows a connection. A pool may say after a while only why it has none, and a follower
-         * has the time to hear it.
+         * Borrows a connection. A pool says after a while only why it has none (HikariCP: half a
+         * minute), and a follower has the time to hear it; but not for ever, if the connection was
+         * lost while it was made [forgotten meanwhile].
          */
         @Override Connection open(Address at) throws Exception {
-            Connection c = openInTime(lease == null ? Math.max(callTimeout, PATIENCE) : callTimeout,
+            Connection c = openInTime(lease == null ? 7 * callTimeout : callTimeout,
                 pool::getConnection);
             c.setAutoCommit(true);    // pools set that back when they get it
             return c;
