@@ -158,6 +158,7 @@ LEADER_OBJS = \
 	src/bin/checker.o \
 	src/bin/checker_handle.o \
 	src/bin/command.o \
+	src/bin/connect.o \
 	src/bin/connection.o \
 	src/bin/duration.o \
 	src/bin/event.o \

@@ -167,7 +167,6 @@ extern bool login_is_refused(const char *message);
 extern char *login_message(const char *message);
 
 /* connection.c */
-extern bool connection_open(Connection *c, int64 limit);
 extern void connection_close(Connection *c);
 extern void connection_fail(Connection *c, const char *message);
 extern bool connection_wait(Connection *c, int64 until);
@@ -190,6 +189,9 @@ extern Answer query_ask(Connection *c, const Statement *statement,
 extern Answer query_exchange(Connection *c, const Statement *s,
 							 const char *const *values, int64 until,
 							 bool may_stop);
+
+/* connect.c */
+extern bool connect_round(Connection *c, int64 limit);
 
 /* notification.c */
 extern void notification_listen(Connection *c, const char *channel,

@@ -130,7 +130,7 @@ give_back(Leadership *l)
 
 		if (c->conn == NULL && o->session)
 			break;
-		if (c->conn != NULL || connection_open(c, limit))
+		if (c->conn != NULL || connect_round(c, limit))
 			try_give_back(l, hold, until);
 		else
 		{

@@ -162,7 +162,7 @@ reconnect(Leadership *l)
 		lead_lose(l, c->error != NULL ? c->error : "the connection is closed");
 		return;
 	}
-	if (connection_open(c, answer_limit(l)))
+	if (connect_round(c, answer_limit(l)))
 	{
 		l->pause = SHORTEST_PAUSE;
 		l->next = 0;

@@ -18,7 +18,7 @@ observer_connect(Connection *c, const Options *options)
 {
 	memset(c, 0, sizeof(Connection));
 	c->options = &options->connect;
-	if (connection_open(c, NEVER))
+	if (connect_round(c, NEVER))
 		return;
 	pg_log_error("%s", c->error);
 	exit(EXIT_NO_CONNECTION);

@@ -15,9 +15,10 @@
  *	connection.h	params.c		how to connect
  *					targets.c		where to, address after address
  *					login.c			why a server has not let us in
- *					connection.c	waiting, connecting
+ *					connection.c	waiting, closing
  *					answer.c		what answers mean
  *					query.c			sends statements, takes their answers
+ *					connect.c		connects, to each address once
  *					notification.c	notifications, and waiting for them
  *	guardian.h		process.c		finds and kills descendants
  *					shell.c			runs a command line of the user

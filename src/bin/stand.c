@@ -157,7 +157,7 @@ connect_to_stand(Agent *a, Stand *s)
 	const Options *o = a->options;
 	Connection *c = &a->connection;
 	int64		limit = Max(s->until - now_us(), SHORTEST_PAUSE);
-	int			code = connection_open(c, limit) ? prepare_connection(a) :
+	int			code = connect_round(c, limit) ? prepare_connection(a) :
 		a->signalled ? 0 : judge_no_connection(a, s);
 
 	if (code != 0)
@@ -531,7 +531,7 @@ stand_stop(Agent *a)
 	{
 		Answer		answer;
 
-		if (c->conn == NULL && !connection_open(c, SEC))
+		if (c->conn == NULL && !connect_round(c, SEC))
 			break;
 		answer = ask(a, leave, SEC, false);
 		a->standing = answer.outcome != ANSWER_ROWS;

@@ -512,7 +512,7 @@ connect_again(Watch *w)
 {
 	int64		pause = SHORTEST_PAUSE;
 
-	while (!connection_open(&w->connection, NEVER))
+	while (!connect_round(&w->connection, NEVER))
 	{
 		if (w->draws)
 			screen_draw();
