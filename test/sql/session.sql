@@ -277,7 +277,8 @@ SELECT state, waiting_for, candidates FROM leader_election.status
  WHERE election = 'l';
 SELECT leader_election.leave_all();
 SELECT leader_election.leave_all();
-SELECT count(*) FROM leader_election.candidates;
+-- (A row that is busy is left to the worker.)
+SELECT count(*) FROM leader_election.candidates WHERE alive;
 SELECT leader_election.join('l2', 'one'), leader_election.join('l3', 'one'),
 	   leader_election.leave_all(), leader_election.leave_all();
 -- However often one has stood for election, leaving once frees the session
