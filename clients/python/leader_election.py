@@ -102,7 +102,7 @@ class _Candidate:
         self._pid = None                    # of the process that called start()
         self._engine_ended = True           # nothing more to be given back
         self._bells = []                    # of all threads that wait
-        self._telling = False
+        self._telling = threading.Lock()    # never waited for: see _ring()
 
     # --- for the application
 
@@ -138,11 +138,12 @@ class _Candidate:
         """Until this instance leads: the term, or None after timeout seconds or close(). Raises the
         error that has ended us, also the SystemExit of a handler."""
         self._refuse_forked()
-        self._await(lambda: self.leads or self._closing, 1e9 if timeout is None else timeout)
+        seen = self._await(lambda: self._current() or self._closing,
+                           1e9 if timeout is None else timeout)
         if self._error:
             self.close()                    # waits until the lease is given back
             raise self._error
-        return self.term
+        return seen.term if isinstance(seen, _Tenure) else None     # even if it was lost just now
 
     def fenced(self, connection):
         """Fence the transaction that is open on this DB-API connection (or Django's): from here
@@ -183,7 +184,7 @@ class _Candidate:
     def __exit__(self, *_):
         self.close()
 
-    # --- a leadership begins, and ends: any thread
+    # --- a leadership begins, and ends: any thread (only the engine begins one)
 
     def _now(self):
         """Seconds, on a clock that goes on while the machine sleeps, if there is one."""
@@ -191,9 +192,9 @@ class _Candidate:
         return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
     def _current(self):
-        """Our leadership, unless it has ended. The first thread that sees the end, by the clock or
-        by close(), ends it for good, so that an answer that comes too late revives nothing.
-        [stopped]"""
+        """Our leadership, or None. The first thread that sees that it is over, by the clock or by
+        close(), writes the reason down: it has ended for good then, and an answer that comes too
+        late revives nothing. [stopped]"""
         lead = self._lead
         if not lead.ends and (self._closing or self._now() >= lead.deadline):
             lead.ends.append(self._closing or "expired")
@@ -238,7 +239,7 @@ class _Candidate:
         return None
 
     def _tell(self):
-        """Call the handler that is due. Returns false if none is."""
+        """Call the handler that is due, if one is: then returns true."""
         lead = self._lead
         due = self._due(lead)
         if not due:
@@ -257,7 +258,7 @@ class _Candidate:
                 self.resign()
         except SystemExit as error:
             self._fail(error)
-        except Exception as error:
+        except BaseException as error:      # asyncio.CancelledError, too: it would end the thread
             self._warn("handler of %r", event, exc_info=True)
             if event in ("elected", "lost"):
                 self._fail(error)
@@ -272,30 +273,38 @@ class _Candidate:
     # --- threads wait, and wake each other: any thread
 
     def _await(self, condition, seconds):
-        """Until the condition holds. It is looked at when a thread rings, and each second: a wait
-        does not count while the machine sleeps. By a queue, because a signal handler may call its
-        put() whatever it interrupts, even get()."""
+        """Until the condition holds, or the time is over; returns what the condition says then. It
+        is asked when a thread rings, and each second: the timers of a wait stand still while the
+        machine sleeps. The bell is a queue, because a signal handler may call its put() whatever it
+        interrupts, even get()."""
         bell, until = queue.SimpleQueue(), time.monotonic() + seconds
         self._bells.append(bell)
         try:
-            while not condition() and time.monotonic() < until:
+            while not (value := condition()) and time.monotonic() < until:
                 with contextlib.suppress(queue.Empty):
                     bell.get(timeout=max(0.0, min(1.0, until - time.monotonic())))
+            return value
         finally:
             self._bells.remove(bell)
 
     def _ring(self):
-        """Something has changed: wake all threads that wait. Sole and Fake have no teller: the
-        thread that caused an event calls its handler; not inside of another handler."""
+        """Something has changed: wake all threads that wait, and tell. Sole and Fake have no
+        teller: the thread that caused an event calls its handler; if another handler runs, the
+        thread of that one does when it has returned."""
+        self._wake()
+        while self._telling.acquire(blocking=False):
+            try:
+                self._tell()
+            finally:
+                self._telling.release()
+            # Asked when it is released: a signal may have come after _tell(), whose handler could
+            # not tell what it caused.
+            if not self._due(self._lead):
+                break
+
+    def _wake(self):
         for bell in tuple(self._bells):
             bell.put(None)
-        if not self._telling:
-            self._telling = True
-            try:
-                while self._tell():
-                    pass
-            finally:
-                self._telling = False
 
     # --- forks
 
@@ -344,7 +353,6 @@ class _Standing(_Candidate):
                 self.candidate = _default_name()    # that of before a fork is each child's
             self._waker = _Waker(self._now)
             self._engine_ended = False
-            self._pid = os.getpid()
             self._threads = [threading.Thread(target=self._run_engine, daemon=True),
                              threading.Thread(target=self._run_teller, daemon=True)]
             for thread in self._threads:
@@ -360,9 +368,8 @@ class _Standing(_Candidate):
                 teller.join(self._call_timeout)
 
     def _ring(self):
-        """Any thread."""
-        for bell in tuple(self._bells):
-            bell.put(None)
+        """Something has changed: wake all threads that wait, and the engine. Any thread."""
+        self._wake()
         if self._threads and not self._is_forked():
             self._waker.ring()
 
@@ -403,6 +410,7 @@ class _Standing(_Candidate):
         if self._held and not lead:
             self._give_back()
             return 0.0
+        self._stop_if_closing()
         if not self._is_healthy():
             return self._stand_down()
         self._held = self._renew(lead) if lead else self._stand()
@@ -456,8 +464,8 @@ class _Standing(_Candidate):
     # --- the health check
 
     def _is_healthy(self):
-        """What the health check says. It runs in a thread of its own: one that hangs is ill, and is
-        not asked again before it has answered."""
+        """What the health check says. It runs in a thread of its own: while it hangs we are ill,
+        and it is not called again."""
         if not self._health_check:
             return True
         if not self._health_thread:
@@ -472,10 +480,10 @@ class _Standing(_Candidate):
         try:
             answer = self._health_check()
             self._healthy, self._health_text = bool(answer), repr(answer)
-        except Exception as error:
-            self._health_text = repr(error)
         except SystemExit as error:
             self._fail(error)
+        except BaseException as error:      # as in _handle()
+            self._health_text = repr(error)
         self._health_thread = None
         self._ring()
 
@@ -497,7 +505,8 @@ class _Standing(_Candidate):
         did_nothing = self.leads and _sqlstate(error) in ("55P03", "57014")
         if self._BOUND and not did_nothing:
             self._lose("connection lost")
-        # What a closed socket would give back must first be told as lost.
+        # Closing the socket of a session gives its lease back, which is done only when the handlers
+        # of "lost" have returned: by the next turn.
         if not (self._BOUND and self._held):
             self._hang_up()
         if not self._closing:
@@ -552,7 +561,9 @@ class _Standing(_Candidate):
     def _connect(self, addresses):
         """A connection to the next address."""
         address = addresses.next()
-        seconds = float(address.get("connect_timeout") or 0) or self._call_timeout
+        seconds = float(address.get("connect_timeout") or 0)
+        if seconds <= 0:        # libpq's "no limit"
+            seconds = self._call_timeout
         params = {"fallback_application_name": self.candidate, **_KEEPALIVES, **address}
         try:
             wire = _Wire.open(params, self._waker, self._now() + seconds, self._stop_if_closing)
@@ -756,8 +767,8 @@ class DetachedLeadership(_Standing):
             self._pool.putconn(conn)
 
     def _get_connection(self, until):
-        """A pool does not tell why it has no connection: connect by ourselves then, if there is
-        time, for a clear error."""
+        """A pool does not tell why it has no connection: then connect once without it, for the
+        server's own word. Not while we lead: then the time is needed for the next attempt."""
         try:
             return self._pool.getconn(max(0.0, until - self._now()))
         except psycopg.OperationalError:
@@ -774,9 +785,11 @@ class SoleLeadership(_Candidate):
     is None, leads is True. fenced() refuses, unless unfenced: then it does nothing."""
 
     def _tell(self):
+        """Also leads again, once "lost" is told."""
+        told = super()._tell()
         if self._pid and "lost" in self._lead.told:
             self._begin(_Grant(None, 0.0, float("inf")))
-        return super()._tell()
+        return told
 
 
 class FakeLeadership(_Candidate):
@@ -816,8 +829,8 @@ class FakeLeadership(_Candidate):
 _MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
 # SQLSTATEs, and classes of them, that end us when they have lasted for refusal_timeout.
 _LASTING = ("28", "3D000", "22023", "0A000", "25001")
-# Nobody is there to refuse: a broken connection, shutdown and start, no room
-_NO_ANSWER = ("08", "57P", "53")
+# No primary is there to refuse: a broken connection, shutdown and start, no room, a standby
+_NO_ANSWER = ("08", "57P", "53", "25006")
 # libpq tells no SQLSTATE of a login that failed, only the text of the server, or of a pooler.
 _LOGIN_REFUSALS = {
     "28P01": "password authentication failed|SASL authentication failed|no password supplied",
@@ -983,8 +996,9 @@ class _Addresses:
 
 def _expand(params):
     """These parameters, and what libpq adds: from the environment, from a service's file, its
-    defaults [service file]. It tells that of a connection, too, that it refuses to begin: there is
-    no such target_session_attrs. (We do not need any: we ask whether a server is the primary.)"""
+    defaults [service file]. libpq says what it has added only of a connection; so we begin one with
+    a target_session_attrs that does not exist, and libpq opens no socket for it. (We need no such
+    attribute: we ask each server ourselves whether it is the primary.)"""
     pgconn = PGconn.connect_start(make_conninfo(**{**params, "target_session_attrs": "?"}).encode())
     error, options = pgconn.error_message.decode(errors="replace"), pgconn.info
     pgconn.finish()
@@ -1081,14 +1095,16 @@ class _Wire:
                 polled = poll()     # never before its socket is ready
 
     def ask(self, until, sql, *values, stop=None):
-        """The first row of the answer, as texts, or None."""
+        """The first row of the answer, as texts (NULL is ""), or None."""
         texts = [None if value is None else str(value).encode(self._encoding) for value in values]
         self.pgconn.send_query_params(sql.encode(), texts)
         result = self._results(until, stop)[0]
         if result.status == ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result, self._encoding)
+        if not result.ntuples:
+            return None
         row = [result.get_value(0, column) for column in range(result.nfields)]
-        return [(value or b"").decode() for value in row] if result.ntuples else None
+        return [(value or b"").decode() for value in row]
 
     def _results(self, until, stop=None):
         results = []
@@ -1163,13 +1179,14 @@ def _error_line(error):
 
 
 def _default_name():
-    """A candidate's name, of at most 200 bytes. In Kubernetes the pod's, which operators know."""
+    """A candidate's name, of at most 200 bytes: the end of the host's name tells more than its
+    beginning. In Kubernetes it is the pod's, which operators know."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         host = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME") or socket.gethostname()
         rest = "" if os.getpid() == 1 else f"-{os.getpid()}"
     else:
         host, rest = socket.gethostname(), f"-{os.getpid()}-{secrets.token_hex(2)}"
-    return host.encode()[:200 - len(rest)].decode(errors="ignore") + rest
+    return host.encode()[-(200 - len(rest)):].decode(errors="ignore") + rest
 
 
 def _refuse_uwsgi_without_threads():

@@ -1,6 +1,7 @@
 """What can be tested without a server: FakeLeadership, SoleLeadership, the deadline, and the
 engine with calls that are answered as the test says. python3 -m unittest discover clients/python"""
 
+import asyncio
 import logging
 import os
 import signal
@@ -217,6 +218,22 @@ class Tests(Logged, unittest.TestCase):
 
     # --- fenced()
 
+    def test_a_signal_handler_closes_a_sole_one(self):
+        class Interrupted(SoleLeadership):
+            def _tell(self):
+                told = super()._tell()
+                if not told and self.leads:
+                    self.close()        # at the last moment of _ring()
+                return told
+        Interrupted(**self.handlers()).start()
+        self.assertEqual(self.told, [("elected", None), ("lost", "closed")])
+
+    def test_wait_tells_the_term_that_it_saw(self):
+        fake = self.fake()
+        fake.elect(7)
+        fake._current = mock.Mock(side_effect=[fake._lead, None])      # lost right after
+        self.assertEqual(fake.wait(0), 7, "None would mean that it is closed")
+
     def test_what_cannot_be_fenced_is_refused(self):
         leadership = self.answered()
         leadership.wait(5)
@@ -308,6 +325,8 @@ class Tests(Logged, unittest.TestCase):
                 os.environ["POD_NAME"] = "web-2"
                 with mock.patch("os.getpid", lambda: 1):
                     self.assertEqual(Leadership("", "e").candidate, "web-2")
+                    os.environ["POD_NAME"] = "x" * 250 + "-0"      # and there may be a -1
+                    self.assertEqual(Leadership("", "e").candidate, "x" * 198 + "-0")
         made = Answered(granted)
         self.addCleanup(made.close)
         name = made.candidate
@@ -490,6 +509,14 @@ class Tests(Logged, unittest.TestCase):
                 self.assertEqual(raised.exception.sqlstate, sqlstate)
                 self.assertTrue(leadership.state.startswith(f"failed: {sqlstate} "))
 
+    def test_a_standby_does_not_refuse(self):
+        leadership = self.answered(self.refuse_as_standby)
+        self.until(lambda: leadership.state != "standing")
+        self.assertTrue(leadership.state.startswith("unreachable: 25006"), leadership.state)
+
+    def refuse_as_standby(self, call):
+        raise psycopg.errors.ReadOnlySqlTransaction("cannot execute acquire() during recovery")
+
     def test_a_refusal_with_breaks(self):
         """An answer in between begins the time anew."""
         answers = iter(range(1000))
@@ -547,6 +574,25 @@ class Tests(Logged, unittest.TestCase):
                         self.until(lambda: leadership.wait(0.1) and False)
                     self.until(lambda: sent)
                     self.assertEqual(sent, ["acquire", "release", "leave"])
+
+    def test_a_cancelled_error_ends_no_thread(self):
+        def cancelled(*_):
+            raise asyncio.CancelledError    # what asyncio.run() may raise; no Exception
+        leadership = self.answered(on_elected=cancelled)
+        with self.assertRaises(asyncio.CancelledError):
+            leadership.wait(20)
+        self.assertIn(("lost", "error"), self.told)
+        self.assertEqual(leadership.sent[-2:], ["release", "leave"])
+        checks = [lambda: True, cancelled]
+        leadership = self.answered(health_check=lambda: checks.pop()(), on_elected=None)
+        leadership._stand_down = mock.Mock(return_value=0.0)    # and no rest
+        self.until(lambda: leadership.leads)
+
+    def test_close_asks_for_nothing(self):
+        leadership = self.answered(lambda call: None, interval=60)
+        self.until(lambda: leadership.sent)
+        leadership.close()
+        self.assertEqual(leadership.sent, ["acquire", "leave"])
 
     def test_close_and_resign_in_handlers(self):
         returned = []
@@ -772,6 +818,14 @@ class LoginTests(Logged, unittest.TestCase):
         leadership = self.stand(lambda: next(server), refusal_timeout=2.5)
         self.until(lambda: self.servers[0].logins >= 6)
         self.assertIsNone(leadership._closing)
+
+    def test_no_limit(self):
+        """libpq takes a connect_timeout of less than 1 for none; ours is call_timeout then."""
+        with mock.patch.object(leader_election._Wire, "open") as opened:
+            leadership = Leadership("host=/x connect_timeout=-1", "e", call_timeout=7.0)
+            leadership._now, leadership._waker = lambda: 100.0, None
+            leadership._connect(leadership._addresses)
+        self.assertEqual(opened.call_args.args[2], 107.0)
 
     def test_no_spinning(self):
         """At most ten logins a second, and one line for all of them."""
