@@ -106,7 +106,8 @@ class _Candidate:
                           "error": on_error}
         self._lead = None                   # the grant by which we lead, for the application
         self._deadline_timer = None
-        self._last_term = self._last_reason = None      # in which we led, why that has ended
+        self._last_term = None              # the last one in which we led
+        self._last_reason = None            # why that has ended
         self._asked_to_yield = 0            # the last term in which we were
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None
@@ -440,9 +441,9 @@ class _Standing(_Candidate):
         """Returns what we hold now: this term; after a failover of the server, a greater one; or
         nothing."""
         grant = await self._ask(self._RENEW, lead.term, self._metadata)
-        if self._lead is not lead:          # lost meanwhile
-            self._last_term = grant and grant.term      # is given back, and not begun
-        elif not grant or grant.term != lead.term:
+        if self._lead is not lead and grant:    # lost meanwhile: this is given back, and not begun
+            self._last_term = grant.term
+        if not grant or grant.term != lead.term:
             self._lose("failover" if grant else "not renewed")
             await self._settle()
         return grant
@@ -509,7 +510,8 @@ class _Standing(_Candidate):
         did_nothing = self._lead and _sqlstate(error) in ("55P03", "57014")
         if self._BOUND and not did_nothing:
             self._lose("connection lost")
-        # What a closed socket would give back must first be told as lost.
+        # Closing the socket of a session gives its lease back, which is done only when the handlers
+        # of "lost" have returned: by the next turn.
         if self._BOUND and not self._held:
             self._hang_up()
         self._judge(error)
@@ -631,7 +633,7 @@ class Leadership(_Standing):
         if self._conn is None:
             await self._connect()
             await self._call(self._JOIN, self.candidate, self._rank, self._metadata)
-            self._answered()
+            self._trouble.ends()    # campaign() may refuse us all the same
         # close() waits for no campaign: asyncpg has the server cancel it, and _withdraw() reads the
         # answer. Were the connection closed now, the server would log that as FATAL [slices].
         row = await self._within(
@@ -1011,7 +1013,7 @@ async def _resolve(host, port, hostaddr):
         return [_Address(host, port, hostaddr)]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         found = []
     ips = list(dict.fromkeys(entry[4][0] for entry in found))
     return [_Address(host, port, ip) for ip in ips] if len(ips) > 1 else [
@@ -1181,8 +1183,8 @@ def _words(error):
 
 
 def _default_name():
-    """HOST-PID-XXXX, not longer than a name may be. In Kubernetes it is the pod's, which lives as
-    long as the process does."""
+    """A candidate's name, of at most 200 bytes: the end of the host's name tells more than its
+    beginning. In Kubernetes it is the pod's, which operators know."""
     pid = os.getpid()
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         host = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME") or socket.gethostname()

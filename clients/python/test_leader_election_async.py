@@ -350,6 +350,27 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
 
     # --- what an error means
 
+    async def test_not_renewed_after_it_was_lost(self):
+        """It does not stand before the handler of "lost" has returned, whatever the answer is."""
+        async def answer(call):
+            if call == "renew":
+                await leadership.resign()
+                return None
+            return "1\t300\tf\n" if call == "acquire" else "t\n"
+
+        async def on_lost(reason):
+            await returns
+            self.told.append("returned")
+        returns = asyncio.get_running_loop().create_future()
+        leadership = self.detached(answer, on_lost=on_lost, interval=0.01)
+        async with leadership:
+            await self.until(lambda: "renew" in self.pool.sent)
+            await asyncio.sleep(0.3)        # a turn would have come to its call long ago
+            self.assertEqual(self.pool.sent, ["acquire", "renew"])
+            returns.set_result(None)
+            await self.until(lambda: self.pool.sent.count("acquire") > 1)
+            self.assertEqual(self.told[:2], [("elected", 1), "returned"])
+
     async def test_refusal_that_passes(self):
         """[no extension] A restore, or CREATE EXTENSION, may mend it."""
         async def missing(call):
@@ -508,6 +529,14 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             async with self.session() as session:
                 self.assertEqual(await session.wait(), 7)
         self.assertEqual(self.sent[:4], ["pg_backend_pid", "pg_backend_pid", "set_config", "join"])
+
+    async def test_refused_campaign(self):
+        """That join() succeeds each time is no break in the refusals of campaign()."""
+        with self.connecting({"campaign": asyncpg.FeatureNotSupportedError("no")}), \
+                self.assertLogs("leader_election"):
+            async with self.session(refusal_timeout=0.3) as session:
+                with self.assertRaises(asyncpg.FeatureNotSupportedError):
+                    await asyncio.wait_for(session.wait(), 10)
 
     async def test_pooler(self):
         """[pooler] Nothing is set, and the error is final."""
@@ -785,6 +814,11 @@ finally:
         with mock.patch.object(loop, "create_connection", mock.Mock()) as dialled:
             arguments["loop"].create_connection(None, "cluster", 5432)
         dialled.assert_called_once_with(None, "192.0.2.2", 5432)
+
+    async def test_name_that_cannot_be_looked_up(self):
+        """No error: it would end the task that listens. The connection to it fails."""
+        name = "x" * 70     # longer than DNS allows
+        self.assertEqual(await leader_election_async._resolve(name, 1, None), [(name, 1, None)])
 
     def test_literals(self):
         self.assertEqual(leader_election_async._fill("f($1, $2, $1)", "a'b\\$2", None),
