@@ -76,12 +76,14 @@ class LeaderScheduler(Scheduler):
             return _STANDBY
 
     def apply_entry(self, entry, producer=None):
-        """Record a run, and send it. tick() has taken it for done in self.schedule already."""
-        done, self.schedule[entry.name] = self.schedule[entry.name], entry
+        """Record a run, then send it. tick() has already put the entry with this run counted into
+        self.schedule; until the run is recorded, the entry without it stands there again."""
+        counted, self.schedule[entry.name] = self.schedule[entry.name], entry
         with psycopg.connect(self._where) as conn:      # one transaction
             self._leadership.fenced(conn)
-            conn.execute(_RECORD, (self._election, entry.name, done.last_run_at, done.total_run_count))
-        self.schedule[entry.name] = done
+            conn.execute(_RECORD, (self._election, entry.name, counted.last_run_at,
+                                   counted.total_run_count))
+        self.schedule[entry.name] = counted
         super().apply_entry(entry, producer=producer)
 
     def _load(self):
