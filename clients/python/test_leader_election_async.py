@@ -638,7 +638,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
 
     async def test_yield_raises(self):
         async def asked(call):
-            return "7\t300\tt\n" if call == "renew" else await self.leading(call)
+            return "7\t15000\tt\n" if call == "acquire" else await self.leading(call)
         detached = self.detached(asked, on_yield=lambda term: 1 / 0)
         with self.assertLogs("leader_election"):
             async with detached:
