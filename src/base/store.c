@@ -215,11 +215,13 @@ le_store_get(void)
 
 /*
  * The same, for a call that begins: what an earlier one has remembered counts
- * for nothing.
+ * for nothing.  One that is refused, since another call is writing, leaves that
+ * one what it remembers: which group it has locked, say.
  */
 void
 le_store_begin(void)
 {
+	le_as_owner_check_none();
 	le_store_get();
 	le_store_forget();
 }
