@@ -258,17 +258,25 @@ le_tally_count(Tally *tally, const ElectionGroup *group)
 
 	/*
 	 * One session may hold several leases: test it once.  But remember it no
-	 * longer than that: this transaction may change holders, and a session
-	 * remembered as alive until it ends could keep the lease of a leader that
-	 * dies meanwhile from being taken over.
+	 * longer than that, also after an error, which a caller may catch: this
+	 * transaction may change holders, and a session remembered as alive until
+	 * it ends could keep the lease of a leader that dies meanwhile from being
+	 * taken over, or is_leader(election, term) true.
 	 */
 	remembers = le_sessions_remember();
-	if (group != NULL)
-		count_group(tally);
-	else
-		count_all(tally);
-	if (!remembers)
-		le_session_lock_forget();
+	PG_TRY();
+	{
+		if (group != NULL)
+			count_group(tally);
+		else
+			count_all(tally);
+	}
+	PG_FINALLY();
+	{
+		if (!remembers)
+			le_session_lock_forget();
+	}
+	PG_END_TRY();
 }
 
 /*

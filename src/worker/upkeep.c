@@ -299,7 +299,6 @@ scan_tables(void *arg)
 static void
 begin_epoch(void *arg)
 {
-
 	le_store_get();
 	if (!le_begin_epoch())
 		le_attempt_report_busy("a table or row that an epoch needs is locked");
