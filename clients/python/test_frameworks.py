@@ -245,6 +245,23 @@ class Django(Processes, unittest.TestCase):
         self.start_pgbouncer()
         self.run_two()
 
+    def test_forked(self):
+        """A process that leads forks: its child, once it is alone, is elected by itself."""
+        (self.folder / "forks.py").write_text("""
+import django, os, signal, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "config"
+django.setup()
+from leader_election_django import leadership
+leadership("reports").wait()
+if os.fork():
+    os._exit(0)
+print("again" if leadership("reports").wait(60) else "never")
+""")
+        self.start("forks", sys.executable, "forks.py", NAME="", **self.at)
+        del self.running["forks"]       # the parent ends
+        self.until((self.folder / "forks.out").read_text)
+        self.assertEqual((self.folder / "forks.out").read_text(), "again\n")
+
     def check(self, **env):
         process = self.manage("check", "check", "--database", "default", **env)
         del self.running["check"]

@@ -18,6 +18,7 @@ Django's own connections, which it closes, reuses and hands from thread to threa
 
 import atexit
 import functools
+import os
 import threading
 
 import django.conf
@@ -28,7 +29,7 @@ from psycopg.pq import Conninfo
 from leader_election import DetachedLeadership, NotLeader
 
 _lock = threading.Lock()
-_standing = {}      # the leaderships of this process, by election
+_standing = {}      # leaderships, by process and election: those of a parent stand for nobody here
 
 
 class Connections:
@@ -60,15 +61,17 @@ def database():
 
 
 def leadership(election):
-    """The leadership of this process in an election. It begins to stand with the first call: make
-    that after forks, in what serves or works, not when modules are loaded."""
+    """The leadership of this process in an election. It begins to stand with the first call, in a
+    forked child anew: make that in what serves or works, not when modules are loaded, or the parent
+    stands, too."""
+    key = os.getpid(), election
     with _lock:
-        if election not in _standing:
+        if key not in _standing:
             options = _settings()
             pool = Connections(options.pop("database"))
-            _standing[election] = DetachedLeadership(pool, election, **options).start()
-            atexit.register(_standing[election].close)
-        return _standing[election]
+            _standing[key] = DetachedLeadership(pool, election, **options).start()
+            atexit.register(_standing[key].close)
+        return _standing[key]
 
 
 def leader(election):
