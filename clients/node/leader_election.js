@@ -103,6 +103,7 @@ class Candidate extends EventEmitter {
   _fatal = null // the error that was the end
   _ended = false
   _waiting = 0 // calls of wait() that would throw that error
+  _check = null // of our health, that has not answered yet
   _stands = false // the server may have a candidacy of ours
   _rest = 0 // ms, after we stood in vain
   _failures = 0 // in a row
@@ -287,11 +288,15 @@ class Candidate extends EventEmitter {
     return 0
   }
 
+  /** Asks the health check. One that hangs is ill, and is not asked again before it has answered. */
   async _isHealthy() {
     const { healthCheck } = this._options
     if (!healthCheck) return true
-    const health = await within(promised(healthCheck), this._callTimeout).catch((error) => error)
+    this._check ??= promised(healthCheck).finally(() => (this._check = null))
+    const health = await within(this._check, this._callTimeout, this._closing.signal)
+      .catch((error) => error)
     if (health === true) return true
+    if (this._closing.signal.aborted) return false // it was not awaited
     this._report('unhealthy', 'unhealthy', `unhealthy: the health check says: ${health}`)
     return false
   }
@@ -513,6 +518,7 @@ class Leadership extends Candidate {
 
   async _stand() {
     if (!this._session) await this._connect()
+    if (this._closing.signal.aborted) return null // _interrupt came before: it cannot cancel this
     const sql = 'CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)'
     const values = [this.election, this.candidate, `${this._slice} ms`]
     this._campaigning = true
@@ -1064,7 +1070,8 @@ function clock() {
   return performance.now() + slept
 }
 
-let slept = -Infinity // and a constant
+// For how long the machine slept since its start, plus a constant: performance.now() began later.
+let slept = -Infinity
 
 const noop = () => {}
 const promised = async (call) => call()
@@ -1072,9 +1079,13 @@ const promised = async (call) => call()
 // Node's timers end at 2 ** 31 ms. One without end does not keep the process alive.
 const pause = (ms, signal) => sleep(Math.min(ms, 1e9), null, { signal, ref: ms < 1e9 }).catch(noop)
 
-/** The outcome of promise, or an error after ms: pg waits for ever [connections forgotten]. */
-function within(promise, ms) {
+/**
+ * The outcome of promise; or an error after ms, for pg waits for ever [connections forgotten], or
+ * when signal is aborted.
+ */
+function within(promise, ms, signal) {
   const answered = new AbortController()
+  signal?.addEventListener('abort', () => answered.abort(), { signal: answered.signal })
   // If the event loop was blocked, the answer may be there: setImmediate comes after reading it.
   const late = pause(ms, answered.signal).then(() => nextTurn())
     .then(() => Promise.reject(new Error(`no answer in ${Math.round(ms)} ms`)))

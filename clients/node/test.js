@@ -296,6 +296,29 @@ test('a health check that fails or hangs ends the leadership, and nothing is ren
   }
 })
 
+test('a health check that hangs is not asked again meanwhile, and does not hold close()', async () => {
+  let asked = 0
+  let answer
+  const healthCheck = () => ++asked === 1 || new Promise((resolve) => (answer = resolve))
+  const detached = new DetachedLeadership({ election: 'e', pool: leader('300'), healthCheck, callTimeout: 50, log: noop })
+  await once(detached, 'lost') // the second one hangs
+  await until(() => detached.state === 'unhealthy')
+  assert.strictEqual(await detached.wait(2500), null) // in which two more are due
+  assert.strictEqual(asked, 2)
+  answer(true)
+  await until(() => asked === 3) // what it said late is not about now
+  await detached.close()
+
+  asked = 0
+  const pool = leader('9000')
+  const closing = new DetachedLeadership({ election: 'e', pool, healthCheck, callTimeout: 9000, log: noop })
+  await until(() => asked === 2)
+  const began = performance.now()
+  await closing.close()
+  assert.ok(performance.now() - began < 4000, 'waited for the health check')
+  assert.deepStrictEqual(pool.sent, ['acquire', 'release', 'leave'])
+})
+
 test('signal closes, also one that is aborted already', async () => {
   const controller = new AbortController()
   const fake = new FakeLeadership({ signal: controller.signal })
@@ -847,6 +870,24 @@ test('a session: close() cancels a campaign, leaves, and says goodbye', async ()
   assert.strictEqual(server.cancels, 1)
   assert.deepStrictEqual(server.sent.slice(-2).map((sql) => /leave|goodbye/.exec(sql)[0]), ['leave', 'goodbye'])
   server.close()
+})
+
+test('a session: close() while it logs in, or joins: no campaign is begun', async () => {
+  for (const last of ['pg_is_in_recovery', 'join']) {
+    let leadership
+    const server = await serverOf({
+      answer: (sql) => sql.includes(last) && leadership.close() && null,
+      get settings() {
+        if (last === 'pg_is_in_recovery') leadership.close()
+        return {}
+      },
+    })
+    leadership = new Leadership({ election: 'e', connect: server.at, log: noop })
+    await until(() => leadership._ended)
+    assert.ok(!server.sent.some((sql) => sql.includes('campaign')), last)
+    assert.deepStrictEqual(server.sent.slice(-2).map((sql) => /leave|goodbye/.exec(sql)?.[0]), ['leave', 'goodbye'])
+    server.close()
+  }
 })
 
 test('a session: close() ends within callTimeout, although the server answers nothing', async () => {
