@@ -256,7 +256,7 @@ public final class LeaderElection {
             if (lease == null)
                 return;
             String why = leads() ? reason : "expired";
-            owed = why.equals("failover") ? null : lease;
+            owed = reason.equals("failover") ? null : lease;    // also if it expired just now
             lease = null;
             tell("lost", () -> o.onLost.accept(why));
             notifyAll();
@@ -573,8 +573,13 @@ public final class LeaderElection {
         @Override Connection open(Address at) throws Exception {
             Connection c = openInTime(lease == null ? 7 * callTimeout : callTimeout,
                 pool::getConnection);
-            c.setAutoCommit(true);    // pools set that back when they get it
-            return c;
+            try {
+                c.setAutoCommit(true);    // pools set that back when they get it
+                return c;
+            } catch (Throwable t) {    // it broke while idle: the pool wants it back all the same
+                disconnect(c, t);
+                throw t;
+            }
         }
 
         /**

@@ -10,6 +10,7 @@
  */
 package leaderelection;
 
+import java.lang.reflect.Proxy;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
@@ -18,6 +19,10 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import javax.sql.DataSource;
+import leaderelection.LeaderElection.DetachedLeadership;
 import leaderelection.LeaderElection.FakeLeadership;
 import leaderelection.LeaderElection.Leadership;
 import leaderelection.LeaderElection.Options;
@@ -38,6 +43,7 @@ public class FakeLeadershipTest {
         fenced();
         waits();
         sole();
+        broken();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
     }
@@ -180,6 +186,28 @@ public class FakeLeadershipTest {
         same("closed", sole.leads(), false);
         same("told", told, List.of("elected null", "lost closed"));
         same("unfenced", refused(new SoleLeadership(options(), true), null), "");
+    }
+
+    /** A pool gets back each connection that it has lent, also one that broke while idle. */
+    private static void broken() throws Exception {
+        CountDownLatch lent = new CountDownLatch(2), back = new CountDownLatch(2);
+        Connection c = (Connection) Proxy.newProxyInstance(FakeLeadershipTest.class.getClassLoader(),
+            new Class<?>[] {Connection.class}, (proxy, method, args) -> {
+                if (method.getName().equals("setAutoCommit"))
+                    throw new SQLException("closed", "08003");
+                if (method.getName().equals("close"))
+                    back.countDown();
+                return null;
+            });
+        DataSource pool = (DataSource) Proxy.newProxyInstance(FakeLeadershipTest.class.getClassLoader(),
+            new Class<?>[] {DataSource.class}, (proxy, method, args) -> {
+                lent.countDown();
+                return c;
+            });
+        try (Leadership detached = new DetachedLeadership(pool, options())) {
+            same("lent", lent.await(10, TimeUnit.SECONDS), true);
+            same("given back", back.await(10, TimeUnit.SECONDS), true);
+        }
     }
 
     private static Options options() {
