@@ -59,7 +59,10 @@ func (f *Fake) Elect(term int64, lease time.Duration) int64 {
 	f.mu.Unlock()
 	select {
 	case f.grants <- g:
-		<-elected
+		select {
+		case <-elected:
+		case <-f.done: // Run has ended meanwhile: nobody is told
+		}
 	case <-f.done:
 	}
 	return g.term

@@ -421,7 +421,10 @@ func (l *Leadership) renew() {
 		l.lose("failover")
 		l.working.Wait()
 		l.elect(g)
-	case err == nil: // and we have given up meanwhile
+	case err == nil: // and we have given up meanwhile: the new term is to be given back
+		l.mu.Lock()
+		l.grant.term = g.term
+		l.mu.Unlock()
 	case err == errNotGranted:
 		l.lose("not renewed")
 	default:
@@ -490,16 +493,21 @@ func (l *Leadership) leads() bool {
 }
 
 // elect begins a leadership. The end of the context of Run is its end, too: the
-// reason for that is there before.
+// reason for that is there before. A grant that comes after its deadline, or after
+// the end of Run, is told to nobody: turn gives it back.
 func (l *Leadership) elect(g grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.work, l.end = context.WithCancel(l.ctx)
+	l.grant = grant{term: g.term, deadline: g.deadline} // extend looks at yielding
+	if !l.leads() {
+		l.end()
+		return
+	}
 	close(l.elected)
 	l.elected = make(chan struct{})
-	l.work, l.end = context.WithCancel(l.ctx)
 	l.changes++
 	l.reason = "closed"
-	l.grant = grant{term: g.term, deadline: g.deadline} // extend looks at yielding
 	l.timer = time.AfterFunc(g.deadline.Sub(l.now()), func() { l.lose("expired") })
 	l.working.Add(1)
 	go l.perform(l.work, g.term)

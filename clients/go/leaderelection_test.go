@@ -488,6 +488,54 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// A candidate to which a server has granted terms, and what it gave back
+type granting struct {
+	l      *Leadership
+	grants []grant
+	left   []int64
+	stop   context.CancelFunc
+}
+
+func (s *granting) stand(context.Context) (grant, error) { return s.next() }
+func (s *granting) renew(int64) (grant, error) {
+	s.l.Resign() // while the call is under way
+	return s.next()
+}
+func (s *granting) leave(term int64)                    { s.left = append(s.left, term) }
+func (s *granting) idle(context.Context, time.Duration) {}
+func (s *granting) wake()                               {}
+func (s *granting) next() (g grant, err error) {
+	g, s.grants = s.grants[0], s.grants[1:]
+	if len(s.grants) == 0 {
+		s.stop()
+	}
+	return g, nil
+}
+
+// A term whose grant came too late, or after its loss, or after the end of Run, is
+// told to nobody, and given back.
+func TestGivenBack(t *testing.T) {
+	good, past := time.Now().Add(time.Hour), time.Now().Add(-time.Second)
+	ctx, stop := context.WithCancel(context.Background())
+	l := newLeadership(Options{Election: "e"})
+	l.rest = 0
+	s := &granting{l: l, stop: stop, grants: []grant{{term: 1, deadline: past}, {term: 2, deadline: good},
+		{term: 3, deadline: good}, {term: 4, deadline: good}}}
+	l.link = s
+	var told []int64
+	_ = l.Run(ctx, func(ctx context.Context, term int64) error {
+		told = append(told, term)
+		<-ctx.Done()
+		return nil
+	})
+	if !reflect.DeepEqual(told, []int64{2}) || l.Changes() != 1 || l.Reason() != "resigned" {
+		t.Error(told, l.Changes(), l.Reason())
+	}
+	if len(s.left) < 3 || !reflect.DeepEqual(s.left[:3], []int64{1, 3, 4}) {
+		t.Error(s.left)
+	}
+}
+
 // Where nobody answers, Run ends at once all the same; a wrong DSN ends it.
 func TestEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
