@@ -44,7 +44,8 @@ func (p *pool) renew(term int64) (grant, error) {
 	return p.call("leader_election.renew(%s, %d%s)", p.l.election(), term, p.l.shown())
 }
 
-// leave is tried once: what it does not give back ends by itself.
+// leave is tried once: what it does not give back ends by itself. The statement gives
+// the term back (FROM) before it withdraws, which the server refuses to a leader.
 func (p *pool) leave(term int64) {
 	if p.stands {
 		p.stands, p.request = false, ""

@@ -583,8 +583,8 @@ public final class LeaderElection {
         }
 
         /**
-         * Who gave up hears of that, too, and would be the first to ask: it listens to nothing. And
-         * while the driver reads it cannot be woken, so who leads does not.
+         * A follower listens. A candidate that has just resigned does not: it would hear of that, and
+         * be the first to ask. Nor does a leader: resign() cannot wake a driver that reads.
          */
         @Override boolean watch(Lease held) throws Exception {
             if (ear == null || held != null || !standing) {
