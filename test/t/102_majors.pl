@@ -45,8 +45,18 @@ my $ROWS = join(' UNION ALL ',
   . ' WHERE incarnation IN (SELECT incarnation FROM leader_election.lease) ORDER BY 1';
 my $old = new_server(name => 'dumped', install => $install->{path});
 my $new = new_server(name => 'restored', start => 0);
-my $app = session($old, name => 'app');
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+
+# A minor release may add options of columns to a dump (pg_attver of November 2026),
+# which older minor releases of a newer version do not know.
+session($old)->query('CREATE TABLE any_table (a text)');
+$new->start;
+plan skip_all => 'this PostgreSQL does not take dumps of that minor release'
+  unless run_log([ 'pg_dump', '-t', 'any_table', '-f', $dump, '-d', $old->connstr('postgres') ])
+  && run_log([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $new->connstr('postgres') ]);
+session($_)->query('DROP TABLE any_table') foreach $old, $new;
+
+my $app = session($old, name => 'app');
 my $renewed;
 
 cmp_ok($app->query('SHOW server_version_num'), '<', $present * 10000, 'an older server');
@@ -66,7 +76,6 @@ $app->query(q(SELECT leader_election.create_election('e', 'bully', channel => 'n
 is($app->acquire('e', 'détaché'), 1, 'somebody leads');
 $app->query("SELECT leader_election.pause_all('all')");
 
-$new->start;
 $new->command_ok([ 'pg_dump', '-f', $dump, '-d', $old->connstr('postgres') ],
 	'it is dumped');
 $new->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $new->connstr('postgres') ],

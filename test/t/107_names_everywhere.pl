@@ -93,7 +93,8 @@ my %seen;
 
 # Options that say what is done, or to what, and not what comes out
 my %INPUT = map { $_ => 1 } qw(dbname host port username no-password password election candidate rank group mode wait
-  skip hold grace every offset attempts once forever check-every check-timeout check-failures since to terminate);
+  skip hold grace every offset attempts once forever check-every check-timeout check-failures since to terminate pooler
+  refusal-timeout);
 
 sub find_outputs
 {
