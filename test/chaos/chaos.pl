@@ -270,19 +270,24 @@ sub calm
 sub remove_old_history
 {
 	my $old = "SELECT count(*) FROM leader_election.history WHERE ended_at < now() - interval '30 days'";
+	my $worker = "FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
 	my $end = stopwatch() + 20;
-	my $left;
+	my ($left, $former);
 
 	return unless $option{profile} eq 'pressure' && workers_of(primary());
-	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE backend_type = 'leader_election worker' AND datname = 'postgres'");
+	$former = sql(primary(), "SELECT pid, pg_terminate_backend(pid) $worker") // '';
+	($former) = $former =~ /^(\d+)/ ? $1 : 0;
 	event('fault', 'terminate worker:', 'for old history');
-	until (($left = sql(primary(), $old) // 'unknown') eq '0' || stopwatch() > $end)
+
+	# Until a new one is there, too: if all candidates ended before, nobody would start it.
+	until (stopwatch() > $end
+		|| ($left = sql(primary(), $old) // 'unknown') eq '0'
+		&& (sql(primary(), "SELECT count(*) $worker AND pid <> $former") // 0) > 0)
 	{
 		look_after_candidates(1);
 		sleep 0.2;
 	}
-	event('old history', $left);
+	event('old history', $left // 'unknown');
 	return;
 }
 
