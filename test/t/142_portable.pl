@@ -1,0 +1,672 @@
+# The portable edition (sql/portable.sql): SQL and PL/pgSQL alone, for servers on
+# which no extension can be installed.
+#
+# - It goes in as a role that has CREATE on the database and nothing else, whatever
+#   is set there, and refuses where it must not be.
+# - It has the extension's names: the two catalogs are compared, and what differs is
+#   in a table, with its reason.
+# - It has the extension's words: one script of calls has the same results, SQLSTATEs,
+#   messages and hints in both; what differs is in a table, too.
+# - Its locks: each sentence at the top of the file, with the interleaving that
+#   would break it. Where that can be done in SQL, the rule is then left out, and the
+#   same scenario has to end otherwise: so it tests what it says.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib $FindBin::RealBin;
+use LeaderElection;
+use MachineTime;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $FILE = "$FindBin::RealBin/../../sql/portable.sql";
+my $LEASE = int(400 * slowness());		# of elections whose lease is to run out, in ms
+
+my $node = new_server(
+	streaming => 1,
+	config => "leader_election.lease_duration = '10min'\nclient_min_messages = notice\n");
+my $super = session($node, name => 'super');
+
+# Runs the file as the role installer in a database; its exit code and its errors
+sub run_file
+{
+	my ($dbname, @args) = @_;
+	my $err;
+
+	IPC::Run::run([ 'psql', '-Xq', @args, '-f', $FILE,
+			'-d', $node->connstr($dbname) . ' user=installer' ],
+		'<' => \'', '>' => \my $out, '2>' => \$err);
+	return ($? >> 8, $err . $out);
+}
+
+sub database
+{
+	my ($name, @sql) = @_;
+
+	$super->query("CREATE DATABASE $name TEMPLATE template0");
+	$super->query("GRANT CREATE ON DATABASE $name TO installer");
+	$node->safe_psql($name, join ";\n", 'REVOKE ALL ON SCHEMA public FROM PUBLIC', @sql);
+	return;
+}
+
+#
+# Installing
+#
+
+$super->query("CREATE ROLE $_ LOGIN") foreach qw(installer app operator stranger);
+my $scs = $super->query('SHOW server_version_num') < 190000
+  ? 'ALTER ROLE installer SET standard_conforming_strings = off' : 'SELECT 1';
+
+database('portable', q(
+	CREATE SCHEMA evil;
+	GRANT USAGE ON SCHEMA evil TO PUBLIC;
+	CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT 'infinity'::timestamptz $$;
+	CREATE FUNCTION evil.same(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+	CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.same);
+	CREATE DOMAIN evil.text AS pg_catalog.int4;
+	CREATE TABLE evil.pg_class ();
+	ALTER DEFAULT PRIVILEGES FOR ROLE installer GRANT ALL ON TABLES TO stranger;
+	ALTER DEFAULT PRIVILEGES FOR ROLE installer GRANT ALL ON SCHEMAS TO stranger));
+$super->query($scs);
+$super->query('ALTER ROLE installer SET search_path = evil, pg_catalog');
+$super->query(q(ALTER ROLE installer SET "plpgsql.extra_errors" = 'all'));
+
+my ($code, $said) = run_file('portable');
+isnt($code, 0, 'it is not put where the extension is available');
+like($said, qr/is available on this server.*HINT:.*CREATE EXTENSION/s, 'and names the extension');
+
+($code, $said) = run_file('portable', '-v', 'anyway=1');
+is($code, 0, 'it goes in as a role with CREATE alone, with a hostile search_path') or diag($said);
+is($said, '', 'without a word');
+($code, $said) = run_file('portable', '-v', 'anyway=1');
+is("$code $said", '0 ', 'and again');
+
+my $owner = session($node, name => 'owner', dbname => 'portable', user => 'installer');
+$owner->query('SET search_path = pg_catalog');
+is($owner->query(q(SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
+	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND a.grantee = 'stranger'::regrole)),
+	0, 'what default privileges gave away is taken back');
+is($owner->query(q(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = 'leader_election_internal'::regnamespace
+	AND has_function_privilege('stranger', p.oid, 'EXECUTE'))), 0, 'nobody may call what is internal');
+is($owner->query(q(SELECT string_agg(proname, ' ') FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace
+	AND prosecdef AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp'])),
+	'', 'who runs as the owner has a search_path of its own');
+
+($code, $said) = run_file('postgres', '-v', 'anyway=1');
+like($said, qr/this database has the extension/, 'it is not put beside the extension');
+database('theirs', 'CREATE SCHEMA leader_election AUTHORIZATION operator');
+($code, $said) = run_file('theirs', '-v', 'anyway=1');
+like($said, qr/schema "leader_election" belongs to role "operator"/, 'nor into a schema of another owner');
+$node->safe_psql('theirs', 'ALTER SCHEMA leader_election OWNER TO installer');
+($code, $said) = run_file('theirs', '-v', 'anyway=1');
+like($said, qr/is not that of the portable edition/, 'nor into one that is something else');
+$owner->query(q(INSERT INTO leader_election_internal.edition (number, version, changes) VALUES (2, '2.0', 'tomorrow')));
+($code, $said) = run_file('portable', '-v', 'anyway=1');
+like($said, qr/of a newer portable edition.*version 2, this file is of version 1/s, 'nor over newer data');
+$owner->query('DELETE FROM leader_election_internal.edition WHERE number = 2');
+
+#
+# The same names
+#
+
+my %CATALOG = (
+	function => q(SELECT p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')',
+		concat_ws(' ', p.prokind, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
+			p.provolatile, p.proparallel, p.proisstrict)
+		FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace),
+	column => q(SELECT c.relname || '.' || a.attname, format_type(a.atttypid, a.atttypmod)
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		WHERE c.relnamespace = 'leader_election'::regnamespace AND c.relname IN ('status', 'candidates', 'history',
+			'metrics', 'server_metrics', 'protocol', 'election', 'election_group', 'drain', 'lease_grant')),
+	order => q(SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum)
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+		WHERE c.relnamespace = 'leader_election'::regnamespace AND c.relname IN ('status', 'candidates', 'history',
+			'metrics', 'server_metrics', 'lease_grant') GROUP BY 1),
+	comment => q(SELECT i.type || ' ' || i.identity, d.description
+		FROM pg_description d, pg_identify_object(d.classoid, d.objoid, d.objsubid) i
+		WHERE (i.schema = 'leader_election' OR i.identity = 'leader_election') AND i.type IN ('function', 'procedure', 'view', 'schema',
+			'composite type', 'table', 'type') AND i.type || i.identity NOT IN ('x')),
+	public => q(SELECT 'function ' || p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', 'may call'
+		FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace
+		AND has_function_privilege('stranger', p.oid, 'EXECUTE')
+		UNION ALL SELECT 'relation ' || relname, 'may read' FROM pg_class c
+		WHERE c.relnamespace = 'leader_election'::regnamespace AND has_table_privilege('stranger', c.oid, 'SELECT')));
+
+# What differs, and why. Each entry has to be needed.
+my $BEYOND = 'the portable edition has it beyond the extension';
+my $INTERNAL = 'a table of its own code, which nobody else reads';
+my %DIFFERS = (
+	'function tick()' => $BEYOND,
+	'function prune()' => $BEYOND,
+	'function configure(lease_duration interval, history_retention interval, auto_create boolean, announce boolean)' => $BEYOND,
+	'function _stands(election text)' => 'what campaign() asks, which cannot read tables as the owner',
+	'comment function leader_election.tick()' => $BEYOND,
+	'comment function leader_election.prune()' => $BEYOND,
+	'comment function leader_election.configure(interval,interval,boolean,boolean)' => $BEYOND,
+	'function create_election(election text, strategy text, lease_duration interval, quorum integer, takeover_delay interval, candidate_role name, channel text, preempt_delay interval, initial_delay interval)'
+	  => 'takeover_delay is 1 s unless it is given: a leap of the wall clock by less is harmless then',
+	(map { ("column election.$_" => 'there are no pauses') } qw(paused_at paused_by
+		pause_reason pause_vacates resumes_at resumes_mono resumes_for pause_incarnation)),
+	(map { ("column election.$_" => 'roles are told by their names') } qw(owner_id candidate_role_id)),
+	'column protocol.edition' => 'the extension does not tell its edition yet',
+	'column protocol.version' => 'the extension does not tell its edition yet',
+	'comment type leader_election.change' => $INTERNAL,
+	'comment composite type leader_election.change' => $INTERNAL,
+	(map { ("comment table leader_election.$_" => $INTERNAL) } qw(announced dropped epoch pause_all)),
+	'comment table leader_election.drain' => 'a view: nothing is drained',
+	'comment table leader_election.election_group' => 'a view: there are no groups',
+);
+
+sub catalog
+{
+	my ($dbname) = @_;
+	my $session = session($node, name => 'catalog', dbname => $dbname);
+	my %all;
+
+	foreach my $kind (sort keys %CATALOG)
+	{
+		foreach my $line ($session->query(
+			"SELECT a || '\t' || replace(b, E'\\n', ' ') FROM ($CATALOG{$kind}) x (a, b)"))
+		{
+			my ($name, $value) = split /\t/, $line, 2;
+			$all{ ($kind eq 'function' ? '' : "$kind ") . ($kind eq 'function' ? 'function ' : '') . $name } = $value;
+		}
+		die $session->errors if $session->sqlstate ne '00000';
+	}
+	$session->finish;
+	return %all;
+}
+
+my %theirs = catalog('postgres');
+my %ours = catalog('portable');
+cmp_ok(scalar keys %theirs, '>', 200, 'there is a catalog to compare with');
+my %needed;
+my @differences;
+foreach my $name (sort keys %{ { %theirs, %ours } })
+{
+	next if defined $theirs{$name} && defined $ours{$name} && $theirs{$name} eq $ours{$name};
+	if (exists $DIFFERS{$name})
+	{
+		$needed{$name} = 1;
+		next;
+	}
+	push @differences, "$name\n  extension: " . ($theirs{$name} // 'none')
+	  . "\n  portable:  " . ($ours{$name} // 'none');
+}
+is(join("\n", @differences), '', 'the catalogs differ only where the table says so');
+is(join("\n", grep { !/^comment .*type/ && !$needed{$_} } sort keys %DIFFERS), '', 'each entry of the table is needed');
+
+#
+# The same words
+#
+
+my $setup = q(
+	CREATE TABLE public.jobs (id int);
+	CREATE TABLE public.wrong (id int);
+	GRANT USAGE ON SCHEMA public, leader_election TO app, operator;
+	GRANT ALL ON public.jobs, public.wrong TO app;
+	GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app, operator;
+	CREATE TRIGGER only_the_leader BEFORE INSERT ON public.jobs FOR EACH STATEMENT
+		EXECUTE FUNCTION leader_election.only_leader('scheduler');
+	CREATE TRIGGER not_so BEFORE INSERT ON public.wrong FOR EACH ROW
+		EXECUTE FUNCTION leader_election.only_leader('scheduler');
+);
+$node->safe_psql($_, $setup) foreach qw(postgres portable);
+
+# Who calls, and what. Arguments of another role's are for refusals.
+my @CALLS = (
+	# Detached candidates
+	[ app => "SELECT term, yielding FROM leader_election.acquire('scheduler', 'a')" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'a')" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
+	[ app => "SELECT (leader_election.acquire('other', 'a')).term" ],
+	[ app => "SELECT (leader_election.acquire('third', 'a', 1, 2, '{}')).*" => 'columns' ],
+	[ app => "SELECT term, yielding FROM leader_election.renew('scheduler', 1)" ],
+	[ app => "SELECT term FROM leader_election.renew('scheduler', 1, 7, '{\"url\": 1}')" ],
+	[ app => "SELECT state, leader, term, candidates, quorum, strategy, kind, metadata FROM leader_election.status WHERE election = 'scheduler'" ],
+	[ app => "SELECT candidate, position, leads, alive, drained, kind, rank, progress, metadata FROM leader_election.candidates WHERE election = 'scheduler' ORDER BY position" ],
+	[ app => "SELECT leader_election.is_leader('scheduler', 1), leader_election.is_leader('scheduler', 2), leader_election.is_leader('scheduler', NULL), leader_election.is_leader(NULL, 1)" ],
+	[ app => "SELECT leader_election.leader('scheduler'), leader_election.leader('nobody'), leader_election.leader(NULL)" ],
+	[ app => "SELECT term FROM leader_election.renew('scheduler', 2)" ],
+	[ app => "SELECT leader_election.release('scheduler', 2)" ],
+	[ app => "SELECT leader_election.leave('scheduler', 'a')" ],
+	[ app => "SELECT leader_election.leave('scheduler', 'nobody')" ],
+	[ operator => "SELECT term FROM leader_election.renew('scheduler', 1)" ],
+	[ operator => "SELECT leader_election.release('scheduler', 1)" ],
+	[ operator => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
+	[ operator => "SELECT leader_election.leave('scheduler', 'b')" ],
+	[ app => "SELECT leader_election.transfer('scheduler', 1, 'nobody')" ],
+	[ app => "SELECT leader_election.transfer('scheduler', 1, 'a')" ],
+	[ app => "SELECT leader_election.transfer('scheduler', 1, 'b')" ],
+	[ app => "SELECT state, waiting_for FROM leader_election.status WHERE election = 'scheduler'" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'a')" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
+	[ app => "SELECT leader_election.release('scheduler', 2)" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'a')" ],
+	[ app => "SELECT leader_election.release('scheduler', 3, '1 hour')" ],
+	[ app => "SELECT state, waiting_for FROM leader_election.status WHERE election = 'scheduler'" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
+	[ app => "SELECT term, leader, reason, detail, kind, role FROM leader_election.history WHERE election = 'scheduler' ORDER BY term" ],
+	# Arguments
+	[ app => "SELECT * FROM leader_election.acquire(NULL, 'a')" ],
+	[ app => "SELECT * FROM leader_election.acquire('', 'a')" ],
+	[ app => "SELECT * FROM leader_election.acquire(repeat('x', 201), 'a')" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', NULL)" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', repeat('x', 201))" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', 'a', metadata => to_jsonb(repeat('x', 9000)))" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', 'a', attempts => 1)" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', 'a', run => 'r', attempts => 0)" ],
+	[ app => "SELECT * FROM leader_election.acquire('scheduler', 'a', run => '')" ],
+	[ app => "SELECT leader_election.release('scheduler', NULL)" ],
+	[ app => "SELECT leader_election.release('scheduler', 1, '-1 s')" ],
+	[ app => "SELECT leader_election.release('scheduler', 1, '367 days')" ],
+	[ app => "SELECT leader_election.transfer('scheduler', NULL, 'b')" ],
+	[ app => "SELECT leader_election.transfer('scheduler', 1, NULL)" ],
+	[ app => "SELECT * FROM leader_election.renew('nobody', 1)" ],
+	[ app => "SELECT leader_election.release('nobody', 1)" ],
+	[ app => "SELECT leader_election.leave('nobody', 'a')" ],
+	[ app => "SELECT leader_election.assert_leader('nobody', 1)" ],
+	[ app => "SELECT leader_election.assert_leader('nobody')" ],
+	[ app => "SELECT leader_election.assert_leader(NULL, 1)" ],
+	# Requests and runs
+	[ app => "SELECT term FROM leader_election.acquire('asked', 'a', request => '5c6b0f0e-3f6a-4a52-9d0c-8f1f0e6f2a11')" ],
+	[ app => "SELECT term FROM leader_election.acquire('asked', 'a', request => '5c6b0f0e-3f6a-4a52-9d0c-8f1f0e6f2a11')" ],
+	[ app => "SELECT term FROM leader_election.acquire('asked', 'b', request => '5c6b0f0e-3f6a-4a52-9d0c-8f1f0e6f2a11')" ],
+	[ app => "SELECT term FROM leader_election.renew('asked', 1)" ],
+	[ app => "SELECT term FROM leader_election.acquire('asked', 'a', request => '5c6b0f0e-3f6a-4a52-9d0c-8f1f0e6f2a11')" ],
+	[ app => "SELECT leader_election.release('asked', 1, done => true)" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-21', attempts => 2)" ],
+	[ app => "SELECT run, run_done FROM leader_election.status WHERE election = 'nightly'" ],
+	[ app => "SELECT leader_election.release('nightly', 1)" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-21', attempts => 2)" ],
+	[ app => "SELECT leader_election.release('nightly', 2)" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-21', attempts => 2)" ],
+	[ app => "SELECT leader_election.release('nightly', 2, done => true)" ],
+	[ app => "SELECT leader_election.release('nightly', 1, done => true)" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-20')" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-21')" ],
+	[ app => "SELECT term FROM leader_election.acquire('nightly', 'a', run => '2026-11-22')" ],
+	[ app => "SELECT leader_election.release('nightly', 3, '1 s', true)" ],
+	[ app => "SELECT run_done, done_at IS NOT NULL FROM leader_election.status WHERE election = 'nightly'" ],
+	[ app => "SELECT leader_election.set_run_done('nightly', '2026')" ],
+	# Elections
+	[ operator => "SELECT leader_election.create_election('mine', takeover_delay => '0', lease_duration => '10 min')" ],
+	[ operator => "SELECT leader_election.create_election('mine')" ],
+	[ operator => "SELECT leader_election.create_election('bad', 'fastest')" ],
+	[ operator => "SELECT leader_election.create_election('bad', lease_duration => '50 ms')" ],
+	[ operator => "SELECT leader_election.create_election('bad', lease_duration => '2 days')" ],
+	[ operator => "SELECT leader_election.create_election('bad', quorum => 0)" ],
+	[ operator => "SELECT leader_election.create_election('bad', takeover_delay => '-1 s')" ],
+	[ operator => "SELECT leader_election.create_election('bad', candidate_role => 'noone')" ],
+	[ operator => "SELECT leader_election.create_election('bad', channel => repeat('x', 64))" ],
+	[ operator => "SELECT leader_election.create_election(NULL)" ],
+	[ app => "SELECT leader_election.alter_election('mine', quorum => 2)" ],
+	[ app => "SELECT leader_election.drop_election('mine')" ],
+	[ app => "SELECT leader_election.request_yield('mine')" ],
+	[ operator => "SELECT leader_election.alter_election('nobody', quorum => 2)" ],
+	[ operator => "SELECT leader_election.alter_election('mine', owner => 'stranger')" ],
+	[ operator => "SELECT leader_election.alter_election('mine', candidate_role => 'operator')" ],
+	[ app => "SELECT * FROM leader_election.acquire('mine', 'a')" ],
+	[ operator => "SELECT leader_election.alter_election('mine', candidate_role => '', quorum => 2)" ],
+	[ app => "SELECT term FROM leader_election.acquire('mine', 'a')" ],
+	[ app => "SELECT state, waiting_for FROM leader_election.status WHERE election = 'mine'" ],
+	[ app => "SELECT term FROM leader_election.acquire('mine', 'b')" ],
+	[ operator => "SELECT leader_election.drop_election('mine')" ],
+	[ operator => "SELECT leader_election.request_yield('mine', 'nobody')" ],
+	[ operator => "SELECT leader_election.request_yield('mine', 'b')" ],
+	[ operator => "SELECT leader_election.request_yield('mine', 'a') > '1 min'" ],
+	[ app => "SELECT term, yielding FROM leader_election.renew('mine', 1)" ],
+	[ app => "SELECT state, leader FROM leader_election.status WHERE election = 'mine'" ],
+	[ app => "SELECT leader_election.release('mine', 1)" ],
+	[ app => "SELECT term FROM leader_election.acquire('mine', 'b')" ],
+	[ app => "SELECT term FROM leader_election.acquire('mine', 'a')" ],
+	[ app => "SELECT term, leader, reason FROM leader_election.history WHERE election = 'mine' ORDER BY term" ],
+	[ app => "SELECT leader_election.release('mine', 2)" ],
+	[ operator => "SELECT leader_election.request_yield('mine')" ],
+	[ operator => "SELECT leader_election.set_run_done('mine', '2026'), (SELECT run_done FROM leader_election.status WHERE election = 'mine')" ],
+	[ operator => "SELECT leader_election.drop_election('mine')" ],
+	[ operator => "SELECT leader_election.drop_election('mine')" ],
+	[ operator => "SELECT leader_election.create_election('mine')" ],
+	[ app => "SELECT term FROM leader_election.acquire('mine', 'a')" ],
+	[ operator => "SELECT leader_election.alter_election('mine', strategy => 'bully')" => 'not here' ],
+	[ operator => "SELECT leader_election.pause_election('mine')" => 'not here' ],
+	[ operator => "SELECT leader_election.create_group('g', 2)" => 'not here' ],
+	# Fences
+	[ app => "BEGIN; SELECT leader_election.assert_leader('mine', 1); COMMIT" ],
+	[ app => "SELECT leader_election.assert_leader('mine', NULL)" ],
+	[ app => "SELECT term FROM leader_election.acquire('scheduler 2', 'a')" ],
+	[ app => "INSERT INTO public.jobs VALUES (1)" ],
+	[ app => "INSERT INTO public.wrong VALUES (1)" ],
+	# Blocks
+	[ app => "BEGIN; INSERT INTO public.jobs SELECT 1 WHERE false; SELECT * FROM leader_election.acquire('mine', 'a'); ROLLBACK" ],
+	[ app => "BEGIN; SELECT pg_current_xact_id() IS NULL; SELECT * FROM leader_election.acquire('mine', 'a'); ROLLBACK" ],
+	[ app => "BEGIN; SELECT * FROM leader_election.acquire('mine', 'b'); ROLLBACK" => 'first call' ],
+	[ app => "BEGIN READ ONLY; SELECT leader_election.drop_election('mine'); ROLLBACK" ],
+	[ app => "BEGIN READ ONLY; SELECT leader_election.is_leader('mine', 4); ROLLBACK" ],
+	# Sessions
+	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ app => "SELECT leader_election.join('session', 'other', auto_renew => false)" ],
+	[ app => "SELECT leader_election.is_leader('session'), leader_election.term('session'), leader_election.remaining_ms('session') > 1000" ],
+	[ app => "SELECT leader_election.is_leader('nobody'), leader_election.term('nobody'), leader_election.remaining_ms('nobody')" ],
+	[ app => "SELECT term FROM leader_election.renew('session')" ],
+	[ app => "SELECT * FROM leader_election.renew('session', 1)" ],
+	[ app => "SELECT leader_election.release('session', 1)" ],
+	[ app => "SELECT leader_election.transfer('session', 's')" ],
+	[ app => "BEGIN; SELECT leader_election.assert_leader('session'); COMMIT" ],
+	[ operator => "SELECT leader_election.is_leader('session'), leader_election.is_leader('session', 1)" ],
+	[ operator => "SELECT term FROM leader_election.renew('session')" ],
+	[ operator => "SELECT leader_election.leave('session', 's')" ],
+	[ operator => "SELECT leader_election.assert_leader('session')" ],
+	[ app => "CALL leader_election.campaign('session', 's', '1 s', auto_renew => false)" ],
+	[ app => "CALL leader_election.campaign('session', 's', '-1 s', auto_renew => false)" ],
+	[ app => "SELECT leader_election.resign('session', '1 hour')" ],
+	[ app => "SELECT leader_election.resign('session')" ],
+	[ app => "SELECT leader_election.leave('session')" ],
+	[ app => "SELECT leader_election.leave('session')" ],
+	[ app => "SELECT leader_election.leave_all()" ],
+	[ app => "CALL leader_election.wait_for_change('other', NULL, NULL, '1 min')" ],
+	[ app => "CALL leader_election.wait_for_change('other', 1, 'a', '10 ms')" ],
+);
+
+# What ends otherwise in the portable edition, how, and why
+my %OTHERWISE = (
+	'columns' => [ qr/^1\|\d+\|.*\|f$/, 'the times differ' ],
+	'not here' => [ qr/^0A000 .*is not in the portable edition/, 'these are left out' ],
+	'first call' => [ qr/^(?!25001)/, 'the first call in a block cannot be told from one outside' ],
+);
+
+# Runs the script: "SQLSTATE output errors" of each call
+sub script
+{
+	my ($dbname) = @_;
+	my %who = map {
+		my $s = session($node, name => $_, dbname => $dbname, user => $_,
+			options => '-c search_path=pg_catalog');
+		$s->query('\set SHOW_CONTEXT never');
+		($_ => $s)
+	} qw(app operator);
+	my @results;
+
+	foreach my $call (@CALLS)
+	{
+		my ($who, $sql) = @$call;
+		my $out = $who{$who}->query($sql);
+		my $errors = $who{$who}->errors =~ s/process ID \d+[^"\n]*("[^"\n]*")?\.?/process ID N/gr;
+
+		push @results, $who{$who}->sqlstate . " $out $errors";
+	}
+	$_->finish foreach values %who;
+	return @results;
+}
+
+$owner->query("SELECT leader_election.configure(lease_duration => '10 min')");
+my @extension = script('postgres');
+my @portable = script('portable');
+foreach my $i (0 .. $#CALLS)
+{
+	my ($who, $sql, $difference) = @{ $CALLS[$i] };
+
+	if (defined $difference)
+	{
+		like($portable[$i] =~ s/^00000 //r, $OTHERWISE{$difference}[0], "$who: $sql ($OTHERWISE{$difference}[1])");
+	}
+	else
+	{
+		is($portable[$i], $extension[$i], "$who: $sql");
+	}
+}
+
+#
+# The locks
+#
+
+sub portable
+{
+	my ($name, $options) = @_;
+
+	return session($node, name => $name, dbname => 'portable', user => 'app',
+		options => "-c search_path=pg_catalog $options");
+}
+
+my $one = portable('one', '');
+my $two = portable('two', '-c lock_timeout=200ms');
+my $fence = portable('fence', '');
+my $locker = session($node, name => 'locker', dbname => 'portable');
+
+# A new election, led by a in this term
+my $number = 0;
+sub led
+{
+	my ($settings) = @_;
+	my $election = 'lock ' . ++$number;
+
+	$one->query("SELECT leader_election.create_election('$election', takeover_delay => '0'"
+		. (defined $settings ? ", $settings" : '') . ')');
+	return ($election, $one->acquire($election, 'a'));
+}
+
+# Leave a rule out, by replacing text in the source of an internal function
+sub seed_bug
+{
+	my ($function, $from, $to) = @_;
+	my $sql = $locker->query(
+		"SELECT pg_get_functiondef('leader_election_internal.$function'::regproc)");
+	my $wrong = $sql;
+
+	die "no $from in $function" unless $wrong =~ s/\Q$from\E/$to/;
+	$locker->query($wrong);
+	die $locker->errors if $locker->sqlstate ne '00000';
+	return $sql;
+}
+
+# READ COMMITTED: a change of holder waits for a fence, a renewal does not.
+my ($election, $term) = led();
+$fence->query('BEGIN');
+is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), '00000', 'a fence');
+is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'lets a renewal pass by');
+is($two->sqlstate_of("SELECT leader_election.release('$election', $term)"), '55P03', 'and holds up a change of holder');
+like($two->errors, qr/election "$election" is busy.*HINT:.*Try again/s, 'which says so in the words of the extension');
+is($two->query('SHOW lock_timeout'), '200ms', 'and changes no setting');
+$fence->query('COMMIT');
+is($two->query("SELECT leader_election.release('$election', $term)"), 't', 'until it commits');
+is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'a late fence is refused');
+
+# ROLLBACK TO gives the fence back, and the trigger knows.
+($election, $term) = led();
+$node->safe_psql('portable', "CREATE TRIGGER fenced BEFORE UPDATE ON public.jobs FOR EACH STATEMENT
+	EXECUTE FUNCTION leader_election.only_leader('$election')");
+$fence->query("BEGIN; SAVEPOINT s; SELECT leader_election.assert_leader('$election', $term)");
+is($fence->sqlstate_of('UPDATE public.jobs SET id = 2'), '00000', 'a fenced transaction writes');
+$fence->query('ROLLBACK TO s');
+is($fence->sqlstate_of('UPDATE public.jobs SET id = 2'), 'LE001', 'not after the fence was rolled back');
+$fence->query('ROLLBACK');
+$fence->query("BEGIN; SET LOCAL leader_election_portable.fenced = '{\"$election\": 99}'");
+is($fence->sqlstate_of('UPDATE public.jobs SET id = 2'), 'LE001', 'nor by a setting alone');
+$fence->query('ROLLBACK');
+
+# REPEATABLE READ: the snapshot is that of the old leader, a renewal comes, and
+# then the holder changes.
+sub late_fence
+{
+	my ($change) = @_;
+	my ($election, $term) = led();
+	my $new;
+
+	$fence->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM public.jobs');
+	$one->query("SELECT term FROM leader_election.renew('$election', $term)");
+	$change->($election, $term);
+	my $state = $fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)");
+	$fence->query('ROLLBACK');
+	return $state;
+}
+
+sub hand_over
+{
+	my ($election, $term) = @_;
+
+	$one->query("SELECT leader_election.release('$election', $term)");
+	die 'nobody took over' if $two->acquire($election, 'b') <= $term;
+	return;
+}
+
+is(late_fence(sub { }), '00000', 'REPEATABLE READ: a renewal does not fail a fence');
+is(late_fence(\&hand_over), '40001', 'a change of holder does, with a renewal in between');
+is(late_fence(sub {
+	$one->query("BEGIN; SELECT leader_election.release('$_[0]', $_[1]); SAVEPOINT s; SELECT 1; RELEASE s; COMMIT");
+}), '40001', 'also if a savepoint comes after it');
+
+my $sound = seed_bug('lock_lease', 'FOR UPDATE SKIP LOCKED', 'FOR NO KEY UPDATE SKIP LOCKED');
+is(late_fence(\&hand_over), '00000', 'seeded bug: the holder is changed under a weak lock, and the fence passes');
+$locker->query($sound);
+is(late_fence(\&hand_over), '40001', 'and not after that');
+
+# A lock that changed nothing, and then a change in another subtransaction: its
+# mark would be missing.
+($election, $term) = led();
+$locker->query("BEGIN; SELECT set_config('leader_election_portable.locked', '{\"$election\": true}', true)");
+is($locker->sqlstate_of("SELECT leader_election.release('$election', $term)"), '25001',
+	'after a lock in vain, a change is refused in that transaction');
+$locker->query('ROLLBACK');
+is(late_fence(sub {
+	my ($election, $term) = @_;
+
+	$one->query("DO \$\$ BEGIN
+		BEGIN
+			PERFORM leader_election.release('$election', $term);
+		EXCEPTION WHEN division_by_zero THEN NULL;
+		END;
+		END \$\$");
+	die $one->errors if $one->sqlstate ne '00000';
+}), '40001', 'the lock and the change are in one subtransaction, whatever blocks there are around');
+
+# The clock is read when the row is locked. A renewal that waits until the
+# deadline has passed comes too late.
+sub renew_late
+{
+	for (1 .. 20)
+	{
+		my ($election, $term) = led("lease_duration => '$LEASE ms'");
+
+		$locker->query("BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '$election' FOR NO KEY UPDATE");
+		$one->query_async("SELECT 'renewed' FROM leader_election.renew('$election', $term)");
+		wait_for($node, "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'one' AND wait_event = 'PgSleep'");
+		$locker->query("SELECT pg_sleep(greatest(0, extract(epoch FROM expires_at - clock_timestamp()) + 0.001))
+			FROM leader_election.lease WHERE election = '$election'");
+		$locker->query('COMMIT');
+		my $result = $one->result;
+		return $result if $one->sqlstate eq '00000';
+		die $one->errors if $one->sqlstate ne '55P03';		# the machine is slow
+	}
+	die 'always busy';
+}
+
+is(renew_late(), '', 'a renewal that waits past the deadline is refused');
+my $renew = $locker->query("SELECT pg_get_functiondef('leader_election.renew'::regproc)");
+my $early = $renew =~ s/(\tl := leader_election_internal\.lock_lease\('renew', \$1, false\);\n)(\tt := clock_timestamp\(\);\n)/$2$1/r;
+isnt($early, $renew, 'the rule can be left out');
+$locker->query($early);
+is(renew_late(), 'renewed', 'seeded bug: the clock is read before the lock, and a lease is renewed that was over');
+$locker->query($renew);
+
+# A takeover counts from the lock, too.
+($election, $term) = led("lease_duration => '$LEASE ms'");
+$fence->query("BEGIN; SELECT leader_election.assert_leader('$election', $term)");
+$locker->query("SELECT pg_sleep(greatest(0, extract(epoch FROM expires_at - clock_timestamp()) + 0.001))
+	FROM leader_election.lease WHERE election = '$election'");
+is($two->acquire($election, 'b'), '', 'nobody is elected while a fence is open, though the lease is over');
+is($two->sqlstate, '55P03', 'the call says so');
+$two->query('RESET lock_timeout');
+$fence->query('SELECT set_config(\'test.at\', clock_timestamp()::text, false); COMMIT');
+my $at = $fence->query("SELECT current_setting('test.at')");
+cmp_ok($two->acquire($election, 'b'), '>', $term, 'when it has committed');
+is($owner->query("SELECT acquired_at >= '$at'::timestamptz AND expires_at = acquired_at + interval '$LEASE ms'
+	FROM leader_election.lease WHERE election = '$election'"), 't', 'a lease counts from then');
+$two->query("SET lock_timeout = '200ms'");
+
+# A clock that was set back: nobody is given more than a lease.
+($election, $term) = led("lease_duration => '10 s'");
+$locker->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() + interval '1 hour' WHERE election = '$election'");
+cmp_ok($one->query("SELECT remaining_ms FROM leader_election.renew('$election', $term)"), '<=', 10000,
+	'a deadline that is further ahead than the lease is not granted again');
+$locker->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() + interval '1 hour' WHERE election = '$election'");
+is($two->acquire($election, 'b'), '', 'nobody else is elected by that');
+is($owner->query("SELECT expires_at < clock_timestamp() + interval '11 s' FROM leader_election.lease WHERE election = '$election'"),
+	't', 'but the deadline is shortened');
+
+#
+# Sessions
+#
+
+my $keys = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+$one->query("SELECT leader_election.create_election('keys', takeover_delay => '0')");
+is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '1', 'a session leads');
+$two->query("DO \$\$ BEGIN FOR i IN 1 .. 300 LOOP
+	BEGIN PERFORM leader_election.join('keys', 'one', auto_renew => false); EXCEPTION WHEN SQLSTATE 'LE004' THEN NULL; END;
+	END LOOP; END \$\$");
+is($two->sqlstate, '00000', 'another one fails 300 times');
+$two->sqlstate_of("SELECT leader_election.join('keys', 'one', auto_renew => false)") foreach 1 .. 5;
+is($two->sqlstate, 'LE004', 'and in calls of their own');
+cmp_ok($two->query($keys), '<=', 1, 'which leaves no more than one key behind');
+is($one->query($keys), 1, 'as a session that stands has');
+
+is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '', 'it stands');
+$one->query('RESET ALL');
+is($one->query("SELECT leader_election.is_leader('keys')"), 't', 'RESET ALL ends nothing');
+$one->query('BEGIN');
+is($one->query("SELECT leader_election.is_leader('keys')"), 't', 'nor does a rollback');
+$one->query('ROLLBACK');
+is($one->query("SELECT leader_election.is_leader('keys')"), 't', 'of it');
+is($one->query($keys), 1, 'the key is held all the time');
+$one->query('DISCARD ALL');
+is($one->query("SELECT leader_election.is_leader('keys')"), 'f', 'DISCARD ALL ends the leadership');
+is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '2', 'another session leads at once');
+is($one->sqlstate_of("SELECT * FROM leader_election.renew('keys')"), 'LE006', 'who was reset is told');
+is($one->sqlstate_of("SELECT * FROM leader_election.renew('keys')"), '00000', 'once');
+is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '', 'and may stand anew');
+$two->query('SELECT pg_advisory_unlock_all()');
+is($two->sqlstate_of("SELECT leader_election.join('keys', 'two', auto_renew => false)"), 'LE006',
+	'so may one whose locks alone were released');
+is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '3', 'its place is free');
+$one->kill;
+wait_gone($node, $one);
+is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '4', 'a session that has died leads no more');
+is($two->query("SELECT reason FROM leader_election.history WHERE election = 'keys' AND term = 3"), 'session ended', 'and history says why');
+$two->finish;
+
+#
+# Another timeline
+#
+
+$one = portable('one', '');
+($election, $term) = led("lease_duration => '5 min'");
+my ($vacant, $last) = led("lease_duration => '100 ms'");
+$one->query("SELECT leader_election.release('$vacant', $last)");
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby, 'replay');
+my $there = session($standby, name => 'there', dbname => 'portable', user => 'app');
+is($there->sqlstate_of("SELECT * FROM leader_election.acquire('$election', 'b')"), '25006', 'a standby refuses');
+like($there->errors, qr/cannot be executed during recovery.*Connect to the primary/s, 'in the words of the extension');
+is($there->query("SELECT leader, candidates FROM leader_election.status WHERE election = '$election'"), 'a|', 'but shows who leads');
+is($there->query("SELECT leader_election.is_leader('$election', $term)"), 'f', 'and never says that a term leads');
+$standby->promote;
+is($there->query("SELECT leader_election.is_leader('$election', $term)"), 'f', 'when promoted, it trusts no old term');
+is($there->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'nor do fences');
+is($there->acquire($election, 'b'), '', 'it elects nobody new');
+is($there->query("SELECT waiting_for FROM leader_election.status WHERE election = '$election'"), 'grace after failover', 'for a lease');
+my $continued = $there->query("SELECT term FROM leader_election.renew('$election', $term)");
+cmp_ok($continued, '>', ($term >> 22) + 1 << 22, 'its leader goes on, in a term of another epoch');
+is($there->query("SELECT term FROM leader_election.renew('$election', $term)"), $continued, 'and is told that again, if the answer was lost');
+wait_for($standby, "SELECT first_seen_at + interval '100 ms' < clock_timestamp() FROM leader_election.server", 't', undef, 'portable');
+wait_until(sub { $there->acquire($vacant, 'c') }, 'an election');
+cmp_ok($there->query("SELECT term FROM leader_election.status WHERE election = '$vacant'"), '>', $last, 'terms only grow');
+is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'the old primary goes on below');
+
+done_testing();
