@@ -707,7 +707,9 @@ $$;
 
 -- LE006, once, if this session was reset while it stood: who shares a pool would
 -- stand in vain, or believe in turn to lead.  Then it has a new number, whose
--- key it does not hold, and no row is of that.
+-- key it does not hold, and no row is of that.  (After DISCARD ALL, the process ID
+-- has to tell.  When that of a dead session is given out again, a new client is
+-- told LE006 for nothing, and repeats the call.)
 CREATE OR REPLACE FUNCTION leader_election_internal.check_reset(el text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -717,8 +719,7 @@ BEGIN
 	SELECT c.candidate INTO who FROM leader_election.candidate c
 		WHERE c.election = el AND c.kind = 'session' AND c.session_started = pg_postmaster_start_time()
 		AND CASE WHEN key IS NOT NULL THEN c.session_id = key
-			ELSE c.backend_pid = pg_backend_pid() AND c.joined_at > (
-				SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()) END;
+			ELSE c.backend_pid = pg_backend_pid() AND c.role = leader_election_internal.caller() END;
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;

@@ -293,7 +293,31 @@ my @CALLS = (
 	[ app => "SELECT leader_election.release('nightly', 3, '1 s', true)" ],
 	[ app => "SELECT run_done, done_at IS NOT NULL FROM leader_election.status WHERE election = 'nightly'" ],
 	[ app => "SELECT leader_election.set_run_done('nightly', '2026')" ],
-	# Elections
+	# Sessions
+	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ app => "SELECT leader_election.join('session', 'other', auto_renew => false)" ],
+	[ app => "SELECT leader_election.is_leader('session'), leader_election.term('session'), leader_election.remaining_ms('session') > 1000" ],
+	[ app => "SELECT leader_election.is_leader('nobody'), leader_election.term('nobody'), leader_election.remaining_ms('nobody')" ],
+	[ app => "SELECT term FROM leader_election.renew('session')" ],
+	[ app => "SELECT * FROM leader_election.renew('session', 1)" ],
+	[ app => "SELECT leader_election.release('session', 1)" ],
+	[ app => "SELECT leader_election.transfer('session', 's')" ],
+	[ app => "BEGIN; SELECT leader_election.assert_leader('session'); COMMIT" ],
+	[ operator => "SELECT leader_election.is_leader('session'), leader_election.is_leader('session', 1)" ],
+	[ operator => "SELECT term FROM leader_election.renew('session')" ],
+	[ operator => "SELECT leader_election.leave('session', 's')" ],
+	[ operator => "SELECT leader_election.assert_leader('session')" ],
+	[ app => "CALL leader_election.campaign('session', 's', '1 s', auto_renew => false)" ],
+	[ app => "CALL leader_election.campaign('session', 's', '-1 s', auto_renew => false)" ],
+	[ app => "SELECT leader_election.resign('session', '1 hour')" ],
+	[ app => "SELECT leader_election.resign('session')" ],
+	[ app => "SELECT leader_election.leave('session')" ],
+	[ app => "SELECT leader_election.leave('session')" ],
+	[ app => "SELECT leader_election.leave_all()" ],
+	[ app => "CALL leader_election.wait_for_change('other', NULL, NULL, '1 min')" ],
+	[ app => "CALL leader_election.wait_for_change('other', 1, 'a', '10 ms')" ],
+	# Elections (a dropped one moves the first term of those that come after it)
 	[ operator => "SELECT leader_election.create_election('mine', takeover_delay => '0', lease_duration => '10 min')" ],
 	[ operator => "SELECT leader_election.create_election('mine')" ],
 	[ operator => "SELECT leader_election.create_election('bad', 'fastest')" ],
@@ -338,7 +362,6 @@ my @CALLS = (
 	# Fences
 	[ app => "BEGIN; SELECT leader_election.assert_leader('mine', 1); COMMIT" ],
 	[ app => "SELECT leader_election.assert_leader('mine', NULL)" ],
-	[ app => "SELECT term FROM leader_election.acquire('scheduler 2', 'a')" ],
 	[ app => "INSERT INTO public.jobs VALUES (1)" ],
 	[ app => "INSERT INTO public.wrong VALUES (1)" ],
 	# Blocks
@@ -347,35 +370,11 @@ my @CALLS = (
 	[ app => "BEGIN; SELECT * FROM leader_election.acquire('mine', 'b'); ROLLBACK" => 'first call' ],
 	[ app => "BEGIN READ ONLY; SELECT leader_election.drop_election('mine'); ROLLBACK" ],
 	[ app => "BEGIN READ ONLY; SELECT leader_election.is_leader('mine', 4); ROLLBACK" ],
-	# Sessions
-	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
-	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
-	[ app => "SELECT leader_election.join('session', 'other', auto_renew => false)" ],
-	[ app => "SELECT leader_election.is_leader('session'), leader_election.term('session'), leader_election.remaining_ms('session') > 1000" ],
-	[ app => "SELECT leader_election.is_leader('nobody'), leader_election.term('nobody'), leader_election.remaining_ms('nobody')" ],
-	[ app => "SELECT term FROM leader_election.renew('session')" ],
-	[ app => "SELECT * FROM leader_election.renew('session', 1)" ],
-	[ app => "SELECT leader_election.release('session', 1)" ],
-	[ app => "SELECT leader_election.transfer('session', 's')" ],
-	[ app => "BEGIN; SELECT leader_election.assert_leader('session'); COMMIT" ],
-	[ operator => "SELECT leader_election.is_leader('session'), leader_election.is_leader('session', 1)" ],
-	[ operator => "SELECT term FROM leader_election.renew('session')" ],
-	[ operator => "SELECT leader_election.leave('session', 's')" ],
-	[ operator => "SELECT leader_election.assert_leader('session')" ],
-	[ app => "CALL leader_election.campaign('session', 's', '1 s', auto_renew => false)" ],
-	[ app => "CALL leader_election.campaign('session', 's', '-1 s', auto_renew => false)" ],
-	[ app => "SELECT leader_election.resign('session', '1 hour')" ],
-	[ app => "SELECT leader_election.resign('session')" ],
-	[ app => "SELECT leader_election.leave('session')" ],
-	[ app => "SELECT leader_election.leave('session')" ],
-	[ app => "SELECT leader_election.leave_all()" ],
-	[ app => "CALL leader_election.wait_for_change('other', NULL, NULL, '1 min')" ],
-	[ app => "CALL leader_election.wait_for_change('other', 1, 'a', '10 ms')" ],
 );
 
 # What ends otherwise in the portable edition, how, and why
 my %OTHERWISE = (
-	'columns' => [ qr/^1\|\d+\|.*\|f$/, 'the times differ' ],
+	'columns' => [ qr/^1\|\d+\|[^|]*\|f /, 'the times differ' ],
 	'not here' => [ qr/^0A000 .*is not in the portable edition/, 'these are left out' ],
 	'first call' => [ qr/^(?!25001)/, 'the first call in a block cannot be told from one outside' ],
 );
@@ -397,6 +396,9 @@ sub script
 		my ($who, $sql) = @$call;
 		my $out = $who{$who}->query($sql);
 		my $errors = $who{$who}->errors =~ s/process ID \d+[^"\n]*("[^"\n]*")?\.?/process ID N/gr;
+
+		# Who owns what was created on first use: the extension's owner, or the schema's
+		$errors =~ s/owned by role "(postgres|installer)"/owned by the owner/;
 
 		push @results, $who{$who}->sqlstate . " $out $errors";
 	}
@@ -528,10 +530,10 @@ is(late_fence(\&hand_over), '40001', 'and not after that');
 # A lock that changed nothing, and then a change in another subtransaction: its
 # mark would be missing.
 ($election, $term) = led();
-$locker->query("BEGIN; SELECT set_config('leader_election_portable.locked', '{\"$election\": true}', true)");
-is($locker->sqlstate_of("SELECT leader_election.release('$election', $term)"), '25001',
+$one->query("BEGIN; SELECT set_config('leader_election_portable.locked', '{\"$election\": true}', true)");
+is($one->sqlstate_of("SELECT leader_election.release('$election', $term)"), '25001',
 	'after a lock in vain, a change is refused in that transaction');
-$locker->query('ROLLBACK');
+$one->query('ROLLBACK');
 is(late_fence(sub {
 	my ($election, $term) = @_;
 
@@ -573,20 +575,31 @@ $locker->query($early);
 is(renew_late(), 'renewed', 'seeded bug: the clock is read before the lock, and a lease is renewed that was over');
 $locker->query($renew);
 
-# A takeover counts from the lock, too.
+# A takeover waits for a fence that works, and counts from its own lock.
 ($election, $term) = led("lease_duration => '$LEASE ms'");
+$locker->query('SELECT pg_advisory_lock(142)');
 $fence->query("BEGIN; SELECT leader_election.assert_leader('$election', $term)");
+$fence->query_async('SELECT pg_advisory_xact_lock(142)');
 $locker->query("SELECT pg_sleep(greatest(0, extract(epoch FROM expires_at - clock_timestamp()) + 0.001))
 	FROM leader_election.lease WHERE election = '$election'");
 is($two->acquire($election, 'b'), '', 'nobody is elected while a fence is open, though the lease is over');
 is($two->sqlstate, '55P03', 'the call says so');
+$locker->query('SELECT pg_advisory_unlock(142)');
+$fence->result;
 $two->query('RESET lock_timeout');
-$fence->query('SELECT set_config(\'test.at\', clock_timestamp()::text, false); COMMIT');
-my $at = $fence->query("SELECT current_setting('test.at')");
+my $at = $fence->query('SELECT clock_timestamp()');
+$fence->query('COMMIT');
 cmp_ok($two->acquire($election, 'b'), '>', $term, 'when it has committed');
 is($owner->query("SELECT acquired_at >= '$at'::timestamptz AND expires_at = acquired_at + interval '$LEASE ms'
 	FROM leader_election.lease WHERE election = '$election'"), 't', 'a lease counts from then');
 $two->query("SET lock_timeout = '200ms'");
+
+# One that sits idle is ended.
+($election, $term) = led("lease_duration => '$LEASE ms'");
+my $idle = portable('idle', '');
+$idle->query("BEGIN; SELECT leader_election.assert_leader('$election', $term)");
+wait_until(sub { $two->acquire($election, 'b') }, 'an election in spite of a fence that sits idle');
+is($idle->sqlstate_of('COMMIT'), '08006', 'a fenced transaction that sits idle for a lease is ended');
 
 # A clock that was set back: nobody is given more than a lease.
 ($election, $term) = led("lease_duration => '10 s'");
