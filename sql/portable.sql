@@ -1482,8 +1482,9 @@ END
 $$;
 
 -- The leader says something of itself: its candidacy remembers it.  The lease is
--- locked already, so a row that is busy is left as it is.  A leader that is
--- detached sends a heartbeat with it.
+-- locked already, so a row that is busy is left as it is, and one that a crash or a
+-- promotion took away is not made again: an INSERT might wait.  (Observers count a
+-- leader without a row.)  A leader that is detached sends a heartbeat with it.
 CREATE OR REPLACE FUNCTION leader_election_internal.refresh(l leader_election.lease,
 	e leader_election.election, is_progress bigint, is_metadata jsonb, t timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -1492,17 +1493,7 @@ DECLARE
 	c leader_election.candidate;
 BEGIN
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = l.election AND x.candidate = l.leader;
-	IF NOT FOUND THEN
-		-- A crash or a promotion has emptied the table.  DO NOTHING waits for
-		-- nobody but another transaction that stands under this very name.
-		IF l.kind = 'detached' THEN
-			INSERT INTO leader_election.candidate (election, candidate, kind, role, rank, progress, metadata, joined_at, seen_at)
-				VALUES (l.election, l.leader, l.kind, l.role, l.rank, l.progress, l.metadata, t, t)
-				ON CONFLICT DO NOTHING;
-		END IF;
-		RETURN;
-	END IF;
-	IF c.role <> l.role OR c.kind <> l.kind OR is_progress IS NULL AND is_metadata IS NULL
+	IF NOT FOUND OR c.role <> l.role OR c.kind <> l.kind OR is_progress IS NULL AND is_metadata IS NULL
 			AND (l.kind = 'session' OR c.seen_at BETWEEN t - e.lease_duration / 3 AND t) THEN
 		RETURN;
 	END IF;
@@ -2198,6 +2189,7 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
 	s leader_election.server;
 	e leader_election.election;
 	l leader_election.lease;
@@ -2209,6 +2201,16 @@ BEGIN
 	e := leader_election_internal.owned($1);
 	s := leader_election_internal.server($1);
 	PERFORM leader_election_internal.write(e.lease_duration);
+
+	-- Candidates come before the lease.  Their rows may be locked by calls in a
+	-- block that goes on.
+	BEGIN
+		PERFORM set_config('lock_timeout', 2 * leader_election_internal.tries() || 'ms', true);
+		DELETE FROM leader_election.candidate c WHERE c.election = $1;
+		PERFORM set_config('lock_timeout', wait, true);
+	EXCEPTION WHEN lock_not_available THEN
+		PERFORM leader_election_internal.busy($1);
+	END;
 	l := leader_election_internal.lock_lease('drop_election', $1, true);
 	PERFORM leader_election_internal.owned($1);
 	t := clock_timestamp();
@@ -2223,7 +2225,6 @@ BEGIN
 	END IF;
 	INSERT INTO leader_election.dropped AS d (election, term) VALUES ($1, greatest(l.term, l.after_term))
 		ON CONFLICT ON CONSTRAINT dropped_pkey DO UPDATE SET term = greatest(d.term, EXCLUDED.term);
-	DELETE FROM leader_election.candidate c WHERE c.election = $1;
 	DELETE FROM leader_election.lease x WHERE x.election = $1;
 	DELETE FROM leader_election.election x WHERE x.election = $1;
 	PERFORM leader_election_internal.changed($1);
@@ -2491,6 +2492,29 @@ BEGIN
 END
 $$;
 
+-- Whose transactions have locked a lease row?  The row names one, or a multixact;
+-- which of the two cannot be seen, so that the first is tried first.  (A prepared
+-- transaction has no process.)
+CREATE OR REPLACE FUNCTION leader_election_internal.lease_holders(el text) RETURNS TABLE (pid integer)
+LANGUAGE plpgsql AS $$
+DECLARE
+	locker CONSTANT xid := (SELECT x.xmax FROM leader_election.lease x WHERE x.election = el);
+BEGIN
+	IF locker IS NULL OR locker = '0' THEN
+		RETURN;
+	END IF;
+	RETURN QUERY SELECT k.pid FROM pg_locks k
+		WHERE k.locktype = 'transactionid' AND k.transactionid = locker AND k.granted AND k.mode = 'ExclusiveLock';
+	IF NOT FOUND THEN
+		RETURN QUERY SELECT k.pid FROM pg_get_multixact_members(locker) m
+			JOIN pg_locks k ON k.locktype = 'transactionid' AND k.transactionid = m.xid
+			WHERE k.granted AND k.mode = 'ExclusiveLock';
+	END IF;
+EXCEPTION WHEN OTHERS THEN
+	RETURN;			-- there is no such multixact any more
+END
+$$;
+
 -- What this edition can see, in a row or two
 CREATE OR REPLACE FUNCTION leader_election.diagnose(election text,
 	OUT severity text, OUT finding text, OUT remedy text)
@@ -2499,7 +2523,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	o record;
-	waits integer;
+	holder integer;
 BEGIN
 	SELECT * INTO o FROM leader_election._observe($1);
 	IF o.state IS NULL THEN
@@ -2514,16 +2538,15 @@ BEGIN
 	remedy := CASE severity WHEN 'error' THEN 'Start candidates, or look into their logs: why do they not call?'
 		WHEN 'notice' THEN 'Wait: it will be over by itself, or with the next call of a candidate.' END;
 	RETURN NEXT;
-	IF NOT pg_is_in_recovery() THEN
-		SELECT count(*) INTO waits FROM pg_locks k WHERE k.locktype = 'tuple'
-			AND k.relation = 'leader_election.lease'::regclass;
-		IF waits > 0 THEN
-			severity := 'warning';
-			finding := format('%s transactions lock or want a lease', waits);
-			remedy := 'Look in pg_stat_activity for transactions that are fenced, or called in a block, and sit idle.';
-			RETURN NEXT;
-		END IF;
+	IF pg_is_in_recovery() THEN
+		RETURN;
 	END IF;
+	FOR holder IN SELECT k.pid FROM leader_election_internal.lease_holders($1) k LOOP
+		severity := CASE WHEN o.leader IS NULL THEN 'error' ELSE 'notice' END;
+		finding := format('process %s has locked the lease, as a fenced transaction does: a change of leader waits for its end', holder);
+		remedy := format('If that takes too long, look at it in pg_stat_activity, and run: SELECT pg_terminate_backend(%s);', holder);
+		RETURN NEXT;
+	END LOOP;
 END
 $$;
 
@@ -2579,8 +2602,11 @@ BEGIN
 		n := n + 1;
 	END LOOP;
 	PERFORM leader_election_internal.prune(s.history_retention, 1000);
-	DELETE FROM leader_election.candidate c USING leader_election.election e
-		WHERE e.election = c.election AND NOT leader_election_internal.is_alive(c, 10 * e.lease_duration, clock_timestamp(), key);
+	DELETE FROM leader_election.candidate c USING (
+		SELECT x.election, x.candidate FROM leader_election.candidate x JOIN leader_election.election y USING (election)
+		WHERE NOT leader_election_internal.is_alive(x, 10 * y.lease_duration, clock_timestamp(), key)
+		FOR UPDATE OF x SKIP LOCKED) old
+		WHERE c.election = old.election AND c.candidate = old.candidate;
 	RETURN n;
 END
 $$;

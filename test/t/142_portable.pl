@@ -474,6 +474,9 @@ is($one->query("SELECT term FROM leader_election.renew('$election', $term)"), $t
 is($two->sqlstate_of("SELECT leader_election.release('$election', $term)"), '55P03', 'and holds up a change of holder');
 like($two->errors, qr/election "$election" is busy.*HINT:.*Try again/s, 'which says so in the words of the extension');
 is($two->query('SHOW lock_timeout'), '200ms', 'and changes no setting');
+my $process = $fence->backend_pid;
+like(scalar $two->query("SELECT finding FROM leader_election.diagnose('$election')"),
+	qr/^process $process has locked the lease/m, 'diagnose() names it');
 $fence->query('COMMIT');
 is($two->query("SELECT leader_election.release('$election', $term)"), 't', 'until it commits');
 is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'a late fence is refused');
@@ -524,6 +527,13 @@ is(late_fence(sub {
 
 my $sound = seed_bug('lock_lease', 'FOR UPDATE SKIP LOCKED', 'FOR NO KEY UPDATE SKIP LOCKED');
 is(late_fence(\&hand_over), '00000', 'seeded bug: the holder is changed under a weak lock, and the fence passes');
+$locker->query($sound);
+$locker->query($sound);
+$sound = seed_bug('lock_lease',
+	'SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;',
+	'BEGIN SELECT * INTO l FROM leader_election.lease x WHERE x.election = el FOR UPDATE SKIP LOCKED;
+		EXCEPTION WHEN division_by_zero THEN NULL; END;');
+is(late_fence(\&hand_over), '00000', 'seeded bug: a block with EXCEPTION between lock and change, and the fence passes');
 $locker->query($sound);
 is(late_fence(\&hand_over), '40001', 'and not after that');
 
@@ -610,6 +620,37 @@ $locker->query("UPDATE leader_election.lease SET expires_at = clock_timestamp() 
 is($two->acquire($election, 'b'), '', 'nobody else is elected by that');
 is($owner->query("SELECT expires_at < clock_timestamp() + interval '11 s' FROM leader_election.lease WHERE election = '$election'"),
 	't', 'but the deadline is shortened');
+
+#
+# What listeners are told
+#
+
+my $listener = portable('listener', '');
+$listener->query('LISTEN leadership_changed');
+($election, $term) = led();
+$one->query("SELECT term FROM leader_election.renew('$election', $term, metadata => '1')");
+$one->query("SELECT leader_election.request_yield('$election')");
+$one->query("SELECT leader_election.release('$election', $term)");
+is(join("\n", map { s/"at":"[^"]*"/"at":"then"/r } $listener->notifications), join("\n",
+	qq({"election":"$election","event":"elected","term":1,"leader":"a","previous":null,"reason":null,"at":"then"}),
+	qq({"election":"$election","event":"metadata_changed","term":1,"leader":"a","previous":null,"reason":null,"at":"then"}),
+	qq({"election":"$election","event":"yield_requested","term":1,"leader":"a","previous":null,"reason":null,"at":"then"}),
+	qq({"election":"$election","event":"vacated","term":1,"leader":null,"previous":"a","reason":"yielded","at":"then"})),
+	'listeners are told, in the words of the extension');
+is($one->sqlstate_of('SELECT leader_election.configure(announce => false)'), '42501', 'only the owner may change settings');
+$owner->query('SELECT leader_election.configure(announce => false)');
+led();
+is(join("\n", $listener->notifications), '', 'announcements can be turned off');
+$owner->query('SELECT leader_election.configure(announce => true)');
+
+# tick() tells of what is over.
+($election, $term) = led("lease_duration => '$LEASE ms'");
+wait_for($node, "SELECT state = 'vacant' FROM leader_election.status WHERE election = '$election'", 't', undef, 'portable');
+$listener->notifications;
+cmp_ok($owner->query('SELECT leader_election.tick()'), '>=', 1, 'tick() ends a term that is over');
+like(join("\n", $listener->notifications), qr/"election":"$election","event":"vacated","term":1,"leader":null,"previous":"a","reason":"expired"/,
+	'and tells listeners');
+$listener->finish;
 
 #
 # Sessions
