@@ -44,6 +44,8 @@
 -- * If the process dies anywhere, its transaction did not happen, and its locks
 --	 are gone with it.
 
+-- What stands between these two comments is for psql; make portable leaves it out.
+-- psql: begin
 \set ON_ERROR_STOP on
 \if :{?anyway}
 \else
@@ -51,6 +53,7 @@
 \endif
 
 BEGIN;
+-- psql: end
 
 -- What the session has set must not change how this text is read.
 SET LOCAL standard_conforming_strings = on;
@@ -59,6 +62,8 @@ SET LOCAL client_min_messages = warning;
 SET LOCAL plpgsql.extra_errors = 'none';
 SET LOCAL plpgsql.extra_warnings = 'none';
 SET LOCAL default_tablespace = '';
+
+-- psql: begin
 SELECT set_config('leader_election_portable.anyway', :'anyway', true) AS anyway \gset
 
 --
@@ -113,6 +118,7 @@ BEGIN
 END
 $$;
 
+-- psql: end
 CREATE SCHEMA IF NOT EXISTS leader_election;
 
 -- What no application may call.  GRANT EXECUTE ON ALL ROUTINES IN SCHEMA
@@ -131,9 +137,6 @@ CREATE TABLE IF NOT EXISTS leader_election_internal.edition (
 	installed_at	timestamptz NOT NULL DEFAULT clock_timestamp(),
 	changes			text NOT NULL
 );
-INSERT INTO leader_election_internal.edition (number, version, changes)
-	SELECT 1, '1.0', 'the first one'
-	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
 
 CREATE TABLE IF NOT EXISTS leader_election.election (
 	election		text COLLATE "C" PRIMARY KEY,
@@ -2985,10 +2988,65 @@ BEGIN
 			WHERE p.pronamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
 		) o, LATERAL pg_catalog.aclexplode(o.acl) a
 		WHERE a.grantee <> o.owner
-			AND (a.grantee = 0 OR pg_catalog.current_setting('leader_election_portable.fresh') = 'true')
+			AND (a.grantee = 0 OR coalesce(pg_catalog.current_setting('leader_election_portable.fresh', true), '') <> 'false')
 	LOOP
 		EXECUTE command;
 	END LOOP;
+END
+$$;
+
+-- Event triggers, which many services have, may have attached something to the
+-- tables, or enabled row security, so that observers would see nothing.  What
+-- they do to all tables is undone here; what cannot be undone is refused.
+DO $$
+DECLARE
+	command text;
+	other text;
+BEGIN
+	FOR command IN
+		WITH tables AS (
+			SELECT c.oid, c.relrowsecurity OR c.relforcerowsecurity AS secured
+			FROM pg_catalog.pg_class c
+			WHERE c.relnamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
+				AND c.relkind = 'r' AND coalesce(pg_catalog.current_setting('leader_election_portable.fresh', true), '') <> 'false'
+		)
+		SELECT pg_catalog.format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY',
+			t.oid::pg_catalog.regclass)
+		FROM tables t WHERE t.secured
+		UNION ALL
+		SELECT pg_catalog.format('DROP POLICY %I ON %s', p.polname, p.polrelid::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_policy p ON p.polrelid = t.oid
+		UNION ALL
+		SELECT pg_catalog.format('DROP TRIGGER %I ON %s', g.tgname, g.tgrelid::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_trigger g ON g.tgrelid = t.oid
+		WHERE NOT g.tgisinternal
+		UNION ALL
+		SELECT pg_catalog.format('DROP RULE %I ON %s', w.rulename, w.ev_class::pg_catalog.regclass)
+		FROM tables t JOIN pg_catalog.pg_rewrite w ON w.ev_class = t.oid
+	LOOP
+		EXECUTE command;
+	END LOOP;
+
+	SELECT pg_catalog.min(o.name) INTO other
+	FROM (
+		SELECT 'schema ' || n.nspname AS name, n.nspowner AS owner, false AS changed
+		FROM pg_catalog.pg_namespace n
+		WHERE n.nspname IN ('leader_election', 'leader_election_internal')
+		UNION ALL
+		SELECT 'relation ' || c.oid::pg_catalog.regclass::text, c.relowner, c.relrowsecurity
+		FROM pg_catalog.pg_class c
+		WHERE c.relnamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
+		UNION ALL
+		SELECT 'routine ' || p.oid::pg_catalog.regprocedure::text, p.proowner, false
+		FROM pg_catalog.pg_proc p
+		WHERE p.pronamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
+	) o
+	WHERE o.changed OR o.owner <> (SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'leader_election');
+	IF other IS NOT NULL THEN
+		RAISE EXCEPTION 'the %, which this file has made, has another owner or row security by now', other
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'An event trigger has done that, or another member of the owner''s role has run this file. Undo it, and run this file as the owner.';
+	END IF;
 END
 $$;
 
@@ -3007,4 +3065,10 @@ GRANT EXECUTE ON FUNCTION leader_election.is_leader(text),
 	leader_election._monotonic_clock() TO PUBLIC;
 GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;
 
+INSERT INTO leader_election_internal.edition (number, version, changes)
+	SELECT 1, '1.0', 'the first one'
+	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
+
+-- psql: begin
 COMMIT;
+-- psql: end

@@ -74,6 +74,21 @@ $super->query($scs);
 $super->query('ALTER ROLE installer SET search_path = evil, pg_catalog');
 $super->query(q(ALTER ROLE installer SET "plpgsql.extra_errors" = 'all'));
 
+# As on some services: each table has row security, and a trigger
+$node->safe_psql('portable', q(
+	CREATE FUNCTION public.nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+	CREATE FUNCTION public.secure() RETURNS event_trigger LANGUAGE plpgsql AS $$
+	DECLARE
+		t text;
+	BEGIN
+		FOR t IN SELECT object_identity FROM pg_catalog.pg_event_trigger_ddl_commands() WHERE object_type = 'table' LOOP
+			EXECUTE 'ALTER TABLE ' || t || ' ENABLE ROW LEVEL SECURITY';
+			EXECUTE 'CREATE TRIGGER nothing BEFORE INSERT ON ' || t || ' FOR EACH ROW EXECUTE FUNCTION public.nothing()';
+		END LOOP;
+	END $$;
+	GRANT USAGE ON SCHEMA public TO installer;
+	CREATE EVENT TRIGGER secure ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.secure()));
+
 my ($code, $said) = run_file('portable');
 isnt($code, 0, 'it is not put where the extension is available');
 like($said, qr/is available on this server.*HINT:.*CREATE EXTENSION/s, 'and names the extension');
@@ -84,11 +99,16 @@ is($said, '', 'without a word');
 ($code, $said) = run_file('portable', '-v', 'anyway=1');
 is("$code $said", '0 ', 'and again');
 
+$node->safe_psql('portable', 'DROP EVENT TRIGGER secure');
+is($node->safe_psql('portable', 'SELECT number, version FROM leader_election_internal.edition'), '1|1.0', 'it knows its version');
 my $owner = session($node, name => 'owner', dbname => 'portable', user => 'installer');
 $owner->query('SET search_path = pg_catalog');
 is($owner->query(q(SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
 	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND a.grantee = 'stranger'::regrole)),
 	0, 'what default privileges gave away is taken back');
+is($owner->query(q(SELECT count(*) FROM pg_class c LEFT JOIN pg_trigger t ON t.tgrelid = c.oid
+	WHERE c.relnamespace::regnamespace::text LIKE 'leader_election%' AND (c.relrowsecurity OR t.oid IS NOT NULL))),
+	0, 'so is what an event trigger has added');
 is($owner->query(q(SELECT count(*) FROM pg_proc p WHERE p.pronamespace = 'leader_election_internal'::regnamespace
 	AND has_function_privilege('stranger', p.oid, 'EXECUTE'))), 0, 'nobody may call what is internal');
 is($owner->query(q(SELECT string_agg(proname, ' ') FROM pg_proc p WHERE p.pronamespace = 'leader_election'::regnamespace
@@ -693,10 +713,26 @@ is($two->query("SELECT reason FROM leader_election.history WHERE election = 'key
 $two->finish;
 
 #
-# Another timeline
+# A dump
 #
 
 $one = portable('one', '');
+($election, $term) = led("lease_duration => '5 min'");
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+system_or_bail('pg_dump', '-f', $dump, '-d', $node->connstr('portable'));
+database('restored');
+system_or_bail('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-f', $dump, '-d', $node->connstr('restored'));
+my $restored = session($node, name => 'restored', dbname => 'restored', user => 'app');
+is($restored->query("SELECT leader_election.is_leader('$election', $term)"), 'f', 'in a restored dump no term leads');
+is($restored->acquire($election, 'b'), '', 'nobody is elected there for a lease');
+cmp_ok($restored->query("SELECT term FROM leader_election.renew('$election', $term)"), '>', ($term >> 22) + 1 << 22,
+	'its leader may go on, in a term of another epoch');
+$restored->finish;
+
+#
+# Another timeline
+#
+
 ($election, $term) = led("lease_duration => '5 min'");
 my ($vacant, $last) = led("lease_duration => '100 ms'");
 $one->query("SELECT leader_election.release('$vacant', $last)");
