@@ -8,6 +8,7 @@
 #   make uninstall, uninstall-pg_leader
 #   make installcheck         run the suites against an installed server
 #   make dist                 the committed sources as an archive for PGXN
+#   make portable             the portable edition for pg_tle, into portable/
 #   make deb                  Debian packages of the sources, into deb/
 #   make test, demo, bench    the same from nothing, in a temporary folder; test:
 #                             what each change has to pass, five minutes
@@ -235,7 +236,7 @@ PG_CONFIG ?= pg_config
 SELF_CONTAINED = test test-all demo bench chaos model analyze dist deb \
 	check-browser check-clients check-examples check-monitoring check-patroni \
 	check-versions check-valgrind check-sanitizers check-discards \
-	check-load
+	check-load portable
 
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
@@ -306,6 +307,19 @@ check-clients:
 	@test/clients/papers
 check-monitoring:
 	@test/monitoring/run
+
+# The portable edition as an extension of pg_tle: what is for psql is left out, and
+# a dump has the rows.
+PORTABLE = portable
+portable:
+	@mkdir -p '$(PORTABLE)'
+	@{ printf '%s\n' "SELECT pgtle.install_extension('$(EXTENSION)', '$(EXTVERSION)'," \
+		"'leader election, the portable edition', \$$_portable_\$$"; \
+	awk '/^-- psql: begin/ { skip = 1 } !skip; /^-- psql: end/ { skip = 0 }' sql/portable.sql; \
+	for table in election lease history dropped server; do \
+		echo "SELECT pg_catalog.pg_extension_config_dump('leader_election.$$table', '');"; \
+	done; \
+	echo '$$_portable_$$);'; } >'$(PORTABLE)/$(EXTENSION)--$(EXTVERSION).tle.sql'
 dist:
 	git archive --format=zip --prefix=$(RELEASE)/ --output=$(RELEASE).zip HEAD
 deb:

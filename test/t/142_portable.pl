@@ -16,6 +16,7 @@ use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use File::Basename qw(dirname);
 use LeaderElection;
 use MachineTime;
 use PostgreSQL::Test::Cluster;
@@ -23,6 +24,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $FILE = "$FindBin::RealBin/../../sql/portable.sql";
+my $TOP = dirname(dirname($FILE));
 my $LEASE = int(400 * slowness());		# of elections whose lease is to run out, in ms
 
 my $node = new_server(
@@ -711,6 +713,37 @@ wait_gone($node, $one);
 is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '4', 'a session that has died leads no more');
 is($two->query("SELECT reason FROM leader_election.history WHERE election = 'keys' AND term = 3"), 'session ended', 'and history says why');
 $two->finish;
+
+#
+# An extension of pg_tle
+#
+
+# pg_tle has the server run what it was given as an extension's script. From 18 on
+# the server finds that by itself; before that, the file is only made.
+my $made = PostgreSQL::Test::Utils::tempdir();
+system_or_bail('make', '-s', '-C', $TOP, 'portable', "PORTABLE=$made");
+my $tle = slurp_file("$made/leader_election--1.0.tle.sql");
+like($tle, qr/\ASELECT pgtle\.install_extension\('leader_election', '1\.0',\n'[^']*', \$_portable_\$\n.*\n\$_portable_\$\);\n\z/s,
+	'make portable makes a call of pg_tle');
+unlike($tle, qr/^(\\|BEGIN;|COMMIT;)/m, 'without what only psql knows');
+if ($super->query('SHOW server_version_num') >= 180000)
+{
+	mkdir "$made/extension";
+	append_to_file("$made/extension/leader_election.control",
+		"default_version = '1.0'\nsuperuser = false\nrelocatable = false\n");
+	append_to_file("$made/extension/leader_election--1.0.sql",
+		$tle =~ s/\A.*?\$_portable_\$\n//sr =~ s/\$_portable_\$\);\n\z//r);
+	# The server wants a schema to be selected, for what has none.
+	database('tle', 'GRANT USAGE, CREATE ON SCHEMA public TO installer');
+	my $creator = session($node, name => 'creator', dbname => 'tle');
+	$creator->query("SET extension_control_path = '$made'; SET ROLE installer");
+	is($creator->sqlstate_of('CREATE EXTENSION leader_election'), '00000', 'its script makes an extension');
+	is($creator->query('SELECT edition FROM leader_election.protocol'), 'portable', 'which is this edition');
+	is($creator->acquire('scheduler', 'a'), '1', 'and works');
+	is($creator->query(q(SELECT count(*) FROM pg_extension, unnest(extconfig) WHERE extname = 'leader_election')),
+		5, 'its rows are dumped');
+	$creator->finish;
+}
 
 #
 # A dump
