@@ -2486,7 +2486,9 @@ BEGIN
 				HINT = 'Check its name. The first join(), campaign() or acquire() creates an election, unless leader_election.auto_create is off.';
 		END IF;
 		COMMIT;
-		EXIT WHEN o.leader::pg_catalog.text COLLATE "C" IS DISTINCT FROM known_leader OR o.term IS DISTINCT FROM known_term
+		-- IS DISTINCT FROM would take the caller's operator.
+		EXIT WHEN NOT coalesce(o.leader OPERATOR(pg_catalog.=) known_leader, o.leader IS NULL AND known_leader IS NULL)
+			OR NOT coalesce(o.term OPERATOR(pg_catalog.=) known_term, o.term IS NULL AND known_term IS NULL)
 			OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) until;
 		PERFORM pg_catalog.pg_sleep(0.1);
 	END LOOP;

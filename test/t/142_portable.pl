@@ -503,6 +503,21 @@ $fence->query('COMMIT');
 is($two->query("SELECT leader_election.release('$election', $term)"), 't', 'until it commits');
 is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'a late fence is refused');
 
+# The procedures run with the caller's search_path, and take nothing from it.
+my $hostile = portable('hostile', '');
+($election, $term) = led();
+$hostile->query('SET search_path = evil, pg_catalog');
+is($hostile->query("CALL leader_election.wait_for_change('$election', $term, 'z', '1 min')"), "$term|a",
+	'wait_for_change() with a hostile search_path returns at once');
+is($hostile->query("CALL leader_election.wait_for_change('$election', $term, 'a', '10 ms')"), "$term|a",
+	'and when the time is over');
+is($hostile->query("CALL leader_election.campaign('$election', 'c', '10 ms', auto_renew => false)"), '',
+	'so does campaign()');
+is($one->query("SELECT count(*) FROM leader_election.candidates WHERE election = '$election'"), 1,
+	'which has left no candidate behind');
+is($hostile->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'functions do not mind it');
+$hostile->finish;
+
 # ROLLBACK TO gives the fence back, and the trigger knows.
 ($election, $term) = led();
 $node->safe_psql('portable', "CREATE TRIGGER fenced BEFORE UPDATE ON public.jobs FOR EACH STATEMENT
