@@ -390,8 +390,7 @@ DECLARE
 	mark CONSTANT text := nullif(current_setting('leader_election_portable.statement', true), '');
 BEGIN
 	IF pg_is_in_recovery() THEN
-		RAISE EXCEPTION 'leader_election.%() cannot be executed during recovery', what
-			USING ERRCODE = 'read_only_sql_transaction', HINT = 'Connect to the primary server.';
+		PERFORM leader_election_internal.check_writable(what);
 	END IF;
 	IF mark IS DISTINCT FROM present THEN
 		IF mark IS NOT NULL OR pg_current_xact_id_if_assigned() IS NOT NULL THEN
@@ -399,7 +398,9 @@ BEGIN
 		END IF;
 		PERFORM set_config('leader_election_portable.statement', present, true);
 	END IF;
-	PERFORM leader_election_internal.check_writable(what);
+	IF current_setting('transaction_read_only')::boolean THEN
+		PERFORM leader_election_internal.check_writable(what);
+	END IF;
 
 	-- Who is told of a grant may rely on that a crash does not take it back.
 	IF current_setting('synchronous_commit') IN ('off', 'local') THEN
@@ -461,7 +462,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	l leader_election.lease;
 	locked CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.locked', true), ''), '{}');
-	tries integer := leader_election_internal.tries();
+	tries integer;
 BEGIN
 	IF locked ? el THEN
 		PERFORM leader_election_internal.in_block(what);
@@ -479,10 +480,10 @@ BEGIN
 		IF NOT EXISTS (SELECT 1 FROM leader_election.lease x WHERE x.election = el) THEN
 			PERFORM leader_election_internal.no_election(el);
 		END IF;
-		IF tries <= 0 THEN
+		tries := coalesce(tries, leader_election_internal.tries()) - 1;
+		IF tries < 0 THEN
 			PERFORM leader_election_internal.busy(el);
 		END IF;
-		tries := tries - 1;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
 	IF to_change THEN
@@ -504,15 +505,8 @@ $$;
 -- The server
 --
 
-CREATE OR REPLACE FUNCTION leader_election_internal.timeline() RETURNS text
-LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
-END
-$$;
-
 -- Is this the server that the row describes, though it may have been started anew?
--- (AND promises no order, and on some services timeline() fails: IF.)
+-- (AND promises no order, and on some services the timeline cannot be asked: IF.)
 CREATE OR REPLACE FUNCTION leader_election_internal.is_here(s leader_election.server) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -523,7 +517,7 @@ BEGIN
 	IF s.timeline IS NULL THEN
 		RETURN s.started_at = pg_postmaster_start_time();
 	END IF;
-	RETURN s.timeline = leader_election_internal.timeline();
+	RETURN s.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8);
 END
 $$;
 
@@ -539,7 +533,7 @@ BEGIN
 	s.lease_table := 'leader_election.lease'::regclass;
 	SELECT d.oid INTO s.database FROM pg_database d WHERE d.datname = current_database();
 	BEGIN
-		s.timeline := leader_election_internal.timeline();
+		s.timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
 	EXCEPTION WHEN object_not_in_prerequisite_state OR feature_not_supported OR insufficient_privilege THEN
 		s.timeline := NULL;
 	END;
@@ -590,7 +584,6 @@ BEGIN
 		s := leader_election_internal.first_server(el);
 	END IF;
 	present := leader_election_internal.server_now();
-	tries := leader_election_internal.tries();
 	LOOP
 		SELECT * INTO s FROM leader_election.server FOR NO KEY UPDATE SKIP LOCKED;
 		EXIT WHEN FOUND;
@@ -600,10 +593,10 @@ BEGIN
 			s.first_seen_at := clock_timestamp();
 			RETURN s;
 		END IF;
-		IF tries <= 0 THEN
+		tries := coalesce(tries, leader_election_internal.tries()) - 1;
+		IF tries < 0 THEN
 			PERFORM leader_election_internal.busy(el);
 		END IF;
-		tries := tries - 1;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
 	IF s.started_at = present.started_at AND s.identity = present.identity
@@ -793,8 +786,10 @@ BEGIN
 		RETURN 'stale';
 	ELSIF t >= l.expires_at THEN
 		RETURN 'expired';
-	ELSIF leader_election_internal.is_dead(l.kind, l.session_id, l.session_started, key) THEN
-		RETURN 'orphaned';
+	ELSIF l.kind = 'session' THEN
+		IF leader_election_internal.is_dead(l.kind, l.session_id, l.session_started, key) THEN
+			RETURN 'orphaned';
+		END IF;
 	END IF;
 	RETURN 'led';
 END
@@ -1043,7 +1038,11 @@ BEGIN
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = e.election AND x.candidate = who;
 	IF FOUND THEN
 		same := c.kind = is_kind AND c.role = me AND c.session_id IS NOT DISTINCT FROM key;
-		alive := leader_election_internal.is_alive(c, e.lease_duration, t, key);
+		IF c.kind = 'detached' THEN		-- as is_alive() says
+			alive := c.seen_at > t - e.lease_duration AND c.seen_at < t + e.lease_duration;
+		ELSE
+			alive := leader_election_internal.is_alive(c, e.lease_duration, t, key);
+		END IF;
 		IF alive AND NOT same THEN
 			PERFORM leader_election_internal.check_name_is_free(c);
 		END IF;
@@ -1195,7 +1194,7 @@ BEGIN
 		PERFORM leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
 		RETURN l;
 	END IF;
-	IF NOT leader_election_internal.may_run(l, is_run, attempts) THEN
+	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		-- It does not stand: no quorum counts it.
 		DELETE FROM leader_election.candidate x WHERE x.election = el AND x.candidate = who AND x.role = me
 			AND x.kind = is_kind AND (l.leader, l.role) IS DISTINCT FROM (who, me);
@@ -1271,10 +1270,12 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	l leader_election.lease;
 BEGIN
-	PERFORM leader_election_internal.enter('acquire'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_text('candidate name', $2, 1, 200),
-		leader_election_internal.check_metadata($5);
+	PERFORM leader_election_internal.enter('acquire');
+	IF (octet_length($1) BETWEEN 1 AND 200 AND octet_length($2) BETWEEN 1 AND 200 AND $5 IS NULL) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_text('candidate name', $2, 1, 200),
+			leader_election_internal.check_metadata($5);
+	END IF;
 	IF $6 IS NOT NULL THEN
 		PERFORM leader_election_internal.check_text('run', $6, 1, 200);
 	END IF;
@@ -1302,10 +1303,12 @@ DECLARE
 	key bigint;
 	c record;
 BEGIN
-	PERFORM leader_election_internal.enter('join'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_text('candidate name', $2, 1, 200),
-		leader_election_internal.check_metadata($5);
+	PERFORM leader_election_internal.enter('join');
+	IF (octet_length($1) BETWEEN 1 AND 200 AND octet_length($2) BETWEEN 1 AND 200 AND $5 IS NULL) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_text('candidate name', $2, 1, 200),
+			leader_election_internal.check_metadata($5);
+	END IF;
 	IF $6 IS NOT FALSE THEN
 		RAISE EXCEPTION 'auto_renew is not in the portable edition' USING ERRCODE = 'feature_not_supported',
 			HINT = 'Pass auto_renew => false, and call renew().';
@@ -1528,9 +1531,11 @@ DECLARE
 	new_term bigint;
 	changes boolean;
 BEGIN
-	PERFORM leader_election_internal.enter('renew'),
-		leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_metadata($4);
+	PERFORM leader_election_internal.enter('renew');
+	IF (octet_length($1) BETWEEN 1 AND 200 AND $4 IS NULL) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_metadata($4);
+	END IF;
 	s := leader_election_internal.server($1);
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	IF NOT FOUND THEN
@@ -1905,14 +1910,15 @@ $$;
 -- The lock is held to the end of the transaction, and nobody else is elected
 -- before that: so there is nothing to look at again at COMMIT.  The look comes
 -- after the lock, with a snapshot of its own (READ COMMITTED).
-CREATE OR REPLACE FUNCTION leader_election_internal.fence(el text, term bigint, l leader_election.lease) RETURNS void
+CREATE OR REPLACE FUNCTION leader_election_internal.fence(el text, term bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
 	of_term CONSTANT bigint := $2;
 	fenced CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.fenced', true), ''), '{}');
-	tries integer := leader_election_internal.tries();
+	tries integer;
 	read_only CONSTANT boolean := current_setting('transaction_read_only');
 	s leader_election.server;
+	l leader_election.lease;
 BEGIN
 	-- A read-only transaction cannot lock a row, and has nothing to fence.
 	WHILE NOT read_only LOOP
@@ -1921,10 +1927,10 @@ BEGIN
 		IF NOT EXISTS (SELECT 1 FROM leader_election.lease x WHERE x.election = el) THEN
 			PERFORM leader_election_internal.no_election(el);
 		END IF;
-		IF tries <= 0 THEN
+		tries := coalesce(tries, leader_election_internal.tries()) - 1;
+		IF tries < 0 THEN
 			PERFORM leader_election_internal.busy(el);
 		END IF;
-		tries := tries - 1;
 		PERFORM pg_sleep(0.002);
 	END LOOP;
 	SELECT * INTO l FROM leader_election.lease x WHERE x.election = el;
@@ -1967,9 +1973,11 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-	PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
-		leader_election_internal.check_primary($1),
-		leader_election_internal.fence($1, $2, NULL);
+	IF pg_is_in_recovery() OR (octet_length($1) BETWEEN 1 AND 200) IS NOT TRUE THEN
+		PERFORM leader_election_internal.check_text('election name', $1, 1, 200),
+			leader_election_internal.check_primary($1);
+	END IF;
+	PERFORM leader_election_internal.fence($1, $2);
 END
 $$;
 
@@ -1987,7 +1995,7 @@ BEGIN
 		RAISE EXCEPTION 'this session does not lead election "%"', el USING ERRCODE = 'LE001',
 			HINT = 'Do the leader''s work only while leader_election.is_leader() is true.';
 	END IF;
-	PERFORM leader_election_internal.fence(el, l.term, NULL);
+	PERFORM leader_election_internal.fence(el, l.term);
 END
 $$;
 
