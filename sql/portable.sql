@@ -744,29 +744,32 @@ BEGIN
 END
 $$;
 
--- Has that session ended?  key is the caller's, whose own lock is in nobody's
--- way, or NULL.  A session of another start of the server has ended, too, if this
--- is the server; but that of a leader is waited for, in case it is not.
+-- Has that session ended?  The caller's own lock is not in its own way: so whether
+-- that is held is asked otherwise.  A session of another start of the server has
+-- ended, too, if this is the server; but that of a leader is waited for, in case it
+-- is not.
 CREATE OR REPLACE FUNCTION leader_election_internal.is_dead(kind text, session_id bigint,
-	started timestamptz, key bigint) RETURNS boolean
+	started timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-	IF kind IS DISTINCT FROM 'session' OR started <> pg_postmaster_start_time() OR session_id = key THEN
+	IF kind IS DISTINCT FROM 'session' OR started <> pg_postmaster_start_time() THEN
 		RETURN false;
+	ELSIF session_id = leader_election_internal.session_key() THEN
+		RETURN NOT leader_election_internal.holds(session_id);
 	END IF;
 	RETURN pg_try_advisory_xact_lock_shared(session_id);
 END
 $$;
 
 CREATE OR REPLACE FUNCTION leader_election_internal.is_alive(c leader_election.candidate,
-	lease interval, t timestamptz, key bigint) RETURNS boolean
+	lease interval, t timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
 	IF c.kind = 'detached' THEN
 		RETURN c.seen_at > t - lease AND c.seen_at < t + lease;
 	END IF;
 	RETURN c.session_started = pg_postmaster_start_time()
-		AND NOT leader_election_internal.is_dead(c.kind, c.session_id, c.session_started, key);
+		AND NOT leader_election_internal.is_dead(c.kind, c.session_id, c.session_started);
 END
 $$;
 
@@ -777,7 +780,7 @@ $$;
 -- vacant; led; expired; orphaned: its session has ended; stale: another server
 -- has granted it
 CREATE OR REPLACE FUNCTION leader_election_internal.state(l leader_election.lease,
-	s leader_election.server, t timestamptz, key bigint) RETURNS text
+	s leader_election.server, t timestamptz) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
 	IF l.leader IS NULL THEN
@@ -787,7 +790,7 @@ BEGIN
 	ELSIF t >= l.expires_at THEN
 		RETURN 'expired';
 	ELSIF l.kind = 'session' THEN
-		IF leader_election_internal.is_dead(l.kind, l.session_id, l.session_started, key) THEN
+		IF leader_election_internal.is_dead(l.kind, l.session_id, l.session_started) THEN
 			RETURN 'orphaned';
 		END IF;
 	END IF;
@@ -799,11 +802,11 @@ $$;
 -- read after its lock, or is trusted by nobody, is asked.  A session of before a
 -- restart is gone, but state() waits for its deadline.
 CREATE OR REPLACE FUNCTION leader_election_internal.is_led(l leader_election.lease,
-	s leader_election.server, t timestamptz, key bigint) RETURNS boolean
+	s leader_election.server, t timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
 	IF l.kind = 'session' AND l.session_started IS DISTINCT FROM pg_postmaster_start_time()
-			OR leader_election_internal.state(l, s, t, key) <> 'led' THEN
+			OR leader_election_internal.state(l, s, t) <> 'led' THEN
 		RETURN false;
 	END IF;
 	RETURN leader_election_internal.is_here(s);
@@ -1003,20 +1006,23 @@ BEGIN
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election_internal.name_in_use(el text, who text, detail text) RETURNS void
+CREATE OR REPLACE FUNCTION leader_election_internal.name_in_use(el text, who text, detail text,
+	own boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE EXCEPTION 'candidate name "%" is in use in election "%"', who, el
-		USING ERRCODE = 'LE004', DETAIL = detail, HINT = 'Give each instance a name of its own.';
+		USING ERRCODE = 'LE004', DETAIL = detail,
+			HINT = 'Give each instance a name of its own.' || CASE WHEN own THEN ' If that session is this program''s, a connection pool lends it one connection now and another one then. Behind a transaction pooler use detached candidates: acquire().' ELSE '' END;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION leader_election_internal.check_name_is_free(c leader_election.candidate) RETURNS void
+CREATE OR REPLACE FUNCTION leader_election_internal.name_of(el text, who text, kind text, role name, pid integer) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM leader_election_internal.name_in_use(c.election, c.candidate,
-		CASE c.kind WHEN 'detached' THEN format('A detached candidate of role "%s" stands under this name.', c.role)
-			ELSE format('A session of role "%s" stands under this name: process ID %s.', c.role, c.backend_pid) END);
+	PERFORM leader_election_internal.name_in_use(el, who,
+		CASE kind WHEN 'detached' THEN format('A detached candidate of role "%s" stands under this name.', role)
+			ELSE format('A session of role "%s" stands under this name: process ID %s.', role, pid) END,
+		coalesce(pid = pg_backend_pid() AND role = leader_election_internal.caller(), false));
 END
 $$;
 
@@ -1041,10 +1047,10 @@ BEGIN
 		IF c.kind = 'detached' THEN		-- as is_alive() says
 			alive := c.seen_at > t - e.lease_duration AND c.seen_at < t + e.lease_duration;
 		ELSE
-			alive := leader_election_internal.is_alive(c, e.lease_duration, t, key);
+			alive := leader_election_internal.is_alive(c, e.lease_duration, t);
 		END IF;
 		IF alive AND NOT same THEN
-			PERFORM leader_election_internal.check_name_is_free(c);
+			PERFORM leader_election_internal.name_of(e.election, who, c.kind, c.role, c.backend_pid);
 		END IF;
 		IF same AND alive AND (key IS NOT NULL OR c.seen_at BETWEEN t - e.lease_duration / 3 AND t)
 				AND coalesce(is_rank = c.rank, true) AND coalesce(is_progress = c.progress, true)
@@ -1055,10 +1061,8 @@ BEGIN
 
 	-- A crash or a promotion empties the table; the name is its leader's still.
 	IF l.leader = who AND NOT (l.kind = is_kind AND l.role = me AND l.session_id IS NOT DISTINCT FROM key)
-			AND leader_election_internal.state(l, s, t, key) = 'led' THEN
-		PERFORM leader_election_internal.name_in_use(e.election, who,
-			CASE l.kind WHEN 'detached' THEN format('A detached candidate of role "%s" stands under this name.', l.role)
-				ELSE format('A session of role "%s" stands under this name: process ID %s.', l.role, l.backend_pid) END);
+			AND leader_election_internal.state(l, s, t) = 'led' THEN
+		PERFORM leader_election_internal.name_of(e.election, who, l.kind, l.role, l.backend_pid);
 	END IF;
 
 	IF c.candidate IS NULL THEN
@@ -1097,7 +1101,7 @@ BEGIN
 	END IF;
 	IF c.candidate IS NULL OR NOT (c.kind = is_kind AND c.role = me AND c.session_id IS NOT DISTINCT FROM key) THEN
 		PERFORM leader_election_internal.name_in_use(e.election, who,
-			'Another candidate stood under this name just now.');
+			'Another candidate stood under this name just now.', false);
 	END IF;
 	RETURN c;
 END
@@ -1107,7 +1111,7 @@ $$;
 -- twice: before the row is locked, so that who could not be elected locks and
 -- writes nothing, and again when it is.
 CREATE OR REPLACE FUNCTION leader_election_internal.may_lead(l leader_election.lease,
-	e leader_election.election, s leader_election.server, state text, who text, me name, key bigint,
+	e leader_election.election, s leader_election.server, state text, who text, me name,
 	t timestamptz) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -1126,11 +1130,11 @@ BEGIN
 				WHEN 'expired' THEN CASE WHEN l.yielding THEN l.expires_at + e.lease_duration END END)
 			AND EXISTS (SELECT 1 FROM leader_election.candidate c
 				WHERE c.election = l.election AND c.candidate = l.successor AND c.role = l.successor_role
-				AND leader_election_internal.is_alive(c, e.lease_duration, t, key)) THEN
+				AND leader_election_internal.is_alive(c, e.lease_duration, t)) THEN
 		RETURN false;
 	END IF;
 	SELECT count(*), bool_and(c.candidate = who) INTO live, left_alone FROM leader_election.candidate c
-		WHERE c.election = l.election AND leader_election_internal.is_alive(c, e.lease_duration, t, key);
+		WHERE c.election = l.election AND leader_election_internal.is_alive(c, e.lease_duration, t);
 	IF live < e.quorum THEN
 		RETURN false;
 	END IF;
@@ -1187,7 +1191,7 @@ BEGIN
 		PERFORM leader_election_internal.no_election(el);
 	END IF;
 	t := clock_timestamp();
-	state := leader_election_internal.state(l, s, t, key);
+	state := leader_election_internal.state(l, s, t);
 	IF state = 'led' AND l.leader = who AND l.role = me AND l.kind = is_kind
 			AND l.session_id IS NOT DISTINCT FROM key AND l.run IS NOT DISTINCT FROM is_run
 			AND (key IS NOT NULL OR l.request = is_request OR granted -> el = to_jsonb(l.term)) THEN
@@ -1203,7 +1207,7 @@ BEGIN
 	c := leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
 	IF state = 'led' AND l.expires_at <= t + l.duration
 			OR state IN ('vacant', 'expired', 'stale')
-			AND NOT leader_election_internal.may_lead(l, e, s, state, who, me, key, t) THEN
+			AND NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
 		RETURN nobody;
 	END IF;
 
@@ -1213,7 +1217,7 @@ BEGIN
 	l := leader_election_internal.lock_lease(what, el, true);
 	t := clock_timestamp();
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = el;
-	state := leader_election_internal.state(l, s, t, key);
+	state := leader_election_internal.state(l, s, t);
 	IF state = 'led' THEN
 		IF l.expires_at > t + l.duration THEN
 			-- The clock was set back.  A lease lasts for its length at most.
@@ -1225,7 +1229,7 @@ BEGIN
 	IF NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		RETURN nobody;
 	END IF;
-	IF NOT leader_election_internal.may_lead(l, e, s, state, who, me, key, t) THEN
+	IF NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
 		IF state = 'orphaned' THEN
 			-- The takeover delay counts from here, so that it must be noted.
 			PERFORM leader_election_internal.vacate(l, e, s, 'session ended', NULL,
@@ -1400,7 +1404,7 @@ BEGIN
 	END IF;
 	SELECT * INTO s FROM leader_election.server;
 	t := clock_timestamp();
-	IF leader_election_internal.is_led(seen, s, t, key) THEN
+	IF leader_election_internal.is_led(seen, s, t) THEN
 		l := seen;
 	END IF;
 END
@@ -1469,8 +1473,7 @@ BEGIN
 	IF l.leader IS NULL OR term IS DISTINCT FROM l.term AND term IS DISTINCT FROM l.previous_term THEN
 		RETURN;
 	END IF;
-	IF l.kind = 'session' AND NOT leader_election_internal.is_dead(l.kind, l.session_id, l.session_started,
-			leader_election_internal.live_key()) THEN
+	IF l.kind = 'session' AND NOT leader_election_internal.is_dead(l.kind, l.session_id, l.session_started) THEN
 		RAISE EXCEPTION 'election "%" is led by a session in term %', l.election, l.term
 			USING ERRCODE = 'invalid_parameter_value', HINT = format('Call %s in that session.', instead);
 	END IF;
@@ -1662,7 +1665,7 @@ BEGIN
 	l := leader_election_internal.lock_lease(what, el, true);
 	t := clock_timestamp();
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = el;
-	state := leader_election_internal.state(l, s, t, key);
+	state := leader_election_internal.state(l, s, t);
 	holds := CASE WHEN of_term IS NOT NULL THEN of_term = l.term OR of_term IS NOT DISTINCT FROM l.previous_term
 		ELSE l.session_id IS NOT DISTINCT FROM key END;
 	IF NOT holds THEN
@@ -1681,7 +1684,7 @@ BEGIN
 		RETURN finishes;
 	END IF;
 	IF to_candidate IS NOT NULL THEN
-		c := leader_election_internal.named(el, to_candidate, e, key, t);
+		c := leader_election_internal.named(el, to_candidate, e, t);
 		IF l.leader = to_candidate THEN
 			RAISE EXCEPTION 'candidate "%" cannot transfer election "%" to itself', to_candidate, el
 				USING ERRCODE = 'invalid_parameter_value';
@@ -1701,13 +1704,13 @@ $$;
 
 -- A live candidate that was named
 CREATE OR REPLACE FUNCTION leader_election_internal.named(el text, who text, e leader_election.election,
-	key bigint, t timestamptz) RETURNS leader_election.candidate
+	t timestamptz) RETURNS leader_election.candidate
 LANGUAGE plpgsql AS $$
 DECLARE
 	c leader_election.candidate;
 BEGIN
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = el AND x.candidate = who
-		AND leader_election_internal.is_alive(x, e.lease_duration, t, key);
+		AND leader_election_internal.is_alive(x, e.lease_duration, t);
 	IF NOT FOUND THEN
 		RAISE EXCEPTION '"%" is not a live candidate of election "%"', who, el USING ERRCODE = 'LE005',
 			HINT = 'The view leader_election.candidates shows who stands.';
@@ -1855,7 +1858,7 @@ BEGIN
 	-- are the only ones that do, and these write that row.
 	SELECT * INTO c FROM leader_election.candidate x WHERE x.election = $1 AND x.candidate = $2;
 	t := clock_timestamp();
-	IF NOT FOUND OR NOT leader_election_internal.is_alive(c, e.lease_duration, t, leader_election_internal.live_key()) THEN
+	IF NOT FOUND OR NOT leader_election_internal.is_alive(c, e.lease_duration, t) THEN
 		RETURN false;
 	ELSIF c.kind = 'session' THEN
 		RAISE EXCEPTION 'candidate "%" of election "%" is a session', $2, $1
@@ -1870,7 +1873,7 @@ BEGIN
 	END IF;
 	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
 	IF (l.leader, l.role) IS NOT DISTINCT FROM ($2, me)
-			AND leader_election_internal.state(l, s, clock_timestamp(), NULL) IN ('led', 'stale') THEN
+			AND leader_election_internal.state(l, s, clock_timestamp()) IN ('led', 'stale') THEN
 		RAISE EXCEPTION 'candidate "%" leads election "%"', $2, $1
 			USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the lease back with release(election, term) first.';
 	END IF;
@@ -1898,8 +1901,7 @@ BEGIN
 		RETURN false;
 	END IF;
 	SELECT * INTO s FROM leader_election.server;
-	RETURN leader_election_internal.is_led(l, s, clock_timestamp(),
-		CASE WHEN l.kind = 'session' THEN leader_election_internal.live_key() END);
+	RETURN leader_election_internal.is_led(l, s, clock_timestamp());
 END
 $$;
 
@@ -1944,8 +1946,7 @@ BEGIN
 			USING ERRCODE = 'serialization_failure',
 				HINT = 'Assert leadership first in the transaction, and try again.';
 	END IF;
-	IF l.term IS DISTINCT FROM of_term OR NOT leader_election_internal.is_led(l, s, clock_timestamp(),
-			CASE WHEN l.kind = 'session' THEN leader_election_internal.live_key() END) THEN
+	IF l.term IS DISTINCT FROM of_term OR NOT leader_election_internal.is_led(l, s, clock_timestamp()) THEN
 		RAISE EXCEPTION USING ERRCODE = 'LE001',
 			MESSAGE = CASE WHEN of_term IS NULL THEN format('there is no term to lead election "%s" in', el)
 				ELSE format('nobody leads election "%s" in term %s', el, of_term) END,
@@ -2225,7 +2226,7 @@ BEGIN
 	l := leader_election_internal.lock_lease('drop_election', $1, true);
 	PERFORM leader_election_internal.owned($1);
 	t := clock_timestamp();
-	state := leader_election_internal.state(l, s, t, leader_election_internal.live_key());
+	state := leader_election_internal.state(l, s, t);
 	IF state = 'led' OR state = 'stale' AND leader_election_internal.grace(l, e, s) > t THEN
 		RAISE EXCEPTION 'election "%" is led by "%"', $1, l.leader USING ERRCODE = 'object_in_use',
 			HINT = 'Have it resign: leader_election.request_yield().';
@@ -2253,7 +2254,6 @@ DECLARE
 	e leader_election.election;
 	l leader_election.lease;
 	c leader_election.candidate;
-	key bigint;
 	t timestamptz;
 BEGIN
 	PERFORM leader_election_internal.enter('request_yield'),
@@ -2266,16 +2266,15 @@ BEGIN
 	END IF;
 	e := leader_election_internal.owned($1);
 	s := leader_election_internal.server($1);
-	key := leader_election_internal.live_key();
 	PERFORM leader_election_internal.write(e.lease_duration);
 	l := leader_election_internal.lock_lease('request_yield', $1, false);
 	t := clock_timestamp();
-	IF leader_election_internal.state(l, s, t, key) <> 'led' THEN
+	IF leader_election_internal.state(l, s, t) <> 'led' THEN
 		RETURN NULL;
 	END IF;
 	e := leader_election_internal.owned($1);
 	IF $2 IS NOT NULL THEN
-		c := leader_election_internal.named($1, $2, e, key, t);
+		c := leader_election_internal.named($1, $2, e, t);
 		IF l.leader = $2 THEN
 			RAISE EXCEPTION 'candidate "%" leads election "%" already', $2, $1
 				USING ERRCODE = 'invalid_parameter_value';
@@ -2309,7 +2308,6 @@ DECLARE
 	s leader_election.server;
 	e leader_election.election;
 	l leader_election.lease;
-	key bigint;
 	t timestamptz;
 	led boolean;
 	word text;
@@ -2327,14 +2325,13 @@ BEGIN
 	IF standby THEN
 		led := l.leader IS NOT NULL AND t < l.expires_at;		-- by its own clock
 	ELSE
-		key := leader_election_internal.live_key();
-		led := leader_election_internal.is_led(l, s, t, key);
+		led := leader_election_internal.is_led(l, s, t);
 		SELECT count(*),
 			count(*) FILTER (WHERE (c.candidate, c.role) IS DISTINCT FROM (l.gave_up, l.gave_up_role)),
 			count(*) FILTER (WHERE c.kind = 'session')
 			INTO candidates, ready, sessions
 			FROM leader_election.candidate c
-			WHERE c.election = $1 AND (leader_election_internal.is_alive(c, e.lease_duration, t, key)
+			WHERE c.election = $1 AND (leader_election_internal.is_alive(c, e.lease_duration, t)
 				OR led AND c.candidate = l.leader);
 		-- A leader stands, too, whose row was lost with a crash.
 		IF led AND NOT EXISTS (SELECT 1 FROM leader_election.candidate c
@@ -2369,7 +2366,7 @@ BEGIN
 			CASE WHEN l.held THEN 'hold' ELSE 'takeover delay' END END;
 		RETURN;
 	END IF;
-	word := leader_election_internal.state(l, s, t, key);
+	word := leader_election_internal.state(l, s, t);
 	waiting_for := CASE
 		WHEN s.first_seen_at IS NULL AND candidates > 0 THEN 'acquire()'
 		WHEN NOT coalesce(leader_election_internal.is_here(s), true)
@@ -2379,7 +2376,7 @@ BEGIN
 			CASE WHEN word = 'vacant' AND l.held THEN 'hold' ELSE 'takeover delay' END
 		WHEN word = 'vacant' AND l.reserved_until > t AND EXISTS (SELECT 1 FROM leader_election.candidate c
 			WHERE c.election = $1 AND c.candidate = l.successor AND c.role = l.successor_role
-			AND leader_election_internal.is_alive(c, e.lease_duration, t, key)) THEN 'reserved for ' || l.successor
+			AND leader_election_internal.is_alive(c, e.lease_duration, t)) THEN 'reserved for ' || l.successor
 		WHEN candidates = 0 THEN 'no candidates'
 		WHEN candidates < e.quorum THEN format('quorum %s of %s', candidates, e.quorum)
 		WHEN ready = 0 THEN 'candidates that do not sit out'
@@ -2399,8 +2396,7 @@ BEGIN
 	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
 	SELECT * INTO s FROM leader_election.server;
 	IF l.leader IS NOT NULL AND (CASE WHEN pg_is_in_recovery() THEN clock_timestamp() < l.expires_at
-			ELSE leader_election_internal.is_led(l, s, clock_timestamp(),
-				CASE WHEN l.kind = 'session' THEN leader_election_internal.live_key() END) END) THEN
+			ELSE leader_election_internal.is_led(l, s, clock_timestamp()) END) THEN
 		RETURN l.leader;
 	END IF;
 	RETURN NULL;
@@ -2420,7 +2416,6 @@ DECLARE
 	s leader_election.server;
 	e leader_election.election;
 	l leader_election.lease;
-	key bigint;
 	t timestamptz;
 	led text;
 BEGIN
@@ -2430,9 +2425,8 @@ BEGIN
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	SELECT * INTO l FROM leader_election.lease x WHERE x.election = $1;
 	SELECT * INTO s FROM leader_election.server;
-	key := leader_election_internal.live_key();
 	t := clock_timestamp();
-	IF leader_election_internal.is_led(l, s, t, key) THEN
+	IF leader_election_internal.is_led(l, s, t) THEN
 		led := l.leader;
 	END IF;
 	RETURN QUERY
@@ -2443,7 +2437,7 @@ BEGIN
 					FROM pg_roles r WHERE r.rolname = x.role)) AS counts,
 				(x.candidate, x.role) IS NOT DISTINCT FROM (l.gave_up, l.gave_up_role) AS sits_out
 			FROM (SELECT c.candidate, c.role, c.kind, c.rank, c.progress, c.metadata, c.joined_at,
-					leader_election_internal.is_alive(c, e.lease_duration, t, key) OR c.candidate IS NOT DISTINCT FROM led AS alive,
+					leader_election_internal.is_alive(c, e.lease_duration, t) OR c.candidate IS NOT DISTINCT FROM led AS alive,
 					c.candidate IS NOT DISTINCT FROM led AS leads
 				FROM leader_election.candidate c WHERE c.election = $1
 				UNION ALL
@@ -2591,22 +2585,20 @@ DECLARE
 	s leader_election.server;
 	e leader_election.election;
 	l leader_election.lease;
-	key bigint;
 	t timestamptz;
 	state text;
 	n integer := 0;
 BEGIN
 	PERFORM leader_election_internal.enter('tick');
 	s := leader_election_internal.server('');
-	key := leader_election_internal.live_key();
 	FOR e IN SELECT x.* FROM leader_election.election x ORDER BY x.election LOOP
 		SELECT * INTO l FROM leader_election.lease x WHERE x.election = e.election;
-		CONTINUE WHEN leader_election_internal.state(l, s, clock_timestamp(), key) NOT IN ('expired', 'orphaned');
+		CONTINUE WHEN leader_election_internal.state(l, s, clock_timestamp()) NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.write(e.lease_duration);
 		l := leader_election_internal.lock_lease('tick', e.election, true, false);
 		CONTINUE WHEN l.leader IS NULL;
 		t := clock_timestamp();
-		state := leader_election_internal.state(l, s, t, key);
+		state := leader_election_internal.state(l, s, t);
 		CONTINUE WHEN state NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.vacate(l, e, s, leader_election_internal.reason(l, state), NULL,
 			nullif(leader_election_internal.not_before(l, e, s, state, t), '-infinity'),
@@ -2617,7 +2609,7 @@ BEGIN
 	PERFORM leader_election_internal.prune(s.history_retention, 1000);
 	DELETE FROM leader_election.candidate c USING (
 		SELECT x.election, x.candidate FROM leader_election.candidate x JOIN leader_election.election y USING (election)
-		WHERE NOT leader_election_internal.is_alive(x, 10 * y.lease_duration, clock_timestamp(), key)
+		WHERE NOT leader_election_internal.is_alive(x, 10 * y.lease_duration, clock_timestamp())
 		FOR UPDATE OF x SKIP LOCKED) old
 		WHERE c.election = old.election AND c.candidate = old.candidate;
 	RETURN n;

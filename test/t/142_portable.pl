@@ -330,6 +330,28 @@ my @CALLS = (
 	[ operator => "SELECT term FROM leader_election.renew('session')" ],
 	[ operator => "SELECT leader_election.leave('session', 's')" ],
 	[ operator => "SELECT leader_election.assert_leader('session')" ],
+	[ app => "SELECT * FROM leader_election.acquire('session', 's')" ],
+	[ app => "SELECT term FROM leader_election.acquire('session', 'd')" ],
+	[ operator => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ operator => "SELECT leader_election.join('session', 'd', auto_renew => false)" ],
+	[ app => "SELECT leader_election.leave('session', 'd')" ],
+	[ app => "SELECT leader_election.join('session', 's')" => 'auto_renew' ],
+	[ app => "BEGIN; SELECT leader_election.assert_leader('session', 1); SELECT leader_election.is_leader('session'); ROLLBACK" ],
+	[ app => "BEGIN READ ONLY; SELECT leader_election.assert_leader('session', 1); ROLLBACK" ],
+	[ app => "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT leader_election.assert_leader('session', 1); COMMIT" ],
+	[ app => "SELECT state, leader, kind, backend_pid IS NOT NULL, waiting_for FROM leader_election.status WHERE election = 'session'" ],
+	[ app => "SELECT candidate, position, leads, kind, stood > '0' FROM leader_election.candidates WHERE election = 'session'" ],
+	[ app => "BEGIN; CALL leader_election.campaign('session', 's', '1 s', auto_renew => false); ROLLBACK" => 'procedure' ],
+	[ app => "BEGIN; CALL leader_election.wait_for_change('session', NULL, NULL, '1 s'); ROLLBACK" => 'procedure' ],
+	[ app => "CALL leader_election.wait_for_change('nobody', NULL, NULL, '10 ms')" ],
+	[ app => "CALL leader_election.wait_for_change('session', NULL, NULL, '-1 s')" ],
+	[ app => "CALL leader_election.campaign(NULL, 's')" ],
+	[ app => "SELECT leader_election.renew(NULL)" ],
+	[ app => "SELECT leader_election.resign(NULL)" ],
+	[ app => "SELECT leader_election.resign('nobody')" ],
+	[ app => "SELECT leader_election.leave('nobody')" ],
+	[ app => "SELECT leader_election.transfer('nobody', 'x')" ],
+	[ app => "SELECT leader_election.renew('nobody')" ],
 	[ app => "CALL leader_election.campaign('session', 's', '1 s', auto_renew => false)" ],
 	[ app => "CALL leader_election.campaign('session', 's', '-1 s', auto_renew => false)" ],
 	[ app => "SELECT leader_election.resign('session', '1 hour')" ],
@@ -397,6 +419,8 @@ my @CALLS = (
 # What ends otherwise in the portable edition, how, and why
 my %OTHERWISE = (
 	'columns' => [ qr/^1\|\d+\|[^|]*\|f /, 'the times differ' ],
+	'auto_renew' => [ qr/^0A000 .*auto_renew is not in the portable edition.*HINT:  Pass auto_renew => false/s, 'there is no worker that renews' ],
+	'procedure' => [ qr/^2D000 .*invalid transaction termination/, 'nothing but its COMMIT tells a procedure that it cannot' ],
 	'not here' => [ qr/^0A000 .*is not in the portable edition/, 'these are left out' ],
 	'first call' => [ qr/^(?!25001)/, 'the first call in a block cannot be told from one outside' ],
 );
@@ -706,6 +730,9 @@ cmp_ok($two->query($keys), '<=', 1, 'which leaves no more than one key behind');
 is($one->query($keys), 1, 'as a session that stands has');
 
 is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '', 'it stands');
+is($one->acquire('keys', 'detached'), '', "a leader's session does not take itself for dead, in a call of another kind");
+is($one->query("SELECT leader_election.leader('keys')"), 'one', 'it leads on');
+$one->query("SELECT leader_election.leave('keys', 'detached')");
 $one->query('RESET ALL');
 is($one->query("SELECT leader_election.is_leader('keys')"), 't', 'RESET ALL ends nothing');
 $one->query('BEGIN');
