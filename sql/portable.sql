@@ -1200,8 +1200,11 @@ BEGIN
 	END IF;
 	IF is_run IS NOT NULL AND NOT leader_election_internal.may_run(l, is_run, attempts) THEN
 		-- It does not stand: no quorum counts it.
-		DELETE FROM leader_election.candidate x WHERE x.election = el AND x.candidate = who AND x.role = me
-			AND x.kind = is_kind AND (l.leader, l.role) IS DISTINCT FROM (who, me);
+		DELETE FROM leader_election.candidate x USING (
+			SELECT y.candidate FROM leader_election.candidate y WHERE y.election = el AND y.candidate = who
+			AND y.role = me AND y.kind = is_kind FOR UPDATE SKIP LOCKED) own
+			WHERE x.election = el AND x.candidate = own.candidate
+			AND (l.leader, l.role) IS DISTINCT FROM (who, me);
 		RETURN nobody;
 	END IF;
 	c := leader_election_internal.stand(e, l, s, who, is_kind, me, key, is_rank, is_progress, is_metadata, t);
