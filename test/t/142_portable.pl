@@ -527,6 +527,15 @@ $fence->query('COMMIT');
 is($two->query("SELECT leader_election.release('$election', $term)"), 't', 'until it commits');
 is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'a late fence is refused');
 
+# The same without the fence's lock: the rule is what held it up.
+($election, $term) = led();
+my $locks = seed_bug('fence', ' FOR KEY SHARE SKIP LOCKED', '');
+$fence->query("BEGIN; SELECT leader_election.assert_leader('$election', $term)");
+is($two->query("SELECT leader_election.release('$election', $term)"), 't',
+	'seeded bug: a fence that locks nothing holds nobody up');
+$fence->query('ROLLBACK');
+$locker->query($locks);
+
 # The procedures run with the caller's search_path, and take nothing from it.
 my $hostile = portable('hostile', '');
 ($election, $term) = led();
@@ -631,7 +640,7 @@ sub renew_late
 		$locker->query("BEGIN; SELECT 1 FROM leader_election.lease WHERE election = '$election' FOR NO KEY UPDATE");
 		$one->query_async("SELECT 'renewed' FROM leader_election.renew('$election', $term)");
 		wait_until(sub { $one->finished
-			|| $locker->query("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE application_name = 'one'") eq 't' },
+			|| $super->query("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE application_name = 'one'") eq 't' },
 			'the renewal to wait');
 		my $in_time = $locker->query($is_led);
 		$locker->query("SELECT pg_sleep(greatest(0, extract(epoch FROM expires_at - clock_timestamp()) + 0.001))
