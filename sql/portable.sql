@@ -1371,15 +1371,14 @@ BEGIN
 END
 $$;
 
+-- Does this session stand there?  campaign() begins with it.
 CREATE OR REPLACE FUNCTION leader_election._stands(election text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	key bigint;
 BEGIN
-	IF pg_is_in_recovery() THEN
-		RETURN false;
-	END IF;
+	PERFORM leader_election_internal.check_writable('campaign');
 	key := leader_election_internal.live_key();
 	RETURN EXISTS (SELECT 1 FROM leader_election.candidate c WHERE c.election = $1 AND c.session_id = key);
 END
