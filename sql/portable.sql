@@ -34,12 +34,14 @@
 --	 lock may have passed when the lock is there.  now() is the time at which
 --	 the transaction began, and no clock at all.
 --
--- * Nothing waits for a lock in here.  Rows are tried with SKIP LOCKED, for a
---	 second at most, and then the call fails with the extension's 55P03.  A
---	 lock_timeout would have to be caught by an EXCEPTION block, see above.
+-- * No call waits for long.  Rows are tried with SKIP LOCKED, for a second at
+--	 most, and then the call fails with the extension's 55P03.  A lock_timeout
+--	 would have to be caught by an EXCEPTION block, see above: it bounds only what
+--	 is inserted or deleted before a lease is locked.
 --
--- * Order: candidate, lease, history.  Whoever gives up does not write a
---	 candidate's row: that is noted in the lease (gave_up).
+-- * Order: candidate, lease, history.  A leader that gives up writes no
+--	 candidate's row: that it sits out is noted in the lease (gave_up).  leave()
+--	 deletes the row of its own session at the end, for which nobody waits.
 --
 -- * If the process dies anywhere, its transaction did not happen, and its locks
 --	 are gone with it.
