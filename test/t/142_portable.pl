@@ -273,6 +273,16 @@ my @CALLS = (
 	[ app => "SELECT state, waiting_for FROM leader_election.status WHERE election = 'scheduler'" ],
 	[ app => "SELECT term FROM leader_election.acquire('scheduler', 'b')" ],
 	[ app => "SELECT term, leader, reason, detail, kind, role FROM leader_election.history WHERE election = 'scheduler' ORDER BY term" ],
+	# As the clients do it: several calls in one statement
+	[ app => "SELECT term FROM leader_election.acquire('gone', 'a')" ],
+	[ app => "SELECT leader_election.leave('gone', 'a') FROM leader_election.release('gone', 1)" ],
+	[ app => "SELECT state, candidates FROM leader_election.status WHERE election = 'gone'" ],
+	[ app => "SELECT term FROM leader_election.acquire('gone', 'a')" ],
+	[ app => "SELECT r.term, leader_election.release('gone', 2) FROM leader_election.renew('gone', 2) r" ],
+	[ app => "DO \$\$ BEGIN PERFORM leader_election.acquire('gone', 'a'); PERFORM leader_election.release('gone', 3); END \$\$" ],
+	[ app => "SELECT e, (leader_election.acquire('many ' || e, 'a')).term FROM generate_series(1, 3) e" ],
+	[ app => "SELECT e, leader_election.release('many ' || e, 1) FROM generate_series(1, 3) e" ],
+	[ app => "SELECT term, leader, reason FROM leader_election.history WHERE election IN ('gone', 'many 2') ORDER BY election, term" ],
 	# Arguments
 	[ app => "SELECT * FROM leader_election.acquire(NULL, 'a')" ],
 	[ app => "SELECT * FROM leader_election.acquire('', 'a')" ],
