@@ -31,6 +31,7 @@ my $node = new_server(
 	streaming => 1,
 	config => "leader_election.lease_duration = '10min'\nclient_min_messages = notice\n");
 my $super = session($node, name => 'super');
+my $SUPERUSER = $super->query('SELECT current_user');
 
 # Runs the file as the role installer in a database; its exit code and its errors
 sub run_file
@@ -454,7 +455,7 @@ sub script
 		my $errors = $who{$who}->errors =~ s/process ID \d+[^"\n]*("[^"\n]*")?\.?/process ID N/gr;
 
 		# Who owns what was created on first use: the extension's owner, or the schema's
-		$errors =~ s/owned by role "(postgres|installer)"/owned by the owner/;
+		$errors =~ s/owned by role "($SUPERUSER|installer)"/owned by the owner/;
 
 		push @results, $who{$who}->sqlstate . " $out $errors";
 	}
