@@ -2,8 +2,8 @@
  *
  * diagnose_past.c
  *		What diagnose() says of the past: why the leadership changed so often,
- *		which changes listeners have not been told of, and which rows somebody
- *		else has written or deleted.
+ *		which changes listeners have not been told of, and which rows other
+ *		code than ours has written or deleted.
  *
  *-------------------------------------------------------------------------
  */
@@ -85,7 +85,7 @@ le_diagnose_no_lease(Diagnosis *d)
 	if (d->election == NULL || d->lease != NULL)
 		return;
 	le_diagnose_say(d, SEVERITY_ERROR,
-					psprintf("Election %s has no lease row, which all its candidates need: somebody has deleted it.",
+					psprintf("Election %s has no lease row, without which nobody can be elected. Only a DELETE by hand removes it.",
 							 d->quoted),
 					le_diagnose_fill(d, "To make the election anew, first {owner drop_election({election})}"));
 }

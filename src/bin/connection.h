@@ -62,7 +62,7 @@ typedef struct Targets
 	int			first;			/* the host that a round begins with */
 } Targets;
 
-/* No more attempts to connect in a second, whatever becomes of them */
+/* At most so many attempts to connect in a second, also of those that succeed */
 #define MOST_ATTEMPTS	10
 
 typedef struct Connection
