@@ -2640,6 +2640,8 @@ RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+	wait CONSTANT text := current_setting('lock_timeout');
 BEGIN
 	PERFORM leader_election_internal.check_writable('configure');
 	IF NOT pg_has_role(leader_election_internal.caller(), current_user, 'USAGE') THEN
@@ -2648,9 +2650,12 @@ BEGIN
 	PERFORM leader_election_internal.check_interval('lease_duration', $1, '100 ms', '1 day'),
 		leader_election_internal.check_interval('history_retention', $2, '1 h', '10000 days'),
 		leader_election_internal.server('');
+	-- A call that finds another server has the row locked to its end.
+	PERFORM set_config('lock_timeout', 2 * leader_election_internal.tries() || 'ms', true);
 	UPDATE leader_election.server SET lease_duration = coalesce($1, lease_duration),
 		history_retention = coalesce($2, history_retention),
 		auto_create = coalesce($3, auto_create), announce = coalesce($4, announce);
+	PERFORM set_config('lock_timeout', wait, true);
 END
 $$;
 COMMENT ON FUNCTION leader_election.configure(interval, interval, boolean, boolean) IS

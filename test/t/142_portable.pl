@@ -729,6 +729,12 @@ $owner->query('SELECT leader_election.configure(announce => false)');
 led();
 is(join("\n", $listener->notifications), '', 'announcements can be turned off');
 $owner->query('SELECT leader_election.configure(announce => true)');
+my $other = session($node, name => 'other', dbname => 'portable', user => 'installer');
+$other->query('BEGIN');
+$other->query('SELECT FROM leader_election.server FOR UPDATE');
+is($owner->sqlstate_of('SELECT leader_election.configure(announce => true)'), '55P03', 'that waits for a second at most');
+$other->query('ROLLBACK');
+$other->finish;
 
 # tick() tells of what is over.
 ($election, $term) = led("lease_duration => '$LEASE ms'");
