@@ -208,7 +208,7 @@ sub await
 sub calm
 {
 	my ($long) = @_;
-	my (%vacant, %kept, $start);
+	my (%vacant, %kept, $start, $gone);
 
 	event('healing');
 	end_pressure();
@@ -236,7 +236,17 @@ sub calm
 	event('calm');
 	$start = stopwatch();
 	%vacant = map { $_ => 1 } grep({ $_ ne 'runs' } sort keys %elections, keys %calm_elections), present_seats();
+
+	# When no seat was left that is withdrawn: looked at meanwhile, not after an election
+	# that had another lease to wait for.
+	my $are_gone = sub {
+		$gone //= stopwatch() - $start
+		  if (sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
+			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()));
+		return defined $gone;
+	};
 	await('a leader of each election', 20, sub {
+		$are_gone->();
 		my $led = sql(primary(), "SELECT string_agg(e, ',') FROM unnest('{"
 			  . join(',', sort keys %vacant) . "}'::text[]) e WHERE leader_election.leader(e) IS NOT NULL") // '';
 
@@ -251,10 +261,8 @@ sub calm
 		}
 		return !%vacant;
 	}) or event('status', (sql(primary(), 'SELECT jsonb_agg(to_jsonb(s)) FROM leader_election.status s') // 'unknown') =~ s/\s+/ /gr);
-	workers_of(primary()) and await('the end of seats that are withdrawn', 20, sub {
-		(sql(primary(), "SELECT string_agg(election, ',' ORDER BY election) FROM leader_election.election
-			WHERE group_name IS NOT NULL") // '') eq join(',', sort(present_seats()))
-	}) and event('withdrawn seats gone', stopwatch() - $start);
+	workers_of(primary()) and await('the end of seats that are withdrawn', 20, $are_gone)
+	  and event('withdrawn seats gone', $gone);
 	while ($long && stopwatch() < $start + $LONG_CALM)
 	{
 		look_after_candidates(1);
