@@ -340,6 +340,10 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PGSERVICEFILE", file)
+	for _, name := range []string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE"} {
+		t.Setenv(name, "") // to have it back in the end
+		os.Unsetenv(name)
+	}
 	for dsn, want := range map[string]string{
 		"":                                         "[{localhost 5432}]",
 		"host=a":                                   "[{a 5432}]",
