@@ -314,9 +314,12 @@ COMMENT ON TYPE leader_election.change IS 'invalidated by every change of leader
 -- What the library has to speak (LE_PROTOCOL).  Each use of the tables locks
 -- this view in ACCESS SHARE mode, and reads the number: so an update script,
 -- which begins by replacing the view, waits for them, and later ones see the
--- number that it has left.
+-- number that it has left.  (The library reads the first column, from the view's
+-- definition.  The others are for clients: there is a portable edition, too.)
 CREATE VIEW leader_election.protocol AS
-	SELECT 1 AS number;
+	SELECT 1 AS number, 'extension'::text AS edition,
+		(SELECT e.extversion FROM pg_catalog.pg_extension e
+			WHERE e.extname = 'leader_election') AS version;
 COMMENT ON VIEW leader_election.protocol IS
 'which protocol these objects speak; a library that speaks another one does nothing in this database';
 

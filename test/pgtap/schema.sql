@@ -15,7 +15,7 @@
 \set ON_ERROR_STOP 1
 SET client_min_messages = warning;
 
-SELECT plan(203);
+SELECT plan(205);
 
 --
 -- What there is
@@ -155,6 +155,12 @@ SELECT columns_are('leader_election', 'server_metrics',
 	'{in_recovery,worker,locked_tables,standbys_needed,standbys_connected,standbys_unconfirmed_bytes,standbys_silent_seconds,notification_queue_ratio,worker_failing_seconds,worker_failures,worker_retry_seconds,worker_sqlstate,worker_failure}'::name[]);
 SELECT columns_are('leader_election', 'history',
 	'{election,term,leader,acquired_at,ended_at,reason,detail,kind,role,client_addr,backend_pid}'::name[]);
+SELECT columns_are('leader_election', 'protocol',
+	'{number,edition,version}'::name[]);
+SELECT results_eq(
+	$$SELECT edition, version FROM leader_election.protocol$$,
+	$$SELECT 'extension'::text, extversion FROM pg_extension WHERE extname = 'leader_election'$$,
+	'which edition this is, and of which version');
 SELECT columns_are('leader_election', 'lease_grant',
 	'{term,remaining_ms,expires_at,yielding}'::name[], 'a grant row');
 SELECT col_type_is('leader_election', 'lease_grant', 'term', 'bigint', 'lease_grant.term');

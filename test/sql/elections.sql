@@ -673,7 +673,8 @@ SELECT leader_election.drop_election(election) FROM settings;
 SELECT leader_election.create_election('led on');
 SELECT leader_election.join('led on', 'session') > 0 AS led;
 BEGIN;
-CREATE OR REPLACE VIEW leader_election.protocol AS SELECT 0 + 1 AS number;
+CREATE OR REPLACE VIEW leader_election.protocol AS
+	SELECT 0 + 1 AS number, ''::text AS edition, ''::text COLLATE "C" AS version;
 \set VERBOSITY sqlstate
 SELECT leader_election.create_election('unknown protocol');
 \set VERBOSITY default

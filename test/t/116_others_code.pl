@@ -333,6 +333,9 @@ foreach my $table (qw(candidate election history lease))
 
 # --- Tables that are not what they were
 
+# Of the view protocol
+my $rest = q('extension'::text AS edition, '1.0'::text COLLATE "C" AS version);
+
 {
 	my $one = session($node, name => 'one');
 	my $observer = session($node, name => 'observer');
@@ -355,8 +358,8 @@ foreach my $table (qw(candidate election history lease))
 			'DROP INDEX leader_election.history_acquired_at; CREATE INDEX history_acquired_at ON leader_election.history USING hash (leader)',
 			'DROP INDEX leader_election.history_acquired_at; CREATE INDEX history_acquired_at ON leader_election.history (acquired_at)' ],
 		[ 'a function in place of the number of the protocol',
-			'CREATE OR REPLACE VIEW leader_election.protocol AS SELECT length(heir.attack(current_user)) AS number',
-			'CREATE OR REPLACE VIEW leader_election.protocol AS SELECT 1 AS number' ]);
+			"CREATE OR REPLACE VIEW leader_election.protocol AS SELECT length(heir.attack(current_user)) AS number, $rest",
+			"CREATE OR REPLACE VIEW leader_election.protocol AS SELECT 1 AS number, $rest" ]);
 
 	foreach my $change (@changes)
 	{

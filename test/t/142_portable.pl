@@ -104,6 +104,9 @@ is("$code $said", '0 ', 'and again');
 
 $node->safe_psql('portable', 'DROP EVENT TRIGGER secure');
 is($node->safe_psql('portable', 'SELECT number, version FROM leader_election_internal.edition'), '1|1.0', 'it knows its version');
+is($node->safe_psql('portable', 'SELECT number, edition, version FROM leader_election.protocol'),
+	$node->safe_psql('postgres', "SELECT number, 'portable', version FROM leader_election.protocol"),
+	'and tells it as the extension does');
 my $owner = session($node, name => 'owner', dbname => 'portable', user => 'installer');
 $owner->query('SET search_path = pg_catalog');
 is($owner->query(q(SELECT count(*) FROM pg_class c, aclexplode(c.relacl) a
@@ -147,7 +150,7 @@ my %CATALOG = (
 	order => q(SELECT c.relname, string_agg(a.attname, ' ' ORDER BY a.attnum)
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
 		WHERE c.relnamespace = 'leader_election'::regnamespace AND c.relname IN ('status', 'candidates', 'history',
-			'metrics', 'server_metrics', 'lease_grant') GROUP BY 1),
+			'metrics', 'server_metrics', 'protocol', 'lease_grant') GROUP BY 1),
 	comment => q(SELECT i.type || ' ' || i.identity, d.description
 		FROM pg_description d, pg_identify_object(d.classoid, d.objoid, d.objsubid) i
 		WHERE (i.schema = 'leader_election' OR i.identity = 'leader_election') AND i.type IN ('function', 'procedure', 'view', 'schema',
@@ -174,8 +177,6 @@ my %DIFFERS = (
 	(map { ("column election.$_" => 'there are no pauses') } qw(paused_at paused_by
 		pause_reason pause_vacates resumes_at resumes_mono resumes_for pause_incarnation)),
 	(map { ("column election.$_" => 'roles are told by their names') } qw(owner_id candidate_role_id)),
-	'column protocol.edition' => 'the extension does not tell its edition yet',
-	'column protocol.version' => 'the extension does not tell its edition yet',
 	'comment type leader_election.change' => $INTERNAL,
 	'comment composite type leader_election.change' => $INTERNAL,
 	(map { ("comment table leader_election.$_" => $INTERNAL) } qw(announced dropped epoch pause_all)),
