@@ -91,7 +91,7 @@ public final class LeaderElection {
          * Is the working loop well? Look at what it has noted ("my last turn is younger than 5 s").
          * We stand, and the lease is renewed, only after true.
          */
-        public BooleanSupplier healthCheck = () -> true;
+        public BooleanSupplier healthCheck;
         /** How long the server may take for a call. Then its socket is closed. */
         public Duration callTimeout = Duration.ofSeconds(5);
         /**
@@ -108,20 +108,20 @@ public final class LeaderElection {
         /** For so long servers may refuse us, without another word, before that ends this client. */
         public Duration refusalTimeout = Duration.ofSeconds(30);
 
-        public Consumer<Long> onElected = term -> { };
+        public Consumer<Long> onElected;
         /** The server asks us to go: finish, and resign(). Without a handler we resign at once. */
         public Consumer<Long> onYield;
         /**
          * The reason: resigned, closed, yielded, expired, connection lost, not renewed, unhealthy,
          * failover (elected follows, with a new term) or error.
          */
-        public Consumer<String> onLost = reason -> { };
+        public Consumer<String> onLost;
         /** The error that has ended this client. Nothing else ends it but close(). */
-        public Consumer<SQLException> onError = error -> { };
+        public Consumer<SQLException> onError;
         /** Where handlers run. Default: threads of this file's own. */
         public Executor executor = POOL;
 
-        public Options(String election) { this.election = election; }
+        public Options(String election) { this.election = Objects.requireNonNull(election, "election"); }
     }
 
     /** What an application asks, whichever way it stands, from any thread. */
@@ -223,13 +223,13 @@ public final class LeaderElection {
             if (elected) {
                 changes++;
                 asked = false;
-                tell("elected", () -> o.onElected.accept(granted.term));
+                tell("elected", o.onElected, granted.term);
                 notifyAll();
             }
-            boolean ask = granted.yielding && !asked;
-            asked = granted.yielding;
-            if (ask)
+            if (granted.yielding && !asked) {    // once in a term, also if that was withdrawn meanwhile
+                asked = true;
                 handlers.tell(() -> askToYield(granted.term));
+            }
             return true;
         }
 
@@ -258,7 +258,7 @@ public final class LeaderElection {
             String why = leads() ? reason : "expired";
             owed = reason.equals("failover") ? null : lease;    // also if it expired just now
             lease = null;
-            tell("lost", () -> o.onLost.accept(why));
+            tell("lost", o.onLost, why);
             notifyAll();
         }
 
@@ -285,10 +285,12 @@ public final class LeaderElection {
         }
 
         /** An error of these handlers ends us: nobody knows whether the work runs, or has stopped. */
-        final void tell(String event, Runnable handler) {
+        final <T> void tell(String event, Consumer<T> handler, T what) {
+            if (handler == null)
+                return;
             handlers.tell(() -> {
                 try {
-                    handler.run();
+                    handler.accept(what);
                 } catch (Throwable t) {
                     LOG.log(ERROR, "the handler of " + event + " of election " + o.election + " failed", t);
                     fail(new SQLException("the handler of " + event + " failed: " + t, "38000", t));
@@ -303,7 +305,7 @@ public final class LeaderElection {
 
         /** Nothing of ours is left at the server. */
         final synchronized void finish() {
-            if (!ended && failure != null)
+            if (!ended && failure != null && o.onError != null)
                 handlers.tell(() -> {
                     try {
                         o.onError.accept(failure);
@@ -325,7 +327,7 @@ public final class LeaderElection {
             super(options, Runnable::run);
             this.unfenced = unfenced;
             lease = new Lease(0, 0, false);
-            tell("elected", () -> o.onElected.accept(null));
+            tell("elected", o.onElected, null);
         }
 
         @Override public OptionalLong term() { return OptionalLong.empty(); }
@@ -392,7 +394,7 @@ public final class LeaderElection {
             super(options, SHARE, SECOND / 10);
             Properties all = parse(url, info);
             this.url = url + (url.contains("?") ? "&" : "?");
-            this.info = withDefaults(info, all);
+            this.info = withDefaults(info == null ? new Properties() : info, all);
             start(new Addresses(() -> resolve(all)));
         }
 
@@ -444,7 +446,7 @@ public final class LeaderElection {
                     throw new NoSession();
                 if (own)
                     within(callTimeout, () -> query(c, SET_NO_TIME_LIMITS));
-                slice = slice((Long) server[2], own ? 0 : (Long) server[3]);
+                chooseSlice((Long) server[2], own ? 0 : (Long) server[3]);
                 return c;
             } catch (Throwable t) {
                 disconnect(c, t);
@@ -458,28 +460,26 @@ public final class LeaderElection {
             "SELECT pg_catalog.count(pg_catalog.set_config(name, '0', false)) FROM pg_catalog.pg_settings "
             + "WHERE name IN ('statement_timeout', 'idle_session_timeout', 'transaction_timeout')";
 
-        /** The slices of a campaign are shorter than what is logged as slow, or ended [slices]. */
-        private long slice(long... limits) {
+        /** A campaign is shorter than what the server logs as slow, or cancels, in ms [slices]. */
+        private void chooseSlice(long loggedFrom, long timeout) {
+            slice = o.slice == null ? 5000 : o.slice.toMillis();
             if (o.slice != null)
-                return o.slice.toMillis();
-            long slice = 5000;
-            for (long limit : limits)
-                if (limit > 0)
-                    slice = Math.min(slice, limit * 8 / 10);
-            if (slice >= 200)
-                return slice;
-            logOnce("slices", WARNING, "log_min_duration_statement (or statement_timeout) is so low that the "
-                + "server's log will have each campaign; options.slice says how long they are");
-            return 5000;
+                return;
+            if (loggedFrom >= 250)
+                slice = Math.min(slice, loggedFrom * 8 / 10);
+            else if (loggedFrom > 0)
+                logOnce("slices", WARNING, "log_min_duration_statement is so low that the server's log will "
+                    + "have each campaign; options.slice says how long they are");
+            if (timeout > 0)
+                slice = Math.max(1, Math.min(slice, timeout * 8 / 10));
         }
 
         /** A session hears at once that its connection has ended [backend terminated]. */
-        @Override boolean watch(Lease held) throws Exception {
+        @Override void watch(Lease held) throws Exception {
             if (own == null)
                 rest(held, next - now());
             else    // a read cannot be woken: one that leads must soon hear of resign()
                 own.unwrap(PGConnection.class).getNotifications(held == null ? 20 : 5);
-            return false;
         }
 
         /** Joins first, so that our place in line outlives each slice. */
@@ -506,10 +506,13 @@ public final class LeaderElection {
                 "CALL leader_election.campaign(?, ?, timeout => ?::pg_catalog.interval)",
                 o.election, o.candidate, slice + " ms"));
             waitOrClose(answer, slice * MS + callTimeout);
-            if (closed && !answer.isDone())
+            long end = now() + callTimeout;
+            while (closed && !answer.isDone() && end - now() > 0) {    // one before the CALL ends nothing
                 within(callTimeout, () -> { c.unwrap(PGConnection.class).cancelQuery(); return null; });
+                answer.handle((row, e) -> row).completeOnTimeout(null, 100 * MS, NANOSECONDS).join();
+            }
             try {
-                answerOf(answer, closed ? callTimeout : 0);
+                answerOf(answer, 0);
             } catch (ExecutionException e) {
                 if (!closed)
                     throw e;    // else that is the cancel
@@ -532,7 +535,7 @@ public final class LeaderElection {
         @Override void keepOrLose(SQLException e) {
             if (lease != null && e.getSQLState().matches("55P03|57014"))
                 return;
-            lose(isAnswer(e) ? "not renewed" : "connection lost");
+            lose("connection lost");
             handlers.await();    // the server elects another when our connection ends
             owed = null;
             standing = false;
@@ -554,6 +557,7 @@ public final class LeaderElection {
         private final DataSource pool;
         private Connection ear;    // to LISTEN
         private long nextEar = now();
+        private final String nameInJson = '"' + o.election.replaceAll("[\"\\\\]", "\\\\$0") + '"';
         /** Until it is granted: so no grant is lost with its answer [lost answer]. */
         private UUID request = UUID.randomUUID();
 
@@ -586,19 +590,18 @@ public final class LeaderElection {
          * A follower listens. A candidate that has just resigned does not: it would hear of that, and
          * be the first to ask. Nor does a leader: resign() cannot wake a driver that reads.
          */
-        @Override boolean watch(Lease held) throws Exception {
+        @Override void watch(Lease held) throws Exception {
             if (ear == null || held != null || !standing) {
                 rest(held, next - now());
-                return false;
+                return;
             }
             try {
                 for (PGNotification n : ear.unwrap(PGConnection.class).getNotifications(20))
-                    if (n.getParameter().contains(o.election))
-                        return true;
+                    if (n.getParameter().contains(nameInJson))
+                        askSoon();
             } catch (SQLException e) {
                 stopListening(e);
             }
-            return false;
         }
 
         @Override Lease stand() throws Exception {
@@ -698,8 +701,8 @@ public final class LeaderElection {
 
         abstract Connection open(Address at) throws Exception;
 
-        /** Something to do for who is idle. Returns soon; true: do not wait any longer. */
-        abstract boolean watch(Lease held) throws Exception;
+        /** What one does who has nothing to ask. Returns soon. */
+        abstract void watch(Lease held) throws Exception;
 
         /** Stands. Null: we are not elected. */
         abstract Lease stand() throws Exception;
@@ -740,8 +743,7 @@ public final class LeaderElection {
         private void turn() throws Exception {
             Lease held = lease;
             while (isIdle(held))
-                if (watch(held))
-                    break;
+                watch(held);
             if (owed != null || closed) {
                 giveBack();
             } else if (!isWell()) {
@@ -760,6 +762,9 @@ public final class LeaderElection {
         private boolean isIdle(Lease held) {
             return lease == held && owed == null && !closed && next - now() > 0;
         }
+
+        /** Before its time, but however many notifications there are, only so often [spin]. */
+        final void askSoon() { next = Math.min(next, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
 
         /** For so long, or until something has changed. */
         final synchronized void rest(Lease held, long ns) throws InterruptedException {
@@ -824,6 +829,8 @@ public final class LeaderElection {
 
         /** Asks the health check. One that hangs is not asked again before it has answered. */
         private boolean isWell() throws Exception {
+            if (o.healthCheck == null)
+                return true;
             if (check == null || check.isDone())
                 check = async(() -> handlers.inside(o.healthCheck::getAsBoolean));
             waitOrClose(check, callTimeout);

@@ -37,6 +37,7 @@ public class FakeLeadershipTest {
         deadline();
         reasons();
         order();
+        asks();
         failures();
         states();
         names();
@@ -101,6 +102,21 @@ public class FakeLeadershipTest {
         fake[0].askYield();
         fake[0].elect();
         same("order", told, List.of("elected 1", "yield 1", "leads: false", "lost yielded", "elected 2"));
+    }
+
+    /** Asked once in a term, also if the request was withdrawn meanwhile. */
+    private static void asks() {
+        Options o = options();
+        o.onYield = term -> told.add("yield " + term);
+        FakeLeadership fake = new FakeLeadership(o);
+        for (long term = 1; term <= 2; term++)
+            for (int i = 0; i < 2; i++) {
+                fake.elect(term, Duration.ofSeconds(15));
+                fake.askYield();
+            }
+        fake.elect(2, Duration.ofSeconds(15));
+        fake.resign();
+        same("asks", told, List.of("elected 1", "yield 1", "lost failover", "elected 2", "yield 2", "lost yielded"));
     }
 
     /** An exception of elected or lost ends the client; one of yield resigns. */

@@ -1,0 +1,315 @@
+/*
+ * EngineTest.java
+ *		What the engine does at moments that a real server does not offer when a
+ *		test wants them: the server is a function of this file, behind a JDBC
+ *		driver of proxies. A plain main(), as FakeLeadershipTest.
+ */
+package leaderelection;
+
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Proxy;
+import java.sql.Connection;
+import java.sql.Driver;
+import java.sql.DriverManager;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.ResultSetMetaData;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Properties;
+import java.util.Queue;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import javax.sql.DataSource;
+import leaderelection.LeaderElection.DetachedLeadership;
+import leaderelection.LeaderElection.Leadership;
+import leaderelection.LeaderElection.Options;
+import leaderelection.LeaderElection.SessionLeadership;
+import org.postgresql.PGConnection;
+import org.postgresql.PGNotification;
+
+public class EngineTest {
+    private static final String URL = "jdbc:postgresql://nowhere/app";
+    private static final int PID = 42;
+    private static volatile Server server;
+    private static int wrong;
+
+    public static void main(String[] args) throws Exception {
+        for (Driver real : Collections.list(DriverManager.getDrivers()))
+            DriverManager.deregisterDriver(real);
+        DriverManager.registerDriver(proxy(Driver.class, (proxy, method, given) -> server.connection()));
+        reasons();
+        slices();
+        cancels();
+        listens();
+        nulls();
+        System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
+        System.exit(wrong == 0 ? 0 : 1);
+    }
+
+    /** Only a server that says that the term is over does not renew; after an error nobody knows. */
+    private static void reasons() throws Exception {
+        for (String state : List.of("08006", "57P01", "42501", "LE006")) {
+            Queue<String> told = new ConcurrentLinkedQueue<>();
+            Options o = options();
+            o.onLost = told::add;
+            server = new Server() {
+                private boolean granted;
+
+                @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                    if (!sql.contains("renew("))
+                        return super.answer(sql, args);
+                    if (granted)
+                        throw new SQLException("no", state);
+                    granted = true;
+                    return new Object[] {7L, 3000L, false};
+                }
+            };
+            try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
+                until("lost after " + state, () -> !told.isEmpty());
+                same("reason after " + state, told.peek(), "connection lost");
+            }
+        }
+    }
+
+    /** In ms: the log's limit, the statement's, and how long a campaign waits. */
+    private static void slices() throws Exception {
+        for (long[] c : new long[][] {{-1, 0, 5000}, {1000, 0, 800}, {100, 0, 5000}, {-1, 1000, 800},
+            {-1, 100, 80}, {1000, 100, 80}, {100, 1000, 800}, {-1, 1, 1}}) {
+            Queue<Object> slices = new ConcurrentLinkedQueue<>();
+            Options o = options();
+            o.slice = null;
+            o.pooler = "session";
+            server = new Server() {
+                @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                    if (sql.contains("pg_backend_pid"))
+                        return new Object[] {false, PID, c[0], c[1]};
+                    if (sql.startsWith("CALL"))
+                        slices.add(args.get(2));
+                    return super.answer(sql, args);
+                }
+            };
+            try (Leadership session = new SessionLeadership(URL, new Properties(), o)) {
+                until("a campaign", () -> !slices.isEmpty());
+                same("slice with log " + c[0] + ", timeout " + c[1], slices.peek(), c[2] + " ms");
+            }
+        }
+    }
+
+    /** A cancel that comes before the CALL ends nothing: then the CALL has to be cancelled again. */
+    private static void cancels() throws Exception {
+        CountDownLatch called = new CountDownLatch(1), firstCancel = new CountDownLatch(1);
+        Semaphore cancelled = new Semaphore(0);
+        Queue<String> said = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.callTimeout = Duration.ofSeconds(20);
+        o.slice = Duration.ofDays(1);
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (sql.contains("leave("))
+                    said.add("leave");
+                if (!sql.startsWith("CALL"))
+                    return super.answer(sql, args);
+                called.countDown();
+                firstCancel.await();
+                cancelled.drainPermits();
+                cancelled.acquire();
+                throw new SQLException("canceled", "57014");
+            }
+
+            @Override void cancel() {
+                cancelled.release();
+                firstCancel.countDown();
+            }
+
+            @Override void ended(String how) { said.add(how); }
+        };
+        Leadership session = new SessionLeadership(URL, new Properties(), o);
+        same("in a campaign", called.await(60, TimeUnit.SECONDS), true);
+        long started = System.nanoTime();
+        session.close();
+        same("close() waits", System.nanoTime() - started < o.callTimeout.toNanos(), true);
+        same("the end", said.toString(), "[leave, close]");
+    }
+
+    /** However often notifications wake a follower, it asks no more than ten times a second. */
+    private static void listens() throws Exception {
+        Queue<Long> asked = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.interval = Duration.ofDays(1);
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) {
+                if (sql.contains("acquire("))
+                    asked.add(System.nanoTime());
+                return null;
+            }
+
+            @Override String notification() { return "{\"election\": \"test\", \"event\": \"vacated\"}"; }
+        };
+        DataSource pool = proxy(DataSource.class, (proxy, method, args) -> server.connection());
+        o.listen = () -> server.connection();
+        try (Leadership detached = new DetachedLeadership(pool, o)) {
+            until("asked", () -> asked.size() >= 15);
+            Long[] at = asked.toArray(new Long[0]);
+            same("15 questions in " + (at[14] - at[0]) / 1_000_000 + " ms", at[14] - at[0] >= 1_300_000_000L, true);
+        }
+        asked.clear();
+        o = options();
+        o.interval = Duration.ofDays(1);
+        Server others = new Server() {
+            @Override String notification() { return "{\"election\": \"test-2\", \"event\": \"vacated\"}"; }
+        };
+        o.listen = others::connection;
+        try (Leadership detached = new DetachedLeadership(pool, o)) {
+            until("asked", () -> !asked.isEmpty());
+            Thread.sleep(300);    // any time will do: nothing is to happen
+            same("other elections' notifications", asked.size(), 1);
+        }
+    }
+
+    /** Null is no properties, and no handler. */
+    private static void nulls() throws Exception {
+        Queue<String> called = new ConcurrentLinkedQueue<>();
+        Options o = options();
+        o.onElected = null;
+        o.onLost = null;
+        o.onError = null;
+        o.healthCheck = null;
+        o.metadata = null;
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                called.add(sql);
+                return sql.contains("renew(") ? new Object[] {7L, 3000L, false} : super.answer(sql, args);
+            }
+        };
+        try (Leadership session = new SessionLeadership(URL, null, o)) {
+            same("leads", session.await(Duration.ofSeconds(60)).getAsLong(), 7L);
+            session.resign();
+            until("leave", () -> called.stream().anyMatch(sql -> sql.contains("leave(")));
+            same("state", session.state(), "standing");
+        }
+        try {
+            new Options(null);
+            same("an election without a name", "is allowed", "is refused");
+        } catch (NullPointerException e) {
+            // at once, not in the engine
+        }
+    }
+
+    /** A server, and the driver's side of connections to it. */
+    private static class Server {
+        /** A row, or null for none. This one grants nothing. */
+        Object[] answer(String sql, List<Object> args) throws Exception {
+            if (sql.contains("pg_backend_pid"))
+                return new Object[] {false, PID, -1L, 0L};
+            if (sql.startsWith("CALL"))
+                Thread.sleep(20);
+            return null;
+        }
+
+        /** What is heard whenever somebody listens; null: nothing. */
+        String notification() { return null; }
+
+        void cancel() { }
+
+        /** A connection: by close, or by abort. */
+        void ended(String how) { }
+
+        Connection connection() {
+            PGNotification note = proxy(PGNotification.class, (proxy, method, args) -> notification());
+            PGConnection driver = proxy(PGConnection.class, (proxy, method, args) -> {
+                switch (method.getName()) {
+                    case "getBackendPID":
+                        return PID;
+                    case "cancelQuery":
+                        cancel();
+                        return null;
+                    default:    // getNotifications(ms)
+                        if (notification() == null)
+                            Thread.sleep((Integer) args[0]);
+                        return notification() == null ? new PGNotification[0] : new PGNotification[] {note};
+                }
+            });
+            return proxy(Connection.class, (proxy, method, args) -> {
+                switch (method.getName()) {
+                    case "unwrap":
+                        return driver;
+                    case "prepareStatement":
+                        return statement((String) args[0]);
+                    case "getAutoCommit":
+                        return true;
+                    case "close":
+                    case "abort":
+                        ended(method.getName());
+                        return null;
+                    default:
+                        return null;
+                }
+            });
+        }
+
+        private PreparedStatement statement(String sql) {
+            List<Object> given = new ArrayList<>();
+            Object[][] row = new Object[1][];
+            ResultSetMetaData columns = proxy(ResultSetMetaData.class, (proxy, method, args) -> row[0].length);
+            ResultSet rows = proxy(ResultSet.class, (proxy, method, args) -> {
+                switch (method.getName()) {
+                    case "next":
+                        return row[0] != null;
+                    case "getMetaData":
+                        return columns;
+                    case "getObject":
+                        return row[0][(Integer) args[0] - 1];
+                    default:
+                        return null;
+                }
+            });
+            return proxy(PreparedStatement.class, (proxy, method, args) -> {
+                switch (method.getName()) {
+                    case "setObject":
+                        given.add(args[1]);
+                        return null;
+                    case "execute":
+                        row[0] = answer(sql, given);
+                        return true;
+                    case "getResultSet":
+                        return rows;
+                    default:
+                        return null;
+                }
+            });
+        }
+    }
+
+    private static <T> T proxy(Class<T> type, InvocationHandler handler) {
+        return type.cast(Proxy.newProxyInstance(EngineTest.class.getClassLoader(), new Class<?>[] {type},
+            (proxy, method, args) -> method.getDeclaringClass() != Object.class ? handler.invoke(proxy, method, args)
+                : method.getName().equals("equals") ? (Object) (proxy == args[0]) : type.getSimpleName()));
+    }
+
+    private static Options options() {
+        Options o = new Options("test");
+        o.callTimeout = Duration.ofSeconds(60);
+        return o;
+    }
+
+    private static void until(String what, BooleanSupplier so) throws InterruptedException {
+        long end = System.nanoTime() + 60_000_000_000L;
+        while (!so.getAsBoolean() && System.nanoTime() < end)
+            Thread.sleep(5);
+        same(what, so.getAsBoolean(), true);
+    }
+
+    private static void same(String what, Object found, Object expected) {
+        if (!expected.equals(found)) {
+            wrong++;
+            System.out.println(what + ": " + found + ", not " + expected);
+        }
+    }
+}
