@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lib/pq"
@@ -158,7 +157,7 @@ func readHosts(lines string) (hosts []host, err error) {
 func take(settings map[string]string, name, variable string) []string {
 	value, ok := settings[name]
 	if !ok {
-		value = os.Getenv(variable)
+		value = environment(variable)
 	}
 	delete(settings, name)
 	return strings.Split(value, ",")
@@ -179,7 +178,7 @@ func readSettings(line string) (map[string]string, error) {
 	}
 	service, ok := given["service"]
 	if !ok {
-		service = os.Getenv("PGSERVICE")
+		service = environment("PGSERVICE")
 	}
 	settings := map[string]string{}
 	if service != "" {
@@ -255,8 +254,8 @@ func cutHosts(url string) (rest, hosts, ports string) {
 // readService reads the section of a service file: lib/pq does not.
 func readService(service string) (map[string]string, error) {
 	home, _ := os.UserHomeDir()
-	files := []string{or(os.Getenv("PGSERVICEFILE"), filepath.Join(home, ".pg_service.conf")),
-		filepath.Join(or(os.Getenv("PGSYSCONFDIR"), "/etc/postgresql-common"), "pg_service.conf")}
+	files := []string{or(environment("PGSERVICEFILE"), filepath.Join(home, ".pg_service.conf")),
+		filepath.Join(or(environment("PGSYSCONFDIR"), "/etc/postgresql-common"), "pg_service.conf")}
 	for _, file := range files {
 		text, _ := os.ReadFile(file)
 		settings, here := map[string]string{}, false
@@ -282,23 +281,14 @@ func readService(service string) (map[string]string, error) {
 	return nil, fmt.Errorf("there is no service %q in %s", service, strings.Join(files, " nor in "))
 }
 
-// newConnector has lib/pq read settings. It panics if the environment has variables
-// of libpq that it does not know: those that we have read are hidden from it
-// meanwhile, and the others are an error.
+// newConnector has lib/pq read settings, and the environment for what they do not say. It panics if
+// that has variables of libpq that lib/pq does not know.
 func newConnector(settings map[string]string) (connector *pq.Connector, err error) {
 	defer func() {
 		if complaint := recover(); complaint != nil {
-			err = fmt.Errorf("lib/pq: %v", complaint)
+			err = fmt.Errorf("lib/pq: %v in the environment: see TakeEnvironment", complaint)
 		}
 	}()
-	environment.Lock()
-	defer environment.Unlock()
-	for _, name := range []string{"PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGHOSTADDR"} {
-		if value, ok := os.LookupEnv(name); ok {
-			os.Unsetenv(name)
-			defer os.Setenv(name, value)
-		}
-	}
 	dsn, quote := "", strings.NewReplacer(`\`, `\\`, `'`, `\'`)
 	for key, value := range settings {
 		dsn += key + "='" + quote.Replace(value) + "' "
@@ -306,4 +296,21 @@ func newConnector(settings map[string]string) (connector *pq.Connector, err erro
 	return pq.NewConnector(dsn)
 }
 
-var environment sync.Mutex
+// taken is what TakeEnvironment has taken.
+var taken = map[string]string{}
+
+// TakeEnvironment takes PGSERVICE, PGSERVICEFILE, PGSYSCONFDIR and PGHOSTADDR out of the environment
+// of the process, and keeps what they say for sessions of this package. lib/pq, which knows none of them,
+// panics as long as they are there. Call it first in main: it changes what other goroutines and
+// programs that are started later see.
+func TakeEnvironment() {
+	for _, name := range []string{"PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGHOSTADDR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			taken[name] = value
+			os.Unsetenv(name)
+		}
+	}
+}
+
+// environment is what a variable says, or said before TakeEnvironment.
+func environment(name string) string { return or(os.Getenv(name), taken[name]) }

@@ -49,8 +49,9 @@ type Options struct {
 
 	// Of a session: the connection string of lib/pq, also with what libpq knows
 	// beside it: several hosts, hostaddr, service. Or several strings, one a line.
-	// What it does not say, the environment does (PGHOST, PGSERVICE ...). Each host,
-	// and each address of its name, is tried in turn; standbys are passed over.
+	// What it does not say, the environment does (PGHOST ...; PGSERVICE and PGHOSTADDR
+	// after TakeEnvironment). Each host, and each address of its name, is tried in turn;
+	// standbys are passed over.
 	DSN string
 	// Of a session: "session" if the connection is one of a pooler in session mode.
 	// Then no setting of the session is changed: others get it after us.
@@ -79,8 +80,12 @@ type Options struct {
 	OnYield func(term int64)
 }
 
-// ErrNotLeader is Fenced's answer if there is no term.
-var ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
+var (
+	// ErrNotLeader is what Fenced returns if we do not lead.
+	ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
+	// ErrClosed is what Wait returns when Run has returned nil.
+	ErrClosed = errors.New("leaderelection: closed")
+)
 
 // Leadership is a candidate: of a session (New), detached (NewDetached), the
 // only one there is (NewSole), or one that a test moves (NewFake). Its methods
@@ -294,8 +299,8 @@ func (l *Leadership) Reason() string {
 	return l.reason
 }
 
-// Wait waits until we lead and returns the term, or what Run has returned, or
-// ctx.Err().
+// Wait waits until we lead and returns the term, or the error that Run has returned
+// (ErrClosed if it was nil), or ctx.Err().
 func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 	for {
 		l.mu.Lock()
@@ -307,6 +312,9 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 		select {
 		case <-elected:
 		case <-l.done:
+			if l.err == nil {
+				return 0, ErrClosed
+			}
 			return 0, l.err
 		case <-ctx.Done():
 			return 0, ctx.Err()

@@ -203,6 +203,9 @@ func TestSole(t *testing.T) {
 	if err != nil || l.Leads() {
 		t.Error(err)
 	}
+	if _, err = l.Wait(context.Background()); err != ErrClosed {
+		t.Error(err)
+	}
 }
 
 // What the function returns: an error ends Run, before the loss and after it, unless
@@ -339,11 +342,13 @@ func TestHosts(t *testing.T) {
 		"target_session_attrs=read-write\nkeepalives=1\n[last]\nport=9\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("PGSERVICEFILE", file)
 	for _, name := range []string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE"} {
 		t.Setenv(name, "") // to have it back in the end
 		os.Unsetenv(name)
 	}
+	t.Setenv("PGSERVICEFILE", file)
+	TakeEnvironment()
+	defer func() { taken = map[string]string{} }()
 	for dsn, want := range map[string]string{
 		"":                                         "[{localhost 5432}]",
 		"host=a":                                   "[{a 5432}]",
@@ -382,15 +387,57 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%q: %s, not %s", dsn, got, want)
 		}
 	}
-	t.Setenv("PGSERVICE", "app")
-	t.Setenv("PGHOSTADDR", "10.0.0.1,10.0.0.2")
-	hosts, err := readHosts("")
-	if err != nil || len(hosts) != 2 || hosts[1].name != "10.0.0.2" || os.Getenv("PGSERVICE") != "app" {
-		t.Error(hosts, err)
-	}
 	t.Setenv("PGREALM", "x") // neither of us knows it
-	if _, err = readHosts(""); err == nil {
+	if _, err := readHosts(""); err == nil {
 		t.Error("does not say what lib/pq cannot do")
+	}
+}
+
+// The environment is the whole program's, also that of what it starts: it is changed when the
+// program says so, and never by a session.
+func TestEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "services")
+	if err := os.WriteFile(file, []byte("[app]\nhost=a,b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"PGHOST": "", "PGPORT": "", "PGSYSCONFDIR": "/etc", "PGSERVICE": "app",
+		"PGSERVICEFILE": file, "PGHOSTADDR": "10.0.0.1,10.0.0.2"} {
+		t.Setenv(name, value)
+	}
+	stop, missed := make(chan bool), make(chan int)
+	go func() {
+		n := 0
+		for {
+			select {
+			case <-stop:
+				missed <- n
+				return
+			default:
+				if os.Getenv("PGSERVICE") != "app" {
+					n++
+				}
+			}
+		}
+	}()
+	var err error
+	for i := 0; i < 1000; i++ {
+		_, err = readHosts("host=a hostaddr=10.0.0.1")
+	}
+	stop <- true
+	if n := <-missed; n > 0 {
+		t.Errorf("another goroutine missed PGSERVICE %d times", n)
+	}
+	if err == nil || !strings.Contains(err.Error(), "TakeEnvironment") {
+		t.Error("does not say what to do:", err)
+	}
+	TakeEnvironment()
+	defer func() { taken = map[string]string{} }()
+	hosts, err := readHosts("")
+	if err != nil || len(hosts) != 2 || hosts[1].name != "10.0.0.2" {
+		t.Fatal(hosts, err)
+	}
+	if _, err = pq.NewConnector(""); err != nil || os.Getenv("PGSERVICE") != "" {
+		t.Error(err)
 	}
 }
 
@@ -466,6 +513,25 @@ func TestName(t *testing.T) {
 	match("pod" + pid)
 	t.Setenv("POD_NAME", strings.Repeat("\u00e4", 150))
 	match(".*\u00e4" + pid)
+}
+
+// Final is what a primary refuses for RefusalTimeout, without anything else in between.
+func TestJudge(t *testing.T) {
+	refusal := &pq.Error{Code: "22023"}
+	for _, between := range []error{nil, errors.New("no route"), errNoAnswer, &pq.Error{Code: "08006"}, &pq.Error{Code: "57P01"},
+		&pq.Error{Code: "53300"}, &pq.Error{Code: "3F000"}, unheard{errStandby}, unheard{&pq.Error{Code: "28000"}}} {
+		l := New(Options{Election: "e", RefusalTimeout: time.Minute})
+		if err := l.judge(refusal); err != nil {
+			t.Error("final at once:", err)
+		}
+		l.refusedSince = l.refusedSince.Add(-time.Hour)
+		if between != nil {
+			l.judge(between)
+		}
+		if err := l.judge(refusal); (err != nil) != (between == nil) {
+			t.Errorf("%v in between: %v", between, err)
+		}
+	}
 }
 
 // One line for a trouble, and one for its end; then it is quiet for a while.

@@ -40,21 +40,21 @@ var (
 )
 
 // judge says whether an error ends the client, and with which: at once, or since
-// every address, or a primary, has said so for RefusalTimeout.
+// every address, or a primary, has said so for RefusalTimeout and nothing else.
 func (l *Leadership) judge(err error) error {
-	state := sqlState(err)
+	isUnheard := errors.As(err, new(unheard))
+	if isUnheard || !wrong.MatchString(sqlState(err)) {
+		l.refusedSince = time.Time{}
+	} else if l.refusedSince.IsZero() {
+		l.refusedSince = time.Now()
+	}
 	switch {
 	case errors.As(err, new(final)):
 		return err
-	case errors.As(err, new(unheard)):
+	case isUnheard:
 		return l.addresses.verdict(l.opts.RefusalTimeout)
-	case wrong.MatchString(state):
-		l.refusedSince = or(l.refusedSince, time.Now())
-		if time.Since(l.refusedSince) >= l.opts.RefusalTimeout {
-			return err
-		}
-	case !absent.MatchString(state): // another answer
-		l.refusedSince = time.Time{}
+	case !l.refusedSince.IsZero() && time.Since(l.refusedSince) >= l.opts.RefusalTimeout:
+		return err
 	}
 	return nil
 }

@@ -61,23 +61,6 @@ func (p pool) Dial(network, _ string) (c net.Conn, err error) {
 
 func (p pool) DialTimeout(n, a string, _ time.Duration) (net.Conn, error) { return p.Dial(n, a) }
 
-// hide takes variables out of the environment, in which lib/pq would panic, and
-// returns what puts them back.
-func hide(names ...string) func() {
-	values := map[string]string{}
-	for _, name := range names {
-		if value, ok := os.LookupEnv(name); ok {
-			values[name] = value
-			os.Unsetenv(name)
-		}
-	}
-	return func() {
-		for name, value := range values {
-			os.Setenv(name, value)
-		}
-	}
-}
-
 // whose are the fenced writes, if they have a role and a database of their own?
 func whose() (dsn string) {
 	if user := os.Getenv("WORKUSER"); user != "" {
@@ -91,11 +74,11 @@ func whose() (dsn string) {
 
 // where is what the client is told of it: one connection string a line, or nothing
 // if the environment says it all.
-func where(places pool) string {
+func where(places pool, environment bool) string {
 	if service := os.Getenv("SERVICE"); service != "" {
 		return "service=" + service
 	}
-	if os.Getenv("PGSERVICE") != "" || os.Getenv("PGHOSTADDR") != "" {
+	if environment {
 		return ""
 	}
 	return "postgres://" + strings.Join(places, "\npostgres://")
@@ -138,12 +121,12 @@ func main() {
 	}
 	var l *leaderelection.Leadership
 	var turn, hang atomic.Int64 // when the work loop last took a turn; for how long it shall hang
-	show := hide("PGSERVICE", "PGSERVICEFILE", "PGHOSTADDR")
+	environment := os.Getenv("PGSERVICE") != "" || os.Getenv("PGHOSTADDR") != ""
+	leaderelection.TakeEnvironment()
 	places, db := open(os.Getenv("PGHOST"), os.Getenv("PGPORT"), "")
 	_, work := open(os.Getenv("WORKHOST"), os.Getenv("WORKPORT"), whose())
-	show()
 	opts := leaderelection.Options{
-		DSN:      where(places),
+		DSN:      where(places, environment),
 		Election: os.Args[2], Candidate: os.Args[3],
 		CallTimeout: seconds("CALL_TIMEOUT"), Slice: seconds("SLICE"),
 		Interval: seconds("INTERVAL"), RefusalTimeout: seconds("REFUSAL_TIMEOUT"),
