@@ -1,4 +1,5 @@
-module leader_election/clients/go
+// Version 1.0.0, PostgreSQL License: see README.md.
+module leader-election-postgresql
 
 go 1.19
 

@@ -1,4 +1,4 @@
-module leader_election/clients/go/resourcelock
+module leader-election-postgresql/resourcelock
 
 go 1.19
 

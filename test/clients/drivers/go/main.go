@@ -19,7 +19,7 @@ import (
 
 	"github.com/lib/pq"
 
-	leaderelection "leader_election/clients/go"
+	leaderelection "leader-election-postgresql"
 )
 
 // say prints a line with the time of CLOCK_MONOTONIC in nanoseconds.
