@@ -7,13 +7,14 @@ import (
 	"github.com/lib/pq"
 )
 
-// NewSole makes one that always leads and asks no server, for laptops. It has
-// no term: Term says none, the function of Run gets 0, and Fenced refuses,
-// unless unfenced is true.
+// NewSole makes one that always leads and asks nobody, no server and no health check:
+// for laptops. It has no term: Term says none, the function of Run gets 0, and Fenced
+// refuses, unless unfenced is true. After Resign it leads again at once.
 func NewSole(opts Options, unfenced bool) *Leadership {
-	opts.Wake = nil // it has nothing to ask
+	opts.Wake, opts.HealthCheck = nil, nil
 	l := newLeadership(opts)
 	l.unfenced = unfenced
+	l.rest = 0
 	l.link = sole{l}
 	return l
 }

@@ -82,7 +82,7 @@ type Options struct {
 
 var (
 	// ErrNotLeader is what Fenced returns if we do not lead.
-	ErrNotLeader = errors.New("leaderelection: not the leader, or without a term (NewSole)")
+	ErrNotLeader = errors.New("leaderelection: not the leader")
 	// ErrClosed is what Wait returns when Run has returned nil.
 	ErrClosed = errors.New("leaderelection: closed")
 )
@@ -325,12 +325,16 @@ func (l *Leadership) Wait(ctx context.Context) (int64, error) {
 // Fenced has tx, on whatever connection, commit only if our term still leads
 // then: ErrNotLeader if we do not lead, LE001 and LE002 from the server.
 func (l *Leadership) Fenced(ctx context.Context, tx *sql.Tx) error {
-	if l.unfenced && l.Leads() {
-		return nil
-	}
-	term, ok := l.Term()
-	if !ok {
+	l.mu.Lock()
+	leads, term := l.leads(), l.grant.term
+	l.mu.Unlock()
+	switch {
+	case !leads:
 		return ErrNotLeader
+	case l.unfenced:
+		return nil
+	case term == 0:
+		return errors.New("leaderelection: NewSole has no term that could fence")
 	}
 	_, err := tx.ExecContext(ctx, fmt.Sprintf("SELECT leader_election.assert_leader(%s, %d)",
 		pq.QuoteLiteral(l.opts.Election), term))
@@ -347,14 +351,14 @@ func (l *Leadership) SetMetadata(json string) {
 
 // Resign gives up the leadership, if we lead, and goes on standing after a
 // pause. Term is none when it returns; the lease is given back when the function
-// of Run has returned. NewSole's never resigns.
+// of Run has returned.
 func (l *Leadership) Resign() {
 	l.mu.Lock()
-	leads, g := l.leads(), l.grant
+	yielding := l.grant.yielding
 	l.mu.Unlock()
-	if leads && g.yielding {
+	if yielding {
 		l.lose("yielded")
-	} else if leads && g.term != 0 {
+	} else {
 		l.lose("resigned")
 	}
 }

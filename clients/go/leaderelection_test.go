@@ -174,23 +174,27 @@ func TestSole(t *testing.T) {
 	var r record
 	wake := make(chan *pq.Notification, 1)
 	wake <- nil
-	l := NewSole(Options{Wake: wake}, false)
+	l := NewSole(Options{Wake: wake, HealthCheck: func() bool { return false }}, false)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.run(ctx, l)
 	<-r.begin
 	if term, err := l.Wait(ctx); term != 0 || err != nil {
 		t.Error(term, err)
 	}
-	l.Resign()
 	if _, ok := l.Term(); ok || !l.Leads() {
 		t.Error("has a term, or does not lead")
 	}
-	if l.Fenced(ctx, nil) == nil {
-		t.Error("fences without a term")
+	if err := l.Fenced(ctx, nil); err == nil || errors.Is(err, ErrNotLeader) {
+		t.Error("fences without a term, or says that it does not lead:", err)
 	}
+	l.Resign()
+	<-r.begin
 	cancel()
 	<-r.ended
-	r.expect(t, "elected 0", "lost closed")
+	r.expect(t, "elected 0", "lost resigned", "elected 0", "lost closed")
+	if err := l.Fenced(ctx, nil); err != ErrNotLeader {
+		t.Error(err)
+	}
 	if len(wake) == 0 {
 		t.Error("asks a server")
 	}
@@ -205,6 +209,11 @@ func TestSole(t *testing.T) {
 	}
 	if _, err = l.Wait(context.Background()); err != ErrClosed {
 		t.Error(err)
+	}
+	l = NewSole(Options{}, false)
+	err = l.Run(context.Background(), func(ctx context.Context, term int64) error { return l.Fenced(ctx, nil) })
+	if err == nil || l.Changes() != 1 {
+		t.Error("stands again and again: ", err)
 	}
 }
 

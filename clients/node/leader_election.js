@@ -745,10 +745,15 @@ class DetachedLeadership extends Candidate {
 }
 
 /**
- * Always leads, alone, without a database and without a term. For a laptop: never chosen
- * automatically.
+ * Always leads, alone, without a term, and asks nobody, no server and no health check. For a
+ * laptop: never chosen automatically. After resign() it leads again at once.
  */
 class SoleLeadership extends Candidate {
+  /** @param {Options} options */
+  constructor(options) {
+    super({ ...options, healthCheck: undefined })
+  }
+
   async _stand() {
     return { term: null, deadline: Infinity, third: Infinity, yielding: false }
   }

@@ -330,12 +330,16 @@ test('signal closes, also one that is aborted already', async () => {
 })
 
 test('SoleLeadership leads without a term, and fences only if told so', async () => {
-  const sole = new SoleLeadership({ election: 'e' })
+  const sole = new SoleLeadership({ election: 'e', healthCheck: () => false })
+  const events = follow(sole)
   await once(sole, 'elected')
   assert.strictEqual(sole.leads, true)
   assert.strictEqual(sole.term, null)
   await assert.rejects(sole.fenced(), /no term/)
+  sole.resign()
+  await once(sole, 'elected')
   await sole.close()
+  assert.deepStrictEqual(events, ['elected null', 'lost resigned', 'elected null', 'lost closed'])
   await assert.rejects(sole.fenced(), { code: 'LE001' })
   const unfenced = new SoleLeadership({ election: 'e', unfenced: true })
   await once(unfenced, 'elected')
