@@ -114,6 +114,7 @@ agent_end(Agent *a)
 	checker_end(&a->checker);
 	connection_close(&a->connection);
 	pg_free(a->connection.error);
+	pg_free(a->connection.schema_owner);
 	pg_free(a->channel);
 	pg_free(a->prefix);
 	pg_free(a->seat);

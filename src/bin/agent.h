@@ -82,6 +82,7 @@ typedef struct Agent
 	int64		lease;			/* of the election, or as granted */
 	int64		grace;			/* between SIGTERM and SIGKILL; of a sidecar,
 								 * from "I do not lead" to giving back */
+	bool		portable;		/* the server has the portable edition */
 	char	   *channel;
 	char	   *prefix;			/* of payloads about the election */
 	Warning		warnings[8];	/* the last ones, to say each rarely */

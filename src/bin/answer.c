@@ -70,15 +70,25 @@ answer_exit_code(const Answer *answer)
 static void
 report_no_extension(const Connection *c)
 {
-	pg_log_error("database \"%s\" does not have the extension leader_election",
-				 PQdb(c->conn));
-	if (c->foreign_schema)
+	bool		portable = c->options->portable;
+
+	pg_log_error("database \"%s\" does not have the extension leader_election%s",
+				 PQdb(c->conn), portable ? ", nor its portable edition" : "");
+	switch (c->schema)
 	{
-		pg_log_error_detail("It has a schema \"leader_election\" that does not belong to the extension: nothing in it is used.");
-		pg_log_error_hint("Find out who has made it, and why.  Without it, as superuser: CREATE EXTENSION leader_election.");
-		return;
+		case SCHEMA_FOREIGN:
+			pg_log_error_detail("It has a schema \"leader_election\" that does not belong to the extension: nothing in it is used.");
+			pg_log_error_hint("Find out who has made it, and why.  Without it, as superuser: CREATE EXTENSION leader_election.");
+			break;
+		case SCHEMA_PORTABLE:
+			pg_log_error_detail("It has a schema \"leader_election\" that does not belong to the extension, but, as its portable edition, to role \"%s\": nothing in it is used.",
+								text_show(c->schema_owner));
+			pg_log_error_hint("It would run with your rights.  If you trust that role: --portable, or PG_LEADER_PORTABLE=1.");
+			break;
+		default:
+			pg_log_error_hint("In this database, as superuser: CREATE EXTENSION leader_election.  Where none can be installed: psql -f portable.sql%s.",
+							  portable ? "" : ", and --portable");
 	}
-	pg_log_error_hint("In this database, as superuser: CREATE EXTENSION leader_election.");
 }
 
 /*
@@ -90,7 +100,9 @@ answer_report(const Connection *c, const Answer *answer)
 	const char *message = answer->message;
 	const char *colon = strstr(message, ":  ");
 
-	if (answer_exit_code(answer) == EXIT_NO_EXTENSION)
+	/* Of the portable edition that may be used, something is missing. */
+	if (answer_exit_code(answer) == EXIT_NO_EXTENSION &&
+		(c->schema != SCHEMA_PORTABLE || !c->options->portable))
 	{
 		report_no_extension(c);
 		return;

@@ -62,6 +62,15 @@ typedef struct Targets
 	int			first;			/* the host that a round begins with */
 } Targets;
 
+/* What the schema leader_election of a database is */
+typedef enum Schema
+{
+	SCHEMA_NONE,				/* there is none */
+	SCHEMA_FOREIGN,				/* nobody knows */
+	SCHEMA_PORTABLE,			/* by its looks, the portable edition's */
+	SCHEMA_EXTENSION			/* the extension's */
+} Schema;
+
 /* At most so many attempts to connect in a second, also of those that succeed */
 #define MOST_ATTEMPTS	10
 
@@ -71,7 +80,8 @@ typedef struct Connection
 	const Watcher *watcher;		/* NULL: waits watch the connection only */
 	PGconn	   *conn;			/* NULL: not connected */
 	bool		listening;		/* LISTEN was sent, whether it worked or not */
-	bool		foreign_schema; /* leader_election is not the extension's */
+	Schema		schema;			/* leader_election, at the last look */
+	char	   *schema_owner;	/* empty: there is none */
 	bool		was_reset;		/* a pool has reset this session once */
 	bool		pooled;			/* each transaction may have another session */
 	bool		stopped;		/* the watcher has stopped a wait to connect */

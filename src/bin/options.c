@@ -66,6 +66,7 @@ static const Option options[] = {
 	{"username", 'U', VALUE_TEXT, SETS(connect.user), ALL},
 	{"no-password", 'w', VALUE_NO, SETS(ask_password), ALL},
 	{"password", 'W', VALUE_YES, SETS(ask_password), ALL},
+	{"portable", 0, VALUE_YES, SETS(connect.portable), ALL},
 	{"election", 'e', VALUE_NAME, SETS(election), ALL},
 	{"candidate", 'n', VALUE_NAME, SETS(candidate), "run stand status"},
 	{"verbose", 'v', VALUE_YES, SETS(verbose), "run stand"},
@@ -367,6 +368,8 @@ set_check_defaults(Options *o)
 void
 options_read(const Subcommand *s, int argc, char **argv, Options *o)
 {
+	const char *portable = getenv("PG_LEADER_PORTABLE");
+
 	*o = (Options)
 	{
 		.wait = NEVER,.hold = -1,.grace = -1,.check =
@@ -378,6 +381,8 @@ options_read(const Subcommand *s, int argc, char **argv, Options *o)
 	};
 	parse_options(s, argc, argv, o);
 	o->connect.read_write = s->needs_primary;
+	if (portable != NULL && strcmp(portable, "1") == 0)
+		o->connect.portable = true;
 	if (o->ask_password)
 		o->connect.password = simple_prompt("Password: ", false);
 	check_options(s, o, argc, argv);

@@ -106,6 +106,10 @@ _pg_leader_read() {
 				command=$((i + 1))
 				return
 				;;
+			--portable)
+				connection+=("$word")
+				continue
+				;;
 			--*=*)
 				value=${word#*=}
 				word=${word%%=*}

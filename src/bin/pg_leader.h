@@ -103,6 +103,7 @@ typedef struct ConnectOptions
 	const char *password;
 	bool		read_write;		/* a server that can be written to */
 	bool		session_pooler; /* a pooler, if any, is in session mode */
+	bool		portable;		/* the portable edition may be believed */
 } ConnectOptions;
 
 /* Where to listen; family 0: not given */

@@ -30,7 +30,7 @@ static const Statement sql_session = {
 
 /*
  * The election's lease, the lease that it will get if it does not exist yet,
- * and its channel
+ * its channel, and whether this is the portable edition
  */
 static const Statement sql_election = {
 	"SELECT (SELECT pg_catalog.extract('epoch', lease_duration)"
@@ -38,24 +38,31 @@ static const Statement sql_election = {
 	" (SELECT setting FROM pg_catalog.pg_settings"
 	" WHERE name OPERATOR(pg_catalog.=) 'leader_election.lease_duration'),"
 	" (SELECT channel FROM leader_election.election"
-	" WHERE election OPERATOR(pg_catalog.=) $1)",
-	3, true, 1, {TEXTOID}
+	" WHERE election OPERATOR(pg_catalog.=) $1),"
+	" (SELECT edition OPERATOR(pg_catalog.=) 'portable'"
+	" FROM leader_election.protocol)",
+	4, true, 1, {TEXTOID}
 };
 
 /*
- * There is no such group (yet).  Return an exit code, or 0, with the connection
- * closed.
+ * There is no such group (yet), or there are no groups.  Return an exit code, or
+ * 0, with the connection closed.
  */
 static int
 refuse_group(Agent *a)
 {
-	char	   *message = psprintf("group \"%s\" does not exist", a->shown);
-	int			code = agent_refuse(a, EXIT_USAGE, "LE003", message);
+	char	   *message = a->portable ?
+		pg_strdup("groups are not in the portable edition") :
+		psprintf("group \"%s\" does not exist", a->shown);
+	int			code = agent_refuse(a, EXIT_USAGE, a->portable ? "0A000" : "LE003",
+									message);
 
 	if (code != 0)
 	{
 		pg_log_error("%s", message);
-		pg_log_error_hint("Make it with leader_election.create_group().");
+		pg_log_error_hint("%s", a->portable ?
+						  "The extension leader_election has them." :
+						  "Make it with leader_election.create_group().");
 	}
 	else
 		connection_fail(&a->connection, message);
@@ -72,6 +79,7 @@ set_election(Agent *a, const PGresult *result)
 	const char *setting = PQgetvalue(result, 0, 1);
 	const char *channel = PQgetvalue(result, 0, 2);
 
+	a->portable = PQgetvalue(result, 0, 3)[0] == 't';
 	if (a->options->group != NULL && PQgetisnull(result, 0, 0))
 		return refuse_group(a);
 	a->lease = duration_from_seconds(PQgetvalue(result, 0, 0));

@@ -9,7 +9,8 @@
  *	 whether the server has executed it, and a later query on the same
  *	 connection would get its answer.
  *
- * - No statement reaches a schema leader_election that is not the extension's.
+ * - No statement reaches a schema leader_election that is not the extension's,
+ *	 unless the user has said that the portable edition may be believed.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,9 +19,10 @@
 #include "common/string.h"
 
 /*
- * Is there a schema leader_election, and is it the extension's? The owner of a
- * database can make a schema of that name, but cannot make it a member of an
- * extension.
+ * Is there a schema leader_election, is it the extension's, and if not, does it
+ * look like the portable edition's?  The owner of a database can make a schema
+ * of that name, but cannot make it a member of an extension.  Anybody who may
+ * create schemas can make one that looks like the portable edition.
  */
 static const Statement sql_schema = {
 	"SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace"
@@ -35,8 +37,17 @@ static const Statement sql_schema = {
 	" 'pg_catalog.pg_extension'::pg_catalog.regclass"
 	" AND refobjid OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_extension"
 	" WHERE extname OPERATOR(pg_catalog.=) 'leader_election')"
-	" AND deptype OPERATOR(pg_catalog.=) 'e')",
-	2, true
+	" AND deptype OPERATOR(pg_catalog.=) 'e'),"
+	" EXISTS (SELECT 1 FROM pg_catalog.pg_class"
+	" WHERE relname OPERATOR(pg_catalog.=) 'edition' AND relnamespace"
+	" OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_namespace"
+	" WHERE nspname OPERATOR(pg_catalog.=) 'leader_election_internal')"
+	" AND relowner OPERATOR(pg_catalog.=) (SELECT nspowner"
+	" FROM pg_catalog.pg_namespace"
+	" WHERE nspname OPERATOR(pg_catalog.=) 'leader_election')),"
+	" (SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace"
+	" WHERE nspname OPERATOR(pg_catalog.=) 'leader_election')",
+	4, true
 };
 
 /* --- one statement */
@@ -189,6 +200,39 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 	return answer;
 }
 
+/* --- the schema */
+
+/*
+ * Take the answer to sql_schema.
+ */
+static void
+set_schema(Connection *c, const PGresult *result)
+{
+	bool		exists = PQgetvalue(result, 0, 0)[0] == 't';
+	bool		extension = PQgetvalue(result, 0, 1)[0] == 't';
+	bool		portable = PQgetvalue(result, 0, 2)[0] == 't';
+
+	c->schema = extension ? SCHEMA_EXTENSION : !exists ? SCHEMA_NONE :
+		portable ? SCHEMA_PORTABLE : SCHEMA_FOREIGN;
+	text_set(&c->schema_owner, PQgetvalue(result, 0, 3));
+}
+
+/*
+ * Return why the schema is not to be used; NULL: it may be.
+ */
+static const char *
+refuse_schema(const Connection *c)
+{
+	if (c->schema == SCHEMA_EXTENSION ||
+		(c->schema == SCHEMA_PORTABLE && c->options->portable))
+		return NULL;
+	if (c->schema == SCHEMA_NONE)
+		return "there is no extension leader_election";
+	return c->schema == SCHEMA_PORTABLE ?
+		"schema \"leader_election\" does not belong to the extension leader_election, but to its portable edition (--portable)" :
+		"schema \"leader_election\" does not belong to the extension leader_election";
+}
+
 /*
  * Send a statement, and wait for its answer, but not longer than the limit.
  * If may_stop, the watcher can end the wait, which costs the connection.
@@ -206,17 +250,15 @@ query_ask(Connection *c, const Statement *statement,
 {
 	int64		until = now_us() + limit;
 	Answer		answer = query_exchange(c, &sql_schema, NULL, until, may_stop);
-	bool		is_ours;
+	const char *refusal;
 
 	if (answer.outcome != ANSWER_ROWS)
 		return answer;
-	is_ours = PQgetvalue(answer.result, 0, 1)[0] == 't';
-	c->foreign_schema = !is_ours && PQgetvalue(answer.result, 0, 0)[0] == 't';
-	if (!is_ours)
+	set_schema(c, answer.result);
+	refusal = refuse_schema(c);
+	if (refusal != NULL)
 	{
-		set_error(&answer, "3F000", pg_strdup(c->foreign_schema ?
-											  "schema \"leader_election\" does not belong to the extension leader_election" :
-											  "there is no extension leader_election"));
+		set_error(&answer, "3F000", pg_strdup(refusal));
 		return answer;
 	}
 	answer_free(&answer);

@@ -15,8 +15,12 @@
 
 #include <sys/random.h>
 
-/* The longest pause between two tries to be elected */
+/*
+ * The longest pause between two tries to be elected; of a session where no
+ * worker elects another one when the leader's has ended
+ */
 #define LONGEST_POLL		SEC
+#define PORTABLE_POLL		(100 * MSEC)
 
 /* How long --skip tries where nobody leads */
 #define SKIP_LIMIT			SEC
@@ -344,7 +348,9 @@ is_about_election(const char *payload, void *arg)
 static int
 wait_for_step(Agent *a, Stand *s)
 {
-	int64		pause = Min(Min(LONGEST_POLL, a->lease / 3), s->until - now_us());
+	int64		poll = a->portable && a->options->session ? PORTABLE_POLL :
+		LONGEST_POLL;
+	int64		pause = Min(Min(poll, a->lease / 3), s->until - now_us());
 	int			code;
 
 	if (a->options->skip && a->connection.conn != NULL)

@@ -365,7 +365,7 @@ my $help = `pg_leader --help`;
 my ($list) = $help =~ /^Subcommands:\n(.*?)\n\n/ms;
 foreach my $subcommand ($list =~ /^  (\w+)/mg)
 {
-	my $of_all = qr/^(dbname|host|port|username|password|no-password)$/;
+	my $of_all = qr/^(dbname|host|port|username|password|no-password|portable)$/;
 	my $options = `pg_leader $subcommand --help`;
 
 	ok((grep { /^$subcommand\b/ } @used), "was called: $subcommand");

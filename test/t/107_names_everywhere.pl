@@ -94,7 +94,7 @@ my %seen;
 # Options that say what is done, or to what, and not what comes out
 my %INPUT = map { $_ => 1 } qw(dbname host port username no-password password election candidate rank group mode wait
   skip hold grace every offset attempts once forever check-every check-timeout check-failures since to terminate pooler
-  refusal-timeout);
+  refusal-timeout portable);
 
 sub find_outputs
 {

@@ -40,6 +40,7 @@ my %VALUES = (
 	PGSERVICE => \@ANY,
 	PGSERVICEFILE => [ @ANY, '/dev/zero', '/proc/self/mem', $dir ],
 	PGTARGETSESSIONATTRS => [ @ANY, qw(any read-write standby) ],
+	PG_LEADER_PORTABLE => [ @ANY, '0', '1' ],
 	KUBERNETES_SERVICE_HOST => \@ANY,
 	POD_NAME => \@ANY,
 	HOSTNAME => \@ANY,

@@ -26,13 +26,13 @@ my @STATEMENTS = map {
 	my ($has, $types, $rows, %more) = @$_;
 	{ has => $has, types => $types, rows => $rows, %more };
   } (
-	[ qr/nspname/, [ $BOOL, $BOOL ], [ [ 't', 't' ] ], often => 1 ],
+	[ qr/nspname/, [ ($BOOL) x 3, $TEXT ], [ [ 't', 't', 'f', 'x' ] ], often => 1 ],
 	[ qr/pg_backend_pid\(\)/, [ $INT4, $BOOL ], [ [ 1, 'f' ] ] ],
 	[ qr/^(UN)?LISTEN /, [], [] ],
 	[ qr/set_config/, [$TEXT], [ ['0'] ] ],
 	[ qr/^SELECT leader_election\.leader\(/, [$TEXT], [ ['x'] ] ],
 	[ qr/'leader_election\.lease_duration'/,
-		[ $NUMERIC, $TEXT, $TEXT ], [ [ '3', '3000', undef ] ] ],
+		[ $NUMERIC, $TEXT, $TEXT, $BOOL ], [ [ '3', '3000', undef, 'f' ] ] ],
 	[ qr/acquire_any\(/, [ $INT8, $INT8, $BOOL, $TEXT ],
 		[ [ 7, 3000, 'f', 'e/1' ], [ 8, 3000, 'f', 'e/2' ] ], grants => 1 ],
 	[ qr/FROM leader_election\.(acquire|renew)\(/,

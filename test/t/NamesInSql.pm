@@ -30,6 +30,7 @@ my %KINDS = (
 		  qw(election candidate leader successor successor_role group_name owner candidate_role channel role run_role
 		  paused_by pause_reason drained_by run run_done run_granted metadata reason)),
 	(map { $_ => 'word' } qw(strategy state waiting_for kind incarnation _incarnation pause_incarnation scope yield_cause severity worker_sqlstate
+		  edition version
 		  history.reason)),
 	(map { $_ => 'identity' } qw(owner_id candidate_role_id role_id successor_role_id run_role_id)),
 	(map { $_ => 'text' } qw(detail finding remedy worker_failure)));
