@@ -21,11 +21,15 @@ import logging
 
 import psycopg
 from celery.beat import Scheduler
+from psycopg.conninfo import conninfo_to_dict
 
 from leader_election import DetachedLeadership, Leadership, NotLeader
 
 log = logging.getLogger("leader_election")
 
+# Unless where says otherwise: beat waits for these connections, and does nothing else meanwhile.
+_LIMITS = {"connect_timeout": 5, "tcp_user_timeout": 10000, "keepalives_idle": 5,
+           "keepalives_interval": 2, "keepalives_count": 3}
 _STANDBY = 1.0      # seconds from one look at the term to the next
 _NOT_SENT = ("LE001", "LE002", "55P03")     # the fence says that we do not lead, or cannot tell
 _LOAD = "SELECT entry, last_run_at, total_run_count FROM celery_beat WHERE election = %s"
@@ -79,16 +83,19 @@ class LeaderScheduler(Scheduler):
         """Record a run, then send it. tick() has already put the entry with this run counted into
         self.schedule; until the run is recorded, the entry without it stands there again."""
         counted, self.schedule[entry.name] = self.schedule[entry.name], entry
-        with psycopg.connect(self._where) as conn:      # one transaction
+        with self._connect() as conn:       # one transaction
             self._leadership.fenced(conn)
             conn.execute(_RECORD, (self._election, entry.name, counted.last_run_at,
                                    counted.total_run_count))
         self.schedule[entry.name] = counted
         super().apply_entry(entry, producer=producer)
 
+    def _connect(self):
+        return psycopg.connect(**{**_LIMITS, **conninfo_to_dict(self._where)})
+
     def _load(self):
         """Go on where the last leader ended."""
-        with psycopg.connect(self._where) as conn:
+        with self._connect() as conn:
             rows = conn.execute(_LOAD, (self._election,)).fetchall()
         for name, last_run_at, count in rows:
             if name in self.schedule:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -151,6 +152,30 @@ class Celery(Processes, unittest.TestCase):
         for name in "a", "b":
             self.end(name, signal.SIGTERM)
         self.assertIn(self.recorded() - self.sent(), (0, 1))
+
+
+@unittest.skipUnless(importlib.util.find_spec("celery"), "needs celery")
+class CeleryConnects(unittest.TestCase):
+    def test_a_server_that_does_not_answer(self):
+        """Beat goes on: it would not hear of SIGTERM, nor of a server that answers."""
+        import celery
+        from leader_election_celery import LeaderScheduler
+
+        def load():
+            try:
+                scheduler._load()
+            except psycopg.OperationalError as error:
+                errors.append(error)
+        errors, server = [], socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        app = celery.Celery("beats")
+        app.conf.leader_election = {
+            "where": f"host=127.0.0.1 port={server.getsockname()[1]} dbname=d user=u"}
+        scheduler = LeaderScheduler(app, lazy=True)
+        thread = threading.Thread(target=load, daemon=True)
+        thread.start()
+        thread.join(30)
+        self.assertEqual(len(errors), 1, "it still waits")
 
 
 SETTINGS = """
