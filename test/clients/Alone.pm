@@ -32,7 +32,7 @@ use Stands;
 use Subjects;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-our @EXPORT = qw(after ends event leads_in run_alone says_state sends stays);
+our @EXPORT = qw(after ends event has_said_state leads_in run_alone says_state sends stays);
 
 # Java needs a second of a processor before it says anything.
 my $AT_A_TIME = 24;
@@ -73,6 +73,19 @@ sub says_state
 		my $state = last_event($case->{process}, 'state') // return 0;
 
 		return $state->[3] =~ /^(?:$fits)/;
+	};
+}
+
+# At any time: a process that goes on may say other states before it is looked at.
+sub has_said_state
+{
+	my ($fits) = @_;
+
+	return sub {
+		my ($case) = @_;
+
+		return scalar grep { $_->[0] eq 'state' && $_->[3] =~ /^(?:$fits)/ }
+		  @{ $case->{process}{events} };
 	};
 }
 

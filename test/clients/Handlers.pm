@@ -46,9 +46,11 @@ sub gave_back
 	};
 }
 
+# While the handler blocks, for two leases; if this process is so late, it cannot tell.
 sub is_leased
 {
 	return sub {
+		return 1 if now_ns() - $_[0]{event}[2] > $LEASE * 1e9;
 		die "the lease has ended: ", reason($_[0]), "\n" if reason($_[0]);
 		return 1;
 	};
@@ -123,6 +125,23 @@ sub logs_little
 	};
 }
 
+# Python's two have a handler of error, which hears what ended the client, sys.exit()
+# as well.
+my %TOLD = map { ("$_:raise" => 'RuntimeError', "$_:exit" => 'SystemExit') } qw(elected lost yield);
+delete $TOLD{'yield:raise'};
+
+sub told_once
+{
+	my ($told) = @_;
+
+	return sub {
+		my @told = map { $_->[1] } grep { $_->[0] eq 'told' } @{ $_[0]{process}{events} };
+
+		die 'is told: ' . join(' ', @told, '-') . "\n" if "@told" ne $told;
+		return 1;
+	};
+}
+
 sub handlers
 {
 	my ($at, @subjects) = @_;
@@ -135,7 +154,9 @@ sub handlers
 			push @cases, map { { name => "handler $handler", subject => $subject, kind => $_,
 				at => $at, env => { HANDLER => $handler },
 				steps => [ @{ $FOLLOWS{$handler} },
-					[ 'says it in the log' => logs_little($handler =~ /raise/ ? 1 : 0, 10) ] ] } }
+					[ 'says it in the log' => logs_little($handler =~ /raise/ ? 1 : 0, 10) ],
+					$subject =~ /^(?:python|asyncpg)$/
+					? ([ 'the handler of error is told' => told_once($TOLD{$handler} // '') ]) : () ] } }
 			  qw(session detached);
 		}
 	}

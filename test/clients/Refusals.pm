@@ -17,7 +17,8 @@ use Servers;
 use Stands;
 use Subjects;
 
-our @EXPORT = qw(refused_everywhere refused_for_a_while session_behind_a_pooler);
+our @EXPORT = qw(refused_everywhere refused_for_a_while refused_for_good
+  session_behind_a_pooler);
 
 my $TIMEOUT_OF_REFUSALS = 1;    # seconds
 my %nowhere = (PGUSER => 'locked', PGPASSWORD => 'wrong');
@@ -36,8 +37,8 @@ sub lasting
 {
 	my ($state) = @_;
 
-	return ([ 'says what it was refused' => says_state("refused: $state") ],
-		[ 'gives up' => event('error', $state) ],
+	return ([ 'gives up' => event('error', $state) ],
+		[ 'has said what it was refused' => has_said_state("refused: $state") ],
 		[ 'not at once' => sub {
 				my ($case) = @_;
 				my ($ready) = grep { $_->[0] eq 'ready' } @{ $case->{process}{events} };
@@ -57,8 +58,9 @@ sub ends_with
 	return ([ 'tries for a while' => sub {
 				my ($case) = @_;
 
+				return 1 if (now_ns() - $case->{stepped}) / 1e9 > $TIMEOUT_OF_REFUSALS;
 				die "has ended, status $case->{process}{exit}\n" if ended($case->{process});
-				return (now_ns() - $case->{stepped}) / 1e9 > $TIMEOUT_OF_REFUSALS;
+				return 0;
 			} ],
 		[ 'ends' => ends($status) ]);
 }
@@ -160,6 +162,71 @@ sub refused_for_a_while
 					[ 'leads again' => event('elected') ],
 					[ 'SIGTERM' => sends('TERM') ], [ 'loses' => event('lost', 'closed') ],
 					[ 'ends' => ends(0) ] ] };
+		}
+	}
+	return @cases;
+}
+
+# --- what lasts: a wrong argument, or a call that this server or driver cannot do
+
+# [ NAME, SQLSTATE, ROUTINES, KINDS, NOT ]. (pg_leader calls no campaign(), and takes no
+# 25001 for final: each of its statements is sent alone.)
+my @FINAL = (
+	[ 'refused for good 22023', '22023', [qw(acquire join)], [qw(session detached)], '' ],
+	[ 'refused for good 0A000', '0A000', [qw(acquire join)], [qw(session detached)], '' ],
+	[ 'refused for good 25001', '25001', [qw(acquire join)], [qw(session detached)], 'pg_leader' ],
+	[ 'campaign refused for good', '0A000', ['campaign'], ['session'], 'pg_leader' ]);
+
+# A database in which these routines raise that.
+sub create_refusing
+{
+	my ($database, $sqlstate, @routines) = @_;
+
+	my $names = join ', ', map { "'$_'" } @routines;
+
+	sql("CREATE DATABASE $database TEMPLATE bare");
+	sql('CREATE EXTENSION leader_election', dbname => $database);
+	grant($database);
+	sql(sprintf(<<'SQL', $sqlstate, $names), dbname => $database);
+DO $do$
+DECLARE
+	body text := $$BEGIN RAISE 'is not for you' USING ERRCODE = '%s'; END$$;
+	r record;
+BEGIN
+	FOR r IN SELECT oid, proname, prokind FROM pg_proc
+		WHERE pronamespace = 'leader_election'::regnamespace AND proname IN (%s)
+	LOOP
+		EXECUTE concat('CREATE OR REPLACE ',
+			CASE r.prokind WHEN 'p' THEN 'PROCEDURE' ELSE 'FUNCTION' END, ' leader_election.',
+			quote_ident(r.proname), '(', pg_get_function_arguments(r.oid), ')',
+			' RETURNS ' || pg_get_function_result(r.oid),
+			' LANGUAGE plpgsql AS ', quote_literal(body));
+	END LOOP;
+END
+$do$;
+SQL
+	return;
+}
+
+# That a connection is made, and that join() is answered, is no break in it.
+sub refused_for_good
+{
+	my ($at, @subjects) = @_;
+	my @cases;
+
+	foreach my $final (@FINAL)
+	{
+		my ($name, $sqlstate, $routines, $kinds, $not) = @$final;
+		my $database = lc $name =~ s/ /_/gr;
+
+		create_refusing($database, $sqlstate, @$routines);
+		foreach my $subject (grep { $_ ne $not } @subjects)
+		{
+			push @cases, map { { name => $name, unchecked => 1, subject => $subject, kind => $_,
+				at => $at, env => { PGPORT => port(1), WORKPORT => port(1),
+					PGDATABASE => $database, WORKDATABASE => $database,
+					REFUSAL_TIMEOUT => $TIMEOUT_OF_REFUSALS },
+				steps => [ $subject eq 'pg_leader' ? ends_with(125) : lasting($sqlstate) ] } } @$kinds;
 		}
 	}
 	return @cases;

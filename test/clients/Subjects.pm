@@ -150,7 +150,7 @@ sub note_line
 
 	if ($line !~ /^(?:(?:ready|closed)|(?:elected|wrote|yield)\ \d+
 		  |working\ \d+\ \d+|(?:lost|state)\ \S.*|refused\ \d+\ \S+
-		  |name\ \S+|forked\ \w+\ \S+)\ \d+$
+		  |(?:name|told)\ \S+|forked\ \w+\ \S+)\ \d+$
 		  |^error\ \S+\ .*/x)
 	{
 		($word, $ns, @rest) = ('odd', now_ns(), $line);

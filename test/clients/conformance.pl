@@ -638,13 +638,14 @@ sub print_table
 	return;
 }
 
-# --- processes that stand alone, in deployments
+# --- processes that stand alone, most of them in deployments
 
 # What has to wait most comes first: others run meanwhile.
 my @ALONE = (
 	{ name => 'passing refusals', cases => \&refused_for_a_while, line => __LINE__ },
 	{ name => 'refused everywhere', cases => \&refused_everywhere, line => __LINE__ },
-	{ name => 'handlers', cases => \&handlers, line => __LINE__ },
+	{ name => 'refused for good', cases => \&refused_for_good, line => __LINE__ },
+	{ name => 'handlers', cases => \&handlers, line => __LINE__, deployment => 0 },
 	{ name => 'default names', cases => \&default_names, line => __LINE__ },
 	{ name => 'forks', cases => \&forks, line => __LINE__ },
 	{ name => 'behind a pooler', run => \&session_behind_a_pooler, line => __LINE__ },
@@ -652,7 +653,7 @@ my @ALONE = (
 
 sub run_those_alone
 {
-	my @wanted = grep { wanted({ %$_, deployment => 1 }) } @ALONE;
+	my @wanted = grep { wanted({ deployment => 1, %$_ }) } @ALONE;
 	my $start = now_ns();
 
 	return unless @wanted;

@@ -62,6 +62,10 @@ async def on_yield(term):
         await leadership.resign()
 
 
+def on_error(error):
+    say("told", type(error).__name__)
+
+
 def read_commands(loop, main_task):
     for words in map(str.split, sys.stdin):
         if words == ["resign"]:
@@ -75,7 +79,7 @@ def read_commands(loop, main_task):
 
 
 async def client():
-    arguments = {"on_elected": on_elected, "on_lost": on_lost,
+    arguments = {"on_elected": on_elected, "on_lost": on_lost, "on_error": on_error,
                  "call_timeout": float(env("CALL_TIMEOUT", 1))}
     if env("YIELD") or env("HANDLER", "").startswith("yield"):
         arguments["on_yield"] = on_yield

@@ -63,6 +63,10 @@ def on_yield(term):
         threading.Timer(0.2, leadership.resign).start()
 
 
+def on_error(error):
+    say("told", type(error).__name__)
+
+
 def read_commands():
     global hang_seconds
     for words in map(str.split, sys.stdin):
@@ -78,7 +82,7 @@ def read_commands():
 
 
 def client():
-    arguments = {"on_elected": on_elected, "on_lost": on_lost,
+    arguments = {"on_elected": on_elected, "on_lost": on_lost, "on_error": on_error,
                  "call_timeout": float(env("CALL_TIMEOUT", 1))}
     if env("YIELD") or env("HANDLER", "").startswith("yield"):
         arguments["on_yield"] = on_yield
