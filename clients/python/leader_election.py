@@ -342,6 +342,7 @@ class _Standing(_Candidate):
         self._addresses = None          # where to connect
         self._refused_since = None      # by a primary, after login, for a lasting reason
         self._backoff = _BackOff()
+        self._attempted = float("-inf")     # when we called last
         self._health_thread = None      # of a check that has not answered yet
         self._healthy, self._health_text = False, ""
 
@@ -413,29 +414,35 @@ class _Standing(_Candidate):
         self._stop_if_closing()
         if not self._is_healthy():
             return self._stand_down()
-        self._held = self._renew(lead) if lead else self._stand()
-        if self._held:
-            self._extend(self._held)
+        self._pace()
+        self._stop_if_closing()
+        if lead:
+            self._renew(lead)
+        else:
+            self._held = self._stand()
+            if self._held:
+                self._begin(self._held)
         self._answered()
         return self._held.third if self._held else self._interval
 
-    def _renew(self, lead):
-        """Returns what we hold now: this term; after a failover of the server, a greater one; or
-        nothing."""
-        grant = self._ask(self._RENEW, lead.term, self._metadata)
-        if not grant or grant.term != lead.term:
-            self._lose("failover" if grant else "not renewed")
-            self._await_lost()
-        return grant
+    def _pace(self):
+        """Never more than 10 attempts a second, whatever wakes us. [spin]"""
+        self._await(lambda: self._closing, self._attempted + 0.1 - self._now())
+        self._attempted = self._now()
 
-    def _extend(self, grant):
-        """Go on leading, or begin to. A term of ours that has ended meanwhile is not revived: the
-        next turn gives it back."""
-        if grant.term != self._lead.term:
+    def _renew(self, lead):
+        """Go on leading: in this term; after a failover of the server, in a greater one. What has
+        ended meanwhile is not revived: the next turn gives back what we hold then."""
+        self._held = grant = self._ask(self._RENEW, lead.term, self._metadata)
+        if grant and grant.term == lead.term:
+            if self._current():
+                lead.prolong(grant)
+                self._ring()
+            return
+        self._lose("failover" if grant else "not renewed")
+        self._await_lost()
+        if lead.ends[0] == "failover":      # and not resigned during the call
             self._begin(grant)
-        elif self._current():
-            self._lead.prolong(grant)
-            self._ring()
 
     def _give_back(self):
         """The end of a leadership, at the server."""

@@ -414,7 +414,7 @@ class _Standing(_Candidate):
             await self._withdraw()
         except Exception as error:      # then the end of the session, or of the lease, does it
             log.debug("%s: %r", self._trouble.who, error)
-        if self._error and not isinstance(self._error, SystemExit):
+        if self._error:
             self._tell("error", self._error)
         await self._settle()
 
@@ -808,7 +808,14 @@ class DetachedLeadership(_Standing):
             async with self._acquire() as conn:
                 lent.append(conn)
                 self._addresses.answered("pool")
-                return await self._fetch(conn, sql)
+                try:
+                    return await self._fetch(conn, sql)
+                except asyncio.CancelledError:
+                    # A pool of asyncpg's waits for the end of a COPY that was cancelled, for ever
+                    # if all of its answer had come, and that keeps asyncio.run() from returning
+                    # [handlers].
+                    conn.terminate()
+                    raise
         task = asyncio.ensure_future(call())
 
         def cut_off():      # a call may go on at the server: that connection must not be used again

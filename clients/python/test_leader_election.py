@@ -28,11 +28,13 @@ class Answered(DetachedLeadership):
 
     def __init__(self, answer, **options):
         super().__init__(None, "e", **{"interval": 0.01, **options})
-        self.answer, self.sent = answer, []
+        self.answer, self.sent, self.released = answer, [], []
 
     def _call(self, sql, *values):
         call = sql.partition("leader_election.")[2].partition("(")[0]
         self.sent.append(call)
+        if call == "release":
+            self.released.extend(values)
         return self.answer(call)
 
 
@@ -51,6 +53,21 @@ class Connection:
 
     def close(self):
         pass
+
+
+class News:
+    """A connection over which news of election "e" come without an end."""
+
+    def __init__(self):
+        self.pgconn, (self.socket, self.other_end) = self, socket.socketpair()
+        self.other_end.send(b"!")
+
+    def heard(self):
+        return ['{"election": "e"}']
+
+    def close(self):
+        self.socket.close()
+        self.other_end.close()
 
 
 def granted(call, ms="15000", term="1", yielding="f"):
@@ -466,12 +483,33 @@ class Tests(Logged, unittest.TestCase):
         self.assertEqual(self.told, [("elected", 3), ("lost", "failover"), ("elected", 4),
                                      ("lost", "not renewed")])
 
+    def test_resigned_during_a_renewal_that_fails_over(self):
+        """What that renewal has brought is given back: nobody leads on who has resigned."""
+        def answer(call):
+            if call == "renew":
+                self.leadership.resign()
+            return granted(call, "600", term="1" if call == "acquire" else "2")
+        leadership = self.leadership = Answered(answer, **self.handlers())
+        self.addCleanup(leadership.close)
+        leadership.start().wait(5)
+        self.until(lambda: "release" in leadership.sent)
+        self.assertEqual(self.told, [("elected", 1), ("lost", "resigned")])
+        self.assertEqual(leadership.released, [2])
+
     def test_asked_to_yield_once(self):
         leadership = self.answered(lambda call: granted(call, "150", yielding="t"))
         self.until(lambda: leadership.sent.count("renew") > 2)
         leadership.resign()
         self.until(lambda: "release" in leadership.sent)
         self.assertEqual(self.told, [("elected", 1), ("yield", 1), ("lost", "yielded")])
+
+    def test_news_do_not_make_it_spin(self):
+        leadership = self.leadership = Answered(lambda call: None, interval=60.0)
+        self.addCleanup(leadership.close)
+        leadership._wire = News()
+        leadership.start()
+        time.sleep(1.0)
+        self.assertIn(leadership.sent.count("acquire"), range(2, 12))
 
     def test_what_a_primary_refuses(self):
         """(SQLSTATE, whether it ends us when it lasts, state)"""

@@ -36,7 +36,14 @@ class Pool:
 
     @contextlib.asynccontextmanager
     async def acquire(self):
-        yield self
+        """asyncpg's may wait for ever for the end of a call that was cancelled."""
+        terminated = self.terminated
+        try:
+            yield self
+        except asyncio.CancelledError:
+            while self.terminated == terminated:
+                await asyncio.sleep(0.01)
+            raise
 
     async def copy_from_query(self, sql, output, timeout):
         self.sent.append(call_of(sql))
@@ -264,6 +271,19 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
             await (await self.detached(self.leading, on_lost=on_lost).start()).wait()
         await asyncio.to_thread(asyncio.run, main())
         self.assertEqual(self.told[-1], ("closed", False))
+        self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
+
+    async def test_shutdown_during_a_call(self):
+        """[handlers] A call that is cancelled does not keep the loop from ending."""
+        async def hangs(call):
+            return await (asyncio.sleep(60) if call == "renew" else self.leading(call))
+        detached = await self.detached(hangs, call_timeout=60.0).start()
+        await self.until(lambda: "renew" in self.pool.sent)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in sorted(others, key=lambda task: task is not detached._engine):
+            task.cancel()       # that of the call is cancelled by both, and wakes up once
+        _, pending = await asyncio.wait(others, timeout=5)
+        self.assertEqual(pending, set())
         self.assertEqual(self.pool.sent[-2:], ["release", "leave"])
 
     async def test_blocked_loop(self):
@@ -683,7 +703,10 @@ async def main():
     test.setUp()
     async def answer(call):
         return "7\t300\tt\\n" if call == "renew" else await test.leading(call)
-    async with test.detached(answer, {event}=lambda *_: sys.exit(7)) as detached:
+    def on_error(error):
+        print("on_error is told", type(error).__name__, flush=True)
+    options = {{"on_error": on_error, {event!r}: lambda *_: sys.exit(7)}}
+    async with test.detached(answer, **options) as detached:
         print("started", flush=True)
         while True:
             await asyncio.sleep(0.2)
@@ -704,6 +727,7 @@ finally:
             self.assertEqual(status, 7, (event, output))
             if event != "health_check":
                 self.assertIn("'release'", output)
+                self.assertIn("on_error is told SystemExit", output)
 
     # --- forks, names, where to connect
 
