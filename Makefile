@@ -6,7 +6,8 @@
 #   make install-pg_leader    pg_leader alone, with its manual page and its
 #                             completion in bash, into PREFIX=/usr/local
 #   make uninstall, uninstall-pg_leader
-#   make installcheck         run the suites against an installed server
+#   make installcheck         run the suites against an installed server;
+#                             installcheck-portable: the portable edition's specs
 #   make dist                 the committed sources as an archive for PGXN
 #   make portable             the portable edition for pg_tle, into portable/
 #   make deb                  Debian packages of the sources, into deb/
@@ -225,7 +226,8 @@ TEST_OPTS = \
 	--no-locale
 REGRESS := $(patsubst test/sql/%.sql,%,$(sort $(wildcard test/sql/*.sql)))
 REGRESS_OPTS = $(TEST_OPTS)
-ISOLATION := $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+ISOLATION := $(patsubst test/specs/%.spec,%,$(sort \
+	$(filter-out test/specs/portable_%,$(wildcard test/specs/*.spec))))
 ISOLATION_OPTS = $(TEST_OPTS) --outputdir=.
 TAP_TESTS = 1
 PROVE_TESTS = test/t/*.pl
@@ -244,6 +246,16 @@ ifeq ($(PGXS),)
 $(error $(PG_CONFIG) not found: install postgresql-server-dev-NN, or set PG_CONFIG)
 endif
 include $(PGXS)
+
+# The specs of the portable edition, in a database that has it instead of the extension
+PORTABLE_ISOLATION := $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/portable_*.spec)))
+.PHONY: installcheck-portable
+installcheck-portable:
+	psql -Xq -d postgres -c 'DROP DATABASE IF EXISTS isolation_portable' \
+		-c 'CREATE DATABASE isolation_portable TEMPLATE template0'
+	psql -Xq -d isolation_portable -v anyway=1 -f $(srcdir)/sql/portable.sql
+	$(pg_isolation_regress_installcheck) --inputdir=$(srcdir)/test --outputdir=. \
+		--use-existing --dbname=isolation_portable $(PORTABLE_ISOLATION)
 
 $(OBJS): $(filter-out src/bin/%,$(wildcard src/*.h src/*/*.h))
 

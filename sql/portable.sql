@@ -988,6 +988,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
 	wait CONSTANT text := current_setting('lock_timeout');
 	made boolean;
+	last bigint;
 BEGIN
 	BEGIN
 		PERFORM set_config('lock_timeout', 2 * leader_election_internal.tries() || 'ms', true),
@@ -996,9 +997,14 @@ BEGIN
 		made := FOUND;
 		IF made THEN
 			DELETE FROM leader_election.candidate c WHERE c.election = e.election;
-			INSERT INTO leader_election.lease (election, after_term)
-				VALUES (e.election, greatest(s.dropped_term,
-					(SELECT max(d.term) FROM leader_election.dropped d WHERE d.election = e.election)));
+
+			-- Written, not only read: a snapshot that is older than the drop would not
+			-- see that row, and the terms would come again. Now that is 40001.
+			INSERT INTO leader_election.dropped AS d (election, term) VALUES (e.election, s.dropped_term)
+				ON CONFLICT ON CONSTRAINT dropped_pkey DO UPDATE SET term = greatest(d.term, EXCLUDED.term)
+				RETURNING d.term INTO last;
+			DELETE FROM leader_election.dropped d WHERE d.election = e.election;
+			INSERT INTO leader_election.lease (election, after_term) VALUES (e.election, last);
 		END IF;
 		PERFORM set_config('lock_timeout', wait, true);
 	EXCEPTION WHEN lock_not_available THEN
@@ -2132,8 +2138,8 @@ BEGIN
 END
 $$;
 
--- The lease is locked meanwhile: none is granted or renewed by the old settings
--- after this has committed.
+-- The lease is written, not only locked: none is granted or renewed by the old settings
+-- after this has committed, not by a call with an older snapshot either (40001).
 CREATE OR REPLACE FUNCTION leader_election.alter_election(election text,
 	strategy text DEFAULT NULL, lease_duration interval DEFAULT NULL,
 	quorum integer DEFAULT NULL, takeover_delay interval DEFAULT NULL,
@@ -2173,6 +2179,7 @@ BEGIN
 		channel = CASE WHEN $7 IS NULL THEN channel ELSE nullif($7, '') END,
 		owner = coalesce($10, owner)
 		WHERE election = $1;
+	UPDATE leader_election.lease SET term = term WHERE election = $1;
 END
 $$;
 
