@@ -616,13 +616,16 @@ func (l *Leadership) fail(err error) {
 // conclude is the end of Run.
 func (l *Leadership) conclude(closed error) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	failed := l.err != nil
 	l.trouble = "closed"
-	if l.err != nil {
+	if failed {
 		l.trouble = "failed: " + describe(l.err)
-		log.Printf("leaderelection: %s: %s", l.opts.Election, l.trouble)
 	} else if !l.ended {
 		l.err = closed
+	}
+	l.mu.Unlock()
+	if failed {
+		log.Printf("leaderelection: %s: %s", l.opts.Election, l.trouble)
 	}
 	close(l.done)
 	return l.err

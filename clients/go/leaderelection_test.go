@@ -567,6 +567,28 @@ func TestLog(t *testing.T) {
 	}
 }
 
+type asking func()
+
+func (a asking) Write(line []byte) (int, error) {
+	a()
+	return len(line), nil
+}
+
+// What the log is written to may ask for the state, for whatever line.
+func TestLogAsks(t *testing.T) {
+	f := NewFake(Options{})
+	log.SetOutput(asking(func() { f.State() }))
+	defer log.SetOutput(os.Stderr)
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background(), func(context.Context, int64) error { return errors.New("mine") }) }()
+	go f.Elect(0, 0)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		panic("Run has not ended") // log's lock is held: SetOutput would wait, too
+	}
+}
+
 // A candidate to which a server has granted terms, and what it gave back
 type granting struct {
 	l      *Leadership

@@ -33,6 +33,7 @@ const net = require('node:net')
 const os = require('node:os')
 const path = require('node:path')
 const { setTimeout: sleep, setImmediate: nextTurn } = require('node:timers/promises')
+const { format } = require('node:util')
 const { isMainThread, threadId } = require('node:worker_threads')
 const { Client, Connection } = require('pg')
 
@@ -59,7 +60,8 @@ class NotLeader extends Error { code = 'LE001' }
  * @property {number} [refusalTimeout=30000]  For how long all servers must have refused us (a
  *   wrong password, no such database, a bad argument) until that is the end.
  * @property {AbortSignal} [signal]  Closes.
- * @property {(message: string, error?: Error) => void} [log]  Default: console.error.
+ * @property {(message: string, error?: Error) => void} [log]  Default: console.error. What it throws
+ *   is ignored.
  * @property {Connect | Connect[]} [connect]  Leadership: where to; each in turn. Default:
  *   PGSERVICE, PGHOST and so on.
  * @property {number} [slice=5000]  Leadership: how long one campaign waits, and so how soon a
@@ -125,7 +127,8 @@ class Candidate extends EventEmitter {
     this._metadata = JSON.stringify(options.metadata)
     this._callTimeout = options.callTimeout ?? 5000
     this._refusalTimeout = options.refusalTimeout ?? 30000
-    this._log = options.log ?? console.error.bind(console, `leader_election ${election}:`)
+    const log = options.log ?? console.error.bind(console, `leader_election ${election}:`)
+    this._log = (...words) => promised(() => log(...words)).catch(noop) // one that fails ends nothing
     this._reporter = new Reporter(this._log)
     signal?.addEventListener('abort', () => this.close(), { signal: this._closing.signal })
     if (signal?.aborted) this._closing.abort()
@@ -293,11 +296,15 @@ class Candidate extends EventEmitter {
     const { healthCheck } = this._options
     if (!healthCheck) return true
     this._check ??= promised(healthCheck).finally(() => (this._check = null))
-    const health = await within(this._check, this._callTimeout, this._closing.signal)
-      .catch((error) => error)
-    if (health === true) return true
+    let answer
+    try {
+      answer = await within(this._check, this._callTimeout, this._closing.signal)
+      if (answer === true) return true
+    } catch (error) {
+      answer = error
+    }
     if (this._closing.signal.aborted) return false // it was not awaited
-    this._report('unhealthy', 'unhealthy', `unhealthy: the health check says: ${health}`)
+    this._report('unhealthy', 'unhealthy', `unhealthy: the health check says: ${textOf(answer)}`)
     return false
   }
 
@@ -435,7 +442,7 @@ class Candidate extends EventEmitter {
 
   /** Stops standing, for good. */
   _shut(reason, error) {
-    this._fatal ??= error ?? null
+    if (reason === 'error') this._fatal ??= error || new Error(`failed without an error: ${error}`)
     this._closing.abort()
     this._lose(reason)
     this._interrupt()
@@ -1059,7 +1066,7 @@ const sqlstate = ({ code }) => (/^(?=.*\d)[0-9A-Z]{5}$/.test(code) ? code : unde
 /** In one line. Node has errors without a message, for several addresses of a name. */
 function textOf(error) {
   const text = error?.message || error?.errors?.[0]?.message || error?.code || error
-  return String(text).replace(/\s+/g, ' ')
+  return format(text).replace(/\s+/g, ' ')
 }
 
 // --- time

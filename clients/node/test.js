@@ -145,6 +145,55 @@ test('a handler of error that fails is logged; one that blocks holds close() for
   assert.deepStrictEqual(logged, ["a handler of 'elected' failed:", "a handler of 'error' failed:"])
 })
 
+for (const log of [() => { throw new Error('log') }, () => Promise.reject(new Error('log'))]) {
+  test(`a log function that fails changes nothing: ${log}`, { timeout: 20000 }, async () => {
+    let full = true
+    const pool = poolOf((call) => {
+      if (full) throw answers('53300')
+      return leader('2000').answer(call)
+    })
+    const detached = new DetachedLeadership({ election: 'e', pool, log, callTimeout: 50 })
+    await until(() => detached.state.startsWith('unreachable'))
+    full = false
+    assert.strictEqual(await detached.wait(10000), 1)
+    detached.on('lost', () => sleep(150)) // longer than callTimeout: that is logged
+    detached.resign()
+    assert.strictEqual(await detached.wait(10000), 1)
+    await detached.close()
+    assert.strictEqual(detached.state, 'closed')
+
+    const fake = new FakeLeadership({ log })
+    const events = follow(fake)
+    fake.on('yield', () => {
+      throw new Error('handler')
+    })
+    await fake.elect()
+    await fake.askYield()
+    fake.on('elected', () => {
+      throw new Error('mine')
+    })
+    await fake.elect()
+    await assert.rejects(fake.wait(), { message: 'mine' })
+    assert.deepStrictEqual(events, ['elected 1', 'yield 1', 'lost yielded', 'elected 2', 'lost error'])
+  })
+}
+
+test('a handler, or work, that fails with nothing is the end, too', { timeout: 20000 }, async () => {
+  for (const nothing of [undefined, null, false]) {
+    const handled = new FakeLeadership({ log: noop })
+    handled.on('elected', () => Promise.reject(nothing))
+    handled.on('error', noop)
+    await handled.elect()
+    await assert.rejects(handled.wait(5000), /without an error/)
+    assert.match(handled.state, /^failed: XX000 /)
+    const worked = new FakeLeadership({ log: noop })
+    worked.on('error', noop)
+    const running = worked.run(() => Promise.reject(nothing))
+    await worked.elect()
+    await assert.rejects(running, /without an error/)
+  }
+})
+
 test('close() and resign() in a handler do not wait', async () => {
   const fake = new FakeLeadership()
   const events = follow(fake)
@@ -279,10 +328,11 @@ test('a handler may await close(), which then does not wait for it any longer th
 })
 
 test('a health check that fails or hangs ends the leadership, and nothing is renewed', async () => {
-  for (const sick of [false, 'throws', 'hangs']) {
+  for (const sick of [false, Object.create(null), 'throws', 'throws true', 'hangs']) {
     let health = true
     const healthCheck = async () => {
       if (health === 'throws') throw new Error('sick')
+      if (health === 'throws true') throw true // eslint-disable-line no-throw-literal
       if (health === 'hangs') await new Promise(noop)
       return health
     }
