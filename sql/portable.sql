@@ -54,7 +54,11 @@
 \set anyway 0
 \endif
 
+-- extension_to_portable.sql runs this file in a transaction of its own.
+\if :{?in_transaction}
+\else
 BEGIN;
+\endif
 -- psql: end
 
 -- What the session has set must not change how this text is read.
@@ -3088,5 +3092,8 @@ INSERT INTO leader_election_internal.edition (number, version, changes)
 	WHERE NOT EXISTS (SELECT 1 FROM leader_election_internal.edition WHERE number = 1);
 
 -- psql: begin
+\if :{?in_transaction}
+\else
 COMMIT;
+\endif
 -- psql: end
