@@ -25,7 +25,8 @@
 
 \set ON_ERROR_STOP on
 
-BEGIN;
+-- Whatever is the default: what is read after a lock must be of after the lock.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 
 SET LOCAL standard_conforming_strings = on;
 SET LOCAL search_path = pg_catalog, pg_temp;

@@ -34,6 +34,10 @@ sub file
 	my ($dbname, $user, $name, @args) = @_;
 	my ($run, $out);
 
+	# What a session has by default is not to matter.
+	local $ENV{PGOPTIONS} = '-c default_transaction_isolation=serializable -c search_path=public'
+	  unless $name eq 'portable';
+
 	$user //= $super->query('SELECT current_user');
 	$run = IPC::Run::start(
 		[ 'psql', '-XqAt', @args, '-f', "$SQL/$name.sql", '-d', $node->connstr($dbname) . " user=$user" ],

@@ -6,9 +6,10 @@
 #	foreach (run_paper($markdown)) { my ($line, $language, $wrong) = @$_; ... }
 #
 # A paper begins with a database "app" with the extension, and a role "app" that
-# may stand; or, if it has CREATE EXTENSION leader_election, without both. SQL is
-# run by psql, as superuser; other programs find the database and the role in
-# their environment, and in the service "app".
+# may stand; or, if it has CREATE EXTENSION leader_election or installs the portable
+# edition, without both. SQL is run by psql, as superuser; other programs find the
+# database and the role in their environment, and in the service "app". A superuser is
+# named postgres. What is in sql/ is in the present folder.
 #
 # What would need another machine is only checked: whether make knows the target,
 # the script is there and knows its arguments, pg_leader its options. That is so
@@ -21,7 +22,7 @@ use warnings;
 
 use Cwd qw(abs_path);
 use Exporter qw(import);
-use File::Basename qw(dirname);
+use File::Basename qw(basename dirname);
 use File::Path qw(make_path);
 use IPC::Run;
 use JSON::PP;
@@ -78,7 +79,11 @@ sub begin_paper
 	my ($bare) = @_;
 
 	$node //= new_server(config => "listen_addresses = '127.0.0.1'");
-	$psql //= session($node, name => 'papers');
+	unless ($psql)
+	{
+		$psql = session($node, name => 'papers');
+		$psql->query('CREATE ROLE postgres SUPERUSER LOGIN') if $psql->query('SELECT current_user') ne 'postgres';
+	}
 	$http_port //= PostgreSQL::Test::Cluster::get_free_port();
 	$folder = PostgreSQL::Test::Utils::tempdir();
 	make_path("$folder/node_modules");    # as if npm had installed it
@@ -102,6 +107,10 @@ sub begin_paper
 
 	# The programs that examples run
 	symlink(which('pg_leader'), "$folder/pg_leader");
+	symlink($_, "$folder/" . basename($_)) foreach glob("$TOP/sql/*_to_*.sql");
+
+	# The servers of papers have no extensions, but this one has.
+	append_to_file("$folder/portable.sql", "\\set anyway 1\n\\i $TOP/sql/portable.sql\n");
 	append_to_file("$folder/scheduler",
 		"#!/bin/sh\necho \"scheduler, term \$PG_LEADER_TERM\"\nexec sleep 1000\n");
 	append_to_file("$folder/nightly-report", "#!/bin/sh\necho 'nightly report'\n");
@@ -529,7 +538,7 @@ sub run_paper
 	my @results;
 
 	return unless @blocks;
-	begin_paper(scalar grep { /^\s*CREATE EXTENSION leader_election;/m } map { $_->{text} } @blocks);
+	begin_paper(scalar grep { /^\s*CREATE EXTENSION leader_election;|-f portable\.sql/m } map { $_->{text} } @blocks);
 	foreach my $block (@blocks)
 	{
 		my $wrong = $block->{fault};
