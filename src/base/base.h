@@ -50,6 +50,20 @@ extern void le_xact_hold(void);
 extern bool le_xact_holds(void);
 extern void le_xact_forget(void);
 
+/*
+ * For each entry of a hash table, if there is such a table.  The body may
+ * remove its entry, but not leave the loop, whose scan would stay open.
+ */
+#define foreach_entry(type, var, table) \
+	foreach_entry_internal(type, *, var, table)
+#define foreach_entry_internal(type, pointer, var, table) \
+	for (HASH_SEQ_STATUS var##__scan, *var##__outer = \
+		 (table) == NULL || hash_get_num_entries(table) == 0 ? NULL : \
+		 (hash_seq_init(&var##__scan, table), &var##__scan); \
+		 var##__outer != NULL; var##__outer = NULL) \
+		for (type pointer var; \
+			 ((var) = hash_seq_search(var##__outer)) != NULL;)
+
 /* hash.c */
 extern HTAB *le_hash_make(const char *name, Size keysize, Size entrysize,
 						  int flags, MemoryContext context);

@@ -87,13 +87,7 @@ find_commit(const LOCKTAG *lock, VirtualTransactionId vxid, HASHACTION action)
 static void
 forget_commits(int64 now)
 {
-	HASH_SEQ_STATUS scan;
-	LateCommit *c;
-
-	if (commits == NULL)
-		return;
-	hash_seq_init(&scan, commits);
-	while ((c = hash_seq_search(&scan)) != NULL)
+	foreach_entry(LateCommit, c, commits)
 	{
 		if (now - c->seen > FORGET_AFTER)
 			(void) hash_search(commits, &c->key, HASH_REMOVE, NULL);

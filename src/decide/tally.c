@@ -377,13 +377,10 @@ le_tally_late(const Tally *tally, const char *election, const char *candidate,
 {
 	const Share *share = find_share(tally, NULL, candidate, role, HASH_FIND);
 	List	   *names = NIL;
-	HASH_SEQ_STATUS scan;
-	Counted    *counted;
 
 	if (share == NULL || share->count[TALLY_LATE] == 0)
 		return NIL;
-	hash_seq_init(&scan, tally->elections);
-	while ((counted = hash_seq_search(&scan)) != NULL)
+	foreach_entry(Counted, counted, tally->elections)
 	{
 		if (counted->of[TALLY_LATE] == share &&
 			strcmp(counted->election, election) != 0)

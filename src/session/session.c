@@ -127,13 +127,8 @@ List *
 le_session_elections(void)
 {
 	List	   *all = NIL;
-	HASH_SEQ_STATUS scan;
-	Candidacy  *c;
 
-	if (candidacies == NULL)
-		return NIL;
-	hash_seq_init(&scan, candidacies);
-	while ((c = hash_seq_search(&scan)) != NULL)
+	foreach_entry(const Candidacy, c, candidacies)
 		all = lappend(all, pstrdup(c->election));
 	return all;
 }
@@ -205,14 +200,11 @@ void
 le_session_drop(Candidacy *candidacy)
 {
 	int64		session_id = candidacy->session_id;
-	HASH_SEQ_STATUS scan;
-	Candidacy  *c;
 	bool		needed = false;
 
 	recent = NULL;
 	hash_search(candidacies, candidacy->election, HASH_REMOVE, NULL);
-	hash_seq_init(&scan, candidacies);
-	while ((c = hash_seq_search(&scan)) != NULL)
+	foreach_entry(const Candidacy, c, candidacies)
 		needed |= c->session_id == session_id;
 	if (!needed)
 		le_session_lock_release(session_id);
@@ -457,16 +449,10 @@ le_session_remaining(Candidacy *candidacy)
 void
 le_session_mark_losses(void)
 {
-	HASH_SEQ_STATUS scan;
-	Candidacy  *c;
 	bool		lost = false;
 
-	if (candidacies != NULL && hash_get_num_entries(candidacies) > 0)
-	{
-		hash_seq_init(&scan, candidacies);
-		while ((c = hash_seq_search(&scan)) != NULL)
-			lost |= !c->withdrawn && !le_session_holds_lock(c);
-	}
+	foreach_entry(const Candidacy, c, candidacies)
+		lost |= !c->withdrawn && !le_session_holds_lock(c);
 	if (lost)
 		forget_old_losses();
 	if (lost || (marked_until != 0 && le_clock() < marked_until))
@@ -490,48 +476,41 @@ le_session_mark_losses(void)
 void
 le_session_end_of_xact(bool committed)
 {
-	HASH_SEQ_STATUS scan;
-	Candidacy  *c;
+	bool		other_version = le_store_stays_other_version(committed);
 	bool		shared_needed = false;
 	bool		wake = false;
 
-	if (candidacies != NULL && hash_get_num_entries(candidacies) > 0)
+	foreach_entry(Candidacy, c, candidacies)
 	{
-		bool		other_version = le_store_stays_other_version(committed);
+		bool		over = other_version ||
+			(committed ? c->withdrawn : (c->made || c->campaigning));
 
-		hash_seq_init(&scan, candidacies);
-		while ((c = hash_seq_search(&scan)) != NULL)
+		if (!committed && c->former[0] != '\0')
+			strlcpy(c->candidate, c->former, sizeof(c->candidate));
+		if (!over && !le_session_holds_lock(c))
 		{
-			bool		over = other_version ||
-				(committed ? c->withdrawn : (c->made || c->campaigning));
-
-			if (!committed && c->former[0] != '\0')
-				strlcpy(c->candidate, c->former, sizeof(c->candidate));
-			if (!over && !le_session_holds_lock(c))
-			{
-				note_loss(c);
-				over = true;
-			}
-			if (over)
-			{
-				wake = true;
-				recent = NULL;
-				if (c->session_id != shared_session_id)
-					le_session_lock_release(c->session_id);
-				hash_search(candidacies, c->election, HASH_REMOVE, NULL);
-				continue;
-			}
-			shared_needed |= c->session_id == shared_session_id;
-			c->former[0] = '\0';
-			c->made = false;
-			c->withdrawn = false;
-			if (c->stepped_down)
-				c->changes = 0;
-			c->stepped_down = false;
+			note_loss(c);
+			over = true;
 		}
-		if (hash_get_num_entries(candidacies) == 0)
-			le_keepalive_restore();
+		if (over)
+		{
+			wake = true;
+			recent = NULL;
+			if (c->session_id != shared_session_id)
+				le_session_lock_release(c->session_id);
+			hash_search(candidacies, c->election, HASH_REMOVE, NULL);
+			continue;
+		}
+		shared_needed |= c->session_id == shared_session_id;
+		c->former[0] = '\0';
+		c->made = false;
+		c->withdrawn = false;
+		if (c->stepped_down)
+			c->changes = 0;
+		c->stepped_down = false;
 	}
+	if (wake && hash_get_num_entries(candidacies) == 0)
+		le_keepalive_restore();
 	if (shared_session_id != 0 && !shared_needed)
 	{
 		le_session_lock_release(shared_session_id);

@@ -296,11 +296,7 @@ worse(const Trouble *a, const Trouble *b)
 static void
 note_elections(WorkerTrouble *told, const Trouble *worst)
 {
-	HASH_SEQ_STATUS scan;
-	Trouble    *trouble;
-
-	hash_seq_init(&scan, troubles);
-	while ((trouble = hash_seq_search(&scan)) != NULL)
+	foreach_entry(const Trouble, trouble, troubles)
 	{
 		if (!kinds[trouble->key.kind].elects || told->all || !is_told(trouble) ||
 			le_trouble_kind(trouble->code) != le_trouble_kind(worst->code))
@@ -321,11 +317,8 @@ tell_troubles(void)
 {
 	const Trouble *worst = NULL;
 	WorkerTrouble told = {.all = false};
-	HASH_SEQ_STATUS scan;
-	Trouble    *trouble;
 
-	hash_seq_init(&scan, troubles);
-	while ((trouble = hash_seq_search(&scan)) != NULL)
+	foreach_entry(const Trouble, trouble, troubles)
 	{
 		if (is_told(trouble))
 			worst = worse(worst, trouble);
@@ -369,14 +362,11 @@ le_attempt_forget(int64 *next)
 {
 	int64		now = le_clock();
 	bool		forgotten = false;
-	HASH_SEQ_STATUS scan;
-	Trouble    *trouble;
 
 	if (now >= forget_at)
 	{
 		forget_at = PG_INT64_MAX;
-		hash_seq_init(&scan, troubles);
-		while ((trouble = hash_seq_search(&scan)) != NULL)
+		foreach_entry(Trouble, trouble, troubles)
 		{
 			int64		until = keep_until(trouble);
 
@@ -400,13 +390,9 @@ le_attempt_forget(int64 *next)
 void
 le_attempt_again(void)
 {
-	HASH_SEQ_STATUS scan;
-	Trouble    *trouble;
-
 	if (line[0] == '\0')
 		return;					/* what is merely busy pauses briefly */
-	hash_seq_init(&scan, troubles);
-	while ((trouble = hash_seq_search(&scan)) != NULL)
+	foreach_entry(Trouble, trouble, troubles)
 	{
 		trouble->retry_at = Min(trouble->retry_at,
 								trouble->tried_at + WOKEN_PAUSE);

@@ -124,13 +124,8 @@ List *
 le_led_orphaned(void)
 {
 	List	   *elections = NIL;
-	HASH_SEQ_STATUS scan;
-	LedBySession *session;
 
-	if (last.sessions == NULL)
-		return NIL;
-	hash_seq_init(&scan, last.sessions);
-	while ((session = hash_seq_search(&scan)) != NULL)
+	foreach_entry(LedBySession, session, last.sessions)
 	{
 		if (session->elections == NIL || le_session_alive(session->session_id))
 			continue;

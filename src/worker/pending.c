@@ -219,13 +219,9 @@ le_pending_scan_lease(Round *round, const Lease *lease)
 void
 le_pending_end_scan(Round *round)
 {
-	HASH_SEQ_STATUS scan;
-	KnownMark  *k;
-
 	if (leases_known == hash_get_num_entries(known))
 		return;
-	hash_seq_init(&scan, known);
-	while ((k = hash_seq_search(&scan)) != NULL)
+	foreach_entry(KnownMark, k, known)
 	{
 		if (k->scan != scan_number)
 			(void) le_round_note(&round->pending, k->election);
