@@ -76,7 +76,6 @@ OBJS = \
 	src/state/role.o \
 	src/state/run.o \
 	src/state/seat.o \
-	src/state/setting.o \
 	src/rules/contender.o \
 	src/rules/eligible.o \
 	src/rules/ranking.o \

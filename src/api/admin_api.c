@@ -86,13 +86,13 @@ le_admin_see_to_epoch(const char *name)
 }
 
 /*
- * Change those settings of the election, which the caller owns, that are
- * given (see le_arg_settings()), to what they are in to.  No lease is granted
- * or renewed meanwhile: where a standby has the new settings, it has every
- * lease that was granted by the old ones.
+ * Change those settings of the election, which the caller owns, that the call
+ * gives (see le_arg_settings()).  No lease is granted or renewed meanwhile:
+ * where a standby has the new settings, it has every lease that was granted by
+ * the old ones.
  */
 void
-le_admin_alter_owned(const char *name, const Election *to, uint32 given)
+le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo, bool of_group)
 {
 	Lease	   *lease;
 	Election   *election;
@@ -101,7 +101,7 @@ le_admin_alter_owned(const char *name, const Election *to, uint32 given)
 	le_admin_see_to_epoch(name);
 	election = le_call_lock_owned(name, &lease);
 	altered = *election;
-	le_setting_copy(le_election_settings, &altered, to, given);
+	(void) le_arg_settings(fcinfo, le_election_settings, of_group, &altered);
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
@@ -123,17 +123,15 @@ Datum
 le_alter_election(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_call_election(fcinfo, "leader_election.alter_election()");
-	Election	to = {0};
-	uint32		given;
+	Election	checked;
 	BoundedWaits waits;
 	Election   *election;
 
-	given = le_arg_settings(fcinfo, le_election_settings, false, &to);
+	(void) le_arg_settings(fcinfo, le_election_settings, false, &checked);
 	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(name);
 	check_no_seat(election, "leader_election.alter_group()");
-	le_call_check_new_owner(&to.owner);
-	le_admin_alter_owned(name, &to, given);
+	le_admin_alter_owned(name, fcinfo, false);
 	le_commit_wakes_worker();
 	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();

@@ -48,7 +48,6 @@ extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(const char *name);
 extern Election *le_call_get_owned(const char *name);
-extern void le_call_check_new_owner(const Role *owner);
 extern Election *le_call_lock_owned(const char *name, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
@@ -75,8 +74,8 @@ extern void le_arg_said(FunctionCallInfo fcinfo, int first, Profile *profile);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);
 
-extern uint32 le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings,
-							  bool of_group, void *to);
+extern bool le_arg_settings(FunctionCallInfo fcinfo, const Field *settings,
+							bool of_group, void *to);
 
 /* observed.c */
 #define LE_MOST_TERMS		1000	/* that are read of an election's history */
@@ -152,8 +151,8 @@ extern void le_members_warn(void);
 
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const char *name);
-extern void le_admin_alter_owned(const char *name, const Election *to,
-								 uint32 given);
+extern void le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo,
+								 bool of_group);
 
 /* detached_api.c */
 extern void le_detached_check_holder(const Lease *lease, int64 term,

@@ -209,7 +209,7 @@ strategy_arg(FunctionCallInfo fcinfo, int n)
 }
 
 static int
-integer_arg(FunctionCallInfo fcinfo, int n, const Setting *setting)
+integer_arg(FunctionCallInfo fcinfo, int n, const Field *setting)
 {
 	int			number = PG_GETARG_INT32(n);
 
@@ -225,32 +225,33 @@ integer_arg(FunctionCallInfo fcinfo, int n, const Setting *setting)
 }
 
 static void
-read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
-			 void *field)
+read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 {
 	char	   *text;
 
-	switch (setting->field.type)
+	switch (setting->type)
 	{
 		case FIELD_STRATEGY:
-			*(const char **) field = strategy_arg(fcinfo, n);
+			*(const char **) member = strategy_arg(fcinfo, n);
 			break;
 		case FIELD_TEXT:
 			text = le_arg_text(fcinfo, n, setting->name, setting->least,
 							   setting->most);
-			*(char **) field = text[0] != '\0' ? text : NULL;
+			*(char **) member = text[0] != '\0' ? text : NULL;
 			break;
 		case FIELD_ROLE:
 			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
-			*(Role *) field = text[0] == '\0' && setting->least == 0 ?
+			*(Role *) member = text[0] == '\0' && setting->least == 0 ?
 				(Role) {""} : le_role_named(text);
+			if (setting->least > 0)
+				LeCheckCanSetRole(GetUserId(), ((Role *) member)->oid);
 			break;
 		case FIELD_INTEGER:
-			*(int *) field = integer_arg(fcinfo, n, setting);
+			*(int *) member = integer_arg(fcinfo, n, setting);
 			break;
 		case FIELD_INTERVAL:
-			*(int64 *) field = le_arg_interval(fcinfo, n, setting->name,
-											   setting->least, setting->most);
+			*(int64 *) member = le_arg_interval(fcinfo, n, setting->name,
+												setting->least, setting->most);
 			break;
 		default:
 			elog(ERROR, "setting \"%s\" has a type of no setting",
@@ -261,14 +262,15 @@ read_setting(FunctionCallInfo fcinfo, int n, const Setting *setting,
 /*
  * Set the fields of an Election, or of an ElectionGroup, whose settings a call
  * gives; an argument that is NULL sets nothing.  of_group: the call is about a
- * group.  Returns a bit for each that was set, counted as they are in the
- * table.
+ * group.  42501 unless the caller is a member of the role that is to be the
+ * owner, or a superuser, as for the owners of tables: nobody gives a role away
+ * what it does not want.  Returns whether any is given.
  */
-uint32
-le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings, bool of_group,
+bool
+le_arg_settings(FunctionCallInfo fcinfo, const Field *settings, bool of_group,
 				void *to)
 {
-	uint32		given = 0;
+	bool		given = false;
 
 	for (int i = 0; settings[i].name != NULL; i++)
 	{
@@ -277,8 +279,8 @@ le_arg_settings(FunctionCallInfo fcinfo, const Setting *settings, bool of_group,
 		if (n >= PG_NARGS() || PG_ARGISNULL(n))
 			continue;
 		read_setting(fcinfo, n, &settings[i],
-					 (char *) to + settings[i].field.offset);
-		given |= 1 << i;
+					 (char *) to + settings[i].offset);
+		given = true;
 	}
 	return given;
 }

@@ -164,11 +164,9 @@ le_create_group(PG_FUNCTION_ARGS)
 Datum
 le_alter_group(PG_FUNCTION_ARGS)
 {
-	ElectionGroup to = {0};
-	Election	to_seat = {0};
+	ElectionGroup checked;
 	Election	like;
-	uint32		given;
-	uint32		given_seats;
+	bool		alters_seats;
 	BoundedWaits waits;
 	char	   *name;
 	ElectionGroup *group;
@@ -176,26 +174,25 @@ le_alter_group(PG_FUNCTION_ARGS)
 	List	   *seats;
 
 	le_call_check_function("leader_election.alter_group()");
-	given = le_arg_settings(fcinfo, le_group_settings, true, &to);
-	given_seats = le_arg_settings(fcinfo, le_election_settings, true, &to_seat);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, &checked);
+	alters_seats = le_arg_settings(fcinfo, le_election_settings, true, &like);
 	name = group_arg(fcinfo);
 	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(name);
-	le_call_check_new_owner(&to.owner);
 	former_seats = group->seats;
-	le_setting_copy(le_group_settings, group, &to, given);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, group);
 	while (!le_group_write(group))
 		le_wait_retry_or_busy(group->name);
 	seats = le_elections_read_seats(name);
-	foreach_ptr(Election, seat, given_seats != 0 ? seats : NIL)
+	foreach_ptr(Election, seat, alters_seats ? seats : NIL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		le_admin_alter_owned(seat->name, &to_seat, given_seats);
+		le_admin_alter_owned(seat->name, fcinfo, true);
 	}
 	like = seats != NIL ? *(Election *) linitial(seats) :
 		le_election_new(NULL, group->owner);
-	le_setting_copy(le_election_settings, &like, &to_seat, given_seats);
+	(void) le_arg_settings(fcinfo, le_election_settings, true, &like);
 	make_seats(group, &like);
 	tell_costs(group, former_seats);
 	le_wait_bounded_end(&waits);

@@ -35,30 +35,32 @@ enum
 StaticAssertDecl(ELECTION_GROUP + 1 == LE_PAUSE_FIRST,
 				 "the columns of a pause");
 
-#define SETS(type, column, field) \
-	{FIELD_##type, ELECTION_##column, offsetof(Election, field)}
-#define SETS_ROLE(column, field) \
-	{FIELD_ROLE, ELECTION_##column, offsetof(Election, field), true, \
-	ELECTION_##column##_ID}
+#define FIELD(type, column, member) \
+	FIELD_##type, ELECTION_##column, offsetof(Election, member), false, 0
+#define ROLE_FIELD(column, member) \
+	FIELD_ROLE, ELECTION_##column, offsetof(Election, member), true, \
+	ELECTION_##column##_ID
 #define LONGEST_DELAY	USECS_PER_DAY
 
-const Setting le_election_settings[] = {
-	{"strategy", SETS(STRATEGY, STRATEGY, strategy), 1, 2},
-	{"lease_duration", SETS(INTERVAL, LEASE_DURATION, lease_duration), 2, 4,
+/* The settings; then, without names, what else a row has */
+const Field le_election_settings[] = {
+	{FIELD(STRATEGY, STRATEGY, strategy), "strategy", 1, 2},
+	{FIELD(INTERVAL, LEASE_DURATION, lease_duration), "lease_duration", 2, 4,
 		LE_SHORTEST_LEASE_MS * INT64CONST(1000),
 	LE_LONGEST_LEASE_MS * INT64CONST(1000)},
-	{"quorum", SETS(INTEGER, QUORUM, quorum), 3, 5, 1, PG_INT32_MAX},
-	{"takeover_delay", SETS(INTERVAL, TAKEOVER_DELAY, takeover_delay), 4, 6,
+	{FIELD(INTEGER, QUORUM, quorum), "quorum", 3, 5, 1, PG_INT32_MAX},
+	{FIELD(INTERVAL, TAKEOVER_DELAY, takeover_delay), "takeover_delay", 4, 6,
 	0, LONGEST_DELAY},
-	{"preempt_delay", SETS(INTERVAL, PREEMPT_DELAY, preempt_delay), 7, 9,
+	{FIELD(INTERVAL, PREEMPT_DELAY, preempt_delay), "preempt_delay", 7, 9,
 	0, LONGEST_DELAY},
-	{"initial_delay", SETS(INTERVAL, INITIAL_DELAY, initial_delay), 8, 10,
+	{FIELD(INTERVAL, INITIAL_DELAY, initial_delay), "initial_delay", 8, 10,
 	0, LONGEST_DELAY},
-	{"candidate_role", SETS_ROLE(CANDIDATE_ROLE, candidate_role), 5, 7, 0,
+	{ROLE_FIELD(CANDIDATE_ROLE, candidate_role), "candidate_role", 5, 7, 0,
 	NAMEDATALEN - 1},
-	{"channel", SETS(TEXT, CHANNEL, channel), 6, 8, 0, NAMEDATALEN - 1},
-	{"owner", SETS_ROLE(OWNER, owner), 9, 11, 1, NAMEDATALEN - 1},
-	{NULL}
+	{FIELD(TEXT, CHANNEL, channel), "channel", 6, 8, 0, NAMEDATALEN - 1},
+	{ROLE_FIELD(OWNER, owner), "owner", 9, 11, 1, NAMEDATALEN - 1},
+	{FIELD(TEXT, ELECTION, name)},
+	{FIELD(TEXT, GROUP, group)},
 };
 
 /*
@@ -79,10 +81,9 @@ make_election(const Row *row)
 {
 	Election   *election = palloc0(sizeof(Election));
 
-	election->name = TextDatumGetCString(row->values[ELECTION_ELECTION]);
-	le_setting_read(le_election_settings, row, election);
+	le_fields_read(le_election_settings, lengthof(le_election_settings), row,
+				   election);
 	election->pause = le_pause_make(row);
-	election->group = LE_GET(row, ELECTION_GROUP, TextDatumGetCString, NULL);
 	election->own_write = le_scan_is_own_write(row);
 	return election;
 }
@@ -207,11 +208,9 @@ le_election_write(const Election *election)
 		   le_lock_holds_election(election->name, ExclusiveLock));
 	if (row == NULL)
 		return false;
-	LE_SET(row, ELECTION_ELECTION, LE_TEXT(election->name));
-	le_setting_write(le_election_settings, row, election);
+	le_fields_write(le_election_settings, lengthof(le_election_settings), row,
+					election);
 	le_pause_set(row, election->pause);
-	LE_SET_IF(row, ELECTION_GROUP, election->group != NULL,
-			  LE_TEXT(election->group));
 	if (row->tuple != NULL)
 		CacheInvalidateRelcacheByRelid(le_store.grant);
 	le_row_write(row);

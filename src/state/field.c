@@ -13,19 +13,6 @@
 #include "state/state.h"
 #include "utils/builtins.h"
 
-/* What a member of each type takes */
-static const Size sizes[] = {
-	[FIELD_TEXT] = sizeof(char *),
-	[FIELD_STRATEGY] = sizeof(char *),
-	[FIELD_NAME] = sizeof(char *),
-	[FIELD_DATUM] = sizeof(Datum),
-	[FIELD_ROLE] = sizeof(Role),
-	[FIELD_INTEGER] = sizeof(int),
-	[FIELD_BIGINT] = sizeof(int64),
-	[FIELD_BOOLEAN] = sizeof(bool),
-	[FIELD_INTERVAL] = sizeof(int64)
-};
-
 int64
 le_field_interval(Datum value)
 {
@@ -39,8 +26,8 @@ le_field_interval(Datum value)
  * Set a member of a struct from a row.  A Datum points into the row then; all
  * else is a copy.
  */
-void
-le_field_read(const Field *field, const Row *row, void *into)
+static void
+read_field(const Field *field, const Row *row, void *into)
 {
 	void	   *member = (char *) into + field->offset;
 
@@ -83,8 +70,8 @@ le_field_read(const Field *field, const Row *row, void *into)
  * written by the name that it has now, and with its OID, also where a restore
  * has brought the row.
  */
-void
-le_field_write(const Field *field, Row *row, const void *from)
+static void
+write_field(const Field *field, Row *row, const void *from)
 {
 	const void *member = (const char *) from + field->offset;
 
@@ -125,22 +112,15 @@ le_field_write(const Field *field, Row *row, const void *from)
 }
 
 void
-le_field_copy(const Field *field, void *to, const void *from)
-{
-	memcpy((char *) to + field->offset, (const char *) from + field->offset,
-		   sizes[field->type]);
-}
-
-void
 le_fields_read(const Field *fields, int n, const Row *row, void *into)
 {
 	for (int i = 0; i < n; i++)
-		le_field_read(&fields[i], row, into);
+		read_field(&fields[i], row, into);
 }
 
 void
 le_fields_write(const Field *fields, int n, Row *row, const void *from)
 {
 	for (int i = 0; i < n; i++)
-		le_field_write(&fields[i], row, from);
+		write_field(&fields[i], row, from);
 }

@@ -38,18 +38,17 @@ enum
 	GROUP_OWNER_ID
 };
 
-#define SETS(type, column, field) \
-	{FIELD_##type, GROUP_##column, offsetof(ElectionGroup, field)}
-#define SETS_ROLE(column, field) \
-	{FIELD_ROLE, GROUP_##column, offsetof(ElectionGroup, field), true, \
-	GROUP_##column##_ID}
+#define FIELD(type, column, member) \
+	FIELD_##type, GROUP_##column, offsetof(ElectionGroup, member)
 
-const Setting le_group_settings[] = {
-	{"seats", SETS(INTEGER, SEATS, seats), 0, 1, 1, LE_MOST_SEATS},
-	{"max_per_candidate",
-	SETS(INTEGER, MAX_PER_CANDIDATE, max_per_candidate), 0, 3, 1, LE_MOST_SEATS},
-	{"owner", SETS_ROLE(OWNER, owner), 0, 11, 1, NAMEDATALEN - 1},
-	{NULL}
+/* The settings; then, without a name, what else a row has */
+const Field le_group_settings[] = {
+	{FIELD(INTEGER, SEATS, seats), false, 0, "seats", 0, 1, 1, LE_MOST_SEATS},
+	{FIELD(INTEGER, MAX_PER_CANDIDATE, max_per_candidate), false, 0,
+	"max_per_candidate", 0, 3, 1, LE_MOST_SEATS},
+	{FIELD(ROLE, OWNER, owner), true, GROUP_OWNER_ID, "owner", 0, 11, 1,
+	NAMEDATALEN - 1},
+	{FIELD(TEXT, NAME, name)},
 };
 
 static void *
@@ -57,8 +56,7 @@ make_group(const Row *row)
 {
 	ElectionGroup *group = palloc0(sizeof(ElectionGroup));
 
-	group->name = TextDatumGetCString(row->values[GROUP_NAME]);
-	le_setting_read(le_group_settings, row, group);
+	le_fields_read(le_group_settings, lengthof(le_group_settings), row, group);
 	return group;
 }
 
@@ -184,8 +182,7 @@ le_group_write(const ElectionGroup *group)
 		   le_lock_group_is_mine(group->name));
 	if (row == NULL)
 		return false;
-	LE_SET(row, GROUP_NAME, LE_TEXT(group->name));
-	le_setting_write(le_group_settings, row, group);
+	le_fields_write(le_group_settings, lengthof(le_group_settings), row, group);
 	le_row_write(row);
 	le_commit_durably();
 	le_commit_wakes_worker();

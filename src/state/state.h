@@ -91,12 +91,14 @@ typedef struct Field
 	Size		offset;			/* of the member */
 	bool		or_null;		/* 0 and false are written as null */
 	int			id_column;		/* of a role */
+	const char *name;			/* of a setting, and of its argument, or NULL */
+	int			arg;			/* of create_election(), alter_election() */
+	int			group_arg;		/* of create_group() and alter_group() */
+	int64		least;			/* a value, or the length of one ... */
+	int64		most;			/* ... of a text; a role of length 0 is none */
 } Field;
 
 extern int64 le_field_interval(Datum value);
-extern void le_field_read(const Field *field, const Row *row, void *into);
-extern void le_field_write(const Field *field, Row *row, const void *from);
-extern void le_field_copy(const Field *field, void *to, const void *from);
 extern void le_fields_read(const Field *fields, int n, const Row *row,
 						   void *into);
 extern void le_fields_write(const Field *fields, int n, Row *row,
@@ -397,24 +399,6 @@ extern void le_mark_create(const char *election,
 						   int64 after_term);
 extern void le_mark_delete(Mark *mark);
 
-/* setting.c */
-/* A setting of elections, or of groups; the last one of a table has no name */
-typedef struct Setting
-{
-	const char *name;			/* of its argument, and of its column */
-	Field		field;			/* of Election or ElectionGroup */
-	int			arg;			/* of create_election(), alter_election() */
-	int			group_arg;		/* of create_group() and alter_group() */
-	int64		least;			/* a value, or the length of one ... */
-	int64		most;			/* ... of a text; a role of length 0 is none */
-} Setting;
-
-extern void le_setting_read(const Setting *settings, const Row *row, void *to);
-extern void le_setting_write(const Setting *settings, Row *row,
-							 const void *from);
-extern void le_setting_copy(const Setting *settings, void *to,
-							const void *from, uint32 given);
-
 /* election.c */
 struct Pause;
 
@@ -435,7 +419,7 @@ typedef struct Election
 	bool		own_write;		/* the running transaction has written it */
 } Election;
 
-extern const Setting le_election_settings[];
+extern const Field le_election_settings[];
 
 extern Election le_election_new(char *name, Role owner);
 extern Election *le_election_read(const char *name);
@@ -477,7 +461,7 @@ typedef struct ElectionGroup
 	struct Tally *tally;		/* who has how many; NULL: not counted */
 } ElectionGroup;
 
-extern const Setting le_group_settings[];
+extern const Field le_group_settings[];
 
 extern ElectionGroup *le_group_read(const char *name);
 extern ElectionGroup *le_group_of(const Election *election);
