@@ -183,7 +183,7 @@ le_drop_election(PG_FUNCTION_ARGS)
 			le_wait_retry_or_busy(name);
 		if (le_lock_name(name, NULL, ExclusiveLock))
 			break;
-		le_lock_release_election(name);
+		le_lock_release_mutex(LOCK_ELECTION, name);
 		le_wait_retry_or_busy(name);
 	}
 

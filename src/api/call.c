@@ -62,7 +62,7 @@ le_call_ask_unwanted(const char *name)
 		!le_room_for_locks(LE_LOCKS_OF_CHANGE) ||
 		!le_store_try_lock(LE_TABLES, RowExclusiveLock))
 		return false;
-	tag = le_lock_election_tag(name);
+	tag = le_lock_mutex_tag(LOCK_ELECTION, name);
 	if (!le_lock_election_shared(&tag, false))
 		return false;
 	le_xact_hold();

@@ -183,7 +183,7 @@ is_late_commit(const Diagnosis *d, const LockInstanceData *lock,
 bool
 le_diagnose_has_late_commit(const Diagnosis *d)
 {
-	LOCKTAG		election = le_lock_election_tag(d->name);
+	LOCKTAG		election = le_lock_mutex_tag(LOCK_ELECTION, d->name);
 
 	for (int i = 0; i < d->locks->nelements; i++)
 	{
@@ -224,11 +224,11 @@ check_mutex(Diagnosis *d, const LockInstanceData *lock, const char *what)
 void
 le_diagnose_locks(Diagnosis *d)
 {
-	LOCKTAG		election = le_lock_election_tag(d->name);
+	LOCKTAG		election = le_lock_mutex_tag(LOCK_ELECTION, d->name);
 	LOCKTAG		group = election;
 
 	if (d->group != NULL)
-		group = le_lock_group_tag(d->group->name);
+		group = le_lock_mutex_tag(LOCK_GROUP, d->group->name);
 	for (int i = 0; i < d->locks->nelements; i++)
 	{
 		const LockInstanceData *lock = &d->locks->locks[i];

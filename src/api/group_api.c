@@ -59,11 +59,11 @@ lock_owned(const char *name)
 	(void) get_owned(name);
 	for (;;)
 	{
-		if (le_lock_group(name, false))
+		if (le_lock_mutex(LOCK_GROUP, name, false))
 		{
 			if (le_lock_name(name, NULL, ExclusiveLock))
 				break;
-			le_lock_release_group(name);
+			le_lock_release_mutex(LOCK_GROUP, name);
 		}
 		le_wait_retry_or_busy(name);
 	}

@@ -95,7 +95,7 @@ continue_lease(const char *name, int64 term,
 		refresh_candidate(lease, said, election->lease_duration);
 	}
 	else if (proof->required)	/* the next proof may take a while */
-		le_lock_release_election(name);
+		le_lock_release_mutex(LOCK_ELECTION, name);
 	return lease;
 }
 

@@ -94,20 +94,16 @@ typedef enum Held
 extern LOCKTAG le_lock_tag(LockClass class, uint64 key);
 extern bool le_lock_try(LOCKTAG tag, LOCKMODE mode, bool session_level);
 extern Held le_lock_is_held(LOCKTAG tag);
-extern bool le_lock_is_in(const LockData *copy, LOCKTAG tag);
-extern bool le_lock_election(const char *election, bool wait);
-extern void le_lock_release_election(const char *election);
-extern LOCKTAG le_lock_election_tag(const char *election);
+extern const LockInstanceData *le_lock_holder(const LockData *copy,
+											  const LOCKTAG *tag);
+extern LOCKTAG le_lock_mutex_tag(LockClass class, const char *name);
+extern bool le_lock_mutex(LockClass class, const char *name, bool wait);
+extern void le_lock_release_mutex(LockClass class, const char *name);
 extern bool le_lock_election_shared(const LOCKTAG *tag, bool wait);
 extern void le_lock_release_election_shared(const LOCKTAG *tag);
 extern VirtualTransactionId *le_lock_election_sharers(const LOCKTAG *tag,
 													  int *count);
-extern int	le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b);
 extern bool le_lock_holds_exclusive(void);
-extern LOCKTAG le_lock_group_tag(const char *group);
-extern bool le_lock_group(const char *group, bool wait);
-extern bool le_lock_group_is_mine(const char *group);
-extern void le_lock_release_group(const char *group);
 extern bool le_lock_name(const char *election, const char *candidate,
 						 LOCKMODE mode);
 extern void le_lock_release_name(const char *election, const char *candidate,
@@ -115,15 +111,14 @@ extern void le_lock_release_name(const char *election, const char *candidate,
 extern bool le_lock_take(LockClass class);
 extern void le_lock_release(LockClass class);
 extern bool le_lock_is_mine(LockClass class);
-extern bool le_lock_epoch(void);
 extern bool le_lock_worker(void);
 extern bool le_lock_worker_is_free(void);
 extern int	le_lock_worker_pid(const LockData *copy);
 extern void le_lock_forget(void);
 #ifdef USE_ASSERT_CHECKING
-extern bool le_lock_holds_election(const char *election, LOCKMODE mode);
+extern bool le_lock_holds_mutex(LockClass class, const char *name,
+								LOCKMODE mode);
 extern bool le_lock_holds_name(const char *election, const char *candidate);
-extern bool le_lock_holds_table(Oid table);
 #endif
 
 /* session_lock.c */

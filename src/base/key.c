@@ -11,12 +11,15 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 
-static void
-add_column(Key *key, StrategyNumber strategy, RegProcedure compare, Datum value)
+/*
+ * A key with one more condition, on that column.
+ */
+static Key
+with(Key key, AttrNumber column, StrategyNumber strategy, RegProcedure compare,
+	 Datum value)
 {
-	int			column = ++key->columns;
-
-	ScanKeyInit(&key->column[column - 1], column, strategy, compare, value);
+	ScanKeyInit(&key.column[key.columns++], column, strategy, compare, value);
+	return key;
 }
 
 /*
@@ -36,11 +39,8 @@ le_key_any(void)
 Key
 le_key(const char *first)
 {
-	Key			key = le_key_any();
-
-	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
-			   CStringGetTextDatum(first));
-	return key;
+	return with(le_key_any(), 1, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(first));
 }
 
 /*
@@ -49,11 +49,8 @@ le_key(const char *first)
 Key
 le_key_text(const char *first, const char *second)
 {
-	Key			key = le_key(first);
-
-	add_column(&key, BTEqualStrategyNumber, F_TEXTEQ,
-			   CStringGetTextDatum(second));
-	return key;
+	return with(le_key(first), 2, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(second));
 }
 
 /*
@@ -62,10 +59,8 @@ le_key_text(const char *first, const char *second)
 Key
 le_key_int64(const char *first, int64 second)
 {
-	Key			key = le_key(first);
-
-	add_column(&key, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(second));
-	return key;
+	return with(le_key(first), 2, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(second));
 }
 
 /*
@@ -75,11 +70,8 @@ le_key_int64(const char *first, int64 second)
 Key
 le_key_from(const char *first, int64 second)
 {
-	Key			key = le_key(first);
-
-	add_column(&key, BTGreaterEqualStrategyNumber, F_INT8GE,
-			   Int64GetDatum(second));
-	return key;
+	return with(le_key(first), 2, BTGreaterEqualStrategyNumber, F_INT8GE,
+				Int64GetDatum(second));
 }
 
 /*
@@ -89,11 +81,8 @@ le_key_from(const char *first, int64 second)
 Key
 le_key_before(const char *first)
 {
-	Key			key = le_key_any();
-
-	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
-			   CStringGetTextDatum(first));
-	return key;
+	return with(le_key_any(), 1, BTLessStrategyNumber, F_TEXT_LT,
+				CStringGetTextDatum(first));
 }
 
 /*
@@ -103,11 +92,8 @@ le_key_before(const char *first)
 Key
 le_key_text_before(const char *first, const char *second)
 {
-	Key			key = le_key(first);
-
-	add_column(&key, BTLessStrategyNumber, F_TEXT_LT,
-			   CStringGetTextDatum(second));
-	return key;
+	return with(le_key(first), 2, BTLessStrategyNumber, F_TEXT_LT,
+				CStringGetTextDatum(second));
 }
 
 /*
@@ -117,9 +103,6 @@ le_key_text_before(const char *first, const char *second)
 Key
 le_key_between(const char *after, const char *before)
 {
-	Key			key = le_key_before(before);
-
-	ScanKeyInit(&key.column[key.columns++], 1, BTGreaterStrategyNumber,
-				F_TEXT_GT, CStringGetTextDatum(after));
-	return key;
+	return with(le_key_before(before), 1, BTGreaterStrategyNumber, F_TEXT_GT,
+				CStringGetTextDatum(after));
 }

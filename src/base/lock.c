@@ -101,15 +101,6 @@ release(LOCKTAG tag, LOCKMODE mode, bool session_level)
 }
 
 /*
- * The tag of a lock of which a database has one.
- */
-static LOCKTAG
-database_tag(LockClass class)
-{
-	return le_lock_tag(class, 0);
-}
-
-/*
  * Does anybody hold the lock in Exclusive mode?
  *
  * The test takes two locks.  No lock of ours conflicts with AccessShare mode,
@@ -142,10 +133,10 @@ le_lock_is_held(LOCKTAG tag)
 
 /*
  * Who holds the lock in Exclusive mode, as this copy of the lock table tells;
- * NULL: nobody.
+ * NULL: nobody.  To make a copy takes no room in the lock table.
  */
-static const LockInstanceData *
-find_holder(const LockData *copy, const LOCKTAG *tag)
+const LockInstanceData *
+le_lock_holder(const LockData *copy, const LOCKTAG *tag)
 {
 	for (int i = 0; i < copy->nelements; i++)
 	{
@@ -156,16 +147,6 @@ find_holder(const LockData *copy, const LOCKTAG *tag)
 			return lock;
 	}
 	return NULL;
-}
-
-/*
- * Does this copy of the lock table say that somebody holds the lock in
- * Exclusive mode?  To make a copy takes no room in the lock table.
- */
-bool
-le_lock_is_in(const LockData *copy, LOCKTAG tag)
-{
-	return find_holder(copy, &tag) != NULL;
 }
 
 /*
@@ -186,13 +167,26 @@ le_lock_holds_exclusive(void)
 }
 
 /*
- * Take a lock in Exclusive mode until the transaction ends.  With wait, this
- * queues as long as lock_timeout allows, unless this transaction holds another
- * such lock: then it only tries.
+ * The tag of a mutex: LOCK_ELECTION is the one around the holder of the lease
+ * of the election of this name, LOCK_GROUP the one around who has which seats
+ * of the group of this name.
  */
-static bool
-take_exclusive(LOCKTAG tag, bool wait)
+LOCKTAG
+le_lock_mutex_tag(LockClass class, const char *name)
 {
+	return make_name_tag(class, name, NULL);
+}
+
+/*
+ * Take such a lock in Exclusive mode until the transaction ends.  That of a
+ * group comes before those of elections.  With wait, this queues as long as
+ * lock_timeout allows, unless this transaction holds another such lock: then
+ * it only tries.
+ */
+bool
+le_lock_mutex(LockClass class, const char *name, bool wait)
+{
+	LOCKTAG		tag = le_lock_mutex_tag(class, name);
 	MemoryContext old;
 	LOCKTAG    *held;
 
@@ -208,76 +202,26 @@ take_exclusive(LOCKTAG tag, bool wait)
 	return true;
 }
 
-LOCKTAG
-le_lock_election_tag(const char *election)
-{
-	return make_name_tag(LOCK_ELECTION, election, NULL);
-}
-
 /*
- * Take the election lock, the mutex around the holder of a lease, until the
- * transaction ends.  wait: see take_exclusive().
- */
-bool
-le_lock_election(const char *election, bool wait)
-{
-	return take_exclusive(le_lock_election_tag(election), wait);
-}
-
-/*
- * Release the election lock before the transaction ends.  The caller has
- * written no lease under it: the next process to get the lock would read the
- * old row.
+ * Release such a lock before the transaction ends, or undo the last of several
+ * requests for it.  The caller has written no lease under it (has granted and
+ * reserved nothing since that request): the next process to get the lock would
+ * read the old row.
  */
 void
-le_lock_release_election(const char *election)
+le_lock_release_mutex(LockClass class, const char *name)
 {
-	release(le_lock_election_tag(election), ExclusiveLock, false);
-}
-
-LOCKTAG
-le_lock_group_tag(const char *group)
-{
-	return make_name_tag(LOCK_GROUP, group, NULL);
-}
-
-/*
- * Take the group lock until the transaction ends: no other process grants or
- * reserves a seat of that group meanwhile.  It comes before election locks.
- * wait: see take_exclusive().
- */
-bool
-le_lock_group(const char *group, bool wait)
-{
-	return take_exclusive(le_lock_group_tag(group), wait);
-}
-
-bool
-le_lock_group_is_mine(const char *group)
-{
-	LOCKTAG		tag = le_lock_group_tag(group);
-
-	return LeLockHeldByMe(&tag, ExclusiveLock);
-}
-
-/*
- * Release the group lock before the transaction ends, or undo the last of
- * several requests for it.  The caller has granted and reserved nothing since.
- */
-void
-le_lock_release_group(const char *group)
-{
-	release(le_lock_group_tag(group), ExclusiveLock, false);
+	release(le_lock_mutex_tag(class, name), ExclusiveLock, false);
 }
 
 /*
  * Take the election lock in Share mode until the transaction ends: nobody
  * changes the lease's holder meanwhile.  With wait, this queues as
- * le_lock_election() does.  A transaction that queues for several election
- * locks takes them in the order of le_lock_election_order().  Otherwise, two
- * that take A and B in opposite orders would deadlock if changes of both
- * holders queued in between: a request for Share mode waits behind a queued
- * request for Exclusive mode.
+ * le_lock_mutex() does.  A transaction that queues for several election
+ * locks takes them in the order of their tags.  Otherwise, two that take A and
+ * B in opposite orders would deadlock if changes of both holders queued in
+ * between: a request for Share mode waits behind a queued request for
+ * Exclusive mode.
  */
 bool
 le_lock_election_shared(const LOCKTAG *tag, bool wait)
@@ -320,12 +264,6 @@ le_lock_election_sharers(const LOCKTAG *tag, int *count)
 		return GetLockConflicts(tag, RowExclusiveLock, count);
 	*count = 0;
 	return holders;
-}
-
-int
-le_lock_election_order(const LOCKTAG *a, const LOCKTAG *b)
-{
-	return memcmp(a, b, sizeof(LOCKTAG));
 }
 
 /*
@@ -374,38 +312,29 @@ is_of_session(LockClass class)
  *
  * LOCK_NEXT_WORKER: the process that waits until the worker ends, to follow it,
  * holds it.  A further process does not get the lock, and ends.
+ *
+ * LOCK_EPOCH: a transaction that begins an epoch holds it until it ends, and
+ * does nothing else (see le_store_lock()).
  */
 bool
 le_lock_take(LockClass class)
 {
-	return le_lock_try(database_tag(class), ExclusiveLock, is_of_session(class));
+	return le_lock_try(le_lock_tag(class, 0), ExclusiveLock,
+					   is_of_session(class));
 }
 
 void
 le_lock_release(LockClass class)
 {
-	release(database_tag(class), ExclusiveLock, is_of_session(class));
+	release(le_lock_tag(class, 0), ExclusiveLock, is_of_session(class));
 }
 
 bool
 le_lock_is_mine(LockClass class)
 {
-	LOCKTAG		tag = database_tag(class);
+	LOCKTAG		tag = le_lock_tag(class, 0);
 
 	return LeLockHeldByMe(&tag, ExclusiveLock);
-}
-
-/*
- * Take the lock under which a transaction begins an epoch, until it ends.  The
- * transaction does nothing else: see le_store_lock().
- */
-bool
-le_lock_epoch(void)
-{
-	if (!le_lock_take(LOCK_EPOCH))
-		return false;
-	le_xact_hold();
-	return true;
 }
 
 /*
@@ -417,7 +346,7 @@ le_lock_epoch(void)
 bool
 le_lock_worker(void)
 {
-	LOCKTAG		tag = database_tag(LOCK_WORKER);
+	LOCKTAG		tag = le_lock_tag(LOCK_WORKER, 0);
 
 	if (!LeLockHeldByMe(&tag, AccessShareLock))
 		(void) le_lock_try(tag, AccessShareLock, true);
@@ -432,7 +361,7 @@ le_lock_worker(void)
 bool
 le_lock_worker_is_free(void)
 {
-	LOCKTAG		tag = database_tag(LOCK_WORKER);
+	LOCKTAG		tag = le_lock_tag(LOCK_WORKER, 0);
 	bool		outside = !IsTransactionState();
 
 	if (LeLockHeldByMe(&tag, ExclusiveLock) ||
@@ -449,8 +378,8 @@ le_lock_worker_is_free(void)
 int
 le_lock_worker_pid(const LockData *copy)
 {
-	LOCKTAG		tag = database_tag(LOCK_WORKER);
-	const LockInstanceData *lock = find_holder(copy, &tag);
+	LOCKTAG		tag = le_lock_tag(LOCK_WORKER, 0);
+	const LockInstanceData *lock = le_lock_holder(copy, &tag);
 
 	return lock != NULL ? lock->pid : 0;
 }
@@ -458,13 +387,13 @@ le_lock_worker_pid(const LockData *copy)
 #ifdef USE_ASSERT_CHECKING
 
 /*
- * Does this transaction hold the election lock in that mode, or in Exclusive
- * mode?
+ * Does this transaction hold the lock of an election or a group in that mode,
+ * or in Exclusive mode?
  */
 bool
-le_lock_holds_election(const char *election, LOCKMODE mode)
+le_lock_holds_mutex(LockClass class, const char *name, LOCKMODE mode)
 {
-	LOCKTAG		tag = le_lock_election_tag(election);
+	LOCKTAG		tag = le_lock_mutex_tag(class, name);
 
 	return LeLockHeldByMe(&tag, mode) || LeLockHeldByMe(&tag, ExclusiveLock);
 }
@@ -480,23 +409,6 @@ le_lock_holds_name(const char *election, const char *candidate)
 
 	return LeLockHeldByMe(&tag, ExclusiveLock) ||
 		LeLockHeldByMe(&tag, ShareLock);
-}
-
-/*
- * Does this transaction hold a lock of that table?
- */
-bool
-le_lock_holds_table(Oid table)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
-	for (LOCKMODE mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
-	{
-		if (LeLockHeldByMe(&tag, mode))
-			return true;
-	}
-	return false;
 }
 #endif
 

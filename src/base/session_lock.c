@@ -101,7 +101,7 @@ is_in_copy(LOCKTAG tag, int64 max_age)
 		MemoryContextSwitchTo(old);
 		copied_at = now;
 	}
-	return le_lock_is_in(copy, tag);
+	return le_lock_holder(copy, &tag) != NULL;
 }
 
 /*

@@ -117,10 +117,10 @@ le_wait_retry(void)
 bool
 le_wait_for_group(const char *group)
 {
-	if (le_lock_group(group, false))
+	if (le_lock_mutex(LOCK_GROUP, group, false))
 		return true;
 	set_lock_timeout(Min(GROUP_WAIT, le_wait_left()));
-	return le_lock_group(group, true);
+	return le_lock_mutex(LOCK_GROUP, group, true);
 }
 
 /*
@@ -130,11 +130,11 @@ le_wait_for_group(const char *group)
 bool
 le_wait_for_election(const char *election)
 {
-	if (le_lock_election(election, false))
+	if (le_lock_mutex(LOCK_ELECTION, election, false))
 		return true;
 	le_wait_for_room();
 	le_wait_as_lock_timeout();
-	return le_lock_election(election, true);
+	return le_lock_mutex(LOCK_ELECTION, election, true);
 }
 
 /*

@@ -31,8 +31,9 @@ le_begin_epoch(void)
 	if (!le_store_try_lock(LE_TABLE_LEASE | LE_TABLE_CANDIDATE |
 						   LE_TABLE_EPOCH, RowExclusiveLock) ||
 		!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock) ||
-		!le_lock_epoch())
+		!le_lock_take(LOCK_EPOCH))
 		return false;
+	le_xact_hold();
 	scan = le_lease_scan(le_key_any());
 	while ((lease = le_lease_next(scan)) != NULL)
 	{

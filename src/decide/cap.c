@@ -79,7 +79,7 @@ find_locked(const char *group)
 		if (strcmp(tally->group->name, group) == 0)
 		{
 			/* Its lock was taken in no subtransaction: those are refused. */
-			Assert(le_lock_group_is_mine(group));
+			Assert(le_lock_holds_mutex(LOCK_GROUP, group, ExclusiveLock));
 			return tally;
 		}
 	}
@@ -131,7 +131,7 @@ le_cap_lock(const Election *election, bool wait)
 		return true;
 	tally = find_locked(election->group);
 	if (tally == NULL && (wait ? !le_wait_for_group(election->group) :
-						  !le_lock_group(election->group, false)))
+						  !le_lock_mutex(LOCK_GROUP, election->group, false)))
 		return false;
 
 	/* Read it under the lock: only there, its row does not change. */
@@ -153,7 +153,7 @@ le_cap_lock(const Election *election, bool wait)
 static void
 release(Tally *tally)
 {
-	le_lock_release_group(tally->group->name);
+	le_lock_release_mutex(LOCK_GROUP, tally->group->name);
 	locked = list_delete_ptr(locked, tally);
 	MemoryContextDelete(tally->context);
 	pfree(tally);
@@ -173,7 +173,7 @@ le_cap_unlock(const Election *election)
 	tally = find_locked(election->group);
 	le_group_forget();
 	if (tally == NULL)
-		le_lock_release_group(election->group);
+		le_lock_release_mutex(LOCK_GROUP, election->group);
 	else if (--tally->locks == 0 &&
 			 (!keeps || le_clock() >= tally->keep_until))
 		release(tally);

@@ -46,7 +46,7 @@ le_drop_locked(const Election *election)
 	Row		   *history;
 	Change		change = {.election = election->name};
 
-	Assert(le_lock_holds_election(election->name, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
 	if (lease == NULL)
 		le_election_report_missing(election->name);
 

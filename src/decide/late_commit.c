@@ -205,7 +205,7 @@ le_late_commits_end(const Election *election,
 	state = le_lease_state_now(lease);
 	if (state != LEASE_EXPIRED && state != LEASE_ORPHANED)
 		return false;
-	lock = le_lock_election_tag(election->name);
+	lock = le_lock_mutex_tag(LOCK_ELECTION, election->name);
 	if (!note_commits(&lock, lease) ||
 		!(le_lock_is_mine(LOCK_WORKER) || le_lock_worker_is_free()) ||
 		!le_decision_is_held_up(election, lease, caller))

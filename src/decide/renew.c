@@ -112,7 +112,7 @@ le_renew_stale(const Election *election, int64 term,
 	Row		   *history;
 	Change		change = {.election = election->name};
 
-	Assert(le_lock_holds_election(election->name, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
 	*over = false;
 	if (lease == NULL)
 		return NULL;

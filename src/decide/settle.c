@@ -171,7 +171,7 @@ le_settle_grant(Lease *lease, const Incarnation *inc,
 				int64 t0, TimestampTz at, Change *change)
 {
 	Assert(lease->row != NULL);
-	Assert(le_lock_holds_election(lease->election, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, lease->election, ExclusiveLock));
 	change->term = le_epoch_next_term(Max(lease->term, lease->after_term),
 									  inc);
 	change->leader = winner->candidate;
@@ -362,7 +362,7 @@ le_settle(const Election *election,
 	Row		   *history;
 	Settled		settled = look(&d, election->name, give_up);
 
-	Assert(le_lock_holds_election(election->name, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
 	if (settled == SETTLED_NOT_YET)
 	{
 		le_decision_make(&d, caller);

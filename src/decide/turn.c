@@ -66,7 +66,7 @@ try_locks(const Election *election)
 {
 	if (!le_cap_lock(election, false))
 		return false;
-	if (le_lock_election(election->name, false))
+	if (le_lock_mutex(LOCK_ELECTION, election->name, false))
 		return true;
 	le_cap_unlock(election);
 	return false;
@@ -165,7 +165,7 @@ settle_locked(const Election *election, Turn *turn, const Proof *proof)
 		if (settled != SETTLED_UNPROVEN)
 			return settled;
 	}
-	le_lock_release_election(name);
+	le_lock_release_mutex(LOCK_ELECTION, name);
 	if (le_remembered.groups != NIL)
 		le_cap_unlock(election);
 	return settled;

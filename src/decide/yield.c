@@ -93,7 +93,7 @@ le_yield_request(const Election *election, bool *changed, int64 *next)
 	View	   *view;
 	Request		request;
 
-	Assert(le_lock_holds_election(election->name, ShareLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ShareLock));
 	*changed = false;
 	if (!is_open(seen))
 		return true;
@@ -130,7 +130,7 @@ le_yield_reserve(const Election *election, Lease *lease,
 				 const Incarnation *inc, const Candidate *successor)
 {
 	Assert(lease->row != NULL && lease->leader == NULL);
-	Assert(le_lock_holds_election(election->name, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
 	Assert(le_cap_is_locked(election));
 	le_lease_vacate(lease, le_lease_not_before(lease, inc), lease->held,
 					successor, election->lease_duration, lease->deserted,

@@ -205,7 +205,7 @@ le_fence_by_term(const char *election, const int64 *term)
 						election, *term),
 				 errhint("Do the leader's work only in the term in which it leads.")));
 	strlcpy(recent.election, election, sizeof(recent.election));
-	recent.lock = le_lock_election_tag(election);
+	recent.lock = le_lock_mutex_tag(LOCK_ELECTION, election);
 	recent.lease_oid = le_store.lease_oid;
 	recent.term = lease->term;
 	recent.deadline = lease->deadline_mono;
@@ -255,8 +255,8 @@ still_leads(Fence *fence)
 static int
 by_lock_key(const ListCell *a, const ListCell *b)
 {
-	return le_lock_election_order(&((Fence *) lfirst(a))->lock,
-								  &((Fence *) lfirst(b))->lock);
+	return memcmp(&((Fence *) lfirst(a))->lock, &((Fence *) lfirst(b))->lock,
+				  sizeof(LOCKTAG));
 }
 
 /*

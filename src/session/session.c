@@ -185,7 +185,7 @@ le_session_add(const char *election,
 	c->session_id = session_id;
 	c->lock = le_session_lock_tag(session_id);
 	c->lock_entry = LeLockEntry(&c->lock, ExclusiveLock);
-	c->election_lock = le_lock_election_tag(election);
+	c->election_lock = le_lock_mutex_tag(LOCK_ELECTION, election);
 	c->lease_oid = le_store.lease_oid;
 	c->made = true;
 	c->campaigning = campaigning;

@@ -272,7 +272,8 @@ le_drain_write(const char *election, const char *candidate,
 		le_row_lock_or_new(TABLE_DRAIN, le_key_text(key, candidate)) :
 		NULL;
 
-	Assert(election == NULL || le_lock_holds_election(election, ExclusiveLock));
+	Assert(election == NULL ||
+		   le_lock_holds_mutex(LOCK_ELECTION, election, ExclusiveLock));
 	if (row == NULL)
 		return DRAIN_BUSY;
 	if (row->tuple == NULL &&
@@ -314,7 +315,7 @@ le_drain_delete(const char *election, const char *candidate)
 bool
 le_drain_drop(const char *election)
 {
-	Assert(le_lock_holds_election(election, ExclusiveLock));
+	Assert(le_lock_holds_mutex(LOCK_ELECTION, election, ExclusiveLock));
 	foreach_ptr(const Drain, drain, read_rows(le_key(election), NIL))
 	{
 		if (le_drain_delete(election, drain->candidate) == DRAIN_BUSY)

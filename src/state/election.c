@@ -205,7 +205,7 @@ le_election_write(const Election *election)
 										 le_key(election->name));
 
 	Assert(le_seat_holds_name(election->name, NULL) ||
-		   le_lock_holds_election(election->name, ExclusiveLock));
+		   le_lock_holds_mutex(LOCK_ELECTION, election->name, ExclusiveLock));
 	if (row == NULL)
 		return false;
 	le_fields_write(le_election_settings, lengthof(le_election_settings), row,

@@ -179,7 +179,7 @@ le_group_write(const ElectionGroup *group)
 
 	Assert(le_lock_holds_name(group->name, NULL));
 	Assert(row == NULL || row->tuple == NULL ||
-		   le_lock_group_is_mine(group->name));
+		   le_lock_holds_mutex(LOCK_GROUP, group->name, ExclusiveLock));
 	if (row == NULL)
 		return false;
 	le_fields_write(le_group_settings, lengthof(le_group_settings), row, group);

@@ -110,7 +110,7 @@ settle_or_drop(void *arg)
 	if (!lock_group(task, election, lease->leader == NULL) &&
 		lease->leader == NULL)
 		le_wait_busy(name);
-	if (!le_lock_election(name, false))
+	if (!le_lock_mutex(LOCK_ELECTION, name, false))
 	{
 		task->waited = true;
 		if (le_late_commits_end(election, lease, &task->proof, NULL))
@@ -148,7 +148,7 @@ preempt(void *arg)
 
 	if (election == NULL)
 		return;
-	tag = le_lock_election_tag(name);
+	tag = le_lock_mutex_tag(LOCK_ELECTION, name);
 	if (!lock_group(task, election, true) ||
 		!le_lock_election_shared(&tag, false))
 		le_wait_busy(name);
