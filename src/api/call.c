@@ -65,7 +65,7 @@ le_call_ask_unwanted(const char *name)
 	tag = le_lock_mutex_tag(LOCK_ELECTION, name);
 	if (!le_lock_election_shared(&tag, false))
 		return false;
-	le_xact_hold();
+	le_xact_holds = true;
 	election = le_election_read(name);
 	return election != NULL &&
 		le_yield_request(election, &asked, NULL) && asked;

@@ -43,12 +43,10 @@ typedef struct WalMark
 
 extern uint64 le_xact_writes;
 extern uint64 le_xact_slow_writes;
+extern bool le_xact_holds;
 
 extern void le_xact_wal_begin(WalMark *mark);
 extern void le_xact_wal_end(const WalMark *mark);
-extern void le_xact_hold(void);
-extern bool le_xact_holds(void);
-extern void le_xact_forget(void);
 
 /*
  * For each entry of a hash table, if there is such a table.  The body may

@@ -175,7 +175,7 @@ set_durability(bool holds)
 void
 le_commit_before(void)
 {
-	bool		holds = le_xact_holds() || le_lock_holds_exclusive();
+	bool		holds = le_xact_holds || le_lock_holds_exclusive();
 	ListCell   *lc;
 
 	/* Changes that were rolled back to a savepoint have not happened. */

@@ -279,7 +279,7 @@ le_lock_name(const char *election, const char *candidate, LOCKMODE mode)
 	if (!le_lock_try(make_name_tag(LOCK_NAME, election, candidate), mode, false))
 		return false;
 	if (mode == ExclusiveLock)
-		le_xact_hold();
+		le_xact_holds = true;
 	return true;
 }
 

@@ -119,7 +119,7 @@ le_row_find_lock(RowScan *scan, Key key, LockTupleMode mode, bool *busy)
 							 TUPLE_LOCK_FLAG_FIND_LAST_VERSION, &failure))
 	{
 		case TM_Ok:
-			le_xact_hold();
+			le_xact_holds = true;
 			row = palloc(sizeof(Row));
 			le_scan_set_row(row, scan->table, scan->rel,
 							ExecCopySlotHeapTuple(slot));
@@ -299,7 +299,7 @@ le_row_write(Row *row)
 	bool		only_summarizing = false;
 
 	if (is_new)
-		le_xact_hold();
+		le_xact_holds = true;
 	note_write(rel);
 	PushActiveSnapshot(GetLatestSnapshot());
 	store_values(slot, row);

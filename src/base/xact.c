@@ -3,9 +3,9 @@
  * xact.c
  *		What the running transaction holds and has written.
  *
- * Invariant: what is noted here belongs to one transaction, and is forgotten when
- * that has ended (le_xact_forget()).  In which order all parts of the extension
- * end a transaction, callback.c says.
+ * Invariant: what is noted here belongs to one transaction, and is forgotten
+ * when that has ended.  In which order all parts of the extension end a
+ * transaction, callback.c says.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,7 +23,13 @@ uint64		le_xact_writes = 0;
  */
 uint64		le_xact_slow_writes = 0;
 
-static bool holds_something = false;
+/*
+ * This transaction holds a row or a lock of ours, for which others wait until
+ * its commit has ended.  This is not taken back with a savepoint: then the
+ * commit is hurried without need (see set_durability() and
+ * le_commit_bounded()).
+ */
+bool		le_xact_holds = false;
 
 /*
  * From here to le_xact_wal_end(), what the server logs on the side, when reads tidy
@@ -45,28 +51,4 @@ le_xact_wal_end(const WalMark *mark)
 {
 	if (mark->writes == le_xact_writes)
 		XactLastRecEnd = mark->end;
-}
-
-/*
- * Note that this transaction holds a row or a lock of ours, for which others
- * wait until its commit has ended.  This is not taken back with a savepoint:
- * then the commit is hurried without need (see set_durability() and
- * le_commit_bounded()).
- */
-void
-le_xact_hold(void)
-{
-	holds_something = true;
-}
-
-bool
-le_xact_holds(void)
-{
-	return holds_something;
-}
-
-void
-le_xact_forget(void)
-{
-	holds_something = false;
 }

@@ -33,7 +33,7 @@ le_begin_epoch(void)
 		!le_store_try_lock(LE_TABLE_DROPPED, AccessShareLock) ||
 		!le_lock_take(LOCK_EPOCH))
 		return false;
-	le_xact_hold();
+	le_xact_holds = true;
 	scan = le_lease_scan(le_key_any());
 	while ((lease = le_lease_next(scan)) != NULL)
 	{

@@ -64,7 +64,7 @@ end_of_xact(XactEvent event)
 	le_session_lock_forget();
 	le_lock_forget();
 	le_store_forget();
-	le_xact_forget();
+	le_xact_holds = false;
 	is_committing = event == XACT_EVENT_COMMIT;
 	if (is_committing)
 		le_commit_start_worker();
