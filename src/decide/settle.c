@@ -144,7 +144,6 @@ keep_seat(Decision *d)
 							le_lease_not_before(d->lease, d->inc));
 	le_lease_reserve(d->lease, d->successor, d->election->lease_duration);
 	le_lease_write(d->lease);
-	le_commit_durably();
 	le_commit_wakes_worker();
 }
 
@@ -284,20 +283,6 @@ look(Decision *d, const char *name, const GiveUp *give_up)
 }
 
 /*
- * Record that the run of the last term is done, and nothing else.  In the grace
- * after a failover that is allowed, too: it changes no holder, and the next
- * leader must know.
- */
-static void
-record_done(Lease *lease)
-{
-	if (!le_runs_finish(lease))
-		return;
-	le_lease_write(lease);
-	le_commit_durably();
-}
-
-/*
  * Is what was decided to be written?  Lock the rows, and see what it rests on
  * beside the rules.  SETTLED_NOT_YET: write it, maybe without the winner.
  */
@@ -368,8 +353,15 @@ le_settle(const Election *election,
 		le_decision_make(&d, caller);
 		settled = check(&d, &history);
 	}
-	else if (settled == SETTLED_GAVE_UP)
-		record_done(d.lease);
+	else if (settled == SETTLED_GAVE_UP && le_runs_finish(d.lease))
+	{
+		/*
+		 * The run of the last term is done: that is recorded, and nothing
+		 * else, in the grace after a failover, too.  It changes no holder,
+		 * and the next leader must know.
+		 */
+		le_lease_write(d.lease);
+	}
 	*lease = d.lease;
 	if (settled != SETTLED_NOT_YET)
 		return settled;

@@ -137,6 +137,5 @@ le_yield_reserve(const Election *election, Lease *lease,
 					le_lease_first_stood(lease));
 	le_lease_write(lease);
 	le_spread_touch(election->name);
-	le_commit_durably();
 	le_commit_wakes_worker();
 }

@@ -201,8 +201,9 @@ make_lease(const Row *row)
 }
 
 /*
- * Write a lease that is locked, or a new one, as the struct has it.  What an
- * incomplete row lacks it goes on lacking: nobody is to lead by it.
+ * Write a lease that is locked, or a new one, as the struct has it; durably,
+ * whatever it says (R6).  What an incomplete row lacks it goes on lacking:
+ * nobody is to lead by it.
  */
 void
 le_lease_write(Lease *lease)
@@ -226,6 +227,7 @@ le_lease_write(Lease *lease)
 	LE_SET_IF(row, LEASE_REQUEST, lease->request != NULL,
 			  UUIDPGetDatum(lease->request));
 	le_row_write(row);
+	le_commit_durably();
 	lease->xmin = GetCurrentTransactionId();
 	lease->own_write = true;
 }
@@ -582,10 +584,8 @@ set_said(Lease *lease, const Profile *said)
 void
 le_lease_say(Lease *lease, const Profile *said)
 {
-	if (!set_said(lease, said))
-		return;
-	le_lease_write(lease);
-	le_commit_durably();
+	if (set_said(lease, said))
+		le_lease_write(lease);
 }
 
 /*
@@ -609,7 +609,6 @@ le_lease_renew(Lease *lease, int64 term, int64 duration, int64 t0,
 	if (said != NULL)
 		(void) set_said(lease, said);
 	le_lease_write(lease);
-	le_commit_durably();
 }
 
 /*

@@ -100,5 +100,4 @@ le_runs_set_done(Lease *lease, const char *done)
 	runs->done = unconstify(char *, done);
 	runs->done_at = done != NULL ? GetCurrentTimestamp() : 0;
 	le_lease_write(lease);
-	le_commit_durably();
 }
