@@ -47,10 +47,21 @@
 #define foreach_oid(var, lst)		foreach_internal(Oid, , var, lst, lfirst_oid)
 #endif
 
-#if PG_VERSION_NUM >= 180000
-#define LE_NORETURN pg_noreturn
-#else
-#define LE_NORETURN pg_attribute_noreturn()
+/* From 18 on */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* From 17 on; 0: there is no such limit */
+#if PG_VERSION_NUM < 170000
+#define TransactionTimeout 0
+#endif
+
+/* From 16 on */
+#if PG_VERSION_NUM < 160000
+#define check_can_set_role(member, role) check_is_member_of_role(member, role)
+#define object_aclcheck(classid, objid, role, mode) \
+	pg_proc_aclcheck(objid, role, mode)
 #endif
 
 /* Does this session hold the lock, in exactly this mode? */
@@ -312,32 +323,6 @@ LeIsInTransaction(const PGPROC *proc)
 }
 
 /*
- * Raise an error unless that user may make this role the owner of what it
- * owns itself.
- */
-static inline void
-LeCheckCanSetRole(Oid user, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	check_can_set_role(user, role);
-#else
-	check_is_member_of_role(user, role);
-#endif
-}
-
-/* May this role execute that function? */
-static inline bool
-LeMayExecute(Oid function, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, role,
-						   ACL_EXECUTE) == ACLCHECK_OK;
-#else
-	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
-#endif
-}
-
-/*
  * The socket of this session's client; the session has one (MyProcPort is
  * set).  It is the first member of struct Port in all of them.  The header
  * that defines Port includes those of GSSAPI and OpenSSL, which are not
@@ -347,17 +332,6 @@ static inline pgsocket
 LeClientSocket(void)
 {
 	return *(const pgsocket *) MyProcPort;
-}
-
-/* transaction_timeout in milliseconds, 0 where there is none. */
-static inline int
-LeTransactionTimeout(void)
-{
-#if PG_VERSION_NUM >= 170000
-	return TransactionTimeout;
-#else
-	return 0;
-#endif
 }
 
 #endif							/* LE_COMPAT_H */

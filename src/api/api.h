@@ -51,11 +51,11 @@ extern Election *le_call_get_owned(const char *name);
 extern Election *le_call_lock_owned(const char *name, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
-LE_NORETURN extern void le_call_report_name_in_use(const Candidate *who);
-LE_NORETURN extern void le_call_report_not_owner(const char *election,
+pg_noreturn extern void le_call_report_name_in_use(const Candidate *who);
+pg_noreturn extern void le_call_report_not_owner(const char *election,
 												 const char *candidate,
 												 const Role *role);
-LE_NORETURN extern void le_call_report_not_its_owner(const char *what,
+pg_noreturn extern void le_call_report_not_its_owner(const char *what,
 													 const char *name,
 													 const Role *owner,
 													 const char *alter);
@@ -213,7 +213,7 @@ extern void le_stand_check_owner(const Candidacy *c);
 extern bool le_stand_has_row(const char *election,
 							 const char *candidate, int64 session_id);
 extern bool le_stand_leads(const Lease *lease, int64 session_id);
-LE_NORETURN extern void le_stand_report_reset(const char *election,
+pg_noreturn extern void le_stand_report_reset(const char *election,
 											  const char *candidate);
 
 #endif							/* LE_API_H */

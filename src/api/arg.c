@@ -244,7 +244,7 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 			*(Role *) member = text[0] == '\0' && setting->least == 0 ?
 				(Role) {""} : le_role_named(text);
 			if (setting->least > 0)
-				LeCheckCanSetRole(GetUserId(), ((Role *) member)->oid);
+				check_can_set_role(GetUserId(), ((Role *) member)->oid);
 			break;
 		case FIELD_INTEGER:
 			*(int *) member = integer_arg(fcinfo, n, setting);

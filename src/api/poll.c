@@ -83,8 +83,8 @@ le_poll_sleep(const Poll *poll, int64 until, uint32 wait_event)
 
 	if (now >= poll->give_up_at)
 		return false;
-	if (LeTransactionTimeout() > 0)
-		ms = Min(ms, LeTransactionTimeout() / 2);
+	if (TransactionTimeout > 0)
+		ms = Min(ms, TransactionTimeout / 2);
 
 	/*
 	 * The server's timer would wake us for a poll each time: look for a dead

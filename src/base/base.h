@@ -231,7 +231,7 @@ extern void le_store_forget(void);
 /* table.c */
 extern Relation le_table_open(Oid table);
 extern bool le_table_lock_indexes(Oid table, LOCKMODE mode);
-LE_NORETURN extern void le_table_report_dropped(void);
+pg_noreturn extern void le_table_report_dropped(void);
 
 /* shape.c */
 extern const char *le_shape_name(TableId table);
@@ -382,9 +382,9 @@ extern bool le_wait_for_election(const char *election);
 extern bool le_wait_for_election_shared(const LOCKTAG *tag);
 extern void le_wait_bounded_begin(BoundedWaits *busy, const char *election);
 extern void le_wait_bounded_end(BoundedWaits *busy);
-LE_NORETURN extern void le_wait_busy(const char *election);
-LE_NORETURN extern void le_wait_unconfirmed(const char *election);
-LE_NORETURN extern void le_wait_no_epoch(const char *election);
+pg_noreturn extern void le_wait_busy(const char *election);
+pg_noreturn extern void le_wait_unconfirmed(const char *election);
+pg_noreturn extern void le_wait_no_epoch(const char *election);
 
 /* commit.c */
 typedef struct Change

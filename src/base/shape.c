@@ -31,9 +31,6 @@
 /*
  * A table's first columns: a letter for the type of each, in upper case if the
  * column is NOT NULL.  The first ones are its primary key.
- *
- *	b boolean, i integer, l bigint, t text, n name, z timestamptz,
- *	v interval, j jsonb, a inet, u uuid
  */
 typedef struct Shape
 {
@@ -61,36 +58,19 @@ static const Shape shapes[TABLE_COUNT] = {
 /* The column of history on which the index history_acquired_at is */
 #define HISTORY_ACQUIRED_AT_COLUMN	4
 
-static Oid
-type_of(char letter)
-{
-	switch (pg_tolower((unsigned char) letter))
-	{
-		case 'a':
-			return INETOID;
-		case 'b':
-			return BOOLOID;
-		case 'i':
-			return INT4OID;
-		case 'j':
-			return JSONBOID;
-		case 'l':
-			return INT8OID;
-		case 'n':
-			return NAMEOID;
-		case 't':
-			return TEXTOID;
-		case 'u':
-			return UUIDOID;
-		case 'v':
-			return INTERVALOID;
-		case 'z':
-			return TIMESTAMPTZOID;
-		default:
-			elog(ERROR, "no type has the letter %c", letter);
-	}
-	return InvalidOid;			/* not reached */
-}
+/* The types of the columns, by their letters in lower case */
+static const Oid types[] = {
+	['a'] = INETOID,
+	['b'] = BOOLOID,
+	['i'] = INT4OID,
+	['j'] = JSONBOID,
+	['l'] = INT8OID,
+	['n'] = NAMEOID,
+	['t'] = TEXTOID,
+	['u'] = UUIDOID,
+	['v'] = INTERVALOID,
+	['z'] = TIMESTAMPTZOID
+};
 
 /*
  * access_method: or InvalidOid, for any.  That of a table may be another one
@@ -128,7 +108,7 @@ has_column(Oid table, AttrNumber number, char letter)
 	if (!HeapTupleIsValid(tuple))
 		return nullable;
 	form = (Form_pg_attribute) GETSTRUCT(tuple);
-	result = form->atttypid == type_of(letter) &&
+	result = form->atttypid == types[pg_tolower((unsigned char) letter)] &&
 		(form->attnotnull || nullable);
 	ReleaseSysCache(tuple);
 	return result;

@@ -185,13 +185,6 @@ le_trouble_concerns(const WorkerTrouble *trouble, const char *election)
 TroubleKind
 le_trouble_kind(int code)
 {
-	switch (code)
-	{
-		case ERRCODE_LOCK_NOT_AVAILABLE:
-			return TROUBLE_WAITS;
-		case ERRCODE_QUERY_CANCELED:
-			return TROUBLE_CANCELLED;
-		default:
-			return TROUBLE_FAILS;
-	}
+	return code == ERRCODE_LOCK_NOT_AVAILABLE ? TROUBLE_WAITS :
+		code == ERRCODE_QUERY_CANCELED ? TROUBLE_CANCELLED : TROUBLE_FAILS;
 }

@@ -135,7 +135,8 @@ may_create(void)
 
 		may = proc->pronamespace == namespace &&
 			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension &&
-			LeMayExecute(proc->oid, GetUserId());
+			object_aclcheck(ProcedureRelationId, proc->oid, GetUserId(),
+							ACL_EXECUTE) == ACLCHECK_OK;
 	}
 	ReleaseSysCacheList(list);
 	return may;

@@ -435,7 +435,7 @@ extern int64 le_election_duration_find(RowScan *scan, const char *election,
 									   int64 if_unknown);
 extern int64 le_election_lease_duration(const Lease *lease);
 extern bool le_election_write(const Election *election);
-LE_NORETURN extern void le_election_report_missing(const char *name);
+pg_noreturn extern void le_election_report_missing(const char *name);
 
 /* create.c */
 extern bool le_create(const Election *election, bool on_first_use);

@@ -103,7 +103,7 @@ typedef enum AttemptKind
 typedef void (*Work) (void *arg);
 
 extern Outcome le_attempt_guard(Work work, void *arg, const char *activity);
-LE_NORETURN extern void le_attempt_report_busy(const char *why);
+pg_noreturn extern void le_attempt_report_busy(const char *why);
 extern bool le_attempt(AttemptKind kind, const char *election, Work work,
 					   void *arg, int64 *next);
 extern int64 le_attempt_paused_until(AttemptKind kind, const char *election);
