@@ -73,24 +73,13 @@ static TimestampTz
 untold_since(const Lease *lease, const Past *past)
 {
 	const Mark *mark = le_mark_read(lease->election);
-	TimestampTz since = 0;
-	RowScan    *scan;
-	Term	   *term;
+	TimestampTz since;
 
 	if (mark == NULL)
 		return lease->term == 0 ? 0 :
 			lease->leader != NULL ? lease->acquired_at :
 			le_observed_vacant_since(lease, past);
-	scan = le_history_scan(lease->election, mark->term,
-						   ForwardScanDirection, NULL);
-	while (since == 0 && (term = le_history_next(scan)) != NULL)
-	{
-		if (term->term > mark->term)
-			since = term->acquired_at;
-		else if (term->ended && !mark->vacated)
-			since = term->ended_at;
-	}
-	le_scan_end(scan);
+	since = le_history_untold_since(mark);
 	return since == 0 && le_mark_lacks_metadata(mark, lease) ?
 		lease->metadata_at : since;
 }

@@ -180,12 +180,8 @@ note(Tally *tally, Counted *counted, const Lease *lease)
 static bool
 is_seat(const Tally *tally, const char *name)
 {
-	Election   *election;
-
-	if (!le_group_withdraws(tally->group, name))
-		return true;
-	election = le_election_read(name);
-	return election != NULL && election->group != NULL;
+	return !le_group_withdraws(tally->group, name) ||
+		le_group_seat_read(name) != NULL;
 }
 
 static void

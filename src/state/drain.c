@@ -77,26 +77,20 @@ make_drain(const Row *row)
 }
 
 /*
- * Add the rows with that key to a list, in the order of the primary key, until
- * it has so many.
+ * So many rows with that key at most, in the order of the primary key.
  */
 static List *
-read_some(Key key, int limit, List *rows)
+read_rows(Key key, int most)
 {
 	RowScan    *scan = le_scan_begin(TABLE_DRAIN, key,
 									 ForwardScanDirection, NULL);
+	List	   *rows = NIL;
 	Row			row;
 
-	while (list_length(rows) < limit && le_scan_next(scan, &row))
+	while (list_length(rows) < most && le_scan_next(scan, &row))
 		rows = lappend(rows, make_drain(&row));
 	le_scan_end(scan);
 	return rows;
-}
-
-static List *
-read_rows(Key key, List *rows)
-{
-	return read_some(key, INT_MAX, rows);
 }
 
 /*
@@ -109,7 +103,7 @@ read_rows(Key key, List *rows)
 void
 le_drain_remember(void)
 {
-	le_remembered.drains = read_some(le_key_any(), MANY, le_remembered.drains);
+	le_remembered.drains = read_rows(le_key_any(), MANY);
 	le_remembered.knows_drains = list_length(le_remembered.drains) < MANY;
 	le_remembered.knows_drains_of_all = true;
 }
@@ -157,8 +151,8 @@ le_drain_read(const char *election)
 
 		le_scan_end(scan);
 		if (has_all)
-			all = read_rows(le_key(ALL), NIL);
-		own = has_own ? read_rows(le_key(election), NIL) : NIL;
+			all = read_rows(le_key(ALL), INT_MAX);
+		own = has_own ? read_rows(le_key(election), INT_MAX) : NIL;
 	}
 	if (all == NIL && own == NIL)
 		return NULL;
@@ -277,7 +271,7 @@ le_drain_write(const char *election, const char *candidate,
 	if (row == NULL)
 		return DRAIN_BUSY;
 	if (row->tuple == NULL &&
-		list_length(read_rows(le_key(key), NIL)) >= limit)
+		list_length(read_rows(le_key(key), limit)) == limit)
 		return DRAIN_FULL;
 	le_fields_write(fields, lengthof(fields), row, &drain);
 	le_row_write(row);
@@ -316,7 +310,7 @@ bool
 le_drain_drop(const char *election)
 {
 	Assert(le_lock_holds_mutex(LOCK_ELECTION, election, ExclusiveLock));
-	foreach_ptr(const Drain, drain, read_rows(le_key(election), NIL))
+	foreach_ptr(const Drain, drain, read_rows(le_key(election), INT_MAX))
 	{
 		if (le_drain_delete(election, drain->candidate) == DRAIN_BUSY)
 			return false;

@@ -109,15 +109,14 @@ le_group_seat_read(const char *name)
 char *
 le_group_lock_seat_name(const char *election)
 {
-	Election   *settings;
+	Election   *seat;
 
 	if (le_seat_number(election) == 0)
 		return pstrdup(election);
 	if (!le_store_try_lock(LE_TABLE_ELECTION, AccessShareLock))
 		return NULL;
-	settings = le_election_read(election);
-	return settings != NULL && settings->group != NULL ? settings->group :
-		pstrdup(election);
+	seat = le_group_seat_read(election);
+	return seat != NULL ? seat->group : pstrdup(election);
 }
 
 /*

@@ -140,6 +140,29 @@ le_history_next(RowScan *scan)
 }
 
 /*
+ * When was the first change that the table knows of, and the mark does not?
+ * 0: there is none.
+ */
+TimestampTz
+le_history_untold_since(const Mark *mark)
+{
+	RowScan    *scan = le_history_scan(mark->election, mark->term,
+									   ForwardScanDirection, NULL);
+	TimestampTz since = 0;
+	Term	   *term;
+
+	while (since == 0 && (term = le_history_next(scan)) != NULL)
+	{
+		if (term->term > mark->term)
+			since = term->acquired_at;
+		else if (term->ended && !mark->vacated)
+			since = term->ended_at;
+	}
+	le_scan_end(scan);
+	return since;
+}
+
+/*
  * The rows of terms that ended before that moment, along the walk (see
  * le_history_prune()): a list of Old.  *more: the walk is not over.
  */

@@ -351,30 +351,6 @@ typedef enum StandResult
 extern StandResult le_candidacy_stand(Candidate *who, const Profile *profile,
 									  int64 lease_duration);
 
-/* history.c */
-typedef struct Term
-{
-	int64		term;
-	char	   *leader;
-	TimestampTz acquired_at;
-	bool		ended;
-	TimestampTz ended_at;		/* if it has ended */
-	char	   *reason;			/* NULL: it has not ended */
-} Term;
-
-extern RowScan *le_history_scan(const char *election,
-								int64 from, ScanDirection direction,
-								Snapshot snapshot);
-extern Term *le_history_next(RowScan *scan);
-extern void le_history_begin(const Candidate *leader,
-							 int64 term, TimestampTz at);
-extern bool le_history_lock(const char *election, int64 term, Row **row);
-extern bool le_history_is_begun_here(const char *election, int64 term);
-extern void le_history_end(Row *row, const char *reason, const char *detail,
-						   TimestampTz at);
-extern bool le_history_prune(TimestampTz before,
-							 int limit, int64 until, Walk *walk, bool *left);
-
 /* mark.c */
 typedef struct Mark
 {
@@ -398,6 +374,31 @@ extern void le_mark_create(const char *election,
 						   const char *channel, TimestampTz created_at,
 						   int64 after_term);
 extern void le_mark_delete(Mark *mark);
+
+/* history.c */
+typedef struct Term
+{
+	int64		term;
+	char	   *leader;
+	TimestampTz acquired_at;
+	bool		ended;
+	TimestampTz ended_at;		/* if it has ended */
+	char	   *reason;			/* NULL: it has not ended */
+} Term;
+
+extern RowScan *le_history_scan(const char *election,
+								int64 from, ScanDirection direction,
+								Snapshot snapshot);
+extern Term *le_history_next(RowScan *scan);
+extern void le_history_begin(const Candidate *leader,
+							 int64 term, TimestampTz at);
+extern bool le_history_lock(const char *election, int64 term, Row **row);
+extern bool le_history_is_begun_here(const char *election, int64 term);
+extern void le_history_end(Row *row, const char *reason, const char *detail,
+						   TimestampTz at);
+extern TimestampTz le_history_untold_since(const Mark *mark);
+extern bool le_history_prune(TimestampTz before,
+							 int limit, int64 until, Walk *walk, bool *left);
 
 /* election.c */
 struct Pause;

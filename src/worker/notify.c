@@ -346,23 +346,6 @@ begin_mark(Notifying *t)
 }
 
 /*
- * Does history, as it is now, know more than the mark?
- */
-bool
-le_notify_is_behind(const Mark *mark)
-{
-	RowScan    *scan = le_history_scan(mark->election, mark->term,
-									   ForwardScanDirection, NULL);
-	bool		is_behind = false;
-	Term	   *term;
-
-	while (!is_behind && (term = le_history_next(scan)) != NULL)
-		is_behind = term->term > mark->term || (term->ended && !mark->vacated);
-	le_scan_end(scan);
-	return is_behind;
-}
-
-/*
  * Delete the mark of an election that was dropped, all of which has been told.
  * False: not now.
  *
@@ -381,7 +364,7 @@ end_mark(const char *election)
 		le_lease_read(election, NULL) != NULL)
 		return false;
 	mark = le_mark_lock(election, true, &busy);
-	if (busy || (mark != NULL && le_notify_is_behind(mark)))
+	if (busy || (mark != NULL && le_history_untold_since(mark) != 0))
 		return false;
 	if (mark != NULL)
 		le_mark_delete(mark);

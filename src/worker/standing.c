@@ -85,12 +85,8 @@ begin_scan(void)
 static bool
 is_seat(const char *election)
 {
-	Election   *settings;
-
-	if (le_remembered.groups == NIL || le_seat_number(election) == 0)
-		return false;
-	settings = le_election_read(election);
-	return settings != NULL && settings->group != NULL;
+	return le_remembered.groups != NIL && le_seat_number(election) != 0 &&
+		le_group_seat_read(election) != NULL;
 }
 
 /*

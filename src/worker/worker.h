@@ -182,7 +182,6 @@ typedef enum Notified
 	NOTIFIED_LATER				/* the mark's row or the name is locked */
 } Notified;
 
-extern bool le_notify_is_behind(const Mark *mark);
 extern Notified le_notify(const char *election,
 						  Snapshot snapshot, int *left, Mark **mark);
 
