@@ -13,6 +13,7 @@
 
 #define LE_LONGEST_HOLD		(366 * USECS_PER_DAY)
 #define LE_LONGEST_TIMEOUT	(100000 * USECS_PER_DAY)
+#define LE_LONGEST_REASON	1000	/* bytes; why it is paused or drained */
 #define LE_EVERYWHERE		"(all)" /* no one election, in messages */
 
 /*
@@ -68,8 +69,6 @@ extern char *le_arg_name(FunctionCallInfo fcinfo, int n, const char *what);
 extern int64 le_arg_interval(FunctionCallInfo fcinfo, int n, const char *what,
 							 int64 shortest, int64 longest);
 extern int64 le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail);
-extern const char *le_arg_reason(FunctionCallInfo fcinfo, int n);
-extern const pg_uuid_t *le_arg_request(FunctionCallInfo fcinfo, int n);
 extern void le_arg_said(FunctionCallInfo fcinfo, int first, Profile *profile);
 extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);

@@ -16,7 +16,6 @@
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
-#define LONGEST_REASON	1000	/* bytes */
 
 /*
  * A text of so many bytes, which is refused before it is copied if it is too
@@ -110,15 +109,6 @@ le_arg_hold(FunctionCallInfo fcinfo, int n, const char **detail)
 }
 
 /*
- * Why something is paused or drained; NULL: that was not said.
- */
-const char *
-le_arg_reason(FunctionCallInfo fcinfo, int n)
-{
-	return le_arg_text(fcinfo, n, "reason", 0, LONGEST_REASON);
-}
-
-/*
  * A candidate's metadata is read with its row, and copied to the lease under
  * the election lock.  What is too long is refused before it is copied.
  */
@@ -135,15 +125,6 @@ metadata_arg(FunctionCallInfo fcinfo, int n)
 						   LE_METADATA_MAX, size),
 				 errhint("Keep what is long elsewhere, and say in the metadata where. pg_column_size() tells the size.")));
 	return PointerGetDatum(PG_DETOAST_DATUM_COPY(PG_GETARG_DATUM(n)));
-}
-
-/*
- * Which request this is; NULL: that was not said.
- */
-const pg_uuid_t *
-le_arg_request(FunctionCallInfo fcinfo, int n)
-{
-	return PG_ARGISNULL(n) ? NULL : PG_GETARG_UUID_P(n);
 }
 
 /*

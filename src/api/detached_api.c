@@ -123,7 +123,7 @@ le_acquire(PG_FUNCTION_ARGS)
 	a.who.role = le_role_current();
 	le_arg_profile(fcinfo, 2, false, &a.profile);
 	a.who.run = run_args(fcinfo, 5);
-	a.who.request = le_arg_request(fcinfo, 7);
+	a.who.request = PG_ARGISNULL(7) ? NULL : PG_GETARG_UUID_P(7);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_is_mine(LOCK_EPOCH))
 		return (Datum) 0;		/* this transaction has begun an epoch */

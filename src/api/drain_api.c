@@ -68,7 +68,7 @@ le_drain_candidate(PG_FUNCTION_ARGS)
 	int			limit;
 
 	le_call_check_function("leader_election.drain_candidate()");
-	reason = le_arg_reason(fcinfo, 2);
+	reason = le_arg_text(fcinfo, 2, "reason", 0, LE_LONGEST_REASON);
 	begin(fcinfo, &d);
 	limit = d.election != NULL ? MOST_OF_ONE : MOST_OF_ALL;
 	while ((result = le_drain_write(d.election, d.candidate,

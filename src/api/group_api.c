@@ -386,7 +386,7 @@ le_acquire_any(PG_FUNCTION_ARGS)
 	a.who.candidate = le_arg_name(fcinfo, 1, "candidate name");
 	a.who.role = le_role_current();
 	le_arg_profile(fcinfo, 2, false, &a.profile);
-	a.who.request = le_arg_request(fcinfo, 5);
+	a.who.request = PG_ARGISNULL(5) ? NULL : PG_GETARG_UUID_P(5);
 	InitMaterializedSRF(fcinfo, 0);
 	if (le_lock_is_mine(LOCK_EPOCH))
 		return (Datum) 0;		/* this transaction has begun an epoch */

@@ -16,6 +16,7 @@
 #include "access/xlog.h"
 #include "api/api.h"
 #include "funcapi.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -230,7 +231,7 @@ le_measure_server(PG_FUNCTION_ARGS)
 
 	/* Not le_call_begin(): that waits for locks, which are to be counted. */
 	if (le_store_try_share(&share))
-		le_store_end_share(share);
+		UnlockRelationOid(share, AccessShareLock);
 	else
 		le_store_check_protocol();
 	locks = GetLockStatusData();

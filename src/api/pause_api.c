@@ -30,7 +30,7 @@ le_pause_election(PG_FUNCTION_ARGS)
 	Election   *election;
 	Lease	   *lease;
 
-	pause.reason = le_arg_reason(fcinfo, 1);
+	pause.reason = le_arg_text(fcinfo, 1, "reason", 0, LE_LONGEST_REASON);
 	if (!PG_ARGISNULL(2))
 		pause.resumes_for = le_arg_interval(fcinfo, 2, "duration",
 											SHORTEST_PAUSE, LE_LONGEST_PAUSE);
@@ -113,7 +113,7 @@ le_pause_all(PG_FUNCTION_ARGS)
 
 	le_call_check_function("leader_election.pause_all()");
 	check_superuser("leader_election.pause_all()");
-	pause.reason = le_arg_reason(fcinfo, 0);
+	pause.reason = le_arg_text(fcinfo, 0, "reason", 0, LE_LONGEST_REASON);
 	pause.by = GetUserNameFromId(GetUserId(), false);
 	pause.at = GetCurrentTimestamp();
 	(void) write_pause_all(&pause);

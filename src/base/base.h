@@ -225,7 +225,6 @@ extern bool le_store_is_other_version(void);
 extern bool le_store_stays_other_version(bool committed);
 extern void le_store_check_protocol(void);
 extern bool le_store_try_share(Oid *share);
-extern void le_store_end_share(Oid share);
 extern void le_store_forget(void);
 
 /* table.c */

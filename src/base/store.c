@@ -419,9 +419,9 @@ le_store_try_lock(int tables, LOCKMODE mode)
 }
 
 /*
- * Find the extension's tables for a short look, without an error: until
- * le_store_end_share() they speak this library's protocol.  *share becomes the
- * view that is locked until then.  False: the lock was not to be had at once,
+ * Find the extension's tables for a short look, without an error.  They speak
+ * this library's protocol until the caller unlocks the view that *share
+ * becomes, in ACCESS SHARE mode.  False: the lock was not to be had at once,
  * they speak another one, or they are not there.
  */
 bool
@@ -436,10 +436,4 @@ le_store_try_share(Oid *share)
 		return true;
 	UnlockRelationOid(*share, AccessShareLock);
 	return false;
-}
-
-void
-le_store_end_share(Oid share)
-{
-	UnlockRelationOid(share, AccessShareLock);
 }

@@ -140,11 +140,7 @@ static void
 end_session(const LockInstanceData *holder, const Lease *lease, LateCommit *c)
 {
 	c->ended = true;
-#ifdef HAVE_SETSID
 	if (kill(-holder->pid, SIGTERM) != 0)
-#else
-	if (kill(holder->pid, SIGTERM) != 0)
-#endif
 		return;					/* it has just exited */
 	ereport(LOG_SERVER_ONLY,
 			(errmsg("leader_election: election %s: terminating process %d, whose commit holds up the next leader",

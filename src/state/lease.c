@@ -281,7 +281,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		return false;
 	if (!LeTryLockRelation(lease_oid, AccessShareLock))
 	{
-		le_store_end_share(share);
+		UnlockRelationOid(share, AccessShareLock);
 		return false;
 	}
 
@@ -292,7 +292,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 		!LeTryLockRelation(le_store.table[TABLE_LEASE].pkey, AccessShareLock))
 	{
 		UnlockRelationOid(lease_oid, AccessShareLock);
-		le_store_end_share(share);
+		UnlockRelationOid(share, AccessShareLock);
 		return false;
 	}
 
@@ -325,7 +325,7 @@ le_lease_read_committed(Oid lease_oid, const char *election, Lease **lease)
 	}
 	UnlockRelationOid(pkey, AccessShareLock);
 	UnlockRelationOid(lease_oid, AccessShareLock);
-	le_store_end_share(share);
+	UnlockRelationOid(share, AccessShareLock);
 	return readable;
 }
 
