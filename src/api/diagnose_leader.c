@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "api/diagnose.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 /* A leader that asks is_leader() as it should is never silent for so long */

@@ -18,7 +18,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "api/diagnose.h"
-#include "catalog/indexing.h"
 #include "catalog/pg_event_trigger.h"
 #include "commands/trigger.h"
 #include "utils/builtins.h"

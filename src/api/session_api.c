@@ -16,7 +16,6 @@
 #include "postgres.h"
 
 #include "api/api.h"
-#include "utils/builtins.h"
 
 PG_FUNCTION_INFO_V1(le_join);
 PG_FUNCTION_INFO_V1(le_is_leader);

@@ -39,7 +39,6 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "base/base.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"

@@ -24,7 +24,6 @@
 #include "base/base.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"

@@ -12,8 +12,6 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "base/base.h"
-#include "storage/lmgr.h"
-#include "utils/rel.h"
 
 /*
  * Open a table of ours, which this transaction has locked.

@@ -23,7 +23,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "utils/timestamp.h"
 
 #define BEGINS			"leader_election: SQLSTATE "
 #define ALL_ELECTIONS	"all"

@@ -19,7 +19,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "decide/decide.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"

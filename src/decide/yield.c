@@ -22,7 +22,6 @@
 #include "postgres.h"
 
 #include "decide/decide.h"
-#include "utils/timestamp.h"
 
 static const char *const causes[] = {
 	[REQUEST_PAUSED] = LE_CAUSE_PAUSED,

@@ -36,7 +36,6 @@
 #include "session/session.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
-#include "utils/snapmgr.h"
 
 /*
  * What is known of a term that leads.  The transaction that ends the term

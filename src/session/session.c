@@ -26,7 +26,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "lib/ilist.h"
 #include "miscadmin.h"
 #include "session/session.h"

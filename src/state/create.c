@@ -20,7 +20,6 @@
 #include "commands/extension.h"
 #include "miscadmin.h"
 #include "state/state.h"
-#include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"

@@ -25,7 +25,6 @@
 #include "postgres.h"
 
 #include "state/state.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #define ALL			""			/* the election of rows of all elections */

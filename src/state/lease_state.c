@@ -16,7 +16,6 @@
 #include "postgres.h"
 
 #include "state/state.h"
-#include "utils/timestamp.h"
 
 /*
  * Has this incarnation written the row's monotonic values?

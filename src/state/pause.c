@@ -24,7 +24,6 @@
 
 #include "state/state.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #define SCOPE	"all"			/* the key of the only row of pause_all */
 

@@ -26,7 +26,6 @@
 
 #include "catalog/pg_type.h"
 #include "commands/async.h"
-#include "miscadmin.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
 #include "utils/timestamp.h"

@@ -10,7 +10,6 @@
 
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/memutils.h"
 #include "worker/worker.h"
 
 /*

@@ -33,8 +33,6 @@
 #include "postgres.h"
 
 #include "executor/instrument.h"
-#include "miscadmin.h"
-#include "storage/latch.h"
 #include "utils/memutils.h"
 #include "worker/worker.h"
 

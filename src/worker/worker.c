@@ -38,7 +38,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 #include "worker/worker.h"
 
