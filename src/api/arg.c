@@ -223,7 +223,7 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 		case FIELD_ROLE:
 			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
 			*(Role *) member = text[0] == '\0' && setting->least == 0 ?
-				(Role) {""} : le_role_named(text);
+				(Role) {""} : (Role) {text, get_role_oid(text, false)};
 			if (setting->least > 0)
 				check_can_set_role(GetUserId(), ((Role *) member)->oid);
 			break;

@@ -28,9 +28,7 @@ with(Key key, AttrNumber column, StrategyNumber strategy, RegProcedure compare,
 Key
 le_key_any(void)
 {
-	Key			key = {.columns = 0};
-
-	return key;
+	return (Key) {.columns = 0};
 }
 
 /*

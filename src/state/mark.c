@@ -144,14 +144,3 @@ le_mark_create(const char *election, const char *channel,
 	if (le_mark_read(election) == NULL)
 		le_mark_write(&mark);
 }
-
-/*
- * Delete a mark that was locked for that.  The caller holds the election's
- * name lock.
- */
-void
-le_mark_delete(Mark *mark)
-{
-	Assert(le_seat_holds_name(mark->election, NULL));
-	le_row_delete(mark->row);
-}

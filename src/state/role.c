@@ -44,9 +44,7 @@ static uint64 changes = 0;
 Role
 le_role_of(Oid oid)
 {
-	Role		role = {GetUserNameFromId(oid, false), oid};
-
-	return role;
+	return (Role) {GetUserNameFromId(oid, false), oid};
 }
 
 /*
@@ -56,17 +54,6 @@ Role
 le_role_current(void)
 {
 	return le_role_of(GetUserId());
-}
-
-/*
- * The role of that name; 42704: there is none.
- */
-Role
-le_role_named(const char *name)
-{
-	Role		role = {name, get_role_oid(name, false)};
-
-	return role;
 }
 
 /*

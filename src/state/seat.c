@@ -23,19 +23,13 @@ int
 le_seat_number(const char *election)
 {
 	const char *slash = strrchr(election, '/');
-	int			number = 0;
+	char	   *end;
+	long		number;
 
-	if (slash == NULL || slash == election || slash[1] == '0')
+	if (slash == NULL || slash == election || slash[1] < '1' || slash[1] > '9')
 		return 0;
-	for (const char *c = slash + 1; *c != '\0'; c++)
-	{
-		if (*c < '0' || *c > '9')
-			return 0;
-		number = number * 10 + (*c - '0');
-		if (number > LE_MOST_SEATS)
-			return 0;
-	}
-	return number;
+	number = strtol(slash + 1, &end, 10);
+	return *end == '\0' && number <= LE_MOST_SEATS ? number : 0;
 }
 
 /*

@@ -56,7 +56,6 @@ extern const Role le_role_none;
 
 extern Role le_role_of(Oid oid);
 extern Role le_role_current(void);
-extern Role le_role_named(const char *name);
 extern Role le_role_get(const Row *row, int name, int id);
 extern void le_role_set(Row *row, int name, int id, const Role *role);
 extern bool le_role_exists(const Role *role);
@@ -373,7 +372,6 @@ extern void le_mark_write(Mark *mark);
 extern void le_mark_create(const char *election,
 						   const char *channel, TimestampTz created_at,
 						   int64 after_term);
-extern void le_mark_delete(Mark *mark);
 
 /* history.c */
 typedef struct Term

@@ -366,7 +366,7 @@ end_mark(const char *election)
 	if (busy || (mark != NULL && le_history_untold_since(mark) != 0))
 		return false;
 	if (mark != NULL)
-		le_mark_delete(mark);
+		le_row_delete(mark->row);
 	return true;
 }
 
