@@ -29,7 +29,7 @@ SELECT election, state, leader, term, since <= clock_timestamp() AS since,
 
 SELECT election, candidate, "position", leads, alive, drained, kind, rank,
 	   progress, joined_at <= clock_timestamp() AS joined_at,
-	   stood BETWEEN '0' AND clock_timestamp() - joined_at AS stood, metadata
+	   stood BETWEEN '0' AND clock_timestamp() - joined_at + '1 min' AS stood, metadata
   FROM leader_election.candidates WHERE election = 'o' \gx
 
 SELECT election, term, leader,
