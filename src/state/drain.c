@@ -30,16 +30,6 @@
 #define ALL			""			/* the election of rows of all elections */
 #define MANY		5000		/* so many rows are not read at once */
 
-/* Column numbers of drain */
-enum
-{
-	DRAIN_ELECTION,
-	DRAIN_CANDIDATE,
-	DRAIN_DRAINED_AT,
-	DRAIN_DRAINED_BY,
-	DRAIN_REASON
-};
-
 /* Who is drained in an election */
 struct Drains
 {
@@ -52,12 +42,13 @@ struct Drains
 
 #define KEY_FIELDS	2			/* all that deciding needs */
 
+/* The columns of drain */
 static const Field fields[] = {
-	{FIELD_TEXT, DRAIN_ELECTION, offsetof(Drain, election)},
-	{FIELD_TEXT, DRAIN_CANDIDATE, offsetof(Drain, candidate)},
-	{FIELD_BIGINT, DRAIN_DRAINED_AT, offsetof(Drain, at)},
-	{FIELD_NAME, DRAIN_DRAINED_BY, offsetof(Drain, by)},
-	{FIELD_TEXT, DRAIN_REASON, offsetof(Drain, reason)},
+	{FIELD_TEXT, 0, offsetof(Drain, election)},
+	{FIELD_TEXT, 1, offsetof(Drain, candidate)},
+	{FIELD_BIGINT, 2, offsetof(Drain, at)},
+	{FIELD_NAME, 3, offsetof(Drain, by)},
+	{FIELD_TEXT, 4, offsetof(Drain, reason)},
 };
 
 static Drain *

@@ -13,54 +13,36 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 
-/* Column numbers of election */
-enum
-{
-	ELECTION_ELECTION,
-	ELECTION_STRATEGY,
-	ELECTION_LEASE_DURATION,
-	ELECTION_QUORUM,
-	ELECTION_TAKEOVER_DELAY,
-	ELECTION_PREEMPT_DELAY,
-	ELECTION_INITIAL_DELAY,
-	ELECTION_CANDIDATE_ROLE,
-	ELECTION_CHANNEL,
-	ELECTION_OWNER,
-	ELECTION_GROUP,
-	ELECTION_PAUSED_AT = LE_PAUSE_FIRST,	/* and more: see pause.c */
-	ELECTION_OWNER_ID = ELECTION_PAUSED_AT + LE_PAUSE_COLUMNS,
-	ELECTION_CANDIDATE_ROLE_ID
-};
-
-StaticAssertDecl(ELECTION_GROUP + 1 == LE_PAUSE_FIRST,
-				 "the columns of a pause");
-
-#define FIELD(type, column, member) \
-	FIELD_##type, ELECTION_##column, offsetof(Election, member), false, 0
-#define ROLE_FIELD(column, member) \
-	FIELD_ROLE, ELECTION_##column, offsetof(Election, member), true, \
-	ELECTION_##column##_ID
+#define LEASE_DURATION	2		/* the number of the column */
 #define LONGEST_DELAY	USECS_PER_DAY
 
-/* The settings; then, without names, what else a row has */
+#define FIELD(type, column, member) \
+	FIELD_##type, column, offsetof(Election, member), false, 0
+#define ROLE_FIELD(column, id_column, member) \
+	FIELD_ROLE, column, offsetof(Election, member), true, id_column
+
+/*
+ * The columns of election: the settings, then what else a row has, but for the
+ * pause (pause.c).
+ */
 const Field le_election_settings[] = {
-	{FIELD(STRATEGY, STRATEGY, strategy), "strategy", 1, 2},
+	{FIELD(STRATEGY, 1, strategy), "strategy", 1, 2},
 	{FIELD(INTERVAL, LEASE_DURATION, lease_duration), "lease_duration", 2, 4,
 		LE_SHORTEST_LEASE_MS * INT64CONST(1000),
 	LE_LONGEST_LEASE_MS * INT64CONST(1000)},
-	{FIELD(INTEGER, QUORUM, quorum), "quorum", 3, 5, 1, PG_INT32_MAX},
-	{FIELD(INTERVAL, TAKEOVER_DELAY, takeover_delay), "takeover_delay", 4, 6,
+	{FIELD(INTEGER, 3, quorum), "quorum", 3, 5, 1, PG_INT32_MAX},
+	{FIELD(INTERVAL, 4, takeover_delay), "takeover_delay", 4, 6,
 	0, LONGEST_DELAY},
-	{FIELD(INTERVAL, PREEMPT_DELAY, preempt_delay), "preempt_delay", 7, 9,
+	{FIELD(INTERVAL, 5, preempt_delay), "preempt_delay", 7, 9,
 	0, LONGEST_DELAY},
-	{FIELD(INTERVAL, INITIAL_DELAY, initial_delay), "initial_delay", 8, 10,
+	{FIELD(INTERVAL, 6, initial_delay), "initial_delay", 8, 10,
 	0, LONGEST_DELAY},
-	{ROLE_FIELD(CANDIDATE_ROLE, candidate_role), "candidate_role", 5, 7, 0,
+	{ROLE_FIELD(7, 20, candidate_role), "candidate_role", 5, 7, 0,
 	NAMEDATALEN - 1},
-	{FIELD(TEXT, CHANNEL, channel), "channel", 6, 8, 0, NAMEDATALEN - 1},
-	{ROLE_FIELD(OWNER, owner), "owner", 9, 11, 1, NAMEDATALEN - 1},
-	{FIELD(TEXT, ELECTION, name)},
-	{FIELD(TEXT, GROUP, group)},
+	{FIELD(TEXT, 8, channel), "channel", 6, 8, 0, NAMEDATALEN - 1},
+	{ROLE_FIELD(9, 19, owner), "owner", 9, 11, 1, NAMEDATALEN - 1},
+	{FIELD(TEXT, 0, name)},
+	{FIELD(TEXT, 10, group)},
 };
 
 /*
@@ -165,7 +147,7 @@ le_election_duration_find(RowScan *scan, const char *election,
 
 	return scan == NULL || !le_scan_find(scan, le_key(election), &row) ||
 		le_scan_is_own_write(&row) ? if_unknown :
-		le_field_interval(row.values[ELECTION_LEASE_DURATION]);
+		le_field_interval(row.values[LEASE_DURATION]);
 }
 
 /*

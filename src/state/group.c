@@ -28,27 +28,15 @@
 #include "state/state.h"
 #include "utils/builtins.h"
 
-/* Column numbers of election_group */
-enum
-{
-	GROUP_NAME,
-	GROUP_SEATS,
-	GROUP_MAX_PER_CANDIDATE,
-	GROUP_OWNER,
-	GROUP_OWNER_ID
-};
-
-#define FIELD(type, column, member) \
-	FIELD_##type, GROUP_##column, offsetof(ElectionGroup, member)
-
-/* The settings; then, without a name, what else a row has */
+/* The columns of election_group: the settings, then what else a row has */
 const Field le_group_settings[] = {
-	{FIELD(INTEGER, SEATS, seats), false, 0, "seats", 0, 1, 1, LE_MOST_SEATS},
-	{FIELD(INTEGER, MAX_PER_CANDIDATE, max_per_candidate), false, 0,
+	{FIELD_INTEGER, 1, offsetof(ElectionGroup, seats), false, 0,
+	"seats", 0, 1, 1, LE_MOST_SEATS},
+	{FIELD_INTEGER, 2, offsetof(ElectionGroup, max_per_candidate), false, 0,
 	"max_per_candidate", 0, 3, 1, LE_MOST_SEATS},
-	{FIELD(ROLE, OWNER, owner), true, GROUP_OWNER_ID, "owner", 0, 11, 1,
-	NAMEDATALEN - 1},
-	{FIELD(TEXT, NAME, name)},
+	{FIELD_ROLE, 3, offsetof(ElectionGroup, owner), true, 4,
+	"owner", 0, 11, 1, NAMEDATALEN - 1},
+	{FIELD_TEXT, 0, offsetof(ElectionGroup, name)},
 };
 
 static void *

@@ -29,29 +29,15 @@
 
 #include "state/state.h"
 
-/* Column numbers of announced */
-enum
-{
-	ANNOUNCED_ELECTION,
-	ANNOUNCED_TERM,
-	ANNOUNCED_VACATED,
-	ANNOUNCED_YIELDS,
-	ANNOUNCED_CHANNEL,
-	ANNOUNCED_CREATED_AT,
-	ANNOUNCED_METADATA_AT
-};
-
-#define FIELD(column, type, member) \
-	{FIELD_##type, ANNOUNCED_##column, offsetof(Mark, member)}
-
+/* The columns of announced */
 static const Field fields[] = {
-	FIELD(ELECTION, TEXT, election),
-	FIELD(TERM, BIGINT, term),
-	FIELD(VACATED, BOOLEAN, vacated),
-	FIELD(YIELDS, BIGINT, yields),
-	FIELD(CHANNEL, TEXT, channel),
-	{FIELD_BIGINT, ANNOUNCED_CREATED_AT, offsetof(Mark, created_at), true},
-	{FIELD_BIGINT, ANNOUNCED_METADATA_AT, offsetof(Mark, metadata_at), true}
+	{FIELD_TEXT, 0, offsetof(Mark, election)},
+	{FIELD_BIGINT, 1, offsetof(Mark, term)},
+	{FIELD_BOOLEAN, 2, offsetof(Mark, vacated)},
+	{FIELD_BIGINT, 3, offsetof(Mark, yields)},
+	{FIELD_TEXT, 4, offsetof(Mark, channel)},
+	{FIELD_BIGINT, 5, offsetof(Mark, created_at), true},
+	{FIELD_BIGINT, 6, offsetof(Mark, metadata_at), true}
 };
 
 static void *

@@ -27,46 +27,25 @@
 
 #define SCOPE	"all"			/* the key of the only row of pause_all */
 
+#define FIRST	11				/* the column paused_at of the table election */
+
 /* The columns of a pause in the table election */
-enum
-{
-	PAUSE_AT = LE_PAUSE_FIRST,
-	PAUSE_BY,
-	PAUSE_REASON,
-	PAUSE_VACATES,
-	PAUSE_RESUMES_AT,
-	PAUSE_RESUMES_MONO,
-	PAUSE_RESUMES_FOR,
-	PAUSE_INCARNATION
-};
-
-StaticAssertDecl(PAUSE_INCARNATION + 1 == LE_PAUSE_FIRST + LE_PAUSE_COLUMNS,
-				 "the columns of a pause");
-
-/* Column numbers of pause_all */
-enum
-{
-	ALL_SCOPE,
-	ALL_PAUSED_AT,
-	ALL_PAUSED_BY,
-	ALL_REASON
-};
-
 static const Field fields[] = {
-	{FIELD_BIGINT, PAUSE_AT, offsetof(Pause, at)},
-	{FIELD_NAME, PAUSE_BY, offsetof(Pause, by)},
-	{FIELD_TEXT, PAUSE_REASON, offsetof(Pause, reason)},
-	{FIELD_BOOLEAN, PAUSE_VACATES, offsetof(Pause, vacates)},
-	{FIELD_BIGINT, PAUSE_RESUMES_AT, offsetof(Pause, resumes_at), true},
-	{FIELD_BIGINT, PAUSE_RESUMES_MONO, offsetof(Pause, resumes_mono), true},
-	{FIELD_BIGINT, PAUSE_RESUMES_FOR, offsetof(Pause, resumes_for), true},
-	{FIELD_TEXT, PAUSE_INCARNATION, offsetof(Pause, incarnation)},
+	{FIELD_BIGINT, FIRST, offsetof(Pause, at)},
+	{FIELD_NAME, FIRST + 1, offsetof(Pause, by)},
+	{FIELD_TEXT, FIRST + 2, offsetof(Pause, reason)},
+	{FIELD_BOOLEAN, FIRST + 3, offsetof(Pause, vacates)},
+	{FIELD_BIGINT, FIRST + 4, offsetof(Pause, resumes_at), true},
+	{FIELD_BIGINT, FIRST + 5, offsetof(Pause, resumes_mono), true},
+	{FIELD_BIGINT, FIRST + 6, offsetof(Pause, resumes_for), true},
+	{FIELD_TEXT, FIRST + 7, offsetof(Pause, incarnation)},
 };
 
+/* Those of pause_all, beside its key */
 static const Field fields_of_all[] = {
-	{FIELD_BIGINT, ALL_PAUSED_AT, offsetof(Pause, at)},
-	{FIELD_NAME, ALL_PAUSED_BY, offsetof(Pause, by)},
-	{FIELD_TEXT, ALL_REASON, offsetof(Pause, reason)},
+	{FIELD_BIGINT, 1, offsetof(Pause, at)},
+	{FIELD_NAME, 2, offsetof(Pause, by)},
+	{FIELD_TEXT, 3, offsetof(Pause, reason)},
 };
 
 /*
@@ -77,7 +56,7 @@ le_pause_make(const Row *row)
 {
 	Pause	   *pause;
 
-	if (row->nulls[PAUSE_AT])
+	if (row->nulls[FIRST])
 		return NULL;
 	pause = palloc0(sizeof(Pause));
 	le_fields_read(fields, lengthof(fields), row, pause);
@@ -97,8 +76,8 @@ le_pause_set(Row *row, const Pause *pause)
 {
 	if (pause != NULL)
 		le_fields_write(fields, lengthof(fields), row, pause);
-	for (int i = 0; i < LE_PAUSE_COLUMNS && pause == NULL; i++)
-		LE_SET_NULL(row, LE_PAUSE_FIRST + i);
+	for (int i = 0; i < lengthof(fields) && pause == NULL; i++)
+		LE_SET_NULL(row, FIRST + i);
 }
 
 static void *
@@ -156,7 +135,7 @@ le_pause_all_write(const Pause *pause, bool *was)
 	if (pause == NULL)
 		return true;
 	row = le_row_new(TABLE_PAUSE_ALL);
-	LE_SET(row, ALL_SCOPE, LE_TEXT(SCOPE));
+	LE_SET(row, 0, LE_TEXT(SCOPE));
 	le_fields_write(fields_of_all, lengthof(fields_of_all), row, pause);
 	le_row_write(row);
 	return true;

@@ -486,8 +486,6 @@ typedef struct Pause
 	const char *incarnation;	/* on which it was paused */
 } Pause;
 
-#define LE_PAUSE_FIRST		11	/* the column paused_at of the table election */
-#define LE_PAUSE_COLUMNS	8	/* from there on */
 
 extern Pause *le_pause_make(const Row *row);
 extern void le_pause_set(Row *row, const Pause *pause);
