@@ -23,28 +23,12 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* Column numbers of candidate */
+/* The columns of candidate that are no members, or not only that */
 enum
 {
-	CANDIDATE_ELECTION,
-	CANDIDATE_CANDIDATE,
-	CANDIDATE_KIND,
-	CANDIDATE_ROLE,
-	CANDIDATE_RANK,
-	CANDIDATE_PROGRESS,
-	CANDIDATE_METADATA,
-	CANDIDATE_AUTO_RENEW,
-	CANDIDATE_SESSION_ID,
-	CANDIDATE_BACKEND_PID,
-	CANDIDATE_CLIENT_ADDR,
-	CANDIDATE_JOINED_AT,
-	CANDIDATE_PLACE_MONO,
-	CANDIDATE_SITS_OUT,
-	CANDIDATE_DEFERS,
-	CANDIDATE_SEEN_MONO,
-	CANDIDATE_SEEN_FOR,
-	CANDIDATE_STOOD_MONO,
-	CANDIDATE_ROLE_ID
+	CANDIDATE_KIND = 2,
+	CANDIDATE_SITS_OUT = 13,
+	CANDIDATE_STOOD_MONO = 17
 };
 
 /*
@@ -56,29 +40,28 @@ enum
 #define SEEN_FOR(lease_duration)	((lease_duration) / 3 * 4)
 #define SEEN_EVERY(lease_duration)	((lease_duration) / 3)
 
-#define FIELD(column, type, member) \
-	{FIELD_##type, CANDIDATE_##column, offsetof(Candidate, member)}
-#define FIELD_OR_NULL(column, type, member) \
-	{FIELD_##type, CANDIDATE_##column, offsetof(Candidate, member), true}
+#define FIELD(type, column, member) \
+	{FIELD_##type, column, offsetof(Candidate, member)}
+#define FIELD_OR_NULL(type, column, member) \
+	{FIELD_##type, column, offsetof(Candidate, member), true}
 
 static const Field fields[] = {
-	FIELD(ELECTION, TEXT, election),
-	FIELD(CANDIDATE, TEXT, candidate),
-	{FIELD_ROLE, CANDIDATE_ROLE, offsetof(Candidate, role), true,
-	CANDIDATE_ROLE_ID},
-	FIELD(RANK, INTEGER, rank),
-	FIELD(PROGRESS, BIGINT, progress),
-	FIELD(METADATA, DATUM, metadata),
-	FIELD(AUTO_RENEW, BOOLEAN, auto_renew),
-	FIELD_OR_NULL(SESSION_ID, BIGINT, session_id),
-	FIELD_OR_NULL(BACKEND_PID, INTEGER, backend_pid),
-	FIELD(CLIENT_ADDR, DATUM, client_addr),
-	FIELD(JOINED_AT, BIGINT, joined_at),
-	FIELD(PLACE_MONO, BIGINT, place),
-	FIELD(STOOD_MONO, BIGINT, stood),
-	FIELD(DEFERS, BOOLEAN, defers),
-	FIELD_OR_NULL(SEEN_MONO, BIGINT, seen),
-	FIELD_OR_NULL(SEEN_FOR, BIGINT, seen_for),
+	FIELD(TEXT, 0, election),
+	FIELD(TEXT, 1, candidate),
+	{FIELD_ROLE, 3, offsetof(Candidate, role), true, 18},
+	FIELD(INTEGER, 4, rank),
+	FIELD(BIGINT, 5, progress),
+	FIELD(DATUM, 6, metadata),
+	FIELD(BOOLEAN, 7, auto_renew),
+	FIELD_OR_NULL(BIGINT, 8, session_id),
+	FIELD_OR_NULL(INTEGER, 9, backend_pid),
+	FIELD(DATUM, 10, client_addr),
+	FIELD(BIGINT, 11, joined_at),
+	FIELD(BIGINT, 12, place),
+	FIELD(BIGINT, CANDIDATE_STOOD_MONO, stood),
+	FIELD(BOOLEAN, 14, defers),
+	FIELD_OR_NULL(BIGINT, 15, seen),
+	FIELD_OR_NULL(BIGINT, 16, seen_for),
 };
 
 /*
