@@ -205,9 +205,7 @@ LeSyncStandbysDefined(void)
 		return false;
 	if (SyncRepStandbyNames != NULL && SyncRepStandbyNames[0] != '\0')
 		return true;
-#if PG_VERSION_NUM >= 170005 || \
-	(PG_VERSION_NUM >= 160009 && PG_VERSION_NUM < 170000) || \
-	(PG_VERSION_NUM >= 150013 && PG_VERSION_NUM < 160000)
+#ifdef SYNC_STANDBY_DEFINED		/* from 17.5, 16.9 and 15.13 on */
 	return (WalSndCtl->sync_standbys_status & SYNC_STANDBY_DEFINED) != 0;
 #else
 	return WalSndCtl->sync_standbys_defined;
