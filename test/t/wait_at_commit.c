@@ -32,9 +32,10 @@ static char file[MAXPGPATH];
 static void
 wait_for_file(bool can_be_interrupted)
 {
-	pgstat_report_wait_start(PG_WAIT_EXTENSION);
 	while (access(file, F_OK) == 0)
 	{
+		/* Again and again: a check of the client's connection ends it. */
+		pgstat_report_wait_start(PG_WAIT_EXTENSION);
 		pg_usleep(5000);
 		if (can_be_interrupted)
 			CHECK_FOR_INTERRUPTS();
