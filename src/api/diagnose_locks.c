@@ -107,7 +107,7 @@ say_held(Diagnosis *d, Severity severity, int pid, const char *what)
  * rows) its primary key, that the lock is on; NULL: on none.
  */
 static const char *
-locked_table(const Diagnosis *d, const LOCKTAG *tag, LOCKMASK modes)
+locked_table(const LOCKTAG *tag, LOCKMASK modes)
 {
 	bool		is_key;
 
@@ -128,7 +128,7 @@ tables_held(const Diagnosis *d, int i, LOCKMASK modes)
 	List	   *tables = NIL;
 
 	if ((d->locks->locks[i].holdMask & modes) == 0 ||
-		locked_table(d, &d->locks->locks[i].locktag, modes) == NULL)
+		locked_table(&d->locks->locks[i].locktag, modes) == NULL)
 		return NIL;
 	for (int k = 0; k < d->locks->nelements; k++)
 	{
@@ -136,7 +136,7 @@ tables_held(const Diagnosis *d, int i, LOCKMASK modes)
 		const char *table;
 
 		if (lock->pid != pid || (lock->holdMask & modes) == 0 ||
-			(table = locked_table(d, &lock->locktag, modes)) == NULL)
+			(table = locked_table(&lock->locktag, modes)) == NULL)
 			continue;
 		if (k < i)
 			return NIL;
@@ -235,7 +235,7 @@ le_diagnose_locks(Diagnosis *d)
 
 		if (lock->holdMask == 0 || lock->pid == MyProcPid)
 			continue;
-		if (locked_table(d, &lock->locktag, LE_STRONG_MODES) != NULL)
+		if (locked_table(&lock->locktag, LE_STRONG_MODES) != NULL)
 			check_table_lock(d, i);
 		else if (!d->led && is_late_commit(d, lock, &election))
 			say_late_commit(d, lock->pid);
