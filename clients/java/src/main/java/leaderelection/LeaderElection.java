@@ -50,6 +50,8 @@ import java.util.function.*;
 import javax.net.SocketFactory;
 import javax.sql.DataSource;
 import org.postgresql.*;
+import org.postgresql.core.BaseConnection;
+import org.postgresql.core.TransactionState;
 
 public final class LeaderElection {
     private static final System.Logger LOG = System.getLogger("leaderelection");
@@ -269,10 +271,11 @@ public final class LeaderElection {
 
         /** Ends this client with an error: await() throws it, and onError is told, in the end. */
         final void fail(SQLException error) {
-            LOG.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
             synchronized (this) {
-                if (failure == null && !ended)
+                if (failure == null && !ended) {
+                    LOG.log(ERROR, "election " + o.election + ": this client ends: " + firstLine(error));
                     failure = error;
+                }
             }
             end("error");
             whenFailed();
@@ -561,7 +564,7 @@ public final class LeaderElection {
         /** Until it is granted: so no grant is lost with its answer [lost answer]. */
         private UUID request = UUID.randomUUID();
 
-        /** The pool's connections are in autocommit mode, which is every pool's default. */
+        /** Refuses connections that are in a transaction: then the pool's are not only its own. */
         public DetachedLeadership(DataSource pool, Options options) {
             super(options, 1, Math.max(options.interval.toNanos(), SECOND / 10));
             this.pool = pool;
@@ -578,7 +581,9 @@ public final class LeaderElection {
             Connection c = openInTime(lease == null ? 7 * callTimeout : callTimeout,
                 pool::getConnection);
             try {
-                c.setAutoCommit(true);    // pools set that back when they get it
+                if (!c.getAutoCommit() && c.unwrap(BaseConnection.class).getTransactionState() != TransactionState.IDLE)
+                    throw new SQLException("this connection is in a transaction, which is not ours", "25001");
+                c.setAutoCommit(true);    // it would commit that. Pools set it back when they get it
                 return c;
             } catch (Throwable t) {    // it broke while idle: the pool wants it back all the same
                 disconnect(c, t);
@@ -667,8 +672,11 @@ public final class LeaderElection {
     private abstract static class Engine extends Leadership {
         static final String RENEW = "SELECT term, remaining_ms, yielding FROM leader_election.renew("
             + "?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)";
-        /** What a server says to who may not log in. 08004 is the driver's: no password is known. */
-        private static final String LOGIN_REFUSED = "28...|3D000|42501|08004";
+        /**
+         * What a server says to who may not log in. 08004 is the driver's: no password is known.
+         * 25001 is ours: a pool lends what is in a transaction.
+         */
+        private static final String LOGIN_REFUSED = "28...|3D000|42501|08004|25001";
         /** What would be answered the same again, if a primary says it after login. */
         private static final String HOPELESS = "28...|3D000|22023|0A000|25001";
         private static final long MOST_BACK_OFF = 5 * SECOND, LOG_AGAIN = 60 * SECOND;
