@@ -413,9 +413,14 @@ missing_packages() {
 			ruby-pg)
 				ruby -e 'require "pg"' 2>/dev/null || echo ruby-pg
 				;;
+			quartz)
+				[ -e /usr/share/java/quartz2.jar ] || echo libquartz2-java
+				;;
 			spring)
 				[ -e /usr/share/java/spring3-context.jar ] ||
 					echo libspring-context-java
+				[ -e /usr/share/java/spring3-jdbc.jar ] || echo libspring-jdbc-java
+				[ -e /usr/share/java/HikariCP.jar ] || echo libhikaricp-java
 				;;
 			zookeeper)
 				[ -e /usr/share/java/zookeeper.jar ] || echo zookeeper

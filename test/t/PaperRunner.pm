@@ -39,7 +39,11 @@ my $HERE = dirname(abs_path(__FILE__));
 my $TOP = abs_path("$HERE/../..");
 my $PYTHON = '/usr/bin/python3';
 my $JDBC = '/usr/share/java/postgresql.jar';
-my $SPRING = join(':', glob('/usr/share/java/spring3-*.jar'), '/usr/share/java/commons-logging.jar');
+my @LIBRARIES = (glob('/usr/share/java/spring3-*.jar'),
+	map { "/usr/share/java/$_.jar" } qw(commons-logging HikariCP quartz2 slf4j-api slf4j-nop));
+# What a block may import, in the order in which it is compiled
+my @PACKAGES = ([ 'leaderelection', 'src/main/java/leaderelection/*.java' ],
+	[ 'leaderelection.adapters', 'adapters/{,test/}*.java' ]);
 
 # The server of all papers, a superuser's session on it, and the port of sidecars,
 # which is 4040 in the papers
@@ -336,16 +340,18 @@ sub run_java
 	my ($block) = @_;
 	my ($class) = $block->{text} =~ /^public (?:class|interface) (\w+)/m;
 	my $text = $block->{text};
-	my @path = ('-cp', join(':', $JDBC, $folder, $SPRING));
+	my @path = ('-cp', join(':', $JDBC, $folder, @LIBRARIES));
 	my @compile = ('javac', @path, '-sourcepath', "$folder/none", '-d', $folder);
 	my @run = ('java', '-XX:TieredStopAtLevel=1',
 		'-Dorg.apache.commons.logging.Log=org.apache.commons.logging.impl.NoOpLog', @path);
 
 	return 'no public class' unless $class;
-	if ($text =~ /^import leaderelection\./m && !-e "$folder/leaderelection")
+	foreach (@PACKAGES)
 	{
-		run_program('', @compile, glob("$TOP/clients/java/src/main/java/leaderelection/*.java")) == 0
-		  or return $output;
+		my ($package, $sources) = @$_;
+
+		next if $text !~ /^import \Q$package\E\./m || -e "$folder/" . $package =~ tr{.}{/}r;
+		run_program('', @compile, glob("$TOP/clients/java/$sources")) == 0 or return $output;
 	}
 	$text =~ s{jdbc:postgresql://[^/]+/}{'jdbc:postgresql://127.0.0.1:' . $node->port . '/'}e;
 	return run_file({ %$block, text => $text, hidden => 0 },
