@@ -134,7 +134,7 @@ public final class LeaderElection {
         volatile Lease owed;                  // lost, and still ours at the server
         volatile boolean closed;              // nothing is begun any more
         volatile SQLException failure;        // what has ended this client
-        volatile String word = "standing";    // what state() says, but for the above
+        volatile String attempt = "standing";    // what the last one came to: see state()
         private volatile long changes;
         private boolean ended;                // nothing of ours is left at the server
         private boolean asked;                // to yield, in this term
@@ -163,8 +163,9 @@ public final class LeaderElection {
          */
         public String state() {
             SQLException error = failure;
-            return error != null ? "failed: " + error.getSQLState() + " " + firstLine(error)
-                : closed ? "closed" : leads() ? "leads" : word;
+            if (error != null)
+                return "failed: " + error.getSQLState() + " " + firstLine(error);
+            return closed ? "closed" : leads() ? "leads" : attempt;
         }
 
         /**
@@ -174,17 +175,19 @@ public final class LeaderElection {
         public synchronized OptionalLong await(Duration timeout)
                 throws SQLException, InterruptedException {
             long end = System.nanoTime() + timeout.toNanos();
-            // A client that fails gives its lease back first: its program may end with our answer.
-            while (!leads() && !(failure == null ? closed : ended)) {
+            while (!leads() && !isOver()) {
                 long left = end - System.nanoTime();
                 if (left <= 0)
                     return OptionalLong.empty();
                 NANOSECONDS.timedWait(this, left);
             }
-            if (failure != null && ended)
+            if (failure != null && isOver())
                 throw new SQLException(failure.getMessage(), failure.getSQLState(), failure);
             return term();
         }
+
+        /** A client that fails gives its lease back first: its program may end with that answer. */
+        private boolean isOver() { return failure == null ? closed : ended; }
 
         /**
          * Fences the caller's open transaction: it can commit only while our present term lasts
@@ -444,12 +447,12 @@ public final class LeaderElection {
                     + SETTING + "'statement_timeout')"));
                 if ((Boolean) server[0])
                     throw new SQLException("this is a standby", "25006");
-                boolean own = !"session".equals(o.pooler);
-                if (own && (Integer) server[1] != c.unwrap(PGConnection.class).getBackendPID())
+                boolean direct = !"session".equals(o.pooler);
+                if (direct && (Integer) server[1] != c.unwrap(PGConnection.class).getBackendPID())
                     throw new NoSession();
-                if (own)
+                if (direct)
                     within(callTimeout, () -> query(c, SET_NO_TIME_LIMITS));
-                chooseSlice((Long) server[2], own ? 0 : (Long) server[3]);
+                chooseSlice((Long) server[2], direct ? 0 : (Long) server[3]);
                 return c;
             } catch (Throwable t) {
                 disconnect(c, t);
@@ -479,19 +482,19 @@ public final class LeaderElection {
 
         /** A session hears at once that its connection has ended [backend terminated]. */
         @Override void watch(Lease held) throws Exception {
-            if (own == null)
-                rest(held, next - now());
+            if (connection == null)
+                rest(held, askAt - now());
             else    // a read cannot be woken: one that leads must soon hear of resign()
-                own.unwrap(PGConnection.class).getNotifications(held == null ? 20 : 5);
+                connection.unwrap(PGConnection.class).getNotifications(held == null ? 20 : 5);
         }
 
         /** Joins first, so that our place in line outlives each slice. */
         @Override Lease stand() throws Exception {
-            if (!standing)
+            if (!known)
                 call("SELECT leader_election.join(?, ?, rank => ?, "
                     + "metadata => ?::pg_catalog.jsonb, auto_renew => false)",
                     o.election, o.candidate, o.rank, o.metadata);
-            standing = true;
+            known = true;
             reportAnswer();
             campaign();
             return renew(null);    // nothing, if we were not elected
@@ -502,7 +505,7 @@ public final class LeaderElection {
          * cancel and hears the answer: so the session can leave, and end in peace [slices: SIGTERM].
          */
         private void campaign() throws Exception {
-            Connection c = own;
+            Connection c = connection;
             if (closed)
                 return;
             CompletableFuture<Object[]> answer = async(() -> query(c,
@@ -541,16 +544,16 @@ public final class LeaderElection {
             lose("connection lost");
             handlers.await();    // the server elects another when our connection ends
             owed = null;
-            standing = false;
-            disconnect(own, e);
-            own = null;
+            known = false;
+            disconnect(connection, e);
+            connection = null;
         }
 
         @Override void endTurn() { }
 
         @Override void hangUp() {
-            if (own != null)
-                disconnect(own, null).copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
+            if (connection != null)
+                disconnect(connection, null).copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
         }
     }
 
@@ -596,8 +599,8 @@ public final class LeaderElection {
          * be the first to ask. Nor does a leader: resign() cannot wake a driver that reads.
          */
         @Override void watch(Lease held) throws Exception {
-            if (ear == null || held != null || !standing) {
-                rest(held, next - now());
+            if (ear == null || held != null || !known) {
+                rest(held, askAt - now());
                 return;
             }
             try {
@@ -610,7 +613,7 @@ public final class LeaderElection {
         }
 
         @Override Lease stand() throws Exception {
-            standing = true;    // although the answer may be lost
+            known = true;    // although the answer may be lost
             Lease granted = grant(null, "SELECT term, remaining_ms, yielding FROM leader_election.acquire("
                 + "?, ?, rank => ?, metadata => ?::pg_catalog.jsonb, request => ?)",
                 o.election, o.candidate, o.rank, o.metadata, request);
@@ -653,14 +656,14 @@ public final class LeaderElection {
         /** Its term lasts until the deadline, whatever became of a connection. */
         @Override void keepOrLose(SQLException e) {
             expire();
-            disconnect(own, e);
-            own = null;
+            disconnect(connection, e);
+            connection = null;
         }
 
         @Override void endTurn() throws Exception {
-            if (own != null)
-                own.close();
-            own = null;
+            if (connection != null)
+                connection.close();
+            connection = null;
         }
 
         @Override void hangUp() { disconnect(ear, null); }
@@ -689,9 +692,9 @@ public final class LeaderElection {
         private final CompletableFuture<Void> finished = new CompletableFuture<>();
 
         // The rest is the engine's alone.
-        Connection own;      // a session's, or the pool's for this turn
-        boolean standing;    // the server may know us
-        long next = now();   // when to call the server
+        Connection connection;    // a session's, or the pool's for this turn
+        boolean known;            // the server may know that we stand
+        long askAt = now();       // when to call the server
         private Addresses addresses;
         private Address at;
         private Refusal hopeless;    // a primary's, if that was its last word
@@ -735,7 +738,7 @@ public final class LeaderElection {
         }
 
         private void run() {
-            while (!closed || standing)
+            while (!closed || known)
                 try {
                     turn();
                 } catch (Throwable t) {
@@ -768,11 +771,11 @@ public final class LeaderElection {
         }
 
         private boolean isIdle(Lease held) {
-            return lease == held && owed == null && !closed && next - now() > 0;
+            return lease == held && owed == null && !closed && askAt - now() > 0;
         }
 
         /** Before its time, but however many notifications there are, only so often [spin]. */
-        final void askSoon() { next = Math.min(next, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
+        final void askSoon() { askAt = Math.min(askAt, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
 
         /** For so long, or until something has changed. */
         final synchronized void rest(Lease held, long ns) throws InterruptedException {
@@ -792,10 +795,10 @@ public final class LeaderElection {
             backOff = SECOND / 10;
             if (granted == null) {
                 lose("not renewed");
-                next = started + between;
+                askAt = started + between;
                 return;
             }
-            next = granted.renewAt;
+            askAt = granted.renewAt;
             if (extend(held, granted))
                 CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, POOL)
                     .execute(this::expire);
@@ -807,13 +810,13 @@ public final class LeaderElection {
             attempts.add(now());
             if (attempts.size() > MOST_ATTEMPTS)
                 attempts.remove();
-            if (own != null)
+            if (connection != null)
                 return;
             at = null;
             if (addresses.roundIsOver())
                 addresses.begin(within(callTimeout, addresses.all));
             at = addresses.next();
-            own = open(at);
+            connection = open(at);
             addresses.note(at, null);
             addresses.startOver();
         }
@@ -825,11 +828,11 @@ public final class LeaderElection {
         private void giveBack() throws Exception {
             handlers.await();    // that of lost has stopped the work
             Lease past = owed;
-            boolean known = standing;
+            boolean leaving = known;
             owed = null;         // first: a release that fails is tried once, not for ever [spin]
-            standing = false;
-            next = now() + SECOND + between;
-            if (known) {
+            known = false;
+            askAt = now() + SECOND + between;
+            if (leaving) {
                 connect();
                 withdraw(past);
             }
@@ -854,13 +857,13 @@ public final class LeaderElection {
         private void recover(Throwable t) {
             SQLException e = sqlCause(t);
             judge(e);
-            next = now();
+            askAt = now();
             if (addresses.roundIsOver()) {
-                next += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
+                askAt += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
                 backOff = Math.min(2 * backOff, MOST_BACK_OFF);
             }
             if (attempts.size() == MOST_ATTEMPTS)
-                next = Math.max(next, attempts.peek() + SECOND);
+                askAt = Math.max(askAt, attempts.peek() + SECOND);
             keepOrLose(e);
         }
 
@@ -874,7 +877,7 @@ public final class LeaderElection {
             SQLException lasting = null;
             if (e instanceof NoSession) {
                 lasting = e;
-            } else if (own == null) {
+            } else if (connection == null) {
                 boolean refused = state.matches(LOGIN_REFUSED);
                 report(refused ? "refused" : "unreachable", state, text);
                 if (at != null)
@@ -897,7 +900,7 @@ public final class LeaderElection {
         private boolean isPrimary() {
             try {
                 return !(Boolean) within(callTimeout, () ->
-                    query(own, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
+                    query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
             } catch (Exception e) {
                 return false;
             }
@@ -905,14 +908,14 @@ public final class LeaderElection {
 
         /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
         private void report(String what, String sqlState, String text) {
-            word = what.equals("unhealthy") ? what
+            attempt = what.equals("unhealthy") ? what
                 : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
             troubled = true;
             logOnce(what + sqlState, closed ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
         }
 
         final void reportAnswer() {
-            word = "standing";
+            attempt = "standing";
             if (troubled)
                 logOnce("", INFO, "the server answers again");
             troubled = false;
@@ -928,13 +931,13 @@ public final class LeaderElection {
 
         /** A statement of ours over our connection. */
         final Object[] call(String sql, Object... args) throws Exception {
-            Connection c = own;
+            Connection c = connection;
             return within(callTimeout, () -> query(c, sql, args));
         }
 
         /** One that grants a lease. A renewal is of no use after the deadline of the one that we hold. */
         final Lease grant(Lease held, String sql, Object... args) throws Exception {
-            Connection c = own;
+            Connection c = connection;
             long sent = now(), most = held == null ? callTimeout : Math.min(callTimeout, held.deadline - sent);
             Object[] row = within(most, () -> query(c, sql, args));
             return row == null ? null : new Lease(row, sent, share);
