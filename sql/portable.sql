@@ -1328,17 +1328,21 @@ BEGIN
 			leader_election_internal.check_text('candidate name', $2, 1, 200),
 			leader_election_internal.check_metadata($5);
 	END IF;
-	IF $6 IS NOT FALSE THEN
-		RAISE EXCEPTION 'auto_renew is not in the portable edition' USING ERRCODE = 'feature_not_supported',
-			HINT = 'Pass auto_renew => false, and call renew().';
-	END IF;
 	key := leader_election_internal.live_key();
 	IF key IS NULL THEN
 		PERFORM leader_election_internal.check_reset($1);
+	END IF;
+	SELECT x.candidate, x.role INTO c FROM leader_election.candidate x
+		WHERE x.election = $1 AND x.session_id = key;
+
+	-- NULL: as it stands already
+	IF $6 OR $6 IS NULL AND c.candidate IS NULL THEN
+		RAISE EXCEPTION 'auto_renew is not in the portable edition' USING ERRCODE = 'feature_not_supported',
+			HINT = 'Pass auto_renew => false, and call renew().';
+	END IF;
+	IF key IS NULL THEN
 		key := leader_election_internal.take_key();
 	ELSE
-		SELECT x.candidate, x.role INTO c FROM leader_election.candidate x
-			WHERE x.election = $1 AND x.session_id = key;
 		IF c.role <> leader_election_internal.caller() THEN
 			PERFORM leader_election_internal.not_owner($1, c.candidate, c.role);
 		ELSIF c.candidate <> $2 THEN

@@ -330,6 +330,8 @@ my @CALLS = (
 	# Sessions
 	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
 	[ app => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
+	[ app => "SELECT leader_election.join('session', 's')" ],
+	[ app => "CALL leader_election.campaign('session', 's', '1 s')" ],
 	[ app => "SELECT leader_election.join('session', 'other', auto_renew => false)" ],
 	[ app => "SELECT leader_election.is_leader('session'), leader_election.term('session'), leader_election.remaining_ms('session') > 1000" ],
 	[ app => "SELECT leader_election.is_leader('nobody'), leader_election.term('nobody'), leader_election.remaining_ms('nobody')" ],
@@ -347,7 +349,7 @@ my @CALLS = (
 	[ operator => "SELECT leader_election.join('session', 's', auto_renew => false)" ],
 	[ operator => "SELECT leader_election.join('session', 'd', auto_renew => false)" ],
 	[ app => "SELECT leader_election.leave('session', 'd')" ],
-	[ app => "SELECT leader_election.join('session', 's')" => 'auto_renew' ],
+	[ app => "SELECT leader_election.join('session', 's', auto_renew => true)" => 'auto_renew' ],
 	[ app => "BEGIN; SELECT leader_election.assert_leader('session', 1); SELECT leader_election.is_leader('session'); ROLLBACK" ],
 	[ app => "BEGIN READ ONLY; SELECT leader_election.assert_leader('session', 1); ROLLBACK" ],
 	[ app => "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT leader_election.assert_leader('session', 1); COMMIT" ],
@@ -752,6 +754,7 @@ $listener->finish;
 
 my $keys = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
 $one->query("SELECT leader_election.create_election('keys', takeover_delay => '0')");
+is($one->sqlstate_of("SELECT leader_election.join('keys', 'one')"), '0A000', 'who stands anew has to say that it renews');
 is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '1', 'a session leads');
 $two->query("DO \$\$ BEGIN FOR i IN 1 .. 300 LOOP
 	BEGIN PERFORM leader_election.join('keys', 'one', auto_renew => false); EXCEPTION WHEN SQLSTATE 'LE004' THEN NULL; END;
