@@ -912,7 +912,8 @@ BEGIN
 		previous_term = NULL, yielding = false,
 		gave_up = CASE WHEN sits_out THEN l.leader END, gave_up_role = CASE WHEN sits_out THEN l.role END,
 		successor = to_candidate, successor_role = to_role,
-		reserved_until = CASE WHEN to_candidate IS NOT NULL THEN t + e.lease_duration END,
+		reserved_until = CASE WHEN to_candidate IS NOT NULL THEN t + e.lease_duration
+			WHEN sits_out THEN greatest(t, not_before) + e.lease_duration END,
 		not_before_at = not_before, held = is_hold
 		WHERE x.election = l.election;
 	PERFORM leader_election_internal.changed(l.election),
@@ -1151,11 +1152,12 @@ BEGIN
 		RETURN false;
 	END IF;
 
-	-- It has given up, or let its lease run out: others first.
+	-- It has given up, let its lease run out, or lost its session: others first.
+	-- But one that stands and does not call may not keep it out for ever.
 	RETURN left_alone OR (l.successor, l.successor_role) IS NOT DISTINCT FROM (who, me)
-		OR NOT CASE state WHEN 'vacant' THEN (l.gave_up, l.gave_up_role) IS NOT DISTINCT FROM (who, me)
-			WHEN 'expired' THEN (l.leader, l.role) IS NOT DISTINCT FROM (who, me)
-			ELSE false END;
+		OR NOT coalesce(CASE state WHEN 'vacant' THEN (l.gave_up, l.gave_up_role) = (who, me) AND t < l.reserved_until
+			WHEN 'expired' THEN (l.leader, l.role) = (who, me) AND t < l.expires_at + e.lease_duration
+			WHEN 'orphaned' THEN (l.leader, l.role) = (who, me) END, false);
 END
 $$;
 
@@ -1246,9 +1248,10 @@ BEGIN
 	END IF;
 	IF NOT leader_election_internal.may_lead(l, e, s, state, who, me, t) THEN
 		IF state = 'orphaned' THEN
-			-- The takeover delay counts from here, so that it must be noted.
+			-- The takeover delay counts from here, and for how long it sits out if
+			-- it is back already: that must be noted.
 			PERFORM leader_election_internal.vacate(l, e, s, 'session ended', NULL,
-				t + e.takeover_delay, false, false, NULL, NULL, t);
+				t + e.takeover_delay, false, true, NULL, NULL, t);
 		END IF;
 		RETURN nobody;
 	END IF;
@@ -2621,7 +2624,7 @@ BEGIN
 		CONTINUE WHEN state NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.vacate(l, e, s, leader_election_internal.reason(l, state), NULL,
 			nullif(leader_election_internal.not_before(l, e, s, state, t), '-infinity'),
-			CASE WHEN e.takeover_delay > '0' THEN false END, state = 'expired',
+			CASE WHEN e.takeover_delay > '0' THEN false END, true,
 			CASE WHEN l.yielding THEN l.successor END, CASE WHEN l.yielding THEN l.successor_role END, t);
 		n := n + 1;
 	END LOOP;

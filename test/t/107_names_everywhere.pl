@@ -283,7 +283,7 @@ foreach my $what (sort keys %NAMES)
 	ok((grep { $_->{leader} eq $candidate } @{ $events{elected} }), 'elected: as it is');
 
 	# What the server says in SQL
-	give($name, $candidate, "$name too", "r$name", "G$name", "G$name/1");
+	give($name, $candidate, "$name too", "r$name", "G$name", "G$name/1", 1);
 	my ($in_sql, @wrong) = names_in_sql($sql, $name);
 	is(join("\n", @wrong), '', 'SQL: as it is');
 	$seen{$_} = 1 foreach keys %$in_sql;

@@ -786,6 +786,29 @@ $two->query('SELECT pg_advisory_unlock_all()');
 is($two->sqlstate_of("SELECT leader_election.join('keys', 'two', auto_renew => false)"), 'LE006',
 	'so may one whose locks alone were released');
 is($one->query("SELECT leader_election.join('keys', 'one', auto_renew => false)"), '3', 'its place is free');
+
+# One whose session has died, and that is back at once, lets the others go first.
+$one->query("SELECT leader_election.create_election('back', takeover_delay => '0')");
+my $back = portable('back', '');
+$back->query("SELECT leader_election.join('back', 'back', auto_renew => false)");
+$one->query("SELECT leader_election.join('back', 'other', auto_renew => false)");
+$back->kill;
+wait_gone($node, $back);
+$back = portable('back', '');
+is($back->query("SELECT leader_election.join('back', 'back', auto_renew => false)"), '', 'a leader that is back after its session has died is not the first');
+is($one->query("SELECT leader_election.join('back', 'other', auto_renew => false)"), '2', 'another one that stands is');
+$back->finish;
+
+# But one that stands and never calls keeps nobody out for longer than a lease.
+$one->query("SELECT leader_election.create_election('silent', takeover_delay => '0', lease_duration => '$LEASE ms')");
+$term = $one->acquire('silent', 'a');
+$two->query("SELECT leader_election.join('silent', 'silent', auto_renew => false)");
+$one->query("SELECT leader_election.release('silent', $term)");
+is($one->acquire('silent', 'a'), '', 'who gave up lets another one go first');
+wait_until(sub { $one->acquire('silent', 'a') }, 'its election');
+cmp_ok($one->query(qq(SELECT 1000 * extract(epoch FROM b.acquired_at - a.ended_at)
+	FROM leader_election.history a JOIN leader_election.history b ON (b.election, b.term) = (a.election, a.term + 1)
+	WHERE a.election = 'silent')), '>=', $LEASE, 'for a lease');
 $one->kill;
 wait_gone($node, $one);
 is($two->query("SELECT leader_election.join('keys', 'two', auto_renew => false)"), '4', 'a session that has died leads no more');
