@@ -578,15 +578,15 @@ func (a asking) Write(line []byte) (int, error) {
 func TestLogAsks(t *testing.T) {
 	f := NewFake(Options{})
 	log.SetOutput(asking(func() { f.State() }))
-	defer log.SetOutput(os.Stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(context.Background(), func(context.Context, int64) error { return errors.New("mine") }) }()
 	go f.Elect(0, 0)
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		panic("Run has not ended") // log's lock is held: SetOutput would wait, too
+		panic("Run has not ended")
 	}
+	log.SetOutput(os.Stderr)
 }
 
 // A candidate to which a server has granted terms, and what it gave back
