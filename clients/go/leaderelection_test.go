@@ -579,7 +579,9 @@ func TestLogAsks(t *testing.T) {
 	f := NewFake(Options{})
 	log.SetOutput(asking(func() { f.State() }))
 	ended := make(chan error, 1)
-	go func() { ended <- f.Run(context.Background(), func(context.Context, int64) error { return errors.New("mine") }) }()
+	go func() {
+		ended <- f.Run(context.Background(), func(context.Context, int64) error { return errors.New("mine") })
+	}()
 	go f.Elect(0, 0)
 	select {
 	case <-ended:

@@ -1,0 +1,324 @@
+package leaderelection
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/lib/pq"
+)
+
+// A grant is a lease: a term, until when we may believe in it, and whether the
+// server asks that term to go.
+type grant struct {
+	term     int64
+	deadline time.Time
+	yielding bool
+}
+
+// A link is the way of a kind of candidates to its election. Only the goroutine
+// of Run uses it, but for wake.
+type link interface {
+	// stand asks to be elected, and waits for that if it can: until ctx ends.
+	stand(ctx context.Context) (grant, error)
+	renew(term int64) (grant, error)
+	// leave gives the term back, if there is one, and withdraws.
+	leave(term int64)
+	// idle waits for so long, until ctx has ended, or until something has happened.
+	idle(ctx context.Context, d time.Duration)
+	// wake ends idle, when the function of Run has returned.
+	wake()
+}
+
+// Errors of links. All others are a server's, or say that there is none.
+var (
+	errNotGranted = errors.New("not granted")
+	errNoAnswer   = errors.New("no answer in time")
+	errStandby    = errors.New("a standby, or a server in recovery")
+)
+
+// unheard is an error that is no primary's word: before login, or a standby's.
+type unheard struct{ error }
+
+func (e unheard) Unwrap() error { return e.error }
+
+// final is an error that nobody but the program's author can mend.
+type final struct{ error }
+
+func (e final) Unwrap() error { return e.error }
+
+func finally(sqlState, format string, args ...any) error {
+	return final{&pq.Error{Code: pq.ErrorCode(sqlState), Message: fmt.Sprintf(format, args...)}}
+}
+
+// The engine: the goroutine of Run
+
+// turn takes one step. A leader waits before it, for a third of its lease.
+func (l *Leadership) turn() {
+	work, _, pause := l.leadership()
+	if work != nil && work.Err() == nil {
+		if l.retry > 0 && l.retry < pause {
+			pause = l.retry
+		}
+		l.link.idle(work, pause)
+	}
+	switch leads := l.Leads(); {
+	case work != nil && !leads:
+		l.giveBack()
+		if l.Reason() != "connection lost" {
+			l.sleep(l.rest)
+		}
+	case !l.healthy():
+		l.sicken()
+	case leads:
+		l.renew()
+	default:
+		l.stand()
+	}
+}
+
+// leadership is the context of fn, nil if there is nothing to give back, the term,
+// and a third of what is left of the lease.
+func (l *Leadership) leadership() (context.Context, int64, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.work, l.grant.term, l.grant.deadline.Sub(l.now()) / 3
+}
+
+func (l *Leadership) stand() {
+	if !l.throttle() {
+		return
+	}
+	switch g, err := l.link.stand(l.ctx); {
+	case err == nil:
+		l.answered()
+		l.elect(g)
+	case l.ctx.Err() != nil: // it was cut short
+	case err == errNotGranted:
+		l.answered()
+		wait(l.ctx, l.opts.Interval, &l.opts.Wake)
+	default:
+		l.recover(err)
+		// The next address at once, and the round anew after a pause. Not woken up: who
+		// resigns hears of that, too, and would be the first to ask.
+		if !l.addresses.more() {
+			l.sleep(l.backOff())
+		}
+	}
+}
+
+func (l *Leadership) renew() {
+	if !l.throttle() {
+		return
+	}
+	work, term, _ := l.leadership()
+	switch g, err := l.link.renew(term); {
+	case err == nil && g.term == term:
+		l.answered()
+		l.extend(g)
+	case err == nil && work.Err() == nil: // [failover]
+		l.answered()
+		l.lose("failover")
+		l.working.Wait()
+		l.elect(g)
+	case err == nil: // and we have given up meanwhile: the new term is to be given back
+		l.mu.Lock()
+		l.grant.term = g.term
+		l.mu.Unlock()
+	case err == errNotGranted:
+		l.lose("not renewed")
+	default:
+		l.recover(err)
+		l.retry = l.backOff()
+	}
+}
+
+// giveBack waits for fn, and gives back what we have at the server: our lease, or
+// our candidacy. That we have it is forgotten first, so that a call that fails is
+// made once, not for ever.
+func (l *Leadership) giveBack() {
+	l.working.Wait()
+	l.mu.Lock()
+	term := l.grant.term
+	if l.work == nil {
+		term = 0
+	}
+	l.work, l.end = nil, nil
+	l.mu.Unlock()
+	l.link.leave(term)
+}
+
+// sicken is what a failing health check means: nothing is ours, and we do not stand.
+func (l *Leadership) sicken() {
+	if l.ctx.Err() != nil { // it was not awaited
+		return
+	}
+	l.lose("unhealthy")
+	l.complain("unhealthy", "", "the health check fails")
+	l.giveBack()
+	l.sleep(time.Second)
+}
+
+// healthy asks the program's own check. One that hangs is not called again before
+// it has returned, and what it says then is not about now.
+func (l *Leadership) healthy() bool {
+	if l.opts.HealthCheck == nil {
+		return true
+	}
+	if l.answer != nil {
+		select {
+		case <-l.answer:
+		default:
+			return false
+		}
+	}
+	answer := make(chan bool, 1)
+	l.answer = answer
+	go func() { answer <- l.opts.HealthCheck() }()
+	select {
+	case healthy := <-answer:
+		l.answer = nil
+		return healthy
+	case <-time.After(l.opts.CallTimeout): // [hangs, with a check]
+	case <-l.ctx.Done():
+	}
+	return false
+}
+
+// What begins and ends a leadership
+
+// leads says whether we do. The caller holds mu.
+func (l *Leadership) leads() bool {
+	return l.work != nil && l.work.Err() == nil && l.now().Before(l.grant.deadline)
+}
+
+// elect begins a leadership. The end of the context of Run is its end, too: the
+// reason for that is there before. A grant that comes after its deadline, or after
+// the end of Run, is told to nobody: turn gives it back.
+func (l *Leadership) elect(g grant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.work, l.end = context.WithCancel(l.ctx)
+	l.grant = grant{term: g.term, deadline: g.deadline} // extend looks at yielding
+	if !l.leads() {
+		l.end()
+		return
+	}
+	close(l.elected)
+	l.elected = make(chan struct{})
+	l.changes++
+	l.reason = "closed"
+	l.timer = time.AfterFunc(g.deadline.Sub(l.now()), func() { l.lose("expired") })
+	l.working.Add(1)
+	go l.perform(l.work, g.term)
+}
+
+// perform calls fn. It may not come back from there: a panic ends the program, and
+// runtime.Goexit the client, which would lead without doing anything.
+func (l *Leadership) perform(work context.Context, term int64) {
+	defer l.working.Done()
+	defer l.link.wake()
+	err := errors.New("leaderelection: the function of Run did not return")
+	defer func() { l.performed(err, work.Err() != nil) }()
+	err = l.fn(work, term)
+}
+
+// performed: fn has returned this, after the leadership was lost or by itself.
+func (l *Leadership) performed(err error, lost bool) {
+	if err != nil && tellsLoss(err, lost) {
+		l.lose("not renewed")
+	} else if err != nil || !lost {
+		l.fail(err)
+	}
+}
+
+// tellsLoss: whether an error only says that the leadership is lost, or, once it
+// is, that its context has ended.
+func tellsLoss(err error, lost bool) bool {
+	switch sqlState(err) {
+	case "LE001", "LE002":
+		return true
+	case "57014":
+		return lost
+	}
+	return errors.Is(err, ErrNotLeader) || lost && (errors.Is(err, context.Canceled) ||
+		errors.Is(err, sql.ErrTxDone) || errors.Is(err, driver.ErrBadConn))
+}
+
+// extend notes that the lease was renewed, and that the server asks us to go. An
+// answer that comes after the deadline extends nothing: a process that was stopped
+// may read it before the timer has run, and would go on in a term that Term has
+// said to be over, without a word. [stopped]
+func (l *Leadership) extend(g grant) {
+	l.mu.Lock()
+	inTime := l.leads()
+	asked := inTime && g.yielding && !l.grant.yielding // once a term
+	if inTime {
+		g.yielding = g.yielding || l.grant.yielding
+		l.grant = g
+	}
+	l.mu.Unlock()
+	if asked && l.opts.OnYield != nil {
+		l.working.Add(1)
+		go func() { // renewals go on
+			defer l.working.Done()
+			l.opts.OnYield(g.term)
+		}()
+	} else if asked {
+		l.Resign()
+	}
+}
+
+// lose ends the leadership, if there is one.
+func (l *Leadership) lose(reason string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.work == nil || l.work.Err() != nil {
+		return
+	}
+	left := l.grant.deadline.Sub(l.now())
+	if reason == "expired" && left > 0 { // it was renewed
+		l.timer.Reset(left)
+		return
+	}
+	if left <= 0 { // the timer is late: the process was stopped
+		reason = "expired"
+	}
+	l.reason = reason
+	l.end()
+}
+
+// fail ends Run, which returns err. The first one counts.
+func (l *Leadership) fail(err error) {
+	l.mu.Lock()
+	if !l.ended {
+		l.ended, l.err = true, err
+	}
+	l.mu.Unlock()
+	if err != nil {
+		l.lose("error")
+	}
+	l.cancel()
+}
+
+// conclude is the end of Run.
+func (l *Leadership) conclude(closed error) error {
+	l.mu.Lock()
+	failed := l.err != nil
+	l.trouble = "closed"
+	if failed {
+		l.trouble = "failed: " + describe(l.err)
+	} else if !l.ended {
+		l.err = closed
+	}
+	l.mu.Unlock()
+	if failed {
+		log.Printf("leaderelection: %s: %s", l.opts.Election, l.trouble)
+	}
+	close(l.done)
+	return l.err
+}
