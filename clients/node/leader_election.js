@@ -272,13 +272,23 @@ class Candidate extends EventEmitter {
     if (this._closing.signal.aborted) return 0
     this._stands = true
     const grant = lead ? await this._renew(lead) : await this._stand()
-    this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
     this._answered()
+    return this._take(lead, grant)
+  }
+
+  /**
+   * Takes an answer: a grant, or null, which we have asked for while we led by `lead`, or stood
+   * (null). Whatever is held after it, and not led, the next step gives back.
+   */
+  _take(lead, grant) {
+    this._watch() // a loop that was blocked may come here before the timer [hangs, with a check]
     this._held = grant ?? lead
     if (this._lead !== lead || this._closing.signal.aborted) return 0 // it was lost meanwhile
-    if (lead && grant?.term !== lead.term) this._lose(grant ? 'failover' : 'not renewed')
+    if (lead && !grant) this._lose('not renewed')
+    if (lead && grant && grant.term !== lead.term) this._lose('failover')
     if (grant && this._clock() < grant.deadline) this._extend(grant)
-    return this._lead?.third ?? (grant ? 0 : this._rest)
+    if (this._lead) return this._lead.third
+    return this._held ? 0 : this._rest
   }
 
   /** losing: the handlers first, then the lease. */
@@ -357,7 +367,7 @@ class Candidate extends EventEmitter {
   _judge(error) {
     const lasts = LASTS.test(error.code) && !error.atLogin && !error.atStandby
     this._refusedSince = lasts ? this._refusedSince ?? clock() : null
-    if (error instanceof PoolerError) return true
+    if (error.isFinal) return true
     if (error.atLogin) return this._addresses.verdict !== null
     return lasts && clock() - this._refusedSince >= this._refusalTimeout
   }
@@ -583,7 +593,10 @@ class Leadership extends Candidate {
       this._chooseSlice(1000 * timeout, 1000 * logged)
       return // what is set would be set for others, too
     }
-    if (Number(pid) !== session.client.processID) throw new PoolerError()
+    if (Number(pid) !== session.client.processID) {
+      const text = "a pooler: use DetachedLeadership, or say pooler: 'session' if it is in session mode"
+      throw Object.assign(new Error(`this is ${text}`), { code: '0A000', isFinal: true })
+    }
     const names = ['statement_timeout', 'idle_session_timeout', 'transaction_timeout']
     await session.query(`SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
       WHERE name OPERATOR(pg_catalog.=) ANY ($1)`, [names])
@@ -813,12 +826,6 @@ class FakeLeadership extends Candidate {
 }
 
 // --- connections
-
-class PoolerError extends Error {
-  code = '0A000'
-  message = 'this is a pooler: use DetachedLeadership, ' +
-    "or say pooler: 'session' if it is in session mode"
-}
 
 /** A connection of our own, over which one call is made at a time. */
 class Session {
