@@ -109,7 +109,7 @@ class Candidate extends EventEmitter {
   _stands = false // the server may have a candidacy of ours
   _rest = 0 // ms, after we stood in vain
   _failures = 0 // in a row
-  _refusedSince = null // by a primary, without another answer
+  _refusal = null // a primary's that lasts: { since, address }
   _attempts = [] // when we stood, the last ten times
   _queue = Promise.resolve() // settled when the handlers of all events so far have returned
   _woken = new AbortController()
@@ -355,21 +355,23 @@ class Candidate extends EventEmitter {
     this._reportError(error)
     await this._failed(error)
     if (isFinal) this._shut('error', error)
-    return this._addresses?.areLeft && !this._lead ? 0 : this._backOff()
+    return this._addresses.areLeft && !this._lead ? 0 : this._backOff()
   }
 
   /**
    * Is this error the end? The server's word counts if it is a primary's: a standby has old
    * passwords, and does not know yet what was created just now [refused by the standby]. Before
    * login nobody knows which it is: there all addresses must have refused. And it has to last,
-   * unless somebody may mend it meanwhile [passing refusals].
+   * without another word of that address, unless somebody may mend it meanwhile [passing refusals].
    */
   _judge(error) {
     const lasts = LASTS.test(error.code) && !error.atLogin && !error.atStandby
-    this._refusedSince = lasts ? this._refusedSince ?? clock() : null
+    const address = this._addresses.last
+    if (lasts) this._refusal ??= { since: clock(), address }
+    else if (this._refusal?.address === address) this._refusal = null
     if (error.isFinal) return true
     if (error.atLogin) return this._addresses.verdict !== null
-    return lasts && clock() - this._refusedSince >= this._refusalTimeout
+    return lasts && clock() - this._refusal.since >= this._refusalTimeout
   }
 
   /** 0.1 s, doubled with each failure in a row; at random, up to half of it less. */
@@ -395,7 +397,7 @@ class Candidate extends EventEmitter {
   _answered() {
     this._trouble = null
     this._failures = 0
-    this._refusedSince = null
+    this._refusal = null
     this._reporter.over()
   }
 
@@ -905,6 +907,7 @@ class Session {
  * tried last: it is the one that was lost.
  */
 class Addresses {
+  last = undefined // the name of the address that was tried last
   _round = []
   _known = [] // those of the present round
   _refusals = new Map() // by name: { since, error }
@@ -924,11 +927,11 @@ class Addresses {
   async next(ms) {
     if (!this.areLeft) {
       this._known = (await Promise.all(this._hosts.map((host) => resolve(host, ms)))).flat()
-      const last = this._known.findIndex(({ name }) => name === this._last)
+      const last = this._known.findIndex(({ name }) => name === this.last)
       this._round = [...this._known.slice(last + 1), ...this._known.slice(0, last + 1)]
     }
     const address = this._round.shift()
-    this._last = address.name
+    this.last = address.name
     return address
   }
 

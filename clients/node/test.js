@@ -865,6 +865,26 @@ test('a session: an address that cannot be reached has not refused us', async ()
   refusing.close()
 })
 
+test('a session: what a primary refuses without a break is the end, whatever others say meanwhile', async () => {
+  const join = (sql) => {
+    if (/join/.test(sql)) throw answers('22023')
+  }
+  const [primary, standby] = await Promise.all([serverOf({ answer: join }), serverOf({ standby: true })])
+  const options = { election: 'e', callTimeout: 1000, refusalTimeout: 500, log: noop }
+  const connect = [standby.at, { ...standby.at, port: 1 }, primary.at]
+  const began = performance.now()
+  await assert.rejects(new Leadership({ ...options, connect }).wait(10000), { code: '22023' })
+  assert.ok(performance.now() - began >= 500 && standby.logins > 1)
+  let joins = 0
+  primary.options.answer = (sql) => {
+    if (/join/.test(sql)) throw answers(joins++ % 2 ? '22023' : '42501')
+  }
+  const broken = new Leadership({ ...options, connect: primary.at })
+  assert.strictEqual(await broken.wait(2000), null)
+  await broken.close()
+  for (const server of [primary, standby]) server.close()
+})
+
 test('a session: a password that is missing is a refusal', async () => {
   // The server asks for SCRAM, and pg has nothing to say.
   const server = net.createServer((socket) => {
