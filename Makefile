@@ -305,6 +305,7 @@ test:
 test-all:
 	@test/run all
 	@test/clients/run --deployments
+	@test/clients/run --all ruby php rust
 demo:
 	@test/demo
 bench:

@@ -7,8 +7,8 @@
 # From a bare Debian machine to a running server with the extension:
 #
 #	set_up [TOOL...]     packages, $WORK, $WORK/src and the private prefix;
-#	                     TOOL: apscheduler, asyncpg, celery, debhelper, django,
-#	                     etcd-server, faketime, fastapi, gnuplot-nox,
+#	                     TOOL: apscheduler, asyncpg, cargo, celery, debhelper,
+#	                     django, etcd-server, faketime, fastapi, gnuplot-nox,
 #	                     golang-github-lib-pq-dev, golang-go, iproute2,
 #	                     ipc-run, jdbc, jdk, man, maven, microhttpd,
 #	                     node-cron, nodejs, pdftotext, pg (of node), pg_buildext,
@@ -290,8 +290,6 @@ choose_server() {
 
 # Prints the packages that are missing for the server and for the tools.
 missing_packages() {
-	local tool v
-
 	if ! command -v make >/dev/null || ! command -v cc >/dev/null ||
 		[ ! -e /usr/include/stdio.h ]; then
 		echo build-essential
@@ -301,11 +299,20 @@ missing_packages() {
 		[ -e "$("$BINDIR/pg_config" --includedir-server 2>/dev/null)/postgres.h" ] ||
 			echo "postgresql-server-dev-$DEBIAN"
 	fi
+	missing_tools "$@"
+}
+
+missing_tools() {
+	local tool v
+
 	for tool in "$@"; do
 		case $tool in
 			asyncpg)
 				/usr/bin/python3 -c 'import asyncpg' 2>/dev/null ||
 					echo python3-asyncpg
+				;;
+			cargo)
+				[ -x /usr/bin/cargo ] || echo cargo
 				;;
 			debhelper)
 				command -v dh >/dev/null || echo debhelper
@@ -341,6 +348,10 @@ missing_packages() {
 				;;
 			jdk)
 				command -v javac >/dev/null || echo default-jdk-headless
+				;;
+			librust-tokio-postgres-dev)
+				compgen -G '/usr/share/cargo/registry/tokio-postgres-*' >/dev/null ||
+					echo "$tool"
 				;;
 			man)
 				command -v man >/dev/null || echo man-db
@@ -400,7 +411,8 @@ missing_packages() {
 				/usr/bin/python3 -c 'import etcd' 2>/dev/null || echo "$tool"
 				;;
 			php-pgsql)
-				php -m 2>/dev/null | grep -qx pdo_pgsql || echo php-pgsql
+				php -r 'exit(extension_loaded("pdo_pgsql") ? 0 : 1);' 2>/dev/null ||
+					echo php-pgsql
 				;;
 			apscheduler | celery | django | fastapi | prometheus_client | psycopg | \
 				psycopg2 | psycopg-pool | sqlalchemy | yaml)

@@ -179,8 +179,8 @@ sub check_history
 	return;
 }
 
-# A process that was killed, or whose worker pg_leader has killed, says nothing
-# more: its last election needs no end.
+# A process that was killed, or that is quiet, like a worker that pg_leader has
+# killed, says nothing more: its last election needs no end.
 sub check_events
 {
 	my ($process) = @_;
@@ -193,7 +193,7 @@ sub check_events
 		if ($word eq 'elected')
 		{
 			violation('events', $process, "was elected in term $term while it led in $leads")
-			  if defined $leads && $process->{subject} ne 'pg_leader';
+			  if defined $leads && !$process->{quiet};
 			violation('events', $process, "was elected in term $term again")
 			  if $announced{$term}++;
 			$leads = $term;
@@ -216,7 +216,7 @@ sub check_events
 	}
 	violation('events', $process, "ended politely and did not lose term $leads")
 	  if defined $leads
-	  && $process->{subject} !~ /^(?:pg_leader|fake)$/
+	  && !$process->{quiet}
 	  && grep { $_->[0] eq 'closed' } @{ $process->{events} };
 	return;
 }

@@ -134,10 +134,12 @@ sub watch_them
 			my $attempts = $knocks{ address_of($member->{n}) } // 0;
 			my @lines = written_since($process->{log} =~ s{.*/}{}r, $known{ $member->{n} });
 			my $about = grep { /\Q$process->{election}\E/ } @lines;
+			my $too_many = @lines > $ALL_LINES
+			  || $about > $LINES && can_do($member->{subject}, 'terse');
 
 			push @{ $stand->{spins} }, map { "$process->{candidate}: $_" }
 			  ($attempts > $ATTEMPTS * ($seconds + 1) ? "$attempts attempts in $seconds s" : ()),
-			  ($about > $LINES || @lines > $ALL_LINES ? "$about lines of log about the election, "
+			  ($too_many ? "$about lines of log about the election, "
 				  . @lines . " in all, in $seconds s" : ()),
 			  (ended($process) ? 'has ended' : ());
 		}
@@ -239,7 +241,7 @@ my @faults = (
 	{ name => 'restart behind the pooler', group => 'documented',
 		then => 'same', to_all => \&restart_quickly },
 	{ name => 'spin: release refused', group => 'documented', cuts => 1,
-		then => 'nobody', not => ['pg_leader'],
+		then => 'nobody', needs => 'resign',
 		to_all => sub {
 			# The pooler refuses everybody at once.
 			stop_primary();
@@ -270,7 +272,7 @@ my @faults = (
 		to_all => sub {
 			stop_primary();
 			send_line($_->{led}, 'resign')
-			  foreach grep { $_->{led}{subject} ne 'pg_leader' } @_;
+			  foreach grep { can_do($_->{led}{subject}, 'resign') } @_;
 			watch_them(@_);
 		},
 		heal => \&start_primary, after => 'any', within => 20, check => \&spins },

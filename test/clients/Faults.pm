@@ -7,7 +7,8 @@
 #	delay    1: a takeover delay of half a lease: where a connection breaks while its
 #	         process lives, another session may be elected before that process
 #	         can know, unless there is a delay
-#	kinds    of stands, both unless given; not: subjects that it makes no sense for
+#	kinds    of stands, both unless given
+#	needs    what its subjects have to be able to do, see Subjects
 #	alone    done to one stand after the other: takeover takes milliseconds
 #	handover the best of three may take so many times as long as that of the same
 #	         driver without a client, see conformance.pl
@@ -159,7 +160,7 @@ my @faults = (
 	{ name => 'query timeout', group => 'query', then => 'other', within => 12,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
 
-	{ name => 'yield, with a handler', group => 'health', not => ['pg_leader'],
+	{ name => 'yield, with a handler', group => 'health', needs => 'yield',
 		then => 'other', within => 6, reason => 'yielded',
 		to => \&request_yield,
 		check => sub {
@@ -168,17 +169,20 @@ my @faults = (
 
 			return $yields == 1 ? () : "asked to yield $yields times";
 		} },
-	{ name => 'stopped, with a check', group => 'health', not => ['pg_leader'],
+	{ name => 'stopped, with a check', group => 'health', needs => 'hang',
 		then => 'other', within => 10,
 		to => sub { stop_after_a_turn($_[1]) }, heal => \&continue_leader,
 		reason => 'expired|not renewed|connection lost|unhealthy' },
-	{ name => 'hangs, with a check', group => 'health', not => ['pg_leader'],
+	{ name => 'hangs, with a check', group => 'health', needs => 'hang',
 		then => 'other', within => 10,
 		to => sub { send_line($_[1], 'hang ' . int(1000 * ($healthy + 2 * $LEASE))) },
 		reason => 'expired|not renewed|connection lost|unhealthy' },
 
 	{ name => 'nothing happens', group => 'plain', then => 'same' },
-	{ name => 'metadata', group => 'plain', kinds => [qw(session detached)], not => ['pg_leader'],
+	{ name => 'long work', group => 'plain', kinds => ['detached'], needs => 'long',
+		then => 'other', within => 8,
+		to => sub { send_line($_[1], 'work ' . int(3000 * $LEASE)) } },
+	{ name => 'metadata', group => 'plain', kinds => [qw(session detached)], needs => 'say',
 		then => 'same', to => sub { send_line($_[1], 'say') },
 		check => sub {
 			my ($stand) = @_;
@@ -186,7 +190,7 @@ my @faults = (
 
 			return $said eq '"said"' ? () : "status shows \"$said\"";
 		} },
-	{ name => 'resign', group => 'plain', not => ['pg_leader'], alone => 1,
+	{ name => 'resign', group => 'plain', needs => 'resign', alone => 1,
 		then => 'other', within => 5, handover => 1, reason => 'resigned',
 		to => sub {
 			my ($stand, $leader) = @_;
@@ -194,7 +198,7 @@ my @faults = (
 			return send_signal($leader, 'TERM') if $stand->{kind} eq 'bare';
 			send_line($leader, 'resign');
 		} },
-	{ name => 'resign, alone', group => 'plain', not => ['pg_leader'],
+	{ name => 'resign, alone', group => 'plain', needs => 'resign',
 		then => 'again', within => 10, reason => 'resigned',
 		to => sub {
 			my ($stand, $leader) = @_;
@@ -223,9 +227,14 @@ my @faults = (
 
 			await(sub { ended($led) });
 			return "does not end within $TIMEOUT s" unless defined $led->{exit};
-			return $led->{exit} == 0 && last_event($led, 'closed') ? () : "exit status $led->{exit}"
-			  if $led->{subject} ne 'pg_leader';
-			return;
+			return "exit status $led->{exit}" if $led->{subject} ne 'pg_leader'
+			  && !($led->{exit} == 0 && last_event($led, 'closed'));
+			return if $stand->{kind} eq 'bare';
+			my ($reason) = sql("SELECT reason FROM leader_election.history
+				WHERE election = '$stand->{name}' AND leader = '$led->{candidate}'
+				ORDER BY term DESC LIMIT 1");
+
+			return $reason eq 'expired' ? 'the lease was not given back' : ();
 		} },
 	{ name => 'SIGKILL', group => 'plain', kinds => [qw(bare session)], alone => 1,
 		then => 'other', within => 5, handover => 1, dies => 1,

@@ -272,10 +272,11 @@ sub start_documented
 	print $ini qq([databases]
 postgres = host=$dir port=$port{1} user=pooled pool_size=10
 session = host=$dir port=$port{1} user=pooled dbname=postgres pool_size=40 pool_mode=session
-%include $FindBin::RealBin/../../docs/pgbouncer.ini
+[pgbouncer]
 listen_addr = *
 listen_port = $port{documented}
 unix_socket_dir =
+%include $FindBin::RealBin/../../docs/pgbouncer.ini
 auth_type = any
 server_round_robin = 1
 );

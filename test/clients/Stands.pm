@@ -23,7 +23,7 @@ use Servers qw(port sql $out);
 use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands environment followers leader
-  make_stand note_failure number_anew processes_of remake_stand settle @failures
+  make_stand note_failure number_anew processes_of remake_stand revive settle @failures
   @processes);
 
 our @failures;        # texts
@@ -109,6 +109,18 @@ sub start_member
 		log => "$out/$stand->{name}.$member->{place}.err",
 		env => environment($member->{n}, LEASE => $stand->{lease} * $LEASE, %more));
 	push @processes, $member->{process};
+	return;
+}
+
+# What ends itself is started anew at once, as what keeps it running would do.
+sub revive
+{
+	my ($stand) = @_;
+
+	foreach my $member (@{ $stand->{members} })
+	{
+		start_member($stand, $member) if ended_itself($member->{process}) && !$member->{process}{dies};
+	}
 	return;
 }
 
@@ -213,13 +225,14 @@ sub settle
 			next unless ended($process);
 			note_failure("$stand->{name}, before $before: $process->{candidate} "
 				  . "has ended, status $process->{exit}" . describe($stand))
-			  unless $process->{dies};
+			  unless $process->{dies} || ended_itself($process);
 			start_member($stand, $member);
 		}
 	}
 	await(sub {
 		my $known = candidates();
 
+		revive($_) foreach @stands;
 		hear(0.1);
 		@well = grep { is_calm($_) && is_confirmed($_, $known) } @stands;
 		return @well == @stands;

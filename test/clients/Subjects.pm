@@ -5,6 +5,7 @@
 #	pid       of the process; for pg_leader its own, not that of its command
 #	events    [ [ WORD, VALUE, NS, TEXT, ASKED ] ] of its lines, in order
 #	leads     the term, if its last event of "elected" and "lost" is "elected"
+#	quiet     it says nothing when it loses
 #	exit      its status as of a shell, once it has ended and all was read
 #
 # A line that is not of the protocol is kept as event "odd".
@@ -22,9 +23,9 @@ use Network;
 use POSIX ();
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-our @EXPORT = qw(await ended hear last_event leads now_ns pause send_line send_signal
-  start_meter start_subject stop_subject subjects wait_for_line was_late $programs
-  $TIMEOUT);
+our @EXPORT = qw(await can_do ended ended_itself hear last_event leads now_ns pause send_line
+  send_signal start_meter start_subject stop_subject subjects wait_for_line was_late
+  $programs $TIMEOUT);
 
 our $programs;    # the folder of what was compiled
 
@@ -46,7 +47,30 @@ my %COMMAND = (
 	},
 	go => sub { ("$programs/go-driver", @{ $_[0] }) },
 	pg_leader => \&pg_leader,
+	ruby => sub { ('ruby', "$drivers/loop.rb", "$programs/loop.rb", @{ $_[0] }) },
+	php => sub { ('php', "$drivers/loop.php", "$programs/loop.php", @{ $_[0] }) },
+	rust => sub { ("$programs/rust-driver", @{ $_[0] }) },
 	fake => sub { ($^X, "$here/fake.pl") },
+);
+
+# What subjects can do of what stands and faults need:
+#
+#	session, detached, bare  stand so
+#	lost     say when they lose, and why
+#	terse    say a trouble in a few lines of log, not in one for each attempt
+#	resign, say, yield       do so: a command, a command, a handler
+#	hang     stand still by a command, and lose the lease by it
+#	long     do a piece of work by a command that takes longer than the lease
+#	alarm    end themselves where a call or the work hangs, to be started anew
+my $CLIENT = 'session detached bare lost terse resign say yield hang';
+my $LOOP = 'detached hang long';
+my %CAN = (
+	(map { $_ => $CLIENT } qw(python asyncpg node java go)),
+	pg_leader => 'session detached bare terse',
+	ruby => $LOOP,
+	php => "$LOOP alarm",
+	rust => $LOOP,
+	fake => 'session',
 );
 
 # The same without a client: what a client is compared with, see README.md.
@@ -72,6 +96,13 @@ END
 {
 	local $?;
 	kill 'KILL', keys %children;
+}
+
+sub can_do
+{
+	my ($subject, @needs) = @_;
+
+	return !grep { my $need = $_; !grep { $_ eq $need } split / /, $CAN{$subject} } @needs;
 }
 
 sub now_ns { return int(clock_gettime(CLOCK_MONOTONIC) * 1e9); }
@@ -133,7 +164,8 @@ sub start_subject
 	$write->autoflush(1);
 	$read->blocking(0);
 	%process = (%process, pid => $pid, in => $write, out => $read,
-		text => '', events => [], log => $log);
+		text => '', events => [], log => $log,
+		quiet => $process{kind} ne 'bare' && !can_do($process{subject}, 'lost'));
 	$children{$pid} = 1;
 	$process_of{ fileno $read } = \%process;
 	$select->add($read);
@@ -244,16 +276,15 @@ sub wait_for_line
 	});
 }
 
-# Whether it leads, by what it says. The worker of pg_leader is killed without a
-# word: it leads as long as it works, which is each 20 ms, if it is not late.
+# Whether it leads, by what it says. What is quiet, like the worker of pg_leader, which
+# is killed, leads as long as it works, which is each 20 ms, if it is not late.
 sub leads
 {
 	my ($process) = @_;
 	my $silence = 0.25 + 2 * was_late(now_ns() - 2e9);
 
 	return defined $process->{leads}
-	  && ($process->{subject} ne 'pg_leader'
-		|| $process->{kind} eq 'bare'
+	  && (!$process->{quiet}
 		|| last_event($process, 'working', now_ns() - $silence * 1e9));
 }
 
@@ -311,6 +342,15 @@ sub send_signal
 	reap($process);
 	kill $signal, $process->{pid} unless defined $process->{exit};
 	return;
+}
+
+# Whether it has done what those do that have an alarm
+sub ended_itself
+{
+	my ($process) = @_;
+
+	return can_do($process->{subject}, 'alarm') && ended($process)
+	  && $process->{exit} == 128 + POSIX::SIGALRM;
 }
 
 # Sends a line to its standard input.

@@ -1,7 +1,7 @@
 # The conformance suite: puts all clients through the same faults. See README.md.
 #
 #	perl conformance.pl --dir DIR [--subjects NAME,NAME]
-#	     [--faults TEXT,TEXT | --deployments] [--network]
+#	     [--faults TEXT,TEXT | --deployments | --all] [--network]
 #
 # DIR has the programs that run, which starts this, has compiled, and a folder
 # out. With --network the process is in a network namespace of its own.
@@ -28,7 +28,7 @@ use Subjects;
 
 my %option;
 
-GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'deployments', 'network') or die;
+GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'deployments', 'all', 'network') or die;
 
 my $dir = $option{dir};
 my @subjects = $option{subjects} ? split(/,/, $option{subjects}) : subjects();
@@ -59,7 +59,7 @@ sub wanted
 	my ($fault) = @_;
 	my $name = $fault->{name};
 
-	return !$option{deployments} == !$fault->{deployment} unless $option{faults};
+	return $option{all} || !$option{deployments} == !$fault->{deployment} unless $option{faults};
 	return grep { $name =~ /^\Q$_\E$|^\Q$_\E\b/i } split /,/, $option{faults};
 }
 
@@ -155,6 +155,7 @@ sub await_outcome
 		return;
 	}
 	await(sub {
+		revive($_) foreach @stands;
 		foreach my $stand (grep { !defined $_->{took} } @stands)
 		{
 			$stand->{took} = $FOLLOWS{$follows}->($stand) // next;
@@ -211,7 +212,7 @@ sub check_loss
 	my ($fault, $stand) = @_;
 	my $led = $stand->{led};
 
-	return if $led->{subject} eq 'pg_leader' || $stand->{kind} eq 'bare';
+	return if $led->{quiet} || $stand->{kind} eq 'bare';
 	return if !$fault->{reason} || follows($fault, $stand) eq 'same';
 	await(sub { last_event($led, 'lost', $stand->{since}) })
 	  or return failed($stand, $fault, 'the leader does not say that it lost' . describe($stand));
@@ -237,7 +238,7 @@ sub check_notice
 	foreach my $stand (grep { follows($fault, $_) eq 'other' } @stands)
 	{
 		my $led = $stand->{led};
-		my $word = $led->{subject} eq 'pg_leader' && $stand->{kind} ne 'bare' ? 'working' : 'lost';
+		my $word = $led->{quiet} ? 'working' : 'lost';
 
 		await(sub { last_event($led, 'lost', $stand->{since}) }) if $word eq 'lost';
 		my $event = last_event($led, $word, $stand->{since}) // next;
@@ -364,6 +365,8 @@ sub handover
 	my @bare = $stand->{subject} eq 'mixed' ? @all
 	  : (@{ $measured->{ $stand->{subject} } // [] }, @all ? $all[ @all / 2 ] : ());
 
+	# A loop asks now and then: nothing to compare.
+	@bare = () if grep { !can_do($_->{subject}, 'bare') } @{ $stand->{members} };
 	return (($HANDOVERS{ $stand->{kind} } // 'inf') * (max(@bare) // 'inf'),
 		$own{ $fault->{name} }{ $stand->{subject} }{ $stand->{kind} } // 0);
 }
@@ -408,18 +411,14 @@ sub run_fault
 {
 	my ($fault, @stands) = @_;
 	my $start = now_ns();
-	my %not = map { $_ => 1 } @{ $fault->{not} // [] };
+	my @needs = $fault->{needs} // ();
 	my @all = grep { my $kind = $_->{kind}; !$fault->{kinds} || grep { $_ eq $kind } @{ $fault->{kinds} } } @stands;
 
-	@all = grep { !$not{ $_->{subject} } } @all;
+	@all = grep { my $stand = $_; !grep { !can_do($_->{subject}, @needs) } @{ $stand->{members} } } @all;
 	@all = grep { $_->{kind} ne 'bare' } @all unless $fault->{handover} || $fault->{notice};
 	# What is compared is done at about the same time.
 	@all = sort { $a->{subject} cmp $b->{subject} || $a->{kind} cmp $b->{kind} } @all
 	  if $fault->{alone};
-	if (grep { $_->{subject} eq 'mixed' } @all)
-	{
-		@all = grep { $_->{subject} ne 'mixed' } @all if $fault->{not};
-	}
 	return unless @all;
 	if ($fault->{cuts} && !can_cut())
 	{
@@ -461,24 +460,28 @@ sub in_group
 {
 	my ($group, $subject) = @_;
 
-	return !$group->{subjects} || grep { $_ eq $subject } @{ $group->{subjects} };
+	return (!$group->{subjects} || grep { $_ eq $subject } @{ $group->{subjects} })
+	  && grep { can_do($subject, $_) } kinds_of($group);
 }
+
+sub kinds_of { return @{ $_[0]{kinds} // [qw(session detached)] }; }
 
 sub make_stands
 {
 	my ($group) = @_;
 	my @stands;
 
-	foreach my $kind (@{ $group->{kinds} // [qw(session detached)] })
+	foreach my $kind (kinds_of($group))
 	{
 		my %common = (group => $group->{name}, kind => $kind, lease => $group->{lease});
+		my @able = grep { can_do($_, $kind) } @subjects;
 
 		push @stands, make_stand(%common, subject => $_, members => [ $_, $_ ],
 			env => { $group->{env}->($kind, $_) })
-		  foreach grep { in_group($group, $_) } @subjects;
-		push @stands, make_stand(%common, subject => 'mixed', members => \@subjects,
+		  foreach grep { in_group($group, $_) } @able;
+		push @stands, make_stand(%common, subject => 'mixed', members => \@able,
 			env => { $group->{env}->($kind, 'mixed') })
-		  if $group->{mixed} && @subjects > 1 && $kind ne 'bare';
+		  if $group->{mixed} && @able > 1 && $kind ne 'bare';
 	}
 	return @stands;
 }
@@ -654,13 +657,14 @@ my @ALONE = (
 sub run_those_alone
 {
 	my @wanted = grep { wanted({ deployment => 1, %$_ }) } @ALONE;
+	my @able = grep { can_do($_, 'session') } @subjects;
 	my $start = now_ns();
 
-	return unless @wanted;
+	return unless @wanted && @able;
 	number_anew();
-	run_alone(map { $_->{cases}->("conformance.pl:$_->{line}", @subjects) }
+	run_alone(map { $_->{cases}->("conformance.pl:$_->{line}", @able) }
 		  grep { $_->{cases} } @wanted);
-	$_->{run}->("conformance.pl:$_->{line}", @subjects) foreach grep { $_->{run} } @wanted;
+	$_->{run}->("conformance.pl:$_->{line}", @able) foreach grep { $_->{run} } @wanted;
 	printf "== %s: %.1f s\n", join(', ', map { $_->{name} } @wanted), (now_ns() - $start) / 1e9;
 	check_processes();
 	return;

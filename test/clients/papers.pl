@@ -14,5 +14,6 @@ use Test::More;
 my $TOP = abs_path("$FindBin::RealBin/../..");
 
 BAIL_OUT(missing_for_papers()) if missing_for_papers();
-paper_ok($_) foreach map { glob("$TOP/$_") } qw(docs/clients.md docs/frameworks.md clients/*/README.md);
+paper_ok($_) foreach map { glob("$TOP/$_") } qw(docs/clients.md docs/frameworks.md docs/loops.md
+  clients/*/README.md);
 done_testing();

@@ -21,7 +21,7 @@ my $TOP = abs_path("$FindBin::RealBin/../..");
 
 # All Markdown files, but for the list of changes, what is in languages that
 # ../clients/papers.pl has installed, and what ../patroni/run runs
-my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/(clients|frameworks|patroni)\.md|clients/)} }
+my @PAPERS = grep { !m{^\Q$TOP\E/(CHANGELOG\.md|docs/(clients|frameworks|loops|patroni)\.md|clients/)} }
   map { glob("$TOP/$_") } qw(*.md docs/*.md */README.md */*/README.md);
 
 plan skip_all => missing_for_papers() if missing_for_papers();
@@ -93,8 +93,8 @@ Languages:
 ```
 SELECT 1;
 ```
-```rust
-fn main() {}
+```cobol
+STOP RUN.
 ```
 
     indented
@@ -152,7 +152,7 @@ my @WRONG = (
 	[ text => qr/printed was/ ],
 	[ text => undef ],
 	[ '' => qr/without a language/ ],
-	[ rust => qr/"rust"/ ],
+	[ cobol => qr/"cobol"/ ],
 	[ '' => qr/indented/ ],
 	[ python => qr/NameError/ ],
 	[ sh => qr/1 instead of 0/ ],

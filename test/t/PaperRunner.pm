@@ -362,6 +362,20 @@ sub run_js { return run_file($_[0], 'program.js', 'node'); }
 sub run_ruby { return run_file($_[0], 'program.rb', 'ruby'); }
 sub run_php { return run_file($_[0], 'program.php', 'php'); }
 
+# What papers do not run: ../clients/run does it with Rust, and Debian has no drivers
+# for the others. Elixir reads its text where it is installed.
+sub run_not { return undef; }
+
+sub run_elixir
+{
+	my ($block) = @_;
+
+	return undef unless which('elixir');
+	append_to_file("$folder/program.ex", $block->{text});
+	return run_program('', 'elixir', '-e', 'Code.string_to_quoted!(File.read!("program.ex"))') == 0
+	  ? undef : $output;
+}
+
 # Its packages are found without a module proxy: those of Debian, and ours.
 sub run_go
 {
@@ -530,6 +544,9 @@ my %run = (
 	go => \&run_go,
 	ruby => \&run_ruby,
 	php => \&run_php,
+	rust => \&run_not,
+	csharp => \&run_not,
+	elixir => \&run_elixir,
 	crontab => \&run_crontab,
 	yaml => \&run_yaml,
 	ini => \&run_ini,
