@@ -834,7 +834,8 @@ LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN CASE state
 		WHEN 'vacant' THEN coalesce(l.not_before_at, '-infinity')
-		WHEN 'expired' THEN CASE WHEN l.yielding THEN '-infinity' ELSE l.expires_at + e.takeover_delay END
+		WHEN 'expired' THEN greatest(l.not_before_at,
+			CASE WHEN l.yielding THEN '-infinity' ELSE l.expires_at + e.takeover_delay END)
 		WHEN 'stale' THEN leader_election_internal.grace(l, e, s) + e.takeover_delay
 		ELSE t + e.takeover_delay END;
 END
@@ -913,8 +914,9 @@ BEGIN
 		gave_up = CASE WHEN sits_out THEN l.leader END, gave_up_role = CASE WHEN sits_out THEN l.role END,
 		successor = to_candidate, successor_role = to_role,
 		reserved_until = CASE WHEN to_candidate IS NOT NULL THEN t + e.lease_duration
-			WHEN sits_out THEN greatest(t, not_before) + e.lease_duration END,
-		not_before_at = not_before, held = is_hold
+			WHEN sits_out THEN greatest(t, not_before, l.not_before_at) + e.lease_duration END,
+		not_before_at = greatest(not_before, l.not_before_at),
+		held = CASE WHEN l.not_before_at IS NOT NULL THEN true ELSE is_hold END
 		WHERE x.election = l.election;
 	PERFORM leader_election_internal.changed(l.election),
 		leader_election_internal.end_term(l, reason, detail, t),
@@ -1599,8 +1601,14 @@ BEGIN
 		END IF;
 		PERFORM leader_election_internal.end_term(l, 'failover', NULL, t);
 		new_term := leader_election_internal.next_term(l, s);
+
+		-- On the former server the lease may last longer than leases are granted for
+		-- now. The hold keeps others from following before the grace is over, even if
+		-- the holder gives up here.
 		UPDATE leader_election.lease SET previous_term = $2, term = new_term, identity = s.identity,
-			acquired_at = t, renewed_at = t, expires_at = t + e.lease_duration, duration = e.lease_duration,
+			acquired_at = t, renewed_at = t, expires_at = t + greatest(duration, e.lease_duration),
+			duration = greatest(duration, e.lease_duration),
+			not_before_at = leader_election_internal.grace(l, e, s), held = true,
 			progress = coalesce($3, progress), metadata = coalesce($4, metadata),
 			metadata_at = CASE WHEN $4 IS NOT NULL AND $4 IS DISTINCT FROM metadata THEN t ELSE metadata_at END,
 			yielding = false, successor = NULL, successor_role = NULL, request = NULL
@@ -2252,6 +2260,10 @@ BEGIN
 	IF state = 'led' OR state = 'stale' AND leader_election_internal.grace(l, e, s) > t THEN
 		RAISE EXCEPTION 'election "%" is led by "%"', $1, l.leader USING ERRCODE = 'object_in_use',
 			HINT = 'Have it resign: leader_election.request_yield().';
+	END IF;
+	-- A lease that was continued after a failover may be in force elsewhere.
+	IF s.epoch > 0 AND l.held AND l.not_before_at > t AND l.not_before_at <= s.first_seen_at + interval '1 day' THEN
+		PERFORM leader_election_internal.busy($1);
 	END IF;
 	IF state <> 'vacant' THEN
 		PERFORM leader_election_internal.end_term(l, 'dropped', NULL, t),

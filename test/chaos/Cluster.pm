@@ -18,7 +18,7 @@ use POSIX ();
 use Time::HiRes qw(clock_gettime sleep CLOCK_BOOTTIME);
 
 our @EXPORT = qw(
-  $dir $out $lease_ms $clock @servers $synchronous_commit $workers $locks workers_of set_workers now stopwatch event note_failure slurp spit signal_all
+  $dir $out $edition $lease_ms $clock @servers $synchronous_commit $workers $locks workers_of set_workers now stopwatch event note_failure slurp spit signal_all
   start_process running note_end
   start_cluster stop_servers server_running start_server primary standbys standby
   set_primary sql sql_async port_of write_settings
@@ -27,6 +27,7 @@ our @EXPORT = qw(
 );
 
 our ($dir, $out);
+our $edition = 'extension';	# or portable
 our $clock = '';	# the library that sets the servers' wall clocks
 our $lease_ms = 1500;
 our @servers = (1, 2);
@@ -430,7 +431,7 @@ query_wait_timeout = 3
 
 # --- from nothing
 
-# odd: with the library preloaded, and with checksums of data pages, which servers up to
+# odd: with the library preloaded, if there is one, and with checksums of data pages, which servers up to
 # 17 have only where initdb is told so
 sub start_cluster
 {
@@ -446,7 +447,7 @@ sub start_cluster
 		  . ">>'$out/ctl.out' 2>&1") == 0
 	  or die 'initdb failed';
 	open my $conf, '>>', "$dir/disk/server1/postgresql.conf" or die $!;
-	print $conf "shared_preload_libraries = 'leader_election'\n" if $odd;
+	print $conf "shared_preload_libraries = 'leader_election'\n" if $odd && $edition eq 'extension';
 	close $conf;
 	open my $hba, '>>', "$dir/disk/server1/pg_hba.conf" or die $!;
 	print $hba "host all all 127.0.0.1/32 trust\nhost replication all 127.0.0.1/32 trust\n";

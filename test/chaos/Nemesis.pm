@@ -276,9 +276,11 @@ sub fill_disk
 # The servers' wall clocks, not their monotonic ones
 sub set_clock
 {
+	my ($only_back) = @_;
+
 	return unless $clock;
 
-	my $offset = int(rand(7)) - 3;
+	my $offset = $only_back ? slurp("$dir/clock") - 1 - int(rand(3)) : int(rand(7)) - 3;
 
 	return if slurp("$dir/clock") == $offset;
 	spit("$dir/clock", sprintf("%+d\n", $offset));
@@ -298,9 +300,15 @@ sub long_transaction
 	return "$seconds s";
 }
 
+sub any_table
+{
+	return pick($edition eq 'portable' ? qw(election lease candidate history dropped server)
+		: qw(election lease candidate history epoch pause_all drain announced election_group dropped));
+}
+
 sub lock_table
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group dropped));
+	my $table = any_table();
 	my $mode = pick('ACCESS EXCLUSIVE', 'EXCLUSIVE', 'SHARE');
 	my $seconds = sprintf '%.1f', rand($lease_ms / 1000);
 
@@ -320,7 +328,7 @@ sub lock_row
 
 sub maintain
 {
-	my $table = pick(qw(election lease candidate history epoch pause_all drain announced election_group dropped));
+	my $table = any_table();
 	my $what = pick('VACUUM FULL', 'VACUUM FREEZE', 'REINDEX TABLE', 'REINDEX TABLE CONCURRENTLY', 'ANALYZE', 'CLUSTER');
 	my $sql = "$what leader_election.$table" . ($what eq 'CLUSTER' ? " USING ${table}_pkey" : '');
 
@@ -363,7 +371,7 @@ sub any_election { return pick(sort(keys %elections), seats(1 .. $most_seats)); 
 sub request_yield
 {
 	my $election = shift // any_election();
-	my $terminate = rand() < 0.3 ? 'true' : 'false';
+	my $terminate = rand() < 0.3 && $edition eq 'extension' ? 'true' : 'false';
 	my $to = rand() < 0.3
 	  ? "(SELECT candidate FROM leader_election.candidates WHERE election = '$election' AND alive AND NOT leads ORDER BY random() LIMIT 1)"
 	  : 'NULL';
@@ -488,7 +496,7 @@ sub recreate_election
 		my ($p, $end) = (primary(), now() + 3_000 * $lease_ms);
 
 		sql($p, [ "SELECT leader_election.alter_election('$election', quorum => 1000)",
-				"SELECT leader_election.request_yield('$election', terminate => true)" ]);
+				"SELECT leader_election.request_yield('$election', terminate => @{[ $edition eq 'extension' ? 'true' : 'false' ]})" ]);
 		until (defined sql($p, "SELECT leader_election.drop_election('$election')") || now() > $end)
 		{
 			sleep 0.1;
@@ -513,6 +521,8 @@ sub alter_election
 	my $delay = int(rand(300));
 	my $preempt = rand() < 0.5 ? 0 : int(rand(2 * $lease_ms));
 	my $initial = rand() < 0.5 ? 0 : int(rand(300));
+
+	$preempt = $initial = 0 if $edition eq 'portable';
 
 	sql_async(primary(), "SELECT leader_election.alter_$kind('$election', lease_duration => '$ms ms',
 		takeover_delay => '$delay ms', preempt_delay => '$preempt ms', initial_delay => '$initial ms')");
@@ -571,7 +581,11 @@ my %faults = (
 	'recreate election' => [ \&recreate_election,                       3,  0,  4 ],
 	'hold twin election' => [ \&hold_twin,                              2,  0,  4 ],
 );
-my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1);
+my %column = (all => 1, clock => 1, split => 2, fence => 3, quorum => 2, pressure => 1, back => 3);
+
+# What there is not in the portable edition; and what it does not promise to survive:
+# see cancel_sync_waits().
+my $EXTENSION = qr/worker|seat|pause|drain|group|twin|extension|cancel/;
 
 # Does one thing, chosen at random. In a narrow round, nothing that hits a whole server.
 sub inject
@@ -581,7 +595,9 @@ sub inject
 	my %chosen = map { $_ => [ @{ $faults{$_} }[ 0, $c ] ] } keys %faults;
 
 	%chosen = (%chosen, %standby_faults) if $profile eq 'quorum';
-	%chosen = (%chosen, pressure_faults($profile));
+	%chosen = (%chosen, pressure_faults($profile)) if $edition eq 'extension';
+	$chosen{'set clock'} = [ sub { set_clock(1) }, 6 ] if $profile eq 'back';
+	delete @chosen{ grep { /$EXTENSION/ } keys %chosen } if $edition eq 'portable';
 	delete @chosen{ grep { /$WIDE/ } keys %chosen } if $narrow;
 
 	my $left = rand(sum(map { $_->[1] } values %chosen));

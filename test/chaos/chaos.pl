@@ -2,7 +2,7 @@
 # rounds, each of which ends with a calm in which every election has to find a
 # leader, and leaves in a folder what check.pl looks at.
 #
-#	perl chaos.pl --dir DIR --seconds N --seed N
+#	perl chaos.pl --dir DIR --seconds N --seed N [--edition extension|portable]
 #	     [--profile all|clock|split|fence|quorum|pressure] [--many N] [--small-disk]
 #
 # DIR has the programs candidate and proxy, and a folder disk for the servers,
@@ -24,15 +24,16 @@ use Time::HiRes qw(sleep time);
 
 my $LONG_CALM = 8;	# seconds: see Check/Announced.pm
 
-my %option = (seconds => 60, seed => 1, profile => 'all');
+my %option = (seconds => 60, seed => 1, profile => 'all', edition => 'extension');
 
-GetOptions(\%option, 'dir=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'small-disk') or die;
+GetOptions(\%option, 'dir=s', 'edition=s', 'seconds=i', 'seed=i', 'profile=s', 'many=i', 'small-disk') or die;
 $dir = $option{dir};
 $out = "$dir/out";
 mkdir $out;
 srand($option{seed});
 $small_disk = $option{'small-disk'};
-($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} eq 'clock';
+$edition = $option{edition};
+($clock) = glob '/usr/lib/*/faketime/libfaketime.so.1' if $option{profile} =~ /^(clock|back)$/;
 $lease_ms = 3000 if $option{profile} =~ /^(split|quorum)$/;
 @servers = (1 .. 3) if $option{profile} eq 'quorum';
 $many = $option{many} // $many;
@@ -66,6 +67,15 @@ $locks = $many > 1000 ? 512 : 128 if $option{profile} eq 'pressure';
 # Seats, strategy, limit of each candidate, lease, quorum, takeover delay. There are
 # more and fewer seats now and then, but never more or fewer than these.
 %groups = (crew => "3, 'race', 1, '$lease_ms ms', 1, '0'");
+
+# The portable edition has one strategy, no groups and no worker.
+if ($edition eq 'portable')
+{
+	$workers = 0;
+	%groups = ();
+	delete @elections{qw(bully spread1 spread2 zab)};
+	$elections{quorum} = "'race', '$lease_ms ms', 2, '100 ms'";
+}
 my @elections = sort keys %elections, keys %calm_elections, seats(1 .. $most_seats);
 
 # Candidates: kind, the connection (d: direct, p: through the pooler), and in
@@ -104,6 +114,22 @@ my @crew = ("crew*$most_seats");
 	w2 => { kind => 'watcher changes', via => 'd', in => \@elections },
 	w3 => { kind => 'watcher status', via => 'd', in => \@elections },
 );
+
+# ... and its sessions renew their leases themselves.
+if ($edition eq 'portable')
+{
+	delete @candidates{qw(g1 g2 g3 g4 g5 g6)};
+	foreach my $c (values %candidates)
+	{
+		next if $c->{kind} =~ /^(watcher|.*listener)/;
+		$c->{kind} = 'manual' if $c->{kind} eq 'session';
+		$c->{in} = [ map { s/^zab$/quorum/r } grep { !/^(bully|spread\d|crew.*)$/ } @{ $c->{in} } ];
+	}
+	$ENV{PG_LEADER_PORTABLE} = 1;
+
+	# It sleeps between its looks, and by the wall clock: for as long as that is set back.
+	$ENV{CHAOS_NO_CAMPAIGN} = 1 if $option{profile} eq 'back';
+}
 
 sub start_candidate
 {
@@ -155,19 +181,29 @@ sub look_after_candidates
 	return;
 }
 
+# What there is to be done after this edition was installed, as statements
+sub install
+{
+	return 'CREATE EXTENSION leader_election' if $edition eq 'extension';
+	system("psql -Xq -v ON_ERROR_STOP=1 -v anyway=1 -d 'host=$dir port=@{[ port_of(1) ]} user=postgres dbname=postgres' "
+		  . "-f '$FindBin::RealBin/../../sql/portable.sql' >>'$out/psql.out' 2>&1") == 0
+	  or die 'portable.sql fails';
+	return "SELECT leader_election.configure(lease_duration => '$lease_ms ms')";
+}
+
 sub set_up
 {
 	watch_for_stalls();
 	start_cluster($option{seed} % 2);
 	sql(1, $_, 60) // die "failed: $_" foreach (
 		'CREATE DATABASE other',
-		'CREATE EXTENSION leader_election',
+		install(),
 		'CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA leader_election TO app;
 		GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app;
 		CREATE SCHEMA chaos AUTHORIZATION app',
 		(map { "SELECT leader_election.create_election('$_', " . ($elections{$_} // $calm_elections{$_}) . ')' }
 			  sort keys %elections, keys %calm_elections),
-		"SELECT leader_election.create_election('$twin')",
+		$edition eq 'portable' ? () : "SELECT leader_election.create_election('$twin')",
 		(map { "SELECT leader_election.create_group('$_', $groups{$_})" } sort keys %groups),
 		map { qq(CREATE TABLE chaos."w_$_" (term bigint NOT NULL, candidate text NOT NULL, id bigint NOT NULL, written timestamptz DEFAULT clock_timestamp());
 			ALTER TABLE chaos."w_$_" OWNER TO app;
@@ -175,7 +211,7 @@ sub set_up
 			FOR EACH STATEMENT EXECUTE FUNCTION leader_election.only_leader('$_'))
 		} @elections);
 	note_groups();
-	set_up_pressure($option{profile});
+	set_up_pressure($option{profile}) if $edition eq 'extension';
 	build_standby($_) or die 'no standby' foreach standbys();
 	attach_standbys(60) or die 'the standbys do not follow';
 	start_process('resource', 'perl', "$FindBin::RealBin/resource.pl",
@@ -216,7 +252,7 @@ sub calm
 	await('what is done to the servers', 120, sub { !operation_running() });
 	heal_all();
 	signal_all('CONT');
-	spit("$dir/clock", "+0\n");
+	spit("$dir/clock", "+0\n") unless $option{profile} eq 'back';		# which goes only back
 	start_pooler() unless running(pooler_pid());
 	foreach my $n (primary(), standbys())
 	{
@@ -226,10 +262,10 @@ sub calm
 	await('the primary', 30, sub { sql(primary(), 'SELECT 1') });
 	await('the standbys', 30, sub { attach_standbys(1) });
 	relieve_servers();
-	await('the end of pauses and drains', 20, \&resume_elections);
+	await('the end of pauses and drains', 20, \&resume_elections) if $edition eq 'extension';
 	sql(primary(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'nemesis' AND pid <> pg_backend_pid()");
 	await('the end of what others have made', 20, \&nothing_foreign);
-	await('seats of groups', 20, \&alter_group);
+	await('seats of groups', 20, \&alter_group) if %groups;
 	await('the end of leases in many elections', 120 + $many / 50, \&few_elections_led);
 	look_after_candidates(1);
 
@@ -304,7 +340,7 @@ sub end_all
 {
 	my $left;
 	my $dead = workers_of(primary()) ? '' : ' WHERE alive';	# who removes them is a worker
-	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid >= 20";
+	my $locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND " . ($edition eq 'portable' ? 'true' : 'objsubid >= 20');
 	my $running = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leader_election worker' AND datname = 'postgres'";
 
 	event('ending');
@@ -336,6 +372,7 @@ my $end;
 my $round = 0;
 
 event('candidate', $_, $candidates{$_}{kind}) foreach sort keys %candidates;
+event('edition', $edition);
 event('start', 'seed', $option{seed}, 'profile', $option{profile}, 'lease', $lease_ms);
 event('epoch', int(time() * 1_000_000) - now());
 set_up();
@@ -350,7 +387,7 @@ while (now() < $end)
 
 	$round_end = $end if $end - $round_end < 8_000_000;
 	event('round', $narrow ? 'narrow' : ());
-	begin_pressure($option{profile}) and event('pressed');
+	$edition eq 'extension' && begin_pressure($option{profile}) and event('pressed');
 	while (now() < $round_end)
 	{
 		heal_due();

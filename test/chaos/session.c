@@ -86,7 +86,7 @@ join(const Seat *seat, bool manual)
 		if (strcmp(sqlstate, "LE006") == 0)
 			note_joined(seat);
 	}
-	if (calm || !chance(30))
+	if (calm || !chance(30) || getenv("CHAOS_NO_CAMPAIGN") != NULL)
 	{
 		const char *beside = own_notification(100);
 
@@ -145,7 +145,7 @@ lead_session(Seat *seat, bool manual)
 	{
 		renew_session(seat);
 		seat->next_call = now_us() + lease_us / 4;
-		if (chance(50))
+		if (!calm && chance(50))
 			seat->hangs_until = now_us() + lease_us * 2;
 	}
 	else if (!manual && chance(10))

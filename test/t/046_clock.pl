@@ -4,14 +4,14 @@
 # wait.  None of it ends early, or late.  Nothing is due by the wall clock: it
 # writes the times in history.
 #
-# libfaketime sets the server's clock, and leaves the monotonic ones alone.  (In
-# the server, nothing may be in pg_sleep() then: that goes by the wall clock.)
+# FakeClock says how.
 
 use strict;
 use warnings;
 
 use FindBin;
 use lib $FindBin::RealBin;
+use FakeClock;
 use IO::Socket::UNIX;
 use LeaderElection;
 use MachineTime;
@@ -20,28 +20,13 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC);
 
-my ($library) = grep { -e } map { glob "$_/faketime/libfaketime.so.1" }
-  qw(/usr/lib/* /usr/lib /usr/lib64 /usr/local/lib);
-
-plan skip_all => 'libfaketime is not installed' unless $library;
+plan skip_all => 'libfaketime is not installed' unless fake_clock_found();
 
 my $HOUR = 3600;
 
 # All durations here, in microseconds; and how late what is due may be
 my $LEASE = 4_000_000 * slowness();
 my $LATE = 20_000_000;
-
-my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
-
-# Sets the server's clock to that many seconds from the true time.
-sub set_clock
-{
-	my ($offset) = @_;
-
-	append_to_file("$file.new", sprintf("%+d\n", $offset));
-	rename("$file.new", $file) or die "cannot rename: $!";
-	return;
-}
 
 my $node = new_server(
 	start => 0,
@@ -53,16 +38,7 @@ autovacuum = off
 ));
 
 set_clock($HOUR);
-{
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAKETIME_TIMESTAMP_FILE} = $file;
-	local $ENV{FAKETIME_NO_CACHE} = 1;
-	local $ENV{FAKETIME_DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{DONT_FAKE_MONOTONIC} = 1;
-	local $ENV{NO_FAKE_STAT} = 1;
-
-	$node->start;
-}
+start_with_fake_clock($node);
 $node->safe_psql('postgres', 'CREATE EXTENSION leader_election');
 
 my $control = session($node, name => 'control');

@@ -21,8 +21,9 @@ sub read_run
 	if ($kind eq 'start')
 	{
 		$lease_us = $rest[-1] * 1000;
-		$wall_clock = $rest[3] ne 'clock';
+		$wall_clock = $rest[3] !~ /^(clock|back)$/;
 	}
+	$edition = $rest[0] if $kind eq 'edition';
 	$epoch_us = $rest[0] if $kind eq 'epoch';
 	$count{rounds}++ if $kind eq 'round';
 	if ($kind eq 'calm')

@@ -11,7 +11,7 @@ our @EXPORT = qw(
   violation lines describe $out %count %violations %faults %info @claims
   @moments %leader @written @announced %listening @delays @begun @finished
   @early @windows @cuts %bound %recreated @dropping @paused @drained @groups
-  @named @pressing @calms @short_leases $lease_us $wall_clock $epoch_us
+  @named @pressing @calms @short_leases $edition $lease_us $wall_clock $epoch_us
 );
 
 our $out;			# the folder of logs
@@ -38,6 +38,7 @@ our @named;			# [when, election]: a leader was asked to yield to a candidate
 our @pressing;		# [from, to, fault]: until the calm after it
 our @calms;			# [from, to]: to is not defined of one that was not over
 our @short_leases;	# [from, to]: they may have been a quarter of what they are
+our $edition = 'extension';
 our $lease_us = 0;
 our $wall_clock = 1;	# timestamps mean something
 our $epoch_us = 0;	# a timestamp less our time

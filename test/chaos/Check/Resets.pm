@@ -123,6 +123,9 @@ sub check_told
 	$count{ 'resets that were told of, in ' . ($election =~ m{/} ? 'seats' : 'elections') }++;
 	delete $s->{loss};
 	$s->{standing} = 0;
+
+	# The portable edition tells it once for the session, not for each election.
+	$_->{loss}{may} = 1 foreach grep { $edition eq 'portable' && $_->{loss} } values %$stands;
 	return;
 }
 

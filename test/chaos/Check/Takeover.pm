@@ -29,7 +29,7 @@ my $GAVE_UP = qr/^(?:resigned|left|transferred|yielded)$/;
 
 # How many have to stand so that one who is not the last leader can be elected: in a
 # group, each other seat may have another one.
-sub enough { return 1 + ($_[0] =~ m{/} ? 4 : $_[0] eq 'zab' ? 2 : 1); }
+sub enough { return 1 + ($_[0] =~ m{/} ? 4 : $_[0] =~ /^(?:zab|quorum)$/ ? 2 : 1); }
 
 # The beginnings of the vacancy after a term: [what that is, when, how long it may be, in
 # seconds]
