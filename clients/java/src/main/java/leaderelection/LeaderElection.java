@@ -859,6 +859,9 @@ public final class LeaderElection {
             judge(e);
             askAt = now();
             if (addresses.roundIsOver()) {
+                Lease held = lease;    // an outage may end just before our deadline: so try often
+                if (held != null)
+                    backOff = Math.min(backOff, (held.deadline - held.renewAt) / 16);
                 askAt += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
                 backOff = Math.min(2 * backOff, MOST_BACK_OFF);
             }

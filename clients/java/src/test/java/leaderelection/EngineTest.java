@@ -25,6 +25,7 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
 import java.util.logging.LogManager;
 import javax.sql.DataSource;
@@ -39,6 +40,7 @@ public class EngineTest {
     private static final String URL = "jdbc:postgresql://nowhere/app";
     private static final int PID = 42;
     private static volatile Server server;
+    private static final DataSource POOL = proxy(DataSource.class, (proxy, method, args) -> server.connection());
     private static int wrong;
 
     public static void main(String[] args) throws Exception {
@@ -51,6 +53,7 @@ public class EngineTest {
         cancels();
         listens();
         nulls();
+        outage();
         System.out.println(wrong == 0 ? "ok" : wrong + " wrong");
         System.exit(wrong == 0 ? 0 : 1);
     }
@@ -154,9 +157,8 @@ public class EngineTest {
 
             @Override String notification() { return "{\"election\": \"test\", \"event\": \"vacated\"}"; }
         };
-        DataSource pool = proxy(DataSource.class, (proxy, method, args) -> server.connection());
         o.listen = () -> server.connection();
-        try (Leadership detached = new DetachedLeadership(pool, o)) {
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
             until("asked", () -> asked.size() >= 15);
             Long[] at = asked.toArray(new Long[0]);
             same("15 questions in " + (at[14] - at[0]) / 1_000_000 + " ms", at[14] - at[0] >= 1_300_000_000L, true);
@@ -168,10 +170,36 @@ public class EngineTest {
             @Override String notification() { return "{\"election\": \"test-2\", \"event\": \"vacated\"}"; }
         };
         o.listen = others::connection;
-        try (Leadership detached = new DetachedLeadership(pool, o)) {
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
             until("asked", () -> !asked.isEmpty());
             Thread.sleep(300);    // any time will do: nothing is to happen
             same("other elections' notifications", asked.size(), 1);
+        }
+    }
+
+    /**
+     * A leader whose pool fails tries often: the outage may end just before its deadline. (With the
+     * back-off of a follower it tries eight times in these 7 s.)
+     */
+    private static void outage() throws Exception {
+        Queue<String> told = new ConcurrentLinkedQueue<>();
+        AtomicInteger tries = new AtomicInteger();
+        Options o = options();
+        o.onLost = told::add;
+        server = new Server() {
+            @Override Object[] answer(String sql, List<Object> args) throws Exception {
+                if (sql.contains("acquire("))
+                    return new Object[] {7L, 10_000L, false};
+                if (!sql.contains("renew("))
+                    return super.answer(sql, args);
+                tries.incrementAndGet();
+                throw new SQLException("no", "08006");
+            }
+        };
+        try (Leadership detached = new DetachedLeadership(POOL, o)) {
+            until("lost", () -> !told.isEmpty());
+            same("reason", told.peek(), "expired");
+            same("more than eight tries: " + tries.get(), tries.get() > 11, true);
         }
     }
 
