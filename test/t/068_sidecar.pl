@@ -363,7 +363,13 @@ wait_until(
 stop_process($one->pid);
 close($_) foreach grep { defined } @slow;
 resume_process($one->pid);
-is((get($port, '/leader') // { status => 0 })->{status}, 200, 'a reply after all connections were closed at once');
+{
+	local $! = 0;
+	my $reply = get($port, '/leader');
+
+	is($reply ? $reply->{status} : "none: $!", 200,
+		"a reply after all @{[ scalar @slow ]} connections were closed at once");
+}
 
 $one->signal('TERM');
 is($one->exit_code, 143, 'the end');
