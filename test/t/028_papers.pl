@@ -141,7 +141,11 @@ make no-such-target
 test/run --no-such-option
 ```
 ```sh
+docker compose -f docker/compose.yaml kill no-such-service
+```
+```sh
 test/run regress session
+docker compose -f docker/compose.yaml kill pod-1
 sudo make install
 ```
 END_OF_PAPER
@@ -166,6 +170,7 @@ my @WRONG = (
 	[ sh => qr/is not run/ ],
 	[ sh => qr/No rule to make target/ ],
 	[ sh => qr/does not know --no-such-option/ ],
+	[ sh => qr/there is no no-such-service/ ],
 	[ sh => undef ]);
 my @found = run_paper($BAD);
 

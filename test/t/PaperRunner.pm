@@ -12,7 +12,8 @@
 # named postgres. What is in sql/ is in the present folder.
 #
 # What would need another machine is only checked: whether make knows the target,
-# the script is there and knows its arguments, pg_leader its options. That is so
+# the script is there and knows its arguments, pg_leader its options, docker's file is
+# there and has that service. That is so
 # for commands of a few names and no others: no paper can ask for it.
 
 package PaperRunner;
@@ -463,7 +464,7 @@ sub is_for_another_machine
 {
 	my ($program) = split(' ', $_[0]);
 
-	return $program eq 'make' || ($program =~ m{^(test|bench)/} && -f "$TOP/$program");
+	return $program =~ /^(make|docker)$/ || ($program =~ m{^(test|bench)/} && -f "$TOP/$program");
 }
 
 sub check_commands
@@ -485,6 +486,10 @@ sub check_commands
 				grep { !/^PG_CONFIGS?=/ } @args) == 0
 			  or push @wrong, "$command: $output";
 		}
+		elsif ($program eq 'docker')
+		{
+			push @wrong, map { "$command: there is no $_" } unknown_to_docker($command);
+		}
 		else
 		{
 			push @wrong, map { "$program does not know $_" } unknown_arguments($program, @args);
@@ -492,6 +497,19 @@ sub check_commands
 	}
 	undef $output;
 	return @wrong ? join("\n", @wrong) : undef;
+}
+
+# The file of a docker command if it is not there, or services and targets that are
+# not in it
+sub unknown_to_docker
+{
+	my ($command) = @_;
+	my ($file) = $command =~ / -f (\S+)/;
+	my @names = $command =~ / (?:kill|stop|exec|--target) (\S+)/g;
+
+	return $file // 'file' unless defined $file && -f "$TOP/$file";
+	my $text = slurp_file("$TOP/$file");
+	return grep { $text !~ /^ +\Q$_\E:|^FROM .* AS \Q$_\E$/m } @names;
 }
 
 # Arguments of a script that are neither in its text nor files beside it, nor
