@@ -208,6 +208,7 @@ integer_arg(FunctionCallInfo fcinfo, int n, const Field *setting)
 static void
 read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 {
+	Role	   *role = member;
 	char	   *text;
 
 	switch (setting->type)
@@ -222,10 +223,13 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 			break;
 		case FIELD_ROLE:
 			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
-			*(Role *) member = text[0] == '\0' && setting->least == 0 ?
-				(Role) {""} : (Role) {text, get_role_oid(text, false)};
+			*role = le_role_none;
+			if (text[0] == '\0' && setting->least == 0)
+				break;
+			role->name = text;
+			role->oid = get_role_oid(text, false);
 			if (setting->least > 0)
-				check_can_set_role(GetUserId(), ((Role *) member)->oid);
+				check_can_set_role(GetUserId(), role->oid);
 			break;
 		case FIELD_INTEGER:
 			*(int *) member = integer_arg(fcinfo, n, setting);
