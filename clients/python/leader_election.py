@@ -14,11 +14,9 @@ DetachedLeadership  calls over the application's pool, also through PgBouncer
 SoleLeadership      for a laptop: always leads, asks nobody
 FakeLeadership      for tests: the test elects, and moves the clock
 
-The states, the same in the clients for all languages (docs/clients.md draws them):
-
-    standing --grant--> leads --_lose(reason)--> losing: the handlers of "lost" run
-        ^                                           |
-        +------ after 1 s <---- _give_back() <------+       close(), or a final error: ended
+The states are those of the clients for all languages (docs/clients.md draws them): standing; a
+grant: leads; _lose(reason): losing, while the handlers of "lost" run; _give_back(), and after a
+second: standing; after close() or a final error: ended.
 
 Invariant: a term is never given out after the deadline, which is counted from the *sending* of
 the last answered renewal; every "elected" has exactly one "lost"; the handlers of "lost" have
@@ -37,7 +35,6 @@ The clock goes on while the machine sleeps where the system has such a clock (Li
 process can be paused between the look at `term` and its next write: fence what must not be late.
 """
 
-import collections
 import contextlib
 import json
 import logging
@@ -52,6 +49,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import namedtuple
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -70,12 +68,11 @@ class _Candidate:
     """What all four classes have in common, also their options, so that each can stand in for
     another.
 
-    health_check: a callable; unless it says true, in call_timeout seconds, we do not stand, and the
+    health_check: a function; unless it says true, in call_timeout seconds, we do not stand, and the
     lease is given back. call_timeout: how many seconds a call to the server may take.
-    refusal_timeout: after how many seconds we take a refusal for final. slice: how many seconds one
-    campaign waits, and so how soon a dead path is noticed. interval: how often a detached candidate
-    asks. Handlers are called one at a time: stop the work in on_lost, but do not do it in
-    on_elected.
+    refusal_timeout: after how many seconds a refusal is final. slice: how many seconds one campaign
+    waits, and so how soon a dead path is noticed. interval: how often a detached candidate asks.
+    Handlers are called one at a time: stop the work in on_lost, but do not do it in on_elected.
     """
 
     _ASSERT = "SELECT leader_election.assert_leader(%s, %s)"
@@ -95,7 +92,8 @@ class _Candidate:
         self._unfenced, self._health_check = unfenced, health_check
         self._handlers = {"elected": on_elected, "lost": on_lost, "yield": on_yield,
                           "error": on_error}
-        self._lead = _Tenure.none()         # the last one, as the application knows it
+        # The last one, as the application knows it: so far one that has ended, and is told.
+        self._lead = _Tenure(_Grant(0, 0.0, 0.0, False), ["never led"], {"elected", "lost"})
         self._closing = None                # why we end for good: "closed", or an "error"
         self._error = None
         self._trouble = _Trouble(self._warn)
@@ -123,7 +121,7 @@ class _Candidate:
         if self._is_forked():
             return f"failed: {self._forked_text()}"
         if self._error:
-            return f"failed: {_error_line(self._error)}"
+            return f"failed: {_words(self._error)}"
         if self._closing:
             return "closed"
         return "leads" if self.leads else self._trouble.text or "standing"
@@ -138,8 +136,7 @@ class _Candidate:
         """Until this instance leads: the term, or None after timeout seconds or close(). Raises the
         error that has ended us, also the SystemExit of a handler."""
         self._refuse_forked()
-        seen = self._await(lambda: self._current() or self._closing,
-                           1e9 if timeout is None else timeout)
+        seen = self._await(lambda: self._current() or self._closing, timeout)
         if self._error:
             self.close()                    # waits until the lease is given back
             raise self._error
@@ -170,13 +167,12 @@ class _Candidate:
     def resign(self):
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
         for nothing: the lease is given back when the handler of "lost" has returned."""
-        self._lose("yielded" if self._lead.yielding else "resigned")
+        self._lose("yielded" if self._lead.grant.yielding else "resigned")
 
     def close(self):
         """Give up, withdraw, end; waits call_timeout seconds at most. Others are elected at
         once."""
-        self._closing = self._closing or "closed"
-        self._ring()
+        self._end("closed")
 
     def __enter__(self):
         return self.start()
@@ -192,16 +188,16 @@ class _Candidate:
         return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
     def _current(self):
-        """Our leadership, or None. The first thread that sees that it is over, by the clock or by
-        close(), writes the reason down: it has ended for good then, and an answer that comes too
-        late revives nothing. [stopped]"""
+        """Our leadership, or None. Where it is first seen to be over, by the clock or by close(),
+        the reason is written down: it has ended for good then, and an answer that comes too late
+        revives nothing. [stopped]"""
         lead = self._lead
-        if not lead.ends and (self._closing or self._now() >= lead.deadline):
+        if not lead.ends and (self._closing or self._now() >= lead.grant.deadline):
             lead.ends.append(self._closing or "expired")
         return None if lead.ends or self._is_forked() else lead
 
     def _begin(self, grant):
-        """Lead, unless the grant came too late."""
+        """Lead, unless the grant came too late: then the next turn gives it back."""
         if self._now() < grant.deadline and not self._closing:
             self.changes += 1
             self._lead = _Tenure(grant)
@@ -215,22 +211,26 @@ class _Candidate:
             lead.ends.append(reason)
         self._ring()
 
+    def _end(self, reason):
+        """End for good."""
+        self._closing = self._closing or reason
+        self._ring()
+
     def _fail(self, error):
         """End for good with this error."""
         if not self._error or isinstance(error, SystemExit):
             self._error = error
-        self._closing = self._closing or "error"
-        self._ring()
+            self._warn("ends: %s", _words(error))
+        self._end("error")
 
     # --- events are told: the teller
 
-    def _due(self, lead):
-        """What the application is to be told next of this tenure: the event and its value, or
-        None."""
-        leads = self._current() is lead
+    def _due(self):
+        """What the application is to be told next: the event and its value, or None."""
+        lead, leads = self._lead, self._current()
         if "elected" not in lead.told:
             return "elected", lead.term
-        if leads and lead.yielding and "yield" not in lead.told:
+        if leads and lead.grant.yielding and "yield" not in lead.told:
             return "yield", lead.term
         if lead.ends and "lost" not in lead.told:
             return "lost", lead.ends[0]
@@ -240,14 +240,12 @@ class _Candidate:
 
     def _tell(self):
         """Call the handler that is due, if one is: then returns true."""
-        lead = self._lead
-        due = self._due(lead)
-        if not due:
-            return False
-        self._handle(*due)
-        lead.told.add(due[0])
-        self._ring()
-        return True
+        lead, due = self._lead, self._due()
+        if due:
+            self._handle(*due)
+            lead.told.add(due[0])
+            self._ring()
+        return bool(due)
 
     def _handle(self, event, value):
         """Call a handler. What its error means, says the table in docs/clients.md. [handlers]"""
@@ -266,18 +264,17 @@ class _Candidate:
                 self.resign()
 
     def _warn(self, text, *values, **options):
-        """Any thread."""
         log.warning(f"election %r, candidate %r: {text}", self.election, self.candidate, *values,
                     **options)
 
     # --- threads wait, and wake each other: any thread
 
-    def _await(self, condition, seconds):
+    def _await(self, condition, seconds=None):
         """Until the condition holds, or the time is over; returns what the condition says then. It
         is asked when a thread rings, and each second: the timers of a wait stand still while the
         machine sleeps. The bell is a queue, because a signal handler may call its put() whatever it
         interrupts, even get()."""
-        bell, until = queue.SimpleQueue(), time.monotonic() + seconds
+        bell, until = queue.SimpleQueue(), time.monotonic() + (1e9 if seconds is None else seconds)
         self._bells.append(bell)
         try:
             while not (value := condition()) and time.monotonic() < until:
@@ -288,9 +285,9 @@ class _Candidate:
             self._bells.remove(bell)
 
     def _ring(self):
-        """Something has changed: wake all threads that wait, and tell. Sole and Fake have no
-        teller: the thread that caused an event calls its handler; if another handler runs, the
-        thread of that one does when it has returned."""
+        """Something has changed: wake all that wait, and tell. Sole and Fake have no teller: the
+        thread that caused an event calls its handler; if another handler runs, the thread of that
+        one does when it has returned."""
         self._wake()
         while self._telling.acquire(blocking=False):
             try:
@@ -299,12 +296,13 @@ class _Candidate:
                 self._telling.release()
             # Asked when it is released: a signal may have come after _tell(), whose handler could
             # not tell what it caused.
-            if not self._due(self._lead):
+            if not self._due():
                 break
 
     def _wake(self):
-        for bell in tuple(self._bells):
-            bell.put(None)
+        if not self._is_forked():       # the bells of a child are its parent's
+            for bell in tuple(self._bells):
+                bell.put(None)
 
     # --- forks
 
@@ -323,7 +321,7 @@ class _Candidate:
 
 
 class _Standing(_Candidate):
-    """The two threads, and what Leadership and DetachedLeadership have in common.
+    """The engine, and what Leadership and DetachedLeadership have in common.
 
     _held is the grant that the server may take us to hold. What is held, but not led, is given back
     when the handlers of "lost" have returned, and before we lead again.
@@ -336,51 +334,49 @@ class _Standing(_Candidate):
     def __init__(self, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._named_in = os.getpid() if candidate is None else None     # the process
-        self._threads = []
+        self._engine = self._teller = self._checker = None      # threads
         self._held = None
         self._wire = None               # a connection of our own, when there is one
-        self._addresses = None          # where to connect
-        self._refused_since = None      # by a primary, after login, for a lasting reason
-        self._backoff = _BackOff()
         self._attempted = float("-inf")     # when we called last
-        self._health_thread = None      # of a check that has not answered yet
+        self._pause = _FIRST_PAUSE
+        self._refused_since = None      # by a primary, after login, for a lasting reason
         self._healthy, self._health_text = False, ""
 
     def start(self):
         """Begin to stand, in two threads of this process."""
-        if not self._threads and not self._closing:
+        if not self._engine and not self._closing:
             _refuse_uwsgi_without_threads()
             if self._named_in not in (None, os.getpid()):
                 self.candidate = _default_name()    # that of before a fork is each child's
             self._waker = _Waker(self._now)
+            self._bells.append(self._waker)
             self._engine_ended = False
-            self._threads = [threading.Thread(target=self._run_engine, daemon=True),
-                             threading.Thread(target=self._run_teller, daemon=True)]
-            for thread in self._threads:
-                thread.start()
+            self._engine = threading.Thread(target=self._run_engine, daemon=True)
+            self._teller = threading.Thread(target=self._run_teller, daemon=True)
+            self._engine.start()
+            self._teller.start()
         return super().start()
 
     def close(self):
         super().close()
-        if self._threads and not self._is_forked():
-            *_, teller = self._threads      # ends last
-            is_ours = threading.current_thread() in (*self._threads, self._health_thread)
-            if teller.is_alive() and not is_ours:   # a handler does not wait for its own thread
+        teller = self._teller               # ends last
+        ours = self._engine, teller, self._checker
+        # A handler or health check that calls it is waited for, and does not wait. [handlers]
+        if teller and not self._is_forked() and threading.current_thread() not in ours:
+            if teller.is_alive():
                 teller.join(self._call_timeout)
 
     def _ring(self):
-        """Something has changed: wake all threads that wait, and the engine. Any thread."""
+        """Something has changed: wake all that wait, the teller and the engine, too. Any thread."""
         self._wake()
-        if self._threads and not self._is_forked():
-            self._waker.ring()
 
     def _run_teller(self):
         """The teller, from beginning to end."""
-        while not self._engine_ended or self._due(self._lead):
+        while not self._engine_ended or self._due():
             if not self._tell():
                 lead = self._current()
-                seconds = lead.deadline - self._now() if lead else 1.0
-                self._await(lambda: self._due(self._lead) or self._engine_ended, seconds)
+                self._await(lambda: self._due() or self._engine_ended,
+                            lead.grant.deadline - self._now() if lead else 1.0)
 
     def _run_engine(self):
         """The engine, from beginning to end."""
@@ -389,15 +385,13 @@ class _Standing(_Candidate):
             try:
                 self._rest(seconds)
                 seconds = self._turn()
-                self._backoff.reset()
+                self._pause = _FIRST_PAUSE
             except _Stopped:
                 seconds = 0.0
             except Exception as error:
                 seconds = self._recover(error)
-        try:
+        with contextlib.suppress(Exception):    # then the end of session or lease does it
             self._withdraw()
-        except Exception as error:      # then the end of the session, or of the lease, does it
-            log.debug("election %r, candidate %r: %r", self.election, self.candidate, error)
         self._hang_up()
         self._engine_ended = True
         self._ring()
@@ -422,11 +416,12 @@ class _Standing(_Candidate):
             self._held = self._stand()
             if self._held:
                 self._begin(self._held)
-        self._answered()
+        self._refused_since = None
+        self._trouble.ends()
         return self._held.third if self._held else self._interval
 
     def _pace(self):
-        """Never more than 10 attempts a second, whatever wakes us. [spin]"""
+        """Never more than 10 attempts a second, whatever fails or wakes us. [spin]"""
         self._await(lambda: self._closing, self._attempted + 0.1 - self._now())
         self._attempted = self._now()
 
@@ -436,7 +431,7 @@ class _Standing(_Candidate):
         self._held = grant = self._ask(self._RENEW, lead.term, self._metadata)
         if grant and grant.term == lead.term:
             if self._current():
-                lead.prolong(grant)
+                lead.grant = grant
                 self._ring()
             return
         self._lose("failover" if grant else "not renewed")
@@ -450,20 +445,19 @@ class _Standing(_Candidate):
         # Cleared first: a call that fails is tried once, not for ever. [spin: server down]
         held, self._held = self._held, None
         self._release(held)
-        if "connection lost" not in self._lead.ends:
+        if self._lead.ends[0] != "connection lost":
             # Others first, and a lone candidate does not spin. [resign, alone]
             self._await(lambda: self._closing, 1.0)
 
     def _await_lost(self):
         """Until the handlers of "lost" have returned, however long that takes."""
-        self._await(lambda: "lost" in self._lead.told, 1e9)
+        while not self._await(lambda: "lost" in self._lead.told, self._call_timeout):
+            self._trouble.log("handler", "a handler has not returned yet")
 
     def _rest(self, seconds):
-        """Until there is something to do, or news of our election comes."""
+        """Until there is something to do, or news of our election come."""
         until, name = self._now() + seconds, json.dumps(self.election, ensure_ascii=False)
-        while self._now() < until and bool(self._held) == self.leads:
-            if self._closing:
-                return
+        while self._now() < until and not self._closing and bool(self._held) == self.leads:
             self._waker.sleep(until, self._wire and self._wire.pgconn.socket)
             if self._wire and any(name in payload for payload in self._wire.heard()):
                 return
@@ -475,12 +469,12 @@ class _Standing(_Candidate):
         and it is not called again."""
         if not self._health_check:
             return True
-        if not self._health_thread:
+        if not self._checker:
             self._healthy, self._health_text = False, "no answer"
-            self._health_thread = threading.Thread(target=self._run_check, daemon=True)
-            self._health_thread.start()
-        self._await(lambda: not self._health_thread or self._closing, self._call_timeout)
-        return self._healthy and not self._health_thread
+            self._checker = threading.Thread(target=self._run_check, daemon=True)
+            self._checker.start()
+        self._await(lambda: not self._checker or self._closing, self._call_timeout)
+        return self._healthy and not self._checker
 
     def _run_check(self):
         """The thread of one health check."""
@@ -491,17 +485,16 @@ class _Standing(_Candidate):
             self._fail(error)
         except BaseException as error:      # as in _handle()
             self._health_text = repr(error)
-        self._health_thread = None
+        self._checker = None
         self._ring()
 
     def _stand_down(self):
         """Do not stand until we are well. A lease that we hold is given back in the next turn."""
         self._lose("unhealthy")
         if not self._closing:
-            self._trouble.report("unhealthy", "", f"the health check says: {self._health_text}")
+            self._trouble.begins("unhealthy", "", f"the health check says: {self._health_text}")
         if not self._held:
             self._withdraw()
-            self._hang_up()
         return 1.0
 
     # --- what an error means
@@ -518,38 +511,36 @@ class _Standing(_Candidate):
             self._hang_up()
         if not self._closing:
             self._judge(error)
-        if self.leads:      # often: a pool may hand out one broken connection after the other
-            return self._backoff.failed(longest=self._lead.third / 8)
-        if self._addresses and self._addresses.round:
-            return self._backoff.failed(longest=0.0)    # the others of this round at once
-        return self._backoff.failed(longest=5.0)
+        lead = self._current()
+        if isinstance(error, (_LoginFailed, _NotPrimary)) and self._addresses.left and not lead:
+            return 0.0      # the others of this round at once
+        pause, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+        if lead:            # often: a pool may hand out one broken connection after the other
+            pause = min(pause, lead.grant.third / 8)
+        return pause * random.uniform(0.5, 1.0)
 
     def _judge(self, error):
         """What an error means for good. A refusal ends us when it has lasted for refusal_timeout:
-        before login, if every address refuses us; after login, only a primary's word comes here."""
+        before login, if every address refuses us; after login, if it is a primary's word."""
         sqlstate, verdict = _sqlstate(error), None
-        if sqlstate in ("3F000", "42883"):
-            error.args = (f"no extension, CREATE EXTENSION leader_election: {error}",)
-        if sqlstate.startswith(_LASTING) and not isinstance(error, _LoginFailed):
-            self._refused_since = self._refused_since or time.monotonic()
-            if time.monotonic() - self._refused_since >= self._refusal_timeout:
-                verdict = error
-        else:
-            self._refused_since = None
+        if isinstance(error, _NotPrimary) and self._addresses.left:
+            return                      # no trouble while the next one is the primary
         if isinstance(error, _LoginFailed):
             verdict = self._addresses.verdict()
         elif isinstance(error, _Pooled):
             verdict = error
-        is_answer = sqlstate and not sqlstate.startswith(_NO_ANSWER)
-        word = "refused" if is_answer else "unreachable"
-        self._trouble.report(word, sqlstate, _error_line(error))
+        elif not sqlstate.startswith(_LASTING):
+            self._refused_since = None
+        elif not self._refused_since:
+            self._refused_since = time.monotonic()
+        elif time.monotonic() - self._refused_since >= self._refusal_timeout:
+            verdict = error
+        if sqlstate and not sqlstate.startswith(_NO_ANSWER):
+            self._trouble.begins("refused", sqlstate, _words(error))
+        else:
+            self._trouble.begins("unreachable", sqlstate, _text(error))
         if verdict:
             self._fail(verdict)
-
-    def _answered(self):
-        """The last attempt was answered, and not by a refusal."""
-        self._refused_since = None
-        self._trouble.ends()
 
     # --- calls
 
@@ -557,29 +548,30 @@ class _Standing(_Candidate):
         """A call that answers with a grant, or None: what remains counts from its sending."""
         sent = self._now()
         row = self._call(sql, *values)
-        return row and _Grant(int(row[0]), sent, int(row[1]) / 1000, row[2] == "t")
+        if not row:
+            return None
+        term, remaining_ms, yielding = row
+        seconds = int(remaining_ms) / 1000
+        return _Grant(int(term), sent + seconds, seconds / 3, yielding == "t")
 
     def _until(self, more=0.0):
         """The time limit of a call that begins now. A renewal is of no use after the deadline.
         [leader's network cut]"""
         lead, until = self._current(), self._now() + self._call_timeout + more
-        return min(until, lead.deadline) if lead else until
+        return min(until, lead.grant.deadline) if lead else until
 
     def _connect(self, addresses):
         """A connection to the next address."""
         address = addresses.next()
-        seconds = float(address.get("connect_timeout") or 0)
+        params = {"fallback_application_name": self.candidate, **addresses.params_of(address)}
+        seconds = float(params.get("connect_timeout") or 0)
         if seconds <= 0:        # libpq's "no limit"
             seconds = self._call_timeout
-        params = {"fallback_application_name": self.candidate, **_KEEPALIVES, **address}
         try:
             wire = _Wire.open(params, self._waker, self._now() + seconds, self._stop_if_closing)
         except Exception as error:
-            if _sqlstate(error):
-                addresses.refused(address, error)
-            else:
-                addresses.answered(address)
-            raise
+            addresses.refused(address, error)
+            raise _LoginFailed(error) from error
         addresses.answered(address)
         return wire
 
@@ -597,7 +589,7 @@ class _Standing(_Candidate):
 class Leadership(_Standing):
     """A session candidate: a connection of its own, never a pool's.
 
-    where: libpq's connection string or URI; '': the PG* environment, as libpq reads it. Several
+    where: libpq's connection string or URI; "": the PG* environment, as libpq reads it. Several
     hosts, and the addresses of one name, are tried in turn, until one is the primary.
     pooler="session": there is a pooler in between, in session mode; then nothing is set in the
     session.
@@ -610,13 +602,14 @@ class Leadership(_Standing):
             WHERE name OPERATOR(pg_catalog.=) 'log_min_duration_statement'),
         (SELECT setting FROM pg_catalog.pg_settings
             WHERE name OPERATOR(pg_catalog.=) 'statement_timeout')"""
+    # These would end a campaign, or the session. (transaction_timeout: since PostgreSQL 17)
+    _NO_TIMEOUTS = """SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
+        WHERE name OPERATOR(pg_catalog.=) ANY
+            ('{statement_timeout,idle_session_timeout,transaction_timeout}')"""
     # Without auto_renew: the server could elect a follower that is cut off, or the session of a
     # process that hangs, and would renew that lease.
     _JOIN = """SELECT leader_election.join($1, $2, rank => $3::pg_catalog.int4,
         metadata => $4::pg_catalog.jsonb, auto_renew => false)"""
-    # These would end a campaign, or the session.
-    _TIMEOUTS = ("statement_timeout", "idle_session_timeout")
-    _TIMEOUTS_17 = (*_TIMEOUTS, "transaction_timeout")
     _CAMPAIGN = "CALL leader_election.campaign($1, $2, timeout => $3::pg_catalog.interval)"
     # Half: the server may end the session of a silent peer after 3 * floor(lease / 3) seconds, at
     # least 3, and another leads at once then.
@@ -627,32 +620,33 @@ class Leadership(_Standing):
     def __init__(self, where, election, candidate=None, **options):
         super().__init__(election, candidate, **{**options, "interval": 0.0})
         self._addresses = _Addresses(conninfo_to_dict(where), self._refusal_timeout)
-        self._warned_of_log = False
 
     def _stand(self):
         """Wait for a slice to be elected. Joins first: so our place in line survives each slice."""
         if not self._wire:
-            self._join()
-            self._trouble.ends()
+            self._wire = self._connect(self._addresses)
+            self._check_server()
+            self._call(self._JOIN, self.candidate, self._rank, self._metadata)
+            self._trouble.ends()    # campaign() may refuse us all the same
         [term] = self._campaign()
         return self._ask(self._RENEW, term, self._metadata) if term else None
 
-    def _join(self):
-        """Connect to the primary, and join. Nothing is set before we know that no pooler lends this
-        session to others as well. [behind a pooler]"""
-        self._wire = self._connect(self._addresses)
-        pid, in_recovery, *limits = self._wire.ask(self._until(), self._HELLO)
+    def _check_server(self):
+        """Is it the primary, and is the session ours alone? Nothing is set before we know that no
+        pooler lends it to others as well. [behind a pooler]"""
+        row = self._wire.ask(self._until(), self._HELLO)
+        pid, in_recovery, logged_from, statement_timeout = row
         if not self._pooler and int(pid) != self._wire.pgconn.backend_pid:
             raise _Pooled("this is a pooler: use DetachedLeadership, or say pooler='session' if it "
                           "is in session mode")
         if in_recovery == "t":
-            raise psycopg.OperationalError("this server is a standby")
+            raise _NotPrimary("this server is a standby")
         self._addresses.found_primary()
-        self._fitting_slice = self._fit_slice(*(int(limit) / 1000 for limit in limits))
-        is_17 = self._wire.pgconn.server_version >= 170000
-        timeouts = () if self._pooler else self._TIMEOUTS_17 if is_17 else self._TIMEOUTS
-        resets = "".join(f", pg_catalog.set_config('{name}', '0', false)" for name in timeouts)
-        self._call(self._JOIN + resets, self.candidate, self._rank, self._metadata)
+        if not self._pooler:
+            self._wire.ask(self._until(), self._NO_TIMEOUTS)
+            statement_timeout = 0
+        limits = int(logged_from) / 1000, int(statement_timeout) / 1000
+        self._fitting_slice = self._fit_slice(*limits)
 
     def _fit_slice(self, logged_from, statement_timeout):
         """For how many seconds a campaign waits: less than what the server logs as a slow
@@ -662,13 +656,10 @@ class Leadership(_Standing):
         seconds = 5.0
         if 0.2 <= 0.8 * logged_from < seconds:
             seconds = 0.8 * logged_from
-        elif 0 < 0.8 * logged_from < 0.2 and not self._warned_of_log:
-            self._warned_of_log = True
-            self._warn("log_min_duration_statement is %d ms: the server's log will have each "
-                       "campaign", 1000 * logged_from)
-        if self._pooler and statement_timeout > 0:
-            seconds = min(seconds, 0.8 * statement_timeout)
-        return seconds
+        elif 0 < 0.8 * logged_from < 0.2:
+            self._trouble.log("slice", "the server's log will have each campaign, which is longer "
+                              f"than {logged_from} s, its log_min_duration_statement")
+        return min(seconds, 0.8 * statement_timeout) if statement_timeout > 0 else seconds
 
     def _campaign(self):
         seconds = self._fitting_slice
@@ -683,14 +674,14 @@ class Leadership(_Standing):
 
     def _release(self, held):
         self._withdraw()
-        self._hang_up()
 
     def _withdraw(self):
         """Also gives back what we hold. Through a pooler the session would go on without us. If
         this fails, the end of the session does it."""
         if self._wire:
-            with contextlib.suppress(psycopg.Error, TimeoutError):
+            with contextlib.suppress(Exception):
                 self._call(self._LEAVE)
+            self._hang_up()
 
     def _call(self, sql, *values, more=0.0, stop=None):
         return self._wire.ask(self._until(more), sql, self.election, *values, stop=stop)
@@ -711,15 +702,17 @@ class DetachedLeadership(_Standing):
         metadata => $3::pg_catalog.jsonb)"""
     _RELEASE = "SELECT leader_election.release($1, $2)"
     _LEAVE = "SELECT leader_election.leave($1, $2)"
+    _IN_RECOVERY = "SELECT pg_catalog.pg_is_in_recovery()"
 
     def __init__(self, pool, election, candidate=None, **options):
         super().__init__(election, candidate, **options)
         self._pool = pool
-        self._request = None        # of acquire(), until one is granted
-        self._stands = False        # as the server knows it
+        self._addresses = _Addresses({}, self._refusal_timeout)     # the pool's: see _call()
         self._listeners, self._listen_at = None, 0.0
         if self._listen is not None:
-            self._listeners = _Addresses(conninfo_to_dict(self._listen), self._refusal_timeout)
+            self._listeners = _Addresses(conninfo_to_dict(self._listen), 0.0)
+        self._request = None        # of acquire(), until one is granted
+        self._stands = False        # as the server knows it
 
     def _stand(self):
         """Ask for the lease. With the same request until it is granted: if the answer is lost, the
@@ -738,19 +731,18 @@ class DetachedLeadership(_Standing):
         try:
             self._wire = self._connect(self._listeners)
             self._wire.ask(self._until(), "LISTEN leadership_changed")
-        except (psycopg.Error, TimeoutError) as error:
+        except Exception as error:
             self._hang_up()
-            if not self._listeners.round:       # else the next address, in the next turn
+            if not self._listeners.left:        # else the next address, in the next turn
                 self._listen_at = self._now() + 30.0
-                self._warn("cannot listen: %s", _error_line(error))
+                self._trouble.log("listen", f"cannot listen: {_text(error)}")
 
     def _release(self, held):
-        if self._now() < held.deadline:
-            self._call(self._RELEASE, held.term)
+        self._call(self._RELEASE, held.term)
 
     def _withdraw(self):
         if self._stands:
-            self._stands = False
+            self._stands = False        # tried once, as in _give_back()
             # It may lead, by an answer that was lost. Then its lease runs out.
             with contextlib.suppress(psycopg.errors.InvalidParameterValue):
                 self._call(self._LEAVE, self.candidate)
@@ -765,8 +757,7 @@ class DetachedLeadership(_Standing):
             try:
                 return wire.ask(until, sql, self.election, *values)
             except psycopg.Error as error:
-                if _sqlstate(error).startswith(_MAY_PASS + _LASTING):
-                    _ignore_standby(wire, until, error)
+                self._ignore_standby(wire, until, error)
                 raise
         finally:
             if conn.info.transaction_status != TransactionStatus.IDLE:
@@ -780,11 +771,19 @@ class DetachedLeadership(_Standing):
             return self._pool.getconn(max(0.0, until - self._now()))
         except psycopg.OperationalError:
             if not self.leads and not self._closing:
-                params = _pool_params(self._pool)
-                self._addresses = self._addresses or _Addresses(params, self._refusal_timeout)
-                self._addresses.params = params
+                self._addresses.params = _params_of_pool(self._pool)
                 self._connect(self._addresses).close()
             raise
+
+    def _ignore_standby(self, wire, until, error):
+        """A standby may lag: what it refuses, the primary may grant. [refused by the standby]"""
+        if not _sqlstate(error).startswith(_MAY_PASS + _LASTING):
+            return
+        row = None
+        with contextlib.suppress(psycopg.Error):    # a pooler has closed it, say
+            row = wire.ask(until, self._IN_RECOVERY)
+        if row == ["t"]:
+            raise _NotPrimary("this server is a standby") from error
 
 
 class SoleLeadership(_Candidate):
@@ -795,7 +794,7 @@ class SoleLeadership(_Candidate):
         """Also leads again, once "lost" is told."""
         told = super()._tell()
         if self._pid and "lost" in self._lead.told:
-            self._begin(_Grant(None, 0.0, float("inf")))
+            self._begin(_Grant(None, float("inf"), 0.0, False))
         return told
 
 
@@ -814,14 +813,14 @@ class FakeLeadership(_Candidate):
         """Be elected in this term (default: the next one), for so many seconds; returns it."""
         self._lose("not renewed")
         self._last = self._last + 1 if term is None else term
-        self._begin(_Grant(self._last, self._time, lease))
+        self._begin(_Grant(self._last, self._time + lease, 0.0, False))
         return self._last
 
     def lose(self, reason="connection lost"):
         self._lose(reason)
 
     def ask_yield(self):
-        self._lead.yielding = True
+        self._lead.grant = self._lead.grant._replace(yielding=True)
         self._ring()
 
     def advance(self, seconds):
@@ -830,14 +829,17 @@ class FakeLeadership(_Candidate):
         self._ring()
 
 
-# --- what these classes are made of
+# --- what an error means
 
-# What a primary refuses may pass: by a restore, CREATE EXTENSION, GRANT, a rename.
+# SQLSTATEs, or classes of them. What a primary refuses may pass: by a restore, CREATE EXTENSION,
+# GRANT, a rename.
 _MAY_PASS = ("42501", "3F000", "42883", "42P01", "LE003")
-# SQLSTATEs, and classes of them, that end us when they have lasted for refusal_timeout.
+# These end us when they have lasted for refusal_timeout. [refused for good]
 _LASTING = ("28", "3D000", "22023", "0A000", "25001")
 # No primary is there to refuse: a broken connection, shutdown and start, no room, a standby
 _NO_ANSWER = ("08", "57P", "53", "25006")
+# A login that is refused: this server may be a standby that lags.
+_REFUSES_LOGIN = ("28", "3D000", "42501")
 # libpq tells no SQLSTATE of a login that failed, only the text of the server, or of a pooler.
 _LOGIN_REFUSALS = {
     "28P01": "password authentication failed|SASL authentication failed|no password supplied",
@@ -846,159 +848,148 @@ _LOGIN_REFUSALS = {
     "3D000": 'database ".*" does not exist|no such database',
     "42501": "permission denied for database",
 }
-_KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
-               "tcp_user_timeout": 10000}       # [connections forgotten]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0     # between attempts, in seconds; it doubles
 
 
-class _Stopped(Exception):
-    """We are closing, and need not wait for this."""
+class _Stopped(BaseException):
+    """We are closing, and need not wait for this. That is no error."""
 
 
-class _LoginFailed(psycopg.OperationalError):
-    """No connection. sqlstate: if the server, or the pooler, refused us."""
+class _LoginFailed(Exception):
+    """No connection. sqlstate: if the server, or a pooler, refused us."""
+
+    def __init__(self, error):
+        super().__init__(_text(error))
+        self.sqlstate = _sqlstate(error)
+
+
+class _NotPrimary(psycopg.OperationalError):
+    """What this server says counts for nothing."""
 
 
 class _Pooled(psycopg.errors.FeatureNotSupported):
     """There is a pooler between a session candidate and the server."""
 
 
-class _Grant:
-    """A term that the server has given us, as it was answered."""
-
-    def __init__(self, term, sent, seconds, yielding=False):
-        self.term, self.deadline, self.third = term, sent + seconds, seconds / 3
-        self.yielding = yielding        # we are asked to go
-
-
-class _Tenure:
-    """A term in which we lead, or led. Only the engine prolongs it; any thread may end it."""
-
-    def __init__(self, grant):
-        self.term = grant.term
-        self.ends = []                  # reasons for its end, of which the first counts
-        self.told = set()               # events whose handlers have returned
-        self.prolong(grant)
-
-    @classmethod
-    def none(cls):
-        """That of one who never led."""
-        tenure = cls(_Grant(0, 0.0, 0.0))
-        tenure.ends, tenure.told = ["never led"], {"elected", "lost"}
-        return tenure
-
-    def prolong(self, grant):
-        self.deadline, self.third, self.yielding = grant.deadline, grant.third, grant.yielding
-
-
 class _Trouble:
     """What the last attempt came to, for `state`, and for the log: a line when a trouble begins,
-    and one when it has ended; in between, and if troubles of several kinds take turns, one a minute
-    for each kind."""
+    then one a minute, and one when it has ended. If it comes and goes, that is one trouble."""
 
     def __init__(self, warn):
         self._warn = warn
         self.text = None            # None: an answer
         self._logged = {}           # when, by kind
         self._is_known = False      # by the log: its end is to be logged, too
-        self._ended = 0.0
 
-    def report(self, word, sqlstate, text):
-        now, kind = time.monotonic(), (word, sqlstate)
-        if not self.text and now - self._ended > 5.0:
-            self._logged.clear()    # another one: all was well for more than a call or two
+    def begins(self, word, sqlstate, text):
         self.text = word if word == "unhealthy" else f"{word}: {text}"
-        if now - self._logged.get(kind, float("-inf")) >= 60.0:
-            self._logged[kind], self._is_known = now, True
-            self._warn("%s: %s", word, text)
+        if self.log((word, sqlstate), f"{word}: {text}"):
+            self._is_known = True
 
     def ends(self):
-        if self.text:
-            self.text, self._ended = None, time.monotonic()
+        self.text = None
         if self._is_known:
             self._is_known = False
             self._warn("all is well again")
 
+    def log(self, kind, text):
+        """Once a minute for each kind. Returns whether it was logged."""
+        now = time.monotonic()
+        if now - self._logged.get(kind, float("-inf")) < 60.0:
+            return False
+        self._logged[kind] = now
+        self._warn("%s", text)
+        return True
 
-class _BackOff:
-    """How long to rest after a failure: longer each time, and so that there are never more than
-    ten failures a second. [spin]"""
 
-    def __init__(self):
-        self._last = collections.deque(maxlen=10)
-        self.reset()
+def _sqlstate(error):
+    return getattr(error, "sqlstate", None) or ""
 
-    def reset(self):
-        self._seconds = 0.1
 
-    def failed(self, longest):
-        seconds = min(self._seconds, longest)
-        if longest > 0.0:
-            self._seconds *= 2
-        self._last.append(time.monotonic())
-        least = self._last[0] + 1.0 - time.monotonic() if len(self._last) == 10 else 0.0
-        return max(least, seconds * random.uniform(0.5, 1.0))
+def _text(error):
+    """The first line, without detail and hint"""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _words(error):
+    return f"{_sqlstate(error) or type(error).__name__} {_text(error)}"
+
+
+# --- what the server has given us
+
+# third: of the lease, in seconds; then we renew. yielding: we are asked to go.
+_Grant = namedtuple("_Grant", "term deadline third yielding")
+
+
+class _Tenure:
+    """A term in which we lead, or led. Only the engine prolongs it, by another grant; any thread
+    may end it."""
+
+    def __init__(self, grant, ends=(), told=()):
+        self.term, self.grant = grant.term, grant
+        self.ends = list(ends)      # reasons for its end, of which the first counts
+        self.told = set(told)       # events whose handlers have returned
+
+
+# --- where to connect
+
+_Address = namedtuple("_Address", "host port hostaddr")
+_KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+               "tcp_user_timeout": 10000}       # [connections forgotten]
 
 
 class _Addresses:
     """Where to connect: one address after the other, round after round.
 
     An address is what libpq is given for one IP address, or one socket. libpq itself would end its
-    list at the first server that refuses us, would give all our time to a dead one, and would stay
-    with a standby.
+    list at the first server that refuses us, would give all its time to a dead one, and would stay
+    with a standby. Each address has its own last word: one that refuses a login may be a standby
+    that lags, so only if all of them do, and for long, that is final.
     """
 
     def __init__(self, params, refusal_timeout):
         self.params, self._refusal_timeout = params, refusal_timeout
-        self.round = []             # what is left of this round
-        self._keys = []             # of all addresses of this round
-        self._refusals = {}         # by key: since when, and the last error
-        self._last = self._primary = None       # keys
+        self.left = []              # of this round
+        self.all, self._expanded = [], {}
+        self._refusals = {}         # by address: since when, and the last error
+        self._last = self._primary = None
 
     def next(self):
-        if not self.round:
-            self.round = self._resolve()
-            self._keys = [self._key(address) for address in self.round]
-            self.round.sort(key=lambda address: self._key(address) != self._primary)
-        address = self.round.pop(0)
-        self._last = self._key(address)
-        return address
+        """A round begins with the one that was the primary. Names are looked up anew each time."""
+        if not self.left:
+            self._expanded = _expand(self.params)
+            self.all = _resolve(self._expanded)
+            self.left = sorted(self.all, key=lambda address: address != self._primary)
+        self._last = self.left.pop(0)
+        return self._last
+
+    def params_of(self, address):
+        # Empty, not left out: else libpq would take the whole list of the environment.
+        return {**_KEEPALIVES, **self._expanded, **address._asdict()}
 
     def refused(self, address, error):
-        """It has said no, before login."""
-        key = self._key(address)
-        since, _ = self._refusals.get(key, (time.monotonic(), None))
-        self._refusals[key] = since, error
+        """It has said no, before login, or something else: then nobody knows what it would say,
+        which is no refusal."""
+        if not _sqlstate(error).startswith(_REFUSES_LOGIN):
+            return self.answered(address)
+        since, _ = self._refusals.get(address, (time.monotonic(), None))
+        self._refusals[address] = since, error
 
     def answered(self, address):
-        """It lets us in; or nobody knows what it would say, which is no refusal, either."""
-        self._refusals.pop(self._key(address), None)
+        self._refusals.pop(address, None)
 
     def found_primary(self):
         """The last address is the primary's: the next round begins with it."""
-        self._primary, self.round = self._last, []
+        self._primary, self.left = self._last, []
 
     def verdict(self):
         """The error, if the last word of every address is a refusal, and has been for so long."""
-        refusals = [self._refusals.get(key) for key in self._keys]
+        refusals = [self._refusals.get(address) for address in self.all]
         if not refusals or None in refusals:
             return None
         since, error = max(refusals, key=lambda refusal: refusal[0])
         return error if time.monotonic() - since >= self._refusal_timeout else None
-
-    def _key(self, address):
-        return address["host"], address["hostaddr"], address["port"]
-
-    def _resolve(self):
-        """All addresses: of each host, and each IP address of its name."""
-        params = _expand(self.params)
-        lists = [params.get(key, "").split(",") for key in ("host", "hostaddr", "port")]
-        addresses = []
-        for i in range(max(map(len, lists))):
-            host, hostaddr, port = (values[i % len(values)] for values in lists)
-            for ip in [hostaddr] if hostaddr else _ip_addresses(host):
-                # Empty, not left out: else libpq would take the whole list of the environment.
-                addresses.append({**params, "host": host, "hostaddr": ip, "port": port})
-        return addresses
 
 
 def _expand(params):
@@ -1017,9 +1008,17 @@ def _expand(params):
     return {**expanded, "target_session_attrs": "any", "client_encoding": "UTF8"}
 
 
+def _resolve(params):
+    """All addresses: of each host, and each IP address of its name [one name]."""
+    lists = [params.get(key, "").split(",") for key in ("host", "port", "hostaddr")]
+    servers = [[values[i % len(values)] for values in lists] for i in range(max(map(len, lists)))]
+    return [_Address(host, port, ip) for host, port, hostaddr in servers
+            for ip in ([hostaddr] if hostaddr else _ip_addresses(host))]
+
+
 def _ip_addresses(host):
-    """Of a host's name [one name]; an empty one if there is none to look up, or libpq is to say
-    what is wrong."""
+    """Of a host's name; an empty one if there is none to look up, or libpq is to say what is
+    wrong."""
     if not host or host[0] in "/@":     # a socket
         return [""]
     try:
@@ -1029,17 +1028,28 @@ def _ip_addresses(host):
     return list(dict.fromkeys(address[0] for *_, address in found))
 
 
+def _params_of_pool(pool):
+    """How a pool connects, in libpq's parameters. (Both may be callables in psycopg_pool 3.3.)"""
+    conninfo, options = (value() if callable(value) else value
+                         for value in (pool.conninfo, pool.kwargs))
+    not_libpq = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
+    return {**conninfo_to_dict(conninfo or ""),
+            **{key: value for key, value in (options or {}).items() if key not in not_libpq}}
+
+
+# --- connections
+
 class _Waker:
     """What the engine sleeps on: it is woken by what comes over a connection, or by a ring."""
 
     def __init__(self, now):
-        self._now = now
+        self.now = now
         self._ear, self._bell = socket.socketpair()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
 
-    def ring(self):
-        """Any thread."""
+    def put(self, _):
+        """Ring, as with the bells of other threads. Any thread."""
         with contextlib.suppress(OSError):      # full: it is awake; closed: it has ended
             self._bell.send(b"!")
 
@@ -1051,18 +1061,10 @@ class _Waker:
             if fd is not None:
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
                 selector.register(fd, events)
-            ready = selector.select(max(0.0, min(1.0, until - self._now())))
+            ready = selector.select(max(0.0, min(1.0, until - self.now())))
         with contextlib.suppress(BlockingIOError):
             self._ear.recv(4096)
         return any(key.fileobj is not self._ear for key, _ in ready)
-
-    def sleep_or_fail(self, until, fd, write, stop):
-        """stop: may raise an error, to end the wait."""
-        if stop:
-            stop()
-        if self._now() >= until:
-            raise TimeoutError("no answer in time")
-        return self.sleep(until, fd, write)
 
     def close(self):
         self._ear.close()
@@ -1082,11 +1084,10 @@ class _Wire:
         self._encoding = encoding.replace("ascii", "utf-8")     # SQL_ASCII: as it is
 
     @classmethod
-    def open(cls, address, waker, until, stop):
-        wire = cls(PGconn.connect_start(make_conninfo(**address).encode()), waker)
+    def open(cls, params, waker, until, stop):
+        wire = cls(PGconn.connect_start(make_conninfo(**params).encode()), waker)
         try:
             wire._await_connected(wire.pgconn, wire.pgconn.connect_poll, until, stop)
-            wire.pgconn.nonblocking = 1
         except BaseException:
             wire.close()
             raise
@@ -1096,16 +1097,23 @@ class _Wire:
         polled = PollingStatus.WRITING
         while polled != PollingStatus.OK:
             if pending.status == ConnStatus.BAD or polled == PollingStatus.FAILED:
-                raise _login_failed(pending.error_message.decode(errors="replace"))
-            is_writing = polled == PollingStatus.WRITING
-            if self._waker.sleep_or_fail(until, pending.socket, is_writing, stop):
+                raise _refusal(pending.error_message.decode(errors="replace"))
+            if self._sleep(until, stop, pending.socket, polled == PollingStatus.WRITING):
                 polled = poll()     # never before its socket is ready
+
+    def _sleep(self, until, stop, fd, write=False):
+        """stop: may raise an error, to end the wait."""
+        if stop:
+            stop()
+        if self._waker.now() >= until:
+            raise TimeoutError("no answer in time")
+        return self._waker.sleep(until, fd, write)
 
     def ask(self, until, sql, *values, stop=None):
         """The first row of the answer, as texts (NULL is ""), or None."""
         texts = [None if value is None else str(value).encode(self._encoding) for value in values]
         self.pgconn.send_query_params(sql.encode(), texts)
-        result = self._results(until, stop)[0]
+        result = self._result(until, stop)
         if result.status == ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result, self._encoding)
         if not result.ntuples:
@@ -1113,17 +1121,16 @@ class _Wire:
         row = [result.get_value(0, column) for column in range(result.nfields)]
         return [(value or b"").decode() for value in row]
 
-    def _results(self, until, stop=None):
-        results = []
+    def _result(self, until, stop=None):
+        """When the call has come to its end. (It has only one: we send one statement a call.)"""
+        result = None
         while True:
             while self.pgconn.is_busy():
-                is_writing = bool(self.pgconn.flush())
-                self._waker.sleep_or_fail(until, self.pgconn.socket, is_writing, stop)
+                self._sleep(until, stop, self.pgconn.socket)
                 self.pgconn.consume_input()
-            result = self.pgconn.get_result()
+            last, result = result, self.pgconn.get_result()
             if result is None:
-                return results
-            results.append(result)
+                return last
 
     def cancel(self, until):
         """End the call that is running at the server, and read its answer."""
@@ -1133,7 +1140,7 @@ class _Wire:
             self._await_connected(request, request.poll, until)
         else:       # without TLS, and without a time limit of ours
             self.pgconn.get_cancel().cancel()
-        self._results(until)
+        self._result(until)
 
     def heard(self):
         """The payloads of notifications that have come."""
@@ -1145,9 +1152,9 @@ class _Wire:
         self.pgconn.finish()
 
 
-def _login_failed(text):
+def _refusal(text):
     """The error for a connection that failed, with the SQLSTATE that libpq does not tell."""
-    error = _LoginFailed(text.strip())
+    error = psycopg.OperationalError(text.strip())
     for state, pattern in _LOGIN_REFUSALS.items():
         if re.search(pattern, text):
             error.sqlstate = state
@@ -1155,35 +1162,7 @@ def _login_failed(text):
     return error
 
 
-def _ignore_standby(wire, until, error):
-    """A standby may lag: what it refuses, the primary may grant. [refused by the standby]"""
-    row = None
-    with contextlib.suppress(psycopg.Error):
-        row = wire.ask(until, "SELECT pg_catalog.pg_is_in_recovery()")
-    if row == ["t"]:
-        raise psycopg.OperationalError(f"this server is a standby: {error}") from error
-
-
-def _pool_params(pool):
-    """How a pool connects, in libpq's parameters. (Both may be callables in psycopg_pool 3.3.)"""
-    conninfo, options = (value() if callable(value) else value
-                         for value in (pool.conninfo, pool.kwargs))
-    not_libpq = ("autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory")
-    return {**conninfo_to_dict(conninfo or ""),
-            **{key: value for key, value in (options or {}).items() if key not in not_libpq}}
-
-
-def _sqlstate(error):
-    return getattr(error, "sqlstate", None) or ""
-
-
-def _error_line(error):
-    """An error in one line: its SQLSTATE, or class, and the first line of its text."""
-    text = str(error).strip().partition("\n")[0]
-    if isinstance(error, psycopg.Error) and not _sqlstate(error):
-        return text
-    return f"{_sqlstate(error) or type(error).__name__} {text}"
-
+# --- where this process runs
 
 def _default_name():
     """A candidate's name, of at most 200 bytes: the end of the host's name tells more than its
