@@ -1112,6 +1112,7 @@ class _Wire:
     def ask(self, until, sql, *values, stop=None):
         """The first row of the answer, as texts (NULL is ""), or None."""
         texts = [None if value is None else str(value).encode(self._encoding) for value in values]
+        # Small enough to be sent at once, whatever the socket's buffer.
         self.pgconn.send_query_params(sql.encode(), texts)
         result = self._result(until, stop)
         if result.status == ExecStatus.FATAL_ERROR:

@@ -164,6 +164,8 @@ class _Candidate:
         """Give up now, and stand again after a second. Does nothing if we do not lead, and waits
         for nothing: the lease is given back when the handler of "lost" has returned."""
         self._lose("yielded" if self._lead.grant.yielding else "resigned")
+        if not self._engine:        # Sole and Fake: when a method returns, so have the handlers
+            await self._settle()
 
     async def close(self):
         """Give up, withdraw, end; waits call_timeout seconds at most. Others are elected at once.
@@ -791,7 +793,7 @@ class DetachedLeadership(_Standing):
         except asyncpg.PostgresError as error:
             row = None
             if _sqlstate(error).startswith(_MAY_PASS + _LASTING):
-                with contextlib.suppress(Exception):     # a pooler has closed it, say
+                with contextlib.suppress(Exception):        # a pooler has closed it, say
                     row = await wire.ask(self._IN_RECOVERY)
             if row == ["t"]:
                 raise _NotPrimary("this server is a standby") from error
@@ -807,10 +809,6 @@ class SoleLeadership(_Candidate):
         self._lead_on()
         await self._settle()
         return self
-
-    async def resign(self):
-        await super().resign()
-        await self._settle()
 
     async def _tell(self):
         """Also leads again, once "lost" is told."""
@@ -844,10 +842,6 @@ class FakeLeadership(_Candidate):
 
     async def lose(self, reason="connection lost"):
         self._lose(reason)
-        await self._settle()
-
-    async def resign(self):
-        await super().resign()
         await self._settle()
 
     async def ask_yield(self):
