@@ -959,7 +959,8 @@ class _Addresses:
         """A round begins with the one that was the primary. Names are looked up anew each time."""
         if not self.left:
             self._expanded = _expand(self.params)
-            self.all = _resolve(self._expanded)
+            self.all = [address for server in _servers(self._expanded)
+                        for address in _resolve(*server)]
             self.left = sorted(self.all, key=lambda address: address != self._primary)
         self._last = self.left.pop(0)
         return self._last
@@ -1008,24 +1009,20 @@ def _expand(params):
     return {**expanded, "target_session_attrs": "any", "client_encoding": "UTF8"}
 
 
-def _resolve(params):
-    """All addresses: of each host, and each IP address of its name [one name]."""
-    lists = [params.get(key, "").split(",") for key in ("host", "port", "hostaddr")]
-    servers = [[values[i % len(values)] for values in lists] for i in range(max(map(len, lists)))]
-    return [_Address(host, port, ip) for host, port, hostaddr in servers
-            for ip in ([hostaddr] if hostaddr else _ip_addresses(host))]
+def _servers(params):
+    lists = [params.get(word, "").split(",") for word in _Address._fields]
+    return [[values[i % len(values)] for values in lists] for i in range(max(map(len, lists)))]
 
 
-def _ip_addresses(host):
-    """Of a host's name; an empty one if there is none to look up, or libpq is to say what is
+def _resolve(host, port, hostaddr):
+    """The addresses of a server [one name]. If there is none to look up, libpq says what is
     wrong."""
-    if not host or host[0] in "/@":     # a socket
-        return [""]
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return [""]
-    return list(dict.fromkeys(address[0] for *_, address in found))
+    ips = [hostaddr]
+    if host and not hostaddr and host[0] not in "/@":       # those are sockets
+        with contextlib.suppress(OSError, UnicodeError):
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            ips = list(dict.fromkeys(address[0] for *_, address in found))
+    return [_Address(host, port, ip) for ip in ips]
 
 
 def _params_of_pool(pool):

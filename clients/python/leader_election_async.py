@@ -979,7 +979,8 @@ class _Addresses:
     async def next(self):
         """A round begins with the one that was the primary. Names are looked up anew each time."""
         if not self.left:
-            self.all = [address for server in self._servers for address in await _resolve(*server)]
+            self.all = [address for server in self._servers
+                        for address in await _resolve(*server)]
             self.left = sorted(self.all, key=lambda address: address != self._primary)
         self._last = self.left.pop(0)
         return self._last
@@ -1016,12 +1017,13 @@ class _Addresses:
 
 
 async def _resolve(host, port, hostaddr):
-    """The addresses of a server. One that cannot be looked up fails when asyncpg tries."""
-    ips = []
-    if not hostaddr and host is not None and not host.startswith("/"):
+    """The addresses of a server [one name]. If there is none to look up, asyncpg says what is
+    wrong."""
+    ips = [hostaddr]
+    if host and not hostaddr and not host.startswith("/"):      # that is a socket
         with contextlib.suppress(OSError, UnicodeError):
-            found = await asyncio.get_running_loop().getaddrinfo(host, port,
-                                                                 type=socket.SOCK_STREAM)
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             ips = list(dict.fromkeys(address[0] for *_, address in found))
     return [_Address(host, port, ip) for ip in (ips if len(ips) > 1 else [hostaddr])]
 
