@@ -767,14 +767,23 @@ class DetachedLeadership(_Standing):
     async def _call(self, sql, *values):
         """Over any connection of the pool's. One on which a call may go on is closed: it does not
         get into the pool again."""
-        return await self._within(self._call_over_pool(sql, self.election, *values))
-
-    async def _call_over_pool(self, sql, *values):
-        lent = None
+        lent = []
         try:
-            async with self._acquire() as lent:
+            return await self._within(self._call_over_pool(lent, sql, self.election, *values))
+        except (TimeoutError, asyncio.CancelledError):
+            # asyncpg's pool would wait for the end of what was cancelled; for ever, if all of the
+            # answer had come, and asyncio.run() would not return. [handlers]
+            for conn in lent:
+                with contextlib.suppress(asyncpg.InterfaceError):   # it is the pool's again
+                    conn.terminate()
+            raise
+
+    async def _call_over_pool(self, lent, sql, *values):
+        try:
+            async with self._acquire() as conn:
+                lent.append(conn)
                 self._addresses.answered("pool")
-                return await self._call_over(_Wire(lent), sql, *values)
+                return await self._call_over(_Wire(conn), sql, *values)
         except Exception as error:
             if lent:
                 raise
@@ -785,11 +794,6 @@ class DetachedLeadership(_Standing):
         """A standby may lag: what it refuses, the primary may grant. [refused by the standby]"""
         try:
             return await wire.ask(sql, *values)
-        except asyncio.CancelledError:
-            # A pool of asyncpg's waits for the end of a COPY that was cancelled, for ever if all of
-            # its answer had come, and that keeps asyncio.run() from returning. [handlers]
-            wire.close()
-            raise
         except asyncpg.PostgresError as error:
             row = None
             if _sqlstate(error).startswith(_MAY_PASS + _LASTING):
