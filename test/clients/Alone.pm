@@ -104,20 +104,24 @@ sub after
 	return sub { return (now_ns() - $_[0]{stepped}) / 1e9 > $leases * $LEASE; };
 }
 
-# For so many leases, none of these words comes: but where the process itself is late.
+# For so many leases, since the last step or the last event that a step has found, none
+# of these words comes: but where the process itself is late. What comes later is no
+# matter, however late this is looked at.
 sub stays
 {
-	my ($leases, $words) = @_;
+	my ($leases, $words, $since_event) = @_;
 
 	return sub {
 		my ($case) = @_;
 		my $process = $case->{process};
-		my ($event) = grep { $_->[0] =~ /^(?:$words)$/ && $_->[2] >= $case->{stepped} }
+		my $since = $since_event ? $case->{event}[2] + 1 : $case->{stepped};
+		my $until = $since + $leases * $LEASE * 1e9;
+		my ($event) = grep { $_->[0] =~ /^(?:$words)$/ && $_->[2] >= $since && $_->[2] < $until }
 		  @{ $process->{events} };
 
 		die "says: $event->[0] $event->[3]\n" if $event;
 		die "has ended\n" if ended($process);
-		return (now_ns() - $case->{stepped}) / 1e9 > $leases * $LEASE;
+		return now_ns() > $until;
 	};
 }
 

@@ -99,7 +99,7 @@ my %FOLLOWS = (
 	'lost:raise' => [ @loses, @error ],
 	'lost:exit' => [ @loses, [ 'ends' => ends(7) ] ],
 	'lost:block' => [ @loses, [ 'has it still' => is_leased() ],
-		[ 'does not stand' => stays(1.5, 'elected|error') ], @elected ],
+		[ 'does not stand' => stays(1.5, 'elected|error', 1) ], @elected ],
 	'lost:close' => [ @loses, @closed ],
 	'lost:resign' => [ @loses, @elected ],
 
