@@ -505,8 +505,10 @@ class _Standing(_Candidate):
         """What an error means for good. A refusal ends us when it has lasted for refusal_timeout:
         before login, if every address refuses us; after login, if it is a primary's word."""
         sqlstate, verdict = _sqlstate(error), None
-        if isinstance(error, _NotPrimary) and self._addresses.left:
-            return                      # no trouble while the next one is the primary
+        if isinstance(error, _NotPrimary):      # no break in what a primary says, either
+            if not self._addresses.left:        # no trouble while the next one is the primary
+                self._trouble.begins("unreachable", sqlstate, _text(error))
+            return
         if isinstance(error, _LoginFailed):
             verdict = self._addresses.verdict()
         elif isinstance(error, _Pooled):

@@ -557,6 +557,18 @@ class Tests(Logged, unittest.TestCase):
     def refuse_as_standby(self, call):
         raise psycopg.errors.ReadOnlySqlTransaction("cannot execute acquire() during recovery")
 
+    def test_a_standby_does_not_excuse_a_primary(self):
+        """What it says is no break in the primary's refusals."""
+        answers = iter(range(1000))
+
+        def answer(call):
+            if next(answers) % 2 == 0:
+                raise leader_election._NotPrimary("a standby")
+            raise psycopg.errors.InvalidParameterValue("no")
+        leadership = self.answered(answer, refusal_timeout=0.3)
+        with self.assertRaises(psycopg.errors.InvalidParameterValue):
+            leadership.wait(20)
+
     def test_a_refusal_with_breaks(self):
         """An answer in between begins the time anew."""
         answers = iter(range(1000))

@@ -442,6 +442,19 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
                 await self.until(lambda: len(self.pool.sent) >= 6)
                 self.assertEqual(detached.state, "unreachable: this server is a standby")
 
+    async def test_a_standby_does_not_excuse_a_primary(self):
+        """What it says is no break in the primary's refusals."""
+        answers = iter("tf" * 1000)
+
+        async def answer(call):
+            if call == "pg_is_in_recovery":
+                return next(answers) + "\n"
+            raise asyncpg.InvalidParameterValueError("no")
+        with self.assertLogs("leader_election"):
+            async with self.detached(answer, refusal_timeout=0.3) as detached:
+                with self.assertRaises(asyncpg.InvalidParameterValueError):
+                    await asyncio.wait_for(detached.wait(), 20)
+
     async def test_pooler_that_is_refused(self):
         """It passes the refusal on, and closes the connection: nobody can be asked."""
         async def refused(call):
