@@ -733,6 +733,7 @@ class DetachedLeadership(_Standing):
         try:
             self._wire = self._connect(self._listeners)
             self._wire.ask(self._until(), "LISTEN leadership_changed")
+            self._listeners.found_primary()     # a standby refuses that
         except Exception as error:
             self._hang_up()
             if not self._listeners.left:        # else the next address, in the next turn

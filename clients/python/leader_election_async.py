@@ -740,6 +740,7 @@ class DetachedLeadership(_Standing):
         try:
             self._wire = await self._connect(self._listeners)
             await self._within(self._wire.conn.add_listener("leadership_changed", self._on_news))
+            self._listeners.found_primary()     # a standby refuses that
             self._listen_at = self._now() + 60.0
         except Exception as error:
             self._hang_up()

@@ -117,7 +117,7 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         async def poll():
             while not condition():
                 await asyncio.sleep(0.005)
-        await asyncio.wait_for(poll(), 5)
+        await asyncio.wait_for(poll(), 20)
 
     async def until_told(self, event):
         await self.until(lambda: event in self.told)

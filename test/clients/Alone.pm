@@ -15,6 +15,8 @@
 #	unchecked  the checker does not know it: its election is in another database, or
 #	           its name is its own
 #	at         FILE:LINE of what has to be so
+#	again      it may be done again, where the machine was so late that a lease may
+#	           have run out by that alone: up to three times
 #
 # A process that ends while a step is not so has failed, and is killed after its last
 # step.
@@ -36,6 +38,7 @@ our @EXPORT = qw(after ends event has_said_state leads_in run_alone says_state s
 
 # Java needs a second of a processor before it says anything.
 my $AT_A_TIME = 24;
+my $ROUNDS = 3;
 
 # --- steps
 
@@ -159,6 +162,11 @@ sub start_case
 {
 	my ($case, $n) = @_;
 
+	$case->{n} = $n;
+	$case->{script} //= [ @{ $case->{steps} } ];
+	$case->{steps} = [ @{ $case->{script} } ];
+	$case->{failure} = $case->{found} = undef;
+	$case->{started} = now_ns();
 	$case->{process} = start_subject(
 		subject => $case->{subject}, kind => $case->{kind}, election => $case->{election},
 		candidate => "$case->{subject}-$n", n => $n, under => $case->{under},
@@ -189,8 +197,8 @@ sub step
 		}
 		if ($why)
 		{
-			note_failure("$case->{election}, $step->[0] ($case->{at}): $why"
-				  . describe({ members => [ { process => $case->{process} } ] }));
+			$case->{failure} = "$case->{election}, $step->[0] ($case->{at}): $why"
+			  . describe({ members => [ { process => $case->{process} } ] });
 			return 1;
 		}
 		return 0 unless $so;
@@ -198,6 +206,19 @@ sub step
 		$case->{stepped} = now_ns();
 	}
 	return 1;
+}
+
+# A failure, unless it is to be done again. A renewal takes no more than four steps, and
+# is due when a third of the lease is over.
+sub is_to_be_done_again
+{
+	my ($case) = @_;
+
+	return 0 unless $case->{failure};
+	return 1 if $case->{again} && ++$case->{rounds} < $ROUNDS
+	  && 4 * was_late($case->{started}) > $LEASE / 3;
+	note_failure($case->{failure});
+	return 0;
 }
 
 # All of them, some at a time
@@ -220,7 +241,6 @@ sub run_alone
 			my ($n) = sort { $a <=> $b } keys %free;
 
 			delete $free{$n};
-			$case->{n} = $n;
 			start_case($case, $n);
 			push @running, $case;
 		}
@@ -234,6 +254,7 @@ sub run_alone
 			$free{ $case->{n} } = 1;
 			@running = grep { $_ != $case } @running;
 			push @processes, $case->{process} unless $case->{unchecked};
+			push @cases, $case if is_to_be_done_again($case);
 		}
 	}
 	return;
