@@ -779,6 +779,7 @@ class DetachedLeadership(_Standing):
             for conn in lent:
                 with contextlib.suppress(asyncpg.InterfaceError):   # it is the pool's again
                     conn.terminate()
+            self._addresses.answered("pool")        # a refusal would be another word
             raise
 
     async def _call_over_pool(self, lent, sql, *values):
