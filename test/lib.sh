@@ -13,7 +13,7 @@
 #	                     ipc-run, jdbc, jdk, man, maven, microhttpd,
 #	                     node-cron, nodejs, pdftotext, pg (of node), pg_buildext,
 #	                     pgbouncer, pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
-#	                     python3-etcd, systemd-analyze, yaml, zookeeper
+#	                     python3-etcd, quartz, spring, systemd-analyze, yaml, zookeeper
 #	                     or a command of the package of its name
 #	build [VARIABLE=...] make and make install with these variables
 #	start_server         a throw-away server, with the lines of SETTINGS in its
