@@ -10,7 +10,7 @@
 #	                     TOOL: apscheduler, asyncpg, cargo, celery, debhelper,
 #	                     django, etcd-server, faketime, fastapi, gnuplot-nox,
 #	                     golang-github-lib-pq-dev, golang-go, iproute2,
-#	                     ipc-run, jdbc, jdk, man, maven, microhttpd,
+#	                     ipc-run, jdbc, jdk, librust-tokio-postgres-dev, man, maven, microhttpd,
 #	                     node-cron, nodejs, pdftotext, pg (of node), pg_buildext,
 #	                     pgbouncer, pgtap, pip, procps, psycopg, psycopg-pool, psycopg2,
 #	                     python3-etcd, quartz, spring, systemd-analyze, yaml, zookeeper
