@@ -2575,7 +2575,8 @@ BEGIN
 			OR o.waiting_for = 'candidates that do not sit out' THEN 'error' ELSE 'notice' END;
 	finding := CASE WHEN o.leader IS NOT NULL THEN format('"%s" leads in term %s, for %s yet', o.leader, o.term, o.remaining)
 			|| CASE WHEN o.state = 'yielding' THEN ', and is asked to yield' ELSE '' END
-		ELSE format('nobody leads; the election waits for: %s', coalesce(o.waiting_for, 'what a standby cannot see')) END;
+		ELSE format('nobody leads; the election waits for: %s', coalesce(o.waiting_for, 'what a standby cannot see')) END
+		|| ' (the portable edition, which has no worker)';
 	remedy := CASE severity WHEN 'error' THEN 'Start candidates, or look into their logs: why do they not call?'
 		WHEN 'notice' THEN 'Wait: it will be over by itself, or with the next call of a candidate.' END;
 	RETURN NEXT;

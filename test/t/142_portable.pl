@@ -224,6 +224,35 @@ is(join("\n", @differences), '', 'the catalogs differ only where the table says 
 is(join("\n", grep { !/^comment .*type/ && !$needed{$_} } sort keys %DIFFERS), '', 'each entry of the table is needed');
 
 #
+# The reference says which of them are in this edition, too: its tables of calls and
+# views have a mark.
+#
+
+my $owns = session($node, name => 'owns', dbname => 'portable');
+my %lacks = map { $_ => 1 } $owns->query(q{SELECT proname FROM pg_proc WHERE pronamespace = 'leader_election'::regnamespace
+	AND prosrc ~ '^\s*BEGIN\s+RAISE EXCEPTION ''leader_election\.\w+\(\) is not in the portable edition'''});
+cmp_ok(scalar keys %lacks, '>', 10, 'functions that are not in it');
+foreach my $relation (qw(status candidates history metrics server_metrics protocol))
+{
+	$lacks{$relation} = 1 if $owns->sqlstate_of("SELECT FROM leader_election.$relation") ne '00000';
+}
+$owns->finish;
+my ($calls) = slurp_file("$TOP/docs/reference.md") =~ /^## Session candidates\n(.*?)^`waiting_for` says/ms;
+my %marks;
+foreach my $row ($calls =~ /^\| (.*?) \| /gm)
+{
+	my $marked = $row =~ s/^(?:\xe2\x97\x86|\x{25c6}) // ? 1 : 0;
+
+	next unless $row =~ /^(?:`|view `|table `)/;
+	foreach my $name ($row =~ /`(?:CALL )?(\w+)\(/g, $row =~ /^(?:view|table) `(\w+)`/)
+	{
+		is($marked, $lacks{$name} ? 0 : 1, "docs/reference.md: the mark of $name");
+		$marks{$name} = 1;
+	}
+}
+cmp_ok(scalar keys %marks, '>', 35, 'calls and views in the reference');
+
+#
 # The same words
 #
 
@@ -537,6 +566,8 @@ is($two->query('SHOW lock_timeout'), '200ms', 'and changes no setting');
 my $process = $fence->backend_pid;
 like(scalar $two->query("SELECT finding FROM leader_election.diagnose('$election')"),
 	qr/^process $process has locked the lease/m, 'diagnose() names it');
+like(scalar $two->query("SELECT finding FROM leader_election.diagnose('$election')"),
+	qr/\(the portable edition, which has no worker\)$/m, 'and says of which edition it is');
 $fence->query('COMMIT');
 is($two->query("SELECT leader_election.release('$election', $term)"), 't', 'until it commits');
 is($fence->sqlstate_of("SELECT leader_election.assert_leader('$election', $term)"), 'LE001', 'a late fence is refused');
