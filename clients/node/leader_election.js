@@ -350,7 +350,7 @@ class Candidate extends EventEmitter {
   /** What an error means for now. Returns after how many ms to try again. */
   async _recover(error) {
     if (this._closing.signal.aborted) return 0
-    if (/^(3F000|42883)$/.test(error.code)) error.message += ' (CREATE EXTENSION leader_election?)'
+    if (/^(3F000|42883)$/.test(error.code)) error.message += ' (CREATE EXTENSION leader_election, or portable.sql?)'
     const isFinal = this._judge(error)
     this._reportError(error)
     await this._failed(error)

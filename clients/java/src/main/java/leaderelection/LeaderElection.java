@@ -890,7 +890,7 @@ public final class LeaderElection {
                 report("unreachable", state, text);
             } else {
                 report("refused", state, text + (state.matches("3F000|42883|42P01")
-                    ? " (CREATE EXTENSION leader_election?)" : ""));
+                    ? " (CREATE EXTENSION leader_election, or portable.sql?)" : ""));
                 hopeless = !state.matches(HOPELESS) ? null : hopeless != null ? hopeless : new Refusal();
                 if (hopeless != null && hopeless.lasted(o.refusalTimeout))
                     lasting = e;
