@@ -306,6 +306,7 @@ test-all:
 	@test/run all
 	@test/clients/run --deployments
 	@test/clients/run --all ruby php rust
+	@test/clients/run --edition portable
 demo:
 	@test/demo
 bench:

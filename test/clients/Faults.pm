@@ -87,6 +87,7 @@ my @groups = (
 	{ name => 'query',
 		env => sub { (QUERY_TIMEOUT => $LEASE / 4,
 			PG_LEADER_PGOPTIONS => '-c statement_timeout=' . 250 * $LEASE) } },
+	{ name => 'fenced', env => sub { (CALL_TIMEOUT => $LEASE) } },
 	{ name => 'health',
 		env => sub {
 			(HEALTH => healthy(), YIELD => 1);
@@ -128,6 +129,47 @@ sub request_yield
 	return;
 }
 
+# What a fence has said
+sub said_by_fence { return join '', written_since($_[0]{fence} . '.log', 0); }
+
+# A transaction on another connection, fenced by the leader's term: it writes at its
+# end, when the leader has given up. In the portable edition the lease cannot change
+# hands before that: the call that gives it back fails, with 55P03.
+sub open_fences
+{
+	my (@stands) = @_;
+	my $seconds = 1.5 * $LEASE;
+
+	foreach my $stand (@stands)
+	{
+		my ($election, $led) = @{$stand}{qw(name led)};
+		my $term = last_event($led, 'elected')->[1];
+
+		$stand->{fence} = "fence.$election." . ++$stand->{fences};
+		start_program($stand->{fence}, qw(psql -XqAt -v ON_ERROR_STOP=1 -d),
+			"host=$WORK_HOST port=" . port(1) . " user=app dbname=postgres application_name=$stand->{fence}",
+			'-c', 'BEGIN', '-c', "SELECT leader_election.assert_leader('$election', $term)",
+			'-c', "SELECT 'fenced'", '-c', "SELECT pg_sleep($seconds)",
+			'-c', "SELECT conformance.write('$election', '$led->{candidate}', $term)",
+			'-c', 'COMMIT', '-c', "SELECT 'committed'");
+	}
+	await(sub { !grep { said_by_fence($_) !~ /^fenced$|ERROR/m } @stands });
+	return;
+}
+
+# In the portable edition it was committed, before another leader wrote: the checker
+# looks at their order. (The machine may have been too slow for the leader.)
+sub fence_held
+{
+	my ($stand) = @_;
+
+	await(sub { said_by_fence($stand) =~ /^committed$|ERROR|error/m });
+	my $said = said_by_fence($stand);
+
+	return !is_portable() || $said =~ /^committed$/m || $said !~ /^fenced$/m ? ()
+	  : "the fenced write was not committed: $said";
+}
+
 # The first answer to each grant is lost. The next call is told it: no lease runs out
 # of which its leader has not heard.
 sub no_grant_was_lost
@@ -159,6 +201,21 @@ my @faults = (
 
 	{ name => 'query timeout', group => 'query', then => 'other', within => 12,
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
+
+	{ name => 'fence open: resign', group => 'fenced', needs => 'resign',
+		then => 'other', within => 12, reason => 'resigned',
+		to_all => sub { open_fences(@_); send_line($_->{led}, 'resign') foreach @_ },
+		check => \&fence_held },
+	{ name => 'fence open: SIGTERM', group => 'fenced',
+		then => 'other', within => 12, reason => 'closed', dies => 1,
+		to_all => sub { open_fences(@_); send_signal($_->{led}, 'TERM') foreach @_ },
+		check => sub {
+			my ($stand, $led) = @_;
+
+			await(sub { ended($led) });
+			return (fence_held($stand), $led->{subject} eq 'pg_leader' || ($led->{exit} // 1) == 0
+				  && last_event($led, 'closed') ? () : 'exit status ' . ($led->{exit} // 'none'));
+		} },
 
 	{ name => 'yield, with a handler', group => 'health', needs => 'yield',
 		then => 'other', within => 6, reason => 'yielded',

@@ -109,9 +109,16 @@ sub at_home
 	};
 }
 
+sub to_database
+{
+	my ($do) = @_;
+
+	return sub { $do->($_[0]{env}{PGDATABASE}); return 1; };
+}
+
 sub create_and_grant
 {
-	return ([ 'CREATE EXTENSION' => at_home('CREATE EXTENSION leader_election') ],
+	return ([ 'the extension' => to_database(\&install_edition) ],
 		[ 'is not allowed to' => says_state('refused: 42501') ],
 		[ 'GRANT, but for create_election()' => sub {
 				grant($_[0]{env}{PGDATABASE},
@@ -155,7 +162,7 @@ sub refused_for_a_while
 					[ 'goes on' => stays(2 * $TIMEOUT_OF_REFUSALS, 'error') ],
 					create_and_grant(),
 					[ 'leads' => event('elected') ],
-					[ 'DROP EXTENSION' => at_home('DROP EXTENSION leader_election CASCADE') ],
+					[ 'DROP EXTENSION' => to_database(\&remove_edition) ],
 					[ 'loses' => event('lost') ],
 					[ 'no extension any more' => says_state('refused: (?:3F000|42883|42P01)') ],
 					create_and_grant(),

@@ -6,8 +6,11 @@
 #	           the table journal who wrote in which term, in the order of commits
 #	bare       without the extension, at first
 #
+# Instead of the extension they may have its portable edition: use_edition().
+#
 # Roles: app, which may stand; watcher, which may not; locked, whose password
-# nobody knows; pooled, which the documented pooler logs in as.
+# nobody knows; pooled, which the documented pooler logs in as; installer, which
+# may create schemas.
 #
 # The standby that lags has heard of nothing since before CREATE EXTENSION, and of
 # no password of app but its first one.
@@ -23,10 +26,11 @@ use POSIX ();
 use Subjects qw($TIMEOUT);
 use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC);
 
-our @EXPORT = qw(admit fail_over found_by_load grant kill_pooler lost_answers make_standby
-  port restart sql start_documented start_impostor start_lagging start_load start_pooler
-  start_primary start_program start_servers stop_lagging stop_load stop_primary
-  stop_program stop_servers written_since $out);
+our @EXPORT = qw(admit fail_over found_by_load grant install_edition is_portable
+  kill_pooler lost_answers make_standby port remove_edition restart sql start_documented
+  start_impostor start_lagging start_load start_pooler start_primary start_program
+  start_servers stop_lagging stop_load stop_primary stop_program stop_servers use_edition
+  written_since $out);
 
 our $out;    # the folder for logs
 
@@ -34,6 +38,7 @@ $ENV{PGCTLTIMEOUT} = $TIMEOUT;
 
 my ($dir, %port, %pid);
 my $primary = 1;
+my $edition = 'extension';
 
 # The port of a server (1, 2), both of them, the pooler, the slow way, or the lossy one.
 sub port
@@ -188,11 +193,12 @@ sub start_servers
 	start_primary();
 	sql('CREATE DATABASE bare');
 	sql("CREATE ROLE app LOGIN PASSWORD 'first'; CREATE ROLE watcher LOGIN;
-		CREATE ROLE locked LOGIN PASSWORD 'unknown'; CREATE ROLE pooled LOGIN IN ROLE app");
+		CREATE ROLE locked LOGIN PASSWORD 'unknown'; CREATE ROLE pooled LOGIN IN ROLE app;
+		CREATE ROLE installer LOGIN");
 	sql($JOURNAL, dbname => 'bare');
 	copy_primary(3) if $lags;
 	sql("ALTER ROLE app PASSWORD 'app'");
-	sql('CREATE EXTENSION leader_election');
+	install_edition('postgres');
 	sql($JOURNAL);
 	grant();
 
@@ -216,8 +222,34 @@ ignore_startup_parameters = extra_float_digits,options
 	return;
 }
 
-# What a role needs, after each CREATE EXTENSION, in a database; and what else is done
-# in the same transaction.
+# Which edition the databases have: "extension", or "portable"
+sub use_edition { ($edition) = @_; return; }
+
+sub is_portable { return $edition eq 'portable'; }
+
+# CREATE EXTENSION; or the file of the portable edition, as a role that may create
+# schemas and nothing else.
+sub install_edition
+{
+	my ($database) = @_;
+
+	return sql('CREATE EXTENSION leader_election', dbname => $database) unless is_portable();
+	sql("GRANT CREATE ON DATABASE $database TO installer", dbname => $database);
+	run("psql -Xq -v ON_ERROR_STOP=1 -v anyway=1 -f '$FindBin::RealBin/../../sql/portable.sql' "
+		  . "'host=$dir port=$port{$primary} user=installer dbname=$database'");
+	return;
+}
+
+sub remove_edition
+{
+	my ($database) = @_;
+
+	return sql('DROP EXTENSION leader_election CASCADE', dbname => $database) unless is_portable();
+	return sql('DROP SCHEMA leader_election, leader_election_internal CASCADE', dbname => $database);
+}
+
+# What a role needs, after each install_edition(), in a database; and what else is
+# done in the same transaction.
 sub grant
 {
 	my ($database, $more) = @_;

@@ -19,7 +19,7 @@ use warnings;
 use Checker qw($LEASE);
 use Exporter qw(import);
 use Network;
-use Servers qw(port sql $out);
+use Servers qw(is_portable port sql $out);
 use Subjects;
 
 our @EXPORT = qw(describe elected_since end_stands environment followers leader
@@ -84,7 +84,8 @@ sub environment
 		PGUSER => 'app', PGPASSWORD => 'app', PGDATABASE => 'postgres',
 		WORKUSER => 'app', WORKDATABASE => 'postgres', LEASE => $LEASE,
 		CALL_TIMEOUT => $LEASE / 2, SLICE => $LEASE / 2, INTERVAL => $LEASE / 10,
-		PGPORT => port('both'), WORKPORT => port('both'), %more);
+		PGPORT => port('both'), WORKPORT => port('both'),
+		PG_LEADER_PORTABLE => is_portable() ? 1 : undef, %more);
 	my $address = address_of($n);
 
 	$env{PGHOST} //= join ',', map { $address } split /,/, $env{PGPORT}

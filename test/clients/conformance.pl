@@ -1,6 +1,6 @@
 # The conformance suite: puts all clients through the same faults. See README.md.
 #
-#	perl conformance.pl --dir DIR [--subjects NAME,NAME]
+#	perl conformance.pl --dir DIR [--subjects NAME,NAME] [--edition NAME]
 #	     [--faults TEXT,TEXT | --deployments | --all] [--network]
 #
 # DIR has the programs that run, which starts this, has compiled, and a folder
@@ -22,13 +22,14 @@ use List::Util qw(max min);
 use Network;
 use POSIX ();
 use Refusals;
-use Servers qw(grant port sql start_servers stop_servers $out);
+use Servers qw(grant is_portable port sql start_servers stop_servers use_edition $out);
 use Stands;
 use Subjects;
 
 my %option;
 
-GetOptions(\%option, 'dir=s', 'subjects=s', 'faults=s', 'deployments', 'all', 'network') or die;
+GetOptions(\%option, 'dir=s', 'subjects=s', 'edition=s', 'faults=s', 'deployments', 'all',
+	'network') or die;
 
 my $dir = $option{dir};
 my @subjects = $option{subjects} ? split(/,/, $option{subjects}) : subjects();
@@ -53,6 +54,7 @@ $| = 1;
 $SIG{TERM} = $SIG{INT} = $SIG{HUP} = sub { exit 1 };
 $programs = $dir;
 $out = "$dir/out";
+use_edition($option{edition} // 'extension');
 
 sub wanted
 {

@@ -4,7 +4,7 @@
 #
 #	perl names.pl sql/leader_election--1.0.sql FOLDER
 #
-# Prints what does not fit; exit code 1 then.
+# (Or sql/portable.sql.) Prints what does not fit; exit code 1 then.
 
 use strict;
 use warnings;
@@ -88,13 +88,13 @@ sub check_file
 my $sql = slurp($script);
 
 note_signature($1, $2)
-  while $sql =~ /CREATE (?:FUNCTION|PROCEDURE) leader_election\.(\w+)\(((?:[^()]|\([^()]*\))*)\)/g;
+  while $sql =~ /CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE) leader_election\.(\w+)\(((?:[^()]|\([^()]*\))*)\)/g;
 die "no signatures in $script" unless %signatures;
 find({ no_chdir => 1, wanted => sub {
 	check_file($_) if -f && m{\.(?:py|js|java|go)$} && !m{node_modules|test};
 } }, $folder);
 die "no calls in $folder\n" unless $calls;
 print "FAILURE $_\n" foreach @wrong;
-printf "%d calls of %d functions are in version 1.0\n", $calls, scalar keys %signatures
+printf "%d calls of %d functions are in %s\n", $calls, scalar keys %signatures, $script
   unless @wrong;
 exit(@wrong ? 1 : 0);
