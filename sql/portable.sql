@@ -1608,7 +1608,7 @@ BEGIN
 		UPDATE leader_election.lease SET previous_term = $2, term = new_term, identity = s.identity,
 			acquired_at = t, renewed_at = t, expires_at = t + greatest(duration, e.lease_duration),
 			duration = greatest(duration, e.lease_duration),
-			not_before_at = leader_election_internal.grace(l, e, s), held = true,
+			not_before_at = leader_election_internal.grace(l, e, s) + e.takeover_delay, held = true,
 			progress = coalesce($3, progress), metadata = coalesce($4, metadata),
 			metadata_at = CASE WHEN $4 IS NOT NULL AND $4 IS DISTINCT FROM metadata THEN t ELSE metadata_at END,
 			yielding = false, successor = NULL, successor_role = NULL, request = NULL
@@ -2262,7 +2262,7 @@ BEGIN
 			HINT = 'Have it resign: leader_election.request_yield().';
 	END IF;
 	-- A lease that was continued after a failover may be in force elsewhere.
-	IF s.epoch > 0 AND l.held AND l.not_before_at > t AND l.not_before_at <= s.first_seen_at + interval '1 day' THEN
+	IF s.epoch > 0 AND l.held AND l.not_before_at > t AND l.not_before_at <= s.first_seen_at + interval '2 days' THEN
 		PERFORM leader_election_internal.busy($1);
 	END IF;
 	IF state <> 'vacant' THEN
