@@ -781,18 +781,17 @@ class DetachedLeadership(_Standing):
                     conn.terminate()
             self._addresses.answered("pool")        # a refusal would be another word
             raise
-
-    async def _call_over_pool(self, lent, sql, *values):
-        try:
-            async with self._acquire() as conn:
-                lent.append(conn)
-                self._addresses.answered("pool")
-                return await self._call_over(_Wire(conn), sql, *values)
         except Exception as error:
             if lent:
                 raise
             self._addresses.refused("pool", error)
             raise _LoginFailed(error) from error
+
+    async def _call_over_pool(self, lent, sql, *values):
+        async with self._acquire() as conn:
+            lent.append(conn)
+            self._addresses.answered("pool")
+            return await self._call_over(_Wire(conn), sql, *values)
 
     async def _call_over(self, wire, sql, *values):
         """A standby may lag: what it refuses, the primary may grant. [refused by the standby]"""
