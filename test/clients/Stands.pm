@@ -173,7 +173,7 @@ sub is_confirmed
 	my ($stand, $known) = @_;
 	my $leader = leader($stand) // return 0;
 
-	return 1 if $stand->{kind} eq 'bare';
+	return is_waited_for($stand->{name}, processes_of($stand) - 1) if $stand->{kind} eq 'bare';
 	foreach my $process (processes_of($stand))
 	{
 		my $leads = $process == $leader ? 't' : 'f';
@@ -181,6 +181,16 @@ sub is_confirmed
 		return 0 unless $known->{"$stand->{name} $process->{candidate} $leads"};
 	}
 	return 1;
+}
+
+# Do so many wait for the lock of the bare drivers? One that is just starting would
+# let a leader that has lost it have it back.
+sub is_waited_for
+{
+	my ($election, $followers) = @_;
+
+	return sql(qq(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+		AND objid = (hashtext('$election')::bigint & x'ffffffff'::bigint)::oid)) >= $followers;
 }
 
 sub candidates
