@@ -119,12 +119,18 @@ BEGIN
 					HINT = 'Run the newer file.';
 		END IF;
 	END IF;
+END
+$$;
+
+-- psql: end
+-- Is this the first run?  A later one is an update, also by pg_tle.
+DO $$
+BEGIN
 	PERFORM pg_catalog.set_config('leader_election_portable.fresh',
 		(pg_catalog.to_regnamespace('leader_election') IS NULL)::text, true);
 END
 $$;
 
--- psql: end
 CREATE SCHEMA IF NOT EXISTS leader_election;
 
 -- What no application may call.  GRANT EXECUTE ON ALL ROUTINES IN SCHEMA
@@ -511,19 +517,25 @@ $$;
 -- The server
 --
 
+-- The OID of this database, which the path of a table has: cheaper than to read
+-- pg_database in each call
+CREATE OR REPLACE FUNCTION leader_election_internal.database() RETURNS oid
+LANGUAGE sql STABLE AS $$
+	SELECT pg_catalog.split_part(pg_catalog.pg_relation_filepath('leader_election.lease'::pg_catalog.regclass), '/', -2)::pg_catalog.oid
+$$;
+
 -- Is this the server that the row describes, though it may have been started anew?
--- (AND promises no order, and on some services the timeline cannot be asked: IF.)
+-- A row that was written since the server was started is its own, if it is of this
+-- database and this table: no server gets another timeline before it is started
+-- again, or promoted, and then that row is another one's.  Only an older row has to
+-- be looked at: it may be another server's, from which it was replicated or copied.
 CREATE OR REPLACE FUNCTION leader_election_internal.is_here(s leader_election.server) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
-	IF s.lease_table IS DISTINCT FROM 'leader_election.lease'::regclass
-			OR s.database <> (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) THEN
-		RETURN false;
+	IF s.started_at = pg_postmaster_start_time() THEN
+		RETURN s.lease_table = 'leader_election.lease'::regclass AND s.database = leader_election_internal.database();
 	END IF;
-	IF s.timeline IS NULL THEN
-		RETURN s.started_at = pg_postmaster_start_time();
-	END IF;
-	RETURN s.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8);
+	RETURN s.identity = (leader_election_internal.server_now()).identity;
 END
 $$;
 
@@ -537,7 +549,7 @@ DECLARE
 BEGIN
 	s.started_at := pg_postmaster_start_time();
 	s.lease_table := 'leader_election.lease'::regclass;
-	SELECT d.oid INTO s.database FROM pg_database d WHERE d.datname = current_database();
+	s.database := leader_election_internal.database();
 	BEGIN
 		s.timeline := left(pg_walfile_name(pg_current_wal_lsn()), 8);
 	EXCEPTION WHEN object_not_in_prerequisite_state OR feature_not_supported OR insufficient_privilege THEN
@@ -2585,8 +2597,10 @@ BEGIN
 	END IF;
 	FOR holder IN SELECT k.pid FROM leader_election_internal.lease_holders($1) k LOOP
 		severity := CASE WHEN o.leader IS NULL THEN 'error' ELSE 'notice' END;
-		finding := format('process %s has locked the lease, as a fenced transaction does: a change of leader waits for its end', holder);
-		remedy := format('If that takes too long, look at it in pg_stat_activity, and run: SELECT pg_terminate_backend(%s);', holder);
+		finding := format('%s has locked the lease, as a fenced transaction does: a change of leader waits for its end',
+			coalesce('process ' || holder, 'a prepared transaction'));
+		remedy := coalesce('If that takes too long, look at it in pg_stat_activity, and run: SELECT pg_terminate_backend(' || holder || ');',
+			'If that takes too long, look at it in pg_prepared_xacts, and run COMMIT PREPARED or ROLLBACK PREPARED.');
 		RETURN NEXT;
 	END LOOP;
 END
@@ -3001,8 +3015,8 @@ COMMENT ON SCHEMA leader_election_internal IS 'the portable edition''s own: nobo
 
 --
 -- Privileges.  Whoever has USAGE on the schema (nobody, by default) may
--- observe; standing needs EXECUTE as well.  What was granted before a second run
--- stays.
+-- observe; standing needs EXECUTE as well.  What was granted or revoked before a
+-- second run stays.
 --
 
 -- ALTER DEFAULT PRIVILEGES may have given away what was made just now: a role
@@ -3015,22 +3029,24 @@ BEGIN
 		SELECT pg_catalog.format('REVOKE ALL ON %s %s FROM %s CASCADE', o.kind, o.name,
 			CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
 		FROM (
-			SELECT 'SCHEMA' AS kind, pg_catalog.quote_ident(n.nspname) AS name, n.nspacl AS acl, n.nspowner AS owner
+			SELECT 'SCHEMA' AS kind, pg_catalog.quote_ident(n.nspname) AS name, n.nspacl AS acl, n.nspowner AS owner,
+				false AS is_new
 			FROM pg_catalog.pg_namespace n
 			WHERE n.nspname IN ('leader_election', 'leader_election_internal')
 			UNION ALL
-			SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::pg_catalog.regclass::text, c.relacl, c.relowner
+			SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::pg_catalog.regclass::text, c.relacl, c.relowner,
+				false
 			FROM pg_catalog.pg_class c
 			WHERE c.relnamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
 				AND c.relkind IN ('r', 'v', 'S')
 			UNION ALL
 			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text,
-				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner
+				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner, p.proacl IS NULL
 			FROM pg_catalog.pg_proc p
 			WHERE p.pronamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
 		) o, LATERAL pg_catalog.aclexplode(o.acl) a
 		WHERE a.grantee <> o.owner
-			AND (a.grantee = 0 OR coalesce(pg_catalog.current_setting('leader_election_portable.fresh', true), '') <> 'false')
+			AND (o.is_new OR pg_catalog.current_setting('leader_election_portable.fresh')::boolean)
 	LOOP
 		EXECUTE command;
 	END LOOP;
@@ -3050,7 +3066,7 @@ BEGIN
 			SELECT c.oid, c.relrowsecurity OR c.relforcerowsecurity AS secured
 			FROM pg_catalog.pg_class c
 			WHERE c.relnamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
-				AND c.relkind = 'r' AND coalesce(pg_catalog.current_setting('leader_election_portable.fresh', true), '') <> 'false'
+				AND c.relkind = 'r' AND pg_catalog.current_setting('leader_election_portable.fresh')::boolean
 		)
 		SELECT pg_catalog.format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY',
 			t.oid::pg_catalog.regclass)
@@ -3092,20 +3108,27 @@ BEGIN
 END
 $$;
 
-GRANT SELECT ON leader_election.status, leader_election.candidates,
-	leader_election.history, leader_election.election,
-	leader_election.election_group, leader_election.metrics,
-	leader_election.server_metrics, leader_election.drain,
-	leader_election.protocol TO PUBLIC;
-GRANT EXECUTE ON FUNCTION leader_election.is_leader(text),
-	leader_election.is_leader(text, bigint), leader_election.term(text),
-	leader_election.remaining_ms(text), leader_election.leader(text),
-	leader_election.assert_leader(text), leader_election.only_leader(),
-	leader_election._observe(text), leader_election._standing(text),
-	leader_election.diagnose(text), leader_election._measure(),
-	leader_election._measure_server(), leader_election._incarnation(),
-	leader_election._monotonic_clock() TO PUBLIC;
-GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;
+DO $$
+BEGIN
+	IF NOT pg_catalog.current_setting('leader_election_portable.fresh')::boolean THEN
+		RETURN;
+	END IF;
+	GRANT SELECT ON leader_election.status, leader_election.candidates,
+		leader_election.history, leader_election.election,
+		leader_election.election_group, leader_election.metrics,
+		leader_election.server_metrics, leader_election.drain,
+		leader_election.protocol TO PUBLIC;
+	GRANT EXECUTE ON FUNCTION leader_election.is_leader(text),
+		leader_election.is_leader(text, bigint), leader_election.term(text),
+		leader_election.remaining_ms(text), leader_election.leader(text),
+		leader_election.assert_leader(text), leader_election.only_leader(),
+		leader_election._observe(text), leader_election._standing(text),
+		leader_election.diagnose(text), leader_election._measure(),
+		leader_election._measure_server(), leader_election._incarnation(),
+		leader_election._monotonic_clock() TO PUBLIC;
+	GRANT EXECUTE ON PROCEDURE leader_election.wait_for_change(text, bigint, text, interval) TO PUBLIC;
+END
+$$;
 
 INSERT INTO leader_election_internal.edition (number, version, changes)
 	SELECT 1, '1.0', 'the first one'

@@ -17,6 +17,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use File::Basename qw(dirname);
+use File::Copy qw(copy);
 use LeaderElection;
 use MachineTime;
 use PostgreSQL::Test::Cluster;
@@ -874,6 +875,14 @@ if ($super->query('SHOW server_version_num') >= 180000)
 	is($creator->acquire('scheduler', 'a'), '1', 'and works');
 	is($creator->query(q(SELECT count(*) FROM pg_extension, unnest(extconfig) WHERE extname = 'leader_election')),
 		5, 'its rows are dumped');
+
+	# The same file again, as an update
+	copy("$made/extension/leader_election--1.0.sql", "$made/extension/leader_election--1.0--1.1.sql");
+	$creator->query('GRANT USAGE ON SCHEMA leader_election TO app; GRANT EXECUTE ON ALL ROUTINES IN SCHEMA leader_election TO app');
+	is($creator->sqlstate_of("ALTER EXTENSION leader_election UPDATE TO '1.1'"), '00000', 'it is updated');
+	my $user = session($node, name => 'user', dbname => 'tle', user => 'app');
+	is($user->query("SELECT term FROM leader_election.acquire('update', 'a')"), '1', 'and who may do what is as it was');
+	$user->finish;
 	$creator->finish;
 }
 
