@@ -33,8 +33,6 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 
 DO $$
-DECLARE
-	theirs integer;
 BEGIN
 	IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
 		RAISE EXCEPTION 'only a superuser can go from the portable edition to the extension'
@@ -52,11 +50,6 @@ BEGIN
 	IF NOT EXISTS (SELECT 1 FROM pg_available_extensions e WHERE e.name = 'leader_election') THEN
 		RAISE EXCEPTION 'the extension "leader_election" is not available on this server'
 			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Install it: make install.';
-	END IF;
-	SELECT max(x.number) INTO theirs FROM leader_election_internal.edition x;
-	IF theirs > 1 THEN
-		RAISE EXCEPTION 'the tables of this database are those of a newer portable edition'
-			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Take this file from the newer version.';
 	END IF;
 END
 $$;
@@ -78,8 +71,8 @@ BEGIN
 				EXECUTE 'LOCK TABLE ' || fenced || ' IN SHARE ROW EXCLUSIVE MODE';
 			END LOOP;
 			LOCK TABLE leader_election.server, leader_election.lease, leader_election.election,
-				leader_election.candidate, leader_election.history, leader_election.dropped
-				IN ACCESS EXCLUSIVE MODE;
+				leader_election.candidate, leader_election.history, leader_election.dropped,
+				leader_election_internal.edition IN ACCESS EXCLUSIVE MODE;
 			SET LOCAL lock_timeout = '1s';
 			EXIT;
 		EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -91,6 +84,30 @@ BEGIN
 			PERFORM pg_sleep(0.05 * random());
 		END;
 	END LOOP;
+END
+$$;
+
+-- A superuser reads them from here on, and their owner is none: so they have to be
+-- what portable.sql makes, tables of PostgreSQL's own types.  A view, a child that is
+-- a foreign table or a type with a cast of its own would run the owner's code.
+DO $$
+DECLARE
+	strange text;
+BEGIN
+	SELECT string_agg(c.oid::regclass::text, ', ') INTO strange FROM pg_class c
+		WHERE c.oid = ANY (ARRAY['leader_election.server', 'leader_election.lease', 'leader_election.election',
+			'leader_election.history', 'leader_election.dropped', 'leader_election_internal.edition']::regclass[])
+		AND (c.relkind <> 'r' OR c.relhassubclass OR EXISTS (SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+			WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+			AND t.typnamespace <> 'pg_catalog'::regnamespace));
+	IF strange IS NOT NULL THEN
+		RAISE EXCEPTION 'these are not the tables that portable.sql makes: %', strange
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	IF (SELECT max(x.number) FROM leader_election_internal.edition x) > 1 THEN
+		RAISE EXCEPTION 'the tables of this database are those of a newer portable edition'
+			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Take this file from the newer version.';
+	END IF;
 END
 $$;
 

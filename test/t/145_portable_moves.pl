@@ -215,6 +215,16 @@ foreach my $edition (qw(extension portable))
 	}
 	else
 	{
+		$node->safe_psql('moves', q(SET ROLE installer;
+			CREATE FUNCTION leader_election_internal.evil() RETURNS integer LANGUAGE plpgsql AS
+				'BEGIN RAISE WARNING $x$the code of another role$x$; RETURN 1; END';
+			ALTER TABLE leader_election_internal.edition RENAME TO mine;
+			CREATE VIEW leader_election_internal.edition AS SELECT leader_election_internal.evil() AS number));
+		($code, $said) = run_file(to($edition, 'moves'));
+		like($said, qr/not the tables that portable\.sql makes: leader_election_internal\.edition/, 'what the owner has put in place of a table is refused');
+		unlike($said, qr/the code of another role/, 'and not run');
+		$node->safe_psql('moves', q(SET ROLE installer; DROP VIEW leader_election_internal.edition;
+			ALTER TABLE leader_election_internal.mine RENAME TO edition; DROP FUNCTION leader_election_internal.evil()));
 		is($there->query($ALL), $before, 'nothing has changed by all this');
 	}
 	my $privileges = $there->query($PRIVILEGES);
