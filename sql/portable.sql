@@ -123,11 +123,19 @@ END
 $$;
 
 -- psql: end
--- Is this the first run?  A later one is an update, also by pg_tle.
+-- Is this the first run?  A later one is an update, also by pg_tle: it gives and
+-- takes no privileges of what is there.
 DO $$
 BEGIN
 	PERFORM pg_catalog.set_config('leader_election_portable.fresh',
-		(pg_catalog.to_regnamespace('leader_election') IS NULL)::text, true);
+			(pg_catalog.to_regnamespace('leader_election') IS NULL)::text, true),
+		pg_catalog.set_config('leader_election_portable.known', (
+			SELECT coalesce(pg_catalog.array_agg(o.tableoid || '/' || o.oid), '{}')::text FROM (
+				SELECT n.tableoid, n.oid, n.oid AS schema FROM pg_catalog.pg_namespace n
+				UNION ALL SELECT c.tableoid, c.oid, c.relnamespace FROM pg_catalog.pg_class c
+				UNION ALL SELECT p.tableoid, p.oid, p.pronamespace FROM pg_catalog.pg_proc p) o
+			WHERE o.schema IN (pg_catalog.to_regnamespace('leader_election')::oid,
+				pg_catalog.to_regnamespace('leader_election_internal')::oid)), true);
 END
 $$;
 
@@ -3030,23 +3038,24 @@ BEGIN
 			CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)) END)
 		FROM (
 			SELECT 'SCHEMA' AS kind, pg_catalog.quote_ident(n.nspname) AS name, n.nspacl AS acl, n.nspowner AS owner,
-				false AS is_new
+				n.tableoid || '/' || n.oid AS id
 			FROM pg_catalog.pg_namespace n
 			WHERE n.nspname IN ('leader_election', 'leader_election_internal')
 			UNION ALL
 			SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::pg_catalog.regclass::text, c.relacl, c.relowner,
-				false
+				c.tableoid || '/' || c.oid
 			FROM pg_catalog.pg_class c
 			WHERE c.relnamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
 				AND c.relkind IN ('r', 'v', 'S')
 			UNION ALL
 			SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text,
-				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner, p.proacl IS NULL
+				coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner)), p.proowner,
+				p.tableoid || '/' || p.oid
 			FROM pg_catalog.pg_proc p
 			WHERE p.pronamespace IN ('leader_election'::pg_catalog.regnamespace, 'leader_election_internal'::pg_catalog.regnamespace)
 		) o, LATERAL pg_catalog.aclexplode(o.acl) a
 		WHERE a.grantee <> o.owner
-			AND (o.is_new OR pg_catalog.current_setting('leader_election_portable.fresh')::boolean)
+			AND o.id <> ALL (pg_catalog.current_setting('leader_election_portable.known')::text[])
 	LOOP
 		EXECUTE command;
 	END LOOP;

@@ -370,7 +370,12 @@ my $rows = q(SELECT md5(string_agg(l::text, '' ORDER BY election)), (SELECT coun
 	UNION ALL SELECT c.relname || c.relacl::text FROM pg_class c WHERE c.relnamespace = 'leader_election'::regnamespace) y (x)) FROM leader_election.lease l);
 $owner->query('REVOKE SELECT ON leader_election.history FROM PUBLIC; GRANT EXECUTE ON FUNCTION leader_election.tick() TO PUBLIC');
 my $before = $admin->query($rows);
+$owner->query('DROP FUNCTION leader_election.prune()');
+$admin->query('ALTER DEFAULT PRIVILEGES FOR ROLE installer GRANT EXECUTE ON FUNCTIONS TO elsewhere');
 portable($node, 'origin');
+is($admin->query("SELECT has_function_privilege('elsewhere', 'leader_election.prune()', 'EXECUTE'), has_function_privilege('app', 'leader_election.prune()', 'EXECUTE')"),
+	'f|f', 'when the file is run again, what it makes anew is nobody\'s');
+$owner->query('GRANT EXECUTE ON FUNCTION leader_election.prune() TO app');
 is($admin->query($rows), $before, 'when the file is run again, rows, settings and privileges stay');
 is($app->query("SELECT term FROM leader_election.renew('$election', $term)"), $term, 'and the leader leads on');
 $_->finish foreach $app, $two, $owner, $admin, $super;
