@@ -1253,7 +1253,13 @@ BEGIN
 	-- Something may be due.  From the lock to the UPDATE there is no savepoint and
 	-- no block with EXCEPTION, and the clock and the settings are read anew.
 	PERFORM leader_election_internal.write(e.lease_duration);
-	l := leader_election_internal.lock_lease(what, el, true);
+	--
+	-- join() and campaign(), which ask again, only try: one that waits behind a
+	-- fence would end with an error, and lose its place.
+	l := leader_election_internal.lock_lease(what, el, true, is_kind = 'detached');
+	IF l.election IS NULL THEN
+		RETURN nobody;
+	END IF;
 	t := clock_timestamp();
 	SELECT * INTO e FROM leader_election.election x WHERE x.election = el;
 	state := leader_election_internal.state(l, s, t);

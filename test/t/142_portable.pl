@@ -831,6 +831,18 @@ is($back->query("SELECT leader_election.join('back', 'back', auto_renew => false
 is($one->query("SELECT leader_election.join('back', 'other', auto_renew => false)"), '2', 'another one that stands is');
 $back->finish;
 
+# A call that asks again only tries: a fence does not have it fail.
+($election, $term) = led("lease_duration => '$LEASE ms'");
+my $holder = session($node, name => 'holder', dbname => 'portable');
+$holder->query("BEGIN; SELECT FROM leader_election.lease WHERE election = '$election' FOR KEY SHARE");
+wait_for($node, "SELECT state = 'vacant' FROM leader_election.status WHERE election = '$election'", 't', undef, 'portable');
+is($two->query("SELECT leader_election.join('$election', 'two', auto_renew => false)"), '', 'behind a fence a session stands');
+is($two->sqlstate, '00000', 'without an error');
+is($two->query("CALL leader_election.campaign('$election', 'two', '100 ms')"), '', 'and waits');
+$holder->query('COMMIT');
+is($two->query("SELECT leader_election.join('$election', 'two')"), $term + 1, 'until it is over');
+$holder->finish;
+
 # But one that stands and never calls keeps nobody out for longer than a lease.
 $one->query("SELECT leader_election.create_election('silent', takeover_delay => '0', lease_duration => '$LEASE ms')");
 $term = $one->acquire('silent', 'a');
