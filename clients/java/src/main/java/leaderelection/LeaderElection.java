@@ -332,6 +332,10 @@ public final class LeaderElection {
         public SoleLeadership(Options options, boolean unfenced) {
             super(options, Runnable::run);
             this.unfenced = unfenced;
+            elect();
+        }
+
+        private void elect() {
             lease = new Lease(0, 0, false);
             tell("elected", o.onElected, null);
         }
@@ -340,9 +344,16 @@ public final class LeaderElection {
 
         @Override public boolean leads() { return !closed; }
 
-        @Override public void resign() { }
+        /** Is elected again at once: there is nobody else. */
+        @Override public synchronized void resign() {
+            super.resign();
+            if (leads())
+                elect();
+        }
 
         @Override public void fenced(Connection transaction) throws SQLException {
+            if (!leads())
+                throw new NotLeader(o.election);
             if (!unfenced)
                 throw new SQLException("a SoleLeadership has no term to be fenced by", "0A000");
         }

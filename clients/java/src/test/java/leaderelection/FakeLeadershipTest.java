@@ -202,8 +202,13 @@ public class FakeLeadershipTest {
         same("refuses", refused(sole, null), "0A000");
         sole.close();
         same("closed", sole.leads(), false);
-        same("told", told, List.of("elected null", "lost closed"));
-        same("unfenced", refused(new SoleLeadership(options(), true), null), "");
+        same("told", told, List.of("elected null", "lost resigned", "elected null", "lost closed"));
+        sole.resign();
+        same("nothing after its end", told.size(), 4);
+        SoleLeadership unfenced = new SoleLeadership(options(), true);
+        same("unfenced", refused(unfenced, null), "");
+        unfenced.close();
+        same("unfenced, closed", refused(unfenced, null), "LE001");
     }
 
     /** A pool gets back each connection that it has lent, also one that broke while idle. */
