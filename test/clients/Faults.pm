@@ -130,7 +130,12 @@ sub request_yield
 }
 
 # What a fence has said
-sub said_by_fence { return join '', written_since($_[0]{fence} . '.log', 0); }
+sub said_by_fence
+{
+	my $log = "$_[0]{fence}.log";
+
+	return -e "$out/$log" ? join '', written_since($log, 0) : '';
+}
 
 # A transaction on another connection, fenced by the leader's term: it writes at its
 # end, when the leader has given up. In the portable edition the lease cannot change
@@ -203,7 +208,7 @@ my @faults = (
 		dies => 1, to => sub { send_signal($_[1], 'KILL') } },
 
 	{ name => 'fence open: resign', group => 'fenced', needs => 'resign',
-		then => 'other', within => 12, reason => 'resigned',
+		then => { session => 'other', detached => 'any' }, within => 12, reason => 'resigned',
 		to_all => sub { open_fences(@_); send_line($_->{led}, 'resign') foreach @_ },
 		check => \&fence_held },
 	{ name => 'fence open: SIGTERM', group => 'fenced',
