@@ -34,7 +34,7 @@ le_create_election(PG_FUNCTION_ARGS)
 	le_call_check("leader_election.create_election()", false);
 	name = le_arg_name(fcinfo, 0, "election name");
 	election = le_election_new(name, le_role_current());
-	(void) le_arg_settings(fcinfo, le_election_settings, false, &election);
+	(void) le_arg_settings(fcinfo, le_election_settings, false, NULL, &election);
 	le_call_begin(&waits, name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED, RowExclusiveLock);
 	while (!le_create(&election, false))
@@ -91,7 +91,8 @@ le_admin_see_to_epoch(const char *name)
  * the old ones.
  */
 void
-le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo, bool of_group)
+le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo, bool of_group,
+					 const Election *checked)
 {
 	Lease	   *lease;
 	Election   *election;
@@ -100,7 +101,8 @@ le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo, bool of_group)
 	le_admin_see_to_epoch(name);
 	election = le_call_lock_owned(name, &lease);
 	altered = *election;
-	(void) le_arg_settings(fcinfo, le_election_settings, of_group, &altered);
+	(void) le_arg_settings(fcinfo, le_election_settings, of_group, checked,
+						   &altered);
 
 	/*
 	 * During the grace an old leader may still lead elsewhere by the longer
@@ -122,15 +124,17 @@ Datum
 le_alter_election(PG_FUNCTION_ARGS)
 {
 	char	   *name = le_call_election(fcinfo, "leader_election.alter_election()");
-	Election	checked;
+	Election	checked = {0};
 	BoundedWaits waits;
 	Election   *election;
 
-	(void) le_arg_settings(fcinfo, le_election_settings, false, &checked);
+	(void) le_arg_settings(fcinfo, le_election_settings, false, NULL,
+						   &checked);
 	le_call_begin(&waits, name, LE_TABLES, RowExclusiveLock);
 	election = le_call_get_owned(name);
 	check_no_seat(election, "leader_election.alter_group()");
-	le_admin_alter_owned(name, fcinfo, false);
+	le_call_check_new_owner(&checked.owner);
+	le_admin_alter_owned(name, fcinfo, false, &checked);
 	le_commit_wakes_worker();
 	le_wait_bounded_end(&waits);
 	PG_RETURN_VOID();

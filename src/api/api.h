@@ -49,6 +49,7 @@ extern void le_call_return_grant(FunctionCallInfo fcinfo, const Lease *lease,
 								 bool election);
 extern bool le_call_ask_unwanted(const char *name);
 extern Election *le_call_get_owned(const char *name);
+extern void le_call_check_new_owner(const Role *owner);
 extern Election *le_call_lock_owned(const char *name, Lease **lease);
 extern void le_call_check_candidate_role(const Election *election,
 										 const Role *role);
@@ -74,7 +75,7 @@ extern void le_arg_profile(FunctionCallInfo fcinfo, int first,
 						   bool with_auto_renew, Profile *profile);
 
 extern bool le_arg_settings(FunctionCallInfo fcinfo, const Field *settings,
-							bool of_group, void *to);
+							bool of_group, const void *checked, void *to);
 
 /* observed.c */
 #define LE_MOST_TERMS		1000	/* that are read of an election's history */
@@ -151,7 +152,7 @@ extern void le_members_warn(void);
 /* admin_api.c */
 extern void le_admin_see_to_epoch(const char *name);
 extern void le_admin_alter_owned(const char *name, FunctionCallInfo fcinfo,
-								 bool of_group);
+								 bool of_group, const Election *checked);
 
 /* detached_api.c */
 extern void le_detached_check_holder(const Lease *lease, int64 term,

@@ -205,8 +205,12 @@ integer_arg(FunctionCallInfo fcinfo, int n, const Field *setting)
 	return number;
 }
 
+/*
+ * Set a member to what argument n says.  checked: see le_arg_settings().
+ */
 static void
-read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
+read_setting(FunctionCallInfo fcinfo, int n, const Field *setting,
+			 const void *checked, void *member)
 {
 	Role	   *role = member;
 	char	   *text;
@@ -223,13 +227,12 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 			break;
 		case FIELD_ROLE:
 			text = pstrdup(NameStr(*PG_GETARG_NAME(n)));
-			*role = le_role_none;
-			if (text[0] == '\0' && setting->least == 0)
-				break;
-			role->name = text;
-			role->oid = get_role_oid(text, false);
-			if (setting->least > 0)
-				check_can_set_role(GetUserId(), role->oid);
+			if (checked != NULL)
+				*role = *(const Role *) checked;
+			else if (text[0] == '\0' && setting->least == 0)
+				*role = le_role_none;
+			else
+				*role = (Role) {text, get_role_oid(text, false)};
 			break;
 		case FIELD_INTEGER:
 			*(int *) member = integer_arg(fcinfo, n, setting);
@@ -247,13 +250,16 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting, void *member)
 /*
  * Set the fields of an Election, or of an ElectionGroup, whose settings a call
  * gives; an argument that is NULL sets nothing.  of_group: the call is about a
- * group.  42501 unless the caller is a member of the role that is to be the
- * owner, or a superuser, as for the owners of tables: nobody gives a role away
- * what it does not want.  Returns whether any is given.
+ * group.  Returns whether any is given.
+ *
+ * A call reads its arguments before it locks anything, so that errors come
+ * first, and again into what it has locked.  Then checked is what it read
+ * before: the role of a name stays the one that was looked up.  The name could
+ * be another role's by now, or could not be looked up without waiting.
  */
 bool
 le_arg_settings(FunctionCallInfo fcinfo, const Field *settings, bool of_group,
-				void *to)
+				const void *checked, void *to)
 {
 	bool		given = false;
 
@@ -264,6 +270,8 @@ le_arg_settings(FunctionCallInfo fcinfo, const Field *settings, bool of_group,
 		if (n >= PG_NARGS() || PG_ARGISNULL(n))
 			continue;
 		read_setting(fcinfo, n, &settings[i],
+					 checked == NULL ? NULL :
+					 (const char *) checked + settings[i].offset,
 					 (char *) to + settings[i].offset);
 		given = true;
 	}

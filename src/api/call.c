@@ -292,6 +292,18 @@ le_call_get_owned(const char *name)
 }
 
 /*
+ * A caller that owns something gives it this owner, unless it has no name.
+ * 42501 unless the caller may SET ROLE to it, or is a superuser, as for the
+ * owners of tables: a role is given only what it could have made itself.
+ */
+void
+le_call_check_new_owner(const Role *owner)
+{
+	if (OidIsValid(owner->oid))
+		check_can_set_role(GetUserId(), owner->oid);
+}
+
+/*
  * Take the election lock, so that nothing is decided meanwhile, and (unless
  * lease is NULL) lock the lease row, so that it is not renewed, nor its leader
  * asked to yield. The caller must own the election, also once it is locked: it

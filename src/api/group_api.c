@@ -129,13 +129,13 @@ le_create_group(PG_FUNCTION_ARGS)
 
 	le_call_check("leader_election.create_group()", false);
 	group.name = group_arg(fcinfo);
-	(void) le_arg_settings(fcinfo, le_group_settings, true, &group);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, NULL, &group);
 	if (group.seats == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("seats must not be null"),
 				 errdetail("It must be 1 to %d.", LE_MOST_SEATS)));
-	(void) le_arg_settings(fcinfo, le_election_settings, true, &seat);
+	(void) le_arg_settings(fcinfo, le_election_settings, true, NULL, &seat);
 	le_call_begin(&waits, group.name, LE_TABLE_ELECTION | LE_TABLE_LEASE |
 				  LE_TABLE_EPOCH | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
@@ -164,7 +164,8 @@ le_create_group(PG_FUNCTION_ARGS)
 Datum
 le_alter_group(PG_FUNCTION_ARGS)
 {
-	ElectionGroup checked;
+	ElectionGroup checked = {0};
+	Election	checked_seat = {0};
 	Election	like;
 	bool		alters_seats;
 	BoundedWaits waits;
@@ -174,25 +175,28 @@ le_alter_group(PG_FUNCTION_ARGS)
 	List	   *seats;
 
 	le_call_check_function("leader_election.alter_group()");
-	(void) le_arg_settings(fcinfo, le_group_settings, true, &checked);
-	alters_seats = le_arg_settings(fcinfo, le_election_settings, true, &like);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, NULL, &checked);
+	alters_seats = le_arg_settings(fcinfo, le_election_settings, true, NULL,
+								   &checked_seat);
 	name = group_arg(fcinfo);
 	le_call_begin(&waits, name, LE_TABLES | LE_TABLE_ANNOUNCED | LE_TABLE_GROUP,
 				  RowExclusiveLock);
 	group = lock_owned(name);
+	le_call_check_new_owner(&checked.owner);
 	former_seats = group->seats;
-	(void) le_arg_settings(fcinfo, le_group_settings, true, group);
+	(void) le_arg_settings(fcinfo, le_group_settings, true, &checked, group);
 	while (!le_group_write(group))
 		le_wait_retry_or_busy(group->name);
 	seats = le_elections_read_seats(name);
 	foreach_ptr(Election, seat, alters_seats ? seats : NIL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		le_admin_alter_owned(seat->name, fcinfo, true);
+		le_admin_alter_owned(seat->name, fcinfo, true, &checked_seat);
 	}
 	like = seats != NIL ? *(Election *) linitial(seats) :
 		le_election_new(NULL, group->owner);
-	(void) le_arg_settings(fcinfo, le_election_settings, true, &like);
+	(void) le_arg_settings(fcinfo, le_election_settings, true, &checked_seat,
+						   &like);
 	make_seats(group, &like);
 	tell_costs(group, former_seats);
 	le_wait_bounded_end(&waits);
