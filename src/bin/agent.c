@@ -115,6 +115,7 @@ agent_end(Agent *a)
 	connection_close(&a->connection);
 	pg_free(a->connection.error);
 	pg_free(a->connection.schema_owner);
+	pg_free(a->connection.portable_owner);
 	pg_free(a->channel);
 	pg_free(a->prefix);
 	pg_free(a->seat);

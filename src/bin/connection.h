@@ -82,6 +82,7 @@ typedef struct Connection
 	bool		listening;		/* LISTEN was sent, whether it worked or not */
 	Schema		schema;			/* leader_election, at the last look */
 	char	   *schema_owner;	/* empty: there is none */
+	char	   *portable_owner; /* of the first portable edition that was seen */
 	bool		was_reset;		/* a pool has reset this session once */
 	bool		pooled;			/* each transaction may have another session */
 	bool		stopped;		/* the watcher has stopped a wait to connect */

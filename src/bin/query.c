@@ -39,8 +39,10 @@ static const Statement sql_schema = {
 	" WHERE extname OPERATOR(pg_catalog.=) 'leader_election')"
 	" AND deptype OPERATOR(pg_catalog.=) 'e'),"
 	" EXISTS (SELECT 1 FROM pg_catalog.pg_class"
-	" WHERE relname OPERATOR(pg_catalog.=) 'edition' AND relnamespace"
-	" OPERATOR(pg_catalog.=) (SELECT oid FROM pg_catalog.pg_namespace"
+	" WHERE relname OPERATOR(pg_catalog.=) 'edition' AND relkind"
+	" OPERATOR(pg_catalog.=) 'r' AND (relnamespace, relowner)"
+	" OPERATOR(pg_catalog.=) (SELECT oid, nspowner"
+	" FROM pg_catalog.pg_namespace"
 	" WHERE nspname OPERATOR(pg_catalog.=) 'leader_election_internal')"
 	" AND relowner OPERATOR(pg_catalog.=) (SELECT nspowner"
 	" FROM pg_catalog.pg_namespace"
@@ -203,7 +205,9 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 /* --- the schema */
 
 /*
- * Take the answer to sql_schema.
+ * Take the answer to sql_schema.  A portable edition that belongs to another
+ * role than the first one that we saw is not the one that our user trusts: its
+ * owner may have dropped the schemas, and another role made both anew.
  */
 static void
 set_schema(Connection *c, const PGresult *result)
@@ -215,6 +219,12 @@ set_schema(Connection *c, const PGresult *result)
 	c->schema = extension ? SCHEMA_EXTENSION : !exists ? SCHEMA_NONE :
 		portable ? SCHEMA_PORTABLE : SCHEMA_FOREIGN;
 	text_set(&c->schema_owner, PQgetvalue(result, 0, 3));
+	if (c->schema != SCHEMA_PORTABLE)
+		return;
+	if (c->portable_owner == NULL)
+		text_set(&c->portable_owner, c->schema_owner);
+	else if (strcmp(c->portable_owner, c->schema_owner) != 0)
+		c->schema = SCHEMA_FOREIGN;
 }
 
 /*

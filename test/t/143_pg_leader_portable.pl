@@ -238,4 +238,18 @@ if ($super->query('SHOW server_version_num') >= 180000)
 	is((ask(connect_as('tle', 'installer'), 'run', '--group=g', '--', 'true'))[0], 125, 'and says what is not in it');
 }
 
+#
+# Another role's edition in its place
+#
+
+create('taken over');
+my $trusts = sidecar($APP, '-e', 'taken over', '--portable', '--refusal-timeout=0s', '--http=' . PostgreSQL::Test::Cluster::get_free_port());
+wait_for($node, "SELECT count(*) = 1 FROM leader_election.status WHERE election = 'taken over' AND state = 'led'", 't', undef, 'portable');
+my $taker = session($node, name => 'taker', dbname => 'portable');
+$taker->query("BEGIN; ALTER SCHEMA leader_election OWNER TO mallory; ALTER SCHEMA leader_election_internal OWNER TO mallory;
+	ALTER TABLE leader_election_internal.edition OWNER TO mallory; COMMIT");
+is($taker->sqlstate, '00000', 'the schemas become those of another role');
+is($trusts->exit_code, 124, 'which it was not told to trust');
+$_->finish foreach $taker;
+
 done_testing();
