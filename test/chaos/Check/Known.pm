@@ -21,14 +21,14 @@ sub in_failover
 # Does this command run on in a session of which it cannot know, until its
 # deadline, that the server has ended it? Its network was cut off then. In the portable
 # edition the next join() elects as soon as the session is gone, and pg_leader, which
-# hears of that, may be late on a busy machine.
+# hears of that, may be late on a busy machine: by 100 ms, until $to.
 sub cannot_know
 {
-	my ($c, $time) = @_;
+	my ($c, $time, $to) = @_;
 
 	return $c->{command} && $bound{ $c->{candidate} }
 	  && (grep({ $_->[0] <= $time && $time < ($_->[1] // $time) + 100_000 } @cuts)
-		|| $edition eq 'portable' && grep { $_->[1] eq $c->{candidate} && $_->[0] <= $time + 10_000 && $time < $_->[0] + 100_000 } @ended);
+		|| $edition eq 'portable' && grep { $_->[1] eq $c->{candidate} && $_->[0] <= $time + 10_000 && ($to // $time) < $_->[0] + 100_000 } @ended);
 }
 
 # Was the election dropped meanwhile, or may it have been, as a seat of a group? With

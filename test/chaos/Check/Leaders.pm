@@ -10,7 +10,7 @@ use Check::History;
 use Check::Known;
 use Check::Record;
 use Exporter qw(import);
-use List::Util qw(sum0 uniq);
+use List::Util qw(min sum0 uniq);
 
 our @EXPORT = qw(check_overlaps check_terms check_early);
 
@@ -28,7 +28,7 @@ sub check_overlaps
 			foreach my $other (grep { $_->{who} ne $c->{who} } @open)
 			{
 				$count{'pairs compared'}++;
-				next if cannot_know($other, $c->{from});
+				next if cannot_know($other, $c->{from}, min($other->{to}, $c->{to}));
 				violation('two leaders', describe($other) . ', and ' . describe($c));
 			}
 			push @open, $c;
