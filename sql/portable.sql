@@ -93,14 +93,16 @@ BEGIN
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				HINT = 'Run CREATE EXTENSION leader_election. To have the portable edition all the same: psql -v anyway=1.';
 	END IF;
+	-- Their owner, and no superuser or member of it: what is in these schemas, views
+	-- perhaps, would run with the rights of the role that runs this file.
 	SELECT pg_catalog.pg_get_userbyid(n.nspowner) INTO owner
 		FROM pg_catalog.pg_namespace n
 		WHERE n.nspname IN ('leader_election', 'leader_election_internal')
-		AND NOT pg_catalog.pg_has_role(current_user, n.nspowner, 'USAGE') LIMIT 1;
+		AND pg_catalog.pg_get_userbyid(n.nspowner) <> current_user LIMIT 1;
 	IF FOUND THEN
 		RAISE EXCEPTION 'schema "leader_election" belongs to role "%"', owner
 			USING ERRCODE = 'insufficient_privilege',
-				HINT = 'Run this file as that role, or have it drop its schemas leader_election and leader_election_internal.';
+				HINT = 'Run this file as that role (SET ROLE), or have it drop its schemas leader_election and leader_election_internal.';
 	END IF;
 
 	-- A schema of that name that this file has not made is somebody else's.
@@ -1620,6 +1622,7 @@ BEGIN
 		-- change of holder to all fences.
 		l := leader_election_internal.lock_lease('renew', $1, true);
 		t := clock_timestamp();
+		SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 		IF NOT by_term OR l.leader IS NULL OR l.identity IS NOT DISTINCT FROM s.identity
 				OR $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term
 				OR t >= leader_election_internal.grace(l, e, s) THEN
@@ -1647,8 +1650,11 @@ BEGIN
 		RETURN;
 	END IF;
 
+	-- The settings again, too: alter_election() may have made the lease shorter while
+	-- we waited, and nobody is to get the longer one once it has committed.
 	l := leader_election_internal.lock_lease('renew', $1, false);
 	t := clock_timestamp();
+	SELECT * INTO e FROM leader_election.election x WHERE x.election = $1;
 	IF l.leader IS NULL OR l.identity IS DISTINCT FROM s.identity OR t >= l.expires_at
 			OR by_term AND $2 <> l.term AND $2 IS DISTINCT FROM l.previous_term
 			OR NOT by_term AND l.session_id IS DISTINCT FROM key THEN
@@ -2074,15 +2080,22 @@ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	fenced CONSTANT jsonb := coalesce(nullif(current_setting('leader_election_portable.fenced', true), ''), '{}');
+	asserted boolean := false;
 BEGIN
 	IF TG_WHEN <> 'BEFORE' OR TG_LEVEL <> 'STATEMENT' OR TG_NARGS <> 1 OR octet_length(TG_ARGV[0]) > 200 THEN
 		RAISE EXCEPTION 'trigger "%" does not call leader_election.only_leader() as it must', TG_NAME
 			USING ERRCODE = 'trigger_protocol_violated',
 				HINT = 'Declare it BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE, FOR EACH STATEMENT, with the name of the election as its one argument.';
 	END IF;
-	PERFORM 1 FROM leader_election.lease x WHERE x.election = TG_ARGV[0]
-		AND x.term = (fenced ->> TG_ARGV[0])::bigint AND x.leader IS NOT NULL FOR KEY SHARE SKIP LOCKED;
-	IF NOT FOUND THEN
+	-- The setting is the user's, who may have made it: to lock the lease, the user
+	-- has to be one that assert_leader() would serve.
+	IF fenced ? TG_ARGV[0] AND has_function_privilege(leader_election_internal.caller(),
+			'leader_election.assert_leader(text, bigint)', 'EXECUTE') THEN
+		PERFORM 1 FROM leader_election.lease x WHERE x.election = TG_ARGV[0]
+			AND x.term = (fenced ->> TG_ARGV[0])::bigint AND x.leader IS NOT NULL FOR KEY SHARE SKIP LOCKED;
+		asserted := FOUND;
+	END IF;
+	IF NOT asserted THEN
 		PERFORM leader_election_internal.fence_session(TG_ARGV[0]);
 	END IF;
 	RETURN NULL;
@@ -2280,7 +2293,7 @@ BEGIN
 		PERFORM leader_election_internal.busy($1);
 	END;
 	l := leader_election_internal.lock_lease('drop_election', $1, true);
-	PERFORM leader_election_internal.owned($1);
+	e := leader_election_internal.owned($1);
 	t := clock_timestamp();
 	state := leader_election_internal.state(l, s, t);
 	IF state = 'led' OR state = 'stale' AND leader_election_internal.grace(l, e, s) > t THEN
@@ -2661,6 +2674,7 @@ BEGIN
 		l := leader_election_internal.lock_lease('tick', e.election, true, false);
 		CONTINUE WHEN l.leader IS NULL;
 		t := clock_timestamp();
+		SELECT x.* INTO e FROM leader_election.election x WHERE x.election = l.election;
 		state := leader_election_internal.state(l, s, t);
 		CONTINUE WHEN state NOT IN ('expired', 'orphaned');
 		PERFORM leader_election_internal.vacate(l, e, s, leader_election_internal.reason(l, state), NULL,

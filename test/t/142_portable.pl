@@ -38,10 +38,11 @@ my $SUPERUSER = $super->query('SELECT current_user');
 sub run_file
 {
 	my ($dbname, @args) = @_;
+	my $user = grep({ $_ eq '-U' } @args) ? '' : ' user=installer';
 	my $err;
 
 	IPC::Run::run([ 'psql', '-Xq', @args, '-f', $FILE,
-			'-d', $node->connstr($dbname) . ' user=installer' ],
+			'-d', $node->connstr($dbname) . $user ],
 		'<' => \'', '>' => \my $out, '2>' => \$err);
 	return ($? >> 8, $err . $out);
 }
@@ -127,6 +128,8 @@ like($said, qr/this database has the extension/, 'it is not put beside the exten
 database('theirs', 'CREATE SCHEMA leader_election AUTHORIZATION operator');
 ($code, $said) = run_file('theirs', '-v', 'anyway=1');
 like($said, qr/schema "leader_election" belongs to role "operator"/, 'nor into a schema of another owner');
+($code, $said) = run_file('theirs', '-v', 'anyway=1', '-U', $node->safe_psql('postgres', 'SELECT current_user'));
+like($said, qr/schema "leader_election" belongs to role "operator"/, '... not even as a superuser, who would run what is in it');
 $node->safe_psql('theirs', 'ALTER SCHEMA leader_election OWNER TO installer');
 ($code, $said) = run_file('theirs', '-v', 'anyway=1');
 like($said, qr/is not that of the portable edition/, 'nor into one that is something else');
@@ -609,6 +612,14 @@ $fence->query('ROLLBACK');
 $fence->query("BEGIN; SET LOCAL leader_election_portable.fenced = '{\"$election\": 99}'");
 is($fence->sqlstate_of('UPDATE public.jobs SET id = 2'), 'LE001', 'nor by a setting alone');
 $fence->query('ROLLBACK');
+my $watcher = session($node, name => 'watcher', dbname => 'portable', user => 'operator');
+$node->safe_psql('portable', 'GRANT UPDATE, SELECT ON public.jobs TO operator;
+	REVOKE EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) FROM operator');
+$watcher->query("BEGIN; SET LOCAL leader_election_portable.fenced = '{\"$election\": $term}'");
+is($watcher->sqlstate_of('UPDATE public.jobs SET id = 2'), 'LE001', 'nor by that of a role that may not assert');
+$watcher->finish;
+$node->safe_psql('portable', 'REVOKE UPDATE, SELECT ON public.jobs FROM operator;
+	GRANT EXECUTE ON FUNCTION leader_election.assert_leader(text, bigint) TO operator');
 
 # REPEATABLE READ: the snapshot is that of the old leader, a renewal comes, and
 # then the holder changes.

@@ -225,6 +225,15 @@ foreach my $edition (qw(extension portable))
 		unlike($said, qr/the code of another role/, 'and not run');
 		$node->safe_psql('moves', q(SET ROLE installer; DROP VIEW leader_election_internal.edition;
 			ALTER TABLE leader_election_internal.mine RENAME TO edition; DROP FUNCTION leader_election_internal.evil()));
+		$node->safe_psql('moves', q(SET ROLE installer;
+			CREATE FUNCTION leader_election_internal.evil(integer) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+				'BEGIN RAISE WARNING $x$the code of another role$x$; RETURN true; END';
+			CREATE INDEX evil ON leader_election_internal.edition (number) WHERE leader_election_internal.evil(1)));
+		($code, $said) = run_file(to($edition, 'moves'));
+		like($said, qr/not the tables that portable\.sql makes: leader_election_internal\.edition/, 'nor an index with code of theirs');
+		unlike($said, qr/the code of another role/, 'which planning a query would run');
+		$node->safe_psql('moves', q(SET ROLE installer; DROP INDEX leader_election_internal.evil;
+			DROP FUNCTION leader_election_internal.evil(integer)));
 		is($there->query($ALL), $before, 'nothing has changed by all this');
 	}
 	my $privileges = $there->query($PRIVILEGES);
