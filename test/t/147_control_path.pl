@@ -32,9 +32,10 @@ copy($_, "$image/share/extension/") or die "$_: $!"
   foreach glob(pg_config('--sharedir') . '/extension/leader_election*');
 copy(pg_config('--pkglibdir') . '/leader_election.so', "$image/lib/") or die "the library: $!";
 
-# Not '$system', not '$libdir': there it would be found anyway.
+# Not '$system': there it would be found anyway. '$libdir' has PL/pgSQL, which the
+# script needs, and comes second.
 my $node = new_server(config => "extension_control_path = '$image/share'
-dynamic_library_path = '$image/lib'");
+dynamic_library_path = '$image/lib:\$libdir'");
 my $sql = session($node);
 
 sub libraries_of
