@@ -16,7 +16,6 @@
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
-
 /*
  * A text of so many bytes, which is refused before it is copied if it is too
  * long.  NULL: it may be empty, and is not given.
@@ -252,10 +251,11 @@ read_setting(FunctionCallInfo fcinfo, int n, const Field *setting,
  * gives; an argument that is NULL sets nothing.  of_group: the call is about a
  * group.  Returns whether any is given.
  *
- * A call reads its arguments before it locks anything, so that errors come
- * first, and again into what it has locked.  Then checked is what it read
- * before: the role of a name stays the one that was looked up.  The name could
- * be another role's by now, or could not be looked up without waiting.
+ * A call reads its arguments twice: before it locks anything, so that errors
+ * come first, and then into the row that it has locked.  The second time,
+ * checked is what the first time has read, and roles are copied from there.
+ * Were a name looked up again, a rename in between could make it mean another
+ * role, and the look-up could wait while we hold the election lock.
  */
 bool
 le_arg_settings(FunctionCallInfo fcinfo, const Field *settings, bool of_group,

@@ -205,9 +205,9 @@ query_exchange(Connection *c, const Statement *s, const char *const *values,
 /* --- the schema */
 
 /*
- * Take the answer to sql_schema.  A portable edition that belongs to another
- * role than the first one that we saw is not the one that our user trusts: its
- * owner may have dropped the schemas, and another role made both anew.
+ * Take the answer to sql_schema.  The user trusts the role that owned the
+ * portable edition when we first saw it.  If that role drops its schemas while
+ * we run, another role can make both anew: we use nothing in those.
  */
 static void
 set_schema(Connection *c, const PGresult *result)

@@ -201,9 +201,9 @@ make_lease(const Row *row)
 }
 
 /*
- * Write a lease that is locked, or a new one, as the struct has it; durably,
- * whatever it says (R6).  What an incomplete row lacks it goes on lacking:
- * nobody is to lead by it.
+ * Write a lease that is locked, or a new one, as the struct has it.  The commit
+ * is durable (R6), also where it grants nothing.  A column that an incomplete
+ * row lacks stays NULL, so that nobody leads by that row.
  */
 void
 le_lease_write(Lease *lease)
