@@ -937,7 +937,10 @@ def _text(error):
 
 
 def _words(error):
-    return f"{_sqlstate(error) or type(error).__name__} {_text(error)}"
+    hint = ""
+    if _sqlstate(error) in ("3F000", "42883"):      # no such schema, or function
+        hint = " (CREATE EXTENSION leader_election, or portable.sql?)"
+    return f"{_sqlstate(error) or type(error).__name__} {_text(error)}{hint}"
 
 
 # --- what the server has given us

@@ -537,6 +537,8 @@ class Tests(Logged, unittest.TestCase):
                 self.assertEqual(len(self.lines), 2 if leadership._closing else 1, self.lines)
                 if not lasting:
                     text = f"{sqlstate} it says no" if word == "refused" else "it says no"
+                    if sqlstate in ("3F000", "42883"):
+                        text += " (CREATE EXTENSION leader_election, or portable.sql?)"
                     self.assertEqual(leadership.state, f"{word}: {text}")
                     self.assertEqual(self.told, [])
                     leadership.close()

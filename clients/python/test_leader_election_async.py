@@ -408,7 +408,8 @@ class Tests(Told, unittest.IsolatedAsyncioTestCase):
         with self.assertLogs("leader_election") as logs:
             async with self.detached(missing, refusal_timeout=0.05) as detached:
                 await self.until(lambda: len(self.pool.sent) >= 6)
-                self.assertEqual(detached.state, "refused: 3F000 no schema")
+                self.assertEqual(detached.state, "refused: 3F000 no schema (CREATE EXTENSION "
+                                                 "leader_election, or portable.sql?)")
                 created.append(True)
                 self.assertEqual(await detached.wait(), 7)
                 self.assertEqual(detached.state, "leads")
