@@ -109,6 +109,7 @@ OBJS = \
 	src/api/call.o \
 	src/api/campaign.o \
 	src/api/detached_api.o \
+	src/api/diagnose_alike.o \
 	src/api/diagnose_api.o \
 	src/api/diagnose_fill.o \
 	src/api/diagnose_leader.o \

@@ -64,6 +64,9 @@ extern char *le_diagnose_owner_runs(const Diagnosis *d, const char *call);
 /* diagnose_fill.c */
 extern char *le_diagnose_fill(const Diagnosis *d, const char *sentence);
 
+/* diagnose_alike.c */
+extern void le_diagnose_report_unknown(const Diagnosis *d);
+
 /* diagnose_leader.c */
 extern void le_diagnose_leader(Diagnosis *d);
 extern void le_diagnose_renewal(Diagnosis *d);
