@@ -66,6 +66,7 @@ extern char *le_diagnose_fill(const Diagnosis *d, const char *sentence);
 
 /* diagnose_alike.c */
 extern void le_diagnose_report_unknown(const Diagnosis *d);
+extern void le_diagnose_alike(Diagnosis *d);
 
 /* diagnose_leader.c */
 extern void le_diagnose_leader(Diagnosis *d);

@@ -61,6 +61,8 @@ static const Check checks[] = {
 	ON_STANDBY | WITHOUT_LEASE},
 	{le_diagnose_candidates, CHECK_STANDING, 0},
 	{le_diagnose_seats, CHECK_STANDING, 0},
+	{le_diagnose_alike, LE_TABLE_ELECTION | LE_TABLE_GROUP,
+	ON_STANDBY | WITHOUT_LEASE},
 	{le_diagnose_worker, 0, WITHOUT_LEASE},
 	{le_diagnose_trouble, 0, WITHOUT_LEASE},
 	{le_diagnose_standbys, 0, WITHOUT_LEASE},
