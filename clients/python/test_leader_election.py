@@ -4,9 +4,12 @@ engine with calls that are answered as the test says. python3 -m unittest discov
 import asyncio
 import logging
 import os
+import pathlib
+import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +21,7 @@ from unittest import mock
 import psycopg
 
 import leader_election
+import leader_election_core as core
 from leader_election import (DetachedLeadership, FakeLeadership, Leadership, LeadershipError,
                              NotLeader, SoleLeadership)
 from told import Told
@@ -75,7 +79,7 @@ def granted(call, ms="15000", term="1", yielding="f"):
 
 
 def grant(term, deadline, third=0.0):
-    return leader_election._Grant(term, deadline, third, False)
+    return core.Grant(term, deadline, third, False)
 
 
 class Logged(Told):
@@ -86,9 +90,9 @@ class Logged(Told):
         self.lines = []
         handler = logging.Handler()
         handler.emit = lambda record: self.lines.append(record.getMessage())
-        leader_election.log.addHandler(handler)
-        leader_election.log.propagate = False
-        self.addCleanup(leader_election.log.removeHandler, handler)
+        core.log.addHandler(handler)
+        core.log.propagate = False
+        self.addCleanup(core.log.removeHandler, handler)
 
     def until(self, condition):
         end = time.monotonic() + 20
@@ -276,7 +280,7 @@ class Tests(Logged, unittest.TestCase):
             return [(0, 0, 0, "", (ip, 0)) for ip in ips.get(host, ["0.0.0.0"])]
         with mock.patch.dict(os.environ, environment), \
                 mock.patch("socket.getaddrinfo", getaddrinfo):
-            addresses = leader_election._Addresses(psycopg.conninfo.conninfo_to_dict(where), 30.0)
+            addresses = leader_election._Addresses(30.0, psycopg.conninfo.conninfo_to_dict(where))
             return [tuple(params[key] for key in keys)
                     for params in (addresses.params_of(addresses.next()) for _ in range(count))]
 
@@ -314,7 +318,7 @@ class Tests(Logged, unittest.TestCase):
 
     def test_verdict(self):
         """Only when the last word of every address is a refusal, for so long without a break."""
-        addresses = leader_election._Addresses({"host": "/a,/b", "port": "1"}, 0.1)
+        addresses = leader_election._Addresses(0.1, {"host": "/a,/b", "port": "1"})
         a, b = addresses.next(), addresses.next()
         no = leader_election._refusal('role "x" does not exist')
         self.assertIsNone(addresses.verdict())
@@ -330,7 +334,7 @@ class Tests(Logged, unittest.TestCase):
         self.assertIsNone(addresses.verdict(), "there was a break")
 
     def test_primary_comes_first(self):
-        addresses = leader_election._Addresses({"host": "/a,/b,/c", "port": "1"}, 0.1)
+        addresses = leader_election._Addresses(0.1, {"host": "/a,/b,/c", "port": "1"})
         self.assertEqual([addresses.next().host for _ in range(2)], ["/a", "/b"])
         addresses.found_primary()
         self.assertEqual([addresses.next().host for _ in range(4)], ["/b", "/a", "/c", "/b"])
@@ -565,7 +569,7 @@ class Tests(Logged, unittest.TestCase):
 
         def answer(call):
             if next(answers) % 2 == 0:
-                raise leader_election._NotPrimary("a standby")
+                raise core.NotPrimary("a standby")
             raise psycopg.errors.InvalidParameterValue("no")
         leadership = self.answered(answer, refusal_timeout=0.3)
         with self.assertRaises(psycopg.errors.InvalidParameterValue):
@@ -704,7 +708,7 @@ class Tests(Logged, unittest.TestCase):
 
         leadership = DetachedLeadership(Pool(), "e", **self.handlers())
         leadership._held = grant(1, leadership._now() + 2.4, 0.8)
-        leadership._lead = leader_election._Tenure(leadership._held)
+        leadership._lead = core.Tenure(leadership._held)
         leadership.start()
         self.until(lambda: len(back) >= 12)
         self.assertTrue(leadership.leads)
@@ -784,6 +788,21 @@ class Tests(Logged, unittest.TestCase):
             made.start()
             os._exit(0 if f"-{os.getpid()}-" in made.candidate and made.state != "failed" else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+    # --- files to copy
+
+    def test_copied_into_a_package(self):
+        """The two files find each other there, too."""
+        here = pathlib.Path(leader_election.__file__).parent
+        with tempfile.TemporaryDirectory() as folder:
+            package = pathlib.Path(folder, "app")
+            package.mkdir()
+            for name in ("leader_election.py", "leader_election_core.py"):
+                shutil.copy(here / name, package)
+            program = "from app.leader_election import FakeLeadership; print(FakeLeadership().elect())"
+            done = subprocess.run([sys.executable, "-c", program], cwd=folder, text=True,
+                                  capture_output=True)
+        self.assertEqual((done.stdout, done.stderr), ("1\n", ""))
 
     def test_uwsgi(self):
         for opt, runs in (({}, False), ({"enable-threads": b"true"}, True), ({"threads": b"2"}, True)):

@@ -845,7 +845,7 @@ finally:
         async def getaddrinfo(host, port, **_):
             return [(0, 0, 0, "", (ip, port)) for ip in ("192.0.2.1", "192.0.2.1", "192.0.2.2")]
         addresses = leader_election_async._Addresses(
-            *leader_election_async._read("postgresql://cluster/d"), 30.0)
+            30.0, *leader_election_async._read("postgresql://cluster/d"))
         with mock.patch.object(loop, "getaddrinfo", getaddrinfo):
             found = [await addresses.next() for _ in "ab"]
             self.assertEqual([address.hostaddr for address in found], ["192.0.2.1", "192.0.2.2"])
