@@ -312,7 +312,8 @@ class _Standing(_Candidate, core.Engine):
 
     def _ask(self, sql, *values):
         """A call that answers with a grant, or None."""
-        return self._grant_of(self._now(), self._call(sql, *values))
+        sent = self._now()
+        return self._grant_of(sent, self._call(sql, *values))
 
     def _connect(self, addresses):
         """A connection to the next address."""

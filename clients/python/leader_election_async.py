@@ -315,7 +315,8 @@ class _Standing(_Candidate, core.Engine):
 
     async def _ask(self, sql, *values):
         """A call that answers with a grant, or None."""
-        return self._grant_of(self._now(), await self._call(sql, *values))
+        sent = self._now()
+        return self._grant_of(sent, await self._call(sql, *values))
 
     async def _within(self, work, more=0.0, stop=False):
         """What this task or coroutine returns, if it does so in time; else it is cancelled. stop:
