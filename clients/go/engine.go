@@ -115,26 +115,34 @@ func (l *Leadership) renew() {
 	if !l.throttle() {
 		return
 	}
-	work, term, _ := l.leadership()
+	_, term, _ := l.leadership()
 	switch g, err := l.link.renew(term); {
 	case err == nil && g.term == term:
 		l.answered()
 		l.extend(g)
-	case err == nil && work.Err() == nil: // [failover]
+	case err == nil:
 		l.answered()
-		l.lose("failover")
-		l.working.Wait()
-		l.elect(g)
-	case err == nil: // and we have given up meanwhile: the new term is to be given back
-		l.mu.Lock()
-		l.grant.term = g.term
-		l.mu.Unlock()
+		l.failOver(g)
 	case err == errNotGranted:
 		l.lose("not renewed")
 	default:
 		l.recover(err)
 		l.retry = l.backOff()
 	}
+}
+
+// failOver goes on in a new term, which the server has granted to the holder of the
+// old one. If that was lost meanwhile, for whatever other reason, the new one is the
+// term to be given back. [failover]
+func (l *Leadership) failOver(g grant) {
+	if l.lose("failover") {
+		l.working.Wait()
+		l.elect(g)
+		return
+	}
+	l.mu.Lock()
+	l.grant.term = g.term
+	l.mu.Unlock()
 }
 
 // giveBack waits for fn, and gives back what we have at the server: our lease, or
@@ -273,23 +281,24 @@ func (l *Leadership) extend(g grant) {
 	}
 }
 
-// lose ends the leadership, if there is one.
-func (l *Leadership) lose(reason string) {
+// lose ends the leadership, if there is one. It says whether it has, and for this reason.
+func (l *Leadership) lose(reason string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.work == nil || l.work.Err() != nil {
-		return
+		return false
 	}
 	left := l.grant.deadline.Sub(l.now())
 	if reason == "expired" && left > 0 { // it was renewed
 		l.timer.Reset(left)
-		return
-	}
-	if left <= 0 { // the timer is late: the process was stopped
-		reason = "expired"
+		return false
 	}
 	l.reason = reason
+	if left <= 0 { // the timer is late: the process was stopped
+		l.reason = "expired"
+	}
 	l.end()
+	return l.reason == reason
 }
 
 // fail ends Run, which returns err. The first one counts.

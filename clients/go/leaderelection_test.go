@@ -595,13 +595,14 @@ func TestLogAsks(t *testing.T) {
 type granting struct {
 	l      *Leadership
 	grants []grant
+	asked  func() // while a renewal is under way
 	left   []int64
 	stop   context.CancelFunc
 }
 
 func (s *granting) stand(context.Context) (grant, error) { return s.next() }
 func (s *granting) renew(int64) (grant, error) {
-	s.l.Resign() // while the call is under way
+	s.asked()
 	return s.next()
 }
 func (s *granting) leave(term int64)                    { s.left = append(s.left, term) }
@@ -622,8 +623,8 @@ func TestGivenBack(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	l := newLeadership(Options{Election: "e"})
 	l.rest = 0
-	s := &granting{l: l, stop: stop, grants: []grant{{term: 1, deadline: past}, {term: 2, deadline: good},
-		{term: 3, deadline: good}, {term: 4, deadline: good}}}
+	s := &granting{l: l, stop: stop, asked: l.Resign, grants: []grant{{term: 1, deadline: past},
+		{term: 2, deadline: good}, {term: 3, deadline: good}, {term: 4, deadline: good}}}
 	l.link = s
 	var told []int64
 	_ = l.Run(ctx, func(ctx context.Context, term int64) error {
@@ -636,6 +637,29 @@ func TestGivenBack(t *testing.T) {
 	}
 	if len(s.left) < 3 || !reflect.DeepEqual(s.left[:3], []int64{1, 3, 4}) {
 		t.Error(s.left)
+	}
+}
+
+// Who resigns when a failover's new term has come, but has not begun yet, does not lead
+// in it: it is given back. (A line of log is written in between.)
+func TestResignAtFailover(t *testing.T) {
+	good := time.Now().Add(time.Hour)
+	ctx, stop := context.WithCancel(context.Background())
+	l := newLeadership(Options{Election: "e"})
+	l.rest = 0
+	s := &granting{l: l, stop: stop, grants: []grant{{term: 1, deadline: good}, {term: 2, deadline: good}, {term: 3}}}
+	s.asked = func() { l.complained = true }
+	l.link = s
+	log.SetOutput(asking(l.Resign))
+	defer log.SetOutput(os.Stderr)
+	var told []string
+	_ = l.Run(ctx, func(ctx context.Context, term int64) error {
+		<-ctx.Done()
+		told = append(told, fmt.Sprint(term, " ", l.Reason()))
+		return nil
+	})
+	if !reflect.DeepEqual(told, []string{"1 resigned"}) || len(s.left) == 0 || s.left[0] != 2 {
+		t.Errorf("told %q, left %d", told, s.left)
 	}
 }
 
