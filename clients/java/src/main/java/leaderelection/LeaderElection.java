@@ -766,7 +766,7 @@ public final class LeaderElection {
             Lease held = lease;
             while (isIdle(held))
                 watch(held);
-            if (owed != null || closed) {
+            if (isLost()) {
                 giveBack();
             } else if (!isWell()) {
                 lose("unhealthy");
@@ -780,6 +780,12 @@ public final class LeaderElection {
             }
             endTurn();
         }
+
+        /**
+         * Under the lock, which lose() has until its handler is queued: else giveBack() might wait for
+         * the handlers before that, and the next one lead while our work goes on [HANDLER=lost:block].
+         */
+        private synchronized boolean isLost() { return owed != null || closed; }
 
         private boolean isIdle(Lease held) {
             return lease == held && owed == null && !closed && askAt - now() > 0;
