@@ -33,13 +33,15 @@ has_sqlstate(const Answer *answer, const char *const *states, int n)
 }
 
 /*
- * Might the same call succeed a little later?
+ * Might the same call succeed a little later? Of class 25, a standby may be
+ * promoted (25006), and a time limit of transactions ends a session once (25P).
+ * We open no transaction block: what does (25001) will do it again.
  */
 bool
 answer_is_transient(const Answer *answer)
 {
 	static const char *const states[] = {
-		"08", "25", "40", "53", "55", "57", "58", "XX", "LE004"
+		"08", "25006", "25P", "40", "53", "55", "57", "58", "XX", "LE004"
 	};
 
 	return answer->outcome != ANSWER_ERROR ||

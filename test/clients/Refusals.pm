@@ -176,12 +176,11 @@ sub refused_for_a_while
 
 # --- what lasts: a wrong argument, or a call that this server or driver cannot do
 
-# [ NAME, SQLSTATE, ROUTINES, KINDS, NOT ]. (pg_leader calls no campaign(), and takes no
-# 25001 for final: each of its statements is sent alone.)
+# [ NAME, SQLSTATE, ROUTINES, KINDS, NOT ]. (pg_leader calls no campaign().)
 my @FINAL = (
 	[ 'refused for good 22023', '22023', [qw(acquire join)], [qw(session detached)], '' ],
 	[ 'refused for good 0A000', '0A000', [qw(acquire join)], [qw(session detached)], '' ],
-	[ 'refused for good 25001', '25001', [qw(acquire join)], [qw(session detached)], 'pg_leader' ],
+	[ 'refused for good 25001', '25001', [qw(acquire join)], [qw(session detached)], '' ],
 	[ 'campaign refused for good', '0A000', ['campaign'], ['session'], 'pg_leader' ]);
 
 # A database in which these routines raise that.
