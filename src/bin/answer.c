@@ -85,7 +85,7 @@ report_no_extension(const Connection *c)
 		case SCHEMA_PORTABLE:
 			pg_log_error_detail("It has a schema \"leader_election\" that does not belong to the extension, but, as its portable edition, to role \"%s\": nothing in it is used.",
 								text_show(c->schema_owner));
-			pg_log_error_hint("It would run with your rights.  If you trust that role: --portable, or PG_LEADER_PORTABLE=1.");
+			pg_log_error_hint("It would run with your rights.  If you trust that role: --portable, or PG_LEADER_PORTABLE=on.");
 			break;
 		default:
 			pg_log_error_hint("In this database, as superuser: CREATE EXTENSION leader_election.  Where none can be installed: psql -f portable.sql%s.",
@@ -115,4 +115,6 @@ answer_report(const Connection *c, const Answer *answer)
 	if (message[0] == '\0')
 		message = NO_MESSAGE;
 	pg_log_error("%s", text_lend(text_printable_lines(message)));
+	if (answer->no_privilege)
+		pg_log_error_hint("A role needs USAGE on schema leader_election, SELECT on what PUBLIC can read there by default, and to stand also EXECUTE on its routines.");
 }

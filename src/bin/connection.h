@@ -139,6 +139,7 @@ typedef struct Answer
 	char		sqlstate[6];
 	char	   *message;		/* of an error, as the server wrote it */
 	int64		sent;			/* when the statement was sent */
+	bool		no_privilege;	/* the role lacks a privilege on an object */
 	bool		is_copy;		/* the server wants to copy data instead */
 } Answer;
 

@@ -49,7 +49,7 @@ static const char connection_help[] =
 "  -w, --no-password        never prompt for password (the default)\n"
 "  -W, --password           prompt for password\n"
 "      --portable           use the portable edition, too: a schema that no\n"
-"                           extension owns (or set PG_LEADER_PORTABLE=1)\n"
+"                           extension owns (or set PG_LEADER_PORTABLE=on)\n"
 "What is not given comes from the environment (PGHOST and so on), or from the\n"
 "service file.  Put a password there, or into the password file (~/.pgpass).\n"
 "Each address of each host is tried.  An attempt takes connect_timeout, if that\n"

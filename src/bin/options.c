@@ -363,13 +363,40 @@ set_check_defaults(Options *o)
 }
 
 /*
+ * Is the portable edition to be believed, by the environment? A value that we
+ * do not know is an error: it may be meant either way.
+ */
+static bool
+portable_by_environment(void)
+{
+	static const char *const on[] = {"1", "on", "true", "yes"};
+	static const char *const off[] = {"", "0", "off", "false", "no"};
+	const char *value = getenv("PG_LEADER_PORTABLE");
+
+	if (value == NULL)
+		return false;
+	for (int i = 0; i < lengthof(on); i++)
+	{
+		if (pg_strcasecmp(value, on[i]) == 0)
+			return true;
+	}
+	for (int i = 0; i < lengthof(off); i++)
+	{
+		if (pg_strcasecmp(value, off[i]) == 0)
+			return false;
+	}
+	pg_log_error("invalid value \"%s\" for variable PG_LEADER_PORTABLE",
+				 text_show(value));
+	pg_log_error_hint("It is \"on\" or \"off\".");
+	exit(EXIT_USAGE);
+}
+
+/*
  * Read the command line of a subcommand, whose name is argv[0].
  */
 void
 options_read(const Subcommand *s, int argc, char **argv, Options *o)
 {
-	const char *portable = getenv("PG_LEADER_PORTABLE");
-
 	*o = (Options)
 	{
 		.wait = NEVER,.hold = -1,.grace = -1,.check =
@@ -381,7 +408,7 @@ options_read(const Subcommand *s, int argc, char **argv, Options *o)
 	};
 	parse_options(s, argc, argv, o);
 	o->connect.read_write = s->needs_primary;
-	if (portable != NULL && strcmp(portable, "1") == 0)
+	if (portable_by_environment())
 		o->connect.portable = true;
 	if (o->ask_password)
 		o->connect.password = simple_prompt("Password: ", false);

@@ -83,6 +83,18 @@ is_copying(const PGresult *result)
 }
 
 /*
+ * Does an error say that a GRANT is missing? The extension's own refusals have
+ * that SQLSTATE (42501), too, and words are of the server's language.
+ */
+static bool
+says_no_privilege(const PGresult *result)
+{
+	const char *function = PQresultErrorField(result, PG_DIAG_SOURCE_FUNCTION);
+
+	return function != NULL && strncmp(function, "aclcheck_error", 14) == 0;
+}
+
+/*
  * Take the next result of the statement that was sent.  Return true if there
  * are no more.
  */
@@ -109,6 +121,7 @@ take_result(Connection *c, Answer *answer)
 	set_error(answer, PQresultErrorField(result, PG_DIAG_SQLSTATE),
 			  pg_strdup(message));
 	(void) pg_strip_crlf(answer->message);
+	answer->no_privilege = says_no_privilege(result);
 	answer->is_copy = is_copying(result);
 	PQclear(result);
 	return false;

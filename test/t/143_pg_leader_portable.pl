@@ -70,15 +70,23 @@ foreach my $call (@SUBCOMMANDS)
 	my ($code, $out, $err) = ask($APP, @$call);
 
 	is("$code $out", '124 ', "without --portable: @$call");
-	like($err, qr/does not have the extension.*as its portable edition, to role "installer": nothing in it is used.*If you trust that role: --portable, or PG_LEADER_PORTABLE=1/s,
+	like($err, qr/does not have the extension.*as its portable edition, to role "installer": nothing in it is used.*If you trust that role: --portable, or PG_LEADER_PORTABLE=on/s,
 		'says what there is');
 }
 is($owner->query('SELECT count(*) FROM leader_election.history'), 0, 'nothing in it is used');
 {
-	local $ENV{PG_LEADER_PORTABLE} = 'yes';
-	is((ask($APP, 'status'))[0], 124, 'nor with another value of the variable than 1');
-	$ENV{PG_LEADER_PORTABLE} = 1;
-	is((ask($APP, 'status'))[0], 0, 'it does with 1');
+	my %means = (map({ $_ => 0 } qw(1 on true yes ON True)), map({ $_ => 124 } '', qw(0 off false no OFF)),
+		map({ $_ => 125 } ' ', qw(2 y enabled)));
+
+	foreach my $value (sort keys %means)
+	{
+		local $ENV{PG_LEADER_PORTABLE} = $value;
+		my ($status, undef, $said) = ask($APP, 'status');
+
+		is($status, $means{$value}, "PG_LEADER_PORTABLE=$value");
+		like($said, qr/invalid value "\Q$value\E" for variable PG_LEADER_PORTABLE\n.*It is "on" or "off"\.$/m, 'says what it may be')
+		  if $status == 125;
+	}
 }
 is((ask($APP, 'status', '--portable'))[0], 0, 'and with --portable');
 
