@@ -1,12 +1,12 @@
 /*
  * LeaderElection.java
  *		Stand for election in a PostgreSQL database that has the extension
- *		leader_election: one file to copy, or to install. It needs the driver
+ *		leader_election: this folder is to copy, or to install. It needs the driver
  *		org.postgresql (pgjdbc), and Java 11 or later.
  *
- * In this order: what an application uses (Options, Leadership and its four
- * kinds), the Engine that keeps a candidate standing, where it connects to
- * (Addresses), and small helpers.
+ * This file has what an application uses (Options, Leadership and its four
+ * kinds), and the state of a leadership. Engine.java keeps a candidate
+ * standing; Jdbc.java says where to connect, and makes calls.
  *
  * The states, as in docs/clients.md:
  *
@@ -38,6 +38,7 @@ package leaderelection;
 import static java.lang.System.Logger.Level.*;
 import static java.nio.charset.StandardCharsets.UTF_8;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
+import static leaderelection.Jdbc.*;
 
 import java.io.IOException;
 import java.net.*;
@@ -47,21 +48,13 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.function.*;
-import javax.net.SocketFactory;
 import javax.sql.DataSource;
 import org.postgresql.*;
 import org.postgresql.core.BaseConnection;
 import org.postgresql.core.TransactionState;
 
 public final class LeaderElection {
-    private static final System.Logger LOG = System.getLogger("leaderelection");
-    private static final long MS = 1_000_000, SECOND = 1000 * MS;
-    /** Where calls and handlers run: so that each can be waited for no longer than it may take. */
-    private static final ExecutorService POOL = Executors.newCachedThreadPool(task -> {
-        Thread t = new Thread(task, "leader election");
-        t.setDaemon(true);
-        return t;
-    });
+    static final System.Logger LOG = System.getLogger("leaderelection");
 
     private LeaderElection() { }
 
@@ -139,7 +132,7 @@ public final class LeaderElection {
         private boolean ended;                // nothing of ours is left at the server
         private boolean asked;                // to yield, in this term
 
-        private Leadership(Options options, Executor executor) {
+        Leadership(Options options, Executor executor) {
             o = options;
             handlers = new Handlers(executor);
         }
@@ -680,461 +673,10 @@ public final class LeaderElection {
         @Override void hangUp() { disconnect(ear, null); }
     }
 
-    // --------------------------------------------------------------- the engine
-
-    /** What keeps a candidate standing. A session and a detached one differ in how they call. */
-    private abstract static class Engine extends Leadership {
-        static final String RENEW = "SELECT term, remaining_ms, yielding FROM leader_election.renew("
-            + "?, term => ?::pg_catalog.int8, metadata => ?::pg_catalog.jsonb)";
-        /**
-         * What a server says to who may not log in. 08004 is the driver's: no password is known.
-         * 25001 is ours: a pool lends what is in a transaction.
-         */
-        private static final String LOGIN_REFUSED = "28...|3D000|42501|08004|25001";
-        /** What would be answered the same again, if a primary says it after login. */
-        private static final String HOPELESS = "28...|3D000|22023|0A000|25001";
-        private static final long MOST_BACK_OFF = 5 * SECOND, LOG_AGAIN = 60 * SECOND;
-        private static final int MOST_ATTEMPTS = 10;    // in a second
-
-        final long callTimeout = o.callTimeout.toNanos();
-        private final int share;       // of what remains of a lease at the server, one part in so many
-        private final long between;    // from one question to the next of who does not lead
-        private final CompletableFuture<Void> closing = new CompletableFuture<>();
-        private final CompletableFuture<Void> finished = new CompletableFuture<>();
-
-        // The rest is the engine's alone.
-        Connection connection;    // a session's, or the pool's for this turn
-        boolean known;            // the server may know that we stand
-        long askAt = now();       // when to call the server
-        private Addresses addresses;
-        private Address at;
-        private Refusal hopeless;    // a primary's, if that was its last word
-        private long backOff = SECOND / 10;
-        private final Deque<Long> attempts = new ArrayDeque<>();    // the last MOST_ATTEMPTS
-        private CompletableFuture<Boolean> check;
-        private boolean troubled;
-        private final Map<String, Long> logged = new HashMap<>();
-
-        Engine(Options options, int share, long between) {
-            super(options, options.executor);
-            this.share = share;
-            this.between = between;
-        }
-
-        abstract Connection open(Address at) throws Exception;
-
-        /** What one does who has nothing to ask. Returns soon. */
-        abstract void watch(Lease held) throws Exception;
-
-        /** Stands. Null: we are not elected. */
-        abstract Lease stand() throws Exception;
-
-        /** Null: the server says that we do not lead. */
-        abstract Lease renew(Lease held) throws Exception;
-
-        /** Tells the server that we stand no longer; owed is the lease that is ours there, or null. */
-        abstract void withdraw(Lease owed) throws Exception;
-
-        /** After an error: what is left of our leadership, and of our connection. */
-        abstract void keepOrLose(SQLException e);
-
-        abstract void endTurn() throws Exception;
-
-        /** Ends connections in peace: what is said last is heard. */
-        abstract void hangUp();
-
-        final void start(Addresses of) {
-            addresses = of;
-            POOL.execute(this::run);
-        }
-
-        private void run() {
-            while (!closed || known)
-                try {
-                    turn();
-                } catch (Throwable t) {
-                    recover(t);
-                }
-            hangUp();
-            handlers.await();
-            finish();
-            handlers.await();
-            finished.complete(null);
-        }
-
-        private void turn() throws Exception {
-            Lease held = lease;
-            while (isIdle(held))
-                watch(held);
-            if (isLost()) {
-                giveBack();
-            } else if (!isWell()) {
-                lose("unhealthy");
-                report("unhealthy", "", "the health check says no");
-                giveBack();
-            } else if (held == null) {
-                handlers.await();    // that of lost may still stop the work [HANDLER=lost:block]
-                ask(null);
-            } else {
-                ask(held);
-            }
-            endTurn();
-        }
-
-        /**
-         * Under the lock, which lose() has until its handler is queued: else giveBack() might wait for
-         * the handlers before that, and the next one lead while our work goes on [HANDLER=lost:block].
-         */
-        private synchronized boolean isLost() { return owed != null || closed; }
-
-        private boolean isIdle(Lease held) {
-            return lease == held && owed == null && !closed && askAt - now() > 0;
-        }
-
-        /** Before its time, but however many notifications there are, only so often [spin]. */
-        final void askSoon() { askAt = Math.min(askAt, attempts.getLast() + SECOND / MOST_ATTEMPTS); }
-
-        /** For so long, or until something has changed. */
-        final synchronized void rest(Lease held, long ns) throws InterruptedException {
-            if (isIdle(held))
-                NANOSECONDS.timedWait(this, ns);
-        }
-
-        /** Stands, or renews the lease that we hold. */
-        private void ask(Lease held) throws Exception {
-            long started = now();
-            connect();
-            if (closed)
-                return;
-            Lease granted = held == null ? stand() : renew(held);
-            reportAnswer();
-            hopeless = null;
-            backOff = SECOND / 10;
-            if (granted == null) {
-                lose("not renewed");
-                askAt = started + between;
-                return;
-            }
-            askAt = granted.renewAt;
-            if (extend(held, granted))
-                CompletableFuture.delayedExecutor(granted.deadline - now(), NANOSECONDS, POOL)
-                    .execute(this::expire);
-            else
-                owed = granted;    // it came too late, or nobody was told of it
-        }
-
-        private void connect() throws Exception {
-            attempts.add(now());
-            if (attempts.size() > MOST_ATTEMPTS)
-                attempts.remove();
-            if (connection != null)
-                return;
-            at = null;
-            if (addresses.roundIsOver())
-                addresses.begin(within(callTimeout, addresses.all));
-            at = addresses.next();
-            connection = open(at);
-            addresses.note(at, null);
-            addresses.startOver();
-        }
-
-        /**
-         * Gives back what is held and not led, and withdraws. We stand anew when the others had
-         * their turn, and so a lone candidate that resigns does not spin [resign, alone].
-         */
-        private void giveBack() throws Exception {
-            handlers.await();    // that of lost has stopped the work
-            Lease past = owed;
-            boolean leaving = known;
-            owed = null;         // first: a release that fails is tried once, not for ever [spin]
-            known = false;
-            askAt = now() + SECOND + between;
-            if (leaving) {
-                connect();
-                withdraw(past);
-            }
-        }
-
-        /** Asks the health check. One that hangs is not asked again before it has answered. */
-        private boolean isWell() throws Exception {
-            if (o.healthCheck == null)
-                return true;
-            if (check == null || check.isDone())
-                check = async(() -> handlers.inside(o.healthCheck::getAsBoolean));
-            waitOrClose(check, callTimeout);
-            try {
-                return answerOf(check, 0);
-            } catch (ExecutionException | SQLTimeoutException e) {
-                logOnce("health", WARNING, "the health check fails: " + e.getMessage());
-                return false;
-            }
-        }
-
-        /** After an error: what it means, and when to try again. Never fails. */
-        private void recover(Throwable t) {
-            SQLException e = sqlCause(t);
-            judge(e);
-            askAt = now();
-            if (addresses.roundIsOver()) {
-                Lease held = lease;    // an outage may end just before our deadline: so try often
-                if (held != null)
-                    backOff = Math.min(backOff, (held.deadline - held.renewAt) / 16);
-                askAt += (long) (backOff * ThreadLocalRandom.current().nextDouble(0.5, 1));
-                backOff = Math.min(2 * backOff, MOST_BACK_OFF);
-            }
-            if (attempts.size() == MOST_ATTEMPTS)
-                askAt = Math.max(askAt, attempts.peek() + SECOND);
-            keepOrLose(e);
-        }
-
-        /**
-         * What an error says of us. One server's word may be that of a standby that lags behind: so
-         * all addresses have to refuse us, or a primary after login, and for a while [refused by
-         * the standby].
-         */
-        private void judge(SQLException e) {
-            String state = e.getSQLState(), text = firstLine(e) + (at == null ? "" : " [" + at + "]");
-            SQLException lasting = null;
-            if (e instanceof NoSession) {
-                lasting = e;
-            } else if (connection == null) {
-                boolean refused = state.matches(LOGIN_REFUSED);
-                report(refused ? "refused" : "unreachable", state, text);
-                if (at != null)
-                    addresses.note(at, refused ? e : null);
-                lasting = addresses.verdict(o.refusalTimeout);
-            } else if (!isAnswer(e) || !isPrimary()) {
-                report("unreachable", state, text);
-            } else {
-                report("refused", state, text + (state.matches("3F000|42883|42P01")
-                    ? " (CREATE EXTENSION leader_election, or portable.sql?)" : ""));
-                hopeless = !state.matches(HOPELESS) ? null : hopeless != null ? hopeless : new Refusal();
-                if (hopeless != null && hopeless.lasted(o.refusalTimeout))
-                    lasting = e;
-            }
-            if (lasting != null && !closed)
-                fail(lasting);
-        }
-
-        /** A pool may have any server's connections. If this one answers no more it is none. */
-        private boolean isPrimary() {
-            try {
-                return !(Boolean) within(callTimeout, () ->
-                    query(connection, "SELECT pg_catalog.pg_is_in_recovery()"))[0];
-            } catch (Exception e) {
-                return false;
-            }
-        }
-
-        /** What state() says from now on. Trouble is logged when it begins, then once a minute. */
-        private void report(String what, String sqlState, String text) {
-            attempt = what.equals("unhealthy") ? what
-                : what + ": " + (what.equals("refused") ? sqlState + " " : "") + text;
-            troubled = true;
-            logOnce(what + sqlState, closed ? DEBUG : WARNING, what + ": " + text + " (" + sqlState + ")");
-        }
-
-        final void reportAnswer() {
-            attempt = "standing";
-            if (troubled)
-                logOnce("", INFO, "the server answers again");
-            troubled = false;
-        }
-
-        final void logOnce(String kind, System.Logger.Level level, String text) {
-            long last = logged.getOrDefault(kind, now() - LOG_AGAIN);
-            if (now() - last < LOG_AGAIN)
-                return;
-            logged.put(kind, now());
-            LOG.log(level, "election " + o.election + ": " + text);
-        }
-
-        /** A statement of ours over our connection. */
-        final Object[] call(String sql, Object... args) throws Exception {
-            Connection c = connection;
-            return within(callTimeout, () -> query(c, sql, args));
-        }
-
-        /** One that grants a lease. A renewal is of no use after the deadline of the one that we hold. */
-        final Lease grant(Lease held, String sql, Object... args) throws Exception {
-            Connection c = connection;
-            long sent = now(), most = held == null ? callTimeout : Math.min(callTimeout, held.deadline - sent);
-            Object[] row = within(most, () -> query(c, sql, args));
-            return row == null ? null : new Lease(row, sent, share);
-        }
-
-        /** Waits for an answer that may take long; close() cuts that short. */
-        final void waitOrClose(CompletableFuture<?> answer, long ns) throws Exception {
-            try {
-                CompletableFuture.anyOf(answer, closing).get(ns, NANOSECONDS);
-            } catch (ExecutionException | TimeoutException e) {
-                // that is to be found in the answer
-            }
-        }
-
-        /** A connection that comes too late goes back unused. */
-        final Connection openInTime(long ns, Callable<Connection> how) throws Exception {
-            CompletableFuture<Connection> c = async(how);
-            waitOrClose(c, ns);
-            try {
-                return answerOf(c, closed ? callTimeout : 0);
-            } catch (SQLTimeoutException e) {
-                c.thenAccept(late -> disconnect(late, null));
-                throw e;
-            }
-        }
-
-        @Override void whenClosed() {
-            closing.complete(null);
-            if (!handlers.areInside())
-                finished.copy().completeOnTimeout(null, callTimeout, NANOSECONDS).join();
-        }
-
-        @Override void whenFailed() { closing.complete(null); }
-    }
-
-    // ------------------------------------------------------- where it connects to
-
-    /** One address of one host; ip is null where the driver has no choice. */
-    private static final class Address {
-        private final String host, port;
-        private final InetAddress ip;
-
-        Address(String host, String port, InetAddress ip) {
-            this.host = host;
-            this.port = port;
-            this.ip = ip;
-        }
-
-        /** At the end of a URL: the driver takes the last word of each. */
-        String parameters() { return "PGHOST=" + URLEncoder.encode(host, UTF_8) + "&PGPORT=" + port; }
-
-        Properties properties(Properties info) {
-            Properties p = (Properties) info.clone();
-            if (ip != null) {
-                p.setProperty("socketFactory", ToAddress.class.getName());
-                p.setProperty("socketFactoryArg", ip.getHostAddress());
-            }
-            return p;
-        }
-
-        @Override public String toString() {
-            return host + (ip == null ? "" : "/" + ip.getHostAddress()) + (port.isEmpty() ? "" : ":" + port);
-        }
-    }
-
-    /** A refusal, and since when there was no other word. */
-    private static final class Refusal {
-        private final long since = System.nanoTime();
-        private SQLException error;
-
-        boolean lasted(Duration timeout) { return System.nanoTime() - since >= timeout.toNanos(); }
-    }
-
-    /**
-     * Where to connect, one address after the other: a driver that is given a list ends it at the
-     * first that refuses [refused by the standby].
-     */
-    private static final class Addresses {
-        final Callable<List<Address>> all;    // to be asked anew for each round
-        private List<Address> round = List.of();
-        private int tried;
-        private final Map<String, Refusal> refusals = new HashMap<>();
-
-        Addresses(Callable<List<Address>> all) { this.all = all; }
-
-        boolean roundIsOver() { return tried >= round.size(); }
-
-        void begin(List<Address> addresses) {
-            round = addresses;
-            tried = 0;
-        }
-
-        void startOver() { tried = round.size(); }
-
-        Address next() { return round.get(tried++); }
-
-        /** An address has refused us; null: it has let us in, or was not reached. */
-        void note(Address at, SQLException refusal) {
-            if (refusal == null)
-                refusals.remove(at.toString());
-            else
-                refusals.computeIfAbsent(at.toString(), name -> new Refusal()).error = refusal;
-        }
-
-        /** The last refusal, if for so long all have said nothing else. */
-        SQLException verdict(Duration timeout) {
-            SQLException last = null;
-            for (Address at : round) {
-                Refusal r = refusals.get(at.toString());
-                if (r == null || !r.lasted(timeout))
-                    return null;
-                last = r.error;
-            }
-            return last;
-        }
-    }
-
-    /** All addresses of all hosts: a name may be that of a primary and its standbys [one name]. */
-    private static List<Address> resolve(Properties known) {
-        String[] hosts = known.getProperty("PGHOST").split(","), ports = known.getProperty("PGPORT").split(",");
-        List<Address> result = new ArrayList<>();
-        for (int i = 0; i < hosts.length; i++) {
-            List<InetAddress> ips = List.of();
-            try {
-                if (known.getProperty("socketFactory") == null && ToAddress.IS_SEEN)
-                    ips = List.of(InetAddress.getAllByName(hosts[i]));
-            } catch (UnknownHostException e) {
-                // the driver will say so, or knows better (a proxy)
-            }
-            if (ips.size() < 2)
-                result.add(new Address(hosts[i], ports[i], null));
-            else
-                for (InetAddress ip : ips)
-                    result.add(new Address(hosts[i], ports[i], ip));
-        }
-        return result;
-    }
-
-    /**
-     * Connects to one address of a host. The driver goes on knowing the host by its name, which
-     * its certificate and the password file have.
-     */
-    public static final class ToAddress extends SocketFactory {
-        /** Not if the driver belongs to a class loader that does not know ours. */
-        static final boolean IS_SEEN = isSeen();
-        private final InetAddress ip;
-
-        public ToAddress(String ip) throws UnknownHostException { this.ip = InetAddress.getByName(ip); }
-
-        private static boolean isSeen() {
-            try {
-                Class.forName(ToAddress.class.getName(), false, org.postgresql.Driver.class.getClassLoader());
-                return true;
-            } catch (ClassNotFoundException e) {
-                return false;
-            }
-        }
-
-        @Override public Socket createSocket() {
-            return new Socket() {
-                @Override public void connect(SocketAddress to, int timeout) throws IOException {
-                    super.connect(new InetSocketAddress(ip, ((InetSocketAddress) to).getPort()), timeout);
-                }
-            };
-        }
-
-        // The driver calls none of these.
-        @Override public Socket createSocket(String h, int p) { return createSocket(); }
-        @Override public Socket createSocket(String h, int p, InetAddress l, int lp) { return createSocket(); }
-        @Override public Socket createSocket(InetAddress h, int p) { return createSocket(); }
-        @Override public Socket createSocket(InetAddress h, int p, InetAddress l, int lp) { return createSocket(); }
-    }
-
     // ---------------------------------------------------------------- small things
 
     /** A term of ours, and until when, by now(). */
-    private static final class Lease {
+    static final class Lease {
         final long term, deadline, renewAt;
         final boolean yielding;    // the server asks us to go
 
@@ -1156,7 +698,7 @@ public final class LeaderElection {
     }
 
     /** A session was to be had, and a pooler has answered. */
-    private static final class NoSession extends SQLException {
+    static final class NoSession extends SQLException {
         private static final long serialVersionUID = 1;
 
         NoSession() {
@@ -1166,7 +708,7 @@ public final class LeaderElection {
     }
 
     /** Calls handlers one at a time, in order, on the application's executor. */
-    private static final class Handlers {
+    static final class Handlers {
         private final Executor executor;
         private final Queue<Runnable> waiting = new ArrayDeque<>();
         private final Set<Thread> inside = ConcurrentHashMap.newKeySet();
@@ -1254,80 +796,4 @@ public final class LeaderElection {
         }
     }
 
-    /** Starts a call on a thread of its own. */
-    private static <T> CompletableFuture<T> async(Callable<T> call) {
-        CompletableFuture<T> answer = new CompletableFuture<>();
-        try {
-            POOL.execute(() -> {
-                try {
-                    answer.complete(call.call());
-                } catch (Throwable t) {
-                    answer.completeExceptionally(t);
-                }
-            });
-        } catch (Throwable noThread) {
-            answer.completeExceptionally(noThread);
-        }
-        return answer;
-    }
-
-    private static <T> T answerOf(CompletableFuture<T> answer, long ns) throws Exception {
-        try {
-            return answer.get(ns, NANOSECONDS);
-        } catch (TimeoutException e) {
-            throw new SQLTimeoutException("no answer in time", "08006");
-        }
-    }
-
-    /**
-     * One call. After the time limit its socket has to be closed: a call that was only given up goes
-     * on at the server, and may win an election that nobody knows of [query timeout].
-     */
-    private static <T> T within(long ns, Callable<T> call) throws Exception { return answerOf(async(call), ns); }
-
-    /**
-     * Closes a connection, on another thread: with TLS that may block. In peace if the server goes
-     * on answering; else the socket, and then a pool's connection goes back as a broken one.
-     */
-    private static CompletableFuture<Void> disconnect(Connection c, Throwable because) {
-        return async(() -> {
-            if (c != null && because != null && !isAnswer(sqlCause(because)))
-                c.abort(Runnable::run);
-            if (c != null)
-                c.close();
-            return (Void) null;
-        }).exceptionally(e -> null);
-    }
-
-    /** Has the server answered, and is the connection as good as before? */
-    private static boolean isAnswer(SQLException e) { return !e.getSQLState().matches("08...|57P..|58...|XX..."); }
-
-    /** What the driver says is within what pools and threads say. It always has a SQLSTATE. */
-    private static SQLException sqlCause(Throwable t) {
-        SQLException e = null;
-        for (Throwable cause = t; cause != null; cause = cause.getCause())
-            if (cause instanceof SQLException)
-                e = (SQLException) cause;
-        return e != null && e.getSQLState() != null ? e : new SQLException(String.valueOf(e == null ? t : e), "XX000", t);
-    }
-
-    private static String firstLine(SQLException e) { return String.valueOf(e.getMessage()).split("\n", 2)[0]; }
-
-    /**
-     * The first row, or null. Behind a transaction pooler the URL of the pool has
-     * prepareThreshold=0, as for all other statements.
-     */
-    private static Object[] query(Connection c, String sql, Object... args) throws SQLException {
-        try (PreparedStatement s = c.prepareStatement(sql)) {
-            for (int i = 0; i < args.length; i++)
-                s.setObject(i + 1, args[i]);
-            ResultSet rows = s.execute() ? s.getResultSet() : null;
-            if (rows == null || !rows.next())
-                return null;
-            Object[] row = new Object[rows.getMetaData().getColumnCount()];
-            for (int i = 0; i < row.length; i++)
-                row[i] = rows.getObject(i + 1);
-            return row;
-        }
-    }
 }
